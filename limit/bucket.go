@@ -1,0 +1,159 @@
+package limit
+
+import (
+	"math/bits"
+	"time"
+)
+
+// Bucket is the arithmetic of a token bucket and of a leaky bucket: the generic
+// cell rate algorithm (GCRA, ITU-T I.371) in integers.
+//
+// The rate in lowest terms is n tokens per p nanoseconds. Time is counted in ticks
+// of 1/n nanosecond, so that one token is worth exactly p ticks and one nanosecond
+// exactly n: both the clock and a cost become whole numbers and nothing is ever
+// rounded. The state is the theoretical arrival time, the tick at which the bucket
+// is full again. A cost c taken at tick t fits when
+//
+//	max(state, t) + c*p <= t + quota*p
+//
+// which makes it: in any interval of length T at most quota + T*n/p are admitted.
+// Ticks need 126 bits at the largest rates and periods, hence two words;
+// [PackedBucket] is the same in one word for the rates that fit.
+//
+// A Bucket is a value without state, safe for concurrent use.
+type Bucket struct {
+	n, p  uint64 // n tokens per p nanoseconds, in lowest terms
+	quota uint64 // what a full bucket holds
+	depth ticks  // quota in ticks
+	paces bool   // leaky: answer the delay
+}
+
+// BucketState is the state of one key under a [Bucket]: the tick since the Unix
+// epoch at which the bucket is full again. The zero value is a full bucket.
+type BucketState struct {
+	Hi, Lo uint64
+}
+
+// ticks is a 128-bit number.
+type ticks = BucketState
+
+func mul(a, b uint64) ticks {
+	hi, lo := bits.Mul64(a, b)
+	return ticks{hi, lo}
+}
+
+func (a ticks) plus(b ticks) ticks {
+	lo, carry := bits.Add64(a.Lo, b.Lo, 0)
+	hi, _ := bits.Add64(a.Hi, b.Hi, carry)
+	return ticks{hi, lo}
+}
+
+// minus returns a-b, or 0 when b is larger.
+func (a ticks) minus(b ticks) ticks {
+	lo, borrow := bits.Sub64(a.Lo, b.Lo, 0)
+	hi, borrow := bits.Sub64(a.Hi, b.Hi, borrow)
+	if borrow != 0 {
+		return ticks{}
+	}
+	return ticks{hi, lo}
+}
+
+func (a ticks) more(b ticks) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
+
+// NewBucket returns the arithmetic of a TokenBucket or LeakyBucket policy, which
+// must be valid.
+func NewBucket(p Policy) Bucket {
+	b := Bucket{quota: uint64(p.Quota()), paces: p.Algorithm == LeakyBucket}
+	b.n, b.p = p.Rate.ticks()
+	b.depth = mul(b.quota, b.p)
+	return b
+}
+
+func (b *Bucket) at(now Time) ticks { return mul(uint64(max(now, 0)), b.n) }
+
+// Take takes cost at now if it fits, and changes s only then. cost is from 0 to
+// [MaxCount].
+func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {
+	t := b.at(now)
+	next, ok := b.next(*s, t, cost)
+	if ok {
+		v := b.verdict(next, t, 0)
+		if b.paces {
+			v.Delay = b.wait(*s, t)
+		}
+		*s = next
+		return v
+	}
+	return b.verdict(*s, t, cost)
+}
+
+// Peek answers as Take would and changes nothing.
+func (b *Bucket) Peek(s BucketState, now Time, cost int64) Verdict {
+	return b.Take(&s, now, cost)
+}
+
+// Refuse records that cost was refused by another limit. A bucket never counts
+// refused requests, so nothing changes.
+func (b *Bucket) Refuse(*BucketState, Time, int64) {}
+
+// Refund gives back cost. A bucket gets no fuller than full.
+func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(uint64(cost), b.p)) }
+
+// Fresh says whether s equals the state of a key that was never seen.
+func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now)) }
+
+// Convert carries s over from another policy: what was used stays used, up to
+// the whole of the new quota, so that a change neither refills nor forgets and
+// a smaller burst does not leave a debt.
+func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
+	debt := s.minus(from.at(now))
+	if debt == (ticks{}) {
+		return BucketState{}
+	}
+	// debt is at most quota*p, so its whole part fits 64 bits. The fraction
+	// is rounded up: it is the one place where a rounding could refill.
+	whole, part := bits.Div64(debt.Hi%from.p, debt.Lo, from.p)
+	if debt.Hi >= from.p || whole >= b.quota {
+		return b.at(now).plus(b.depth)
+	}
+	fraction := mul(part, b.p)
+	up, rem := bits.Div64(fraction.Hi, fraction.Lo, from.p)
+	if rem != 0 {
+		up++
+	}
+	return b.at(now).plus(mul(whole, b.p)).plus(ticks{0, up})
+}
+
+func (b *Bucket) next(s, t ticks, cost int64) (ticks, bool) {
+	if s.more(t) {
+		s = s.plus(mul(uint64(cost), b.p))
+	} else {
+		s = t.plus(mul(uint64(cost), b.p))
+	}
+	return s, !s.more(t.plus(b.depth))
+}
+
+// wait is the time from t until the tick s, rounded up.
+func (b *Bucket) wait(s, t ticks) time.Duration {
+	d := s.minus(t)
+	return ceilDiv(d.Hi, d.Lo, b.n)
+}
+
+// verdict describes the state s at t: refused is the cost that did not fit, 0 if
+// all did.
+func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
+	v := Verdict{Allowed: refused == 0, ResetAfter: b.wait(s, t)}
+	debt := s.minus(t)
+	free := b.depth.minus(debt)
+	q, _ := bits.Div64(free.Hi, free.Lo, b.p)
+	v.Remaining = int64(q)
+	switch {
+	case refused == 0:
+	case uint64(refused) > b.quota:
+		v.Reason, v.RetryAfter = ReasonCost, Never
+	default:
+		v.Reason = ReasonRate
+		v.RetryAfter = b.wait(debt.plus(mul(uint64(refused), b.p)), b.depth)
+	}
+	return v
+}

@@ -1,0 +1,216 @@
+package limit
+
+import (
+	"math"
+	"time"
+)
+
+// FixedCounter is the arithmetic of a fixed window: Rate.Count in each window of
+// Rate.Period, with an optional ban for keys that go over.
+//
+// A FixedCounter is a value without state, safe for concurrent use.
+type FixedCounter struct {
+	quota        int64
+	period, ban  time.Duration
+	firstHit     bool
+	countRefused bool
+	unlimited    bool
+}
+
+// FixedState is the state of one key under a [FixedCounter]. A Count of 0 means
+// that no window is open, whatever Start is; the zero value is a new key.
+//
+// A Count above the quota means that the key went over. That alone lengthens the
+// window by the ban, so a ban needs no field of its own.
+type FixedState struct {
+	Start Time
+	Count int64
+}
+
+// NewFixedCounter returns the arithmetic of a FixedWindow policy, which must be
+// valid.
+func NewFixedCounter(p Policy) FixedCounter {
+	return FixedCounter{
+		quota: p.Rate.Count,
+		// A rate of 0 may come without a period; its windows are then of no
+		// consequence, but must have a length to be found.
+		period: max(p.Rate.Period, 1), ban: p.Ban,
+		firstHit:     p.Align == AlignFirstHit,
+		countRefused: p.CountRefused, unlimited: p.Unlimited,
+	}
+}
+
+// Take takes cost at now if it fits. If it does not, s changes only when the
+// policy counts refused requests or bans. cost is at least 0.
+func (w *FixedCounter) Take(s *FixedState, now Time, cost int64) Verdict {
+	if w.unlimited {
+		return unlimitedVerdict()
+	}
+	now = max(now, 0)
+	open := w.open(*s, now)
+	fits := w.fits(open, cost)
+	if cost > 0 {
+		if fits {
+			open.Count += cost
+			*s = open
+		} else if w.goOver(&open, now, cost) {
+			*s = open
+		}
+	}
+	return w.verdict(open, now, cost, fits)
+}
+
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter is
+// therefore that of a caller who has not asked yet: a refusal by Take may start a
+// ban, a refusal by Peek does not.
+func (w *FixedCounter) Peek(s FixedState, now Time, cost int64) Verdict {
+	if w.unlimited {
+		return unlimitedVerdict()
+	}
+	now = max(now, 0)
+	open := w.open(s, now)
+	fits := w.fits(open, cost)
+	if fits {
+		open.Count += cost
+	}
+	return w.verdict(open, now, cost, fits)
+}
+
+// Refuse records a request that was refused, by this limit or by another: it is
+// counted if the policy counts refused requests, and bans the key if the policy
+// bans and the cost did not fit here.
+func (w *FixedCounter) Refuse(s *FixedState, now Time, cost int64) {
+	if w.unlimited || cost <= 0 {
+		return
+	}
+	now = max(now, 0)
+	open := w.open(*s, now)
+	if w.fits(open, cost) {
+		if !w.countRefused {
+			return
+		}
+		open.Count += cost
+		*s = open
+	} else if w.goOver(&open, now, cost) {
+		*s = open
+	}
+}
+
+// Refund gives back cost, taken in the window that is open at now. What was taken
+// in a window that has ended needs no refund. A ban is not lifted.
+func (w *FixedCounter) Refund(s *FixedState, now Time, cost int64) {
+	if now >= w.end(*s) || w.ban > 0 && s.Count > w.quota {
+		return
+	}
+	s.Count = max(0, s.Count-cost)
+}
+
+// Fresh says whether s equals the state of a key that was never seen.
+func (w *FixedCounter) Fresh(s FixedState, now Time) bool {
+	return s.Count <= 0 || max(now, 0) >= w.end(s)
+}
+
+// Convert carries s over from another policy: what was counted in the window that
+// is open stays counted in the one that now is, and a ban stays a ban. A smaller
+// quota bans nobody who had not gone over.
+func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) FixedState {
+	now = max(now, 0)
+	if from.Fresh(s, now) {
+		return FixedState{}
+	}
+	if w.ban > 0 {
+		if from.ban > 0 && s.Count > from.quota {
+			s.Count = max(s.Count, w.quota+1)
+			return s
+		}
+		s.Count = min(s.Count, w.quota)
+	}
+	switch latest := max(now, s.Start); {
+	case !w.firstHit:
+		s.Start = w.align(latest)
+	case latest >= s.Start.Add(w.period):
+		// The new window is shorter and over, but what was counted may have
+		// been taken a moment ago.
+		s.Start = latest
+	}
+	return s
+}
+
+// open returns the window that is open at now, which may be a new, empty one.
+func (w *FixedCounter) open(s FixedState, now Time) FixedState {
+	if !w.Fresh(s, now) {
+		return s
+	}
+	if w.firstHit {
+		return FixedState{Start: now}
+	}
+	return FixedState{Start: w.align(now)}
+}
+
+func (w *FixedCounter) align(now Time) Time { return now - now%Time(w.period) }
+
+// end is when the window of s, and the ban behind it, is over.
+func (w *FixedCounter) end(s FixedState) Time {
+	end := s.Start.Add(w.period)
+	if w.ban > 0 && s.Count > w.quota {
+		end = end.Add(w.ban)
+	}
+	return end
+}
+
+func (w *FixedCounter) fits(s FixedState, cost int64) bool {
+	return cost <= w.quota && s.Count <= w.quota-cost
+}
+
+// goOver changes s as a cost that does not fit changes it, and reports whether it
+// did.
+func (w *FixedCounter) goOver(s *FixedState, now Time, cost int64) bool {
+	switch {
+	case now >= s.Start.Add(w.period):
+		return false // banned already, and hammering does not prolong a ban
+	case w.countRefused:
+		s.Count = addCounts(s.Count, cost)
+	case w.ban > 0 && s.Count <= w.quota:
+		s.Count = w.quota + 1
+	default:
+		return false
+	}
+	return true
+}
+
+func (w *FixedCounter) verdict(s FixedState, now Time, cost int64, fits bool) Verdict {
+	v := Verdict{Allowed: fits, Remaining: max(0, w.quota-s.Count)}
+	if s.Count > 0 {
+		v.ResetAfter = waitUntil(w.end(s), now)
+	}
+	switch {
+	case fits:
+	case cost > w.quota:
+		v.Reason, v.RetryAfter = ReasonCost, Never
+	default:
+		v.Reason, v.RetryAfter = ReasonRate, v.ResetAfter
+		if now >= s.Start.Add(w.period) {
+			v.Reason = ReasonBanned
+		}
+	}
+	return v
+}
+
+// unlimitedVerdict is every algorithm's answer under an unlimited policy.
+func unlimitedVerdict() Verdict { return Verdict{Allowed: true, Remaining: math.MaxInt64} }
+
+// waitUntil is the time from now until t; Never when t is beyond what a Time holds.
+func waitUntil(t, now Time) time.Duration {
+	if t == math.MaxInt64 {
+		return Never
+	}
+	return time.Duration(max(0, t-now))
+}
+
+// addCounts returns a+b for two counts that are not negative, saturating.
+func addCounts(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

@@ -1,0 +1,161 @@
+package limit
+
+import (
+	"slices"
+	"time"
+	"unsafe"
+)
+
+// InFlight is the arithmetic of a concurrency limit: MaxInFlight places, each held
+// from Take until Finish or until Timeout has passed.
+//
+// An InFlight is a value without state, safe for concurrent use.
+type InFlight struct {
+	quota     int64
+	timeout   time.Duration
+	unlimited bool
+}
+
+// InFlightState is the state of one key under an [InFlight]: who is in flight. The
+// zero value is a new key. It refers to memory of its own: use Clone for a copy
+// that is to live on by itself.
+type InFlightState struct {
+	places []place // by expiry
+	used   int64   // the cost of all places
+	latest Time    // the latest time at which one was given
+}
+
+type place struct {
+	permit  uint64
+	expires Time
+	cost    int64
+}
+
+// NewInFlight returns the arithmetic of a Concurrency policy, which must be valid.
+func NewInFlight(p Policy) InFlight {
+	return InFlight{quota: p.MaxInFlight, timeout: p.Timeout, unlimited: p.Unlimited}
+}
+
+// Take takes cost places at now if they are free, in the name of permit, and
+// changes s only then. cost is at least 0; a cost of 0 takes no place.
+//
+// RetryAfter of a refusal is an upper bound: it is when enough places expire, and
+// a place is free sooner when its holder finishes. ResetAfter likewise.
+func (f *InFlight) Take(s *InFlightState, now Time, cost int64, permit uint64) Verdict {
+	if f.unlimited {
+		return unlimitedVerdict()
+	}
+	at := f.clamp(*s, now)
+	expired, used := s.live(at)
+	fits := f.fits(used, cost)
+	if fits && cost > 0 {
+		s.places = slices.Delete(s.places, 0, expired)
+		p := place{permit, at.Add(f.timeout), cost}
+		i := len(s.places)
+		// A policy change may have left places that expire later.
+		for i > 0 && s.places[i-1].expires > p.expires {
+			i--
+		}
+		s.places = slices.Insert(s.places, i, p)
+		s.used, s.latest = used+cost, at
+	}
+	return f.verdict(s, now, cost, 0, fits)
+}
+
+// Peek answers as Take would and changes nothing.
+func (f *InFlight) Peek(s InFlightState, now Time, cost int64) Verdict {
+	if f.unlimited {
+		return unlimitedVerdict()
+	}
+	_, used := s.live(f.clamp(s, now))
+	if f.fits(used, cost) {
+		return f.verdict(&s, now, cost, cost, true)
+	}
+	return f.verdict(&s, now, cost, 0, false)
+}
+
+// Refuse records that cost was refused by another limit. Refused requests are not
+// in flight, so nothing changes.
+func (f *InFlight) Refuse(*InFlightState, Time, int64) {}
+
+// Finish gives back the places that permit holds and reports whether it held any.
+// Finishing twice, or after the time-out, changes nothing.
+func (f *InFlight) Finish(s *InFlightState, permit uint64) bool {
+	before := len(s.places)
+	s.places = slices.DeleteFunc(s.places, func(p place) bool {
+		if p.permit != permit {
+			return false
+		}
+		s.used -= p.cost
+		return true
+	})
+	return len(s.places) != before
+}
+
+// Fresh says whether s equals the state of a key that was never seen.
+func (f *InFlight) Fresh(s InFlightState, now Time) bool {
+	expired, _ := s.live(f.clamp(s, now))
+	return expired == len(s.places)
+}
+
+// Convert carries s over from another policy: who is in flight stays so, with the
+// time-out that was agreed. s is not used afterwards.
+func (f *InFlight) Convert(s InFlightState, from *InFlight, now Time) InFlightState {
+	if from.Fresh(s, now) {
+		return InFlightState{}
+	}
+	return s
+}
+
+// Bytes is the memory that s refers to, beyond its own size.
+func (s *InFlightState) Bytes() int { return cap(s.places) * int(unsafe.Sizeof(place{})) }
+
+// Clone returns a copy of s that shares no memory with it.
+func (s *InFlightState) Clone() InFlightState {
+	c := *s
+	c.places = slices.Clone(s.places)
+	return c
+}
+
+func (f *InFlight) clamp(s InFlightState, now Time) Time { return max(now, 0, s.latest) }
+
+func (f *InFlight) fits(used, cost int64) bool { return cost <= f.quota && used <= f.quota-cost }
+
+// live returns how many places have expired at now, and the cost of the others.
+func (s *InFlightState) live(now Time) (expired int, used int64) {
+	used = s.used
+	for expired < len(s.places) && s.places[expired].expires <= now {
+		used -= s.places[expired].cost
+		expired++
+	}
+	return expired, used
+}
+
+// verdict describes s, plus extra that a peek would take.
+func (f *InFlight) verdict(s *InFlightState, now Time, cost, extra int64, fits bool) Verdict {
+	now = max(now, 0)
+	at := f.clamp(*s, now)
+	expired, used := s.live(at)
+	v := Verdict{Allowed: fits, Remaining: max(0, f.quota-addCounts(used, extra))}
+	var last Time
+	if expired < len(s.places) {
+		last = s.places[len(s.places)-1].expires
+	}
+	if extra > 0 {
+		last = max(last, at.Add(f.timeout))
+	}
+	v.ResetAfter = waitUntil(last, now)
+	if fits {
+		return v
+	}
+	if cost > f.quota {
+		v.Reason, v.RetryAfter = ReasonCost, Never
+		return v
+	}
+	v.Reason = ReasonConcurrency
+	for i := expired; i < len(s.places) && used > f.quota-cost; i++ {
+		used -= s.places[i].cost
+		v.RetryAfter = waitUntil(s.places[i].expires, now)
+	}
+	return v
+}

@@ -1,0 +1,95 @@
+package limit
+
+import "time"
+
+// PackedBucket is [Bucket] with the state of a key in one word, for tables that
+// change it by compare-and-swap. It answers exactly what Bucket answers; only
+// rates that fit can be packed.
+//
+// A word is the tick at which the bucket is full again, counted from the moment
+// that the table chose as its beginning. It is below 2^62: two bits are left to
+// the table. Moments are nanoseconds since that beginning.
+//
+// A PackedBucket is a value without state, safe for concurrent use.
+type PackedBucket struct {
+	n     uint64 // ticks per nanosecond
+	token uint64 // ticks per token
+	depth uint64 // ticks in a full bucket
+	exact Bucket
+}
+
+// PackedHorizon is how long after its beginning a table may use packed words:
+// 2^53 nanoseconds, 104 days; then it converts them to a later beginning. Not
+// longer: each doubling halves the rates that fit. Not shorter: a conversion
+// visits every key.
+const PackedHorizon time.Duration = 1 << 53
+
+// Pack returns the one-word form of b, and whether b fits: n is at most 256 and
+// a full bucket at most 2^61 ticks. Nearly all rates that people write have such
+// terms (100/s, 5/minute, 250/h, 60000/s); 999983/s has not.
+func (b *Bucket) Pack() (PackedBucket, bool) {
+	const room = 1 << 61
+	fits := b.n <= room/uint64(PackedHorizon) && b.depth.Hi == 0 && b.depth.Lo <= room
+	return PackedBucket{n: b.n, token: b.p, depth: b.depth.Lo, exact: *b}, fits
+}
+
+// Tick returns the tick of a moment, which is at most [PackedHorizon].
+func (b *PackedBucket) Tick(moment uint64) uint64 {
+	return min(moment, uint64(PackedHorizon)) * b.n
+}
+
+// TakeOne returns the word after one token is taken at tick t, and whether it
+// fits. It is Take for the cost that nearly every request has, small enough for
+// the compiler to inline.
+func (b *PackedBucket) TakeOne(word, t uint64) (uint64, bool) {
+	next := max(word, t) + b.token
+	return next, next-t <= b.depth
+}
+
+// Take returns the word after cost is taken at tick t, and whether it fits.
+func (b *PackedBucket) Take(word, t uint64, cost int64) (uint64, bool) {
+	if uint64(cost) > b.exact.quota {
+		return word, false
+	}
+	next := max(word, t) + uint64(cost)*b.token
+	return next, next-t <= b.depth
+}
+
+// Refund returns the word after cost is given back.
+func (b *PackedBucket) Refund(word uint64, cost int64) uint64 {
+	// A refund above the quota can only come from a larger quota of the past;
+	// it fills the bucket.
+	if uint64(cost) > b.exact.quota {
+		return 0
+	}
+	back := uint64(cost) * b.token
+	return word - min(word, back)
+}
+
+// Verdict describes word at tick t: refused is the cost that did not fit, or 0.
+func (b *PackedBucket) Verdict(word, t uint64, refused int64) Verdict {
+	return b.exact.verdict(ticks{0, word}, ticks{0, t}, refused)
+}
+
+// Delay is how long a request that finds the word at tick t is held back: 0
+// unless the bucket is leaky.
+func (b *PackedBucket) Delay(word, t uint64) time.Duration {
+	if !b.exact.paces {
+		return 0
+	}
+	return b.exact.wait(ticks{0, word}, ticks{0, t})
+}
+
+// Exact returns the arithmetic in its two-word form.
+func (b *PackedBucket) Exact() *Bucket { return &b.exact }
+
+// Unpack returns word, counted from beginning, as the state of [Bucket].
+func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
+	return b.exact.at(beginning).plus(ticks{0, word})
+}
+
+// Repack returns the state s as a word counted from beginning; states of before
+// it, full by then, become 0.
+func (b *PackedBucket) Repack(s BucketState, beginning Time) uint64 {
+	return s.minus(b.exact.at(beginning)).Lo
+}

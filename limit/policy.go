@@ -1,0 +1,197 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Algorithm names the arithmetic of a limit. The zero value is TokenBucket.
+type Algorithm uint8
+
+// The algorithms.
+const (
+	TokenBucket          Algorithm = iota // GCRA: a burst at once, then the rate
+	LeakyBucket                           // paces: admits into a queue of Burst places and answers the delay
+	FixedWindow                           // Rate.Count in each window of Rate.Period
+	SlidingWindowLog                      // Rate.Count in any window of Rate.Period, exactly
+	SlidingWindowCounter                  // the same, estimated from two windows
+	Concurrency                           // MaxInFlight at a time
+)
+
+var algorithmNames = [...]string{
+	TokenBucket: "token_bucket", LeakyBucket: "leaky_bucket", FixedWindow: "fixed_window",
+	SlidingWindowLog: "sliding_window_log", SlidingWindowCounter: "sliding_window_counter",
+	Concurrency: "concurrency",
+}
+
+// AlgorithmNames returns the names that [ParseAlgorithm] knows, in the order of
+// the constants.
+func AlgorithmNames() []string { return append([]string(nil), algorithmNames[:]...) }
+
+// String returns the name used in configuration files, such as "token_bucket".
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return fmt.Sprintf("algorithm(%d)", uint8(a))
+}
+
+// ParseAlgorithm returns the algorithm of that name.
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for i, n := range algorithmNames {
+		if n == name {
+			return Algorithm(i), nil
+		}
+	}
+	return 0, fmt.Errorf("limit: unknown algorithm %q, want one of %s", name, strings.Join(algorithmNames[:], ", "))
+}
+
+// Alignment says where fixed windows begin. The zero value is AlignEpoch.
+type Alignment uint8
+
+// The alignments.
+const (
+	AlignEpoch    Alignment = iota // at multiples of the period since the Unix epoch, UTC
+	AlignFirstHit                  // at the key's first request after its last window ended
+)
+
+// Rounding says how a sliding window counter's estimate becomes whole. The zero
+// value is RoundUp: an estimate that errs refuses.
+type Rounding uint8
+
+// The roundings.
+const (
+	RoundUp      Rounding = iota // 6.5 counts as 7
+	RoundDown                    // 6.5 counts as 6
+	RoundNearest                 // 6.5 counts as 7, 6.4 as 6
+)
+
+// Policy is what a limit holds, without its name and its key. The zero value is
+// a token bucket with rate 0 and burst 0, which refuses everything.
+//
+// A Policy is a value; it is compared with ==.
+type Policy struct {
+	Algorithm Algorithm
+
+	// Rate is the count per period. Ignored by Concurrency.
+	Rate Rate
+
+	// Burst is, for a token bucket, what a full bucket holds; for a leaky
+	// bucket, how many may wait in its queue. It is taken as it is: 0 makes a
+	// token bucket that admits nothing. Ignored by the other algorithms.
+	Burst int64
+
+	// MaxInFlight is how many may be in flight under Concurrency.
+	MaxInFlight int64
+
+	// Timeout is how long a place in flight is held by one who never
+	// finishes. Must be positive for Concurrency, ignored by the others.
+	Timeout time.Duration
+
+	// Unlimited admits everything and counts nothing.
+	Unlimited bool
+
+	// CountRefused charges refused requests as well, whichever limit refused
+	// them: a client that hammers stays out. Applies to windows only; a bucket
+	// in debt without end would never admit again.
+	CountRefused bool
+
+	// Align says where fixed windows begin.
+	Align Alignment
+
+	// Rounding applies to SlidingWindowCounter.
+	Rounding Rounding
+
+	// Ban, for a FixedWindow, is how long a key that went over stays refused
+	// after the end of its window; 0 = no ban.
+	Ban time.Duration
+}
+
+// Quota is the most that the policy admits at once: the burst of a token bucket,
+// the queue of a leaky bucket and the one that is served, the count of a window,
+// the places of a concurrency limit. Unlimited policies answer MaxInt64.
+func (p Policy) Quota() int64 {
+	switch {
+	case p.Unlimited:
+		return math.MaxInt64
+	case p.Algorithm == TokenBucket:
+		return p.Burst
+	case p.Algorithm == LeakyBucket:
+		if p.Rate.Count == 0 {
+			return 0
+		}
+		return p.Burst + 1
+	case p.Algorithm == Concurrency:
+		return p.MaxInFlight
+	default:
+		return p.Rate.Count
+	}
+}
+
+// Window is the time in which Quota is granted anew: the period of a window, the
+// time in which an empty bucket fills (rounded up to a nanosecond, at most the
+// largest Duration); 0 where there is none.
+func (p Policy) Window() time.Duration {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		if p.Rate.Count == 0 || p.Unlimited {
+			return 0
+		}
+		return p.Rate.durationOf(p.Quota())
+	case Concurrency:
+		return 0
+	default:
+		return p.Rate.Period
+	}
+}
+
+// Validate returns all that is wrong with p, joined, or nil. Arithmetic is
+// defined for valid policies only.
+func (p Policy) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("limit: "+format, args...)) }
+	if int(p.Algorithm) >= len(algorithmNames) {
+		bad("unknown %v", p.Algorithm)
+	}
+	if p.Algorithm == Concurrency {
+		if p.MaxInFlight < 0 {
+			bad("max_in_flight is %d, want at least 0", p.MaxInFlight)
+		}
+		if p.Timeout <= 0 && !p.Unlimited {
+			bad("timeout is %v, want a positive duration: without one a caller that dies keeps its place for ever", p.Timeout)
+		}
+	} else if err := p.Rate.Validate(); err != nil && !p.Unlimited {
+		errs = append(errs, err)
+	}
+	if p.Burst < 0 {
+		bad("burst is %d, want at least 0", p.Burst)
+	}
+	if p.Algorithm == LeakyBucket && p.Burst == math.MaxInt64 {
+		bad("burst is %d, want less than that for a leaky bucket", p.Burst)
+	}
+	windowed := p.Algorithm == FixedWindow || p.Algorithm == SlidingWindowLog || p.Algorithm == SlidingWindowCounter
+	if p.CountRefused && !windowed {
+		bad("count_refused works with windows only, not with %v", p.Algorithm)
+	}
+	if p.Algorithm == SlidingWindowLog && p.Rate.Count > MaxLogCount {
+		bad("a sliding_window_log remembers each request: %d is above its bound of %d, use sliding_window_counter", p.Rate.Count, MaxLogCount)
+	}
+	if p.Algorithm == Concurrency && p.MaxInFlight > MaxLogCount {
+		bad("max_in_flight is %d, above its bound of %d", p.MaxInFlight, MaxLogCount)
+	}
+	if p.Ban != 0 && (p.Algorithm != FixedWindow || p.Ban < 0) {
+		bad("a ban wants a fixed window and a positive duration")
+	}
+	if p.Align > AlignFirstHit || p.Rounding > RoundNearest {
+		bad("unknown alignment or rounding")
+	}
+	return errors.Join(errs...)
+}
+
+// MaxLogCount bounds what is remembered entry by entry, so that one key never
+// holds more than a megabyte. Not larger: a flood of keys each holding that much
+// fills any budget. Not smaller: logs of some ten thousand are in use.
+const MaxLogCount = 1 << 16

@@ -1,0 +1,165 @@
+package limit
+
+import (
+	"context"
+	"time"
+)
+
+// Attribute is one name/value pair that describes a request: user=u1,
+// ip=192.0.2.7, path=/login. Envoy's descriptor entries are attributes.
+type Attribute struct {
+	Name, Value string
+}
+
+// Request is what a [Taker] decides about. The zero value is a request without
+// attributes that costs 1.
+type Request struct {
+	// Attributes describe the request. Their order matters only to limits that
+	// were written as Envoy descriptors. Where a name occurs twice the first
+	// one counts.
+	Attributes []Attribute
+
+	// Cost is how much the request takes, in the limit's units. 0 means the
+	// default of 1, so that a forgotten field never turns a limit off; to take
+	// nothing, set Peek. Negative costs are an error.
+	Cost int64
+
+	// Peek asks how the request would be decided and takes nothing.
+	Peek bool
+}
+
+// Get returns the value of the first attribute called name.
+func (r Request) Get(name string) (string, bool) {
+	for i := range r.Attributes {
+		if r.Attributes[i].Name == name {
+			return r.Attributes[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// Taker is anything that answers Take: an in-process limiter, an engine on a
+// store, a leasing client. Middleware and transports cannot tell which.
+//
+// A refusal is a Decision with Allowed false and a nil error. An error means
+// that no decision could be made. Implementations are safe for concurrent use.
+type Taker interface {
+	Take(ctx context.Context, req Request) (Decision, error)
+}
+
+// Finisher is a [Taker] that holds concurrency limits. A caller that got a
+// Decision with a non-zero Permit calls Finish when the request has ended; one
+// that does not, gives its place back only when the limit's time-out has passed.
+type Finisher interface {
+	Taker
+	// Finish gives back the places in flight that the Decision of this request
+	// holds. Finishing twice, or after the time-out, is harmless.
+	Finish(ctx context.Context, req Request, permit uint64) error
+}
+
+// Decision is the answer to a Take: whether the request may go on and, for each
+// limit that it met, how that limit stands. The zero value refuses.
+type Decision struct {
+	// Allowed says whether the request may go on. No limit is charged when it
+	// is false, except those that count refused requests.
+	Allowed bool
+
+	// Results has one entry for each limit that matched, in the order of the
+	// configuration. It is empty when no limit applies. The caller must not
+	// keep it beyond the call it got it from unless it copies it.
+	Results []Result
+
+	// Permit names the places in flight that the request holds under
+	// concurrency limits; 0 when it holds none. See [Finisher].
+	Permit uint64
+
+	// Status is the HTTP status that the refusing limit asks for (429 unless
+	// its on_exceed says otherwise); 0 when Allowed.
+	Status int
+
+	// Delay is how long an admitted request should be held back before it goes
+	// on, as leaky buckets ask for; 0 = go on at once.
+	Delay time.Duration
+}
+
+// Result is how one limit answered.
+type Result struct {
+	// Limit is the limit's name.
+	Limit string
+
+	// Quota is the most that the limit admits at once or within one Window: the
+	// burst of a bucket, the count of a window, the places of a concurrency limit.
+	Quota int64
+
+	// Window is the time in which Quota is granted: the length of a window, or
+	// the time in which an empty bucket fills; 0 for concurrency limits and for
+	// limits that never refill.
+	Window time.Duration
+
+	// Cost is what the request asked this limit for.
+	Cost int64
+
+	Verdict
+
+	// Soft is set when the request was admitted and the limit is used beyond
+	// its soft threshold: a warning to slow down.
+	Soft bool
+
+	// Shadow is set when the limit is evaluated and counted but not enforced:
+	// its Verdict may refuse while the Decision allows.
+	Shadow bool
+
+	// Detail is a short text for people, such as the override that applied; it
+	// never holds a key. It may be empty.
+	Detail string
+}
+
+// RetryAfter returns how long to wait before the same request can pass: the
+// longest wait that an enforced limit asks for. It is 0 when the Decision
+// allows, and [Never] when no wait is long enough.
+func (d *Decision) RetryAfter() time.Duration {
+	var longest time.Duration
+	if d.Allowed {
+		return 0
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Shadow && !r.Allowed && r.RetryAfter > longest {
+			longest = r.RetryAfter
+		}
+	}
+	return longest
+}
+
+// Refused returns the first enforced limit that refused, or nil.
+func (d *Decision) Refused() *Result {
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Shadow && !r.Allowed {
+			return r
+		}
+	}
+	return nil
+}
+
+// Tightest returns the enforced limit with the least remaining, or nil when no
+// limit applies. A limit that refused is tighter than any that did not; among
+// those that refused it is the one with the longest wait.
+func (d *Decision) Tightest() *Result {
+	var tightest *Result
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Shadow && (tightest == nil || r.tighterThan(tightest)) {
+			tightest = r
+		}
+	}
+	return tightest
+}
+
+func (r *Result) tighterThan(o *Result) bool {
+	switch {
+	case r.Allowed != o.Allowed:
+		return !r.Allowed
+	case !r.Allowed:
+		return r.RetryAfter > o.RetryAfter
+	default:
+		return r.Remaining < o.Remaining
+	}
+}

@@ -1,0 +1,84 @@
+package limit
+
+import (
+	"math"
+	"time"
+)
+
+// Time is a moment in nanoseconds since the Unix epoch, from a clock of the
+// caller's choice. Arithmetic that sees an earlier Time than before treats it as
+// the latest it has seen: a clock that steps back never admits more.
+//
+// Times up to the year 2262 fit. Times before the epoch are not supported.
+type Time int64
+
+// Add returns t+d, saturating at the largest Time.
+func (t Time) Add(d time.Duration) Time {
+	if s := int64(t) + int64(d); d < 0 || s >= int64(t) {
+		return Time(s)
+	}
+	return math.MaxInt64
+}
+
+// At converts a [time.Time] by its wall clock reading.
+func At(t time.Time) Time { return Time(t.UnixNano()) }
+
+// Never is the wait that does not end: a refusal that no time can mend, such as
+// a cost above the burst or an empty bucket with rate 0.
+const Never time.Duration = math.MaxInt64
+
+// Verdict is what one limit's arithmetic says about one cost at one time.
+type Verdict struct {
+	// Allowed says whether the cost fits.
+	Allowed bool
+
+	// Reason says why not; ReasonNone when Allowed.
+	Reason Reason
+
+	// Remaining is how much the limit would still admit at this very moment,
+	// after this request. Never negative.
+	Remaining int64
+
+	// RetryAfter is the shortest wait after which the same cost fits if nobody
+	// else takes anything; 0 when Allowed, [Never] when it never fits. It is
+	// rounded up to the nanosecond: a caller that waits this long is not early.
+	RetryAfter time.Duration
+
+	// ResetAfter is the wait until the limit is as good as new if nobody takes
+	// anything; [Never] for a bucket that does not refill.
+	ResetAfter time.Duration
+
+	// Delay is how long an admitted request must be held back: the place it
+	// got in a leaky bucket's queue. 0 for all other algorithms.
+	Delay time.Duration
+}
+
+// Reason says in one word why a limit refused.
+type Reason uint8
+
+// The reasons of a refusal.
+const (
+	ReasonNone         Reason = iota // admitted
+	ReasonRate                       // the rate or window is used up; retry later
+	ReasonConcurrency                // too many in flight; retry when one ends
+	ReasonCost                       // the cost alone is above what the limit can ever admit
+	ReasonBanned                     // the key is banned until the ban ends
+	ReasonMissing                    // the limit's key is missing from the request, and the limit says to refuse then
+	ReasonTableFull                  // the counter table is full of live keys, and the bucket shared by new keys is empty
+	ReasonStoreFailure               // the store did not answer, and the limit says to refuse then
+)
+
+var reasonNames = [...]string{
+	ReasonNone: "", ReasonRate: "rate_exceeded", ReasonConcurrency: "concurrency_exceeded",
+	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
+	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure",
+}
+
+// String returns the reason as it stands on the wire, in metrics and in logs,
+// such as "rate_exceeded"; the empty string for ReasonNone.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
