@@ -1,0 +1,95 @@
+package memory
+
+import (
+	"github.com/stint-io/stint/limit"
+)
+
+// newLockedTable returns an empty table for the algorithm of p.
+func newLockedTable(c *Counters, p limit.Policy) table {
+	if p.Unlimited {
+		return admitsAll{}
+	}
+	switch p.Algorithm {
+	case limit.FixedWindow:
+		a := limit.NewFixedCounter(p)
+		t := newTableOf(c, ruleOf[limit.FixedState](&a))
+		// A ban is for the key that earned it: those that share a bucket for
+		// want of room are refused until their window ends, and no longer.
+		p.Ban, p.CountRefused = 0, false
+		shared := limit.NewFixedCounter(p)
+		t.shared = ruleOf[limit.FixedState](&shared)
+		return t
+	case limit.SlidingWindowLog:
+		a := limit.NewSlidingLog(p)
+		r := ruleOf[limit.LogState](&a)
+		r.bytes, r.clone = (*limit.LogState).Bytes, (*limit.LogState).Clone
+		return newTableOf(c, r)
+	case limit.SlidingWindowCounter:
+		a := limit.NewSlidingCounter(p)
+		return newTableOf(c, ruleOf[limit.SlidingState](&a))
+	case limit.Concurrency:
+		a := limit.NewInFlight(p)
+		return newTableOf(c, placesRule(&a))
+	default:
+		a := limit.NewBucket(p)
+		return newTableOf(c, ruleOf[limit.BucketState](&a))
+	}
+}
+
+// counting is what the algorithms of package limit have in common, all but the
+// permits of [limit.InFlight].
+type counting[S, A any] interface {
+	Take(s *S, now limit.Time, cost int64) limit.Verdict
+	Peek(s S, now limit.Time, cost int64) limit.Verdict
+	Refuse(s *S, now limit.Time, cost int64)
+	Refund(s *S, now limit.Time, cost int64)
+	Fresh(s S, now limit.Time) bool
+	Convert(s S, from A, now limit.Time) S
+}
+
+func ruleOf[S any, A counting[S, A]](a A) rule[S] {
+	return rule[S]{
+		take:       func(s *S, now limit.Time, _ uint64, cost int64) limit.Verdict { return a.Take(s, now, cost) },
+		peek:       func(s *S, now limit.Time, cost int64) limit.Verdict { return a.Peek(*s, now, cost) },
+		refuse:     a.Refuse,
+		refund:     a.Refund,
+		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
+		arithmetic: a,
+		convert:    func(s S, from any, now limit.Time) S { return a.Convert(s, from.(A), now) },
+	}
+}
+
+func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
+	type S = limit.InFlightState
+	return rule[S]{
+		take: func(s *S, now limit.Time, permit uint64, cost int64) limit.Verdict {
+			return a.Take(s, now, cost, permit)
+		},
+		peek:       func(s *S, now limit.Time, cost int64) limit.Verdict { return a.Peek(*s, now, cost) },
+		refuse:     a.Refuse,
+		refund:     func(*S, limit.Time, int64) {}, // a place is given back by its permit
+		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
+		finish:     func(s *S, permit uint64) { a.Finish(s, permit) },
+		bytes:      (*S).Bytes,
+		clone:      (*S).Clone,
+		arithmetic: a,
+		convert: func(s S, from any, now limit.Time) S {
+			return a.Convert(s, from.(*limit.InFlight), now)
+		},
+	}
+}
+
+// admitsAll is the table of a limit that does not limit.
+type admitsAll struct{}
+
+func (admitsAll) take(uint64, int64, uint64) (limit.Verdict, bool) { return unlimited, true }
+func (admitsAll) peek(uint64, int64) (limit.Verdict, bool)         { return unlimited, true }
+func (admitsAll) refund(uint64, int64) bool                        { return true }
+func (admitsAll) finish(uint64, uint64) bool                       { return true }
+func (admitsAll) reset(uint64) bool                                { return true }
+func (admitsAll) join(uint64, *member) bool                        { return true }
+func (admitsAll) successor() table                                 { return nil }
+func (admitsAll) keys() int64                                      { return 0 }
+func (admitsAll) sweep()                                           {}
+func (admitsAll) moveTo(table)                                     {}
+func (admitsAll) drop()                                            {}

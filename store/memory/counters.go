@@ -1,0 +1,189 @@
+package memory
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// Counters are the counters of one limit: a table from keys to states. They keep
+// their identity while the policy, and with it the kind of table, changes.
+type Counters struct {
+	store  *Store
+	id     string
+	serial uint64 // the order in which Takes over several buckets lock
+	seed   maphash.Seed
+
+	policy atomic.Pointer[limit.Policy]
+
+	// The table in force; nil until the first Take, so that thousands of
+	// limits that nobody meets cost nothing. words is the same table when it
+	// is of that kind, to save the hot path a look at the type.
+	table atomic.Pointer[installed]
+	words atomic.Pointer[wordTable]
+}
+
+// installed makes a table of either kind fit an atomic pointer.
+type installed struct{ table }
+
+func (i *installed) get() table {
+	if i == nil {
+		return nil
+	}
+	return i.table
+}
+
+// table is what both kinds of table do. A method that answers false has found
+// that the key's state moved to the table's successor and has done nothing.
+type table interface {
+	take(h uint64, cost int64, permit uint64) (limit.Verdict, bool)
+	peek(h uint64, cost int64) (limit.Verdict, bool)
+	refund(h uint64, cost int64) bool
+	finish(h uint64, permit uint64) bool
+	reset(h uint64) bool
+
+	// join finds the bucket of a key for a Take over several; see take.go.
+	join(h uint64, m *member) bool
+
+	successor() table  // where the states went; nil when they were dropped
+	keys() int64       // with a state of their own
+	sweep()            // drops what is fresh and returns the room
+	moveTo(next table) // carries all states over; next is not in use yet
+	drop()             // forgets everything and returns the room
+}
+
+// shardCount is how many parts a table has, each with its own growth. Not fewer:
+// one part of a million keys then takes 0.1 ms to copy. Not more: each part of
+// each limit costs 40 bytes before it holds a key.
+const shardCount = 64
+
+func shardOf(h uint64) uint64 { return h >> 58 }
+
+func newCounters(s *Store, id string, serial uint64, p limit.Policy) *Counters {
+	c := &Counters{store: s, id: id, serial: serial, seed: maphash.MakeSeed()}
+	c.policy.Store(&p)
+	return c
+}
+
+// Spec returns the identity and the policy in force.
+func (c *Counters) Spec() store.Spec { return store.Spec{ID: c.id, Policy: *c.policy.Load()} }
+
+// hash tells keys apart. 0 and the highest number mark slots, so no key has them.
+func (c *Counters) hash(key []byte) uint64 { return avoidMarks(maphash.Bytes(c.seed, key)) }
+
+func (c *Counters) hashString(key string) uint64 { return avoidMarks(maphash.String(c.seed, key)) }
+
+func avoidMarks(h uint64) uint64 {
+	if h+1 <= 1 {
+		return 1 << 32
+	}
+	return h
+}
+
+// current returns the table in force, made now if there is none.
+func (c *Counters) current() table {
+	if t := c.table.Load(); t != nil {
+		return t.table
+	}
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	if c.table.Load() == nil {
+		c.install(c.newTable(*c.policy.Load()))
+	}
+	return c.table.Load().table
+}
+
+// setPolicy puts p in force and carries the state of every key over. Store.mu is
+// held, so there is one change at a time. Takes go on meanwhile: a shard that has
+// moved sends them to the successor.
+func (c *Counters) setPolicy(p limit.Policy) {
+	old := c.policy.Swap(&p)
+	if t := c.table.Load(); t != nil && *old != p {
+		c.replace(t.table, p)
+	}
+}
+
+func (c *Counters) replace(old table, p limit.Policy) {
+	next := c.newTable(p)
+	old.moveTo(next)
+	c.install(next)
+}
+
+// rebase gives a table of words a later beginning before its ticks outgrow their
+// words.
+func (c *Counters) rebase(old *wordTable) {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	if c.words.Load() == old {
+		c.replace(old, *c.policy.Load())
+	}
+}
+
+func (c *Counters) install(t table) {
+	words, _ := t.(*wordTable)
+	c.table.Store(&installed{t})
+	c.words.Store(words)
+}
+
+// drop forgets all states. Takes that still hold c are admitted: its limit is no
+// more.
+func (c *Counters) drop() {
+	t := c.table.Load().get()
+	c.install(admitsAll{})
+	if t != nil {
+		t.drop()
+	}
+}
+
+// newTable returns an empty table of the kind that suits p.
+func (c *Counters) newTable(p limit.Policy) table {
+	if p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket {
+		bucket := limit.NewBucket(p)
+		if packed, ok := bucket.Pack(); ok && !p.Unlimited {
+			return newWordTable(c, packed)
+		}
+	}
+	return newLockedTable(c, p)
+}
+
+// The methods below act on the table in force, or on its successor if the state of
+// the key moved meanwhile. Counters that were unbound admit everything: their limit
+// is no more.
+
+func (c *Counters) take(h uint64, cost int64, permit uint64) limit.Verdict {
+	for t := c.current(); t != nil; t = t.successor() {
+		if v, done := t.take(h, cost, permit); done {
+			return v
+		}
+	}
+	return unlimited
+}
+
+func (c *Counters) peek(h uint64, cost int64) limit.Verdict {
+	for t := c.current(); t != nil; t = t.successor() {
+		if v, done := t.peek(h, cost); done {
+			return v
+		}
+	}
+	return unlimited
+}
+
+func (c *Counters) refund(h uint64, cost int64) {
+	for t := c.current(); t != nil && !t.refund(h, cost); {
+		t = t.successor()
+	}
+}
+
+func (c *Counters) finish(h uint64, permit uint64) {
+	for t := c.current(); t != nil && !t.finish(h, permit); {
+		t = t.successor()
+	}
+}
+
+func (c *Counters) reset(h uint64) {
+	for t := c.current(); t != nil && !t.reset(h); {
+		t = t.successor()
+	}
+}

@@ -1,0 +1,139 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// Keyed is one limit over many keys, in its own store: the keyed form of
+// [limit.Limiter] for programs that need no files and no server. It is safe for
+// concurrent use. Use [NewKeyed]; the zero value is not ready.
+type Keyed struct {
+	counters *Counters
+}
+
+// NewKeyed returns a limit that holds policy for each key. It returns an error
+// for a policy that is not valid.
+func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
+	c, err := New(o).bind(store.Spec{ID: "keyed", Policy: policy})
+	if err != nil {
+		return nil, err
+	}
+	return &Keyed{c}, nil
+}
+
+// Allow takes one for key and says whether it fitted. It does not allocate; a
+// refusal writes nothing.
+func (k *Keyed) Allow(key string) bool {
+	c := k.counters
+	if t := c.words.Load(); t != nil {
+		if allowed, decided := t.takeOne(c, key); decided {
+			return allowed
+		}
+	}
+	return c.take(c.hashString(key), 1, 0).Allowed
+}
+
+// AllowN takes n for key and says whether it fitted; nothing is taken when it did
+// not. A negative n, or one above limit.MaxCount, never fits. n = 0 takes nothing
+// and always fits.
+func (k *Keyed) AllowN(key string, n int64) bool {
+	v, err := k.Take(key, n)
+	return err == nil && v.Allowed
+}
+
+// Take takes cost for key if it fits and says how the limit stands for that key.
+// It returns an error for a cost that is negative or above limit.MaxCount.
+func (k *Keyed) Take(key string, cost int64) (limit.Verdict, error) {
+	if err := checkCost(cost); err != nil {
+		return limit.Verdict{}, err
+	}
+	return k.counters.take(k.counters.hashString(key), cost, 0), nil
+}
+
+func checkCost(cost int64) error {
+	if cost < 0 || cost > limit.MaxCount {
+		return fmt.Errorf("memory: cost %d is not within 0 and %d", cost, int64(limit.MaxCount))
+	}
+	return nil
+}
+
+// Peek answers as Take would and takes nothing.
+func (k *Keyed) Peek(key string, cost int64) (limit.Verdict, error) {
+	if err := checkCost(cost); err != nil {
+		return limit.Verdict{}, err
+	}
+	return k.counters.peek(k.counters.hashString(key), cost), nil
+}
+
+// Refund gives back cost that an earlier Take took for key. A bucket gets no
+// fuller than full. Costs that Take would not accept are left alone.
+func (k *Keyed) Refund(key string, cost int64) {
+	if checkCost(cost) == nil {
+		k.counters.refund(k.counters.hashString(key), cost)
+	}
+}
+
+// Reset makes key as good as new and lifts its ban.
+func (k *Keyed) Reset(key string) { k.counters.reset(k.counters.hashString(key)) }
+
+// SetPolicy puts another policy in force. What each key has used stays used: the
+// change neither refills nor forgets. It returns an error for a policy that is
+// not valid, and then changes nothing.
+func (k *Keyed) SetPolicy(policy limit.Policy) error {
+	_, err := k.counters.store.bind(store.Spec{ID: k.counters.id, Policy: policy})
+	return err
+}
+
+// Policy returns the policy in force.
+func (k *Keyed) Policy() limit.Policy { return *k.counters.policy.Load() }
+
+// Stats describes the store behind the limit.
+func (k *Keyed) Stats() Stats { return k.counters.store.Stats() }
+
+// Taker returns k as a [limit.Taker] whose key is the values of the attributes
+// called names, and whose results bear the name of the limit. A request without
+// one of the attributes counts under the empty value.
+func (k *Keyed) Taker(name string, names ...string) limit.Taker {
+	return keyedTaker{k, name, names}
+}
+
+type keyedTaker struct {
+	keyed *Keyed
+	name  string
+	names []string
+}
+
+func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Decision{}, fmt.Errorf("memory: nothing taken: %w", err)
+	}
+	cost, op := req.Cost, t.keyed.Take
+	if cost == 0 {
+		cost = 1
+	}
+	if req.Peek {
+		op = t.keyed.Peek
+	}
+	var key []byte
+	for _, name := range t.names {
+		value, _ := req.Get(name)
+		key = store.AppendKey(key, value)
+	}
+	v, err := op(string(key), cost)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	p := t.keyed.Policy()
+	d := limit.Decision{
+		Allowed: v.Allowed, Delay: v.Delay,
+		Results: []limit.Result{{Limit: t.name, Quota: p.Quota(), Window: p.Window(), Cost: cost, Verdict: v}},
+	}
+	if !d.Allowed {
+		d.Status = 429
+	}
+	return d, nil
+}

@@ -1,0 +1,274 @@
+package memory
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// rule is the arithmetic of one algorithm over states of type S.
+type rule[S any] struct {
+	take   func(s *S, now limit.Time, permit uint64, cost int64) limit.Verdict
+	peek   func(s *S, now limit.Time, cost int64) limit.Verdict
+	refuse func(s *S, now limit.Time, cost int64)
+	refund func(s *S, now limit.Time, cost int64)
+	fresh  func(s *S, now limit.Time) bool
+
+	finish func(s *S, permit uint64) // nil unless permits are held
+	bytes  func(s *S) int            // what s holds outside itself; nil = nothing
+	clone  func(s *S) S              // a copy that shares nothing; nil = assignment does
+
+	// arithmetic is what the functions above are made of; convert takes that
+	// of the table that a state comes from.
+	arithmetic any
+	convert    func(s S, from any, now limit.Time) S
+}
+
+// lockedTable is a table of states that do not fit a word: flat arrays found by
+// linear probing, each shard behind its own mutex.
+type lockedTable[S any] struct {
+	store  *Store
+	rule   rule[S]
+	shared rule[S] // of the overflow bucket
+
+	leaving atomic.Bool // some shards are closed, or will be
+	next    atomic.Pointer[installed]
+	shards  [shardCount]lockedShard[S]
+
+	// overflow holds the one state that keys without a slot share. Its mutex is
+	// taken after a shard's.
+	overflow lockedShard[S]
+}
+
+type lockedShard[S any] struct {
+	mu      sync.Mutex
+	hashes  []uint64 // 0 = vacant
+	states  []S
+	used    int
+	retryAt uint64 // since the store's beginning
+	closed  bool   // moved to the successor, or dropped
+}
+
+func newTableOf[S any](c *Counters, r rule[S]) *lockedTable[S] {
+	t := &lockedTable[S]{store: c.store, rule: r, shared: r}
+	t.overflow.hashes, t.overflow.states = []uint64{overflowHash, 0}, make([]S, 2)
+	t.overflow.used = 1
+	return t
+}
+
+// overflowHash is no key's: see avoidMarks.
+const overflowHash = slotClosed
+
+func (t *lockedTable[S]) entryBytes() int64 {
+	var s S
+	return int64(unsafe.Sizeof(s)) + 8
+}
+
+// find returns the index of a key, or of the vacant place where it would go;
+// sh.mu is held and there are vacant places.
+func (sh *lockedShard[S]) find(h uint64) (i int, known bool) {
+	mask := uint64(len(sh.hashes) - 1)
+	for at := h; ; at++ {
+		switch sh.hashes[at&mask] {
+		case h:
+			return int(at & mask), true
+		case 0:
+			return int(at & mask), false
+		}
+	}
+}
+
+// seen returns the state of a key, or nil.
+func (sh *lockedShard[S]) seen(h uint64) *S {
+	if sh.used == 0 {
+		return nil
+	}
+	if i, known := sh.find(h); known {
+		return &sh.states[i]
+	}
+	return nil
+}
+
+// lock locks the shard of a key, unless it has moved.
+func (t *lockedTable[S]) lock(h uint64) (*lockedShard[S], bool) {
+	sh := &t.shards[shardOf(h)]
+	sh.mu.Lock()
+	if sh.closed {
+		sh.mu.Unlock()
+		return nil, false
+	}
+	return sh, true
+}
+
+// place returns the state of a key, made if need be, and how many bytes it holds
+// outside itself; nil when the budget is full. The shard is locked.
+func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64) *S {
+	if s := sh.seen(h); s != nil {
+		return s
+	}
+	if sh.used >= len(sh.hashes)-len(sh.hashes)/4 && !t.grow(sh, since) {
+		t.store.budget.overflowed.Add(1)
+		return nil
+	}
+	i, _ := sh.find(h)
+	sh.hashes[i] = h
+	sh.used++
+	s := &sh.states[i]
+	// A key that was decided on the overflow bucket must not start afresh.
+	t.overflow.mu.Lock()
+	if o := &t.overflow.states[0]; !t.rule.fresh(o, t.store.time(since)) {
+		*s = t.copyOf(o)
+	}
+	t.overflow.mu.Unlock()
+	return s
+}
+
+func (t *lockedTable[S]) copyOf(s *S) S {
+	if t.rule.clone == nil {
+		return *s
+	}
+	c := t.rule.clone(s)
+	t.store.budget.used.Add(int64(t.rule.bytes(&c)))
+	return c
+}
+
+// grow makes room in a shard: it drops what is fresh and, when more than half
+// lives, doubles. The shard is locked.
+func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
+	if since < sh.retryAt {
+		return false
+	}
+	old := len(sh.hashes)
+	n, spare := minSlots, t.store.budget.spare()
+	live := 0
+	if old > 0 {
+		live = t.live(sh, since)
+		n = roomFor(live, old)
+	}
+	if n <= old {
+		spare = 0
+	}
+	bytes := int64(n) * t.entryBytes()
+	if !t.store.budget.reserve(bytes, spare) {
+		n, bytes = old, int64(old)*t.entryBytes()
+		if live > old/2+old/8 || old == 0 || !t.store.budget.reserve(bytes, 0) {
+			sh.retryAt = since + pause(old)
+			t.store.reclaim(since)
+			return false
+		}
+	}
+	t.rebuild(sh, n, since)
+	return true
+}
+
+// roomFor returns how many slots suit live keys in a shard of n: see
+// wordTable.room.
+func roomFor(live, n int) int {
+	switch {
+	case live > n/2:
+		return 2 * n
+	case live < n/8 && n > minSlots:
+		return n / 2
+	}
+	return n
+}
+
+func (t *lockedTable[S]) live(sh *lockedShard[S], since uint64) int {
+	now, live := t.store.time(since), 0
+	for i, h := range sh.hashes {
+		if h != 0 && !t.rule.fresh(&sh.states[i], now) {
+			live++
+		}
+	}
+	return live
+}
+
+// rebuild copies what is not fresh to n slots whose bytes are reserved, and
+// releases those of before.
+func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64) {
+	now := t.store.time(since)
+	hashes, states := sh.hashes, sh.states
+	sh.hashes, sh.states, sh.used = make([]uint64, n), make([]S, n), 0
+	for i, h := range hashes {
+		if h == 0 {
+			continue
+		}
+		if t.rule.fresh(&states[i], now) {
+			t.release(&states[i])
+			continue
+		}
+		sh.put(h, states[i])
+	}
+	t.store.budget.release(int64(len(hashes)) * t.entryBytes())
+}
+
+func (sh *lockedShard[S]) put(h uint64, s S) {
+	i, _ := sh.find(h)
+	sh.hashes[i], sh.states[i] = h, s
+	sh.used++
+}
+
+func (t *lockedTable[S]) release(s *S) {
+	if t.rule.bytes != nil {
+		t.store.budget.release(int64(t.rule.bytes(s)))
+	}
+}
+
+// change applies f to a state and accounts for what it grew by.
+func (t *lockedTable[S]) change(s *S, f func(*S)) {
+	if t.rule.bytes == nil {
+		f(s)
+		return
+	}
+	before := t.rule.bytes(s)
+	f(s)
+	t.store.budget.used.Add(int64(t.rule.bytes(s) - before))
+}
+
+// fits says whether the budget has room for what a state may grow by in one
+// change: it may double.
+func (t *lockedTable[S]) fits(s *S) bool {
+	if t.rule.bytes == nil {
+		return true
+	}
+	const firstEntries = 256
+	b := &t.store.budget
+	return b.used.Load()+2*int64(t.rule.bytes(s))+firstEntries <= b.max
+}
+
+func (t *lockedTable[S]) successor() table {
+	if n := t.next.Load(); n != nil {
+		return n.table
+	}
+	return nil
+}
+
+func (t *lockedTable[S]) keys() int64 {
+	var n int64
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		n += int64(sh.used)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+func (t *lockedTable[S]) sweep() {
+	since := t.store.since()
+	for i := range t.shards {
+		sh := &t.shards[i]
+		if !sh.mu.TryLock() {
+			continue
+		}
+		if old := len(sh.hashes); old > 0 && !sh.closed {
+			n := roomFor(t.live(sh, since), old)
+			if n < old && t.store.budget.reserve(int64(n)*t.entryBytes(), 0) {
+				t.rebuild(sh, n, since)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}

@@ -1,0 +1,130 @@
+package memory
+
+import (
+	"runtime"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// with runs f on the state of a key, made if need be, under its locks. over says
+// that it is the overflow bucket's. It answers false when the key has moved.
+func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool)) bool {
+	for {
+		sh, ok := t.lock(h)
+		if !ok {
+			return false
+		}
+		since := t.store.since()
+		if s := t.place(sh, h, since); s != nil {
+			f(s, t.store.time(since), false)
+			sh.mu.Unlock()
+			return true
+		}
+		t.overflow.mu.Lock()
+		moved := t.overflow.closed
+		if !moved {
+			f(&t.overflow.states[0], t.store.time(since), true)
+		}
+		t.overflow.mu.Unlock()
+		sh.mu.Unlock()
+		if !moved {
+			return true
+		}
+		runtime.Gosched() // the overflow bucket has moved on; the shard will
+	}
+}
+
+// look runs f on the state of a key, or on one that stands for a key never seen.
+func (t *lockedTable[S]) look(h uint64, f func(s *S, now limit.Time)) bool {
+	sh, ok := t.lock(h)
+	if !ok {
+		return false
+	}
+	defer sh.mu.Unlock()
+	now := t.store.time(t.store.since())
+	if s := sh.seen(h); s != nil {
+		f(s, now)
+		return true
+	}
+	t.overflow.mu.Lock()
+	defer t.overflow.mu.Unlock()
+	f(&t.overflow.states[0], now)
+	return true
+}
+
+// touch runs f on the state of a key that has one.
+func (t *lockedTable[S]) touch(h uint64, f func(s *S, now limit.Time)) bool {
+	sh, ok := t.lock(h)
+	if !ok {
+		return false
+	}
+	defer sh.mu.Unlock()
+	if s := sh.seen(h); s != nil {
+		t.change(s, func(s *S) { f(s, t.store.time(t.store.since())) })
+	}
+	return true
+}
+
+func (t *lockedTable[S]) take(h uint64, cost int64, permit uint64) (v limit.Verdict, done bool) {
+	done = t.with(h, func(s *S, now limit.Time, over bool) {
+		switch {
+		case cost == 0:
+			v = t.rule.peek(s, now, 0)
+		case over:
+			v = t.takeHeld(&t.shared, s, now, cost, permit)
+			tableFull(&v)
+		default:
+			v = t.takeHeld(&t.rule, s, now, cost, permit)
+		}
+	})
+	return v, done
+}
+
+// takeHeld takes from a state whose locks are held.
+func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, cost int64, permit uint64) (v limit.Verdict) {
+	if !t.fits(s) {
+		v = r.peek(s, now, cost)
+		if v.Allowed {
+			v = outOfRoom(v, cost)
+		}
+		return v
+	}
+	t.change(s, func(s *S) { v = r.take(s, now, permit, cost) })
+	return v
+}
+
+func tableFull(v *limit.Verdict) {
+	if v.Reason == limit.ReasonRate || v.Reason == limit.ReasonConcurrency {
+		v.Reason = limit.ReasonTableFull
+	}
+}
+
+func (t *lockedTable[S]) peek(h uint64, cost int64) (v limit.Verdict, done bool) {
+	done = t.look(h, func(s *S, now limit.Time) { v = t.rule.peek(s, now, cost) })
+	return v, done
+}
+
+func (t *lockedTable[S]) refund(h uint64, cost int64) bool {
+	return t.touch(h, func(s *S, now limit.Time) { t.rule.refund(s, now, cost) })
+}
+
+func (t *lockedTable[S]) reset(h uint64) bool {
+	return t.touch(h, func(s *S, _ limit.Time) {
+		var none S
+		*s = none
+	})
+}
+
+func (t *lockedTable[S]) finish(h, permit uint64) bool {
+	if t.rule.finish == nil {
+		return true
+	}
+	if !t.touch(h, func(s *S, _ limit.Time) { t.rule.finish(s, permit) }) {
+		return false
+	}
+	// A permit given while the table was full is in the overflow bucket.
+	t.overflow.mu.Lock()
+	defer t.overflow.mu.Unlock()
+	t.change(&t.overflow.states[0], func(s *S) { t.rule.finish(s, permit) })
+	return true
+}

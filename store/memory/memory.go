@@ -1,0 +1,226 @@
+// Package memory keeps the state of limits in this process.
+//
+// A key's state is dropped only when it equals that of a key that was never seen,
+// a full bucket or an ended window, so dropping it loses nothing. All tables
+// together stay within a byte budget; when it is full of live keys, new keys of a
+// limit share one overflow bucket, and a key that gets a place of its own later
+// starts from what that bucket has used. A flood of keys therefore never frees a
+// limited or banned one.
+//
+// Token and leaky buckets whose rate can be packed live in a flat table of 16
+// bytes per slot, changed by compare-and-swap: a refusal writes nothing, a Take
+// allocates nothing. All other algorithms live in tables behind short locks.
+//
+// Keys are told apart by a 64-bit hash under a secret seed of each limit: two given
+// keys share a bucket with a chance of 2^-64, and nobody outside the process can
+// search for such a pair.
+//
+// The package starts no goroutine. It will not persist state or share it with
+// other processes.
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// DefaultMaxBytes is the byte budget when none is given: 256 MiB, room for some
+// five million live keys. Not smaller: a flood would reach it within seconds. Not
+// larger: the process has other things to keep.
+const DefaultMaxBytes = 256 << 20
+
+// Options configure a [Store]. The zero value is ready to use.
+type Options struct {
+	// MaxBytes bounds the memory of all tables together; 0 = DefaultMaxBytes.
+	// It is at least 64 KiB.
+	MaxBytes int64
+
+	// Now replaces the clock: it returns nanoseconds since the Unix epoch and
+	// must be safe for concurrent use. Nil = the system's wall clock at the
+	// start, carried on by its monotonic clock, so that stepping the wall clock
+	// changes nothing.
+	Now func() limit.Time
+}
+
+// Store is a [store.Store] in this process. It is safe for concurrent use. Use
+// [New]; the zero value is not ready.
+type Store struct {
+	start time.Time  // carries the monotonic clock
+	begin limit.Time // start as a Time
+	now   func() limit.Time
+
+	budget budget
+
+	mu       sync.Mutex
+	counters map[string]*Counters
+	serial   uint64 // orders the locks of tables; see take.go
+
+	reclaimAt atomic.Uint64 // since the store's beginning: a full budget is not swept before
+	conflicts atomic.Int64  // Takes over several buckets that met a table in motion and began again
+}
+
+var _ store.Store = (*Store)(nil)
+
+// New returns an empty store.
+func New(o Options) *Store {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	now := time.Now()
+	s := &Store{start: now, begin: limit.At(now), now: o.Now, counters: make(map[string]*Counters)}
+	if s.now != nil {
+		s.begin = s.now()
+	}
+	s.budget.max = max(o.MaxBytes, 64<<10)
+	return s
+}
+
+// since returns the nanoseconds since the store began, on its clock; it never
+// answers less than 0.
+func (s *Store) since() uint64 {
+	if s.now == nil {
+		return uint64(time.Since(s.start))
+	}
+	return uint64(max(s.now()-s.begin, 0))
+}
+
+func (s *Store) time(since uint64) limit.Time { return s.begin + limit.Time(since) }
+
+// Bind returns the counters called spec.ID: those known, with the policy changed
+// if it differs, or new ones. It returns an error for a policy that is not valid
+// and for an empty ID.
+func (s *Store) Bind(spec store.Spec) (store.Counters, error) { return s.bind(spec) }
+
+func (s *Store) bind(spec store.Spec) (*Counters, error) {
+	if spec.ID == "" {
+		return nil, errors.New("memory: counters need an ID")
+	}
+	if err := spec.Policy.Validate(); err != nil {
+		return nil, fmt.Errorf("memory: counters %q: %w", spec.ID, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.counters[spec.ID]
+	if c == nil {
+		s.serial++
+		c = newCounters(s, spec.ID, s.serial, spec.Policy)
+		s.counters[spec.ID] = c
+	}
+	c.setPolicy(spec.Policy)
+	return c, nil
+}
+
+// Unbind drops the counters and all their state. A Take that still holds them is
+// decided as for keys never seen.
+func (s *Store) Unbind(c store.Counters) error {
+	own, err := s.own(c)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counters[own.id] == own {
+		delete(s.counters, own.id)
+		own.drop()
+	}
+	return nil
+}
+
+// Close drops all state.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, c := range s.counters {
+		delete(s.counters, id)
+		c.drop()
+	}
+	return nil
+}
+
+func (s *Store) own(c store.Counters) (*Counters, error) {
+	own, ok := c.(*Counters)
+	if !ok || own == nil || own.store != s {
+		return nil, fmt.Errorf("memory: counters %v were bound by another store", c)
+	}
+	return own, nil
+}
+
+// Stats describes a store at one moment.
+type Stats struct {
+	Keys       int64 // keys that have a state of their own, those that are due to be dropped included
+	Bytes      int64 // what the tables occupy
+	MaxBytes   int64 // their budget
+	Overflowed int64 // Takes decided on an overflow bucket since the start, because the budget was full
+	Limits     int   // counters bound
+}
+
+// Stats counts what the store holds.
+func (s *Store) Stats() Stats {
+	st := Stats{Bytes: s.budget.used.Load(), MaxBytes: s.budget.max, Overflowed: s.budget.overflowed.Load()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Limits = len(s.counters)
+	for _, c := range s.counters {
+		if t := c.table.Load().get(); t != nil {
+			st.Keys += t.keys()
+		}
+	}
+	return st
+}
+
+// budget counts the bytes of all tables against a bound.
+type budget struct {
+	max        int64
+	used       atomic.Int64
+	overflowed atomic.Int64
+}
+
+// reserve adds n bytes if they fit, keeping spare bytes free.
+func (b *budget) reserve(n, spare int64) bool {
+	if n <= 0 {
+		b.used.Add(n)
+		return true
+	}
+	for {
+		used := b.used.Load()
+		if used+n+spare > b.max {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+func (b *budget) release(n int64) { b.used.Add(-n) }
+
+// spare is what growing tables leave free, so that a table at its bound still has
+// the room for sweeping: it copies what lives, one shard at a time.
+func (b *budget) spare() int64 { return b.max / 8 }
+
+// reclaim sweeps all tables for keys that need no state any more, when the budget
+// is full: what one limit has done with is another's room. At most ten times a
+// second, so that a flood does not pay for it with each key.
+func (s *Store) reclaim(since uint64) {
+	const every = uint64(100 * time.Millisecond)
+	at := s.reclaimAt.Load()
+	if since < at || !s.reclaimAt.CompareAndSwap(at, since+every) || !s.mu.TryLock() {
+		return
+	}
+	tables := make([]table, 0, len(s.counters))
+	for _, c := range s.counters {
+		if t := c.table.Load().get(); t != nil {
+			tables = append(tables, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range tables {
+		t.sweep()
+	}
+}

@@ -1,0 +1,139 @@
+package memory
+
+import (
+	"github.com/stint-io/stint/limit"
+)
+
+// This file carries states from one table to another when a policy changes. It
+// goes shard by shard: a shard's keys are in the new table before the old shard is
+// closed, and only then do Takes follow to the new one. The overflow bucket goes
+// first, so that a key that gets a place in the new table starts from it.
+
+func (t *wordTable) moveTo(next table) {
+	receive := t.receiver(next)
+	if over := freeze(&t.overflow); over != 0 {
+		receive(overflowHash, over)
+	}
+	t.leave(receive, next)
+}
+
+func (t *wordTable) drop() { t.leave(func(uint64, uint64) {}, nil) }
+
+func (t *wordTable) leave(receive func(h, w uint64), next table) {
+	if next != nil {
+		t.next.Store(&installed{next})
+	}
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		if a := sh.slots.Load(); a != nil {
+			a.drain(receive)
+			t.store.budget.release(a.bytes())
+			sh.slots.Store(nil)
+		}
+		sh.closed = true
+		sh.mu.Unlock()
+	}
+}
+
+// beginning is the moment of tick 0 as a Time: tick reads one nanosecond more than
+// has passed, so that no word of a key that took something is 0.
+func (t *wordTable) beginning() limit.Time { return t.store.time(t.begin) - 1 }
+
+func (t *wordTable) receiver(next table) func(h, w uint64) {
+	from, beginning := t.bucket.Exact(), t.beginning()
+	switch next := next.(type) {
+	case *wordTable:
+		return func(h, w uint64) { next.receive(h, t.bucket.Unpack(w, beginning), from) }
+	case *lockedTable[limit.BucketState]:
+		return func(h, w uint64) { next.receive(h, t.bucket.Unpack(w, beginning), from) }
+	}
+	return func(uint64, uint64) {}
+}
+
+// receive puts a key that comes from another bucket into a shard that nobody else
+// sees yet.
+func (t *wordTable) receive(h uint64, s limit.BucketState, from *limit.Bucket) {
+	s = t.bucket.Exact().Convert(s, from, t.store.time(t.store.since()))
+	w := t.bucket.Repack(s, t.beginning())
+	if h == overflowHash {
+		t.overflow.Store(w)
+		return
+	}
+	if w == 0 {
+		return
+	}
+	sh := &t.shards[shardOf(h)]
+	a := sh.slots.Load()
+	if a == nil {
+		a = newWordSlots(minSlots)
+		t.store.budget.used.Add(a.bytes())
+	}
+	for !a.put(h, w) {
+		more := a.doubled()
+		t.store.budget.used.Add(more.bytes() - a.bytes())
+		a = more
+	}
+	sh.slots.Store(a)
+}
+
+func (t *lockedTable[S]) moveTo(next table) {
+	receive := t.receiver(next)
+	t.overflow.mu.Lock()
+	t.overflow.closed = true
+	receive(overflowHash, t.overflow.states[0])
+	t.overflow.mu.Unlock()
+	t.leave(receive, next)
+}
+
+func (t *lockedTable[S]) drop() { t.leave(func(uint64, S) {}, nil) }
+
+func (t *lockedTable[S]) leave(receive func(uint64, S), next table) {
+	t.leaving.Store(true)
+	if next != nil {
+		t.next.Store(&installed{next})
+	}
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for i, h := range sh.hashes {
+			if h != 0 {
+				t.release(&sh.states[i])
+				receive(h, sh.states[i])
+			}
+		}
+		t.store.budget.release(int64(len(sh.hashes)) * t.entryBytes())
+		sh.hashes, sh.states, sh.used, sh.closed = nil, nil, 0, true
+		sh.mu.Unlock()
+	}
+}
+
+func (t *lockedTable[S]) receiver(next table) func(uint64, S) {
+	switch next := next.(type) {
+	case *lockedTable[S]:
+		return func(h uint64, s S) { next.receive(h, s, t.rule.arithmetic) }
+	case *wordTable:
+		if from, ok := t.rule.arithmetic.(*limit.Bucket); ok {
+			return func(h uint64, s S) { next.receive(h, any(s).(limit.BucketState), from) }
+		}
+	}
+	return func(uint64, S) {}
+}
+
+func (t *lockedTable[S]) receive(h uint64, s S, from any) {
+	s = t.rule.convert(s, from, t.store.time(t.store.since()))
+	if t.rule.bytes != nil {
+		t.store.budget.used.Add(int64(t.rule.bytes(&s)))
+	}
+	if h == overflowHash {
+		t.overflow.states[0] = s
+		return
+	}
+	sh := &t.shards[shardOf(h)]
+	if n := len(sh.hashes); sh.used >= n-n/4 {
+		more := max(2*n, minSlots)
+		t.store.budget.used.Add(int64(more) * t.entryBytes())
+		t.rebuild(sh, more, t.store.since())
+	}
+	sh.put(h, s)
+}

@@ -1,0 +1,311 @@
+package memory
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// member is one bucket in a Take over several: the charges that fall on it add up.
+type member struct {
+	charge *store.Charge // the first; it gives the permit
+	same   *member       // the member that decides for this one, when it is not the first on its bucket
+	cost   int64
+	shadow bool
+
+	// A bucket is either a word, or behind a mutex.
+	words *wordTable
+	word  *atomic.Uint64
+	was   uint64 // the word while it is held
+
+	held heldTable
+	mu   *sync.Mutex // of the shard
+	rank uint64      // serial of the counters and number of the shard: the order of locking
+	hash uint64
+
+	over bool // it is an overflow bucket
+}
+
+// heldTable is a table whose shards, and its overflow bucket if a member is that,
+// are locked by the caller.
+type heldTable interface {
+	placeHeld(h, since uint64) (over, moved bool)
+	holdOverflow() (moved bool)
+	letGoOverflow()
+	peekHeld(m *member, now limit.Time) limit.Verdict
+	commitHeld(m *member, now limit.Time) limit.Verdict
+	refuseHeld(m *member, now limit.Time)
+}
+
+var scratch = sync.Pool{New: func() any { return new([]member) }}
+
+// takeAll decides charges over several buckets as one. It finds all buckets, then
+// locks them in one order that all Takes share (mutexes first, by counters and
+// shard, then words, by address), then looks, then takes. While it holds a word it
+// waits for nothing but other words, in order, so nobody can wait in a circle; when
+// a bucket has moved it lets go of everything and begins again.
+func (s *Store) takeAll(charges []store.Charge) bool {
+	pooled := scratch.Get().(*[]member)
+	defer scratch.Put(pooled)
+	members := slices.Grow((*pooled)[:0], len(charges))[:len(charges)]
+	defer func() { clear(members); *pooled = members[:0] }()
+	for {
+		for i := range charges {
+			members[i] = member{charge: &charges[i], cost: charges[i].Cost, shadow: charges[i].Shadow}
+			members[i].find()
+		}
+		slices.SortFunc(members, inLockOrder)
+		merge(members)
+		if lockAll(members, s.since()) {
+			break
+		}
+		s.conflicts.Add(1)
+		runtime.Gosched()
+	}
+	allowed := s.decide(members, s.since())
+	unlockAll(members)
+	return allowed
+}
+
+func (m *member) find() {
+	own := m.charge.Counters.(*Counters)
+	m.hash = own.hash(m.charge.Key)
+	m.rank = own.serial*shardCount + shardOf(m.hash)
+	t := own.current()
+	for t != nil && !t.join(m.hash, m) {
+		t = t.successor()
+	}
+}
+
+func inLockOrder(a, b member) int {
+	if d := cmp.Compare(b.lockKind(), a.lockKind()); d != 0 {
+		return d
+	}
+	if d := cmp.Compare(uintptr(unsafe.Pointer(a.word)), uintptr(unsafe.Pointer(b.word))); d != 0 {
+		return d
+	}
+	if d := cmp.Compare(a.rank, b.rank); d != 0 {
+		return d
+	}
+	return cmp.Compare(a.hash, b.hash)
+}
+
+// lockKind orders mutexes before words before what needs no lock.
+func (m *member) lockKind() int {
+	switch {
+	case m.mu != nil:
+		return 2
+	case m.word != nil:
+		return 1
+	}
+	return 0
+}
+
+// merge lets the first of several charges on one bucket decide for all, with
+// their costs added up. The first enforced one makes the whole enforced.
+func merge(members []member) {
+	for i := 1; i < len(members); i++ {
+		m, before := &members[i], &members[i-1]
+		if before.same != nil {
+			before = before.same
+		}
+		one := m.word != nil && m.word == before.word ||
+			m.mu != nil && m.mu == before.mu && m.hash == before.hash
+		if one {
+			m.joins(before)
+		}
+	}
+}
+
+func (m *member) joins(first *member) {
+	m.same = first
+	first.cost = min(first.cost+m.cost, limit.MaxCount)
+	first.shadow = first.shadow && m.shadow
+}
+
+// lockAll locks every bucket, or none when one of them has moved.
+func lockAll(members []member, since uint64) bool {
+	for i := range members {
+		m := &members[i]
+		if m.mu == nil || m.same != nil {
+			continue
+		}
+		if i == 0 || members[i-1].mu != m.mu {
+			m.mu.Lock()
+		}
+		var moved bool
+		if m.over, moved = m.held.placeHeld(m.hash, since); moved {
+			m.over = false
+			unlockAll(members[:i+1])
+			return false
+		}
+	}
+	return lockOverflows(members) && lockWords(members)
+}
+
+// lockOverflows locks the overflow buckets of tables behind mutexes, after all
+// shards: elsewhere, too, a shard is locked before its table's overflow bucket.
+// Members of one table that are both on it become one bucket.
+func lockOverflows(members []member) bool {
+	var first *member
+	for i := range members {
+		m := &members[i]
+		if m.mu == nil || m.same != nil || !m.over {
+			continue
+		}
+		if first != nil && first.held == m.held {
+			m.joins(first)
+			continue
+		}
+		first = m
+		if moved := m.held.holdOverflow(); moved {
+			for j := i; j < len(members); j++ {
+				members[j].over = false // not locked
+			}
+			unlockAll(mutexed(members))
+			return false
+		}
+	}
+	return true
+}
+
+// mutexed returns the members behind mutexes; they come first.
+func mutexed(members []member) []member {
+	n := 0
+	for n < len(members) && members[n].mu != nil {
+		n++
+	}
+	return members[:n]
+}
+
+func lockWords(members []member) bool {
+	for i := range members {
+		m := &members[i]
+		if m.word == nil || m.same != nil {
+			continue
+		}
+		var ok bool
+		if m.was, ok = lockWord(m.word); !ok {
+			unlockAll(members[:i])
+			return false
+		}
+	}
+	return true
+}
+
+// lockWord waits until nobody holds the word and holds it; false when it moved.
+func lockWord(p *atomic.Uint64) (uint64, bool) {
+	for {
+		w, ok := settled(p)
+		if !ok {
+			return 0, false
+		}
+		if p.CompareAndSwap(w, w|wordLocked) {
+			return w, true
+		}
+	}
+}
+
+func unlockAll(members []member) {
+	for i := len(members) - 1; i >= 0; i-- {
+		m := &members[i]
+		switch {
+		case m.word != nil && m.same == nil:
+			m.word.Store(m.was)
+		case m.mu != nil:
+			if m.over && m.same == nil {
+				m.held.letGoOverflow()
+			}
+			if i == 0 || members[i-1].mu != m.mu {
+				m.mu.Unlock()
+			}
+		}
+	}
+}
+
+// decide looks at every bucket, then takes from those that fit if the request is
+// admitted, or lets those that count refusals count it.
+func (s *Store) decide(members []member, since uint64) bool {
+	now := s.time(since)
+	allowed := true
+	for i := range members {
+		m := &members[i]
+		if m.same == nil {
+			m.charge.Verdict = m.look(since, now)
+			allowed = allowed && (m.charge.Verdict.Allowed || m.shadow)
+		}
+	}
+	for i := range members {
+		m := &members[i]
+		switch {
+		case m.same != nil:
+		case allowed && m.charge.Verdict.Allowed:
+			m.commit(since, now)
+		default:
+			m.refuse(now)
+		}
+	}
+	for i := range members {
+		if m := &members[i]; m.same != nil {
+			m.charge.Verdict = m.first().charge.Verdict
+		}
+	}
+	return allowed
+}
+
+func (m *member) first() *member {
+	for m.same != nil {
+		m = m.same
+	}
+	return m
+}
+
+func (m *member) look(since uint64, now limit.Time) limit.Verdict {
+	switch {
+	case m.mu != nil:
+		v := m.held.peekHeld(m, now)
+		if m.over {
+			tableFull(&v)
+		}
+		return v
+	case m.word != nil:
+		t := m.words
+		tick := t.tickAt(since)
+		m.was = t.inherited(m)
+		next, fits := t.bucket.Take(m.was, tick, m.cost)
+		if !fits {
+			return t.refusal(m.was, tick, m.cost, m.over)
+		}
+		v := t.bucket.Verdict(next, tick, 0)
+		v.Delay = t.bucket.Delay(m.was, tick)
+		return v
+	}
+	return unlimited
+}
+
+func (m *member) commit(since uint64, now limit.Time) {
+	switch {
+	case m.cost == 0:
+	case m.mu != nil:
+		m.charge.Verdict = m.held.commitHeld(m, now)
+	case m.word != nil:
+		m.was, _ = m.words.bucket.Take(m.was, m.words.tickAt(since), m.cost)
+	}
+}
+
+// refuse leaves the bucket as it is, unless it counts refusals, and says what is
+// left when nothing was taken.
+func (m *member) refuse(now limit.Time) {
+	if v := &m.charge.Verdict; v.Allowed && v.Remaining < limit.MaxCount {
+		v.Remaining += m.cost
+	}
+	if m.mu != nil && m.cost > 0 {
+		m.held.refuseHeld(m, now)
+	}
+}

@@ -1,0 +1,184 @@
+package memory
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+type growth int
+
+const (
+	shardGrown growth = iota // there is room, or somebody else made it: look again
+	shardFull                // the budget is used up by live keys
+	shardMoved               // the shard has left for the table's successor
+)
+
+// grow makes room in a shard whose array full is used up or in motion: it copies
+// what is not fresh to an array of the size that it needs, if the budget has it.
+func (t *wordTable) grow(sh *wordShard, full *wordSlots) growth {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.closed {
+		return shardMoved
+	}
+	if sh.slots.Load() != full {
+		return shardGrown
+	}
+	if full == nil {
+		return t.firstSlots(sh)
+	}
+	since := t.store.since()
+	if since < sh.retryAt {
+		return shardFull
+	}
+	if t.copyShard(sh, full, t.room(full)) {
+		return shardGrown
+	}
+	sh.retryAt = since + pause(len(full.slots))
+	t.store.reclaim(since)
+	return shardFull
+}
+
+func (t *wordTable) firstSlots(sh *wordShard) growth {
+	first := newWordSlots(minSlots)
+	since := t.store.since()
+	if since < sh.retryAt {
+		return shardFull
+	}
+	if !t.store.budget.reserve(first.bytes(), t.store.budget.spare()) {
+		sh.retryAt = since + pause(minSlots)
+		t.store.reclaim(since)
+		return shardFull
+	}
+	sh.slots.Store(first)
+	return shardGrown
+}
+
+// room returns how many slots suit what lives in a: at most half of them used, so
+// that the next copy is as many new keys away; and no halving unless an eighth
+// lives, so that a shard does not shrink and grow by turns.
+func (t *wordTable) room(a *wordSlots) int {
+	live, n := t.live(a), len(a.slots)
+	switch {
+	case live > n/2:
+		return 2 * n
+	case live < n/8 && n > minSlots:
+		return n / 2
+	}
+	return n
+}
+
+// live counts the words that are not fresh.
+func (t *wordTable) live(a *wordSlots) int {
+	tick, n := t.tickNow(), 0
+	for i := range a.slots {
+		if w := a.slots[i].word.Load() &^ wordLocked; w > tick {
+			n++
+		}
+	}
+	return n
+}
+
+// tickNow is tick without the care for a far beginning, for those that hold locks.
+func (t *wordTable) tickNow() uint64 { return t.bucket.Tick(t.store.since() - t.begin + 1) }
+
+// copyShard copies what is not fresh to a new array of n slots. When the budget
+// has no room for more slots it makes do with as many as before, if a quarter of
+// them gets free by it. The shard's mutex is held.
+func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int) bool {
+	old, spare := len(from.slots), t.store.budget.spare()
+	if n <= old {
+		spare = 0
+	}
+	bytes := int64(n)*slotBytes + slotsBytes
+	if !t.store.budget.reserve(bytes, spare) {
+		if n <= old || t.live(from) > old/2+old/8 {
+			return false
+		}
+		n, bytes = old, from.bytes()
+		if !t.store.budget.reserve(bytes, 0) {
+			return false
+		}
+	}
+	to := newWordSlots(n)
+	tick := t.tickNow()
+	from.drain(func(h, w uint64) {
+		if w <= tick {
+			return
+		}
+		for !to.put(h, w) {
+			// More lived than were counted a moment ago.
+			to = to.doubled()
+		}
+	})
+	sh.slots.Store(to)
+	t.store.budget.release(from.bytes() + bytes - to.bytes())
+	return true
+}
+
+// drain closes every slot of a and hands out what it held. From then on no Take
+// can change anything in a.
+func (a *wordSlots) drain(each func(h, w uint64)) {
+	for i := range a.slots {
+		s := &a.slots[i]
+		if s.hash.CompareAndSwap(0, slotClosed) {
+			continue
+		}
+		if w := freeze(&s.word); w != 0 {
+			each(s.hash.Load(), w)
+		}
+	}
+}
+
+// freeze marks a word as moved, once nobody holds it, and returns what it was.
+func freeze(p *atomic.Uint64) uint64 {
+	for {
+		w := p.Load()
+		if w < wordLocked && p.CompareAndSwap(w, wordMoved) {
+			return w
+		}
+		runtime.Gosched()
+	}
+}
+
+// put writes a key into an array that nobody else sees yet; false when it is full.
+func (a *wordSlots) put(h, w uint64) bool {
+	if a.used.Load() >= a.room {
+		return false
+	}
+	for i := h; ; i++ {
+		s := &a.slots[i&a.mask]
+		if s.hash.Load() == 0 {
+			s.hash.Store(h)
+			s.word.Store(w)
+			a.used.Add(1)
+			return true
+		}
+	}
+}
+
+func (a *wordSlots) doubled() *wordSlots {
+	to := newWordSlots(2 * len(a.slots))
+	for i := range a.slots {
+		if s := &a.slots[i]; s.hash.Load() != 0 {
+			to.put(s.hash.Load(), s.word.Load())
+		}
+	}
+	return to
+}
+
+// sweep drops what is fresh from every shard that would get smaller by it.
+func (t *wordTable) sweep() {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		if !sh.mu.TryLock() {
+			continue
+		}
+		if a := sh.slots.Load(); a != nil && !sh.closed {
+			if n := t.room(a); n < len(a.slots) {
+				t.copyShard(sh, a, n)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}

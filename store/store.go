@@ -1,0 +1,89 @@
+// Package store says what keeps the state of limits: the counters of every key,
+// and the one act of taking from several of them as a whole.
+//
+// The stores are in the folders below it: memory keeps state in this process.
+// storetest holds what each of them must do. A store does no matching and knows
+// no protocol; its arithmetic is that of package limit.
+package store
+
+import (
+	"context"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Spec names the counters of one limit and says how they count.
+type Spec struct {
+	// ID identifies the counters. Binding the same ID again, with the same or
+	// another Policy, keeps the state of its keys.
+	ID string
+
+	// Policy is how they count. It must be valid.
+	Policy limit.Policy
+}
+
+// Counters are the counters of one limit, one for each key. They belong to the
+// store that bound them and are used in its charges only.
+type Counters interface {
+	Spec() Spec
+}
+
+// Charge is one limit's part of a Take.
+type Charge struct {
+	// Counters and Key select one bucket.
+	Counters Counters
+	// Key is the bucket's key, in an injective encoding. The store does not
+	// keep it beyond the call.
+	Key []byte
+
+	// Cost is how much to take, from 0 (which changes nothing) to
+	// limit.MaxCount.
+	Cost int64
+
+	// Permit names the place in flight that a concurrency limit gives; the same
+	// number ends it in Finish. Other algorithms ignore it.
+	Permit uint64
+
+	// Shadow charges are evaluated, and charged when they fit and the request
+	// is admitted, but their refusal refuses nothing.
+	Shadow bool
+
+	// Verdict is the answer.
+	Verdict limit.Verdict
+}
+
+// Store keeps the counters of limits. Implementations are safe for concurrent use.
+type Store interface {
+	// Bind returns the counters called spec.ID, new or known. A known ID with
+	// another policy of the same algorithm keeps what each key has used: the
+	// change neither refills nor forgets. Another algorithm starts afresh.
+	Bind(spec Spec) (Counters, error)
+
+	// Unbind drops the counters and all their state.
+	Unbind(c Counters) error
+
+	// Take decides all charges as one: when every charge that is not Shadow
+	// fits, all that fit are taken and it reports true; otherwise none is taken,
+	// except those whose policy counts refused requests. It fills in every
+	// charge's Verdict. Two charges on one bucket add up.
+	//
+	// An error means that nothing was decided and nothing was taken.
+	Take(ctx context.Context, charges []Charge) (allowed bool, err error)
+
+	// Peek answers as Take would and takes nothing.
+	Peek(ctx context.Context, charges []Charge) (allowed bool, err error)
+
+	// Refund gives back the Cost of each charge, taken earlier by a Take that
+	// allowed it. A bucket never gets fuller than full.
+	Refund(ctx context.Context, charges []Charge) error
+
+	// Finish ends the place in flight that each charge's Permit names. Charges
+	// of other algorithms, and permits that have ended, are left alone.
+	Finish(ctx context.Context, charges []Charge) error
+
+	// Reset makes the bucket of each charge as good as new. It lifts bans.
+	Reset(ctx context.Context, charges []Charge) error
+
+	// Close releases what the store holds. The store is not used afterwards.
+	Close() error
+}

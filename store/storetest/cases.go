@@ -1,0 +1,247 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+var five = limit.Policy{Rate: limit.PerMinute(5), Burst: 5}
+
+var cases = []struct {
+	name        string
+	explanation string
+	run         func(h *harness)
+}{
+	{"new key is full", "a key never seen admits its whole quota, and no more", func(h *harness) {
+		for name, p := range policies() {
+			c := h.bind(name, p)
+			if got := h.admitted(int(p.Quota())+3, charge(c, "k", 1)); int64(got) != p.Quota() {
+				h.Errorf("%s: a new key admitted %d, want %d", name, got, p.Quota())
+			}
+		}
+	}},
+	{"keys and limits are apart", "neither another key nor another limit's same key is charged", func(h *harness) {
+		a, b := h.bind("a", five), h.bind("b", five)
+		h.take(charge(a, "k", 3))
+		h.wantRemaining(a, "k", 2)
+		h.wantRemaining(a, "K", 5)
+		h.wantRemaining(b, "k", 5)
+	}},
+	{"a refusal charges nothing", "a cost that does not fit leaves the bucket as it is", func(h *harness) {
+		c := h.bind("c", five)
+		h.take(charge(c, "k", 4))
+		if v := h.verdict(charge(c, "k", 2)); v.Allowed || v.Reason != limit.ReasonRate || v.RetryAfter != 12*time.Second {
+			h.Errorf("2 of 1 remaining: %+v, want a refusal for 12s", v)
+		}
+		h.wantRemaining(c, "k", 1)
+	}},
+	{"a retry at its time passes", "after RetryAfter the same cost fits, a nanosecond before it does not", func(h *harness) {
+		c := h.bind("c", five)
+		h.take(charge(c, "k", 5))
+		v := h.verdict(charge(c, "k", 1))
+		h.advance(v.RetryAfter - 1)
+		if h.take(charge(c, "k", 1)) {
+			h.Error("admitted a nanosecond early")
+		}
+		h.advance(1)
+		if !h.take(charge(c, "k", 1)) {
+			h.Error("refused at the time that was promised")
+		}
+	}},
+	{"cost above the quota", "a cost that can never fit says so", func(h *harness) {
+		c := h.bind("c", five)
+		if v := h.verdict(charge(c, "k", limit.MaxCount)); v.Allowed || v.Reason != limit.ReasonCost || v.RetryAfter != limit.Never {
+			h.Errorf("%+v, want a refusal for ever", v)
+		}
+		h.wantRemaining(c, "k", 5)
+	}},
+	{"all or nothing", "a denial by one limit charges none of the others, whatever their order", func(h *harness) {
+		a, b := h.bind("a", five), h.bind("b", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerMinute(2)})
+		for range 4 {
+			h.take(charge(a, "k", 1), charge(b, "k", 1))
+			h.take(charge(b, "k", 1), charge(a, "k", 1))
+		}
+		h.wantRemaining(a, "k", 3)
+		h.wantRemaining(b, "k", 0)
+	}},
+	{"shadow", "a shadow limit refuses nothing and counts what it would admit", func(h *harness) {
+		a, b := h.bind("a", five), h.bind("b", limit.Policy{Rate: limit.PerMinute(2), Burst: 2})
+		shadow := charge(b, "k", 1)
+		shadow.Shadow = true
+		for i := range 3 {
+			if !h.take(charge(a, "k", 1), shadow) {
+				h.Errorf("request %d was refused by a shadow limit", i)
+			}
+		}
+		h.wantRemaining(a, "k", 2)
+		h.wantRemaining(b, "k", 0)
+	}},
+	{"refusals that count", "a limit that counts refused requests is charged even when another refuses", func(h *harness) {
+		empty := h.bind("empty", limit.Policy{})
+		counts := h.bind("counts", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerHour(10), CountRefused: true})
+		h.take(charge(empty, "k", 1), charge(counts, "k", 4))
+		h.wantRemaining(counts, "k", 6)
+	}},
+	{"charges on one bucket add up", "two charges of 3 do not fit 5", func(h *harness) {
+		c := h.bind("c", five)
+		if h.take(charge(c, "k", 3), charge(c, "k", 3)) {
+			h.Error("6 of 5 were admitted")
+		}
+		h.wantRemaining(c, "k", 5)
+		if !h.take(charge(c, "k", 3), charge(c, "k", 2)) {
+			h.Error("5 of 5 were refused")
+		}
+		h.wantRemaining(c, "k", 0)
+	}},
+	{"peek takes nothing", "Peek answers as Take would", func(h *harness) {
+		c := h.bind("c", five)
+		two := []store.Charge{charge(c, "k", 5)}
+		for range 2 {
+			if ok, err := h.store.Peek(context.Background(), two); !ok || err != nil {
+				h.Errorf("Peek: %v, %v", ok, err)
+			}
+		}
+		h.wantRemaining(c, "k", 5)
+	}},
+	{"refund and reset", "what is given back can be taken again, and a bucket gets no fuller than full", func(h *harness) {
+		c := h.bind("c", five)
+		h.take(charge(c, "k", 5))
+		if err := h.store.Refund(context.Background(), []store.Charge{charge(c, "k", 2)}); err != nil {
+			h.Fatal(err)
+		}
+		h.wantRemaining(c, "k", 2)
+		_ = h.store.Refund(context.Background(), []store.Charge{charge(c, "k", 100)})
+		h.wantRemaining(c, "k", 5)
+		h.take(charge(c, "k", 5))
+		if err := h.store.Reset(context.Background(), []store.Charge{charge(c, "k", 0)}); err != nil {
+			h.Fatal(err)
+		}
+		h.wantRemaining(c, "k", 5)
+	}},
+	{"permits", "a place in flight comes back when its permit ends, once, or when its time is over", func(h *harness) {
+		c := h.bind("c", limit.Policy{Algorithm: limit.Concurrency, MaxInFlight: 2, Timeout: time.Minute})
+		one, two := charge(c, "k", 1), charge(c, "k", 1)
+		one.Permit, two.Permit = 1, 2
+		h.take(one)
+		h.take(two)
+		if v := h.verdict(charge(c, "k", 1)); v.Allowed || v.Reason != limit.ReasonConcurrency {
+			h.Errorf("a third in flight: %+v", v)
+		}
+		for range 2 {
+			if err := h.store.Finish(context.Background(), []store.Charge{one}); err != nil {
+				h.Fatal(err)
+			}
+		}
+		h.wantRemaining(c, "k", 1)
+		h.advance(time.Minute)
+		h.wantRemaining(c, "k", 2)
+	}},
+	{"a changed policy keeps what was used", "binding again neither refills nor forgets", func(h *harness) {
+		for name, p := range policies() {
+			if p.Algorithm == limit.Concurrency || p.Ban > 0 || p.Rate.Count == 0 {
+				continue
+			}
+			c := h.bind(name, p)
+			h.take(charge(c, "k", 4))
+			was := h.remaining(c, "k")
+			p.Rate.Count, p.Burst = 2*p.Rate.Count, 2*p.Burst
+			if again := h.bind(name, p); again.Spec() != (store.Spec{ID: name, Policy: p}) {
+				h.Errorf("%s: bound as %+v", name, again.Spec())
+			}
+			if now, used := h.remaining(c, "k"), p.Quota()-4; now > used || now < was {
+				h.Errorf("%s: %d remaining of %d after 4, and %d before the change", name, now, p.Quota(), was)
+			}
+		}
+	}},
+	{"unbound limits are forgotten", "counters bound anew after Unbind are new", func(h *harness) {
+		c := h.bind("c", five)
+		h.take(charge(c, "k", 5))
+		if err := h.store.Unbind(c); err != nil {
+			h.Fatal(err)
+		}
+		h.wantRemaining(h.bind("c", five), "k", 5)
+	}},
+	{"bad charges change nothing", "a negative or huge cost, a policy that is not valid and a context that has ended are errors", func(h *harness) {
+		c := h.bind("c", five)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := h.store.Take(ctx, []store.Charge{charge(c, "k", 1)}); err == nil {
+			h.Error("a context that has ended is no error")
+		}
+		for _, cost := range []int64{-1, limit.MaxCount + 1, -1 << 63} {
+			if _, err := h.store.Take(context.Background(), []store.Charge{charge(c, "k", 1), charge(c, "k", cost)}); err == nil {
+				h.Errorf("cost %d is no error", cost)
+			}
+		}
+		if _, err := h.store.Bind(store.Spec{ID: "bad", Policy: limit.Policy{Burst: -1}}); err == nil {
+			h.Error("a negative burst is no error")
+		}
+		h.wantRemaining(c, "k", 5)
+	}},
+	{"one bucket under contention", "many takers at once get exactly the quota", func(h *harness) {
+		for name, p := range policies() {
+			c := h.bind(name, p)
+			if got := h.together(64, func(int) []store.Charge { return []store.Charge{charge(c, "k", 1)} }); got != p.Quota() {
+				h.Errorf("%s: 64 takers got %d, want %d", name, got, p.Quota())
+			}
+		}
+	}},
+	{"several buckets under contention", "requests that name two limits in either order charge both or neither", func(h *harness) {
+		for _, other := range []string{"token_bucket", "fixed_window", "token_bucket_unpacked"} {
+			p := policies()[other]
+			p.Rate.Count, p.Burst = 40, 40
+			a, b := h.bind(other+"a", limit.Policy{Rate: limit.PerHour(30), Burst: 30}), h.bind(other+"b", p)
+			got := h.together(64, func(i int) []store.Charge {
+				two := []store.Charge{charge(a, "k", 1), charge(b, "k", 1)}
+				if i%2 == 1 {
+					two[0], two[1] = two[1], two[0]
+				}
+				return two
+			})
+			if got != 30 {
+				h.Errorf("%s: 64 takers got %d, want 30", other, got)
+			}
+			h.wantRemaining(a, "k", 0)
+			h.wantRemaining(b, "k", 10)
+		}
+	}},
+	{"many keys", "thousands of keys keep their own state", func(h *harness) {
+		c := h.bind("c", limit.Policy{Rate: limit.PerHour(3), Burst: 3})
+		const keys = 5000
+		for round := range 4 {
+			for k := range keys {
+				if got, want := h.take(charge(c, fmt.Sprint(k), 1)), round < 3; got != want {
+					h.Fatalf("round %d, key %d: admitted %v, want %v", round, k, got, want)
+				}
+			}
+		}
+	}},
+}
+
+// together runs n takers at once and returns how many were admitted.
+func (h *harness) together(n int, charges func(i int) []store.Charge) int64 {
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			ok, err := h.store.Take(context.Background(), charges(i))
+			if err != nil {
+				h.Errorf("Take: %v", err)
+			}
+			if ok {
+				admitted.Add(1)
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	return admitted.Load()
+}

@@ -1,0 +1,198 @@
+// Package storetest publishes what a [store.Store] must do, as tests that any
+// implementation can run:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
+//			return memory.New(memory.Options{Now: now})
+//		})
+//	}
+//
+// The arithmetic of package limit is the oracle: every verdict of a store must
+// equal its. The package will not test how a store fails, restarts or expires;
+// that is each store's own.
+package storetest
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// Open returns an empty store whose clock is now. The store closes when the test
+// ends, or sooner.
+type Open func(t testing.TB, now func() limit.Time) store.Store
+
+// Run runs all cases against stores that open returns, one for each case.
+func Run(t *testing.T, open Open) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			h := start(t, open)
+			c.run(h)
+			if t.Failed() {
+				t.Logf("what is asked: %s", c.explanation)
+			}
+		})
+	}
+	for name, p := range policies() {
+		t.Run("history/"+name, func(t *testing.T) { history(t, open, p, histories(), steps) })
+	}
+	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, histories(), steps) })
+}
+
+// steps is how many Takes one random history has.
+const steps = 60
+
+// histories is how many random histories each algorithm gets: 300, or what the
+// environment variable STINT_HISTORIES says.
+func histories() int {
+	if n, err := strconv.Atoi(os.Getenv("STINT_HISTORIES")); err == nil && n > 0 {
+		return n
+	}
+	return 300
+}
+
+// harness is one store under test, with a clock that the test moves.
+type harness struct {
+	*testing.T
+	store store.Store
+	clock *atomic.Int64
+}
+
+// noon is where the clock of each test begins. It is not at the edge of any
+// window.
+const noon = limit.Time(1_700_000_000_123_456_789)
+
+func start(t *testing.T, open Open) *harness {
+	h := &harness{T: t, clock: new(atomic.Int64)}
+	h.clock.Store(int64(noon))
+	h.store = open(t, h.now)
+	t.Cleanup(func() {
+		if err := h.store.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return h
+}
+
+func (h *harness) now() limit.Time         { return limit.Time(h.clock.Load()) }
+func (h *harness) advance(d time.Duration) { h.clock.Add(int64(d)) }
+
+func (h *harness) bind(id string, p limit.Policy) store.Counters {
+	h.Helper()
+	c, err := h.store.Bind(store.Spec{ID: id, Policy: p})
+	if err != nil {
+		h.Fatalf("Bind(%q): %v", id, err)
+	}
+	return c
+}
+
+func charge(c store.Counters, key string, cost int64) store.Charge {
+	return store.Charge{Counters: c, Key: store.AppendKey(nil, key), Cost: cost}
+}
+
+// take takes and returns whether the request was admitted.
+func (h *harness) take(charges ...store.Charge) bool {
+	h.Helper()
+	ok, err := h.store.Take(context.Background(), charges)
+	if err != nil {
+		h.Fatalf("Take: %v", err)
+	}
+	return ok
+}
+
+// verdict takes one charge and returns its verdict.
+func (h *harness) verdict(c store.Charge) limit.Verdict {
+	h.Helper()
+	one := []store.Charge{c}
+	ok, err := h.store.Take(context.Background(), one)
+	if err != nil {
+		h.Fatalf("Take: %v", err)
+	}
+	if v := one[0].Verdict; ok != v.Allowed {
+		h.Fatalf("Take answered %v, its only charge %v", ok, v.Allowed)
+	}
+	return one[0].Verdict
+}
+
+func (h *harness) remaining(c store.Counters, key string) int64 {
+	h.Helper()
+	one := []store.Charge{charge(c, key, 0)}
+	if _, err := h.store.Peek(context.Background(), one); err != nil {
+		h.Fatalf("Peek: %v", err)
+	}
+	return one[0].Verdict.Remaining
+}
+
+func (h *harness) wantRemaining(c store.Counters, key string, want int64) {
+	h.Helper()
+	if got := h.remaining(c, key); got != want {
+		h.Errorf("key %q has %d remaining, want %d", key, got, want)
+	}
+}
+
+func (h *harness) admitted(n int, c store.Charge) int {
+	h.Helper()
+	count := 0
+	for range n {
+		if h.take(c) {
+			count++
+		}
+	}
+	return count
+}
+
+// policies are the algorithms and options that histories run over. Their quotas
+// and periods are small, so that random costs and times meet every edge.
+func policies() map[string]limit.Policy {
+	rate := limit.Rate{Count: 7, Period: 10 * time.Second}
+	return map[string]limit.Policy{
+		"token_bucket":            {Rate: rate, Burst: 9},
+		"token_bucket_unpacked":   {Rate: limit.Rate{Count: 999_983, Period: 86_400 * time.Second}, Burst: 9},
+		"token_bucket_no_refill":  {Burst: 9},
+		"leaky_bucket":            {Algorithm: limit.LeakyBucket, Rate: rate, Burst: 5},
+		"fixed_window":            {Algorithm: limit.FixedWindow, Rate: rate},
+		"fixed_window_first_hit":  {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit},
+		"fixed_window_refused":    {Algorithm: limit.FixedWindow, Rate: rate, CountRefused: true},
+		"fixed_window_ban":        {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit, CountRefused: true, Ban: 25 * time.Second},
+		"sliding_log":             {Algorithm: limit.SlidingWindowLog, Rate: rate},
+		"sliding_log_refused":     {Algorithm: limit.SlidingWindowLog, Rate: rate, CountRefused: true},
+		"sliding_counter_up":      {Algorithm: limit.SlidingWindowCounter, Rate: rate},
+		"sliding_counter_down":    {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundDown},
+		"sliding_counter_nearest": {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundNearest, CountRefused: true},
+		"concurrency":             {Algorithm: limit.Concurrency, MaxInFlight: 4, Timeout: 12 * time.Second},
+	}
+}
+
+// random draws costs and pauses that favour edges.
+type random struct{ *rand.Rand }
+
+func (r random) cost() int64 {
+	switch r.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return r.Int64N(12)
+	case 2:
+		return 1 << r.IntN(63)
+	}
+	return 1
+}
+
+func (r random) pause() time.Duration {
+	switch r.IntN(6) {
+	case 0:
+		return 0
+	case 1:
+		return time.Duration(r.Int64N(int64(40 * time.Second)))
+	case 2:
+		return 10 * time.Second
+	}
+	return time.Duration(r.Int64N(int64(2 * time.Second)))
+}
