@@ -112,26 +112,35 @@ func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64) *S {
 		t.store.budget.overflowed.Add(1)
 		return nil
 	}
-	i, _ := sh.find(h)
-	sh.hashes[i] = h
-	sh.used++
-	s := &sh.states[i]
-	// A key that was decided on the overflow bucket must not start afresh.
-	t.overflow.mu.Lock()
-	if o := &t.overflow.states[0]; !t.rule.fresh(o, t.store.time(since)) {
-		*s = t.copyOf(o)
+	first, ok := t.first(since)
+	if !ok {
+		t.store.budget.overflowed.Add(1)
+		return nil
 	}
-	t.overflow.mu.Unlock()
-	return s
+	i, _ := sh.find(h)
+	sh.hashes[i], sh.states[i] = h, first
+	sh.used++
+	return &sh.states[i]
 }
 
-func (t *lockedTable[S]) copyOf(s *S) S {
-	if t.rule.clone == nil {
-		return *s
+// first is the state that a key starts with when it gets a place: new, or that of
+// the overflow bucket, on which the key may have been decided until now. It is
+// false when the budget has no room for the copy.
+func (t *lockedTable[S]) first(since uint64) (s S, ok bool) {
+	t.overflow.mu.Lock()
+	defer t.overflow.mu.Unlock()
+	o := &t.overflow.states[0]
+	switch {
+	case t.rule.fresh(o, t.store.time(since)):
+		return s, true
+	case t.rule.clone == nil:
+		return *o, true
+	case !t.fits(o):
+		return s, false
 	}
-	c := t.rule.clone(s)
-	t.store.budget.used.Add(int64(t.rule.bytes(&c)))
-	return c
+	s = t.rule.clone(o)
+	t.store.budget.used.Add(int64(t.rule.bytes(&s)))
+	return s, true
 }
 
 // grow makes room in a shard: it drops what is fresh and, when more than half
@@ -140,27 +149,38 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
 	if since < sh.retryAt {
 		return false
 	}
-	old := len(sh.hashes)
-	n, spare := minSlots, t.store.budget.spare()
-	live := 0
-	if old > 0 {
-		live = t.live(sh, since)
-		n = roomFor(live, old)
+	t.clean(sh, since)
+	n, ok := t.reserve(sh, since)
+	if !ok {
+		t.store.reclaim(since)
+		n, ok = t.reserve(sh, since)
 	}
-	if n <= old {
-		spare = 0
-	}
-	bytes := int64(n) * t.entryBytes()
-	if !t.store.budget.reserve(bytes, spare) {
-		n, bytes = old, int64(old)*t.entryBytes()
-		if live > old/2+old/8 || old == 0 || !t.store.budget.reserve(bytes, 0) {
-			sh.retryAt = since + pause(old)
-			t.store.reclaim(since)
-			return false
-		}
+	if !ok {
+		sh.retryAt = since + pause(len(sh.hashes))
+		return false
 	}
 	t.rebuild(sh, n, since)
 	return true
+}
+
+// reserve takes the bytes for the slots that suit a full shard, or for as many as
+// it has if a quarter of them gets free by copying, and returns how many.
+func (t *lockedTable[S]) reserve(sh *lockedShard[S], since uint64) (n int, ok bool) {
+	old := len(sh.hashes)
+	if old == 0 {
+		return minSlots, t.store.budget.reserve(minSlots*t.entryBytes(), t.store.budget.spare())
+	}
+	live := t.live(sh, since)
+	if n = roomFor(live, old); n > old {
+		if t.store.budget.reserve(int64(n)*t.entryBytes(), t.store.budget.spare()) {
+			return n, true
+		}
+		if live > old/2+old/8 {
+			return 0, false
+		}
+		n = old
+	}
+	return n, t.store.budget.reserve(int64(n)*t.entryBytes(), 0)
 }
 
 // roomFor returns how many slots suit live keys in a shard of n: see
@@ -228,14 +248,18 @@ func (t *lockedTable[S]) change(s *S, f func(*S)) {
 }
 
 // fits says whether the budget has room for what a state may grow by in one
-// change: it may double.
+// change: it may double. When there is none it looks for some first.
 func (t *lockedTable[S]) fits(s *S) bool {
 	if t.rule.bytes == nil {
 		return true
 	}
 	const firstEntries = 256
-	b := &t.store.budget
-	return b.used.Load()+2*int64(t.rule.bytes(s))+firstEntries <= b.max
+	b, need := &t.store.budget, 2*int64(t.rule.bytes(s))+firstEntries
+	if b.used.Load()+need <= b.max {
+		return true
+	}
+	t.store.reclaim(t.store.since())
+	return b.used.Load()+need <= b.max
 }
 
 func (t *lockedTable[S]) successor() table {
@@ -264,11 +288,25 @@ func (t *lockedTable[S]) sweep() {
 			continue
 		}
 		if old := len(sh.hashes); old > 0 && !sh.closed {
+			t.clean(sh, since)
 			n := roomFor(t.live(sh, since), old)
 			if n < old && t.store.budget.reserve(int64(n)*t.entryBytes(), 0) {
 				t.rebuild(sh, n, since)
 			}
 		}
 		sh.mu.Unlock()
+	}
+}
+
+// clean makes fresh states hold nothing outside themselves.
+func (t *lockedTable[S]) clean(sh *lockedShard[S], since uint64) {
+	if t.rule.bytes == nil {
+		return
+	}
+	now := t.store.time(since)
+	for i, h := range sh.hashes {
+		if s := &sh.states[i]; h != 0 && t.rule.fresh(s, now) {
+			t.change(s, func(s *S) { *s = *new(S) })
+		}
 	}
 }

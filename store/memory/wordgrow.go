@@ -34,8 +34,11 @@ func (t *wordTable) grow(sh *wordShard, full *wordSlots) growth {
 	if t.copyShard(sh, full, t.room(full)) {
 		return shardGrown
 	}
-	sh.retryAt = since + pause(len(full.slots))
 	t.store.reclaim(since)
+	if t.copyShard(sh, full, t.room(full)) {
+		return shardGrown
+	}
+	sh.retryAt = since + pause(len(full.slots))
 	return shardFull
 }
 
@@ -45,10 +48,12 @@ func (t *wordTable) firstSlots(sh *wordShard) growth {
 	if since < sh.retryAt {
 		return shardFull
 	}
-	if !t.store.budget.reserve(first.bytes(), t.store.budget.spare()) {
-		sh.retryAt = since + pause(minSlots)
+	if b := &t.store.budget; !b.reserve(first.bytes(), b.spare()) {
 		t.store.reclaim(since)
-		return shardFull
+		if !b.reserve(first.bytes(), b.spare()) {
+			sh.retryAt = since + pause(minSlots)
+			return shardFull
+		}
 	}
 	sh.slots.Store(first)
 	return shardGrown
