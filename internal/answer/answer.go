@@ -1,0 +1,169 @@
+// Package answer turns a [limit.Decision] into what an HTTP client sees: header
+// fields, a status and a problem document.
+//
+// It decides nothing. It never writes a key, and what a shadow limit says never
+// reaches a client. gRPC has its own room below it, grpcerror, so that HTTP
+// servers do not link protobuf.
+package answer
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Draft names the version of draft-ietf-httpapi-ratelimit-headers whose syntax
+// the RateLimit and RateLimit-Policy fields follow. The zero value is [Draft10].
+type Draft string
+
+// The versions. The draft renames its parameters from time to time; a new
+// version becomes a new name here, so that clients never meet a silent change.
+const (
+	Draft10 Draft = "draft-10" // r and t, q and w
+	Off     Draft = "off"      // neither field is sent
+)
+
+// ParseDraft returns the version of that name. The empty name is [Draft10].
+func ParseDraft(name string) (Draft, error) {
+	switch d := Draft(name); d {
+	case "":
+		return Draft10, nil
+	case Draft10, Off:
+		return d, nil
+	default:
+		return "", fmt.Errorf("answer: unknown version %q of the RateLimit fields, want %s or %s", name, Draft10, Off)
+	}
+}
+
+// Options says which header fields are sent. The zero value sends RateLimit and
+// RateLimit-Policy as draft-10 has them, and no X-RateLimit fields.
+type Options struct {
+	// RateLimitFields is the version of the RateLimit fields; "" is draft-10.
+	RateLimitFields Draft
+
+	// XRateLimit adds X-RateLimit-Limit, -Remaining and -Reset (seconds from
+	// now) of the tightest limit and, on a refusal, X-RateLimit-Retry-After.
+	XRateLimit bool
+}
+
+// Header adds to h what d says about its limits.
+//
+// On every answer: RateLimit-Policy and RateLimit with one member for each
+// enforced limit (at most eight, those that refused before the others, because
+// gateways read answers into buffers of 4 KiB), the X-RateLimit fields if asked
+// for, and X-RateLimit-Warning with the names of the limits that are used beyond
+// their soft threshold. On a refusal: Retry-After in whole seconds, at least 1
+// and never early; it is left out when no wait helps, as for a cost above what
+// the limit can ever admit.
+//
+// RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists: members that h
+// has already are kept. All other fields are replaced. Unlimited policies and
+// shadow limits are not shown.
+func Header(h http.Header, d *limit.Decision, o Options) {
+	var f fields
+	f.text.Grow(estimate(d))
+	if o.RateLimitFields == "" || o.RateLimitFields == Draft10 {
+		f.members(fieldPolicy, d)
+		f.members(fieldRateLimit, d)
+	}
+	retry, wait := retrySeconds(d)
+	if o.XRateLimit {
+		f.tightest(d)
+		if wait {
+			f.integer(fieldXRetry, retry)
+		}
+	}
+	if wait {
+		f.integer(fieldRetryAfter, retry)
+	}
+	f.warning(d)
+	f.flush(h)
+}
+
+// Status returns the HTTP status of d's refusal: what the limit asks for if that
+// is a client or server error, else 429. It is 200 when d allows.
+func Status(d *limit.Decision) int {
+	switch {
+	case d.Allowed:
+		return http.StatusOK
+	case d.Status >= 400 && d.Status <= 599:
+		return d.Status
+	default:
+		return http.StatusTooManyRequests
+	}
+}
+
+// WriteRefusal answers a refused request: header fields, status and a problem
+// document that no cache may keep.
+func WriteRefusal(w http.ResponseWriter, d *limit.Decision, o Options) {
+	WriteRefusalAs(w, Status(d), d, o)
+}
+
+// WriteRefusalAs is WriteRefusal with another status on the status line, for
+// gateways that understand few; the problem document keeps the real one.
+func WriteRefusalAs(w http.ResponseWriter, status int, d *limit.Decision, o Options) {
+	Header(w.Header(), d, o)
+	writeProblem(w, status, Problem(make([]byte, 0, 512), d))
+}
+
+// WriteUnavailable answers a request about which no decision could be made: 503
+// and a problem document that does not say why, as the reason is the operator's.
+func WriteUnavailable(w http.ResponseWriter) {
+	w.Header().Set(fieldRetryAfter.String(), "1")
+	writeProblem(w, http.StatusServiceUnavailable, appendProblem(make([]byte, 0, 256),
+		problem{kind: typeCapacity, title: titleCapacity, status: http.StatusServiceUnavailable,
+			detail: "the rate limiter could not decide"}))
+}
+
+// WriteError answers a request that cannot be understood: status and a problem
+// document with detail as its text.
+func WriteError(w http.ResponseWriter, status int, detail string) {
+	WriteErrorAs(w, status, status, detail)
+}
+
+// WriteErrorAs is WriteError with another status on the status line.
+func WriteErrorAs(w http.ResponseWriter, lineStatus, status int, detail string) {
+	writeProblem(w, lineStatus, appendProblem(make([]byte, 0, 256),
+		problem{kind: typeBlank, title: http.StatusText(status), status: status, detail: detail}))
+}
+
+func writeProblem(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	// A client that has gone is none of ours; HEAD requests drop the body.
+	_, _ = w.Write(body)
+}
+
+// retrySeconds returns the seconds of Retry-After, and whether a wait helps.
+func retrySeconds(d *limit.Decision) (int64, bool) {
+	if d.Allowed {
+		return 0, false
+	}
+	wait := d.RetryAfter()
+	if wait == limit.Never {
+		return 0, false
+	}
+	return max(1, seconds(wait)), true
+}
+
+// seconds returns d in whole seconds, rounded up.
+func seconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	s := int64(d / time.Second)
+	if d%time.Second != 0 {
+		s++
+	}
+	return s
+}
+
+// shown reports whether clients may see r. An unlimited policy has no figures.
+func shown(r *limit.Result) bool { return !r.Shadow && r.Quota != math.MaxInt64 }

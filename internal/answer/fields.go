@@ -1,0 +1,267 @@
+package answer
+
+import (
+	"math/bits"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+const (
+	// maxMembers bounds the limits in one field. Not larger: nginx reads all
+	// header fields of an answer into 4 KiB. Not smaller: few requests meet more.
+	maxMembers = 8
+	// maxName bounds a limit's name in a field, for the same reason.
+	maxName = 128
+	// maxInteger is the largest sf-integer of RFC 9651: 15 digits.
+	maxInteger = 999_999_999_999_999
+)
+
+// field is one of the header fields that an answer can have.
+type field uint8
+
+const (
+	fieldPolicy field = iota
+	fieldRateLimit
+	fieldXLimit
+	fieldXRemaining
+	fieldXReset
+	fieldXRetry
+	fieldRetryAfter
+	fieldWarning
+	maxFields
+)
+
+// String returns the field's name as [http.Header] spells it.
+func (f field) String() string {
+	switch f {
+	case fieldPolicy:
+		return "Ratelimit-Policy"
+	case fieldRateLimit:
+		return "Ratelimit"
+	case fieldXLimit:
+		return "X-Ratelimit-Limit"
+	case fieldXRemaining:
+		return "X-Ratelimit-Remaining"
+	case fieldXReset:
+		return "X-Ratelimit-Reset"
+	case fieldXRetry:
+		return "X-Ratelimit-Retry-After"
+	case fieldRetryAfter:
+		return "Retry-After"
+	default:
+		return "X-Ratelimit-Warning"
+	}
+}
+
+// list reports whether the field is a list, which several can add to.
+func (f field) list() bool {
+	return f == fieldPolicy || f == fieldRateLimit || f == fieldWarning
+}
+
+// fields collects the values of header fields one after the other in one buffer,
+// so that all of them together cost two allocations.
+type fields struct {
+	text  strings.Builder
+	ended [maxFields]struct {
+		what field
+		end  int
+	}
+	n int
+}
+
+// estimate returns about how many bytes the fields of d take.
+func estimate(d *limit.Decision) int {
+	n := 64
+	for i := range min(len(d.Results), maxMembers) {
+		n += 2 * (len(d.Results[i].Limit) + 32)
+	}
+	return n
+}
+
+// end closes the value of a field. An empty value is no field.
+func (f *fields) end(what field) {
+	if f.text.Len() == f.start() {
+		return
+	}
+	f.ended[f.n].what, f.ended[f.n].end = what, f.text.Len()
+	f.n++
+}
+
+// start is where the value being written begins.
+func (f *fields) start() int {
+	if f.n == 0 {
+		return 0
+	}
+	return f.ended[f.n-1].end
+}
+
+func (f *fields) integer(what field, v int64) {
+	f.number(v)
+	f.end(what)
+}
+
+func (f *fields) number(v int64) {
+	var digits [20]byte
+	f.text.Write(strconv.AppendInt(digits[:0], v, 10))
+}
+
+func (f *fields) flush(h http.Header) {
+	if f.n == 0 {
+		return
+	}
+	text, values, start := f.text.String(), make([]string, f.n), 0
+	for i := range f.n {
+		what, end := f.ended[i].what, f.ended[i].end
+		values[i] = text[start:end]
+		start = end
+		name := what.String()
+		if had := h[name]; what.list() && len(had) > 0 {
+			h[name] = append(had, values[i])
+		} else {
+			h[name] = values[i : i+1 : i+1]
+		}
+	}
+}
+
+// members writes a list of the limits that it shows, in the order of the
+// configuration: at most maxMembers, those that refused before the others.
+func (f *fields) members(what field, d *limit.Decision) {
+	refused := 0
+	for i := range d.Results {
+		if r := &d.Results[i]; shown(r) && !r.Allowed {
+			refused++
+		}
+	}
+	refused = min(refused, maxMembers)
+	admitted := maxMembers - refused
+	for i := range d.Results {
+		r := &d.Results[i]
+		room := &admitted
+		if !r.Allowed {
+			room = &refused
+		}
+		if !shown(r) || *room == 0 {
+			continue
+		}
+		*room--
+		f.comma()
+		f.name(r.Limit)
+		if what == fieldPolicy {
+			f.policy(r)
+		} else {
+			f.state(r)
+		}
+	}
+	f.end(what)
+}
+
+// policy writes the parameters of RateLimit-Policy.
+func (f *fields) policy(r *limit.Result) {
+	f.parameter(";q=", r.Quota)
+	if r.Window > 0 {
+		f.parameter(";w=", seconds(r.Window))
+	}
+}
+
+// state writes the parameters of RateLimit.
+func (f *fields) state(r *limit.Result) {
+	remaining, wait := effective(r)
+	f.parameter(";r=", remaining)
+	if wait != limit.Never {
+		f.parameter(";t=", seconds(wait))
+	}
+}
+
+func (f *fields) comma() {
+	if f.text.Len() > f.start() {
+		f.text.WriteString(", ")
+	}
+}
+
+func (f *fields) parameter(name string, v int64) {
+	f.text.WriteString(name)
+	f.number(min(max(v, 0), maxInteger))
+}
+
+// name writes an sf-string. It holds printable ASCII only; other bytes become
+// question marks, for a damaged name is better than a field that is ignored.
+func (f *fields) name(s string) {
+	f.text.WriteByte('"')
+	for i := range min(len(s), maxName) {
+		switch c := s[i]; {
+		case c < 0x20 || c > 0x7e:
+			f.text.WriteByte('?')
+		case c == '"' || c == '\\':
+			f.text.WriteByte('\\')
+			f.text.WriteByte(c)
+		default:
+			f.text.WriteByte(c)
+		}
+	}
+	f.text.WriteByte('"')
+}
+
+func (f *fields) tightest(d *limit.Decision) {
+	r := d.Tightest()
+	if r == nil || !shown(r) {
+		return
+	}
+	f.integer(fieldXLimit, r.Quota)
+	f.integer(fieldXRemaining, min(max(r.Remaining, 0), r.Quota))
+	// A client that waits for the reset must not be refused again.
+	if reset := max(r.ResetAfter, r.RetryAfter); reset != limit.Never {
+		f.integer(fieldXReset, seconds(reset))
+	}
+}
+
+func (f *fields) warning(d *limit.Decision) {
+	for i, n := 0, 0; i < len(d.Results) && n < maxMembers; i++ {
+		if r := &d.Results[i]; r.Soft && shown(r) {
+			f.comma()
+			f.name(r.Limit)
+			n++
+		}
+	}
+	f.end(fieldWarning)
+}
+
+// effective returns what RateLimit says of r: the quota that remains and the
+// time it must last for ([limit.Never] when there is no such time).
+//
+// A client may spend all that remains within that time, so together they must
+// not promise more than the limit's own rate: 10,000 left of 10,000 per hour and
+// a reset in a second would invite 10,000 in that second from every client. The
+// time of an admitted request is raised; that of a refused one must agree with
+// Retry-After, so there it is the quota that is lowered.
+func effective(r *limit.Result) (remaining int64, wait time.Duration) {
+	remaining = min(max(r.Remaining, 0), r.Quota)
+	paced := r.Window > 0 && r.Quota > 0
+	if !r.Allowed {
+		if r.RetryAfter == limit.Never {
+			return remaining, limit.Never
+		}
+		wait = time.Duration(max(1, seconds(r.RetryAfter))) * time.Second
+		if paced {
+			if hi, lo := bits.Mul64(uint64(r.Quota), uint64(wait)); hi < uint64(r.Window) {
+				share, _ := bits.Div64(hi, lo, uint64(r.Window))
+				remaining = int64(min(share, uint64(remaining)))
+			}
+		}
+		return remaining, wait
+	}
+	wait = max(r.ResetAfter, 0)
+	if paced {
+		// remaining <= quota, so the quotient is at most the window.
+		hi, lo := bits.Mul64(uint64(remaining), uint64(r.Window))
+		fill, rest := bits.Div64(hi, lo, uint64(r.Quota))
+		if rest != 0 {
+			fill++
+		}
+		wait = max(wait, time.Duration(fill))
+	}
+	return remaining, wait
+}

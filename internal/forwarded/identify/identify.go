@@ -1,0 +1,162 @@
+// Package identify takes from an HTTP request the attributes that a limit asks
+// for by name: header:<name>, cookie:<name> and query:<name>.
+//
+// It reads what is named and nothing else, so that a request with a hundred
+// header fields costs no more than one with two.
+package identify
+
+import (
+	"maps"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// MaxValue bounds the value of an attribute in bytes. What is longer is cut, so
+// that nobody gets a key of his own choice for the price of a megabyte: values
+// that begin alike share a bucket. Not smaller: tokens have some hundred bytes.
+const MaxValue = 1 << 10
+
+// maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers
+// send some thirty fields. Not larger: each costs its matching.
+const maxAll = 64
+
+// Plan is a compiled list of attribute names. The zero value takes nothing. It
+// is immutable and safe for concurrent use.
+type Plan struct {
+	names  []string
+	fields []field
+	all    bool // every header field
+}
+
+type field struct {
+	attribute string
+	where     where
+	key       string
+}
+
+type where uint8
+
+const (
+	inHeader where = iota
+	inCookie
+	inQuery
+)
+
+// NewPlan compiles names such as "header:x-api-key", "cookie:session" and
+// "query:tenant". "header:*" and "*" name every header field, at most 64 of them.
+// Names of other kinds are left to those who know them.
+func NewPlan(names []string) *Plan {
+	p := &Plan{names: slices.Clone(names)}
+	for _, name := range p.names {
+		if name == "*" || name == "header:*" {
+			p.all = true
+			continue
+		}
+		kind, key, ok := strings.Cut(name, ":")
+		if !ok || key == "" {
+			continue
+		}
+		switch kind {
+		case "header":
+			p.fields = append(p.fields, field{name, inHeader, textproto.CanonicalMIMEHeaderKey(key)})
+		case "cookie":
+			p.fields = append(p.fields, field{name, inCookie, key})
+		case "query":
+			p.fields = append(p.fields, field{name, inQuery, key})
+		}
+	}
+	return p
+}
+
+// Is reports whether p was made of these names.
+func (p *Plan) Is(names []string) bool { return slices.Equal(p.names, names) }
+
+// Append appends the attributes that the request has and returns dst. Where a
+// header field, cookie or query parameter occurs twice, the first one counts. One
+// that is there and empty is an attribute with an empty value; one that is not
+// there is no attribute. query is the raw query.
+func (p *Plan) Append(dst []limit.Attribute, h http.Header, query string) []limit.Attribute {
+	for i := range p.fields {
+		f := &p.fields[i]
+		var value string
+		var ok bool
+		switch f.where {
+		case inHeader:
+			if lines := h[f.key]; len(lines) > 0 {
+				value, ok = lines[0], true
+			}
+		case inCookie:
+			value, ok = cookie(h["Cookie"], f.key)
+		case inQuery:
+			value, ok = parameter(query, f.key)
+		}
+		if ok {
+			dst = append(dst, limit.Attribute{Name: f.attribute, Value: Bound(value)})
+		}
+	}
+	if p.all {
+		dst = appendAll(dst, h)
+	}
+	return dst
+}
+
+// appendAll appends the header fields by name, so that which of too many are
+// left out is no matter of chance. Those that stand in dst already come first
+// there, and so count.
+func appendAll(dst []limit.Attribute, h http.Header) []limit.Attribute {
+	names := slices.Sorted(maps.Keys(h))
+	for _, name := range names[:min(len(names), maxAll)] {
+		if lines := h[name]; len(lines) > 0 {
+			dst = append(dst, limit.Attribute{Name: "header:" + strings.ToLower(name), Value: Bound(lines[0])})
+		}
+	}
+	return dst
+}
+
+// Bound cuts a value to [MaxValue].
+func Bound(value string) string { return value[:min(len(value), MaxValue)] }
+
+func cookie(lines []string, name string) (string, bool) {
+	for _, line := range lines {
+		for line != "" {
+			var pair string
+			pair, line, _ = strings.Cut(line, ";")
+			key, value, ok := strings.Cut(strings.Trim(pair, " \t"), "=")
+			if ok && key == name {
+				if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
+					value = value[1 : len(value)-1]
+				}
+				return value, true
+			}
+		}
+	}
+	return "", false
+}
+
+func parameter(query, name string) (string, bool) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		key, value, _ := strings.Cut(pair, "=")
+		if unescape(key) == name {
+			return unescape(value), true
+		}
+	}
+	return "", false
+}
+
+// unescape decodes s, or returns it as it is when an escape is malformed.
+func unescape(s string) string {
+	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
+		return s
+	}
+	if u, err := url.QueryUnescape(s); err == nil {
+		return u
+	}
+	return s
+}

@@ -1,0 +1,75 @@
+package identify
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/limit"
+)
+
+func TestAppend(t *testing.T) {
+	h := http.Header{
+		"X-Api-Key": {"k1", "k2"},
+		"X-Empty":   {""},
+		"X-Long":    {strings.Repeat("x", MaxValue+1)},
+		"Cookie":    {`a=1; session="s=1"; b`, "session=other"},
+	}
+	names := []string{"user", "header:x-api-key", "header:x-empty", "header:absent", "header:x-long",
+		"cookie:session", "cookie:b", "query:tenant", "query:flag", "query:absent", "header:"}
+	p := NewPlan(names)
+	got := p.Append([]limit.Attribute{{Name: "ip", Value: "192.0.2.7"}}, h, "x=1&ten%61nt=a+b%20c&tenant=2&flag&bad=%zz")
+	want := []limit.Attribute{
+		{Name: "ip", Value: "192.0.2.7"},
+		{Name: "header:x-api-key", Value: "k1"},
+		{Name: "header:x-empty", Value: ""},
+		{Name: "header:x-long", Value: strings.Repeat("x", MaxValue)},
+		{Name: "cookie:session", Value: "s=1"},
+		{Name: "query:tenant", Value: "a b c"},
+		{Name: "query:flag", Value: ""},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if !p.Is(slices.Clone(names)) || p.Is(names[1:]) {
+		t.Error("Is does not compare the names")
+	}
+}
+
+func TestAppendAll(t *testing.T) {
+	h := http.Header{"X-B": {"2"}, "X-A": {"1", "9"}}
+	got := NewPlan([]string{"header:x-b", "header:*"}).Append(nil, h, "")
+	want := []limit.Attribute{{Name: "header:x-b", Value: "2"}, {Name: "header:x-a", Value: "1"}, {Name: "header:x-b", Value: "2"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	for i := range 1000 {
+		h[fmt.Sprint("X-", i)] = []string{"x"}
+	}
+	if got := NewPlan([]string{"*"}).Append(nil, h, ""); len(got) != maxAll {
+		t.Errorf("%d attributes of 1002 fields, want %d", len(got), maxAll)
+	}
+}
+
+func TestAppendAllocations(t *testing.T) {
+	p := NewPlan([]string{"header:x-api-key", "cookie:session", "query:tenant"})
+	h := http.Header{"X-Api-Key": {"k"}, "Cookie": {"a=1; session=s"}}
+	room := make([]limit.Attribute, 0, 8)
+	if n := testing.AllocsPerRun(100, func() { p.Append(room[:0], h, "a=b&tenant=t") }); n > 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+func FuzzAppend(f *testing.F) {
+	f.Add("session=1;", "tenant=%2", "v")
+	f.Fuzz(func(t *testing.T, cookies, query, value string) {
+		p := NewPlan([]string{"header:*", "header:x", "cookie:session", "query:tenant"})
+		for _, a := range p.Append(nil, http.Header{"X": {value}, "Cookie": {cookies}}, query) {
+			if len(a.Value) > MaxValue {
+				t.Fatalf("%s has %d bytes", a.Name, len(a.Value))
+			}
+		}
+	})
+}
