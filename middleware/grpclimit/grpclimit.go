@@ -1,0 +1,336 @@
+// Package grpclimit protects a gRPC server with limits: it describes the call,
+// takes, and answers RESOURCE_EXHAUSTED where the decision is a refusal.
+//
+//	grpc.NewServer(
+//		grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(taker)),
+//		grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(taker)))
+//
+// It decides nothing itself. A stream is one call, however many messages it
+// carries.
+//
+// Each call has these attributes, in this order:
+//
+//   - those of [WithAttributes]; where a name occurs twice the first one counts
+//   - ip, the client's address: see [WithTrustedProxies] and [WithIPv6Prefix]
+//   - method, the full method, such as /grpc.health.v1.Health/Check
+//   - those that [WithMetadata] names
+//
+// A refusal has the google.rpc details QuotaFailure, which names the limits and
+// the reason, and RetryInfo. Interceptors also send the header metadata ratelimit
+// and ratelimit-policy, as the fields of the same name in HTTP, and
+// x-ratelimit-warning with the names of limits used beyond their soft threshold.
+//
+// Use the interceptors or the tap, not both: each of them takes.
+package grpclimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/answer/grpcerror"
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/limit"
+)
+
+// Draft names the version of the ratelimit metadata. The zero value is [Draft10].
+type Draft = answer.Draft
+
+// The versions of ratelimit and ratelimit-policy.
+const (
+	Draft10 = answer.Draft10 // draft-ietf-httpapi-ratelimit-headers-10
+	Off     = answer.Off     // neither is sent
+)
+
+// OnError says what becomes of a call about which no decision could be made.
+type OnError uint8
+
+// The choices.
+const (
+	// Reject answers UNAVAILABLE. It is the default: what a limit does when its
+	// store fails is said in the limit, so what is left here is a call that the
+	// limiter does not understand, and a client must not get past a limit by
+	// sending one.
+	Reject OnError = iota
+	// Allow lets the call pass without limit.
+	Allow
+)
+
+// Option changes what the constructors of this package build.
+type Option func(*guard)
+
+// WithAttributes adds attributes, such as the user that an outer interceptor has
+// put into ctx. f is called once for each call, concurrently; a tap calls it
+// before any interceptor has run.
+func WithAttributes(f func(ctx context.Context, fullMethod string) []limit.Attribute) Option {
+	return func(g *guard) { g.attributes = f }
+}
+
+// WithMetadata adds the attributes header:<name> for the metadata keys named.
+// What a call does not have is no attribute; of several values the first counts;
+// values are cut at 1 KiB.
+func WithMetadata(keys ...string) Option {
+	return func(g *guard) {
+		for _, key := range keys {
+			key = strings.ToLower(key)
+			g.metadata = append(g.metadata, wanted{attribute: "header:" + key, key: key})
+		}
+	}
+}
+
+// WithTrustedProxies believes the metadata x-forwarded-for, forwarded or
+// x-real-ip (the first that is there) from these proxies, and from these only. A
+// list is read from the right and the first address that is not among proxies is
+// the client. The default trusts nobody: the client is the peer.
+func WithTrustedProxies(proxies ...netip.Prefix) Option {
+	return func(g *guard) { g.trusted = forwarded.TrustPrefixes(proxies) }
+}
+
+// WithIPv6Prefix sets the length, 1 to 128, to which the attribute ip cuts IPv6
+// addresses. The default is 64, as in 2001:db8:0:1::/64, because one subscriber
+// has that many addresses; 128 keeps addresses whole.
+func WithIPv6Prefix(bits int) Option {
+	return func(g *guard) { g.ipv6Bits = bits }
+}
+
+// WithHeaders sets the version of the ratelimit metadata. The default is
+// [Draft10]. A tap sends none.
+func WithHeaders(d Draft) Option {
+	return func(g *guard) { g.answer.RateLimitFields = d }
+}
+
+// WithOnError sets what becomes of a call about which no decision could be made.
+// The default is [Reject].
+func WithOnError(o OnError) Option {
+	return func(g *guard) { g.onError = o }
+}
+
+// WithCost sets what a call takes; the default is 1. A call that costs 0 takes
+// nothing and passes while one that costs 1 would. A negative cost is an error,
+// to which [WithOnError] applies.
+func WithCost(f func(ctx context.Context, fullMethod string) int64) Option {
+	return func(g *guard) { g.cost = f }
+}
+
+type wanted struct{ attribute, key string }
+
+// guard is what interceptors and taps share. It is not changed once it is built.
+type guard struct {
+	taker      limit.Taker
+	finisher   limit.Finisher // nil when the taker holds no concurrency limits
+	attributes func(context.Context, string) []limit.Attribute
+	metadata   []wanted
+	trusted    *forwarded.Trusted
+	ipv6Bits   int
+	answer     answer.Options
+	onError    OnError
+	cost       func(context.Context, string) int64
+}
+
+func newGuard(taker limit.Taker, opts []Option) *guard {
+	g := &guard{taker: taker}
+	g.finisher, _ = taker.(limit.Finisher)
+	for _, o := range opts {
+		o(g)
+	}
+	return g
+}
+
+// UnaryServerInterceptor asks taker about each unary call before its handler
+// sees it. If taker is a [limit.Finisher], a place in flight is given back when
+// the handler returns. If a leaky bucket asks for a delay, the call waits that
+// long, or until its context is done.
+func UnaryServerInterceptor(taker limit.Taker, opts ...Option) grpc.UnaryServerInterceptor {
+	g := newGuard(taker, opts)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		a, err := g.admit(ctx, info.FullMethod)
+		if err != nil {
+			return nil, err
+		}
+		defer a.finish(ctx)
+		return handler(ctx, req)
+	}
+}
+
+// StreamServerInterceptor is [UnaryServerInterceptor] for streams. A place in
+// flight is held until the stream ends.
+func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServerInterceptor {
+	g := newGuard(taker, opts)
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		ctx := stream.Context()
+		a, err := g.admit(ctx, info.FullMethod)
+		if err != nil {
+			return err
+		}
+		defer a.finish(ctx)
+		return handler(srv, stream)
+	}
+}
+
+// ServerInHandle returns a tap, for [grpc.InTapHandle]: it refuses calls before
+// the server has set up anything for them, which is the cheapest way to withstand
+// a flood.
+//
+// gRPC calls a tap in the goroutine that reads the connection. So give it a taker
+// that answers at once, such as one in memory, and no leaky bucket: the delay
+// that one asks for is not kept. A place in flight is given back when the call
+// has ended.
+func ServerInHandle(taker limit.Taker, opts ...Option) tap.ServerInHandle {
+	g := newGuard(taker, opts)
+	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		a, d, err := g.take(ctx, info.FullMethodName, info.Header)
+		if err != nil {
+			return ctx, err
+		}
+		if !d.Allowed {
+			return ctx, grpcerror.Of(&d)
+		}
+		if a.permit != 0 {
+			// gRPC ends a call's context with the call, however it ends.
+			context.AfterFunc(ctx, func() { a.finish(ctx) })
+		}
+		return ctx, nil
+	}
+}
+
+// admission is a call that was let in.
+type admission struct {
+	g      *guard
+	req    limit.Request
+	permit uint64
+}
+
+// admit decides about a call for the interceptors.
+func (g *guard) admit(ctx context.Context, fullMethod string) (admission, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	a, d, err := g.take(ctx, fullMethod, md)
+	if err != nil {
+		return a, err
+	}
+	g.sendHeader(ctx, &d)
+	if !d.Allowed {
+		return a, grpcerror.Of(&d)
+	}
+	if d.Delay > 0 {
+		if err := wait(ctx, d.Delay); err != nil {
+			a.finish(ctx)
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// take asks about a call. An error is a gRPC status.
+func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (admission, limit.Decision, error) {
+	a := admission{g: g, req: limit.Request{Attributes: g.describe(ctx, fullMethod, md)}}
+	if g.cost != nil {
+		a.req.Cost = g.cost(ctx, fullMethod)
+		a.req.Peek = a.req.Cost == 0
+	}
+	d, err := g.taker.Take(ctx, a.req)
+	if err != nil {
+		if g.onError == Allow {
+			return a, limit.Decision{Allowed: true}, nil
+		}
+		// The reason is the operator's: it may name hosts.
+		return a, d, status.Error(codes.Unavailable, "the rate limiter could not decide")
+	}
+	if g.finisher != nil {
+		a.permit = d.Permit
+	}
+	return a, d, nil
+}
+
+// describe returns the attributes of a call.
+func (g *guard) describe(ctx context.Context, fullMethod string, md metadata.MD) []limit.Attribute {
+	attributes := make([]limit.Attribute, 0, 2+len(g.metadata))
+	if g.attributes != nil {
+		attributes = append(attributes, g.attributes(ctx, fullMethod)...)
+	}
+	if ip := forwarded.IP(g.clientIP(ctx, md), g.ipv6Bits); ip != "" {
+		attributes = append(attributes, limit.Attribute{Name: "ip", Value: ip})
+	}
+	attributes = append(attributes, limit.Attribute{Name: "method", Value: identify.Bound(fullMethod)})
+	for _, w := range g.metadata {
+		if values := md[w.key]; len(values) > 0 {
+			attributes = append(attributes, limit.Attribute{Name: w.attribute, Value: identify.Bound(values[0])})
+		}
+	}
+	return attributes
+}
+
+func (g *guard) clientIP(ctx context.Context, md metadata.MD) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	remote := p.Addr.String()
+	addr, trusted := g.trusted.Peer(remote)
+	if !trusted {
+		return addr
+	}
+	h := make(http.Header, 3)
+	for _, name := range [...]string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
+		if lines := md[strings.ToLower(name)]; len(lines) > 0 {
+			h[name] = lines
+		}
+	}
+	addr, _ = g.trusted.ClientIP(remote, h)
+	return addr
+}
+
+// sendHeader puts what d says of its limits into the call's header metadata.
+func (g *guard) sendHeader(ctx context.Context, d *limit.Decision) {
+	if len(d.Results) == 0 {
+		return
+	}
+	h := make(http.Header, 4)
+	answer.Header(h, d, g.answer)
+	md := make(metadata.MD, len(h))
+	for name, values := range h {
+		md[strings.ToLower(name)] = values
+	}
+	// It fails when the handler of an outer interceptor has sent its header
+	// already; the decision stands without it.
+	_ = grpc.SetHeader(ctx, md)
+}
+
+// finishTimeout bounds the giving back of a place, for which an answer may wait.
+// Not longer: the limit's time-out does the same. Not shorter: a store across a
+// data centre answers in milliseconds.
+const finishTimeout = time.Second
+
+// finish gives the places in flight back. It outlives the call's context, which
+// is done when the client went away.
+func (a admission) finish(ctx context.Context) {
+	if a.permit == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	// The place comes free at the limit's own time-out where this fails.
+	_ = a.g.finisher.Finish(ctx, a.req, a.permit)
+}
+
+// wait waits for d. Its error is a gRPC status.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}

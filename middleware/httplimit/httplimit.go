@@ -1,0 +1,257 @@
+// Package httplimit protects a net/http handler with limits: it describes the
+// request, takes, and answers 429 where the decision is a refusal.
+//
+//	http.ListenAndServe(addr, httplimit.New(taker)(handler))
+//
+// It decides nothing itself and does not wrap the ResponseWriter: flushing,
+// hijacking and streaming work as before.
+//
+// Each request has these attributes, in this order:
+//
+//   - those of [WithAttributes]; where a name occurs twice the first one counts
+//   - ip, the client's address: see [WithTrustedProxies] and [WithIPv6Prefix]
+//   - method
+//   - path, without query and cleaned of //, /./ and /../
+//   - host, in lower case, without port
+//   - those that [WithRequestAttributes] names
+//
+// Answers have the header fields RateLimit and RateLimit-Policy of each limit
+// that applied ([WithHeaders] turns them off), X-RateLimit-Warning with the names
+// of limits that are used beyond their soft threshold, and on a refusal
+// Retry-After and an RFC 9457 problem document as the body.
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/limit"
+)
+
+// Draft names the version of the RateLimit header fields. The zero value is
+// [Draft10].
+type Draft = answer.Draft
+
+// The versions of the RateLimit and RateLimit-Policy fields.
+const (
+	Draft10 = answer.Draft10 // draft-ietf-httpapi-ratelimit-headers-10
+	Off     = answer.Off     // neither field
+)
+
+// OnError says what becomes of a request about which no decision could be made.
+type OnError uint8
+
+// The choices.
+const (
+	// Reject answers 503. It is the default: what a limit does when its store
+	// fails is said in the limit, so what is left here is a request that the
+	// limiter does not understand, and a client must not get past a limit by
+	// sending one.
+	Reject OnError = iota
+	// Allow lets the request pass without limit.
+	Allow
+)
+
+// Option changes what [New] builds.
+type Option func(*middleware)
+
+// WithAttributes adds attributes, such as the user that an outer handler has
+// found. f is called once for each request, concurrently.
+func WithAttributes(f func(*http.Request) []limit.Attribute) Option {
+	return func(m *middleware) { m.attributes = f }
+}
+
+// WithRequestAttributes adds the attributes named, of these kinds:
+// "header:x-api-key", "cookie:session" and "query:tenant"; "header:*" for every
+// header field (at most 64); "size" for the length of the body in bytes, where
+// the client declares it. The attribute's name is the whole text. What a request
+// does not have is no attribute; of what it has several times, the first counts;
+// values are cut at 1 KiB. Names of other kinds are ignored, so that it can be
+// given all that a set of rules reads.
+func WithRequestAttributes(names ...string) Option {
+	return func(m *middleware) {
+		m.plan, m.size = identify.NewPlan(names), slices.Contains(names, "size")
+	}
+}
+
+// WithTrustedProxies believes X-Forwarded-For, Forwarded or X-Real-IP (the first
+// that is there) from these proxies, and from these only. A list is read from
+// the right and the first address that is not among proxies is the client. Every
+// proxy must overwrite or append to X-Forwarded-For. The default trusts nobody:
+// the client is the peer of the connection.
+func WithTrustedProxies(proxies ...netip.Prefix) Option {
+	return func(m *middleware) { m.trusted = forwarded.TrustPrefixes(proxies) }
+}
+
+// WithIPv6Prefix sets the length, 1 to 128, to which the attribute ip cuts IPv6
+// addresses. The default is 64, as in 2001:db8:0:1::/64, because one subscriber
+// has that many addresses; 128 keeps addresses whole.
+func WithIPv6Prefix(bits int) Option {
+	return func(m *middleware) { m.ipv6Bits = bits }
+}
+
+// WithHeaders sets the version of the RateLimit header fields. The default is
+// [Draft10].
+func WithHeaders(d Draft) Option {
+	return func(m *middleware) { m.answer.RateLimitFields = d }
+}
+
+// WithXRateLimit adds the older fields X-RateLimit-Limit, -Remaining and -Reset
+// (seconds from now) of the tightest limit, and X-RateLimit-Retry-After on
+// refusals.
+func WithXRateLimit() Option {
+	return func(m *middleware) { m.answer.XRateLimit = true }
+}
+
+// WithOnError sets what becomes of a request about which no decision could be
+// made. The default is [Reject].
+func WithOnError(o OnError) Option {
+	return func(m *middleware) { m.onError = o }
+}
+
+// WithCost sets what a request takes; the default is 1. A request that costs 0
+// takes nothing and passes while one that costs 1 would. A negative cost is an
+// error, to which [WithOnError] applies.
+func WithCost(f func(*http.Request) int64) Option {
+	return func(m *middleware) { m.cost = f }
+}
+
+// WithDenied answers refused requests in place of the problem document. The
+// header fields are set already; [limit.Decision.Status] is the status that the
+// limit asks for. f must not keep the Decision.
+func WithDenied(f func(http.ResponseWriter, *http.Request, *limit.Decision)) Option {
+	return func(m *middleware) { m.denied = f }
+}
+
+type middleware struct {
+	taker      limit.Taker
+	finisher   limit.Finisher // nil when the taker holds no concurrency limits
+	attributes func(*http.Request) []limit.Attribute
+	plan       *identify.Plan
+	size       bool // gives the attribute size
+	trusted    *forwarded.Trusted
+	ipv6Bits   int
+	answer     answer.Options
+	onError    OnError
+	cost       func(*http.Request) int64
+	denied     func(http.ResponseWriter, *http.Request, *limit.Decision)
+	// room holds attribute slices between requests.
+	room sync.Pool
+}
+
+// New returns a middleware that asks taker about each request before the handler
+// sees it. If taker is a [limit.Finisher], a place in flight is given back when
+// the handler returns or panics. If a leaky bucket asks for a delay, the request
+// waits that long, or until its context is done, which is answered with 503.
+//
+// The middleware is safe for concurrent use and starts no goroutine.
+func New(taker limit.Taker, opts ...Option) func(http.Handler) http.Handler {
+	m := &middleware{taker: taker, plan: identify.NewPlan(nil)}
+	m.finisher, _ = taker.(limit.Finisher)
+	m.room.New = func() any {
+		room := make([]limit.Attribute, 0, 16)
+		return &room
+	}
+	for _, o := range opts {
+		o(m)
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}
+}
+
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	room := m.room.Get().(*[]limit.Attribute)
+	defer m.free(room)
+	*room = m.describe((*room)[:0], r)
+	req := limit.Request{Attributes: *room}
+	if m.cost != nil {
+		req.Cost = m.cost(r)
+		req.Peek = req.Cost == 0
+	}
+	d, err := m.taker.Take(r.Context(), req)
+	if err != nil {
+		if m.onError == Allow {
+			next.ServeHTTP(w, r)
+		} else {
+			answer.WriteUnavailable(w)
+		}
+		return
+	}
+	if d.Permit != 0 && m.finisher != nil {
+		defer m.finish(r, req, d.Permit)
+	}
+	switch {
+	case !d.Allowed && m.denied != nil:
+		// A copy, so that only refused requests pay for a Decision on the heap.
+		refusal := d
+		answer.Header(w.Header(), &refusal, m.answer)
+		m.denied(w, r, &refusal)
+	case !d.Allowed:
+		answer.WriteRefusal(w, &d, m.answer)
+	case d.Delay > 0 && !wait(r.Context(), d.Delay):
+		answer.WriteUnavailable(w)
+	default:
+		answer.Header(w.Header(), &d, m.answer)
+		next.ServeHTTP(w, r)
+	}
+}
+
+// describe appends the attributes of r to dst.
+func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.Attribute {
+	if m.attributes != nil {
+		dst = append(dst, m.attributes(r)...)
+	}
+	client, _ := m.trusted.ClientIP(r.RemoteAddr, r.Header)
+	if ip := forwarded.IP(client, m.ipv6Bits); ip != "" {
+		dst = append(dst, limit.Attribute{Name: "ip", Value: ip})
+	}
+	dst = append(dst,
+		limit.Attribute{Name: "method", Value: r.Method},
+		limit.Attribute{Name: "path", Value: identify.Bound(forwarded.CleanPath(r.URL.Path))},
+		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
+	if m.size && r.ContentLength >= 0 {
+		dst = append(dst, limit.Attribute{Name: "size", Value: strconv.FormatInt(r.ContentLength, 10)})
+	}
+	return m.plan.Append(dst, r.Header, r.URL.RawQuery)
+}
+
+// finish gives the places in flight back. It outlives the request's context,
+// which is done when the client went away.
+func (m *middleware) finish(r *http.Request, req limit.Request, permit uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), finishTimeout)
+	defer cancel()
+	// The place comes free at the limit's own time-out where this fails.
+	_ = m.finisher.Finish(ctx, req, permit)
+}
+
+// finishTimeout bounds the giving back of a place, for which a client's answer
+// may wait. Not longer: the limit's time-out does the same. Not shorter: a store
+// across a data centre answers in milliseconds.
+const finishTimeout = time.Second
+
+func (m *middleware) free(room *[]limit.Attribute) {
+	// Values belong to requests and must not outlive them here.
+	clear(*room)
+	m.room.Put(room)
+}
+
+// wait waits for d and reports whether ctx lived that long.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
