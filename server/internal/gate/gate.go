@@ -1,0 +1,240 @@
+// Package gate answers gateways that ask before they pass a request on: nginx
+// auth_request, Caddy forward_auth, Traefik forwardAuth, HAProxy.
+//
+// It translates: what the gateway says of the client's request into attributes,
+// and the decision into a status and header fields that the gateway understands.
+// It decides nothing and never reads a body.
+//
+// # Paths
+//
+//	/v1/gate/forward-auth   200, or the refusal itself (429, header fields and problem body)
+//	/v1/gate/nginx          204, or 403 with the real status in X-Stint-Status
+//
+// Any method is answered. Options are further segments of the path, in any
+// order, and never the query: gateways put the client's own query there.
+//
+//	cost=5                  how much the request takes; 0 only looks
+//	attr.NAME=VALUE         an attribute of every request through this gateway, before all others
+//	from=x-forwarded        read X-Forwarded-Method, -Uri, -Proto and -Host only
+//	from=x-original         read X-Original-Method, -URI and -URL only
+//	once=x-request-id       the gateway sets this header field to a new value for each
+//	                        request of a client: a repeat within ten seconds gets the
+//	                        decision of the first and takes nothing
+//
+// as in /v1/gate/nginx/once=x-request-id/attr.route=checkout. Values are percent
+// decoded. A path with an unknown option is answered with 400.
+//
+// # Trust
+//
+// Header fields that describe the client's request are read from trusted peers
+// only; any other peer is taken for the client. A client can send what its
+// gateway does not overwrite, so a request with two descriptions that differ is
+// refused as malformed, and once is off unless the gateway's configuration, which
+// knows who writes the header field, turns it on. Whatever a client sends, the
+// answer to a bad description is a refusal in the gateway's own terms and never
+// an error, as gateways are often told to let requests pass on errors.
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/limit"
+)
+
+// Prefix is where the endpoints are.
+const Prefix = "/v1/gate/"
+
+const (
+	// statusField tells nginx the status that 403 stands for.
+	statusField = "X-Stint-Status"
+	// delayField tells how long a request should still be held back, in seconds.
+	delayField = "X-Stint-Delay"
+)
+
+// Options configure the endpoints. The zero value trusts nobody, so that the
+// gateway itself is the client; this is seldom what is wanted.
+type Options struct {
+	// Trusted are the gateways.
+	Trusted *forwarded.Trusted
+
+	// Answer says which header fields are sent.
+	Answer answer.Options
+
+	// Wanted returns the attribute names that some limit uses. Of a request's
+	// header fields, cookies and query parameters only those named here become
+	// attributes (header:x-api-key, cookie:session, query:tenant; header:* and *
+	// for every header field, at most 64). It is called for each request,
+	// concurrently, and must not change a slice it returned. nil wants none.
+	Wanted func() []string
+
+	// IPv6Bits is the length to which the attribute ip cuts IPv6 addresses;
+	// 0 is 64, 128 keeps them whole.
+	IPv6Bits int
+
+	// MaxDelay is how long the answer about a request is held back when a leaky
+	// bucket asks for it. 0 answers at once, and leaves the delay to those who
+	// read X-Stint-Delay (seconds): most gateways wait some 100 ms and then do
+	// as if there were no limiter.
+	MaxDelay time.Duration
+}
+
+type gate struct {
+	taker limit.Taker
+	o     Options
+	plan  atomic.Pointer[identify.Plan]
+	seen  repeats
+}
+
+// New returns the handler of all paths below [Prefix]. It is safe for concurrent
+// use and owns no goroutine.
+//
+// A place in flight that a concurrency limit gives is held until the limit's
+// time-out, as gateways do not tell when a request ends.
+func New(taker limit.Taker, o Options) http.Handler {
+	g := &gate{taker: taker, o: o}
+	g.plan.Store(identify.NewPlan(nil))
+	g.seen.init()
+	return g
+}
+
+// ServeHTTP implements [http.Handler].
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	var route route
+	if fault := route.parse(r.URL.EscapedPath()); fault != nil {
+		answer.WriteError(w, fault.status, fault.text)
+		return
+	}
+	client, trusted := g.o.Trusted.ClientIP(r.RemoteAddr, r.Header)
+	origin := forwarded.Origin{}
+	if trusted {
+		origin = forwarded.OriginalFrom(r.Header, route.from)
+	}
+	if origin.Conflict {
+		g.refuseConflict(w, &route)
+		return
+	}
+	if origin.Method == "" {
+		origin.Method = r.Method
+	}
+	if origin.Host == "" {
+		origin.Host = forwarded.Host(r.Host)
+	}
+	req := limit.Request{
+		Attributes: g.attributes(make([]limit.Attribute, 0, 16), &route, client, &origin, r.Header),
+		Cost:       route.cost,
+		Peek:       route.peek,
+	}
+	d, err := g.take(r, &route, req, client, trusted, &origin)
+	if err != nil {
+		answer.WriteUnavailable(w)
+		return
+	}
+	g.write(r.Context(), w, &route, &d)
+}
+
+// attributes describes the client's request.
+func (g *gate) attributes(dst []limit.Attribute, route *route, client netip.Addr, o *forwarded.Origin, h http.Header) []limit.Attribute {
+	dst = append(dst, route.attributes[:route.n]...)
+	if ip := forwarded.IP(client, g.o.IPv6Bits); ip != "" {
+		dst = append(dst, limit.Attribute{Name: "ip", Value: ip})
+	}
+	dst = append(dst, limit.Attribute{Name: "method", Value: o.Method})
+	if path := forwarded.Path(o.URI); path != "" {
+		dst = append(dst, limit.Attribute{Name: "path", Value: identify.Bound(path)})
+	}
+	if o.Host != "" {
+		dst = append(dst, limit.Attribute{Name: "host", Value: o.Host})
+	}
+	if o.Scheme != "" {
+		dst = append(dst, limit.Attribute{Name: "proto", Value: o.Scheme})
+	}
+	if g.o.Wanted == nil {
+		return dst
+	}
+	names := g.o.Wanted()
+	plan := g.plan.Load()
+	if !plan.Is(names) {
+		plan = identify.NewPlan(names)
+		g.plan.Store(plan)
+	}
+	return plan.Append(dst, h, forwarded.Query(o.URI))
+}
+
+// take decides, or finds that the same request was decided already.
+func (g *gate) take(r *http.Request, route *route, req limit.Request, client netip.Addr, trusted bool, o *forwarded.Origin) (limit.Decision, error) {
+	if route.once == "" || !trusted {
+		return g.taker.Take(r.Context(), req)
+	}
+	lines := r.Header[route.once]
+	if len(lines) != 1 || lines[0] == "" || len(lines[0]) > maxID {
+		return g.taker.Take(r.Context(), req)
+	}
+	id := g.seen.id(client, r.URL.EscapedPath(), lines[0], o.Method, o.Host, o.URI)
+	return g.seen.take(r.Context(), id, func() (limit.Decision, error) { return g.taker.Take(r.Context(), req) })
+}
+
+// write answers with a decision.
+func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d *limit.Decision) {
+	if !d.Allowed {
+		status := answer.Status(d)
+		if route.nginx {
+			w.Header().Set(statusField, strconv.Itoa(status))
+			status = http.StatusForbidden
+		}
+		answer.WriteRefusalAs(w, status, d, g.o.Answer)
+		return
+	}
+	delay := d.Delay
+	if hold := min(delay, g.o.MaxDelay); hold > 0 {
+		if err := wait(ctx, hold); err != nil {
+			answer.WriteUnavailable(w)
+			return
+		}
+		delay -= hold
+	}
+	if delay > 0 {
+		w.Header().Set(delayField, strconv.FormatFloat(delay.Seconds(), 'f', 6, 64))
+	}
+	answer.Header(w.Header(), d, g.o.Answer)
+	if route.nginx {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusOK)
+}
+
+// refuseConflict refuses a request that is described twice and differently.
+func (g *gate) refuseConflict(w http.ResponseWriter, route *route) {
+	const text = "header fields that describe the original request contradict each other; " +
+		"the gateway must overwrite or remove what clients send (or pin one family with from=)"
+	status := http.StatusBadRequest
+	if route.nginx {
+		w.Header().Set(statusField, strconv.Itoa(status))
+		status = http.StatusForbidden
+	}
+	answer.WriteErrorAs(w, status, http.StatusBadRequest, text)
+}
+
+var errGone = errors.New("gate: the gateway went away while its request was held back")
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errGone
+	}
+}
