@@ -42,7 +42,8 @@ func (r Request) Get(name string) (string, bool) {
 // store, a leasing client. Middleware and transports cannot tell which.
 //
 // A refusal is a Decision with Allowed false and a nil error. An error means
-// that no decision could be made. Implementations are safe for concurrent use.
+// that no decision could be made. Implementations are safe for concurrent use and
+// do not keep the request's attributes beyond the call: callers may reuse them.
 type Taker interface {
 	Take(ctx context.Context, req Request) (Decision, error)
 }
@@ -86,6 +87,9 @@ type Decision struct {
 type Result struct {
 	// Limit is the limit's name.
 	Limit string
+
+	// Algorithm is how the limit counts.
+	Algorithm Algorithm
 
 	// Quota is the most that the limit admits at once or within one Window: the
 	// burst of a bucket, the count of a window, the places of a concurrency limit.

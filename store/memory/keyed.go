@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -27,14 +28,46 @@ func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
 
 // Allow takes one for key and says whether it fitted. It does not allocate; a
 // refusal writes nothing.
+//
+// It is [wordTable.take] for where nothing stands in the way: the table is of that
+// kind, its clock is the system's, the key has a slot, and the slot's word is
+// neither new nor held nor moved. It is one function because calls would cost more
+// than what they do. The clock is read before the key is hashed: the processor does
+// the second while it waits for the first.
 func (k *Keyed) Allow(key string) bool {
 	c := k.counters
-	if t := c.words.Load(); t != nil {
-		if allowed, decided := t.takeOne(c, key); decided {
-			return allowed
+	t := c.words.Load()
+	if t == nil || t.store.now != nil {
+		return c.take(c.hashString(key), 1, 0).Allowed
+	}
+	moment := uint64(time.Since(t.start))
+	h := c.hashString(key)
+	a := t.shards[shardOf(h)].slots.Load()
+	if a == nil || moment > rebaseAfter {
+		return c.take(h, 1, 0).Allowed
+	}
+	tick := t.bucket.Tick(moment)
+	for i := h; ; i++ {
+		s := &a.slots[i&a.mask]
+		switch s.hash.Load() {
+		case h:
+			for {
+				w := s.word.Load()
+				if int64(w) <= 0 {
+					return c.take(h, 1, 0).Allowed
+				}
+				next, fits := t.bucket.TakeOne(w, tick)
+				if !fits {
+					return false
+				}
+				if s.word.CompareAndSwap(w, next) {
+					return true
+				}
+			}
+		case 0, slotClosed:
+			return c.take(h, 1, 0).Allowed
 		}
 	}
-	return c.take(c.hashString(key), 1, 0).Allowed
 }
 
 // AllowN takes n for key and says whether it fitted; nothing is taken when it did
@@ -130,7 +163,7 @@ func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision
 	p := t.keyed.Policy()
 	d := limit.Decision{
 		Allowed: v.Allowed, Delay: v.Delay,
-		Results: []limit.Result{{Limit: t.name, Quota: p.Quota(), Window: p.Window(), Cost: cost, Verdict: v}},
+		Results: []limit.Result{{Limit: t.name, Algorithm: p.Algorithm, Quota: p.Quota(), Window: p.Window(), Cost: cost, Verdict: v}},
 	}
 	if !d.Allowed {
 		d.Status = 429

@@ -32,7 +32,8 @@ type wordTable struct {
 	owner  *Counters
 	store  *Store
 	bucket limit.PackedBucket
-	begin  uint64 // nanoseconds from the store's beginning to tick 0
+	begin  uint64    // nanoseconds from the store's beginning to tick 0
+	start  time.Time // the moment of begin, for the hot path
 
 	overflow atomic.Uint64 // a word: what keys without a slot share
 	next     atomic.Pointer[installed]
@@ -62,7 +63,9 @@ type wordSlot struct {
 const slotBytes, slotsBytes, minSlots = 16, 64, 8
 
 func newWordTable(c *Counters, b limit.PackedBucket) *wordTable {
-	return &wordTable{owner: c, store: c.store, bucket: b, begin: c.store.since()}
+	begin := c.store.since()
+	start := c.store.start.Add(time.Duration(begin - 1))
+	return &wordTable{owner: c, store: c.store, bucket: b, begin: begin, start: start}
 }
 
 func newWordSlots(n int) *wordSlots {
@@ -71,51 +74,19 @@ func newWordSlots(n int) *wordSlots {
 
 func (a *wordSlots) bytes() int64 { return int64(len(a.slots))*slotBytes + slotsBytes }
 
+// rebaseAfter is the age at which a table gets a later beginning, in nanoseconds.
+// Not later: Takes go on while it does.
+const rebaseAfter = uint64(limit.PackedHorizon) * 3 / 4
+
 // tick reads the clock. Reading it first is what keeps a Take exact under
 // contention: an old tick can only refuse more, and the time it stands for lies
 // within the call.
 func (t *wordTable) tick() uint64 {
 	moment := t.store.since() - t.begin + 1
-	if moment > uint64(limit.PackedHorizon)*3/4 {
+	if moment > rebaseAfter {
 		t.owner.rebase(t)
 	}
 	return t.bucket.Tick(moment)
-}
-
-// takeOne takes one token where nothing stands in the way: the key has a slot, and
-// the slot's word is neither new nor locked nor moved. It reports whether it was
-// decided, and how.
-//
-// The clock is read before the key is hashed: the processor does the second while
-// it waits for the first.
-func (t *wordTable) takeOne(c *Counters, key string) (allowed, decided bool) {
-	tick := t.tick()
-	h := c.hashString(key)
-	a := t.shards[shardOf(h)].slots.Load()
-	if a == nil {
-		return false, false
-	}
-	for i := h; ; i++ {
-		s := &a.slots[i&a.mask]
-		switch s.hash.Load() {
-		case h:
-			for {
-				w := s.word.Load()
-				if int64(w) <= 0 {
-					return false, false
-				}
-				next, fits := t.bucket.TakeOne(w, tick)
-				if !fits {
-					return false, true
-				}
-				if s.word.CompareAndSwap(w, next) {
-					return true, true
-				}
-			}
-		case 0, slotClosed:
-			return false, false
-		}
-	}
 }
 
 // place finds the word of a key and makes one if there is none. over says that it
