@@ -1,0 +1,148 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// A key is one part per attribute. The first byte of a part says what follows:
+// 0 to 128 is the length of a literal value; the tags are other things. Parts
+// can be told apart reading from the front, so the encoding is injective.
+const (
+	// maxLiteral is the longest value kept as it is. Not larger: a stranger
+	// chooses values, and every key is held in memory. Not smaller: tokens and
+	// e-mail addresses should stay readable.
+	maxLiteral = 128
+
+	tagIPv6    = 0xfc // a 16-byte network follows
+	tagIPv4    = 0xfd // a 4-byte address follows
+	tagMissing = 0xfe // the request has no such attribute
+	tagHashed  = 0xff // the 32-byte SHA-256 of a longer value follows
+)
+
+// appendPart appends the encoding of a value. It does not allocate when dst has
+// room for the value itself and 1 byte more.
+func appendPart(dst []byte, value string) []byte {
+	if len(value) <= maxLiteral {
+		return append(append(dst, byte(len(value))), value...)
+	}
+	at := len(dst)
+	dst = append(dst, value...)
+	sum := sha256.Sum256(dst[at:])
+	return append(append(dst[:at], tagHashed), sum[:]...)
+}
+
+// appendAddress appends an address; what is none is a value like any other.
+func appendAddress(dst []byte, value string, ipv6 int) []byte {
+	addr, err := netip.ParseAddr(value)
+	if err != nil {
+		return appendPart(dst, value)
+	}
+	if addr = addr.Unmap(); addr.Is4() {
+		a := addr.As4()
+		return append(append(dst, tagIPv4), a[:]...)
+	}
+	a := addr.As16()
+	for i := ipv6; i < 128; i++ {
+		if i%8 == 0 {
+			clear(a[i/8:])
+			break
+		}
+		a[i/8] &^= 0x80 >> (i % 8)
+	}
+	return append(append(dst, tagIPv6), a[:]...)
+}
+
+// appendKey appends the key of the limit's bucket. missing reports that the
+// request lacks an attribute of it.
+func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
+	for _, name := range l.Key {
+		value, ok := s.get(name)
+		switch {
+		case !ok:
+			dst, missing = append(dst, tagMissing), true
+		case name == ipAttribute:
+			dst = appendAddress(dst, value, l.ipv6)
+		default:
+			dst = appendPart(dst, value)
+		}
+	}
+	return dst, missing
+}
+
+// KeyText writes a key from [Matched] for people, such as `ip=192.0.2.7
+// user="u1"`; a hashed value is shown as the beginning of its hash. Keys hold
+// what clients sent: the text belongs in answers to an operator, not in metrics.
+func (l *Limit) KeyText(key []byte) string {
+	var b strings.Builder
+	for i := 0; len(key) > 0; i++ {
+		name, value, rest := "", "", key
+		switch tag := key[0]; {
+		case tag == tagMissing:
+			value, rest = "(missing)", key[1:]
+		case tag == tagHashed && len(key) > 32:
+			value, rest = "sha256:"+hex.EncodeToString(key[1:9]), key[33:]
+		case tag == tagIPv4 && len(key) > 4:
+			value, rest = netip.AddrFrom4([4]byte(key[1:5])).String(), key[5:]
+		case tag == tagIPv6 && len(key) > 16:
+			value, rest = netip.AddrFrom16([16]byte(key[1:17])).String(), key[17:]
+			if l.ipv6 < 128 {
+				value += "/" + strconv.Itoa(l.ipv6)
+			}
+		case tag <= maxLiteral && len(key) > int(tag):
+			value, rest = strconv.Quote(string(key[1:1+tag])), key[1+tag:]
+		default:
+			return b.String() + "(not a key of this limit)"
+		}
+		if l.Envoy {
+			// Envoy's keys hold the entry's key and its value in turn.
+			if i%2 == 0 {
+				b.WriteString(strings.Trim(value, `"`) + "=")
+			} else {
+				b.WriteString(value + " ")
+			}
+			key = rest
+			continue
+		}
+		if i < len(l.Key) {
+			name = l.Key[i]
+		}
+		b.WriteString(name + "=" + value + " ")
+		key = rest
+	}
+	return strings.TrimSuffix(b.String(), " ")
+}
+
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
+// hashName is FNV-1a, 64 bits.
+func hashName(name string) uint64 {
+	h := uint64(fnvOffset)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * fnvPrime
+	}
+	return h
+}
+
+// permyriad places a key in 0 to 9999, evenly, the same on every host and after
+// every restart, and differently for each limit (by its salt).
+func permyriad(salt uint64, key []byte) int {
+	h := salt
+	for _, c := range key {
+		h = (h ^ uint64(c)) * fnvPrime
+	}
+	// FNV's high bits move little for short keys; these steps (the finish of
+	// MurmurHash3) spread them.
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	h ^= h >> 33
+	return int(h % 10000)
+}

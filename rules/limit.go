@@ -1,0 +1,197 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Missing says what a limit does with a request that lacks an attribute of its
+// key. The zero value is MissingSkip.
+type Missing uint8
+
+// The ways to treat a missing key attribute.
+const (
+	MissingSkip   Missing = iota // the limit does not apply
+	MissingAll                   // requests without it share one bucket
+	MissingReject                // the request is refused
+)
+
+var missingNames = [...]string{MissingSkip: "skip", MissingAll: "all", MissingReject: "reject"}
+
+// String returns the word used in limit files.
+func (m Missing) String() string {
+	if int(m) < len(missingNames) {
+		return missingNames[m]
+	}
+	return "unknown"
+}
+
+// StoreFailure says how a limit answers while its store does not. The zero value
+// is FailureAllow.
+type StoreFailure uint8
+
+// The answers during a store failure.
+const (
+	FailureAllow  StoreFailure = iota // admit
+	FailureReject                     // refuse
+	FailureLocal                      // enforce this process's share of the limit
+)
+
+var failureNames = [...]string{FailureAllow: "allow", FailureReject: "reject", FailureLocal: "local"}
+
+// String returns the word used in limit files.
+func (f StoreFailure) String() string {
+	if int(f) < len(failureNames) {
+		return failureNames[f]
+	}
+	return "unknown"
+}
+
+// Sharing says how instances share one limit. The zero value is SharingExact.
+type Sharing uint8
+
+// The ways to share. Only SharingExact is enforced in this version: a Set warns
+// of the others, which count in the store of each process.
+const (
+	SharingExact Sharing = iota
+	SharingLeased
+	SharingSplit
+	SharingSuppressed
+)
+
+var sharingNames = [...]string{
+	SharingExact: "exact", SharingLeased: "leased", SharingSplit: "split", SharingSuppressed: "suppressed",
+}
+
+// String returns the word used in limit files.
+func (s Sharing) String() string {
+	if int(s) < len(sharingNames) {
+		return sharingNames[s]
+	}
+	return "unknown"
+}
+
+// Ban says that a key is refused for a while once it has asked too often.
+type Ban struct {
+	// For is how long the ban lasts.
+	For time.Duration
+	// After is the rate of attempts, refused ones included, above which the ban
+	// begins. The zero value means the rate of the limit itself.
+	After limit.Rate
+}
+
+// Limit is one limit as configured, compiled. It is read-only once loaded, and
+// belongs to its [Set]. The zero value is of no use.
+type Limit struct {
+	// Name is unique among limits in stint's format. A limit in Envoy's format
+	// is called after its domain and descriptors, as in
+	// "edge.remote_address.path_/login". Names are printable ASCII.
+	Name string
+
+	// Domain is empty for stint's format, Envoy's domain for Envoy's.
+	Domain string
+
+	// Envoy is set for a limit from a file in Envoy's format, which follows the
+	// semantics of Envoy's rate limit service.
+	Envoy bool
+
+	// Key names the attributes that select a bucket; nil = one bucket for all.
+	// For Envoy limits it holds the keys of the descriptor's entries.
+	Key []string
+
+	// Missing says what happens when an attribute of Key is missing.
+	Missing Missing
+
+	// SoftPercent is the share of the quota, 1 to 100, above which a request
+	// is admitted with a warning; 0 = none.
+	SoftPercent int
+
+	// Shadow limits are evaluated and counted, not enforced.
+	Shadow bool
+
+	// EnforcePermyriad is the share of keys, 0 to 10000, for which the limit is
+	// enforced; it is a shadow for the rest. See [Matched.Shadow].
+	EnforcePermyriad int
+
+	// Status is the HTTP status of a refusal, 400 to 599.
+	Status int
+
+	// Ban is nil when the limit bans nobody. Each Variant has the ban's counter.
+	Ban *Ban
+
+	// OnStoreFailure says how the limit answers while its store does not.
+	OnStoreFailure StoreFailure
+
+	// Sharing says how instances share the limit.
+	Sharing Sharing
+
+	// Base is the policy where no override applies.
+	Base Variant
+
+	// Overrides are tried in order; the first that holds replaces Base.
+	Overrides []Override
+
+	// Condition is match and when as text, such as `method=POST path=/login`;
+	// empty when the limit applies to everything.
+	Condition string
+
+	// The rest is for Envoy limits only.
+
+	// Alias is rate_limit.name: what current_limit.name echoes and Replaces
+	// refers to.
+	Alias string
+	// Replaces names (by Alias) the limits that this one switches off when both
+	// are matched by one request.
+	Replaces []string
+	// QuotaMode limits refuse a request only when all of them that it matched
+	// are over.
+	QuotaMode bool
+	// Whitelist is a rule without rate_limit: it matches, and limits nothing.
+	// Its policy is Unlimited.
+	Whitelist bool
+	// Metadata is passed on in dynamic metadata. Read-only.
+	Metadata map[string]any
+
+	// File and Line say where the limit is written.
+	File string
+	Line int
+
+	order     int // in the Set
+	salt      uint64
+	clause    clause
+	ipv6      int
+	overrides *index
+	share     []string // Envoy's share_threshold: per entry, the pattern that stands for its values, or ""
+}
+
+// Override is a policy for some of a limit's requests.
+type Override struct {
+	// When is the condition as text, such as `user=acme`.
+	When string
+	Variant
+
+	clause clause
+}
+
+// Variant is one policy of a limit, with the identity of its counters.
+type Variant struct {
+	// ID identifies the counters. It is the same after a reload as long as the
+	// limit's name and the override's condition are.
+	ID string
+
+	// Policy is how they count. It is valid.
+	Policy limit.Policy
+
+	// BanID and BanPolicy are those of the counter of attempts behind a ban;
+	// BanID is empty when there is no ban.
+	BanID     string
+	BanPolicy limit.Policy
+
+	// Index is the variant's place in [Set.Variants].
+	Index int
+
+	// Detail says which override this is, as in "override when user=acme"; it
+	// is empty for the base policy.
+	Detail string
+}

@@ -1,0 +1,169 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Load compiles the limits of files and folders, all together. From a folder it
+// takes the files named *.yaml and *.yml that are not hidden, sorted by name; it
+// does not descend. A file met twice is read once.
+//
+// The error is an [Errors] with all that is wrong in all files. Load reads
+// everything before it compiles anything; there is no half a Set.
+func Load(paths ...string) (*Set, error) {
+	sources, faults := gather(paths)
+	return compile(sources, faults)
+}
+
+// Parse compiles one file from memory; name stands for it in errors.
+func Parse(name string, src []byte) (*Set, error) {
+	return compile([]source{{name, src}}, new(faults))
+}
+
+// source is a file's content.
+type source struct {
+	name string
+	src  []byte
+}
+
+// fingerprint identifies the content of all files of a Set.
+type fingerprint [sha256.Size]byte
+
+func fingerprintOf(sources []source, fs *faults) fingerprint {
+	h := sha256.New()
+	part := func(s string) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
+		io.WriteString(h, s)
+	}
+	for _, s := range sources {
+		part(s.name)
+		part(string(s.src))
+	}
+	for _, e := range fs.list {
+		part(e.Error())
+	}
+	return fingerprint(h.Sum(nil))
+}
+
+func compile(sources []source, found *faults) (*Set, error) {
+	content := fingerprintOf(sources, found)
+	b := newBuilder(found)
+	for _, s := range sources {
+		before := len(found.list) + found.more
+		d := read(s.name, s.src, found)
+		switch {
+		case len(found.list)+found.more > before:
+		case d.root == nil || d.root.kind == kindNull:
+			d.fault(nil, "begin with limits: for stint's format, or with domain: for Envoy's", "the file is empty")
+		case isEnvoy(d.root):
+			b.envoy(d)
+		default:
+			b.native(d)
+		}
+	}
+	set, err := b.finish()
+	if err != nil {
+		return nil, err
+	}
+	set.content = content
+	return set, nil
+}
+
+// gather reads all files. What cannot be read is a fault.
+func gather(paths []string) ([]source, *faults) {
+	found := new(faults)
+	if len(paths) == 0 {
+		found.add(Error{Message: "rules: no limit files given", Hint: "name a file or a folder"})
+	}
+	var out []source
+	seen := make(map[string]bool)
+	for _, path := range paths {
+		for _, name := range filesIn(path, found) {
+			if abs, err := filepath.Abs(name); err == nil {
+				if seen[abs] {
+					continue
+				}
+				seen[abs] = true
+			}
+			src, err := readBounded(name)
+			if err != nil {
+				found.add(Error{File: name, Message: plainError(err)})
+				continue
+			}
+			out = append(out, source{name, src})
+		}
+	}
+	return out, found
+}
+
+// filesIn returns the path itself, or the limit files of a folder.
+func filesIn(path string, found *faults) []string {
+	info, err := os.Stat(path)
+	if err != nil {
+		found.add(Error{File: path, Message: plainError(err)})
+		return nil
+	}
+	if !info.IsDir() {
+		return []string{path}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		found.add(Error{File: path, Message: plainError(err)})
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if strings.HasPrefix(e.Name(), ".") || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		name := filepath.Join(path, e.Name())
+		if info, err := os.Stat(name); err == nil && info.IsDir() {
+			continue
+		}
+		out = append(out, name)
+	}
+	if len(out) == 0 {
+		found.add(Error{File: path, Message: "folder has no limit files", Hint: "limit files are named *.yaml or *.yml"})
+	}
+	slices.Sort(out)
+	return out
+}
+
+func readBounded(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return nil, errors.New("is a folder")
+	}
+	// One byte more than allowed is enough for the fault; the rest is not read.
+	src, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return src, nil
+}
+
+// plainError leaves out the path, which stands before the message anyway.
+func plainError(err error) string {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return fmt.Sprintf("cannot %s: %v", pe.Op, pe.Err)
+	}
+	return err.Error()
+}

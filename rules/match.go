@@ -1,0 +1,140 @@
+package rules
+
+import (
+	"github.com/stint-io/stint/limit"
+)
+
+// Matched is a limit that applies to a request.
+type Matched struct {
+	Limit   *Limit
+	Variant *Variant
+
+	// Key is the encoded key of the bucket; empty when all share one. It
+	// aliases the scratch given to Match.
+	Key []byte
+
+	// Shadow is set when the refusal of this limit must not refuse the request:
+	// the limit is a shadow, or this key is outside the share it is enforced
+	// for. Which keys are is the same on every host and after a restart.
+	Shadow bool
+
+	// Missing is set when the request lacks an attribute of the key and the
+	// limit says to refuse it then. Nothing is to be charged.
+	Missing bool
+}
+
+// subject is a request while it is matched.
+type subject struct {
+	domain     string
+	attrs      []limit.Attribute
+	set        *Set
+	activation *activation
+}
+
+func (s *subject) get(name string) (string, bool) {
+	if name == domainAttribute && s.domain != "" {
+		return s.domain, true
+	}
+	for i := range s.attrs {
+		if sameName(name, s.attrs[i].Name) {
+			return s.attrs[i].Value, true
+		}
+	}
+	return "", false
+}
+
+// shadowed reports that an earlier attribute has the same name as the i-th.
+func (s *subject) shadowed(i int) bool {
+	name := canonicalName(s.attrs[i].Name)
+	for j := range i {
+		if sameName(name, s.attrs[j].Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Match appends to dst the limits that apply to a request and returns it, in the
+// order of the configuration. The domain is empty unless the protocol has one;
+// Envoy limits apply only to requests of their domain, whose attributes are the
+// entries of one descriptor, in order.
+//
+// Keys are appended to scratch, which is returned with them; each Matched.Key
+// aliases it and is valid as long as it is not reused. Match does not allocate
+// when dst and scratch have room, apart from CEL expressions and Envoy keys with
+// a star.
+func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
+	sub := subject{domain: domain, attrs: attrs, set: s}
+	first := len(dst)
+	var lists [16][]int32
+	for _, list := range s.index.candidates(&sub, lists[:0]) {
+		for _, number := range list {
+			if l := s.native[number]; l.clause.holds(&sub) {
+				dst = insert(dst, first, l)
+			}
+		}
+	}
+	kept := first
+	for i := first; i < len(dst); i++ {
+		l := dst[i].Limit
+		m := Matched{Limit: l, Variant: l.variant(&sub), Shadow: l.Shadow}
+		at, missing := len(scratch), false
+		if scratch, missing = l.appendKey(scratch, &sub); missing && l.Missing == MissingSkip {
+			scratch = scratch[:at]
+			continue
+		}
+		m.Key = scratch[at:len(scratch):len(scratch)]
+		m.Missing = missing && l.Missing == MissingReject
+		if l.EnforcePermyriad < 10000 && permyriad(l.salt, m.Key) >= l.EnforcePermyriad {
+			m.Shadow = true
+		}
+		dst[kept] = m
+		kept++
+	}
+	dst = dst[:kept]
+	sub.release()
+	if root := s.domains[domain]; root != nil {
+		dst, scratch = root.match(attrs, dst, first, scratch)
+	}
+	return dst, scratch
+}
+
+// insert keeps dst[first:] ascending, without doubles: a limit filed under
+// several prefixes is met once for each that fits.
+func insert(dst []Matched, first int, l *Limit) []Matched {
+	at := len(dst)
+	for at > first && dst[at-1].Limit.order >= l.order {
+		if dst[at-1].Limit == l {
+			return dst
+		}
+		at--
+	}
+	dst = append(dst, Matched{})
+	copy(dst[at+1:], dst[at:])
+	dst[at] = Matched{Limit: l}
+	return dst
+}
+
+// variant returns the policy of the first override that holds, or the base.
+func (l *Limit) variant(s *subject) *Variant {
+	if l.overrides == nil {
+		return &l.Base
+	}
+	best := len(l.Overrides)
+	var lists [8][]int32
+	for _, list := range l.overrides.candidates(s, lists[:0]) {
+		for _, number := range list {
+			if int(number) >= best {
+				break
+			}
+			if l.Overrides[number].clause.holds(s) {
+				best = int(number)
+				break
+			}
+		}
+	}
+	if best == len(l.Overrides) {
+		return &l.Base
+	}
+	return &l.Overrides[best].Variant
+}

@@ -1,0 +1,383 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// The keys of stint's format. The schema and the reference page name the same.
+var (
+	rootKeys     = []string{"store", "defaults", "limits"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing"}
+	notInherited = []string{"name", "match", "when", "overrides"}
+	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
+	exceedKeys   = []string{"reject", "ban"}
+	banKeys      = []string{"for", "after"}
+	stores       = []string{"memory", "redis", "rediss", "redis+cluster", "redis+sentinel"}
+)
+
+const (
+	maxName = 128 // of a limit; it goes into header fields
+
+	// maxParts bounds the attributes of a key and of a match. Nobody reads a
+	// limit with more.
+	maxParts = 32
+)
+
+// native compiles a document in stint's format.
+func (b *builder) native(d *document) {
+	if d.root.kind != kindMap {
+		d.fault(d.root, "begin with limits:", "want a map, this is %v", d.root.kind)
+		return
+	}
+	d.known(d.root, "the file", rootKeys)
+	if store := d.root.get("store"); store != nil {
+		b.store(d, store)
+	}
+	defaults := d.root.get("defaults")
+	if defaults != nil && defaults.kind != kindMap {
+		if defaults.kind != kindNull {
+			d.wants(defaults, "a map", "")
+		}
+		defaults = nil
+	}
+	if defaults != nil {
+		for _, f := range defaults.fields {
+			if contains(notInherited, f.key.text) {
+				d.fault(f.key, "write it in each limit", "%s cannot have a default", f.key.text)
+			}
+		}
+		d.known(defaults, "defaults", limitKeys)
+	}
+	limits := d.root.get("limits")
+	if limits == nil {
+		if len(d.root.fields) == 0 || d.root.get("store") == nil && defaults == nil {
+			d.fault(d.root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
+		}
+		return
+	}
+	if limits.kind != kindList {
+		d.wants(limits, "a list of limits", "put a dash before each limit")
+		return
+	}
+	for _, n := range limits.items {
+		if b.full {
+			return
+		}
+		if n.kind != kindMap {
+			d.wants(n, "a limit: a map with name and rate", "")
+			continue
+		}
+		b.limit(&scope{document: d, limit: n, defaults: defaults})
+	}
+}
+
+func (b *builder) store(d *document, n *node) {
+	text, ok := d.str(n, "a store, such as memory or redis://host:6379")
+	if !ok {
+		return
+	}
+	scheme, _, isURL := strings.Cut(text, "://")
+	if !contains(stores, scheme) || isURL == (scheme == "memory") {
+		hint := "known stores: memory, redis://, rediss://, redis+cluster://, redis+sentinel://"
+		if w, ok := suggest(scheme, stores); ok && w != scheme {
+			hint = fmt.Sprintf("did you mean %s?", w)
+		}
+		d.fault(n, hint, "unknown store %q", scheme)
+		return
+	}
+	if b.storePlace != "" && text != b.set.store {
+		d.fault(n, "name it in one file only", "another store is named at %s", b.storePlace)
+		return
+	}
+	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.name, n.line)
+}
+
+// scope is where a limit's keys are looked up: an override, the limit, the
+// defaults.
+type scope struct {
+	*document
+	override, limit, defaults *node
+}
+
+// get returns a value written in the limit itself, or inherited from defaults.
+func (s *scope) get(key string) *node {
+	if n := s.limit.get(key); n != nil {
+		return n
+	}
+	return s.defaults.get(key)
+}
+
+func (b *builder) limit(s *scope) {
+	d, n := s.document, s.limit
+	d.known(n, "a limit", limitKeys)
+	l := &Limit{Status: 429, EnforcePermyriad: 10000, ipv6: 64}
+	b.name(s, l)
+	c, text, _ := b.clause(d, n.get("match"), n.get("when"))
+	l.clause, l.Condition = c, text
+	b.key(s, l)
+	b.options(s, l)
+	algorithm := s.algorithm()
+	policy, ok := s.policy(algorithm)
+	l.Base = Variant{ID: l.Name, Policy: policy}
+	if exceed := s.get("on_exceed"); exceed != nil {
+		b.exceed(s, l, exceed)
+	}
+	if ok {
+		b.ban(s, l, &l.Base)
+	}
+	if list := n.get("overrides"); list != nil && ok {
+		b.overrides(s, l, list, algorithm)
+	}
+	b.add(d, n, l)
+}
+
+func (b *builder) name(s *scope, l *Limit) {
+	n := s.limit.get("name")
+	if n == nil {
+		s.fault(s.limit, "add name: something-unique", "a limit has no name")
+		return
+	}
+	name, ok := s.str(n, "a name")
+	if !ok {
+		return
+	}
+	// Names go into header fields as quoted text and, before a "!", into the
+	// identity of counters.
+	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' && r != '!' }
+	if name == "" || len(name) > maxName || strings.TrimSpace(name) != name ||
+		strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		s.fault(n, `use up to 128 printable ASCII characters without " \ and !`, "%q cannot be the name of a limit", name)
+		return
+	}
+	if first := b.names[name]; first != nil {
+		s.fault(n, "give each limit a name of its own: it names its counters", "duplicate limit name %q, first at %s:%d", name, first.File, first.Line)
+		return
+	}
+	l.Name = name
+	l.File, l.Line = s.name, n.line
+	b.names[name] = l
+}
+
+func (b *builder) key(s *scope, l *Limit) {
+	n := s.get("key")
+	if n == nil || n.kind == kindNull {
+		return
+	}
+	items := []*node{n}
+	if n.kind == kindList {
+		items = n.items
+	}
+	if len(items) > maxParts {
+		s.fault(n, "", "key has %d attributes, want at most %d", len(items), maxParts)
+		return
+	}
+	for _, item := range items {
+		name, ok := s.attribute(item)
+		if !ok {
+			continue
+		}
+		if contains(l.Key, name) {
+			s.fault(item, "", "attribute %q is twice in the key", name)
+			continue
+		}
+		l.Key = append(l.Key, name)
+	}
+}
+
+// attribute reads the name of an attribute.
+func (d *document) attribute(n *node) (string, bool) {
+	name, ok := d.str(n, "the name of an attribute")
+	if !ok {
+		return "", false
+	}
+	if name == "" || len(name) > 256 || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		d.fault(n, "use a name such as ip, user, path or header:X-Tenant", "%q cannot be the name of an attribute", name)
+		return "", false
+	}
+	if kind, rest, ok := strings.Cut(name, ":"); ok && rest == "" {
+		d.fault(n, "write it as "+kind+":NAME", "attribute %q lacks a name after the colon", name)
+		return "", false
+	}
+	return canonicalName(name), true
+}
+
+// options reads what is neither policy nor condition.
+func (b *builder) options(s *scope, l *Limit) {
+	if n := s.get("missing"); n != nil {
+		if i, ok := s.word(n, missingNames[:]...); ok {
+			l.Missing = Missing(i)
+		}
+	}
+	if n := s.get("soft"); n != nil {
+		if p, ok := s.percent(n); ok && p%100 != 0 {
+			s.wants(n, "a whole percentage", "")
+		} else if ok {
+			l.SoftPercent = p / 100
+		}
+	}
+	b.shadow(s, l)
+	if n := s.get("enforce"); n != nil {
+		if p, ok := s.percent(n); ok {
+			l.EnforcePermyriad = p
+			if len(l.Key) == 0 && p > 0 && p < 10000 {
+				b.warn(s.document, n, "add a key, or use shadow", "enforce chooses among keys; a limit without one is enforced for all requests or for none")
+			}
+		}
+	}
+	if n := s.get("ipv6_prefix"); n != nil {
+		if bits, ok := s.integer(n, 1, 128); ok {
+			l.ipv6 = int(bits)
+		}
+	}
+	if n := s.get("on_store_failure"); n != nil {
+		if i, ok := s.word(n, failureNames[:]...); ok {
+			l.OnStoreFailure = StoreFailure(i)
+		}
+	}
+	if n := s.get("sharing"); n != nil {
+		if i, ok := s.word(n, sharingNames[:]...); ok {
+			l.Sharing = Sharing(i)
+			if l.Sharing != SharingExact {
+				b.warn(s.document, n, "run one instance, or leave sharing out", "sharing: %v is not in this version: the limit is enforced exactly, but by each process for itself", l.Sharing)
+			}
+		}
+	}
+}
+
+// shadow reads shadow: true and its other spelling, mode: shadow.
+func (b *builder) shadow(s *scope, l *Limit) {
+	shadow, mode := s.limit.get("shadow"), s.limit.get("mode")
+	if shadow != nil && mode != nil {
+		s.fault(mode, "leave one out", "shadow and mode say the same thing")
+		return
+	}
+	if shadow == nil && mode == nil {
+		shadow, mode = s.defaults.get("shadow"), s.defaults.get("mode")
+	}
+	if shadow != nil {
+		if v, ok := s.boolean(shadow); ok {
+			l.Shadow = v
+		}
+	}
+	if mode != nil {
+		if i, ok := s.word(mode, "enforce", "shadow"); ok {
+			l.Shadow = l.Shadow || i == 1
+		}
+	}
+}
+
+func (b *builder) exceed(s *scope, l *Limit, n *node) {
+	if n.kind != kindMap {
+		s.wants(n, "a map such as {reject: 429}", "")
+		return
+	}
+	for _, f := range n.fields {
+		if contains([]string{"queue", "redirect", "tag"}, f.key.text) {
+			s.fault(f.key, "reject and ban are", "on_exceed: %s is not in this version", f.key.text)
+		}
+	}
+	known := *n
+	known.fields = slices.DeleteFunc(slices.Clone(n.fields), func(f field) bool {
+		return contains([]string{"queue", "redirect", "tag"}, f.key.text)
+	})
+	s.known(&known, "on_exceed", exceedKeys)
+	if reject := n.get("reject"); reject != nil {
+		if status, ok := s.integer(reject, 400, 599); ok {
+			l.Status = int(status)
+		}
+	}
+	ban := n.get("ban")
+	if ban == nil {
+		return
+	}
+	if ban.kind != kindMap {
+		s.wants(ban, "a map such as {for: 15m, after: 20/minute}", "")
+		return
+	}
+	s.known(ban, "ban", banKeys)
+	l.Ban = &Ban{}
+	if length := ban.get("for"); length == nil {
+		s.fault(ban, "add for: 15m", "a ban needs its length")
+	} else if v, ok := s.duration(length); ok {
+		l.Ban.For = v
+	}
+	if after := ban.get("after"); after != nil {
+		if r, ok := s.rate(after); ok {
+			l.Ban.After = r
+		}
+	} else if l.Base.Policy.Algorithm == limit.Concurrency {
+		s.fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
+	}
+}
+
+// ban gives a variant its counter of attempts.
+func (b *builder) ban(s *scope, l *Limit, v *Variant) {
+	if l.Ban == nil || v.Policy.Unlimited || l.Ban.For <= 0 {
+		return
+	}
+	after := l.Ban.After
+	if after == (limit.Rate{}) {
+		after = v.Policy.Rate
+	}
+	// The "!" in front keeps it apart from every limit's name.
+	v.BanID = "!ban " + v.ID
+	v.BanPolicy = limit.Policy{
+		Algorithm: limit.FixedWindow, Align: limit.AlignFirstHit, Rate: after,
+		CountRefused: true, Ban: l.Ban.For,
+	}
+	if err := v.BanPolicy.Validate(); err != nil {
+		s.fault(s.get("on_exceed"), "", "ban: %s", trimmed(err))
+	}
+}
+
+func trimmed(err error) string {
+	return strings.ReplaceAll(strings.ReplaceAll(err.Error(), "limit: ", ""), "\n", "; ")
+}
+
+func (b *builder) overrides(s *scope, l *Limit, list *node, algorithm limit.Algorithm) {
+	if list.kind != kindList {
+		s.wants(list, "a list of overrides", "put a dash before each override")
+		return
+	}
+	lines := make(map[string]int)
+	for _, n := range list.items {
+		if n.kind != kindMap {
+			s.wants(n, "an override: a map with when and rate", "")
+			continue
+		}
+		s.known(n, "an override", overrideKeys)
+		o := Override{}
+		id, ok := "", false
+		if when := n.get("when"); when == nil {
+			s.fault(n, "add when: {user: acme}", "an override has no when")
+		} else if when.kind == kindMap {
+			o.clause, o.When, id = b.clause(s.document, when, nil)
+			ok = id != ""
+		} else {
+			o.clause, o.When, id = b.clause(s.document, nil, when)
+			ok = id != ""
+		}
+		if len(n.fields) <= 1 && n.get("when") != nil {
+			s.fault(n, "add rate, burst, max_in_flight or unlimited", "an override changes nothing")
+			continue
+		}
+		if line := lines[id]; ok && line > 0 {
+			s.fault(n, "", "an override with the condition of line %d is never reached", line)
+		}
+		lines[id] = n.line
+		of := *s
+		of.override = n
+		policy, fine := of.policy(algorithm)
+		if !fine || !ok {
+			continue
+		}
+		o.Variant = Variant{ID: l.Name + "!" + id, Policy: policy, Detail: "override when " + o.When}
+		b.ban(s, l, &o.Variant)
+		l.Overrides = append(l.Overrides, o)
+	}
+}

@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// ipAttribute is compared as an address wherever it occurs.
+const ipAttribute = "ip"
+
+// domainAttribute is the pseudo-attribute for the domain of a request.
+const domainAttribute = "domain"
+
+const headerPrefix = "header:"
+
+// canonicalName is an attribute's name as limits keep it.
+func canonicalName(name string) string {
+	if len(name) > len(headerPrefix) && strings.EqualFold(name[:len(headerPrefix)], headerPrefix) {
+		return strings.ToLower(name)
+	}
+	return name
+}
+
+// sameName compares a canonical name with one from a request.
+func sameName(canonical, name string) bool {
+	return canonical == name ||
+		len(canonical) == len(name) && strings.HasPrefix(canonical, headerPrefix) && strings.EqualFold(canonical, name)
+}
+
+// pattern is an exact text, a text with stars, or a network of addresses.
+type pattern struct {
+	text  string
+	parts []string     // the literals around the stars; nil for an exact text
+	net   netip.Prefix // valid for addresses
+}
+
+func newPattern(name, text string) pattern {
+	p := pattern{text: text}
+	if name == ipAttribute {
+		if net, err := netip.ParsePrefix(text); err == nil {
+			p.net = unmapPrefix(net)
+			return p
+		}
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addr = addr.Unmap().WithZone("")
+			p.net = netip.PrefixFrom(addr, addr.BitLen())
+			return p
+		}
+	}
+	if strings.Contains(text, "*") {
+		p.parts = strings.Split(text, "*")
+	}
+	return p
+}
+
+// unmapPrefix turns a network within ::ffff:0:0/96 into one of IPv4.
+func unmapPrefix(net netip.Prefix) netip.Prefix {
+	if net.Addr().Is4In6() && net.Bits() >= 96 {
+		return netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96).Masked()
+	}
+	return net.Masked()
+}
+
+func (p *pattern) exact() bool { return p.parts == nil && !p.net.IsValid() }
+
+// literal is what every value that matches begins with, and ends with.
+func (p *pattern) literal() (prefix, suffix string) {
+	switch {
+	case p.net.IsValid():
+		return "", ""
+	case p.parts == nil:
+		return p.text, p.text
+	}
+	return p.parts[0], p.parts[len(p.parts)-1]
+}
+
+func (p *pattern) matches(value string) bool {
+	if p.net.IsValid() {
+		addr, err := netip.ParseAddr(value)
+		return err == nil && p.net.Contains(addr.Unmap().WithZone(""))
+	}
+	if p.parts == nil {
+		return p.text == value
+	}
+	first, last := p.parts[0], p.parts[len(p.parts)-1]
+	if len(value) < len(first)+len(last) || !strings.HasPrefix(value, first) || !strings.HasSuffix(value, last) {
+		return false
+	}
+	// The leftmost place for each literal leaves the most room for the next.
+	rest := value[len(first) : len(value)-len(last)]
+	for _, part := range p.parts[1 : len(p.parts)-1] {
+		i := strings.Index(rest, part)
+		if i < 0 {
+			return false
+		}
+		rest = rest[i+len(part):]
+	}
+	return true
+}
+
+// condition holds when one of its patterns matches the attribute.
+type condition struct {
+	name     string
+	patterns []pattern
+}
+
+// clause is a match and a when: it holds when all of it does. The zero value
+// always holds.
+type clause struct {
+	conditions []condition
+	expression *expression
+}
+
+func (c *clause) holds(s *subject) bool {
+	for i := range c.conditions {
+		cond := &c.conditions[i]
+		value, ok := s.get(cond.name)
+		if !ok || !cond.matches(value) {
+			return false
+		}
+	}
+	return c.expression == nil || s.evaluate(c.expression)
+}
+
+func (c *condition) matches(value string) bool {
+	for i := range c.patterns {
+		if c.patterns[i].matches(value) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,215 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// defaultTimeout is how long a place in flight is held by one who never
+// finishes, unless timeout says otherwise. Not shorter: most requests, uploads
+// included, end within it. Not longer: a crashed caller's places are lost that long.
+const defaultTimeout = time.Minute
+
+var (
+	buckets = []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket}
+	windows = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindowLog, limit.SlidingWindowCounter}
+	places  = []limit.Algorithm{limit.Concurrency}
+)
+
+// policyKeys are the keys that only some algorithms know.
+var policyKeys = []struct {
+	key string
+	of  []limit.Algorithm
+}{
+	{"rate", slices.Concat(buckets, windows)},
+	{"burst", buckets},
+	{"max_in_flight", places},
+	{"timeout", places},
+	{"align", []limit.Algorithm{limit.FixedWindow}},
+	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
+	{"count_refused", windows},
+}
+
+// algorithm reads the algorithm of the limit; its overrides share it.
+func (s *scope) algorithm() limit.Algorithm {
+	n := s.get("algorithm")
+	if n == nil {
+		return limit.TokenBucket
+	}
+	i, _ := s.word(n, limit.AlgorithmNames()...)
+	return limit.Algorithm(i)
+}
+
+// policy reads the policy of the limit, or of the override in the scope. It
+// reports false after a fault.
+func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
+	before := len(s.faults.list) + s.faults.more
+	p := limit.Policy{Algorithm: algorithm}
+	from := s.misplaced(algorithm)
+	if s.unlimited() {
+		p.Unlimited = true
+		s.unlimitedWithMore()
+	} else {
+		s.amounts(&p, from)
+	}
+	if n := from("align"); n != nil {
+		if i, ok := s.word(n, "epoch", "first_hit"); ok {
+			p.Align = limit.Alignment(i)
+		}
+	}
+	if n := from("rounding"); n != nil {
+		if i, ok := s.word(n, "up", "down", "nearest"); ok {
+			p.Rounding = limit.Rounding(i)
+		}
+	}
+	if n := from("count_refused"); n != nil {
+		p.CountRefused, _ = s.boolean(n)
+	}
+	if len(s.faults.list)+s.faults.more > before {
+		return p, false
+	}
+	if err := p.Validate(); err != nil {
+		at := s.limit
+		if s.override != nil {
+			at = s.override
+		}
+		if n := at.get("rate"); n != nil {
+			at = n
+		} else if n := at.get("max_in_flight"); n != nil {
+			at = n
+		}
+		s.fault(at, "", "%s", trimmed(err))
+		return p, false
+	}
+	return p, true
+}
+
+// misplaced reports keys that the algorithm does not know, and returns the
+// lookup of those that it does. An override that sets a rate starts its burst
+// anew: the limit's own burst was chosen for the limit's own rate.
+func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *node {
+	for _, k := range policyKeys {
+		if slices.Contains(k.of, algorithm) {
+			continue
+		}
+		at := s.limit
+		if s.override != nil {
+			at = s.override
+		}
+		for _, f := range at.fields {
+			if f.key.text != k.key {
+				continue
+			}
+			names := make([]string, len(k.of))
+			for i := range k.of {
+				names[i] = k.of[i].String()
+			}
+			hint := "it belongs to " + strings.Join(names, ", ")
+			if len(names) == 1 {
+				hint = "leave it out, or add algorithm: " + names[0]
+			}
+			s.fault(f.key, hint, "%s has no meaning with algorithm %v", k.key, algorithm)
+		}
+	}
+	return func(key string) *node {
+		for _, k := range policyKeys {
+			if k.key == key && !slices.Contains(k.of, algorithm) {
+				return nil
+			}
+		}
+		if n := s.override.get(key); n != nil {
+			return n
+		}
+		if key == "burst" && s.override.get("rate") != nil {
+			return nil
+		}
+		return s.get(key)
+	}
+}
+
+// unlimited reads unlimited; an override with an amount of its own is limited,
+// whatever the limit is.
+func (s *scope) unlimited() bool {
+	n := s.override.get("unlimited")
+	if n == nil {
+		if s.override.get("rate") != nil || s.override.get("max_in_flight") != nil {
+			return false
+		}
+		n = s.limit.get("unlimited")
+	}
+	if n == nil {
+		if s.limit.get("rate") != nil || s.limit.get("max_in_flight") != nil {
+			return false
+		}
+		n = s.defaults.get("unlimited")
+	}
+	if n == nil {
+		return false
+	}
+	v, _ := s.boolean(n)
+	return v
+}
+
+func (s *scope) unlimitedWithMore() {
+	at := s.limit
+	if s.override != nil {
+		at = s.override
+	}
+	for _, key := range []string{"rate", "burst", "max_in_flight"} {
+		if n := at.get(key); n != nil && at.get("unlimited") != nil {
+			s.fault(n, "leave one out", "unlimited and %s exclude each other", key)
+		}
+	}
+}
+
+func (s *scope) amounts(p *limit.Policy, from func(string) *node) {
+	at := s.limit
+	if s.override != nil {
+		at = s.override
+	}
+	if p.Algorithm == limit.Concurrency {
+		p.Timeout = defaultTimeout
+		if n := from("max_in_flight"); n == nil {
+			s.fault(at, "add max_in_flight: 10", "a concurrency limit has no max_in_flight")
+		} else {
+			p.MaxInFlight, _ = s.integer(n, 0, limit.MaxLogCount)
+		}
+		if n := from("timeout"); n != nil {
+			p.Timeout, _ = s.duration(n)
+		}
+		return
+	}
+	n := from("rate")
+	if n == nil {
+		s.fault(at, "add rate: 100/s, or unlimited: true", "%s has no rate", s.subject())
+		return
+	}
+	p.Rate, _ = s.rate(n)
+	// A token bucket without burst holds what comes in one period, so that
+	// 100/minute admits 100 at once. A leaky bucket without burst has no queue:
+	// it refuses what comes faster than the rate, as nginx does.
+	if p.Algorithm == limit.TokenBucket {
+		p.Burst = p.Rate.Count
+	}
+	if n := from("burst"); n != nil {
+		burst, ok := s.integer(n, 0, limit.MaxCount)
+		p.Burst = burst
+		if ok && burst == 0 && p.Rate.Count > 0 && p.Algorithm == limit.TokenBucket {
+			s.fault(n, "leave it out, or write rate: 0/s to refuse everything", "a token bucket with burst 0 admits nothing")
+		}
+	}
+}
+
+func (s *scope) subject() string {
+	if s.override != nil {
+		return "an override"
+	}
+	if n := s.limit.get("name"); n != nil && n.text != "" {
+		return fmt.Sprintf("limit %q", n.text)
+	}
+	return "a limit"
+}

@@ -1,0 +1,148 @@
+package rules
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// schema is as much of JSON Schema as the test needs.
+type schema struct {
+	Properties map[string]*schema `json:"properties"`
+	Items      *schema            `json:"items"`
+	Enum       []string           `json:"enum"`
+	Ref        string             `json:"$ref"`
+	Defs       map[string]*schema `json:"$defs"`
+}
+
+func readSchema(t *testing.T) *schema {
+	t.Helper()
+	src, err := os.ReadFile("stint.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s schema
+	if err := json.Unmarshal(src, &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func (s *schema) keys() []string {
+	var out []string
+	for k := range s.Properties {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
+	s := readSchema(t)
+	limits := s.Defs["limit"]
+	exceed := limits.Properties["on_exceed"]
+	inherited := slices.DeleteFunc(slices.Clone(limitKeys), func(k string) bool { return contains(notInherited, k) })
+	for _, tt := range []struct {
+		where string
+		got   *schema
+		want  []string
+	}{
+		{"root", s, rootKeys},
+		{"limit", limits, limitKeys},
+		{"defaults", s.Properties["defaults"], inherited},
+		{"override", limits.Properties["overrides"].Items, overrideKeys},
+		{"on_exceed", exceed, exceedKeys},
+		{"ban", exceed.Properties["ban"], banKeys},
+	} {
+		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
+			t.Errorf("%s: schema has %v, the format has %v", tt.where, got, want)
+		}
+	}
+	for key, want := range map[string][]string{
+		"algorithm": limit.AlgorithmNames(), "missing": missingNames[:],
+		"sharing": sharingNames[:], "on_store_failure": failureNames[:],
+	} {
+		if got := limits.Properties[key].Enum; !slices.Equal(got, want) {
+			t.Errorf("%s: schema has %v, the format has %v", key, got, want)
+		}
+	}
+}
+
+func TestSchemaKnowsTheGoodFiles(t *testing.T) {
+	root := readSchema(t)
+	var walk func(name string, n *node, s *schema)
+	walk = func(name string, n *node, s *schema) {
+		if ref, ok := strings.CutPrefix(s.Ref, "#/$defs/"); ok {
+			s = root.Defs[ref]
+		}
+		if s.Items != nil {
+			for _, item := range n.items {
+				walk(name, item, s.Items)
+			}
+		}
+		if s.Properties == nil {
+			return
+		}
+		for _, f := range n.fields {
+			p := s.Properties[f.key.text]
+			if p == nil {
+				t.Errorf("%s:%d: %s is not in the schema", name, f.key.line, f.key.text)
+				continue
+			}
+			walk(name, f.value, p)
+		}
+	}
+	seen := 0
+	for _, name := range corpus(t, "testdata/good/*.yaml") {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := read(name, src, new(faults))
+		if !isEnvoy(d.root) {
+			seen++
+			walk(name, d.root, root)
+		}
+	}
+	if seen < 3 {
+		t.Errorf("%d files in stint's format", seen)
+	}
+}
+
+const reference = "../docs/reference/limits-file.md"
+
+func TestTheReferencePage(t *testing.T) {
+	src, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(src)
+	for _, keys := range [][]string{rootKeys, limitKeys, overrideKeys, exceedKeys, banKeys, envoyPlaces["a descriptor"], envoyPlaces["rate_limit"], limit.AlgorithmNames()} {
+		for _, key := range keys {
+			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
+				t.Errorf("%s is not on the page", key)
+			}
+		}
+	}
+	for _, words := range [][]string{rootKeys, limitKeys} {
+		for _, key := range words {
+			if !strings.Contains(page, "\n| `"+key+"` |") {
+				t.Errorf("%s has no row in a table", key)
+			}
+		}
+	}
+	blocks := strings.Split(page, "```yaml\n")[1:]
+	if len(blocks) < 4 {
+		t.Fatalf("%d examples", len(blocks))
+	}
+	for _, b := range blocks {
+		b, _, _ = strings.Cut(b, "```")
+		if s, err := Parse("example", []byte(b)); err != nil || len(s.Limits()) == 0 {
+			t.Errorf("%v in\n%s", err, b)
+		}
+	}
+}

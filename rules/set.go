@@ -1,0 +1,152 @@
+package rules
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Set is a compiled configuration. It is immutable and safe for concurrent use.
+// The zero value holds no limits, but is made by [Load], [Parse] and [Watch].
+type Set struct {
+	limits     []*Limit
+	native     []*Limit // those in stint's format, by their number in index
+	variants   []*Variant
+	store      string
+	warnings   []Error
+	attributes []string
+	index      *index
+	domains    map[string]*descriptors
+	content    fingerprint
+
+	activations      sync.Pool // of *activation
+	expressionErrors atomic.Int64
+}
+
+// Limits returns the limits in the order of the configuration. Read-only.
+func (s *Set) Limits() []*Limit { return s.limits }
+
+// Variants returns the policies of all limits; each one's Index is its place.
+// Read-only.
+func (s *Set) Variants() []*Variant { return s.variants }
+
+// Store names the store that the files ask for; "memory" unless they say
+// otherwise. Whether it can be had is for the server to say.
+func (s *Set) Store() string { return s.store }
+
+// Warnings returns what is odd about the configuration but no fault. Read-only.
+func (s *Set) Warnings() []Error { return s.warnings }
+
+// Attributes returns, sorted, the names of all attributes that some limit in
+// stint's format reads, so that others need not be gathered. The entry "*" means
+// that an expression may read any, "header:*" any header. Names of headers are in
+// lower case. Read-only.
+func (s *Set) Attributes() []string { return s.attributes }
+
+// HasDomain reports whether there is an Envoy file for the domain.
+func (s *Set) HasDomain(domain string) bool { return s.domains[domain] != nil }
+
+// ExpressionErrors counts the evaluations of CEL expressions that failed, and so
+// did not hold, since the Set was made.
+func (s *Set) ExpressionErrors() int64 { return s.expressionErrors.Load() }
+
+// maxLimits bounds the limits of a Set, Envoy's and overrides included. Not larger: a reload
+// builds a second Set beside the first. Not smaller: users have tens of thousands.
+const maxLimits = 100_000
+
+// builder makes a Set out of documents.
+type builder struct {
+	set         *Set
+	faults      *faults
+	expressions expressions
+	names       map[string]*Limit
+	storePlace  string
+	attributes  map[string]bool
+	variants    int
+	full        bool
+}
+
+func newBuilder(fs *faults) *builder {
+	s := &Set{store: "memory", domains: make(map[string]*descriptors)}
+	s.activations.New = func() any { return new(activation) }
+	return &builder{
+		set: s, faults: fs,
+		names: make(map[string]*Limit), attributes: make(map[string]bool),
+	}
+}
+
+// add gives a limit its place in the Set. It reports false, once a fault, when
+// there are too many.
+func (b *builder) add(d *document, n *node, l *Limit) bool {
+	b.variants += 1 + len(l.Overrides)
+	if b.variants > maxLimits {
+		if !b.full {
+			d.fault(n, "", "more than %d limits and overrides", maxLimits)
+		}
+		b.full = true
+		return false
+	}
+	l.File, l.Line = d.name, n.line
+	l.order = len(b.set.limits)
+	l.salt = hashName(l.Name)
+	b.set.limits = append(b.set.limits, l)
+	return true
+}
+
+func (b *builder) warn(d *document, n *node, hint, format string, args ...any) {
+	e := d.at(n.line, n.column, hint, format, args...)
+	if !slices.Contains(b.set.warnings, e) && len(b.set.warnings) < maxFaults {
+		b.set.warnings = append(b.set.warnings, e)
+	}
+}
+
+// finish builds what Match works on.
+func (b *builder) finish() (*Set, error) {
+	if err := b.faults.err(); err != nil {
+		return nil, err
+	}
+	s := b.set
+	for _, l := range s.limits {
+		s.take(&l.Base)
+		for i := range l.Overrides {
+			s.take(&l.Overrides[i].Variant)
+		}
+		if l.Envoy {
+			continue
+		}
+		s.native = append(s.native, l)
+		b.reads(&l.clause)
+		for _, name := range l.Key {
+			b.attributes[name] = true
+		}
+		if len(l.Overrides) > 0 {
+			l.overrides = newIndex(len(l.Overrides), func(i int) *clause { return &l.Overrides[i].clause })
+			for i := range l.Overrides {
+				b.reads(&l.Overrides[i].clause)
+			}
+		}
+	}
+	s.index = newIndex(len(s.native), func(i int) *clause { return &s.native[i].clause })
+	delete(b.attributes, domainAttribute)
+	for name := range b.attributes {
+		s.attributes = append(s.attributes, name)
+	}
+	slices.Sort(s.attributes)
+	return s, nil
+}
+
+func (s *Set) take(v *Variant) {
+	v.Index = len(s.variants)
+	s.variants = append(s.variants, v)
+}
+
+func (b *builder) reads(c *clause) {
+	for i := range c.conditions {
+		b.attributes[c.conditions[i].name] = true
+	}
+	if c.expression != nil {
+		for _, name := range c.expression.attributes {
+			b.attributes[name] = true
+		}
+	}
+}
