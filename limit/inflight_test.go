@@ -122,3 +122,18 @@ func TestInFlightEdges(t *testing.T) {
 		}
 	}
 }
+
+func TestInFlightAfterAShorterTimeout(t *testing.T) {
+	from := NewInFlight(Policy{Algorithm: Concurrency, MaxInFlight: 2, Timeout: time.Hour})
+	to := NewInFlight(Policy{Algorithm: Concurrency, MaxInFlight: 2, Timeout: time.Second})
+	var s InFlightState
+	from.Take(&s, 0, 1, 1)
+	s = to.Convert(s, &from, 0)
+	to.Take(&s, 0, 1, 2)
+	if v := to.Take(&s, 0, 1, 3); v.RetryAfter != time.Second || v.ResetAfter != time.Hour {
+		t.Errorf("got %+v, want a place to expire after 1s and the last after 1h", v)
+	}
+	if v := to.Take(&s, seconds(1), 1, 3); !v.Allowed {
+		t.Errorf("got %+v", v)
+	}
+}

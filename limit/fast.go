@@ -1,0 +1,78 @@
+package limit
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// fastBucket is the state of a Limiter's token bucket while nobody waits: one word
+// that Allow changes by compare-and-swap. Whoever holds the Limiter's lock has
+// frozen it and has the state in the ledger.
+type fastBucket struct {
+	bucket PackedBucket
+	begin  Time // tick 0 of the word
+	word   atomic.Uint64
+}
+
+// wordFrozen is above every state.
+const wordFrozen = math.MaxUint64
+
+// allow takes one at now. decided is false when that has to be done under the lock.
+func (f *fastBucket) allow(now Time) (allowed, decided bool) {
+	moment := now - f.begin
+	if moment < 0 || moment > Time(PackedHorizon)/2 {
+		return false, false
+	}
+	tick := f.bucket.Tick(uint64(moment))
+	for {
+		word := f.word.Load()
+		if word == wordFrozen {
+			return false, false
+		}
+		next, fits := f.bucket.TakeOne(word, tick)
+		if !fits {
+			return false, true
+		}
+		if f.word.CompareAndSwap(word, next) {
+			return true, true
+		}
+	}
+}
+
+// lock locks l, makes a zero value usable and brings the state into the ledger.
+func (l *Limiter) lock() {
+	l.mu.Lock()
+	if !l.ready {
+		l.meter, l.ready = newMeter(Policy{}), true
+	}
+	if f := l.fast.Load(); f != nil {
+		if word := f.word.Swap(wordFrozen); word != wordFrozen {
+			l.state.bucket = f.bucket.Unpack(word, f.begin)
+		}
+	}
+}
+
+// unlock leaves the state in the fast bucket if there is one and nobody waits.
+func (l *Limiter) unlock() {
+	if f := l.fast.Load(); f != nil && len(l.slots) == 0 {
+		// A time far ahead, which a caller may choose, has no word.
+		s := l.state.bucket.minus(f.bucket.Exact().at(f.begin))
+		if s.Hi == 0 && s.Lo < 1<<62 {
+			f.word.Store(s.Lo)
+		}
+	}
+	l.mu.Unlock()
+}
+
+// quicken gives l a fast bucket that begins at now, if the policy has one. The
+// old one stays frozen.
+func (l *Limiter) quicken(now Time) {
+	var f *fastBucket
+	if p := l.meter.policy; p.Algorithm == TokenBucket && !p.Unlimited && !l.origin.IsZero() {
+		if packed, ok := l.meter.bucket.Pack(); ok {
+			f = &fastBucket{bucket: packed, begin: now}
+			f.word.Store(wordFrozen)
+		}
+	}
+	l.fast.Store(f)
+}

@@ -1,0 +1,299 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The errors of a [Limiter]'s waits, for errors.Is.
+var (
+	// ErrExceedsQuota says that no wait is long enough: the cost is above what
+	// the policy ever admits at once.
+	ErrExceedsQuota = errors.New("limit: cost exceeds the quota")
+
+	// ErrWaitTooLong says that the permit would come later than the caller
+	// wants to wait. It is returned at once.
+	ErrWaitTooLong = errors.New("limit: wait too long")
+
+	// ErrNegativeCost says that a cost is below 0, which would fill a limit up.
+	ErrNegativeCost = errors.New("limit: negative cost, want at least 0")
+)
+
+// Limiter is one limit in this process, with the verbs of golang.org/x/time/rate.
+// They differ in what happens when there is no permit: Allow refuses, Reserve says
+// when there will be one, Wait waits for it. Take is Allow with the whole answer.
+//
+// Callers are let go in the order in which they came. While some wait, or hold
+// reservations for later, Allow refuses: nobody passes them.
+//
+// Its clock is the wall clock at its making, carried on by the monotonic clock, so
+// that stepping the wall clock changes nothing. A time before the latest at which
+// something was taken counts as that time.
+//
+// The zero value refuses everything; use [NewLimiter]. A Limiter is safe for
+// concurrent use and must not be copied.
+type Limiter struct {
+	origin time.Time // the clock's beginning, with its monotonic reading
+	epoch  Time      // origin as a Time
+
+	fast atomic.Pointer[fastBucket] // nil when the policy has none
+
+	mu sync.Mutex // see lock and unlock
+	schedule
+	meter meter
+	ready bool // meter is made; false in the zero value
+
+	timer  *time.Timer // lets go whoever waits first; nil until somebody waits
+	wakeAt Time        // what timer is set to; 0 = it is not
+}
+
+// limiterName stands in a Result, which must name its limit.
+const limiterName = "limiter"
+
+// NewLimiter returns a limiter that holds p. Policies of concurrency limits are
+// refused: their places are given back by finishing, which takes a [Finisher].
+func NewLimiter(p Policy) (*Limiter, error) {
+	if err := checkLimiter(p); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	l := &Limiter{origin: now, epoch: At(now), meter: newMeter(p), ready: true}
+	l.lock()
+	defer l.unlock()
+	l.quicken(l.epoch)
+	return l, nil
+}
+
+func checkLimiter(p Policy) error {
+	if p.Algorithm == Concurrency {
+		return fmt.Errorf("limit: a Limiter cannot hold a %v policy, whose places are to be finished: use a Finisher", p.Algorithm)
+	}
+	return p.Validate()
+}
+
+func (l *Limiter) now() Time {
+	if l.origin.IsZero() {
+		return l.at(time.Now())
+	}
+	// time.Since reads the monotonic clock alone, which is half the work.
+	return l.epoch.Add(time.Since(l.origin))
+}
+
+// at converts t by l's clock. A zero value that was given a policy later has none
+// of its own and goes by the wall clock.
+func (l *Limiter) at(t time.Time) Time {
+	if l.origin.IsZero() {
+		return max(0, At(t))
+	}
+	return max(0, l.epoch.Add(t.Sub(l.origin)))
+}
+
+// clock returns the time up to which those who wait are let go: t, which the
+// caller chose, unless somebody waits, who goes by l's own clock.
+func (l *Limiter) clock(t Time) Time {
+	if l.waiting > 0 {
+		return l.now()
+	}
+	return t
+}
+
+// Allow is AllowN(time.Now(), 1). For nearly all token buckets it takes no lock.
+func (l *Limiter) Allow() bool {
+	now := l.now()
+	f := l.fast.Load()
+	if f != nil {
+		if allowed, decided := f.allow(now); decided {
+			return allowed
+		}
+	}
+	return l.allow(now, 1)
+}
+
+// AllowN takes n at t if that may happen at once, and reports whether it did.
+// Under a leaky bucket it does only when nothing has to be held back. A negative n
+// is refused.
+func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.allow(l.at(t), n) }
+
+func (l *Limiter) allow(now Time, n int64) bool {
+	l.lock()
+	defer l.unlock()
+	if f := l.fast.Load(); f != nil && now-f.begin > Time(PackedHorizon)/2 {
+		l.quicken(l.now()) // not now, which a caller may choose far ahead
+	}
+	if len(l.slots) > 0 {
+		l.settle(&l.meter, l.clock(now))
+		l.arm()
+	}
+	if n < 0 || l.pending > 0 {
+		return false
+	}
+	if l.meter.paces() {
+		if v := l.meter.peek(&l.state, now, n); v.Delay > 0 {
+			return false
+		}
+	}
+	return l.takeAt(now, n).Allowed
+}
+
+// takeAt takes cost, nobody being before it.
+func (l *Limiter) takeAt(now Time, cost int64) Verdict {
+	at := max(now, l.state.last)
+	v := l.meter.take(&l.state, now, cost)
+	if v.Allowed {
+		l.record(&l.meter, slotGranted, at, cost)
+	} else if l.meter.policy.CountRefused || l.meter.policy.Ban > 0 {
+		l.record(&l.meter, slotRefused, at, cost)
+	}
+	return v
+}
+
+// Take makes a Limiter a [Taker]. The request's attributes do not matter; the
+// limit is called "limiter" in the answer. The only errors are [ErrNegativeCost]
+// and that of ctx.
+func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
+	if req.Cost < 0 {
+		return Decision{}, ErrNegativeCost
+	}
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	cost := req.Cost
+	if cost == 0 {
+		cost = 1
+	}
+	l.lock()
+	defer l.unlock()
+	now := l.now()
+	l.settle(&l.meter, now)
+	l.arm()
+	var v Verdict
+	switch {
+	case l.pending > 0:
+		v = l.takeBehind(now, cost, req.Peek)
+	case req.Peek:
+		v = l.meter.peek(&l.state, now, cost)
+	default:
+		v = l.takeAt(now, cost)
+	}
+	d := Decision{Allowed: v.Allowed, Delay: v.Delay, Results: []Result{{
+		Limit: limiterName, Quota: l.meter.quota, Window: l.meter.policy.Window(), Cost: cost, Verdict: v,
+	}}}
+	if !v.Allowed {
+		d.Status = statusTooManyRequests
+	}
+	return d, nil
+}
+
+const statusTooManyRequests = 429
+
+// takeBehind answers one who comes while others wait: only a leaky bucket still
+// admits, behind them.
+func (l *Limiter) takeBehind(now Time, cost int64, peek bool) Verdict {
+	l.plan(&l.meter, len(l.slots))
+	take, act, ok := l.meter.earliest(&l.state, now, cost)
+	v := l.meter.peek(&l.state, now, cost)
+	if ok && take <= now && l.meter.paces() {
+		if !peek {
+			l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: cost, from: now})
+		}
+		v.Delay = time.Duration(act - now)
+		return v
+	}
+	v.Allowed, v.Remaining, v.Delay, v.RetryAfter = false, 0, 0, waitUntil(take, now)
+	if v.Reason == ReasonNone {
+		v.Reason = ReasonRate
+	}
+	return v
+}
+
+// Remaining is how much would be admitted at this moment: 0 while others wait.
+func (l *Limiter) Remaining() int64 { return l.RemainingAt(time.Now()) }
+
+// RemainingAt is how much would be admitted at t.
+func (l *Limiter) RemainingAt(t time.Time) int64 {
+	now := l.at(t)
+	l.lock()
+	defer l.unlock()
+	l.settle(&l.meter, l.clock(now))
+	l.arm()
+	if l.pending > 0 {
+		return 0
+	}
+	return l.meter.peek(&l.state, now, 0).Remaining
+}
+
+// Policy returns the policy in force.
+func (l *Limiter) Policy() Policy {
+	l.lock()
+	defer l.unlock()
+	return l.meter.policy
+}
+
+// SetRate changes the rate; see [Limiter.SetPolicy].
+func (l *Limiter) SetRate(r Rate) error {
+	return l.change(func(p *Policy) { p.Rate = r })
+}
+
+// SetBurst changes the burst of a bucket; see [Limiter.SetPolicy].
+func (l *Limiter) SetBurst(n int64) error {
+	return l.change(func(p *Policy) { p.Burst = n })
+}
+
+// SetPolicy puts p in force at once. What was used stays used: the change neither
+// refills nor forgets, except that another algorithm starts afresh. Those who
+// wait are planned anew, in their order, and let go sooner or later as p says;
+// those whose cost p can never admit get [ErrExceedsQuota]. Reservations keep at
+// least the time they were told. An invalid policy is an error and changes nothing.
+func (l *Limiter) SetPolicy(p Policy) error {
+	return l.change(func(q *Policy) { *q = p })
+}
+
+func (l *Limiter) change(edit func(*Policy)) error {
+	l.lock()
+	defer l.unlock()
+	p := l.meter.policy
+	edit(&p)
+	if err := checkLimiter(p); err != nil {
+		return err
+	}
+	now, next := l.now(), newMeter(p)
+	l.settle(&l.meter, now)
+	if len(l.slots) > 0 {
+		l.trim(&l.meter, 0) // what acted did so under the policy that was
+	}
+	if len(l.slots) == 0 {
+		l.state = next.convert(l.state, &l.meter, now)
+		l.meter = next
+		l.quicken(now)
+		return nil
+	}
+	l.replan(next, now)
+	return nil
+}
+
+// replan puts next in force for a schedule with somebody in it.
+func (l *Limiter) replan(next meter, now Time) {
+	l.base = next.convert(l.base, &l.meter, now)
+	l.meter = next
+	l.quicken(now)
+	for i := range l.slots {
+		s := &l.slots[i]
+		if s.kind == slotVacant || s.cost <= next.quota {
+			continue
+		}
+		if s.kind == slotWaiting {
+			s.wake <- fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, s.cost, next.quota)
+			l.waiting--
+		}
+		s.kind, s.wake = slotVacant, nil
+		l.pending--
+	}
+	l.rewind(&l.meter, now)
+	l.settle(&l.meter, now)
+	l.arm()
+}

@@ -1,0 +1,165 @@
+package limit
+
+import (
+	"math"
+	"time"
+)
+
+// meter is the arithmetic of any policy whose permits are not given back by
+// finishing, behind one face.
+type meter struct {
+	policy  Policy
+	quota   int64
+	bucket  Bucket
+	fixed   FixedCounter
+	log     SlidingLog
+	sliding SlidingCounter
+}
+
+// ledger is the state that a meter counts in.
+type ledger struct {
+	// last is when something was last taken. An earlier time counts as last:
+	// what was promised for later comes after what is there already.
+	last Time
+
+	bucket  BucketState
+	fixed   FixedState
+	log     LogState
+	sliding SlidingState
+}
+
+func newMeter(p Policy) meter {
+	m := meter{policy: p, quota: p.Quota()}
+	switch p.Algorithm {
+	case FixedWindow:
+		m.fixed = NewFixedCounter(p)
+	case SlidingWindowLog:
+		m.log = NewSlidingLog(p)
+	case SlidingWindowCounter:
+		m.sliding = NewSlidingCounter(p)
+	default:
+		m.bucket = NewBucket(p)
+	}
+	return m
+}
+
+func (m *meter) paces() bool { return m.policy.Algorithm == LeakyBucket }
+
+func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
+	if m.policy.Unlimited {
+		return unlimitedVerdict()
+	}
+	at := max(now, l.last)
+	var v Verdict
+	switch m.policy.Algorithm {
+	case FixedWindow:
+		v = m.fixed.Take(&l.fixed, at, cost)
+	case SlidingWindowLog:
+		v = m.log.Take(&l.log, at, cost)
+	case SlidingWindowCounter:
+		v = m.sliding.Take(&l.sliding, at, cost)
+	default:
+		v = m.bucket.Take(&l.bucket, at, cost)
+	}
+	if v.Allowed && cost > 0 {
+		l.last = at
+	}
+	return v.later(at - now)
+}
+
+func (m *meter) peek(l *ledger, now Time, cost int64) Verdict {
+	if m.policy.Unlimited {
+		return unlimitedVerdict()
+	}
+	at := max(now, l.last)
+	var v Verdict
+	switch m.policy.Algorithm {
+	case FixedWindow:
+		v = m.fixed.Peek(l.fixed, at, cost)
+	case SlidingWindowLog:
+		v = m.log.Peek(l.log, at, cost)
+	case SlidingWindowCounter:
+		v = m.sliding.Peek(l.sliding, at, cost)
+	default:
+		v = m.bucket.Peek(l.bucket, at, cost)
+	}
+	return v.later(at - now)
+}
+
+func (m *meter) refuse(l *ledger, now Time, cost int64) {
+	at := max(now, l.last)
+	switch m.policy.Algorithm {
+	case FixedWindow:
+		m.fixed.Refuse(&l.fixed, at, cost)
+	case SlidingWindowLog:
+		m.log.Refuse(&l.log, at, cost)
+	case SlidingWindowCounter:
+		m.sliding.Refuse(&l.sliding, at, cost)
+	}
+}
+
+// convert carries l over from another policy. Another algorithm starts afresh.
+func (m *meter) convert(l ledger, from *meter, now Time) ledger {
+	now = max(now, l.last)
+	next := ledger{last: l.last}
+	if from.policy.Algorithm != m.policy.Algorithm {
+		return next
+	}
+	switch m.policy.Algorithm {
+	case FixedWindow:
+		next.fixed = m.fixed.Convert(l.fixed, &from.fixed, now)
+	case SlidingWindowLog:
+		next.log = m.log.Convert(l.log, &from.log, now)
+	case SlidingWindowCounter:
+		next.sliding = m.sliding.Convert(l.sliding, &from.sliding, now)
+	default:
+		next.bucket = m.bucket.Convert(l.bucket, &from.bucket, now)
+	}
+	return next
+}
+
+// earliest returns when, not before from, cost can be taken if all that l holds
+// stays, and when one who takes it then may act. It does not say ok if there is no
+// such time.
+func (m *meter) earliest(l *ledger, from Time, cost int64) (take, act Time, ok bool) {
+	from = max(from, l.last)
+	for from < math.MaxInt64 {
+		v := m.peek(l, from, cost)
+		if v.Allowed {
+			return from, from.Add(v.Delay), true
+		}
+		if v.RetryAfter == Never {
+			break
+		}
+		from = from.Add(max(v.RetryAfter, 1))
+	}
+	return math.MaxInt64, math.MaxInt64, false
+}
+
+// clone returns a copy that shares nothing with l.
+func (l *ledger) clone() ledger {
+	c := *l
+	if l.log.n > 0 {
+		c.log = l.log.Clone()
+	} else {
+		c.log = LogState{}
+	}
+	return c
+}
+
+// later makes v, said of a time that is shift after the caller's, right for the
+// caller.
+func (v Verdict) later(shift Time) Verdict {
+	if shift <= 0 {
+		return v
+	}
+	longer := func(d time.Duration) time.Duration {
+		if d == 0 || d == Never {
+			return d
+		}
+		return time.Duration(Time(d).Add(time.Duration(shift)))
+	}
+	v.RetryAfter, v.ResetAfter = longer(v.RetryAfter), longer(v.ResetAfter)
+	v.Delay = longer(v.Delay)
+	return v
+}

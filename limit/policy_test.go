@@ -1,0 +1,82 @@
+package limit
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPolicyValidate(t *testing.T) {
+	second := PerSecond(1)
+	for _, c := range []struct {
+		name string
+		p    Policy
+		want string // "" = valid
+	}{
+		{"zero value", Policy{}, ""},
+		{"bucket", Policy{Rate: second, Burst: 5}, ""},
+		{"ban", Policy{Algorithm: FixedWindow, Rate: second, Ban: time.Hour}, ""},
+		{"unlimited", Policy{Unlimited: true}, ""},
+		{"unlimited concurrency", Policy{Algorithm: Concurrency, Unlimited: true}, ""},
+		{"in flight", Policy{Algorithm: Concurrency, MaxInFlight: 5, Timeout: time.Second}, ""},
+		{"algorithm", Policy{Algorithm: 99}, "unknown algorithm(99)"},
+		{"negative rate", Policy{Rate: PerSecond(-1)}, "negative"},
+		{"negative burst", Policy{Rate: second, Burst: -1}, "burst is -1"},
+		{"endless queue", Policy{Algorithm: LeakyBucket, Rate: second, Burst: math.MaxInt64}, "leaky"},
+		{"no time-out", Policy{Algorithm: Concurrency, MaxInFlight: 5}, "timeout"},
+		{"negative places", Policy{Algorithm: Concurrency, MaxInFlight: -5, Timeout: time.Second}, "max_in_flight is -5"},
+		{"many places", Policy{Algorithm: Concurrency, MaxInFlight: MaxLogCount + 1, Timeout: time.Second}, "above its bound"},
+		{"long log", Policy{Algorithm: SlidingWindowLog, Rate: PerHour(MaxLogCount + 1)}, "use sliding_window_counter"},
+		{"bucket that counts refused", Policy{Rate: second, CountRefused: true}, "windows only"},
+		{"bucket that bans", Policy{Rate: second, Ban: time.Second}, "fixed window"},
+		{"negative ban", Policy{Algorithm: FixedWindow, Rate: second, Ban: -1}, "positive duration"},
+		{"alignment", Policy{Rate: second, Align: 9}, "unknown alignment"},
+		{"rounding", Policy{Rate: second, Rounding: 9}, "unknown alignment or rounding"},
+		{"two faults", Policy{Rate: PerSecond(-1), Burst: -7}, "burst is -7"},
+	} {
+		err := c.p.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestPolicyQuotaAndWindow(t *testing.T) {
+	for _, c := range []struct {
+		p      Policy
+		quota  int64
+		window time.Duration
+	}{
+		{Policy{Rate: PerSecond(10), Burst: 25}, 25, 2500 * time.Millisecond},
+		{Policy{Rate: PerSecond(3), Burst: 1}, 1, 333333334},
+		{Policy{Burst: 5}, 5, 0},
+		{Policy{Rate: Every(math.MaxInt64), Burst: MaxCount}, MaxCount, Never},
+		{Policy{Algorithm: LeakyBucket, Rate: PerSecond(10), Burst: 4}, 5, 500 * time.Millisecond},
+		{Policy{Algorithm: LeakyBucket, Burst: 4}, 0, 0},
+		{Policy{Algorithm: FixedWindow, Rate: PerHour(7), Burst: 99}, 7, time.Hour},
+		{Policy{Algorithm: SlidingWindowLog, Rate: PerHour(7)}, 7, time.Hour},
+		{Policy{Algorithm: SlidingWindowCounter, Rate: PerHour(7)}, 7, time.Hour},
+		{Policy{Algorithm: Concurrency, MaxInFlight: 3, Timeout: time.Hour}, 3, 0},
+		{Policy{Unlimited: true}, math.MaxInt64, 0},
+	} {
+		if q, w := c.p.Quota(), c.p.Window(); q != c.quota || w != c.window {
+			t.Errorf("%+v: quota %d in %v, want %d in %v", c.p, q, w, c.quota, c.window)
+		}
+	}
+}
+
+func TestAlgorithmNames(t *testing.T) {
+	names := AlgorithmNames()
+	if len(names) != int(Concurrency)+1 {
+		t.Fatalf("%d names", len(names))
+	}
+	for i, name := range names {
+		if a, err := ParseAlgorithm(name); err != nil || a != Algorithm(i) || a.String() != name {
+			t.Errorf("%q is read %v, %v", name, a, err)
+		}
+	}
+	if _, err := ParseAlgorithm("tokenbucket"); err == nil || !strings.Contains(err.Error(), "token_bucket") {
+		t.Errorf("got %v, want the names that there are", err)
+	}
+}
