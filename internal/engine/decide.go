@@ -1,0 +1,393 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// tooManyRequests is the HTTP status of a refusal whose limit does not ask for
+// another.
+const tooManyRequests = 429
+
+// Decide answers q. All descriptors are decided as one: a refusal by one limit
+// charges none of the others, apart from those that count refused requests, as
+// Envoy's rules do. An error means that nothing was decided and nothing taken;
+// it wraps [ErrBadRequest] when the query is at fault.
+func (e *Engine) Decide(ctx context.Context, q *Query) error {
+	for {
+		s := e.live.Load()
+		err := e.decide(ctx, s, q)
+		if err == nil || errors.Is(err, ErrBadRequest) || ctx.Err() != nil {
+			return err
+		}
+		// The configuration may have been swapped, and its counters dropped,
+		// between the load and the store's answer. Ask again by the new one,
+		// unless something was given back already.
+		if e.live.Load() == s || len(q.refunds) > 0 {
+			return err
+		}
+	}
+}
+
+func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
+	q.reset()
+	if err := q.check(); err != nil {
+		return err
+	}
+	if err := e.match(s, q); err != nil {
+		return err
+	}
+	missing, quotas := e.assess(s, q)
+	allowed := true
+	if len(q.charges) > 0 {
+		var err error
+		if allowed, err = e.charge(ctx, q, missing, quotas); err != nil {
+			return err
+		}
+	}
+	q.conclude(allowed && !missing)
+	if q.Peek {
+		q.Decision.Permit = 0
+	} else if !q.quiet {
+		for i := range q.parts {
+			q.parts[i].tally.count(&q.Decision.Results[i])
+		}
+	}
+	return nil
+}
+
+// match fills in the hits of every descriptor.
+func (e *Engine) match(s *snapshot, q *Query) error {
+	replaces := false
+	for i := range q.Descriptors {
+		d := &q.Descriptors[i]
+		d.first = len(q.Hits)
+		from := len(q.matched)
+		q.matched, q.keys = s.set.Match(q.Domain, d.Attributes, q.matched, q.keys)
+		for j := from; j < len(q.matched); j++ {
+			m := &q.matched[j]
+			if m.Limit.Envoy && d.HasOverride {
+				continue
+			}
+			replaces = replaces || len(m.Limit.Replaces) > 0
+			q.Hits = append(q.Hits, Hit{
+				Limit: m.Limit, Variant: m.Variant,
+				key: m.Key, shadow: m.Shadow, missing: m.Missing,
+			})
+		}
+		if d.HasOverride && s.set.HasDomain(q.Domain) {
+			o, err := e.overrides.get(d.Override, time.Now())
+			if err != nil {
+				return err
+			}
+			from := len(q.keys)
+			q.keys = appendOverrideKey(q.keys, q.Domain, d.Attributes)
+			q.Hits = append(q.Hits, Hit{Rate: d.Override, override: o, key: q.keys[from:len(q.keys):len(q.keys)]})
+		}
+		d.end = len(q.Hits)
+	}
+	if replaces {
+		q.replace()
+	}
+	return nil
+}
+
+// replace takes out the rules that another rule of the same request replaces.
+// Rules that are unlimited, or themselves replaced, replace as well.
+func (q *Query) replace() {
+	for i := range q.Hits {
+		l := q.Hits[i].Limit
+		if l == nil {
+			continue
+		}
+		for _, name := range l.Replaces {
+			for j := range q.Hits {
+				h := &q.Hits[j]
+				if h.Limit != nil && h.Limit.Envoy && h.Limit.Alias == name && !h.Variant.Policy.Unlimited {
+					h.Result = -1
+				}
+			}
+		}
+	}
+}
+
+// assess turns hits into results and charges. It reports whether an enforced
+// limit misses its key, and how many enforced quota rules there are.
+func (e *Engine) assess(s *snapshot, q *Query) (missing bool, quotas int) {
+	for i := range q.Descriptors {
+		d := &q.Descriptors[i]
+		for j := d.first; j < d.end; j++ {
+			h := &q.Hits[j]
+			if h.Result < 0 || h.Limit != nil && h.Limit.Whitelist {
+				h.Result = -1
+				continue
+			}
+			if i > 0 && q.merge(h, d) {
+				continue
+			}
+			h.Result = len(q.parts)
+			p, r := e.part(s, q, h, d)
+			p.hit = j
+			q.parts = append(q.parts, p)
+			q.Decision.Results = append(q.Decision.Results, r)
+			if p.quota && !p.shadow {
+				quotas++
+			}
+			missing = missing || h.missing && !p.shadow
+		}
+	}
+	// With one quota rule "all quota rules" is that rule. With several, none of
+	// them may stop the others, so the store must not enforce them.
+	if quotas > 1 {
+		for i := range q.parts {
+			if p := &q.parts[i]; p.quota && p.charge >= 0 {
+				q.charges[p.charge].Shadow = true
+			}
+		}
+	}
+	return missing, quotas
+}
+
+// merge finds an earlier part with the same counter and raises its cost. Rules of
+// Envoy's are never merged.
+func (q *Query) merge(h *Hit, d *Descriptor) bool {
+	if h.Variant == nil || h.Limit.Envoy || d.Refund {
+		return false
+	}
+	for k := range q.parts {
+		p := &q.parts[k]
+		o := &q.Hits[p.hit]
+		if o.Variant != h.Variant || o.missing != h.missing || !bytes.Equal(o.key, h.key) || p.charge >= 0 && q.refunded(p.charge) {
+			continue
+		}
+		h.Result = k
+		if r := &q.Decision.Results[k]; d.Cost > r.Cost {
+			r.Cost = d.Cost
+			if p.charge >= 0 {
+				q.charges[p.charge].Cost = d.Cost
+			}
+			if p.ban >= 0 {
+				q.charges[p.ban].Cost = 1
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func (q *Query) refunded(charge int) bool {
+	for i := range q.refunds {
+		if q.refunds[i].Counters == q.charges[charge].Counters && bytes.Equal(q.refunds[i].Key, q.charges[charge].Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// part makes the result of one hit and appends the charges behind it.
+func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit.Result) {
+	p := part{charge: -1, ban: -1, shadow: h.shadow, status: tooManyRequests}
+	r := limit.Result{Cost: d.Cost, Shadow: h.shadow}
+	var c, ban store.Counters
+	if h.Variant == nil {
+		c = h.override.counters
+		p.envoy, p.countAlways, p.tally = true, true, &e.overrideTally
+		r.Limit, r.Quota, r.Window = OverrideName, h.Rate.Count, h.override.window
+	} else {
+		b := &s.bound[h.Variant.Index]
+		c, ban = b.counters, b.ban
+		p.envoy, p.quota, p.soft, p.tally = h.Limit.Envoy, h.Limit.QuotaMode, h.Limit.SoftPercent, b.tally
+		p.countAlways = h.Variant.Policy.CountRefused
+		if h.Limit.Status != 0 {
+			p.status = h.Limit.Status
+		}
+		r.Limit, r.Quota, r.Window, r.Detail = h.Limit.Name, b.quota, b.window, h.Variant.Detail
+	}
+	switch {
+	case h.missing:
+		r.Verdict = limit.Verdict{Reason: limit.ReasonMissing, RetryAfter: limit.Never}
+		return p, r
+	case c == nil:
+		r.Verdict = limit.Verdict{Allowed: true, Remaining: math.MaxInt64}
+		return p, r
+	}
+	charge := store.Charge{Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow}
+	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {
+		if q.Decision.Permit == 0 {
+			q.Decision.Permit = newPermit()
+		}
+		charge.Permit = q.Decision.Permit
+	}
+	if d.Refund {
+		if d.Cost > 0 && !q.Peek {
+			q.refunds = append(q.refunds, charge)
+		}
+		charge.Cost = 0
+		ban = nil
+	}
+	p.charge = len(q.charges)
+	q.charges = append(q.charges, charge)
+	if ban != nil {
+		// A ban is for those who ask too often, whatever each request costs.
+		charge.Counters, charge.Permit, charge.Cost = ban, 0, min(d.Cost, 1)
+		p.ban = len(q.charges)
+		q.charges = append(q.charges, charge)
+	}
+	return p, r
+}
+
+// charge asks the store.
+func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int) (bool, error) {
+	// A request that misses a key is refused whatever the others say, so they
+	// are only asked.
+	if q.Peek || missing {
+		allowed, err := e.store.Peek(ctx, q.charges)
+		return allowed && !q.quotasOver(quotas), err
+	}
+	if len(q.refunds) > 0 {
+		if err := e.store.Refund(ctx, q.refunds); err != nil {
+			return false, err
+		}
+	}
+	allowed, err := e.store.Take(ctx, q.charges)
+	if err == nil && !allowed {
+		err = e.measure(ctx, q)
+	}
+	if err != nil || !allowed || !q.quotasOver(quotas) {
+		return allowed, err
+	}
+	// Every quota rule is over, so the request is refused after all, and what
+	// it took of limits that do not count refused requests is given back.
+	back := q.refunds[:0]
+	for i := range q.parts {
+		if p := &q.parts[i]; p.charge >= 0 && !p.countAlways && q.charges[p.charge].Verdict.Allowed && q.charges[p.charge].Cost > 0 {
+			back = append(back, q.charges[p.charge])
+		}
+	}
+	if len(back) == 0 {
+		return false, nil
+	}
+	q.refunds = back
+	if err := e.store.Refund(ctx, back); err != nil {
+		return false, err
+	}
+	if q.Decision.Permit != 0 {
+		return false, e.store.Finish(ctx, back)
+	}
+	return false, nil
+}
+
+// measure asks again about the counters that a refused request changed, for the
+// store answered by what was before it: how long a ban lasts that this very
+// request began, and what is left of limits that count refused requests.
+func (e *Engine) measure(ctx context.Context, q *Query) error {
+	for i := range q.parts {
+		p := &q.parts[i]
+		if b := p.ban; b >= 0 && q.charges[b].Verdict.Reason == limit.ReasonRate {
+			if _, err := e.store.Peek(ctx, q.charges[b:b+1]); err != nil {
+				return err
+			}
+		}
+		if p.charge < 0 || !p.countAlways {
+			continue
+		}
+		c := &q.charges[p.charge]
+		if !c.Verdict.Allowed || c.Cost == 0 {
+			continue
+		}
+		cost, verdict := c.Cost, c.Verdict
+		c.Cost = 0
+		_, err := e.store.Peek(ctx, q.charges[p.charge:p.charge+1])
+		verdict.Remaining, verdict.ResetAfter = c.Verdict.Remaining, c.Verdict.ResetAfter
+		c.Cost, c.Verdict = cost, verdict
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quotasOver reports whether every enforced quota rule refused. With one or none
+// the store's answer has it already.
+func (q *Query) quotasOver(quotas int) bool {
+	if quotas < 2 {
+		return false
+	}
+	for i := range q.parts {
+		p := &q.parts[i]
+		if p.quota && !p.shadow && (p.charge < 0 || q.charges[p.charge].Verdict.Allowed) {
+			return false
+		}
+	}
+	return true
+}
+
+// conclude fills in the results from the charges, and the decision from the results.
+func (q *Query) conclude(allowed bool) {
+	d := &q.Decision
+	d.Allowed = allowed
+	places := false
+	for i := range q.parts {
+		p, r := &q.parts[i], &d.Results[i]
+		if p.charge >= 0 {
+			c := &q.charges[p.charge]
+			r.Verdict = c.Verdict
+			places = places || c.Permit != 0 && c.Verdict.Allowed
+		}
+		if p.ban >= 0 {
+			foldBan(&r.Verdict, &q.charges[p.ban].Verdict)
+		}
+		switch {
+		case !allowed:
+			if !r.Allowed && !r.Shadow && d.Status == 0 {
+				d.Status = p.status
+			}
+		case r.Allowed:
+			r.Soft = p.soft > 0 && above(r.Quota, r.Remaining, p.soft)
+			if !r.Shadow && r.Delay > d.Delay {
+				d.Delay = r.Delay
+			}
+		}
+	}
+	if !allowed && d.Status == 0 {
+		d.Status = tooManyRequests
+	}
+	if !allowed || !places {
+		d.Permit = 0
+	}
+}
+
+// foldBan makes a refusal by the attempts counter the limit's own.
+func foldBan(v, ban *limit.Verdict) {
+	if ban.Allowed {
+		return
+	}
+	v.Allowed, v.Reason, v.Remaining, v.Delay = false, limit.ReasonBanned, 0, 0
+	v.RetryAfter = max(v.RetryAfter, ban.RetryAfter)
+	v.ResetAfter = max(v.ResetAfter, ban.ResetAfter)
+}
+
+// above reports whether more than percent of quota is used.
+func above(quota, remaining int64, percent int) bool {
+	if remaining >= quota {
+		return false
+	}
+	uHi, uLo := bits.Mul64(uint64(quota-remaining), 100)
+	tHi, tLo := bits.Mul64(uint64(quota), uint64(percent))
+	return uHi > tHi || uHi == tHi && uLo > tLo
+}
+
+// Policy returns the policy that the hit was decided by.
+func (h *Hit) Policy() limit.Policy {
+	if h.Variant == nil {
+		return limit.Policy{Algorithm: limit.FixedWindow, Rate: h.Rate, CountRefused: true}
+	}
+	return h.Variant.Policy
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"iter"
+	"sync/atomic"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// reasonCount is one more than the last reason that package limit knows.
+const reasonCount = int(limit.ReasonStoreFailure) + 1
+
+// tally counts what one limit answered. Its numbers survive a swap.
+type tally struct {
+	allowed       atomic.Uint64
+	soft          atomic.Uint64
+	refused       [reasonCount]atomic.Uint64
+	shadowRefused [reasonCount]atomic.Uint64
+}
+
+// Tally is what a limit of that name has answered since the engine was made, or
+// since the limit was configured. Peeks are not counted.
+type Tally struct {
+	Limit string
+	// Allowed counts the requests that fitted this limit, Soft those of them
+	// above its soft threshold.
+	Allowed, Soft uint64
+	// Refused counts by limit.Reason the requests that this limit refused,
+	// ShadowRefused those it would have refused were it enforced.
+	Refused, ShadowRefused [reasonCount]uint64
+}
+
+// Tallies yields the tally of every configured limit, in no particular order,
+// and that of the limits that came with requests. It never has more entries than
+// limits: keys are not counted apart.
+func (e *Engine) Tallies() iter.Seq[Tally] {
+	return func(yield func(Tally) bool) {
+		tallies := e.live.Load().tallies
+		requests := e.overrideTally.read(OverrideName)
+		if t := tallies[OverrideName]; t != nil {
+			// Somebody called a limit so: names stay unique.
+			requests = t.read(OverrideName)
+		}
+		if !yield(requests) {
+			return
+		}
+		for name, t := range tallies {
+			if name != OverrideName && !yield(t.read(name)) {
+				return
+			}
+		}
+	}
+}
+
+func (t *tally) read(name string) Tally {
+	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load()}
+	for i := range t.refused {
+		r.Refused[i] = t.refused[i].Load()
+		r.ShadowRefused[i] = t.shadowRefused[i].Load()
+	}
+	return r
+}
+
+func (t *tally) count(r *limit.Result) {
+	reason := int(r.Reason)
+	if reason >= reasonCount {
+		reason = 0
+	}
+	switch {
+	case r.Allowed:
+		t.allowed.Add(1)
+		if r.Soft {
+			t.soft.Add(1)
+		}
+	case r.Shadow:
+		t.shadowRefused[reason].Add(1)
+	default:
+		t.refused[reason].Add(1)
+	}
+}
