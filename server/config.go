@@ -1,0 +1,154 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/rules"
+)
+
+// DemoLimits is what a server without configuration enforces.
+const DemoLimits = `limits:
+  - name: demo-per-ip
+    key: [ip]
+    rate: 5/minute
+  - name: demo-login
+    match: {path: /login}
+    key: [ip]
+    rate: 2/minute
+    algorithm: sliding_window_log
+`
+
+// config owns what a server knows about its configuration.
+type config struct {
+	log    *slog.Logger
+	paths  []string
+	store  string
+	engine *engine.Engine
+
+	mu struct {
+		sync.Mutex // held while a configuration replaces another
+		ok         bool
+		loaded     time.Time
+		attempts   uint64
+		errors     uint64
+	}
+}
+
+// load reads the configuration, without making it the one in force.
+func (c *config) load() (*rules.Set, error) {
+	if len(c.paths) == 0 {
+		return rules.Parse("demo", []byte(DemoLimits))
+	}
+	return rules.Load(c.paths...)
+}
+
+// check says whether this server can do what the set asks for.
+func (c *config) check(set *rules.Set) error {
+	if c.store == "" && set.Store() != StoreMemory {
+		return fmt.Errorf("server: the configuration asks for the store %q, this version has %q: change store: or override it with --store", set.Store(), StoreMemory)
+	}
+	return nil
+}
+
+// apply makes set the configuration in force, unless err says that there is none
+// or the engine cannot take it; the one before stays then, with every counter.
+func (c *config) apply(set *rules.Set, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.attempts++
+	if err == nil {
+		err = c.check(set)
+	}
+	var old *rules.Set
+	if err == nil {
+		old = c.engine.Set()
+		err = c.engine.Swap(set)
+	}
+	if err != nil {
+		c.mu.ok = false
+		c.mu.errors++
+		c.logFaults(err)
+		return err
+	}
+	c.succeededLocked()
+	c.logWarnings(set)
+	added, removed, changed := diff(old, set)
+	c.log.Info("configuration loaded", "limits", len(set.Limits()),
+		"added", names(added), "removed", names(removed), "changed", names(changed))
+	return nil
+}
+
+func (c *config) succeededLocked() {
+	c.mu.ok = true
+	c.mu.loaded = time.Now()
+}
+
+func (c *config) logFaults(err error) {
+	var list rules.Errors
+	if !errors.As(err, &list) {
+		c.log.Error("configuration refused, the one before stays in force", "error", err)
+		return
+	}
+	for i := range list {
+		e := list[i]
+		e.Excerpt = ""
+		c.log.Error("configuration refused, the one before stays in force", "error", e.Error())
+	}
+}
+
+func (c *config) logWarnings(set *rules.Set) {
+	for _, w := range set.Warnings() {
+		w.Excerpt = ""
+		c.log.Warn("configuration", "warning", w.Error())
+	}
+}
+
+// diff compares two configurations by the names and policies of their limits.
+func diff(old, set *rules.Set) (added, removed, changed []string) {
+	was := make(map[string]*rules.Limit, len(old.Limits()))
+	for _, l := range old.Limits() {
+		was[l.Name] = l
+	}
+	for _, l := range set.Limits() {
+		o := was[l.Name]
+		delete(was, l.Name)
+		switch {
+		case o == nil:
+			added = append(added, l.Name)
+		case !same(o, l):
+			changed = append(changed, l.Name)
+		}
+	}
+	for name := range was {
+		removed = append(removed, name)
+	}
+	slices.Sort(removed)
+	return added, removed, changed
+}
+
+func same(a, b *rules.Limit) bool {
+	variant := func(a, b *rules.Variant) bool {
+		return a.ID == b.ID && a.Policy == b.Policy && a.BanPolicy == b.BanPolicy
+	}
+	return a.Condition == b.Condition && slices.Equal(a.Key, b.Key) && a.Missing == b.Missing &&
+		a.SoftPercent == b.SoftPercent && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
+		a.Status == b.Status && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
+		variant(&a.Base, &b.Base) &&
+		slices.EqualFunc(a.Overrides, b.Overrides, func(a, b rules.Override) bool { return variant(&a.Variant, &b.Variant) })
+}
+
+// names writes a list for people: a log line must not grow with the file.
+func names(list []string) string {
+	const most = 10
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], " "), len(list)-most)
+	}
+	return strings.Join(list, " ")
+}

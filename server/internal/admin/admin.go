@@ -1,0 +1,112 @@
+// Package admin is what operators and their tools look at: metrics, health,
+// readiness, reload, and profiles if they are wanted. Nothing here belongs on a
+// port that strangers reach.
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Options are what the handler serves.
+type Options struct {
+	// Metrics is what /metrics shows.
+	Metrics prometheus.Gatherer
+	// Ready says whether the service takes requests.
+	Ready func() bool
+	// Reload loads the configuration again. The error says what is wrong with it.
+	Reload func() error
+	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
+	// request but those to /healthz and /readyz.
+	Token string
+	// Hosts are the names by which the port may be addressed, apart from
+	// localhost and IP addresses. Any other name in the Host field is refused:
+	// a hostile page may point its own name at this machine.
+	Hosts []string
+	// Profiles serves /debug/pprof/.
+	Profiles bool
+}
+
+// New returns the handler.
+func New(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !o.Ready() {
+			http.Error(w, "not ready: starting or draining", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	guarded := http.NewServeMux()
+	guarded.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	guarded.HandleFunc("POST /admin/reload", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Reload(); err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		fmt.Fprintln(w, "reloaded")
+	})
+	if o.Profiles {
+		guarded.HandleFunc("GET /debug/pprof/", pprof.Index)
+		guarded.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		guarded.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		guarded.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		guarded.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	mux.Handle("/", requireToken(o.Token, guarded))
+	return requireHost(o.Hosts, http.NewCrossOriginProtection().Handler(mux))
+}
+
+func requireToken(token string, next http.Handler) http.Handler {
+	if token == "" {
+		return next
+	}
+	want := sha256.Sum256([]byte(token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		// Sums of equal length compare in the same time whatever was given.
+		have := sha256.Sum256([]byte(given))
+		if !ok || subtle.ConstantTimeCompare(have[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "the admin token is missing or wrong", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func requireHost(names []string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !hostAllowed(r.Host, names) {
+			http.Error(w, "this name is not allowed here: use an IP address or localhost, or allow the name", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func hostAllowed(host string, names []string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if _, err := netip.ParseAddr(host); err == nil || host == "localhost" {
+		return true
+	}
+	for _, n := range names {
+		if host == strings.ToLower(n) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,243 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Bounds on one request.
+const (
+	// MaxBodyBytes bounds a body. Not smaller: a full set of attributes with
+	// long header values fits. Not larger: each connection may send one.
+	MaxBodyBytes  = 64 << 10
+	MaxAttributes = 64
+	MaxNameBytes  = 256
+)
+
+// body is what the three calls take. Each call allows some of the fields.
+type body struct {
+	request   limit.Request
+	permit    uint64
+	hasPermit bool
+}
+
+// parseError says where in the body something is wrong.
+type parseError struct {
+	line, column int
+	text         string
+}
+
+func (e *parseError) Error() string {
+	return fmt.Sprintf("line %d, column %d: %s", e.line, e.column, e.text)
+}
+
+type parser struct {
+	src []byte
+	dec *json.Decoder
+	at  int64 // offset of the token last read
+}
+
+// parse reads {"attributes":{...},"cost":n,"permit":n}. It is strict: a field it
+// does not know, a field twice, a value of another kind, a fraction for a number
+// are errors with a place. An explicit cost of 0 asks without taking.
+func parse(src []byte, fields ...string) (body, error) {
+	b := body{request: limit.Request{Cost: 1}}
+	p := &parser{src: src, dec: json.NewDecoder(bytes.NewReader(src))}
+	p.dec.UseNumber()
+	if !utf8.Valid(src) {
+		return b, p.fail(firstInvalid(src), "the body is not valid UTF-8")
+	}
+	if len(bytes.TrimSpace(src)) == 0 {
+		return b, p.fail(0, `the body is empty, want {"attributes":{"ip":"192.0.2.7"}}`)
+	}
+	err := p.object(func(name string) error {
+		known := false
+		for _, f := range fields {
+			known = known || f == name
+		}
+		switch {
+		case !known:
+			return p.fail(p.at, "unknown field %q, want one of %q", name, fields)
+		case name == "attributes":
+			return p.attributes(&b.request)
+		case name == "cost":
+			return p.cost(&b.request)
+		default:
+			b.hasPermit = true
+			return p.permit(&b.permit)
+		}
+	})
+	if err != nil {
+		return b, err
+	}
+	if _, err := p.token(); !errors.Is(err, io.EOF) {
+		return b, p.fail(p.at, "the body goes on after its end")
+	}
+	return b, nil
+}
+
+func (p *parser) attributes(req *limit.Request) error {
+	return p.object(func(name string) error {
+		switch {
+		case name == "":
+			return p.fail(p.at, "an attribute has no name")
+		case len(name) > MaxNameBytes:
+			return p.fail(p.at, "an attribute's name has %d bytes, at most %d are taken", len(name), MaxNameBytes)
+		case len(req.Attributes) == MaxAttributes:
+			return p.fail(p.at, "more than %d attributes", MaxAttributes)
+		}
+		t, err := p.token()
+		if err != nil {
+			return err
+		}
+		value, ok := t.(string)
+		if !ok {
+			return p.fail(p.at, "the attribute %q is %s, want a string", name, kind(t))
+		}
+		req.Attributes = append(req.Attributes, limit.Attribute{Name: name, Value: value})
+		return nil
+	})
+}
+
+func (p *parser) cost(req *limit.Request) error {
+	n, err := p.integer("cost", limit.MaxCount)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		req.Cost, req.Peek = 1, true
+		return nil
+	}
+	req.Cost = int64(n)
+	return nil
+}
+
+func (p *parser) permit(to *uint64) (err error) {
+	*to, err = p.integer("permit", 1<<63)
+	return err
+}
+
+func (p *parser) integer(name string, most uint64) (uint64, error) {
+	t, err := p.token()
+	if err != nil {
+		return 0, err
+	}
+	text, ok := t.(json.Number)
+	if !ok {
+		return 0, p.fail(p.at, "%s is %s, want a whole number from 0 to %d", name, kind(t), most)
+	}
+	n, err := strconv.ParseUint(text.String(), 10, 64)
+	if err != nil || n > most {
+		return 0, p.fail(p.at, "%s is %.40s, want a whole number from 0 to %d", name, text, most)
+	}
+	return n, nil
+}
+
+// object reads an object and calls member after each name.
+func (p *parser) object(member func(name string) error) error {
+	t, err := p.token()
+	if err != nil {
+		return err
+	}
+	if t != json.Delim('{') {
+		return p.fail(p.at, "found %s, want an object", kind(t))
+	}
+	seen := make(map[string]bool, 8)
+	for {
+		t, err := p.token()
+		if err != nil {
+			return err
+		}
+		if t == json.Delim('}') {
+			return nil
+		}
+		name, ok := t.(string)
+		if !ok {
+			return p.fail(p.at, "found %s, want a name", kind(t))
+		}
+		if seen[name] {
+			return p.fail(p.at, "%q stands here twice", name)
+		}
+		seen[name] = true
+		if err := member(name); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *parser) token() (json.Token, error) {
+	p.at = p.skip(p.dec.InputOffset())
+	t, err := p.dec.Token()
+	syntax := (*json.SyntaxError)(nil)
+	switch {
+	case err == nil:
+		return t, nil
+	case errors.Is(err, io.EOF):
+		if int(p.at) < len(bytes.TrimRight(p.src, " \t\r\n")) {
+			return nil, p.fail(p.at, "the body is not JSON")
+		}
+		return nil, &atEnd{*p.fail(int64(len(p.src)), "the body ends too early").(*parseError)}
+	case errors.As(err, &syntax):
+		return nil, p.fail(max(syntax.Offset-1, p.at), "the body is not JSON: %s", syntax.Error())
+	default:
+		return nil, p.fail(int64(len(p.src)), "the body is not JSON: %s", err.Error())
+	}
+}
+
+// atEnd is the error of a body that ends; it is io.EOF for the one place that
+// wants the end.
+type atEnd struct{ parseError }
+
+func (e *atEnd) Unwrap() error { return io.EOF }
+
+// skip moves over what stands between two tokens.
+func (p *parser) skip(at int64) int64 {
+	for int(at) < len(p.src) && bytes.IndexByte([]byte(" \t\r\n,:"), p.src[at]) >= 0 {
+		at++
+	}
+	return at
+}
+
+func (p *parser) fail(at int64, format string, args ...any) error {
+	before := p.src[:min(int(at), len(p.src))]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	return &parseError{line, column, fmt.Sprintf(format, args...)}
+}
+
+func firstInvalid(src []byte) int64 {
+	for i := 0; i < len(src); {
+		r, n := utf8.DecodeRune(src[i:])
+		if r == utf8.RuneError && n == 1 {
+			return int64(i)
+		}
+		i += n
+	}
+	return 0
+}
+
+func kind(t json.Token) string {
+	switch v := t.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return strconv.FormatBool(v)
+	case json.Number:
+		return "a number"
+	case string:
+		return "a string"
+	case json.Delim:
+		if v == '{' || v == '}' {
+			return "an object"
+		}
+		return "a list"
+	}
+	return "something else"
+}

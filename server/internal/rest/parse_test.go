@@ -1,0 +1,107 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stint-io/stint/limit"
+)
+
+func TestParse(t *testing.T) {
+	b, err := parse([]byte(` { "cost" : 7 , "attributes" : { "b" : "2" , "a" : "1\u0041" } } `), "attributes", "cost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.request.Cost != 7 || b.request.Peek || len(b.request.Attributes) != 2 ||
+		b.request.Attributes[0] != (limit.Attribute{Name: "b", Value: "2"}) || b.request.Attributes[1] != (limit.Attribute{Name: "a", Value: "1A"}) {
+		t.Fatalf("%+v", b.request)
+	}
+	for src, want := range map[string]limit.Request{
+		`{}`:                             {Cost: 1},
+		`{"cost":0}`:                     {Cost: 1, Peek: true},
+		`{"cost":4611686018427387904}`:   {Cost: limit.MaxCount},
+		`{"attributes":{},"cost":00001}`: {},
+	} {
+		b, err := parse([]byte(src), "attributes", "cost")
+		if want.Cost == 0 {
+			if err == nil {
+				t.Errorf("%s is taken", src)
+			}
+			continue
+		}
+		if err != nil || b.request.Cost != want.Cost || b.request.Peek != want.Peek {
+			t.Errorf("%s: %+v, %v", src, b.request, err)
+		}
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	for src, want := range map[string]string{
+		"{\n  \"cost\": 1,\n  \"x\": 1}":         `line 3, column 3: unknown field "x"`,
+		"{\"attributes\":{\"ü\":\"ü\",\"b\":1}}": `line 1, column 28: the attribute "b" is a number`,
+		"{\"cost\": -5}":                         `line 1, column 10: cost is -5`,
+		"{\"cost\": 1,}":                         `line 1, column 12: the body is not JSON`,
+	} {
+		_, err := parse([]byte(src), "attributes", "cost")
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", src, err, want)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0", 1: "0.000000001", time.Second: "1", 1500 * time.Millisecond: "1.5",
+		90*time.Second + 10: "90.00000001", limit.Never: "null", limit.Never - 1: "9223372036.854775806",
+	} {
+		if got, err := json.Marshal(seconds(d)); err != nil || string(got) != want {
+			t.Errorf("%d ns: %s, want %s", d, got, want)
+		}
+	}
+}
+
+// Whatever comes in, there is an answer; what is taken is within the bounds and
+// means the same to a JSON parser.
+func FuzzBody(f *testing.F) {
+	seeds := []string{
+		`{"attributes":{"ip":"192.0.2.7"},"cost":1}`, `{"cost":0,"permit":9007199254740991}`, `{}`, ``, `{"cost":1e9}`,
+		`{"attributes":{"a":"\ud800"}}`, "\xff", `[[[[`, `{"attributes":null}`, `{"cost":-0}`, `{"a":{}`, `{"cost":1,}`,
+	}
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		b, err := parse(src, "attributes", "cost", "permit")
+		if err != nil {
+			place := (*parseError)(nil)
+			if end := (*atEnd)(nil); errors.As(err, &end) {
+				place = &end.parseError
+			} else if !errors.As(err, &place) {
+				t.Fatalf("an error without a place: %v", err)
+			}
+			if place.line < 1 || place.column < 1 || place.column > len(src)+1 || !utf8.ValidString(place.text) {
+				t.Fatalf("%q: %+v", src, place)
+			}
+			return
+		}
+		if b.request.Cost < 1 || b.request.Cost > limit.MaxCount || len(b.request.Attributes) > MaxAttributes {
+			t.Fatalf("%q: %+v", src, b.request)
+		}
+		var plain struct {
+			Attributes map[string]string
+			Cost       *int64
+		}
+		if err := json.Unmarshal(src, &plain); err != nil || len(plain.Attributes) != len(b.request.Attributes) {
+			t.Fatalf("%q is taken, but: %v %v", src, plain, err)
+		}
+		for _, a := range b.request.Attributes {
+			if plain.Attributes[a.Name] != a.Value {
+				t.Fatalf("%q: %q is %q, want %q", src, a.Name, a.Value, plain.Attributes[a.Name])
+			}
+		}
+	})
+}

@@ -1,0 +1,144 @@
+// Package rest is stint's own JSON API: take, explain, finish. It translates
+// requests into calls of the engine and decisions into JSON and header fields. It
+// decides nothing.
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/engine"
+)
+
+// Options are the choices of the API.
+type Options struct {
+	// Answer says which header fields are sent.
+	Answer answer.Options
+}
+
+type api struct {
+	engine *engine.Engine
+	opts   Options
+}
+
+// New returns the handler of POST /v1/take, /v1/explain and /v1/finish.
+func New(e *engine.Engine, opts Options) http.Handler {
+	a := &api{e, opts}
+	take, explain, finish := a.post(a.take), a.post(a.explain), a.post(a.finish)
+	calls := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/take":
+			take(w, r)
+		case "/v1/explain":
+			explain(w, r)
+		case "/v1/finish":
+			finish(w, r)
+		default:
+			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish")
+		}
+	})
+	// A page in somebody's browser must not spend the limits of a service that
+	// listens on the same machine.
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer.WriteError(w, http.StatusForbidden, "requests from pages of other origins are refused")
+	}))
+	return guard.Handler(calls)
+}
+
+// post reads the body and hands it on. The content type does not matter: curl -d
+// says that it sends a form.
+func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", http.MethodPost)
+			answer.WriteError(w, http.StatusMethodNotAllowed, "use POST")
+			return
+		}
+		src, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 64 KiB")
+			return
+		}
+		if err != nil {
+			answer.WriteError(w, http.StatusBadRequest, "the body cannot be read")
+			return
+		}
+		call(w, r, src)
+	}
+}
+
+func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
+	b, err := parse(src, "attributes", "cost")
+	if err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	d, err := a.engine.Take(r.Context(), b.request)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	if !d.Allowed {
+		answer.WriteRefusal(w, &d, a.opts.Answer)
+		return
+	}
+	answer.Header(w.Header(), &d, a.opts.Answer)
+	writeJSON(w, newDecision(&d))
+}
+
+func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
+	b, err := parse(src, "attributes", "cost")
+	if err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	x, err := a.engine.Explain(r.Context(), b.request)
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	writeJSON(w, newExplanation(&x))
+}
+
+func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {
+	b, err := parse(src, "attributes", "permit")
+	if err == nil && !b.hasPermit {
+		err = errors.New(`the field "permit" is missing, want the permit of the answer to /v1/take`)
+	}
+	if err == nil {
+		err = a.engine.Finish(r.Context(), b.request, b.permit)
+	} else {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (a *api) fail(w http.ResponseWriter, err error) {
+	if errors.Is(err, engine.ErrBadRequest) {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	answer.WriteUnavailable(w)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		answer.WriteUnavailable(w)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	// A failed write means that the client has gone: nobody is left to tell.
+	_, _ = w.Write(append(text, '\n'))
+}

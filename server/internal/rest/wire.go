@@ -1,0 +1,167 @@
+package rest
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
+)
+
+// seconds is a duration in seconds with up to nine decimals; null for a wait
+// that does not end.
+type seconds time.Duration
+
+func (s seconds) MarshalJSON() ([]byte, error) {
+	d := time.Duration(s)
+	if d == limit.Never {
+		return []byte("null"), nil
+	}
+	whole := strconv.AppendInt(nil, int64(d/time.Second), 10)
+	rest := d % time.Second
+	if rest == 0 {
+		return whole, nil
+	}
+	digits := strconv.Itoa(int(rest + time.Second))[1:]
+	for digits[len(digits)-1] == '0' {
+		digits = digits[:len(digits)-1]
+	}
+	return append(append(whole, '.'), digits...), nil
+}
+
+type decision struct {
+	Allowed bool     `json:"allowed"`
+	Permit  uint64   `json:"permit,omitempty"`
+	Delay   *seconds `json:"delay,omitempty"`
+	Limits  []result `json:"limits"`
+}
+
+type result struct {
+	Name       string  `json:"name"`
+	Allowed    bool    `json:"allowed"`
+	Reason     string  `json:"reason,omitempty"`
+	Unlimited  bool    `json:"unlimited,omitempty"`
+	Quota      int64   `json:"quota"`
+	Window     seconds `json:"window"`
+	Cost       int64   `json:"cost"`
+	Remaining  int64   `json:"remaining"`
+	RetryAfter seconds `json:"retry_after"`
+	ResetAfter seconds `json:"reset_after"`
+	Soft       bool    `json:"soft,omitempty"`
+	Shadow     bool    `json:"shadow,omitempty"`
+	Detail     string  `json:"detail,omitempty"`
+}
+
+func newDecision(d *limit.Decision) decision {
+	out := decision{Allowed: d.Allowed, Permit: d.Permit, Limits: make([]result, len(d.Results))}
+	if d.Delay > 0 {
+		s := seconds(d.Delay)
+		out.Delay = &s
+	}
+	for i := range d.Results {
+		out.Limits[i] = newResult(&d.Results[i])
+	}
+	return out
+}
+
+func newResult(r *limit.Result) result {
+	out := result{
+		Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(),
+		Quota: r.Quota, Window: seconds(r.Window), Cost: r.Cost, Remaining: r.Remaining,
+		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter),
+		Soft: r.Soft, Shadow: r.Shadow, Detail: r.Detail,
+	}
+	if r.Quota == math.MaxInt64 {
+		// The largest number would only be misread.
+		out.Unlimited, out.Quota, out.Remaining = true, 0, 0
+	}
+	return out
+}
+
+type explanation struct {
+	Allowed        bool        `json:"allowed"`
+	Status         int         `json:"status,omitempty"`
+	RetryAfter     *seconds    `json:"retry_after,omitempty"`
+	Limits         []explained `json:"limits"`
+	Unmatched      []string    `json:"unmatched"`
+	UnmatchedCount int         `json:"unmatched_count"`
+}
+
+type explained struct {
+	result
+	Algorithm string            `json:"algorithm"`
+	Rate      string            `json:"rate,omitempty"`
+	Used      int64             `json:"used"`
+	Key       map[string]string `json:"key"`
+	File      string            `json:"file,omitempty"`
+	Line      int               `json:"line,omitempty"`
+	Why       string            `json:"why"`
+}
+
+func newExplanation(x *engine.Explanation) explanation {
+	d := &x.Decision
+	out := explanation{
+		Allowed: d.Allowed, Status: d.Status, Limits: make([]explained, len(x.Limits)),
+		Unmatched: x.Unmatched, UnmatchedCount: x.UnmatchedCount,
+	}
+	if !d.Allowed {
+		s := seconds(d.RetryAfter())
+		out.RetryAfter = &s
+	}
+	if out.Unmatched == nil {
+		out.Unmatched = []string{}
+	}
+	for i := range x.Limits {
+		l := &x.Limits[i]
+		e := explained{
+			result: newResult(&d.Results[i]), Algorithm: l.Policy.Algorithm.String(), Used: l.Used,
+			Key: make(map[string]string, len(l.Key)), File: l.File, Line: l.Line, Why: why(l, &d.Results[i]),
+		}
+		if l.Policy.Algorithm != limit.Concurrency && !l.Policy.Unlimited {
+			e.Rate = l.Policy.Rate.String()
+		}
+		for _, a := range l.Key {
+			e.Key[a.Name] = a.Value
+		}
+		out.Limits[i] = e
+	}
+	return out
+}
+
+// why tells in a sentence how a limit came to its answer.
+func why(l *engine.Explained, r *limit.Result) string {
+	text := "applies to every request"
+	if l.Condition != "" {
+		text = "the request fulfils " + l.Condition
+	}
+	switch len(l.Key) {
+	case 0:
+		text += "; all such requests share one bucket"
+	default:
+		text += "; one bucket for each"
+		for i, a := range l.Key {
+			if i > 0 {
+				text += ","
+			}
+			text += " " + a.Name
+		}
+	}
+	if l.Override != "" {
+		text += "; " + l.Override
+	}
+	switch {
+	case l.Policy.Unlimited:
+		text += "; unlimited"
+	case r.Reason == limit.ReasonMissing:
+		text += "; the request lacks a part of the key, and the limit refuses then"
+	case r.Allowed:
+		text += "; " + strconv.FormatInt(l.Used, 10) + " of " + strconv.FormatInt(r.Quota, 10) + " used, " + strconv.FormatInt(r.Cost, 10) + " asked: fits"
+	default:
+		text += "; " + strconv.FormatInt(l.Used, 10) + " of " + strconv.FormatInt(r.Quota, 10) + " used, " + strconv.FormatInt(r.Cost, 10) + " asked: " + r.Reason.String()
+	}
+	if r.Shadow {
+		text += "; shadow, not enforced"
+	}
+	return text
+}

@@ -1,0 +1,145 @@
+package rls
+
+import (
+	"math"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
+)
+
+// answer is what one descriptor's status is made of, in one allocation.
+type answer struct {
+	status pb.RateLimitResponse_DescriptorStatus
+	limit  pb.RateLimitResponse_RateLimit
+	reset  durationpb.Duration
+}
+
+// single is the whole response to the most common request, one descriptor.
+type single struct {
+	response pb.RateLimitResponse
+	answer   answer
+	statuses [1]*pb.RateLimitResponse_DescriptorStatus
+}
+
+// response translates the decision.
+func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLimitResponse {
+	var resp *pb.RateLimitResponse
+	var answers []answer
+	var now time.Time // read only if a status needs it
+	n := len(q.Descriptors)
+	if n == 1 {
+		one := new(single)
+		resp = &one.response
+		resp.Statuses = one.statuses[:]
+		fill(&one.answer, q, 0, &now)
+		resp.Statuses[0] = &one.answer.status
+	} else {
+		resp = &pb.RateLimitResponse{Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, n)}
+		answers = make([]answer, n)
+		for i := range answers {
+			fill(&answers[i], q, i, &now)
+			resp.Statuses[i] = &answers[i].status
+		}
+	}
+	resp.OverallCode = pb.RateLimitResponse_OK
+	if !q.Decision.Allowed {
+		resp.OverallCode = pb.RateLimitResponse_OVER_LIMIT
+	}
+	if !q.Decision.Allowed || s.opts.Headers {
+		s.addHeaders(resp, &q.Decision)
+	}
+	s.addMetadata(resp, req, q)
+	return resp
+}
+
+// fill writes the status of descriptor i. The tightest of its enforced limits
+// speaks for it; a rule of Envoy's in shadow mode only where there is no other.
+func fill(a *answer, q *engine.Query, i int, now *time.Time) {
+	st := &a.status
+	st.Code = pb.RateLimitResponse_OK
+	var best *limit.Result
+	var hit *engine.Hit
+	unlimited := false
+	hits := q.HitsOf(i)
+	for j := range hits {
+		h := &hits[j]
+		if h.Result < 0 {
+			continue
+		}
+		r := &q.Decision.Results[h.Result]
+		switch {
+		case h.Variant != nil && h.Variant.Policy.Unlimited:
+			unlimited = true
+		case r.Shadow && (h.Limit == nil || !h.Limit.Envoy):
+		case best == nil, tighter(r, best):
+			best, hit = r, h
+		}
+	}
+	if best == nil {
+		if unlimited {
+			st.LimitRemaining = math.MaxUint32
+		}
+		return
+	}
+	if !best.Allowed && !best.Shadow {
+		st.Code = pb.RateLimitResponse_OVER_LIMIT
+	}
+	st.CurrentLimit = &a.limit
+	a.limit.Name = nameOf(hit)
+	setRate(&a.limit, hit.Policy())
+	if best.Allowed {
+		st.LimitRemaining = clamp(best.Remaining)
+	}
+	reset := best.ResetAfter
+	if w := hit.Policy(); reset == 0 && w.Algorithm == limit.FixedWindow && w.Align == limit.AlignEpoch && w.Rate.Period > 0 {
+		// An empty window is as good as new at once, but Envoy's service
+		// tells when it ends.
+		if now.IsZero() {
+			*now = time.Now()
+		}
+		reset = w.Rate.Period - time.Duration(now.UnixNano()%int64(w.Rate.Period))
+	}
+	if reset < limit.Never {
+		a.reset.Seconds = ceilSeconds(reset)
+		st.DurationUntilReset = &a.reset
+	}
+}
+
+// tighter reports whether r says more about its descriptor than o: enforced
+// before shadow, refused before allowed, the longer wait, the lesser rest.
+func tighter(r, o *limit.Result) bool {
+	switch {
+	case r.Shadow != o.Shadow:
+		return !r.Shadow
+	case r.Allowed != o.Allowed:
+		return !r.Allowed
+	case !r.Allowed:
+		return r.RetryAfter > o.RetryAfter
+	default:
+		return r.Remaining < o.Remaining
+	}
+}
+
+// nameOf returns the name that a client sees.
+func nameOf(h *engine.Hit) string {
+	switch {
+	case h.Limit == nil:
+		return ""
+	case h.Limit.Envoy:
+		return h.Limit.Alias
+	default:
+		return h.Limit.Name
+	}
+}
+
+func ceilSeconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 {
+		s++
+	}
+	return s
+}

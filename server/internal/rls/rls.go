@@ -1,0 +1,191 @@
+// Package rls speaks Envoy's rate limit service, version 3, over gRPC and as
+// POST /json: it translates requests into queries of the engine and decisions
+// into responses. It decides nothing.
+//
+// Where it differs from the service of Envoy's own project: an override without a
+// unit is an InvalidArgument and not a crash, keys never collide, everything has
+// a bound, and a refusal names its limits in the dynamic metadata.
+package rls
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
+)
+
+// Bounds on what one request may hold. Envoy sends a handful of descriptors of a
+// few entries each; a request ten times that size still passes.
+const (
+	MaxDescriptors = 100
+	MaxEntries     = 32
+	MaxKeyBytes    = 256
+	MaxValueBytes  = 16 << 10
+	MaxDomainBytes = 256
+)
+
+// Options are the choices of a Service. The zero value is Envoy's default: no
+// headers but Retry-After, no metadata but that of refusals.
+type Options struct {
+	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to
+	// the response, in the form of Envoy's service.
+	Headers bool
+	// Metadata adds domain, descriptors, hitsAddend and the metadata of the
+	// rules to the dynamic metadata, in the form of Envoy's service.
+	Metadata bool
+}
+
+// Service is the rate limit service. It is safe for concurrent use.
+type Service struct {
+	pb.UnimplementedRateLimitServiceServer
+	engine *engine.Engine
+	opts   Options
+	calls  sync.Pool // of *call
+	counts Counts
+}
+
+// Counts are the answers that a Service has given, by overall code.
+type Counts struct{ OK, OverLimit, Errors atomic.Uint64 }
+
+// New returns a service that asks e.
+func New(e *engine.Engine, opts Options) *Service {
+	s := &Service{engine: e, opts: opts}
+	s.calls.New = func() any { return new(call) }
+	return s
+}
+
+// Counts returns the live counts of the service.
+func (s *Service) Counts() *Counts { return &s.counts }
+
+// call is the scratch of one request.
+type call struct {
+	query engine.Query
+	attrs []limit.Attribute
+}
+
+// ShouldRateLimit decides one request.
+func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	c := s.calls.Get().(*call)
+	defer s.release(c)
+	err := c.translate(req)
+	if err == nil {
+		err = s.engine.Decide(ctx, &c.query)
+	}
+	if err != nil {
+		s.counts.Errors.Add(1)
+		return nil, toStatus(ctx, err)
+	}
+	resp := s.response(req, &c.query)
+	if resp.OverallCode == pb.RateLimitResponse_OK {
+		s.counts.OK.Add(1)
+	} else {
+		s.counts.OverLimit.Add(1)
+	}
+	return resp, nil
+}
+
+// release keeps the scratch unless one request made it large.
+func (s *Service) release(c *call) {
+	if cap(c.attrs) <= 256 && c.query.Small() {
+		s.calls.Put(c)
+	}
+}
+
+func toStatus(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, engine.ErrBadRequest):
+		return status.Error(codes.InvalidArgument, err.Error())
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+func invalid(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, "rls: "+format, args...)
+}
+
+// translate fills in the query.
+func (c *call) translate(req *pb.RateLimitRequest) error {
+	switch {
+	case req.Domain == "":
+		return invalid("rate limit domain must not be empty")
+	case len(req.Domain) > MaxDomainBytes:
+		return invalid("the domain has %d bytes, at most %d are taken", len(req.Domain), MaxDomainBytes)
+	case len(req.Descriptors) == 0:
+		return invalid("rate limit descriptor list must not be empty")
+	case len(req.Descriptors) > MaxDescriptors:
+		return invalid("the request has %d descriptors, at most %d are taken", len(req.Descriptors), MaxDescriptors)
+	}
+	cost := int64(max(req.HitsAddend, 1))
+	total := 0
+	for _, d := range req.Descriptors {
+		total += len(d.GetEntries())
+	}
+	if total > MaxDescriptors*MaxEntries {
+		return invalid("the request has %d entries, at most %d are taken", total, MaxDescriptors*MaxEntries)
+	}
+	if cap(c.attrs) < total {
+		c.attrs = make([]limit.Attribute, 0, total)
+	}
+	c.attrs = c.attrs[:0]
+	q := &c.query
+	q.Domain, q.Descriptors = req.Domain, q.Descriptors[:0]
+	for i, d := range req.Descriptors {
+		from := len(c.attrs)
+		if len(d.GetEntries()) > MaxEntries {
+			return invalid("descriptor %d has %d entries, at most %d are taken", i, len(d.Entries), MaxEntries)
+		}
+		for j, e := range d.GetEntries() {
+			if len(e.GetKey()) > MaxKeyBytes || len(e.GetValue()) > MaxValueBytes {
+				return invalid("entry %d of descriptor %d has a key of %d and a value of %d bytes, at most %d and %d are taken",
+					j, i, len(e.Key), len(e.Value), MaxKeyBytes, MaxValueBytes)
+			}
+			c.attrs = append(c.attrs, limit.Attribute{Name: e.GetKey(), Value: e.GetValue()})
+		}
+		out := engine.Descriptor{Attributes: c.attrs[from:len(c.attrs):len(c.attrs)], Cost: cost}
+		if h := d.GetHitsAddend(); h != nil {
+			if h.Value > limit.MaxCount {
+				return invalid("hits_addend of descriptor %d is %d, at most %d is taken", i, h.Value, int64(limit.MaxCount))
+			}
+			out.Cost = int64(h.Value)
+		}
+		out.Refund = d.GetIsNegativeHits()
+		if o := d.GetLimit(); o != nil {
+			rate, err := overrideRate(i, o)
+			if err != nil {
+				return err
+			}
+			out.Override, out.HasOverride = rate, true
+		}
+		q.Descriptors = append(q.Descriptors, out)
+	}
+	return nil
+}
+
+func overrideRate(i int, o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (limit.Rate, error) {
+	unit := periodOf(pb.RateLimitResponse_RateLimit_Unit(o.GetUnit()))
+	if unit == 0 {
+		return limit.Rate{}, invalid("the limit override of descriptor %d has the unit %v, set unit to one of SECOND, MINUTE, HOUR, DAY, MONTH, YEAR", i, o.GetUnit())
+	}
+	n := int64(1)
+	if m := o.GetUnitMultiplier(); m != nil {
+		n = int64(m.GetValue())
+	}
+	if most := int64(limit.Never / unit); n == 0 || n > most {
+		return limit.Rate{}, invalid("the limit override of descriptor %d has the unit_multiplier %d, want 1 to %d with %v", i, n, most, o.GetUnit())
+	}
+	return limit.Rate{Count: int64(o.GetRequestsPerUnit()), Period: time.Duration(n) * unit}, nil
+}

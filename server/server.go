@@ -1,0 +1,278 @@
+// Package server is stint as a service: Envoy's rate limit protocol over gRPC and
+// JSON, stint's own JSON API, decision endpoints for gateways, and an admin port.
+//
+// [New] checks the options and loads the configuration; [Server.Run] listens and
+// returns when everything it started has ended. The package reads no flag and no
+// environment variable, and installs no signal handler.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/admin"
+	"github.com/stint-io/stint/server/internal/gate"
+	"github.com/stint-io/stint/server/internal/rest"
+	"github.com/stint-io/stint/server/internal/rls"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// Server is one instance of the service. Make it with [New]; it runs once. Its
+// methods are safe for concurrent use.
+type Server struct {
+	opts   Options
+	config config
+	store  *memory.Store
+	engine *engine.Engine
+	rls    *rls.Service
+
+	grpc   *grpc.Server
+	health *health.Server
+	// endStreams ends the streams that clients keep open for as long as they
+	// like, such as those that watch the health.
+	endStreams context.CancelFunc
+	http       *http.Server
+	admin      *http.Server
+
+	started atomic.Bool
+	serving atomic.Bool   // between listening and draining
+	ready   chan struct{} // closed once addrs is set
+	addrs   Addrs
+}
+
+// Addrs are the addresses that a server listens on.
+type Addrs struct{ HTTP, GRPC, Admin net.Addr }
+
+// New returns a server that is ready to run. Its error says everything that is
+// wrong with the options, or with the configuration.
+func New(opts Options) (*Server, error) {
+	if err := opts.complete(); err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, ready: make(chan struct{})}
+	s.config.log, s.config.paths, s.config.store = opts.Logger, opts.ConfigPaths, opts.Store
+	set, err := s.config.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.config.check(set); err != nil {
+		return nil, err
+	}
+	s.store = memory.New(memory.Options{MaxBytes: opts.MaxBytes})
+	if s.engine, err = engine.New(s.store, set, engine.Options{}); err != nil {
+		return nil, errors.Join(err, s.store.Close())
+	}
+	s.config.engine = s.engine
+	s.config.mu.attempts = 1
+	s.config.succeededLocked()
+	s.config.logWarnings(set)
+	if err := s.build(); err != nil {
+		return nil, errors.Join(err, s.store.Close())
+	}
+	return s, nil
+}
+
+// build makes the listeners' handlers.
+func (s *Server) build() error {
+	draft, err := answer.ParseDraft(s.opts.RateLimitHeaders)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	trusted, err := forwarded.ParseTrusted(s.opts.TrustedProxies)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit}
+	s.rls = rls.New(s.engine, rls.Options{Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata})
+	streams, endStreams := context.WithCancel(context.Background())
+	s.endStreams = endStreams
+	s.grpc, s.health = newGRPC(streams, s.rls, s.opts.Logger)
+
+	gates := gate.New(s.engine, gate.Options{
+		Trusted: trusted, Answer: fields,
+		Wanted: func() []string { return s.engine.Set().Attributes() },
+	})
+	s.http = newHTTP(route(gates, s.rls, rest.New(s.engine, rest.Options{Answer: fields})), s.opts.Logger)
+
+	registry := prometheus.NewPedanticRegistry()
+	for _, c := range []prometheus.Collector{
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		admin.NewCollector(s.engine.Tallies, s.figures),
+	} {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("server: cannot register metrics: %w", err)
+		}
+	}
+	s.admin = newHTTP(admin.New(admin.Options{
+		Metrics: registry, Ready: s.serving.Load, Reload: s.Reload,
+		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
+	}), s.opts.Logger)
+	if s.opts.Profiles {
+		s.admin.WriteTimeout = 2 * time.Minute // a profile takes its time
+	}
+	return nil
+}
+
+// Ready is closed once all listeners accept connections.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addrs returns the addresses listened on; use it after Ready.
+func (s *Server) Addrs() Addrs { return s.addrs }
+
+// Limits returns the configuration in force.
+func (s *Server) Limits() *rules.Set { return s.engine.Set() }
+
+// Reload loads the configuration again. On an error the one in force stays, with
+// every counter, and the error says what is wrong.
+func (s *Server) Reload() error {
+	set, err := s.config.load()
+	return s.config.apply(set, err)
+}
+
+func (s *Server) figures() admin.Figures {
+	c := &s.config
+	c.mu.Lock()
+	f := admin.Figures{
+		ReloadOK: c.mu.ok, ReloadTime: float64(c.mu.loaded.UnixMilli()) / 1e3,
+		ReloadErrors: c.mu.errors, ReloadAttempts: c.mu.attempts,
+	}
+	c.mu.Unlock()
+	st, n := s.store.Stats(), s.rls.Counts()
+	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
+	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflowed = st.Keys, st.Bytes, st.MaxBytes, st.Overflowed
+	f.RLSOK, f.RLSOverLimit, f.RLSErrors = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load()
+	return f
+}
+
+// Run listens and serves until ctx ends or a listener fails, then drains: it is
+// not ready any more, takes no new connections, lets requests end within the
+// grace time, and cuts what is left. It returns when everything it started has
+// ended, with nil if ctx was the reason.
+func (s *Server) Run(ctx context.Context) error {
+	if !s.started.CompareAndSwap(false, true) {
+		return errors.New("server: Run was called before, make a new server")
+	}
+	if ctx.Err() != nil {
+		return s.store.Close()
+	}
+	httpL, grpcL, adminL, err := s.listen(ctx)
+	if err != nil {
+		return errors.Join(err, s.store.Close())
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	var running sync.WaitGroup
+	failed := make(chan error, 3)
+	serve := func(name string, f func() error) {
+		running.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+				failed <- fmt.Errorf("server: %s listener: %w", name, err)
+			}
+		})
+	}
+	serve("http", func() error { return s.http.Serve(httpL) })
+	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
+	serve("admin", func() error { return s.admin.Serve(adminL) })
+	if len(s.config.paths) > 0 {
+		running.Go(func() {
+			err := s.engine.Set().Watch(watching, s.config.paths, func(set *rules.Set, err error) {
+				// apply logs the error and counts it.
+				_ = s.config.apply(set, err)
+			})
+			if err != nil && watching.Err() == nil {
+				s.opts.Logger.Error("the configuration is not watched any more, reload with SIGHUP", "error", err)
+			}
+		})
+	}
+	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
+	s.serving.Store(true)
+	s.health.Resume()
+	close(s.ready)
+
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	stopWatching()
+	s.drain()
+	running.Wait()
+	return errors.Join(err, s.store.Close())
+}
+
+// listen opens all listeners or none.
+func (s *Server) listen(ctx context.Context) (httpL, grpcL, adminL net.Listener, err error) {
+	var open []net.Listener
+	listen := func(name, addr string) net.Listener {
+		if err != nil {
+			return nil
+		}
+		var l net.Listener
+		if l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr); err != nil {
+			err = fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", name, err, name)
+			return nil
+		}
+		open = append(open, l)
+		if !loopback(addr) {
+			s.opts.Logger.Warn("listening beyond this machine", "listener", name, "address", l.Addr().String())
+		}
+		return l
+	}
+	httpL, grpcL, adminL = listen("http", s.opts.HTTPAddr), listen("grpc", s.opts.GRPCAddr), listen("admin", s.opts.AdminAddr)
+	if err != nil {
+		for _, l := range open {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return httpL, grpcL, adminL, err
+}
+
+// drain ends all listeners. The admin port goes last, so that it can tell what is
+// going on.
+func (s *Server) drain() {
+	s.serving.Store(false)
+	s.health.Shutdown()
+	s.endStreams()
+	if s.opts.DrainDelay > 0 {
+		<-time.After(s.opts.DrainDelay)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		stopped := make(chan struct{})
+		wg.Go(func() { s.grpc.GracefulStop(); close(stopped) })
+		select {
+		case <-stopped:
+		case <-ctx.Done():
+			s.opts.Logger.Warn("some gRPC requests did not end within the grace time and are cut", "grace", s.opts.Grace)
+			s.grpc.Stop()
+		}
+	})
+	wg.Go(func() { s.shutdown(ctx, s.http) })
+	wg.Wait()
+	s.shutdown(ctx, s.admin)
+}
+
+func (s *Server) shutdown(ctx context.Context, h *http.Server) {
+	if err := h.Shutdown(ctx); err != nil {
+		s.opts.Logger.Warn("some HTTP requests did not end within the grace time and are cut", "grace", s.opts.Grace)
+		// Close can only report what Serve reported already.
+		_ = h.Close()
+	}
+}
