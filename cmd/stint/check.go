@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/rules"
+)
+
+func newCheck() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "look for faults in limit files",
+		Long: `Look for faults in limit files and folders of them, all together, as serve would
+load them. The exit code is 0 when they are good, 1 when there are faults, and 2
+when a file cannot be read.`,
+		Example: `  stint check stint.yaml
+  stint check --json stint.yaml limits.d`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, path := range args {
+				if _, err := os.Stat(path); err != nil {
+					return &exit{exitUsage, err}
+				}
+			}
+			set, err := rules.Load(args...)
+			out, errOut := cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if asJSON {
+				return checkJSON(out, set, err)
+			}
+			return checkText(out, errOut, set, err)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
+	if err != nil {
+		fmt.Fprintln(errOut, err)
+		n := 1
+		if list := (rules.Errors)(nil); errors.As(err, &list) {
+			n = len(list)
+		}
+		return &exit{exitNo, fmt.Errorf("%d %s", n, plural(n, "fault"))}
+	}
+	for _, w := range set.Warnings() {
+		fmt.Fprintf(errOut, "warning: %v\n", w)
+	}
+	n := len(set.Limits())
+	_, err = fmt.Fprintf(out, "good: %d %s\n", n, plural(n, "limit"))
+	return err
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// fault is a rules.Error on the wire.
+type fault struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+	Excerpt string `json:"excerpt,omitempty"`
+}
+
+func checkJSON(out io.Writer, set *rules.Set, err error) error {
+	report := struct {
+		OK       bool    `json:"ok"`
+		Limits   int     `json:"limits"`
+		Errors   []fault `json:"errors"`
+		Warnings []fault `json:"warnings"`
+	}{OK: err == nil, Errors: []fault{}, Warnings: []fault{}}
+	if err != nil {
+		var list rules.Errors
+		if !errors.As(err, &list) {
+			list = rules.Errors{{Message: err.Error()}}
+		}
+		report.Errors = faults(list)
+	} else {
+		report.Limits = len(set.Limits())
+		report.Warnings = faults(set.Warnings())
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(report); err != nil {
+		return err
+	}
+	if !report.OK {
+		return &exit{code: exitNo}
+	}
+	return nil
+}
+
+func faults(list []rules.Error) []fault {
+	out := make([]fault, len(list))
+	for i, e := range list {
+		out[i] = fault(e)
+	}
+	return out
+}

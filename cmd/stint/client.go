@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// maxAnswer bounds what a service may answer. Explanations of many limits are
+// long, but not that long.
+const maxAnswer = 16 << 20
+
+type clientFlags struct {
+	addr    string
+	cost    int64
+	asJSON  bool
+	timeout time.Duration
+}
+
+func (f *clientFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.addr, "addr", "http://127.0.0.1:8080", "where the service is")
+	cmd.Flags().Int64Var(&f.cost, "cost", 1, "what the request takes; 0 only looks")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the service's answer as it is")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+}
+
+func newTake() *cobra.Command {
+	var f clientFlags
+	cmd := &cobra.Command{
+		Use:   "take NAME=VALUE...",
+		Short: "ask a running service for a decision",
+		Long: `Ask a running service whether a request with these attributes may go on, and take
+its cost. The exit code is 0 when it may, 1 when it is refused, 2 when there is no
+answer.`,
+		Example: `  stint take ip=192.0.2.7
+  stint take user=u1 path=/api/x --cost 5`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			code, body, err := f.post(cmd, "/v1/take", args)
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			if f.asJSON {
+				return printRaw(cmd.OutOrStdout(), code, body)
+			}
+			return printTake(cmd.OutOrStdout(), code, body)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func newExplain() *cobra.Command {
+	var f clientFlags
+	cmd := &cobra.Command{
+		Use:   "explain NAME=VALUE...",
+		Short: "ask a running service which limits apply, why, and how full they are",
+		Long: `Ask a running service which limits a request with these attributes meets. Nothing
+is taken. The exit code is that of take.`,
+		Example: `  stint explain ip=192.0.2.7 path=/login method=POST`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			code, body, err := f.post(cmd, "/v1/explain", args)
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			if f.asJSON {
+				return printRaw(cmd.OutOrStdout(), code, body)
+			}
+			return printExplain(cmd.OutOrStdout(), code, body)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// post asks the service. Its error means that there is no decision.
+func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int, []byte, error) {
+	attributes := make(map[string]string, len(args))
+	for _, a := range args {
+		name, value, ok := strings.Cut(a, "=")
+		if !ok || name == "" {
+			return 0, nil, fmt.Errorf("%q is no attribute, write it as ip=192.0.2.7", a)
+		}
+		if _, twice := attributes[name]; twice {
+			return 0, nil, fmt.Errorf("the attribute %q is given twice", name)
+		}
+		attributes[name] = value
+	}
+	if f.cost < 0 {
+		return 0, nil, fmt.Errorf("the cost is %d, want at least 0", f.cost)
+	}
+	text, err := json.Marshal(map[string]any{"attributes": attributes, "cost": f.cost})
+	if err != nil {
+		return 0, nil, err
+	}
+	addr := strings.TrimSuffix(f.addr, "/")
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, addr+path, bytes.NewReader(text))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := (&http.Client{Timeout: f.timeout}).Do(req)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w\nhint: is the service running? start one with stint serve, or say where it is with --addr", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return 0, nil, fmt.Errorf("the service's answer broke off: %w", err)
+	}
+	var p struct {
+		Detail string `json:"detail"`
+	}
+	refused := resp.Header.Get("Content-Type") == "application/problem+json" && bytes.Contains(body, []byte("violated-policies"))
+	if resp.StatusCode != http.StatusOK && !refused {
+		// Whatever the body is, its text is all there is to say.
+		if json.Unmarshal(body, &p) != nil || p.Detail == "" {
+			p.Detail = strings.TrimSpace(string(body[:min(len(body), 200)]))
+		}
+		return 0, nil, fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
+	}
+	return resp.StatusCode, body, nil
+}
+
+func printRaw(out io.Writer, code int, body []byte) error {
+	if _, err := out.Write(append(bytes.TrimRight(body, "\n"), '\n')); err != nil {
+		return err
+	}
+	var d struct{ Allowed bool }
+	if code != http.StatusOK || json.Unmarshal(body, &d) != nil || !d.Allowed {
+		return &exit{code: exitNo}
+	}
+	return nil
+}
+
+// standing is what take and explain print of one limit.
+type standing struct {
+	Name       string   `json:"name"`
+	Allowed    bool     `json:"allowed"`
+	Reason     string   `json:"reason"`
+	Unlimited  bool     `json:"unlimited"`
+	Quota      int64    `json:"quota"`
+	Remaining  int64    `json:"remaining"`
+	RetryAfter *float64 `json:"retry_after"`
+	ResetAfter *float64 `json:"reset_after"`
+	Soft       bool     `json:"soft"`
+	Shadow     bool     `json:"shadow"`
+	File       string   `json:"file"`
+	Line       int      `json:"line"`
+	Why        string   `json:"why"`
+	Algorithm  string   `json:"algorithm"`
+	Rate       string   `json:"rate"`
+}
+
+type reply struct {
+	Allowed   bool       `json:"allowed"`
+	Limits    []standing `json:"limits"`
+	Unmatched []string   `json:"unmatched"`
+	Count     int        `json:"unmatched_count"`
+}
+
+func printTake(out io.Writer, code int, body []byte) error {
+	if code != http.StatusOK {
+		var p struct {
+			Detail   string   `json:"detail"`
+			Policies []string `json:"violated-policies"`
+		}
+		if err := json.Unmarshal(body, &p); err != nil {
+			return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w", err)}
+		}
+		fmt.Fprintf(out, "refused by %s: %s\n", strings.Join(p.Policies, ", "), p.Detail)
+		return &exit{code: exitNo}
+	}
+	var r reply
+	if err := json.Unmarshal(body, &r); err != nil {
+		return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w", err)}
+	}
+	fmt.Fprintln(out, "allowed")
+	for i := range r.Limits {
+		fmt.Fprintf(out, "  %s: %s\n", r.Limits[i].Name, r.Limits[i].text())
+	}
+	if len(r.Limits) == 0 {
+		fmt.Fprintln(out, "  no limit applies")
+	}
+	return nil
+}
+
+func (s *standing) text() string {
+	if s.Unlimited {
+		return "unlimited"
+	}
+	text := fmt.Sprintf("%d of %d left", s.Remaining, s.Quota)
+	if s.ResetAfter != nil && *s.ResetAfter > 0 {
+		text += ", as new in " + duration(*s.ResetAfter)
+	}
+	if !s.Allowed {
+		text += ", refused: " + s.Reason
+	}
+	if s.Soft {
+		text += ", above the soft threshold"
+	}
+	if s.Shadow {
+		text += ", shadow"
+	}
+	return text
+}
+
+func printExplain(out io.Writer, code int, body []byte) error {
+	var r reply
+	if err := json.Unmarshal(body, &r); err != nil || code != http.StatusOK {
+		return &exit{exitUsage, errors.Join(errors.New("the service's answer is not understood"), err)}
+	}
+	verdict := "would be allowed"
+	if !r.Allowed {
+		verdict = "would be refused"
+	}
+	fmt.Fprintln(out, verdict)
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		fmt.Fprintf(out, "  %s (%s:%d)\n    %s\n    %s\n", l.Name, l.File, l.Line, strings.TrimSpace(l.Algorithm+" "+l.Rate), l.Why)
+		if !l.Allowed && l.RetryAfter != nil {
+			fmt.Fprintf(out, "    retry after %s\n", duration(*l.RetryAfter))
+		}
+	}
+	if r.Count > 0 {
+		fmt.Fprintf(out, "does not apply: %s\n", strings.Join(r.Unmatched, ", "))
+		if more := r.Count - len(r.Unmatched); more > 0 {
+			fmt.Fprintf(out, "and %d more\n", more)
+		}
+	}
+	if !r.Allowed {
+		return &exit{code: exitNo}
+	}
+	return nil
+}
+
+func duration(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+}

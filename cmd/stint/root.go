@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// version is that of the next release while it is being made.
+const version = "0.1.0-dev"
+
+// The exit codes of every command.
+const (
+	exitOK    = 0
+	exitNo    = 1 // the answer is no: faults in a file, a request refused, a service that failed
+	exitUsage = 2 // the question is wrong, or could not be put
+)
+
+// exit is an error with an exit code.
+type exit struct {
+	code int
+	err  error // nil when all was said
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// run is the whole command. It ends early when the process is told to.
+func run(args []string, in io.Reader, out, errOut io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second signal ends the process at once.
+	defer context.AfterFunc(ctx, stop)()
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var e *exit
+	if !errors.As(err, &e) {
+		fmt.Fprintf(errOut, "stint: %v\nhint: see stint --help\n", err)
+		return exitUsage
+	}
+	if e.err != nil {
+		fmt.Fprintf(errOut, "stint: %v\n", e.err)
+	}
+	return e.code
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "stint",
+		Short: "exact rate limits, as a service and at the command line",
+		Long: `stint limits rates exactly.
+
+  stint serve                          start the service, no configuration needed
+  stint check stint.yaml               look for faults in limit files
+  stint take ip=192.0.2.7              ask a running service
+  stint explain ip=192.0.2.7           ask which limits apply and how full they are
+
+Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
+is STINT_ADMIN_TOKEN_FILE.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return fromEnvironment(cmd.Flags(), os.LookupEnv)
+		},
+	}
+	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), &cobra.Command{
+		Use:   "version",
+		Short: "print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
+			return err
+		},
+	})
+	return root
+}
+
+// fromEnvironment sets the flags that were not given from STINT_ variables of
+// the same name.
+func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" {
+			return
+		}
+		name := "STINT_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v, ok := lookup(name); ok {
+			if err := flags.Set(f.Name, v); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+	})
+	return errors.Join(errs...)
+}
+
+func versionLine() string {
+	line := "stint " + version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				line += "+" + s.Value[:12]
+			}
+		}
+	}
+	return fmt.Sprintf("%s (%s, %s/%s)", line, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server"
+)
+
+func newServe() *cobra.Command {
+	var o server.Options
+	var tokenFile, logFormat string
+	var trusted []string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "start the service",
+		Long: `Start the service: Envoy's rate limit protocol over gRPC and POST /json, stint's
+own JSON API, decision endpoints for nginx, Caddy, Traefik and HAProxy, and an
+admin port with metrics. Without --config it enforces two limits for trying it out.
+
+SIGTERM and SIGINT drain and stop it. SIGHUP loads the configuration again, which
+also happens by itself when a file changes.`,
+		Example: `  stint serve
+  stint serve --config stint.yaml --config limits.d
+  stint serve --http 0.0.0.0:8080 --trusted-proxy 10.0.0.0/8`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("trusted-proxy") {
+				// None trusts nobody.
+				o.TrustedProxies = []string{}
+				for _, t := range trusted {
+					if t != "none" {
+						o.TrustedProxies = append(o.TrustedProxies, t)
+					}
+				}
+			}
+			var err error
+			if o.AdminToken, err = readToken(tokenFile); err != nil {
+				return &exit{exitUsage, err}
+			}
+			if o.Logger, err = newLogger(logFormat, cmd.ErrOrStderr()); err != nil {
+				return &exit{exitUsage, err}
+			}
+			return serve(cmd.Context(), o, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.HTTPAddr, "http", server.DefaultHTTPAddr, "address of the HTTP listener")
+	f.StringVar(&o.GRPCAddr, "grpc", server.DefaultGRPCAddr, "address of the gRPC listener")
+	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
+	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
+	f.StringVar(&o.Store, "store", "", "where counters are kept: memory (default: what the files say)")
+	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in bytes (default 256 MiB)")
+	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
+	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
+	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", false, "send the X-RateLimit header fields as well")
+	f.BoolVar(&o.RLSHeaders, "rls-headers", false, "add RateLimit-Limit, -Remaining and -Reset to answers to Envoy")
+	f.BoolVar(&o.RLSMetadata, "rls-metadata", false, "add domain, descriptors and rule metadata to answers to Envoy")
+	f.StringVar(&tokenFile, "admin-token-file", "", "file with the bearer token that admin requests need")
+	f.StringSliceVar(&o.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
+	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")
+	f.DurationVar(&o.Grace, "grace", server.DefaultGrace, "how long a stop waits for requests to end")
+	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
+	f.StringVar(&logFormat, "log", "text", "form of the log on standard error: text or json")
+	return cmd
+}
+
+// serve runs the service until ctx ends.
+func serve(ctx context.Context, o server.Options, out io.Writer) error {
+	o.Version = version
+	s, err := server.New(o)
+	if err != nil {
+		return &exit{exitUsage, err}
+	}
+	// Before anybody can know that the process is there, so that no SIGHUP
+	// ends it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	select {
+	case <-s.Ready():
+		if _, err := io.WriteString(out, greeting(s, o)); err != nil {
+			o.Logger.Warn("standard output cannot be written", "error", err)
+		}
+	case err := <-ended:
+		return failed(err)
+	}
+	for {
+		select {
+		case <-hangups:
+			// Reload logs its fault; the service goes on.
+			_ = s.Reload()
+		case err := <-ended:
+			return failed(err)
+		}
+	}
+}
+
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exit{exitNo, err}
+}
+
+// greeting is what a newcomer should know, with one line to paste.
+func greeting(s *server.Server, o server.Options) string {
+	a, set := s.Addrs(), s.Limits()
+	source := strings.Join(o.ConfigPaths, ", ")
+	if source == "" {
+		source = "built in for trying out, give your own with --config FILE"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", versionLine())
+	fmt.Fprintf(&b, "  limits  %d (%s)\n", len(set.Limits()), source)
+	fmt.Fprintf(&b, "  store   memory\n")
+	fmt.Fprintf(&b, "  http    http://%s\n", a.HTTP)
+	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3)\n", a.GRPC)
+	fmt.Fprintf(&b, "  admin   http://%s/metrics\n", a.Admin)
+	fmt.Fprintf(&b, "try it:\n  %s\nready\n", tryLine(set, a.HTTP.String()))
+	return b.String()
+}
+
+// tryLine is a command that works with the first limit of the configuration.
+func tryLine(set *rules.Set, addr string) string {
+	attributes := map[string]string{"ip": "192.0.2.7"}
+	for _, l := range set.Limits() {
+		if l.Envoy {
+			continue
+		}
+		if len(l.Key) > 0 {
+			clear(attributes)
+		}
+		for _, name := range l.Key {
+			attributes[name] = "demo"
+			if name == "ip" {
+				attributes[name] = "192.0.2.7"
+			}
+		}
+		break
+	}
+	// A map of strings always has a JSON form.
+	text, _ := json.Marshal(map[string]any{"attributes": attributes})
+	return fmt.Sprintf("curl -i -d '%s' http://%s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), addr)
+}
+
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the admin token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", errors.New("the file given with --admin-token-file is empty, put a token in it")
+	}
+	return token, nil
+}
+
+func newLogger(format string, w io.Writer) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, nil)), nil
+	}
+	return nil, fmt.Errorf("unknown log form %q, want text or json", format)
+}

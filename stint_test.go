@@ -1,0 +1,128 @@
+package stint_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/middleware/httplimit"
+)
+
+func ExamplePer() {
+	limiter, err := stint.Per("user", "2/hour")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	req := limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: "u1"}}}
+	for range 3 {
+		d, err := limiter.Take(context.Background(), req)
+		fmt.Println(d.Allowed, err)
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+	// false <nil>
+}
+
+// One line protects a handler: each client may make two requests an hour.
+func Example() {
+	limiter, err := stint.Per("ip", "2/hour")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	handler := httplimit.New(limiter)(hello)
+
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 200
+	// 200
+	// 429
+}
+
+func ExampleParse() {
+	limiter, err := stint.Parse(`
+limits:
+  - name: login-per-ip
+    match: {method: POST, path: /login}
+    key: [ip]
+    rate: 5/minute
+    algorithm: sliding_window_log
+`)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := limiter.Take(context.Background(), limit.Request{Attributes: []limit.Attribute{
+		{Name: "method", Value: "POST"}, {Name: "path", Value: "/login"}, {Name: "ip", Value: "192.0.2.7"},
+	}})
+	fmt.Println(d.Allowed, d.Results[0].Limit, d.Results[0].Remaining, err)
+	// Output: true login-per-ip 4 <nil>
+}
+
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stint.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("limits:\n  - {name: a, rate: 5/hour}\n")
+	l, err := stint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remaining := func(want int64) {
+		t.Helper()
+		d, err := l.Take(context.Background(), limit.Request{})
+		if err != nil || d.Results[0].Remaining != want {
+			t.Fatalf("%+v %v, want %d remaining", d, err, want)
+		}
+	}
+	remaining(4)
+	write("limits:\n  - {name: a, rate: 5/lunch}\n")
+	if err := l.Reload(); err == nil || !strings.Contains(err.Error(), path+":2:") {
+		t.Fatalf("a bad file was loaded: %v", err)
+	}
+	remaining(3)
+	write("limits:\n  - {name: a, rate: 6/hour}\n")
+	if err := l.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	remaining(3)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPerChecksItsWords(t *testing.T) {
+	for _, rate := range []string{"", "-1/s", "NaN", "5", "5/lunch", "1/s}\n  - {name: b"} {
+		if _, err := stint.Per("ip", rate); err == nil {
+			t.Errorf("the rate %q was taken", rate)
+		}
+	}
+	if _, err := stint.Per("", "1/s"); err == nil {
+		t.Error("an attribute without a name was taken")
+	}
+	l, err := stint.Parse("limits: []")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reload(); err == nil {
+		t.Error("a limiter without files was loaded again")
+	}
+}
