@@ -1,0 +1,52 @@
+# Run `make` or `make help` for what is here.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
+.DEFAULT_GOAL := help
+
+GO ?= go
+# Time for each fuzz target, as go test -fuzztime takes it.
+FUZZTIME ?= 5s
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/stint
+	$(GO) build -trimpath -o bin/stint ./cmd/stint
+
+.PHONY: test
+test: ## Test without the race detector and without the gateways
+	$(GO) test $$($(GO) list ./... | grep -v /examples/gateways)
+
+.PHONY: race
+race: ## Test with the race detector, gateways included
+	$(GO) test -race ./...
+
+.PHONY: e2e
+e2e: ## Test the published gateway configurations against the real gateways
+	$(GO) test -count=1 -v ./examples/gateways
+
+# gofumpt and staticcheck are pinned in tools/go.mod. golangci-lint is not: it takes
+# five minutes to build; whoever has it finds its settings in .golangci.yml.
+.PHONY: lint
+lint: ## gofmt, gofumpt, vet, staticcheck
+	./scripts/lint
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME
+	FUZZTIME=$(FUZZTIME) ./scripts/fuzz
+
+.PHONY: bench
+bench: ## Print the benchmark tables of docs/benchmarks.md, on a quiet machine
+	cd bench && $(GO) run .
+
+.PHONY: generate
+generate: ## Regenerate generated code; must leave no difference
+	$(GO) generate ./...
+
+.PHONY: all
+all: ## Everything, from a clean clone, as CI runs it
+	./scripts/test

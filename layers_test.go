@@ -1,0 +1,150 @@
+package stint_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// policy states which package may import which. It is a statement of policy, not
+// a list of what is so today: read it before you add an import, and if it must
+// change, say why in the commit.
+//
+// "A < B" says that B, and whatever is above B, may import A. Packages that no
+// line puts in an order may not import each other. Libraries of others stand here
+// by the path of their module, so that each has the place it is meant for and no
+// other. The standard library is open to all. Tests are free.
+const policy = `
+# The words and the arithmetic stand on nothing but the standard library.
+NONE < limit;
+
+# What keeps state, what a store must do, and what is written in a limits file.
+limit < store < store/memory;
+pgregory.net/rapid, store < store/storetest;
+
+cel.dev/cel-go, cel.dev/expr,
+github.com/goccy/go-yaml,
+github.com/fsnotify/fsnotify,
+limit
+< rules;
+
+# Translations of a request and of an answer, for whoever speaks HTTP or gRPC.
+# They decide nothing.
+limit < internal/answer;
+github.com/gaissmai/bart < internal/forwarded;
+limit, internal/forwarded < internal/forwarded/identify;
+
+google.golang.org/grpc,
+google.golang.org/protobuf,
+google.golang.org/genproto/googleapis/rpc
+< GRPC;
+
+GRPC, internal/answer < internal/answer/grpcerror;
+
+# One line to protect a handler. Neither kind knows a store, a limits file or the
+# server: any Taker will do.
+internal/answer, internal/forwarded/identify < middleware/httplimit;
+internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
+
+# The engine decides. It knows neither HTTP nor gRPC.
+rules, store < internal/engine;
+
+# The transports translate. None of them knows another.
+internal/engine, GRPC,
+github.com/envoyproxy/go-control-plane/envoy
+< server/internal/rls;
+
+internal/engine, internal/answer < server/internal/rest;
+internal/answer, internal/forwarded/identify < server/internal/gate;
+internal/engine, github.com/prometheus/client_golang < server/internal/admin;
+
+server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
+store/memory
+< server;
+
+# The library's front door: limits from a file, kept in this process.
+internal/engine, store/memory < stint;
+
+# The command. Flags and the environment are read nowhere else.
+server, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
+`
+
+// TestLayers holds the imports of every package, under every build constraint,
+// against the policy.
+func TestLayers(t *testing.T) {
+	order, err := parseLattice(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := readSources(t)
+	imports := map[string]map[string]string{} // package -> imported -> file
+	for _, f := range sources {
+		if f.test {
+			continue
+		}
+		if imports[f.pkg] == nil {
+			imports[f.pkg] = map[string]string{}
+		}
+		for _, path := range f.imports() {
+			imports[f.pkg][path] = f.name
+		}
+	}
+	if len(imports) < 10 {
+		t.Fatalf("found %d packages only: the search is wrong", len(imports))
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(imports)) {
+		if !order.has(pkg) {
+			t.Errorf("package %s is not in the policy of layers_test.go", pkg)
+			continue
+		}
+		for _, path := range slices.Sorted(maps.Keys(imports[pkg])) {
+			file := imports[pkg][path]
+			target, ok := resolve(order, path)
+			switch {
+			case !ok:
+				t.Errorf("%s imports %s, which is not in the policy of layers_test.go", file, path)
+			case target != "" && !order.below(target, pkg):
+				t.Errorf("%s: package %s may not import %s", file, pkg, path)
+			}
+		}
+	}
+	for _, name := range order.names() {
+		if !external(name) && name != strings.ToUpper(name) && imports[name] == nil {
+			t.Errorf("the policy of layers_test.go names package %s, which does not exist", name)
+		}
+	}
+}
+
+// resolve returns the policy's name for an import path: "" for the standard
+// library, which is open to all.
+func resolve(order lattice, path string) (name string, ok bool) {
+	if path == modulePath {
+		return "stint", true
+	}
+	if own, isOwn := strings.CutPrefix(path, modulePath+"/"); isOwn {
+		return own, order.has(own)
+	}
+	if !external(path) {
+		return "", true
+	}
+	// The longest module path that leads to the package.
+	for prefix := path; prefix != "."; {
+		if order.has(prefix) {
+			return prefix, true
+		}
+		cut := strings.LastIndexByte(prefix, '/')
+		if cut < 0 {
+			break
+		}
+		prefix = prefix[:cut]
+	}
+	return "", false
+}
+
+// external reports whether an import path is neither ours nor of the standard
+// library: its first element has a dot.
+func external(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return strings.Contains(first, ".")
+}
