@@ -65,7 +65,8 @@ type Store interface {
 	// Take decides all charges as one: when every charge that is not Shadow
 	// fits, all that fit are taken and it reports true; otherwise none is taken,
 	// except those whose policy counts refused requests. It fills in every
-	// charge's Verdict. Two charges on one bucket add up.
+	// charge's Verdict, which says how the bucket stands afterwards. Two charges
+	// on one bucket add up.
 	//
 	// An error means that nothing was decided and nothing was taken.
 	Take(ctx context.Context, charges []Charge) (allowed bool, err error)

@@ -194,7 +194,7 @@ func (q *Query) refunded(charge int) bool {
 // part makes the result of one hit and appends the charges behind it.
 func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit.Result) {
 	p := part{charge: -1, ban: -1, shadow: h.shadow, status: tooManyRequests}
-	r := limit.Result{Cost: d.Cost, Shadow: h.shadow}
+	r := limit.Result{Algorithm: h.Policy().Algorithm, Cost: d.Cost, Shadow: h.shadow}
 	var c, ban store.Counters
 	if h.Variant == nil {
 		c = h.override.counters
@@ -257,9 +257,6 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 		}
 	}
 	allowed, err := e.store.Take(ctx, q.charges)
-	if err == nil && !allowed {
-		err = e.measure(ctx, q)
-	}
 	if err != nil || !allowed || !q.quotasOver(quotas) {
 		return allowed, err
 	}
@@ -282,36 +279,6 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 		return false, e.store.Finish(ctx, back)
 	}
 	return false, nil
-}
-
-// measure asks again about the counters that a refused request changed, for the
-// store answered by what was before it: how long a ban lasts that this very
-// request began, and what is left of limits that count refused requests.
-func (e *Engine) measure(ctx context.Context, q *Query) error {
-	for i := range q.parts {
-		p := &q.parts[i]
-		if b := p.ban; b >= 0 && q.charges[b].Verdict.Reason == limit.ReasonRate {
-			if _, err := e.store.Peek(ctx, q.charges[b:b+1]); err != nil {
-				return err
-			}
-		}
-		if p.charge < 0 || !p.countAlways {
-			continue
-		}
-		c := &q.charges[p.charge]
-		if !c.Verdict.Allowed || c.Cost == 0 {
-			continue
-		}
-		cost, verdict := c.Cost, c.Verdict
-		c.Cost = 0
-		_, err := e.store.Peek(ctx, q.charges[p.charge:p.charge+1])
-		verdict.Remaining, verdict.ResetAfter = c.Verdict.Remaining, c.Verdict.ResetAfter
-		c.Cost, c.Verdict = cost, verdict
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // quotasOver reports whether every enforced quota rule refused. With one or none

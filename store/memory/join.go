@@ -84,8 +84,17 @@ func (t *lockedTable[S]) commitHeld(m *member, now limit.Time) (v limit.Verdict)
 }
 
 func (t *lockedTable[S]) refuseHeld(m *member, now limit.Time) {
-	if s, r := t.heldState(m); t.fits(s) {
+	s, r := t.heldState(m)
+	if t.fits(s) {
 		t.change(s, func(s *S) { r.refuse(s, now, m.cost) })
+	}
+	v := &m.charge.Verdict
+	if v.Allowed {
+		// It would have fitted: what counts is how it stands now.
+		rest := r.peek(s, now, 0)
+		v.Remaining, v.ResetAfter = rest.Remaining, rest.ResetAfter
+	} else if after := r.peek(s, now, m.cost); !after.Allowed && v.Reason != limit.ReasonTableFull {
+		*v = after
 	}
 }
 

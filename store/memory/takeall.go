@@ -299,13 +299,13 @@ func (m *member) commit(since uint64, now limit.Time) {
 	}
 }
 
-// refuse leaves the bucket as it is, unless it counts refusals, and says what is
-// left when nothing was taken.
+// refuse leaves the bucket as it is, unless it counts refusals, and says how it
+// stands then.
 func (m *member) refuse(now limit.Time) {
-	if v := &m.charge.Verdict; v.Allowed && v.Remaining < limit.MaxCount {
-		v.Remaining += m.cost
-	}
-	if m.mu != nil && m.cost > 0 {
+	switch v := &m.charge.Verdict; {
+	case m.mu != nil && m.cost > 0:
 		m.held.refuseHeld(m, now)
+	case v.Allowed && v.Remaining < limit.MaxCount:
+		v.Remaining += m.cost
 	}
 }

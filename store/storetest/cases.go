@@ -85,8 +85,15 @@ var cases = []struct {
 	{"refusals that count", "a limit that counts refused requests is charged even when another refuses", func(h *harness) {
 		empty := h.bind("empty", limit.Policy{})
 		counts := h.bind("counts", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerHour(10), CountRefused: true})
-		h.take(charge(empty, "k", 1), charge(counts, "k", 4))
+		two := []store.Charge{charge(empty, "k", 1), charge(counts, "k", 4)}
+		h.take(two...)
 		h.wantRemaining(counts, "k", 6)
+		if _, err := h.store.Take(context.Background(), two); err != nil || two[1].Verdict.Remaining != 2 || !two[1].Verdict.Allowed {
+			h.Errorf("the verdict of 8 of 10: %+v, %v, want 2 remaining", two[1].Verdict, err)
+		}
+		if _, err := h.store.Take(context.Background(), two); err != nil || two[1].Verdict.Remaining != 0 || two[1].Verdict.Allowed {
+			h.Errorf("the verdict of 12 of 10: %+v, %v, want a refusal", two[1].Verdict, err)
+		}
 	}},
 	{"charges on one bucket add up", "two charges of 3 do not fit 5", func(h *harness) {
 		c := h.bind("c", five)
