@@ -93,10 +93,15 @@ func (o *oracleBucket) take(now Time, cost int64) (allowed bool, remaining int64
 
 // rates from one per year to 2^62 per second, plain and odd.
 var rates = []Rate{
-	{}, Every(365 * 24 * time.Hour), {Count: 1, Period: math.MaxInt64}, {Count: 3, Period: 7},
+	{},
+	Every(365 * 24 * time.Hour),
+	{Count: 1, Period: math.MaxInt64},
+	{Count: 3, Period: 7},
 	PerSecond(1), PerSecond(3), PerSecond(100), PerSecond(60_000), PerMinute(5),
 	PerSecond(999_983), PerSecond(700_000_000), PerSecond(1 << 40), PerSecond(MaxCount),
-	{Count: MaxCount, Period: math.MaxInt64}, {Count: MaxCount - 1, Period: 1}, {Count: 13, Period: 10 * time.Second},
+	{Count: MaxCount, Period: math.MaxInt64},
+	{Count: MaxCount - 1, Period: 1},
+	{Count: 13, Period: 10 * time.Second},
 }
 
 func TestBucketEqualsRationalArithmetic(t *testing.T) {

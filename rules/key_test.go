@@ -12,8 +12,23 @@ func TestKeysNeverMeet(t *testing.T) {
 	long := strings.Repeat("x", maxLiteral+1)
 	hashed := string(appendPart(nil, long))
 	lists := [][]string{
-		{"a_b", "c"}, {"a", "b_c"}, {"a", "b", "c"}, {"ab", "c"}, {"", "abc"}, {"abc", ""}, {"abc"}, {"", ""}, {""},
-		{long}, {hashed}, {hashed[1:]}, {long + "x"}, {long[1:]}, {"\x01a"}, {"\xfe"}, {"\xfd\x01\x02\x03\x04"},
+		{"a_b", "c"},
+		{"a", "b_c"},
+		{"a", "b", "c"},
+		{"ab", "c"},
+		{"", "abc"},
+		{"abc", ""},
+		{"abc"},
+		{"", ""},
+		{""},
+		{long},
+		{hashed},
+		{hashed[1:]},
+		{long + "x"},
+		{long[1:]},
+		{"\x01a"},
+		{"\xfe"},
+		{"\xfd\x01\x02\x03\x04"},
 	}
 	seen := make(map[string]int)
 	for i, values := range lists {

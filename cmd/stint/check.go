@@ -45,7 +45,7 @@ func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
 	if err != nil {
 		fmt.Fprintln(errOut, err)
 		n := 1
-		if list := (rules.Errors)(nil); errors.As(err, &list) {
+		if list := rules.Errors(nil); errors.As(err, &list) {
 			n = len(list)
 		}
 		return &exit{exitNo, fmt.Errorf("%d %s", n, plural(n, "fault"))}

@@ -115,8 +115,10 @@ func WriteRefusalAs(w http.ResponseWriter, status int, d *limit.Decision, o Opti
 func WriteUnavailable(w http.ResponseWriter) {
 	w.Header().Set(fieldRetryAfter.String(), "1")
 	writeProblem(w, http.StatusServiceUnavailable, appendProblem(make([]byte, 0, 256),
-		problem{kind: typeCapacity, title: titleCapacity, status: http.StatusServiceUnavailable,
-			detail: "the rate limiter could not decide"}))
+		problem{
+			kind: typeCapacity, title: titleCapacity, status: http.StatusServiceUnavailable,
+			detail: "the rate limiter could not decide",
+		}))
 }
 
 // WriteError answers a request that cannot be understood: status and a problem

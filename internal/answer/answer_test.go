@@ -20,16 +20,21 @@ import (
 
 // admitted and refused build results as an engine does.
 func admitted(name string, quota int64, window time.Duration, remaining int64, reset time.Duration) limit.Result {
-	return limit.Result{Limit: name, Quota: quota, Window: window, Cost: 1,
-		Verdict: limit.Verdict{Allowed: true, Remaining: remaining, ResetAfter: reset}}
+	return limit.Result{
+		Limit: name, Quota: quota, Window: window, Cost: 1,
+		Verdict: limit.Verdict{Allowed: true, Remaining: remaining, ResetAfter: reset},
+	}
 }
 
 func refused(name string, quota int64, window time.Duration, reason limit.Reason, retry time.Duration) limit.Result {
-	return limit.Result{Limit: name, Quota: quota, Window: window, Cost: 1,
-		Verdict: limit.Verdict{Reason: reason, RetryAfter: retry, ResetAfter: max(retry, window)}}
+	return limit.Result{
+		Limit: name, Quota: quota, Window: window, Cost: 1,
+		Verdict: limit.Verdict{Reason: reason, RetryAfter: retry, ResetAfter: max(retry, window)},
+	}
 }
 
 func allow(rs ...limit.Result) *limit.Decision { return &limit.Decision{Allowed: true, Results: rs} }
+
 func refuse(rs ...limit.Result) *limit.Decision {
 	return &limit.Decision{Status: 429, Results: rs}
 }
@@ -67,7 +72,8 @@ Ratelimit: "hourly";r=10000;t=3600
 Ratelimit-Policy: "hourly";q=10000;w=3600`},
 		{"what remains for a dear request is capped by the wait", refuse(limit.Result{
 			Limit: "bytes", Quota: 1000, Window: 100 * time.Second, Cost: 700,
-			Verdict: limit.Verdict{Reason: limit.ReasonRate, Remaining: 650, RetryAfter: 5 * time.Second}}), Options{}, `
+			Verdict: limit.Verdict{Reason: limit.ReasonRate, Remaining: 650, RetryAfter: 5 * time.Second},
+		}), Options{}, `
 Ratelimit: "bytes";r=50;t=5
 Ratelimit-Policy: "bytes";q=1000;w=100
 Retry-After: 5`},
@@ -170,9 +176,13 @@ func FuzzFields(f *testing.F) {
 	f.Add("b\"\\\x00é", int64(math.MaxInt64), int64(0), int64(-1), int64(math.MaxInt64), false)
 	f.Add("", int64(1e18), int64(1), int64(1e18), int64(1), false)
 	f.Fuzz(func(t *testing.T, name string, quota, window, remaining, wait int64, allowed bool) {
-		r := limit.Result{Limit: name, Quota: max(quota, 0), Window: time.Duration(max(window, 0)),
-			Verdict: limit.Verdict{Allowed: allowed, Remaining: max(remaining, 0),
-				RetryAfter: time.Duration(max(wait, 0)), ResetAfter: time.Duration(max(wait, 0))}}
+		r := limit.Result{
+			Limit: name, Quota: max(quota, 0), Window: time.Duration(max(window, 0)),
+			Verdict: limit.Verdict{
+				Allowed: allowed, Remaining: max(remaining, 0),
+				RetryAfter: time.Duration(max(wait, 0)), ResetAfter: time.Duration(max(wait, 0)),
+			},
+		}
 		d := &limit.Decision{Allowed: allowed, Results: []limit.Result{r, r}}
 		h := http.Header{}
 		Header(h, d, Options{XRateLimit: true})
@@ -238,21 +248,31 @@ func TestProblem(t *testing.T) {
 		d    *limit.Decision
 		want string
 	}{
-		{"quota", refuse(shadow, refused("a<b", 5, time.Second, limit.ReasonRate, 6100*time.Millisecond)),
+		{
+			"quota", refuse(shadow, refused("a<b", 5, time.Second, limit.ReasonRate, 6100*time.Millisecond)),
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"limit 'a<b' refused the request: its rate is used up; retry after 7 s","violated-policies":["a<b"],"reason":"rate_exceeded","retry_after":7}`},
-		{"banned by the second", refuse(refused("x", 5, time.Second, limit.ReasonRate, time.Second), refused("y", 5, time.Second, limit.ReasonBanned, time.Minute)),
+				`"detail":"limit 'a<b' refused the request: its rate is used up; retry after 7 s","violated-policies":["a<b"],"reason":"rate_exceeded","retry_after":7}`,
+		},
+		{
+			"banned by the second", refuse(refused("x", 5, time.Second, limit.ReasonRate, time.Second), refused("y", 5, time.Second, limit.ReasonBanned, time.Minute)),
 			`{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal usage detected","status":429,` +
-				`"detail":"limit 'x' refused the request: its rate is used up; retry after 60 s","violated-policies":["x","y"],"reason":"rate_exceeded","retry_after":60}`},
-		{"concurrency with 503", unavailable,
+				`"detail":"limit 'x' refused the request: its rate is used up; retry after 60 s","violated-policies":["x","y"],"reason":"rate_exceeded","retry_after":60}`,
+		},
+		{
+			"concurrency with 503", unavailable,
 			`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary reduced capacity","status":503,` +
-				`"detail":"limit 'db' refused the request: too many requests are in flight; retry after 1 s","violated-policies":["db"],"reason":"concurrency_exceeded","retry_after":1}`},
-		{"never", refuse(refused("x", 5, time.Second, limit.ReasonCost, limit.Never)),
+				`"detail":"limit 'db' refused the request: too many requests are in flight; retry after 1 s","violated-policies":["db"],"reason":"concurrency_exceeded","retry_after":1}`,
+		},
+		{
+			"never", refuse(refused("x", 5, time.Second, limit.ReasonCost, limit.Never)),
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"limit 'x' refused the request: the request costs more than it can ever admit","violated-policies":["x"],"reason":"cost_exceeds_limit"}`},
-		{"zero", &limit.Decision{},
+				`"detail":"limit 'x' refused the request: the request costs more than it can ever admit","violated-policies":["x"],"reason":"cost_exceeds_limit"}`,
+		},
+		{
+			"zero", &limit.Decision{},
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"the request was refused; retry after 1 s","violated-policies":[],"retry_after":1}`},
+				`"detail":"the request was refused; retry after 1 s","violated-policies":[],"retry_after":1}`,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got, want any

@@ -138,11 +138,15 @@ func TestOriginal(t *testing.T) {
 		want Origin
 	}{
 		{"nothing", AnyFamily, header(), Origin{}},
-		{"Traefik and Caddy", AnyFamily, header("X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "Shop.Example:8443", "X-Forwarded-Uri", "/a?b=c"),
-			Origin{Method: "POST", Scheme: "https", Host: "shop.example", URI: "/a?b=c"}},
+		{
+			"Traefik and Caddy", AnyFamily, header("X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "Shop.Example:8443", "X-Forwarded-Uri", "/a?b=c"),
+			Origin{Method: "POST", Scheme: "https", Host: "shop.example", URI: "/a?b=c"},
+		},
 		{"nginx", AnyFamily, header("X-Original-Method", "PUT", "X-Original-Uri", "/a?b"), Origin{Method: "PUT", URI: "/a?b"}},
-		{"ingress-nginx", AnyFamily, header("X-Original-Method", "GET", "X-Original-Url", "https://user@shop.example/a?b"),
-			Origin{Method: "GET", Scheme: "https", Host: "shop.example", URI: "/a?b"}},
+		{
+			"ingress-nginx", AnyFamily, header("X-Original-Method", "GET", "X-Original-Url", "https://user@shop.example/a?b"),
+			Origin{Method: "GET", Scheme: "https", Host: "shop.example", URI: "/a?b"},
+		},
 		{"an absolute URL without path", AnyFamily, header("X-Original-Url", "http://shop.example?x"), Origin{Scheme: "http", Host: "shop.example", URI: "/?x"}},
 		{"they agree", AnyFamily, header("X-Original-Uri", "/a", "X-Original-Url", "http://h/a", "X-Forwarded-Uri", "/a"), Origin{Scheme: "http", Host: "h", URI: "/a"}},
 		{"the client adds the other family", AnyFamily, header("X-Original-Uri", "/login", "X-Forwarded-Uri", "/free"), Origin{URI: "/free", Conflict: true}},
@@ -250,8 +254,10 @@ func FuzzOriginal(f *testing.F) {
 	f.Add("/free", "POST", "http://x/free", "a.example:80")
 	f.Add("", "", "", "")
 	f.Fuzz(func(t *testing.T, uri, method, url, host string) {
-		h := http.Header{"X-Forwarded-Uri": {"/login?a=b"}, "X-Forwarded-Method": {"GET"},
-			"X-Original-Uri": {uri}, "X-Original-Method": {method}, "X-Original-Url": {url}}
+		h := http.Header{
+			"X-Forwarded-Uri": {"/login?a=b"}, "X-Forwarded-Method": {"GET"},
+			"X-Original-Uri": {uri}, "X-Original-Method": {method}, "X-Original-Url": {url},
+		}
 		if got := Original(h); !got.Conflict && (got.URI != "/login?a=b" || got.Method != "GET") {
 			t.Fatalf("%q: %+v", h, got)
 		}

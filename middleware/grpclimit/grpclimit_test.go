@@ -112,8 +112,10 @@ func dial(t *testing.T, opts ...grpc.ServerOption) healthpb.HealthClient {
 
 // interceptors and tap are the two ways to protect a server.
 func interceptors(taker limit.Taker, opts ...grpclimit.Option) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(taker, opts...)),
-		grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(taker, opts...))}
+	return []grpc.ServerOption{
+		grpc.UnaryInterceptor(grpclimit.UnaryServerInterceptor(taker, opts...)),
+		grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(taker, opts...)),
+	}
 }
 
 func tap(taker limit.Taker, opts ...grpclimit.Option) []grpc.ServerOption {
@@ -207,8 +209,12 @@ func TestAttributes(t *testing.T) {
 				if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 					t.Fatal(err)
 				}
-				want := []limit.Attribute{{Name: "route", Value: "Check"}, {Name: "ip", Value: tt.ip},
-					{Name: "method", Value: checkMethod}, {Name: "header:x-api-key", Value: "k1"}}
+				want := []limit.Attribute{
+					{Name: "route", Value: "Check"},
+					{Name: "ip", Value: tt.ip},
+					{Name: "method", Value: checkMethod},
+					{Name: "header:x-api-key", Value: "k1"},
+				}
 				if !slices.Equal(b.seen.Attributes, want) || b.seen.Cost != 3 || b.seen.Peek {
 					t.Errorf("got  %v\nwant %v and cost 3", b.seen, want)
 				}

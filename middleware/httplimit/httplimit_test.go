@@ -111,8 +111,10 @@ func get(t *testing.T, h http.Handler, r *http.Request) *httptest.ResponseRecord
 func TestServer(t *testing.T) {
 	srv := httptest.NewServer(httplimit.New(&budget{size: 2})(okHandler))
 	defer srv.Close()
-	for i, want := range []string{`200 "per-ip";r=1;t=60 "per-ip";q=2;w=60  ok`, `200 "per-ip";r=0;t=60 "per-ip";q=2;w=60  ok`,
-		`429 "per-ip";r=0;t=7 "per-ip";q=2;w=60 7 application/problem+json`} {
+	for i, want := range []string{
+		`200 "per-ip";r=1;t=60 "per-ip";q=2;w=60  ok`, `200 "per-ip";r=0;t=60 "per-ip";q=2;w=60  ok`,
+		`429 "per-ip";r=0;t=7 "per-ip";q=2;w=60 7 application/problem+json`,
+	} {
 		resp, err := srv.Client().Get(srv.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -151,9 +153,17 @@ func TestAttributes(t *testing.T) {
 	r.Header.Set("Cookie", "s=1")
 	r.SetBasicAuth("u1", "secret")
 	get(t, h, r)
-	want := []limit.Attribute{{Name: "user", Value: "u1"}, {Name: "ip", Value: "2001:db8:1::/48"}, {Name: "method", Value: "POST"},
-		{Name: "path", Value: "/a/c/"}, {Name: "host", Value: "api.example"}, {Name: "size", Value: "5"},
-		{Name: "header:x-api-key", Value: "k"}, {Name: "cookie:s", Value: "1"}, {Name: "query:tenant", Value: "t"}}
+	want := []limit.Attribute{
+		{Name: "user", Value: "u1"},
+		{Name: "ip", Value: "2001:db8:1::/48"},
+		{Name: "method", Value: "POST"},
+		{Name: "path", Value: "/a/c/"},
+		{Name: "host", Value: "api.example"},
+		{Name: "size", Value: "5"},
+		{Name: "header:x-api-key", Value: "k"},
+		{Name: "cookie:s", Value: "1"},
+		{Name: "query:tenant", Value: "t"},
+	}
 	if !slices.Equal(b.seen.Attributes, want) {
 		t.Errorf("got  %v\nwant %v", b.seen.Attributes, want)
 	}

@@ -47,7 +47,8 @@ func bucketOf[S any](a interface {
 	Take(s *S, now limit.Time, cost int64) limit.Verdict
 	Peek(s S, now limit.Time, cost int64) limit.Verdict
 	Refuse(s *S, now limit.Time, cost int64)
-}) *bucket {
+},
+) *bucket {
 	s := new(S)
 	return &bucket{
 		take:   func(now limit.Time, cost int64, _ uint64) limit.Verdict { return a.Take(s, now, cost) },

@@ -17,8 +17,10 @@ func TestAppend(t *testing.T) {
 		"X-Long":    {strings.Repeat("x", MaxValue+1)},
 		"Cookie":    {`a=1; session="s=1"; b`, "session=other"},
 	}
-	names := []string{"user", "header:x-api-key", "header:x-empty", "header:absent", "header:x-long",
-		"cookie:session", "cookie:b", "query:tenant", "query:flag", "query:absent", "header:"}
+	names := []string{
+		"user", "header:x-api-key", "header:x-empty", "header:absent", "header:x-long",
+		"cookie:session", "cookie:b", "query:tenant", "query:flag", "query:absent", "header:",
+	}
 	p := NewPlan(names)
 	got := p.Append([]limit.Attribute{{Name: "ip", Value: "192.0.2.7"}}, h, "x=1&ten%61nt=a+b%20c&tenant=2&flag&bad=%zz")
 	want := []limit.Attribute{

@@ -143,8 +143,10 @@ func TestNginx(t *testing.T) {
 
 func TestAttributes(t *testing.T) {
 	b := &budget{size: 1000}
-	call := serve(t, New(b, Options{Trusted: loopback(t),
-		Wanted: func() []string { return []string{"path", "header:x-api-key", "cookie:s", "query:tenant"} }}))
+	call := serve(t, New(b, Options{
+		Trusted: loopback(t),
+		Wanted:  func() []string { return []string{"path", "header:x-api-key", "cookie:s", "query:tenant"} },
+	}))
 	plain := serve(t, New(b, Options{}))
 	type attributes = []limit.Attribute
 	for _, tt := range []struct {
@@ -154,16 +156,37 @@ func TestAttributes(t *testing.T) {
 		h    []string
 		want attributes
 	}{
-		{"forwarded", call, "/v1/gate/forward-auth?ip=evil&cost=0", []string{"X-Forwarded-For", "evil, 2001:db8::7", "X-Forwarded-Method", "POST",
-			"X-Forwarded-Proto", "https", "X-Forwarded-Host", "Shop:443", "X-Forwarded-Uri", "//%6cogin?tenant=t1",
-			"X-Api-Key", "k", "Cookie", "s=1", "X-Other", "o"},
-			attributes{{Name: "ip", Value: "2001:db8::/64"}, {Name: "method", Value: "POST"}, {Name: "path", Value: "/login"}, {Name: "host", Value: "shop"},
-				{Name: "proto", Value: "https"}, {Name: "header:x-api-key", Value: "k"}, {Name: "cookie:s", Value: "1"}, {Name: "query:tenant", Value: "t1"}}},
-		{"original", call, "/v1/gate/nginx/from=x-original/attr.route=a%2Fb/", []string{"X-Real-Ip", "192.0.2.7", "X-Original-Method", "PUT",
-			"X-Original-Uri", "/x", "X-Forwarded-Uri", "/free"},
-			attributes{{Name: "route", Value: "a/b"}, {Name: "ip", Value: "192.0.2.7"}, {Name: "method", Value: "PUT"}, {Name: "path", Value: "/x"}, {Name: "host", Value: "127.0.0.1"}}},
-		{"no trust", plain, "/v1/gate/forward-auth", []string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Uri", "/x", "X-Original-Uri", "/y", "X-Api-Key", "k"},
-			attributes{{Name: "ip", Value: "127.0.0.1"}, {Name: "method", Value: "GET"}, {Name: "host", Value: "127.0.0.1"}}},
+		{
+			"forwarded", call, "/v1/gate/forward-auth?ip=evil&cost=0",
+			[]string{
+				"X-Forwarded-For", "evil, 2001:db8::7", "X-Forwarded-Method", "POST",
+				"X-Forwarded-Proto", "https", "X-Forwarded-Host", "Shop:443", "X-Forwarded-Uri", "//%6cogin?tenant=t1",
+				"X-Api-Key", "k", "Cookie", "s=1", "X-Other", "o",
+			},
+			attributes{
+				{Name: "ip", Value: "2001:db8::/64"},
+				{Name: "method", Value: "POST"},
+				{Name: "path", Value: "/login"},
+				{Name: "host", Value: "shop"},
+				{Name: "proto", Value: "https"},
+				{Name: "header:x-api-key", Value: "k"},
+				{Name: "cookie:s", Value: "1"},
+				{Name: "query:tenant", Value: "t1"},
+			},
+		},
+		{
+			"original", call, "/v1/gate/nginx/from=x-original/attr.route=a%2Fb/",
+			[]string{
+				"X-Real-Ip", "192.0.2.7", "X-Original-Method", "PUT",
+				"X-Original-Uri", "/x", "X-Forwarded-Uri", "/free",
+			},
+			attributes{{Name: "route", Value: "a/b"}, {Name: "ip", Value: "192.0.2.7"}, {Name: "method", Value: "PUT"}, {Name: "path", Value: "/x"}, {Name: "host", Value: "127.0.0.1"}},
+		},
+		{
+			"no trust", plain, "/v1/gate/forward-auth",
+			[]string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Uri", "/x", "X-Original-Uri", "/y", "X-Api-Key", "k"},
+			attributes{{Name: "ip", Value: "127.0.0.1"}, {Name: "method", Value: "GET"}, {Name: "host", Value: "127.0.0.1"}},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if resp, body := tt.call("GET", tt.path, tt.h...); resp.StatusCode > 299 {
@@ -413,8 +436,10 @@ func TestAllocations(t *testing.T) {
 	h := New(quiet{b}, Options{Trusted: loopback(t), Wanted: func() []string { return []string{"header:x-api-key"} }})
 	r := httptest.NewRequest("GET", "/v1/gate/nginx/from=x-forwarded", nil)
 	r.RemoteAddr = "127.0.0.1:1"
-	for name, value := range map[string]string{"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Method": "GET",
-		"X-Forwarded-Uri": "/api/users/17?page=2", "X-Forwarded-Host": "shop.example", "X-Api-Key": "k"} {
+	for name, value := range map[string]string{
+		"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Method": "GET",
+		"X-Forwarded-Uri": "/api/users/17?page=2", "X-Forwarded-Host": "shop.example", "X-Api-Key": "k",
+	} {
 		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
