@@ -86,7 +86,7 @@ func TestFloodFreesNobody(t *testing.T) {
 			clock.advance(20 * time.Hour)
 			over := k.Stats().Overflowed
 			for i := range 100 {
-				if key := fmt.Sprint("after", i); !k.Allow(key) || !k.Allow(key) {
+				if !k.AllowN(fmt.Sprint("after", i), 2) {
 					t.Fatalf("new key %d was refused after the flood had drained", i)
 				}
 			}
