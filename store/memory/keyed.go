@@ -32,16 +32,17 @@ func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
 // It is [wordTable.take] for where nothing stands in the way: the table is of that
 // kind, its clock is the system's, the key has a slot, and the slot's word is
 // neither new nor held nor moved. It is one function because calls would cost more
-// than what they do. The clock is read before the key is hashed: the processor does
-// the second while it waits for the first.
+// than what they do. The key is hashed before the clock is read: the read waits for
+// all that was begun before it, so a key or a slot that is fetched from memory after
+// it would be waited for twice.
 func (k *Keyed) Allow(key string) bool {
 	c := k.counters
 	t := c.words.Load()
 	if t == nil || t.store.now != nil {
 		return c.take(c.hashString(key), 1, 0).Allowed
 	}
-	moment := uint64(time.Since(t.start))
 	h := c.hashString(key)
+	moment := uint64(time.Since(t.start))
 	a := t.shards[shardOf(h)].slots.Load()
 	if a == nil || moment > rebaseAfter {
 		return c.take(h, 1, 0).Allowed

@@ -149,11 +149,12 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
 	if since < sh.retryAt {
 		return false
 	}
-	t.clean(sh, since)
-	n, ok := t.reserve(sh, since)
+	live := t.live(sh, since)
+	n, ok := t.reserve(sh, live)
 	if !ok {
+		t.clean(sh, since)
 		t.store.reclaim(since)
-		n, ok = t.reserve(sh, since)
+		n, ok = t.reserve(sh, live)
 	}
 	if !ok {
 		sh.retryAt = since + pause(len(sh.hashes))
@@ -163,14 +164,13 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
 	return true
 }
 
-// reserve takes the bytes for the slots that suit a full shard, or for as many as
-// it has if a quarter of them gets free by copying, and returns how many.
-func (t *lockedTable[S]) reserve(sh *lockedShard[S], since uint64) (n int, ok bool) {
+// reserve takes the bytes for the slots that suit a full shard with live keys, or for
+// as many as it has if a quarter of them gets free by copying, and returns how many.
+func (t *lockedTable[S]) reserve(sh *lockedShard[S], live int) (n int, ok bool) {
 	old := len(sh.hashes)
 	if old == 0 {
 		return minSlots, t.store.budget.reserve(minSlots*t.entryBytes(), t.store.budget.spare())
 	}
-	live := t.live(sh, since)
 	if n = roomFor(live, old); n > old {
 		if t.store.budget.reserve(int64(n)*t.entryBytes(), t.store.budget.spare()) {
 			return n, true

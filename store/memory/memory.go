@@ -206,7 +206,8 @@ func (b *budget) spare() int64 { return b.max / 8 }
 
 // reclaim sweeps all tables for keys that need no state any more, when the budget
 // is full: what one limit has done with is another's room. At most ten times a
-// second, so that a flood does not pay for it with each key.
+// second, and for at most a fiftieth of the time, so that a flood does not pay for it
+// with each key.
 func (s *Store) reclaim(since uint64) {
 	const every = uint64(100 * time.Millisecond)
 	at := s.reclaimAt.Load()
@@ -223,4 +224,6 @@ func (s *Store) reclaim(since uint64) {
 	for _, t := range tables {
 		t.sweep()
 	}
+	took := s.since() - since
+	s.reclaimAt.Store(since + max(every, 50*took))
 }

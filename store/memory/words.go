@@ -298,6 +298,8 @@ func (t *wordTable) keys() int64 {
 	return n
 }
 
-// pause is how long a full shard is not swept again: a sweep visits each slot for
-// about a nanosecond, so a flood spends at most some hundredth of its time on it.
-func pause(slots int) uint64 { return uint64(time.Millisecond) + 64*uint64(slots) }
+// pause is how long a full shard is not swept again. A sweep visits each slot for one
+// to ten nanoseconds, and a flood meets every shard, so this bounds what it spends on
+// sweeping to some hundredths of a processor. Not longer: a shard of a million keys'
+// table notices that keys have drained after a quarter of a second.
+func pause(slots int) uint64 { return uint64(time.Millisecond) + 8_000*uint64(slots) }
