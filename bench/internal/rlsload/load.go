@@ -1,0 +1,187 @@
+// Package rlsload puts a rate limit service under a light, bounded load over
+// gRPC and measures what it answers and what CPU time that takes it.
+//
+// The generator is light: requests are encoded beforehand, answers are read as
+// bytes, and each is checked.
+package rlsload
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// Method is the one that is called.
+const Method = rls.RateLimitService_ShouldRateLimit_FullMethodName
+
+// Request encodes a request with one descriptor of one entry. Peek asks without
+// taking.
+func Request(name, value string, peek bool) []byte {
+	d := &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: name, Value: value}}}
+	if peek {
+		d.HitsAddend = wrapperspb.UInt64(0)
+	}
+	b, err := proto.Marshal(&rls.RateLimitRequest{Domain: "bench", Descriptors: []*common.RateLimitDescriptor{d}})
+	if err != nil {
+		panic(err) // ASCII strings always encode
+	}
+	return b
+}
+
+// encoded passes bytes through, in place of the protobuf codec.
+type encoded struct{}
+
+func (encoded) Name() string { return "proto" }
+
+func (encoded) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
+	b := v.(*[]byte)
+	*b = append((*b)[:0], make([]byte, data.Len())...)
+	data.CopyTo(*b)
+	return nil
+}
+
+// Client is a set of connections to one server. Safe for concurrent use.
+type Client struct {
+	conns []*grpc.ClientConn
+}
+
+// Dial makes a client with the given number of connections to addr.
+func Dial(addr string, conns int) (*Client, error) {
+	c := &Client{}
+	for range conns {
+		cc, err := grpc.NewClient("passthrough:///"+addr,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(encoded{})))
+		if err != nil {
+			c.Close()
+			return nil, fmt.Errorf("rlsload: %w", err)
+		}
+		c.conns = append(c.conns, cc)
+	}
+	return c, nil
+}
+
+// Close closes all connections.
+func (c *Client) Close() {
+	for _, cc := range c.conns {
+		cc.Close()
+	}
+}
+
+// Ask sends one request on the i-th connection, modulo their number. The answer
+// is read into buf, which is grown as needed and returned.
+func (c *Client) Ask(ctx context.Context, i int, request, buf []byte, opts ...grpc.CallOption) (Answer, []byte, error) {
+	if err := c.conns[i%len(c.conns)].Invoke(ctx, Method, request, &buf, opts...); err != nil {
+		return Answer{}, buf, fmt.Errorf("rlsload: %w", err)
+	}
+	a, ok := ReadAnswer(buf)
+	if !ok {
+		return a, buf, fmt.Errorf("rlsload: the answer %x is not a RateLimitResponse", buf)
+	}
+	return a, buf, nil
+}
+
+// Result is what one run of the load got.
+type Result struct {
+	Answers int64 // all of them OK, with a status of OK and a limit
+	Elapsed time.Duration
+	latency [1 << 14]int64 // calls by microseconds, the last one for all above
+}
+
+// PerSecond is the throughput.
+func (r *Result) PerSecond() float64 { return float64(r.Answers) / r.Elapsed.Seconds() }
+
+// Quantile returns the latency that a share q of the calls did not exceed, to
+// the microsecond, at most 16 ms.
+func (r *Result) Quantile(q float64) time.Duration {
+	left := int64(q * float64(r.Answers))
+	for us, n := range r.latency {
+		if left -= n; left < 0 {
+			return time.Duration(us) * time.Microsecond
+		}
+	}
+	return time.Duration(len(r.latency)) * time.Microsecond
+}
+
+// Run keeps inFlight requests under way for d, each a random one of requests. An
+// answer that is not OK ends it with an error.
+func (c *Client) Run(ctx context.Context, requests [][]byte, inFlight int, d time.Duration) (*Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	results := make([]Result, inFlight)
+	var all sync.WaitGroup
+	start := time.Now()
+	for w := range inFlight {
+		all.Go(func() {
+			r := &results[w]
+			random := rand.New(rand.NewPCG(uint64(start.UnixNano()), uint64(w)))
+			buf := make([]byte, 0, 256)
+			for t := start; t.Sub(start) < d; {
+				a, b, err := c.Ask(ctx, w, requests[random.IntN(len(requests))], buf)
+				if err == nil && (a.Code != rls.RateLimitResponse_OK || a.Statuses != 1 || a.OK != 1) {
+					err = fmt.Errorf("rlsload: got %+v, want OK with one status of OK and its limit", a)
+				}
+				if err != nil {
+					cancel(err)
+					return
+				}
+				buf = b
+				now := time.Now()
+				r.latency[min(now.Sub(t).Microseconds(), int64(len(r.latency)-1))]++
+				r.Answers++
+				t = now
+			}
+		})
+	}
+	all.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	sum := &Result{Elapsed: time.Since(start)}
+	for i := range results {
+		sum.Answers += results[i].Answers
+		for us, n := range results[i].latency {
+			sum.latency[us] += n
+		}
+	}
+	return sum, nil
+}
+
+// Each sends every request once, inFlight at a time, and passes each answer to
+// see, which is called from several goroutines.
+func (c *Client) Each(ctx context.Context, requests [][]byte, inFlight int, see func(i int, a Answer)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for w := range inFlight {
+		all.Go(func() {
+			var buf []byte
+			for i := w; i < len(requests); i += inFlight {
+				a, b, err := c.Ask(ctx, w, requests[i], buf)
+				if err != nil {
+					cancel(err)
+					return
+				}
+				buf = b
+				see(i, a)
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
+}

@@ -1,0 +1,102 @@
+// Package tables makes the tables of docs/benchmarks.md: each function runs one
+// comparison, checks that the work was done and answered as claimed, and writes
+// its rows. A wrong answer or an idle workload is an error; a slow contender is
+// only a figure.
+package tables
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Config says how long to measure. All fields but Binary must be set.
+type Config struct {
+	Slice  time.Duration // length of one slice of one contender
+	Rounds int           // slices of each contender, odd so that there is a middle one
+	Keys   int           // keys in the tables with many; at most a million
+
+	Contention time.Duration // length of one run under contention
+	Budget     int64         // byte budget of the flooded store
+	Victims    int           // keys of each limit that are used up before the flood; they must fit the budget
+	Limits     int           // limits in the long file
+	Pairs      int           // pairs of slices of the service and the always-OK server
+	Service    time.Duration // length of one such slice
+	Root       string        // the repository, to build the service from
+	Binary     string        // stint's binary; empty = built from Root
+}
+
+// Full is what the published tables are made with.
+func Full(root string) Config {
+	return Config{
+		Slice: 200 * time.Millisecond, Rounds: 9, Keys: 1_000_000,
+		Contention: 2 * time.Second, Budget: 16 << 20, Victims: 10_000, Limits: 10_000,
+		Pairs: 7, Service: 4 * time.Second, Root: root,
+	}
+}
+
+// Quick is for a look: the same work, less of it.
+func Quick(root string) Config {
+	return Config{
+		Slice: 30 * time.Millisecond, Rounds: 5, Keys: 1_000_000,
+		Contention: 300 * time.Millisecond, Budget: 4 << 20, Victims: 2000, Limits: 10_000,
+		Pairs: 3, Service: time.Second, Root: root,
+	}
+}
+
+// Report writes Markdown and collects the goals. Not safe for concurrent use.
+type Report struct {
+	Out   io.Writer
+	Goals []Goal
+}
+
+// Goal is a figure that stint promises and what this run saw of it.
+type Goal struct {
+	What, Bound, Seen string
+	Met               bool
+}
+
+// Section starts a table's section.
+func (r *Report) Section(title string, about ...string) {
+	fmt.Fprintf(r.Out, "\n### %s\n\n%s\n", title, strings.Join(about, " "))
+}
+
+// Table writes a table; the first column is text, the others are figures.
+func (r *Report) Table(head []string, rows [][]string) {
+	fmt.Fprintf(r.Out, "\n| %s |\n|---|%s\n", strings.Join(head, " | "), strings.Repeat("---:|", len(head)-1))
+	for _, row := range rows {
+		fmt.Fprintf(r.Out, "| %s |\n", strings.Join(row, " | "))
+	}
+}
+
+// AtMost records a goal that seen should not exceed.
+func (r *Report) AtMost(what string, seen, bound float64, unit string) {
+	r.Goals = append(r.Goals, Goal{what, "at most " + figure(bound) + unit, figure(seen) + unit, seen <= bound})
+}
+
+// AtLeast records a goal that seen should reach.
+func (r *Report) AtLeast(what string, seen, bound float64, unit string) {
+	r.Goals = append(r.Goals, Goal{what, "at least " + figure(bound) + unit, figure(seen) + unit, seen >= bound})
+}
+
+// Summary writes all goals recorded so far and says whether all were met.
+func (r *Report) Summary() (met bool) {
+	met = true
+	rows := make([][]string, len(r.Goals))
+	for i, g := range r.Goals {
+		word := "met"
+		if !g.Met {
+			word, met = "**missed**", false
+		}
+		rows[i] = []string{g.What, g.Bound, g.Seen, word}
+	}
+	r.Section("Goals", "What stint promises, and what this run saw.")
+	r.Table([]string{"what", "goal", "seen", ""}, rows)
+	return met
+}
+
+// figure writes at most three decimals and none that say nothing.
+func figure(x float64) string {
+	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.3f", x), "0"), ".")
+}

@@ -1,0 +1,239 @@
+package tables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/stint-io/stint/bench/internal/measure"
+	"github.com/stint-io/stint/bench/internal/rlsload"
+)
+
+// serviceLimits is the configuration of the service under load. The bucket is
+// never used up and refills too slowly to matter, so that what is missing from it
+// afterwards is what was asked for.
+const serviceLimits = `limits:
+  - name: per-user
+    key: [user]
+    rate: 1/hour
+    burst: 10000
+  - name: probe
+    key: [probe]
+    rate: 1/hour
+    burst: 2
+`
+
+const (
+	serviceBurst = 10_000
+	users        = 100_000
+	inFlight     = 64
+	connections  = 8
+)
+
+// contestant is one server under load.
+type contestant struct {
+	name    string
+	process *rlsload.Process
+	client  *rlsload.Client
+
+	answers   int64
+	perSecond measure.Series
+	cpu       measure.Series // microseconds per request
+	p50, p99  measure.Series // microseconds
+}
+
+func (c *contestant) close() {
+	if c.client != nil {
+		c.client.Close()
+	}
+	if c.process != nil {
+		c.process.Stop()
+	}
+}
+
+// Service compares stint's rate limit service with a server that always says OK.
+func Service(cfg Config, rep *Report) (err error) {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "stint-bench-")
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	noopBin, stintBin := filepath.Join(dir, "noop"), filepath.Join(dir, "stint")
+	if cfg.Binary != "" {
+		stintBin = cfg.Binary
+	}
+	version, err := build(cfg, noopBin, stintBin)
+	if err != nil {
+		return err
+	}
+	noop, stint, err := startBoth(ctx, dir, noopBin, stintBin)
+	defer noop.close()
+	defer stint.close()
+	if err != nil {
+		return err
+	}
+	if err := probe(ctx, stint.client); err != nil {
+		return err
+	}
+	requests, peeks := make([][]byte, users), make([][]byte, users)
+	for i := range requests {
+		user := fmt.Sprintf("user-%d", i)
+		requests[i], peeks[i] = rlsload.Request("user", user, false), rlsload.Request("user", user, true)
+	}
+	for pair := -1; pair < cfg.Pairs; pair++ {
+		order := []*contestant{noop, stint}
+		if pair%2 != 0 {
+			order = []*contestant{stint, noop}
+		}
+		for _, c := range order {
+			if err := c.slice(ctx, requests, cfg.Service, pair >= 0); err != nil {
+				return fmt.Errorf("bench: %s: %w", c.name, err)
+			}
+		}
+	}
+	touched, err := audit(ctx, stint, peeks)
+	if err != nil {
+		return err
+	}
+	writeService(cfg, rep, version, touched, noop, stint)
+	return nil
+}
+
+// build builds the servers, stint's unless there is one already, and returns the
+// version of grpc-go, which must be the same in both.
+func build(cfg Config, noop, stint string) (version string, err error) {
+	if err := rlsload.Build(filepath.Join(cfg.Root, "bench"), "./noop", noop); err != nil {
+		return "", err
+	}
+	if cfg.Binary == "" {
+		if err := rlsload.Build(cfg.Root, "./cmd/stint", stint); err != nil {
+			return "", err
+		}
+	}
+	version, err = rlsload.GRPCVersion(noop)
+	if err != nil {
+		return "", err
+	}
+	ours, err := rlsload.GRPCVersion(stint)
+	if err == nil && ours != version {
+		err = fmt.Errorf("bench: the always-OK server has grpc-go %s, stint %s: not the same work", version, ours)
+	}
+	return version, err
+}
+
+// startBoth starts the servers. The contestants are to be closed even when it
+// returns an error.
+func startBoth(ctx context.Context, dir, noopBin, stintBin string) (noop, stint *contestant, err error) {
+	noop, stint = &contestant{name: "always OK"}, &contestant{name: "stint serve"}
+	var addr [4]string
+	for i := range addr {
+		if addr[i], err = rlsload.FreeAddr(); err != nil {
+			return noop, stint, err
+		}
+	}
+	config := filepath.Join(dir, "limits.yaml")
+	if err := os.WriteFile(config, []byte(serviceLimits), 0o600); err != nil {
+		return noop, stint, fmt.Errorf("bench: %w", err)
+	}
+	if err := noop.start(ctx, addr[0], noopBin, "-grpc", addr[0]); err != nil {
+		return noop, stint, err
+	}
+	return noop, stint, stint.start(ctx, addr[1], stintBin, "serve", "--config", config,
+		"--grpc", addr[1], "--http", addr[2], "--admin", addr[3])
+}
+
+func (c *contestant) start(ctx context.Context, addr, bin string, args ...string) (err error) {
+	if c.process, err = rlsload.Start(bin, args...); err != nil {
+		return err
+	}
+	if c.client, err = rlsload.Dial(addr, connections); err != nil {
+		return err
+	}
+	return c.process.Ready(ctx, c.client, rlsload.Request("none", "none", true))
+}
+
+// probe shows that the service limits: the third request of two is refused.
+func probe(ctx context.Context, c *rlsload.Client) error {
+	want := []rls.RateLimitResponse_Code{rls.RateLimitResponse_OK, rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT}
+	for i, code := range want {
+		a, _, err := c.Ask(ctx, i, rlsload.Request("probe", "p", false), nil)
+		if err != nil {
+			return err
+		}
+		if a.Code != code {
+			return fmt.Errorf("bench: stint answered request %d of a limit of 2 with %v, want %v", i+1, a.Code, code)
+		}
+	}
+	return nil
+}
+
+// slice loads the server for d. Without record it only warms up.
+func (c *contestant) slice(ctx context.Context, requests [][]byte, d time.Duration, record bool) error {
+	before, err := c.process.CPU()
+	if err != nil {
+		return err
+	}
+	r, err := c.client.Run(ctx, requests, inFlight, d)
+	if err != nil {
+		return err
+	}
+	after, err := c.process.CPU()
+	if err != nil {
+		return err
+	}
+	c.answers += r.Answers
+	if record {
+		c.perSecond = append(c.perSecond, r.PerSecond())
+		c.cpu = append(c.cpu, float64((after-before).Microseconds())/float64(r.Answers))
+		c.p50 = append(c.p50, float64(r.Quantile(0.5).Microseconds()))
+		c.p99 = append(c.p99, float64(r.Quantile(0.99).Microseconds()))
+	}
+	return nil
+}
+
+// audit peeks at every user's bucket: what is missing from all together must be
+// what was answered. It returns how many users were met.
+func audit(ctx context.Context, stint *contestant, peeks [][]byte) (touched int64, err error) {
+	var missing, met atomic.Int64
+	err = stint.client.Each(ctx, peeks, inFlight, func(_ int, a rlsload.Answer) {
+		if used := serviceBurst - int64(a.Remaining); used > 0 {
+			missing.Add(used)
+			met.Add(1)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	if missing.Load() != stint.answers {
+		return 0, fmt.Errorf("bench: stint answered %d requests and its counters hold %d", stint.answers, missing.Load())
+	}
+	return met.Load(), nil
+}
+
+func writeService(cfg Config, rep *Report, version string, touched int64, noop, stint *contestant) {
+	rep.Section("Rate limit service over gRPC",
+		fmt.Sprintf("`stint serve` against a server whose ShouldRateLimit always says OK, both real processes with grpc-go %s, on the same %d cores as the load.", version, runtime.NumCPU()),
+		fmt.Sprintf("%d requests in flight on %d connections, one descriptor each, random among %d users, one token bucket per user.", inFlight, connections, users),
+		fmt.Sprintf("%d pairs of slices of %v, in turn. CPU is the server process's own.", cfg.Pairs, cfg.Service),
+		fmt.Sprintf("Every answer was checked. Afterwards stint's counters held exactly the %d requests it had answered, over %d users.", stint.answers, touched))
+	throughput, cpu := stint.perSecond.Over(noop.perSecond), stint.cpu.Over(noop.cpu)
+	var rows [][]string
+	for _, c := range []*contestant{noop, stint} {
+		rows = append(rows, []string{c.name, c.perSecond.Format("%.0f"), c.cpu.Format("%.1f"), c.p50.Format("%.0f"), c.p99.Format("%.0f")})
+	}
+	rows = append(rows, []string{
+		"stint / always OK", throughput.Format("%.3f"), cpu.Format("%.3f"),
+		stint.p50.Over(noop.p50).Format("%.2f"), stint.p99.Over(noop.p99).Format("%.2f"),
+	})
+	rep.Table([]string{"", "requests/s", "CPU per request, µs", "p50, µs", "p99, µs"}, rows)
+	rep.AtLeast("service: throughput / always OK", throughput.Median(), 0.90, " ×")
+	rep.AtMost("service: CPU per request / always OK", cpu.Median(), 1.15, " ×")
+}
