@@ -1,6 +1,7 @@
 package forwarded
 
 import (
+	"encoding/hex"
 	"net/netip"
 	"net/url"
 	"path"
@@ -41,10 +42,11 @@ func Host(s string) string {
 		s = s[:colon]
 	}
 	s = strings.TrimSuffix(s, ".")
-	if len(s) > maxHost {
+	// Bytes that are no UTF-8 grow in lower case, so the bound comes after it.
+	if s = strings.ToLower(s); len(s) > maxHost {
 		return ""
 	}
-	return strings.ToLower(s)
+	return s
 }
 
 // Path returns the value of the attribute path for a URI as sent: without query
@@ -55,12 +57,30 @@ func Path(uri string) string {
 		uri = uri[:i]
 	}
 	if strings.IndexByte(uri, '%') >= 0 {
-		// A malformed escape is no reason to let a request pass without a path.
-		if decoded, err := url.PathUnescape(uri); err == nil {
-			uri = decoded
-		}
+		uri = unescape(uri)
 	}
 	return CleanPath(uri)
+}
+
+// unescape decodes percent escapes and leaves malformed ones as they are. Servers
+// that take such a path decode the rest of it, so one bad escape must not hide it.
+func unescape(s string) string {
+	if decoded, err := url.PathUnescape(s); err == nil {
+		return decoded
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if c, err := hex.DecodeString(s[i+1 : i+3]); err == nil {
+				b.WriteByte(c[0])
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
 }
 
 // CleanPath cleans a decoded path as servers do before they look for a handler:

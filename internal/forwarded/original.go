@@ -8,9 +8,11 @@ import (
 const (
 	maxMethod = 32
 	maxHost   = 255
-	// maxURI bounds an original URI in bytes; what is longer is cut, so that
-	// the part by which paths are matched stays. Not smaller: nginx takes 8 KiB.
-	maxURI = 8 << 10
+	// maxURI bounds an original URI in bytes. What is longer is a Conflict and
+	// not cut: a client could push what it asks for behind the cut with ./ or
+	// with a query parameter. Not smaller: HAProxy passes on 16 KiB. Not
+	// larger: it is as much as the service takes.
+	maxURI = 64 << 10
 )
 
 // Family is a set of header fields in which gateways describe the request that
@@ -33,11 +35,12 @@ type Origin struct {
 	Scheme string
 	// Host is as [Host] returns it.
 	Host string
-	// URI is the path and query as sent, at most 8 KiB.
+	// URI is the path and query as sent, at most 64 KiB.
 	URI string
 	// Conflict is set when fields that should say the same do not: some of them
-	// are then the client's own, and nobody can tell which. Such a request
-	// must not pass for what it says it is.
+	// are then the client's own, and nobody can tell which. It is set as well
+	// for a URI above the bound. Such a request must not pass for what it says
+	// it is.
 	Conflict bool
 }
 
@@ -76,7 +79,9 @@ func OriginalFrom(h http.Header, from Family) Origin {
 	if len(o.Method) > maxMethod || !isToken(o.Method) {
 		o.Method = ""
 	}
-	o.URI = o.URI[:min(len(o.URI), maxURI)]
+	if len(o.URI) > maxURI {
+		o.URI, o.Conflict = "", true
+	}
 	return o
 }
 

@@ -216,7 +216,7 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 	}
 	dst = append(dst,
 		limit.Attribute{Name: "method", Value: r.Method},
-		limit.Attribute{Name: "path", Value: identify.Bound(forwarded.CleanPath(r.URL.Path))},
+		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
 		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
 	if m.size && r.ContentLength >= 0 {
 		dst = append(dst, limit.Attribute{Name: "size", Value: strconv.FormatInt(r.ContentLength, 10)})

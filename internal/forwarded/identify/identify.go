@@ -118,6 +118,14 @@ func appendAll(dst []limit.Attribute, h http.Header) []limit.Attribute {
 	return dst
 }
 
+// MaxPath bounds the attribute path in bytes. It is not cut to [MaxValue], as
+// limits match paths by their ends, too. Not smaller: services take header fields,
+// and with them paths, of this size. Not larger: matching and hashing read all of it.
+const MaxPath = 64 << 10
+
+// BoundPath cuts a path to [MaxPath].
+func BoundPath(path string) string { return path[:min(len(path), MaxPath)] }
+
 // Bound cuts a value to [MaxValue].
 func Bound(value string) string { return value[:min(len(value), MaxValue)] }
 

@@ -22,7 +22,9 @@
 //	                        decision of the first and takes nothing
 //
 // as in /v1/gate/nginx/once=x-request-id/attr.route=checkout. Values are percent
-// decoded. A path with an unknown option is answered with 400.
+// decoded. A path with an unknown option, or one that stands there twice, is
+// answered with 400. Write nothing into the path that a client sends: a slash in it
+// would begin an option.
 //
 // # Trust
 //
@@ -150,7 +152,7 @@ func (g *gate) attributes(dst []limit.Attribute, route *route, client netip.Addr
 	}
 	dst = append(dst, limit.Attribute{Name: "method", Value: o.Method})
 	if path := forwarded.Path(o.URI); path != "" {
-		dst = append(dst, limit.Attribute{Name: "path", Value: identify.Bound(path)})
+		dst = append(dst, limit.Attribute{Name: "path", Value: identify.BoundPath(path)})
 	}
 	if o.Host != "" {
 		dst = append(dst, limit.Attribute{Name: "host", Value: o.Host})

@@ -29,6 +29,8 @@ type route struct {
 	once       string // canonical name of a header field, or ""
 	attributes [maxAttributes]limit.Attribute
 	n          int
+
+	hasCost, hasFrom bool
 }
 
 // fault says why a path is none of ours.
@@ -76,16 +78,19 @@ func (rt *route) option(option string) *fault {
 	}
 	attribute, isAttribute := strings.CutPrefix(name, "attr.")
 	switch {
+	case name == "cost" && rt.hasCost, name == "from" && rt.hasFrom, name == "once" && rt.once != "",
+		isAttribute && rt.has(attribute):
+		return badOption("option %s stands there twice", name)
 	case name == "cost":
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 || n > limit.MaxCount {
 			return badOption("cost is %q, want a number from 0 (which only looks) to %d", value, int64(limit.MaxCount))
 		}
-		rt.cost, rt.peek = n, n == 0
+		rt.cost, rt.peek, rt.hasCost = n, n == 0, true
 	case name == "from" && value == "x-forwarded":
-		rt.from = forwarded.XForwarded
+		rt.from, rt.hasFrom = forwarded.XForwarded, true
 	case name == "from" && value == "x-original":
-		rt.from = forwarded.XOriginal
+		rt.from, rt.hasFrom = forwarded.XOriginal, true
 	case name == "from":
 		return badOption("from is %q, want x-forwarded or x-original", value)
 	case name == "once" && value != "":
@@ -102,4 +107,13 @@ func (rt *route) option(option string) *fault {
 		return badOption("unknown option %q, want cost=, from=, once= or attr.NAME=", name)
 	}
 	return nil
+}
+
+func (rt *route) has(attribute string) bool {
+	for i := range rt.n {
+		if rt.attributes[i].Name == attribute {
+			return true
+		}
+	}
+	return false
 }
