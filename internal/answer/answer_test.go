@@ -33,6 +33,10 @@ func refused(name string, quota int64, window time.Duration, reason limit.Reason
 	}
 }
 
+func places(quota int64, v limit.Verdict) limit.Result {
+	return limit.Result{Limit: "places", Algorithm: limit.Concurrency, Quota: quota, Cost: 1, Verdict: v}
+}
+
 func allow(rs ...limit.Result) *limit.Decision { return &limit.Decision{Allowed: true, Results: rs} }
 
 func refuse(rs ...limit.Result) *limit.Decision {
@@ -123,6 +127,30 @@ func text(h http.Header) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Places come free when requests end: their time-out is never named as the moment
+// to wait for.
+func TestHeaderOfPlaces(t *testing.T) {
+	for want, d := range map[string]*limit.Decision{
+		`Ratelimit: "places";r=0
+Ratelimit-Policy: "places";q=2
+X-Ratelimit-Limit: 2
+X-Ratelimit-Remaining: 0`: allow(places(2, limit.Verdict{Allowed: true, ResetAfter: time.Hour})),
+		`Ratelimit: "places";r=0;t=1
+Ratelimit-Policy: "places";q=2
+Retry-After: 1
+X-Ratelimit-Limit: 2
+X-Ratelimit-Remaining: 0
+X-Ratelimit-Reset: 1
+X-Ratelimit-Retry-After: 1`: refuse(places(2, limit.Verdict{Reason: limit.ReasonConcurrency, RetryAfter: time.Second, ResetAfter: time.Hour})),
+	} {
+		h := http.Header{}
+		Header(h, d, Options{XRateLimit: true})
+		if got := text(h); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
 }
 
 func TestHeaderKeepsOuterMembers(t *testing.T) {

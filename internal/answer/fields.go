@@ -212,9 +212,24 @@ func (f *fields) tightest(d *limit.Decision) {
 	}
 	f.integer(fieldXLimit, r.Quota)
 	f.integer(fieldXRemaining, min(max(r.Remaining, 0), r.Quota))
-	// A client that waits for the reset must not be refused again.
-	if reset := max(r.ResetAfter, r.RetryAfter); reset != limit.Never {
-		f.integer(fieldXReset, seconds(reset))
+	if after := reset(r); after != limit.Never {
+		f.integer(fieldXReset, seconds(after))
+	}
+}
+
+// reset returns when a client may expect the whole quota again, or [limit.Never]
+// when nobody can tell. A client that waits for it must not be refused again.
+//
+// Places in flight come free when requests end. Their time-out is for callers that
+// never finish; as a reset it would keep clients away from places that are free.
+func reset(r *limit.Result) time.Duration {
+	switch {
+	case r.Algorithm != limit.Concurrency:
+		return max(r.ResetAfter, r.RetryAfter)
+	case r.Allowed:
+		return limit.Never
+	default:
+		return r.RetryAfter
 	}
 }
 
@@ -253,7 +268,7 @@ func effective(r *limit.Result) (remaining int64, wait time.Duration) {
 		}
 		return remaining, wait
 	}
-	wait = max(r.ResetAfter, 0)
+	wait = max(reset(r), 0)
 	if paced {
 		// remaining <= quota, so the quotient is at most the window.
 		hi, lo := bits.Mul64(uint64(remaining), uint64(r.Window))

@@ -9,12 +9,18 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 )
 
 // tooManyRequests is the HTTP status of a refusal whose limit does not ask for
 // another.
 const tooManyRequests = 429
+
+// placeWait is when to ask again for a place in flight. Nobody knows when one comes
+// free; the store only knows when it is taken away from a caller that never
+// finishes, and to wait for that long, an hour perhaps, is no advice.
+const placeWait = time.Second
 
 // Decide answers q. All descriptors are decided as one: a refusal by one limit
 // charges none of the others, apart from those that count refused requests, as
@@ -161,25 +167,67 @@ func (q *Query) merge(h *Hit, d *Descriptor) bool {
 	if h.Variant == nil || h.Limit.Envoy || d.Refund {
 		return false
 	}
-	for k := range q.parts {
-		p := &q.parts[k]
-		o := &q.Hits[p.hit]
-		if o.Variant != h.Variant || o.missing != h.missing || !bytes.Equal(o.key, h.key) || p.charge >= 0 && q.refunded(p.charge) {
-			continue
-		}
-		h.Result = k
-		if r := &q.Decision.Results[k]; d.Cost > r.Cost {
-			r.Cost = d.Cost
-			if p.charge >= 0 {
-				q.charges[p.charge].Cost = d.Cost
-			}
-			if p.ban >= 0 {
-				q.charges[p.ban].Cost = 1
-			}
-		}
-		return true
+	k := q.earlier(h)
+	if k < 0 {
+		return false
 	}
-	return false
+	h.Result = k
+	if p, r := &q.parts[k], &q.Decision.Results[k]; d.Cost > r.Cost {
+		r.Cost = d.Cost
+		if p.charge >= 0 {
+			q.charges[p.charge].Cost = d.Cost
+		}
+		if p.ban >= 0 {
+			q.charges[p.ban].Cost = 1
+		}
+	}
+	return true
+}
+
+// fewParts is how many parts are looked through one by one. Not more: a hundred
+// descriptors that each meet hundreds of limits would take seconds. Not fewer: an
+// ordinary request has no more of them, and looking is faster than a map.
+const fewParts = 32
+
+// earlier returns the part that has the counter of h, or -1.
+func (q *Query) earlier(h *Hit) int {
+	if len(q.parts) <= fewParts {
+		for k := range q.parts {
+			if q.shares(k, h) {
+				return k
+			}
+		}
+		return -1
+	}
+	q.link()
+	for n := q.latest[h.Variant]; n > 0; n = q.parts[n-1].before {
+		if q.shares(n-1, h) {
+			return n - 1
+		}
+	}
+	return -1
+}
+
+// link chains the parts of each variant, the latest first. Parts are counted from
+// 1 here, so that 0 ends a chain.
+func (q *Query) link() {
+	if q.latest == nil {
+		q.latest = make(map[*rules.Variant]int)
+	}
+	for ; q.linked < len(q.parts); q.linked++ {
+		p := &q.parts[q.linked]
+		v := q.Hits[p.hit].Variant
+		p.before = q.latest[v]
+		q.latest[v] = q.linked + 1
+	}
+}
+
+// shares reports whether part k has the counter of h.
+func (q *Query) shares(k int, h *Hit) bool {
+	p := &q.parts[k]
+	o := &q.Hits[p.hit]
+	return o.Variant == h.Variant && o.missing == h.missing && bytes.Equal(o.key, h.key) &&
+		(p.charge < 0 || !q.refunded(p.charge))
 }
 
 func (q *Query) refunded(charge int) bool {
@@ -249,7 +297,11 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 	// are only asked.
 	if q.Peek || missing {
 		allowed, err := e.store.Peek(ctx, q.charges)
-		return allowed && !q.quotasOver(quotas), err
+		allowed = allowed && !q.quotasOver(quotas)
+		if err == nil && (missing || !allowed) {
+			err = e.stand(ctx, q)
+		}
+		return allowed, err
 	}
 	if len(q.refunds) > 0 {
 		if err := e.store.Refund(ctx, q.refunds); err != nil {
@@ -281,6 +333,34 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 	return false, nil
 }
 
+// stand makes the verdicts of limits that a refused request would have fitted say
+// how they are: a peek tells how they would be after it, and a Take that refuses
+// does not charge them.
+func (e *Engine) stand(ctx context.Context, q *Query) error {
+	now := q.refunds[:0]
+	for i := range q.charges {
+		if c := q.charges[i]; c.Verdict.Allowed && c.Cost > 0 {
+			c.Cost = 0
+			now = append(now, c)
+		}
+	}
+	q.refunds = now[:0]
+	if len(now) == 0 {
+		return nil
+	}
+	if _, err := e.store.Peek(ctx, now); err != nil {
+		return err
+	}
+	next := 0
+	for i := range q.charges {
+		if c := &q.charges[i]; c.Verdict.Allowed && c.Cost > 0 {
+			c.Verdict.Remaining, c.Verdict.ResetAfter = now[next].Verdict.Remaining, now[next].Verdict.ResetAfter
+			next++
+		}
+	}
+	return nil
+}
+
 // quotasOver reports whether every enforced quota rule refused. With one or none
 // the store's answer has it already.
 func (q *Query) quotasOver(quotas int) bool {
@@ -307,6 +387,9 @@ func (q *Query) conclude(allowed bool) {
 			c := &q.charges[p.charge]
 			r.Verdict = c.Verdict
 			places = places || c.Permit != 0 && c.Verdict.Allowed
+			if r.Reason == limit.ReasonConcurrency {
+				r.RetryAfter = min(r.RetryAfter, placeWait)
+			}
 		}
 		if p.ban >= 0 {
 			foldBan(&r.Verdict, &q.charges[p.ban].Verdict)

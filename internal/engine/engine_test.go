@@ -286,6 +286,10 @@ limits:
 		t.Fatal("a refused request has a permit")
 	}
 	wantRemaining(t, d, 0, 1)
+	// Nobody knows when a place comes free, and the time-out is no advice.
+	if got := d.RetryAfter(); got != time.Second {
+		t.Fatalf("retry after %v", got)
+	}
 	// Another's permit and one that ended already change nothing.
 	for range 2 {
 		if err := b.Finish(ctx, limit.Request{Attributes: attributes("user=v")}, second.Permit); err != nil {

@@ -32,8 +32,9 @@ type overrides struct {
 	store store.Store
 	max   int
 
-	mu     sync.RWMutex
-	byRate map[limit.Rate]*override
+	mu      sync.RWMutex
+	byRate  map[limit.Rate]*override
+	sweepAt time.Time // not before: it looks at all of them while everybody waits
 }
 
 type override struct {
@@ -64,7 +65,8 @@ func (o *overrides) get(rate limit.Rate, now time.Time) (*override, error) {
 		v.touch(now)
 		return v, nil
 	}
-	if len(o.byRate) >= o.max {
+	if len(o.byRate) >= o.max && !now.Before(o.sweepAt) {
+		o.sweepAt = now.Add(time.Second)
 		if err := o.sweepLocked(now); err != nil {
 			return nil, err
 		}

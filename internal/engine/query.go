@@ -35,6 +35,11 @@ type Query struct {
 	charges []store.Charge
 	refunds []store.Charge
 	quiet   bool // do not tally
+
+	// Where there are many parts: the latest of each variant, and how many are
+	// in the chains behind them. See link.
+	latest map[*rules.Variant]int
+	linked int
 }
 
 // Descriptor is one set of attributes.
@@ -76,6 +81,7 @@ type Hit struct {
 // part is what stands behind one Result.
 type part struct {
 	hit         int
+	before      int // the part of the same variant before this one; see link
 	charge, ban int // indices into charges; -1 = none
 	soft        int // percent; 0 = none
 	status      int
@@ -115,6 +121,8 @@ func (q *Query) reset() {
 	q.Hits = q.Hits[:0]
 	q.matched, q.keys = q.matched[:0], q.keys[:0]
 	q.parts, q.charges, q.refunds = q.parts[:0], q.charges[:0], q.refunds[:0]
+	clear(q.latest)
+	q.linked = 0
 }
 
 func (q *Query) check() error {

@@ -95,6 +95,11 @@ func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 		st.LimitRemaining = clamp(best.Remaining)
 	}
 	reset := best.ResetAfter
+	if best.Algorithm == limit.Concurrency {
+		// Places come free when requests end, and the time-out of those
+		// that never do is no reset.
+		reset = limit.Never
+	}
 	if w := hit.Policy(); reset == 0 && w.Algorithm == limit.FixedWindow && w.Align == limit.AlignEpoch && w.Rate.Period > 0 {
 		// An empty window is as good as new at once, but Envoy's service
 		// tells when it ends.
