@@ -91,7 +91,7 @@ func TestBadHTTPInput(t *testing.T) {
 		if a := s.do("POST", s.http+"/v1/take", `{`+ip+`}`, "Origin", "https://evil.example"); a.status != 403 {
 			t.Errorf("a page of another origin: %d", a.status)
 		}
-		if a := s.do("POST", s.http+"/v1/take", `{`+ip+`}`, "X-Large", strings.Repeat("x", 40<<10)); a.status != 431 {
+		if a := s.do("POST", s.http+"/v1/take", `{`+ip+`}`, "X-Large", strings.Repeat("x", 80<<10)); a.status != 431 {
 			t.Errorf("large header fields: %d", a.status)
 		}
 		for _, body := range []string{`{` + ip + `}`, `{` + ip + `,"permit":1.5}`, `{"permit":-1}`} {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rls"
 )
@@ -25,13 +26,14 @@ import (
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
 // and answered in microseconds, so all of these are generous.
 const (
-	maxHeaderBytes = 16 << 10
+	maxHeaderBytes = 64 << 10 // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
+	maxMetadata    = 16 << 10 // of gRPC, whose clients are proxies that send their own
 	maxMessage     = 64 << 10 // a gRPC request; the largest one that rls takes in practice is far below
 	maxStreams     = 1024     // per connection; Envoy multiplexes all its requests on a few
 	readHeaderTime = 5 * time.Second
 	readTime       = 10 * time.Second
-	writeTime      = 10 * time.Second
-	idleTime       = 2 * time.Minute // above the 60 s for which gateways keep connections, so that they close first
+	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow is told
+	idleTime       = 2 * time.Minute  // above the 60 s for which gateways keep connections, so that they close first
 	connectTime    = 5 * time.Second
 	connectionAge  = 30 * time.Minute // so that clients spread anew over instances that were added
 	ageGrace       = 30 * time.Second
@@ -39,7 +41,7 @@ const (
 
 func newHTTP(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           surviveHTTP(log, h),
 		ReadHeaderTimeout: readHeaderTime,
 		ReadTimeout:       readTime,
 		WriteTimeout:      writeTime,
@@ -70,7 +72,7 @@ func newGRPC(streams context.Context, service *rls.Service, log *slog.Logger) (*
 	s := grpc.NewServer(
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxHeaderListSize(maxMetadata),
 		grpc.ConnectionTimeout(connectTime),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -79,7 +81,7 @@ func newGRPC(streams context.Context, service *rls.Service, log *slog.Logger) (*
 		}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(survive(log)),
-		grpc.StreamInterceptor(endWith(streams)),
+		grpc.ChainStreamInterceptor(surviveStream(log), endWith(streams)),
 	)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -115,10 +117,48 @@ func survive(log *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				log.Error("a request met a fault in stint, please report it", "method", info.FullMethod, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				err = status.Error(codes.Internal, "stint: internal fault, see the service's log")
+				report(log, info.FullMethod, p)
+				err = errFault
 			}
 		}()
 		return next(ctx, req)
 	}
+}
+
+// surviveStream is survive for streams.
+func surviveStream(log *slog.Logger) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				report(log, info.FullMethod, p)
+				err = errFault
+			}
+		}()
+		return next(srv, ss)
+	}
+}
+
+// surviveHTTP is survive for HTTP: net/http would close the connection without an
+// answer, and tell nobody but its debug log.
+func surviveHTTP(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p)
+			default:
+				// Not the path: it may hold keys.
+				report(log, r.Method, p)
+				answer.WriteUnavailable(w)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+var errFault = status.Error(codes.Internal, "stint: internal fault, see the service's log")
+
+func report(log *slog.Logger, method string, p any) {
+	log.Error("a request met a fault in stint, please report it", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }

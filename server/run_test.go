@@ -114,6 +114,23 @@ limits:
 	}
 }
 
+// Nobody knows when a place in flight comes free, so no protocol names the time-out
+// as the moment to wait for.
+func TestPlacesHaveNoReset(t *testing.T) {
+	s := start(t, "limits:\n  - {name: places, key: [user], algorithm: concurrency, max_in_flight: 1, timeout: 1h}\n",
+		func(o *server.Options) { o.XRateLimit = true })
+	for _, want := range []string{"OK: OK 0/1", "OVER: OVER 0/1"} {
+		resp := s.should(request("any", 1, descriptor("user=u")))
+		if got := short(resp); got != want || resp.Statuses[0].DurationUntilReset != nil {
+			t.Errorf("%s, want %s: %v", got, want, resp)
+		}
+	}
+	a := s.post("/v1/take", `{"attributes":{"user":"u"}}`)
+	if a.header.Get("Retry-After") != "1" || a.header.Get("X-RateLimit-Reset") != "1" || a.header.Get("RateLimit") != `"places";r=0;t=1` {
+		t.Errorf("%d %v", a.status, a.header)
+	}
+}
+
 func TestReload(t *testing.T) {
 	s := start(t, "limits:\n  - {name: per-ip, key: [ip], rate: 5/hour}\n  - {name: gone, rate: 100/hour}\n")
 	take := func() answer { return s.post("/v1/take", `{"attributes":{"ip":"192.0.2.7"},"cost":2}`) }
@@ -219,6 +236,35 @@ func TestAdminIsGuarded(t *testing.T) {
 	} {
 		if a := s.do(c.method, s.admin+c.path, "", c.header...); a.status != c.status {
 			t.Errorf("%s %s %v: %d, want %d", c.method, c.path, c.header, a.status, c.status)
+		}
+	}
+	// Probes that speak HTTP/1.0 name no host.
+	conn, err := net.Dial("tcp", s.Addrs().Admin.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /readyz HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "200 OK") {
+		t.Errorf("HTTP/1.0: %q %v", line, err)
+	}
+}
+
+// A page in somebody's browser cannot spend the limits of a service on the same
+// machine.
+func TestPagesOfOtherOriginsAreRefused(t *testing.T) {
+	s := start(t, "limits:\n  - {name: per-ip, key: [ip], rate: 5/hour}\n")
+	for path, body := range map[string]string{
+		"/v1/take": `{"attributes":{"ip":"192.0.2.7"}}`,
+		"/json":    `{"domain":"d","descriptors":[{"entries":[{"key":"ip","value":"192.0.2.7"}]}]}`,
+	} {
+		if a := s.do("POST", s.http+path, body, "Sec-Fetch-Site", "cross-site"); a.status != 403 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+		if got := s.remaining(`{"ip":"192.0.2.7"}`); got != 5 {
+			t.Errorf("%s: %d are left of 5", path, got)
 		}
 	}
 }

@@ -47,7 +47,10 @@ type Server struct {
 	// like, such as those that watch the health.
 	endStreams context.CancelFunc
 	http       *http.Server
+	farewell   farewell // of http
 	admin      *http.Server
+
+	reloading sync.Mutex // held from reading the files until they are in force
 
 	started atomic.Bool
 	serving atomic.Bool   // between listening and draining
@@ -107,7 +110,9 @@ func (s *Server) build() error {
 		Trusted: trusted, Answer: fields,
 		Wanted: func() []string { return s.engine.Set().Attributes() },
 	})
-	s.http = newHTTP(route(gates, s.rls, rest.New(s.engine, rest.Options{Answer: fields})), s.opts.Logger)
+	api := route(gates, rest.Guard(s.rls), rest.New(s.engine, rest.Options{Answer: fields}))
+	s.http = newHTTP(s.farewell.wrap(api), s.opts.Logger)
+	s.http.ConnState = s.farewell.track
 
 	registry := prometheus.NewPedanticRegistry()
 	for _, c := range []prometheus.Collector{
@@ -141,6 +146,9 @@ func (s *Server) Limits() *rules.Set { return s.engine.Set() }
 // Reload loads the configuration again. On an error the one in force stays, with
 // every counter, and the error says what is wrong.
 func (s *Server) Reload() error {
+	// Without the lock the older of two readings could come into force last.
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
 	set, err := s.config.load()
 	return s.config.apply(set, err)
 }
@@ -161,8 +169,9 @@ func (s *Server) figures() admin.Figures {
 }
 
 // Run listens and serves until ctx ends or a listener fails, then drains: it is
-// not ready any more, takes no new connections, lets requests end within the
-// grace time, and cuts what is left. It returns when everything it started has
+// not ready any more, takes no new connections, answers what comes on those it has
+// and ends them, lets requests end within the grace time, and cuts what is left.
+// It returns when everything it started has
 // ended, with nil if ctx was the reason.
 func (s *Server) Run(ctx context.Context) error {
 	if !s.started.CompareAndSwap(false, true) {
@@ -181,7 +190,10 @@ func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 3)
 	serve := func(name string, f func() error) {
 		running.Go(func() {
-			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			err := f()
+			closed := errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) ||
+				errors.Is(err, net.ErrClosed) && !s.serving.Load()
+			if err != nil && !closed {
 				failed <- fmt.Errorf("server: %s listener: %w", name, err)
 			}
 		})
@@ -210,7 +222,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	stopWatching()
-	s.drain()
+	s.drain(httpL)
 	running.Wait()
 	return errors.Join(err, s.store.Close())
 }
@@ -244,7 +256,7 @@ func (s *Server) listen(ctx context.Context) (httpL, grpcL, adminL net.Listener,
 
 // drain ends all listeners. The admin port goes last, so that it can tell what is
 // going on.
-func (s *Server) drain() {
+func (s *Server) drain(httpL net.Listener) {
 	s.serving.Store(false)
 	s.health.Shutdown()
 	s.endStreams()
@@ -264,7 +276,20 @@ func (s *Server) drain() {
 			s.grpc.Stop()
 		}
 	})
-	wg.Go(func() { s.shutdown(ctx, s.http) })
+	wg.Go(func() {
+		// First the door: a client that an answer sends away comes back at once,
+		// and would be reset between the door and the counter. It may be
+		// closed already, when it was what failed.
+		_ = httpL.Close()
+		s.farewell.leaving.Store(true)
+		lingering, stop := context.WithTimeout(ctx, linger)
+		defer stop()
+		select {
+		case <-s.farewell.away():
+		case <-lingering.Done():
+		}
+		s.shutdown(ctx, s.http)
+	})
 	wg.Wait()
 	s.shutdown(ctx, s.admin)
 }

@@ -96,6 +96,11 @@ func requireHost(names []string, next http.Handler) http.Handler {
 }
 
 func hostAllowed(host string, names []string) bool {
+	if host == "" {
+		// Probes that speak HTTP/1.0 send none. Browsers always do, with the
+		// name that a hostile page used.
+		return true
+	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/stint-io/stint/limit"
@@ -178,6 +179,9 @@ func (p *parser) token() (json.Token, error) {
 	syntax := (*json.SyntaxError)(nil)
 	switch {
 	case err == nil:
+		if text, ok := t.(string); ok && replaced(text, p.src[p.at:p.dec.InputOffset()]) {
+			return nil, p.fail(p.at, "a \\u escape is half of a pair, so the string is not valid Unicode")
+		}
 		return t, nil
 	case errors.Is(err, io.EOF):
 		if int(p.at) < len(bytes.TrimRight(p.src, " \t\r\n")) {
@@ -189,6 +193,14 @@ func (p *parser) token() (json.Token, error) {
 	default:
 		return nil, p.fail(int64(len(p.src)), "the body is not JSON: %s", err.Error())
 	}
+}
+
+// replaced reports whether text, the value of the literal, has replacement
+// characters that the literal has not: the decoder puts them in place of lone
+// surrogates, and two different values would become one key.
+func replaced(text string, literal []byte) bool {
+	n := strings.Count(text, "\uFFFD")
+	return n > 0 && n > bytes.Count(literal, []byte("\uFFFD"))+bytes.Count(bytes.ToLower(literal), []byte(`\ufffd`))
 }
 
 // atEnd is the error of a body that ends; it is io.EOF for the one place that

@@ -45,10 +45,25 @@ func TestPlaces(t *testing.T) {
 		"{\"attributes\":{\"ü\":\"ü\",\"b\":1}}": `line 1, column 28: the attribute "b" is a number`,
 		"{\"cost\": -5}":                         `line 1, column 10: cost is -5`,
 		"{\"cost\": 1,}":                         `line 1, column 12: the body is not JSON`,
+		`{"attributes":{"a":"\ud800"}}`:          `line 1, column 20: a \u escape is half of a pair`,
+		`{"attributes":{"a\udc00":"x"}}`:         `line 1, column 16: a \u escape is half of a pair`,
 	} {
 		_, err := parse([]byte(src), "attributes", "cost")
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", src, err, want)
+		}
+	}
+}
+
+// Whole pairs, and the replacement character where it is meant, are values like any
+// other.
+func TestEscapes(t *testing.T) {
+	for src, want := range map[string]string{
+		`"\ud83d\ude00"`: "\U0001F600", `"\uFFFD\ufffd"`: "\uFFFD\uFFFD", "\"\uFFFD\"": "\uFFFD", `"\u0000"`: "\x00",
+	} {
+		b, err := parse([]byte(`{"attributes":{"a":`+src+`}}`), "attributes")
+		if err != nil || b.request.Attributes[0].Value != want {
+			t.Errorf("%s: %+v, %v", src, b.request, err)
 		}
 	}
 }

@@ -40,13 +40,17 @@ func New(e *engine.Engine, opts Options) http.Handler {
 			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish")
 		}
 	})
-	// A page in somebody's browser must not spend the limits of a service that
-	// listens on the same machine.
+	return Guard(calls)
+}
+
+// Guard refuses what pages of other origins send: a page in somebody's browser must
+// not spend the limits of a service that listens on the same machine.
+func Guard(next http.Handler) http.Handler {
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answer.WriteError(w, http.StatusForbidden, "requests from pages of other origins are refused")
 	}))
-	return guard.Handler(calls)
+	return guard.Handler(next)
 }
 
 // post reads the body and hands it on. The content type does not matter: curl -d
