@@ -181,7 +181,7 @@ func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 		v = l.takeAt(now, cost)
 	}
 	d := Decision{Allowed: v.Allowed, Delay: v.Delay, Results: []Result{{
-		Limit: limiterName, Quota: l.meter.quota, Window: l.meter.policy.Window(), Cost: cost, Verdict: v,
+		Limit: limiterName, Algorithm: l.meter.policy.Algorithm, Quota: l.meter.quota, Window: l.meter.policy.Window(), Cost: cost, Verdict: v,
 	}}}
 	if !v.Allowed {
 		d.Status = statusTooManyRequests

@@ -116,7 +116,7 @@ func TestLimiterTake(t *testing.T) {
 		t.Errorf("peek: %+v, %v", d, err)
 	}
 	d, err = l.Take(t.Context(), Request{Cost: 2})
-	if r := d.Results[0]; err != nil || !d.Allowed || r.Quota != 3 || r.Window != time.Hour || r.Cost != 2 || r.Remaining != 1 {
+	if r := d.Results[0]; err != nil || !d.Allowed || r.Algorithm != SlidingWindowLog || r.Quota != 3 || r.Window != time.Hour || r.Cost != 2 || r.Remaining != 1 {
 		t.Errorf("take: %+v, %v", d, err)
 	}
 	d, err = l.Take(t.Context(), Request{Cost: 2})

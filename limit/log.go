@@ -80,8 +80,9 @@ func (l *SlidingLog) Refuse(s *LogState, now Time, cost int64) {
 	}
 }
 
-// Refund gives back cost. It is taken from the oldest entries, so that a refund,
-// whoever's it is, never lets a window hold more than the quota.
+// Refund gives back cost, taken within the last period. It is taken from the oldest
+// entries, so that no window then holds more than the quota, whoever's it was. What
+// was taken before has left the log already, and needs no refund.
 func (l *SlidingLog) Refund(s *LogState, now Time, cost int64) {
 	expired, _ := l.live(s, max(now, 0))
 	s.drop(expired)

@@ -80,8 +80,9 @@ type Policy struct {
 	Rate Rate
 
 	// Burst is, for a token bucket, what a full bucket holds; for a leaky
-	// bucket, how many may wait in its queue. It is taken as it is: 0 makes a
-	// token bucket that admits nothing. Ignored by the other algorithms.
+	// bucket, how many may wait in its queue; at most MaxCount. It is taken as
+	// it is: 0 makes a token bucket that admits nothing. Ignored by the other
+	// algorithms.
 	Burst int64
 
 	// MaxInFlight is how many may be in flight under Concurrency.
@@ -169,8 +170,8 @@ func (p Policy) Validate() error {
 	if p.Burst < 0 {
 		bad("burst is %d, want at least 0", p.Burst)
 	}
-	if p.Algorithm == LeakyBucket && p.Burst == math.MaxInt64 {
-		bad("burst is %d, want less than that for a leaky bucket", p.Burst)
+	if p.Burst > MaxCount {
+		bad("burst is %d, above %d", p.Burst, int64(MaxCount))
 	}
 	windowed := p.Algorithm == FixedWindow || p.Algorithm == SlidingWindowLog || p.Algorithm == SlidingWindowCounter
 	if p.CountRefused && !windowed {
@@ -192,6 +193,6 @@ func (p Policy) Validate() error {
 }
 
 // MaxLogCount bounds what is remembered entry by entry, so that one key never
-// holds more than a megabyte. Not larger: a flood of keys each holding that much
+// holds more than two megabytes. Not larger: a flood of keys each holding that much
 // fills any budget. Not smaller: logs of some ten thousand are in use.
 const MaxLogCount = 1 << 16
