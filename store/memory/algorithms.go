@@ -87,7 +87,7 @@ func (admitsAll) peek(uint64, int64) (limit.Verdict, bool)         { return unli
 func (admitsAll) refund(uint64, int64) bool                        { return true }
 func (admitsAll) finish(uint64, uint64) bool                       { return true }
 func (admitsAll) reset(uint64) bool                                { return true }
-func (admitsAll) join(uint64, *member) bool                        { return true }
+func (admitsAll) join(uint64, *member, bool) bool                  { return true }
 func (admitsAll) successor() table                                 { return nil }
 func (admitsAll) keys() int64                                      { return 0 }
 func (admitsAll) sweep()                                           {}

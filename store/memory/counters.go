@@ -44,8 +44,9 @@ type table interface {
 	finish(h uint64, permit uint64) bool
 	reset(h uint64) bool
 
-	// join finds the bucket of a key for a Take over several; see take.go.
-	join(h uint64, m *member) bool
+	// join finds the bucket of a key for a Take over several; see takeAll. With
+	// keep it drops no other key's for it.
+	join(h uint64, m *member, keep bool) bool
 
 	successor() table  // where the states went; nil when they were dropped
 	keys() int64       // with a state of their own
@@ -141,7 +142,9 @@ func (c *Counters) drop() {
 func (c *Counters) newTable(p limit.Policy) table {
 	if p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket {
 		bucket := limit.NewBucket(p)
-		if packed, ok := bucket.Pack(); ok && !p.Unlimited {
+		// A bucket that never refills has but one tick: its words could not
+		// tell a full bucket from one never seen.
+		if packed, ok := bucket.Pack(); ok && !p.Unlimited && p.Rate.Count > 0 {
 			return newWordTable(c, packed)
 		}
 	}

@@ -5,30 +5,30 @@ import "github.com/stint-io/stint/limit"
 // This file is what the two kinds of table do for a Take over several buckets.
 
 // join finds the word of a key.
-func (t *wordTable) join(h uint64, m *member) bool {
-	t.tick() // for its care of a far beginning: later on locks are held
+func (t *wordTable) join(h uint64, m *member, keep bool) bool {
 	m.words, m.mu, m.held = t, nil, nil
-	m.word, m.over = t.place(h)
-	return m.word != nil
-}
-
-func (t *wordTable) tickAt(since uint64) uint64 { return t.bucket.Tick(since - t.begin + 1) }
-
-// inherited is what a held word stands for. A word never written stands for the
-// overflow bucket's, which this very Take may hold, so the mark on it is ignored.
-func (t *wordTable) inherited(m *member) uint64 {
-	if m.was != 0 || m.over {
-		return m.was
+	for {
+		if m.word, m.over = t.place(h, keep); m.word == nil {
+			return false
+		}
+		tick := t.tick()
+		switch w, ok := settled(m.word); {
+		case !ok && m.over:
+			t.store.awaitMove()
+		case !ok:
+			t.shards[shardOf(h)].isClosed() // waits until what moved has arrived
+		case w != 0 || m.over:
+			return true
+		// What a word never written stands for is written now: nobody can wait
+		// for the overflow bucket while words are held.
+		case m.word.CompareAndSwap(0, max(t.effective(0), tick)):
+			return true
+		}
 	}
-	o := t.overflow.Load()
-	if o == wordMoved {
-		return 0 // the word is held, so it has not moved, but it will
-	}
-	return o &^ wordLocked
 }
 
 // join finds the shard of a key.
-func (t *lockedTable[S]) join(h uint64, m *member) bool {
+func (t *lockedTable[S]) join(h uint64, m *member, _ bool) bool {
 	sh := &t.shards[shardOf(h)]
 	if t.leaving.Load() {
 		sh.mu.Lock()
@@ -42,12 +42,12 @@ func (t *lockedTable[S]) join(h uint64, m *member) bool {
 	return true
 }
 
-func (t *lockedTable[S]) placeHeld(h, since uint64) (over, moved bool) {
+func (t *lockedTable[S]) placeHeld(h, since uint64, keep bool) (over, moved bool) {
 	sh := &t.shards[shardOf(h)]
 	if sh.closed {
 		return false, true
 	}
-	return t.place(sh, h, since) == nil, false
+	return t.place(sh, h, since, keep) == nil, false
 }
 
 func (t *lockedTable[S]) holdOverflow() (moved bool) {
@@ -66,6 +66,12 @@ func (t *lockedTable[S]) heldState(m *member) (*S, *rule[S]) {
 		return &t.overflow.states[0], &t.shared
 	}
 	return t.shards[shardOf(m.hash)].seen(m.hash), &t.rule
+}
+
+func (t *lockedTable[S]) makeRoomHeld(m *member) {
+	if s, _ := t.heldState(m); !t.fits(s) {
+		t.store.reclaim(t.store.since())
+	}
 }
 
 func (t *lockedTable[S]) peekHeld(m *member, now limit.Time) limit.Verdict {
@@ -90,9 +96,7 @@ func (t *lockedTable[S]) refuseHeld(m *member, now limit.Time) {
 	}
 	v := &m.charge.Verdict
 	if v.Allowed {
-		// It would have fitted: what counts is how it stands now.
-		rest := r.peek(s, now, 0)
-		v.Remaining, v.ResetAfter = rest.Remaining, rest.ResetAfter
+		untouched(v, r.peek(s, now, 0))
 	} else if after := r.peek(s, now, m.cost); !after.Allowed && v.Reason != limit.ReasonTableFull {
 		*v = after
 	}
@@ -105,4 +109,10 @@ func outOfRoom(v limit.Verdict, cost int64) limit.Verdict {
 		Reason: limit.ReasonTableFull, Remaining: v.Remaining + cost,
 		RetryAfter: v.ResetAfter, ResetAfter: v.ResetAfter,
 	}
+}
+
+// untouched makes v, of a cost that would have fitted, say how the bucket stands
+// without it.
+func untouched(v *limit.Verdict, rest limit.Verdict) {
+	v.Remaining, v.ResetAfter, v.Delay = rest.Remaining, rest.ResetAfter, 0
 }

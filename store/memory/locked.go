@@ -103,12 +103,13 @@ func (t *lockedTable[S]) lock(h uint64) (*lockedShard[S], bool) {
 }
 
 // place returns the state of a key, made if need be, and how many bytes it holds
-// outside itself; nil when the budget is full. The shard is locked.
-func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64) *S {
+// outside itself; nil when the budget is full. What is fresh is dropped for it if
+// need be, unless keep. The shard is locked.
+func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64, keep bool) *S {
 	if s := sh.seen(h); s != nil {
 		return s
 	}
-	if sh.used >= len(sh.hashes)-len(sh.hashes)/4 && !t.grow(sh, since) {
+	if sh.used >= len(sh.hashes)-len(sh.hashes)/4 && !t.grow(sh, since, keep) {
 		t.store.budget.overflowed.Add(1)
 		return nil
 	}
@@ -143,13 +144,16 @@ func (t *lockedTable[S]) first(since uint64) (s S, ok bool) {
 	return s, true
 }
 
-// grow makes room in a shard: it drops what is fresh and, when more than half
-// lives, doubles. The shard is locked.
-func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
+// grow makes room in a shard: it drops what is fresh, unless keep, and, when more than
+// half lives, doubles. The shard is locked.
+func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64, keep bool) bool {
 	if since < sh.retryAt {
 		return false
 	}
-	live := t.live(sh, since)
+	live := sh.used
+	if !keep {
+		live = t.live(sh, since)
+	}
 	n, ok := t.reserve(sh, live)
 	if !ok {
 		t.clean(sh, since)
@@ -160,7 +164,7 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64) bool {
 		sh.retryAt = since + pause(len(sh.hashes))
 		return false
 	}
-	t.rebuild(sh, n, since)
+	t.rebuild(sh, n, since, keep)
 	return true
 }
 
@@ -205,9 +209,9 @@ func (t *lockedTable[S]) live(sh *lockedShard[S], since uint64) int {
 	return live
 }
 
-// rebuild copies what is not fresh to n slots whose bytes are reserved, and
-// releases those of before.
-func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64) {
+// rebuild copies what is not fresh, or all if keep, to n slots whose bytes are
+// reserved, and releases those of before.
+func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64, keep bool) {
 	now := t.store.time(since)
 	hashes, states := sh.hashes, sh.states
 	sh.hashes, sh.states, sh.used = make([]uint64, n), make([]S, n), 0
@@ -215,7 +219,7 @@ func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64) {
 		if h == 0 {
 			continue
 		}
-		if t.rule.fresh(&states[i], now) {
+		if !keep && t.rule.fresh(&states[i], now) {
 			t.release(&states[i])
 			continue
 		}
@@ -248,26 +252,17 @@ func (t *lockedTable[S]) change(s *S, f func(*S)) {
 }
 
 // fits says whether the budget has room for what a state may grow by in one
-// change: it may double. When there is none it looks for some first.
+// change: it may double.
 func (t *lockedTable[S]) fits(s *S) bool {
 	if t.rule.bytes == nil {
 		return true
 	}
 	const firstEntries = 256
 	b, need := &t.store.budget, 2*int64(t.rule.bytes(s))+firstEntries
-	if b.used.Load()+need <= b.max {
-		return true
-	}
-	t.store.reclaim(t.store.since())
 	return b.used.Load()+need <= b.max
 }
 
-func (t *lockedTable[S]) successor() table {
-	if n := t.next.Load(); n != nil {
-		return n.table
-	}
-	return nil
-}
+func (t *lockedTable[S]) successor() table { return t.next.Load().get() }
 
 func (t *lockedTable[S]) keys() int64 {
 	var n int64
@@ -291,7 +286,7 @@ func (t *lockedTable[S]) sweep() {
 			t.clean(sh, since)
 			n := roomFor(t.live(sh, since), old)
 			if n < old && t.store.budget.reserve(int64(n)*t.entryBytes(), 0) {
-				t.rebuild(sh, n, since)
+				t.rebuild(sh, n, since, false)
 			}
 		}
 		sh.mu.Unlock()

@@ -1,10 +1,6 @@
 package memory
 
-import (
-	"runtime"
-
-	"github.com/stint-io/stint/limit"
-)
+import "github.com/stint-io/stint/limit"
 
 // with runs f on the state of a key, made if need be, under its locks. over says
 // that it is the overflow bucket's. It answers false when the key has moved.
@@ -15,7 +11,7 @@ func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool))
 			return false
 		}
 		since := t.store.since()
-		if s := t.place(sh, h, since); s != nil {
+		if s := t.place(sh, h, since, false); s != nil {
 			f(s, t.store.time(since), false)
 			sh.mu.Unlock()
 			return true
@@ -30,7 +26,7 @@ func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool))
 		if !moved {
 			return true
 		}
-		runtime.Gosched() // the overflow bucket has moved on; the shard will
+		t.store.awaitMove() // the overflow bucket has moved on; the shard will
 	}
 }
 
@@ -83,6 +79,9 @@ func (t *lockedTable[S]) take(h uint64, cost int64, permit uint64) (v limit.Verd
 // takeHeld takes from a state whose locks are held.
 func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, cost int64, permit uint64) (v limit.Verdict) {
 	if !t.fits(s) {
+		t.store.reclaim(t.store.since())
+	}
+	if !t.fits(s) {
 		v = r.peek(s, now, cost)
 		if v.Allowed {
 			v = outOfRoom(v, cost)
@@ -124,7 +123,13 @@ func (t *lockedTable[S]) finish(h, permit uint64) bool {
 	}
 	// A permit given while the table was full is in the overflow bucket.
 	t.overflow.mu.Lock()
-	defer t.overflow.mu.Unlock()
-	t.change(&t.overflow.states[0], func(s *S) { t.rule.finish(s, permit) })
-	return true
+	moved := t.overflow.closed
+	if !moved {
+		t.change(&t.overflow.states[0], func(s *S) { t.rule.finish(s, permit) })
+	}
+	t.overflow.mu.Unlock()
+	if moved {
+		t.store.awaitMove()
+	}
+	return !moved
 }

@@ -143,6 +143,12 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// awaitMove waits until no table moves to its successor. Nothing is locked.
+func (s *Store) awaitMove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}
+
 func (s *Store) own(c store.Counters) (*Counters, error) {
 	own, ok := c.(*Counters)
 	if !ok || own == nil || own.store != s {

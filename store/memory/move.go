@@ -11,10 +11,19 @@ import (
 
 func (t *wordTable) moveTo(next table) {
 	receive := t.receiver(next)
-	if over := freeze(&t.overflow); over != 0 {
+	if over := t.partOverflow(); over != 0 {
 		receive(overflowHash, over)
 	}
 	t.leave(receive, next)
+}
+
+// partOverflow marks the overflow bucket as moved and returns what it was. Keys that
+// get a slot here before their shard moves still start from that.
+func (t *wordTable) partOverflow() uint64 {
+	over, _ := lockWord(&t.overflow)
+	t.parted.Store(over)
+	t.overflow.Store(wordMoved)
+	return over
 }
 
 func (t *wordTable) drop() { t.leave(func(uint64, uint64) {}, nil) }
@@ -27,7 +36,11 @@ func (t *wordTable) leave(receive func(h, w uint64), next table) {
 		sh := &t.shards[i]
 		sh.mu.Lock()
 		if a := sh.slots.Load(); a != nil {
-			a.drain(receive)
+			a.drain(func(h, w uint64) {
+				if w != 0 {
+					receive(h, w)
+				}
+			})
 			t.store.budget.release(a.bytes())
 			sh.slots.Store(nil)
 		}
@@ -36,8 +49,7 @@ func (t *wordTable) leave(receive func(h, w uint64), next table) {
 	}
 }
 
-// beginning is the moment of tick 0 as a Time: tick reads one nanosecond more than
-// has passed, so that no word of a key that took something is 0.
+// beginning is tick 0 as a Time; see moment.
 func (t *wordTable) beginning() limit.Time { return t.store.time(t.begin) - 1 }
 
 func (t *wordTable) receiver(next table) func(h, w uint64) {
@@ -81,7 +93,13 @@ func (t *lockedTable[S]) moveTo(next table) {
 	receive := t.receiver(next)
 	t.overflow.mu.Lock()
 	t.overflow.closed = true
-	receive(overflowHash, t.overflow.states[0])
+	// A copy: keys that get a place here before their shard moves still start
+	// from this one.
+	over := t.overflow.states[0]
+	if t.rule.clone != nil {
+		over = t.rule.clone(&over)
+	}
+	receive(overflowHash, over)
 	t.overflow.mu.Unlock()
 	t.leave(receive, next)
 }
@@ -106,6 +124,10 @@ func (t *lockedTable[S]) leave(receive func(uint64, S), next table) {
 		sh.hashes, sh.states, sh.used, sh.closed = nil, nil, 0, true
 		sh.mu.Unlock()
 	}
+	t.overflow.mu.Lock()
+	defer t.overflow.mu.Unlock()
+	t.overflow.closed = true
+	t.change(&t.overflow.states[0], func(s *S) { *s = *new(S) })
 }
 
 func (t *lockedTable[S]) receiver(next table) func(uint64, S) {
@@ -133,7 +155,7 @@ func (t *lockedTable[S]) receive(h uint64, s S, from any) {
 	if n := len(sh.hashes); sh.used >= n-n/4 {
 		more := max(2*n, minSlots)
 		t.store.budget.used.Add(int64(more) * t.entryBytes())
-		t.rebuild(sh, more, t.store.since())
+		t.rebuild(sh, more, t.store.since(), false)
 	}
 	sh.put(h, s)
 }

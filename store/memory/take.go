@@ -44,19 +44,18 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 	return s.takeAll(charges), nil
 }
 
-// Peek answers each charge as Take would. It reads one bucket after the other.
+// Peek answers as Take would. It reads one bucket after the other.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) {
 	if err := s.check(ctx, charges); err != nil {
 		return false, err
 	}
-	allowed := true
-	for i := range charges {
-		c := &charges[i]
+	if len(charges) == 1 {
+		c := &charges[0]
 		own := c.Counters.(*Counters)
 		c.Verdict = own.peek(own.hash(c.Key), c.Cost)
-		allowed = allowed && (c.Verdict.Allowed || c.Shadow)
+		return c.Verdict.Allowed || c.Shadow, nil
 	}
-	return allowed, nil
+	return peekAll(charges), nil
 }
 
 // Refund gives back what each charge took.

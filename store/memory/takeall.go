@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -29,15 +30,17 @@ type member struct {
 	rank uint64      // serial of the counters and number of the shard: the order of locking
 	hash uint64
 
-	over bool // it is an overflow bucket
+	over     bool // it is an overflow bucket
+	overHeld bool // and its mutex is locked
 }
 
 // heldTable is a table whose shards, and its overflow bucket if a member is that,
 // are locked by the caller.
 type heldTable interface {
-	placeHeld(h, since uint64) (over, moved bool)
+	placeHeld(h, since uint64, keep bool) (over, moved bool)
 	holdOverflow() (moved bool)
 	letGoOverflow()
+	makeRoomHeld(m *member)
 	peekHeld(m *member, now limit.Time) limit.Verdict
 	commitHeld(m *member, now limit.Time) limit.Verdict
 	refuseHeld(m *member, now limit.Time)
@@ -48,17 +51,20 @@ var scratch = sync.Pool{New: func() any { return new([]member) }}
 // takeAll decides charges over several buckets as one. It finds all buckets, then
 // locks them in one order that all Takes share (mutexes first, by counters and
 // shard, then words, by address), then looks, then takes. While it holds a word it
-// waits for nothing but other words, in order, so nobody can wait in a circle; when
-// a bucket has moved it lets go of everything and begins again.
+// waits for nothing but other words, in order, and frees no room, which takes words
+// away: so nobody can wait in a circle. When a bucket has moved it lets go of
+// everything and begins again.
 func (s *Store) takeAll(charges []store.Charge) bool {
 	pooled := scratch.Get().(*[]member)
 	defer scratch.Put(pooled)
 	members := slices.Grow((*pooled)[:0], len(charges))[:len(charges)]
 	defer func() { clear(members); *pooled = members[:0] }()
-	for {
+	for again := false; ; again = true {
 		for i := range charges {
-			members[i] = member{charge: &charges[i], cost: charges[i].Cost, shadow: charges[i].Shadow}
-			members[i].find()
+			members[i] = newMember(&charges[i])
+			// The place of one key may have cost that of another, which had
+			// taken nothing yet.
+			members[i].find(again)
 		}
 		slices.SortFunc(members, inLockOrder)
 		merge(members)
@@ -73,12 +79,44 @@ func (s *Store) takeAll(charges []store.Charge) bool {
 	return allowed
 }
 
-func (m *member) find() {
-	own := m.charge.Counters.(*Counters)
-	m.hash = own.hash(m.charge.Key)
-	m.rank = own.serial*shardCount + shardOf(m.hash)
-	t := own.current()
-	for t != nil && !t.join(m.hash, m) {
+// peekAll answers as takeAll would. It locks nothing and makes no key a place.
+func peekAll(charges []store.Charge) bool {
+	pooled := scratch.Get().(*[]member)
+	defer scratch.Put(pooled)
+	members := slices.Grow((*pooled)[:0], len(charges))[:len(charges)]
+	defer func() { clear(members); *pooled = members[:0] }()
+	for i := range charges {
+		members[i] = newMember(&charges[i])
+	}
+	slices.SortFunc(members, inLockOrder)
+	merge(members)
+	allowed := true
+	for i := range members {
+		if m := &members[i]; m.same == nil {
+			v := m.charge.Counters.(*Counters).peek(m.hash, m.cost)
+			m.charge.Verdict = v
+			allowed = allowed && (v.Allowed || m.shadow)
+		}
+	}
+	for i := range members {
+		m := &members[i]
+		if v := &m.charge.Verdict; m.same == nil && !allowed && v.Allowed && m.cost > 0 {
+			untouched(v, m.charge.Counters.(*Counters).peek(m.hash, 0))
+		}
+	}
+	answerSame(members)
+	return allowed
+}
+
+func newMember(c *store.Charge) member {
+	own := c.Counters.(*Counters)
+	h := own.hash(c.Key)
+	return member{charge: c, cost: c.Cost, shadow: c.Shadow, hash: h, rank: own.serial*shardCount + shardOf(h)}
+}
+
+func (m *member) find(keep bool) {
+	t := m.charge.Counters.(*Counters).current()
+	for t != nil && !t.join(m.hash, m, keep) {
 		t = t.successor()
 	}
 }
@@ -115,9 +153,7 @@ func merge(members []member) {
 		if before.same != nil {
 			before = before.same
 		}
-		one := m.word != nil && m.word == before.word ||
-			m.mu != nil && m.mu == before.mu && m.hash == before.hash
-		if one {
+		if m.word != nil && m.word == before.word || m.word == nil && m.mu == before.mu && m.rank == before.rank && m.hash == before.hash {
 			m.joins(before)
 		}
 	}
@@ -125,7 +161,9 @@ func merge(members []member) {
 
 func (m *member) joins(first *member) {
 	m.same = first
-	first.cost = min(first.cost+m.cost, limit.MaxCount)
+	if first.cost += m.cost; first.cost < 0 {
+		first.cost = math.MaxInt64 // above every quota, as the sum would be
+	}
 	first.shadow = first.shadow && m.shadow
 }
 
@@ -136,17 +174,25 @@ func lockAll(members []member, since uint64) bool {
 		if m.mu == nil || m.same != nil {
 			continue
 		}
-		if i == 0 || members[i-1].mu != m.mu {
+		first := i == 0 || members[i-1].mu != m.mu
+		if first {
 			m.mu.Lock()
 		}
 		var moved bool
-		if m.over, moved = m.held.placeHeld(m.hash, since); moved {
-			m.over = false
+		if m.over, moved = m.held.placeHeld(m.hash, since, !first); moved {
 			unlockAll(members[:i+1])
 			return false
 		}
 	}
-	return lockOverflows(members) && lockWords(members)
+	if !lockOverflows(members) {
+		return false
+	}
+	for i := range members {
+		if m := &members[i]; m.mu != nil && m.same == nil && m.cost > 0 {
+			m.held.makeRoomHeld(m)
+		}
+	}
+	return lockWords(members)
 }
 
 // lockOverflows locks the overflow buckets of tables behind mutexes, after all
@@ -165,12 +211,10 @@ func lockOverflows(members []member) bool {
 		}
 		first = m
 		if moved := m.held.holdOverflow(); moved {
-			for j := i; j < len(members); j++ {
-				members[j].over = false // not locked
-			}
 			unlockAll(mutexed(members))
 			return false
 		}
+		m.overHeld = true
 	}
 	return true
 }
@@ -193,6 +237,12 @@ func lockWords(members []member) bool {
 		var ok bool
 		if m.was, ok = lockWord(m.word); !ok {
 			unlockAll(members[:i])
+			return false
+		}
+	}
+	for i := range members {
+		if m := &members[i]; m.word != nil && m.over && m.words.hasSlot(m.hash) {
+			unlockAll(members)
 			return false
 		}
 	}
@@ -219,7 +269,7 @@ func unlockAll(members []member) {
 		case m.word != nil && m.same == nil:
 			m.word.Store(m.was)
 		case m.mu != nil:
-			if m.over && m.same == nil {
+			if m.overHeld {
 				m.held.letGoOverflow()
 			}
 			if i == 0 || members[i-1].mu != m.mu {
@@ -248,15 +298,20 @@ func (s *Store) decide(members []member, since uint64) bool {
 		case allowed && m.charge.Verdict.Allowed:
 			m.commit(since, now)
 		default:
-			m.refuse(now)
+			m.refuse(since, now)
 		}
 	}
+	answerSame(members)
+	return allowed
+}
+
+// answerSame gives the charges that others decided for their answer.
+func answerSame(members []member) {
 	for i := range members {
 		if m := &members[i]; m.same != nil {
 			m.charge.Verdict = m.first().charge.Verdict
 		}
 	}
-	return allowed
 }
 
 func (m *member) first() *member {
@@ -277,7 +332,6 @@ func (m *member) look(since uint64, now limit.Time) limit.Verdict {
 	case m.word != nil:
 		t := m.words
 		tick := t.tickAt(since)
-		m.was = t.inherited(m)
 		next, fits := t.bucket.Take(m.was, tick, m.cost)
 		if !fits {
 			return t.refusal(m.was, tick, m.cost, m.over)
@@ -301,11 +355,12 @@ func (m *member) commit(since uint64, now limit.Time) {
 
 // refuse leaves the bucket as it is, unless it counts refusals, and says how it
 // stands then.
-func (m *member) refuse(now limit.Time) {
+func (m *member) refuse(since uint64, now limit.Time) {
 	switch v := &m.charge.Verdict; {
-	case m.mu != nil && m.cost > 0:
+	case m.cost == 0:
+	case m.mu != nil:
 		m.held.refuseHeld(m, now)
-	case v.Allowed && v.Remaining < limit.MaxCount:
-		v.Remaining += m.cost
+	case m.word != nil && v.Allowed:
+		untouched(v, m.words.bucket.Verdict(m.was, m.words.tickAt(since), 0))
 	}
 }

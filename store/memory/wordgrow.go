@@ -14,8 +14,9 @@ const (
 )
 
 // grow makes room in a shard whose array full is used up or in motion: it copies
-// what is not fresh to an array of the size that it needs, if the budget has it.
-func (t *wordTable) grow(sh *wordShard, full *wordSlots) growth {
+// what is not fresh, or all if keep, to an array of the size that it needs, if the
+// budget has it.
+func (t *wordTable) grow(sh *wordShard, full *wordSlots, keep bool) growth {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.closed {
@@ -31,15 +32,22 @@ func (t *wordTable) grow(sh *wordShard, full *wordSlots) growth {
 	if since < sh.retryAt {
 		return shardFull
 	}
-	if t.copyShard(sh, full, t.room(full)) {
+	if t.growTo(sh, full, keep) {
 		return shardGrown
 	}
 	t.store.reclaim(since)
-	if t.copyShard(sh, full, t.room(full)) {
+	if t.growTo(sh, full, keep) {
 		return shardGrown
 	}
 	sh.retryAt = since + pause(len(full.slots))
 	return shardFull
+}
+
+func (t *wordTable) growTo(sh *wordShard, full *wordSlots, keep bool) bool {
+	if keep {
+		return t.copyShard(sh, full, 2*len(full.slots), true)
+	}
+	return t.copyShard(sh, full, t.room(full), false)
 }
 
 func (t *wordTable) firstSlots(sh *wordShard) growth {
@@ -75,7 +83,7 @@ func (t *wordTable) room(a *wordSlots) int {
 
 // live counts the words that are not fresh.
 func (t *wordTable) live(a *wordSlots) int {
-	tick, n := t.tickNow(), 0
+	tick, n := t.tickAt(t.store.since()), 0
 	for i := range a.slots {
 		if w := a.slots[i].word.Load() &^ wordLocked; w > tick {
 			n++
@@ -84,20 +92,17 @@ func (t *wordTable) live(a *wordSlots) int {
 	return n
 }
 
-// tickNow is tick without the care for a far beginning, for those that hold locks.
-func (t *wordTable) tickNow() uint64 { return t.bucket.Tick(t.store.since() - t.begin + 1) }
-
-// copyShard copies what is not fresh to a new array of n slots. When the budget
-// has no room for more slots it makes do with as many as before, if a quarter of
-// them gets free by it. The shard's mutex is held.
-func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int) bool {
+// copyShard copies what is not fresh, or all if keep, to a new array of n slots. When
+// the budget has no room for more slots it makes do with as many as before, if a
+// quarter of them gets free by it. The shard's mutex is held.
+func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) bool {
 	old, spare := len(from.slots), t.store.budget.spare()
 	if n <= old {
 		spare = 0
 	}
 	bytes := int64(n)*slotBytes + slotsBytes
 	if !t.store.budget.reserve(bytes, spare) {
-		if n <= old || t.live(from) > old/2+old/8 {
+		if n <= old || keep || t.live(from) > old/2+old/8 {
 			return false
 		}
 		n, bytes = old, from.bytes()
@@ -106,9 +111,9 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int) bool {
 		}
 	}
 	to := newWordSlots(n)
-	tick := t.tickNow()
+	tick := t.tickAt(t.store.since())
 	from.drain(func(h, w uint64) {
-		if w <= tick {
+		if w <= tick && !keep {
 			return
 		}
 		for !to.put(h, w) {
@@ -129,9 +134,7 @@ func (a *wordSlots) drain(each func(h, w uint64)) {
 		if s.hash.CompareAndSwap(0, slotClosed) {
 			continue
 		}
-		if w := freeze(&s.word); w != 0 {
-			each(s.hash.Load(), w)
-		}
+		each(s.hash.Load(), freeze(&s.word))
 	}
 }
 
@@ -181,7 +184,7 @@ func (t *wordTable) sweep() {
 		}
 		if a := sh.slots.Load(); a != nil && !sh.closed {
 			if n := t.room(a); n < len(a.slots) {
-				t.copyShard(sh, a, n)
+				t.copyShard(sh, a, n, false)
 			}
 		}
 		sh.mu.Unlock()

@@ -36,6 +36,7 @@ type wordTable struct {
 	start  time.Time // the moment of begin, for the hot path
 
 	overflow atomic.Uint64 // a word: what keys without a slot share
+	parted   atomic.Uint64 // what overflow was when it moved
 	next     atomic.Pointer[installed]
 	shards   [shardCount]wordShard
 }
@@ -78,11 +79,19 @@ func (a *wordSlots) bytes() int64 { return int64(len(a.slots))*slotBytes + slots
 // Not later: Takes go on while it does.
 const rebaseAfter = uint64(limit.PackedHorizon) * 3 / 4
 
-// tick reads the clock. Reading it first is what keeps a Take exact under
-// contention: an old tick can only refuse more, and the time it stands for lies
-// within the call.
+// moment is the table's age, and one nanosecond more, so that no word of a key that
+// took something is 0. While the clock says that the table is still to come, it has
+// just begun.
+func (t *wordTable) moment(since uint64) uint64 { return max(since, t.begin) - t.begin + 1 }
+
+func (t *wordTable) tickAt(since uint64) uint64 { return t.bucket.Tick(t.moment(since)) }
+
+// tick reads the clock. A Take reads it once it has found the key's slot, and then
+// changes the word. An old tick can only refuse more of a word that is there; but a
+// state that was dropped before the slot was found was full at a later tick than one
+// that was read before.
 func (t *wordTable) tick() uint64 {
-	moment := t.store.since() - t.begin + 1
+	moment := t.moment(t.store.since())
 	if moment > rebaseAfter {
 		t.owner.rebase(t)
 	}
@@ -90,8 +99,9 @@ func (t *wordTable) tick() uint64 {
 }
 
 // place finds the word of a key and makes one if there is none. over says that it
-// is the overflow bucket's. A nil word says that the shard has moved.
-func (t *wordTable) place(h uint64) (word *atomic.Uint64, over bool) {
+// is the overflow bucket's. A nil word says that the shard has moved. What is fresh is
+// dropped for it if need be, unless keep.
+func (t *wordTable) place(h uint64, keep bool) (word *atomic.Uint64, over bool) {
 	sh := &t.shards[shardOf(h)]
 	for {
 		a := sh.slots.Load()
@@ -106,7 +116,7 @@ func (t *wordTable) place(h uint64) (word *atomic.Uint64, over bool) {
 			a.used.Add(-1)
 			continue
 		}
-		switch t.grow(sh, a) {
+		switch t.grow(sh, a, keep) {
 		case shardFull:
 			t.store.budget.overflowed.Add(1)
 			return &t.overflow, true
@@ -183,38 +193,67 @@ func (t *wordTable) effective(w uint64) uint64 {
 	if w != 0 {
 		return w
 	}
-	o, ok := settled(&t.overflow)
-	if !ok {
-		return 0 // moving: the word moves as well, and its change will fail
+	if o, ok := settled(&t.overflow); ok {
+		return o
 	}
-	return o
+	return t.parted.Load()
+}
+
+// hasSlot says whether a key has a slot by now. The overflow bucket is held, so a key
+// that gets one later starts from what is decided there now.
+func (t *wordTable) hasSlot(h uint64) bool {
+	s, vacant := t.shards[shardOf(h)].slots.Load().find(h)
+	return s != nil && !vacant
 }
 
 func (t *wordTable) take(h uint64, cost int64, _ uint64) (limit.Verdict, bool) {
 	for {
-		tick := t.tick()
-		p, over := t.place(h)
+		p, over := t.place(h, false)
 		if p == nil {
 			return limit.Verdict{}, false
+		}
+		tick := t.tick()
+		if over {
+			if v, decided := t.takeShared(h, tick, cost); decided {
+				return v, true
+			}
+			continue
 		}
 		for w, ok := settled(p); ok; w, ok = settled(p) {
 			was := t.effective(w)
 			next, fits := t.bucket.Take(was, tick, cost)
 			if !fits {
-				return t.refusal(was, tick, cost, over), true
+				return t.refusal(was, tick, cost, false), true
 			}
 			if cost == 0 || p.CompareAndSwap(w, next) {
 				return t.admission(was, next, tick), true
 			}
 		}
-		if over {
-			// The overflow bucket has moved on; the shard will.
-			for sh := &t.shards[shardOf(h)]; !sh.isClosed(); {
-				runtime.Gosched()
-			}
-			return limit.Verdict{}, false
-		}
+		t.shards[shardOf(h)].isClosed() // waits until what moved has arrived
 	}
+}
+
+// takeShared takes from the overflow bucket. It has not decided when that has moved,
+// or when the key got a slot meanwhile: from then on its Takes are counted there.
+func (t *wordTable) takeShared(h, tick uint64, cost int64) (v limit.Verdict, decided bool) {
+	for w, ok := settled(&t.overflow); ok; w, ok = settled(&t.overflow) {
+		next, fits := t.bucket.Take(w, tick, cost)
+		switch {
+		case !fits:
+			return t.refusal(w, tick, cost, true), true
+		case cost == 0:
+			return t.admission(w, next, tick), true
+		case !t.overflow.CompareAndSwap(w, w|wordLocked):
+			continue
+		case t.hasSlot(h):
+			t.overflow.Store(w)
+			return v, false
+		}
+		t.overflow.Store(next)
+		return t.admission(w, next, tick), true
+	}
+	t.store.awaitMove()
+	return v, false
 }
 
 func (t *wordTable) admission(was, next, tick uint64) limit.Verdict {
@@ -281,7 +320,8 @@ func (t *wordTable) refund(h uint64, cost int64) bool {
 }
 
 func (t *wordTable) reset(h uint64) bool {
-	return t.change(h, func(uint64) uint64 { return 1 })
+	tick := t.tick()
+	return t.change(h, func(uint64) uint64 { return tick }) // full as of now
 }
 
 func (t *wordTable) finish(uint64, uint64) bool { return true }

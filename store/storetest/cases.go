@@ -106,6 +106,24 @@ var cases = []struct {
 		}
 		h.wantRemaining(c, "k", 0)
 	}},
+	{"peek adds up", "Peek of several charges answers as Take would", func(h *harness) {
+		for name, p := range policies() {
+			c, other := h.bind(name, p), h.bind(name+" other", p)
+			three := []store.Charge{charge(c, "k", p.Quota()-1), charge(other, "k", 1), charge(c, "k", 2)}
+			ok, err := h.store.Peek(context.Background(), three)
+			if err != nil || ok {
+				h.Errorf("%s: Peek of more than there is: %v, %v", name, ok, err)
+			}
+			if v := three[1].Verdict; !v.Allowed || v.Remaining != p.Quota() || v.ResetAfter != 0 {
+				h.Errorf("%s: Peek says of a limit that would be left alone: %+v", name, v)
+			}
+			three[2].Cost = 1
+			if ok, err = h.store.Peek(context.Background(), three); err != nil || !ok || three[0].Verdict.Remaining != 0 || three[1].Verdict.Remaining != p.Quota()-1 {
+				h.Errorf("%s: Peek of all there is: %v, %v, %+v", name, ok, err, three)
+			}
+			h.wantRemaining(c, "k", p.Quota())
+		}
+	}},
 	{"peek takes nothing", "Peek answers as Take would", func(h *harness) {
 		c := h.bind("c", five)
 		two := []store.Charge{charge(c, "k", 5)}
@@ -130,6 +148,18 @@ var cases = []struct {
 			h.Fatal(err)
 		}
 		h.wantRemaining(c, "k", 5)
+		for name, p := range policies() {
+			if p.Algorithm == limit.Concurrency {
+				continue // its places are given back by their permits
+			}
+			c := h.bind(name, p)
+			h.take(charge(c, "k", 3))
+			_ = h.store.Refund(context.Background(), []store.Charge{charge(c, "k", 3)})
+			h.wantRemaining(c, "k", p.Quota())
+			h.take(charge(c, "k", 3))
+			_ = h.store.Reset(context.Background(), []store.Charge{charge(c, "k", 0)})
+			h.wantRemaining(c, "k", p.Quota())
+		}
 	}},
 	{"permits", "a place in flight comes back when its permit ends, once, or when its time is over", func(h *harness) {
 		c := h.bind("c", limit.Policy{Algorithm: limit.Concurrency, MaxInFlight: 2, Timeout: time.Minute})
@@ -190,6 +220,21 @@ var cases = []struct {
 			h.Error("a negative burst is no error")
 		}
 		h.wantRemaining(c, "k", 5)
+	}},
+	{"any number of new keys", "a request may name more new keys of one limit than its table has room for", func(h *harness) {
+		for name, p := range policies() {
+			c := h.bind(name, p)
+			charges := make([]store.Charge, 700)
+			for i := range charges {
+				charges[i] = charge(c, fmt.Sprint(i), 1)
+			}
+			if !h.take(charges...) {
+				h.Errorf("%s: new keys were refused", name)
+			}
+			for _, i := range []int{0, 350, 699} {
+				h.wantRemaining(c, fmt.Sprint(i), p.Quota()-1)
+			}
+		}
 	}},
 	{"one bucket under contention", "many takers at once get exactly the quota", func(h *harness) {
 		for name, p := range policies() {

@@ -131,6 +131,9 @@ func severalHistories(t *testing.T, open Open, n, steps int) {
 				if got := h.remainingOf(charges[j]); got != now.Remaining {
 					t.Fatalf("history %d, step %d, limit %d: %d remaining after the Take, want %d", i, step, j, got, now.Remaining)
 				}
+				if v := charges[j].Verdict; !want && v.Allowed && charges[j].Cost > 0 && (v.Remaining != now.Remaining || v.ResetAfter != now.ResetAfter || v.Delay != 0) {
+					t.Fatalf("history %d, step %d, limit %d: refused by another, and answered %+v, want it as it stands, %+v", i, step, j, v, now)
+				}
 			}
 		}
 		for _, l := range limits {
