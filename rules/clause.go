@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,8 +12,8 @@ import (
 // is empty after a fault.
 func (b *builder) clause(d *document, match, when *node) (c clause, text, id string) {
 	ok := true
-	if match != nil && match.kind != kindNull {
-		c.conditions, ok = d.conditions(match)
+	if match != nil {
+		c.conditions, ok = b.conditions(d, match)
 	}
 	var texts, ids []string
 	for i := range c.conditions {
@@ -54,13 +55,13 @@ func quoteIfOdd(s string) string {
 
 // conditions reads a map from attribute to pattern or list of patterns, sorted
 // by attribute.
-func (d *document) conditions(n *node) ([]condition, bool) {
-	if n.kind != kindMap {
-		d.wants(n, "a map such as {method: POST, path: /login}", "for an expression, write when: 'request.size > 1000'")
+func (b *builder) conditions(d *document, n *node) ([]condition, bool) {
+	if n.kind == kindNull || n.kind == kindMap && len(n.fields) == 0 {
+		d.fault(n, "leave it out for all requests", "the condition is empty")
 		return nil, false
 	}
-	if len(n.fields) == 0 {
-		d.fault(n, "leave it out for all requests", "the condition is empty")
+	if n.kind != kindMap {
+		d.wants(n, "a map such as {method: POST, path: /login}", "for an expression, write when: 'request.size > 1000'")
 		return nil, false
 	}
 	if len(n.fields) > maxParts {
@@ -74,6 +75,9 @@ func (d *document) conditions(n *node) ([]condition, bool) {
 		if ok && slices.ContainsFunc(out, func(c condition) bool { return c.name == name }) {
 			d.fault(f.key, "put the alternatives in a list", "attribute %q is twice in the match", name)
 			ok = false
+		}
+		if ok {
+			b.doubtName(d, f.key, name)
 		}
 		c := condition{name: name}
 		items := []*node{f.value}
@@ -95,6 +99,7 @@ func (d *document) conditions(n *node) ([]condition, bool) {
 				d.fault(item, "write it as 10.0.0.0/8 or 2001:db8::/32", "%q is not a network of addresses", text)
 				ok = false
 			}
+			b.doubtPattern(d, item, name, &p)
 			c.patterns = append(c.patterns, p)
 		}
 		if fine = fine && ok; ok {
@@ -129,11 +134,7 @@ func (b *builder) expression(d *document, n *node) (*expression, bool) {
 				place.column++
 			}
 		}
-		hint := ""
-		if strings.HasPrefix(w.message, "undeclared reference") {
-			hint = `variables: attributes["NAME"], domain, ip, user, method, path, host, request.size, request.headers["name"]`
-		}
-		d.fault(&place, hint, "when: %s", w.message)
+		d.fault(&place, cmp.Or(w.hint, expressionHint(w.message)), "when: %s", w.message)
 	}
 	return expression, len(wrong) == 0
 }

@@ -79,6 +79,8 @@ func (b *builder) envoyKeys(d *document, n *node, where string) {
 			hint := ""
 			if w, ok := suggest(name, envoyKeys); ok {
 				hint = fmt.Sprintf("did you mean %s?", w)
+			} else if contains(rootKeys, name) {
+				hint = "a file with domain: is in Envoy's format; put " + name + " into another file"
 			}
 			d.fault(f.key, hint, "config error, unknown key '%s'", name)
 			continue
@@ -195,9 +197,15 @@ func (b *builder) envoyLimit(d *document, path envoyPath, n, limits *node) *Limi
 	policy := limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignEpoch, CountRefused: true}
 	if limits == nil || limits.kind != kindMap {
 		l.Whitelist = true
+		if limits != nil {
+			b.warn(d, limits, "leave it out if that is meant", "an empty rate_limit limits nothing")
+		}
 		policy = limit.Policy{Algorithm: limit.FixedWindow, Unlimited: true}
 	} else {
 		d.envoyAmount(limits, &policy)
+		if n := limits.get("requests_per_unit"); !policy.Unlimited && (n == nil || n.kind == kindNull) {
+			b.warn(d, limits, "write requests_per_unit: 0 if that is meant", "a rate_limit without requests_per_unit refuses everything")
+		}
 		l.Alias = text(limits.get("name"))
 		if replaces := limits.get("replaces"); replaces != nil {
 			for _, r := range replaces.items {
@@ -220,7 +228,7 @@ func (b *builder) envoyLimit(d *document, path envoyPath, n, limits *node) *Limi
 func (d *document) envoyAmount(n *node, p *limit.Policy) {
 	unit := text(n.get("unit"))
 	if n := n.get("requests_per_unit"); n != nil && n.kind != kindNull {
-		p.Rate.Count, _ = d.integer(n, 0, math.MaxUint32)
+		p.Rate.Count, _ = d.wholeNumber(n, 0, math.MaxUint32)
 	}
 	if d.flag(n, "unlimited") {
 		*p = limit.Policy{Algorithm: limit.FixedWindow, Unlimited: true}

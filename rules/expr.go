@@ -42,6 +42,7 @@ type expressions struct {
 type expressionFault struct {
 	line, column int // from 1; 0 when unknown
 	message      string
+	hint         string
 }
 
 func (c *expressions) environment() (*cel.Env, error) {
@@ -85,8 +86,9 @@ func (c *expressions) compile(src string) (*expression, []expressionFault) {
 		var out []expressionFault
 		for _, e := range issues.Errors() {
 			message, _, _ := strings.Cut(e.Message, "\n")
+			message, _, _ = strings.Cut(message, " expecting {") // a list of all tokens there are
 			message = strings.ReplaceAll(message, " (in container '')", "")
-			out = append(out, expressionFault{e.Location.Line(), e.Location.Column() + 1, message})
+			out = append(out, expressionFault{line: e.Location.Line(), column: e.Location.Column() + 1, message: message})
 		}
 		return nil, out
 	}
@@ -97,12 +99,13 @@ func (c *expressions) compile(src string) (*expression, []expressionFault) {
 	if err != nil {
 		return nil, one(err.Error())
 	}
-	return &expression{program: program, attributes: readBy(checked)}, nil
+	names, wrong := readBy(checked)
+	return &expression{program: program, attributes: names}, wrong
 }
 
-// readBy lists the attributes that an expression reads.
-func readBy(checked *cel.Ast) []string {
-	var names []string
+// readBy lists the attributes that an expression reads. A header field that is
+// not in lower case is a fault: there is none, and the expression would never hold.
+func readBy(checked *cel.Ast) (names []string, wrong []expressionFault) {
 	whole, named := 0, 0 // maps mentioned at all; mentioned to read one name
 	headers := 0
 	ident := func(e celast.Expr) string {
@@ -112,12 +115,23 @@ func readBy(checked *cel.Ast) []string {
 		return ""
 	}
 	read := func(from celast.Expr, name string) {
+		lower := ""
 		switch ident(from) {
 		case "attributes":
 			names, named = append(names, canonicalName(name)), named+1
+			lower = canonicalName(name)
 		case "request.headers":
+			lower = strings.ToLower(name)
 			names, named = append(names, headerPrefix+name), named+1
 			headers--
+		}
+		if lower != "" && lower != name {
+			at := checked.NativeRep().SourceInfo().GetStartLocation(from.ID())
+			wrong = append(wrong, expressionFault{
+				line: at.Line(), column: at.Column() + 1,
+				message: strconv.Quote(name) + " is no header field here: their names are in lower case",
+				hint:    "write " + strconv.Quote(lower),
+			})
 		}
 	}
 	celast.PreOrderVisit(checked.NativeRep().Expr(), celast.NewExprVisitor(func(e celast.Expr) {
@@ -163,7 +177,7 @@ func readBy(checked *cel.Ast) []string {
 	case whole > named:
 		names = append(names, "*")
 	}
-	return names
+	return names, wrong
 }
 
 // activation gives an expression the request's attributes. Maps are made when

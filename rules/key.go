@@ -37,11 +37,11 @@ func appendPart(dst []byte, value string) []byte {
 
 // appendAddress appends an address; what is none is a value like any other.
 func appendAddress(dst []byte, value string, ipv6 int) []byte {
-	addr, err := netip.ParseAddr(value)
-	if err != nil {
+	addr, _, ok := parseAddress(value)
+	if !ok {
 		return appendPart(dst, value)
 	}
-	if addr = addr.Unmap(); addr.Is4() {
+	if addr.Is4() {
 		a := addr.As4()
 		return append(append(dst, tagIPv4), a[:]...)
 	}

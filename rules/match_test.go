@@ -348,12 +348,12 @@ func TestExpressionsSayWhatTheyRead(t *testing.T) {
 		`has(attributes.a)`:                                    "a",
 		`attributes.exists(k, k == "x")`:                       "*",
 		`attributes[path] == "x"`:                              "* path",
-		`request.headers["X"] == "1"`:                          "header:X",
+		`request.headers["x"] == "1"`:                          "header:x",
 		`request.headers.exists(k, k == "x") && user == "u"`:   "header:* user",
 		`request.size > 5 || request.method == "PUT"`:          "method size",
 		`domain == "d"`:                                        "",
 		`["ip", "user"].exists(x, x == host)`:                  "host",
-		`attributes["Header:X-A"] == "1"`:                      "header:x-a",
+		`attributes["header:x-a"] == "1"`:                      "header:x-a",
 		`attributes["a"] == "x" && attributes.exists(k, true)`: "* a",
 	} {
 		s, err := Parse("x", []byte("limits:\n- name: a\n  rate: 5/s\n  when: |\n    "+src+"\n"))

@@ -34,6 +34,10 @@ func (b *builder) native(d *document) {
 		d.fault(d.root, "begin with limits:", "want a map, this is %v", d.root.kind)
 		return
 	}
+	if d.root.get("apiVersion") != nil && d.root.get("kind") != nil {
+		d.fault(d.root, "give the file that it holds: mount it, or copy what is below data:", "this is a Kubernetes object, no limit file")
+		return
+	}
 	d.known(d.root, "the file", rootKeys)
 	if store := d.root.get("store"); store != nil {
 		b.store(d, store)
@@ -95,6 +99,9 @@ func (b *builder) store(d *document, n *node) {
 		return
 	}
 	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.name, n.line)
+	if scheme != "memory" {
+		b.warn(d, n, "leave it out, or start with --store memory", "store %s is not in this version: the service does not start with it", scheme)
+	}
 }
 
 // scope is where a limit's keys are looked up: an override, the limit, the
@@ -165,7 +172,11 @@ func (b *builder) name(s *scope, l *Limit) {
 
 func (b *builder) key(s *scope, l *Limit) {
 	n := s.get("key")
-	if n == nil || n.kind == kindNull {
+	if n == nil {
+		return
+	}
+	if n.kind == kindNull {
+		s.fault(n, "name attributes, as in [ip], or leave it out: one bucket for all", "the key is empty")
 		return
 	}
 	items := []*node{n}
@@ -185,14 +196,26 @@ func (b *builder) key(s *scope, l *Limit) {
 			s.fault(item, "", "attribute %q is twice in the key", name)
 			continue
 		}
+		b.doubtName(s.document, item, name)
 		l.Key = append(l.Key, name)
 	}
 }
 
 // attribute reads the name of an attribute.
 func (d *document) attribute(n *node) (string, bool) {
+	if n.kind == kindMap && len(n.fields) == 1 && strings.EqualFold(n.fields[0].key.text, "header") {
+		d.wants(n, "the name of an attribute", "write it as header:NAME, without a space")
+		return "", false
+	}
 	name, ok := d.str(n, "the name of an attribute")
 	if !ok {
+		return "", false
+	}
+	// Without quotes it is a list that lacks its brackets, and as one name it
+	// would match nothing, in silence.
+	if n.style == 0 && strings.ContainsAny(name, ", ") {
+		parts := strings.FieldsFunc(name, func(r rune) bool { return r == ',' || r == ' ' })
+		d.fault(n, "write several as ["+strings.Join(parts, ", ")+"], and one such name in quotes", "%q is not the name of one attribute", name)
 		return "", false
 	}
 	if name == "" || len(name) > 256 || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {

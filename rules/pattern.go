@@ -61,6 +61,26 @@ func unmapPrefix(net netip.Prefix) netip.Prefix {
 	return net.Masked()
 }
 
+// parseAddress reads the value of the attribute ip: an address, or an IPv6
+// network, to which some transports cut addresses. bits is the length of what is
+// known of it. It does not allocate.
+func parseAddress(value string) (addr netip.Addr, bits int, ok bool) {
+	// To ask for an address first would allocate an error for each network.
+	if strings.IndexByte(value, '/') >= 0 {
+		net, err := netip.ParsePrefix(value)
+		if err != nil || !net.Addr().Is6() || net.Addr().Is4In6() {
+			return netip.Addr{}, 0, false
+		}
+		return net.Masked().Addr(), net.Bits(), true
+	}
+	addr, err := netip.ParseAddr(value)
+	if err != nil {
+		return netip.Addr{}, 0, false
+	}
+	addr = addr.Unmap().WithZone("")
+	return addr, addr.BitLen(), true
+}
+
 func (p *pattern) exact() bool { return p.parts == nil && !p.net.IsValid() }
 
 // literal is what every value that matches begins with, and ends with.
@@ -76,8 +96,8 @@ func (p *pattern) literal() (prefix, suffix string) {
 
 func (p *pattern) matches(value string) bool {
 	if p.net.IsValid() {
-		addr, err := netip.ParseAddr(value)
-		return err == nil && p.net.Contains(addr.Unmap().WithZone(""))
+		addr, bits, ok := parseAddress(value)
+		return ok && bits >= p.net.Bits() && p.net.Contains(addr)
 	}
 	if p.parts == nil {
 		return p.text == value

@@ -32,16 +32,28 @@ func (d *document) str(n *node, what string) (string, bool) {
 
 func (d *document) boolean(n *node) (value, ok bool) {
 	if n.kind != kindBool {
-		d.wants(n, "true or false", "")
+		d.wants(n, "true or false", truthHint(n))
 		return false, false
 	}
 	return n.text == "true", true
 }
 
+// integer reads a whole number. It refuses what the versions of YAML do not
+// agree about: 010 is ten or eight.
 func (d *document) integer(n *node, low, high int64) (int64, bool) {
+	if digits := strings.TrimLeft(n.text, "+-"); n.kind == kindInt && len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
+		d.fault(n, "leave out the zero in front", "%s is eight-based to some and ten-based to others", n.text)
+		return 0, false
+	}
+	return d.wholeNumber(n, low, high)
+}
+
+// wholeNumber is integer, with a zero in front for base eight as Envoy's service
+// has it.
+func (d *document) wholeNumber(n *node, low, high int64) (int64, bool) {
 	what := fmt.Sprintf("a whole number from %d to %d", low, high)
 	if n.kind != kindInt {
-		d.wants(n, what, "")
+		d.wants(n, what, numberHint(n))
 		return 0, false
 	}
 	v, err := strconv.ParseInt(n.text, 0, 64)
@@ -82,7 +94,7 @@ func (d *document) percent(n *node) (int, bool) {
 			return int(v), true
 		}
 	}
-	d.wants(n, "a percentage from 0% to 100%", "write it as 80%")
+	d.wants(n, "a percentage from 0% to 100%", percentHint(n))
 	return 0, false
 }
 
@@ -103,18 +115,17 @@ func (d *document) duration(n *node) (time.Duration, bool) {
 }
 
 func (d *document) rate(n *node) (limit.Rate, bool) {
-	const hint = "write it as 100/s, 5/minute or 20/10s"
 	if n.kind != kindString {
 		if n.kind == kindInt {
 			d.wants(n, "a rate with its period", fmt.Sprintf("did you mean %s/s?", n.text))
 		} else {
-			d.wants(n, "a rate", hint)
+			d.wants(n, "a rate", rateForms)
 		}
 		return limit.Rate{}, false
 	}
 	r, err := limit.ParseRate(n.text)
 	if err != nil {
-		d.fault(n, hint, "%s", strings.ReplaceAll(err.Error(), "limit: ", ""))
+		d.fault(n, rateHint(n.text), "%s", strings.TrimSuffix(strings.ReplaceAll(err.Error(), "limit: ", ""), ", write it as 100/s or 5/minute"))
 		return limit.Rate{}, false
 	}
 	return r, true

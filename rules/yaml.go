@@ -277,8 +277,8 @@ func (d *document) syntax(err error) {
 		return
 	}
 	p, hint := e.GetToken().Position, ""
-	if p.Line > 0 && p.Line <= len(d.lines) && strings.HasPrefix(strings.TrimLeft(d.lines[p.Line-1], " "), "\t") {
-		hint = "indent with spaces; YAML does not allow tabs there"
+	if p.Line > 0 && p.Line <= len(d.lines) {
+		hint = syntaxHint(e.GetMessage(), d.lines[p.Line-1])
 	}
 	message := strings.ReplaceAll(e.GetMessage(), "\t", `\t`)
 	d.faults.add(d.at(p.Line, p.Column, hint, "yaml: %s", message))
@@ -378,7 +378,7 @@ func (r *reader) alias(v *ast.AliasNode, at *node) *node {
 	name := v.Value.GetToken().Value
 	target := r.anchors[name]
 	if target == nil {
-		r.fault(at, "", "alias *%s has no anchor &%s before it", name, name)
+		r.fault(at, aliasHint(name), "alias *%s has no anchor &%s before it", name, name)
 		return at
 	}
 	before := r.aliased

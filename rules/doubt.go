@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// usualNames are the attributes that every transport gives, and so the ones that
+// are meant when a name is nearly theirs.
+var usualNames = []string{"ip", "user", "method", "path", "host", "domain"}
+
+// doubtName warns of the name of an attribute that no request is likely to have.
+func (b *builder) doubtName(d *document, n *node, name string) {
+	for _, usual := range usualNames {
+		if name != usual && strings.EqualFold(name, usual) || name == "request."+usual {
+			b.warn(d, n, "write "+usual, "attribute %q is not %q: names are compared exactly", name, usual)
+			return
+		}
+	}
+	for _, prefix := range []string{"headers:", "header.", "headers.", "request.headers."} {
+		if rest, ok := strings.CutPrefix(strings.ToLower(name), prefix); ok && rest != "" {
+			b.warn(d, n, "write header:"+rest, "attribute %q is no header field", name)
+			return
+		}
+	}
+}
+
+// doubtPattern warns of a pattern that is valid and yet unlikely to match what
+// its writer means: the limit would never apply, in silence.
+func (b *builder) doubtPattern(d *document, n *node, name string, p *pattern) {
+	text := p.text
+	switch {
+	case p.net.IsValid() || text == "" || strings.Trim(text, "*") == "":
+	case strings.HasPrefix(text, "^"), strings.HasPrefix(text, "~"), strings.HasSuffix(text, "$"), strings.Contains(text, `\`), strings.Contains(text, ".*") && name == "path":
+		variable := name
+		if !contains(shortVariables[:], name) {
+			variable = `attributes["` + name + `"]`
+		}
+		b.warn(d, n, "use a star for any text, or when: "+variable+".matches('...')", "%q looks like a regular expression, and is compared as text with stars", text)
+	case name == ipAttribute && !strings.Contains(text, "/"):
+		b.warn(d, n, "write addresses and networks, as in 10.0.0.0/8", "%q is no address: it is compared as text", text)
+	case name == "method" && strings.Contains(text, "/"): // of gRPC: /package.Service/Method
+	case name == "method" && strings.ContainsAny(text, "|, "):
+		b.warn(d, n, "write [GET, POST]", "%q is compared as one method", text)
+	case name == "method" && text != strings.ToUpper(text):
+		b.warn(d, n, "write "+strings.ToUpper(text), "%q is compared exactly, and methods are in upper case", text)
+	case name == "path" && text[0] != '/' && text[0] != '*':
+		b.warn(d, n, "write /"+text+" or *"+text, "%q matches no path: paths begin with a slash", text)
+	case name == "path" && strings.Contains(text, "?"):
+		b.warn(d, n, "a parameter of the query is the attribute query:NAME", "%q has a question mark, and paths come without their query", text)
+	case name == "host" && (strings.ContainsAny(text, ":/") && !isAddress(text) || text != strings.ToLower(text)):
+		b.warn(d, n, "", "%q matches no host: hosts are in lower case, without scheme, port and path", text)
+	}
+}
+
+func isAddress(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil
+}

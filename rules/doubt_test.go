@@ -1,0 +1,114 @@
+package rules
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestDoubts: what loads and would yet never apply is warned of, once.
+func TestDoubts(t *testing.T) {
+	for _, tt := range []struct{ match, want string }{
+		{`path: "^/api/.*$"`, `path.matches('...')`},
+		{`path: /api/.*`, `path.matches('...')`},
+		{`plan: ^gold`, `attributes["plan"].matches('...')`},
+		{`path: api/*`, "write /api/*"},
+		{`path: /search?q=*`, "query:NAME"},
+		{`method: post`, "write POST"},
+		{`method: GET|POST`, "write [GET, POST]"},
+		{`method: "GET, POST"`, "write [GET, POST]"},
+		{`Method: POST`, "write method"},
+		{`request.path: /x`, "write path"},
+		{`headers:x-plan: gold`, "write header:x-plan"},
+		{`header.x-plan: gold`, "write header:x-plan"},
+		{`ip: "10.*"`, "10.0.0.0/8"},
+		{`ip: localhost`, "10.0.0.0/8"},
+		{`host: https://example.com`, "without scheme"},
+		{`host: example.com:8080`, "without scheme"},
+		{`host: Example.com`, "in lower case"},
+
+		{`path: "*"`, ""},
+		{`path: /api/*`, ""},
+		{`path: "*.html"`, ""},
+		{`path: /$metadata`, ""},
+		{`method: [GET, POST]`, ""},
+		{`method: "*"`, ""},
+		{`method: /grpc.health.v1.Health/*`, ""},
+		{`ip: [10.0.0.0/8, "2001:db8::7", "*"]`, ""},
+		{`host: ["*.example.com", "2001:db8::7", localhost]`, ""},
+		{`header:X-Plan: gold`, ""},
+		{`query:q: a?b`, ""},
+		{`tenant: Some One`, ""},
+	} {
+		src := "limits:\n  - name: a\n    rate: 5/m\n    match:\n      " + tt.match + "\n"
+		list := mustParse(t, src).Warnings()
+		switch {
+		case tt.want == "" && len(list) > 0:
+			t.Errorf("%s: %v", tt.match, list)
+		case tt.want != "" && (len(list) != 1 || list[0].Line != 5 || !strings.Contains(list[0].Error(), tt.want)):
+			t.Errorf("%s: %v, want one warning with %s", tt.match, list, tt.want)
+		}
+	}
+	for src, want := range map[string]string{
+		"limits: [{name: a, rate: 5/m, key: [IP]}]":                                         "write ip",
+		"store: redis://localhost\nlimits: [{name: a, rate: 5/m}]":                          "does not start with it",
+		"domain: d\ndescriptors: [{key: a, rate_limit: }]":                                  "limits nothing",
+		"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day}}]":                       "refuses everything",
+		"domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]":                 "",
+		"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 0}}]": "",
+	} {
+		list := mustParse(t, src).Warnings()
+		if want == "" && len(list) > 0 || want != "" && (len(list) != 1 || !strings.Contains(list[0].Error(), want)) {
+			t.Errorf("%s: %v, want %q", src, list, want)
+		}
+	}
+}
+
+func TestRateHints(t *testing.T) {
+	for written, want := range map[string]string{
+		"10r/s": "10/s", "10 r/m": "10/m", "5 per minute": "5/minute", "5/60": "5/60s", "5/hr": "5/h",
+		"1,000/s": "1000/s", "1_000/s": "1000/s", ".5/s": "0.5/s", "5 Per Hour": "5/hour",
+		"unlimited": "unlimited: true",
+		"":          rateForms, "-1/s": rateForms, "5": rateForms, "5/0": rateForms, "NaN/s": rateForms, "5/fortnight": rateForms,
+	} {
+		if got := rateHint(written); !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", written, got, want)
+		}
+	}
+}
+
+// TestAddressesThatTransportsCut: an IPv6 address that came as its network meets
+// the limits that the address itself would, and the same bucket.
+func TestAddressesThatTransportsCut(t *testing.T) {
+	s := mustParse(t, `
+limits:
+  - {name: net, match: {ip: "2001:db8::/32"}, key: [ip], rate: 5/m}
+  - {name: wide, key: [ip], ipv6_prefix: 48, rate: 5/m}
+  - {name: one, match: {ip: "2001:db8:0:1::"}, rate: 5/m}
+  - {name: four, match: {ip: 10.0.0.0/8}, rate: 5/m}
+`)
+	keys := func(ip string) string {
+		matched, _ := s.Match("", attrs("ip="+ip), nil, nil)
+		var out []string
+		for _, m := range matched {
+			out = append(out, m.Limit.Name+" "+string(m.Key))
+		}
+		return strings.Join(out, "|")
+	}
+	whole, cut := keys("2001:db8:0:1::7"), keys("2001:db8:0:1::/64")
+	if whole != cut || !strings.HasPrefix(whole, "net ") || !strings.Contains(whole, "wide ") {
+		t.Errorf("the address: %q, its network: %q", whole, cut)
+	}
+	if got := keys("2001:db8::/16"); strings.Contains(got, "net ") {
+		t.Errorf("a network wider than the limit's: %q", got)
+	}
+	for _, text := range []string{"10.0.0.0/8", "::ffff:10.0.0.0/104", "2001:db8::/129", "/", "2001:db8::/64/64"} {
+		if got := keys(text); got != "wide "+string(appendPart(nil, text)) {
+			t.Errorf("%s counts as an address: %q", text, got)
+		}
+	}
+	network := attrs("ip=2001:db8:0:1::/64")
+	dst, scratch := make([]Matched, 0, 8), make([]byte, 0, 256)
+	if n := testing.AllocsPerRun(100, func() { s.Match("", network, dst, scratch) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
