@@ -8,6 +8,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 GO ?= go
 # Time for each fuzz target, as go test -fuzztime takes it.
 FUZZTIME ?= 5s
+# Random histories for each property of make histories.
+HISTORIES ?= 1000000
 
 .PHONY: help
 help: ## Show this list
@@ -38,6 +40,10 @@ lint: ## gofmt, gofumpt, vet, staticcheck
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME
 	FUZZTIME=$(FUZZTIME) ./scripts/fuzz
+
+.PHONY: histories
+histories: ## Try the properties of docs/evidence.md on HISTORIES random histories
+	HISTORIES=$(HISTORIES) ./scripts/histories
 
 .PHONY: bench
 bench: ## Print the benchmark tables of docs/benchmarks.md, on a quiet machine

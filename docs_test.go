@@ -97,3 +97,90 @@ func TestProvenByTests(t *testing.T) {
 		t.Error("no page names a test: the search is wrong")
 	}
 }
+
+// TestDependenciesAreDecided: each module that go.mod requires for our own code has a
+// page in docs/decisions, each page is in the table, and no page or line of the layers
+// speaks of a module that is not required.
+func TestDependenciesAreDecided(t *testing.T) {
+	gomod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	required := map[string]bool{}
+	for line := range strings.SplitSeq(string(gomod), "\n") {
+		if m := regexp.MustCompile(`^\t(\S+) v\S+$`).FindStringSubmatch(line); m != nil {
+			required[m[1]] = true
+		}
+	}
+	if len(required) < 5 {
+		t.Fatalf("found %d requirements only: the search is wrong", len(required))
+	}
+	decisions, table, found := "", "", 0
+	for name, text := range pages(t) {
+		if filepath.Dir(name) != filepath.Join("docs", "decisions") {
+			continue
+		}
+		if filepath.Base(name) == "README.md" {
+			table = text
+			continue
+		}
+		found++
+		decisions += text
+	}
+	for name := range required {
+		// A page may call genproto by its last elements.
+		elements := strings.Split(name, "/")
+		if short := strings.Join(elements[1:], "/"); !strings.Contains(decisions, "`"+name+"`") && !strings.Contains(decisions, "`"+short+"`") {
+			t.Errorf("go.mod requires %s, of which no page in docs/decisions speaks", name)
+		}
+	}
+	if listed := strings.Count(table, "\n| ["); listed != found {
+		t.Errorf("the table in docs/decisions/README.md has %d pages, there are %d", listed, found)
+	}
+	order, err := parseLattice(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range order.names() {
+		if external(name) && !required[name] {
+			t.Errorf("the policy of layers_test.go names %s, which go.mod does not require", name)
+		}
+	}
+}
+
+// TestServicePage: the reference of the service has every flag of serve, every
+// metric, every reason and every option of a decision endpoint, and no flag or metric
+// that there is not.
+func TestServicePage(t *testing.T) {
+	page := pages(t)[filepath.Join("docs", "reference", "service.md")]
+	collect := func(file, pattern, prefix string) map[string]bool {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(src), -1) {
+			names[prefix+m[1]] = true
+		}
+		if len(names) < 3 {
+			t.Fatalf("found %d names only in %s: the search is wrong", len(names), file)
+		}
+		return names
+	}
+	flags := collect("cmd/stint/serve.go", `Var\(&[^,]+, "([a-z-]+)"`, "--")
+	metrics := collect("server/internal/admin/metrics.go", `desc\("([a-z_]+)"`, "stint_")
+	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")
+	options := collect("server/internal/gate/route.go", `case name == "([a-z]+)"`, "")
+	for _, names := range []map[string]bool{flags, metrics, reasons, options} {
+		for name := range names {
+			if !regexp.MustCompile("`" + name + "[`={]").MatchString(page) {
+				t.Errorf("docs/reference/service.md lacks %s", name)
+			}
+		}
+	}
+	for _, m := range regexp.MustCompile("`(--[a-z-]+|stint_[a-z_]+)[`{]").FindAllStringSubmatch(page, -1) {
+		if !flags[m[1]] && !metrics[m[1]] {
+			t.Errorf("docs/reference/service.md names %s, which there is not", m[1])
+		}
+	}
+}

@@ -21,9 +21,9 @@ NONE < limit;
 
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;
-pgregory.net/rapid, store < store/storetest;
+store < store/storetest;
 
-cel.dev/cel-go, cel.dev/expr,
+cel.dev/cel-go,
 github.com/goccy/go-yaml,
 github.com/fsnotify/fsnotify,
 limit
