@@ -31,7 +31,10 @@ type Limiter struct {
 	paths  []string
 }
 
-var _ limit.Finisher = (*Limiter)(nil)
+var (
+	_ limit.Finisher        = (*Limiter)(nil)
+	_ limit.AttributeReader = (*Limiter)(nil)
+)
 
 // Open returns a limiter for the limits in files and folders. The error lists
 // every fault with its place. See [Limiter.Reload] to follow changes.
@@ -86,6 +89,10 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 func (l *Limiter) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	return l.engine.Finish(ctx, req, permit)
 }
+
+// Attributes returns the names of the attributes that some limit reads, from which
+// the middlewares know which header fields to look at.
+func (l *Limiter) Attributes() []string { return l.engine.Attributes() }
 
 // Reload loads the files given to [Open] again and keeps every counter. On an
 // error the limits stay as they were.

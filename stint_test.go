@@ -126,3 +126,24 @@ func TestPerChecksItsWords(t *testing.T) {
 		t.Error("a limiter without files was loaded again")
 	}
 }
+
+// What the limits of a file read, the middleware gathers without being told again.
+func TestMiddlewareReadsWhatTheLimitsRead(t *testing.T) {
+	limiter, err := stint.Per("header:x-tenant", "2/hour")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := httplimit.New(limiter)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, tt := range []struct {
+		tenant string
+		status int
+	}{{"a", 200}, {"a", 200}, {"a", 429}, {"b", 200}, {"b", 200}, {"b", 429}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Tenant", tt.tenant)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if w.Code != tt.status {
+			t.Errorf("tenant %s: %d, want %d", tt.tenant, w.Code, tt.status)
+		}
+	}
+}

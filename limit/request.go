@@ -48,6 +48,15 @@ type Taker interface {
 	Take(ctx context.Context, req Request) (Decision, error)
 }
 
+// AttributeReader is a [Taker] that says which attributes its limits read, such as
+// "ip" and "header:x-api-key", so that who describes requests for it gathers those
+// and no others. A name "header:*" or "*" means that any may be read. The list may
+// change from call to call; the caller must not change it.
+type AttributeReader interface {
+	Taker
+	Attributes() []string
+}
+
 // Finisher is a [Taker] that holds concurrency limits. A caller that got a
 // Decision with a non-zero Permit calls Finish when the request has ended; one
 // that does not, gives its place back only when the limit's time-out has passed.

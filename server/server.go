@@ -106,10 +106,8 @@ func (s *Server) build() error {
 	s.endStreams = endStreams
 	s.grpc, s.health = newGRPC(streams, s.rls, s.opts.Logger)
 
-	gates := gate.New(s.engine, gate.Options{
-		Trusted: trusted, Answer: fields,
-		Wanted: func() []string { return s.engine.Set().Attributes() },
-	})
+	// The limits cut addresses themselves, as their ipv6_prefix says.
+	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
 	api := route(gates, rest.Guard(s.rls), rest.New(s.engine, rest.Options{Answer: fields}))
 	s.http = newHTTP(s.farewell.wrap(api), s.opts.Logger)
 	s.http.ConnState = s.farewell.track

@@ -80,12 +80,14 @@ func newRoot() *cobra.Command {
 
 Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
 is STINT_ADMIN_TOKEN_FILE.`,
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return fromEnvironment(cmd.Flags(), os.LookupEnv)
 		},
 	}
+	root.SetVersionTemplate(versionLine() + "\n")
 	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",

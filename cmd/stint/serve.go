@@ -64,7 +64,7 @@ also happens by itself when a file changes.`,
 	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in bytes (default 256 MiB)")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
-	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", false, "send the X-RateLimit header fields as well")
+	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
 	f.BoolVar(&o.RLSHeaders, "rls-headers", false, "add RateLimit-Limit, -Remaining and -Reset to answers to Envoy")
 	f.BoolVar(&o.RLSMetadata, "rls-metadata", false, "add domain, descriptors and rule metadata to answers to Envoy")
 	f.StringVar(&tokenFile, "admin-token-file", "", "file with the bearer token that admin requests need")

@@ -45,7 +45,10 @@ type Engine struct {
 	}
 }
 
-var _ limit.Finisher = (*Engine)(nil)
+var (
+	_ limit.Finisher        = (*Engine)(nil)
+	_ limit.AttributeReader = (*Engine)(nil)
+)
 
 // snapshot is one configuration with its counters. It does not change once it is
 // live, apart from the atomic numbers in its tallies.
@@ -86,6 +89,9 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 
 // Set returns the configuration that decides now.
 func (e *Engine) Set() *rules.Set { return e.live.Load().set }
+
+// Attributes returns the names of the attributes that some limit reads.
+func (e *Engine) Attributes() []string { return e.Set().Attributes() }
 
 // Swap makes set the configuration. Counters are kept wherever a variant of the
 // same ID stays; those of variants that are gone are dropped. A request that has

@@ -14,6 +14,8 @@
 //   - ip, the client's address: see [WithTrustedProxies] and [WithIPv6Prefix]
 //   - method, the full method, such as /grpc.health.v1.Health/Check
 //   - those that [WithMetadata] names
+//   - the metadata that the taker's limits read as header:<name>, if it is a
+//     [limit.AttributeReader] as that of stint.Open is
 //
 // A refusal has the google.rpc details QuotaFailure, which names the limits and
 // the reason, and RetryInfo. Interceptors also send the header metadata ratelimit
@@ -128,7 +130,8 @@ type wanted struct{ attribute, key string }
 // guard is what interceptors and taps share. It is not changed once it is built.
 type guard struct {
 	taker      limit.Taker
-	finisher   limit.Finisher // nil when the taker holds no concurrency limits
+	finisher   limit.Finisher        // nil when the taker holds no concurrency limits
+	reader     limit.AttributeReader // nil when the taker does not say what it reads
 	attributes func(context.Context, string) []limit.Attribute
 	metadata   []wanted
 	trusted    *forwarded.Trusted
@@ -141,6 +144,7 @@ type guard struct {
 func newGuard(taker limit.Taker, opts []Option) *guard {
 	g := &guard{taker: taker}
 	g.finisher, _ = taker.(limit.Finisher)
+	g.reader, _ = taker.(limit.AttributeReader)
 	for _, o := range opts {
 		o(g)
 	}
@@ -265,6 +269,15 @@ func (g *guard) describe(ctx context.Context, fullMethod string, md metadata.MD)
 	for _, w := range g.metadata {
 		if values := md[w.key]; len(values) > 0 {
 			attributes = append(attributes, limit.Attribute{Name: w.attribute, Value: identify.Bound(values[0])})
+		}
+	}
+	if g.reader == nil {
+		return attributes
+	}
+	for _, name := range g.reader.Attributes() {
+		key, ok := strings.CutPrefix(name, "header:")
+		if values := md[key]; ok && len(values) > 0 {
+			attributes = append(attributes, limit.Attribute{Name: name, Value: identify.Bound(values[0])})
 		}
 	}
 	return attributes

@@ -306,3 +306,29 @@ func TestDelay(t *testing.T) {
 		}
 	})
 }
+
+// reading is a taker whose limits read the attributes named.
+type reading struct {
+	limit.Taker
+	names []string
+}
+
+func (r reading) Attributes() []string { return r.names }
+
+// What the taker's limits read is gathered without being named again.
+func TestReadsWhatTheLimitsRead(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			b := &budget{size: 100}
+			client := dial(t, way(reading{b, []string{"ip", "header:x-tenant", "header:absent"}})...)
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "t1", "x-other", "o")
+			if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			want := limit.Attribute{Name: "header:x-tenant", Value: "t1"}
+			if got := b.seen.Attributes; len(got) != 3 || got[2] != want {
+				t.Errorf("attributes %v, want ip, method and %v", got, want)
+			}
+		})
+	}
+}

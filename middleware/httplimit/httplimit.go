@@ -14,6 +14,8 @@
 //   - path, without query and cleaned of //, /./ and /../
 //   - host, in lower case, without port
 //   - those that [WithRequestAttributes] names
+//   - the header fields, cookies, query parameters and the size that the taker's
+//     limits read, if it is a [limit.AttributeReader] as that of stint.Open is
 //
 // Answers have the header fields RateLimit and RateLimit-Policy of each limit
 // that applied ([WithHeaders] turns them off), X-RateLimit-Warning with the names
@@ -25,7 +27,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -78,7 +79,7 @@ func WithAttributes(f func(*http.Request) []limit.Attribute) Option {
 // given all that a set of rules reads.
 func WithRequestAttributes(names ...string) Option {
 	return func(m *middleware) {
-		m.plan, m.size = identify.NewPlan(names), slices.Contains(names, "size")
+		m.plan = identify.NewPlan(names)
 	}
 }
 
@@ -135,8 +136,8 @@ type middleware struct {
 	taker      limit.Taker
 	finisher   limit.Finisher // nil when the taker holds no concurrency limits
 	attributes func(*http.Request) []limit.Attribute
-	plan       *identify.Plan
-	size       bool // gives the attribute size
+	plan       *identify.Plan // of WithRequestAttributes
+	read       *identify.Live // what the taker's limits read
 	trusted    *forwarded.Trusted
 	ipv6Bits   int
 	answer     answer.Options
@@ -154,8 +155,11 @@ type middleware struct {
 //
 // The middleware is safe for concurrent use and starts no goroutine.
 func New(taker limit.Taker, opts ...Option) func(http.Handler) http.Handler {
-	m := &middleware{taker: taker, plan: identify.NewPlan(nil)}
+	m := &middleware{taker: taker, plan: identify.NewPlan(nil), read: identify.NewLive(nil)}
 	m.finisher, _ = taker.(limit.Finisher)
+	if reader, ok := taker.(limit.AttributeReader); ok {
+		m.read = identify.NewLive(reader.Attributes)
+	}
 	m.room.New = func() any {
 		room := make([]limit.Attribute, 0, 16)
 		return &room
@@ -218,10 +222,12 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 		limit.Attribute{Name: "method", Value: r.Method},
 		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
 		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
-	if m.size && r.ContentLength >= 0 {
+	read := m.read.Plan()
+	if (m.plan.Size() || read.Size()) && r.ContentLength >= 0 {
 		dst = append(dst, limit.Attribute{Name: "size", Value: strconv.FormatInt(r.ContentLength, 10)})
 	}
-	return m.plan.Append(dst, r.Header, r.URL.RawQuery)
+	dst = m.plan.Append(dst, r.Header, r.URL.RawQuery)
+	return read.Append(dst, r.Header, r.URL.RawQuery)
 }
 
 // finish gives the places in flight back. It outlives the request's context,

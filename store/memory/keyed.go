@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,8 +18,12 @@ type Keyed struct {
 }
 
 // NewKeyed returns a limit that holds policy for each key. It returns an error
-// for a policy that is not valid.
+// for a policy that is not valid, and for one of places in flight: a Keyed has
+// nothing that gives a place back, a [Store] has Finish.
 func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
+	if policy.Algorithm == limit.Concurrency {
+		return nil, errors.New("memory: a Keyed cannot give places in flight back, use a Store, or stint.Parse and its Finish")
+	}
 	c, err := New(o).bind(store.Spec{ID: "keyed", Policy: policy})
 	if err != nil {
 		return nil, err
@@ -115,9 +120,12 @@ func (k *Keyed) Refund(key string, cost int64) {
 func (k *Keyed) Reset(key string) { k.counters.reset(k.counters.hashString(key)) }
 
 // SetPolicy puts another policy in force. What each key has used stays used: the
-// change neither refills nor forgets. It returns an error for a policy that is
-// not valid, and then changes nothing.
+// change neither refills nor forgets. It returns an error for a policy that
+// [NewKeyed] would not take, and then changes nothing.
 func (k *Keyed) SetPolicy(policy limit.Policy) error {
+	if policy.Algorithm == limit.Concurrency {
+		return errors.New("memory: a Keyed cannot give places in flight back")
+	}
 	_, err := k.counters.store.bind(store.Spec{ID: k.counters.id, Policy: policy})
 	return err
 }
@@ -140,6 +148,9 @@ type keyedTaker struct {
 	name  string
 	names []string
 }
+
+// Attributes makes it a [limit.AttributeReader].
+func (t keyedTaker) Attributes() []string { return t.names }
 
 func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	if err := ctx.Err(); err != nil {

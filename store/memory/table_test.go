@@ -29,11 +29,11 @@ func (m *manual) advance(d time.Duration) { m.at.Add(int64(d)) }
 
 func mustKeyed(t testing.TB, p limit.Policy, o Options) *Keyed {
 	t.Helper()
-	k, err := NewKeyed(p, o)
+	c, err := New(o).bind(store.Spec{ID: "keyed", Policy: p})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return k
+	return &Keyed{c}
 }
 
 // floods are the policies that a flood of keys is tried on: each kind of table, and

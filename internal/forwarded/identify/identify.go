@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -31,6 +32,31 @@ type Plan struct {
 	names  []string
 	fields []field
 	all    bool // every header field
+	size   bool
+}
+
+// Live is the plan for a list of names that may change while it is in use, such as
+// that of limits which are loaded again. It is safe for concurrent use.
+type Live struct {
+	names func() []string
+	plan  atomic.Pointer[Plan]
+}
+
+// NewLive returns the live plan for what names returns; nil names none.
+func NewLive(names func() []string) *Live { return &Live{names: names} }
+
+// Plan returns the plan for the names of now.
+func (l *Live) Plan() *Plan {
+	var names []string
+	if l.names != nil {
+		names = l.names()
+	}
+	p := l.plan.Load()
+	if p == nil || !slices.Equal(p.names, names) {
+		p = NewPlan(names)
+		l.plan.Store(p)
+	}
+	return p
 }
 
 type field struct {
@@ -57,6 +83,7 @@ func NewPlan(names []string) *Plan {
 			p.all = true
 			continue
 		}
+		p.size = p.size || name == "size"
 		kind, key, ok := strings.Cut(name, ":")
 		if !ok || key == "" {
 			continue
@@ -73,8 +100,9 @@ func NewPlan(names []string) *Plan {
 	return p
 }
 
-// Is reports whether p was made of these names.
-func (p *Plan) Is(names []string) bool { return slices.Equal(p.names, names) }
+// Size reports whether "size", the length of the body, is among the names. Only who
+// has the request knows it.
+func (p *Plan) Size() bool { return p.size }
 
 // Append appends the attributes that the request has and returns dst. Where a
 // header field, cookie or query parameter occurs twice, the first one counts. One

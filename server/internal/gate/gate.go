@@ -43,7 +43,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -71,13 +70,6 @@ type Options struct {
 	// Answer says which header fields are sent.
 	Answer answer.Options
 
-	// Wanted returns the attribute names that some limit uses. Of a request's
-	// header fields, cookies and query parameters only those named here become
-	// attributes (header:x-api-key, cookie:session, query:tenant; header:* and *
-	// for every header field, at most 64). It is called for each request,
-	// concurrently, and must not change a slice it returned. nil wants none.
-	Wanted func() []string
-
 	// IPv6Bits is the length to which the attribute ip cuts IPv6 addresses;
 	// 0 is 64, 128 keeps them whole.
 	IPv6Bits int
@@ -92,7 +84,7 @@ type Options struct {
 type gate struct {
 	taker limit.Taker
 	o     Options
-	plan  atomic.Pointer[identify.Plan]
+	plan  *identify.Live
 	seen  repeats
 }
 
@@ -103,7 +95,10 @@ type gate struct {
 // time-out, as gateways do not tell when a request ends.
 func New(taker limit.Taker, o Options) http.Handler {
 	g := &gate{taker: taker, o: o}
-	g.plan.Store(identify.NewPlan(nil))
+	g.plan = identify.NewLive(nil)
+	if reader, ok := taker.(limit.AttributeReader); ok {
+		g.plan = identify.NewLive(reader.Attributes)
+	}
 	g.seen.init()
 	return g
 }
@@ -160,16 +155,7 @@ func (g *gate) attributes(dst []limit.Attribute, route *route, client netip.Addr
 	if o.Scheme != "" {
 		dst = append(dst, limit.Attribute{Name: "proto", Value: o.Scheme})
 	}
-	if g.o.Wanted == nil {
-		return dst
-	}
-	names := g.o.Wanted()
-	plan := g.plan.Load()
-	if !plan.Is(names) {
-		plan = identify.NewPlan(names)
-		g.plan.Store(plan)
-	}
-	return plan.Append(dst, h, forwarded.Query(o.URI))
+	return g.plan.Plan().Append(dst, h, forwarded.Query(o.URI))
 }
 
 // take decides, or finds that the same request was decided already.

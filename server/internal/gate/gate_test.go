@@ -141,12 +141,17 @@ func TestNginx(t *testing.T) {
 	}
 }
 
+// reading is a taker whose limits read the attributes named.
+type reading struct {
+	limit.Taker
+	names []string
+}
+
+func (r reading) Attributes() []string { return r.names }
+
 func TestAttributes(t *testing.T) {
 	b := &budget{size: 1000}
-	call := serve(t, New(b, Options{
-		Trusted: loopback(t),
-		Wanted:  func() []string { return []string{"path", "header:x-api-key", "cookie:s", "query:tenant"} },
-	}))
+	call := serve(t, New(reading{b, []string{"path", "header:x-api-key", "cookie:s", "query:tenant"}}, Options{Trusted: loopback(t)}))
 	plain := serve(t, New(b, Options{}))
 	type attributes = []limit.Attribute
 	for _, tt := range []struct {
@@ -437,7 +442,7 @@ func TestDelay(t *testing.T) {
 
 func TestAllocations(t *testing.T) {
 	b := &budget{size: 1 << 40}
-	h := New(quiet{b}, Options{Trusted: loopback(t), Wanted: func() []string { return []string{"header:x-api-key"} }})
+	h := New(reading{quiet{b}, []string{"header:x-api-key"}}, Options{Trusted: loopback(t)})
 	r := httptest.NewRequest("GET", "/v1/gate/nginx/from=x-forwarded", nil)
 	r.RemoteAddr = "127.0.0.1:1"
 	for name, value := range map[string]string{
