@@ -33,10 +33,13 @@ func (b *Bucket) Pack() (PackedBucket, bool) {
 	return PackedBucket{n: b.n, token: b.p, depth: b.depth.Lo, exact: *b}, fits
 }
 
-// Tick returns the tick of a moment, which is at most [PackedHorizon].
+// Tick returns the tick of a moment. Time stands still after [PackedHorizon].
 func (b *PackedBucket) Tick(moment uint64) uint64 {
 	return min(moment, uint64(PackedHorizon)) * b.n
 }
+
+// TickWithin is Tick for a moment that is known to be at most [PackedHorizon].
+func (b *PackedBucket) TickWithin(moment uint64) uint64 { return moment * b.n }
 
 // TakeOne returns the word after one token is taken at tick t, and whether it
 // fits. It is Take for the cost that nearly every request has, small enough for

@@ -20,7 +20,8 @@ type Counters struct {
 
 	// The table in force; nil until the first Take, so that thousands of
 	// limits that nobody meets cost nothing. words is the same table when it
-	// is of that kind, to save the hot path a look at the type.
+	// is of that kind and its clock is the system's, to save the hot path a look
+	// at either.
 	table atomic.Pointer[installed]
 	words atomic.Pointer[wordTable]
 }
@@ -117,13 +118,16 @@ func (c *Counters) replace(old table, p limit.Policy) {
 func (c *Counters) rebase(old *wordTable) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
-	if c.words.Load() == old {
+	if c.table.Load().get() == table(old) {
 		c.replace(old, *c.policy.Load())
 	}
 }
 
 func (c *Counters) install(t table) {
 	words, _ := t.(*wordTable)
+	if c.store.now != nil {
+		words = nil // the hot path reads the system's clock
+	}
 	c.table.Store(&installed{t})
 	c.words.Store(words)
 }

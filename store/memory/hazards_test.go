@@ -50,7 +50,7 @@ func one(c *Counters, key string) store.Charge {
 	return store.Charge{Counters: c, Key: []byte(key), Cost: 1}
 }
 
-func wordsOf(c *Counters) *wordTable { return c.words.Load() }
+func wordsOf(c *Counters) *wordTable { return c.current().(*wordTable) }
 
 // fill takes cost for new keys of c until one has no place of its own, and returns the
 // charges of the others and that one's key.

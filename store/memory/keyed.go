@@ -43,7 +43,7 @@ func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
 func (k *Keyed) Allow(key string) bool {
 	c := k.counters
 	t := c.words.Load()
-	if t == nil || t.store.now != nil {
+	if t == nil {
 		return c.take(c.hashString(key), 1, 0).Allowed
 	}
 	h := c.hashString(key)
@@ -52,7 +52,7 @@ func (k *Keyed) Allow(key string) bool {
 	if a == nil || moment > rebaseAfter {
 		return c.take(h, 1, 0).Allowed
 	}
-	tick := t.bucket.Tick(moment)
+	tick := t.bucket.TickWithin(moment)
 	for i := h; ; i++ {
 		s := &a.slots[i&a.mask]
 		switch s.hash.Load() {
