@@ -219,6 +219,40 @@ func TestTakeAndExplain(t *testing.T) {
 	}
 }
 
+// Several --config, files and folders, in stint's format and in Envoy's, are one
+// configuration; a request meets the limits of all.
+func TestSeveralConfigurations(t *testing.T) {
+	one := file(t, "one.yaml", "limits:\n  - {name: first, key: [user], rate: 9/hour}\n")
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"two.yaml":  "limits:\n  - {name: second, key: [user], rate: 7/hour}\n",
+		"edge.yaml": "domain: edge\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n",
+		"note.txt":  "not a limits file",
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := serveProcess(t, nil, "--config", one, "--config", folder)
+	_, out, _ := call(t, nil, "take", "user=u", "--addr", p.http)
+	if !strings.Contains(out, "first: 8 of 9") || !strings.Contains(out, "second: 6 of 7") {
+		t.Errorf("both files of limits must apply:\n%s", out)
+	}
+	body := strings.NewReader(`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"u"}]}]}`)
+	resp, err := http.Post(p.http+"/json", "application/json", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(text), `"limitRemaining":2`) {
+		t.Errorf("the file in Envoy's format: %d %s, %v", resp.StatusCode, text, err)
+	}
+	if code := p.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 func TestHangupReloads(t *testing.T) {
 	path := file(t, "stint.yaml", "limits:\n  - {name: before, rate: 5/hour}\n")
 	p := serveProcess(t, nil, "--config", path)
