@@ -122,6 +122,10 @@ type Result struct {
 	// its Verdict may refuse while the Decision allows.
 	Shadow bool
 
+	// StoreFailed is set when the limit's counters could not be reached: its
+	// Verdict is what on_store_failure asks for, not how the limit stands.
+	StoreFailed bool
+
 	// Detail is a short text for people, such as the override that applied; it
 	// never holds a key. It may be empty.
 	Detail string

@@ -8,6 +8,7 @@ package store
 
 import (
 	"context"
+	"errors"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -27,6 +28,22 @@ type Spec struct {
 type Counters interface {
 	Spec() Spec
 }
+
+// ErrUnavailable is wrapped by the errors of a store that could not be reached in
+// time. What was asked of it was most likely not taken, but may have been.
+var ErrUnavailable = errors.New("the store did not answer")
+
+// OnFailure says how a charge is decided when the store cannot reach its counters.
+// The zero value is FailTake.
+type OnFailure uint8
+
+// The ways to decide without the counters.
+const (
+	FailTake   OnFailure = iota // the whole Take fails with an error that wraps ErrUnavailable
+	FailAllow                   // the charge fits
+	FailReject                  // the charge does not fit; the reason is limit.ReasonStoreFailure
+	FailLocal                   // counters in this process decide, by this process's share of the limit
+)
 
 // Charge is one limit's part of a Take.
 type Charge struct {
@@ -48,8 +65,16 @@ type Charge struct {
 	// is admitted, but their refusal refuses nothing.
 	Shadow bool
 
+	// OnFailure says how to decide when the store cannot reach the counters. A
+	// store that cannot fail ignores it.
+	OnFailure OnFailure
+
 	// Verdict is the answer.
 	Verdict limit.Verdict
+
+	// Failed says that the counters were not reached and that Verdict is what
+	// OnFailure asks for. Take and Peek set it.
+	Failed bool
 }
 
 // Store keeps the counters of limits. Implementations are safe for concurrent use.
@@ -59,7 +84,9 @@ type Store interface {
 	// change neither refills nor forgets. Another algorithm starts afresh.
 	Bind(spec Spec) (Counters, error)
 
-	// Unbind drops the counters and all their state.
+	// Unbind says that this process needs the counters no more. A store of one
+	// process drops their state; one that others share leaves it to them, and to
+	// its expiry.
 	Unbind(c Counters) error
 
 	// Take decides all charges as one: when every charge that is not Shadow
@@ -68,7 +95,9 @@ type Store interface {
 	// charge's Verdict, which says how the bucket stands afterwards. Two charges
 	// on one bucket add up.
 	//
-	// An error means that nothing was decided and nothing was taken.
+	// An error means that nothing was decided, and nothing was taken unless it
+	// wraps ErrUnavailable. Counters that cannot be reached are no error where
+	// the charge's OnFailure says how to decide without them.
 	Take(ctx context.Context, charges []Charge) (allowed bool, err error)
 
 	// Peek answers as Take would and takes nothing.

@@ -60,8 +60,8 @@ func bucketOf[S any](a interface {
 
 // history draws random Takes on a few keys of one limit and compares every
 // verdict with the oracle's.
-func history(t *testing.T, open Open, p limit.Policy, n, steps int) {
-	h := start(t, open)
+func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
+	h := start(t, open, o)
 	for i := range n {
 		r := random{rand.New(rand.NewPCG(uint64(i), 1))}
 		c := h.bind(fmt.Sprintf("history-%d", i), p)
@@ -82,7 +82,7 @@ func history(t *testing.T, open Open, p limit.Policy, n, steps int) {
 			if cost == 0 {
 				want = keys[k].peek(h.now(), 0, 0)
 			}
-			if got := h.verdict(one[0]); got != want {
+			if got, want := h.verdict(one[0]), h.shown(want); got != want {
 				t.Fatalf("history %d, step %d, key %d, cost %d:\n got %+v\nwant %+v", i, step, k, cost, got, want)
 			}
 		}
@@ -95,12 +95,12 @@ func history(t *testing.T, open Open, p limit.Policy, n, steps int) {
 // severalHistories draws random Takes over several limits at once. The invariants:
 // a request is admitted exactly when each limit alone would admit it; one that is
 // refused charges nothing, except where refusals count.
-func severalHistories(t *testing.T, open Open, n, steps int) {
+func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 	all := make([]limit.Policy, 0, len(policies()))
 	for _, name := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter_up", "token_bucket_unpacked", "fixed_window_refused", "sliding_log_refused"} {
 		all = append(all, policies()[name])
 	}
-	h := start(t, open)
+	h := start(t, open, o)
 	for i := range n {
 		r := random{rand.New(rand.NewPCG(uint64(i), 2))}
 		type limitUnderTest struct {
@@ -127,7 +127,7 @@ func severalHistories(t *testing.T, open Open, n, steps int) {
 				t.Fatalf("history %d, step %d: Take answered %v, want %v; charges %+v", i, step, got, want, charges)
 			}
 			for j := range charges {
-				now := buckets[j].peek(h.now(), 0, 0)
+				now := h.shown(buckets[j].peek(h.now(), 0, 0))
 				if got := h.remainingOf(charges[j]); got != now.Remaining {
 					t.Fatalf("history %d, step %d, limit %d: %d remaining after the Take, want %d", i, step, j, got, now.Remaining)
 				}

@@ -4,7 +4,7 @@
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
 //			return memory.New(memory.Options{Now: now})
-//		})
+//		}, storetest.Options{})
 //	}
 //
 // The arithmetic of package limit is the oracle: every verdict of a store must
@@ -29,11 +29,24 @@ import (
 // ends, or sooner.
 type Open func(t testing.TB, now func() limit.Time) store.Store
 
+// Options say how a store differs from one that lives in the process and has its
+// clock. The zero value does not.
+type Options struct {
+	// Resolution is the least step of the store's clock; 0 = a nanosecond. The
+	// waits in verdicts are whole multiples of it, rounded up, so that nobody who
+	// waits that long is early.
+	Resolution time.Duration
+
+	// Shared stores keep state that their counters have been unbound from.
+	Shared bool
+}
+
 // Run runs all cases against stores that open returns, one for each case.
-func Run(t *testing.T, open Open) {
+func Run(t *testing.T, open Open, o Options) {
+	o.Resolution = max(o.Resolution, 1)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			h := start(t, open)
+			h := start(t, open, o)
 			c.run(h)
 			if t.Failed() {
 				t.Logf("what is asked: %s", c.explanation)
@@ -41,9 +54,9 @@ func Run(t *testing.T, open Open) {
 		})
 	}
 	for name, p := range policies() {
-		t.Run("history/"+name, func(t *testing.T) { history(t, open, p, histories(), steps) })
+		t.Run("history/"+name, func(t *testing.T) { history(t, open, o, p, histories(), steps) })
 	}
-	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, histories(), steps) })
+	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, o, histories(), steps) })
 }
 
 // steps is how many Takes one random history has.
@@ -61,6 +74,7 @@ func histories() int {
 // harness is one store under test, with a clock that the test moves.
 type harness struct {
 	*testing.T
+	Options
 	store store.Store
 	clock *atomic.Int64
 }
@@ -69,9 +83,10 @@ type harness struct {
 // window.
 const noon = limit.Time(1_700_000_000_123_456_789)
 
-func start(t *testing.T, open Open) *harness {
-	h := &harness{T: t, clock: new(atomic.Int64)}
+func start(t *testing.T, open Open, o Options) *harness {
+	h := &harness{T: t, Options: o, clock: new(atomic.Int64)}
 	h.clock.Store(int64(noon))
+	h.advance(0)
 	h.store = open(t, h.now)
 	t.Cleanup(func() {
 		if err := h.store.Close(); err != nil {
@@ -81,8 +96,23 @@ func start(t *testing.T, open Open) *harness {
 	return h
 }
 
-func (h *harness) now() limit.Time         { return limit.Time(h.clock.Load()) }
-func (h *harness) advance(d time.Duration) { h.clock.Add(int64(d)) }
+func (h *harness) now() limit.Time { return limit.Time(h.clock.Load()) }
+
+// advance moves the clock by d, rounded down to a moment that the store's clock can
+// show.
+func (h *harness) advance(d time.Duration) {
+	h.clock.Store((h.clock.Load() + int64(d)) / int64(h.Resolution) * int64(h.Resolution))
+}
+
+// shown is v as a store of the harness's resolution tells it.
+func (h *harness) shown(v limit.Verdict) limit.Verdict {
+	for _, d := range []*time.Duration{&v.RetryAfter, &v.ResetAfter, &v.Delay} {
+		if *d != limit.Never {
+			*d = (*d + h.Resolution - 1) / h.Resolution * h.Resolution
+		}
+	}
+	return v
+}
 
 func (h *harness) bind(id string, p limit.Policy) store.Counters {
 	h.Helper()
