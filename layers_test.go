@@ -22,6 +22,10 @@ NONE < limit;
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;
 store < store/storetest;
+store, github.com/redis/rueidis < store/redis;
+
+# Real servers for tests. Nothing but tests imports it.
+github.com/redis/rueidis < internal/redistest;
 
 cel.dev/cel-go,
 github.com/goccy/go-yaml,
@@ -60,11 +64,11 @@ internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/engine, github.com/prometheus/client_golang < server/internal/admin;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-store/memory
+store/memory, store/redis
 < server;
 
-# The library's front door: limits from a file, kept in this process.
-internal/engine, store/memory < stint;
+# The library's front door: limits from a file, kept in this process or in Redis.
+internal/engine, store/memory, store/redis < stint;
 
 # The command. Flags and the environment are read nowhere else.
 server, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;

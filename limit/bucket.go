@@ -157,3 +157,8 @@ func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 	}
 	return v
 }
+
+// Terms returns the rate in lowest terms, n tokens per p nanoseconds, by which a
+// [BucketState] is to be read: one nanosecond is n ticks, one token p. A bucket that
+// never refills has n = 0 and p = 1.
+func (b *Bucket) Terms() (n, p uint64) { return b.n, b.p }

@@ -1,0 +1,319 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/redis/rueidis"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// batch is one run of the script: operations in the order of their arrival, and
+// the buckets that they are about. Requests that charge the same buckets the same,
+// with nothing in between, are sent as one that is repeated; each is decided on
+// its own all the same.
+type batch struct {
+	ops     []*operation
+	slot    uint16
+	buckets []bucket // scalar ones first
+	scalars int
+	index   map[string]int
+	rules   []*rule
+	runs    []run
+
+	numbers []byte
+	count   uint32 // of numbers
+	strings []string
+
+	conversions []conversion
+}
+
+// bucket is one key in a batch.
+type bucket struct {
+	key   string
+	rule  *rule
+	of    int // the rule's index
+	run   int // the last run that is about it; -1 = none
+	state state
+	raw   string // before
+	denied
+}
+
+// denied says how the last operation on a bucket ended.
+type denied struct {
+	refused, taken bool
+	home           *Counters
+}
+
+// run is an operation that is repeated.
+type run struct {
+	op    *operation
+	count int
+}
+
+// conversion replaces the state that another policy wrote.
+type conversion struct {
+	bucket   int
+	from, to string
+}
+
+// maxBuckets bounds the buckets of one run of the script, so that nobody else's
+// command waits for more than a millisecond or so. One operation may have more.
+const maxBuckets = 256
+
+// maxOperations bounds the requests of one run in the same spirit.
+const maxOperations = 2048
+
+func (b *batch) reset() {
+	clear(b.ops)
+	clear(b.buckets)
+	clear(b.rules)
+	clear(b.runs)
+	clear(b.strings)
+	b.ops, b.buckets, b.rules, b.runs = b.ops[:0], b.buckets[:0], b.rules[:0], b.runs[:0]
+	b.conversions = b.conversions[:0]
+	if b.index == nil || len(b.index) > maxBuckets {
+		b.index = make(map[string]int)
+	}
+	clear(b.index)
+}
+
+// accept adds an operation, unless the batch is full or knows one of its buckets by
+// another policy.
+func (b *batch) accept(o *operation) bool {
+	if len(b.ops) > 0 && (len(b.index)+len(o.parts) > maxBuckets || len(b.ops) >= maxOperations) {
+		return false
+	}
+	for i := range o.parts {
+		if j, ok := b.index[o.parts[i].key]; ok && b.buckets[j].rule != o.parts[i].rule {
+			return false
+		}
+	}
+	for i := range o.parts {
+		p := &o.parts[i]
+		if _, ok := b.index[p.key]; !ok {
+			b.index[p.key] = len(b.buckets)
+			b.buckets = append(b.buckets, bucket{key: p.key, rule: p.rule, run: -1})
+		}
+	}
+	b.ops = append(b.ops, o)
+	return true
+}
+
+// arrange puts the scalar buckets first and finds the buckets of each part, the
+// rules and the runs.
+func (b *batch) arrange() {
+	b.scalars = 0
+	for i := range b.buckets {
+		if b.buckets[i].rule.kind.scalar() {
+			b.buckets[i], b.buckets[b.scalars] = b.buckets[b.scalars], b.buckets[i]
+			b.scalars++
+		}
+	}
+	for i := range b.buckets {
+		k := &b.buckets[i]
+		b.index[k.key] = i
+		k.of = -1
+		for j := len(b.rules) - 1; j >= 0; j-- {
+			if b.rules[j] == k.rule {
+				k.of = j
+				break
+			}
+		}
+		if k.of < 0 {
+			k.of = len(b.rules)
+			b.rules = append(b.rules, k.rule)
+		}
+	}
+	for _, o := range b.ops {
+		o.in = o.in[:0]
+		for i := range o.parts {
+			o.in = append(o.in, b.index[o.parts[i].key])
+		}
+		if r := b.repeated(o); r >= 0 {
+			b.runs[r].count++
+			continue
+		}
+		for _, i := range o.in {
+			b.buckets[i].run = len(b.runs)
+		}
+		b.runs = append(b.runs, run{o, 1})
+	}
+}
+
+// repeated returns the run that o is a repetition of, or -1.
+func (b *batch) repeated(o *operation) int {
+	if o.verb != verbTake || len(o.parts) == 0 {
+		return -1
+	}
+	r := b.buckets[o.in[0]].run
+	if r < 0 || b.runs[r].op.verb != verbTake || len(b.runs[r].op.parts) != len(o.parts) {
+		return -1
+	}
+	first := b.runs[r].op
+	for i := range o.parts {
+		p, f := &o.parts[i], &first.parts[i]
+		if o.in[i] != first.in[i] || b.buckets[o.in[i]].run != r || o.in[i] >= b.scalars || p.cost != f.cost || p.shadow != f.shadow {
+			return -1
+		}
+	}
+	return r
+}
+
+// encode writes what the script reads: the numbers that lua/load.lua and
+// lua/decide.lua name, and the strings that they refer to.
+func (b *batch) encode(now limit.Time, void int64, hold float64, channel string) (keys, args []string) {
+	b.numbers = append(b.numbers[:0], 0xdd, 0, 0, 0, 0) // an array of count numbers
+	b.count = 0
+	args = append(make([]string, 0, 2+len(b.rules)+2*len(b.conversions)), "", channel)
+	keys = make([]string, 0, len(b.buckets))
+	b.put(float64(now/1000), float64(void), hold, float64(len(b.rules)))
+	for _, r := range b.rules {
+		b.put(float64(r.kind), r.numbers[0], r.numbers[1], r.numbers[2], r.numbers[3])
+		args = append(args, r.tag)
+	}
+	b.put(float64(len(b.buckets)), float64(b.scalars), float64(len(b.conversions)))
+	for i := range b.buckets {
+		b.put(float64(b.buckets[i].of + 1))
+		keys = append(keys, b.buckets[i].key)
+	}
+	for i := range b.buckets {
+		if b.buckets[i].rule.kind == kindPlaces {
+			keys = append(keys, b.buckets[i].key+":h")
+		}
+	}
+	for _, c := range b.conversions {
+		args = append(args, c.from, c.to)
+		b.put(float64(c.bucket+1), float64(len(args)-1), float64(len(args)))
+	}
+	for _, r := range b.runs {
+		b.put(float64(r.op.verb), float64(r.count), float64(len(r.op.parts)))
+		for i := range r.op.parts {
+			args = b.putPart(r.op, i, args)
+		}
+	}
+	binary.BigEndian.PutUint32(b.numbers[1:], b.count)
+	args[0] = string(b.numbers)
+	return keys, args
+}
+
+func (b *batch) putPart(o *operation, i int, args []string) []string {
+	p := &o.parts[i]
+	where := float64(2 * (o.in[i] + 1))
+	if p.shadow {
+		where++
+	}
+	one, two := p.rule.cost(p.cost, o.verb == verbTake || o.verb == verbPeek)
+	if p.rule.kind == kindPlaces {
+		args = append(args, fmt.Sprint(p.permit))
+		two = float64(len(args))
+	}
+	b.put(where, one, two)
+	return args
+}
+
+// put appends numbers as MessagePack has them.
+func (b *batch) put(list ...float64) {
+	b.count += uint32(len(list))
+	for _, f := range list {
+		switch u := uint64(f); {
+		case f >= 0 && u < 128 && float64(u) == f:
+			b.numbers = append(b.numbers, byte(u))
+		case f >= 0 && u < 1<<32 && float64(u) == f:
+			b.numbers = binary.BigEndian.AppendUint32(append(b.numbers, 0xce), uint32(u))
+		default:
+			b.numbers = binary.BigEndian.AppendUint64(append(b.numbers, 0xcb), math.Float64bits(f))
+		}
+	}
+}
+
+// outcome is what became of a run of the script.
+type outcome uint8
+
+const (
+	decided outcome = iota
+	strange         // another policy wrote a state; conversions are made
+	late            // it ran too late to count; nothing was charged
+)
+
+var (
+	errAnswer   = errors.New("redis: the script's answer cannot be read: is another script in its place, or a proxy between?")
+	errDisagree = errors.New("redis: the script and package limit disagree: does the server count in 64-bit floating point numbers as Redis does?")
+)
+
+// read takes the script's answer and gives the operations their results.
+func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err error) {
+	if len(answer) < 2 {
+		return 0, 0, errAnswer
+	}
+	now, err1 := answer[0].AsInt64()
+	status, err2 := answer[1].AsInt64()
+	if err1 != nil || err2 != nil {
+		return 0, 0, errAnswer
+	}
+	if status == 2 {
+		return now, late, nil
+	}
+	if len(answer) < 3+b.scalars {
+		return 0, 0, errAnswer
+	}
+	for i := range b.scalars {
+		m := &answer[3+i]
+		b.buckets[i].raw = ""
+		if !m.IsNil() {
+			if b.buckets[i].raw, err = m.ToString(); err != nil {
+				return 0, 0, errAnswer
+			}
+		}
+	}
+	at := limit.Time(now * 1000)
+	if status == 1 {
+		b.convert(at)
+		return now, strange, nil
+	}
+	admitted, err := answer[2].AsInt64()
+	if err != nil {
+		return 0, 0, errAnswer
+	}
+	findings, err := readFindings(answer[3+b.scalars:])
+	if err != nil {
+		return 0, 0, err
+	}
+	return now, decided, b.replay(at, admitted, findings)
+}
+
+func readFindings(list []rueidis.RedisMessage) ([]finding, error) {
+	if len(list)%4 != 0 {
+		return nil, errAnswer
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	findings := make([]finding, 0, len(list)/4)
+	for len(list) > 0 {
+		var n [4]int64
+		for i := range n {
+			var err error
+			if n[i], err = list[i].AsInt64(); err != nil {
+				return nil, errAnswer
+			}
+		}
+		findings = append(findings, finding{n[0] == 1, n[1], n[2], n[3]})
+		list = list[4:]
+	}
+	return findings, nil
+}
+
+// convert makes the conversions for the states that another policy wrote.
+func (b *batch) convert(now limit.Time) {
+	b.conversions = b.conversions[:0]
+	for i := range b.scalars {
+		k := &b.buckets[i]
+		if k.raw != "" && !k.rule.wrote(k.raw) {
+			b.conversions = append(b.conversions, conversion{i, k.raw, k.rule.convert(k.raw, now)})
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// connectTime is how long a connection may take to be made, and how long one
+	// that is silent counts as alive. Not longer: a dead master is left that
+	// much later. Not shorter: a TLS handshake with a busy host takes a while,
+	// and a connection given up is made again at a cost to that host.
+	connectTime = 500 * time.Millisecond
+
+	// refreshTime is how often the addresses of masters are asked for. Events
+	// and redirections tell of most changes sooner.
+	refreshTime = time.Second
+
+	// buffer is that of each connection for each way, in bytes. Calls are short:
+	// more would only be memory of every node of a cluster.
+	buffer = 64 << 10
+
+	clientName = "stint"
+)
+
+// These are answers to the wrong question: what is at the address is not what the
+// URL says.
+var (
+	errNoCluster = errors.New("this is no cluster: write redis:// for redis+cluster://")
+	errCluster   = errors.New("this is a node of a cluster: write redis+cluster:// for redis://")
+	errSentinel  = errors.New("this is a sentinel: write redis+sentinel://host:26379/mymaster")
+	errReplica   = errors.New("this is a replica, which is read-only: give the address of its master, or of sentinels that know it")
+)
+
+// newClient connects as the Options say. It returns when one connection is made, or
+// after connectTime for each address. [describe] makes its error readable.
+func newClient(o Options) (rueidis.Client, error) {
+	dialer := net.Dialer{Timeout: connectTime}
+	c, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: o.Addrs,
+		Username:    o.Username,
+		Password:    o.Password,
+		SelectDB:    o.DB,
+		TLSConfig:   o.TLS,
+		ClientName:  clientName,
+		// Its commands may be missing from an ACL, and older servers do not know
+		// them: every connection would leave a line in a log.
+		ClientSetInfo: rueidis.DisableClientSetInfo,
+		Sentinel: rueidis.SentinelOption{
+			MasterSet:               o.Master,
+			Username:                o.SentinelUsername,
+			Password:                o.SentinelPassword,
+			ClientName:              clientName,
+			TLSConfig:               o.TLS,
+			Dialer:                  dialer,
+			TopologyRefreshInterval: refreshTime,
+		},
+		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: refreshTime},
+		ForceSingleClient: o.Topology == Standalone,
+		Dialer:            dialer,
+		ConnWriteTimeout:  connectTime,
+		// A Take has a deadline; what it asked may have been done.
+		DisableRetry: true,
+		DisableCache: true,
+		// 0 is one connection to each node of a cluster, and otherwise as many as
+		// the logarithm of the processors says: 1, 2 or 4.
+		PipelineMultiplex:   0,
+		ReadBufferEachConn:  buffer,
+		WriteBufferEachConn: buffer,
+	})
+	if err != nil {
+		if c != nil {
+			c.Close()
+		}
+		return nil, err
+	}
+	if o.Topology == Cluster && c.Mode() != rueidis.ClientModeCluster {
+		// rueidis makes do with one server when it has asked for the slots in vain.
+		ctx, cancel := context.WithTimeout(context.Background(), connectTime)
+		defer cancel()
+		err := c.Do(ctx, c.B().ClusterSlots().Build()).Error()
+		c.Close()
+		if err == nil {
+			err = errNoCluster
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// serverInfo is what a server says of itself.
+type serverInfo struct {
+	Name    string // redis or valkey
+	Version string
+	Mode    string // standalone, cluster or sentinel
+	Role    string // master or replica
+}
+
+// The oldest version that is tested against.
+const oldestMajor, oldestMinor = 6, 2
+
+// inspect asks a server what it is. Its error says that the server cannot be asked,
+// is too old, is a replica, or is not what the client takes it for. Of a cluster it
+// asks any node, and replicas are right there.
+func inspect(ctx context.Context, c rueidis.Client) (serverInfo, error) {
+	info, err := hello(ctx, c)
+	if err == nil {
+		err = info.fits(c.Mode())
+	}
+	return info, err
+}
+
+// hello asks a server what it is.
+func hello(ctx context.Context, c rueidis.Client) (serverInfo, error) {
+	reply, err := c.Do(ctx, c.B().Arbitrary("HELLO").Build()).AsMap()
+	if refused, ok := rueidis.IsRedisErr(err); ok && strings.Contains(refused.Error(), "unknown command") {
+		return serverInfo{}, fmt.Errorf("it does not know HELLO: want Redis %d.%d or newer, or Valkey", oldestMajor, oldestMinor)
+	}
+	if err != nil {
+		return serverInfo{}, err
+	}
+	field := func(name string) string {
+		m := reply[name]
+		// What is not there, or no text, is "".
+		text, _ := m.ToString()
+		return text
+	}
+	return serverInfo{field("server"), field("version"), field("mode"), field("role")}, nil
+}
+
+// fits returns an error when a client of that mode cannot keep counters there.
+func (i serverInfo) fits(mode rueidis.ClientMode) error {
+	switch {
+	case i.Mode == "sentinel":
+		return errSentinel
+	case i.old():
+		return fmt.Errorf("%s %s is too old: want Redis %d.%d or newer, or Valkey", i.Name, i.Version, oldestMajor, oldestMinor)
+	case mode != rueidis.ClientModeCluster && i.Mode == "cluster":
+		return errCluster
+	case mode == rueidis.ClientModeCluster && i.Mode == "standalone":
+		return errNoCluster
+	case mode != rueidis.ClientModeCluster && i.Role != "master":
+		return errReplica
+	}
+	return nil
+}
+
+// old reports whether the version is below the oldest. One that is not understood
+// is not.
+func (i serverInfo) old() bool {
+	first, rest, _ := strings.Cut(i.Version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, err1 := strconv.Atoi(first)
+	minor, err2 := strconv.Atoi(second)
+	return err1 == nil && err2 == nil && (major < oldestMajor || major == oldestMajor && minor < oldestMinor)
+}

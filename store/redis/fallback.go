@@ -1,0 +1,178 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// localCounters are the counters that stand in for one limit's while Redis does not
+// answer: this process's share of the limit, in memory.
+type localCounters struct {
+	mu        sync.Mutex
+	counters  store.Counters
+	policy    limit.Policy // the whole limit's
+	instances int64
+}
+
+// get returns the counters, bound to the share of the policy in force.
+func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, error) {
+	n := max(int64(s.opts.Instances), s.instances.Load(), 1)
+	if s.opts.Instances > 0 {
+		n = int64(s.opts.Instances)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.counters != nil && l.policy == r.policy && l.instances == n {
+		return l.counters, nil
+	}
+	counters, err := s.opts.Local.Bind(store.Spec{ID: c.id, Policy: shareOf(r.policy, n)})
+	if err != nil {
+		return nil, err
+	}
+	l.counters, l.policy, l.instances = counters, r.policy, n
+	return counters, nil
+}
+
+func (l *localCounters) drop(s *Store) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.counters == nil {
+		return nil
+	}
+	c := l.counters
+	l.counters = nil
+	return s.opts.Local.Unbind(c)
+}
+
+// shareOf is one of n equal shares of a policy, so that n of them admit no more than
+// the whole: the rate is exact, its period n times as long; what cannot be divided
+// is rounded down, but not below one, so that a limit below the number of instances
+// still admits somebody everywhere. Such a limit is exceeded by n - limit at most.
+func shareOf(p limit.Policy, n int64) limit.Policy {
+	part := func(v int64) int64 {
+		if v == 0 {
+			return 0
+		}
+		return max(1, v/n)
+	}
+	switch p.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		p.Burst = part(p.Burst)
+		if p.Rate.Period <= limit.Never/time.Duration(n) {
+			p.Rate.Period *= time.Duration(n)
+		} else {
+			p.Rate.Count = part(p.Rate.Count)
+		}
+	case limit.Concurrency:
+		p.MaxInFlight = part(p.MaxInFlight)
+	default:
+		p.Rate.Count = part(p.Rate.Count)
+	}
+	return p
+}
+
+// fallBack decides the parts of a Take or Peek that failed as their OnFailure says.
+// o.err is why; it stays when one of them wants to fail. o.allowed says whether the
+// other parts, if any, admit the request.
+func (s *Store) fallBack(ctx context.Context, o *operation) {
+	others := false
+	for i := range o.parts {
+		p := &o.parts[i]
+		switch {
+		case !p.failed:
+			others = true
+		case p.shadow: // refuses nothing, and so fails nothing
+		case p.onFailure == store.FailTake || p.onFailure == store.FailLocal && s.opts.Local == nil:
+			return
+		}
+	}
+	why := o.err
+	o.err = nil
+	o.allowed = o.allowed || !others
+	var local []store.Charge
+	var at []int
+	for i := range o.parts {
+		p := &o.parts[i]
+		if !p.failed {
+			continue
+		}
+		p.stand = limit.Verdict{}
+		how := p.onFailure
+		if how == store.FailTake || how == store.FailLocal && s.opts.Local == nil {
+			how = store.FailAllow // it is a shadow
+		}
+		switch how {
+		case store.FailAllow:
+			p.verdict = limit.Verdict{Allowed: true, Remaining: p.rule.policy.Quota()}
+		case store.FailReject:
+			p.verdict = limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: retryAfterFailure}
+			o.allowed = o.allowed && p.shadow
+		case store.FailLocal:
+			c, err := p.counters.local.get(s, p.counters, p.rule)
+			if err != nil {
+				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
+				return
+			}
+			local = append(local, store.Charge{Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow})
+			at = append(at, i)
+		}
+	}
+	s.stats.fallbacks.Add(1)
+	if len(local) == 0 {
+		return
+	}
+	decide := s.opts.Local.Take
+	if o.verb == verbPeek || !o.allowed {
+		decide = s.opts.Local.Peek
+	}
+	allowed, err := decide(ctx, local)
+	if err != nil {
+		o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
+		return
+	}
+	o.allowed = o.allowed && allowed
+	for j, i := range at {
+		o.parts[i].verdict = local[j].Verdict
+	}
+}
+
+// actLocally gives back what counters that stand in gave, and ends and resets what
+// they may hold.
+func (s *Store) actLocally(ctx context.Context, v verb, charges []store.Charge) error {
+	if s.opts.Local == nil {
+		return nil
+	}
+	var errs []error
+	for i := range charges {
+		c := &charges[i]
+		if v == verbRefund && (!c.Failed || c.OnFailure != store.FailLocal) {
+			continue
+		}
+		own := c.Counters.(*Counters)
+		own.local.mu.Lock()
+		counters := own.local.counters
+		own.local.mu.Unlock()
+		if counters == nil {
+			continue
+		}
+		b := own.bound.Load()
+		one := []store.Charge{{
+			Counters: counters, Key: appendKey([]byte(b.head), c.Key), Cost: c.Cost, Permit: c.Permit,
+		}}
+		switch v {
+		case verbRefund:
+			errs = append(errs, s.opts.Local.Refund(ctx, one))
+		case verbFinish:
+			errs = append(errs, s.opts.Local.Finish(ctx, one))
+		case verbReset:
+			errs = append(errs, s.opts.Local.Reset(ctx, one))
+		}
+	}
+	return errors.Join(errs...)
+}

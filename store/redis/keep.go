@@ -1,0 +1,131 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// heartbeat is how often an instance says that it is there. Those that have not for
+// three times as long are not counted.
+const heartbeat = time.Second
+
+// luaPresence keeps the set of instances at a prefix, by when each was last there,
+// and answers how many there are.
+const luaPresence = `
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])`
+
+// keep connects, and then says that this instance is there and listens for what
+// others free, until the store closes.
+func (s *Store) keep() {
+	if !s.connect() {
+		return
+	}
+	s.wg.Go(s.listen)
+	name := fmt.Sprintf("%016x", rand.Uint64())
+	b, _ := s.laneOf(s.presenceKey())
+	for {
+		s.present(name, b.breaker)
+		if !s.wait(jitter(2 * heartbeat)) {
+			return
+		}
+	}
+}
+
+// connect tries until there is a connection to a server that is fit. It reports
+// false when the store closed before.
+func (s *Store) connect() bool {
+	const longest = 2 * time.Second
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, longest) {
+		c, err := s.dial()
+		if err == nil {
+			s.mu.Lock()
+			closed := s.closed
+			if !closed {
+				s.client.Store(&c)
+			}
+			s.mu.Unlock()
+			if closed {
+				c.Close()
+				return false
+			}
+			s.health.found(s)
+			return true
+		}
+		s.health.lost(s, err)
+		if !s.wait(jitter(pause)) {
+			return false
+		}
+	}
+}
+
+func (s *Store) dial() (rueidis.Client, error) {
+	c, err := newClient(s.opts)
+	if err != nil {
+		return nil, describe(err, s.opts)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
+	defer cancel()
+	if _, err := inspect(ctx, c); err != nil {
+		c.Close()
+		return nil, describe(err, s.opts)
+	}
+	return c, nil
+}
+
+func (s *Store) presenceKey() string { return s.opts.Prefix + formatVersion + "{instances}" }
+
+// present says that this instance is there and learns how many others are. While
+// nobody asks for anything else this is also how a lost connection is noticed.
+func (s *Store) present(name string, b *breaker) {
+	if b.open.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
+	defer cancel()
+	asked := s.clock()
+	c := *s.client.Load()
+	ttl := fmt.Sprint(3 * heartbeat.Milliseconds())
+	n, err := c.Do(ctx, c.B().Eval().Script(luaPresence).Numkeys(1).Key(s.presenceKey()).Arg(name, ttl).Build()).AsInt64()
+	if err != nil {
+		if infrastructure(err) {
+			b.failed(describe(err, s.opts), asked, s.presenceKey())
+		}
+		return
+	}
+	b.succeeded(s.clock())
+	s.instances.Store(n)
+}
+
+// channel is where keys that became freer are told.
+func (s *Store) channel() string { return s.opts.Prefix + formatVersion + "freed" }
+
+// listen hears what others free. While it cannot, refusals are not remembered.
+func (s *Store) listen() {
+	c := *s.client.Load()
+	for pause := shortestPause; ; pause = min(2*pause, 10*longestPause) {
+		began := time.Now()
+		ctx := rueidis.WithOnSubscriptionHook(s.ctx, func(p rueidis.PubSubSubscription) {
+			s.denials.on.Store(p.Kind == "subscribe")
+		})
+		// It returns when the connection is lost.
+		_ = c.Receive(ctx, c.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
+			s.denials.hear(m.Message)
+		})
+		s.denials.deaf()
+		if time.Since(began) > 10*longestPause {
+			pause = shortestPause
+		}
+		if !s.wait(jitter(pause)) {
+			return
+		}
+	}
+}

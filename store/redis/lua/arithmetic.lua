@@ -1,0 +1,225 @@
+local function fits(i, p, c1, c2)
+	local kind = kinds[p]
+	if kind == BUCKET then
+		if c1 == 0 and c2 == 0 then
+			return true
+		end
+		local t = pd[p] == 1 and 0 or now
+		local u, f = A[i], B[i]
+		if u < t then
+			u, f = t, 0
+		end
+		u, f = u + c1, f + c2
+		if f >= pa[p] then
+			u, f = u + 1, f - pa[p]
+		end
+		local deep = t + pb[p]
+		return u < deep or u == deep and f <= pc[p]
+	elseif kind == FIXED then
+		return c1 <= pb[p] and B[i] <= pb[p] - c1
+	elseif kind == SLIDING then
+		local room = pb[p] - c1 - B[i]
+		if room < 0 then
+			return false
+		end
+		local period = pa[p]
+		local left = period - now % period
+		if floor(now / period) < A[i] then
+			left = period
+		end
+		local rounding = floor(pd[p] / 2)
+		if rounding == 0 then
+			return not over(C[i], left, room, period)
+		elseif rounding == 1 then
+			return over(room + 1, period, C[i], left)
+		end
+		return over(2 * room + 1, period, 2 * C[i], left)
+	elseif kind == LOG then
+		local log = L[i] or loadlog(i, pa[p])
+		local _, used = live(log, KEYS[i], pa[p])
+		return c1 <= pb[p] and used <= pb[p] - c1
+	end
+	local used, moment = inflight(i)
+	local _, freed = gone(i, moment)
+	return c1 <= pb[p] and used - freed <= pb[p] - c1
+end
+
+-- charge takes a cost that fits.
+local function charge(i, p, c1, c2)
+	local kind = kinds[p]
+	if kind == BUCKET then
+		local t = pd[p] == 1 and 0 or now
+		local u, f = A[i], B[i]
+		if u < t then
+			u, f = t, 0
+		end
+		u, f = u + c1, f + c2
+		if f >= pa[p] then
+			u, f = u + 1, f - pa[p]
+		end
+		A[i], B[i] = u, f
+	elseif kind == LOG then
+		record(i, L[i], KEYS[i], pa[p], pb[p], c1)
+	elseif kind == PLACES then
+		occupy(i, p, c1, ARGV[c2])
+	else
+		B[i] = B[i] + c1
+	end
+	dirty[i] = true
+end
+
+-- run takes a cost from a bucket as often as it fits, again times at most.
+local function run(i, p, c1, c2, again)
+	if c1 == 0 and c2 == 0 then
+		return again
+	end
+	local t = pd[p] == 1 and 0 or now
+	local u, f, unit, deep, deepest = A[i], B[i], pa[p], t + pb[p], pc[p]
+	if u < t then
+		u, f = t, 0
+	end
+	local taken = 0
+	while taken < again do
+		local v, g = u + c1, f + c2
+		if g >= unit then
+			v, g = v + 1, g - unit
+		end
+		if v > deep or v == deep and g > deepest then
+			break
+		end
+		u, f, taken = v, g, taken + 1
+	end
+	if taken > 0 then
+		A[i], B[i], dirty[i] = u, f, true
+	end
+	return taken
+end
+
+-- refuse lets the policies that count refused requests, or ban, do so, and says
+-- whether anything changed.
+local function refuse(i, p, c1, fitted)
+	local kind = kinds[p]
+	local counts
+	if kind == FIXED then
+		counts = pd[p] >= 2
+		if not fitted then
+			if now >= A[i] + pa[p] then
+				return false -- banned already
+			elseif not counts and pc[p] > 0 and B[i] <= pb[p] then
+				B[i] = pb[p] + 1
+				dirty[i] = true
+				return true
+			end
+		end
+	elseif kind == SLIDING or kind == LOG then
+		counts = pd[p] % 2 == 1
+	end
+	if counts and kind == LOG then
+		record(i, L[i] or loadlog(i, pa[p]), KEYS[i], pa[p], pb[p], c1)
+	elseif counts then
+		B[i] = min(B[i] + c1, MOST)
+		dirty[i] = true
+	end
+	return counts
+end
+
+-- find describes a bucket whose state the caller does not get: whether the cost
+-- fitted, what is used with extra taken, when it is as good as new, and when cost
+-- fits.
+local findings = {}
+local function find(i, p, fitted, cost, extra)
+	local used, reset, retry = 0, 0, 0
+	if kinds[p] == LOG then
+		local log, key, period = L[i] or loadlog(i, pa[p]), KEYS[i], pa[p]
+		local expired
+		expired, used = live(log, key, period)
+		if extra > 0 then
+			reset = max(now, log.n > 0 and log.newest or 0) + period
+		elseif expired < log.n then
+			reset = log.newest + period
+		end
+		if not fitted and cost <= pb[p] then
+			local rest = used
+			local j = expired + 1
+			while j <= log.n and rest > pb[p] - cost do
+				local moment, c = entry(log, key, j)
+				rest = rest - c
+				retry = moment + period
+				j = j + 1
+			end
+		end
+	else
+		local moment
+		used, moment = inflight(i)
+		local members, freed = gone(i, moment)
+		used = used - freed
+		local last = call('ZRANGE', KEYS[i], -1, -1, 'WITHSCORES')
+		if last[2] and tonumber(last[2]) > moment then
+			reset = tonumber(last[2])
+		end
+		if extra > 0 then
+			reset = max(reset, moment + pa[p])
+		end
+		if not fitted and cost <= pb[p] then
+			local rest, j = used, #members
+			while rest > pb[p] - cost do
+				local some = call('ZRANGE', KEYS[i], j, j + 31, 'WITHSCORES')
+				if #some == 0 then
+					break
+				end
+				for m = 1, #some, 2 do
+					if rest <= pb[p] - cost then
+						break
+					end
+					rest = rest - costof(i, some[m])
+					retry = tonumber(some[m + 1])
+				end
+				j = j + 32
+			end
+		end
+	end
+	local f = #findings
+	findings[f + 1], findings[f + 2], findings[f + 3], findings[f + 4] = fitted and 1 or 0, used + extra, reset, retry
+end
+
+local function refund(i, p, c1, c2)
+	local kind = kinds[p]
+	if kind == BUCKET then
+		local u, f = A[i] - c1, B[i] - c2
+		if f < 0 then
+			u, f = u - 1, f + pa[p]
+		end
+		if u < 0 then
+			u, f = 0, 0
+		end
+		A[i], B[i] = u, f
+	elseif kind == FIXED then
+		if pc[p] > 0 and B[i] > pb[p] then
+			return -- a ban is not lifted
+		end
+		B[i] = max(0, B[i] - c1)
+	elseif kind == SLIDING then
+		B[i] = max(0, B[i] - c1)
+	elseif kind == LOG then
+		refundlog(i, L[i] or loadlog(i, pa[p]), KEYS[i], pa[p], c1)
+	end
+	dirty[i] = true
+end
+
+local function reset(i, p)
+	local kind = kinds[p]
+	A[i], B[i], C[i] = 0, 0, 0
+	if kind == FIXED then
+		A[i] = pd[p] % 2 == 1 and now or now - now % pa[p]
+	elseif kind == SLIDING then
+		A[i] = floor(now / pa[p])
+	elseif kind == LOG then
+		call('DEL', KEYS[i])
+		L[i] = nil
+		return
+	elseif kind == PLACES then
+		call('DEL', KEYS[i], second[i])
+		return
+	end
+	dirty[i] = true
+end

@@ -1,0 +1,154 @@
+-- Decides a batch of requests over the buckets in KEYS, in the order in which
+-- they arrived, at one moment of the server's clock. The arithmetic is that of
+-- package limit; docs/ARCHITECTURE.md says which numbers are exact.
+--
+-- Times are microseconds since the Unix epoch. A number is at most 2^53, or it is
+-- meant to be larger than everything it is compared with.
+--
+-- KEYS     one for each bucket, scalar kinds first, then one more for each bucket
+--          of places in flight, in their order
+-- ARGV[1]  numbers, as MessagePack: see batch.encode
+-- ARGV[2]  the channel on which freed keys are told, or ''
+-- ARGV[3]  from here on, strings that the numbers refer to
+-- answer   {now, status, admitted, state of each scalar bucket before, findings}
+local N = cmsgpack.unpack(ARGV[1])
+local pack, unpack_, sub = struct.pack, struct.unpack, string.sub
+local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min, math.max
+
+local BUCKET, FIXED, SLIDING, LOG, PLACES = 1, 2, 3, 4, 5
+local TAKE, PEEK, REFUND, FINISH, RESET = 1, 2, 3, 4, 5
+local MOST = 2251799813685248 -- 2^51, where counts stop
+
+local now, void, hold, policies = N[1], N[2], N[3], N[4]
+if now == 0 then
+	local t = call('TIME')
+	now = t[1] * 1000000 + t[2]
+end
+if void > 0 and now > void then
+	return {now, 2}
+end
+
+-- The policies: five numbers each, and a string for the scalar kinds.
+local at = 5
+local kinds, pa, pb, pc, pd, tags = {}, {}, {}, {}, {}, {}
+for p = 1, policies do
+	kinds[p], pa[p], pb[p], pc[p], pd[p] = N[at], N[at + 1], N[at + 2], N[at + 3], N[at + 4]
+	tags[p] = ARGV[2 + p]
+	at = at + 5
+end
+
+-- The buckets: the policy of each. A, B and C are their states.
+local buckets, scalars, conversions = N[at], N[at + 1], N[at + 2]
+at = at + 3
+local first = at - 1
+local raws = {}
+if scalars <= 1000 then
+	raws = scalars > 0 and call('MGET', unpack(KEYS, 1, scalars)) or raws
+else
+	-- Lua's stack takes some thousands of arguments only.
+	for i = 1, scalars do
+		raws[i] = call('GET', KEYS[i])
+	end
+end
+at = at + buckets
+local A, B, C, dirty, second = {}, {}, {}, {}, {}
+local before = {}
+for i = 1, scalars do
+	before[i] = raws[i]
+end
+for c = 1, conversions do
+	local i, from, to = N[at], N[at + 1], N[at + 2]
+	if raws[i] == ARGV[from] then
+		raws[i] = ARGV[to] ~= '' and ARGV[to]
+		before[i] = raws[i]
+		dirty[i] = true
+	end
+	at = at + 3
+end
+local strange = false
+local places = buckets
+for i = 1, buckets do
+	local p = N[first + i]
+	local kind = kinds[p]
+	if kind == BUCKET then
+		local v = raws[i]
+		if v then
+			A[i], B[i] = unpack_('<dd', v)
+			strange = strange or sub(v, 17) ~= tags[p]
+		else
+			A[i], B[i] = 0, 0
+		end
+	elseif kind == FIXED then
+		local v, start, count = raws[i], 0, 0
+		if v then
+			start, count = unpack_('<dd', v)
+			strange = strange or sub(v, 17) ~= tags[p]
+		end
+		local ends = start + pa[p]
+		if pc[p] > 0 and count > pb[p] then
+			ends = ends + pc[p]
+		end
+		if count <= 0 or now >= ends then
+			count = 0
+			start = pd[p] % 2 == 1 and now or now - now % pa[p]
+		end
+		A[i], B[i] = start, count
+	elseif kind == SLIDING then
+		local v, index, cur, prev = raws[i], 0, 0, 0
+		if v then
+			index, cur, prev = unpack_('<ddd', v)
+			strange = strange or sub(v, 25) ~= tags[p]
+		end
+		local here = floor(now / pa[p])
+		if here == index + 1 then
+			index, cur, prev = here, 0, cur
+		elseif here > index then
+			index, cur, prev = here, 0, 0
+		end
+		A[i], B[i], C[i] = index, cur, prev
+	elseif kind == PLACES then
+		places = places + 1
+		second[i] = KEYS[places]
+	end
+end
+if strange then
+	-- Another policy wrote one of them: the caller converts it and asks again.
+	local answer = {now, 1, 0}
+	for i = 1, scalars do
+		answer[3 + i] = raws[i]
+	end
+	return answer
+end
+
+-- over says whether a*b > c*d; all are at most 2^52. Products of doubles are off
+-- by 2^-53 of themselves at most, so only what is nearly equal needs the digits.
+local function over(a, b, c, d)
+	local x, y = a * b, c * d
+	local gap = x - y
+	local doubt = x * 2 ^ -50
+	if gap > doubt then
+		return true
+	elseif gap < -doubt then
+		return false
+	end
+	local W = 67108864 -- 2^26
+	local function digits(m, n)
+		local m1, n1 = floor(m / W), floor(n / W)
+		local m0, n0 = m - m1 * W, n - n1 * W
+		local low = m0 * n0
+		local mid = m1 * n0 + m0 * n1
+		local carry = floor(low / W)
+		low = low - carry * W
+		mid = mid + carry
+		carry = floor(mid / W)
+		return m1 * n1 + carry, mid - carry * W, low
+	end
+	local x2, x1, x0 = digits(a, b)
+	local y2, y1, y0 = digits(c, d)
+	if x2 ~= y2 then
+		return x2 > y2
+	elseif x1 ~= y1 then
+		return x1 > y1
+	end
+	return x0 > y0
+end

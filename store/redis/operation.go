@@ -1,0 +1,206 @@
+package redis
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// verb is what an operation does, by the number that the script knows it by.
+type verb uint8
+
+const (
+	verbTake verb = iota + 1
+	verbPeek
+	verbRefund
+	verbFinish
+	verbReset
+)
+
+// part is one bucket's part of an operation.
+type part struct {
+	counters *Counters
+	rule     *rule
+	key      string
+	cost     int64
+	permit   uint64
+	shadow   bool
+
+	onFailure store.OnFailure
+	failed    bool
+
+	verdict limit.Verdict
+	// stand is how the bucket would stand had it not been charged.
+	stand limit.Verdict
+}
+
+// The stages of an operation. Whoever moves it to its last stage owns it from
+// then on: the caller after stageDone, the lane after stageAbandoned.
+const (
+	stageQueued int32 = iota
+	stageSent
+	stageDone
+	stageAbandoned
+)
+
+// operation is one request to the store. It owns all that it refers to, so that a
+// caller may give up while it is under way.
+type operation struct {
+	verb  verb
+	parts []part
+	home  []int // for each charge of the caller its part; -1 = unlimited
+	born  int64 // on the store's clock
+
+	stage atomic.Int32
+	done  chan struct{} // holds one token once the stage is stageDone
+	timer *time.Timer
+
+	// split says that this is one slot's part of a request over several, which
+	// may have to be given back.
+	split bool
+
+	// unattended says that nobody waits for it.
+	unattended bool
+
+	allowed bool
+	err     error
+
+	in   []int          // scratch of the batch: the bucket of each part
+	seen map[string]int // the parts by key, where they are many
+}
+
+var operations = sync.Pool{New: func() any {
+	o := &operation{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	o.timer.Stop()
+	return o
+}}
+
+func newOperation(v verb, born int64) *operation {
+	o := operations.Get().(*operation)
+	o.verb, o.born, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, nil
+	o.stage.Store(stageQueued)
+	return o
+}
+
+// release gives o back. Its owner does it, once.
+func (o *operation) release() {
+	clear(o.parts)
+	o.parts, o.home, o.seen = o.parts[:0], o.home[:0], nil
+	if cap(o.parts) <= 64 {
+		operations.Put(o)
+	}
+}
+
+// begin says whether o is still wanted; it is then being sent.
+func (o *operation) begin() bool {
+	return o.unattended || o.stage.CompareAndSwap(stageQueued, stageSent)
+}
+
+// end tells the caller that o has its results, unless it has given up. o is not
+// to be touched afterwards.
+func (o *operation) end() {
+	if o.unattended {
+		o.release()
+		return
+	}
+	for _, from := range []int32{stageSent, stageQueued} {
+		if o.stage.CompareAndSwap(from, stageDone) {
+			o.done <- struct{}{}
+			return
+		}
+	}
+	o.release()
+}
+
+// abandon says whether the caller could give up; false when the results are there.
+func (o *operation) abandon() bool {
+	return o.stage.CompareAndSwap(stageQueued, stageAbandoned) || o.stage.CompareAndSwap(stageSent, stageAbandoned)
+}
+
+// fill makes the parts of charges; those of unlimited policies have none. With
+// together, charges on one bucket are one part with their costs added up, which is
+// enforced if one of them is.
+func (o *operation) fill(charges []store.Charge, together bool) {
+	var buf [256]byte
+	for i := range charges {
+		c := &charges[i]
+		own := c.Counters.(*Counters)
+		b := own.bound.Load()
+		if b.rule.policy.Unlimited {
+			o.home = append(o.home, -1)
+			continue
+		}
+		key := appendKey(append(buf[:0], b.head...), c.Key)
+		if j := o.find(key); together && j >= 0 {
+			o.home = append(o.home, j)
+			p := &o.parts[j]
+			if p.cost += c.Cost; p.cost < 0 {
+				p.cost = 1<<63 - 1 // above every quota, as the sum would be
+			}
+			p.shadow = p.shadow && c.Shadow
+			continue
+		}
+		o.home = append(o.home, len(o.parts))
+		o.parts = append(o.parts, part{
+			counters: own, rule: b.rule, key: string(key), cost: c.Cost, permit: c.Permit,
+			shadow: c.Shadow, onFailure: c.OnFailure,
+		})
+	}
+}
+
+// few is how many parts are looked through one by one. Not more: a request of
+// thousands would take milliseconds. Not fewer: a map costs more than a look at these.
+const few = 32
+
+// find returns the part with the key, or -1.
+func (o *operation) find(key []byte) int {
+	if len(o.parts) >= few {
+		if o.seen == nil {
+			o.seen = make(map[string]int)
+		}
+		for j := len(o.seen); j < len(o.parts); j++ {
+			o.seen[o.parts[j].key] = j
+		}
+		if j, ok := o.seen[string(key)]; ok {
+			return j
+		}
+		return -1
+	}
+	for j := range o.parts {
+		if o.parts[j].key == string(key) {
+			return j
+		}
+	}
+	return -1
+}
+
+// twin returns an operation that asks the same and belongs to the caller alone.
+func (o *operation) twin() *operation {
+	t := newOperation(o.verb, o.born)
+	t.home = append(t.home, o.home...)
+	for i := range o.parts {
+		p := &o.parts[i]
+		t.parts = append(t.parts, part{
+			counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit,
+			shadow: p.shadow, onFailure: p.onFailure,
+		})
+	}
+	return t
+}
+
+// answer copies the results to the caller's charges.
+func (o *operation) answer(charges []store.Charge) {
+	for i := range charges {
+		if j := o.home[i]; j < 0 {
+			charges[i].Verdict, charges[i].Failed = unlimited, false
+		} else {
+			charges[i].Verdict, charges[i].Failed = o.parts[j].verdict, o.parts[j].failed
+		}
+	}
+}
+
+// unlimited is the verdict of a limit that does not limit.
+var unlimited = limit.Verdict{Allowed: true, Remaining: 1<<63 - 1}

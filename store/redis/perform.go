@@ -1,0 +1,186 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/store"
+)
+
+// perform has an operation decided and returns it, or a twin of it that belongs to
+// the caller; nil when ctx ended first.
+func (s *Store) perform(ctx context.Context, o *operation) *operation {
+	groups := s.groups(o)
+	if groups != nil {
+		return s.spread(ctx, o, groups)
+	}
+	o = s.ask(ctx, o)
+	if o != nil && o.err != nil && (o.verb == verbTake || o.verb == verbPeek) {
+		for i := range o.parts {
+			o.parts[i].failed = true
+		}
+		s.fallBack(ctx, o)
+	}
+	return o
+}
+
+// ask has an operation decided by its lane and waits. The operation that it returns
+// has an error that wraps store.ErrUnavailable when the time-out passed. It returns
+// nil when ctx ended first.
+func (s *Store) ask(ctx context.Context, o *operation) *operation {
+	l, _ := s.laneOf(o.parts[0].key)
+	if err := s.down(l.breaker); err != nil {
+		o.err = err
+		return o
+	}
+	o.timer.Reset(s.opts.Timeout)
+	l.enqueue(o)
+	// The timer is stopped before o may be another's.
+	select {
+	case <-o.done:
+		o.timer.Stop()
+		return o
+	case <-o.timer.C:
+		t := o.twin()
+		if !o.abandon() {
+			t.release()
+			<-o.done
+			return o
+		}
+		t.err = fmt.Errorf("redis: %w within %v", store.ErrUnavailable, s.opts.Timeout)
+		s.stats.timeouts.Add(1)
+		l.breaker.failed(t.err, t.born, t.parts[0].key)
+		return t
+	case <-ctx.Done():
+		o.timer.Stop()
+		if !o.abandon() {
+			<-o.done
+			return o
+		}
+		return nil
+	}
+}
+
+// down says why there is no use in asking, or nil.
+func (s *Store) down(b *breaker) error {
+	if s.client.Load() == nil || b.open.Load() || s.ctx.Err() != nil {
+		return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, s.health.why())
+	}
+	return nil
+}
+
+// groups returns the parts of an operation by slot, or nil when they share one.
+func (s *Store) groups(o *operation) map[uint16][]int {
+	if s.opts.Topology != Cluster || len(o.parts) == 1 {
+		return nil
+	}
+	groups := make(map[uint16][]int)
+	for i := range o.parts {
+		n := slot(o.parts[i].key)
+		groups[n] = append(groups[n], i)
+	}
+	if len(groups) == 1 {
+		return nil
+	}
+	return groups
+}
+
+// spread performs an operation whose parts are in several slots, which no script
+// can decide as one: each slot decides its part, side by side, and when one refuses
+// what the others took is given back.
+//
+// Between its own exchange and the giving back a bucket holds a charge that is of
+// no request. That is while the slowest slot answers (at most the time-out) and
+// while what is given back waits for its lane and is under way (at most twice
+// that). Another request can be refused on its account in that time, and none is
+// ever admitted that should not be.
+func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]int) *operation {
+	type share struct {
+		op    *operation
+		parts []int
+	}
+	shares := make([]share, 0, len(groups))
+	for _, parts := range groups {
+		t := newOperation(o.verb, o.born)
+		t.split = true
+		for _, i := range parts {
+			t.parts = append(t.parts, o.parts[i])
+		}
+		shares = append(shares, share{t, parts})
+	}
+	var wg sync.WaitGroup
+	for i := range shares {
+		wg.Go(func() { shares[i].op = s.ask(ctx, shares[i].op) })
+	}
+	wg.Wait()
+	gone, refused := false, false
+	for _, sh := range shares {
+		switch {
+		case sh.op == nil:
+			gone = true
+		case sh.op.err != nil:
+			o.err = sh.op.err
+			for _, i := range sh.parts {
+				o.parts[i].failed = true
+			}
+		default:
+			refused = refused || !sh.op.allowed
+			for j, i := range sh.parts {
+				o.parts[i].verdict, o.parts[i].stand = sh.op.parts[j].verdict, sh.op.parts[j].stand
+			}
+		}
+	}
+	o.allowed = !refused
+	if o.err != nil && (o.verb == verbTake || o.verb == verbPeek) {
+		s.fallBack(ctx, o)
+	}
+	for _, sh := range shares {
+		if sh.op == nil {
+			continue
+		}
+		if o.verb == verbTake && sh.op.err == nil && sh.op.allowed && (gone || o.err != nil || !o.allowed) {
+			s.giveBack(sh.op)
+		}
+		if sh.op.err == nil && !o.allowed {
+			for j, i := range sh.parts {
+				if p := &o.parts[i]; p.verdict.Allowed && p.cost > 0 {
+					untouched(&p.verdict, sh.op.parts[j].stand)
+				}
+			}
+		}
+		sh.op.release()
+	}
+	if gone {
+		o.release()
+		return nil
+	}
+	return o
+}
+
+// giveBack returns what an operation took, without waiting. Limits that count
+// refused requests keep it, as they count this one.
+func (s *Store) giveBack(o *operation) {
+	l, _ := s.laneOf(o.parts[0].key)
+	for _, v := range []verb{verbRefund, verbFinish} {
+		back := newOperation(v, s.clock())
+		for i := range o.parts {
+			p := &o.parts[i]
+			if !p.verdict.Allowed || p.cost == 0 || p.rule.policy.CountRefused || (p.rule.kind == kindPlaces) != (v == verbFinish) {
+				continue
+			}
+			back.parts = append(back.parts, part{counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit})
+		}
+		if len(back.parts) == 0 {
+			back.release()
+			continue
+		}
+		back.unattended = true
+		l.enqueue(back)
+	}
+}
+
+// retryAfterFailure is what a request that was refused for want of the store is
+// told to wait: by then the breaker has tried several times.
+const retryAfterFailure = time.Second

@@ -1,0 +1,336 @@
+package redis
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// The kinds of arithmetic, by the numbers that the script knows them by. Counters
+// of another kind have other keys: a change of algorithm starts afresh.
+type kind uint8
+
+const (
+	kindBucket  kind = iota + 1 // token and leaky buckets
+	kindFixed                   // fixed windows
+	kindSliding                 // sliding window counters
+	kindLog                     // sliding window logs
+	kindPlaces                  // places in flight
+)
+
+// letter stands for the kind in a key.
+func (k kind) letter() byte { return " bfslc"[k] }
+
+// scalar kinds have a state of a few numbers, which the script answers with.
+func (k kind) scalar() bool { return k <= kindSliding }
+
+// The exact range of the script, whose numbers are doubles: whole numbers up to
+// 2^53. Sums of two numbers below and products by halves of them stay within it.
+const (
+	// maxSpan bounds a period, a ban, a time-out and the time in which a bucket
+	// fills: 2^51 microseconds, 71 years.
+	maxSpan = 1 << 51
+	// maxCount bounds the count of a window.
+	maxCount = 1 << 50
+	// maxNumerator bounds the rate of a bucket in lowest terms per nanosecond,
+	// so that a thousand of them still fit.
+	maxNumerator = 1 << 42
+	// beyond is above every number that it is compared with.
+	beyond = 1 << 53
+)
+
+// rule is a policy as the script needs it, and the arithmetic of package limit for
+// reading the answer. It does not change.
+type rule struct {
+	policy  limit.Policy
+	kind    kind
+	numbers [4]float64 // see lua/load.lua
+	tag     string     // what must be the same for a state to be read as it is
+
+	n, p, unit uint64 // bucket: n tokens per p nanoseconds; unit is ticks per microsecond
+
+	bucket  limit.Bucket
+	fixed   limit.FixedCounter
+	sliding limit.SlidingCounter
+}
+
+// state is the state of one scalar bucket.
+type state struct {
+	bucket  limit.BucketState
+	fixed   limit.FixedState
+	sliding limit.SlidingState
+}
+
+// newRule compiles a valid policy. It returns an error for one that is outside
+// the exact range.
+func newRule(p limit.Policy) (*rule, error) {
+	r := &rule{policy: p}
+	var err error
+	switch p.Algorithm {
+	case limit.FixedWindow:
+		err = r.compileFixed(p)
+	case limit.SlidingWindowCounter, limit.SlidingWindowLog:
+		err = r.compileSliding(p)
+	case limit.Concurrency:
+		r.kind = kindPlaces
+		var timeout float64
+		timeout, err = micros("the time-out", p.Timeout)
+		r.numbers = [4]float64{timeout, float64(p.MaxInFlight)}
+	default:
+		err = r.compileBucket(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *rule) compileBucket(p limit.Policy) error {
+	r.kind, r.bucket = kindBucket, limit.NewBucket(p)
+	r.n, r.p = r.bucket.Terms()
+	quota := uint64(p.Quota())
+	r.tag = string(words(r.n, r.p, quota))
+	if r.n == 0 {
+		// A bucket that never refills counts what it gave, at a time that
+		// stands still.
+		r.unit = 1
+		if quota > maxSpan {
+			return fmt.Errorf("a burst of %d without refill is above 2^51, the most that is exact in Redis", quota)
+		}
+		r.numbers = [4]float64{1, float64(quota), 0, 1}
+		return nil
+	}
+	if r.n > maxNumerator {
+		return fmt.Errorf("rate %v is above 2^42 per nanosecond in lowest terms, the most that is exact in Redis", p.Rate)
+	}
+	r.unit = 1000 * r.n
+	whole, part := r.ticks(quota)
+	if whole > maxSpan {
+		return fmt.Errorf("a bucket of %d at %v fills in more than 71 years (2^51 microseconds), the most that is exact in Redis: lower the burst", quota, p.Rate)
+	}
+	r.numbers = [4]float64{float64(r.unit), float64(whole), float64(part), 0}
+	return nil
+}
+
+// ticks returns what count costs in microseconds and ticks; more than beyond
+// microseconds are beyond.
+func (r *rule) ticks(count uint64) (whole, part uint64) {
+	hi, lo := bits.Mul64(count, r.p)
+	if hi >= r.unit {
+		return beyond, 0
+	}
+	whole, part = bits.Div64(hi, lo, r.unit)
+	if whole >= beyond {
+		return beyond, 0
+	}
+	return whole, part
+}
+
+func (r *rule) compileFixed(p limit.Policy) error {
+	r.kind, r.fixed = kindFixed, limit.NewFixedCounter(p)
+	period, err := micros("the period", p.Rate.Period)
+	if err != nil {
+		return err
+	}
+	ban, err := micros("the ban", p.Ban)
+	if err != nil {
+		return err
+	}
+	if p.Rate.Count > maxCount {
+		return fmt.Errorf("a count of %d is above 2^50, the most that is exact in Redis", p.Rate.Count)
+	}
+	flags := uint64(0)
+	if p.Align == limit.AlignFirstHit {
+		flags |= 1
+	}
+	if p.CountRefused {
+		flags |= 2
+	}
+	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), ban, float64(flags)}
+	r.tag = string(append(words(uint64(p.Rate.Period), uint64(p.Rate.Count), uint64(p.Ban)), byte(flags)))
+	return nil
+}
+
+func (r *rule) compileSliding(p limit.Policy) error {
+	r.kind, r.sliding = kindSliding, limit.NewSlidingCounter(p)
+	period, err := micros("the period", p.Rate.Period)
+	if err != nil {
+		return err
+	}
+	if p.Rate.Count > maxCount {
+		return fmt.Errorf("a count of %d is above 2^50, the most that is exact in Redis", p.Rate.Count)
+	}
+	flags := uint64(p.Rounding) * 2
+	if p.CountRefused {
+		flags |= 1
+	}
+	if p.Algorithm == limit.SlidingWindowLog {
+		r.kind, flags = kindLog, flags&1
+	} else {
+		r.tag = string(words(uint64(p.Rate.Period)))
+	}
+	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), 0, float64(flags)}
+	return nil
+}
+
+// micros returns d in whole microseconds, the step of Redis' clock.
+func micros(what string, d time.Duration) (float64, error) {
+	us := d / time.Microsecond
+	switch {
+	case us*time.Microsecond != d:
+		return 0, fmt.Errorf("%s of %v is not a whole number of microseconds, the step of the clock of Redis", what, d)
+	case us > maxSpan:
+		return 0, fmt.Errorf("%s of %v is above 71 years (2^51 microseconds), the most that is exact in Redis", what, d)
+	}
+	return float64(us), nil
+}
+
+func words(list ...uint64) []byte {
+	var b []byte
+	for _, w := range list {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+// cost returns the two numbers by which the script knows a cost. refused says that
+// it can only be refused, whatever the state.
+func (r *rule) cost(cost int64, take bool) (a, b float64) {
+	if r.kind != kindBucket {
+		return float64(min(cost, beyond)), 0
+	}
+	if take && cost > r.policy.Quota() {
+		return beyond * 4, 0
+	}
+	whole, part := r.ticks(uint64(cost))
+	return float64(whole), float64(part)
+}
+
+// decode reads a state as the script wrote it; "" is that of a new key.
+func (r *rule) decode(raw string) (s state) {
+	num := func(i int) int64 {
+		return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(raw[8*i : 8*i+8]))))
+	}
+	if len(raw) < 16 {
+		return s
+	}
+	switch r.kind {
+	case kindBucket:
+		s.bucket = r.join(uint64(num(0)), uint64(num(1)))
+	case kindFixed:
+		s.fixed = limit.FixedState{Start: limit.Time(num(0) * 1000), Count: num(1)}
+	case kindSliding:
+		if len(raw) >= 24 {
+			s.sliding = limit.SlidingState{Index: num(0), Cur: num(1), Prev: num(2)}
+		}
+	}
+	return s
+}
+
+// join makes a state in ticks of whole microseconds and the ticks beyond them.
+func (r *rule) join(whole, part uint64) limit.BucketState {
+	if r.n == 0 {
+		return limit.BucketState{Lo: whole}
+	}
+	hi, lo := bits.Mul64(whole, r.unit)
+	lo, carry := bits.Add64(lo, part, 0)
+	return limit.BucketState{Hi: hi + carry, Lo: lo}
+}
+
+// encode writes a state as the script does.
+func (r *rule) encode(s state) string {
+	num := func(list ...uint64) []byte {
+		for i := range list {
+			list[i] = math.Float64bits(float64(list[i]))
+		}
+		return words(list...)
+	}
+	var b []byte
+	switch r.kind {
+	case kindBucket:
+		if s.bucket == (limit.BucketState{}) {
+			return ""
+		}
+		whole, part := s.bucket.Lo, uint64(0)
+		if r.n != 0 {
+			whole, part = bits.Div64(s.bucket.Hi, s.bucket.Lo, r.unit)
+		}
+		b = num(whole, part)
+	case kindFixed:
+		if s.fixed.Count == 0 {
+			return ""
+		}
+		b = num(uint64(s.fixed.Start/1000), uint64(s.fixed.Count))
+	case kindSliding:
+		b = num(uint64(s.sliding.Index), uint64(s.sliding.Cur), uint64(s.sliding.Prev))
+	}
+	return string(b) + r.tag
+}
+
+// convert carries a state that another policy wrote over to this one, as
+// package limit does when a policy changes, and writes it. What it cannot read is
+// no state.
+func (r *rule) convert(raw string, now limit.Time) string {
+	old, ok := r.writer(raw)
+	if !ok {
+		return ""
+	}
+	s := old.decode(raw)
+	switch r.kind {
+	case kindBucket:
+		s.bucket = r.bucket.Convert(s.bucket, &old.bucket, now)
+	case kindFixed:
+		s.fixed = r.fixed.Convert(s.fixed, &old.fixed, now)
+		s.fixed.Count = min(s.fixed.Count, 2*maxCount)
+	case kindSliding:
+		s.sliding = r.sliding.Convert(s.sliding, &old.sliding, now)
+		s.sliding.Cur = min(s.sliding.Cur, 2*maxCount)
+	}
+	return r.encode(s)
+}
+
+// writer returns the rule that wrote a state.
+func (r *rule) writer(raw string) (*rule, bool) {
+	p := limit.Policy{Algorithm: r.policy.Algorithm}
+	from, size := 16, 24
+	switch r.kind {
+	case kindFixed:
+		size = 25
+	case kindSliding:
+		from, size = 24, 8
+	}
+	if len(raw) != from+size {
+		return nil, false
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64([]byte(raw[from+8*i : from+8*i+8])) }
+	switch r.kind {
+	case kindBucket:
+		p.Algorithm = limit.TokenBucket
+		p.Rate, p.Burst = limit.Rate{Count: int64(word(0)), Period: time.Duration(word(1))}, int64(word(2))
+	case kindFixed:
+		p.Rate, p.Ban = limit.Rate{Count: int64(word(1)), Period: time.Duration(word(0))}, time.Duration(word(2))
+		if raw[from+24]&1 != 0 {
+			p.Align = limit.AlignFirstHit
+		}
+	case kindSliding:
+		p.Rate = limit.Rate{Count: 1, Period: max(time.Duration(word(0)), 1)}
+	}
+	if p.Validate() != nil {
+		return nil, false
+	}
+	old, err := newRule(p)
+	return old, err == nil
+}
+
+// wrote says whether this rule, or one that reads states the same, wrote a state.
+func (r *rule) wrote(raw string) bool {
+	from := 16
+	if r.kind == kindSliding {
+		from = 24
+	}
+	return len(raw) >= from && raw[from:] == r.tag
+}

@@ -1,0 +1,58 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/storetest"
+)
+
+// connected returns a store that has answered once.
+func connected(t testing.TB, o Options, now func() limit.Time) *Store {
+	t.Helper()
+	s, err := open(o, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	awaitReady(t, s)
+	return s
+}
+
+// awaitReady waits until the store answers and hears of refunds.
+func awaitReady(t testing.TB, s *Store) {
+	t.Helper()
+	await(t, "the store to answer", func() bool { return s.Ready() == nil && s.denials.on.Load() })
+}
+
+// await waits until something holds.
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(20 * time.Second); !holds(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited 20 s for %s", what)
+		}
+	}
+}
+
+// patient is a time-out that a busy machine does not exceed.
+const patient = 5 * time.Second
+
+func TestStore(t *testing.T) {
+	server := redistest.Start(t)
+	storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
+		server.Do("FLUSHALL")
+		return connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, now)
+	}, storetest.Options{Resolution: time.Microsecond, Shared: true})
+}
