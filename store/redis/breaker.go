@@ -99,6 +99,7 @@ func (s *Store) wait(d time.Duration) bool {
 // health is what is known of the connection as a whole.
 type health struct {
 	reason atomic.Pointer[error] // nil = all is well
+	oddAt  atomic.Int64          // when an oddity was last logged
 }
 
 var errConnecting = fmt.Errorf("redis: %w: connecting", store.ErrUnavailable)
@@ -115,6 +116,15 @@ func (h *health) lost(s *Store, err error) {
 func (h *health) found(s *Store) {
 	if old := h.reason.Swap(nil); old != nil {
 		s.opts.Logger.Info("the store answers", "store", s.opts.String())
+	}
+}
+
+// odd logs a failure that concerns single keys, once in a while.
+func (h *health) odd(s *Store, err error) {
+	const pause = int64(10 * time.Second)
+	now := int64(time.Since(s.begin)) + 1
+	if last := h.oddAt.Load(); (last == 0 || now-last > pause) && h.oddAt.CompareAndSwap(last, now) {
+		s.opts.Logger.Error("the store cannot decide about a key; others like it are not logged for 10 s", "store", s.opts.String(), "error", err)
 	}
 }
 

@@ -44,6 +44,7 @@ func (s *Store) keep() {
 // false when the store closed before.
 func (s *Store) connect() bool {
 	const longest = 2 * time.Second
+	first := true
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, longest) {
 		c, err := s.dial()
 		if err == nil {
@@ -58,9 +59,16 @@ func (s *Store) connect() bool {
 				return false
 			}
 			s.health.found(s)
+			if first {
+				close(s.tried)
+			}
 			return true
 		}
 		s.health.lost(s, err)
+		if first {
+			close(s.tried)
+			first = false
+		}
 		if !s.wait(jitter(pause)) {
 			return false
 		}

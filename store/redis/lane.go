@@ -288,6 +288,8 @@ func (l *lane) blame(err error, sent int64, key string) error {
 	err = describe(err, l.store.opts)
 	if infrastructure(err) {
 		l.breaker.failed(err, sent, key)
+	} else {
+		l.store.health.odd(l.store, err)
 	}
 	return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, err)
 }

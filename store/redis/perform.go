@@ -31,11 +31,15 @@ func (s *Store) perform(ctx context.Context, o *operation) *operation {
 // nil when ctx ended first.
 func (s *Store) ask(ctx context.Context, o *operation) *operation {
 	l, _ := s.laneOf(o.parts[0].key)
+	patience := s.opts.Timeout
+	if s.client.Load() == nil {
+		patience -= s.awaitContact(ctx)
+	}
 	if err := s.down(l.breaker); err != nil {
 		o.err = err
 		return o
 	}
-	o.timer.Reset(s.opts.Timeout)
+	o.timer.Reset(patience)
 	l.enqueue(o)
 	// The timer is stopped before o may be another's.
 	select {
@@ -61,6 +65,22 @@ func (s *Store) ask(ctx context.Context, o *operation) *operation {
 		}
 		return nil
 	}
+}
+
+// awaitContact waits for the end of the first attempt to connect, so that a process
+// that has just begun enforces its limits from its first request. It returns how long
+// that took.
+func (s *Store) awaitContact(ctx context.Context) time.Duration {
+	began := time.Now()
+	t := time.NewTimer(s.opts.Timeout)
+	defer t.Stop()
+	select {
+	case <-s.tried:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+	return time.Since(began)
 }
 
 // down says why there is no use in asking, or nil.

@@ -32,6 +32,7 @@ type Store struct {
 	wg     sync.WaitGroup
 
 	client    atomic.Pointer[rueidis.Client] // nil until the first contact
+	tried     chan struct{}                  // closed once the first attempt to connect has ended
 	lanes     []lane
 	denials   denials
 	instances atomic.Int64 // last seen at this prefix
@@ -68,8 +69,10 @@ func (c *Counters) Spec() store.Spec {
 // second, so that a clock of the server that is set back by less forgets nothing.
 const slack = 1000
 
-// New returns a store that begins to connect. It does not wait: until Redis
-// answers, charges are decided as their OnFailure says, and [Store.Ready] tells why.
+// New returns a store that begins to connect, and does not wait for it. What is asked
+// before the first attempt has ended waits for that, within its time-out; after an
+// attempt that failed, and until one succeeds, charges are decided as their
+// OnFailure says, and [Store.Ready] tells why.
 // Its error says everything that is wrong with the options.
 func New(o Options) (*Store, error) {
 	return open(o, nil)
@@ -84,6 +87,7 @@ func open(o Options, now func() limit.Time) (*Store, error) {
 		s.hold = float64(time.Hour / time.Millisecond)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.tried = make(chan struct{})
 	s.denials.init()
 	s.lanes = make([]lane, s.laneCount())
 	shared := newBreaker(s)
@@ -255,7 +259,7 @@ func (s *Store) decide(ctx context.Context, v verb, charges []store.Charge) (boo
 		o.answer(charges)
 	}
 	o.release()
-	return allowed, err
+	return allowed && err == nil, err
 }
 
 // act performs an operation that has no answer. An error that wraps
