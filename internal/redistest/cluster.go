@@ -31,12 +31,12 @@ type Cluster struct {
 
 // StartCluster starts a cluster and returns when every node finds it whole and
 // every master has a replica in step. args are further arguments of redis-server
-// for every node.
+// for every node; with "--requirepass" they use that password among themselves.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	for range 2 * clusterMasters {
-		s := newServer(t, append([]string{
+		s := newServer(t, fastDir(t), append([]string{
 			"--cluster-enabled", "yes",
 			"--cluster-config-file", "nodes.conf",
 			"--cluster-node-timeout", strconv.Itoa(nodeTimeout),
@@ -44,8 +44,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 			// A replica takes over however long it has been without its master: a
 			// test may have frozen both.
 			"--cluster-replica-validity-factor", "0",
-			"--repl-ping-replica-period", "1",
-		}, args...)...)
+		}, replicating(args)...)...)
 		s.launch()
 		c.Nodes = append(c.Nodes, s)
 	}

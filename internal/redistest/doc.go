@@ -3,7 +3,7 @@
 // a client and one of them.
 //
 // Every process belongs to one test: it listens on a loopback port of its own,
-// keeps its files in the test's folder and ends with the test, even when the test
+// keeps its files in a temporary folder and ends with the test, even when the test
 // panics or is killed. What a server logged is shown when the test failed. A
 // missing redis-server fails the test.
 //

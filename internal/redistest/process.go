@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -55,6 +56,19 @@ func (p *process) ended() bool {
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.done
+}
+
+// fastDir returns a folder in memory where the system has one, else in the test's
+// folder. Nodes of a cluster and sentinels write what they learn to disk before
+// they go on: a disk that takes a second for it looks like their death.
+func fastDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "redistest-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // transcript is what a server has written.

@@ -47,12 +47,9 @@ type Group struct {
 // sentinels use that password among themselves.
 func StartSentinel(t testing.TB, args ...string) *Group {
 	t.Helper()
-	if password := passwordIn(args); password != "" {
-		args = append([]string{"--masterauth", password}, args...)
-	}
-	args = append([]string{"--repl-ping-replica-period", "1"}, args...)
-	g := &Group{t: t, Master: newServer(t, args...)}
-	g.Replica = newServer(t, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(g.Master.port)}, args...)...)
+	args = replicating(args)
+	g := &Group{t: t, Master: newServer(t, t.TempDir(), args...)}
+	g.Replica = newServer(t, t.TempDir(), append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(g.Master.port)}, args...)...)
 	g.Master.launch()
 	g.Replica.launch()
 	g.Master.awaitAnswer()
@@ -77,7 +74,7 @@ func StartSentinel(t testing.TB, args ...string) *Group {
 // in its configuration file.
 func newSentinel(t testing.TB, master *Server) *Server {
 	t.Helper()
-	s := prepare(t)
+	s := prepare(t, fastDir(t))
 	file := filepath.Join(s.dir, "sentinel.conf")
 	lines := []string{
 		"port " + strconv.Itoa(s.port),
@@ -98,6 +95,10 @@ func newSentinel(t testing.TB, master *Server) *Server {
 	s.first = []string{
 		"SENTINEL", "DEBUG",
 		"PING-PERIOD", strconv.Itoa(pingPeriod),
+		// A sentinel that was held up for two seconds would do nothing for the next
+		// thirty. A loaded machine may hold it up.
+		"TILT-TRIGGER", "60000",
+		"TILT-PERIOD", "1000",
 		// They ask each other about the master, tell each other of themselves and
 		// look at the servers more often than every 1, 2 and 10 s.
 		"ASK-PERIOD", "100",

@@ -40,16 +40,16 @@ type Server struct {
 // "--requirepass" the methods of the Server use that password.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := newServer(t, args...)
+	s := newServer(t, t.TempDir(), args...)
 	s.launch()
 	s.awaitAnswer()
 	return s
 }
 
 // newServer returns a server that is not running yet. It stops when the test ends.
-func newServer(t testing.TB, args ...string) *Server {
+func newServer(t testing.TB, dir string, args ...string) *Server {
 	t.Helper()
-	s := prepare(t)
+	s := prepare(t, dir)
 	port := strconv.Itoa(s.port)
 	s.args = append([]string{
 		"--port", port,
@@ -67,9 +67,9 @@ func newServer(t testing.TB, args ...string) *Server {
 }
 
 // prepare returns a server with a port and a folder and no command line.
-func prepare(t testing.TB) *Server {
+func prepare(t testing.TB, dir string) *Server {
 	t.Helper()
-	s := &Server{t: t, port: reservePort(t), dir: t.TempDir()}
+	s := &Server{t: t, port: reservePort(t), dir: dir}
 	s.control.address = s.Addr()
 	t.Cleanup(s.finish)
 	return s
@@ -83,6 +83,15 @@ func passwordIn(args []string) string {
 		}
 	}
 	return ""
+}
+
+// replicating returns args for servers that may be each other's replicas.
+func replicating(args []string) []string {
+	more := []string{"--repl-ping-replica-period", "1"}
+	if password := passwordIn(args); password != "" {
+		more = append(more, "--masterauth", password)
+	}
+	return append(more, args...)
 }
 
 // Addr returns the server's address as 127.0.0.1:port, running or not.

@@ -30,7 +30,7 @@ type certificates struct {
 // one.
 func StartTLS(t testing.TB, args ...string) (*Server, *tls.Config) {
 	t.Helper()
-	s := newServer(t)
+	s := newServer(t, t.TempDir())
 	files, config, err := certify(s.dir)
 	if err != nil {
 		t.Fatalf("redistest: making certificates in %s: %v", s.dir, err)
