@@ -33,6 +33,8 @@ func allTables() []table {
 		{"flood", "a full table never forgets a limited key", steps{tables.Flood}},
 		{"match", "matching against 10 and 10,000 limits", steps{tables.Match}},
 		{"rls", "the service against a server that always says OK", steps{tables.Service}},
+		{"redis", "the Redis store against a bare script and other limiters", steps{tables.RedisKeys, tables.RedisHot}},
+		{"redis-rls", "the service with Redis against envoyproxy/ratelimit", steps{tables.RedisService}},
 	}
 }
 

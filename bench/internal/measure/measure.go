@@ -80,13 +80,13 @@ const garbageBound = 1 << 30
 //
 // The collector is off during slices: all contenders live in one heap, and each
 // would otherwise pay for marking the others' keys.
-func Interleave(rounds, n int, sample func(contender int) (Sample, error)) ([][]Sample, error) {
+func Interleave[S any](rounds, n int, sample func(contender int) (S, error)) ([][]S, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC()
 	var clean runtime.MemStats
 	runtime.ReadMemStats(&clean)
 
-	out := make([][]Sample, n)
+	out := make([][]S, n)
 	for round := -1; round < rounds; round++ {
 		for i := range n {
 			c := (i + round + 1) % n

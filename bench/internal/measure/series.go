@@ -9,7 +9,7 @@ import (
 type Series []float64
 
 // Figures extracts a figure from each sample.
-func Figures(samples []Sample, figure func(Sample) float64) Series {
+func Figures[S any](samples []S, figure func(S) float64) Series {
 	s := make(Series, len(samples))
 	for i, x := range samples {
 		s[i] = figure(x)

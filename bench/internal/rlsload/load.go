@@ -7,6 +7,7 @@ package rlsload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -20,6 +21,9 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/stint-io/stint/bench/internal/measure"
+	"github.com/stint-io/stint/bench/internal/process"
 )
 
 // Method is the one that is called.
@@ -96,27 +100,37 @@ func (c *Client) Ask(ctx context.Context, i int, request, buf []byte, opts ...gr
 	return a, buf, nil
 }
 
+// Ready waits until the server, which is p, answers request, at most 10 seconds.
+func (c *Client) Ready(ctx context.Context, p *process.Process, request []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("no answer within 10 s"))
+	defer cancel()
+	asked := make(chan error, 1)
+	go func() { // ends at the latest with ctx, which is cancelled on return
+		_, _, err := c.Ask(ctx, 0, request, nil, grpc.WaitForReady(true))
+		asked <- err
+	}()
+	select {
+	case err := <-asked:
+		if err != nil {
+			return fmt.Errorf("rlsload: %w, from %s", err, p)
+		}
+		return nil
+	case <-p.Ended():
+		cancel()
+		<-asked
+		return fmt.Errorf("rlsload: the server has ended, %s", p)
+	}
+}
+
 // Result is what one run of the load got.
 type Result struct {
 	Answers int64 // all of them OK, with a status of OK and a limit
 	Elapsed time.Duration
-	latency [1 << 14]int64 // calls by microseconds, the last one for all above
+	Latency measure.Latency
 }
 
 // PerSecond is the throughput.
 func (r *Result) PerSecond() float64 { return float64(r.Answers) / r.Elapsed.Seconds() }
-
-// Quantile returns the latency that a share q of the calls did not exceed, to
-// the microsecond, at most 16 ms.
-func (r *Result) Quantile(q float64) time.Duration {
-	left := int64(q * float64(r.Answers))
-	for us, n := range r.latency {
-		if left -= n; left < 0 {
-			return time.Duration(us) * time.Microsecond
-		}
-	}
-	return time.Duration(len(r.latency)) * time.Microsecond
-}
 
 // Run keeps inFlight requests under way for d, each a random one of requests. An
 // answer that is not OK ends it with an error.
@@ -142,7 +156,7 @@ func (c *Client) Run(ctx context.Context, requests [][]byte, inFlight int, d tim
 				}
 				buf = b
 				now := time.Now()
-				r.latency[min(now.Sub(t).Microseconds(), int64(len(r.latency)-1))]++
+				r.Latency.Add(now.Sub(t))
 				r.Answers++
 				t = now
 			}
@@ -155,9 +169,7 @@ func (c *Client) Run(ctx context.Context, requests [][]byte, inFlight int, d tim
 	sum := &Result{Elapsed: time.Since(start)}
 	for i := range results {
 		sum.Answers += results[i].Answers
-		for us, n := range results[i].latency {
-			sum.latency[us] += n
-		}
+		sum.Latency.Merge(&results[i].Latency)
 	}
 	return sum, nil
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/stint-io/stint/bench/internal/process"
 )
 
 func encode(t *testing.T, r *rls.RateLimitResponse) []byte {
@@ -117,7 +119,7 @@ func TestRunCountsWhatTheServerSaw(t *testing.T) {
 	if r.Answers == 0 || r.Answers != s.asked.Load() {
 		t.Errorf("%d answers, the server saw %d", r.Answers, s.asked.Load())
 	}
-	if lo, hi := r.Quantile(0.1), r.Quantile(0.99); lo <= 0 || hi < lo || r.PerSecond() <= 0 {
+	if lo, hi := r.Latency.Quantile(0.1), r.Latency.Quantile(0.99); lo <= 0 || hi < lo || r.PerSecond() <= 0 {
 		t.Errorf("p10 %v, p99 %v, %.0f/s", lo, hi, r.PerSecond())
 	}
 }
@@ -156,25 +158,13 @@ func TestEachAsksEverythingOnce(t *testing.T) {
 	}
 }
 
-func TestReadCPU(t *testing.T) {
-	line := "42 (a) b) c) S 1 42 42 0 -1 4194560 100 0 0 0 123 77 0 0 20 0 9 0 100 0 0\n"
-	if d, err := readCPU(line); err != nil || d != 2*time.Second {
-		t.Errorf("got %v %v, want 2s", d, err)
-	}
-	for _, bad := range []string{"", "42 (x) S 1 2", "42 (x) S 1 42 42 0 -1 4194560 100 0 0 0 x 77 0"} {
-		if _, err := readCPU(bad); err == nil {
-			t.Errorf("%q: no error", bad)
-		}
-	}
-}
-
 func TestStartReportsAServerThatEnds(t *testing.T) {
-	p, err := Start("/bin/sh", "-c", "echo port is taken; exit 1")
+	p, err := process.Start(nil, "/bin/sh", "-c", "echo port is taken; exit 1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Stop()
-	addr, err := FreeAddr()
+	addr, err := process.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +173,7 @@ func TestStartReportsAServerThatEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := p.Ready(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "port is taken") {
+	if err := c.Ready(t.Context(), p, nil); err == nil || !strings.Contains(err.Error(), "port is taken") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -23,8 +23,13 @@ type Config struct {
 	Limits     int           // limits in the long file
 	Pairs      int           // pairs of slices of the service and the always-OK server
 	Service    time.Duration // length of one such slice
-	Root       string        // the repository, to build the service from
-	Binary     string        // stint's binary; empty = built from Root
+
+	Redis        time.Duration // length of one slice of one contender with Redis
+	RedisKeys    int           // keys in the table of many keys in Redis
+	RedisService time.Duration // length of one slice of one service with Redis
+
+	Root   string // the repository, to build the service from
+	Binary string // stint's binary; empty = built from Root
 }
 
 // Full is what the published tables are made with.
@@ -32,7 +37,8 @@ func Full(root string) Config {
 	return Config{
 		Slice: 200 * time.Millisecond, Rounds: 9, Keys: 1_000_000,
 		Contention: 2 * time.Second, Budget: 16 << 20, Victims: 10_000, Limits: 10_000,
-		Pairs: 7, Service: 4 * time.Second, Root: root,
+		Pairs: 7, Service: 4 * time.Second,
+		Redis: time.Second, RedisKeys: 100_000, RedisService: 1500 * time.Millisecond, Root: root,
 	}
 }
 
@@ -41,7 +47,8 @@ func Quick(root string) Config {
 	return Config{
 		Slice: 30 * time.Millisecond, Rounds: 5, Keys: 1_000_000,
 		Contention: 300 * time.Millisecond, Budget: 4 << 20, Victims: 2000, Limits: 10_000,
-		Pairs: 3, Service: time.Second, Root: root,
+		Pairs: 3, Service: time.Second,
+		Redis: 200 * time.Millisecond, RedisKeys: 100_000, RedisService: 400 * time.Millisecond, Root: root,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/stint-io/stint/bench/internal/measure"
+	"github.com/stint-io/stint/bench/internal/process"
 	"github.com/stint-io/stint/bench/internal/rlsload"
 )
 
@@ -40,7 +41,7 @@ const (
 // contestant is one server under load.
 type contestant struct {
 	name    string
-	process *rlsload.Process
+	process *process.Process
 	client  *rlsload.Client
 
 	answers   int64
@@ -110,19 +111,19 @@ func Service(cfg Config, rep *Report) (err error) {
 // build builds the servers, stint's unless there is one already, and returns the
 // version of grpc-go, which must be the same in both.
 func build(cfg Config, noop, stint string) (version string, err error) {
-	if err := rlsload.Build(filepath.Join(cfg.Root, "bench"), "./noop", noop); err != nil {
+	if err := process.Build(filepath.Join(cfg.Root, "bench"), "./noop", noop); err != nil {
 		return "", err
 	}
 	if cfg.Binary == "" {
-		if err := rlsload.Build(cfg.Root, "./cmd/stint", stint); err != nil {
+		if err := process.Build(cfg.Root, "./cmd/stint", stint); err != nil {
 			return "", err
 		}
 	}
-	version, err = rlsload.GRPCVersion(noop)
+	version, err = process.GRPCVersion(noop)
 	if err != nil {
 		return "", err
 	}
-	ours, err := rlsload.GRPCVersion(stint)
+	ours, err := process.GRPCVersion(stint)
 	if err == nil && ours != version {
 		err = fmt.Errorf("bench: the always-OK server has grpc-go %s, stint %s: not the same work", version, ours)
 	}
@@ -135,7 +136,7 @@ func startBoth(ctx context.Context, dir, noopBin, stintBin string) (noop, stint 
 	noop, stint = &contestant{name: "always OK"}, &contestant{name: "stint serve"}
 	var addr [4]string
 	for i := range addr {
-		if addr[i], err = rlsload.FreeAddr(); err != nil {
+		if addr[i], err = process.FreeAddr(); err != nil {
 			return noop, stint, err
 		}
 	}
@@ -143,21 +144,21 @@ func startBoth(ctx context.Context, dir, noopBin, stintBin string) (noop, stint 
 	if err := os.WriteFile(config, []byte(serviceLimits), 0o600); err != nil {
 		return noop, stint, fmt.Errorf("bench: %w", err)
 	}
-	if err := noop.start(ctx, addr[0], noopBin, "-grpc", addr[0]); err != nil {
+	if err := noop.start(ctx, addr[0], nil, noopBin, "-grpc", addr[0]); err != nil {
 		return noop, stint, err
 	}
-	return noop, stint, stint.start(ctx, addr[1], stintBin, "serve", "--config", config,
+	return noop, stint, stint.start(ctx, addr[1], nil, stintBin, "serve", "--config", config,
 		"--grpc", addr[1], "--http", addr[2], "--admin", addr[3])
 }
 
-func (c *contestant) start(ctx context.Context, addr, bin string, args ...string) (err error) {
-	if c.process, err = rlsload.Start(bin, args...); err != nil {
+func (c *contestant) start(ctx context.Context, addr string, env []string, bin string, args ...string) (err error) {
+	if c.process, err = process.Start(env, bin, args...); err != nil {
 		return err
 	}
 	if c.client, err = rlsload.Dial(addr, connections); err != nil {
 		return err
 	}
-	return c.process.Ready(ctx, c.client, rlsload.Request("none", "none", true))
+	return c.client.Ready(ctx, c.process, rlsload.Request("none", "none", true))
 }
 
 // probe shows that the service limits: the third request of two is refused.
@@ -193,8 +194,8 @@ func (c *contestant) slice(ctx context.Context, requests [][]byte, d time.Durati
 	if record {
 		c.perSecond = append(c.perSecond, r.PerSecond())
 		c.cpu = append(c.cpu, float64((after-before).Microseconds())/float64(r.Answers))
-		c.p50 = append(c.p50, float64(r.Quantile(0.5).Microseconds()))
-		c.p99 = append(c.p99, float64(r.Quantile(0.99).Microseconds()))
+		c.p50 = append(c.p50, float64(r.Latency.Quantile(0.5).Microseconds()))
+		c.p99 = append(c.p99, float64(r.Latency.Quantile(0.99).Microseconds()))
 	}
 	return nil
 }

@@ -1,8 +1,9 @@
-package rlsload
+// Package process builds the programs that are compared, starts them, and reads
+// the processor time they use. It stops what it started.
+package process
 
 import (
 	"bytes"
-	"context"
 	"debug/buildinfo"
 	"errors"
 	"fmt"
@@ -15,43 +16,44 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"google.golang.org/grpc"
 )
 
 // Build compiles pkg of the module in dir into the file bin.
 func Build(dir, pkg, bin string) error {
 	bin, err := filepath.Abs(bin)
 	if err != nil {
-		return fmt.Errorf("rlsload: %w", err)
+		return fmt.Errorf("process: %w", err)
 	}
 	cmd := exec.Command("go", "build", "-o", bin, pkg)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("rlsload: go build %s in %s: %w\n%s", pkg, dir, err, out)
+		return fmt.Errorf("process: go build %s in %s: %w\n%s", pkg, dir, err, out)
 	}
 	return nil
 }
 
 // GRPCVersion returns the version of grpc-go that was built into bin.
-func GRPCVersion(bin string) (string, error) {
+func GRPCVersion(bin string) (string, error) { return Version(bin, "google.golang.org/grpc") }
+
+// Version returns the version of a module that bin was built from or with.
+func Version(bin, module string) (string, error) {
 	info, err := buildinfo.ReadFile(bin)
 	if err != nil {
-		return "", fmt.Errorf("rlsload: %w", err)
+		return "", fmt.Errorf("process: %w", err)
 	}
-	for _, m := range info.Deps {
-		if m.Path == "google.golang.org/grpc" {
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module {
 			return m.Version, nil
 		}
 	}
-	return "", fmt.Errorf("rlsload: %s is built without grpc-go", bin)
+	return "", fmt.Errorf("process: %s is built without %s", bin, module)
 }
 
 // FreeAddr returns an address on the loopback that nobody listens on.
 func FreeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("rlsload: %w", err)
+		return "", fmt.Errorf("process: %w", err)
 	}
 	defer l.Close()
 	return l.Addr().String(), nil
@@ -82,12 +84,14 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// Start starts bin.
-func Start(bin string, args ...string) (*Process, error) {
+// Start starts bin with args, in this process's environment and env, which are
+// NAME=value.
+func Start(env []string, bin string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(bin, args...), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("rlsload: %w", err)
+		return nil, fmt.Errorf("process: %w", err)
 	}
 	go func() { // ends with the process, which Stop waits for
 		defer close(p.ended)
@@ -95,6 +99,12 @@ func Start(bin string, args ...string) (*Process, error) {
 	}()
 	return p, nil
 }
+
+// Ended is closed once the process has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// String is the program's path and what it has printed so far.
+func (p *Process) String() string { return p.cmd.Path + ":\n" + p.out.String() }
 
 // Stop asks the process to end and kills it when it has not after 5 seconds.
 func (p *Process) Stop() {
@@ -107,28 +117,6 @@ func (p *Process) Stop() {
 	}
 }
 
-// Ready waits until the server answers request, at most 10 seconds.
-func (p *Process) Ready(ctx context.Context, c *Client, request []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("no answer within 10 s"))
-	defer cancel()
-	asked := make(chan error, 1)
-	go func() { // ends at the latest with ctx, which is cancelled on return
-		_, _, err := c.Ask(ctx, 0, request, nil, grpc.WaitForReady(true))
-		asked <- err
-	}()
-	select {
-	case err := <-asked:
-		if err != nil {
-			return fmt.Errorf("rlsload: %s: %w\n%s", p.cmd.Path, err, p.out.String())
-		}
-		return nil
-	case <-p.ended:
-		cancel()
-		<-asked
-		return fmt.Errorf("rlsload: %s has ended:\n%s", p.cmd.Path, p.out.String())
-	}
-}
-
 // tick is the unit of /proc/PID/stat: Linux tells all programs 100 Hz.
 const tick = time.Second / 100
 
@@ -136,7 +124,7 @@ const tick = time.Second / 100
 func (p *Process) CPU() (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/stat")
 	if err != nil {
-		return 0, fmt.Errorf("rlsload: %w", err)
+		return 0, fmt.Errorf("process: %w", err)
 	}
 	return readCPU(string(stat))
 }
@@ -146,12 +134,12 @@ func (p *Process) CPU() (time.Duration, error) {
 func readCPU(stat string) (time.Duration, error) {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(f) < 13 {
-		return 0, fmt.Errorf("rlsload: stat line %q has too few fields", stat)
+		return 0, fmt.Errorf("process: stat line %q has too few fields", stat)
 	}
 	user, err1 := strconv.ParseInt(f[11], 10, 64)
 	system, err2 := strconv.ParseInt(f[12], 10, 64)
 	if err := errors.Join(err1, err2); err != nil {
-		return 0, fmt.Errorf("rlsload: stat line %q: %w", stat, err)
+		return 0, fmt.Errorf("process: stat line %q: %w", stat, err)
 	}
 	return time.Duration(user+system) * tick, nil
 }
