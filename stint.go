@@ -1,12 +1,13 @@
 // Package stint is the short way to exact rate limits in a Go program: limits
-// from a file, or a single one in a line, enforced in this process.
+// from a file, or a single one in a line, enforced in this process, or by all that
+// share a Redis.
 //
 //	limiter, err := stint.Open("stint.yaml")
 //	...
 //	http.ListenAndServe(addr, httplimit.New(limiter)(handler))
 //
 // The parts can be had one by one: package limit has the arithmetic and the
-// in-process limiter, store/memory the keyed store, rules the files, middleware
+// in-process limiter, store/memory the keyed store, store/redis the shared one, rules the files, middleware
 // the ways to protect a server, server the service itself.
 package stint
 
@@ -14,19 +15,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
+	"strings"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
+	"github.com/stint-io/stint/store/redis"
 )
 
-// Limiter decides by the limits of a configuration and keeps its counters in
-// memory. Make one with [Open], [Parse] or [Per]. It starts no goroutine and is
-// safe for concurrent use.
+// Limiter decides by the limits of a configuration. Its counters are where the
+// configuration says with store: in the memory of this process, or in a Redis or
+// Valkey that other processes use as well. Make one with [Open], [Parse] or [Per]. It
+// is safe for concurrent use, and starts goroutines only for Redis; Close ends them.
+//
+// With Redis, a limiter is made without waiting for an answer. Whenever there is
+// none within the time-out of the URL (50 ms), each limit answers as its
+// on_store_failure says, and [limit.Result] has StoreFailed set. When the connection
+// is lost or found, [log/slog.Default] gets a line.
 type Limiter struct {
-	store  *memory.Store
+	stores []io.Closer // in the order in which they are closed
+	store  string      // as the configuration names it
 	engine *engine.Engine
 	paths  []string
 }
@@ -69,15 +81,35 @@ func Per(attribute, rate string) (*Limiter, error) {
 }
 
 func newLimiter(set *rules.Set) (*Limiter, error) {
-	if set.Store() != "memory" {
-		return nil, fmt.Errorf("stint: the configuration asks for the store %q, this version has memory", set.Store())
+	l := &Limiter{store: set.Store()}
+	st, err := l.open()
+	if err == nil {
+		l.engine, err = engine.New(st, set, engine.Options{})
 	}
-	st := memory.New(memory.Options{})
-	e, err := engine.New(st, set, engine.Options{})
 	if err != nil {
-		return nil, errors.Join(err, st.Close())
+		return nil, errors.Join(err, l.Close())
 	}
-	return &Limiter{store: st, engine: e}, nil
+	return l, nil
+}
+
+// open opens the store that the configuration names.
+func (l *Limiter) open() (store.Store, error) {
+	local := memory.New(memory.Options{})
+	l.stores = []io.Closer{local}
+	if !strings.Contains(l.store, "://") {
+		return local, nil
+	}
+	o, err := redis.ParseURL(l.store)
+	if err != nil {
+		return nil, fmt.Errorf("stint: the URL that store: gives is wrong: %w", err)
+	}
+	o.Local = local
+	shared, err := redis.New(o)
+	if err != nil {
+		return nil, err
+	}
+	l.stores = []io.Closer{shared, local}
+	return shared, nil
 }
 
 // Take decides one request. A refusal is a Decision, not an error.
@@ -95,7 +127,8 @@ func (l *Limiter) Finish(ctx context.Context, req limit.Request, permit uint64) 
 func (l *Limiter) Attributes() []string { return l.engine.Attributes() }
 
 // Reload loads the files given to [Open] again and keeps every counter. On an
-// error the limits stay as they were.
+// error the limits stay as they were. Another store than before is an error:
+// counters do not move.
 func (l *Limiter) Reload() error {
 	if len(l.paths) == 0 {
 		return errors.New("stint: this limiter was not opened from files")
@@ -104,8 +137,19 @@ func (l *Limiter) Reload() error {
 	if err != nil {
 		return err
 	}
+	if set.Store() != l.store {
+		// Not the text of either: it may hold a password.
+		return errors.New("stint: store: has changed: open another limiter, or take the change back")
+	}
 	return l.engine.Swap(set)
 }
 
-// Close drops all counters. The limiter is not used afterwards.
-func (l *Limiter) Close() error { return l.store.Close() }
+// Close drops the counters of this process and ends the connections to Redis, which
+// keeps its own. The limiter is not used afterwards.
+func (l *Limiter) Close() error {
+	var errs []error
+	for _, s := range l.stores {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -50,7 +50,7 @@ func TestDoubts(t *testing.T) {
 	}
 	for src, want := range map[string]string{
 		"limits: [{name: a, rate: 5/m, key: [IP]}]":                                         "write ip",
-		"store: redis://localhost\nlimits: [{name: a, rate: 5/m}]":                          "does not start with it",
+		"store: redis://localhost\nlimits: [{name: a, rate: 5/m}]":                          "",
 		"domain: d\ndescriptors: [{key: a, rate_limit: }]":                                  "limits nothing",
 		"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day}}]":                       "refuses everything",
 		"domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]":                 "",

@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,6 +107,28 @@ func (f *faults) err() error {
 		list = append(list, Error{Message: fmt.Sprintf("and %d more faults", f.more)})
 	}
 	return Errors(list)
+}
+
+// secrets are what may be a password: what stands before the @ of a URL, or of what
+// was meant to be one, and parameters of that name.
+var secrets = regexp.MustCompile(`(?i)(?:://|(?:redis|valkey)[a-z+]*:(?://)?)(\S*)@|password=([^&\s"']+)`)
+
+// masked returns the line with stars in place of passwords, as many as there are
+// characters, so that columns stay where they are.
+func masked(line string) string {
+	var b strings.Builder
+	from := 0
+	for _, m := range secrets.FindAllStringSubmatchIndex(line, -1) {
+		start, end := m[2], m[3]
+		if start < 0 {
+			start, end = m[4], m[5]
+		}
+		b.WriteString(line[from:start])
+		b.WriteString(strings.Repeat("*", utf8.RuneCountInString(line[start:end])))
+		from = end
+	}
+	b.WriteString(line[from:])
+	return b.String()
 }
 
 // excerpt returns the line with a caret below the column. A long line is cut

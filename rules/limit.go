@@ -120,7 +120,8 @@ type Limit struct {
 	// Ban is nil when the limit bans nobody. Each Variant has the ban's counter.
 	Ban *Ban
 
-	// OnStoreFailure says how the limit answers while its store does not.
+	// OnStoreFailure says how the limit answers while its store does not. It is
+	// not for limits in Envoy's format: the proxy decides about those.
 	OnStoreFailure StoreFailure
 
 	// Sharing says how instances share the limit.

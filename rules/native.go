@@ -17,7 +17,11 @@ var (
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
 	exceedKeys   = []string{"reject", "ban"}
 	banKeys      = []string{"for", "after"}
-	stores       = []string{"memory", "redis", "rediss", "redis+cluster", "redis+sentinel"}
+	stores       = []string{
+		"memory",
+		"redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel",
+		"valkey", "valkeys", "valkey+cluster", "valkeys+cluster", "valkey+sentinel", "valkeys+sentinel",
+	}
 )
 
 const (
@@ -85,9 +89,11 @@ func (b *builder) store(d *document, n *node) {
 	if !ok {
 		return
 	}
-	scheme, _, isURL := strings.Cut(text, "://")
+	// What follows the scheme may hold a password, and nothing shows it.
+	scheme, _, _ := strings.Cut(text, ":")
+	isURL := strings.HasPrefix(text, scheme+"://")
 	if !contains(stores, scheme) || isURL == (scheme == "memory") {
-		hint := "known stores: memory, redis://, rediss://, redis+cluster://, redis+sentinel://"
+		hint := "known stores: memory, redis://, redis+cluster://, redis+sentinel://; an s, as in rediss://, is TLS, and valkey may stand for redis"
 		if w, ok := suggest(scheme, stores); ok && w != scheme {
 			hint = fmt.Sprintf("did you mean %s?", w)
 		}
@@ -99,9 +105,6 @@ func (b *builder) store(d *document, n *node) {
 		return
 	}
 	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.name, n.line)
-	if scheme != "memory" {
-		b.warn(d, n, "leave it out, or start with --store memory", "store %s is not in this version: the service does not start with it", scheme)
-	}
 }
 
 // scope is where a limit's keys are looked up: an override, the limit, the

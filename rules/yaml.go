@@ -84,7 +84,7 @@ type document struct {
 func (d *document) at(line, column int, hint, format string, args ...any) Error {
 	e := Error{File: d.name, Line: line, Column: column, Hint: hint, Message: fmt.Sprintf(format, args...)}
 	if line > 0 && line <= len(d.lines) {
-		e.Excerpt = excerpt(d.lines[line-1], line, column)
+		e.Excerpt = excerpt(masked(d.lines[line-1]), line, column)
 	}
 	return e
 }

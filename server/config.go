@@ -29,7 +29,8 @@ const DemoLimits = `limits:
 type config struct {
 	log    *slog.Logger
 	paths  []string
-	store  string
+	store  string // what the files must name; "" = what they say does not matter
+	inUse  string // the store in use, for people
 	engine *engine.Engine
 
 	mu struct {
@@ -49,10 +50,12 @@ func (c *config) load() (*rules.Set, error) {
 	return rules.Load(c.paths...)
 }
 
-// check says whether this server can do what the set asks for.
+// check says whether this server can do what the set asks for. Counters do not
+// move from one store to another, so the store stays for as long as the process.
 func (c *config) check(set *rules.Set) error {
-	if c.store == "" && set.Store() != StoreMemory {
-		return fmt.Errorf("server: the configuration asks for the store %q, this version has %q: change store: or override it with --store", set.Store(), StoreMemory)
+	if c.store != "" && set.Store() != c.store {
+		// Not the text of either: the change may be one of passwords.
+		return fmt.Errorf("server: store: has changed, and the store in use is still %s: restart to use the other, or take the change back", c.inUse)
 	}
 	return nil
 }
@@ -138,7 +141,7 @@ func same(a, b *rules.Limit) bool {
 		return a.ID == b.ID && a.Policy == b.Policy && a.BanPolicy == b.BanPolicy
 	}
 	return a.Condition == b.Condition && slices.Equal(a.Key, b.Key) && a.Missing == b.Missing &&
-		a.SoftPercent == b.SoftPercent && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
+		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
 		a.Status == b.Status && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
 		variant(&a.Base, &b.Base) &&
 		slices.EqualFunc(a.Overrides, b.Overrides, func(a, b rules.Override) bool { return variant(&a.Variant, &b.Variant) })

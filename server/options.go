@@ -26,7 +26,7 @@ const (
 	DefaultGrace = 10 * time.Second
 )
 
-// StoreMemory keeps counters in this process.
+// StoreMemory is the name of the store that keeps counters in this process.
 const StoreMemory = "memory"
 
 // Options configure a [Server]. The zero value serves demonstration limits from
@@ -40,10 +40,14 @@ type Options struct {
 	// They are loaded again when they change and on [Server.Reload].
 	ConfigPaths []string
 
-	// Store is where counters are kept: [StoreMemory]; "" = what the files say.
+	// Store is where counters are kept: [StoreMemory], or the URL of Redis or
+	// Valkey as [github.com/stint-io/stint/store/redis.ParseURL] takes it; "" =
+	// what the files say. It stays for as long as the process.
 	Store string
 
-	// MaxBytes bounds the memory of the counters; 0 = the store's default.
+	// MaxBytes bounds the memory of the counters in this process; 0 = the
+	// store's default. With Redis those are the counters of limits whose
+	// on_store_failure is local.
 	MaxBytes int64
 
 	// Logger takes what operators should read; nil = [slog.Default]. Nothing is
@@ -114,8 +118,10 @@ func (o *Options) complete() error {
 	if o.AdminToken == "" && !loopback(o.AdminAddr) {
 		bad("the admin address %s can be reached from other machines and there is no admin token: give one with --admin-token-file, or listen on 127.0.0.1", o.AdminAddr)
 	}
-	if o.Store != "" && o.Store != StoreMemory {
-		bad("unknown store %q, this version has %q", o.Store, StoreMemory)
+	if o.Store != "" {
+		if _, err := parseStore(o.Store); err != nil {
+			bad("%w", err)
+		}
 	}
 	if _, err := answer.ParseDraft(o.RateLimitHeaders); err != nil {
 		bad("%w", err)

@@ -274,7 +274,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	bad := filepath.Join(dir, "bad.yaml")
 	redis := filepath.Join(dir, "redis.yaml")
 	write(t, bad, "limits:\n  - {name: a, rate: NaN}\n")
-	write(t, redis, "store: redis://127.0.0.1\nlimits: []\n")
+	write(t, redis, "store: redis://\nlimits: []\n")
 	for name, c := range map[string]struct {
 		opts server.Options
 		text string
@@ -283,7 +283,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"open admin":  {server.Options{AdminAddr: "0.0.0.0:8082"}, "--admin-token-file"},
 		"any admin":   {server.Options{AdminAddr: ":8082"}, "--admin-token-file"},
 		"store":       {server.Options{Store: "redis"}, `unknown store "redis"`},
-		"file store":  {server.Options{ConfigPaths: []string{redis}}, "redis"},
+		"file store":  {server.Options{ConfigPaths: []string{redis}}, "store: in the files"},
 		"draft":       {server.Options{RateLimitHeaders: "draft-99"}, "draft-99"},
 		"proxy":       {server.Options{TrustedProxies: []string{"10.0.0.0/99"}}, "10.0.0.0/99"},
 		"grace":       {server.Options{Grace: -1}, "negative"},

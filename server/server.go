@@ -29,7 +29,6 @@ import (
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rest"
 	"github.com/stint-io/stint/server/internal/rls"
-	"github.com/stint-io/stint/store/memory"
 )
 
 // Server is one instance of the service. Make it with [New]; it runs once. Its
@@ -37,12 +36,18 @@ import (
 type Server struct {
 	opts   Options
 	config config
-	store  *memory.Store
 	engine *engine.Engine
 	rls    *rls.Service
 
+	storage *storage
+	met     atomic.Bool // the store answered once
+
 	grpc   *grpc.Server
-	health *health.Server
+	health struct {
+		sync.Mutex
+		*health.Server
+		serving bool // what it says
+	}
 	// endStreams ends the streams that clients keep open for as long as they
 	// like, such as those that watch the health.
 	endStreams context.CancelFunc
@@ -68,24 +73,29 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, ready: make(chan struct{})}
-	s.config.log, s.config.paths, s.config.store = opts.Logger, opts.ConfigPaths, opts.Store
+	s.config.log, s.config.paths = opts.Logger, opts.ConfigPaths
 	set, err := s.config.load()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.config.check(set); err != nil {
-		return nil, err
+	name, place := opts.Store, "server"
+	if name == "" {
+		name, place = set.Store(), "server: store: in the files"
+		s.config.store = name
 	}
-	s.store = memory.New(memory.Options{MaxBytes: opts.MaxBytes})
-	if s.engine, err = engine.New(s.store, set, engine.Options{}); err != nil {
-		return nil, errors.Join(err, s.store.Close())
+	if s.storage, err = openStorage(name, &opts); err != nil {
+		return nil, fmt.Errorf("%s: %w", place, err)
+	}
+	s.config.inUse = s.storage.name
+	if s.engine, err = engine.New(s.storage, set, engine.Options{}); err != nil {
+		return nil, errors.Join(err, s.storage.Close())
 	}
 	s.config.engine = s.engine
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
 	s.config.logWarnings(set)
 	if err := s.build(); err != nil {
-		return nil, errors.Join(err, s.store.Close())
+		return nil, errors.Join(err, s.storage.Close())
 	}
 	return s, nil
 }
@@ -104,7 +114,7 @@ func (s *Server) build() error {
 	s.rls = rls.New(s.engine, rls.Options{Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata})
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health = newGRPC(streams, s.rls, s.opts.Logger)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.opts.Logger)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
@@ -123,7 +133,7 @@ func (s *Server) build() error {
 		}
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Ready: s.serving.Load, Reload: s.Reload,
+		Metrics: registry, Ready: s.readiness, Reload: s.Reload,
 		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.opts.Profiles {
@@ -140,6 +150,9 @@ func (s *Server) Addrs() Addrs { return s.addrs }
 
 // Limits returns the configuration in force.
 func (s *Server) Limits() *rules.Set { return s.engine.Set() }
+
+// Store says where the counters are: [StoreMemory], or a URL without its password.
+func (s *Server) Store() string { return s.storage.name }
 
 // Reload loads the configuration again. On an error the one in force stays, with
 // every counter, and the error says what is wrong.
@@ -159,9 +172,10 @@ func (s *Server) figures() admin.Figures {
 		ReloadErrors: c.mu.errors, ReloadAttempts: c.mu.attempts,
 	}
 	c.mu.Unlock()
-	st, n := s.store.Stats(), s.rls.Counts()
+	st, n := s.storage.local.Stats(), s.rls.Counts()
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflowed = st.Keys, st.Bytes, st.MaxBytes, st.Overflowed
+	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load()
 	return f
 }
@@ -176,11 +190,11 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("server: Run was called before, make a new server")
 	}
 	if ctx.Err() != nil {
-		return s.store.Close()
+		return s.storage.Close()
 	}
 	httpL, grpcL, adminL, err := s.listen(ctx)
 	if err != nil {
-		return errors.Join(err, s.store.Close())
+		return errors.Join(err, s.storage.Close())
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
@@ -212,7 +226,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
 	s.serving.Store(true)
-	s.health.Resume()
+	s.tellHealth()
+	if s.storage.shared != nil {
+		running.Go(func() { s.watchStore(watching) })
+	}
 	close(s.ready)
 
 	select {
@@ -222,7 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 	stopWatching()
 	s.drain(httpL)
 	running.Wait()
-	return errors.Join(err, s.store.Close())
+	return errors.Join(err, s.storage.Close())
 }
 
 // listen opens all listeners or none.
@@ -256,7 +273,7 @@ func (s *Server) listen(ctx context.Context) (httpL, grpcL, adminL net.Listener,
 // going on.
 func (s *Server) drain(httpL net.Listener) {
 	s.serving.Store(false)
-	s.health.Shutdown()
+	s.tellHealth()
 	s.endStreams()
 	if s.opts.DrainDelay > 0 {
 		<-time.After(s.opts.DrainDelay)

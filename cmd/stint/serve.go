@@ -33,6 +33,7 @@ SIGTERM and SIGINT drain and stop it. SIGHUP loads the configuration again, whic
 also happens by itself when a file changes.`,
 		Example: `  stint serve
   stint serve --config stint.yaml --config limits.d
+  stint serve --config stint.yaml --store redis://127.0.0.1:6379
   stint serve --http 0.0.0.0:8080 --trusted-proxy 10.0.0.0/8`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,8 +61,8 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.GRPCAddr, "grpc", server.DefaultGRPCAddr, "address of the gRPC listener")
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
 	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
-	f.StringVar(&o.Store, "store", "", "where counters are kept: memory (default: what the files say)")
-	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in bytes (default 256 MiB)")
+	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
+	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in this process, in bytes (default 256 MiB)")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
@@ -126,7 +127,7 @@ func greeting(s *server.Server, o server.Options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", versionLine())
 	fmt.Fprintf(&b, "  limits  %d (%s)\n", len(set.Limits()), source)
-	fmt.Fprintf(&b, "  store   memory\n")
+	fmt.Fprintf(&b, "  store   %s\n", s.Store())
 	fmt.Fprintf(&b, "  http    http://%s\n", a.HTTP)
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3)\n", a.GRPC)
 	fmt.Fprintf(&b, "  admin   http://%s/metrics\n", a.Admin)

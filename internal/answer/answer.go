@@ -48,6 +48,11 @@ type Options struct {
 	// XRateLimit adds X-RateLimit-Limit, -Remaining and -Reset (seconds from
 	// now) of the tightest limit and, on a refusal, X-RateLimit-Retry-After.
 	XRateLimit bool
+
+	// MarkRefusals keeps limits that refused because their store failed in the
+	// RateLimit field, with nothing remaining: there are gateways that tell by the
+	// field alone whether a 5xx is a refusal or the lack of a decision.
+	MarkRefusals bool
 }
 
 // Header adds to h what d says about its limits.
@@ -62,13 +67,14 @@ type Options struct {
 //
 // RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists: members that h
 // has already are kept. All other fields are replaced. Unlimited policies and
-// shadow limits are not shown.
+// shadow limits are not shown, nor are limits whose store failed, as nobody knows
+// what they have left; such a refusal has its Retry-After all the same.
 func Header(h http.Header, d *limit.Decision, o Options) {
 	var f fields
 	f.text.Grow(estimate(d))
 	if o.RateLimitFields == "" || o.RateLimitFields == Draft10 {
-		f.members(fieldPolicy, d)
-		f.members(fieldRateLimit, d)
+		f.members(fieldPolicy, d, o.MarkRefusals)
+		f.members(fieldRateLimit, d, o.MarkRefusals)
 	}
 	retry, wait := retrySeconds(d)
 	if o.XRateLimit {
@@ -167,5 +173,11 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// shown reports whether clients may see r. An unlimited policy has no figures.
-func shown(r *limit.Result) bool { return !r.Shadow && r.Quota != math.MaxInt64 }
+// shown reports whether clients may see the figures of r. An unlimited policy has
+// none, and those of a limit whose store failed are not known.
+func shown(r *limit.Result) bool { return !r.Shadow && !r.StoreFailed && r.Quota != math.MaxInt64 }
+
+// marked reports whether r is a refusal to be shown although its store failed.
+func marked(r *limit.Result) bool {
+	return !r.Shadow && !r.Allowed && r.StoreFailed && r.Quota != math.MaxInt64
+}

@@ -128,11 +128,13 @@ func (f *fields) flush(h http.Header) {
 }
 
 // members writes a list of the limits that it shows, in the order of the
-// configuration: at most maxMembers, those that refused before the others.
-func (f *fields) members(what field, d *limit.Decision) {
+// configuration: at most maxMembers, those that refused before the others. With
+// mark it shows refusals for store failures as well.
+func (f *fields) members(what field, d *limit.Decision, mark bool) {
+	listed := func(r *limit.Result) bool { return shown(r) || mark && marked(r) }
 	refused := 0
 	for i := range d.Results {
-		if r := &d.Results[i]; shown(r) && !r.Allowed {
+		if r := &d.Results[i]; listed(r) && !r.Allowed {
 			refused++
 		}
 	}
@@ -144,7 +146,7 @@ func (f *fields) members(what field, d *limit.Decision) {
 		if !r.Allowed {
 			room = &refused
 		}
-		if !shown(r) || *room == 0 {
+		if !listed(r) || *room == 0 {
 			continue
 		}
 		*room--
@@ -206,7 +208,7 @@ func (f *fields) name(s string) {
 }
 
 func (f *fields) tightest(d *limit.Decision) {
-	r := d.Tightest()
+	r := tightest(d)
 	if r == nil || !shown(r) {
 		return
 	}
@@ -215,6 +217,21 @@ func (f *fields) tightest(d *limit.Decision) {
 	if after := reset(r); after != limit.Never {
 		f.integer(fieldXReset, seconds(after))
 	}
+}
+
+// tightest returns the tightest limit whose store answered, or nil.
+func tightest(d *limit.Decision) *limit.Result {
+	r := d.Tightest()
+	if r == nil || !r.StoreFailed {
+		return r
+	}
+	known := limit.Decision{Allowed: d.Allowed, Results: make([]limit.Result, 0, len(d.Results))}
+	for i := range d.Results {
+		if !d.Results[i].StoreFailed {
+			known.Results = append(known.Results, d.Results[i])
+		}
+	}
+	return known.Tightest()
 }
 
 // reset returns when a client may expect the whole quota again, or [limit.Never]

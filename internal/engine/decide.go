@@ -13,9 +13,13 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// tooManyRequests is the HTTP status of a refusal whose limit does not ask for
-// another.
-const tooManyRequests = 429
+// The HTTP status of a refusal: tooManyRequests where the limit does not ask for
+// another, unavailable where a limit refuses because its store did not answer,
+// whatever it asks for, as that is no fault of the client.
+const (
+	tooManyRequests = 429
+	unavailable     = 503
+)
 
 // placeWait is when to ask again for a place in flight. Nobody knows when one comes
 // free; the store only knows when it is taken away from a caller that never
@@ -24,13 +28,16 @@ const placeWait = time.Second
 
 // Decide answers q. All descriptors are decided as one: a refusal by one limit
 // charges none of the others, apart from those that count refused requests, as
-// Envoy's rules do. An error means that nothing was decided and nothing taken;
-// it wraps [ErrBadRequest] when the query is at fault.
+// Envoy's rules do. An error means that nothing was decided and, unless it wraps
+// [store.ErrUnavailable], nothing taken; it wraps [ErrBadRequest] when the query is
+// at fault.
 func (e *Engine) Decide(ctx context.Context, q *Query) error {
 	for {
 		s := e.live.Load()
 		err := e.decide(ctx, s, q)
-		if err == nil || errors.Is(err, ErrBadRequest) || ctx.Err() != nil {
+		// What an unavailable store was asked for may have been taken: asking
+		// again could take it twice, and would wait as long again.
+		if err == nil || errors.Is(err, ErrBadRequest) || errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return err
 		}
 		// The configuration may have been swapped, and its counters dropped,
@@ -266,7 +273,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		r.Verdict = limit.Verdict{Allowed: true, Remaining: math.MaxInt64}
 		return p, r
 	}
-	charge := store.Charge{Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow}
+	charge := store.Charge{Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow, OnFailure: h.onFailure()}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {
 		if q.Decision.Permit == 0 {
 			q.Decision.Permit = newPermit()
@@ -291,91 +298,6 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	return p, r
 }
 
-// charge asks the store.
-func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int) (bool, error) {
-	// A request that misses a key is refused whatever the others say, so they
-	// are only asked.
-	if q.Peek || missing {
-		allowed, err := e.store.Peek(ctx, q.charges)
-		allowed = allowed && !q.quotasOver(quotas)
-		if err == nil && (missing || !allowed) {
-			err = e.stand(ctx, q)
-		}
-		return allowed, err
-	}
-	if len(q.refunds) > 0 {
-		if err := e.store.Refund(ctx, q.refunds); err != nil {
-			return false, err
-		}
-	}
-	allowed, err := e.store.Take(ctx, q.charges)
-	if err != nil || !allowed || !q.quotasOver(quotas) {
-		return allowed, err
-	}
-	// Every quota rule is over, so the request is refused after all, and what
-	// it took of limits that do not count refused requests is given back.
-	back := q.refunds[:0]
-	for i := range q.parts {
-		if p := &q.parts[i]; p.charge >= 0 && !p.countAlways && q.charges[p.charge].Verdict.Allowed && q.charges[p.charge].Cost > 0 {
-			back = append(back, q.charges[p.charge])
-		}
-	}
-	if len(back) == 0 {
-		return false, nil
-	}
-	q.refunds = back
-	if err := e.store.Refund(ctx, back); err != nil {
-		return false, err
-	}
-	if q.Decision.Permit != 0 {
-		return false, e.store.Finish(ctx, back)
-	}
-	return false, nil
-}
-
-// stand makes the verdicts of limits that a refused request would have fitted say
-// how they are: a peek tells how they would be after it, and a Take that refuses
-// does not charge them.
-func (e *Engine) stand(ctx context.Context, q *Query) error {
-	now := q.refunds[:0]
-	for i := range q.charges {
-		if c := q.charges[i]; c.Verdict.Allowed && c.Cost > 0 {
-			c.Cost = 0
-			now = append(now, c)
-		}
-	}
-	q.refunds = now[:0]
-	if len(now) == 0 {
-		return nil
-	}
-	if _, err := e.store.Peek(ctx, now); err != nil {
-		return err
-	}
-	next := 0
-	for i := range q.charges {
-		if c := &q.charges[i]; c.Verdict.Allowed && c.Cost > 0 {
-			c.Verdict.Remaining, c.Verdict.ResetAfter = now[next].Verdict.Remaining, now[next].Verdict.ResetAfter
-			next++
-		}
-	}
-	return nil
-}
-
-// quotasOver reports whether every enforced quota rule refused. With one or none
-// the store's answer has it already.
-func (q *Query) quotasOver(quotas int) bool {
-	if quotas < 2 {
-		return false
-	}
-	for i := range q.parts {
-		p := &q.parts[i]
-		if p.quota && !p.shadow && (p.charge < 0 || q.charges[p.charge].Verdict.Allowed) {
-			return false
-		}
-	}
-	return true
-}
-
 // conclude fills in the results from the charges, and the decision from the results.
 func (q *Query) conclude(allowed bool) {
 	d := &q.Decision
@@ -385,7 +307,7 @@ func (q *Query) conclude(allowed bool) {
 		p, r := &q.parts[i], &d.Results[i]
 		if p.charge >= 0 {
 			c := &q.charges[p.charge]
-			r.Verdict = c.Verdict
+			r.Verdict, r.StoreFailed = c.Verdict, c.Failed
 			places = places || c.Permit != 0 && c.Verdict.Allowed
 			if r.Reason == limit.ReasonConcurrency {
 				r.RetryAfter = min(r.RetryAfter, placeWait)
@@ -393,14 +315,19 @@ func (q *Query) conclude(allowed bool) {
 		}
 		if p.ban >= 0 {
 			foldBan(&r.Verdict, &q.charges[p.ban].Verdict)
+			r.StoreFailed = r.StoreFailed || q.charges[p.ban].Failed
 		}
 		switch {
 		case !allowed:
 			if !r.Allowed && !r.Shadow && d.Status == 0 {
 				d.Status = p.status
+				if r.Reason == limit.ReasonStoreFailure {
+					d.Status = unavailable
+				}
 			}
 		case r.Allowed:
-			r.Soft = p.soft > 0 && above(r.Quota, r.Remaining, p.soft)
+			// Nobody knows how full a limit is whose counters were not reached.
+			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, r.Remaining, p.soft)
 			if !r.Shadow && r.Delay > d.Delay {
 				d.Delay = r.Delay
 			}
@@ -414,12 +341,20 @@ func (q *Query) conclude(allowed bool) {
 	}
 }
 
-// foldBan makes a refusal by the attempts counter the limit's own.
+// foldBan makes a refusal by the attempts counter the limit's own. A key whose
+// attempts cannot be read is not banned for that.
 func foldBan(v, ban *limit.Verdict) {
 	if ban.Allowed {
 		return
 	}
-	v.Allowed, v.Reason, v.Remaining, v.Delay = false, limit.ReasonBanned, 0, 0
+	reason := limit.ReasonBanned
+	if ban.Reason == limit.ReasonStoreFailure {
+		reason = ban.Reason
+		if !v.Allowed {
+			reason = v.Reason
+		}
+	}
+	v.Allowed, v.Reason, v.Remaining, v.Delay = false, reason, 0, 0
 	v.RetryAfter = max(v.RetryAfter, ban.RetryAfter)
 	v.ResetAfter = max(v.ResetAfter, ban.ResetAfter)
 }

@@ -21,7 +21,8 @@ import (
 )
 
 // ErrBadRequest is wrapped by every error that the caller's request caused. All
-// other errors are the store's, or the context's.
+// other errors are the store's, or the context's; [store.ErrUnavailable] is wrapped
+// by those of a store that did not answer.
 var ErrBadRequest = errors.New("bad request")
 
 // Options are the choices of an Engine. The zero value is ready to use.
@@ -39,6 +40,7 @@ type Engine struct {
 	overrides     overrides
 	overrideTally tally
 	queries       sync.Pool // of *Query
+	notReturned   atomic.Uint64
 
 	swap struct {
 		sync.Mutex // held by Swap, so that configurations replace each other one by one
@@ -217,7 +219,10 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 }
 
 // Finish gives back the places in flight that permit names. The request must
-// have the attributes it was taken with.
+// have the attributes it was taken with. An error that wraps
+// [store.ErrUnavailable] means that the places may be held until the limits'
+// time-outs: nothing is wrong with the request that held them, and asking again is
+// harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	if permit == 0 {
 		return nil
@@ -239,14 +244,21 @@ func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) e
 			continue
 		}
 		q.charges = append(q.charges, store.Charge{
-			Counters: s.bound[h.Variant.Index].counters, Key: h.key, Permit: permit,
+			Counters: s.bound[h.Variant.Index].counters, Key: h.key, Permit: permit, OnFailure: h.onFailure(),
 		})
 	}
 	if len(q.charges) == 0 {
 		return nil
 	}
-	return e.store.Finish(ctx, q.charges)
+	err := e.store.Finish(ctx, q.charges)
+	e.lost(err)
+	return err
 }
+
+// NotReturned is how often the store did not answer when something was to be given
+// back to it. A place in flight ends by itself then; any other amount stays taken
+// until its limit has recovered.
+func (e *Engine) NotReturned() uint64 { return e.notReturned.Load() }
 
 // release puts a query back for the next request, unless one request made it so
 // large that keeping it would waste memory.

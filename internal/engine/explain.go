@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 // maxUnmatched bounds the names in [Explanation.Unmatched].
@@ -35,8 +36,11 @@ type Explained struct {
 	// Key has the attributes that select the bucket, with the values of the
 	// request. It is empty when all requests share one bucket.
 	Key []limit.Attribute
-	// Used is how much of the quota is in use now.
+	// Used is how much of the quota is in use now; 0 when nobody knows, because
+	// the store did not answer.
 	Used int64
+	// OnStoreFailure is how the limit answers then.
+	OnStoreFailure rules.StoreFailure
 }
 
 // Explain answers how req would be decided now. It takes nothing and counts nothing.
@@ -56,14 +60,14 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 		h, r := &q.Hits[q.parts[i].hit], &x.Decision.Results[i]
 		l := h.Limit
 		matched[l.Name] = true
-		n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0)}
+		n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
 		for _, name := range l.Key {
 			value, _ := req.Get(name)
 			n.Key = append(n.Key, limit.Attribute{Name: name, Value: value})
 		}
 		switch {
-		case r.Reason == limit.ReasonMissing:
-			n.Used = 0 // there is no bucket
+		case r.Reason == limit.ReasonMissing, r.StoreFailed:
+			n.Used = 0 // there is no bucket, or nobody knows it
 		case r.Allowed && d.Allowed && !n.Policy.Unlimited:
 			// A peek that is allowed tells what is left after the request;
 			// what is used now is without it.

@@ -16,6 +16,7 @@ type tally struct {
 	soft          atomic.Uint64
 	refused       [reasonCount]atomic.Uint64
 	shadowRefused [reasonCount]atomic.Uint64
+	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
 }
 
 // Tally is what a limit of that name has answered since the engine was made, or
@@ -28,7 +29,13 @@ type Tally struct {
 	// Refused counts by limit.Reason the requests that this limit refused,
 	// ShadowRefused those it would have refused were it enforced.
 	Refused, ShadowRefused [reasonCount]uint64
+	// WithoutStore counts those among all of them that were decided as
+	// on_store_failure says, because the store did not answer.
+	WithoutStore Fallbacks
 }
+
+// Fallbacks are decisions that were made without the store.
+type Fallbacks struct{ Allowed, Refused, ShadowRefused uint64 }
 
 // Tallies yields the tally of every configured limit, in no particular order,
 // and that of the limits that came with requests. It never has more entries than
@@ -58,6 +65,8 @@ func (t *tally) read(name string) Tally {
 		r.Refused[i] = t.refused[i].Load()
 		r.ShadowRefused[i] = t.shadowRefused[i].Load()
 	}
+	w := &t.withoutStore
+	r.WithoutStore = Fallbacks{w.allowed.Load(), w.refused.Load(), w.shadowRefused.Load()}
 	return r
 }
 
@@ -76,5 +85,16 @@ func (t *tally) count(r *limit.Result) {
 		t.shadowRefused[reason].Add(1)
 	default:
 		t.refused[reason].Add(1)
+	}
+	if !r.StoreFailed {
+		return
+	}
+	switch w := &t.withoutStore; {
+	case r.Allowed:
+		w.allowed.Add(1)
+	case r.Shadow:
+		w.shadowRefused.Add(1)
+	default:
+		w.refused.Add(1)
 	}
 }

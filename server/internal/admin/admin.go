@@ -21,8 +21,9 @@ import (
 type Options struct {
 	// Metrics is what /metrics shows.
 	Metrics prometheus.Gatherer
-	// Ready says whether the service takes requests.
-	Ready func() bool
+	// Ready says whether the service should be sent requests, and in a line why
+	// not, or what is amiss all the same.
+	Ready func() (ready bool, text string)
 	// Reload loads the configuration again. The error says what is wrong with it.
 	Reload func() error
 	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
@@ -41,11 +42,14 @@ func New(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !o.Ready() {
-			http.Error(w, "not ready: starting or draining", http.StatusServiceUnavailable)
-			return
+		switch ready, text := o.Ready(); {
+		case !ready:
+			http.Error(w, "not ready: "+text, http.StatusServiceUnavailable)
+		case text != "":
+			fmt.Fprintln(w, "degraded: "+text)
+		default:
+			fmt.Fprintln(w, "ready")
 		}
-		fmt.Fprintln(w, "ready")
 	})
 	guarded := http.NewServeMux()
 	guarded.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))

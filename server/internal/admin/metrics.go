@@ -19,9 +19,29 @@ type Figures struct {
 	ReloadErrors   uint64
 	ReloadAttempts uint64
 
-	StoreKeys, StoreBytes, StoreMaxBytes, StoreOverflowed int64
+	StoreKeys, StoreBytes, StoreMaxBytes, StoreOverflowed int64 // of this process
+
+	Shared      *SharedStore // nil when the counters are in this process only
+	NotReturned uint64       // what the store did not take back
 
 	RLSOK, RLSOverLimit, RLSErrors uint64
+}
+
+// SharedStore is what a store outside of this process looks like.
+type SharedStore struct {
+	Up            bool // the last exchange went well
+	Calls         uint64
+	Called        uint64 // requests that those calls decided
+	Failures      uint64 // calls that failed
+	Timeouts      uint64
+	LocalRefusals uint64  // without a call, from what an earlier one said
+	RoundTrip     float64 // seconds, smoothed
+	BreakersOpen  int
+	Instances     int // that were seen to share the store
+
+	// BatchSizes counts the calls that decided 1, 2, 3 to 4, 5 to 8 requests and
+	// so on; the last those above 256.
+	BatchSizes [10]uint64
 }
 
 // Collector turns the engine's tallies and the service's figures into metrics. A
@@ -36,6 +56,7 @@ type Collector struct {
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
 	rls                                     *prometheus.Desc
+	shared                                  sharedDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -60,6 +81,23 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		maxBytes:   desc("store_max_bytes", "The byte budget of the tables of counters."),
 		overflowed: desc("store_overflow_takes_total", "Takes decided on an overflow bucket because the byte budget was full of live keys."),
 		rls:        desc("rls_responses_total", "Answers of Envoy's rate limit service by overall code.", "code"),
+		shared:     newSharedDescs(desc),
+	}
+}
+
+func newSharedDescs(desc func(name, help string, labels ...string) *prometheus.Desc) sharedDescs {
+	return sharedDescs{
+		up:          desc("store_up", "1 if the store answers, 0 if it does not."),
+		calls:       desc("store_calls_total", "Calls of the store. One may decide many requests."),
+		failures:    desc("store_call_failures_total", "Calls of the store that failed."),
+		timeouts:    desc("store_timeouts_total", "Calls of the store, and requests that waited for one, that took too long."),
+		local:       desc("store_local_refusals_total", "Requests refused without a call, as the store had said until when."),
+		batch:       desc("store_batch_size", "How many requests a call decided."),
+		breakers:    desc("store_breaker_open", "Circuit breakers that are open: what they guard is not asked until it answers a probe."),
+		instances:   desc("store_instances", "Processes seen to share the store, this one included."),
+		roundTrip:   desc("store_round_trip_seconds", "How long a call takes, smoothed."),
+		notReturned: desc("store_not_returned_total", "Times that the store did not answer when something was to be given back."),
+		without:     desc("store_decisions_without_store_total", "What each limit answered because the store did not: allowed, refused, or shadow_refused.", "limit", "outcome"),
 	}
 }
 
@@ -71,6 +109,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	} {
 		ch <- d
 	}
+	c.shared.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
@@ -99,6 +138,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	count(c.rls, f.RLSOK, "OK")
 	count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
 	count(c.rls, f.RLSErrors, "error")
+	if f.Shared != nil {
+		c.shared.collect(ch, f.Shared, f.NotReturned)
+	}
 	for t := range c.tallies() {
 		count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
@@ -112,6 +154,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			if n := t.ShadowRefused[i]; n > 0 {
 				count(c.decisions, n, t.Limit, "shadow_refused", reason)
 			}
+		}
+		if f.Shared != nil {
+			count(c.shared.without, t.WithoutStore.Allowed, t.Limit, "allowed")
+			count(c.shared.without, t.WithoutStore.Refused, t.Limit, "refused")
+			count(c.shared.without, t.WithoutStore.ShadowRefused, t.Limit, "shadow_refused")
 		}
 	}
 }

@@ -10,6 +10,10 @@
 //	/v1/gate/forward-auth   200, or the refusal itself (429, header fields and problem body)
 //	/v1/gate/nginx          204, or 403 with the real status in X-Stint-Status
 //
+// Each decision has X-Stint-Decision, allow or reject: an answer without it, such as
+// a 503 of whoever stands between, is none. The RateLimit field tells the same of
+// refusals with a 5xx status, unless the fields are off.
+//
 // Any method is answered. Options are further segments of the path, in any
 // order, and never the query: gateways put the client's own query there.
 //
@@ -55,6 +59,11 @@ import (
 const Prefix = "/v1/gate/"
 
 const (
+	// decisionField tells a refusal with a 5xx status, which a limit may ask
+	// for, from the lack of a decision.
+	decisionField = "X-Stint-Decision"
+	decidedAllow  = "allow"
+	decidedReject = "reject"
 	// statusField tells nginx the status that 403 stands for.
 	statusField = "X-Stint-Status"
 	// delayField tells how long a request should still be held back, in seconds.
@@ -95,6 +104,7 @@ type gate struct {
 // time-out, as gateways do not tell when a request ends.
 func New(taker limit.Taker, o Options) http.Handler {
 	g := &gate{taker: taker, o: o}
+	g.o.Answer.MarkRefusals = true
 	g.plan = identify.NewLive(nil)
 	if reader, ok := taker.(limit.AttributeReader); ok {
 		g.plan = identify.NewLive(reader.Attributes)
@@ -175,6 +185,7 @@ func (g *gate) take(r *http.Request, route *route, req limit.Request, client net
 func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d *limit.Decision) {
 	if !d.Allowed {
 		status := answer.Status(d)
+		w.Header().Set(decisionField, decidedReject)
 		if route.nginx {
 			w.Header().Set(statusField, strconv.Itoa(status))
 			status = http.StatusForbidden
@@ -193,6 +204,7 @@ func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d
 	if delay > 0 {
 		w.Header().Set(delayField, strconv.FormatFloat(delay.Seconds(), 'f', 6, 64))
 	}
+	w.Header().Set(decisionField, decidedAllow)
 	answer.Header(w.Header(), d, g.o.Answer)
 	if route.nginx {
 		w.WriteHeader(http.StatusNoContent)
@@ -207,6 +219,7 @@ func (g *gate) refuseConflict(w http.ResponseWriter, route *route) {
 	const text = "header fields that describe the original request contradict each other; " +
 		"the gateway must overwrite or remove what clients send (or pin one family with from=)"
 	status := http.StatusBadRequest
+	w.Header().Set(decisionField, decidedReject)
 	if route.nginx {
 		w.Header().Set(statusField, strconv.Itoa(status))
 		status = http.StatusForbidden

@@ -50,7 +50,9 @@ type result struct {
 	ResetAfter seconds `json:"reset_after"`
 	Soft       bool    `json:"soft,omitempty"`
 	Shadow     bool    `json:"shadow,omitempty"`
-	Detail     string  `json:"detail,omitempty"`
+	// StoreFailed says that the figures are not how the limit stands.
+	StoreFailed bool   `json:"store_failed,omitempty"`
+	Detail      string `json:"detail,omitempty"`
 }
 
 func newDecision(d *limit.Decision) decision {
@@ -70,7 +72,7 @@ func newResult(r *limit.Result) result {
 		Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(),
 		Quota: r.Quota, Window: seconds(r.Window), Cost: r.Cost, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter),
-		Soft: r.Soft, Shadow: r.Shadow, Detail: r.Detail,
+		Soft: r.Soft, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Detail: r.Detail,
 	}
 	if r.Quota == math.MaxInt64 {
 		// The largest number would only be misread.
@@ -155,6 +157,8 @@ func why(l *engine.Explained, r *limit.Result) string {
 		text += "; unlimited"
 	case r.Reason == limit.ReasonMissing:
 		text += "; the request lacks a part of the key, and the limit refuses then"
+	case r.StoreFailed:
+		text += "; its store does not answer, and on_store_failure is " + l.OnStoreFailure.String()
 	case r.Allowed:
 		text += "; " + strconv.FormatInt(l.Used, 10) + " of " + strconv.FormatInt(r.Quota, 10) + " used, " + strconv.FormatInt(r.Cost, 10) + " asked: fits"
 	default:

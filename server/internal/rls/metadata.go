@@ -69,8 +69,8 @@ func (s *Service) addMetadata(resp *pb.RateLimitResponse, req *pb.RateLimitReque
 	}
 }
 
-// fired returns the limits that refused, would have refused, or warn, and how
-// many seconds an admitted request should be held back; nil when there is nothing
+// fired returns the limits that refused, would have refused, warn, or were decided
+// without their store, and how many seconds an admitted request should be held back; nil when there is nothing
 // of the kind.
 func fired(d *limit.Decision) map[string]*structpb.Value {
 	var m map[string]*structpb.Value
@@ -99,6 +99,9 @@ func fired(d *limit.Decision) map[string]*structpb.Value {
 			add("limits", r.Limit)
 		case r.Soft:
 			add("soft", r.Limit)
+		}
+		if r.StoreFailed {
+			add("store_failed", r.Limit)
 		}
 	}
 	if d.Delay > 0 {

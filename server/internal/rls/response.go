@@ -57,7 +57,9 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 }
 
 // fill writes the status of descriptor i. The tightest of its enforced limits
-// speaks for it; a rule of Envoy's in shadow mode only where there is no other.
+// speaks for it; a rule of Envoy's in shadow mode only where there is no other. A
+// limit whose store failed has a code and no figures: Envoy makes no header fields
+// of a status without a current limit, and any number would be invented.
 func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 	st := &a.status
 	st.Code = pb.RateLimitResponse_OK
@@ -88,6 +90,9 @@ func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 	if !best.Allowed && !best.Shadow {
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
+	if best.StoreFailed {
+		return
+	}
 	st.CurrentLimit = &a.limit
 	a.limit.Name = nameOf(hit)
 	setRate(&a.limit, hit.Policy())
@@ -115,13 +120,16 @@ func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 }
 
 // tighter reports whether r says more about its descriptor than o: enforced
-// before shadow, refused before allowed, the longer wait, the lesser rest.
+// before shadow, refused before allowed, known before unknown, the longer wait, the
+// lesser rest.
 func tighter(r, o *limit.Result) bool {
 	switch {
 	case r.Shadow != o.Shadow:
 		return !r.Shadow
 	case r.Allowed != o.Allowed:
 		return !r.Allowed
+	case r.StoreFailed != o.StoreFailed:
+		return !r.StoreFailed
 	case !r.Allowed:
 		return r.RetryAfter > o.RetryAfter
 	default:

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stint-io/stint/internal/redistest"
+)
+
+// The greeting says where the counters are, and no password; a Redis that is not
+// there stops nobody from starting.
+func TestServeWithRedis(t *testing.T) {
+	r := redistest.Start(t, "--requirepass", "s3cret")
+	url := "redis://:s3cret@" + r.Addr()
+	r.Kill()
+	p := serveProcess(t, []string{"STINT_STORE=" + url})
+	if !strings.Contains(p.greeting, "\n  store   redis://"+r.Addr()+"\n") || strings.Contains(p.greeting, "s3cret") {
+		t.Errorf("the greeting:\n%s", p.greeting)
+	}
+	p.await("the store does not answer")
+	r.Restart()
+	p.await("the store answers")
+	if code := p.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestServeRefusesWrongStores(t *testing.T) {
+	config := file(t, "stint.yaml", "store: redis://:s3cret@h:port\nlimits: []\n")
+	for _, c := range []struct{ args, text string }{
+		{"--store redis://:s3cret@h?timeuot=1s", "timeout"},
+		{"--store redis:s3cret@h", `unknown store "redis"`},
+		{"--config " + config, "store: in the files"},
+	} {
+		args := append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, strings.Fields(c.args)...)
+		code, out, errOut := call(t, nil, args...)
+		if code != exitUsage || !strings.Contains(errOut, c.text) || strings.Contains(out+errOut, "s3cret") {
+			t.Errorf("%s: exit code %d, want %d with %q\n%s%s", c.args, code, exitUsage, c.text, out, errOut)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package answer
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+func failed(r limit.Result) limit.Result {
+	r.StoreFailed = true
+	return r
+}
+
+// What a limit has left that could not reach its store is not invented; the other
+// limits are shown as ever.
+func TestHeaderOfStoreFailures(t *testing.T) {
+	known := admitted("known", 100, time.Minute, 40, 36*time.Second)
+	soft := failed(admitted("soft", 10, time.Minute, 0, 0))
+	soft.Soft = true
+	closed := failed(refused("closed", 10, time.Minute, limit.ReasonStoreFailure, 1500*time.Millisecond))
+	for _, tt := range []struct {
+		name string
+		d    *limit.Decision
+		o    Options
+		want string
+	}{
+		{"admitted", allow(failed(admitted("open", 10, time.Minute, 0, 0)), soft), Options{XRateLimit: true}, ""},
+		{"admitted beside a known limit", allow(failed(admitted("open", 10, time.Minute, 0, 0)), known), Options{XRateLimit: true}, `
+Ratelimit: "known";r=40;t=36
+Ratelimit-Policy: "known";q=100;w=60
+X-Ratelimit-Limit: 100
+X-Ratelimit-Remaining: 40
+X-Ratelimit-Reset: 36`},
+		{"refused", refuse(closed), Options{XRateLimit: true}, `
+Retry-After: 2
+X-Ratelimit-Retry-After: 2`},
+		{"refused, marked for gateways", refuse(closed), Options{MarkRefusals: true}, `
+Ratelimit: "closed";r=0;t=2
+Ratelimit-Policy: "closed";q=10;w=60
+Retry-After: 2`},
+		{"marks refusals only", allow(soft), Options{MarkRefusals: true}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := http.Header{}
+			Header(h, tt.d, tt.o)
+			if got, want := text(h), strings.TrimPrefix(tt.want, "\n"); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// A refusal for a store failure is a 503 that says when to come again.
+func TestRefusalOfAStoreFailure(t *testing.T) {
+	d := refuse(failed(refused("closed", 10, time.Minute, limit.ReasonStoreFailure, time.Second)))
+	d.Status = http.StatusServiceUnavailable
+	rec := httptest.NewRecorder()
+	WriteRefusal(rec, d, Options{})
+	if rec.Code != 503 || rec.Header().Get("Retry-After") != "1" {
+		t.Errorf("%d %v", rec.Code, rec.Header())
+	}
+	for _, want := range []string{"#temporary-reduced-capacity", `"reason":"store_failure"`, `"violated-policies":["closed"]`, "its store does not answer"} {
+		if !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("no %s in %s", want, rec.Body)
+		}
+	}
+}

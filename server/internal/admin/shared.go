@@ -1,0 +1,55 @@
+package admin
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// sharedDescs describe the metrics of a store outside of this process. They are
+// sent only where there is one.
+type sharedDescs struct {
+	up, calls, failures, timeouts, local, batch, breakers, instances, roundTrip, notReturned, without *prometheus.Desc
+}
+
+func (d *sharedDescs) describe(ch chan<- *prometheus.Desc) {
+	for _, one := range []*prometheus.Desc{
+		d.up, d.calls, d.failures, d.timeouts, d.local, d.batch, d.breakers, d.instances, d.roundTrip, d.notReturned, d.without,
+	} {
+		ch <- one
+	}
+}
+
+func (d *sharedDescs) collect(ch chan<- prometheus.Metric, s *SharedStore, notReturned uint64) {
+	gauge := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+	count := func(d *prometheus.Desc, v uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	up := 0.0
+	if s.Up {
+		up = 1
+	}
+	gauge(d.up, up)
+	count(d.calls, s.Calls)
+	count(d.failures, s.Failures)
+	count(d.timeouts, s.Timeouts)
+	count(d.local, s.LocalRefusals)
+	gauge(d.breakers, float64(s.BreakersOpen))
+	gauge(d.instances, float64(s.Instances))
+	gauge(d.roundTrip, s.RoundTrip)
+	count(d.notReturned, notReturned)
+	ch <- batchSizes(d.batch, s)
+}
+
+// batchSizes is a histogram of the sizes. Its buckets are those that the store
+// counts by: powers of two.
+func batchSizes(d *prometheus.Desc, s *SharedStore) prometheus.Metric {
+	last := len(s.BatchSizes) - 1
+	buckets := make(map[float64]uint64, last)
+	total := uint64(0)
+	for i, n := range s.BatchSizes {
+		total += n
+		if i < last {
+			buckets[float64(int(1)<<i)] = total
+		}
+	}
+	return prometheus.MustNewConstHistogram(d, total, float64(s.Called), buckets)
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+	"time"
+)
+
+// storeLook is how often the health service looks at the store. Not more often:
+// those who ask look every few seconds. Not less: a load balancer should not wait for
+// this.
+const storeLook = 100 * time.Millisecond
+
+// readiness says whether requests should be sent here, and why not, or what is amiss.
+func (s *Server) readiness() (ready bool, text string) {
+	if !s.serving.Load() {
+		return false, "starting or draining"
+	}
+	return s.storeReady()
+}
+
+// tellHealth makes the gRPC health service say what readiness says.
+func (s *Server) tellHealth() {
+	// Whoever comes last must have looked last.
+	s.health.Lock()
+	defer s.health.Unlock()
+	ready, _ := s.readiness()
+	if ready == s.health.serving {
+		return
+	}
+	s.health.serving = ready
+	if ready {
+		s.health.Resume()
+	} else {
+		s.health.Shutdown()
+	}
+}
+
+// watchStore keeps the gRPC health service up to date until ctx ends.
+func (s *Server) watchStore(ctx context.Context) {
+	look := time.NewTicker(storeLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			s.tellHealth()
+		}
+	}
+}

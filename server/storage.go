@@ -1,0 +1,118 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/stint-io/stint/server/internal/admin"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+	"github.com/stint-io/stint/store/redis"
+)
+
+// shared is a store that other processes use as well, and that may not answer.
+type shared interface {
+	store.Store
+	Ready() error
+	Stats() redis.Stats
+}
+
+// storage is where a server's counters are.
+type storage struct {
+	store.Store // what the engine asks
+
+	// local has the counters of this process: all of them, or those of the limits
+	// that decide by their share while the shared store does not answer.
+	local *memory.Store
+	// shared is nil when local is all there is.
+	shared shared
+	// name is for people; it has no password.
+	name string
+}
+
+// parseStore reads the name of a store; nil Options are memory. Errors show no more
+// of the name than how it begins, for it may hold a password.
+func parseStore(name string) (*redis.Options, error) {
+	if name == StoreMemory {
+		return nil, nil
+	}
+	kind, _, _ := strings.Cut(name, ":")
+	if !strings.HasPrefix(name, kind+"://") || !strings.HasPrefix(kind, "redis") && !strings.HasPrefix(kind, "valkey") {
+		return nil, fmt.Errorf("unknown store %q, want memory or a URL such as redis://127.0.0.1:6379", kind)
+	}
+	o, err := redis.ParseURL(name)
+	if err != nil {
+		return nil, fmt.Errorf("the URL of the store is wrong: %w", err)
+	}
+	return &o, nil
+}
+
+// openStorage opens the store of that name. It does not wait for a shared store to
+// answer: one that comes up later than this process is found then.
+func openStorage(name string, o *Options) (*storage, error) {
+	remote, err := parseStore(name)
+	if err != nil {
+		return nil, err
+	}
+	local := memory.New(memory.Options{MaxBytes: o.MaxBytes})
+	if remote == nil {
+		return &storage{Store: local, local: local, name: StoreMemory}, nil
+	}
+	remote.Local, remote.Logger = local, o.Logger
+	st, err := redis.New(*remote)
+	if err != nil {
+		return nil, errors.Join(err, local.Close())
+	}
+	return &storage{Store: st, local: local, shared: st, name: remote.String()}, nil
+}
+
+// Close closes the store, and the one behind it.
+func (s *storage) Close() error {
+	err := s.Store.Close()
+	if s.shared != nil {
+		err = errors.Join(err, s.local.Close())
+	}
+	return err
+}
+
+// figures returns what metrics show of the shared store; nil when there is none.
+func (s *storage) figures() *admin.SharedStore {
+	if s.shared == nil {
+		return nil
+	}
+	st := s.shared.Stats()
+	return &admin.SharedStore{
+		Up: s.shared.Ready() == nil, Calls: st.Calls, Failures: st.Failures, Timeouts: st.Timeouts,
+		LocalRefusals: st.LocalRefusals, BreakersOpen: st.BreakerOpen, Instances: st.Instances, RoundTrip: st.RoundTrip.Seconds(),
+		// What was refused from memory, or decided without an answer, was in no call.
+		Called:     st.Operations - min(st.Operations, st.LocalRefusals+st.Fallbacks),
+		BatchSizes: st.BatchSizes,
+	}
+}
+
+// storeReady says whether requests should be sent here as far as the store is
+// concerned, and what is to be said about it.
+//
+// A process that never had contact is not ready: most likely its configuration is
+// wrong, and a roll-out must stop there. Later it stays ready, whatever its limits
+// do without the store: a store fails for all instances at once, and were they all
+// taken away, limits that admit without it would stop everything, and behind a
+// gateway that lets requests pass when nobody is there, limits that refuse without
+// it would admit everything.
+func (s *Server) storeReady() (ready bool, text string) {
+	if s.storage.shared == nil {
+		return true, ""
+	}
+	err := s.storage.shared.Ready()
+	if err == nil {
+		s.met.Store(true)
+		return true, ""
+	}
+	// Another line could be taken for another answer.
+	why := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if !s.met.Load() {
+		return false, fmt.Sprintf("store %s was not reached yet: %s", s.storage.name, why)
+	}
+	return true, fmt.Sprintf("store %s does not answer: %s", s.storage.name, why)
+}
