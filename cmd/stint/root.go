@@ -77,6 +77,7 @@ func newRoot() *cobra.Command {
   stint check stint.yaml               look for faults in limit files
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
+  stint doctor --store redis://host    examine the store that many services share
 
 Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
 is STINT_ADMIN_TOKEN_FILE.`,
@@ -88,7 +89,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), &cobra.Command{
+	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), newDoctor(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

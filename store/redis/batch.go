@@ -257,14 +257,17 @@ func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err
 	if status == 2 {
 		return now, late, nil
 	}
-	if len(answer) < 3+b.scalars {
+	if len(answer) < 4 {
 		return 0, 0, errAnswer
 	}
-	for i := range b.scalars {
-		m := &answer[3+i]
+	raws, err := answer[3].ToArray()
+	if err != nil || len(raws) != b.scalars {
+		return 0, 0, errAnswer
+	}
+	for i := range raws {
 		b.buckets[i].raw = ""
-		if !m.IsNil() {
-			if b.buckets[i].raw, err = m.ToString(); err != nil {
+		if !raws[i].IsNil() {
+			if b.buckets[i].raw, err = raws[i].ToString(); err != nil {
 				return 0, 0, errAnswer
 			}
 		}
@@ -275,10 +278,14 @@ func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err
 		return now, strange, nil
 	}
 	admitted, err := answer[2].AsInt64()
+	if err != nil || len(answer) < 5 {
+		return 0, 0, errAnswer
+	}
+	found, err := answer[4].ToArray()
 	if err != nil {
 		return 0, 0, errAnswer
 	}
-	findings, err := readFindings(answer[3+b.scalars:])
+	findings, err := readFindings(found)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -3,9 +3,13 @@ package redis
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/rueidis"
+
+	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
 
@@ -33,8 +37,8 @@ func (b *breaker) failed(err error, asked int64, key string) {
 		return
 	}
 	b.key.Store(&key)
-	b.store.health.lost(b.store, err)
 	b.store.stats.open.Add(1)
+	b.store.health.lost(b.store, err)
 	if !b.store.start(b.probe) {
 		b.store.stats.open.Add(-1)
 	}
@@ -51,37 +55,51 @@ const (
 // is at once: most failures are a pause of the server that has just ended.
 func (b *breaker) probe() {
 	s := b.store
-	defer s.stats.open.Add(-1)
 	pause := shortestPause
 	for {
 		err := b.try()
 		if err == nil {
 			b.last.Store(s.clock())
 			b.open.Store(false)
-			if s.stats.open.Load() == 1 {
+			if s.stats.open.Add(-1) == 0 {
 				s.health.found(s)
 			}
 			return
 		}
-		if s.ctx.Err() != nil {
-			return
-		}
 		s.health.lost(s, describe(err, s.opts))
 		if !s.wait(jitter(pause)) {
+			s.stats.open.Add(-1)
 			return
 		}
 		pause = min(2*pause, longestPause)
 	}
 }
 
-// try writes, since a replica and a full server answer questions.
+// probed is what a probe takes from: a bucket that is never empty.
+var probed = limit.Policy{Algorithm: limit.TokenBucket, Rate: limit.Rate{Count: 1000, Period: time.Second}, Burst: 1000}
+
+// try asks the server that does not answer.
 func (b *breaker) try() error {
 	s := b.store
-	key := *b.key.Load() + ":probe" // of the same slot
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
-	c := *s.client.Load()
-	return c.Do(ctx, c.B().Set().Key(key).Value("").Px(time.Second).Build()).Error()
+	return probe(ctx, *s.client.Load(), *b.key.Load())
+}
+
+// probe runs the script for a key in the slot of another, as requests do: other
+// commands may be allowed when it is not. It writes, since a replica and a full
+// server answer questions.
+func probe(ctx context.Context, c rueidis.Client, key string) error {
+	r, err := newRule(probed)
+	if err != nil {
+		return err
+	}
+	one := new(batch)
+	one.reset()
+	one.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: key + ":probe", cost: 1}}})
+	one.arrange()
+	keys, args := one.encode(0, 0, slack, "")
+	return runScript(ctx, c, [][]string{keys}, [][]string{args})[0].Error()
 }
 
 // wait waits, and reports false when the store closed meanwhile.
@@ -100,21 +118,36 @@ func (s *Store) wait(d time.Duration) bool {
 type health struct {
 	reason atomic.Pointer[error] // nil = all is well
 	oddAt  atomic.Int64          // when an oddity was last logged
+
+	mu   sync.Mutex
+	told map[string]bool // the reasons that were logged since all was well
 }
+
+// maxTold bounds the lines of one loss: the nodes of a cluster fail in many ways.
+const maxTold = 8
 
 var errConnecting = fmt.Errorf("redis: %w: connecting", store.ErrUnavailable)
 
 // lost notes that the connection is of no use, and logs it once for each reason.
 func (h *health) lost(s *Store, err error) {
-	old := h.reason.Swap(&err)
-	if err == errConnecting || old != nil && (*old).Error() == err.Error() {
+	h.reason.Store(&err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == errConnecting || s.ctx.Err() != nil || h.told[err.Error()] || len(h.told) >= maxTold {
 		return
 	}
+	if h.told == nil {
+		h.told = make(map[string]bool)
+	}
+	h.told[err.Error()] = true
 	s.opts.Logger.Error("the store does not answer, limits decide as their on_store_failure says", "store", s.opts.String(), "error", err)
 }
 
 func (h *health) found(s *Store) {
 	if old := h.reason.Swap(nil); old != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		clear(h.told)
 		s.opts.Logger.Info("the store answers", "store", s.opts.String())
 	}
 }

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -33,10 +32,10 @@ const (
 // These are answers to the wrong question: what is at the address is not what the
 // URL says.
 var (
-	errNoCluster = errors.New("this is no cluster: write redis:// for redis+cluster://")
-	errCluster   = errors.New("this is a node of a cluster: write redis+cluster:// for redis://")
-	errSentinel  = errors.New("this is a sentinel: write redis+sentinel://host:26379/mymaster")
-	errReplica   = errors.New("this is a replica, which is read-only: give the address of its master, or of sentinels that know it")
+	errNoCluster = &trouble{"this is no cluster", "write redis:// for redis+cluster://"}
+	errCluster   = &trouble{"this is a node of a cluster", "write redis+cluster:// for redis://"}
+	errSentinel  = &trouble{"this is a sentinel", "write redis+sentinel://host:26379/mymaster"}
+	errReplica   = &trouble{"this is a replica, which is read-only", "give the address of its master, or of sentinels that know it"}
 )
 
 // newClient connects as the Options say. It returns when one connection is made, or
@@ -103,7 +102,7 @@ type serverInfo struct {
 	Role    string // master or replica
 }
 
-// The oldest version that is tested against.
+// The oldest version that is taken: its ACL knows channels.
 const oldestMajor, oldestMinor = 6, 2
 
 // inspect asks a server what it is. Its error says that the server cannot be asked,
@@ -121,7 +120,7 @@ func inspect(ctx context.Context, c rueidis.Client) (serverInfo, error) {
 func hello(ctx context.Context, c rueidis.Client) (serverInfo, error) {
 	reply, err := c.Do(ctx, c.B().Arbitrary("HELLO").Build()).AsMap()
 	if refused, ok := rueidis.IsRedisErr(err); ok && strings.Contains(refused.Error(), "unknown command") {
-		return serverInfo{}, fmt.Errorf("it does not know HELLO: want Redis %d.%d or newer, or Valkey", oldestMajor, oldestMinor)
+		return serverInfo{}, tooOld("it does not know HELLO")
 	}
 	if err != nil {
 		return serverInfo{}, err
@@ -141,7 +140,7 @@ func (i serverInfo) fits(mode rueidis.ClientMode) error {
 	case i.Mode == "sentinel":
 		return errSentinel
 	case i.old():
-		return fmt.Errorf("%s %s is too old: want Redis %d.%d or newer, or Valkey", i.Name, i.Version, oldestMajor, oldestMinor)
+		return tooOld(i.Name + " " + i.Version + " is too old")
 	case mode != rueidis.ClientModeCluster && i.Mode == "cluster":
 		return errCluster
 	case mode == rueidis.ClientModeCluster && i.Mode == "standalone":
@@ -160,4 +159,8 @@ func (i serverInfo) old() bool {
 	major, err1 := strconv.Atoi(first)
 	minor, err2 := strconv.Atoi(second)
 	return err1 == nil && err2 == nil && (major < oldestMajor || major == oldestMajor && minor < oldestMinor)
+}
+
+func tooOld(what string) error {
+	return &trouble{what, fmt.Sprintf("use Redis %d.%d or newer, or Valkey", oldestMajor, oldestMinor)}
 }

@@ -18,6 +18,7 @@ import (
 // looked up. Kinds whose refusals change their state, since they count them or
 // ban, always ask, and so do places in flight, which come back at any time.
 type denials struct {
+	seed   maphash.Seed
 	on     atomic.Bool // refunds and resets elsewhere are heard of
 	shards [denialShards]denialShard
 }
@@ -46,13 +47,14 @@ type denial struct {
 }
 
 func (d *denials) init() {
+	d.seed = maphash.MakeSeed()
 	for i := range d.shards {
 		d.shards[i].states = make(map[string]denial)
 	}
 }
 
 func (d *denials) shard(key string) *denialShard {
-	return &d.shards[maphash.String(laneSeed, key)%denialShards]
+	return &d.shards[maphash.String(d.seed, key)%denialShards]
 }
 
 // answer decides a Take that is refused by what is remembered, and reports whether

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -86,7 +87,17 @@ func (s *Store) dial() (rueidis.Client, error) {
 		c.Close()
 		return nil, describe(err, s.opts)
 	}
+	if err := probe(ctx, c, s.presenceKey()); forbidden(err) {
+		c.Close()
+		return nil, describe(err, s.opts)
+	}
 	return c, nil
+}
+
+// forbidden says whether the user may not do what the script does.
+func forbidden(err error) bool {
+	e, ok := rueidis.IsRedisErr(err)
+	return ok && (strings.HasPrefix(e.Error(), "NOPERM") || strings.HasPrefix(e.Error(), "The user executing the script"))
 }
 
 func (s *Store) presenceKey() string { return s.opts.Prefix + formatVersion + "{instances}" }

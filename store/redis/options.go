@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/stint-io/stint/store"
@@ -100,6 +101,9 @@ func (o *Options) complete() error {
 	}
 	if o.Timeout < time.Millisecond {
 		bad("timeout %v is below a millisecond", o.Timeout)
+	}
+	if strings.ContainsAny(o.Prefix, "{}") {
+		bad("prefix %q has a brace, which marks what makes a slot of a cluster", o.Prefix)
 	}
 	if o.Instances < 0 {
 		bad("%d instances, want at least 0", o.Instances)

@@ -165,7 +165,8 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 		}
 		if sh.op.err == nil && !o.allowed {
 			for j, i := range sh.parts {
-				if p := &o.parts[i]; p.verdict.Allowed && p.cost > 0 {
+				// What counts refused requests keeps this one.
+				if p := &o.parts[i]; p.verdict.Allowed && p.cost > 0 && !p.rule.policy.CountRefused {
 					untouched(&p.verdict, sh.op.parts[j].stand)
 				}
 			}

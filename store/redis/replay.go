@@ -22,13 +22,13 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 			for i := range o.parts {
 				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() {
 					k.rule.refund(&k.state, now, o.parts[i].cost)
-					k.refused = false
+					k.taken, k.refused = true, false
 				}
 			}
 		case verbReset:
 			for i := range o.parts {
 				k := &b.buckets[o.in[i]]
-				k.state, k.refused = state{}, false
+				k.state, k.taken, k.refused = state{}, true, false
 			}
 		}
 	}

@@ -1,3 +1,7 @@
+-- Making a function takes time, so those for lists are made where there are lists.
+local lists = scalars < buckets and logs()
+local held = scalars < buckets and places()
+
 local function fits(i, p, c1, c2)
 	local kind = kinds[p]
 	if kind == BUCKET then
@@ -35,12 +39,12 @@ local function fits(i, p, c1, c2)
 		end
 		return over(2 * room + 1, period, 2 * C[i], left)
 	elseif kind == LOG then
-		local log = L[i] or loadlog(i, pa[p])
-		local _, used = live(log, KEYS[i], pa[p])
+		local list = L[i] or lists.load(i, pa[p])
+		local _, used = lists.live(list, KEYS[i], pa[p])
 		return c1 <= pb[p] and used <= pb[p] - c1
 	end
-	local used, moment = inflight(i)
-	local _, freed = gone(i, moment)
+	local used, moment = held.used(i)
+	local _, freed = held.gone(i, moment)
 	return c1 <= pb[p] and used - freed <= pb[p] - c1
 end
 
@@ -59,9 +63,9 @@ local function charge(i, p, c1, c2)
 		end
 		A[i], B[i] = u, f
 	elseif kind == LOG then
-		record(i, L[i], KEYS[i], pa[p], pb[p], c1)
+		lists.record(i, L[i], KEYS[i], pa[p], pb[p], c1)
 	elseif kind == PLACES then
-		occupy(i, p, c1, ARGV[c2])
+		held.occupy(i, p, c1, ARGV[c2])
 	else
 		B[i] = B[i] + c1
 	end
@@ -115,7 +119,7 @@ local function refuse(i, p, c1, fitted)
 		counts = pd[p] % 2 == 1
 	end
 	if counts and kind == LOG then
-		record(i, L[i] or loadlog(i, pa[p]), KEYS[i], pa[p], pb[p], c1)
+		lists.record(i, L[i] or lists.load(i, pa[p]), KEYS[i], pa[p], pb[p], c1)
 	elseif counts then
 		B[i] = min(B[i] + c1, MOST)
 		dirty[i] = true
@@ -130,9 +134,9 @@ local findings = {}
 local function find(i, p, fitted, cost, extra)
 	local used, reset, retry = 0, 0, 0
 	if kinds[p] == LOG then
-		local log, key, period = L[i] or loadlog(i, pa[p]), KEYS[i], pa[p]
+		local log, key, period = L[i] or lists.load(i, pa[p]), KEYS[i], pa[p]
 		local expired
-		expired, used = live(log, key, period)
+		expired, used = lists.live(log, key, period)
 		if extra > 0 then
 			reset = max(now, log.n > 0 and log.newest or 0) + period
 		elseif expired < log.n then
@@ -142,7 +146,7 @@ local function find(i, p, fitted, cost, extra)
 			local rest = used
 			local j = expired + 1
 			while j <= log.n and rest > pb[p] - cost do
-				local moment, c = entry(log, key, j)
+				local moment, c = lists.entry(log, key, j)
 				rest = rest - c
 				retry = moment + period
 				j = j + 1
@@ -150,8 +154,8 @@ local function find(i, p, fitted, cost, extra)
 		end
 	else
 		local moment
-		used, moment = inflight(i)
-		local members, freed = gone(i, moment)
+		used, moment = held.used(i)
+		local members, freed = held.gone(i, moment)
 		used = used - freed
 		local last = call('ZRANGE', KEYS[i], -1, -1, 'WITHSCORES')
 		if last[2] and tonumber(last[2]) > moment then
@@ -171,7 +175,7 @@ local function find(i, p, fitted, cost, extra)
 					if rest <= pb[p] - cost then
 						break
 					end
-					rest = rest - costof(i, some[m])
+					rest = rest - held.cost(i, some[m])
 					retry = tonumber(some[m + 1])
 				end
 				j = j + 32
@@ -201,7 +205,7 @@ local function refund(i, p, c1, c2)
 	elseif kind == SLIDING then
 		B[i] = max(0, B[i] - c1)
 	elseif kind == LOG then
-		refundlog(i, L[i] or loadlog(i, pa[p]), KEYS[i], pa[p], c1)
+		lists.refund(i, L[i] or lists.load(i, pa[p]), KEYS[i], pa[p], c1)
 	end
 	dirty[i] = true
 end

@@ -77,7 +77,7 @@ while at <= length do
 				freed[i] = true
 			elseif what == FINISH then
 				if kinds[p] == PLACES then
-					leave(i, ARGV[c2])
+					held.leave(i, ARGV[c2])
 				end
 			else
 				reset(i, p)
@@ -88,7 +88,9 @@ while at <= length do
 	at = at + 3 * charges
 end
 
--- What has changed is written, to live until the key is as good as new.
+-- What has changed is written, to live until the key is as good as new: in whole
+-- seconds, which many keys share, since to write a number costs as much as a key.
+local texts = {}
 for i = 1, buckets do
 	if dirty[i] then
 		local p = N[first + i]
@@ -96,7 +98,7 @@ for i = 1, buckets do
 		local value, ends
 		if kind == BUCKET then
 			ends = A[i] + (B[i] > 0 and 1 or 0)
-			value = pack('<dd', A[i], B[i]) .. tags[p]
+			value = pack('<ddc0', A[i], B[i], tags[p])
 			if pd[p] == 1 then
 				ends = A[i] > 0 and math.huge or 0
 			end
@@ -105,25 +107,30 @@ for i = 1, buckets do
 			if pc[p] > 0 and B[i] > pb[p] then
 				ends = ends + pc[p]
 			end
-			value = pack('<dd', A[i], B[i]) .. tags[p]
+			value = pack('<ddc0', A[i], B[i], tags[p])
 			if B[i] <= 0 then
 				ends = 0
 			end
 		elseif kind == SLIDING then
 			ends = B[i] > 0 and (A[i] + 2) * pa[p] or C[i] > 0 and (A[i] + 1) * pa[p] or 0
-			value = pack('<ddd', A[i], B[i], C[i]) .. tags[p]
+			value = pack('<dddc0', A[i], B[i], C[i], tags[p])
 		elseif kind == LOG then
 			if L[i] then
-				savelog(i, L[i], pa[p])
+				lists.save(i, L[i], pa[p])
 			end
 		end
 		if value then
 			if ends == math.huge then
 				call('SET', KEYS[i], value)
 			else
-				local ttl = ends > 0 and ceil((ends - now) / 1000) + hold or 0
+				local ttl = ends > 0 and ceil((ends - now) / 1000000) + ceil(hold / 1000) or 0
 				if ttl > 0 then
-					call('SET', KEYS[i], value, 'PX', ttl)
+					local text = texts[ttl]
+					if not text then
+						text = string.format('%d', ttl)
+						texts[ttl] = text
+					end
+					call('SET', KEYS[i], value, 'EX', text)
 				else
 					call('DEL', KEYS[i])
 				end
@@ -137,11 +144,4 @@ if ARGV[2] ~= '' then
 	end
 end
 
-local answer = {now, 0, admitted}
-for i = 1, scalars do
-	answer[3 + i] = before[i]
-end
-for i = 1, #findings do
-	answer[3 + scalars + i] = findings[i]
-end
-return answer
+return {now, 0, admitted, raws, findings}

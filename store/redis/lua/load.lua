@@ -10,9 +10,9 @@
 -- ARGV[1]  numbers, as MessagePack: see batch.encode
 -- ARGV[2]  the channel on which freed keys are told, or ''
 -- ARGV[3]  from here on, strings that the numbers refer to
--- answer   {now, status, admitted, state of each scalar bucket before, findings}
+-- answer   {now, status, admitted, {state of each scalar bucket before}, findings}
 local N = cmsgpack.unpack(ARGV[1])
-local pack, unpack_, sub = struct.pack, struct.unpack, string.sub
+local pack, unpack_ = struct.pack, struct.unpack
 local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min, math.max
 
 local BUCKET, FIXED, SLIDING, LOG, PLACES = 1, 2, 3, 4, 5
@@ -52,38 +52,35 @@ else
 end
 at = at + buckets
 local A, B, C, dirty, second = {}, {}, {}, {}, {}
-local before = {}
-for i = 1, scalars do
-	before[i] = raws[i]
-end
 for c = 1, conversions do
 	local i, from, to = N[at], N[at + 1], N[at + 2]
 	if raws[i] == ARGV[from] then
 		raws[i] = ARGV[to] ~= '' and ARGV[to]
-		before[i] = raws[i]
 		dirty[i] = true
 	end
 	at = at + 3
 end
+
+-- A state is numbers and the tag of the policy that wrote it. What has another
+-- length is nobody's.
 local strange = false
-local places = buckets
+local extra = buckets
 for i = 1, buckets do
 	local p = N[first + i]
 	local kind = kinds[p]
 	if kind == BUCKET then
-		local v = raws[i]
-		if v then
-			A[i], B[i] = unpack_('<dd', v)
-			strange = strange or sub(v, 17) ~= tags[p]
-		else
-			A[i], B[i] = 0, 0
+		local v, tag = raws[i], nil
+		A[i], B[i] = 0, 0
+		if v and #v == 40 then
+			A[i], B[i], tag = unpack_('<ddc24', v)
 		end
+		strange = strange or v and tag ~= tags[p]
 	elseif kind == FIXED then
-		local v, start, count = raws[i], 0, 0
-		if v then
-			start, count = unpack_('<dd', v)
-			strange = strange or sub(v, 17) ~= tags[p]
+		local v, start, count, tag = raws[i], 0, 0, nil
+		if v and #v == 41 then
+			start, count, tag = unpack_('<ddc25', v)
 		end
+		strange = strange or v and tag ~= tags[p]
 		local ends = start + pa[p]
 		if pc[p] > 0 and count > pb[p] then
 			ends = ends + pc[p]
@@ -94,11 +91,11 @@ for i = 1, buckets do
 		end
 		A[i], B[i] = start, count
 	elseif kind == SLIDING then
-		local v, index, cur, prev = raws[i], 0, 0, 0
-		if v then
-			index, cur, prev = unpack_('<ddd', v)
-			strange = strange or sub(v, 25) ~= tags[p]
+		local v, index, cur, prev, tag = raws[i], 0, 0, 0, nil
+		if v and #v == 32 then
+			index, cur, prev, tag = unpack_('<dddc8', v)
 		end
+		strange = strange or v and tag ~= tags[p]
 		local here = floor(now / pa[p])
 		if here == index + 1 then
 			index, cur, prev = here, 0, cur
@@ -107,17 +104,13 @@ for i = 1, buckets do
 		end
 		A[i], B[i], C[i] = index, cur, prev
 	elseif kind == PLACES then
-		places = places + 1
-		second[i] = KEYS[places]
+		extra = extra + 1
+		second[i] = KEYS[extra]
 	end
 end
 if strange then
 	-- Another policy wrote one of them: the caller converts it and asks again.
-	local answer = {now, 1, 0}
-	for i = 1, scalars do
-		answer[3 + i] = raws[i]
-	end
-	return answer
+	return {now, 1, 0, raws}
 end
 
 -- over says whether a*b > c*d; all are at most 2^52. Products of doubles are off

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server"
+	"github.com/stint-io/stint/store/redis"
+)
+
+// doctorTime bounds an examination: a cluster of many masters far away takes some
+// seconds, a store that is not there one.
+const doctorTime = time.Minute
+
+func newDoctor() *cobra.Command {
+	var store string
+	var files []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "examine the store: reachable, near, and set so that it keeps limits",
+		Long: `Examine the store that serve would use with the same flags: whether it answers and
+how fast, whether the user may do what is needed, and whether it keeps what is
+counted. Nothing is written but keys and messages under the store's prefix that
+begin with doctor:.
+
+The exit code is 0 when nothing is bad, 1 when something is, and 2 when the store
+is not known or a file has faults.`,
+		Example: `  stint doctor --store redis://127.0.0.1:6379
+  stint doctor --config stint.yaml --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			url, err := storeOf(store, files)
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			report := doctorReport{Store: url, OK: true, Findings: []finding{}}
+			if url != server.StoreMemory {
+				o, err := redis.ParseURL(url)
+				if err != nil {
+					return &exit{exitUsage, err}
+				}
+				ctx, cancel := context.WithTimeout(cmd.Context(), doctorTime)
+				defer cancel()
+				report.examine(ctx, o)
+			}
+			if asJSON {
+				return report.json(cmd.OutOrStdout())
+			}
+			return report.text(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&store, "store", "", "the store to examine, such as redis://127.0.0.1:6379 (default: what the files say)")
+	cmd.Flags().StringSliceVar(&files, "config", nil, "limit file or folder of limit files that names the store; may be repeated")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// storeOf is the store that serve would use.
+func storeOf(store string, files []string) (string, error) {
+	if store == "" && len(files) > 0 {
+		set, err := rules.Load(files...)
+		if err != nil {
+			return "", err
+		}
+		store = set.Store()
+	}
+	if store == "" {
+		store = server.StoreMemory
+	}
+	return store, nil
+}
+
+// doctorReport is what doctor prints with --json.
+type doctorReport struct {
+	Store    string    `json:"store"`
+	OK       bool      `json:"ok"`
+	Findings []finding `json:"findings"`
+}
+
+// finding is a redis.Finding on the wire.
+type finding struct {
+	Check  string `json:"check"`
+	Level  string `json:"level"`
+	Text   string `json:"text"`
+	Advice string `json:"advice,omitempty"`
+}
+
+func (r *doctorReport) examine(ctx context.Context, o redis.Options) {
+	r.Store = o.String()
+	for _, f := range redis.Diagnose(ctx, o) {
+		r.OK = r.OK && f.Level != redis.Bad
+		r.Findings = append(r.Findings, finding{f.Check, f.Level.String(), f.Text, f.Advice})
+	}
+}
+
+func (r *doctorReport) json(out io.Writer) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		return err
+	}
+	return r.verdict()
+}
+
+func (r *doctorReport) text(out io.Writer) error {
+	if r.Store == server.StoreMemory {
+		_, err := fmt.Fprintln(out, "store memory: nothing to examine, each process counts by itself\nhint: name a store that many share with --store redis://host:6379")
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "store %s\n", r.Store)
+	marks := map[string]string{redis.Good.String(): "ok", redis.Warning.String(): "warn", redis.Bad.String(): "FAIL"}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%-4s  %-16s  %s\n", marks[f.Level], f.Check, f.Text)
+		if f.Advice != "" {
+			fmt.Fprintf(&b, "%24s%s\n", "", f.Advice)
+		}
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return err
+	}
+	return r.verdict()
+}
+
+func (r *doctorReport) verdict() error {
+	if !r.OK {
+		return &exit{code: exitNo}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/internal/redistest"
+)
+
+func TestDoctor(t *testing.T) {
+	const password = "Xq7Zv9Kw2"
+	healthy := redistest.Start(t, "--requirepass", password)
+	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	url := "redis://:" + password + "@" + healthy.Addr()
+	named := file(t, "stint.yaml", "store: "+evicting.URL()+"\nlimits: []\n")
+	for _, c := range []struct {
+		env  []string
+		args []string
+		code int
+		out  string // a part of standard output
+		err  string // a part of standard error, "" = it is empty
+	}{
+		{nil, nil, exitOK, "store memory: nothing to examine", ""},
+		{nil, []string{"--store", "memory"}, exitOK, "nothing to examine", ""},
+		{nil, []string{"--config", file(t, "a.yaml", "limits: []\n")}, exitOK, "nothing to examine", ""},
+		{nil, []string{"--store", url}, exitOK, "store redis://" + healthy.Addr() + "\nok    reach             " + healthy.Addr() + " answers\nok    version           redis ", ""},
+		{[]string{"STINT_STORE=" + url}, nil, exitOK, "ok    scripts ", ""},
+		{[]string{"STINT_STORE=" + url}, []string{"--config", named}, exitOK, "store redis://" + healthy.Addr(), ""},
+		{nil, []string{"--store", "redis://" + healthy.Addr()}, exitNo, "FAIL  reach             " + healthy.Addr() + ": a password is needed", ""},
+		{nil, []string{"--config", named}, exitNo, "counters are evicted while they count, and their limits begin anew\n                        set maxmemory-policy noeviction", ""},
+		{nil, []string{"--store", "redis://:" + password + "@h:x"}, exitUsage, "", "stint: redis: address 1 of the URL: its port is no number from 1 to 65535"},
+		{nil, []string{"--store", "redis"}, exitUsage, "", "the URL has no scheme"},
+		{nil, []string{"--config", file(t, "b.yaml", "limits: 1\n")}, exitUsage, "", "want a list of limits"},
+		{nil, []string{"--config", "nowhere.yaml"}, exitUsage, "", "nowhere.yaml"},
+		{nil, []string{"redis://h"}, exitUsage, "", "stint --help"},
+	} {
+		code, out, errOut := call(t, c.env, append([]string{"doctor"}, c.args...)...)
+		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errOut, c.err) || (errOut == "") != (c.err == "") {
+			t.Errorf("%v %v: exit code %d, want %d with %q and %q, got\n%s%s", c.env, c.args, code, c.code, c.out, c.err, out, errOut)
+		}
+		if strings.Contains(out+errOut, password) {
+			t.Errorf("%v: the password is printed:\n%s%s", c.args, out, errOut)
+		}
+	}
+}
+
+func TestDoctorJSON(t *testing.T) {
+	gone := redistest.Start(t)
+	code, out, _ := call(t, nil, "doctor", "--json", "--store", gone.URL())
+	var r doctorReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if code != exitOK || !r.OK || r.Store != gone.URL() || len(r.Findings) < 9 || r.Findings[0].Check != "reach" || r.Findings[0].Level != "good" {
+		t.Errorf("exit code %d, %+v", code, r)
+	}
+	gone.Kill()
+	code, out, _ = call(t, nil, "doctor", "--json", "--store", gone.URL())
+	r = doctorReport{}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if code != exitNo || r.OK || len(r.Findings) != 1 || r.Findings[0].Level != "bad" || r.Findings[0].Advice == "" {
+		t.Errorf("exit code %d, %+v", code, r)
+	}
+	code, out, _ = call(t, nil, "doctor", "--json")
+	if want := "{\n  \"store\": \"memory\",\n  \"ok\": true,\n  \"findings\": []\n}\n"; code != exitOK || out != want {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
+// TestDoctorPage: the reference page has every check, and no other.
+func TestDoctorPage(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	source := read("../../store/redis/diagnose.go") + read("../../store/redis/examine.go")
+	checks := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?:add|fail)\("([a-z-]+)"|const check = "([a-z-]+)"`).FindAllStringSubmatch(source, -1) {
+		checks[m[1]+m[2]] = true
+	}
+	_, table, ok := strings.Cut(read("../../docs/reference/redis.md"), "| check | bad | warning |")
+	if !ok || len(checks) < 10 {
+		t.Fatalf("the search is wrong: %v", checks)
+	}
+	rows := 0
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(table, -1) {
+		rows++
+		if !checks[m[1]] {
+			t.Errorf("the page has %s, which doctor has not", m[1])
+		}
+	}
+	// version and role are also said where the error is.
+	if rows != len(checks) {
+		t.Errorf("the page has %d checks, doctor has %v", rows, checks)
+	}
+}
