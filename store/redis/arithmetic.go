@@ -52,6 +52,19 @@ func (r *rule) refund(s *state, now limit.Time, cost int64) {
 	}
 }
 
+// gone says whether the window in which something was taken has ended, so that there
+// is nothing to give back. 0 = it has not, by what the caller says.
+func (r *rule) gone(s *state, taken int64) bool {
+	switch {
+	case taken == 0:
+		return false
+	case r.kind == kindFixed:
+		return taken < int64(s.fixed.Start)/1000
+	default:
+		return r.kind == kindSliding && taken/int64(r.numbers[0]) < s.sliding.Index
+	}
+}
+
 // finding is what the script says of a bucket whose state it keeps to itself.
 type finding struct {
 	fitted       bool

@@ -39,6 +39,7 @@ type bucket struct {
 	run   int // the last run that is about it; -1 = none
 	state state
 	raw   string // before
+	there bool   // raw is what Redis has; it may be ""
 	denied
 }
 
@@ -210,6 +211,8 @@ func (b *batch) putPart(o *operation, i int, args []string) []string {
 	if p.rule.kind == kindPlaces {
 		args = append(args, fmt.Sprint(p.permit))
 		two = float64(len(args))
+	} else if o.verb == verbRefund && p.rule.kind != kindBucket {
+		two = float64(p.taken)
 	}
 	b.put(where, one, two)
 	return args
@@ -265,8 +268,8 @@ func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err
 		return 0, 0, errAnswer
 	}
 	for i := range raws {
-		b.buckets[i].raw = ""
-		if !raws[i].IsNil() {
+		b.buckets[i].raw, b.buckets[i].there = "", !raws[i].IsNil()
+		if b.buckets[i].there {
 			if b.buckets[i].raw, err = raws[i].ToString(); err != nil {
 				return 0, 0, errAnswer
 			}
@@ -319,7 +322,7 @@ func (b *batch) convert(now limit.Time) {
 	b.conversions = b.conversions[:0]
 	for i := range b.scalars {
 		k := &b.buckets[i]
-		if k.raw != "" && !k.rule.wrote(k.raw) {
+		if k.there && !k.rule.wrote(k.raw) {
 			b.conversions = append(b.conversions, conversion{i, k.raw, k.rule.convert(k.raw, now)})
 		}
 	}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"strconv"
@@ -38,9 +39,40 @@ var (
 	errReplica   = &trouble{"this is a replica, which is read-only", "give the address of its master, or of sentinels that know it"}
 )
 
-// newClient connects as the Options say. It returns when one connection is made, or
-// after connectTime for each address. [describe] makes its error readable.
-func newClient(o Options) (rueidis.Client, error) {
+// mortal is a connection that ends with a context, whatever is under way on it.
+type mortal struct {
+	net.Conn
+	stop func() bool
+}
+
+func (m mortal) Close() error {
+	m.stop()
+	return m.Conn.Close()
+}
+
+// mortals returns a way to make connections that end with ctx. The client alone
+// would wait for a silent server, a second for each connection and longer.
+func mortals(ctx context.Context) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	return func(dialing context.Context, address string, d *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+		dialing, cancel := context.WithCancel(dialing)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		if config != nil {
+			conn, err = (&tls.Dialer{NetDialer: d, Config: config}).DialContext(dialing, "tcp", address)
+		} else {
+			conn, err = d.DialContext(dialing, "tcp", address)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return mortal{conn, context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	}
+}
+
+// newClient connects as the Options say. It returns when one connection is made,
+// after connectTime for each address, or soon after ctx has ended, with which the
+// client's connections end too. [describe] makes its error readable.
+func newClient(ctx context.Context, o Options) (rueidis.Client, error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	c, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: o.Addrs,
@@ -64,6 +96,7 @@ func newClient(o Options) (rueidis.Client, error) {
 		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: refreshTime},
 		ForceSingleClient: o.Topology == Standalone,
 		Dialer:            dialer,
+		DialCtxFn:         mortals(ctx),
 		ConnWriteTimeout:  connectTime,
 		// A Take has a deadline; what it asked may have been done.
 		DisableRetry: true,
@@ -82,7 +115,7 @@ func newClient(o Options) (rueidis.Client, error) {
 	}
 	if o.Topology == Cluster && c.Mode() != rueidis.ClientModeCluster {
 		// rueidis makes do with one server when it has asked for the slots in vain.
-		ctx, cancel := context.WithTimeout(context.Background(), connectTime)
+		ctx, cancel := context.WithTimeout(ctx, connectTime)
 		defer cancel()
 		err := c.Do(ctx, c.B().ClusterSlots().Build()).Error()
 		c.Close()

@@ -16,7 +16,7 @@ import (
 // trial connects as a Store does and says what is wrong.
 func trial(t *testing.T, o Options) (serverInfo, error) {
 	t.Helper()
-	c, err := newClient(o)
+	c, err := newClient(t.Context(), o)
 	if err != nil {
 		return serverInfo{}, describe(err, o)
 	}
@@ -151,7 +151,7 @@ func TestTLS(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	server := redistest.Start(t)
 	o := parsed(t, server.URL())
-	c, err := newClient(o)
+	c, err := newClient(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,6 +146,8 @@ func ofNetwork(err error, o Options) *trouble {
 			hint += ", and write redis:// if it does not speak TLS"
 		}
 		return &trouble{"no answer in time", hint}
+	case strings.Contains(err.Error(), "unknown message type"):
+		return &trouble{"what is there does not speak the protocol of Redis", "correct the address"}
 	case errors.Is(err, rueidis.ErrClosing):
 		return &trouble{what: "the connection was closed"}
 	case err.Error() == "the redis role is not master":

@@ -95,7 +95,7 @@ func connect(ctx context.Context, o Options) (rueidis.Client, error) {
 	}
 	made := make(chan result, 1)
 	go func() {
-		c, err := newClient(o)
+		c, err := newClient(context.WithoutCancel(ctx), o)
 		made <- result{c, err}
 	}()
 	select {

@@ -77,7 +77,7 @@ func (s *Store) connect() bool {
 }
 
 func (s *Store) dial() (rueidis.Client, error) {
-	c, err := newClient(s.opts)
+	c, err := newClient(s.ctx, s.opts)
 	if err != nil {
 		return nil, describe(err, s.opts)
 	}

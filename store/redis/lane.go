@@ -287,7 +287,8 @@ func (x *sender) exchange(batches []*batch, again bool) {
 				unfinished = append(unfinished, b)
 			case err == nil:
 				b.fail(fmt.Errorf("redis: %w: other processes keep changing the policy of its states", store.ErrUnavailable))
-			case again && len(b.ops) > 1 && !infrastructure(err):
+			case again && len(b.ops) > 1 && !infrastructure(err) && !errors.Is(err, errAnswer) && !errors.Is(err, errDisagree):
+				// The script stopped before it wrote.
 				x.separate(b)
 			default:
 				b.fail(l.blame(err, sent, b.buckets[0].key))
@@ -305,6 +306,14 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 		var void int64
 		l.mu.Lock()
 		c, ok := l.clocks[b.slot]
+		if !ok {
+			// Another slot of the lane is at the same server, most likely. If
+			// not, and the clocks differ, the script runs twice.
+			for _, c = range l.clocks {
+				ok = true
+				break
+			}
+		}
 		l.mu.Unlock()
 		if ok && s.now == nil {
 			// The server's clock shows at most this when the time-out is over.
@@ -359,15 +368,17 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// separate runs each operation of a batch on its own.
+// separate runs each operation of a batch on its own, in one exchange.
 func (x *sender) separate(b *batch) {
-	one := new(batch)
+	ones := make([]*batch, 0, len(b.ops))
 	for _, o := range b.ops {
-		one.reset()
+		one := new(batch)
 		one.slot = b.slot
+		one.reset()
 		one.accept(o)
-		x.exchange([]*batch{one}, false)
+		ones = append(ones, one)
 	}
+	x.exchange(ones, false)
 }
 
 // blame makes a call's failure an error for its callers, and the breaker's affair

@@ -32,6 +32,10 @@ type part struct {
 	onFailure store.OnFailure
 	failed    bool
 
+	// taken is when it was charged, in microseconds on the server's clock.
+	// Of a refund: 0 = its caller says that the window is still the same.
+	taken int64
+
 	verdict limit.Verdict
 	// stand is how the bucket would stand had it not been charged.
 	stand limit.Verdict

@@ -191,7 +191,7 @@ func (s *Store) giveBack(o *operation) {
 			if !p.verdict.Allowed || p.cost == 0 || p.rule.policy.CountRefused || (p.rule.kind == kindPlaces) != (v == verbFinish) {
 				continue
 			}
-			back.parts = append(back.parts, part{counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit})
+			back.parts = append(back.parts, part{counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit, taken: p.taken})
 		}
 		if len(back.parts) == 0 {
 			back.release()

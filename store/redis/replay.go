@@ -20,7 +20,7 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 			}
 		case verbRefund:
 			for i := range o.parts {
-				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() {
+				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() && !k.rule.gone(&k.state, o.parts[i].taken) {
 					k.rule.refund(&k.state, now, o.parts[i].cost)
 					k.taken, k.refused = true, false
 				}
@@ -61,6 +61,7 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 			p.verdict = limit.Verdict{} // the answer is too short; replay says so
 			next++
 		}
+		p.taken = int64(now) / 1000
 		o.allowed = o.allowed && (p.verdict.Allowed || p.shadow)
 	}
 	for i := range o.parts {

@@ -69,6 +69,11 @@ type state struct {
 // the exact range.
 func newRule(p limit.Policy) (*rule, error) {
 	r := &rule{policy: p}
+	if p.Rate.Period == 0 {
+		// A rate of 0 needs no period, but windows have a length: the step of the
+		// clock.
+		p.Rate.Period = step
+	}
 	var err error
 	switch p.Algorithm {
 	case limit.FixedWindow:
@@ -210,23 +215,41 @@ func (r *rule) cost(cost int64, take bool) (a, b float64) {
 	return float64(whole), float64(part)
 }
 
-// decode reads a state as the script wrote it; "" is that of a new key.
-func (r *rule) decode(raw string) (s state) {
-	num := func(i int) int64 {
-		return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(raw[8*i : 8*i+8]))))
+// numbersIn reads the numbers of a state; false when they are no whole numbers within
+// the exact range, which nobody has written.
+func (r *rule) numbersIn(raw string) (list [3]int64, ok bool) {
+	n := 2
+	if r.kind == kindSliding {
+		n = 3
 	}
-	if len(raw) < 16 {
+	if len(raw) < 8*n {
+		return list, false
+	}
+	for i := range n {
+		f := math.Float64frombits(binary.LittleEndian.Uint64([]byte(raw[8*i : 8*i+8])))
+		if !(f >= 0 && f < beyond) || math.Floor(f) != f {
+			return [3]int64{}, false
+		}
+		list[i] = int64(f)
+	}
+	return list, true
+}
+
+// decode reads a state as the script wrote it; "" is that of a new key, and so is what
+// nobody has written.
+func (r *rule) decode(raw string) (s state) {
+	nums, ok := r.numbersIn(raw)
+	if !ok {
 		return s
 	}
+	num := func(i int) int64 { return nums[i] }
 	switch r.kind {
 	case kindBucket:
 		s.bucket = r.join(uint64(num(0)), uint64(num(1)))
 	case kindFixed:
 		s.fixed = limit.FixedState{Start: limit.Time(num(0) * 1000), Count: num(1)}
 	case kindSliding:
-		if len(raw) >= 24 {
-			s.sliding = limit.SlidingState{Index: num(0), Cur: num(1), Prev: num(2)}
-		}
+		s.sliding = limit.SlidingState{Index: num(0), Cur: num(1), Prev: num(2)}
 	}
 	return s
 }
@@ -311,6 +334,10 @@ func (r *rule) writer(raw string) (*rule, bool) {
 	case kindBucket:
 		p.Algorithm = limit.TokenBucket
 		p.Rate, p.Burst = limit.Rate{Count: int64(word(0)), Period: time.Duration(word(1))}, int64(word(2))
+		if p.Burst == limit.MaxCount+1 {
+			// The quota of the longest queue is one above the largest burst.
+			p.Algorithm, p.Burst = limit.LeakyBucket, limit.MaxCount
+		}
 	case kindFixed:
 		p.Rate, p.Ban = limit.Rate{Count: int64(word(1)), Period: time.Duration(word(0))}, time.Duration(word(2))
 		if raw[from+24]&1 != 0 {
@@ -332,5 +359,6 @@ func (r *rule) wrote(raw string) bool {
 	if r.kind == kindSliding {
 		from = 24
 	}
-	return len(raw) >= from && raw[from:] == r.tag
+	_, sound := r.numbersIn(raw)
+	return sound && raw[from:] == r.tag
 }

@@ -2,6 +2,38 @@
 local lists = scalars < buckets and logs()
 local held = scalars < buckets and places()
 
+-- What is no list, or no places, stops the script here, before it writes, unless
+-- a reset makes it good.
+local bad
+for i = scalars + 1, buckets do
+	local p = N[first + i]
+	local good, why
+	if kinds[p] == LOG then
+		good, why = pcall(lists.load, i)
+	else
+		good, why = pcall(held.check, i)
+	end
+	if not good then
+		bad = bad or {}
+		bad[i] = why
+		L[i], H[i] = nil, nil
+	end
+end
+if bad then
+	local o = at
+	while o <= #N do
+		for c = 0, N[o + 2] - 1 do
+			local i = floor(N[o + 3 + 3 * c] / 2)
+			if N[o] == RESET then
+				bad[i] = nil
+			elseif bad[i] then
+				error(bad[i])
+			end
+		end
+		o = o + 3 + 3 * N[o + 2]
+	end
+end
+
 local function fits(i, p, c1, c2)
 	local kind = kinds[p]
 	if kind == BUCKET then
@@ -39,13 +71,12 @@ local function fits(i, p, c1, c2)
 		end
 		return over(2 * room + 1, period, 2 * C[i], left)
 	elseif kind == LOG then
-		local list = L[i] or lists.load(i, pa[p])
+		local list = L[i] or lists.load(i)
 		local _, used = lists.live(list, KEYS[i], pa[p])
 		return c1 <= pb[p] and used <= pb[p] - c1
 	end
-	local used, moment = held.used(i)
-	local _, freed = held.gone(i, moment)
-	return c1 <= pb[p] and used - freed <= pb[p] - c1
+	local _, freed = held.expired(i)
+	return c1 <= pb[p] and held.load(i).used - freed <= pb[p] - c1
 end
 
 -- charge takes a cost that fits.
@@ -119,7 +150,7 @@ local function refuse(i, p, c1, fitted)
 		counts = pd[p] % 2 == 1
 	end
 	if counts and kind == LOG then
-		lists.record(i, L[i] or lists.load(i, pa[p]), KEYS[i], pa[p], pb[p], c1)
+		lists.record(i, L[i] or lists.load(i), KEYS[i], pa[p], pb[p], c1)
 	elseif counts then
 		B[i] = min(B[i] + c1, MOST)
 		dirty[i] = true
@@ -134,7 +165,7 @@ local findings = {}
 local function find(i, p, fitted, cost, extra)
 	local used, reset, retry = 0, 0, 0
 	if kinds[p] == LOG then
-		local log, key, period = L[i] or lists.load(i, pa[p]), KEYS[i], pa[p]
+		local log, key, period = L[i] or lists.load(i), KEYS[i], pa[p]
 		local expired
 		expired, used = lists.live(log, key, period)
 		if extra > 0 then
@@ -153,13 +184,11 @@ local function find(i, p, fitted, cost, extra)
 			end
 		end
 	else
-		local moment
-		used, moment = held.used(i)
-		local members, freed = held.gone(i, moment)
-		used = used - freed
-		local last = call('ZRANGE', KEYS[i], -1, -1, 'WITHSCORES')
-		if last[2] and tonumber(last[2]) > moment then
-			reset = tonumber(last[2])
+		local members, freed = held.expired(i)
+		local moment = held.load(i).moment
+		used = held.load(i).used - freed
+		if held.last(i) > moment then
+			reset = held.last(i)
 		end
 		if extra > 0 then
 			reset = max(reset, moment + pa[p])
@@ -186,9 +215,13 @@ local function find(i, p, fitted, cost, extra)
 	findings[f + 1], findings[f + 2], findings[f + 3], findings[f + 4] = fitted and 1 or 0, used + extra, reset, retry
 end
 
+-- refund gives back c1. Of windows c2 is when that was taken, if it may have been in
+-- one that has ended: what came since would be forgotten for it.
 local function refund(i, p, c1, c2)
 	local kind = kinds[p]
-	if kind == BUCKET then
+	if c2 > 0 and (kind == FIXED and c2 < A[i] or kind == SLIDING and floor(c2 / pa[p]) < A[i] or kind == LOG and c2 <= now - pa[p]) then
+		return
+	elseif kind == BUCKET then
 		local u, f = A[i] - c1, B[i] - c2
 		if f < 0 then
 			u, f = u - 1, f + pa[p]
@@ -197,15 +230,17 @@ local function refund(i, p, c1, c2)
 			u, f = 0, 0
 		end
 		A[i], B[i] = u, f
-	elseif kind == FIXED then
-		if pc[p] > 0 and B[i] > pb[p] then
-			return -- a ban is not lifted
+	elseif kind == FIXED or kind == SLIDING then
+		if B[i] == 0 or kind == FIXED and pc[p] > 0 and B[i] > pb[p] then
+			return -- there is nothing to give back, or a ban, which is not lifted
 		end
 		B[i] = max(0, B[i] - c1)
-	elseif kind == SLIDING then
-		B[i] = max(0, B[i] - c1)
+		if kind == FIXED and B[i] == 0 then
+			-- No window is open; the next begins when something is taken.
+			A[i] = pd[p] % 2 == 1 and now or now - now % pa[p]
+		end
 	elseif kind == LOG then
-		lists.refund(i, L[i] or lists.load(i, pa[p]), KEYS[i], pa[p], c1)
+		lists.refund(i, L[i] or lists.load(i), KEYS[i], pa[p], c1)
 	end
 	dirty[i] = true
 end
@@ -223,6 +258,7 @@ local function reset(i, p)
 		return
 	elseif kind == PLACES then
 		call('DEL', KEYS[i], second[i])
+		H[i] = nil
 		return
 	end
 	dirty[i] = true

@@ -118,6 +118,8 @@ for i = 1, buckets do
 			if L[i] then
 				lists.save(i, L[i], pa[p])
 			end
+		elseif H[i] then
+			held.save(i)
 		end
 		if value then
 			if ends == math.huge then

@@ -61,8 +61,9 @@ for c = 1, conversions do
 	at = at + 3
 end
 
--- A state is numbers and the tag of the policy that wrote it. What has another
--- length is nobody's.
+-- A state is whole numbers and the tag of the policy that wrote it. What has another
+-- length, or other numbers, is nobody's.
+local TOP = 9007199254740992 -- 2^53
 local strange = false
 local extra = buckets
 for i = 1, buckets do
@@ -74,13 +75,14 @@ for i = 1, buckets do
 		if v and #v == 40 then
 			A[i], B[i], tag = unpack_('<ddc24', v)
 		end
-		strange = strange or v and tag ~= tags[p]
+		local a, b = A[i], B[i]
+		strange = strange or v and (tag ~= tags[p] or not (a >= 0 and b >= 0 and a < TOP and b < TOP and a % 1 == 0 and b % 1 == 0))
 	elseif kind == FIXED then
 		local v, start, count, tag = raws[i], 0, 0, nil
 		if v and #v == 41 then
 			start, count, tag = unpack_('<ddc25', v)
 		end
-		strange = strange or v and tag ~= tags[p]
+		strange = strange or v and (tag ~= tags[p] or not (start >= 0 and count >= 0 and start < TOP and count < TOP and start % 1 == 0 and count % 1 == 0))
 		local ends = start + pa[p]
 		if pc[p] > 0 and count > pb[p] then
 			ends = ends + pc[p]
@@ -95,7 +97,7 @@ for i = 1, buckets do
 		if v and #v == 32 then
 			index, cur, prev, tag = unpack_('<dddc8', v)
 		end
-		strange = strange or v and tag ~= tags[p]
+		strange = strange or v and (tag ~= tags[p] or not (index >= 0 and cur >= 0 and prev >= 0 and index < TOP and cur < TOP and prev < TOP and index % 1 == 0 and cur % 1 == 0 and prev % 1 == 0))
 		local here = floor(now / pa[p])
 		if here == index + 1 then
 			index, cur, prev = here, 0, cur
@@ -106,6 +108,14 @@ for i = 1, buckets do
 	elseif kind == PLACES then
 		extra = extra + 1
 		second[i] = KEYS[extra]
+		-- What is not ours fails here: later others would have been charged.
+		-- Alone it fails before it is, and can be reset.
+		if buckets > 1 then
+			call('ZCARD', KEYS[i])
+			call('HGET', second[i], 'u')
+		end
+	elseif kind == LOG and buckets > 1 then
+		call('LLEN', KEYS[i])
 	end
 end
 if strange then

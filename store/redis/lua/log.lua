@@ -2,7 +2,7 @@
 -- for each entry, the oldest first. L holds what is known of each list.
 local L = {}
 local function logs()
-	local function loadlog(i, period)
+	local function loadlog(i)
 		local key = KEYS[i]
 		local log = {sum = 0, n = 0, dropped = 0, head = {}, loaded = 0}
 		local header = call('LINDEX', key, 0)
