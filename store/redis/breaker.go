@@ -71,8 +71,17 @@ func (b *breaker) probe() {
 			s.stats.open.Add(-1)
 			return
 		}
-		pause = min(2*pause, longestPause)
+		pause = min(2*pause, b.longest())
 	}
+}
+
+// longest is the longest pause: in a Cluster, whose failover takes a second at least
+// and where each lane of a master that is gone has a probe, four times as long.
+func (b *breaker) longest() time.Duration {
+	if b.store.opts.Topology == Cluster {
+		return 4 * longestPause
+	}
+	return longestPause
 }
 
 // probed is what a probe takes from: a bucket that is never empty.
@@ -157,7 +166,7 @@ func (h *health) odd(s *Store, err error) {
 	const pause = int64(10 * time.Second)
 	now := int64(time.Since(s.begin)) + 1
 	if last := h.oddAt.Load(); (last == 0 || now-last > pause) && h.oddAt.CompareAndSwap(last, now) {
-		s.opts.Logger.Error("the store cannot decide about a key; others like it are not logged for 10 s", "store", s.opts.String(), "error", err)
+		s.opts.Logger.Error("the store cannot do all that it is asked; more of this is not logged for 10 s", "store", s.opts.String(), "error", err)
 	}
 }
 

@@ -53,15 +53,15 @@ func (m mortal) Close() error {
 // mortals returns a way to make connections that end with ctx. The client alone
 // would wait for a silent server, a second for each connection and longer.
 func mortals(ctx context.Context) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-	return func(dialing context.Context, address string, d *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+	return func(dialing context.Context, address string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 		dialing, cancel := context.WithCancel(dialing)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
+		dial := d.DialContext
 		if config != nil {
-			conn, err = (&tls.Dialer{NetDialer: d, Config: config}).DialContext(dialing, "tcp", address)
-		} else {
-			conn, err = d.DialContext(dialing, "tcp", address)
+			dial = (&tls.Dialer{NetDialer: d, Config: config}).DialContext
 		}
+		conn, err := dial(dialing, "tcp", address)
 		if err != nil {
 			return nil, err
 		}

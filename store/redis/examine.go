@@ -47,7 +47,6 @@ var commands = []struct {
 	{"ZRANGEBYSCORE", []string{"KEY", "0", "0"}},
 	{"ZREM", []string{"KEY", "m"}},
 	{"ZREMRANGEBYSCORE", []string{"KEY", "0", "0"}},
-	{"ZSCORE", []string{"KEY", "m"}},
 	{"PEXPIRE", []string{"KEY", "10000"}},
 	{"PUBLISH", []string{"CHANNEL", "1"}},
 	{"DEL", []string{"KEY"}},

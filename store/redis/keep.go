@@ -135,11 +135,14 @@ func (s *Store) listen() {
 		ctx := rueidis.WithOnSubscriptionHook(s.ctx, func(p rueidis.PubSubSubscription) {
 			s.denials.on.Store(p.Kind == "subscribe")
 		})
-		// It returns when the connection is lost.
-		_ = c.Receive(ctx, c.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
+		// It returns when the connection is lost, or the ACL forbids it.
+		err := c.Receive(ctx, c.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
 			s.denials.hear(m.Message)
 		})
 		s.denials.deaf()
+		if _, ok := rueidis.IsRedisErr(err); ok {
+			s.health.odd(s, fmt.Errorf("cannot hear of refunds, so every refusal is asked for: %w", describe(err, s.opts)))
+		}
 		if time.Since(began) > 10*longestPause {
 			pause = shortestPause
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -436,9 +437,10 @@ func infrastructure(err error) bool {
 		return true
 	}
 	for _, word := range []string{"LOADING", "READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH", "NOPERM", "WRONGPASS", "MISCONF", "NOREPLICAS", "BUSY", "TRYAGAIN", "UNKILLABLE"} {
-		if len(e.Error()) >= len(word) && e.Error()[:len(word)] == word {
+		if strings.HasPrefix(e.Error(), word) {
 			return true
 		}
 	}
-	return false
+	// What the ACL denies within a script, in Redis before 7.2's words.
+	return strings.Contains(e.Error(), "The user executing the script")
 }
