@@ -67,3 +67,30 @@ func cpu(s *redistest.Server) float64 {
 	}
 	return sum
 }
+
+// BenchmarkHotKey is 256 callers on one key.
+func BenchmarkHotKey(b *testing.B) {
+	server := redistest.Start(b)
+	s := connected(b, Options{Addrs: []string{server.Addr()}, Timeout: patient}, nil)
+	c, err := s.Bind(store.Spec{ID: "bench", Policy: limit.Policy{Rate: limit.PerSecond(1 << 30), Burst: 1 << 30}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	const callers = 256
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for w := range callers {
+		wg.Go(func() {
+			one := []store.Charge{{Counters: c, Key: []byte("hot"), Cost: 1}}
+			for i := w; i < b.N; i += callers {
+				if _, err := s.Take(context.Background(), one); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/float64(s.Stats().Calls), "ops/call")
+}

@@ -265,7 +265,7 @@ func givingBackLate(t *testing.T, cluster *redistest.Cluster) {
 			l, _ := s.laneOf(first.parts[0].key)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return l.senders == 0
+			return len(l.working) == 0
 		})
 		if got := used(t, s, c, "k"); got < 5 {
 			t.Errorf("%v: 5 were admitted in this window, and %d are charged: giving back of 3 of the last one makes room", algorithm, got)

@@ -3,7 +3,6 @@ package redis
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -41,8 +40,8 @@ type part struct {
 	stand limit.Verdict
 }
 
-// The stages of an operation. Whoever moves it to its last stage owns it from
-// then on: the caller after stageDone, the lane after stageAbandoned.
+// The stages of an operation. After stageDone it is the caller's; after
+// stageAbandoned nobody's, and it is not used again.
 const (
 	stageQueued int32 = iota
 	stageSent
@@ -58,9 +57,12 @@ type operation struct {
 	home  []int // for each charge of the caller its part; -1 = unlimited
 	born  int64 // on the store's clock
 
+	// deadline is when the lane gives up for the caller: nanoseconds since the
+	// store began.
+	deadline int64
+
 	stage atomic.Int32
-	done  chan struct{} // holds one token once the stage is stageDone
-	timer *time.Timer
+	done  chan struct{} // holds one token once there are results, or the lane gave up
 
 	// split says that this is one slot's part of a request over several, which
 	// may have to be given back.
@@ -77,9 +79,7 @@ type operation struct {
 }
 
 var operations = sync.Pool{New: func() any {
-	o := &operation{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
-	o.timer.Stop()
-	return o
+	return &operation{done: make(chan struct{}, 1)}
 }}
 
 func newOperation(v verb, born int64) *operation {
@@ -89,7 +89,8 @@ func newOperation(v verb, born int64) *operation {
 	return o
 }
 
-// release gives o back. Its owner does it, once.
+// release gives o back. Its owner does it, once. One that was abandoned is left to the
+// collector: its caller may still read what it asked.
 func (o *operation) release() {
 	clear(o.parts)
 	o.parts, o.home, o.seen = o.parts[:0], o.home[:0], nil
@@ -116,10 +117,9 @@ func (o *operation) end() {
 			return
 		}
 	}
-	o.release()
 }
 
-// abandon says whether the caller could give up; false when the results are there.
+// abandon gives up and says whether that could be; false when the results are there.
 func (o *operation) abandon() bool {
 	return o.stage.CompareAndSwap(stageQueued, stageAbandoned) || o.stage.CompareAndSwap(stageSent, stageAbandoned)
 }

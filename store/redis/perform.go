@@ -39,32 +39,28 @@ func (s *Store) ask(ctx context.Context, o *operation) *operation {
 		o.err = err
 		return o
 	}
-	o.timer.Reset(patience)
+	o.deadline = int64(time.Since(s.begin) + patience)
 	l.enqueue(o)
-	// The timer is stopped before o may be another's.
-	select {
-	case <-o.done:
-		o.timer.Stop()
-		return o
-	case <-o.timer.C:
-		t := o.twin()
-		if !o.abandon() {
-			t.release()
+	if cancelled := ctx.Done(); cancelled == nil {
+		<-o.done
+	} else {
+		select {
+		case <-o.done:
+		case <-cancelled:
+			if o.abandon() {
+				return nil
+			}
 			<-o.done
-			return o
 		}
-		t.err = fmt.Errorf("redis: %w within %v", store.ErrUnavailable, s.opts.Timeout)
-		s.stats.timeouts.Add(1)
-		l.breaker.failed(t.err, t.born, t.parts[0].key)
-		return t
-	case <-ctx.Done():
-		o.timer.Stop()
-		if !o.abandon() {
-			<-o.done
-			return o
-		}
-		return nil
 	}
+	if o.stage.Load() != stageAbandoned {
+		return o
+	}
+	t := o.twin()
+	t.err = fmt.Errorf("redis: %w within %v", store.ErrUnavailable, s.opts.Timeout)
+	s.stats.timeouts.Add(1)
+	l.breaker.failed(t.err, t.born, t.parts[0].key)
+	return t
 }
 
 // awaitContact waits for the end of the first attempt to connect, so that a process

@@ -168,6 +168,13 @@ func (s *Store) Close() error {
 		(*c).Close()
 	}
 	s.wg.Wait()
+	for i := range s.lanes {
+		s.lanes[i].mu.Lock()
+		if w := s.lanes[i].watcher; w != nil {
+			w.Stop()
+		}
+		s.lanes[i].mu.Unlock()
+	}
 	return nil
 }
 

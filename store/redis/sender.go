@@ -1,0 +1,324 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// sender has a lane's batches under way, one after the other.
+type sender struct {
+	lane    *lane
+	ops     []*operation // under way; changed with the lane's mutex held
+	ended   []*operation // those before
+	claims  []*claim
+	batches []*batch
+}
+
+// work sends batches until there is nothing to send.
+func (x *sender) work() {
+	l := x.lane
+	for l.mu.Lock(); ; l.mu.Lock() {
+		if x.choose(); len(x.ops) == 0 {
+			l.rest(x)
+			l.mu.Unlock()
+			return
+		}
+		var y *sender
+		if len(l.ready) > 0 && len(l.working) < l.trips.atOnce() {
+			y = l.wake() // for what one run does not bear
+		}
+		l.mu.Unlock()
+		if y != nil && !l.store.start(y.work) {
+			y.work()
+		}
+		x.serve()
+	}
+}
+
+// choose takes what is ready, up to what one run of the script bears, and claims
+// the keys. Operations that nobody waits for any more go. mu is held.
+func (x *sender) choose() {
+	l := x.lane
+	buckets, n := 0, 0
+	for _, o := range l.ready {
+		if len(x.ops) > 0 && (buckets+len(o.parts) > maxBuckets || len(x.ops) >= maxOperations) {
+			break
+		}
+		n++
+		if o.stage.Load() == stageAbandoned || l.park(o, x) || !o.begin() {
+			continue
+		}
+		x.ops = append(x.ops, o)
+		buckets += x.claim(o)
+	}
+	rest := copy(l.ready, l.ready[n:])
+	clear(l.ready[rest:])
+	l.ready = l.ready[:rest]
+}
+
+// claim claims the keys of an operation and returns how many it has added.
+func (x *sender) claim(o *operation) (added int) {
+	l := x.lane
+	if l.busy == nil {
+		l.busy = make(map[string]*claim)
+	}
+	for i := range o.parts {
+		p := &o.parts[i]
+		if l.busy[p.key] != nil {
+			continue
+		}
+		c := new(claim)
+		if n := len(l.spare); n > 0 {
+			c, l.spare = l.spare[n-1], l.spare[:n-1]
+		}
+		c.by, c.rule, c.key = x, p.rule, p.key
+		l.busy[p.key] = c
+		x.claims = append(x.claims, c)
+		added++
+	}
+	return added
+}
+
+// free ends the claims, so that who waited comes first, and takes the operations
+// out of the lane's sight.
+func (x *sender) free() {
+	l := x.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x.ops, x.ended = x.ended[:0], x.ops
+	waited := 0
+	for _, c := range x.claims {
+		waited += len(c.waiting)
+	}
+	if waited > 0 {
+		l.ready = slices.Grow(l.ready, waited)[:len(l.ready)+waited]
+		copy(l.ready[waited:], l.ready)
+		waited = 0
+	}
+	for i, c := range x.claims {
+		waited += copy(l.ready[waited:], c.waiting)
+		delete(l.busy, c.key)
+		clear(c.waiting)
+		*c = claim{waiting: c.waiting[:0]}
+		l.spare = append(l.spare, c)
+		x.claims[i] = nil
+	}
+	x.claims = x.claims[:0]
+}
+
+// serve decides the chosen operations and ends them.
+func (x *sender) serve() {
+	l := x.lane
+	if err := l.store.down(l.breaker); err != nil {
+		for _, o := range x.ops {
+			o.err = err
+		}
+	} else {
+		x.exchange(x.fill(), true)
+	}
+	// The keys are free before the callers hear, or what they ask next would
+	// wait for nothing.
+	x.free()
+	for i, o := range x.ended {
+		x.ended[i] = nil
+		o.end()
+	}
+}
+
+// fill makes a batch for each slot.
+func (x *sender) fill() []*batch {
+	cluster := x.lane.store.opts.Topology == Cluster
+	used := 0
+	for _, o := range x.ops {
+		var n uint16
+		if cluster {
+			n = slot(o.parts[0].key)
+		}
+		var b *batch
+		for _, have := range x.batches[:used] {
+			if have.slot == n {
+				b = have
+			}
+		}
+		if b == nil {
+			if used == len(x.batches) {
+				x.batches = append(x.batches, new(batch))
+			}
+			b = x.batches[used]
+			b.reset()
+			b.slot = n
+			used++
+		}
+		if !b.accept(o) {
+			// The claims keep from a batch what does not fit into it.
+			o.err = errAnswer
+		}
+	}
+	return x.batches[:used]
+}
+
+// exchange runs the script for each batch and gives its operations their results. With again,
+// batches that another policy's states, or a clock, stood in the way of run once
+// more, and one that failed for a reason of its own runs operation by operation, so
+// that a key which is not ours does not spoil the others.
+func (x *sender) exchange(batches []*batch, again bool) {
+	l := x.lane
+	s := l.store
+	for _, b := range batches {
+		b.arrange()
+	}
+	left := append(make([]*batch, 0, 8), batches...)
+	deadline := time.Now().Add(s.opts.Timeout)
+	ctx, cancel := context.WithDeadline(s.ctx, deadline)
+	defer cancel()
+	const attempts = 4 // another process may convert the same states at the same time
+	for attempt := 0; len(left) > 0; attempt++ {
+		sent := s.clock()
+		results := l.run(ctx, left, sent)
+		unfinished := left[:0]
+		for i, b := range left {
+			out, err := l.take(b, results[i], sent)
+			switch {
+			case err == nil && out == decided:
+			case err == nil && attempt < attempts && ctx.Err() == nil:
+				unfinished = append(unfinished, b)
+			case err == nil:
+				b.fail(fmt.Errorf("redis: %w: other processes keep changing the policy of its states", store.ErrUnavailable))
+			case again && len(b.ops) > 1 && !infrastructure(err) && !errors.Is(err, errAnswer) && !errors.Is(err, errDisagree):
+				// The script stopped before it wrote.
+				x.separate(b)
+			default:
+				b.fail(l.blame(err, sent, b.buckets[0].key))
+			}
+		}
+		left = unfinished
+	}
+}
+
+// run runs the script for each batch.
+func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.RedisResult {
+	s := l.store
+	keys, args := make([][]string, len(batches)), make([][]string, len(batches))
+	for i, b := range batches {
+		var void int64
+		l.mu.Lock()
+		c, ok := l.clocks[b.slot]
+		if !ok {
+			// Another slot of the lane is at the same server, most likely. If
+			// not, and the clocks differ, the script runs twice.
+			for _, c = range l.clocks {
+				ok = true
+				break
+			}
+		}
+		l.mu.Unlock()
+		if ok && s.now == nil {
+			// The server's clock shows at most this when the time-out is over.
+			// A call that it runs later, because it stood still, has been
+			// answered by then and must not count.
+			void = c.server + (sent-c.sent+int64(s.opts.Timeout))/1000
+		}
+		var now limit.Time
+		if s.now != nil {
+			now = s.now()
+		}
+		keys[i], args[i] = b.encode(now, void, s.hold, s.channel())
+		s.stats.called(len(b.ops))
+	}
+	return runScript(ctx, *s.client.Load(), keys, args)
+}
+
+// take reads the answer for one batch.
+func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error) {
+	s := l.store
+	answer, err := r.ToArray()
+	if err != nil {
+		return 0, err
+	}
+	received := s.clock()
+	l.breaker.succeeded(received)
+	s.stats.trip(time.Duration(received - sent))
+	now, out, err := b.read(answer)
+	if err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	if l.clocks == nil {
+		l.clocks = make(map[uint16]serverClock)
+	}
+	l.clocks[b.slot] = serverClock{now, sent}
+	l.trips.note(sent, received)
+	l.mu.Unlock()
+	switch out {
+	case decided:
+		s.denials.learn(b, now, sent, received)
+	case late:
+		s.stats.late.Add(1)
+	}
+	return out, nil
+}
+
+// fail fails every operation of a batch.
+func (b *batch) fail(err error) {
+	for _, o := range b.ops {
+		o.err = err
+	}
+}
+
+// separate runs each operation of a batch on its own, in one exchange.
+func (x *sender) separate(b *batch) {
+	ones := make([]*batch, 0, len(b.ops))
+	for _, o := range b.ops {
+		one := new(batch)
+		one.slot = b.slot
+		one.reset()
+		one.accept(o)
+		ones = append(ones, one)
+	}
+	x.exchange(ones, false)
+}
+
+// blame makes a call's failure an error for its callers, and the breaker's affair
+// when it is not that of a single key.
+func (l *lane) blame(err error, sent int64, key string) error {
+	l.store.stats.failures.Add(1)
+	if errors.Is(err, context.DeadlineExceeded) {
+		l.store.stats.timeouts.Add(1)
+	}
+	server := infrastructure(err)
+	err = describe(err, l.store.opts)
+	if server {
+		l.breaker.failed(err, sent, key)
+	} else {
+		l.store.health.odd(l.store, err)
+	}
+	return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, err)
+}
+
+// infrastructure says whether an error concerns the server rather than what one
+// key holds.
+func infrastructure(err error) bool {
+	if errors.Is(err, errAnswer) || errors.Is(err, errDisagree) {
+		return false
+	}
+	e, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return true
+	}
+	for _, word := range []string{"LOADING", "READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH", "NOPERM", "WRONGPASS", "MISCONF", "NOREPLICAS", "BUSY", "TRYAGAIN", "UNKILLABLE"} {
+		if strings.HasPrefix(e.Error(), word) {
+			return true
+		}
+	}
+	// What the ACL denies within a script, in Redis before 7.2's words.
+	return strings.Contains(e.Error(), "The user executing the script")
+}
