@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -85,6 +86,7 @@ var operations = sync.Pool{New: func() any {
 func newOperation(v verb, born int64) *operation {
 	o := operations.Get().(*operation)
 	o.verb, o.born, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, nil
+	o.deadline = math.MaxInt64
 	o.stage.Store(stageQueued)
 	return o
 }
