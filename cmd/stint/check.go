@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server"
+	"github.com/stint-io/stint/store/redis"
 )
 
 func newCheck() *cobra.Command {
@@ -30,6 +34,9 @@ when a file cannot be read.`,
 				}
 			}
 			set, err := rules.Load(args...)
+			if err == nil {
+				err = checkStore(set.Store())
+			}
 			out, errOut := cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if asJSON {
 				return checkJSON(out, set, err)
@@ -39,6 +46,26 @@ when a file cannot be read.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
+}
+
+// checkStore returns what is wrong with the URL of a store. The files that it names
+// need only be where the service runs, so one that cannot be read is no fault here.
+func checkStore(url string) error {
+	if url == server.StoreMemory {
+		return nil
+	}
+	_, err := redis.ParseURL(url)
+	faults := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		faults = joined.Unwrap()
+	}
+	faults = slices.DeleteFunc(faults, func(err error) bool {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+	})
+	if err = errors.Join(faults...); err != nil {
+		return fmt.Errorf("store: the URL is wrong: %w", err)
+	}
+	return nil
 }
 
 func checkText(out, errOut io.Writer, set *rules.Set, err error) error {

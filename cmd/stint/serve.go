@@ -131,7 +131,12 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "  http    http://%s\n", a.HTTP)
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3)\n", a.GRPC)
 	fmt.Fprintf(&b, "  admin   http://%s/metrics\n", a.Admin)
-	fmt.Fprintf(&b, "try it:\n  %s\nready\n", tryLine(set, a.HTTP.String()))
+	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, a.HTTP.String()))
+	state := "ready"
+	if s.Store() != server.StoreMemory {
+		state = "listening, ready when the store answers"
+	}
+	fmt.Fprintln(&b, state)
 	return b.String()
 }
 

@@ -18,6 +18,9 @@ func TestServeWithRedis(t *testing.T) {
 	if !strings.Contains(p.greeting, "\n  store   redis://"+r.Addr()+"\n") || strings.Contains(p.greeting, "s3cret") {
 		t.Errorf("the greeting:\n%s", p.greeting)
 	}
+	if strings.Contains(p.greeting, "\nready\n") {
+		t.Errorf("the greeting says ready, and the store was not reached:\n%s", p.greeting)
+	}
 	p.await("the store does not answer")
 	r.Restart()
 	p.await("the store answers")

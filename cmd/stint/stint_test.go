@@ -78,7 +78,7 @@ type process struct {
 	admin    string
 }
 
-// serveProcess starts the command and reads its output until it is ready.
+// serveProcess starts the command and reads its output until it listens.
 func serveProcess(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
@@ -106,7 +106,7 @@ func serveProcess(t *testing.T, env []string, args ...string) *process {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		p.greeting += lines.Text() + "\n"
-		if lines.Text() == "ready" {
+		if lines.Text() == "ready" || strings.HasPrefix(lines.Text(), "listening, ") {
 			p.http = regexp.MustCompile(`http +(http://\S+)`).FindStringSubmatch(p.greeting)[1]
 			p.admin = regexp.MustCompile(`admin +(http://\S+)/metrics`).FindStringSubmatch(p.greeting)[1]
 			return p
@@ -306,7 +306,7 @@ func TestServeRefusesToStart(t *testing.T) {
 	} {
 		args := append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, c.args...)
 		code, out, errOut := call(t, c.env, args...)
-		if code != c.code || !strings.Contains(errOut, c.text) || strings.Contains(out, "ready") {
+		if code != c.code || !strings.Contains(errOut, c.text) || out != "" {
 			t.Errorf("%v %v: exit code %d, want %d with %q\n%s%s", c.env, c.args, code, c.code, c.text, out, errOut)
 		}
 	}
@@ -335,11 +335,15 @@ func TestCheck(t *testing.T) {
 	good := file(t, "good.yaml", "limits:\n  - {name: a, rate: 5/hour}\n")
 	envoy := file(t, "envoy.yaml", "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")
 	bad := file(t, "bad.yaml", "limits:\n  - name: a\n    raet: 5/hour\n  - {name: b, rate: NaN}\n")
+	store := file(t, "store.yaml", "store: redis://h?password_file=/none/at/all&timeout=1s\nlimits: []\n")
+	badStore := file(t, "store.yaml", "store: redis://:s3cret@h?timeuot=1s\nlimits: []\n")
 	for _, c := range []struct {
 		args []string
 		code int
 		text []string
 	}{
+		{[]string{store}, exitOK, []string{"good: 0 limits"}},
+		{[]string{badStore}, exitNo, []string{"store: the URL is wrong", "did you mean timeout?", "1 fault"}},
 		{[]string{good}, exitOK, []string{"good: 1 limit"}},
 		{[]string{good, envoy}, exitOK, []string{"good: 2 limits"}},
 		{[]string{bad}, exitNo, []string{bad + ":3:", bad + ":4:", "raet", "rate", "NaN", "^"}},
@@ -356,6 +360,9 @@ func TestCheck(t *testing.T) {
 			if !strings.Contains(out+errOut, text) {
 				t.Errorf("%v: no %q in\n%s%s", c.args, text, out, errOut)
 			}
+		}
+		if strings.Contains(out+errOut, "s3cret") {
+			t.Errorf("%v: the password is shown:\n%s%s", c.args, out, errOut)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (r *reading) parameter(name, value string) {
 			err = errors.New("it is empty, put the password in it")
 		}
 		if err != nil {
-			r.bad("the file of password_file: %v", err)
+			r.bad("the file of password_file: %w", err)
 		}
 		if r.o.Password != "" {
 			r.bad("there is a password and a password_file, want one of them")
@@ -176,7 +176,7 @@ func (r *reading) tls() {
 		pool := x509.NewCertPool()
 		switch {
 		case err != nil:
-			r.bad("the file of ca: %v", err)
+			r.bad("the file of ca: %w", err)
 		case !pool.AppendCertsFromPEM(text):
 			r.bad("the file of ca has no certificate in it, want PEM: -----BEGIN CERTIFICATE-----")
 		}
@@ -190,8 +190,13 @@ func (r *reading) tls() {
 	case hasCert:
 		certText, err1 := readFile(cert)
 		keyText, err2 := readFile(key)
-		if err := errors.Join(err1, err2); err != nil {
-			r.bad("the files of cert and key: %v", strings.ReplaceAll(err.Error(), "\n", ", "))
+		if err1 != nil {
+			r.bad("the file of cert: %w", err1)
+		}
+		if err2 != nil {
+			r.bad("the file of key: %w", err2)
+		}
+		if err1 != nil || err2 != nil {
 			break
 		}
 		pair, err := tls.X509KeyPair(certText, keyText)

@@ -133,7 +133,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"rediss://h?ca=" + empty:          "has no certificate in it",
 		"rediss://h?cert=x":               "cert and key go together",
 		"rediss://h?cert=" + empty + "&key=" + empty:  "PEM files that belong together",
-		"rediss://h?cert=/nowhere&key=/nowhere":       "the files of cert and key: it cannot be read",
+		"rediss://h?cert=/nowhere&key=/nowhere":       "the file of cert: it cannot be read",
 		"rediss://h?insecure_skip_verify=yes":         "insecure_skip_verify wants true or false",
 		"redis://h?sentinel_password=x":               "sentinel_password is for redis+sentinel:// only",
 		"redis+sentinel://h/m?sentinel_username=x":    "wants sentinel_password as well",
