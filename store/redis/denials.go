@@ -114,7 +114,7 @@ func (d *denials) learn(b *batch, server, sent, received int64) {
 			if len(sh.states) > 0 {
 				delete(sh.states, k.key)
 			}
-		} else if _, ok := sh.states[k.key]; server > sh.freed {
+		} else if _, ok := sh.states[k.key]; server > sh.freed && d.on.Load() { // or deaf has been here
 			if !ok && len(sh.states) >= denialsPerShard {
 				for other := range sh.states {
 					delete(sh.states, other) // any: it costs one call

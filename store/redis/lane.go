@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -115,7 +116,21 @@ func (l *lane) park(o *operation, x *sender) bool {
 	for i := range o.parts {
 		p := &o.parts[i]
 		if c := l.busy[p.key]; c != nil && (c.by != x || c.rule != p.rule) {
-			c.waiting = append(c.waiting, o)
+			if o.parked++; o.parked == 1 {
+				c.waiting = append(c.waiting, o)
+				return true
+			}
+			// Its turn has come and gone. Those who ask for its keys one by one
+			// would keep it from ever finding all of them free: it goes before
+			// them, and its other keys are free when this one is.
+			at := 0
+			for at < len(c.waiting) && c.waiting[at].parked > 1 {
+				at++
+			}
+			c.waiting = slices.Insert(c.waiting, at, o)
+			if c.by != x {
+				c.by.claim(o)
+			}
 			return true
 		}
 	}
@@ -182,7 +197,9 @@ func (t *trips) note(sent, received int64) {
 	if s := received / int64(time.Second); s != t.second {
 		t.second, t.before, t.now = s, t.now, d
 	}
-	t.now = min(t.now, d)
+	if t.now == 0 || d < t.now {
+		t.now = d
+	}
 }
 
 // atOnce is how many batches may be under way: one for each 0.1 ms of a round trip.

@@ -62,6 +62,9 @@ type operation struct {
 	// store began.
 	deadline int64
 
+	// parked is how often it had to wait for a key. The lane's mutex guards it.
+	parked int
+
 	stage atomic.Int32
 	done  chan struct{} // holds one token once there are results, or the lane gave up
 
@@ -86,7 +89,7 @@ var operations = sync.Pool{New: func() any {
 func newOperation(v verb, born int64) *operation {
 	o := operations.Get().(*operation)
 	o.verb, o.born, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, nil
-	o.deadline = math.MaxInt64
+	o.deadline, o.parked = math.MaxInt64, 0
 	o.stage.Store(stageQueued)
 	return o
 }
@@ -140,7 +143,8 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 			continue
 		}
 		key := appendKey(append(buf[:0], b.head...), c.Key)
-		if j := o.find(key); together && j >= 0 {
+		j := o.find(key)
+		if together && j >= 0 {
 			o.home = append(o.home, j)
 			p := &o.parts[j]
 			if p.cost += c.Cost; p.cost < 0 {
@@ -149,9 +153,13 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 			p.shadow = p.shadow && c.Shadow
 			continue
 		}
+		rule := b.rule
+		if j >= 0 {
+			rule = o.parts[j].rule // though the policy has changed meanwhile
+		}
 		o.home = append(o.home, len(o.parts))
 		o.parts = append(o.parts, part{
-			counters: own, rule: b.rule, key: string(key), cost: c.Cost, permit: c.Permit,
+			counters: own, rule: rule, key: string(key), cost: c.Cost, permit: c.Permit,
 			shadow: c.Shadow, onFailure: c.OnFailure,
 		})
 	}

@@ -109,6 +109,9 @@ func (x *sender) free() {
 		delete(l.busy, c.key)
 		clear(c.waiting)
 		*c = claim{waiting: c.waiting[:0]}
+		if cap(c.waiting) > maxOperations {
+			c.waiting = nil // or in time each would be as large as the longest queue was
+		}
 		l.spare = append(l.spare, c)
 		x.claims[i] = nil
 	}
