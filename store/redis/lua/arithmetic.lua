@@ -79,9 +79,12 @@ local function fits(i, p, c1, c2)
 	return c1 <= pb[p] and held.load(i).used - freed <= pb[p] - c1
 end
 
+local walks = {} -- by bucket, for wait
+
 -- charge takes a cost that fits.
 local function charge(i, p, c1, c2)
 	local kind = kinds[p]
+	walks[i] = nil
 	if kind == BUCKET then
 		local t = pd[p] == 1 and 0 or now
 		local u, f = A[i], B[i]
@@ -150,12 +153,40 @@ local function refuse(i, p, c1, fitted)
 		counts = pd[p] % 2 == 1
 	end
 	if counts and kind == LOG then
+		walks[i] = nil
 		lists.record(i, L[i] or lists.load(i), KEYS[i], pa[p], pb[p], c1)
 	elseif counts then
 		B[i] = min(B[i] + c1, MOST)
 		dirty[i] = true
 	end
 	return counts
+end
+
+-- wait returns when what is used of a bucket comes down to room, as more says that
+-- its entries end, one by one. The requests of a run go on from where those before
+-- them have looked, until the bucket changes: each looking on its own could hold up
+-- the server for seconds.
+local function wait(i, used, room, more)
+	local w = walks[i] or {n = 0, rest = {[0] = used}, ends = {[0] = 0}}
+	walks[i] = w
+	while w.rest[w.n] > room do
+		local ends, cost = more(w)
+		if not ends then
+			break
+		end
+		w.n = w.n + 1
+		w.rest[w.n], w.ends[w.n] = w.rest[w.n - 1] - cost, ends
+	end
+	local low, high = 0, w.n
+	while low < high do
+		local mid = floor((low + high) / 2)
+		if w.rest[mid] <= room then
+			high = mid
+		else
+			low = mid + 1
+		end
+	end
+	return w.ends[low]
 end
 
 -- find describes a bucket whose state the caller does not get: whether the cost
@@ -174,14 +205,13 @@ local function find(i, p, fitted, cost, extra)
 			reset = log.newest + period
 		end
 		if not fitted and cost <= pb[p] then
-			local rest = used
-			local j = expired + 1
-			while j <= log.n and rest > pb[p] - cost do
-				local moment, c = lists.entry(log, key, j)
-				rest = rest - c
-				retry = moment + period
-				j = j + 1
-			end
+			retry = wait(i, used, pb[p] - cost, function(w)
+				w.at = (w.at or expired) + 1
+				if w.at <= log.n then
+					local moment, c = lists.entry(log, key, w.at)
+					return moment + period, c
+				end
+			end)
 		end
 	else
 		local members, freed = held.expired(i)
@@ -194,21 +224,18 @@ local function find(i, p, fitted, cost, extra)
 			reset = max(reset, moment + pa[p])
 		end
 		if not fitted and cost <= pb[p] then
-			local rest, j = used, #members
-			while rest > pb[p] - cost do
-				local some = call('ZRANGE', KEYS[i], j, j + 31, 'WITHSCORES')
-				if #some == 0 then
-					break
+			retry = wait(i, used, pb[p] - cost, function(w)
+				if not w.some or w.at > #w.some then
+					w.next = w.next or #members
+					w.some, w.at = call('ZRANGE', KEYS[i], w.next, w.next + 31, 'WITHSCORES'), 1
+					w.next = w.next + 32
 				end
-				for m = 1, #some, 2 do
-					if rest <= pb[p] - cost then
-						break
-					end
-					rest = rest - held.cost(i, some[m])
-					retry = tonumber(some[m + 1])
+				local member, ends = w.some[w.at], w.some[w.at + 1]
+				w.at = w.at + 2
+				if member then
+					return tonumber(ends), held.cost(i, member)
 				end
-				j = j + 32
-			end
+			end)
 		end
 	end
 	local f = #findings
@@ -219,6 +246,7 @@ end
 -- one that has ended: what came since would be forgotten for it.
 local function refund(i, p, c1, c2)
 	local kind = kinds[p]
+	walks[i] = nil
 	if c2 > 0 and (kind == FIXED and c2 < A[i] or kind == SLIDING and floor(c2 / pa[p]) < A[i] or kind == LOG and c2 <= now - pa[p]) then
 		return
 	elseif kind == BUCKET then
@@ -247,6 +275,7 @@ end
 
 local function reset(i, p)
 	local kind = kinds[p]
+	walks[i] = nil
 	A[i], B[i], C[i] = 0, 0, 0
 	if kind == FIXED then
 		A[i] = pd[p] % 2 == 1 and now or now - now % pa[p]

@@ -77,6 +77,7 @@ while at <= length do
 				freed[i] = true
 			elseif what == FINISH then
 				if kinds[p] == PLACES then
+					walks[i] = nil
 					held.leave(i, ARGV[c2])
 				end
 			else

@@ -39,6 +39,9 @@ local function logs()
 		if log.n == 0 then
 			return 0, 0
 		end
+		if log.expired then
+			return log.expired, log.used -- many requests may ask in one run
+		end
 		local since = max(now, log.newest) - period
 		local expired, used = 0, log.sum
 		while expired < log.n do
@@ -49,10 +52,13 @@ local function logs()
 			used = used - cost
 			expired = expired + 1
 		end
+		log.expired, log.used = expired, used
 		return expired, used
 	end
 
+	-- drop comes first in everything that changes a list.
 	local function drop(log, key, count)
+		log.expired = nil
 		for _ = 1, count do
 			local _, cost = entry(log, key, 1)
 			log.sum = log.sum - cost
