@@ -19,7 +19,8 @@ import (
 // ban, always ask, and so do places in flight, which come back at any time.
 type denials struct {
 	seed   maphash.Seed
-	on     atomic.Bool // refunds and resets elsewhere are heard of
+	on     atomic.Bool  // refunds and resets elsewhere are heard of
+	since  atomic.Int64 // since then, on the store's clock
 	shards [denialShards]denialShard
 }
 
@@ -100,8 +101,8 @@ func (d *denials) answer(s *Store, o *operation) bool {
 
 // learn remembers the states of the keys whose last request was refused.
 func (d *denials) learn(b *batch, server, sent, received int64) {
-	if !d.on.Load() {
-		return
+	if !d.on.Load() || sent < d.since.Load() {
+		return // what was freed meanwhile may not have been heard
 	}
 	for i := range b.scalars {
 		k := &b.buckets[i]
@@ -143,6 +144,12 @@ func (d *denials) hear(message string) {
 	if server, err := strconv.ParseInt(at, 10, 64); ok && err == nil {
 		d.free(key, server)
 	}
+}
+
+// listens says that refunds and resets are heard of from now on.
+func (d *denials) listens(now int64) {
+	d.since.Store(now)
+	d.on.Store(true)
 }
 
 // deaf forgets everything until refunds and resets are heard of again.

@@ -16,6 +16,7 @@ import (
 type localCounters struct {
 	mu        sync.Mutex
 	counters  store.Counters
+	unbound   bool
 	policy    limit.Policy // the whole limit's
 	instances int64
 }
@@ -28,6 +29,9 @@ func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.unbound {
+		return nil, errUnbound
+	}
 	if l.counters != nil && l.policy == r.policy && l.instances == n {
 		return l.counters, nil
 	}
@@ -42,6 +46,7 @@ func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, err
 func (l *localCounters) drop(s *Store) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.unbound = true
 	if l.counters == nil {
 		return nil
 	}
@@ -49,6 +54,8 @@ func (l *localCounters) drop(s *Store) error {
 	l.counters = nil
 	return s.opts.Local.Unbind(c)
 }
+
+var errUnbound = errors.New("the limit is no more")
 
 // shareOf is one of n equal shares of a policy, so that n of them admit no more than
 // the whole: the rate is exact, its period n times as long; what cannot be divided
@@ -115,7 +122,10 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 			o.allowed = o.allowed && p.shadow
 		case store.FailLocal:
 			c, err := p.counters.local.get(s, p.counters, p.rule)
-			if err != nil {
+			if errors.Is(err, errUnbound) {
+				p.verdict = unlimited
+				continue
+			} else if err != nil {
 				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
 				return
 			}

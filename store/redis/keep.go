@@ -134,7 +134,11 @@ func (s *Store) listen() {
 	for pause := shortestPause; ; pause = min(2*pause, 10*longestPause) {
 		began := time.Now()
 		ctx := rueidis.WithOnSubscriptionHook(s.ctx, func(p rueidis.PubSubSubscription) {
-			s.denials.on.Store(p.Kind == "subscribe")
+			if p.Kind == "subscribe" {
+				s.denials.listens(s.clock())
+			} else {
+				s.denials.deaf()
+			}
 		})
 		// It returns when the connection is lost, or the ACL forbids it.
 		err := c.Receive(ctx, c.B().Subscribe().Channel(s.channel()).Build(), func(m rueidis.PubSubMessage) {
