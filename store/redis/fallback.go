@@ -23,9 +23,9 @@ type localCounters struct {
 
 // get returns the counters, bound to the share of the policy in force.
 func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, error) {
-	n := max(int64(s.opts.Instances), s.instances.Load(), 1)
-	if s.opts.Instances > 0 {
-		n = int64(s.opts.Instances)
+	n := int64(s.opts.Instances)
+	if n == 0 {
+		n = max(s.instances.Load(), 1)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,12 @@ func shareOf(p limit.Policy, n int64) limit.Policy {
 	}
 	switch p.Algorithm {
 	case limit.TokenBucket, limit.LeakyBucket:
-		p.Burst = part(p.Burst)
+		if p.Algorithm == limit.LeakyBucket {
+			// Besides its queue it admits the one that is served.
+			p.Burst = part(p.Burst+1) - 1
+		} else {
+			p.Burst = part(p.Burst)
+		}
 		if p.Rate.Period <= limit.Never/time.Duration(n) {
 			p.Rate.Period *= time.Duration(n)
 		} else {
