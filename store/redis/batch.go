@@ -40,13 +40,9 @@ type bucket struct {
 	state state
 	raw   string // before
 	there bool   // raw is what Redis has; it may be ""
-	denied
-}
 
-// denied says how the last operation on a bucket ended.
-type denied struct {
-	refused, taken bool
-	home           *Counters
+	// taken says that some Take was about it, refused that the last was refused.
+	taken, refused bool
 }
 
 // run is an operation that is repeated.

@@ -262,7 +262,7 @@ func givingBackLate(t *testing.T, cluster *redistest.Cluster) {
 		take(5)
 		s.giveBack(first)
 		await(t, "the giving back", func() bool {
-			l, _ := s.laneOf(first.parts[0].key)
+			l := s.laneOf(first.parts[0].key)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.working) == 0
@@ -283,7 +283,7 @@ func voidSlots(t *testing.T, cluster *redistest.Cluster) {
 	lanes := make(map[*lane]bool)
 	var fresh []string
 	for _, k := range keys {
-		l, _ := s.laneOf(string(appendKey([]byte(c.(*Counters).bound.Load().head), []byte(k))))
+		l := s.laneOf(string(appendKey([]byte(c.(*Counters).bound.Load().head), []byte(k))))
 		if lanes[l] {
 			fresh = append(fresh, k)
 			continue

@@ -242,7 +242,7 @@ func TestArrivalOrder(t *testing.T) {
 			o := newOperation(verbTake, s.clock())
 			o.fill([]store.Charge{charge(c, "k", costs[i])}, true)
 			ops[i] = o
-			l, _ := s.laneOf(o.parts[0].key)
+			l := s.laneOf(o.parts[0].key)
 			l.enqueue(o)
 		}
 		left := int64(burst - 1)

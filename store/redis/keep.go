@@ -33,7 +33,7 @@ func (s *Store) keep() {
 	}
 	s.wg.Go(s.listen)
 	name := fmt.Sprintf("%016x", rand.Uint64())
-	b, _ := s.laneOf(s.presenceKey())
+	b := s.laneOf(s.presenceKey())
 	for {
 		s.present(name, b.breaker)
 		if !s.wait(jitter(2 * heartbeat)) {

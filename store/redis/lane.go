@@ -48,13 +48,12 @@ func (s *Store) laneCount() int {
 	return 1
 }
 
-// laneOf returns the lane of a key, and its slot: 0 where there is one server.
-func (s *Store) laneOf(key string) (*lane, uint16) {
+// laneOf returns the lane of a key.
+func (s *Store) laneOf(key string) *lane {
 	if s.opts.Topology == Cluster {
-		n := slot(key)
-		return &s.lanes[n/(slots/clusterLanes)], n
+		return &s.lanes[slot(key)/(slots/clusterLanes)]
 	}
-	return &s.lanes[0], 0
+	return &s.lanes[0]
 }
 
 // serverClock relates the server's clock to this process's.

@@ -30,7 +30,7 @@ func (s *Store) perform(ctx context.Context, o *operation) *operation {
 // has an error that wraps store.ErrUnavailable when the time-out passed. It returns
 // nil when ctx ended first.
 func (s *Store) ask(ctx context.Context, o *operation) *operation {
-	l, _ := s.laneOf(o.parts[0].key)
+	l := s.laneOf(o.parts[0].key)
 	patience := s.opts.Timeout
 	if s.client.Load() == nil {
 		patience -= s.awaitContact(ctx)
@@ -179,7 +179,7 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 // giveBack returns what an operation took, without waiting. Limits that count
 // refused requests keep it, as they count this one.
 func (s *Store) giveBack(o *operation) {
-	l, _ := s.laneOf(o.parts[0].key)
+	l := s.laneOf(o.parts[0].key)
 	for _, v := range []verb{verbRefund, verbFinish} {
 		back := newOperation(v, s.clock())
 		for i := range o.parts {

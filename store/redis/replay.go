@@ -83,7 +83,7 @@ func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 		p.verdict = k.rule.peek(k.state, now, 0)
 	} else {
 		p.verdict = k.rule.take(&k.state, now, p.cost)
-		k.taken, k.home = true, p.counters
+		k.taken = true
 		k.refused = !p.verdict.Allowed && p.verdict.Reason != limit.ReasonCost
 	}
 	whole(&p.verdict)
@@ -92,7 +92,7 @@ func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 // settle charges a scalar bucket, or lets it refuse, and completes the verdict.
 func (b *batch) settle(o *operation, p *part, k *bucket, now limit.Time) {
 	if p.cost > 0 && o.verb == verbTake {
-		k.taken, k.home = true, p.counters
+		k.taken = true
 		if o.allowed && p.verdict.Allowed {
 			p.verdict = k.rule.take(&k.state, now, p.cost)
 			k.refused = false

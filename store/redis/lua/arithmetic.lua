@@ -34,21 +34,27 @@ if bad then
 	end
 end
 
+-- filled returns what a bucket's state would be with a cost more, and the time.
+local function filled(i, p, c1, c2)
+	local t = pd[p] == 1 and 0 or now
+	local u, f = A[i], B[i]
+	if u < t then
+		u, f = t, 0
+	end
+	u, f = u + c1, f + c2
+	if f >= pa[p] then
+		u, f = u + 1, f - pa[p]
+	end
+	return u, f, t
+end
+
 local function fits(i, p, c1, c2)
 	local kind = kinds[p]
 	if kind == BUCKET then
 		if c1 == 0 and c2 == 0 then
 			return true
 		end
-		local t = pd[p] == 1 and 0 or now
-		local u, f = A[i], B[i]
-		if u < t then
-			u, f = t, 0
-		end
-		u, f = u + c1, f + c2
-		if f >= pa[p] then
-			u, f = u + 1, f - pa[p]
-		end
+		local u, f, t = filled(i, p, c1, c2)
 		local deep = t + pb[p]
 		return u < deep or u == deep and f <= pc[p]
 	elseif kind == FIXED then
@@ -86,16 +92,7 @@ local function charge(i, p, c1, c2)
 	local kind = kinds[p]
 	walks[i] = nil
 	if kind == BUCKET then
-		local t = pd[p] == 1 and 0 or now
-		local u, f = A[i], B[i]
-		if u < t then
-			u, f = t, 0
-		end
-		u, f = u + c1, f + c2
-		if f >= pa[p] then
-			u, f = u + 1, f - pa[p]
-		end
-		A[i], B[i] = u, f
+		A[i], B[i] = filled(i, p, c1, c2)
 	elseif kind == LOG then
 		lists.record(i, L[i], KEYS[i], pa[p], pb[p], c1)
 	elseif kind == PLACES then
