@@ -1,0 +1,186 @@
+package share
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// ProtocolVersion is the version that this package speaks. A coordinator serves
+// instances of an older version by what they know: one that does not report its
+// demand keeps an equal share.
+const ProtocolVersion = 1
+
+// ResourceID names one bucket that is shared: a limit, and the values that select
+// the key, in the order of the limit's key. It is comparable.
+type ResourceID struct {
+	Limit string
+	Key   string // injective encoding of the key's values; empty for a limit without key
+}
+
+// Holding is a part of a bucket. In messages it is a running total that only grows:
+// all that was ever granted under a lease, or all that was ever given back.
+type Holding struct {
+	Rate   Amount // tokens per second
+	Depth  Amount // whole tokens: the burst, or the places of a gauge
+	Tokens Amount // moved along with, or apart from, rate and depth
+}
+
+// Member is one run of one instance: a process that restarts under the same name is
+// another member, and what the former held counts until it expires.
+type Member struct {
+	Instance string // chosen by the operator or at random; unique among instances
+	Session  uint64 // chosen at random by each run
+}
+
+// Report is what an instance tells its coordinator. One report carries every resource
+// that has something to tell; a report without any renews all leases.
+type Report struct {
+	Member
+	Version uint32
+	Number  uint64        // ascends within the session
+	Stamp   time.Duration // the instance's clock; echoed, read by nobody else
+	Leaving bool          // the instance holds nothing any more and goes
+	Demands []Demand
+}
+
+// Demand is what an instance tells about one resource.
+type Demand struct {
+	// Handle is the instance's own name for the resource, below 2^31. Resource is
+	// empty once the coordinator has answered about the handle.
+	Handle   uint32
+	Resource ResourceID
+
+	// Lease is the lease that Returned belongs to; 0 = none yet. Claim is the
+	// token that a former coordinator gave with the lease, sent to the next one.
+	Lease uint64
+	Claim []byte
+
+	// Silent says that the instance does not report its demand: it keeps an equal
+	// share, and Rate and Burst mean nothing.
+	Silent bool
+	// Rate is the demand in tokens per second, refused and waiting ones included.
+	// Burst is how many tokens it lacks at this moment; for a gauge the places it
+	// wants in all.
+	Rate, Burst Amount
+	Weight      uint32 // 0 counts as 1
+	Band        uint8  // higher goes first
+
+	Returned Holding // given back under Lease, in all
+	Heard    uint64  // the number of the latest Grant that told about the handle
+}
+
+// Status says how a coordinator takes a demand, a claim or an instance.
+type Status uint8
+
+// The states of a demand. All but StatusOK lend nothing.
+const (
+	StatusOK           Status = iota
+	StatusUnknownLimit        // the coordinator has no limit of that name
+	StatusNotLeased           // the limit is not shared by leases
+	StatusBadKey              // the key does not fit the limit
+	StatusBadDemand           // an amount is not one
+	StatusBadClaim            // the token is forged, of another instance, or was used
+	StatusLeaseGone           // the lease has expired: ask for another
+	StatusDuplicate           // another live session has the instance's name
+	StatusBroken              // the coordinator failed at this resource alone
+	StatusTooMany             // the coordinator's table of resources is full
+)
+
+var statusNames = [...]string{
+	StatusOK: "ok", StatusUnknownLimit: "unknown_limit", StatusNotLeased: "not_leased", StatusBadKey: "bad_key",
+	StatusBadDemand: "bad_demand", StatusBadClaim: "bad_claim", StatusLeaseGone: "lease_gone",
+	StatusDuplicate: "duplicate_instance", StatusBroken: "broken", StatusTooMany: "too_many_resources",
+}
+
+// String returns the status as it stands on the wire and in metrics.
+func (s Status) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return "unknown"
+}
+
+// Grant is what a coordinator tells an instance. Durations, never times of day, are
+// on the wire: clocks of machines do not matter.
+type Grant struct {
+	To     Member
+	Epoch  uint64 // of the coordinator; a higher one deposes a lower one
+	Number uint64 // ascends within the session
+	Status Status // StatusDuplicate refuses the whole session
+
+	// Echo is the Stamp of the latest report, and Age how long ago it came. A
+	// lease ends Lease after the instance's clock showed Echo. Refresh is how
+	// often the instance should report at least.
+	Echo, Age      time.Duration
+	Lease, Refresh time.Duration
+
+	// Master is where the coordinator of these limits is, when it is not here;
+	// NotMaster says so. An empty Master is not known.
+	NotMaster bool
+	Master    string
+
+	Shares []Share
+}
+
+// Share is what a coordinator tells about one resource.
+type Share struct {
+	Handle uint32
+	Status Status
+	Seen   uint64 // the number of the report whose Demand was the latest
+
+	Lease   uint64  // 0 = no lease
+	Granted Holding // under Lease, in all
+	// Keep asks the instance to come down: to hold at most this rate and depth.
+	// MaxAmount asks for nothing.
+	KeepRate, KeepDepth Amount
+
+	// Safe is the rate, or the places of a gauge, to use when the coordinator
+	// cannot be reached and the instance is in safe mode.
+	Safe Amount
+	// Scarce says that little or nothing is free: give back what overflows, and
+	// do not wait for what is not there.
+	Scarce bool
+	// Full says that demand exceeds the limit, so that a refusal is right.
+	Full bool
+	// Learning says that a new coordinator does not know yet what is held.
+	Learning bool
+
+	Limit Terms  // the whole limit
+	Token []byte // proof of the lease for the next coordinator; may be empty
+}
+
+// Terms are what a limit asks for.
+type Terms struct {
+	Rate  Amount // tokens per second; 0 for a gauge
+	Burst Amount // whole tokens; the places of a gauge
+	Gauge bool   // in flight, not per second
+
+	Allocation Allocation
+	Safe       Amount      // per instance; 0 = the limit divided by the instances
+	Guarantees []Guarantee // read-only
+}
+
+// Spender is the half of a lease that the application calls: a token bucket, or the
+// places of a gauge. A Holder looks at it and amends it; the application takes from
+// it at the same time.
+type Spender interface {
+	// Observe says how it stands at now.
+	Observe(now limit.Time) Reading
+	// Amend puts a rate and a depth in force until the time that until holds,
+	// after which nothing may be taken, and adds tokens. It returns the tokens that
+	// no longer fit the depth and are not in the bucket any more. For a gauge the
+	// depth in force may be above the one asked for while places are in use; it is
+	// returned as held.
+	Amend(now limit.Time, rate, depth, add Amount) (surplus, held Amount)
+}
+
+// Reading is how a Spender stands. Attempted and Admitted are running totals.
+type Reading struct {
+	Level     Amount // tokens in the bucket; free places of a gauge
+	InUse     Amount // places of a gauge in use
+	Attempted Amount // asked for: admitted, refused and waiting
+	Admitted  Amount
+	Waiting   Amount // cost of those who wait at this moment
+	Declared  Amount // what the application says it wants, per second or in places; 0 = nothing
+}
