@@ -38,6 +38,7 @@ type Member struct {
 type Report struct {
 	Member
 	Version uint32
+	Epoch   uint64        // of the coordinator that the instance heard last; 0 = none
 	Number  uint64        // ascends within the session
 	Stamp   time.Duration // the instance's clock; echoed, read by nobody else
 	Leaving bool          // the instance holds nothing any more and goes
@@ -65,6 +66,10 @@ type Demand struct {
 	Rate, Burst Amount
 	Weight      uint32 // 0 counts as 1
 	Band        uint8  // higher goes first
+
+	// Closed says that the instance has done with the handle: nothing is held
+	// under it, and it will not be used again.
+	Closed bool
 
 	Returned Holding // given back under Lease, in all
 	Heard    uint64  // the number of the latest Grant that told about the handle
@@ -182,5 +187,6 @@ type Reading struct {
 	Attempted Amount // asked for: admitted, refused and waiting
 	Admitted  Amount
 	Waiting   Amount // cost of those who wait at this moment
+	Largest   Amount // cost of the largest request of late; 0 = one token
 	Declared  Amount // what the application says it wants, per second or in places; 0 = nothing
 }

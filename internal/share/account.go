@@ -1,0 +1,125 @@
+package share
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// account is what one instance has of one resource, as its coordinator counts it.
+type account struct {
+	session  *session
+	resource *resource
+	handle   uint32
+
+	lease             uint64 // 0 = nothing was ever granted
+	born              uint64 // the number of the Grant that told of the lease first
+	granted, returned Holding
+	aloft             Holding   // of granted, what is not known to have been heard
+	untold            Holding   // of aloft, what was not told yet
+	tellings          []telling // of aloft, the rest
+
+	want, lack Amount
+	lackSince  limit.Time // 0 = it lacks nothing
+	weight     uint32
+	band       uint8
+	silent     bool
+	since      limit.Time
+	served     Amount // what it was given in its turns, by weight; see turns.go
+
+	target Holding // of the round; Tokens is what it gets at once
+
+	keepRate, keepDepth Amount     // as told last
+	told                uint64     // the number of the last Grant that said something
+	toldAt              limit.Time // when; it is said again until it is heard
+	heard               uint64
+	seen                uint64 // the number of the last Report that said something
+	tell                bool   // has to be told
+	closed              bool   // the instance has done with it
+	status              Status // of its last demand
+}
+
+// held is what the instance may hold at most: all that was granted but what it
+// said that it gave back.
+func (a *account) held() Holding { return a.granted.minus(a.returned) }
+
+// settle takes note of what the instance gave back in all. It refuses totals that
+// were never granted, or that go back.
+func (a *account) settle(returned Holding) bool {
+	back := returned.minus(a.returned)
+	left := a.granted.minus(returned)
+	if back.Rate < 0 || back.Depth < 0 || back.Tokens < 0 || left.Rate < 0 || left.Depth < 0 {
+		return false
+	}
+	// Tokens that an instance gives back may have come with the rate that it
+	// held, so there is no total to compare them with; the pool's depth bounds
+	// what they can do.
+	a.returned = returned
+	a.resource.pool.takeBack(back)
+	return true
+}
+
+// grant lends h to the instance.
+func (a *account) grant(h Holding) {
+	if h == (Holding{}) {
+		return
+	}
+	a.granted = a.granted.plus(h)
+	p := &a.resource.pool
+	p.flying -= a.flying()
+	a.aloft, a.untold = a.aloft.plus(h), a.untold.plus(h)
+	p.flying += a.flying()
+	p.lend(h)
+	a.tell = true
+}
+
+// flying is how many tokens are under way without depth of their own.
+func (a *account) flying() Amount { return max(0, a.aloft.Tokens-a.aloft.Depth) }
+
+// hear takes note that the instance heard what it was told up to a number.
+func (a *account) hear(number uint64) {
+	a.heard = max(a.heard, number)
+	p := &a.resource.pool
+	p.flying -= a.flying()
+	landed := 0
+	for landed < len(a.tellings) && a.tellings[landed].number <= a.heard {
+		a.aloft = a.aloft.minus(a.tellings[landed].more)
+		landed++
+	}
+	a.tellings = append(a.tellings[:0], a.tellings[landed:]...)
+	p.flying += a.flying()
+}
+
+// telling is what a Grant brought that the instance is not known to have heard.
+type telling struct {
+	number uint64
+	more   Holding
+}
+
+// end takes back everything that the account holds; tokens that it had are taken to
+// be spent.
+func (a *account) end() {
+	h := a.held()
+	h.Tokens = 0
+	a.resource.pool.flying -= a.flying()
+	a.aloft, a.untold, a.tellings = Holding{}, Holding{}, nil
+	a.resource.pool.takeBack(h)
+	a.granted, a.returned, a.lease = Holding{}, Holding{}, 0
+}
+
+// session is one run of one instance, as its coordinator knows it.
+type session struct {
+	Member
+	version  uint32
+	number   uint64 // of the last Grant
+	accounts map[uint32]*account
+
+	stamp   time.Duration // of the latest report
+	heardAt limit.Time    // when that came
+	expires limit.Time
+	latest  uint64 // its number
+	answer  bool   // a report waits for its answer
+
+	shares []Share // of the Grant being made
+	queued bool    // in the coordinator's list of grants being made
+}

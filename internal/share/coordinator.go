@@ -1,0 +1,369 @@
+package share
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// The defaults of [CoordinatorOptions].
+const (
+	// DefaultLease is how long a lease lasts without renewal. Not longer: what a
+	// crashed instance held is nobody's for that long. Not shorter: a pause of
+	// the network or of the collector should not end leases.
+	DefaultLease = 5 * time.Second
+	// DefaultRefresh is how often an instance renews. Not longer: a few may be
+	// lost before the lease ends. Not shorter: it is the cost of an idle instance.
+	DefaultRefresh = time.Second
+	// DefaultMaxResources bounds the table of resources, whose names come from
+	// outside. At some 300 bytes each it is 300 MB.
+	DefaultMaxResources = 1 << 20
+)
+
+// CoordinatorOptions are the choices of a Coordinator. Resolve is required.
+type CoordinatorOptions struct {
+	// Epoch is above that of every former coordinator of the same limits.
+	Epoch uint64
+	// Lease and Refresh are sent to instances; 0 = the defaults.
+	Lease, Refresh time.Duration
+	// Learn is how long leases of a former coordinator may still be in use. 0 says
+	// that there are none, so that everything can be lent at once.
+	Learn time.Duration
+	// Resolve returns the terms of a resource, or why it has none.
+	Resolve func(ResourceID) (Terms, Status)
+	// Seal signs leases for the next coordinator, and reads what the former one
+	// signed; nil = instances cannot claim anything.
+	Seal *Seal
+	// MaxResources bounds the table of resources; 0 = the default.
+	MaxResources int
+}
+
+// Coordinator owns the accounting of shared limits. It is a state machine: Step it
+// with every event, and with a Tick when Next says so. It is not safe for concurrent
+// use.
+type Coordinator struct {
+	opts      CoordinatorOptions
+	learnTo   limit.Time
+	sessions  map[Member]*session
+	resources map[ResourceID]*resource
+	list      []*resource // in the order of making, so that a run can be repeated
+	dirty     []*resource
+	sweepAt   limit.Time
+	serial    uint64 // of leases
+	out       []Grant
+	queue     []*session // with shares to be sent
+	stats     CoordinatorStats
+}
+
+// CoordinatorStats are running totals and present sizes.
+type CoordinatorStats struct {
+	Instances, Resources int
+	Reports, Grants      uint64
+	Rounds               uint64
+	Expired              uint64 // sessions whose leases ran out
+	Refused              uint64 // demands that got a status other than StatusOK
+	Broken               uint64 // times that a resource failed
+	Learning             bool
+}
+
+// Event is what a machine is stepped with.
+type Event interface{ event() }
+
+// Tick says that the time which Next named has come. An early one is harmless.
+type Tick struct{}
+
+// Reconfigure says that Resolve answers differently from here on.
+type Reconfigure struct{}
+
+func (*Report) event()     {}
+func (*Grant) event()      {}
+func (Tick) event()        {}
+func (Reconfigure) event() {}
+
+// NewCoordinator returns a coordinator that begins at now.
+func NewCoordinator(o CoordinatorOptions, now limit.Time) *Coordinator {
+	o.Lease = cmp.Or(o.Lease, DefaultLease)
+	o.Refresh = cmp.Or(o.Refresh, DefaultRefresh)
+	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
+	c := &Coordinator{
+		opts: o, learnTo: now.Add(o.Learn),
+		sessions: map[Member]*session{}, resources: map[ResourceID]*resource{},
+		// Leases of different epochs must not have the same number. The factor
+		// spreads epochs that follow each other over the whole range.
+		serial: o.Epoch * 0x9e3779b97f4a7c15 >> 2,
+	}
+	c.sweepAt = now.Add(c.pause())
+	return c
+}
+
+// pause is how often the coordinator looks for what nobody told it.
+func (c *Coordinator) pause() time.Duration { return c.opts.Refresh / 4 }
+
+// Next returns when a Tick is due.
+func (c *Coordinator) Next() limit.Time {
+	next := c.sweepAt
+	for _, r := range c.dirty {
+		next = min(next, r.due)
+	}
+	return next
+}
+
+// Step takes an event at now and returns the grants to send. They are valid until the
+// next Step.
+func (c *Coordinator) Step(now limit.Time, e Event) []Grant {
+	c.out = c.out[:0]
+	switch e := e.(type) {
+	case *Report:
+		c.stats.Reports++
+		c.report(now, e)
+	case Reconfigure:
+		c.reconfigure(now)
+	}
+	if now >= c.sweepAt {
+		c.sweep(now)
+		c.sweepAt = now.Add(c.pause())
+	}
+	c.rounds(now)
+	c.flush(now)
+	c.stats.Grants += uint64(len(c.out))
+	return c.out
+}
+
+// mark plans a round of r.
+func (c *Coordinator) mark(r *resource, now limit.Time) {
+	due := now.Add(r.delay())
+	if !r.dirty || due < r.due {
+		r.due = due
+	}
+	r.dirty = true
+	if !r.queued {
+		r.queued = true
+		c.dirty = append(c.dirty, r)
+	}
+}
+
+// rounds runs those that are due.
+func (c *Coordinator) rounds(now limit.Time) {
+	left := c.dirty[:0]
+	for _, r := range c.dirty {
+		if r.due > now {
+			left = append(left, r)
+			continue
+		}
+		c.stats.Rounds++
+		r.queued = false
+		if !r.broken {
+			c.guard(r, func() { r.round(now) })
+		}
+		c.collect(r, now)
+		if r.dirty && !r.broken {
+			r.queued = true
+			left = append(left, r)
+		}
+	}
+	clear(c.dirty[len(left):])
+	c.dirty = left
+}
+
+// guard keeps a fault of one resource from the others: it lends nothing more until
+// its terms change, and says so.
+func (c *Coordinator) guard(r *resource, f func()) {
+	defer func() {
+		if recover() != nil {
+			c.stats.Broken++
+			r.broken, r.dirty = true, false
+			for _, a := range r.accounts {
+				a.tell, a.status = true, StatusBroken
+			}
+		}
+	}()
+	f()
+}
+
+// collect puts what the accounts of r have to be told into the grants of their
+// sessions.
+func (c *Coordinator) collect(r *resource, now limit.Time) {
+	kept := r.accounts[:0]
+	for _, a := range r.accounts {
+		if a.tell {
+			c.tellAbout(a, now)
+		}
+		if a.closed {
+			a.end()
+			delete(a.session.accounts, a.handle)
+			r.turns.leave(a)
+			continue
+		}
+		kept = append(kept, a)
+	}
+	clear(r.accounts[len(kept):])
+	r.accounts = kept
+}
+
+// tellAbout adds the state of an account to the next grant of its session.
+func (c *Coordinator) tellAbout(a *account, now limit.Time) {
+	s, r := a.session, a.resource
+	if a.lease == 0 && a.held() != (Holding{}) {
+		c.serial++
+		a.lease, a.born = c.serial, s.number+1
+	}
+	a.tell = false
+	a.told, a.toldAt = s.number+1, now
+	if a.untold != (Holding{}) {
+		a.tellings = append(a.tellings, telling{a.told, a.untold})
+		a.untold = Holding{}
+	}
+	share := Share{
+		Handle: a.handle, Status: a.status, Seen: a.seen, Lease: a.lease, Granted: a.granted,
+		KeepRate: a.keepRate, KeepDepth: a.keepDepth, Safe: r.safe(),
+		Scarce: r.scarce, Full: r.full, Learning: r.learning, Limit: r.terms,
+	}
+	if a.lease != 0 && c.opts.Seal != nil {
+		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted)
+	}
+	c.say(s, share)
+}
+
+// say queues a share for a session.
+func (c *Coordinator) say(s *session, share Share) {
+	s.shares = append(s.shares, share)
+	if share.Status != StatusOK {
+		c.stats.Refused++
+	}
+	if !s.queued {
+		s.queued = true
+		c.queue = append(c.queue, s)
+	}
+}
+
+// flush makes the grants.
+func (c *Coordinator) flush(now limit.Time) {
+	for _, s := range c.queue {
+		s.queued = false
+		s.number++
+		c.out = append(c.out, Grant{
+			To: s.Member, Epoch: c.opts.Epoch, Number: s.number,
+			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
+			Shares: s.shares,
+		})
+		s.shares = nil
+	}
+	c.queue = c.queue[:0]
+}
+
+// resolve asks for the terms of a resource. The answer comes from outside: one that
+// panics, or is out of range, spoils this resource and no other.
+func (c *Coordinator) resolve(id ResourceID) (t Terms, status Status) {
+	defer func() {
+		if recover() != nil {
+			c.stats.Broken++
+			t, status = Terms{}, StatusBroken
+		}
+	}()
+	t, status = c.opts.Resolve(id)
+	if status == StatusOK && (t.Rate < 0 || t.Burst < 0 || t.Safe < 0 || t.Rate > MaxAmount || t.Burst > MaxAmount) {
+		return Terms{}, StatusBroken
+	}
+	return t, status
+}
+
+// reconfigure asks for the terms of every resource again.
+func (c *Coordinator) reconfigure(now limit.Time) {
+	for _, r := range c.list {
+		terms, status := c.resolve(r.id)
+		for _, a := range r.accounts {
+			a.tell, a.status = true, status
+			if status != StatusOK {
+				a.want, a.lack = 0, 0
+			}
+		}
+		if status != StatusOK {
+			terms = Terms{Gauge: r.terms.Gauge}
+		}
+		r.broken = false
+		r.setTerms(terms, now)
+		c.mark(r, now)
+	}
+}
+
+// sweep ends sessions that have expired and the learning, says again what was not
+// heard, and forgets resources that nobody uses.
+func (c *Coordinator) sweep(now limit.Time) {
+	c.endExpired(now)
+	for _, r := range c.list {
+		if r.learning && now >= c.learnTo {
+			r.thaw(now)
+			c.mark(r, now)
+		}
+		again := false
+		for _, a := range r.accounts {
+			if a.unheard() && now-a.toldAt > limit.Time(c.pause()) {
+				a.tell, again = true, true
+			}
+		}
+		if again {
+			c.collect(r, now)
+		}
+	}
+	c.list = slices.DeleteFunc(c.list, func(r *resource) bool {
+		if r.dirty || !r.idle(now) {
+			return false
+		}
+		delete(c.resources, r.id)
+		return true
+	})
+}
+
+// unheard says whether something is to be said again: a raise that the instance does
+// not know of, or a cut that it has not made.
+func (a *account) unheard() bool {
+	if a.heard >= a.told {
+		return false
+	}
+	h := a.held()
+	return a.granted != (Holding{}) && a.heard < a.told || h.Rate > a.keepRate || h.Depth > a.keepDepth
+}
+
+// endExpired takes back what expired sessions held.
+func (c *Coordinator) endExpired(now limit.Time) {
+	var gone []*session
+	for _, s := range c.sessions {
+		if now >= s.expires {
+			gone = append(gone, s)
+		}
+	}
+	// The order of a map differs from run to run.
+	slices.SortFunc(gone, func(a, b *session) int {
+		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
+	})
+	for _, s := range gone {
+		c.stats.Expired++
+		c.drop(s, now)
+	}
+}
+
+// drop ends a session and all its accounts.
+func (c *Coordinator) drop(s *session, now limit.Time) {
+	delete(c.sessions, s.Member)
+	for _, a := range s.accounts {
+		r := a.resource
+		r.pool.accrue(now)
+		a.end()
+		r.turns.leave(a)
+		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
+		c.mark(r, now)
+	}
+	s.accounts = nil
+}
+
+// Stats returns totals and sizes.
+func (c *Coordinator) Stats() CoordinatorStats {
+	s := c.stats
+	s.Instances, s.Resources = len(c.sessions), len(c.list)
+	for _, r := range c.list {
+		s.Learning = s.Learning || r.learning
+	}
+	return s
+}

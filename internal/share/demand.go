@@ -1,0 +1,97 @@
+package share
+
+import (
+	"math"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// meter measures a rate of arrivals. It counts from the last change on, so that a
+// steady rate is known the better the longer it lasts, and starts anew when what
+// comes differs from what was expected by more than chance makes likely: a change is
+// seen after a few arrivals, or after a few that are missing.
+//
+// The zero value has measured nothing.
+type meter struct {
+	ready bool
+	total Amount     // at the last observation
+	at    limit.Time // of it
+	rate  float64    // tokens per second
+
+	count, span float64 // tokens and seconds since the last change, faded
+
+	newCount, newSpan float64 // of the observations that do not fit, or not yet
+	quiet             float64 // seconds since something came
+	longest           float64 // the longest such gap of late
+}
+
+const (
+	// meterMemory is the longest time over which arrivals are averaged, in seconds.
+	// Not shorter: near the limit an error in measured demand is capacity that
+	// one has and another lacks. Not longer: slow drifts should be followed.
+	meterMemory = 8.0
+	// meterDoubt is how many standard deviations of a Poisson process a count may
+	// be off before it is a change. At 50 looks per second 5 means one false
+	// alarm in many hours, 3 would mean one in 7 seconds.
+	meterDoubt = 5.0
+	// meterSilence is after how many missing arrivals a rate is taken to have
+	// ended: by chance a gap is that long once in 3,000. Where arrivals come more
+	// evenly than by chance, twice the longest gap of late is enough.
+	meterSilence = 8.0
+)
+
+// observe takes the running total of arrivals at now, and unit, the usual cost of
+// one arrival in tokens. It reports whether the rate has changed.
+func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed bool) {
+	if !m.ready {
+		m.ready, m.total, m.at = true, total, now
+		return false
+	}
+	dt := time.Duration(now - m.at).Seconds()
+	if dt <= 0 {
+		return false
+	}
+	n := (total - m.total).Float()
+	m.total, m.at = total, now
+	m.newCount += n
+	m.newSpan += dt
+	unit = max(unit, 1e-6)
+	m.quiet += dt
+	m.longest -= m.longest * min(dt/meterMemory, 1)
+	if n > 0 {
+		m.longest = max(m.longest, m.quiet)
+		m.quiet = 0
+	}
+	expected := m.rate * m.newSpan
+	off := math.Abs(m.newCount - expected)
+	begins := m.rate == 0 && n > 0
+	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit || m.span > 0.1 && m.quiet*m.rate > 2*unit && m.quiet > 2*m.longest)
+	if ends {
+		m.newCount = 0
+	}
+	if begins || ends || off > meterDoubt*math.Sqrt(max(expected, unit)*unit) {
+		m.count, m.span = m.newCount, m.newSpan
+		m.newCount, m.newSpan = 0, 0
+		// From one arrival no rate can be told: it may have come any time.
+		m.rate = m.count / max(m.span, 0.002)
+		if m.count <= unit {
+			m.rate = m.count / max(m.span, 1)
+		}
+		return true
+	}
+	// What fits is believed once it has shown that it does: some arrivals, or
+	// enough time.
+	if m.newCount >= 16*unit || m.newSpan >= 0.25 {
+		m.count += m.newCount
+		m.span += m.newSpan
+		m.newCount, m.newSpan = 0, 0
+		if m.span > meterMemory {
+			fade := meterMemory / m.span
+			m.count *= fade
+			m.span *= fade
+		}
+		m.rate = m.count / m.span
+	}
+	return false
+}

@@ -1,0 +1,156 @@
+package share
+
+import (
+	"flag"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var schedules = flag.Int("schedules", 1000, "how many random schedules of faults TestRandomFaults runs")
+
+var firstSchedule = flag.Int64("first-schedule", 1, "the first of the random schedules")
+
+// TestRandomFaults: whatever the network, the clocks, the processes and the
+// coordinator do, the rate and the depth that instances may spend at any moment are
+// together no more than the limit, no instance spends after its lease, and everything
+// admitted fits one central bucket of the limit. After the faults the fleet uses its
+// limit again.
+func TestRandomFaults(t *testing.T) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				seed := next.Add(1) + *firstSchedule - 1
+				if seed >= int64(*schedules)+*firstSchedule || t.Failed() {
+					return
+				}
+				randomFaults(t, uint64(seed))
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func randomFaults(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	t.Helper()
+	rates := []Amount{Token / 2, Token, 3 * Token, 20 * Token, 300 * Token}
+	rate := rates[r.IntN(len(rates))]
+	terms := Terms{Rate: rate, Burst: max(Token, rate.scale(Amount(1+r.IntN(20)), 10)/Token*Token)}
+	terms.Allocation = []Allocation{MaxMin, MaxMin, MaxMin, Proportional, Equal, Busy}[r.IntN(6)]
+	f := newFleet(t, seed, 1+r.IntN(6), terms)
+	f.delay = time.Duration(1+r.IntN(80)) * time.Millisecond
+	f.jitter = time.Duration(r.IntN(100)) * time.Millisecond
+	f.loss, f.duplicate = r.Float64()*0.4, r.Float64()*0.3
+	for _, in := range f.instances {
+		in.opts = LeaseOptions{Weight: uint32(r.IntN(4)), Band: uint8(r.IntN(2)), Silent: r.IntN(8) == 0}
+		f.load(in, rate.Float()*r.Float64()*2)
+	}
+	for range 5 + r.IntN(15) {
+		f.run(time.Duration(r.Int64N(int64(2 * time.Second))))
+		f.mishap(r)
+	}
+	f.heal()
+	f.run(12 * time.Second)
+	before, _ := f.totals()
+	for _, in := range f.instances {
+		f.load(in, 2*rate.Float()+1)
+	}
+	f.run(30 * time.Second)
+	after, _ := f.totals()
+	if want := rate.Float() * 30 * 0.5; float64(after-before) < want && !f.anySilent() {
+		t.Errorf("seed %d: after the faults %d were admitted in 30 s at %v/s among %d", seed, after-before, rate, len(f.instances))
+	}
+}
+
+func (f *fleet) anySilent() bool {
+	for _, in := range f.instances {
+		if in.opts.Silent {
+			return true
+		}
+	}
+	return f.terms.Allocation == Equal
+}
+
+func (f *fleet) mishap(r *rand.Rand) {
+	in := f.instances[r.IntN(len(f.instances))]
+	kind := r.IntN(9)
+	f.trace("mishap %d %d", kind, in.index)
+	switch kind {
+	case 0:
+		in.cut = !in.cut
+	case 1:
+		if in.paused {
+			f.resume(in)
+		} else {
+			in.paused = true
+		}
+	case 2:
+		in.down = true // crashed
+	case 3:
+		if in.down {
+			f.start(in)
+		}
+	case 4:
+		if !in.down && !in.paused {
+			f.step(in, Leave{})
+			in.down = true
+		}
+	case 5:
+		if f.coord != nil {
+			f.coord = nil
+		} else {
+			f.epoch++
+			f.startCoordinator(DefaultLease + DefaultLease/driftMargin)
+		}
+	case 6:
+		if !in.down {
+			f.step(in, Connected{})
+		}
+	default:
+		f.load(in, f.terms.Rate.Float()*r.Float64()*3)
+	}
+}
+
+// heal ends all faults.
+func (f *fleet) heal() {
+	f.loss, f.duplicate = 0, 0
+	if f.coord == nil {
+		f.epoch++
+		f.startCoordinator(DefaultLease + DefaultLease/driftMargin)
+	}
+	for _, in := range f.instances {
+		in.cut = false
+		f.resume(in)
+		if in.down {
+			f.start(in)
+		}
+	}
+}
+
+// resume lets a paused process go on: first its requests, then what it was sent.
+func (f *fleet) resume(in *instance) {
+	in.paused = false
+	if in.next <= f.now && !in.down {
+		f.arrive(in)
+		f.check()
+	}
+	inbox := in.inbox
+	in.inbox = nil
+	for _, w := range inbox {
+		if !in.down {
+			f.step(in, w.grant)
+			f.check()
+		}
+	}
+}

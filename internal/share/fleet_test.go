@@ -1,0 +1,292 @@
+package share
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// fleet is a coordinator and some instances under virtual time, with a network that
+// does what it wants. It checks after every event that what the instances may spend
+// is no more than the limit, and that everything admitted fits one central bucket.
+type fleet struct {
+	t         testing.TB
+	rand      *rand.Rand
+	now       limit.Time
+	terms     Terms
+	coord     *Coordinator
+	epoch     uint64
+	instances []*instance
+	wires     []wire // sorted by at
+	seq       int
+
+	delay, jitter   time.Duration
+	loss, duplicate float64
+
+	central Bucketed
+	worst   string
+}
+
+// Bucketed is the one bucket that would hold the limit alone.
+type Bucketed struct {
+	terms Terms
+	level Amount
+	part  uint64
+	at    limit.Time
+}
+
+type instance struct {
+	index   int
+	session uint64
+	holder  *Holder
+	bucket  *Bucket
+	handle  uint32
+	offset  limit.Time // of its clock
+	paused  bool
+	inbox   []wire
+	down    bool
+	cut     bool
+	opts    LeaseOptions
+	rate    float64 // arrivals per second
+	next    limit.Time
+	took    int64
+	refused int64
+}
+
+type wire struct {
+	at     limit.Time
+	seq    int
+	to     int // -1 = coordinator
+	report *Report
+	grant  *Grant
+}
+
+func newFleet(t testing.TB, seed uint64, n int, terms Terms) *fleet {
+	f := &fleet{
+		t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: limit.Time(time.Hour), terms: terms,
+		delay: 50 * time.Millisecond, epoch: 1,
+	}
+	f.central = Bucketed{terms: terms, level: terms.Burst, at: f.now}
+	f.startCoordinator(0)
+	for i := range n {
+		in := &instance{index: i, next: never}
+		f.instances = append(f.instances, in)
+		f.start(in)
+	}
+	return f
+}
+
+func (f *fleet) startCoordinator(learn time.Duration) {
+	f.coord = NewCoordinator(CoordinatorOptions{
+		Epoch: f.epoch, Learn: learn, Seal: NewSeal([]byte("k")),
+		Resolve: func(ResourceID) (Terms, Status) { return f.terms, StatusOK },
+	}, f.now)
+}
+
+func (f *fleet) start(in *instance) {
+	in.session++
+	in.holder = NewHolder(HolderOptions{Member: Member{fmt.Sprint(in.index), in.session}, Jitter: f.rand.Float64})
+	in.bucket = NewBucket(in.holder.Deadline())
+	in.handle = in.holder.Open(f.clock(in), ResourceID{Limit: "l"}, in.opts, in.bucket)
+	in.down = false
+	f.step(in, Tick{})
+}
+
+func (f *fleet) clock(in *instance) limit.Time { return f.now + in.offset }
+
+func (f *fleet) send(w wire) {
+	copies := 1
+	if f.rand.Float64() < f.duplicate {
+		copies = 2
+	}
+	for range copies {
+		if f.rand.Float64() < f.loss {
+			continue
+		}
+		f.seq++
+		w.seq = f.seq
+		w.at = f.now.Add(f.delay)
+		if f.jitter > 0 {
+			w.at = w.at.Add(time.Duration(f.rand.Int64N(int64(f.jitter))))
+		}
+		i, _ := slices.BinarySearchFunc(f.wires, w, func(a, b wire) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+		f.wires = slices.Insert(f.wires, i, w)
+	}
+}
+
+func (f *fleet) step(in *instance, e Event) {
+	if r := in.holder.Step(f.clock(in), e); r != nil && !in.cut {
+		c := *r
+		c.Demands = slices.Clone(r.Demands)
+		f.trace("%d report %+v", in.index, c)
+		f.send(wire{to: -1, report: &c})
+	}
+}
+
+func (f *fleet) coordinate(e Event) {
+	if f.coord == nil {
+		return
+	}
+	for _, g := range f.coord.Step(f.now, e) {
+		for _, in := range f.instances {
+			if g.To.Instance == fmt.Sprint(in.index) && !in.cut {
+				f.trace("grant %+v", g)
+				f.send(wire{to: in.index, grant: &g})
+			}
+		}
+	}
+}
+
+// run goes on until a time.
+func (f *fleet) run(d time.Duration) {
+	end := f.now.Add(d)
+	for still, was := 0, f.now; ; still++ {
+		if f.now != was {
+			still, was = 0, f.now
+		}
+		if still > 10_000 {
+			f.stuck()
+		}
+		at, what := end, -3
+		if len(f.wires) > 0 && f.wires[0].at < at {
+			at, what = f.wires[0].at, -2
+		}
+		if f.coord != nil && f.coord.Next() < at {
+			at, what = f.coord.Next(), -1
+		}
+		for i, in := range f.instances {
+			if in.down || in.paused {
+				continue
+			}
+			if n := min(in.next, in.holder.Next()-in.offset); n < at {
+				at, what = n, i
+			}
+		}
+		f.now = max(f.now, at)
+		switch what {
+		case -3:
+			return
+		case -2:
+			f.deliver()
+		case -1:
+			f.coordinate(Tick{})
+		default:
+			in := f.instances[what]
+			if f.now >= in.next {
+				f.arrive(in)
+			} else {
+				f.step(in, Tick{})
+			}
+		}
+		f.check()
+	}
+}
+
+// stuck fails the test because time stands still.
+func (f *fleet) stuck() {
+	for _, in := range f.instances {
+		f.t.Logf("%d: next %v, of %+v", in.index, in.holder.Next()-f.clock(in), *in.holder.list[0])
+	}
+	f.t.Fatalf("time stands still at %v", time.Duration(f.now))
+}
+
+func (f *fleet) deliver() {
+	w := f.wires[0]
+	f.wires = f.wires[1:]
+	if w.to < 0 {
+		f.coordinate(w.report)
+		return
+	}
+	in := f.instances[w.to]
+	if in.down || in.cut {
+		return
+	}
+	if in.paused {
+		in.inbox = append(in.inbox, w) // it waits in the process's socket
+		return
+	}
+	f.trace("%d hears %d of %d", in.index, w.grant.Number, w.grant.Epoch)
+	f.step(in, w.grant)
+}
+
+func (f *fleet) load(in *instance, rate float64) {
+	in.rate, in.next = rate, never
+	if rate > 0 {
+		in.next = f.now.Add(time.Duration(float64(time.Second) / rate))
+	}
+}
+
+func (f *fleet) arrive(in *instance) {
+	in.next = f.now.Add(time.Duration(float64(time.Second) / in.rate))
+	if ok, _ := in.bucket.Allow(f.clock(in), 1); ok {
+		in.took++
+		f.central.take(f, Token)
+	} else {
+		in.refused++
+		f.step(in, Starved{in.handle})
+	}
+	f.step(in, Tick{})
+}
+
+// take fails the test when the central bucket has not as much.
+func (b *Bucketed) take(f *fleet, n Amount) {
+	p := pool{rate: b.terms.Rate, depth: b.terms.Burst, level: b.level, part: b.part, at: b.at}
+	p.accrue(f.now)
+	b.at, b.level, b.part = f.now, p.level, p.part
+	b.level -= n
+	// A millionth per instance is what rounding may cost.
+	if b.level < -Amount(len(f.instances))*10 {
+		f.t.Fatalf("%v: the fleet admitted %v more than one bucket would", time.Duration(f.now), -b.level)
+	}
+}
+
+// check holds what the instances may spend at this moment against the limit.
+func (f *fleet) check() {
+	var sum Holding
+	for _, in := range f.instances {
+		if in.down || int64(f.clock(in)) >= in.holder.Deadline().Load() {
+			continue
+		}
+		for _, l := range in.holder.list {
+			sum = sum.plus(l.held())
+		}
+	}
+	if sum.Rate > f.terms.Rate || sum.Depth > f.terms.Burst {
+		f.t.Fatalf("%v: instances hold %v/s and depth %v of %v/s and %v", time.Duration(f.now), sum.Rate, sum.Depth, f.terms.Rate, f.terms.Burst)
+	}
+}
+
+func (f *fleet) totals() (took, refused int64) {
+	for _, in := range f.instances {
+		took += in.took
+		refused += in.refused
+	}
+	return took, refused
+}
+
+func TestFleetOneHot(t *testing.T) {
+	for _, n := range []int{2, 10, 96} {
+		f := newFleet(t, 1, n, Terms{Rate: 1000 * Token, Burst: 100 * Token})
+		for _, in := range f.instances {
+			f.load(in, 2000/float64(n))
+		}
+		f.run(10 * time.Second)
+		before, _ := f.totals()
+		for _, in := range f.instances {
+			f.load(in, 0)
+		}
+		f.load(f.instances[n-1], 2000)
+		for range 20 {
+			f.run(100 * time.Millisecond)
+			after, _ := f.totals()
+			t.Logf("n=%d %d", n, after-before)
+			before = after
+		}
+		t.Logf("%+v", f.coord.Stats())
+	}
+}

@@ -1,0 +1,357 @@
+package share
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Estimator says how an instance knows its demand. The zero value is Attempted.
+type Estimator uint8
+
+// The ways to know the demand.
+const (
+	Attempted   Estimator = iota // arrivals, refused and waiting ones included
+	Declared                     // the caller says
+	Utilisation                  // only what was admitted is known, as with pull consumers
+)
+
+// ExpiryMode says what an instance spends when its lease has run out, because no
+// coordinator could be reached. The zero value is Pessimistic.
+type ExpiryMode uint8
+
+// The modes at expiry.
+const (
+	Pessimistic ExpiryMode = iota // nothing
+	Optimistic                    // what it wants
+	Safe                          // the safe capacity that came with every answer
+)
+
+// LeaseOptions are how an instance uses one resource. The zero value measures its
+// demand, waits for its first lease and stops at expiry.
+type LeaseOptions struct {
+	Weight    uint32 // such as the number of clients behind the instance; 0 counts as 1
+	Band      uint8  // higher goes first
+	Silent    bool   // does not report demand and keeps an equal share
+	Estimator Estimator
+	Expiry    ExpiryMode
+	// Start is the rate to spend before the first answer, in tokens per second, or
+	// the places of a gauge; 0 = nothing (strict).
+	Start Amount
+}
+
+// HolderOptions are the choices of a Holder. Member is required.
+type HolderOptions struct {
+	Member
+	Version uint32         // 0 = ProtocolVersion
+	Jitter  func() float64 // in [0, 1); nil = always 0.5
+}
+
+// Holder is an instance's side of the protocol: it carries the leases of all its
+// resources. It is a state machine: Step it with every event, and with a Tick when
+// Next says so. It is not safe for concurrent use; the Spenders are.
+type Holder struct {
+	opts     HolderOptions
+	deadline Deadline
+	leases   map[uint32]*lease
+	list     []*lease // in the order of opening
+	serial   uint32
+
+	epoch   uint64
+	number  uint64        // of the last Report
+	refresh time.Duration // as the coordinator asks
+	length  time.Duration // of leases; 0 = never heard
+	trip    time.Duration // round trip, smoothed; 0 = unknown
+
+	sentAt limit.Time // of the last Report
+	renew  limit.Time // when one is due even if there is nothing to tell
+	left   bool
+
+	report Report
+}
+
+// Starved says that a Take found the bucket of a handle empty, so that more is asked
+// for at once if that can help.
+type Starved struct{ Handle uint32 }
+
+// Connected says that the connection is new: everything is told again.
+type Connected struct{}
+
+// Leave gives everything back. The Report that the Step returns is the last.
+type Leave struct{}
+
+func (Starved) event()   {}
+func (Connected) event() {}
+func (Leave) event()     {}
+
+// NewHolder returns a Holder without leases.
+func NewHolder(o HolderOptions) *Holder {
+	o.Version = cmp.Or(o.Version, ProtocolVersion)
+	if o.Jitter == nil {
+		o.Jitter = func() float64 { return 0.5 }
+	}
+	return &Holder{opts: o, leases: map[uint32]*lease{}, refresh: DefaultRefresh, renew: never}
+}
+
+// Deadline is until when its leases may be spent.
+func (h *Holder) Deadline() *Deadline { return &h.deadline }
+
+// Open begins to use a resource. The Spender should be empty.
+func (h *Holder) Open(now limit.Time, id ResourceID, o LeaseOptions, s Spender) (handle uint32) {
+	h.serial++
+	l := &lease{
+		id: id, handle: h.serial, opts: o, spender: s, keepRate: MaxAmount, keepDepth: MaxAmount,
+		lookAt: now, gap: shortestGap, current: h.epoch,
+	}
+	l.opts.Weight = max(1, o.Weight)
+	l.meter.observe(now, s.Observe(now).Attempted, 1)
+	if o.Start > 0 {
+		l.fallBack(now, o.Start)
+	}
+	l.urgent = o.Silent
+	h.leases[l.handle] = l
+	h.list = append(h.list, l)
+	if h.renew == never {
+		h.renew = now // introduce yourself: the answer brings the round trip
+	}
+	return l.handle
+}
+
+// Close gives back everything that is held under a handle and forgets it.
+func (h *Holder) Close(now limit.Time, handle uint32) {
+	if l := h.leases[handle]; l != nil && !l.closed {
+		l.keep(now, 0, 0)
+		l.closed, l.urgent = true, true
+	}
+}
+
+// Next returns when a Tick is due.
+func (h *Holder) Next() limit.Time {
+	if h.left {
+		return never
+	}
+	next := h.renew
+	if d := limit.Time(h.deadline.Load()); d != 0 {
+		next = min(next, d)
+	}
+	for _, l := range h.list {
+		next = min(next, l.next(h))
+	}
+	return next
+}
+
+// Step takes an event at now and returns the Report to send, or nil. It is valid
+// until the next Step.
+func (h *Holder) Step(now limit.Time, e Event) *Report {
+	if h.left {
+		return nil
+	}
+	h.expire(now)
+	switch e := e.(type) {
+	case *Grant:
+		h.take(now, e)
+	case Starved:
+		if l := h.leases[e.Handle]; l != nil {
+			l.starved = true
+			l.look(now, h)
+		}
+	case Connected:
+		h.tellAgain(now)
+	case Leave:
+		return h.leave(now)
+	}
+	for _, l := range h.list {
+		if now >= l.lookAt {
+			l.look(now, h)
+		}
+	}
+	return h.tell(now)
+}
+
+// expire ends the leases when no answer has come for too long.
+func (h *Holder) expire(now limit.Time) {
+	d := limit.Time(h.deadline.Load())
+	if d == 0 || now < d {
+		return
+	}
+	h.deadline.Store(0)
+	for _, l := range h.list {
+		l.drop(now, true)
+	}
+}
+
+// tell makes the Report of what is to be told at now.
+func (h *Holder) tell(now limit.Time) *Report {
+	demands := h.report.Demands[:0]
+	due := now >= h.renew
+	urgent := false
+	for _, l := range h.list {
+		urgent = urgent || l.due(now, h)
+	}
+	if !due && !urgent {
+		return nil
+	}
+	kept := h.list[:0]
+	for _, l := range h.list {
+		if l.closed && l.acknowledged() {
+			delete(h.leases, l.handle)
+			continue
+		}
+		kept = append(kept, l)
+		if l.due(now, h) || l.unconfirmed() {
+			demands = append(demands, l.demand(now, h.number+1, h.retry()))
+		}
+	}
+	clear(h.list[len(kept):])
+	h.list = kept
+	return h.send(now, demands)
+}
+
+func (h *Holder) send(now limit.Time, demands []Demand) *Report {
+	h.number++
+	h.sentAt = now
+	// A fleet that started together should not renew together.
+	h.renew = now.Add(h.refresh - time.Duration(h.opts.Jitter()*float64(h.refresh)/4))
+	h.report = Report{
+		Member: h.opts.Member, Version: h.opts.Version, Epoch: h.epoch, Number: h.number,
+		Stamp: time.Duration(now), Demands: demands,
+	}
+	return &h.report
+}
+
+// retry is after how long a demand without an answer is told again.
+func (h *Holder) retry() time.Duration {
+	if h.trip == 0 {
+		return 300 * time.Millisecond
+	}
+	return max(3*h.trip, 50*time.Millisecond)
+}
+
+// tellAgain prepares to tell everything to a coordinator that may know nothing.
+func (h *Holder) tellAgain(now limit.Time) {
+	h.renew = now
+	for _, l := range h.list {
+		l.urgent, l.named, l.claiming = true, false, l.lease != 0
+		l.askAt = now
+	}
+}
+
+func (h *Holder) leave(now limit.Time) *Report {
+	for _, l := range h.list {
+		l.keep(now, 0, 0)
+	}
+	r := h.send(now, nil)
+	r.Leaving, h.left = true, true
+	h.deadline.Store(0)
+	return r
+}
+
+// take takes what a coordinator tells.
+func (h *Holder) take(now limit.Time, g *Grant) {
+	if g.Epoch < h.epoch || g.To != h.opts.Member || g.NotMaster || g.Status != StatusOK {
+		return
+	}
+	if g.Epoch > h.epoch {
+		h.succeed(g.Epoch)
+	}
+	if g.Refresh > 0 {
+		h.refresh = min(g.Refresh, time.Minute)
+	}
+	if age := time.Duration(now) - g.Echo - g.Age; g.Echo > 0 && g.Age < time.Second && age >= 0 {
+		if h.trip == 0 || age < h.trip {
+			h.trip = max(age, time.Microsecond)
+		}
+		h.trip += (age - h.trip) / 8
+	}
+	h.length = g.Lease
+	h.extend(now, g)
+	if limit.Time(h.deadline.Load()) <= now {
+		return // it comes too late to be of use, and will be said again
+	}
+	for i := range g.Shares {
+		s := &g.Shares[i]
+		if l := h.leases[s.Handle]; l != nil {
+			l.take(now, h, g, s)
+		} else if s.Lease != 0 {
+			h.refuse(s, g.Number)
+		}
+	}
+}
+
+// extend renews the leases. They are counted from the moment the report was made,
+// which is before the coordinator had it: so they end here before they end there.
+func (h *Holder) extend(now limit.Time, g *Grant) {
+	for _, l := range h.list {
+		if l.claiming && l.lease != 0 {
+			return // of a former coordinator: this one does not count it yet
+		}
+	}
+	if end := limit.Time(g.Echo).Add(g.Lease); g.Echo > 0 && end > now {
+		h.deadline.Store(max(int64(end), h.deadline.Load()))
+	}
+}
+
+// succeed begins with a new coordinator. Leases of the former one hold until they
+// run out, or until they are claimed.
+func (h *Holder) succeed(epoch uint64) {
+	first := h.epoch == 0
+	h.epoch = epoch
+	for _, l := range h.list {
+		l.heard, l.confirmed, l.dropped, l.current = 0, 0, 0, epoch
+		if l.lease != 0 {
+			l.claiming, l.urgent, l.askAt = true, true, 0
+		}
+		if !first {
+			l.named = false
+		}
+	}
+}
+
+// refuse gives back what came for a handle that was forgotten.
+func (h *Holder) refuse(s *Share, number uint64) {
+	l := &lease{
+		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
+		named: true, heard: number, lookAt: never, spender: nothing{}, keepRate: MaxAmount, keepDepth: MaxAmount, gap: shortestGap,
+	}
+	h.leases[l.handle] = l
+	h.list = append(h.list, l)
+}
+
+// nothing is the Spender of a handle that was forgotten.
+type nothing struct{}
+
+func (nothing) Observe(limit.Time) Reading                                      { return Reading{} }
+func (nothing) Amend(limit.Time, Amount, Amount, Amount) (surplus, held Amount) { return 0, 0 }
+
+// HoldingState is how a resource stands at the instance.
+type HoldingState struct {
+	Known     bool // an answer has come
+	Status    Status
+	Held      Holding // rate and depth
+	Full      bool    // demand is above the limit
+	Scarce    bool
+	Learning  bool
+	Expired   bool // the lease ran out
+	Limit     Terms
+	RoundTrip time.Duration // 0 = unknown
+	Demand    Amount
+	Asking    bool // more was asked for, and the answer is not there
+}
+
+// State returns how the resource of a handle stands.
+func (h *Holder) State(handle uint32) HoldingState {
+	l := h.leases[handle]
+	if l == nil {
+		return HoldingState{}
+	}
+	held := l.granted.minus(l.returned)
+	held.Tokens = 0
+	return HoldingState{
+		Known: l.known, Status: l.status, Held: held, Full: l.full, Scarce: l.scarce, Learning: l.learning,
+		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0,
+	}
+}
+
+const neverDuration = time.Duration(math.MaxInt64)

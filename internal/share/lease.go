@@ -1,0 +1,293 @@
+package share
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// lease is what a Holder has of one resource.
+type lease struct {
+	id      ResourceID
+	handle  uint32
+	opts    LeaseOptions
+	spender Spender
+
+	lease             uint64 // 0 = none
+	epoch             uint64 // that gave it
+	current           uint64 // epoch of the coordinator
+	dropped           uint64 // the latest that ran out or was given up: it never comes back
+	granted, returned Holding
+	token             []byte
+	claiming          bool // the lease is of a former coordinator and not confirmed
+	expired           bool // it ran out, and the mode of expiry is in force
+
+	// What the coordinator told last.
+	known, named        bool
+	status              Status
+	full, scarce        bool
+	learning            bool
+	terms               Terms
+	safe                Amount
+	keepRate, keepDepth Amount
+	heard, confirmed    uint64 // number of the last Grant; of those, what was told back
+	seen                uint64 // number of the last Report that it has taken note of
+	sent                uint64 // number of the last Report that told of this
+	sentAt              limit.Time
+	sentWant, sentLack  Amount
+	meter, admitted     meter
+	want, lack, waiting Amount
+	busyUntil           limit.Time // a gauge keeps the places it used of late
+	busyPlaces          Amount
+	starved             bool
+	steady              int // looks without a change
+	lookAt              limit.Time
+	urgent              bool
+	askAt               limit.Time    // not before, when urgent
+	gap                 time.Duration // between asks that bring nothing
+	idleSince           limit.Time
+	closed              bool
+	tries               int // reports in a row without an answer
+}
+
+const (
+	// shortestGap is between two reports about one resource. Not shorter: what is
+	// asked has to arrive before it is worth asking again.
+	shortestGap = 10 * time.Millisecond
+	// shortestLook is between two looks at a bucket that is being used, longestLook
+	// between those at one that is quiet. A look costs a fraction of a
+	// microsecond; what it sees late is capacity that stays where nobody uses it.
+	shortestLook = 10 * time.Millisecond
+	longestLook  = 160 * time.Millisecond
+	// linger is how long depth and tokens stay with an instance that went quiet.
+	linger = time.Second
+	// confirmWithin is how soon a raise is confirmed, if nothing else is told.
+	confirmWithin = 100 * time.Millisecond
+)
+
+func (l *lease) held() Holding { return l.granted.minus(l.returned) }
+
+// next is when the lease needs a Tick.
+func (l *lease) next(h *Holder) limit.Time {
+	next := l.lookAt
+	if l.urgent {
+		next = min(next, l.askAt)
+	}
+	if l.sent > l.seen {
+		next = min(next, l.sentAt.Add(l.patience(h)))
+	}
+	return next
+}
+
+// patience is how long to wait for an answer; the longer the more were lost, since a
+// coordinator that is gone is not found by asking often.
+func (l *lease) patience(h *Holder) time.Duration {
+	return min(h.retry()<<min(l.tries, 6), max(h.refresh, h.retry()))
+}
+
+// due says whether something is to be told at now.
+func (l *lease) due(now limit.Time, h *Holder) bool {
+	return l.urgent && now >= l.askAt || l.sent > l.seen && now >= l.sentAt.Add(l.patience(h))
+}
+
+// unconfirmed says whether the coordinator does not know yet that something was heard.
+func (l *lease) unconfirmed() bool { return l.heard > l.confirmed }
+
+// acknowledged says whether the coordinator knows all that there is to know.
+func (l *lease) acknowledged() bool { return !l.urgent && l.seen >= l.sent && l.sent > 0 }
+
+// demand is what to tell about the lease in the Report with that number.
+func (l *lease) demand(now limit.Time, number uint64, retry time.Duration) Demand {
+	if l.sent > l.seen {
+		l.tries++
+	}
+	d := Demand{
+		Handle: l.handle, Lease: l.lease, Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
+		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed, Returned: l.returned, Heard: l.heard,
+	}
+	if !l.named || l.lease == 0 {
+		d.Resource = l.id
+	}
+	if l.claiming {
+		d.Claim = l.token
+	}
+	if l.closed || l.opts.Silent {
+		d.Rate, d.Burst = 0, 0
+	}
+	l.sent, l.sentAt, l.sentWant, l.sentLack, l.confirmed = number, now, l.want, l.lack, l.heard
+	l.urgent, l.starved = false, false
+	return d
+}
+
+// ask plans a report, gap after the last one.
+func (l *lease) ask(now limit.Time, gap time.Duration) {
+	at := max(now, l.sentAt.Add(gap))
+	if !l.urgent || at < l.askAt {
+		l.urgent, l.askAt = true, at
+	}
+}
+
+// take takes what the coordinator tells.
+func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
+	if g.Number <= l.heard {
+		return // an older one, late or doubled
+	}
+	l.heard = g.Number
+	if s.Seen >= l.sent {
+		l.tries = 0
+	}
+	l.seen = max(l.seen, s.Seen)
+	l.status = s.Status
+	switch s.Status {
+	case StatusOK, StatusBadDemand, StatusBroken:
+	case StatusLeaseGone:
+		if l.lease != 0 && l.claiming && l.token != nil && !l.closed {
+			l.named = false
+			l.ask(now, shortestGap)
+			return
+		}
+		fallthrough
+	default:
+		l.gone(now, h)
+		return
+	}
+	l.known, l.named = true, true
+	l.full, l.scarce, l.learning, l.terms, l.safe = s.Full, s.Scarce, s.Learning, s.Limit, s.Safe
+	l.keepRate, l.keepDepth = s.KeepRate, s.KeepDepth
+	if s.Token != nil {
+		l.token = s.Token
+	}
+	if l.closed {
+		l.granted = s.Granted
+		l.lease = s.Lease
+		l.keep(now, 0, 0)
+		return
+	}
+	l.adopt(now, s)
+}
+
+// gone drops a lease that the coordinator does not know of, and asks for another.
+func (l *lease) gone(now limit.Time, h *Holder) {
+	l.drop(now, false)
+	l.named = false
+	if l.closed {
+		return
+	}
+	if l.status == StatusLeaseGone || l.status == StatusBadClaim {
+		l.ask(now, shortestGap)
+		return
+	}
+	// The limit may come with the next configuration.
+	l.urgent, l.askAt, l.lack = true, now.Add(max(h.refresh, DefaultRefresh)), 0
+	l.known = true
+}
+
+// adopt puts in force what was granted since, and comes down to what may be kept.
+func (l *lease) adopt(now limit.Time, s *Share) {
+	more := Holding{}
+	switch {
+	case s.Lease == 0 || s.Lease <= l.dropped && s.Lease != l.lease:
+		l.claiming = l.claiming && l.lease != 0
+		return
+	case s.Lease != l.lease:
+		// A claim that was taken keeps the tokens that are in the bucket.
+		more = s.Granted
+		l.lease, l.epoch, l.granted, l.returned = s.Lease, l.current, s.Granted, Holding{}
+		l.dropped = max(l.dropped, s.Lease-1)
+	default:
+		more = s.Granted.minus(l.granted)
+		if more.Rate < 0 || more.Depth < 0 || more.Tokens < 0 {
+			return
+		}
+		l.granted = s.Granted
+	}
+	l.claiming, l.expired = false, false
+	before := l.returned
+	held := l.held()
+	l.amend(now, min(held.Rate, l.keepRate), min(held.Depth, l.keepDepth), more.Tokens)
+	switch {
+	case l.returned != before:
+		l.urgent, l.askAt = true, now // others wait for it
+	case more != (Holding{}):
+		l.gap = shortestGap
+		if !l.urgent {
+			l.urgent, l.askAt = true, now.Add(confirmWithin)
+		}
+		// See soon whether it is enough.
+		l.lookAt = min(l.lookAt, now.Add(shortestLook))
+	case l.lack > 0:
+		l.gap = min(2*l.gap, time.Second)
+	}
+}
+
+// amend puts a rate and a depth in force that are at most what is held, and notes
+// what was given back by it.
+func (l *lease) amend(now limit.Time, rate, depth, add Amount) {
+	held := l.held()
+	surplus, inForce := l.spender.Amend(now, rate, depth, add)
+	l.returned.Rate += held.Rate - rate
+	l.returned.Depth += max(0, held.Depth-inForce)
+	l.returned.Tokens += surplus
+}
+
+// keep gives back what is held above rate and depth, of its own accord.
+func (l *lease) keep(now limit.Time, rate, depth Amount) {
+	held := l.held()
+	if l.lease == 0 || held.Rate <= rate && held.Depth <= depth {
+		return
+	}
+	before := l.returned
+	l.amend(now, min(rate, held.Rate), min(depth, held.Depth), 0)
+	if l.returned != before {
+		l.ask(now, shortestGap)
+	}
+}
+
+// drop stops spending under the lease, which nobody may count on any more.
+func (l *lease) drop(now limit.Time, expired bool) {
+	if l.lease != 0 || l.expired {
+		l.spender.Amend(now, 0, 0, 0)
+	}
+	had := l.lease != 0
+	if l.epoch == l.current {
+		l.dropped = max(l.dropped, l.lease)
+	}
+	l.lease, l.granted, l.returned, l.claiming, l.token = 0, Holding{}, Holding{}, false, nil
+	if !expired || l.closed {
+		return
+	}
+	l.ask(now, shortestGap)
+	l.lookAt = min(l.lookAt, now.Add(shortestLook))
+	if !had && !l.known {
+		return
+	}
+	l.expired = true
+	switch l.opts.Expiry {
+	case Optimistic:
+		l.fallBack(now, l.want)
+	case Safe:
+		l.fallBack(now, l.safe)
+	}
+}
+
+// fallback is a Spender that can be used without a lease.
+type fallback interface {
+	// AmendFallback puts in force what may be spent without a lease, whatever the
+	// deadline, until the next Amend.
+	AmendFallback(now limit.Time, rate, depth Amount)
+}
+
+// fallBack spends rate without a lease, or as many places of a gauge.
+func (l *lease) fallBack(now limit.Time, rate Amount) {
+	f, ok := l.spender.(fallback)
+	if !ok || rate <= 0 {
+		return
+	}
+	depth := max(Token, rate/10/Token*Token) // a tenth of a second
+	if l.terms.Gauge {
+		rate, depth = 0, max(Token, rate/Token*Token)
+	} else if l.terms.Rate > 0 {
+		depth = max(Token, l.terms.Burst.scale(min(rate, l.terms.Rate), l.terms.Rate)/Token*Token)
+	}
+	f.AmendFallback(now, rate, depth)
+}

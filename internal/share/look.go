@@ -1,0 +1,210 @@
+package share
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// look measures the demand, gives back what is not needed, and decides whether the
+// coordinator has to know.
+func (l *lease) look(now limit.Time, h *Holder) {
+	if l.closed {
+		l.lookAt = never
+		return
+	}
+	r := l.spender.Observe(now)
+	unit := max(Token, r.Largest)
+	changed := l.meter.observe(now, r.Attempted, unit.Float())
+	l.waiting = r.Waiting
+	if l.opts.Silent {
+		l.lookAt = never
+		return
+	}
+	quiet := l.meter.quiet > 0 && r.Waiting == 0 && !l.starved
+	switch {
+	case !quiet:
+		l.idleSince = 0
+	case l.idleSince == 0:
+		l.idleSince = now
+	}
+	if l.terms.Gauge {
+		l.lookPlaces(now, h, r)
+	} else {
+		l.lookRate(now, h, r, unit)
+	}
+	l.schedule(now, r, changed)
+}
+
+// useTolerance and useGrowth are for demand that is known by use alone: above nine
+// tenths an instance may want more, and asks for twice as much.
+const (
+	useTolerance = 0.1
+	useGrowth    = 2.0
+)
+
+// wantRate is the demand in tokens per second.
+func (l *lease) wantRate(now limit.Time, r Reading) Amount {
+	var rate float64
+	switch l.opts.Estimator {
+	case Declared:
+		return min(r.Declared, MaxAmount)
+	case Utilisation:
+		l.admitted.observe(now, r.Admitted, max(Token, r.Largest).Float())
+		admitted, err := AmountOf(l.admitted.rate)
+		if err != nil {
+			return 0
+		}
+		return WantedByUse(l.held().Rate, admitted, useTolerance, useGrowth)
+	default:
+		// A backlog is to be worked off within a second.
+		rate = l.meter.rate + r.Waiting.Float()
+	}
+	want, err := AmountOf(rate)
+	if err != nil {
+		return 0
+	}
+	return want
+}
+
+// lookRate is look for a rate.
+func (l *lease) lookRate(now limit.Time, h *Holder, r Reading, unit Amount) {
+	l.want = l.wantRate(now, r)
+	held := l.held()
+	trip := max(h.trip, 5*time.Millisecond)
+	// What comes while an answer is under way, and one request more.
+	cover := unit + l.want.scale(Amount(2*trip), Amount(time.Second))
+	l.lack = l.lacks(r, held, cover, unit)
+	l.giveBack(now, r, held, cover)
+	l.decide(now, held)
+}
+
+// lacks is how many tokens are missing at this moment.
+func (l *lease) lacks(r Reading, held Holding, cover, unit Amount) Amount {
+	short := l.starved || r.Waiting > 0
+	low := min(cover, max(held.Depth/2, Token))
+	if l.lease != 0 && l.want > 0 && r.Level < low && (held.Rate < l.want || l.scarce) {
+		short = true
+	}
+	if !short {
+		return 0
+	}
+	need := max(cover, r.Waiting, held.Depth/2)
+	if !l.starved && r.Waiting == 0 {
+		need = max(cover, held.Depth/2)
+	}
+	if need <= r.Level {
+		if !l.starved {
+			return 0
+		}
+		need = r.Level + unit // the one that was refused was larger
+	}
+	return need - r.Level
+}
+
+// giveBack gives back what is held and not needed.
+func (l *lease) giveBack(now limit.Time, r Reading, held Holding, cover Amount) {
+	if l.lease == 0 || l.starved || r.Waiting > 0 {
+		return
+	}
+	switch {
+	case l.want == 0 && l.idleSince != 0 && time.Duration(now-l.idleSince) >= linger:
+		l.keep(now, 0, 0)
+	case l.want == 0 && held.Rate > 0:
+		// Some tokens stay, in case that it was a pause.
+		l.keep(now, 0, min(held.Depth, r.Level)/Token*Token)
+	case held.Rate == 0 && r.Level < Token && held.Depth > 0:
+		// Depth that nothing fills is of use to others only.
+		l.keep(now, 0, 0)
+	case l.want == 0:
+	case held.Rate > l.want+l.want/4 && held.Rate-l.want > l.terms.Rate/256:
+		rate := l.want + l.want/16
+		depth := (max(2*Token, cover, held.Depth.scale(rate, held.Rate)) + Token - 1) / Token * Token
+		l.keep(now, rate, depth)
+	case l.scarce && held.Rate > l.want && r.Level >= held.Depth:
+		// It is full and would overflow, and others lack it.
+		l.keep(now, l.want, max(2*Token, (held.Depth/2+Token-1)/Token*Token))
+	}
+}
+
+// decide says whether the coordinator has to know at once.
+func (l *lease) decide(now limit.Time, held Holding) {
+	switch {
+	case l.opts.Estimator != Attempted && !near(l.want, l.sentWant, 32):
+		l.ask(now, shortestGap)
+	case l.want > held.Rate && !near(l.want, l.sentWant, 8):
+		// Above twice what it gets it makes no difference how much.
+		if !l.full || l.sentWant < 2*held.Rate || l.sentWant == 0 {
+			l.ask(now, shortestGap)
+		}
+	case l.want < l.sentWant && !near(l.want, l.sentWant, 8):
+		l.ask(now, shortestGap)
+	case l.lack > 0 && !(l.full && l.known && l.sentLack > 0):
+		// Asking again brings nothing while an answer is under way, and less
+		// the oftener it brought nothing.
+		l.ask(now, l.gap)
+	case l.scarce && !near(l.want, l.sentWant, 100) && !(l.full && l.want > 2*held.Rate):
+		l.ask(now, time.Second)
+	}
+}
+
+// near says whether a and b differ by less than one part of the larger.
+func near(a, b Amount, part Amount) bool {
+	return max(a, b)-min(a, b) <= max(a, b)/part
+}
+
+// lookPlaces is look for a gauge: it wants what is in use and who waits, and keeps
+// what it used of late.
+func (l *lease) lookPlaces(now limit.Time, h *Holder, r Reading) {
+	held := l.held()
+	want := r.InUse + r.Waiting
+	if l.opts.Estimator == Declared {
+		want = max(want, r.Declared)
+	}
+	if l.starved {
+		want = max(want, held.Depth+max(Token, r.Largest))
+	}
+	if want >= l.busyPlaces {
+		l.busyPlaces, l.busyUntil = want, now.Add(linger)
+	} else if now >= l.busyUntil {
+		l.busyPlaces, l.busyUntil = want, now.Add(linger)
+	}
+	if l.scarce {
+		l.busyPlaces = want
+	}
+	l.want = max(want, l.busyPlaces)
+	l.lack = l.want // for a gauge a report says how many places it wants in all
+	l.meter.rate = max(l.meter.rate, r.InUse.Float())
+	if l.lease != 0 && !l.starved {
+		l.keep(now, 0, max(l.want, r.InUse))
+	}
+	if l.want > held.Depth && l.want != l.sentWant || l.want < l.sentWant && l.scarce {
+		l.ask(now, shortestGap)
+	} else if l.want > held.Depth {
+		l.ask(now, l.gap)
+	}
+}
+
+// schedule plans the next look.
+func (l *lease) schedule(now limit.Time, r Reading, changed bool) {
+	l.steady++
+	if changed || l.starved || r.Waiting > 0 && !l.full {
+		l.steady = 0
+	}
+	gap := shortestLook
+	slowest := longestLook
+	if l.scarce && l.want > 0 {
+		slowest = 2 * shortestLook // what it leaves is missed by others
+	}
+	for i := 4; i < l.steady && gap < slowest; i += 4 {
+		gap *= 2
+	}
+	gap = min(gap, slowest)
+	switch {
+	case l.held() == (Holding{Tokens: l.held().Tokens}) && l.want == 0 && l.lack == 0 && r.InUse == 0:
+		// Nothing is held and nothing comes: whoever finds it empty says so.
+		l.lookAt = never
+	default:
+		l.lookAt = now.Add(gap)
+	}
+}

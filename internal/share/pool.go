@@ -1,0 +1,91 @@
+package share
+
+import (
+	"math/bits"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// pool is the bucket of what a coordinator has not lent: a token bucket whose rate
+// and depth change as leases come and go. Its zero value is empty.
+type pool struct {
+	rate, depth Amount // may be below 0 for as long as a cut capacity is still out
+	level       Amount
+	// flying is the part of the depth that is kept for tokens under way to an
+	// instance without depth of their own. Without it the pool could fill up
+	// again while they are under way, and there would be more tokens than one
+	// bucket holds.
+	flying Amount
+	part        uint64 // of a millionth of a token, in 1e-9
+	at          limit.Time
+}
+
+// accrue brings the level up to now. A clock that steps back adds nothing.
+func (p *pool) accrue(now limit.Time) {
+	dt := now - p.at
+	if dt <= 0 {
+		return
+	}
+	p.at = now
+	if room := p.depth - p.flying; p.rate > 0 && p.level < room {
+		hi, lo := bits.Mul64(uint64(p.rate), uint64(dt))
+		lo, carry := bits.Add64(lo, p.part, 0)
+		hi += carry
+		if hi >= 1e9 {
+			p.level, p.part = room, 0
+			return
+		}
+		var gained uint64
+		gained, p.part = bits.Div64(hi, lo, 1e9)
+		if gained >= uint64(room-p.level) {
+			p.level, p.part = room, 0
+			return
+		}
+		p.level += Amount(gained)
+	}
+	p.clip()
+}
+
+// clip drops what does not fit the depth.
+func (p *pool) clip() {
+	if room := p.depth - p.flying; p.level >= room {
+		p.level, p.part = max(room, 0), 0
+	}
+}
+
+// lend takes h out of the pool.
+func (p *pool) lend(h Holding) {
+	p.rate -= h.Rate
+	p.depth -= h.Depth
+	p.level -= h.Tokens
+	p.clip()
+}
+
+// take back puts h into the pool.
+func (p *pool) takeBack(h Holding) {
+	p.rate += h.Rate
+	p.depth += h.Depth
+	p.level += h.Tokens
+	p.clip()
+}
+
+// scale returns a*n/d rounded down. d is positive and the result fits.
+func (a Amount) scale(n, d Amount) Amount {
+	if a <= 0 || n <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(n))
+	if hi >= uint64(d) {
+		return MaxAmount
+	}
+	q, _ := bits.Div64(hi, lo, uint64(d))
+	return Amount(min(q, uint64(MaxAmount)))
+}
+
+func (h Holding) plus(o Holding) Holding {
+	return Holding{h.Rate + o.Rate, h.Depth + o.Depth, h.Tokens + o.Tokens}
+}
+
+func (h Holding) minus(o Holding) Holding {
+	return Holding{h.Rate - o.Rate, h.Depth - o.Depth, h.Tokens - o.Tokens}
+}

@@ -1,0 +1,223 @@
+package share
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// driftMargin is by how much the clocks of an instance and of its coordinator may
+// run apart while a lease lasts, as a part of it: 1/128, far more than quartz does.
+const driftMargin = 128
+
+// report takes what an instance tells.
+func (c *Coordinator) report(now limit.Time, m *Report) {
+	s := c.session(now, m)
+	if m.Number > s.latest {
+		s.latest = m.Number
+		s.stamp, s.heardAt = m.Stamp, now
+		s.expires = now.Add(c.opts.Lease + c.opts.Lease/driftMargin)
+	}
+	if m.Leaving {
+		// It holds nothing any more, and spends nothing from its Leaving on.
+		c.drop(s, now)
+		return
+	}
+	for i := range m.Demands {
+		d := &m.Demands[i]
+		heard := d.Heard
+		if m.Epoch != c.opts.Epoch {
+			heard = 0 // that was another coordinator's count
+		}
+		c.demand(now, s, m.Number, d, heard)
+	}
+	if len(m.Demands) == 0 && m.Number == s.latest && !s.queued {
+		s.queued = true
+		c.queue = append(c.queue, s)
+	}
+}
+
+func (c *Coordinator) session(now limit.Time, m *Report) *session {
+	s := c.sessions[m.Member]
+	if s == nil {
+		s = &session{
+			Member: m.Member, version: m.Version, accounts: map[uint32]*account{},
+			// An instance that outlived its session must not take grants of
+			// the next one for old.
+			number:  uint64(now),
+			expires: now.Add(c.opts.Lease + c.opts.Lease/driftMargin),
+		}
+		c.sessions[m.Member] = s
+	}
+	return s
+}
+
+// demand takes what an instance tells about one resource.
+func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Demand, heard uint64) {
+	a := s.accounts[d.Handle]
+	if a == nil {
+		if a = c.open(now, s, number, d); a == nil {
+			return
+		}
+	} else if number <= a.seen {
+		return // an older one, late or doubled
+	}
+	r := a.resource
+	r.pool.accrue(now)
+	a.seen = number
+	a.hear(heard)
+	a.status = StatusOK
+	if r.broken {
+		a.status = StatusBroken
+	}
+	switch {
+	case d.Lease == 0 && a.lease != 0 && a.heard >= a.born:
+		// It knew of the lease and has none: it let it run out.
+		a.end()
+	case d.Lease != 0 && d.Lease != a.lease:
+		c.claim(now, a, d)
+	case d.Lease != 0 && !a.settle(d.Returned):
+		a.status = StatusBadDemand
+	}
+	a.ask(now, d)
+	a.closed = d.Closed
+	a.tell = true
+	c.mark(r, now)
+}
+
+// ask takes note of what the instance wants.
+func (a *account) ask(now limit.Time, d *Demand) {
+	a.weight, a.band, a.silent = max(1, d.Weight), d.Band, d.Silent
+	if d.Rate < 0 || d.Burst < 0 || d.Rate > MaxAmount || d.Burst > MaxAmount {
+		a.status = StatusBadDemand
+	}
+	if a.status != StatusOK && a.status != StatusBadClaim {
+		a.want, a.lack = 0, 0
+		return
+	}
+	a.want, a.lack = d.Rate, d.Burst
+	if a.resource.terms.Gauge {
+		a.want = d.Burst
+		a.lack = max(0, d.Burst-a.held().Depth)
+	}
+	a.lack = min(a.lack, a.resource.terms.Burst)
+	switch {
+	case a.lack == 0:
+		a.lackSince = 0
+	case a.lackSince == 0:
+		a.lackSince = now
+	}
+}
+
+// open makes an account, and its resource if it is the first. It returns nil, and
+// says why, when there is none to be had.
+func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *Demand) *account {
+	refuse := func(status Status) *account {
+		c.say(s, Share{Handle: d.Handle, Status: status, Seen: number, KeepRate: MaxAmount, KeepDepth: MaxAmount})
+		return nil
+	}
+	if d.Resource.Limit == "" || d.Closed {
+		// It was known by its handle alone, to one who has forgotten it; or it
+		// is closed already.
+		return refuse(StatusLeaseGone)
+	}
+	r := c.resources[d.Resource]
+	if r == nil {
+		terms, status := c.resolve(d.Resource)
+		switch {
+		case status != StatusOK:
+			return refuse(status)
+		case len(c.list) >= c.opts.MaxResources:
+			return refuse(StatusTooMany)
+		}
+		r = newResource(d.Resource, terms, now, now < c.learnTo)
+		c.resources[d.Resource] = r
+		c.list = append(c.list, r)
+	}
+	for _, a := range s.accounts {
+		if a.resource == r {
+			return refuse(StatusBadKey) // under another handle
+		}
+	}
+	a := &account{session: s, resource: r, handle: d.Handle, since: now, keepRate: MaxAmount, keepDepth: MaxAmount, weight: 1}
+	s.accounts[d.Handle] = a
+	r.accounts = append(r.accounts, a)
+	return a
+}
+
+// claim takes a lease that this coordinator did not give, or has taken back.
+func (c *Coordinator) claim(now limit.Time, a *account, d *Demand) {
+	switch {
+	case a.lease != 0 && a.heard < a.born:
+		return // it has not heard yet that the claim was taken
+	case len(d.Claim) == 0 || c.opts.Seal == nil:
+		a.status = StatusLeaseGone
+		return
+	case !a.resource.learning || a.lease != 0:
+		a.status = StatusBadClaim
+		return
+	}
+	granted, ok := c.opts.Seal.open(d.Claim, c.opts.Epoch-1, a.session.Member, a.resource.id, d.Lease)
+	left := granted.minus(d.Returned)
+	if !ok || left.Rate < 0 || left.Depth < 0 {
+		a.status = StatusBadClaim
+		return
+	}
+	a.resource.claim(a, left, now)
+}
+
+// Each calls f with every resource until f returns false. What f gets is valid
+// during the call.
+func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
+	var st ResourceState
+	for _, r := range c.list {
+		r.pool.accrue(now)
+		leases := st.Leases[:0]
+		st = ResourceState{
+			ID: r.id, Terms: r.terms, Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
+			Free: Holding{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: r.pool.level},
+		}
+		if r.full {
+			st.FullFor = time.Duration(now - r.fullSince)
+		}
+		for _, a := range r.accounts {
+			h := a.held()
+			h.Tokens = 0
+			st.Lent = st.Lent.plus(h)
+			leases = append(leases, LeaseState{
+				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
+				Wants: a.want, Has: h, Held: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
+			})
+		}
+		st.Leases = leases
+		if !f(&st) {
+			return
+		}
+	}
+}
+
+// ResourceState is how a resource stands.
+type ResourceState struct {
+	ID     ResourceID
+	Terms  Terms
+	Wanted Amount  // by all instances
+	Lent   Holding // rate and depth that instances hold, as counted
+	Free   Holding // what is not lent
+
+	Learning, Broken bool
+	Full             bool          // demand is above the limit
+	FullFor          time.Duration // since when
+	Leases           []LeaseState
+}
+
+// LeaseState is what one instance has of a resource.
+type LeaseState struct {
+	Member
+	Version         uint32
+	Silent          bool
+	Weight          uint32
+	Band            uint8
+	Wants           Amount
+	Has             Holding // rate and depth
+	Held, ExpiresIn time.Duration
+}

@@ -1,0 +1,379 @@
+package share
+
+import (
+	"math"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// resource is one bucket that is shared, with the accounts of all instances that
+// have a part of it.
+type resource struct {
+	id       ResourceID
+	terms    Terms
+	pool     pool
+	frozen   Holding // what leases of a former coordinator may still hold
+	accounts []*account
+	alloc    Allocator
+	turns    turns
+
+	wanted    Amount // in the last round
+	scarce    bool
+	full      bool
+	fullSince limit.Time
+	learning  bool
+	since     limit.Time
+
+	dirty  bool
+	due    limit.Time // of the round, when dirty
+	broken bool       // a round of it panicked
+	queued bool       // in the coordinator's list of rounds to run
+
+	claims []Claim // scratch
+	shares []Amount
+	order  []*account
+}
+
+// relation is how much a share must be off before it is moved: 1/64 of it. Not
+// smaller: measured demand is never exact, and each move costs two messages. Not
+// larger: what stays with one who does not need it is missing where it is needed.
+const relation = 64
+
+func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resource {
+	r := &resource{id: id, since: now}
+	r.pool.at = now
+	r.setTerms(terms, now)
+	if frozen {
+		r.frozen = Holding{Rate: terms.Rate, Depth: terms.Burst}
+		r.pool.lend(r.frozen)
+		r.pool.level, r.learning = 0, true
+	} else {
+		// Nothing was taken yet, so the bucket is full.
+		r.pool.level = r.pool.depth
+	}
+	return r
+}
+
+// setTerms puts terms in force. What is out counts, so a smaller capacity leaves the
+// pool below zero until enough has come back; what was spent stays spent.
+func (r *resource) setTerms(t Terms, now limit.Time) {
+	r.pool.accrue(now)
+	r.pool.rate += t.Rate - r.terms.Rate
+	r.pool.depth += t.Burst - r.terms.Burst
+	r.pool.clip()
+	r.terms = t
+	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
+}
+
+// thaw ends the learning: what no instance claimed has expired.
+func (r *resource) thaw(now limit.Time) {
+	if !r.learning {
+		return
+	}
+	r.pool.accrue(now)
+	r.pool.takeBack(Holding{Rate: r.frozen.Rate, Depth: r.frozen.Depth})
+	r.frozen, r.learning = Holding{}, false
+}
+
+// claim gives an account what a former coordinator had granted it, as far as that is
+// not known to be elsewhere.
+func (r *resource) claim(a *account, h Holding, now limit.Time) {
+	r.pool.accrue(now)
+	h = Holding{Rate: min(h.Rate, r.frozen.Rate), Depth: min(h.Depth, r.frozen.Depth)}
+	r.frozen = r.frozen.minus(h)
+	r.pool.takeBack(h)
+	a.grant(h)
+}
+
+// capacity is what is divided: the rate, or the places of a gauge.
+func (r *resource) capacity() Amount {
+	if r.terms.Gauge {
+		return r.terms.Burst
+	}
+	return r.terms.Rate
+}
+
+// round divides the capacity anew and moves what can be moved at once: it asks those
+// who hold more than their part to come down, if somebody needs it, and lends what
+// is free to those who hold less.
+func (r *resource) round(now limit.Time) {
+	r.pool.accrue(now)
+	r.dirty = false
+	r.divide(now)
+	if r.terms.Gauge {
+		r.targetPlaces()
+	} else if !r.takeTurns(now) {
+		r.targetRates()
+	}
+	r.lend()
+	r.recall()
+	if at := r.wake(now); at != never {
+		r.dirty, r.due = true, at
+	}
+	if n := r.turns.until; n != 0 && (!r.dirty || n < r.due) {
+		r.dirty, r.due = true, n
+	}
+}
+
+// divide finds the part of each account and how the demand stands to the capacity.
+func (r *resource) divide(now limit.Time) {
+	capacity := r.capacity()
+	r.claims, r.shares = r.claims[:0], r.shares[:0]
+	wanted, silent := Amount(0), Amount(0)
+	for _, a := range r.accounts {
+		c := Claim{Want: a.want, Has: a.held().Rate, Used: a.want, Weight: a.weight, Band: a.band}
+		if r.terms.Gauge {
+			c.Has = a.held().Depth
+		}
+		c.Used = min(c.Used, c.Has)
+		if a.silent {
+			// It enforces an equal part whatever the others do.
+			silent += r.equalPart()
+			c = Claim{}
+		}
+		wanted = saturate(wanted, c.Want)
+		r.claims, r.shares = append(r.claims, c), append(r.shares, 0)
+	}
+	silent = min(silent, capacity)
+	r.alloc.Allocate(capacity-silent, r.claims, r.shares)
+	r.wanted = saturate(wanted, silent)
+	r.scarce = r.wanted > capacity-capacity/8
+	wasFull := r.full
+	r.full = r.wanted > capacity
+	if r.full && !wasFull {
+		r.fullSince = now
+	}
+	for i, a := range r.accounts {
+		if a.silent {
+			r.shares[i] = min(r.equalPart(), capacity)
+		}
+	}
+}
+
+// equalPart is the share of an instance that does not report its demand.
+func (r *resource) equalPart() Amount {
+	n := Amount(max(1, len(r.accounts)))
+	if r.terms.Gauge {
+		return r.capacity() / n / Token * Token
+	}
+	return r.capacity() / n
+}
+
+func saturate(a, b Amount) Amount { return Amount(min(uint64(a)+uint64(b), uint64(MaxAmount))) }
+
+// targetPlaces makes whole places of the parts; what the rounding leaves goes to
+// those who lack a place, the longest first.
+func (r *resource) targetPlaces() {
+	left := r.capacity()
+	for i, a := range r.accounts {
+		a.target = Holding{Depth: r.shares[i] / Token * Token}
+		left -= a.target.Depth
+	}
+	for _, a := range r.lacking() {
+		if left < Token {
+			break
+		}
+		if a.target.Depth < a.want {
+			a.target.Depth += Token
+			left -= Token
+		}
+	}
+}
+
+// targetRates gives each account its part of the rate, some of what nobody wants as
+// head-room, and the depth that belongs to the rate.
+func (r *resource) targetRates() {
+	capacity, burst := r.terms.Rate, r.terms.Burst
+	shared := Amount(0)
+	active := Amount(0)
+	for _, s := range r.shares {
+		shared = saturate(shared, s)
+		if s > 0 {
+			active++
+		}
+	}
+	// Half of what nobody wants stays in the pool, where it is nearest to all.
+	spare := max(0, capacity-shared) / 2
+	least := Token
+	if burst >= 2*Token*active {
+		// Two tokens: with one, an arrival a moment early would find none.
+		least = 2 * Token
+	}
+	rest := burst - least*active
+	for i, a := range r.accounts {
+		s := r.shares[i]
+		a.target = Holding{}
+		if s == 0 {
+			continue
+		}
+		a.target.Rate = s
+		if spare > 0 && !a.silent {
+			a.target.Rate += min(s/4, spare.scale(s, shared))
+		}
+		a.target.Depth = least
+		if capacity > 0 {
+			a.target.Depth += rest.scale(min(s, capacity), capacity) / Token * Token
+		}
+	}
+}
+
+// lend raises accounts to their targets as far as the pool has it.
+func (r *resource) lend() {
+	r.raise()
+	for _, a := range r.lacking() {
+		if a.lack <= 0 || r.terms.Gauge {
+			continue
+		}
+		p := &r.pool
+		h := a.held()
+		// What is under way to it need not be sent again.
+		t := min(a.lack-a.aloft.Tokens, p.level)
+		// Whole tokens need whole depth; what the account has of it may be used
+		// up, so the tokens bring their own, up to what the account may have.
+		d := Amount(0)
+		if h.Depth < a.lack {
+			d = min((a.lack-h.Depth+Token-1)/Token*Token, p.depth/Token*Token)
+		}
+		if h.Depth+d < Token {
+			continue // no whole token could ever be taken
+		}
+		t = min(t, h.Depth+d)
+		if t <= 0 || h.Rate == 0 && t < Token && a.target.Rate == 0 {
+			continue // a part of a token is of no use to one who has no rate
+		}
+		if h.Rate == 0 && a.target.Rate == 0 {
+			t = t / Token * Token
+			d = min(d, max(0, t-h.Depth))
+		}
+		a.grant(Holding{Depth: d, Tokens: t})
+		if a.lack -= t; a.lack <= 0 {
+			a.lack, a.lackSince = 0, 0
+		}
+	}
+}
+
+// wake is when the pool has a token for one who lacks it.
+func (r *resource) wake(now limit.Time) limit.Time {
+	p := &r.pool
+	if r.terms.Gauge || p.rate <= 0 || p.level >= p.depth {
+		return never
+	}
+	least := MaxAmount
+	for _, a := range r.accounts {
+		if a.lack > 0 {
+			least = min(least, max(a.lack, Token))
+		}
+	}
+	if least == MaxAmount || p.level >= least {
+		return never
+	}
+	missing := min(least, p.depth) - p.level
+	if missing <= 0 {
+		return never
+	}
+	return now.Add(max(time.Millisecond, time.Duration(float64(missing)/float64(p.rate)*float64(time.Second))+1))
+}
+
+// raise lends rate and depth up to the targets. When the pool has less than all
+// lack, each gets in proportion.
+func (r *resource) raise() {
+	p := &r.pool
+	var short Holding
+	for _, a := range r.accounts {
+		short = short.plus(r.shortOf(a))
+	}
+	if short.Rate <= 0 && short.Depth <= 0 {
+		return
+	}
+	rate, depth := max(0, p.rate), max(0, p.depth)/Token*Token
+	for _, a := range r.accounts {
+		s := r.shortOf(a)
+		g := Holding{Rate: s.Rate, Depth: s.Depth}
+		if short.Rate > rate {
+			g.Rate = s.Rate.scale(rate, short.Rate)
+		}
+		if short.Depth > depth {
+			g.Depth = s.Depth.scale(depth, short.Depth) / Token * Token
+			if g.Depth == 0 && s.Depth > 0 && a.held().Depth == 0 && p.depth >= Token {
+				g.Depth = Token // or a rate without depth would be lost
+			}
+		}
+		g.Depth = min(g.Depth, max(0, p.depth)/Token*Token)
+		if g.Rate > 0 && a.held().Depth+g.Depth == 0 {
+			g.Rate = 0
+		}
+		// Tokens that the pool has no depth for any more go with the depth.
+		g.Tokens = max(0, p.level-(p.depth-g.Depth))
+		a.grant(g)
+	}
+}
+
+// shortOf is what an account lacks of its target, if it is enough to be moved.
+func (r *resource) shortOf(a *account) Holding {
+	h := a.held()
+	s := Holding{Rate: max(0, a.target.Rate-h.Rate), Depth: max(0, a.target.Depth-h.Depth)}
+	if s.Rate < a.target.Rate/relation && a.lack == 0 {
+		s.Rate = 0
+	}
+	if s.Depth < a.target.Depth/(relation/8) && h.Depth >= 2*Token {
+		s.Depth = 0
+	}
+	return s
+}
+
+// recall asks accounts that hold more than their target to come down, when others
+// are short of it or the capacity was cut. Where nobody needs it, an uneven
+// distribution is left alone.
+func (r *resource) recall() {
+	var short Holding
+	for _, a := range r.accounts {
+		short = short.plus(r.shortOf(a))
+		if a.lack > 0 && !r.terms.Gauge && a.held().Depth < a.lack {
+			short.Depth += min(a.lack, Token)
+		}
+	}
+	short.Rate = max(short.Rate, -r.pool.rate)
+	short.Depth = max(short.Depth, -r.pool.depth)
+	for _, a := range r.accounts {
+		h := a.held()
+		keepRate, keepDepth := MaxAmount, MaxAmount
+		if over := h.Rate - a.target.Rate; short.Rate > 0 && (over > a.target.Rate/relation || over > 0 && r.pool.rate < 0) {
+			keepRate = a.target.Rate
+		}
+		if h.Depth > a.target.Depth && short.Depth > 0 {
+			keepDepth = a.target.Depth
+		}
+		if keepRate == a.keepRate && keepDepth == a.keepDepth {
+			continue
+		}
+		a.keepRate, a.keepDepth = keepRate, keepDepth
+		if keepRate != MaxAmount || keepDepth != MaxAmount {
+			a.tell = true
+		}
+	}
+}
+
+// safe is what each instance may use when it cannot reach the coordinator.
+func (r *resource) safe() Amount {
+	if r.terms.Safe > 0 {
+		return r.terms.Safe
+	}
+	return r.equalPart()
+}
+
+// idle says whether the resource may be forgotten: nobody has a part of it, and its
+// bucket is as full as a new one.
+func (r *resource) idle(now limit.Time) bool {
+	r.pool.accrue(now)
+	return len(r.accounts) == 0 && !r.learning && r.pool.level >= r.terms.Burst
+}
+
+func (r *resource) delay() time.Duration {
+	// One part for what arrives together, one for the work of a large round: at
+	// 10,000 instances a round takes some milliseconds, and rounds must not
+	// follow each other without a pause.
+	return time.Millisecond + time.Duration(len(r.accounts))*2*time.Microsecond
+}
+
+const never = limit.Time(math.MaxInt64)

@@ -1,0 +1,101 @@
+package share
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// turns is how a bucket that holds fewer tokens than there are instances goes round.
+// A token cannot be divided, and a rate without a whole token of depth lets nobody
+// through: so as many instances as there are tokens have the rate and the depth for
+// a while, then others.
+type turns struct {
+	until limit.Time // of the present turn; 0 = there are no turns
+	on    []*account
+}
+
+// turnTokens is how many tokens come in one turn. Not fewer: a move costs a round
+// trip in which the rate is nobody's. Not more: the others wait that long.
+const turnTokens = 8
+
+// shortestTurn bounds turns at high rates, for the same reason.
+const shortestTurn = 2 * time.Second
+
+// takeTurns sets the targets if the bucket is too small for everybody who wants a
+// part, and reports whether it did.
+func (r *resource) takeTurns(now limit.Time) bool {
+	places := r.terms.Burst.Floor()
+	wanting := r.order[:0]
+	for i, a := range r.accounts {
+		if r.shares[i] > 0 {
+			wanting = append(wanting, a)
+		}
+	}
+	r.order = wanting
+	if places == 0 || int64(len(wanting)) <= places {
+		r.turns = turns{on: r.turns.on[:0]}
+		return false
+	}
+	for _, a := range r.accounts {
+		a.target = Holding{}
+	}
+	if !r.full {
+		// There is enough for all, but not at once: tokens are lent one by one
+		// to whoever asks.
+		r.turns = turns{on: r.turns.on[:0]}
+		return true
+	}
+	if now >= r.turns.until || len(r.turns.on) == 0 || int64(len(r.turns.on)) < places {
+		r.nextTurn(wanting, int(places), now)
+	}
+	share := r.terms.Rate / Amount(places)
+	for _, a := range r.turns.on {
+		a.target = Holding{Rate: share, Depth: Token}
+	}
+	return true
+}
+
+// nextTurn chooses those who had least, by weight and band.
+func (r *resource) nextTurn(wanting []*account, places int, now limit.Time) {
+	length := max(shortestTurn, time.Duration(float64(turnTokens*places)/max(r.terms.Rate.Float(), 1e-6)*float64(time.Second)))
+	slices.SortStableFunc(wanting, func(a, b *account) int {
+		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.served, b.served))
+	})
+	// A newcomer starts level with the one who had least, not at zero: it would
+	// have every turn until it had caught up.
+	least := wanting[0].served
+	for _, a := range wanting {
+		if a.served > 0 {
+			least = a.served
+			break
+		}
+	}
+	r.turns.on = append(r.turns.on[:0], wanting[:places]...)
+	for _, a := range r.turns.on {
+		a.served = max(a.served, least) + Amount(length.Seconds()*float64(Token))/Amount(max(1, a.weight))
+	}
+	r.turns.until = now.Add(length)
+}
+
+// leave takes an account out of the turn.
+func (t *turns) leave(a *account) {
+	t.on = slices.DeleteFunc(t.on, func(o *account) bool { return o == a })
+}
+
+// lacking returns the accounts that lack something, the longest first.
+func (r *resource) lacking() []*account {
+	list := r.order[:0]
+	for _, a := range r.accounts {
+		if a.lack > 0 {
+			list = append(list, a)
+		}
+	}
+	r.order = list
+	slices.SortStableFunc(list, func(a, b *account) int {
+		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.lackSince, b.lackSince))
+	})
+	return list
+}

@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// The heap gives back what a sort would, whatever the order of pushes, pops and
+// replacements.
+func TestHeapEqualsSort(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var h eventHeap
+		var model []event
+		least := func() int {
+			at := 0
+			for i := range model {
+				if model[i].before(&model[at]) {
+					at = i
+				}
+			}
+			return at
+		}
+		for seq := range uint64(400) {
+			e := event{at: r.Int64N(50), seq: seq, ref: int32(seq)}
+			switch k := r.IntN(4); {
+			case k < 2 || len(model) == 0:
+				h.push(e)
+				model = append(model, e)
+			case k == 2:
+				at := least()
+				if got := h.pop(); got != model[at] {
+					t.Fatalf("seed %d: popped %+v, want %+v", seed, got, model[at])
+				}
+				model = slices.Delete(model, at, at+1)
+			default:
+				h.replace(e)
+				model[least()] = e
+			}
+		}
+		slices.SortFunc(model, func(a, b event) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq))
+		})
+		for _, want := range model {
+			if got := h.pop(); got != want {
+				t.Fatalf("seed %d: popped %+v, want %+v", seed, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// Ours is stint's own way to share: the machines of package internal/share, as they
+// ship. The zero value has the defaults of the service.
+type Ours struct {
+	// Label is how tables call it; "" = stint.
+	Label string
+	// Lease and Refresh are as in share.CoordinatorOptions.
+	Lease, Refresh time.Duration
+	// Allocation is how the capacity is divided.
+	Allocation share.Allocation
+	// Options are how instances use their leases.
+	Options share.LeaseOptions
+	// Forgetful coordinators keep nothing across a crash: no instance can claim
+	// what it had.
+	Forgetful bool
+	// Watch, if not nil, sees every coordinator that is made.
+	Watch func(*share.Coordinator)
+}
+
+var _ System = (*Ours)(nil)
+
+// resourceID names the one limit of a scenario.
+var resourceID = share.ResourceID{Limit: "limit"}
+
+// Name implements System.
+func (o *Ours) Name() string {
+	if o.Label != "" {
+		return o.Label
+	}
+	return "stint"
+}
+
+// Coordinator implements System.
+func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) Node {
+	if address != Coordinator {
+		return nil
+	}
+	n := &coordinatorNode{env: env, ours: o, limit: setup.Limit, addresses: map[share.Member]Address{}}
+	opts := share.CoordinatorOptions{
+		Epoch: uint64(restart + 1), Lease: o.Lease, Refresh: o.Refresh, Resolve: n.resolve,
+	}
+	if restart > 0 {
+		opts.Learn = share.DefaultLease
+		if o.Lease > 0 {
+			opts.Learn = o.Lease
+		}
+		opts.Learn += opts.Learn / 64
+	}
+	if !o.Forgetful {
+		opts.Seal = share.NewSeal([]byte("the key of this run"))
+	}
+	n.machine = share.NewCoordinator(opts, env.Now())
+	if o.Watch != nil {
+		o.Watch(n.machine)
+	}
+	env.WakeAt(n.machine.Next())
+	return n
+}
+
+// Instance implements System.
+func (o *Ours) Instance(env Env, setup Setup, i, restart int) Enforcer {
+	n := &instanceNode{env: env}
+	n.holder = share.NewHolder(share.HolderOptions{
+		Member: share.Member{Instance: strconv.Itoa(i), Session: uint64(restart + 1)},
+		Jitter: env.Rand().Float64,
+	})
+	n.bucket = share.NewBucket(n.holder.Deadline())
+	opts := o.Options
+	if setup.Weights != nil {
+		opts.Weight = setup.Weights[i]
+	}
+	if setup.Old != nil {
+		opts.Silent = setup.Old[i]
+	}
+	n.handle = n.holder.Open(env.Now(), resourceID, opts, n.bucket)
+	n.step(share.Tick{})
+	return n
+}
+
+// termsOf returns the limit as a coordinator lends it.
+func termsOf(l Limit, a share.Allocation) share.Terms {
+	rate := share.Amount(0)
+	if l.Rate.Count > 0 {
+		// Exact to a millionth of a token per second, rounded down.
+		rate = share.Amount(math.Floor(l.PerSecond()*float64(share.Token) + 1e-6))
+	}
+	return share.Terms{Rate: rate, Burst: share.Whole(l.Burst), Allocation: a}
+}
+
+type coordinatorNode struct {
+	env       Env
+	ours      *Ours
+	limit     Limit
+	machine   *share.Coordinator
+	addresses map[share.Member]Address
+}
+
+func (n *coordinatorNode) resolve(id share.ResourceID) (share.Terms, share.Status) {
+	if id != resourceID {
+		return share.Terms{}, share.StatusUnknownLimit
+	}
+	return termsOf(n.limit, n.ours.Allocation), share.StatusOK
+}
+
+func (n *coordinatorNode) Receive(from Address, message any) {
+	if r, ok := message.(*share.Report); ok {
+		n.addresses[r.Member] = from
+		n.step(r)
+	}
+}
+
+func (n *coordinatorNode) Wake() { n.step(share.Tick{}) }
+
+// SetLimit implements LimitSetter.
+func (n *coordinatorNode) SetLimit(l Limit) {
+	n.limit = l
+	n.step(share.Reconfigure{})
+}
+
+func (n *coordinatorNode) step(e share.Event) {
+	for _, g := range n.machine.Step(n.env.Now(), e) {
+		n.env.Send(n.addresses[g.To], &g, grantBytes(&g))
+	}
+	n.env.WakeAt(n.machine.Next())
+}
+
+// reportBytes and grantBytes are the sizes on the wire: protobuf, gRPC's five bytes
+// and the nine of an HTTP/2 frame.
+func reportBytes(r *share.Report) int {
+	n := 14 + 6 + len(r.Instance) + 9 + 2 + 10 + 6 + 9
+	for i := range r.Demands {
+		d := &r.Demands[i]
+		n += 2 + 2 + len(d.Resource.Limit) + len(d.Resource.Key) + 4 + len(d.Claim) + 18 + 4 + 4 + 3*9
+	}
+	return n
+}
+
+func grantBytes(g *share.Grant) int {
+	n := 14 + 10 + 10 + 2*9 + 2*6
+	for i := range g.Shares {
+		n += 2 + 2 + 4 + 4 + 3*9 + 2*9 + 6 + 6 + 14 + len(g.Shares[i].Token)
+	}
+	return n
+}
+
+type instanceNode struct {
+	env    Env
+	holder *share.Holder
+	bucket *share.Bucket
+	handle uint32
+	line   []waiter
+}
+
+// waiter is a request that is held back.
+type waiter struct {
+	cost    int64
+	until   limit.Time
+	decided func(bool)
+}
+
+func (n *instanceNode) Receive(_ Address, message any) {
+	if g, ok := message.(*share.Grant); ok {
+		n.step(g)
+	}
+}
+
+func (n *instanceNode) Wake() { n.step(share.Tick{}) }
+
+func (n *instanceNode) step(e share.Event) {
+	if r := n.holder.Step(n.env.Now(), e); r != nil {
+		sent := *r
+		sent.Demands = slices.Clone(r.Demands)
+		n.env.Send(Coordinator, &sent, reportBytes(&sent))
+	}
+	n.serve()
+	next := n.holder.Next()
+	if len(n.line) > 0 {
+		first := n.line[0]
+		next = min(next, first.until)
+		if d := n.bucket.Earliest(n.env.Now(), first.cost); d != limit.Never {
+			next = min(next, n.env.Now().Add(d))
+		}
+	}
+	n.env.WakeAt(next)
+}
+
+// Take implements Enforcer.
+func (n *instanceNode) Take(cost int64) bool {
+	if len(n.line) > 0 {
+		n.bucket.Refuse(cost)
+		return false
+	}
+	ok, _ := n.bucket.Allow(n.env.Now(), cost)
+	if !ok {
+		n.step(share.Starved{Handle: n.handle})
+	} else if n.env.Now() > 0 && n.holder.Next() == limit.Time(math.MaxInt64) {
+		n.step(share.Tick{})
+	}
+	return ok
+}
+
+// TakeWithin implements Waiter.
+func (n *instanceNode) TakeWithin(cost int64, wait time.Duration, decided func(bool)) {
+	if len(n.line) == 0 {
+		if ok, _ := n.bucket.Allow(n.env.Now(), cost); ok {
+			decided(true)
+			return
+		}
+	}
+	if len(n.line) == 0 {
+		n.bucket.Freeze()
+	}
+	n.bucket.Join(cost)
+	n.line = append(n.line, waiter{cost, n.env.Now().Add(wait), decided})
+	n.step(share.Starved{Handle: n.handle})
+}
+
+// serve lets go those who wait, in their order, and those who waited long enough.
+func (n *instanceNode) serve() {
+	now := n.env.Now()
+	had := len(n.line) > 0
+	for len(n.line) > 0 {
+		w := n.line[0]
+		ok := n.bucket.Serve(now, w.cost)
+		if !ok {
+			if now < w.until {
+				break
+			}
+			n.bucket.Leave(w.cost)
+		}
+		n.line = n.line[1:]
+		w.decided(ok)
+	}
+	if had && len(n.line) == 0 {
+		n.bucket.Thaw()
+	}
+}
+
+// Share implements Enforcer.
+func (n *instanceNode) Share() float64 {
+	now := n.env.Now()
+	if int64(now) >= n.holder.Deadline().Load() {
+		return 0
+	}
+	return n.holder.State(n.handle).Held.Rate.Float()
+}
+
+// Leave implements Leaver.
+func (n *instanceNode) Leave() {
+	if r := n.holder.Step(n.env.Now(), share.Leave{}); r != nil {
+		sent := *r
+		n.env.Send(Coordinator, &sent, reportBytes(&sent))
+	}
+}

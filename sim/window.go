@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"math"
+	"math/big"
+	"math/bits"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// window finds the worst sliding window of one length: (t-span, t] at every admission.
+type window struct {
+	span  int64
+	ring  []entry // a power of two long
+	head  int     // the oldest
+	count int
+	sum   int64
+
+	worst float64 // largest sum over what the limit lets through
+	most  int64   // largest sum
+}
+
+type entry struct{ at, cost int64 }
+
+func (w *window) add(now, cost int64, limits timeline) {
+	for w.count > 0 && w.ring[w.head].at <= now-w.span {
+		w.sum -= w.ring[w.head].cost
+		w.head = (w.head + 1) & (len(w.ring) - 1)
+		w.count--
+	}
+	w.sum += cost
+	last := (w.head + w.count - 1) & (len(w.ring) - 1)
+	if w.count > 0 && w.ring[last].at == now {
+		w.ring[last].cost += cost
+	} else {
+		if w.count == len(w.ring) {
+			w.grow()
+		}
+		w.ring[(w.head+w.count)&(len(w.ring)-1)] = entry{now, cost}
+		w.count++
+	}
+	w.most = max(w.most, w.sum)
+	w.worst = max(w.worst, ratio(float64(w.sum), limits.budget(now-w.span, now)))
+}
+
+func (w *window) grow() {
+	ring := make([]entry, max(64, 2*len(w.ring)))
+	n := copy(ring, w.ring[w.head:])
+	copy(ring[n:], w.ring[:w.head])
+	w.ring, w.head = ring, 0
+}
+
+// ratio is a/b, where nothing of nothing is nothing.
+func ratio(a, b float64) float64 {
+	switch {
+	case a <= 0:
+		return 0
+	case b <= 0:
+		return math.Inf(1)
+	default:
+		return a / b
+	}
+}
+
+// central is the bucket of one limiter at the protected side, which every admission
+// goes through and which may go into debt: how deep is how far the fleet was over.
+// It counts in the ticks of [limit.Bucket], exactly.
+type central struct {
+	n, p    uint64 // n tokens per p nanoseconds
+	depth   wide   // the burst in ticks
+	quota   int64
+	full    wide // the tick at which the bucket is full
+	over    wide // the deepest debt beyond the burst under this limit
+	overall float64
+}
+
+// wide is a number of 128 bits.
+type wide struct{ hi, lo uint64 }
+
+func (a wide) plus(b wide) wide {
+	lo, carry := bits.Add64(a.lo, b.lo, 0)
+	hi, _ := bits.Add64(a.hi, b.hi, carry)
+	return wide{hi, lo}
+}
+
+// minus returns a-b, which must not be negative.
+func (a wide) minus(b wide) wide {
+	lo, borrow := bits.Sub64(a.lo, b.lo, 0)
+	hi, _ := bits.Sub64(a.hi, b.hi, borrow)
+	return wide{hi, lo}
+}
+
+func (a wide) less(b wide) bool { return a.hi < b.hi || a.hi == b.hi && a.lo < b.lo }
+
+func product(a, b uint64) wide {
+	hi, lo := bits.Mul64(a, b)
+	return wide{hi, lo}
+}
+
+func newCentral(l Limit) *central {
+	c := &central{}
+	c.set(l)
+	return c
+}
+
+func (c *central) set(l Limit) {
+	b := limit.NewBucket(limit.Policy{Rate: l.Rate, Burst: l.Burst})
+	c.n, c.p = b.Terms()
+	c.quota = l.Burst
+	c.depth = product(uint64(l.Burst), c.p)
+}
+
+func (c *central) tick(now int64) wide { return product(uint64(now)+uint64(origin), c.n) }
+
+// admit takes cost at now, fit or not.
+func (c *central) admit(now, cost int64) {
+	t := c.tick(now)
+	if c.full.less(t) {
+		c.full = t
+	}
+	c.full = c.full.plus(product(uint64(cost), c.p))
+	if room := t.plus(c.depth); room.less(c.full) {
+		if debt := c.full.minus(room); c.over.less(debt) {
+			c.over = debt
+		}
+	}
+}
+
+// change puts another limit in force, as [limit.Bucket.Convert] does: what was used
+// stays used, up to the whole of the new burst.
+func (c *central) change(now int64, l Limit) {
+	c.settle()
+	used := new(big.Int)
+	if t := c.tick(now); t.less(c.full) {
+		used = c.full.minus(t).big()
+	}
+	old := new(big.Int).SetUint64(c.p)
+	c.set(l)
+	// Rounded down: a part of a tick must not make a fleet guilty.
+	used.Mul(used, new(big.Int).SetUint64(c.p)).Quo(used, old)
+	debt := c.depth
+	if used.Cmp(c.depth.big()) < 0 {
+		lo := new(big.Int).And(used, new(big.Int).SetUint64(math.MaxUint64))
+		debt = wide{new(big.Int).Rsh(used, 64).Uint64(), lo.Uint64()}
+	}
+	c.full = c.tick(now).plus(debt)
+}
+
+// settle counts the debt under the present limit.
+func (c *central) settle() {
+	if c.over != (wide{}) {
+		f := new(big.Float).SetInt(c.over.big())
+		f.Quo(f, new(big.Float).SetUint64(c.p))
+		tokens, _ := f.Float64()
+		c.overall = max(c.overall, tokens)
+	}
+	c.over = wide{}
+}
+
+func (a wide) big() *big.Int {
+	x := new(big.Int).SetUint64(a.hi)
+	return x.Lsh(x, 64).Or(x, new(big.Int).SetUint64(a.lo))
+}
