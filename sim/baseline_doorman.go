@@ -27,12 +27,12 @@ const (
 //
 // Where the description leaves a choice: what a client wants is the rate that was
 // attempted in the last second before it asks, when there are enough requests to tell,
-// and since it last asked otherwise; until its first answer it is an equal part. It asks at
-// once when it starts and then at its own moment of the period, drawn at random. A
+// and since it last asked otherwise; until its first answer it is an equal part. It
+// asks at once when it starts and then at its own moment of the period, drawn at random. A
 // lease ends at the client, and it is in safe mode then, as the design document says;
 // the published client never ends one. A lease ends by the server's clock, as
-// described. A grant is never below zero, sums are added up anew each time, rates
-// keep their fractions. The server does not learn at its first start, because nobody
+// described. A grant is never below zero or above what was wanted, sums are added up
+// anew each time, rates keep their fractions. The server does not learn at its first start, because nobody
 // can have a lease. An old version always wants an equal part. Weights are subclients.
 //
 // The zero value is PROPORTIONAL_SHARE with the constants of the design.
@@ -138,7 +138,10 @@ type doormanClient struct {
 // want puts wants to the rate that was attempted.
 func (c *doormanClient) want() {
 	here := modelCount{c.timers.env.Now(), c.attempted}
-	c.wants = here.recent(here.rate(c.last), c.mark, c.last)
+	c.wants = here.rate(c.last)
+	if recent, enough := here.recent(c.mark, c.wants); enough && c.mark.at > c.last.at {
+		c.wants = recent
+	}
 	if c.old || c.heard == 0 {
 		c.wants = modelEqual(c.setup)
 	}

@@ -52,8 +52,8 @@ func TestDoormanShares(t *testing.T) {
 		{"fair, enough for all", FairShare, 120, wants(60, 50, 10), []float64{60, 50, 10}},
 		{"proportional, all want the same", ProportionalShare, 120, wants(80, 80, 80), []float64{40, 40, 40}},
 		{"fair, subclients", FairShare, 100, []doormanLease{{wants: 200, subclients: 3}, {wants: 200, subclients: 1}}, []float64{75, 25}},
-		// Max-min is 10 20 30 40 and 60 twice; two rounds go to 59 1/3.
-		{"fair is not max-min", FairShare, 220, wants(10, 20, 30, 40, 100, 100), []float64{10, 20, 30, 40, 60, 60}},
+		// A third round would give the last two 62 each.
+		{"fair stops at two rounds", FairShare, 250, wants(10, 55, 61, 1000, 1000), []float64{10, 55, 61, 61.667, 61.667}},
 	} {
 		got := settle(tt.kind, tt.capacity, tt.clients)
 		for i := range got {

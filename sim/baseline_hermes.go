@@ -13,19 +13,19 @@ import (
 // (article of 2017 and the published algorithm). A consumer limits itself to its
 // max-rate. Every Report it reports which part of that it used, when the part changed
 // by more than MinSignificantUpdatePercent, and takes its newest max-rate. What it used
-// is divided by at least one token per second. The coordinator puts the
-// max-rates anew every Balance; it takes from those who are not busy and gives to
-// those who are. A new consumer has MinMaxRate until it hears of its own.
+// is divided by at least one token per second. The coordinator puts the max-rates anew
+// every Balance; it takes from those who are not busy and gives to those who are. A new
+// consumer has MinMaxRate until it hears of its own.
 //
 // Where the description leaves a choice: the coordinator is one process that also
-// stands for ZooKeeper; it first balances at a random moment of its period. Consumers
-// report a second after they start and every Report from there, so that those of a
-// fleet that started together report together, and soon after a shift of load at a
-// whole period. Apart draws each one's moment at random; shares move later then,
-// because rounds of balancing meet reports of before the shift.
+// stands for ZooKeeper. Consumers report two seconds after they start and every Report
+// from there, and the first round of balancing is a second later. So those of a fleet
+// that started together report together, soon after a shift of load at a whole period,
+// and are balanced at once: the best case. Apart draws the moments of each process at
+// random; shares move later then, because rounds meet reports of before the shift.
 //
 // The article has a consumer report its rate at the moment: that of the last second,
-// or of the latest three requests when there are few. The published code reports the
+// or of the latest two requests when there are few. The published code reports the
 // mean since a count that starts anew every Measure, in whole seconds, and starts
 // after a report of the same moment. Averaged does that; shares move later then,
 // because what was before a shift counts.
@@ -70,13 +70,20 @@ func (h Hermes) withDefaults() Hermes {
 func (Hermes) Name() string { return "hermes" }
 
 // Coordinator makes the balancer at Coordinator, and nil elsewhere.
-func (h Hermes) Coordinator(env Env, setup Setup, address Address, _ int) Node {
+func (h Hermes) Coordinator(env Env, setup Setup, address Address, restart int) Node {
 	if address != Coordinator {
 		return nil
 	}
 	h = h.withDefaults()
 	c := &hermesCoordinator{Hermes: h, env: env, limit: setup.Limit}
-	c.next = env.Now().Add(time.Duration(1 + env.Rand().Int64N(int64(h.Balance))))
+	first := hermesFirst + hermesRound
+	switch {
+	case restart > 0: // not before all were heard
+		first = h.Balance
+	case h.Apart:
+		first = time.Duration(1 + env.Rand().Int64N(int64(h.Balance)))
+	}
+	c.next = env.Now().Add(first)
 	env.WakeAt(c.next)
 	return c
 }
@@ -104,8 +111,12 @@ func (h Hermes) Instance(env Env, setup Setup, i, restart int) Enforcer {
 	return c
 }
 
-// hermesFirst is when a consumer first reports, after its start.
-const hermesFirst = time.Second
+// hermesFirst is when a consumer first reports, after its start, and hermesRound how
+// long after that the first round is.
+const (
+	hermesFirst = 2 * time.Second
+	hermesRound = time.Second
+)
 
 // Messages, and the sizes of what they stand for: ZooKeeper's ping, its write and its
 // read of a record of 16 bytes. What a beat carries is in ZooKeeper already.
@@ -193,7 +204,11 @@ func (c *hermesConsumer) report(now limit.Time) {
 	seconds := max(1, math.Floor(modelSeconds(c.last.at, now)))
 	rate := float64(c.admitted-c.last.total) / seconds
 	if !c.Averaged {
-		rate = modelCount{now, c.admitted}.recent(c.lately(rate), c.mark, modelCount{})
+		recent, enough := modelCount{now, c.admitted}.recent(c.mark, rate)
+		if !enough {
+			recent = c.lately(rate)
+		}
+		rate = recent
 	}
 	used := min(1, rate/max(c.rate, 1))
 	least := c.MinSignificantUpdatePercent / 100

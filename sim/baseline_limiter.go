@@ -82,7 +82,7 @@ type modelLimiter struct {
 	limit               Limit
 	rate                float64
 	attempted, admitted int64         // running totals of cost
-	latest              [3]modelCount // before the latest admissions, the newest last
+	latest              [2]modelCount // before the latest admissions, the newest last
 	waiting             []modelWaiter
 	first               int // of waiting
 }
@@ -134,20 +134,20 @@ func (m *modelLimiter) TakeWithin(cost int64, wait time.Duration, decided func(b
 }
 
 func (m *modelLimiter) admit(cost int64) {
-	m.latest[0], m.latest[1] = m.latest[1], m.latest[2]
-	m.latest[2] = modelCount{m.timers.env.Now(), m.admitted}
+	m.latest[0] = m.latest[1]
+	m.latest[1] = modelCount{m.timers.env.Now(), m.admitted}
 	m.admitted += cost
 }
 
-// lately is the rate of the latest admissions, which may be far between, or whole
+// lately is the rate of the latest two admissions, which may be far between, or whole
 // when there were too few.
 func (m *modelLimiter) lately(whole float64) float64 {
-	third := m.latest[0]
-	if third == (modelCount{}) {
+	earlier := m.latest[0]
+	if earlier == (modelCount{}) {
 		return whole
 	}
-	seconds := max(modelRecent.Seconds(), modelSeconds(third.at, m.timers.env.Now()))
-	return float64(m.admitted-third.total) / seconds
+	seconds := max(modelRecent.Seconds(), modelSeconds(earlier.at, m.timers.env.Now()))
+	return float64(m.admitted-earlier.total) / seconds
 }
 
 // setRate puts a rate in force, in tokens per second; below 0 counts as 0.
@@ -209,12 +209,9 @@ func (c modelCount) rate(since modelCount) float64 {
 	return float64(c.total-since.total) / modelSeconds(since.at, c.at)
 }
 
-// recent is the rate since mark, or whole, the rate since last, when mark is not after
-// last or there are too few requests to tell.
-func (c modelCount) recent(whole float64, mark, last modelCount) float64 {
-	rate := c.rate(mark)
-	if mark.at > last.at && max(whole, rate)*modelRecent.Seconds() >= modelEnough {
-		return rate
-	}
-	return whole
+// recent is the rate since mark, and whether there are enough requests to tell, there
+// or in the mean of a longer time.
+func (c modelCount) recent(mark modelCount, mean float64) (rate float64, enough bool) {
+	rate = c.rate(mark)
+	return rate, max(mean, rate)*modelRecent.Seconds() >= modelEnough
 }

@@ -157,8 +157,7 @@ func balance(group []contender, weights, pool, free uint64, shares []Amount, cha
 // above is what one gives that holds m, which may be above its part of the whole. The
 // part is rounded up.
 func above(m, part, whole, change uint64) uint64 {
-	// A unit is what rounding makes of equal parts.
-	if m <= part+1 {
+	if m <= part {
 		return 0
 	}
 	step := scale(m, whole-m, whole+m) / 2

@@ -323,7 +323,7 @@ func (a *account) unheard() bool {
 		return false
 	}
 	h := a.held()
-	return a.granted != (Holding{}) && a.heard < a.told || h.Rate > a.keepRate || h.Depth > a.keepDepth
+	return a.aloft != (Holding{}) || h.Rate > a.keepRate || h.Depth > a.keepDepth
 }
 
 // endExpired takes back what expired sessions held.

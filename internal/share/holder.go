@@ -226,7 +226,7 @@ func (h *Holder) retry() time.Duration {
 	if h.trip == 0 {
 		return 300 * time.Millisecond
 	}
-	return max(3*h.trip, 50*time.Millisecond)
+	return max(h.trip+h.trip/2, 20*time.Millisecond)
 }
 
 // tellAgain prepares to tell everything to a coordinator that may know nothing.

@@ -209,7 +209,7 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 	case l.returned != before:
 		l.urgent, l.askAt = true, now // others wait for it
 	case more != (Holding{}):
-		l.gap = shortestGap
+		l.gap, l.sentLack = shortestGap, 0
 		if !l.urgent {
 			l.urgent, l.askAt = true, now.Add(confirmWithin)
 		}

@@ -34,6 +34,9 @@ func (l *lease) look(now limit.Time, h *Holder) {
 		l.lookRate(now, h, r, unit)
 	}
 	l.schedule(now, r, changed)
+	if !l.urgent {
+		l.starved = false
+	}
 }
 
 // useTolerance and useGrowth are for demand that is known by use alone: above nine
@@ -45,7 +48,6 @@ const (
 
 // wantRate is the demand in tokens per second.
 func (l *lease) wantRate(now limit.Time, r Reading) Amount {
-	var rate float64
 	switch l.opts.Estimator {
 	case Declared:
 		return min(r.Declared, MaxAmount)
@@ -55,11 +57,13 @@ func (l *lease) wantRate(now limit.Time, r Reading) Amount {
 		if err != nil {
 			return 0
 		}
+		if l.held().Rate == 0 {
+			break // what it was admitted tells nothing; that it asks does
+		}
 		return WantedByUse(l.held().Rate, admitted, useTolerance, useGrowth)
-	default:
-		// A backlog is to be worked off within a second.
-		rate = l.meter.rate + r.Waiting.Float()
 	}
+	// A backlog is to be worked off within a second.
+	rate := l.meter.rate + r.Waiting.Float()
 	want, err := AmountOf(rate)
 	if err != nil {
 		return 0
@@ -75,15 +79,16 @@ func (l *lease) lookRate(now limit.Time, h *Holder, r Reading, unit Amount) {
 	// What comes while an answer is under way, and one request more.
 	cover := unit + l.want.scale(Amount(2*trip), Amount(time.Second))
 	l.lack = l.lacks(r, held, cover, unit)
-	l.giveBack(now, r, held, cover)
-	l.decide(now, held)
+	l.giveBack(now, h, r, held, cover)
+	l.decide(now, held, unit)
 }
 
 // lacks is how many tokens are missing at this moment.
 func (l *lease) lacks(r Reading, held Holding, cover, unit Amount) Amount {
 	short := l.starved || r.Waiting > 0
 	low := min(cover, max(held.Depth/2, Token))
-	if l.lease != 0 && l.want > 0 && r.Level < low && (held.Rate < l.want || l.scarce) {
+	// Without a rate of its own an instance asks when somebody wants a token.
+	if held.Rate > 0 && l.want > 0 && r.Level < low && (held.Rate < l.want || l.scarce) {
 		short = true
 	}
 	if !short {
@@ -103,8 +108,15 @@ func (l *lease) lacks(r Reading, held Holding, cover, unit Amount) Amount {
 }
 
 // giveBack gives back what is held and not needed.
-func (l *lease) giveBack(now limit.Time, r Reading, held Holding, cover Amount) {
-	if l.lease == 0 || l.starved || r.Waiting > 0 {
+func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cover Amount) {
+	if l.lease == 0 {
+		return
+	}
+	if held.Rate == 0 && r.Level < Token && held.Depth > 0 {
+		// Depth that nothing fills is of use to others only.
+		l.keep(now, 0, 0)
+	}
+	if l.starved || r.Waiting > 0 {
 		return
 	}
 	switch {
@@ -113,8 +125,7 @@ func (l *lease) giveBack(now limit.Time, r Reading, held Holding, cover Amount) 
 	case l.want == 0 && held.Rate > 0:
 		// Some tokens stay, in case that it was a pause.
 		l.keep(now, 0, min(held.Depth, r.Level)/Token*Token)
-	case held.Rate == 0 && r.Level < Token && held.Depth > 0:
-		// Depth that nothing fills is of use to others only.
+	case held.Rate == 0 && held.Depth > 0 && l.idleSince != 0 && time.Duration(now-l.idleSince) >= l.patient(h):
 		l.keep(now, 0, 0)
 	case l.want == 0:
 	case held.Rate > l.want+l.want/4 && held.Rate-l.want > l.terms.Rate/256:
@@ -127,8 +138,17 @@ func (l *lease) giveBack(now limit.Time, r Reading, held Holding, cover Amount) 
 	}
 }
 
+// patient is how long tokens wait for somebody to use them: not long if others wait
+// for them.
+func (l *lease) patient(h *Holder) time.Duration {
+	if l.scarce {
+		return min(linger, max(2*h.trip, shortestLook))
+	}
+	return linger
+}
+
 // decide says whether the coordinator has to know at once.
-func (l *lease) decide(now limit.Time, held Holding) {
+func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 	switch {
 	case l.opts.Estimator != Attempted && !near(l.want, l.sentWant, 32):
 		l.ask(now, shortestGap)
@@ -139,11 +159,17 @@ func (l *lease) decide(now limit.Time, held Holding) {
 		}
 	case l.want < l.sentWant && !near(l.want, l.sentWant, 8):
 		l.ask(now, shortestGap)
-	case l.lack > 0 && !(l.full && l.known && l.sentLack > 0):
-		// Asking again brings nothing while an answer is under way, and less
-		// the oftener it brought nothing.
+	case l.lack > 0 && l.full && held.Rate > 0 && held.Depth >= unit:
+		l.starved = false // it has its part
+	case l.lack > 0 && l.sent > l.seen:
+		// Asking again brings nothing while an answer is under way.
+	case l.lack > 0 && l.sentLack > 0:
 		l.ask(now, l.gap)
-	case l.scarce && !near(l.want, l.sentWant, 100) && !(l.full && l.want > 2*held.Rate):
+	case l.lack > 0:
+		l.ask(now, shortestGap)
+	case l.lack == 0 && l.sentLack > 0 && held.Rate == 0 && l.scarce:
+		l.ask(now, shortestGap) // or a token would come for nobody
+	case l.scarce && !near(l.want, l.sentWant, 100) && !(l.full && l.want > held.Rate+held.Rate/4):
 		l.ask(now, time.Second)
 	}
 }

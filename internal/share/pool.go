@@ -16,8 +16,8 @@ type pool struct {
 	// again while they are under way, and there would be more tokens than one
 	// bucket holds.
 	flying Amount
-	part        uint64 // of a millionth of a token, in 1e-9
-	at          limit.Time
+	part   uint64 // of a millionth of a token, in 1e-9
+	at     limit.Time
 }
 
 // accrue brings the level up to now. A clock that steps back adds nothing.

@@ -30,8 +30,9 @@ type resource struct {
 	broken bool       // a round of it panicked
 	queued bool       // in the coordinator's list of rounds to run
 
-	claims []Claim // scratch
-	shares []Amount
+	claims []Claim  // scratch
+	parts  []Amount // of the claims
+	shares []Amount // of the accounts
 	order  []*account
 }
 
@@ -119,7 +120,7 @@ func (r *resource) round(now limit.Time) {
 // divide finds the part of each account and how the demand stands to the capacity.
 func (r *resource) divide(now limit.Time) {
 	capacity := r.capacity()
-	r.claims, r.shares = r.claims[:0], r.shares[:0]
+	r.claims, r.parts, r.shares = r.claims[:0], r.parts[:0], r.shares[:0]
 	wanted, silent := Amount(0), Amount(0)
 	for _, a := range r.accounts {
 		c := Claim{Want: a.want, Has: a.held().Rate, Used: a.want, Weight: a.weight, Band: a.band}
@@ -130,13 +131,13 @@ func (r *resource) divide(now limit.Time) {
 		if a.silent {
 			// It enforces an equal part whatever the others do.
 			silent += r.equalPart()
-			c = Claim{}
+			continue
 		}
 		wanted = saturate(wanted, c.Want)
-		r.claims, r.shares = append(r.claims, c), append(r.shares, 0)
+		r.claims, r.parts = append(r.claims, c), append(r.parts, 0)
 	}
 	silent = min(silent, capacity)
-	r.alloc.Allocate(capacity-silent, r.claims, r.shares)
+	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
 	r.wanted = saturate(wanted, silent)
 	r.scarce = r.wanted > capacity-capacity/8
 	wasFull := r.full
@@ -144,10 +145,14 @@ func (r *resource) divide(now limit.Time) {
 	if r.full && !wasFull {
 		r.fullSince = now
 	}
-	for i, a := range r.accounts {
+	next := 0
+	for _, a := range r.accounts {
 		if a.silent {
-			r.shares[i] = min(r.equalPart(), capacity)
+			r.shares = append(r.shares, min(r.equalPart(), capacity))
+			continue
 		}
+		r.shares = append(r.shares, r.parts[next])
+		next++
 	}
 }
 
@@ -247,7 +252,7 @@ func (r *resource) lend() {
 			d = min(d, max(0, t-h.Depth))
 		}
 		a.grant(Holding{Depth: d, Tokens: t})
-		if a.lack -= t; a.lack <= 0 {
+		if a.lack -= t; a.lack <= 0 || a.lack < Token && a.target.Rate == 0 {
 			a.lack, a.lackSince = 0, 0
 		}
 	}
@@ -303,8 +308,10 @@ func (r *resource) raise() {
 		if g.Rate > 0 && a.held().Depth+g.Depth == 0 {
 			g.Rate = 0
 		}
-		// Tokens that the pool has no depth for any more go with the depth.
-		g.Tokens = max(0, p.level-(p.depth-g.Depth))
+		if g.Depth > 0 {
+			// A part of the bucket goes with what is in it.
+			g.Tokens = min(p.level.scale(g.Depth, p.depth), g.Depth)
+		}
 		a.grant(g)
 	}
 }
@@ -341,7 +348,10 @@ func (r *resource) recall() {
 		if over := h.Rate - a.target.Rate; short.Rate > 0 && (over > a.target.Rate/relation || over > 0 && r.pool.rate < 0) {
 			keepRate = a.target.Rate
 		}
-		if h.Depth > a.target.Depth && short.Depth > 0 {
+		// Tokens that were lent by themselves come back when they are used, or
+		// soon if they are not.
+		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.depth >= 0 && !r.terms.Gauge
+		if h.Depth > a.target.Depth && short.Depth > 0 && !lent {
 			keepDepth = a.target.Depth
 		}
 		if keepRate == a.keepRate && keepDepth == a.keepDepth {

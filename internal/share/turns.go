@@ -42,9 +42,9 @@ func (r *resource) takeTurns(now limit.Time) bool {
 	for _, a := range r.accounts {
 		a.target = Holding{}
 	}
-	if !r.full {
-		// There is enough for all, but not at once: tokens are lent one by one
-		// to whoever asks.
+	if !r.full || !r.allBusy(wanting, places) {
+		// There is enough for all but not at once, or some ask too seldom to
+		// use a turn: tokens are lent one by one to whoever asks.
 		r.turns = turns{on: r.turns.on[:0]}
 		return true
 	}
@@ -54,6 +54,17 @@ func (r *resource) takeTurns(now limit.Time) bool {
 	share := r.terms.Rate / Amount(places)
 	for _, a := range r.turns.on {
 		a.target = Holding{Rate: share, Depth: Token}
+	}
+	return true
+}
+
+// allBusy says whether each of them asks often enough to use up a turn: twice as
+// often as tokens come in it. One that asks less often finds the bucket full.
+func (r *resource) allBusy(wanting []*account, places int64) bool {
+	for _, a := range wanting {
+		if a.want/2 < r.terms.Rate/Amount(places) {
+			return false
+		}
 	}
 	return true
 }
