@@ -79,24 +79,21 @@ func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
 func (l *Limit) KeyText(key []byte) string {
 	var b strings.Builder
 	for i := 0; len(key) > 0; i++ {
-		name, value, rest := "", "", key
-		switch tag := key[0]; {
-		case tag == tagMissing:
-			value, rest = "(missing)", key[1:]
-		case tag == tagHashed && len(key) > 32:
-			value, rest = "sha256:"+hex.EncodeToString(key[1:9]), key[33:]
-		case tag == tagIPv4 && len(key) > 4:
-			value, rest = netip.AddrFrom4([4]byte(key[1:5])).String(), key[5:]
-		case tag == tagIPv6 && len(key) > 16:
-			value, rest = netip.AddrFrom16([16]byte(key[1:17])).String(), key[17:]
-			if l.ipv6 < 128 {
-				value += "/" + strconv.Itoa(l.ipv6)
-			}
-		case tag <= maxLiteral && len(key) > int(tag):
-			value, rest = strconv.Quote(string(key[1:1+tag])), key[1+tag:]
-		default:
+		value, size := keyPart(key)
+		if size == 0 {
 			return b.String() + "(not a key of this limit)"
 		}
+		switch tag := key[0]; {
+		case tag == tagMissing:
+			value = "(missing)"
+		case tag == tagHashed:
+			value = "sha256:" + value
+		case tag == tagIPv6 && l.ipv6 < 128:
+			value += "/" + strconv.Itoa(l.ipv6)
+		case tag <= maxLiteral:
+			value = strconv.Quote(value)
+		}
+		name, rest := "", key[size:]
 		if l.Envoy {
 			// Envoy's keys hold the entry's key and its value in turn.
 			if i%2 == 0 {
@@ -114,6 +111,24 @@ func (l *Limit) KeyText(key []byte) string {
 		key = rest
 	}
 	return strings.TrimSuffix(b.String(), " ")
+}
+
+// keyPart reads the first part of a key: the value as text, the beginning of the hash
+// of a hashed one, nothing for a missing one. The size is 0 when it is no part.
+func keyPart(key []byte) (text string, size int) {
+	switch tag := key[0]; {
+	case tag == tagMissing:
+		return "", 1
+	case tag == tagHashed && len(key) > 32:
+		return hex.EncodeToString(key[1:9]), 33
+	case tag == tagIPv4 && len(key) > 4:
+		return netip.AddrFrom4([4]byte(key[1:5])).String(), 5
+	case tag == tagIPv6 && len(key) > 16:
+		return netip.AddrFrom16([16]byte(key[1:17])).String(), 17
+	case tag <= maxLiteral && len(key) > int(tag):
+		return string(key[1 : 1+tag]), 1 + int(tag)
+	}
+	return "", 0
 }
 
 const (

@@ -51,8 +51,8 @@ func (f StoreFailure) String() string {
 // Sharing says how instances share one limit. The zero value is SharingExact.
 type Sharing uint8
 
-// The ways to share. Only SharingExact is enforced in this version: a Set warns
-// of the others, which count in the store of each process.
+// The ways to share. SharingExact and SharingLeased are enforced in this version: a
+// Set warns of the others, which count in the store of each process.
 const (
 	SharingExact Sharing = iota
 	SharingLeased
@@ -126,6 +126,9 @@ type Limit struct {
 
 	// Sharing says how instances share the limit.
 	Sharing Sharing
+
+	// Lease says how it is divided when Sharing is SharingLeased.
+	Lease Lease
 
 	// Base is the policy where no override applies.
 	Base Variant

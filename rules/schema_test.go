@@ -57,6 +57,7 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"override", limits.Properties["overrides"].Items, overrideKeys},
 		{"on_exceed", exceed, exceedKeys},
 		{"ban", exceed.Properties["ban"], banKeys},
+		{"lease", limits.Properties["lease"], leaseKeys},
 	} {
 		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, the format has %v", tt.where, got, want)
@@ -69,6 +70,9 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		if got := limits.Properties[key].Enum; !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, the format has %v", key, got, want)
 		}
+	}
+	if got := limits.Properties["lease"].Properties["allocation"].Enum; !slices.Equal(got, allocationNames[:]) {
+		t.Errorf("allocation: schema has %v, the format has %v", got, allocationNames)
 	}
 }
 
@@ -121,7 +125,7 @@ func TestTheReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(src)
-	for _, keys := range [][]string{rootKeys, limitKeys, overrideKeys, exceedKeys, banKeys, envoyPlaces["a descriptor"], envoyPlaces["rate_limit"], limit.AlgorithmNames()} {
+	for _, keys := range [][]string{rootKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, allocationNames[:], envoyPlaces["a descriptor"], envoyPlaces["rate_limit"], limit.AlgorithmNames()} {
 		for _, key := range keys {
 			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
 				t.Errorf("%s is not on the page", key)

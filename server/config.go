@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/lease"
 )
 
 // DemoLimits is what a server without configuration enforces.
@@ -32,6 +33,7 @@ type config struct {
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
 	engine *engine.Engine
+	leases *lease.Service
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -80,6 +82,7 @@ func (c *config) apply(set *rules.Set, err error) error {
 		c.logFaults(err)
 		return err
 	}
+	c.leases.Reload(set)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)
@@ -142,6 +145,8 @@ func same(a, b *rules.Limit) bool {
 	}
 	return a.Condition == b.Condition && slices.Equal(a.Key, b.Key) && a.Missing == b.Missing &&
 		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
+		a.Sharing == b.Sharing && a.Lease.Allocation == b.Lease.Allocation && a.Lease.Safe == b.Lease.Safe &&
+		a.Lease.SafePlaces == b.Lease.SafePlaces && slices.Equal(a.Lease.Guarantees, b.Lease.Guarantees) &&
 		a.Status == b.Status && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
 		variant(&a.Base, &b.Base) &&
 		slices.EqualFunc(a.Overrides, b.Overrides, func(a, b rules.Override) bool { return variant(&a.Variant, &b.Variant) })

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rls"
 )
@@ -26,10 +28,10 @@ import (
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
 // and answered in microseconds, so all of these are generous.
 const (
-	maxHeaderBytes = 64 << 10 // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
-	maxMetadata    = 16 << 10 // of gRPC, whose clients are proxies that send their own
-	maxMessage     = 64 << 10 // a gRPC request; the largest one that rls takes in practice is far below
-	maxStreams     = 1024     // per connection; Envoy multiplexes all its requests on a few
+	maxHeaderBytes = 64 << 10             // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
+	maxMetadata    = 16 << 10             // of gRPC, whose clients are proxies that send their own
+	maxMessage     = leasewire.MaxMessage // of gRPC: a report about all that an instance uses; what rls takes is far below
+	maxStreams     = 1024                 // per connection; Envoy multiplexes all its requests on a few
 	readHeaderTime = 5 * time.Second
 	readTime       = 10 * time.Second
 	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow is told
@@ -73,7 +75,7 @@ func route(gates, json, calls http.Handler) http.Handler {
 // each keeps its stack. Not fewer: those that wait for a store are busy.
 const streamWorkers = 128
 
-func newGRPC(streams context.Context, service *rls.Service, log *slog.Logger) (*grpc.Server, *health.Server) {
+func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, log *slog.Logger) (*grpc.Server, *health.Server) {
 	s := grpc.NewServer(
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -91,8 +93,10 @@ func newGRPC(streams context.Context, service *rls.Service, log *slog.Logger) (*
 	)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(leasepb.Leases_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.Shutdown() // until the server is ready
 	pb.RegisterRateLimitServiceServer(s, service)
+	leasepb.RegisterLeasesServer(s, leases)
 	healthpb.RegisterHealthServer(s, h)
 	reflection.Register(s)
 	return s, h

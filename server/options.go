@@ -45,6 +45,12 @@ type Options struct {
 	// what the files say. It stays for as long as the process.
 	Store string
 
+	// StateDir is a folder where the coordinator of leased limits keeps, from
+	// one start to the next, what tells it which leases may still be in use. It
+	// must be there, and belong to one process alone. "" = nothing is kept, and
+	// each start waits for one length of a lease before it lends.
+	StateDir string
+
 	// MaxBytes bounds the memory of the counters in this process; 0 = the
 	// store's default. With Redis those are the counters of limits whose
 	// on_store_failure is local.

@@ -41,6 +41,7 @@ type Server struct {
 
 	storage *storage
 	met     atomic.Bool // the store answered once
+	leases  leases
 
 	grpc   *grpc.Server
 	health struct {
@@ -90,12 +91,15 @@ func New(opts Options) (*Server, error) {
 	if s.engine, err = engine.New(s.storage, set, engine.Options{}); err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
-	s.config.engine = s.engine
+	if s.leases, err = openLeases(set, &opts); err != nil {
+		return nil, errors.Join(err, s.storage.Close())
+	}
+	s.config.engine, s.config.leases = s.engine, s.leases.Service
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
 	s.config.logWarnings(set)
 	if err := s.build(); err != nil {
-		return nil, errors.Join(err, s.storage.Close())
+		return nil, errors.Join(err, s.close(true))
 	}
 	return s, nil
 }
@@ -114,7 +118,7 @@ func (s *Server) build() error {
 	s.rls = rls.New(s.engine, rls.Options{Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata})
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.opts.Logger)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
@@ -133,7 +137,7 @@ func (s *Server) build() error {
 		}
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Ready: s.readiness, Reload: s.Reload,
+		Metrics: registry, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service,
 		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.opts.Profiles {
@@ -176,6 +180,7 @@ func (s *Server) figures() admin.Figures {
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflowed = st.Keys, st.Bytes, st.MaxBytes, st.Overflowed
 	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
+	f.Leases = s.leases.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load()
 	return f
 }
@@ -190,11 +195,11 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("server: Run was called before, make a new server")
 	}
 	if ctx.Err() != nil {
-		return s.storage.Close()
+		return s.close(true)
 	}
 	httpL, grpcL, adminL, err := s.listen(ctx)
 	if err != nil {
-		return errors.Join(err, s.storage.Close())
+		return errors.Join(err, s.close(true))
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
@@ -210,6 +215,10 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
+	lending, stopLending := context.WithCancel(context.Background())
+	defer stopLending()
+	nothingLent := false
+	running.Go(func() { nothingLent = s.leases.Run(lending) })
 	serve("http", func() error { return s.http.Serve(httpL) })
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
 	serve("admin", func() error { return s.admin.Serve(adminL) })
@@ -237,9 +246,16 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	stopWatching()
+	stopLending()
 	s.drain(httpL)
 	running.Wait()
-	return errors.Join(err, s.storage.Close())
+	return errors.Join(err, s.close(nothingLent))
+}
+
+// close closes what New has opened. nothingLent says that no instance holds a part of
+// a limit.
+func (s *Server) close(nothingLent bool) error {
+	return errors.Join(s.leases.close(nothingLent), s.storage.Close())
 }
 
 // listen opens all listeners or none.

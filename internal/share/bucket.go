@@ -234,7 +234,7 @@ func (b *Bucket) Observe(now limit.Time) Reading {
 		Attempted: Whole(admitted + b.refused.Load() + b.waiting),
 		Admitted:  Whole(admitted),
 		Waiting:   Whole(b.waiting),
-		Largest:   b.largest.at(now),
+		Largest:   b.largest.at(now, b.waiting),
 		Declared:  Amount(b.declared.Load()),
 	}
 }

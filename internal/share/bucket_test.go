@@ -70,7 +70,7 @@ func TestBucketWalk(t *testing.T) {
 func TestLargest(t *testing.T) {
 	l := largest{since: start}
 	l.note(1)
-	if got := l.at(start); got != 0 {
+	if got := l.at(start, 0); got != 0 {
 		t.Fatalf("largest %v after a cost of 1, want 0", got)
 	}
 	l.note(5)
@@ -79,9 +79,13 @@ func TestLargest(t *testing.T) {
 		at   limit.Time
 		want Amount
 	}{{0, 5 * Token}, {9, 5 * Token}, {11, 5 * Token}, {20, 5 * Token}, {21, 0}, {90, 0}} {
-		if got := l.at(start + tt.at*second); got != tt.want {
+		if got := l.at(start+tt.at*second, 0); got != tt.want {
 			t.Fatalf("after %d s the largest is %v, want %v", tt.at, got, tt.want)
 		}
+	}
+	l.note(7)
+	if got := l.at(start+500*second, 1); got != 7*Token {
+		t.Fatalf("largest %v while it waits, want 7", got)
 	}
 }
 

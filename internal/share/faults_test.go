@@ -69,7 +69,7 @@ func randomFaults(t *testing.T, seed uint64) {
 	f.run(30 * time.Second)
 	after, _ := f.totals()
 	if want := rate.Float() * 30 * 0.5; float64(after-before) < want && !f.anySilent() {
-		t.Errorf("seed %d: after the faults %d were admitted in 30 s at %v/s among %d", seed, after-before, rate, len(f.instances))
+		t.Errorf("seed %d: after the faults %d were admitted in 30 s of %+v among %d", seed, after-before, terms, len(f.instances))
 	}
 }
 

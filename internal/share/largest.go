@@ -32,9 +32,12 @@ func (l *largest) note(n int64) {
 	}
 }
 
-// at returns the largest cost of late, 0 if none was above 1.
-func (l *largest) at(now limit.Time) Amount {
+// at returns the largest cost of late, 0 if none was above 1. While some wait, nothing
+// is forgotten: the largest may be theirs.
+func (l *largest) at(now limit.Time, waiting int64) Amount {
 	switch age := now - l.since; {
+	case waiting > 0:
+		l.since = now
 	case age >= 2*remembered:
 		l.current.Store(0)
 		l.before, l.since = 0, now

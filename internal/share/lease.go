@@ -40,7 +40,8 @@ type lease struct {
 	busyUntil           limit.Time // a gauge keeps the places it used of late
 	busyPlaces          Amount
 	starved             bool
-	steady              int // looks without a change
+	lackUntil           limit.Time // an attempt was refused not long before
+	steady              int        // looks without a change
 	lookAt              limit.Time
 	urgent              bool
 	askAt               limit.Time    // not before, when urgent

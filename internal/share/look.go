@@ -78,14 +78,22 @@ func (l *lease) lookRate(now limit.Time, h *Holder, r Reading, unit Amount) {
 	trip := max(h.trip, 5*time.Millisecond)
 	// What comes while an answer is under way, and one request more.
 	cover := unit + l.want.scale(Amount(2*trip), Amount(time.Second))
-	l.lack = l.lacks(r, held, cover, unit)
+	l.lack = l.lacks(now, h, r, held, cover, unit)
 	l.giveBack(now, h, r, held, cover)
 	l.decide(now, held, unit)
 }
 
 // lacks is how many tokens are missing at this moment.
-func (l *lease) lacks(r Reading, held Holding, cover, unit Amount) Amount {
-	short := l.starved || r.Waiting > 0
+func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover, unit Amount) Amount {
+	if l.starved && r.Waiting == 0 {
+		// The next one will come about then, and should find a token.
+		next := linger
+		if l.want > 0 {
+			next = min(next, time.Duration(2*float64(unit)/float64(l.want)*float64(time.Second)))
+		}
+		l.lackUntil = now.Add(max(next, 2*h.trip))
+	}
+	short := r.Waiting > 0 || now < l.lackUntil
 	low := min(cover, max(held.Depth/2, Token))
 	// Without a rate of its own an instance asks when somebody wants a token.
 	if held.Rate > 0 && l.want > 0 && r.Level < low && (held.Rate < l.want || l.scarce) {
@@ -152,6 +160,8 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 	switch {
 	case l.opts.Estimator != Attempted && !near(l.want, l.sentWant, 32):
 		l.ask(now, shortestGap)
+	case l.lack > 0 && l.sentLack == 0 && !(l.full && held.Rate > 0 && held.Depth >= unit):
+		l.ask(now, shortestGap)
 	case l.want > held.Rate && !near(l.want, l.sentWant, 8):
 		// Above twice what it gets it makes no difference how much.
 		if !l.full || l.sentWant < 2*held.Rate || l.sentWant == 0 {
@@ -163,10 +173,8 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 		l.starved = false // it has its part
 	case l.lack > 0 && l.sent > l.seen:
 		// Asking again brings nothing while an answer is under way.
-	case l.lack > 0 && l.sentLack > 0:
-		l.ask(now, l.gap)
 	case l.lack > 0:
-		l.ask(now, shortestGap)
+		l.ask(now, l.gap)
 	case l.lack == 0 && l.sentLack > 0 && held.Rate == 0 && l.scarce:
 		l.ask(now, shortestGap) // or a token would come for nobody
 	case l.scarce && !near(l.want, l.sentWant, 100) && !(l.full && l.want > held.Rate+held.Rate/4):

@@ -182,7 +182,7 @@ func (p *Places) Observe(now limit.Time) Reading {
 		Attempted: Whole(admitted + p.refused.Load() + p.waiting),
 		Admitted:  Whole(admitted),
 		Waiting:   Whole(p.waiting),
-		Largest:   p.largest.at(now),
+		Largest:   p.largest.at(now, p.waiting),
 		Declared:  Amount(p.declared.Load()),
 	}
 }

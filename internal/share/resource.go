@@ -17,6 +17,7 @@ type resource struct {
 	accounts []*account
 	alloc    Allocator
 	turns    turns
+	single   bool // tokens are lent one by one
 
 	wanted    Amount // in the last round
 	scarce    bool
@@ -339,6 +340,9 @@ func (r *resource) recall() {
 		if a.lack > 0 && !r.terms.Gauge && a.held().Depth < a.lack {
 			short.Depth += min(a.lack, Token)
 		}
+	}
+	if r.single {
+		short.Rate = r.terms.Rate // tokens come to the pool only where the rate is
 	}
 	short.Rate = max(short.Rate, -r.pool.rate)
 	short.Depth = max(short.Depth, -r.pool.depth)

@@ -35,6 +35,7 @@ func (r *resource) takeTurns(now limit.Time) bool {
 		}
 	}
 	r.order = wanting
+	r.single = false
 	if places == 0 || int64(len(wanting)) <= places {
 		r.turns = turns{on: r.turns.on[:0]}
 		return false
@@ -45,7 +46,7 @@ func (r *resource) takeTurns(now limit.Time) bool {
 	if !r.full || !r.allBusy(wanting, places) {
 		// There is enough for all but not at once, or some ask too seldom to
 		// use a turn: tokens are lent one by one to whoever asks.
-		r.turns = turns{on: r.turns.on[:0]}
+		r.turns, r.single = turns{on: r.turns.on[:0]}, true
 		return true
 	}
 	if now >= r.turns.until || len(r.turns.on) == 0 || int64(len(r.turns.on)) < places {

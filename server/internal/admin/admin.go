@@ -24,6 +24,8 @@ type Options struct {
 	// Ready says whether the service should be sent requests, and in a line why
 	// not, or what is amiss all the same.
 	Ready func() (ready bool, text string)
+	// Leases answers GET /v1/leases, which shows keys; nil = there is none.
+	Leases http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
 	Reload func() error
 	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
@@ -60,6 +62,9 @@ func New(o Options) http.Handler {
 		}
 		fmt.Fprintln(w, "reloaded")
 	})
+	if o.Leases != nil {
+		guarded.Handle("GET /v1/leases", o.Leases)
+	}
 	if o.Profiles {
 		guarded.HandleFunc("GET /debug/pprof/", pprof.Index)
 		guarded.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -25,6 +25,8 @@ type Figures struct {
 	NotReturned uint64       // what the store did not take back
 
 	RLSOK, RLSOverLimit, RLSErrors uint64
+
+	Leases *Leases // nil when no limit is shared by leases
 }
 
 // SharedStore is what a store outside of this process looks like.
@@ -57,6 +59,7 @@ type Collector struct {
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
 	rls                                     *prometheus.Desc
 	shared                                  sharedDescs
+	leases                                  leaseDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -82,6 +85,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		overflowed: desc("store_overflow_takes_total", "Takes decided on an overflow bucket because the byte budget was full of live keys."),
 		rls:        desc("rls_responses_total", "Answers of Envoy's rate limit service by overall code.", "code"),
 		shared:     newSharedDescs(desc),
+		leases:     newLeaseDescs(desc),
 	}
 }
 
@@ -101,6 +105,27 @@ func newSharedDescs(desc func(name, help string, labels ...string) *prometheus.D
 	}
 }
 
+func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.Desc) leaseDescs {
+	return leaseDescs{
+		streams:   desc("lease_streams", "Streams that instances hold to be lent parts of limits."),
+		instances: desc("lease_instances", "Instances whose leases are counted, with a stream or without."),
+		resources: desc("lease_resources", "Keys of leased limits that somebody uses."),
+		learning:  desc("lease_learning", "1 while leases of a former coordinator may be in use, so that little is lent."),
+		reports:   desc("lease_reports_total", "Reports that instances sent."),
+		grants:    desc("lease_grants_total", "Grants that were sent to instances."),
+		refused:   desc("lease_refused_total", "Answers about a key that lent nothing, by status.", "status"),
+		rejected:  desc("lease_streams_refused_total", "Streams refused because there were too many."),
+		expired:   desc("lease_expired_total", "Instances whose leases ran out without a word."),
+		failures:  desc("lease_failures_total", "Times that the coordinator failed, at one key or as a whole; each is in the log."),
+		capacity:  desc("lease_capacity", "What a limit allows to all keys that somebody uses: tokens per second, or places.", "limit"),
+		lent:      desc("lease_lent", "What instances hold of it.", "limit"),
+		wanted:    desc("lease_wanted", "What instances want of it.", "limit"),
+		free:      desc("lease_free", "What can be lent of it.", "limit"),
+		saturated: desc("lease_saturated", "1 while more is wanted of a key than the limit allows: constantly 1 means that the limit is too low.", "limit"),
+		seconds:   desc("lease_saturated_seconds_total", "For how long it was saturated.", "limit"),
+	}
+}
+
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
@@ -110,6 +135,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	c.shared.describe(ch)
+	c.leases.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
@@ -140,6 +166,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	count(c.rls, f.RLSErrors, "error")
 	if f.Shared != nil {
 		c.shared.collect(ch, f.Shared, f.NotReturned)
+	}
+	if f.Leases != nil {
+		c.leases.collect(ch, f.Leases)
 	}
 	for t := range c.tallies() {
 		count(c.decisions, t.Allowed, t.Limit, "allowed", "")

@@ -1,0 +1,256 @@
+package client
+
+import (
+	"cmp"
+	crand "crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+
+	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// The errors of a Client, for errors.Is.
+var (
+	// ErrClosed says that the client, or the limiter, has ended.
+	ErrClosed = errors.New("client: closed")
+
+	// ErrRefused is wrapped by errors that say why the coordinator lends nothing of
+	// a limit: it does not know the limit, the limit is not leased, the key does
+	// not fit, or its table is full. It is asked again from time to time.
+	ErrRefused = errors.New("client: the coordinator lends nothing")
+
+	// ErrOpen says that the client has the limit open already: use that Limiter or Gauge.
+	ErrOpen = errors.New("client: the limit is open already")
+
+	// ErrKind says that a gauge was opened as a rate, or a rate as a gauge.
+	ErrKind = errors.New("client: the limit is of the other kind")
+)
+
+// DefaultGrace is how long Run takes at most to give the leases back. Not longer: they
+// expire by themselves. Not shorter: one message has to get through.
+const DefaultGrace = time.Second
+
+// Options configure a [Client]. Address, or Transport, is required.
+type Options struct {
+	// Address is where the coordinator is, as gRPC takes it, such as
+	// "127.0.0.1:8081" or "dns:///stint.internal:8081". Others are tried in turn
+	// where it does not answer. A coordinator that is not the one for the limits
+	// sends the client on.
+	Address string
+	Others  []string
+
+	// TLS secures the connection; nil = plain text.
+	TLS *tls.Config
+	// DialOptions are passed on to gRPC, after those of the client.
+	DialOptions []grpc.DialOption
+
+	// Instance names this process among all that share the limits, in 1 to 256
+	// bytes of UTF-8; "" = host, process id and a random number. Two processes with
+	// one name get nothing but one of them.
+	Instance string
+
+	// Grace is how long Run takes at most to give back the leases; 0 =
+	// [DefaultGrace].
+	Grace time.Duration
+
+	// Logger takes what operators should read; nil = [slog.Default]. Keys never
+	// are logged.
+	Logger *slog.Logger
+
+	// Transport connects to the coordinator; nil = gRPC. It is for the server of
+	// this module, which is a client of its own coordinator.
+	Transport Transport
+}
+
+// Client is one instance of those that share limits: one connection to a coordinator,
+// with all its leases. Until [Client.Run] is called nothing is leased. It is safe for
+// concurrent use; use [New].
+type Client struct {
+	opts      Options
+	log       *slog.Logger
+	addresses []string
+	origin    time.Time // of the clock
+	member    share.Member
+
+	link   atomic.Int32 // linkState
+	failed atomic.Bool  // the first try failed, and those who wait are to be told
+
+	// mu is of the network's half. Whoever holds it may lock a lease's mu, not the
+	// other way round.
+	mu      sync.Mutex
+	holder  *share.Holder
+	leases  map[uint32]*lease
+	named   map[share.ResourceID]*lease
+	tables  []*Keyed
+	running bool
+	ended   bool
+
+	starving struct {
+		sync.Mutex
+		handles []uint32
+	}
+	wake chan struct{} // holds one
+
+	loop struct { // of the goroutine that runs Run
+		links   chan *link // new ones
+		lost    chan *link
+		granted chan granted
+		current *link
+		timer   *time.Timer
+		dropped uint64
+	}
+}
+
+// linkState says whether it is worth while to wait for an answer.
+type linkState = int32
+
+const (
+	linkNew  linkState = iota // not tried yet
+	linkUp                    // there is a stream
+	linkDown                  // there was none at the latest try
+)
+
+// New returns a client. It does not connect: Run does.
+func New(o Options) (*Client, error) {
+	if o.Address == "" && o.Transport == nil {
+		return nil, errors.New("client: no address: set Options.Address to the coordinator's gRPC listener, such as 127.0.0.1:8081")
+	}
+	if o.Grace < 0 {
+		return nil, fmt.Errorf("client: grace is %v, want at least 0", o.Grace)
+	}
+	if o.Instance == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		o.Instance = fmt.Sprintf("%.200s-%d-%08x", host, os.Getpid(), rand.Uint32())
+	}
+	if len(o.Instance) > leasewire.MaxInstance || !utf8.ValidString(o.Instance) {
+		return nil, fmt.Errorf("client: the instance's name has %d bytes, want at most %d of UTF-8", len(o.Instance), leasewire.MaxInstance)
+	}
+	o.Grace = cmp.Or(o.Grace, DefaultGrace)
+	c := &Client{
+		opts: o, log: o.Logger, origin: time.Now(), leases: map[uint32]*lease{}, named: map[share.ResourceID]*lease{}, wake: make(chan struct{}, 1),
+		addresses: append([]string{o.Address}, o.Others...),
+		member:    share.Member{Instance: o.Instance, Session: newSession()},
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	if c.opts.Transport == nil {
+		c.opts.Transport = &grpcTransport{tls: o.TLS, options: o.DialOptions, member: c.member}
+	}
+	c.holder = share.NewHolder(share.HolderOptions{Member: c.member, Jitter: rand.Float64})
+	c.loop.links, c.loop.lost, c.loop.granted = make(chan *link), make(chan *link), make(chan granted)
+	return c, nil
+}
+
+// newSession draws the number by which the coordinator tells runs of one name apart.
+func newSession() uint64 {
+	var b [8]byte
+	crand.Read(b[:]) // never fails
+	return max(1, binary.LittleEndian.Uint64(b[:]))
+}
+
+// Instance returns the name of this instance.
+func (c *Client) Instance() string { return c.member.Instance }
+
+// Connected says whether there is a connection to a coordinator at this moment.
+func (c *Client) Connected() bool { return c.link.Load() == linkUp }
+
+// now is the time of the client's clock, which is monotonic and begins at one second.
+func (c *Client) now() limit.Time { return limit.Time(time.Second + time.Since(c.origin)) }
+
+// at converts a time of the caller's. What is in the future counts as the present:
+// the lease of a time to come is not there yet.
+func (c *Client) at(t time.Time) limit.Time {
+	return max(1, min(limit.Time(time.Second+t.Sub(c.origin)), c.now()))
+}
+
+// Limit opens a rate that has no key. A limit is opened once and its Limiter shared:
+// while it is open, opening it again is [ErrOpen].
+func (c *Client) Limit(name string, o LimitOptions) (*Limiter, error) { return c.open(name, "", o) }
+
+// Gauge opens a limit of what is in flight that has no key.
+func (c *Client) Gauge(name string, o LimitOptions) (*Gauge, error) { return c.openGauge(name, "", o) }
+
+func (c *Client) open(name, key string, o LimitOptions) (*Limiter, error) {
+	l := &Limiter{bucket: share.NewBucket(c.holder.Deadline())}
+	l.lease.purse = l.bucket
+	if err := l.lease.open(c, name, key, o); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (c *Client) openGauge(name, key string, o LimitOptions) (*Gauge, error) {
+	g := &Gauge{places: share.NewPlaces(c.holder.Deadline()), permits: map[uint64]int64{}}
+	g.lease.purse, g.lease.gauge = g.places, true
+	if err := g.lease.open(c, name, key, o); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// open registers the lease with the holder.
+func (l *lease) open(c *Client, name, key string, o LimitOptions) error {
+	if name == "" || len(name) > leasewire.MaxLimitName || !utf8.ValidString(name) {
+		return fmt.Errorf("client: the limit's name has %d bytes, want 1 to %d of UTF-8", len(name), leasewire.MaxLimitName)
+	}
+	options, err := o.lease()
+	if err != nil {
+		return fmt.Errorf("client: limit %q: %w", name, err)
+	}
+	if o.Adjust != nil {
+		if l.gauge {
+			return fmt.Errorf("client: limit %q: a gauge has no rate to adjust", name)
+		}
+		if l.adjuster, err = o.Adjust.adjuster(); err != nil {
+			return fmt.Errorf("client: limit %q: %w", name, err)
+		}
+	}
+	l.client, l.opts = c, o
+	l.id = share.ResourceID{Limit: name, Key: key}
+	l.state.Store(&share.HoldingState{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return ErrClosed
+	}
+	if c.named[l.id] != nil {
+		return fmt.Errorf("%w: %q", ErrOpen, name)
+	}
+	l.handle = c.holder.Open(c.now(), l.id, options, l)
+	c.leases[l.handle], c.named[l.id] = l, l
+	c.nudge()
+	return nil
+}
+
+// nudge wakes the network's half without waiting for it.
+func (c *Client) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// starve tells the network's half that a lease was found short.
+func (c *Client) starve(handle uint32) {
+	c.starving.Lock()
+	c.starving.handles = append(c.starving.handles, handle)
+	c.starving.Unlock()
+	c.nudge()
+}

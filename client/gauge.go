@@ -1,0 +1,106 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// Gauge spends a lease of places: how many may be in flight at once, in all instances
+// together. Places are held until they are given back, also when the lease shrinks or
+// ends: then nobody gets in until few enough are in use.
+//
+// Callers get in in the order in which they came. It is safe for concurrent use;
+// [Client.Gauge] makes one.
+type Gauge struct {
+	places *share.Places
+	lease  lease
+
+	mu      sync.Mutex
+	permits map[uint64]int64 // places by permit
+	serial  uint64
+}
+
+// Name returns the name of the limit.
+func (g *Gauge) Name() string { return g.lease.id.Limit }
+
+// TryAcquire takes n places if they are free, and reports whether they were. It never
+// waits.
+func (g *Gauge) TryAcquire(n int64) bool {
+	now := g.lease.client.now()
+	taken, decided := g.places.Try(now, n)
+	if !taken && decided && n > 0 {
+		g.places.Refuse(n)
+	}
+	return taken || g.lease.short(now, n, decided)
+}
+
+// Acquire waits for n places, in turn behind those who came before. Its errors are those
+// of [Limiter.WaitN].
+func (g *Gauge) Acquire(ctx context.Context, n int64) error {
+	return g.lease.waitMax(ctx, n, limit.Never)
+}
+
+// AcquireMax is Acquire for a caller who waits at most d; see [Limiter.WaitMaxN]. When
+// places come free is not known, so it fails early only if none can.
+func (g *Gauge) AcquireMax(ctx context.Context, n int64, d time.Duration) error {
+	return g.lease.waitMax(ctx, n, max(d, 0))
+}
+
+// Release gives n places back.
+func (g *Gauge) Release(n int64) {
+	if g.places.Release(n) {
+		g.lease.mu.Lock()
+		defer g.lease.mu.Unlock()
+		g.lease.settle(g.lease.client.now())
+	}
+}
+
+// Take makes a Gauge a [limit.Taker], like [Limiter.Take]. An admitted request holds its
+// places, in the name of Decision.Permit, until Finish.
+func (g *Gauge) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	d, err := g.lease.take(ctx, req)
+	if err == nil && d.Allowed && !req.Peek {
+		d.Permit = g.permit(max(1, req.Cost))
+	}
+	return d, err
+}
+
+func (g *Gauge) permit(n int64) uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.serial++
+	g.permits[g.serial] = n
+	return g.serial
+}
+
+// Finish implements [limit.Finisher]. It returns nil.
+func (g *Gauge) Finish(_ context.Context, _ limit.Request, permit uint64) error {
+	g.mu.Lock()
+	n := g.permits[permit]
+	delete(g.permits, permit)
+	g.mu.Unlock()
+	g.Release(n)
+	return nil
+}
+
+// Demand says how many places the application wants; 0 says nothing. It is what the
+// coordinator is told if the estimator is Declared.
+func (g *Gauge) Demand(places float64) error { return g.lease.demand(places) }
+
+// InUse is how many places are in use in this instance.
+func (g *Gauge) InUse() int64 { return g.places.Observe(g.lease.client.now()).InUse.Floor() }
+
+// Remaining is how many places could be acquired at this moment without asking: 0 while
+// others wait.
+func (g *Gauge) Remaining() int64 { return g.lease.remaining(g.lease.client.now()) }
+
+// Close gives the lease back; see [Limiter.Close]. Places that are in use count as held
+// by nobody from here on.
+func (g *Gauge) Close() { g.lease.close(ErrClosed) }
+
+// Lease says how the lease stands.
+func (g *Gauge) Lease() Lease { return g.lease.describe() }

@@ -1,0 +1,260 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/limit"
+)
+
+// The defaults of [KeyedOptions].
+const (
+	// DefaultMaxKeys bounds the keys that one instance holds leases for at a time.
+	// Not more: the protocol ends there. Not fewer: each takes about a kilobyte.
+	DefaultMaxKeys = leasewire.MaxDemands
+	// DefaultIdle is how long a key that nobody asks for keeps its lease. Not longer:
+	// the table fills with those who came once. Not shorter: a new lease costs its
+	// first request a round trip.
+	DefaultIdle = time.Minute
+)
+
+// KeyedOptions are how an instance uses the keys of one limit.
+type KeyedOptions struct {
+	LimitOptions
+
+	Gauge   bool          // the limit is of what is in flight
+	MaxKeys int           // 0 = DefaultMaxKeys
+	Idle    time.Duration // 0 = DefaultIdle
+
+	// RefuseMissing refuses requests that lack an attribute of the key. Otherwise no
+	// limit applies to them.
+	RefuseMissing bool
+}
+
+// Keyed is a limit with a key: one lease for each combination of the key's values. It
+// is a [limit.Taker] that takes the values from the request's attributes.
+//
+// Keys that nobody asks for are closed and their leases given back. When the table is
+// full of keys in use, new ones are refused: [limit.ReasonTableFull]. It is safe for
+// concurrent use; [Client.Keyed] makes one.
+type Keyed struct {
+	client *Client
+	name   string
+	names  []string
+	opts   KeyedOptions
+
+	mu     sync.RWMutex
+	keys   map[string]*entry
+	closed bool
+}
+
+type entry struct {
+	limiter *Limiter // or
+	gauge   *Gauge
+	used    atomic.Int64 // limit.Time
+	busy    atomic.Int64 // calls under way; rises only under the table's lock
+}
+
+// idle says whether the entry may be closed, under the table's lock.
+func (e *entry) idle() bool { return e.busy.Load() == 0 && e.lease().idle() }
+
+func (e *entry) lease() *lease {
+	if e.gauge != nil {
+		return &e.gauge.lease
+	}
+	return &e.limiter.lease
+}
+
+// Keyed opens a limit whose key has the attributes named, in the order of its
+// declaration.
+func (c *Client) Keyed(name string, key []string, o KeyedOptions) (*Keyed, error) {
+	if len(key) == 0 || len(key) > leasewire.MaxKeyValues {
+		return nil, fmt.Errorf("client: limit %q: the key has %d attributes, want 1 to %d; without key use Limit or Gauge", name, len(key), leasewire.MaxKeyValues)
+	}
+	if o.MaxKeys < 0 || o.MaxKeys > DefaultMaxKeys || o.Idle < 0 {
+		return nil, fmt.Errorf("client: limit %q: max keys is %d and idle %v, want 0 to %d and at least 0", name, o.MaxKeys, o.Idle, DefaultMaxKeys)
+	}
+	o.MaxKeys, o.Idle = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.Idle, DefaultIdle)
+	k := &Keyed{client: c, name: name, names: append([]string(nil), key...), opts: o, keys: map[string]*entry{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil, ErrClosed
+	}
+	c.tables = append(c.tables, k)
+	return k, nil
+}
+
+// Attributes implements [limit.AttributeReader].
+func (k *Keyed) Attributes() []string { return k.names }
+
+// Take implements [limit.Taker]; see [Limiter.Take] and [Gauge.Take].
+func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	key, err := k.key(req)
+	if errors.Is(err, errMissing) {
+		if !k.opts.RefuseMissing {
+			return limit.Decision{Allowed: true}, nil
+		}
+		return k.refuse(req, limit.ReasonMissing, limit.Never), nil
+	}
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	e, err := k.entry(key)
+	if errors.Is(err, errTableFull) {
+		return k.refuse(req, limit.ReasonTableFull, k.opts.Idle), nil
+	}
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	defer e.busy.Add(-1)
+	if e.gauge != nil {
+		return e.gauge.Take(ctx, req)
+	}
+	return e.limiter.Take(ctx, req)
+}
+
+// Finish implements [limit.Finisher], for gauges.
+func (k *Keyed) Finish(ctx context.Context, req limit.Request, permit uint64) error {
+	key, err := k.key(req)
+	if err != nil {
+		return nil //nolint:nilerr // such a request holds nothing
+	}
+	k.mu.RLock()
+	e := k.keys[key]
+	k.mu.RUnlock()
+	if e == nil || e.gauge == nil {
+		return nil
+	}
+	return e.gauge.Finish(ctx, req, permit)
+}
+
+var (
+	errMissing   = errors.New("missing")
+	errTableFull = errors.New("table full")
+)
+
+func (k *Keyed) key(req limit.Request) (string, error) {
+	var room [leasewire.MaxKeyValues]string
+	values := room[:0]
+	for _, name := range k.names {
+		v, ok := req.Get(name)
+		if !ok {
+			return "", errMissing
+		}
+		values = append(values, v)
+	}
+	return leasewire.EncodeKey(values...)
+}
+
+// entry returns the entry of a key, busy, and makes it if need be.
+func (k *Keyed) entry(key string) (*entry, error) {
+	now := k.client.now()
+	k.mu.RLock()
+	e := k.keys[key]
+	if e != nil {
+		e.busy.Add(1)
+	}
+	k.mu.RUnlock()
+	if e != nil {
+		e.used.Store(int64(now))
+		return e, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil, ErrClosed
+	}
+	if e = k.keys[key]; e == nil {
+		if len(k.keys) >= k.opts.MaxKeys && !k.makeRoom(now) {
+			return nil, errTableFull
+		}
+		var err error
+		if e, err = k.open(key); err != nil {
+			return nil, err
+		}
+		k.keys[key] = e
+	}
+	e.busy.Add(1)
+	e.used.Store(int64(now))
+	return e, nil
+}
+
+func (k *Keyed) open(key string) (*entry, error) {
+	if k.opts.Gauge {
+		g, err := k.client.openGauge(k.name, key, k.opts.LimitOptions)
+		return &entry{gauge: g}, err
+	}
+	l, err := k.client.open(k.name, key, k.opts.LimitOptions)
+	return &entry{limiter: l}, err
+}
+
+// leastIdle is how long a key must not have been asked for to make room for another.
+const leastIdle = limit.Time(time.Second)
+
+// makeRoom closes a key that was not in use of late, among some.
+func (k *Keyed) makeRoom(now limit.Time) bool {
+	var oldest string
+	var found *entry
+	looked := 0
+	for key, e := range k.keys {
+		if found == nil || e.used.Load() < found.used.Load() {
+			if e.idle() {
+				oldest, found = key, e
+			}
+		}
+		if looked++; looked == 64 {
+			break
+		}
+	}
+	if found == nil || now-limit.Time(found.used.Load()) < leastIdle {
+		return false
+	}
+	delete(k.keys, oldest)
+	found.lease().close(ErrClosed)
+	return true
+}
+
+// sweep closes the keys that nobody has asked for.
+func (k *Keyed) sweep(now limit.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, e := range k.keys {
+		if now-limit.Time(e.used.Load()) >= limit.Time(k.opts.Idle) && e.idle() {
+			delete(k.keys, key)
+			e.lease().close(ErrClosed)
+		}
+	}
+}
+
+// Keys is how many keys have a lease, or ask for one.
+func (k *Keyed) Keys() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return len(k.keys)
+}
+
+// Close gives all leases back.
+func (k *Keyed) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	for _, e := range k.keys {
+		e.lease().close(ErrClosed)
+	}
+	clear(k.keys)
+}
+
+func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Duration) limit.Decision {
+	r := limit.Result{Limit: k.name, Cost: max(1, req.Cost), Verdict: limit.Verdict{Reason: reason, RetryAfter: after}}
+	if k.opts.Gauge {
+		r.Algorithm = limit.Concurrency
+	}
+	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+}

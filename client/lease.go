@@ -1,0 +1,247 @@
+package client
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// purse is what a lease is spent from: a bucket or places.
+type purse interface {
+	share.Spender
+	AmendFallback(now limit.Time, rate, depth share.Amount)
+	Declare(wanted share.Amount)
+
+	Try(now limit.Time, n int64) (taken, decided bool)
+	Refuse(n int64)
+	Remaining(now limit.Time) int64
+	Depth(now limit.Time) int64
+	Earliest(now limit.Time, n int64) time.Duration
+
+	// For the line: see share.Bucket.
+	Freeze()
+	Thaw()
+	Join(n int64)
+	Serve(now limit.Time, n int64) bool
+	Leave(n int64)
+}
+
+// lease is the upper half of one lease: the purse, and the line of those who wait. It
+// is the Spender that the holder amends.
+//
+// While the line is not empty the purse is frozen, so nobody passes those in it. The
+// first in line is let go when there is enough, which one timer tells, or whoever
+// amends the lease or gives something back. A lease that moves or ends keeps the line.
+type lease struct {
+	client *Client
+	id     share.ResourceID
+	handle uint32
+	gauge  bool
+	opts   LimitOptions
+	purse  purse
+
+	state     atomic.Pointer[share.HoldingState] // as the coordinator told last
+	starvedAt atomic.Int64                       // limit.Time
+	outcomes  outcomes
+
+	mu     sync.Mutex
+	line   line
+	timer  *time.Timer // lets go the first in line; nil until somebody waits
+	closed error
+	gone   atomic.Bool // closed is set
+
+	adjuster    *share.Adjuster // nil = the whole lease is spent
+	rate, depth share.Amount    // in force before it is adjusted
+	leaseless   bool            // by AmendFallback
+}
+
+// Observe implements share.Spender.
+func (l *lease) Observe(now limit.Time) share.Reading { return l.purse.Observe(now) }
+
+// Amend implements share.Spender.
+func (l *lease) Amend(now limit.Time, rate, depth, add share.Amount) (surplus, held share.Amount) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gauge && rate > 0 {
+		depth = 0 // it is a rate, as fault says soon: those are no places
+	}
+	l.rate, l.depth, l.leaseless = rate, depth, false
+	if l.adjuster == nil {
+		surplus, held = l.purse.Amend(now, rate, depth, add)
+	} else {
+		r, d := l.adjusted()
+		surplus, _ = l.purse.Amend(now, r, d, add)
+		held = share.Whole(depth.Floor())
+	}
+	l.settle(now)
+	return surplus, held
+}
+
+// AmendFallback puts in force what may be spent without a lease.
+func (l *lease) AmendFallback(now limit.Time, rate, depth share.Amount) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rate, l.depth, l.leaseless = rate, depth, true
+	if l.adjuster != nil {
+		rate, depth = l.adjusted()
+	}
+	l.purse.AmendFallback(now, rate, depth)
+	l.settle(now)
+}
+
+// adjusted is what is spent of the rate and depth in force.
+func (l *lease) adjusted() (rate, depth share.Amount) {
+	rate = l.adjuster.Rate(l.rate)
+	if rate >= l.rate {
+		return rate, l.depth
+	}
+	// A deep bucket would let a burst go to a receiver that was just slowed down for.
+	part := rate.Float() / l.rate.Float()
+	return rate, min(l.depth, max(share.Token, share.Whole(int64(l.depth.Float()*part))))
+}
+
+// The least time between two signals that a lease is short: what is asked has to be
+// answered before it is worth asking again, the more so when there is no more.
+const (
+	starveGap     = 5 * time.Millisecond
+	starveGapFull = 100 * time.Millisecond
+)
+
+// starve tells the network's half that the lease was found short at now.
+func (l *lease) starve(now limit.Time) {
+	last := l.starvedAt.Load()
+	since := time.Duration(int64(now) - last)
+	if since < starveGap || since < starveGapFull && l.state.Load().Full {
+		return
+	}
+	if l.starvedAt.CompareAndSwap(last, int64(now)) {
+		l.client.starve(l.handle)
+	}
+}
+
+// hopeful says whether an answer may bring n that is not there.
+func (l *lease) hopeful(n int64) bool {
+	st := l.state.Load()
+	switch {
+	case st.Known && (st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
+		return false
+	default:
+		return l.opts.Ask >= 0 && l.client.link.Load() != linkDown
+	}
+}
+
+// ask is how long to wait for an answer.
+func (l *lease) ask() time.Duration {
+	if l.opts.Ask != 0 {
+		return l.opts.Ask
+	}
+	if trip := l.state.Load().RoundTrip; trip > 0 {
+		return min(max(2*trip, shortestAsk), longestAsk)
+	}
+	return longestAsk
+}
+
+// fault is why nothing is lent at all, or nil.
+func (l *lease) fault() error {
+	if l.gone.Load() {
+		return l.closed // not changed any more
+	}
+	st := l.state.Load()
+	switch {
+	case !st.Known || st.Status == share.StatusOK && st.Limit.Gauge == l.gauge:
+		return nil
+	case st.Status == share.StatusOK && l.gauge:
+		return fmt.Errorf("%w: %q is a rate, open it with Limit", ErrKind, l.id.Limit)
+	case st.Status == share.StatusOK:
+		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
+	case st.Status == share.StatusUnknownLimit, st.Status == share.StatusNotLeased,
+		st.Status == share.StatusBadKey, st.Status == share.StatusTooMany:
+		return fmt.Errorf("%w of limit %q: %v", ErrRefused, l.id.Limit, st.Status)
+	default:
+		return nil
+	}
+}
+
+// quota is the largest cost that the limit ever admits; MaxInt64 while it is unknown.
+func (l *lease) quota() int64 {
+	if st := l.state.Load(); st.Known && st.Status == share.StatusOK {
+		return st.Limit.Burst.Floor()
+	}
+	return math.MaxInt64
+}
+
+// told takes note of what the coordinator told.
+func (l *lease) told(now limit.Time, st share.HoldingState) {
+	l.state.Store(&st)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line.first == nil {
+		return
+	}
+	if err := l.fault(); err != nil {
+		l.empty(err)
+		return
+	}
+	l.review(now)
+	l.settle(now)
+}
+
+// allow decides at once about n at now, for which Allow could not be asked without the
+// lock, or which it did not decide.
+func (l *lease) allow(now limit.Time, n int64) bool {
+	if n < 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line.first == nil {
+		for {
+			if taken, decided := l.purse.Try(now, n); taken {
+				return true
+			} else if decided {
+				break
+			}
+		}
+	}
+	l.purse.Refuse(n)
+	return false
+}
+
+// close gives everything back; those who wait get err.
+func (l *lease) close(err error) {
+	c := l.client
+	c.mu.Lock()
+	if c.leases[l.handle] == l {
+		c.holder.Close(c.now(), l.handle)
+		delete(c.leases, l.handle)
+		delete(c.named, l.id)
+	}
+	c.mu.Unlock()
+	c.nudge()
+	l.end(err)
+}
+
+// end lets nobody wait any more.
+func (l *lease) end(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil {
+		l.closed = err
+		l.gone.Store(true)
+	}
+	if l.leaseless {
+		l.purse.Amend(l.client.now(), 0, 0, 0)
+	}
+	l.empty(err)
+}
+
+// idle says whether nobody waits and nothing is in use.
+func (l *lease) idle() bool {
+	r := l.purse.Observe(l.client.now())
+	return r.Waiting == 0 && r.InUse == 0
+}

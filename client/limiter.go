@@ -1,0 +1,187 @@
+package client
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// Limiter spends a lease of a rate, with the verbs of [limit.Limiter]: Allow refuses,
+// Reserve says when there will be a permit, Wait waits for it, and Take is Allow with
+// the whole answer, but asks the coordinator before it refuses. Callers are let go in
+// the order in which they came; while some wait, or hold reservations for later, Allow
+// refuses.
+//
+// A cost above the lease's depth is not refused for good: more depth is asked for. One
+// above the limit's whole burst never fits.
+//
+// Before the first answer of the coordinator, and when the lease has run out, it admits
+// what [LimitOptions] say of that. Those who wait keep their place. It is safe for
+// concurrent use; [Client.Limit] makes one.
+type Limiter struct {
+	bucket *share.Bucket // the lease's purse, without the way through an interface
+	lease  lease
+}
+
+// Name returns the name of the limit.
+func (l *Limiter) Name() string { return l.lease.id.Limit }
+
+// Allow takes 1 if it is there, and reports whether it was. It never waits.
+func (l *Limiter) Allow() bool {
+	now := l.lease.client.now()
+	allowed, decided := l.bucket.Allow(now, 1)
+	if !allowed {
+		return l.lease.short(now, 1, decided)
+	}
+	return true
+}
+
+// AllowN takes n at t if it is there, and reports whether it was. A t in the future
+// counts as the present. A negative n is refused.
+func (l *Limiter) AllowN(t time.Time, n int64) bool {
+	now := l.lease.client.at(t)
+	allowed, decided := l.bucket.Allow(now, n)
+	if !allowed {
+		return l.lease.short(now, n, decided)
+	}
+	return true
+}
+
+// short ends an Allow that found nothing.
+func (l *lease) short(now limit.Time, n int64, decided bool) bool {
+	if !decided && l.allow(now, n) {
+		return true
+	}
+	l.starve(now)
+	return false
+}
+
+// Wait is shorthand for WaitN(ctx, 1).
+func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+
+// WaitN waits until n can be taken, in turn behind those who came before, and takes it.
+// When ctx ends first it returns ctx's error, and has taken nothing.
+//
+// It fails at once with [limit.ErrExceedsQuota] when n is above the limit's burst, and
+// with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded, when it is
+// known that the permit comes after ctx's deadline. [ErrClosed] and [ErrRefused] end
+// every wait.
+func (l *Limiter) WaitN(ctx context.Context, n int64) error {
+	return l.lease.waitMax(ctx, n, limit.Never)
+}
+
+// WaitMax is shorthand for WaitMaxN(ctx, 1, d).
+func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l.WaitMaxN(ctx, 1, d) }
+
+// WaitMaxN is WaitN for a caller who waits at most d. It fails with
+// [limit.ErrWaitTooLong] when the wait would be longer by the present rate: at once if
+// the limit is full, else after one question to the coordinator.
+func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
+	return l.lease.waitMax(ctx, n, max(d, 0))
+}
+
+// Demand says how many tokens per second the application wants; 0 says nothing. It is
+// what the coordinator is told if the estimator is Declared.
+func (l *Limiter) Demand(perSecond float64) error { return l.lease.demand(perSecond) }
+
+func (l *lease) demand(wanted float64) error {
+	amount, err := share.AmountOf(wanted)
+	if err != nil {
+		return err
+	}
+	l.purse.Declare(amount)
+	l.client.starve(l.handle)
+	return nil
+}
+
+// Remaining is how much would be admitted at this moment without asking: 0 while others
+// wait.
+func (l *Limiter) Remaining() int64 { return l.lease.remaining(l.lease.client.now()) }
+
+func (l *lease) remaining(now limit.Time) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line.first != nil {
+		return 0
+	}
+	return l.purse.Remaining(now)
+}
+
+// Close gives the lease back. Those who wait get [ErrClosed], and nothing is admitted
+// any more. It does not wait for the coordinator.
+func (l *Limiter) Close() { l.lease.close(ErrClosed) }
+
+// Lease says how the lease stands.
+func (l *Limiter) Lease() Lease { return l.lease.describe() }
+
+// Lease is how a lease stands. Rates are in tokens per second.
+type Lease struct {
+	Known       bool    // the coordinator has answered
+	Rate, Depth float64 // leased; the depth in whole tokens, or places
+	Demand      float64 // as the coordinator was told
+	Full        bool    // the demand of all instances exceeds the limit
+	Learning    bool    // the coordinator is new and lends only what is surely free
+	Expired     bool    // the lease ran out
+	RoundTrip   time.Duration
+	Err         error // why nothing is lent; nil = no such reason
+}
+
+func (l *lease) describe() Lease {
+	c := l.client
+	c.mu.Lock()
+	st := c.holder.State(l.handle)
+	c.mu.Unlock()
+	return Lease{
+		Known: st.Known, Rate: st.Held.Rate.Float(), Depth: st.Held.Depth.Float(), Demand: st.Demand.Float(),
+		Full: st.Full, Learning: st.Learning, Expired: st.Expired, RoundTrip: st.RoundTrip, Err: l.fault(),
+	}
+}
+
+// outcomes are what the receiver made of what was sent.
+type outcomes struct {
+	good, failed atomic.Int64
+	next         atomic.Int64 // limit.Time at which they are judged
+}
+
+// Report says how many requests succeeded and failed at the receiver since the last
+// call; see [LimitOptions.Adjust], without which it does nothing.
+func (l *Limiter) Report(succeeded, failed int64) {
+	if l.lease.adjuster == nil || succeeded < 0 || failed < 0 {
+		return
+	}
+	o := &l.lease.outcomes
+	o.good.Add(succeeded)
+	o.failed.Add(failed)
+	if now := l.lease.client.now(); int64(now) >= o.next.Load() {
+		l.lease.judge(now)
+	}
+}
+
+// Succeeded is shorthand for Report(1, 0).
+func (l *Limiter) Succeeded() { l.Report(1, 0) }
+
+// Failed is shorthand for Report(0, 1).
+func (l *Limiter) Failed() { l.Report(0, 1) }
+
+// judge lets the adjuster look at the outcomes, and puts in force what it says.
+func (l *lease) judge(now limit.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed := l.adjuster.Observe(now, l.outcomes.good.Load(), l.outcomes.failed.Load())
+	l.outcomes.next.Store(int64(l.adjuster.Next()))
+	if !changed {
+		return
+	}
+	rate, depth := l.adjusted()
+	if l.leaseless {
+		l.purse.AmendFallback(now, rate, depth)
+	} else {
+		// What no longer fits is not given back: it was to be spent here, and the
+		// coordinator counts it as spent.
+		l.purse.Amend(now, rate, depth, 0)
+	}
+	l.settle(now)
+}

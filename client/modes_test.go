@@ -1,0 +1,130 @@
+package client
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+func TestExpiry(t *testing.T) {
+	for _, tt := range []struct {
+		expiry      Expiry
+		least, most int // admitted in the 10 s after the lease ended
+	}{{Pessimistic, 0, 0}, {Safe, 450, 560}, {Optimistic, 700, 2500}} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHub(t, link20)
+			terms := rateOf(100, 10)
+			terms.Safe = share.Whole(50)
+			h.terms["m"] = terms
+			c := h.run(t, "one")
+			l := openLimit(t, c, "m", LimitOptions{Expiry: tt.expiry})
+			spend := func(d time.Duration) (n int) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+					if l.Allow() {
+						n++
+					}
+				}
+				return n
+			}
+			if n := spend(5 * time.Second); n < 450 {
+				t.Fatalf("%d admitted in 5 s", n)
+			}
+			h.crash()
+			if n := spend(3500 * time.Millisecond); n < 330 {
+				t.Errorf("%v: %d admitted while the lease ran", tt.expiry, n)
+			}
+			spend(2 * time.Second)
+			if n := spend(10 * time.Second); n < tt.least || n > tt.most {
+				t.Errorf("%v: %d admitted without a lease, want %d to %d", tt.expiry, n, tt.least, tt.most)
+			}
+			if d, err := l.Take(t.Context(), limit.Request{}); tt.expiry == Pessimistic &&
+				(err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonStoreFailure) {
+				t.Errorf("Take = %+v, %v", d, err)
+			}
+			waited := make(chan error, 1)
+			if tt.expiry == Pessimistic {
+				go func() { waited <- l.Wait(t.Context()) }()
+			} else {
+				waited <- nil
+			}
+			h.set(func() { h.down = false; h.start(2, 0) })
+			if err := <-waited; err != nil {
+				t.Errorf("a wait over the restart: %v", err)
+			}
+			spend(6 * time.Second)
+			if n := spend(5 * time.Second); n < 450 || n > 510 {
+				t.Errorf("%v: %d admitted in 5 s after the coordinator came back", tt.expiry, n)
+			}
+			if !c.Connected() {
+				t.Error("not connected")
+			}
+		})
+	}
+}
+
+func TestOptimisticStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, link20)
+		h.down = true
+		h.terms["m"] = rateOf(100, 10)
+		l := openLimit(t, h.run(t, "one"), "m", LimitOptions{Start: OptimisticStart(20)})
+		n := 0
+		for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(time.Millisecond) {
+			if l.Allow() {
+				n++
+			}
+		}
+		if n < 95 || n > 105 {
+			t.Errorf("%d admitted in 5 s at 20/s", n)
+		}
+		strict := openLimit(t, l.lease.client, "n", LimitOptions{})
+		begin := time.Now()
+		d, err := strict.Take(t.Context(), limit.Request{})
+		if err != nil || d.Allowed || time.Since(begin) != 0 {
+			t.Errorf("without a coordinator: %+v, %v after %v", d, err, time.Since(begin))
+		}
+		l.Close()
+		time.Sleep(time.Second)
+		if l.Allow() {
+			t.Error("admitted after Close")
+		}
+	})
+}
+
+func TestAdjust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, link20)
+		h.terms["m"] = rateOf(100, 10)
+		l := openLimit(t, h.run(t, "one"), "m", LimitOptions{Adjust: &Adjustment{Interval: time.Second, SlowRate: 5}})
+		spend := func(d time.Duration, failing bool) (n int) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				if l.Allow() {
+					n++
+					if failing {
+						l.Failed()
+					} else {
+						l.Succeeded()
+					}
+				}
+			}
+			return n
+		}
+		if n := spend(3*time.Second, false); n < 270 {
+			t.Errorf("%d admitted in 3 s", n)
+		}
+		spend(1200*time.Millisecond, true)
+		if n := spend(time.Second, true); n > 8 {
+			t.Errorf("%d admitted in 1 s at the slow rate", n)
+		}
+		if st := l.Lease(); st.Rate < 90 || st.Demand < 150 {
+			t.Errorf("the demand is what it was: %+v", st)
+		}
+		spend(200*time.Second, false)
+		if n := spend(3*time.Second, false); n < 270 {
+			t.Errorf("%d admitted in 3 s, well again", n)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+)
+
+// Estimator says how the demand is known that the coordinator is told. The zero value
+// is Attempted.
+type Estimator = share.Estimator
+
+// The ways to know the demand.
+const (
+	Attempted   = share.Attempted   // what was asked for: admitted, refused and waiting
+	Declared    = share.Declared    // what Demand was told
+	Utilisation = share.Utilisation // what is used of the lease, for consumers that pull
+)
+
+// Expiry says what may be spent when a lease has run out, because no coordinator could
+// be reached for as long as it lasts. The zero value is Pessimistic.
+type Expiry = share.ExpiryMode
+
+// The modes at expiry. All but Pessimistic may exceed the limit.
+const (
+	Pessimistic = share.Pessimistic // nothing
+	Optimistic  = share.Optimistic  // what is wanted
+	Safe        = share.Safe        // the safe capacity that came with every answer
+)
+
+// Start says what may be spent before the first answer. The zero value is [Strict].
+type Start struct{ amount float64 }
+
+// Strict spends nothing before the first lease: a Take waits one round trip for it.
+var Strict = Start{}
+
+// OptimisticStart spends up to amount per second, or that many places of a gauge,
+// before the first answer. A fleet of N that starts at once may exceed the limit by
+// N x amount until then.
+func OptimisticStart(amount float64) Start { return Start{amount} }
+
+// LimitOptions are how an instance uses one limit. The zero value measures the demand,
+// spends nothing without a lease, and asks before it refuses.
+type LimitOptions struct {
+	// Weight is how much of the limit falls to this instance, compared with others,
+	// when all want more; 0 = 1.
+	Weight uint32
+	// Band is the priority: a higher band goes first.
+	Band uint8
+
+	Estimator Estimator
+	Expiry    Expiry
+	Start     Start
+
+	// Ask is how long a Take that finds the lease short waits for an answer at most,
+	// while capacity may be free elsewhere, before it refuses; 0 = twice the measured
+	// round trip, at least 50 ms and at most 500 ms. Negative = never wait.
+	//
+	// Not shorter than 50 ms: what another instance holds comes by way of the
+	// coordinator, which gathers reports for a moment. Not longer than 500 ms: a
+	// caller that waits holds a connection of its own.
+	Ask time.Duration
+
+	// Adjust slows down when the receiver fails, as told by Report; nil = not.
+	Adjust *Adjustment
+}
+
+// Adjustment is how a Limiter reacts to a receiver that fails. It spends a part of its
+// lease: less by steps while some requests fail, the slow rate when most do, a
+// heartbeat when that fails too, and back up when they succeed. The demand that the
+// coordinator is told stays what it is. The zero value is what each field says of 0.
+type Adjustment struct {
+	// Interval is how long outcomes are counted before they change anything; 0 = 5 s.
+	Interval time.Duration
+	// Convergence is the part of the way that one step goes; 0 = 0.2.
+	Convergence float64
+	// SpeedUp is the highest part of failures at which the rate rises, 0 = 0.01, and
+	// Hold the highest at which it does not fall, 0 = 0.05.
+	SpeedUp, Hold float64
+	// SlowRate and HeartbeatRate are in tokens per second; 0 = 1 and 1/60.
+	SlowRate, HeartbeatRate float64
+}
+
+func (a *Adjustment) adjuster() (*share.Adjuster, error) {
+	slow, err := share.AmountOf(a.SlowRate)
+	heartbeat, err2 := share.AmountOf(a.HeartbeatRate)
+	if err = errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	return share.NewAdjuster(share.AdjusterOptions{
+		Interval: a.Interval, Convergence: a.Convergence, SpeedUp: a.SpeedUp, Hold: a.Hold, SlowRate: slow, HeartbeatRate: heartbeat,
+	})
+}
+
+func (o *LimitOptions) lease() (share.LeaseOptions, error) {
+	start, err := share.AmountOf(o.Start.amount)
+	if err != nil {
+		return share.LeaseOptions{}, fmt.Errorf("start: %w", err)
+	}
+	if o.Estimator > Utilisation || o.Expiry > Safe {
+		return share.LeaseOptions{}, fmt.Errorf("unknown estimator %d or expiry %d", o.Estimator, o.Expiry)
+	}
+	return share.LeaseOptions{Weight: o.Weight, Band: o.Band, Estimator: o.Estimator, Expiry: o.Expiry, Start: start}, nil
+}
+
+// The bounds of LimitOptions.Ask where it is 0.
+const (
+	shortestAsk = 50 * time.Millisecond
+	longestAsk  = 500 * time.Millisecond
+)

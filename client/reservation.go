@@ -1,0 +1,149 @@
+package client
+
+import (
+	"math"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// Reservation is a permit for a time to come: its holder waits for Delay and acts. The
+// zero value is not OK. It is safe for concurrent use.
+//
+// The time is told by the present lease. A larger lease later does not make it earlier;
+// a smaller one makes Delay grow, so ask for it once more when the time has come.
+type Reservation struct {
+	limiter *Limiter
+	turn    *turn
+	n       int64
+	act     limit.Time
+	ok      bool
+}
+
+// Reserve is shorthand for ReserveN(time.Now(), 1).
+func (l *Limiter) Reserve() Reservation { return l.ReserveN(time.Now(), 1) }
+
+// ReserveN takes n at the earliest time from t on that is left by those who came before.
+// The Reservation is not OK, and nothing is taken, when no time can be told: n is
+// negative or above the limit's burst, or the coordinator has never answered. Where
+// nothing is leased at the moment, it is asked for, and the time is a guess.
+func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
+	c := l.lease.client
+	now, from := c.at(t), limit.Time(time.Second+t.Sub(c.origin))
+	switch {
+	case n < 0 || n > l.lease.quota():
+		return Reservation{}
+	case n == 0:
+		return Reservation{limiter: l, act: max(now, from), ok: true}
+	}
+	if from <= now {
+		if taken, _ := l.lease.purse.Try(now, n); taken {
+			return Reservation{limiter: l, n: n, act: now, ok: true}
+		}
+	}
+	l.lease.mu.Lock()
+	defer l.lease.mu.Unlock()
+	l.lease.starve(now)
+	if l.lease.closed != nil {
+		return Reservation{}
+	}
+	wait := l.lease.expected(now, l.lease.line.cost+n, n)
+	if wait == limit.Never {
+		l.bucket.Refuse(n)
+		return Reservation{}
+	}
+	act := max(now.Add(wait), l.lease.line.act, from)
+	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, act: act}, n: n, act: act, ok: true}
+	l.lease.enter(now, r.turn)
+	return r
+}
+
+// expected is how long it takes until cost has come, the last n of it at once: by the
+// lease, or where that does not bring it, by the whole limit after an answer.
+// limit.Never if nothing is known.
+func (l *lease) expected(now limit.Time, cost, n int64) time.Duration {
+	if n <= l.purse.Depth(now) {
+		if wait := l.purse.Earliest(now, cost); wait != limit.Never {
+			return wait
+		}
+	}
+	st := l.state.Load()
+	if !st.Known || st.Status != share.StatusOK || st.Limit.Rate == 0 {
+		return limit.Never
+	}
+	return time.Duration(limit.Time(l.ask()).Add(span(cost, st.Limit.Rate)))
+}
+
+// OK says whether there is a permit.
+func (r Reservation) OK() bool { return r.ok }
+
+// Delay is shorthand for DelayFrom(time.Now()).
+func (r Reservation) Delay() time.Duration { return r.DelayFrom(time.Now()) }
+
+// DelayFrom returns how long after t the holder may act: 0 = at once, [limit.Never] when
+// the reservation is not OK, or nothing is leased any more.
+func (r Reservation) DelayFrom(t time.Time) time.Duration {
+	if !r.ok {
+		return limit.Never
+	}
+	c := r.limiter.lease.client
+	from, act := limit.Time(time.Second+t.Sub(c.origin)), r.act
+	if r.turn != nil {
+		l := &r.limiter.lease
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		now := c.now()
+		if r.turn.in {
+			l.settle(now) // its time may have come just now
+		}
+		switch {
+		case r.turn.lost:
+			return limit.Never
+		case r.turn.in:
+			cost := r.turn.n
+			for b := r.turn.prev; b != nil; b = b.prev {
+				cost += b.n
+			}
+			// Told, so not served before.
+			act = max(r.turn.act, now.Add(max(1, l.expected(now, cost, r.turn.n))))
+			if act < math.MaxInt64 {
+				r.turn.act, l.line.act = act, max(l.line.act, act)
+				l.settle(now)
+			}
+		default:
+			act = r.turn.act
+		}
+	}
+	if act == math.MaxInt64 {
+		return limit.Never
+	}
+	return time.Duration(max(0, act-from))
+}
+
+// Cancel gives the permit back, for a holder who will not act. It reports whether
+// something came back: nothing does when it was cancelled before.
+func (r *Reservation) Cancel() bool {
+	if !r.ok || r.n == 0 {
+		return false
+	}
+	r.ok = false
+	l := &r.limiter.lease
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.client.now()
+	if r.turn != nil && r.turn.in {
+		r.turn.lost = true
+		l.leave(now, r.turn)
+		return true
+	}
+	if r.turn != nil {
+		if r.turn.lost {
+			return false
+		}
+		r.turn.lost = true // it was given back, whatever copy of r says
+	}
+	r.limiter.bucket.Refund(now, r.n)
+	l.settle(now)
+	return true
+}

@@ -1,0 +1,141 @@
+package client
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// leased returns a Limiter that has a lease and no network.
+func leased(tb testing.TB, rate share.Amount, depth int64) *Limiter {
+	tb.Helper()
+	c, err := New(Options{Address: "127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l, err := c.Limit("m", LimitOptions{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c.holder.Deadline().Store(int64(time.Hour))
+	l.lease.Amend(c.now(), rate, share.Whole(depth), share.Whole(depth))
+	l.lease.state.Store(&share.HoldingState{Known: true, Full: true, Limit: share.Terms{Rate: rate, Burst: share.Whole(depth)}})
+	return l
+}
+
+func TestAllowAllocatesNothing(t *testing.T) {
+	l := leased(t, 1000*share.Token, 100)
+	if n := testing.AllocsPerRun(1000, func() { l.Allow() }); n != 0 {
+		t.Errorf("%v allocations per Allow, want 0", n)
+	}
+	if n := testing.AllocsPerRun(1000, func() { l.AllowN(time.Now(), 2) }); n != 0 {
+		t.Errorf("%v allocations per AllowN, want 0", n)
+	}
+}
+
+// BenchmarkAllow is a local decision, admitted and refused; BenchmarkInProcess is the
+// same by limit.Limiter, beside which it should take at most 1.5 times as long.
+func BenchmarkAllow(b *testing.B) {
+	for _, bm := range []struct {
+		name string
+		rate share.Amount
+		want bool
+	}{{"admitted", 4_000_000_000 * share.Token, true}, {"refused", 1, false}} {
+		b.Run(bm.name, func(b *testing.B) {
+			l := leased(b, bm.rate, 1_000_000)
+			if !bm.want {
+				l.AllowN(time.Now(), 1_000_000)
+			}
+			for b.Loop() {
+				if l.Allow() != bm.want {
+					b.Fatal("wrong answer")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkInProcess(b *testing.B) {
+	for _, bm := range []struct {
+		name string
+		rate limit.Rate
+		want bool
+	}{{"admitted", limit.PerSecond(4_000_000_000), true}, {"refused", limit.Rate{Count: 1, Period: 24 * time.Hour}, false}} {
+		b.Run(bm.name, func(b *testing.B) {
+			l, err := limit.NewLimiter(limit.Policy{Rate: bm.rate, Burst: 1_000_000})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if !bm.want {
+				l.AllowN(time.Now(), 1_000_000)
+			}
+			for b.Loop() {
+				if l.Allow() != bm.want {
+					b.Fatal("wrong answer")
+				}
+			}
+		})
+	}
+}
+
+// TestLineSettles: random amendments, arrivals and departures. Nobody overtakes, and
+// the totals agree.
+func TestLineSettles(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range 200 {
+		l := &leased(t, 50*share.Token, 5).lease
+		if l.timer != nil {
+			t.Fatal("a timer without a line")
+		}
+		now := l.client.now()
+		var turns []*turn
+		served := 0
+		for range 200 {
+			now += limit.Time(rng.Int64N(int64(30 * time.Millisecond)))
+			l.mu.Lock()
+			switch rng.IntN(6) {
+			case 0, 1, 2:
+				tn := &turn{n: 1 + rng.Int64N(4), latest: limit.Time(1 << 62), wake: make(chan error, 1)}
+				l.enter(now, tn)
+				turns = append(turns, tn)
+			case 3:
+				if len(turns) > 0 {
+					if tn := turns[rng.IntN(len(turns))]; tn.in {
+						l.leave(now, tn)
+					}
+				}
+			case 4:
+				l.purse.Amend(now, share.Whole(rng.Int64N(100)), share.Whole(rng.Int64N(8)), share.Whole(rng.Int64N(3)))
+				l.settle(now)
+			default:
+				l.settle(now)
+			}
+			waiting, cost := false, int64(0)
+			for _, tn := range turns {
+				switch {
+				case tn.in:
+					waiting = true
+					cost += tn.n
+				case len(tn.wake) > 0:
+					<-tn.wake
+					served++
+					if waiting {
+						t.Fatal("it overtook one who waits")
+					}
+				}
+			}
+			if r := l.purse.Observe(now); r.Waiting != share.Whole(cost) || l.line.cost != cost {
+				t.Fatalf("%v wait, counted %d, want %d", r.Waiting, l.line.cost, cost)
+			}
+			l.mu.Unlock()
+		}
+		l.end(ErrClosed)
+		if served == 0 || l.line.first != nil || l.line.cost != 0 {
+			t.Fatalf("%d served; the line should be empty", served)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+var (
+	_ limit.Taker           = (*Limiter)(nil)
+	_ limit.Finisher        = (*Gauge)(nil)
+	_ limit.AttributeReader = (*Keyed)(nil)
+	_ limit.Finisher        = (*Keyed)(nil)
+)
+
+const statusTooManyRequests = 429
+
+// Take makes a Limiter a [limit.Taker]. The request's attributes do not matter. Where
+// the lease is short while capacity may be free elsewhere it asks at once and waits for
+// the answer, at most as long as [LimitOptions.Ask] says, before it refuses.
+//
+// The errors are [limit.ErrNegativeCost], that of ctx, [ErrClosed], [ErrKind] and
+// [ErrRefused].
+func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	return l.lease.take(ctx, req)
+}
+
+func (l *lease) take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	if req.Cost < 0 {
+		return limit.Decision{}, limit.ErrNegativeCost
+	}
+	if err := ctx.Err(); err != nil {
+		return limit.Decision{}, err
+	}
+	cost := max(1, req.Cost)
+	if req.Peek {
+		if err := l.fault(); err != nil {
+			return limit.Decision{}, err
+		}
+		return l.decision(cost, l.remaining(l.client.now()) >= cost), nil
+	}
+	allowed, err := l.takeCost(ctx, cost)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	return l.decision(cost, allowed), nil
+}
+
+// takeCost takes n if it is there or comes by asking.
+func (l *lease) takeCost(ctx context.Context, n int64) (bool, error) {
+	now := l.client.now()
+	taken, decided := l.purse.Try(now, n)
+	if taken {
+		return true, nil
+	}
+	if err := l.fault(); err != nil {
+		l.purse.Refuse(n)
+		return false, err
+	}
+	if !l.hopeful(n) {
+		if !decided {
+			taken = l.allow(now, n)
+		} else {
+			l.purse.Refuse(n)
+		}
+		if !taken {
+			l.starve(now)
+		}
+		return taken, nil
+	}
+	err := l.wait(ctx, n, now.Add(l.ask()), true)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, errLate), errors.Is(err, limit.ErrExceedsQuota):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// decision describes the lease after a request of that cost.
+func (l *lease) decision(cost int64, allowed bool) limit.Decision {
+	now := l.client.now()
+	st := l.state.Load()
+	r := limit.Result{
+		Limit: l.id.Limit, Quota: st.Limit.Burst.Floor(), Cost: cost,
+		Verdict: limit.Verdict{Allowed: allowed, Remaining: l.remaining(now)},
+	}
+	if l.gauge {
+		r.Algorithm = limit.Concurrency
+	} else if depth := l.purse.Depth(now); depth > 0 {
+		r.ResetAfter = l.purse.Earliest(now, depth)
+	}
+	if st.Limit.Rate > 0 {
+		r.Window = span(r.Quota, st.Limit.Rate)
+	}
+	if allowed {
+		return limit.Decision{Allowed: true, Results: []limit.Result{r}}
+	}
+	leased := int64(now) < l.client.holder.Deadline().Load()
+	switch {
+	case st.Known && cost > r.Quota:
+		r.Reason, r.RetryAfter = limit.ReasonCost, limit.Never
+	case !st.Known || !leased:
+		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, share.DefaultRefresh, true
+	case l.gauge:
+		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
+	default:
+		r.Reason, r.RetryAfter = limit.ReasonRate, l.retryAfter(now, cost)
+	}
+	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+}
+
+// retryAfter is when cost fits, as far as is known. A limit that does not refill may
+// have more in an hour all the same: others give back what they do not use.
+func (l *lease) retryAfter(now limit.Time, cost int64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(1, min(l.expected(now, l.line.cost+cost, cost), time.Hour))
+}
+
+// span is how long n tokens take at a rate; 0 if it is 0.
+func span(n int64, rate share.Amount) time.Duration {
+	if rate <= 0 {
+		return 0
+	}
+	d := float64(n) / rate.Float() * float64(time.Second)
+	if d >= float64(limit.Never) {
+		return limit.Never
+	}
+	return time.Duration(d)
+}

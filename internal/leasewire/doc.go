@@ -1,0 +1,8 @@
+// Package leasewire translates between the words of package share and the messages of
+// the lease protocol, in proto/stint/lease/v1, for clients and for the server. It
+// decides nothing, and it is the door: what leaves [FromReport] and [FromGrant] is
+// finite, within the bounds of the protocol, and of the ranges that package share
+// expects.
+package leasewire
+
+//go:generate ../../scripts/generate

@@ -1,0 +1,153 @@
+package leasewire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/share"
+)
+
+// ErrGrant is wrapped by the errors of FromGrant.
+var ErrGrant = errors.New("the grant cannot be taken")
+
+// ToGrant translates a grant into dst, whose messages it uses again. The member is not
+// on the wire: the stream is the member's. dst refers to src's tokens.
+func ToGrant(dst *leasepb.Grant, src *share.Grant) {
+	dst.Epoch, dst.Number, dst.Status = src.Epoch, src.Number, leasepb.Status(src.Status)
+	dst.Echo, dst.Age = int64(src.Echo), int64(src.Age)
+	dst.Lease, dst.Refresh = int64(src.Lease), int64(src.Refresh)
+	dst.NotMaster, dst.Master = src.NotMaster, src.Master
+	shares := dst.Shares
+	dst.Shares = slices.Grow(shares[:0], len(src.Shares))
+	for i := range src.Shares {
+		s := new(leasepb.Share)
+		if i < len(shares) {
+			s = shares[i]
+		}
+		toShare(s, &src.Shares[i])
+		dst.Shares = append(dst.Shares, s)
+	}
+}
+
+func toShare(dst *leasepb.Share, src *share.Share) {
+	dst.Handle, dst.Status, dst.Seen = src.Handle, leasepb.Status(src.Status), src.Seen
+	dst.Lease, dst.Granted = src.Lease, toHolding(dst.Granted, src.Granted)
+	dst.KeepRate, dst.KeepDepth = toKeep(src.KeepRate), toKeep(src.KeepDepth)
+	dst.Safe, dst.Token = int64(src.Safe), src.Token
+	dst.Scarce, dst.Full, dst.Learning = src.Scarce, src.Full, src.Learning
+	dst.Limit = toTerms(&src.Limit)
+}
+
+func toKeep(a share.Amount) *int64 {
+	if a >= share.MaxAmount {
+		return nil
+	}
+	n := int64(a)
+	return &n
+}
+
+func toTerms(t *share.Terms) *leasepb.Terms {
+	if t.Rate == 0 && t.Burst == 0 && !t.Gauge && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 {
+		return nil
+	}
+	out := &leasepb.Terms{
+		Rate: int64(t.Rate), Burst: int64(t.Burst), Gauge: t.Gauge,
+		Allocation: leasepb.Allocation(t.Allocation), Safe: int64(t.Safe),
+	}
+	for _, g := range t.Guarantees {
+		out.Guarantees = append(out.Guarantees, &leasepb.Guarantee{Band: uint32(g.Band), Amount: int64(g.Amount)})
+	}
+	return out
+}
+
+// FromGrant translates a grant into dst, whose slices it uses again. To stays as it
+// is: the caller knows whose stream it is. dst refers to the bytes of src's tokens.
+// After an error the grant must not be used: a coordinator that sends what is out of
+// range cannot be counted with.
+func FromGrant(dst *share.Grant, src *leasepb.Grant) error {
+	*dst = share.Grant{
+		To: dst.To, Epoch: src.GetEpoch(), Number: src.GetNumber(), Status: fromStatus(src.GetStatus()),
+		Echo: time.Duration(src.GetEcho()), Age: time.Duration(src.GetAge()),
+		Lease: time.Duration(src.GetLease()), Refresh: time.Duration(src.GetRefresh()),
+		NotMaster: src.GetNotMaster(), Master: src.GetMaster(),
+		Shares: slices.Grow(dst.Shares[:0], len(src.GetShares())),
+	}
+	if dst.Age < 0 || dst.Lease < 0 || dst.Refresh < 0 {
+		return fmt.Errorf("leasewire: %w: age %v, lease %v or refresh %v is negative", ErrGrant, dst.Age, dst.Lease, dst.Refresh)
+	}
+	for _, s := range src.GetShares() {
+		dst.Shares = append(dst.Shares, share.Share{})
+		if err := fromShare(&dst.Shares[len(dst.Shares)-1], s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fromShare(dst *share.Share, src *leasepb.Share) error {
+	*dst = share.Share{
+		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), Seen: src.GetSeen(), Lease: src.GetLease(),
+		KeepRate: share.MaxAmount, KeepDepth: share.MaxAmount, Safe: share.Amount(src.GetSafe()),
+		Scarce: src.GetScarce(), Full: src.GetFull(), Learning: src.GetLearning(), Token: src.GetToken(),
+	}
+	bad := func(field string, n int64) error {
+		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(share.MaxAmount))
+	}
+	var fits bool
+	if dst.Granted, fits = fromHolding(src.GetGranted()); !fits {
+		g := src.GetGranted()
+		return bad("granted", outOfRange(g.GetRate(), g.GetDepth(), g.GetTokens()))
+	}
+	if src.KeepRate != nil {
+		dst.KeepRate = share.Amount(src.GetKeepRate())
+	}
+	if src.KeepDepth != nil {
+		dst.KeepDepth = share.Amount(src.GetKeepDepth())
+	}
+	for _, a := range []struct {
+		field string
+		n     share.Amount
+	}{{"keep_rate", dst.KeepRate}, {"keep_depth", dst.KeepDepth}, {"safe", dst.Safe}} {
+		if !inRange(int64(a.n)) {
+			return bad(a.field, int64(a.n))
+		}
+	}
+	t := src.GetLimit()
+	if !inRange(t.GetRate()) || !inRange(t.GetBurst()) || !inRange(t.GetSafe()) {
+		return bad("limit", outOfRange(t.GetRate(), t.GetBurst(), t.GetSafe()))
+	}
+	dst.Limit = share.Terms{
+		Rate: share.Amount(t.GetRate()), Burst: share.Amount(t.GetBurst()), Gauge: t.GetGauge(), Safe: share.Amount(t.GetSafe()),
+	}
+	if a := t.GetAllocation(); a >= 0 && a <= math.MaxUint8 {
+		dst.Limit.Allocation = share.Allocation(a)
+	}
+	for _, g := range t.GetGuarantees() {
+		if g.GetBand() > math.MaxUint8 || !inRange(g.GetAmount()) {
+			return bad("a guarantee", g.GetAmount())
+		}
+		dst.Limit.Guarantees = append(dst.Limit.Guarantees, share.Guarantee{Band: uint8(g.GetBand()), Amount: share.Amount(g.GetAmount())})
+	}
+	return nil
+}
+
+func outOfRange(amounts ...int64) int64 {
+	for _, n := range amounts {
+		if !inRange(n) {
+			return n
+		}
+	}
+	return 0
+}
+
+// fromStatus keeps what this version does not know a refusal.
+func fromStatus(s leasepb.Status) share.Status {
+	if s < 0 || s > math.MaxUint8 {
+		return math.MaxUint8
+	}
+	return share.Status(s)
+}

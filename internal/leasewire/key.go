@@ -1,0 +1,57 @@
+package leasewire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// The bounds of a key. Not larger: every key is held in memory by the coordinator.
+// Not smaller: a token in full should fit.
+const (
+	MaxKeyValues = 16
+	MaxKeyBytes  = 1024 // of an encoded key
+)
+
+// ErrKey is wrapped by the errors about keys.
+var ErrKey = errors.New("not a key")
+
+// EncodeKey returns the values of a limit's key as one string for
+// [share.ResourceID]. The encoding is injective: every value stands behind its length.
+// No values are the empty string, the key of a limit without key.
+func EncodeKey(values ...string) (string, error) {
+	if len(values) > MaxKeyValues {
+		return "", fmt.Errorf("leasewire: %d values are %w: use at most %d", len(values), ErrKey, MaxKeyValues)
+	}
+	size := 0
+	for _, v := range values {
+		size += len(v) + 2
+	}
+	key := make([]byte, 0, size)
+	for _, v := range values {
+		key = append(binary.AppendUvarint(key, uint64(len(v))), v...)
+	}
+	if len(key) > MaxKeyBytes {
+		return "", fmt.Errorf("leasewire: values of %d bytes are %w: use at most %d, or a hash of the long ones", len(key), ErrKey, MaxKeyBytes)
+	}
+	return string(key), nil
+}
+
+// DecodeKey returns the values that EncodeKey was given. Whatever EncodeKey does not
+// return is refused, so two different keys never mean the same values.
+func DecodeKey(key string) ([]string, error) {
+	if len(key) > MaxKeyBytes {
+		return nil, fmt.Errorf("leasewire: %d bytes are %w: at most %d", len(key), ErrKey, MaxKeyBytes)
+	}
+	var values []string
+	for rest := key; rest != ""; {
+		n, size := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
+		shortest := size == 1 || size == 2 && n >= 0x80
+		if !shortest || n > uint64(len(rest)-size) || len(values) == MaxKeyValues {
+			return nil, fmt.Errorf("leasewire: %.64q is %w: want what EncodeKey returns", key, ErrKey)
+		}
+		values = append(values, rest[size:size+int(n)])
+		rest = rest[size+int(n):]
+	}
+	return values, nil
+}

@@ -1,0 +1,178 @@
+package leasewire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/share"
+)
+
+// The bounds of a report.
+const (
+	MaxInstance  = 256     // bytes of an instance's name
+	MaxLimitName = 128     // bytes of a limit's name
+	MaxDemands   = 10_000  // in one report
+	MaxClaim     = 512     // bytes
+	MaxMessage   = 1 << 20 // bytes of a report; MaxDemands with usual keys fit
+	maxHandle    = 1<<31 - 1
+)
+
+// ErrReport is wrapped by the errors of FromReport.
+var ErrReport = errors.New("the report cannot be taken")
+
+// Refused is a demand that is taken for none, and why.
+type Refused struct {
+	Handle uint32
+	Status share.Status // StatusBadDemand, StatusBadKey or StatusUnknownLimit
+}
+
+// refused stands for an amount that is none, or a total that cannot be. A coordinator
+// answers negative amounts with StatusBadDemand and leaves its accounts as they are.
+const refused share.Amount = -1
+
+// FromReport translates a report that came from outside into dst, whose slices it
+// uses again, and returns the demands that are refused. These stand in dst as well, so
+// that the coordinator answers them: a bad amount as a negative one, a bad key as a key
+// that [DecodeKey] refuses. dst refers to the bytes of src's claims.
+//
+// An error means that nothing of the report can be used; it says nothing that src
+// holds but sizes.
+func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
+	instance := src.GetInstance()
+	switch {
+	case instance == "" || len(instance) > MaxInstance || !utf8.ValidString(instance):
+		return nil, fmt.Errorf("leasewire: %w: the name of the instance has %d bytes, want 1 to %d of UTF-8", ErrReport, len(instance), MaxInstance)
+	case src.GetSession() == 0:
+		return nil, fmt.Errorf("leasewire: %w: session is 0, draw a number at random when the process starts", ErrReport)
+	case len(src.GetDemands()) > MaxDemands:
+		return nil, fmt.Errorf("leasewire: %w: %d demands, send at most %d in one report", ErrReport, len(src.GetDemands()), MaxDemands)
+	}
+	*dst = share.Report{
+		Member:  share.Member{Instance: instance, Session: src.GetSession()},
+		Version: src.GetVersion(), Epoch: src.GetEpoch(), Number: src.GetNumber(),
+		Stamp: time.Duration(src.GetStamp()), Leaving: src.GetLeaving(),
+		Demands: slices.Grow(dst.Demands[:0], len(src.GetDemands())),
+	}
+	var bad []Refused
+	for _, d := range src.GetDemands() {
+		demand, status := fromDemand(d)
+		if status != share.StatusOK {
+			bad = append(bad, Refused{demand.Handle, status})
+		}
+		dst.Demands = append(dst.Demands, demand)
+	}
+	return bad, nil
+}
+
+func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
+	out := share.Demand{
+		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
+		Heard: d.GetHeard(), Closed: d.GetClosed(),
+	}
+	status := share.StatusOK
+	if r := d.GetResource(); r != nil {
+		if out.Resource, status = fromResource(r); status != share.StatusOK {
+			return out, status
+		}
+	}
+	var errRate, errBurst error
+	out.Rate, errRate = share.AmountOf(d.GetRate())
+	out.Burst, errBurst = share.AmountOf(d.GetBurst())
+	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim {
+		out.Rate, out.Burst, out.Claim, status = refused, refused, nil, share.StatusBadDemand
+	} else {
+		out.Band = uint8(d.GetBand())
+	}
+	var fits bool
+	if out.Returned, fits = fromHolding(d.GetReturned()); !fits {
+		out.Returned = share.Holding{Rate: refused, Depth: refused, Tokens: refused}
+		out.Rate, out.Burst, status = refused, refused, share.StatusBadDemand
+	}
+	return out, status
+}
+
+// badKey is no key: it announces more than there is.
+const badKey = "\x01"
+
+func fromResource(r *leasepb.Resource) (share.ResourceID, share.Status) {
+	id := share.ResourceID{Limit: r.GetLimit(), Key: badKey}
+	if id.Limit == "" || len(id.Limit) > MaxLimitName || !utf8.ValidString(id.Limit) {
+		// Not empty: that would mean a handle which is known.
+		return share.ResourceID{Limit: badKey, Key: badKey}, share.StatusUnknownLimit
+	}
+	if len(r.GetKey()) > MaxKeyValues {
+		return id, share.StatusBadKey
+	}
+	values, room := make([]string, len(r.GetKey())), MaxKeyBytes
+	for i, v := range r.GetKey() {
+		if room -= len(v); room < 0 {
+			return id, share.StatusBadKey
+		}
+		values[i] = string(v)
+	}
+	key, err := EncodeKey(values...)
+	if err != nil {
+		return id, share.StatusBadKey
+	}
+	id.Key = key
+	return id, share.StatusOK
+}
+
+// ToReport translates a report into dst, whose messages it uses again. dst refers to
+// src's claims. A key that EncodeKey did not return is an error.
+func ToReport(dst *leasepb.Report, src *share.Report) error {
+	dst.Instance, dst.Session, dst.Version, dst.Epoch = src.Instance, src.Session, src.Version, src.Epoch
+	dst.Number, dst.Stamp, dst.Leaving = src.Number, int64(src.Stamp), src.Leaving
+	demands := dst.Demands
+	dst.Demands = slices.Grow(demands[:0], len(src.Demands))
+	for i := range src.Demands {
+		s, d := &src.Demands[i], (*leasepb.Demand)(nil)
+		if i < len(demands) {
+			d = demands[i]
+		} else {
+			d = new(leasepb.Demand)
+		}
+		var resource *leasepb.Resource
+		if s.Resource.Limit != "" {
+			values, err := DecodeKey(s.Resource.Key)
+			if err != nil {
+				return fmt.Errorf("%w, in a demand on limit %q", err, s.Resource.Limit)
+			}
+			resource = &leasepb.Resource{Limit: s.Resource.Limit}
+			for _, v := range values {
+				resource.Key = append(resource.Key, []byte(v))
+			}
+		}
+		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
+		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.Heard
+		d.Rate, d.Burst = s.Rate.Float(), s.Burst.Float()
+		d.Returned = toHolding(d.Returned, s.Returned)
+		dst.Demands = append(dst.Demands, d)
+	}
+	return nil
+}
+
+func fromHolding(h *leasepb.Holding) (share.Holding, bool) {
+	fits := inRange(h.GetRate()) && inRange(h.GetDepth()) && inRange(h.GetTokens())
+	return share.Holding{Rate: share.Amount(h.GetRate()), Depth: share.Amount(h.GetDepth()), Tokens: share.Amount(h.GetTokens())}, fits
+}
+
+// inRange says whether an amount of the wire is one.
+func inRange(n int64) bool { return n >= 0 && n <= int64(share.MaxAmount) }
+
+// toHolding leaves out what is zero in all.
+func toHolding(dst *leasepb.Holding, h share.Holding) *leasepb.Holding {
+	if h == (share.Holding{}) {
+		return nil
+	}
+	if dst == nil {
+		dst = new(leasepb.Holding)
+	}
+	dst.Rate, dst.Depth, dst.Tokens = int64(h.Rate), int64(h.Depth), int64(h.Tokens)
+	return dst
+}

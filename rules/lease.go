@@ -1,0 +1,225 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Allocation says how a leased limit is divided among the instances that want a part
+// of it. The zero value is AllocationMaxMin.
+type Allocation uint8
+
+// The ways to divide.
+const (
+	AllocationMaxMin       Allocation = iota // fair: small wants in full, the rest in equal parts
+	AllocationProportional                   // in overload each in proportion to what it wants
+	AllocationEqual                          // the same for each, whatever it wants
+	AllocationStatic                         // the whole limit for each
+	AllocationNone                           // whatever each wants: no limit
+	AllocationBusy                           // from those who do not use theirs to those who do
+)
+
+var allocationNames = [...]string{
+	AllocationMaxMin: "max_min", AllocationProportional: "proportional", AllocationEqual: "equal",
+	AllocationStatic: "static", AllocationNone: "none", AllocationBusy: "busy",
+}
+
+// String returns the word used in limit files.
+func (a Allocation) String() string {
+	if int(a) < len(allocationNames) {
+		return allocationNames[a]
+	}
+	return "unknown"
+}
+
+// Lease says how a leased limit is divided. The zero value divides it by need, and
+// lets an instance in safe mode have the limit divided by the number of instances.
+type Lease struct {
+	Allocation Allocation
+
+	// Safe is what one instance may use while it cannot reach the coordinator
+	// and prefers that to nothing: a rate, or places of a concurrency limit.
+	// Both zero = the limit divided by the number of instances.
+	Safe       limit.Rate
+	SafePlaces int64
+
+	// Guarantees are promised to bands before higher bands get everything,
+	// ascending by band. Read-only.
+	Guarantees []Guarantee
+}
+
+// Guarantee is what a priority band gets before higher bands: a rate, or places of a
+// concurrency limit.
+type Guarantee struct {
+	Band   uint8
+	Rate   limit.Rate
+	Places int64
+}
+
+// smallestLeased is the smallest rate that can be lent, in tokens per second, and
+// fineLeased the smallest that loses at most a hundredth in the rounding to a
+// millionth of a token per second.
+const (
+	smallestLeased = 1e-6
+	fineLeased     = 1e-4
+)
+
+// lease reads what is only for limits shared by leases, and refuses what they cannot
+// do.
+func (b *builder) lease(s *scope, l *Limit) {
+	own := s.limit.get("lease")
+	if l.Sharing != SharingLeased {
+		if own != nil {
+			s.fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
+		}
+		return
+	}
+	at := s.limit.get("sharing")
+	if at == nil {
+		at = s.limit // leased by default
+	}
+	algorithm := l.Base.Policy.Algorithm
+	if algorithm != limit.TokenBucket && algorithm != limit.Concurrency {
+		s.fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared by leases", algorithm)
+		return
+	}
+	if l.Ban != nil {
+		s.fault(at, "leave ban out, or use sharing: exact", "a limit shared by leases bans nobody: instances decide alone and do not know of each other's refusals")
+	}
+	if l.Shadow || l.EnforcePermyriad < 10000 {
+		b.warn(s.document, at, "use sharing: exact to try a limit out", "shadow and enforce are known to the server only: instances that hold a lease enforce the limit for every key")
+	}
+	if n := s.get("lease"); n != nil {
+		b.leaseOptions(s, l, n)
+	}
+	b.leasable(s, at, &l.Base)
+	for i := range l.Overrides {
+		o := &l.Overrides[i]
+		b.leasable(s, at, &o.Variant)
+		names := make([]string, 0, len(o.clause.conditions))
+		for j := range o.clause.conditions {
+			names = append(names, o.clause.conditions[j].name)
+		}
+		if o.clause.expression != nil {
+			names = append(names, o.clause.expression.attributes...)
+		}
+		for _, name := range names {
+			if !contains(l.Key, name) {
+				s.fault(at, fmt.Sprintf("add %s to the key, write another limit with a match, or use sharing: exact", name),
+					"the override when %s looks at %s, which instances that hold a lease do not tell: they name a limit and its key", o.When, name)
+				break
+			}
+		}
+	}
+}
+
+// leasable checks that a rate can be lent.
+func (b *builder) leasable(s *scope, at *node, v *Variant) {
+	r := v.Policy.Rate
+	if v.Policy.Algorithm != limit.TokenBucket || v.Policy.Unlimited || r.Count == 0 {
+		return
+	}
+	switch perSecond := float64(r.Count) / r.Period.Seconds(); {
+	case perSecond < smallestLeased:
+		s.fault(at, "use sharing: exact", "the rate %v is too small to be shared by leases, which count millionths of a token per second", r)
+	case perSecond < fineLeased:
+		b.warn(s.document, at, "use sharing: exact", "the rate %v is rounded down to %d millionths of a token per second when it is lent", r, int64(perSecond*1e6))
+	}
+}
+
+func (b *builder) leaseOptions(s *scope, l *Limit, n *node) {
+	if n.kind != kindMap {
+		s.wants(n, "a map such as {allocation: max_min, safe: 10/s}", "")
+		return
+	}
+	s.known(n, "lease", leaseKeys)
+	if a := n.get("allocation"); a != nil {
+		if i, ok := s.word(a, allocationNames[:]...); ok {
+			l.Lease.Allocation = Allocation(i)
+		}
+	}
+	if safe := n.get("safe"); safe != nil {
+		l.Lease.Safe, l.Lease.SafePlaces = s.leaseAmount(l, safe)
+	}
+	list := n.get("guarantees")
+	if list == nil {
+		return
+	}
+	if list.kind != kindMap || len(list.fields) == 0 {
+		s.wants(list, "a map from priority band to amount, such as {1: 100/s}", "")
+		return
+	}
+	for _, f := range list.fields {
+		band, err := strconv.ParseUint(f.key.text, 10, 8)
+		if err != nil || strconv.FormatUint(band, 10) != f.key.text {
+			s.fault(f.key, "bands are 0 to 255, higher ones go first", "%q is not a priority band", f.key.text)
+			continue
+		}
+		g := Guarantee{Band: uint8(band)}
+		g.Rate, g.Places = s.leaseAmount(l, f.value)
+		l.Lease.Guarantees = append(l.Lease.Guarantees, g)
+	}
+	slices.SortFunc(l.Lease.Guarantees, func(a, b Guarantee) int { return int(a.Band) - int(b.Band) })
+}
+
+// leaseAmount reads a rate, or places for a concurrency limit.
+func (s *scope) leaseAmount(l *Limit, n *node) (r limit.Rate, places int64) {
+	if l.Base.Policy.Algorithm == limit.Concurrency {
+		places, _ = s.integer(n, 0, limit.MaxLogCount)
+		return r, places
+	}
+	r, _ = s.rate(n)
+	return r, 0
+}
+
+// VariantFor returns the policy of l for a request with the attributes: that of the
+// first override that holds, or the base. l must be of this Set.
+func (s *Set) VariantFor(l *Limit, attrs []limit.Attribute) *Variant {
+	sub := subject{attrs: attrs, set: s}
+	v := l.variant(&sub)
+	sub.release()
+	return v
+}
+
+// KeyOf returns the key of the bucket that values select, which are those of l.Key in
+// order. It is the same as [Matched.Key] of a request with these attributes. It
+// reports false when there are more values or fewer.
+func (l *Limit) KeyOf(values ...string) (key []byte, ok bool) {
+	if len(values) != len(l.Key) {
+		return nil, false
+	}
+	attrs := make([]limit.Attribute, len(values))
+	for i, v := range values {
+		attrs[i] = limit.Attribute{Name: l.Key[i], Value: v}
+	}
+	key, missing := l.appendKey(nil, &subject{attrs: attrs})
+	return key, !missing
+}
+
+// KeyAttributes returns the attributes that a key from [Matched] or KeyOf stands for,
+// as far as it tells: an address as that of its network, and nothing for a value that
+// is missing or was too long and is a hash. It reports false when key is not a key of
+// this limit. It is not for limits in Envoy's format.
+func (l *Limit) KeyAttributes(key []byte) (attrs []limit.Attribute, ok bool) {
+	if l.Envoy {
+		return nil, false
+	}
+	for _, name := range l.Key {
+		if len(key) == 0 {
+			return nil, false
+		}
+		part, size := keyPart(key)
+		address := key[0] == tagIPv4 || key[0] == tagIPv6
+		if size == 0 || address && name != ipAttribute {
+			return nil, false
+		}
+		if key[0] != tagMissing && key[0] != tagHashed {
+			attrs = append(attrs, limit.Attribute{Name: name, Value: part})
+		}
+		key = key[size:]
+	}
+	return attrs, len(key) == 0
+}

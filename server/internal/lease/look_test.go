@@ -1,0 +1,99 @@
+package lease
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/share"
+)
+
+// Who has, wants and gets what; and figures by limit, without keys.
+func TestLook(t *testing.T) {
+	r := start(t, Options{})
+	a, b := r.open("a", 1), r.open("b", 2)
+	d := demand(1, "shared", 300)
+	d.Weight, d.Band = 4, 2
+	a.report(d, demand(2, "per-user", 1, "u", "192.0.2.7"), demand(3, "nobody", 1))
+	b.report(&leasepb.Demand{Handle: 1, Silent: true, Resource: &leasepb.Resource{Limit: "shared"}})
+	a.share(1)
+	b.share(1)
+	var p leasesPage
+	r.eventually("it is full", func() bool {
+		p = r.page("?limit=shared")
+		return len(p.Resources) == 1 && p.Resources[0].Full
+	})
+	l := p.Resources[0]
+	if p.Epoch != 5 || p.Instances != 2 || p.Total != 1 || p.Truncated || l.Capacity != 100 || l.Burst != 10 || l.Wanted < 300 ||
+		l.Lent+l.Free > 100 || l.Allocation != "max_min" || l.Key != "" || len(l.Leases) != 2 {
+		t.Errorf("%+v", p)
+	}
+	one, two := l.Leases[0], l.Leases[1]
+	if one.Instance != "a" {
+		one, two = two, one
+	}
+	if one.Wants != 300 || one.Weight != 4 || one.Band != 2 || one.Version != 1 || one.ExpiresIn <= 0 || one.ExpiresIn > 6 || one.Gets <= 0 || !two.Silent {
+		t.Errorf("%+v", l.Leases)
+	}
+	r.eventually("the figures are there", func() bool {
+		f := r.Figures()
+		return f.Streams == 2 && f.Instances == 2 && f.Resources == 2 && f.Reports >= 2 && f.Grants >= 2 && f.Refused["unknown_limit"] == 1 &&
+			len(f.Limits) == 2 && f.Limits[0].Limit == "per-user" && f.Limits[0].Capacity == 10 && !f.Limits[0].Saturated &&
+			f.Limits[1].Capacity == 100 && f.Limits[1].Saturated && f.Limits[1].SaturatedSeconds > 0 && f.Limits[1].Wanted >= 300
+	})
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/leases?limit=nobody", nil))
+	if w.Code != http.StatusNotFound {
+		t.Errorf("an unknown limit answers %d", w.Code)
+	}
+	r.stop()
+	w = httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/leases", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("after the end: %d", w.Code)
+	}
+}
+
+func TestLookIsBounded(t *testing.T) {
+	r := start(t, Options{})
+	a := r.open("a", 1)
+	demands := make([]*leasepb.Demand, maxShown+5)
+	for i := range demands {
+		demands[i] = demand(uint32(i), "per-user", 0, fmt.Sprint(i), "x")
+	}
+	a.report(demands...)
+	a.share(maxShown)
+	if p := r.page(""); !p.Truncated || len(p.Resources) != maxShown || p.Total != len(demands) {
+		t.Errorf("%d of %d resources, truncated %v", len(p.Resources), p.Total, p.Truncated)
+	}
+}
+
+// What was not sent yet is brought up to date, not queued.
+func TestMerge(t *testing.T) {
+	st := &stream{}
+	st.out.wake = make(chan struct{}, 1)
+	put := func(number uint64, handles ...uint32) {
+		g := &share.Grant{Number: number}
+		for _, h := range handles {
+			g.Shares = append(g.Shares, share.Share{Handle: h, Lease: number})
+		}
+		st.put(g)
+	}
+	put(1, 1, 2)
+	put(2, 2, 3)
+	put(3)
+	g := st.next()
+	if g.GetNumber() != 3 || len(g.GetShares()) != 3 {
+		t.Fatalf("%v", g)
+	}
+	for i, want := range []uint64{1, 2, 2} {
+		if s := g.GetShares()[i]; s.GetHandle() != uint32(i+1) || s.GetLease() != want {
+			t.Errorf("%v", g)
+		}
+	}
+	if st.stalledFor() == 0 || st.next() != nil || st.stalledFor() != 0 {
+		t.Error("a write does not begin and end")
+	}
+}

@@ -1,0 +1,289 @@
+// Package lease is the room of the lease protocol: instances hold a stream, and one
+// loop owns the coordinator that lends them the parts of limits. The room translates,
+// checks who is who, and bounds what a stranger can do; what is lent to whom is
+// decided in package share.
+package lease
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+)
+
+// The bounds on what instances can do.
+const (
+	// DefaultMaxStreams is how many instances are served. Not more: at some
+	// 40 KiB each they are a gigabyte. Not less: fleets have ten thousand.
+	DefaultMaxStreams = 25_000
+	// maxHandles is how many resources one instance has. Not more: all its
+	// demands come in one report when it connects anew.
+	maxHandles = 10_000
+	// firstReport is how long an instance may take to say who it is.
+	firstReport = 10 * time.Second
+	// stalled is how long one message may take to be sent to an instance. Not
+	// longer than some leases: they have ended by then.
+	stalled = 10 * time.Second
+	// silence is after how many leases without a report a stream is ended. Not
+	// fewer: a process that was paused should find its stream.
+	silence = 6
+	// breath is how long the loop waits after a panic: a cause that stays must
+	// not take a processor.
+	breath = 10 * time.Millisecond
+	// batch is how many events are taken before a look at the clock.
+	batch = 256
+)
+
+// Options are the choices of a Service. Limits is required.
+type Options struct {
+	// Limits are the limits at the start; see [Service.Reload].
+	Limits *rules.Set
+	// State says what was before; see [Fresh] and [OpenState].
+	State State
+	// Lease and Refresh are how long leases last and how often instances
+	// report; 0 = the defaults of package share.
+	Lease, Refresh time.Duration
+	// MaxStreams bounds the instances; 0 = DefaultMaxStreams. MaxResources
+	// bounds the resources; 0 = the default of package share.
+	MaxStreams, MaxResources int
+	// Logger takes what operators should read; nil = [slog.Default]. Keys never
+	// are in it.
+	Logger *slog.Logger
+}
+
+// Service serves the lease protocol. Make it with [New], register it with gRPC, and
+// [Service.Run] it. Its methods are safe for concurrent use.
+type Service struct {
+	leasepb.UnimplementedLeasesServer
+
+	opts   Options
+	origin time.Time // of the clock
+	limits atomic.Pointer[index]
+	events chan event
+	reload chan struct{} // limits has changed
+	ended  chan struct{} // closed when Run has ended
+
+	admission struct {
+		sync.Mutex
+		streams  int
+		closing  bool
+		refused  uint64         // streams, since the start
+		handlers sync.WaitGroup // what reads and writes
+	}
+
+	// loop belongs to the goroutine of Run.
+	loop struct {
+		coordinator *share.Coordinator
+		members     map[string]*member
+		refused     [256]uint64 // by status
+		panics      uint64
+		saturated   map[string]float64
+		sampled     limit.Time
+	}
+
+	// step is what the loop calls, and patience the bounds on waiting; tests
+	// change them.
+	step     func(now limit.Time, e share.Event) []share.Grant
+	patience struct{ firstReport, stalled time.Duration }
+
+	looks   chan struct{} // one look at everything at a time
+	figures atomic.Pointer[Figures]
+}
+
+// event is what the loop is woken by.
+type event struct {
+	stream *stream
+	report *share.Report // nil: the stream has ended
+	look   func(now limit.Time)
+}
+
+// New returns a service. It lends nothing before Run.
+func New(o Options) *Service {
+	o.Lease, o.Refresh = cmp.Or(o.Lease, share.DefaultLease), cmp.Or(o.Refresh, share.DefaultRefresh)
+	o.MaxStreams = cmp.Or(o.MaxStreams, DefaultMaxStreams)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	s := &Service{
+		opts: o, origin: time.Now(),
+		events: make(chan event, batch), reload: make(chan struct{}, 1), ended: make(chan struct{}), looks: make(chan struct{}, 1),
+	}
+	s.limits.Store(newIndex(o.Limits))
+	s.figures.Store(&Figures{})
+	s.loop.members, s.loop.saturated = map[string]*member{}, map[string]float64{}
+	var seal *share.Seal
+	if len(o.State.Key) > 0 {
+		seal = share.NewSeal(o.State.Key)
+	}
+	c := share.NewCoordinator(share.CoordinatorOptions{
+		Epoch: o.State.Epoch, Lease: o.Lease, Refresh: o.Refresh, Learn: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
+		Resolve: func(id share.ResourceID) (share.Terms, share.Status) { return s.limits.Load().resolve(id) },
+	}, s.now())
+	s.loop.coordinator, s.step = c, c.Step
+	s.patience.firstReport, s.patience.stalled = firstReport, stalled
+	return s
+}
+
+// now is the service's clock: monotonic, and never 0.
+func (s *Service) now() limit.Time { return limit.Time(time.Since(s.origin) + time.Second) }
+
+// Reload makes the service lend by the limits of set from here on.
+func (s *Service) Reload(set *rules.Set) {
+	s.limits.Store(newIndex(set))
+	select {
+	case s.reload <- struct{}{}:
+	default: // it will see the latest
+	}
+}
+
+// Leasing says whether a limit of those in force is shared by leases.
+func (s *Service) Leasing() bool { return s.limits.Load().leased > 0 }
+
+// post hands an event to the loop. It reports false when the loop has ended, or ctx.
+func (s *Service) post(ctx context.Context, e event) bool {
+	select {
+	case s.events <- e:
+		return true
+	case <-ctx.Done():
+	case <-s.ended:
+	}
+	return false
+}
+
+// Run lends until ctx ends; then it ends all streams and returns once everything it
+// started has ended. It reports whether nothing was lent at the end. It runs once.
+func (s *Service) Run(ctx context.Context) (nothingLent bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	sample := time.NewTimer(0)
+	defer sample.Stop()
+	for running := true; running; {
+		panics := s.loop.panics
+		select {
+		case <-ctx.Done():
+			running = false
+		case e := <-s.events:
+			s.take(e)
+			s.takeWaiting()
+		case <-s.reload:
+			s.feed(s.now(), nil, share.Reconfigure{})
+		case <-timer.C:
+			s.feed(s.now(), nil, share.Tick{})
+		case <-sample.C:
+			pause := time.Second
+			s.guard(nil, "sample", func() { pause = s.sample(s.now()) })
+			sample.Reset(pause)
+		}
+		wait := max(0, time.Duration(s.loop.coordinator.Next()-s.now()))
+		if s.loop.panics > panics {
+			wait = max(wait, breath)
+		}
+		timer.Reset(wait)
+	}
+	s.admission.Lock()
+	s.admission.closing = true
+	s.admission.Unlock()
+	for _, m := range s.loop.members {
+		if m.stream != nil {
+			m.stream.end(errGoing)
+		}
+	}
+	s.guard(nil, "end", func() { nothingLent = s.nothingLent() })
+	close(s.ended)
+	s.admission.handlers.Wait()
+	return nothingLent
+}
+
+var errGoing = status.Error(codes.Unavailable, "the coordinator goes: come back later, leases run on meanwhile")
+
+// takeWaiting takes what has come meanwhile, so that one round serves it all.
+func (s *Service) takeWaiting() {
+	for range batch {
+		select {
+		case e := <-s.events:
+			s.take(e)
+		default:
+			return
+		}
+	}
+}
+
+func (s *Service) take(e event) {
+	now := s.now()
+	switch {
+	case e.look != nil:
+		s.guard(nil, "look", func() { e.look(now) })
+	case e.report == nil:
+		s.gone(e.stream)
+	default:
+		if m := s.admit(now, e.stream, e.report); m != nil {
+			s.feed(now, e.stream, e.report)
+			if e.report.Leaving {
+				delete(s.loop.members, m.Instance)
+				e.stream.end(nil)
+			}
+		}
+		e.stream.taken <- struct{}{}
+	}
+}
+
+// feed steps the coordinator and hands out what it answers.
+func (s *Service) feed(now limit.Time, from *stream, e share.Event) {
+	s.guard(from, "step", func() {
+		grants := s.step(now, e)
+		for i := range grants {
+			s.send(&grants[i])
+		}
+	})
+}
+
+func (s *Service) send(g *share.Grant) {
+	for i := range g.Shares {
+		if st := g.Shares[i].Status; st != share.StatusOK {
+			s.loop.refused[st]++
+		}
+	}
+	if m := s.loop.members[g.To.Instance]; m != nil && m.Session == g.To.Session && m.stream != nil {
+		m.stream.put(g)
+	}
+}
+
+// guard survives a panic of f. The coordinator keeps a fault of one resource to
+// itself; what gets past that ends the stream that brought it, and nothing else.
+func (s *Service) guard(from *stream, what string, f func()) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		s.loop.panics++
+		s.opts.Logger.Error("the coordinator of leases failed", "in", what, "panic", p, "stack", string(debug.Stack()))
+		if from != nil {
+			from.end(errFault)
+		}
+	}()
+	f()
+}
+
+var errFault = status.Error(codes.Internal, "the coordinator failed at this report: it is logged")
+
+// nothingLent says whether no instance holds anything.
+func (s *Service) nothingLent() bool {
+	nothing := true
+	s.loop.coordinator.Each(s.now(), func(r *share.ResourceState) bool {
+		nothing = r.Lent == share.Holding{} && !r.Learning
+		return nothing
+	})
+	return nothing
+}

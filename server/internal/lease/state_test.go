@@ -1,0 +1,162 @@
+package lease
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/big"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+)
+
+// A coordinator waits for leases of the one before, and for no others.
+func TestState(t *testing.T) {
+	dir := t.TempDir()
+	open := func(lease time.Duration) State {
+		t.Helper()
+		st, err := OpenState(dir, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	first := open(time.Minute)
+	if first.Epoch != 1 || first.Learn != 0 || len(first.Key) != keyLength || bytes.Equal(first.Key, make([]byte, keyLength)) {
+		t.Fatalf("the first one: epoch %d, learns for %v", first.Epoch, first.Learn)
+	}
+	crashed := open(time.Second)
+	if crashed.Epoch != 2 || crashed.Learn < time.Minute || !bytes.Equal(crashed.Key, first.Key) {
+		t.Fatalf("after a crash: epoch %d, learns for %v", crashed.Epoch, crashed.Learn)
+	}
+	twice := open(time.Second)
+	if twice.Epoch != 3 || twice.Learn < time.Minute {
+		t.Errorf("after two: learns for %v, leases of the first may be out", twice.Learn)
+	}
+	if err := twice.Close(false); err != nil {
+		t.Fatal(err)
+	}
+	lent := open(time.Second)
+	if lent.Learn < time.Minute {
+		t.Errorf("ended with something lent: learns for %v", lent.Learn)
+	}
+	if err := lent.Close(true); err != nil {
+		t.Fatal(err)
+	}
+	clean := open(0)
+	if clean.Learn != 0 || clean.Epoch != 5 {
+		t.Errorf("after a good end: epoch %d, learns for %v", clean.Epoch, clean.Learn)
+	}
+	if after := open(0); after.Learn < share.DefaultLease || after.Learn > 2*share.DefaultLease {
+		t.Errorf("learns for %v, leases are %v", after.Learn, share.DefaultLease)
+	}
+	info, err := os.Stat(filepath.Join(dir, StateFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestBadState(t *testing.T) {
+	key, err := json.Marshal(bytes.Repeat([]byte{'K'}, keyLength))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"empty": "", "no JSON": "epoch: 1", "no epoch": `{"key":` + string(key) + `,"lease_ns":1}`,
+		"short key": `{"epoch":1,"key":"S0tLSw==","lease_ns":1}`, "no lease": `{"epoch":1,"key":` + string(key) + `}`,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, StateFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := OpenState(dir, 0)
+		if err == nil || !strings.Contains(err.Error(), "remove it once") || strings.Contains(err.Error(), "S0tL") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := OpenState(filepath.Join(t.TempDir(), "none"), 0); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("no directory: %v", err)
+	}
+	a, b := Fresh(time.Minute), Fresh(time.Minute)
+	if a.Learn < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true) != nil {
+		t.Errorf("without a directory: %d %v", a.Epoch, a.Learn)
+	}
+}
+
+// Rates are exact to the millionth, rounded down.
+func TestPerSecond(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		rate := limit.Rate{Count: r.Int64N(limit.MaxCount) >> r.IntN(62), Period: time.Duration(1 + r.Int64()>>(1+r.IntN(60)))}
+		want := new(big.Int).Mul(big.NewInt(rate.Count), big.NewInt(1e15))
+		want.Div(want, big.NewInt(int64(rate.Period)))
+		if most := big.NewInt(int64(share.MaxAmount)); want.Cmp(most) > 0 {
+			want = most
+		}
+		if got := perSecond(rate); int64(got) != want.Int64() {
+			t.Fatalf("%v: %d, want %v", rate, got, want)
+		}
+	}
+	if perSecond(limit.Rate{}) != 0 {
+		t.Error("no rate is some")
+	}
+}
+
+func TestTerms(t *testing.T) {
+	x := newIndex(limits(t, `limits:
+  - name: all
+    rate: 90/minute
+    sharing: leased
+    lease: {allocation: busy, safe: 1/2s, guarantees: {2: 0.5/s, 0: 1/s}}
+  - {name: free, unlimited: true, sharing: leased}
+  - {name: none, rate: 0/s, sharing: leased}
+  - {name: huge, rate: 1000000000000000/s, sharing: leased}
+  - {name: places, algorithm: concurrency, max_in_flight: 3, sharing: leased, lease: {safe: 1}}
+  - {name: keyed, key: [a], rate: 1/s, sharing: leased}
+`))
+	for name, want := range map[string]share.Terms{
+		"all": {
+			Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy, Safe: 500_000,
+			Guarantees: []share.Guarantee{{Band: 0, Amount: share.Token}, {Band: 2, Amount: 500_000}},
+		},
+		"free": {Rate: unlimited, Burst: unlimited, Allocation: share.None}, "none": {},
+		"huge":   {Rate: unlimited, Burst: unlimited},
+		"places": {Burst: share.Whole(3), Gauge: true, Safe: share.Token},
+	} {
+		got, status := x.resolve(share.ResourceID{Limit: name})
+		same := got.Rate == want.Rate && got.Burst == want.Burst && got.Gauge == want.Gauge && got.Allocation == want.Allocation &&
+			got.Safe == want.Safe && len(got.Guarantees) == len(want.Guarantees)
+		for i := range want.Guarantees {
+			same = same && got.Guarantees[i] == want.Guarantees[i]
+		}
+		if status != share.StatusOK || !same {
+			t.Errorf("%s: %+v %v, want %+v", name, got, status, want)
+		}
+	}
+	for _, key := range []string{"", "\x05a", noKey, "\x01a\x01b"} {
+		if _, status := x.resolve(share.ResourceID{Limit: "keyed", Key: key}); status != share.StatusBadKey {
+			t.Errorf("key %q: %v", key, status)
+		}
+	}
+}
+
+// Limit files and the machines have the same allocations, by number.
+func TestAllocations(t *testing.T) {
+	for a := range rules.AllocationBusy + 1 {
+		if share.Allocation(a).String() != a.String() {
+			t.Errorf("allocation %d is %v in limit files and %v to the coordinator", a, a, share.Allocation(a))
+		}
+	}
+	if (rules.AllocationBusy+1).String() != "unknown" || int(rules.AllocationBusy) != int(share.Busy) {
+		t.Error("an allocation is missing here")
+	}
+}

@@ -1,0 +1,117 @@
+package lease
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+)
+
+// unlimited is the rate and the burst of a limit that admits everything. Not larger:
+// sums over all instances stay far from what an amount can be. Not smaller: nobody
+// makes a thousand million requests per second.
+const unlimited = 1_000_000_000 * share.Token
+
+// index finds limits by name. It is immutable.
+type index struct {
+	set    *rules.Set
+	byName map[string]*rules.Limit
+	leased int
+}
+
+func newIndex(set *rules.Set) *index {
+	x := &index{set: set, byName: map[string]*rules.Limit{}}
+	for _, l := range set.Limits() {
+		if !l.Envoy {
+			x.byName[l.Name] = l
+			if l.Sharing == rules.SharingLeased {
+				x.leased++
+			}
+		}
+	}
+	return x
+}
+
+// canonical puts the bucket's key in place of the values that an instance sent: the
+// values of an address differ by how it is written, and the networks that count as
+// one.
+func (x *index) canonical(r *share.Report) {
+	for i := range r.Demands {
+		id := &r.Demands[i].Resource
+		l := x.byName[id.Limit]
+		if l == nil || l.Sharing != rules.SharingLeased {
+			continue // resolve says so
+		}
+		values, err := leasewire.DecodeKey(id.Key)
+		key, ok := l.KeyOf(values...)
+		if err != nil || !ok {
+			id.Key = noKey
+			continue
+		}
+		id.Key = string(key)
+	}
+}
+
+// noKey is a key of no limit.
+const noKey = "\xf0"
+
+// resolve says what a resource asks for.
+func (x *index) resolve(id share.ResourceID) (share.Terms, share.Status) {
+	l := x.byName[id.Limit]
+	switch {
+	case l == nil:
+		return share.Terms{}, share.StatusUnknownLimit
+	case l.Sharing != rules.SharingLeased:
+		return share.Terms{}, share.StatusNotLeased
+	}
+	attrs, ok := l.KeyAttributes([]byte(id.Key))
+	if !ok {
+		return share.Terms{}, share.StatusBadKey
+	}
+	v := x.set.VariantFor(l, attrs)
+	return terms(&v.Policy, &l.Lease), share.StatusOK
+}
+
+// terms translates a policy. Rates are rounded down.
+func terms(p *limit.Policy, o *rules.Lease) share.Terms {
+	t := share.Terms{Gauge: p.Algorithm == limit.Concurrency, Allocation: share.Allocation(o.Allocation)}
+	amount := func(r limit.Rate, places int64) share.Amount {
+		if t.Gauge {
+			return share.Whole(places)
+		}
+		return perSecond(r)
+	}
+	t.Safe = amount(o.Safe, o.SafePlaces)
+	for _, g := range o.Guarantees {
+		t.Guarantees = append(t.Guarantees, share.Guarantee{Band: g.Band, Amount: amount(g.Rate, g.Places)})
+	}
+	switch {
+	case p.Unlimited:
+		t.Burst, t.Allocation = unlimited, share.None
+		if !t.Gauge {
+			t.Rate = unlimited
+		}
+	case t.Gauge:
+		t.Burst = share.Whole(p.MaxInFlight)
+	default:
+		t.Rate, t.Burst = min(perSecond(p.Rate), unlimited), min(share.Whole(p.Burst), unlimited)
+	}
+	return t
+}
+
+// perSecond is a rate in millionths of a token per second, rounded down.
+func perSecond(r limit.Rate) share.Amount {
+	if r.Count <= 0 || r.Period <= 0 {
+		return 0
+	}
+	const scale = uint64(share.Token) * 1_000_000_000
+	hi, lo := bits.Mul64(uint64(r.Count), scale)
+	if hi >= uint64(r.Period) {
+		return share.MaxAmount
+	}
+	q, _ := bits.Div64(hi, lo, uint64(r.Period))
+	return share.Amount(min(q, math.MaxInt64, uint64(share.MaxAmount)))
+}
