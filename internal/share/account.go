@@ -21,6 +21,7 @@ type account struct {
 
 	want, lack Amount
 	lackSince  limit.Time // 0 = it lacks nothing
+	lackUntil  limit.Time // when it is of no use any more
 	weight     uint32
 	band       uint8
 	silent     bool
@@ -113,6 +114,7 @@ type session struct {
 	version  uint32
 	number   uint64 // of the last Grant
 	accounts map[uint32]*account
+	of       map[*resource]*account
 
 	stamp   time.Duration // of the latest report
 	heardAt limit.Time    // when that came

@@ -39,6 +39,7 @@ type Bucket struct {
 
 	admitted, refused atomic.Int64 // cost
 	declared          atomic.Int64 // Amount
+	waitUntil         atomic.Int64 // limit.Time
 	largest           largest
 
 	mu      sync.Mutex // of everything but Allow
@@ -234,6 +235,7 @@ func (b *Bucket) Observe(now limit.Time) Reading {
 		Attempted: Whole(admitted + b.refused.Load() + b.waiting),
 		Admitted:  Whole(admitted),
 		Waiting:   Whole(b.waiting),
+		WaitUntil: limit.Time(b.waitUntil.Load()),
 		Largest:   b.largest.at(now, b.waiting),
 		Declared:  Amount(b.declared.Load()),
 	}
@@ -325,6 +327,9 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	b.admitted.Add(n)
 	return true
 }
+
+// WaitUntil says when the last of those in line goes away; 0 = not known.
+func (b *Bucket) WaitUntil(t limit.Time) { b.waitUntil.Store(int64(t)) }
 
 // Leave says that n, which joined, waits no longer and was not served.
 func (b *Bucket) Leave(n int64) {

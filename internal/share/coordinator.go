@@ -193,6 +193,7 @@ func (c *Coordinator) collect(r *resource, now limit.Time) {
 		if a.closed {
 			a.end()
 			delete(a.session.accounts, a.handle)
+			delete(a.session.of, r)
 			r.turns.leave(a)
 			continue
 		}
@@ -355,7 +356,7 @@ func (c *Coordinator) drop(s *session, now limit.Time) {
 		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
 		c.mark(r, now)
 	}
-	s.accounts = nil
+	s.accounts, s.of = nil, nil
 }
 
 // Stats returns totals and sizes.

@@ -66,16 +66,16 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 	expected := m.rate * m.newSpan
 	off := math.Abs(m.newCount - expected)
 	begins := m.rate == 0 && n > 0
-	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit || m.span > 0.1 && m.quiet*m.rate > 2*unit && m.quiet > 2*m.longest)
+	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit || m.count >= 8*unit && m.quiet*m.rate > 2*unit && m.quiet > 2*m.longest)
 	if ends {
 		m.newCount = 0
 	}
 	if begins || ends || off > meterDoubt*math.Sqrt(max(expected, unit)*unit) {
 		m.count, m.span = m.newCount, m.newSpan
 		m.newCount, m.newSpan = 0, 0
-		// From one arrival no rate can be told: it may have come any time.
 		m.rate = m.count / max(m.span, 0.002)
 		if m.count <= unit {
+			// From one arrival no rate can be told: it may have come any time.
 			m.rate = m.count / max(m.span, 1)
 		}
 		return true

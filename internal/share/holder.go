@@ -3,6 +3,7 @@ package share
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -56,10 +57,15 @@ type Holder struct {
 	opts     HolderOptions
 	deadline Deadline
 	leases   map[uint32]*lease
-	list     []*lease // in the order of opening
+	list     []*lease // in the order of opening, which is that of handles
+	of       map[ResourceID]*lease
+	agenda   agenda
+	ready    []*lease // scratch
+	fresh    []*lease // heard of something that was not confirmed
 	serial   uint32
 
 	epoch   uint64
+	claims  bool          // some lease may be of a former coordinator
 	number  uint64        // of the last Report
 	refresh time.Duration // as the coordinator asks
 	length  time.Duration // of leases; 0 = never heard
@@ -92,27 +98,32 @@ func NewHolder(o HolderOptions) *Holder {
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 0.5 }
 	}
-	return &Holder{opts: o, leases: map[uint32]*lease{}, refresh: DefaultRefresh, renew: never}
+	return &Holder{opts: o, leases: map[uint32]*lease{}, of: map[ResourceID]*lease{}, refresh: DefaultRefresh, renew: never}
 }
 
 // Deadline is until when its leases may be spent.
 func (h *Holder) Deadline() *Deadline { return &h.deadline }
 
-// Open begins to use a resource. The Spender should be empty.
+// Open begins to use a resource. The Spender should be empty. A resource that is open
+// may be opened again once it is closed, and begins when the coordinator has taken
+// note of that.
 func (h *Holder) Open(now limit.Time, id ResourceID, o LeaseOptions, s Spender) (handle uint32) {
 	h.serial++
 	l := &lease{
 		id: id, handle: h.serial, opts: o, spender: s, keepRate: MaxAmount, keepDepth: MaxAmount,
-		lookAt: now, gap: shortestGap, current: h.epoch,
+		lookAt: now, gap: shortestGap, current: h.epoch, place: -1,
 	}
+	// A coordinator knows one handle for a resource at a time.
+	_, l.blocked = h.of[id]
 	l.opts.Weight = max(1, o.Weight)
 	l.meter.observe(now, s.Observe(now).Attempted, 1)
 	if o.Start > 0 {
 		l.fallBack(now, o.Start)
 	}
 	l.urgent = o.Silent
-	h.leases[l.handle] = l
+	h.leases[l.handle], h.of[id] = l, l
 	h.list = append(h.list, l)
+	h.plan(l)
 	if h.renew == never {
 		h.renew = now // introduce yourself: the answer brings the round trip
 	}
@@ -124,6 +135,24 @@ func (h *Holder) Close(now limit.Time, handle uint32) {
 	if l := h.leases[handle]; l != nil && !l.closed {
 		l.keep(now, 0, 0)
 		l.closed, l.urgent = true, true
+		h.plan(l)
+	}
+}
+
+// remove forgets a lease that is closed.
+func (h *Holder) remove(l *lease) {
+	l.lookAt, l.urgent, l.seen = never, false, l.sent
+	h.plan(l)
+	delete(h.leases, l.handle)
+	if i, ok := slices.BinarySearchFunc(h.list, l.handle, func(l *lease, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
+		h.list = slices.Delete(h.list, i, i+1)
+	}
+	switch next := h.of[l.id]; {
+	case next == l:
+		delete(h.of, l.id)
+	case next != nil && next.blocked:
+		next.blocked = false
+		h.plan(next)
 	}
 }
 
@@ -136,8 +165,8 @@ func (h *Holder) Next() limit.Time {
 	if d := limit.Time(h.deadline.Load()); d != 0 {
 		next = min(next, d)
 	}
-	for _, l := range h.list {
-		next = min(next, l.next(h))
+	if len(h.agenda) > 0 {
+		next = min(next, h.agenda[0].dueAt)
 	}
 	return next
 }
@@ -156,16 +185,18 @@ func (h *Holder) Step(now limit.Time, e Event) *Report {
 		if l := h.leases[e.Handle]; l != nil {
 			l.starved = true
 			l.look(now, h)
+			h.plan(l)
 		}
 	case Connected:
 		h.tellAgain(now)
 	case Leave:
 		return h.leave(now)
 	}
-	for _, l := range h.list {
+	for _, l := range h.due(now) {
 		if now >= l.lookAt {
 			l.look(now, h)
 		}
+		h.plan(l)
 	}
 	return h.tell(now)
 }
@@ -179,33 +210,39 @@ func (h *Holder) expire(now limit.Time) {
 	h.deadline.Store(0)
 	for _, l := range h.list {
 		l.drop(now, true)
+		h.plan(l)
 	}
 }
 
+// mostDemands bounds a report, so that its size does too; the rest follows at once.
+const mostDemands = 1000
+
 // tell makes the Report of what is to be told at now.
 func (h *Holder) tell(now limit.Time) *Report {
-	demands := h.report.Demands[:0]
-	due := now >= h.renew
-	urgent := false
-	for _, l := range h.list {
-		urgent = urgent || l.due(now, h)
-	}
-	if !due && !urgent {
+	ready := h.due(now)
+	if len(ready) == 0 && now < h.renew {
 		return nil
 	}
-	kept := h.list[:0]
-	for _, l := range h.list {
-		if l.closed && l.acknowledged() {
-			delete(h.leases, l.handle)
-			continue
+	demands := h.report.Demands[:0]
+	for _, l := range ready {
+		if len(demands) < mostDemands && l.due(now, h) {
+			demands = append(demands, l.demand(now, h.number+1, h.trip))
 		}
-		kept = append(kept, l)
-		if l.due(now, h) || l.unconfirmed() {
-			demands = append(demands, l.demand(now, h.number+1, h.retry()))
+		h.plan(l)
+	}
+	fresh := h.fresh[:0]
+	for _, l := range h.fresh {
+		switch {
+		case !l.unconfirmed():
+		case len(demands) < mostDemands && !l.blocked && h.leases[l.handle] == l:
+			demands = append(demands, l.demand(now, h.number+1, h.trip))
+			h.plan(l)
+		default:
+			fresh = append(fresh, l)
 		}
 	}
-	clear(h.list[len(kept):])
-	h.list = kept
+	clear(h.fresh[len(fresh):])
+	h.fresh = fresh
 	return h.send(now, demands)
 }
 
@@ -235,7 +272,9 @@ func (h *Holder) tellAgain(now limit.Time) {
 	for _, l := range h.list {
 		l.urgent, l.named, l.claiming = true, false, l.lease != 0
 		l.askAt = now
+		h.plan(l)
 	}
+	h.claims = true
 }
 
 func (h *Holder) leave(now limit.Time) *Report {
@@ -274,6 +313,14 @@ func (h *Holder) take(now limit.Time, g *Grant) {
 		s := &g.Shares[i]
 		if l := h.leases[s.Handle]; l != nil {
 			l.take(now, h, g, s)
+			if l.unconfirmed() {
+				h.fresh = append(h.fresh, l)
+			}
+			if l.closed && l.acknowledged() {
+				h.remove(l)
+			} else {
+				h.plan(l)
+			}
 		} else if s.Lease != 0 {
 			h.refuse(s, g.Number)
 		}
@@ -283,10 +330,13 @@ func (h *Holder) take(now limit.Time, g *Grant) {
 // extend renews the leases. They are counted from the moment the report was made,
 // which is before the coordinator had it: so they end here before they end there.
 func (h *Holder) extend(now limit.Time, g *Grant) {
-	for _, l := range h.list {
-		if l.claiming && l.lease != 0 {
-			return // of a former coordinator: this one does not count it yet
+	if h.claims {
+		for _, l := range h.list {
+			if l.claiming && l.lease != 0 {
+				return // of a former coordinator: this one does not count it yet
+			}
 		}
+		h.claims = false
 	}
 	if end := limit.Time(g.Echo).Add(g.Lease); g.Echo > 0 && end > now {
 		h.deadline.Store(max(int64(end), h.deadline.Load()))
@@ -297,6 +347,7 @@ func (h *Holder) extend(now limit.Time, g *Grant) {
 // run out, or until they are claimed.
 func (h *Holder) succeed(epoch uint64) {
 	first := h.epoch == 0
+	h.claims = true
 	h.epoch = epoch
 	for _, l := range h.list {
 		l.heard, l.confirmed, l.dropped, l.current = 0, 0, 0, epoch
@@ -306,6 +357,7 @@ func (h *Holder) succeed(epoch uint64) {
 		if !first {
 			l.named = false
 		}
+		h.plan(l)
 	}
 }
 
@@ -313,10 +365,12 @@ func (h *Holder) succeed(epoch uint64) {
 func (h *Holder) refuse(s *Share, number uint64) {
 	l := &lease{
 		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
-		named: true, heard: number, lookAt: never, spender: nothing{}, keepRate: MaxAmount, keepDepth: MaxAmount, gap: shortestGap,
+		named: true, heard: number, lookAt: never, spender: nothing{}, keepRate: MaxAmount, keepDepth: MaxAmount, gap: shortestGap, place: -1,
 	}
 	h.leases[l.handle] = l
-	h.list = append(h.list, l)
+	i, _ := slices.BinarySearchFunc(h.list, l.handle, func(l *lease, handle uint32) int { return cmp.Compare(l.handle, handle) })
+	h.list = slices.Insert(h.list, i, l)
+	h.plan(l)
 }
 
 // nothing is the Spender of a handle that was forgotten.

@@ -12,6 +12,9 @@ type lease struct {
 	handle  uint32
 	opts    LeaseOptions
 	spender Spender
+	place   int        // in the agenda; -1 = it is not
+	dueAt   limit.Time // as the agenda has it
+	blocked bool       // its resource is still being closed under another handle
 
 	lease             uint64 // 0 = none
 	epoch             uint64 // that gave it
@@ -41,6 +44,7 @@ type lease struct {
 	busyPlaces          Amount
 	starved             bool
 	lackUntil           limit.Time // an attempt was refused not long before
+	waitUntil           limit.Time // when those who wait go away; 0 = not known, or nobody
 	steady              int        // looks without a change
 	lookAt              limit.Time
 	urgent              bool
@@ -70,6 +74,9 @@ func (l *lease) held() Holding { return l.granted.minus(l.returned) }
 
 // next is when the lease needs a Tick.
 func (l *lease) next(h *Holder) limit.Time {
+	if l.blocked {
+		return never
+	}
 	next := l.lookAt
 	if l.urgent {
 		next = min(next, l.askAt)
@@ -98,7 +105,7 @@ func (l *lease) unconfirmed() bool { return l.heard > l.confirmed }
 func (l *lease) acknowledged() bool { return !l.urgent && l.seen >= l.sent && l.sent > 0 }
 
 // demand is what to tell about the lease in the Report with that number.
-func (l *lease) demand(now limit.Time, number uint64, retry time.Duration) Demand {
+func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand {
 	if l.sent > l.seen {
 		l.tries++
 	}
@@ -111,6 +118,11 @@ func (l *lease) demand(now limit.Time, number uint64, retry time.Duration) Deman
 	}
 	if l.claiming {
 		d.Claim = l.token
+	}
+	if l.waitUntil != 0 && now >= l.lackUntil {
+		// Half of the round trip has passed when the coordinator has it, the
+		// other half passes before the answer is here.
+		d.Within = max(time.Duration(l.waitUntil-now)-trip, 1)
 	}
 	if l.closed || l.opts.Silent {
 		d.Rate, d.Burst = 0, 0

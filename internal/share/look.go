@@ -17,6 +17,10 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	unit := max(Token, r.Largest)
 	changed := l.meter.observe(now, r.Attempted, unit.Float())
 	l.waiting = r.Waiting
+	l.waitUntil = 0
+	if r.Waiting > 0 {
+		l.waitUntil = r.WaitUntil
+	}
 	if l.opts.Silent {
 		l.lookAt = never
 		return
@@ -93,7 +97,11 @@ func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover,
 		}
 		l.lackUntil = now.Add(max(next, 2*h.trip))
 	}
-	short := r.Waiting > 0 || now < l.lackUntil
+	if l.want == 0 && !l.starved {
+		l.lackUntil = 0 // there is no next one
+	}
+	waiting := r.Waiting > 0 && (l.waitUntil == 0 || l.waitUntil > now.Add(h.trip))
+	short := waiting || now < l.lackUntil
 	low := min(cover, max(held.Depth/2, Token))
 	// Without a rate of its own an instance asks when somebody wants a token.
 	if held.Rate > 0 && l.want > 0 && r.Level < low && (held.Rate < l.want || l.scarce) {
@@ -164,7 +172,7 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 		l.ask(now, shortestGap)
 	case l.want > held.Rate && !near(l.want, l.sentWant, 8):
 		// Above twice what it gets it makes no difference how much.
-		if !l.full || l.sentWant < 2*held.Rate || l.sentWant == 0 {
+		if !l.full || held.Rate == 0 || l.sentWant < 2*held.Rate {
 			l.ask(now, shortestGap)
 		}
 	case l.want < l.sentWant && !near(l.want, l.sentWant, 8):

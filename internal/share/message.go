@@ -64,8 +64,11 @@ type Demand struct {
 	// Burst is how many tokens it lacks at this moment; for a gauge the places it
 	// wants in all.
 	Rate, Burst Amount
-	Weight      uint32 // 0 counts as 1
-	Band        uint8  // higher goes first
+	// Within is how long after its arrival at the coordinator the Burst is of
+	// use, since those who wait for it go away then; 0 = until told otherwise.
+	Within time.Duration
+	Weight uint32 // 0 counts as 1
+	Band   uint8  // higher goes first
 
 	// Closed says that the instance has done with the handle: nothing is held
 	// under it, and it will not be used again.
@@ -187,6 +190,8 @@ type Reading struct {
 	Attempted Amount // asked for: admitted, refused and waiting
 	Admitted  Amount
 	Waiting   Amount // cost of those who wait at this moment
+	// WaitUntil is when the last of those who wait goes away; 0 = not known.
+	WaitUntil limit.Time
 	Largest   Amount // cost of the largest request of late; 0 = one token
 	Declared  Amount // what the application says it wants, per second or in places; 0 = nothing
 }

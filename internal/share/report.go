@@ -41,7 +41,7 @@ func (c *Coordinator) session(now limit.Time, m *Report) *session {
 	s := c.sessions[m.Member]
 	if s == nil {
 		s = &session{
-			Member: m.Member, version: m.Version, accounts: map[uint32]*account{},
+			Member: m.Member, version: m.Version, accounts: map[uint32]*account{}, of: map[*resource]*account{},
 			// An instance that outlived its session must not take grants of
 			// the next one for old.
 			number:  uint64(now),
@@ -91,7 +91,7 @@ func (a *account) ask(now limit.Time, d *Demand) {
 	if d.Rate < 0 || d.Burst < 0 || d.Rate > MaxAmount || d.Burst > MaxAmount {
 		a.status = StatusBadDemand
 	}
-	if a.status != StatusOK && a.status != StatusBadClaim {
+	if a.status != StatusOK {
 		a.want, a.lack = 0, 0
 		return
 	}
@@ -101,6 +101,10 @@ func (a *account) ask(now limit.Time, d *Demand) {
 		a.lack = max(0, d.Burst-a.held().Depth)
 	}
 	a.lack = min(a.lack, a.resource.terms.Burst)
+	a.lackUntil = never
+	if d.Within > 0 {
+		a.lackUntil = now.Add(d.Within)
+	}
 	switch {
 	case a.lack == 0:
 		a.lackSince = 0
@@ -134,13 +138,11 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *Demand)
 		c.resources[d.Resource] = r
 		c.list = append(c.list, r)
 	}
-	for _, a := range s.accounts {
-		if a.resource == r {
-			return refuse(StatusBadKey) // under another handle
-		}
+	if s.of[r] != nil {
+		return refuse(StatusBadKey) // it has it under another handle
 	}
 	a := &account{session: s, resource: r, handle: d.Handle, since: now, keepRate: MaxAmount, keepDepth: MaxAmount, weight: 1}
-	s.accounts[d.Handle] = a
+	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)
 	return a
 }
@@ -148,7 +150,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *Demand)
 // claim takes a lease that this coordinator did not give, or has taken back.
 func (c *Coordinator) claim(now limit.Time, a *account, d *Demand) {
 	switch {
-	case a.lease != 0 && a.heard < a.born:
+	case a.lease == 0 && a.held() != (Holding{}), a.lease != 0 && a.heard < a.born:
 		return // it has not heard yet that the claim was taken
 	case len(d.Claim) == 0 || c.opts.Seal == nil:
 		a.status = StatusLeaseGone

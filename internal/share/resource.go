@@ -104,11 +104,11 @@ func (r *resource) round(now limit.Time) {
 	r.dirty = false
 	r.divide(now)
 	if r.terms.Gauge {
-		r.targetPlaces()
+		r.targetPlaces(now)
 	} else if !r.takeTurns(now) {
 		r.targetRates()
 	}
-	r.lend()
+	r.lend(now)
 	r.recall()
 	if at := r.wake(now); at != never {
 		r.dirty, r.due = true, at
@@ -170,13 +170,13 @@ func saturate(a, b Amount) Amount { return Amount(min(uint64(a)+uint64(b), uint6
 
 // targetPlaces makes whole places of the parts; what the rounding leaves goes to
 // those who lack a place, the longest first.
-func (r *resource) targetPlaces() {
+func (r *resource) targetPlaces(now limit.Time) {
 	left := r.capacity()
 	for i, a := range r.accounts {
 		a.target = Holding{Depth: r.shares[i] / Token * Token}
 		left -= a.target.Depth
 	}
-	for _, a := range r.lacking() {
+	for _, a := range r.lacking(now) {
 		if left < Token {
 			break
 		}
@@ -207,6 +207,12 @@ func (r *resource) targetRates() {
 		least = 2 * Token
 	}
 	rest := burst - least*active
+	// What depth the rates leave is head-room as well: half of it, in equal parts,
+	// for demand that is not known yet.
+	room := Amount(0)
+	if active > 0 && rest > 0 && !r.scarce {
+		room = (rest - rest.scale(min(shared, capacity), max(capacity, 1))) / 2 / active / Token * Token
+	}
 	for i, a := range r.accounts {
 		s := r.shares[i]
 		a.target = Holding{}
@@ -217,7 +223,7 @@ func (r *resource) targetRates() {
 		if spare > 0 && !a.silent {
 			a.target.Rate += min(s/4, spare.scale(s, shared))
 		}
-		a.target.Depth = least
+		a.target.Depth = least + room
 		if capacity > 0 {
 			a.target.Depth += rest.scale(min(s, capacity), capacity) / Token * Token
 		}
@@ -225,9 +231,9 @@ func (r *resource) targetRates() {
 }
 
 // lend raises accounts to their targets as far as the pool has it.
-func (r *resource) lend() {
+func (r *resource) lend(now limit.Time) {
 	r.raise()
-	for _, a := range r.lacking() {
+	for _, a := range r.lacking(now) {
 		if a.lack <= 0 || r.terms.Gauge {
 			continue
 		}
@@ -278,7 +284,7 @@ func (r *resource) wake(now limit.Time) limit.Time {
 	if missing <= 0 {
 		return never
 	}
-	return now.Add(max(time.Millisecond, time.Duration(float64(missing)/float64(p.rate)*float64(time.Second))+1))
+	return now.Add(max(shortestGap, time.Duration(float64(missing)/float64(p.rate)*float64(time.Second))+1))
 }
 
 // raise lends rate and depth up to the targets. When the pool has less than all

@@ -1,13 +1,14 @@
 package share
 
 import (
-	"fmt"
-	"os"
+	"flag"
 	"time"
 )
 
+var tracing = flag.Bool("trace", false, "log every message of the fleets")
+
 func (f *fleet) trace(format string, args ...any) {
-	if os.Getenv("TRACE") != "" {
-		fmt.Printf("%v %s\n", time.Duration(f.now)-time.Hour, fmt.Sprintf(format, args...))
+	if *tracing {
+		f.t.Logf("%v "+format, append([]any{time.Duration(f.now) - time.Hour}, args...)...)
 	}
 }

@@ -98,9 +98,12 @@ func (t *turns) leave(a *account) {
 }
 
 // lacking returns the accounts that lack something, the longest first.
-func (r *resource) lacking() []*account {
+func (r *resource) lacking(now limit.Time) []*account {
 	list := r.order[:0]
 	for _, a := range r.accounts {
+		if now >= a.lackUntil {
+			a.lack, a.lackSince = 0, 0
+		}
 		if a.lack > 0 {
 			list = append(list, a)
 		}

@@ -481,7 +481,10 @@ type Demand struct {
 	// the next one. Its `lease` and `returned` are sent along. At most 512 bytes.
 	Claim []byte `protobuf:"bytes,11,opt,name=claim,proto3" json:"claim,omitempty"`
 	// The instance has done with the handle: it holds nothing under it.
-	Closed        bool `protobuf:"varint,12,opt,name=closed,proto3" json:"closed,omitempty"`
+	Closed bool `protobuf:"varint,12,opt,name=closed,proto3" json:"closed,omitempty"`
+	// For how long after its arrival `burst` is of use, in nanoseconds: those who wait
+	// for it go away then. 0 = until told otherwise.
+	Within        int64 `protobuf:"varint,13,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -598,6 +601,13 @@ func (x *Demand) GetClosed() bool {
 		return x.Closed
 	}
 	return false
+}
+
+func (x *Demand) GetWithin() int64 {
+	if x != nil {
+		return x.Within
+	}
+	return 0
 }
 
 // Grant is what a coordinator tells an instance. All durations are nanoseconds.
@@ -1049,7 +1059,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\aHolding\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x03R\x05depth\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xd3\x02\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xeb\x02\n" +
 	"\x06Demand\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x124\n" +
 	"\bresource\x18\x02 \x01(\v2\x18.stint.lease.v1.ResourceR\bresource\x12\x12\n" +
@@ -1063,7 +1073,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x06silent\x18\n" +
 	" \x01(\bR\x06silent\x12\x14\n" +
 	"\x05claim\x18\v \x01(\fR\x05claim\x12\x16\n" +
-	"\x06closed\x18\f \x01(\bR\x06closed\"\xa1\x02\n" +
+	"\x06closed\x18\f \x01(\bR\x06closed\x12\x16\n" +
+	"\x06within\x18\r \x01(\x03R\x06within\"\xa1\x02\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12.\n" +
