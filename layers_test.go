@@ -46,6 +46,14 @@ google.golang.org/genproto/googleapis/rpc
 
 GRPC, internal/answer < internal/answer/grpcerror;
 
+# Leases: the machines, what they say on the wire, and who spends them. The
+# simulator drives the same machines.
+limit < internal/share;
+GRPC < internal/gen/leasepb;
+internal/share, internal/gen/leasepb < internal/leasewire;
+internal/leasewire < client;
+internal/share, rules, github.com/goccy/go-yaml < sim;
+
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.
 internal/answer, internal/forwarded/identify < middleware/httplimit;
@@ -63,7 +71,10 @@ internal/engine, internal/answer < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/engine, github.com/prometheus/client_golang < server/internal/admin;
 
+rules, internal/leasewire < server/internal/lease;
+
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
+server/internal/lease,
 store/memory, store/redis
 < server;
 
@@ -71,7 +82,7 @@ store/memory, store/redis
 internal/engine, store/memory, store/redis < stint;
 
 # The command. Flags and the environment are read nowhere else.
-server, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
+server, sim, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
 `
 
 // TestLayers holds the imports of every package, under every build constraint,

@@ -47,7 +47,7 @@ func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resou
 	r.pool.at = now
 	r.setTerms(terms, now)
 	if frozen {
-		r.frozen = Holding{Rate: terms.Rate, Depth: terms.Burst}
+		r.frozen = terms.lendable()
 		r.pool.lend(r.frozen)
 		r.pool.level, r.learning = 0, true
 	} else {
@@ -61,11 +61,46 @@ func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resou
 // pool below zero until enough has come back; what was spent stays spent.
 func (r *resource) setTerms(t Terms, now limit.Time) {
 	r.pool.accrue(now)
-	r.pool.rate += t.Rate - r.terms.Rate
-	r.pool.depth += t.Burst - r.terms.Burst
+	more := t.lendable().minus(r.terms.lendable())
+	r.pool.rate += more.Rate
+	r.pool.depth += more.Depth
+	if t.perInstance() {
+		r.pool.level = r.pool.depth
+	}
 	r.pool.clip()
 	r.terms = t
 	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
+}
+
+// perInstance says whether the limit is each instance's own, not their sum's.
+func (t *Terms) perInstance() bool { return t.Allocation == Static || t.Allocation == None }
+
+// plenty stands for the capacity of limits whose sum is not kept.
+const plenty = MaxAmount / Token * Token
+
+// lendable is what all instances together may hold.
+func (t *Terms) lendable() Holding {
+	if t.perInstance() && (t.Rate > 0 || t.Burst > 0) {
+		return Holding{Rate: plenty, Depth: plenty}
+	}
+	return Holding{Rate: t.Rate, Depth: t.Burst}
+}
+
+// targetOwn gives each account a limit of its own.
+func (r *resource) targetOwn() {
+	for i, a := range r.accounts {
+		a.target = Holding{}
+		if r.shares[i] > 0 && r.terms.Gauge {
+			a.target.Depth = (r.shares[i] + Token - 1) / Token * Token
+		} else if r.shares[i] > 0 {
+			a.target = Holding{Rate: r.shares[i], Depth: r.terms.Burst}
+			if r.terms.Allocation == Static {
+				// All of it at once: nobody else can lack it.
+				a.target.Rate = r.terms.Rate
+			}
+		}
+	}
+	r.scarce, r.full = false, false
 }
 
 // thaw ends the learning: what no instance claimed has expired.
@@ -103,7 +138,9 @@ func (r *resource) round(now limit.Time) {
 	r.pool.accrue(now)
 	r.dirty = false
 	r.divide(now)
-	if r.terms.Gauge {
+	if r.terms.perInstance() {
+		r.targetOwn()
+	} else if r.terms.Gauge {
 		r.targetPlaces(now)
 	} else if !r.takeTurns(now) {
 		r.targetRates()
@@ -386,7 +423,7 @@ func (r *resource) safe() Amount {
 // bucket is as full as a new one.
 func (r *resource) idle(now limit.Time) bool {
 	r.pool.accrue(now)
-	return len(r.accounts) == 0 && !r.learning && r.pool.level >= r.terms.Burst
+	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.perInstance())
 }
 
 func (r *resource) delay() time.Duration {
