@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +126,46 @@ func TestAdjust(t *testing.T) {
 		spend(200*time.Second, false)
 		if n := spend(3*time.Second, false); n < 270 {
 			t.Errorf("%d admitted in 3 s, well again", n)
+		}
+	})
+}
+
+// TestMuteCoordinator: one that answers nothing holds nobody up for longer than ask, and
+// a limit that is full is refused at once.
+func TestMuteCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, link20)
+		h.terms["m"] = rateOf(100, 10)
+		c := h.run(t, "one")
+		l := openLimit(t, c, "m", LimitOptions{Ask: 70 * time.Millisecond})
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+			l.Allow()
+		}
+		if !l.Lease().Full {
+			t.Fatalf("500/s of 100/s is full: %+v", l.Lease())
+		}
+		begin := time.Now()
+		for l.Allow() {
+		}
+		d, err := l.Take(t.Context(), limit.Request{Cost: 9})
+		if err != nil || d.Allowed || time.Since(begin) != 0 || d.RetryAfter() <= 0 {
+			t.Errorf("Take from a full limit: %+v, %v after %v", d, err, time.Since(begin))
+		}
+		if err := l.WaitMaxN(t.Context(), 9, 10*time.Millisecond); !errors.Is(err, limit.ErrWaitTooLong) || time.Since(begin) != 0 {
+			t.Errorf("WaitMax: %v after %v", err, time.Since(begin))
+		}
+		h.set(func() { h.mute = true })
+		fresh := openLimit(t, c, "n", LimitOptions{Ask: 70 * time.Millisecond})
+		begin = time.Now()
+		d, err = fresh.Take(t.Context(), limit.Request{})
+		if err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonStoreFailure || time.Since(begin) != 70*time.Millisecond {
+			t.Errorf("Take without an answer: %+v, %v after %v", d, err, time.Since(begin))
+		}
+		begin = time.Now()
+		l.Close()
+		fresh.Close()
+		if time.Since(begin) != 0 {
+			t.Error("Close waited")
 		}
 	})
 }

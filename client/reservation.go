@@ -15,8 +15,7 @@ import (
 // a smaller one makes Delay grow, so ask for it once more when the time has come.
 type Reservation struct {
 	limiter *Limiter
-	turn    *turn
-	n       int64
+	turn    *turn // nil = nothing was taken
 	act     limit.Time
 	ok      bool
 }
@@ -39,7 +38,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	}
 	if from <= now {
 		if taken, _ := l.lease.purse.Try(now, n); taken {
-			return Reservation{limiter: l, n: n, act: now, ok: true}
+			return Reservation{limiter: l, turn: &turn{n: n, act: now}, act: now, ok: true}
 		}
 	}
 	l.lease.mu.Lock()
@@ -54,7 +53,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 		return Reservation{}
 	}
 	act := max(now.Add(wait), l.lease.line.act, from)
-	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, act: act}, n: n, act: act, ok: true}
+	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, act: act}, act: act, ok: true}
 	l.lease.enter(now, r.turn)
 	return r
 }
@@ -101,12 +100,12 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 		case r.turn.lost:
 			return limit.Never
 		case r.turn.in:
-			cost := r.turn.n
+			cost, ahead := r.turn.n, limit.Time(0)
 			for b := r.turn.prev; b != nil; b = b.prev {
-				cost += b.n
+				cost, ahead = cost+b.n, max(ahead, b.act)
 			}
 			// Told, so not served before.
-			act = max(r.turn.act, now.Add(max(1, l.expected(now, cost, r.turn.n))))
+			act = max(r.turn.act, ahead, now.Add(max(1, l.expected(now, cost, r.turn.n))))
 			if act < math.MaxInt64 {
 				r.turn.act, l.line.act = act, max(l.line.act, act)
 				l.settle(now)
@@ -123,27 +122,23 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 
 // Cancel gives the permit back, for a holder who will not act. It reports whether
 // something came back: nothing does when it was cancelled before.
-func (r *Reservation) Cancel() bool {
-	if !r.ok || r.n == 0 {
+func (r Reservation) Cancel() bool {
+	if !r.ok || r.turn == nil {
 		return false
 	}
-	r.ok = false
 	l := &r.limiter.lease
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if r.turn.lost {
+		return false
+	}
 	now := l.client.now()
-	if r.turn != nil && r.turn.in {
-		r.turn.lost = true
+	r.turn.lost = true
+	if r.turn.in {
 		l.leave(now, r.turn)
 		return true
 	}
-	if r.turn != nil {
-		if r.turn.lost {
-			return false
-		}
-		r.turn.lost = true // it was given back, whatever copy of r says
-	}
-	r.limiter.bucket.Refund(now, r.n)
+	r.limiter.bucket.Refund(now, r.turn.n)
 	l.settle(now)
 	return true
 }

@@ -282,7 +282,7 @@ func (g *engine) change(l Limit) {
 }
 
 func (g *engine) restart(p *process, upgrade bool) {
-	if upgrade && p.enforcer == nil && p.state == stateDown && g.setup.Old != nil && p.address >= 0 {
+	if upgrade && p.state == stateDown && g.setup.Old != nil && p.address >= 0 {
 		g.setup.Old = slices.Clone(g.setup.Old) // nodes keep what they started with
 		g.setup.Old[p.address] = false
 	}

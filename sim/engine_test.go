@@ -165,7 +165,8 @@ func TestStops(t *testing.T) {
 		Limit: limitOf(1, 1), Instances: 2, Duration: 100 * ms, Old: []bool{false, true}, Network: Network{Delay: 5 * ms},
 		Changes: []Change{{30 * ms, limitOf(2, 1)}}, Failover: true, Starts: []time.Duration{200 * ms, 0},
 		Stops: []Stop{
-			{At: 20 * ms, For: 20 * ms, Node: 1}, {At: 60 * ms, Node: 1, For: 10 * ms, Orderly: true, Upgrade: true},
+			{At: 20 * ms, For: 20 * ms, Node: 1},
+			{At: 60 * ms, Node: 1, For: 10 * ms, Orderly: true, Upgrade: true},
 			{At: 75 * ms, Node: 1},
 		},
 		Loads: []Load{{Demand: steady(100), Instances: []int{0}}},

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -30,28 +31,16 @@ type File struct {
 // ParseFile reads a scenario. It returns the error of reading the file, or a
 // rules.Errors with all that is wrong in it.
 func ParseFile(path string) (*File, error) {
-	// What is too large is not read to its end.
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	src := make([]byte, maxFileBytes+1)
-	n := 0
-	for n < len(src) {
-		k, err := file.Read(src[n:])
-		n += k
-		if err != nil {
-			break
-		}
+	src, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err != nil {
+		return nil, err
 	}
-	if n == 0 {
-		// An error of the file system, unlike an empty file, shows again.
-		if _, err := os.ReadFile(path); err != nil {
-			return nil, err
-		}
-	}
-	return ParseScenario(src[:n], path)
+	return ParseScenario(src, path)
 }
 
 // ParseScenario reads a scenario from the text of a file that is called name. The
@@ -174,7 +163,7 @@ func (p *scenarioParser) network(n *fileNode) {
 		Loss: p.percent(n.get("loss")), Duplicate: p.percent(n.get("duplicate")),
 	}
 	for _, f := range n.fields {
-		p.places["network."+f.key.text] = fileSpot{f.value, f.key.text}
+		p.places["network."+f.key.text] = fileSpot{f.value, "network." + f.key.text}
 	}
 }
 
@@ -228,7 +217,7 @@ func (p *scenarioParser) measure(n *fileNode) {
 		Look: p.span(n.get("look")), Grace: p.span(n.get("grace")),
 	}
 	for _, f := range n.fields {
-		p.places["measure."+f.key.text] = fileSpot{f.value, f.key.text}
+		p.places["measure."+f.key.text] = fileSpot{f.value, "measure." + f.key.text}
 	}
 }
 

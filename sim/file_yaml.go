@@ -18,11 +18,15 @@ import (
 )
 
 const (
-	// maxFileBytes bounds a scenario's file. Not larger: the parser recurses and its
-	// work grows with the square of the keys of one map, so that a hostile file of
-	// this size costs some megabytes of stack and well below a second. Not smaller:
-	// a weight for each of ten thousand instances fits.
+	// maxFileBytes bounds a scenario's file. Not larger: the parser's work grows with
+	// the square of the keys of one map, so that a file of this size costs well below
+	// a second. Not smaller: a weight for each of ten thousand instances fits.
 	maxFileBytes = 64 << 10
+
+	// maxFileDepth bounds brackets within brackets, and lists that begin on one line:
+	// the parser recurses, and copies what is inside at each level. Scenarios nest
+	// five deep.
+	maxFileDepth = 32
 
 	// maxFileFaults bounds what is reported: nobody reads more.
 	maxFileFaults = 100
@@ -129,7 +133,11 @@ func (r *fileReader) read(src []byte) *fileNode {
 			}
 		}
 	}
-	file, err := parseYAML(text)
+	tokens := lexer.Tokenize(text)
+	if !r.shallow(tokens) {
+		return nil
+	}
+	file, err := parseYAML(tokens)
 	if err != nil {
 		r.syntax(err)
 		return nil
@@ -151,14 +159,38 @@ func (r *fileReader) read(src []byte) *fileNode {
 	return root
 }
 
+// shallow refuses what is nested too deep, before the parser runs.
+func (r *fileReader) shallow(tokens token.Tokens) bool {
+	open, dashes, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, dashes = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			open++
+		case token.MappingEndType, token.SequenceEndType:
+			open = max(open-1, 0)
+		case token.SequenceEntryType:
+			dashes++
+		}
+		// Blocks nest by indentation: the size of the file bounds them to some hundreds.
+		if open > maxFileDepth || dashes > maxFileDepth {
+			r.fault(&fileNode{line: line, column: t.Position.Column}, "", "nested more than %d deep", maxFileDepth)
+			return false
+		}
+	}
+	return true
+}
+
 // parseYAML runs the parser. A panic in it is a fault of the file.
-func parseYAML(text string) (file *ast.File, err error) {
+func parseYAML(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			file, err = nil, errors.New("cannot be parsed")
 		}
 	}()
-	return parser.Parse(lexer.Tokenize(text), 0, parser.AllowDuplicateMapKey())
+	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
 func (r *fileReader) syntax(err error) {
@@ -285,24 +317,28 @@ func nearest(written string, words []string) string {
 	return best
 }
 
-// letters is how many letters have to be put in, taken out or replaced to make b of
-// a, the swap of two neighbours being two.
+// letters is how many letters have to be put in, taken out, replaced, or swapped with
+// their neighbour to make b of a.
 func letters(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			d := min(rows[i-1][j], rows[i][j-1], rows[i-1][j-1]) + 1
+			if a[i-1] == b[j-1] {
+				d = min(d, rows[i-1][j-1])
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(row[j+1]+1, row[j]+1, cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d = min(d, rows[i-2][j-2]+1)
+			}
+			rows[i][j] = d
 		}
 	}
-	return row[len(b)]
+	return rows[len(a)][len(b)]
 }

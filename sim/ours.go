@@ -212,17 +212,16 @@ func (n *instanceNode) Take(cost int64) bool {
 
 // TakeWithin implements Waiter.
 func (n *instanceNode) TakeWithin(cost int64, wait time.Duration, decided func(bool)) {
+	n.bucket.Join(cost)
 	if len(n.line) == 0 {
-		if ok, _ := n.bucket.Allow(n.env.Now(), cost); ok {
+		if n.bucket.Serve(n.env.Now(), cost) {
 			decided(true)
 			return
 		}
-	}
-	if len(n.line) == 0 {
 		n.bucket.Freeze()
 	}
-	n.bucket.Join(cost)
 	n.line = append(n.line, waiter{cost, n.env.Now().Add(wait), decided})
+	n.bucket.WaitUntil(n.env.Now().Add(wait))
 	n.step(share.Starved{Handle: n.handle})
 }
 

@@ -108,8 +108,10 @@ func (split) Coordinator(Env, Setup, Address, int) Node { return nil }
 func (split) Instance(env Env, s Setup, _, _ int) Enforcer {
 	n := int64(s.Instances)
 	rate := limit.Rate{Count: s.Limit.Rate.Count, Period: s.Limit.Rate.Period * time.Duration(n)}
-	return &splitNode{env: env, rate: s.Limit.PerSecond() / float64(n),
-		bucket: limit.NewBucket(limit.Policy{Rate: rate, Burst: max(s.Limit.Burst/n, 1)})}
+	return &splitNode{
+		env: env, rate: s.Limit.PerSecond() / float64(n),
+		bucket: limit.NewBucket(limit.Policy{Rate: rate, Burst: max(s.Limit.Burst/n, 1)}),
+	}
 }
 
 type splitNode struct {

@@ -33,7 +33,7 @@ func eventful() Scenario {
 }
 
 func TestRunIsDeterministic(t *testing.T) {
-	for _, system := range append(Baselines(), split{}, remote{}) {
+	for _, system := range append(Baselines(), &Ours{}, split{}, remote{}) {
 		s := eventful()
 		a, b := run(t, s, system), run(t, s, system)
 		s.Seed++
@@ -174,3 +174,54 @@ func TestValidate(t *testing.T) {
 		t.Errorf("unexpected: %s", line)
 	}
 }
+
+// Requests that are evenly spaced at 100 instances, each decided locally: what the loop
+// and the recorder cost.
+func BenchmarkRequests(b *testing.B) {
+	s := Scenario{Limit: limitOf(1_000_000, 1000), Instances: 100, Duration: time.Second, Loads: []Load{{Demand: steady(2_000_000)}}}
+	requests := int64(0)
+	for b.Loop() {
+		r, err := Run(b.Context(), s, split{})
+		if err != nil || r.Admitted.Tokens < 990_000 {
+			b.Fatal(r, err)
+		}
+		requests += r.Offered.Requests
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(requests), "ns/request")
+}
+
+// 1,000 instances that pass messages to and fro through a coordinator.
+func BenchmarkMessages(b *testing.B) {
+	s := Scenario{Limit: limitOf(1, 1), Instances: 1000, Duration: time.Second, Network: Network{Delay: ms, Jitter: ms}}
+	messages := int64(0)
+	for b.Loop() {
+		r, err := Run(b.Context(), s, echo{})
+		if err != nil || r.Messages < 500_000 {
+			b.Fatal(r.Messages, err)
+		}
+		messages += r.Messages
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(messages), "ns/message")
+}
+
+// echo sends every message back.
+type echo struct{ env Env }
+
+func (echo) Name() string { return "echo" }
+
+func (echo) Coordinator(env Env, _ Setup, a Address, _ int) Node {
+	if a != Coordinator {
+		return nil
+	}
+	return echo{env}
+}
+
+func (echo) Instance(env Env, _ Setup, _, _ int) Enforcer {
+	env.Send(Coordinator, "echo", 10)
+	return echo{env}
+}
+
+func (e echo) Receive(from Address, m any) { e.env.Send(from, m, 10) }
+func (echo) Wake()                         {}
+func (echo) Take(int64) bool               { return false }
+func (echo) Share() float64                { return 0 }

@@ -90,7 +90,8 @@ type Partition struct {
 // Pause stops a process for a while, as SIGSTOP or a long collection of garbage
 // does: its clock goes on, its messages queue up. When it resumes, it first decides
 // the requests that still wait for it, then takes its messages in the order they came,
-// then its Wake if that is due: the order in which a zombie does most harm.
+// then its Wake if that is due: the order in which a zombie does most harm. Whoever
+// starts there meanwhile is held too.
 type Pause struct {
 	At, For time.Duration // For 0 = until the end
 	Node    Address

@@ -92,17 +92,16 @@ func (t timeline) flow(from, to int64) float64 {
 	return sum
 }
 
-// budget is what one central bucket would let through in (from, to]: the largest burst
-// that is in force then, and the flow.
+// budget is what one central bucket would let through in (from, to]: the burst at the
+// beginning, what is added to it, and the flow.
 func (t timeline) budget(from, to int64) float64 {
 	if len(t) == 1 {
 		return float64(t[0].limit.Burst) + t[0].rate*seconds(to-from)
 	}
-	burst := int64(0)
-	for i, e := range t {
-		if over := i+1 < len(t) && t[i+1].at <= from; !over && e.at <= to {
-			burst = max(burst, e.limit.Burst)
-		}
+	i := t.at(from, 0)
+	burst := t[i].limit.Burst
+	for i++; i < len(t) && t[i].at <= to; i++ {
+		burst += max(t[i].limit.Burst-t[i-1].limit.Burst, 0)
 	}
 	return float64(burst) + t.flow(from, to)
 }

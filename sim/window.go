@@ -105,7 +105,9 @@ func newCentral(l Limit) *central {
 
 func (c *central) set(l Limit) {
 	b := limit.NewBucket(limit.Policy{Rate: l.Rate, Burst: l.Burst})
-	c.n, c.p = b.Terms()
+	if c.n, c.p = b.Terms(); c.n == 0 {
+		c.p = 1 << 32 // a bucket that never refills can hold parts of tokens too
+	}
 	c.quota = l.Burst
 	c.depth = product(uint64(l.Burst), c.p)
 }

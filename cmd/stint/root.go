@@ -78,6 +78,7 @@ func newRoot() *cobra.Command {
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
   stint doctor --store redis://host    examine the store that many services share
+  stint simulate scenario.yaml         see how a fleet would share a limit
 
 Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
 is STINT_ADMIN_TOKEN_FILE.`,
@@ -89,7 +90,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), newDoctor(), &cobra.Command{
+	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), newDoctor(), newSimulate(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxEvents bounds what repeated events come to, all together: a mistyped every should
+// be a fault, not a run that never begins.
+const maxEvents = 100_000
+
+// eventKeys are what may stand beside at in an event of each kind.
+var eventKeys = map[string][]string{
+	"limit":           {"burst"},
+	"pause":           {"for", "backlog", "every", "times"},
+	"crash":           {"for", "upgrade", "every", "times"},
+	"stop":            {"for", "upgrade", "every", "times"},
+	"partition":       {"for", "cut", "every", "times"},
+	"rolling_restart": {"every", "down", "crash", "upgrade"},
+}
+
+var eventKinds = []string{"limit", "pause", "crash", "stop", "partition", "rolling_restart"}
+
+func (p *scenarioParser) events(n *fileNode) {
+	if n == nil {
+		return
+	}
+	if n.kind != fileList {
+		p.wants(n, "a list of events", "write it as [{at: 20s, crash: coordinator, for: 5s}]")
+		return
+	}
+	for i, item := range n.items {
+		p.event(fmt.Sprintf("events[%d]", i), item)
+	}
+	slices.SortStableFunc(p.scenario.Changes, func(a, b Change) int { return int(a.At - b.At) })
+}
+
+// event reads one event. where is what the file calls it.
+func (p *scenarioParser) event(where string, n *fileNode) {
+	if n.kind != fileMap {
+		p.wants(n, "an event", "write it as {at: 20s, crash: coordinator, for: 5s}")
+		return
+	}
+	kind := ""
+	for _, k := range eventKinds {
+		// A rolling restart may be a crash.
+		if n.get(k) != nil && (k != "crash" || n.get("rolling_restart") == nil) {
+			if kind != "" {
+				p.fault(n, "make it two events", "an event is one of %s, this is %s and %s", strings.Join(eventKinds, ", "), kind, k)
+				return
+			}
+			kind = k
+		}
+	}
+	if kind == "" {
+		hint := ""
+		for _, f := range n.fields {
+			if w := nearest(f.key.text, eventKinds); w != "" {
+				hint = fmt.Sprintf("did you mean %s?", w)
+			}
+		}
+		p.fault(n, hint, "want one of %s", strings.Join(eventKinds, ", "))
+		return
+	}
+	p.known(n, "an event of this kind", append([]string{"at", kind}, eventKeys[kind]...)...)
+	if n.get("at") == nil {
+		p.fault(n, "add at: 20s", "the event has no time")
+		return
+	}
+	switch s := p.scenario; kind {
+	case "limit":
+		burst := n.get("burst")
+		if burst == nil {
+			burst = p.burst
+		}
+		s.Changes = append(s.Changes, Change{At: p.span(n.get("at")), Limit: p.limit(n.get(kind), burst)})
+	case "rolling_restart":
+		p.rolling(n, where)
+	case "partition":
+		p.partition(n, where)
+	default:
+		p.halts(n, kind, where)
+	}
+}
+
+// halts reads pauses and stops.
+func (p *scenarioParser) halts(n *fileNode, kind, where string) {
+	s := p.scenario
+	w := p.when(n)
+	backlog, upgrade := p.span(n.get("backlog")), p.truth(n.get("upgrade"))
+	if !p.room(n, len(s.Pauses)+len(s.Stops)+w.times) {
+		return
+	}
+	nodes := p.nodes(n.get(kind), true)
+	if !p.room(n, len(s.Pauses)+len(s.Stops)+w.times*len(nodes)) {
+		return
+	}
+	w.each(func(at time.Duration) {
+		for _, a := range nodes {
+			if kind == "pause" {
+				p.places[fmt.Sprintf("pauses[%d]", len(s.Pauses))] = fileSpot{n, where}
+				s.Pauses = append(s.Pauses, Pause{At: at, For: w.length, Node: a, Backlog: backlog})
+				continue
+			}
+			p.places[fmt.Sprintf("stops[%d]", len(s.Stops))] = fileSpot{n, where}
+			s.Stops = append(s.Stops, Stop{At: at, For: w.length, Node: a, Orderly: kind == "stop", Upgrade: upgrade})
+		}
+	})
+}
+
+func (p *scenarioParser) partition(n *fileNode, where string) {
+	s := p.scenario
+	w := p.when(n)
+	nodes := p.nodes(n.get("partition"), true)
+	cut := Direction(p.word(n.get("cut"), "both", "outwards", "inwards"))
+	if !p.room(n, len(s.Partitions)+w.times) {
+		return
+	}
+	w.each(func(at time.Duration) {
+		p.places[fmt.Sprintf("partitions[%d]", len(s.Partitions))] = fileSpot{n, where}
+		s.Partitions = append(s.Partitions, Partition{At: at, For: w.length, Nodes: nodes, Cut: cut})
+	})
+}
+
+func (p *scenarioParser) rolling(n *fileNode, where string) {
+	r := Rolling{
+		At: p.span(n.get("at")), Every: p.span(n.get("every")), Down: p.span(n.get("down")),
+		Crash: p.truth(n.get("crash")), Upgrade: p.truth(n.get("upgrade")),
+		Instances: p.instances(n.get("rolling_restart")),
+	}
+	for _, key := range []string{"every", "down"} {
+		if v := n.get(key); v == nil || r.Down == 0 && key == "down" && parsedZero(v) {
+			p.fault(n, "write it as {at: 20s, rolling_restart: all, every: 5s, down: 2s}", "a rolling restart needs %s", key)
+		}
+	}
+	p.places[fmt.Sprintf("rolling[%d]", len(p.scenario.Rolling))] = fileSpot{n, where}
+	p.scenario.Rolling = append(p.scenario.Rolling, r)
+}
+
+// when reads the time of an event. Without times it happens until the end of the run.
+func (p *scenarioParser) when(n *fileNode) when {
+	w := when{at: p.span(n.get("at")), length: p.span(n.get("for")), every: p.span(n.get("every")), times: 1}
+	if long := n.get("for"); long != nil && parsedZero(long) {
+		p.wants(long, "a duration above 0", "leave it out for an event that lasts until the end")
+	}
+	every, times := n.get("every"), n.get("times")
+	switch {
+	case every == nil && times != nil:
+		p.fault(times, "add every: 1m", "times needs every: how long from one to the next")
+	case every == nil:
+	case w.length == 0 || w.every <= w.length:
+		p.fault(every, "", "an event that happens again needs a for that is shorter than every")
+	case times != nil:
+		w.times = int(p.whole(times, 1, maxEvents))
+	case w.at < p.scenario.Duration:
+		if n := (p.scenario.Duration - w.at - 1) / w.every; n >= maxEvents {
+			p.room(every, maxEvents+1)
+		} else {
+			w.times = 1 + int(n)
+		}
+	}
+	return w
+}
+
+// room reports whether the scenario may have so many events of a kind.
+func (p *scenarioParser) room(n *fileNode, count int) bool {
+	if count <= maxEvents {
+		return true
+	}
+	p.fault(n, "let it happen less often, or to fewer", "that makes more than %d events", maxEvents)
+	return false
+}
