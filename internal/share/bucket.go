@@ -328,7 +328,8 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	return true
 }
 
-// WaitUntil says when the last of those in line goes away; 0 = not known.
+// WaitUntil says when the last of those in line goes away, by the clock that Observe is
+// asked with; 0 = somebody waits without end, or nobody waits.
 func (b *Bucket) WaitUntil(t limit.Time) { b.waitUntil.Store(int64(t)) }
 
 // Leave says that n, which joined, waits no longer and was not served.

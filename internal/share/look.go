@@ -110,6 +110,9 @@ func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover,
 	if !short {
 		return 0
 	}
+	if l.full && held.Rate > 0 && held.Depth >= max(unit, r.Waiting) && !near(min(l.want, held.Rate), l.want, 16) {
+		return 0 // it has its part of what all want more of
+	}
 	need := max(cover, r.Waiting, held.Depth/2)
 	if !l.starved && r.Waiting == 0 {
 		need = max(cover, held.Depth/2)
@@ -148,7 +151,7 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 		rate := l.want + l.want/16
 		depth := (max(2*Token, cover, held.Depth.scale(rate, held.Rate)) + Token - 1) / Token * Token
 		l.keep(now, rate, depth)
-	case l.scarce && held.Rate > l.want && r.Level >= held.Depth:
+	case l.scarce && r.Level >= held.Depth && (held.Rate > l.want+l.want/headroom || held.Rate > l.want && !l.full):
 		// It is full and would overflow, and others lack it.
 		l.keep(now, l.want, max(2*Token, (held.Depth/2+Token-1)/Token*Token))
 	}

@@ -24,6 +24,7 @@ type Places struct {
 
 	admitted, refused atomic.Int64
 	declared          atomic.Int64 // Amount
+	waitUntil         atomic.Int64 // limit.Time
 	largest           largest
 
 	mu      sync.Mutex
@@ -182,6 +183,7 @@ func (p *Places) Observe(now limit.Time) Reading {
 		Attempted: Whole(admitted + p.refused.Load() + p.waiting),
 		Admitted:  Whole(admitted),
 		Waiting:   Whole(p.waiting),
+		WaitUntil: limit.Time(p.waitUntil.Load()),
 		Largest:   p.largest.at(now, p.waiting),
 		Declared:  Amount(p.declared.Load()),
 	}
@@ -251,6 +253,10 @@ func (p *Places) Serve(now limit.Time, n int64) bool {
 	p.admitted.Add(n)
 	return true
 }
+
+// WaitUntil says when the last of those in line goes away, by the clock that Observe is
+// asked with; 0 = somebody waits without end, or nobody waits.
+func (p *Places) WaitUntil(t limit.Time) { p.waitUntil.Store(int64(t)) }
 
 // Leave says that n, which joined, waits no longer and was not served.
 func (p *Places) Leave(n int64) {

@@ -42,6 +42,11 @@ type resource struct {
 // larger: what stays with one who does not need it is missing where it is needed.
 const relation = 64
 
+// headroom is the part of its demand that everybody may have on top where demand is
+// far above the limit. Not more: it is what others lack. Not less: measurements are
+// off by as much.
+const headroom = 128
+
 func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resource {
 	r := &resource{id: id, since: now}
 	r.pool.at = now
@@ -175,11 +180,18 @@ func (r *resource) divide(now limit.Time) {
 		r.claims, r.parts = append(r.claims, c), append(r.parts, 0)
 	}
 	silent = min(silent, capacity)
+	if r.terms.Allocation == MaxMin && !r.terms.Gauge && wanted > capacity+capacity/relation {
+		// Measured demand is never exact, and one who gets a little less than it
+		// needs runs dry, where others who want far more would not miss it.
+		for i := range r.claims {
+			r.claims[i].Want = saturate(r.claims[i].Want, r.claims[i].Want/headroom)
+		}
+	}
 	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
 	r.wanted = saturate(wanted, silent)
 	r.scarce = r.wanted > capacity-capacity/8
 	wasFull := r.full
-	r.full = r.wanted > capacity
+	r.full = r.wanted > capacity+capacity/relation
 	if r.full && !wasFull {
 		r.fullSince = now
 	}
@@ -276,24 +288,25 @@ func (r *resource) lend(now limit.Time) {
 		}
 		p := &r.pool
 		h := a.held()
-		// What is under way to it need not be sent again.
+		// What is under way to it need not be sent again, and a part of a token
+		// is worth no message.
 		t := min(a.lack-a.aloft.Tokens, p.level)
-		// Whole tokens need whole depth; what the account has of it may be used
-		// up, so the tokens bring their own, up to what the account may have.
+		if t < min(a.lack, Token) {
+			continue
+		}
+		// The depth that the account has may be full, so the tokens bring their own.
 		d := Amount(0)
 		if h.Depth < a.lack {
-			d = min((a.lack-h.Depth+Token-1)/Token*Token, p.depth/Token*Token)
-		}
-		if h.Depth+d < Token {
-			continue // no whole token could ever be taken
+			d = min((t+Token-1)/Token*Token, p.depth/Token*Token)
 		}
 		t = min(t, h.Depth+d)
-		if t <= 0 || h.Rate == 0 && t < Token && a.target.Rate == 0 {
-			continue // a part of a token is of no use to one who has no rate
-		}
 		if h.Rate == 0 && a.target.Rate == 0 {
+			// A part of a token is of no use to one who has no rate.
 			t = t / Token * Token
 			d = min(d, max(0, t-h.Depth))
+		}
+		if t <= 0 {
+			continue
 		}
 		a.grant(Holding{Depth: d, Tokens: t})
 		if a.lack -= t; a.lack <= 0 || a.lack < Token && a.target.Rate == 0 {
@@ -364,7 +377,11 @@ func (r *resource) raise() {
 func (r *resource) shortOf(a *account) Holding {
 	h := a.held()
 	s := Holding{Rate: max(0, a.target.Rate-h.Rate), Depth: max(0, a.target.Depth-h.Depth)}
-	if s.Rate < a.target.Rate/relation && a.lack == 0 {
+	least := a.target.Rate / relation
+	if h.Rate < a.want-a.want/relation {
+		least /= relation // it uses whatever there is
+	}
+	if s.Rate < least && a.lack == 0 {
 		s.Rate = 0
 	}
 	if s.Depth < a.target.Depth/(relation/8) && h.Depth >= 2*Token {
