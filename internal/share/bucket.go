@@ -146,6 +146,8 @@ func (b *Bucket) settle(now limit.Time) *terms {
 	if t.moment(now) <= t.span {
 		return t
 	}
+	t.hold()
+	now = t.latest(now)
 	next := newTerms(now, t.rate, t.whole)
 	next.anytime = t.anytime
 	b.replace(now, t, next, 0)
@@ -185,9 +187,10 @@ func (b *Bucket) Amend(now limit.Time, rate, depth, add Amount) (surplus, held A
 	if add == 0 && rate == old.rate && whole == old.whole && !old.anytime {
 		return 0, held
 	}
+	old.hold()
+	now = old.latest(now)
 	next := newTerms(max(now, old.begin), rate, whole)
 	if old.anytime {
-		old.hold()
 		surplus = next.receive(0, old, add)
 		b.put(next)
 		return surplus, held
@@ -208,13 +211,14 @@ func (b *Bucket) AmendFallback(now limit.Time, rate, depth Amount) {
 	if old.anytime && old.rate == rate && old.whole == whole {
 		return
 	}
+	old.hold()
+	now = old.latest(now)
 	next := newTerms(max(now, old.begin), rate, whole)
 	next.anytime = true
 	if old.anytime {
 		b.replace(now, old, next, 0)
 		return
 	}
-	old.hold()
 	next.held = 0
 	b.put(next)
 }

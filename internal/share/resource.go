@@ -381,7 +381,10 @@ func (r *resource) shortOf(a *account) Holding {
 	if h.Rate < a.want-a.want/relation {
 		least /= relation // it uses whatever there is
 	}
-	if s.Rate < least && a.lack == 0 {
+	if a.lack > 0 {
+		least = min(least, a.target.Rate/relation/4)
+	}
+	if s.Rate < least {
 		s.Rate = 0
 	}
 	if s.Depth < a.target.Depth/(relation/8) && h.Depth >= 2*Token {

@@ -163,6 +163,20 @@ func (t *terms) level(word, tick uint64) Amount {
 	return Amount(free/t.token)*Token + amountOfTicks(free%t.token, t.token)
 }
 
+// latest is now, or the moment at which the bucket was seen to be empty, if that is
+// later: who took last may have read the clock after the caller did. Counting on from
+// before that moment would let the time in between refill the bucket twice.
+func (t *terms) latest(now limit.Time) limit.Time {
+	moment := t.moment(now)
+	tick := t.late(moment)
+	word := t.current()
+	if word <= tick+t.depth || t.scale == 0 {
+		return now
+	}
+	ahead := (word-tick-t.depth+t.scale-1)/t.scale<<t.down + 1
+	return max(now, t.begin).Add(time.Duration(min(ahead, uint64(limit.Never))))
+}
+
 // receive fills the bucket, which begins, with free ticks of from and with add, and
 // returns what does not fit. A negative add is taken out, as far as there is
 // something, and is returned too. Every rounding is down: it loses up to two ticks.
