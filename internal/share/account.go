@@ -15,9 +15,10 @@ type account struct {
 	lease             uint64 // 0 = nothing was ever granted
 	born              uint64 // the number of the Grant that told of the lease first
 	granted, returned Holding
-	aloft             Holding   // of granted, what is not known to have been heard
-	untold            Holding   // of aloft, what was not told yet
-	tellings          []telling // of aloft, the rest
+	gaveAt            limit.Time // when it last gave depth back unasked
+	aloft             Holding    // of granted, what is not known to have been heard
+	untold            Holding    // of aloft, what was not told yet
+	tellings          []telling  // of aloft, the rest
 
 	want, lack Amount
 	lackSince  limit.Time // 0 = it lacks nothing
@@ -44,18 +45,23 @@ type account struct {
 // said that it gave back.
 func (a *account) held() Holding { return a.granted.minus(a.returned) }
 
-// settle takes note of what the instance gave back in all. It refuses totals that
-// were never granted, or that go back.
-func (a *account) settle(returned Holding) bool {
+// settle takes note of what the instance gave back in all; landed are the tokens of
+// which it said at the same time that it has them. It refuses totals that were never
+// granted, or that go back.
+func (a *account) settle(returned Holding, landed Amount) bool {
 	back := returned.minus(a.returned)
 	left := a.granted.minus(returned)
 	if back.Rate < 0 || back.Depth < 0 || back.Tokens < 0 || left.Rate < 0 || left.Depth < 0 {
 		return false
 	}
 	// Tokens that an instance gives back may have come with the rate that it
-	// held, so there is no total to compare them with; the pool's depth bounds
-	// what they can do.
+	// held, so there is no total to compare them with. But they were in a depth
+	// that it gives back as well, or did not fit when they landed.
+	if back.Depth > 0 && a.keepDepth == MaxAmount {
+		a.gaveAt = a.resource.pool.at
+	}
 	a.returned = returned
+	back.Tokens = min(back.Tokens, saturate(back.Depth, landed))
 	a.resource.pool.takeBack(back)
 	return true
 }
@@ -77,18 +83,21 @@ func (a *account) grant(h Holding) {
 // flying is how many tokens are under way without depth of their own.
 func (a *account) flying() Amount { return max(0, a.aloft.Tokens-a.aloft.Depth) }
 
-// hear takes note that the instance heard what it was told up to a number.
-func (a *account) hear(number uint64) {
+// hear takes note that the instance heard what it was told up to a number, and
+// returns the tokens that it heard of by this.
+func (a *account) hear(number uint64) (tokens Amount) {
 	a.heard = max(a.heard, number)
 	p := &a.resource.pool
 	p.flying -= a.flying()
 	landed := 0
 	for landed < len(a.tellings) && a.tellings[landed].number <= a.heard {
+		tokens = saturate(tokens, a.tellings[landed].more.Tokens)
 		a.aloft = a.aloft.minus(a.tellings[landed].more)
 		landed++
 	}
 	a.tellings = append(a.tellings[:0], a.tellings[landed:]...)
 	p.flying += a.flying()
+	return tokens
 }
 
 // telling is what a Grant brought that the instance is not known to have heard.

@@ -2,6 +2,7 @@ package share
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -222,7 +223,7 @@ func (c *Coordinator) tellAbout(a *account, now limit.Time) {
 		Scarce: r.scarce, Full: r.full, Learning: r.learning, Limit: r.terms,
 	}
 	if a.lease != 0 && c.opts.Seal != nil {
-		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted)
+		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted, a.held())
 	}
 	c.say(s, share)
 }
@@ -283,7 +284,7 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 		if status != StatusOK {
 			terms = Terms{Gauge: r.terms.Gauge}
 		}
-		r.broken = false
+		r.status, r.broken = status, false
 		r.setTerms(terms, now)
 		c.mark(r, now)
 	}
@@ -348,7 +349,8 @@ func (c *Coordinator) endExpired(now limit.Time) {
 // drop ends a session and all its accounts.
 func (c *Coordinator) drop(s *session, now limit.Time) {
 	delete(c.sessions, s.Member)
-	for _, a := range s.accounts {
+	for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
+		a := s.accounts[handle]
 		r := a.resource
 		r.pool.accrue(now)
 		a.end()

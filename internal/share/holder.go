@@ -233,8 +233,8 @@ func (h *Holder) tell(now limit.Time) *Report {
 	fresh := h.fresh[:0]
 	for _, l := range h.fresh {
 		switch {
-		case !l.unconfirmed():
-		case len(demands) < mostDemands && !l.blocked && h.leases[l.handle] == l:
+		case !l.unconfirmed() || h.leases[l.handle] != l:
+		case len(demands) < mostDemands && !l.blocked:
 			demands = append(demands, l.demand(now, h.number+1, h.trip))
 			h.plan(l)
 		default:

@@ -201,6 +201,7 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 	switch {
 	case s.Lease == 0 || s.Lease <= l.dropped && s.Lease != l.lease:
 		l.claiming = l.claiming && l.lease != 0
+		l.unanswered()
 		return
 	case s.Lease != l.lease:
 		// A claim that was taken keeps the tokens that are in the bucket.
@@ -228,7 +229,14 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 		}
 		// See soon whether it is enough.
 		l.lookAt = min(l.lookAt, now.Add(shortestLook))
-	case l.lack > 0:
+	default:
+		l.unanswered()
+	}
+}
+
+// unanswered waits longer before it asks again for what did not come.
+func (l *lease) unanswered() {
+	if l.lack > 0 {
 		l.gap = min(2*l.gap, time.Second)
 	}
 }

@@ -43,6 +43,10 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	}
 }
 
+// scarceGap is between reports that move a few tokens while all is lent. Not shorter:
+// they would cost more than they bring.
+const scarceGap = 250 * time.Millisecond
+
 // useTolerance and useGrowth are for demand that is known by use alone: above nine
 // tenths an instance may want more, and asks for twice as much.
 const (
@@ -117,6 +121,10 @@ func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover,
 	if !l.starved && r.Waiting == 0 {
 		need = max(cover, held.Depth/2)
 	}
+	if l.scarce && held.Rate > 0 {
+		// Tokens to fill the depth that it has, for more would be missing elsewhere.
+		need = min(need, max(held.Depth, r.Waiting, unit))
+	}
 	if need <= r.Level {
 		if !l.starved {
 			return 0
@@ -144,6 +152,8 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 	case l.want == 0 && held.Rate > 0:
 		// Some tokens stay, in case that it was a pause.
 		l.keep(now, 0, min(held.Depth, r.Level)/Token*Token)
+	case held.Rate == 0 && now < l.lackUntil:
+		// They were lent for the next one, who is still expected.
 	case held.Rate == 0 && held.Depth > 0 && l.idleSince != 0 && time.Duration(now-l.idleSince) >= l.patient(h):
 		l.keep(now, 0, 0)
 	case l.want == 0:
@@ -151,7 +161,7 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 		rate := l.want + l.want/16
 		depth := (max(2*Token, cover, held.Depth.scale(rate, held.Rate)) + Token - 1) / Token * Token
 		l.keep(now, rate, depth)
-	case l.scarce && r.Level >= held.Depth && (held.Rate > l.want+l.want/headroom || held.Rate > l.want && !l.full):
+	case l.scarce && r.Level >= held.Depth && time.Duration(now-l.sentAt) >= scarceGap && (held.Rate > l.want+l.want/headroom || held.Rate > l.want && !l.full):
 		// It is full and would overflow, and others lack it.
 		l.keep(now, l.want, max(2*Token, (held.Depth/2+Token-1)/Token*Token))
 	}
@@ -171,7 +181,7 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 	switch {
 	case l.opts.Estimator != Attempted && !near(l.want, l.sentWant, 32):
 		l.ask(now, shortestGap)
-	case l.lack > 0 && l.sentLack == 0 && !(l.full && held.Rate > 0 && held.Depth >= unit):
+	case l.lack > 0 && l.sentLack == 0 && !(l.scarce && held.Rate > 0):
 		l.ask(now, shortestGap)
 	case l.want > held.Rate && !near(l.want, l.sentWant, 8):
 		// Above twice what it gets it makes no difference how much.
@@ -184,6 +194,8 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 		l.starved = false // it has its part
 	case l.lack > 0 && l.sent > l.seen:
 		// Asking again brings nothing while an answer is under way.
+	case l.lack > 0 && l.scarce && held.Rate > 0:
+		l.ask(now, max(l.gap, scarceGap))
 	case l.lack > 0:
 		l.ask(now, l.gap)
 	case l.lack == 0 && l.sentLack > 0 && held.Rate == 0 && l.scarce:

@@ -86,6 +86,11 @@ func (h Holding) plus(o Holding) Holding {
 	return Holding{h.Rate + o.Rate, h.Depth + o.Depth, h.Tokens + o.Tokens}
 }
 
+// saturate is plus for what may be more than fits, of amounts that are not negative.
+func (h Holding) saturate(o Holding) Holding {
+	return Holding{saturate(h.Rate, o.Rate), saturate(h.Depth, o.Depth), saturate(h.Tokens, o.Tokens)}
+}
+
 func (h Holding) minus(o Holding) Holding {
 	return Holding{h.Rate - o.Rate, h.Depth - o.Depth, h.Tokens - o.Tokens}
 }

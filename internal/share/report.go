@@ -65,8 +65,8 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Deman
 	r := a.resource
 	r.pool.accrue(now)
 	a.seen = number
-	a.hear(heard)
-	a.status = StatusOK
+	landed := a.hear(heard)
+	a.status = r.status
 	if r.broken {
 		a.status = StatusBroken
 	}
@@ -76,7 +76,7 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Deman
 		a.end()
 	case d.Lease != 0 && d.Lease != a.lease:
 		c.claim(now, a, d)
-	case d.Lease != 0 && !a.settle(d.Returned):
+	case d.Lease != 0 && !a.settle(d.Returned, landed):
 		a.status = StatusBadDemand
 	}
 	a.ask(now, d)
@@ -159,13 +159,15 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *Demand) {
 		a.status = StatusBadClaim
 		return
 	}
-	granted, ok := c.opts.Seal.open(d.Claim, c.opts.Epoch-1, a.session.Member, a.resource.id, d.Lease)
+	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Epoch-1, a.session.Member, a.resource.id, d.Lease)
 	left := granted.minus(d.Returned)
-	if !ok || left.Rate < 0 || left.Depth < 0 {
+	_, used := a.resource.claimed[d.Lease]
+	// What was given back can only have become more since the token was made.
+	if !ok || used || left.Rate < 0 || left.Depth < 0 || left.Rate > held.Rate || left.Depth > held.Depth {
 		a.status = StatusBadClaim
 		return
 	}
-	a.resource.claim(a, left, now)
+	a.resource.claim(a, d.Lease, left, now)
 }
 
 // Each calls f with every resource until f returns false. What f gets is valid

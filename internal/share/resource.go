@@ -13,7 +13,8 @@ type resource struct {
 	id       ResourceID
 	terms    Terms
 	pool     pool
-	frozen   Holding // what leases of a former coordinator may still hold
+	frozen   Holding             // what leases of a former coordinator may still hold
+	claimed  map[uint64]struct{} // of those, the ones that were claimed
 	accounts []*account
 	alloc    Allocator
 	turns    turns
@@ -28,6 +29,7 @@ type resource struct {
 
 	dirty  bool
 	due    limit.Time // of the round, when dirty
+	status Status     // other than StatusOK while its limit is gone
 	broken bool       // a round of it panicked
 	queued bool       // in the coordinator's list of rounds to run
 
@@ -115,12 +117,16 @@ func (r *resource) thaw(now limit.Time) {
 	}
 	r.pool.accrue(now)
 	r.pool.takeBack(Holding{Rate: r.frozen.Rate, Depth: r.frozen.Depth})
-	r.frozen, r.learning = Holding{}, false
+	r.frozen, r.claimed, r.learning = Holding{}, nil, false
 }
 
 // claim gives an account what a former coordinator had granted it, as far as that is
 // not known to be elsewhere.
-func (r *resource) claim(a *account, h Holding, now limit.Time) {
+func (r *resource) claim(a *account, lease uint64, h Holding, now limit.Time) {
+	if r.claimed == nil {
+		r.claimed = map[uint64]struct{}{}
+	}
+	r.claimed[lease] = struct{}{}
 	r.pool.accrue(now)
 	h = Holding{Rate: min(h.Rate, r.frozen.Rate), Depth: min(h.Depth, r.frozen.Depth)}
 	r.frozen = r.frozen.minus(h)
@@ -262,6 +268,10 @@ func (r *resource) targetRates() {
 	if active > 0 && rest > 0 && !r.scarce {
 		room = (rest - rest.scale(min(shared, capacity), max(capacity, 1))) / 2 / active / Token * Token
 	}
+	weights := Amount(0)
+	for i, a := range r.accounts {
+		weights += depthWeight(r.shares[i], a.want)
+	}
 	for i, a := range r.accounts {
 		s := r.shares[i]
 		a.target = Holding{}
@@ -269,14 +279,29 @@ func (r *resource) targetRates() {
 			continue
 		}
 		a.target.Rate = s
-		if spare > 0 && !a.silent {
+		if spare > 0 && !a.silent && !r.scarce {
 			a.target.Rate += min(s/4, spare.scale(s, shared))
 		}
-		a.target.Depth = least + room
-		if capacity > 0 {
-			a.target.Depth += rest.scale(min(s, capacity), capacity) / Token * Token
+		switch {
+		case r.scarce:
+			a.target.Depth = least + rest.scale(depthWeight(s, a.want), weights)/Token*Token
+		case capacity > 0:
+			a.target.Depth = least + room + rest.scale(min(s, capacity), capacity)/Token*Token
 		}
 	}
+}
+
+// depthWeight is how much depth is worth to an account when there is little. A bucket
+// of depth K that is fed as fast as it is asked by chance arrivals loses one part in 2K
+// of its rate s, so the sum of losses is least where depth goes by the square root of
+// the rate. One who wants far more than it gets has its bucket empty whatever its
+// depth.
+func depthWeight(s, want Amount) Amount {
+	w := Amount(math.Sqrt(float64(s)))
+	if want-want/16 > s {
+		return w / 8
+	}
+	return w
 }
 
 // lend raises accounts to their targets as far as the pool has it.
@@ -343,7 +368,7 @@ func (r *resource) raise() {
 	p := &r.pool
 	var short Holding
 	for _, a := range r.accounts {
-		short = short.plus(r.shortOf(a))
+		short = short.saturate(r.shortOf(a))
 	}
 	if short.Rate <= 0 && short.Depth <= 0 {
 		return
@@ -361,11 +386,12 @@ func (r *resource) raise() {
 				g.Depth = Token // or a rate without depth would be lost
 			}
 		}
+		g.Rate = min(g.Rate, max(0, p.rate))
 		g.Depth = min(g.Depth, max(0, p.depth)/Token*Token)
 		if g.Rate > 0 && a.held().Depth+g.Depth == 0 {
 			g.Rate = 0
 		}
-		if g.Depth > 0 {
+		if g.Depth > 0 && !r.terms.Gauge {
 			// A part of the bucket goes with what is in it.
 			g.Tokens = min(p.level.scale(g.Depth, p.depth), g.Depth)
 		}
@@ -387,7 +413,8 @@ func (r *resource) shortOf(a *account) Holding {
 	if s.Rate < least {
 		s.Rate = 0
 	}
-	if s.Depth < a.target.Depth/(relation/8) && h.Depth >= 2*Token {
+	// One who gave depth back of its own accord has no use for it so soon.
+	if h.Depth >= 2*Token && (s.Depth < a.target.Depth/(relation/8) || !r.full && a.lack == 0 && r.pool.at < a.gaveAt.Add(linger)) {
 		s.Depth = 0
 	}
 	return s
@@ -399,9 +426,9 @@ func (r *resource) shortOf(a *account) Holding {
 func (r *resource) recall() {
 	var short Holding
 	for _, a := range r.accounts {
-		short = short.plus(r.shortOf(a))
+		short = short.saturate(r.shortOf(a))
 		if a.lack > 0 && !r.terms.Gauge && a.held().Depth < a.lack {
-			short.Depth += min(a.lack, Token)
+			short.Depth = saturate(short.Depth, min(a.lack, Token))
 		}
 	}
 	if r.single {
@@ -443,7 +470,7 @@ func (r *resource) safe() Amount {
 // bucket is as full as a new one.
 func (r *resource) idle(now limit.Time) bool {
 	r.pool.accrue(now)
-	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.perInstance())
+	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.Gauge || r.terms.perInstance())
 }
 
 func (r *resource) delay() time.Duration {

@@ -19,28 +19,30 @@ type Seal struct {
 // NewSeal returns a Seal with a secret key, of which 32 bytes are enough.
 func NewSeal(key []byte) *Seal { return &Seal{mac: hmac.New(sha256.New, key)} }
 
-// tokenLength is three amounts and the first half of a MAC, which is as hard to
+// tokenLength is four amounts and the first half of a MAC, which is as hard to
 // guess as needed for something that lives for seconds.
-const tokenLength = 3*8 + 16
+const (
+	tokenAmounts = 4 * 8
+	tokenLength  = tokenAmounts + 16
+)
 
-func (s *Seal) sign(epoch uint64, m Member, id ResourceID, lease uint64, h Holding) []byte {
+// sign makes the token of a lease: what was granted under it in all, and what of it
+// was held, without tokens.
+func (s *Seal) sign(epoch uint64, m Member, id ResourceID, lease uint64, granted, held Holding) []byte {
 	token := make([]byte, 0, tokenLength)
-	token = binary.BigEndian.AppendUint64(token, uint64(h.Rate))
-	token = binary.BigEndian.AppendUint64(token, uint64(h.Depth))
-	token = binary.BigEndian.AppendUint64(token, uint64(h.Tokens))
+	for _, a := range []Amount{granted.Rate, granted.Depth, held.Rate, held.Depth} {
+		token = binary.BigEndian.AppendUint64(token, uint64(a))
+	}
 	return append(token, s.sum(token, epoch, m, id, lease)[:16]...)
 }
 
 // open returns what a token says, if it is what sign made for the same words.
-func (s *Seal) open(token []byte, epoch uint64, m Member, id ResourceID, lease uint64) (Holding, bool) {
-	if len(token) != tokenLength || !hmac.Equal(token[24:], s.sum(token[:24], epoch, m, id, lease)[:16]) {
-		return Holding{}, false
+func (s *Seal) open(token []byte, epoch uint64, m Member, id ResourceID, lease uint64) (granted, held Holding, ok bool) {
+	if len(token) != tokenLength || !hmac.Equal(token[tokenAmounts:], s.sum(token[:tokenAmounts], epoch, m, id, lease)[:16]) {
+		return Holding{}, Holding{}, false
 	}
-	return Holding{
-		Rate:   Amount(binary.BigEndian.Uint64(token)),
-		Depth:  Amount(binary.BigEndian.Uint64(token[8:])),
-		Tokens: Amount(binary.BigEndian.Uint64(token[16:])),
-	}, true
+	amount := func(i int) Amount { return Amount(binary.BigEndian.Uint64(token[8*i:])) }
+	return Holding{Rate: amount(0), Depth: amount(1)}, Holding{Rate: amount(2), Depth: amount(3)}, true
 }
 
 // sum is the MAC of all words, each with its length before it.
