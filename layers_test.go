@@ -73,8 +73,12 @@ internal/engine, github.com/prometheus/client_golang < server/internal/admin;
 
 rules, internal/leasewire < server/internal/lease;
 
+# The server's own instance: it spends leases as any client does, by a stream that the
+# server hands it.
+rules, store, client < server/internal/leased;
+
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-server/internal/lease,
+server/internal/lease, server/internal/leased,
 store/memory, store/redis
 < server;
 

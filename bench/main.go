@@ -13,7 +13,9 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
+	"github.com/stint-io/stint/bench/internal/fleet"
 	"github.com/stint-io/stint/bench/internal/tables"
 )
 
@@ -34,11 +36,20 @@ func allTables() []table {
 		{"match", "matching against 10 and 10,000 limits", steps{tables.Match}},
 		{"rls", "the service against a server that always says OK", steps{tables.Service}},
 		{"redis", "the Redis store against a bare script and other limiters", steps{tables.RedisKeys, tables.RedisHot}},
+		{"leases", "a decision on a lease, an idle instance, a round of the coordinator", steps{tables.Leases}},
+		{"fleet", "real processes that share limits by leases", steps{tables.Fleet}},
 		{"redis-rls", "the service with Redis against envoyproxy/ratelimit", steps{tables.RedisService}},
 	}
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == fleet.WorkerArg {
+		if err := fleet.Work(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -91,7 +102,7 @@ func run(args []string, out io.Writer) error {
 
 // writeMachine says where and how the figures were taken.
 func writeMachine(out io.Writer, cfg tables.Config) {
-	fmt.Fprintf(out, "Measured on %s, %d cores, %s, %s/%s%s. ", processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, load())
+	fmt.Fprintf(out, "Measured on %s, on %s, %d cores, %s, %s/%s%s. ", time.Now().Format(time.DateOnly), processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, load())
 	fmt.Fprintf(out, "Medians [lowest–highest] of %d slices of %v, all contenders in turn; ratios are medians of the ratios within each round.\n", cfg.Rounds, cfg.Slice)
 }
 

@@ -32,6 +32,10 @@ var (
 	// not fit, or its table is full. It is asked again from time to time.
 	ErrRefused = errors.New("client: the coordinator lends nothing")
 
+	// ErrDuplicate says that another process reports under the name of this instance,
+	// so that this one is lent nothing. It tries again from time to time.
+	ErrDuplicate = errors.New("client: another process has the instance's name")
+
 	// ErrOpen says that the client has the limit open already: use that Limiter or Gauge.
 	ErrOpen = errors.New("client: the limit is open already")
 
@@ -52,14 +56,17 @@ type Options struct {
 	Address string
 	Others  []string
 
-	// TLS secures the connection; nil = plain text.
+	// TLS secures the connection; nil = plain text, as the coordinator listens by
+	// default, on loopback. A certificate in it is shown to the coordinator. Without a
+	// ServerName that of the address is expected.
 	TLS *tls.Config
 	// DialOptions are passed on to gRPC, after those of the client.
 	DialOptions []grpc.DialOption
 
 	// Instance names this process among all that share the limits, in 1 to 256
-	// bytes of UTF-8; "" = host, process id and a random number. Two processes with
-	// one name get nothing but one of them.
+	// bytes of UTF-8; "" = host, process id and a random number, so that no two
+	// processes have one name. Of those that have, one gets leases, and the others
+	// [ErrDuplicate] until it has gone.
 	Instance string
 
 	// Grace is how long Run takes at most to give back the leases; 0 =
@@ -87,6 +94,9 @@ type Client struct {
 
 	link   atomic.Int32 // linkState
 	failed atomic.Bool  // the first try failed, and those who wait are to be told
+
+	// cause is why no coordinator has answered since; nil = one has, or it was not tried.
+	cause atomic.Pointer[error]
 
 	// mu is of the network's half. Whoever holds it may lock a lease's mu, not the
 	// other way round.
@@ -170,6 +180,16 @@ func (c *Client) Instance() string { return c.member.Instance }
 
 // Connected says whether there is a connection to a coordinator at this moment.
 func (c *Client) Connected() bool { return c.link.Load() == linkUp }
+
+// Err returns why there is no coordinator that answers at this moment: what the latest
+// try met with. It is nil while one does, and before the first try has ended. Leases run
+// on meanwhile, for as long as they last.
+func (c *Client) Err() error {
+	if cause := c.cause.Load(); cause != nil {
+		return *cause
+	}
+	return nil
+}
 
 // now is the time of the client's clock, which is monotonic and begins at one second.
 func (c *Client) now() limit.Time { return limit.Time(time.Second + time.Since(c.origin)) }

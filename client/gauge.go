@@ -87,8 +87,8 @@ func (g *Gauge) Finish(_ context.Context, _ limit.Request, permit uint64) error 
 	return nil
 }
 
-// Demand says how many places the application wants; 0 says nothing. It is what the
-// coordinator is told if the estimator is Declared.
+// Demand says how many places the application wants from here on, those in use
+// included; see [Limiter.Demand].
 func (g *Gauge) Demand(places float64) error { return g.lease.demand(places) }
 
 // InUse is how many places are in use in this instance.

@@ -70,13 +70,13 @@ func (r *room) step(e share.Event) {
 }
 
 // listen serves r until stop.
-func (r *room) listen(t *testing.T, address string) (bound string, stop func()) {
+func (r *room) listen(t *testing.T, address string, o ...grpc.ServerOption) (bound string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(o...)
 	leasepb.RegisterLeasesServer(s, r)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Serve(l) })

@@ -16,7 +16,7 @@ import (
 // The defaults of [KeyedOptions].
 const (
 	// DefaultMaxKeys bounds the keys that one instance holds leases for at a time.
-	// Not more: the protocol ends there. Not fewer: each takes about a kilobyte.
+	// Not more: the protocol ends there. Not fewer: each takes some three kilobytes.
 	DefaultMaxKeys = leasewire.MaxDemands
 	// DefaultIdle is how long a key that nobody asks for keeps its lease. Not longer:
 	// the table fills with those who came once. Not shorter: a new lease costs its
@@ -96,7 +96,8 @@ func (k *Keyed) Attributes() []string { return k.names }
 
 // Take implements [limit.Taker]; see [Limiter.Take] and [Gauge.Take].
 func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
-	key, err := k.key(req)
+	var room [usualKey]byte
+	key, err := k.key(room[:0], req)
 	if errors.Is(err, errMissing) {
 		if !k.opts.RefuseMissing {
 			return limit.Decision{Allowed: true}, nil
@@ -122,12 +123,13 @@ func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 
 // Finish implements [limit.Finisher], for gauges.
 func (k *Keyed) Finish(ctx context.Context, req limit.Request, permit uint64) error {
-	key, err := k.key(req)
+	var room [usualKey]byte
+	key, err := k.key(room[:0], req)
 	if err != nil {
 		return nil //nolint:nilerr // such a request holds nothing
 	}
 	k.mu.RLock()
-	e := k.keys[key]
+	e := k.keys[string(key)]
 	k.mu.RUnlock()
 	if e == nil || e.gauge == nil {
 		return nil
@@ -135,29 +137,57 @@ func (k *Keyed) Finish(ctx context.Context, req limit.Request, permit uint64) er
 	return e.gauge.Finish(ctx, req, permit)
 }
 
+// Demand says how much of the key that req selects the application wants; see
+// [Limiter.Demand] and [Gauge.Demand]. It opens the key if need be, and counts as a use:
+// a key that is wanted all the time has to be demanded once per [KeyedOptions.Idle]. A
+// request that lacks an attribute of the key, and a table that is full, are errors.
+func (k *Keyed) Demand(req limit.Request, wanted float64) error {
+	var room [usualKey]byte
+	key, err := k.key(room[:0], req)
+	var e *entry
+	if err == nil {
+		e, err = k.entry(key)
+	}
+	switch {
+	case errors.Is(err, errMissing):
+		return fmt.Errorf("client: demand on limit %q: the request lacks an attribute of the key %q", k.name, k.names)
+	case errors.Is(err, errTableFull):
+		return fmt.Errorf("client: demand on limit %q: %d keys are in use, which is all: raise MaxKeys, or demand later", k.name, k.opts.MaxKeys)
+	case err != nil:
+		return err
+	}
+	defer e.busy.Add(-1)
+	return e.lease().demand(wanted)
+}
+
 var (
 	errMissing   = errors.New("missing")
 	errTableFull = errors.New("table full")
 )
 
-func (k *Keyed) key(req limit.Request) (string, error) {
+// usualKey is how long a key may be before it takes memory of its own. Not longer: it
+// is cleared for each request. Not shorter: an account, an address and a path fit.
+const usualKey = 128
+
+// key appends the request's key to dst.
+func (k *Keyed) key(dst []byte, req limit.Request) ([]byte, error) {
 	var room [leasewire.MaxKeyValues]string
 	values := room[:0]
 	for _, name := range k.names {
 		v, ok := req.Get(name)
 		if !ok {
-			return "", errMissing
+			return nil, errMissing
 		}
 		values = append(values, v)
 	}
-	return leasewire.EncodeKey(values...)
+	return leasewire.AppendKey(dst, values...)
 }
 
 // entry returns the entry of a key, busy, and makes it if need be.
-func (k *Keyed) entry(key string) (*entry, error) {
+func (k *Keyed) entry(key []byte) (*entry, error) {
 	now := k.client.now()
 	k.mu.RLock()
-	e := k.keys[key]
+	e := k.keys[string(key)] // does not allocate
 	if e != nil {
 		e.busy.Add(1)
 	}
@@ -171,15 +201,16 @@ func (k *Keyed) entry(key string) (*entry, error) {
 	if k.closed {
 		return nil, ErrClosed
 	}
-	if e = k.keys[key]; e == nil {
+	if e = k.keys[string(key)]; e == nil {
 		if len(k.keys) >= k.opts.MaxKeys && !k.makeRoom(now) {
 			return nil, errTableFull
 		}
 		var err error
-		if e, err = k.open(key); err != nil {
+		name := string(key)
+		if e, err = k.open(name); err != nil {
 			return nil, err
 		}
-		k.keys[key] = e
+		k.keys[name] = e
 	}
 	e.busy.Add(1)
 	e.used.Store(int64(now))

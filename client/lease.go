@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -29,6 +30,7 @@ type purse interface {
 	Join(n int64)
 	Serve(now limit.Time, n int64) bool
 	Leave(n int64)
+	WaitUntil(t limit.Time)
 }
 
 // lease is the upper half of one lease: the purse, and the line of those who wait. It
@@ -128,7 +130,7 @@ func (l *lease) starve(now limit.Time) {
 func (l *lease) hopeful(n int64) bool {
 	st := l.state.Load()
 	switch {
-	case st.Known && (st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
+	case st.Known && (l.opts.Silent || st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
 		return l.opts.Ask >= 0 && l.client.link.Load() != linkDown
@@ -150,6 +152,9 @@ func (l *lease) ask() time.Duration {
 func (l *lease) fault() error {
 	if l.gone.Load() {
 		return l.closed // not changed any more
+	}
+	if err := l.client.Err(); errors.Is(err, ErrDuplicate) && int64(l.client.now()) >= l.client.holder.Deadline().Load() {
+		return err
 	}
 	st := l.state.Load()
 	switch {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -67,8 +68,8 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 //
 // It fails at once with [limit.ErrExceedsQuota] when n is above the limit's burst, and
 // with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded, when it is
-// known that the permit comes after ctx's deadline. [ErrClosed] and [ErrRefused] end
-// every wait.
+// known that the permit comes after ctx's deadline. [ErrClosed], [ErrRefused], [ErrKind]
+// and, without a lease that runs, [ErrDuplicate] end every wait.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	return l.lease.waitMax(ctx, n, limit.Never)
 }
@@ -83,14 +84,15 @@ func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error 
 	return l.lease.waitMax(ctx, n, max(d, 0))
 }
 
-// Demand says how many tokens per second the application wants; 0 says nothing. It is
-// what the coordinator is told if the estimator is Declared.
+// Demand says how many tokens per second the application wants from here on; 0 wants
+// nothing. It is what the coordinator is told if the estimator is [Declared], and means
+// nothing otherwise. NaN, negative and infinite numbers are an error.
 func (l *Limiter) Demand(perSecond float64) error { return l.lease.demand(perSecond) }
 
 func (l *lease) demand(wanted float64) error {
 	amount, err := share.AmountOf(wanted)
 	if err != nil {
-		return err
+		return fmt.Errorf("client: demand on limit %q: %w", l.id.Limit, err)
 	}
 	l.purse.Declare(amount)
 	l.client.starve(l.handle)
@@ -126,7 +128,7 @@ type Lease struct {
 	Learning    bool    // the coordinator is new and lends only what is surely free
 	Expired     bool    // the lease ran out
 	RoundTrip   time.Duration
-	Err         error // why nothing is lent; nil = no such reason
+	Err         error // why nothing is lent, as waits and Take return it; nil = no such reason
 }
 
 func (l *lease) describe() Lease {

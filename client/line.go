@@ -27,6 +27,10 @@ type turn struct {
 	// more comes; one that is impatient leaves, besides, when the limit is full.
 	latest            limit.Time
 	unsure, impatient bool
+
+	// until is when it goes away if nothing comes: latest, or before that when ctx or
+	// the patience of one that is unsure ends; MaxInt64 = never.
+	until limit.Time
 }
 
 // line is first in, first out.
@@ -34,6 +38,11 @@ type line struct {
 	first, last *turn
 	cost        int64      // of all
 	act         limit.Time // the latest of all, and of those who left
+
+	// until is the latest of all, which the coordinator is told, and among how many:
+	// only when the last of those leaves does it have to be looked for.
+	until limit.Time
+	among int
 }
 
 func (q *line) push(t *turn) {
@@ -46,6 +55,39 @@ func (q *line) push(t *turn) {
 	q.last = t
 	q.cost += t.n
 	q.act = max(q.act, t.act)
+	q.note(t.until)
+}
+
+// note takes note of one who waits until then.
+func (q *line) note(until limit.Time) {
+	switch {
+	case until > q.until:
+		q.until, q.among = until, 1
+	case until == q.until:
+		q.among++
+	}
+}
+
+// forget is note undone; who waited until then is not in line any more.
+func (q *line) forget(until limit.Time) {
+	if until != q.until {
+		return
+	}
+	if q.among--; q.among > 0 {
+		return
+	}
+	q.until, q.among = 0, 0
+	for t := q.first; t != nil; t = t.next {
+		q.note(t.until)
+	}
+}
+
+// wait lets t, which is in line, wait until then.
+func (q *line) wait(t *turn, until limit.Time) {
+	was := t.until
+	t.until = until
+	q.note(until)
+	q.forget(was)
 }
 
 func (q *line) remove(t *turn) {
@@ -61,6 +103,7 @@ func (q *line) remove(t *turn) {
 	}
 	t.in, t.prev, t.next = false, nil, nil
 	q.cost -= t.n
+	q.forget(t.until)
 	if q.first == nil {
 		q.act = 0
 	}
@@ -74,9 +117,20 @@ func (l *lease) enter(now limit.Time, t *turn) {
 	if l.line.first == nil {
 		l.purse.Freeze()
 	}
-	l.purse.Join(t.n)
 	l.line.push(t)
+	l.sayUntil() // before anybody can see that it waits
+	l.purse.Join(t.n)
 	l.settle(now)
+}
+
+// sayUntil keeps the purse informed until when somebody waits: what comes later is of
+// use to others only.
+func (l *lease) sayUntil() {
+	until := l.line.until
+	if until == math.MaxInt64 {
+		until = 0
+	}
+	l.purse.WaitUntil(until)
 }
 
 // leave takes t out of the line, unserved. Those behind it move up.
@@ -96,6 +150,7 @@ func (l *lease) settle(now limit.Time) {
 		}
 		t = l.line.first
 	}
+	l.sayUntil()
 	if t == nil {
 		l.purse.Thaw()
 		if l.timer != nil {
@@ -183,7 +238,8 @@ func exceeds(n, quota int64) error {
 // wait stands in line for n until it is there, ctx ends or it would be later than
 // latest: errLate. impatient is for a Take.
 func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
-	t := &turn{n: n, latest: latest, impatient: impatient, wake: make(chan error, 1)}
+	ends := min(latest, l.ends(ctx))
+	t := &turn{n: n, latest: latest, until: ends, impatient: impatient, wake: make(chan error, 1)}
 	until, err := l.stand(t)
 	if err != nil || until == 0 {
 		return err
@@ -206,7 +262,7 @@ func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient 
 			case <-expired:
 				err = errLate
 			}
-			if errors.Is(err, errLate) && l.goesOn(t) {
+			if errors.Is(err, errLate) && l.goesOn(t, ends) {
 				timer.Reset(time.Duration(t.latest - l.client.now()))
 				continue
 			}
@@ -235,7 +291,7 @@ func (l *lease) stand(t *turn) (until limit.Time, err error) {
 		<-t.wake
 		return 0, nil
 	}
-	l.starve(now)
+	defer l.starve(now)
 	if !l.late(now, l.line.cost, t) {
 		return t.latest, nil
 	}
@@ -244,12 +300,15 @@ func (l *lease) stand(t *turn) (until limit.Time, err error) {
 		return 0, errLate
 	}
 	t.unsure = true
-	return min(t.latest, now.Add(l.ask())), nil
+	patience := now.Add(l.ask())
+	l.line.wait(t, min(t.until, patience))
+	l.sayUntil()
+	return min(t.latest, patience), nil
 }
 
 // goesOn says whether one whose time to wait for an answer has passed may be in time
-// yet.
-func (l *lease) goesOn(t *turn) bool {
+// yet. It then waits until ends.
+func (l *lease) goesOn(t *turn, ends limit.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.client.now()
@@ -261,7 +320,21 @@ func (l *lease) goesOn(t *turn) bool {
 	for b := t.prev; b != nil; b = b.prev {
 		cost += b.n
 	}
-	return !l.late(now, cost, t)
+	if l.late(now, cost, t) {
+		return false
+	}
+	l.line.wait(t, ends)
+	l.sayUntil()
+	return true
+}
+
+// ends is when ctx ends, by the client's clock; MaxInt64 if it has no deadline.
+func (l *lease) ends(ctx context.Context) limit.Time {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return math.MaxInt64
+	}
+	return l.client.now().Add(time.Until(deadline))
 }
 
 // giveUp leaves the line with err, unless it was t's turn in the same moment.
@@ -288,10 +361,8 @@ func (l *lease) waitMax(ctx context.Context, n int64, longest time.Duration) err
 		return nil
 	}
 	latest, hurried := now.Add(longest), false
-	if deadline, ok := ctx.Deadline(); ok {
-		if d := now.Add(time.Until(deadline)); d < latest {
-			latest, hurried = d, true
-		}
+	if d := l.ends(ctx); d < latest {
+		latest, hurried = d, true
 	}
 	err := l.wait(ctx, n, latest, false)
 	switch {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -80,6 +81,7 @@ func (c *Client) connect(ctx, hard context.Context) {
 			next++
 		}
 		redirects = 0
+		c.cause.Store(&err)
 		c.log.LogAttrs(ctx, slog.LevelWarn, "no connection to the coordinator", slog.String("address", address), slog.Any("error", err), slog.Duration("next_try_in", pause))
 		address = c.addresses[next%len(c.addresses)]
 		select {
@@ -138,9 +140,12 @@ func (c *Client) hold(ctx, hard context.Context, address string) (master string,
 		case g.NotMaster:
 			return g.Master, heard, errNotMaster
 		case g.Status == share.StatusDuplicate:
-			return "", false, errDuplicate
+			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, c.member.Instance)
+			c.cause.Store(&err) // before those who wait are looked at
+			return "", false, err
 		}
 		heard = true
+		c.cause.Store(nil)
 		select {
 		case c.loop.granted <- granted{k, g}:
 		case <-hard.Done():

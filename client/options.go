@@ -15,7 +15,7 @@ type Estimator = share.Estimator
 // The ways to know the demand.
 const (
 	Attempted   = share.Attempted   // what was asked for: admitted, refused and waiting
-	Declared    = share.Declared    // what Demand was told
+	Declared    = share.Declared    // what Demand was told; nothing until it is called
 	Utilisation = share.Utilisation // what is used of the lease, for consumers that pull
 )
 
@@ -45,25 +45,40 @@ func OptimisticStart(amount float64) Start { return Start{amount} }
 // spends nothing without a lease, and asks before it refuses.
 type LimitOptions struct {
 	// Weight is how much of the limit falls to this instance, compared with others,
-	// when all want more; 0 = 1.
+	// when all want more; 0 = 1, so that instances which say nothing get equal parts.
 	Weight uint32
-	// Band is the priority: a higher band goes first.
+	// Band is the priority: a higher band goes first. 0, the lowest, is the default:
+	// nobody is served before others by accident.
 	Band uint8
 
+	// Silent says that the instance does not report its demand. It keeps an equal
+	// part of the limit, used or not, and Estimator, Weight and Demand mean nothing.
+	// It is for those whose share must not follow their load, and for comparing;
+	// false is the default, since what a silent instance leaves is nobody's.
+	Silent bool
+
+	// Estimator is how the demand is known. The default is Attempted, because what
+	// was refused shows that more is needed, and needs no cooperation.
 	Estimator Estimator
-	Expiry    Expiry
-	Start     Start
+	// Expiry is what may be spent when the lease has run out. The default is
+	// Pessimistic, the only one that keeps the limit whatever happens.
+	Expiry Expiry
+	// Start is what may be spent before the first answer. The default is Strict, for
+	// the same reason: it costs the first Take one round trip.
+	Start Start
 
 	// Ask is how long a Take that finds the lease short waits for an answer at most,
 	// while capacity may be free elsewhere, before it refuses; 0 = twice the measured
-	// round trip, at least 50 ms and at most 500 ms. Negative = never wait.
+	// round trip, since others may have to give back first, at least 50 ms and at
+	// most 500 ms. Negative = never wait.
 	//
 	// Not shorter than 50 ms: what another instance holds comes by way of the
 	// coordinator, which gathers reports for a moment. Not longer than 500 ms: a
 	// caller that waits holds a connection of its own.
 	Ask time.Duration
 
-	// Adjust slows down when the receiver fails, as told by Report; nil = not.
+	// Adjust slows down when the receiver fails, as told by Report; nil = not, since
+	// nobody else knows what a failure is.
 	Adjust *Adjustment
 }
 
@@ -73,13 +88,19 @@ type LimitOptions struct {
 // coordinator is told stays what it is. The zero value is what each field says of 0.
 type Adjustment struct {
 	// Interval is how long outcomes are counted before they change anything; 0 = 5 s.
+	// Not shorter: a handful of outcomes tells nothing. Not longer: the receiver is
+	// pressed for as long.
 	Interval time.Duration
-	// Convergence is the part of the way that one step goes; 0 = 0.2.
+	// Convergence is the part of the way that one step goes; 0 = 0.2. Not more: the
+	// rate would swing. Not less: a step is an Interval.
 	Convergence float64
 	// SpeedUp is the highest part of failures at which the rate rises, 0 = 0.01, and
-	// Hold the highest at which it does not fall, 0 = 0.05.
+	// Hold the highest at which it does not fall, 0 = 0.05. Not smaller: some
+	// requests fail by themselves. Not larger: one in twenty is a receiver in need.
 	SpeedUp, Hold float64
-	// SlowRate and HeartbeatRate are in tokens per second; 0 = 1 and 1/60.
+	// SlowRate and HeartbeatRate are in tokens per second; 0 = 1 and 1/60. Not lower:
+	// nobody would notice that the receiver is well again. Not higher: they are for
+	// one that fails.
 	SlowRate, HeartbeatRate float64
 }
 
@@ -102,7 +123,7 @@ func (o *LimitOptions) lease() (share.LeaseOptions, error) {
 	if o.Estimator > Utilisation || o.Expiry > Safe {
 		return share.LeaseOptions{}, fmt.Errorf("unknown estimator %d or expiry %d", o.Estimator, o.Expiry)
 	}
-	return share.LeaseOptions{Weight: o.Weight, Band: o.Band, Estimator: o.Estimator, Expiry: o.Expiry, Start: start}, nil
+	return share.LeaseOptions{Weight: o.Weight, Band: o.Band, Silent: o.Silent, Estimator: o.Estimator, Expiry: o.Expiry, Start: start}, nil
 }
 
 // The bounds of LimitOptions.Ask where it is 0.

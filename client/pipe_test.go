@@ -28,6 +28,8 @@ type hub struct {
 	timer   *time.Timer
 	down    bool
 	mute    bool              // takes reports and answers nothing
+	parted  map[string]bool   // instances that nothing comes from or gets to
+	loses   func() bool       // says of each message whether it gets lost; nil = never
 	masters map[string]string // who redirects where; nil = nobody does
 	opened  int
 	left    int // reports that leave
@@ -124,7 +126,7 @@ func (p *pipe) Close() { p.end() }
 func (h *hub) take(p *pipe, r *share.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.down || h.mute {
+	if h.down || h.mute || h.lost(r.Instance) {
 		return
 	}
 	if r.Leaving {
@@ -138,7 +140,7 @@ func (h *hub) step(e share.Event) {
 	for _, g := range h.coord.Step(h.now(), e) {
 		own := g
 		own.Shares = slices.Clone(g.Shares)
-		if p := h.streams[g.To]; p != nil {
+		if p := h.streams[g.To]; p != nil && !h.lost(g.To.Instance) {
 			time.AfterFunc(h.delay, func() {
 				select {
 				case <-p.ended:
@@ -156,6 +158,9 @@ func (h *hub) step(e share.Event) {
 		}
 	}
 }
+
+// lost says whether a message to or from an instance gets lost.
+func (h *hub) lost(instance string) bool { return h.parted[instance] || h.loses != nil && h.loses() }
 
 func (h *hub) ring() {
 	h.mu.Lock()

@@ -53,7 +53,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 		return Reservation{}
 	}
 	act := max(now.Add(wait), l.lease.line.act, from)
-	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, act: act}, act: act, ok: true}
+	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, until: math.MaxInt64, act: act}, act: act, ok: true}
 	l.lease.enter(now, r.turn)
 	return r
 }

@@ -10,10 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/share"
 )
 
-var (
-	errNotMaster = errors.New("client: it is not the coordinator of the limits, and names no other")
-	errDuplicate = errors.New("client: another process has the name of this instance: set Options.Instance to a name of its own")
-)
+var errNotMaster = errors.New("client: it is not the coordinator of the limits, and names no other that is")
 
 // sweepEvery is how often tables of keys are looked through. Not more often: it visits
 // every key. Not less: idle keys keep their lease that much longer.

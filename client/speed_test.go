@@ -2,6 +2,7 @@ package client
 
 import (
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -34,6 +35,69 @@ func TestAllowAllocatesNothing(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() { l.AllowN(time.Now(), 2) }); n != 0 {
 		t.Errorf("%v allocations per AllowN, want 0", n)
+	}
+}
+
+// TestTakeAllocatesLikeALocalLimiter: the answer, and nothing else.
+func TestTakeAllocatesLikeALocalLimiter(t *testing.T) {
+	local, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(1000), Burst: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := leased(t, 1000*share.Token, 100)
+	k, err := l.lease.client.Keyed("k", []string{"account", "path"}, KeyedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := limit.Request{Attributes: []limit.Attribute{{Name: "account", Value: "acme"}, {Name: "path", Value: "/v1/messages/send"}}}
+	e, err := k.entry(mustKey(t, k, req))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.busy.Add(-1)
+	e.limiter.lease.Amend(l.lease.client.now(), 1000*share.Token, share.Whole(100), share.Whole(100))
+	e.limiter.lease.state.Store(l.lease.state.Load())
+	allowed, refused := 0, 0
+	allocations := func(taker limit.Taker) float64 {
+		return testing.AllocsPerRun(1000, func() {
+			d, err := taker.Take(t.Context(), req)
+			if err != nil || len(d.Results) != 1 {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			if d.Allowed {
+				allowed++
+			} else {
+				refused++
+			}
+		})
+	}
+	want := allocations(local)
+	for name, taker := range map[string]limit.Taker{"Limiter": l, "Keyed": k} {
+		allowed, refused = 0, 0
+		if got := allocations(taker); got > want || allowed == 0 || refused == 0 {
+			t.Errorf("%s: %v allocations per Take, want at most %v; %d allowed and %d refused", name, got, want, allowed, refused)
+		}
+	}
+	t.Logf("%v allocations per Take", want)
+}
+
+func mustKey(t *testing.T, k *Keyed, req limit.Request) []byte {
+	t.Helper()
+	key, err := k.key(nil, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func BenchmarkTake(b *testing.B) {
+	l := leased(b, 4_000_000_000*share.Token, 1_000_000)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, err := l.Take(ctx, limit.Request{}); err != nil || !d.Allowed {
+			b.Fatal("wrong answer")
+		}
 	}
 }
 
@@ -99,7 +163,10 @@ func TestLineSettles(t *testing.T) {
 			l.mu.Lock()
 			switch rng.IntN(6) {
 			case 0, 1, 2:
-				tn := &turn{n: 1 + rng.Int64N(4), latest: limit.Time(1 << 62), wake: make(chan error, 1)}
+				tn := &turn{n: 1 + rng.Int64N(4), latest: limit.Time(1 << 62), until: limit.Time(1 + rng.Int64N(9)), wake: make(chan error, 1)}
+				if rng.IntN(8) == 0 {
+					tn.until = math.MaxInt64
+				}
 				l.enter(now, tn)
 				turns = append(turns, tn)
 			case 3:
@@ -109,17 +176,21 @@ func TestLineSettles(t *testing.T) {
 					}
 				}
 			case 4:
+				if tn := l.line.last; tn != nil {
+					l.line.wait(tn, limit.Time(1+rng.Int64N(9)))
+				}
 				l.purse.Amend(now, share.Whole(rng.Int64N(100)), share.Whole(rng.Int64N(8)), share.Whole(rng.Int64N(3)))
 				l.settle(now)
 			default:
 				l.settle(now)
 			}
-			waiting, cost := false, int64(0)
+			waiting, cost, until := false, int64(0), limit.Time(0)
 			for _, tn := range turns {
 				switch {
 				case tn.in:
 					waiting = true
 					cost += tn.n
+					until = max(until, tn.until)
 				case len(tn.wake) > 0:
 					<-tn.wake
 					served++
@@ -128,8 +199,11 @@ func TestLineSettles(t *testing.T) {
 					}
 				}
 			}
-			if r := l.purse.Observe(now); r.Waiting != share.Whole(cost) || l.line.cost != cost {
-				t.Fatalf("%v wait, counted %d, want %d", r.Waiting, l.line.cost, cost)
+			if until == math.MaxInt64 {
+				until = 0
+			}
+			if r := l.purse.Observe(now); r.Waiting != share.Whole(cost) || l.line.cost != cost || r.WaitUntil != until {
+				t.Fatalf("%v wait until %v, counted %d, want %d until %v", r.Waiting, r.WaitUntil, l.line.cost, cost, until)
 			}
 			l.mu.Unlock()
 		}

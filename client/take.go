@@ -22,8 +22,8 @@ const statusTooManyRequests = 429
 // the lease is short while capacity may be free elsewhere it asks at once and waits for
 // the answer, at most as long as [LimitOptions.Ask] says, before it refuses.
 //
-// The errors are [limit.ErrNegativeCost], that of ctx, [ErrClosed], [ErrKind] and
-// [ErrRefused].
+// The errors are [limit.ErrNegativeCost], that of ctx, [ErrClosed], [ErrKind],
+// [ErrRefused] and [ErrDuplicate].
 func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	return l.lease.take(ctx, req)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/lease"
 )
 
 // DemoLimits is what a server without configuration enforces.
@@ -33,7 +32,7 @@ type config struct {
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
 	engine *engine.Engine
-	leases *lease.Service
+	leases *leases
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -82,7 +81,7 @@ func (c *config) apply(set *rules.Set, err error) error {
 		c.logFaults(err)
 		return err
 	}
-	c.leases.Reload(set)
+	c.leases.reload(set)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)

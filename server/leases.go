@@ -1,21 +1,28 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"sync"
 
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/lease"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/store"
 )
 
-// leases is the coordinator of the limits that are shared by leases.
+// leases is the coordinator of the limits that are shared by leases, and the instance
+// by which this server spends them.
 type leases struct {
 	*lease.Service
+	own   *leased.Store
 	state lease.State
 }
 
-// openLeases makes the coordinator, which lends nothing before it runs.
-func openLeases(set *rules.Set, o *Options) (leases, error) {
+// openLeases makes the coordinator, which lends nothing before it runs, and the store
+// of this server's own leases, over that of all other limits.
+func openLeases(behind store.Store, set *rules.Set, o *Options) (leases, error) {
 	state := lease.Fresh(0)
 	if o.StateDir != "" {
 		var err error
@@ -23,7 +30,38 @@ func openLeases(set *rules.Set, o *Options) (leases, error) {
 			return leases{}, fmt.Errorf("server: state directory: %w", err)
 		}
 	}
-	return leases{lease.New(lease.Options{Limits: set, State: state, Logger: o.Logger}), state}, nil
+	service := lease.New(lease.Options{Limits: set, State: state, Logger: o.Logger})
+	own, err := leased.New(leased.Options{
+		Store: behind, Limits: set, Logger: o.Logger,
+		Connect: func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) },
+	})
+	if err != nil {
+		return leases{}, fmt.Errorf("server: %w", err)
+	}
+	return leases{service, own, state}, nil
+}
+
+// run lends, and spends, until ctx ends. The coordinator begins before this server's
+// own instance and ends after it, which gives back what it holds. It reports whether
+// nothing was lent at the end.
+func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
+	lending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var coordinator sync.WaitGroup
+	coordinator.Go(func() { nothingLent = l.Service.Run(lending) })
+	if err := l.own.Run(ctx); err != nil {
+		o.Logger.Error("the server cannot spend leases itself: limits shared by leases answer as their on_store_failure says", "error", err)
+		<-ctx.Done()
+	}
+	stop()
+	coordinator.Wait()
+	return nothingLent
+}
+
+// reload makes the limits of set those that are lent and spent.
+func (l *leases) reload(set *rules.Set) {
+	l.Service.Reload(set)
+	l.own.Reload(set)
 }
 
 // close keeps what the next start has to know.

@@ -88,13 +88,13 @@ func New(opts Options) (*Server, error) {
 		return nil, fmt.Errorf("%s: %w", place, err)
 	}
 	s.config.inUse = s.storage.name
-	if s.engine, err = engine.New(s.storage, set, engine.Options{}); err != nil {
+	if s.leases, err = openLeases(s.storage, set, &opts); err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
-	if s.leases, err = openLeases(set, &opts); err != nil {
-		return nil, errors.Join(err, s.storage.Close())
+	if s.engine, err = engine.New(s.leases.own, set, engine.Options{}); err != nil {
+		return nil, errors.Join(err, s.close(true))
 	}
-	s.config.engine, s.config.leases = s.engine, s.leases.Service
+	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
 	s.config.logWarnings(set)
@@ -218,7 +218,7 @@ func (s *Server) Run(ctx context.Context) error {
 	lending, stopLending := context.WithCancel(context.Background())
 	defer stopLending()
 	nothingLent := false
-	running.Go(func() { nothingLent = s.leases.Run(lending) })
+	running.Go(func() { nothingLent = s.leases.run(lending, &s.opts) })
 	serve("http", func() error { return s.http.Serve(httpL) })
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
 	serve("admin", func() error { return s.admin.Serve(adminL) })
@@ -246,8 +246,8 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	stopWatching()
-	stopLending()
 	s.drain(httpL)
+	stopLending() // not before: requests that are under way spend leases
 	running.Wait()
 	return errors.Join(err, s.close(nothingLent))
 }

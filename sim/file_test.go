@@ -259,7 +259,7 @@ func FuzzParseScenario(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		file, err := ParseScenario([]byte(text), "fuzz.yaml")
 		if err != nil {
-			if list := (rules.Errors)(nil); !errors.As(err, &list) || len(list) == 0 {
+			if list := rules.Errors(nil); !errors.As(err, &list) || len(list) == 0 {
 				t.Fatalf("%T: %v", err, err)
 			}
 			return

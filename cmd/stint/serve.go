@@ -62,6 +62,7 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
 	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
+	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know")
 	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in this process, in bytes (default 256 MiB)")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")

@@ -99,6 +99,9 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 		}
 	}
 	comparison, err := compare(cmd.Context(), cmd.ErrOrStderr(), file.Scenario, systems, runs)
+	if cause := context.Cause(cmd.Context()); err != nil && cause != nil {
+		return &exit{exitNo, fmt.Errorf("the simulation was ended before its time: %w", cause)}
+	}
 	if err != nil {
 		return &exit{exitNo, err}
 	}

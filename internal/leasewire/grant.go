@@ -91,16 +91,11 @@ func FromGrant(dst *share.Grant, src *leasepb.Grant) error {
 func fromShare(dst *share.Share, src *leasepb.Share) error {
 	*dst = share.Share{
 		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), Seen: src.GetSeen(), Lease: src.GetLease(),
-		KeepRate: share.MaxAmount, KeepDepth: share.MaxAmount, Safe: share.Amount(src.GetSafe()),
+		KeepRate: share.MaxAmount, KeepDepth: share.MaxAmount, Safe: share.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
 		Scarce: src.GetScarce(), Full: src.GetFull(), Learning: src.GetLearning(), Token: src.GetToken(),
 	}
 	bad := func(field string, n int64) error {
 		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(share.MaxAmount))
-	}
-	var fits bool
-	if dst.Granted, fits = fromHolding(src.GetGranted()); !fits {
-		g := src.GetGranted()
-		return bad("granted", outOfRange(g.GetRate(), g.GetDepth(), g.GetTokens()))
 	}
 	if src.KeepRate != nil {
 		dst.KeepRate = share.Amount(src.GetKeepRate())

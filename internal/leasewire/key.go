@@ -20,21 +20,27 @@ var ErrKey = errors.New("not a key")
 // [share.ResourceID]. The encoding is injective: every value stands behind its length.
 // No values are the empty string, the key of a limit without key.
 func EncodeKey(values ...string) (string, error) {
-	if len(values) > MaxKeyValues {
-		return "", fmt.Errorf("leasewire: %d values are %w: use at most %d", len(values), ErrKey, MaxKeyValues)
-	}
 	size := 0
 	for _, v := range values {
 		size += len(v) + 2
 	}
-	key := make([]byte, 0, size)
+	key, err := AppendKey(make([]byte, 0, size), values...)
+	return string(key), err
+}
+
+// AppendKey appends to dst, which is empty, what [EncodeKey] returns; after an error it
+// returns nil. It allocates nothing if dst has room.
+func AppendKey(dst []byte, values ...string) ([]byte, error) {
+	if len(values) > MaxKeyValues {
+		return nil, fmt.Errorf("leasewire: %d values are %w: use at most %d", len(values), ErrKey, MaxKeyValues)
+	}
 	for _, v := range values {
-		key = append(binary.AppendUvarint(key, uint64(len(v))), v...)
+		dst = append(binary.AppendUvarint(dst, uint64(len(v))), v...)
 	}
-	if len(key) > MaxKeyBytes {
-		return "", fmt.Errorf("leasewire: values of %d bytes are %w: use at most %d, or a hash of the long ones", len(key), ErrKey, MaxKeyBytes)
+	if len(dst) > MaxKeyBytes {
+		return nil, fmt.Errorf("leasewire: values of %d bytes are %w: use at most %d, or a hash of the long ones", len(dst), ErrKey, MaxKeyBytes)
 	}
-	return string(key), nil
+	return dst, nil
 }
 
 // DecodeKey returns the values that EncodeKey was given. Whatever EncodeKey does not

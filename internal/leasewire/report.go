@@ -14,12 +14,16 @@ import (
 
 // The bounds of a report.
 const (
-	MaxInstance  = 256     // bytes of an instance's name
-	MaxLimitName = 128     // bytes of a limit's name
-	MaxDemands   = 10_000  // in one report
-	MaxClaim     = 512     // bytes
-	MaxMessage   = 1 << 20 // bytes of a report; MaxDemands with usual keys fit
-	maxHandle    = 1<<31 - 1
+	MaxInstance  = 256    // bytes of an instance's name
+	MaxLimitName = 128    // bytes of a limit's name
+	MaxDemands   = 10_000 // in one report
+	MaxClaim     = 512    // bytes
+	// MaxWithin is how long a wait may be said to last. Not longer: who waits for
+	// more than a day waits until told otherwise, which is 0. Not shorter: batch jobs
+	// do wait for hours.
+	MaxWithin  = 24 * time.Hour
+	MaxMessage = 1 << 20 // bytes of a report; MaxDemands with usual keys fit
+	maxHandle  = 1<<31 - 1
 )
 
 // ErrReport is wrapped by the errors of FromReport.
@@ -31,14 +35,15 @@ type Refused struct {
 	Status share.Status // StatusBadDemand, StatusBadKey or StatusUnknownLimit
 }
 
-// refused stands for an amount that is none, or a total that cannot be. A coordinator
-// answers negative amounts with StatusBadDemand and leaves its accounts as they are.
+// refused stands for an amount that is none, as the Rate and the Burst of a demand that
+// is refused. A coordinator answers negative amounts with StatusBadDemand. Running
+// totals are none of it: they wrap around, so any number can be one.
 const refused share.Amount = -1
 
 // FromReport translates a report that came from outside into dst, whose slices it
 // uses again, and returns the demands that are refused. These stand in dst as well, so
-// that the coordinator answers them: a bad amount as a negative one, a bad key as a key
-// that [DecodeKey] refuses. dst refers to the bytes of src's claims.
+// that the coordinator answers them: a bad demand with a negative Rate and Burst, a bad
+// key as a key that [DecodeKey] refuses. What was given back counts whatever else is wrong. dst refers to the bytes of src's claims.
 //
 // An error means that nothing of the report can be used; it says nothing that src
 // holds but sizes.
@@ -72,7 +77,7 @@ func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
 func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 	out := share.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
-		Heard: d.GetHeard(), Closed: d.GetClosed(),
+		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()), Within: time.Duration(d.GetWithin()),
 	}
 	status := share.StatusOK
 	if r := d.GetResource(); r != nil {
@@ -83,16 +88,12 @@ func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 	var errRate, errBurst error
 	out.Rate, errRate = share.AmountOf(d.GetRate())
 	out.Burst, errBurst = share.AmountOf(d.GetBurst())
-	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim {
-		out.Rate, out.Burst, out.Claim, status = refused, refused, nil, share.StatusBadDemand
-	} else {
-		out.Band = uint8(d.GetBand())
+	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
+		out.Within < 0 || out.Within > MaxWithin {
+		out.Rate, out.Burst, out.Within, out.Claim = refused, refused, 0, nil
+		return out, share.StatusBadDemand
 	}
-	var fits bool
-	if out.Returned, fits = fromHolding(d.GetReturned()); !fits {
-		out.Returned = share.Holding{Rate: refused, Depth: refused, Tokens: refused}
-		out.Rate, out.Burst, status = refused, refused, share.StatusBadDemand
-	}
+	out.Band = uint8(d.GetBand())
 	return out, status
 }
 
@@ -150,16 +151,20 @@ func ToReport(dst *leasepb.Report, src *share.Report) error {
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
 		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.Heard
-		d.Rate, d.Burst = s.Rate.Float(), s.Burst.Float()
+		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Burst.Float(), 0
+		if s.Within <= MaxWithin {
+			d.Within = int64(s.Within)
+		}
 		d.Returned = toHolding(d.Returned, s.Returned)
 		dst.Demands = append(dst.Demands, d)
 	}
 	return nil
 }
 
-func fromHolding(h *leasepb.Holding) (share.Holding, bool) {
-	fits := inRange(h.GetRate()) && inRange(h.GetDepth()) && inRange(h.GetTokens())
-	return share.Holding{Rate: share.Amount(h.GetRate()), Depth: share.Amount(h.GetDepth()), Tokens: share.Amount(h.GetTokens())}, fits
+// fromTotals takes running totals, which wrap around: what they say is the difference
+// to former ones, and whoever knows those judges it.
+func fromTotals(h *leasepb.Holding) share.Holding {
+	return share.Holding{Rate: share.Amount(h.GetRate()), Depth: share.Amount(h.GetDepth()), Tokens: share.Amount(h.GetTokens())}
 }
 
 // inRange says whether an amount of the wire is one.

@@ -24,11 +24,14 @@ import (
 
 func amount(r *rand.Rand) share.Amount { return share.Amount(r.Int64() >> (1 + r.IntN(63))) }
 
+// total is any number: running totals wrap around.
+func total(r *rand.Rand) share.Amount { return share.Amount(r.Uint64() >> r.IntN(64)) }
+
 func holding(r *rand.Rand) share.Holding {
 	if r.IntN(4) == 0 {
 		return share.Holding{}
 	}
-	return share.Holding{Rate: amount(r), Depth: amount(r), Tokens: amount(r)}
+	return share.Holding{Rate: total(r), Depth: total(r), Tokens: total(r)}
 }
 
 func blob(r *rand.Rand) []byte {
@@ -52,7 +55,7 @@ func report(t testing.TB, r *rand.Rand) *share.Report {
 		d := share.Demand{
 			Handle: r.Uint32() >> 1, Lease: r.Uint64(), Claim: blob(r), Silent: r.IntN(2) == 0,
 			Rate: share.Whole(r.Int64N(1 << 30)), Burst: share.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
-			Closed: r.IntN(2) == 0, Returned: holding(r), Heard: r.Uint64(),
+			Closed: r.IntN(2) == 0, Returned: holding(r), Heard: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
 		}
 		if r.IntN(2) == 0 {
 			var values []string
@@ -154,9 +157,12 @@ func TestBadDemands(t *testing.T) {
 		"negative":         {&leasepb.Demand{Burst: -1}, share.StatusBadDemand},
 		"minus infinite":   {&leasepb.Demand{Burst: math.Inf(-1)}, share.StatusBadDemand},
 		"too large":        {&leasepb.Demand{Rate: 1e13}, share.StatusBadDemand},
-		"returned less":    {&leasepb.Demand{Returned: &leasepb.Holding{Rate: -1}}, share.StatusBadDemand},
-		"returned least":   {&leasepb.Demand{Returned: &leasepb.Holding{Tokens: math.MinInt64}}, share.StatusBadDemand},
-		"returned most":    {&leasepb.Demand{Returned: &leasepb.Holding{Depth: math.MaxInt64}}, share.StatusBadDemand},
+		"within less":      {&leasepb.Demand{Within: -1}, share.StatusBadDemand},
+		"within least":     {&leasepb.Demand{Within: math.MinInt64}, share.StatusBadDemand},
+		"within most":      {&leasepb.Demand{Within: math.MaxInt64}, share.StatusBadDemand},
+		"within a day":     {&leasepb.Demand{Within: int64(24 * time.Hour)}, share.StatusOK},
+		"within more":      {&leasepb.Demand{Within: int64(24*time.Hour) + 1}, share.StatusBadDemand},
+		"returned wrapped": {&leasepb.Demand{Returned: &leasepb.Holding{Rate: -1, Depth: math.MaxInt64, Tokens: math.MinInt64}}, share.StatusOK},
 		"band":             {&leasepb.Demand{Band: 256}, share.StatusBadDemand},
 		"handle":           {&leasepb.Demand{Handle: 1 << 31}, share.StatusBadDemand},
 		"claim":            {&leasepb.Demand{Claim: make([]byte, 513)}, share.StatusBadDemand},
@@ -190,7 +196,7 @@ func TestBadDemands(t *testing.T) {
 		}
 		d := got.Demands[1]
 		_, keyErr := leasewire.DecodeKey(d.Resource.Key)
-		if c.want == share.StatusBadDemand && d.Rate >= 0 || (c.want == share.StatusBadKey || c.want == share.StatusUnknownLimit) && keyErr == nil {
+		if c.want == share.StatusBadDemand && (d.Rate != -1 || d.Burst != -1 || d.Within != 0) || (c.want == share.StatusBadKey || c.want == share.StatusUnknownLimit) && keyErr == nil {
 			t.Errorf("%s: a coordinator could take %+v", name, d)
 		}
 	}
@@ -215,7 +221,6 @@ func TestBadReports(t *testing.T) {
 func TestBadGrants(t *testing.T) {
 	one := int64(-1)
 	for name, s := range map[string]*leasepb.Share{
-		"granted": {Granted: &leasepb.Holding{Depth: -1}}, "granted most": {Granted: &leasepb.Holding{Rate: math.MaxInt64}},
 		"keep": {KeepRate: &one}, "safe": {Safe: -5}, "limit": {Limit: &leasepb.Terms{Burst: -1}},
 		"guarantee": {Limit: &leasepb.Terms{Guarantees: []*leasepb.Guarantee{{Band: 256}}}},
 	} {
@@ -314,7 +319,10 @@ func FuzzReport(f *testing.F) {
 			t.Fatalf("%d demands became %d", len(m.GetDemands()), len(got.Demands))
 		}
 		for _, d := range got.Demands {
-			for _, a := range []share.Amount{d.Rate, d.Burst, d.Returned.Rate, d.Returned.Depth, d.Returned.Tokens} {
+			if d.Within < 0 || d.Within > leasewire.MaxWithin {
+				t.Fatalf("%+v", d)
+			}
+			for _, a := range []share.Amount{d.Rate, d.Burst} {
 				named := slices.ContainsFunc(bad, func(b leasewire.Refused) bool { return b.Handle == d.Handle })
 				if a > share.MaxAmount || a < -1 || a == -1 && !named {
 					t.Fatalf("%+v, refused %v", d, bad)
@@ -337,7 +345,7 @@ func FuzzGrant(f *testing.F) {
 			return
 		}
 		for _, s := range got.Shares {
-			for _, a := range []share.Amount{s.Granted.Rate, s.Granted.Depth, s.Granted.Tokens, s.KeepRate, s.KeepDepth, s.Safe, s.Limit.Rate, s.Limit.Burst} {
+			for _, a := range []share.Amount{s.KeepRate, s.KeepDepth, s.Safe, s.Limit.Rate, s.Limit.Burst} {
 				if a < 0 || a > share.MaxAmount {
 					t.Fatalf("%+v", s)
 				}

@@ -57,8 +57,8 @@ type Holder struct {
 	opts     HolderOptions
 	deadline Deadline
 	leases   map[uint32]*lease
-	list     []*lease // in the order of opening, which is that of handles
-	of       map[ResourceID]*lease
+	list     []*lease              // in the order of opening, which is that of handles
+	of       map[ResourceID]*lease // the one opened last
 	agenda   agenda
 	ready    []*lease // scratch
 	fresh    []*lease // heard of something that was not confirmed
@@ -114,10 +114,13 @@ func (h *Holder) Open(now limit.Time, id ResourceID, o LeaseOptions, s Spender) 
 		lookAt: now, gap: shortestGap, current: h.epoch, place: -1,
 	}
 	// A coordinator knows one handle for a resource at a time.
-	_, l.blocked = h.of[id]
+	if l.before = h.of[id]; l.before != nil {
+		l.before.after, l.blocked = l, true
+	}
 	l.opts.Weight = max(1, o.Weight)
 	l.meter.observe(now, s.Observe(now).Attempted, 1)
 	if o.Start > 0 {
+		l.starting = true
 		l.fallBack(now, o.Start)
 	}
 	l.urgent = o.Silent
@@ -130,13 +133,20 @@ func (h *Holder) Open(now limit.Time, id ResourceID, o LeaseOptions, s Spender) 
 	return l.handle
 }
 
-// Close gives back everything that is held under a handle and forgets it.
+// Close gives back everything that is held under a handle and forgets it. Places of a
+// gauge that are in use are given back as they are released.
 func (h *Holder) Close(now limit.Time, handle uint32) {
-	if l := h.leases[handle]; l != nil && !l.closed {
-		l.keep(now, 0, 0)
-		l.closed, l.urgent = true, true
-		h.plan(l)
+	l := h.leases[handle]
+	if l == nil || l.closed {
+		return
 	}
+	l.giveUp(now)
+	l.closed, l.urgent, l.lookAt = true, true, now
+	if l.blocked {
+		h.remove(l) // nobody was told of it
+		return
+	}
+	h.plan(l)
 }
 
 // remove forgets a lease that is closed.
@@ -147,12 +157,19 @@ func (h *Holder) remove(l *lease) {
 	if i, ok := slices.BinarySearchFunc(h.list, l.handle, func(l *lease, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
 		h.list = slices.Delete(h.list, i, i+1)
 	}
-	switch next := h.of[l.id]; {
-	case next == l:
-		delete(h.of, l.id)
-	case next != nil && next.blocked:
-		next.blocked = false
-		h.plan(next)
+	if l.after != nil {
+		l.after.before = l.before
+	}
+	if l.before != nil {
+		l.before.after = l.after
+	} else if l.after != nil {
+		l.after.blocked = false
+		h.plan(l.after)
+	}
+	if h.of[l.id] == l {
+		if h.of[l.id] = l.before; l.before == nil {
+			delete(h.of, l.id)
+		}
 	}
 }
 
@@ -279,7 +296,7 @@ func (h *Holder) tellAgain(now limit.Time) {
 
 func (h *Holder) leave(now limit.Time) *Report {
 	for _, l := range h.list {
-		l.keep(now, 0, 0)
+		l.giveUp(now)
 	}
 	r := h.send(now, nil)
 	r.Leaving, h.left = true, true
@@ -306,7 +323,9 @@ func (h *Holder) take(now limit.Time, g *Grant) {
 	}
 	h.length = g.Lease
 	h.extend(now, g)
-	if limit.Time(h.deadline.Load()) <= now {
+	// Its own end counts as well: a later one may have extended the deadline in
+	// another lease, after the coordinator took back what this one brings.
+	if limit.Time(g.Echo).Add(g.Lease) <= now || limit.Time(h.deadline.Load()) <= now {
 		return // it comes too late to be of use, and will be said again
 	}
 	for i := range g.Shares {
@@ -316,7 +335,7 @@ func (h *Holder) take(now limit.Time, g *Grant) {
 			if l.unconfirmed() {
 				h.fresh = append(h.fresh, l)
 			}
-			if l.closed && l.acknowledged() {
+			if l.toldClosed && l.acknowledged() {
 				h.remove(l)
 			} else {
 				h.plan(l)

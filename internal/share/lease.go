@@ -15,6 +15,8 @@ type lease struct {
 	place   int        // in the agenda; -1 = it is not
 	dueAt   limit.Time // as the agenda has it
 	blocked bool       // its resource is still being closed under another handle
+	before  *lease     // the same resource under an earlier handle, not closed yet
+	after   *lease     // and under a later one
 
 	lease             uint64 // 0 = none
 	epoch             uint64 // that gave it
@@ -24,6 +26,7 @@ type lease struct {
 	token             []byte
 	claiming          bool // the lease is of a former coordinator and not confirmed
 	expired           bool // it ran out, and the mode of expiry is in force
+	starting          bool // no answer has come, and the optimistic start is in force
 
 	// What the coordinator told last.
 	known, named        bool
@@ -51,7 +54,7 @@ type lease struct {
 	askAt               limit.Time    // not before, when urgent
 	gap                 time.Duration // between asks that bring nothing
 	idleSince           limit.Time
-	closed              bool
+	closed, toldClosed  bool
 	tries               int // reports in a row without an answer
 }
 
@@ -111,7 +114,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 	}
 	d := Demand{
 		Handle: l.handle, Lease: l.lease, Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
-		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed, Returned: l.returned, Heard: l.heard,
+		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.held().Depth <= 0, Returned: l.returned, Heard: l.heard,
 	}
 	if !l.named || l.lease == 0 {
 		d.Resource = l.id
@@ -128,7 +131,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		d.Rate, d.Burst = 0, 0
 	}
 	l.sent, l.sentAt, l.sentWant, l.sentLack, l.confirmed = number, now, l.want, l.lack, l.heard
-	l.urgent, l.starved = false, false
+	l.urgent, l.starved, l.toldClosed = false, false, d.Closed
 	return d
 }
 
@@ -146,6 +149,11 @@ func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
 		return // an older one, late or doubled
 	}
 	l.heard = g.Number
+	if l.starting || l.expired && s.Lease == 0 {
+		// Whatever the answer is, it counts.
+		l.starting, l.expired = false, false
+		l.spender.Amend(now, 0, 0, 0)
+	}
 	if s.Seen >= l.sent {
 		l.tries = 0
 	}
@@ -264,6 +272,15 @@ func (l *lease) keep(now limit.Time, rate, depth Amount) {
 	}
 }
 
+// giveUp gives back everything and spends nothing without a lease either.
+func (l *lease) giveUp(now limit.Time) {
+	l.keep(now, 0, 0)
+	if l.lease == 0 {
+		l.starting, l.expired = false, false
+		l.spender.Amend(now, 0, 0, 0)
+	}
+}
+
 // drop stops spending under the lease, which nobody may count on any more.
 func (l *lease) drop(now limit.Time, expired bool) {
 	if l.lease != 0 || l.expired {
@@ -274,10 +291,13 @@ func (l *lease) drop(now limit.Time, expired bool) {
 		l.dropped = max(l.dropped, l.lease)
 	}
 	l.lease, l.granted, l.returned, l.claiming, l.token = 0, Holding{}, Holding{}, false, nil
-	if !expired || l.closed {
+	if !expired {
 		return
 	}
 	l.ask(now, shortestGap)
+	if l.closed {
+		return
+	}
 	l.lookAt = min(l.lookAt, now.Add(shortestLook))
 	if !had && !l.known {
 		return

@@ -11,6 +11,9 @@ import (
 func (l *lease) look(now limit.Time, h *Holder) {
 	if l.closed {
 		l.lookAt = never
+		if l.keep(now, 0, 0); l.held().Depth > 0 {
+			l.lookAt = now.Add(longestLook) // places that are in use
+		}
 		return
 	}
 	r := l.spender.Observe(now)
@@ -91,13 +94,18 @@ func (l *lease) lookRate(now limit.Time, h *Holder, r Reading, unit Amount) {
 	l.decide(now, held, unit)
 }
 
+// longestWait is how long a token waits at most for the next one who is expected. Not
+// longer: others lack it.
+const longestWait = 4 * time.Second
+
 // lacks is how many tokens are missing at this moment.
 func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover, unit Amount) Amount {
 	if l.starved && r.Waiting == 0 {
 		// The next one will come about then, and should find a token.
 		next := linger
 		if l.want > 0 {
-			next = min(next, time.Duration(2*float64(unit)/float64(l.want)*float64(time.Second)))
+			apart := time.Duration(float64(unit) / float64(l.want) * float64(time.Second))
+			next = max(min(linger, 2*apart), min(longestWait, apart+apart/4))
 		}
 		l.lackUntil = now.Add(max(next, 2*h.trip))
 	}
@@ -131,7 +139,10 @@ func (l *lease) lacks(now limit.Time, h *Holder, r Reading, held Holding, cover,
 		}
 		need = r.Level + unit // the one that was refused was larger
 	}
-	return need - r.Level
+	if lack := need - r.Level; lack >= Token || r.Level < unit || l.starved || r.Waiting > 0 {
+		return lack
+	}
+	return 0 // the next one finds a token, and a part of one may not fit
 }
 
 // giveBack gives back what is held and not needed.
@@ -234,6 +245,11 @@ func (l *lease) lookPlaces(now limit.Time, h *Holder, r Reading) {
 	l.meter.rate = max(l.meter.rate, r.InUse.Float())
 	if l.lease != 0 && !l.starved {
 		l.keep(now, 0, max(l.want, r.InUse))
+	}
+	if l.keepDepth < l.held().Depth {
+		// It was asked to come down, and does as places are released.
+		l.keep(now, 0, l.keepDepth)
+		l.steady = 0
 	}
 	if l.want > held.Depth && l.want != l.sentWant || l.want < l.sentWant && l.scarce {
 		l.ask(now, shortestGap)

@@ -1,7 +1,9 @@
 package share
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -100,7 +102,8 @@ func (r *resource) targetOwn() {
 		if r.shares[i] > 0 && r.terms.Gauge {
 			a.target.Depth = (r.shares[i] + Token - 1) / Token * Token
 		} else if r.shares[i] > 0 {
-			a.target = Holding{Rate: r.shares[i], Depth: r.terms.Burst}
+			// One that wants everything must not take what stands for no limit.
+			a.target = Holding{Rate: min(r.shares[i], plenty>>16), Depth: r.terms.Burst}
 			if r.terms.Allocation == Static {
 				// All of it at once: nobody else can lack it.
 				a.target.Rate = r.terms.Rate
@@ -223,25 +226,6 @@ func (r *resource) equalPart() Amount {
 
 func saturate(a, b Amount) Amount { return Amount(min(uint64(a)+uint64(b), uint64(MaxAmount))) }
 
-// targetPlaces makes whole places of the parts; what the rounding leaves goes to
-// those who lack a place, the longest first.
-func (r *resource) targetPlaces(now limit.Time) {
-	left := r.capacity()
-	for i, a := range r.accounts {
-		a.target = Holding{Depth: r.shares[i] / Token * Token}
-		left -= a.target.Depth
-	}
-	for _, a := range r.lacking(now) {
-		if left < Token {
-			break
-		}
-		if a.target.Depth < a.want {
-			a.target.Depth += Token
-			left -= Token
-		}
-	}
-}
-
 // targetRates gives each account its part of the rate, some of what nobody wants as
 // head-room, and the depth that belongs to the rate.
 func (r *resource) targetRates() {
@@ -362,42 +346,60 @@ func (r *resource) wake(now limit.Time) limit.Time {
 	return now.Add(max(shortestGap, time.Duration(float64(missing)/float64(p.rate)*float64(time.Second))+1))
 }
 
-// raise lends rate and depth up to the targets. When the pool has less than all
-// lack, each gets in proportion.
+// trickle is the part of all that is lacking below which the free rate goes to a few.
+// Not less: among a thousand instances each would be told of each bit. Not more: in
+// proportion those who wait come up together.
+const trickle = 8
+
+// raise lends rate and depth up to the targets. When the pool has less than all lack,
+// each gets in proportion. But when it has next to nothing, those get it who have the
+// least part of their rate: else each bit that comes back would be a message to all.
 func (r *resource) raise() {
-	p := &r.pool
-	var short Holding
-	for _, a := range r.accounts {
-		short = short.saturate(r.shortOf(a))
-	}
-	if short.Rate <= 0 && short.Depth <= 0 {
+	if r.terms.Gauge {
+		r.raisePlaces()
 		return
 	}
-	rate, depth := max(0, p.rate), max(0, p.depth)/Token*Token
+	p := &r.pool
+	list, short := r.order[:0], Holding{}
 	for _, a := range r.accounts {
+		if s := r.shortOf(a); s != (Holding{}) {
+			list, short = append(list, a), short.saturate(s)
+		}
+	}
+	r.order = list
+	rate, depth := max(0, p.rate), max(0, p.depth)/Token*Token
+	few := rate < short.Rate/trickle
+	if few {
+		slices.SortStableFunc(list, func(a, b *account) int {
+			return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.reached(), b.reached()))
+		})
+	}
+	for _, a := range list {
 		s := r.shortOf(a)
-		g := Holding{Rate: s.Rate, Depth: s.Depth}
-		if short.Rate > rate {
+		g := Holding{Rate: min(s.Rate, max(0, p.rate)), Depth: s.Depth}
+		if short.Rate > rate && !few {
 			g.Rate = s.Rate.scale(rate, short.Rate)
 		}
 		if short.Depth > depth {
 			g.Depth = s.Depth.scale(depth, short.Depth) / Token * Token
-			if g.Depth == 0 && s.Depth > 0 && a.held().Depth == 0 && p.depth >= Token {
+			if g.Depth == 0 && s.Depth > 0 && a.held().Depth == 0 {
 				g.Depth = Token // or a rate without depth would be lost
 			}
 		}
-		g.Rate = min(g.Rate, max(0, p.rate))
 		g.Depth = min(g.Depth, max(0, p.depth)/Token*Token)
-		if g.Rate > 0 && a.held().Depth+g.Depth == 0 {
-			g.Rate = 0
+		if few && g.Rate < s.Rate && g.Rate < a.target.Rate/relation || g.Rate > 0 && a.held().Depth+g.Depth == 0 {
+			g.Rate = 0 // too little for a message, or lost without depth
 		}
-		if g.Depth > 0 && !r.terms.Gauge {
+		if g.Depth > 0 {
 			// A part of the bucket goes with what is in it.
 			g.Tokens = min(p.level.scale(g.Depth, p.depth), g.Depth)
 		}
 		a.grant(g)
 	}
 }
+
+// reached is the part of its rate that the account has.
+func (a *account) reached() float64 { return float64(a.held().Rate) / max(float64(a.target.Rate), 1) }
 
 // shortOf is what an account lacks of its target, if it is enough to be moved.
 func (r *resource) shortOf(a *account) Holding {
@@ -447,6 +449,9 @@ func (r *resource) recall() {
 		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.depth >= 0 && !r.terms.Gauge
 		if h.Depth > a.target.Depth && short.Depth > 0 && !lent {
 			keepDepth = a.target.Depth
+		}
+		if r.pool.rate >= 0 && a.keepRate < h.Rate && (keepRate == MaxAmount && a.target.Rate < h.Rate || keepRate != MaxAmount && near(keepRate, a.keepRate, relation)) {
+			keepRate = a.keepRate // it has been told, and the answer is under way
 		}
 		if keepRate == a.keepRate && keepDepth == a.keepDepth {
 			continue

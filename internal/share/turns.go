@@ -28,24 +28,30 @@ const shortestTurn = 2 * time.Second
 // part, and reports whether it did.
 func (r *resource) takeTurns(now limit.Time) bool {
 	places := r.terms.Burst.Floor()
-	wanting := r.order[:0]
+	// A rate of so few millionths cannot be divided either: some would get nothing
+	// of it, for ever.
+	tiny := r.terms.Rate > 0 && r.terms.Rate < Amount(len(r.accounts))*relation
+	wanting, silent := r.order[:0], false
 	for i, a := range r.accounts {
-		if r.shares[i] > 0 {
+		if r.shares[i] > 0 || tiny && (a.want > 0 || a.silent) {
 			wanting = append(wanting, a)
+			silent = silent || a.silent
 		}
 	}
 	r.order = wanting
 	r.single = false
-	if places == 0 || int64(len(wanting)) <= places {
+	many := int64(len(wanting)) > places
+	if places == 0 || !many && (!tiny || len(wanting) < 2) {
 		r.turns = turns{on: r.turns.on[:0]}
 		return false
 	}
 	for _, a := range r.accounts {
 		a.target = Holding{}
 	}
-	if !r.full || !r.allBusy(wanting, places) {
+	if !many || !silent && (tiny || !r.full || !r.allBusy(wanting, places)) {
 		// There is enough for all but not at once, or some ask too seldom to
-		// use a turn: tokens are lent one by one to whoever asks.
+		// use a turn: tokens are lent one by one to whoever asks. A silent one
+		// does not ask, so it has its turn.
 		r.turns, r.single = turns{on: r.turns.on[:0]}, true
 		return true
 	}
@@ -70,9 +76,14 @@ func (r *resource) allBusy(wanting []*account, places int64) bool {
 	return true
 }
 
-// nextTurn chooses those who had least, by weight and band.
+// nextTurn begins a turn of rates.
 func (r *resource) nextTurn(wanting []*account, places int, now limit.Time) {
 	length := max(shortestTurn, time.Duration(float64(turnTokens*places)/max(r.terms.Rate.Float(), 1e-6)*float64(time.Second)))
+	r.chooseNext(wanting, places, length, now)
+}
+
+// chooseNext begins a turn of those who had least, by weight and band.
+func (r *resource) chooseNext(wanting []*account, places int, length time.Duration, now limit.Time) {
 	slices.SortStableFunc(wanting, func(a, b *account) int {
 		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.served, b.served))
 	})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Config says how long to measure. All fields but Binary must be set.
+// Config says how long to measure. All fields must be set, but Binary.
 type Config struct {
 	Slice  time.Duration // length of one slice of one contender
 	Rounds int           // slices of each contender, odd so that there is a middle one
@@ -28,6 +28,17 @@ type Config struct {
 	RedisKeys    int           // keys in the table of many keys in Redis
 	RedisService time.Duration // length of one slice of one service with Redis
 
+	LeaseIdle   time.Duration // how long idle instances are watched
+	LeaseRounds int           // changes of demand for the coordinator's rounds
+
+	Fleets     []int         // numbers of processes that share limits
+	FleetSteps int           // how often all load moves to one of them
+	FleetEven  time.Duration // how long all ask, before each step
+	FleetHot   time.Duration // how long one asks, after it
+	FleetSmall time.Duration // how long small limits are measured, for all and for one; 0 = not at all
+	// FleetSettle is how long they are asked for before: what was saved is spent by then.
+	FleetSettle time.Duration
+
 	Root   string // the repository, to build the service from
 	Binary string // stint's binary; empty = built from Root
 }
@@ -38,7 +49,10 @@ func Full(root string) Config {
 		Slice: 200 * time.Millisecond, Rounds: 9, Keys: 1_000_000,
 		Contention: 2 * time.Second, Budget: 16 << 20, Victims: 10_000, Limits: 10_000,
 		Pairs: 7, Service: 4 * time.Second,
-		Redis: time.Second, RedisKeys: 100_000, RedisService: 1500 * time.Millisecond, Root: root,
+		Redis: time.Second, RedisKeys: 100_000, RedisService: 1500 * time.Millisecond,
+		LeaseIdle: 10 * time.Second, LeaseRounds: 50,
+		Fleets: []int{2, 3, 10, 96}, FleetSteps: 3, FleetEven: 6 * time.Second, FleetHot: 8 * time.Second,
+		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second, Root: root,
 	}
 }
 
@@ -48,7 +62,10 @@ func Quick(root string) Config {
 		Slice: 30 * time.Millisecond, Rounds: 5, Keys: 1_000_000,
 		Contention: 300 * time.Millisecond, Budget: 4 << 20, Victims: 2000, Limits: 10_000,
 		Pairs: 3, Service: time.Second,
-		Redis: 200 * time.Millisecond, RedisKeys: 100_000, RedisService: 400 * time.Millisecond, Root: root,
+		Redis: 200 * time.Millisecond, RedisKeys: 100_000, RedisService: 400 * time.Millisecond,
+		LeaseIdle: 3 * time.Second, LeaseRounds: 10,
+		Fleets: []int{10, 96}, FleetSteps: 1, FleetEven: 3 * time.Second, FleetHot: 4 * time.Second,
+		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second, Root: root,
 	}
 }
 

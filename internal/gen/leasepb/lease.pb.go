@@ -7,13 +7,16 @@
 //
 // 1. Totals. What is lent moves as two numbers per lease that only grow: Share.granted,
 //    all that was ever granted, and Demand.returned, all that was ever given back. Each
-//    side sends its own number in full and keeps the largest that it heard of the
+//    side sends its own number in full and keeps the latest that it heard of the
 //    other's. The instance may use granted - returned; the coordinator counts the same
-//    difference with what it heard. To give back, the instance first stops using, then
-//    raises returned. rate and depth together make the bucket that the instance spends
-//    from. granted.tokens are put into the bucket when they arrive, once each: add the
-//    difference to the total heard before. Tokens accrue from the rate besides, up to
-//    the depth. What overflows is given back when Share.scarce says so.
+//    difference with what it heard. After 2^63-1 a total goes on at -2^63, as signed
+//    integers of 64 bits do: subtract with that wrap-around and look at the sign of
+//    the difference, and never compare two totals directly. To give back, the instance
+//    first stops using, then raises returned. rate and depth together make the bucket
+//    that the instance spends from. granted.tokens are put into the bucket when they
+//    arrive, once each: add the difference to the total heard before. Tokens accrue
+//    from the rate besides, up to the depth. What overflows is given back when
+//    Share.scarce says so.
 //
 // 2. Expiry. A lease ends `lease` after the moment at which the instance's own clock
 //    showed the `stamp` that the grant echoes: after sending, not after hearing. A
@@ -22,9 +25,9 @@
 //    on the wire is a time of day, so clocks need not agree; they must run at about
 //    the same speed and must not be set back, so use a monotonic one.
 //
-// 3. Numbers. Report.number and Grant.number ascend within a session. Whatever has a
-//    number at or below one that was taken before is old: take its totals (they are the
-//    larger of both), ignore the rest.
+// 3. Numbers. Report.number and Grant.number ascend within a session. What tells about
+//    a handle in a message whose number is at or below that of one which told about it
+//    before is old: ignore it. The totals of the newer one include it.
 //
 // 4. Sessions. A process draws a random session when it starts and keeps it over
 //    streams that break. Another session under the same instance name is refused with
@@ -86,7 +89,8 @@ const (
 	Status_STATUS_NOT_LEASED Status = 2
 	// The key has not as many values as the key of the limit, or is too long.
 	Status_STATUS_BAD_KEY Status = 3
-	// An amount is not one: NaN, infinite, negative, too large, or a band above 255.
+	// An amount is not one: NaN, infinite, negative or too large. Or a total is not: more
+	// was returned than granted, or less than before. Or `band` or `within` is too large.
 	Status_STATUS_BAD_DEMAND Status = 4
 	// The claim is forged, of another instance or resource, or was used before.
 	Status_STATUS_BAD_CLAIM Status = 5
@@ -382,13 +386,14 @@ func (x *Resource) GetKey() [][]byte {
 	return nil
 }
 
-// Holding is a running total that only grows, in millionths. Negative ones are refused.
+// Holding is a running total that only grows, in millionths, and wraps around: see 1
+// above. A difference that is negative is refused.
 type Holding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens per second. 0 for a gauge.
 	Rate int64 `protobuf:"varint,1,opt,name=rate,proto3" json:"rate,omitempty"`
-	// The depth of the bucket, or the places of a gauge: whole tokens, so multiples of
-	// 1,000,000.
+	// The depth of the bucket, or the places of a gauge: whole tokens, so differences
+	// are multiples of 1,000,000.
 	Depth int64 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
 	// Tokens that were moved along with rate and depth, or apart from them.
 	Tokens        int64 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
@@ -483,7 +488,8 @@ type Demand struct {
 	// The instance has done with the handle: it holds nothing under it.
 	Closed bool `protobuf:"varint,12,opt,name=closed,proto3" json:"closed,omitempty"`
 	// For how long after its arrival `burst` is of use, in nanoseconds: those who wait
-	// for it go away then. 0 = until told otherwise.
+	// for it go away then. At most 24 hours; 0 = until told otherwise. Negative and
+	// longer ones are refused with STATUS_BAD_DEMAND.
 	Within        int64 `protobuf:"varint,13,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

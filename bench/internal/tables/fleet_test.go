@@ -1,0 +1,64 @@
+package tables
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/bench/internal/fleet"
+)
+
+// TestMain lets the test's own binary be a process of a fleet.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == fleet.WorkerArg {
+		if err := fleet.Work(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// Four real processes share limits and are never over: with all load on one, and with
+// limits of few tokens.
+func TestFleet(t *testing.T) {
+	cfg := tiny()
+	cfg.Fleets, cfg.FleetSteps = []int{4}, 1
+	cfg.FleetEven, cfg.FleetHot = 1200*time.Millisecond, 1500*time.Millisecond
+	cfg.FleetSmall, cfg.FleetSettle = 1500*time.Millisecond, 100*time.Millisecond
+	var out strings.Builder
+	rep := &Report{Out: &out}
+	if err := Fleet(cfg, rep); err != nil {
+		t.Fatal(err)
+	}
+	over := 0
+	for _, g := range rep.Goals {
+		if !strings.HasSuffix(g.What, " over") {
+			continue
+		}
+		if over++; !g.Met {
+			t.Errorf("%s: %s, want %s\n%s", g.What, g.Seen, g.Bound, &out)
+		}
+	}
+	if over != 6 {
+		t.Errorf("%d goals say that nothing is over, want 1 of the hot limit and 5 of the small ones:\n%s", over, &out)
+	}
+	if !strings.Contains(out.String(), "\n| 3/s | 4 | ") {
+		t.Errorf("written:\n%s", &out)
+	}
+}
+
+func TestReadRounds(t *testing.T) {
+	rows, err := readRounds("goos: linux\nBenchmarkRound/instances=100/changed=1-2   20  64 grants/round  0.04 ms/longest  28 rounds\nPASS\n")
+	if err != nil || len(rows) != 1 || rows[0].instances != "100" || rows[0].changed != "1" || rows[0].figures["ms/longest"] != 0.04 {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	for _, bad := range []string{"", "PASS", "BenchmarkRound/x-2 1 1 rounds", "BenchmarkRound/instances=1/changed=1 1 x rounds", "BenchmarkRound/instances=1/changed=1 1 1 ns/op"} {
+		if _, err := readRounds(bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}

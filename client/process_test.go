@@ -1,0 +1,332 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/server"
+)
+
+// The limits of the service in these tests.
+const (
+	perSecond, burst = 200, 40
+
+	limits = `limits:
+  - {name: messages, rate: 200/s, burst: 40, sharing: leased}
+  - {name: per-account, key: [account], rate: 10/s, burst: 10, sharing: leased}
+`
+)
+
+// TestMain is also the main of the processes that the tests start.
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Getenv("STINT_TEST_PROCESS") {
+	case "":
+		os.Exit(m.Run())
+	case "serve":
+		err = serveMain()
+	case "spend":
+		err = spendMain()
+	default:
+		err = errors.New("unknown process")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// serveMain is a service. It prints the address of its gRPC listener.
+func serveMain() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	s, err := server.New(server.Options{
+		HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
+		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"),
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	select {
+	case <-s.Ready():
+		fmt.Println(s.Addrs().GRPC)
+	case err := <-ended:
+		return err
+	}
+	return <-ended
+}
+
+// spendMain is an instance that takes all it can get of messages. It prints, for each
+// that it took, the nanosecond before it asked.
+func spendMain() error {
+	c, err := client.New(client.Options{Address: os.Getenv("STINT_TEST_ADDRESS"), Instance: os.Getenv("STINT_TEST_INSTANCE")})
+	if err != nil {
+		return err
+	}
+	messages, err := c.Limit("messages", client.LimitOptions{})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for range time.Tick(2 * time.Millisecond) {
+			if before := time.Now().UnixNano(); messages.Allow() {
+				fmt.Println(before)
+			}
+		}
+	}()
+	return c.Run(context.Background())
+}
+
+// process is one that a test has started.
+type process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	out   *bufio.Scanner
+	ended chan struct{} // it has been waited for
+
+	mu     sync.Mutex
+	errOut bytes.Buffer
+}
+
+// Write takes what it writes on standard error.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.errOut.Write(b)
+}
+
+// launch starts a process, which ends with the test.
+func launch(t *testing.T, env ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), env...), p
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.out = w, bufio.NewScanner(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go func() {
+		_ = p.cmd.Wait() // it is killed
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		out.Close()
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Logf("standard error of a process:\n%.4000s", p.errOut.String())
+		}
+	})
+	return p
+}
+
+// kill ends it without a word, as a machine that loses its power.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.ended
+}
+
+// pause stops it, and returns once it stands still.
+func (p *process) pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	await(p.t, "the process to stand still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(rest, "T")
+	})
+}
+
+func (p *process) resume() { p.signal(syscall.SIGCONT) }
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// service is a real one, in a process of its own.
+type service struct {
+	*process
+	address string
+	env     []string
+}
+
+// serve starts a service that keeps its state in dir, "" = nowhere.
+func serve(t *testing.T, dir string) *service {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "stint.yaml")
+	if err := os.WriteFile(config, []byte(limits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{env: []string{"STINT_TEST_PROCESS=serve", "STINT_TEST_CONFIG=" + config, "STINT_TEST_STATE=" + dir}, address: "127.0.0.1:0"}
+	s.start(t)
+	return s
+}
+
+func (s *service) start(t *testing.T) {
+	t.Helper()
+	s.process = launch(t, append(s.env, "STINT_TEST_ADDRESS="+s.address)...)
+	if !s.out.Scan() {
+		t.Fatal("the service did not start")
+	}
+	s.address = s.out.Text()
+}
+
+// await polls until done, for as long as a slow machine may take.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(30 * time.Second)
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("waited 30 s for %s", what)
+		}
+	}
+}
+
+// pass lets time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
+// join starts a client of the service, which ends with the test or by leave.
+func join(t *testing.T, address, instance string) (c *client.Client, leave func()) {
+	t.Helper()
+	c, err := client.New(client.Options{Address: address, Instance: instance, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	leave = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(leave)
+	return c, leave
+}
+
+// book notes when each of several instances was admitted: the moment before it asked.
+type book struct {
+	mu sync.Mutex
+	at map[string][]time.Time
+}
+
+func (b *book) admit(instance string, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at == nil {
+		b.at = map[string][]time.Time{}
+	}
+	b.at[instance] = append(b.at[instance], at)
+}
+
+// between counts what was admitted from one time to another; "" = by all.
+func (b *book) between(instance string, from, to time.Time) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, ats := range b.at {
+		for _, at := range ats {
+			if (instance == "" || name == instance) && !at.Before(from) && at.Before(to) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// check holds the whole time from begin on against the limit.
+func (b *book) check(t *testing.T, begin time.Time) {
+	t.Helper()
+	took := time.Since(begin)
+	n := b.between("", begin, time.Now())
+	if most := burst + perSecond*took.Seconds(); float64(n) > most {
+		t.Errorf("%d admitted in %v, at most %v are allowed", n, took, most)
+	}
+	t.Logf("%d admitted in %v by %d instances", n, took.Round(time.Millisecond), len(b.at))
+}
+
+// spend takes all that there is of messages in this process, until the test ends.
+func (b *book) spend(t *testing.T, address, instance string) {
+	t.Helper()
+	c, leave := join(t, address, instance)
+	messages, err := c.Limit("messages", client.LimitOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			}
+			if before := time.Now(); messages.Allow() {
+				b.admit(instance, before)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(done)
+		<-ended
+		leave()
+	})
+}
+
+// spendApart is spend in a process of its own.
+func (b *book) spendApart(t *testing.T, address, instance string) *process {
+	t.Helper()
+	p := launch(t, "STINT_TEST_PROCESS=spend", "STINT_TEST_ADDRESS="+address, "STINT_TEST_INSTANCE="+instance)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for p.out.Scan() {
+			if ns, err := strconv.ParseInt(p.out.Text(), 10, 64); err == nil {
+				b.admit(instance, time.Unix(0, ns))
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		<-ended
+	})
+	return p
+}

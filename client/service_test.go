@@ -1,0 +1,246 @@
+//go:build linux
+
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/limit"
+)
+
+// lease is how long leases last by default, and what a machine that is slow may add
+// before something is seen.
+const lease, slack = 5 * time.Second, 2 * time.Second
+
+// TestOneNameTwice: of two processes with one name the second is told so, by every verb,
+// and the first is not disturbed. When the first has gone, the second has what it asks for.
+func TestOneNameTwice(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	var b book
+	first := b.spendApart(t, s.address, "worker")
+	await(t, "the first to be admitted", func() bool { return b.between("worker", time.Time{}, time.Now()) > 2*burst })
+	c, _ := join(t, s.address, "worker")
+	messages, err := c.Limit("messages", client.LimitOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	begin := time.Now()
+	if err := messages.Wait(ctx); !errors.Is(err, client.ErrDuplicate) {
+		t.Fatalf("Wait under the name of another: %v", err)
+	}
+	if _, err := messages.Take(ctx, limit.Request{}); !errors.Is(err, client.ErrDuplicate) || !errors.Is(c.Err(), client.ErrDuplicate) || !errors.Is(messages.Lease().Err, client.ErrDuplicate) {
+		t.Errorf("Take under the name of another: %v; the client: %v", err, c.Err())
+	}
+	pass(2 * time.Second)
+	if n, least := b.between("worker", begin, time.Now()), int(0.8*perSecond*time.Since(begin).Seconds()); n < least {
+		t.Errorf("the first was admitted %d times, want at least %d: it is disturbed", n, least)
+	}
+	first.kill()
+	await(t, "the second to get a lease", func() bool { return messages.Wait(ctx) == nil })
+	if c.Err() != nil || messages.Lease().Err != nil {
+		t.Errorf("it has a lease, and the error %v, %v", c.Err(), messages.Lease().Err)
+	}
+}
+
+// TestCoordinatorKilled: the service is killed and comes back. Leases run on; with a state
+// directory they are claimed and go on without a gap, without one they end, and new ones
+// come when the former ones must have ended. The limit holds all the time.
+func TestCoordinatorKilled(t *testing.T) {
+	for name, dir := range map[string]string{"with a state directory": t.TempDir(), "without": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, dir)
+			begin := time.Now()
+			var b book
+			b.spend(t, s.address, "one")
+			b.spend(t, s.address, "two")
+			// Without a state directory it begins by waiting.
+			await(t, "both to be admitted", func() bool {
+				return b.between("one", begin, time.Now()) > 50 && b.between("two", begin, time.Now()) > 50
+			})
+			pass(2 * time.Second)
+			s.kill()
+			killed := time.Now()
+			pass(time.Second)
+			if n := b.between("", killed, time.Now()); n < perSecond*7/10 {
+				t.Errorf("%d admitted in the second after it was killed: leases run on", n)
+			}
+			s.start(t)
+			back := time.Now()
+			pass(lease + slack)
+			if dir != "" {
+				for from := killed; from.Before(back.Add(lease)); from = from.Add(time.Second) {
+					if n := b.between("", from, from.Add(time.Second)); n < perSecond/2 {
+						t.Errorf("%d admitted in the second from %v on after it was killed", n, from.Sub(killed))
+					}
+				}
+			} else if n := b.between("", killed.Add(lease), back.Add(lease)); n > 0 {
+				t.Errorf("%d admitted without a lease", n)
+			}
+			well := time.Now()
+			pass(3 * time.Second)
+			if n := b.between("", well, time.Now()); n < 3*perSecond*8/10 {
+				t.Errorf("%d admitted in 3 s, a lease after it was back", n)
+			}
+			b.check(t, begin)
+		})
+	}
+}
+
+// TestCoordinatorPaused: the service stands still for longer than leases last. Nobody
+// spends after the end of its lease, and everybody goes on when it does.
+func TestCoordinatorPaused(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	begin := time.Now()
+	var b book
+	b.spend(t, s.address, "one")
+	b.spendApart(t, s.address, "two")
+	await(t, "both to be admitted", func() bool {
+		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
+	})
+	s.pause()
+	paused := time.Now()
+	pass(8 * time.Second)
+	resumed := time.Now()
+	s.resume()
+	for _, name := range []string{"one", "two"} {
+		if n := b.between(name, paused, paused.Add(3*time.Second)); n < 100 {
+			t.Errorf("%s was admitted %d times in the 3 s in which its lease ran on", name, n)
+		}
+		if n := b.between(name, paused.Add(lease), resumed); n > 0 {
+			t.Errorf("%s was admitted %d times after the end of its lease", name, n)
+		}
+	}
+	await(t, "both to go on", func() bool {
+		return b.between("one", resumed, time.Now()) > 100 && b.between("two", resumed, time.Now()) > 100
+	})
+	b.check(t, begin)
+}
+
+// TestInstancePaused: an instance stands still for longer than its lease. The other one has
+// all of the limit then; and it spends nothing when it goes on, before it has a new lease.
+func TestInstancePaused(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	begin := time.Now()
+	var b book
+	one := b.spendApart(t, s.address, "one")
+	b.spend(t, s.address, "two")
+	await(t, "both to be admitted", func() bool {
+		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
+	})
+	one.pause()
+	pass(lease + slack)
+	alone := time.Now()
+	pass(2 * time.Second)
+	if n := b.between("two", alone, time.Now()); n < 2*perSecond*8/10 {
+		t.Errorf("%d admitted in 2 s by the only one that runs", n)
+	}
+	resumed := time.Now()
+	one.resume()
+	await(t, "the one that was paused to go on", func() bool { return b.between("one", resumed, time.Now()) > 100 })
+	b.check(t, begin)
+}
+
+// TestInstanceCrashed: an instance is killed. The other one has its part when its lease has
+// ended.
+func TestInstanceCrashed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	begin := time.Now()
+	var b book
+	one := b.spendApart(t, s.address, "one")
+	b.spend(t, s.address, "two")
+	await(t, "both to be admitted", func() bool {
+		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
+	})
+	one.kill()
+	pass(lease + slack)
+	alone := time.Now()
+	pass(2 * time.Second)
+	if n := b.between("two", alone, time.Now()); n < 2*perSecond*8/10 {
+		t.Errorf("%d admitted in 2 s by the only one that is left", n)
+	}
+	b.check(t, begin)
+}
+
+// TestTenThousandKeys: one client has ten thousand leases of a real service, in bounded
+// time and memory, and costs next to nothing while nobody asks for any.
+func TestTenThousandKeys(t *testing.T) {
+	const keys, callers = 10_000 / overhead, 64
+	s := serve(t, t.TempDir())
+	c, _ := join(t, s.address, "many")
+	k, err := c.Keyed("per-account", []string{"account"}, client.KeyedOptions{Idle: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	heap := heapInUse()
+	begin := time.Now()
+	var wg sync.WaitGroup
+	var failed atomic.Value // the first error
+	for caller := range callers {
+		wg.Go(func() {
+			for i := caller; i < keys && ctx.Err() == nil; i += callers {
+				req := limit.Request{Attributes: []limit.Attribute{{Name: "account", Value: fmt.Sprint("account-", i)}}}
+				for {
+					if d, err := k.Take(ctx, req); err != nil {
+						cancel() // one error says enough
+						failed.CompareAndSwap(nil, fmt.Errorf("key %d: %w", i, err))
+						return
+					} else if d.Allowed {
+						break
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(begin)
+	if k.Keys() != keys || took > 30*time.Second {
+		t.Fatalf("%d keys after %v: %v", k.Keys(), took, failed.Load())
+	}
+	perKey := (heapInUse() - heap) / keys
+	pass(10 * time.Second) // what is not used is given back
+	cpu, wall := processorTime(t), time.Now()
+	pass(4 * time.Second)
+	idle := (processorTime(t) - cpu).Seconds() / time.Since(wall).Seconds() * 1000
+	t.Logf("%d keys in %v; %d bytes each; %.1f ms of processor per second when idle", keys, took.Round(time.Millisecond), perKey, idle)
+	if perKey > 4000 {
+		t.Errorf("%d bytes per key", perKey)
+	}
+	if idle > 5*overhead {
+		t.Errorf("%.1f ms of processor per second when idle", idle)
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// processorTime is what this process has used.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

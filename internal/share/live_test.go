@@ -1,0 +1,155 @@
+package share
+
+import (
+	"flag"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+var (
+	liveSchedules = flag.Int("live-schedules", 300, "how many random schedules TestLiveTerms runs, as 100000")
+	liveFirst     = flag.Int64("live-first", 1, "the first of its schedules")
+)
+
+// live is a fleet whose limit changes while it runs. It is held against the largest
+// terms of late: what was lent under a larger limit may be in use until it is given
+// back or its lease has ended.
+type live struct {
+	*fleet
+	real    Terms
+	changes []change
+}
+
+type change struct {
+	at    limit.Time
+	terms Terms // until then
+}
+
+// memory is how long larger terms may be in use.
+const memory = DefaultLease + DefaultLease/driftMargin + time.Second
+
+func (v *live) resolve(ResourceID) (Terms, Status) { return v.real, StatusOK }
+
+// change puts terms in force.
+func (v *live) change(rate, burst Amount) {
+	v.trace("terms %v %v of %+v", rate, burst, v.real)
+	v.changes = append(v.changes, change{v.now, v.real})
+	v.real.Rate, v.real.Burst = rate, burst
+	v.envelope()
+	if v.coord != nil {
+		v.coord.opts.Resolve = v.resolve
+	}
+	v.coordinate(Reconfigure{})
+	v.check()
+}
+
+// envelope finds the largest terms of late.
+func (v *live) envelope() {
+	v.central.take(v.fleet, 0) // what came under the former ones
+	largest := v.real
+	kept := v.changes[:0]
+	for _, c := range v.changes {
+		if v.now >= c.at.Add(memory) {
+			continue
+		}
+		kept = append(kept, c)
+		largest.Rate, largest.Burst = max(largest.Rate, c.terms.Rate), max(largest.Burst, c.terms.Burst)
+	}
+	v.changes = kept
+	// A bucket that nobody used was forgotten, and begins full of a larger burst.
+	v.central.level += max(0, largest.Burst-v.terms.Burst)
+	v.terms, v.central.terms = largest, largest
+}
+
+// goOn lets the fleet run.
+func (v *live) goOn(d time.Duration) {
+	for end := v.now.Add(d); v.now < end; {
+		v.envelope()
+		v.run(min(50*time.Millisecond, time.Duration(end-v.now)))
+	}
+}
+
+// mishap is the fleet's; a coordinator that comes anew has the terms in force.
+func (v *live) mishap(r *rand.Rand) {
+	was := v.coord
+	v.fleet.mishap(r)
+	if v.coord != was && v.coord != nil {
+		v.coord.opts.Resolve = v.resolve
+	}
+}
+
+// TestLiveTerms: while rate and burst change at random, up, down and to nothing, among
+// random faults, instances hold at no moment more than the largest terms of the last
+// lease length, and what is admitted fits one bucket of these terms. Afterwards they
+// use the limit that is in force, and no more.
+func TestLiveTerms(t *testing.T) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				seed := next.Add(1) + *liveFirst - 1
+				if seed >= int64(*liveSchedules)+*liveFirst || t.Failed() {
+					return
+				}
+				liveTerms(t, uint64(seed))
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func liveTerms(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 4))
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	draw := func() (rate, burst Amount) {
+		rates := []Amount{0, Token / 2, Token, 3 * Token, 20 * Token, 200 * Token}
+		rate = rates[r.IntN(len(rates))]
+		return rate, Whole(r.Int64N(2*rate.Floor() + 3))
+	}
+	terms := Terms{Allocation: []Allocation{MaxMin, MaxMin, Proportional, Equal, Busy}[r.IntN(5)]}
+	terms.Rate, terms.Burst = draw()
+	v := &live{fleet: newFleet(t, seed, 1+r.IntN(5), terms), real: terms}
+	v.coord.opts.Resolve = v.resolve
+	v.delay = time.Duration(1+r.IntN(80)) * time.Millisecond
+	v.jitter = time.Duration(r.IntN(100)) * time.Millisecond
+	v.loss, v.duplicate = r.Float64()*0.3, r.Float64()*0.3
+	for _, in := range v.instances {
+		in.opts = LeaseOptions{Weight: uint32(r.IntN(4)), Band: uint8(r.IntN(2)), Silent: r.IntN(8) == 0}
+		v.load(in, 1+terms.Rate.Float()*r.Float64()*2)
+	}
+	for range 6 + r.IntN(12) {
+		v.goOn(time.Duration(r.Int64N(int64(1500 * time.Millisecond))))
+		if r.IntN(2) == 0 {
+			v.change(draw())
+		} else {
+			v.mishap(r)
+		}
+	}
+	v.heal()
+	const last = 20 * Token
+	v.change(last, last)
+	v.goOn(2 * memory)
+	if v.terms.Rate != v.real.Rate || v.terms.Burst != v.real.Burst {
+		t.Errorf("seed %d: the terms are held against %+v, in force are %+v", seed, v.terms, v.real)
+	}
+	before, _ := v.totals()
+	for _, in := range v.instances {
+		v.load(in, 2*last.Float())
+	}
+	v.goOn(10 * time.Second)
+	after, _ := v.totals()
+	if want := last.Float() * 10 * 0.5; float64(after-before) < want && !v.anySilent() {
+		t.Errorf("seed %d: after the changes %d were admitted in 10 s of %v/s among %d", seed, after-before, last, len(v.instances))
+	}
+}

@@ -1,0 +1,95 @@
+package sim
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The scenarios in examples are good, say what they are about, and can be played: here
+// only their first seconds, with a few instances of a large fleet.
+func TestExampleScenarios(t *testing.T) {
+	paths, err := filepath.Glob("../examples/scenarios/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"e4-one-hot-96", "e5-moving-1s", "e6-small-limits-half-of-3", "e7-rolling-restart", "e14-two-sites", "e15-1000-limiters",
+		"e18-mishaps", "predictability-zipf", "coordinator-crash", "partition", "pause",
+	} {
+		if !slices.Contains(paths, filepath.Join("..", "examples", "scenarios", want+".yaml")) {
+			t.Errorf("there is no %s.yaml", want)
+		}
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			about, _, _ := strings.Cut(string(text), "\nname:")
+			for _, want := range []string{"# Look at:", "# Goal:"} {
+				if !strings.Contains(about, want) {
+					t.Errorf("the comment has no %q", want)
+				}
+			}
+			f, err := ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			systems, err := f.Choose()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, system := range systems {
+				r := run(t, shortened(f.Scenario), system)
+				if r.Offered.Requests == 0 || r.BadShares > 0 {
+					t.Errorf("%s: %d requests, %d bad shares", system.Name(), r.Offered.Requests, r.BadShares)
+				}
+				if system.Name() == ownName && (r.Over > 0 || r.SharePeak > 1) {
+					t.Errorf("over by %v tokens, sum of shares %v", r.Over, r.SharePeak)
+				}
+			}
+		})
+	}
+}
+
+// The page about the command shows a file that is good, and speaks of every key.
+func TestSimulatePage(t *testing.T) {
+	text, err := os.ReadFile("../docs/reference/simulate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "```yaml\n")
+	if !ok {
+		t.Fatal("the page shows no file")
+	}
+	src, _, _ := strings.Cut(rest, "```")
+	if _, err := ParseScenario([]byte(src), "simulate.md"); err != nil {
+		t.Error(err)
+	}
+	for _, word := range slices.Concat(eventKinds, ownKeys, SystemNames(), FormatNames()) {
+		if !strings.Contains(string(text), "`"+word) {
+			t.Errorf("the page lacks %s", word)
+		}
+	}
+}
+
+// shortened returns the first seconds of a scenario. Those of a large fleet that are
+// left out take the load with them.
+func shortened(s Scenario) Scenario {
+	s.Duration = min(s.Duration, 3*time.Second)
+	s.Measure.From, s.Measure.Step = 0, 0
+	if s.Instances > 100 {
+		s.Instances = 100
+		s.Loads = slices.Clone(s.Loads)
+		for i := range s.Loads {
+			s.Loads[i].Demand = []Step{{Rate: 2000}}
+		}
+		s.Limit = limitOf(1000, 100)
+	}
+	return s
+}
