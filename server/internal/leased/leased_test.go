@@ -1,0 +1,399 @@
+package leased_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/lease"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+	"github.com/stint-io/stint/store/storetest"
+)
+
+func limits(t testing.TB, text string) *rules.Set {
+	t.Helper()
+	set, err := rules.Parse("test", []byte("limits:\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// fixture is a store over memory, with a coordinator.
+type fixture struct {
+	*leased.Store
+	t        testing.TB
+	set      *rules.Set
+	counters map[string]store.Counters
+}
+
+// open starts one. The test, or its bubble, ends it with the function returned.
+func open(t testing.TB, o leased.Options, text string) (f *fixture, stop func()) {
+	t.Helper()
+	f = &fixture{t: t, set: limits(t, text), counters: map[string]store.Counters{}}
+	service := lease.New(lease.Options{Limits: f.set, State: lease.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
+	o.Store, o.Limits, o.Logger = memory.New(memory.Options{}), f.set, slog.New(slog.DiscardHandler)
+	if o.Connect == nil {
+		o.Connect = func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) }
+	}
+	s, err := leased.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Store = s
+	for _, v := range f.set.Variants() {
+		if f.counters[v.ID], err = s.Bind(store.Spec{ID: v.ID, Policy: v.Policy}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	lending, stopLending := context.WithCancel(context.Background())
+	var spender, lender sync.WaitGroup
+	lent := false
+	lender.Go(func() { lent = !service.Run(lending) })
+	spender.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, func() {
+		cancel()
+		spender.Wait()
+		stopLending()
+		lender.Wait()
+		if lent {
+			t.Error("something is lent after the end")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (f *fixture) charge(name, key string, cost int64) store.Charge {
+	c := f.counters[name]
+	if c == nil {
+		f.t.Fatalf("no limit %q", name)
+	}
+	charge := store.Charge{Counters: c, Cost: cost, OnFailure: store.FailTake}
+	if key != "" {
+		charge.Key = store.AppendKey(nil, key)
+	}
+	return charge
+}
+
+// take takes and wants to be answered so.
+func (f *fixture) take(want bool, charges ...store.Charge) []store.Charge {
+	f.t.Helper()
+	if got, err := f.Take(context.Background(), charges); err != nil || got != want {
+		f.t.Errorf("Take answers %v, %v, want %v; %+v", got, err, want, charges)
+	}
+	return charges
+}
+
+// Without leased limits it is the store behind.
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
+		s, err := leased.New(leased.Options{Store: memory.New(memory.Options{Now: now}), Limits: limits(t, "  []\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}, storetest.Options{})
+}
+
+// Requests over leased limits and others are admitted when all of them admit, and
+// charge all or none. One instance has all of the limits to itself, so that plain
+// numbers are the oracle; a token takes an hour to come.
+func TestAllOrNothing(t *testing.T) {
+	early, steps := 0, 0
+	pauses := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, 20 * time.Second}
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 12/day, sharing: leased}
+  - {name: b, key: [k], rate: 9/day, sharing: leased}
+  - {name: x, key: [k], rate: 15/day}
+  - {name: y, key: [k], rate: 11/day, algorithm: fixed_window, align: first_hit, count_refused: true}
+`)
+			defer stop()
+			r := rand.New(rand.NewPCG(seed, 1))
+			left, quotas := map[string]int64{}, map[string]int64{"a": 12, "b": 9, "x": 15, "y": 11}
+			for name, n := range quotas {
+				for _, key := range []string{"1", "2"} {
+					left[name+key] = n
+				}
+			}
+			for step := range 100 {
+				charges, keys := f.random(r)
+				want := true
+				for i := range charges {
+					want = want && (charges[i].Shadow || charges[i].Cost <= left[keys[i]])
+				}
+				ask, peek := f.Take, r.IntN(4) == 0
+				if peek {
+					ask = f.Peek
+				}
+				got, err := ask(t.Context(), charges)
+				steps++
+				if err == nil && want && !got {
+					// The lease was said to be full, of its rate. What is left
+					// of the burst has to be there later.
+					early++
+					want = false
+					time.Sleep(10 * time.Minute)
+					for i, c := range charges {
+						if keys[i][0] < 'x' && !c.Shadow && c.Cost > 0 {
+							if ok, err := f.Peek(t.Context(), []store.Charge{c}); err != nil || !ok {
+								t.Fatalf("seed %d, step %d: not there later: %v, %v: %+v; left %v", seed, step, ok, err, charges[i], left)
+							}
+						}
+					}
+				}
+				if err != nil || got != want {
+					t.Fatalf("seed %d, step %d: %v, %v, want %v: %+v; left %v", seed, step, got, err, want, charges, left)
+				}
+				for i, c := range charges {
+					fits := c.Cost <= left[keys[i]]
+					if c.Shadow && keys[i][0] < 'x' {
+						// It does not wait, so it may not know that it fits, or
+						// what is left.
+						known := c.Verdict.Remaining < quotas[keys[i][:1]]
+						if c.Verdict.Allowed && known && want && !peek && !fits {
+							t.Fatalf("seed %d, step %d: the shadow %d fits: %+v; left %v", seed, step, i, charges, left)
+						}
+						fits = c.Verdict.Allowed && known
+					}
+					if !peek && (want && fits || keys[i][0] == 'y') {
+						left[keys[i]] = max(0, left[keys[i]]-c.Cost)
+					}
+				}
+				time.Sleep(pauses[seed%4])
+			}
+		})
+	}
+	if early > steps/200 {
+		t.Errorf("%d of %d requests were refused early", early, steps)
+	}
+}
+
+// random draws the charges of a request, and the names of their limits and keys.
+func (f *fixture) random(r *rand.Rand) (charges []store.Charge, keys []string) {
+	for _, name := range []string{"a", "b", "x", "y"} {
+		if r.IntN(2) == 0 {
+			continue
+		}
+		key := fmt.Sprint(1 + r.IntN(2))
+		c := f.charge(name, key, r.Int64N(3))
+		c.Shadow = r.IntN(5) == 0
+		if name == "y" {
+			c.Cost = max(1, c.Cost) // over its limit it refuses a look as well
+		}
+		charges, keys = append(charges, c), append(keys, name+key)
+	}
+	return charges, keys
+}
+
+// What is given back can be taken again, and never is more than the limit.
+func TestRefund(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
+		defer stop()
+		refund := func(key string, n int64) {
+			t.Helper()
+			if err := f.Refund(t.Context(), []store.Charge{f.charge("a", key, n)}); err != nil {
+				t.Error(err)
+			}
+		}
+		f.take(true, f.charge("a", "1", 10))
+		f.take(false, f.charge("a", "1", 1))
+		refund("1", 4)
+		f.take(true, f.charge("a", "1", 3))
+		f.take(false, f.charge("a", "1", 2))
+		refund("1", limit.MaxCount)
+		refund("1", limit.MaxCount)
+		taken := 0
+		for range 40 {
+			if ok, err := f.Take(t.Context(), []store.Charge{f.charge("a", "1", 1)}); err == nil && ok {
+				taken++
+			}
+			time.Sleep(time.Second)
+		}
+		if taken > 10 {
+			t.Errorf("%d of 10 after a refund of more", taken)
+		}
+		refund("never seen", 5)
+		f.take(true, f.charge("a", "never seen", 10))
+		f.take(false, f.charge("a", "never seen", 1))
+	})
+}
+
+// A table full of keys in use takes no other; keys that nobody asks for give their
+// lease back.
+func TestTableOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{MaxKeys: 3}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
+		defer stop()
+		for _, key := range []string{"1", "2", "3"} {
+			f.take(true, f.charge("a", key, 6))
+		}
+		if v := f.take(false, f.charge("a", "4", 1))[0].Verdict; v.Reason != limit.ReasonTableFull || v.RetryAfter <= 0 {
+			t.Errorf("the table is full: %+v", v)
+		}
+		time.Sleep(2 * time.Second)
+		f.take(true, f.charge("a", "4", 1))
+		if f.Keys() != 3 {
+			t.Errorf("%d keys", f.Keys())
+		}
+		time.Sleep(2 * time.Second)
+		for _, key := range []string{"1", "2", "3"} {
+			f.take(false, f.charge("a", key, 6)) // what was used stays used
+			time.Sleep(2 * time.Second)
+		}
+		time.Sleep(3 * time.Minute)
+		if f.Keys() != 0 {
+			t.Errorf("%d keys after minutes", f.Keys())
+		}
+	})
+}
+
+// A shadow evaluates, charges when it fits, and refuses nothing.
+func TestShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 4/day, sharing: leased}\n  - {name: x, rate: 100/day}\n")
+		defer stop()
+		shadow := f.charge("a", "1", 3)
+		shadow.Shadow = true
+		f.take(true, f.charge("a", "1", 1)) // it has a lease
+		time.Sleep(time.Second)
+		f.take(true, shadow)
+		if v := f.take(true, shadow, f.charge("x", "", 1))[0].Verdict; v.Allowed {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// Without a coordinator each charge answers as it asks for.
+func TestWithoutCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{Connect: func(context.Context) (leased.Stream, error) { return nil, errors.New("no") }},
+			"  - {name: a, key: [k], rate: 4/day, sharing: leased}\n  - {name: p, algorithm: concurrency, max_in_flight: 3, sharing: leased}\n")
+		defer stop()
+		for _, name := range []string{"a", "p"} {
+			c := f.charge(name, "", 1)
+			if _, err := f.Take(t.Context(), []store.Charge{c}); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+			for how, want := range map[store.OnFailure]bool{store.FailAllow: true, store.FailReject: false, store.FailLocal: false} {
+				c.OnFailure = how
+				got := f.take(want, c)[0]
+				if !got.Failed || !want && got.Verdict.Reason != limit.ReasonStoreFailure {
+					t.Errorf("%v: %+v", how, got)
+				}
+			}
+		}
+	})
+}
+
+// Places are of permits, end once, and by themselves when their time is over.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: p, algorithm: concurrency, max_in_flight: 3, timeout: 10s, sharing: leased}\n  - {name: q, algorithm: concurrency, max_in_flight: 1, sharing: leased}\n  - {name: x, rate: 1/day}\n")
+		defer stop()
+		place := func(permit uint64, n int64) store.Charge {
+			c := f.charge("p", "", n)
+			c.Permit = permit
+			return c
+		}
+		f.take(true, f.charge("x", "", 1))
+		for range 5 {
+			f.take(false, place(9, 3), f.charge("x", "", 1)) // all are given back
+		}
+		f.take(true, place(1, 1))
+		f.take(true, place(2, 2))
+		f.take(false, place(3, 1))
+		for range 2 {
+			if err := f.Finish(t.Context(), []store.Charge{place(2, 0)}); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(6 * time.Second)
+		f.take(true, place(4, 2))
+		f.take(false, place(5, 1))
+		time.Sleep(5 * time.Second) // the first is over, the others are not
+		f.take(true, place(6, 1))
+		f.take(false, place(7, 1))
+		if err := f.Reset(t.Context(), []store.Charge{place(0, 0)}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		f.take(true, place(8, 3))
+
+		// Two limits at once take both or none.
+		other := f.charge("q", "", 1)
+		other.Permit = 20
+		f.take(false, place(20, 1), other)
+		if err := f.Finish(t.Context(), []store.Charge{place(8, 0)}); err != nil {
+			t.Error(err)
+		}
+		f.take(true, place(20, 1), other)
+		other.Permit = 21
+		for range 5 {
+			f.take(false, place(21, 1), other)
+		}
+		f.take(true, place(22, 2))
+	})
+}
+
+type stranger struct{}
+
+func (stranger) Spec() store.Spec { return store.Spec{} }
+
+func TestCountersOfAnotherStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, rate: 4/day, sharing: leased}\n")
+		defer stop()
+		charges := []store.Charge{{Counters: stranger{}}}
+		_, err := f.Take(t.Context(), charges)
+		_, err2 := f.Peek(t.Context(), charges)
+		for i, err := range []error{err, err2, f.Refund(t.Context(), charges), f.Finish(t.Context(), charges), f.Reset(t.Context(), charges), f.Unbind(stranger{})} {
+			if err == nil {
+				t.Errorf("call %d takes counters of another store", i)
+			}
+		}
+	})
+}
+
+func BenchmarkTake(b *testing.B) {
+	f, stop := open(b, leased.Options{}, "  - {name: lent, key: [k], rate: 100000000/s, sharing: leased}\n  - {name: exact, key: [k], rate: 100000000/s}\n")
+	defer stop()
+	for _, c := range []struct {
+		name   string
+		limits []string
+	}{{"exact", []string{"exact"}}, {"leased", []string{"lent"}}, {"both", []string{"exact", "lent"}}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				var charges []store.Charge
+				for _, name := range c.limits {
+					charges = append(charges, f.charge(name, "key", 1))
+				}
+				for pb.Next() {
+					if _, err := f.Take(context.Background(), charges); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+}

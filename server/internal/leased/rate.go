@@ -1,0 +1,309 @@
+package leased
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/limit"
+)
+
+// rate is the purse of a limit per time.
+type rate struct {
+	limiter *client.Limiter
+
+	mu sync.Mutex // held while it is looked whether there is enough, and that is taken
+	// loose are tokens that were taken of the lease and came back without a
+	// reservation. They are spent first. There never are more of them than the
+	// bucket lacks, so that it is not fuller with them than full.
+	loose atomic.Int64
+	debt  debt
+	doubt doubt
+}
+
+func (r *rate) take(ctx context.Context, p *part) error {
+	if r.loose.Load() > 0 {
+		return r.hold(ctx, p, true) // rare, and it knows how to mix the two
+	}
+	n := p.charge.Cost
+	d, err := r.limiter.Take(ctx, limit.Request{Cost: n})
+	if err != nil {
+		return err
+	}
+	res := &d.Results[0]
+	if res.Reason == limit.ReasonRate && r.doubt.worth(n) {
+		came, err := await(ctx, pollFull, func() bool { return r.grab(p, n) })
+		if err != nil {
+			return err
+		}
+		if came {
+			return r.holds(p, true)
+		}
+	}
+	if p.verdict(d); res.Allowed {
+		r.debt.add(n, res)
+	}
+	return nil
+}
+
+// The waits for more tokens.
+const (
+	// pollEvery is how often it is looked whether they have come. Not longer: the
+	// answer is there within a fraction of a millisecond. Not shorter: looking
+	// takes the lease's lock.
+	pollEvery = 250 * time.Microsecond
+	// pollFor is how long. Not shorter: what another instance holds comes by way
+	// of the coordinator. Not longer: the caller waits.
+	pollFor = 50 * time.Millisecond
+	// pollFirst is pollFor before the first answer.
+	pollFirst = 500 * time.Millisecond
+	// pollFull is pollFor where the limit is said to be full. Not longer: most
+	// likely it is. Not shorter: the coordinator gathers reports for a moment.
+	pollFull = 10 * time.Millisecond
+)
+
+// await polls until f holds, and reports whether it did before d had passed.
+func await(ctx context.Context, d time.Duration, f func() bool) (bool, error) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for begin := time.Now(); time.Since(begin) < d; {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-tick.C:
+		}
+		if f() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// doubt says whether a lease that is said to be full should be asked all the same. That
+// it is full is as the coordinator told last, of the rate: what is left of the burst may
+// be enough for a cost that was not asked for of late.
+type doubt struct {
+	largest atomic.Int64
+	until   atomic.Int64 // Unix nanoseconds; then largest is forgotten
+}
+
+// worth says whether to wait for an answer about n, which is then asked.
+func (d *doubt) worth(n int64) bool {
+	now := time.Now().UnixNano()
+	if until := d.until.Load(); now >= until && d.until.CompareAndSwap(until, now+int64(time.Second)) {
+		d.largest.Store(0)
+	}
+	was := d.largest.Load()
+	return n > was && d.largest.CompareAndSwap(was, n)
+}
+
+// hold takes with a reservation, which puts back exactly what it took. One that has to
+// wait cannot be had for that, so it asks, and looks until there is enough.
+func (r *rate) hold(ctx context.Context, p *part, wait bool) error {
+	p.loose = r.spendLoose(p.charge.Cost)
+	n := p.charge.Cost - p.loose
+	if n == 0 || r.grab(p, n) || r.ask(p, n) {
+		p.held = true
+		return r.holds(p, true)
+	}
+	if !wait {
+		r.loosen(p)
+		return r.holds(p, false)
+	}
+	begin, doubtful := time.Now(), r.doubt.worth(n)
+	var fault error
+	_, err := await(ctx, pollFirst, func() bool {
+		if r.grab(p, n) {
+			return true
+		}
+		lease, passed := r.limiter.Lease(), time.Since(begin)
+		fault = lease.Err
+		full := lease.Full && (!doubtful || passed >= pollFull)
+		return fault != nil || lease.Known && (full || passed >= pollFor)
+	})
+	if !p.held {
+		r.loosen(p)
+		if err = errors.Join(err, fault); err != nil {
+			return err
+		}
+	}
+	return r.holds(p, p.held)
+}
+
+// grab takes n for p if it is there.
+func (r *rate) grab(p *part, n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.limiter.Remaining() >= n && r.reserve(p, n)
+}
+
+// ask is grab when there most likely is not enough: the reservation, which is given up
+// at once, tells the coordinator what is wanted.
+func (r *rate) ask(p *part, n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reserve(p, n)
+}
+
+func (r *rate) reserve(p *part, n int64) bool {
+	now := time.Now()
+	v := r.limiter.ReserveN(now, n)
+	if !v.OK() {
+		return false
+	}
+	if v.DelayFrom(now) > 0 {
+		v.Cancel()
+		return false
+	}
+	p.held, p.reservation = true, v
+	return true
+}
+
+// debt is what this instance has taken of a bucket, as far as it has not come back by
+// the rate of the whole limit: the bucket, wherever its parts are, lacks at least that.
+type debt struct {
+	mu     sync.Mutex
+	each   time.Duration // in which a token comes; 0 = never
+	repaid time.Time
+}
+
+// add says that n was taken.
+func (d *debt) add(n int64, r *limit.Result) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if each := pace(r); each != d.each {
+		d.each, d.repaid = each, now // another limit: what was taken of the former is not known
+	}
+	if d.repaid.Before(now) {
+		d.repaid = now
+	}
+	d.repaid = d.repaid.Add(time.Duration(n) * d.each)
+}
+
+// undo says that n, which was added, was not taken after all.
+func (d *debt) undo(n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.repaid = d.repaid.Add(-time.Duration(n) * d.each)
+}
+
+// tokens is how many are taken, in whole ones, by the limit in r.
+func (d *debt) tokens(r *limit.Result) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.each == 0 || pace(r) != d.each {
+		return 0
+	}
+	return max(0, int64(time.Until(d.repaid)/d.each))
+}
+
+// pace is in what time a token comes, rounded down; 0 = it is not known, or never.
+func pace(r *limit.Result) time.Duration {
+	if r.Quota <= 0 || r.Window == limit.Never {
+		return 0
+	}
+	return r.Window / time.Duration(r.Quota)
+}
+
+// holds makes the verdict of hold.
+func (r *rate) holds(p *part, allowed bool) error {
+	d, err := r.limiter.Take(context.Background(), limit.Request{Cost: p.charge.Cost, Peek: true})
+	if err != nil {
+		r.undo(p)
+		return err
+	}
+	switch v := &d.Results[0].Verdict; {
+	case allowed:
+		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
+		d.Results[0].StoreFailed = false
+		r.debt.add(p.charge.Cost-p.loose, &d.Results[0])
+	case v.Allowed: // came this moment, when it was decided
+		v.Allowed, v.Reason, v.RetryAfter = false, limit.ReasonRate, time.Nanosecond
+	}
+	p.verdict(d)
+	return nil
+}
+
+func (r *rate) undo(p *part) {
+	if !p.held {
+		return
+	}
+	p.held = false
+	if n := p.charge.Cost - p.loose; n > 0 {
+		p.reservation.Cancel() // what the lease, if smaller meanwhile, has no place for is lost
+		r.debt.undo(n)
+	}
+	r.loosen(p)
+}
+
+// loosen gives back what p has of the loose tokens.
+func (r *rate) loosen(p *part) {
+	r.refund(p.loose)
+	p.loose = 0
+}
+
+func (r *rate) look(p *part) error {
+	lease := r.limiter.Lease()
+	d, err := r.limiter.Take(context.Background(), limit.Request{Cost: p.charge.Cost, Peek: true})
+	if err != nil {
+		return err
+	}
+	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full) {
+		// Nobody knows that more would not come.
+		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
+		d.Results[0].StoreFailed = false
+	}
+	p.verdict(d)
+	return nil
+}
+
+// refund keeps what came back. How much of it counts is known when it is spent.
+func (r *rate) refund(n int64) {
+	for {
+		was := r.loose.Load()
+		if r.loose.CompareAndSwap(was, min(was, math.MaxInt64-n)+n) {
+			return
+		}
+	}
+}
+
+// spendLoose spends up to n of what is loose, and returns how much. It drops what would
+// have overflowed, in whole tokens.
+func (r *rate) spendLoose(n int64) int64 {
+	if r.loose.Load() == 0 {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lacks := int64(0)
+	d, err := r.limiter.Take(context.Background(), limit.Request{Peek: true})
+	if err == nil && !d.Results[0].StoreFailed {
+		lacks = r.debt.tokens(&d.Results[0])
+	}
+	loose := r.loose.Load()
+	usable := min(loose, lacks)
+	spent := min(usable, n)
+	if !r.loose.CompareAndSwap(loose, usable-spent) {
+		return 0 // something came back this moment: it is for the next one
+	}
+	return spent
+}
+
+func (r *rate) finish(uint64) bool { return true }
+
+func (r *rate) reset() {
+	if d, err := r.limiter.Take(context.Background(), limit.Request{Peek: true}); err == nil {
+		res := &d.Results[0]
+		r.debt.add(res.Quota, res)
+		r.loose.Store(res.Quota)
+	}
+}
+
+func (r *rate) expire(time.Time) bool { return false }
+
+func (r *rate) close() { r.limiter.Close() }

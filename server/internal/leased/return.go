@@ -1,0 +1,92 @@
+package leased
+
+import (
+	"context"
+
+	"github.com/stint-io/stint/store"
+)
+
+// Peek implements store.Store. A lease that is short is asked for more, as Take would,
+// and what comes stays here for a moment: a look costs no token.
+func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) {
+	if plain(charges) {
+		return behind(ctx, charges, s.exact.Peek)
+	}
+	return again(func() (bool, error) { return s.peekOnce(ctx, charges) })
+}
+
+func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, error) {
+	w, err := s.sort(charges)
+	if err != nil {
+		return false, err
+	}
+	defer s.release(w)
+	allowed := true
+	for i := range w.leased {
+		p := &w.leased[i]
+		if err = s.do(ctx, p, gather); err != nil {
+			return false, err
+		}
+		allowed = allowed && (p.charge.Shadow || p.charge.Verdict.Allowed)
+	}
+	if len(w.exact) > 0 {
+		ok, err := s.exact.Peek(ctx, w.exact)
+		if err != nil {
+			return false, err
+		}
+		allowed = allowed && ok
+	}
+	w.answers(charges)
+	return allowed, nil
+}
+
+// Refund implements store.Store. What was taken of a lease goes back to the lease, if
+// it is still there; places only end by Finish.
+func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
+	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
+		p.entry.purse.refund(min(p.charge.Cost, p.to.most.Load()))
+		return true
+	})
+}
+
+// Finish implements store.Store.
+func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
+	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
+		return p.entry.purse.finish(p.charge.Permit)
+	})
+}
+
+// Reset implements store.Store. Of a lease it renews what is held here: what others
+// spend is theirs.
+func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
+	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
+		p.entry.purse.reset()
+		return false
+	})
+}
+
+// back calls f for the charges on leases that there are, and the store behind for
+// those that are not on leases, or that f says it has not done: a place may have been
+// taken before the limit became leased.
+func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(context.Context, []store.Charge) error, f func(*part) bool) error {
+	w, err := s.sort(charges)
+	if err != nil {
+		return err
+	}
+	defer s.release(w)
+	for i := range w.leased {
+		p := &w.leased[i]
+		done := false
+		if p.entry = s.table.known(p.to, p.charge.Key); p.entry != nil {
+			done = f(p)
+		}
+		if !done && p.to.gauge {
+			w.exact = append(w.exact, *p.charge)
+			w.exact[len(w.exact)-1].Counters = p.own.exact
+		}
+	}
+	if len(w.exact) == 0 {
+		return nil
+	}
+	return behind(ctx, w.exact)
+}

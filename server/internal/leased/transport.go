@@ -1,0 +1,102 @@
+package leased
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/share"
+)
+
+// transport connects the client to the coordinator in this process.
+type transport struct {
+	connect func(ctx context.Context) (Stream, error)
+	names   *aliases
+}
+
+// Connect implements client.Transport.
+func (t *transport) Connect(ctx context.Context, _ string) (client.Stream, error) {
+	s, err := t.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &stream{s, t.names}, nil
+}
+
+type stream struct {
+	Stream
+	names *aliases
+}
+
+// Send implements client.Stream. The client opens limits by an alias for the limit and
+// its key, in place of which the coordinator is told the two.
+func (s *stream) Send(r *share.Report) error {
+	s.names.resolve(r.Demands)
+	return s.Stream.Send(r)
+}
+
+// Close implements client.Stream. The stream ends with the context it was opened with.
+func (s *stream) Close() {
+	_ = s.CloseSend() // it is over, however it went
+}
+
+// forgetAfter is how long an alias outlives its lease. Not shorter: what the client
+// tells of the lease after it was closed must find it. Not longer: keys that come once
+// would pile up.
+const forgetAfter = 30 * time.Second
+
+// aliases are names for resources whose key is the engine's. Keys of clients are
+// encoded in another way, and bounded; the engine's come as they are.
+type aliases struct {
+	mu     sync.Mutex
+	serial uint64
+	known  map[string]share.ResourceID
+	closed []retired // in the order of closing
+}
+
+type retired struct {
+	alias string
+	at    time.Time
+}
+
+// add returns a new name for a resource.
+func (a *aliases) add(id share.ResourceID) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.serial++
+	alias := strconv.FormatUint(a.serial, 36)
+	a.known[alias] = id
+	return alias
+}
+
+// retire forgets a name some time after now.
+func (a *aliases) retire(now time.Time, alias string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = append(a.closed, retired{alias, now})
+}
+
+// sweep forgets names that were retired long before now.
+func (a *aliases) sweep(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for n < len(a.closed) && now.Sub(a.closed[n].at) >= forgetAfter {
+		delete(a.known, a.closed[n].alias)
+		n++
+	}
+	a.closed = append(a.closed[:0], a.closed[n:]...)
+}
+
+// resolve puts resources in place of their names.
+func (a *aliases) resolve(demands []share.Demand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range demands {
+		if r := &demands[i].Resource; r.Limit != "" {
+			*r = a.known[r.Limit] // a forgotten one was closed, and the coordinator takes it so
+		}
+	}
+}
