@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -26,7 +27,6 @@ type bounds struct {
 	use, useWindows, lent, jain float64 // at least
 	t95                         time.Duration
 	kbps                        float64 // at most
-	early                       int64   // requests, at most; counted only where calm is set
 	calm                        bool    // nothing that one central limiter admits may be refused
 }
 
@@ -54,8 +54,8 @@ func accept(t *testing.T, s Scenario, b bounds) *Result {
 	if b.kbps > 0 && r.Kbps > b.kbps {
 		t.Errorf("%s: %.2f Kbps per instance, want at most %v", s.Name, r.Kbps, b.kbps)
 	}
-	if b.calm && (r.Early.Requests > b.early || r.Below > b.early) {
-		t.Errorf("%s: %d refused early, %d refused below the limit, want at most %d", s.Name, r.Early.Requests, r.Below, b.early)
+	if b.calm && r.Early.Requests+r.Below > 0 {
+		t.Errorf("%s: %d requests were refused early, and %d tokens below the limit", s.Name, r.Early.Requests, r.Below)
 	}
 	return r
 }
@@ -137,7 +137,10 @@ func TestOursSmallLimits(t *testing.T) {
 					return
 				}
 				accept(t, hot, bounds{use: 0.95})
-				accept(t, all, bounds{use: 0.95})
+				// Fewer tokens than instances, and nobody waits: a token is lent to
+				// one who was refused, and fills nothing until the next request
+				// there. That halves the use at worst, but nothing stands still.
+				accept(t, all, bounds{use: 0.45})
 				below := s
 				below.Name = fmt.Sprintf("%s among %d, below the limit", l.name, n)
 				below.Loads = []Load{{Demand: steady(0.8 * rate), Wait: 250 * ms}}
@@ -171,24 +174,34 @@ func TestOursTwoSites(t *testing.T) {
 	}, bounds{use: 0.99, jain: 0.995})
 }
 
-// E15: hundreds of limiters over a network that loses messages.
+// E15: hundreds of limiters over a network that loses messages. Where all ask alike,
+// the error is at most 1 %, and 5 % where a fifth is lost. Where parts follow Zipf's law,
+// most limiters get all they ask for with a few tokens of depth, and chance makes some
+// of these overflow: the shares add up, the use does not.
 func TestOursManyLimiters(t *testing.T) {
 	for _, n := range []int{490, 1000} {
 		for _, c := range []struct {
-			loss, use float64
-			split     SplitKind
-		}{{0, 0.99, Equal}, {0, 0.99, Zipf}, {0.2, 0.95, Equal}, {0.2, 0.95, Zipf}} {
-			t.Run(fmt.Sprintf("%d loss %v split %d", n, c.loss, c.split), func(t *testing.T) {
+			loss  float64
+			split SplitKind
+			want  bounds
+		}{
+			{0, Equal, bounds{use: 0.99, t95: 500 * ms, kbps: 10}}, {0.2, Equal, bounds{use: 0.95, t95: 500 * ms, kbps: 10}},
+			{0, Zipf, bounds{use: 0.9, lent: 0.98}}, {0.2, Zipf, bounds{use: 0.9, lent: 0.97}},
+		} {
+			name := fmt.Sprintf("%d limiters, loss %v, %s", n, c.loss, [...]string{Equal: "equal", Zipf: "zipf"}[c.split])
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				at := atLength(2*time.Second, 10*time.Second)
+				at, d := 5*time.Second, 25*time.Second
+				if c.split == Zipf {
+					at, d = 2*time.Second, atLength(6*time.Second, d)
+				}
 				rate := 100 * int64(n)
 				accept(t, Scenario{
-					Name: fmt.Sprintf("%d limiters, loss %v, split %d", n, c.loss, c.split), Limit: limitOf(rate, rate/10), Instances: n,
-					Duration: atLength(6*time.Second, 25*time.Second), Network: Network{Delay: 50 * ms, Loss: c.loss},
+					Name: name, Limit: limitOf(rate, rate/10), Instances: n, Duration: d, Network: Network{Delay: 50 * ms, Loss: c.loss},
 					Loads: []Load{{Demand: []Step{{0, float64(rate) / 2}, {at, 2 * float64(rate)}}, Arrivals: Poisson, Split: Split{Kind: c.split}}},
 					// Convergence takes half a second, and is measured by t95.
 					Measure: Measure{From: at + time.Second, Step: at},
-				}, bounds{use: c.use, kbps: 10})
+				}, c.want)
 			})
 		}
 	}
@@ -227,12 +240,19 @@ func TestOursPredictability(t *testing.T) {
 	}
 }
 
-// A fleet that nobody asks sends what keeps its leases alive, and nothing else.
+// A fleet that nobody asks renews its leases once in Refresh, and says nothing else.
 func TestOursIdle(t *testing.T) {
 	s := Scenario{
-		Name: "idle", Limit: limitOf(1000, 100), Instances: 20, Duration: time.Minute, Network: Network{Delay: 50 * ms},
+		Name: "idle", Limit: limitOf(1000, 100), Instances: 20, Duration: 30 * time.Second, Network: Network{Delay: 50 * ms},
 		Loads: []Load{{Demand: []Step{{0, 500}, {10 * time.Second, 0}}}},
 	}
-	r := accept(t, s, bounds{})
-	t.Logf("%.2f messages per instance and second", float64(r.Messages)/float64(s.Instances)/s.Duration.Seconds())
+	short := accept(t, s, bounds{})
+	s.Duration = 90 * time.Second
+	// The first 30 s of both are the same.
+	more := accept(t, s, bounds{}).Messages - short.Messages
+	each := float64(more) / 60 / float64(s.Instances)
+	// A renewal comes after 3/4 to 1 of Refresh, and is answered.
+	if most := 2 / 0.75 / share.DefaultRefresh.Seconds(); each > most {
+		t.Errorf("%.2f messages per instance and second, want at most %.2f", each, most)
+	}
 }

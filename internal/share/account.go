@@ -38,6 +38,7 @@ type account struct {
 	seen                uint64 // the number of the last Report that said something
 	tell                bool   // has to be told
 	closed              bool   // the instance has done with it
+	cutting             bool   // in the session's list of cuts
 	status              Status // of its last demand
 }
 
@@ -131,6 +132,30 @@ type session struct {
 	latest  uint64 // its number
 	answer  bool   // a report waits for its answer
 
-	shares []Share // of the Grant being made
-	queued bool    // in the coordinator's list of grants being made
+	cuts   []*account // that were asked to come down, and have not said that they did
+	shares []Share    // of the Grant being made
+	queued bool       // in the coordinator's list of grants being made
+}
+
+// cut notes that a was asked to come down. Until it says that it did, every Grant to
+// its session asks again: a Grant renews all leases, and one that is renewed without
+// hearing of the cut would outlive it.
+func (s *session) cut(a *account) {
+	if !a.cutting {
+		a.cutting = true
+		s.cuts = append(s.cuts, a)
+	}
+}
+
+// uncut forgets the cuts that were made.
+func (s *session) uncut() {
+	left := s.cuts[:0]
+	for _, a := range s.cuts {
+		h := a.held()
+		if a.cutting = !a.closed && a.lease != 0 && (h.Rate > a.keepRate || h.Depth > a.keepDepth); a.cutting {
+			left = append(left, a)
+		}
+	}
+	clear(s.cuts[len(left):])
+	s.cuts = left
 }

@@ -37,10 +37,17 @@ type Bucket struct {
 	until *Deadline
 	terms atomic.Pointer[terms]
 
-	admitted, refused atomic.Int64 // cost
-	declared          atomic.Int64 // Amount
-	waitUntil         atomic.Int64 // limit.Time
-	largest           largest
+	// Each on a cache line of its own: who only reads the terms is not to wait for
+	// those who count.
+	_        [64]byte
+	admitted atomic.Int64 // cost
+	_        [56]byte
+	refused  atomic.Int64
+	_        [56]byte
+
+	declared  atomic.Int64 // Amount
+	waitUntil atomic.Int64 // limit.Time
+	largest   largest
 
 	mu      sync.Mutex // of everything but Allow
 	frozen  bool

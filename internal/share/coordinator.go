@@ -220,7 +220,7 @@ func (c *Coordinator) tellAbout(a *account, now limit.Time) {
 	share := Share{
 		Handle: a.handle, Status: a.status, Seen: a.seen, Lease: a.lease, Granted: a.granted,
 		KeepRate: a.keepRate, KeepDepth: a.keepDepth, Safe: r.safe(),
-		Scarce: r.scarce, Full: r.full, Learning: r.learning, Limit: r.terms,
+		Scarce: r.scarce, Full: r.full && !r.single, Learning: r.learning, Limit: r.terms,
 	}
 	if a.lease != 0 && c.opts.Seal != nil {
 		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted, a.held())
@@ -243,6 +243,12 @@ func (c *Coordinator) say(s *session, share Share) {
 // flush makes the grants.
 func (c *Coordinator) flush(now limit.Time) {
 	for _, s := range c.queue {
+		s.uncut()
+		for _, a := range s.cuts {
+			if a.told <= s.number {
+				c.tellAbout(a, now)
+			}
+		}
 		s.queued = false
 		s.number++
 		c.out = append(c.out, Grant{

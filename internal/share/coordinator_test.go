@@ -235,7 +235,7 @@ func TestLittleWantedLeavesHeadRoom(t *testing.T) {
 	d := newDesk(t, hundred)
 	// A quarter more than it wants, at most half of what is free; two tokens, the
 	// depth of its rate (9 of 98, rounded down), and half of the depth that is left.
-	d.want(d.report(anna, asks(10)), "anna: lease 1 12.5/s 55 deep 55 tokens\n")
+	d.want(d.report(anna, asks(10)), "anna: lease 1 17.5/s 55 deep 55 tokens\n")
 }
 
 func TestShift(t *testing.T) {
@@ -364,6 +364,15 @@ func TestCapacityCut(t *testing.T) {
 			t.Errorf("%s holds %+v after the raise", m.Instance, got)
 		}
 	}
+}
+
+// TestCutToNothing: depth of a burst that is gone has to come back as well.
+func TestCutToNothing(t *testing.T) {
+	d := newDesk(t, Terms{Rate: 10 * Token, Burst: Token})
+	d.report(anna, asks(100))
+	d.terms["l"] = Terms{Rate: 10 * Token}
+	d.granted = slices.Clone(d.c.Step(d.now, Reconfigure{}))
+	d.want(d.after(5*time.Millisecond), "anna: lease 1 10/s 1 deep 1 tokens keep 0 deep scarce full\n")
 }
 
 // granting is what was granted to m in all, as spell writes it.

@@ -78,6 +78,10 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 	off := math.Abs(m.newCount - expected)
 	begins := m.rate == 0 && n > 0
 	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit && m.quiet > m.longest || m.count >= 8*unit && m.quiet*m.rate > 2*unit && m.quiet > 2*m.longest)
+	if m.quiet >= meterMemory && m.rate*meterMemory < unit {
+		ends = true // so few that each is a beginning
+	}
+	ends = ends && m.rate > 0
 	if ends {
 		m.newCount = 0
 	}
@@ -119,14 +123,17 @@ func (m *meter) gap(dt, unit float64) (rate float64) {
 		m.clusterSpan += dt
 		return 0
 	}
+	if m.rate == 0 {
+		m.longest = 0 // what went before was no gap in a load
+	}
 	excess := 0.0
 	switch {
 	case m.quiet < trainGap && m.clusterSpan <= trainSpan:
 		span := m.clusterSpan + m.quiet
 		excess, rate = m.cluster*m.quiet/span, m.cluster/span
-		m.longest = max(m.longest, m.quiet)
+		m.note(m.quiet)
 	case m.quiet < 1:
-		m.longest = max(m.longest, m.quiet)
+		m.note(m.quiet)
 	default:
 		m.longest = 0 // the load was elsewhere meanwhile
 	}
@@ -136,4 +143,11 @@ func (m *meter) gap(dt, unit float64) (rate float64) {
 	}
 	m.cluster, m.clusterSpan = 0, min(dt, shortestLook.Seconds())
 	return rate
+}
+
+// note keeps the longest gap of the load that goes on.
+func (m *meter) note(gap float64) {
+	if m.rate > 0 {
+		m.longest = max(m.longest, gap)
+	}
 }

@@ -222,7 +222,9 @@ func (f *fleet) load(in *instance, rate float64) {
 }
 
 func (f *fleet) arrive(in *instance) {
-	in.next = f.now.Add(time.Duration(float64(time.Second) / in.rate))
+	if in.next = never; in.rate > 0 {
+		in.next = f.now.Add(time.Duration(float64(time.Second) / in.rate))
+	}
 	if ok, _ := in.bucket.Allow(f.clock(in), 1); ok {
 		in.took++
 		f.central.take(f, Token)
@@ -289,4 +291,10 @@ func TestFleetOneHot(t *testing.T) {
 		}
 		t.Logf("%+v", f.coord.Stats())
 	}
+}
+
+// arriveOnce is one request at this moment.
+func (f *fleet) arriveOnce(in *instance) {
+	f.arrive(in)
+	in.next = never
 }

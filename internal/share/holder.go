@@ -26,7 +26,7 @@ type ExpiryMode uint8
 // The modes at expiry.
 const (
 	Pessimistic ExpiryMode = iota // nothing
-	Optimistic                    // what it wants
+	Optimistic                    // what it wants, up to the whole limit
 	Safe                          // the safe capacity that came with every answer
 )
 
@@ -369,7 +369,7 @@ func (h *Holder) succeed(epoch uint64) {
 	h.claims = true
 	h.epoch = epoch
 	for _, l := range h.list {
-		l.heard, l.confirmed, l.dropped, l.current = 0, 0, 0, epoch
+		l.heard, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
 		if l.lease != 0 {
 			l.claiming, l.urgent, l.askAt = true, true, 0
 		}
@@ -384,7 +384,7 @@ func (h *Holder) succeed(epoch uint64) {
 func (h *Holder) refuse(s *Share, number uint64) {
 	l := &lease{
 		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
-		named: true, heard: number, lookAt: never, spender: nothing{}, keepRate: MaxAmount, keepDepth: MaxAmount, gap: shortestGap, place: -1,
+		named: true, heard: number, brought: number, lookAt: never, spender: nothing{}, keepRate: MaxAmount, keepDepth: MaxAmount, gap: shortestGap, place: -1,
 	}
 	h.leases[l.handle] = l
 	i, _ := slices.BinarySearchFunc(h.list, l.handle, func(l *lease, handle uint32) int { return cmp.Compare(l.handle, handle) })

@@ -37,6 +37,7 @@ type lease struct {
 	safe                Amount
 	keepRate, keepDepth Amount
 	heard, confirmed    uint64 // number of the last Grant; of those, what was told back
+	brought             uint64 // number of the last Grant that brought something
 	seen                uint64 // number of the last Report that it has taken note of
 	sent                uint64 // number of the last Report that told of this
 	sentAt              limit.Time
@@ -102,7 +103,7 @@ func (l *lease) due(now limit.Time, h *Holder) bool {
 }
 
 // unconfirmed says whether the coordinator does not know yet that something was heard.
-func (l *lease) unconfirmed() bool { return l.heard > l.confirmed }
+func (l *lease) unconfirmed() bool { return l.brought > l.confirmed }
 
 // acknowledged says whether the coordinator knows all that there is to know.
 func (l *lease) acknowledged() bool { return !l.urgent && l.seen >= l.sent && l.sent > 0 }
@@ -179,6 +180,9 @@ func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
 		l.token = s.Token
 	}
 	if l.closed {
+		if l.granted != s.Granted {
+			l.brought = l.heard
+		}
 		l.granted = s.Granted
 		l.lease = s.Lease
 		l.keep(now, 0, 0)
@@ -224,6 +228,9 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 		l.granted = s.Granted
 	}
 	l.claiming, l.expired = false, false
+	if more != (Holding{}) {
+		l.brought = l.heard
+	}
 	before := l.returned
 	held := l.held()
 	l.amend(now, min(held.Rate, l.keepRate), min(held.Depth, l.keepDepth), more.Tokens)
@@ -305,7 +312,15 @@ func (l *lease) drop(now limit.Time, expired bool) {
 	l.expired = true
 	switch l.opts.Expiry {
 	case Optimistic:
-		l.fallBack(now, l.want)
+		// What it wants, up to the whole limit. It may begin to want only now.
+		whole := l.terms.Rate
+		if l.terms.Gauge {
+			whole = l.terms.Burst
+		}
+		if l.opts.Estimator == Declared && l.want > 0 {
+			whole = min(whole, l.want)
+		}
+		l.fallBack(now, whole)
 	case Safe:
 		l.fallBack(now, l.safe)
 	}

@@ -168,14 +168,23 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 	case held.Rate == 0 && held.Depth > 0 && l.idleSince != 0 && time.Duration(now-l.idleSince) >= l.patient(h):
 		l.keep(now, 0, 0)
 	case l.want == 0:
-	case held.Rate > l.want+l.want/4 && held.Rate-l.want > l.terms.Rate/256:
-		rate := l.want + l.want/16
-		depth := (max(2*Token, cover, held.Depth.scale(rate, held.Rate)) + Token - 1) / Token * Token
-		l.keep(now, rate, depth)
+	case held.Depth >= l.terms.Burst:
+		// With no depth elsewhere the rate would fill nothing.
+	case !l.scarce && held.Rate > 2*l.want && held.Rate-l.want > l.terms.Rate/256 && time.Duration(now-l.sentAt) >= linger:
+		// Nobody needs it yet, so it is enough to follow slowly.
+		l.shrink(now, held, l.want+l.want/4, cover)
+	case l.scarce && held.Rate > l.want+l.want/4 && held.Rate-l.want > l.terms.Rate/256:
+		l.shrink(now, held, l.want+l.want/16, cover)
 	case l.scarce && r.Level >= held.Depth && time.Duration(now-l.sentAt) >= scarceGap && (held.Rate > l.want+l.want/headroom || held.Rate > l.want && !l.full):
 		// It is full and would overflow, and others lack it.
 		l.keep(now, l.want, max(2*Token, (held.Depth/2+Token-1)/Token*Token))
 	}
+}
+
+// shrink gives back all but a rate, and the depth that belongs to it.
+func (l *lease) shrink(now limit.Time, held Holding, rate, cover Amount) {
+	depth := (max(2*Token, cover, held.Depth.scale(rate, held.Rate)) + Token - 1) / Token * Token
+	l.keep(now, rate, depth)
 }
 
 // patient is how long tokens wait for somebody to use them: not long if others wait
@@ -196,11 +205,13 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 		l.ask(now, shortestGap)
 	case l.want > held.Rate && !near(l.want, l.sentWant, 8):
 		// Above twice what it gets it makes no difference how much.
-		if !l.full || held.Rate == 0 || l.sentWant < 2*held.Rate {
+		if !l.full || held.Rate == 0 || l.sentWant < 2*held.Rate || l.want > 2*l.sentWant {
 			l.ask(now, shortestGap)
 		}
-	case l.want < l.sentWant && !near(l.want, l.sentWant, 8):
+	case l.want < l.sentWant && !near(l.want, l.sentWant, 8) && (l.scarce || l.want == 0):
 		l.ask(now, shortestGap)
+	case l.want < l.sentWant/2:
+		l.ask(now, linger)
 	case l.lack > 0 && l.full && held.Rate > 0 && held.Depth >= unit:
 		l.starved = false // it has its part
 	case l.lack > 0 && l.sent > l.seen:

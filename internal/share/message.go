@@ -149,7 +149,8 @@ type Share struct {
 	// Scarce says that little or nothing is free: give back what overflows, and
 	// do not wait for what is not there.
 	Scarce bool
-	// Full says that demand exceeds the limit, so that a refusal is right.
+	// Full says that demand exceeds the limit and that all is lent, so that it is
+	// no use to wait for more.
 	Full bool
 	// Learning says that a new coordinator does not know yet what is held.
 	Learning bool

@@ -73,6 +73,10 @@ func (r *resource) setTerms(t Terms, now limit.Time) {
 	more := t.lendable().minus(r.terms.lendable())
 	r.pool.rate += more.Rate
 	r.pool.depth += more.Depth
+	if r.learning {
+		// The former coordinator may have lent of terms that were larger still.
+		r.freeze(max(more.Rate, -r.frozen.Rate), max(more.Depth, -r.frozen.Depth))
+	}
 	if t.perInstance() {
 		r.pool.level = r.pool.depth
 	}
@@ -111,6 +115,14 @@ func (r *resource) targetOwn() {
 		}
 	}
 	r.scarce, r.full = false, false
+}
+
+// freeze keeps more of the pool, or less, until the learning ends.
+func (r *resource) freeze(rate, depth Amount) {
+	r.frozen.Rate += rate
+	r.frozen.Depth += depth
+	r.pool.rate -= rate
+	r.pool.depth -= depth
 }
 
 // thaw ends the learning: what no instance claimed has expired.
@@ -264,7 +276,7 @@ func (r *resource) targetRates() {
 		}
 		a.target.Rate = s
 		if spare > 0 && !a.silent && !r.scarce {
-			a.target.Rate += min(s/4, spare.scale(s, shared))
+			a.target.Rate += min(s-s/4, spare.scale(s, shared))
 		}
 		switch {
 		case r.scarce:
@@ -412,6 +424,9 @@ func (r *resource) shortOf(a *account) Holding {
 	if a.lack > 0 {
 		least = min(least, a.target.Rate/relation/4)
 	}
+	if !r.scarce && a.lack == 0 && h.Rate >= a.want && h.Depth >= 2*Token {
+		return Holding{} // it has what it wants, and there is more when it asks
+	}
 	if s.Rate < least {
 		s.Rate = 0
 	}
@@ -459,6 +474,7 @@ func (r *resource) recall() {
 		a.keepRate, a.keepDepth = keepRate, keepDepth
 		if keepRate != MaxAmount || keepDepth != MaxAmount {
 			a.tell = true
+			a.session.cut(a)
 		}
 	}
 }

@@ -41,12 +41,16 @@ func (r *resource) takeTurns(now limit.Time) bool {
 	r.order = wanting
 	r.single = false
 	many := int64(len(wanting)) > places
-	if places == 0 || !many && (!tiny || len(wanting) < 2) {
+	if places > 0 && !many && (!tiny || len(wanting) < 2) {
 		r.turns = turns{on: r.turns.on[:0]}
 		return false
 	}
 	for _, a := range r.accounts {
 		a.target = Holding{}
+	}
+	if places == 0 {
+		r.turns = turns{on: r.turns.on[:0]}
+		return true // not a token fits: nobody keeps the depth of a former burst
 	}
 	if !many || !silent && (tiny || !r.full || !r.allBusy(wanting, places)) {
 		// There is enough for all but not at once, or some ask too seldom to

@@ -7,13 +7,16 @@
 //
 // 1. Totals. What is lent moves as two numbers per lease that only grow: Share.granted,
 //    all that was ever granted, and Demand.returned, all that was ever given back. Each
-//    side sends its own number in full and keeps the largest that it heard of the
+//    side sends its own number in full and keeps the latest that it heard of the
 //    other's. The instance may use granted - returned; the coordinator counts the same
-//    difference with what it heard. To give back, the instance first stops using, then
-//    raises returned. rate and depth together make the bucket that the instance spends
-//    from. granted.tokens are put into the bucket when they arrive, once each: add the
-//    difference to the total heard before. Tokens accrue from the rate besides, up to
-//    the depth. What overflows is given back when Share.scarce says so.
+//    difference with what it heard. After 2^63-1 a total goes on at -2^63, as signed
+//    integers of 64 bits do: subtract with that wrap-around and look at the sign of
+//    the difference, and never compare two totals directly. To give back, the instance
+//    first stops using, then raises returned. rate and depth together make the bucket
+//    that the instance spends from. granted.tokens are put into the bucket when they
+//    arrive, once each: add the difference to the total heard before. Tokens accrue
+//    from the rate besides, up to the depth. What overflows is given back when
+//    Share.scarce says so.
 //
 // 2. Expiry. A lease ends `lease` after the moment at which the instance's own clock
 //    showed the `stamp` that the grant echoes: after sending, not after hearing. A
@@ -22,9 +25,9 @@
 //    on the wire is a time of day, so clocks need not agree; they must run at about
 //    the same speed and must not be set back, so use a monotonic one.
 //
-// 3. Numbers. Report.number and Grant.number ascend within a session. Whatever has a
-//    number at or below one that was taken before is old: take its totals (they are the
-//    larger of both), ignore the rest.
+// 3. Numbers. Report.number and Grant.number ascend within a session. What tells about
+//    a handle in a message whose number is at or below that of one which told about it
+//    before is old: ignore it. The totals of the newer one include it.
 //
 // 4. Sessions. A process draws a random session when it starts and keeps it over
 //    streams that break. Another session under the same instance name is refused with

@@ -62,8 +62,9 @@ const (
 	// pollFirst is pollFor before the first answer.
 	pollFirst = 500 * time.Millisecond
 	// pollFull is pollFor where the limit is said to be full. Not longer: most
-	// likely it is. Not shorter: the coordinator gathers reports for a moment.
-	pollFull = 10 * time.Millisecond
+	// likely it is. Not shorter: an instance reports about a limit every 10 ms at
+	// most, and the coordinator gathers reports for a moment.
+	pollFull = 25 * time.Millisecond
 )
 
 // await polls until f holds, and reports whether it did before d had passed.
