@@ -57,6 +57,9 @@ func (r *resource) takeTurns(now limit.Time) bool {
 		// use a turn: tokens are lent one by one to whoever asks. A silent one
 		// does not ask, so it has its turn.
 		r.turns, r.single = turns{on: r.turns.on[:0]}, true
+		if many && !tiny {
+			r.lendToBusy(wanting, places, now)
+		}
 		return true
 	}
 	if now >= r.turns.until || len(r.turns.on) == 0 || int64(len(r.turns.on)) < places {
@@ -67,6 +70,32 @@ func (r *resource) takeTurns(now limit.Time) bool {
 		a.target = Holding{Rate: share, Depth: Token}
 	}
 	return true
+}
+
+// manyTurns is how many times its part of a turn one must want to be lent all of it
+// while others ask seldom. Not less: the rate would wander with each request.
+const manyTurns = 8
+
+// lendToBusy sets the targets of those who ask so often that single tokens would be
+// too slow, as long as nobody else lacks one: then they have all of it.
+func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) {
+	busy := int64(0)
+	for _, a := range wanting {
+		switch {
+		case a.want/manyTurns >= r.terms.Rate/Amount(places):
+			busy++
+		case a.lack > 0 && now < a.lackUntil:
+			return
+		}
+	}
+	if busy == 0 || busy > places {
+		return
+	}
+	for _, a := range wanting {
+		if a.want/manyTurns >= r.terms.Rate/Amount(places) {
+			a.target = Holding{Rate: r.terms.Rate / Amount(busy), Depth: Whole(places / busy)}
+		}
+	}
 }
 
 // allBusy says whether each of them asks often enough to use up a turn: twice as

@@ -1,0 +1,83 @@
+package share
+
+import "math"
+
+// targetOwn gives each account a limit of its own.
+func (r *resource) targetOwn() {
+	for i, a := range r.accounts {
+		a.target = Holding{}
+		if r.shares[i] > 0 && r.terms.Gauge {
+			a.target.Depth = (r.shares[i] + Token - 1) / Token * Token
+		} else if r.shares[i] > 0 {
+			// One that wants everything must not take what stands for no limit.
+			a.target = Holding{Rate: min(r.shares[i], plenty>>16), Depth: r.terms.Burst}
+			if r.terms.Allocation == Static {
+				// All of it at once: nobody else can lack it.
+				a.target.Rate = r.terms.Rate
+			}
+		}
+	}
+	r.scarce, r.full = false, false
+}
+
+// targetRates gives each account its part of the rate, some of what nobody wants as
+// head-room, and the depth that belongs to the rate.
+func (r *resource) targetRates() {
+	capacity, burst := r.terms.Rate, r.terms.Burst
+	shared := Amount(0)
+	active := Amount(0)
+	for _, s := range r.shares {
+		shared = saturate(shared, s)
+		if s > 0 {
+			active++
+		}
+	}
+	// Half of what nobody wants stays in the pool, where it is nearest to all.
+	spare := max(0, capacity-shared) / 2
+	least := Token
+	if burst >= 2*Token*active {
+		// Two tokens: with one, an arrival a moment early would find none.
+		least = 2 * Token
+	}
+	rest := burst - least*active
+	// What depth the rates leave is head-room as well: half of it, in equal parts,
+	// for demand that is not known yet.
+	room := Amount(0)
+	if active > 0 && rest > 0 && !r.scarce {
+		room = (rest - rest.scale(min(shared, capacity), max(capacity, 1))) / 2 / active / Token * Token
+	}
+	weights := Amount(0)
+	for i, a := range r.accounts {
+		weights += depthWeight(r.shares[i], a.want)
+	}
+	for i, a := range r.accounts {
+		s := r.shares[i]
+		a.target = Holding{}
+		if s == 0 {
+			continue
+		}
+		a.target.Rate = s
+		if spare > 0 && !a.silent && !r.scarce {
+			a.target.Rate += min(s-s/4, spare.scale(s, shared))
+		}
+		switch {
+		case r.scarce:
+			a.target.Depth = least + rest.scale(depthWeight(s, a.want), weights)/Token*Token
+		case capacity > 0:
+			a.target.Depth = least + room + rest.scale(min(s, capacity), capacity)/Token*Token
+		}
+	}
+}
+
+// depthWeight is how much depth is worth to an account when there is little. A bucket
+// of depth K that is fed as fast as it is asked by chance arrivals loses one part in 2K
+// of its rate s, so the sum of losses is least where depth goes by the square root of
+// the rate. One who wants far more than it gets has its bucket empty whatever its
+// depth.
+func depthWeight(s, want Amount) Amount {
+	w := Amount(math.Sqrt(float64(s)))
+	if want-want/16 > s {
+		return w / 8
+	}
+	return w
+}
