@@ -228,6 +228,9 @@ func (l *lease) late(now limit.Time, cost int64, t *turn) bool {
 	if t.latest == math.MaxInt64 {
 		return false
 	}
+	if !t.impatient && (!l.state.Load().Known || l.client.link.Load() == linkDown) {
+		return false // nobody knows: the coordinator may answer in time
+	}
 	return t.n > l.purse.Depth(now) || max(now.Add(l.purse.Earliest(now, cost)), l.line.act) > t.latest
 }
 

@@ -18,8 +18,9 @@ type ResourceID struct {
 	Key   string // injective encoding of the key's values; empty for a limit without key
 }
 
-// Holding is a part of a bucket. In messages it is a running total that only grows:
-// all that was ever granted under a lease, or all that was ever given back.
+// Holding is a part of a bucket. In messages it is a running total: all that was ever
+// granted under a lease, or all that was ever given back. Totals wrap around after
+// months at the largest limits, and are only compared by their differences.
 type Holding struct {
 	Rate   Amount // tokens per second
 	Depth  Amount // whole tokens: the burst, or the places of a gauge

@@ -343,6 +343,9 @@ func (r *resource) shortOf(a *account) Holding {
 	}
 	if a.lack > 0 {
 		least = min(least, a.target.Rate/relation/4)
+		if !r.full {
+			least /= relation // it runs dry in the end, however little it lacks
+		}
 	}
 	if !r.scarce && a.lack == 0 && h.Rate >= a.want && h.Depth >= 2*Token {
 		return Holding{} // it has what it wants, and there is more when it asks
