@@ -42,7 +42,7 @@ const (
 	// ended: by chance a gap is that long once in 160,000. Not less: a fleet that
 	// is asked 100,000 times a second would give up and get back 30 leases in
 	// each, at 8. Where arrivals come more evenly than by chance, twice the longest
-	// gap of late is enough.
+	// gap of late is enough, as far as gaps are seen: looks may be that far apart.
 	meterSilence = 12.0
 	// trainGap is the longest gap, in seconds, between two that belong together, and
 	// trainSpan for how long many come that count as one.
@@ -77,7 +77,7 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 	expected := m.rate * m.newSpan
 	off := math.Abs(m.newCount - expected)
 	begins := m.rate == 0 && n > 0
-	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit && m.quiet > m.longest || m.count >= 8*unit && m.quiet*m.rate > 2*unit && m.quiet > 2*m.longest)
+	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit && m.quiet > m.longest || m.count >= 8*unit && m.quiet*m.rate > 2*unit && m.quiet > 2*max(m.longest, shortestGap.Seconds()))
 	if m.quiet >= meterMemory && m.rate*meterMemory < unit {
 		ends = true // so few that each is a beginning
 	}
