@@ -15,6 +15,8 @@ type account struct {
 	lease             uint64 // 0 = nothing was ever granted
 	born              uint64 // the number of the Grant that told of the lease first
 	granted, returned Holding
+	purse             Amount     // the tokens that it can have at most, spent ones included
+	purseAt           limit.Time // of the purse
 	gaveAt            limit.Time // when it last gave depth back unasked
 	aloft             Holding    // of granted, what is not known to have been heard
 	untold            Holding    // of aloft, what was not told yet
@@ -55,16 +57,26 @@ func (a *account) settle(returned Holding, landed Amount) bool {
 	if back.Rate < 0 || back.Depth < 0 || back.Tokens < 0 || left.Rate < 0 || left.Depth < 0 {
 		return false
 	}
-	// Tokens that an instance gives back may have come with the rate that it
-	// held, so there is no total to compare them with. But they were in a depth
-	// that it gives back as well, or did not fit when they landed.
 	if back.Depth > 0 && a.keepDepth == MaxAmount {
 		a.gaveAt = a.resource.pool.at
 	}
+	a.earn()
 	a.returned = returned
-	back.Tokens = min(back.Tokens, saturate(back.Depth, landed))
+	// Tokens were in a depth that is given back as well, or did not fit when they
+	// landed; and they were lent, or came with the rate. So one that lies can lie
+	// about what it spent itself, and no more.
+	back.Tokens = min(back.Tokens, saturate(back.Depth, landed), a.purse)
+	a.purse = min(a.purse-back.Tokens, saturate(a.held().Depth, a.aloft.Tokens))
 	a.resource.pool.takeBack(back)
 	return true
+}
+
+// earn puts in the purse what came with the rate, by a clock that may run fast.
+func (a *account) earn() {
+	if dt := a.resource.pool.at - a.purseAt; dt > 0 {
+		a.purse = saturate(a.purse, a.held().Rate.scale(Amount(dt+dt/driftMargin), Amount(time.Second)))
+		a.purseAt = a.resource.pool.at
+	}
 }
 
 // grant lends h to the instance.
@@ -72,6 +84,8 @@ func (a *account) grant(h Holding) {
 	if h == (Holding{}) {
 		return
 	}
+	a.earn()
+	a.purse = saturate(a.purse, h.Tokens)
 	a.granted = a.granted.plus(h)
 	p := &a.resource.pool
 	p.flying -= a.flying()
@@ -115,7 +129,7 @@ func (a *account) end() {
 	a.resource.pool.flying -= a.flying()
 	a.aloft, a.untold, a.tellings = Holding{}, Holding{}, nil
 	a.resource.pool.takeBack(h)
-	a.granted, a.returned, a.lease = Holding{}, Holding{}, 0
+	a.granted, a.returned, a.lease, a.purse = Holding{}, Holding{}, 0, 0
 }
 
 // session is one run of one instance, as its coordinator knows it.

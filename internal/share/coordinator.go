@@ -19,8 +19,8 @@ const (
 	// lost before the lease ends. Not shorter: it is the cost of an idle instance.
 	DefaultRefresh = time.Second
 	// DefaultMaxResources bounds the table of resources, whose names come from
-	// outside. At some 300 bytes each it is 300 MB.
-	DefaultMaxResources = 1 << 20
+	// outside. At some 1,600 bytes each, with two instances, it is 400 MB.
+	DefaultMaxResources = 1 << 18
 )
 
 // CoordinatorOptions are the choices of a Coordinator. Resolve is required.

@@ -129,6 +129,7 @@ func (r *resource) claim(a *account, lease uint64, h Holding, now limit.Time) {
 	r.frozen = r.frozen.minus(h)
 	r.pool.takeBack(h)
 	a.grant(h)
+	a.purse = h.Depth // it may be full
 }
 
 // capacity is what is divided: the rate, or the places of a gauge.
