@@ -135,9 +135,9 @@ func (p *Proxy) carry(to, from net.Conn, count *atomic.Int64) {
 		if d := time.Until(c.due); d > 0 {
 			time.Sleep(d)
 		}
-		n, err := to.Write(c.bytes)
-		count.Add(int64(n))
-		if err != nil {
+		// Before they go: who has read them must find them counted.
+		count.Add(int64(len(c.bytes)))
+		if _, err := to.Write(c.bytes); err != nil {
 			broken = true
 			_ = from.Close() // its reader ends
 		}
