@@ -115,7 +115,7 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 		// A state that must not be: nobody is on.
 		if r := c.resources[ResourceID{Limit: name(panicky)}]; spoil && !mended && r != nil {
 			r.alloc.Guarantees = nil
-			r.turns = turns{until: never, on: make([]*account, 64)}
+			r.turns = turns{until: never, on: make([]*account, 1)}
 			r.terms.Burst = Token // so that turns are taken
 		}
 	}

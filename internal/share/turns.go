@@ -62,7 +62,7 @@ func (r *resource) takeTurns(now limit.Time) bool {
 		}
 		return true
 	}
-	if now >= r.turns.until || len(r.turns.on) == 0 || int64(len(r.turns.on)) < places {
+	if now >= r.turns.until || int64(len(r.turns.on)) != places {
 		r.nextTurn(wanting, int(places), now)
 	}
 	share := r.terms.Rate / Amount(places)

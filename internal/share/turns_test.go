@@ -133,3 +133,25 @@ func (d *tinyDesk) token() {
 		d.lacks(i)
 	}
 }
+
+// TestTurnsOfACutBurst: a turn of more than there are tokens ends with the cut. (Found
+// by one of 100,000 random schedules of TestLiveTerms.)
+func TestTurnsOfACutBurst(t *testing.T) {
+	r := newResource(ResourceID{Limit: "l"}, Terms{Rate: Token, Burst: 2 * Token}, 1, false)
+	for range 3 {
+		r.accounts = append(r.accounts, &account{resource: r, session: &session{}, weight: 1, want: 20 * Token, keepRate: MaxAmount, keepDepth: MaxAmount})
+	}
+	r.round(2)
+	if len(r.turns.on) != 2 {
+		t.Fatalf("%d have the turn of two tokens", len(r.turns.on))
+	}
+	r.setTerms(Terms{Rate: Token, Burst: Token}, 3)
+	r.round(4)
+	var rate, depth Amount
+	for _, a := range r.accounts {
+		rate, depth = rate+a.target.Rate, depth+a.target.Depth
+	}
+	if rate != Token || depth != Token {
+		t.Errorf("%v/s and depth %v are to be lent of 1/s and 1", rate, depth)
+	}
+}
