@@ -116,6 +116,8 @@ func TestDenials(t *testing.T) {
 		}
 		await(t, "the subscription", func() bool { return s.denials.on.Load() })
 		t.Logf("subscribed again %v after the connection was possible", time.Since(began).Round(time.Millisecond))
+		// Another of the connections that were cut may show it only now.
+		await(t, "a call that meets no cut connection", func() bool { _, err := s.Take(t.Context(), one); return err == nil })
 		full(c)
 	})
 }
