@@ -77,7 +77,7 @@ func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
 func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 	out := share.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
-		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()), Within: time.Duration(d.GetWithin()),
+		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
 	}
 	status := share.StatusOK
 	if r := d.GetResource(); r != nil {
@@ -89,11 +89,11 @@ func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 	out.Rate, errRate = share.AmountOf(d.GetRate())
 	out.Burst, errBurst = share.AmountOf(d.GetBurst())
 	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
-		out.Within < 0 || out.Within > MaxWithin {
-		out.Rate, out.Burst, out.Within, out.Claim = refused, refused, 0, nil
+		d.GetWithin() < 0 || d.GetWithin() > int64(MaxWithin) {
+		out.Rate, out.Burst, out.Claim = refused, refused, nil
 		return out, share.StatusBadDemand
 	}
-	out.Band = uint8(d.GetBand())
+	out.Band, out.Within = uint8(d.GetBand()), time.Duration(d.GetWithin())
 	return out, status
 }
 
