@@ -52,7 +52,8 @@ func Fresh(lease time.Duration) State {
 
 // OpenState reads the state that the former coordinator has kept in dir, and writes
 // that another has begun, with leases of that length (0 = the default). Without a file
-// it is the first. The directory must be there, and no other process may use it.
+// it is the first. A directory that is not there is made, for its owner alone. No other
+// process may use it.
 func OpenState(dir string, lease time.Duration) (State, error) {
 	if lease == 0 {
 		lease = share.DefaultLease
@@ -108,6 +109,9 @@ func (st *State) write(clean bool) (err error) {
 		return fmt.Errorf("lease: cannot write the state: %w", err)
 	}
 	dir := filepath.Dir(st.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil { // the key is in it
+		return fmt.Errorf("lease: cannot make the state directory: %w; make it by hand, or give another", err)
+	}
 	f, err := os.CreateTemp(dir, StateFile+".*") // 0600
 	if err != nil {
 		return fmt.Errorf("lease: cannot write the state: %w; make the directory writable, or give another", err)

@@ -18,7 +18,7 @@ import (
 
 // A coordinator waits for leases of the one before, and for no others.
 func TestState(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "made", "when", "missing")
 	open := func(lease time.Duration) State {
 		t.Helper()
 		st, err := OpenState(dir, lease)
@@ -60,6 +60,9 @@ func TestState(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info.Mode(), err)
+	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -83,8 +86,14 @@ func TestBadState(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := OpenState(filepath.Join(t.TempDir(), "none"), 0); err == nil || !strings.Contains(err.Error(), "directory") {
-		t.Errorf("no directory: %v", err)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{file, filepath.Join(file, "below")} {
+		if _, err := OpenState(dir, 0); err == nil || !strings.Contains(err.Error(), "directory") {
+			t.Errorf("%s: %v", dir, err)
+		}
 	}
 	a, b := Fresh(time.Minute), Fresh(time.Minute)
 	if a.Learn < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true) != nil {
