@@ -230,10 +230,11 @@ func (r *resource) lend(now limit.Time) {
 		}
 		p := &r.pool
 		h := a.held()
-		// What is under way to it need not be sent again, and a part of a token
-		// is worth no message.
+		// What is under way to it need not be sent again. A part of a token is worth
+		// no message where others lack it too; where nobody does it may be just
+		// what is missing to a whole one.
 		t := min(a.lack-a.aloft.Tokens, p.level)
-		if t < min(a.lack, Token) {
+		if t < min(a.lack, Token) && (r.scarce || t < Token/part) {
 			continue
 		}
 		// The depth that the account has may be full, so the tokens bring their own.
@@ -256,6 +257,11 @@ func (r *resource) lend(now limit.Time) {
 		}
 	}
 }
+
+// part is the smallest part of a token that is lent by itself: an eighth. Not smaller:
+// each is a message. Not larger: so much would lie with the coordinator while the last
+// one of a burst is refused.
+const part = 8
 
 // wake is when the pool has a token for one who lacks it.
 func (r *resource) wake(now limit.Time) limit.Time {
