@@ -27,8 +27,11 @@ store, github.com/redis/rueidis < store/redis;
 # Real servers for tests. Nothing but tests imports it.
 github.com/redis/rueidis < internal/redistest;
 
+# YAML is read in one place, within bounds.
+github.com/goccy/go-yaml < internal/document;
+
+internal/document,
 cel.dev/cel-go,
-github.com/goccy/go-yaml,
 github.com/fsnotify/fsnotify,
 limit
 < rules;
@@ -52,7 +55,7 @@ limit < internal/share;
 GRPC < internal/gen/leasepb;
 internal/share, internal/gen/leasepb < internal/leasewire;
 internal/leasewire < client;
-internal/share, rules, github.com/goccy/go-yaml < sim;
+internal/share, rules < sim;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.

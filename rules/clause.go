@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // clause compiles a match and a when, either of which may be nil. It returns
 // them also as text for people and as text that no other clause has; the latter
 // is empty after a fault.
-func (b *builder) clause(d *document, match, when *node) (c clause, text, id string) {
+func (b *builder) clause(d *file, match, when *document.Node) (c clause, text, id string) {
 	ok := true
 	if match != nil {
 		c.conditions, ok = b.conditions(d, match)
@@ -31,7 +33,7 @@ func (b *builder) clause(d *document, match, when *node) (c clause, text, id str
 		expression, fine := b.expression(d, when)
 		c.expression = expression
 		ok = ok && fine
-		src := strings.TrimSpace(when.text)
+		src := strings.TrimSpace(when.Text)
 		texts = append(texts, "when "+strings.Join(strings.Fields(src), " "))
 		ids = append(ids, "cel:"+src)
 	}
@@ -55,38 +57,35 @@ func quoteIfOdd(s string) string {
 
 // conditions reads a map from attribute to pattern or list of patterns, sorted
 // by attribute.
-func (b *builder) conditions(d *document, n *node) ([]condition, bool) {
-	if n.kind == kindNull || n.kind == kindMap && len(n.fields) == 0 {
-		d.fault(n, "leave it out for all requests", "the condition is empty")
+func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
+	if n.Kind == document.Null || n.Kind == document.Map && len(n.Fields) == 0 {
+		d.Fault(n, "leave it out for all requests", "the condition is empty")
 		return nil, false
 	}
-	if n.kind != kindMap {
-		d.wants(n, "a map such as {method: POST, path: /login}", "for an expression, write when: 'request.size > 1000'")
+	if n.Kind != document.Map {
+		d.Wants(n, "a map such as {method: POST, path: /login}", "for an expression, write when: 'request.size > 1000'")
 		return nil, false
 	}
-	if len(n.fields) > maxParts {
-		d.fault(n, "", "match has %d attributes, want at most %d", len(n.fields), maxParts)
+	if len(n.Fields) > maxParts {
+		d.Fault(n, "", "match has %d attributes, want at most %d", len(n.Fields), maxParts)
 		return nil, false
 	}
 	var out []condition
 	fine := true
-	for _, f := range n.fields {
-		name, ok := d.attribute(f.key)
+	for _, f := range n.Fields {
+		name, ok := d.attribute(f.Key)
 		if ok && slices.ContainsFunc(out, func(c condition) bool { return c.name == name }) {
-			d.fault(f.key, "put the alternatives in a list", "attribute %q is twice in the match", name)
+			d.Fault(f.Key, "put the alternatives in a list", "attribute %q is twice in the match", name)
 			ok = false
 		}
 		if ok {
-			b.doubtName(d, f.key, name)
+			b.doubtName(d, f.Key, name)
 		}
 		c := condition{name: name}
-		items := []*node{f.value}
-		if f.value.kind == kindList {
-			items = f.value.items
-			if len(items) == 0 {
-				d.fault(f.value, "", "an empty list matches nothing")
-				ok = false
-			}
+		items := f.Value.Each()
+		if len(items) == 0 {
+			d.Fault(f.Value, "", "an empty list matches nothing")
+			ok = false
 		}
 		for _, item := range items {
 			text, readable := d.str(item, "a value or a pattern such as /api/*")
@@ -96,7 +95,7 @@ func (b *builder) conditions(d *document, n *node) ([]condition, bool) {
 			}
 			p := newPattern(name, text)
 			if name == ipAttribute && strings.Contains(text, "/") && !p.net.IsValid() {
-				d.fault(item, "write it as 10.0.0.0/8 or 2001:db8::/32", "%q is not a network of addresses", text)
+				d.Fault(item, "write it as 10.0.0.0/8 or 2001:db8::/32", "%q is not a network of addresses", text)
 				ok = false
 			}
 			b.doubtPattern(d, item, name, &p)
@@ -112,41 +111,41 @@ func (b *builder) conditions(d *document, n *node) ([]condition, bool) {
 
 // expression compiles the CEL in n. Faults point into the YAML where the text
 // stands there as it is.
-func (b *builder) expression(d *document, n *node) (*expression, bool) {
+func (b *builder) expression(d *file, n *document.Node) (*expression, bool) {
 	src, ok := d.str(n, "a CEL expression, such as 'request.size > 1000'")
 	if !ok {
 		return nil, false
 	}
 	if strings.TrimSpace(src) == "" {
-		d.fault(n, "", "the expression is empty")
+		d.Fault(n, "", "the expression is empty")
 		return nil, false
 	}
 	expression, wrong := b.expressions.compile(src)
 	for _, w := range wrong {
-		place := node{line: n.line, column: n.column}
+		place := document.Node{Line: n.Line, Column: n.Column}
 		switch {
-		case w.line == 0 || n.style == '>':
-		case n.style == '|':
-			place.line, place.column = d.inBlock(n, w.line, w.column)
+		case w.line == 0 || n.Style == '>':
+		case n.Style == '|':
+			place.Line, place.Column = d.inBlock(n, w.line, w.column)
 		case w.line == 1:
-			place.column += w.column - 1
-			if n.style != 0 {
-				place.column++
+			place.Column += w.column - 1
+			if n.Style != 0 {
+				place.Column++
 			}
 		}
-		d.fault(&place, cmp.Or(w.hint, expressionHint(w.message)), "when: %s", w.message)
+		d.Fault(&place, cmp.Or(w.hint, expressionHint(w.message)), "when: %s", w.message)
 	}
 	return expression, len(wrong) == 0
 }
 
 // inBlock finds a place of a literal block's text in the file.
-func (d *document) inBlock(n *node, line, column int) (int, int) {
+func (d *file) inBlock(n *document.Node, line, column int) (int, int) {
 	indent := 0
-	for i := n.line; i < len(d.lines); i++ {
-		if text := strings.TrimLeft(d.lines[i], " "); strings.TrimSpace(text) != "" {
-			indent = len(d.lines[i]) - len(text)
+	for i := n.Line; i < len(d.Lines); i++ {
+		if text := strings.TrimLeft(d.Lines[i], " "); strings.TrimSpace(text) != "" {
+			indent = len(d.Lines[i]) - len(text)
 			break
 		}
 	}
-	return n.line + line, indent + column
+	return n.Line + line, indent + column
 }

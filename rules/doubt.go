@@ -3,6 +3,8 @@ package rules
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // usualNames are the attributes that every transport gives, and so the ones that
@@ -10,7 +12,7 @@ import (
 var usualNames = []string{"ip", "user", "method", "path", "host", "domain"}
 
 // doubtName warns of the name of an attribute that no request is likely to have.
-func (b *builder) doubtName(d *document, n *node, name string) {
+func (b *builder) doubtName(d *file, n *document.Node, name string) {
 	for _, usual := range usualNames {
 		if name != usual && strings.EqualFold(name, usual) || name == "request."+usual {
 			b.warn(d, n, "write "+usual, "attribute %q is not %q: names are compared exactly", name, usual)
@@ -27,7 +29,7 @@ func (b *builder) doubtName(d *document, n *node, name string) {
 
 // doubtPattern warns of a pattern that is valid and yet unlikely to match what
 // its writer means: the limit would never apply, in silence.
-func (b *builder) doubtPattern(d *document, n *node, name string, p *pattern) {
+func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *pattern) {
 	text := p.text
 	switch {
 	case p.net.IsValid() || text == "" || strings.Trim(text, "*") == "":

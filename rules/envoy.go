@@ -1,12 +1,14 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -38,82 +40,80 @@ var envoyUnits = []struct {
 	{"year", 365 * 24 * time.Hour},
 }
 
-func isEnvoy(root *node) bool {
-	return root.kind == kindMap && (root.get("domain") != nil || root.get("descriptors") != nil && root.get("limits") == nil)
+func isEnvoy(root *document.Node) bool {
+	return root.Kind == document.Map && (root.Get("domain") != nil || root.Get("descriptors") != nil && root.Get("limits") == nil)
 }
 
 // envoy compiles a document in the format of Envoy's rate limit service. The
 // messages of its faults are those of that service, where it has one.
-func (b *builder) envoy(d *document) {
-	before := len(d.faults.list) + d.faults.more
-	b.envoyKeys(d, d.root, "the file")
-	if len(d.faults.list)+d.faults.more > before {
+func (b *builder) envoy(d *file) {
+	before := d.Faults.Count()
+	b.envoyKeys(d, d.Root, "the file")
+	if d.Faults.Count() > before {
 		return
 	}
 	domain := ""
-	if n := d.root.get("domain"); n != nil {
-		domain = n.text
+	if n := d.Root.Get("domain"); n != nil {
+		domain = n.Text
 	}
 	if domain == "" {
-		d.fault(d.root, "name the domain that Envoy sends", "config file cannot have empty domain")
+		d.Fault(d.Root, "name the domain that Envoy sends", "config file cannot have empty domain")
 		return
 	}
 	if b.set.domains[domain] != nil {
-		d.fault(d.root.get("domain"), "put all descriptors of a domain into one file", "duplicate domain '%s' in config file", domain)
+		d.Fault(d.Root.Get("domain"), "put all descriptors of a domain into one file", "duplicate domain '%s' in config file", domain)
 		return
 	}
 	root := newDescriptors()
 	b.set.domains[domain] = root
-	b.descriptors(d, envoyPath{domain: domain, shown: domain}, root, d.root.get("descriptors"))
+	b.descriptors(d, envoyPath{domain: domain, shown: domain}, root, d.Root.Get("descriptors"))
 }
 
 // envoyKeys checks the keys of a map and all below it.
-func (b *builder) envoyKeys(d *document, n *node, where string) {
-	for _, f := range n.fields {
-		name := f.key.text
-		if f.key.kind != kindString {
-			d.fault(f.key, "", "config error, key is not of type string: %s", name)
+func (b *builder) envoyKeys(d *file, n *document.Node, where string) {
+	for _, f := range n.Fields {
+		name := f.Key.Text
+		if f.Key.Kind != document.Text {
+			d.Fault(f.Key, "", "config error, key is not of type string: %s", name)
 			continue
 		}
 		if !contains(envoyKeys, name) {
-			hint := ""
-			if w, ok := suggest(name, envoyKeys); ok {
-				hint = fmt.Sprintf("did you mean %s?", w)
-			} else if contains(rootKeys, name) {
+			hint := document.Meant(name, envoyKeys)
+			if hint == "" && contains(rootKeys, name) {
 				hint = "a file with domain: is in Envoy's format; put " + name + " into another file"
 			}
-			d.fault(f.key, hint, "config error, unknown key '%s'", name)
+			d.Fault(f.Key, hint, "config error, unknown key '%s'", name)
 			continue
 		}
 		if !contains(envoyPlaces[where], name) {
-			b.warn(d, f.key, "", "%s means nothing in %s", name, where)
+			b.warn(d, f.Key, "", "%s means nothing in %s", name, where)
 			continue
 		}
 		b.envoyValue(d, f)
 	}
 }
 
-func (b *builder) envoyValue(d *document, f field) {
-	name, n := f.key.text, f.value
-	if name == "metadata" || n.kind == kindNull {
+func (b *builder) envoyValue(d *file, f document.Field) {
+	name, n := f.Key.Text, f.Value
+	if name == "metadata" || n.Kind == document.Null {
 		return
 	}
 	below := map[string]string{"descriptors": "a descriptor", "rate_limit": "rate_limit", "replaces": "replaces entry"}[name]
 	switch {
-	case n.kind == kindList && (name == "descriptors" || name == "replaces"):
-		for _, item := range n.items {
-			if item.kind != kindMap {
-				d.fault(item, "", "config error, yaml file contains list of type other than map: %s", item.text)
+	case n.Kind == document.List && (name == "descriptors" || name == "replaces"):
+		for _, item := range n.Items {
+			if item.Kind != document.Map {
+				d.Fault(item, "", "config error, yaml file contains list of type other than map: %s", item.Text)
 				continue
 			}
 			b.envoyKeys(d, item, below)
 		}
-	case n.kind == kindMap && name == "rate_limit":
+	case n.Kind == document.Map && name == "rate_limit":
 		b.envoyKeys(d, n, below)
-	case n.kind == kindFloat:
-		d.fault(n, "quote it if it is text", "error checking config: %s is %q, want text, a whole number, true or false", name, n.text)
-	case n.kind == kindList, n.kind == kindMap, below != "":
-		d.fault(n, "", "error loading config file: %s is %v", name, n.kind)
+	case n.Kind == document.Float:
+		d.Fault(n, "quote it if it is text", "error checking config: %s is %q, want text, a whole number, true or false", name, n.Text)
+	case n.Kind == document.List, n.Kind == document.Map, below != "":
+		d.Fault(n, "", "error loading config file: %s is %v", name, n.Kind)
 	}
 }
 
@@ -126,11 +126,11 @@ type envoyPath struct {
 	shares []string // per entry, the pattern that stands for its values, or ""
 }
 
-func (b *builder) descriptors(d *document, path envoyPath, into *descriptors, list *node) {
+func (b *builder) descriptors(d *file, path envoyPath, into *descriptors, list *document.Node) {
 	if list == nil {
 		return
 	}
-	for _, n := range list.items {
+	for _, n := range list.Items {
 		if b.full {
 			return
 		}
@@ -138,17 +138,17 @@ func (b *builder) descriptors(d *document, path envoyPath, into *descriptors, li
 	}
 }
 
-func text(n *node) string {
-	if n == nil || n.kind == kindNull {
+func text(n *document.Node) string {
+	if n == nil || n.Kind == document.Null {
 		return ""
 	}
-	return n.text
+	return n.Text
 }
 
-func (b *builder) descriptor(d *document, path envoyPath, into *descriptors, n *node) {
-	key, value := text(n.get("key")), text(n.get("value"))
+func (b *builder) descriptor(d *file, path envoyPath, into *descriptors, n *document.Node) {
+	key, value := text(n.Get("key")), text(n.Get("value"))
 	if key == "" {
-		d.fault(n, "", "descriptor has empty key")
+		d.Fault(n, "", "descriptor has empty key")
 		return
 	}
 	composite := key
@@ -163,20 +163,20 @@ func (b *builder) descriptor(d *document, path envoyPath, into *descriptors, n *
 	share := ""
 	if d.flag(n, "share_threshold") {
 		if !strings.Contains(value, "*") {
-			d.fault(n.get("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", composite)
+			d.Fault(n.Get("share_threshold"), "", "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", composite)
 		}
 		share = value
 	}
 	next.shares = append(path.shares[:len(path.shares):len(path.shares)], share)
 	if !into.add(rule, value != "") {
-		d.fault(n.get("key"), "", "duplicate descriptor composite key '%s'", next.shown)
+		d.Fault(n.Get("key"), "", "duplicate descriptor composite key '%s'", next.shown)
 		return
 	}
 	d.flag(n, "detailed_metric")
 	d.flag(n, "value_to_metric")
-	below := n.get("descriptors")
-	hasBelow := below != nil && len(below.items) > 0
-	if limits := n.get("rate_limit"); limits != nil && limits.kind == kindMap || !hasBelow {
+	below := n.Get("descriptors")
+	hasBelow := below != nil && len(below.Items) > 0
+	if limits := n.Get("rate_limit"); limits != nil && limits.Kind == document.Map || !hasBelow {
 		rule.limit = b.envoyLimit(d, next, n, limits)
 	}
 	if hasBelow {
@@ -185,17 +185,17 @@ func (b *builder) descriptor(d *document, path envoyPath, into *descriptors, n *
 	}
 }
 
-func (b *builder) envoyLimit(d *document, path envoyPath, n, limits *node) *Limit {
+func (b *builder) envoyLimit(d *file, path envoyPath, n, limits *document.Node) *Limit {
 	l := &Limit{
 		Name: printable(path.shown), Domain: path.domain, Envoy: true, Key: path.keys, share: path.shares,
 		Status: 429, EnforcePermyriad: 10000, Shadow: d.flag(n, "shadow_mode"), QuotaMode: d.flag(n, "quota_mode"),
 		Condition: "domain=" + quoteIfOdd(path.domain) + " descriptor" + path.id, ipv6: 128,
 	}
-	if m := n.get("metadata"); m != nil && m.kind == kindMap {
+	if m := n.Get("metadata"); m != nil && m.Kind == document.Map {
 		l.Metadata, _ = plainValue(m).(map[string]any)
 	}
 	policy := limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignEpoch, CountRefused: true}
-	if limits == nil || limits.kind != kindMap {
+	if limits == nil || limits.Kind != document.Map {
 		l.Whitelist = true
 		if limits != nil {
 			b.warn(d, limits, "leave it out if that is meant", "an empty rate_limit limits nothing")
@@ -203,18 +203,18 @@ func (b *builder) envoyLimit(d *document, path envoyPath, n, limits *node) *Limi
 		policy = limit.Policy{Algorithm: limit.FixedWindow, Unlimited: true}
 	} else {
 		d.envoyAmount(limits, &policy)
-		if n := limits.get("requests_per_unit"); !policy.Unlimited && (n == nil || n.kind == kindNull) {
+		if n := limits.Get("requests_per_unit"); !policy.Unlimited && (n == nil || n.Kind == document.Null) {
 			b.warn(d, limits, "write requests_per_unit: 0 if that is meant", "a rate_limit without requests_per_unit refuses everything")
 		}
-		l.Alias = text(limits.get("name"))
-		if replaces := limits.get("replaces"); replaces != nil {
-			for _, r := range replaces.items {
-				name := text(r.get("name"))
+		l.Alias = text(limits.Get("name"))
+		if replaces := limits.Get("replaces"); replaces != nil {
+			for _, r := range replaces.Items {
+				name := text(r.Get("name"))
 				switch name {
 				case "":
-					d.fault(r, "", "should not have an empty replaces entry")
+					d.Fault(r, "", "should not have an empty replaces entry")
 				case l.Alias:
-					d.fault(r, "", "replaces should not contain name of same descriptor")
+					d.Fault(r, "", "replaces should not contain name of same descriptor")
 				}
 				l.Replaces = append(l.Replaces, name)
 			}
@@ -225,15 +225,15 @@ func (b *builder) envoyLimit(d *document, path envoyPath, n, limits *node) *Limi
 	return l
 }
 
-func (d *document) envoyAmount(n *node, p *limit.Policy) {
-	unit := text(n.get("unit"))
-	if n := n.get("requests_per_unit"); n != nil && n.kind != kindNull {
+func (d *file) envoyAmount(n *document.Node, p *limit.Policy) {
+	unit := text(n.Get("unit"))
+	if n := n.Get("requests_per_unit"); n != nil && n.Kind != document.Null {
 		p.Rate.Count, _ = d.wholeNumber(n, 0, math.MaxUint32)
 	}
 	if d.flag(n, "unlimited") {
 		*p = limit.Policy{Algorithm: limit.FixedWindow, Unlimited: true}
 		if unit != "" {
-			d.fault(n.get("unit"), "", "should not specify rate limit unit when unlimited")
+			d.Fault(n.Get("unit"), "", "should not specify rate limit unit when unlimited")
 		}
 		return
 	}
@@ -245,25 +245,23 @@ func (d *document) envoyAmount(n *node, p *limit.Policy) {
 		}
 		names = append(names, u.name)
 	}
-	at, hint := n.get("unit"), "want one of "+strings.Join(names, ", ")
+	at := n.Get("unit")
 	if at == nil {
 		at = n
 	}
-	if w, ok := suggest(strings.ToLower(unit), names); ok {
-		hint = fmt.Sprintf("did you mean %s?", w)
-	}
-	d.fault(at, hint, "invalid rate limit unit '%s'", unit)
+	hint := cmp.Or(document.Meant(strings.ToLower(unit), names), "want one of "+strings.Join(names, ", "))
+	d.Fault(at, hint, "invalid rate limit unit '%s'", unit)
 }
 
 // flag reads a truth value as Envoy's service does: YAML 1.1's yes and on are
 // true as well.
-func (d *document) flag(n *node, key string) bool {
-	v := n.get(key)
-	if v == nil || v.kind == kindNull {
+func (d *file) flag(n *document.Node, key string) bool {
+	v := n.Get(key)
+	if v == nil || v.Kind == document.Null {
 		return false
 	}
-	if v.kind == kindString && v.style == 0 {
-		switch strings.ToLower(v.text) {
+	if v.Kind == document.Text && v.Style == 0 {
+		switch strings.ToLower(v.Text) {
 		case "yes", "on", "y":
 			return true
 		case "no", "off", "n":

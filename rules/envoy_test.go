@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -180,7 +181,7 @@ func TestBothFormatsTogether(t *testing.T) {
 	set, err := compile([]source{
 		{"envoy.yaml", []byte("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 5}}]\n")},
 		{"stint.yaml", []byte("limits: [{name: a, match: {domain: d}, key: user, rate: 5/s}, {name: b, key: user, rate: 6/s}]\n")},
-	}, new(faults))
+	}, new(document.Faults))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,61 +5,29 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
 // Hints for what people write who know another format, or forget a quote.
 
-// syntaxHint is the way out of what the YAML parser refuses on a line.
-func syntaxHint(message, line string) string {
-	has := func(parts ...string) bool {
-		for _, p := range parts {
-			if strings.Contains(message, p) {
-				return true
-			}
-		}
-		return false
-	}
-	switch {
-	case strings.HasPrefix(strings.TrimLeft(line, " "), "\t"):
-		return "indent with spaces; YAML does not allow tabs there"
-	case has("reserved character"):
-		return "put the whole value in quotes"
-	case has("unexpected scalar value"):
-		return `put quotes around a star that stands alone: "*"`
-	case has("flow map content") && strings.Contains(line, "{{"):
-		return "a template has to be filled in first; text with braces needs quotes"
-	case has("map key-value is pre-defined"):
-		return `use the other kind of quotes around the whole, as in 'method == "POST"'`
-	case has("mapping value is not allowed", "value is not allowed in this context"):
-		return "look at the indentation of this line and the next: the keys of one map begin in one column"
-	}
-	return ""
-}
-
-// aliasHint is the way out of an alias without an anchor, which is nearly always
-// a pattern without quotes.
-func aliasHint(name string) string {
-	return fmt.Sprintf(`a pattern that begins with a star needs quotes: "*%s"`, name)
-}
-
 // numberHint is the way out of what is no whole number.
-func numberHint(n *node) string {
-	if n.kind != kindString {
+func numberHint(n *document.Node) string {
+	if n.Kind != document.Text {
 		return ""
 	}
-	if _, err := strconv.ParseInt(n.text, 10, 64); err == nil {
+	if _, err := strconv.ParseInt(n.Text, 10, 64); err == nil {
 		return "leave out the quotes"
 	}
-	if r, err := limit.ParseRate(n.text + "/s"); err == nil {
+	if r, err := limit.ParseRate(n.Text + "/s"); err == nil {
 		return fmt.Sprintf("write it as %d", r.Count)
 	}
 	return ""
 }
 
 // truthHint is the way out of what is neither true nor false.
-func truthHint(n *node) string {
-	switch strings.ToLower(n.text) {
+func truthHint(n *document.Node) string {
+	switch strings.ToLower(n.Text) {
 	case "yes", "on", "y", "1", "true":
 		return "write true, without quotes"
 	case "no", "off", "n", "0", "false":
@@ -69,8 +37,8 @@ func truthHint(n *node) string {
 }
 
 // percentHint is the way out of a share without its sign.
-func percentHint(n *node) string {
-	v, err := strconv.ParseFloat(n.text, 64)
+func percentHint(n *document.Node) string {
+	v, err := strconv.ParseFloat(n.Text, 64)
 	switch {
 	case err != nil || v < 0 || v > 100:
 		return "write it as 80%"

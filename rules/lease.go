@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -70,27 +71,27 @@ const (
 // lease reads what is only for limits shared by leases, and refuses what they cannot
 // do.
 func (b *builder) lease(s *scope, l *Limit) {
-	own := s.limit.get("lease")
+	own := s.limit.Get("lease")
 	if l.Sharing != SharingLeased {
 		if own != nil {
-			s.fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
+			s.Fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
 		}
 		return
 	}
-	at := s.limit.get("sharing")
+	at := s.limit.Get("sharing")
 	if at == nil {
 		at = s.limit // leased by default
 	}
 	algorithm := l.Base.Policy.Algorithm
 	if algorithm != limit.TokenBucket && algorithm != limit.Concurrency {
-		s.fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared by leases", algorithm)
+		s.Fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared by leases", algorithm)
 		return
 	}
 	if l.Ban != nil {
-		s.fault(at, "leave ban out, or use sharing: exact", "a limit shared by leases bans nobody: instances decide alone and do not know of each other's refusals")
+		s.Fault(at, "leave ban out, or use sharing: exact", "a limit shared by leases bans nobody: instances decide alone and do not know of each other's refusals")
 	}
 	if l.Shadow || l.EnforcePermyriad < 10000 {
-		b.warn(s.document, at, "use sharing: exact to try a limit out", "shadow and enforce are known to the server only: instances that hold a lease enforce the limit for every key")
+		b.warn(s.file, at, "use sharing: exact to try a limit out", "shadow and enforce are known to the server only: instances that hold a lease enforce the limit for every key")
 	}
 	if n := s.get("lease"); n != nil {
 		b.leaseOptions(s, l, n)
@@ -108,7 +109,7 @@ func (b *builder) lease(s *scope, l *Limit) {
 		}
 		for _, name := range names {
 			if !contains(l.Key, name) {
-				s.fault(at, fmt.Sprintf("add %s to the key, write another limit with a match, or use sharing: exact", name),
+				s.Fault(at, fmt.Sprintf("add %s to the key, write another limit with a match, or use sharing: exact", name),
 					"the override when %s looks at %s, which instances that hold a lease do not tell: they name a limit and its key", o.When, name)
 				break
 			}
@@ -117,56 +118,56 @@ func (b *builder) lease(s *scope, l *Limit) {
 }
 
 // leasable checks that a rate can be lent.
-func (b *builder) leasable(s *scope, at *node, v *Variant) {
+func (b *builder) leasable(s *scope, at *document.Node, v *Variant) {
 	r := v.Policy.Rate
 	if v.Policy.Algorithm != limit.TokenBucket || v.Policy.Unlimited || r.Count == 0 {
 		return
 	}
 	switch perSecond := float64(r.Count) / r.Period.Seconds(); {
 	case perSecond < smallestLeased:
-		s.fault(at, "use sharing: exact", "the rate %v is too small to be shared by leases, which count millionths of a token per second", r)
+		s.Fault(at, "use sharing: exact", "the rate %v is too small to be shared by leases, which count millionths of a token per second", r)
 	case perSecond < fineLeased:
-		b.warn(s.document, at, "use sharing: exact", "the rate %v is rounded down to %d millionths of a token per second when it is lent", r, int64(perSecond*1e6))
+		b.warn(s.file, at, "use sharing: exact", "the rate %v is rounded down to %d millionths of a token per second when it is lent", r, int64(perSecond*1e6))
 	}
 }
 
-func (b *builder) leaseOptions(s *scope, l *Limit, n *node) {
-	if n.kind != kindMap {
-		s.wants(n, "a map such as {allocation: max_min, safe: 10/s}", "")
+func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
+	if n.Kind != document.Map {
+		s.Wants(n, "a map such as {allocation: max_min, safe: 10/s}", "")
 		return
 	}
 	s.known(n, "lease", leaseKeys)
-	if a := n.get("allocation"); a != nil {
-		if i, ok := s.word(a, allocationNames[:]...); ok {
+	if a := n.Get("allocation"); a != nil {
+		if i, ok := s.Word(a, allocationNames[:]...); ok {
 			l.Lease.Allocation = Allocation(i)
 		}
 	}
-	if safe := n.get("safe"); safe != nil {
+	if safe := n.Get("safe"); safe != nil {
 		l.Lease.Safe, l.Lease.SafePlaces = s.leaseAmount(l, safe)
 	}
-	list := n.get("guarantees")
+	list := n.Get("guarantees")
 	if list == nil {
 		return
 	}
-	if list.kind != kindMap || len(list.fields) == 0 {
-		s.wants(list, "a map from priority band to amount, such as {1: 100/s}", "")
+	if list.Kind != document.Map || len(list.Fields) == 0 {
+		s.Wants(list, "a map from priority band to amount, such as {1: 100/s}", "")
 		return
 	}
-	for _, f := range list.fields {
-		band, err := strconv.ParseUint(f.key.text, 10, 8)
-		if err != nil || strconv.FormatUint(band, 10) != f.key.text {
-			s.fault(f.key, "bands are 0 to 255, higher ones go first", "%q is not a priority band", f.key.text)
+	for _, f := range list.Fields {
+		band, err := strconv.ParseUint(f.Key.Text, 10, 8)
+		if err != nil || strconv.FormatUint(band, 10) != f.Key.Text {
+			s.Fault(f.Key, "bands are 0 to 255, higher ones go first", "%q is not a priority band", f.Key.Text)
 			continue
 		}
 		g := Guarantee{Band: uint8(band)}
-		g.Rate, g.Places = s.leaseAmount(l, f.value)
+		g.Rate, g.Places = s.leaseAmount(l, f.Value)
 		l.Lease.Guarantees = append(l.Lease.Guarantees, g)
 	}
 	slices.SortFunc(l.Lease.Guarantees, func(a, b Guarantee) int { return int(a.Band) - int(b.Band) })
 }
 
 // leaseAmount reads a rate, or places for a concurrency limit.
-func (s *scope) leaseAmount(l *Limit, n *node) (r limit.Rate, places int64) {
+func (s *scope) leaseAmount(l *Limit, n *document.Node) (r limit.Rate, places int64) {
 	if l.Base.Policy.Algorithm == limit.Concurrency {
 		places, _ = s.integer(n, 0, limit.MaxLogCount)
 		return r, places

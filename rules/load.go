@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // Load compiles the limits of files and folders, all together. From a folder it
@@ -26,7 +28,27 @@ func Load(paths ...string) (*Set, error) {
 
 // Parse compiles one file from memory; name stands for it in errors.
 func Parse(name string, src []byte) (*Set, error) {
-	return compile([]source{{name, src}}, new(faults))
+	return compile([]source{{name, src}}, new(document.Faults))
+}
+
+// maxDepth bounds the nesting of a file, and of an expression. Envoy's descriptors
+// nest a handful deep.
+const maxDepth = 64
+
+// bounds are those of one file.
+var bounds = document.Bounds{
+	// Not larger: parsing takes about half a second at this size, during which a
+	// reload holds a core. Not smaller: a hundred thousand short limits fit.
+	Bytes:   4 << 20,
+	Smaller: "split it into several files",
+
+	Depth: maxDepth,
+
+	// No map needs more than the known words and some attributes. Anchors stand for
+	// what is shared, which is little.
+	Keys:    1000,
+	Anchors: 1000,
+	Aliased: 1 << 18,
 }
 
 // source is a file's content.
@@ -38,7 +60,7 @@ type source struct {
 // fingerprint identifies the content of all files of a Set.
 type fingerprint [sha256.Size]byte
 
-func fingerprintOf(sources []source, fs *faults) fingerprint {
+func fingerprintOf(sources []source, found *document.Faults) fingerprint {
 	h := sha256.New()
 	part := func(s string) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
@@ -48,23 +70,23 @@ func fingerprintOf(sources []source, fs *faults) fingerprint {
 		part(s.name)
 		part(string(s.src))
 	}
-	for _, e := range fs.list {
-		part(e.Error())
+	for _, f := range found.Sorted() {
+		part(Error(f).Error())
 	}
 	return fingerprint(h.Sum(nil))
 }
 
-func compile(sources []source, found *faults) (*Set, error) {
+func compile(sources []source, found *document.Faults) (*Set, error) {
 	content := fingerprintOf(sources, found)
 	b := newBuilder(found)
 	for _, s := range sources {
-		before := len(found.list) + found.more
-		d := read(s.name, s.src, found)
+		before := found.Count()
+		d := &file{document.Read(s.name, s.src, bounds, found)}
 		switch {
-		case len(found.list)+found.more > before:
-		case d.root == nil || d.root.kind == kindNull:
-			d.fault(nil, "begin with limits: for stint's format, or with domain: for Envoy's", "the file is empty")
-		case isEnvoy(d.root):
+		case found.Count() > before:
+		case d.Root == nil || d.Root.Kind == document.Null:
+			d.Fault(nil, "begin with limits: for stint's format, or with domain: for Envoy's", "the file is empty")
+		case isEnvoy(d.Root):
 			b.envoy(d)
 		default:
 			b.native(d)
@@ -79,10 +101,10 @@ func compile(sources []source, found *faults) (*Set, error) {
 }
 
 // gather reads all files. What cannot be read is a fault.
-func gather(paths []string) ([]source, *faults) {
-	found := new(faults)
+func gather(paths []string) ([]source, *document.Faults) {
+	found := new(document.Faults)
 	if len(paths) == 0 {
-		found.add(Error{Message: "rules: no limit files given", Hint: "name a file or a folder"})
+		found.Add(document.Fault{Message: "rules: no limit files given", Hint: "name a file or a folder"})
 	}
 	var out []source
 	seen := make(map[string]bool)
@@ -96,7 +118,7 @@ func gather(paths []string) ([]source, *faults) {
 			}
 			src, err := readBounded(name)
 			if err != nil {
-				found.add(Error{File: name, Message: plainError(err)})
+				found.Add(document.Fault{File: name, Message: plainError(err)})
 				continue
 			}
 			out = append(out, source{name, src})
@@ -106,10 +128,10 @@ func gather(paths []string) ([]source, *faults) {
 }
 
 // filesIn returns the path itself, or the limit files of a folder.
-func filesIn(path string, found *faults) []string {
+func filesIn(path string, found *document.Faults) []string {
 	info, err := os.Stat(path)
 	if err != nil {
-		found.add(Error{File: path, Message: plainError(err)})
+		found.Add(document.Fault{File: path, Message: plainError(err)})
 		return nil
 	}
 	if !info.IsDir() {
@@ -117,7 +139,7 @@ func filesIn(path string, found *faults) []string {
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		found.add(Error{File: path, Message: plainError(err)})
+		found.Add(document.Fault{File: path, Message: plainError(err)})
 		return nil
 	}
 	var out []string
@@ -133,7 +155,7 @@ func filesIn(path string, found *faults) []string {
 		out = append(out, name)
 	}
 	if len(out) == 0 {
-		found.add(Error{File: path, Message: "folder has no limit files", Hint: "limit files are named *.yaml or *.yml"})
+		found.Add(document.Fault{File: path, Message: "folder has no limit files", Hint: "limit files are named *.yaml or *.yml"})
 	}
 	slices.Sort(out)
 	return out
@@ -153,7 +175,7 @@ func readBounded(name string) ([]byte, error) {
 		return nil, errors.New("is a folder")
 	}
 	// One byte more than allowed is enough for the fault; the rest is not read.
-	src, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	src, err := io.ReadAll(io.LimitReader(f, int64(bounds.Bytes)+1))
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden messages of testdata/bad")
@@ -142,14 +144,14 @@ func TestAllFilesAreFaultedAtOnce(t *testing.T) {
 }
 
 func TestBoundsOnFiles(t *testing.T) {
-	big := strings.Repeat("#", maxFileBytes+1)
+	big := strings.Repeat("#", bounds.Bytes+1)
 	if _, err := Parse("big.yaml", []byte(big)); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
 		t.Errorf("too many bytes: %v", err)
 	}
-	b := newBuilder(new(faults))
+	b := newBuilder(new(document.Faults))
 	b.variants = maxLimits - 1
-	b.native(read("many.yaml", []byte("limits: [{name: a, rate: 5/s}, {name: b, rate: 5/s}, {name: c, rate: 5/s}]\n"), b.faults))
-	if err := b.faults.err(); err == nil || len(b.faults.list) != 1 || !strings.Contains(err.Error(), "more than 100000 limits") {
+	b.native(&file{document.Read("many.yaml", []byte("limits: [{name: a, rate: 5/s}, {name: b, rate: 5/s}, {name: c, rate: 5/s}]\n"), bounds, b.faults)})
+	if err := errorsOf(b.faults); err == nil || b.faults.Count() != 1 || !strings.Contains(err.Error(), "more than 100000 limits") {
 		t.Errorf("too many limits: %v", err)
 	}
 	// Long, and none the worse for it.
@@ -187,7 +189,7 @@ func TestBoundsOnFiles(t *testing.T) {
 	}
 	_, err := Parse("faulty.yaml", []byte(faulty.String()))
 	var list Errors
-	if !errors.As(err, &list) || len(list) != maxFaults+1 || list[maxFaults].Message != "and 900 more faults" {
+	if !errors.As(err, &list) || len(list) != document.MaxFaults+1 || list[document.MaxFaults].Message != "and 900 more faults" {
 		t.Errorf("got %d faults", len(list))
 	}
 }

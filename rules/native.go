@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -34,58 +35,58 @@ const (
 )
 
 // native compiles a document in stint's format.
-func (b *builder) native(d *document) {
-	if d.root.kind != kindMap {
-		d.fault(d.root, "begin with limits:", "want a map, this is %v", d.root.kind)
+func (b *builder) native(d *file) {
+	if d.Root.Kind != document.Map {
+		d.Fault(d.Root, "begin with limits:", "want a map, this is %v", d.Root.Kind)
 		return
 	}
-	if d.root.get("apiVersion") != nil && d.root.get("kind") != nil {
-		d.fault(d.root, "give the file that it holds: mount it, or copy what is below data:", "this is a Kubernetes object, no limit file")
+	if d.Root.Get("apiVersion") != nil && d.Root.Get("kind") != nil {
+		d.Fault(d.Root, "give the file that it holds: mount it, or copy what is below data:", "this is a Kubernetes object, no limit file")
 		return
 	}
-	d.known(d.root, "the file", rootKeys)
-	if store := d.root.get("store"); store != nil {
+	d.known(d.Root, "the file", rootKeys)
+	if store := d.Root.Get("store"); store != nil {
 		b.store(d, store)
 	}
-	defaults := d.root.get("defaults")
-	if defaults != nil && defaults.kind != kindMap {
-		if defaults.kind != kindNull {
-			d.wants(defaults, "a map", "")
+	defaults := d.Root.Get("defaults")
+	if defaults != nil && defaults.Kind != document.Map {
+		if defaults.Kind != document.Null {
+			d.Wants(defaults, "a map", "")
 		}
 		defaults = nil
 	}
 	if defaults != nil {
-		for _, f := range defaults.fields {
-			if contains(notInherited, f.key.text) {
-				d.fault(f.key, "write it in each limit", "%s cannot have a default", f.key.text)
+		for _, f := range defaults.Fields {
+			if contains(notInherited, f.Key.Text) {
+				d.Fault(f.Key, "write it in each limit", "%s cannot have a default", f.Key.Text)
 			}
 		}
 		d.known(defaults, "defaults", limitKeys)
 	}
-	limits := d.root.get("limits")
+	limits := d.Root.Get("limits")
 	if limits == nil {
-		if len(d.root.fields) == 0 || d.root.get("store") == nil && defaults == nil {
-			d.fault(d.root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
+		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil {
+			d.Fault(d.Root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
 		}
 		return
 	}
-	if limits.kind != kindList {
-		d.wants(limits, "a list of limits", "put a dash before each limit")
+	if limits.Kind != document.List {
+		d.Wants(limits, "a list of limits", "put a dash before each limit")
 		return
 	}
-	for _, n := range limits.items {
+	for _, n := range limits.Items {
 		if b.full {
 			return
 		}
-		if n.kind != kindMap {
-			d.wants(n, "a limit: a map with name and rate", "")
+		if n.Kind != document.Map {
+			d.Wants(n, "a limit: a map with name and rate", "")
 			continue
 		}
-		b.limit(&scope{document: d, limit: n, defaults: defaults})
+		b.limit(&scope{file: d, limit: n, defaults: defaults})
 	}
 }
 
-func (b *builder) store(d *document, n *node) {
+func (b *builder) store(d *file, n *document.Node) {
 	text, ok := d.str(n, "a store, such as memory or redis://host:6379")
 	if !ok {
 		return
@@ -95,40 +96,40 @@ func (b *builder) store(d *document, n *node) {
 	isURL := strings.HasPrefix(text, scheme+"://")
 	if !contains(stores, scheme) || isURL == (scheme == "memory") {
 		hint := "known stores: memory, redis://, redis+cluster://, redis+sentinel://; an s, as in rediss://, is TLS, and valkey may stand for redis"
-		if w, ok := suggest(scheme, stores); ok && w != scheme {
+		if w, ok := document.Suggest(scheme, stores); ok && w != scheme {
 			hint = fmt.Sprintf("did you mean %s?", w)
 		}
-		d.fault(n, hint, "unknown store %q", scheme)
+		d.Fault(n, hint, "unknown store %q", scheme)
 		return
 	}
 	if b.storePlace != "" && text != b.set.store {
-		d.fault(n, "name it in one file only", "another store is named at %s", b.storePlace)
+		d.Fault(n, "name it in one file only", "another store is named at %s", b.storePlace)
 		return
 	}
-	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.name, n.line)
+	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.Name, n.Line)
 }
 
 // scope is where a limit's keys are looked up: an override, the limit, the
 // defaults.
 type scope struct {
-	*document
-	override, limit, defaults *node
+	*file
+	override, limit, defaults *document.Node
 }
 
 // get returns a value written in the limit itself, or inherited from defaults.
-func (s *scope) get(key string) *node {
-	if n := s.limit.get(key); n != nil {
+func (s *scope) get(key string) *document.Node {
+	if n := s.limit.Get(key); n != nil {
 		return n
 	}
-	return s.defaults.get(key)
+	return s.defaults.Get(key)
 }
 
 func (b *builder) limit(s *scope) {
-	d, n := s.document, s.limit
+	d, n := s.file, s.limit
 	d.known(n, "a limit", limitKeys)
 	l := &Limit{Status: 429, EnforcePermyriad: 10000, ipv6: 64}
 	b.name(s, l)
-	c, text, _ := b.clause(d, n.get("match"), n.get("when"))
+	c, text, _ := b.clause(d, n.Get("match"), n.Get("when"))
 	l.clause, l.Condition = c, text
 	b.key(s, l)
 	b.options(s, l)
@@ -141,7 +142,7 @@ func (b *builder) limit(s *scope) {
 	if ok {
 		b.ban(s, l, &l.Base)
 	}
-	if list := n.get("overrides"); list != nil && ok {
+	if list := n.Get("overrides"); list != nil && ok {
 		b.overrides(s, l, list, algorithm)
 	}
 	b.lease(s, l)
@@ -149,9 +150,9 @@ func (b *builder) limit(s *scope) {
 }
 
 func (b *builder) name(s *scope, l *Limit) {
-	n := s.limit.get("name")
+	n := s.limit.Get("name")
 	if n == nil {
-		s.fault(s.limit, "add name: something-unique", "a limit has no name")
+		s.Fault(s.limit, "add name: something-unique", "a limit has no name")
 		return
 	}
 	name, ok := s.str(n, "a name")
@@ -163,15 +164,15 @@ func (b *builder) name(s *scope, l *Limit) {
 	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' && r != '!' }
 	if name == "" || len(name) > maxName || strings.TrimSpace(name) != name ||
 		strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
-		s.fault(n, `use up to 128 printable ASCII characters without " \ and !`, "%q cannot be the name of a limit", name)
+		s.Fault(n, `use up to 128 printable ASCII characters without " \ and !`, "%q cannot be the name of a limit", name)
 		return
 	}
 	if first := b.names[name]; first != nil {
-		s.fault(n, "give each limit a name of its own: it names its counters", "duplicate limit name %q, first at %s:%d", name, first.File, first.Line)
+		s.Fault(n, "give each limit a name of its own: it names its counters", "duplicate limit name %q, first at %s:%d", name, first.File, first.Line)
 		return
 	}
 	l.Name = name
-	l.File, l.Line = s.name, n.line
+	l.File, l.Line = s.Name, n.Line
 	b.names[name] = l
 }
 
@@ -180,16 +181,13 @@ func (b *builder) key(s *scope, l *Limit) {
 	if n == nil {
 		return
 	}
-	if n.kind == kindNull {
-		s.fault(n, "name attributes, as in [ip], or leave it out: one bucket for all", "the key is empty")
+	if n.Kind == document.Null {
+		s.Fault(n, "name attributes, as in [ip], or leave it out: one bucket for all", "the key is empty")
 		return
 	}
-	items := []*node{n}
-	if n.kind == kindList {
-		items = n.items
-	}
+	items := n.Each()
 	if len(items) > maxParts {
-		s.fault(n, "", "key has %d attributes, want at most %d", len(items), maxParts)
+		s.Fault(n, "", "key has %d attributes, want at most %d", len(items), maxParts)
 		return
 	}
 	for _, item := range items {
@@ -198,18 +196,18 @@ func (b *builder) key(s *scope, l *Limit) {
 			continue
 		}
 		if contains(l.Key, name) {
-			s.fault(item, "", "attribute %q is twice in the key", name)
+			s.Fault(item, "", "attribute %q is twice in the key", name)
 			continue
 		}
-		b.doubtName(s.document, item, name)
+		b.doubtName(s.file, item, name)
 		l.Key = append(l.Key, name)
 	}
 }
 
 // attribute reads the name of an attribute.
-func (d *document) attribute(n *node) (string, bool) {
-	if n.kind == kindMap && len(n.fields) == 1 && strings.EqualFold(n.fields[0].key.text, "header") {
-		d.wants(n, "the name of an attribute", "write it as header:NAME, without a space")
+func (d *file) attribute(n *document.Node) (string, bool) {
+	if n.Kind == document.Map && len(n.Fields) == 1 && strings.EqualFold(n.Fields[0].Key.Text, "header") {
+		d.Wants(n, "the name of an attribute", "write it as header:NAME, without a space")
 		return "", false
 	}
 	name, ok := d.str(n, "the name of an attribute")
@@ -218,17 +216,17 @@ func (d *document) attribute(n *node) (string, bool) {
 	}
 	// Without quotes it is a list that lacks its brackets, and as one name it
 	// would match nothing, in silence.
-	if n.style == 0 && strings.ContainsAny(name, ", ") {
+	if n.Style == 0 && strings.ContainsAny(name, ", ") {
 		parts := strings.FieldsFunc(name, func(r rune) bool { return r == ',' || r == ' ' })
-		d.fault(n, "write several as ["+strings.Join(parts, ", ")+"], and one such name in quotes", "%q is not the name of one attribute", name)
+		d.Fault(n, "write several as ["+strings.Join(parts, ", ")+"], and one such name in quotes", "%q is not the name of one attribute", name)
 		return "", false
 	}
 	if name == "" || len(name) > 256 || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		d.fault(n, "use a name such as ip, user, path or header:X-Tenant", "%q cannot be the name of an attribute", name)
+		d.Fault(n, "use a name such as ip, user, path or header:X-Tenant", "%q cannot be the name of an attribute", name)
 		return "", false
 	}
 	if kind, rest, ok := strings.Cut(name, ":"); ok && rest == "" {
-		d.fault(n, "write it as "+kind+":NAME", "attribute %q lacks a name after the colon", name)
+		d.Fault(n, "write it as "+kind+":NAME", "attribute %q lacks a name after the colon", name)
 		return "", false
 	}
 	return canonicalName(name), true
@@ -237,13 +235,13 @@ func (d *document) attribute(n *node) (string, bool) {
 // options reads what is neither policy nor condition.
 func (b *builder) options(s *scope, l *Limit) {
 	if n := s.get("missing"); n != nil {
-		if i, ok := s.word(n, missingNames[:]...); ok {
+		if i, ok := s.Word(n, missingNames[:]...); ok {
 			l.Missing = Missing(i)
 		}
 	}
 	if n := s.get("soft"); n != nil {
 		if p, ok := s.percent(n); ok && p%100 != 0 {
-			s.wants(n, "a whole percentage", "")
+			s.Wants(n, "a whole percentage", "")
 		} else if ok {
 			l.SoftPercent = p / 100
 		}
@@ -253,7 +251,7 @@ func (b *builder) options(s *scope, l *Limit) {
 		if p, ok := s.percent(n); ok {
 			l.EnforcePermyriad = p
 			if len(l.Key) == 0 && p > 0 && p < 10000 {
-				b.warn(s.document, n, "add a key, or use shadow", "enforce chooses among keys; a limit without one is enforced for all requests or for none")
+				b.warn(s.file, n, "add a key, or use shadow", "enforce chooses among keys; a limit without one is enforced for all requests or for none")
 			}
 		}
 	}
@@ -263,15 +261,15 @@ func (b *builder) options(s *scope, l *Limit) {
 		}
 	}
 	if n := s.get("on_store_failure"); n != nil {
-		if i, ok := s.word(n, failureNames[:]...); ok {
+		if i, ok := s.Word(n, failureNames[:]...); ok {
 			l.OnStoreFailure = StoreFailure(i)
 		}
 	}
 	if n := s.get("sharing"); n != nil {
-		if i, ok := s.word(n, sharingNames[:]...); ok {
+		if i, ok := s.Word(n, sharingNames[:]...); ok {
 			l.Sharing = Sharing(i)
 			if l.Sharing != SharingExact && l.Sharing != SharingLeased {
-				b.warn(s.document, n, "run one instance, or leave sharing out", "sharing: %v is not in this version: the limit is enforced exactly, but by each process for itself", l.Sharing)
+				b.warn(s.file, n, "run one instance, or leave sharing out", "sharing: %v is not in this version: the limit is enforced exactly, but by each process for itself", l.Sharing)
 			}
 		}
 	}
@@ -279,13 +277,13 @@ func (b *builder) options(s *scope, l *Limit) {
 
 // shadow reads shadow: true and its other spelling, mode: shadow.
 func (b *builder) shadow(s *scope, l *Limit) {
-	shadow, mode := s.limit.get("shadow"), s.limit.get("mode")
+	shadow, mode := s.limit.Get("shadow"), s.limit.Get("mode")
 	if shadow != nil && mode != nil {
-		s.fault(mode, "leave one out", "shadow and mode say the same thing")
+		s.Fault(mode, "leave one out", "shadow and mode say the same thing")
 		return
 	}
 	if shadow == nil && mode == nil {
-		shadow, mode = s.defaults.get("shadow"), s.defaults.get("mode")
+		shadow, mode = s.defaults.Get("shadow"), s.defaults.Get("mode")
 	}
 	if shadow != nil {
 		if v, ok := s.boolean(shadow); ok {
@@ -293,53 +291,53 @@ func (b *builder) shadow(s *scope, l *Limit) {
 		}
 	}
 	if mode != nil {
-		if i, ok := s.word(mode, "enforce", "shadow"); ok {
+		if i, ok := s.Word(mode, "enforce", "shadow"); ok {
 			l.Shadow = l.Shadow || i == 1
 		}
 	}
 }
 
-func (b *builder) exceed(s *scope, l *Limit, n *node) {
-	if n.kind != kindMap {
-		s.wants(n, "a map such as {reject: 429}", "")
+func (b *builder) exceed(s *scope, l *Limit, n *document.Node) {
+	if n.Kind != document.Map {
+		s.Wants(n, "a map such as {reject: 429}", "")
 		return
 	}
-	for _, f := range n.fields {
-		if contains([]string{"queue", "redirect", "tag"}, f.key.text) {
-			s.fault(f.key, "reject and ban are", "on_exceed: %s is not in this version", f.key.text)
+	for _, f := range n.Fields {
+		if contains([]string{"queue", "redirect", "tag"}, f.Key.Text) {
+			s.Fault(f.Key, "reject and ban are", "on_exceed: %s is not in this version", f.Key.Text)
 		}
 	}
 	known := *n
-	known.fields = slices.DeleteFunc(slices.Clone(n.fields), func(f field) bool {
-		return contains([]string{"queue", "redirect", "tag"}, f.key.text)
+	known.Fields = slices.DeleteFunc(slices.Clone(n.Fields), func(f document.Field) bool {
+		return contains([]string{"queue", "redirect", "tag"}, f.Key.Text)
 	})
 	s.known(&known, "on_exceed", exceedKeys)
-	if reject := n.get("reject"); reject != nil {
+	if reject := n.Get("reject"); reject != nil {
 		if status, ok := s.integer(reject, 400, 599); ok {
 			l.Status = int(status)
 		}
 	}
-	ban := n.get("ban")
+	ban := n.Get("ban")
 	if ban == nil {
 		return
 	}
-	if ban.kind != kindMap {
-		s.wants(ban, "a map such as {for: 15m, after: 20/minute}", "")
+	if ban.Kind != document.Map {
+		s.Wants(ban, "a map such as {for: 15m, after: 20/minute}", "")
 		return
 	}
 	s.known(ban, "ban", banKeys)
 	l.Ban = &Ban{}
-	if length := ban.get("for"); length == nil {
-		s.fault(ban, "add for: 15m", "a ban needs its length")
+	if length := ban.Get("for"); length == nil {
+		s.Fault(ban, "add for: 15m", "a ban needs its length")
 	} else if v, ok := s.duration(length); ok {
 		l.Ban.For = v
 	}
-	if after := ban.get("after"); after != nil {
+	if after := ban.Get("after"); after != nil {
 		if r, ok := s.rate(after); ok {
 			l.Ban.After = r
 		}
 	} else if l.Base.Policy.Algorithm == limit.Concurrency {
-		s.fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
+		s.Fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
 	}
 }
 
@@ -359,7 +357,7 @@ func (b *builder) ban(s *scope, l *Limit, v *Variant) {
 		CountRefused: true, Ban: l.Ban.For,
 	}
 	if err := v.BanPolicy.Validate(); err != nil {
-		s.fault(s.get("on_exceed"), "", "ban: %s", trimmed(err))
+		s.Fault(s.get("on_exceed"), "", "ban: %s", trimmed(err))
 	}
 }
 
@@ -367,37 +365,37 @@ func trimmed(err error) string {
 	return strings.ReplaceAll(strings.ReplaceAll(err.Error(), "limit: ", ""), "\n", "; ")
 }
 
-func (b *builder) overrides(s *scope, l *Limit, list *node, algorithm limit.Algorithm) {
-	if list.kind != kindList {
-		s.wants(list, "a list of overrides", "put a dash before each override")
+func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm limit.Algorithm) {
+	if list.Kind != document.List {
+		s.Wants(list, "a list of overrides", "put a dash before each override")
 		return
 	}
 	lines := make(map[string]int)
-	for _, n := range list.items {
-		if n.kind != kindMap {
-			s.wants(n, "an override: a map with when and rate", "")
+	for _, n := range list.Items {
+		if n.Kind != document.Map {
+			s.Wants(n, "an override: a map with when and rate", "")
 			continue
 		}
 		s.known(n, "an override", overrideKeys)
 		o := Override{}
 		id, ok := "", false
-		if when := n.get("when"); when == nil {
-			s.fault(n, "add when: {user: acme}", "an override has no when")
-		} else if when.kind == kindMap {
-			o.clause, o.When, id = b.clause(s.document, when, nil)
+		if when := n.Get("when"); when == nil {
+			s.Fault(n, "add when: {user: acme}", "an override has no when")
+		} else if when.Kind == document.Map {
+			o.clause, o.When, id = b.clause(s.file, when, nil)
 			ok = id != ""
 		} else {
-			o.clause, o.When, id = b.clause(s.document, nil, when)
+			o.clause, o.When, id = b.clause(s.file, nil, when)
 			ok = id != ""
 		}
-		if len(n.fields) <= 1 && n.get("when") != nil {
-			s.fault(n, "add rate, burst, max_in_flight or unlimited", "an override changes nothing")
+		if len(n.Fields) <= 1 && n.Get("when") != nil {
+			s.Fault(n, "add rate, burst, max_in_flight or unlimited", "an override changes nothing")
 			continue
 		}
 		if line := lines[id]; ok && line > 0 {
-			s.fault(n, "", "an override with the condition of line %d is never reached", line)
+			s.Fault(n, "", "an override with the condition of line %d is never reached", line)
 		}
-		lines[id] = n.line
+		lines[id] = n.Line
 		of := *s
 		of.override = n
 		policy, fine := of.policy(algorithm)

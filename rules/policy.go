@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -40,14 +41,14 @@ func (s *scope) algorithm() limit.Algorithm {
 	if n == nil {
 		return limit.TokenBucket
 	}
-	i, _ := s.word(n, limit.AlgorithmNames()...)
+	i, _ := s.Word(n, limit.AlgorithmNames()...)
 	return limit.Algorithm(i)
 }
 
 // policy reads the policy of the limit, or of the override in the scope. It
 // reports false after a fault.
 func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
-	before := len(s.faults.list) + s.faults.more
+	before := s.Faults.Count()
 	p := limit.Policy{Algorithm: algorithm}
 	from := s.misplaced(algorithm)
 	if s.unlimited() {
@@ -57,19 +58,19 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 		s.amounts(&p, from)
 	}
 	if n := from("align"); n != nil {
-		if i, ok := s.word(n, "epoch", "first_hit"); ok {
+		if i, ok := s.Word(n, "epoch", "first_hit"); ok {
 			p.Align = limit.Alignment(i)
 		}
 	}
 	if n := from("rounding"); n != nil {
-		if i, ok := s.word(n, "up", "down", "nearest"); ok {
+		if i, ok := s.Word(n, "up", "down", "nearest"); ok {
 			p.Rounding = limit.Rounding(i)
 		}
 	}
 	if n := from("count_refused"); n != nil {
 		p.CountRefused, _ = s.boolean(n)
 	}
-	if len(s.faults.list)+s.faults.more > before {
+	if s.Faults.Count() > before {
 		return p, false
 	}
 	if err := p.Validate(); err != nil {
@@ -77,12 +78,12 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 		if s.override != nil {
 			at = s.override
 		}
-		if n := at.get("rate"); n != nil {
+		if n := at.Get("rate"); n != nil {
 			at = n
-		} else if n := at.get("max_in_flight"); n != nil {
+		} else if n := at.Get("max_in_flight"); n != nil {
 			at = n
 		}
-		s.fault(at, "", "%s", trimmed(err))
+		s.Fault(at, "", "%s", trimmed(err))
 		return p, false
 	}
 	return p, true
@@ -91,7 +92,7 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 // misplaced reports keys that the algorithm does not know, and returns the
 // lookup of those that it does. An override that sets a rate starts its burst
 // anew: the limit's own burst was chosen for the limit's own rate.
-func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *node {
+func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *document.Node {
 	for _, k := range policyKeys {
 		if slices.Contains(k.of, algorithm) {
 			continue
@@ -100,8 +101,8 @@ func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *node {
 		if s.override != nil {
 			at = s.override
 		}
-		for _, f := range at.fields {
-			if f.key.text != k.key {
+		for _, f := range at.Fields {
+			if f.Key.Text != k.key {
 				continue
 			}
 			names := make([]string, len(k.of))
@@ -112,19 +113,19 @@ func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *node {
 			if len(names) == 1 {
 				hint = "leave it out, or add algorithm: " + names[0]
 			}
-			s.fault(f.key, hint, "%s has no meaning with algorithm %v", k.key, algorithm)
+			s.Fault(f.Key, hint, "%s has no meaning with algorithm %v", k.key, algorithm)
 		}
 	}
-	return func(key string) *node {
+	return func(key string) *document.Node {
 		for _, k := range policyKeys {
 			if k.key == key && !slices.Contains(k.of, algorithm) {
 				return nil
 			}
 		}
-		if n := s.override.get(key); n != nil {
+		if n := s.override.Get(key); n != nil {
 			return n
 		}
-		if key == "burst" && s.override.get("rate") != nil {
+		if key == "burst" && s.override.Get("rate") != nil {
 			return nil
 		}
 		return s.get(key)
@@ -134,18 +135,18 @@ func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *node {
 // unlimited reads unlimited; an override with an amount of its own is limited,
 // whatever the limit is.
 func (s *scope) unlimited() bool {
-	n := s.override.get("unlimited")
+	n := s.override.Get("unlimited")
 	if n == nil {
-		if s.override.get("rate") != nil || s.override.get("max_in_flight") != nil {
+		if s.override.Get("rate") != nil || s.override.Get("max_in_flight") != nil {
 			return false
 		}
-		n = s.limit.get("unlimited")
+		n = s.limit.Get("unlimited")
 	}
 	if n == nil {
-		if s.limit.get("rate") != nil || s.limit.get("max_in_flight") != nil {
+		if s.limit.Get("rate") != nil || s.limit.Get("max_in_flight") != nil {
 			return false
 		}
-		n = s.defaults.get("unlimited")
+		n = s.defaults.Get("unlimited")
 	}
 	if n == nil {
 		return false
@@ -160,13 +161,13 @@ func (s *scope) unlimitedWithMore() {
 		at = s.override
 	}
 	for _, key := range []string{"rate", "burst", "max_in_flight"} {
-		if n := at.get(key); n != nil && at.get("unlimited") != nil {
-			s.fault(n, "leave one out", "unlimited and %s exclude each other", key)
+		if n := at.Get(key); n != nil && at.Get("unlimited") != nil {
+			s.Fault(n, "leave one out", "unlimited and %s exclude each other", key)
 		}
 	}
 }
 
-func (s *scope) amounts(p *limit.Policy, from func(string) *node) {
+func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 	at := s.limit
 	if s.override != nil {
 		at = s.override
@@ -174,7 +175,7 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *node) {
 	if p.Algorithm == limit.Concurrency {
 		p.Timeout = defaultTimeout
 		if n := from("max_in_flight"); n == nil {
-			s.fault(at, "add max_in_flight: 10", "a concurrency limit has no max_in_flight")
+			s.Fault(at, "add max_in_flight: 10", "a concurrency limit has no max_in_flight")
 		} else {
 			p.MaxInFlight, _ = s.integer(n, 0, limit.MaxLogCount)
 		}
@@ -185,7 +186,7 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *node) {
 	}
 	n := from("rate")
 	if n == nil {
-		s.fault(at, "add rate: 100/s, or unlimited: true", "%s has no rate", s.subject())
+		s.Fault(at, "add rate: 100/s, or unlimited: true", "%s has no rate", s.subject())
 		return
 	}
 	p.Rate, _ = s.rate(n)
@@ -199,7 +200,7 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *node) {
 		burst, ok := s.integer(n, 0, limit.MaxCount)
 		p.Burst = burst
 		if ok && burst == 0 && p.Rate.Count > 0 && p.Algorithm == limit.TokenBucket {
-			s.fault(n, "leave it out, or write rate: 0/s to refuse everything", "a token bucket with burst 0 admits nothing")
+			s.Fault(n, "leave it out, or write rate: 0/s to refuse everything", "a token bucket with burst 0 admits nothing")
 		}
 	}
 }
@@ -208,8 +209,8 @@ func (s *scope) subject() string {
 	if s.override != nil {
 		return "an override"
 	}
-	if n := s.limit.get("name"); n != nil && n.text != "" {
-		return fmt.Sprintf("limit %q", n.text)
+	if n := s.limit.Get("name"); n != nil && n.Text != "" {
+		return fmt.Sprintf("limit %q", n.Text)
 	}
 	return "a limit"
 }

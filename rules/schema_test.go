@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -78,26 +79,26 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 
 func TestSchemaKnowsTheGoodFiles(t *testing.T) {
 	root := readSchema(t)
-	var walk func(name string, n *node, s *schema)
-	walk = func(name string, n *node, s *schema) {
+	var walk func(name string, n *document.Node, s *schema)
+	walk = func(name string, n *document.Node, s *schema) {
 		if ref, ok := strings.CutPrefix(s.Ref, "#/$defs/"); ok {
 			s = root.Defs[ref]
 		}
 		if s.Items != nil {
-			for _, item := range n.items {
+			for _, item := range n.Items {
 				walk(name, item, s.Items)
 			}
 		}
 		if s.Properties == nil {
 			return
 		}
-		for _, f := range n.fields {
-			p := s.Properties[f.key.text]
+		for _, f := range n.Fields {
+			p := s.Properties[f.Key.Text]
 			if p == nil {
-				t.Errorf("%s:%d: %s is not in the schema", name, f.key.line, f.key.text)
+				t.Errorf("%s:%d: %s is not in the schema", name, f.Key.Line, f.Key.Text)
 				continue
 			}
-			walk(name, f.value, p)
+			walk(name, f.Value, p)
 		}
 	}
 	seen := 0
@@ -106,10 +107,10 @@ func TestSchemaKnowsTheGoodFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := read(name, src, new(faults))
-		if !isEnvoy(d.root) {
+		d := document.Read(name, src, bounds, new(document.Faults))
+		if !isEnvoy(d.Root) {
 			seen++
-			walk(name, d.root, root)
+			walk(name, d.Root, root)
 		}
 	}
 	if seen < 3 {

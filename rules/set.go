@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // Set is a compiled configuration. It is immutable and safe for concurrent use.
@@ -57,7 +59,7 @@ const maxLimits = 100_000
 // builder makes a Set out of documents.
 type builder struct {
 	set         *Set
-	faults      *faults
+	faults      *document.Faults
 	expressions expressions
 	names       map[string]*Limit
 	storePlace  string
@@ -66,43 +68,43 @@ type builder struct {
 	full        bool
 }
 
-func newBuilder(fs *faults) *builder {
+func newBuilder(found *document.Faults) *builder {
 	s := &Set{store: "memory", domains: make(map[string]*descriptors)}
 	s.activations.New = func() any { return new(activation) }
 	return &builder{
-		set: s, faults: fs,
+		set: s, faults: found,
 		names: make(map[string]*Limit), attributes: make(map[string]bool),
 	}
 }
 
 // add gives a limit its place in the Set. It reports false, once a fault, when
 // there are too many.
-func (b *builder) add(d *document, n *node, l *Limit) bool {
+func (b *builder) add(d *file, n *document.Node, l *Limit) bool {
 	b.variants += 1 + len(l.Overrides)
 	if b.variants > maxLimits {
 		if !b.full {
-			d.fault(n, "", "more than %d limits and overrides", maxLimits)
+			d.Fault(n, "", "more than %d limits and overrides", maxLimits)
 		}
 		b.full = true
 		return false
 	}
-	l.File, l.Line = d.name, n.line
+	l.File, l.Line = d.Name, n.Line
 	l.order = len(b.set.limits)
 	l.salt = hashName(l.Name)
 	b.set.limits = append(b.set.limits, l)
 	return true
 }
 
-func (b *builder) warn(d *document, n *node, hint, format string, args ...any) {
-	e := d.at(n.line, n.column, hint, format, args...)
-	if !slices.Contains(b.set.warnings, e) && len(b.set.warnings) < maxFaults {
+func (b *builder) warn(d *file, n *document.Node, hint, format string, args ...any) {
+	e := Error(d.At(n.Line, n.Column, hint, format, args...))
+	if !slices.Contains(b.set.warnings, e) && len(b.set.warnings) < document.MaxFaults {
 		b.set.warnings = append(b.set.warnings, e)
 	}
 }
 
 // finish builds what Match works on.
 func (b *builder) finish() (*Set, error) {
-	if err := b.faults.err(); err != nil {
+	if err := errorsOf(b.faults); err != nil {
 		return nil, err
 	}
 	s := b.set

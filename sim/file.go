@@ -9,8 +9,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
+
+// fileBounds are those of a scenario's file.
+var fileBounds = document.Bounds{
+	// Not larger: with many keys in one map, a file of this size costs well below a
+	// second. Not smaller: a weight for each of ten thousand instances fits.
+	Bytes:   64 << 10,
+	Smaller: "write lists of instances as ranges, such as 0-99",
+
+	Depth: 32, // Scenarios nest five deep.
+
+	// Something may be written for each of many instances.
+	Keys: 10_000,
+
+	// Not larger: a load or an event may cost much for each of its few values, and a
+	// file without aliases holds thousands. Not smaller: a fleet's loads are alike.
+	Anchors: 1000,
+	Aliased: 4096,
+}
 
 // MaxRuns is how many runs of each system a file may ask for. More would not make the
 // interval narrower by anything that can be seen.
@@ -36,7 +56,7 @@ func ParseFile(path string) (*File, error) {
 		return nil, err
 	}
 	defer file.Close()
-	src, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	src, err := io.ReadAll(io.LimitReader(file, int64(fileBounds.Bytes)+1))
 	if err != nil {
 		return nil, err
 	}
@@ -47,21 +67,25 @@ func ParseFile(path string) (*File, error) {
 // error is a rules.Errors with all faults, each with its place and a hint.
 func ParseScenario(data []byte, name string) (*File, error) {
 	p := &scenarioParser{
-		fileReader: fileReader{name: name},
+		fileReader: fileReader{document.Read(name, data, fileBounds, new(document.Faults))},
 		File:       File{Runs: 1, Systems: []string{ownName}, variants: map[string]Ours{}},
 		places:     map[string]fileSpot{},
 	}
 	p.scenario = &p.Scenario
 	p.scenario.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	root := p.read(data)
 	switch {
-	case root == nil && len(p.faults) == 0:
-		p.fault(nil, "see docs/reference/simulate.md", "the file is empty, want a scenario")
-	case root != nil:
-		p.root(root)
+	case p.Faults.Count() > 0:
+	case p.Root == nil || p.Root.Kind == document.Null:
+		p.Fault(nil, "see docs/reference/simulate.md", "the file is empty, want a scenario")
+	default:
+		p.root(p.Root)
 	}
-	if err := p.err(); err != nil {
-		return nil, err
+	var list rules.Errors
+	for _, f := range p.Faults.Sorted() {
+		list = append(list, rules.Error(f))
+	}
+	if list != nil {
+		return nil, list
 	}
 	return &p.File, nil
 }
@@ -72,18 +96,18 @@ type scenarioParser struct {
 	File
 
 	scenario *Scenario
-	burst    *fileNode // of the root
+	burst    *document.Node // of the root
 	places   map[string]fileSpot
 }
 
 // fileSpot is where a part of the scenario stands in the file, and what it is called
 // there.
 type fileSpot struct {
-	node *fileNode
+	node *document.Node
 	name string
 }
 
-func (p *scenarioParser) root(n *fileNode) {
+func (p *scenarioParser) root(n *document.Node) {
 	if !p.known(n, "a scenario", "name", "about", "limit", "burst", "instances", "duration", "seed",
 		"network", "load", "events", "weights", "old", "starts", "clocks", "failover", "measure",
 		"systems", "stint", "runs", "show") {
@@ -91,58 +115,58 @@ func (p *scenarioParser) root(n *fileNode) {
 	}
 	s := p.scenario
 	for _, key := range []string{"limit", "instances", "duration", "load"} {
-		if n.get(key) == nil {
-			p.fault(nil, map[string]string{
+		if n.Get(key) == nil {
+			p.Fault(nil, map[string]string{
 				"limit": "add limit: 1000/s", "instances": "add instances: 10", "duration": "add duration: 60s",
 				"load": "add load: [{demand: 2000/s}]",
 			}[key], "%s is missing", key)
 		}
 	}
-	for _, f := range n.fields {
-		p.places[f.key.text] = fileSpot{f.value, f.key.text}
+	for _, f := range n.Fields {
+		p.places[f.Key.Text] = fileSpot{f.Value, f.Key.Text}
 	}
-	s.Name = p.text(n.get("name"), s.Name)
-	s.About = p.text(n.get("about"), "")
-	if i := n.get("instances"); i != nil {
+	s.Name = p.text(n.Get("name"), s.Name)
+	s.About = p.text(n.Get("about"), "")
+	if i := n.Get("instances"); i != nil {
 		s.Instances = int(p.whole(i, 1, MaxInstances))
 	}
-	p.burst = n.get("burst")
-	s.Limit = p.limit(n.get("limit"), p.burst)
-	if d := n.get("duration"); d != nil {
+	p.burst = n.Get("burst")
+	s.Limit = p.limit(n.Get("limit"), p.burst)
+	if d := n.Get("duration"); d != nil {
 		if s.Duration = p.span(d); s.Duration == 0 && parsedZero(d) {
-			p.wants(d, "a duration above 0", "")
+			p.Wants(d, "a duration above 0", "")
 		}
 	}
-	s.Seed = uint64(p.whole(n.get("seed"), 0, math.MaxInt64))
-	s.Failover = p.truth(n.get("failover"))
-	if v := n.get("runs"); v != nil {
+	s.Seed = uint64(p.whole(n.Get("seed"), 0, math.MaxInt64))
+	s.Failover = p.truth(n.Get("failover"))
+	if v := n.Get("runs"); v != nil {
 		p.Runs = int(p.whole(v, 1, MaxRuns))
 	}
-	p.network(n.get("network"))
+	p.network(n.Get("network"))
 	p.fleet(n)
-	for i, item := range n.get("load").list() {
+	for i, item := range n.Get("load").Each() {
 		p.load(fmt.Sprintf("load[%d]", i), item)
 	}
-	if l := n.get("load"); l != nil && l.kind == fileList && len(l.items) == 0 {
-		p.wants(l, "at least one load", "add {demand: 2000/s}")
+	if l := n.Get("load"); l != nil && l.Kind == document.List && len(l.Items) == 0 {
+		p.Wants(l, "at least one load", "add {demand: 2000/s}")
 	}
-	p.events(n.get("events"))
-	p.measure(n.get("measure"))
+	p.events(n.Get("events"))
+	p.measure(n.Get("measure"))
 	p.comparison(n)
-	if len(p.faults) == 0 {
+	if p.Faults.Count() == 0 {
 		p.validate()
 	}
 }
 
 // parsedZero reports whether n was read, and is zero.
-func parsedZero(n *fileNode) bool {
+func parsedZero(n *document.Node) bool {
 	d, err := parseSpan(n)
 	return err == nil && d == 0
 }
 
 // limit reads a rate with its burst, by default what comes in one period, as in a
 // limit file.
-func (p *scenarioParser) limit(rate, burst *fileNode) Limit {
+func (p *scenarioParser) limit(rate, burst *document.Node) Limit {
 	l := Limit{Rate: p.rate(rate)}
 	if l.Rate.Period == 0 {
 		l.Rate.Period = time.Second
@@ -154,50 +178,50 @@ func (p *scenarioParser) limit(rate, burst *fileNode) Limit {
 	return l
 }
 
-func (p *scenarioParser) network(n *fileNode) {
+func (p *scenarioParser) network(n *document.Node) {
 	if n == nil || !p.known(n, "network", "delay", "jitter", "in_order", "loss", "duplicate") {
 		return
 	}
 	p.scenario.Network = Network{
-		Delay: p.span(n.get("delay")), Jitter: p.span(n.get("jitter")), InOrder: p.truth(n.get("in_order")),
-		Loss: p.percent(n.get("loss")), Duplicate: p.percent(n.get("duplicate")),
+		Delay: p.span(n.Get("delay")), Jitter: p.span(n.Get("jitter")), InOrder: p.truth(n.Get("in_order")),
+		Loss: p.percent(n.Get("loss")), Duplicate: p.percent(n.Get("duplicate")),
 	}
-	for _, f := range n.fields {
-		p.places["network."+f.key.text] = fileSpot{f.value, "network." + f.key.text}
+	for _, f := range n.Fields {
+		p.places["network."+f.Key.Text] = fileSpot{f.Value, "network." + f.Key.Text}
 	}
 }
 
 // fleet reads what differs from instance to instance.
-func (p *scenarioParser) fleet(root *fileNode) {
+func (p *scenarioParser) fleet(root *document.Node) {
 	s, count := p.scenario, p.scenario.Instances
-	if n := root.get("weights"); n != nil {
+	if n := root.Get("weights"); n != nil {
 		s.Weights = make([]uint32, count)
 		for i := range s.Weights {
 			s.Weights[i] = 1
 		}
-		p.perInstance(n, false, func(a Address, v *fileNode) {
+		p.perInstance(n, false, func(a Address, v *document.Node) {
 			if w := uint32(p.whole(v, 1, math.MaxUint32)); int(a) < count {
 				s.Weights[a] = w
 			}
 		})
 	}
-	if n := root.get("old"); n != nil {
+	if n := root.Get("old"); n != nil {
 		s.Old = make([]bool, count)
 		for _, i := range p.instances(n) {
 			s.Old[i] = true
 		}
 	}
-	if n := root.get("starts"); n != nil {
+	if n := root.Get("starts"); n != nil {
 		s.Starts = make([]time.Duration, count)
-		p.perInstance(n, false, func(a Address, v *fileNode) {
+		p.perInstance(n, false, func(a Address, v *document.Node) {
 			if at := p.span(v); int(a) < count {
 				s.Starts[a] = at
 			}
 		})
 	}
-	if n := root.get("clocks"); n != nil {
+	if n := root.Get("clocks"); n != nil {
 		s.Clocks = make([]time.Duration, count)
-		p.perInstance(n, true, func(a Address, v *fileNode) {
+		p.perInstance(n, true, func(a Address, v *document.Node) {
 			off := p.spanFrom(v, -maxDuration)
 			if a == Coordinator {
 				s.CoordinatorClock = off
@@ -208,16 +232,16 @@ func (p *scenarioParser) fleet(root *fileNode) {
 	}
 }
 
-func (p *scenarioParser) measure(n *fileNode) {
+func (p *scenarioParser) measure(n *document.Node) {
 	if n == nil || !p.known(n, "measure", "from", "step", "sample", "look", "grace") {
 		return
 	}
 	p.scenario.Measure = Measure{
-		From: p.span(n.get("from")), Step: p.span(n.get("step")), Sample: p.span(n.get("sample")),
-		Look: p.span(n.get("look")), Grace: p.span(n.get("grace")),
+		From: p.span(n.Get("from")), Step: p.span(n.Get("step")), Sample: p.span(n.Get("sample")),
+		Look: p.span(n.Get("look")), Grace: p.span(n.Get("grace")),
 	}
-	for _, f := range n.fields {
-		p.places["measure."+f.key.text] = fileSpot{f.value, "measure." + f.key.text}
+	for _, f := range n.Fields {
+		p.places["measure."+f.Key.Text] = fileSpot{f.Value, "measure." + f.Key.Text}
 	}
 }
 
@@ -241,6 +265,6 @@ func (p *scenarioParser) validate() {
 			}
 		}
 		spot := p.places[best]
-		p.fault(spot.node, "", "%s%s", spot.name, text[len(best):])
+		p.Fault(spot.node, "", "%s%s", spot.name, text[len(best):])
 	}
 }

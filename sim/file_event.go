@@ -1,10 +1,13 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // maxEvents bounds what repeated events come to, all together: a mistyped every should
@@ -23,32 +26,32 @@ var eventKeys = map[string][]string{
 
 var eventKinds = []string{"limit", "pause", "crash", "stop", "partition", "rolling_restart"}
 
-func (p *scenarioParser) events(n *fileNode) {
+func (p *scenarioParser) events(n *document.Node) {
 	if n == nil {
 		return
 	}
-	if n.kind != fileList {
-		p.wants(n, "a list of events", "write it as [{at: 20s, crash: coordinator, for: 5s}]")
+	if n.Kind != document.List {
+		p.Wants(n, "a list of events", "write it as [{at: 20s, crash: coordinator, for: 5s}]")
 		return
 	}
-	for i, item := range n.items {
+	for i, item := range n.Items {
 		p.event(fmt.Sprintf("events[%d]", i), item)
 	}
 	slices.SortStableFunc(p.scenario.Changes, func(a, b Change) int { return int(a.At - b.At) })
 }
 
 // event reads one event. where is what the file calls it.
-func (p *scenarioParser) event(where string, n *fileNode) {
-	if n.kind != fileMap {
-		p.wants(n, "an event", "write it as {at: 20s, crash: coordinator, for: 5s}")
+func (p *scenarioParser) event(where string, n *document.Node) {
+	if n.Kind != document.Map {
+		p.Wants(n, "an event", "write it as {at: 20s, crash: coordinator, for: 5s}")
 		return
 	}
 	kind := ""
 	for _, k := range eventKinds {
 		// A rolling restart may be a crash.
-		if n.get(k) != nil && (k != "crash" || n.get("rolling_restart") == nil) {
+		if n.Get(k) != nil && (k != "crash" || n.Get("rolling_restart") == nil) {
 			if kind != "" {
-				p.fault(n, "make it two events", "an event is one of %s, this is %s and %s", strings.Join(eventKinds, ", "), kind, k)
+				p.Fault(n, "make it two events", "an event is one of %s, this is %s and %s", strings.Join(eventKinds, ", "), kind, k)
 				return
 			}
 			kind = k
@@ -56,26 +59,24 @@ func (p *scenarioParser) event(where string, n *fileNode) {
 	}
 	if kind == "" {
 		hint := ""
-		for _, f := range n.fields {
-			if w := nearest(f.key.text, eventKinds); w != "" {
-				hint = fmt.Sprintf("did you mean %s?", w)
-			}
+		for _, f := range n.Fields {
+			hint = cmp.Or(document.Meant(f.Key.Text, eventKinds), hint)
 		}
-		p.fault(n, hint, "want one of %s", strings.Join(eventKinds, ", "))
+		p.Fault(n, hint, "want one of %s", strings.Join(eventKinds, ", "))
 		return
 	}
 	p.known(n, "an event of this kind", append([]string{"at", kind}, eventKeys[kind]...)...)
-	if n.get("at") == nil {
-		p.fault(n, "add at: 20s", "the event has no time")
+	if n.Get("at") == nil {
+		p.Fault(n, "add at: 20s", "the event has no time")
 		return
 	}
 	switch s := p.scenario; kind {
 	case "limit":
-		burst := n.get("burst")
+		burst := n.Get("burst")
 		if burst == nil {
 			burst = p.burst
 		}
-		s.Changes = append(s.Changes, Change{At: p.span(n.get("at")), Limit: p.limit(n.get(kind), burst)})
+		s.Changes = append(s.Changes, Change{At: p.span(n.Get("at")), Limit: p.limit(n.Get(kind), burst)})
 	case "rolling_restart":
 		p.rolling(n, where)
 	case "partition":
@@ -86,14 +87,14 @@ func (p *scenarioParser) event(where string, n *fileNode) {
 }
 
 // halts reads pauses and stops.
-func (p *scenarioParser) halts(n *fileNode, kind, where string) {
+func (p *scenarioParser) halts(n *document.Node, kind, where string) {
 	s := p.scenario
 	w := p.when(n)
-	backlog, upgrade := p.span(n.get("backlog")), p.truth(n.get("upgrade"))
+	backlog, upgrade := p.span(n.Get("backlog")), p.truth(n.Get("upgrade"))
 	if !p.room(n, len(s.Pauses)+len(s.Stops)+w.times) {
 		return
 	}
-	nodes := p.nodes(n.get(kind), true)
+	nodes := p.nodes(n.Get(kind), true)
 	if !p.room(n, len(s.Pauses)+len(s.Stops)+w.times*len(nodes)) {
 		return
 	}
@@ -110,11 +111,11 @@ func (p *scenarioParser) halts(n *fileNode, kind, where string) {
 	})
 }
 
-func (p *scenarioParser) partition(n *fileNode, where string) {
+func (p *scenarioParser) partition(n *document.Node, where string) {
 	s := p.scenario
 	w := p.when(n)
-	nodes := p.nodes(n.get("partition"), true)
-	cut := Direction(p.word(n.get("cut"), "both", "outwards", "inwards"))
+	nodes := p.nodes(n.Get("partition"), true)
+	cut := Direction(p.word(n.Get("cut"), "both", "outwards", "inwards"))
 	if !p.room(n, len(s.Partitions)+w.times) {
 		return
 	}
@@ -124,15 +125,15 @@ func (p *scenarioParser) partition(n *fileNode, where string) {
 	})
 }
 
-func (p *scenarioParser) rolling(n *fileNode, where string) {
+func (p *scenarioParser) rolling(n *document.Node, where string) {
 	r := Rolling{
-		At: p.span(n.get("at")), Every: p.span(n.get("every")), Down: p.span(n.get("down")),
-		Crash: p.truth(n.get("crash")), Upgrade: p.truth(n.get("upgrade")),
-		Instances: p.instances(n.get("rolling_restart")),
+		At: p.span(n.Get("at")), Every: p.span(n.Get("every")), Down: p.span(n.Get("down")),
+		Crash: p.truth(n.Get("crash")), Upgrade: p.truth(n.Get("upgrade")),
+		Instances: p.instances(n.Get("rolling_restart")),
 	}
 	for _, key := range []string{"every", "down"} {
-		if v := n.get(key); v == nil || r.Down == 0 && key == "down" && parsedZero(v) {
-			p.fault(n, "write it as {at: 20s, rolling_restart: all, every: 5s, down: 2s}", "a rolling restart needs %s", key)
+		if v := n.Get(key); v == nil || r.Down == 0 && key == "down" && parsedZero(v) {
+			p.Fault(n, "write it as {at: 20s, rolling_restart: all, every: 5s, down: 2s}", "a rolling restart needs %s", key)
 		}
 	}
 	p.places[fmt.Sprintf("rolling[%d]", len(p.scenario.Rolling))] = fileSpot{n, where}
@@ -140,18 +141,18 @@ func (p *scenarioParser) rolling(n *fileNode, where string) {
 }
 
 // when reads the time of an event. Without times it happens until the end of the run.
-func (p *scenarioParser) when(n *fileNode) when {
-	w := when{at: p.span(n.get("at")), length: p.span(n.get("for")), every: p.span(n.get("every")), times: 1}
-	if long := n.get("for"); long != nil && parsedZero(long) {
-		p.wants(long, "a duration above 0", "leave it out for an event that lasts until the end")
+func (p *scenarioParser) when(n *document.Node) when {
+	w := when{at: p.span(n.Get("at")), length: p.span(n.Get("for")), every: p.span(n.Get("every")), times: 1}
+	if long := n.Get("for"); long != nil && parsedZero(long) {
+		p.Wants(long, "a duration above 0", "leave it out for an event that lasts until the end")
 	}
-	every, times := n.get("every"), n.get("times")
+	every, times := n.Get("every"), n.Get("times")
 	switch {
 	case every == nil && times != nil:
-		p.fault(times, "add every: 1m", "times needs every: how long from one to the next")
+		p.Fault(times, "add every: 1m", "times needs every: how long from one to the next")
 	case every == nil:
 	case w.length == 0 || w.every <= w.length:
-		p.fault(every, "", "an event that happens again needs a for that is shorter than every")
+		p.Fault(every, "", "an event that happens again needs a for that is shorter than every")
 	case times != nil:
 		w.times = int(p.whole(times, 1, maxEvents))
 	case w.at < p.scenario.Duration:
@@ -165,10 +166,10 @@ func (p *scenarioParser) when(n *fileNode) when {
 }
 
 // room reports whether the scenario may have so many events of a kind.
-func (p *scenarioParser) room(n *fileNode, count int) bool {
+func (p *scenarioParser) room(n *document.Node, count int) bool {
 	if count <= maxEvents {
 		return true
 	}
-	p.fault(n, "let it happen less often, or to fewer", "that makes more than %d events", maxEvents)
+	p.Fault(n, "let it happen less often, or to fewer", "that makes more than %d events", maxEvents)
 	return false
 }

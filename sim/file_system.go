@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/internal/share"
 )
 
@@ -60,8 +62,8 @@ func (f *File) Choose(names ...string) ([]System, error) {
 		k := slices.IndexFunc(Baselines(), func(b System) bool { return b.Name() == name })
 		if k < 0 {
 			text := fmt.Sprintf("sim: there is no system %q, want some of %s", name, strings.Join(known, ", "))
-			if w := nearest(name, known); w != "" {
-				text += fmt.Sprintf(": did you mean %s?", w)
+			if hint := document.Meant(name, known); hint != "" {
+				text += ": " + hint
 			}
 			faults = append(faults, errors.New(text))
 			continue
@@ -75,40 +77,37 @@ func (f *File) Choose(names ...string) ([]System, error) {
 var ownKeys = []string{"allocation", "lease", "refresh", "expiry", "start", "estimator", "forgetful"}
 
 // comparison reads which systems to compare and what to show of them.
-func (p *scenarioParser) comparison(root *fileNode) {
-	if n := root.get("stint"); n != nil && p.known(n, "stint", ownKeys...) {
+func (p *scenarioParser) comparison(root *document.Node) {
+	if n := root.Get("stint"); n != nil && p.known(n, "stint", ownKeys...) {
 		p.options(n, &p.own)
 	}
-	if n := root.get("systems"); n != nil {
+	if n := root.Get("systems"); n != nil {
 		p.Systems = nil
-		for _, item := range n.list() {
+		for _, item := range n.Each() {
 			p.system(item)
 		}
-		if len(n.list()) == 0 {
-			p.wants(n, "at least one system", "known systems: "+strings.Join(SystemNames(), ", "))
+		if len(n.Each()) == 0 {
+			p.Wants(n, "at least one system", "known systems: "+strings.Join(SystemNames(), ", "))
 		}
 	}
-	for _, item := range root.get("show").list() {
+	for _, item := range root.Get("show").Each() {
 		if name, err := FigureNamed(p.text(item, "")); err == nil {
 			p.Show = append(p.Show, name)
 		} else {
-			p.fault(item, "", "%s", strings.TrimPrefix(err.Error(), "sim: "))
+			p.Fault(item, "", "%s", strings.TrimPrefix(err.Error(), "sim: "))
 		}
 	}
 }
 
 // system reads the name of a system, or a variant of stint: a name with options that
 // differ from those under stint.
-func (p *scenarioParser) system(n *fileNode) {
+func (p *scenarioParser) system(n *document.Node) {
 	known := SystemNames()
-	if n.kind != fileMap {
-		name := systemNamed(n.text)
-		if !contains(known, name) || n.kind != fileText {
-			hint := "or a variant of stint, such as {name: half, allocation: equal}"
-			if w := nearest(n.text, known); w != "" {
-				hint = fmt.Sprintf("did you mean %s?", w)
-			}
-			p.wants(n, "one of "+strings.Join(known, ", "), hint)
+	if n.Kind != document.Map {
+		name := systemNamed(n.Text)
+		if !contains(known, name) || n.Kind != document.Text {
+			hint := cmp.Or(document.Meant(n.Text, known), "or a variant of stint, such as {name: half, allocation: equal}")
+			p.Wants(n, "one of "+strings.Join(known, ", "), hint)
 			return
 		}
 		p.addSystem(n, name)
@@ -117,50 +116,50 @@ func (p *scenarioParser) system(n *fileNode) {
 	if !p.known(n, "a variant of stint", append([]string{"name"}, ownKeys...)...) {
 		return
 	}
-	name := n.get("name")
+	name := n.Get("name")
 	switch {
 	case name == nil:
-		p.fault(n, "add name: a-word", "the variant has no name")
+		p.Fault(n, "add name: a-word", "the variant has no name")
 		return
-	case name.kind != fileText || name.text == "" || len(name.text) > 40 || strings.Trim(name.text, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
-		p.wants(name, "a name of at most 40 small letters, digits, - _ and .", "")
+	case name.Kind != document.Text || name.Text == "" || len(name.Text) > 40 || strings.Trim(name.Text, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
+		p.Wants(name, "a name of at most 40 small letters, digits, - _ and .", "")
 		return
-	case contains(known, systemNamed(name.text)):
-		p.fault(name, "choose another", "%q is the name of a system", name.text)
+	case contains(known, systemNamed(name.Text)):
+		p.Fault(name, "choose another", "%q is the name of a system", name.Text)
 		return
 	}
 	own := p.own
 	p.options(n, &own)
-	p.variants[name.text] = own
-	p.addSystem(name, name.text)
+	p.variants[name.Text] = own
+	p.addSystem(name, name.Text)
 }
 
-func (p *scenarioParser) addSystem(n *fileNode, name string) {
+func (p *scenarioParser) addSystem(n *document.Node, name string) {
 	if contains(p.Systems, name) {
-		p.fault(n, "", "the system %q is named twice", name)
+		p.Fault(n, "", "the system %q is named twice", name)
 		return
 	}
 	p.Systems = append(p.Systems, name)
 }
 
 // options reads the options of stint. Those left out stay.
-func (p *scenarioParser) options(n *fileNode, own *Ours) {
-	if v := n.get("allocation"); v != nil {
+func (p *scenarioParser) options(n *document.Node, own *Ours) {
+	if v := n.Get("allocation"); v != nil {
 		var words []string
 		for k := share.MaxMin; k <= share.Busy; k++ {
 			words = append(words, k.String())
 		}
 		own.Allocation = share.Allocation(p.word(v, words...))
 	}
-	if v := n.get("lease"); v != nil {
+	if v := n.Get("lease"); v != nil {
 		own.Lease = p.span(v)
 	}
-	if v := n.get("refresh"); v != nil {
+	if v := n.Get("refresh"); v != nil {
 		own.Refresh = p.span(v)
 	}
 	for _, key := range []string{"lease", "refresh"} {
-		if v := n.get(key); v != nil && parsedZero(v) {
-			p.wants(v, "a duration above 0", "leave it out for the default")
+		if v := n.Get(key); v != nil && parsedZero(v) {
+			p.Wants(v, "a duration above 0", "leave it out for the default")
 		}
 	}
 	lease, refresh := own.Lease, own.Refresh
@@ -171,27 +170,27 @@ func (p *scenarioParser) options(n *fileNode, own *Ours) {
 		refresh = share.DefaultRefresh
 	}
 	if refresh >= lease {
-		at := n.get("refresh")
+		at := n.Get("refresh")
 		if at == nil {
-			at = n.get("lease")
+			at = n.Get("lease")
 		}
 		if at != nil {
-			p.fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, lease)
+			p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, lease)
 		}
 	}
-	if v := n.get("expiry"); v != nil {
+	if v := n.Get("expiry"); v != nil {
 		own.Options.Expiry = share.ExpiryMode(p.word(v, "pessimistic", "optimistic", "safe"))
 	}
-	if v := n.get("start"); v != nil {
+	if v := n.Get("start"); v != nil {
 		own.Options.Start = 0
-		if v.kind != fileText || v.text != "strict" {
+		if v.Kind != document.Text || v.Text != "strict" {
 			own.Options.Start = termsOf(Limit{Rate: p.rate(v)}, 0).Rate
 		}
 	}
-	if v := n.get("estimator"); v != nil {
+	if v := n.Get("estimator"); v != nil {
 		own.Options.Estimator = []share.Estimator{share.Attempted, share.Utilisation}[p.word(v, "attempted", "utilisation")]
 	}
-	if v := n.get("forgetful"); v != nil {
+	if v := n.Get("forgetful"); v != nil {
 		own.Forgetful = p.truth(v)
 	}
 }

@@ -117,6 +117,37 @@ func TestParseScenario(t *testing.T) {
 	}
 }
 
+// What is alike can be written once.
+func TestParseScenarioAliases(t *testing.T) {
+	const short = `
+limit: &rate 1000/s
+instances: 4
+duration: 60s
+load:
+  - &first {demand: *rate, on: 0-1, arrivals: poisson}
+  - {<<: *first, on: [2, 3]}
+`
+	const long = `
+limit: 1000/s
+instances: 4
+duration: 60s
+load:
+  - {demand: 1000/s, on: [0, 1], arrivals: poisson}
+  - {demand: 1000/s, on: [2, 3], arrivals: poisson}
+`
+	got, err := ParseScenario([]byte(short), "s.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ParseScenario([]byte(long), "s.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 // What is left out has its default: the burst of the product, the name of the file.
 func TestParseScenarioDefaults(t *testing.T) {
 	f, err := ParseScenario([]byte("limit: 0.5/s\ninstances: 1\nduration: 1s\nload: {demand: 1/s}\n"), "dir/plain.yaml")
@@ -131,9 +162,11 @@ func TestParseScenarioDefaults(t *testing.T) {
 	}
 }
 
+const goodScenario = "limit: 1000/s\ninstances: 4\nduration: 60s\nload: [{demand: 1/s}]\n"
+
 // All faults come at once, in the order of lines, each with its place and a way out.
 func TestParseScenarioFaults(t *testing.T) {
-	const good = "limit: 1000/s\ninstances: 4\nduration: 60s\nload: [{demand: 1/s}]\n"
+	const good = goodScenario
 	for _, tt := range []struct{ text, want string }{
 		{"", "the file is empty"},
 		{"# nothing\n", "the file is empty"},
@@ -194,19 +227,38 @@ func TestParseScenarioFaults(t *testing.T) {
 		{strings.Replace(good, "1/s}", "1/s, from: 8s, until: 8s}", 1), "a time after the load begins"},
 		{strings.Replace(good, "1/s}", "1/s, mishaps: {every: 5s}}", 1), "mishaps need length"},
 		{strings.Replace(good, "1/s}", "1/s, mishaps: {every: 5s, length: 1s}}", 1), "load[0].mishaps.spike is 0"},
-		{good + "weights: &w {0: 1}\n", "is not supported in a scenario"},
+	} {
+		wantFault(t, tt.text, tt.want)
+	}
+}
+
+// What no scenario can be is refused before it costs anything.
+func TestParseScenarioText(t *testing.T) {
+	const good = goodScenario
+	for _, tt := range []struct{ text, want string }{
+		{good + "weights: *w\n", ":5:10: alias *w has no anchor &w before it"},
+		{good + "weights: !!map {0: 1}\n", `YAML tag "!!map" is not supported`},
+		{good + "network: {delay:5ms}\n", ":5:16: a colon within { } without a space after it"},
+		{good + "about: &a [" + strings.Repeat("x, ", 99) + "]\nshow: [" + strings.Repeat("*a, ", 50) + "]\n", "aliases stand for more than 4096 values"},
+		{good + "old: {" + strings.Repeat("a: b, ", 10_001) + "}\n", "a map with more than 10000 keys"},
+		{"null\n", "the file is empty"},
 		{good + "\tname: x\n", "indent with spaces"},
 		{good + "---\nname: x\n", "a second YAML document"},
 		{good + "name: \xff\n", "not valid UTF-8"},
-		{good + "# " + strings.Repeat("x", maxFileBytes), "more than 65536 bytes"},
+		{good + "# " + strings.Repeat("x", fileBounds.Bytes), "more than 65536 bytes"},
 		{good + "name: " + strings.Repeat("[", 40), "nested more than 32 deep"},
 		{good + "name:\n" + strings.Repeat("- ", 40), "nested more than 32 deep"},
 	} {
-		_, err := ParseScenario([]byte(tt.text), "s.yaml")
-		var list rules.Errors
-		if !errors.As(err, &list) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%.120q: got\n%v\nwant %q", tt.text, err, tt.want)
-		}
+		wantFault(t, tt.text, tt.want)
+	}
+}
+
+func wantFault(t *testing.T, text, want string) {
+	t.Helper()
+	_, err := ParseScenario([]byte(text), "s.yaml")
+	var list rules.Errors
+	if !errors.As(err, &list) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%.120q: got\n%v\nwant %q", text, err, want)
 	}
 }
 
@@ -254,6 +306,7 @@ func TestChoose(t *testing.T) {
 func FuzzParseScenario(f *testing.F) {
 	f.Add(fullScenario)
 	f.Add("limit: 1/s\ninstances: 3\nduration: 1s\nload: [{demand: 1/s, on: 0-2}]\n")
+	f.Add("limit: &a 1/s\ninstances: 3\nduration: 1s\nload: [&l {demand: *a}, {<<: *l, on: one}, *l]\n")
 	f.Add(strings.Repeat("[", 2000))
 	f.Add(strings.Repeat("- ", 2000))
 	f.Fuzz(func(t *testing.T, text string) {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // Format is how a table is written. The zero value is Text.
@@ -34,8 +36,8 @@ func ParseFormat(name string) (Format, error) {
 		return Format(i), nil
 	}
 	text := fmt.Sprintf("sim: there is no format %q, want one of %s", name, strings.Join(formatNames, ", "))
-	if w := nearest(name, formatNames); w != "" {
-		text += fmt.Sprintf(": did you mean %s?", w)
+	if hint := document.Meant(name, formatNames); hint != "" {
+		text += ": " + hint
 	}
 	return Text, fmt.Errorf("%s", text)
 }
@@ -84,8 +86,8 @@ func FigureNamed(name string) (string, error) {
 		known = append(known, f.Name)
 	}
 	text := fmt.Sprintf("sim: there is no figure %q, want some of %s", name, strings.Join(known, ", "))
-	if w := nearest(written, known); w != "" {
-		text += fmt.Sprintf(": did you mean %s?", w)
+	if hint := document.Meant(name, known); hint != "" {
+		text += ": " + hint
 	}
 	return "", fmt.Errorf("%s", text)
 }

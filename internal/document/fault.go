@@ -1,0 +1,125 @@
+package document
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxFaults bounds what [Faults] keep. Not larger: nobody reads more, and a
+// hostile file could hold a fault per byte. Not smaller: a slip repeated in each
+// of some dozens of limits should show in full.
+const MaxFaults = 100
+
+// Fault is one thing that is wrong with a file. Its fields are those of the errors
+// that packages show for it.
+type Fault struct {
+	File    string // the name of its document
+	Line    int    // from 1; 0 when the fault has no place in the file
+	Column  int    // from 1, in characters; 0 when unknown
+	Message string // what is wrong
+	Hint    string // the way out; may be empty
+	Excerpt string // the line with a caret below the column; may be empty
+}
+
+// Faults collect what is wrong with one document or several. The zero value is empty
+// and ready. They are not safe for concurrent use.
+type Faults struct {
+	list []Fault
+	seen map[Fault]bool
+	more int
+}
+
+// Add records a fault, unless the same is there.
+func (f *Faults) Add(e Fault) {
+	// A value that others inherit, or that stands behind an alias, is met once for
+	// each of them.
+	if f.seen[e] {
+		return
+	}
+	if len(f.list) >= MaxFaults {
+		f.more++
+		return
+	}
+	if f.seen == nil {
+		f.seen = make(map[Fault]bool)
+	}
+	f.seen[e] = true
+	f.list = append(f.list, e)
+}
+
+// Count tells how many faults were added, those beyond [MaxFaults] included. It grows
+// with every fault that is new.
+func (f *Faults) Count() int { return len(f.list) + f.more }
+
+// Sorted returns the faults in the order of lines; the files keep the order in which
+// they were first found at fault. The last one says how many there are beyond
+// [MaxFaults], if any.
+func (f *Faults) Sorted() []Fault {
+	rank := make(map[string]int)
+	for _, e := range f.list {
+		if _, ok := rank[e.File]; !ok {
+			rank[e.File] = len(rank)
+		}
+	}
+	list := slices.Clone(f.list)
+	slices.SortStableFunc(list, func(a, b Fault) int {
+		return cmp.Or(rank[a.File]-rank[b.File], a.Line-b.Line, a.Column-b.Column)
+	})
+	if f.more > 0 {
+		list = append(list, Fault{Message: fmt.Sprintf("and %d more faults", f.more)})
+	}
+	return list
+}
+
+// secrets are what may be a password: what stands before the @ of a URL, or of what
+// was meant to be one, and parameters of that name.
+var secrets = regexp.MustCompile(`(?i)(?:://|(?:redis|valkey)[a-z+]*:(?://)?)(\S*)@|password=([^&\s"']+)`)
+
+// masked returns the line with stars in place of passwords, as many as there are
+// characters, so that columns stay where they are.
+func masked(line string) string {
+	var b strings.Builder
+	from := 0
+	for _, m := range secrets.FindAllStringSubmatchIndex(line, -1) {
+		start, end := m[2], m[3]
+		if start < 0 {
+			start, end = m[4], m[5]
+		}
+		b.WriteString(line[from:start])
+		b.WriteString(strings.Repeat("*", utf8.RuneCountInString(line[start:end])))
+		from = end
+	}
+	b.WriteString(line[from:])
+	return b.String()
+}
+
+// excerpt returns the line with a caret below the column. A long line is cut
+// around it.
+func excerpt(line string, number, column int) string {
+	const width = 100
+	runes := []rune(strings.Map(func(r rune) rune {
+		if r < ' ' || r == utf8.RuneError || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.TrimRight(line, "\r")))
+	at := min(max(column-1, 0), len(runes))
+	if at > width-20 {
+		start := at - width/2
+		runes, at = append([]rune("..."), runes[start:]...), at-start+3
+	}
+	if len(runes) > width {
+		runes = append(runes[:width:width], []rune("...")...)
+	}
+	gutter := strconv.Itoa(number)
+	text := fmt.Sprintf("  %s | %s", gutter, strings.TrimRight(string(runes), " "))
+	if column > 0 {
+		text += fmt.Sprintf("\n  %s | %s^", strings.Repeat(" ", len(gutter)), strings.Repeat(" ", at))
+	}
+	return text
+}
