@@ -40,6 +40,10 @@ func toShare(dst *leasepb.Share, src *share.Share) {
 	dst.Safe, dst.Token = int64(src.Safe), src.Token
 	dst.Scarce, dst.Full, dst.Learning = src.Scarce, src.Full, src.Learning
 	dst.Limit = toTerms(&src.Limit)
+	dst.Suppression = nil
+	if s := src.Suppress; s != (share.Suppression{}) {
+		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Depth: int64(s.Depth)}
+	}
 }
 
 func toKeep(a share.Amount) *int64 {
@@ -51,12 +55,18 @@ func toKeep(a share.Amount) *int64 {
 }
 
 func toTerms(t *share.Terms) *leasepb.Terms {
-	if t.Rate == 0 && t.Burst == 0 && !t.Gauge && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 {
+	if t.Rate == 0 && t.Burst == 0 && !t.Gauge && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 && t.Suppress == nil {
 		return nil
 	}
 	out := &leasepb.Terms{
 		Rate: int64(t.Rate), Burst: int64(t.Burst), Gauge: t.Gauge,
 		Allocation: leasepb.Allocation(t.Allocation), Safe: int64(t.Safe),
+	}
+	if s := t.Suppress; s != nil {
+		out.Suppress = &leasepb.Suppress{
+			Report: int64(s.Report), Window: int64(s.Window), Intervals: uint32(s.Intervals),
+			Ramp: leasepb.Ramp(s.Ramp), Full: s.Full, Admitted: s.Admitted, Independent: s.Independent,
+		}
 	}
 	for _, g := range t.Guarantees {
 		out.Guarantees = append(out.Guarantees, &leasepb.Guarantee{Band: uint32(g.Band), Amount: int64(g.Amount)})
@@ -127,6 +137,28 @@ func fromShare(dst *share.Share, src *leasepb.Share) error {
 		}
 		dst.Limit.Guarantees = append(dst.Limit.Guarantees, share.Guarantee{Band: uint8(g.GetBand()), Amount: share.Amount(g.GetAmount())})
 	}
+	return fromSuppression(dst, src)
+}
+
+// fromSuppression translates what is said of suppression.
+func fromSuppression(dst *share.Share, src *leasepb.Share) error {
+	if t := src.GetLimit().GetSuppress(); t != nil {
+		s := &share.Suppress{
+			Report: time.Duration(t.GetReport()), Window: time.Duration(t.GetWindow()), Intervals: int(t.GetIntervals()),
+			Ramp: share.Ramp(min(max(t.GetRamp(), 0), math.MaxUint8)), Full: t.GetFull(), Admitted: t.GetAdmitted(), Independent: t.GetIndependent(),
+		}
+		if err := s.Validate(); err != nil {
+			return fmt.Errorf("leasewire: %w: limit of handle %d: %w", ErrGrant, dst.Handle, err)
+		}
+		dst.Limit.Suppress = s
+	}
+	s := src.GetSuppression()
+	// Written so that NaN is refused.
+	if !(s.GetReject() >= 0 && s.GetReject() <= 1) || !inRange(s.GetRate()) || !inRange(s.GetDepth()) {
+		return fmt.Errorf("leasewire: %w: handle %d is to refuse the part %v at a rate of %d and a depth of %d millionths, want 0 to 1 and at most %d",
+			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetDepth(), int64(share.MaxAmount))
+	}
+	dst.Suppress = share.Suppression{Reject: s.GetReject(), Rate: share.Amount(s.GetRate()), Depth: share.Amount(s.GetDepth())}
 	return nil
 }
 

@@ -78,6 +78,7 @@ func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 	out := share.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
 		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
+		Attempted: share.Amount(d.GetAttempted()), Admitted: share.Amount(d.GetAdmitted()),
 	}
 	status := share.StatusOK
 	if r := d.GetResource(); r != nil {
@@ -155,6 +156,7 @@ func ToReport(dst *leasepb.Report, src *share.Report) error {
 		if s.Within <= MaxWithin {
 			d.Within = int64(s.Within)
 		}
+		d.Attempted, d.Admitted = int64(s.Attempted), int64(s.Admitted)
 		d.Returned = toHolding(d.Returned, s.Returned)
 		dst.Demands = append(dst.Demands, d)
 	}

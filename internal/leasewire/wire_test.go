@@ -56,6 +56,7 @@ func report(t testing.TB, r *rand.Rand) *share.Report {
 			Handle: r.Uint32() >> 1, Lease: r.Uint64(), Claim: blob(r), Silent: r.IntN(2) == 0,
 			Rate: share.Whole(r.Int64N(1 << 30)), Burst: share.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
 			Closed: r.IntN(2) == 0, Returned: holding(r), Heard: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
+			Attempted: total(r), Admitted: total(r),
 		}
 		if r.IntN(2) == 0 {
 			var values []string
@@ -116,6 +117,13 @@ func TestGrantRoundTrip(t *testing.T) {
 				s.Limit = share.Terms{
 					Rate: amount(r), Burst: amount(r), Gauge: r.IntN(2) == 0, Allocation: share.Allocation(r.IntN(6)), Safe: amount(r),
 					Guarantees: []share.Guarantee{{Band: uint8(r.Uint32()), Amount: amount(r)}},
+				}
+			}
+			if r.IntN(2) == 0 {
+				s.Suppress = share.Suppression{Reject: r.Float64(), Rate: amount(r), Depth: amount(r)}
+				s.Limit.Suppress = &share.Suppress{
+					Report: time.Duration(1+r.IntN(100)) * 10 * time.Millisecond, Ramp: share.Ramp(r.IntN(2)), Full: 2 + r.Float64(),
+					Admitted: r.IntN(2) == 0, Independent: r.IntN(2) == 0, Window: time.Minute, Intervals: 1 + r.IntN(60),
 				}
 			}
 			want.Shares = append(want.Shares, s)
@@ -222,6 +230,12 @@ func TestBadGrants(t *testing.T) {
 	one := int64(-1)
 	for name, s := range map[string]*leasepb.Share{
 		"keep": {KeepRate: &one}, "safe": {Safe: -5}, "limit": {Limit: &leasepb.Terms{Burst: -1}},
+		"reject":    {Suppression: &leasepb.Suppression{Reject: 1.1}},
+		"NaN":       {Suppression: &leasepb.Suppression{Reject: math.NaN()}},
+		"rate":      {Suppression: &leasepb.Suppression{Rate: -1}},
+		"report":    {Limit: &leasepb.Terms{Suppress: &leasepb.Suppress{Report: 1}}},
+		"window":    {Limit: &leasepb.Terms{Suppress: &leasepb.Suppress{Window: 1e9, Intervals: 1000}}},
+		"ramp":      {Limit: &leasepb.Terms{Suppress: &leasepb.Suppress{Full: math.NaN()}}},
 		"guarantee": {Limit: &leasepb.Terms{Guarantees: []*leasepb.Guarantee{{Band: 256}}}},
 	} {
 		if err := leasewire.FromGrant(new(share.Grant), &leasepb.Grant{Shares: []*leasepb.Share{s}}); !errors.Is(err, leasewire.ErrGrant) {

@@ -31,6 +31,11 @@ type account struct {
 	since      limit.Time
 	served     Amount // what it was given in its turns, by weight; see turns.go
 
+	// For a limit that is shared by suppression.
+	attempted, admitted Amount     // totals, as reported last
+	attemptedAt         limit.Time // when
+	counted             bool       // there were some
+
 	target Holding // of the round; Tokens is what it gets at once
 
 	keepRate, keepDepth Amount     // as told last
@@ -143,8 +148,11 @@ type session struct {
 	stamp   time.Duration // of the latest report
 	heardAt limit.Time    // when that came
 	expires limit.Time
-	latest  uint64 // its number
-	answer  bool   // a report waits for its answer
+	latest  uint64        // its number
+	late    time.Duration // by how much more than usual it was under way
+	offset  time.Duration // between the clocks, and what reports are under way at least
+	timed   bool          // there is an offset
+	answer  bool          // a report waits for its answer
 
 	cuts   []*account // that were asked to come down, and have not said that they did
 	shares []Share    // of the Grant being made

@@ -36,6 +36,7 @@ func noEnd() *Deadline {
 type Bucket struct {
 	until *Deadline
 	terms atomic.Pointer[terms]
+	draws atomic.Pointer[draws] // nil = nothing is suppressed
 
 	// Each on a cache line of its own: who only reads the terms is not to wait for
 	// those who count.
@@ -52,6 +53,11 @@ type Bucket struct {
 	mu      sync.Mutex // of everything but Allow
 	frozen  bool
 	waiting int64 // cost of those in line
+	lent    struct {
+		rate  Amount
+		whole uint64
+	} // in force but for what is suppressed
+	random func() float64 // nil = that of math/rand
 }
 
 // NewBucket returns an empty bucket of rate 0 that may be spent until d; nil is
@@ -72,6 +78,10 @@ func NewBucket(d *Deadline) *Bucket {
 func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 	b.largest.note(n)
 	t := b.terms.Load()
+	if d := b.draws.Load(); d != nil && d.refuse(t, now, n) {
+		b.refused.Add(n)
+		return false, true
+	}
 	if int64(now) < b.until.Load() {
 		moment := t.moment(now)
 		word := t.word.Load()
@@ -93,7 +103,7 @@ func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 // retry is Allow for when something came in between, time has to be counted from
 // a later beginning, or the deadline has passed.
 func (b *Bucket) retry(now limit.Time, n int64) (allowed, decided bool) {
-	allowed, decided = b.Try(now, n)
+	allowed, decided = b.try(now, n)
 	if decided && !allowed && n > 0 {
 		b.refused.Add(n)
 	}
@@ -107,6 +117,14 @@ func (b *Bucket) Try(now limit.Time, n int64) (allowed, decided bool) {
 		return false, true
 	}
 	b.largest.note(n)
+	if d := b.draws.Load(); d != nil && d.refuse(b.terms.Load(), now, n) {
+		return false, true
+	}
+	return b.try(now, n)
+}
+
+// try is Try of one that was not drawn to be refused.
+func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 	for {
 		t := b.terms.Load()
 		if !b.open(t, now) {
@@ -190,6 +208,7 @@ func (b *Bucket) Amend(now limit.Time, rate, depth, add Amount) (surplus, held A
 	held = Amount(whole) * Token
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	rate, whole = b.lend(rate, whole)
 	old := b.terms.Load()
 	if add == 0 && rate == old.rate && whole == old.whole && !old.anytime {
 		return 0, held
@@ -214,6 +233,7 @@ func (b *Bucket) AmendFallback(now limit.Time, rate, depth Amount) {
 	rate, whole := clampTerms(rate, depth)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	rate, whole = b.lend(rate, whole)
 	old := b.terms.Load()
 	if old.anytime && old.rate == rate && old.whole == whole {
 		return

@@ -221,6 +221,7 @@ func (c *Coordinator) tellAbout(a *account, now limit.Time) {
 		Handle: a.handle, Status: a.status, Seen: a.seen, Lease: a.lease, Granted: a.granted,
 		KeepRate: a.keepRate, KeepDepth: a.keepDepth, Safe: r.safe(),
 		Scarce: r.scarce, Full: r.full && !r.single, Learning: r.learning, Limit: r.terms,
+		Suppress: r.suppressionOf(a),
 	}
 	if a.lease != 0 && c.opts.Seal != nil {
 		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted, a.held())
@@ -271,7 +272,8 @@ func (c *Coordinator) resolve(id ResourceID) (t Terms, status Status) {
 		}
 	}()
 	t, status = c.opts.Resolve(id)
-	if status == StatusOK && (t.Rate < 0 || t.Burst < 0 || t.Safe < 0 || t.Rate > MaxAmount || t.Burst > MaxAmount) {
+	if status == StatusOK && (t.Rate < 0 || t.Burst < 0 || t.Safe < 0 || t.Rate > MaxAmount || t.Burst > MaxAmount ||
+		t.Suppress != nil && (t.Gauge || t.Suppress.Validate() != nil)) {
 		return Terms{}, StatusBroken
 	}
 	return t, status

@@ -28,6 +28,9 @@ type fleet struct {
 	delay, jitter   time.Duration
 	loss, duplicate float64
 
+	poisson bool         // arrivals come by chance
+	passed  []limit.Time // what was admitted, of a limit shared by suppression
+
 	central Bucketed
 	worst   string
 }
@@ -92,6 +95,7 @@ func (f *fleet) start(in *instance) {
 	in.session++
 	in.holder = NewHolder(HolderOptions{Member: Member{fmt.Sprint(in.index), in.session}, Jitter: f.rand.Float64})
 	in.bucket = NewBucket(in.holder.Deadline())
+	in.bucket.Chance(f.rand.Float64)
 	in.handle = in.holder.Open(f.clock(in), ResourceID{Limit: "l"}, in.opts, in.bucket)
 	in.down = false
 	f.step(in, Tick{})
@@ -223,11 +227,19 @@ func (f *fleet) load(in *instance, rate float64) {
 
 func (f *fleet) arrive(in *instance) {
 	if in.next = never; in.rate > 0 {
-		in.next = f.now.Add(time.Duration(float64(time.Second) / in.rate))
+		gap := 1.0
+		if f.poisson {
+			gap = f.rand.ExpFloat64()
+		}
+		in.next = f.now.Add(time.Duration(gap * float64(time.Second) / in.rate))
 	}
 	if ok, _ := in.bucket.Allow(f.clock(in), 1); ok {
 		in.took++
-		f.central.take(f, Token)
+		if f.terms.Suppress != nil {
+			f.passed = append(f.passed, f.now)
+		} else {
+			f.central.take(f, Token)
+		}
 	} else {
 		in.refused++
 		f.step(in, Starved{in.handle})
@@ -249,6 +261,9 @@ func (b *Bucketed) take(f *fleet, n Amount) {
 
 // check holds what the instances may spend at this moment against the limit.
 func (f *fleet) check() {
+	if f.terms.Suppress != nil {
+		return // each holds the whole limit
+	}
 	var sum Holding
 	for _, in := range f.instances {
 		if in.down || int64(f.clock(in)) >= in.holder.Deadline().Load() {

@@ -44,6 +44,10 @@ type lease struct {
 	sentWant, sentLack  Amount
 	meter, admitted     meter
 	want, lack, waiting Amount
+	attempted, passed   Amount // totals, for a limit that is shared by suppression
+	sentAttempted       Amount
+	largest             Amount // cost of the largest request of late
+	suppressing         bool
 	busyUntil           limit.Time // a gauge keeps the places it used of late
 	busyPlaces          Amount
 	starved             bool
@@ -117,6 +121,9 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		Handle: l.handle, Lease: l.lease, Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
 		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.held().Depth <= 0, Returned: l.returned, Heard: l.heard,
 	}
+	if l.terms.Suppress != nil {
+		d.Attempted, d.Admitted, l.sentAttempted = l.attempted, l.passed, l.attempted
+	}
 	if !l.named || l.lease == 0 {
 		d.Resource = l.id
 	}
@@ -189,6 +196,7 @@ func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
 		return
 	}
 	l.adopt(now, s)
+	l.suppress(now, s.Suppress)
 }
 
 // gone drops a lease that the coordinator does not know of, and asks for another.
@@ -310,6 +318,10 @@ func (l *lease) drop(now limit.Time, expired bool) {
 		return
 	}
 	l.expired = true
+	if l.suppressing {
+		l.suppressAlone(now)
+		return
+	}
 	switch l.opts.Expiry {
 	case Optimistic:
 		// What it wants, up to the whole limit. It may begin to want only now.

@@ -28,6 +28,10 @@ func (l *lease) look(now limit.Time, h *Holder) {
 		l.lookAt = never
 		return
 	}
+	if l.terms.Suppress != nil {
+		l.lookSuppressed(now, r, changed)
+		return
+	}
 	quiet := l.meter.quiet > 0 && r.Waiting == 0 && !l.starved
 	switch {
 	case !quiet:

@@ -9,7 +9,11 @@ import (
 // ProtocolVersion is the version that this package speaks. A coordinator serves
 // instances of an older version by what they know: one that does not report its
 // demand keeps an equal share.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
+
+// suppressVersion is the first version whose instances know of suppression. Older ones
+// get an equal part of such a limit.
+const suppressVersion = 2
 
 // ResourceID names one bucket that is shared: a limit, and the values that select
 // the key, in the order of the limit's key. It is comparable.
@@ -70,6 +74,11 @@ type Demand struct {
 	Within time.Duration
 	Weight uint32 // 0 counts as 1
 	Band   uint8  // higher goes first
+
+	// Attempted and Admitted are running totals, for limits that are shared by
+	// suppression: what was asked for, refused and waiting ones at the cost they would
+	// have had, and of it what was admitted. Only Admitted was used.
+	Attempted, Admitted Amount
 
 	// Closed says that the instance has done with the handle: nothing is held
 	// under it, and it will not be used again.
@@ -156,6 +165,9 @@ type Share struct {
 	// Learning says that a new coordinator does not know yet what is held.
 	Learning bool
 
+	// Suppress is what to refuse, for limits that are shared by suppression.
+	Suppress Suppression
+
 	Limit Terms  // the whole limit
 	Token []byte // proof of the lease for the next coordinator; may be empty
 }
@@ -169,6 +181,11 @@ type Terms struct {
 	Allocation Allocation
 	Safe       Amount      // per instance; 0 = the limit divided by the instances
 	Guarantees []Guarantee // read-only
+
+	// Suppress shares the limit by suppression, and not by leases of its parts: each
+	// instance has a lease of the whole limit; nil = it does not. Read-only. Not for
+	// gauges.
+	Suppress *Suppress
 }
 
 // Spender is the half of a lease that the application calls: a token bucket, or the

@@ -17,6 +17,7 @@ func (c *Coordinator) report(now limit.Time, m *Report) {
 		s.latest = m.Number
 		s.stamp, s.heardAt = m.Stamp, now
 		s.expires = now.Add(c.opts.Lease + c.opts.Lease/driftMargin)
+		s.transit(now, m.Stamp)
 	}
 	if m.Leaving {
 		// It holds nothing any more, and spends nothing from its Leaving on.
@@ -52,6 +53,19 @@ func (c *Coordinator) session(now limit.Time, m *Report) *session {
 	return s
 }
 
+// transit takes note of how long the latest report was under way, compared with others.
+// The clocks may drift apart: what was the least is not for ever.
+func (s *session) transit(now limit.Time, stamp time.Duration) {
+	offset := time.Duration(now) - stamp
+	s.late = 0
+	if !s.timed || offset <= s.offset {
+		s.offset, s.timed = offset, true
+		return
+	}
+	s.late = offset - s.offset
+	s.offset += s.late / 256
+}
+
 // demand takes what an instance tells about one resource.
 func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Demand, heard uint64) {
 	a := s.accounts[d.Handle]
@@ -79,6 +93,9 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Deman
 	case d.Lease != 0 && !a.settle(d.Returned, landed):
 		a.status = StatusBadDemand
 	}
+	if a.status == StatusOK && !a.attempt(now, d) {
+		a.status = StatusBadDemand
+	}
 	a.ask(now, d)
 	a.closed = d.Closed
 	a.tell = true
@@ -87,7 +104,8 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *Deman
 
 // ask takes note of what the instance wants.
 func (a *account) ask(now limit.Time, d *Demand) {
-	a.weight, a.band, a.silent = max(1, d.Weight), d.Band, d.Silent
+	a.weight, a.band = max(1, d.Weight), d.Band
+	a.silent = d.Silent || a.resource.suppressed != nil && a.session.version < suppressVersion
 	if d.Rate < 0 || d.Burst < 0 || d.Rate > MaxAmount || d.Burst > MaxAmount {
 		a.status = StatusBadDemand
 	}
@@ -178,7 +196,7 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 		r.pool.accrue(now)
 		leases := st.Leases[:0]
 		st = ResourceState{
-			ID: r.id, Terms: r.terms, Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
+			ID: r.id, Terms: r.terms, Reject: r.rejects(), Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
 			Free: Holding{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: r.pool.level},
 		}
 		if r.full {
@@ -190,7 +208,7 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 			st.Lent = st.Lent.plus(h)
 			leases = append(leases, LeaseState{
 				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
-				Wants: a.want, Has: h, Held: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
+				Attempted: a.attempted, Admitted: a.admitted, Wants: a.want, Has: h, Held: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
 			})
 		}
 		st.Leases = leases
@@ -210,6 +228,7 @@ type ResourceState struct {
 
 	Learning, Broken bool
 	Full             bool          // demand is above the limit
+	Reject           float64       // the fraction that is refused, if it is shared by suppression
 	FullFor          time.Duration // since when
 	Leases           []LeaseState
 }
@@ -224,4 +243,7 @@ type LeaseState struct {
 	Wants           Amount
 	Has             Holding // rate and depth
 	Held, ExpiresIn time.Duration
+
+	// Running totals, if the limit is shared by suppression.
+	Attempted, Admitted Amount
 }

@@ -22,6 +22,8 @@ type resource struct {
 	turns    turns
 	single   bool // tokens are lent one by one
 
+	suppressed *suppression // nil = it is not shared by suppression
+
 	wanted    Amount // in the last round
 	scarce    bool
 	full      bool
@@ -55,11 +57,17 @@ func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resou
 	r := &resource{id: id, since: now}
 	r.pool.at = now
 	r.setTerms(terms, now)
-	if frozen {
+	switch {
+	case frozen && terms.Suppress != nil:
+		// Nobody takes anything from anybody, so newcomers need not wait.
+		r.frozen = Holding{Rate: plenty / 2 / Token * Token, Depth: plenty / 2 / Token * Token}
+		r.pool.lend(r.frozen)
+		r.pool.level, r.learning = r.pool.depth, true
+	case frozen:
 		r.frozen = terms.lendable()
 		r.pool.lend(r.frozen)
 		r.pool.level, r.learning = 0, true
-	} else {
+	default:
 		// Nothing was taken yet, so the bucket is full.
 		r.pool.level = r.pool.depth
 	}
@@ -83,10 +91,13 @@ func (r *resource) setTerms(t Terms, now limit.Time) {
 	r.pool.clip()
 	r.terms = t
 	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
+	r.setSuppress(now)
 }
 
 // perInstance says whether the limit is each instance's own, not their sum's.
-func (t *Terms) perInstance() bool { return t.Allocation == Static || t.Allocation == None }
+func (t *Terms) perInstance() bool {
+	return t.Allocation == Static || t.Allocation == None || t.Suppress != nil
+}
 
 // plenty stands for the capacity of limits whose sum is not kept.
 const plenty = MaxAmount / Token * Token
@@ -146,6 +157,12 @@ func (r *resource) capacity() Amount {
 func (r *resource) round(now limit.Time) {
 	r.pool.accrue(now)
 	r.dirty = false
+	if r.suppressed != nil {
+		r.suppress(now)
+		r.lend(now)
+		r.recall()
+		return
+	}
 	r.divide(now)
 	if r.terms.perInstance() {
 		r.targetOwn()

@@ -45,7 +45,14 @@
 //    instance that cannot say how much it wants sets Demand.silent and keeps an equal
 //    share.
 //
-// 7. Errors. What is wrong with one resource is a Share.status for its handle, and
+// 7. Suppression. A limit with Terms.suppress is not divided. Each instance is lent the
+//    whole of it, which it may use by itself, and reports what it was asked: Demand.rate
+//    as ever, and the totals `attempted` and `admitted`, no more often than the terms
+//    say and only when they have changed. Share.suppression of the answer says what part
+//    to refuse, and what the instance may use until it hears more. It is in force until
+//    the next one, and an absent one ends it. Instances of version 1 get an equal part.
+//
+// 8. Errors. What is wrong with one resource is a Share.status for its handle, and
 //    disturbs nothing else. The stream ends with INVALID_ARGUMENT for a report without
 //    a usable member, or of another one than the first; with RESOURCE_EXHAUSTED for a
 //    message above 1 MiB, too many handles or instances, or an instance that does not
@@ -218,6 +225,55 @@ func (Allocation) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
 }
 
+// Ramp is how the part to refuse follows from what is attempted.
+type Ramp int32
+
+const (
+	// 1 - limit/attempted.
+	Ramp_RAMP_EXACT Ramp = 0
+	// Nothing at the limit, everything at Suppress.full times the limit.
+	Ramp_RAMP_LINEAR Ramp = 1
+)
+
+// Enum value maps for Ramp.
+var (
+	Ramp_name = map[int32]string{
+		0: "RAMP_EXACT",
+		1: "RAMP_LINEAR",
+	}
+	Ramp_value = map[string]int32{
+		"RAMP_EXACT":  0,
+		"RAMP_LINEAR": 1,
+	}
+)
+
+func (x Ramp) Enum() *Ramp {
+	p := new(Ramp)
+	*p = x
+	return p
+}
+
+func (x Ramp) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Ramp) Descriptor() protoreflect.EnumDescriptor {
+	return file_stint_lease_v1_lease_proto_enumTypes[2].Descriptor()
+}
+
+func (Ramp) Type() protoreflect.EnumType {
+	return &file_stint_lease_v1_lease_proto_enumTypes[2]
+}
+
+func (x Ramp) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Ramp.Descriptor instead.
+func (Ramp) EnumDescriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
+}
+
 // Report is what an instance tells its coordinator. One report carries every resource
 // that has something to tell; a report without any renews all leases.
 type Report struct {
@@ -227,7 +283,8 @@ type Report struct {
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Drawn at random by each run of the process; never 0.
 	Session uint64 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
-	// The version of the protocol that the instance speaks: 1.
+	// The version of the protocol that the instance speaks: 2. Version 1 knows nothing of
+	// suppression.
 	Version uint32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Ascends from 1 within the session.
 	Number uint64 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
@@ -490,7 +547,12 @@ type Demand struct {
 	// For how long after its arrival `burst` is of use, in nanoseconds: those who wait
 	// for it go away then. At most 24 hours; 0 = until told otherwise. Negative and
 	// longer ones are refused with STATUS_BAD_DEMAND.
-	Within        int64 `protobuf:"varint,13,opt,name=within,proto3" json:"within,omitempty"`
+	Within int64 `protobuf:"varint,13,opt,name=within,proto3" json:"within,omitempty"`
+	// Running totals in millionths, as those of a Holding, for a limit that is shared by
+	// suppression: what was asked for since the handle was opened, refused requests at the
+	// cost that they would have had, and of it what was admitted. Only that was used.
+	Attempted     int64 `protobuf:"varint,14,opt,name=attempted,proto3" json:"attempted,omitempty"`
+	Admitted      int64 `protobuf:"varint,15,opt,name=admitted,proto3" json:"admitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -612,6 +674,20 @@ func (x *Demand) GetClosed() bool {
 func (x *Demand) GetWithin() int64 {
 	if x != nil {
 		return x.Within
+	}
+	return 0
+}
+
+func (x *Demand) GetAttempted() int64 {
+	if x != nil {
+		return x.Attempted
+	}
+	return 0
+}
+
+func (x *Demand) GetAdmitted() int64 {
+	if x != nil {
+		return x.Admitted
 	}
 	return 0
 }
@@ -775,7 +851,9 @@ type Share struct {
 	// The whole limit.
 	Limit *Terms `protobuf:"bytes,12,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Proof of the lease for the coordinator of a higher epoch; opaque. May be empty.
-	Token         []byte `protobuf:"bytes,13,opt,name=token,proto3" json:"token,omitempty"`
+	Token []byte `protobuf:"bytes,13,opt,name=token,proto3" json:"token,omitempty"`
+	// What to refuse of a limit that is shared by suppression; absent = nothing.
+	Suppression   *Suppression `protobuf:"bytes,14,opt,name=suppression,proto3" json:"suppression,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,6 +979,78 @@ func (x *Share) GetToken() []byte {
 	return nil
 }
 
+func (x *Share) GetSuppression() *Suppression {
+	if x != nil {
+		return x.Suppression
+	}
+	return nil
+}
+
+// Suppression is what an instance does while more is attempted than the limit.
+type Suppression struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part of what it is asked that the instance refuses, 0 to 1; NaN and others end
+	// the stream.
+	Reject float64 `protobuf:"fixed64,1,opt,name=reject,proto3" json:"reject,omitempty"`
+	// What it may use until it hears more, in millionths of a token per second.
+	Rate int64 `protobuf:"varint,2,opt,name=rate,proto3" json:"rate,omitempty"`
+	// And how much of that at once, in millionths: whole tokens.
+	Depth         int64 `protobuf:"varint,3,opt,name=depth,proto3" json:"depth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Suppression) Reset() {
+	*x = Suppression{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Suppression) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Suppression) ProtoMessage() {}
+
+func (x *Suppression) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Suppression.ProtoReflect.Descriptor instead.
+func (*Suppression) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Suppression) GetReject() float64 {
+	if x != nil {
+		return x.Reject
+	}
+	return 0
+}
+
+func (x *Suppression) GetRate() int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Suppression) GetDepth() int64 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
 // Terms are what a limit asks for. Amounts are millionths.
 type Terms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -912,15 +1062,18 @@ type Terms struct {
 	Gauge      bool       `protobuf:"varint,3,opt,name=gauge,proto3" json:"gauge,omitempty"`
 	Allocation Allocation `protobuf:"varint,4,opt,name=allocation,proto3,enum=stint.lease.v1.Allocation" json:"allocation,omitempty"`
 	// Per instance; 0 = the limit divided by the number of instances.
-	Safe          int64        `protobuf:"varint,5,opt,name=safe,proto3" json:"safe,omitempty"`
-	Guarantees    []*Guarantee `protobuf:"bytes,6,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
+	Safe       int64        `protobuf:"varint,5,opt,name=safe,proto3" json:"safe,omitempty"`
+	Guarantees []*Guarantee `protobuf:"bytes,6,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
+	// The limit is shared by suppression; absent = by leases of its parts. Not for a
+	// gauge.
+	Suppress      *Suppress `protobuf:"bytes,7,opt,name=suppress,proto3" json:"suppress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Terms) Reset() {
 	*x = Terms{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1085,7 @@ func (x *Terms) String() string {
 func (*Terms) ProtoMessage() {}
 
 func (x *Terms) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1098,7 @@ func (x *Terms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terms.ProtoReflect.Descriptor instead.
 func (*Terms) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Terms) GetRate() int64 {
@@ -990,6 +1143,112 @@ func (x *Terms) GetGuarantees() []*Guarantee {
 	return nil
 }
 
+func (x *Terms) GetSuppress() *Suppress {
+	if x != nil {
+		return x.Suppress
+	}
+	return nil
+}
+
+// Suppress says how a limit is shared by suppression. Durations are nanoseconds.
+type Suppress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How often an instance reports at most; 0 = 100 ms.
+	Report int64 `protobuf:"varint,1,opt,name=report,proto3" json:"report,omitempty"`
+	// The time over which attempts are averaged, and in how many parts; 0 = since the load
+	// has changed last.
+	Window    int64  `protobuf:"varint,2,opt,name=window,proto3" json:"window,omitempty"`
+	Intervals uint32 `protobuf:"varint,3,opt,name=intervals,proto3" json:"intervals,omitempty"`
+	Ramp      Ramp   `protobuf:"varint,4,opt,name=ramp,proto3,enum=stint.lease.v1.Ramp" json:"ramp,omitempty"`
+	// 0 = 3.
+	Full float64 `protobuf:"fixed64,5,opt,name=full,proto3" json:"full,omitempty"`
+	// Average what was admitted, not what was attempted.
+	Admitted bool `protobuf:"varint,6,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	// Draw each request by itself.
+	Independent   bool `protobuf:"varint,7,opt,name=independent,proto3" json:"independent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Suppress) Reset() {
+	*x = Suppress{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Suppress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Suppress) ProtoMessage() {}
+
+func (x *Suppress) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Suppress.ProtoReflect.Descriptor instead.
+func (*Suppress) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Suppress) GetReport() int64 {
+	if x != nil {
+		return x.Report
+	}
+	return 0
+}
+
+func (x *Suppress) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+func (x *Suppress) GetIntervals() uint32 {
+	if x != nil {
+		return x.Intervals
+	}
+	return 0
+}
+
+func (x *Suppress) GetRamp() Ramp {
+	if x != nil {
+		return x.Ramp
+	}
+	return Ramp_RAMP_EXACT
+}
+
+func (x *Suppress) GetFull() float64 {
+	if x != nil {
+		return x.Full
+	}
+	return 0
+}
+
+func (x *Suppress) GetAdmitted() bool {
+	if x != nil {
+		return x.Admitted
+	}
+	return false
+}
+
+func (x *Suppress) GetIndependent() bool {
+	if x != nil {
+		return x.Independent
+	}
+	return false
+}
+
 // Guarantee is what a band gets before higher bands take everything.
 type Guarantee struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1003,7 +1262,7 @@ type Guarantee struct {
 
 func (x *Guarantee) Reset() {
 	*x = Guarantee{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1274,7 @@ func (x *Guarantee) String() string {
 func (*Guarantee) ProtoMessage() {}
 
 func (x *Guarantee) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1287,7 @@ func (x *Guarantee) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guarantee.ProtoReflect.Descriptor instead.
 func (*Guarantee) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Guarantee) GetBand() uint32 {
@@ -1065,7 +1324,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\aHolding\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x03R\x05depth\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xeb\x02\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xa5\x03\n" +
 	"\x06Demand\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x124\n" +
 	"\bresource\x18\x02 \x01(\v2\x18.stint.lease.v1.ResourceR\bresource\x12\x12\n" +
@@ -1080,7 +1339,9 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	" \x01(\bR\x06silent\x12\x14\n" +
 	"\x05claim\x18\v \x01(\fR\x05claim\x12\x16\n" +
 	"\x06closed\x18\f \x01(\bR\x06closed\x12\x16\n" +
-	"\x06within\x18\r \x01(\x03R\x06within\"\xa1\x02\n" +
+	"\x06within\x18\r \x01(\x03R\x06within\x12\x1c\n" +
+	"\tattempted\x18\x0e \x01(\x03R\tattempted\x12\x1a\n" +
+	"\badmitted\x18\x0f \x01(\x03R\badmitted\"\xa1\x02\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12.\n" +
@@ -1093,7 +1354,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"not_master\x18\b \x01(\bR\tnotMaster\x12\x16\n" +
 	"\x06master\x18\t \x01(\tR\x06master\x12-\n" +
 	"\x06shares\x18\n" +
-	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\"\xae\x03\n" +
+	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\"\xed\x03\n" +
 	"\x05Share\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x12.\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x16.stint.lease.v1.StatusR\x06status\x12\x12\n" +
@@ -1109,10 +1370,15 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	" \x01(\bR\x04full\x12\x1a\n" +
 	"\blearning\x18\v \x01(\bR\blearning\x12+\n" +
 	"\x05limit\x18\f \x01(\v2\x15.stint.lease.v1.TermsR\x05limit\x12\x14\n" +
-	"\x05token\x18\r \x01(\fR\x05tokenB\f\n" +
+	"\x05token\x18\r \x01(\fR\x05token\x12=\n" +
+	"\vsuppression\x18\x0e \x01(\v2\x1b.stint.lease.v1.SuppressionR\vsuppressionB\f\n" +
 	"\n" +
 	"_keep_rateB\r\n" +
-	"\v_keep_depth\"\xd2\x01\n" +
+	"\v_keep_depth\"O\n" +
+	"\vSuppression\x12\x16\n" +
+	"\x06reject\x18\x01 \x01(\x01R\x06reject\x12\x12\n" +
+	"\x04rate\x18\x02 \x01(\x03R\x04rate\x12\x14\n" +
+	"\x05depth\x18\x03 \x01(\x03R\x05depth\"\x88\x02\n" +
 	"\x05Terms\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x14\n" +
@@ -1123,7 +1389,16 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x04safe\x18\x05 \x01(\x03R\x04safe\x129\n" +
 	"\n" +
 	"guarantees\x18\x06 \x03(\v2\x19.stint.lease.v1.GuaranteeR\n" +
-	"guarantees\"7\n" +
+	"guarantees\x124\n" +
+	"\bsuppress\x18\a \x01(\v2\x18.stint.lease.v1.SuppressR\bsuppress\"\xd4\x01\n" +
+	"\bSuppress\x12\x16\n" +
+	"\x06report\x18\x01 \x01(\x03R\x06report\x12\x16\n" +
+	"\x06window\x18\x02 \x01(\x03R\x06window\x12\x1c\n" +
+	"\tintervals\x18\x03 \x01(\rR\tintervals\x12(\n" +
+	"\x04ramp\x18\x04 \x01(\x0e2\x14.stint.lease.v1.RampR\x04ramp\x12\x12\n" +
+	"\x04full\x18\x05 \x01(\x01R\x04full\x12\x1a\n" +
+	"\badmitted\x18\x06 \x01(\bR\badmitted\x12 \n" +
+	"\vindependent\x18\a \x01(\bR\vindependent\"7\n" +
 	"\tGuarantee\x12\x12\n" +
 	"\x04band\x18\x01 \x01(\rR\x04band\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount*\xf1\x01\n" +
@@ -1145,7 +1420,11 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x10ALLOCATION_EQUAL\x10\x02\x12\x15\n" +
 	"\x11ALLOCATION_STATIC\x10\x03\x12\x13\n" +
 	"\x0fALLOCATION_NONE\x10\x04\x12\x13\n" +
-	"\x0fALLOCATION_BUSY\x10\x052C\n" +
+	"\x0fALLOCATION_BUSY\x10\x05*'\n" +
+	"\x04Ramp\x12\x0e\n" +
+	"\n" +
+	"RAMP_EXACT\x10\x00\x12\x0f\n" +
+	"\vRAMP_LINEAR\x10\x012C\n" +
 	"\x06Leases\x129\n" +
 	"\x04Hold\x12\x16.stint.lease.v1.Report\x1a\x15.stint.lease.v1.Grant(\x010\x01B0Z.github.com/stint-io/stint/internal/gen/leasepbb\x06proto3"
 
@@ -1161,38 +1440,44 @@ func file_stint_lease_v1_lease_proto_rawDescGZIP() []byte {
 	return file_stint_lease_v1_lease_proto_rawDescData
 }
 
-var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_stint_lease_v1_lease_proto_goTypes = []any{
-	(Status)(0),       // 0: stint.lease.v1.Status
-	(Allocation)(0),   // 1: stint.lease.v1.Allocation
-	(*Report)(nil),    // 2: stint.lease.v1.Report
-	(*Resource)(nil),  // 3: stint.lease.v1.Resource
-	(*Holding)(nil),   // 4: stint.lease.v1.Holding
-	(*Demand)(nil),    // 5: stint.lease.v1.Demand
-	(*Grant)(nil),     // 6: stint.lease.v1.Grant
-	(*Share)(nil),     // 7: stint.lease.v1.Share
-	(*Terms)(nil),     // 8: stint.lease.v1.Terms
-	(*Guarantee)(nil), // 9: stint.lease.v1.Guarantee
+	(Status)(0),         // 0: stint.lease.v1.Status
+	(Allocation)(0),     // 1: stint.lease.v1.Allocation
+	(Ramp)(0),           // 2: stint.lease.v1.Ramp
+	(*Report)(nil),      // 3: stint.lease.v1.Report
+	(*Resource)(nil),    // 4: stint.lease.v1.Resource
+	(*Holding)(nil),     // 5: stint.lease.v1.Holding
+	(*Demand)(nil),      // 6: stint.lease.v1.Demand
+	(*Grant)(nil),       // 7: stint.lease.v1.Grant
+	(*Share)(nil),       // 8: stint.lease.v1.Share
+	(*Suppression)(nil), // 9: stint.lease.v1.Suppression
+	(*Terms)(nil),       // 10: stint.lease.v1.Terms
+	(*Suppress)(nil),    // 11: stint.lease.v1.Suppress
+	(*Guarantee)(nil),   // 12: stint.lease.v1.Guarantee
 }
 var file_stint_lease_v1_lease_proto_depIdxs = []int32{
-	5,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
-	3,  // 1: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
-	4,  // 2: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Holding
+	6,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
+	4,  // 1: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
+	5,  // 2: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Holding
 	0,  // 3: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
-	7,  // 4: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
+	8,  // 4: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
 	0,  // 5: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	4,  // 6: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Holding
-	8,  // 7: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
-	1,  // 8: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
-	9,  // 9: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
-	2,  // 10: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
-	6,  // 11: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	5,  // 6: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Holding
+	10, // 7: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
+	9,  // 8: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
+	1,  // 9: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
+	12, // 10: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
+	11, // 11: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
+	2,  // 12: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
+	3,  // 13: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
+	7,  // 14: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_stint_lease_v1_lease_proto_init() }
@@ -1206,8 +1491,8 @@ func file_stint_lease_v1_lease_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_lease_v1_lease_proto_rawDesc), len(file_stint_lease_v1_lease_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   8,
+			NumEnums:      3,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,7 +45,14 @@
 //    instance that cannot say how much it wants sets Demand.silent and keeps an equal
 //    share.
 //
-// 7. Errors. What is wrong with one resource is a Share.status for its handle, and
+// 7. Suppression. A limit with Terms.suppress is not divided. Each instance is lent the
+//    whole of it, which it may use by itself, and reports what it was asked: Demand.rate
+//    as ever, and the totals `attempted` and `admitted`, no more often than the terms
+//    say and only when they have changed. Share.suppression of the answer says what part
+//    to refuse, and what the instance may use until it hears more. It is in force until
+//    the next one, and an absent one ends it. Instances of version 1 get an equal part.
+//
+// 8. Errors. What is wrong with one resource is a Share.status for its handle, and
 //    disturbs nothing else. The stream ends with INVALID_ARGUMENT for a report without
 //    a usable member, or of another one than the first; with RESOURCE_EXHAUSTED for a
 //    message above 1 MiB, too many handles or instances, or an instance that does not
