@@ -96,6 +96,17 @@ func (l *lease) AmendFallback(now limit.Time, rate, depth share.Amount) {
 	l.settle(now)
 }
 
+// Suppress puts in force what part of what is asked is refused, for a limit that is
+// shared by suppression.
+func (l *lease) Suppress(now limit.Time, s share.Suppression, independent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := l.purse.(*share.Bucket); ok {
+		b.Suppress(now, s, independent)
+	}
+	l.settle(now)
+}
+
 // adjusted is what is spent of the rate and depth in force.
 func (l *lease) adjusted() (rate, depth share.Amount) {
 	rate = l.adjuster.Rate(l.rate)

@@ -127,6 +127,7 @@ type Lease struct {
 	Full        bool    // the demand of all instances exceeds the limit
 	Learning    bool    // the coordinator is new and lends only what is surely free
 	Expired     bool    // the lease ran out
+	Reject      float64 // the part of attempts that is refused, of a limit that is shared by suppression
 	RoundTrip   time.Duration
 	Err         error // why nothing is lent, as waits and Take return it; nil = no such reason
 }
@@ -138,7 +139,7 @@ func (l *lease) describe() Lease {
 	c.mu.Unlock()
 	return Lease{
 		Known: st.Known, Rate: st.Held.Rate.Float(), Depth: st.Held.Depth.Float(), Demand: st.Demand.Float(),
-		Full: st.Full, Learning: st.Learning, Expired: st.Expired, RoundTrip: st.RoundTrip, Err: l.fault(),
+		Full: st.Full, Learning: st.Learning, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
 	}
 }
 

@@ -109,6 +109,10 @@ func (l *lease) decision(cost int64, allowed bool) limit.Decision {
 		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, share.DefaultRefresh, true
 	case l.gauge:
 		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
+	case st.Suppression.Reject > 0:
+		// It was drawn, so no time brings a permit for sure; by then as much has been
+		// admitted again.
+		r.Reason, r.RetryAfter = limit.ReasonSuppressed, max(l.retryAfter(now, cost), min(span(cost, st.Suppression.Rate), time.Minute))
 	default:
 		r.Reason, r.RetryAfter = limit.ReasonRate, l.retryAfter(now, cost)
 	}

@@ -66,12 +66,16 @@ const (
 	ReasonMissing                    // the limit's key is missing from the request, and the limit says to refuse then
 	ReasonTableFull                  // the counter table is full of live keys, and the bucket shared by new keys is empty
 	ReasonStoreFailure               // the store did not answer, and the limit says to refuse then
+	ReasonSuppressed                 // all instances together are asked for more than the limit, and refuse a part of it by chance
+
+	// ReasonCount is one more than the last reason.
+	ReasonCount int = iota
 )
 
 var reasonNames = [...]string{
 	ReasonNone: "", ReasonRate: "rate_exceeded", ReasonConcurrency: "concurrency_exceeded",
 	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
-	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure",
+	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

@@ -68,32 +68,33 @@ const (
 	fineLeased     = 1e-4
 )
 
-// lease reads what is only for limits shared by leases, and refuses what they cannot
-// do.
-func (b *builder) lease(s *scope, l *Limit) {
-	own := s.limit.Get("lease")
-	if l.Sharing != SharingLeased {
-		if own != nil {
-			s.Fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
-		}
+// local reads what is only for limits of which instances decide by themselves, and
+// refuses what they cannot do.
+func (b *builder) local(s *scope, l *Limit) {
+	if own := s.limit.Get("lease"); own != nil && l.Sharing != SharingLeased {
+		s.Fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
 		return
 	}
+	if !l.Sharing.Local() {
+		return
+	}
+	way := sharingWays[l.Sharing]
 	at := s.limit.Get("sharing")
 	if at == nil {
 		at = s.limit // leased by default
 	}
 	algorithm := l.Base.Policy.Algorithm
 	if algorithm != limit.TokenBucket && algorithm != limit.Concurrency {
-		s.Fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared by leases", algorithm)
+		s.Fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared %s", algorithm, way)
 		return
 	}
 	if l.Ban != nil {
-		s.Fault(at, "leave ban out, or use sharing: exact", "a limit shared by leases bans nobody: instances decide alone and do not know of each other's refusals")
+		s.Fault(at, "leave ban out, or use sharing: exact", "a limit shared %s bans nobody: instances decide alone and do not know of each other's refusals", way)
 	}
 	if l.Shadow || l.EnforcePermyriad < 10000 {
 		b.warn(s.file, at, "use sharing: exact to try a limit out", "shadow and enforce are known to the server only: instances that hold a lease enforce the limit for every key")
 	}
-	if n := s.get("lease"); n != nil {
+	if n := s.get("lease"); n != nil && l.Sharing == SharingLeased {
 		b.leaseOptions(s, l, n)
 	}
 	b.leasable(s, at, &l.Base)

@@ -47,7 +47,7 @@ func TestLeasedWarnings(t *testing.T) {
 		"rate: 8/day, sharing: leased":                       "rounded down to 92 millionths",
 		"rate: 9/s, sharing: leased, shadow: true":           "shadow and enforce",
 		"rate: 9/s, sharing: leased, enforce: 50%, key: [a]": "shadow and enforce",
-		"rate: 9/s, sharing: split":                          "split is not in this version",
+		"rate: 9/s, sharing: suppressed, shadow: true":       "shadow and enforce",
 	} {
 		if w := mustParse(t, "limits: [{name: a, "+src+"}]").Warnings(); len(w) != 1 || !strings.Contains(w[0].Message, want) {
 			t.Errorf("%s: %v, want %q", src, w, want)

@@ -48,30 +48,6 @@ func (f StoreFailure) String() string {
 	return "unknown"
 }
 
-// Sharing says how instances share one limit. The zero value is SharingExact.
-type Sharing uint8
-
-// The ways to share. SharingExact and SharingLeased are enforced in this version: a
-// Set warns of the others, which count in the store of each process.
-const (
-	SharingExact Sharing = iota
-	SharingLeased
-	SharingSplit
-	SharingSuppressed
-)
-
-var sharingNames = [...]string{
-	SharingExact: "exact", SharingLeased: "leased", SharingSplit: "split", SharingSuppressed: "suppressed",
-}
-
-// String returns the word used in limit files.
-func (s Sharing) String() string {
-	if int(s) < len(sharingNames) {
-		return sharingNames[s]
-	}
-	return "unknown"
-}
-
 // Ban says that a key is refused for a while once it has asked too often.
 type Ban struct {
 	// For is how long the ban lasts.
@@ -127,8 +103,12 @@ type Limit struct {
 	// Sharing says how instances share the limit.
 	Sharing Sharing
 
-	// Lease says how it is divided when Sharing is SharingLeased.
-	Lease Lease
+	// Lease says how it is divided when Sharing is SharingLeased, Split which part of
+	// it is divided when it is SharingSplit, and Suppress what is refused when it is
+	// SharingSuppressed.
+	Lease    Lease
+	Split    Split
+	Suppress Suppress
 
 	// Base is the policy where no override applies.
 	Base Variant

@@ -13,12 +13,14 @@ import (
 // The keys of stint's format. The schema and the reference page name the same.
 var (
 	rootKeys     = []string{"store", "defaults", "limits"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
 	exceedKeys   = []string{"reject", "ban"}
 	banKeys      = []string{"for", "after"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees"}
+	splitKeys    = []string{"instances", "weight"}
+	suppressKeys = []string{"report", "window", "interval", "average", "ramp", "full", "draws"}
 	stores       = []string{
 		"memory",
 		"redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel",
@@ -145,7 +147,9 @@ func (b *builder) limit(s *scope) {
 	if list := n.Get("overrides"); list != nil && ok {
 		b.overrides(s, l, list, algorithm)
 	}
-	b.lease(s, l)
+	b.local(s, l)
+	b.split(s, l)
+	b.suppress(s, l)
 	b.add(d, n, l)
 }
 
@@ -268,9 +272,6 @@ func (b *builder) options(s *scope, l *Limit) {
 	if n := s.get("sharing"); n != nil {
 		if i, ok := s.Word(n, sharingNames[:]...); ok {
 			l.Sharing = Sharing(i)
-			if l.Sharing != SharingExact && l.Sharing != SharingLeased {
-				b.warn(s.file, n, "run one instance, or leave sharing out", "sharing: %v is not in this version: the limit is enforced exactly, but by each process for itself", l.Sharing)
-			}
 		}
 	}
 }

@@ -87,6 +87,7 @@ func (l *leases) metrics() *admin.Leases {
 		out.Limits = append(out.Limits, admin.LeasedLimit{
 			Limit: one.Limit, Capacity: one.Capacity, Lent: one.Lent, Wanted: one.Wanted, Free: one.Free,
 			Saturated: one.Saturated, SaturatedSeconds: one.SaturatedSeconds,
+			Suppressed: one.Suppressed, Reject: one.Reject,
 		})
 	}
 	return out

@@ -120,6 +120,8 @@ func explain(r limit.Reason) string {
 		return "its table is full and new clients share what is left"
 	case limit.ReasonStoreFailure:
 		return "its store does not answer"
+	case limit.ReasonSuppressed:
+		return "more is asked of it than it admits, and a part is refused"
 	default:
 		return "it does not say why"
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// reasonCount is one more than the last reason that package limit knows.
-const reasonCount = int(limit.ReasonStoreFailure) + 1
+const reasonCount = limit.ReasonCount
 
 // tally counts what one limit answered. Its numbers survive a swap.
 type tally struct {

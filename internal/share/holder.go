@@ -411,6 +411,8 @@ type HoldingState struct {
 	RoundTrip time.Duration // 0 = unknown
 	Demand    Amount
 	Asking    bool // more was asked for, and the answer is not there
+	// Suppression is in force, of a limit that is shared so.
+	Suppression Suppression
 }
 
 // State returns how the resource of a handle stands.
@@ -423,7 +425,7 @@ func (h *Holder) State(handle uint32) HoldingState {
 	held.Tokens = 0
 	return HoldingState{
 		Known: l.known, Status: l.status, Held: held, Full: l.full, Scarce: l.scarce, Learning: l.learning,
-		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0,
+		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0, Suppression: l.suppression,
 	}
 }
 

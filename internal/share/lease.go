@@ -48,7 +48,8 @@ type lease struct {
 	sentAttempted       Amount
 	largest             Amount // cost of the largest request of late
 	suppressing         bool
-	busyUntil           limit.Time // a gauge keeps the places it used of late
+	suppression         Suppression // as told last
+	busyUntil           limit.Time  // a gauge keeps the places it used of late
 	busyPlaces          Amount
 	starved             bool
 	lackUntil           limit.Time // an attempt was refused not long before

@@ -227,7 +227,9 @@ func (l *lease) suppress(now limit.Time, s Suppression) {
 	if !ok || !l.suppressing && l.terms.Suppress == nil {
 		return
 	}
+	l.suppression = s
 	if l.suppressing = l.terms.Suppress != nil; !l.suppressing {
+		l.suppression = Suppression{}
 		spender.Suppress(now, Suppression{}, false)
 		return
 	}

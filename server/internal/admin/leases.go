@@ -20,6 +20,8 @@ type LeasedLimit struct {
 	Capacity, Lent, Wanted, Free float64 // tokens per second, or places
 	Saturated                    bool
 	SaturatedSeconds             float64
+	Suppressed                   bool    // shared by suppression
+	Reject                       float64 // the largest fraction of a key that is refused
 }
 
 // leaseDescs describe the metrics of leased limits. They are sent only where there is
@@ -28,12 +30,13 @@ type leaseDescs struct {
 	streams, instances, resources, learning               *prometheus.Desc
 	reports, grants, refused, rejected, expired, failures *prometheus.Desc
 	capacity, lent, wanted, free, saturated, seconds      *prometheus.Desc
+	reject                                                *prometheus.Desc
 }
 
 func (d *leaseDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		d.streams, d.instances, d.resources, d.learning, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
-		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds,
+		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds, d.reject,
 	} {
 		ch <- one
 	}
@@ -72,5 +75,8 @@ func (d *leaseDescs) collect(ch chan<- prometheus.Metric, l *Leases) {
 		gauge(d.free, one.Free, one.Limit)
 		truth(d.saturated, one.Saturated, one.Limit)
 		count(d.seconds, one.SaturatedSeconds, one.Limit)
+		if one.Suppressed {
+			gauge(d.reject, one.Reject, one.Limit)
+		}
 	}
 }

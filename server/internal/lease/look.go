@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 // The bounds of one look at the leases. Not larger: the loop stands still meanwhile.
@@ -37,6 +38,11 @@ type LimitFigures struct {
 	Saturated                     bool    // at least one key wants more than the limit
 	SaturatedSeconds              float64 // since the start
 	Resources, SaturatedResources int
+
+	// Of a limit that is shared by suppression: the largest fraction that is refused of
+	// a key. What was attempted and admitted in all is known to the instances.
+	Suppressed bool
+	Reject     float64
 }
 
 // Figures returns the latest figures. Read-only.
@@ -59,6 +65,8 @@ func (s *Service) sample(now limit.Time) time.Duration {
 		l.Free += free.Float()
 		l.Wanted += r.Wanted.Float()
 		l.Resources++
+		l.Suppressed = l.Suppressed || r.Terms.Suppress != nil
+		l.Reject = max(l.Reject, r.Reject)
 		if r.Full {
 			l.Saturated = true
 			l.SaturatedResources++
@@ -118,12 +126,14 @@ type leaseResource struct {
 	Limit      string  `json:"limit"`
 	Key        string  `json:"key"`
 	Gauge      bool    `json:"gauge,omitempty"`
-	Allocation string  `json:"allocation"`
+	Sharing    string  `json:"sharing"`
+	Allocation string  `json:"allocation,omitempty"`
 	Capacity   float64 `json:"capacity"`
 	Burst      float64 `json:"burst"`
 	Lent       float64 `json:"lent"`
 	Free       float64 `json:"free"`
 	Wanted     float64 `json:"wanted"`
+	Reject     float64 `json:"reject,omitempty"`
 	Full       bool    `json:"full"`
 	FullFor    float64 `json:"full_seconds"`
 	Learning   bool    `json:"learning"`
@@ -138,6 +148,8 @@ type leaseOfOne struct {
 	Instance  string  `json:"instance"`
 	Wants     float64 `json:"wants"`
 	Gets      float64 `json:"gets"`
+	Attempted float64 `json:"attempted_total,omitempty"`
+	Admitted  float64 `json:"admitted_total,omitempty"`
 	Burst     float64 `json:"burst"`
 	Weight    uint32  `json:"weight"`
 	Band      uint8   `json:"band"`
@@ -207,12 +219,16 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 		}
 		capacity, lent, free := parts(r)
 		out := leaseResource{
-			Limit: r.ID.Limit, Gauge: r.Terms.Gauge, Allocation: allocation(r.Terms.Allocation),
+			Limit: r.ID.Limit, Gauge: r.Terms.Gauge, Sharing: rules.SharingLeased.String(), Allocation: allocation(r.Terms.Allocation), Reject: r.Reject,
 			Capacity: capacity.Float(), Burst: r.Terms.Burst.Float(), Lent: lent.Float(), Free: free.Float(), Wanted: r.Wanted.Float(),
 			Full: r.Full, FullFor: r.FullFor.Seconds(), Learning: r.Learning, Broken: r.Broken, Count: len(r.Leases), Leases: []leaseOfOne{},
 		}
 		if l := x.byName[r.ID.Limit]; l != nil {
+			out.Sharing = l.Sharing.String()
 			out.Key = strings.ToValidUTF8(l.KeyText([]byte(r.ID.Key)), "\uFFFD")
+		}
+		if r.Terms.Suppress != nil {
+			out.Allocation = ""
 		}
 		for i := range r.Leases {
 			if leases == maxShownLeases {
@@ -234,6 +250,6 @@ func showLease(l *share.LeaseState, gauge bool) leaseOfOne {
 	}
 	return leaseOfOne{
 		Instance: l.Instance, Wants: l.Wants.Float(), Gets: gets.Float(), Burst: l.Has.Depth.Float(), Weight: l.Weight, Band: l.Band,
-		Silent: l.Silent, Version: l.Version, Since: l.Held.Seconds(), ExpiresIn: l.ExpiresIn.Seconds(),
+		Attempted: l.Attempted.Float(), Admitted: l.Admitted.Float(), Silent: l.Silent, Version: l.Version, Since: l.Held.Seconds(), ExpiresIn: l.ExpiresIn.Seconds(),
 	}
 }

@@ -27,7 +27,7 @@ func newIndex(set *rules.Set) *index {
 	for _, l := range set.Limits() {
 		if !l.Envoy {
 			x.byName[l.Name] = l
-			if l.Sharing == rules.SharingLeased {
+			if l.Sharing.Local() {
 				x.leased++
 			}
 		}
@@ -42,7 +42,7 @@ func (x *index) canonical(r *share.Report) {
 	for i := range r.Demands {
 		id := &r.Demands[i].Resource
 		l := x.byName[id.Limit]
-		if l == nil || l.Sharing != rules.SharingLeased {
+		if l == nil || !l.Sharing.Local() {
 			continue // resolve says so
 		}
 		values, err := leasewire.DecodeKey(id.Key)
@@ -64,7 +64,7 @@ func (x *index) resolve(id share.ResourceID) (share.Terms, share.Status) {
 	switch {
 	case l == nil:
 		return share.Terms{}, share.StatusUnknownLimit
-	case l.Sharing != rules.SharingLeased:
+	case !l.Sharing.Local():
 		return share.Terms{}, share.StatusNotLeased
 	}
 	attrs, ok := l.KeyAttributes([]byte(id.Key))
@@ -72,7 +72,31 @@ func (x *index) resolve(id share.ResourceID) (share.Terms, share.Status) {
 		return share.Terms{}, share.StatusBadKey
 	}
 	v := x.set.VariantFor(l, attrs)
-	return terms(&v.Policy, &l.Lease), share.StatusOK
+	switch l.Sharing {
+	case rules.SharingSplit:
+		part := l.Split.Part(v.Policy)
+		return terms(&part, &rules.Lease{Allocation: rules.AllocationEqual}), share.StatusOK
+	case rules.SharingSuppressed:
+		t := terms(&v.Policy, &rules.Lease{})
+		if !v.Policy.Unlimited {
+			t.Suppress = suppress(&l.Suppress)
+		}
+		return t, share.StatusOK
+	default:
+		return terms(&v.Policy, &l.Lease), share.StatusOK
+	}
+}
+
+// suppress translates how a limit is suppressed.
+func suppress(o *rules.Suppress) *share.Suppress {
+	s := &share.Suppress{Report: o.Report, Window: o.Window, Full: o.Full, Admitted: o.Admitted, Independent: o.Independent}
+	if o.Linear {
+		s.Ramp = share.RampLinear
+	}
+	if o.Interval > 0 {
+		s.Intervals = int(o.Window / o.Interval)
+	}
+	return s
 }
 
 // terms translates a policy. Rates are rounded down.

@@ -110,7 +110,7 @@ func New(o Options) (*Store, error) {
 func read(set *rules.Set, before map[string]*lent) (byName, byID map[string]*lent) {
 	byName, byID = map[string]*lent{}, map[string]*lent{}
 	for _, l := range set.Limits() {
-		if l.Envoy || l.Sharing != rules.SharingLeased {
+		if l.Envoy || !l.Sharing.Local() {
 			continue
 		}
 		gauge := l.Base.Policy.Algorithm == limit.Concurrency
