@@ -38,6 +38,7 @@ func allTables() []table {
 		{"redis", "the Redis store against a bare script and other limiters", steps{tables.RedisKeys, tables.RedisHot}},
 		{"leases", "a decision on a lease, an idle instance, a round of the coordinator", steps{tables.Leases}},
 		{"fleet", "real processes that share limits by leases", steps{tables.Fleet}},
+		{"steps", "real processes while demand steps above the limit", steps{tables.Steps}},
 		{"redis-rls", "the service with Redis against envoyproxy/ratelimit", steps{tables.RedisService}},
 	}
 }

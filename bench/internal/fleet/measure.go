@@ -199,3 +199,15 @@ func (r *Run) Worst() (from, to int64, within []Admission) {
 	}
 	return r.at[first], r.at[last], r.admitted[first : last+1]
 }
+
+// Range is the least and the most that was admitted in a time of that length which lies
+// in [from, to), to a bin; both 0 if none does.
+func (r *Run) Range(from, to int64, length time.Duration) (least, most int) {
+	for at, first := from, true; at+int64(length) <= to; at, first = at+int64(Bin), false {
+		n := r.Admitted(at, at+int64(length))
+		if most = max(most, n); first || n < least {
+			least = n
+		}
+	}
+	return least, most
+}

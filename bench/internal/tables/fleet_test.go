@@ -62,3 +62,27 @@ func TestReadRounds(t *testing.T) {
 		}
 	}
 }
+
+// Twenty real processes are asked for three times the limit. Leases are never over;
+// suppression is near the limit soon, and above it by no more than it says.
+func TestSteps(t *testing.T) {
+	cfg := tiny()
+	cfg.Steps, cfg.StepOver = []float64{3}, 2500*time.Millisecond
+	var out strings.Builder
+	rep := &Report{Out: &out}
+	if err := Steps(cfg, rep); err != nil {
+		t.Fatal(err)
+	}
+	promises := 0
+	for _, g := range rep.Goals {
+		if !strings.HasSuffix(g.What, " over") && !strings.HasSuffix(g.What, " above in the first second") {
+			continue
+		}
+		if promises++; !g.Met {
+			t.Errorf("%s: %s, want %s\n%s", g.What, g.Seen, g.Bound, &out)
+		}
+	}
+	if promises != 2 {
+		t.Errorf("%d goals say by how much a limit may be exceeded, want 2:\n%s", promises, &out)
+	}
+}

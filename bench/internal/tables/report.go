@@ -38,6 +38,8 @@ type Config struct {
 	FleetSmall time.Duration // how long small limits are measured, for all and for one; 0 = not at all
 	// FleetSettle is how long they are asked for before: what was saved is spent by then.
 	FleetSettle time.Duration
+	Steps       []float64     // multiples of the limit that demand steps to
+	StepOver    time.Duration // how long it stays there
 
 	Root   string // the repository, to build the service from
 	Binary string // stint's binary; empty = built from Root
@@ -52,7 +54,8 @@ func Full(root string) Config {
 		Redis: time.Second, RedisKeys: 100_000, RedisService: 1500 * time.Millisecond,
 		LeaseIdle: 10 * time.Second, LeaseRounds: 50,
 		Fleets: []int{2, 3, 10, 96}, FleetSteps: 3, FleetEven: 6 * time.Second, FleetHot: 8 * time.Second,
-		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second, Root: root,
+		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second,
+		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second, Root: root,
 	}
 }
 
@@ -65,7 +68,8 @@ func Quick(root string) Config {
 		Redis: 200 * time.Millisecond, RedisKeys: 100_000, RedisService: 400 * time.Millisecond,
 		LeaseIdle: 3 * time.Second, LeaseRounds: 10,
 		Fleets: []int{10, 96}, FleetSteps: 1, FleetEven: 3 * time.Second, FleetHot: 4 * time.Second,
-		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second, Root: root,
+		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second,
+		Steps: []float64{3, 30}, StepOver: 4 * time.Second, Root: root,
 	}
 }
 
