@@ -182,6 +182,7 @@ type loopEnv struct {
 }
 
 func (e *loopEnv) Now() limit.Time  { return e.loop.now }
+func (e *loopEnv) Wall() limit.Time { return e.loop.now }
 func (e *loopEnv) Rand() *rand.Rand { return e.rand }
 
 func (e *loopEnv) Send(to Address, message any, bytes int) {

@@ -59,6 +59,7 @@ func newEngine(s Scenario, system System) *engine {
 		p := &process{address: Address(i), index: i}
 		if s.Clocks != nil {
 			p.offset = int64(s.Clocks[i])
+			p.wall = p.offset
 		}
 		g.processes = append(g.processes, p)
 	}
@@ -115,7 +116,7 @@ func (g *engine) begin() {
 	g.seq = 1 << 32 // leaves room for the timetable below
 	g.network = newNetwork(s.Network, s.Seed, s.Instances+maxCoordinators)
 	for a := Coordinator; a > Coordinator-maxCoordinators; a-- {
-		p := &process{address: a, index: len(g.processes), offset: int64(s.CoordinatorClock)}
+		p := &process{address: a, index: len(g.processes), offset: int64(s.CoordinatorClock), wall: int64(s.CoordinatorClock)}
 		g.processes = append(g.processes, p)
 		if g.start(p); p.node == nil {
 			g.processes = g.processes[:p.index]
@@ -219,6 +220,11 @@ func (g *engine) plan() {
 	for i, at := range s.Starts {
 		if at > 0 {
 			plan(int64(at), func() { g.start(g.processes[i]) })
+		}
+	}
+	for _, c := range s.ClockSteps {
+		if p := g.at(c.Node); p != nil {
+			plan(int64(c.At), func() { p.wall += int64(c.By) })
 		}
 	}
 	for i := range s.Partitions {

@@ -39,6 +39,43 @@ func wantLog(t *testing.T, p *probe, want string) {
 	}
 }
 
+// Setting a clock moves the wall clock alone, at once: of the node named, across a
+// restart, and not what an alarm goes by.
+func TestClockSteps(t *testing.T) {
+	show := func(n *probeNode) {
+		n.note("now %v wall %v", time.Duration(n.env.Now()-origin), time.Duration(n.env.Wall()-origin))
+	}
+	p := &probe{
+		coordinator: func(n *probeNode) { show(n); n.env.WakeAt(n.after(30 * ms)) },
+		instance:    func(n *probeNode) { show(n); n.env.WakeAt(n.after(25 * ms)) },
+		wake:        show,
+	}
+	run(t, Scenario{
+		Limit: limitOf(1, 1), Instances: 2, Duration: 60 * ms, Clocks: []time.Duration{time.Hour, 0}, CoordinatorClock: -time.Second,
+		ClockSteps: []ClockStep{
+			{0, -1, time.Second}, {20 * ms, 0, -10 * time.Second}, {20 * ms, 0, time.Second}, {50 * ms, 0, time.Hour}, {0, -7, time.Hour},
+		},
+		Stops: []Stop{{At: 30 * ms, For: 2 * ms, Node: 0}},
+	}, p)
+	wantLog(t, p, `
+		0s -1: start 0
+		0s -1: now -1s wall -1s
+		0s 0: start 0
+		0s 0: now 1h0m0s wall 1h0m0s
+		0s 1: start 0
+		0s 1: now 0s wall 0s
+		25ms 0: wake
+		25ms 0: now 1h0m0.025s wall 59m51.025s
+		25ms 1: wake
+		25ms 1: now 25ms wall 25ms
+		30ms -1: wake
+		30ms -1: now -970ms wall 30ms
+		32ms 0: start 1
+		32ms 0: now 1h0m0.032s wall 59m51.032s
+		57ms 0: wake
+		57ms 0: now 1h0m0.057s wall 1h59m51.057s`)
+}
+
 // A message takes the delay, a clock that is wrong shows it, an alarm goes by the
 // node's own clock and the latest one counts.
 func TestMessagesClocksAndAlarms(t *testing.T) {

@@ -17,6 +17,7 @@ const maxEvents = 100_000
 // eventKeys are what may stand beside at in an event of each kind.
 var eventKeys = map[string][]string{
 	"limit":           {"burst"},
+	"clock":           {"by"},
 	"pause":           {"for", "backlog", "every", "times"},
 	"crash":           {"for", "upgrade", "every", "times"},
 	"stop":            {"for", "upgrade", "every", "times"},
@@ -24,7 +25,7 @@ var eventKeys = map[string][]string{
 	"rolling_restart": {"every", "down", "crash", "upgrade"},
 }
 
-var eventKinds = []string{"limit", "pause", "crash", "stop", "partition", "rolling_restart"}
+var eventKinds = []string{"limit", "clock", "pause", "crash", "stop", "partition", "rolling_restart"}
 
 func (p *scenarioParser) events(n *document.Node) {
 	if n == nil {
@@ -77,12 +78,33 @@ func (p *scenarioParser) event(where string, n *document.Node) {
 			burst = p.burst
 		}
 		s.Changes = append(s.Changes, Change{At: p.span(n.Get("at")), Limit: p.limit(n.Get(kind), burst)})
+	case "clock":
+		p.clock(n, where)
 	case "rolling_restart":
 		p.rolling(n, where)
 	case "partition":
 		p.partition(n, where)
 	default:
 		p.halts(n, kind, where)
+	}
+}
+
+// clock reads that clocks are set forth or back.
+func (p *scenarioParser) clock(n *document.Node, where string) {
+	s := p.scenario
+	at, by := p.span(n.Get("at")), n.Get("by")
+	if by == nil || parsedZero(by) {
+		p.Fault(n, "write it as {at: 20s, clock: all, by: -10s}", "an event of clocks needs by: how far they are set forth, or back")
+		return
+	}
+	d := p.spanFrom(by, -maxDuration)
+	nodes := p.nodes(n.Get("clock"), true)
+	if !p.room(n, len(s.ClockSteps)+len(nodes)) {
+		return
+	}
+	for _, a := range nodes {
+		p.places[fmt.Sprintf("clock_steps[%d]", len(s.ClockSteps))] = fileSpot{n, where}
+		s.ClockSteps = append(s.ClockSteps, ClockStep{At: at, Node: a, By: d})
 	}
 }
 

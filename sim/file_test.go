@@ -45,6 +45,7 @@ events:
   - {at: 2s, crash: coordinator, for: 5s, every: 30s}
   - {at: 3s, stop: 1, for: 5s, upgrade: true, every: 10s, times: 2}
   - {at: 4s, partition: [coordinator], for: 1s, cut: inwards}
+  - {at: 6s, clock: [0, coordinator], by: -10s}
   - {at: 5s, rolling_restart: [2, 1], every: 2s, down: 1s, crash: true, upgrade: true}
 measure: {from: 1s, step: 20s, sample: 50ms, look: 5ms, grace: 100ms}
 systems: [stint, {name: half, allocation: equal, expiry: safe}, equal, hermes]
@@ -68,6 +69,7 @@ func TestParseScenario(t *testing.T) {
 		Starts:           []time.Duration{5: time.Second},
 		Clocks:           []time.Duration{250 * ms, -time.Hour, 0, 0, 0, 0},
 		CoordinatorClock: -10 * time.Second,
+		ClockSteps:       []ClockStep{{6 * time.Second, 0, -10 * time.Second}, {6 * time.Second, Coordinator, -10 * time.Second}},
 		Network:          Network{Delay: 50 * ms, Jitter: 5 * ms, InOrder: true, Loss: 0.01, Duplicate: 0.005},
 		Partitions:       []Partition{{4 * time.Second, time.Second, []Address{Coordinator}, Inwards}},
 		Pauses: []Pause{
@@ -204,7 +206,7 @@ func TestParseScenarioFaults(t *testing.T) {
 		{good + "measure: {from: 2m}\n", ":5:17: measure.from is 2m0s, want a time before the end"},
 		{good + "measure: {sample: 1us}\n", "measure.sample is 1µs"},
 		{good + "events: [{crash: 1}]\n", "add at: 20s"},
-		{good + "events: [{at: 1s}]\n", "want one of limit, pause"},
+		{good + "events: [{at: 1s}]\n", "want one of limit, clock, pause"},
 		{good + "events: [{at: 1s, crahs: 1}]\n", "did you mean crash?"},
 		{good + "events: [{at: 1s, crash: 1, pause: 2}]\n", "make it two events"},
 		{good + "events: [{at: 1s, crash: cordinator}]\n", "did you mean coordinator?"},
@@ -259,6 +261,25 @@ func wantFault(t *testing.T, text, want string) {
 	var list rules.Errors
 	if !errors.As(err, &list) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%.120q: got\n%v\nwant %q", text, err, want)
+	}
+}
+
+func TestParseClockFaults(t *testing.T) {
+	const good = "limit: 1000/s\ninstances: 4\nduration: 60s\nload: [{demand: 1/s}]\n"
+	for _, tt := range []struct{ text, want string }{
+		{good + "events: [{at: 1s, clock: all}]\n", "needs by: how far"},
+		{good + "events: [{at: 1s, clock: all, by: 0s}]\n", "needs by: how far"},
+		{good + "events: [{at: 1s, clock: 4, by: 1s}]\n", "instances from 0 to 3"},
+		{good + "events: [{at: 1s, clock: 0, by: 1}]\n", "did you mean 1s?"},
+		{good + "events: [{at: 1s, clock: 0, by: -960h}]\n", "at most 30 days"},
+		{good + "events: [{at: 1s, clock: 0, by: -216h}, {at: 2s, clock: all, by: 2d}]\n", ":5:41: events[1] sets the clock of node 0 off by 264h0m0s"},
+		{good + "events: [{at: 1s, clock: 0, by: 1s, for: 2s}]\n", `unknown key "for" in an event`},
+	} {
+		_, err := ParseScenario([]byte(tt.text), "s.yaml")
+		var list rules.Errors
+		if !errors.As(err, &list) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%.120q: got\n%v\nwant %q", tt.text, err, tt.want)
+		}
 	}
 }
 

@@ -132,9 +132,9 @@ func (r *fileReader) spanFrom(n *document.Node, low time.Duration) time.Duration
 	switch {
 	case err != nil:
 		r.Wants(n, "a duration", hint)
-	case d < low:
+	case d < 0 && low == 0:
 		r.Wants(n, "a duration that is not negative", "")
-	case d > maxDuration || d < -maxDuration:
+	case d > maxDuration || d < low:
 		r.Wants(n, fmt.Sprintf("a duration of at most %d days", maxDuration/(24*time.Hour)), "")
 	default:
 		return d

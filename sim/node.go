@@ -17,6 +17,11 @@ const Coordinator Address = -1
 type Env interface {
 	// Now is the node's own clock, which may be set wrong by a constant.
 	Now() limit.Time
+	// Wall is what the node takes for the time of day, by which the seconds of all
+	// are to be the same: it is as wrong as the scenario sets it, and may be set
+	// forth and back in the midst of a run, which Now never is. Nothing that must
+	// not go backwards may rest on it.
+	Wall() limit.Time
 	// Send hands a message to the network. bytes is its size on the wire.
 	Send(to Address, message any, bytes int)
 	// WakeAt asks for one Wake at t by the node's own clock. A later call replaces

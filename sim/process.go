@@ -27,8 +27,9 @@ const (
 // there changes with each restart.
 type process struct {
 	address Address
-	index   int // instances from 0, the coordinators behind them
-	offset  int64
+	index   int   // instances from 0, the coordinators behind them
+	offset  int64 // of Now
+	wall    int64 // of Wall
 	state   processState
 	pauses  int   // how many pauses hold it
 	resume  int64 // when the longest of them ends; math.MaxInt64 = never
@@ -73,6 +74,10 @@ var _ Env = (*env)(nil)
 
 func (e *env) Now() limit.Time {
 	return origin + limit.Time(e.engine.now+e.process.offset)
+}
+
+func (e *env) Wall() limit.Time {
+	return origin + limit.Time(e.engine.now+e.process.wall)
 }
 
 func (e *env) Rand() *rand.Rand { return e.random }

@@ -132,6 +132,7 @@ func TestValidate(t *testing.T) {
 		Changes: []Change{{time.Second, limitOf(1, 1)}, {0, limitOf(1, 1)}},
 		Weights: []uint32{0, 1}, Old: []bool{true}, Starts: []time.Duration{0, -1}, Clocks: []time.Duration{0, 11 * 24 * time.Hour},
 		Network:    Network{Delay: -1, Loss: 1, Duplicate: nan},
+		ClockSteps: []ClockStep{{-1, 0, time.Second}, {0, 7, 1}, {0, 0, 9 * 24 * time.Hour}, {0, 0, -2 * 24 * time.Hour}, {0, -1, math.MinInt64}},
 		Partitions: []Partition{{Cut: 9}, {Nodes: []Address{2}}},
 		Pauses:     []Pause{{Node: -2000, Backlog: -1}},
 		Stops:      []Stop{{At: -1}},
@@ -154,6 +155,8 @@ func TestValidate(t *testing.T) {
 	for _, want := range []string{
 		"limit: limit: rate -1/1s is negative", "limit: burst is -1", "changes[1].at is 0s", "weights[0] is 0", "old has 1 entries",
 		"starts[1] is -1ns", "clocks[1] is wrong by 264h0m0s", "network.delay", "network.loss is 1", "network.duplicate is NaN",
+		"clock_steps[0].at is -1ns", "clock_steps[1].node is node 7", "clock_steps[3] sets the clock of node 0 off by 264h0m1s",
+		"clock_steps[4].by is wrong by",
 		"partitions[0] has no nodes", "partitions[0].cut is 9", "partitions[1].nodes[0] is node 2", "pauses[0].node is node -2000",
 		"pauses[0].backlog", "stops[0].at", "rolling[0].down", "rolling[0].instances[0] is 5", "loads[0].demand[0].rate is NaN",
 		"loads[0].demand[1].rate is 1e+12", "loads[0].demand[2].at is 1ns", "loads[0].size is 0", "loads[0].cost is -1",

@@ -27,6 +27,9 @@ type Scenario struct {
 	// CoordinatorClock is how far the clocks of coordinators are set wrong.
 	CoordinatorClock time.Duration
 
+	// ClockSteps are when clocks are set in the midst of the run.
+	ClockSteps []ClockStep
+
 	Duration time.Duration
 	Seed     uint64 // the same seed gives the same run
 
@@ -50,6 +53,15 @@ type Scenario struct {
 type Change struct {
 	At    time.Duration
 	Limit Limit
+}
+
+// ClockStep sets the wall clock of a node forth, or back where By is negative, as an
+// operator or a correction of the time does. See [Env].Wall: a process keeps the clock
+// of its machine when it restarts.
+type ClockStep struct {
+	At   time.Duration
+	Node Address
+	By   time.Duration
 }
 
 // Network is what every message passes, from any node to any other. A message takes

@@ -128,6 +128,30 @@ func (v *validation) fleet() {
 		v.offset(fmt.Sprintf("clocks[%d]", i), d)
 	}
 	v.offset("coordinator_clock", s.CoordinatorClock)
+	v.clockSteps()
+}
+
+// clockSteps checks that no clock is ever further off than it may be from the start.
+func (v *validation) clockSteps() {
+	wrong := map[Address]time.Duration{}
+	for i, c := range v.s.ClockSteps {
+		name := fmt.Sprintf("clock_steps[%d]", i)
+		v.span(name+".at", c.At)
+		v.node(name+".node", c.Node)
+		v.offset(name+".by", c.By)
+		if _, known := wrong[c.Node]; !known {
+			switch {
+			case c.Node <= Coordinator:
+				wrong[c.Node] = v.s.CoordinatorClock.Abs()
+			case int(c.Node) < len(v.s.Clocks):
+				wrong[c.Node] = v.s.Clocks[c.Node].Abs()
+			}
+		}
+		if wrong[c.Node] += min(c.By.Abs(), 2*maxOffset); wrong[c.Node] > maxOffset && c.By.Abs() <= maxOffset {
+			v.fault("%s sets the clock of node %d off by %v together with what came before, want at most %v", name, c.Node, wrong[c.Node], maxOffset)
+			wrong[c.Node] = math.MinInt64 / 2 // say it once
+		}
+	}
 }
 
 func (v *validation) offset(name string, d time.Duration) {
