@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -20,9 +21,12 @@ func Figures() []Figure {
 	return []Figure{
 		{"use", "", func(r *Result) float64 { return r.Use }},
 		{"use in windows", "", func(r *Result) float64 { return r.UseWindows }},
+		{"mean", "", func(r *Result) float64 { return r.Mean }},
 		{"lent", "", func(r *Result) float64 { return r.Lent }},
 		{"over", "tokens", func(r *Result) float64 { return r.Over }},
 		{"peak 1 s", "", func(r *Result) float64 { return r.Peak1 }},
+		{"peak rate", "", func(r *Result) float64 { return r.Rate1 }},
+		{"aligned second", "", func(r *Result) float64 { return r.Aligned1 }},
 		{"peak 10 s", "", func(r *Result) float64 { return r.Peak10 }},
 		{"sum of shares", "", func(r *Result) float64 { return r.SharePeak }},
 		{"t95", "s", func(r *Result) float64 { return timeOf(r.T95) }},
@@ -30,6 +34,9 @@ func Figures() []Figure {
 		{"t110", "s", func(r *Result) float64 { return timeOf(r.T110) }},
 		{"excess", "s", func(r *Result) float64 { return r.Excess60 }},
 		{"swing", "", func(r *Result) float64 { return r.Swing }},
+		{"first tenth", "", func(r *Result) float64 { return r.Tenths[0] }},
+		{"least tenth", "", func(r *Result) float64 { return slices.Min(r.Tenths[:]) }},
+		{"most tenth", "", func(r *Result) float64 { return slices.Max(r.Tenths[:]) }},
 		{"early", "requests", func(r *Result) float64 { return float64(r.Early.Requests) }},
 		{"refused below", "tokens", func(r *Result) float64 { return float64(r.Below) }},
 		{"Jain", "", func(r *Result) float64 { return r.Jain }},

@@ -40,7 +40,8 @@ type recorder struct {
 	idealState limit.BucketState
 	idealNo    int64 // when it refused last
 
-	width   int64 // of a bin
+	tenths  [10]int64 // admitted tokens, by the tenth of the second
+	width   int64     // of a bin
 	bins    []bin
 	largest int64 // cost of a request
 
@@ -166,6 +167,7 @@ func (r *recorder) decided(now int64, q request, instance int, cost int64, admit
 	in.Admitted.add(1, cost)
 	if now >= r.from {
 		in.used += cost
+		r.tenths[now%second/(second/10)] += cost
 	}
 	r.one.add(now, cost, r.kind)
 	r.ten.add(now, cost, r.kind)

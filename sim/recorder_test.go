@@ -230,7 +230,7 @@ func TestGrace(t *testing.T) {
 	if got, want := line.flow(int64(time.Second), int64(5*time.Second)), 100+100+40+8.0; math.Abs(got-want) > 1e-9 {
 		t.Errorf("flow of 1 s to 5 s is %v, want %v", got, want)
 	}
-	if got, want := line.budget(-int64(time.Second), int64(time.Second)), 210.0; got != want {
-		t.Errorf("budget from before the run is %v, want %v", got, want)
+	if burst, flow := line.budget(-int64(time.Second), int64(time.Second)); burst != 10 || flow != 200 {
+		t.Errorf("budget from before the run is %d and %v, want 10 and 200", burst, flow)
 	}
 }

@@ -44,6 +44,9 @@ type Result struct {
 	// B + L x T. Most1 is the former in tokens.
 	Peak1, Peak10 float64
 	Most1         int64
+	// Rate1 is the most that was admitted in any 1 s, over L alone. Aligned1 is the
+	// same for whole seconds of the right clock, one of which begins with the run.
+	Rate1, Aligned1 float64
 	// SharePeak is the largest sum of shares at any look, over L. BadShares is how
 	// often a share was negative or no number.
 	SharePeak float64
@@ -54,6 +57,12 @@ type Result struct {
 	// of both taken in each second. Lent is the sum of shares over the
 	// smaller of L and the demand, at most 1, on average over all looks.
 	Use, UseWindows, Lent float64
+	// Mean is what was admitted from Measure.From on, over what the limit's rate
+	// lets through.
+	Mean float64
+	// Tenths are the parts of what was admitted from Measure.From on that came in
+	// each tenth of a second of the right clock; they add up to 1.
+	Tenths [10]float64
 	// T95 is how long after Measure.Step every 1 s window that begins later has a
 	// use of at least 0.95, to a request; T95Fine is the same for windows of 100 ms.
 	// limit.Never: not in this run.
@@ -117,7 +126,14 @@ func (r *recorder) finish(g *engine) *Result {
 	}
 	r.over.settle()
 	res.Over = r.over.overall
-	res.Peak1, res.Peak10, res.Most1 = r.one.worst, r.ten.worst, r.one.most
+	res.Peak1, res.Peak10, res.Most1, res.Rate1 = r.one.worst, r.ten.worst, r.one.most, r.one.bare
+	sum := int64(0)
+	for _, tokens := range r.tenths {
+		sum += tokens
+	}
+	for i, tokens := range r.tenths {
+		res.Tenths[i] = ratio(float64(tokens), float64(sum))
+	}
 	if r.looks > 0 {
 		res.Lent = r.lent / float64(r.looks)
 	}
@@ -187,6 +203,11 @@ func (r *recorder) useAndSteps(t *tally) {
 	if first < t.bins {
 		offered, admitted, _, flow := t.in(first, t.bins)
 		res.Use = ratio(float64(admitted), min(flow, float64(offered)))
+		res.Mean = ratio(float64(admitted), flow)
+	}
+	for i := 0; i+one <= t.bins; i += one {
+		_, admitted, _, _ := t.in(i, i+one)
+		res.Aligned1 = max(res.Aligned1, ratio(float64(admitted), t.kind[i+one]-t.kind[i]))
 	}
 	possible, used := 0.0, int64(0)
 	for i := first; i+one <= t.bins; i += one {

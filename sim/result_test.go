@@ -82,6 +82,41 @@ func TestExcess(t *testing.T) {
 	}
 }
 
+// An even load of which the fleet admits 20 in the first tenth of a second of the clock,
+// 10 in the others, none in the last: and twice all of that in the fourth second.
+func TestSecondsOfTheClock(t *testing.T) {
+	in := map[time.Duration]int{}
+	p := switched(func(at time.Duration, _ Address) bool {
+		all := at / (100 * ms)
+		tenth := all % 10
+		most := []int{0: 20, 1: 10, 2: 10, 3: 10, 4: 10, 5: 10, 6: 10, 7: 10, 8: 10, 9: 0}[tenth]
+		if at/time.Second == 3 {
+			most *= 2
+		}
+		in[all]++
+		return in[all] <= most
+	})
+	s := Scenario{
+		Limit: limitOf(100, 25), Instances: 1, Duration: 10 * time.Second, Measure: Measure{From: 5 * time.Second},
+		Loads: []Load{{Demand: steady(1000)}},
+	}
+	r := run(t, s, p)
+	closeTo(t, "first tenth", r.Tenths[0], 0.2, 1e-9)
+	closeTo(t, "eighth tenth", r.Tenths[8], 0.1, 1e-9)
+	closeTo(t, "last tenth", r.Tenths[9], 0, 1e-9)
+	closeTo(t, "mean", r.Mean, 1, 1e-9)
+	closeTo(t, "aligned second", r.Aligned1, 2, 0.02)
+	// From 100 ms before the fifth second: 40 to 180 of the fourth, none, and 20 of it.
+	closeTo(t, "peak rate", r.Rate1, 2, 0.02)
+	closeTo(t, "peak 1 s", r.Peak1, 200.0/125, 0.02)
+	s.Changes = []Change{{3 * time.Second, limitOf(200, 25)}, {4 * time.Second, limitOf(100, 25)}}
+	clear(in)
+	closeTo(t, "aligned second under twice the limit", run(t, s, p).Aligned1, 1, 0.02)
+	if r := run(t, s, switched(func(time.Duration, Address) bool { return false })); r.Tenths != [10]float64{} || r.Rate1 != 0 || r.Mean != 0 {
+		t.Errorf("of nothing: %+v", r)
+	}
+}
+
 func TestJain(t *testing.T) {
 	s := Scenario{
 		Limit: limitOf(100, 1), Instances: 4, Duration: 100 * time.Second, Weights: []uint32{3, 1, 1, 1},

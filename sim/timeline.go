@@ -93,15 +93,15 @@ func (t timeline) flow(from, to int64) float64 {
 }
 
 // budget is what one central bucket would let through in (from, to]: the burst at the
-// beginning, what is added to it, and the flow.
-func (t timeline) budget(from, to int64) float64 {
+// beginning with what is added to it, and the flow.
+func (t timeline) budget(from, to int64) (burst int64, flow float64) {
 	if len(t) == 1 {
-		return float64(t[0].limit.Burst) + t[0].rate*seconds(to-from)
+		return t[0].limit.Burst, t[0].rate * seconds(to-from)
 	}
 	i := t.at(from, 0)
-	burst := t[i].limit.Burst
+	burst = t[i].limit.Burst
 	for i++; i < len(t) && t[i].at <= to; i++ {
 		burst += max(t[i].limit.Burst-t[i-1].limit.Burst, 0)
 	}
-	return float64(burst) + t.flow(from, to)
+	return burst, t.flow(from, to)
 }

@@ -17,6 +17,7 @@ type window struct {
 	sum   int64
 
 	worst float64 // largest sum over what the limit lets through
+	bare  float64 // the same without its burst
 	most  int64   // largest sum
 }
 
@@ -40,7 +41,9 @@ func (w *window) add(now, cost int64, limits timeline) {
 		w.count++
 	}
 	w.most = max(w.most, w.sum)
-	w.worst = max(w.worst, ratio(float64(w.sum), limits.budget(now-w.span, now)))
+	burst, flow := limits.budget(now-w.span, now)
+	w.worst = max(w.worst, ratio(float64(w.sum), float64(burst)+flow))
+	w.bare = max(w.bare, ratio(float64(w.sum), flow))
 }
 
 func (w *window) grow() {
