@@ -17,6 +17,9 @@ func Baselines() []System {
 		GlobalRandomDrop{},
 		FlowProportionalShare{},
 		Databricks{},
+		Ably{Linear: true},
+		Ably{},
+		Line{},
 	}
 }
 
