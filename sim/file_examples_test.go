@@ -17,6 +17,8 @@ func TestExampleScenarios(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
+		"e1-step-100", "e2-under-zipf", "e3-costs", "e9-2000000-of-96", "e10-offset-100", "e10-bursts", "e10-step-back",
+		"e11-within-second", "e12-zipf-96", "e16-random-drop-100", "e17-batches-100",
 		"e4-one-hot-96", "e5-moving-1s", "e6-small-limits-half-of-3", "e7-rolling-restart", "e14-two-sites", "e15-1000-limiters",
 		"e18-mishaps", "predictability-zipf", "coordinator-crash", "partition", "pause",
 	} {
@@ -78,10 +80,15 @@ func TestSimulatePage(t *testing.T) {
 	}
 }
 
-// shortened returns the first seconds of a scenario. Those of a large fleet that are
-// left out take the load with them.
+// shortened returns the first seconds of a scenario, or less than that of one with very
+// many requests. Those of a large fleet that are left out take the load with them.
 func shortened(s Scenario) Scenario {
-	s.Duration = min(s.Duration, 3*time.Second)
+	const requests = 100_000
+	rate := 0.0
+	for _, l := range s.Loads {
+		rate += l.Demand[0].Rate / float64(max(l.Cost, 1))
+	}
+	s.Duration = min(s.Duration, 3*time.Second, time.Duration(requests/max(rate, 1)*float64(time.Second)))
 	s.Measure.From, s.Measure.Step = 0, 0
 	if s.Instances > 100 {
 		s.Instances = 100
