@@ -1,0 +1,254 @@
+package limit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Holder is a [Taker] whose Take can be done in two steps, so that several can be
+// taken from or none; see [All]. Each Hold that took something is followed by one
+// Keep or one Undo, soon: what is held is missing to others meanwhile.
+//
+// A Holder decides by one limit, and writes how that stands to a Result of the
+// caller's: a decision needs no memory of its own.
+type Holder interface {
+	Taker
+
+	// Hold takes as Take does, but so that it can be undone. It sets r.Allowed and
+	// the rest of r; a Result without a name of a limit says that no limit applies
+	// to the request. With req.Peek it takes nothing, and r.Remaining is what there
+	// is, not what would be left.
+	//
+	// It waits for nothing unless wait is true: then it may, as long as Take would.
+	// An error says that nothing was decided, and nothing taken.
+	Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error)
+
+	// Keep makes a Hold final.
+	Keep(h Hold)
+
+	// Undo gives a Hold back. If nobody else has taken anything meanwhile, the limit
+	// is exactly as if it had never been taken; otherwise it never has more than
+	// that, and less by what it would have overflowed at most. It has no effect once
+	// the policy has changed.
+	Undo(h Hold)
+
+	// Shared says whether others spend the same limit, elsewhere. Such a limit is
+	// asked when those that are not shared have admitted.
+	Shared() bool
+}
+
+// Hold is what a [Holder] took and may give back. The zero value is nothing. All but
+// Permit and More is the Holder's own.
+type Hold struct {
+	// Permit names places in flight, as [Decision.Permit] does; 0 = none.
+	Permit uint64
+
+	// More is set when the Holder refused, but waiting might bring what it lacks.
+	More bool
+
+	// Cost is what was taken, Of where, and Mark how that can be given back.
+	Cost int64
+	Of   any
+	Mark [5]uint64
+}
+
+// What the marks of a Limiter's Hold are: of a fast bucket, or of a slot.
+const (
+	markBefore = 0 // the word before it was taken
+	markAfter  = 1 // the word after
+	markTick   = 2 // when
+
+	markID  = 0 // of the slot
+	markGen = 1
+)
+
+var _ Holder = (*Limiter)(nil)
+
+// Shared implements [Holder]: a Limiter is of this process alone.
+func (l *Limiter) Shared() bool { return false }
+
+// Hold implements [Holder]. The result's limit is called "limiter". A policy that
+// counts refused requests, or bans, counts those that it refuses itself, and not those
+// that were undone because another limit refused.
+func (l *Limiter) Hold(ctx context.Context, req Request, _ bool, r *Result) (Hold, error) {
+	if req.Cost < 0 {
+		return Hold{}, fmt.Errorf("%w, it is %d", ErrNegativeCost, req.Cost)
+	}
+	if err := ctx.Err(); err != nil {
+		return Hold{}, err
+	}
+	cost := max(1, req.Cost)
+	if f := l.fast.Load(); f != nil {
+		if h, decided := f.hold(l.now(), cost, req.Peek, r); decided {
+			return h, nil
+		}
+	}
+	return l.hold(cost, req.Peek, r), nil
+}
+
+// hold decides cost at now by the word. decided is false when that has to be done
+// under the lock.
+func (f *fastBucket) hold(now Time, cost int64, peek bool, r *Result) (h Hold, decided bool) {
+	moment := now - f.begin
+	if moment < 0 || moment > Time(PackedHorizon)/2 {
+		return Hold{}, false
+	}
+	tick := f.bucket.Tick(uint64(moment))
+	for {
+		word := f.word.Load()
+		if word == wordFrozen {
+			return Hold{}, false
+		}
+		h, next := f.try(word, tick, cost, peek, r)
+		if next == word || f.word.CompareAndSwap(word, next) {
+			return h, true
+		}
+	}
+}
+
+// try decides cost at tick, and returns the word after it.
+func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h Hold, next uint64) {
+	next, fits := f.bucket.Take(word, tick, cost)
+	shown, refused := next, int64(0)
+	switch {
+	case !fits:
+		shown, refused, next = word, cost, word
+	case peek:
+		shown, next = word, word
+	default:
+		h = Hold{Cost: cost, Of: f, Mark: [5]uint64{markBefore: word, markAfter: next, markTick: tick}}
+	}
+	*r = Result{
+		Limit: limiterName, Quota: int64(f.bucket.exact.quota), Window: f.bucket.window(),
+		Cost: cost, Verdict: f.bucket.Verdict(shown, tick, refused),
+	}
+	return h, next
+}
+
+// ledgerWord is the word of the state in a ledger; a time far ahead, which a caller may
+// choose, has none.
+func (f *fastBucket) ledgerWord(l *ledger) (word uint64, ok bool) {
+	s := l.bucket.minus(f.bucket.Exact().at(f.begin))
+	return s.Lo, s.Hi == 0 && s.Lo < 1<<62
+}
+
+// window is [Policy.Window].
+func (b *PackedBucket) window() time.Duration {
+	if b.n == 0 {
+		return 0
+	}
+	return time.Duration((b.depth + b.n - 1) / b.n)
+}
+
+// hold is Hold under the lock.
+func (l *Limiter) hold(cost int64, peek bool, r *Result) (h Hold) {
+	l.lock()
+	defer l.unlock()
+	now := l.now()
+	l.settle(&l.meter, now)
+	defer l.arm()
+	if f := l.fast.Load(); f != nil && len(l.slots) == 0 && now-f.begin <= Time(PackedHorizon)/2 {
+		if word, ok := f.ledgerWord(&l.state); ok {
+			h, next := f.try(word, f.bucket.Tick(uint64(max(now, l.state.last)-f.begin)), cost, peek, r)
+			l.state.bucket = f.bucket.Unpack(next, f.begin)
+			return h
+		}
+	}
+	p := &l.meter.policy
+	var v Verdict
+	if l.pending > 0 {
+		v = l.takeBehind(now, cost, true)
+	} else {
+		v = l.meter.peek(&l.state, now, cost)
+	}
+	switch {
+	case peek:
+		if v.Allowed {
+			v.Remaining = addCounts(v.Remaining, cost)
+		}
+	case !v.Allowed && l.pending == 0 && (p.CountRefused || p.Ban > 0):
+		v = l.takeAt(now, cost)
+	case v.Allowed && !p.Unlimited:
+		if s, ok := l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: cost, from: now}); ok {
+			v.Delay = time.Duration(max(0, s.act-now))
+			h = Hold{Cost: cost, Of: l, Mark: [5]uint64{markID: s.id, markGen: s.gen}}
+		}
+	}
+	*r = Result{Limit: limiterName, Algorithm: p.Algorithm, Quota: l.meter.quota, Window: p.Window(), Cost: cost, Verdict: v}
+	return h
+}
+
+// Keep implements [Holder].
+func (l *Limiter) Keep(h Hold) {
+	if h.Of != any(l) {
+		return // of a fast bucket, which keeps nothing to undo it by, or nothing
+	}
+	l.lock()
+	defer l.unlock()
+	i := l.find(h.Mark[markID], h.Mark[markGen])
+	if i == l.acted && l.slots[i].act < math.MaxInt64 {
+		// It is held back by a leaky bucket, where it has its place already: who
+		// comes next need not stand behind it.
+		l.slots[i].act = l.slots[i].take
+		l.settle(&l.meter, l.now())
+		i = l.find(h.Mark[markID], h.Mark[markGen])
+	}
+	if i >= 0 && i < l.acted {
+		l.slots[i].kind = slotGranted
+		l.trim(&l.meter, journal)
+	}
+	l.arm()
+}
+
+// Undo implements [Holder].
+func (l *Limiter) Undo(h Hold) {
+	switch of := h.Of.(type) {
+	case *fastBucket:
+		l.undo(of, h)
+	case *Limiter:
+		if of == l {
+			Reservation{limiter: l, id: h.Mark[markID], gen: h.Mark[markGen], ok: true}.Cancel()
+		}
+	}
+}
+
+// undo gives back what was taken from f. Nobody else came in between: it is what it
+// was. Otherwise what others took has to be known, which the lock tells.
+func (l *Limiter) undo(f *fastBucket, h Hold) {
+	if f.word.CompareAndSwap(h.Mark[markAfter], h.Mark[markBefore]) {
+		return
+	}
+	l.lock()
+	defer l.unlock()
+	if l.fast.Load() != f {
+		return // another policy is in force
+	}
+	now, ledger := l.now(), &l.state
+	if len(l.slots) > 0 {
+		ledger = &l.base // it was taken before anybody stood in line
+	}
+	word, ok := f.ledgerWord(ledger)
+	if !ok {
+		return
+	}
+	ledger.bucket = f.bucket.Unpack(f.without(word, max(now, l.state.last), h), f.begin)
+	if len(l.slots) > 0 {
+		l.rewind(&l.meter, now)
+		l.settle(&l.meter, now)
+		l.arm()
+	}
+}
+
+// without returns word as it would be without h, as far as that is known. The latest
+// at which others have taken something is now: had h not been taken, the bucket would
+// have been full from the tick on that was in the word before, or from h on if it was
+// full then, and what would have overflowed since is not given back.
+func (f *fastBucket) without(word uint64, now Time, h Hold) uint64 {
+	full := max(h.Mark[markBefore], h.Mark[markTick])
+	tick := f.bucket.Tick(uint64(max(0, now-f.begin)))
+	owed := h.Mark[markAfter] - full
+	owed -= min(owed, tick-min(tick, full))
+	return word - min(word, owed)
+}

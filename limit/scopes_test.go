@@ -1,0 +1,522 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// plainTaker hides that a Taker can give back, and counts what it is asked.
+type plainTaker struct {
+	taker Taker
+	asked atomic.Int64
+	err   error
+}
+
+func (p *plainTaker) Take(ctx context.Context, req Request) (Decision, error) {
+	p.asked.Add(1)
+	if p.err != nil {
+		return Decision{}, p.err
+	}
+	return p.taker.Take(ctx, req)
+}
+
+// sharedLimiter says that others spend it as well, and may have to wait for more.
+type sharedLimiter struct {
+	*Limiter
+	more   func() // called when it is waited for
+	err    error
+	waits  int
+	kept   int
+	undone int
+}
+
+func (s *sharedLimiter) Shared() bool { return true }
+
+func (s *sharedLimiter) Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error) {
+	if s.err != nil {
+		return Hold{}, s.err
+	}
+	if wait {
+		s.waits++
+		s.more()
+	}
+	h, err := s.Limiter.Hold(ctx, req, wait, r)
+	h.More = err == nil && !r.Allowed && !wait && !req.Peek && s.more != nil
+	return h, err
+}
+
+func (s *sharedLimiter) Keep(h Hold) { s.kept++; s.Limiter.Keep(h) }
+func (s *sharedLimiter) Undo(h Hold) { s.undone++; s.Limiter.Undo(h) }
+
+// subscribers reads how many subscribers a channel has from the request.
+func subscribers(r Request) int64 {
+	text, _ := r.Get("subscribers")
+	return must(strconv.ParseInt(text, 10, 64))
+}
+
+func publishTo(n int64) Request {
+	return Request{Attributes: []Attribute{{"subscribers", strconv.FormatInt(n, 10)}}}
+}
+
+func one(Request) (int64, error)        { return 1, nil }
+func fanOut(r Request) (int64, error)   { return subscribers(r), nil }
+func everyone(r Request) (int64, error) { return SumCosts(1, subscribers(r)) }
+
+// show writes a Decision in one line.
+func show(d Decision, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v", d.Allowed)
+	if r := d.Refused(); r != nil {
+		fmt.Fprintf(&b, " by %s (%v) %d, retry %v", r.Limit, r.Reason, d.Status, d.RetryAfter())
+	}
+	for _, r := range d.Results {
+		fmt.Fprintf(&b, "; %s %d of %d", r.Limit, r.Cost, r.Remaining)
+	}
+	return b.String()
+}
+
+// A publisher's connection, the channel and the account: a publish to n subscribers
+// costs one in, n out and 1 + n of the account.
+func TestScopesWalk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := newLimiter(t, bucketPolicy(PerSecond(1000), 1001))
+		s := must(All(
+			Scope{"account", &sharedLimiter{Limiter: account}, everyone},
+			Scope{"connection", newLimiter(t, bucketPolicy(PerSecond(50), 3)), one},
+			Scope{"out", newLimiter(t, bucketPolicy(PerSecond(1000), 2000)), fanOut},
+		))
+		for _, step := range []struct {
+			wait        time.Duration
+			subscribers int64
+			want        string
+		}{
+			{0, 0, "true; connection 1 of 2; account 1 of 1000"},
+			{0, 999, "true; connection 1 of 1; out 999 of 1001; account 1000 of 0"},
+			{0, 1, "false by account (rate_exceeded) 429, retry 2ms; connection 1 of 1; out 1 of 1001; account 2 of 0"},
+			{0, 2000, "false by out (rate_exceeded) 429, retry 2562047h47m16.854775807s; connection 1 of 1; out 2000 of 1001; account 2001 of 0"},
+			{2 * time.Millisecond, 1, "true; connection 1 of 0; out 1 of 1002; account 2 of 0"},
+			{0, 0, "false by connection (rate_exceeded) 429, retry 18ms; connection 1 of 0; account 1 of 0"},
+			{time.Second, 0, "true; connection 1 of 2; account 1 of 999"},
+			{0, -1, `limit: scope "out": limit: negative cost, want at least 0, it is -1`},
+			{0, math.MaxInt64, `limit: scope "out": limit: cost too large: 9223372036854775807 is above 4611686018427387904`},
+			{0, MaxCount, `limit: scope "account": limit: cost too large: the sum of 2 costs is above 4611686018427387904`},
+			{0, 1, "true; connection 1 of 1; out 1 of 1999; account 2 of 997"},
+		} {
+			time.Sleep(step.wait)
+			if got := show(s.Take(t.Context(), publishTo(step.subscribers))); got != step.want {
+				t.Errorf("%d subscribers: got  %s\nwant %s", step.subscribers, got, step.want)
+			}
+		}
+	})
+}
+
+// What is asked in which order: a refusal here keeps those that others share, and the one
+// that cannot give back, from being asked.
+func TestScopesOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last := &plainTaker{taker: newLimiter(t, bucketPolicy(PerHour(1), 10))}
+		shared := &sharedLimiter{Limiter: newLimiter(t, bucketPolicy(PerHour(1), 2))}
+		local := newLimiter(t, bucketPolicy(PerHour(1), 1))
+		s := must(All(Scope{"last", last, nil}, Scope{"shared", shared, nil}, Scope{"local", local, nil}))
+		if got, want := show(s.Take(t.Context(), Request{})), "true; local 1 of 0; shared 1 of 1; last 1 of 9"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got, want := show(s.Take(t.Context(), Request{})), "false by local (rate_exceeded) 429, retry 1h0m0s; local 1 of 0; shared 1 of 1"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if last.asked.Load() != 1 || shared.kept != 1 || shared.undone != 0 {
+			t.Errorf("last was asked %d times, shared kept %d and undone %d times: a local limit had refused", last.asked.Load(), shared.kept, shared.undone)
+		}
+		time.Sleep(time.Hour)
+		if d, err := s.Take(t.Context(), Request{Cost: 2}); err != nil || d.Allowed || d.Refused().Limit != "local" || d.RetryAfter() != Never {
+			t.Errorf("a cost above the burst: %s", show(d, err))
+		}
+		// The last one fails: nothing is charged.
+		last.err = errors.New("away")
+		if _, err := s.Take(t.Context(), Request{}); !errors.Is(err, last.err) || local.Remaining() != 1 || shared.Remaining() != 2 {
+			t.Errorf("%v; local has %d, shared %d, want 1 and 2", err, local.Remaining(), shared.Remaining())
+		}
+		last.err, shared.err = nil, errors.New("closed")
+		if _, err := s.Take(t.Context(), Request{}); !errors.Is(err, shared.err) || local.Remaining() != 1 {
+			t.Errorf("%v; local has %d, want 1", err, local.Remaining())
+		}
+		shared.err = nil
+		if d, err := s.Take(t.Context(), Request{Peek: true}); err != nil || !d.Allowed || local.Remaining() != 1 || last.taker.(*Limiter).Remaining() != 10 {
+			t.Errorf("a peek: %s; local has %d", show(d, err), local.Remaining())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := s.Take(ctx, Request{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("a context that has ended: %v", err)
+		}
+	})
+}
+
+// While one waits for more, the others hold nothing.
+func TestScopesHoldNothingWhileTheyWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := newLimiter(t, bucketPolicy(PerHour(1), 1))
+		short := &sharedLimiter{Limiter: newLimiter(t, bucketPolicy(PerSecond(1), 1))}
+		full := &sharedLimiter{Limiter: newLimiter(t, bucketPolicy(PerHour(1), 1)), more: func() {}}
+		short.more = func() {
+			if local.Remaining() != 1 || full.Remaining() != 1 {
+				t.Errorf("while it waits, local has %d and another that is shared %d, want 1 each", local.Remaining(), full.Remaining())
+			}
+			time.Sleep(time.Second)
+		}
+		s := must(All(Scope{"local", local, nil}, Scope{"full", full, nil}, Scope{"short", short, nil}))
+		short.Allow()
+		if d, err := s.Take(t.Context(), Request{}); err != nil || !d.Allowed || short.waits != 1 || full.waits != 0 {
+			t.Errorf("%s; waited %d times", show(d, err), short.waits)
+		}
+		time.Sleep(time.Hour)
+		full.Allow()
+		short.Allow()
+		// Each is waited for once, and one stays full.
+		if d, err := s.Take(t.Context(), Request{}); err != nil || d.Allowed || d.Refused().Limit != "full" || full.waits != 1 || local.Remaining() != 1 {
+			t.Errorf("%s; waited %d times, local has %d", show(d, err), full.waits, local.Remaining())
+		}
+	})
+}
+
+func TestAllRefuses(t *testing.T) {
+	l := newLimiter(t, bucketPolicy(PerSecond(1), 1))
+	many := make([]Scope, 65)
+	for i := range many {
+		many[i] = Scope{Name: strconv.Itoa(i), Taker: l}
+	}
+	for want, scopes := range map[string][]Scope{
+		"0 scopes":            nil,
+		"65 scopes":           many,
+		"has no Taker":        {{Name: "a"}},
+		`are called "a"`:      {{Name: "a", Taker: l}, {Name: "a", Taker: l}},
+		"neither scope \"a\"": {{Name: "a", Taker: &plainTaker{}}, {Name: "b", Taker: &plainTaker{}}},
+	} {
+		if _, err := All(scopes...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d scopes: %v, want %q", len(scopes), err, want)
+		}
+	}
+}
+
+func TestSumCosts(t *testing.T) {
+	for _, tt := range []struct {
+		costs []int64
+		sum   int64
+		err   error
+	}{
+		{nil, 0, nil},
+		{[]int64{1, 1000}, 1001, nil},
+		{[]int64{MaxCount, 0}, MaxCount, nil},
+		{[]int64{MaxCount, 1}, 0, ErrCost},
+		{[]int64{math.MaxInt64, math.MaxInt64}, 0, ErrCost},
+		{[]int64{5, -1}, 0, ErrNegativeCost},
+		{[]int64{math.MinInt64}, 0, ErrNegativeCost},
+	} {
+		if sum, err := SumCosts(tt.costs...); sum != tt.sum || !errors.Is(err, tt.err) {
+			t.Errorf("SumCosts(%v) = %d, %v", tt.costs, sum, err)
+		}
+	}
+}
+
+// randomPolicy is one of every kind.
+func randomPolicy(r *rand.Rand) Policy {
+	rates := []Rate{PerSecond(100), {Count: 7, Period: time.Second}, {Count: 999_983, Period: time.Second}, PerMinute(30), {}}
+	p := Policy{Rate: rates[r.IntN(len(rates))], Burst: r.Int64N(20), Algorithm: TokenBucket}
+	switch r.IntN(7) {
+	case 0:
+		p.Algorithm = LeakyBucket
+	case 1:
+		p = Policy{Algorithm: FixedWindow, Rate: Rate{Count: 1 + r.Int64N(20), Period: time.Second}, Align: Alignment(r.IntN(2))}
+	case 2:
+		p = Policy{Algorithm: SlidingWindowLog, Rate: Rate{Count: 1 + r.Int64N(20), Period: time.Second}}
+	case 3:
+		p = Policy{Algorithm: SlidingWindowCounter, Rate: Rate{Count: 1 + r.Int64N(20), Period: time.Second}}
+	case 4:
+		p = Policy{Unlimited: true}
+	}
+	return p
+}
+
+// TestScopesLeaveNoTrace: after any sequence of requests, each scope has exactly what one
+// has that never saw the requests that were refused, and a request is admitted if and
+// only if each scope by itself would admit it.
+func TestScopesLeaveNoTrace(t *testing.T) {
+	histories := 300
+	for seed := range uint64(histories) {
+		synctest.Test(t, func(t *testing.T) { scopesLeaveNoTrace(t, seed) })
+	}
+}
+
+func scopesLeaveNoTrace(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	n := 1 + r.IntN(10)
+	oracles, own, costs := make([]*Limiter, n), make([]*Limiter, n), make([]int64, n)
+	scopes := make([]Scope, n)
+	for i := range n {
+		p := randomPolicy(r)
+		own[i], oracles[i] = newLimiter(t, p), newLimiter(t, p)
+		scopes[i] = Scope{Name: strconv.Itoa(i), Taker: own[i], Cost: func(Request) (int64, error) { return costs[i], nil }}
+		if r.IntN(3) == 0 {
+			scopes[i].Taker = &sharedLimiter{Limiter: own[i]}
+		}
+	}
+	if r.IntN(2) == 0 {
+		scopes[0].Taker = &plainTaker{taker: own[0]}
+	}
+	s := must(All(scopes...))
+	for step := range 100 {
+		want := true
+		for i := range n {
+			if costs[i] = r.Int64N(4); costs[i] > 0 {
+				d := must(oracles[i].Take(t.Context(), Request{Cost: costs[i], Peek: true}))
+				want = want && d.Allowed
+			}
+		}
+		d := must(s.Take(t.Context(), Request{}))
+		if d.Allowed != want || d.Allowed != (d.Refused() == nil) {
+			t.Fatalf("seed %d, step %d: %s, want allowed %v", seed, step, show(d, nil), want)
+		}
+		for i := range n {
+			if want && costs[i] > 0 {
+				must(oracles[i].Take(t.Context(), Request{Cost: costs[i]}))
+			}
+		}
+		if r.IntN(2) == 0 {
+			time.Sleep(time.Duration(r.Int64N(int64(200 * time.Millisecond))))
+		}
+		for i := range n {
+			if got, want := own[i].Remaining(), oracles[i].Remaining(); got != want {
+				t.Fatalf("seed %d, step %d: scope %d (%+v) has %d, without the refused requests %d", seed, step, i, own[i].Policy(), got, want)
+			}
+		}
+	}
+}
+
+// TestUndoNeverGivesMore: whatever others take while something is held, and however long,
+// after its end a limiter has at most what one has that never saw what was undone; if no
+// other took anything, and for windows and whatever else is replayed, exactly that.
+func TestUndoNeverGivesMore(t *testing.T) {
+	for seed := range uint64(2000) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			p := randomPolicy(r)
+			own, oracle := newLimiter(t, p), newLimiter(t, p)
+			pause := func() { time.Sleep(time.Duration(r.Int64N(int64(50 * time.Millisecond)))) }
+			take := func() {
+				ahead, cost := time.Duration(r.Int64N(2)*r.Int64N(int64(time.Second))), r.Int64N(4)
+				if cost == 0 {
+					ahead = 0 // it takes nothing, and would count as of then all the same
+				}
+				if now := time.Now().Add(ahead); own.AllowN(now, cost) && !oracle.AllowN(now, cost) {
+					t.Fatalf("seed %d: %+v: admitted beside what is held, not without it", seed, p)
+				}
+			}
+			for range 5 {
+				take()
+				pause()
+			}
+			for range 20 {
+				var result Result
+				cost := 1 + r.Int64N(4)
+				h := must(own.Hold(t.Context(), Request{Cost: cost}, false, &result))
+				others := 0
+				for range r.IntN(3) {
+					if r.IntN(2) == 0 {
+						pause()
+					}
+					if r.IntN(2) == 0 {
+						take()
+						others++
+					}
+				}
+				if result.Allowed && r.IntN(2) == 0 {
+					own.Keep(h)
+					// The oracle takes it late, which cannot leave it more.
+					oracle, others = own, 0
+					break
+				}
+				if result.Allowed {
+					own.Undo(h)
+				}
+				got, want := own.Remaining(), oracle.Remaining()
+				if got > want || others == 0 && got != want {
+					t.Fatalf("seed %d: %+v has %d after a Hold of %d that was undone, %d without it; %d came in between", seed, p, got, cost, want, others)
+				}
+			}
+		})
+	}
+}
+
+// TestScopesConserve: however many take at once from scopes of which one refuses most,
+// what each has lost is what was admitted: to the token for a bucket in a word, and
+// never less for any other.
+func TestScopesConserve(t *testing.T) {
+	const loose, tight, cost = 100_000, 1000, 3
+	for i, p := range []Policy{
+		bucketPolicy(PerHour(1), loose), // in a word
+		{Algorithm: TokenBucket, Rate: Rate{Count: 1, Period: 999_983 * time.Hour}, Burst: loose},
+		{Algorithm: FixedWindow, Rate: Rate{Count: loose, Period: 1000 * time.Hour}},
+	} {
+		wide := newLimiter(t, p)
+		narrow := newLimiter(t, bucketPolicy(PerHour(1), tight))
+		s := must(All(Scope{"wide", wide, func(Request) (int64, error) { return cost, nil }}, Scope{"narrow", narrow, nil}))
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 2000 {
+					if d := must(s.Take(t.Context(), Request{})); d.Allowed {
+						admitted.Add(1)
+					} else if d.Refused().Limit != "narrow" {
+						t.Errorf("refused by %s", d.Refused().Limit)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		// What is replayed forgets one that is held while 64 others are let go.
+		exact := i == 0
+		if n, left := admitted.Load(), wide.Remaining(); n != tight || narrow.Remaining() != 0 || left > loose-cost*n || exact && left != loose-cost*n {
+			t.Errorf("%v: %d admitted of %d; %d and %d are left, want 0 and %d", p.Algorithm, n, tight, narrow.Remaining(), left, loose-cost*n)
+		}
+	}
+}
+
+// gauge is a Holder of places.
+type placesHolder struct {
+	mu     sync.Mutex
+	free   int64
+	held   map[uint64]int64
+	serial uint64
+	err    error
+}
+
+func (g *placesHolder) Take(ctx context.Context, req Request) (Decision, error) {
+	var r Result
+	h, err := g.Hold(ctx, req, false, &r)
+	return Decision{Allowed: r.Allowed, Permit: h.Permit, Results: []Result{r}}, err
+}
+
+func (g *placesHolder) Hold(_ context.Context, req Request, _ bool, r *Result) (h Hold, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	*r = Result{Limit: "places", Algorithm: Concurrency, Cost: req.Cost}
+	if r.Allowed = req.Cost <= g.free; r.Allowed && !req.Peek {
+		g.free -= req.Cost
+		g.serial++
+		g.held[g.serial] = req.Cost
+		h = Hold{Permit: g.serial}
+	}
+	r.Remaining = g.free
+	if !r.Allowed {
+		r.Reason = ReasonConcurrency
+	}
+	return h, nil
+}
+
+func (g *placesHolder) Keep(Hold)    {}
+func (g *placesHolder) Shared() bool { return false }
+func (g *placesHolder) Undo(h Hold)  { _ = g.Finish(nil, Request{}, h.Permit) }
+
+func (g *placesHolder) Finish(_ context.Context, _ Request, permit uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.free += g.held[permit]
+	delete(g.held, permit)
+	return g.err
+}
+
+// One Finish gives back the places of all gauges, once; a refusal by any gives back the
+// others' at once.
+func TestScopesFinish(t *testing.T) {
+	connections := &placesHolder{free: 3, held: map[uint64]int64{}}
+	channels := &placesHolder{free: 2, held: map[uint64]int64{}}
+	rate := newLimiter(t, bucketPolicy(PerHour(1), 100))
+	s := must(All(Scope{"connections.max", connections, nil}, Scope{"channels.max", channels, nil}, Scope{"rate", rate, nil}))
+	var permits []uint64
+	for range 2 {
+		d := must(s.Take(t.Context(), Request{}))
+		if !d.Allowed || d.Permit == 0 {
+			t.Fatal(show(d, nil))
+		}
+		permits = append(permits, d.Permit)
+	}
+	if got, want := show(s.Take(t.Context(), Request{})), "false by channels.max (concurrency_exceeded) 429, retry 0s; connections.max 1 of 1; channels.max 1 of 0; rate 1 of 98"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for range 2 {
+		if err := s.Finish(t.Context(), Request{}, permits[0]); err != nil || connections.free != 2 || channels.free != 1 {
+			t.Errorf("%v; %d and %d places are free, want 2 and 1", err, connections.free, channels.free)
+		}
+	}
+	channels.err = errors.New("lost")
+	if err := s.Finish(t.Context(), Request{}, permits[1]); !errors.Is(err, channels.err) || connections.free != 3 || len(s.permits) != 0 {
+		t.Errorf("%v; %d places are free, want 3", err, connections.free)
+	}
+}
+
+func TestScopesAllocateNothing(t *testing.T) {
+	s, req := threeScopes(t)
+	room := make([]Result, 0, 4)
+	allowed, refused := 0, 0
+	n := testing.AllocsPerRun(1000, func() {
+		d := must(s.TakeInto(t.Context(), req, room))
+		if d.Allowed {
+			allowed++
+		} else {
+			refused++
+		}
+	})
+	if n != 0 || allowed == 0 || refused == 0 {
+		t.Errorf("%v allocations per decision, want 0; %d allowed, %d refused", n, allowed, refused)
+	}
+}
+
+func threeScopes(tb testing.TB) (*Scopes, Request) {
+	tb.Helper()
+	limiter := func(burst int64) *Limiter { return must(NewLimiter(bucketPolicy(PerMinute(1), burst))) }
+	s := must(All(Scope{"connection", limiter(20_000_000), one}, Scope{"channel", limiter(500), one}, Scope{"account", limiter(20_000_000), everyone}))
+	return s, publishTo(9)
+}
+
+func BenchmarkScopes(b *testing.B) {
+	for _, refuse := range []bool{false, true} {
+		b.Run(map[bool]string{false: "admitted", true: "refused"}[refuse], func(b *testing.B) {
+			s, req := threeScopes(b)
+			for i := range s.holders {
+				s.holders[i].holder = must(NewLimiter(bucketPolicy(PerSecond(1), 1<<30)))
+			}
+			if refuse {
+				s.holders[2].holder = must(NewLimiter(Policy{}))
+			}
+			room := make([]Result, 0, 4)
+			ctx := context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, err := s.TakeInto(ctx, req, room); err != nil || d.Allowed == refuse {
+					b.Fatal(show(d, err))
+				}
+			}
+		})
+	}
+}

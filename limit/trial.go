@@ -1,0 +1,248 @@
+package limit
+
+import (
+	"context"
+	"slices"
+)
+
+// trial is one decision of [Scopes].
+type trial struct {
+	scopes  *Scopes
+	req     Request
+	results []Result // of the Holders
+	last    int64    // cost of the last scope
+	waited  uint64   // the Holders that have been waited for, by bits
+
+	// What the Holders are asked for, and have given. The few are in here, so that
+	// they stay on the stack.
+	few  [usualScopes]claim
+	many []claim // the rest
+}
+
+// usualScopes are decided without memory from the heap.
+const usualScopes = 8
+
+func (t *trial) claim(i int) *claim {
+	if i < usualScopes {
+		return &t.few[i]
+	}
+	return &t.many[i-usualScopes]
+}
+
+// claim is what one Holder is asked for, and what it has given.
+type claim struct {
+	cost int64
+	held bool
+	hold Hold
+}
+
+// count asks what the request costs each scope.
+func (t *trial) count() error {
+	s := t.scopes
+	if n := len(s.holders) - usualScopes; n > 0 {
+		t.many = make([]claim, n)
+	}
+	for i := range s.holders {
+		cost, err := t.cost(&s.holders[i])
+		if err != nil {
+			return err
+		}
+		t.claim(i).cost = cost
+	}
+	if s.last.Taker == nil {
+		return nil
+	}
+	cost, err := t.cost(&s.last)
+	t.last = cost
+	return err
+}
+
+func (t *trial) cost(sc *scope) (int64, error) {
+	if sc.Cost == nil {
+		return max(1, t.req.Cost), nil
+	}
+	cost, err := sc.Cost(t.req)
+	if err == nil && (cost < 0 || cost > MaxCount) {
+		err = costError(cost)
+	}
+	if err != nil {
+		return 0, sc.wrap(err)
+	}
+	return cost, nil
+}
+
+// decide asks the scopes until all have admitted, or one refuses for good. One that
+// refuses, but may have more after a while, is waited for with nothing held, and then
+// held first.
+func (t *trial) decide(ctx context.Context) (Decision, error) {
+	refuser, more, err := t.holdAll(ctx)
+	for err == nil && more {
+		t.undo()
+		t.waited |= 1 << refuser
+		var admitted bool
+		if admitted, _, err = t.hold(ctx, refuser, true); err != nil || !admitted {
+			more = false
+			break
+		}
+		refuser, more, err = t.holdAll(ctx)
+	}
+	if err != nil {
+		t.undo()
+		return Decision{}, err
+	}
+	if refuser < len(t.scopes.holders) {
+		return t.refuse(ctx, refuser)
+	}
+	return t.admit(ctx)
+}
+
+// holdAll holds what is not held yet. It returns the first scope that refuses, and
+// whether it is worth waiting for; len(claims) if none does.
+func (t *trial) holdAll(ctx context.Context) (refuser int, more bool, err error) {
+	for i := range t.scopes.holders {
+		admitted, more, err := t.hold(ctx, i, false)
+		if err != nil || !admitted {
+			return i, more && t.waited>>i&1 == 0, err
+		}
+	}
+	return len(t.scopes.holders), false, nil
+}
+
+// hold holds of the i-th Holder what it is asked for, unless it is held already.
+func (t *trial) hold(ctx context.Context, i int, wait bool) (admitted, more bool, err error) {
+	c, sc := t.claim(i), &t.scopes.holders[i]
+	if c.held || c.cost == 0 {
+		return true, false, nil
+	}
+	req := t.req
+	req.Cost = c.cost
+	r := &t.results[i]
+	*r = Result{}
+	if c.hold, err = sc.holder.Hold(ctx, req, wait, r); err != nil {
+		return false, false, sc.wrap(err)
+	}
+	sc.name(r)
+	c.held = r.Allowed || r.Shadow || r.Limit == ""
+	return c.held, c.hold.More, nil
+}
+
+// name puts the scope's name into a Result of it.
+func (s *Scope) name(r *Result) {
+	if s.Name != "" && r.Limit != "" {
+		r.Limit = s.Name
+	}
+}
+
+// undo gives back all that is held, the latest first: where two scopes have one Holder,
+// each finds it as it left it.
+func (t *trial) undo() {
+	for i := range slices.Backward(t.scopes.holders) {
+		if c := t.claim(i); c.held {
+			t.scopes.holders[i].holder.Undo(c.hold)
+			c.held, c.hold = false, Hold{}
+		}
+	}
+}
+
+// admit asks the last scope, and makes final what is held.
+func (t *trial) admit(ctx context.Context) (Decision, error) {
+	d := Decision{Allowed: true}
+	s := t.scopes
+	if t.last > 0 {
+		req := t.req
+		req.Cost = t.last
+		asked, err := s.last.Taker.Take(ctx, req)
+		if err != nil {
+			t.undo()
+			return Decision{}, s.last.wrap(err)
+		}
+		for i := range asked.Results {
+			r := asked.Results[i]
+			s.last.name(&r)
+			t.results = append(t.results, r)
+		}
+		if d = asked; !d.Allowed {
+			t.undo()
+			t.look(ctx, len(t.scopes.holders))
+			d.Results = t.applied()
+			return d, nil
+		}
+	}
+	var places []scopePlace
+	if d.Permit != 0 {
+		if f, ok := s.last.Taker.(Finisher); ok {
+			places = append(places, scopePlace{f, d.Permit})
+		}
+	}
+	for i := range t.scopes.holders {
+		c := t.claim(i)
+		if !c.held || c.cost == 0 {
+			continue
+		}
+		s.holders[i].holder.Keep(c.hold)
+		d.Delay = max(d.Delay, t.results[i].Delay)
+		if c.hold.Permit != 0 {
+			if f, ok := s.holders[i].Taker.(Finisher); ok {
+				places = append(places, scopePlace{f, c.hold.Permit})
+			}
+		}
+	}
+	d.Permit = s.permit(places)
+	d.Results = t.applied()
+	return d, nil
+}
+
+// permit returns one permit for all places.
+func (s *Scopes) permit(places []scopePlace) uint64 {
+	if len(places) == 0 {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serial++
+	s.permits[s.serial] = places
+	return s.serial
+}
+
+// refuse is the Decision when a Holder has refused.
+func (t *trial) refuse(ctx context.Context, refuser int) (Decision, error) {
+	t.undo()
+	t.look(ctx, refuser)
+	return Decision{Status: statusTooManyRequests, Results: t.applied()}, nil
+}
+
+// look asks how the Holders stand but the one that refused. Those before it had admitted,
+// and do not count as refusing if somebody else has taken what they had meanwhile.
+func (t *trial) look(ctx context.Context, refuser int) {
+	for i := range t.scopes.holders {
+		if i == refuser || t.claim(i).cost == 0 {
+			continue
+		}
+		sc, r := &t.scopes.holders[i], &t.results[i]
+		req := t.req
+		req.Cost, req.Peek = t.claim(i).cost, true
+		*r = Result{}
+		if _, err := sc.holder.Hold(ctx, req, false, r); err != nil {
+			*r = Result{} // it would not have decided
+			continue
+		}
+		if sc.name(r); i < refuser && !r.Allowed {
+			r.Allowed, r.Reason, r.RetryAfter = true, ReasonNone, 0
+		}
+	}
+}
+
+// applied are the Results of the limits that applied.
+func (t *trial) applied() []Result {
+	n := 0
+	for i := range t.results {
+		if t.results[i].Limit != "" {
+			if n != i {
+				t.results[n] = t.results[i]
+			}
+			n++
+		}
+	}
+	clear(t.results[n:])
+	return t.results[:n]
+}
