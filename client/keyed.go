@@ -283,9 +283,14 @@ func (k *Keyed) Close() {
 }
 
 func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Duration) limit.Decision {
-	r := limit.Result{Limit: k.name, Cost: max(1, req.Cost), Verdict: limit.Verdict{Reason: reason, RetryAfter: after}}
+	var r limit.Result
+	k.refuseTo(&r, req, reason, after)
+	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+}
+
+func (k *Keyed) refuseTo(r *limit.Result, req limit.Request, reason limit.Reason, after time.Duration) {
+	*r = limit.Result{Limit: k.name, Cost: max(1, req.Cost), Verdict: limit.Verdict{Reason: reason, RetryAfter: after}}
 	if k.opts.Gauge {
 		r.Algorithm = limit.Concurrency
 	}
-	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
 }

@@ -19,6 +19,8 @@ type purse interface {
 	Declare(wanted share.Amount)
 
 	Try(now limit.Time, n int64) (taken, decided bool)
+	Hold(now limit.Time, n int64) (h share.Hold, taken, decided bool)
+	Keep(n int64)
 	Refuse(n int64)
 	Remaining(now limit.Time) int64
 	Depth(now limit.Time) int64

@@ -84,9 +84,19 @@ func (l *lease) takeCost(ctx context.Context, n int64) (bool, error) {
 
 // decision describes the lease after a request of that cost.
 func (l *lease) decision(cost int64, allowed bool) limit.Decision {
+	var r limit.Result
+	l.describeTo(&r, cost, allowed)
+	if allowed {
+		return limit.Decision{Allowed: true, Results: []limit.Result{r}}
+	}
+	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+}
+
+// describeTo is decision with memory of the caller's.
+func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	now := l.client.now()
 	st := l.state.Load()
-	r := limit.Result{
+	*r = limit.Result{
 		Limit: l.id.Limit, Quota: st.Limit.Burst.Floor(), Cost: cost,
 		Verdict: limit.Verdict{Allowed: allowed, Remaining: l.remaining(now)},
 	}
@@ -99,7 +109,7 @@ func (l *lease) decision(cost int64, allowed bool) limit.Decision {
 		r.Window = span(r.Quota, st.Limit.Rate)
 	}
 	if allowed {
-		return limit.Decision{Allowed: true, Results: []limit.Result{r}}
+		return
 	}
 	leased := int64(now) < l.client.holder.Deadline().Load()
 	switch {
@@ -116,7 +126,6 @@ func (l *lease) decision(cost int64, allowed bool) limit.Decision {
 	default:
 		r.Reason, r.RetryAfter = limit.ReasonRate, l.retryAfter(now, cost)
 	}
-	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
 }
 
 // retryAfter is when cost fits, as far as is known. A limit that does not refill may

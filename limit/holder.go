@@ -51,7 +51,7 @@ type Hold struct {
 	// Cost is what was taken, Of where, and Mark how that can be given back.
 	Cost int64
 	Of   any
-	Mark [5]uint64
+	Mark [6]uint64
 }
 
 // What the marks of a Limiter's Hold are: of a fast bucket, or of a slot.
@@ -118,7 +118,7 @@ func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h
 	case peek:
 		shown, next = word, word
 	default:
-		h = Hold{Cost: cost, Of: f, Mark: [5]uint64{markBefore: word, markAfter: next, markTick: tick}}
+		h = Hold{Cost: cost, Of: f, Mark: [6]uint64{markBefore: word, markAfter: next, markTick: tick}}
 	}
 	*r = Result{
 		Limit: limiterName, Quota: int64(f.bucket.exact.quota), Window: f.bucket.window(),
@@ -173,7 +173,7 @@ func (l *Limiter) hold(cost int64, peek bool, r *Result) (h Hold) {
 	case v.Allowed && !p.Unlimited:
 		if s, ok := l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: cost, from: now}); ok {
 			v.Delay = time.Duration(max(0, s.act-now))
-			h = Hold{Cost: cost, Of: l, Mark: [5]uint64{markID: s.id, markGen: s.gen}}
+			h = Hold{Cost: cost, Of: l, Mark: [6]uint64{markID: s.id, markGen: s.gen}}
 		}
 	}
 	*r = Result{Limit: limiterName, Algorithm: p.Algorithm, Quota: l.meter.quota, Window: p.Window(), Cost: cost, Verdict: v}

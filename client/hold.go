@@ -1,0 +1,210 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+var (
+	_ limit.Holder = (*Limiter)(nil)
+	_ limit.Holder = (*Gauge)(nil)
+	_ limit.Holder = (*Keyed)(nil)
+)
+
+// What the marks of a Hold are: a share.Hold, and whether it has been counted.
+const (
+	markAt = iota
+	markBegin
+	markRate
+	markWhole // with markCounted
+	markBefore
+	markAfter
+)
+
+// markCounted, in markWhole, says that what is held has been counted as admitted, for it
+// was waited for. No depth is that large.
+const markCounted = 1 << 63
+
+// hold is take in two steps. Where the lease is short while capacity may be free
+// elsewhere it asks only when it may wait.
+func (l *lease) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+	if req.Cost < 0 {
+		return limit.Hold{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
+	}
+	if err := ctx.Err(); err != nil {
+		return limit.Hold{}, err
+	}
+	cost := max(1, req.Cost)
+	if req.Peek {
+		if err := l.fault(); err != nil {
+			return limit.Hold{}, err
+		}
+		// Nobody knows that what is not here would not come.
+		l.describeTo(r, cost, l.remaining(l.client.now()) >= cost || l.hopeful(cost))
+		return limit.Hold{}, nil
+	}
+	now := l.client.now()
+	h, taken, _ := l.purse.Hold(now, cost)
+	if taken {
+		l.describeTo(r, cost, true)
+		return limit.Hold{Cost: cost, Of: l, Mark: [6]uint64{
+			markAt: uint64(h.At), markBegin: uint64(h.Begin), markRate: uint64(h.Rate), markWhole: h.Whole,
+			markBefore: h.Before, markAfter: h.After,
+		}}, nil
+	}
+	if err := l.fault(); err != nil {
+		l.purse.Refuse(cost)
+		return limit.Hold{}, err
+	}
+	switch {
+	case wait:
+		var err error
+		if taken, err = l.takeCost(ctx, cost); err != nil {
+			return limit.Hold{}, err
+		}
+	case l.hopeful(cost):
+		l.describeTo(r, cost, false)
+		return limit.Hold{More: true}, nil
+	default:
+		if taken = l.allow(now, cost); !taken {
+			l.starve(now)
+		}
+	}
+	l.describeTo(r, cost, taken)
+	if !taken {
+		return limit.Hold{}, nil
+	}
+	return limit.Hold{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markWhole: markCounted}}, nil
+}
+
+// keep makes a Hold final.
+func (l *lease) keep(h limit.Hold) {
+	if h.Mark[markWhole]&markCounted == 0 {
+		l.purse.Keep(h.Cost)
+	}
+}
+
+// undo gives back what was taken of a rate.
+func (l *Limiter) undo(h limit.Hold) {
+	now := l.lease.client.now()
+	// Of what was waited for the terms are not known, so it counts as of others.
+	l.bucket.Undo(now, share.Hold{
+		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: share.Amount(h.Mark[markRate]),
+		Whole: h.Mark[markWhole] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
+	}, h.Cost)
+	l.lease.mu.Lock()
+	defer l.lease.mu.Unlock()
+	if l.lease.line.first != nil {
+		l.lease.settle(now)
+	}
+}
+
+// Shared implements [limit.Holder]: a lease is a part of what others spend too.
+func (l *Limiter) Shared() bool { return true }
+
+// Hold implements [limit.Holder]. What is given back later is no demand, so what another
+// limit refuses takes no capacity from other instances.
+func (l *Limiter) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+	return l.lease.hold(ctx, req, wait, r)
+}
+
+// Keep implements [limit.Holder].
+func (l *Limiter) Keep(h limit.Hold) {
+	if h.Of == any(&l.lease) {
+		l.lease.keep(h)
+	}
+}
+
+// Undo implements [limit.Holder]. What a lease that became smaller meanwhile has no place
+// for is not given back.
+func (l *Limiter) Undo(h limit.Hold) {
+	if h.Of == any(&l.lease) {
+		l.undo(h)
+	}
+}
+
+// Shared implements [limit.Holder].
+func (g *Gauge) Shared() bool { return true }
+
+// Hold implements [limit.Holder]. Hold.Permit is for Finish, after a Keep.
+func (g *Gauge) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+	h, err := g.lease.hold(ctx, req, wait, r)
+	if h.Cost > 0 {
+		h.Permit = g.permit(h.Cost)
+	}
+	return h, err
+}
+
+// Keep implements [limit.Holder].
+func (g *Gauge) Keep(h limit.Hold) {
+	if h.Of == any(&g.lease) {
+		g.lease.keep(h)
+	}
+}
+
+// Undo implements [limit.Holder].
+func (g *Gauge) Undo(h limit.Hold) {
+	if h.Of == any(&g.lease) {
+		_ = g.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
+	}
+}
+
+// Shared implements [limit.Holder].
+func (k *Keyed) Shared() bool { return true }
+
+// Hold implements [limit.Holder].
+func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+	var room [usualKey]byte
+	key, err := k.key(room[:0], req)
+	if errors.Is(err, errMissing) {
+		if *r = (limit.Result{}); k.opts.RefuseMissing {
+			k.refuseTo(r, req, limit.ReasonMissing, limit.Never)
+		}
+		return limit.Hold{}, nil
+	}
+	if err != nil {
+		return limit.Hold{}, err
+	}
+	e, err := k.entry(key)
+	if errors.Is(err, errTableFull) {
+		k.refuseTo(r, req, limit.ReasonTableFull, k.opts.Idle)
+		return limit.Hold{}, nil
+	}
+	if err != nil {
+		return limit.Hold{}, err
+	}
+	defer e.busy.Add(-1)
+	var h limit.Hold
+	if e.gauge != nil {
+		h, err = e.gauge.Hold(ctx, req, wait, r)
+	} else {
+		h, err = e.limiter.Hold(ctx, req, wait, r)
+	}
+	if h.Of != nil {
+		h.Of = e
+	}
+	return h, err
+}
+
+// Keep implements [limit.Holder].
+func (k *Keyed) Keep(h limit.Hold) {
+	if e, ok := h.Of.(*entry); ok {
+		e.lease().keep(h)
+	}
+}
+
+// Undo implements [limit.Holder].
+func (k *Keyed) Undo(h limit.Hold) {
+	e, ok := h.Of.(*entry)
+	switch {
+	case !ok:
+	case e.gauge != nil:
+		_ = e.gauge.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
+	default:
+		e.limiter.undo(h)
+	}
+}
