@@ -24,6 +24,9 @@ limit < store < store/memory;
 store < store/storetest;
 store, github.com/redis/rueidis < store/redis;
 
+# What each recipient of a stream of messages is sent.
+limit < fanout;
+
 # Real servers for tests. Nothing but tests imports it.
 github.com/redis/rueidis < internal/redistest;
 
