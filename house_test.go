@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -72,7 +73,8 @@ func readSources(t *testing.T) []source {
 		}
 		if entry.IsDir() {
 			dir := entry.Name()
-			otherModule := name == "bench" || name == "tools"
+			_, err := os.Stat(filepath.Join(name, "go.mod"))
+			otherModule := err == nil
 			if name != "." && (strings.HasPrefix(dir, ".") || strings.HasPrefix(dir, "_") || dir == "testdata" || otherModule) {
 				return fs.SkipDir
 			}
