@@ -52,8 +52,17 @@ func (l *Limiter) lock() {
 	}
 }
 
-// unlock leaves the state in the fast bucket if there is one and nobody waits.
+// unlock leaves the state in the fast bucket if there is one and nobody waits, and has
+// those called whose wait has ended meanwhile.
 func (l *Limiter) unlock() {
+	if l.release() {
+		go l.calls.run()
+	}
+}
+
+// release is unlock for one who makes the calls: it says whether there are any, and
+// nobody else is at it.
+func (l *Limiter) release() (calls bool) {
 	if f := l.fast.Load(); f != nil && len(l.slots) == 0 {
 		// A time far ahead, which a caller may choose, has no word.
 		s := l.state.bucket.minus(f.bucket.Exact().at(f.begin))
@@ -61,7 +70,12 @@ func (l *Limiter) unlock() {
 			f.word.Store(s.Lo)
 		}
 	}
+	if l.told {
+		l.told = false
+		calls = l.calls.begin()
+	}
 	l.mu.Unlock()
+	return calls
 }
 
 // quicken gives l a fast bucket that begins at now, if the policy has one. The

@@ -17,7 +17,7 @@ var (
 	ErrExceedsQuota = errors.New("limit: cost exceeds the quota")
 
 	// ErrWaitTooLong says that the permit would come later than the caller
-	// wants to wait. It is returned at once.
+	// wants to wait. It is returned at once: nobody waits in vain.
 	ErrWaitTooLong = errors.New("limit: wait too long")
 
 	// ErrNegativeCost says that a cost is below 0, which would fill a limit up.
@@ -199,7 +199,7 @@ func (l *Limiter) takeBehind(now Time, cost int64, peek bool) Verdict {
 	v := l.meter.peek(&l.state, now, cost)
 	if ok && take <= now && l.meter.paces() {
 		if !peek {
-			l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: cost, from: now})
+			l.enter(&l.meter, now, slot{kind: slotPromised, cost: cost, from: now, latest: math.MaxInt64})
 		}
 		v.Delay = time.Duration(act - now)
 		return v
@@ -247,7 +247,8 @@ func (l *Limiter) SetBurst(n int64) error {
 // SetPolicy puts p in force at once. What was used stays used: the change neither
 // refills nor forgets, except that another algorithm starts afresh. Those who
 // wait are planned anew, in their order, and let go sooner or later as p says;
-// those whose cost p can never admit get [ErrExceedsQuota]. Reservations keep at
+// those whose cost p can never admit get [ErrExceedsQuota], and those who would have
+// to wait longer than they want [ErrWaitTooLong], at once. Reservations keep at
 // least the time they were told. An invalid policy is an error and changes nothing.
 func (l *Limiter) SetPolicy(p Policy) error {
 	return l.change(func(q *Policy) { *q = p })
@@ -281,19 +282,25 @@ func (l *Limiter) replan(next meter, now Time) {
 	l.base = next.convert(l.base, &l.meter, now)
 	l.meter = next
 	l.quicken(now)
+	l.rewind(&l.meter, now)
+	bounded := false
 	for i := range l.slots {
 		s := &l.slots[i]
-		if s.kind == slotVacant || s.cost <= next.quota {
-			continue
+		switch {
+		case s.kind == slotVacant:
+		case s.cost <= next.quota:
+			bounded = bounded || s.kind == slotWaiting && s.latest < math.MaxInt64
+		case s.kind == slotWaiting:
+			l.dismiss(s, fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, s.cost, next.quota))
+		default:
+			l.unplanned = l.unplanned.minus(ticks{0, uint64(s.cost)})
+			l.clear(s)
 		}
-		if s.kind == slotWaiting {
-			s.wake <- fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, s.cost, next.quota)
-			l.waiting--
-		}
-		s.kind, s.wake = slotVacant, nil
-		l.pending--
 	}
-	l.rewind(&l.meter, now)
 	l.settle(&l.meter, now)
+	if bounded {
+		l.plan(&l.meter, len(l.slots)) // tells those for whom it comes too late now
+		l.settle(&l.meter, now)
+	}
 	l.arm()
 }

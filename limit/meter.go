@@ -2,6 +2,7 @@ package limit
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -134,6 +135,53 @@ func (m *meter) earliest(l *ledger, from Time, cost int64) (take, act Time, ok b
 		from = from.Add(max(v.RetryAfter, 1))
 	}
 	return math.MaxInt64, math.MaxInt64, false
+}
+
+// skip takes cost, the sum of what some take who stand in line: each wants at most
+// largest, and none finds it there when it comes. l may share memory with another. It
+// says false, and takes nothing, where the sum alone does not tell how l is afterwards.
+//
+// A bucket is then never full, so each take moves its state by what it costs; only if
+// the bucket has to be full but for less than a nanosecond's worth does rounding up to
+// the nanosecond come in. A window is used up to the last when each takes one.
+func (m *meter) skip(l *ledger, cost, largest int64) bool {
+	if m.policy.Unlimited {
+		return false
+	}
+	switch m.policy.Algorithm {
+	case TokenBucket, LeakyBucket:
+		b := &m.bucket
+		slack := mul(uint64(m.quota-largest), b.p)
+		if largest > m.quota || b.n == 0 || b.n > 1 && (ticks{0, b.n}).more(slack) {
+			return false
+		}
+		l.bucket = l.bucket.plus(mul(uint64(cost), b.p))
+		return true
+	case FixedWindow:
+		w, s := &m.fixed, &l.fixed
+		if largest > 1 || w.quota < 1 || w.ban > 0 || w.countRefused || s.Count <= 0 {
+			return false
+		}
+		if room := max(0, w.quota-s.Count); cost > room {
+			windows := (cost - room - 1) / w.quota
+			s.Start = w.end(*s).Add(saturated(windows, w.period))
+			s.Count = cost - room - windows*w.quota
+			l.last = max(l.last, s.Start)
+		} else {
+			s.Count += cost
+		}
+		return true
+	default:
+		return false
+	}
+}
+
+// saturated is n x d, at most the longest duration.
+func saturated(n int64, d time.Duration) time.Duration {
+	if hi, lo := bits.Mul64(uint64(n), uint64(d)); hi == 0 && lo <= math.MaxInt64 {
+		return time.Duration(lo)
+	}
+	return Never
 }
 
 // clone returns a copy that shares nothing with l.

@@ -35,7 +35,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	}
 	l.settle(&l.meter, l.clock(now))
 	defer l.arm()
-	s, ok := l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: n, from: now})
+	s, ok := l.enter(&l.meter, now, slot{kind: slotPromised, cost: n, from: now, latest: math.MaxInt64})
 	if !ok {
 		return Reservation{}
 	}

@@ -2,21 +2,27 @@ package limit
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 )
 
 // schedule is the order in which those who could not be let go at once will be.
 //
-// Each has a slot. A slot is planned when the time at which it is let go is known,
-// and has acted when that time has come. Slots are planned in order, each from the
-// state that the one before it leaves; state is the state after all that are
-// planned, so the wait of a newcomer is known without looking at those before it.
-// base is the state before all slots: from it everything can be planned anew when
-// somebody leaves or the rate changes.
+// Each has a slot. A slot is planned when its cost is charged to the plan, so that the
+// time at which it is let go is known, and has acted when that time has come. Slots are
+// planned in order, each from the state that the one before it leaves; state is the
+// state after all that are planned. base is the state before all slots: from it
+// everything can be planned anew when somebody leaves or the rate changes.
 //
 //	slots:  acted ... | planned ... | not planned yet
 //	        ^ base                  ^ state
+//
+// Those who only wait are planned no sooner than they must be: the first of them is
+// looked at, not charged, so that it costs nothing when one of them leaves. Where the
+// state after all of them is known from the sum of their costs (see skip), the wait of
+// a newcomer is told from that sum, however many come and go. Elsewhere it is told by
+// planning all; only the first newcomer after somebody has left finds work to do then.
 //
 // Slots that have acted are kept only behind a reservation that may still be given
 // back: to give back exactly is to replay what happened since without it.
@@ -25,12 +31,20 @@ type schedule struct {
 
 	slots          []slot // by act
 	acted, planned int    // acted <= planned
+	sighted        bool   // take and act of slots[acted] hold, though it is not planned
 
-	pending int  // slots that have not acted, vacant ones apart
-	waiting int  // those of them in which somebody waits
-	holes   int  // slots that were given up, and that the plan still charges
-	floor   Time // waiters are planned anew from here, not from the past
-	serial  uint64
+	pending   int    // slots that have not acted, vacant ones apart
+	waiting   int    // those of them in which somebody waits
+	cost      ticks  // of those that have not acted; 128 bits, since costs go up to 2^62
+	unplanned ticks  // of those of them that are not planned
+	largest   int64  // cost since the schedule was empty
+	holes     int    // slots that were given up, and that the plan still charges
+	firstHole uint64 // no slot with a lower id is such a slot
+	floor     Time   // waiters are planned anew from here, not from the past
+	serial    uint64
+
+	calls teller[call] // of those who do not block
+	told  bool         // calls was added to under the present lock
 }
 
 // slot is one place in a schedule.
@@ -47,7 +61,12 @@ type slot struct {
 	// cost is taken then.
 	take, act Time
 
-	wake chan error // of one who waits; holds one
+	// latest is until when the owner waits; MaxInt64 = whenever. It is looked at again
+	// when the slot is planned: a change of policy may have made the wait too long.
+	latest Time
+
+	wake chan error  // of one who waits and blocks; holds one
+	done func(error) // of one who waits and does not
 }
 
 type slotKind uint8
@@ -82,46 +101,72 @@ func (m *meter) apply(l *ledger, s *slot) bool {
 	return ok && take == s.take
 }
 
+// sight finds out when the slot that is the first not planned is let go. It says false
+// when it is vacant, or has become so because it would be let go too late.
+func (c *schedule) sight(m *meter, s *slot) (ok bool) {
+	if s.kind == slotVacant {
+		s.act = 0
+		return false
+	}
+	from := s.from
+	if s.kind == slotWaiting {
+		from = max(from, c.floor)
+	}
+	s.take, s.act, _ = m.earliest(&c.state, from, s.cost)
+	if s.kind == slotWaiting && s.act > s.latest {
+		c.dismiss(s, fmt.Errorf("%w: the limit has changed, the permit would come %v too late",
+			ErrWaitTooLong, waitUntil(s.act, s.latest)))
+		return false
+	}
+	return true
+}
+
+// charge charges the slot to the plan, which has come to it.
+func (c *schedule) charge(m *meter, s *slot) {
+	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
+	if s.act == math.MaxInt64 {
+		// Nobody behind passes one who cannot be served.
+		c.state.last = math.MaxInt64
+		return
+	}
+	m.take(&c.state, s.take, s.cost)
+}
+
 // plan plans the first k slots, as far as they are not.
 func (c *schedule) plan(m *meter, k int) {
 	for ; c.planned < k; c.planned++ {
 		s := &c.slots[c.planned]
-		if s.kind == slotVacant {
-			s.act = 0
-			continue
+		if c.sight(m, s) {
+			c.charge(m, s)
 		}
-		from := s.from
-		if s.kind == slotWaiting {
-			from = max(from, c.floor)
-		}
-		take, act, ok := m.earliest(&c.state, from, s.cost)
-		s.take, s.act = take, act
-		if ok {
-			m.take(&c.state, take, s.cost)
-		} else {
-			// Nobody behind passes one who cannot be served.
-			c.state.last = math.MaxInt64
-		}
+		c.sighted = false
 	}
 }
 
 // settle lets go whoever's time has come by now.
 func (c *schedule) settle(m *meter, now Time) {
 	for c.acted < len(c.slots) {
-		c.plan(m, c.acted+1)
 		s := &c.slots[c.acted]
-		if s.act > now {
-			break
+		if c.planned == c.acted && !c.sighted {
+			c.sighted = c.sight(m, s)
 		}
-		switch s.kind {
-		case slotVacant:
-		case slotWaiting:
-			s.wake <- nil
-			s.wake, s.kind = nil, slotGranted
-			c.waiting--
+		if s.act > now {
+			break // a vacant one is never in the way: its act is 0
+		}
+		if c.planned == c.acted {
+			if c.sighted {
+				c.charge(m, s)
+			}
+			c.planned, c.sighted = c.planned+1, false
+		}
+		if s.kind != slotVacant {
 			c.pending--
-		default:
-			c.pending--
+			c.cost = c.cost.minus(ticks{0, uint64(s.cost)})
+			if s.kind == slotWaiting {
+				c.waiting--
+				c.tell(s, nil)
+				s.kind = slotGranted
+			}
 		}
 		if c.holes > 0 {
 			s.take = s.act
@@ -132,6 +177,34 @@ func (c *schedule) settle(m *meter, now Time) {
 		c.rewind(m, now) // nobody took what was given up
 	}
 	c.trim(m, journal)
+}
+
+// tell ends the wait of a slot's owner.
+func (c *schedule) tell(s *slot, err error) {
+	if s.wake != nil {
+		s.wake <- err
+	} else {
+		c.calls.add(call{s.done, err})
+		c.told = true
+	}
+	s.wake, s.done = nil, nil
+}
+
+// dismiss sends away one who waits in a slot that is not planned.
+func (c *schedule) dismiss(s *slot, err error) {
+	c.tell(s, err)
+	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
+	c.clear(s)
+}
+
+// clear makes a slot that has not acted vacant.
+func (c *schedule) clear(s *slot) {
+	c.pending--
+	c.cost = c.cost.minus(ticks{0, uint64(s.cost)})
+	if s.kind == slotWaiting {
+		c.waiting--
+	}
+	s.kind, s.wake, s.done, s.act = slotVacant, nil, nil, 0
 }
 
 // trim moves slots that have acted into base, but for a reservation and at most
@@ -150,7 +223,7 @@ func (c *schedule) trim(m *meter, keep int) {
 	c.acted -= k
 	c.planned -= k
 	if len(c.slots) == 0 {
-		c.base, c.floor = ledger{}, 0
+		c.base, c.floor, c.largest = ledger{}, 0, 0
 	}
 }
 
@@ -158,26 +231,34 @@ func (c *schedule) trim(m *meter, keep int) {
 // has acted could not have acted then without a slot that became vacant.
 func (c *schedule) rewind(m *meter, now Time) bool {
 	c.state = c.base.clone()
-	c.planned, c.holes = c.acted, 0
+	c.planned, c.holes, c.sighted = c.acted, 0, false
+	c.unplanned = c.cost
 	c.floor = max(c.floor, now)
 	ok := true
 	for i := range c.acted {
 		ok = m.apply(&c.state, &c.slots[i]) && ok
 	}
+	c.compact()
+	return ok
+}
+
+// compact drops vacant slots when they are the greater part of a schedule of which
+// nothing is planned.
+func (c *schedule) compact() {
 	left := c.slots[c.acted:]
 	if vacant := len(left) - c.pending; c.pending == 0 || vacant > len(left)/2+16 {
 		left = slices.DeleteFunc(left, func(s slot) bool { return s.kind == slotVacant })
 		c.slots = c.slots[:c.acted+len(left)]
 	}
-	return ok
 }
 
-// vacate gives up the i-th slot, and reports whether its cost came back.
+// vacate gives up the i-th slot at now, when all who were due are settled. It reports
+// whether the slot's cost came back.
 func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	s := &c.slots[i]
 	was := *s
-	s.kind, s.wake = slotVacant, nil
 	if i < c.acted {
+		s.kind, s.wake, s.done = slotVacant, nil, nil
 		for j := i + 1; j < c.acted; j++ {
 			c.slots[j].take = c.slots[j].act
 		}
@@ -191,72 +272,117 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 		c.rewind(m, now)
 		return false
 	}
-	c.pending--
-	if was.kind == slotWaiting {
-		c.waiting--
-	}
-	if c.pending == 0 || c.waiting > 0 || i >= c.planned {
+	c.clear(s)
+	switch {
+	case i >= c.planned:
+		c.unplanned = c.unplanned.minus(ticks{0, uint64(was.cost)})
+		if i == c.acted {
+			c.sighted = false
+			c.floor = max(c.floor, now) // the next one has its turn from now on
+		}
+		if c.planned == c.acted {
+			c.compact()
+		}
+	case c.pending == 0 || c.waiting > 0:
 		c.rewind(m, now) // those behind move up
-		return true
+	default:
+		// Reservations were told a time and keep it. The time of this one is
+		// for a newcomer.
+		s.act = was.act
+		if c.holes == 0 || was.id < c.firstHole {
+			c.firstHole = was.id
+		}
+		c.holes++
 	}
-	// Reservations were told a time and keep it. The time of this one is for
-	// a newcomer.
-	c.holes++
 	return true
 }
 
-// enter gives s, with kind, cost and from filled in, a slot at the end, or one
-// that was given up, unless it would act after latest. It returns the slot; one
-// without an id has acted and is not kept.
-func (c *schedule) enter(m *meter, now, latest Time, s slot) (slot, bool) {
-	if i := c.hole(now, s.cost); i >= 0 && c.slots[i].act <= latest {
+// after returns the state after all slots, in room where it is not c.state.
+func (c *schedule) after(m *meter, room *ledger, s *slot) *ledger {
+	largest := max(c.largest, s.cost)
+	if c.planned < len(c.slots) && c.pending == c.waiting && s.kind == slotWaiting && c.unplanned.Hi == 0 && c.unplanned.Lo <= MaxCount {
+		*room = c.state
+		if m.skip(room, int64(c.unplanned.Lo), largest) {
+			return room
+		}
+	}
+	c.plan(m, len(c.slots))
+	return &c.state
+}
+
+// enter gives s, with kind, cost, from and latest filled in, a slot at the end, or one
+// that was given up, unless it would act after latest. All who were due are settled. It
+// returns the slot; one without an id has acted and is not kept.
+func (c *schedule) enter(m *meter, now Time, s slot) (slot, bool) {
+	if i := c.hole(now, s.cost); i >= 0 && c.slots[i].act <= s.latest {
 		return c.fill(i, s), true
 	}
 	if c.holes > 0 {
 		c.rewind(m, now)
 	}
-	if s.kind == slotWaiting && latest == math.MaxInt64 && c.planned < len(c.slots) {
-		c.pending++
-		c.waiting++
-		return c.push(s), true
+	if s.kind == slotWaiting && s.latest == math.MaxInt64 && c.pending > 0 && c.planned < len(c.slots) {
+		return c.append(s), true
 	}
-	c.plan(m, len(c.slots))
-	take, act, ok := m.earliest(&c.state, now, s.cost)
+	var room ledger
+	back := c.after(m, &room, &s)
+	take, act, ok := m.earliest(back, now, s.cost)
 	s.take, s.act = take, act
-	if act > latest || !ok && s.kind == slotPromised {
+	if act > s.latest || !ok && s.kind == slotPromised {
 		return s, false
 	}
-	atOnce := act <= now && c.pending == 0
-	if atOnce && s.kind == slotWaiting {
+	if act <= now && c.pending == 0 {
+		return c.enterAtOnce(m, s), true
+	}
+	if len(c.slots) == 0 {
+		c.base = c.state.clone()
+	}
+	if s.kind == slotPromised {
+		s.from = act
+	}
+	first := c.pending == 0
+	s = c.append(s)
+	switch {
+	case s.kind == slotPromised:
+		c.charge(m, &s)
+		c.planned++
+	case first:
+		c.sighted = c.planned == c.acted && c.acted == len(c.slots)-1
+	}
+	return s, true
+}
+
+// enterAtOnce is enter for one who need not wait and is behind nobody.
+func (c *schedule) enterAtOnce(m *meter, s slot) slot {
+	if s.kind == slotWaiting {
 		s.kind = slotGranted
 	}
 	if len(c.slots) == 0 && s.kind != slotGranted {
 		c.base = c.state.clone()
 	}
-	if ok {
-		m.take(&c.state, take, s.cost)
-	} else {
-		c.state.last = math.MaxInt64
-	}
+	m.take(&c.state, s.take, s.cost)
 	if s.kind == slotPromised {
-		s.from = act
+		s.from = s.act
 	}
 	if len(c.slots) == 0 && s.kind == slotGranted {
-		return s, true
+		return s
 	}
 	s = c.push(s)
+	c.acted++
 	c.planned++
-	switch {
-	case atOnce:
-		c.acted++
-		c.trim(m, journal)
-	case s.kind == slotWaiting:
+	c.trim(m, journal)
+	return s
+}
+
+// append gives s, which is to wait or to be planned, a slot at the end.
+func (c *schedule) append(s slot) slot {
+	c.pending++
+	if s.kind == slotWaiting {
 		c.waiting++
-		fallthrough
-	default:
-		c.pending++
 	}
-	return s, true
+	c.cost = c.cost.plus(ticks{0, uint64(s.cost)})
+	c.unplanned = c.unplanned.plus(ticks{0, uint64(s.cost)})
+	c.largest = max(c.largest, s.cost)
+	return c.push(s)
 }
 
 func (c *schedule) push(s slot) slot {
@@ -282,13 +408,24 @@ func (c *schedule) hole(now Time, cost int64) int {
 	if c.holes == 0 {
 		return -1
 	}
-	for i := c.acted; i < c.planned; i++ {
-		if s := &c.slots[i]; s.kind == slotVacant && s.act > now && s.cost >= cost {
+	first, _ := slices.BinarySearchFunc(c.slots, c.firstHole, byID)
+	seen := false
+	for i := max(first, c.acted); i < c.planned; i++ {
+		s := &c.slots[i]
+		if s.kind != slotVacant || s.act <= now {
+			continue
+		}
+		if !seen {
+			seen, c.firstHole = true, s.id // so that the search begins here next time
+		}
+		if s.cost >= cost {
 			return i
 		}
 	}
 	return -1
 }
+
+func byID(s slot, id uint64) int { return cmp.Compare(s.id, id) }
 
 // fill gives the i-th slot, which is vacant, to s.
 func (c *schedule) fill(i int, s slot) slot {
@@ -303,6 +440,7 @@ func (c *schedule) fill(i int, s slot) slot {
 	}
 	*old = s
 	c.pending++
+	c.cost = c.cost.plus(ticks{0, uint64(s.cost)})
 	if s.kind == slotWaiting {
 		c.waiting++
 	}
@@ -311,7 +449,7 @@ func (c *schedule) fill(i int, s slot) slot {
 
 // find returns the index of a slot, or -1 when it is no more.
 func (c *schedule) find(id, gen uint64) int {
-	i, ok := slices.BinarySearchFunc(c.slots, id, func(s slot, id uint64) int { return cmp.Compare(s.id, id) })
+	i, ok := slices.BinarySearchFunc(c.slots, id, byID)
 	if !ok || c.slots[i].gen != gen || c.slots[i].kind == slotVacant {
 		return -1
 	}

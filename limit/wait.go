@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -16,16 +17,16 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 //
 // It fails at once with [ErrExceedsQuota] when n is above the policy's quota, and
 // with [ErrWaitTooLong], which is then also a context.DeadlineExceeded, when the
-// wait would outlast ctx's deadline. While the rate is 0 it waits for the rate to
-// change.
+// wait would outlast ctx's deadline; a change of policy that makes the wait that long
+// ends it in the same way. While the rate is 0 it waits for the rate to change.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error { return l.wait(ctx, n, Never) }
 
 // WaitMax is shorthand for WaitMaxN(ctx, 1, d).
 func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l.WaitMaxN(ctx, 1, d) }
 
 // WaitMaxN is WaitN for a caller who waits at most d: it fails at once with
-// [ErrWaitTooLong] when the wait would be longer. A later change of policy may
-// still make it longer.
+// [ErrWaitTooLong] when the wait would be longer, and as soon as a change of policy
+// makes it longer. A negative d counts as 0.
 func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
 	return l.wait(ctx, n, max(d, 0))
 }
@@ -37,35 +38,50 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	if err := ctx.Err(); err != nil || n == 0 {
 		return err
 	}
-	s, err := l.line(ctx, n, longest)
+	s, err := l.line(ctx, n, longest, nil)
 	if err != nil || s.wake == nil {
 		return err
 	}
 	select {
 	case err := <-s.wake:
+		if deadline, ok := ctx.Deadline(); ok && l.at(deadline) == s.latest && errors.Is(err, ErrWaitTooLong) {
+			return fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
+		}
 		return err
 	case <-ctx.Done():
 	}
-	l.lock()
-	defer l.unlock()
-	select {
-	case err := <-s.wake:
-		return err // it came in the same moment: the permit is taken, so use it
-	default:
-	}
-	if i := l.find(s.id, s.gen); i >= 0 {
-		now := l.now()
-		l.vacate(&l.meter, i, now)
-		l.settle(&l.meter, now)
-		l.arm()
+	if !l.leave(s.id, s.gen) {
+		return <-s.wake // it came in the same moment: the permit is taken, so use it
 	}
 	return ctx.Err()
 }
 
-// line takes n at once or stands in line for it; only then the slot has a wake.
-func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration) (slot, error) {
+// leave gives up the slot of one who waits, unless the wait has ended.
+func (l *Limiter) leave(id, gen uint64) bool {
 	l.lock()
 	defer l.unlock()
+	now := l.now()
+	l.settle(&l.meter, now)
+	defer l.arm()
+	i := l.find(id, gen)
+	if i < l.acted { // or none
+		return false
+	}
+	l.vacate(&l.meter, i, now)
+	l.settle(&l.meter, now)
+	return true
+}
+
+// line takes n at once or stands in line for it. Only in the latter case the slot that
+// it returns waits; it has a wake then, unless there is a done.
+func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration, done func(error)) (slot, error) {
+	l.lock()
+	defer l.unlock()
+	return l.stand(ctx, n, longest, done)
+}
+
+// stand is line under the lock.
+func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, done func(error)) (slot, error) {
 	if n > l.meter.quota {
 		return slot{}, fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, n, l.meter.quota)
 	}
@@ -77,8 +93,7 @@ func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration) (slo
 		}
 	}
 	l.settle(&l.meter, now)
-	defer l.arm()
-	s, ok := l.enter(&l.meter, now, latest, slot{kind: slotWaiting, cost: n, from: now})
+	s, ok := l.enter(&l.meter, now, slot{kind: slotWaiting, cost: n, from: now, latest: latest})
 	switch {
 	case !ok && hurried:
 		return slot{}, fmt.Errorf("%w: the permit would come in %v, after the deadline: %w",
@@ -86,25 +101,25 @@ func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration) (slo
 	case !ok:
 		return slot{}, fmt.Errorf("%w: the permit would come in %v, want at most %v",
 			ErrWaitTooLong, waitUntil(s.act, now), longest)
-	case s.kind == slotWaiting:
-		s.wake = make(chan error, 1)
-		l.slots[l.find(s.id, s.gen)].wake = s.wake
+	case s.kind != slotWaiting:
+		return s, nil
 	}
+	if done == nil {
+		s.wake = make(chan error, 1)
+	}
+	place := &l.slots[l.find(s.id, s.gen)]
+	place.wake, place.done = s.wake, done
+	l.arm()
 	return s, nil
 }
 
-// arm sets the timer to the time at which the first one who waits is let go. It
-// lets go all who are due, so a window's edge wakes those that the window admits
-// and nobody else.
+// arm sets the timer to the time at which the first in line is let go, if somebody
+// waits. It lets go all who are due, so a window's edge wakes those that the window
+// admits and nobody else. Everybody who was due is settled.
 func (l *Limiter) arm() {
 	next := Time(0)
 	if l.waiting > 0 {
-		i := l.acted
-		for l.slots[i].kind != slotWaiting {
-			i++
-		}
-		l.plan(&l.meter, i+1)
-		next = l.slots[i].act
+		next = l.slots[l.acted].act
 	}
 	if next == l.wakeAt {
 		return
@@ -122,11 +137,14 @@ func (l *Limiter) arm() {
 	}
 }
 
-// ring is what the timer does, in the few microseconds that its goroutine lives.
+// ring is what the timer does, in a goroutine that lives as long as there is somebody
+// to call.
 func (l *Limiter) ring() {
 	l.lock()
-	defer l.unlock()
 	l.wakeAt = 0
 	l.settle(&l.meter, l.now())
 	l.arm()
+	if l.release() {
+		l.calls.run()
+	}
 }

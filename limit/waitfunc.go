@@ -1,0 +1,65 @@
+package limit
+
+import (
+	"context"
+	"time"
+)
+
+// WaitFunc is WaitMaxN for a caller who does not block: done is called, exactly once,
+// when n has been taken or it is known that it will not be in time. [Never] waits as
+// long as it takes; a negative d counts as 0. No goroutine waits meanwhile.
+//
+// done gets nil when n is taken, and otherwise the error that WaitMaxN returns:
+// [ErrWaitTooLong], [ErrExceedsQuota] or [ErrNegativeCost]. What is known at once is
+// told before WaitFunc returns, in the caller's goroutine, so hold no lock that done
+// takes; but a permit that is there at once is told in its turn when others are yet to be
+// told, and so always when WaitFunc is called by a done. All others are told by one
+// goroutine, which ends when nobody is due.
+//
+// Permits are told in the order of the calls of WaitFunc, one after the other: one done
+// that takes long delays the next, and no one else. Those who block in Wait are in the
+// same line but not told in this way. A done may use the limiter in any way except
+// waiting for another done. A panic in it is as in any function of its goroutine: it
+// ends the program unless WaitFunc's caller recovers from what was told at once.
+//
+// cancel gives the place in line up, and those behind move up. It reports whether it
+// did: then done is not called. Nothing happens when the wait has ended before.
+func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
+	if n < 0 {
+		done(ErrNegativeCost)
+		return ended
+	}
+	if n == 0 {
+		done(nil)
+		return ended
+	}
+	s, direct, err := l.lineFunc(n, max(d, 0), done)
+	switch {
+	case err != nil:
+		done(err)
+	case direct:
+		defer l.calls.end()
+		done(nil)
+	case s.kind == slotWaiting:
+		return func() bool { return l.leave(s.id, s.gen) }
+	}
+	return ended
+}
+
+// ended is the cancel of a wait that has ended.
+func ended() bool { return false }
+
+// lineFunc is line for one who is called. It says whether the caller is to call done
+// directly for a permit that was there at once; otherwise that is told in its turn.
+func (l *Limiter) lineFunc(n int64, longest time.Duration, done func(error)) (s slot, direct bool, err error) {
+	l.lock()
+	defer l.unlock()
+	s, err = l.stand(context.Background(), n, longest, done)
+	if err == nil && s.kind != slotWaiting {
+		if direct = l.calls.direct(); !direct {
+			l.calls.add(call{done, nil})
+			l.told = true
+		}
+	}
+	return s, direct, err
+}
