@@ -1,0 +1,481 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// told is what the dones of one limiter were told, in their order.
+type told struct {
+	start time.Time
+	mu    sync.Mutex
+	list  []finish
+}
+
+func (q *told) join(l *Limiter, who int, cost int64, longest time.Duration) (cancel func() bool) {
+	return l.WaitFunc(cost, longest, func(err error) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.list = append(q.list, finish{who, time.Since(q.start), cost, err})
+	})
+}
+
+func (q *told) all() []finish {
+	synctest.Wait()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.list)
+}
+
+func TestWaitFunc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, q := newLimiter(t, bucketPolicy(PerSecond(2), 3)), told{start: time.Now()}
+		goroutines := runtime.NumGoroutine()
+		q.join(l, 0, 3, 0)
+		q.join(l, 1, 2, Never)
+		second := q.join(l, 2, 1, 2*time.Second)
+		q.join(l, 3, 1, 1999*time.Millisecond) // would come after 2 s
+		q.join(l, 4, 4, Never)
+		q.join(l, 5, -1, Never)
+		q.join(l, 6, 0, 0)
+		q.join(l, 7, 1, -1)
+		q.join(l, 8, 1, 2*time.Second)
+		q.join(l, 9, 1, 2*time.Second) // 2.5 s
+		if got := runtime.NumGoroutine(); got != goroutines {
+			t.Errorf("%d goroutines, %d before anybody waited", got, goroutines)
+		}
+		at := []struct {
+			who   int
+			after time.Duration
+			err   error
+		}{
+			{0, 0, nil},
+			{3, 0, ErrWaitTooLong},
+			{4, 0, ErrExceedsQuota},
+			{5, 0, ErrNegativeCost},
+			{6, 0, nil},
+			{7, 0, ErrWaitTooLong},
+			{9, 0, ErrWaitTooLong},
+			{1, time.Second, nil},
+			{8, 1500 * time.Millisecond, nil}, // 2 left
+			{10, 2 * time.Second, nil},
+		}
+		<-time.After(500 * time.Millisecond)
+		if !second() || second() {
+			t.Error("cancel: want true, once")
+		}
+		if l.Allow() {
+			t.Error("Allow passed those who wait")
+		}
+		tenth := q.join(l, 10, 1, 1500*time.Millisecond)
+		<-time.After(5 * time.Second)
+		got := q.all()
+		if tenth() {
+			t.Error("cancelled what was told")
+		}
+		for i, want := range at {
+			if i >= len(got) {
+				t.Fatalf("told %d, want %d", len(got), len(at))
+			}
+			if f := got[i]; f.who != want.who || f.after != want.after || !errors.Is(f.err, want.err) {
+				t.Errorf("%d-th: %+v, want %+v", i, f, want)
+			}
+		}
+		if len(l.slots) != 0 || l.cost != (ticks{}) || l.unplanned != (ticks{}) {
+			t.Errorf("left behind: %d slots, cost %v", len(l.slots), l.cost)
+		}
+	})
+}
+
+// A change of policy tells those who would wait too long, and lets the others go on.
+func TestWaitFuncUnderATighterPolicy(t *testing.T) {
+	for _, p := range []Policy{
+		bucketPolicy(PerSecond(10), 1),
+		{Algorithm: FixedWindow, Rate: Rate{1, 100 * time.Millisecond}},
+		{Algorithm: SlidingWindowLog, Rate: Rate{1, 100 * time.Millisecond}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, q := newLimiter(t, p), told{start: time.Now()}
+			l.Allow()
+			for i := range 9 {
+				q.join(l, i, 1, time.Second)
+			}
+			q.join(l, 9, 1, Never)
+			p.Rate = Every(300 * time.Millisecond)
+			if err := l.SetPolicy(p); err != nil {
+				t.Fatal(err)
+			}
+			for i, f := range q.all() {
+				if f.who != i+3 || f.after != 0 || !errors.Is(f.err, ErrWaitTooLong) {
+					t.Errorf("%v: %+v, want all from the fourth on sent away at once", p.Algorithm, f)
+				}
+			}
+			<-time.After(5 * time.Second)
+			got := q.all()[6:]
+			for i, who := range []int{0, 1, 2, 9} {
+				if f := got[i]; f.who != who || f.err != nil || f.after > time.Duration(i+1)*300*time.Millisecond {
+					t.Errorf("%v: %+v, want %d after about %d x 300ms", p.Algorithm, f, who, i+1)
+				}
+			}
+		})
+	}
+}
+
+func TestWaitIsEndedByATighterPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, q := newLimiter(t, bucketPolicy(PerSecond(1), 1)), line{start: time.Now()}
+		l.Allow()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		q.join(l, ctx, 0, 1)
+		if err := l.SetRate(PerMinute(1)); err != nil {
+			t.Fatal(err)
+		}
+		q.wg.Wait()
+		if f := q.done[0]; f.after != 0 || !errors.Is(f.err, ErrWaitTooLong) || !errors.Is(f.err, context.DeadlineExceeded) {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// One done is slow, calls the limiter in every way, or ends its goroutine: the others
+// are called all the same, in their order, by one goroutine at a time.
+func TestWaitFuncBadManners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, bucketPolicy(PerSecond(100), 1))
+		var mu sync.Mutex
+		var order []int
+		inside, nested := 0, 0
+		note := func(who int, then func()) func(error) {
+			return func(err error) {
+				mu.Lock()
+				if inside++; inside > 1 || err != nil {
+					t.Errorf("%d: %d dones at a time, %v", who, inside, err)
+				}
+				order = append(order, who)
+				mu.Unlock()
+				defer func() { mu.Lock(); inside--; mu.Unlock() }()
+				then()
+			}
+		}
+		l.Allow()
+		for i := range 20 {
+			then := func() {}
+			switch i {
+			case 3:
+				then = func() { time.Sleep(50 * time.Millisecond) }
+			case 5:
+				then = func() { runtime.Goexit() }
+			case 7:
+				then = func() {
+					l.Allow()
+					l.Reserve().Cancel()
+					if err := l.SetRate(PerSecond(100)); err != nil {
+						t.Error(err)
+					}
+					l.WaitFunc(1, Never, note(100, func() { nested++ }))
+					l.WaitFunc(0, Never, func(error) { nested++ })
+					l.WaitFunc(1, 0, func(err error) {
+						if nested++; !errors.Is(err, ErrWaitTooLong) {
+							t.Error(err)
+						}
+					})
+					if err := l.Wait(t.Context()); err != nil { // needs no done to be called
+						t.Error(err)
+					}
+				}
+			}
+			l.WaitFunc(1, Never, note(i, then))
+		}
+		<-time.After(time.Second)
+		synctest.Wait()
+		want := make([]int, 20, 21)
+		for i := range want {
+			want[i] = i
+		}
+		if want = append(want, 100); !slices.Equal(order, want) || nested != 3 {
+			t.Errorf("told %v, %d nested", order, nested)
+		}
+		if n := goroutinesIn("limit.(*teller"); n != 0 {
+			t.Errorf("%d goroutines call nobody", n)
+		}
+	})
+}
+
+// What is told at once may panic: it is the caller's to recover, and costs nobody else
+// anything.
+func TestWaitFuncPanicAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, q := newLimiter(t, bucketPolicy(PerSecond(1), 2)), told{start: time.Now()}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is swallowed")
+				}
+			}()
+			l.WaitFunc(1, 0, func(error) {
+				q.join(l, 0, 1, 0) // there at once, told afterwards
+				if len(q.list) > 0 {
+					t.Error("a done was called within another")
+				}
+				panic("done")
+			})
+		}()
+		q.join(l, 1, 1, Never)
+		<-time.After(2 * time.Second)
+		if got := q.all(); len(got) != 2 || got[0].who != 0 || got[0].after != 0 || got[1].after != time.Second {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// naive is the oracle of a limiter with waiters: it knows what was taken and who
+// waits, and plans all of them anew each time.
+type naive struct {
+	m     meter
+	state ledger
+	line  []naiveWaiter
+	floor Time
+	done  map[int]string
+}
+
+type naiveWaiter struct {
+	who          int
+	cost         int64
+	from, latest Time
+}
+
+func (o *naive) end(w naiveWaiter, at Time, what string) {
+	o.done[w.who] = fmt.Sprintf("%s at %d", what, at)
+}
+
+// pass lets go all whose time comes until now.
+func (o *naive) pass(now Time) {
+	for len(o.line) > 0 {
+		w := o.line[0]
+		take, act, ok := o.m.earliest(&o.state, max(w.from, o.floor), w.cost)
+		if !ok || act > now {
+			return
+		}
+		o.m.take(&o.state, take, w.cost)
+		o.end(w, max(act, o.floor), "granted")
+		o.line = o.line[1:]
+	}
+}
+
+// plan returns when each in line is let go, and the ledger after all.
+func (o *naive) plan(keep func(w naiveWaiter, act Time) bool) ledger {
+	l := o.state.clone()
+	left := o.line[:0:0]
+	for _, w := range o.line {
+		take, act, ok := o.m.earliest(&l, max(w.from, o.floor), w.cost)
+		if keep != nil && !keep(w, act) {
+			continue
+		}
+		left = append(left, w)
+		if !ok {
+			l.last = math.MaxInt64
+			continue
+		}
+		o.m.take(&l, take, w.cost)
+	}
+	o.line = left
+	return l
+}
+
+func (o *naive) join(now Time, w naiveWaiter) {
+	o.pass(now)
+	if w.cost > o.m.quota {
+		o.end(w, now, "exceeds")
+		return
+	}
+	l := o.plan(nil)
+	if _, act, _ := o.m.earliest(&l, now, w.cost); act > w.latest {
+		o.end(w, now, "too long")
+		return
+	}
+	o.line = append(o.line, w)
+	o.pass(now)
+}
+
+func (o *naive) cancel(now Time, who int) bool {
+	o.pass(now)
+	for i, w := range o.line {
+		if w.who == who {
+			if i == 0 {
+				o.floor = now
+			}
+			o.line = slices.Delete(o.line, i, i+1)
+			o.end(w, now, "cancelled")
+			o.pass(now)
+			return true
+		}
+	}
+	return false
+}
+
+func (o *naive) set(now Time, p Policy) {
+	o.pass(now)
+	next := newMeter(p)
+	o.state = next.convert(o.state, &o.m, now)
+	o.m, o.floor = next, now
+	o.line = slices.DeleteFunc(o.line, func(w naiveWaiter) bool {
+		if w.cost > next.quota {
+			o.end(w, now, "exceeds")
+		}
+		return w.cost > next.quota
+	})
+	o.pass(now)
+	o.plan(func(w naiveWaiter, act Time) bool {
+		if act > w.latest {
+			o.end(w, now, "too long")
+		}
+		return act <= w.latest
+	})
+	o.pass(now)
+}
+
+// The limiter against the oracle: random policies, costs, bounds, cancels and changes
+// of policy; every outcome and every time is the same to the nanosecond.
+func TestHistoriesWaitFunc(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(max(1, histories(t)/20)) {
+		synctest.Test(t, func(t *testing.T) {
+			if err := waitFuncHistory(t, rand.New(rand.NewPCG(seed, 7))); err != nil {
+				t.Fatalf("history %d: %v", seed, err)
+			}
+		})
+	}
+}
+
+func randomPolicy(r *rand.Rand) Policy {
+	count := 1 + r.Int64N(6)
+	rate := Rate{count, time.Duration(1+r.Int64N(20)) * 10 * time.Millisecond}
+	if r.IntN(4) == 0 {
+		rate.Period += time.Duration(r.Int64N(7)) // ticks that are no nanoseconds
+	}
+	switch r.IntN(7) {
+	case 0:
+		return Policy{Algorithm: FixedWindow, Rate: rate}
+	case 1:
+		return Policy{Algorithm: FixedWindow, Rate: rate, Align: AlignFirstHit}
+	case 2:
+		return Policy{Algorithm: SlidingWindowLog, Rate: rate}
+	case 3:
+		return Policy{Algorithm: SlidingWindowCounter, Rate: rate}
+	case 4:
+		return Policy{Algorithm: LeakyBucket, Rate: rate, Burst: r.Int64N(5)}
+	default:
+		return bucketPolicy(rate, 1+r.Int64N(5))
+	}
+}
+
+func waitFuncHistory(t *testing.T, r *rand.Rand) error {
+	p := randomPolicy(r)
+	l := newLimiter(t, p)
+	now := func() Time { return l.epoch.Add(time.Since(l.origin)) }
+	o := &naive{m: newMeter(p), done: map[int]string{}}
+	var mu sync.Mutex
+	got, grants := map[int]string{}, []int{}
+	cancels := map[int]func() bool{}
+	unit := r.IntN(2) == 0
+	for i := range 120 {
+		cost := int64(1)
+		if !unit {
+			cost += r.Int64N(4)
+		}
+		switch r.IntN(12) {
+		case 0, 1:
+			<-time.After(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+		case 2, 3, 4:
+			if len(cancels) == 0 {
+				continue
+			}
+			who := r.IntN(i)
+			cancel := cancels[who]
+			if cancel == nil {
+				continue
+			}
+			if a, b := cancel(), o.cancel(now(), who); a != b {
+				return fmt.Errorf("step %d: cancel of %d: %v, want %v", i, who, a, b)
+			} else if a {
+				mu.Lock()
+				got[who] = fmt.Sprintf("cancelled at %d", now())
+				mu.Unlock()
+			}
+		case 5:
+			if r.IntN(6) == 0 {
+				q := randomPolicy(r)
+				if r.IntN(2) == 0 {
+					q = p
+					q.Rate.Count = 1 + r.Int64N(8)
+				}
+				p = q
+				o.set(now(), p)
+				if err := l.SetPolicy(p); err != nil {
+					return err
+				}
+			}
+		default:
+			longest := Never
+			switch r.IntN(4) {
+			case 0:
+				longest = time.Duration(r.Int64N(int64(400 * time.Millisecond)))
+			case 1, 2: // to the nanosecond
+				o.pass(now())
+				after := o.plan(nil)
+				if _, act, ok := o.m.earliest(&after, now(), cost); ok {
+					longest = max(0, time.Duration(act-now())-time.Duration(r.IntN(2)))
+				}
+			}
+			o.join(now(), naiveWaiter{i, cost, now(), now().Add(longest)})
+			cancels[i] = l.WaitFunc(cost, longest, func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				what := "granted"
+				switch {
+				case errors.Is(err, ErrWaitTooLong):
+					what = "too long"
+				case errors.Is(err, ErrExceedsQuota):
+					what = "exceeds"
+				}
+				if err == nil {
+					grants = append(grants, i)
+				}
+				if got[i] != "" {
+					t.Errorf("%d is told twice: %s, %s", i, got[i], what)
+				}
+				got[i] = fmt.Sprintf("%s at %d", what, now())
+			})
+		}
+		synctest.Wait()
+	}
+	for len(o.line) > 0 {
+		<-time.After(time.Second)
+		o.pass(now())
+	}
+	synctest.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.IsSorted(grants) {
+		return fmt.Errorf("out of order: %v", grants)
+	}
+	for who := range 120 {
+		if got[who] != o.done[who] {
+			return fmt.Errorf("%+v: %d is %q, want %q", p, who, got[who], o.done[who])
+		}
+	}
+	if len(l.slots) != 0 || l.cost != (ticks{}) || l.unplanned != (ticks{}) || l.waiting+l.pending != 0 {
+		return fmt.Errorf("left behind: %d slots, cost %v, unplanned %v", len(l.slots), l.cost, l.unplanned)
+	}
+	return nil
+}
