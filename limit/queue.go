@@ -1,0 +1,333 @@
+package limit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The errors of a [Queue], beside those of a [Limiter]'s waits, for errors.Is.
+var (
+	// ErrQueueFull says that as many wait, or under as many keys, as the Queue is to
+	// hold. It is returned at once.
+	ErrQueueFull = errors.New("limit: queue full")
+
+	// ErrQueueClosed says that the Queue was closed.
+	ErrQueueClosed = errors.New("limit: queue closed")
+
+	errPeek = errors.New("limit: Peek takes nothing, so there is nothing to wait for: peek with Take")
+)
+
+// The defaults of [QueueOptions].
+const (
+	// DefaultMaxWaiting bounds those who wait in one Queue. Not more: each takes some
+	// 300 bytes, so that this is 80 MB. Not fewer: a second of a busy service waits.
+	DefaultMaxWaiting = 1 << 18
+
+	// DefaultMaxLines bounds the keys under which somebody waits. Not more: each has its
+	// first look at the limit once per recheck. Not fewer: that many accounts are over
+	// their limits at a time in a large service.
+	DefaultMaxLines = 1 << 16
+
+	// DefaultParallel bounds the calls of the Taker on behalf of those who wait. Not
+	// more: each has a goroutine meanwhile. Not fewer: a store that takes a millisecond
+	// would serve few keys.
+	DefaultParallel = 64
+
+	// DefaultRecheck is how often the first in line looks whether the limit has changed.
+	// Not less often: a change reaches those who wait that late. Not more often: each
+	// line costs a call of the Taker.
+	DefaultRecheck = time.Second
+)
+
+// QueueOptions configure a [Queue]. The zero value is what each field says of 0.
+type QueueOptions struct {
+	// Attributes are the names of the attributes that tell one line from another,
+	// which should be those that select a bucket of the limit. nil = those that the
+	// Taker says it reads, if it is an [AttributeReader], and otherwise all. An empty
+	// list that is not nil puts everybody in one line. A name that ends in * stands for
+	// all that begin so.
+	Attributes []string
+
+	MaxWaiting int           // 0 = DefaultMaxWaiting
+	MaxLines   int           // 0 = DefaultMaxLines
+	Parallel   int           // 0 = DefaultParallel
+	Recheck    time.Duration // 0 = DefaultRecheck
+}
+
+// Queue lets callers wait for any [Taker]: an engine on a store, a leasing client, a
+// Taker of your own. What [Limiter] does for the bucket that it owns, a Queue does for
+// limits that it can only ask.
+//
+// There is a line for each key: first in, first out. Only the first in a line asks; who
+// finds a line joins it without asking, so no crowd wakes at the edge of a window. When
+// the first is refused it sleeps as long as the refusal says (RetryAfter) and asks again,
+// and once per Recheck it looks (Peek) whether the limit has changed. Those who come
+// while nobody waits ask at once, side by side. The order is that of this Queue's
+// callers: those of other processes do not stand in its lines.
+//
+// A bounded wait fails at once when it cannot fit: its lower bound is when the first may
+// pass, plus the time in which the limit grants what is ahead (Quota per Window). If the
+// limit is taken from elsewhere too, the permit comes later than that; the wait then
+// ends when its time is over, to the precision of a timer.
+//
+// A limit that counts refused requests, or bans for them, counts the tries of those who
+// wait like any other.
+//
+// No goroutine waits: one timer wakes at most [QueueOptions].Parallel goroutines, as long
+// as there is somebody who is due. A Queue is safe for concurrent use; use [NewQueue].
+type Queue struct {
+	taker  Taker
+	reader AttributeReader // nil = the taker does not say what it reads
+	opts   QueueOptions
+	origin time.Time // of the clock
+
+	ctx    context.Context // of the calls that nobody's context is for; ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // those who ask
+
+	paces atomic.Bool  // a limit was met that holds back whom it admits
+	lines atomic.Int64 // len(lanes), to be read without the lock
+
+	mu      sync.Mutex
+	closed  bool
+	lanes   map[string]*lane
+	waiting int
+	serial  uint64
+	alarms  alarms
+	timer   *time.Timer
+	ringsAt Time          // what timer is set to; 0 = it is not
+	ready   []*lane       // whose first is to ask
+	asking  int           // goroutines that do it for them
+	free    int           // of those, about to look at ready
+	calls   teller[reply] // of time-outs and the like; grants are told by who asked
+	told    bool          // calls was added to under the present lock
+}
+
+// NewQueue returns a Queue for t. Negative options are an error.
+func NewQueue(t Taker, o QueueOptions) (*Queue, error) {
+	if t == nil {
+		return nil, errors.New("limit: a queue for no Taker")
+	}
+	if o.MaxWaiting < 0 || o.MaxLines < 0 || o.Parallel < 0 || o.Recheck < 0 {
+		return nil, fmt.Errorf("limit: queue of %d in %d lines, %d in parallel, recheck %v: want at least 0 each; 0 is the default",
+			o.MaxWaiting, o.MaxLines, o.Parallel, o.Recheck)
+	}
+	o.MaxWaiting, o.MaxLines = cmp.Or(o.MaxWaiting, DefaultMaxWaiting), cmp.Or(o.MaxLines, DefaultMaxLines)
+	o.Parallel, o.Recheck = cmp.Or(o.Parallel, DefaultParallel), cmp.Or(o.Recheck, DefaultRecheck)
+	q := &Queue{taker: t, opts: o, origin: time.Now(), lanes: map[string]*lane{}}
+	if o.Attributes == nil {
+		q.reader, _ = t.(AttributeReader)
+	}
+	q.ctx, q.cancel = context.WithCancel(context.Background())
+	return q, nil
+}
+
+// Take gives up at once: it is the Taker's Take, but refuses while others wait under the
+// same key, with the Results of the latest refusal and a RetryAfter behind all of them.
+// A Queue is therefore a [Taker] itself.
+func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
+	if req.Cost < 0 {
+		return Decision{}, ErrNegativeCost
+	}
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	var room [usualKey]byte
+	if q.lines.Load() > 0 {
+		q.mu.Lock()
+		if l := q.lanes[string(q.key(room[:0], req))]; l != nil {
+			defer q.mu.Unlock()
+			return l.refusal(q.now(), costOf(req)), nil
+		}
+		q.mu.Unlock()
+	}
+	if q.ctx.Err() != nil {
+		return Decision{}, ErrQueueClosed
+	}
+	return q.taker.Take(ctx, req)
+}
+
+// Wait waits until the request is admitted, in turn behind those who came before, and
+// returns the Decision that admits it; what a leaky bucket holds back is part of the
+// wait. When ctx ends first it returns ctx's error and those behind move up.
+//
+// It fails at once with [ErrExceedsQuota] when no wait is long enough (RetryAfter is
+// [Never]), with [ErrWaitTooLong], then also a context.DeadlineExceeded, when the
+// permit cannot come before ctx's deadline, and with [ErrQueueFull]. An error of the
+// Taker ends the wait and is returned as it is. With ErrWaitTooLong and ErrExceedsQuota
+// the Decision is the refusal, which names the limit.
+func (q *Queue) Wait(ctx context.Context, req Request) (Decision, error) {
+	return q.wait(ctx, req, Never)
+}
+
+// WaitMax is Wait for a caller who waits at most d; a negative d counts as 0. With a
+// d of 0 it asks once, unless others wait.
+//
+// A Taker that has been called is given until then, by its context. Should it admit the
+// request nonetheless afterwards, what it took is lost, except for places in flight,
+// which are given back; the same holds for a wait that is cancelled while the Taker is
+// being called, or while the request is held back.
+func (q *Queue) WaitMax(ctx context.Context, req Request, d time.Duration) (Decision, error) {
+	return q.wait(ctx, req, max(d, 0))
+}
+
+func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	p := &waiter{req: req, ctx: ctx}
+	r, waits := q.enter(p, d)
+	if !waits {
+		return r.d, r.err
+	}
+	select {
+	case r = <-p.wake:
+		return r.d, r.err
+	case <-ctx.Done():
+	}
+	if !q.leave(p) {
+		r = <-p.wake
+		return r.d, r.err
+	}
+	return Decision{}, ctx.Err()
+}
+
+// WaitFunc is WaitMax for a caller who does not block: done is called exactly once, with
+// what WaitMax would return. [Never] waits as long as it takes. The Decision is done's
+// only until it returns.
+//
+// What the first try says is told before WaitFunc returns, in the caller's goroutine,
+// which makes that try: with a Taker on a store it takes a round trip. Everything else is
+// told by other goroutines. Under one key permits are told in order, one after the other,
+// so a done that takes long holds up its own line; time-outs of all lines are told one
+// after the other. A done may use the Queue in any way except Close or waiting for
+// another done.
+//
+// cancel gives the place in line up, and reports whether it did: then done is not called.
+func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error)) (cancel func() bool) {
+	p := &waiter{req: req, ctx: q.ctx, done: done}
+	r, waits := q.enter(p, max(d, 0))
+	if !waits {
+		done(r.d, r.err)
+		return ended
+	}
+	return func() bool { return q.leave(p) }
+}
+
+// Finish makes a Queue a [Finisher]. It passes the permit on, if the Taker is one, and
+// lets the first in line ask: a place may be free.
+func (q *Queue) Finish(ctx context.Context, req Request, permit uint64) error {
+	f, ok := q.taker.(Finisher)
+	if !ok {
+		return nil
+	}
+	err := f.Finish(ctx, req, permit)
+	if q.lines.Load() > 0 {
+		var room [usualKey]byte
+		q.lock()
+		defer q.unlock()
+		if l := q.lanes[string(q.key(room[:0], req))]; l != nil && l.polls {
+			l.notBefore, l.tries = 0, 0
+			q.schedule(l)
+		}
+	}
+	return err
+}
+
+// Attributes makes a Queue an [AttributeReader]: they are the Taker's, or all.
+func (q *Queue) Attributes() []string {
+	if r, ok := q.taker.(AttributeReader); ok {
+		return r.Attributes()
+	}
+	return []string{"*"}
+}
+
+// Waiting is how many wait.
+func (q *Queue) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting
+}
+
+// Close ends all waits with [ErrQueueClosed], and lets nobody in any more. It returns
+// when no call of the Taker on behalf of those who waited is under way; their context
+// has ended. It must not be called by a done.
+func (q *Queue) Close() {
+	q.cancel()
+	q.lock()
+	q.closed = true
+	for _, l := range q.lanes {
+		for l.first != nil {
+			q.end(l.first, reply{err: ErrQueueClosed})
+		}
+		q.schedule(l)
+	}
+	for len(q.alarms) > 0 { // those who are held back
+		q.end(q.alarms[0].waiter, reply{err: ErrQueueClosed})
+	}
+	q.unlock()
+	q.work.Wait()
+}
+
+// now is the time of the queue's clock, which is monotonic and begins at 1.
+func (q *Queue) now() Time { return Time(1 + time.Since(q.origin)) }
+
+// lock and unlock are for whoever may end waits or make somebody due: unlock starts what
+// there is to do, and sets the timer.
+func (q *Queue) lock() { q.mu.Lock() }
+
+func (q *Queue) unlock() {
+	if q.release() {
+		go q.calls.run()
+	}
+}
+
+// release is unlock for one who makes the calls: it says whether there are any, and
+// nobody else is at it.
+func (q *Queue) release() (calls bool) {
+	for len(q.ready) > q.free && q.asking < q.opts.Parallel && !q.closed {
+		q.asking++
+		q.free++
+		q.work.Go(q.serve)
+	}
+	q.arm()
+	if q.told {
+		q.told = false
+		calls = q.calls.begin()
+	}
+	q.mu.Unlock()
+	return calls
+}
+
+// costOf is what a request takes.
+func costOf(req Request) int64 { return cmp.Or(req.Cost, 1) }
+
+// until is when a wait of d ends that begins at now.
+func (q *Queue) until(ctx context.Context, now Time, d time.Duration) (latest Time, hurried bool) {
+	latest = now.Add(d)
+	if deadline, ok := ctx.Deadline(); ok {
+		if t := max(0, Time(1+deadline.Sub(q.origin))); t < latest {
+			return t, true
+		}
+	}
+	return latest, false
+}
+
+// tooLong is the error of p, whose permit does not come before t; 0 = it is not known
+// when.
+func (p *waiter) tooLong(t, now Time) error {
+	when := "it did not come"
+	if t > 0 && t < math.MaxInt64 {
+		when = fmt.Sprintf("it would come in %v at the earliest", waitUntil(t, now))
+	}
+	if p.hurried {
+		return fmt.Errorf("%w: no permit before the deadline: %s: %w", ErrWaitTooLong, when, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("%w: no permit within %v: %s", ErrWaitTooLong, p.longest, when)
+}
