@@ -55,6 +55,7 @@ type Split struct {
 	window  limit.Time
 	spread  int64
 	skipped uint64 // tokens that lapsed before they were used
+	changes uint64 // of eras
 	pace    *pace  // nil unless a controller sets the spread
 }
 
@@ -147,6 +148,7 @@ func (s *Split) look() {
 
 func (s *Split) drop(k int) {
 	s.eras = slices.Delete(s.eras, 0, k)
+	s.changes++
 	if s.pace != nil {
 		s.pace.spoiled = true
 	}
@@ -232,9 +234,57 @@ func (s *Split) Earliest(now limit.Time, ahead, cost int64) limit.Time {
 			before -= min(before, have)
 			continue
 		}
-		return max(now, e.place(first+before, uint64(cost), s.spread))
+		rank, at := e.place(first+before, uint64(cost), s.spread)
+		if saturatingAdd(rank, uint64(cost)) > e.end {
+			before = 0
+			continue
+		}
+		return max(now, at)
 	}
 	return math.MaxInt64
+}
+
+// Line is where in the order of own tokens the next in line stands; see [Split.Behind].
+// It is a value; the zero value is of no use.
+type Line struct {
+	now              limit.Time
+	era              int
+	rank             uint64
+	skipped, changes uint64
+}
+
+// Front returns the line's front at now.
+func (s *Split) Front(now limit.Time) Line {
+	return Line{now: max(0, now), skipped: s.skipped, changes: s.changes}
+}
+
+// Behind returns when one who asks for cost behind line can take it, MaxInt64 if that is
+// never, and the line with that one in it. It is what [Split.Earliest] is for costs that
+// differ, exact with windows too, if all those before are asked for in their order.
+func (s *Split) Behind(line Line, cost int64) (limit.Time, Line) {
+	for ; line.era < len(s.eras); line.era++ {
+		e := &s.eras[line.era]
+		first := line.rank
+		if first == 0 {
+			first = max(e.next, e.live(line.now))
+		}
+		line.rank = 0
+		if cost > e.quota || first >= e.end || e.end-first < uint64(cost) {
+			continue
+		}
+		first, at := e.place(first, uint64(cost), s.spread)
+		if line.rank = saturatingAdd(first, uint64(cost)); line.rank <= e.end {
+			return max(line.now, at), line
+		}
+		line.rank = 0
+	}
+	return math.MaxInt64, line
+}
+
+// Stands says whether line is still where it was: no tokens have lapsed and no terms have
+// changed since its front was found.
+func (s *Split) Stands(line Line) bool {
+	return line.skipped == s.skipped && line.changes == s.changes
 }
 
 // Opens returns a time before which [Split.Allow] refuses every positive cost.
@@ -245,9 +295,9 @@ func (s *Split) Opens() limit.Time {
 	return s.opens - s.opens%s.window // the controller may bring it forward to there
 }
 
-// Stands returns until when what [Split.Earliest] says stands, if nobody takes anything
-// and the terms do not change: to the end of the window where a controller paces.
-func (s *Split) Stands(now limit.Time) limit.Time {
+// Known returns until when what [Split.Earliest] says holds, if nobody takes anything and
+// the terms do not change: to the end of the window where a controller paces.
+func (s *Split) Known(now limit.Time) limit.Time {
 	if s.pace == nil {
 		return math.MaxInt64
 	}
@@ -376,6 +426,7 @@ func (s *Split) Change(now limit.Time, t SplitTerms, from limit.Time) error {
 		s.eras = s.eras[:kept]
 		last := &s.eras[kept-1]
 		last.numbers, last.end = c, newEra(c, 0).end
+		s.changes++
 		s.look()
 		return nil
 	}
@@ -401,6 +452,7 @@ func (s *Split) Change(now limit.Time, t SplitTerms, from limit.Time) error {
 		s.drop(past)
 	}
 	s.eras = append(s.eras, newEra(c, from))
+	s.changes++
 	s.look()
 	return nil
 }

@@ -172,16 +172,17 @@ func (c *numbers) opened(now limit.Time, spread int64) uint64 {
 	return c.rankFrom(addTime(start, last+1))
 }
 
-// place returns when cost own tokens, none of a lower rank, may be used at once for the
-// first time; cost is at most the quota.
-func (c *numbers) place(rank, cost uint64, spread int64) limit.Time {
+// place returns which cost own tokens, none of a lower rank, may be used at once first:
+// the rank of the first of them, and from when on. The cost is at most the quota.
+func (c *numbers) place(rank, cost uint64, spread int64) (uint64, limit.Time) {
 	last := c.dueRank(saturatingAdd(rank, cost-1))
 	if c.window > 0 && cost > 1 && last != math.MaxInt64 {
 		if end := c.end(c.dueRank(rank)); last >= end {
-			last = c.dueRank(saturatingAdd(c.rankFrom(end), cost-1))
+			rank = c.rankFrom(end)
+			last = c.dueRank(saturatingAdd(rank, cost-1))
 		}
 	}
-	return c.open(last, spread)
+	return rank, c.open(last, spread)
 }
 
 // largest returns the most that can be taken at once, whatever the moment: so many own
