@@ -171,7 +171,7 @@ func (l *Limiter) hold(cost int64, peek bool, r *Result) (h Hold) {
 	case !v.Allowed && l.pending == 0 && (p.CountRefused || p.Ban > 0):
 		v = l.takeAt(now, cost)
 	case v.Allowed && !p.Unlimited:
-		if s, ok := l.enter(&l.meter, now, math.MaxInt64, slot{kind: slotPromised, cost: cost, from: now}); ok {
+		if s, ok := l.enter(&l.meter, now, slot{kind: slotPromised, cost: cost, from: now, latest: math.MaxInt64}); ok {
 			v.Delay = time.Duration(max(0, s.act-now))
 			h = Hold{Cost: cost, Of: l, Mark: [6]uint64{markID: s.id, markGen: s.gen}}
 		}

@@ -238,8 +238,8 @@ func TestSumCosts(t *testing.T) {
 	}
 }
 
-// randomPolicy is one of every kind.
-func randomPolicy(r *rand.Rand) Policy {
+// anyPolicy is one of every kind.
+func anyPolicy(r *rand.Rand) Policy {
 	rates := []Rate{PerSecond(100), {Count: 7, Period: time.Second}, {Count: 999_983, Period: time.Second}, PerMinute(30), {}}
 	p := Policy{Rate: rates[r.IntN(len(rates))], Burst: r.Int64N(20), Algorithm: TokenBucket}
 	switch r.IntN(7) {
@@ -273,7 +273,7 @@ func scopesLeaveNoTrace(t *testing.T, seed uint64) {
 	oracles, own, costs := make([]*Limiter, n), make([]*Limiter, n), make([]int64, n)
 	scopes := make([]Scope, n)
 	for i := range n {
-		p := randomPolicy(r)
+		p := anyPolicy(r)
 		own[i], oracles[i] = newLimiter(t, p), newLimiter(t, p)
 		scopes[i] = Scope{Name: strconv.Itoa(i), Taker: own[i], Cost: func(Request) (int64, error) { return costs[i], nil }}
 		if r.IntN(3) == 0 {
