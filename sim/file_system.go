@@ -74,7 +74,10 @@ func (f *File) Choose(names ...string) ([]System, error) {
 }
 
 // ownKeys are the options of stint's own way to share.
-var ownKeys = []string{"allocation", "lease", "refresh", "expiry", "start", "estimator", "forgetful"}
+var ownKeys = []string{
+	"sharing", "allocation", "lease", "refresh", "expiry", "start", "estimator", "forgetful",
+	"report", "window", "interval", "average", "ramp", "full", "draws", "pace",
+}
 
 // comparison reads which systems to compare and what to show of them.
 func (p *scenarioParser) comparison(root *document.Node) {
@@ -193,4 +196,5 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 	if v := n.Get("forgetful"); v != nil {
 		own.Forgetful = p.truth(v)
 	}
+	p.sharing(n, own)
 }

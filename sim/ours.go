@@ -19,6 +19,10 @@ type Ours struct {
 	Lease, Refresh time.Duration
 	// Allocation is how the capacity is divided.
 	Allocation share.Allocation
+	// Suppress shares the limit by suppression, and Split by parts that all have
+	// beforehand, without a coordinator; both nil = by leases.
+	Suppress *share.Suppress
+	Split    *OwnSplit
 	// Options are how instances use their leases.
 	Options share.LeaseOptions
 	// Forgetful coordinators keep nothing across a crash: no instance can claim
@@ -43,7 +47,7 @@ func (o *Ours) Name() string {
 
 // Coordinator implements System.
 func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) Node {
-	if address != Coordinator {
+	if address != Coordinator || o.Split != nil {
 		return nil
 	}
 	n := &coordinatorNode{env: env, ours: o, limit: setup.Limit, addresses: map[share.Member]Address{}}
@@ -70,12 +74,16 @@ func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) N
 
 // Instance implements System.
 func (o *Ours) Instance(env Env, setup Setup, i, restart int) Enforcer {
+	if o.Split != nil {
+		return o.Split.instance(env, setup, i)
+	}
 	n := &instanceNode{env: env}
 	n.holder = share.NewHolder(share.HolderOptions{
 		Member: share.Member{Instance: strconv.Itoa(i), Session: uint64(restart + 1)},
 		Jitter: env.Rand().Float64,
 	})
 	n.bucket = share.NewBucket(n.holder.Deadline())
+	n.bucket.Chance(env.Rand().Float64)
 	opts := o.Options
 	if setup.Weights != nil {
 		opts.Weight = setup.Weights[i]
@@ -110,7 +118,9 @@ func (n *coordinatorNode) resolve(id share.ResourceID) (share.Terms, share.Statu
 	if id != resourceID {
 		return share.Terms{}, share.StatusUnknownLimit
 	}
-	return termsOf(n.limit, n.ours.Allocation), share.StatusOK
+	t := termsOf(n.limit, n.ours.Allocation)
+	t.Suppress = n.ours.Suppress
+	return t, share.StatusOK
 }
 
 func (n *coordinatorNode) Receive(from Address, message any) {
@@ -252,7 +262,11 @@ func (n *instanceNode) Share() float64 {
 	if int64(now) >= n.holder.Deadline().Load() {
 		return 0
 	}
-	return n.holder.State(n.handle).Held.Rate.Float()
+	st := n.holder.State(n.handle)
+	if st.Suppression.Reject > 0 {
+		return min(st.Held.Rate, st.Suppression.Rate).Float()
+	}
+	return st.Held.Rate.Float()
 }
 
 // Leave implements Leaver.
