@@ -227,20 +227,24 @@ func TestAblyFirstVersionOscillates(t *testing.T) {
 // The second version lets the whole step through until the first reports, then four
 // times, twice, 1.33 times and once the limit as the average fills.
 func TestAblySecondVersionSettles(t *testing.T) {
-	for _, tt := range []struct{ k, peak, settled, excess float64 }{
-		{3, 3, 20.6, 19.9}, {10, 10, 20.7, 40}, {30, 30, 20.7, 83}, {100, 100, 20.7, 224},
+	for _, tt := range []struct {
+		k, excess float64
+		together  bool
+		limit     float64 // a small one, whose seconds differ by chance, where there are many requests
+	}{
+		{3, 19.9, false, 2000}, {3, 19.9, true, 2000}, {10, 40, false, 2000}, {30, 83, false, 400}, {100, 224, false, 400}, {100, 224, true, 400},
 	} {
-		for _, together := range []bool{false, true} {
-			s := ablyStep(tt.k, 140*time.Second)
-			s.Limit, s.Measure.From = Limit{perSecond(2000).Rate, 100}, 90*time.Second
-			s.Loads = []Load{{Demand: []Step{{0, 1000}, {60 * time.Second, 2000 * tt.k}}}}
-			r := runBaseline(t, s, Ably{Together: together})
-			t.Logf("k %v, together %v: mean %.3f swing %.2f peak %.1f t110 %v excess %.1f", tt.k, together, r.Mean, r.Swing, r.Rate1, r.T110, r.Excess60)
-			what := fmt.Sprintf("k %v, together %v: ", tt.k, together)
-			within(t, what+"mean", r.Mean, 0.98, 1.02)
-			within(t, what+"peak", r.Rate1, 0.9*tt.peak, 1.001*tt.peak)
+		s := ablyStep(tt.k, 140*time.Second)
+		s.Limit, s.Measure.From = Limit{perSecond(int64(tt.limit)).Rate, int64(tt.limit) / 20}, 90*time.Second
+		s.Loads = []Load{{Demand: []Step{{0, tt.limit / 2}, {60 * time.Second, tt.limit * tt.k}}}}
+		r := runBaseline(t, s, Ably{Together: tt.together})
+		what := fmt.Sprintf("k %v, together %v: ", tt.k, tt.together)
+		t.Logf("%smean %.3f swing %.2f peak %.1f t110 %v excess %.1f", what, r.Mean, r.Swing, r.Rate1, r.T110, r.Excess60)
+		within(t, what+"mean", r.Mean, 0.97, 1.03)
+		within(t, what+"peak", r.Rate1, 0.87*tt.k, 1.001*tt.k)
+		within(t, what+"excess", r.Excess60, 0.85*tt.excess, 1.15*tt.excess)
+		if tt.limit >= 2000 {
 			within(t, what+"settled", r.T110.Seconds(), 17, 21)
-			within(t, what+"excess", r.Excess60, 0.85*tt.excess, 1.15*tt.excess)
 		}
 	}
 }
