@@ -34,6 +34,11 @@ const (
 	// Not shorter: near the limit an error in measured demand is capacity that
 	// one has and another lacks. Not longer: slow drifts should be followed.
 	meterMemory = 8.0
+	// meterGrain is the shortest time in which a rate is measured, in seconds. Not
+	// shorter: looks come as often as requests are refused, and of so many short times
+	// some always have more arrivals than chance makes likely. Not longer: no change
+	// could be seen sooner.
+	meterGrain = 0.002
 	// meterDoubt is how many standard deviations of a Poisson process a count may
 	// be off before it is a change. At 50 looks per second 5 means one false
 	// alarm in many hours, 3 would mean one in 7 seconds.
@@ -57,7 +62,7 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 		return false
 	}
 	dt := time.Duration(now - m.at).Seconds()
-	if dt <= 0 {
+	if dt <= 0 || dt < meterGrain && m.rate > 0 {
 		return false
 	}
 	n := (total - m.total).Float()
@@ -88,7 +93,7 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 	if begins || ends || off > meterDoubt*math.Sqrt(max(expected, unit)*unit) {
 		m.count, m.span = m.newCount, m.newSpan
 		m.newCount, m.newSpan = 0, 0
-		m.rate = m.count / max(m.span, 0.002)
+		m.rate = m.count / max(m.span, meterGrain)
 		if m.batch > 0 && train > 0 {
 			m.rate = train
 		} else if m.count <= unit {
