@@ -32,9 +32,11 @@ type account struct {
 	served     Amount // what it was given in its turns, by weight; see turns.go
 
 	// For a limit that is shared by suppression.
-	attempted, admitted Amount     // totals, as reported last
-	attemptedAt         limit.Time // when
-	counted             bool       // there were some
+	attempted, admitted Amount        // totals, as reported last
+	attemptedAt         limit.Time    // when
+	attemptedSent       time.Duration // the same by the instance's clock
+	attemptedRate       Amount        // between the last two reports, per second
+	counted             bool          // there were some
 
 	target Holding // of the round; Tokens is what it gets at once
 
@@ -152,6 +154,7 @@ type session struct {
 	late    time.Duration // by how much more than usual it was under way
 	offset  time.Duration // between the clocks, and what reports are under way at least
 	timed   bool          // there is an offset
+	sent    time.Duration // the stamp of the report being taken
 	answer  bool          // a report waits for its answer
 
 	cuts   []*account // that were asked to come down, and have not said that they did

@@ -118,6 +118,12 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 	return false
 }
 
+// begin measures anew from n tokens in span seconds on.
+func (m *meter) begin(n, span float64) {
+	m.count, m.span, m.newCount, m.newSpan = n, span, 0, 0
+	m.rate = n / max(span, meterGrain)
+}
+
 // gap takes note that something came again after the quiet, dt after the last look.
 // Many that come at once are told from a high rate by the gaps between them: they are
 // then counted as one large arrival. It returns the rate since the last but one, or 0

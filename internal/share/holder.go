@@ -123,7 +123,7 @@ func (h *Holder) Open(now limit.Time, id ResourceID, o LeaseOptions, s Spender) 
 		l.starting = true
 		l.fallBack(now, o.Start)
 	}
-	l.urgent = o.Silent
+	l.urgent = true // what kind of limit it is has to be known before it is asked
 	h.leases[l.handle], h.of[id] = l, l
 	h.list = append(h.list, l)
 	h.plan(l)

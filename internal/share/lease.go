@@ -46,6 +46,7 @@ type lease struct {
 	want, lack, waiting Amount
 	attempted, passed   Amount // totals, for a limit that is shared by suppression
 	sentAttempted       Amount
+	sentMore            bool   // than was sent before
 	largest             Amount // cost of the largest request of late
 	suppressing         bool
 	suppression         Suppression // as told last
@@ -123,7 +124,8 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.held().Depth <= 0, Returned: l.returned, Heard: l.heard,
 	}
 	if l.terms.Suppress != nil {
-		d.Attempted, d.Admitted, l.sentAttempted = l.attempted, l.passed, l.attempted
+		d.Attempted, d.Admitted = l.attempted, l.passed
+		l.sentMore, l.sentAttempted = l.attempted != l.sentAttempted, l.attempted
 	}
 	if !l.named || l.lease == 0 {
 		d.Resource = l.id

@@ -24,6 +24,7 @@ func (c *Coordinator) report(now limit.Time, m *Report) {
 		c.drop(s, now)
 		return
 	}
+	s.sent = m.Stamp
 	for i := range m.Demands {
 		d := &m.Demands[i]
 		heard := d.Heard

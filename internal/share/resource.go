@@ -395,8 +395,10 @@ func (r *resource) recall() {
 			short.Depth = saturate(short.Depth, min(a.lack, Token))
 		}
 	}
-	if r.single {
-		short.Rate = r.terms.Rate // tokens come to the pool only where the rate is
+	if r.single || r.suppressed != nil {
+		// Tokens come to the pool only where the rate is; and who cannot refuse a part
+		// must not have more than its own.
+		short.Rate = r.terms.Rate
 	}
 	short.Rate = max(short.Rate, -r.pool.rate)
 	short.Depth = max(short.Depth, -r.pool.depth)

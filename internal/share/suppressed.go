@@ -12,17 +12,22 @@ type suppression struct {
 	// been admitted: as long as it holds something, demand is within the limit and
 	// nothing may be refused.
 	bucket  pool
-	over    bool // it ran dry, and demand has not come back to the limit since
+	spilled Amount // of what the limit brought, what the bucket could not take of late
+	over    bool   // it ran dry, and demand has not come back to the limit since
 	average *MovingAverage
 	reject  float64
 
 	wanted, capacity Amount // of instances that can refuse a part, and for them
 
-	// total is what was attempted in all, and meter its rate, of all instances together:
-	// what is little for each is seen in the sum.
+	// total is what was attempted in all by the rates that instances reported last, and
+	// meter its rate: what is little for each is seen in the sum.
 	total Amount
+	added limit.Time // until when
 	meter meter
 	read  limit.Time // when the meter was read last
+	mixed int        // how many of the next readings may be of two loads
+	rises bool       // the latest change was a rise
+	heard Amount     // what instances said that they are asked, at the latest reading
 }
 
 // lag is by how much more than one Report what an instance was asked may be late. The
@@ -46,10 +51,10 @@ func (r *resource) setSuppress(now limit.Time) {
 	next.bucket.level = next.bucket.depth
 	if was != nil {
 		// What was attempted stays attempted.
-		was.bucket.accrue(now)
+		was.accrue(now)
 		next.bucket.level = max(0, next.bucket.depth-(was.bucket.depth-was.bucket.level))
 		next.over, next.reject = was.over, was.reject
-		next.total, next.meter, next.read = was.total, was.meter, was.read
+		next.spilled, next.total, next.added, next.meter, next.read, next.mixed = was.spilled, was.total, was.added, was.meter, was.read, was.mixed
 	}
 	if s.Window > 0 {
 		next.average = NewMovingAverage(s.Window, s.Intervals, now)
@@ -60,12 +65,27 @@ func (r *resource) setSuppress(now limit.Time) {
 	r.suppressed = next
 }
 
+// latest is for how much of what has overflowed a late report may be excused: it is how
+// late one can be. Not longer: a sudden load of that many seconds of the limit would not
+// be seen if it was reported late. Not shorter: connections stall for that long.
+const latest = time.Second
+
+// accrue brings the bucket up to now, and keeps what overflows.
+func (s *suppression) accrue(now limit.Time) {
+	before, dt := s.bucket.level, now-s.bucket.at
+	if s.bucket.accrue(now); dt <= 0 {
+		return
+	}
+	brought := s.bucket.rate.scale(Amount(dt), Amount(time.Second))
+	s.spilled = min(saturate(s.spilled, max(0, brought-(s.bucket.level-before))), s.bucket.rate.scale(Amount(latest), Amount(time.Second)))
+}
+
 // attempt takes note of the totals that an instance has reported. It refuses totals
 // that go back: they wrap around, as those of leases do.
 //
 // What is reported later than Report says, and what was under way for longer than
-// usual, counts as if it had come in time: the bucket was full meanwhile and could not
-// take what the limit brought.
+// usual, is paid for by what the bucket could not take of what the limit brought
+// meanwhile, since it was full.
 func (a *account) attempt(now limit.Time, d *Demand) bool {
 	s := a.resource.suppressed
 	if s == nil {
@@ -81,13 +101,20 @@ func (a *account) attempt(now limit.Time, d *Demand) bool {
 		return false
 	}
 	a.attempted, a.admitted, a.counted, a.attemptedAt = d.Attempted, d.Admitted, true, now
-	s.bucket.accrue(now)
-	late := span + a.session.late - a.resource.terms.Suppress.report() - lag
-	excused := a.resource.terms.Rate.scale(Amount(max(late, 0)), Amount(time.Second))
-	if s.bucket.level -= max(0, min(attempted, MaxAmount)-excused); s.bucket.level < 0 {
+	s.accrue(now)
+	if late := span + a.session.late - a.resource.terms.Suppress.report() - lag; late > 0 {
+		excused := min(attempted, s.spilled, s.bucket.rate.scale(Amount(late), Amount(time.Second)))
+		s.spilled -= excused
+		s.bucket.level += excused
+	}
+	if s.bucket.level -= min(attempted, MaxAmount); s.bucket.level < 0 {
 		s.bucket.level, s.over = 0, true
 	}
-	s.total += attempted
+	if counts := a.session.sent - a.attemptedSent; counts > 0 {
+		// By the instance's own clock: however long the report was under way.
+		a.attemptedRate = attempted.scale(Amount(time.Second), Amount(counts))
+		a.attemptedSent = a.session.sent
+	}
 	if s.average != nil {
 		if a.resource.terms.Suppress.Admitted {
 			attempted = admitted
@@ -102,19 +129,27 @@ func (a *account) attempt(now limit.Time, d *Demand) bool {
 func (r *resource) suppress(now limit.Time) {
 	s, t := r.suppressed, r.terms.Suppress
 	s.wanted, s.capacity = 0, r.terms.Rate
+	attempted := Amount(0)
 	for _, a := range r.accounts {
 		if a.silent {
 			// It has its part, used or not, and the others have the rest.
 			s.capacity -= min(r.equalPart(), s.capacity)
-		} else {
-			s.wanted = saturate(s.wanted, a.want)
+			continue
 		}
+		s.wanted = saturate(s.wanted, a.want)
+		if time.Duration(now-a.attemptedAt) < quietFor(t) {
+			attempted = saturate(attempted, a.attemptedRate)
+		}
+	}
+	if dt := now - s.added; dt > 0 {
+		s.total += attempted.scale(Amount(min(dt, limit.Time(time.Second))), Amount(time.Second))
+		s.added = now
 	}
 	r.wanted = saturate(s.wanted, r.terms.Rate-s.capacity)
 	rate := s.rate(now, t)
-	s.bucket.accrue(now)
+	s.accrue(now)
 	s.bucket.rate = s.capacity
-	if rate <= s.capacity {
+	if rate <= s.capacity || s.bucket.level > s.bucket.depth/2 {
 		s.over = false
 	}
 	was := s.reject
@@ -137,29 +172,49 @@ func (r *resource) suppress(now limit.Time) {
 	}
 }
 
-// rate is what is attempted per second. What instances say that they are asked counts
-// where it is more: they see a large change first, as each looks at its own load more often than
-// it reports, and the sum of what they were asked shows a small one first.
+// rate is what is attempted per second. What instances say that they are asked counts while
+// it rises: they see a large rise first, as each looks at its own load more often than it
+// reports, and the sum of what they were asked shows a small one first, and a fall.
 func (s *suppression) rate(now limit.Time, t *Suppress) Amount {
 	if s.average != nil {
 		return s.average.Rate(now)
 	}
 	if !s.meter.ready || now >= s.read.Add(t.report()) {
 		// Not more often: each instance has told once in that time.
-		s.meter.observe(now, s.total, 1)
-		s.read = now
+		s.observe(now)
 	}
 	rate := amountOf(s.meter.rate * float64(Token))
-	if s.wanted > rate+rate/8 {
-		return s.wanted
+	if rising := s.mixed > 0 && s.rises || s.wanted > s.heard+s.heard/8; rising {
+		return max(rate, s.wanted)
 	}
 	return rate
+}
+
+// observe reads the meter. What instances report as they see a new load is partly of the
+// former one, and so is what those report soon after who had just reported when it came.
+// Each of these readings is forgotten for the next one: else a fall would be averaged
+// with what was before it for seconds, and refused for as long.
+func (s *suppression) observe(now limit.Time) {
+	was := s.meter.rate
+	n, span := (s.total - s.meter.total).Float(), time.Duration(now-s.meter.at).Seconds()
+	s.read, s.heard = now, s.wanted
+	switch {
+	case s.meter.observe(now, s.total, 1):
+		s.mixed, s.rises = 2, s.meter.rate > was
+	case s.mixed > 0 && s.meter.at == now && span > 0:
+		s.mixed--
+		s.meter.begin(n, span)
+	}
 }
 
 // newsworthy is by how much the fraction has to change for those to be told who have not
 // reported just now. Not less: they report soon. Not more: they admit too much or too
 // little until then.
 const newsworthy = 1.0 / 32
+
+// quietFor is for how long what an instance reported last counts: one that is asked
+// reports all the time, so one that does not is gone, or cut off.
+func quietFor(t *Suppress) time.Duration { return max(time.Second, 4*t.report()) }
 
 // rejects is the fraction that is refused.
 func (r *resource) rejects() float64 {
@@ -201,7 +256,8 @@ func (l *lease) lookSuppressed(now limit.Time, r Reading, changed bool) {
 	}
 	l.attempted, l.passed, l.largest = r.Attempted, r.Admitted, r.Largest
 	l.lack, l.starved = 0, false
-	if l.attempted != l.sentAttempted || !near(l.want, l.sentWant, 64) {
+	// That nothing has come is told once, after what came last.
+	if l.attempted != l.sentAttempted || l.sentMore || !near(l.want, l.sentWant, 64) {
 		l.ask(now, every)
 	}
 	// A change is seen the sooner the more often it is looked for.
