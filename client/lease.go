@@ -143,6 +143,8 @@ func (l *lease) starve(now limit.Time) {
 func (l *lease) hopeful(n int64) bool {
 	st := l.state.Load()
 	switch {
+	case st.Known && st.Limit.Suppress != nil && st.Held != (share.Holding{}):
+		return false // it has the whole limit
 	case st.Known && (l.opts.Silent || st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
