@@ -91,6 +91,12 @@ func (m *mob) report() *Report {
 			d.Claim = m.tokens[n]
 		}
 		d.Within = time.Duration(int8(flags)) * time.Millisecond
+		if m.terms.Suppress != nil {
+			d.Attempted, d.Admitted, r.Version = m.amount(), m.amount(), uint32(flags>>3)
+			if a := m.account(me); a != nil && of&16 != 0 {
+				d.Attempted, d.Admitted = a.attempted+d.Attempted, a.admitted+d.Admitted
+			}
+		}
 		if flags&14 == 12 { // what is true, and then some
 			if a := m.account(me); a != nil {
 				d.Returned = a.returned.plus(Holding{max(0, d.Returned.Rate), max(0, d.Returned.Depth), max(0, d.Returned.Tokens)})
@@ -193,7 +199,13 @@ func (m *mob) check() {
 		if r.pool.rate < 0 || r.pool.depth < 0 || r.pool.flying < 0 {
 			m.t.Fatalf("more is lent than there is: %+v", r.pool)
 		}
+		if s := r.suppressed; s != nil && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.depth+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
+			m.t.Fatalf("%+v", s)
+		}
 		for _, a := range r.accounts {
+			if s := r.suppressionOf(a); s.Rate < 0 || s.Depth < 0 {
+				m.t.Fatalf("%+v is told %+v", a, s)
+			}
 			if a.want < 0 || a.lack < 0 || a.purse < 0 {
 				m.t.Fatalf("%+v", a)
 			}
@@ -217,8 +229,8 @@ func FuzzCoordinator(f *testing.F) {
 		f.Add(slices.Concat([]byte{i}, join(i), bytes.Repeat([]byte{i, 5, 0x90, 0x45, 8, 8, 0, 0, 0, 3}, 50))) // heard what will be said
 		f.Add(slices.Concat([]byte{i}, join(i), join(i^1), []byte{i, 0xf5, 0x10, 5, 0, 0, 0, 0, 0, 7}, join(i)))
 	}
-	for seed := range uint64(8) {
-		var b []byte
+	for seed := range uint64(16) {
+		b := []byte{byte(seed * 16)}
 		for n := range uint64(60) {
 			b = binary.BigEndian.AppendUint64(b, (seed+1)*(n+1)*0x9e3779b97f4a7c15)
 		}
@@ -230,7 +242,11 @@ func FuzzCoordinator(f *testing.F) {
 		}
 		m := &mob{t: t, in: in, now: limit.Time(time.Hour), heard: map[Member]uint64{}, leases: map[Member]uint64{}}
 		// In the others there are fewer tokens than instances.
-		m.terms = []Terms{hundred, {Rate: 5 * Token, Burst: 2 * Token}, {Rate: Token / 2, Burst: Token}}[m.byte()%3]
+		kind := m.byte()
+		m.terms = []Terms{hundred, {Rate: 5 * Token, Burst: 2 * Token}, {Rate: Token / 2, Burst: Token}}[kind%3]
+		if kind >= 128 {
+			m.terms.Suppress = []*Suppress{{}, {Report: 20 * time.Millisecond, Window: time.Second, Intervals: 4, Admitted: kind&2 != 0, Ramp: Ramp(kind & 1)}}[kind>>6&1]
+		}
 		m.level, m.at, m.ask = m.terms.Burst, m.now, m.now
 		m.c = NewCoordinator(CoordinatorOptions{
 			Epoch: 1, Seal: NewSeal([]byte("k")), MaxResources: 4,
@@ -255,7 +271,7 @@ func FuzzCoordinator(f *testing.F) {
 		}
 		m.pass(500 * time.Millisecond)
 		fair := m.terms.Rate / (hostiles + 1)
-		if held := m.honest.State(m.handle).Held; m.terms.Burst == hundred.Burst && (held.Rate < fair-fair/16 || held.Depth < Token) {
+		if held := m.honest.State(m.handle).Held; m.terms.Burst == hundred.Burst && m.terms.Suppress == nil && (held.Rate < fair-fair/16 || held.Depth < Token) {
 			t.Errorf("the honest instance holds %+v of %v/s among %d", held, m.terms.Rate, hostiles+1)
 		}
 		m.pass(DefaultLease + time.Second)

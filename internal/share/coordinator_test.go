@@ -164,7 +164,7 @@ func (d *desk) check() {
 			sum = sum.plus(h)
 		}
 		sum = sum.plus(r.frozen)
-		if sum.Rate+r.pool.rate != r.terms.Rate || sum.Depth+r.pool.depth != r.terms.Burst {
+		if all := r.terms.lendable(); sum.Rate+r.pool.rate != all.Rate || sum.Depth+r.pool.depth != all.Depth {
 			d.t.Fatalf("%+v: lent %+v and free %+v are not %+v", r.id, sum, r.pool, r.terms)
 		}
 		if r.pool.level < 0 || r.pool.level > max(0, r.pool.depth) {

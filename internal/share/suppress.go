@@ -209,4 +209,4 @@ func (m *MovingAverage) Rate(now limit.Time) Amount {
 }
 
 // amountOf is a rate in millionths that is at least 0.
-func amountOf(x float64) Amount { return Amount(min(math.Round(x), float64(MaxAmount))) }
+func amountOf(x float64) Amount { return Amount(min(max(math.Round(x), 0), float64(MaxAmount))) }
