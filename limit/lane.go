@@ -37,17 +37,22 @@ type waiter struct {
 	lane       *lane // nil = not in line: held back, or gone
 	prev, next *waiter
 
-	req     Request
-	ctx     context.Context
-	wake    chan reply            // of one who blocks; holds one
-	done    func(Decision, error) // of one who does not
-	longest time.Duration
-	latest  Time // MaxInt64 = whenever
-	hurried bool // latest is ctx's deadline
+	req  Request
+	ctx  context.Context
+	wake chan reply            // of one who blocks; holds one
+	done func(Decision, error) // of one who does not
+	patience
 
 	alarm alarm     // when it goes away, or is let go if held
 	held  *Decision // admitted, and to be held back until then
 	over  bool      // told, or left
+}
+
+// patience is how long somebody waits.
+type patience struct {
+	longest time.Duration // as was said; Never = whenever
+	latest  Time          // until when, therefore; MaxInt64 = whenever
+	hurried bool          // latest is the context's deadline
 }
 
 // reply is how a wait ends.

@@ -169,9 +169,10 @@ func (q *Queue) Wait(ctx context.Context, req Request) (Decision, error) {
 // WaitMax is Wait for a caller who waits at most d; a negative d counts as 0. With a
 // d of 0 it asks once, unless others wait.
 //
-// A Taker that has been called is given until then, by its context. Should it admit the
-// request nonetheless afterwards, what it took is lost, except for places in flight,
-// which are given back; the same holds for a wait that is cancelled while the Taker is
+// A Taker that has been called is given until then, by its context. One that does not
+// care for it makes the first try late, as the caller makes that; later tries end with
+// the wait all the same, and what is admitted afterwards is lost, except for places in
+// flight, which are given back. So it is when a wait is cancelled while the Taker is
 // being called, or while the request is held back.
 func (q *Queue) WaitMax(ctx context.Context, req Request, d time.Duration) (Decision, error) {
 	return q.wait(ctx, req, max(d, 0))
@@ -181,9 +182,8 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	p := &waiter{req: req, ctx: ctx}
-	r, waits := q.enter(p, d)
-	if !waits {
+	p, r := q.enter(ctx, req, d, nil)
+	if p == nil {
 		return r.d, r.err
 	}
 	select {
@@ -211,9 +211,8 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 //
 // cancel gives the place in line up, and reports whether it did: then done is not called.
 func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error)) (cancel func() bool) {
-	p := &waiter{req: req, ctx: q.ctx, done: done}
-	r, waits := q.enter(p, max(d, 0))
-	if !waits {
+	p, r := q.enter(q.ctx, req, max(d, 0), done)
+	if p == nil {
 		done(r.d, r.err)
 		return ended
 	}
@@ -269,7 +268,9 @@ func (q *Queue) Close() {
 		q.schedule(l)
 	}
 	for len(q.alarms) > 0 { // those who are held back
-		q.end(q.alarms[0].waiter, reply{err: ErrQueueClosed})
+		p := q.alarms[0].waiter
+		q.giveBack(p, *p.held)
+		q.end(p, reply{err: ErrQueueClosed})
 	}
 	q.unlock()
 	q.work.Wait()
@@ -308,26 +309,26 @@ func (q *Queue) release() (calls bool) {
 // costOf is what a request takes.
 func costOf(req Request) int64 { return cmp.Or(req.Cost, 1) }
 
-// until is when a wait of d ends that begins at now.
-func (q *Queue) until(ctx context.Context, now Time, d time.Duration) (latest Time, hurried bool) {
-	latest = now.Add(d)
+// patience is that of one who comes at now and waits at most d.
+func (q *Queue) patience(ctx context.Context, now Time, d time.Duration) patience {
+	b := patience{longest: d, latest: now.Add(d)}
 	if deadline, ok := ctx.Deadline(); ok {
-		if t := max(0, Time(1+deadline.Sub(q.origin))); t < latest {
-			return t, true
+		if t := max(0, Time(1+deadline.Sub(q.origin))); t < b.latest {
+			b.latest, b.hurried = t, true
 		}
 	}
-	return latest, false
+	return b
 }
 
-// tooLong is the error of p, whose permit does not come before t; 0 = it is not known
+// tooLong is the error of one whose permit does not come before t; 0 = it is not known
 // when.
-func (p *waiter) tooLong(t, now Time) error {
+func (b patience) tooLong(t, now Time) error {
 	when := "it did not come"
 	if t > 0 && t < math.MaxInt64 {
 		when = fmt.Sprintf("it would come in %v at the earliest", waitUntil(t, now))
 	}
-	if p.hurried {
+	if b.hurried {
 		return fmt.Errorf("%w: no permit before the deadline: %s: %w", ErrWaitTooLong, when, context.DeadlineExceeded)
 	}
-	return fmt.Errorf("%w: no permit within %v: %s", ErrWaitTooLong, p.longest, when)
+	return fmt.Errorf("%w: no permit within %v: %s", ErrWaitTooLong, b.longest, when)
 }

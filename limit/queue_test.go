@@ -250,6 +250,7 @@ func TestQueueSeesAChangeOfPolicy(t *testing.T) {
 			q.joinQueue(queue, i, requestOf("a", 1), Never)
 		}
 		<-time.After(2500 * time.Millisecond)
+		synctest.Wait()
 		if k.takes != 2 || k.peeks != 2 {
 			t.Errorf("asked %d times, looked %d times, want 2 and 2", k.takes, k.peeks)
 		}
@@ -378,6 +379,7 @@ func TestQueueOfPlaces(t *testing.T) {
 			}
 		})
 		<-time.After(10 * time.Second)
+		synctest.Wait()
 		if !slices.Equal(order, []int{0, 1, 2, 3, 4, 5, 6, 7}) || len(p.open) != 0 {
 			t.Errorf("order %v, %d places are lost", order, len(p.open))
 		}

@@ -9,52 +9,55 @@ import (
 	"time"
 )
 
-// enter asks for p, unless others wait, and puts p in line if it is to wait; else r is
-// its reply.
-func (q *Queue) enter(p *waiter, d time.Duration) (r reply, waits bool) {
-	if p.req.Cost < 0 {
-		return reply{err: ErrNegativeCost}, false
+// enter asks, unless others wait, and lines up whoever is to wait; else p is nil and r
+// the reply.
+func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done func(Decision, error)) (p *waiter, r reply) {
+	if req.Cost < 0 {
+		return nil, reply{err: ErrNegativeCost}
 	}
-	if p.req.Peek {
-		return reply{err: errPeek}, false
+	if req.Peek {
+		return nil, reply{err: errPeek}
 	}
-	now := q.now()
-	p.longest = d
-	p.latest, p.hurried = q.until(p.ctx, now, d)
+	b := q.patience(ctx, q.now(), d)
 	var room [usualKey]byte
-	key := q.key(room[:0], p.req)
+	key := q.key(room[:0], req)
 	if q.lines.Load() > 0 {
-		if r, met, waits := q.join(p, key, nil); met {
-			return r, waits
+		if p, r, met := q.join(ctx, req, b, done, key, nil); met {
+			return p, r
 		}
 	}
 	if q.ctx.Err() != nil {
-		return reply{err: ErrQueueClosed}, false
+		return nil, reply{err: ErrQueueClosed}
 	}
-	refused, err := q.try(p, false)
-	if err != nil {
-		return reply{err: p.fault(err, q.now())}, false
+	answer, err := q.try(ctx, req, b, false)
+	switch now := q.now(); {
+	case err != nil:
+		return nil, reply{err: b.fault(err, now)}
+	case answer.Allowed && answer.Delay <= 0:
+		return nil, reply{d: answer}
+	case answer.Allowed:
+		return q.admitted(&waiter{req: req, ctx: ctx, patience: b, done: done}, answer)
+	case answer.RetryAfter() == Never:
+		return nil, reply{d: answer, err: exceeds(&answer)}
+	default:
+		f := forecast{at: now, cost: costOf(req), results: answer.Results}
+		if t := f.earliest(f.cost); max(t, now+1) > b.latest {
+			return nil, reply{d: answer, err: b.tooLong(t, now)}
+		}
 	}
-	if refused.Allowed {
-		return q.admitted(p, refused)
-	}
-	if r, final := p.final(&refused, q.now()); final {
-		return r, false
-	}
-	r, _, waits = q.join(p, key, &refused)
-	return r, waits
+	p, r, _ = q.join(ctx, req, b, done, key, &answer)
+	return p, r
 }
 
-// try calls the Taker for p, with a context that ends when p goes away. One who does not
-// wait at all asks all the same.
-func (q *Queue) try(p *waiter, peek bool) (Decision, error) {
-	ctx, req := p.ctx, p.req
-	if p.latest < math.MaxInt64 && !p.hurried && p.longest > 0 {
+// try calls the Taker with a context that ends when the caller goes away. One who does
+// not wait at all asks all the same.
+func (q *Queue) try(ctx context.Context, req Request, b patience, peek bool) (Decision, error) {
+	if b.latest < math.MaxInt64 && !b.hurried && b.longest > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(p.latest-1)))
+		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(b.latest-1)))
 		defer cancel()
 	}
-	paced := p.latest < math.MaxInt64 && q.paces.Load()
+	paced := b.latest < math.MaxInt64 && q.paces.Load()
 	if peek || paced {
 		// What is admitted and held back for too long is charged all the same, so
 		// look before.
@@ -63,7 +66,7 @@ func (q *Queue) try(p *waiter, peek bool) (Decision, error) {
 		if err != nil || !d.Allowed {
 			return d, err
 		}
-		if paced && q.now().Add(d.Delay) > p.latest {
+		if paced && q.now().Add(d.Delay) > b.latest {
 			return d, errHeldTooLong
 		}
 		req.Peek = false
@@ -79,24 +82,12 @@ func (q *Queue) try(p *waiter, peek bool) (Decision, error) {
 
 var errHeldTooLong = errors.New("held back for too long")
 
-// fault is the error of p when the Taker answered with err.
-func (p *waiter) fault(err error, now Time) error {
-	if errors.Is(err, errHeldTooLong) || errors.Is(err, context.DeadlineExceeded) && now >= p.latest {
-		return p.tooLong(0, now)
+// fault is the error of one to whom the Taker answered with err.
+func (b patience) fault(err error, now Time) error {
+	if errors.Is(err, errHeldTooLong) || errors.Is(err, context.DeadlineExceeded) && now >= b.latest {
+		return b.tooLong(0, now)
 	}
 	return err
-}
-
-// final says whether a refusal at now ends the wait of p, who asked first.
-func (p *waiter) final(d *Decision, now Time) (reply, bool) {
-	if d.RetryAfter() == Never {
-		return reply{p: p, d: *d, err: exceeds(d)}, true
-	}
-	f := forecast{at: now, cost: costOf(p.req), results: d.Results}
-	if t := max(f.earliest(f.cost), now+1); t > p.latest {
-		return reply{p: p, d: *d, err: p.tooLong(f.earliest(f.cost), now)}, true
-	}
-	return reply{}, false
 }
 
 // exceeds is the error of a refusal that no wait can mend.
@@ -109,25 +100,24 @@ func exceeds(d *Decision) error {
 	return ErrExceedsQuota
 }
 
-// admitted ends the wait of p, who is in no line, with an admission: at once, or when it
-// has been held back.
-func (q *Queue) admitted(p *waiter, d Decision) (r reply, waits bool) {
-	if d.Delay <= 0 {
-		return reply{p: p, d: d}, false
-	}
-	at := q.now().Add(d.Delay)
-	if at > p.latest {
-		q.giveBack(p, d)
-		return reply{p: p, err: p.tooLong(at, q.now())}, false
-	}
+// admitted lets p, who is in no line, wait as long as an admission holds it back.
+func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	q.lock()
-	defer q.unlock()
-	if q.closed {
-		return reply{p: p, err: ErrQueueClosed}, false
+	now := q.now()
+	at := now.Add(d.Delay)
+	if !q.closed && at <= p.latest {
+		defer q.unlock()
+		q.own(p)
+		q.hold(p, d, at)
+		return p, reply{}
 	}
-	q.own(p)
-	q.hold(p, d, at)
-	return reply{}, true
+	r.err = ErrQueueClosed
+	if !q.closed {
+		r.err = p.tooLong(at, now)
+	}
+	q.unlock()
+	q.finish(p, d)
+	return nil, r
 }
 
 // hold lets p go at a time; it counts among those who wait.
@@ -138,53 +128,62 @@ func (q *Queue) hold(p *waiter, d Decision, at Time) {
 	q.set(&p.alarm, at)
 }
 
-// giveBack finishes what a Decision holds for one who has gone.
-func (q *Queue) giveBack(p *waiter, d Decision) {
+// finish gives back what a Decision holds for one who has gone. Nobody is there to be
+// told of an error; the time-out of the place in flight is left.
+func (q *Queue) finish(p *waiter, d Decision) {
 	if f, ok := q.taker.(Finisher); ok && d.Permit != 0 {
-		// Nobody is there to be told of an error; the place's time-out is left.
 		_ = f.Finish(context.WithoutCancel(p.ctx), p.req, d.Permit)
 	}
 }
 
-// own makes p fit to outlive the call: one who is called may reuse the attributes.
-func (q *Queue) own(p *waiter) {
-	p.alarm.waiter = p
-	if p.done == nil {
-		p.wake = make(chan reply, 1)
-	} else {
-		p.req.Attributes = slices.Clone(p.req.Attributes)
+// giveBack is finish under the lock, of a queue that is not closed or has somebody at
+// work.
+func (q *Queue) giveBack(p *waiter, d Decision) {
+	if d.Permit != 0 {
+		q.work.Go(func() { q.finish(p, d) })
 	}
 }
 
-// join puts p at the end of the key's line. met says that there is one, or that one was
-// made, for which the refusal is that p has met; else r is p's reply unless p waits.
-func (q *Queue) join(p *waiter, key []byte, refused *Decision) (r reply, met, waits bool) {
+// own makes p fit to outlive the call, after which the caller may reuse the attributes;
+// that of one who blocks may end while the Taker is being called.
+func (q *Queue) own(p *waiter) {
+	p.alarm.waiter = p
+	p.req.Attributes = slices.Clone(p.req.Attributes)
+	if p.done == nil {
+		p.wake = make(chan reply, 1)
+	}
+}
+
+// join lines up whoever asks at the end of the key's line. met says that there is one, or
+// that one was made, for which the refusal is that was met; without p r is the reply then.
+func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Decision, error), key []byte, refused *Decision) (p *waiter, r reply, met bool) {
 	q.lock()
 	defer q.unlock()
-	now := q.now()
+	now, cost := q.now(), costOf(req)
 	l := q.lanes[string(key)]
 	switch {
 	case q.closed:
-		return reply{err: ErrQueueClosed}, true, false
+		return nil, reply{err: ErrQueueClosed}, true
 	case l == nil && refused == nil:
-		return reply{}, false, false
+		return nil, reply{}, false
 	case q.waiting >= q.opts.MaxWaiting:
-		return reply{err: fmt.Errorf("%w: %d wait, which is all: raise MaxWaiting, or come later", ErrQueueFull, q.waiting)}, true, false
+		return nil, reply{err: fmt.Errorf("%w: %d wait, which is all: raise MaxWaiting, or come later", ErrQueueFull, q.waiting)}, true
 	case l == nil && len(q.lanes) >= q.opts.MaxLines:
-		return reply{err: fmt.Errorf("%w: some wait under %d keys, which is all: raise MaxLines, or come later", ErrQueueFull, len(q.lanes))}, true, false
+		return nil, reply{err: fmt.Errorf("%w: some wait under %d keys, which is all: raise MaxLines, or come later", ErrQueueFull, len(q.lanes))}, true
 	case l == nil:
 		l = &lane{key: string(key)}
 		l.alarm.lane = l
-		l.refuse(refused, now, costOf(p.req))
+		l.refuse(refused, now, cost)
 		q.lanes[l.key] = l
 		q.lines.Add(1)
-	case l.forecast.never(costOf(p.req)):
-		return reply{p: p, d: l.refusal(now, costOf(p.req)), err: fmt.Errorf("%w: a cost of %d", ErrExceedsQuota, costOf(p.req))}, true, false
+	case l.forecast.never(cost):
+		return nil, reply{d: l.refusal(now, cost), err: fmt.Errorf("%w: a cost of %d", ErrExceedsQuota, cost)}, true
 	default:
-		if t := max(l.turn(l.cost, costOf(p.req)), now+1); t > p.latest {
-			return reply{p: p, d: l.refusal(now, costOf(p.req)), err: p.tooLong(l.turn(l.cost, costOf(p.req)), now)}, true, false
+		if t := l.turn(l.cost, cost); max(t, now+1) > b.latest {
+			return nil, reply{d: l.refusal(now, cost), err: b.tooLong(t, now)}, true
 		}
 	}
+	p = &waiter{req: req, ctx: ctx, patience: b, done: done}
 	q.own(p)
 	l.push(p)
 	q.waiting++
@@ -192,7 +191,7 @@ func (q *Queue) join(p *waiter, key []byte, refused *Decision) (r reply, met, wa
 	if l.first == p {
 		q.schedule(l)
 	}
-	return reply{}, true, true
+	return p, reply{}, true
 }
 
 // leave takes p, who gives up, out of its line. It says false when the wait is over.
@@ -205,9 +204,8 @@ func (q *Queue) leave(p *waiter) bool {
 	l, held := p.lane, p.held
 	p.pass()
 	q.quit(p)
-	if held != nil && held.Permit != 0 {
-		d := *held
-		q.work.Go(func() { q.giveBack(p, d) })
+	if held != nil {
+		q.giveBack(p, *held)
 	}
 	if l != nil {
 		q.schedule(l)
@@ -314,7 +312,7 @@ func (q *Queue) serve() {
 		if l, p, peek = q.next(); l == nil {
 			return
 		}
-		d, err := q.try(p, peek)
+		d, err := q.try(p.ctx, p.req, p.patience, peek)
 		if r, tell := q.answer(l, p, d, err); tell {
 			r.call()
 		}
@@ -359,8 +357,8 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error) (r reply, tell
 	}
 	switch {
 	case p.over: // it left meanwhile
-		if d.Allowed && d.Permit != 0 {
-			q.work.Go(func() { q.giveBack(p, d) })
+		if err == nil && d.Allowed {
+			q.giveBack(p, d)
 		}
 		return reply{}, false
 	case err != nil:
@@ -376,6 +374,7 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error) (r reply, tell
 	if d.Delay > 0 {
 		at := now.Add(d.Delay)
 		if at > p.latest {
+			q.giveBack(p, d)
 			q.end(p, reply{err: p.tooLong(at, now)})
 		} else {
 			l.remove(p)
