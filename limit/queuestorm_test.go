@@ -97,106 +97,29 @@ func TestQueueStorm(t *testing.T) {
 	}
 }
 
+// storm is one run of it.
+type storm struct {
+	t     *testing.T
+	r     *rand.Rand
+	seed  uint64
+	taker *hostile
+	queue *Queue
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	ended   map[int]int    // how often each was
+	grants  map[string]int // the latest of each key, plus 1
+	cancels []func()
+}
+
 func queueStorm(t *testing.T, r *rand.Rand, seed uint64) {
 	h := &hostile{r: rand.New(rand.NewPCG(seed, 19)), held: map[uint64]bool{}}
-	queue := newQueue(t, h, QueueOptions{Parallel: 1 + r.IntN(4), MaxWaiting: 5 + r.IntN(60), MaxLines: 1 + r.IntN(5), Recheck: 200 * time.Millisecond})
-	var mu sync.Mutex
-	ended, grants := map[int]int{}, map[string]int{}
-	var wg sync.WaitGroup
-	var cancels []func()
+	s := &storm{t: t, r: r, seed: seed, taker: h, ended: map[int]int{}, grants: map[string]int{}}
+	s.queue = newQueue(t, h, QueueOptions{Parallel: 1 + r.IntN(4), MaxWaiting: 5 + r.IntN(60), MaxLines: 1 + r.IntN(5), Recheck: 200 * time.Millisecond})
 	const steps = 150
 	start := time.Now()
-	told := func(i int, key string, came time.Time, longest time.Duration, fifo bool, d Decision, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		ended[i]++
-		if err == nil {
-			if fifo && grants[key] > i+1 {
-				t.Errorf("storm %d: %d was admitted after %d", seed, i, grants[key]-1)
-			}
-			grants[key] = i + 1
-			if d.Permit != 0 {
-				if !h.held[d.Permit] {
-					t.Errorf("storm %d: a permit was told and given back", seed)
-				}
-				delete(h.held, d.Permit)
-			}
-		}
-		if waited := time.Since(came); longest < Never && longest > 0 && waited > longest+30*time.Millisecond && err == nil {
-			// One of 0 asks once, and a Taker that does not care for its context makes the
-			// first try late, as that is made in the caller's goroutine.
-			t.Errorf("storm %d: %d was admitted after %v, wanted %v", seed, i, waited, longest)
-		}
-	}
 	for i := range steps {
-		req := requestOf(string(rune('a'+r.IntN(6))), r.Int64N(4))
-		longest := []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond, time.Second, Never}[r.IntN(5)]
-		key, _ := req.Get("key")
-		came := time.Now()
-		switch r.IntN(12) {
-		case 0:
-			<-time.After(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
-			fallthrough
-		case 1:
-			if len(cancels) > 0 {
-				cancels[r.IntN(len(cancels))]()
-			}
-			mu.Lock()
-			ended[i]++
-			mu.Unlock()
-		case 2:
-			wg.Go(func() {
-				d, err := queue.Take(t.Context(), req)
-				if err == nil && d.Permit != 0 {
-					_ = queue.Finish(t.Context(), req, d.Permit)
-				}
-				mu.Lock()
-				ended[i]++
-				mu.Unlock()
-			})
-		case 3, 4, 5:
-			wg.Go(func() {
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if i%2 == 0 {
-					defer time.AfterFunc(time.Duration(i)*10*time.Millisecond, cancel).Stop()
-				}
-				d, err := queue.WaitMax(ctx, req, longest)
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				told(i, key, came, longest, false, d, err)
-			})
-		default:
-			wg.Add(1)
-			var returned atomic.Bool // so that done is not called in this goroutine
-			cancel := queue.WaitFunc(req, longest, func(d Decision, err error) {
-				defer wg.Done()
-				h.mu.Lock()
-				told(i, key, came, longest, returned.Load() && d.Delay == 0, d, err)
-				h.mu.Unlock()
-				switch i % 17 {
-				case 0:
-					time.Sleep(30 * time.Millisecond)
-				case 1:
-					queue.Waiting()
-				case 2:
-					_, _ = queue.Take(context.Background(), Request{Peek: true})
-				case 3:
-					if returned.Load() {
-						runtime.Goexit()
-					}
-				}
-			})
-			returned.Store(true)
-			cancels = append(cancels, func() {
-				if cancel() {
-					mu.Lock()
-					ended[i]++
-					mu.Unlock()
-					wg.Done()
-				}
-			})
-		}
+		s.step(i)
 	}
 	<-time.After(2 * time.Second)
 	h.mu.Lock()
@@ -206,19 +129,116 @@ func queueStorm(t *testing.T, r *rand.Rand, seed uint64) {
 	}
 	h.mu.Unlock()
 	<-time.After(10 * time.Second)
-	queue.Close()
-	wg.Wait()
+	s.queue.Close()
+	s.wg.Wait()
 	synctest.Wait()
 	for i := range steps {
-		if ended[i] != 1 {
-			t.Errorf("storm %d: %d ended %d times", seed, i, ended[i])
+		if s.ended[i] != 1 {
+			t.Errorf("storm %d: %d ended %d times", seed, i, s.ended[i])
 		}
 	}
-	if queue.waiting != 0 || len(queue.lanes) != 0 || len(queue.alarms) != 0 || queue.asking != 0 || queue.lines.Load() != 0 {
-		t.Errorf("storm %d: left behind: %d wait in %d lines, %d alarms, %d ask", seed, queue.waiting, len(queue.lanes), len(queue.alarms), queue.asking)
+	if q := s.queue; q.waiting != 0 || len(q.lanes) != 0 || len(q.alarms) != 0 || q.asking != 0 || q.lines.Load() != 0 {
+		t.Errorf("storm %d: left behind: %d wait in %d lines, %d alarms, %d ask", seed, q.waiting, len(q.lanes), len(q.alarms), q.asking)
 	}
 	if len(h.held) != 0 {
 		t.Errorf("storm %d: %d permits are lost", seed, len(h.held))
+	}
+}
+
+func (s *storm) step(i int) {
+	req := requestOf(string(rune('a'+s.r.IntN(6))), s.r.Int64N(4))
+	longest := []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond, time.Second, Never}[s.r.IntN(5)]
+	came := time.Now()
+	switch s.r.IntN(12) {
+	case 0:
+		<-time.After(time.Duration(s.r.Int64N(int64(100 * time.Millisecond))))
+		fallthrough
+	case 1:
+		if len(s.cancels) > 0 {
+			s.cancels[s.r.IntN(len(s.cancels))]()
+		}
+		s.end(i)
+	case 2:
+		s.wg.Go(func() {
+			d, err := s.queue.Take(s.t.Context(), req)
+			if err == nil && d.Permit != 0 {
+				_ = s.queue.Finish(s.t.Context(), req, d.Permit)
+			}
+			s.end(i)
+		})
+	case 3, 4, 5:
+		s.wg.Go(func() {
+			ctx, cancel := context.WithCancel(s.t.Context())
+			defer cancel()
+			if i%2 == 0 {
+				defer time.AfterFunc(time.Duration(i)*10*time.Millisecond, cancel).Stop()
+			}
+			d, err := s.queue.WaitMax(ctx, req, longest)
+			s.told(i, req, came, longest, false, d, err)
+		})
+	default:
+		s.call(i, req, came, longest)
+	}
+}
+
+func (s *storm) call(i int, req Request, came time.Time, longest time.Duration) {
+	s.wg.Add(1)
+	var returned atomic.Bool // so that done is not called in this goroutine
+	cancel := s.queue.WaitFunc(req, longest, func(d Decision, err error) {
+		defer s.wg.Done()
+		s.told(i, req, came, longest, returned.Load() && d.Delay == 0, d, err)
+		switch i % 17 {
+		case 0:
+			time.Sleep(30 * time.Millisecond)
+		case 1:
+			s.queue.Waiting()
+		case 2:
+			_, _ = s.queue.Take(context.Background(), Request{Peek: true})
+		case 3:
+			if returned.Load() {
+				runtime.Goexit()
+			}
+		}
+	})
+	returned.Store(true)
+	s.cancels = append(s.cancels, func() {
+		if cancel() {
+			s.end(i)
+			s.wg.Done()
+		}
+	})
+}
+
+func (s *storm) end(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended[i]++
+}
+
+func (s *storm) told(i int, req Request, came time.Time, longest time.Duration, fifo bool, d Decision, err error) {
+	s.end(i)
+	if err != nil {
+		return
+	}
+	key, _ := req.Get("key")
+	s.mu.Lock()
+	if fifo && s.grants[key] > i+1 {
+		s.t.Errorf("storm %d: %d was admitted after %d", s.seed, i, s.grants[key]-1)
+	}
+	s.grants[key] = i + 1
+	s.mu.Unlock()
+	if waited := time.Since(came); longest < Never && longest > 0 && waited > longest+30*time.Millisecond {
+		// One of 0 asks once, and a Taker that does not care for its context makes the
+		// first try late, as that is made in the caller's goroutine.
+		s.t.Errorf("storm %d: %d was admitted after %v, wanted %v", s.seed, i, waited, longest)
+	}
+	if d.Permit != 0 {
+		s.taker.mu.Lock()
+		defer s.taker.mu.Unlock()
+		if !s.taker.held[d.Permit] {
+			s.t.Errorf("storm %d: a permit was told and given back", s.seed)
+		}
+		delete(s.taker.held, d.Permit)
 	}
 }
 
