@@ -97,7 +97,7 @@ func use(t *testing.T, rng *rand.Rand, l *Limiter, book *ledger) {
 	n := 1 + rng.Int64N(3)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(3000))*time.Millisecond)
 	defer cancel()
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
 	case 0, 1:
 		if l.AllowN(time.Now(), n) {
 			book.admit(n)
@@ -109,6 +109,19 @@ func use(t *testing.T, rng *rand.Rand, l *Limiter, book *ledger) {
 	case 3:
 		if l.WaitN(ctx, n) == nil {
 			book.admit(n)
+		}
+	case 6:
+		told := make(chan error, 1)
+		stop := l.WaitFunc(n, time.Duration(rng.IntN(1500))*time.Millisecond, func(err error) { told <- err })
+		select {
+		case err := <-told:
+			if err == nil {
+				book.admit(n)
+			}
+		case <-ctx.Done():
+			if !stop() && <-told == nil {
+				book.admit(n)
+			}
 		}
 	case 4:
 		if l.WaitMaxN(ctx, n, 100*time.Millisecond) == nil {

@@ -53,11 +53,14 @@ type lease struct {
 	starvedAt atomic.Int64                       // limit.Time
 	outcomes  outcomes
 
-	mu     sync.Mutex
-	line   line
-	timer  *time.Timer // lets go the first in line; nil until somebody waits
-	closed error
-	gone   atomic.Bool // closed is set
+	mu      sync.Mutex
+	line    line
+	timer   *time.Timer // lets go the first in line; nil until somebody waits
+	looker  *time.Timer // sends away those whose time is over; nil until somebody's may be
+	looksAt limit.Time  // what looker is set to; MaxInt64 = it is not
+	calls   teller      // of those who do not block
+	closed  error
+	gone    atomic.Bool // closed is set
 
 	adjuster    *share.Adjuster // nil = the whole lease is spent
 	rate, depth share.Amount    // in force before it is adjusted

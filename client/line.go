@@ -1,6 +1,7 @@
 package client
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,13 @@ type turn struct {
 	n          int64
 	prev, next *turn
 	in         bool
-	wake       chan error // of one who waits, holds one; nil = a reservation
+
+	// waits says that somebody waits in it, who is told by wake, which holds one, or by
+	// a call of done. Otherwise it is a reservation.
+	waits  bool
+	wake   chan error
+	done   func(error)
+	direct bool // it was served at once, and done is to be called by who stood in line
 
 	// act is when the holder of a reservation was told to act. It is not served before,
 	// even if it could be: what is taken early and used late would add up.
@@ -29,8 +36,16 @@ type turn struct {
 	unsure, impatient bool
 
 	// until is when it goes away if nothing comes: latest, or before that when ctx or
-	// the patience of one that is unsure ends; MaxInt64 = never.
-	until limit.Time
+	// the patience of one that is unsure ends; MaxInt64 = never. ends is that of one
+	// that is not unsure.
+	until, ends limit.Time
+
+	// look is when to see whether it goes away: latest, or when the patience ends;
+	// reviewed says that it is being looked at.
+	look     limit.Time
+	reviewed bool
+
+	inUntil, inLook int // places in the heaps of the line, plus 1
 }
 
 // line is first in, first out.
@@ -39,10 +54,9 @@ type line struct {
 	cost        int64      // of all
 	act         limit.Time // the latest of all, and of those who left
 
-	// until is the latest of all, which the coordinator is told, and among how many:
-	// only when the last of those leaves does it have to be looked for.
-	until limit.Time
-	among int
+	until limit.Time // the latest of all, which the coordinator is told
+	ends  turnHeap   // by until, the latest first
+	looks turnHeap   // by look, the earliest first; those that have one
 }
 
 func (q *line) push(t *turn) {
@@ -55,39 +69,29 @@ func (q *line) push(t *turn) {
 	q.last = t
 	q.cost += t.n
 	q.act = max(q.act, t.act)
-	q.note(t.until)
-}
-
-// note takes note of one who waits until then.
-func (q *line) note(until limit.Time) {
-	switch {
-	case until > q.until:
-		q.until, q.among = until, 1
-	case until == q.until:
-		q.among++
-	}
-}
-
-// forget is note undone; who waited until then is not in line any more.
-func (q *line) forget(until limit.Time) {
-	if until != q.until {
-		return
-	}
-	if q.among--; q.among > 0 {
-		return
-	}
-	q.until, q.among = 0, 0
-	for t := q.first; t != nil; t = t.next {
-		q.note(t.until)
-	}
+	q.ends.byUntil = true
+	heap.Push(&q.ends, t)
+	q.until = q.ends.turns[0].until
 }
 
 // wait lets t, which is in line, wait until then.
 func (q *line) wait(t *turn, until limit.Time) {
-	was := t.until
 	t.until = until
-	q.note(until)
-	q.forget(was)
+	heap.Fix(&q.ends, t.inUntil-1)
+	q.until = q.ends.turns[0].until
+}
+
+// lookAt has t, which is in line, looked at then; MaxInt64 = never.
+func (q *line) lookAt(t *turn, look limit.Time) {
+	t.look = look
+	switch {
+	case t.inLook > 0 && look == math.MaxInt64:
+		heap.Remove(&q.looks, t.inLook-1)
+	case t.inLook > 0:
+		heap.Fix(&q.looks, t.inLook-1)
+	case look < math.MaxInt64:
+		heap.Push(&q.looks, t)
+	}
 }
 
 func (q *line) remove(t *turn) {
@@ -103,9 +107,12 @@ func (q *line) remove(t *turn) {
 	}
 	t.in, t.prev, t.next = false, nil, nil
 	q.cost -= t.n
-	q.forget(t.until)
+	q.lookAt(t, math.MaxInt64)
+	heap.Remove(&q.ends, t.inUntil-1)
 	if q.first == nil {
-		q.act = 0
+		q.act, q.until = 0, 0
+	} else {
+		q.until = q.ends.turns[0].until
 	}
 }
 
@@ -145,12 +152,11 @@ func (l *lease) settle(now limit.Time) {
 	t := l.line.first
 	for t != nil && now >= t.act && l.purse.Serve(now, t.n) {
 		l.line.remove(t)
-		if t.wake != nil {
-			t.wake <- nil
-		}
+		l.tell(t, nil)
 		t = l.line.first
 	}
 	l.sayUntil()
+	l.armLook()
 	if t == nil {
 		l.purse.Thaw()
 		if l.timer != nil {
@@ -181,14 +187,30 @@ func (l *lease) ring() {
 	l.settle(l.client.now())
 }
 
+// tell ends the wait of one who is not in line any more, if it has begun.
+func (l *lease) tell(t *turn, err error) {
+	switch {
+	case t.wake != nil:
+		t.wake <- err
+	case t.done != nil:
+		if l.calls.add(t.done, err) {
+			go l.calls.run()
+		}
+	}
+}
+
+// dismiss sends one away, unserved. A settle has to follow.
+func (l *lease) dismiss(t *turn, err error) {
+	l.purse.Leave(t.n)
+	l.line.remove(t)
+	t.lost = true
+	l.tell(t, err)
+}
+
 // empty sends everybody away with err.
 func (l *lease) empty(err error) {
 	for t := l.line.first; t != nil; t = l.line.first {
-		l.purse.Leave(t.n)
-		l.line.remove(t)
-		if t.lost = true; t.wake != nil {
-			t.wake <- err
-		}
+		l.dismiss(t, err)
 	}
 	l.settle(l.client.now())
 }
@@ -206,17 +228,13 @@ func (l *lease) review(now limit.Time) {
 		switch {
 		case t.n > quota:
 			err = exceeds(t.n, quota)
-		case t.wake == nil:
+		case !t.waits:
 		case vain && (t.impatient && st.Full || (t.unsure || t.impatient) && l.late(now, cost, t)):
 			err = errLate
 		}
 		if err != nil {
 			cost -= t.n
-			l.purse.Leave(t.n)
-			l.line.remove(t)
-			if t.lost = true; t.wake != nil {
-				t.wake <- err
-			}
+			l.dismiss(t, err)
 		}
 		t = next
 	}
@@ -241,94 +259,61 @@ func exceeds(n, quota int64) error {
 // wait stands in line for n until it is there, ctx ends or it would be later than
 // latest: errLate. impatient is for a Take.
 func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
-	ends := min(latest, l.ends(ctx))
-	t := &turn{n: n, latest: latest, until: ends, impatient: impatient, wake: make(chan error, 1)}
-	until, err := l.stand(t)
-	if err != nil || until == 0 {
+	t := &turn{n: n, latest: latest, ends: min(latest, l.ends(ctx)), impatient: impatient}
+	if in, err := l.stand(t, nil); !in {
 		return err
 	}
-	var timer *time.Timer
-	var expired <-chan time.Time
-	if until != math.MaxInt64 {
-		timer = time.NewTimer(time.Duration(until - l.client.now()))
-		defer timer.Stop()
-		expired = timer.C
+	select {
+	case err := <-t.wake:
+		return err
+	case <-ctx.Done():
 	}
-	for {
-		err := ctx.Err()
-		if err == nil {
-			select {
-			case err := <-t.wake:
-				return err
-			case <-ctx.Done():
-				err = ctx.Err()
-			case <-expired:
-				err = errLate
-			}
-			if errors.Is(err, errLate) && l.goesOn(t, ends) {
-				timer.Reset(time.Duration(t.latest - l.client.now()))
-				continue
-			}
-		}
-		return l.giveUp(t, err)
+	if !l.giveUp(t) {
+		return <-t.wake // it came in the same moment: the permit is taken, so use it
 	}
+	return ctx.Err()
 }
 
-// stand puts t in line. It returns until when to wait for it before looking again; 0
-// when it has been served.
-func (l *lease) stand(t *turn) (until limit.Time, err error) {
+// stand takes what t wants or puts it in line. It is told by done, or if that is nil by
+// its wake.
+func (l *lease) stand(t *turn, done func(error)) (in bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {
-		return 0, l.closed
+		return false, l.closed
 	}
 	if err := l.fault(); err != nil {
-		return 0, err
+		return false, err
 	}
 	if quota := l.quota(); t.n > quota {
-		return 0, exceeds(t.n, quota)
+		return false, exceeds(t.n, quota)
 	}
 	now := l.client.now()
+	t.waits, t.until = true, t.ends
 	l.enter(now, t)
 	if !t.in {
-		<-t.wake
-		return 0, nil
+		t.direct = done != nil && l.claim(done)
+		return false, nil
 	}
 	defer l.starve(now)
-	if !l.late(now, l.line.cost, t) {
-		return t.latest, nil
+	look := t.latest
+	if l.late(now, l.line.cost, t) {
+		if !l.hopeful(t.n) {
+			l.leave(now, t)
+			return false, errLate
+		}
+		t.unsure = true
+		patience := now.Add(l.ask())
+		l.line.wait(t, min(t.until, patience))
+		l.sayUntil()
+		look = min(look, patience)
 	}
-	if !l.hopeful(t.n) {
-		l.leave(now, t)
-		return 0, errLate
+	if t.done = done; done == nil {
+		t.wake = make(chan error, 1)
 	}
-	t.unsure = true
-	patience := now.Add(l.ask())
-	l.line.wait(t, min(t.until, patience))
-	l.sayUntil()
-	return min(t.latest, patience), nil
-}
-
-// goesOn says whether one whose time to wait for an answer has passed may be in time
-// yet. It then waits until ends.
-func (l *lease) goesOn(t *turn, ends limit.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.client.now()
-	if !t.in || !t.unsure || now >= t.latest {
-		return false
-	}
-	t.unsure = false
-	cost := t.n
-	for b := t.prev; b != nil; b = b.prev {
-		cost += b.n
-	}
-	if l.late(now, cost, t) {
-		return false
-	}
-	l.line.wait(t, ends)
-	l.sayUntil()
-	return true
+	l.line.lookAt(t, look)
+	l.armLook()
+	return true, nil
 }
 
 // ends is when ctx ends, by the client's clock; MaxInt64 if it has no deadline.
@@ -340,15 +325,15 @@ func (l *lease) ends(ctx context.Context) limit.Time {
 	return l.client.now().Add(time.Until(deadline))
 }
 
-// giveUp leaves the line with err, unless it was t's turn in the same moment.
-func (l *lease) giveUp(t *turn, err error) error {
+// giveUp leaves the line, unless it was t's turn before.
+func (l *lease) giveUp(t *turn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !t.in {
-		return <-t.wake
+		return false
 	}
 	l.leave(l.client.now(), t)
-	return err
+	return true
 }
 
 // waitMax is wait with the errors of limit.Limiter's verbs.
@@ -368,12 +353,16 @@ func (l *lease) waitMax(ctx context.Context, n int64, longest time.Duration) err
 		latest, hurried = d, true
 	}
 	err := l.wait(ctx, n, latest, false)
-	switch {
-	case !errors.Is(err, errLate):
-		return err
-	case hurried:
-		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.id.Limit, context.DeadlineExceeded)
-	default:
-		return fmt.Errorf("%w: no permit of %q within %v", limit.ErrWaitTooLong, l.id.Limit, longest)
+	if errors.Is(err, errLate) {
+		return l.tooLate(longest, hurried)
 	}
+	return err
+}
+
+// tooLate is what one is told whose permit would be late.
+func (l *lease) tooLate(longest time.Duration, hurried bool) error {
+	if hurried {
+		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.id.Limit, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("%w: no permit of %q within %v", limit.ErrWaitTooLong, l.id.Limit, longest)
 }

@@ -87,7 +87,7 @@ func (t *teller[C]) pop() (c C, ok bool) {
 // end ends being busy with a direct call, and has the others called by a goroutine.
 func (t *teller[C]) end() {
 	t.mu.Lock()
-	t.busy = len(t.queue) > 0
+	t.busy = t.next < len(t.queue)
 	more := t.busy
 	t.mu.Unlock()
 	if more {
