@@ -93,7 +93,7 @@ func (q *Queue) ring() {
 	q.lock()
 	q.ringsAt = 0
 	now := q.now()
-	for len(q.alarms) > 0 && q.alarms[0].at <= now {
+	for n := 0; n < together && len(q.alarms) > 0 && q.alarms[0].at <= now; n++ {
 		switch a := q.alarms[0]; {
 		case a.lane != nil:
 			q.unset(a)

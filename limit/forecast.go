@@ -9,7 +9,8 @@ import (
 // forecast is what a refusal tells about all who are in line behind it: a time before
 // which they cannot pass. The zero value knows of none.
 type forecast struct {
-	at      Time  // when it was said
+	at      Time  // when it was asked for, which is not after it was decided
+	lag     Time  // until it was known
 	cost    int64 // of the request that was refused
 	loose   bool  // which left unserved, so that smaller ones may have gone before
 	results []Result
@@ -26,9 +27,10 @@ func (r *Result) known() bool {
 	}
 }
 
-// of makes f the forecast of a refusal. What it refers to is its own.
-func (f *forecast) of(d *Decision, at Time, cost int64) {
-	f.at, f.cost, f.loose = at, cost, false
+// of makes f the forecast of a refusal that was asked for at one time and known at
+// another. What it refers to is its own.
+func (f *forecast) of(d *Decision, asked, known Time, cost int64) {
+	f.at, f.lag, f.cost, f.loose = asked, known-asked, cost, false
 	f.results = append(f.results[:0], d.Results...)
 }
 

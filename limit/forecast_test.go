@@ -24,7 +24,7 @@ func TestForecastIsALowerBound(t *testing.T) {
 			}
 			d := Decision{Results: []Result{{Algorithm: p.Algorithm, Quota: m.quota, Window: p.Window(), Cost: cost, Verdict: v}}}
 			var f forecast
-			f.of(&d, now, cost)
+			f.of(&d, now, now, cost)
 			after, sum, from := l.clone(), int64(0), now
 			f.loose = r.IntN(2) == 0 // who was refused has left
 			for i := range 20 {

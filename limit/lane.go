@@ -45,6 +45,7 @@ type waiter struct {
 
 	alarm alarm     // when it goes away, or is let go if held
 	held  *Decision // admitted, and to be held back until then
+	late  bool      // its time is over, and it has been given some grace
 	over  bool      // told, or left
 }
 
@@ -139,8 +140,15 @@ func (l *lane) turn(ahead ticks, cost int64) Time {
 	return l.forecast.earliest(whole(l.taken.plus(all)))
 }
 
-// ask returns when the first in line, whose cost that is, is to ask.
-func (l *lane) ask(cost int64) Time { return max(l.turn(ticks{}, cost), l.notBefore) }
+// ask returns when the first in line, whose cost that is, is to ask: not before its turn,
+// even if the refusal was decided just before it was known.
+func (l *lane) ask(cost int64) Time {
+	at := l.turn(ticks{}, cost)
+	if at > 0 {
+		at = at.Add(time.Duration(l.forecast.lag))
+	}
+	return max(at, l.notBefore)
+}
 
 // The pauses between tries where a refusal does not tell how long to wait. Not shorter
 // than the first: it is a loop. Not longer than the longest: a place in flight may come
@@ -150,9 +158,9 @@ const (
 	longestPause  = 100 * time.Millisecond
 )
 
-// refuse takes note of a refusal at now.
-func (l *lane) refuse(d *Decision, now Time, cost int64) {
-	l.forecast.of(d, now, cost)
+// refuse takes note of a refusal that was asked for at one time and is known now.
+func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
+	l.forecast.of(d, asked, now, cost)
 	l.refused = *d
 	l.refused.Results = l.forecast.results
 	l.taken, l.left = ticks{}, -1

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -323,12 +322,9 @@ func (q *Queue) patience(ctx context.Context, now Time, d time.Duration) patienc
 // tooLong is the error of one whose permit does not come before t; 0 = it is not known
 // when.
 func (b patience) tooLong(t, now Time) error {
-	when := "it did not come"
-	if t > 0 && t < math.MaxInt64 {
-		when = fmt.Sprintf("it would come in %v at the earliest", waitUntil(t, now))
+	e := &tooLong{longest: b.longest, hurried: b.hurried, queue: true}
+	if t > 0 {
+		e.wait = waitUntil(t, now)
 	}
-	if b.hurried {
-		return fmt.Errorf("%w: no permit before the deadline: %s: %w", ErrWaitTooLong, when, context.DeadlineExceeded)
-	}
-	return fmt.Errorf("%w: no permit within %v: %s", ErrWaitTooLong, b.longest, when)
+	return e
 }

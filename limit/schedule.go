@@ -2,7 +2,6 @@ package limit
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 )
@@ -114,8 +113,7 @@ func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 	}
 	s.take, s.act, _ = m.earliest(&c.state, from, s.cost)
 	if s.kind == slotWaiting && s.act > s.latest {
-		c.dismiss(s, fmt.Errorf("%w: the limit has changed, the permit would come %v too late",
-			ErrWaitTooLong, waitUntil(s.act, s.latest)))
+		c.dismiss(s, &tooLong{changed: true, wait: waitUntil(s.act, s.latest)})
 		return false
 	}
 	return true
@@ -144,8 +142,11 @@ func (c *schedule) plan(m *meter, k int) {
 }
 
 // settle lets go whoever's time has come by now.
-func (c *schedule) settle(m *meter, now Time) {
-	for c.acted < len(c.slots) {
+func (c *schedule) settle(m *meter, now Time) { c.settleSome(m, now, math.MaxInt) }
+
+// settleSome is settle for at most so many.
+func (c *schedule) settleSome(m *meter, now Time, most int) {
+	for ; c.acted < len(c.slots) && most > 0; most-- {
 		s := &c.slots[c.acted]
 		if c.planned == c.acted && !c.sighted {
 			c.sighted = c.sight(m, s)
@@ -212,11 +213,17 @@ func (c *schedule) clear(s *slot) {
 func (c *schedule) trim(m *meter, keep int) {
 	k := 0
 	for k < c.acted && (c.slots[k].kind != slotPromised || c.acted-k > keep) {
-		m.apply(&c.base, &c.slots[k])
 		k++
 	}
 	if k == 0 {
 		return
+	}
+	if k == c.planned && c.holes == 0 && m.policy.Algorithm != SlidingWindowLog {
+		c.base = c.state // which is the same as to apply them, and less work
+	} else {
+		for i := range k {
+			m.apply(&c.base, &c.slots[i])
+		}
 	}
 	clear(c.slots[:k])
 	c.slots = c.slots[k:]

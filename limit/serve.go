@@ -18,11 +18,12 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 	if req.Peek {
 		return nil, reply{err: errPeek}
 	}
-	b := q.patience(ctx, q.now(), d)
+	asked := q.now()
+	b := q.patience(ctx, asked, d)
 	var room [usualKey]byte
 	key := q.key(room[:0], req)
 	if q.lines.Load() > 0 {
-		if p, r, met := q.join(ctx, req, b, done, key, nil); met {
+		if p, r, met := q.join(ctx, req, b, done, key, asked, nil); met {
 			return p, r
 		}
 	}
@@ -40,12 +41,12 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 	case answer.RetryAfter() == Never:
 		return nil, reply{d: answer, err: exceeds(&answer)}
 	default:
-		f := forecast{at: now, cost: costOf(req), results: answer.Results}
+		f := forecast{at: asked, cost: costOf(req), results: answer.Results}
 		if t := f.earliest(f.cost); max(t, now+1) > b.latest {
 			return nil, reply{d: answer, err: b.tooLong(t, now)}
 		}
 	}
-	p, r, _ = q.join(ctx, req, b, done, key, &answer)
+	p, r, _ = q.join(ctx, req, b, done, key, asked, &answer)
 	return p, r
 }
 
@@ -54,7 +55,8 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 func (q *Queue) try(ctx context.Context, req Request, b patience, peek bool) (Decision, error) {
 	if b.latest < math.MaxInt64 && !b.hurried && b.longest > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(b.latest-1)))
+		until := max(b.latest, q.now().Add(grace)) // its turn came in time, if a timer was late
+		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(until-1)))
 		defer cancel()
 	}
 	paced := b.latest < math.MaxInt64 && q.paces.Load()
@@ -155,8 +157,9 @@ func (q *Queue) own(p *waiter) {
 }
 
 // join lines up whoever asks at the end of the key's line. met says that there is one, or
-// that one was made, for which the refusal is that was met; without p r is the reply then.
-func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Decision, error), key []byte, refused *Decision) (p *waiter, r reply, met bool) {
+// that one was made, for which the refusal is that was asked for; without p r is the reply
+// then.
+func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Decision, error), key []byte, asked Time, refused *Decision) (p *waiter, r reply, met bool) {
 	q.lock()
 	defer q.unlock()
 	now, cost := q.now(), costOf(req)
@@ -173,7 +176,7 @@ func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Dec
 	case l == nil:
 		l = &lane{key: string(key)}
 		l.alarm.lane = l
-		l.refuse(refused, now, cost)
+		l.refuse(refused, asked, now, cost)
 		q.lanes[l.key] = l
 		q.lines.Add(1)
 	case l.forecast.never(cost):
@@ -213,11 +216,24 @@ func (q *Queue) leave(p *waiter) bool {
 	return true
 }
 
-// expire sends p away, whose time is over.
+// grace is how much longer one waits whose time is over while the line is asking: the turn
+// may have come in time, and the timer been late. Not longer: a wait is to end when its
+// time is over. Not shorter: timers are a millisecond late.
+const grace = 2 * time.Millisecond
+
+// expire sends p away, whose time is over, or gives it some grace.
 func (q *Queue) expire(p *waiter, now Time) {
 	l := p.lane
+	if (l.busy || l.due) && !l.peek && !p.late {
+		p.late = true
+		q.set(&p.alarm, now.Add(grace))
+		return
+	}
+	first := l.first == p
 	q.end(p, reply{d: l.refusal(now, costOf(p.req)), err: p.tooLong(0, now)})
-	q.schedule(l)
+	if first {
+		q.schedule(l)
+	}
 }
 
 // pass takes note that p leaves its line unserved.
@@ -312,8 +328,9 @@ func (q *Queue) serve() {
 		if l, p, peek = q.next(); l == nil {
 			return
 		}
+		asked := q.now()
 		d, err := q.try(p.ctx, p.req, p.patience, peek)
-		if r, tell := q.answer(l, p, d, err); tell {
+		if r, tell := q.answer(l, p, d, err, asked); tell {
 			r.call()
 		}
 		q.lock()
@@ -344,16 +361,16 @@ func (q *Queue) next() (l *lane, p *waiter, peek bool) {
 	return nil, nil, false
 }
 
-// answer takes note of what the Taker said to p, the first in line. tell says that the
+// answer takes note of what the Taker, asked then, said to p, the first in line. tell says that the
 // caller, who has taken no lock, is to tell r.
-func (q *Queue) answer(l *lane, p *waiter, d Decision, err error) (r reply, tell bool) {
+func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (r reply, tell bool) {
 	q.lock()
 	defer q.unlock()
 	now, cost := q.now(), costOf(p.req)
 	if err == nil && d.Allowed {
 		l.admit(&d, now, cost)
 	} else if err == nil && d.RetryAfter() != Never { // else it tells nothing of others
-		l.refuse(&d, now, cost)
+		l.refuse(&d, asked, now, cost)
 	}
 	switch {
 	case p.over: // it left meanwhile
@@ -365,9 +382,12 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error) (r reply, tell
 		q.end(p, reply{err: p.fault(err, now)})
 		return reply{}, false
 	case !d.Allowed:
-		if d.RetryAfter() == Never {
+		switch {
+		case d.RetryAfter() == Never:
 			d.Results = slices.Clone(d.Results)
 			q.end(p, reply{d: d, err: exceeds(&d)})
+		case now >= p.latest:
+			q.end(p, reply{d: l.refusal(now, cost), err: p.tooLong(0, now)})
 		}
 		return reply{}, false
 	}

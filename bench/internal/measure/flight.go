@@ -29,7 +29,7 @@ func (f *Flight) PerSecond() float64 { return float64(f.Calls-f.Errors) / f.Elap
 func Fly(callers int, d time.Duration, call func(caller int) (yes bool, err error)) (*Flight, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	used, err := ownCPU()
+	used, err := OwnCPU()
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func Fly(callers int, d time.Duration, call func(caller int) (yes bool, err erro
 	sum := &Flight{Elapsed: time.Since(start)}
 	runtime.ReadMemStats(&after)
 	sum.Allocs = int64(after.Mallocs - before.Mallocs)
-	if sum.CPU, err = ownCPU(); err != nil {
+	if sum.CPU, err = OwnCPU(); err != nil {
 		return nil, err
 	}
 	sum.CPU -= used
@@ -82,8 +82,8 @@ func Fly(callers int, d time.Duration, call func(caller int) (yes bool, err erro
 	return sum, nil
 }
 
-// ownCPU is the processor time that this process has used.
-func ownCPU() (time.Duration, error) {
+// OwnCPU is the processor time that this process has used.
+func OwnCPU() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0, fmt.Errorf("measure: processor time of this process: %w", err)

@@ -41,6 +41,8 @@ type Config struct {
 	Steps       []float64     // multiples of the limit that demand steps to
 	StepOver    time.Duration // how long it stays there
 
+	Waiters int // callers who wait for one limit
+
 	Root   string // the repository, to build the service from
 	Binary string // stint's binary; empty = built from Root
 }
@@ -55,7 +57,7 @@ func Full(root string) Config {
 		LeaseIdle: 10 * time.Second, LeaseRounds: 50,
 		Fleets: []int{2, 3, 10, 96}, FleetSteps: 3, FleetEven: 6 * time.Second, FleetHot: 8 * time.Second,
 		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second,
-		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second, Root: root,
+		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second, Waiters: 100_000, Root: root,
 	}
 }
 
@@ -69,7 +71,7 @@ func Quick(root string) Config {
 		LeaseIdle: 3 * time.Second, LeaseRounds: 10,
 		Fleets: []int{10, 96}, FleetSteps: 1, FleetEven: 3 * time.Second, FleetHot: 4 * time.Second,
 		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second,
-		Steps: []float64{3, 30}, StepOver: 4 * time.Second, Root: root,
+		Steps: []float64{3, 30}, StepOver: 4 * time.Second, Waiters: 20_000, Root: root,
 	}
 }
 

@@ -14,7 +14,7 @@ func tiny() Config {
 		Slice: time.Millisecond, Rounds: 1, Keys: 5000, Contention: 200 * time.Millisecond,
 		Budget: 1 << 20, Victims: 200, Limits: 200, Pairs: 1, Service: 200 * time.Millisecond,
 		Redis: 50 * time.Millisecond, RedisKeys: 2000, RedisService: 100 * time.Millisecond,
-		LeaseIdle: 1500 * time.Millisecond, LeaseRounds: 1, Root: "../../..",
+		LeaseIdle: 1500 * time.Millisecond, LeaseRounds: 1, Waiters: 2000, Root: "../../..",
 	}
 }
 
@@ -24,7 +24,7 @@ func TestTablesFillIn(t *testing.T) {
 	for name, table := range map[string]func(Config, *Report) error{
 		"hot allowed": HotAllowed, "hot refused": HotRefused, "many keys": ManyKeys,
 		"memory": Memory, "flood": Flood, "match": Match, "service": Service,
-		"redis keys": RedisKeys, "redis hot": RedisHot, "redis service": RedisService, "leases": Leases,
+		"redis keys": RedisKeys, "redis hot": RedisHot, "redis service": RedisService, "leases": Leases, "waiters": Waiters,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
