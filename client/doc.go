@@ -31,6 +31,8 @@
 //     [Limiter.WaitMax], it is known that it would be too long. First in, first out;
 //     the coordinator knows until when somebody waits, and sends nothing that would
 //     come too late.
+//   - [Limiter.WaitFunc] is the same for a caller who does not block, and holds no
+//     goroutine meanwhile.
 //   - [Limiter.Reserve] says when there will be a permit and keeps the place in line.
 //
 // A [Gauge] is the same for what is in flight, and a [Keyed] holds one lease for each

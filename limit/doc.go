@@ -5,7 +5,21 @@
 // The arithmetic is pure. The time is a parameter ([Time], nanoseconds), a state
 // is a small value that the caller keeps, and nothing here logs, locks, allocates
 // per decision or reads a clock. Only [Limiter], the in-process limiter with the
-// verbs of golang.org/x/time/rate, has a lock and a clock of its own.
+// verbs of golang.org/x/time/rate, and [Queue], the line before any [Taker], have a lock
+// and a clock of their own.
+//
+// # Three reactions to a limit
+//
+// A consumer of somebody's service that has no permit can
+//
+//   - wait until it has one: [Limiter.Wait], or WaitFunc with [Never];
+//   - wait at most so long: [Limiter.WaitMax], or WaitFunc with a duration;
+//   - give up at once: [Limiter.Allow], [Limiter.Take].
+//
+// The choice is the call's, not the limiter's. Those who wait are let go in the order in
+// which they came, nobody passes them, and whoever would wait in vain is told at once
+// ([ErrWaitTooLong], [ErrExceedsQuota]). The Func forms hold no goroutine. A [Queue] has
+// the same verbs for every other Taker. docs/reference/waiting.md has it all in one place.
 //
 // All quantities are integers: a token bucket counts in ticks of one n-th of a
 // nanosecond (see [Bucket]), so no rate drifts, however odd it is and however

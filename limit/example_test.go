@@ -45,6 +45,62 @@ func ExampleLimiter_WaitMax() {
 	// true
 }
 
+// One who does not block: no goroutine waits.
+func ExampleLimiter_WaitFunc() {
+	l, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(10), Burst: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	told := make(chan string, 4)
+	send := func(message string) func(error) {
+		return func(err error) { told <- fmt.Sprint(message, ": too long ", errors.Is(err, limit.ErrWaitTooLong)) }
+	}
+	l.WaitFunc(1, limit.Never, send("one"))
+	l.WaitFunc(1, time.Minute, send("two"))
+	l.WaitFunc(1, 0, send("three"))
+	cancel := l.WaitFunc(1, limit.Never, send("four"))
+	fmt.Println(cancel())
+	for range 3 {
+		fmt.Println(<-told)
+	}
+	// Output:
+	// true
+	// one: too long false
+	// three: too long true
+	// two: too long false
+}
+
+// Any Taker can be waited for: an engine's, a store's, a client's.
+func ExampleQueue() {
+	var taker limit.Taker
+	taker, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(100), Burst: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	queue, err := limit.NewQueue(taker, limit.QueueOptions{Attributes: []string{"user"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer queue.Close()
+	ctx, req := context.Background(), limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: "u1"}}}
+	d, err := queue.Wait(ctx, req) // as long as it takes
+	fmt.Println(d.Allowed, err)
+	d, err = queue.WaitMax(ctx, req, time.Second) // at most a second
+	fmt.Println(d.Allowed, err)
+	d, err = queue.Take(ctx, req) // not at all
+	fmt.Println(d.Allowed, err)
+	_, err = queue.WaitMax(ctx, req, time.Millisecond) // fails at once
+	fmt.Println(errors.Is(err, limit.ErrWaitTooLong))
+	// Output:
+	// true <nil>
+	// true <nil>
+	// false <nil>
+	// true
+}
+
 func ExampleLimiter_ReserveN() {
 	l, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(10), Burst: 1})
 	if err != nil {
