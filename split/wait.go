@@ -1,0 +1,168 @@
+package split
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Wait is shorthand for WaitN(ctx, 1).
+func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+
+// WaitN waits until n can be taken, in turn behind those who came before, and takes it.
+// When ctx ends first it returns ctx's error, has taken nothing, and those behind move up.
+//
+// It fails at once with [limit.ErrExceedsQuota] when n is above what this part ever admits
+// at once, and with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded,
+// when the wait would outlast ctx's deadline. While the total is 0 it waits for that to
+// change. The total that counts is always the present one.
+func (l *Limiter) WaitN(ctx context.Context, n int64) error { return l.wait(ctx, n, limit.Never) }
+
+// WaitMax is shorthand for WaitMaxN(ctx, 1, d).
+func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l.WaitMaxN(ctx, 1, d) }
+
+// WaitMaxN is WaitN for a caller who waits at most d: it fails with [limit.ErrWaitTooLong]
+// as soon as it is known that the wait would be longer. That is at once, unless the terms
+// change or tokens lapse because this process stood still.
+func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
+	return l.wait(ctx, n, max(d, 0))
+}
+
+func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) error {
+	if n < 0 {
+		return limit.ErrNegativeCost
+	}
+	if err := ctx.Err(); err != nil || n == 0 {
+		return err
+	}
+	t, hurried, err := l.stand(ctx, n, longest)
+	if err == nil && t != nil {
+		select {
+		case err = <-t.wake:
+		case <-ctx.Done():
+			err = l.giveUp(t, ctx.Err())
+		}
+	}
+	switch {
+	case !errors.Is(err, errLate):
+		return err
+	case hurried:
+		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.name, context.DeadlineExceeded)
+	default:
+		return fmt.Errorf("%w: no permit of %q within %v", limit.ErrWaitTooLong, l.name, longest)
+	}
+}
+
+// stand takes n at once, and returns nil, or stands in line for it. hurried says that ctx
+// has less patience than longest.
+func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration) (t *turn, hurried bool, err error) {
+	l.mu.Lock()
+	defer l.unlock()
+	now := l.now()
+	if taken := l.takeNow(now, n); taken {
+		return nil, false, nil
+	}
+	t = &turn{n: n, latest: now.Add(longest), wake: make(chan error, 1)}
+	if deadline, ok := ctx.Deadline(); ok {
+		if d := now.Add(time.Until(deadline)); d < t.latest {
+			t.latest, hurried = d, true
+		}
+	}
+	return t, hurried, l.enter(now, t)
+}
+
+// takeNow takes n if it is there and nobody is before.
+func (l *Limiter) takeNow(now limit.Time, n int64) bool {
+	l.look(now)
+	if l.line.first != nil {
+		l.settle(now)
+	}
+	if l.line.first != nil || !l.split.Allow(now, n) {
+		return false
+	}
+	l.arm(now)
+	return true
+}
+
+// giveUp leaves the line with err, unless it was t's turn in the same moment.
+func (l *Limiter) giveUp(t *turn, err error) error {
+	l.mu.Lock()
+	defer l.unlock()
+	if !t.waits {
+		return <-t.wake
+	}
+	l.leave(l.now(), t)
+	return err
+}
+
+// WaitFunc is WaitMaxN for a caller who does not block: done is called, exactly once, with
+// nil when n has been taken, or with the error of WaitMaxN as soon as it is known that it
+// will not be in time. [limit.Never] waits as long as it takes; a negative d counts as 0.
+// No goroutine waits meanwhile.
+//
+// What is known at once is told before WaitFunc returns, in the caller's goroutine, so
+// hold no lock that done takes; but a permit that is there at once is told in its turn when
+// others are yet to be told, and so always when WaitFunc is called by a done. All others
+// are told by one goroutine, which ends when nobody is due.
+//
+// They are told in the order in which they were let go, one after the other: a done that
+// takes long delays the next. It may use the limiter in any way except waiting for another
+// done. A panic in it is one in any function of its goroutine.
+//
+// cancel gives the place in line up, and those behind move up. It reports whether it did:
+// then done is not called. Nothing happens when the wait has ended before.
+func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
+	if n <= 0 {
+		if n < 0 {
+			done(limit.ErrNegativeCost)
+		} else {
+			done(nil)
+		}
+		return ended
+	}
+	t, direct, err := l.standFunc(n, max(d, 0), done)
+	switch {
+	case err != nil:
+		done(l.reason(t, err))
+	case direct:
+		defer l.callers()
+		done(nil)
+	case t != nil:
+		return func() bool { return l.cancel(t) }
+	}
+	return ended
+}
+
+// ended is the cancel of a wait that has ended.
+func ended() bool { return false }
+
+// standFunc is stand for one who is called. direct says that the caller is to call done
+// for what was there at once, and to let others call after that.
+func (l *Limiter) standFunc(n int64, longest time.Duration, done func(error)) (t *turn, direct bool, err error) {
+	l.mu.Lock()
+	defer l.unlock()
+	now := l.now()
+	if !l.takeNow(now, n) {
+		t = &turn{n: n, latest: now.Add(longest), done: done}
+		return t, false, l.enter(now, t)
+	}
+	if !l.telling && l.told.first == nil {
+		l.telling = true
+		return nil, true, nil
+	}
+	l.told.push(&turn{done: done, latest: never})
+	return nil, false, nil
+}
+
+func (l *Limiter) cancel(t *turn) bool {
+	l.mu.Lock()
+	defer l.unlock()
+	if !t.waits {
+		return false
+	}
+	l.leave(l.now(), t)
+	return true
+}
