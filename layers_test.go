@@ -55,7 +55,7 @@ GRPC, internal/answer < internal/answer/grpcerror;
 # Leases: the machines, what they say on the wire, and who spends them. The
 # simulator drives the same machines.
 limit < internal/share;
-internal/share < split;
+internal/share < split < examples/newyear;
 GRPC < internal/gen/leasepb;
 internal/share, internal/gen/leasepb < internal/leasewire;
 internal/leasewire < client;
