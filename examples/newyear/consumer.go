@@ -47,6 +47,7 @@ type consumer struct {
 	limiter *split.Limiter
 	queue   *queue
 	http    *http.Client
+	gaveUp  int64 // requests of users who did not wait; process counts them
 
 	mu     sync.Mutex
 	report []sent // not told to the provider yet
@@ -104,6 +105,9 @@ func (c *consumer) wall() time.Time {
 func (c *consumer) run(ctx context.Context) error {
 	client := configClient{c.http, c.Base}
 	cfg, err := client.next(ctx, 0)
+	if ctx.Err() != nil {
+		return nil // stopped before it began
+	}
 	if err != nil {
 		return err
 	}
@@ -182,9 +186,9 @@ func (c *consumer) accept(ctx context.Context) error {
 			c.queue.accept(1, c.clock.now())
 		}
 	}
-	// More than can be processed: it does not matter when within 10 ms they come. The
-	// first come as one, so that the queue is not empty from the beginning on.
-	due := rng.Float64()
+	// More than can be processed: it does not matter when within 10 ms they come. One is
+	// there from the beginning on, so that the queue is never empty.
+	due := 1 + rng.Float64()
 	for last := c.clock.now(); ; {
 		now := c.clock.now()
 		due += rate * float64(c.active(last, now))
@@ -198,13 +202,13 @@ func (c *consumer) accept(ctx context.Context) error {
 	}
 }
 
-// active is for how long requests come within a time: always, or in bursts of 200 ms around
+// active is for how long requests come within a time: always, or in bursts of 600 ms around
 // every even second.
 func (c *consumer) active(from, to int64) int64 {
 	if !c.Bursts {
 		return to - from
 	}
-	const period, half = int64(2 * time.Second), int64(100 * time.Millisecond)
+	const period, half = int64(2 * time.Second), int64(300 * time.Millisecond)
 	until := func(t int64) int64 { // since the epoch
 		in := (t + half) % period
 		return (t+half)/period*2*half + min(in, 2*half)
@@ -227,6 +231,9 @@ func (c *consumer) sleepUntil(ctx context.Context, at int64) error {
 	}
 }
 
+// patience is how long the users of a burst wait.
+const patience = time.Millisecond
+
 // process sends what is queued to the provider, as fast as the limit lets it.
 func (c *consumer) process(ctx context.Context) error {
 	for {
@@ -239,10 +246,19 @@ func (c *consumer) process(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := c.limiter.Wait(ctx); err != nil {
+		// A burst is of users who want an answer now; what has been queued can wait.
+		longest := limit.Never
+		if c.Bursts {
+			longest = patience
+		}
+		switch err := c.limiter.WaitMax(ctx, longest); {
+		case err == nil:
+			c.send(came)
+		case errors.Is(err, limit.ErrWaitTooLong):
+			c.gaveUp++
+		default:
 			return err
 		}
-		c.send(came)
 	}
 }
 
@@ -292,7 +308,7 @@ func (c *consumer) finish() error {
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	body, err := json.Marshal(summary{Processed: c.done, Refused: c.queue.turnedAway(), CPU: processorTime(), Delays: c.delays})
+	body, err := json.Marshal(summary{Processed: c.done, Refused: c.queue.turnedAway() + c.gaveUp, CPU: processorTime(), Delays: c.delays})
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.Int64Var(&s.Burst, "burst", 0, "tokens of the whole limit that may come at once; 0 = the library's choice")
 	flags.DurationVar(&s.Offset, "offset", 0, "clocks of the processes are off by up to this, either way")
 	flags.DurationVar(&s.Step, "step", 0, "step the processes' wall clocks by this in the middle, such as -10s")
-	flags.BoolVar(&s.Bursts, "bursts", false, "requests come in the 200 ms around every second boundary of a second, and not between")
+	flags.BoolVar(&s.Bursts, "bursts", false, "requests come in the 600 ms around every other beginning of a second, and do not wait")
 	flags.Int64Var(&s.NewLimit, "new-limit", 0, "change the limit to this in the middle")
 	flags.IntVar(&s.NewProcesses, "new-processes", 0, "share among only so many in the middle")
 	flags.BoolVar(&s.AtOnce, "at-once", false, "changes begin when each process hears of them, not at an agreed time")

@@ -175,7 +175,7 @@ func (s settings) start(base string) (*fleet, error) {
 	}
 	for i := range s.Processes {
 		cmd := exec.Command(self, consumeArg)
-		cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NEWYEAR_CONSUMER=1")
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 		cmd.Stderr = os.Stderr
 		leash, err := cmd.StdinPipe()
 		if err != nil {
@@ -259,7 +259,7 @@ func (r result) write(out io.Writer) {
 	for _, share := range r.Tenths {
 		fmt.Fprintf(out, " %4.1f %%", 100*share)
 	}
-	fmt.Fprintf(out, "\nprocessed %d in all, turned away %d while the queues were full\n", r.Processed, r.Refused)
+	fmt.Fprintf(out, "\nprocessed %d in all, turned away %d\n", r.Processed, r.Refused)
 	if r.DelayP99 > 0 {
 		fmt.Fprintf(out, "from acceptance to processing: mean %v, 99 of 100 within %v\n", r.DelayMean, r.DelayP99)
 	}

@@ -100,7 +100,7 @@ func (r result) row(what string) string {
 	for _, share := range r.Tenths {
 		least, most = min(least, share), max(most, share)
 	}
-	delay := "queue never empty"
+	delay := "-"
 	if r.DelayP99 > 0 || r.DelayMean > 0 {
 		delay = fmt.Sprintf("%.1f ms, %.1f ms", r.DelayMean.Seconds()*1000, r.DelayP99.Seconds()*1000)
 	}
