@@ -113,6 +113,20 @@ func (s *Stream[T]) Offer(ctx context.Context, position uint64, value T, req lim
 	return false, err
 }
 
+// Drop says that a message never comes to the subscriber, for a reason that the caller has:
+// it was lost on the way. The gap says so. The errors are those of Offer.
+func (s *Stream[T]) Drop(position uint64, name string, reason limit.Reason) error {
+	s.offer.Lock()
+	defer s.offer.Unlock()
+	if _, closed := s.room(); closed {
+		return ErrClosed
+	}
+	if err := s.sub.Drop(position, name, reason); err != nil {
+		return err
+	}
+	return s.dropped()
+}
+
 func (s *Stream[T]) room() (full, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

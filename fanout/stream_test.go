@@ -63,13 +63,22 @@ func TestStreamQueue(t *testing.T) {
 		offer(9, true)
 		offer(10, true)
 		offer(11, false)
+		if err := s.Drop(11, "network", 0); !errors.Is(err, ErrPosition) {
+			t.Errorf("Drop of what was dropped: %v", err)
+		}
+		if err := s.Drop(12, "network", 0); err != nil {
+			t.Error(err)
+		}
 		s.Close()
+		if err := s.Drop(13, "network", 0); !errors.Is(err, ErrClosed) {
+			t.Errorf("Drop in a closed stream: %v", err)
+		}
 		if _, err := s.Offer(t.Context(), 12, "m", limit.Request{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("Offer to a closed stream: %v", err)
 		}
 		next(Event[string]{Message: true, Position: 9, Value: "m"})
 		next(Event[string]{Message: true, Position: 10, Value: "m"})
-		next(Event[string]{Gap: queue(11, 11, 1)})
+		next(Event[string]{Gap: queue(11, 12, 2)})
 		if _, err := s.Next(t.Context()); !errors.Is(err, ErrClosed) {
 			t.Errorf("Next of a closed stream: %v", err)
 		}

@@ -33,8 +33,8 @@ type Scope struct {
 	Cost func(Request) (int64, error)
 }
 
-// maxScopes bounds the scopes of one request. Not more: which of them have been waited
-// for is kept in one word. Not fewer: a dozen is much.
+// maxScopes bounds the scopes of one request. Not more: what is held of one is missing to
+// others while the rest are asked. Not fewer: a dozen is much.
 const maxScopes = 64
 
 // Scopes decide a request by several limits at once: it is admitted by all, or charged
@@ -47,7 +47,8 @@ const maxScopes = 64
 // Decision has its Results in that order, so [Decision.Refused] is the first that refused.
 //
 // While a scope waits, as a lease does that asks for more, nothing is held of any other:
-// the others are then decided again.
+// the others are then decided again. All waits of a request together begin within half a
+// second.
 type Scopes struct {
 	holders []scope
 	last    scope // the one that is no Holder; its Taker is nil if there is none

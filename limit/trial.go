@@ -3,6 +3,7 @@ package limit
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // trial is one decision of [Scopes].
@@ -11,7 +12,6 @@ type trial struct {
 	req     Request
 	results []Result // of the Holders
 	last    int64    // cost of the last scope
-	waited  uint64   // the Holders that have been waited for, by bits
 
 	// What the Holders are asked for, and have given. The few are in here, so that
 	// they stay on the stack.
@@ -71,17 +71,34 @@ func (t *trial) cost(sc *scope) (int64, error) {
 	return cost, nil
 }
 
+// What is waited for with nothing held may be gone again when the others have been asked,
+// where many want it at once. It is then waited for again.
+const (
+	// maxWaits is how often. Not more: each wait that ends well shows that there is
+	// something, so this is for what nobody foresees. Not fewer: a dozen scopes may be
+	// cold.
+	maxWaits = 32
+	// longestWaits is after how long no other wait begins. Not longer: a request that is
+	// refused should be so soon. Not shorter: it is what one lease waits for its first
+	// answer.
+	longestWaits = 500 * time.Millisecond
+)
+
 // decide asks the scopes until all have admitted, or one refuses for good. One that
 // refuses, but may have more after a while, is waited for with nothing held, and then
 // held first.
 func (t *trial) decide(ctx context.Context) (Decision, error) {
 	refuser, more, err := t.holdAll(ctx)
-	for err == nil && more {
+	var begin time.Time
+	for waits := 0; more && err == nil && waits < maxWaits; waits++ {
+		if waits == 0 {
+			begin = time.Now()
+		} else if time.Since(begin) >= longestWaits {
+			break
+		}
 		t.undo()
-		t.waited |= 1 << refuser
 		var admitted bool
 		if admitted, _, err = t.hold(ctx, refuser, true); err != nil || !admitted {
-			more = false
 			break
 		}
 		refuser, more, err = t.holdAll(ctx)
@@ -97,12 +114,12 @@ func (t *trial) decide(ctx context.Context) (Decision, error) {
 }
 
 // holdAll holds what is not held yet. It returns the first scope that refuses, and
-// whether it is worth waiting for; len(claims) if none does.
+// whether it is worth waiting for; the number of Holders if none does.
 func (t *trial) holdAll(ctx context.Context) (refuser int, more bool, err error) {
 	for i := range t.scopes.holders {
 		admitted, more, err := t.hold(ctx, i, false)
 		if err != nil || !admitted {
-			return i, more && t.waited>>i&1 == 0, err
+			return i, more, err
 		}
 	}
 	return len(t.scopes.holders), false, nil

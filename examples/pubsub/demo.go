@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	loudAccount      = "loud"
+	neighbourAccount = "neighbour"
+	// loudLimit is messages.maxRate of the loud account, in messages: with one subscriber
+	// on each of its channels that is half as many publishes.
+	loudLimit    = 100
+	loudChannels = 200
+	// The neighbour publishes as many per second as make a p99 of a phase mean something.
+	neighbourChannels  = 5
+	neighbourPerSecond = 150
+)
+
+// demoOptions are how long a demonstration takes.
+type demoOptions struct {
+	nodes  int
+	limits string
+	pairs  int           // of an idle phase and a breach
+	phase  time.Duration // of each
+	times  float64       // the breach, in limits
+}
+
+// sample is the neighbour's latencies in one phase.
+type sample struct {
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func (s *sample) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.took = append(s.took, d)
+}
+
+// reset returns what has been added, in ascending order, and begins anew.
+func (s *sample) reset() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	took := s.took
+	s.took = nil
+	slices.Sort(took)
+	return took
+}
+
+// quantile of durations in ascending order; 0 if there are none.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, max(0, int(math.Ceil(q*float64(len(sorted))))-1))]
+}
+
+// runDemo shows an account at a hundred times its limit, and what its neighbour notices of
+// it. Service, load and neighbour are processes of their own.
+func runDemo(ctx context.Context, o demoOptions, out io.Writer) (err error) {
+	service, err := startChild(ctx, "serve", "-nodes", strconv.Itoa(o.nodes), "-limits", o.limits, "-child")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if ended := service.end(nil); err == nil {
+			err = ended
+		}
+	}()
+	var urls []string
+	line, err := service.hear()
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &urls)
+	}
+	if err != nil {
+		return err
+	}
+	load, err := startChild(ctx, "load")
+	if err != nil {
+		return err
+	}
+	var report loadReport
+	ended := false
+	defer func() {
+		if !ended {
+			_ = load.end(nil)
+		}
+	}()
+	plan, err := json.Marshal(loadPlan{URLs: urls, Account: loudAccount, Channels: loudChannels})
+	if err != nil {
+		return err
+	}
+	if err = load.say(string(plan)); err != nil {
+		return err
+	}
+	if _, err = load.hear(); err != nil {
+		return err
+	}
+	second, phase := &sample{}, &sample{}
+	t := newTasks(ctx)
+	for i := range neighbourChannels {
+		t.start(func(ctx context.Context) error { return neighbour(ctx, urls, i, second, phase) })
+	}
+	fmt.Fprintf(out, "%d nodes. Account %q may have %d messages/s, and steps to %g x that; %q publishes %d/s all the time.\n",
+		o.nodes, loudAccount, loudLimit, o.times, neighbourAccount, neighbourPerSecond)
+	idle, breach, err := phases(t, o, load, urls[0], second, phase, out)
+	t.cancel()
+	if failed := t.wait(); err == nil {
+		err = failed
+	}
+	if err != nil {
+		return err
+	}
+	ended = true
+	if err := load.end(&report); err != nil {
+		return err
+	}
+	summarise(out, o, report, idle, breach)
+	return nil
+}
+
+// neighbour publishes evenly to a channel at one node and reads it at another.
+func neighbour(ctx context.Context, urls []string, i int, samples ...*sample) error {
+	name := channelName{neighbourAccount, "n" + strconv.Itoa(i)}
+	l, err := listen(ctx, urls[(i+1)%len(urls)], name, "")
+	if err != nil {
+		return err
+	}
+	c, err := dial(ctx, urls[i%len(urls)])
+	if err != nil {
+		l.close()
+		return err
+	}
+	defer func() { _ = c.conn.Close() }()
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer l.close()
+	reader.Go(func() {
+		for {
+			e, err := l.next()
+			if err != nil {
+				return // it is closed
+			}
+			now := time.Now()
+			var m message
+			if e.kind != "message" || json.Unmarshal([]byte(e.data), &m) != nil {
+				continue
+			}
+			if sent, err := strconv.ParseInt(m.Data, 10, 64); err == nil {
+				for _, s := range samples {
+					s.add(time.Duration(now.UnixNano() - sent))
+				}
+			}
+		}
+	})
+	return pace(ctx, func() float64 { return neighbourPerSecond / neighbourChannels }, float64(i)/neighbourChannels, func() error {
+		a, err := c.publish(name, strconv.FormatInt(time.Now().UnixNano(), 10))
+		if err == nil && a.status != http.StatusOK {
+			err = fmt.Errorf("pubsub: the neighbour is refused by %v", a.limits)
+		}
+		return err
+	})
+}
+
+// phases alternates, and prints a line each second.
+func phases(t *tasks, o demoOptions, load *child, url string, second, phase *sample, out io.Writer) (idle, breach [][]time.Duration, err error) {
+	fmt.Fprintln(out, "\n  s phase   | loud: attempted/s  admitted/s  messages/s  refused by                          | neighbour:    /s   p50 ms   p99 ms")
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	before, begin := map[string]*tally{}, time.Now()
+	for i := range 1 + 2*o.pairs {
+		name, rate := "idle", 0.0
+		switch {
+		case i == 0:
+			name = "warm-up"
+			rate = loudLimit / 4
+		case i%2 == 0:
+			name, rate = "breach", o.times*loudLimit/2
+		}
+		if err := load.say(strconv.FormatFloat(rate, 'f', -1, 64)); err != nil {
+			return nil, nil, err
+		}
+		for until := time.Now().Add(o.phase); time.Now().Before(until); {
+			select {
+			case <-t.ctx.Done():
+				return nil, nil, nil
+			case <-tick.C:
+			}
+			now, err := fetchLive(t.ctx, url)
+			if err != nil {
+				return nil, nil, err
+			}
+			row(out, time.Since(begin), name, now, before, second.reset())
+			before = now
+		}
+		took := phase.reset()
+		switch name {
+		case "idle":
+			idle = append(idle, took)
+		case "breach":
+			breach = append(breach, took)
+		}
+	}
+	return idle, breach, nil
+}
+
+func fetchLive(ctx context.Context, url string) (map[string]*tally, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/live", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var all map[string]*tally
+	return all, json.NewDecoder(resp.Body).Decode(&all)
+}
+
+func row(out io.Writer, at time.Duration, phase string, now, before map[string]*tally, took []time.Duration) {
+	loud, was := now[loudAccount], before[loudAccount]
+	if loud == nil {
+		loud = newTally()
+	}
+	if was == nil {
+		was = newTally()
+	}
+	var refused []string
+	for _, name := range slices.Sorted(maps.Keys(loud.Refused)) {
+		if n := loud.Refused[name] - was.Refused[name]; n > 0 {
+			refused = append(refused, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	fmt.Fprintf(out, "%3.0f %-8s| %17d %11d %11d  %-35s |            %5d %8.2f %8.2f\n",
+		at.Seconds(), phase, loud.Attempted-was.Attempted, loud.Admitted-was.Admitted, loud.Cost-was.Cost, strings.Join(refused, ", "),
+		len(took), milliseconds(quantile(took, 0.5)), milliseconds(quantile(took, 0.99)))
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// summarise prints what was to be shown.
+func summarise(out io.Writer, o demoOptions, r loadReport, idle, breach [][]time.Duration) {
+	over := float64(r.WorstSecond) / loudLimit
+	fmt.Fprintf(out, "\naccount %q: %d publishes attempted, %d admitted (%d messages); at most %d messages in any second, %.3f x the limit (must be at most 1.05)\n",
+		loudAccount, r.Attempted, r.Admitted, r.Cost, r.WorstSecond, over)
+	fmt.Fprintf(out, "refusals by limit and code: %v; without a limit, a code or a time to try again: %d; failed: %d\n", r.Refused, r.Nameless, r.Failed)
+	for _, q := range []float64{0.5, 0.99} {
+		a, b := medianOf(idle, q), medianOf(breach, q)
+		fmt.Fprintf(out, "neighbour's p%g, median of %d phases each: %.2f ms idle, %.2f ms during the breach, %+.1f %%",
+			100*q, len(idle), milliseconds(a), milliseconds(b), 100*(float64(b)/float64(a)-1))
+		if q == 0.99 {
+			fmt.Fprintf(out, " (must be within 10 %%)\nphases, p99 in ms: idle %s; breach %s", list(idle, q), list(breach, q))
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+func medianOf(samples [][]time.Duration, q float64) time.Duration {
+	var each []time.Duration
+	for _, s := range samples {
+		each = append(each, quantile(s, q))
+	}
+	slices.Sort(each)
+	return quantile(each, 0.5)
+}
+
+func list(samples [][]time.Duration, q float64) string {
+	var text []string
+	for _, s := range samples {
+		text = append(text, fmt.Sprintf("%.2f", milliseconds(quantile(s, q))))
+	}
+	return strings.Join(text, " ")
+}
