@@ -44,7 +44,8 @@ type Options struct {
 	Pacing Pacing
 
 	// Wall reads the wall clock, for the phase; nil = time.Now. It is called at the
-	// beginning and then at most once a second, by whoever uses the limiter.
+	// beginning and then at most once a second, by whoever uses the limiter, so it must
+	// be quick and must not use the limiter itself.
 	Wall func() time.Time
 }
 

@@ -33,9 +33,9 @@ const slots = 10
 //	z^3 - (1 - Ki - Kp - Kd) z^2 - (Kp + 2 Kd) z + Kd
 //
 // Ki = 0.6, Kp = 0.1, Kd = 0.05 put its roots at 0.45, 0.25 and -0.45: an error is below
-// 2 % after five windows, at whatever limit, since all of it is in shares. Larger gains
-// put a root near -1 (Ki = 1.6: -0.81), where front swings from window to window when
-// the demand does; smaller ones take longer than the few seconds that a peak lasts.
+// 2 % after six windows, at whatever limit, since all of it is in shares. Larger gains
+// move a root towards -1, where front swings from window to window for ever (Ki = 1.6);
+// smaller ones take longer than the few seconds that a peak lasts.
 //
 // Everything is in parts of 1/65536. The zero value begins with no spread.
 type pace struct {
