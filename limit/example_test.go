@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -134,4 +135,43 @@ func ExampleSlidingLog() {
 	// true 0s
 	// false 11s
 	// true 0s
+}
+
+// A publish passes the limits of its connection and its account, or is charged to neither.
+// It costs its account one message, and one for each subscriber at that moment.
+func ExampleAll() {
+	connection, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(50), Burst: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	account, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(1000), Burst: 1500})
+	if err != nil {
+		log.Fatal(err)
+	}
+	subscribers := int64(1000)
+	publish, err := limit.All(
+		limit.Scope{Name: "connection.maxRate", Taker: connection},
+		limit.Scope{Name: "messages.maxRate", Taker: account, Cost: func(limit.Request) (int64, error) {
+			return limit.SumCosts(1, subscribers)
+		}},
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		d, err := publish.Take(context.Background(), limit.Request{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if d.Allowed {
+			fmt.Println("published")
+		} else {
+			fmt.Println("refused by", d.Refused().Limit)
+		}
+	}
+	fmt.Println("the connection still has", connection.Remaining())
+	// Output:
+	// published
+	// refused by messages.maxRate
+	// the connection still has 1
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +17,8 @@ type loadPlan struct {
 	URLs     []string `json:"urls"`
 	Account  string   `json:"account"`
 	Channels int      `json:"channels"` // one subscriber and one publishing connection each
+	// Bystander is a server that has nothing to do with the service.
+	Bystander string `json:"bystander"`
 }
 
 // loadReport is what it says when its input ends.
@@ -31,8 +32,15 @@ type loadReport struct {
 	Refused     map[string]int64 `json:"refused"`
 }
 
-// runLoad is the load generator. It reads a plan, and then one rate per line, in publishes
-// per second of the whole account; it ends when its input does.
+// aim is what is published, and where to, at this moment.
+type aim struct {
+	perSecond float64 // of the whole account
+	bystander bool
+}
+
+// runLoad is the load generator. It reads a plan, and then a rate per line, in publishes per
+// second of the whole account, with the word "bystander" behind it if they go there; it ends
+// when its input does.
 func runLoad(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	var plan loadPlan
@@ -42,27 +50,27 @@ func runLoad(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &plan); err != nil {
 		return err
 	}
-	var rate atomic.Uint64 // bits of a float64
+	var now atomic.Pointer[aim]
+	now.Store(&aim{})
 	t, b := newTasks(ctx), newBook()
 	var ready sync.WaitGroup
 	for i := range plan.Channels {
 		ready.Add(1)
 		t.start(func(ctx context.Context) error {
-			return loadChannel(ctx, plan, i, b, ready.Done, func() float64 {
-				return math.Float64frombits(rate.Load()) / float64(plan.Channels)
-			})
+			return loadChannel(ctx, plan, i, b, ready.Done, now.Load)
 		})
 	}
 	ready.Wait()
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return err
 	}
-	for lines.Scan() {
-		perSecond, err := strconv.ParseFloat(strings.TrimSpace(lines.Text()), 64)
+	for t.ctx.Err() == nil && lines.Scan() {
+		text, bystander := strings.CutSuffix(lines.Text(), " bystander")
+		perSecond, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			break
 		}
-		rate.Store(math.Float64bits(perSecond))
+		now.Store(&aim{perSecond, bystander})
 	}
 	t.cancel()
 	if err := t.wait(); err != nil {
@@ -76,7 +84,7 @@ func runLoad(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 // loadChannel publishes to one channel at one node, and subscribes to it at another.
-func loadChannel(ctx context.Context, plan loadPlan, i int, b *book, ready func(), rate func() float64) error {
+func loadChannel(ctx context.Context, plan loadPlan, i int, b *book, ready func(), now func() *aim) error {
 	once := sync.OnceFunc(ready)
 	defer once()
 	name := channelName{plan.Account, "c" + strconv.Itoa(i)}
@@ -85,11 +93,14 @@ func loadChannel(ctx context.Context, plan loadPlan, i int, b *book, ready func(
 		return err
 	}
 	defer l.close()
-	c, err := dial(ctx, plan.URLs[i%len(plan.URLs)])
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.conn.Close() }()
+	var here, there *caller
+	defer func() {
+		for _, c := range []*caller{here, there} {
+			if c != nil {
+				_ = c.conn.Close()
+			}
+		}
+	}()
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	defer l.close()
@@ -101,9 +112,23 @@ func loadChannel(ctx context.Context, plan loadPlan, i int, b *book, ready func(
 		}
 	})
 	once()
-	return pace(ctx, rate, float64(i)/float64(plan.Channels), func() error {
-		a, err := c.publish(name, "x")
-		b.note(a, err)
+	rate := func() float64 { return now().perSecond / float64(plan.Channels) }
+	return pace(ctx, rate, float64(i)/float64(plan.Channels), func() (err error) {
+		c, url := &here, plan.URLs[i%len(plan.URLs)]
+		bystander := now().bystander
+		if bystander {
+			c, url = &there, plan.Bystander
+		}
+		// Not before: a server closes a connection that asks nothing.
+		if *c == nil {
+			if *c, err = dial(ctx, url); err != nil {
+				return err
+			}
+		}
+		a, err := (*c).publish(name, "x")
+		if !bystander {
+			b.note(a, err)
+		}
 		return err
 	})
 }

@@ -40,8 +40,8 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	nodes := flags.Int("nodes", 2, "how many nodes")
 	limits := flags.String("limits", "limits.yaml", "the limits file")
 	child := flags.Bool("child", false, "print the addresses as JSON, and end with the input")
-	pairs := flags.Int("pairs", 8, "demo: how many idle phases and breaches")
-	phase := flags.Duration("phase", 5*time.Second, "demo: how long each is")
+	rounds := flags.Int("rounds", 15, "demo: how often idle, load elsewhere, and breach")
+	phase := flags.Duration("phase", 2*time.Second, "demo: how long each is")
 	times := flags.Float64("times", 100, "demo: the breach, in limits")
 	span := flags.Duration("for", 10*time.Second, "crowd: how long")
 	flags.SetOutput(io.Discard)
@@ -56,8 +56,10 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		// allowed it only yields less.
 		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10)
 		return runLoad(ctx, in, out)
+	case "bystander":
+		return runBystander(ctx, in, out)
 	case "demo":
-		err := runDemo(ctx, demoOptions{nodes: *nodes, limits: *limits, pairs: *pairs, phase: *phase, times: *times}, out)
+		err := runDemo(ctx, demoOptions{nodes: *nodes, limits: *limits, rounds: *rounds, phase: *phase, times: *times}, out)
 		if err != nil {
 			return err
 		}
