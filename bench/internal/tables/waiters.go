@@ -67,12 +67,17 @@ func Waiters(cfg Config, rep *Report) error {
 	window := limit.Policy{Algorithm: limit.FixedWindow, Rate: rate}
 	contenders := []waiting{
 		{name: "limit.Limiter", policy: bucket, exact: true, open: openLimiter},
+		{name: "limit.Limiter, in a process at work", policy: bucket, exact: true, open: openLimiterAtWork},
 		{name: "limit.Queue before a Taker", policy: bucket, exact: true, asks: true, open: openQueue},
 		{name: "x/time/rate, a goroutine each", policy: bucket, blocks: true, open: openXTime},
 		{name: "no limiter: one timer, set to each time", policy: bucket, floor: true, open: openFloor},
 		{name: "limit.Limiter, fixed window", policy: window, exact: true, open: openLimiter},
 		{name: "our model of LINE's, fixed window", policy: window, open: openLINE},
 		{name: "limit.Queue, limit used up by others", policy: bucket, open: openStarved, starved: true},
+	}
+	bytes, err := weighAll(contenders, n)
+	if err != nil {
+		return err
 	}
 	runs := make([][]waitersRun, len(contenders))
 	rounds := waiterRounds
@@ -91,16 +96,8 @@ func Waiters(cfg Config, rep *Report) error {
 	}
 	rows := make([][]string, len(contenders))
 	for i, c := range contenders {
-		bytes := "–"
-		if !c.floor {
-			b, err := weighWaiters(c, n)
-			if err != nil {
-				return err
-			}
-			bytes = fmt.Sprintf("%.0f", b)
-		}
 		var err error
-		if rows[i], err = waitersRow(rep, c, runs[i], n, bytes); err != nil {
+		if rows[i], err = waitersRow(rep, c, runs[i], n, bytes[i]); err != nil {
 			return err
 		}
 	}
@@ -109,6 +106,7 @@ func Waiters(cfg Config, rep *Report) error {
 		"counts are of the worst run, times are medians of the runs.",
 		"*In vain*: told only after waiting that the wait was too long. *Wrong*: by the policy's arithmetic the permit would have come in time for one who was refused, or too late for one who was let wait; the rivals' arithmetic is not known to the table.",
 		"*Inversions*: told of a permit after somebody who came later. *Late*: from the time at which a permit was due by the arithmetic, for x/time/rate the i-th from when the bucket had i, or at which a wait was over, until the caller's function ran; timers, scheduler and collector are in it.",
+		"Go's timers on Linux are rounded up to a millisecond while nothing else runs in the process, and looked at all the time while something does: hence the row at work.",
 		"*Goroutines*: at most, beyond those before. *To come*: until all have been told or stand in line, for each; with goroutines, until all are started. *Bytes*: of heap and stacks for each, when all wait.")
 	rep.Table([]string{"", "admitted", "refused at once", "in vain", "wrong", "inversions", "late, p50, ms", "p99", "max", "goroutines", "to come, µs", "CPU, s", "bytes"}, rows)
 	return nil
@@ -355,6 +353,27 @@ func (a *arithmetic) take(now limit.Time) limit.Time {
 	return a.last
 }
 
+// weighAll weighs all: those with goroutines last, since what these leave behind goes away
+// only by and by.
+func weighAll(contenders []waiting, n int) ([]string, error) {
+	bytes := make([]string, len(contenders))
+	for _, blocks := range []bool{false, true} {
+		for i, c := range contenders {
+			switch {
+			case c.floor:
+				bytes[i] = "–"
+			case c.blocks == blocks:
+				b, err := weighWaiters(c, n)
+				if err != nil {
+					return nil, err
+				}
+				bytes[i] = fmt.Sprintf("%.0f", b)
+			}
+		}
+	}
+	return bytes, nil
+}
+
 // weighWaiters is how many bytes each of n takes who all wait, unbounded but for a day.
 func weighWaiters(c waiting, n int) (float64, error) {
 	p := c.policy
@@ -402,6 +421,26 @@ func liveBytes(stacks bool) int64 {
 func openLimiter(p limit.Policy) (func(time.Duration, func(error)), func(), error) {
 	l, err := limit.NewLimiter(p)
 	return func(d time.Duration, done func(error)) { l.WaitFunc(1, d, done) }, func() {}, err
+}
+
+// openLimiterAtWork is openLimiter beside a goroutine that always has something to do, and
+// lets others run after a microsecond or so of it.
+func openLimiterAtWork(p limit.Policy) (func(time.Duration, func(error)), func(), error) {
+	var stop atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for sum := uint64(0); !stop.Load(); runtime.Gosched() {
+			for i := range uint64(1000) {
+				sum += i * i
+			}
+			if sum == 1 {
+				return // never: so that the work is done
+			}
+		}
+	}()
+	wait, _, err := openLimiter(p)
+	return wait, func() { stop.Store(true); <-ended }, err
 }
 
 func openQueue(p limit.Policy) (func(time.Duration, func(error)), func(), error) {
