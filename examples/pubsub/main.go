@@ -43,6 +43,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	rounds := flags.Int("rounds", 15, "demo: how often idle, load elsewhere, and breach")
 	phase := flags.Duration("phase", 2*time.Second, "demo: how long each is")
 	times := flags.Float64("times", 100, "demo: the breach, in limits")
+	limit := flags.Int("limit", loudLimit, "demo: messages per second of account loud")
 	span := flags.Duration("for", 10*time.Second, "crowd: how long")
 	flags.SetOutput(io.Discard)
 	if err := flags.Parse(args[1:]); err != nil {
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	case "bystander":
 		return runBystander(ctx, in, out)
 	case "demo":
-		err := runDemo(ctx, demoOptions{nodes: *nodes, limits: *limits, rounds: *rounds, phase: *phase, times: *times}, out)
+		err := runDemo(ctx, demoOptions{nodes: *nodes, limits: *limits, rounds: *rounds, phase: *phase, times: *times, limit: *limit}, out)
 		if err != nil {
 			return err
 		}
