@@ -33,6 +33,7 @@ func Figures() []Figure {
 		{"t95 fine", "s", func(r *Result) float64 { return timeOf(r.T95Fine) }},
 		{"t110", "s", func(r *Result) float64 { return timeOf(r.T110) }},
 		{"excess", "s", func(r *Result) float64 { return r.Excess60 }},
+		{"steady", "", func(r *Result) float64 { return r.Steady }},
 		{"swing", "", func(r *Result) float64 { return r.Swing }},
 		{"first tenth", "", func(r *Result) float64 { return r.Tenths[0] }},
 		{"least tenth", "", func(r *Result) float64 { return slices.Min(r.Tenths[:]) }},

@@ -98,6 +98,14 @@ type scenarioParser struct {
 	scenario *Scenario
 	burst    *document.Node // of the root
 	places   map[string]fileSpot
+	limits   []limitSpot // all that are in force at some time
+	named    int         // see maxNamed
+}
+
+// limitSpot is a limit, and where its rate stands in the file.
+type limitSpot struct {
+	node  *document.Node
+	limit Limit
 }
 
 // fileSpot is where a part of the scenario stands in the file, and what it is called
@@ -153,6 +161,7 @@ func (p *scenarioParser) root(n *document.Node) {
 	p.events(n.Get("events"))
 	p.measure(n.Get("measure"))
 	p.comparison(n)
+	p.splits()
 	if p.Faults.Count() == 0 {
 		p.validate()
 	}
@@ -175,6 +184,7 @@ func (p *scenarioParser) limit(rate, burst *document.Node) Limit {
 	if burst != nil {
 		l.Burst = p.whole(burst, 0, limit.MaxCount)
 	}
+	p.limits = append(p.limits, limitSpot{rate, l})
 	return l
 }
 

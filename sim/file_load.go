@@ -22,6 +22,9 @@ func (p *scenarioParser) load(where string, n *document.Node) {
 		Demand:  p.demand(n),
 	}
 	p.spread(n, &l)
+	if l.Instances == nil && !p.name(n, p.scenario.Instances) {
+		return
+	}
 	p.arrivals(n.Get("arrivals"), &l)
 	if m := n.Get("mishaps"); m != nil {
 		p.places[path+".mishaps"] = fileSpot{m, where + ".mishaps"}

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"errors"
 	"strings"
 	"time"
 
@@ -8,21 +10,30 @@ import (
 	"github.com/stint-io/stint/internal/share"
 )
 
-// What only the ways to share without leases of parts know.
+// What only some ways to share know. Those that have a coordinator lend: they know what
+// a lease is.
 var (
 	suppressKeys = []string{"report", "interval", "average", "ramp", "full", "draws"}
 	splitKeys    = []string{"pace"}
+	lendKeys     = []string{"allocation", "lease", "refresh", "expiry", "start", "estimator", "forgetful"}
 )
 
 // sharing reads how the limit is shared, with what only that way knows.
 func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 	if v := n.Get("sharing"); v != nil {
-		own.Suppress, own.Split = nil, nil
-		switch p.word(v, "leased", "suppressed", "split") {
-		case 1:
+		way, ok := p.Word(v, "leased", "suppressed", "split")
+		if !ok {
+			return
+		}
+		if own.Suppress == nil && way == 1 {
 			own.Suppress = &share.Suppress{}
-		case 2:
+		} else if way != 1 {
+			own.Suppress = nil
+		}
+		if own.Split == nil && way == 2 {
 			own.Split = &OwnSplit{}
+		} else if way != 2 {
+			own.Split = nil
 		}
 	}
 	for _, k := range suppressKeys {
@@ -33,6 +44,11 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 	for _, k := range splitKeys {
 		if v := n.Get(k); v != nil && own.Split == nil {
 			p.Fault(v, "add sharing: split", "%s is for limits that are split", k)
+		}
+	}
+	for _, k := range lendKeys {
+		if v := n.Get(k); v != nil && own.Split != nil {
+			p.Fault(v, "leave it out", "%s is for limits with a coordinator: where they are split nobody lends anything", k)
 		}
 	}
 	switch {
@@ -51,10 +67,10 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 
 // suppress reads how a limit is suppressed.
 func (p *scenarioParser) suppress(n *document.Node, s *share.Suppress) {
+	before := p.Faults.Count()
 	if v := n.Get("report"); v != nil {
-		if s.Report = p.span(v); s.Report == 0 {
-			p.Wants(v, "a duration above 0", "leave it out for the default")
-		}
+		s.Report = p.above(v)
+		p.shared(v, (&share.Suppress{Report: s.Report}).Validate())
 	}
 	if v := n.Get("average"); v != nil {
 		s.Admitted = p.word(v, "attempted", "admitted") == 1
@@ -63,40 +79,92 @@ func (p *scenarioParser) suppress(n *document.Node, s *share.Suppress) {
 		s.Ramp = share.Ramp(p.word(v, "exact", "linear"))
 	}
 	if v := n.Get("full"); v != nil {
-		s.Full = p.number(v)
+		if s.Full = p.number(v); s.Full == 0 && p.Faults.Count() == before {
+			p.Wants(v, "how many times the limit is refused altogether", "leave it out for the default")
+		}
+		p.shared(v, (&share.Suppress{Full: s.Full}).Validate())
 	}
 	if v := n.Get("draws"); v != nil {
 		s.Independent = p.word(v, "balanced", "independent") == 1
 	}
 	window, interval := n.Get("window"), n.Get("interval")
 	if (window == nil) != (interval == nil) {
-		p.Fault(n, "add both or none, such as window: 24s and interval: 6s", "a window is divided into intervals")
+		p.Fault(cmp.Or(window, interval), "add both or none, such as window: 24s and interval: 6s", "a window is divided into intervals")
 		return
 	}
 	if window != nil {
-		w, i := p.span(window), p.span(interval)
-		if i <= 0 || w%max(i, 1) != 0 || w < i {
+		w, i := p.above(window), p.above(interval)
+		if w > 0 && i > 0 && w%i != 0 {
 			p.Wants(interval, "a part of the window", "make the window some intervals long")
-			return
 		}
-		s.Window, s.Intervals = w, int(min(w/i, share.MaxIntervals+1))
+		s.Window, s.Intervals = w, int(min(w/max(i, 1), share.MaxIntervals+1))
 	}
-	if err := s.Validate(); err != nil {
-		p.Fault(n, "", "%s", strings.ReplaceAll(err.Error(), "share: ", ""))
+	if p.Faults.Count() == before {
+		p.shared(cmp.Or(interval, n.Get("report"), n.Get("average"), n), s.Validate())
+	}
+}
+
+// above reads a duration that is not zero.
+func (p *scenarioParser) above(n *document.Node) time.Duration {
+	if parsedZero(n) {
+		p.Wants(n, "a duration above 0", "leave it out for the default")
+	}
+	return p.span(n)
+}
+
+// shared reports what package share says of settings that n is the latest of.
+func (p *scenarioParser) shared(n *document.Node, err error) {
+	list := []error{err}
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		list = joined.Unwrap()
+	}
+	for _, err := range list {
+		if err != nil {
+			p.Fault(n, "", "%s", strings.TrimPrefix(err.Error(), "share: "))
+		}
 	}
 }
 
 // parts reads how the parts that all have beforehand are used.
 func (p *scenarioParser) parts(n *document.Node, s *OwnSplit) {
+	before := p.Faults.Count()
 	if v := n.Get("window"); v != nil {
-		s.Window = p.span(v)
+		s.Window = p.above(v)
 	}
 	if v := n.Get("pace"); v != nil {
 		s.Pacing = share.Pacing(p.word(v, "none", "even", "pid"))
 	}
-	most := share.SplitTerms{Part: share.Part{Weight: 1, Of: 1}, Burst: 1}
-	most.Total.Period = time.Second
-	if _, err := share.NewSplit(share.SplitOptions{Window: s.Window, Pacing: s.Pacing}, most); err != nil {
-		p.Fault(n, "", "%s", strings.TrimPrefix(err.Error(), "share: "))
+	if p.Faults.Count() > before {
+		return
+	}
+	none := splitTerms(Limit{}, share.Part{Weight: 1, Of: 1}, s.Window)
+	_, err := share.NewSplit(share.SplitOptions{Window: s.Window, Pacing: s.Pacing}, none)
+	p.shared(cmp.Or(n.Get("window"), n.Get("pace"), n), err)
+}
+
+// splits reports limits that the systems of the file are to split and that cannot be:
+// among too many, or that have more than one token in a nanosecond.
+func (p *scenarioParser) splits() {
+	split := p.own.Split != nil
+	for _, own := range p.variants {
+		split = split || own.Split != nil
+	}
+	s := p.scenario
+	if !split || s.Instances == 0 || s.Weights != nil && len(s.Weights) != s.Instances {
+		return
+	}
+	part, spot := partOf(s.Weights, s.Instances, 0), "instances"
+	if s.Weights != nil {
+		spot = "weights"
+	}
+	if err := part.Validate(); err != nil {
+		p.shared(p.places[spot].node, err)
+		return
+	}
+	for _, l := range p.limits {
+		p.shared(l.node, splitTerms(l.limit, part, 0).Validate(0))
 	}
 }

@@ -187,7 +187,10 @@ func (p *scenarioParser) nodes(n *document.Node, coordinator bool) []Address {
 	seen := make(map[Address]*document.Node)
 	for _, item := range n.Each() {
 		low, high, ok := p.nodeRange(item, coordinator)
-		for a := low; ok && a <= high; a++ {
+		if !ok || !p.name(item, int(high-low)+1) {
+			continue
+		}
+		for a := low; a <= high; a++ {
 			if seen[a] != nil {
 				p.Fault(item, "", "%s is named twice", nodeName(a))
 				break
@@ -200,6 +203,23 @@ func (p *scenarioParser) nodes(n *document.Node, coordinator bool) []Address {
 		p.Fault(n, "", "the list is empty, want some instances")
 	}
 	return set
+}
+
+// maxNamed is how many processes a file may name, one that is named in several places
+// counted in each, and each load that names none for all. Not fewer: see [MaxParts]. Not
+// more: a few characters name a hundred thousand.
+const maxNamed = MaxParts
+
+// name reports whether the file may name count processes more.
+func (p *scenarioParser) name(n *document.Node, count int) bool {
+	if p.named > maxNamed {
+		return false // it was said
+	}
+	if p.named += count; p.named > maxNamed {
+		p.Fault(n, "use fewer loads or events, or fewer instances", "with this, loads and events name more than %d instances, all together", maxNamed)
+		return false
+	}
+	return true
 }
 
 func nodeName(a Address) string {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/internal/share"
@@ -8,7 +9,12 @@ import (
 )
 
 // OwnSplit says how instances use the parts that they have beforehand: the machine of
-// package split, as it ships. Its zero value uses each token when it is due.
+// package split, as it ships. Its zero value uses each token when it is due. Where a
+// limit cannot be split so, as share.SplitTerms says, nothing is admitted: a file with
+// such a limit is refused.
+//
+// A process that starts again does not know which tokens the one before has used: it
+// may use those of its part once more that are still good, a burst at most.
 type OwnSplit struct {
 	Window time.Duration // of the wall clock; 0 = none
 	Pacing share.Pacing
@@ -23,37 +29,57 @@ type ownSplitNode struct {
 	part  share.Part
 	limit Limit
 	line  []waiter
-	cost  int64 // of all in line
+
+	tail    share.Line // behind all in line
+	planned limit.Time // until when their turns stay as they were planned
 }
 
 func (o *OwnSplit) instance(env Env, setup Setup, i int) Enforcer {
-	n := &ownSplitNode{env: env, own: *o, limit: setup.Limit, part: share.Part{First: int64(i), Weight: 1, Of: int64(max(1, setup.Instances))}}
-	if setup.Weights != nil {
-		n.part = share.Part{}
-		for j, w := range setup.Weights {
-			if n.part.Of += int64(max(1, w)); j < i {
-				n.part.First += int64(max(1, w))
-			}
-		}
-		n.part.Weight = int64(max(1, setup.Weights[i]))
-	}
+	n := &ownSplitNode{env: env, own: *o, part: partOf(setup.Weights, setup.Instances, i)}
 	n.phase = share.NewPhase(env.Now(), env.Wall())
-	split, err := share.NewSplit(share.SplitOptions{Window: o.Window, Pacing: o.Pacing}, n.terms())
-	if err != nil {
-		// Among more instances than units there is nothing for each; nor can more than
-		// one per nanosecond be numbered.
-		n.limit, n.part = Limit{}, share.Part{Of: 1}
-		split, _ = share.NewSplit(share.SplitOptions{}, n.terms())
+	for _, n.limit = range [...]Limit{setup.Limit, {}} {
+		split, err := share.NewSplit(share.SplitOptions{Window: o.Window, Pacing: o.Pacing}, n.terms())
+		if err == nil {
+			n.split = split
+			return n
+		}
+		n.part = share.Part{Of: 1}
 	}
-	n.split = split
-	return n
+	return nothing{}
+}
+
+// nothing admits nothing.
+type nothing struct{}
+
+func (nothing) Take(int64) bool      { return false }
+func (nothing) Share() float64       { return 0 }
+func (nothing) Receive(Address, any) {}
+func (nothing) Wake()                {}
+
+// partOf is the part of instance i of so many.
+func partOf(weights []uint32, instances, i int) share.Part {
+	if weights == nil {
+		return share.Part{First: int64(i), Weight: 1, Of: int64(max(1, instances))}
+	}
+	part := share.Part{Weight: int64(max(1, weights[i]))}
+	for j, w := range weights {
+		if part.Of += int64(max(1, w)); j < i {
+			part.First += int64(max(1, w))
+		}
+	}
+	return part
 }
 
 // terms are those of the limit in force. A burst of less than one token would admit
 // nothing.
-func (n *ownSplitNode) terms() share.SplitTerms {
-	t := share.SplitTerms{Total: n.limit.Rate, Part: n.part, Burst: max(1, n.limit.Burst)}
-	if n.own.Window > 0 {
+func (n *ownSplitNode) terms() share.SplitTerms { return splitTerms(n.limit, n.part, n.own.Window) }
+
+func splitTerms(l Limit, part share.Part, window time.Duration) share.SplitTerms {
+	t := share.SplitTerms{Total: l.Rate, Part: part, Burst: max(1, l.Burst)}
+	if t.Total.Period == 0 {
+		t.Total.Period = time.Second
+	}
+	if window > 0 {
 		t.Burst = 0
 	}
 	return t
@@ -78,38 +104,55 @@ func (n *ownSplitNode) TakeWithin(cost int64, wait time.Duration, decided func(b
 		decided(true)
 		return
 	}
-	if n.split.Earliest(now, n.cost, cost) > now.Add(wait) {
+	if len(n.line) == 0 {
+		n.settle(now)
+	}
+	at, tail := n.split.Behind(n.tail, cost)
+	if at > now.Add(wait) {
 		decided(false)
 		return
 	}
-	n.line = append(n.line, waiter{cost, now.Add(wait), decided})
-	n.cost += cost
+	n.line, n.tail = append(n.line, waiter{cost, now.Add(wait), decided}), tail
 	n.arm(now)
 }
 
-// arm wakes the node when the first in line can be let go, or has waited long enough.
+// settle lets go those whose turn has come. If the turns of the others may have become
+// later, it plans them anew, and tells those who cannot be let go in time any more.
+func (n *ownSplitNode) settle(now limit.Time) {
+	for len(n.line) > 0 && n.split.Allow(now, n.line[0].cost) {
+		first := n.line[0]
+		n.line = n.line[1:]
+		first.decided(true)
+	}
+	if len(n.line) > 0 && now < n.planned && n.split.Stands(n.tail) {
+		return
+	}
+	n.tail, n.planned = n.split.Front(now), n.split.Known(now)
+	n.line = slices.DeleteFunc(n.line, func(w waiter) bool {
+		at, tail := n.split.Behind(n.tail, w.cost)
+		if at > w.until {
+			w.decided(false)
+			return true
+		}
+		n.tail = tail
+		return false
+	})
+}
+
+// arm wakes the node when it is the turn of the first in line.
 func (n *ownSplitNode) arm(now limit.Time) {
 	if len(n.line) == 0 {
 		n.env.WakeAt(modelNever)
 		return
 	}
-	at := min(n.split.Earliest(now, 0, n.line[0].cost), n.line[0].until)
+	at := min(n.split.Earliest(now, 0, n.line[0].cost), n.planned)
 	n.env.WakeAt(max(at, now) - n.phase.Shift())
 }
 
 // Wake implements Node.
 func (n *ownSplitNode) Wake() {
 	now := n.now()
-	for len(n.line) > 0 {
-		first := n.line[0]
-		ok := n.split.Allow(now, first.cost)
-		if !ok && now < first.until {
-			break
-		}
-		n.line = n.line[1:]
-		n.cost -= first.cost
-		first.decided(ok)
-	}
+	n.settle(now)
 	n.arm(now)
 }
 
@@ -118,11 +161,14 @@ func (n *ownSplitNode) Receive(Address, any) {}
 
 // SetLimit implements LimitSetter.
 func (n *ownSplitNode) SetLimit(l Limit) {
-	n.limit = l
 	now := n.now()
-	if n.split.Change(now, n.terms(), 0) == nil {
-		n.arm(now)
+	for _, n.limit = range [...]Limit{l, {}} {
+		if n.split.Change(now, n.terms(), 0) == nil {
+			break
+		}
 	}
+	n.settle(now)
+	n.arm(now)
 }
 
 // Share implements Enforcer.

@@ -72,8 +72,9 @@ type Result struct {
 	T110 time.Duration
 	// Excess60 is what the seconds of the minute from Measure.Step admitted above
 	// L, in seconds of the limit. Swing is the difference of the most and the least
-	// of the 1 s windows of the last minute, or the last half of a shorter run, over L.
-	Excess60, Swing float64
+	// of the 1 s windows of the last minute, or the last half of a shorter run, over L;
+	// Steady is what that minute admitted, over what the limit's rate lets through.
+	Excess60, Swing, Steady float64
 	// Jain is Jain's index of fairness: over each instance's admitted tokens over
 	// those it is entitled to by weighted max-min of what it asked for. 1 = fair.
 	Jain float64
@@ -228,7 +229,10 @@ func (r *recorder) useAndSteps(t *tally) {
 		}
 	}
 	least, most, allowed := math.Inf(1), 0.0, 0.0
-	for i := t.bins - min(60*one, t.bins/2); i+one <= t.bins; i++ {
+	last := t.bins - min(60*one, t.bins/2)
+	_, late, _, flow := t.in(last, t.bins)
+	res.Steady = ratio(float64(late), flow)
+	for i := last; i+one <= t.bins; i++ {
 		_, admitted, _, flow := t.in(i, i+one)
 		least, most, allowed = min(least, float64(admitted)), max(most, float64(admitted)), max(allowed, flow)
 	}

@@ -6,6 +6,11 @@ import "time"
 // bound keeps a mistyped number from filling the memory.
 const MaxInstances = 100_000
 
+// MaxParts is how many parts the loads of a scenario may have in all: one for each
+// instance of each load. Not fewer: ten loads on the largest fleet. Not more: each is a
+// stream of requests with its own source of chance, of a few hundred bytes.
+const MaxParts = 10 * MaxInstances
+
 // Scenario is what happens to a fleet: plain data, no behaviour. Times are counted
 // from the start of the run; instances from 0. The zero value of a field is the
 // quiet case: no delay, no loss, nobody stops.

@@ -58,6 +58,7 @@ var legend = map[string]string{
 	"t95 fine":       "the same for every 0.1 s",
 	"t110":           "time from the step until no second admits more than 110 % of the limit",
 	"excess":         "what was admitted above the limit in the minute after the step, in seconds of the limit",
+	"steady":         "what the last minute admitted, over what the limit's rate lets through",
 	"swing":          "difference of the best and the worst second of the last minute, over the limit",
 	"first tenth":    "the part of what was admitted that came in the first tenth of a second of the clock",
 	"least tenth":    "the same of the tenth with the least; 0.1 = as much in each",

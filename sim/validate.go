@@ -28,8 +28,14 @@ func (s Scenario) Validate() error {
 	v.fleet()
 	v.network()
 	v.stops()
+	parts := 0
 	for i := range s.Loads {
-		v.load(fmt.Sprintf("loads[%d]", i), &s.Loads[i])
+		name := fmt.Sprintf("loads[%d]", i)
+		if parts += s.Loads[i].parts(&s); parts > MaxParts {
+			v.fault("%s makes that more than %d parts of loads: so many instances have those up to here, all together", name, MaxParts)
+			break
+		}
+		v.load(name, &s.Loads[i])
 	}
 	v.span("measure.from", s.Measure.From)
 	v.span("measure.step", s.Measure.Step)
@@ -226,11 +232,17 @@ func (v *validation) stops() {
 	}
 }
 
-func (v *validation) load(name string, l *Load) {
-	n := len(l.Instances)
+// parts is among how many instances the load is split.
+func (l *Load) parts(s *Scenario) int {
 	if l.Instances == nil {
-		n = v.s.Instances
-	} else if n == 0 {
+		return s.Instances
+	}
+	return len(l.Instances)
+}
+
+func (v *validation) load(name string, l *Load) {
+	n := l.parts(v.s)
+	if l.Instances != nil && n == 0 {
 		v.fault("%s.instances is empty, want some, or nil for all", name)
 	}
 	seen := make(map[int]bool, len(l.Instances))
