@@ -35,7 +35,8 @@ type account struct {
 	attempted, admitted Amount        // totals, as reported last
 	attemptedAt         limit.Time    // when
 	attemptedSent       time.Duration // the same by the instance's clock
-	attemptedRate       Amount        // between the last two reports, per second
+	attemptedRate       Amount        // between the last two reports, per second; or admitted
+	largest             Amount        // cost of the largest request of late
 	counted             bool          // there were some
 
 	target Holding // of the round; Tokens is what it gets at once

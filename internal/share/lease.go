@@ -125,6 +125,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 	}
 	if l.terms.Suppress != nil {
 		d.Attempted, d.Admitted = l.attempted, l.passed
+		d.Burst = l.largest
 		l.sentMore, l.sentAttempted = l.attempted != l.sentAttempted, l.attempted
 	}
 	if !l.named || l.lease == 0 {

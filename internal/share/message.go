@@ -67,7 +67,8 @@ type Demand struct {
 	Silent bool
 	// Rate is the demand in tokens per second, refused and waiting ones included.
 	// Burst is how many tokens it lacks at this moment; for a gauge the places it
-	// wants in all.
+	// wants in all; for a limit that is shared by suppression the cost of the largest
+	// request of late.
 	Rate, Burst Amount
 	// Within is how long after its arrival at the coordinator the Burst is of
 	// use, since those who wait for it go away then; 0 = until told otherwise.

@@ -115,6 +115,9 @@ func (a *account) ask(now limit.Time, d *Demand) {
 		return
 	}
 	a.want, a.lack = d.Rate, d.Burst
+	if a.resource.suppressed != nil {
+		a.largest, a.lack = d.Burst, 0 // nobody else has what it lacks
+	}
 	if a.resource.terms.Gauge {
 		a.want = d.Burst
 		a.lack = max(0, d.Burst-a.held().Depth)

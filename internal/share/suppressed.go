@@ -112,14 +112,10 @@ func (a *account) attempt(now limit.Time, d *Demand) bool {
 	}
 	if counts := a.session.sent - a.attemptedSent; counts > 0 {
 		// By the instance's own clock: however long the report was under way.
-		a.attemptedRate = attempted.scale(Amount(time.Second), Amount(counts))
-		a.attemptedSent = a.session.sent
-	}
-	if s.average != nil {
-		if a.resource.terms.Suppress.Admitted {
+		if a.attemptedSent = a.session.sent; a.resource.terms.Suppress.Admitted {
 			attempted = admitted
 		}
-		s.average.Add(now, attempted)
+		a.attemptedRate = attempted.scale(Amount(time.Second), Amount(counts))
 	}
 	return true
 }
@@ -129,7 +125,7 @@ func (a *account) attempt(now limit.Time, d *Demand) bool {
 func (r *resource) suppress(now limit.Time) {
 	s, t := r.suppressed, r.terms.Suppress
 	s.wanted, s.capacity = 0, r.terms.Rate
-	attempted := Amount(0)
+	attempted, unit := Amount(0), Token
 	for _, a := range r.accounts {
 		if a.silent {
 			// It has its part, used or not, and the others have the rest.
@@ -138,15 +134,19 @@ func (r *resource) suppress(now limit.Time) {
 		}
 		s.wanted = saturate(s.wanted, a.want)
 		if time.Duration(now-a.attemptedAt) < quietFor(t) {
-			attempted = saturate(attempted, a.attemptedRate)
+			attempted, unit = saturate(attempted, a.attemptedRate), max(unit, a.largest)
 		}
 	}
 	if dt := now - s.added; dt > 0 {
-		s.total += attempted.scale(Amount(min(dt, limit.Time(time.Second))), Amount(time.Second))
+		// As rates, since what comes at once in each report would look like a swing.
+		more := attempted.scale(Amount(min(dt, limit.Time(quietFor(t)))), Amount(time.Second))
+		if s.total += more; s.average != nil {
+			s.average.Add(now, more)
+		}
 		s.added = now
 	}
 	r.wanted = saturate(s.wanted, r.terms.Rate-s.capacity)
-	rate := s.rate(now, t)
+	rate := s.rate(now, t, unit)
 	s.accrue(now)
 	s.bucket.rate = s.capacity
 	if rate <= s.capacity || s.bucket.level > s.bucket.depth/2 {
@@ -174,14 +174,15 @@ func (r *resource) suppress(now limit.Time) {
 
 // rate is what is attempted per second. What instances say that they are asked counts while
 // it rises: they see a large rise first, as each looks at its own load more often than it
-// reports, and the sum of what they were asked shows a small one first, and a fall.
-func (s *suppression) rate(now limit.Time, t *Suppress) Amount {
+// reports, and the sum of what they were asked shows a small one first, and a fall. unit
+// is the cost of the largest request of late: few dear ones come less evenly than many.
+func (s *suppression) rate(now limit.Time, t *Suppress, unit Amount) Amount {
 	if s.average != nil {
 		return s.average.Rate(now)
 	}
 	if !s.meter.ready || now >= s.read.Add(t.report()) {
 		// Not more often: each instance has told once in that time.
-		s.observe(now)
+		s.observe(now, unit)
 	}
 	rate := amountOf(s.meter.rate * float64(Token))
 	if rising := s.mixed > 0 && s.rises || s.wanted > s.heard+s.heard/8; rising {
@@ -194,12 +195,12 @@ func (s *suppression) rate(now limit.Time, t *Suppress) Amount {
 // former one, and so is what those report soon after who had just reported when it came.
 // Each of these readings is forgotten for the next one: else a fall would be averaged
 // with what was before it for seconds, and refused for as long.
-func (s *suppression) observe(now limit.Time) {
+func (s *suppression) observe(now limit.Time, unit Amount) {
 	was := s.meter.rate
 	n, span := (s.total - s.meter.total).Float(), time.Duration(now-s.meter.at).Seconds()
 	s.read, s.heard = now, s.wanted
 	switch {
-	case s.meter.observe(now, s.total, 1):
+	case s.meter.observe(now, s.total, unit.Float()):
 		s.mixed, s.rises = 2, s.meter.rate > was
 	case s.mixed > 0 && s.meter.at == now && span > 0:
 		s.mixed--

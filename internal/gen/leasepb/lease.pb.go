@@ -523,7 +523,8 @@ type Demand struct {
 	// STATUS_BAD_DEMAND. Not for a gauge.
 	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
 	// How many tokens are lacking at this moment; for a gauge how many places are wanted
-	// in all. Finite and at least 0.
+	// in all; for a limit that is shared by suppression the cost of the largest request
+	// of late. Finite and at least 0.
 	Burst float64 `protobuf:"fixed64,4,opt,name=burst,proto3" json:"burst,omitempty"`
 	// The lease that `returned` belongs to, as Share.lease named it; 0 = none yet.
 	Lease uint64 `protobuf:"varint,5,opt,name=lease,proto3" json:"lease,omitempty"`
