@@ -164,6 +164,27 @@ func (m *MovingAverage) Add(now limit.Time, n Amount) {
 	m.count = saturate(m.count, max(n, 0))
 }
 
+// Spread counts n evenly from one time to another, which is not before it. What is before
+// the interval in progress counts in that.
+func (m *MovingAverage) Spread(from, to limit.Time, n Amount) {
+	span := to - from
+	if span <= 0 {
+		m.Add(to, n)
+		return
+	}
+	// Further back is out of the window.
+	if oldest := to - limit.Time(m.interval)*limit.Time(len(m.ended)+1); from < oldest {
+		from = oldest
+	}
+	for from < to {
+		m.advance(from)
+		end := min(to, m.began+limit.Time(m.interval))
+		m.Add(from, n.scale(Amount(end-from), Amount(span)))
+		from = end
+	}
+	m.advance(to)
+}
+
 // advance ends the intervals that are over.
 func (m *MovingAverage) advance(now limit.Time) {
 	over := time.Duration(now-m.began) / m.interval

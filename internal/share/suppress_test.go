@@ -150,6 +150,29 @@ func TestMovingAverageIsThatOfAList(t *testing.T) {
 	}
 }
 
+// TestSpreadIsManySmallAdds: what is spread over time is as if it had been added in small
+// parts all along.
+func TestSpreadIsManySmallAdds(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 100 {
+		n, interval := 1+r.IntN(6), time.Duration(1+r.IntN(100))*10*time.Millisecond
+		now := limit.Time(time.Hour)
+		spread, added := NewMovingAverage(time.Duration(n)*interval, n, now), NewMovingAverage(time.Duration(n)*interval, n, now)
+		for range 50 {
+			parts := 1 + r.IntN(300)
+			each := Amount(r.Int64N(int64(Token)))
+			spread.Spread(now, now.Add(time.Duration(parts)*time.Millisecond), Amount(parts)*each)
+			for range parts {
+				added.Add(now, each)
+				now = now.Add(time.Millisecond)
+			}
+			if got, want := spread.Rate(now).Float(), added.Rate(now).Float(); math.Abs(got-want) > 1e-6*max(1, want)+0.001 {
+				t.Fatalf("%d intervals of %v: %v, want %v", n, interval, got, want)
+			}
+		}
+	}
+}
+
 func TestBadSuppress(t *testing.T) {
 	for name, s := range map[string]Suppress{
 		"report of a nanosecond":       {Report: 1},

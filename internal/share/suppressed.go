@@ -141,7 +141,7 @@ func (r *resource) suppress(now limit.Time) {
 		// As rates, since what comes at once in each report would look like a swing.
 		more := attempted.scale(Amount(min(dt, limit.Time(quietFor(t)))), Amount(time.Second))
 		if s.total += more; s.average != nil {
-			s.average.Add(now, more)
+			s.average.Spread(s.added, now, more)
 		}
 		s.added = now
 	}
