@@ -264,5 +264,5 @@ func (r result) write(out io.Writer) {
 		fmt.Fprintf(out, "from acceptance to processing: mean %v, 99 of 100 within %v\n", r.DelayMean, r.DelayP99)
 	}
 	fmt.Fprintf(out, "processor time of the consumers %v in %v, %v for a million permits\n", r.CPU.Round(time.Millisecond),
-		r.Wall.Round(time.Millisecond), (time.Duration(float64(r.CPU) * 1e6 / float64(max(1, r.Processed)))).Round(time.Millisecond))
+		r.Wall.Round(time.Millisecond), time.Duration(float64(r.CPU)*1e6/float64(max(1, r.Processed))).Round(time.Millisecond))
 }

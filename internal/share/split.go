@@ -158,7 +158,7 @@ func (s *Split) drop(k int) {
 // reports whether there were. A cost of 0 is always there; one below 0, or above
 // [Split.Quota], never.
 func (s *Split) Allow(now limit.Time, cost int64) bool {
-	now = max(0, now)
+	now = present(now)
 	if s.pace != nil {
 		s.roll(now)
 	}
@@ -199,6 +199,10 @@ func (s *Split) allow(now limit.Time, cost int64) bool {
 	return false
 }
 
+// present is now, at least 0 and before the end of time, which is when what never comes is
+// due.
+func present(now limit.Time) limit.Time { return min(max(0, now), math.MaxInt64-1) }
+
 // use takes n own tokens from the rank first on, of the first era.
 func (s *Split) use(e *era, first, n uint64, now limit.Time) {
 	e.next = first + n
@@ -215,7 +219,7 @@ func (s *Split) use(e *era, first, n uint64, now limit.Time) {
 // It is exact unless windows cut costs above 1 off: tokens at the end of a window that
 // are too few for the next in line are lost to it. It is then never too late.
 func (s *Split) Earliest(now limit.Time, ahead, cost int64) limit.Time {
-	now = max(0, now)
+	now = present(now)
 	if s.pace != nil {
 		s.roll(now)
 	}
@@ -255,7 +259,7 @@ type Line struct {
 
 // Front returns the line's front at now.
 func (s *Split) Front(now limit.Time) Line {
-	return Line{now: max(0, now), skipped: s.skipped, changes: s.changes}
+	return Line{now: present(now), skipped: s.skipped, changes: s.changes}
 }
 
 // Behind returns when one who asks for cost behind line can take it, MaxInt64 if that is
@@ -323,7 +327,7 @@ func (s *Split) Spread() int64 { return s.spread }
 
 // Remaining returns how much could be taken at now, in one piece or several.
 func (s *Split) Remaining(now limit.Time) int64 {
-	now = max(0, now)
+	now = present(now)
 	sum := uint64(0)
 	for i := range s.eras {
 		e := &s.eras[i]
@@ -338,7 +342,7 @@ func (s *Split) Remaining(now limit.Time) int64 {
 // Verdict says how the limit stands at now: after cost was admitted, or to one who asks
 // for cost while ahead wait before it.
 func (s *Split) Verdict(now limit.Time, allowed bool, ahead, cost int64) limit.Verdict {
-	now = max(0, now)
+	now = present(now)
 	v := limit.Verdict{Allowed: allowed, ResetAfter: s.reset(now)}
 	if ahead == 0 {
 		v.Remaining = s.Remaining(now)
@@ -412,7 +416,7 @@ func (s *Split) Change(now limit.Time, t SplitTerms, from limit.Time) error {
 	if err != nil {
 		return err
 	}
-	now = max(0, now)
+	now = present(now)
 	if from <= 0 {
 		from = now
 	}
