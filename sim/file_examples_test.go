@@ -33,7 +33,7 @@ func TestExampleScenarios(t *testing.T) {
 				t.Fatal(err)
 			}
 			about, _, _ := strings.Cut(string(text), "\nname:")
-			for _, want := range []string{"# Look at:", "# Goal:"} {
+			for _, want := range []string{"# Look at:", "# Goal"} {
 				if !strings.Contains(about, want) {
 					t.Errorf("the comment has no %q", want)
 				}

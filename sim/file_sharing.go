@@ -10,12 +10,12 @@ import (
 	"github.com/stint-io/stint/internal/share"
 )
 
-// What only some ways to share know. Those that have a coordinator lend: they know what
-// a lease is.
+// What only some ways to share know.
 var (
 	suppressKeys = []string{"report", "interval", "average", "ramp", "full", "draws"}
 	splitKeys    = []string{"pace"}
-	lendKeys     = []string{"allocation", "lease", "refresh", "expiry", "start", "estimator", "forgetful"}
+	divideKeys   = []string{"allocation", "estimator"}
+	lendKeys     = []string{"lease", "refresh", "expiry", "start", "forgetful"}
 )
 
 // sharing reads how the limit is shared, with what only that way knows.
@@ -46,9 +46,14 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 			p.Fault(v, "add sharing: split", "%s is for limits that are split", k)
 		}
 	}
+	for _, k := range divideKeys {
+		if v := n.Get(k); v != nil && (own.Suppress != nil || own.Split != nil) {
+			p.Fault(v, "leave it out", "%s is for leases: nobody divides this limit by what is wanted", k)
+		}
+	}
 	for _, k := range lendKeys {
 		if v := n.Get(k); v != nil && own.Split != nil {
-			p.Fault(v, "leave it out", "%s is for limits with a coordinator: where they are split nobody lends anything", k)
+			p.Fault(v, "leave it out", "%s is for limits with a coordinator, and those that are split have none", k)
 		}
 	}
 	switch {

@@ -82,6 +82,26 @@ func TestExcess(t *testing.T) {
 	}
 }
 
+// A fleet that admits too much, and from 60 s on nine tenths of the limit: the last minute,
+// or the last half of a run that is shorter than two.
+func TestSteady(t *testing.T) {
+	k := 0
+	p := switched(func(at time.Duration, _ Address) bool {
+		k++
+		return at < 60*time.Second || k%10 != 0
+	})
+	s := Scenario{Limit: limitOf(100, 10), Instances: 1, Duration: 3 * time.Minute, Loads: []Load{{Demand: steady(100)}}}
+	s.Changes = []Change{{70 * time.Second, limitOf(90, 9)}, {2 * time.Minute, limitOf(100, 10)}}
+	closeTo(t, "steady", run(t, s, p).Steady, 0.9, 0.001)
+	s.Duration = 2 * time.Minute // half of it, by chance the last minute
+	closeTo(t, "steady under another limit", run(t, s, p).Steady, 60*90/(10*100+50*90.0), 0.001)
+	s.Changes, s.Duration = nil, 80*time.Second
+	closeTo(t, "steady of a short run", run(t, s, p).Steady, (20+20*0.9)/40, 0.001)
+	if got := run(t, s, switched(func(time.Duration, Address) bool { return false })).Steady; got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
 // An even load of which the fleet admits 20 in the first tenth of a second of the clock,
 // 10 in the others, none in the last: and twice all of that in the fourth second.
 func TestSecondsOfTheClock(t *testing.T) {

@@ -32,7 +32,7 @@ func (s Scenario) Validate() error {
 	for i := range s.Loads {
 		name := fmt.Sprintf("loads[%d]", i)
 		if parts += s.Loads[i].parts(&s); parts > MaxParts {
-			v.fault("%s makes that more than %d parts of loads: so many instances have those up to here, all together", name, MaxParts)
+			v.fault("%s is too much: loads have at most %d parts, one for each instance of each load", name, MaxParts)
 			break
 		}
 		v.load(name, &s.Loads[i])
