@@ -17,6 +17,7 @@ type suppression struct {
 	average *MovingAverage
 	reject  float64
 
+	attempted        Amount // per second, as reported last
 	wanted, capacity Amount // of instances that can refuse a part, and for them
 
 	// total is what was attempted in all by the rates that instances reported last, and
@@ -125,7 +126,8 @@ func (a *account) attempt(now limit.Time, d *Demand) bool {
 func (r *resource) suppress(now limit.Time) {
 	s, t := r.suppressed, r.terms.Suppress
 	s.wanted, s.capacity = 0, r.terms.Rate
-	attempted, unit := Amount(0), Token
+	unit := Token
+	s.attempted = 0
 	for _, a := range r.accounts {
 		if a.silent {
 			// It has its part, used or not, and the others have the rest.
@@ -134,12 +136,12 @@ func (r *resource) suppress(now limit.Time) {
 		}
 		s.wanted = saturate(s.wanted, a.want)
 		if time.Duration(now-a.attemptedAt) < quietFor(t) {
-			attempted, unit = saturate(attempted, a.attemptedRate), max(unit, a.largest)
+			s.attempted, unit = saturate(s.attempted, a.attemptedRate), max(unit, a.largest)
 		}
 	}
 	if dt := now - s.added; dt > 0 {
 		// As rates, since what comes at once in each report would look like a swing.
-		more := attempted.scale(Amount(min(dt, limit.Time(quietFor(t)))), Amount(time.Second))
+		more := s.attempted.scale(Amount(min(dt, limit.Time(quietFor(t)))), Amount(time.Second))
 		if s.total += more; s.average != nil {
 			s.average.Spread(s.added, now, more)
 		}
@@ -150,6 +152,11 @@ func (r *resource) suppress(now limit.Time) {
 	s.accrue(now)
 	s.bucket.rate = s.capacity
 	if rate <= s.capacity || s.bucket.level > s.bucket.depth/2 {
+		if s.over {
+			// What was attempted above the limit is over too. Reports come in lumps, and
+			// to begin with an empty bucket would take one for too much.
+			s.bucket.level = max(s.bucket.level, s.bucket.depth-r.terms.Burst)
+		}
 		s.over = false
 	}
 	was := s.reject
@@ -185,7 +192,9 @@ func (s *suppression) rate(now limit.Time, t *Suppress, unit Amount) Amount {
 		s.observe(now, unit)
 	}
 	rate := amountOf(s.meter.rate * float64(Token))
-	if rising := s.mixed > 0 && s.rises || s.wanted > s.heard+s.heard/8; rising {
+	// Both have to rise: what instances say of their own load follows a fall slowly, and
+	// not at the same time.
+	if rising := s.mixed > 0 && s.rises || s.wanted > s.heard+s.heard/8 && s.attempted > rate+rate/8; rising {
 		return max(rate, s.wanted)
 	}
 	return rate

@@ -174,6 +174,12 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 		case <-ctx.Done():
 			running = false
 		case e := <-s.events:
+			select {
+			case <-s.reload:
+				// What was reported after a Reload is answered by its limits.
+				s.feed(s.now(), nil, share.Reconfigure{})
+			default:
+			}
 			s.take(e)
 			s.takeWaiting()
 		case <-s.reload:
