@@ -299,8 +299,9 @@ func (l *lease) suppress(now limit.Time, s Suppression) {
 		spender.Suppress(now, Suppression{}, false)
 		return
 	}
-	if s.Reject > 0 && s.Depth < l.largest {
-		s.Depth = min(l.largest, l.terms.Burst) // or it would never be admitted
+	if s.Reject > 0 && l.largest > Token {
+		// Or a dear one would never be admitted, or only by a bucket that is full.
+		s.Depth = min(saturate(s.Depth, l.largest), l.terms.Burst)
 	}
 	spender.Suppress(now, s, l.terms.Suppress.Independent)
 }
