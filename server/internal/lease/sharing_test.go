@@ -1,0 +1,83 @@
+package lease
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// TestSharedTerms: what a file says of suppression and of split is what the coordinator
+// works by. What the file may say at the ends of its ranges the machines take.
+func TestSharedTerms(t *testing.T) {
+	x := newIndex(limits(t, `limits:
+  - {name: usual, rate: 10/s, burst: 3, sharing: suppressed}
+  - {name: described, rate: 10/s, sharing: suppressed, suppress: {report: 2s, window: 24s, interval: 6s, average: admitted, ramp: linear, full: 4, draws: independent}}
+  - {name: fast, rate: 10/s, sharing: suppressed, suppress: {report: 10ms, window: 640ms, interval: 10ms, ramp: linear, full: 2}}
+  - {name: slow, rate: 10/s, sharing: suppressed, suppress: {report: 1m, window: 1h, interval: 1m, ramp: linear, full: 1000}}
+  - {name: free, unlimited: true, sharing: suppressed}
+  - {name: members, rate: 10/s, sharing: split}
+  - {name: part, rate: 10/s, burst: 7, sharing: split, split: {instances: 4, weight: 2}}
+  - {name: places, algorithm: concurrency, max_in_flight: 7, sharing: split, split: {instances: 3}}
+`))
+	ten, all := 10*share.Token, share.Whole(10)
+	for name, want := range map[string]share.Terms{
+		"usual":     {Rate: ten, Burst: share.Whole(3), Suppress: &share.Suppress{}},
+		"described": {Rate: ten, Burst: all, Suppress: &share.Suppress{Report: 2 * time.Second, Window: 24 * time.Second, Intervals: 4, Ramp: share.RampLinear, Full: 4, Admitted: true, Independent: true}},
+		"fast":      {Rate: ten, Burst: all, Suppress: &share.Suppress{Report: 10 * time.Millisecond, Window: 640 * time.Millisecond, Intervals: 64, Ramp: share.RampLinear, Full: 2}},
+		"slow":      {Rate: ten, Burst: all, Suppress: &share.Suppress{Report: time.Minute, Window: time.Hour, Intervals: 60, Ramp: share.RampLinear, Full: 1000}},
+		"free":      {Rate: unlimited, Burst: unlimited, Allocation: share.None},
+		"members":   {Rate: ten, Burst: all, Allocation: share.Equal},
+		"part":      {Rate: 5 * share.Token, Burst: share.Whole(3), Allocation: share.Equal},
+		"places":    {Burst: share.Whole(2), Gauge: true, Allocation: share.Equal},
+	} {
+		got, status := x.resolve(share.ResourceID{Limit: name})
+		if status != share.StatusOK || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v %+v %v, want %+v %+v", name, got, got.Suppress, status, want, want.Suppress)
+		}
+		if got.Suppress != nil && got.Suppress.Validate() != nil {
+			t.Errorf("%s: %v", name, got.Suppress.Validate())
+		}
+	}
+}
+
+// TestReloadComesFirst: a report that the loop finds waiting beside a Reload is answered by
+// the limits of that, since it may have been sent on account of it.
+func TestReloadComesFirst(t *testing.T) {
+	for range 50 {
+		set := limits(t, "limits: [{name: l, rate: 10/s, sharing: leased}]")
+		s := New(Options{Limits: set, State: State{Epoch: 1}})
+		ctx, cancel := context.WithCancel(t.Context())
+		step, first := s.step, make(chan share.Event, 1)
+		s.step = func(now limit.Time, e share.Event) []share.Grant {
+			switch e.(type) {
+			case *share.Report, share.Reconfigure:
+				select {
+				case first <- e:
+				default:
+				}
+			}
+			return step(now, e)
+		}
+		p, err := s.Pipe(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Reload(set)
+		s.events <- event{stream: p.stream, report: &share.Report{Member: share.Member{Instance: "a", Session: 1}, Number: 1, Stamp: 1}}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Run(ctx)
+		}()
+		if e := <-first; e != (share.Reconfigure{}) {
+			t.Errorf("the first is %T", e)
+		}
+		<-p.stream.taken
+		cancel()
+		<-ended
+	}
+}
