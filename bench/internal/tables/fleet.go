@@ -65,6 +65,23 @@ func fleetLimits(n int) string {
 	return b.String()
 }
 
+// stint returns the program to measure, built if need be, a folder to work in, and what
+// removes that.
+func (cfg *Config) stint() (bin, dir string, remove func() error, err error) {
+	dir, err = os.MkdirTemp("", "stint-bench-")
+	if err != nil {
+		return "", "", nil, fmt.Errorf("bench: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if bin = cfg.Binary; bin == "" {
+		bin = filepath.Join(dir, "stint")
+		if err := process.Build(cfg.Root, "./cmd/stint", bin); err != nil {
+			return "", "", nil, errors.Join(err, remove())
+		}
+	}
+	return bin, dir, remove, nil
+}
+
 // coordinator is a stint serve that coordinates limits.
 type coordinator struct {
 	process *process.Process
@@ -145,18 +162,11 @@ func (c *coordinator) close() {
 func Fleet(cfg Config, rep *Report) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "stint-bench-")
+	bin, dir, remove, err := cfg.stint()
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	bin := cfg.Binary
-	if bin == "" {
-		bin = filepath.Join(dir, "stint")
-		if err := process.Build(cfg.Root, "./cmd/stint", bin); err != nil {
-			return err
-		}
-	}
+	defer func() { err = errors.Join(err, remove()) }()
 	var hot []*hotResult
 	var few []*smallResult
 	for _, n := range cfg.Fleets {

@@ -7,12 +7,10 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/stint-io/stint/bench/internal/fleet"
-	"github.com/stint-io/stint/bench/internal/process"
 )
 
 // What the steps are of.
@@ -48,18 +46,11 @@ type stepResult struct {
 func Steps(cfg Config, rep *Report) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "stint-bench-")
+	bin, dir, remove, err := cfg.stint()
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	bin := cfg.Binary
-	if bin == "" {
-		bin = filepath.Join(dir, "stint")
-		if err := process.Build(cfg.Root, "./cmd/stint", bin); err != nil {
-			return err
-		}
-	}
+	defer func() { err = errors.Join(err, remove()) }()
 	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
 	defer stop()
 	c, err := startCoordinator(ctx, bin, dir, stepLimits)

@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stint-io/stint/bench/internal/contender"
 	"github.com/stint-io/stint/bench/internal/fleet"
-	"github.com/stint-io/stint/bench/internal/process"
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/limit"
 )
@@ -58,18 +55,11 @@ const (
 func Leases(cfg Config, rep *Report) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "stint-bench-")
+	bin, dir, remove, err := cfg.stint()
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	bin := cfg.Binary
-	if bin == "" {
-		bin = filepath.Join(dir, "stint")
-		if err := process.Build(cfg.Root, "./cmd/stint", bin); err != nil {
-			return err
-		}
-	}
+	defer func() { err = errors.Join(err, remove()) }()
 	c, err := startCoordinator(ctx, bin, dir, decisionLimits)
 	if err != nil {
 		return err
