@@ -45,6 +45,10 @@ fuzz: ## Run every fuzz target for FUZZTIME
 histories: ## Try the properties of docs/evidence.md on HISTORIES random histories
 	HISTORIES=$(HISTORIES) ./scripts/histories
 
+.PHONY: mutants
+mutants: ## Break the core packages on purpose and count what the tests notice (SEED, MUTANTS)
+	./scripts/mutants
+
 .PHONY: bench
 bench: ## Print the benchmark tables of docs/benchmarks.md, on a quiet machine
 	cd bench && $(GO) run .
