@@ -142,7 +142,7 @@ func TestBadRLSInput(t *testing.T) {
 			"100,000 descriptors":   {repeated(100_000, good()), codes.ResourceExhausted, "larger than max"},
 			"entries":               {request("edge", 1, wide), codes.InvalidArgument, "33 entries"},
 			"key long":              {request("edge", 1, good(), descriptor(strings.Repeat("k", 257)+"=v")), codes.InvalidArgument, "entry 0 of descriptor 1"},
-			"value long":            {request("edge", 1, descriptor("ip="+strings.Repeat("v", 17<<10))), codes.InvalidArgument, "bytes"},
+			"value too long":        {request("edge", 1, descriptor("ip="+strings.Repeat("v", 1<<20))), codes.ResourceExhausted, "larger than max"},
 			"hits overflow":         {request("edge", 1, hits(good(), limit.MaxCount+1)), codes.InvalidArgument, "hits_addend of descriptor 0"},
 			"hits max":              {request("edge", 1, good(), hits(good(), math.MaxUint64)), codes.InvalidArgument, "hits_addend of descriptor 1"},
 			"override without unit": {request("edge", 1, override(good(), 5, typev3.RateLimitUnit_UNKNOWN)), codes.InvalidArgument, "has the unit UNKNOWN, set unit"},

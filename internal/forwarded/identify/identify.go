@@ -6,6 +6,8 @@
 package identify
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"net/http"
 	"net/textproto"
@@ -17,9 +19,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// MaxValue bounds the value of an attribute in bytes. What is longer is cut, so
-// that nobody gets a key of his own choice for the price of a megabyte: values
-// that begin alike share a bucket. Not smaller: tokens have some hundred bytes.
+// MaxValue bounds the value of an attribute in bytes; see [Bound]. Not smaller: tokens
+// have some hundred bytes, and patterns look at how values begin. Not larger: all that
+// limits match and count by is read several times.
 const MaxValue = 1 << 10
 
 // maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers
@@ -154,8 +156,17 @@ const MaxPath = 64 << 10
 // BoundPath cuts a path to [MaxPath].
 func BoundPath(path string) string { return path[:min(len(path), MaxPath)] }
 
-// Bound cuts a value to [MaxValue].
-func Bound(value string) string { return value[:min(len(value), MaxValue)] }
+// Bound returns a value of at most [MaxValue] bytes. Of a longer one it keeps the
+// beginning, which patterns may name, and puts the SHA-256 of the whole behind it: two
+// long values that begin alike, as tokens do, stay two.
+func Bound(value string) string {
+	if len(value) <= MaxValue {
+		return value
+	}
+	sum := sha256.Sum256([]byte(value))
+	const mark = "...sha256:"
+	return value[:MaxValue-len(mark)-2*len(sum)] + mark + hex.EncodeToString(sum[:])
+}
 
 func cookie(lines []string, name string) (string, bool) {
 	for _, line := range lines {

@@ -27,13 +27,32 @@ func TestAppend(t *testing.T) {
 		{Name: "ip", Value: "192.0.2.7"},
 		{Name: "header:x-api-key", Value: "k1"},
 		{Name: "header:x-empty", Value: ""},
-		{Name: "header:x-long", Value: strings.Repeat("x", MaxValue)},
+		{Name: "header:x-long", Value: Bound(strings.Repeat("x", MaxValue+1))},
 		{Name: "cookie:session", Value: "s=1"},
 		{Name: "query:tenant", Value: "a b c"},
 		{Name: "query:flag", Value: ""},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// TestLongValuesStayDifferent: whatever the length, values that differ anywhere differ
+// when they are bounded, and begin as they did.
+func TestLongValuesStayDifferent(t *testing.T) {
+	seen := map[string]int{}
+	for n := MaxValue - 100; n < 4*MaxValue; n += 97 {
+		for _, end := range []string{"a", "b"} {
+			value := strings.Repeat("x", n-1) + end
+			got := Bound(value)
+			if n <= MaxValue && got != value || len(got) > MaxValue || got[:900] != value[:900] {
+				t.Fatalf("%d bytes became %d: %.30q", n, len(got), got)
+			}
+			if was, ok := seen[got]; ok {
+				t.Fatalf("values of %d and %d bytes became one", was, n)
+			}
+			seen[got] = n
+		}
 	}
 }
 

@@ -24,12 +24,13 @@ import (
 )
 
 // Bounds on what one request may hold. Envoy sends a handful of descriptors of a
-// few entries each; a request ten times that size still passes.
+// few entries each; a request ten times that size still passes. Values have no bound
+// of their own, only the message has: clients choose them, a long one counts by its
+// SHA-256, and an error would let it pass a proxy that fails open.
 const (
 	MaxDescriptors = 100
 	MaxEntries     = 32
 	MaxKeyBytes    = 256
-	MaxValueBytes  = 16 << 10
 	MaxDomainBytes = 256
 )
 
@@ -149,9 +150,8 @@ func (c *call) translate(req *pb.RateLimitRequest) error {
 			return invalid("descriptor %d has %d entries, at most %d are taken", i, len(d.Entries), MaxEntries)
 		}
 		for j, e := range d.GetEntries() {
-			if len(e.GetKey()) > MaxKeyBytes || len(e.GetValue()) > MaxValueBytes {
-				return invalid("entry %d of descriptor %d has a key of %d and a value of %d bytes, at most %d and %d are taken",
-					j, i, len(e.Key), len(e.Value), MaxKeyBytes, MaxValueBytes)
+			if len(e.GetKey()) > MaxKeyBytes {
+				return invalid("entry %d of descriptor %d has a key of %d bytes, at most %d are taken", j, i, len(e.Key), MaxKeyBytes)
 			}
 			c.attrs = append(c.attrs, limit.Attribute{Name: e.GetKey(), Value: e.GetValue()})
 		}
