@@ -176,7 +176,10 @@ func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 	case l.pending > 0:
 		v = l.takeBehind(now, cost, req.Peek)
 	case req.Peek:
-		v = l.meter.peek(&l.state, now, cost)
+		if v = l.meter.peek(&l.state, now, cost); v.Allowed {
+			is := l.meter.peek(&l.state, now, 0) // nothing is taken
+			v.Remaining, v.ResetAfter = is.Remaining, is.ResetAfter
+		}
 	default:
 		v = l.takeAt(now, cost)
 	}

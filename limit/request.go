@@ -24,7 +24,8 @@ type Request struct {
 	// nothing, set Peek. Negative costs are an error.
 	Cost int64
 
-	// Peek asks how the request would be decided and takes nothing.
+	// Peek asks how the request would be decided and takes nothing: the Decision
+	// says whether it would be admitted, and what remains is what there is now.
 	Peek bool
 }
 

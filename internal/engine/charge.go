@@ -19,7 +19,7 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 			err = q.unknownQuota(quotas)
 		}
 		allowed = allowed && !q.quotasOver(quotas)
-		if err == nil && (missing || !allowed) {
+		if err == nil {
 			err = e.stand(ctx, q)
 		}
 		return allowed, err
@@ -103,10 +103,10 @@ func (e *Engine) unlessLost(err error) error {
 	return err
 }
 
-// stand makes the verdicts of limits that a refused request would have fitted say
-// how they are: a peek tells how they would be after it, and a Take that refuses
-// does not charge them. The request is decided by then: where the store does not
-// answer any more, what the peek would have taken is added to what it left.
+// stand makes the verdicts of limits that the request would have fitted say how they
+// are: a store's peek tells how they would be after the request, and nothing is taken.
+// The request is decided by then: where the store does not answer any more, what the
+// peek would have taken is added to what it left.
 func (e *Engine) stand(ctx context.Context, q *Query) error {
 	now := q.refunds[:0]
 	for i := range q.charges {

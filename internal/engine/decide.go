@@ -327,7 +327,11 @@ func (q *Query) conclude(allowed bool) {
 			}
 		case r.Allowed:
 			// Nobody knows how full a limit is whose counters were not reached.
-			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, r.Remaining, p.soft)
+			left := r.Remaining
+			if q.Peek {
+				left -= r.Cost // as it would be after the request
+			}
+			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, max(left, 0), p.soft)
 			if !r.Shadow && r.Delay > d.Delay {
 				d.Delay = r.Delay
 			}

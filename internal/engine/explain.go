@@ -54,7 +54,6 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 	}
 	x := Explanation{Decision: q.Decision}
 	x.Decision.Results = append([]limit.Result(nil), q.Decision.Results...)
-	d := &x.Decision
 	matched := make(map[string]bool, len(q.Hits))
 	for i := range q.parts {
 		h, r := &q.Hits[q.parts[i].hit], &x.Decision.Results[i]
@@ -65,13 +64,8 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 			value, _ := req.Get(name)
 			n.Key = append(n.Key, limit.Attribute{Name: name, Value: value})
 		}
-		switch {
-		case r.Reason == limit.ReasonMissing, r.StoreFailed:
+		if r.Reason == limit.ReasonMissing || r.StoreFailed {
 			n.Used = 0 // there is no bucket, or nobody knows it
-		case r.Allowed && d.Allowed && !n.Policy.Unlimited:
-			// A peek that is allowed tells what is left after the request;
-			// what is used now is without it.
-			n.Used = max(n.Used-r.Cost, 0)
 		}
 		x.Limits = append(x.Limits, n)
 	}

@@ -91,6 +91,11 @@ func TestRefusalChargesNoneInRandomHistories(t *testing.T) {
 			peeked := b.ask(limit.Request{Attributes: attrs, Cost: req.Cost, Peek: true})
 			d := b.ask(req)
 			after := standing(attrs)
+			for i := range peeked.Results {
+				if p := &peeked.Results[i]; p.Allowed && p.Remaining != before[i] {
+					t.Fatalf("history %d, request %d: a peek of cost %d says that %d remain, %d do: %+v\n%s", h, op, req.Cost, p.Remaining, before[i], *p, yaml)
+				}
+			}
 			fit := true
 			for i := range d.Results {
 				res := &d.Results[i]

@@ -20,7 +20,8 @@ type Query struct {
 	// stint's own format that several of them meet with the same key is charged
 	// once, with the largest of their costs; a rule of Envoy's is charged for each.
 	Descriptors []Descriptor
-	// Peek takes nothing and counts nothing.
+	// Peek takes nothing and counts nothing. The Decision says whether the
+	// descriptors would be admitted; what remains of each limit is what there is.
 	Peek bool
 
 	// Decision is the answer. Its Results belong to the Query.

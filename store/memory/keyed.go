@@ -108,6 +108,17 @@ func (k *Keyed) Peek(key string, cost int64) (limit.Verdict, error) {
 	return k.counters.peek(k.counters.hashString(key), cost), nil
 }
 
+// look says whether cost would be admitted, and what there is without it.
+func (k *Keyed) look(key string, cost int64) (limit.Verdict, error) {
+	v, err := k.Peek(key, cost)
+	if err != nil || !v.Allowed {
+		return v, err
+	}
+	is, err := k.Peek(key, 0)
+	v.Remaining, v.ResetAfter = is.Remaining, is.ResetAfter
+	return v, err
+}
+
 // Refund gives back cost that an earlier Take took for key. A bucket gets no
 // fuller than full. Costs that Take would not accept are left alone.
 func (k *Keyed) Refund(key string, cost int64) {
@@ -161,7 +172,7 @@ func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision
 		cost = 1
 	}
 	if req.Peek {
-		op = t.keyed.Peek
+		op = t.keyed.look
 	}
 	var key []byte
 	for _, name := range t.names {

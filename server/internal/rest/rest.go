@@ -86,6 +86,11 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 		a.fail(w, err)
 		return
 	}
+	if b.request.Peek {
+		for i := range d.Results {
+			d.Results[i].Cost = 0 // whether 1 would be admitted was asked, and 0 was taken
+		}
+	}
 	if !d.Allowed {
 		answer.WriteRefusal(w, &d, a.opts.Answer)
 		return
