@@ -144,14 +144,15 @@ func (c *schedule) plan(m *meter, k int) {
 // settle lets go whoever's time has come by now.
 func (c *schedule) settle(m *meter, now Time) { c.settleSome(m, now, math.MaxInt) }
 
-// settleSome is settle for at most so many.
+// settleSome is settle for at most so many. The time of the next one is known afterwards,
+// due or not: whoever arms the timer goes by it.
 func (c *schedule) settleSome(m *meter, now Time, most int) {
-	for ; c.acted < len(c.slots) && most > 0; most-- {
+	for ; c.acted < len(c.slots); most-- {
 		s := &c.slots[c.acted]
 		if c.planned == c.acted && !c.sighted {
 			c.sighted = c.sight(m, s)
 		}
-		if s.act > now {
+		if s.act > now || most == 0 {
 			break // a vacant one is never in the way: its act is 0
 		}
 		if c.planned == c.acted {

@@ -111,11 +111,12 @@ func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, don
 
 // arm sets the timer to the time at which the first in line is let go, if somebody
 // waits. It lets go all who are due, so a window's edge wakes those that the window
-// admits and nobody else. Everybody who was due is settled.
+// admits and nobody else. Those who were due are settled, or as many as one ring does:
+// then the timer is due already.
 func (l *Limiter) arm() {
 	next := Time(0)
 	if l.waiting > 0 {
-		next = l.slots[l.acted].act
+		next = max(l.slots[l.acted].act, 1) // a vacant slot has 0, which would be no timer
 	}
 	if next == l.wakeAt {
 		return
