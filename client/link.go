@@ -47,10 +47,10 @@ const (
 	// Not shorter: a fleet that lost its coordinator would hammer the next one. Not
 	// longer: leases run meanwhile.
 	firstPause = 50 * time.Millisecond
-	// Not longer: as long as a lease lasts by default, in which a fleet should have
-	// found its coordinator. Not shorter: tries cost the network of a host that is
-	// gone for good.
-	longestPause = 5 * time.Second
+	// Not longer: an instance whose link was cut has its share back within two seconds
+	// of the mending. Not shorter: instances renew as often, so a coordinator that
+	// serves a fleet can answer its tries as well.
+	longestPause = share.DefaultRefresh
 	// maxRedirects is how often in a row one coordinator may send the client to
 	// another, without a pause.
 	maxRedirects = 5
