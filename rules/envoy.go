@@ -60,12 +60,15 @@ func (b *builder) envoy(d *file) {
 		d.Fault(d.Root, "name the domain that Envoy sends", "config file cannot have empty domain")
 		return
 	}
-	if b.set.domains[domain] != nil {
-		d.Fault(d.Root.Get("domain"), "put all descriptors of a domain into one file", "duplicate domain '%s' in config file", domain)
+	root := b.set.domains[domain]
+	if root != nil && !b.set.options.MergeDomains {
+		d.Fault(d.Root.Get("domain"), "put all descriptors of a domain into one file, or have the files merged with --rls-merge-domains", "duplicate domain '%s' in config file", domain)
 		return
 	}
-	root := newDescriptors()
-	b.set.domains[domain] = root
+	if root == nil {
+		root = newDescriptors()
+		b.set.domains[domain] = root
+	}
 	b.descriptors(d, envoyPath{domain: domain, shown: domain}, root, d.Root.Get("descriptors"))
 }
 
@@ -194,7 +197,7 @@ func (b *builder) envoyLimit(d *file, path envoyPath, n, limits *document.Node) 
 	if m := n.Get("metadata"); m != nil && m.Kind == document.Map {
 		l.Metadata, _ = plainValue(m).(map[string]any)
 	}
-	policy := limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignEpoch, CountRefused: true}
+	policy := limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignEpoch, CountRefused: !b.set.options.CountAdmitted}
 	if limits == nil || limits.Kind != document.Map {
 		l.Whitelist = true
 		if limits != nil {

@@ -178,7 +178,7 @@ descriptors:
 }
 
 func TestBothFormatsTogether(t *testing.T) {
-	set, err := compile([]source{
+	set, err := Options{}.compile([]source{
 		{"envoy.yaml", []byte("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 5}}]\n")},
 		{"stint.yaml", []byte("limits: [{name: a, match: {domain: d}, key: user, rate: 5/s}, {name: b, key: user, rate: 6/s}]\n")},
 	}, new(document.Faults))

@@ -15,21 +15,39 @@ import (
 	"github.com/stint-io/stint/internal/document"
 )
 
+// Options say how files in the format of Envoy's rate limit service are understood
+// where that service can be told. The zero value is what it does untold.
+type Options struct {
+	// MergeDomains lets several files have one domain: their rules are put
+	// together, in the order of the files. Without it that is a fault.
+	MergeDomains bool
+
+	// CountAdmitted makes rules, and limits that come with requests, count admitted
+	// requests only. Without it they count refused ones as well.
+	CountAdmitted bool
+}
+
+// Load is like the function of that name.
+func (o Options) Load(paths ...string) (*Set, error) {
+	sources, faults := gather(paths)
+	return o.compile(sources, faults)
+}
+
+// Parse is like the function of that name.
+func (o Options) Parse(name string, src []byte) (*Set, error) {
+	return o.compile([]source{{name, src}}, new(document.Faults))
+}
+
 // Load compiles the limits of files and folders, all together. From a folder it
 // takes the files named *.yaml and *.yml that are not hidden, sorted by name; it
 // does not descend. A file met twice is read once.
 //
 // The error is an [Errors] with all that is wrong in all files. Load reads
 // everything before it compiles anything; there is no half a Set.
-func Load(paths ...string) (*Set, error) {
-	sources, faults := gather(paths)
-	return compile(sources, faults)
-}
+func Load(paths ...string) (*Set, error) { return Options{}.Load(paths...) }
 
 // Parse compiles one file from memory; name stands for it in errors.
-func Parse(name string, src []byte) (*Set, error) {
-	return compile([]source{{name, src}}, new(document.Faults))
-}
+func Parse(name string, src []byte) (*Set, error) { return Options{}.Parse(name, src) }
 
 // maxDepth bounds the nesting of a file, and of an expression. Envoy's descriptors
 // nest a handful deep.
@@ -76,9 +94,10 @@ func fingerprintOf(sources []source, found *document.Faults) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-func compile(sources []source, found *document.Faults) (*Set, error) {
+func (o Options) compile(sources []source, found *document.Faults) (*Set, error) {
 	content := fingerprintOf(sources, found)
 	b := newBuilder(found)
+	b.set.options = o
 	for _, s := range sources {
 		before := found.Count()
 		d := &file{document.Read(s.name, s.src, bounds, found)}

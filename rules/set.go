@@ -20,6 +20,7 @@ type Set struct {
 	index      *index
 	domains    map[string]*descriptors
 	content    fingerprint
+	options    Options
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -47,6 +48,9 @@ func (s *Set) Attributes() []string { return s.attributes }
 
 // HasDomain reports whether there is an Envoy file for the domain.
 func (s *Set) HasDomain(domain string) bool { return s.domains[domain] != nil }
+
+// Options are those that the Set was made with.
+func (s *Set) Options() Options { return s.options }
 
 // ExpressionErrors counts the evaluations of CEL expressions that failed, and so
 // did not hold, since the Set was made.

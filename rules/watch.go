@@ -29,16 +29,16 @@ const (
 // onChange is called by one goroutine at a time. Watch returns when ctx ends,
 // with its error, after all it started has ended.
 func Watch(ctx context.Context, paths []string, onChange func(*Set, error)) error {
-	return watch(ctx, paths, nil, onChange)
+	return watch(ctx, Options{}, paths, nil, onChange)
 }
 
 // Watch is like the function of that name, and begins with the content that the
-// Set was made of. paths are those that were given to [Load].
+// Set was made of, and with its Options. paths are those that were given to [Load].
 func (s *Set) Watch(ctx context.Context, paths []string, onChange func(*Set, error)) error {
-	return watch(ctx, paths, &s.content, onChange)
+	return watch(ctx, s.options, paths, &s.content, onChange)
 }
 
-func watch(ctx context.Context, paths []string, last *fingerprint, onChange func(*Set, error)) error {
+func watch(ctx context.Context, o Options, paths []string, last *fingerprint, onChange func(*Set, error)) error {
 	var events chan fsnotify.Event
 	var failures chan error
 	// Without notices (a limit of the system, a foreign file system) the
@@ -60,7 +60,7 @@ func watch(ctx context.Context, paths []string, last *fingerprint, onChange func
 		first := last == nil
 		last = &content
 		if !first {
-			onChange(compile(sources, found))
+			onChange(o.compile(sources, found))
 		}
 	}
 	check()

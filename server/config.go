@@ -29,6 +29,7 @@ const DemoLimits = `limits:
 type config struct {
 	log    *slog.Logger
 	paths  []string
+	rules  rules.Options
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
 	engine *engine.Engine
@@ -46,9 +47,9 @@ type config struct {
 // load reads the configuration, without making it the one in force.
 func (c *config) load() (*rules.Set, error) {
 	if len(c.paths) == 0 {
-		return rules.Parse("demo", []byte(DemoLimits))
+		return c.rules.Parse("demo", []byte(DemoLimits))
 	}
-	return rules.Load(c.paths...)
+	return c.rules.Load(c.paths...)
 }
 
 // check says whether this server can do what the set asks for. Counters do not

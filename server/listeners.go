@@ -55,13 +55,15 @@ func newHTTP(h http.Handler, log *slog.Logger) *http.Server {
 
 // route sends requests to their rooms. It compares paths as they are: a gateway
 // must never be answered with the redirect to a cleaned path that a ServeMux sends.
-func route(gates, json, calls http.Handler) http.Handler {
+func route(gates, json, health, calls http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasPrefix(r.URL.Path, gate.Prefix):
 			gates.ServeHTTP(w, r)
 		case r.URL.Path == "/json":
 			json.ServeHTTP(w, r)
+		case r.URL.Path == "/healthcheck":
+			health.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":
 			fmt.Fprintln(w, "ok")
 		default:
@@ -93,6 +95,7 @@ func newGRPC(streams context.Context, service *rls.Service, leases leasepb.Lease
 	)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(envoyHealth, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(leasepb.Leases_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.Shutdown() // until the server is ready
 	pb.RegisterRateLimitServiceServer(s, service)

@@ -6,10 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/rls"
 )
 
 // The defaults of [Options]. All listeners are on loopback: a limiter trusts who
@@ -74,6 +77,22 @@ type Options struct {
 	// the header fields and the dynamic metadata that Envoy's own service
 	// adds when it is told to.
 	RLSHeaders, RLSMetadata bool
+	// RLSLimitHeader, RLSRemainingHeader and RLSResetHeader are the names of those
+	// header fields; "" = RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset.
+	RLSLimitHeader, RLSRemainingHeader, RLSResetHeader string
+	// RLSShadow answers OK overall to whatever speaks Envoy's protocol. The limits
+	// are charged and the statuses say what they would say otherwise.
+	RLSShadow bool
+	// RLSQuota makes every rule in Envoy's format a quota: a request is refused only
+	// when each of its descriptors meets a rule that is over.
+	RLSQuota bool
+	// RLSMergeDomains lets several files in Envoy's format have one domain.
+	RLSMergeDomains bool
+	// RLSCountAdmitted makes rules in Envoy's format count admitted requests only.
+	RLSCountAdmitted bool
+	// RLSNearLimit is the share of a rule in Envoy's format above which its hits are
+	// counted as near the limit, above 0 and at most 1; 0 = 0.8.
+	RLSNearLimit float64
 
 	// AdminToken must come as a bearer token with admin requests, apart from
 	// /healthz and /readyz. It may be empty only while AdminAddr is loopback.
@@ -135,10 +154,38 @@ func (o *Options) complete() error {
 	if _, err := forwarded.ParseTrusted(o.TrustedProxies); err != nil {
 		bad("%w", err)
 	}
+	for _, h := range []struct{ flag, name string }{
+		{"rls-limit-header", o.RLSLimitHeader}, {"rls-remaining-header", o.RLSRemainingHeader}, {"rls-reset-header", o.RLSResetHeader},
+	} {
+		if !fieldName(h.name) {
+			bad("--%s is %q, want the name of a header field: letters, digits and hyphens", h.flag, h.name)
+		}
+	}
+	if !o.RLSHeaders && (changed(o.RLSLimitHeader, rls.HeaderLimit) || changed(o.RLSRemainingHeader, rls.HeaderRemaining) || changed(o.RLSResetHeader, rls.HeaderReset)) {
+		bad("header fields for Envoy have names of their own and are not sent: add --rls-headers, or leave the names out")
+	}
+	if !(o.RLSNearLimit >= 0 && o.RLSNearLimit <= 1) {
+		bad("--rls-near-limit is %v, want a share above 0 and at most 1, such as 0.8", o.RLSNearLimit)
+	}
 	if o.Grace < 0 || o.DrainDelay < 0 || o.MaxBytes < 0 {
 		bad("grace %v, drain delay %v or max bytes %d is negative", o.Grace, o.DrainDelay, o.MaxBytes)
 	}
 	return errors.Join(errs...)
+}
+
+func changed(name, from string) bool { return name != "" && name != from }
+
+// fieldName reports whether name can be that of a header field; "" stands for one.
+func fieldName(name string) bool {
+	const odd = "!#$%&'*+-.^_`|~" // what RFC 9110 allows beside letters and digits
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || strings.ContainsRune(odd, r))
+	})
+}
+
+// rules are the choices of how files are read.
+func (o *Options) rules() rules.Options {
+	return rules.Options{MergeDomains: o.RLSMergeDomains, CountAdmitted: o.RLSCountAdmitted}
 }
 
 func loopback(addr string) bool {

@@ -74,7 +74,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, ready: make(chan struct{})}
-	s.config.log, s.config.paths = opts.Logger, opts.ConfigPaths
+	s.config.log, s.config.paths, s.config.rules = opts.Logger, opts.ConfigPaths, opts.rules()
 	set, err := s.config.load()
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func New(opts Options) (*Server, error) {
 	if s.leases, err = openLeases(s.storage, set, &opts); err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
-	if s.engine, err = engine.New(s.leases.own, set, engine.Options{}); err != nil {
+	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
 		return nil, errors.Join(err, s.close(true))
 	}
 	s.config.engine, s.config.leases = s.engine, &s.leases
@@ -115,14 +115,17 @@ func (s *Server) build() error {
 		return fmt.Errorf("server: %w", err)
 	}
 	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit}
-	s.rls = rls.New(s.engine, rls.Options{Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata})
+	s.rls = rls.New(s.engine, rls.Options{
+		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
+		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader,
+	})
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
 	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := route(gates, rest.Guard(s.rls), rest.New(s.engine, rest.Options{Answer: fields}))
+	api := route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields}))
 	s.http = newHTTP(s.farewell.wrap(api), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 
@@ -137,7 +140,7 @@ func (s *Server) build() error {
 		}
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service,
+		Metrics: registry, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.opts.Profiles {
@@ -181,7 +184,7 @@ func (s *Server) figures() admin.Figures {
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflowed = st.Keys, st.Bytes, st.MaxBytes, st.Overflowed
 	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
 	f.Leases = s.leases.metrics()
-	f.RLSOK, f.RLSOverLimit, f.RLSErrors = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load()
+	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()
 	return f
 }
 

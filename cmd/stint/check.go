@@ -18,6 +18,7 @@ import (
 
 func newCheck() *cobra.Command {
 	var asJSON bool
+	var how rules.Options
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "look for faults in limit files",
@@ -33,7 +34,7 @@ when a file cannot be read.`,
 					return &exit{exitUsage, err}
 				}
 			}
-			set, err := rules.Load(args...)
+			set, err := how.Load(args...)
 			if err == nil {
 				err = checkStore(set.Store())
 			}
@@ -44,6 +45,7 @@ when a file cannot be read.`,
 			return checkText(out, errOut, set, err)
 		},
 	}
+	cmd.Flags().BoolVar(&how.MergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }

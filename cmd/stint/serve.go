@@ -53,6 +53,9 @@ also happens by itself when a file changes.`,
 			if o.Logger, err = newLogger(logFormat, cmd.ErrOrStderr()); err != nil {
 				return &exit{exitUsage, err}
 			}
+			if o.RLSNearLimit == 0 {
+				return &exit{exitUsage, errors.New("--rls-near-limit is 0, want a share above 0 and at most 1, such as 0.8")}
+			}
 			return serve(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
@@ -69,6 +72,14 @@ also happens by itself when a file changes.`,
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
 	f.BoolVar(&o.RLSHeaders, "rls-headers", false, "add RateLimit-Limit, -Remaining and -Reset to answers to Envoy")
 	f.BoolVar(&o.RLSMetadata, "rls-metadata", false, "add domain, descriptors and rule metadata to answers to Envoy")
+	f.StringVar(&o.RLSLimitHeader, "rls-limit-header", "RateLimit-Limit", "name of that header field in answers to Envoy")
+	f.StringVar(&o.RLSRemainingHeader, "rls-remaining-header", "RateLimit-Remaining", "name of that header field in answers to Envoy")
+	f.StringVar(&o.RLSResetHeader, "rls-reset-header", "RateLimit-Reset", "name of that header field in answers to Envoy")
+	f.BoolVar(&o.RLSShadow, "rls-shadow", false, "answer OK overall to Envoy whatever the limits say; the statuses tell")
+	f.BoolVar(&o.RLSQuota, "rls-quota", false, "every rule in Envoy's format is a quota: refuse only what all of them refuse")
+	f.BoolVar(&o.RLSMergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
+	f.BoolVar(&o.RLSCountAdmitted, "rls-count-admitted", false, "rules in Envoy's format count admitted requests only")
+	f.Float64Var(&o.RLSNearLimit, "rls-near-limit", 0.8, "share of a rule in Envoy's format above which hits are counted as near its limit")
 	f.StringVar(&tokenFile, "admin-token-file", "", "file with the bearer token that admin requests need")
 	f.StringSliceVar(&o.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
 	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")

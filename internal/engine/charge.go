@@ -10,15 +10,15 @@ import (
 )
 
 // charge asks the store.
-func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int) (bool, error) {
+func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (bool, error) {
 	// A request that misses a key is refused whatever the others say, so they
 	// are only asked.
 	if q.Peek || missing {
 		allowed, err := e.store.Peek(ctx, q.charges)
 		if err == nil {
-			err = q.unknownQuota(quotas)
+			err = q.unknownQuota(n)
 		}
-		allowed = allowed && !q.quotasOver(quotas)
+		allowed = allowed && !q.quotasOver(n)
 		if err == nil {
 			err = e.stand(ctx, q)
 		}
@@ -31,9 +31,9 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, quotas int)
 	}
 	allowed, err := e.store.Take(ctx, q.charges)
 	if err == nil {
-		err = q.unknownQuota(quotas)
+		err = q.unknownQuota(n)
 	}
-	if err != nil || !allowed || !q.quotasOver(quotas) {
+	if err != nil || !allowed || !q.quotasOver(n) {
 		return allowed, err
 	}
 	return false, e.giveBack(ctx, q)
@@ -58,12 +58,8 @@ func (e *Engine) giveBack(ctx context.Context, q *Query) error {
 	back := q.refunds[:0]
 	places := false
 	for i := range q.parts {
-		p := &q.parts[i]
-		if p.charge < 0 || p.countAlways {
-			continue
-		}
-		c := &q.charges[p.charge]
-		if !c.Verdict.Allowed || c.Cost == 0 {
+		c := q.goesBack(i)
+		if c == nil {
 			continue
 		}
 		places = places || c.Permit != 0
@@ -80,11 +76,53 @@ func (e *Engine) giveBack(ctx context.Context, q *Query) error {
 			return e.unlessLost(err)
 		}
 	}
-	if !places {
+	if places {
+		// Of all charges, as to end a place that was never given is harmless.
+		if err := e.store.Finish(ctx, q.charges); err != nil {
+			return e.unlessLost(err)
+		}
+	}
+	return e.standAgain(ctx, q)
+}
+
+// goesBack returns the charge of part i when it took something that a refused
+// request does not keep; nil when it did not.
+func (q *Query) goesBack(i int) *store.Charge {
+	p := &q.parts[i]
+	if p.charge < 0 || p.countAlways {
 		return nil
 	}
-	// Of all charges, as to end a place that was never given is harmless.
-	return e.unlessLost(e.store.Finish(ctx, q.charges))
+	c := &q.charges[p.charge]
+	if !c.Verdict.Allowed || c.Cost == 0 {
+		return nil
+	}
+	return c
+}
+
+// standAgain makes the verdicts of what was given back say how they are without it.
+func (e *Engine) standAgain(ctx context.Context, q *Query) error {
+	now := q.refunds // as giveBack left it
+	if len(now) == 0 {
+		return nil
+	}
+	for i := range now {
+		now[i].Cost = 0
+	}
+	if _, err := e.store.Peek(ctx, now); err != nil && !errors.Is(err, store.ErrUnavailable) {
+		return err
+	} else if err != nil {
+		for i := range now {
+			now[i].Failed = true
+		}
+	}
+	next := 0
+	for i := range q.parts {
+		if c := q.goesBack(i); c != nil && !c.Failed {
+			standAs(c, &now[next])
+			next++
+		}
+	}
+	return nil
 }
 
 // lost counts err when it is the failure of a store to take something back.
@@ -130,14 +168,21 @@ func (e *Engine) stand(ctx context.Context, q *Query) error {
 		if !stands(c) {
 			continue
 		}
-		if n := &now[next]; failed || n.Failed {
-			c.Verdict.Remaining += c.Cost
-		} else {
-			c.Verdict.Remaining, c.Verdict.ResetAfter = n.Verdict.Remaining, n.Verdict.ResetAfter
-		}
+		now[next].Failed = now[next].Failed || failed
+		standAs(c, &now[next])
 		next++
 	}
 	return nil
+}
+
+// standAs makes the verdict of c, which took nothing after all, say what a peek now
+// says. Where that failed, what c would have taken is added to what it left.
+func standAs(c, now *store.Charge) {
+	if now.Failed {
+		c.Verdict.Remaining += c.Cost
+		return
+	}
+	c.Verdict.Remaining, c.Verdict.ResetAfter = now.Verdict.Remaining, now.Verdict.ResetAfter
 }
 
 // stands reports whether a peek found room for c in its counters.
@@ -146,8 +191,8 @@ func stands(c *store.Charge) bool { return c.Verdict.Allowed && c.Cost > 0 && !c
 // unknownQuota returns an error when an enforced quota rule could not be read. To
 // the store several of them are shadows, whose failure fails nothing, but together
 // they decide.
-func (q *Query) unknownQuota(quotas int) error {
-	if quotas < 2 {
+func (q *Query) unknownQuota(n quotas) error {
+	if !n.together() {
 		return nil
 	}
 	for i := range q.parts {
@@ -159,10 +204,10 @@ func (q *Query) unknownQuota(quotas int) error {
 	return nil
 }
 
-// quotasOver reports whether every enforced quota rule refused. With one or none
-// the store's answer has it already.
-func (q *Query) quotasOver(quotas int) bool {
-	if quotas < 2 {
+// quotasOver reports whether every quota rule refused. With one or none the store's
+// answer has it already.
+func (q *Query) quotasOver(n quotas) bool {
+	if n.room || !n.together() {
 		return false
 	}
 	for i := range q.parts {

@@ -57,11 +57,11 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	if err := e.match(s, q); err != nil {
 		return err
 	}
-	missing, quotas := e.assess(s, q)
+	missing, n := e.assess(s, q)
 	allowed := true
 	if len(q.charges) > 0 {
 		var err error
-		if allowed, err = e.charge(ctx, q, missing, quotas); err != nil {
+		if allowed, err = e.charge(ctx, q, missing, n); err != nil {
 			return err
 		}
 	}
@@ -70,7 +70,11 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		q.Decision.Permit = 0
 	} else if !q.quiet {
 		for i := range q.parts {
-			q.parts[i].tally.count(&q.Decision.Results[i])
+			p, r := &q.parts[i], &q.Decision.Results[i]
+			p.tally.count(r)
+			if p.near >= 0 && (q.Decision.Allowed || p.countAlways) {
+				p.tally.countNear(r, q.charges[p.charge].Cost, p.near)
+			}
 		}
 	}
 	return nil
@@ -131,11 +135,25 @@ func (q *Query) replace() {
 	}
 }
 
+// quotas are the quota rules that a request meets. They refuse it only if all of
+// them refuse.
+type quotas struct {
+	enforced int
+	// room says that one of them never refuses: it is a shadow, or stands for a
+	// descriptor that meets no rule where every descriptor is a quota.
+	room bool
+}
+
+// together reports whether the quotas have to be decided from all their answers. A
+// single one is like any other rule, and the store decides it.
+func (n quotas) together() bool { return n.enforced > 1 || n.enforced == 1 && n.room }
+
 // assess turns hits into results and charges. It reports whether an enforced
-// limit misses its key, and how many enforced quota rules there are.
-func (e *Engine) assess(s *snapshot, q *Query) (missing bool, quotas int) {
+// limit misses its key, and which quota rules there are.
+func (e *Engine) assess(s *snapshot, q *Query) (missing bool, n quotas) {
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
+		counted := !e.quota // whether the descriptor's part in the quotas is known
 		for j := d.first; j < d.end; j++ {
 			h := &q.Hits[j]
 			if h.Result < 0 || h.Limit != nil && h.Limit.Whitelist {
@@ -150,22 +168,26 @@ func (e *Engine) assess(s *snapshot, q *Query) (missing bool, quotas int) {
 			p.hit = j
 			q.parts = append(q.parts, p)
 			q.Decision.Results = append(q.Decision.Results, r)
-			if p.quota && !p.shadow {
-				quotas++
+			switch {
+			case p.quota && p.shadow:
+				n.room = true
+			case p.quota:
+				n.enforced++
 			}
+			counted = counted || p.envoy
 			missing = missing || h.missing && !p.shadow
 		}
+		n.room = n.room || !counted
 	}
-	// With one quota rule "all quota rules" is that rule. With several, none of
-	// them may stop the others, so the store must not enforce them.
-	if quotas > 1 {
+	// None of several may stop the others, so the store must not enforce them.
+	if n.together() {
 		for i := range q.parts {
 			if p := &q.parts[i]; p.quota && p.charge >= 0 {
 				q.charges[p.charge].Shadow = true
 			}
 		}
 	}
-	return missing, quotas
+	return missing, n
 }
 
 // merge finds an earlier part with the same counter and raises its cost. Rules of
@@ -248,17 +270,20 @@ func (q *Query) refunded(charge int) bool {
 
 // part makes the result of one hit and appends the charges behind it.
 func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit.Result) {
-	p := part{charge: -1, ban: -1, shadow: h.shadow, status: tooManyRequests}
+	p := part{charge: -1, ban: -1, near: -1, shadow: h.shadow, status: tooManyRequests}
 	r := limit.Result{Algorithm: h.Policy().Algorithm, Cost: d.Cost, Shadow: h.shadow}
 	var c, ban store.Counters
 	if h.Variant == nil {
 		c = h.override.counters
-		p.envoy, p.countAlways, p.tally = true, true, &e.overrideTally
+		p.envoy, p.countAlways, p.tally = true, !e.overrides.countAdmitted, &e.overrideTally
+		p.quota, p.near = e.quota, e.near(h.Rate.Count)
 		r.Limit, r.Quota, r.Window = OverrideName, h.Rate.Count, h.override.window
 	} else {
 		b := &s.bound[h.Variant.Index]
 		c, ban = b.counters, b.ban
-		p.envoy, p.quota, p.soft, p.tally = h.Limit.Envoy, h.Limit.QuotaMode, h.Limit.SoftPercent, b.tally
+		p.envoy, p.soft, p.tally = h.Limit.Envoy, h.Limit.SoftPercent, b.tally
+		p.quota = p.envoy && c != nil && (h.Limit.QuotaMode || e.quota)
+		p.near = b.near
 		p.countAlways = h.Variant.Policy.CountRefused
 		if h.Limit.Status != 0 {
 			p.status = h.Limit.Status

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,19 @@ type Options struct {
 	// MaxOverrides bounds how many different limits that came with requests
 	// are live at once; 0 = [DefaultMaxOverrides].
 	MaxOverrides int
+
+	// Quota makes every rule in Envoy's format, and every limit that comes with a
+	// request, a quota: together they refuse only what all of them refuse. A
+	// descriptor that meets no rule is a quota with room.
+	Quota bool
+
+	// NearLimit is the share of a rule in Envoy's format above which the hits that it
+	// admits are counted as near the limit, from 0 to 1; 0 = [DefaultNearLimit].
+	NearLimit float64
 }
+
+// DefaultNearLimit is the share that Envoy's own service begins with.
+const DefaultNearLimit = 0.8
 
 // Engine decides requests by a configuration that can be swapped while it runs.
 // Make one with [New]. It is safe for concurrent use.
@@ -39,6 +52,8 @@ type Engine struct {
 	live          atomic.Pointer[snapshot]
 	overrides     overrides
 	overrideTally tally
+	quota         bool      // as in Options
+	nearLimit     float32   // as in Options
 	queries       sync.Pool // of *Query
 	notReturned   atomic.Uint64
 
@@ -67,6 +82,7 @@ type bound struct {
 	ban      store.Counters // nil without a ban
 	quota    int64
 	window   time.Duration
+	near     int64 // see part
 	tally    *tally
 }
 
@@ -80,9 +96,13 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.MaxOverrides <= 0 {
 		opts.MaxOverrides = DefaultMaxOverrides
 	}
-	e := &Engine{store: st}
+	if opts.NearLimit == 0 {
+		opts.NearLimit = DefaultNearLimit
+	}
+	e := &Engine{store: st, quota: opts.Quota, nearLimit: float32(opts.NearLimit)}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides.init(st, opts.MaxOverrides)
+	e.overrides.countAdmitted = set.Options().CountAdmitted
 	if err := e.Swap(set); err != nil {
 		return nil, err
 	}
@@ -125,6 +145,11 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		tallies: make(map[string]*tally, len(variants)),
 	}
 	for _, l := range set.Limits() {
+		if b := &s.bound[l.Base.Index]; l.Envoy && !l.Base.Policy.Unlimited {
+			b.near = e.near(l.Base.Policy.Quota())
+		} else {
+			b.near = -1
+		}
 		t := s.tallies[l.Name]
 		if t == nil {
 			if t = old.tallies[l.Name]; t == nil {
@@ -134,7 +159,8 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		}
 		s.bound[l.Base.Index].tally = t
 		for i := range l.Overrides {
-			s.bound[l.Overrides[i].Variant.Index].tally = t
+			b := &s.bound[l.Overrides[i].Variant.Index]
+			b.tally, b.near = t, -1
 		}
 	}
 	for _, v := range variants {
@@ -156,6 +182,12 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// near returns how much of a quota is used when it is near its limit.
+func (e *Engine) near(quota int64) int64 {
+	// As Envoy's own service rounds it.
+	return int64(math.Floor(float64(float32(quota) * e.nearLimit)))
 }
 
 func (e *Engine) bindOne(s, old *snapshot, id string, p limit.Policy) (store.Counters, error) {

@@ -346,7 +346,7 @@ func TestGiveBackWithoutTheStore(t *testing.T) {
 		down  string
 		calls []string
 	}{
-		{"nothing", []string{"take", "refund", "finish"}},
+		{"nothing", []string{"take", "refund", "finish", "peek"}},
 		{"finish", []string{"take", "refund", "finish"}},
 		{"refund", []string{"take", "refund"}},
 	} {
@@ -386,8 +386,13 @@ func TestGiveBackOnlyWhatWasTaken(t *testing.T) {
 		{Attributes: attributes("one=1"), Cost: 1}, {Attributes: attributes("two=2"), Cost: 1},
 	}}
 	// Refund errs when it gets what failed.
-	if err := e.Decide(t.Context(), &q); err != nil || q.Decision.Allowed || !slices.Equal(f.calls, []string{"take", "refund"}) {
+	if err := e.Decide(t.Context(), &q); err != nil || q.Decision.Allowed || !slices.Equal(f.calls, []string{"take", "refund", "peek"}) {
 		t.Errorf("%+v, %v after %v, want a refusal after a take and a refund", q.Decision, err, f.calls)
+	}
+	for _, r := range q.Decision.Results {
+		if r.Limit == "here" && r.Remaining != 5 {
+			t.Errorf("%d left of what was given back, want 5", r.Remaining)
+		}
 	}
 }
 

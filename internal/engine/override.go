@@ -29,8 +29,9 @@ const overrideGrace = 10 * time.Second
 // each different rate. A table is dropped only when it has not been used for
 // longer than its window, for then all its windows are empty.
 type overrides struct {
-	store store.Store
-	max   int
+	store         store.Store
+	max           int
+	countAdmitted bool // as in rules.Options
 
 	mu      sync.RWMutex
 	byRate  map[limit.Rate]*override
@@ -74,7 +75,7 @@ func (o *overrides) get(rate limit.Rate, now time.Time) (*override, error) {
 	if len(o.byRate) >= o.max {
 		return nil, fmt.Errorf("engine: %w: %d different limit overrides are in use, the most there may be: send fewer different ones or configure limits", ErrBadRequest, o.max)
 	}
-	p := limit.Policy{Algorithm: limit.FixedWindow, Rate: rate, CountRefused: true}
+	p := limit.Policy{Algorithm: limit.FixedWindow, Rate: rate, CountRefused: !o.countAdmitted}
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("engine: %w: limit override: %w", ErrBadRequest, err)
 	}

@@ -86,8 +86,9 @@ type part struct {
 	charge, ban int // indices into charges; -1 = none
 	soft        int // percent; 0 = none
 	status      int
-	shadow      bool // refuses nothing
-	quota       bool // refuses only together with all other quota parts
+	near        int64 // of a rule in Envoy's format, what is used when it is near its limit; -1 = none
+	shadow      bool  // refuses nothing
+	quota       bool  // refuses only together with all other quota parts
 	envoy       bool
 	countAlways bool
 	tally       *tally
@@ -98,6 +99,10 @@ func (q *Query) HitsOf(i int) []Hit {
 	d := &q.Descriptors[i]
 	return q.Hits[d.first:d.end]
 }
+
+// InQuota reports whether h refuses only together with all other quotas of the
+// request.
+func (q *Query) InQuota(h *Hit) bool { return h.Result >= 0 && q.parts[h.Result].quota }
 
 // Small reports whether q's buffers are of an ordinary size, worth keeping for
 // the next request.

@@ -13,6 +13,7 @@ const reasonCount = limit.ReasonCount
 type tally struct {
 	allowed       atomic.Uint64
 	soft          atomic.Uint64
+	near          atomic.Uint64
 	refused       [reasonCount]atomic.Uint64
 	shadowRefused [reasonCount]atomic.Uint64
 	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
@@ -25,6 +26,9 @@ type Tally struct {
 	// Allowed counts the requests that fitted this limit, Soft those of them
 	// above its soft threshold.
 	Allowed, Soft uint64
+	// NearLimit counts, for a rule in Envoy's format, the hits that were admitted
+	// above [Options.NearLimit].
+	NearLimit uint64
 	// Refused counts by limit.Reason the requests that this limit refused,
 	// ShadowRefused those it would have refused were it enforced.
 	Refused, ShadowRefused [reasonCount]uint64
@@ -59,7 +63,7 @@ func (e *Engine) Tallies() iter.Seq[Tally] {
 }
 
 func (t *tally) read(name string) Tally {
-	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load()}
+	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load()}
 	for i := range t.refused {
 		r.Refused[i] = t.refused[i].Load()
 		r.ShadowRefused[i] = t.shadowRefused[i].Load()
@@ -67,6 +71,16 @@ func (t *tally) read(name string) Tally {
 	w := &t.withoutStore
 	r.WithoutStore = Fallbacks{w.allowed.Load(), w.refused.Load(), w.shadowRefused.Load()}
 	return r
+}
+
+// countNear counts what an admitted request took after near of the limit was used.
+func (t *tally) countNear(r *limit.Result, taken, near int64) {
+	if !r.Allowed || r.StoreFailed {
+		return
+	}
+	if n := min(r.Quota-r.Remaining-near, taken); n > 0 {
+		t.near.Add(uint64(n))
+	}
 }
 
 func (t *tally) count(r *limit.Result) {

@@ -26,6 +26,8 @@ type Options struct {
 	Ready func() (ready bool, text string)
 	// Leases answers GET /v1/leases, which shows keys; nil = there is none.
 	Leases http.Handler
+	// RLConfig answers GET /rlconfig; nil = there is none.
+	RLConfig http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
 	Reload func() error
 	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
@@ -64,6 +66,9 @@ func New(o Options) http.Handler {
 	})
 	if o.Leases != nil {
 		guarded.Handle("GET /v1/leases", o.Leases)
+	}
+	if o.RLConfig != nil {
+		guarded.Handle("GET /rlconfig", o.RLConfig)
 	}
 	if o.Profiles {
 		guarded.HandleFunc("GET /debug/pprof/", pprof.Index)

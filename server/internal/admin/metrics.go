@@ -25,6 +25,7 @@ type Figures struct {
 	NotReturned uint64       // what the store did not take back
 
 	RLSOK, RLSOverLimit, RLSErrors uint64
+	RLSShadowed                    uint64 // of RLSOK, those over a limit
 
 	Leases *Leases // nil when no limit is shared by leases
 }
@@ -57,7 +58,7 @@ type Collector struct {
 	build, limits                           *prometheus.Desc
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
-	rls                                     *prometheus.Desc
+	rls, rlsShadowed, nearLimit             *prometheus.Desc
 	shared                                  sharedDescs
 	leases                                  leaseDescs
 }
@@ -71,21 +72,23 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 	}
 	return &Collector{
 		tallies: tallies, figures: figures,
-		decisions:  desc("decisions_total", "What each limit answered: allowed, refused, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
-		soft:       desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
-		build:      desc("build_info", "Always 1; the label has the version.", "version"),
-		limits:     desc("config_limits", "Limits in the configuration in force."),
-		reloadOK:   desc("config_last_reload_successful", "1 if the last attempt to load the configuration took effect, 0 if the one before stays in force."),
-		reloadTime: desc("config_last_reload_success_timestamp_seconds", "When the configuration in force was loaded."),
-		reloads:    desc("config_reloads_total", "Attempts to load the configuration, the first included."),
-		loadErrs:   desc("config_load_errors_total", "Attempts to load the configuration that failed."),
-		keys:       desc("store_keys", "Keys with a state of their own."),
-		bytes:      desc("store_bytes", "Bytes that the tables of counters occupy."),
-		maxBytes:   desc("store_max_bytes", "The byte budget of the tables of counters."),
-		overflowed: desc("store_overflow_takes_total", "Takes decided on an overflow bucket because the byte budget was full of live keys."),
-		rls:        desc("rls_responses_total", "Answers of Envoy's rate limit service by overall code.", "code"),
-		shared:     newSharedDescs(desc),
-		leases:     newLeaseDescs(desc),
+		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
+		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
+		build:       desc("build_info", "Always 1; the label has the version.", "version"),
+		limits:      desc("config_limits", "Limits in the configuration in force."),
+		reloadOK:    desc("config_last_reload_successful", "1 if the last attempt to load the configuration took effect, 0 if the one before stays in force."),
+		reloadTime:  desc("config_last_reload_success_timestamp_seconds", "When the configuration in force was loaded."),
+		reloads:     desc("config_reloads_total", "Attempts to load the configuration, the first included."),
+		loadErrs:    desc("config_load_errors_total", "Attempts to load the configuration that failed."),
+		keys:        desc("store_keys", "Keys with a state of their own."),
+		bytes:       desc("store_bytes", "Bytes that the tables of counters occupy."),
+		maxBytes:    desc("store_max_bytes", "The byte budget of the tables of counters."),
+		overflowed:  desc("store_overflow_takes_total", "Takes decided on an overflow bucket because the byte budget was full of live keys."),
+		rls:         desc("rls_responses_total", "Answers of Envoy's rate limit service by overall code.", "code"),
+		rlsShadowed: desc("rls_shadowed_total", "Answers OK of Envoy's rate limit service that would have been OVER_LIMIT without --rls-shadow."),
+		nearLimit:   desc("rls_near_limit_hits_total", "Hits that a rule in Envoy's format admitted near its limit, above --rls-near-limit of it.", "limit"),
+		shared:      newSharedDescs(desc),
+		leases:      newLeaseDescs(desc),
 	}
 }
 
@@ -131,7 +134,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.decisions, c.soft, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
-		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls,
+		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit,
 	} {
 		ch <- d
 	}
@@ -165,6 +168,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	count(c.rls, f.RLSOK, "OK")
 	count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
 	count(c.rls, f.RLSErrors, "error")
+	count(c.rlsShadowed, f.RLSShadowed)
 	if f.Shared != nil {
 		c.shared.collect(ch, f.Shared, f.NotReturned)
 	}
@@ -175,6 +179,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
 			count(c.soft, t.Soft, t.Limit)
+		}
+		if t.NearLimit > 0 {
+			count(c.nearLimit, t.NearLimit, t.Limit)
 		}
 		for i := range t.Refused {
 			reason := limit.Reason(i).String()

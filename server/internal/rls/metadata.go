@@ -1,9 +1,13 @@
 package rls
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -13,41 +17,56 @@ import (
 
 // The names of the header fields, as Envoy's service spells them.
 const (
-	headerLimit      = "RateLimit-Limit"
-	headerRemaining  = "RateLimit-Remaining"
-	headerReset      = "RateLimit-Reset"
+	HeaderLimit      = "RateLimit-Limit"
+	HeaderRemaining  = "RateLimit-Remaining"
+	HeaderReset      = "RateLimit-Reset"
 	headerRetryAfter = "Retry-After"
 )
 
-// addHeaders adds Retry-After to a refusal that a wait can mend, and the three
-// fields of Envoy's service when they are wanted: of the status with the least
-// remaining or, in a refusal, of the last one that is over its limit.
-func (s *Service) addHeaders(resp *pb.RateLimitResponse, d *limit.Decision) {
-	add := func(key string, n int64) {
-		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, &corev3.HeaderValue{Key: key, Value: strconv.FormatInt(n, 10)})
+func addHeader(resp *pb.RateLimitResponse, key string, n int64) {
+	resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, &corev3.HeaderValue{Key: key, Value: strconv.FormatInt(n, 10)})
+}
+
+// addRetryAfter adds Retry-After to a refusal that a wait can mend.
+func addRetryAfter(resp *pb.RateLimitResponse, wait time.Duration) {
+	if wait < limit.Never {
+		addHeader(resp, headerRetryAfter, max(ceilSeconds(wait), 1))
 	}
-	if wait := d.RetryAfter(); !d.Allowed && wait < limit.Never {
-		add(headerRetryAfter, max(ceilSeconds(wait), 1))
-	}
-	if !s.opts.Headers {
-		return
-	}
+}
+
+// addHeaders adds the three fields of Envoy's service: of the status with the least
+// remaining, the first of several, or of the last one that is over a limit that
+// refuses by itself.
+func (s *Service) addHeaders(resp *pb.RateLimitResponse, q *engine.Query) {
 	var chosen *pb.RateLimitResponse_DescriptorStatus
-	for _, st := range resp.Statuses {
-		over := st.Code == pb.RateLimitResponse_OVER_LIMIT
+	final := false
+	for i, st := range resp.Statuses {
+		refuses := refusesAlone(q, i)
 		switch {
 		case st.CurrentLimit == nil:
-		case chosen == nil, over:
-			chosen = st
-		case chosen.Code != pb.RateLimitResponse_OVER_LIMIT && st.LimitRemaining < chosen.LimitRemaining:
-			chosen = st
+		case refuses, chosen == nil, !final && st.LimitRemaining < chosen.LimitRemaining:
+			chosen, final = st, refuses
 		}
 	}
 	if chosen != nil {
-		add(headerLimit, int64(chosen.CurrentLimit.RequestsPerUnit))
-		add(headerRemaining, int64(chosen.LimitRemaining))
-		add(headerReset, chosen.DurationUntilReset.GetSeconds())
+		addHeader(resp, s.opts.LimitHeader, int64(chosen.CurrentLimit.RequestsPerUnit))
+		addHeader(resp, s.opts.RemainingHeader, int64(chosen.LimitRemaining))
+		addHeader(resp, s.opts.ResetHeader, chosen.DurationUntilReset.GetSeconds())
 	}
+}
+
+// refusesAlone reports whether a limit that descriptor i met refuses the request
+// whatever other quotas say.
+func refusesAlone(q *engine.Query, i int) bool {
+	hits := q.HitsOf(i)
+	for j := range hits {
+		if h := &hits[j]; h.Result >= 0 && !q.InQuota(h) {
+			if r := &q.Decision.Results[h.Result]; !r.Allowed && !r.Shadow {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // addMetadata names the limits that fired under the key "stint", so that access
@@ -124,45 +143,75 @@ func fired(d *limit.Decision) map[string]*structpb.Value {
 func (s *Service) addEnvoyMetadata(fields map[string]*structpb.Value, req *pb.RateLimitRequest, q *engine.Query) {
 	fields["domain"] = structpb.NewStringValue(req.Domain)
 	descriptors := &structpb.ListValue{}
-	merged := map[string]*structpb.Value{}
+	merged := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for i, d := range req.Descriptors {
-		entries := &structpb.ListValue{}
-		for _, e := range d.GetEntries() {
-			entries.Values = append(entries.Values, structpb.NewStringValue(e.GetKey()+"="+e.GetValue()))
-		}
-		descriptors.Values = append(descriptors.Values, structpb.NewStructValue(&structpb.Struct{
-			Fields: map[string]*structpb.Value{"entries": structpb.NewListValue(entries)},
-		}))
+		descriptors.Values = append(descriptors.Values, structpb.NewStructValue(describe(d)))
 		mergePassed(merged, q, i)
 	}
 	fields["descriptors"] = structpb.NewListValue(descriptors)
 	if req.HitsAddend != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(req.HitsAddend))
 	}
-	if len(merged) > 0 {
-		fields["metadata"] = structpb.NewStructValue(&structpb.Struct{Fields: merged})
+	if len(merged.Fields) > 0 {
+		fields["metadata"] = structpb.NewStructValue(merged)
 	}
 }
 
-// mergePassed merges the metadata of the rules that descriptor i met and passed;
-// where two rules have the same name, the first one's stays.
-func mergePassed(into map[string]*structpb.Value, q *engine.Query, i int) {
-	for _, h := range q.HitsOf(i) {
-		if h.Limit == nil || len(h.Limit.Metadata) == 0 {
+// describe writes a descriptor as it came.
+func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
+	entries := &structpb.ListValue{}
+	for _, e := range d.GetEntries() {
+		entries.Values = append(entries.Values, structpb.NewStringValue(e.GetKey()+"="+e.GetValue()))
+	}
+	fields := map[string]*structpb.Value{"entries": structpb.NewListValue(entries)}
+	if o := d.GetLimit(); o != nil {
+		// The text form of the message, without the spaces that it varies.
+		var parts []string
+		if n := o.GetRequestsPerUnit(); n != 0 {
+			parts = append(parts, fmt.Sprintf("requests_per_unit:%d", n))
+		}
+		parts = append(parts, fmt.Sprintf("unit:%v", o.GetUnit()))
+		if m := o.GetUnitMultiplier(); m != nil {
+			parts = append(parts, fmt.Sprintf("unit_multiplier:{value:%d}", m.GetValue()))
+		}
+		fields["limit"] = structpb.NewStringValue(strings.Join(parts, " "))
+	}
+	if h := d.GetHitsAddend(); h != nil {
+		fields["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// mergePassed merges the metadata of the rules that descriptor i met and passed. A
+// rule that has no limit, is unlimited or was replaced passed nothing.
+func mergePassed(into *structpb.Struct, q *engine.Query, i int) {
+	hits := q.HitsOf(i)
+	for j := range hits {
+		h := &hits[j]
+		if h.Limit == nil || len(h.Limit.Metadata) == 0 || h.Result < 0 || h.Variant.Policy.Unlimited {
 			continue
 		}
-		if h.Result >= 0 {
-			if r := &q.Decision.Results[h.Result]; !r.Allowed && !r.Shadow {
-				continue
-			}
+		if r := &q.Decision.Results[h.Result]; !r.Allowed && !r.Shadow {
+			continue
 		}
-		for name, value := range h.Limit.Metadata {
-			if _, taken := into[name]; taken {
-				continue
-			}
-			if v, err := structpb.NewValue(value); err == nil {
-				into[name] = v
-			}
+		// What rules hold has the form of JSON, which always has this one.
+		if s, err := structpb.NewStruct(h.Limit.Metadata); err == nil {
+			mergeInto(into, s)
+		}
+	}
+}
+
+// mergeInto adds what into has not. Where both have a map, the maps are merged;
+// else what is there stays.
+func mergeInto(into, from *structpb.Struct) {
+	for name, value := range from.Fields {
+		was, taken := into.Fields[name]
+		if !taken {
+			into.Fields[name] = value
+			continue
+		}
+		if a, b := was.GetStructValue(), value.GetStructValue(); a != nil && b != nil {
+			mergeInto(a, b)
 		}
 	}
 }

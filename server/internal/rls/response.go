@@ -46,11 +46,13 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 		}
 	}
 	resp.OverallCode = pb.RateLimitResponse_OK
-	if !q.Decision.Allowed {
+	over := !q.Decision.Allowed && !s.opts.Shadow
+	if over {
 		resp.OverallCode = pb.RateLimitResponse_OVER_LIMIT
+		addRetryAfter(resp, q.Decision.RetryAfter())
 	}
-	if !q.Decision.Allowed || s.opts.Headers {
-		s.addHeaders(resp, &q.Decision)
+	if s.opts.Headers {
+		s.addHeaders(resp, q)
 	}
 	s.addMetadata(resp, req, q)
 	return resp

@@ -8,6 +8,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -40,9 +41,15 @@ type Options struct {
 	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to
 	// the response, in the form of Envoy's service.
 	Headers bool
+	// LimitHeader, RemainingHeader and ResetHeader are other names for them;
+	// "" = those names.
+	LimitHeader, RemainingHeader, ResetHeader string
 	// Metadata adds domain, descriptors, hitsAddend and the metadata of the
 	// rules to the dynamic metadata, in the form of Envoy's service.
 	Metadata bool
+	// Shadow makes the overall code OK whatever the limits say. The statuses say
+	// what they would say otherwise, and what is let pass is counted.
+	Shadow bool
 }
 
 // Service is the rate limit service. It is safe for concurrent use.
@@ -55,10 +62,17 @@ type Service struct {
 }
 
 // Counts are the answers that a Service has given, by overall code.
-type Counts struct{ OK, OverLimit, Errors atomic.Uint64 }
+type Counts struct {
+	OK, OverLimit, Errors atomic.Uint64
+	// Shadowed are those OK that Options.Shadow made so.
+	Shadowed atomic.Uint64
+}
 
 // New returns a service that asks e.
 func New(e *engine.Engine, opts Options) *Service {
+	opts.LimitHeader = cmp.Or(opts.LimitHeader, HeaderLimit)
+	opts.RemainingHeader = cmp.Or(opts.RemainingHeader, HeaderRemaining)
+	opts.ResetHeader = cmp.Or(opts.ResetHeader, HeaderReset)
 	s := &Service{engine: e, opts: opts}
 	s.calls.New = func() any { return new(call) }
 	return s
@@ -88,6 +102,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	resp := s.response(req, &c.query)
 	if resp.OverallCode == pb.RateLimitResponse_OK {
 		s.counts.OK.Add(1)
+		if !c.query.Decision.Allowed {
+			s.counts.Shadowed.Add(1)
+		}
 	} else {
 		s.counts.OverLimit.Add(1)
 	}

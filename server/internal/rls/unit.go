@@ -42,6 +42,15 @@ func periodOf(u pb.RateLimitResponse_RateLimit_Unit) time.Duration {
 	}
 }
 
+// UnitName returns the name of the unit of that length; "UNKNOWN" where there is none.
+func UnitName(period time.Duration) string {
+	for i := 0; ; i++ {
+		if unit, d := unitOf(i); d == 0 || d == period {
+			return unit.String()
+		}
+	}
+}
+
 // setRate writes a policy as requests per unit. A period that is no multiple of a
 // second has no unit to be told in, and neither has a number of places in flight:
 // the unit is then UNKNOWN.
