@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 		err = serveMain()
 	case "spend":
 		err = spendMain()
+	case "chaos-spend":
+		err = chaosSpendMain()
 	default:
 		err = errors.New("unknown process")
 	}
@@ -178,6 +180,7 @@ func (p *process) signal(s syscall.Signal) {
 type service struct {
 	*process
 	address string
+	config  string // the file
 	env     []string
 }
 
@@ -188,7 +191,7 @@ func serve(t *testing.T, dir string) *service {
 	if err := os.WriteFile(config, []byte(limits), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{env: []string{"STINT_TEST_PROCESS=serve", "STINT_TEST_CONFIG=" + config, "STINT_TEST_STATE=" + dir}, address: "127.0.0.1:0"}
+	s := &service{config: config, env: []string{"STINT_TEST_PROCESS=serve", "STINT_TEST_CONFIG=" + config, "STINT_TEST_STATE=" + dir}, address: "127.0.0.1:0"}
 	s.start(t)
 	return s
 }
