@@ -102,8 +102,8 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	}
 	if l.gauge {
 		r.Algorithm = limit.Concurrency
-	} else if depth := l.purse.Depth(now); depth > 0 {
-		r.ResetAfter = l.purse.Earliest(now, depth)
+	} else {
+		r.ResetAfter = l.resetAfter(now, r.Remaining, st.Limit)
 	}
 	if st.Limit.Rate > 0 {
 		r.Window = span(r.Quota, st.Limit.Rate)
@@ -126,6 +126,22 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	default:
 		r.Reason, r.RetryAfter = limit.ReasonRate, l.retryAfter(now, cost)
 	}
+}
+
+// resetAfter is when the limit is as good as new, if nobody takes anything: the next
+// token comes at the rate of the lease, and the others by then at that of the whole limit,
+// as the instances that had the rest of it use it no more.
+func (l *lease) resetAfter(now limit.Time, remaining int64, whole share.Terms) time.Duration {
+	missing := whole.Burst.Floor() - remaining
+	if missing <= 0 {
+		return 0
+	}
+	next := l.purse.Earliest(now, remaining+1)
+	rest := span(missing-1, whole.Rate)
+	if next >= limit.Never-rest || missing > 1 && whole.Rate <= 0 {
+		return limit.Never
+	}
+	return next + rest
 }
 
 // retryAfter is when cost fits, as far as is known. A limit that does not refill may

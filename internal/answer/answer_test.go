@@ -21,7 +21,7 @@ import (
 // admitted and refused build results as an engine does.
 func admitted(name string, quota int64, window time.Duration, remaining int64, reset time.Duration) limit.Result {
 	return limit.Result{
-		Limit: name, Quota: quota, Window: window, Cost: 1,
+		Limit: name, Algorithm: limit.FixedWindow, Quota: quota, Window: window, Cost: 1,
 		Verdict: limit.Verdict{Allowed: true, Remaining: remaining, ResetAfter: reset},
 	}
 }
@@ -31,6 +31,13 @@ func refused(name string, quota int64, window time.Duration, reason limit.Reason
 		Limit: name, Quota: quota, Window: window, Cost: 1,
 		Verdict: limit.Verdict{Reason: reason, RetryAfter: retry, ResetAfter: max(retry, window)},
 	}
+}
+
+// bucket is a bucket with remaining and a part of the next token.
+func bucket(quota int64, window time.Duration, remaining int64, reset time.Duration) limit.Result {
+	r := admitted("bucket", quota, window, remaining, reset)
+	r.Algorithm = limit.TokenBucket
+	return r
 }
 
 func places(quota int64, v limit.Verdict) limit.Result {
@@ -74,11 +81,11 @@ X-Ratelimit-Retry-After: 7`},
 			admitted("hourly", 10000, time.Hour, 10000, time.Second)), Options{}, `
 Ratelimit: "hourly";r=10000;t=3600
 Ratelimit-Policy: "hourly";q=10000;w=3600`},
-		{"what remains for a dear request is capped by the wait", refuse(limit.Result{
+		{"what remains for a cheaper request is true, and no time is named in which to spend it", refuse(limit.Result{
 			Limit: "bytes", Quota: 1000, Window: 100 * time.Second, Cost: 700,
 			Verdict: limit.Verdict{Reason: limit.ReasonRate, Remaining: 650, RetryAfter: 5 * time.Second},
 		}), Options{}, `
-Ratelimit: "bytes";r=50;t=5
+Ratelimit: "bytes";r=650
 Ratelimit-Policy: "bytes";q=1000;w=100
 Retry-After: 5`},
 		{"a wait of a nanosecond is a second", refuse(refused("fast", 5, time.Millisecond, limit.ReasonRate, 1)), Options{}, `
@@ -115,6 +122,22 @@ Ratelimit-Policy: "a\"b\\c????";q=999999999999999;w=1`},
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// A bucket fills evenly, so it has more when the next token comes.
+func TestHeaderOfBuckets(t *testing.T) {
+	for want, d := range map[string]*limit.Decision{
+		`"bucket";r=0;t=12`: allow(bucket(5, time.Minute, 0, 60*time.Second)),
+		`"bucket";r=0;t=6`:  allow(bucket(5, time.Minute, 0, 54*time.Second)),
+		`"bucket";r=4;t=48`: allow(bucket(5, time.Minute, 4, 12*time.Second)),
+		`"bucket";r=3`:      allow(bucket(5, 0, 3, limit.Never)),
+	} {
+		h := http.Header{}
+		Header(h, d, Options{})
+		if got := h.Get("RateLimit"); got != want {
+			t.Errorf("RateLimit is %s, want %s", got, want)
+		}
 	}
 }
 

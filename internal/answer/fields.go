@@ -234,6 +234,10 @@ func tightest(d *limit.Decision) *limit.Result {
 	return known.Tightest()
 }
 
+// ResetAfter returns what X-RateLimit-Reset says of r: when a client may expect the
+// whole quota again, or [limit.Never] when nobody can tell.
+func ResetAfter(r *limit.Result) time.Duration { return reset(r) }
+
 // reset returns when a client may expect the whole quota again, or [limit.Never]
 // when nobody can tell. A client that waits for it must not be refused again.
 //
@@ -261,39 +265,55 @@ func (f *fields) warning(d *limit.Decision) {
 	f.end(fieldWarning)
 }
 
-// effective returns what RateLimit says of r: the quota that remains and the
-// time it must last for ([limit.Never] when there is no such time).
+// effective returns what RateLimit says of r: what remains, and the seconds until
+// there is more ([limit.Never] when nobody can tell).
 //
-// A client may spend all that remains within that time, so together they must
-// not promise more than the limit's own rate: 10,000 left of 10,000 per hour and
-// a reset in a second would invite 10,000 in that second from every client. The
-// time of an admitted request is raised; that of a refused one must agree with
-// Retry-After, so there it is the quota that is lowered.
+// Clients spread what remains over that time, so together they must not promise more
+// than the limit's own rate: 10,000 left of 10,000 per hour and a second until there is
+// more would invite 10,000 in that second from every client. What remains is true, so
+// it is the time that is raised. The time of a refusal is that of Retry-After, which
+// must not be earlier: where it is too short for what remains, it is left out.
 func effective(r *limit.Result) (remaining int64, wait time.Duration) {
 	remaining = min(max(r.Remaining, 0), r.Quota)
-	paced := r.Window > 0 && r.Quota > 0
-	if !r.Allowed {
-		if r.RetryAfter == limit.Never {
-			return remaining, limit.Never
-		}
-		wait = time.Duration(max(1, seconds(r.RetryAfter))) * time.Second
-		if paced {
-			if hi, lo := bits.Mul64(uint64(r.Quota), uint64(wait)); hi < uint64(r.Window) {
-				share, _ := bits.Div64(hi, lo, uint64(r.Window))
-				remaining = int64(min(share, uint64(remaining)))
-			}
-		}
-		return remaining, wait
+	pace := granted(r, remaining, true)
+	if r.Allowed {
+		return remaining, max(more(r, remaining), pace)
 	}
-	wait = max(reset(r), 0)
-	if paced {
-		// remaining <= quota, so the quotient is at most the window.
-		hi, lo := bits.Mul64(uint64(remaining), uint64(r.Window))
-		fill, rest := bits.Div64(hi, lo, uint64(r.Quota))
-		if rest != 0 {
-			fill++
-		}
-		wait = max(wait, time.Duration(fill))
+	if r.RetryAfter == limit.Never {
+		return remaining, limit.Never
+	}
+	if wait = time.Duration(max(1, seconds(r.RetryAfter))) * time.Second; wait < pace {
+		return remaining, limit.Never
 	}
 	return remaining, wait
+}
+
+// more returns when an admitted request's limit has more than remains: the latest
+// moment, for a log or a sliding window, whose state tells the client only when all is
+// there again.
+func more(r *limit.Result, remaining int64) time.Duration {
+	after := max(reset(r), 0)
+	if after == limit.Never || r.Algorithm != limit.TokenBucket && r.Algorithm != limit.LeakyBucket {
+		return after
+	}
+	// A bucket fills evenly: the last tokens come at the rate, the next one before.
+	if rest := granted(r, r.Quota-remaining-1, false); rest < after {
+		return after - rest
+	}
+	return after
+}
+
+// granted returns the time in which a limit's rate grants n, at most its quota; 0 when
+// it has no rate.
+func granted(r *limit.Result, n int64, up bool) time.Duration {
+	if r.Window <= 0 || r.Quota <= 0 || n <= 0 {
+		return 0
+	}
+	// n <= quota, so the quotient is at most the window.
+	hi, lo := bits.Mul64(uint64(n), uint64(r.Window))
+	t, rest := bits.Div64(hi, lo, uint64(r.Quota))
+	if up && rest != 0 {
+		t++
+	}
+	return time.Duration(t)
 }

@@ -70,7 +70,7 @@ func (b *budget) Take(_ context.Context, req limit.Request) (limit.Decision, err
 		}
 	}
 	v.Remaining = b.size - b.used[method]
-	d.Results = []limit.Result{{Limit: "per-method", Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v, Soft: v.Allowed && v.Remaining == 0}}
+	d.Results = []limit.Result{{Limit: "per-method", Algorithm: limit.FixedWindow, Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v, Soft: v.Allowed && v.Remaining == 0}}
 	return d, nil
 }
 

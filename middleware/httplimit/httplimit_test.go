@@ -77,7 +77,7 @@ func (b *budget) Take(_ context.Context, req limit.Request) (limit.Decision, err
 	if d.Results = b.room[:0]; b.room == nil {
 		d.Results = make([]limit.Result, 0, 1)
 	}
-	d.Results = append(d.Results, limit.Result{Limit: "per-ip", Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v})
+	d.Results = append(d.Results, limit.Result{Limit: "per-ip", Algorithm: limit.FixedWindow, Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v})
 	return d, nil
 }
 

@@ -58,7 +58,7 @@ func (b *budget) Take(_ context.Context, req limit.Request) (limit.Decision, err
 	if !allowed {
 		v.Reason, v.RetryAfter, d.Status = limit.ReasonRate, 6500*time.Millisecond, 429
 	}
-	b.room = append(b.room[:0], limit.Result{Limit: "per-ip", Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v})
+	b.room = append(b.room[:0], limit.Result{Limit: "per-ip", Algorithm: limit.FixedWindow, Quota: b.size, Window: time.Minute, Cost: cost, Verdict: v})
 	d.Results = b.room
 	return d, nil
 }
@@ -467,7 +467,7 @@ func TestAllocations(t *testing.T) {
 type quiet struct{ b *budget }
 
 func (q quiet) Take(context.Context, limit.Request) (limit.Decision, error) {
-	q.b.room = append(q.b.room[:0], limit.Result{Limit: "per-ip", Quota: q.b.size, Window: time.Minute, Verdict: limit.Verdict{Allowed: true}})
+	q.b.room = append(q.b.room[:0], limit.Result{Limit: "per-ip", Algorithm: limit.FixedWindow, Quota: q.b.size, Window: time.Minute, Verdict: limit.Verdict{Allowed: true}})
 	return limit.Decision{Allowed: true, Results: q.b.room}, nil
 }
 

@@ -51,7 +51,7 @@ type limitJSON struct {
 	Reason      string            `json:"reason"`
 	Unlimited   bool              `json:"unlimited"`
 	Quota       int64             `json:"quota"`
-	Window      float64           `json:"window"`
+	Window      json.Number       `json:"window"`
 	Cost        int64             `json:"cost"`
 	Remaining   int64             `json:"remaining"`
 	RetryAfter  *json.Number      `json:"retry_after"`
@@ -139,4 +139,14 @@ func TestCostZeroTellsWhatRemains(t *testing.T) {
 			}
 		})
 	}
+}
+
+// seconds reads a number of seconds, exactly.
+func seconds(t testing.TB, n json.Number) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(n.String() + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

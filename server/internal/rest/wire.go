@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 )
@@ -71,7 +72,7 @@ func newResult(r *limit.Result) result {
 	out := result{
 		Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(),
 		Quota: r.Quota, Window: seconds(r.Window), Cost: r.Cost, Remaining: r.Remaining,
-		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter),
+		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(answer.ResetAfter(r)),
 		Soft: r.Soft, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Detail: r.Detail,
 	}
 	if r.Quota == math.MaxInt64 {
