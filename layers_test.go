@@ -84,8 +84,11 @@ rules, internal/leasewire < server/internal/lease;
 # server hands it.
 rules, store, client < server/internal/leased;
 
+# Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
+GRPC < internal/grpcserver;
+
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-server/internal/lease, server/internal/leased,
+server/internal/lease, server/internal/leased, internal/grpcserver,
 store/memory, store/redis
 < server;
 

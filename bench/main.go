@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/bench/internal/fleet"
+	"github.com/stint-io/stint/bench/internal/machine"
 	"github.com/stint-io/stint/bench/internal/tables"
 )
 
@@ -85,13 +86,16 @@ func run(args []string, out io.Writer) error {
 			continue
 		}
 		found = true
+		watch := machine.Start()
 		for _, step := range t.make {
 			if err := step(cfg, rep); err != nil {
+				watch.Stop()
 				return err
 			}
 			// What a table has built must not be in the next one's heap.
 			runtime.GC()
 		}
+		fmt.Fprintf(out, "\n%s: %s\n", t.name, watch.Stop())
 	}
 	if !found {
 		return fmt.Errorf("bench: unknown table %q, want one of %s", *name, strings.Join(names, ", "))
@@ -104,7 +108,7 @@ func run(args []string, out io.Writer) error {
 
 // writeMachine says where and how the figures were taken.
 func writeMachine(out io.Writer, cfg tables.Config) {
-	fmt.Fprintf(out, "Measured on %s, on %s, %d cores, %s, %s/%s%s. ", time.Now().Format(time.DateOnly), processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, load())
+	fmt.Fprintf(out, "Measured on %s, on %s, %d cores, %s, %s/%s. ", time.Now().Format(time.DateOnly), processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(out, "Medians [lowest–highest] of %d slices of %v, all contenders in turn; ratios are medians of the ratios within each round.\n", cfg.Rounds, cfg.Slice)
 }
 
@@ -117,14 +121,4 @@ func processor() string {
 		}
 	}
 	return "an unnamed processor"
-}
-
-// load returns the load average at the start, where Linux tells it: figures taken
-// beside other work are worth less.
-func load() string {
-	avg, _ := os.ReadFile("/proc/loadavg")
-	if one, _, ok := strings.Cut(string(avg), " "); ok {
-		return ", load " + one
-	}
-	return ""
 }

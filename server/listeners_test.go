@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/grpcserver"
 )
 
 // A fault that one request meets is answered and logged, without what the request
@@ -40,7 +42,7 @@ func TestFaultsAreSurvived(t *testing.T) {
 	}
 	logged()
 
-	_, err = survive(log)(context.Background(), "secret", &grpc.UnaryServerInfo{FullMethod: "/a/B"}, func(context.Context, any) (any, error) {
+	_, err = grpcserver.Survive(faultsTo(log))(context.Background(), "secret", &grpc.UnaryServerInfo{FullMethod: "/a/B"}, func(context.Context, any) (any, error) {
 		fault()
 		return nil, nil
 	})
@@ -49,7 +51,7 @@ func TestFaultsAreSurvived(t *testing.T) {
 	}
 	logged()
 
-	err = surviveStream(log)(nil, nil, &grpc.StreamServerInfo{FullMethod: "/a/C"}, func(any, grpc.ServerStream) error {
+	err = grpcserver.SurviveStream(faultsTo(log))(nil, nil, &grpc.StreamServerInfo{FullMethod: "/a/C"}, func(any, grpc.ServerStream) error {
 		fault()
 		return nil
 	})

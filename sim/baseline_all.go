@@ -16,6 +16,8 @@ func Baselines() []System {
 		Doorman{Kind: FairShare},
 		GlobalRandomDrop{},
 		FlowProportionalShare{},
+		GlobalRandomDrop{Peers: raghavanPeers},
+		FlowProportionalShare{Peers: raghavanPeers},
 		Databricks{},
 		Ably{Linear: true},
 		Ably{},

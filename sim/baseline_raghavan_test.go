@@ -40,7 +40,7 @@ func TestPushSum(t *testing.T) {
 			weights[i] = 1
 		}
 		weights[0] = 1000 // nearly all at one
-		l := newLoop(t, FlowProportionalShare{}, Setup{Limit: perSecond(10_000), Instances: tt.n, Weights: weights, RoundTrip: tt.rtt}, 5)
+		l := newLoop(t, FlowProportionalShare{Peers: raghavanPeers}, Setup{Limit: perSecond(10_000), Instances: tt.n, Weights: weights, RoundTrip: tt.rtt}, 5)
 		sent := uint64(0)
 		l.drop = func(Address, Address, any) bool {
 			sent++
@@ -61,10 +61,19 @@ func TestPushSum(t *testing.T) {
 
 // TestGossipTraffic: the published figure is 23 Kbps for each limiter.
 func TestGossipTraffic(t *testing.T) {
-	l := newLoop(t, GlobalRandomDrop{}, Setup{Limit: perSecond(1000), Instances: 20, RoundTrip: 40 * time.Millisecond}, 1)
-	l.run(10 * time.Second)
-	if kbps := float64(l.bytes[0]) * 8 / 1000 / 10; !near(kbps, 23, 0.2) {
-		t.Errorf("a limiter sends %.2f Kbps, want 23", kbps)
+	for _, tt := range []struct {
+		drop      GlobalRandomDrop
+		instances int
+		kbps      float64
+	}{
+		{GlobalRandomDrop{}, 490, 23}, {GlobalRandomDrop{Peers: raghavanPeers}, 20, 23},
+		{GlobalRandomDrop{}, 20, 23.0 / 3 * 19}, // to all others
+	} {
+		l := newLoop(t, tt.drop, Setup{Limit: perSecond(1000), Instances: tt.instances, RoundTrip: 40 * time.Millisecond}, 1)
+		l.run(10 * time.Second)
+		if kbps := float64(l.bytes[0]) * 8 / 1000 / 10; !near(kbps, tt.kbps, tt.kbps/100) {
+			t.Errorf("%s: one of %d limiters sends %.2f Kbps, want %.2f", tt.drop.Name(), tt.instances, kbps, tt.kbps)
+		}
 	}
 }
 

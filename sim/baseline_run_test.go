@@ -50,8 +50,10 @@ func TestBaselinesInEngine(t *testing.T) {
 		"hermes":               {between{16, 45}, between{0.7, 0.95}},
 		"doorman-proportional": {between{4, 12}, between{0.9, 1}},
 		"doorman-fair":         {between{4, 12}, between{0.9, 1}},
-		"grd":                  {between{0, 3}, between{0.95, 1.2}},
-		"fps":                  {between{1, 8}, between{0.9, 1.02}},
+		"grd":                  {between{0, 0.4}, between{0.98, 1.2}},
+		"fps":                  {between{1, 5}, between{0.9, 1.02}},
+		"grd-gossip":           {between{0, 3}, between{0.95, 1.2}},
+		"fps-gossip":           {between{1, 8}, between{0.9, 1.02}},
 		"databricks":           {between{0, 3}, between{0.95, 1.05}},
 		"ably-v1":              {between{0, 1}, between{1.04, 1.08}},
 		"ably-v2":              {between{0, 30}, between{0.98, 1.02}}, // one second in many is below 95 %, by its draws

@@ -52,7 +52,7 @@ func newEngine(s Scenario, system System) *engine {
 	g := &engine{scenario: s, system: system}
 	g.setup = Setup{
 		Limit: s.Limit, Instances: s.Instances, Weights: s.Weights, Old: slices.Clone(s.Old),
-		RoundTrip: 2*s.Network.Delay + s.Network.Jitter,
+		RoundTrip: 2*s.Network.Delay + s.Network.Jitter, common: &commonBucket{},
 	}
 	g.recorder = newRecorder(&g.scenario)
 	for i := range s.Instances {
@@ -174,9 +174,9 @@ func (g *engine) offer(instance int, i int32) {
 	l := g.loads[i]
 	switch {
 	case p.state == stateUp:
-		g.decide(p, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost)})
+		g.decide(p, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)})
 	case p.state == statePaused && p.resume != never && g.now >= p.resume-p.backlog:
-		p.waiting = append(p.waiting, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost)})
+		p.waiting = append(p.waiting, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)})
 	default:
 		g.recorder.miss(g.now, int(p.address), l.cost)
 	}

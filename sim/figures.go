@@ -40,6 +40,8 @@ func Figures() []Figure {
 		{"most tenth", "", func(r *Result) float64 { return slices.Max(r.Tenths[:]) }},
 		{"early", "requests", func(r *Result) float64 { return float64(r.Early.Requests) }},
 		{"refused below", "tokens", func(r *Result) float64 { return float64(r.Below) }},
+		{"refused part", "", func(r *Result) float64 { return r.RefusedPart }},
+		{"beyond one bucket", "", func(r *Result) float64 { return r.BeyondOne }},
 		{"Jain", "", func(r *Result) float64 { return r.Jain }},
 		{"traffic", "Kbps", func(r *Result) float64 { return r.Kbps }},
 		{"traffic most", "Kbps", func(r *Result) float64 { return r.KbpsMost }},

@@ -20,7 +20,7 @@ func TestExampleScenarios(t *testing.T) {
 		"e1-step-100", "e2-under-zipf", "e3-costs", "e9-2000000-of-96", "e10-offset-100", "e10-bursts", "e10-step-back",
 		"e11-within-second", "e12-zipf-96", "e16-random-drop-100", "e17-batches-100",
 		"e4-one-hot-96", "e5-moving-1s", "e6-small-limits-half-of-3", "e7-rolling-restart", "e14-two-sites", "e15-1000-limiters",
-		"e18-mishaps", "predictability-zipf", "coordinator-crash", "partition", "pause",
+		"e18-mishaps", "e35-allow-0.9-zipf-short", "e35-take-0.999-even-long", "predictability-zipf", "coordinator-crash", "partition", "pause",
 	} {
 		if !slices.Contains(paths, filepath.Join("..", "examples", "scenarios", want+".yaml")) {
 			t.Errorf("there is no %s.yaml", want)

@@ -26,7 +26,7 @@ func systemNamed(name string) string {
 // SystemNames returns the systems that every scenario may compare: stint, and our
 // models of published systems.
 func SystemNames() []string {
-	names := []string{ownName}
+	names := []string{ownName, OneBucket{}.Name()}
 	for _, b := range Baselines() {
 		names = append(names, b.Name())
 	}
@@ -57,6 +57,10 @@ func (f *File) Choose(names ...string) ([]System, error) {
 		if ok {
 			own.Label = name
 			systems = append(systems, &own)
+			continue
+		}
+		if name == (OneBucket{}).Name() {
+			systems = append(systems, OneBucket{})
 			continue
 		}
 		k := slices.IndexFunc(Baselines(), func(b System) bool { return b.Name() == name })

@@ -312,7 +312,7 @@ func TestChoose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := f.Choose(append(SystemNames(), "mine")...); err != nil || len(s) != len(Baselines())+2 {
+	if s, err := f.Choose(append(SystemNames(), "mine")...); err != nil || len(s) != len(Baselines())+3 {
 		t.Errorf("got %v, %v", s, err)
 	}
 	for _, names := range [][]string{{"hermez"}, {"stint", "stint"}, {"equal", "equal-split"}, {""}} {

@@ -102,4 +102,6 @@ type Setup struct {
 	Weights   []uint32      // per instance, such as its number of clients; nil = 1 each
 	Old       []bool        // instances that run an old version, which reports nothing; nil = none
 	RoundTrip time.Duration // of the network, typical
+
+	common *commonBucket // of this run, for OneBucket
 }

@@ -38,7 +38,8 @@ type recorder struct {
 	one, ten   window
 	ideal      limit.Bucket // one central limiter that is given all requests
 	idealState limit.BucketState
-	idealNo    int64 // when it refused last
+	idealNo    int64        // when it refused last
+	patient    commonBucket // the same that lets requests wait as long as they may
 
 	tenths  [10]int64 // admitted tokens, by the tenth of the second
 	width   int64     // of a bin
@@ -48,6 +49,7 @@ type recorder struct {
 	sampleEvery               int64
 	sampled                   Sample // running totals at the last sample
 	total, admitted, refused  int64  // tokens, of the whole run
+	late                      int64  // tokens refused of requests from Measure.From on
 	looks                     int64
 	lent                      float64
 	waitSum, waitMax, waitNum int64
@@ -83,6 +85,7 @@ func newRecorder(s *Scenario) *recorder {
 	r.bins = make([]bin, (int64(s.Duration)+r.width-1)/r.width)
 	r.over = newCentral(r.kind[0].limit)
 	r.ideal = idealBucket(r.exact[0].limit)
+	r.patient.set(origin, r.exact[0].limit)
 	return r
 }
 
@@ -97,6 +100,7 @@ func (r *recorder) advance(now int64) {
 		next := idealBucket(r.exact[r.era].limit)
 		r.idealState = next.Convert(r.idealState, &r.ideal, origin+limit.Time(r.exact[r.era].at))
 		r.ideal = next
+		r.patient.set(origin+limit.Time(r.exact[r.era].at), r.exact[r.era].limit)
 	}
 	for r.kindEra+1 < len(r.kind) && r.kind[r.kindEra+1].at <= now {
 		r.kindEra++
@@ -110,8 +114,11 @@ func (r *recorder) note(now int64, what, instance int, cost int64) {
 
 // offer counts a request that a process will decide about. It returns whether one
 // central limiter admits it, and has refused nothing lately.
-func (r *recorder) offer(now int64, instance int, cost int64) (fits bool) {
+func (r *recorder) offer(now int64, instance int, cost int64, wait time.Duration) (fits bool) {
 	r.advance(now)
+	if _, ok := r.patient.takeWithin(origin+limit.Time(now), float64(cost), wait); !ok && now >= r.from {
+		r.result.OneRefused.add(1, cost)
+	}
 	r.result.Offered.add(1, cost)
 	r.result.Instances[instance].Offered.add(1, cost)
 	r.total += cost
@@ -155,8 +162,11 @@ func (r *recorder) decided(now int64, q request, instance int, cost int64, admit
 		b.refused += cost
 		r.result.Refused.add(1, cost)
 		in.Refused.add(1, cost)
-		if q.fits && q.at >= r.from {
-			r.result.Early.add(1, cost)
+		if q.at >= r.from {
+			r.late += cost
+			if q.fits {
+				r.result.Early.add(1, cost)
+			}
 		}
 		return
 	}

@@ -26,7 +26,7 @@ func record(r *rand.Rand, s *Scenario) (*recorder, []admission) {
 			return rec, log
 		}
 		cost := 1 + r.Int64N(5)
-		rec.offer(now, 0, cost)
+		rec.offer(now, 0, cost, 0)
 		rec.decided(now, request{at: now}, 0, cost, true)
 		log = append(log, admission{now, cost})
 	}
@@ -129,7 +129,7 @@ func TestOneBucketIsNeverOver(t *testing.T) {
 		rec := newRecorder(s)
 		for now := int64(0); now < int64(s.Duration); now += r.Int64N(int64(5 * ms)) {
 			cost := 1 + r.Int64N(3)
-			rec.offer(now, 0, cost)
+			rec.offer(now, 0, cost, 0)
 			rec.decided(now, request{at: now}, 0, cost, rec.idealNo != now)
 		}
 		rec.over.settle()

@@ -37,6 +37,13 @@ type Result struct {
 	Early Count
 	Below int64
 
+	// OneRefused is what one central limiter that is given all requests, and lets each
+	// wait as long as it may, refuses of those from Measure.From on. RefusedPart is what
+	// the fleet refused of them over what they asked for, in tokens, and BeyondOne how
+	// much more that is than OneRefused: below 0 where the fleet is over the limit.
+	OneRefused             Count
+	RefusedPart, BeyondOne float64
+
 	// Over is how many tokens the fleet admitted beyond B + L x T, in the interval
 	// T in which they were most: exact, 0 = never over.
 	Over float64
@@ -150,6 +157,12 @@ func (r *recorder) finish(g *engine) *Result {
 	}
 	r.useAndSteps(newTally(r))
 	res.Jain = r.jain()
+	wants := int64(0)
+	for i := range res.Instances {
+		wants += res.Instances[i].wants
+	}
+	res.RefusedPart = ratio(float64(r.late), float64(wants))
+	res.BeyondOne = res.RefusedPart - ratio(float64(res.OneRefused.Tokens), float64(wants))
 	return res
 }
 

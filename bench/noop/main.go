@@ -1,5 +1,6 @@
 // Noop is the ceiling for a rate limit service over gRPC: a server whose
-// ShouldRateLimit looks at nothing and says OK for every descriptor.
+// ShouldRateLimit looks at nothing and says OK for every descriptor. It has the options
+// of stint's own server, so that what is between the two is the work of a decision.
 package main
 
 import (
@@ -12,6 +13,9 @@ import (
 	"google.golang.org/grpc"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/stint-io/stint/internal/grpcserver"
+	"github.com/stint-io/stint/internal/leasewire"
 )
 
 type service struct {
@@ -48,7 +52,9 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpcserver.Options(context.Background(), leasewire.MaxMessage, func(method string, p any) {
+		fmt.Fprintln(os.Stderr, "noop:", method, p)
+	})...)
 	rls.RegisterRateLimitServiceServer(s, service{})
 	return s.Serve(l)
 }

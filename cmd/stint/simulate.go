@@ -32,6 +32,10 @@ type simulation struct {
 	figures []string
 	svg     string
 	format  string
+
+	arrivals string
+	jitter   time.Duration
+	loss     float64
 }
 
 func newSimulate() *cobra.Command {
@@ -59,6 +63,9 @@ was ended, and 2 when the file cannot be read or a flag is wrong.`,
 	f.Uint64Var(&o.seed, "seed", 0, "the first seed (default: what the file says)")
 	f.StringSliceVar(&o.systems, "systems", nil, "what to compare: "+strings.Join(sim.SystemNames(), ", ")+", or variants of the file (default: what the file says)")
 	f.StringSliceVar(&o.figures, "show", nil, "figures to print, such as use,over,t95, or all (default: what the file says)")
+	f.StringVar(&o.arrivals, "arrivals", "", "even or poisson, instead of what the file says of loads that are one of both")
+	f.DurationVar(&o.jitter, "jitter", 0, "a random addition to the delay of each message, up to this, instead of what the file says")
+	f.Float64Var(&o.loss, "loss", 0, "how many of 100 messages are lost, instead of what the file says")
 	f.StringVar(&o.svg, "svg", "", "file to draw a chart to")
 	f.StringVar(&o.format, "format", sim.FormatNames()[0], "how to print: "+strings.Join(sim.FormatNames(), ", "))
 	return cmd
@@ -84,6 +91,9 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 	}
 	if cmd.Flags().Changed("seed") {
 		file.Scenario.Seed = o.seed
+	}
+	if err := o.disturb(cmd, &file.Scenario); err != nil {
+		return &exit{exitUsage, err}
 	}
 	if figures, err = o.choose(figures, format); err != nil {
 		return &exit{exitUsage, fmt.Errorf("--show: %w", err)}
@@ -117,6 +127,40 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 	}
 	if err := os.WriteFile(o.svg, svg.Bytes(), 0o644); err != nil { //nolint:gosec // a picture is for all
 		return &exit{exitUsage, fmt.Errorf("--svg: %w", err)}
+	}
+	return nil
+}
+
+// disturb puts other arrivals and another network in the scenario, and says so in its
+// name, which stands above the table.
+func (o *simulation) disturb(cmd *cobra.Command, s *sim.Scenario) error {
+	var said []string
+	switch o.arrivals {
+	case "":
+	case "even", "poisson":
+		kinds := map[string]sim.Arrivals{"even": sim.Even, "poisson": sim.Poisson}
+		for i := range s.Loads {
+			if a := s.Loads[i].Arrivals; a == sim.Even || a == sim.Poisson {
+				s.Loads[i].Arrivals = kinds[o.arrivals]
+			}
+		}
+		said = append(said, o.arrivals+" arrivals")
+	default:
+		return fmt.Errorf("--arrivals is %q, want even or poisson", o.arrivals)
+	}
+	if cmd.Flags().Changed("jitter") {
+		s.Network.Jitter = o.jitter
+		said = append(said, fmt.Sprintf("jitter %v", o.jitter))
+	}
+	if cmd.Flags().Changed("loss") {
+		if !(o.loss >= 0 && o.loss < 100) {
+			return fmt.Errorf("--loss is %v, want from 0 to below 100 percent", o.loss)
+		}
+		s.Network.Loss = o.loss / 100
+		said = append(said, fmt.Sprintf("%v %% of messages lost", o.loss))
+	}
+	if len(said) > 0 {
+		s.Name += " (" + strings.Join(said, ", ") + ")"
 	}
 	return nil
 }

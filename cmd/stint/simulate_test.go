@@ -41,6 +41,10 @@ func TestSimulate(t *testing.T) {
 		{[]string{good, "--runs", "3", "--seed", "9"}, nil, exitOK, []string{"3 runs with seeds 9 to 11", "±"}},
 		{[]string{good}, []string{"STINT_SEED=4"}, exitOK, []string{"seed 4"}},
 		{[]string{good, "--systems", "hermes,half", "--show", "all"}, nil, exitOK, []string{"\nhermes ", "\nhalf ", "wait mean"}},
+		{[]string{good, "--arrivals", "even", "--jitter", "5ms", "--loss", "0.5"}, nil, exitOK, []string{"small (even arrivals, jitter 5ms, 0.5 % of messages lost): 3 instances"}},
+		{[]string{good, "--arrivals", "odd"}, nil, exitUsage, []string{`--arrivals is "odd", want even or poisson`}},
+		{[]string{good, "--loss", "100"}, nil, exitUsage, []string{"--loss is 100, want from 0 to below 100 percent"}},
+		{[]string{good, "--jitter", "-5ms"}, nil, exitNo, []string{"jitter"}},
 		{[]string{good, "--format", "csv"}, nil, exitOK, []string{"system,use,", "\nstint,"}},
 		{[]string{good, "--format", "markdown", "--show", "t95"}, nil, exitOK, []string{"| system | t95 (s) |"}},
 		{[]string{bad}, nil, exitNo, []string{bad + ":1:8: want a rate", "did you mean 100/s?", bad + ":4:1", "did you mean load?", "load is missing", "stint: 3 faults"}},
@@ -125,5 +129,23 @@ func TestSimulateEndsEarly(t *testing.T) {
 	_ = cmd.Wait() // the exit code is what is looked at
 	if code := cmd.ProcessState.ExitCode(); code != exitNo || !told || !strings.Contains(text, "the simulation was ended before its time") || out.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, text, out.String())
+	}
+}
+
+// The flags change the arrivals and the network of what is played, not its name alone.
+func TestSimulateDisturbs(t *testing.T) {
+	good := file(t, "small.yaml", smallScenario)
+	seen := map[string]string{}
+	for _, args := range [][]string{{}, {"--arrivals", "even"}, {"--jitter", "50ms"}, {"--loss", "50"}} {
+		code, out, errOut := call(t, nil, append([]string{"simulate", good, "--format", "csv"}, args...)...)
+		if code != exitOK {
+			t.Fatalf("%v: exit code %d: %s", args, code, errOut)
+		}
+		for other, table := range seen {
+			if table == out {
+				t.Errorf("%v gives what %s gives", args, other)
+			}
+		}
+		seen[strings.Join(args, " ")] = out
 	}
 }

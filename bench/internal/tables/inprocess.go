@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/stint-io/stint/bench/internal/contender"
@@ -122,6 +123,27 @@ func (r *race) ratio(a, b string, threads int) float64 {
 	return r.lane(a, threads).ns().Over(r.lane(b, threads).ns()).Median()
 }
 
+// best names the fastest rival, and its time over stint's: below 1 it is faster.
+func (r *race) best(threads int) (name string, ratio float64) {
+	for _, l := range r.lanes {
+		if l.threads != threads || !slices.ContainsFunc(contender.Rivals(), func(c contender.Contender) bool { return c.Name == l.Name }) {
+			continue
+		}
+		if x := r.ratio(l.Name, contender.StintName, threads); name == "" || x < ratio {
+			name, ratio = l.Name, x
+		}
+	}
+	return name, ratio
+}
+
+// state says who of the rivals is fastest, and where that is faster than stint.
+func (r *race) state(rep *Report, what string) {
+	for _, n := range threads {
+		name, ratio := r.best(n)
+		rep.State(fmt.Sprintf("%s, %s: best rival (%s) / stint", what, on(n), name), ratio, " ×", ratio >= 1, "it is faster")
+	}
+}
+
 const hotKey = "hot-key-16-bytes"
 
 // HotAllowed is one key that every thread takes from, always admitted.
@@ -144,6 +166,7 @@ func HotAllowed(cfg Config, rep *Report) error {
 		rep.AtMost(fmt.Sprintf("hot key, allowed, %s: stint / floor", on(n)), r.ratio(contender.StintName, floor.Name, n), 1.25, " ×")
 		rep.AtLeast(fmt.Sprintf("hot key, allowed, %s: x/time/rate / stint", on(n)), r.ratio(contender.XTimeName, contender.StintName, n), 2, " ×")
 	}
+	r.state(rep, "hot key, allowed")
 	// A runtime that allocates for itself now and then shows as some millionths.
 	rep.AtMost("hot key, allowed: stint's allocations per request", float64(int(r.lane(contender.StintName, 2).allocs()+0.01)), 0, "")
 	return nil
@@ -174,6 +197,7 @@ func HotRefused(cfg Config, rep *Report) error {
 		"(uber/ratelimit waits instead of refusing.)")
 	r.write(rep, floor.Name)
 	rep.AtMost("hot key, refused, 2 threads: stint / clock read", r.ratio(contender.StintName, floor.Name, 2), 1.25, " ×")
+	r.state(rep, "hot key, refused")
 	return nil
 }
 
@@ -239,11 +263,8 @@ func ManyKeys(cfg Config, rep *Report) error {
 		fmt.Sprintf("Every contender met at least %d different keys while measured.", fewest))
 	r.write(rep, floor.Name)
 	rep.AtMost("many keys, 2 threads: stint / flat table", r.ratio(contender.StintName, floor.Name, 2), 1.3, " ×")
-	best := r.ratio(contender.XTimeName, contender.StintName, 2)
-	for _, c := range contender.Rivals() {
-		best = min(best, r.ratio(c.Name, contender.StintName, 2))
-	}
-	rep.AtLeast("many keys, 2 threads: best rival / stint", best, 2, " ×")
+	name, best := r.best(2)
+	rep.AtLeast(fmt.Sprintf("many keys, 2 threads: best rival (%s) / stint", name), best, 2, " ×")
 	return nil
 }
 

@@ -5,6 +5,7 @@
 package tables
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -81,10 +82,12 @@ type Report struct {
 	Goals []Goal
 }
 
-// Goal is a figure that stint promises and what this run saw of it.
+// Goal is a figure that stint promises and what this run saw of it, or one that is
+// stated without a promise: then Bound is empty, and Word says what it means.
 type Goal struct {
 	What, Bound, Seen string
 	Met               bool
+	Word              string
 }
 
 // Section starts a table's section.
@@ -102,12 +105,22 @@ func (r *Report) Table(head []string, rows [][]string) {
 
 // AtMost records a goal that seen should not exceed.
 func (r *Report) AtMost(what string, seen, bound float64, unit string) {
-	r.Goals = append(r.Goals, Goal{what, "at most " + figure(bound) + unit, figure(seen) + unit, seen <= bound})
+	r.Goals = append(r.Goals, Goal{What: what, Bound: "at most " + figure(bound) + unit, Seen: figure(seen) + unit, Met: seen <= bound})
 }
 
 // AtLeast records a goal that seen should reach.
 func (r *Report) AtLeast(what string, seen, bound float64, unit string) {
-	r.Goals = append(r.Goals, Goal{what, "at least " + figure(bound) + unit, figure(seen) + unit, seen >= bound})
+	r.Goals = append(r.Goals, Goal{What: what, Bound: "at least " + figure(bound) + unit, Seen: figure(seen) + unit, Met: seen >= bound})
+}
+
+// State records a figure that has no goal. Where it does not speak for stint, otherwise
+// says what it says.
+func (r *Report) State(what string, seen float64, unit string, speaks bool, otherwise string) {
+	g := Goal{What: what, Seen: figure(seen) + unit, Met: true, Word: "stated"}
+	if !speaks {
+		g.Word = "**" + otherwise + "**"
+	}
+	r.Goals = append(r.Goals, g)
 }
 
 // Summary writes all goals recorded so far and says whether all were met.
@@ -119,7 +132,7 @@ func (r *Report) Summary() (met bool) {
 		if !g.Met {
 			word, met = "**missed**", false
 		}
-		rows[i] = []string{g.What, g.Bound, g.Seen, word}
+		rows[i] = []string{g.What, cmp.Or(g.Bound, "–"), g.Seen, cmp.Or(g.Word, word)}
 	}
 	r.Section("Goals", "What stint promises, and what this run saw.")
 	r.Table([]string{"what", "goal", "seen", ""}, rows)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/bench/internal/contender"
+	"github.com/stint-io/stint/bench/internal/measure"
 )
 
 // tiny runs every step of a table and measures nothing worth reading.
@@ -124,6 +125,42 @@ func TestSummary(t *testing.T) {
 	}
 	if figure(20) != "20" || figure(1.25) != "1.25" || figure(0) != "0" {
 		t.Errorf("figures: %s %s %s", figure(20), figure(1.25), figure(0))
+	}
+}
+
+// A figure without a goal misses none, and says when it speaks for somebody else.
+func TestStatedFigures(t *testing.T) {
+	var out strings.Builder
+	rep := &Report{Out: &out}
+	rep.State("slower", 1.5, " ×", true, "it is faster")
+	rep.State("faster", 0.875, " ×", false, "it is faster")
+	if !rep.Summary() || !strings.Contains(out.String(), "| slower | – | 1.5 × | stated |") ||
+		!strings.Contains(out.String(), "| faster | – | 0.875 × | **it is faster** |") {
+		t.Errorf("got:\n%s", &out)
+	}
+}
+
+// The best rival is the fastest of them on that number of threads, not a floor.
+func TestBestRival(t *testing.T) {
+	r := &race{}
+	add := func(name string, threads int, ns float64) {
+		l := &lane{Contender: contender.Contender{Name: name}, threads: threads}
+		l.samples = []measure.Sample{{Ops: 1, NsPerOp: ns}}
+		r.lanes = append(r.lanes, l)
+	}
+	rivals := contender.Rivals()
+	for _, n := range threads {
+		add("floor", n, 1)
+		add(contender.StintName, n, 40)
+		add(rivals[0].Name, n, 60)
+	}
+	add(rivals[1].Name, 1, 80)
+	add(rivals[1].Name, 2, 30)
+	if name, ratio := r.best(1); name != rivals[0].Name || ratio != 1.5 {
+		t.Errorf("one thread: %s, %v", name, ratio)
+	}
+	if name, ratio := r.best(2); name != rivals[1].Name || ratio != 0.75 {
+		t.Errorf("two threads: %s, %v", name, ratio)
 	}
 }
 
