@@ -2,8 +2,10 @@ package rules
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
@@ -154,6 +156,9 @@ func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 		s.Wants(list, "a map from priority band to amount, such as {1: 100/s}", "")
 		return
 	}
+	if l.Lease.Allocation != AllocationMaxMin {
+		s.Fault(list, "use allocation: max_min, or leave guarantees out", "guarantees have no meaning with allocation: %v", l.Lease.Allocation)
+	}
 	for _, f := range list.Fields {
 		band, err := strconv.ParseUint(f.Key.Text, 10, 8)
 		if err != nil || strconv.FormatUint(band, 10) != f.Key.Text {
@@ -165,6 +170,46 @@ func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 		l.Lease.Guarantees = append(l.Lease.Guarantees, g)
 	}
 	slices.SortFunc(l.Lease.Guarantees, func(a, b Guarantee) int { return int(a.Band) - int(b.Band) })
+	s.oversubscribed(l, list)
+}
+
+// oversubscribed refuses guarantees that together promise more than the limit, or one
+// of its overrides, has: somebody would not get what the file says.
+func (s *scope) oversubscribed(l *Limit, at *document.Node) {
+	promised := new(big.Rat)
+	for _, g := range l.Lease.Guarantees {
+		promised.Add(promised, amount(g.Rate, g.Places))
+	}
+	check := func(v *Variant, what string) {
+		p := &v.Policy
+		has := amount(p.Rate, p.MaxInFlight)
+		if p.Unlimited || p.Validate() != nil || promised.Cmp(has) <= 0 {
+			return
+		}
+		sum, unit := promised.FloatString(0), "places"
+		if p.Algorithm != limit.Concurrency {
+			sum, unit = strconv.FormatFloat(ratFloat(promised), 'g', 6, 64), "tokens per second"
+		}
+		s.Fault(at, "guarantee less, or raise the limit", "the guarantees are %s %s together, %s has %s", sum, unit, what, strconv.FormatFloat(ratFloat(has), 'g', 6, 64))
+	}
+	check(&l.Base, "the limit")
+	for i := range l.Overrides {
+		check(&l.Overrides[i].Variant, "the "+l.Overrides[i].Detail)
+	}
+}
+
+// amount is a rate in tokens per second, or places.
+func amount(r limit.Rate, places int64) *big.Rat {
+	if r.Period <= 0 {
+		return new(big.Rat).SetInt64(places)
+	}
+	perSecond := new(big.Rat).SetFrac64(r.Count, int64(r.Period))
+	return perSecond.Mul(perSecond, new(big.Rat).SetInt64(int64(time.Second)))
+}
+
+func ratFloat(r *big.Rat) float64 {
+	f, _ := r.Float64()
+	return f
 }
 
 // leaseAmount reads a rate, or places for a concurrency limit.

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +19,11 @@ func TestLeasedLimits(t *testing.T) {
     key: [account]
     rate: 10000/s
     sharing: leased
-    lease: {allocation: proportional, safe: 100/s, guarantees: {9: 5/s, 0: 500/s}}
+    lease: {allocation: max_min, safe: 100/s, guarantees: {9: 5/s, 0: 500/s}}
+  - name: proportional
+    rate: 10000/s
+    sharing: leased
+    lease: {allocation: proportional}
   - name: places
     algorithm: concurrency
     max_in_flight: 9
@@ -30,15 +36,48 @@ func TestLeasedLimits(t *testing.T) {
 	for i, want := range []Lease{
 		{},
 		{
-			Allocation: AllocationProportional, Safe: limit.PerSecond(100),
+			Safe:       limit.PerSecond(100),
 			Guarantees: []Guarantee{{Band: 0, Rate: limit.PerSecond(500)}, {Band: 9, Rate: limit.PerSecond(5)}},
 		},
+		{Allocation: AllocationProportional},
 		{SafePlaces: 1, Guarantees: []Guarantee{{Band: 3, Places: 2}}},
 	} {
 		got := s.Limits()[i].Lease
 		if got.Allocation != want.Allocation || got.Safe != want.Safe || got.SafePlaces != want.SafePlaces || !slices.Equal(got.Guarantees, want.Guarantees) {
 			t.Errorf("limit %d: %+v, want %+v", i, got, want)
 		}
+	}
+}
+
+// Guarantees are good exactly when the limit, and each override, has their sum.
+func TestGuaranteesAboveTheLimit(t *testing.T) {
+	r := rand.New(rand.NewPCG(351, 0))
+	periods := []struct {
+		unit    string
+		perHour int64
+	}{{"s", 3600}, {"minute", 60}, {"hour", 1}, {"10s", 360}}
+	rate := func(most int64) (text string, perHour int64) {
+		p := periods[r.IntN(len(periods))]
+		n := 1 + r.Int64N(most)
+		return fmt.Sprintf("%d/%s", n, p.unit), n * p.perHour
+	}
+	refused := 0
+	for range 2000 {
+		base, has := rate(100)
+		over, has2 := rate(100)
+		first, a := rate(40)
+		second, b := rate(40)
+		src := fmt.Sprintf("limits: [{name: a, key: user, rate: %s, sharing: leased, lease: {guarantees: {1: %s, 7: %s}}, overrides: [{when: {user: u}, rate: %s}]}]", base, first, second, over)
+		_, err := Parse("f", []byte(src))
+		if want := a+b > min(has, has2); (err != nil) != want {
+			t.Fatalf("%s: %v", src, err)
+		}
+		if err != nil {
+			refused++
+		}
+	}
+	if refused < 200 || refused > 1800 {
+		t.Fatalf("%d of 2000 refused: the files try one side only", refused)
 	}
 }
 

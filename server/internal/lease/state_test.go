@@ -125,7 +125,8 @@ func TestTerms(t *testing.T) {
   - name: all
     rate: 90/minute
     sharing: leased
-    lease: {allocation: busy, safe: 1/2s, guarantees: {2: 0.5/s, 0: 1/s}}
+    lease: {safe: 1/2s, guarantees: {2: 0.5/s, 0: 1/s}}
+  - {name: busy, rate: 90/minute, sharing: leased, lease: {allocation: busy}}
   - {name: free, unlimited: true, sharing: leased}
   - {name: none, rate: 0/s, sharing: leased}
   - {name: huge, rate: 1000000000000000/s, sharing: leased}
@@ -134,9 +135,10 @@ func TestTerms(t *testing.T) {
 `))
 	for name, want := range map[string]share.Terms{
 		"all": {
-			Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy, Safe: 500_000,
+			Rate: 1_500_000, Burst: share.Whole(90), Safe: 500_000,
 			Guarantees: []share.Guarantee{{Band: 0, Amount: share.Token}, {Band: 2, Amount: 500_000}},
 		},
+		"busy": {Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: share.None}, "none": {},
 		"huge":   {Rate: unlimited, Burst: unlimited},
 		"places": {Burst: share.Whole(3), Gauge: true, Safe: share.Token},
