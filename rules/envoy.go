@@ -126,6 +126,7 @@ type envoyPath struct {
 	shown  string   // domain.key_value.key_value
 	id     string   // the same, without two paths being alike
 	keys   []string // of the entries
+	values []string // of the entries, as written
 	shares []string // per entry, the pattern that stands for its values, or ""
 }
 
@@ -163,6 +164,7 @@ func (b *builder) descriptor(d *file, path envoyPath, into *descriptors, n *docu
 	next.shown += "." + composite
 	next.id += fmt.Sprintf(" %q=%q", key, value)
 	next.keys = append(path.keys[:len(path.keys):len(path.keys)], key)
+	next.values = append(path.values[:len(path.values):len(path.values)], value)
 	share := ""
 	if d.flag(n, "share_threshold") {
 		if !strings.Contains(value, "*") {
@@ -190,7 +192,7 @@ func (b *builder) descriptor(d *file, path envoyPath, into *descriptors, n *docu
 
 func (b *builder) envoyLimit(d *file, path envoyPath, n, limits *document.Node) *Limit {
 	l := &Limit{
-		Name: printable(path.shown), Domain: path.domain, Envoy: true, Key: path.keys, share: path.shares,
+		Name: printable(path.shown), Domain: path.domain, Envoy: true, Key: path.keys, Values: path.values, share: path.shares,
 		Status: 429, EnforcePermyriad: 10000, Shadow: d.flag(n, "shadow_mode"), QuotaMode: d.flag(n, "quota_mode"),
 		Condition: "domain=" + quoteIfOdd(path.domain) + " descriptor" + path.id, ipv6: 128,
 	}

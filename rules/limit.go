@@ -76,6 +76,10 @@ type Limit struct {
 	// For Envoy limits it holds the keys of the descriptor's entries.
 	Key []string
 
+	// Values holds, for Envoy limits, the values of those entries as they are
+	// written; "" = any.
+	Values []string
+
 	// Missing says what happens when an attribute of Key is missing.
 	Missing Missing
 
@@ -178,4 +182,13 @@ type Variant struct {
 	// Detail says which override this is, as in "override when user=acme"; it
 	// is empty for the base policy.
 	Detail string
+}
+
+// SharedValue returns the pattern under which a rule in Envoy's format counts all
+// values of its i-th entry together; "" when it counts each by itself.
+func (l *Limit) SharedValue(i int) string {
+	if i >= len(l.share) {
+		return ""
+	}
+	return l.share[i]
 }

@@ -19,6 +19,7 @@ import (
 const maxAnswer = 16 << 20
 
 type clientFlags struct {
+	domain  string
 	addr    string
 	cost    int64
 	asJSON  bool
@@ -27,6 +28,7 @@ type clientFlags struct {
 
 func (f *clientFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.addr, "addr", "http://127.0.0.1:8080", "where the service is")
+	cmd.Flags().StringVar(&f.domain, "domain", "", "domain of limits in Envoy's format; the arguments are the entries of a descriptor in their order, and + begins another")
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "what the request takes; 0 only looks")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the service's answer as it is")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
@@ -41,7 +43,8 @@ func newTake() *cobra.Command {
 its cost. The exit code is 0 when it may, 1 when it is refused, 2 when there is no
 answer.`,
 		Example: `  stint take ip=192.0.2.7
-  stint take user=u1 path=/api/x --cost 5`,
+  stint take user=u1 path=/api/x --cost 5
+  stint take --domain edge remote_address=192.0.2.7 path=/login + user=u1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			code, body, err := f.post(cmd, "/v1/take", args)
 			if err != nil {
@@ -82,21 +85,15 @@ is taken. The exit code is that of take.`,
 
 // post asks the service. Its error means that there is no decision.
 func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int, []byte, error) {
-	attributes := make(map[string]string, len(args))
-	for _, a := range args {
-		name, value, ok := strings.Cut(a, "=")
-		if !ok || name == "" {
-			return 0, nil, fmt.Errorf("%q is no attribute, write it as ip=192.0.2.7", a)
-		}
-		if _, twice := attributes[name]; twice {
-			return 0, nil, fmt.Errorf("the attribute %q is given twice", name)
-		}
-		attributes[name] = value
+	question, err := f.question(args)
+	if err != nil {
+		return 0, nil, err
 	}
 	if f.cost < 0 {
 		return 0, nil, fmt.Errorf("the cost is %d, want at least 0", f.cost)
 	}
-	text, err := json.Marshal(map[string]any{"attributes": attributes, "cost": f.cost})
+	question["cost"] = f.cost
+	text, err := json.Marshal(question)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -130,6 +127,45 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 		return 0, nil, fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
 	}
 	return resp.StatusCode, body, nil
+}
+
+// question turns the arguments into what the service is asked about.
+func (f *clientFlags) question(args []string) (map[string]any, error) {
+	type entry struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}
+	type descriptor struct {
+		Entries []entry `json:"entries"`
+	}
+	attributes := make(map[string]string, len(args))
+	descriptors := []descriptor{{}}
+	for _, a := range args {
+		last := &descriptors[len(descriptors)-1]
+		if a == "+" && f.domain != "" {
+			if len(last.Entries) == 0 {
+				return nil, errors.New("there is no entry before a +, write a descriptor there such as user=u1")
+			}
+			descriptors = append(descriptors, descriptor{})
+			continue
+		}
+		name, value, ok := strings.Cut(a, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is no attribute, write it as ip=192.0.2.7", a)
+		}
+		if _, twice := attributes[name]; twice && f.domain == "" {
+			return nil, fmt.Errorf("the attribute %q is given twice", name)
+		}
+		attributes[name] = value
+		last.Entries = append(last.Entries, entry{name, value})
+	}
+	if f.domain == "" {
+		return map[string]any{"attributes": attributes}, nil
+	}
+	if len(descriptors[len(descriptors)-1].Entries) == 0 {
+		return nil, errors.New("a domain is asked about descriptors, name the entries of one such as user=u1")
+	}
+	return map[string]any{"domain": f.domain, "descriptors": descriptors}, nil
 }
 
 func printRaw(out io.Writer, code int, body []byte) error {
@@ -167,6 +203,13 @@ type reply struct {
 	Limits    []standing `json:"limits"`
 	Unmatched []string   `json:"unmatched"`
 	Count     int        `json:"unmatched_count"`
+
+	Descriptors []struct {
+		Entries []string `json:"entries"`
+		Rule    string   `json:"rule"`
+		Applies bool     `json:"applies"`
+		Why     string   `json:"why"`
+	} `json:"descriptors"`
 }
 
 func printTake(out io.Writer, code int, body []byte) error {
@@ -230,6 +273,11 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		fmt.Fprintf(out, "  %s (%s:%d)\n    %s\n    %s\n", l.Name, l.File, l.Line, strings.TrimSpace(l.Algorithm+" "+l.Rate), l.Why)
 		if !l.Allowed && l.RetryAfter != nil {
 			fmt.Fprintf(out, "    retry after %s\n", duration(*l.RetryAfter))
+		}
+	}
+	for _, d := range r.Descriptors {
+		if !d.Applies {
+			fmt.Fprintf(out, "descriptor %s: no limit, %s\n", strings.Join(d.Entries, " "), strings.TrimSpace(d.Rule+" "+d.Why))
 		}
 	}
 	if r.Count > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,25 +155,53 @@ func greeting(s *server.Server, o server.Options) string {
 
 // tryLine is a command that works with the first limit of the configuration.
 func tryLine(set *rules.Set, addr string) string {
-	attributes := map[string]string{"ip": "192.0.2.7"}
+	question := map[string]any{"attributes": map[string]string{"ip": "192.0.2.7"}}
 	for _, l := range set.Limits() {
 		if l.Envoy {
 			continue
 		}
 		if len(l.Key) > 0 {
-			clear(attributes)
-		}
-		for _, name := range l.Key {
-			attributes[name] = "demo"
-			if name == "ip" {
-				attributes[name] = "192.0.2.7"
+			attributes := map[string]string{}
+			for _, name := range l.Key {
+				attributes[name] = "demo"
+				if name == "ip" {
+					attributes[name] = "192.0.2.7"
+				}
 			}
+			question["attributes"] = attributes
 		}
 		break
 	}
-	// A map of strings always has a JSON form.
-	text, _ := json.Marshal(map[string]any{"attributes": attributes})
+	if rule := onlyEnvoy(set); rule != nil {
+		question = descriptorOf(rule)
+	}
+	// Maps of strings always have a JSON form.
+	text, _ := json.Marshal(question)
 	return fmt.Sprintf("curl -i -d '%s' http://%s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), addr)
+}
+
+// onlyEnvoy returns the first rule that limits where there are no limits but those of
+// files in Envoy's format; nil where there are.
+func onlyEnvoy(set *rules.Set) (first *rules.Limit) {
+	for _, l := range set.Limits() {
+		switch {
+		case !l.Envoy:
+			return nil
+		case first == nil && !l.Whitelist:
+			first = l
+		}
+	}
+	return first
+}
+
+// descriptorOf is a request that meets a rule.
+func descriptorOf(l *rules.Limit) map[string]any {
+	var entries []map[string]string
+	for i, key := range l.Key {
+		value := strings.ReplaceAll(l.Values[i], "*", "")
+		entries = append(entries, map[string]string{"key": strings.ReplaceAll(key, "*", ""), "value": cmp.Or(value, "demo")})
+	}
+	return map[string]any{"domain": l.Domain, "descriptors": []any{map[string]any{"entries": entries}}}
 }
 
 func readToken(file string) (string, error) {

@@ -256,12 +256,17 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 // time-outs: nothing is wrong with the request that held them, and asking again is
 // harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
-	if permit == 0 {
-		return nil
-	}
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
+	return e.FinishQuery(ctx, q, permit)
+}
+
+// FinishQuery is Finish for what [Engine.Decide] was asked.
+func (e *Engine) FinishQuery(ctx context.Context, q *Query, permit uint64) error {
+	if permit == 0 {
+		return nil
+	}
 	s := e.live.Load()
 	q.reset()
 	if err := q.check(); err != nil {

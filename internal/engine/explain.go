@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/stint-io/stint/limit"
@@ -20,6 +21,21 @@ type Explanation struct {
 	// them; UnmatchedCount is how many there are.
 	Unmatched      []string
 	UnmatchedCount int
+	// Descriptors says of each descriptor which rule in Envoy's format it met; nil
+	// for a request without a domain.
+	Descriptors []Met
+	// HasDomain says whether a file in Envoy's format has the request's domain.
+	HasDomain bool
+}
+
+// Met is what one descriptor met of the rules of its domain.
+type Met struct {
+	Entries []limit.Attribute
+	// Rule is the name of the rule; "" = none fits.
+	Rule string
+	// Applies says whether the rule counts; Why says in words why not.
+	Applies bool
+	Why     string
 }
 
 // Explained is one limit that applies.
@@ -48,6 +64,11 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
+	return e.ExplainQuery(ctx, q)
+}
+
+// ExplainQuery is Explain for what [Engine.Decide] can be asked, overrides apart.
+func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error) {
 	q.Peek = true
 	if err := e.Decide(ctx, q); err != nil {
 		return Explanation{}, err
@@ -56,21 +77,29 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 	x.Decision.Results = append([]limit.Result(nil), q.Decision.Results...)
 	matched := make(map[string]bool, len(q.Hits))
 	for i := range q.parts {
-		h, r := &q.Hits[q.parts[i].hit], &x.Decision.Results[i]
-		l := h.Limit
-		matched[l.Name] = true
-		n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
-		for _, name := range l.Key {
-			value, _ := req.Get(name)
-			n.Key = append(n.Key, limit.Attribute{Name: name, Value: value})
-		}
-		if r.Reason == limit.ReasonMissing || r.StoreFailed {
-			n.Used = 0 // there is no bucket, or nobody knows it
-		}
-		x.Limits = append(x.Limits, n)
+		h := &q.Hits[q.parts[i].hit]
+		matched[h.Limit.Name] = true
+		x.Limits = append(x.Limits, explainOne(h, &x.Decision.Results[i], q.descriptorOf(q.parts[i].hit).Attributes))
 	}
-	for _, l := range e.Set().Limits() {
-		if matched[l.Name] || l.Envoy {
+	set := e.Set()
+	x.HasDomain = q.Domain != "" && set.HasDomain(q.Domain)
+	for i := range q.Descriptors {
+		if q.Domain == "" {
+			break
+		}
+		m := q.met(i)
+		switch {
+		case m.Rule != "":
+			matched[m.Rule] = true
+		case x.HasDomain:
+			m.Why = "no rule of the domain has these entries, in this order and number"
+		default:
+			m.Why = "no file in Envoy's format has the domain"
+		}
+		x.Descriptors = append(x.Descriptors, m)
+	}
+	for _, l := range set.Limits() {
+		if matched[l.Name] || l.Envoy && l.Domain != q.Domain {
 			continue
 		}
 		if x.UnmatchedCount++; len(x.Unmatched) < maxUnmatched {
@@ -78,4 +107,56 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 		}
 	}
 	return x, nil
+}
+
+func explainOne(h *Hit, r *limit.Result, attrs []limit.Attribute) Explained {
+	l := h.Limit
+	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
+	if r.Reason == limit.ReasonMissing || r.StoreFailed {
+		n.Used = 0 // there is no bucket, or nobody knows it
+	}
+	if l.Envoy {
+		// The key is the descriptor itself, in which a name may stand twice.
+		for i, a := range attrs {
+			a.Value = cmp.Or(l.SharedValue(i), a.Value)
+			n.Key = append(n.Key, a)
+		}
+		return n
+	}
+	req := limit.Request{Attributes: attrs}
+	for _, name := range l.Key {
+		value, _ := req.Get(name)
+		n.Key = append(n.Key, limit.Attribute{Name: name, Value: value})
+	}
+	return n
+}
+
+// descriptorOf returns the descriptor that has met hit.
+func (q *Query) descriptorOf(hit int) *Descriptor {
+	i := 0
+	for q.Descriptors[i].end <= hit {
+		i++
+	}
+	return &q.Descriptors[i]
+}
+
+// met says which rule in Envoy's format descriptor i met.
+func (q *Query) met(i int) Met {
+	m := Met{Entries: q.Descriptors[i].Attributes}
+	for _, h := range q.HitsOf(i) {
+		if h.Limit == nil || !h.Limit.Envoy {
+			continue
+		}
+		m.Rule = h.Limit.Name
+		switch {
+		case h.Limit.Whitelist:
+			m.Why = "the rule has no rate_limit"
+		case h.Result < 0:
+			m.Why = "another rule of the request replaces it"
+		default:
+			m.Applies = true
+		}
+		return m
+	}
+	return m
 }

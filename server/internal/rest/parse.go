@@ -20,6 +20,10 @@ const (
 	MaxBodyBytes  = 64 << 10
 	MaxAttributes = 64
 	MaxNameBytes  = 256
+
+	// Envoy's service is asked with a handful of each.
+	MaxDescriptors = 100
+	MaxEntries     = 32
 )
 
 // body is what the three calls take. Each call allows some of the fields.
@@ -27,6 +31,17 @@ type body struct {
 	request   limit.Request
 	permit    uint64
 	hasPermit bool
+
+	// domain and descriptors are what files in Envoy's format are asked.
+	domain      string
+	descriptors []descriptor
+}
+
+// descriptor is one of the descriptors of a request with a domain.
+type descriptor struct {
+	entries []limit.Attribute
+	cost    int64
+	hasCost bool
 }
 
 // parseError says where in the body something is wrong.
@@ -45,7 +60,8 @@ type parser struct {
 	at  int64 // offset of the token last read
 }
 
-// parse reads {"attributes":{...},"cost":n,"permit":n}. It is strict: a field it
+// parse reads {"attributes":{...},"cost":n,"permit":n}, and beside them "domain" and
+// "descriptors" where the fields have "domain". It is strict: a field it
 // does not know, a field twice, a value of another kind, a fraction for a number
 // are errors with a place. An explicit cost of 0 asks without taking.
 func parse(src []byte, fields ...string) (body, error) {
@@ -70,6 +86,10 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.attributes(&b.request)
 		case name == "cost":
 			return p.cost(&b.request)
+		case name == "domain":
+			return p.domain(&b.domain)
+		case name == "descriptors":
+			return p.descriptors(&b.descriptors)
 		default:
 			b.hasPermit = true
 			return p.permit(&b.permit)
@@ -80,6 +100,12 @@ func parse(src []byte, fields ...string) (body, error) {
 	}
 	if _, err := p.token(); !errors.Is(err, io.EOF) {
 		return b, p.fail(p.at, "the body goes on after its end")
+	}
+	switch {
+	case b.domain == "" && b.descriptors != nil:
+		return b, p.fail(0, `"descriptors" are asked within a domain: add "domain"`)
+	case b.domain != "" && len(b.descriptors) == 0 && len(b.request.Attributes) == 0:
+		return b, p.fail(0, `a "domain" is asked about "attributes" or "descriptors": add one of them`)
 	}
 	return b, nil
 }

@@ -84,13 +84,14 @@ func TestSeconds(t *testing.T) {
 func FuzzBody(f *testing.F) {
 	seeds := []string{
 		`{"attributes":{"ip":"192.0.2.7"},"cost":1}`, `{"cost":0,"permit":9007199254740991}`, `{}`, ``, `{"cost":1e9}`,
+		`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"},{"value":"","key":"k"}],"cost":0}]}`, `{"descriptors":[]}`, `{"domain":"d","descriptors":[{"entries":[`,
 		`{"attributes":{"a":"\ud800"}}`, "\xff", `[[[[`, `{"attributes":null}`, `{"cost":-0}`, `{"a":{}`, `{"cost":1,}`,
 	}
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
-		b, err := parse(src, "attributes", "cost", "permit")
+		b, err := parse(src, "attributes", "cost", "permit", "domain", "descriptors")
 		if err != nil {
 			place := (*parseError)(nil)
 			if end := (*atEnd)(nil); errors.As(err, &end) {
@@ -107,11 +108,30 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("%q: %+v", src, b.request)
 		}
 		var plain struct {
-			Attributes map[string]string
-			Cost       *int64
+			Attributes  map[string]string
+			Cost        *int64
+			Domain      string
+			Descriptors []struct {
+				Entries []struct{ Key, Value string }
+				Cost    *int64
+			}
 		}
 		if err := json.Unmarshal(src, &plain); err != nil || len(plain.Attributes) != len(b.request.Attributes) {
 			t.Fatalf("%q is taken, but: %v %v", src, plain, err)
+		}
+		if b.domain != plain.Domain || len(b.descriptors) != len(plain.Descriptors) || len(b.descriptors) > MaxDescriptors {
+			t.Fatalf("%q: %+v", src, b)
+		}
+		for i, d := range b.descriptors {
+			p := plain.Descriptors[i]
+			if len(d.entries) != len(p.Entries) || len(d.entries) == 0 || len(d.entries) > MaxEntries || d.hasCost != (p.Cost != nil) || d.hasCost && d.cost != *p.Cost {
+				t.Fatalf("%q: %+v", src, d)
+			}
+			for j, e := range d.entries {
+				if e.Name != p.Entries[j].Key || e.Value != p.Entries[j].Value || e.Name == "" {
+					t.Fatalf("%q: %+v", src, d)
+				}
+			}
 		}
 		for _, a := range b.request.Attributes {
 			if plain.Attributes[a.Name] != a.Value {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
 )
 
 // Options are the choices of the API.
@@ -76,12 +77,19 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 }
 
 func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost")
+	b, err := parse(src, "attributes", "cost", "domain", "descriptors")
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	d, err := a.engine.Take(r.Context(), b.request)
+	var d limit.Decision
+	if b.domain == "" {
+		d, err = a.engine.Take(r.Context(), b.request)
+	} else {
+		q := b.query()
+		err = a.engine.Decide(r.Context(), q)
+		d = q.Decision
+	}
 	if err != nil {
 		a.fail(w, err)
 		return
@@ -100,12 +108,17 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 }
 
 func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost")
+	b, err := parse(src, "attributes", "cost", "domain", "descriptors")
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	x, err := a.engine.Explain(r.Context(), b.request)
+	var x engine.Explanation
+	if b.domain == "" {
+		x, err = a.engine.Explain(r.Context(), b.request)
+	} else {
+		x, err = a.engine.ExplainQuery(r.Context(), b.query())
+	}
 	if err != nil {
 		a.fail(w, err)
 		return
@@ -114,15 +127,18 @@ func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
 }
 
 func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "permit")
+	b, err := parse(src, "attributes", "permit", "domain", "descriptors")
 	if err == nil && !b.hasPermit {
 		err = errors.New(`the field "permit" is missing, want the permit of the answer to /v1/take`)
 	}
-	if err == nil {
-		err = a.engine.Finish(r.Context(), b.request, b.permit)
-	} else {
+	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
+	}
+	if b.domain == "" {
+		err = a.engine.Finish(r.Context(), b.request, b.permit)
+	} else {
+		err = a.engine.FinishQuery(r.Context(), b.query(), b.permit)
 	}
 	if err != nil {
 		a.fail(w, err)

@@ -69,6 +69,14 @@ type limitJSON struct {
 	Why         string            `json:"why"`
 }
 
+// metJSON is what a descriptor met.
+type metJSON struct {
+	Entries []string `json:"entries"`
+	Rule    string   `json:"rule"`
+	Applies bool     `json:"applies"`
+	Why     string   `json:"why"`
+}
+
 // answerJSON is what take, explain and finish answer, problem documents included.
 type answerJSON struct {
 	Allowed        bool         `json:"allowed"`
@@ -81,6 +89,7 @@ type answerJSON struct {
 	Reason         string       `json:"reason"`
 	Violated       []string     `json:"violated-policies"`
 	UnmatchedCount int          `json:"unmatched_count"`
+	Descriptors    []metJSON    `json:"descriptors"`
 
 	code   int
 	header http.Header

@@ -89,6 +89,24 @@ type explanation struct {
 	Limits         []explained `json:"limits"`
 	Unmatched      []string    `json:"unmatched"`
 	UnmatchedCount int         `json:"unmatched_count"`
+	// Descriptors are there for a request with a domain.
+	Descriptors []met `json:"descriptors,omitempty"`
+}
+
+// met is what a descriptor met of the rules in Envoy's format.
+type met struct {
+	Entries []string `json:"entries"`
+	Rule    string   `json:"rule,omitempty"`
+	Applies bool     `json:"applies"`
+	Why     string   `json:"why,omitempty"`
+}
+
+func newMet(m *engine.Met) met {
+	out := met{Rule: m.Rule, Applies: m.Applies, Why: m.Why, Entries: make([]string, len(m.Entries))}
+	for i, a := range m.Entries {
+		out.Entries[i] = a.Name + "=" + a.Value
+	}
+	return out
 }
 
 type explained struct {
@@ -112,6 +130,9 @@ func newExplanation(x *engine.Explanation) explanation {
 		s := seconds(d.RetryAfter())
 		out.RetryAfter = &s
 	}
+	for i := range x.Descriptors {
+		out.Descriptors = append(out.Descriptors, newMet(&x.Descriptors[i]))
+	}
 	if out.Unmatched == nil {
 		out.Unmatched = []string{}
 	}
@@ -125,7 +146,15 @@ func newExplanation(x *engine.Explanation) explanation {
 			e.Rate = l.Policy.Rate.String()
 		}
 		for _, a := range l.Key {
-			e.Key[a.Name] = a.Value
+			name := a.Name
+			for n := 2; ; n++ {
+				if _, taken := e.Key[name]; !taken {
+					break
+				}
+				// A descriptor may have a key twice.
+				name = a.Name + " " + strconv.Itoa(n)
+			}
+			e.Key[name] = a.Value
 		}
 		out.Limits[i] = e
 	}
