@@ -100,6 +100,12 @@ type Options struct {
 	// AdminHosts are names by which the admin port may be addressed besides
 	// localhost and IP addresses.
 	AdminHosts []string
+	// HTTPHosts are names by which the HTTP port may be addressed besides IP
+	// addresses, localhost, names without a dot and the name of the machine; "*" = any.
+	// Any other name is refused: a hostile page may point its own name at this
+	// machine. The decision endpoints take every name, as gateways pass on that of
+	// the site they protect.
+	HTTPHosts []string
 	// Profiles serves /debug/pprof/ on the admin port.
 	Profiles bool
 

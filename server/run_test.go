@@ -252,6 +252,52 @@ func TestAdminIsGuarded(t *testing.T) {
 	}
 }
 
+// A page that points its own name at this machine is of the same origin to its browser,
+// and is refused by the name. Gateways pass on the name of the site that they protect.
+func TestStrangeHostsAreRefused(t *testing.T) {
+	s := start(t, "limits:\n  - {name: per-ip, key: [ip], rate: 50/hour}\n", func(o *server.Options) { o.HTTPHosts = []string{"Limits.Example"} })
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const attributes = `{"ip":"192.0.2.7"}`
+	take := `{"attributes":` + attributes + `}`
+	for path, body := range map[string]string{
+		"/v1/take": take, "/v1/explain": take, "/v1/finish": `{"attributes":` + attributes + `,"permit":1}`,
+		"/json": `{"domain":"d","descriptors":[{"entries":[{"key":"ip","value":"192.0.2.7"}]}]}`, "/": "",
+	} {
+		for _, host := range []string{"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "evil.example.", "limits.example.evil.example", "x.limits.example", "localhost.evil.example"} {
+			if a := s.do(http.MethodPost, s.http+path, body, "Host", host); a.status != 421 || !strings.Contains(a.body, "--http-host") {
+				t.Errorf("%s as %s: %d %s", path, host, a.status, a.body)
+			}
+		}
+	}
+	if n := strings.Count(s.log.String(), "--http-host"); n != 1 || !strings.Contains(s.log.String(), "evil.example") {
+		t.Errorf("%d log lines about names, want 1: %s", n, s.log)
+	}
+	if left := s.remaining(attributes); left != 50 {
+		t.Errorf("%d remaining, want 50: refused requests took something", left)
+	}
+	for _, host := range []string{"127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "10.1.2.3", "localhost:8080", "LOCALHOST", "stint", "stint:8080", "stint.", "stint.:8080", own, own + ":8080", "limits.example", "LIMITS.example.:8080"} {
+		if a := s.do(http.MethodPost, s.http+"/v1/take", take, "Host", host); a.status != 200 {
+			t.Errorf("as %s: %d %s", host, a.status, a.body)
+		}
+	}
+	for _, path := range []string{"/v1/gate/forward-auth", "/v1/gate/nginx", "/healthz"} {
+		if a := s.do(http.MethodGet, s.http+path, "", "Host", "shop.example", "X-Forwarded-For", "192.0.2.8"); a.status/100 != 2 {
+			t.Errorf("%s as shop.example: %d %s", path, a.status, a.body)
+		}
+	}
+}
+
+// With a star every name is good.
+func TestAnyHost(t *testing.T) {
+	s := start(t, "limits: []\n", func(o *server.Options) { o.HTTPHosts = []string{"*"} })
+	if a := s.do(http.MethodPost, s.http+"/v1/take", "{}", "Host", "limits.example"); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // A page in somebody's browser cannot spend the limits of a service on the same
 // machine.
 func TestPagesOfOtherOriginsAreRefused(t *testing.T) {

@@ -83,6 +83,7 @@ also happens by itself when a file changes.`,
 	f.Float64Var(&o.RLSNearLimit, "rls-near-limit", 0.8, "share of a rule in Envoy's format above which hits are counted as near its limit")
 	f.StringVar(&tokenFile, "admin-token-file", "", "file with the bearer token that admin requests need")
 	f.StringSliceVar(&o.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
+	f.StringSliceVar(&o.HTTPHosts, "http-host", nil, "name by which the HTTP port may be addressed, or * for any; may be repeated")
 	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")
 	f.DurationVar(&o.Grace, "grace", server.DefaultGrace, "how long a stop waits for requests to end")
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")

@@ -101,7 +101,7 @@ func requireToken(token string, next http.Handler) http.Handler {
 
 func requireHost(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hostAllowed(r.Host, names) {
+		if !HostAllowed(r.Host, names) {
 			http.Error(w, "this name is not allowed here: use an IP address or localhost, or allow the name", http.StatusMisdirectedRequest)
 			return
 		}
@@ -109,7 +109,9 @@ func requireHost(names []string, next http.Handler) http.Handler {
 	})
 }
 
-func hostAllowed(host string, names []string) bool {
+// HostAllowed reports whether host, as it stands in a request, is an IP address,
+// localhost, one of the names, or missing.
+func HostAllowed(host string, names []string) bool {
 	if host == "" {
 		// Probes that speak HTTP/1.0 send none. Browsers always do, with the
 		// name that a hostile page used.

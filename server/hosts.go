@@ -1,0 +1,65 @@
+package server
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/server/internal/admin"
+	"github.com/stint-io/stint/server/internal/gate"
+)
+
+// anyHost, among the configured names, allows every name.
+const anyHost = "*"
+
+// strangeHostLog is how often refused names are logged at most. Whoever asks under a
+// wrong name asks often.
+const strangeHostLog = time.Minute
+
+// ownHosts refuses requests that address the service by a name that is not its own.
+// A page in somebody's browser can point its own name at this machine, and is then, to
+// the browser, of the same origin as the service (DNS rebinding). That name is one of
+// the public domain name system, so it has a dot: IP addresses, localhost and names
+// without a dot are the service's own, the machine's name is, and what is configured.
+//
+// The decision endpoints of gateways are left out: some gateways pass on the Host of
+// their client, which names the site that is protected. So is /healthz, which tells
+// nothing.
+func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
+	names := configured
+	if name, err := os.Hostname(); err == nil {
+		names = append([]string{name}, configured...)
+	}
+	for _, n := range configured {
+		if n == anyHost {
+			return next
+		}
+	}
+	var logged atomic.Int64 // when a refusal was logged last, Unix nanoseconds; 0 = never
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || !hasDot(r.Host) || admin.HostAllowed(r.Host, names) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if last, now := logged.Load(), time.Now().UnixNano(); (last == 0 || now-last >= int64(strangeHostLog)) && logged.CompareAndSwap(last, now) {
+			o.Logger.Warn("a request was refused because it addressed the service by a name that is not its own: allow the name with --http-host if it is",
+				"host", strconv.QuoteToGraphic(r.Host[:min(len(r.Host), 100)]))
+		}
+		answer.WriteError(w, http.StatusMisdirectedRequest, "this name is not one of the service: use an IP address or localhost, or allow the name with --http-host")
+	})
+}
+
+// hasDot reports whether a name has a dot before its last character: one at the end
+// only says that the name is complete.
+func hasDot(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	at := strings.IndexByte(host, '.')
+	return at >= 0 && at < len(host)-1
+}
