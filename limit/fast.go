@@ -12,6 +12,8 @@ type fastBucket struct {
 	bucket PackedBucket
 	begin  Time // tick 0 of the word
 	word   atomic.Uint64
+
+	parked uint64 // under the lock: what the word was when the lock was last given back
 }
 
 // wordFrozen is above every state.
@@ -48,6 +50,7 @@ func (l *Limiter) lock() {
 	if f := l.fast.Load(); f != nil {
 		if word := f.word.Swap(wordFrozen); word != wordFrozen {
 			l.state.bucket = f.bucket.Unpack(word, f.begin)
+			l.behind = l.behind || word != f.parked
 		}
 	}
 }
@@ -64,10 +67,9 @@ func (l *Limiter) unlock() {
 // nobody else is at it.
 func (l *Limiter) release() (calls bool) {
 	if f := l.fast.Load(); f != nil && len(l.slots) == 0 {
-		// A time far ahead, which a caller may choose, has no word.
-		s := l.state.bucket.minus(f.bucket.Exact().at(f.begin))
-		if s.Hi == 0 && s.Lo < 1<<62 {
-			f.word.Store(s.Lo)
+		if word, ok := f.ledgerWord(&l.state); ok {
+			f.parked = word
+			f.word.Store(word)
 		}
 	}
 	if l.told {
@@ -76,6 +78,24 @@ func (l *Limiter) release() (calls bool) {
 	}
 	l.mu.Unlock()
 	return calls
+}
+
+// catchUp brings the ledger's last up to date for one who takes at a time of the caller's
+// choice, when something was taken by the word, which does not tell when: at the latest
+// now, or when the bucket is full but for one token. What is admitted as of then would be
+// admitted now.
+func (l *Limiter) catchUp() {
+	f := l.fast.Load()
+	if !l.behind || f == nil {
+		return
+	}
+	l.behind = false
+	last := l.now()
+	if b := &f.bucket; b.n > 0 {
+		full := l.state.bucket.minus(b.exact.at(f.begin)).Lo
+		last = min(last, f.begin+Time((full-min(full, b.token))/b.n))
+	}
+	l.state.last = max(l.state.last, last)
 }
 
 // quicken gives l a fast bucket that begins at now, if the policy has one. The

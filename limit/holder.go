@@ -127,11 +127,15 @@ func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h
 	return h, next
 }
 
-// ledgerWord is the word of the state in a ledger; a time far ahead, which a caller may
-// choose, has none.
+// ledgerWord is the word of the state in a ledger. A time far ahead, which a caller may
+// choose, has none; neither has one before the beginning, but for a bucket that is full
+// at any time.
 func (f *fastBucket) ledgerWord(l *ledger) (word uint64, ok bool) {
+	if l.bucket == (BucketState{}) {
+		return 0, true
+	}
 	s := l.bucket.minus(f.bucket.Exact().at(f.begin))
-	return s.Lo, s.Hi == 0 && s.Lo < 1<<62
+	return s.Lo, s.Hi == 0 && 0 < s.Lo && s.Lo < 1<<62
 }
 
 // window is [Policy.Window].

@@ -32,8 +32,10 @@ var (
 // reservations for later, Allow refuses: nobody passes them.
 //
 // Its clock is the wall clock at its making, carried on by the monotonic clock, so
-// that stepping the wall clock changes nothing. A time before the latest at which
-// something was taken counts as that time.
+// that stepping the wall clock changes nothing. Times that callers pass are converted by
+// it: by their monotonic reading where they have one. A time before the latest at which
+// something was taken counts as that time; before that the limiter has not been used, and
+// admits at any time, also one before its making. Before 1970 it is 1970.
 //
 // The zero value refuses everything; use [NewLimiter]. A Limiter is safe for
 // concurrent use and must not be copied.
@@ -45,8 +47,9 @@ type Limiter struct {
 
 	mu sync.Mutex // see lock and unlock
 	schedule
-	meter meter
-	ready bool // meter is made; false in the zero value
+	meter  meter
+	ready  bool // meter is made; false in the zero value
+	behind bool // something was taken since the ledger's last was brought up to date
 
 	timer  *time.Timer // lets go whoever waits first; nil until somebody waits
 	wakeAt Time        // what timer is set to; 0 = it is not
@@ -122,6 +125,7 @@ func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.allow(l.at(t), n)
 func (l *Limiter) allow(now Time, n int64) bool {
 	l.lock()
 	defer l.unlock()
+	l.catchUp()
 	if f := l.fast.Load(); f != nil && now-f.begin > Time(PackedHorizon)/2 {
 		l.quicken(l.now()) // not now, which a caller may choose far ahead
 	}
@@ -222,6 +226,7 @@ func (l *Limiter) RemainingAt(t time.Time) int64 {
 	now := l.at(t)
 	l.lock()
 	defer l.unlock()
+	l.catchUp()
 	l.settle(&l.meter, l.clock(now))
 	l.arm()
 	if l.pending > 0 {
@@ -266,6 +271,7 @@ func (l *Limiter) change(edit func(*Policy)) error {
 		return err
 	}
 	now, next := l.now(), newMeter(p)
+	l.catchUp()
 	l.settle(&l.meter, now)
 	if len(l.slots) > 0 {
 		l.trim(&l.meter, 0) // what acted did so under the policy that was

@@ -50,6 +50,9 @@ func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
 	if m.policy.Unlimited {
 		return unlimitedVerdict()
 	}
+	if cost == 0 {
+		return m.peek(l, now, 0) // a time at which nothing was taken is no time of use
+	}
 	at := max(now, l.last)
 	var v Verdict
 	switch m.policy.Algorithm {
@@ -62,7 +65,7 @@ func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
 	default:
 		v = m.bucket.Take(&l.bucket, at, cost)
 	}
-	if v.Allowed && cost > 0 {
+	if v.Allowed {
 		l.last = at
 	}
 	return v.later(at - now)

@@ -86,8 +86,12 @@ func (b *PackedBucket) Delay(word, t uint64) time.Duration {
 // Exact returns the arithmetic in its two-word form.
 func (b *PackedBucket) Exact() *Bucket { return &b.exact }
 
-// Unpack returns word, counted from beginning, as the state of [Bucket].
+// Unpack returns word, counted from beginning, as the state of [Bucket]. 0 is a bucket
+// that has been full since before the beginning: it was so at any time.
 func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
+	if word == 0 {
+		return BucketState{}
+	}
 	return b.exact.at(beginning).plus(ticks{0, word})
 }
 

