@@ -9,11 +9,9 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // version is that of the next release while it is being made.
@@ -86,7 +84,13 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return fromEnvironment(cmd.Flags(), os.LookupEnv)
+			if err := fromEnvironment(cmd.Flags(), os.LookupEnv); err != nil || cmd.Name() == serveName {
+				return err // serve has a log, and says it there
+			}
+			for _, u := range unknownVariables(cmd.Root(), os.Environ()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "stint: %v\n", u)
+			}
+			return nil
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
@@ -100,24 +104,6 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	})
 	return root
-}
-
-// fromEnvironment sets the flags that were not given from STINT_ variables of
-// the same name.
-func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
-	var errs []error
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || f.Name == "help" {
-			return
-		}
-		name := "STINT_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := lookup(name); ok {
-			if err := flags.Set(f.Name, v); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			}
-		}
-	})
-	return errors.Join(errs...)
 }
 
 func versionLine() string {

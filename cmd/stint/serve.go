@@ -19,12 +19,15 @@ import (
 	"github.com/stint-io/stint/server"
 )
 
+// serveName is the name of the command that has a log.
+const serveName = "serve"
+
 func newServe() *cobra.Command {
 	var o server.Options
 	var tokenFile, logFormat string
 	var trusted []string
 	cmd := &cobra.Command{
-		Use:   "serve",
+		Use:   serveName,
 		Short: "start the service",
 		Long: `Start the service: Envoy's rate limit protocol over gRPC and POST /json, stint's
 own JSON API, decision endpoints for nginx, Caddy, Traefik and HAProxy, and an
@@ -53,6 +56,9 @@ also happens by itself when a file changes.`,
 			}
 			if o.Logger, err = newLogger(logFormat, cmd.ErrOrStderr()); err != nil {
 				return &exit{exitUsage, err}
+			}
+			for _, u := range unknownVariables(cmd.Root(), os.Environ()) {
+				o.Logger.Warn(u.String())
 			}
 			if o.RLSNearLimit == 0 {
 				return &exit{exitUsage, errors.New("--rls-near-limit is 0, want a share above 0 and at most 1, such as 0.8")}
