@@ -25,8 +25,15 @@ const (
 
 // CoordinatorOptions are the choices of a Coordinator. Resolve is required.
 type CoordinatorOptions struct {
-	// Epoch is above that of every former coordinator of the same limits.
+	// Epoch is above that of every former coordinator of the same limits. One that
+	// hears of a higher one goes above it; see [Coordinator.Epoch].
 	Epoch uint64
+	// Former is the epoch of the coordinator whose leases can be claimed; 0 = the one
+	// below Epoch.
+	Former uint64
+	// Above returns an epoch above one that an instance has heard, which no other
+	// coordinator has; nil = the next one. Two of one epoch would be taken for one.
+	Above func(heard uint64) uint64
 	// Lease and Refresh are sent to instances; 0 = the defaults.
 	Lease, Refresh time.Duration
 	// Learn is how long leases of a former coordinator may still be in use. 0 says
@@ -88,15 +95,62 @@ func NewCoordinator(o CoordinatorOptions, now limit.Time) *Coordinator {
 	o.Lease = cmp.Or(o.Lease, DefaultLease)
 	o.Refresh = cmp.Or(o.Refresh, DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
-	c := &Coordinator{
-		opts: o, learnTo: now.Add(o.Learn),
-		sessions: map[Member]*session{}, resources: map[ResourceID]*resource{},
-		// Leases of different epochs must not have the same number. The factor
-		// spreads epochs that follow each other over the whole range.
-		serial: o.Epoch * 0x9e3779b97f4a7c15 >> 2,
-	}
+	c := &Coordinator{opts: o}
+	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Learn)
 	c.sweepAt = now.Add(c.pause())
 	return c
+}
+
+// begin makes the coordinator that of an epoch, which knows of nothing that is lent.
+// Leases of the former one may be in use for as long as learn says.
+func (c *Coordinator) begin(now limit.Time, epoch, former uint64, learn time.Duration) {
+	c.opts.Epoch, c.opts.Former = epoch, former
+	c.learnTo = now.Add(learn)
+	c.sessions, c.resources = map[Member]*session{}, map[ResourceID]*resource{}
+	c.list, c.dirty, c.queue = nil, nil, nil
+	// Leases of different epochs must not have the same number. The factor spreads
+	// epochs that follow each other over the whole range.
+	c.serial = epoch * 0x9e3779b97f4a7c15 >> 2
+}
+
+// MaxEpoch is the highest epoch that counts. Epochs are nanoseconds since 1970 where they
+// come from a clock, and this one is in 2116; and there is room above it to go to.
+const MaxEpoch = 1 << 62
+
+// Epoch is the epoch of the coordinator. It goes above one that an instance has heard:
+// grants of a lower epoch are for nobody.
+func (c *Coordinator) Epoch() uint64 { return c.opts.Epoch }
+
+// Learning says whether leases of a former coordinator may be in use at now.
+func (c *Coordinator) Learning(now limit.Time) bool { return now < c.learnTo }
+
+// LearnedAt is when the latest learning ends, or has ended.
+func (c *Coordinator) LearnedAt() limit.Time { return c.learnTo }
+
+// rise goes above an epoch that an instance has heard. The coordinator of that epoch has
+// lent what this one knows nothing of: its file was lost, or the clock that made the epoch
+// was set back. So this one begins anew, as its own successor. Instances are told at once,
+// claim what it lent them, and nothing else is lent until the leases of the other one must
+// have ended.
+func (c *Coordinator) rise(now limit.Time, heard uint64) {
+	told := make([]*session, 0, len(c.sessions))
+	for _, s := range c.sessions {
+		told = append(told, s)
+	}
+	slices.SortFunc(told, func(a, b *session) int {
+		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
+	})
+	above := heard + 1
+	if c.opts.Above != nil {
+		above = max(above, c.opts.Above(heard))
+	}
+	c.begin(now, above, c.opts.Epoch, c.opts.Lease+c.opts.Lease/(driftMargin/2))
+	for _, s := range told {
+		c.out = append(c.out, Grant{
+			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
+			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
+		})
+	}
 }
 
 // pause is how often the coordinator looks for what nobody told it.

@@ -2,6 +2,7 @@ package share
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -108,10 +109,9 @@ func (f *fleet) mishap(r *rand.Rand) {
 		}
 	case 5:
 		if f.coord != nil {
-			f.coord = nil
+			f.former, f.coord = f.coord.Epoch(), nil
 		} else {
-			f.epoch++
-			f.startCoordinator(DefaultLease + DefaultLease/driftMargin)
+			f.restart(r)
 		}
 	case 6:
 		if !in.down {
@@ -122,11 +122,26 @@ func (f *fleet) mishap(r *rand.Rand) {
 	}
 }
 
+// restart begins with another coordinator. It may have lost the key of the former one, so
+// that nothing can be claimed, and count epochs from the beginning, below what instances
+// have heard.
+func (f *fleet) restart(r *rand.Rand) {
+	f.epoch = max(f.epoch+1, uint64(f.now))
+	switch r.IntN(4) {
+	case 0:
+		f.key = fmt.Sprint("another ", f.epoch)
+	case 1:
+		f.epoch = max(1, uint64(f.now)-r.Uint64N(uint64(time.Minute)))
+		f.key = fmt.Sprint("lost ", f.now)
+	}
+	f.startCoordinator(DefaultLease + DefaultLease/driftMargin)
+}
+
 // heal ends all faults.
 func (f *fleet) heal() {
 	f.loss, f.duplicate = 0, 0
 	if f.coord == nil {
-		f.epoch++
+		f.epoch = max(f.epoch+1, uint64(f.now))
 		f.startCoordinator(DefaultLease + DefaultLease/driftMargin)
 	}
 	for _, in := range f.instances {

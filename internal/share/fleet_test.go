@@ -21,6 +21,8 @@ type fleet struct {
 	terms     Terms
 	coord     *Coordinator
 	epoch     uint64
+	key       string // of the coordinator's seal
+	former    uint64 // epoch of the coordinator before
 	instances []*instance
 	wires     []wire // sorted by at
 	seq       int
@@ -86,7 +88,7 @@ func newFleet(t testing.TB, seed uint64, n int, terms Terms) *fleet {
 
 func (f *fleet) startCoordinator(learn time.Duration) {
 	f.coord = NewCoordinator(CoordinatorOptions{
-		Epoch: f.epoch, Learn: learn, Seal: NewSeal([]byte("k")),
+		Epoch: f.epoch, Former: f.former, Learn: learn, Above: func(heard uint64) uint64 { return heard + 1 + f.rand.Uint64N(1<<30) }, Seal: NewSeal([]byte(f.key)),
 		Resolve: func(ResourceID) (Terms, Status) { return f.terms, StatusOK },
 	}, f.now)
 }

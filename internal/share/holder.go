@@ -65,6 +65,7 @@ type Holder struct {
 	serial   uint32
 
 	epoch   uint64
+	lower   uint64        // a lower epoch that was heard last; 0 = none
 	claims  bool          // some lease may be of a former coordinator
 	number  uint64        // of the last Report
 	refresh time.Duration // as the coordinator asks
@@ -210,6 +211,9 @@ func (h *Holder) Step(now limit.Time, e Event) *Report {
 		return h.leave(now)
 	}
 	for _, l := range h.due(now) {
+		if l.aloneTo != 0 && now >= l.aloneTo {
+			l.endAlone(now)
+		}
 		if now >= l.lookAt {
 			l.look(now, h)
 		}
@@ -306,7 +310,15 @@ func (h *Holder) leave(now limit.Time) *Report {
 
 // take takes what a coordinator tells.
 func (h *Holder) take(now limit.Time, g *Grant) {
-	if g.Epoch < h.epoch || g.To != h.opts.Member || g.NotMaster || g.Status != StatusOK {
+	if g.To != h.opts.Member || g.NotMaster || g.Status != StatusOK {
+		return
+	}
+	if g.Epoch < h.epoch {
+		// It lends what another coordinator may have lent already. A report tells it of
+		// the higher epoch, above which it then goes. Not at once each time: it may be of
+		// a version that does not.
+		h.lower = g.Epoch
+		h.renew = min(h.renew, max(now, h.sentAt.Add(h.refresh/4)))
 		return
 	}
 	if g.Epoch > h.epoch {
@@ -328,6 +340,7 @@ func (h *Holder) take(now limit.Time, g *Grant) {
 	if limit.Time(g.Echo).Add(g.Lease) <= now || limit.Time(h.deadline.Load()) <= now {
 		return // it comes too late to be of use, and will be said again
 	}
+	defer h.extend(now, g) // what held it up may be gone
 	for i := range g.Shares {
 		s := &g.Shares[i]
 		if l := h.leases[s.Handle]; l != nil {
@@ -362,12 +375,19 @@ func (h *Holder) extend(now limit.Time, g *Grant) {
 	}
 }
 
+// LowerEpoch is the epoch of a coordinator that is below the one heard before, and was
+// heard after it; 0 = there was none.
+func (h *Holder) LowerEpoch() uint64 { return h.lower }
+
+// Epoch is the highest epoch of a coordinator that was heard; 0 = none.
+func (h *Holder) Epoch() uint64 { return h.epoch }
+
 // succeed begins with a new coordinator. Leases of the former one hold until they
 // run out, or until they are claimed.
 func (h *Holder) succeed(epoch uint64) {
 	first := h.epoch == 0
 	h.claims = true
-	h.epoch = epoch
+	h.epoch, h.lower = epoch, 0
 	for _, l := range h.list {
 		l.heard, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
 		if l.lease != 0 {

@@ -128,11 +128,26 @@ func TestExpiryModes(t *testing.T) {
 		if n/10 < want-1 || n/10 > want {
 			t.Errorf("mode %v: %d per second without a lease, want %d", mode, n/10, want)
 		}
-		// The coordinator is back, and has nothing to lend: then there is nothing.
-		b.answer(Share{Handle: handle, Full: true, Limit: hundred})
+		// The coordinator is back. While it learns what is lent, and while it may call
+		// something back, the mode stays; when it has had its time and lends nothing,
+		// there is nothing.
+		b.allowed(bucket, 1000)
+		for _, learning := range []bool{true, true, false, false} {
+			b.answer(Share{Handle: handle, Full: true, Learning: learning, Limit: hundred})
+			n = 0
+			for range 20 {
+				b.after(100 * time.Millisecond)
+				n += b.allowed(bucket, 1000)
+			}
+			if n/2 < want-1 || n/2 > want {
+				t.Errorf("mode %v: %d per second while the coordinator learns (%v) or calls back, want %d", mode, n/2, learning, want)
+			}
+		}
+		b.after(time.Second + time.Millisecond)
+		b.allowed(bucket, 1000)
 		b.after(time.Second)
 		if n := b.allowed(bucket, 1000); n != 0 {
-			t.Errorf("mode %v: spends %d though the coordinator answers", mode, n)
+			t.Errorf("mode %v: spends %d though the coordinator has had a lease's time", mode, n)
 		}
 	}
 }
@@ -150,7 +165,16 @@ func TestStart(t *testing.T) {
 		if n < 2*want || n > 2*want+2 {
 			t.Errorf("start %v: %d in 2 s before the first answer, want %d", start, n, 2*want)
 		}
-		// Any answer ends it, such as that there is nothing.
+		// An answer ends it, such as that there is nothing; not one that nothing is known.
+		b.answer(Share{Handle: handle, Learning: true, Limit: hundred})
+		n = 0
+		for range 20 {
+			b.after(100 * time.Millisecond)
+			n += b.allowed(bucket, 1000)
+		}
+		if n < 2*want-2 || n > 2*want+2 {
+			t.Errorf("start %v: %d in 2 s while the coordinator learns, want %d", start, n, 2*want)
+		}
 		b.answer(Share{Handle: handle, Full: true, Limit: hundred})
 		n = 0
 		for range 10 {

@@ -24,9 +24,11 @@ type lease struct {
 	dropped           uint64 // the latest that ran out or was given up: it never comes back
 	granted, returned Holding
 	token             []byte
-	claiming          bool // the lease is of a former coordinator and not confirmed
-	expired           bool // it ran out, and the mode of expiry is in force
-	starting          bool // no answer has come, and the optimistic start is in force
+	claiming          bool       // the lease is of a former coordinator and not confirmed
+	orphan            bool       // and cannot be claimed: it is spent until it runs out
+	expired           bool       // it ran out, and the mode of expiry is in force
+	starting          bool       // no lease has come, and the optimistic start is in force
+	aloneTo           limit.Time // when that ends even if no lease comes; 0 = not known yet
 
 	// What the coordinator told last.
 	known, named        bool
@@ -94,6 +96,9 @@ func (l *lease) next(h *Holder) limit.Time {
 	if l.sent > l.seen {
 		next = min(next, l.sentAt.Add(l.patience(h)))
 	}
+	if l.aloneTo != 0 {
+		next = min(next, l.aloneTo)
+	}
 	return next
 }
 
@@ -120,7 +125,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		l.tries++
 	}
 	d := Demand{
-		Handle: l.handle, Lease: l.lease, Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
+		Handle: l.handle, Lease: l.counted(), Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
 		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.held().Depth <= 0, Returned: l.returned, Heard: l.heard,
 	}
 	if l.terms.Suppress != nil {
@@ -128,10 +133,10 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		d.Burst = l.largest
 		l.sentMore, l.sentAttempted = l.attempted != l.sentAttempted, l.attempted
 	}
-	if !l.named || l.lease == 0 {
+	if !l.named || d.Lease == 0 {
 		d.Resource = l.id
 	}
-	if l.claiming {
+	if l.claiming && !l.orphan {
 		d.Claim = l.token
 	}
 	if l.waitUntil != 0 && now >= l.lackUntil {
@@ -139,7 +144,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		// other half passes before the answer is here.
 		d.Within = max(time.Duration(l.waitUntil-now)-trip, 1)
 	}
-	if l.closed || l.opts.Silent {
+	if l.closed || l.opts.Silent || l.content() {
 		d.Rate, d.Burst = 0, 0
 	}
 	l.sent, l.sentAt, l.sentWant, l.sentLack, l.confirmed = number, now, l.want, l.lack, l.heard
@@ -161,31 +166,29 @@ func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
 		return // an older one, late or doubled
 	}
 	l.heard = g.Number
-	if l.starting || l.expired && s.Lease == 0 {
-		// Whatever the answer is, it counts.
-		l.starting, l.expired = false, false
-		l.spender.Amend(now, 0, 0, 0)
-	}
 	if s.Seen >= l.sent {
 		l.tries = 0
+		if l.seen < l.sent && l.held().Rate > l.want {
+			l.lookAt = min(l.lookAt, now) // what is not needed can be given back now
+		}
 	}
 	l.seen = max(l.seen, s.Seen)
 	l.status = s.Status
 	switch s.Status {
 	case StatusOK, StatusBadDemand, StatusBroken:
-	case StatusLeaseGone:
-		if l.lease != 0 && l.claiming && l.token != nil && !l.closed {
-			l.named = false
-			l.ask(now, shortestGap)
-			return
-		}
-		fallthrough
+	case StatusLeaseGone, StatusBadClaim:
+		l.unknown(now, s.Status, h)
+		return
 	default:
 		l.gone(now, h)
 		return
 	}
 	l.known, l.named = true, true
+	was := l.content()
 	l.full, l.scarce, l.learning, l.terms, l.safe = s.Full, s.Scarce, s.Learning, s.Limit, s.Safe
+	if was && !l.learning {
+		l.ask(now, shortestGap)
+	}
 	l.keepRate, l.keepDepth = s.KeepRate, s.KeepDepth
 	if s.Token != nil {
 		l.token = s.Token
@@ -195,17 +198,78 @@ func (l *lease) take(now limit.Time, h *Holder, g *Grant, s *Share) {
 			l.brought = l.heard
 		}
 		l.granted = s.Granted
-		l.lease = s.Lease
+		l.lease, l.orphan = s.Lease, false
 		l.keep(now, 0, 0)
 		return
 	}
 	l.adopt(now, s)
+	l.alone(now, h)
 	l.suppress(now, s.Suppress)
 }
 
-// gone drops a lease that the coordinator does not know of, and asks for another.
+// alone ends what is spent without a lease when it is known that no lease comes: not
+// while the coordinator learns what is lent, and not before it has had the time to call
+// something back, for which one who does not answer has a whole lease.
+func (l *lease) alone(now limit.Time, h *Holder) {
+	switch {
+	case !l.starting && !l.expired:
+	case l.lease != 0:
+		l.starting, l.expired, l.aloneTo = false, false, 0
+	case l.learning:
+		l.aloneTo = 0
+	case l.starting:
+		l.endAlone(now) // it was for before the first answer
+	case l.aloneTo == 0:
+		l.aloneTo = now.Add(h.length)
+	case now >= l.aloneTo:
+		l.endAlone(now)
+	}
+}
+
+// content says whether the instance asks for nothing because it spends what its mode says,
+// and the coordinator learns: the little that is surely free is for those who have nothing.
+func (l *lease) content() bool {
+	return l.learning && l.lease == 0 && l.terms.Suppress == nil && (l.starting || l.expired && l.opts.Expiry != Pessimistic)
+}
+
+// endAlone spends nothing without a lease any more.
+func (l *lease) endAlone(now limit.Time) {
+	l.starting, l.expired, l.aloneTo = false, false, 0
+	l.spender.Amend(now, 0, 0, 0)
+}
+
+// unknown takes note that the coordinator does not know the lease, and asks for another.
+// One that a former coordinator gave is spent until it runs out all the same: this one
+// lends nothing of it before that.
+func (l *lease) unknown(now limit.Time, status Status, h *Holder) {
+	l.named = false
+	switch {
+	case l.closed:
+		l.gone(now, h)
+	case l.orphan, l.lease == 0 && (l.starting || l.expired):
+		l.ask(now, shortestGap)
+	case l.lease != 0 && l.claiming && l.token != nil && status == StatusLeaseGone:
+		l.ask(now, shortestGap)
+	case l.lease != 0 && l.epoch != l.current:
+		l.orphan, l.token = true, nil
+		l.ask(now, shortestGap)
+	default:
+		l.gone(now, h)
+	}
+}
+
+// counted is the lease as far as the coordinator counts it.
+func (l *lease) counted() uint64 {
+	if l.orphan {
+		return 0
+	}
+	return l.lease
+}
+
+// gone drops a lease of which the coordinator lends nothing, and asks again.
 func (l *lease) gone(now limit.Time, h *Holder) {
 	l.drop(now, false)
+	l.starting, l.expired, l.aloneTo = false, false, 0
 	l.named = false
 	if l.closed {
 		return
@@ -228,6 +292,11 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 		l.unanswered()
 		return
 	case s.Lease != l.lease:
+		if l.orphan {
+			// The tokens that are left of it were not lent by this coordinator.
+			l.orphan = false
+			l.spender.Amend(now, 0, 0, 0)
+		}
 		// A claim that was taken keeps the tokens that are in the bucket.
 		more = s.Granted
 		l.lease, l.epoch, l.granted, l.returned = s.Lease, l.current, s.Granted, Holding{}
@@ -239,7 +308,7 @@ func (l *lease) adopt(now limit.Time, s *Share) {
 		}
 		l.granted = s.Granted
 	}
-	l.claiming, l.expired = false, false
+	l.claiming = false
 	if more != (Holding{}) {
 		l.brought = l.heard
 	}
@@ -295,21 +364,20 @@ func (l *lease) keep(now limit.Time, rate, depth Amount) {
 func (l *lease) giveUp(now limit.Time) {
 	l.keep(now, 0, 0)
 	if l.lease == 0 {
-		l.starting, l.expired = false, false
-		l.spender.Amend(now, 0, 0, 0)
+		l.endAlone(now)
 	}
 }
 
 // drop stops spending under the lease, which nobody may count on any more.
 func (l *lease) drop(now limit.Time, expired bool) {
-	if l.lease != 0 || l.expired {
+	if l.lease != 0 || (l.starting || l.expired) && !expired {
 		l.spender.Amend(now, 0, 0, 0)
 	}
 	had := l.lease != 0
 	if l.epoch == l.current {
 		l.dropped = max(l.dropped, l.lease)
 	}
-	l.lease, l.granted, l.returned, l.claiming, l.token = 0, Holding{}, Holding{}, false, nil
+	l.lease, l.granted, l.returned, l.claiming, l.orphan, l.token = 0, Holding{}, Holding{}, false, false, nil
 	if !expired {
 		return
 	}
@@ -321,7 +389,7 @@ func (l *lease) drop(now limit.Time, expired bool) {
 	if !had && !l.known {
 		return
 	}
-	l.expired = true
+	l.expired, l.aloneTo = true, 0
 	if l.suppressing {
 		l.suppressAlone(now)
 		return

@@ -158,7 +158,7 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 		// Depth that nothing fills is of use to others only.
 		l.keep(now, 0, 0)
 	}
-	if l.starved || r.Waiting > 0 {
+	if l.starved || r.Waiting > 0 || held.Rate > 0 && !l.agreed() {
 		return
 	}
 	switch {
@@ -183,6 +183,13 @@ func (l *lease) giveBack(now limit.Time, h *Holder, r Reading, held Holding, cov
 		// It is full and would overflow, and others lack it.
 		l.keep(now, l.want, max(2*Token, (held.Depth/2+Token-1)/Token*Token))
 	}
+}
+
+// agreed says whether the coordinator has answered what the instance wants now. Only then
+// is anything given back unasked: what is given to one that does not answer is nobody's,
+// for as long as the lease lasts, and demand that was gone for a moment finds nothing.
+func (l *lease) agreed() bool {
+	return !l.claiming && l.sent > 0 && l.seen >= l.sent && near(l.want, l.sentWant, 8)
 }
 
 // shrink gives back all but a rate, and the depth that belongs to it.
@@ -258,7 +265,7 @@ func (l *lease) lookPlaces(now limit.Time, h *Holder, r Reading) {
 	l.want = max(want, l.busyPlaces)
 	l.lack = l.want // for a gauge a report says how many places it wants in all
 	l.meter.rate = max(l.meter.rate, r.InUse.Float())
-	if l.lease != 0 && !l.starved {
+	if l.lease != 0 && !l.starved && l.agreed() {
 		l.keep(now, 0, max(l.want, r.InUse))
 	}
 	if l.keepDepth < l.held().Depth {
@@ -270,6 +277,8 @@ func (l *lease) lookPlaces(now limit.Time, h *Holder, r Reading) {
 		l.ask(now, shortestGap)
 	} else if l.want > held.Depth {
 		l.ask(now, l.gap)
+	} else if l.want < l.sentWant {
+		l.ask(now, linger)
 	}
 }
 

@@ -12,6 +12,9 @@ const driftMargin = 128
 
 // report takes what an instance tells.
 func (c *Coordinator) report(now limit.Time, m *Report) {
+	if m.Epoch > c.opts.Epoch && m.Epoch <= MaxEpoch {
+		c.rise(now, m.Epoch)
+	}
 	s := c.session(now, m)
 	if m.Number > s.latest {
 		s.latest = m.Number
@@ -181,7 +184,7 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *Demand) {
 		a.status = StatusBadClaim
 		return
 	}
-	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Epoch-1, a.session.Member, a.resource.id, d.Lease)
+	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.id, d.Lease)
 	left := granted.minus(d.Returned)
 	_, used := a.resource.claimed[d.Lease]
 	// What was given back can only have become more since the token was made.

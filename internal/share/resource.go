@@ -58,7 +58,7 @@ func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resou
 	r.pool.at = now
 	r.setTerms(terms, now)
 	switch {
-	case frozen && terms.Suppress != nil:
+	case frozen && terms.perInstance():
 		// Nobody takes anything from anybody, so newcomers need not wait.
 		r.frozen = Holding{Rate: plenty / 2 / Token * Token, Depth: plenty / 2 / Token * Token}
 		r.pool.lend(r.frozen)
@@ -126,6 +126,9 @@ func (r *resource) thaw(now limit.Time) {
 	r.pool.accrue(now)
 	r.pool.takeBack(Holding{Rate: r.frozen.Rate, Depth: r.frozen.Depth})
 	r.frozen, r.claimed, r.learning = Holding{}, nil, false
+	for _, a := range r.accounts {
+		a.tell = true // those who spend what their mode says wait for it to ask
+	}
 }
 
 // claim gives an account what a former coordinator had granted it, as far as that is

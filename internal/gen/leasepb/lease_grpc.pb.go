@@ -36,8 +36,10 @@
 //    session replaces the older one, which ends with ABORTED.
 //
 // 5. Epochs. Every grant carries the epoch of its coordinator. A grant of a lower epoch
-//    than the highest one heard is ignored. When the epoch rises, leases of the one
-//    before run to their end and are claimed from the new one with Demand.claim.
+//    than the highest one heard is ignored, and the highest is said in the next report:
+//    the coordinator then goes above it. When the epoch rises, leases of the one before
+//    run to their end, whatever becomes of it, and are claimed from the new one with
+//    Demand.claim. Epochs are at most 2^62.
 //
 // 6. Versions. Fields are only added. Both sides ignore fields that they do not know,
 //    and treat a status that they do not know as a refusal. Report.version says what
