@@ -5,8 +5,10 @@ import (
 	"hash/fnv"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,9 +86,14 @@ func serviceOf(t testing.TB, m *model) *Service {
 // answer is that of Envoy's service: overall code, each status with its limit, what is
 // left and until when, the header fields and the dynamic metadata; and as many hits
 // are counted near their limits.
+//
+//	STINT_FILES=20000 go test ./server/internal/rls -run 'TestConformance$' -timeout 30m
 func TestConformance(t *testing.T) {
-	const files, requests = 400, 60
-	for seed := range uint64(files) {
+	files, requests := uint64(400), 60
+	if n, err := strconv.ParseUint(os.Getenv("STINT_FILES"), 10, 32); err == nil {
+		files = n
+	}
+	for seed := range files {
 		synctest.Test(t, func(t *testing.T) {
 			r := drawing{rand.New(rand.NewPCG(1, seed)), slices.Sorted(maps.Keys(modelUnits))}
 			m := drawModel(r)

@@ -149,11 +149,11 @@ func (c *call) translate(req *pb.RateLimitRequest) error {
 	}
 	cost := int64(max(req.HitsAddend, 1))
 	total := 0
-	for _, d := range req.Descriptors {
+	for i, d := range req.Descriptors {
+		if len(d.GetEntries()) > MaxEntries {
+			return invalid("descriptor %d has %d entries, at most %d are taken", i, len(d.Entries), MaxEntries)
+		}
 		total += len(d.GetEntries())
-	}
-	if total > MaxDescriptors*MaxEntries {
-		return invalid("the request has %d entries, at most %d are taken", total, MaxDescriptors*MaxEntries)
 	}
 	if cap(c.attrs) < total {
 		c.attrs = make([]limit.Attribute, 0, total)
@@ -163,9 +163,6 @@ func (c *call) translate(req *pb.RateLimitRequest) error {
 	q.Domain, q.Descriptors = req.Domain, q.Descriptors[:0]
 	for i, d := range req.Descriptors {
 		from := len(c.attrs)
-		if len(d.GetEntries()) > MaxEntries {
-			return invalid("descriptor %d has %d entries, at most %d are taken", i, len(d.Entries), MaxEntries)
-		}
 		for j, e := range d.GetEntries() {
 			if len(e.GetKey()) > MaxKeyBytes {
 				return invalid("entry %d of descriptor %d has a key of %d bytes, at most %d are taken", j, i, len(e.Key), MaxKeyBytes)
