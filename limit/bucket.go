@@ -26,7 +26,12 @@ type Bucket struct {
 	quota uint64 // what a full bucket holds
 	depth ticks  // quota in ticks
 	paces bool   // leaky: answer the delay
+	owes  bool   // what does not fit is charged all the same
 }
+
+// mostOwed is where the debt of a bucket stops growing: 2^127 ticks, beyond all times
+// that can be told, and far enough below 2^128 that nothing added to it overflows.
+const mostOwed = 1 << 63
 
 // BucketState is the state of one key under a [Bucket]: the tick since the Unix
 // epoch at which the bucket is full again. The zero value is a full bucket.
@@ -63,7 +68,7 @@ func (a ticks) more(b ticks) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo >
 // NewBucket returns the arithmetic of a TokenBucket or LeakyBucket policy, which
 // must be valid.
 func NewBucket(p Policy) Bucket {
-	b := Bucket{quota: uint64(p.Quota()), paces: p.Algorithm == LeakyBucket}
+	b := Bucket{quota: uint64(p.Quota()), paces: p.Algorithm == LeakyBucket, owes: p.CountRefused}
 	b.n, b.p = p.Rate.ticks()
 	b.depth = mul(b.quota, b.p)
 	return b
@@ -71,8 +76,15 @@ func NewBucket(p Policy) Bucket {
 
 func (b *Bucket) at(now Time) ticks { return mul(uint64(max(now, 0)), b.n) }
 
-// Take takes cost at now if it fits, and changes s only then. cost is from 0 to
-// [MaxCount].
+// CountingRefused returns the arithmetic of the same bucket under a policy that counts
+// refused requests.
+func (b Bucket) CountingRefused() Bucket {
+	b.owes = true
+	return b
+}
+
+// Take takes cost at now if it fits. If it does not, s changes only when the policy
+// counts refused requests. cost is from 0 to [MaxCount].
 func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {
 	t := b.at(now)
 	next, ok := b.next(*s, t, cost)
@@ -84,17 +96,28 @@ func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {
 		*s = next
 		return v
 	}
+	b.Refuse(s, now, cost)
 	return b.verdict(*s, t, cost)
 }
 
-// Peek answers as Take would and changes nothing.
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter is that of a
+// caller who has not asked yet: a refusal by Take may itself be counted.
 func (b *Bucket) Peek(s BucketState, now Time, cost int64) Verdict {
-	return b.Take(&s, now, cost)
+	look := *b
+	look.owes = false
+	return look.Take(&s, now, cost)
 }
 
-// Refuse records that cost was refused by another limit. A bucket never counts
-// refused requests, so nothing changes.
-func (b *Bucket) Refuse(*BucketState, Time, int64) {}
+// Refuse records a request that was refused, by this limit or by another: it is
+// charged if the policy counts refused requests.
+func (b *Bucket) Refuse(s *BucketState, now Time, cost int64) {
+	if !b.owes || cost <= 0 {
+		return
+	}
+	if *s, _ = b.next(*s, b.at(now), cost); s.Hi >= mostOwed {
+		*s = BucketState{Hi: mostOwed}
+	}
+}
 
 // Refund gives back cost. A bucket gets no fuller than full.
 func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(uint64(cost), b.p)) }

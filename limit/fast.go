@@ -102,7 +102,7 @@ func (l *Limiter) catchUp() {
 // old one stays frozen.
 func (l *Limiter) quicken(now Time) {
 	var f *fastBucket
-	if p := l.meter.policy; p.Algorithm == TokenBucket && !p.Unlimited && !l.origin.IsZero() {
+	if p := l.meter.policy; p.Algorithm == TokenBucket && !p.Unlimited && !p.CountRefused && !l.origin.IsZero() {
 		if packed, ok := l.meter.bucket.Pack(); ok {
 			f = &fastBucket{bucket: packed, begin: now}
 			f.word.Store(wordFrozen)

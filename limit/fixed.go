@@ -40,6 +40,20 @@ func NewFixedCounter(p Policy) FixedCounter {
 	}
 }
 
+// CountingRefused returns the arithmetic of the same limit under a policy that counts
+// refused requests.
+func (w FixedCounter) CountingRefused() FixedCounter {
+	w.countRefused = true
+	return w
+}
+
+// WithQuota returns the arithmetic of the same windows under another count. States
+// mean the same to both, unless there is a ban.
+func (w FixedCounter) WithQuota(quota int64) FixedCounter {
+	w.quota = quota
+	return w
+}
+
 // Take takes cost at now if it fits. If it does not, s changes only when the
 // policy counts refused requests or bans. cost is at least 0.
 func (w *FixedCounter) Take(s *FixedState, now Time, cost int64) Verdict {

@@ -85,7 +85,7 @@ func (l *Limiter) Hold(ctx context.Context, req Request, _ bool, r *Result) (Hol
 			return h, nil
 		}
 	}
-	return l.hold(cost, req.Peek, r), nil
+	return l.hold(cost, req, r), nil
 }
 
 // hold decides cost at now by the word. decided is false when that has to be done
@@ -147,7 +147,8 @@ func (b *PackedBucket) window() time.Duration {
 }
 
 // hold is Hold under the lock.
-func (l *Limiter) hold(cost int64, peek bool, r *Result) (h Hold) {
+func (l *Limiter) hold(cost int64, req Request, r *Result) (h Hold) {
+	peek := req.Peek
 	l.lock()
 	defer l.unlock()
 	now := l.now()
@@ -172,6 +173,7 @@ func (l *Limiter) hold(cost int64, peek bool, r *Result) (h Hold) {
 		if v.Allowed {
 			v.Remaining = addCounts(v.Remaining, cost)
 		}
+	case req.CountRefused && !v.Allowed: // whoever holds counts it when all have decided
 	case !v.Allowed && l.pending == 0 && (p.CountRefused || p.Ban > 0):
 		v = l.takeAt(now, cost)
 	case v.Allowed && !p.Unlimited:

@@ -177,13 +177,15 @@ func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 	l.arm()
 	var v Verdict
 	switch {
-	case l.pending > 0:
+	case l.pending > 0 && (req.Peek || !req.CountRefused):
 		v = l.takeBehind(now, cost, req.Peek)
 	case req.Peek:
 		if v = l.meter.peek(&l.state, now, cost); v.Allowed {
 			is := l.meter.peek(&l.state, now, 0) // nothing is taken
 			v.Remaining, v.ResetAfter = is.Remaining, is.ResetAfter
 		}
+	case req.CountRefused:
+		v = l.count(now, cost)
 	default:
 		v = l.takeAt(now, cost)
 	}
@@ -197,6 +199,29 @@ func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 }
 
 const statusTooManyRequests = 429
+
+// count takes cost whether it fits or not. What does not fit comes before those who wait:
+// it has been spent already.
+func (l *Limiter) count(now Time, cost int64) Verdict {
+	if l.pending > 0 {
+		if v := l.takeBehind(now, cost, false); v.Allowed {
+			return v
+		}
+	} else if v := l.meter.peek(&l.state, now, cost); v.Allowed {
+		return l.takeAt(now, cost)
+	}
+	l.trim(&l.meter, 0)
+	if len(l.slots) == 0 {
+		l.meter.count(&l.state, now, cost)
+		return l.meter.peek(&l.state, now, cost)
+	}
+	l.meter.count(&l.base, now, cost)
+	l.rewind(&l.meter, now)
+	l.plan(&l.meter, len(l.slots)) // tells those for whom it comes too late now
+	l.settle(&l.meter, now)
+	l.arm()
+	return l.takeBehind(now, cost, true)
+}
 
 // takeBehind answers one who comes while others wait: only a leaky bucket still
 // admits, behind them.

@@ -43,6 +43,13 @@ func NewSlidingLog(p Policy) SlidingLog {
 	}
 }
 
+// CountingRefused returns the arithmetic of the same limit under a policy that counts
+// refused requests.
+func (l SlidingLog) CountingRefused() SlidingLog {
+	l.countRefused = true
+	return l
+}
+
 // Take takes cost at now if it fits. If it does not, s changes only when the
 // policy counts refused requests. cost is at least 0.
 func (l *SlidingLog) Take(s *LogState, now Time, cost int64) Verdict {

@@ -99,7 +99,21 @@ func (m *meter) refuse(l *ledger, now Time, cost int64) {
 		m.log.Refuse(&l.log, at, cost)
 	case SlidingWindowCounter:
 		m.sliding.Refuse(&l.sliding, at, cost)
+	default:
+		m.bucket.Refuse(&l.bucket, at, cost)
 	}
+}
+
+// count charges cost whether it fits or not.
+func (m *meter) count(l *ledger, now Time, cost int64) {
+	if m.policy.Unlimited {
+		return
+	}
+	l.last = max(now, l.last)
+	counting := *m
+	counting.bucket, counting.fixed = m.bucket.CountingRefused(), m.fixed.CountingRefused()
+	counting.log, counting.sliding = m.log.CountingRefused(), m.sliding.CountingRefused()
+	counting.refuse(l, l.last, cost)
 }
 
 // convert carries l over from another policy. Another algorithm starts afresh.

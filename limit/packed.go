@@ -1,6 +1,9 @@
 package limit
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // PackedBucket is [Bucket] with the state of a key in one word, for tables that
 // change it by compare-and-swap. It answers exactly what Bucket answers; only
@@ -58,14 +61,25 @@ func (b *PackedBucket) Take(word, t uint64, cost int64) (uint64, bool) {
 	return next, next-t <= b.depth
 }
 
+// packedMost is the highest word. A bucket whose debt would be higher owes that much:
+// at least 104 days of its rate, at 256 ticks per nanosecond, and mostly far more.
+const packedMost = 1<<62 - 1
+
+// Owe returns the word after cost is charged at tick t, whether it fits or not.
+func (b *PackedBucket) Owe(word, t uint64, cost int64) uint64 {
+	word = max(word, t)
+	if hi, lo := bits.Mul64(uint64(cost), b.token); hi == 0 && lo <= packedMost-min(word, packedMost) {
+		return word + lo
+	}
+	return packedMost
+}
+
 // Refund returns the word after cost is given back.
 func (b *PackedBucket) Refund(word uint64, cost int64) uint64 {
-	// A refund above the quota can only come from a larger quota of the past;
-	// it fills the bucket.
-	if uint64(cost) > b.exact.quota {
+	hi, back := bits.Mul64(uint64(cost), b.token)
+	if hi != 0 {
 		return 0
 	}
-	back := uint64(cost) * b.token
 	return word - min(word, back)
 }
 

@@ -96,8 +96,10 @@ type Policy struct {
 	Unlimited bool
 
 	// CountRefused charges refused requests as well, whichever limit refused
-	// them: a client that hammers stays out. Applies to windows only; a bucket
-	// in debt without end would never admit again.
+	// them: a client that hammers stays out, and a cost that is known only when it
+	// has been spent counts in full. A window counts above its limit until it ends; a
+	// bucket goes into debt, and admits again when its rate has paid it. Does not apply
+	// to Concurrency: what was refused is not in flight.
 	CountRefused bool
 
 	// Align says where fixed windows begin.
@@ -173,9 +175,8 @@ func (p Policy) Validate() error {
 	if p.Burst > MaxCount {
 		bad("burst is %d, above %d", p.Burst, int64(MaxCount))
 	}
-	windowed := p.Algorithm == FixedWindow || p.Algorithm == SlidingWindowLog || p.Algorithm == SlidingWindowCounter
-	if p.CountRefused && !windowed {
-		bad("count_refused works with windows only, not with %v", p.Algorithm)
+	if p.CountRefused && p.Algorithm == Concurrency {
+		bad("count_refused has no meaning with %v: what was refused is not in flight", p.Algorithm)
 	}
 	if p.Algorithm == SlidingWindowLog && p.Rate.Count > MaxLogCount {
 		bad("a sliding_window_log remembers each request: %d is above its bound of %d, use sliding_window_counter", p.Rate.Count, MaxLogCount)

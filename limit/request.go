@@ -27,6 +27,12 @@ type Request struct {
 	// Peek asks how the request would be decided and takes nothing: the Decision
 	// says whether it would be admitted, and what remains is what there is now.
 	Peek bool
+
+	// CountRefused charges the cost to every limit even if one of them refuses, as
+	// [Policy.CountRefused] does for all requests of a limit: for costs that are known
+	// only when they have been spent, such as the tokens of a language model's answer.
+	// The Decision says whether the cost was within the limits. Not for Concurrency.
+	CountRefused bool
 }
 
 // Get returns the value of the first attribute called name.

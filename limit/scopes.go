@@ -134,8 +134,12 @@ func SumCosts(costs ...int64) (int64, error) {
 // that had admitted say what they have, now that it is given back, and those that were
 // not asked how they stand, so that [Decision.RetryAfter] is when all may admit.
 //
+// With [Request.CountRefused] a refused request is charged to each scope after that, one
+// by one.
+//
 // An error says that nothing was decided and nothing charged, unless it comes from the
-// one scope that is no Holder, and its own documentation says otherwise.
+// one scope that is no Holder, and its own documentation says otherwise; or from one
+// that was to count a refused request, which others may have counted.
 func (s *Scopes) Take(ctx context.Context, req Request) (Decision, error) {
 	return s.TakeInto(ctx, req, nil)
 }
@@ -156,7 +160,11 @@ func (s *Scopes) TakeInto(ctx context.Context, req Request, results []Result) (D
 	}
 	t.results = slices.Grow(results[:0], len(s.holders)+1)[:len(s.holders)]
 	clear(t.results)
-	return t.decide(ctx)
+	d, err := t.decide(ctx)
+	if err == nil && !d.Allowed && req.CountRefused && !req.Peek {
+		err = t.countRefused(ctx)
+	}
+	return d, err
 }
 
 // Finish implements [Finisher]: one Finish gives back the places of all scopes.

@@ -39,6 +39,13 @@ func NewSlidingCounter(p Policy) SlidingCounter {
 	}
 }
 
+// CountingRefused returns the arithmetic of the same limit under a policy that counts
+// refused requests.
+func (c SlidingCounter) CountingRefused() SlidingCounter {
+	c.countRefused = true
+	return c
+}
+
 // Take takes cost at now if it fits. If it does not, s changes only when the
 // policy counts refused requests. cost is at least 0.
 func (c *SlidingCounter) Take(s *SlidingState, now Time, cost int64) Verdict {

@@ -12,6 +12,7 @@ type trial struct {
 	req     Request
 	results []Result // of the Holders
 	last    int64    // cost of the last scope
+	asked   bool     // the last scope has decided
 
 	// What the Holders are asked for, and have given. The few are in here, so that
 	// they stay on the stack.
@@ -169,6 +170,7 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 		req := t.req
 		req.Cost = t.last
 		asked, err := s.last.Taker.Take(ctx, req)
+		t.asked = err == nil
 		if err != nil {
 			t.undo()
 			return Decision{}, s.last.wrap(err)
@@ -207,6 +209,34 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 	d.Permit = s.permit(places)
 	d.Results = t.applied()
 	return d, nil
+}
+
+// countRefused charges a request that was refused to every scope that has not counted it
+// yet. A place in flight that one gives for it is given back.
+func (t *trial) countRefused(ctx context.Context) error {
+	count := func(sc *scope, cost int64) error {
+		req := t.req
+		req.Cost = cost
+		d, err := sc.Taker.Take(ctx, req)
+		if f, ok := sc.Taker.(Finisher); err == nil && ok && d.Permit != 0 {
+			err = f.Finish(ctx, req, d.Permit)
+		}
+		if err != nil {
+			return sc.wrap(err)
+		}
+		return nil
+	}
+	for i := range t.scopes.holders {
+		if c := t.claim(i); c.cost > 0 {
+			if err := count(&t.scopes.holders[i], c.cost); err != nil {
+				return err
+			}
+		}
+	}
+	if t.last > 0 && !t.asked {
+		return count(&t.scopes.last, t.last)
+	}
+	return nil
 }
 
 // permit returns one permit for all places.

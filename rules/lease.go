@@ -122,6 +122,9 @@ func (b *builder) local(s *scope, l *Limit) {
 
 // leasable checks that a rate can be lent.
 func (b *builder) leasable(s *scope, at *document.Node, v *Variant) {
+	if v.Policy.CountRefused {
+		s.Fault(at, "leave count_refused out, or use sharing: exact", "count_refused has no meaning where instances decide alone")
+	}
 	r := v.Policy.Rate
 	if v.Policy.Algorithm != limit.TokenBucket || v.Policy.Unlimited || r.Count == 0 {
 		return

@@ -32,7 +32,7 @@ var policyKeys = []struct {
 	{"timeout", places},
 	{"align", []limit.Algorithm{limit.FixedWindow}},
 	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
-	{"count_refused", windows},
+	{"count_refused", slices.Concat(buckets, windows)},
 }
 
 // algorithm reads the algorithm of the limit; its overrides share it.

@@ -61,6 +61,17 @@ type Charge struct {
 	// number ends it in Finish. Other algorithms ignore it.
 	Permit uint64
 
+	// CountRefused takes the cost even if it does not fit here, or the request is
+	// refused by another charge, as limit.Policy.CountRefused does for all charges of
+	// a limit. Places in flight ignore it.
+	CountRefused bool
+
+	// Quota, when HasQuota is set, stands for the count of a fixed window without a ban:
+	// the request brings its own limit, and the bucket is that of whoever brings
+	// another. Other policies ignore it.
+	Quota    int64
+	HasQuota bool
+
 	// Shadow charges are evaluated, and charged when they fit and the request
 	// is admitted, but their refusal refuses nothing.
 	Shadow bool
@@ -91,9 +102,10 @@ type Store interface {
 
 	// Take decides all charges as one: when every charge that is not Shadow
 	// fits, all that fit are taken and it reports true; otherwise none is taken,
-	// except those whose policy counts refused requests. It fills in every
-	// charge's Verdict, which says how the bucket stands afterwards. Two charges
-	// on one bucket add up.
+	// except those that count refused requests. It fills in every charge's Verdict,
+	// which says how the bucket stands afterwards. Two charges on one bucket add up;
+	// they count refused requests if one of them does, and the smaller of their
+	// quotas holds.
 	//
 	// An error means that nothing was decided, and nothing was taken unless it
 	// wraps ErrUnavailable. Counters that cannot be reached are no error where

@@ -22,6 +22,7 @@ type clientFlags struct {
 	domain  string
 	addr    string
 	cost    int64
+	counts  bool
 	asJSON  bool
 	timeout time.Duration
 }
@@ -44,7 +45,8 @@ its cost. The exit code is 0 when it may, 1 when it is refused, 2 when there is 
 answer.`,
 		Example: `  stint take ip=192.0.2.7
   stint take user=u1 path=/api/x --cost 5
-  stint take --domain edge remote_address=192.0.2.7 path=/login + user=u1`,
+  stint take --domain edge remote_address=192.0.2.7 path=/login + user=u1
+  stint take user=u1 path=/v1/completions --cost 900 --count-refused`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			code, body, err := f.post(cmd, "/v1/take", args)
 			if err != nil {
@@ -57,6 +59,7 @@ answer.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().BoolVar(&f.counts, "count-refused", false, "take the cost even if it is refused: it has been spent already")
 	return cmd
 }
 
@@ -93,6 +96,9 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 		return 0, nil, fmt.Errorf("the cost is %d, want at least 0", f.cost)
 	}
 	question["cost"] = f.cost
+	if f.counts {
+		question["count_refused"] = true
+	}
 	text, err := json.Marshal(question)
 	if err != nil {
 		return 0, nil, err
@@ -191,6 +197,7 @@ type standing struct {
 	ResetAfter *float64 `json:"reset_after"`
 	Soft       bool     `json:"soft"`
 	Shadow     bool     `json:"shadow"`
+	Failed     bool     `json:"store_failed"`
 	File       string   `json:"file"`
 	Line       int      `json:"line"`
 	Why        string   `json:"why"`
@@ -243,6 +250,17 @@ func (s *standing) text() string {
 		return "unlimited"
 	}
 	text := fmt.Sprintf("%d of %d left", s.Remaining, s.Quota)
+	if s.Failed {
+		// The figures are not how the limit stands.
+		text = "the store did not answer, decided as on_store_failure says"
+		if !s.Allowed && s.Reason != "store_failure" {
+			text += ", refused: " + s.Reason
+		}
+		if s.Shadow {
+			text += ", shadow"
+		}
+		return text
+	}
 	if s.ResetAfter != nil && *s.ResetAfter > 0 {
 		text += ", as new in " + duration(*s.ResetAfter)
 	}

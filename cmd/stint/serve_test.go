@@ -14,7 +14,9 @@ func TestServeWithRedis(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "s3cret")
 	url := "redis://:s3cret@" + r.Addr()
 	r.Kill()
-	p := serveProcess(t, []string{"STINT_STORE=" + url})
+	limits := "limits:\n  - {name: lenient, key: [user], rate: 3/hour}\n" +
+		"  - {name: strict, match: {user: strict}, rate: 3/hour, on_store_failure: reject}\n"
+	p := serveProcess(t, []string{"STINT_STORE=" + url}, "--config", file(t, "stint.yaml", limits))
 	if !strings.Contains(p.greeting, "\n  store   redis://"+r.Addr()+"\n") || strings.Contains(p.greeting, "s3cret") {
 		t.Errorf("the greeting:\n%s", p.greeting)
 	}
@@ -22,6 +24,15 @@ func TestServeWithRedis(t *testing.T) {
 		t.Errorf("the greeting says ready, and the store was not reached:\n%s", p.greeting)
 	}
 	p.await("the store does not answer")
+	for args, want := range map[string]string{
+		"user=u":      "allowed\n  lenient: the store did not answer, decided as on_store_failure says\n",
+		"user=strict": "refused by strict: ", // store_failure
+	} {
+		code, out, _ := call(t, []string{"STINT_ADDR=" + p.http}, "take", args)
+		if !strings.Contains(out, want) || (code == exitOK) != strings.HasPrefix(want, "allowed") || code == exitNo && !strings.Contains(out, "store") {
+			t.Errorf("take %s: exit code %d, want %q\n%s", args, code, want, out)
+		}
+	}
 	r.Restart()
 	p.await("the store answers")
 	if code := p.end(syscall.SIGTERM); code != exitOK {

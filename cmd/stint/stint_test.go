@@ -200,6 +200,8 @@ func TestTakeAndExplain(t *testing.T) {
 		{[]string{"take", "user=u", "--cost", "2"}, exitNo, "refused by per-user"},
 		{[]string{"take", "user=u", "--cost", "2", "--json"}, exitNo, `"violated-policies":["per-user"]`},
 		{[]string{"take", "user=u"}, exitOK, "0 of 3 left"},
+		{[]string{"take", "user=v", "--cost", "5", "--count-refused"}, exitNo, "refused by per-user"},
+		{[]string{"take", "user=v", "--cost", "1"}, exitNo, "refused by per-user"},
 		{[]string{"take", "path=/x"}, exitOK, "no limit applies"},
 		{[]string{"explain", "path=/x", "--json"}, exitOK, `"unmatched":["per-user"]`},
 		{[]string{"take", "user"}, exitUsage, `"user" is no attribute`},

@@ -12,8 +12,8 @@ import (
 // charge asks the store.
 func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (bool, error) {
 	// A request that misses a key is refused whatever the others say, so they
-	// are only asked.
-	if q.Peek || missing {
+	// are only asked, unless they count refused requests.
+	if q.Peek || missing && !q.CountRefused {
 		allowed, err := e.store.Peek(ctx, q.charges)
 		if err == nil {
 			err = q.unknownQuota(n)
@@ -33,7 +33,7 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (
 	if err == nil {
 		err = q.unknownQuota(n)
 	}
-	if err != nil || !allowed || !q.quotasOver(n) {
+	if err != nil || !allowed || !missing && !q.quotasOver(n) {
 		return allowed, err
 	}
 	return false, e.giveBack(ctx, q)
@@ -51,7 +51,7 @@ func (q *Query) decidable() bool {
 }
 
 // giveBack undoes a Take whose request is refused after all, because every quota
-// rule is over: what it took of limits that do not count refused requests is given
+// rule is over or a key is missing: what it took of limits that do not count refused requests is given
 // back. The request is decided, so a store that does not answer is no error; what
 // it keeps can only refuse others early.
 func (e *Engine) giveBack(ctx context.Context, q *Query) error {

@@ -100,7 +100,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 			})
 		}
 		if d.HasOverride && s.set.HasDomain(q.Domain) {
-			o, err := e.overrides.get(d.Override, time.Now())
+			o, err := e.overrides.get(d.Override.Period, time.Now())
 			if err != nil {
 				return err
 			}
@@ -275,7 +275,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	var c, ban store.Counters
 	if h.Variant == nil {
 		c = h.override.counters
-		p.envoy, p.countAlways, p.tally = true, !e.overrides.countAdmitted, &e.overrideTally
+		p.envoy, p.countAlways, p.tally = true, !e.overrides.countAdmitted || q.CountRefused, &e.overrideTally
 		p.quota, p.near = e.quota, e.near(h.Rate.Count)
 		r.Limit, r.Quota, r.Window = OverrideName, h.Rate.Count, h.override.window
 	} else {
@@ -284,7 +284,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		p.envoy, p.soft, p.tally = h.Limit.Envoy, h.Limit.SoftPercent, b.tally
 		p.quota = p.envoy && c != nil && (h.Limit.QuotaMode || e.quota)
 		p.near = b.near
-		p.countAlways = h.Variant.Policy.CountRefused
+		p.countAlways = h.Variant.Policy.CountRefused || q.CountRefused && h.Variant.Policy.Algorithm != limit.Concurrency
 		if h.Limit.Status != 0 {
 			p.status = h.Limit.Status
 		}
@@ -298,7 +298,12 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		r.Verdict = limit.Verdict{Allowed: true, Remaining: math.MaxInt64}
 		return p, r
 	}
-	charge := store.Charge{Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow, OnFailure: h.onFailure()}
+	charge := store.Charge{
+		Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow, OnFailure: h.onFailure(), CountRefused: q.CountRefused,
+	}
+	if h.Variant == nil {
+		charge.Quota, charge.HasQuota = h.Rate.Count, true
+	}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {
 		if q.Decision.Permit == 0 {
 			q.Decision.Permit = newPermit()

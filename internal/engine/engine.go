@@ -28,8 +28,8 @@ var ErrBadRequest = errors.New("bad request")
 
 // Options are the choices of an Engine. The zero value is ready to use.
 type Options struct {
-	// MaxOverrides bounds how many different limits that came with requests
-	// are live at once; 0 = [DefaultMaxOverrides].
+	// MaxOverrides bounds how many different periods the limits that came with
+	// requests and are live have; 0 = [DefaultMaxOverrides].
 	MaxOverrides int
 
 	// Quota makes every rule in Envoy's format, and every limit that comes with a

@@ -15,10 +15,10 @@ import (
 // decisions and metrics.
 const OverrideName = "request-override"
 
-// DefaultMaxOverrides is how many different limits may come with requests at a
-// time. Not larger: each is a table of counters, and a proxy that derives limits
-// from what its clients send must not fill the memory. Not smaller: one limit for
-// each of a few thousand tariffs is in use.
+// DefaultMaxOverrides is how many different periods the limits that come with requests
+// may have at a time. Not larger: each is a table of counters, and a proxy that derives
+// limits from what its clients send must not fill the memory. Not smaller: with a
+// multiplier of its unit each tariff may have its own.
 const DefaultMaxOverrides = 4096
 
 // overrideGrace is how much longer than its window an override is kept unused:
@@ -26,16 +26,18 @@ const DefaultMaxOverrides = 4096
 const overrideGrace = 10 * time.Second
 
 // overrides holds the counters of limits that came with requests, one table for
-// each different rate. A table is dropped only when it has not been used for
+// each different period: what a client has used in a window stays used when its next
+// request brings another count, as in Envoy's service, whose counters are named by the
+// descriptor and the window. A table is dropped only when it has not been used for
 // longer than its window, for then all its windows are empty.
 type overrides struct {
 	store         store.Store
 	max           int
 	countAdmitted bool // as in rules.Options
 
-	mu      sync.RWMutex
-	byRate  map[limit.Rate]*override
-	sweepAt time.Time // not before: it looks at all of them while everybody waits
+	mu       sync.RWMutex
+	byPeriod map[time.Duration]*override
+	sweepAt  time.Time // not before: it looks at all of them while everybody waits
 }
 
 type override struct {
@@ -46,13 +48,13 @@ type override struct {
 
 func (o *overrides) init(st store.Store, most int) {
 	o.store, o.max = st, most
-	o.byRate = make(map[limit.Rate]*override)
+	o.byPeriod = make(map[time.Duration]*override)
 }
 
-// get returns the counters for rate, which must be valid.
-func (o *overrides) get(rate limit.Rate, now time.Time) (*override, error) {
+// get returns the counters for the period of a valid rate. Charges bring the count.
+func (o *overrides) get(period time.Duration, now time.Time) (*override, error) {
 	o.mu.RLock()
-	v := o.byRate[rate]
+	v := o.byPeriod[period]
 	if v != nil {
 		v.touch(now)
 	}
@@ -62,35 +64,35 @@ func (o *overrides) get(rate limit.Rate, now time.Time) (*override, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if v = o.byRate[rate]; v != nil {
+	if v = o.byPeriod[period]; v != nil {
 		v.touch(now)
 		return v, nil
 	}
-	if len(o.byRate) >= o.max && !now.Before(o.sweepAt) {
+	if len(o.byPeriod) >= o.max && !now.Before(o.sweepAt) {
 		o.sweepAt = now.Add(time.Second)
 		if err := o.sweepLocked(now); err != nil {
 			return nil, err
 		}
 	}
-	if len(o.byRate) >= o.max {
-		return nil, fmt.Errorf("engine: %w: %d different limit overrides are in use, the most there may be: send fewer different ones or configure limits", ErrBadRequest, o.max)
+	if len(o.byPeriod) >= o.max {
+		return nil, fmt.Errorf("engine: %w: limit overrides of %d different periods are in use, the most there may be: send fewer different ones or configure limits", ErrBadRequest, o.max)
 	}
-	p := limit.Policy{Algorithm: limit.FixedWindow, Rate: rate, CountRefused: !o.countAdmitted}
+	p := limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Period: period}, CountRefused: !o.countAdmitted}
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("engine: %w: limit override: %w", ErrBadRequest, err)
 	}
-	c, err := o.store.Bind(store.Spec{ID: fmt.Sprintf("%s %d/%d", OverrideName, rate.Count, int64(rate.Period)), Policy: p})
+	c, err := o.store.Bind(store.Spec{ID: fmt.Sprintf("%s %d", OverrideName, int64(period)), Policy: p})
 	if err != nil {
 		return nil, fmt.Errorf("engine: cannot bind the counters of a limit override: %w", err)
 	}
-	v = &override{counters: c, window: rate.Period}
+	v = &override{counters: c, window: period}
 	v.touch(now)
-	o.byRate[rate] = v
+	o.byPeriod[period] = v
 	return v, nil
 }
 
 func (o *overrides) sweepLocked(now time.Time) error {
-	for rate, v := range o.byRate {
+	for period, v := range o.byPeriod {
 		idle := now.Sub(time.Unix(0, v.lastUsed.Load()))
 		if idle <= overrideGrace || idle-overrideGrace <= v.window {
 			continue
@@ -98,7 +100,7 @@ func (o *overrides) sweepLocked(now time.Time) error {
 		if err := o.store.Unbind(v.counters); err != nil {
 			return fmt.Errorf("engine: cannot drop an unused limit override: %w", err)
 		}
-		delete(o.byRate, rate)
+		delete(o.byPeriod, period)
 	}
 	return nil
 }

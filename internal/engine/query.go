@@ -23,6 +23,9 @@ type Query struct {
 	// Peek takes nothing and counts nothing. The Decision says whether the
 	// descriptors would be admitted; what remains of each limit is what there is.
 	Peek bool
+	// CountRefused charges every limit even if one of them refuses: see
+	// limit.Request.
+	CountRefused bool
 
 	// Decision is the answer. Its Results belong to the Query.
 	Decision limit.Decision
@@ -119,7 +122,7 @@ func (q *Query) single(req limit.Request) {
 	}
 	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cost}
 	q.Descriptors = q.one[:]
-	q.Domain, q.Peek, q.quiet = "", req.Peek, false
+	q.Domain, q.Peek, q.CountRefused, q.quiet = "", req.Peek, req.CountRefused, false
 }
 
 func (q *Query) reset() {

@@ -12,27 +12,54 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 	switch p.Algorithm {
 	case limit.FixedWindow:
 		a := limit.NewFixedCounter(p)
-		t := newTableOf(c, ruleOf[limit.FixedState](&a))
+		t := newTableOf(c, ruleOf[limit.FixedState](&a, windowsOf(a)))
 		// A ban is for the key that earned it: those that share a bucket for
 		// want of room are refused until their window ends, and no longer.
 		p.Ban, p.CountRefused = 0, false
 		shared := limit.NewFixedCounter(p)
-		t.shared = ruleOf[limit.FixedState](&shared)
+		t.shared = ruleOf[limit.FixedState](&shared, windowsOf(shared))
 		return t
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(p)
-		r := ruleOf[limit.LogState](&a)
+		counting := a.CountingRefused()
+		r := ruleOf[limit.LogState](&a, either(&a, &counting))
 		r.bytes, r.clone = (*limit.LogState).Bytes, (*limit.LogState).Clone
 		return newTableOf(c, r)
 	case limit.SlidingWindowCounter:
 		a := limit.NewSlidingCounter(p)
-		return newTableOf(c, ruleOf[limit.SlidingState](&a))
+		counting := a.CountingRefused()
+		return newTableOf(c, ruleOf[limit.SlidingState](&a, either(&a, &counting)))
 	case limit.Concurrency:
 		a := limit.NewInFlight(p)
 		return newTableOf(c, placesRule(&a))
 	default:
 		a := limit.NewBucket(p)
-		return newTableOf(c, ruleOf[limit.BucketState](&a))
+		counting := a.CountingRefused()
+		return newTableOf(c, ruleOf[limit.BucketState](&a, either(&a, &counting)))
+	}
+}
+
+// either returns the arithmetic for an ask: the policy's, or that which counts refused
+// requests.
+func either[A any](plain, counting A) func(ask) A {
+	return func(a ask) A {
+		if a.counts {
+			return counting
+		}
+		return plain
+	}
+}
+
+// windowsOf is either for fixed windows, whose count an ask may bring.
+func windowsOf(plain limit.FixedCounter) func(ask) *limit.FixedCounter {
+	counting := plain.CountingRefused()
+	pick := either(&plain, &counting)
+	return func(a ask) *limit.FixedCounter {
+		if !a.own {
+			return pick(a)
+		}
+		w := pick(a).WithQuota(a.quota)
+		return &w
 	}
 }
 
@@ -47,11 +74,11 @@ type counting[S, A any] interface {
 	Convert(s S, from A, now limit.Time) S
 }
 
-func ruleOf[S any, A counting[S, A]](a A) rule[S] {
+func ruleOf[S any, A counting[S, A]](a A, of func(ask) A) rule[S] {
 	return rule[S]{
-		take:       func(s *S, now limit.Time, _ uint64, cost int64) limit.Verdict { return a.Take(s, now, cost) },
-		peek:       func(s *S, now limit.Time, cost int64) limit.Verdict { return a.Peek(*s, now, cost) },
-		refuse:     a.Refuse,
+		take:       func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Take(s, now, k.cost) },
+		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Peek(*s, now, k.cost) },
+		refuse:     func(s *S, now limit.Time, k ask) { of(k).Refuse(s, now, k.cost) },
 		refund:     a.Refund,
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		arithmetic: a,
@@ -62,11 +89,11 @@ func ruleOf[S any, A counting[S, A]](a A) rule[S] {
 func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
 	type S = limit.InFlightState
 	return rule[S]{
-		take: func(s *S, now limit.Time, permit uint64, cost int64) limit.Verdict {
-			return a.Take(s, now, cost, permit)
+		take: func(s *S, now limit.Time, k ask) limit.Verdict {
+			return a.Take(s, now, k.cost, k.permit)
 		},
-		peek:       func(s *S, now limit.Time, cost int64) limit.Verdict { return a.Peek(*s, now, cost) },
-		refuse:     a.Refuse,
+		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return a.Peek(*s, now, k.cost) },
+		refuse:     func(s *S, now limit.Time, k ask) { a.Refuse(s, now, k.cost) },
 		refund:     func(*S, limit.Time, int64) {}, // a place is given back by its permit
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		finish:     func(s *S, permit uint64) { a.Finish(s, permit) },
@@ -82,14 +109,14 @@ func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
 // admitsAll is the table of a limit that does not limit.
 type admitsAll struct{}
 
-func (admitsAll) take(uint64, int64, uint64) (limit.Verdict, bool) { return unlimited, true }
-func (admitsAll) peek(uint64, int64) (limit.Verdict, bool)         { return unlimited, true }
-func (admitsAll) refund(uint64, int64) bool                        { return true }
-func (admitsAll) finish(uint64, uint64) bool                       { return true }
-func (admitsAll) reset(uint64) bool                                { return true }
-func (admitsAll) join(uint64, *member, bool) bool                  { return true }
-func (admitsAll) successor() table                                 { return nil }
-func (admitsAll) keys() int64                                      { return 0 }
-func (admitsAll) sweep()                                           {}
-func (admitsAll) moveTo(table)                                     {}
-func (admitsAll) drop()                                            {}
+func (admitsAll) take(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
+func (admitsAll) peek(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
+func (admitsAll) refund(uint64, int64) bool              { return true }
+func (admitsAll) finish(uint64, uint64) bool             { return true }
+func (admitsAll) reset(uint64) bool                      { return true }
+func (admitsAll) join(uint64, *member, bool) bool        { return true }
+func (admitsAll) successor() table                       { return nil }
+func (admitsAll) keys() int64                            { return 0 }
+func (admitsAll) sweep()                                 {}
+func (admitsAll) moveTo(table)                           {}
+func (admitsAll) drop()                                  {}

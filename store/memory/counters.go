@@ -2,6 +2,7 @@ package memory
 
 import (
 	"hash/maphash"
+	"math"
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
@@ -36,11 +37,37 @@ func (i *installed) get() table {
 	return i.table
 }
 
+// ask is what a charge wants of one bucket.
+type ask struct {
+	cost   int64
+	permit uint64
+	counts bool  // though it does not fit
+	quota  int64 // of a fixed window, if own
+	own    bool
+}
+
+func askOf(c *store.Charge) ask { return ask{c.Cost, c.Permit, c.CountRefused, c.Quota, c.HasQuota} }
+
+// costing is an ask that only costs something.
+func costing(n int64) ask { return ask{cost: n} }
+
+// joined is one ask for what two want of one bucket.
+func (a ask) joined(b ask) ask {
+	if a.cost += b.cost; a.cost < 0 {
+		a.cost = math.MaxInt64 // above every quota, as the sum would be
+	}
+	if b.own && (!a.own || b.quota < a.quota) {
+		a.quota, a.own = b.quota, true
+	}
+	a.counts = a.counts || b.counts
+	return a
+}
+
 // table is what both kinds of table do. A method that answers false has found
 // that the key's state moved to the table's successor and has done nothing.
 type table interface {
-	take(h uint64, cost int64, permit uint64) (limit.Verdict, bool)
-	peek(h uint64, cost int64) (limit.Verdict, bool)
+	take(h uint64, a ask) (limit.Verdict, bool)
+	peek(h uint64, a ask) (limit.Verdict, bool)
 	refund(h uint64, cost int64) bool
 	finish(h uint64, permit uint64) bool
 	reset(h uint64) bool
@@ -125,8 +152,8 @@ func (c *Counters) rebase(old *wordTable) {
 
 func (c *Counters) install(t table) {
 	words, _ := t.(*wordTable)
-	if c.store.now != nil {
-		words = nil // the hot path reads the system's clock
+	if c.store.now != nil || words != nil && words.counts {
+		words = nil // the hot path reads the system's clock, and counts what it admits
 	}
 	c.table.Store(&installed{t})
 	c.words.Store(words)
@@ -149,7 +176,9 @@ func (c *Counters) newTable(p limit.Policy) table {
 		// A bucket that never refills has but one tick: its words could not
 		// tell a full bucket from one never seen.
 		if packed, ok := bucket.Pack(); ok && !p.Unlimited && p.Rate.Count > 0 {
-			return newWordTable(c, packed)
+			t := newWordTable(c, packed)
+			t.counts = p.CountRefused
+			return t
 		}
 	}
 	return newLockedTable(c, p)
@@ -159,18 +188,18 @@ func (c *Counters) newTable(p limit.Policy) table {
 // the key moved meanwhile. Counters that were unbound admit everything: their limit
 // is no more.
 
-func (c *Counters) take(h uint64, cost int64, permit uint64) limit.Verdict {
+func (c *Counters) take(h uint64, a ask) limit.Verdict {
 	for t := c.current(); t != nil; t = t.successor() {
-		if v, done := t.take(h, cost, permit); done {
+		if v, done := t.take(h, a); done {
 			return v
 		}
 	}
 	return unlimited
 }
 
-func (c *Counters) peek(h uint64, cost int64) limit.Verdict {
+func (c *Counters) peek(h uint64, a ask) limit.Verdict {
 	for t := c.current(); t != nil; t = t.successor() {
-		if v, done := t.peek(h, cost); done {
+		if v, done := t.peek(h, a); done {
 			return v
 		}
 	}

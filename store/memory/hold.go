@@ -24,7 +24,7 @@ func (k *Keyed) Holder(name string, names ...string) (limit.Holder, error) {
 // holdable returns the table in force, if what is taken from it can be given back.
 func (k *Keyed) holdable() (*wordTable, error) {
 	t, ok := k.counters.current().(*wordTable)
-	if !ok {
+	if !ok || t.counts {
 		p := k.Policy()
 		return nil, fmt.Errorf("memory: a %v of %v cannot be held: want a token or leaky bucket with a rate above 0 whose terms fit a word, such as 100/s; or make it the one limit.Scope that is no Holder", p.Algorithm, p.Rate)
 	}
@@ -77,7 +77,7 @@ func (h keyedHolder) Hold(ctx context.Context, req limit.Request, _ bool, r *lim
 			return limit.Hold{}, err
 		}
 		if req.Peek {
-			if v, done := t.peek(hash, cost); done {
+			if v, done := t.peek(hash, costing(cost)); done {
 				if r.Verdict = v; v.Allowed {
 					r.Remaining += cost // which was not taken
 				}
@@ -99,7 +99,7 @@ func (t *wordTable) hold(h uint64, cost int64) (hold limit.Hold, v limit.Verdict
 		return hold, v, false
 	}
 	if over {
-		v, done = t.take(h, cost, 0)
+		v, done = t.take(h, costing(cost))
 		return hold, v, done
 	}
 	tick := t.tick()

@@ -76,7 +76,7 @@ func (t *lockedTable[S]) makeRoomHeld(m *member) {
 
 func (t *lockedTable[S]) peekHeld(m *member, now limit.Time) limit.Verdict {
 	s, r := t.heldState(m)
-	v := r.peek(s, now, m.cost)
+	v := r.peek(s, now, m.ask)
 	if v.Allowed && m.cost > 0 && !t.fits(s) {
 		return outOfRoom(v, m.cost)
 	}
@@ -85,19 +85,19 @@ func (t *lockedTable[S]) peekHeld(m *member, now limit.Time) limit.Verdict {
 
 func (t *lockedTable[S]) commitHeld(m *member, now limit.Time) (v limit.Verdict) {
 	s, r := t.heldState(m)
-	t.change(s, func(s *S) { v = r.take(s, now, m.charge.Permit, m.cost) })
+	t.change(s, func(s *S) { v = r.take(s, now, m.ask) })
 	return v
 }
 
 func (t *lockedTable[S]) refuseHeld(m *member, now limit.Time) {
 	s, r := t.heldState(m)
 	if t.fits(s) {
-		t.change(s, func(s *S) { r.refuse(s, now, m.cost) })
+		t.change(s, func(s *S) { r.refuse(s, now, m.ask) })
 	}
 	v := &m.charge.Verdict
 	if v.Allowed {
-		untouched(v, r.peek(s, now, 0))
-	} else if after := r.peek(s, now, m.cost); !after.Allowed && v.Reason != limit.ReasonTableFull {
+		untouched(v, r.peek(s, now, m.looking()))
+	} else if after := r.peek(s, now, m.ask); !after.Allowed && v.Reason != limit.ReasonTableFull {
 		*v = after
 	}
 }

@@ -44,13 +44,13 @@ func (k *Keyed) Allow(key string) bool {
 	c := k.counters
 	t := c.words.Load()
 	if t == nil {
-		return c.take(c.hashString(key), 1, 0).Allowed
+		return c.take(c.hashString(key), costing(1)).Allowed
 	}
 	h := c.hashString(key)
 	moment := uint64(time.Since(t.start))
 	a := t.shards[shardOf(h)].slots.Load()
 	if a == nil || moment > rebaseAfter {
-		return c.take(h, 1, 0).Allowed
+		return c.take(h, costing(1)).Allowed
 	}
 	tick := t.bucket.TickWithin(moment)
 	for i := h; ; i++ {
@@ -60,7 +60,7 @@ func (k *Keyed) Allow(key string) bool {
 			for {
 				w := s.word.Load()
 				if int64(w) <= 0 {
-					return c.take(h, 1, 0).Allowed
+					return c.take(h, costing(1)).Allowed
 				}
 				next, fits := t.bucket.TakeOne(w, tick)
 				if !fits {
@@ -71,7 +71,7 @@ func (k *Keyed) Allow(key string) bool {
 				}
 			}
 		case 0, slotClosed:
-			return c.take(h, 1, 0).Allowed
+			return c.take(h, costing(1)).Allowed
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (k *Keyed) Take(key string, cost int64) (limit.Verdict, error) {
 	if err := checkCost(cost); err != nil {
 		return limit.Verdict{}, err
 	}
-	return k.counters.take(k.counters.hashString(key), cost, 0), nil
+	return k.counters.take(k.counters.hashString(key), costing(cost)), nil
 }
 
 func checkCost(cost int64) error {
@@ -100,12 +100,21 @@ func checkCost(cost int64) error {
 	return nil
 }
 
+// Count takes cost for key whether it fits or not, and says whether it did; see
+// [limit.Request.CountRefused]. It returns an error as Take does.
+func (k *Keyed) Count(key string, cost int64) (limit.Verdict, error) {
+	if err := checkCost(cost); err != nil {
+		return limit.Verdict{}, err
+	}
+	return k.counters.take(k.counters.hashString(key), ask{cost: cost, counts: true}), nil
+}
+
 // Peek answers as Take would and takes nothing.
 func (k *Keyed) Peek(key string, cost int64) (limit.Verdict, error) {
 	if err := checkCost(cost); err != nil {
 		return limit.Verdict{}, err
 	}
-	return k.counters.peek(k.counters.hashString(key), cost), nil
+	return k.counters.peek(k.counters.hashString(key), costing(cost)), nil
 }
 
 // look says whether cost would be admitted, and what there is without it.
@@ -171,8 +180,11 @@ func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision
 	if cost == 0 {
 		cost = 1
 	}
-	if req.Peek {
+	switch {
+	case req.Peek:
 		op = t.keyed.look
+	case req.CountRefused:
+		op = t.keyed.Count
 	}
 	var key []byte
 	for _, name := range t.names {

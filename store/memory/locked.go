@@ -10,9 +10,9 @@ import (
 
 // rule is the arithmetic of one algorithm over states of type S.
 type rule[S any] struct {
-	take   func(s *S, now limit.Time, permit uint64, cost int64) limit.Verdict
-	peek   func(s *S, now limit.Time, cost int64) limit.Verdict
-	refuse func(s *S, now limit.Time, cost int64)
+	take   func(s *S, now limit.Time, a ask) limit.Verdict
+	peek   func(s *S, now limit.Time, a ask) limit.Verdict
+	refuse func(s *S, now limit.Time, a ask)
 	refund func(s *S, now limit.Time, cost int64)
 	fresh  func(s *S, now limit.Time) bool
 

@@ -61,34 +61,34 @@ func (t *lockedTable[S]) touch(h uint64, f func(s *S, now limit.Time)) bool {
 	return true
 }
 
-func (t *lockedTable[S]) take(h uint64, cost int64, permit uint64) (v limit.Verdict, done bool) {
+func (t *lockedTable[S]) take(h uint64, a ask) (v limit.Verdict, done bool) {
 	done = t.with(h, func(s *S, now limit.Time, over bool) {
 		switch {
-		case cost == 0:
-			v = t.rule.peek(s, now, 0)
+		case a.cost == 0:
+			v = t.rule.peek(s, now, a)
 		case over:
-			v = t.takeHeld(&t.shared, s, now, cost, permit)
+			v = t.takeHeld(&t.shared, s, now, a)
 			tableFull(&v)
 		default:
-			v = t.takeHeld(&t.rule, s, now, cost, permit)
+			v = t.takeHeld(&t.rule, s, now, a)
 		}
 	})
 	return v, done
 }
 
 // takeHeld takes from a state whose locks are held.
-func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, cost int64, permit uint64) (v limit.Verdict) {
+func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, a ask) (v limit.Verdict) {
 	if !t.fits(s) {
 		t.store.reclaim(t.store.since())
 	}
 	if !t.fits(s) {
-		v = r.peek(s, now, cost)
+		v = r.peek(s, now, a)
 		if v.Allowed {
-			v = outOfRoom(v, cost)
+			v = outOfRoom(v, a.cost)
 		}
 		return v
 	}
-	t.change(s, func(s *S) { v = r.take(s, now, permit, cost) })
+	t.change(s, func(s *S) { v = r.take(s, now, a) })
 	return v
 }
 
@@ -98,8 +98,8 @@ func tableFull(v *limit.Verdict) {
 	}
 }
 
-func (t *lockedTable[S]) peek(h uint64, cost int64) (v limit.Verdict, done bool) {
-	done = t.look(h, func(s *S, now limit.Time) { v = t.rule.peek(s, now, cost) })
+func (t *lockedTable[S]) peek(h uint64, a ask) (v limit.Verdict, done bool) {
+	done = t.look(h, func(s *S, now limit.Time) { v = t.rule.peek(s, now, a) })
 	return v, done
 }
 

@@ -24,6 +24,9 @@ func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 		if c := charges[i].Cost; c < 0 || c > limit.MaxCount {
 			return fmt.Errorf("memory: cost %d is not within 0 and %d", c, int64(limit.MaxCount))
 		}
+		if q := charges[i].Quota; charges[i].HasQuota && (q < 0 || q > limit.MaxCount) {
+			return fmt.Errorf("memory: quota %d is not within 0 and %d", q, int64(limit.MaxCount))
+		}
 	}
 	return nil
 }
@@ -38,7 +41,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 	if len(charges) == 1 {
 		c := &charges[0]
 		own := c.Counters.(*Counters)
-		c.Verdict = own.take(own.hash(c.Key), c.Cost, c.Permit)
+		c.Verdict = own.take(own.hash(c.Key), askOf(c))
 		return c.Verdict.Allowed || c.Shadow, nil
 	}
 	return s.takeAll(charges), nil
@@ -52,7 +55,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) 
 	if len(charges) == 1 {
 		c := &charges[0]
 		own := c.Counters.(*Counters)
-		c.Verdict = own.peek(own.hash(c.Key), c.Cost)
+		c.Verdict = own.peek(own.hash(c.Key), askOf(c))
 		return c.Verdict.Allowed || c.Shadow, nil
 	}
 	return peekAll(charges), nil

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"cmp"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -17,7 +16,7 @@ import (
 type member struct {
 	charge *store.Charge // the first; it gives the permit
 	same   *member       // the member that decides for this one, when it is not the first on its bucket
-	cost   int64
+	ask
 	shadow bool
 
 	// A bucket is either a word, or behind a mutex.
@@ -93,7 +92,7 @@ func peekAll(charges []store.Charge) bool {
 	allowed := true
 	for i := range members {
 		if m := &members[i]; m.same == nil {
-			v := m.charge.Counters.(*Counters).peek(m.hash, m.cost)
+			v := m.charge.Counters.(*Counters).peek(m.hash, m.ask)
 			m.charge.Verdict = v
 			allowed = allowed && (v.Allowed || m.shadow)
 		}
@@ -101,7 +100,7 @@ func peekAll(charges []store.Charge) bool {
 	for i := range members {
 		m := &members[i]
 		if v := &m.charge.Verdict; m.same == nil && !allowed && v.Allowed && m.cost > 0 {
-			untouched(v, m.charge.Counters.(*Counters).peek(m.hash, 0))
+			untouched(v, m.charge.Counters.(*Counters).peek(m.hash, m.looking()))
 		}
 	}
 	answerSame(members)
@@ -111,7 +110,7 @@ func peekAll(charges []store.Charge) bool {
 func newMember(c *store.Charge) member {
 	own := c.Counters.(*Counters)
 	h := own.hash(c.Key)
-	return member{charge: c, cost: c.Cost, shadow: c.Shadow, hash: h, rank: own.serial*shardCount + shardOf(h)}
+	return member{charge: c, ask: askOf(c), shadow: c.Shadow, hash: h, rank: own.serial*shardCount + shardOf(h)}
 }
 
 func (m *member) find(keep bool) {
@@ -161,9 +160,7 @@ func merge(members []member) {
 
 func (m *member) joins(first *member) {
 	m.same = first
-	if first.cost += m.cost; first.cost < 0 {
-		first.cost = math.MaxInt64 // above every quota, as the sum would be
-	}
+	first.ask = first.joined(m.ask)
 	first.shadow = first.shadow && m.shadow
 }
 
@@ -305,6 +302,13 @@ func (s *Store) decide(members []member, since uint64) bool {
 	return allowed
 }
 
+// looking is an ask that takes nothing.
+func (m *member) looking() ask {
+	a := m.ask
+	a.cost = 0
+	return a
+}
+
 // answerSame gives the charges that others decided for their answer.
 func answerSame(members []member) {
 	for i := range members {
@@ -360,7 +364,15 @@ func (m *member) refuse(since uint64, now limit.Time) {
 	case m.cost == 0:
 	case m.mu != nil:
 		m.held.refuseHeld(m, now)
-	case m.word != nil && v.Allowed:
-		untouched(v, m.words.bucket.Verdict(m.was, m.words.tickAt(since), 0))
+	case m.word != nil:
+		t, tick := m.words, m.words.tickAt(since)
+		if m.counts || t.counts {
+			m.was = t.bucket.Owe(m.was, tick, m.cost)
+		}
+		if v.Allowed {
+			untouched(v, t.bucket.Verdict(m.was, tick, 0))
+		} else {
+			*v = t.refusal(m.was, tick, m.cost, m.over)
+		}
 	}
 }

@@ -32,6 +32,7 @@ type wordTable struct {
 	owner  *Counters
 	store  *Store
 	bucket limit.PackedBucket
+	counts bool      // the policy counts refused requests
 	begin  uint64    // nanoseconds from the store's beginning to tick 0
 	start  time.Time // the moment of begin, for the hot path
 
@@ -206,7 +207,21 @@ func (t *wordTable) hasSlot(h uint64) bool {
 	return s != nil && !vacant
 }
 
-func (t *wordTable) take(h uint64, cost int64, _ uint64) (limit.Verdict, bool) {
+// after is the word after an ask at a tick, and whether it fits. What does not fit, and is
+// not counted, leaves the word as it is.
+func (t *wordTable) after(word, tick uint64, a ask) (next uint64, fits bool) {
+	next, fits = t.bucket.Take(word, tick, a.cost)
+	switch {
+	case fits:
+	case a.cost > 0 && (a.counts || t.counts):
+		next = t.bucket.Owe(word, tick, a.cost)
+	default:
+		next = word
+	}
+	return next, fits
+}
+
+func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
 	for {
 		p, over := t.place(h, false)
 		if p == nil {
@@ -214,19 +229,19 @@ func (t *wordTable) take(h uint64, cost int64, _ uint64) (limit.Verdict, bool) {
 		}
 		tick := t.tick()
 		if over {
-			if v, decided := t.takeShared(h, tick, cost); decided {
+			if v, decided := t.takeShared(h, tick, a); decided {
 				return v, true
 			}
 			continue
 		}
 		for w, ok := settled(p); ok; w, ok = settled(p) {
 			was := t.effective(w)
-			next, fits := t.bucket.Take(was, tick, cost)
-			if !fits {
-				return t.refusal(was, tick, cost, false), true
-			}
-			if cost == 0 || p.CompareAndSwap(w, next) {
+			next, fits := t.after(was, tick, a)
+			switch {
+			case fits && (a.cost == 0 || p.CompareAndSwap(w, next)):
 				return t.admission(was, next, tick), true
+			case !fits && (next == was || p.CompareAndSwap(w, next)):
+				return t.refusal(next, tick, a.cost, false), true
 			}
 		}
 		t.shards[shardOf(h)].isClosed() // waits until what moved has arrived
@@ -235,13 +250,13 @@ func (t *wordTable) take(h uint64, cost int64, _ uint64) (limit.Verdict, bool) {
 
 // takeShared takes from the overflow bucket. It has not decided when that has moved,
 // or when the key got a slot meanwhile: from then on its Takes are counted there.
-func (t *wordTable) takeShared(h, tick uint64, cost int64) (v limit.Verdict, decided bool) {
+func (t *wordTable) takeShared(h, tick uint64, a ask) (v limit.Verdict, decided bool) {
 	for w, ok := settled(&t.overflow); ok; w, ok = settled(&t.overflow) {
-		next, fits := t.bucket.Take(w, tick, cost)
+		next, fits := t.after(w, tick, a)
 		switch {
-		case !fits:
-			return t.refusal(w, tick, cost, true), true
-		case cost == 0:
+		case !fits && next == w:
+			return t.refusal(w, tick, a.cost, true), true
+		case a.cost == 0:
 			return t.admission(w, next, tick), true
 		case !t.overflow.CompareAndSwap(w, w|wordLocked):
 			continue
@@ -250,6 +265,9 @@ func (t *wordTable) takeShared(h, tick uint64, cost int64) (v limit.Verdict, dec
 			return v, false
 		}
 		t.overflow.Store(next)
+		if !fits {
+			return t.refusal(next, tick, a.cost, true), true
+		}
 		return t.admission(w, next, tick), true
 	}
 	t.store.awaitMove()
@@ -270,17 +288,17 @@ func (t *wordTable) refusal(w, tick uint64, cost int64, over bool) limit.Verdict
 	return v
 }
 
-func (t *wordTable) peek(h uint64, cost int64) (limit.Verdict, bool) {
+func (t *wordTable) peek(h uint64, a ask) (limit.Verdict, bool) {
 	tick := t.tick()
 	w, ok := t.seen(h)
 	if !ok {
 		return limit.Verdict{}, false
 	}
 	was := t.effective(w)
-	if next, fits := t.bucket.Take(was, tick, cost); fits {
+	if next, fits := t.bucket.Take(was, tick, a.cost); fits {
 		return t.admission(was, next, tick), true
 	}
-	return t.bucket.Verdict(was, tick, cost), true
+	return t.bucket.Verdict(was, tick, a.cost), true
 }
 
 // change applies f to the word of a key that has one.

@@ -4,41 +4,99 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
 )
 
-// The methods below are package limit's, on a state of any scalar kind.
+// terms are what a part of an operation changes in its policy. Parts of one bucket are
+// decided together whatever theirs are.
+type terms struct {
+	counts bool  // though it is refused
+	quota  int64 // of a fixed window, if own
+	own    bool
+}
 
-func (r *rule) take(s *state, now limit.Time, cost int64) limit.Verdict {
-	switch r.kind {
-	case kindBucket:
-		return r.bucket.Take(&s.bucket, now, cost)
-	case kindFixed:
-		return r.fixed.Take(&s.fixed, now, cost)
-	default:
-		return r.sliding.Take(&s.sliding, now, cost)
+// termsOf returns the terms of a charge.
+func termsOf(c *store.Charge, r *rule) terms {
+	t := terms{counts: (c.CountRefused || r.policy.CountRefused) && r.kind != kindPlaces}
+	if c.HasQuota && r.kind == kindFixed && r.policy.Ban == 0 {
+		t.quota, t.own = c.Quota, true
+	}
+	return t
+}
+
+// join makes t the terms of two charges on one bucket.
+func (t *terms) join(u terms) {
+	t.counts = t.counts || u.counts
+	if u.own && (!t.own || u.quota < t.quota) {
+		t.quota, t.own = u.quota, true
 	}
 }
 
-func (r *rule) peek(s state, now limit.Time, cost int64) limit.Verdict {
+// The methods below are package limit's, on a state of any scalar kind.
+
+func (r *rule) take(s *state, now limit.Time, cost int64, t terms) limit.Verdict {
+	switch r.kind {
+	case kindBucket:
+		b := r.bucketBy(t)
+		return b.Take(&s.bucket, now, cost)
+	case kindFixed:
+		w := r.fixedBy(t)
+		return w.Take(&s.fixed, now, cost)
+	default:
+		c := r.slidingBy(t)
+		return c.Take(&s.sliding, now, cost)
+	}
+}
+
+func (r *rule) peek(s state, now limit.Time, cost int64, t terms) limit.Verdict {
 	switch r.kind {
 	case kindBucket:
 		return r.bucket.Peek(s.bucket, now, cost)
 	case kindFixed:
-		return r.fixed.Peek(s.fixed, now, cost)
+		w := r.fixedBy(t)
+		return w.Peek(s.fixed, now, cost)
 	default:
 		return r.sliding.Peek(s.sliding, now, cost)
 	}
 }
 
-func (r *rule) refuse(s *state, now limit.Time, cost int64) {
+func (r *rule) refuse(s *state, now limit.Time, cost int64, t terms) {
 	switch r.kind {
 	case kindBucket:
-		r.bucket.Refuse(&s.bucket, now, cost)
+		b := r.bucketBy(t)
+		b.Refuse(&s.bucket, now, cost)
 	case kindFixed:
-		r.fixed.Refuse(&s.fixed, now, cost)
+		w := r.fixedBy(t)
+		w.Refuse(&s.fixed, now, cost)
 	default:
-		r.sliding.Refuse(&s.sliding, now, cost)
+		c := r.slidingBy(t)
+		c.Refuse(&s.sliding, now, cost)
 	}
+}
+
+func (r *rule) bucketBy(t terms) limit.Bucket {
+	if t.counts {
+		return r.bucket.CountingRefused()
+	}
+	return r.bucket
+}
+
+func (r *rule) fixedBy(t terms) limit.FixedCounter {
+	w := r.fixed
+	if t.counts {
+		w = w.CountingRefused()
+	}
+	if t.own {
+		w = w.WithQuota(t.quota)
+	}
+	return w
+}
+
+func (r *rule) slidingBy(t terms) limit.SlidingCounter {
+	if t.counts {
+		return r.sliding.CountingRefused()
+	}
+	return r.sliding
 }
 
 func (r *rule) refund(s *state, now limit.Time, cost int64) {

@@ -153,7 +153,7 @@ func (b *batch) repeated(o *operation) int {
 	first := b.runs[r].op
 	for i := range o.parts {
 		p, f := &o.parts[i], &first.parts[i]
-		if o.in[i] != first.in[i] || b.buckets[o.in[i]].run != r || o.in[i] >= b.scalars || p.cost != f.cost || p.shadow != f.shadow {
+		if o.in[i] != first.in[i] || b.buckets[o.in[i]].run != r || o.in[i] >= b.scalars || p.cost != f.cost || p.shadow != f.shadow || p.terms != f.terms {
 			return -1
 		}
 	}
@@ -199,11 +199,18 @@ func (b *batch) encode(now limit.Time, void int64, hold float64, channel string)
 
 func (b *batch) putPart(o *operation, i int, args []string) []string {
 	p := &o.parts[i]
-	where := float64(2 * (o.in[i] + 1))
+	where := float64(4 * (o.in[i] + 1))
+	if p.terms.counts {
+		where += 2
+	}
 	if p.shadow {
 		where++
 	}
-	one, two := p.rule.cost(p.cost, o.verb == verbTake || o.verb == verbPeek)
+	asks := o.verb == verbTake || o.verb == verbPeek
+	one, two := p.rule.cost(p.cost, asks && !p.terms.counts)
+	if asks && p.terms.own {
+		two = float64(min(p.terms.quota, maxCount) + 1)
+	}
 	if p.rule.kind == kindPlaces {
 		args = append(args, fmt.Sprint(p.permit))
 		two = float64(len(args))

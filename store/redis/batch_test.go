@@ -100,7 +100,27 @@ func (m *model) refuse(now limit.Time, cost int64) {
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(m.policy)
 		a.Refuse(&m.log, now, cost)
+	case limit.TokenBucket, limit.LeakyBucket:
+		a := limit.NewBucket(m.policy)
+		a.Refuse(&m.bucket, now, cost)
 	}
+}
+
+// by returns the policy by which charges on one bucket are decided together.
+func (m *model) by(charges []*store.Charge) limit.Policy {
+	p := m.policy
+	for _, c := range charges {
+		p.CountRefused = p.CountRefused || c.CountRefused && p.Algorithm != limit.Concurrency
+	}
+	if p.Algorithm == limit.FixedWindow && p.Ban == 0 {
+		own := false
+		for _, c := range charges {
+			if c.HasQuota && (!own || c.Quota < p.Rate.Count) {
+				p.Rate.Count, own = c.Quota, true
+			}
+		}
+	}
+	return p
 }
 
 func (m *model) refund(now limit.Time, cost int64) {
@@ -180,19 +200,24 @@ func (q *request) decide(now limit.Time) {
 	q.allowed = true
 	q.want = make([]limit.Verdict, len(q.charges))
 	costs, fits := make([]int64, len(q.charges)), make([]bool, len(q.charges))
+	policies := make([]limit.Policy, len(q.charges))
 	for i, m := range q.models {
 		if slices.Index(q.models, m) != i {
 			continue
 		}
 		shadow := true
+		var charges []*store.Charge
 		for j, other := range q.models {
 			if other == m {
+				charges = append(charges, &q.charges[j])
 				shadow = shadow && q.charges[j].Shadow
 				if costs[i] += q.charges[j].Cost; costs[i] < 0 {
 					costs[i] = 1<<63 - 1
 				}
 			}
 		}
+		policies[i] = m.policy
+		m.policy = m.by(charges)
 		fits[i] = m.peek(now, costs[i]).Allowed
 		q.allowed = q.allowed && (fits[i] || shadow)
 	}
@@ -202,6 +227,11 @@ func (q *request) decide(now limit.Time) {
 			q.want[i] = shownInMicroseconds(q.settle(m, now, costs[i], q.charges[i].Permit, fits[i]))
 		} else {
 			q.want[i] = q.want[first]
+		}
+	}
+	for i, m := range q.models {
+		if slices.Index(q.models, m) == i {
+			m.policy = policies[i]
 		}
 	}
 }

@@ -89,10 +89,10 @@ func (d *denials) answer(s *Store, o *operation) bool {
 	earliest := limit.Time(known.server*1000 + now - known.received)
 	latest := limit.Time(known.server*1000 + now - known.sent)
 	after := known.state
-	if v := p.rule.take(&after, latest, p.cost); v.Allowed || v.Reason == limit.ReasonCost || after != known.state {
+	if v := p.rule.take(&after, latest, p.cost, p.terms); v.Allowed || v.Reason == limit.ReasonCost || after != known.state {
 		return false
 	}
-	p.verdict = p.rule.peek(known.state, earliest, p.cost)
+	p.verdict = p.rule.peek(known.state, earliest, p.cost, p.terms)
 	whole(&p.verdict)
 	o.allowed = false
 	s.stats.localRefusals.Add(1)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -297,7 +296,7 @@ func heir(r *rand.Rand, a limit.Algorithm) limit.Algorithm {
 // draw draws one request.
 func (h *history) draw() *request {
 	r := h.r
-	q := &request{verb: verbTake}
+	q, counts := &request{verb: verbTake}, false
 	switch r.IntN(16) {
 	case 0:
 		q.verb = verbPeek
@@ -324,7 +323,14 @@ func (h *history) draw() *request {
 		if r.IntN(32) == 0 {
 			c.Permit = 1<<64 - 1
 		}
+		h.options(l, &c)
+		counts = counts || c.CountRefused || l.counters.Spec().Policy.CountRefused
 		q.charges = append(q.charges, c)
+	}
+	for i := range q.charges {
+		if c := &q.charges[i]; counts { // charges on one bucket add up
+			c.Cost = boundedCost(c.Counters.Spec().Policy, c.Cost)
+		}
 	}
 	q.models = h.modelsOf(q.charges)
 	return q
@@ -355,10 +361,38 @@ func (h *history) cost(l *limitByBook) int64 {
 		cost = 1
 	}
 	if p.CountRefused {
-		// What is refused piles up, and counts stop at 2^51.
-		return min(max(cost, 0), 1<<40)
+		return boundedCost(p, cost)
 	}
 	return min(max(cost, 0), limit.MaxCount)
+}
+
+// options draws whether a charge counts though it is refused, and whether it brings a
+// quota of its own.
+func (h *history) options(l *limitByBook, c *store.Charge) {
+	p := l.counters.Spec().Policy
+	if h.r.IntN(5) == 0 {
+		c.CountRefused = true
+	}
+	if p.Algorithm == limit.FixedWindow && h.r.IntN(4) == 0 {
+		c.Quota, c.HasQuota = drawCount(h.r), true
+		if h.r.IntN(2) == 0 {
+			c.Quota = h.r.Int64N(20)
+		}
+	}
+}
+
+// boundedCost is a cost that may pile up: counts stop at 2^51, and debts in 2112.
+func boundedCost(p limit.Policy, cost int64) int64 {
+	cost = min(max(cost, 0), 1<<40)
+	if r, err := newRule(p); err == nil && r.kind == kindBucket {
+		for cost > 0 {
+			if whole, _ := r.ticks(uint64(cost)); whole < 1<<36 {
+				break
+			}
+			cost /= 2
+		}
+	}
+	return cost
 }
 
 // round has requests decided at the same time and compares.
@@ -448,27 +482,5 @@ func (h *history) describe(q *request) {
 		if q.want != nil {
 			h.Logf("\n got %+v\nwant %+v", c.Verdict, q.want[i])
 		}
-	}
-}
-
-// drawPeriod draws the length of a window, of a ban or of a time-out.
-func drawPeriod(r *rand.Rand) time.Duration {
-	switch r.IntN(10) {
-	case 0:
-		return time.Microsecond
-	case 1:
-		return 7 * time.Microsecond
-	case 2:
-		return maxSpan * time.Microsecond
-	case 3:
-		return time.Duration(1+r.Int64N(maxSpan)) * time.Microsecond
-	case 4:
-		return 365 * 24 * time.Hour
-	case 5:
-		return 24 * time.Hour
-	case 6:
-		return time.Duration(1+r.Int64N(1e6)) * time.Microsecond
-	default:
-		return time.Duration(1+r.IntN(10)) * time.Second
 	}
 }

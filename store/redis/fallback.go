@@ -22,11 +22,7 @@ type localCounters struct {
 }
 
 // get returns the counters, bound to the share of the policy in force.
-func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, error) {
-	n := int64(s.opts.Instances)
-	if n == 0 {
-		n = max(s.instances.Load(), 1)
-	}
+func (l *localCounters) get(s *Store, c *Counters, r *rule, n int64) (store.Counters, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unbound {
@@ -41,6 +37,14 @@ func (l *localCounters) get(s *Store, c *Counters, r *rule) (store.Counters, err
 	}
 	l.counters, l.policy, l.instances = counters, r.policy, n
 	return counters, nil
+}
+
+// sharers is by how many processes a limit is divided while Redis does not answer.
+func (s *Store) sharers() int64 {
+	if n := int64(s.opts.Instances); n > 0 {
+		return n
+	}
+	return max(s.instances.Load(), 1)
 }
 
 func (l *localCounters) drop(s *Store) error {
@@ -62,12 +66,7 @@ var errUnbound = errors.New("the limit is no more")
 // is rounded down, but not below one, so that a limit below the number of instances
 // still admits somebody everywhere. Such a limit is exceeded by n - limit at most.
 func shareOf(p limit.Policy, n int64) limit.Policy {
-	part := func(v int64) int64 {
-		if v == 0 {
-			return 0
-		}
-		return max(1, v/n)
-	}
+	part := func(v int64) int64 { return partOf(v, n) }
 	switch p.Algorithm {
 	case limit.TokenBucket, limit.LeakyBucket:
 		if p.Algorithm == limit.LeakyBucket {
@@ -87,6 +86,14 @@ func shareOf(p limit.Policy, n int64) limit.Policy {
 		p.Rate.Count = part(p.Rate.Count)
 	}
 	return p
+}
+
+// partOf is one of n equal parts of a count.
+func partOf(count, n int64) int64 {
+	if count == 0 {
+		return 0
+	}
+	return max(1, count/n)
 }
 
 // fallBack decides the parts of a Take or Peek that failed as their OnFailure says.
@@ -109,6 +116,7 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 	o.allowed = o.allowed || !others
 	var local []store.Charge
 	var at []int
+	n := s.sharers()
 	for i := range o.parts {
 		p := &o.parts[i]
 		if !p.failed {
@@ -126,7 +134,7 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 			p.verdict = limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: retryAfterFailure}
 			o.allowed = o.allowed && p.shadow
 		case store.FailLocal:
-			c, err := p.counters.local.get(s, p.counters, p.rule)
+			c, err := p.counters.local.get(s, p.counters, p.rule, n)
 			if errors.Is(err, errUnbound) {
 				p.verdict = unlimited
 				continue
@@ -134,7 +142,8 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
 				return
 			}
-			local = append(local, store.Charge{Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow})
+			local = append(local, store.Charge{Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow,
+				CountRefused: p.terms.counts, Quota: partOf(p.terms.quota, n), HasQuota: p.terms.own})
 			at = append(at, i)
 		}
 	}

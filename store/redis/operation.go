@@ -28,6 +28,7 @@ type part struct {
 	cost     int64
 	permit   uint64
 	shadow   bool
+	terms    terms
 
 	onFailure store.OnFailure
 	failed    bool
@@ -151,6 +152,7 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 				p.cost = 1<<63 - 1 // above every quota, as the sum would be
 			}
 			p.shadow = p.shadow && c.Shadow
+			p.terms.join(termsOf(c, p.rule))
 			continue
 		}
 		rule := b.rule
@@ -160,7 +162,7 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 		o.home = append(o.home, len(o.parts))
 		o.parts = append(o.parts, part{
 			counters: own, rule: rule, key: string(key), cost: c.Cost, permit: c.Permit,
-			shadow: c.Shadow, onFailure: c.OnFailure,
+			shadow: c.Shadow, onFailure: c.OnFailure, terms: termsOf(c, rule),
 		})
 	}
 }
@@ -199,7 +201,7 @@ func (o *operation) twin() *operation {
 		p := &o.parts[i]
 		t.parts = append(t.parts, part{
 			counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit,
-			shadow: p.shadow, onFailure: p.onFailure,
+			shadow: p.shadow, onFailure: p.onFailure, terms: p.terms,
 		})
 	}
 	return t

@@ -162,7 +162,7 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 		if sh.op.err == nil && !o.allowed {
 			for j, i := range sh.parts {
 				// What counts refused requests keeps this one.
-				if p := &o.parts[i]; p.verdict.Allowed && p.cost > 0 && !p.rule.policy.CountRefused {
+				if p := &o.parts[i]; p.verdict.Allowed && p.cost > 0 && !p.terms.counts {
 					untouched(&p.verdict, sh.op.parts[j].stand)
 				}
 			}
@@ -184,7 +184,7 @@ func (s *Store) giveBack(o *operation) {
 		back := newOperation(v, s.clock())
 		for i := range o.parts {
 			p := &o.parts[i]
-			if !p.verdict.Allowed || p.cost == 0 || p.rule.policy.CountRefused || (p.rule.kind == kindPlaces) != (v == verbFinish) {
+			if !p.verdict.Allowed || p.cost == 0 || p.terms.counts || (p.rule.kind == kindPlaces) != (v == verbFinish) {
 				continue
 			}
 			back.parts = append(back.parts, part{counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit, taken: p.taken})

@@ -51,8 +51,8 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 	for i := range o.parts {
 		p, k := &o.parts[i], &b.buckets[o.in[i]]
 		if o.in[i] < b.scalars {
-			p.stand = k.rule.peek(k.state, now, 0)
-			p.verdict = k.rule.peek(k.state, now, p.cost)
+			p.stand = k.rule.peek(k.state, now, 0, p.terms)
+			p.verdict = k.rule.peek(k.state, now, p.cost, p.terms)
 		} else if next < len(all) {
 			p.verdict = all[next].verdict(p.rule, now, p.cost)
 			p.stand = p.verdict
@@ -80,9 +80,9 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 // decideOne decides a Take from one scalar bucket.
 func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 	if p.cost == 0 {
-		p.verdict = k.rule.peek(k.state, now, 0)
+		p.verdict = k.rule.peek(k.state, now, 0, p.terms)
 	} else {
-		p.verdict = k.rule.take(&k.state, now, p.cost)
+		p.verdict = k.rule.take(&k.state, now, p.cost, p.terms)
 		k.taken = true
 		k.refused = !p.verdict.Allowed && p.verdict.Reason != limit.ReasonCost
 	}
@@ -94,20 +94,20 @@ func (b *batch) settle(o *operation, p *part, k *bucket, now limit.Time) {
 	if p.cost > 0 && o.verb == verbTake {
 		k.taken = true
 		if o.allowed && p.verdict.Allowed {
-			p.verdict = k.rule.take(&k.state, now, p.cost)
+			p.verdict = k.rule.take(&k.state, now, p.cost, p.terms)
 			k.refused = false
 			return
 		}
-		k.rule.refuse(&k.state, now, p.cost)
+		k.rule.refuse(&k.state, now, p.cost, p.terms)
 		k.refused = !p.verdict.Allowed && p.verdict.Reason != limit.ReasonCost
-		p.stand = k.rule.peek(k.state, now, 0)
+		p.stand = k.rule.peek(k.state, now, 0, p.terms)
 	}
 	switch {
 	case o.allowed && p.verdict.Allowed || p.cost == 0:
 	case p.verdict.Allowed:
 		untouched(&p.verdict, p.stand)
 	default:
-		if after := k.rule.peek(k.state, now, p.cost); !after.Allowed {
+		if after := k.rule.peek(k.state, now, p.cost, p.terms); !after.Allowed {
 			p.verdict = after
 		}
 	}

@@ -41,6 +41,9 @@ const (
 	maxNumerator = 1 << 42
 	// beyond is above every number that it is compared with.
 	beyond = 1 << 53
+	// mostOwed is where the debt of a bucket stops: in the year 2255, or at as many
+	// tokens of one that never refills.
+	mostOwed = beyond - 1
 )
 
 // rule is a policy as the script needs it, and the arithmetic of package limit for
@@ -148,15 +151,15 @@ func (r *rule) compileFixed(p limit.Policy) error {
 	if p.Rate.Count > maxCount {
 		return fmt.Errorf("a count of %d is above 2^50, the most that is exact in Redis", p.Rate.Count)
 	}
-	flags := uint64(0)
+	flags, count := uint64(0), uint64(0)
 	if p.Align == limit.AlignFirstHit {
 		flags |= 1
 	}
-	if p.CountRefused {
-		flags |= 2
+	if p.Ban > 0 {
+		count = uint64(p.Rate.Count) // by which a state says that there is a ban
 	}
 	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), ban, float64(flags)}
-	r.tag = string(append(words(uint64(p.Rate.Period), uint64(p.Rate.Count), uint64(p.Ban)), byte(flags)))
+	r.tag = string(append(words(uint64(p.Rate.Period), count, uint64(p.Ban)), byte(flags)))
 	return nil
 }
 
@@ -169,16 +172,12 @@ func (r *rule) compileSliding(p limit.Policy) error {
 	if p.Rate.Count > maxCount {
 		return fmt.Errorf("a count of %d is above 2^50, the most that is exact in Redis", p.Rate.Count)
 	}
-	flags := uint64(p.Rounding) * 2
-	if p.CountRefused {
-		flags |= 1
-	}
 	if p.Algorithm == limit.SlidingWindowLog {
-		r.kind, flags = kindLog, flags&1
+		r.kind = kindLog
 	} else {
 		r.tag = string(words(uint64(p.Rate.Period)))
 	}
-	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), 0, float64(flags)}
+	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), 0, float64(p.Rounding)}
 	return nil
 }
 
@@ -202,13 +201,13 @@ func words(list ...uint64) []byte {
 	return b
 }
 
-// cost returns the two numbers by which the script knows a cost. refused says that
-// it can only be refused, whatever the state.
-func (r *rule) cost(cost int64, take bool) (a, b float64) {
+// cost returns the two numbers by which the script knows a cost. With fit it is of use
+// only if it fits.
+func (r *rule) cost(cost int64, fit bool) (a, b float64) {
 	if r.kind != kindBucket {
 		return float64(min(cost, beyond)), 0
 	}
-	if take && cost > r.policy.Quota() {
+	if fit && cost > r.policy.Quota() {
 		return beyond * 4, 0
 	}
 	whole, part := r.ticks(uint64(cost))
@@ -278,9 +277,12 @@ func (r *rule) encode(s state) string {
 		if s.bucket == (limit.BucketState{}) {
 			return ""
 		}
-		whole, part := s.bucket.Lo, uint64(0)
-		if r.n != 0 {
+		whole, part := uint64(mostOwed), uint64(0)
+		if s.bucket.Hi < r.unit {
 			whole, part = bits.Div64(s.bucket.Hi, s.bucket.Lo, r.unit)
+		}
+		if whole >= mostOwed {
+			whole, part = mostOwed, 0
 		}
 		b = num(whole, part)
 	case kindFixed:

@@ -28,6 +28,7 @@ func drawPolicy(r *rand.Rand, a limit.Algorithm) limit.Policy {
 		case limit.TokenBucket, limit.LeakyBucket:
 			p.Rate = drawRate(r)
 			p.Burst = drawBurst(r, p)
+			p.CountRefused = r.IntN(4) == 0
 		default:
 			p.Rate = limit.Rate{Count: drawCount(r), Period: drawPeriod(r)}
 			p.CountRefused, p.Rounding = r.IntN(3) == 0, limit.Rounding(r.IntN(3))
@@ -298,10 +299,10 @@ func FuzzDecode(f *testing.F) {
 		for _, text := range []string{raw, one.convert(raw, now), two.convert(raw, now)} {
 			s := one.decode(text)
 			for _, cost := range []int64{0, 1, one.policy.Quota(), limit.MaxCount} {
-				one.peek(s, now, cost)
+				one.peek(s, now, cost, terms{})
 				after := s
-				one.take(&after, now, cost)
-				one.refuse(&after, now, cost)
+				one.take(&after, now, cost, terms{counts: true})
+				one.refuse(&after, now, cost, terms{counts: true})
 				one.refund(&after, now, cost)
 				if one.kind.scalar() {
 					one.encode(after)
@@ -314,4 +315,26 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// drawPeriod draws the length of a window, of a ban or of a time-out.
+func drawPeriod(r *rand.Rand) time.Duration {
+	switch r.IntN(10) {
+	case 0:
+		return time.Microsecond
+	case 1:
+		return 7 * time.Microsecond
+	case 2:
+		return maxSpan * time.Microsecond
+	case 3:
+		return time.Duration(1+r.Int64N(maxSpan)) * time.Microsecond
+	case 4:
+		return 365 * 24 * time.Hour
+	case 5:
+		return 24 * time.Hour
+	case 6:
+		return time.Duration(1+r.Int64N(1e6)) * time.Microsecond
+	default:
+		return time.Duration(1+r.IntN(10)) * time.Second
+	}
 }

@@ -13,47 +13,73 @@ import (
 // bucket is one key under the arithmetic of package limit: what a store's answers
 // are compared with.
 type bucket struct {
-	take, peek func(now limit.Time, cost int64, permit uint64) limit.Verdict
-	refuse     func(now limit.Time, cost int64)
+	take, peek func(now limit.Time, c *store.Charge) limit.Verdict
+	refuse     func(now limit.Time, c *store.Charge)
 	finish     func(permit uint64)
+}
+
+// arithmetic is what the algorithms of package limit have in common.
+type arithmetic[S any] interface {
+	Take(s *S, now limit.Time, cost int64) limit.Verdict
+	Peek(s S, now limit.Time, cost int64) limit.Verdict
+	Refuse(s *S, now limit.Time, cost int64)
+}
+
+// free is a charge that costs nothing: it asks how a bucket stands for c.
+func free(c *store.Charge) *store.Charge {
+	f := *c
+	f.Cost = 0
+	return &f
 }
 
 func newBucket(p limit.Policy) *bucket {
 	switch p.Algorithm {
 	case limit.FixedWindow:
-		a := limit.NewFixedCounter(p)
-		return bucketOf[limit.FixedState](&a)
+		return bucketOf(func(c *store.Charge) arithmetic[limit.FixedState] {
+			a := limit.NewFixedCounter(counted(p, c))
+			if c.HasQuota {
+				a = a.WithQuota(c.Quota)
+			}
+			return &a
+		})
 	case limit.SlidingWindowLog:
-		a := limit.NewSlidingLog(p)
-		return bucketOf[limit.LogState](&a)
+		return bucketOf(func(c *store.Charge) arithmetic[limit.LogState] {
+			a := limit.NewSlidingLog(counted(p, c))
+			return &a
+		})
 	case limit.SlidingWindowCounter:
-		a := limit.NewSlidingCounter(p)
-		return bucketOf[limit.SlidingState](&a)
+		return bucketOf(func(c *store.Charge) arithmetic[limit.SlidingState] {
+			a := limit.NewSlidingCounter(counted(p, c))
+			return &a
+		})
 	case limit.Concurrency:
 		a, s := limit.NewInFlight(p), new(limit.InFlightState)
 		return &bucket{
-			take:   func(now limit.Time, cost int64, permit uint64) limit.Verdict { return a.Take(s, now, cost, permit) },
-			peek:   func(now limit.Time, cost int64, _ uint64) limit.Verdict { return a.Peek(*s, now, cost) },
-			refuse: func(limit.Time, int64) {},
+			take:   func(now limit.Time, c *store.Charge) limit.Verdict { return a.Take(s, now, c.Cost, c.Permit) },
+			peek:   func(now limit.Time, c *store.Charge) limit.Verdict { return a.Peek(*s, now, c.Cost) },
+			refuse: func(limit.Time, *store.Charge) {},
 			finish: func(permit uint64) { a.Finish(s, permit) },
 		}
 	default:
-		a := limit.NewBucket(p)
-		return bucketOf[limit.BucketState](&a)
+		return bucketOf(func(c *store.Charge) arithmetic[limit.BucketState] {
+			a := limit.NewBucket(counted(p, c))
+			return &a
+		})
 	}
 }
 
-func bucketOf[S any](a interface {
-	Take(s *S, now limit.Time, cost int64) limit.Verdict
-	Peek(s S, now limit.Time, cost int64) limit.Verdict
-	Refuse(s *S, now limit.Time, cost int64)
-},
-) *bucket {
+// counted is the policy that a charge is decided by.
+func counted(p limit.Policy, c *store.Charge) limit.Policy {
+	p.CountRefused = p.CountRefused || c.CountRefused
+	return p
+}
+
+func bucketOf[S any](of func(*store.Charge) arithmetic[S]) *bucket {
 	s := new(S)
 	return &bucket{
-		take:   func(now limit.Time, cost int64, _ uint64) limit.Verdict { return a.Take(s, now, cost) },
-		peek:   func(now limit.Time, cost int64, _ uint64) limit.Verdict { return a.Peek(*s, now, cost) },
-		refuse: func(now limit.Time, cost int64) { a.Refuse(s, now, cost) },
+		take:   func(now limit.Time, c *store.Charge) limit.Verdict { return of(c).Take(s, now, c.Cost) },
+		peek:   func(now limit.Time, c *store.Charge) limit.Verdict { return of(c).Peek(*s, now, c.Cost) },
+		refuse: func(now limit.Time, c *store.Charge) { of(c).Refuse(s, now, c.Cost) },
 		finish: func(uint64) {},
 	}
 }
@@ -78,12 +104,15 @@ func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
 				}
 				continue
 			}
-			want := keys[k].take(h.now(), cost, permit)
-			if cost == 0 {
-				want = keys[k].peek(h.now(), 0, 0)
+			r.options(&one[0], p)
+			var want limit.Verdict
+			if one[0].Cost == 0 {
+				want = keys[k].peek(h.now(), &one[0])
+			} else {
+				want = keys[k].take(h.now(), &one[0])
 			}
 			if got, want := h.verdict(one[0]), h.shown(want); got != want {
-				t.Fatalf("history %d, step %d, key %d, cost %d:\n got %+v\nwant %+v", i, step, k, cost, got, want)
+				t.Fatalf("history %d, step %d, key %d, charge %+v:\n got %+v\nwant %+v", i, step, k, one[0], got, want)
 			}
 		}
 		if err := h.store.Unbind(c); err != nil {
@@ -97,7 +126,7 @@ func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
 // refused charges nothing, except where refusals count.
 func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 	all := make([]limit.Policy, 0, len(policies()))
-	for _, name := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter_up", "token_bucket_unpacked", "fixed_window_refused", "sliding_log_refused"} {
+	for _, name := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter_up", "token_bucket_unpacked", "fixed_window_refused", "sliding_log_refused", "token_bucket_refused"} {
 		all = append(all, policies()[name])
 	}
 	h := start(t, open, o)
@@ -120,6 +149,7 @@ func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 				k := r.IntN(len(l.keys))
 				charges = append(charges, charge(l.counters, fmt.Sprint(k), r.cost()))
 				charges[len(charges)-1].Shadow = r.IntN(4) == 0
+				r.options(&charges[len(charges)-1], l.counters.Spec().Policy)
 				buckets = append(buckets, l.keys[k])
 			}
 			want := takeAll(buckets, charges, h.now())
@@ -127,7 +157,7 @@ func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 				t.Fatalf("history %d, step %d: Take answered %v, want %v; charges %+v", i, step, got, want, charges)
 			}
 			for j := range charges {
-				now := h.shown(buckets[j].peek(h.now(), 0, 0))
+				now := h.shown(buckets[j].peek(h.now(), free(&charges[j])))
 				if got := h.remainingOf(charges[j]); got != now.Remaining {
 					t.Fatalf("history %d, step %d, limit %d: %d remaining after the Take, want %d", i, step, j, got, now.Remaining)
 				}
@@ -158,15 +188,15 @@ func (h *harness) remainingOf(c store.Charge) int64 {
 func takeAll(buckets []*bucket, charges []store.Charge, now limit.Time) bool {
 	allowed := true
 	for i, b := range buckets {
-		allowed = allowed && (charges[i].Shadow || b.peek(now, charges[i].Cost, 0).Allowed)
+		allowed = allowed && (charges[i].Shadow || b.peek(now, &charges[i]).Allowed)
 	}
 	for i, b := range buckets {
-		switch cost := charges[i].Cost; {
-		case cost == 0:
-		case allowed && b.peek(now, cost, 0).Allowed:
-			b.take(now, cost, 0)
+		switch c := &charges[i]; {
+		case c.Cost == 0:
+		case allowed && b.peek(now, c).Allowed:
+			b.take(now, c)
 		default:
-			b.refuse(now, cost)
+			b.refuse(now, c)
 		}
 	}
 	return allowed

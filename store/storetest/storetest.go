@@ -196,6 +196,8 @@ func policies() map[string]limit.Policy {
 		"sliding_counter_up":      {Algorithm: limit.SlidingWindowCounter, Rate: rate},
 		"sliding_counter_down":    {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundDown},
 		"sliding_counter_nearest": {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundNearest, CountRefused: true},
+		"token_bucket_refused":    {Rate: rate, Burst: 9, CountRefused: true},
+		"leaky_bucket_refused":    {Algorithm: limit.LeakyBucket, Rate: rate, Burst: 5, CountRefused: true},
 		"concurrency":             {Algorithm: limit.Concurrency, MaxInFlight: 4, Timeout: 12 * time.Second},
 	}
 }
@@ -213,6 +215,19 @@ func (r random) cost() int64 {
 		return 1 << r.IntN(63)
 	}
 	return 1
+}
+
+// options draws whether a charge counts though it is refused, and whether it brings a
+// quota of its own.
+func (r random) options(c *store.Charge, p limit.Policy) {
+	c.CountRefused = r.IntN(4) == 0
+	if bucket := p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket; bucket && (c.CountRefused || p.CountRefused) {
+		// Debts are exact as far as stores have room, which is for years at least.
+		c.Cost = min(c.Cost, 1<<10)
+	}
+	if p.Algorithm == limit.FixedWindow && p.Ban == 0 && r.IntN(4) == 0 {
+		c.Quota, c.HasQuota = r.Int64N(12), true
+	}
 }
 
 func (r random) pause() time.Duration {

@@ -10,7 +10,7 @@ import (
 // query returns what the engine is asked where a request has a domain. The
 // attributes, in the order in which they came, are a descriptor like the others.
 func (b *body) query() *engine.Query {
-	q := &engine.Query{Domain: b.domain, Peek: b.request.Peek}
+	q := &engine.Query{Domain: b.domain, Peek: b.request.Peek, CountRefused: b.request.CountRefused}
 	if len(b.request.Attributes) > 0 {
 		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: b.request.Attributes, Cost: b.request.Cost})
 	}

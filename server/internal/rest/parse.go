@@ -60,8 +60,8 @@ type parser struct {
 	at  int64 // offset of the token last read
 }
 
-// parse reads {"attributes":{...},"cost":n,"permit":n}, and beside them "domain" and
-// "descriptors" where the fields have "domain". It is strict: a field it
+// parse reads {"attributes":{...},"cost":n,"count_refused":true,"permit":n}, and beside
+// them "domain" and "descriptors" where the fields have "domain". It is strict: a field it
 // does not know, a field twice, a value of another kind, a fraction for a number
 // are errors with a place. An explicit cost of 0 asks without taking.
 func parse(src []byte, fields ...string) (body, error) {
@@ -90,6 +90,8 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.domain(&b.domain)
 		case name == "descriptors":
 			return p.descriptors(&b.descriptors)
+		case name == "count_refused":
+			return p.flag(name, &b.request.CountRefused)
 		default:
 			b.hasPermit = true
 			return p.permit(&b.permit)
@@ -143,6 +145,19 @@ func (p *parser) cost(req *limit.Request) error {
 		return nil
 	}
 	req.Cost = int64(n)
+	return nil
+}
+
+func (p *parser) flag(name string, to *bool) error {
+	t, err := p.token()
+	if err != nil {
+		return err
+	}
+	v, ok := t.(bool)
+	if !ok {
+		return p.fail(p.at, "%s is %s, want true or false", name, kind(t))
+	}
+	*to = v
 	return nil
 }
 

@@ -55,6 +55,21 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+func TestParseCountRefused(t *testing.T) {
+	for src, want := range map[string]bool{
+		`{"count_refused":true}`: true, `{"count_refused":false}`: false, `{}`: false,
+	} {
+		b, err := parse([]byte(src), "attributes", "cost", "count_refused")
+		if err != nil || b.request.CountRefused != want || b.request.Cost != 1 {
+			t.Errorf("%s: %+v, %v", src, b.request, err)
+		}
+	}
+	_, err := parse([]byte(`{"count_refused":1}`), "count_refused")
+	if err == nil || err.Error() != "line 1, column 18: count_refused is a number, want true or false" {
+		t.Errorf("%v", err)
+	}
+}
+
 // Whole pairs, and the replacement character where it is meant, are values like any
 // other.
 func TestEscapes(t *testing.T) {

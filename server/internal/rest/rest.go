@@ -77,7 +77,7 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 }
 
 func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost", "domain", "descriptors")
+	b, err := parse(src, "attributes", "cost", "count_refused", "domain", "descriptors")
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return

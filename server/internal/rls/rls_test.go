@@ -74,14 +74,14 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// The different limits that come with requests are bounded, and those that are
+// The periods of limits that come with requests are bounded, and those that are
 // known go on.
 func TestOverridesAreBounded(t *testing.T) {
 	s := newService(t, Options{})
 	ask := func(n uint32) error {
 		d := &ratelimitv3.RateLimitDescriptor{
 			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}},
-			Limit:   &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: 4},
+			Limit:   &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 9, Unit: 4, UnitMultiplier: wrapperspb.UInt32(n + 1)},
 		}
 		_, err := s.ShouldRateLimit(context.Background(), &pb.RateLimitRequest{Domain: "edge", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
 		return err

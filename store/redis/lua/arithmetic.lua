@@ -23,7 +23,7 @@ if bad then
 	local o = at
 	while o <= #N do
 		for c = 0, N[o + 2] - 1 do
-			local i = floor(N[o + 3 + 3 * c] / 2)
+			local i = floor(N[o + 3 + 3 * c] / 4)
 			if N[o] == RESET then
 				bad[i] = nil
 			elseif bad[i] then
@@ -58,7 +58,8 @@ local function fits(i, p, c1, c2)
 		local deep = t + pb[p]
 		return u < deep or u == deep and f <= pc[p]
 	elseif kind == FIXED then
-		return c1 <= pb[p] and B[i] <= pb[p] - c1
+		local quota = c2 > 0 and c2 - 1 or pb[p]
+		return c1 <= quota and B[i] <= quota - c1
 	elseif kind == SLIDING then
 		local room = pb[p] - c1 - B[i]
 		if room < 0 then
@@ -69,7 +70,7 @@ local function fits(i, p, c1, c2)
 		if floor(now / period) < A[i] then
 			left = period
 		end
-		local rounding = floor(pd[p] / 2)
+		local rounding = pd[p]
 		if rounding == 0 then
 			return not over(C[i], left, room, period)
 		elseif rounding == 1 then
@@ -103,6 +104,15 @@ local function charge(i, p, c1, c2)
 	dirty[i] = true
 end
 
+-- owe takes a cost that does not fit from a bucket, which goes into debt.
+local function owe(i, p, c1, c2)
+	A[i], B[i] = filled(i, p, c1, c2)
+	if A[i] >= OWED then
+		A[i], B[i] = OWED, 0
+	end
+	dirty[i] = true
+end
+
 -- run takes a cost from a bucket as often as it fits, again times at most.
 local function run(i, p, c1, c2, again)
 	if c1 == 0 and c2 == 0 then
@@ -130,24 +140,25 @@ local function run(i, p, c1, c2, again)
 	return taken
 end
 
--- refuse lets the policies that count refused requests, or ban, do so, and says
--- whether anything changed.
-local function refuse(i, p, c1, fitted)
+-- refuse charges what counts though it is refused, and bans, and says whether anything
+-- changed.
+local function refuse(i, p, c1, c2, fitted, counts)
 	local kind = kinds[p]
-	local counts
-	if kind == FIXED then
-		counts = pd[p] >= 2
-		if not fitted then
-			if now >= A[i] + pa[p] then
-				return false -- banned already
-			elseif not counts and pc[p] > 0 and B[i] <= pb[p] then
-				B[i] = pb[p] + 1
-				dirty[i] = true
-				return true
-			end
+	if kind == PLACES then
+		return false
+	elseif kind == BUCKET then
+		if counts then
+			owe(i, p, c1, c2)
 		end
-	elseif kind == SLIDING or kind == LOG then
-		counts = pd[p] % 2 == 1
+		return counts
+	elseif kind == FIXED and not fitted then
+		if now >= A[i] + pa[p] then
+			return false -- banned already
+		elseif not counts and pc[p] > 0 and B[i] <= pb[p] then
+			B[i] = pb[p] + 1
+			dirty[i] = true
+			return true
+		end
 	end
 	if counts and kind == LOG then
 		walks[i] = nil

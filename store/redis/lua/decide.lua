@@ -1,5 +1,7 @@
 -- The requests. Each has its kind, how often it is repeated, how many charges it
--- has, and for each the bucket (twice, plus 1 for a shadow) and two numbers of cost.
+-- has, and for each the bucket (four times, plus 2 if it counts though it is refused,
+-- plus 1 for a shadow) and two numbers: the cost of a bucket; of a fixed window the cost
+-- and, plus 1, the count that it is to be measured by, 0 for the policy's.
 local admitted = 0
 local freed = {}
 local length = #N
@@ -8,12 +10,15 @@ while at <= length do
 	at = at + 3
 	if what == TAKE and charges == 1 then
 		local i, c1, c2 = N[at], N[at + 1], N[at + 2]
-		local shadow = i % 2 == 1
-		i = floor(i / 2)
+		local shadow, counts = i % 2 == 1, i % 4 >= 2
+		i = floor(i / 4)
 		local p = N[first + i]
 		local kind = kinds[p]
 		if kind == BUCKET then
 			local taken = run(i, p, c1, c2, again)
+			for _ = taken + 1, counts and again or 0 do
+				owe(i, p, c1, c2)
+			end
 			admitted = admitted + (shadow and again or taken)
 		else
 			for n = 1, again do
@@ -23,7 +28,7 @@ while at <= length do
 					if fitted then
 						charge(i, p, c1, c2)
 					else
-						changed = refuse(i, p, c1, false)
+						changed = refuse(i, p, c1, c2, false, counts)
 					end
 				end
 				if fitted or shadow then
@@ -45,7 +50,7 @@ while at <= length do
 			local allowed, fitted = true, {}
 			for c = 0, charges - 1 do
 				local i = N[at + 3 * c]
-				local b = floor(i / 2)
+				local b = floor(i / 4)
 				fitted[c] = fits(b, N[first + b], N[at + 3 * c + 1], N[at + 3 * c + 2])
 				allowed = allowed and (fitted[c] or i % 2 == 1)
 			end
@@ -53,14 +58,15 @@ while at <= length do
 				admitted = admitted + 1
 			end
 			for c = 0, charges - 1 do
-				local i, c1, c2 = floor(N[at + 3 * c] / 2), N[at + 3 * c + 1], N[at + 3 * c + 2]
+				local w, c1, c2 = N[at + 3 * c], N[at + 3 * c + 1], N[at + 3 * c + 2]
+				local i = floor(w / 4)
 				local p = N[first + i]
 				local zero = c1 == 0 and (c2 == 0 or kinds[p] ~= BUCKET)
 				if what == TAKE and not zero then
 					if allowed and fitted[c] then
 						charge(i, p, c1, c2)
 					else
-						refuse(i, p, c1, fitted[c])
+						refuse(i, p, c1, c2, fitted[c], w % 4 >= 2)
 					end
 				end
 				if i > scalars then
@@ -70,7 +76,7 @@ while at <= length do
 		end
 	else
 		for c = 0, charges - 1 do
-			local i, c1, c2 = floor(N[at + 3 * c] / 2), N[at + 3 * c + 1], N[at + 3 * c + 2]
+			local i, c1, c2 = floor(N[at + 3 * c] / 4), N[at + 3 * c + 1], N[at + 3 * c + 2]
 			local p = N[first + i]
 			if what == REFUND then
 				refund(i, p, c1, c2)

@@ -18,6 +18,7 @@ local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min,
 local BUCKET, FIXED, SLIDING, LOG, PLACES = 1, 2, 3, 4, 5
 local TAKE, PEEK, REFUND, FINISH, RESET = 1, 2, 3, 4, 5
 local MOST = 2251799813685248 -- 2^51, where counts stop
+local OWED = 9007199254740991 -- 2^53 - 1, where debts stop: in the year 2255
 
 local now, void, hold, policies = N[1], N[2], N[3], N[4]
 if now == 0 then
