@@ -7,8 +7,17 @@ import (
 	"github.com/stint-io/stint/internal/document"
 )
 
-// usualNames are the attributes that every transport gives, and so the ones that
-// are meant when a name is nearly theirs.
+// provided reports whether a gateway or a middleware gives requests the attribute.
+func provided(name string) bool {
+	switch name {
+	case ipAttribute, "method", "path", "host", "proto", "size", domainAttribute, "*":
+		return true
+	}
+	kind, _, ok := strings.Cut(name, ":")
+	return ok && (kind == "header" || kind == "cookie" || kind == "query")
+}
+
+// usualNames are the ones that are meant when a name is nearly theirs.
 var usualNames = []string{"ip", "user", "method", "path", "host", "domain"}
 
 // doubtName warns of the name of an attribute that no request is likely to have.

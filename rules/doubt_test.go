@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -110,5 +112,53 @@ limits:
 	dst, scratch := make([]Matched, 0, 8), make([]byte, 0, 256)
 	if n := testing.AllocsPerRun(100, func() { s.Match("", network, dst, scratch) }); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A file in which nothing limits is noticed, in either format; one that only names the
+// store is not meant to.
+func TestFilesWithoutLimits(t *testing.T) {
+	for src, warns := range map[string]bool{
+		"limits: []":                     true,
+		"defaults: {rate: 1/s}":          true,
+		"store: memory\nlimits: []":      true,
+		"domain: d\ndescriptors: []":     true,
+		"domain: d":                      true,
+		"store: memory":                  false,
+		"limits: [{name: a, rate: 1/s}]": false,
+		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]": false,
+	} {
+		w := mustParse(t, src).Warnings()
+		if warns && (len(w) != 1 || !strings.Contains(w[0].Message, "no limits") || w[0].Line != 1) || !warns && len(w) > 0 {
+			t.Errorf("%q: %v", src, w)
+		}
+	}
+}
+
+// An attribute that only whoever asks can give is named once, where it is used first.
+func TestUnprovidedAttributes(t *testing.T) {
+	s := mustParse(t, `limits:
+  - {name: good, match: {path: /x, "header:a": b}, key: [ip, "cookie:c", "query:q"], when: 'request.size > 1 && request.headers["x"] != ""', rate: 1/s}
+  - {name: leased, key: [account], rate: 1/s, sharing: leased}
+  - name: mine
+    key: [user]
+    match: {tenant: t}
+    rate: 1/s
+    overrides: [{when: {plan: gold}, rate: 2/s}]
+  - {name: again, key: [user], when: 'attributes["region"] == "eu"', rate: 1/s}
+`)
+	var got []string
+	for _, e := range s.Unprovided() {
+		if e.File == "" || e.Hint == "" {
+			t.Errorf("%+v", e)
+		}
+		got = append(got, fmt.Sprintf("%d %s", e.Line, strings.Split(e.Message, ",")[0]))
+	}
+	want := []string{`4 limit "mine" goes by "user"`, `4 limit "mine" goes by "tenant"`, `4 limit "mine" goes by "plan"`, `9 limit "again" goes by "region"`}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if len(s.Warnings()) > 0 {
+		t.Errorf("loading warns as well: %v", s.Warnings())
 	}
 }

@@ -241,6 +241,7 @@ func (s *subject) evaluate(e *expression) bool {
 	value, _, err := e.program.Eval(s.activation)
 	if err != nil {
 		s.set.expressionErrors.Add(1)
+		s.failed = true
 		return false
 	}
 	return value == types.True

@@ -99,7 +99,7 @@ func (o Options) compile(sources []source, found *document.Faults) (*Set, error)
 	b := newBuilder(found)
 	b.set.options = o
 	for _, s := range sources {
-		before := found.Count()
+		before, limits := found.Count(), len(b.set.limits)
 		d := &file{document.Read(s.name, s.src, bounds, found)}
 		switch {
 		case found.Count() > before:
@@ -109,6 +109,9 @@ func (o Options) compile(sources []source, found *document.Faults) (*Set, error)
 			b.envoy(d)
 		default:
 			b.native(d)
+		}
+		if found.Count() == before && len(b.set.limits) == limits && (d.Root.Get("store") == nil || d.Root.Get("limits") != nil) {
+			b.warn(d, d.Root, "", "the file has no limits, so nothing is limited by it")
 		}
 	}
 	set, err := b.finish()

@@ -18,9 +18,37 @@ type Matched struct {
 	// for. Which keys are is the same on every host and after a restart.
 	Shadow bool
 
+	// Skip says why the limit does not apply although its match, or the part of it
+	// that could be looked at, holds. Only Limit means something then.
+	Skip Skip
+
 	// Missing is set when the request lacks an attribute of the key and the
 	// limit says to refuse it then. Nothing is to be charged.
 	Missing bool
+}
+
+// Skip says why a limit does not apply to a request for which it was meant. The zero
+// value says that it does apply.
+type Skip uint8
+
+// The reasons to skip a limit.
+const (
+	SkipNone       Skip = iota // it applies
+	SkipMissingKey             // the request lacks an attribute of the key
+	SkipCondition              // the expression of the condition failed, as for an attribute that is missing
+
+	// SkipCount is one more than the last reason.
+	SkipCount int = iota
+)
+
+var skipNames = [...]string{SkipNone: "", SkipMissingKey: "missing_key", SkipCondition: "condition_failed"}
+
+// String returns the reason as it stands in metrics.
+func (s Skip) String() string {
+	if int(s) < len(skipNames) {
+		return skipNames[s]
+	}
+	return "unknown"
 }
 
 // subject is a request while it is matched.
@@ -29,6 +57,7 @@ type subject struct {
 	attrs      []limit.Attribute
 	set        *Set
 	activation *activation
+	failed     bool // the expression looked at last
 }
 
 func (s *subject) get(name string) (string, bool) {
@@ -64,23 +93,44 @@ func (s *subject) shadowed(i int) bool {
 // when dst and scratch have room, apart from CEL expressions and Envoy keys with
 // a star.
 func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
+	first := len(dst)
+	dst, scratch = s.MatchAll(domain, attrs, dst, scratch)
+	kept := dst[:first]
+	for i := first; i < len(dst); i++ {
+		if dst[i].Skip == SkipNone {
+			kept = append(kept, dst[i])
+		}
+	}
+	return kept, scratch
+}
+
+// MatchAll is [Set.Match], and appends the limits as well that were meant for the
+// request and are skipped; see [Matched.Skip].
+func (s *Set) MatchAll(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
 	sub := subject{domain: domain, attrs: attrs, set: s}
 	first := len(dst)
 	var lists [16][]int32
 	for _, list := range s.index.candidates(&sub, lists[:0]) {
 		for _, number := range list {
-			if l := s.native[number]; l.clause.holds(&sub) {
-				dst = insert(dst, first, l)
+			sub.failed = false
+			switch l := s.native[number]; {
+			case l.clause.holds(&sub):
+				dst = insert(dst, first, l, SkipNone)
+			case sub.failed:
+				dst = insert(dst, first, l, SkipCondition)
 			}
 		}
 	}
-	kept := first
 	for i := first; i < len(dst); i++ {
 		l := dst[i].Limit
+		if dst[i].Skip != SkipNone {
+			continue
+		}
 		m := Matched{Limit: l, Variant: l.variant(&sub), Shadow: l.Shadow}
 		at, missing := len(scratch), false
 		if scratch, missing = l.appendKey(scratch, &sub); missing && l.Missing == MissingSkip {
 			scratch = scratch[:at]
+			dst[i].Skip = SkipMissingKey
 			continue
 		}
 		m.Key = scratch[at:len(scratch):len(scratch)]
@@ -88,10 +138,8 @@ func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scrat
 		if l.EnforcePermyriad < 10000 && permyriad(l.salt, m.Key) >= l.EnforcePermyriad {
 			m.Shadow = true
 		}
-		dst[kept] = m
-		kept++
+		dst[i] = m
 	}
-	dst = dst[:kept]
 	sub.release()
 	if root := s.domains[domain]; root != nil {
 		dst, scratch = root.match(attrs, dst, first, scratch)
@@ -101,7 +149,7 @@ func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scrat
 
 // insert keeps dst[first:] ascending, without doubles: a limit filed under
 // several prefixes is met once for each that fits.
-func insert(dst []Matched, first int, l *Limit) []Matched {
+func insert(dst []Matched, first int, l *Limit, skip Skip) []Matched {
 	at := len(dst)
 	for at > first && dst[at-1].Limit.order >= l.order {
 		if dst[at-1].Limit == l {
@@ -111,7 +159,7 @@ func insert(dst []Matched, first int, l *Limit) []Matched {
 	}
 	dst = append(dst, Matched{})
 	copy(dst[at+1:], dst[at:])
-	dst[at] = Matched{Limit: l}
+	dst[at] = Matched{Limit: l, Skip: skip}
 	return dst
 }
 

@@ -131,6 +131,17 @@ type clause struct {
 	expression *expression
 }
 
+// names appends the attributes that the clause looks at.
+func (c *clause) names(dst []string) []string {
+	for i := range c.conditions {
+		dst = append(dst, c.conditions[i].name)
+	}
+	if c.expression != nil {
+		dst = append(dst, c.expression.attributes...)
+	}
+	return dst
+}
+
 func (c *clause) holds(s *subject) bool {
 	for i := range c.conditions {
 		cond := &c.conditions[i]

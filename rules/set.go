@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,37 @@ func (s *Set) Store() string { return s.store }
 
 // Warnings returns what is odd about the configuration but no fault. Read-only.
 func (s *Set) Warnings() []Error { return s.warnings }
+
+// Unprovided warns of attributes that no gateway and no middleware of this module
+// provides, each at the first limit that goes by it. Limits of which instances decide
+// by themselves are left out: those say the values of the key. Whether whoever asks
+// does so, nobody can tell from the files.
+func (s *Set) Unprovided() []Error {
+	var out []Error
+	seen := make(map[string]bool)
+	for _, l := range s.native {
+		if l.Sharing.Local() {
+			continue
+		}
+		names := slices.Clone(l.Key)
+		names = l.clause.names(names)
+		for i := range l.Overrides {
+			names = l.Overrides[i].clause.names(names)
+		}
+		for _, name := range names {
+			if seen[name] || provided(name) {
+				continue
+			}
+			seen[name] = true
+			out = append(out, Error{
+				File: l.File, Line: l.Line,
+				Message: fmt.Sprintf("limit %q goes by %q, which no gateway and no middleware provides", l.Name, name),
+				Hint:    "whoever asks has to: in the attributes of /v1/take, as an entry of Envoy's descriptor, with attr." + name + "= in the path of a decision endpoint, or with WithAttributes; header:NAME is provided",
+			})
+		}
+	}
+	return out
+}
 
 // Attributes returns, sorted, the names of all attributes that some limit in
 // stint's format reads, so that others need not be gathered. The entry "*" means
@@ -147,12 +179,7 @@ func (s *Set) take(v *Variant) {
 }
 
 func (b *builder) reads(c *clause) {
-	for i := range c.conditions {
-		b.attributes[c.conditions[i].name] = true
-	}
-	if c.expression != nil {
-		for _, name := range c.expression.attributes {
-			b.attributes[name] = true
-		}
+	for _, name := range c.names(nil) {
+		b.attributes[name] = true
 	}
 }

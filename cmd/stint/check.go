@@ -79,12 +79,17 @@ func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
 		}
 		return &exit{exitNo, fmt.Errorf("%d %s", n, plural(n, "fault"))}
 	}
-	for _, w := range set.Warnings() {
+	for _, w := range warnings(set) {
 		fmt.Fprintf(errOut, "warning: %v\n", w)
 	}
 	n := len(set.Limits())
 	_, err = fmt.Fprintf(out, "good: %d %s\n", n, plural(n, "limit"))
 	return err
+}
+
+// warnings are those that serve logs, and those that whoever writes a file should know.
+func warnings(set *rules.Set) []rules.Error {
+	return append(slices.Clone(set.Warnings()), set.Unprovided()...)
 }
 
 func plural(n int, word string) string {
@@ -119,7 +124,7 @@ func checkJSON(out io.Writer, set *rules.Set, err error) error {
 		report.Errors = faults(list)
 	} else {
 		report.Limits = len(set.Limits())
-		report.Warnings = faults(set.Warnings())
+		report.Warnings = faults(warnings(set))
 	}
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")

@@ -206,10 +206,11 @@ type standing struct {
 }
 
 type reply struct {
-	Allowed   bool       `json:"allowed"`
-	Limits    []standing `json:"limits"`
-	Unmatched []string   `json:"unmatched"`
-	Count     int        `json:"unmatched_count"`
+	Allowed   bool              `json:"allowed"`
+	Limits    []standing        `json:"limits"`
+	Unmatched []string          `json:"unmatched"`
+	Count     int               `json:"unmatched_count"`
+	WhyNot    map[string]string `json:"why_not"`
 
 	Descriptors []struct {
 		Entries []string `json:"entries"`
@@ -299,9 +300,15 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		}
 	}
 	if r.Count > 0 {
-		fmt.Fprintf(out, "does not apply: %s\n", strings.Join(r.Unmatched, ", "))
+		fmt.Fprintln(out, "does not apply:")
+		for _, name := range r.Unmatched {
+			if why := r.WhyNot[name]; why != "" {
+				name += ": " + why
+			}
+			fmt.Fprintln(out, "  "+name)
+		}
 		if more := r.Count - len(r.Unmatched); more > 0 {
-			fmt.Fprintf(out, "and %d more\n", more)
+			fmt.Fprintf(out, "  and %d more\n", more)
 		}
 	}
 	if !r.Allowed {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -160,55 +159,45 @@ func greeting(s *server.Server, o server.Options) string {
 	return b.String()
 }
 
-// tryLine is a command that works with the first limit of the configuration.
+// tryLine is a command that meets a limit of the configuration: the first in stint's
+// format, or else the first rule in Envoy's, for which a request can be found.
 func tryLine(set *rules.Set, addr string) string {
-	question := map[string]any{"attributes": map[string]string{"ip": "192.0.2.7"}}
-	for _, l := range set.Limits() {
-		if l.Envoy {
-			continue
+	question := map[string]any{"attributes": map[string]string{}}
+	for _, envoy := range []bool{false, true} {
+		if found := sample(set, envoy); found != nil {
+			question = found
+			break
 		}
-		if len(l.Key) > 0 {
-			attributes := map[string]string{}
-			for _, name := range l.Key {
-				attributes[name] = "demo"
-				if name == "ip" {
-					attributes[name] = "192.0.2.7"
-				}
-			}
-			question["attributes"] = attributes
-		}
-		break
-	}
-	if rule := onlyEnvoy(set); rule != nil {
-		question = descriptorOf(rule)
 	}
 	// Maps of strings always have a JSON form.
 	text, _ := json.Marshal(question)
 	return fmt.Sprintf("curl -i -d '%s' http://%s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), addr)
 }
 
-// onlyEnvoy returns the first rule that limits where there are no limits but those of
-// files in Envoy's format; nil where there are.
-func onlyEnvoy(set *rules.Set) (first *rules.Limit) {
+// sample is the body of a request that meets a limit; nil = none was found.
+func sample(set *rules.Set, envoy bool) map[string]any {
 	for _, l := range set.Limits() {
-		switch {
-		case !l.Envoy:
-			return nil
-		case first == nil && !l.Whitelist:
-			first = l
+		if l.Envoy != envoy || l.Whitelist || l.Base.Policy.Unlimited {
+			continue
 		}
+		attrs, ok := set.Sample(l)
+		if !ok {
+			continue
+		}
+		if !envoy {
+			attributes := make(map[string]string, len(attrs))
+			for _, a := range attrs {
+				attributes[a.Name] = a.Value
+			}
+			return map[string]any{"attributes": attributes}
+		}
+		var entries []map[string]string
+		for _, a := range attrs {
+			entries = append(entries, map[string]string{"key": a.Name, "value": a.Value})
+		}
+		return map[string]any{"domain": l.Domain, "descriptors": []any{map[string]any{"entries": entries}}}
 	}
-	return first
-}
-
-// descriptorOf is a request that meets a rule.
-func descriptorOf(l *rules.Limit) map[string]any {
-	var entries []map[string]string
-	for i, key := range l.Key {
-		value := strings.ReplaceAll(l.Values[i], "*", "")
-		entries = append(entries, map[string]string{"key": strings.ReplaceAll(key, "*", ""), "value": cmp.Or(value, "demo")})
-	}
-	return map[string]any{"domain": l.Domain, "descriptors": []any{map[string]any{"entries": entries}}}
+	return nil
 }
 
 func readToken(file string) (string, error) {

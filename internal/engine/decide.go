@@ -69,6 +69,9 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	if q.Peek {
 		q.Decision.Permit = 0
 	} else if !q.quiet {
+		for i := range q.skipped {
+			q.skipped[i].tally.skipped[q.skipped[i].why].Add(1)
+		}
 		for i := range q.parts {
 			p, r := &q.parts[i], &q.Decision.Results[i]
 			p.tally.count(r)
@@ -87,9 +90,13 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 		d := &q.Descriptors[i]
 		d.first = len(q.Hits)
 		from := len(q.matched)
-		q.matched, q.keys = s.set.Match(q.Domain, d.Attributes, q.matched, q.keys)
+		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Attributes, q.matched, q.keys)
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
+			if m.Skip != rules.SkipNone {
+				q.skipped = append(q.skipped, skipped{s.bound[m.Limit.Base.Index].tally, m.Skip})
+				continue
+			}
 			if m.Limit.Envoy && d.HasOverride {
 				continue
 			}

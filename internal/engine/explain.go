@@ -21,6 +21,9 @@ type Explanation struct {
 	// them; UnmatchedCount is how many there are.
 	Unmatched      []string
 	UnmatchedCount int
+	// WhyNot says of each of Unmatched why it does not apply, to the first descriptor;
+	// empty for a rule in Envoy's format, of which Descriptors tells.
+	WhyNot []string
 	// Descriptors says of each descriptor which rule in Envoy's format it met; nil
 	// for a request without a domain.
 	Descriptors []Met
@@ -104,6 +107,11 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 		}
 		if x.UnmatchedCount++; len(x.Unmatched) < maxUnmatched {
 			x.Unmatched = append(x.Unmatched, l.Name)
+			why := ""
+			if !l.Envoy && len(q.Descriptors) > 0 {
+				why = set.WhyNot(l, q.Domain, q.Descriptors[0].Attributes)
+			}
+			x.WhyNot = append(x.WhyNot, why)
 		}
 	}
 	return x, nil

@@ -38,6 +38,7 @@ type Query struct {
 	parts   []part
 	charges []store.Charge
 	refunds []store.Charge
+	skipped []skipped
 	quiet   bool // do not tally
 
 	// Where there are many parts: the latest of each variant, and how many are
@@ -80,6 +81,12 @@ type Hit struct {
 	key      []byte
 	shadow   bool
 	missing  bool
+}
+
+// skipped is a limit that was meant for the request and does not apply.
+type skipped struct {
+	tally *tally
+	why   rules.Skip
 }
 
 // part is what stands behind one Result.
@@ -130,6 +137,7 @@ func (q *Query) reset() {
 	q.Hits = q.Hits[:0]
 	q.matched, q.keys = q.matched[:0], q.keys[:0]
 	q.parts, q.charges, q.refunds = q.parts[:0], q.charges[:0], q.refunds[:0]
+	q.skipped = q.skipped[:0]
 	clear(q.latest)
 	q.linked = 0
 }

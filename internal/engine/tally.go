@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 const reasonCount = limit.ReasonCount
@@ -16,6 +17,7 @@ type tally struct {
 	near          atomic.Uint64
 	refused       [reasonCount]atomic.Uint64
 	shadowRefused [reasonCount]atomic.Uint64
+	skipped       [rules.SkipCount]atomic.Uint64
 	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
 }
 
@@ -32,6 +34,9 @@ type Tally struct {
 	// Refused counts by limit.Reason the requests that this limit refused,
 	// ShadowRefused those it would have refused were it enforced.
 	Refused, ShadowRefused [reasonCount]uint64
+	// Skipped counts by rules.Skip the requests that the limit was meant for and to
+	// which it did not apply.
+	Skipped [rules.SkipCount]uint64
 	// WithoutStore counts those among all of them that were decided as
 	// on_store_failure says, because the store did not answer.
 	WithoutStore Fallbacks
@@ -67,6 +72,9 @@ func (t *tally) read(name string) Tally {
 	for i := range t.refused {
 		r.Refused[i] = t.refused[i].Load()
 		r.ShadowRefused[i] = t.shadowRefused[i].Load()
+	}
+	for i := range t.skipped {
+		r.Skipped[i] = t.skipped[i].Load()
 	}
 	w := &t.withoutStore
 	r.WithoutStore = Fallbacks{w.allowed.Load(), w.refused.Load(), w.shadowRefused.Load()}

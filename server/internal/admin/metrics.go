@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 // Figures are what the service looks like at one moment.
@@ -54,7 +55,7 @@ type Collector struct {
 	tallies func() iter.Seq[engine.Tally]
 	figures func() Figures
 
-	decisions, soft                         *prometheus.Desc
+	decisions, soft, skipped                *prometheus.Desc
 	build, limits                           *prometheus.Desc
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
@@ -74,6 +75,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		tallies: tallies, figures: figures,
 		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
 		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
+		skipped:     desc("limit_skipped_total", "Requests that a limit was meant for and to which it did not apply: missing_key, or condition_failed.", "limit", "reason"),
 		build:       desc("build_info", "Always 1; the label has the version.", "version"),
 		limits:      desc("config_limits", "Limits in the configuration in force."),
 		reloadOK:    desc("config_last_reload_successful", "1 if the last attempt to load the configuration took effect, 0 if the one before stays in force."),
@@ -133,7 +135,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.decisions, c.soft, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
+		c.decisions, c.soft, c.skipped, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
 		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit,
 	} {
 		ch <- d
@@ -182,6 +184,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if t.NearLimit > 0 {
 			count(c.nearLimit, t.NearLimit, t.Limit)
+		}
+		for i, n := range t.Skipped {
+			if n > 0 {
+				count(c.skipped, n, t.Limit, rules.Skip(i).String())
+			}
 		}
 		for i := range t.Refused {
 			reason := limit.Reason(i).String()

@@ -89,6 +89,8 @@ type explanation struct {
 	Limits         []explained `json:"limits"`
 	Unmatched      []string    `json:"unmatched"`
 	UnmatchedCount int         `json:"unmatched_count"`
+	// WhyNot says of limits in Unmatched why they do not apply.
+	WhyNot map[string]string `json:"why_not"`
 	// Descriptors are there for a request with a domain.
 	Descriptors []met `json:"descriptors,omitempty"`
 }
@@ -124,7 +126,12 @@ func newExplanation(x *engine.Explanation) explanation {
 	d := &x.Decision
 	out := explanation{
 		Allowed: d.Allowed, Status: d.Status, Limits: make([]explained, len(x.Limits)),
-		Unmatched: x.Unmatched, UnmatchedCount: x.UnmatchedCount,
+		Unmatched: x.Unmatched, UnmatchedCount: x.UnmatchedCount, WhyNot: make(map[string]string, len(x.WhyNot)),
+	}
+	for i, text := range x.WhyNot {
+		if text != "" {
+			out.WhyNot[x.Unmatched[i]] = text
+		}
 	}
 	if !d.Allowed {
 		s := seconds(d.RetryAfter())

@@ -1,0 +1,93 @@
+package rules
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/limit"
+)
+
+// WhyNot says for people why l, a limit in stint's format of this Set, does not apply to a
+// request: every part of its match that does not hold, the expression, or what its
+// key lacks. It is empty when the limit applies. The text has values of the request: it
+// belongs in answers to whoever asked.
+func (s *Set) WhyNot(l *Limit, domain string, attrs []limit.Attribute) string {
+	sub := subject{domain: domain, attrs: attrs, set: s}
+	defer sub.release()
+	var faults []string
+	for i := range l.clause.conditions {
+		if text := sub.whyNot(&l.clause.conditions[i]); text != "" {
+			faults = append(faults, text)
+		}
+	}
+	if len(faults) == 0 && l.clause.expression != nil {
+		if text := sub.whyNotExpression(l.clause.expression); text != "" {
+			faults = append(faults, text)
+		}
+	}
+	if len(faults) == 0 && l.Missing == MissingSkip {
+		for _, name := range l.Key {
+			if _, ok := sub.get(name); !ok {
+				faults = append(faults, sub.lacks(name)+", which is part of the key (missing: skip)")
+			}
+		}
+	}
+	return strings.Join(faults, "; ")
+}
+
+// whyNot says why a condition does not hold, or nothing.
+func (s *subject) whyNot(c *condition) string {
+	value, ok := s.get(c.name)
+	if ok && c.matches(value) {
+		return ""
+	}
+	wants := make([]string, len(c.patterns))
+	for i := range c.patterns {
+		wants[i] = quoteIfOdd(c.patterns[i].text)
+	}
+	want := "match wants " + strings.Join(wants, " or ")
+	if !ok {
+		return s.lacks(c.name) + ", and " + want
+	}
+	return c.name + " is " + quoteIfOdd(shorten(value)) + ", and " + want
+}
+
+// lacks says that the request has no such attribute, and which it may have in its place.
+func (s *subject) lacks(name string) string {
+	text := "the request has no " + quoteIfOdd(name)
+	names := make([]string, len(s.attrs))
+	for i := range s.attrs {
+		names[i] = s.attrs[i].Name
+	}
+	if near, ok := document.Suggest(name, names); ok {
+		text += " (it has " + strconv.Quote(near) + ")"
+	}
+	return text
+}
+
+// whyNotExpression says why an expression does not hold, or nothing.
+func (s *subject) whyNotExpression(e *expression) string {
+	s.failed = false
+	if s.evaluate(e) {
+		return ""
+	}
+	if !s.failed {
+		return "when does not hold"
+	}
+	for _, name := range e.attributes {
+		if _, ok := s.get(name); !ok && !strings.Contains(name, "*") {
+			return "when could not be evaluated: " + s.lacks(name)
+		}
+	}
+	return "when could not be evaluated"
+}
+
+// shorten cuts a value for people.
+func shorten(value string) string {
+	const most = 100
+	if len(value) <= most {
+		return value
+	}
+	return strings.ToValidUTF8(value[:most], "") + "..."
+}
