@@ -192,6 +192,35 @@ limits:
 	})
 }
 
+// A quota that is over in a request that passes is named, and no reason is, as nothing
+// is refused.
+func TestMetadataOfAQuotaThatIsOver(t *testing.T) {
+	s := newServiceOf(t, Options{}, "domain: edge\ndescriptors: [{key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}, {key: r, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
+	if got := about(s.must(t, asking(describing("q=v"), describing("r=v")))); got != "map[stint:map[limits:[edge.q]]]" {
+		t.Errorf("got %s", got)
+	}
+	if got := about(s.must(t, asking(describing("q=v")))); got != "map[stint:map[limits:[edge.q] reason:cost_exceeds_limit]]" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Negative hits give back, to rules and to limits in stint's own format.
+func TestNegativeHits(t *testing.T) {
+	back := describing("k=v")
+	back.IsNegativeHits, back.HitsAddend = true, wrapperspb.UInt64(3)
+	for _, file := range []string{
+		"domain: edge\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 5, name: l}}]\n",
+		"limits:\n  - {name: l, key: [k], rate: 5/hour, algorithm: fixed_window}\n",
+	} {
+		converse(t, Options{}, file,
+			sentence{0, asking(describing("k=v")), "OK: l OK 4/5 1h0m0s"},
+			sentence{0, &pb.RateLimitRequest{Domain: "edge", HitsAddend: 3, Descriptors: asking(describing("k=v")).Descriptors}, "OK: l OK 1/5 1h0m0s"},
+			sentence{0, asking(back), "OK: l OK 4/5 1h0m0s"},
+			sentence{0, asking(back), "OK: l OK 5/5 1h0m0s"},
+		)
+	}
+}
+
 // While the store does not answer a status has a code and no figures, and the
 // metadata says so.
 func TestWithoutTheStore(t *testing.T) {
@@ -261,6 +290,11 @@ descriptors:
 		sentence{0, asking(describing("k=v"), describing("o=v")), "OVER:  OVER 0/1 1h0m0s,  OVER 0/0 24h0m0s L=0 M=0 R=86400"},
 		sentence{0, asking(describing("o=v"), describing("k=v")), "OVER:  OVER 0/0 24h0m0s,  OVER 0/1 1h0m0s L=1 M=0 R=3600"},
 		sentence{0, asking(describing("z=v")), "OK: - OK"},
+	)
+	// A limit that several descriptors share speaks where the last of them stands.
+	converse(t, names, "limits:\n  - {name: a, key: [k], rate: 0/hour, algorithm: fixed_window}\n  - {name: b, key: [o], rate: 0/day, algorithm: fixed_window}\n",
+		sentence{0, asking(describing("k=v"), describing("o=v")), "OVER: a OVER 0/0 1h0m0s, b OVER 0/0 24h0m0s L=0 M=0 R=86400"},
+		sentence{0, asking(describing("k=v"), describing("o=v"), describing("k=v")), "OVER: a OVER 0/0 1h0m0s, b OVER 0/0 24h0m0s, a OVER 0/0 1h0m0s L=0 M=0 R=3600"},
 	)
 }
 

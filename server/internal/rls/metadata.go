@@ -39,13 +39,12 @@ func addRetryAfter(resp *pb.RateLimitResponse, wait time.Duration) {
 // refuses by itself.
 func (s *Service) addHeaders(resp *pb.RateLimitResponse, q *engine.Query) {
 	var chosen *pb.RateLimitResponse_DescriptorStatus
-	final := false
 	for i, st := range resp.Statuses {
-		refuses := refusesAlone(q, i)
+		// What refuses has nothing remaining, so no later one has less.
 		switch {
 		case st.CurrentLimit == nil:
-		case refuses, chosen == nil, !final && st.LimitRemaining < chosen.LimitRemaining:
-			chosen, final = st, refuses
+		case chosen == nil, st.LimitRemaining < chosen.LimitRemaining, refusesAlone(q, i):
+			chosen = st
 		}
 	}
 	if chosen != nil {

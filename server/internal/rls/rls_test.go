@@ -3,6 +3,7 @@ package rls
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,6 +62,8 @@ func TestUnits(t *testing.T) {
 		{limit.Policy{Rate: limit.Rate{Count: 1 << 40, Period: time.Hour}}, "4294967295 HOUR"},
 		{limit.Policy{Rate: limit.Rate{Count: 7, Period: 1500 * time.Millisecond}}, "7 UNKNOWN"},
 		{limit.Policy{Algorithm: limit.Concurrency, MaxInFlight: 9}, "9 UNKNOWN"},
+		{limit.Policy{Rate: limit.Rate{Count: 1, Period: math.MaxUint32 * time.Second}}, "1 4294967295 SECOND"},
+		{limit.Policy{Rate: limit.Rate{Count: 1, Period: (math.MaxUint32 + 2) * time.Second}}, "1 UNKNOWN"},
 	} {
 		var to pb.RateLimitResponse_RateLimit
 		setRate(&to, c.p)
