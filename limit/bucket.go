@@ -125,19 +125,28 @@ func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(u
 // Fresh says whether s equals the state of a key that was never seen.
 func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now)) }
 
-// Convert carries s over from another policy: what was used stays used, up to
-// the whole of the new quota, so that a change neither refills nor forgets and
-// a smaller burst does not leave a debt.
+// Convert carries s over from another policy: what was used stays used. What the new
+// quota does not hold is debt: the bucket admits nothing until its rate has paid it. So
+// a change and its way back give nothing, whatever lies between. Under the same rate a
+// state means the same whatever the quota, and stays as it is.
+//
+// Under another rate what was used is rounded up to a tick of it, less than it refills
+// in a nanosecond: no change can refill, and many make no debt that time does not pay.
 func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
-	debt := s.minus(from.at(now))
-	if debt == (ticks{}) {
+	used := s.minus(from.at(now))
+	switch {
+	case used == (ticks{}):
 		return BucketState{}
+	case b.n == from.n && b.p == from.p:
+		return s
 	}
-	// debt is at most quota*p, so its whole part fits 64 bits. The fraction
-	// is rounded up: it is the one place where a rounding could refill.
-	whole, part := bits.Div64(debt.Hi%from.p, debt.Lo, from.p)
-	if debt.Hi >= from.p || whole >= b.quota {
-		return b.at(now).plus(b.depth)
+	// More than any sum of costs: a state that says so is not of this clock.
+	const most = 1 << 63
+	whole, part := uint64(most), uint64(0)
+	if used.Hi < from.p {
+		if q, rem := bits.Div64(used.Hi, used.Lo, from.p); q < most {
+			whole, part = q, rem
+		}
 	}
 	fraction := mul(part, b.p)
 	up, rem := bits.Div64(fraction.Hi, fraction.Lo, from.p)

@@ -282,7 +282,11 @@ func (l *Limiter) SetBurst(n int64) error {
 // wait are planned anew, in their order, and let go sooner or later as p says;
 // those whose cost p can never admit get [ErrExceedsQuota], and those who would have
 // to wait longer than they want [ErrWaitTooLong], at once. Reservations keep at
-// least the time they were told. An invalid policy is an error and changes nothing.
+// least the time they were told; one above the new quota keeps just that, and is paid
+// afterwards. An invalid policy is an error and changes nothing.
+//
+// What was used above a smaller quota is debt, which the rate pays before anything is
+// admitted; so a change and its way back give nothing.
 func (l *Limiter) SetPolicy(p Policy) error {
 	return l.change(func(q *Policy) { *q = p })
 }
@@ -326,9 +330,6 @@ func (l *Limiter) replan(next meter, now Time) {
 			bounded = bounded || s.kind == slotWaiting && s.latest < math.MaxInt64
 		case s.kind == slotWaiting:
 			l.dismiss(s, fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, s.cost, next.quota))
-		default:
-			l.unplanned = l.unplanned.minus(ticks{0, uint64(s.cost)})
-			l.clear(s)
 		}
 	}
 	l.settle(&l.meter, now)

@@ -44,6 +44,25 @@ func newMeter(p Policy) meter {
 	return m
 }
 
+// owe charges cost, fit or not. Where there is a ban, as much as fits: nobody is banned
+// for it.
+func (m *meter) owe(l *ledger, now Time, cost int64) {
+	if w := &m.fixed; m.policy.Algorithm == FixedWindow && w.ban > 0 {
+		l.last = max(now, l.last)
+		w.Take(&l.fixed, l.last, min(cost, w.Peek(l.fixed, l.last, 0).Remaining))
+		return
+	}
+	m.count(l, now, cost)
+}
+
+// kind is the algorithm, but one for both kinds of bucket, whose states mean the same.
+func (m *meter) kind() Algorithm {
+	if m.policy.Algorithm == LeakyBucket {
+		return TokenBucket
+	}
+	return m.policy.Algorithm
+}
+
 func (m *meter) paces() bool { return m.policy.Algorithm == LeakyBucket }
 
 func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
@@ -116,11 +135,12 @@ func (m *meter) count(l *ledger, now Time, cost int64) {
 	counting.refuse(l, l.last, cost)
 }
 
-// convert carries l over from another policy. Another algorithm starts afresh.
+// convert carries l over from another policy. Another kind of state starts afresh, and
+// so does a limit that was lifted, or is.
 func (m *meter) convert(l ledger, from *meter, now Time) ledger {
 	now = max(now, l.last)
 	next := ledger{last: l.last}
-	if from.policy.Algorithm != m.policy.Algorithm {
+	if from.kind() != m.kind() || from.policy.Unlimited || m.policy.Unlimited {
 		return next
 	}
 	switch m.policy.Algorithm {

@@ -31,10 +31,20 @@ const PackedHorizon time.Duration = 1 << 53
 // a full bucket at most 2^61 ticks. Nearly all rates that people write have such
 // terms (100/s, 5/minute, 250/h, 60000/s); 999983/s has not.
 func (b *Bucket) Pack() (PackedBucket, bool) {
-	const room = 1 << 61
-	fits := b.n <= room/uint64(PackedHorizon) && b.depth.Hi == 0 && b.depth.Lo <= room
+	fits := b.n <= packedRoom/uint64(PackedHorizon) && b.depth.Hi == 0 && b.depth.Lo <= packedRoom
 	return PackedBucket{n: b.n, token: b.p, depth: b.depth.Lo, exact: *b}, fits
 }
+
+// Holds says whether a word has room for so much used, which is more than the quota
+// where a former policy had a larger one.
+func (b *PackedBucket) Holds(used int64) bool {
+	hi, lo := bits.Mul64(uint64(max(used, 0)), b.token)
+	return hi == 0 && lo <= packedRoom
+}
+
+// packedRoom is how many ticks a word has for what is used. As many are left for the
+// time since the beginning, and for one more cost.
+const packedRoom = 1 << 61
 
 // Tick returns the tick of a moment. Time stands still after [PackedHorizon].
 func (b *PackedBucket) Tick(moment uint64) uint64 {
@@ -110,7 +120,12 @@ func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
 }
 
 // Repack returns the state s as a word counted from beginning; states of before
-// it, full by then, become 0.
+// it, full by then, become 0. What no word holds (see [PackedBucket.Holds]) becomes the
+// highest.
 func (b *PackedBucket) Repack(s BucketState, beginning Time) uint64 {
-	return s.minus(b.exact.at(beginning)).Lo
+	word := s.minus(b.exact.at(beginning))
+	if word.Hi > 0 {
+		return packedMost
+	}
+	return min(word.Lo, packedMost)
 }

@@ -93,11 +93,21 @@ func (m *meter) apply(l *ledger, s *slot) bool {
 		m.refuse(l, s.take, s.cost)
 		return true
 	}
+	if m.owed(s) {
+		m.owe(l, s.take, s.cost)
+		return true
+	}
 	take, _, ok := m.earliest(l, s.take, s.cost)
 	if ok {
 		m.take(l, take, s.cost)
 	}
 	return ok && take == s.take
+}
+
+// owed says whether a slot is a reservation for more than the quota has become. Its
+// owner acts when it was told to; what it takes is debt.
+func (m *meter) owed(s *slot) bool {
+	return s.kind == slotPromised && s.cost > m.quota && !m.policy.Unlimited
 }
 
 // sight finds out when the slot that is the first not planned is let go. It says false
@@ -110,6 +120,11 @@ func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 	from := s.from
 	if s.kind == slotWaiting {
 		from = max(from, c.floor)
+	}
+	if m.owed(s) {
+		s.take = max(from, c.state.last)
+		s.act = s.take
+		return true
 	}
 	s.take, s.act, _ = m.earliest(&c.state, from, s.cost)
 	if s.kind == slotWaiting && s.act > s.latest {
@@ -125,6 +140,10 @@ func (c *schedule) charge(m *meter, s *slot) {
 	if s.act == math.MaxInt64 {
 		// Nobody behind passes one who cannot be served.
 		c.state.last = math.MaxInt64
+		return
+	}
+	if m.owed(s) {
+		m.owe(&c.state, s.take, s.cost)
 		return
 	}
 	m.take(&c.state, s.take, s.cost)

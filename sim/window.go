@@ -131,8 +131,8 @@ func (c *central) admit(now, cost int64) {
 	}
 }
 
-// change puts another limit in force, as [limit.Bucket.Convert] does: what was used
-// stays used, up to the whole of the new burst.
+// change puts another limit in force. What was used stays used, up to the whole of the
+// new burst: what a fleet admitted under the old one is no fault under the new one.
 func (c *central) change(now int64, l Limit) {
 	c.settle()
 	used := new(big.Int)

@@ -24,6 +24,7 @@ type desk struct {
 	tokens  map[uint64][]byte // of leases
 	seal    *Seal
 	granted []Grant // by the last step
+	most    Amount  // the largest burst that there was
 }
 
 func newDesk(t testing.TB, terms Terms) *desk {
@@ -167,8 +168,10 @@ func (d *desk) check() {
 		if all := r.terms.lendable(); sum.Rate+r.pool.rate != all.Rate || sum.Depth+r.pool.depth != all.Depth {
 			d.t.Fatalf("%+v: lent %+v and free %+v are not %+v", r.id, sum, r.pool, r.terms)
 		}
-		if r.pool.level < 0 || r.pool.level > max(0, r.pool.depth) {
-			d.t.Fatalf("%+v: %v tokens in a pool %v deep", r.id, r.pool.level, r.pool.depth)
+		// What was used of the pool is what its depth has above its level: nothing at
+		// least, and no more than the largest burst that there was.
+		if d.most = max(d.most, r.terms.lendable().Depth); r.pool.level > r.pool.depth || r.pool.depth-r.pool.level > d.most {
+			d.t.Fatalf("%+v: %v tokens in a pool %v deep, of %v", r.id, r.pool.level, r.pool.depth, d.most)
 		}
 	}
 }
@@ -347,7 +350,7 @@ func TestCapacityCut(t *testing.T) {
 	if got := d.lent(cleo); got != (Holding{}) {
 		t.Errorf("cleo got %+v of a limit that is below zero", got)
 	}
-	if free := d.c.list[0].pool; free.rate >= 0 || free.level != 0 {
+	if free := d.c.list[0].pool; free.rate >= 0 || free.level != free.depth {
 		t.Errorf("free are %+v", free)
 	}
 	d.giveBack(anna, 1, holding(6.666667, 7, 0))

@@ -8,6 +8,10 @@ import (
 
 // pool is the bucket of what a coordinator has not lent: a token bucket whose rate
 // and depth change as leases come and go. Its zero value is empty.
+//
+// What was used is the depth less the level, here and at the instances together, and no
+// change of the capacity touches it. So the level may be below 0: that is debt, of what
+// was used under a larger burst, which the rate pays before there are tokens again.
 type pool struct {
 	rate, depth Amount // may be below 0 for as long as a cut capacity is still out
 	level       Amount
@@ -49,8 +53,16 @@ func (p *pool) accrue(now limit.Time) {
 // clip drops what does not fit the depth.
 func (p *pool) clip() {
 	if room := p.depth - p.flying; p.level >= room {
-		p.level, p.part = max(room, 0), 0
+		p.level, p.part = room, 0
 	}
+}
+
+// resize changes the capacity. What was used stays used.
+func (p *pool) resize(rate, depth Amount) {
+	p.rate += rate
+	p.depth += depth
+	p.level += depth
+	p.clip()
 }
 
 // lend takes h out of the pool.

@@ -204,7 +204,7 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 		leases := st.Leases[:0]
 		st = ResourceState{
 			ID: r.id, Terms: r.terms, Reject: r.rejects(), Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
-			Free: Holding{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: r.pool.level},
+			Free: Holding{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: max(0, r.pool.level)},
 		}
 		if r.full {
 			st.FullFor = time.Duration(now - r.fullSince)

@@ -75,12 +75,12 @@ func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resou
 }
 
 // setTerms puts terms in force. What is out counts, so a smaller capacity leaves the
-// pool below zero until enough has come back; what was spent stays spent.
+// pool below zero until enough has come back; what was used stays used, so a change and
+// its way back bring nothing, and what a larger burst adds is there at once.
 func (r *resource) setTerms(t Terms, now limit.Time) {
 	r.pool.accrue(now)
 	more := t.lendable().minus(r.terms.lendable())
-	r.pool.rate += more.Rate
-	r.pool.depth += more.Depth
+	r.pool.resize(more.Rate, more.Depth)
 	if r.learning {
 		// The former coordinator may have lent of terms that were larger still.
 		r.freeze(max(more.Rate, -r.frozen.Rate), max(more.Depth, -r.frozen.Depth))
@@ -440,10 +440,10 @@ func (r *resource) safe() Amount {
 }
 
 // idle says whether the resource may be forgotten: nobody has a part of it, and its
-// bucket is as full as a new one.
+// bucket is as full as a new one, or its limit is gone.
 func (r *resource) idle(now limit.Time) bool {
 	r.pool.accrue(now)
-	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.Gauge || r.terms.perInstance())
+	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.Gauge || r.terms.perInstance() || r.status != StatusOK)
 }
 
 func (r *resource) delay() time.Duration {

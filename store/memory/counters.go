@@ -3,6 +3,7 @@ package memory
 import (
 	"hash/maphash"
 	"math"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
@@ -18,6 +19,11 @@ type Counters struct {
 	seed   maphash.Seed
 
 	policy atomic.Pointer[limit.Policy]
+
+	// What a key had used at most when the policy in force came, and when that was: it
+	// may be more than the policy admits. Guarded by Store.mu.
+	usedBefore   int64
+	usedBeforeAt uint64 // since the store's beginning
 
 	// The table in force; nil until the first Take, so that thousands of
 	// limits that nobody meets cost nothing. words is the same table when it
@@ -130,14 +136,37 @@ func (c *Counters) current() table {
 func (c *Counters) setPolicy(p limit.Policy) {
 	old := c.policy.Swap(&p)
 	if t := c.table.Load(); t != nil && *old != p {
-		c.replace(t.table, p)
+		c.replace(t.table, *old, p)
 	}
 }
 
-func (c *Counters) replace(old table, p limit.Policy) {
+// replace carries all states from a table under one policy to a new one under another.
+func (c *Counters) replace(old table, from, p limit.Policy) {
+	c.usedBefore = c.mostUsed(from)
 	next := c.newTable(p)
 	old.moveTo(next)
+	c.usedBeforeAt = c.store.since()
 	c.install(next)
+}
+
+// mostUsed is what a key has used at most under p, which is in force: its quota, or what
+// is left of what the key had used before.
+func (c *Counters) mostUsed(p limit.Policy) int64 {
+	if p.Unlimited || !isBucket(p) {
+		return 0
+	}
+	elapsed := max(c.store.since(), c.usedBeforeAt) - c.usedBeforeAt
+	period := uint64(max(p.Rate.Period, 1))
+	hi, lo := bits.Mul64(elapsed, uint64(p.Rate.Count))
+	if hi >= period {
+		return p.Quota()
+	}
+	refilled, _ := bits.Div64(hi, lo, period)
+	return max(p.Quota(), c.usedBefore-int64(min(refilled, uint64(c.usedBefore))))
+}
+
+func isBucket(p limit.Policy) bool {
+	return p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket
 }
 
 // rebase gives a table of words a later beginning before its ticks outgrow their
@@ -146,7 +175,7 @@ func (c *Counters) rebase(old *wordTable) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
 	if c.table.Load().get() == table(old) {
-		c.replace(old, *c.policy.Load())
+		c.replace(old, *c.policy.Load(), *c.policy.Load())
 	}
 }
 
@@ -171,11 +200,11 @@ func (c *Counters) drop() {
 
 // newTable returns an empty table of the kind that suits p.
 func (c *Counters) newTable(p limit.Policy) table {
-	if p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket {
+	if isBucket(p) {
 		bucket := limit.NewBucket(p)
 		// A bucket that never refills has but one tick: its words could not
 		// tell a full bucket from one never seen.
-		if packed, ok := bucket.Pack(); ok && !p.Unlimited && p.Rate.Count > 0 {
+		if packed, ok := bucket.Pack(); ok && packed.Holds(c.usedBefore) && !p.Unlimited && p.Rate.Count > 0 {
 			t := newWordTable(c, packed)
 			t.counts = p.CountRefused
 			return t

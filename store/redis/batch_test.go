@@ -43,10 +43,9 @@ func (m *model) follow(p limit.Policy, now limit.Time) {
 		m.sliding = to.Convert(m.sliding, &from, now)
 	case limit.TokenBucket, limit.LeakyBucket:
 		from, to := limit.NewBucket(old), limit.NewBucket(p)
-		n1, p1 := from.Terms()
-		n2, p2 := to.Terms()
-		if n1 != n2 || p1 != p2 || old.Quota() != p.Quota() { // else it reads the same
-			m.bucket = to.Convert(m.bucket, &from, now)
+		m.bucket = to.Convert(m.bucket, &from, now)
+		if r, err := newRule(p); err == nil { // a debt of centuries is rounded up to a double
+			m.bucket = r.decode(r.encode(state{bucket: m.bucket})).bucket
 		}
 	}
 }
@@ -66,8 +65,11 @@ func (m *model) take(now limit.Time, cost int64, permit uint64) limit.Verdict {
 		a := limit.NewInFlight(m.policy)
 		return a.Take(&m.places, now, cost, permit)
 	}
-	a := limit.NewBucket(m.policy)
-	return a.Take(&m.bucket, now, cost)
+	a, s := limit.NewBucket(m.policy), &m.bucket
+	if m.outside() {
+		s = &limit.BucketState{Hi: s.Hi, Lo: s.Lo}
+	}
+	return a.Take(s, now, cost)
 }
 
 func (m *model) peek(now limit.Time, cost int64) limit.Verdict {
@@ -101,9 +103,17 @@ func (m *model) refuse(now limit.Time, cost int64) {
 		a := limit.NewSlidingLog(m.policy)
 		a.Refuse(&m.log, now, cost)
 	case limit.TokenBucket, limit.LeakyBucket:
-		a := limit.NewBucket(m.policy)
-		a.Refuse(&m.bucket, now, cost)
+		if a := limit.NewBucket(m.policy); !m.outside() {
+			a.Refuse(&m.bucket, now, cost)
+		}
 	}
+}
+
+// outside says whether a debt is paid beyond the exact range: nothing is added to it, and
+// nothing given back.
+func (m *model) outside() bool {
+	r, err := newRule(m.policy)
+	return err == nil && r.outside(&state{bucket: m.bucket})
 }
 
 // by returns the policy by which charges on one bucket are decided together.
@@ -136,8 +146,9 @@ func (m *model) refund(now limit.Time, cost int64) {
 		a.Refund(&m.log, now, cost)
 	case limit.Concurrency: // places are finished
 	default:
-		a := limit.NewBucket(m.policy)
-		a.Refund(&m.bucket, now, cost)
+		if a := limit.NewBucket(m.policy); !m.outside() {
+			a.Refund(&m.bucket, now, cost)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 			}
 		case verbRefund:
 			for i := range o.parts {
-				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() && !k.rule.gone(&k.state, o.parts[i].taken) {
+				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() && !k.rule.gone(&k.state, o.parts[i].taken) && !k.rule.outside(&k.state) {
 					k.rule.refund(&k.state, now, o.parts[i].cost)
 					k.taken, k.refused = true, false
 				}

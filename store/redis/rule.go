@@ -41,9 +41,10 @@ const (
 	maxNumerator = 1 << 42
 	// beyond is above every number that it is compared with.
 	beyond = 1 << 53
-	// mostOwed is where the debt of a bucket stops: in the year 2255, or at as many
-	// tokens of one that never refills.
-	mostOwed = beyond - 1
+	// latest bounds the time at which a bucket is full, which only a debt carried over from
+	// another rate brings beyond the exact range. (What is refused and counted brings it
+	// to the end of that range at most: OWED in lua/load.lua, the year 2255.)
+	latest = 1 << 116
 )
 
 // rule is a policy as the script needs it, and the arithmetic of package limit for
@@ -101,7 +102,9 @@ func (r *rule) compileBucket(p limit.Policy) error {
 	r.kind, r.bucket = kindBucket, limit.NewBucket(p)
 	r.n, r.p = r.bucket.Terms()
 	quota := uint64(p.Quota())
-	r.tag = string(words(r.n, r.p, quota))
+	// The quota is not in it: a state says what is used, and under the same rate that
+	// is the same for all. (Former versions wrote the quota in place of the 0.)
+	r.tag = string(words(r.n, r.p, 0))
 	if r.n == 0 {
 		// A bucket that never refills counts what it gave, at a time that
 		// stands still.
@@ -215,8 +218,9 @@ func (r *rule) cost(cost int64, fit bool) (a, b float64) {
 }
 
 // numbersIn reads the numbers of a state; false when they are no whole numbers within
-// the exact range, which nobody has written.
-func (r *rule) numbersIn(raw string) (list [3]int64, ok bool) {
+// the exact range, which nobody has written. The time at which a bucket is full may be
+// beyond it: see split.
+func (r *rule) numbersIn(raw string) (list [3]float64, ok bool) {
 	n := 2
 	if r.kind == kindSliding {
 		n = 3
@@ -226,10 +230,14 @@ func (r *rule) numbersIn(raw string) (list [3]int64, ok bool) {
 	}
 	for i := range n {
 		f := math.Float64frombits(binary.LittleEndian.Uint64([]byte(raw[8*i : 8*i+8])))
-		if !(f >= 0 && f < beyond) || math.Floor(f) != f {
-			return [3]int64{}, false
+		most := float64(beyond)
+		if r.kind == kindBucket && i == 0 {
+			most = latest
 		}
-		list[i] = int64(f)
+		if !(f >= 0 && f < most) || math.Floor(f) != f {
+			return [3]float64{}, false
+		}
+		list[i] = f
 	}
 	return list, true
 }
@@ -241,10 +249,10 @@ func (r *rule) decode(raw string) (s state) {
 	if !ok {
 		return s
 	}
-	num := func(i int) int64 { return nums[i] }
+	num := func(i int) int64 { return int64(nums[i]) }
 	switch r.kind {
 	case kindBucket:
-		s.bucket = r.join(uint64(num(0)), uint64(num(1)))
+		s.bucket = r.join(nums[0], uint64(num(1)))
 	case kindFixed:
 		s.fixed = limit.FixedState{Start: limit.Time(num(0) * 1000), Count: num(1)}
 	case kindSliding:
@@ -253,14 +261,47 @@ func (r *rule) decode(raw string) (s state) {
 	return s
 }
 
-// join makes a state in ticks of whole microseconds and the ticks beyond them.
-func (r *rule) join(whole, part uint64) limit.BucketState {
-	if r.n == 0 {
-		return limit.BucketState{Lo: whole}
+// join makes a state in ticks of whole microseconds and the ticks beyond them. What
+// does not fit is the latest time there is.
+func (r *rule) join(whole float64, part uint64) limit.BucketState {
+	shift := 0
+	if whole >= beyond {
+		fraction, exponent := math.Frexp(whole)
+		shift = exponent - 53
+		whole = math.Ldexp(fraction, 53)
 	}
-	hi, lo := bits.Mul64(whole, r.unit)
+	hi, lo := bits.Mul64(uint64(whole), r.unit)
+	if bits.Len64(hi)+shift > 63 {
+		return limit.BucketState{Hi: 1 << 63}
+	}
+	hi, lo = hi<<shift|lo>>(64-shift), lo<<shift
 	lo, carry := bits.Add64(lo, part, 0)
 	return limit.BucketState{Hi: hi + carry, Lo: lo}
+}
+
+// split is join backwards. A debt that is paid beyond the exact range, after some two
+// hundred years, is rounded up to a number that the script can hold.
+func (r *rule) split(s limit.BucketState) (whole float64, part uint64) {
+	high, rest := s.Hi/r.unit, s.Hi%r.unit
+	low, part := bits.Div64(rest, s.Lo, r.unit)
+	if high == 0 && low < beyond {
+		return float64(low), part
+	}
+	whole = float64(high)*(1<<64) + float64(low) // to the nearest, or nearly
+	for at := r.join(whole, 0); at.Hi < s.Hi || at.Hi == s.Hi && at.Lo < s.Lo; at = r.join(whole, 0) {
+		whole = math.Nextafter(whole, math.Inf(1))
+	}
+	return min(whole, latest/2), 0
+}
+
+// outside says whether the time at which a bucket is full is beyond the exact range. No
+// request fits it, and what is given back to it is lost in the rounding.
+func (r *rule) outside(s *state) bool {
+	if r.kind != kindBucket {
+		return false
+	}
+	whole, _ := r.split(s.bucket)
+	return whole >= beyond
 }
 
 // encode writes a state as the script does.
@@ -277,14 +318,8 @@ func (r *rule) encode(s state) string {
 		if s.bucket == (limit.BucketState{}) {
 			return ""
 		}
-		whole, part := uint64(mostOwed), uint64(0)
-		if s.bucket.Hi < r.unit {
-			whole, part = bits.Div64(s.bucket.Hi, s.bucket.Lo, r.unit)
-		}
-		if whole >= mostOwed {
-			whole, part = mostOwed, 0
-		}
-		b = num(whole, part)
+		whole, part := r.split(s.bucket)
+		b = words(math.Float64bits(whole), math.Float64bits(float64(part)))
 	case kindFixed:
 		if s.fixed.Count == 0 {
 			return ""

@@ -106,9 +106,11 @@ end
 
 -- owe takes a cost that does not fit from a bucket, which goes into debt.
 local function owe(i, p, c1, c2)
-	A[i], B[i] = filled(i, p, c1, c2)
-	if A[i] >= OWED then
-		A[i], B[i] = OWED, 0
+	if A[i] < OWED then
+		A[i], B[i] = filled(i, p, c1, c2)
+		if A[i] >= OWED then
+			A[i], B[i] = OWED, 0
+		end
 	end
 	dirty[i] = true
 end
@@ -258,6 +260,9 @@ local function refund(i, p, c1, c2)
 	if c2 > 0 and (kind == FIXED and c2 < A[i] or kind == SLIDING and floor(c2 / pa[p]) < A[i] or kind == LOG and c2 <= now - pa[p]) then
 		return
 	elseif kind == BUCKET then
+		if A[i] >= TOP then
+			return -- it would be lost in the rounding, or more than it would
+		end
 		local u, f = A[i] - c1, B[i] - c2
 		if f < 0 then
 			u, f = u - 1, f + pa[p]

@@ -108,6 +108,8 @@ for i = 1, buckets do
 			value = pack('<ddc0', A[i], B[i], tags[p])
 			if pd[p] == 1 then
 				ends = A[i] > 0 and math.huge or 0
+			elseif ends >= TOP then
+				ends = math.huge -- centuries, and more than an expiry can be
 			end
 		elseif kind == FIXED then
 			ends = A[i] + pa[p]

@@ -18,7 +18,7 @@ local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min,
 local BUCKET, FIXED, SLIDING, LOG, PLACES = 1, 2, 3, 4, 5
 local TAKE, PEEK, REFUND, FINISH, RESET = 1, 2, 3, 4, 5
 local MOST = 2251799813685248 -- 2^51, where counts stop
-local OWED = 9007199254740991 -- 2^53 - 1, where debts stop: in the year 2255
+local OWED = 9007199254740991 -- 2^53 - 1, where what is refused makes no more debt: in the year 2255
 
 local now, void, hold, policies = N[1], N[2], N[3], N[4]
 if now == 0 then
@@ -65,6 +65,7 @@ end
 -- A state is whole numbers and the tag of the policy that wrote it. What has another
 -- length, or other numbers, is nobody's.
 local TOP = 9007199254740992 -- 2^53
+local LATEST = 2 ^ 116 -- bounds the time at which a bucket is full: see latest in rule.go
 local strange = false
 local extra = buckets
 for i = 1, buckets do
@@ -77,7 +78,7 @@ for i = 1, buckets do
 			A[i], B[i], tag = unpack_('<ddc24', v)
 		end
 		local a, b = A[i], B[i]
-		strange = strange or v and (tag ~= tags[p] or not (a >= 0 and b >= 0 and a < TOP and b < TOP and a % 1 == 0 and b % 1 == 0))
+		strange = strange or v and (tag ~= tags[p] or not (a >= 0 and b >= 0 and a < LATEST and b < TOP and a % 1 == 0 and b % 1 == 0))
 	elseif kind == FIXED then
 		local v, start, count, tag = raws[i], 0, 0, nil
 		if v and #v == 41 then

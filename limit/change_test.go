@@ -1,0 +1,280 @@
+package limit
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// changes is what a limit admitted while its policy changed, all of them buckets.
+type changes struct {
+	policies []Policy
+	since    []Time // when each came into force
+	at       []Time // of what was admitted
+	cost     []int64
+}
+
+func (c *changes) set(now Time, p Policy) {
+	c.policies, c.since = append(c.policies, p), append(c.since, now)
+}
+
+func (c *changes) admit(now Time, cost int64) {
+	c.at, c.cost = append(c.at, now), append(c.cost, cost)
+}
+
+// over returns an error if in some interval more was admitted than the largest burst
+// and the largest rate that were in force in it: burst + rate x T.
+func (c *changes) over() error {
+	first := 0 // the first policy in force at the moment at which the interval begins
+	for i := range c.at {
+		for first+1 < len(c.since) && c.since[first+1] < c.at[i] {
+			first++
+		}
+		policy, burst, n, p := first, int64(0), uint64(0), uint64(1)
+		sum := int64(0)
+		for j := i; j < len(c.at); j++ {
+			for ; policy < len(c.since) && c.since[policy] <= c.at[j]; policy++ {
+				burst = max(burst, c.policies[policy].Quota())
+				if m, q := c.policies[policy].Rate.ticks(); more(m, p, n, q) {
+					n, p = m, q
+				}
+			}
+			if sum += c.cost[j]; sum > burst && more(uint64(sum-burst), p, uint64(c.at[j]-c.at[i]), n) {
+				return fmt.Errorf("%d were admitted in %v, of a burst of %d and %d per %v", sum, time.Duration(c.at[j]-c.at[i]), burst, n, time.Duration(p))
+			}
+		}
+	}
+	return nil
+}
+
+// more says whether a x b > c x d.
+func more(a, b, c, d uint64) bool {
+	h1, l1 := bits.Mul64(a, b)
+	h2, l2 := bits.Mul64(c, d)
+	return h1 > h2 || h1 == h2 && l1 > l2
+}
+
+// drawBucket draws a bucket as people write them, and some as nobody does.
+func drawBucket(r *rand.Rand) Policy {
+	p := Policy{Algorithm: Algorithm(r.IntN(2)), Burst: r.Int64N(1 << r.IntN(9))}
+	p.Rate = []Rate{
+		{}, {3, 24 * time.Hour}, {100, 24 * time.Hour}, PerMinute(1), {7, 3 * time.Second}, PerSecond(10), PerSecond(999_983),
+		{1 + r.Int64N(1e6), time.Duration(1 + r.Int64N(1e12))}, {1e9, time.Second},
+	}[r.IntN(9)]
+	return p
+}
+
+// drawStep draws how long it is until something happens: mostly next to nothing.
+func drawStep(r *rand.Rand) time.Duration {
+	return time.Duration(r.Int64N(1 << r.IntN(38)))
+}
+
+// What is admitted while burst and rate change at random, to and fro, is in no interval
+// more than the largest burst and the largest rate in it allow.
+func TestHistoriesBucketChanges(t *testing.T) {
+	changed, refused := 0, 0
+	eachHistory(t, func(r *rand.Rand) error {
+		turns := []Policy{drawBucket(r), drawBucket(r), drawBucket(r)}
+		b, c, s, now := NewBucket(turns[0]), changes{}, BucketState{}, Time(r.Int64N(1<<60))
+		c.set(now, turns[0])
+		for range 60 {
+			now = now.Add(drawStep(r))
+			if r.IntN(3) == 0 {
+				next := NewBucket(turns[r.IntN(3)])
+				s = next.Convert(s, &b, now)
+				b = next
+				c.set(now, Policy{Rate: Rate{int64(b.n), time.Duration(b.p)}, Burst: int64(b.quota)})
+				changed++
+				continue
+			}
+			cost := 1 + r.Int64N(1+int64(b.quota)/2)
+			if b.Take(&s, now, cost).Allowed {
+				c.admit(now, cost)
+			} else {
+				refused++
+			}
+		}
+		return c.over()
+	})
+	if n := histories(t); changed < 10*n || refused < 10*n {
+		t.Errorf("%d changes and %d refusals in %d histories show little", changed, refused, n)
+	}
+}
+
+// The same of a Limiter under virtual time, with its fast path and its waiters.
+func TestHistoriesLimiterChanges(t *testing.T) {
+	admitted := 0
+	eachHistory(t, func(r *rand.Rand) (err error) {
+		synctest.Test(t, func(t *testing.T) {
+			p := drawBucket(r)
+			p.Algorithm = TokenBucket // what is held back acts later than it is taken
+			l, c, began := newLimiter(t, p), changes{}, time.Now()
+			now := func() Time { return Time(time.Since(began)) }
+			c.set(0, p)
+			for range 40 {
+				time.Sleep(drawStep(r))
+				switch r.IntN(6) {
+				case 0:
+					p.Burst = drawBucket(r).Burst
+					err = l.SetBurst(p.Burst)
+					c.set(now(), p)
+				case 1:
+					p.Rate = drawBucket(r).Rate
+					err = l.SetRate(p.Rate)
+					c.set(now(), p)
+				case 2:
+					cost := 1 + r.Int64N(1+p.Burst/2)
+					l.WaitFunc(cost, drawStep(r), func(err error) {
+						if err == nil {
+							c.admit(now(), cost)
+						}
+					})
+				case 3:
+					if l.Allow() {
+						c.admit(now(), 1)
+					}
+				default:
+					if cost := 1 + r.Int64N(1+p.Burst/2); l.AllowN(time.Now(), cost) {
+						c.admit(now(), cost)
+					}
+				}
+				if err != nil {
+					return
+				}
+				synctest.Wait()
+			}
+			if err = l.SetBurst(0); err == nil { // nobody waits any longer
+				c.set(now(), Policy{Rate: p.Rate})
+				synctest.Wait()
+				admitted += len(c.at)
+				err = c.over()
+			}
+		})
+		return err
+	})
+	if n := histories(t); admitted < 3*n {
+		t.Errorf("%d were admitted in %d histories: they show little", admitted, n)
+	}
+}
+
+// What was used stays used: through a smaller burst, another rate, and back.
+func TestBucketChangeAndBack(t *testing.T) {
+	day := func(n int64) Policy { return Policy{Rate: Rate{n, 24 * time.Hour}, Burst: n} }
+	l := newLimiter(t, day(100))
+	for range 100 {
+		l.Allow()
+	}
+	for _, p := range []Policy{day(1), {Rate: PerSecond(1e9)}, {Algorithm: LeakyBucket, Rate: PerHour(1)}, {}} {
+		if p.Rate.Count == 1e9 {
+			p.Rate = PerHour(1)
+		}
+		if err := l.SetPolicy(p); err != nil {
+			t.Fatal(err)
+		}
+		if l.Allow() {
+			t.Errorf("%+v: admits, with 100 used of 100 before", p)
+		}
+		if err := l.SetPolicy(day(100)); err != nil {
+			t.Fatal(err)
+		}
+		if n := l.Remaining(); n != 0 {
+			t.Errorf("%+v and back: %d remain, want 0", p, n)
+		}
+	}
+}
+
+// A debt is paid at the rate in force, to the nanosecond; only then is anything admitted.
+func TestBucketPaysDebt(t *testing.T) {
+	for i := range 20_000 {
+		r := rand.New(rand.NewPCG(uint64(i), 77))
+		from, to := drawBucket(r), drawBucket(r)
+		from.Algorithm, to.Algorithm = TokenBucket, TokenBucket
+		to.Burst++
+		a, b := NewBucket(from), NewBucket(to)
+		var s BucketState
+		now, used := Time(r.Int64N(1<<60)), r.Int64N(from.Burst+1)
+		a.Take(&s, now, used)
+		s = b.Convert(s, &a, now)
+		want := max(0, used-to.Burst+1) // what is to be paid before one fits
+		v := b.Peek(s, now, 1)
+		after := time.Duration(0)
+		if want > 0 {
+			after = to.Rate.durationOf(want)
+		}
+		if v.Allowed != (want == 0) || v.RetryAfter != after {
+			t.Fatalf("case %d: %d used of %+v, under %+v: %+v, want one to fit after %v", i, used, from, to, v, after)
+		}
+		if want > 0 && v.RetryAfter < 1<<61 {
+			if b.Peek(s, now.Add(v.RetryAfter-1), 1).Allowed || !b.Peek(s, now.Add(v.RetryAfter), 1).Allowed {
+				t.Fatalf("case %d: RetryAfter %v is not when one fits", i, v.RetryAfter)
+			}
+		}
+	}
+}
+
+// However often two instances with different policies take turns, at one moment or a
+// nanosecond apart, no rounding refills, and all that rounding adds is below one token.
+func TestBucketTurnsAddNothing(t *testing.T) {
+	for i := range 5_000 {
+		r := rand.New(rand.NewPCG(uint64(i), 78))
+		x, y := drawBucket(r), drawBucket(r)
+		a, b := NewBucket(x), NewBucket(y)
+		var s BucketState
+		now := Time(r.Int64N(1 << 60))
+		used := r.Int64N(x.Burst + 1)
+		a.Take(&s, now, used)
+		before := s.minus(a.at(now))
+		for range 50 {
+			s = a.Convert(b.Convert(s, &a, now), &b, now)
+			after := s.minus(a.at(now))
+			if before.more(after) || after.more(mul(uint64(used), a.p)) {
+				t.Fatalf("case %d: %d used, %+v ticks became %+v", i, used, before, after)
+			}
+		}
+		part := a.at(now).plus(ticks{0, r.Uint64N(a.p)}) // less than a token
+		for range 50 {
+			part = a.Convert(b.Convert(part, &a, now), &b, now)
+		}
+		if part.minus(a.at(now)).more(ticks{0, a.p}) {
+			t.Fatalf("case %d: a part of a token became more than one", i)
+		}
+	}
+}
+
+// A reservation that was told its time keeps it under a smaller burst, and is paid for.
+func TestReservationIsDebtUnderASmallerBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, bucketPolicy(PerSecond(1), 10))
+		l.AllowN(time.Now(), 10)
+		r := l.ReserveN(time.Now(), 10)
+		if d := r.Delay(); d != 10*time.Second {
+			t.Fatalf("reserved in %v, want 10s", d)
+		}
+		for _, burst := range []int64{2, 10} {
+			if err := l.SetBurst(burst); err != nil {
+				t.Fatal(err)
+			}
+			if d := r.Delay(); d != 10*time.Second {
+				t.Errorf("burst %d: reserved in %v, want 10s", burst, d)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if n := l.Remaining(); n != 0 {
+			t.Errorf("%d remain when the reservation has its 10, want 0", n)
+		}
+		if err := l.SetBurst(2); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(8 * time.Second)
+		if l.Allow() {
+			t.Error("one fits 8 s after 10 were taken at 1/s, with a burst of 2")
+		}
+		time.Sleep(time.Second)
+		if !l.Allow() {
+			t.Error("one does not fit 9 s after 10 were taken at 1/s, with a burst of 2")
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/storetest"
+)
+
+// fleet is some instances at one Redis, each with a configuration of its own.
+type fleet struct {
+	testing.TB
+	clock  atomic.Int64
+	stores []*Store
+	bound  []store.Counters
+	id     string
+}
+
+func newFleet(t testing.TB, n int) *fleet {
+	f := &fleet{TB: t}
+	f.clock.Store(1_700_000_000_000_000_000)
+	server := redistest.Start(t)
+	for range n {
+		s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, f.now)
+		s.hold = 1e12 // the server's clock is not ours
+		f.stores, f.bound = append(f.stores, s), append(f.bound, nil)
+	}
+	return f
+}
+
+func (f *fleet) now() limit.Time { return limit.Time(f.clock.Load()) }
+
+// begin begins with new counters.
+func (f *fleet) begin(id string) {
+	f.Helper()
+	for i, c := range f.bound {
+		if c != nil {
+			if err := f.stores[i].Unbind(c); err != nil {
+				f.Fatal(err)
+			}
+		}
+		f.bound[i] = nil
+	}
+	f.id = id
+}
+
+func (f *fleet) bind(i int, p limit.Policy) {
+	f.Helper()
+	c, err := f.stores[i].Bind(store.Spec{ID: f.id, Policy: p})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.bound[i] = c
+}
+
+func (f *fleet) take(i int, cost int64) bool {
+	f.Helper()
+	ok, err := f.stores[i].Take(f.Context(), []store.Charge{{Counters: f.bound[i], Key: keyNumber(1), Cost: cost}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return ok
+}
+
+// Instances with different bursts and rates that take turns at one Redis, while one and
+// another gets a new configuration, admit together in no interval more than the largest
+// burst and the largest rate in it allow.
+//
+//	STINT_HISTORIES=100000 go test ./store/redis -run 'TestHistoriesChanges$' -timeout 2h
+func TestHistoriesChanges(t *testing.T) {
+	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
+	for seed := range histories {
+		r := rand.New(rand.NewPCG(uint64(seed), 36))
+		f.clock.Add(int64(time.Second))
+		f.begin(fmt.Sprint("changes", seed))
+		var key storetest.Changes
+		policies := make([]limit.Policy, 2+r.IntN(2))
+		for i := range policies {
+			policies[i] = storetest.DrawBucket(r)
+			f.bind(i, policies[i])
+		}
+		key.Set(f.now(), slices.Clone(policies)...)
+		for range 30 {
+			f.clock.Add(r.Int64N(1<<r.IntN(38)) / 1000 * 1000)
+			i := r.IntN(len(policies))
+			if r.IntN(16) == 0 {
+				policies[i] = storetest.DrawBucket(r)
+				f.bind(i, policies[i])
+				key.Set(f.now(), slices.Clone(policies)...)
+			}
+			if cost := 1 + r.Int64N(1+policies[i].Burst/2); f.take(i, cost) {
+				key.Admit(f.now(), cost)
+			}
+		}
+		admitted += key.Admitted()
+		if err := key.Over(); err != nil {
+			t.Fatalf("history %d: %v", seed, err)
+		}
+	}
+	if admitted < 3*histories {
+		t.Errorf("%d were admitted in %d histories: they show little", admitted, histories)
+	}
+}
+
+// A roll-out of a smaller burst under load: two instances with bursts of 100 and 10 admit
+// what a burst of 100 allows.
+func TestRollOutOfASmallerBurst(t *testing.T) {
+	f := newFleet(t, 2)
+	f.begin("rollout")
+	f.bind(0, limit.Policy{Rate: limit.PerSecond(10), Burst: 100})
+	f.bind(1, limit.Policy{Rate: limit.PerSecond(10), Burst: 10})
+	calls := f.stores[0].Stats().Calls + f.stores[1].Stats().Calls
+	admitted, asked := 0, 0
+	for range 10_000 {
+		f.clock.Add(int64(time.Millisecond))
+		for i := range 2 {
+			asked++
+			if f.take(i, 1) {
+				admitted++
+			}
+		}
+	}
+	if admitted > 200 || admitted < 190 {
+		t.Errorf("%d were admitted in 10 s, want 200: a burst of 100 and 10/s", admitted)
+	}
+	// Under one rate a state means the same to both, so that nobody asks twice.
+	if calls = f.stores[0].Stats().Calls + f.stores[1].Stats().Calls - calls; calls > uint64(asked) {
+		t.Errorf("%d calls for %d requests: states are converted for nothing", calls, asked)
+	}
+}
+
+// What was used is remembered however long the rate of another instance takes to pay it:
+// beyond what the script counts exactly, beyond an expiry that Redis can hold.
+func TestDebtOfCenturies(t *testing.T) {
+	f := newFleet(t, 2)
+	for _, c := range []struct {
+		name     string
+		one, two limit.Policy
+	}{
+		{"273 years", limit.Policy{Rate: limit.PerSecond(1000), Burst: 100_000}, limit.Policy{Rate: limit.Rate{Count: 1, Period: 24 * time.Hour}, Burst: 1}},
+		{"27 million years", limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e10}, limit.Policy{Rate: limit.Rate{Count: 1, Period: 24 * time.Hour}, Burst: 1}},
+		{"71 million million years", limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e12}, limit.Policy{Rate: limit.Every(maxSpan * time.Microsecond), Burst: 1}},
+		{"for ever", limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e12}, limit.Policy{Burst: 1}},
+	} {
+		f.begin(c.name)
+		f.bind(0, c.one)
+		f.bind(1, c.two)
+		if !f.take(0, c.one.Burst) {
+			t.Fatalf("%s: the whole burst does not fit", c.name)
+		}
+		for range 20 {
+			if f.take(1, 1) || f.take(0, 1) {
+				t.Fatalf("%s: something fits after the whole burst was used", c.name)
+			}
+		}
+		if err := f.stores[1].Refund(t.Context(), []store.Charge{{Counters: f.bound[1], Key: keyNumber(1), Cost: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		f.clock.Add(2 * longestDenial) // or the refusal that is remembered answers
+		if f.take(0, 2) {
+			t.Errorf("%s: 2 fit after 1 was given back", c.name)
+		}
+		f.clock.Add(int64(time.Millisecond))
+		// One may be lost in the rounding, one was given back.
+		// One may be lost in the rounding, one was given back.
+		if cost := int64(c.one.Rate.Count / 1000); cost > 1 && !f.take(0, cost-1) {
+			t.Errorf("%s: %d do not fit of the %d that come in a millisecond", c.name, cost-1, cost)
+		}
+		if f.take(0, 3) {
+			t.Errorf("%s: 3 more fit than come in a millisecond", c.name)
+		}
+	}
+}
+
+// A state that a former version wrote, whose tag has the quota, is read as it is meant.
+func TestReadsFormerTag(t *testing.T) {
+	f := newFleet(t, 1)
+	f.begin("former")
+	f.bind(0, limit.Policy{Rate: limit.PerHour(1), Burst: 5})
+	r := f.bound[0].(*Counters).bound.Load().rule
+	var s state
+	if !r.take(&s, f.now(), 4, terms{}).Allowed {
+		t.Fatal("4 of 5 do not fit")
+	}
+	raw := r.encode(s)
+	raw = raw[:len(raw)-8] + string(words(5))
+	client := *f.stores[0].client.Load()
+	key := f.stores[0].keyOfCharge(store.Charge{Counters: f.bound[0], Key: keyNumber(1)})
+	if err := client.Do(t.Context(), client.B().Set().Key(key).Value(raw).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if !f.take(0, 1) || f.take(0, 1) {
+		t.Error("not just the one fits that is left")
+	}
+}

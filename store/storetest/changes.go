@@ -1,0 +1,78 @@
+package storetest
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Changes is what one key of a limit admitted while the policy changed, all policies
+// being buckets.
+type Changes struct {
+	policies [][]limit.Policy // in force at one time, by different instances
+	since    []limit.Time     // when each came into force
+	at       []limit.Time     // of what was admitted
+	cost     []int64
+}
+
+// Set says that these policies are in force from now on, each at some instance.
+func (c *Changes) Set(now limit.Time, policies ...limit.Policy) {
+	c.policies, c.since = append(c.policies, policies), append(c.since, now)
+}
+
+// Admit says that cost was admitted at now.
+func (c *Changes) Admit(now limit.Time, cost int64) {
+	c.at, c.cost = append(c.at, now), append(c.cost, cost)
+}
+
+// Admitted is how often something was.
+func (c *Changes) Admitted() int { return len(c.at) }
+
+// Over returns an error if in some interval more was admitted than the largest burst
+// and the largest rate that were in force in it: burst + rate x T.
+func (c *Changes) Over() error {
+	first := 0 // the first policy in force at the moment at which the interval begins
+	for i := range c.at {
+		for first+1 < len(c.since) && c.since[first+1] < c.at[i] {
+			first++
+		}
+		policy, burst, n, p := first, int64(0), uint64(0), uint64(1)
+		sum := int64(0)
+		for j := i; j < len(c.at); j++ {
+			for ; policy < len(c.since) && c.since[policy] <= c.at[j]; policy++ {
+				for _, in := range c.policies[policy] {
+					b := limit.NewBucket(in)
+					burst = max(burst, in.Quota())
+					if m, q := b.Terms(); more(m, p, n, q) {
+						n, p = m, q
+					}
+				}
+			}
+			if sum += c.cost[j]; sum > burst && more(uint64(sum-burst), p, uint64(c.at[j]-c.at[i]), n) {
+				return fmt.Errorf("%d were admitted in %v, of a burst of %d and %d per %v", sum, time.Duration(c.at[j]-c.at[i]), burst, n, time.Duration(p))
+			}
+		}
+	}
+	return nil
+}
+
+// more says whether a x b > c x d.
+func more(a, b, c, d uint64) bool {
+	h1, l1 := bits.Mul64(a, b)
+	h2, l2 := bits.Mul64(c, d)
+	return h1 > h2 || h1 == h2 && l1 > l2
+}
+
+// DrawBucket draws a bucket as people write them, and some as nobody does.
+func DrawBucket(r *rand.Rand) limit.Policy {
+	const day = 24 * time.Hour
+	p := limit.Policy{Algorithm: limit.Algorithm(r.IntN(2)), Burst: r.Int64N(1 << r.IntN(9))}
+	p.Rate = []limit.Rate{
+		{}, {Count: 3, Period: day}, {Count: 100, Period: day}, limit.PerMinute(1), {Count: 7, Period: 3 * time.Second}, limit.PerSecond(10),
+		limit.PerSecond(999_983), {Count: 1 + r.Int64N(1e6), Period: time.Duration(1 + r.Int64N(1e12))}, limit.PerSecond(1e9),
+	}[r.IntN(9)]
+	return p
+}
