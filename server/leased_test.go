@@ -86,12 +86,13 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	var admitted, byServer atomic.Int64
+	var asked, admitted, byServer atomic.Int64
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for _, k := range instances {
 		wg.Go(func() {
 			for ctx.Err() == nil {
+				asked.Add(1)
 				d, err := k.Take(ctx, account("acme"))
 				if err == nil && d.Allowed {
 					admitted.Add(1)
@@ -103,6 +104,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	for range 200 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
+				asked.Add(1)
 				if status, _ := s.take(`{"account":"acme"}`, 1); status == 200 {
 					admitted.Add(1)
 					byServer.Add(1)
@@ -114,8 +116,10 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	wg.Wait()
 	passed := time.Since(begin).Seconds()
 	most := 100 + 200*passed
-	if got := float64(admitted.Load()); got > most || got < 0.8*most || byServer.Load() == 0 || byServer.Load() == admitted.Load() {
-		t.Errorf("admitted %d, %d of them by the server, want 80 to 100 %% of %.0f by all of them", admitted.Load(), byServer.Load(), most)
+	// On a slow machine they ask for less than there is.
+	least := 0.8 * min(most, float64(asked.Load()))
+	if got := float64(admitted.Load()); got > most || got < least || byServer.Load() == 0 || byServer.Load() == admitted.Load() {
+		t.Errorf("admitted %d, %d of them by the server, want %.0f to %.0f by all of them", admitted.Load(), byServer.Load(), least, most)
 	}
 	a := s.do(http.MethodGet, s.admin+"/v1/leases", "")
 	for _, part := range []string{`"instance": "server-`, `"instance": "one"`, `"instance": "two"`, `"resources_total": 1`} {
