@@ -77,6 +77,13 @@ type Options struct {
 	// are logged.
 	Logger *slog.Logger
 
+	// Hooks are told what the limits do, and Fault of each limit of which nothing is
+	// lent, once, as it is logged: the coordinator does not know the name, the key does
+	// not fit, or the limit is of the other kind. The zero value tells nobody; see
+	// [limit.Hooks] for what a hook must not do.
+	Hooks   limit.Hooks
+	OnFault func(limit string, err error)
+
 	// Transport connects to the coordinator; nil = gRPC. It is for the server of
 	// this module, which is a client of its own coordinator.
 	Transport Transport
@@ -113,6 +120,11 @@ type Client struct {
 		handles []uint32
 	}
 	wake chan struct{} // holds one
+
+	faults struct {
+		sync.Mutex
+		known map[fault]bool // that were told, and have not ended since
+	}
 
 	loop struct { // of the goroutine that runs Run
 		links   chan *link // new ones

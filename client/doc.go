@@ -53,6 +53,13 @@
 // wait keep their place over all of that. [Client.Err] and [Lease] say what is the
 // matter; docs/failure-behaviour.md has each failure with its outcome and its test.
 //
+// # What a program can hear
+//
+// A limit that the coordinator does not know, a key that does not fit and a limit of the
+// other kind are an error of Take and Wait, one line in the log, and one call of
+// [Options].OnFault. [Options].Hooks are told of refusals, waits and requests to which a
+// limit did not apply, for metrics.
+//
 // # Two halves
 //
 // The upper half is what the application calls: a bucket at the leased rate, and a line

@@ -163,6 +163,8 @@ func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 	if errors.Is(err, errMissing) {
 		if *r = (limit.Result{}); k.opts.RefuseMissing {
 			k.refuseTo(r, req, limit.ReasonMissing, limit.Never)
+		} else {
+			k.skip()
 		}
 		return limit.Hold{}, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,8 @@ type Keyed struct {
 	name   string
 	names  []string
 	opts   KeyedOptions
+
+	skipped atomic.Bool // it was logged that a request lacks an attribute
 
 	mu     sync.RWMutex
 	keys   map[string]*entry
@@ -100,6 +103,7 @@ func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 	key, err := k.key(room[:0], req)
 	if errors.Is(err, errMissing) {
 		if !k.opts.RefuseMissing {
+			k.skip()
 			return limit.Decision{Allowed: true}, nil
 		}
 		return k.refuse(req, limit.ReasonMissing, limit.Never), nil
@@ -282,7 +286,21 @@ func (k *Keyed) Close() {
 	clear(k.keys)
 }
 
+// skip tells that the limit does not apply to a request. That one lacks the key's
+// attribute is usual for some limits, and for others a name that is wrong: it is logged
+// once.
+func (k *Keyed) skip() {
+	k.client.opts.Hooks.Skipped(k.name)
+	if !k.skipped.Swap(true) {
+		k.client.log.LogAttrs(context.Background(), slog.LevelWarn, "a request lacks an attribute of a limit's key, so the limit does not apply to it: are the names right? This is logged once",
+			slog.String("limit", k.name), slog.Any("key", k.names))
+	}
+}
+
 func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Duration) limit.Decision {
+	if !req.Peek {
+		k.client.opts.Hooks.Refused(k.name, max(1, req.Cost))
+	}
 	var r limit.Result
 	k.refuseTo(&r, req, reason, after)
 	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}

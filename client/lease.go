@@ -184,10 +184,18 @@ func (l *lease) fault() error {
 		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
 	case st.Status == share.StatusUnknownLimit, st.Status == share.StatusNotLeased,
 		st.Status == share.StatusBadKey, st.Status == share.StatusTooMany:
-		return fmt.Errorf("%w of limit %q: %v", ErrRefused, l.id.Limit, st.Status)
+		return fmt.Errorf("%w of limit %q: %v: %s", ErrRefused, l.id.Limit, st.Status, wayOut[st.Status])
 	default:
 		return nil
 	}
+}
+
+// wayOut says what a refusal of the coordinator means and what to do about it.
+var wayOut = map[share.Status]string{
+	share.StatusUnknownLimit: "it has no limit of that name, which must be written as in its limits file",
+	share.StatusNotLeased:    "the limit is not shared by leases, add sharing: leased to it",
+	share.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Gauge for one without",
+	share.StatusTooMany:      "its table of keys is full, try again later",
 }
 
 // quota is the largest cost that the limit ever admits; MaxInt64 while it is unknown.

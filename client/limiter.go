@@ -57,6 +57,7 @@ func (l *lease) short(now limit.Time, n int64, decided bool) bool {
 		return true
 	}
 	l.starve(now)
+	l.client.opts.Hooks.Refused(l.id.Limit, n)
 	return false
 }
 

@@ -260,9 +260,21 @@ func exceeds(n, quota int64) error {
 // latest: errLate. impatient is for a Take.
 func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
 	t := &turn{n: n, latest: latest, ends: min(latest, l.ends(ctx)), impatient: impatient}
+	var w *limit.Wait
+	if !impatient {
+		w = l.client.opts.Hooks.NewWait(l.id.Limit, n)
+	}
 	if in, err := l.stand(t, nil); !in {
 		return err
 	}
+	w.Start()
+	err := l.await(ctx, t)
+	w.End(err)
+	return err
+}
+
+// await waits in line.
+func (l *lease) await(ctx context.Context, t *turn) error {
 	select {
 	case err := <-t.wake:
 		return err

@@ -84,13 +84,27 @@ func (c *Client) hear() {
 
 // step steps the holder and tells the leases that shares came for.
 func (c *Client) step(e share.Event, shares []share.Share) {
+	type told struct {
+		limit string
+		err   error
+	}
+	var faults []told
+	defer func() {
+		for _, f := range faults {
+			c.say(f.limit, f.err)
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	c.send(c.holder.Step(now, e))
 	for i := range shares {
 		if l := c.leases[shares[i].Handle]; l != nil {
+			before := *l.state.Load()
 			l.told(now, c.holder.State(l.handle))
+			if err := l.noted(before, *l.state.Load()); err != nil {
+				faults = append(faults, told{l.id.Limit, err})
+			}
 		}
 	}
 	c.arm()

@@ -46,6 +46,9 @@ func (l *lease) take(ctx context.Context, req limit.Request) (limit.Decision, er
 	if err != nil {
 		return limit.Decision{}, err
 	}
+	if !allowed {
+		l.client.opts.Hooks.Refused(l.id.Limit, cost)
+	}
 	return l.decision(cost, allowed), nil
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -44,15 +45,24 @@ func (l *lease) waitFunc(n int64, longest time.Duration, done func(error)) (canc
 	}
 	t := &turn{n: n, latest: now.Add(longest)}
 	t.ends = t.latest
+	w := l.client.opts.Hooks.NewWait(l.id.Limit, n)
 	in, err := l.stand(t, func(err error) {
 		if errors.Is(err, errLate) {
 			err = l.tooLate(longest, false)
 		}
+		w.End(err)
 		done(err)
 	})
 	switch {
 	case in:
-		return func() bool { return l.giveUp(t) }
+		w.Start()
+		return func() bool {
+			left := l.giveUp(t)
+			if left {
+				w.End(context.Canceled)
+			}
+			return left
+		}
 	case errors.Is(err, errLate):
 		done(l.tooLate(longest, false))
 	case err != nil:

@@ -43,7 +43,8 @@ type Limiter struct {
 	origin time.Time // the clock's beginning, with its monotonic reading
 	epoch  Time      // origin as a Time
 
-	fast atomic.Pointer[fastBucket] // nil when the policy has none
+	fast  atomic.Pointer[fastBucket] // nil when the policy has none
+	hooks atomic.Pointer[Hooks]      // nil = nobody is told
 
 	mu sync.Mutex // see lock and unlock
 	schedule
@@ -111,16 +112,31 @@ func (l *Limiter) Allow() bool {
 	f := l.fast.Load()
 	if f != nil {
 		if allowed, decided := f.allow(now); decided {
+			if !allowed {
+				l.hooks.Load().Refused(limiterName, 1)
+			}
 			return allowed
 		}
 	}
-	return l.allow(now, 1)
+	return l.tell(l.allow(now, 1), 1)
+}
+
+// SetHooks has h called from here on, under the limit's name "limiter". It replaces what
+// was set before.
+func (l *Limiter) SetHooks(h Hooks) { l.hooks.Store(&h) }
+
+// tell tells the hooks of a refusal.
+func (l *Limiter) tell(allowed bool, cost int64) bool {
+	if !allowed {
+		l.hooks.Load().Refused(limiterName, cost)
+	}
+	return allowed
 }
 
 // AllowN takes n at t if that may happen at once, and reports whether it did.
 // Under a leaky bucket it does only when nothing has to be held back. A negative n
 // is refused.
-func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.allow(l.at(t), n) }
+func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.tell(l.allow(l.at(t), n), n) }
 
 func (l *Limiter) allow(now Time, n int64) bool {
 	l.lock()
@@ -160,6 +176,14 @@ func (l *Limiter) takeAt(now Time, cost int64) Verdict {
 // limit is called "limiter" in the answer. The only errors are [ErrNegativeCost]
 // and that of ctx.
 func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
+	d, err := l.take(ctx, req)
+	if err == nil && !req.Peek {
+		l.tell(d.Allowed, max(1, req.Cost))
+	}
+	return d, err
+}
+
+func (l *Limiter) take(ctx context.Context, req Request) (Decision, error) {
 	if req.Cost < 0 {
 		return Decision{}, ErrNegativeCost
 	}

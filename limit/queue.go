@@ -57,7 +57,14 @@ type QueueOptions struct {
 	MaxLines   int           // 0 = DefaultMaxLines
 	Parallel   int           // 0 = DefaultParallel
 	Recheck    time.Duration // 0 = DefaultRecheck
+
+	// Hooks are told of waits, under the name "queue". The zero value tells nobody.
+	Hooks Hooks
 }
+
+// queueName is how a Queue is called in hooks: it does not know the limits of its Taker
+// before those refuse.
+const queueName = "queue"
 
 // Queue lets callers wait for any [Taker]: an engine on a store, a leasing client, a
 // Taker of your own. What [Limiter] does for the bucket that it owns, a Queue does for
@@ -181,20 +188,29 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
+	w := q.opts.Hooks.NewWait(queueName, costOf(req))
 	p, r := q.enter(ctx, req, d, nil)
 	if p == nil {
 		return r.d, r.err
 	}
+	w.Start()
+	r = q.await(ctx, p)
+	w.End(r.err)
+	return r.d, r.err
+}
+
+// await waits in line.
+func (q *Queue) await(ctx context.Context, p *waiter) (r reply) {
 	select {
 	case r = <-p.wake:
-		return r.d, r.err
+		return r
 	case <-ctx.Done():
 	}
 	if !q.leave(p) {
 		r = <-p.wake
-		return r.d, r.err
+		return r
 	}
-	return Decision{}, ctx.Err()
+	return reply{err: ctx.Err()}
 }
 
 // WaitFunc is WaitMax for a caller who does not block: done is called exactly once, with
@@ -210,12 +226,26 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 //
 // cancel gives the place in line up, and reports whether it did: then done is not called.
 func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error)) (cancel func() bool) {
-	p, r := q.enter(q.ctx, req, max(d, 0), done)
+	w, told := q.opts.Hooks.NewWait(queueName, costOf(req)), done
+	if w != nil {
+		told = func(d Decision, err error) {
+			w.End(err)
+			done(d, err)
+		}
+	}
+	p, r := q.enter(q.ctx, req, max(d, 0), told)
 	if p == nil {
 		done(r.d, r.err)
 		return ended
 	}
-	return func() bool { return q.leave(p) }
+	w.Start()
+	return func() bool {
+		left := q.leave(p)
+		if left {
+			w.End(context.Canceled)
+		}
+		return left
+	}
 }
 
 // Finish makes a Queue a [Finisher]. It passes the permit on, if the Taker is one, and

@@ -38,10 +38,19 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	if err := ctx.Err(); err != nil || n == 0 {
 		return err
 	}
+	w := l.hooks.Load().NewWait(limiterName, n)
 	s, err := l.line(ctx, n, longest, nil)
 	if err != nil || s.wake == nil {
 		return err
 	}
+	w.Start()
+	err = l.await(ctx, &s)
+	w.End(err)
+	return err
+}
+
+// await waits in line.
+func (l *Limiter) await(ctx context.Context, s *slot) error {
 	select {
 	case err := <-s.wake:
 		if deadline, ok := ctx.Deadline(); ok && l.at(deadline) == s.latest && errors.Is(err, ErrWaitTooLong) {

@@ -33,7 +33,14 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		done(nil)
 		return ended
 	}
-	s, direct, err := l.lineFunc(n, max(d, 0), done)
+	w, told := l.hooks.Load().NewWait(limiterName, n), done
+	if w != nil {
+		told = func(err error) {
+			w.End(err)
+			done(err)
+		}
+	}
+	s, direct, err := l.lineFunc(n, max(d, 0), told)
 	switch {
 	case err != nil:
 		done(err)
@@ -41,7 +48,14 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		defer l.calls.end()
 		done(nil)
 	case s.kind == slotWaiting:
-		return func() bool { return l.leave(s.id, s.gen) }
+		w.Start()
+		return func() bool {
+			left := l.leave(s.id, s.gen)
+			if left {
+				w.End(context.Canceled)
+			}
+			return left
+		}
 	}
 	return ended
 }

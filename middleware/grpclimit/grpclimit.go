@@ -125,10 +125,16 @@ func WithCost(f func(ctx context.Context, fullMethod string) int64) Option {
 	return func(g *guard) { g.cost = f }
 }
 
+// WithHooks has h told of each decision, and of each call about which none could be made.
+func WithHooks(h limit.Hooks) Option {
+	return func(g *guard) { g.hooks = &h }
+}
+
 type wanted struct{ attribute, key string }
 
 // guard is what interceptors and taps share. It is not changed once it is built.
 type guard struct {
+	hooks      *limit.Hooks // nil = nobody is told
 	taker      limit.Taker
 	finisher   limit.Finisher        // nil when the taker holds no concurrency limits
 	reader     limit.AttributeReader // nil when the taker does not say what it reads
@@ -243,6 +249,7 @@ func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (ad
 		a.req.Peek = a.req.Cost == 0
 	}
 	d, err := g.taker.Take(ctx, a.req)
+	g.hooks.Decided(ctx, &d, err)
 	if err != nil {
 		if g.onError == Allow {
 			return a, limit.Decision{Allowed: true}, nil

@@ -332,3 +332,23 @@ func TestReadsWhatTheLimitsRead(t *testing.T) {
 		})
 	}
 }
+
+// Hooks hear each decision, and each call about which none could be made.
+func TestHooks(t *testing.T) {
+	var told []string
+	hooks := limit.Hooks{
+		OnDecision: func(_ context.Context, d *limit.Decision) {
+			told = append(told, fmt.Sprint(d.Results[0].Limit, " ", d.Allowed))
+		},
+		OnError: func(_ context.Context, err error) { told = append(told, "error") },
+	}
+	client := dial(t, interceptors(&budget{size: 1}, grpclimit.WithHooks(hooks))...)
+	for range 2 {
+		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{})
+	}
+	client = dial(t, interceptors(&budget{err: errors.New("gone")}, grpclimit.WithHooks(hooks))...)
+	_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if got := fmt.Sprint(told); got != "[per-method true per-method false error]" {
+		t.Errorf("told %s", got)
+	}
+}

@@ -132,7 +132,14 @@ func WithDenied(f func(http.ResponseWriter, *http.Request, *limit.Decision)) Opt
 	return func(m *middleware) { m.denied = f }
 }
 
+// WithHooks has h told of each decision, and of each request about which none could be
+// made.
+func WithHooks(h limit.Hooks) Option {
+	return func(m *middleware) { m.hooks = &h }
+}
+
 type middleware struct {
+	hooks      *limit.Hooks // nil = nobody is told
 	taker      limit.Taker
 	finisher   limit.Finisher // nil when the taker holds no concurrency limits
 	attributes func(*http.Request) []limit.Attribute
@@ -182,6 +189,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		req.Peek = req.Cost == 0
 	}
 	d, err := m.taker.Take(r.Context(), req)
+	if m.hooks != nil {
+		told := d // a copy, so that only those who are told pay for a Decision on the heap
+		m.hooks.Decided(r.Context(), &told, err)
+	}
 	if err != nil {
 		if m.onError == Allow {
 			next.ServeHTTP(w, r)

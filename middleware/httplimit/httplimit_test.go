@@ -375,3 +375,35 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("%v allocations for an admitted request, want at most 3", n)
 	}
 }
+
+// Hooks hear each decision, and each request about which none could be made.
+func TestHooks(t *testing.T) {
+	var allowed, refused, failed int
+	hooks := limit.Hooks{
+		OnDecision: func(_ context.Context, d *limit.Decision) {
+			if d.Allowed {
+				allowed++
+			} else {
+				refused++
+			}
+			if d.Results[0].Limit != "per-ip" {
+				t.Errorf("%+v", d)
+			}
+		},
+		OnError: func(_ context.Context, err error) {
+			if err != nil {
+				failed++
+			}
+		},
+	}
+	cost := int64(1)
+	h := httplimit.New(&budget{size: 2}, httplimit.WithHooks(hooks), httplimit.WithCost(func(*http.Request) int64 { return cost }))(okHandler)
+	for range 5 {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}
+	h = httplimit.New(&budget{err: errors.New("gone")}, httplimit.WithHooks(hooks))(okHandler)
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	if allowed != 2 || refused != 3 || failed != 1 {
+		t.Errorf("%d allowed, %d refused, %d failed, want 2, 3 and 1", allowed, refused, failed)
+	}
+}
