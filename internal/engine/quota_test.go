@@ -166,7 +166,7 @@ func TestQuotasTogether(t *testing.T) {
 // requests: what comes after the largest whole number of hits within the share.
 func TestNearLimits(t *testing.T) {
 	for _, c := range []struct{ most, before, cost, near int64 }{
-		{15, 10, 1, 0}, {15, 12, 1, 1}, {15, 11, 2, 1}, {15, 15, 1, 0}, {20, 2, 3, 0}, {8, 5, 2, 1}, {20, 16, 3, 3}, {20, 19, 3, 0}, {3, 0, 3, 1}, {1, 0, 1, 1}, {15, 14, 0, 0},
+		{15, 10, 1, 0}, {15, 12, 1, 1}, {15, 11, 2, 1}, {15, 15, 1, 0}, {20, 2, 3, 0}, {8, 5, 2, 1}, {20, 16, 3, 3}, {20, 17, 2, 2}, {20, 19, 3, 0}, {3, 0, 3, 1}, {1, 0, 1, 1}, {15, 14, 0, 0},
 	} {
 		b := newBench(t, fmt.Sprintf("domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: %d}}]\n", c.most))
 		ask := func(cost int64, peek bool) uint64 {
@@ -200,6 +200,52 @@ func TestNearLimits(t *testing.T) {
 	for tally := range e.Tallies() {
 		if want := map[string]uint64{"edge.k": 3, engine.OverrideName: 7}[tally.Limit]; tally.NearLimit != want {
 			t.Errorf("%s: %d near, want %d", tally.Limit, tally.NearLimit, want)
+		}
+	}
+}
+
+// Where admitted requests only are counted, a refused one takes nothing from the rules
+// that it fits, from limits that come with it, and from what is near.
+func TestCountAdmitted(t *testing.T) {
+	set, err := rules.Options{CountAdmitted: true}.Parse("edge.yaml", []byte("domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}, {key: none, rate_limit: {unit: year, requests_per_unit: 0}}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	override := engine.Descriptor{Attributes: attributes("o=1"), Cost: 2, HasOverride: true, Override: limit.Rate{Count: 2, Period: limit.PerHour(1).Period}}
+	rule := engine.Descriptor{Attributes: attributes("k=1"), Cost: 2}
+	none := engine.Descriptor{Attributes: attributes("none=1"), Cost: 1}
+	for i, c := range []struct {
+		ask     []engine.Descriptor
+		allowed bool
+		left    [2]int64
+	}{
+		{[]engine.Descriptor{rule, override, none}, false, [2]int64{2, 2}},
+		{[]engine.Descriptor{rule, override, none}, false, [2]int64{2, 2}},
+		{[]engine.Descriptor{rule, override}, true, [2]int64{0, 0}},
+	} {
+		q := engine.Query{Domain: "edge", Descriptors: c.ask}
+		if err := e.Decide(t.Context(), &q); err != nil {
+			t.Fatal(err)
+		}
+		if r := q.Decision.Results; q.Decision.Allowed != c.allowed || r[0].Remaining != c.left[0] || r[1].Remaining != c.left[1] {
+			t.Errorf("request %d: %+v, want %+v", i, q.Decision, c)
+		}
+		for tally := range e.Tallies() {
+			if tally.NearLimit != 0 && !c.allowed {
+				t.Errorf("request %d: %d hits of %s near its limit", i, tally.NearLimit, tally.Limit)
+			}
+		}
+	}
+	// A part that does not fit is not counted either.
+	q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{{Attributes: attributes("o=2"), Cost: 3, HasOverride: true, Override: override.Override}}}
+	for _, cost := range []int64{3, 2} {
+		q.Descriptors[0].Cost = cost
+		if err := e.Decide(t.Context(), &q); err != nil || q.Decision.Allowed != (cost == 2) {
+			t.Errorf("cost %d of 2: %+v, %v", cost, q.Decision, err)
 		}
 	}
 }
