@@ -122,7 +122,7 @@ func TestRedisComesLate(t *testing.T) {
 	r.Kill()
 	s := startRedis(t, r, oneOfEach)
 	s.awaitReadiness(503, "not ready: store redis://"+r.Addr()+" was not reached yet: ")
-	s.withoutRedis(t)
+	s.withoutRedis(t, 1)
 	r.Restart()
 	s.awaitReadiness(200, "ready")
 	if a := s.post("/v1/take", kind("closed")); a.status != 200 || strings.Contains(a.body, "store_failed") {
@@ -130,8 +130,9 @@ func TestRedisComesLate(t *testing.T) {
 	}
 }
 
-// withoutRedis asks each limit while Redis does not answer.
-func (s *service) withoutRedis(t *testing.T) {
+// withoutRedis asks each limit while Redis does not answer, and this process has that
+// share of 5.
+func (s *service) withoutRedis(t *testing.T, share int) {
 	t.Helper()
 	if a := s.post("/v1/take", kind("open")); a.status != 200 || !strings.Contains(a.body, `"store_failed":true`) || a.header.Get("RateLimit") != "" {
 		t.Errorf("open: %d %v %s", a.status, a.header, a.body)
@@ -145,7 +146,7 @@ func (s *service) withoutRedis(t *testing.T) {
 		t.Errorf("explain: %d %s", a.status, a.body)
 	}
 	for i := range 6 {
-		if a, want := s.post("/v1/take", kind("share")), i < 5; (a.status == 200) != want {
+		if a, want := s.post("/v1/take", kind("share")), i < share; (a.status == 200) != want {
 			t.Errorf("share, request %d: %d %s", i+1, a.status, a.body)
 		}
 	}
@@ -165,7 +166,7 @@ func TestRedisDies(t *testing.T) {
 		return strings.Contains(s.post("/v1/take", kind("open")).body, "store_failed")
 	})
 	s.awaitReadiness(200, "degraded: store redis://"+r.Addr()+" does not answer: ")
-	s.withoutRedis(t)
+	s.withoutRedis(t, 5)
 	m := s.do("GET", s.admin+"/metrics", "").body
 	for _, want := range []string{
 		"\nstint_store_up 0\n", "\nstint_store_breaker_open 1\n", "\nstint_store_keys 1\n",

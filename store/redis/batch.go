@@ -187,7 +187,11 @@ func (b *batch) encode(now limit.Time, void int64, hold float64, channel string)
 		b.put(float64(c.bucket+1), float64(len(args)-1), float64(len(args)))
 	}
 	for _, r := range b.runs {
-		b.put(float64(r.op.verb), float64(r.count), float64(len(r.op.parts)))
+		count := float64(r.count)
+		if r.op.verb == verbSettle {
+			count = float64(r.op.owed)
+		}
+		b.put(float64(r.op.verb), count, float64(len(r.op.parts)))
 		for i := range r.op.parts {
 			args = b.putPart(r.op, i, args)
 		}

@@ -64,6 +64,7 @@ func (b *breaker) probe() {
 			if s.stats.open.Add(-1) == 0 {
 				s.health.found(s)
 			}
+			s.settle(b)
 			return
 		}
 		s.health.lost(s, describe(err, s.opts))

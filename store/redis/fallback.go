@@ -44,8 +44,21 @@ func (s *Store) sharers() int64 {
 	if n := int64(s.opts.Instances); n > 0 {
 		return n
 	}
-	return max(s.instances.Load(), 1)
+	if n := s.instances.Load(); n > 0 {
+		return n
+	}
+	s.assumed.Do(func() {
+		s.opts.Logger.Warn("Redis was never reached, so nobody knows how many instances share its limits: those with on_store_failure: local take a part of them; set instances in the store's URL",
+			"store", s.opts.String(), "instances", assumedInstances)
+	})
+	return assumedInstances
 }
+
+// assumedInstances is how many processes are taken to share a limit while nobody knows:
+// Redis was never reached, and Options do not say. Not fewer: each of several that start
+// while Redis is away would admit the whole limit. Not more: one that is alone has so
+// small a part of it.
+const assumedInstances = 16
 
 func (l *localCounters) drop(s *Store) error {
 	l.mu.Lock()
@@ -162,7 +175,12 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 	}
 	o.allowed = o.allowed && allowed
 	for j, i := range at {
-		o.parts[i].verdict = local[j].Verdict
+		p := &o.parts[i]
+		p.verdict = local[j].Verdict
+		if o.verb == verbTake && (p.terms.counts || o.allowed && p.verdict.Allowed) {
+			s.charged(p)
+			s.settle(s.laneOf(p.key).breaker)
+		}
 	}
 }
 
@@ -191,6 +209,7 @@ func (s *Store) actLocally(ctx context.Context, v verb, charges []store.Charge) 
 		}}
 		switch v {
 		case verbRefund:
+			s.localCharges.refunded(string(one[0].Key), c.Cost)
 			errs = append(errs, s.opts.Local.Refund(ctx, one))
 		case verbFinish:
 			errs = append(errs, s.opts.Local.Finish(ctx, one))

@@ -36,6 +36,11 @@ func (s *Store) keep() {
 	b := s.laneOf(s.presenceKey())
 	for {
 		s.present(name, b.breaker)
+		for i := range s.lanes {
+			if i == 0 || s.lanes[i].breaker != s.lanes[i-1].breaker {
+				s.settle(s.lanes[i].breaker)
+			}
+		}
 		if !s.wait(jitter(2 * heartbeat)) {
 			return
 		}
@@ -121,7 +126,15 @@ func (s *Store) present(name string, b *breaker) {
 		}
 		return
 	}
-	b.succeeded(s.clock())
+	now := s.clock()
+	if asked-s.heard > 3*int64(heartbeat) {
+		s.contact = asked
+	}
+	s.heard = now
+	b.succeeded(now)
+	if n < s.instances.Load() && asked-s.contact < 3*int64(heartbeat) {
+		return // the others have not had the time to say that they are still there
+	}
 	s.instances.Store(n)
 }
 

@@ -18,6 +18,7 @@ const (
 	verbRefund
 	verbFinish
 	verbReset
+	verbSettle // charges what was admitted without the server
 )
 
 // part is one bucket's part of an operation.
@@ -76,6 +77,11 @@ type operation struct {
 	// unattended says that nobody waits for it.
 	unattended bool
 
+	// settles is what verbSettle charges, and owed for how many microseconds from now
+	// on a bucket has to be owing at least.
+	settles *localCharge
+	owed    int64
+
 	allowed bool
 	err     error
 
@@ -90,7 +96,7 @@ var operations = sync.Pool{New: func() any {
 func newOperation(v verb, born int64) *operation {
 	o := operations.Get().(*operation)
 	o.verb, o.born, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, nil
-	o.deadline, o.parked = math.MaxInt64, 0
+	o.deadline, o.parked, o.settles, o.owed = math.MaxInt64, 0, nil, 0
 	o.stage.Store(stageQueued)
 	return o
 }
@@ -114,6 +120,7 @@ func (o *operation) begin() bool {
 // to be touched afterwards.
 func (o *operation) end() {
 	if o.unattended {
+		o.settled()
 		o.release()
 		return
 	}

@@ -64,7 +64,7 @@ type Options struct {
 	// does not close it.
 	Local store.Store
 	// Instances is by how many processes a limit is divided then; 0 = as many as
-	// were last seen at this prefix in Redis, at least 1.
+	// were last seen at this prefix in Redis, or 16 if Redis was never reached.
 	Instances int
 
 	// Logger takes a line when the connection is lost, refused or found again;

@@ -25,6 +25,13 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 					k.taken, k.refused = true, false
 				}
 			}
+		case verbSettle:
+			for i := range o.parts {
+				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() {
+					k.rule.settle(&k.state, now, o.parts[i].cost, o.owed)
+					k.taken, k.refused = true, false
+				}
+			}
 		case verbReset:
 			for i := range o.parts {
 				k := &b.buckets[o.in[i]]

@@ -286,6 +286,29 @@ local function refund(i, p, c1, c2)
 	dirty[i] = true
 end
 
+-- settle charges what was admitted while the server was away. A bucket then owes the
+-- cost, and is full no sooner than owed microseconds from now.
+local function settle(i, p, c1, c2, owed)
+	if kinds[p] ~= BUCKET then
+		refuse(i, p, c1, 0, true, true)
+		return
+	end
+	if A[i] >= OWED then
+		return
+	end
+	local u, f = A[i] + c1, B[i] + c2
+	if f >= pa[p] then
+		u, f = u + 1, f - pa[p]
+	end
+	if pd[p] ~= 1 and u < now + owed then
+		u, f = now + owed, 0
+	end
+	if u >= OWED then
+		u, f = OWED, 0
+	end
+	A[i], B[i], dirty[i] = u, f, true
+end
+
 local function reset(i, p)
 	local kind = kinds[p]
 	walks[i] = nil

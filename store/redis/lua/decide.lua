@@ -81,6 +81,8 @@ while at <= length do
 			if what == REFUND then
 				refund(i, p, c1, c2)
 				freed[i] = true
+			elseif what == SETTLE then
+				settle(i, p, c1, c2, again)
 			elseif what == FINISH then
 				if kinds[p] == PLACES then
 					walks[i] = nil
