@@ -79,17 +79,18 @@ type metJSON struct {
 
 // answerJSON is what take, explain and finish answer, problem documents included.
 type answerJSON struct {
-	Allowed        bool         `json:"allowed"`
-	Permit         uint64       `json:"permit"`
-	Delay          *json.Number `json:"delay"`
-	Limits         []limitJSON  `json:"limits"`
-	Status         int          `json:"status"`
-	RetryAfter     *json.Number `json:"retry_after"`
-	Detail         string       `json:"detail"`
-	Reason         string       `json:"reason"`
-	Violated       []string     `json:"violated-policies"`
-	UnmatchedCount int          `json:"unmatched_count"`
-	Descriptors    []metJSON    `json:"descriptors"`
+	Allowed        bool              `json:"allowed"`
+	Permit         uint64            `json:"permit"`
+	Delay          *json.Number      `json:"delay"`
+	Limits         []limitJSON       `json:"limits"`
+	Status         int               `json:"status"`
+	RetryAfter     *json.Number      `json:"retry_after"`
+	Detail         string            `json:"detail"`
+	Reason         string            `json:"reason"`
+	Violated       []string          `json:"violated-policies"`
+	UnmatchedCount int               `json:"unmatched_count"`
+	WhyNot         map[string]string `json:"why_not"`
+	Descriptors    []metJSON         `json:"descriptors"`
 
 	code   int
 	header http.Header
