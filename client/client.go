@@ -114,6 +114,7 @@ type Client struct {
 	tables  []*Keyed
 	running bool
 	ended   bool
+	decided usage
 
 	starving struct {
 		sync.Mutex

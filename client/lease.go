@@ -52,6 +52,7 @@ type lease struct {
 	state     atomic.Pointer[share.HoldingState] // as the coordinator told last
 	starvedAt atomic.Int64                       // limit.Time
 	outcomes  outcomes
+	counted   struct{ admitted, refused int64 } // in the client's usage; guarded by its mu
 
 	mu      sync.Mutex
 	line    line
@@ -248,6 +249,7 @@ func (l *lease) close(err error) {
 	c := l.client
 	c.mu.Lock()
 	if c.leases[l.handle] == l {
+		c.decided.count(c.now(), l)
 		c.holder.Close(c.now(), l.handle)
 		delete(c.leases, l.handle)
 		delete(c.named, l.id)

@@ -127,6 +127,7 @@ func (c *Client) send(r *share.Report) {
 	}
 	own := *r // r is the holder's, until its next step
 	own.Demands = slices.Clone(r.Demands)
+	own.Usage = c.usage(c.now(), r.Leaving)
 	select {
 	case c.loop.current.reports <- &own:
 	default:

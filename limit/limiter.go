@@ -118,15 +118,15 @@ func (l *Limiter) Allow() bool {
 			return allowed
 		}
 	}
-	return l.tell(l.allow(now, 1), 1)
+	return l.report(l.allow(now, 1), 1)
 }
 
 // SetHooks has h called from here on, under the limit's name "limiter". It replaces what
 // was set before.
 func (l *Limiter) SetHooks(h Hooks) { l.hooks.Store(&h) }
 
-// tell tells the hooks of a refusal.
-func (l *Limiter) tell(allowed bool, cost int64) bool {
+// report calls the hooks for a refusal.
+func (l *Limiter) report(allowed bool, cost int64) bool {
 	if !allowed {
 		l.hooks.Load().Refused(limiterName, cost)
 	}
@@ -136,7 +136,7 @@ func (l *Limiter) tell(allowed bool, cost int64) bool {
 // AllowN takes n at t if that may happen at once, and reports whether it did.
 // Under a leaky bucket it does only when nothing has to be held back. A negative n
 // is refused.
-func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.tell(l.allow(l.at(t), n), n) }
+func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.report(l.allow(l.at(t), n), n) }
 
 func (l *Limiter) allow(now Time, n int64) bool {
 	l.lock()
@@ -178,7 +178,7 @@ func (l *Limiter) takeAt(now Time, cost int64) Verdict {
 func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 	d, err := l.take(ctx, req)
 	if err == nil && !req.Peek {
-		l.tell(d.Allowed, max(1, req.Cost))
+		l.report(d.Allowed, max(1, req.Cost))
 	}
 	return d, err
 }

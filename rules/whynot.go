@@ -29,7 +29,7 @@ func (s *Set) WhyNot(l *Limit, domain string, attrs []limit.Attribute) string {
 	if len(faults) == 0 && l.Missing == MissingSkip {
 		for _, name := range l.Key {
 			if _, ok := sub.get(name); !ok {
-				faults = append(faults, sub.lacks(name)+", which is part of the key (missing: skip)")
+				faults = append(faults, sub.missing(name)+", which is part of the key (missing: skip)")
 			}
 		}
 	}
@@ -48,13 +48,13 @@ func (s *subject) whyNot(c *condition) string {
 	}
 	want := "match wants " + strings.Join(wants, " or ")
 	if !ok {
-		return s.lacks(c.name) + ", and " + want
+		return s.missing(c.name) + ", and " + want
 	}
 	return c.name + " is " + quoteIfOdd(shorten(value)) + ", and " + want
 }
 
-// lacks says that the request has no such attribute, and which it may have in its place.
-func (s *subject) lacks(name string) string {
+// missing says that the request has no such attribute, and which it may have in its place.
+func (s *subject) missing(name string) string {
 	text := "the request has no " + quoteIfOdd(name)
 	names := make([]string, len(s.attrs))
 	for i := range s.attrs {
@@ -77,7 +77,7 @@ func (s *subject) whyNotExpression(e *expression) string {
 	}
 	for _, name := range e.attributes {
 		if _, ok := s.get(name); !ok && !strings.Contains(name, "*") {
-			return "when could not be evaluated: " + s.lacks(name)
+			return "when could not be evaluated: " + s.missing(name)
 		}
 	}
 	return "when could not be evaluated"

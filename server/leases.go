@@ -83,6 +83,9 @@ func (l *leases) metrics() *admin.Leases {
 		Reports: f.Reports, Grants: f.Grants, StreamsRefused: f.StreamsRefused, Expired: f.Expired,
 		Failures: f.Broken + f.Panics, Refused: f.Refused,
 	}
+	for _, one := range l.Usage() {
+		out.Usage = append(out.Usage, admin.LeaseUsage{Limit: one.Limit, Admitted: one.Admitted, Refused: one.Refused})
+	}
 	for _, one := range f.Limits {
 		out.Limits = append(out.Limits, admin.LeasedLimit{
 			Limit: one.Limit, Capacity: one.Capacity, Lent: one.Lent, Wanted: one.Wanted, Free: one.Free,

@@ -23,6 +23,7 @@ const (
 	// do wait for hours.
 	MaxWithin  = 24 * time.Hour
 	MaxMessage = 1 << 20 // bytes of a report; MaxDemands with usual keys fit
+	MaxUsage   = 1000    // limits whose usage is taken of one report
 	maxHandle  = 1<<31 - 1
 )
 
@@ -62,6 +63,9 @@ func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
 		Version: src.GetVersion(), Epoch: src.GetEpoch(), Number: src.GetNumber(),
 		Stamp: time.Duration(src.GetStamp()), Leaving: src.GetLeaving(),
 		Demands: slices.Grow(dst.Demands[:0], len(src.GetDemands())),
+	}
+	for _, u := range src.GetUsage()[:min(len(src.GetUsage()), MaxUsage)] {
+		dst.Usage = append(dst.Usage, share.Usage{Limit: u.GetLimit(), Admitted: u.GetAdmitted(), Refused: u.GetRefused()})
 	}
 	var bad []Refused
 	for _, d := range src.GetDemands() {
@@ -130,6 +134,10 @@ func fromResource(r *leasepb.Resource) (share.ResourceID, share.Status) {
 func ToReport(dst *leasepb.Report, src *share.Report) error {
 	dst.Instance, dst.Session, dst.Version, dst.Epoch = src.Instance, src.Session, src.Version, src.Epoch
 	dst.Number, dst.Stamp, dst.Leaving = src.Number, int64(src.Stamp), src.Leaving
+	dst.Usage = dst.Usage[:0]
+	for _, u := range src.Usage[:min(len(src.Usage), MaxUsage)] {
+		dst.Usage = append(dst.Usage, &leasepb.Usage{Limit: u.Limit, Admitted: u.Admitted, Refused: u.Refused})
+	}
 	demands := dst.Demands
 	dst.Demands = slices.Grow(demands[:0], len(src.Demands))
 	for i := range src.Demands {

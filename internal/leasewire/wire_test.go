@@ -50,6 +50,9 @@ func report(t testing.TB, r *rand.Rand) *share.Report {
 		Member: share.Member{Instance: "ünit-1", Session: 1 + r.Uint64()>>1}, Version: r.Uint32(), Epoch: r.Uint64(),
 		Number: r.Uint64(), Stamp: time.Duration(r.Int64()), Leaving: r.IntN(2) == 0,
 	}
+	for range r.IntN(3) {
+		m.Usage = append(m.Usage, share.Usage{Limit: "l" + string(rune('a'+r.IntN(26))), Admitted: r.Uint64(), Refused: r.Uint64()})
+	}
 	for range r.IntN(4) {
 		// What a double holds exactly.
 		d := share.Demand{

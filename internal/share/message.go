@@ -48,6 +48,14 @@ type Report struct {
 	Stamp   time.Duration // the instance's clock; echoed, read by nobody else
 	Leaving bool          // the instance holds nothing any more and goes
 	Demands []Demand
+	Usage   []Usage // for metrics only; the coordinator's machine does not read it
+}
+
+// Usage is what an instance decided about all keys of a limit since the report before,
+// as sums of costs.
+type Usage struct {
+	Limit             string
+	Admitted, Refused uint64
 }
 
 // Demand is what an instance tells about one resource.

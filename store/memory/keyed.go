@@ -117,8 +117,8 @@ func (k *Keyed) Peek(key string, cost int64) (limit.Verdict, error) {
 	return k.counters.peek(k.counters.hashString(key), costing(cost)), nil
 }
 
-// look says whether cost would be admitted, and what there is without it.
-func (k *Keyed) look(key string, cost int64) (limit.Verdict, error) {
+// standing says whether cost would be admitted, and what there is without it.
+func (k *Keyed) standing(key string, cost int64) (limit.Verdict, error) {
 	v, err := k.Peek(key, cost)
 	if err != nil || !v.Allowed {
 		return v, err
@@ -182,7 +182,7 @@ func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision
 	}
 	switch {
 	case req.Peek:
-		op = t.keyed.look
+		op = t.keyed.standing
 	case req.CountRefused:
 		op = t.keyed.Count
 	}

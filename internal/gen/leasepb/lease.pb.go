@@ -298,7 +298,11 @@ type Report struct {
 	// At most 10,000 in one report, and at most 10,000 open handles in one session.
 	Demands []*Demand `protobuf:"bytes,7,rep,name=demands,proto3" json:"demands,omitempty"`
 	// The highest epoch that the instance heard in a grant; 0 = none yet.
-	Epoch         uint64 `protobuf:"fixed64,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"fixed64,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// What was decided since the report before this one, for the coordinator's metrics
+	// and nothing else: what is in a message that is lost is not told again. May be left
+	// out. At most 1,000 are taken of one report.
+	Usage         []*Usage `protobuf:"bytes,9,rep,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +393,75 @@ func (x *Report) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *Report) GetUsage() []*Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// Usage is what an instance decided about all keys of one limit, as sums of costs.
+type Usage struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Limit    string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Admitted uint64                 `protobuf:"varint,2,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	// Those who gave up waiting included.
+	Refused       uint64 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Usage) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *Usage) GetAdmitted() uint64 {
+	if x != nil {
+		return x.Admitted
+	}
+	return 0
+}
+
+func (x *Usage) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // Resource names one bucket that is shared.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -403,7 +476,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +488,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +501,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Resource) GetLimit() string {
@@ -462,7 +535,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +547,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +560,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Holding) GetRate() int64 {
@@ -562,7 +635,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +647,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +660,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Demand) GetHandle() uint32 {
@@ -726,7 +799,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +811,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +824,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Grant) GetEpoch() uint64 {
@@ -863,7 +936,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +948,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +961,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Share) GetHandle() uint32 {
@@ -1005,7 +1078,7 @@ type Suppression struct {
 
 func (x *Suppression) Reset() {
 	*x = Suppression{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1090,7 @@ func (x *Suppression) String() string {
 func (*Suppression) ProtoMessage() {}
 
 func (x *Suppression) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1103,7 @@ func (x *Suppression) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppression.ProtoReflect.Descriptor instead.
 func (*Suppression) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Suppression) GetReject() float64 {
@@ -1076,7 +1149,7 @@ type Terms struct {
 
 func (x *Terms) Reset() {
 	*x = Terms{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1161,7 @@ func (x *Terms) String() string {
 func (*Terms) ProtoMessage() {}
 
 func (x *Terms) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1174,7 @@ func (x *Terms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terms.ProtoReflect.Descriptor instead.
 func (*Terms) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Terms) GetRate() int64 {
@@ -1175,7 +1248,7 @@ type Suppress struct {
 
 func (x *Suppress) Reset() {
 	*x = Suppress{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1260,7 @@ func (x *Suppress) String() string {
 func (*Suppress) ProtoMessage() {}
 
 func (x *Suppress) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1273,7 @@ func (x *Suppress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppress.ProtoReflect.Descriptor instead.
 func (*Suppress) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Suppress) GetReport() int64 {
@@ -1265,7 +1338,7 @@ type Guarantee struct {
 
 func (x *Guarantee) Reset() {
 	*x = Guarantee{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1350,7 @@ func (x *Guarantee) String() string {
 func (*Guarantee) ProtoMessage() {}
 
 func (x *Guarantee) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1363,7 @@ func (x *Guarantee) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guarantee.ProtoReflect.Descriptor instead.
 func (*Guarantee) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Guarantee) GetBand() uint32 {
@@ -1311,7 +1384,7 @@ var File_stint_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"\xe8\x01\n" +
+	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"\x95\x02\n" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x18\n" +
@@ -1320,7 +1393,12 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x05stamp\x18\x05 \x01(\x03R\x05stamp\x12\x18\n" +
 	"\aleaving\x18\x06 \x01(\bR\aleaving\x120\n" +
 	"\ademands\x18\a \x03(\v2\x16.stint.lease.v1.DemandR\ademands\x12\x14\n" +
-	"\x05epoch\x18\b \x01(\x06R\x05epoch\"2\n" +
+	"\x05epoch\x18\b \x01(\x06R\x05epoch\x12+\n" +
+	"\x05usage\x18\t \x03(\v2\x15.stint.lease.v1.UsageR\x05usage\"S\n" +
+	"\x05Usage\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x1a\n" +
+	"\badmitted\x18\x02 \x01(\x04R\badmitted\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\"2\n" +
 	"\bResource\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x03(\fR\x03key\"K\n" +
@@ -1444,43 +1522,45 @@ func file_stint_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_stint_lease_v1_lease_proto_goTypes = []any{
 	(Status)(0),         // 0: stint.lease.v1.Status
 	(Allocation)(0),     // 1: stint.lease.v1.Allocation
 	(Ramp)(0),           // 2: stint.lease.v1.Ramp
 	(*Report)(nil),      // 3: stint.lease.v1.Report
-	(*Resource)(nil),    // 4: stint.lease.v1.Resource
-	(*Holding)(nil),     // 5: stint.lease.v1.Holding
-	(*Demand)(nil),      // 6: stint.lease.v1.Demand
-	(*Grant)(nil),       // 7: stint.lease.v1.Grant
-	(*Share)(nil),       // 8: stint.lease.v1.Share
-	(*Suppression)(nil), // 9: stint.lease.v1.Suppression
-	(*Terms)(nil),       // 10: stint.lease.v1.Terms
-	(*Suppress)(nil),    // 11: stint.lease.v1.Suppress
-	(*Guarantee)(nil),   // 12: stint.lease.v1.Guarantee
+	(*Usage)(nil),       // 4: stint.lease.v1.Usage
+	(*Resource)(nil),    // 5: stint.lease.v1.Resource
+	(*Holding)(nil),     // 6: stint.lease.v1.Holding
+	(*Demand)(nil),      // 7: stint.lease.v1.Demand
+	(*Grant)(nil),       // 8: stint.lease.v1.Grant
+	(*Share)(nil),       // 9: stint.lease.v1.Share
+	(*Suppression)(nil), // 10: stint.lease.v1.Suppression
+	(*Terms)(nil),       // 11: stint.lease.v1.Terms
+	(*Suppress)(nil),    // 12: stint.lease.v1.Suppress
+	(*Guarantee)(nil),   // 13: stint.lease.v1.Guarantee
 }
 var file_stint_lease_v1_lease_proto_depIdxs = []int32{
-	6,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
-	4,  // 1: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
-	5,  // 2: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Holding
-	0,  // 3: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
-	8,  // 4: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
-	0,  // 5: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	5,  // 6: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Holding
-	10, // 7: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
-	9,  // 8: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
-	1,  // 9: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
-	12, // 10: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
-	11, // 11: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
-	2,  // 12: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
-	3,  // 13: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
-	7,  // 14: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	7,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
+	4,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
+	5,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
+	6,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Holding
+	0,  // 4: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
+	9,  // 5: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
+	0,  // 6: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
+	6,  // 7: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Holding
+	11, // 8: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
+	10, // 9: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
+	1,  // 10: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
+	13, // 11: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
+	12, // 12: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
+	2,  // 13: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
+	3,  // 14: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
+	8,  // 15: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_stint_lease_v1_lease_proto_init() }
@@ -1488,14 +1568,14 @@ func file_stint_lease_v1_lease_proto_init() {
 	if File_stint_lease_v1_lease_proto != nil {
 		return
 	}
-	file_stint_lease_v1_lease_proto_msgTypes[5].OneofWrappers = []any{}
+	file_stint_lease_v1_lease_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_lease_v1_lease_proto_rawDesc), len(file_stint_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -152,9 +152,8 @@ func TestOtherOrigins(t *testing.T) {
 	}
 }
 
-// Each figure is a metric of its own: no two are confused, and no limit's label stands
-// for another's.
-func TestMetrics(t *testing.T) {
+// everyFigure has a value of its own in each place.
+func everyFigure() (Figures, engine.Tally) {
 	f := Figures{
 		Version: "v1", Limits: 3, ReloadOK: true, ReloadTime: 1234.5, ReloadErrors: 4, ReloadAttempts: 5,
 		StoreKeys: 6, StoreBytes: 7, StoreMaxBytes: 8, StoreOverflowed: 9, RLSOK: 10, RLSOverLimit: 11, RLSErrors: 12,
@@ -164,6 +163,7 @@ func TestMetrics(t *testing.T) {
 		},
 		Leases: &Leases{
 			Streams: 22, Instances: 23, Resources: 24, Reports: 25, Grants: 26, StreamsRefused: 27, Expired: 28, Failures: 29, Refused: map[string]uint64{"unknown_limit": 30},
+			Usage: []LeaseUsage{{Limit: "a", Admitted: 60, Refused: 61}},
 			Limits: []LeasedLimit{
 				{Limit: "a", Capacity: 31, Lent: 32, Wanted: 33, Free: 34, SaturatedSeconds: 35},
 				{Limit: "b", Suppressed: true, Reject: 0.36},
@@ -174,6 +174,13 @@ func TestMetrics(t *testing.T) {
 	a := engine.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51, WithoutStore: engine.Fallbacks{Allowed: 42, Refused: 43, ShadowRefused: 44}}
 	a.Refused[limit.ReasonRate], a.Refused[limit.ReasonBanned], a.ShadowRefused[limit.ReasonCost] = 45, 46, 47
 	a.Skipped[rules.SkipMissingKey], a.Skipped[rules.SkipCondition] = 48, 49
+	return f, a
+}
+
+// Each figure is a metric of its own: no two are confused, and no limit's label stands
+// for another's.
+func TestMetrics(t *testing.T) {
+	f, a := everyFigure()
 	tallies := func() iter.Seq[engine.Tally] { return slices.Values([]engine.Tally{a, {Limit: "b"}}) }
 	lines := scrape(t, NewCollector(tallies, func() Figures { return f }))
 	for _, line := range strings.Split(strings.TrimSpace(`
@@ -209,6 +216,8 @@ stint_lease_streams_refused_total 27
 stint_lease_expired_total 28
 stint_lease_failures_total 29
 stint_lease_refused_total{status="unknown_limit"} 30
+stint_lease_decided_total{limit="a",outcome="allowed"} 60
+stint_lease_decided_total{limit="a",outcome="refused"} 61
 stint_lease_capacity{limit="a"} 31
 stint_lease_lent{limit="a"} 32
 stint_lease_wanted{limit="a"} 33

@@ -12,6 +12,14 @@ type Leases struct {
 	Failures                      uint64 // of the coordinator
 	Refused                       map[string]uint64
 	Limits                        []LeasedLimit
+	Usage                         []LeaseUsage
+}
+
+// LeaseUsage is what instances of other processes decided by their leases of a limit, as
+// sums of costs.
+type LeaseUsage struct {
+	Limit             string
+	Admitted, Refused uint64
 }
 
 // LeasedLimit are sums over the keys of one limit.
@@ -30,13 +38,13 @@ type leaseDescs struct {
 	streams, instances, resources, learning               *prometheus.Desc
 	reports, grants, refused, rejected, expired, failures *prometheus.Desc
 	capacity, lent, wanted, free, saturated, seconds      *prometheus.Desc
-	reject                                                *prometheus.Desc
+	reject, usage                                         *prometheus.Desc
 }
 
 func (d *leaseDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		d.streams, d.instances, d.resources, d.learning, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
-		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds, d.reject,
+		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds, d.reject, d.usage,
 	} {
 		ch <- one
 	}
@@ -68,6 +76,10 @@ func (d *leaseDescs) collect(ch chan<- prometheus.Metric, l *Leases) {
 	count(d.rejected, float64(l.StreamsRefused))
 	count(d.expired, float64(l.Expired))
 	count(d.failures, float64(l.Failures))
+	for _, one := range l.Usage {
+		count(d.usage, float64(one.Admitted), one.Limit, "allowed")
+		count(d.usage, float64(one.Refused), one.Limit, "refused")
+	}
 	for _, one := range l.Limits {
 		gauge(d.capacity, one.Capacity, one.Limit)
 		gauge(d.lent, one.Lent, one.Limit)

@@ -128,6 +128,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 		free:      desc("lease_free", "What can be lent of it.", "limit"),
 		saturated: desc("lease_saturated", "1 while more is wanted of a key than the limit allows: constantly 1 means that the limit is too low.", "limit"),
 		seconds:   desc("lease_saturated_seconds_total", "For how long it was saturated.", "limit"),
+		usage:     desc("lease_decided_total", "What instances of other processes decided by their leases, as sums of costs: allowed or refused.", "limit", "outcome"),
 		reject:    desc("suppression_reject_fraction", "What instances refuse of what they are asked, 0 to 1, of a limit that is shared by suppression: that of the key with the largest.", "limit"),
 	}
 }

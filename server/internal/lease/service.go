@@ -82,6 +82,12 @@ type Service struct {
 		handlers sync.WaitGroup // what reads and writes
 	}
 
+	// decided is what instances of other processes told of their decisions, by limit.
+	decided struct {
+		sync.Mutex
+		limits map[string]share.Usage
+	}
+
 	// loop belongs to the goroutine of Run.
 	loop struct {
 		coordinator *share.Coordinator

@@ -145,6 +145,7 @@ func (s *Service) read(st *stream, srv grpc.BidiStreamingServer[leasepb.Report, 
 			st.end(status.Error(codes.InvalidArgument, err.Error()))
 			return
 		}
+		s.count(report.Usage)
 		s.limits.Load().canonical(&report)
 		if !s.post(st.ctx, event{stream: st, report: &report}) {
 			return
