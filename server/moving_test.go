@@ -106,6 +106,9 @@ func TestEnvoyModes(t *testing.T) {
 			if _, text := get(t, s.admin+"/metrics"); name == "shadow" && !strings.Contains(text, "\nstint_rls_shadowed_total 2\n") {
 				t.Error("the metrics do not say that two answers were made OK")
 			}
+			if name == "shadow" != strings.Contains(s.log.String(), "--rls-shadow is set") {
+				t.Errorf("whether all is answered OK is not in the log:\n%s", s.log)
+			}
 		})
 	}
 }

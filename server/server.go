@@ -119,6 +119,9 @@ func (s *Server) build() error {
 		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
 		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader,
 	})
+	if s.opts.RLSShadow {
+		s.opts.Logger.Warn("every request over Envoy's protocol is answered OK, whatever the limits say: --rls-shadow is set")
+	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
 	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger)

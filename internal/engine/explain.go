@@ -110,6 +110,9 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 			why := ""
 			if !l.Envoy && len(q.Descriptors) > 0 {
 				why = set.WhyNot(l, q.Domain, q.Descriptors[0].Attributes)
+				if why != "" && len(q.Descriptors) > 1 {
+					why = "of the first descriptor: " + why
+				}
 			}
 			x.WhyNot = append(x.WhyNot, why)
 		}

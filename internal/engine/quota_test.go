@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stint-io/stint/internal/engine"
@@ -299,6 +300,10 @@ func TestExplainQueryOfSeveralDescriptors(t *testing.T) {
 	x, err := b.ExplainQuery(t.Context(), q)
 	if err != nil || len(x.Limits) != 2 || fmt.Sprint(x.Limits[0].Key, x.Limits[1].Key) != "[{x 1}] [{y 2}]" || x.UnmatchedCount != 0 {
 		t.Fatalf("%+v, %v", x, err)
+	}
+	y, err := b.ExplainQuery(t.Context(), &engine.Query{Domain: "edge", Descriptors: q.Descriptors[:2]})
+	if err != nil || len(y.WhyNot) != 1 || !strings.HasPrefix(y.WhyNot[0], "of the first descriptor: ") {
+		t.Errorf("why not y: %q, %v", y.WhyNot, err)
 	}
 	q.Peek = false
 	if err := b.Decide(t.Context(), q); err != nil || q.Decision.Permit == 0 {
