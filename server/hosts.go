@@ -28,8 +28,8 @@ const strangeHostLog = time.Minute
 // without a dot are the service's own, the machine's name is, and what is configured.
 //
 // The decision endpoints of gateways are left out: some gateways pass on the Host of
-// their client, which names the site that is protected. So is /healthz, which tells
-// nothing.
+// their client, which names the site that is protected. So are /healthz and
+// /healthcheck, which tell nothing else: Envoy's health checks name the cluster.
 func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	names := configured
 	if name, err := os.Hostname(); err == nil {
@@ -42,7 +42,7 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	}
 	var logged atomic.Int64 // when a refusal was logged last, Unix nanoseconds; 0 = never
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || !hasDot(r.Host) || admin.HostAllowed(r.Host, names) {
+		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !hasDot(r.Host) || admin.HostAllowed(r.Host, names) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -283,7 +283,7 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 			t.Errorf("as %s: %d %s", host, a.status, a.body)
 		}
 	}
-	for _, path := range []string{"/v1/gate/forward-auth", "/v1/gate/nginx", "/healthz"} {
+	for _, path := range []string{"/v1/gate/forward-auth", "/v1/gate/nginx", "/healthz", "/healthcheck"} {
 		if a := s.do(http.MethodGet, s.http+path, "", "Host", "shop.example", "X-Forwarded-For", "192.0.2.8"); a.status/100 != 2 {
 			t.Errorf("%s as shop.example: %d %s", path, a.status, a.body)
 		}
