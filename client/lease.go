@@ -149,6 +149,8 @@ func (l *lease) hopeful(n int64) bool {
 	switch {
 	case st.Known && st.Limit.Suppress != nil && st.Held != (share.Holding{}):
 		return false // it has the whole limit
+	case st.Known && st.Learning && st.Held == (share.Holding{}):
+		return false // nothing is lent before the learning is over
 	case st.Known && (l.opts.Silent || st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:

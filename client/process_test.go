@@ -62,7 +62,7 @@ func serveMain() error {
 	defer stop()
 	s, err := server.New(server.Options{
 		HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
-		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"),
+		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"), FirstStart: true,
 	})
 	if err != nil {
 		return err

@@ -120,6 +120,8 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 		r.Reason, r.RetryAfter = limit.ReasonCost, limit.Never
 	case !st.Known || !leased:
 		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, share.DefaultRefresh, true
+	case st.Learning && st.Held == (share.Holding{}):
+		r.Reason, r.RetryAfter = limit.ReasonLearning, share.DefaultRefresh
 	case l.gauge:
 		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
 	case st.Suppression.Reject > 0:

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
@@ -17,28 +19,53 @@ import (
 type leases struct {
 	*lease.Service
 	own   *leased.Store
-	state lease.State
+	state *lease.State
 }
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
 // of this server's own leases, over that of all other limits.
 func openLeases(behind store.Store, set *rules.Set, o *Options) (leases, error) {
-	state := lease.Fresh(0)
-	if o.StateDir != "" {
-		var err error
-		if state, err = lease.OpenState(o.StateDir, 0); err != nil {
-			return leases{}, fmt.Errorf("server: state directory: %w", err)
-		}
+	state, err := openState(o)
+	if err != nil {
+		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	service := lease.New(lease.Options{Limits: set, State: state, Logger: o.Logger})
+	service := lease.New(lease.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger})
 	own, err := leased.New(leased.Options{
 		Store: behind, Limits: set, Logger: o.Logger,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) },
 	})
 	if err != nil {
-		return leases{}, fmt.Errorf("server: %w", err)
+		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
 	}
-	return leases{service, own, state}, nil
+	l := leases{service, own, state}
+	if d := l.learning(); d > 0 {
+		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", state.Why)
+	}
+	return l, nil
+}
+
+// openState reads what the former coordinator has kept.
+func openState(o *Options) (*lease.State, error) {
+	if o.StateDir == "" {
+		state := lease.Fresh(0)
+		return &state, nil
+	}
+	state, err := lease.OpenState(o.StateDir, 0, o.FirstStart)
+	if err != nil && o.StateDirIfFree {
+		o.Logger.Warn("the state directory cannot be used, so nothing is kept for the next start", "directory", o.StateDir, "error", err)
+		state, err = lease.Fresh(0), nil
+		state.Why = "the state directory cannot be used"
+	}
+	return &state, err
+}
+
+// learning is for how long yet limits shared by leases lend nothing new; 0 = they do, or
+// there are none.
+func (l *leases) learning() time.Duration {
+	if !l.Leasing() {
+		return 0
+	}
+	return l.Learning()
 }
 
 // run lends, and spends, until ctx ends. The coordinator begins before this server's
@@ -57,6 +84,9 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	coordinator.Wait()
 	return nothingLent
 }
+
+// untouched says, of leases that were never run, whether nothing was lent at the start.
+func (l *leases) untouched() bool { return l.state.Learn == 0 }
 
 // reload makes the limits of set those that are lent and spent.
 func (l *leases) reload(set *rules.Set) {

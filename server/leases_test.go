@@ -22,7 +22,7 @@ const leasedConfig = `limits:
 `
 
 func stateIn(dir string) func(*server.Options) {
-	return func(o *server.Options) { o.StateDir = dir }
+	return func(o *server.Options) { o.StateDir, o.FirstStart = dir, true }
 }
 
 // hold opens a stream of an instance that wants a part of messages.

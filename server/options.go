@@ -49,10 +49,16 @@ type Options struct {
 	Store string
 
 	// StateDir is a folder where the coordinator of leased limits keeps, from
-	// one start to the next, what tells it which leases may still be in use. It
-	// must be there, and belong to one process alone. "" = nothing is kept, and
-	// each start waits for one length of a lease before it lends.
+	// one start to the next, what tells it which leases may still be in use. It is
+	// made when it is missing, and locked: it belongs to one process alone. "" =
+	// nothing is kept, and each start waits for one length of a lease before it lends.
 	StateDir string
+	// StateDirIfFree says that the server starts without StateDir where that cannot be
+	// used; it is for a folder that nobody has chosen.
+	StateDirIfFree bool
+	// FirstStart says that where StateDir has no file yet nobody has lent the limits
+	// before, so that it need not wait.
+	FirstStart bool
 
 	// MaxBytes bounds the memory of the counters in this process; 0 = the
 	// store's default. With Redis those are the counters of limits whose

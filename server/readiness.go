@@ -2,10 +2,11 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
-// storeLook is how often the health service looks at the store. Not more often:
+// storeLook is how often the health service looks at the store and at the leases. Not more often:
 // those who ask look every few seconds. Not less: a load balancer should not wait for
 // this.
 const storeLook = 100 * time.Millisecond
@@ -15,7 +16,11 @@ func (s *Server) readiness() (ready bool, text string) {
 	if !s.serving.Load() {
 		return false, "starting or draining"
 	}
-	return s.storeReady()
+	ready, text = s.storeReady()
+	if d := s.leases.learning(); d > 0 && ready {
+		return false, fmt.Sprintf("learning which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
+	}
+	return ready, text
 }
 
 // tellHealth makes the gRPC health service say what readiness says.
@@ -35,8 +40,8 @@ func (s *Server) tellHealth() {
 	}
 }
 
-// watchStore keeps the gRPC health service up to date until ctx ends.
-func (s *Server) watchStore(ctx context.Context) {
+// watchReadiness keeps the gRPC health service up to date until ctx ends.
+func (s *Server) watchReadiness(ctx context.Context) {
 	look := time.NewTicker(storeLook)
 	defer look.Stop()
 	for {

@@ -92,14 +92,14 @@ func New(opts Options) (*Server, error) {
 		return nil, errors.Join(err, s.storage.Close())
 	}
 	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
-		return nil, errors.Join(err, s.close(true))
+		return nil, errors.Join(err, s.close(s.leases.untouched()))
 	}
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
 	s.config.logWarnings(set)
 	if err := s.build(); err != nil {
-		return nil, errors.Join(err, s.close(true))
+		return nil, errors.Join(err, s.close(s.leases.untouched()))
 	}
 	return s, nil
 }
@@ -164,6 +164,10 @@ func (s *Server) Limits() *rules.Set { return s.engine.Set() }
 // Store says where the counters are: [StoreMemory], or a URL without its password.
 func (s *Server) Store() string { return s.storage.name }
 
+// Learning is for how long yet limits shared by leases lend nothing new, because leases of
+// a former coordinator may be in use; 0 = they do, or there are none.
+func (s *Server) Learning() time.Duration { return s.leases.learning() }
+
 // Reload loads the configuration again. On an error the one in force stays, with
 // every counter, and the error says what is wrong.
 func (s *Server) Reload() error {
@@ -201,11 +205,11 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("server: Run was called before, make a new server")
 	}
 	if ctx.Err() != nil {
-		return s.close(true)
+		return s.close(s.leases.untouched())
 	}
 	httpL, grpcL, adminL, err := s.listen(ctx)
 	if err != nil {
-		return errors.Join(err, s.close(true))
+		return errors.Join(err, s.close(s.leases.untouched()))
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
@@ -242,9 +246,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
 	s.serving.Store(true)
 	s.tellHealth()
-	if s.storage.shared != nil {
-		running.Go(func() { s.watchStore(watching) })
-	}
+	running.Go(func() { s.watchReadiness(watching) })
 	close(s.ready)
 
 	select {

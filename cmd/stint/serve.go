@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -62,6 +63,12 @@ also happens by itself when a file changes.`,
 			if o.RLSNearLimit == 0 {
 				return &exit{exitUsage, errors.New("--rls-near-limit is 0, want a share above 0 and at most 1, such as 0.8")}
 			}
+			switch o.StateDir {
+			case "none":
+				o.StateDir = ""
+			case "":
+				o.StateDir, o.StateDirIfFree = defaultStateDir(os.Getenv), true
+			}
 			return serve(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
@@ -71,7 +78,7 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
 	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
-	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know")
+	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
 	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in this process, in bytes (default 256 MiB)")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
@@ -94,6 +101,23 @@ also happens by itself when a file changes.`,
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
 	f.StringVar(&logFormat, "log", "text", "form of the log on standard error: text or json")
 	return cmd
+}
+
+// defaultStateDir is the folder that systemd gives a service (StateDirectory=), or that of
+// the user as XDG has it; "" = there is none.
+func defaultStateDir(env func(string) string) string {
+	// Of several, systemd puts colons in between.
+	if dir, _, _ := strings.Cut(env("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
+		return dir
+	}
+	// A path that is not absolute does not count, says the specification.
+	if dir := env("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "stint")
+	}
+	if home := env("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "stint")
+	}
+	return ""
 }
 
 // serve runs the service until ctx ends.
@@ -154,6 +178,9 @@ func greeting(s *server.Server, o server.Options) string {
 	state := "ready"
 	if s.Store() != server.StoreMemory {
 		state = "listening, ready when the store answers"
+	}
+	if d := s.Learning(); d > 0 {
+		state = fmt.Sprintf("listening, ready in %.1f s: learning which leases of a former coordinator are in use", d.Seconds())
 	}
 	fmt.Fprintln(&b, state)
 	return b.String()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,5 +54,49 @@ func TestServeRefusesWrongStores(t *testing.T) {
 		if code != exitUsage || !strings.Contains(errOut, c.text) || strings.Contains(out+errOut, "s3cret") {
 			t.Errorf("%s: exit code %d, want %d with %q\n%s%s", c.args, code, exitUsage, c.text, out, errOut)
 		}
+	}
+}
+
+// TestDefaultStateDir: the folder that nobody has chosen is that of systemd, then that of the
+// user; where there is none nothing is kept.
+func TestDefaultStateDir(t *testing.T) {
+	for want, env := range map[string]map[string]string{
+		"/var/lib/stint":             {"STATE_DIRECTORY": "/var/lib/stint:/var/lib/more", "XDG_STATE_HOME": "/x", "HOME": "/home/a"},
+		"/x/stint":                   {"XDG_STATE_HOME": "/x", "HOME": "/home/a"},
+		"/home/a/.local/state/stint": {"XDG_STATE_HOME": "relative", "HOME": "/home/a"},
+		"":                           {"STATE_DIRECTORY": "relative", "HOME": ""},
+	} {
+		if got := defaultStateDir(func(name string) string { return env[name] }); got != want {
+			t.Errorf("%v: %q, want %q", env, got, want)
+		}
+	}
+}
+
+// TestServeKeepsState: by default what the next start must know is kept, a second service
+// of the same user starts without, one that is given the same folder does not start, and
+// none keeps nothing.
+func TestServeKeepsState(t *testing.T) {
+	home := t.TempDir()
+	config := file(t, "stint.yaml", "limits: [{name: l, rate: 5/s, sharing: leased}]\n")
+	dir := filepath.Join(home, "stint")
+	first := serveProcess(t, []string{"XDG_STATE_HOME=" + home}, "--config", config)
+	if !strings.Contains(first.greeting, "listening, ready in 5.") {
+		t.Errorf("the first start greets with\n%s", first.greeting)
+	}
+	first.await("first start with this state directory")
+	if _, err := os.Stat(filepath.Join(dir, "leases.json")); err != nil {
+		t.Error(err)
+	}
+	second := serveProcess(t, []string{"XDG_STATE_HOME=" + home}, "--config", config)
+	second.await("in use by another process")
+	code, _, errOut := call(t, nil, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--state-dir", dir)
+	if code != exitUsage || !strings.Contains(errOut, "in use by another process: exactly one coordinator may lend a limit") {
+		t.Errorf("a second service with the same folder: exit code %d\n%s", code, errOut)
+	}
+	other := t.TempDir()
+	third := serveProcess(t, []string{"XDG_STATE_HOME=" + other}, "--config", config, "--state-dir", "none")
+	third.await("there is no state directory")
+	if left, err := os.ReadDir(other); err != nil || len(left) != 0 {
+		t.Errorf("with --state-dir none: %v, %v", left, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,7 +47,20 @@ func (b *binary) get(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
+	// What the service keeps by default is not to be the user's.
+	state, err := os.MkdirTemp("", "stint-state-")
+	if err == nil {
+		err = errors.Join(os.Setenv("XDG_STATE_HOME", state), os.Unsetenv("STATE_DIRECTORY"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
+	if err := os.RemoveAll(state); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if built.path != "" {
 		if err := os.RemoveAll(filepath.Dir(built.path)); err != nil {
 			fmt.Fprintln(os.Stderr, err)

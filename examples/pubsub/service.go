@@ -55,7 +55,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return err
 	}
 	// It remembers which leases were out, so that the next start need not wait for their
-	// end. This example begins anew each time.
+	// end. This example begins anew each time, and says so.
 	state, err := os.MkdirTemp("", "pubsub-")
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer func() { _ = os.RemoveAll(state) }()
 	const free = "127.0.0.1:0"
 	coordinator, err := server.New(server.Options{
-		HTTPAddr: free, GRPCAddr: free, AdminAddr: free, ConfigPaths: []string{s.options.Limits}, StateDir: state,
+		HTTPAddr: free, GRPCAddr: free, AdminAddr: free, ConfigPaths: []string{s.options.Limits}, StateDir: state, FirstStart: true,
 		Logger: s.options.Logger, Grace: grace,
 	})
 	if err != nil {

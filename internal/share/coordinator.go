@@ -178,7 +178,9 @@ func (c *Coordinator) Step(now limit.Time, e Event) []Grant {
 	}
 	if now >= c.sweepAt {
 		c.sweep(now)
-		c.sweepAt = now.Add(c.pause())
+		if c.sweepAt = now.Add(c.pause()); now < c.learnTo {
+			c.sweepAt = min(c.sweepAt, c.learnTo) // those who wait for its end wait no longer
+		}
 	}
 	c.rounds(now)
 	c.flush(now)

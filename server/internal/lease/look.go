@@ -174,7 +174,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	page := leasesPage{Epoch: s.opts.State.Epoch, Resources: []leaseResource{}}
+	page := leasesPage{Resources: []leaseResource{}}
 	if !s.inLoop(r.Context(), func(now limit.Time) { s.show(&page, name, x, now) }) {
 		http.Error(w, "the coordinator does not run", http.StatusServiceUnavailable)
 		return
@@ -206,7 +206,7 @@ func (s *Service) inLoop(ctx context.Context, f func(now limit.Time)) bool {
 
 func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) {
 	c := s.loop.coordinator
-	page.Instances = c.Stats().Instances
+	page.Epoch, page.Instances = c.Epoch(), c.Stats().Instances
 	leases := 0
 	c.Each(now, func(r *share.ResourceState) bool {
 		if name != "" && r.ID.Limit != name {

@@ -51,6 +51,9 @@ type Options struct {
 	Limits *rules.Set
 	// State says what was before; see [Fresh] and [OpenState].
 	State State
+	// Raise is told of an epoch that the coordinator has gone up to, to keep it; nil = it
+	// is not kept.
+	Raise func(epoch uint64) error
 	// Lease and Refresh are how long leases last and how often instances
 	// report; 0 = the defaults of package share.
 	Lease, Refresh time.Duration
@@ -91,6 +94,7 @@ type Service struct {
 	// loop belongs to the goroutine of Run.
 	loop struct {
 		coordinator *share.Coordinator
+		epoch       uint64 // of it, as it is kept
 		members     map[string]*member
 		refused     [256]uint64 // by status
 		panics      uint64
@@ -102,6 +106,9 @@ type Service struct {
 	// change them.
 	step     func(now limit.Time, e share.Event) []share.Grant
 	patience struct{ firstReport, stalled time.Duration }
+
+	// learnedAt is when the coordinator knows what is lent, as a limit.Time.
+	learnedAt atomic.Int64
 
 	looks   chan struct{} // one look at everything at a time
 	figures atomic.Pointer[Figures]
@@ -133,10 +140,11 @@ func New(o Options) *Service {
 		seal = share.NewSeal(o.State.Key)
 	}
 	c := share.NewCoordinator(share.CoordinatorOptions{
-		Epoch: o.State.Epoch, Lease: o.Lease, Refresh: o.Refresh, Learn: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
+		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Learn: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
 		Resolve: func(id share.ResourceID) (share.Terms, share.Status) { return s.limits.Load().resolve(id) },
 	}, s.now())
-	s.loop.coordinator, s.step = c, c.Step
+	s.loop.coordinator, s.loop.epoch, s.step = c, c.Epoch(), c.Step
+	s.learnedAt.Store(int64(c.LearnedAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
 	return s
 }
@@ -254,10 +262,37 @@ func (s *Service) take(e event) {
 func (s *Service) feed(now limit.Time, from *stream, e share.Event) {
 	s.guard(from, "step", func() {
 		grants := s.step(now, e)
+		s.risen()
 		for i := range grants {
 			s.send(&grants[i])
 		}
 	})
+}
+
+// risen takes note that the coordinator went above an epoch that an instance had heard,
+// before anybody is told of it.
+func (s *Service) risen() {
+	c := s.loop.coordinator
+	epoch := c.Epoch()
+	if epoch == s.loop.epoch {
+		return
+	}
+	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
+		"epoch", s.loop.epoch, "now", epoch)
+	s.loop.epoch = epoch
+	s.learnedAt.Store(int64(c.LearnedAt()))
+	if s.opts.Raise == nil {
+		return
+	}
+	if err := s.opts.Raise(epoch); err != nil {
+		s.opts.Logger.Error("the epoch cannot be kept: leases of this coordinator cannot be claimed from the next one", "error", err)
+	}
+}
+
+// Learning is for how long yet the coordinator does not know what a former one has lent,
+// and lends nothing that may be in use; 0 = it knows.
+func (s *Service) Learning() time.Duration {
+	return max(0, time.Duration(limit.Time(s.learnedAt.Load())-s.now()))
 }
 
 func (s *Service) send(g *share.Grant) {
@@ -290,11 +325,12 @@ func (s *Service) guard(from *stream, what string, f func()) {
 
 var errFault = status.Error(codes.Internal, "the coordinator failed at this report: it is logged")
 
-// nothingLent says whether no instance holds anything.
+// nothingLent says whether no instance holds anything: no lease of a former coordinator
+// either, of which nothing is known before the learning is over.
 func (s *Service) nothingLent() bool {
-	nothing := true
+	nothing := !s.loop.coordinator.Learning(s.now())
 	s.loop.coordinator.Each(s.now(), func(r *share.ResourceState) bool {
-		nothing = r.Lent == share.Holding{} && !r.Learning
+		nothing = nothing && r.Lent == share.Holding{} && !r.Learning
 		return nothing
 	})
 	return nothing

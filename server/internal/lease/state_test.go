@@ -3,6 +3,7 @@ package lease
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/big"
 	"math/rand/v2"
 	"os"
@@ -16,45 +17,73 @@ import (
 	"github.com/stint-io/stint/rules"
 )
 
-// A coordinator waits for leases of the one before, and for no others.
+// A coordinator waits for leases of the one before, and of one that it knows nothing of.
 func TestState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "when", "missing")
+	former := State{}
 	open := func(lease time.Duration) State {
 		t.Helper()
-		st, err := OpenState(dir, lease)
+		st, err := OpenState(dir, lease, false)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if st.Epoch <= former.Epoch || st.Former != former.Epoch || former.Key != nil && !bytes.Equal(st.Key, former.Key) || (st.Learn > 0) != (st.Why != "") {
+			t.Fatalf("epoch %d of %d after %d, learns for %v because %q", st.Epoch, st.Former, former.Epoch, st.Learn, st.Why)
+		}
+		former = st
 		return st
 	}
+	end := func(st *State, nothingLent bool) {
+		t.Helper()
+		if err := st.Close(nothingLent); err != nil {
+			t.Fatal(err)
+		}
+	}
 	first := open(time.Minute)
-	if first.Epoch != 1 || first.Learn != 0 || len(first.Key) != keyLength || bytes.Equal(first.Key, make([]byte, keyLength)) {
-		t.Fatalf("the first one: epoch %d, learns for %v", first.Epoch, first.Learn)
+	if first.Learn < time.Minute || len(first.Key) != keyLength || bytes.Equal(first.Key, make([]byte, keyLength)) {
+		t.Fatalf("without a file: learns for %v", first.Learn)
 	}
+	if _, err := OpenState(dir, 0, false); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("the directory is used twice: %v", err)
+	}
+	end(&first, false) // as after a crash
 	crashed := open(time.Second)
-	if crashed.Epoch != 2 || crashed.Learn < time.Minute || !bytes.Equal(crashed.Key, first.Key) {
-		t.Fatalf("after a crash: epoch %d, learns for %v", crashed.Epoch, crashed.Learn)
+	if crashed.Learn < time.Minute {
+		t.Fatalf("after a crash: learns for %v", crashed.Learn)
 	}
+	end(&crashed, false)
 	twice := open(time.Second)
-	if twice.Epoch != 3 || twice.Learn < time.Minute {
+	if twice.Learn < time.Minute {
 		t.Errorf("after two: learns for %v, leases of the first may be out", twice.Learn)
 	}
-	if err := twice.Close(false); err != nil {
+	if err := twice.Raise(twice.Epoch + 7); err != nil {
 		t.Fatal(err)
 	}
+	end(&twice, false)
+	former = twice
 	lent := open(time.Second)
 	if lent.Learn < time.Minute {
 		t.Errorf("ended with something lent: learns for %v", lent.Learn)
 	}
-	if err := lent.Close(true); err != nil {
+	end(&lent, true)
+	clean := open(0)
+	if clean.Learn != 0 {
+		t.Errorf("after a good end: learns for %v", clean.Learn)
+	}
+	end(&clean, false)
+	after := open(0)
+	if after.Learn < share.DefaultLease || after.Learn > 2*share.DefaultLease {
+		t.Errorf("learns for %v, leases are %v", after.Learn, share.DefaultLease)
+	}
+	end(&after, true)
+	// The file is lost.
+	if err := os.Remove(filepath.Join(dir, StateFile)); err != nil {
 		t.Fatal(err)
 	}
-	clean := open(0)
-	if clean.Learn != 0 || clean.Epoch != 5 {
-		t.Errorf("after a good end: epoch %d, learns for %v", clean.Epoch, clean.Learn)
-	}
-	if after := open(0); after.Learn < share.DefaultLease || after.Learn > 2*share.DefaultLease {
-		t.Errorf("learns for %v, leases are %v", after.Learn, share.DefaultLease)
+	now := uint64(time.Now().UnixNano())
+	former = State{}
+	if lost := open(0); lost.Learn < share.DefaultLease || lost.Epoch < now {
+		t.Errorf("after the loss of the file: epoch %d at %d, learns for %v", lost.Epoch, now, lost.Learn)
 	}
 	info, err := os.Stat(filepath.Join(dir, StateFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -63,8 +92,15 @@ func TestState(t *testing.T) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory: %v, %v", info.Mode(), err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 { // and the lock
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// One that nobody was before need not wait.
+func TestFirstState(t *testing.T) {
+	if st, err := OpenState(t.TempDir(), 0, true); err != nil || st.Learn != 0 {
+		t.Errorf("learns for %v, %v", st.Learn, err)
 	}
 }
 
@@ -81,7 +117,7 @@ func TestBadState(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, StateFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := OpenState(dir, 0)
+		_, err := OpenState(dir, 0, false)
 		if err == nil || !strings.Contains(err.Error(), "remove it once") || strings.Contains(err.Error(), "S0tL") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -91,7 +127,7 @@ func TestBadState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{file, filepath.Join(file, "below")} {
-		if _, err := OpenState(dir, 0); err == nil || !strings.Contains(err.Error(), "directory") {
+		if _, err := OpenState(dir, 0, false); err == nil || !strings.Contains(err.Error(), "directory") {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}

@@ -120,7 +120,7 @@ func (g *places) look(p *part) error {
 	if err != nil {
 		return err
 	}
-	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full) {
+	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonLearning) {
 		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
 		d.Results[0].StoreFailed = false
 	}

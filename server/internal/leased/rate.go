@@ -254,7 +254,7 @@ func (r *rate) look(p *part) error {
 	if err != nil {
 		return err
 	}
-	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full) {
+	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonLearning) {
 		// Nobody knows that more would not come.
 		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
 		d.Results[0].StoreFailed = false
