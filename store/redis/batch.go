@@ -24,6 +24,8 @@ type batch struct {
 	rules   []*rule
 	runs    []run
 
+	back int64 // by how many microseconds the server's clock was set back lately; 0 = it was not
+
 	numbers []byte
 	count   uint32 // of numbers
 	strings []string
@@ -167,7 +169,7 @@ func (b *batch) encode(now limit.Time, void int64, hold float64, channel string)
 	b.count = 0
 	args = append(make([]string, 0, 2+len(b.rules)+2*len(b.conversions)), "", channel)
 	keys = make([]string, 0, len(b.buckets))
-	b.put(float64(now/1000), float64(void), hold, float64(len(b.rules)))
+	b.put(float64(now/1000), float64(void), float64(b.back), hold, float64(len(b.rules)))
 	for _, r := range b.rules {
 		b.put(float64(r.kind), r.numbers[0], r.numbers[1], r.numbers[2], r.numbers[3])
 		args = append(args, r.tag)

@@ -23,6 +23,8 @@ type lane struct {
 	resting []*sender
 	clocks  map[uint16]serverClock // by slot
 	trips   trips
+	back    int64 // by how many microseconds the server's clock was set back
+	backTo  int64 // on the store's clock, when the server's is again where it was
 
 	watcher  *time.Timer
 	watching bool

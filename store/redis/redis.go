@@ -24,8 +24,10 @@ type Store struct {
 
 	// For tests: now replaces the clock of the server and of this process, and
 	// hold is how many milliseconds keys outlive their use.
-	now  func() limit.Time
-	hold float64
+	now func() limit.Time
+	// serverNow replaces the clock of the server alone.
+	serverNow func() limit.Time
+	hold      float64
 
 	ctx    context.Context // ends when the Store closes
 	cancel context.CancelFunc

@@ -9,7 +9,9 @@ import "github.com/stint-io/stint/limit"
 func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error {
 	for i := range b.scalars {
 		k := &b.buckets[i]
-		k.state = k.rule.decode(k.raw)
+		if k.state = k.rule.decode(k.raw); b.back > 0 {
+			k.rule.setBack(&k.state, now, b.back)
+		}
 	}
 	for _, o := range b.ops {
 		switch o.verb {

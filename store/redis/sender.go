@@ -223,6 +223,9 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 				break
 			}
 		}
+		if b.back = l.back; b.back > 0 && sent >= l.backTo {
+			l.back, b.back = 0, 0
+		}
 		l.mu.Unlock()
 		if ok && s.now == nil {
 			// The server's clock shows at most this when the time-out is over.
@@ -233,6 +236,8 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 		var now limit.Time
 		if s.now != nil {
 			now = s.now()
+		} else if s.serverNow != nil {
+			now = s.serverNow()
 		}
 		keys[i], args[i] = b.encode(now, void, s.hold, s.channel())
 		s.stats.called(len(b.ops))
@@ -258,6 +263,9 @@ func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error
 	if l.clocks == nil {
 		l.clocks = make(map[uint16]serverClock)
 	}
+	if before, ok := l.clocks[b.slot]; ok && s.now == nil {
+		l.compare(before.server+(sent-before.sent)/1000, now, received)
+	}
 	l.clocks[b.slot] = serverClock{now, sent}
 	l.trips.note(sent, received)
 	l.mu.Unlock()
@@ -268,6 +276,26 @@ func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error
 		s.stats.late.Add(1)
 	}
 	return out, nil
+}
+
+// clockStep is from what on a server's clock that is behind counts as set back. Not less:
+// a round trip and the drift of clocks are no steps. Not more: keys outlive their use by
+// as much.
+const clockStep = int64(time.Second / step)
+
+// compare notices that the server's clock was set back: it shows now and should show
+// expected, in microseconds. For as long as states of before may be ahead of it, the
+// script takes the step out of them; else a key would be refused for its length. mu is
+// held.
+func (l *lane) compare(expected, now, received int64) {
+	behind := expected - now
+	if behind <= clockStep {
+		return
+	}
+	if l.back = max(l.back, behind); l.backTo < received+behind*1000 {
+		l.backTo = received + behind*1000
+	}
+	l.store.opts.Logger.Warn("the store's clock was set back", "store", l.store.opts.String(), "by", time.Duration(behind)*step)
 }
 
 // fail fails every operation of a batch.

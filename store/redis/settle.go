@@ -137,6 +137,38 @@ func (o *operation) settled() {
 	}
 }
 
+// setBack takes a step back of the server's clock, in microseconds, out of a state of
+// before. A bucket that is ahead of every state that it can be in is empty, and owes what
+// it did, but not the step; a window that is still to come is the one that is open.
+func (r *rule) setBack(s *state, now limit.Time, back int64) {
+	us := int64(now) / 1000
+	switch r.kind {
+	case kindBucket:
+		empty := r.join(float64(us)+r.numbers[1], uint64(r.numbers[2]))
+		if r.n == 0 || r.outside(s) || !after(s.bucket, empty) {
+			return
+		}
+		step := r.join(float64(back), 0)
+		lo, borrow := bits.Sub64(s.bucket.Lo, step.Lo, 0)
+		hi, borrow := bits.Sub64(s.bucket.Hi, step.Hi, borrow)
+		if s.bucket = (limit.BucketState{Hi: hi, Lo: lo}); borrow != 0 || after(empty, s.bucket) {
+			s.bucket = empty
+		}
+	case kindFixed:
+		if s.fixed.Start > now {
+			s.fixed.Start = limit.Time(us-us%int64(r.numbers[0])) * 1000
+			if r.policy.Align == limit.AlignFirstHit {
+				s.fixed.Start = now
+			}
+		}
+	case kindSliding:
+		s.sliding.Index = min(s.sliding.Index, us/int64(r.numbers[0]))
+	}
+}
+
+// after says whether a bucket of state a is full later than one of state b.
+func after(a, b limit.BucketState) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
+
 // settle makes the state of a scalar bucket what it would be had it been charged while
 // the server was away; see localCharges.
 func (r *rule) settle(s *state, now limit.Time, cost, owed int64) {
@@ -156,7 +188,7 @@ func (r *rule) settle(s *state, now limit.Time, cost, owed int64) {
 	if r.n == 0 {
 		least = limit.BucketState{}
 	}
-	if sum.Hi < least.Hi || sum.Hi == least.Hi && sum.Lo < least.Lo {
+	if after(least, sum) {
 		sum = least
 	}
 	s.bucket = sum

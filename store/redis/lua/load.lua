@@ -20,7 +20,7 @@ local TAKE, PEEK, REFUND, FINISH, RESET, SETTLE = 1, 2, 3, 4, 5, 6
 local MOST = 2251799813685248 -- 2^51, where counts stop
 local OWED = 9007199254740991 -- 2^53 - 1, where what is refused makes no more debt: in the year 2255
 
-local now, void, hold, policies = N[1], N[2], N[3], N[4]
+local now, void, back, hold, policies = N[1], N[2], N[3], N[4], N[5]
 if now == 0 then
 	local t = call('TIME')
 	now = t[1] * 1000000 + t[2]
@@ -30,7 +30,7 @@ if void > 0 and now > void then
 end
 
 -- The policies: five numbers each, and a string for the scalar kinds.
-local at = 5
+local at = 6
 local kinds, pa, pb, pc, pd, tags = {}, {}, {}, {}, {}, {}
 for p = 1, policies do
 	kinds[p], pa[p], pb[p], pc[p], pd[p] = N[at], N[at + 1], N[at + 2], N[at + 3], N[at + 4]
@@ -78,6 +78,15 @@ for i = 1, buckets do
 			A[i], B[i], tag = unpack_('<ddc24', v)
 		end
 		local a, b = A[i], B[i]
+		if back > 0 and pd[p] ~= 1 and a < TOP and (a > now + pb[p] or a == now + pb[p] and b > pc[p]) then
+			-- The server's clock was set back by that much: the bucket is empty, and owes
+			-- what it did, but not the step. That is written, or it would stay empty.
+			dirty[i] = true
+			A[i] = a - back
+			if A[i] < now + pb[p] then
+				A[i], B[i] = now + pb[p], pc[p]
+			end
+		end
 		strange = strange or v and (tag ~= tags[p] or not (a >= 0 and b >= 0 and a < LATEST and b < TOP and a % 1 == 0 and b % 1 == 0))
 	elseif kind == FIXED then
 		local v, start, count, tag = raws[i], 0, 0, nil
@@ -85,6 +94,10 @@ for i = 1, buckets do
 			start, count, tag = unpack_('<ddc25', v)
 		end
 		strange = strange or v and (tag ~= tags[p] or not (start >= 0 and count >= 0 and start < TOP and count < TOP and start % 1 == 0 and count % 1 == 0))
+		if back > 0 and start > now then
+			start = pd[p] % 2 == 1 and now or now - now % pa[p]
+			dirty[i] = true
+		end
 		local ends = start + pa[p]
 		if pc[p] > 0 and count > pb[p] then
 			ends = ends + pc[p]
@@ -101,7 +114,10 @@ for i = 1, buckets do
 		end
 		strange = strange or v and (tag ~= tags[p] or not (index >= 0 and cur >= 0 and prev >= 0 and index < TOP and cur < TOP and prev < TOP and index % 1 == 0 and cur % 1 == 0 and prev % 1 == 0))
 		local here = floor(now / pa[p])
-		if here == index + 1 then
+		if back > 0 and here < index then
+			index = here
+			dirty[i] = true
+		elseif here == index + 1 then
 			index, cur, prev = here, 0, cur
 		elseif here > index then
 			index, cur, prev = here, 0, 0
