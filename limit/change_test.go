@@ -278,3 +278,61 @@ func TestReservationIsDebtUnderASmallerBurst(t *testing.T) {
 		}
 	})
 }
+
+// The same where the burst stays small until the reservation's time, and where something
+// before it is given back afterwards.
+func TestReservationIsDebtWhenItActs(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, bucketPolicy(PerSecond(1), 10))
+			l.AllowN(time.Now(), 10)
+			before := l.ReserveN(time.Now(), 1)
+			r := l.ReserveN(time.Now(), 10)
+			if d := r.Delay(); d != 11*time.Second {
+				t.Fatalf("reserved in %v, want 11s", d)
+			}
+			if err := l.SetBurst(2); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(r.Delay())
+			given := int64(0)
+			if cancel && before.Cancel() {
+				given = 1
+			}
+			if err := l.SetBurst(10); err != nil {
+				t.Fatal(err)
+			}
+			if n := l.Remaining(); n > given {
+				t.Errorf("%d remain when the reservation has its 10, of which %d were given back", n, given)
+			}
+		})
+	}
+}
+
+// A limit that was lifted begins anew.
+func TestUnlimitedForgets(t *testing.T) {
+	l := newLimiter(t, bucketPolicy(PerHour(1), 3))
+	l.AllowN(time.Now(), 3)
+	for _, p := range []Policy{{Unlimited: true}, bucketPolicy(PerHour(1), 3)} {
+		if err := l.SetPolicy(p); err != nil {
+			t.Fatal(err)
+		}
+		if !l.AllowN(time.Now(), 3) {
+			t.Errorf("%+v: refuses", p)
+		}
+	}
+}
+
+// What no word holds is the highest word, and refuses.
+func TestRepackSaturates(t *testing.T) {
+	b := NewBucket(bucketPolicy(PerHour(1), 1))
+	p, ok := b.Pack()
+	if !ok {
+		t.Fatal("1/hour does not fit")
+	}
+	for _, s := range []BucketState{{Hi: 1}, {Lo: 1 << 63}, {Lo: 1<<62 + 1}, {Hi: 5, Lo: 7}} {
+		if w := p.Repack(s, 1); w != packedMost {
+			t.Errorf("%+v: word is %d, want %d", s, w, uint64(packedMost))
+		}
+	}
+}

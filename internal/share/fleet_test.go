@@ -33,6 +33,9 @@ type fleet struct {
 	poisson bool         // arrivals come by chance
 	passed  []limit.Time // what was admitted, of a limit shared by suppression
 
+	noting bool         // what was admitted
+	noted  []limit.Time // if so: when
+
 	central Bucketed
 	worst   string
 }
@@ -237,6 +240,9 @@ func (f *fleet) arrive(in *instance) {
 	}
 	if ok, _ := in.bucket.Allow(f.clock(in), 1); ok {
 		in.took++
+		if f.noting {
+			f.noted = append(f.noted, f.now)
+		}
 		if f.terms.Suppress != nil {
 			f.passed = append(f.passed, f.now)
 		} else {

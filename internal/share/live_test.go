@@ -4,6 +4,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,7 @@ type live struct {
 	*fleet
 	real    Terms
 	changes []change
+	history []change // all changes
 }
 
 type change struct {
@@ -40,6 +42,7 @@ func (v *live) resolve(ResourceID) (Terms, Status) { return v.real, StatusOK }
 func (v *live) change(rate, burst Amount) {
 	v.trace("terms %v %v of %+v", rate, burst, v.real)
 	v.changes = append(v.changes, change{v.now, v.real})
+	v.history = append(v.history, change{v.now, v.real})
 	v.real.Rate, v.real.Burst = rate, burst
 	v.envelope()
 	if v.coord != nil {
@@ -67,6 +70,42 @@ func (v *live) envelope() {
 	v.terms, v.central.terms = largest, largest
 }
 
+// over fails the test if in some interval more was admitted than the largest burst and
+// the largest rate that were in force in it, or so long before that their leases may not
+// have ended: burst + rate x T.
+func (v *live) over() {
+	all := append(slices.Clone(v.history), change{never, v.real})
+	began := func(i int) limit.Time {
+		if i == 0 {
+			return 0
+		}
+		return all[i-1].at
+	}
+	for first := range all {
+		from, largest := began(first), Holding{}
+		for _, c := range all[:first] {
+			if c.at.Add(memory) >= from {
+				largest = Holding{Rate: max(largest.Rate, c.terms.Rate), Depth: max(largest.Depth, c.terms.Burst)}
+			}
+		}
+		events, _ := slices.BinarySearch(v.noted, from)
+		for last := first; last < len(all); last++ {
+			c := all[last]
+			largest = Holding{Rate: max(largest.Rate, c.terms.Rate), Depth: max(largest.Depth, c.terms.Burst)}
+			p := pool{rate: largest.Rate, depth: largest.Depth, level: largest.Depth, at: from}
+			for _, at := range v.noted[events:] {
+				if at > c.at {
+					break
+				}
+				p.accrue(at)
+				if p.level -= Token; p.level < -Amount(len(v.instances))*10 {
+					v.t.Fatalf("%v: %v more were admitted than %v and %v/s allow, since %v", time.Duration(at), -p.level, largest.Depth, largest.Rate, time.Duration(from))
+				}
+			}
+		}
+	}
+}
+
 // goOn lets the fleet run.
 func (v *live) goOn(d time.Duration) {
 	for end := v.now.Add(d); v.now < end; {
@@ -86,7 +125,8 @@ func (v *live) mishap(r *rand.Rand) {
 
 // TestLiveTerms: while rate and burst change at random, up, down and to nothing, among
 // random faults, instances hold at no moment more than the largest terms of the last
-// lease length, and what is admitted fits one bucket of these terms. Afterwards they
+// lease length, and what is admitted fits one bucket of these terms: in no interval it is
+// more than the largest burst and the largest rate allow. Afterwards they
 // use the limit that is in force, and no more.
 func TestLiveTerms(t *testing.T) {
 	var next atomic.Int64
@@ -120,7 +160,7 @@ func liveTerms(t *testing.T, seed uint64) {
 	terms := Terms{Allocation: []Allocation{MaxMin, MaxMin, Proportional, Equal, Busy}[r.IntN(5)]}
 	terms.Rate, terms.Burst = draw()
 	v := &live{fleet: newFleet(t, seed, 1+r.IntN(5), terms), real: terms}
-	v.coord.opts.Resolve = v.resolve
+	v.coord.opts.Resolve, v.noting = v.resolve, true
 	v.delay = time.Duration(1+r.IntN(80)) * time.Millisecond
 	v.jitter = time.Duration(r.IntN(100)) * time.Millisecond
 	v.loss, v.duplicate = r.Float64()*0.3, r.Float64()*0.3
@@ -149,6 +189,7 @@ func liveTerms(t *testing.T, seed uint64) {
 	}
 	v.goOn(10 * time.Second)
 	after, _ := v.totals()
+	v.over()
 	if want := last.Float() * 10 * 0.5; float64(after-before) < want && !v.anySilent() {
 		t.Errorf("seed %d: after the changes %d were admitted in 10 s of %v/s among %d", seed, after-before, last, len(v.instances))
 	}

@@ -57,12 +57,11 @@ func (p *pool) clip() {
 	}
 }
 
-// resize changes the capacity. What was used stays used.
+// resize changes the capacity. What was used stays used, so the level fits as before.
 func (p *pool) resize(rate, depth Amount) {
 	p.rate += rate
 	p.depth += depth
 	p.level += depth
-	p.clip()
 }
 
 // lend takes h out of the pool.

@@ -128,6 +128,28 @@ func TestChangeAndBackGivesNothing(t *testing.T) {
 	}
 }
 
+// A debt that no word holds is remembered over a change in between whose words hold it.
+func TestDebtOverTwoChanges(t *testing.T) {
+	clock := newManual()
+	policies := []limit.Policy{
+		{Rate: limit.PerSecond(1e6), Burst: 1e6}, {Rate: limit.PerSecond(1), Burst: 1}, {Rate: limit.Rate{Count: 1, Period: 24 * time.Hour}, Burst: 1},
+	}
+	k := mustKeyed(t, policies[0], Options{Now: clock.now})
+	k.Allow("b")
+	clock.advance(30 * 24 * time.Hour)
+	if !k.AllowN("a", 1e6) {
+		t.Fatal("the burst does not fit")
+	}
+	for _, p := range append(policies[1:], policies[0]) {
+		if err := k.SetPolicy(p); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := k.Take("a", 1); err != nil || v.Allowed || v.Remaining != 0 {
+			t.Errorf("%+v: %+v, %v, want it refused", p, v, err)
+		}
+	}
+}
+
 // A debt lasts while its table moves to a later beginning, and no longer than it takes to
 // pay; then the words that could not hold it are used again.
 func TestDebtMoves(t *testing.T) {
