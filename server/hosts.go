@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,7 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 		}
 		if last, now := logged.Load(), time.Now().UnixNano(); (last == 0 || now-last >= int64(strangeHostLog)) && logged.CompareAndSwap(last, now) {
 			o.Logger.Warn("a request was refused because it addressed the service by a name that is not its own: allow the name with --http-host if it is",
-				"host", strconv.QuoteToGraphic(r.Host[:min(len(r.Host), 100)]))
+				"host", r.Host[:min(len(r.Host), 100)])
 		}
 		answer.WriteError(w, http.StatusMisdirectedRequest, "this name is not one of the service: use an IP address or localhost, or allow the name with --http-host")
 	})

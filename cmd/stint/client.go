@@ -241,7 +241,7 @@ func printTake(out io.Writer, code int, body []byte) error {
 		fmt.Fprintf(out, "  %s: %s\n", r.Limits[i].Name, r.Limits[i].text())
 	}
 	if len(r.Limits) == 0 {
-		fmt.Fprintln(out, "  no limit applies")
+		fmt.Fprintln(out, "  no limit applies; ask stint explain why")
 	}
 	return nil
 }
