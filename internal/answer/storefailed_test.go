@@ -69,3 +69,29 @@ func TestRefusalOfAStoreFailure(t *testing.T) {
 		}
 	}
 }
+
+// The statuses that a limit may ask for are 400 to 599, both included; names keep what
+// is printable, and nothing else.
+func TestBoundsOfAnswers(t *testing.T) {
+	for asked, want := range map[int]int{0: 429, 200: 429, 399: 429, 400: 400, 401: 401, 598: 598, 599: 599, 600: 429} {
+		if got := Status(&limit.Decision{Status: asked}); got != want {
+			t.Errorf("a limit that asks for %d is answered %d, want %d", asked, got, want)
+		}
+	}
+	soft := allow()
+	for range maxMembers + 2 {
+		r := admitted("s", 5, time.Second, 1, 0)
+		r.Soft = true
+		soft.Results = append(soft.Results, r)
+	}
+	h := http.Header{}
+	Header(h, soft, Options{})
+	if n := strings.Count(h.Get("X-RateLimit-Warning"), `"s"`); n != maxMembers {
+		t.Errorf("%d limits in X-RateLimit-Warning, want %d", n, maxMembers)
+	}
+	h = http.Header{}
+	Header(h, allow(admitted(" ~\x1f\x7f", 5, time.Second, 1, 0)), Options{})
+	if got := h.Get("RateLimit-Policy"); got != `" ~??";q=5;w=1` {
+		t.Errorf("RateLimit-Policy is %s", got)
+	}
+}
