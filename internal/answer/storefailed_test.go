@@ -95,3 +95,25 @@ func TestBoundsOfAnswers(t *testing.T) {
 		t.Errorf("RateLimit-Policy is %s", got)
 	}
 }
+
+// Figures at a bound: what remains is paced exactly, and a part of a nanosecond counts.
+func TestBoundsOfFigures(t *testing.T) {
+	cheaper := refused("a", 1000, 100*time.Second, limit.ReasonRate, 5*time.Second)
+	for want, remaining := range map[string]int64{`"a";r=50;t=5`: 50, `"a";r=51`: 51} {
+		cheaper.Remaining = remaining
+		h := http.Header{}
+		if Header(h, refuse(cheaper), Options{}); h.Get("RateLimit") != want {
+			t.Errorf("RateLimit is %s, want %s", h.Get("RateLimit"), want)
+		}
+	}
+	h := http.Header{}
+	if Header(h, allow(admitted("a", 3, 3*time.Second+1, 1, 0)), Options{}); h.Get("RateLimit") != `"a";r=1;t=2` {
+		t.Errorf("RateLimit is %s", h.Get("RateLimit"))
+	}
+	late := refused("a", 5, time.Second, limit.ReasonBanned, time.Minute)
+	late.ResetAfter = time.Second
+	h = http.Header{}
+	if Header(h, refuse(late), Options{XRateLimit: true}); h.Get("X-RateLimit-Reset") != "60" {
+		t.Errorf("X-RateLimit-Reset is %s, before Retry-After", h.Get("X-RateLimit-Reset"))
+	}
+}
