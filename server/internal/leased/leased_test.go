@@ -204,6 +204,33 @@ func (f *fixture) random(r *rand.Rand) (charges []store.Charge, keys []string) {
 	return charges, keys
 }
 
+// A cost that has been spent is charged in full to the store behind when a lease refuses
+// it, and to the lease as far as that has it.
+func TestCountedThoughRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, key: [k], rate: 15/day}
+`)
+		defer stop()
+		counted := func(cost int64) []store.Charge {
+			charges := []store.Charge{f.charge("a", "1", cost), f.charge("x", "1", cost)}
+			for i := range charges {
+				charges[i].CountRefused = true
+			}
+			return charges
+		}
+		f.take(true, f.charge("a", "1", 4))
+		f.take(false, counted(7)...)
+		f.take(false, f.charge("a", "1", 1)) // it had 6
+		f.take(false, f.charge("x", "1", 9)) // 8 are left
+		f.take(true, f.charge("x", "1", 8))
+		f.take(false, counted(100)...)
+		time.Sleep(24 * time.Hour)
+		f.take(false, f.charge("x", "1", 1)) // it owes 100, less what came in a day
+	})
+}
+
 // What is given back can be taken again, and never is more than the limit.
 func TestRefund(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

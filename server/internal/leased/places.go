@@ -130,6 +130,8 @@ func (g *places) look(p *part) error {
 
 func (g *places) refund(int64) {}
 
+func (g *places) drain(int64) {} // what was refused is not in flight
+
 func (g *places) finish(permit uint64) bool {
 	g.mu.Lock()
 	h, ok := g.held[permit]

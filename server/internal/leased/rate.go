@@ -295,6 +295,16 @@ func (r *rate) spendLoose(n int64) int64 {
 	return spent
 }
 
+func (r *rate) drain(n int64) {
+	n -= r.spendLoose(n)
+	for range 4 { // others take at the same time
+		left := min(n, r.limiter.Remaining())
+		if left <= 0 || r.limiter.AllowN(time.Now(), left) {
+			return
+		}
+	}
+}
+
 func (r *rate) finish(uint64) bool { return true }
 
 func (r *rate) reset() {

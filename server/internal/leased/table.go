@@ -58,6 +58,8 @@ type purse interface {
 	undo(p *part)
 	// look makes the verdict of p say how the lease stands, cost apart.
 	look(p *part) error
+	// drain takes n, or what there is of it, at once.
+	drain(n int64)
 	// refund puts back n that was taken earlier.
 	refund(n int64)
 	// finish ends the places of a permit, and says whether there were any.

@@ -159,6 +159,7 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 	w.answers(charges)
 	if !allowed {
 		s.undo(w)
+		s.drain(w)
 	}
 	for i := range w.leased {
 		if p := &w.leased[i]; p.charge.Shadow {
@@ -230,7 +231,7 @@ func (s *Store) refused(ctx context.Context, w *work) error {
 	for _, counts := range []bool{true, false} {
 		w.some, w.origin = w.some[:0], w.origin[:0]
 		for i := range w.exact {
-			if w.exact[i].Counters.Spec().Policy.CountRefused == counts {
+			if c := &w.exact[i]; (c.CountRefused || c.Counters.Spec().Policy.CountRefused) == counts {
 				w.some, w.origin = append(w.some, w.exact[i]), append(w.origin, i)
 			}
 		}
@@ -252,6 +253,16 @@ func (s *Store) refused(ctx context.Context, w *work) error {
 		}
 	}
 	return nil
+}
+
+// drain charges what counts though it was refused to the leases, as far as they have it.
+func (s *Store) drain(w *work) {
+	for i := range w.leased {
+		p := &w.leased[i]
+		if p.charge.CountRefused && p.charge.Cost > 0 && s.reach(p, take) == nil && p.entry != nil {
+			p.entry.purse.drain(p.charge.Cost)
+		}
+	}
 }
 
 // undo gives back what the parts hold, as the request is refused, and makes their
