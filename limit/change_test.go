@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 // changes is what a limit admitted while its policy changed, all of them buckets.
 type changes struct {
+	mu       sync.Mutex // of at and cost: waiters are told by a goroutine of their own
 	policies []Policy
 	since    []Time // when each came into force
 	at       []Time // of what was admitted
@@ -22,12 +24,16 @@ func (c *changes) set(now Time, p Policy) {
 }
 
 func (c *changes) admit(now Time, cost int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.at, c.cost = append(c.at, now), append(c.cost, cost)
 }
 
 // over returns an error if in some interval more was admitted than the largest burst
 // and the largest rate that were in force in it: burst + rate x T.
 func (c *changes) over() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	first := 0 // the first policy in force at the moment at which the interval begins
 	for i := range c.at {
 		for first+1 < len(c.since) && c.since[first+1] < c.at[i] {
