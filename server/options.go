@@ -13,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/rls"
+	"github.com/stint-io/stint/store/memory"
 )
 
 // The defaults of [Options]. All listeners are on loopback: a limiter trusts who
@@ -27,6 +28,12 @@ const (
 	// decision takes microseconds, but clients of kept connections need a
 	// moment to notice.
 	DefaultGrace = 10 * time.Second
+)
+
+// What [Options.MaxBytes] may be: the default, and the least.
+const (
+	DefaultMaxBytes = memory.DefaultMaxBytes
+	MinMaxBytes     = memory.MinMaxBytes
 )
 
 // StoreMemory is the name of the store that keeps counters in this process.
@@ -60,8 +67,8 @@ type Options struct {
 	// before, so that it need not wait.
 	FirstStart bool
 
-	// MaxBytes bounds the memory of the counters in this process; 0 = the
-	// store's default. With Redis those are the counters of limits whose
+	// MaxBytes bounds the memory of the counters in this process, at least
+	// [MinMaxBytes]; 0 = [DefaultMaxBytes]. With Redis those are the counters of limits whose
 	// on_store_failure is local.
 	MaxBytes int64
 
@@ -179,8 +186,11 @@ func (o *Options) complete() error {
 	if !(o.RLSNearLimit >= 0 && o.RLSNearLimit <= 1) {
 		bad("--rls-near-limit is %v, want a share above 0 and at most 1, such as 0.8", o.RLSNearLimit)
 	}
-	if o.Grace < 0 || o.DrainDelay < 0 || o.MaxBytes < 0 {
-		bad("grace %v, drain delay %v or max bytes %d is negative", o.Grace, o.DrainDelay, o.MaxBytes)
+	if o.MaxBytes != 0 && o.MaxBytes < memory.MinMaxBytes {
+		bad("max bytes is %d, want at least %d, which the first tables take, or 0 for the default", o.MaxBytes, memory.MinMaxBytes)
+	}
+	if o.Grace < 0 || o.DrainDelay < 0 {
+		bad("grace %v or drain delay %v is negative", o.Grace, o.DrainDelay)
 	}
 	return errors.Join(errs...)
 }

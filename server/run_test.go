@@ -333,6 +333,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"draft":       {server.Options{RateLimitHeaders: "draft-99"}, "draft-99"},
 		"proxy":       {server.Options{TrustedProxies: []string{"10.0.0.0/99"}}, "10.0.0.0/99"},
 		"grace":       {server.Options{Grace: -1}, "negative"},
+		"max bytes":   {server.Options{MaxBytes: 1}, "max bytes is 1, want at least 65536"},
+		"no bytes":    {server.Options{MaxBytes: -1}, "max bytes is -1, want at least 65536"},
 		"config":      {server.Options{ConfigPaths: []string{bad}}, "bad.yaml:2:"},
 		"config gone": {server.Options{ConfigPaths: []string{filepath.Join(dir, "none.yaml")}}, "none.yaml"},
 	} {

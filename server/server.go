@@ -168,6 +168,10 @@ func (s *Server) Store() string { return s.storage.name }
 // a former coordinator may be in use; 0 = they do, or there are none.
 func (s *Server) Learning() time.Duration { return s.leases.learning() }
 
+// CounterBytes is what the tables of counters in this process occupy, at most
+// Options.MaxBytes.
+func (s *Server) CounterBytes() int64 { return s.storage.local.Bytes() }
+
 // Reload loads the configuration again. On an error the one in force stays, with
 // every counter, and the error says what is wrong.
 func (s *Server) Reload() error {
@@ -188,7 +192,7 @@ func (s *Server) figures() admin.Figures {
 	c.mu.Unlock()
 	st, n := s.storage.local.Stats(), s.rls.Counts()
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
-	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflowed = st.Keys, st.Bytes, st.MaxBytes, st.Overflowed
+	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
 	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
 	f.Leases = s.leases.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()

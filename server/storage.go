@@ -55,7 +55,7 @@ func openStorage(name string, o *Options) (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	local := memory.New(memory.Options{MaxBytes: o.MaxBytes})
+	local := memory.New(memory.Options{MaxBytes: o.MaxBytes, Logger: o.Logger})
 	if remote == nil {
 		return &storage{Store: local, local: local, name: StoreMemory}, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ import (
 const serveName = "serve"
 
 func newServe() *cobra.Command {
-	var o server.Options
+	o := server.Options{MaxBytes: server.DefaultMaxBytes}
+	maxBytes := byteSize{&o.MaxBytes, server.MinMaxBytes}
 	var tokenFile, logFormat string
 	var trusted []string
 	cmd := &cobra.Command{
@@ -79,7 +81,7 @@ also happens by itself when a file changes.`,
 	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
-	f.Int64Var(&o.MaxBytes, "max-bytes", 0, "most memory for counters in this process, in bytes (default 256 MiB)")
+	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
@@ -134,6 +136,11 @@ func serve(ctx context.Context, o server.Options, out io.Writer) error {
 	defer signal.Stop(hangups)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
+	pacing, stop := context.WithCancel(ctx)
+	var paced sync.WaitGroup
+	paced.Go(func() { paceCollector(pacing, s.CounterBytes) })
+	defer paced.Wait()
+	defer stop()
 	select {
 	case <-s.Ready():
 		if _, err := io.WriteString(out, greeting(s, o)); err != nil {

@@ -18,7 +18,8 @@ type Counters struct {
 	serial uint64 // the order in which Takes over several buckets lock
 	seed   maphash.Seed
 
-	policy atomic.Pointer[limit.Policy]
+	policy  atomic.Pointer[limit.Policy]
+	account *account // of the budget
 
 	// What a key had used at most when the policy in force came, and when that was: it
 	// may be more than the policy admits. Guarded by Store.mu.
@@ -97,7 +98,7 @@ const shardCount = 64
 func shardOf(h uint64) uint64 { return h >> 58 }
 
 func newCounters(s *Store, id string, serial uint64, p limit.Policy) *Counters {
-	c := &Counters{store: s, id: id, serial: serial, seed: maphash.MakeSeed()}
+	c := &Counters{store: s, id: id, serial: serial, seed: maphash.MakeSeed(), account: s.budget.open()}
 	c.policy.Store(&p)
 	return c
 }
@@ -195,6 +196,14 @@ func (c *Counters) drop() {
 	c.install(admitsAll{})
 	if t != nil {
 		t.drop()
+	}
+}
+
+// overflow notes a Take that is decided on the overflow bucket.
+func (c *Counters) overflow(since uint64) {
+	if c.account.overflow(since) && c.store.logger != nil {
+		c.store.logger.Warn("limit has more live keys than its room: new keys share one bucket until there is room again",
+			"limit", c.id, "bytes", c.account.used.Load(), "all_bytes", c.store.budget.used.Load(), "max_bytes", c.store.budget.max)
 	}
 }
 

@@ -191,6 +191,7 @@ func TestTakeOverSeveralWithAFullBudgetEnds(t *testing.T) {
 	}
 	clock.advance(10 * time.Second)
 	s.budget.used.Store(s.budget.max - 4096)
+	s.budget.claimed.Store(s.budget.max - 4096)
 	done := make(chan bool)
 	go func() { done <- mustTake(t, s, one(log, "k"), one(words, "1")) }()
 	select {

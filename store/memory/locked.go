@@ -29,6 +29,7 @@ type rule[S any] struct {
 // lockedTable is a table of states that do not fit a word: flat arrays found by
 // linear probing, each shard behind its own mutex.
 type lockedTable[S any] struct {
+	owner  *Counters
 	store  *Store
 	rule   rule[S]
 	shared rule[S] // of the overflow bucket
@@ -52,7 +53,7 @@ type lockedShard[S any] struct {
 }
 
 func newTableOf[S any](c *Counters, r rule[S]) *lockedTable[S] {
-	t := &lockedTable[S]{store: c.store, rule: r, shared: r}
+	t := &lockedTable[S]{owner: c, store: c.store, rule: r, shared: r}
 	t.overflow.hashes, t.overflow.states = []uint64{overflowHash, 0}, make([]S, 2)
 	t.overflow.used = 1
 	return t
@@ -110,12 +111,12 @@ func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64, keep bool) *
 		return s
 	}
 	if sh.used >= len(sh.hashes)-len(sh.hashes)/4 && !t.grow(sh, since, keep) {
-		t.store.budget.overflowed.Add(1)
+		t.owner.overflow(since)
 		return nil
 	}
 	first, ok := t.first(since)
 	if !ok {
-		t.store.budget.overflowed.Add(1)
+		t.owner.overflow(since)
 		return nil
 	}
 	i, _ := sh.find(h)
@@ -140,7 +141,7 @@ func (t *lockedTable[S]) first(since uint64) (s S, ok bool) {
 		return s, false
 	}
 	s = t.rule.clone(o)
-	t.store.budget.used.Add(int64(t.rule.bytes(&s)))
+	t.owner.account.charge(int64(t.rule.bytes(&s)))
 	return s, true
 }
 
@@ -173,10 +174,10 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64, keep bool) bool 
 func (t *lockedTable[S]) reserve(sh *lockedShard[S], live int) (n int, ok bool) {
 	old := len(sh.hashes)
 	if old == 0 {
-		return minSlots, t.store.budget.reserve(minSlots*t.entryBytes(), t.store.budget.spare())
+		return minSlots, t.owner.account.reserve(minSlots*t.entryBytes(), t.owner.account.spare())
 	}
 	if n = roomFor(live, old); n > old {
-		if t.store.budget.reserve(int64(n)*t.entryBytes(), t.store.budget.spare()) {
+		if t.owner.account.reserve(int64(n)*t.entryBytes(), t.owner.account.spare()) {
 			return n, true
 		}
 		if live > old/2+old/8 {
@@ -184,7 +185,7 @@ func (t *lockedTable[S]) reserve(sh *lockedShard[S], live int) (n int, ok bool) 
 		}
 		n = old
 	}
-	return n, t.store.budget.reserve(int64(n)*t.entryBytes(), 0)
+	return n, t.owner.account.reserve(int64(n)*t.entryBytes(), 0)
 }
 
 // roomFor returns how many slots suit live keys in a shard of n: see
@@ -225,7 +226,7 @@ func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64, keep b
 		}
 		sh.put(h, states[i])
 	}
-	t.store.budget.release(int64(len(hashes)) * t.entryBytes())
+	t.owner.account.charge(-int64(len(hashes)) * t.entryBytes())
 }
 
 func (sh *lockedShard[S]) put(h uint64, s S) {
@@ -236,7 +237,7 @@ func (sh *lockedShard[S]) put(h uint64, s S) {
 
 func (t *lockedTable[S]) release(s *S) {
 	if t.rule.bytes != nil {
-		t.store.budget.release(int64(t.rule.bytes(s)))
+		t.owner.account.charge(-int64(t.rule.bytes(s)))
 	}
 }
 
@@ -248,7 +249,7 @@ func (t *lockedTable[S]) change(s *S, f func(*S)) {
 	}
 	before := t.rule.bytes(s)
 	f(s)
-	t.store.budget.used.Add(int64(t.rule.bytes(s) - before))
+	t.owner.account.charge(int64(t.rule.bytes(s) - before))
 }
 
 // fits says whether the budget has room for what a state may grow by in one
@@ -258,8 +259,7 @@ func (t *lockedTable[S]) fits(s *S) bool {
 		return true
 	}
 	const firstEntries = 256
-	b, need := &t.store.budget, 2*int64(t.rule.bytes(s))+firstEntries
-	return b.used.Load()+need <= b.max
+	return t.owner.account.fits(2*int64(t.rule.bytes(s))+firstEntries, 0)
 }
 
 func (t *lockedTable[S]) successor() table { return t.next.Load().get() }
@@ -285,7 +285,7 @@ func (t *lockedTable[S]) sweep() {
 		if old := len(sh.hashes); old > 0 && !sh.closed {
 			t.clean(sh, since)
 			n := roomFor(t.live(sh, since), old)
-			if n < old && t.store.budget.reserve(int64(n)*t.entryBytes(), 0) {
+			if n < old && t.owner.account.reserve(int64(n)*t.entryBytes(), 0) {
 				t.rebuild(sh, n, since, false)
 			}
 		}

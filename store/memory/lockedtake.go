@@ -82,6 +82,7 @@ func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, a ask) (v li
 		t.store.reclaim(t.store.since())
 	}
 	if !t.fits(s) {
+		t.owner.overflow(t.store.since())
 		v = r.peek(s, now, a)
 		if v.Allowed {
 			v = outOfRoom(v, a.cost)

@@ -22,6 +22,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,11 +36,21 @@ import (
 // larger: the process has other things to keep.
 const DefaultMaxBytes = 256 << 20
 
+// MinMaxBytes is the least byte budget: 64 KiB, room for some thousand live keys. Not
+// less: the tables' first arrays would not fit.
+const MinMaxBytes = 64 << 10
+
 // Options configure a [Store]. The zero value is ready to use.
 type Options struct {
-	// MaxBytes bounds the memory of all tables together; 0 = DefaultMaxBytes.
-	// It is at least 64 KiB.
+	// MaxBytes bounds the memory of all tables together; 0 = DefaultMaxBytes. What is
+	// below MinMaxBytes counts as that. Half of it is divided equally among the limits,
+	// so that a flood of keys on one leaves the others room; the other half is for
+	// whoever comes first.
 	MaxBytes int64
+
+	// Logger is told once when a flood of keys has used up what a limit may have: the
+	// limit's ID, never a key. Nil = nobody is.
+	Logger *slog.Logger
 
 	// Now replaces the clock: it returns nanoseconds since the Unix epoch and
 	// must be safe for concurrent use. Nil = the system's wall clock at the
@@ -56,10 +67,13 @@ type Store struct {
 	now   func() limit.Time
 
 	budget budget
+	logger *slog.Logger
 
 	mu       sync.Mutex
 	counters map[string]*Counters
 	serial   uint64 // orders the locks of tables; see take.go
+
+	overflowed int64 // Takes of counters that are no more
 
 	reclaimAt atomic.Uint64 // since the store's beginning: a full budget is not swept before
 	conflicts atomic.Int64  // Takes over several buckets that met a table in motion and began again
@@ -73,11 +87,11 @@ func New(o Options) *Store {
 		o.MaxBytes = DefaultMaxBytes
 	}
 	now := time.Now()
-	s := &Store{start: now, begin: limit.At(now), now: o.Now, counters: make(map[string]*Counters)}
+	s := &Store{start: now, begin: limit.At(now), now: o.Now, logger: o.Logger, counters: make(map[string]*Counters)}
 	if s.now != nil {
 		s.begin = s.now()
 	}
-	s.budget.max = max(o.MaxBytes, 64<<10)
+	s.budget.max = max(o.MaxBytes, MinMaxBytes)
 	return s
 }
 
@@ -126,8 +140,7 @@ func (s *Store) Unbind(c store.Counters) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counters[own.id] == own {
-		delete(s.counters, own.id)
-		own.drop()
+		s.drop(own)
 	}
 	return nil
 }
@@ -136,11 +149,18 @@ func (s *Store) Unbind(c store.Counters) error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, c := range s.counters {
-		delete(s.counters, id)
-		c.drop()
+	for _, c := range s.counters {
+		s.drop(c)
 	}
 	return nil
+}
+
+// drop forgets counters. s.mu is held.
+func (s *Store) drop(c *Counters) {
+	delete(s.counters, c.id)
+	c.drop()
+	c.account.close()
+	s.overflowed += c.account.overflowed.Load()
 }
 
 // awaitMove waits until no table moves to its successor. Nothing is locked.
@@ -164,51 +184,35 @@ type Stats struct {
 	MaxBytes   int64 // their budget
 	Overflowed int64 // Takes decided on an overflow bucket since the start, because the budget was full
 	Limits     int   // counters bound
+
+	// Overflows are those Takes by the IDs of the counters that had some, without those
+	// that were unbound since. Nil = none.
+	Overflows map[string]int64
 }
+
+// Bytes is what the tables occupy.
+func (s *Store) Bytes() int64 { return s.budget.used.Load() }
 
 // Stats counts what the store holds.
 func (s *Store) Stats() Stats {
-	st := Stats{Bytes: s.budget.used.Load(), MaxBytes: s.budget.max, Overflowed: s.budget.overflowed.Load()}
+	st := Stats{Bytes: s.budget.used.Load(), MaxBytes: s.budget.max}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Limits = len(s.counters)
+	st.Limits, st.Overflowed = len(s.counters), s.overflowed
 	for _, c := range s.counters {
+		if n := c.account.overflowed.Load(); n > 0 {
+			st.Overflowed += n
+			if st.Overflows == nil {
+				st.Overflows = map[string]int64{}
+			}
+			st.Overflows[c.id] = n
+		}
 		if t := c.table.Load().get(); t != nil {
 			st.Keys += t.keys()
 		}
 	}
 	return st
 }
-
-// budget counts the bytes of all tables against a bound.
-type budget struct {
-	max        int64
-	used       atomic.Int64
-	overflowed atomic.Int64
-}
-
-// reserve adds n bytes if they fit, keeping spare bytes free.
-func (b *budget) reserve(n, spare int64) bool {
-	if n <= 0 {
-		b.used.Add(n)
-		return true
-	}
-	for {
-		used := b.used.Load()
-		if used+n+spare > b.max {
-			return false
-		}
-		if b.used.CompareAndSwap(used, used+n) {
-			return true
-		}
-	}
-}
-
-func (b *budget) release(n int64) { b.used.Add(-n) }
-
-// spare is what growing tables leave free, so that a table at its bound still has
-// the room for sweeping: it copies what lives, one shard at a time.
-func (b *budget) spare() int64 { return b.max / 8 }
 
 // reclaim sweeps all tables for keys that need no state any more, when the budget
 // is full: what one limit has done with is another's room. At most ten times a

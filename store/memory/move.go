@@ -41,7 +41,7 @@ func (t *wordTable) leave(receive func(h, w uint64), next table) {
 					receive(h, w)
 				}
 			})
-			t.store.budget.release(a.bytes())
+			t.owner.account.charge(-a.bytes())
 			sh.slots.Store(nil)
 		}
 		sh.closed = true
@@ -79,11 +79,11 @@ func (t *wordTable) receive(h uint64, s limit.BucketState, from *limit.Bucket) {
 	a := sh.slots.Load()
 	if a == nil {
 		a = newWordSlots(minSlots)
-		t.store.budget.used.Add(a.bytes())
+		t.owner.account.charge(a.bytes())
 	}
 	for !a.put(h, w) {
 		more := a.doubled()
-		t.store.budget.used.Add(more.bytes() - a.bytes())
+		t.owner.account.charge(more.bytes() - a.bytes())
 		a = more
 	}
 	sh.slots.Store(a)
@@ -120,7 +120,7 @@ func (t *lockedTable[S]) leave(receive func(uint64, S), next table) {
 				receive(h, sh.states[i])
 			}
 		}
-		t.store.budget.release(int64(len(sh.hashes)) * t.entryBytes())
+		t.owner.account.charge(-int64(len(sh.hashes)) * t.entryBytes())
 		sh.hashes, sh.states, sh.used, sh.closed = nil, nil, 0, true
 		sh.mu.Unlock()
 	}
@@ -145,7 +145,7 @@ func (t *lockedTable[S]) receiver(next table) func(uint64, S) {
 func (t *lockedTable[S]) receive(h uint64, s S, from any) {
 	s = t.rule.convert(s, from, t.store.time(t.store.since()))
 	if t.rule.bytes != nil {
-		t.store.budget.used.Add(int64(t.rule.bytes(&s)))
+		t.owner.account.charge(int64(t.rule.bytes(&s)))
 	}
 	if h == overflowHash {
 		t.overflow.states[0] = s
@@ -154,7 +154,7 @@ func (t *lockedTable[S]) receive(h uint64, s S, from any) {
 	sh := &t.shards[shardOf(h)]
 	if n := len(sh.hashes); sh.used >= n-n/4 {
 		more := max(2*n, minSlots)
-		t.store.budget.used.Add(int64(more) * t.entryBytes())
+		t.owner.account.charge(int64(more) * t.entryBytes())
 		t.rebuild(sh, more, t.store.since(), false)
 	}
 	sh.put(h, s)

@@ -98,35 +98,58 @@ func TestFloodFreesNobody(t *testing.T) {
 }
 
 // While the budget is full, new keys share one bucket; one that gets a place later
-// does not get a second burst with it.
+// does not get a second burst with it, but a place of its own it is.
 func TestOverflowGivesNoSecondBurst(t *testing.T) {
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			clock := newManual()
 			k := mustKeyed(t, p, Options{MaxBytes: 64 << 10, Now: clock.now})
+			taken := 0 // of the shared bucket
 			for i := 0; k.Stats().Overflowed == 0; i++ {
-				k.Allow(fmt.Sprint("filler", i))
-			}
-			admitted := 0
-			for range 10 {
-				if k.Allow("newcomer") {
-					admitted++
+				if admitted := k.Allow(fmt.Sprint("filler", i)); !admitted {
+					t.Fatal("the first of all that share a bucket was refused")
 				}
 			}
-			// Room comes free: half of the fillers are reset, and swept.
+			taken++
+			// Three keys without a place; others may have one still, in another shard.
+			var newcomers []string
+			for i := 0; len(newcomers) < 3; i++ {
+				key := fmt.Sprint("newcomer", i)
+				over := k.Stats().Overflowed
+				v, err := k.Take(key, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if k.Stats().Overflowed == over {
+					continue
+				}
+				newcomers = append(newcomers, key)
+				if want := taken < 3; v.Allowed != want || !want && v.Reason != limit.ReasonTableFull {
+					t.Errorf("%d taken of the shared bucket: %+v", taken, v)
+				}
+				taken++
+			}
+			// Room comes free: most of the fillers are reset, and swept.
 			for i := range 3000 {
 				if i%8 != 0 {
 					k.Reset(fmt.Sprint("filler", i))
 				}
 			}
 			clock.advance(time.Second)
-			for range 10 {
-				if k.Allow("newcomer") {
-					admitted++
+			over := k.Stats().Overflowed
+			for _, key := range newcomers {
+				if k.Allow(key) {
+					t.Errorf("%q has a second burst", key)
 				}
 			}
-			if admitted > 3 {
-				t.Errorf("a key was admitted %d times, over its quota of 3", admitted)
+			clock.advance(20 * time.Hour)
+			for _, key := range newcomers {
+				if !k.AllowN(key, 3) {
+					t.Errorf("%q does not have a quota of its own", key)
+				}
+			}
+			if got := k.Stats().Overflowed; got != over {
+				t.Errorf("%d Takes on the shared bucket when there was room", got-over)
 			}
 		})
 	}

@@ -56,9 +56,9 @@ func (t *wordTable) firstSlots(sh *wordShard) growth {
 	if since < sh.retryAt {
 		return shardFull
 	}
-	if b := &t.store.budget; !b.reserve(first.bytes(), b.spare()) {
+	if a := t.owner.account; !a.reserve(first.bytes(), a.spare()) {
 		t.store.reclaim(since)
-		if !b.reserve(first.bytes(), b.spare()) {
+		if !a.reserve(first.bytes(), a.spare()) {
 			sh.retryAt = since + pause(minSlots)
 			return shardFull
 		}
@@ -96,17 +96,18 @@ func (t *wordTable) live(a *wordSlots) int {
 // the budget has no room for more slots it makes do with as many as before, if a
 // quarter of them gets free by it. The shard's mutex is held.
 func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) bool {
-	old, spare := len(from.slots), t.store.budget.spare()
+	account, old := t.owner.account, len(from.slots)
+	spare := account.spare()
 	if n <= old {
 		spare = 0
 	}
 	bytes := int64(n)*slotBytes + slotsBytes
-	if !t.store.budget.reserve(bytes, spare) {
+	if !account.reserve(bytes, spare) {
 		if n <= old || keep || t.live(from) > old/2+old/8 {
 			return false
 		}
 		n, bytes = old, from.bytes()
-		if !t.store.budget.reserve(bytes, 0) {
+		if !account.reserve(bytes, 0) {
 			return false
 		}
 	}
@@ -122,7 +123,7 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) 
 		}
 	})
 	sh.slots.Store(to)
-	t.store.budget.release(from.bytes() + bytes - to.bytes())
+	account.charge(to.bytes() - bytes - from.bytes())
 	return true
 }
 

@@ -119,7 +119,7 @@ func (t *wordTable) place(h uint64, keep bool) (word *atomic.Uint64, over bool) 
 		}
 		switch t.grow(sh, a, keep) {
 		case shardFull:
-			t.store.budget.overflowed.Add(1)
+			t.owner.overflow(t.store.since())
 			return &t.overflow, true
 		case shardMoved:
 			return nil, false

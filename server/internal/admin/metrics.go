@@ -20,7 +20,8 @@ type Figures struct {
 	ReloadErrors   uint64
 	ReloadAttempts uint64
 
-	StoreKeys, StoreBytes, StoreMaxBytes, StoreOverflowed int64 // of this process
+	StoreKeys, StoreBytes, StoreMaxBytes int64            // of this process
+	StoreOverflows                       map[string]int64 // Takes, by the IDs of counters
 
 	Shared      *SharedStore // nil when the counters are in this process only
 	NotReturned uint64       // what the store did not take back
@@ -85,7 +86,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		keys:        desc("store_keys", "Keys with a state of their own."),
 		bytes:       desc("store_bytes", "Bytes that the tables of counters occupy."),
 		maxBytes:    desc("store_max_bytes", "The byte budget of the tables of counters."),
-		overflowed:  desc("store_overflow_takes_total", "Takes decided on an overflow bucket because the byte budget was full of live keys."),
+		overflowed:  desc("store_overflow_takes_total", "Takes of each limit decided on its overflow bucket because its room was full of live keys.", "limit"),
 		rls:         desc("rls_responses_total", "Answers of Envoy's rate limit service by overall code.", "code"),
 		rlsShadowed: desc("rls_shadowed_total", "Answers OK of Envoy's rate limit service that would have been OVER_LIMIT without --rls-shadow."),
 		nearLimit:   desc("rls_near_limit_hits_total", "Hits that a rule in Envoy's format admitted near its limit, above --rls-near-limit of it.", "limit"),
@@ -167,7 +168,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.keys, float64(f.StoreKeys))
 	gauge(c.bytes, float64(f.StoreBytes))
 	gauge(c.maxBytes, float64(f.StoreMaxBytes))
-	count(c.overflowed, uint64(max(f.StoreOverflowed, 0)))
+	for id, takes := range f.StoreOverflows {
+		count(c.overflowed, uint64(takes), id)
+	}
 	count(c.rls, f.RLSOK, "OK")
 	count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
 	count(c.rls, f.RLSErrors, "error")
