@@ -36,6 +36,19 @@ func (b *tokens) floor() int64 {
 	return new(big.Int).Quo(b.have.Num(), b.have.Denom()).Int64()
 }
 
+// giveBack is a refund; what is more than it holds is lost.
+func (b *tokens) giveBack(p limit.Policy, n int64) {
+	if b.have = new(big.Rat).Add(b.have, whole(n)); b.have.Cmp(whole(p.Burst)) > 0 {
+		b.have = whole(p.Burst)
+	}
+}
+
+// wait is how many nanoseconds it takes for so much to come.
+func wait(p limit.Policy, lacks *big.Rat) float64 {
+	nanos, _ := lacks.Mul(lacks, big.NewRat(int64(p.Rate.Period), p.Rate.Count)).Float64()
+	return nanos
+}
+
 // Whatever is done with the keys of a Keyed that goes by the system's clock, each has what a
 // bucket of exact fractions has: Allow, whose way takes no lock and calls nothing, AllowN,
 // Take, Peek, Refund and Reset.
@@ -98,9 +111,7 @@ func TestKeyedAgainstExactFractions(t *testing.T) {
 					if v.Remaining != b.floor() {
 						fail("Remaining", v.Remaining, b.floor())
 					}
-					lacks := new(big.Rat).Sub(whole(n), have)
-					nanos := new(big.Rat).Mul(lacks, big.NewRat(int64(p.Rate.Period), p.Rate.Count))
-					late, _ := nanos.Float64()
+					late := wait(p, new(big.Rat).Sub(whole(n), have))
 					if retry := float64(v.RetryAfter); !want && n <= p.Burst && (retry < late-1 || retry > late+2) {
 						fail("RetryAfter", v.RetryAfter, time.Duration(late))
 					}
@@ -109,10 +120,7 @@ func TestKeyedAgainstExactFractions(t *testing.T) {
 					}
 				case 3:
 					k.Refund(key, n)
-					// More than it holds can only come from a larger bucket: it is full.
-					if b.have = new(big.Rat).Add(have, whole(n)); b.have.Cmp(whole(p.Burst)) > 0 {
-						b.have = whole(p.Burst)
-					}
+					b.giveBack(p, n)
 				case 4:
 					if r.IntN(4) == 0 {
 						k.Reset(key)
