@@ -24,8 +24,7 @@ import (
 const serveName = "serve"
 
 func newServe() *cobra.Command {
-	o := server.Options{MaxBytes: server.DefaultMaxBytes}
-	maxBytes := byteSize{&o.MaxBytes, server.MinMaxBytes}
+	o, maxBytes := optionsOfServe()
 	var tokenFile, logFormat string
 	var trusted []string
 	cmd := &cobra.Command{
@@ -71,7 +70,7 @@ also happens by itself when a file changes.`,
 			case "":
 				o.StateDir, o.StateDirIfFree = defaultStateDir(os.Getenv), true
 			}
-			return serve(cmd.Context(), o, cmd.OutOrStdout())
+			return serve(cmd.Context(), *o, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -120,6 +119,12 @@ func defaultStateDir(env func(string) string) string {
 		return filepath.Join(home, ".local", "state", "stint")
 	}
 	return ""
+}
+
+// optionsOfServe returns what is not zero by default, and the flag that sets it.
+func optionsOfServe() (*server.Options, byteSize) {
+	o := &server.Options{MaxBytes: server.DefaultMaxBytes}
+	return o, byteSize{&o.MaxBytes, server.MinMaxBytes}
 }
 
 // serve runs the service until ctx ends.
