@@ -11,7 +11,6 @@ import (
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/lease"
 	"github.com/stint-io/stint/server/internal/leased"
-	"github.com/stint-io/stint/store"
 )
 
 // leases is the coordinator of the limits that are shared by leases, and the instance
@@ -24,14 +23,18 @@ type leases struct {
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
 // of this server's own leases, over that of all other limits.
-func openLeases(behind store.Store, set *rules.Set, o *Options) (leases, error) {
+func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	state, err := openState(o)
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	service := lease.New(lease.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger})
+	options := lease.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
+	if behind.shared != nil {
+		options.Claim = coordinating{behind.shared}
+	}
+	service := lease.New(options)
 	own, err := leased.New(leased.Options{
-		Store: behind, Limits: set, Logger: o.Logger,
+		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: service.Elsewhere,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) },
 	})
 	if err != nil {

@@ -17,6 +17,12 @@ func (s *Server) readiness() (ready bool, text string) {
 		return false, "starting or draining"
 	}
 	ready, text = s.storeReady()
+	if other := s.leases.Elsewhere(); other != "" && ready {
+		return false, fmt.Sprintf("%s lends the limits that are shared by leases, so this service lends nothing: exactly one may", other)
+	}
+	if s.leases.Asking() && ready {
+		return false, "asking Redis whether another service lends the limits that are shared by leases"
+	}
 	if d := s.leases.learning(); d > 0 && ready {
 		return false, fmt.Sprintf("learning which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
 	}

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/store"
@@ -16,6 +18,25 @@ type shared interface {
 	store.Store
 	Ready() error
 	Stats() redis.Stats
+	Claim(ctx context.Context, name, id, about string, lasts time.Duration) (redis.ClaimState, error)
+	Unclaim(ctx context.Context, name, id string, clean bool) error
+}
+
+// coordinating is the claim to lend limits, by which services that share a store agree on
+// one of them.
+type coordinating struct{ shared shared }
+
+const coordinator = "coordinator" // the name of the claim
+
+// Claim implements lease.Claim.
+func (c coordinating) Claim(ctx context.Context, id, about string, lasts time.Duration) (holder string, lost bool, err error) {
+	st, err := c.shared.Claim(ctx, coordinator, id, about, lasts)
+	return st.Holder, st.Lost, err
+}
+
+// Unclaim implements lease.Claim.
+func (c coordinating) Unclaim(ctx context.Context, id string, clean bool) error {
+	return c.shared.Unclaim(ctx, coordinator, id, clean)
 }
 
 // storage is where a server's counters are.

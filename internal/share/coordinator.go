@@ -85,10 +85,15 @@ type Tick struct{}
 // Reconfigure says that Resolve answers differently from here on.
 type Reconfigure struct{}
 
+// Takeover says that another coordinator may have lent until now: the coordinator begins
+// anew, above its own epoch, and learns for a lease what is in use.
+type Takeover struct{}
+
 func (*Report) event()     {}
 func (*Grant) event()      {}
 func (Tick) event()        {}
 func (Reconfigure) event() {}
+func (Takeover) event()    {}
 
 // NewCoordinator returns a coordinator that begins at now.
 func NewCoordinator(o CoordinatorOptions, now limit.Time) *Coordinator {
@@ -132,7 +137,10 @@ func (c *Coordinator) LearnedAt() limit.Time { return c.learnTo }
 // was set back. So this one begins anew, as its own successor. Instances are told at once,
 // claim what it lent them, and nothing else is lent until the leases of the other one must
 // have ended.
-func (c *Coordinator) rise(now limit.Time, heard uint64) {
+func (c *Coordinator) rise(now limit.Time, heard uint64) { c.anew(now, heard, c.opts.Epoch) }
+
+// anew begins anew above an epoch, and tells every instance at once.
+func (c *Coordinator) anew(now limit.Time, heard, former uint64) {
 	told := make([]*session, 0, len(c.sessions))
 	for _, s := range c.sessions {
 		told = append(told, s)
@@ -144,13 +152,23 @@ func (c *Coordinator) rise(now limit.Time, heard uint64) {
 	if c.opts.Above != nil {
 		above = max(above, c.opts.Above(heard))
 	}
-	c.begin(now, above, c.opts.Epoch, c.opts.Lease+c.opts.Lease/(driftMargin/2))
+	c.begin(now, above, former, c.opts.Lease+c.opts.Lease/(driftMargin/2))
 	for _, s := range told {
 		c.out = append(c.out, Grant{
 			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
 			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
 		})
 	}
+}
+
+// takeOver begins anew where another coordinator may have lent. What this one has lent can
+// be claimed, or if it has lent nothing, what the former one of its own line has.
+func (c *Coordinator) takeOver(now limit.Time) {
+	former := c.opts.Epoch
+	if len(c.sessions) == 0 {
+		former = c.opts.Former
+	}
+	c.anew(now, c.opts.Epoch, former)
 }
 
 // pause is how often the coordinator looks for what nobody told it.
@@ -175,6 +193,8 @@ func (c *Coordinator) Step(now limit.Time, e Event) []Grant {
 		c.report(now, e)
 	case Reconfigure:
 		c.reconfigure(now)
+	case Takeover:
+		c.takeOver(now)
 	}
 	if now >= c.sweepAt {
 		c.sweep(now)

@@ -19,9 +19,12 @@ type Pipe struct {
 	closed  sync.Once
 }
 
-// Pipe opens a stream that lives until ctx ends. Keys in its reports are those of
+// Pipe opens a stream that lives until ctx ends, once this service is the coordinator. Keys in its reports are those of
 // [rules.Matched], as the engine has them.
 func (s *Service) Pipe(ctx context.Context) (*Pipe, error) {
+	if !s.awaitClaim(ctx) {
+		return nil, errGoing
+	}
 	if err := s.enter(); err != nil {
 		return nil, err
 	}

@@ -60,6 +60,9 @@ type Options struct {
 	// MaxStreams bounds the instances; 0 = DefaultMaxStreams. MaxResources
 	// bounds the resources; 0 = the default of package share.
 	MaxStreams, MaxResources int
+	// Claim is where services that could lend the same limits agree on one of them; nil
+	// = there is no such place, and this one lends.
+	Claim Claim
 	// Logger takes what operators should read; nil = [slog.Default]. Keys never
 	// are in it.
 	Logger *slog.Logger
@@ -110,6 +113,8 @@ type Service struct {
 	// learnedAt is when the coordinator knows what is lent, as a limit.Time.
 	learnedAt atomic.Int64
 
+	claim claim
+
 	looks   chan struct{} // one look at everything at a time
 	figures atomic.Pointer[Figures]
 }
@@ -146,6 +151,7 @@ func New(o Options) *Service {
 	s.loop.coordinator, s.loop.epoch, s.step = c, c.Epoch(), c.Step
 	s.learnedAt.Store(int64(c.LearnedAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
+	s.claim.init(&s.opts)
 	return s
 }
 
@@ -182,6 +188,7 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 	defer timer.Stop()
 	sample := time.NewTimer(0)
 	defer sample.Stop()
+	claiming := s.beginClaiming(ctx)
 	for running := true; running; {
 		panics := s.loop.panics
 		select {
@@ -222,6 +229,8 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 	s.guard(nil, "end", func() { nothingLent = s.nothingLent() })
 	close(s.ended)
 	s.admission.handlers.Wait()
+	claiming.Wait()
+	s.unclaim(nothingLent)
 	return nothingLent
 }
 
@@ -246,6 +255,9 @@ func (s *Service) take(e event) {
 		s.guard(nil, "look", func() { e.look(now) })
 	case e.report == nil:
 		s.gone(e.stream)
+	case !s.lends(now):
+		e.stream.end(s.notHere())
+		e.stream.taken <- struct{}{}
 	default:
 		if m := s.admit(now, e.stream, e.report); m != nil {
 			s.feed(now, e.stream, e.report)

@@ -67,6 +67,9 @@ func (s *Service) Hold(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Gran
 	ctx, cancel := context.WithCancelCause(srv.Context())
 	st := newStream(ctx, cancel)
 	defer cancel(nil)
+	if !s.lends(s.now()) {
+		return s.notHere()
+	}
 	if err := s.enter(); err != nil {
 		return err
 	}

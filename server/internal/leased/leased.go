@@ -41,6 +41,10 @@ type Options struct {
 	// Connect opens a stream to the coordinator that lives until ctx ends.
 	// Resources are named by the limit and the key of [rules.Matched].
 	Connect func(ctx context.Context) (Stream, error)
+	// Elsewhere says who else lends the limits, "" = nobody is known; nil = nobody can.
+	// Where somebody does, every request for a leased limit is refused, whatever its
+	// OnFailure: there would be more of the limit than there is.
+	Elsewhere func() string
 	// Instance is how the name of this instance begins; "" = "server". A random
 	// number is added: nobody else has the name, whoever wants it.
 	Instance string
@@ -57,6 +61,7 @@ type Options struct {
 type Store struct {
 	exact  store.Store
 	client *client.Client
+	other  func() string // lends the limits
 	table  table
 	pool   sync.Pool // of *work
 
@@ -89,7 +94,7 @@ func (c *counters) Spec() store.Spec { return c.exact.Spec() }
 
 // New returns a Store. It connects to nothing before Run.
 func New(o Options) (*Store, error) {
-	s := &Store{exact: o.Store, routes: map[string]*route{}}
+	s := &Store{exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}}
 	s.pool.New = func() any { return new(work) }
 	names := &aliases{known: map[string]share.ResourceID{}}
 	c, err := client.New(client.Options{

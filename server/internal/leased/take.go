@@ -303,6 +303,10 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 		c.Verdict = limit.Verdict{Reason: limit.ReasonCost, RetryAfter: limit.Never}
 		return nil
 	}
+	if s.other != nil && s.other() != "" {
+		c.Verdict, c.Failed = limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: time.Second}, true
+		return nil
+	}
 	err := s.reach(p, how)
 	if err == nil && p.entry != nil {
 		switch purse := p.entry.purse; {
