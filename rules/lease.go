@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"slices"
@@ -48,6 +49,11 @@ type Lease struct {
 	// Both zero = the limit divided by the number of instances.
 	Safe       limit.Rate
 	SafePlaces int64
+
+	// Tolerance is the part of its share that an instance may leave unused and still
+	// count as busy, and Change the part that is too little to be moved; 0 = the
+	// defaults, 0.1 and 0.01. Busy only; Change is below Tolerance.
+	Tolerance, Change float64
 
 	// Guarantees are promised to bands before higher bands get everything,
 	// ascending by band. Read-only.
@@ -137,6 +143,49 @@ func (b *builder) leasable(s *scope, at *document.Node, v *Variant) {
 	}
 }
 
+// The thresholds of AllocationBusy where the file names none, and the most that they may
+// be: twice the tolerance stays with who does not need it, and must be less than all.
+const (
+	usualTolerance, usualChange = 0.1, 0.01
+	mostTolerance               = 0.4
+)
+
+// busyThresholds reads when an instance is busy, and what is worth a move. A change as
+// large as the tolerance would never be made up for: one could be short of what makes
+// it busy, and get nothing.
+func (s *scope) busyThresholds(l *Limit, n *document.Node) {
+	read := func(key string) (part float64, at *document.Node) {
+		if at = n.Get(key); at == nil {
+			return 0, nil
+		}
+		if l.Lease.Allocation != AllocationBusy {
+			s.Fault(at, "use allocation: busy, or leave "+key+" out", "%s has no meaning with allocation: %v", key, l.Lease.Allocation)
+			return 0, nil
+		}
+		part, err := strconv.ParseFloat(at.Text, 64)
+		if at.Kind != document.Float || err != nil || !(part > 0 && part <= mostTolerance) {
+			s.Wants(at, fmt.Sprintf("a part of a share above 0 and at most %v, such as 0.05", mostTolerance), "")
+			return 0, nil
+		}
+		return part, at
+	}
+	tolerance, first := read("tolerance")
+	change, second := read("change")
+	if first == nil && second == nil {
+		return
+	}
+	if cmp.Or(change, usualChange) >= cmp.Or(tolerance, usualTolerance) {
+		at := second
+		if at == nil {
+			at = first
+		}
+		s.Fault(at, "lower change or raise tolerance", "change %v is not below tolerance %v: an instance could become busy and never be seen so",
+			cmp.Or(change, usualChange), cmp.Or(tolerance, usualTolerance))
+		return
+	}
+	l.Lease.Tolerance, l.Lease.Change = tolerance, change
+}
+
 func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 	if n.Kind != document.Map {
 		s.Wants(n, "a map such as {allocation: max_min, safe: 10/s}", "")
@@ -151,6 +200,7 @@ func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 	if safe := n.Get("safe"); safe != nil {
 		l.Lease.Safe, l.Lease.SafePlaces = s.leaseAmount(l, safe)
 	}
+	s.busyThresholds(l, n)
 	list := n.Get("guarantees")
 	if list == nil {
 		return

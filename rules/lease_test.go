@@ -150,3 +150,28 @@ func TestVariantByKey(t *testing.T) {
 		}
 	}
 }
+
+// The thresholds of busy are parts of a share, and a change that is worth a move is below
+// the tolerance.
+func TestBusyThresholds(t *testing.T) {
+	for _, tt := range []struct{ lease, fault string }{
+		{"{allocation: busy, tolerance: 0.2, change: 0.05}", ""},
+		{"{allocation: busy, tolerance: 0.05}", ""},
+		{"{allocation: busy, change: 0.05}", ""},
+		{"{allocation: busy, tolerance: 0.05, change: 0.05}", "change 0.05 is not below tolerance 0.05"},
+		{"{allocation: busy, tolerance: 0.01}", "change 0.01 is not below tolerance 0.01"},
+		{"{allocation: busy, change: 0.2}", "change 0.2 is not below tolerance 0.1"},
+		{"{allocation: busy, tolerance: 0.5}", "above 0 and at most 0.4"},
+		{"{allocation: busy, change: -0.1}", "above 0 and at most 0.4"},
+		{"{allocation: busy, tolerance: .nan}", "above 0 and at most 0.4"},
+		{"{allocation: max_min, tolerance: 0.2}", "tolerance has no meaning with allocation: max_min"},
+	} {
+		_, err := Parse("f.yaml", []byte("limits:\n  - {name: l, rate: 100/s, sharing: leased, lease: "+tt.lease+"}\n"))
+		if tt.fault == "" && err != nil {
+			t.Errorf("%s: %v", tt.lease, err)
+		}
+		if tt.fault != "" && (err == nil || !strings.Contains(err.Error(), tt.fault)) {
+			t.Errorf("%s: %v, want a fault with %q", tt.lease, err, tt.fault)
+		}
+	}
+}

@@ -18,7 +18,7 @@ var (
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
 	exceedKeys   = []string{"reject", "ban"}
 	banKeys      = []string{"for", "after"}
-	leaseKeys    = []string{"allocation", "safe", "guarantees"}
+	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change"}
 	splitKeys    = []string{"instances", "weight"}
 	suppressKeys = []string{"report", "window", "interval", "average", "ramp", "full", "draws"}
 	stores       = []string{

@@ -29,6 +29,7 @@ type generator struct {
 	base           int64
 	left           float64
 	random         *rand.Rand // Poisson only
+	asking         *process   // Loop only: who decides about its request; nil = it asks for nothing
 }
 
 // newLoads makes the loads of a scenario, all of them silent.
@@ -136,8 +137,24 @@ func (g *engine) setRate(l *load, position int) {
 	gen.left = max(gen.left-gen.rate*seconds(g.now-gen.base), 0)
 	gen.base, gen.rate = g.now, rate
 	gen.turn++
+	if gen.asking != nil {
+		return // it goes on when that is decided
+	}
 	if at, ok := gen.next(); ok {
 		g.push(event{at: at, kind: eventArrival, ref: int32(index), turn: gen.turn})
+	}
+}
+
+// again makes a Loop ask once more, since its last request was decided or lost.
+func (g *engine) again(loop int32) {
+	if loop == 0 {
+		return
+	}
+	gen := &g.generators[loop-1]
+	gen.asking, gen.base, gen.left = nil, g.now, 1
+	gen.turn++
+	if at, ok := gen.next(); ok {
+		g.push(event{at: at, kind: eventArrival, ref: loop - 1, turn: gen.turn})
 	}
 }
 
@@ -167,6 +184,11 @@ func (g *engine) arrive(e event) {
 		return
 	}
 	l := g.loads[gen.load]
+	if l.Arrivals == Loop {
+		g.events.pop()
+		g.offer(int(gen.instance), gen.load, e.ref+1)
+		return
+	}
 	gen.left += l.step(gen.random)
 	if at, ok := gen.next(); ok {
 		g.seq++
@@ -179,7 +201,7 @@ func (g *engine) arrive(e event) {
 		n = l.Size
 	}
 	for range n {
-		g.offer(int(gen.instance), gen.load)
+		g.offer(int(gen.instance), gen.load, 0)
 	}
 }
 

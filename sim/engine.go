@@ -162,8 +162,9 @@ func (g *engine) handle(e event) {
 	}
 }
 
-// offer is a request that comes to an instance, or to another in its place.
-func (g *engine) offer(instance int, i int32) {
+// offer is a request that comes to an instance, or to another in its place. loop is as
+// in request.
+func (g *engine) offer(instance int, i, loop int32) {
 	n := g.scenario.Instances
 	p := g.processes[instance]
 	if p.state == stateDown && g.scenario.Failover {
@@ -172,13 +173,20 @@ func (g *engine) offer(instance int, i int32) {
 		}
 	}
 	l := g.loads[i]
+	if loop > 0 {
+		g.generators[loop-1].asking = p
+	}
+	r := request{at: g.now, load: i, loop: loop}
 	switch {
 	case p.state == stateUp:
-		g.decide(p, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)})
+		r.fits = g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)
+		g.decide(p, r)
 	case p.state == statePaused && p.resume != never && g.now >= p.resume-p.backlog:
-		p.waiting = append(p.waiting, request{at: g.now, load: i, fits: g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)})
+		r.fits = g.recorder.offer(g.now, int(p.address), l.cost, l.Wait)
+		p.waiting = append(p.waiting, r)
 	default:
 		g.recorder.miss(g.now, int(p.address), l.cost)
+		g.again(loop)
 	}
 }
 
@@ -187,6 +195,7 @@ func (g *engine) decide(p *process, r request) {
 	l := g.loads[r.load]
 	if p.waiter == nil || l.Wait == 0 {
 		g.recorder.decided(g.now, r, int(p.address), l.cost, p.enforcer.Take(l.cost))
+		g.again(r.loop)
 		return
 	}
 	node, done := p.env, false
@@ -201,6 +210,7 @@ func (g *engine) decide(p *process, r request) {
 			p.held--
 			p.heldCost -= l.cost
 			g.recorder.decided(g.now, r, int(p.address), l.cost, admitted)
+			g.again(r.loop)
 		}
 		done = true
 	})

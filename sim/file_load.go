@@ -154,7 +154,7 @@ func (p *scenarioParser) split(n *document.Node, s *Split, count int) {
 	p.Wants(n, forms, hint)
 }
 
-// arrivals reads even, poisson, or {bursts: 10}.
+// arrivals reads even, poisson, loop, or {bursts: 10}.
 func (p *scenarioParser) arrivals(n *document.Node, l *Load) {
 	switch {
 	case n != nil && n.Kind == document.Map && len(n.Fields) == 1 && n.Fields[0].Key.Text == "bursts":
@@ -162,9 +162,9 @@ func (p *scenarioParser) arrivals(n *document.Node, l *Load) {
 	case n != nil && n.Kind == document.Text && n.Text == "bursts":
 		p.Fault(n, "write it as {bursts: 10}", "bursts need their size")
 	case n != nil && n.Kind == document.Map:
-		p.Wants(n, "even, poisson or {bursts: 10}", "")
+		p.Wants(n, "even, poisson, loop or {bursts: 10}", "")
 	default:
-		l.Arrivals = Arrivals(p.word(n, "even", "poisson"))
+		l.Arrivals = []Arrivals{Even, Poisson, Loop}[p.word(n, "even", "poisson", "loop")]
 	}
 }
 

@@ -58,6 +58,7 @@ type process struct {
 type request struct {
 	at   int64
 	load int32
+	loop int32 // the generator of a Loop, from 1; 0 = none
 	fits bool
 }
 
@@ -187,6 +188,11 @@ func (g *engine) stop(p *process, orderly bool) {
 	p.inbox, p.waiting = p.inbox[:0], p.waiting[:0]
 	p.setLimit = false
 	p.node, p.enforcer, p.waiter = nil, nil, nil
+	for i := range g.generators {
+		if g.generators[i].asking == p {
+			g.again(int32(i) + 1)
+		}
+	}
 }
 
 // pause holds the process until end, or until all pauses that hold it have ended.

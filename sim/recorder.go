@@ -50,6 +50,7 @@ type recorder struct {
 	sampled                   Sample // running totals at the last sample
 	total, admitted, refused  int64  // tokens, of the whole run
 	late                      int64  // tokens refused of requests from Measure.From on
+	sampler                   func() // called at each sample; nil = nothing
 	looks                     int64
 	lent                      float64
 	waitSum, waitMax, waitNum int64
@@ -239,6 +240,9 @@ func (r *recorder) sample(now int64, instances []*process) {
 			x.Shares[i] = float32(share)
 			x.Total += share
 		}
+	}
+	if r.sampler != nil {
+		r.sampler()
 	}
 	x.Limit = r.exact[r.exact.at(now, 0)].rate
 	totals := Sample{Demand: float64(r.total), Admitted: float64(r.admitted), Refused: float64(r.refused)}

@@ -146,6 +146,7 @@ const (
 	Even     Arrivals = iota // evenly spaced
 	Poisson                  // independent of each other
 	Bursts                   // Load.Size at once, bursts evenly spaced
+	Loop                     // one caller, who asks again a time after each decision: 1/rate
 	arrivals                 // how many there are
 )
 
@@ -166,7 +167,8 @@ type Load struct {
 
 	Cost int64 // of each request, in tokens; 0 = 1
 	// Wait is how long a request may be held back by a [Waiter]; 0 = not at all.
-	// Other enforcers decide at once.
+	// Other enforcers decide at once. What a Loop asks for depends on how long it
+	// waits: its demand is what it would ask for if it never did.
 	Wait time.Duration
 
 	Mishaps Mishaps

@@ -267,7 +267,7 @@ func (v *validation) load(name string, l *Load) {
 		last = d.At
 	}
 	if l.Arrivals >= arrivals {
-		v.fault("%s.arrivals is %d, want Even, Poisson or Bursts", name, l.Arrivals)
+		v.fault("%s.arrivals is %d, want Even, Poisson, Bursts or Loop", name, l.Arrivals)
 	}
 	if l.Arrivals == Bursts && l.Size < 1 || l.Size < 0 {
 		v.fault("%s.size is %d, want how many requests a burst has, at least 1", name, l.Size)

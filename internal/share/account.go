@@ -40,6 +40,7 @@ type account struct {
 	counted             bool          // there were some
 
 	target Holding // of the round; Tokens is what it gets at once
+	gives  bool    // in the round, of the rate that it holds above its target
 
 	keepRate, keepDepth Amount     // as told last
 	told                uint64     // the number of the last Grant that said something

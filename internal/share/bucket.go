@@ -52,7 +52,9 @@ type Bucket struct {
 
 	mu      sync.Mutex // of everything but Allow
 	frozen  bool
-	waiting int64 // cost of those in line
+	waiting int64         // cost of those in line
+	waited  time.Duration // for how long somebody patient was in line, in all
+	since   limit.Time    // that is counted up to; 0 = nobody is
 	lent    struct {
 		rate  Amount
 		whole uint64
@@ -261,15 +263,36 @@ func (b *Bucket) Observe(now limit.Time) Reading {
 	defer b.mu.Unlock()
 	t := b.settle(now)
 	admitted := b.admitted.Load()
+	until := limit.Time(b.waitUntil.Load())
+	b.stopWatch(now)
+	patient := b.waiting > 0 && (until == 0 || until >= now.Add(patience))
+	if patient {
+		b.since = max(now, 1)
+	}
 	return Reading{
+		Waited:    b.waited,
+		Patient:   patient,
 		Level:     t.level(t.current(), t.tick(t.moment(now))),
 		Attempted: Whole(admitted + b.refused.Load() + b.waiting),
 		Admitted:  Whole(admitted),
 		Waiting:   Whole(b.waiting),
-		WaitUntil: limit.Time(b.waitUntil.Load()),
+		WaitUntil: until,
 		Largest:   b.largest.at(now, b.waiting),
 		Declared:  Amount(b.declared.Load()),
 	}
+}
+
+// patience is how long one waits who asks again when it has been served and not before,
+// such as a loop of Wait. Not shorter: those who give up soon come whatever they get. Not
+// longer: it is what a caller waits for who has nothing else to do.
+const patience = time.Second
+
+// stopWatch counts how long somebody waited.
+func (b *Bucket) stopWatch(now limit.Time) {
+	if b.since != 0 && now > b.since {
+		b.waited += time.Duration(now - b.since)
+	}
+	b.since = 0
 }
 
 // Declare says how much the application wants per second; 0 says nothing.
@@ -356,6 +379,9 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	}
 	b.waiting -= n
 	b.admitted.Add(n)
+	if b.waiting == 0 {
+		b.stopWatch(now)
+	}
 	return true
 }
 
@@ -369,6 +395,9 @@ func (b *Bucket) Leave(n int64) {
 	defer b.mu.Unlock()
 	b.waiting -= n
 	b.refused.Add(n)
+	if b.waiting == 0 {
+		b.since = 0
+	}
 }
 
 // Refuse counts n as asked for and refused, where nothing else has counted it.

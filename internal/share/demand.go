@@ -7,158 +7,250 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// meter measures a rate of arrivals. It counts from the last change on, so that a
-// steady rate is known the better the longer it lasts, and starts anew when what
-// comes differs from what was expected by more than chance makes likely: a change is
-// seen after a few arrivals, or after a few that are missing.
+// meter measures a rate of arrivals: the count of a window that reaches back to the last
+// change, and no farther than meterMemory. So a steady rate is known the better the
+// longer it lasts. A change is where the window falls into two parts whose rates differ
+// by more than chance makes likely; the older part is then forgotten. What chance makes
+// likely is measured as well, so that what comes evenly is followed at once, and what
+// comes at random or in batches is not taken for a change each time. A silence is a part
+// whose count is too small.
 //
 // The zero value has measured nothing.
 type meter struct {
-	ready bool
-	total Amount     // at the last observation
-	at    limit.Time // of it
-	rate  float64    // tokens per second
+	ready   bool
+	total   Amount        // at the last observation
+	at      limit.Time    // of it
+	rate    float64       // tokens per second
+	quiet   float64       // seconds since something came
+	longest float64       // the longest such gap in the load that goes on
+	waited  time.Duration // at the last observation; see observeFree
 
-	count, span float64 // tokens and seconds since the last change, faded
-
-	newCount, newSpan float64 // of the observations that do not fit, or not yet
-	quiet             float64 // seconds since something came
-	longest           float64 // the longest such gap of late, within one load
-
-	cluster, clusterSpan float64 // tokens and seconds since the last gap
-	batch                float64 // tokens that come at once, of late, where it is several
+	// The window, the newest part first. Each part is as long as the newer one, or
+	// twice as long.
+	parts [meterParts]span
+	count int  // of parts
+	begun bool // by an arrival, which is not counted, since the time begins with it
+	// uneven is the variance of counts beside that of arrivals one by one and at
+	// random: near 0 for even arrivals, 10 for batches of ten.
+	uneven   float64
+	compared int // how many parts that rests on
 }
+
+// span is what came within a part of the window, and its length in seconds.
+type span struct{ tokens, length float64 }
 
 const (
 	// meterMemory is the longest time over which arrivals are averaged, in seconds.
 	// Not shorter: near the limit an error in measured demand is capacity that
 	// one has and another lacks. Not longer: slow drifts should be followed.
 	meterMemory = 8.0
-	// meterGrain is the shortest time in which a rate is measured, in seconds. Not
-	// shorter: looks come as often as requests are refused, and of so many short times
-	// some always have more arrivals than chance makes likely. Not longer: no change
-	// could be seen sooner.
-	meterGrain = 0.002
-	// meterDoubt is how many standard deviations of a Poisson process a count may
-	// be off before it is a change. At 50 looks per second 5 means one false
-	// alarm in many hours, 3 would mean one in 7 seconds.
-	meterDoubt = 5.0
-	// meterSilence is after how many missing arrivals a rate is taken to have
-	// ended: by chance a gap is that long once in 160,000. Not less: a fleet that
-	// is asked 100,000 times a second would give up and get back 30 leases in
-	// each, at 8. Where arrivals come more evenly than by chance, twice the longest
-	// gap of late is enough, as far as gaps are seen: looks may be that far apart.
-	meterSilence = 12.0
-	// trainGap is the longest gap, in seconds, between two that belong together, and
-	// trainSpan for how long many come that count as one.
-	trainGap, trainSpan = 4.0, 0.1
+	// meterGrain is the length of the newest part, in seconds. Not shorter: more parts
+	// cost time and show little. Not longer: no change could be seen sooner.
+	meterGrain = 0.01
+	// meterParts are enough for two of each length.
+	meterParts = 24
+	// meterDoubt is how unlikely a difference must be to be a change: the square of how
+	// many standard deviations. At 50 looks per second, each at all parts, 5 deviations
+	// mean one false alarm in many hours, 3 would mean one in seconds.
+	meterDoubt = 18.0
+	// meterLearns is over how many parts uneven is averaged. Not fewer: what comes by
+	// chance would now and then be taken for even. Not more: it has to be learned.
+	meterLearns = 32
+	// meterEven is the least that uneven is. Not less: an even load has its hitches too.
+	meterEven = 1.0 / 32
 )
 
 // observe takes the running total of arrivals at now, and unit, the usual cost of
 // one arrival in tokens. It reports whether the rate has changed.
 func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed bool) {
+	return m.observeFree(now, total, unit, m.waited)
+}
+
+// observeFree is observe where those who waited asked for nothing meanwhile: waited is for
+// how long they did, a running total. That time does not count, so that the rate is what
+// comes when nobody has to wait.
+func (m *meter) observeFree(now limit.Time, total Amount, unit float64, waited time.Duration) (changed bool) {
 	if !m.ready {
-		m.ready, m.total, m.at = true, total, now
+		m.ready, m.total, m.at, m.waited, m.uneven = true, total, now, waited, 1
 		return false
 	}
-	dt := time.Duration(now - m.at).Seconds()
-	if dt <= 0 || dt < meterGrain && m.rate > 0 {
+	if time.Duration(now-m.at).Seconds() < meterShortest {
 		return false
 	}
+	dt := max(0, time.Duration(now-m.at)-(waited-m.waited)).Seconds()
 	n := (total - m.total).Float()
-	m.total, m.at = total, now
-	m.newCount += n
-	m.newSpan += dt
+	m.total, m.at, m.waited = total, now, waited
 	unit = max(unit, 1e-6)
 	m.quiet += dt
 	m.longest -= m.longest * min(dt/meterMemory, 1)
-	train := 0.0
 	if n > 0 {
-		train = m.gap(dt, unit)
-		m.cluster += n
-		m.quiet = 0
+		m.longest, m.quiet = max(m.longest, m.quiet), 0
 	}
-	unit = max(unit, m.batch)
-	expected := m.rate * m.newSpan
-	off := math.Abs(m.newCount - expected)
-	begins := m.rate == 0 && n > 0
-	ends := m.rate > 0 && (m.quiet*m.rate > meterSilence*unit && m.quiet > m.longest || m.count >= 8*unit && m.quiet*m.rate > 2*unit && m.quiet > 2*max(m.longest, shortestGap.Seconds()))
-	if m.quiet >= meterMemory && m.rate*meterMemory < unit {
-		ends = true // so few that each is a beginning
-	}
-	ends = ends && m.rate > 0
-	if ends {
-		m.newCount = 0
-	}
-	if begins || ends || off > meterDoubt*math.Sqrt(max(expected, unit)*unit) {
-		m.count, m.span = m.newCount, m.newSpan
-		m.newCount, m.newSpan = 0, 0
-		m.rate = m.count / max(m.span, meterGrain)
-		if m.batch > 0 && train > 0 {
-			m.rate = train
-		} else if m.count <= unit {
-			// From one arrival no rate can be told: it may have come any time.
-			m.rate = m.count / max(m.span, 1)
-		}
+	if m.rate == 0 && n > 0 {
+		// The first one begins the time. One arrival shows no rate.
+		m.begin(max(0, n-unit), 0)
+		m.begun, m.rate, m.longest = true, n, 0
 		return true
 	}
-	// What fits is believed once it has shown that it does: some arrivals, or
-	// enough time.
-	if m.newCount >= 16*unit || m.newSpan >= 0.25 {
-		m.count += m.newCount
-		m.span += m.newSpan
-		m.newCount, m.newSpan = 0, 0
-		if m.span > meterMemory {
-			fade := meterMemory / m.span
-			m.count *= fade
-			m.span *= fade
-		}
-		m.rate = m.count / m.span
-	}
-	return false
+	m.add(span{n, dt}, unit)
+	changed = m.forget(unit)
+	m.rate = m.estimate(unit)
+	return changed
 }
+
+// meterShortest is the shortest time between two observations, in seconds. Not longer:
+// those who are refused are seen so soon.
+const meterShortest = 0.002
 
 // begin measures anew from n tokens in span seconds on.
-func (m *meter) begin(n, span float64) {
-	m.count, m.span, m.newCount, m.newSpan = n, span, 0, 0
-	m.rate = n / max(span, meterGrain)
+func (m *meter) begin(n, length float64) {
+	m.parts[0], m.count, m.begun = span{n, length}, 1, false
+	m.rate = n / max(length, meterGrain)
 }
 
-// gap takes note that something came again after the quiet, dt after the last look.
-// Many that come at once are told from a high rate by the gaps between them: they are
-// then counted as one large arrival. It returns the rate since the last but one, or 0
-// where what comes does not belong together.
-func (m *meter) gap(dt, unit float64) (rate float64) {
-	still := m.quiet - dt
-	if still <= 0 {
-		m.clusterSpan += dt
+// all is the whole window.
+func (m *meter) all() (w span) {
+	for _, p := range m.parts[:m.count] {
+		w.tokens += p.tokens
+		w.length += p.length
+	}
+	return w
+}
+
+// estimate is the rate of the window.
+func (m *meter) estimate(unit float64) float64 {
+	w := m.all()
+	if m.begun && w.tokens < unit {
+		return unit / max(w.length, 1) // one alone may have come any time
+	}
+	// The next one is not missing before its time.
+	until := max(w.length-m.quiet, meterGrain)
+	return min(w.tokens/until, (w.tokens+unit)/max(w.length, meterGrain))
+}
+
+// recent is the highest recent rate that chance does not explain: what is asked for by one
+// who was refused, while the window is not yet known to be of two parts.
+func (m *meter) recent(unit float64) (rate float64) {
+	w := span{}
+	for _, p := range m.parts[:m.count] {
+		w.tokens += p.tokens
+		w.length += p.length
+		if w.length >= recently {
+			rate = max(rate, (w.tokens-max(unit, 2*math.Sqrt(w.tokens*m.uneven*unit)))/w.length)
+		}
+	}
+	return max(rate, m.rate)
+}
+
+// doubt is by what part of it the rate may be wrong: one standard deviation.
+func (m *meter) doubt(unit float64) float64 {
+	n := m.all().tokens
+	if n <= unit {
+		return 1
+	}
+	return math.Sqrt(m.uneven * unit / n)
+}
+
+// recently is the shortest time in which a recent rate is found, in seconds. Not longer:
+// who is refused meanwhile waits for it. Not shorter: it shows nothing.
+const recently = 0.1
+
+// add puts what came newest in the window, and merges parts that have become short
+// beside the newer ones.
+func (m *meter) add(p span, unit float64) {
+	if m.count > 0 && m.parts[0].length < meterGrain {
+		m.parts[0].tokens += p.tokens
+		m.parts[0].length += p.length
+	} else {
+		copy(m.parts[1:], m.parts[:m.count])
+		m.parts[0] = p
+		m.count++
+	}
+	length := m.parts[0].length
+	for i := 1; i+1 < m.count; i++ {
+		// Two that together are no longer than all that is newer become one.
+		if a, b := m.parts[i], m.parts[i+1]; a.length+b.length <= length || m.count == meterParts && i+2 == m.count {
+			m.compare(a, b, unit)
+			m.parts[i] = span{a.tokens + b.tokens, a.length + b.length}
+			copy(m.parts[i+1:], m.parts[i+2:m.count])
+			m.count--
+		}
+		length += m.parts[i].length
+	}
+	for rest := m.all().length - m.parts[m.count-1].length; rest > meterMemory; rest -= m.parts[m.count-1].length {
+		m.count--
+		m.begun = false
+	}
+}
+
+// compare learns from two parts that follow each other how uneven arrivals are.
+func (m *meter) compare(a, b span, unit float64) {
+	n := a.tokens + b.tokens
+	if n < 4*unit {
+		return
+	}
+	d := a.tokens*b.length - b.tokens*a.length
+	uneven := d * d / (a.length * b.length * n * unit)
+	// The first one stands beside the guess that they come at random.
+	m.compared = min(m.compared+1, meterLearns)
+	m.uneven += (uneven - m.uneven) / float64(m.compared+1)
+	m.uneven = max(m.uneven, meterEven)
+}
+
+// forget drops what is older than the likeliest change, if there was one.
+func (m *meter) forget(unit float64) (changed bool) {
+	w := m.all()
+	if w.tokens >= 8*unit && m.quiet > 2*max(m.longest, shortestGap.Seconds()) && m.quiet*w.tokens > 2*unit*w.length {
+		m.begin(0, m.quiet) // twice the longest gap that there was: it has ended
+		return true
+	}
+	if m.quiet >= meterMemory && m.rate > 0 && m.rate*meterMemory < unit {
+		m.begin(0, m.quiet) // so few that each is a beginning
+		return true
+	}
+	doubt := meterDoubt * m.uneven * unit / 2
+	newer, worst, at := span{}, doubt, 0
+	for i, p := range m.parts[:max(0, m.count-1)] {
+		newer.tokens += p.tokens
+		newer.length += p.length
+		// One more or less shows nothing: it may come just now.
+		tokens := newer.tokens
+		if e := w.tokens * newer.length / w.length; tokens > e {
+			tokens = max(e, tokens-unit)
+		} else {
+			tokens = min(e, tokens+unit)
+		}
+		if g := unlikely(tokens, newer.length, w.tokens-tokens, w.length-newer.length, worst); g > worst {
+			worst, at = g, i+1
+		}
+	}
+	if at == 0 {
+		return false
+	}
+	m.count, m.begun = at, false
+	if left := m.all(); left.tokens <= 2*unit && left.tokens*w.length < w.tokens*left.length {
+		m.begin(0, m.quiet) // the last ones show no rate: it has ended
+	}
+	return true
+}
+
+// unlikely is the logarithm of how much likelier two counts are at a rate for each than
+// at one for both: for arrivals at random, half the square of how many standard
+// deviations they are apart. Where that is not above least it may be anything else that
+// is not either.
+func unlikely(n1, t1, n2, t2, least float64) float64 {
+	rate := (n1 + n2) / (t1 + t2)
+	off := n1 - rate*t1
+	// By ln(x) <= x-1, which takes less time.
+	if most := off * off * (1/(rate*t1) + 1/(rate*t2)); !(most > least) {
 		return 0
 	}
-	if m.rate == 0 {
-		m.longest = 0 // what went before was no gap in a load
-	}
-	excess := 0.0
-	switch {
-	case m.quiet < trainGap && m.clusterSpan <= trainSpan:
-		span := m.clusterSpan + m.quiet
-		excess, rate = m.cluster*m.quiet/span, m.cluster/span
-		m.note(m.quiet)
-	case m.quiet < 1:
-		m.note(m.quiet)
-	default:
-		m.longest = 0 // the load was elsewhere meanwhile
-	}
-	m.batch -= m.batch / 8
-	if m.batch = max(m.batch, excess); m.batch < 4*unit {
-		m.batch = 0 // so many come together by chance
-	}
-	m.cluster, m.clusterSpan = 0, min(dt, shortestLook.Seconds())
-	return rate
+	return surprise(n1, rate*t1) + surprise(n2, rate*t2)
 }
 
-// note keeps the longest gap of the load that goes on.
-func (m *meter) note(gap float64) {
-	if m.rate > 0 {
-		m.longest = max(m.longest, gap)
+func surprise(n, expected float64) float64 {
+	if n <= 0 || expected <= 0 {
+		return 0
 	}
+	return n * math.Log(n/expected)
 }

@@ -55,6 +55,7 @@ type lease struct {
 	busyUntil           limit.Time  // a gauge keeps the places it used of late
 	busyPlaces          Amount
 	starved             bool
+	shortUntil          limit.Time // it was refused recently
 	lackUntil           limit.Time // an attempt was refused not long before
 	waitUntil           limit.Time // when those who wait go away; 0 = not known, or nobody
 	steady              int        // looks without a change

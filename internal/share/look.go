@@ -18,8 +18,11 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	}
 	r := l.spender.Observe(now)
 	unit := max(Token, r.Largest)
-	changed := l.meter.observe(now, r.Attempted, unit.Float())
+	changed := l.meter.observeFree(now, r.Attempted, unit.Float(), r.Waited)
 	l.waiting = r.Waiting
+	if l.starved {
+		l.shortUntil = now.Add(scarceGap)
+	}
 	l.waitUntil = 0
 	if r.Waiting > 0 {
 		l.waitUntil = r.WaitUntil
@@ -77,8 +80,15 @@ func (l *lease) wantRate(now limit.Time, r Reading) Amount {
 		}
 		return WantedByUse(l.held().Rate, admitted, useTolerance, useGrowth)
 	}
-	// A backlog is to be worked off within a second.
+	// A backlog is to be worked off within a second; by those who wait as long as it
+	// takes, sooner, since they ask for nothing meanwhile.
 	rate := l.meter.rate + r.Waiting.Float()
+	if r.Waiting > 0 && r.Patient {
+		rate = l.meter.rate + max(r.Waiting.Float(), min(r.Waiting.Float()/recently, l.terms.Rate.Float()/relation))
+	}
+	if held := l.held().Rate; now < l.shortUntil && r.Waiting == 0 && held+held/relation >= l.sentWant {
+		rate = l.meter.recent(max(Token, r.Largest).Float())
+	}
 	want, err := AmountOf(rate)
 	if err != nil {
 		return 0
@@ -220,7 +230,15 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 			l.ask(now, shortestGap)
 		}
 	case l.want < l.sentWant && !near(l.want, l.sentWant, 8) && (l.scarce || l.want == 0):
-		l.ask(now, shortestGap)
+		gap := shortestGap
+		if l.want > 0 && l.sentWant-l.want < l.terms.Rate/1024 {
+			gap = scarceGap
+		}
+		l.ask(now, gap)
+	case l.scarce && !near(l.want, l.sentWant, relation) && min(l.want, l.sentWant) <= held.Rate+held.Rate/4 && l.differs(unit):
+		l.ask(now, scarceGap)
+	case l.starved && l.want > l.sentWant && l.want > held.Rate && !near(l.want, l.sentWant, relation):
+		l.ask(now, max(l.gap, shortestGap)) // that it was refused shows that it is no chance
 	case l.want < l.sentWant/2:
 		l.ask(now, linger)
 	case l.lack > 0 && l.full && held.Rate > 0 && held.Depth >= unit:
@@ -236,6 +254,12 @@ func (l *lease) decide(now limit.Time, held Holding, unit Amount) {
 	case l.scarce && !near(l.want, l.sentWant, 100) && !(l.full && l.want > held.Rate+held.Rate/4):
 		l.ask(now, time.Second)
 	}
+}
+
+// differs says whether what is wanted differs from what was reported by more than chance.
+func (l *lease) differs(unit Amount) bool {
+	off := max(l.want, l.sentWant) - min(l.want, l.sentWant)
+	return off.Float() > l.want.Float()*l.meter.doubt(unit.Float())
 }
 
 // near says whether a and b differ by less than one part of the larger.

@@ -190,6 +190,8 @@ type Terms struct {
 	Allocation Allocation
 	Safe       Amount      // per instance; 0 = the limit divided by the instances
 	Guarantees []Guarantee // read-only
+	// As in Allocator.
+	BusyTolerance, BusyChange float64
 
 	// Suppress shares the limit by suppression, and not by leases of its parts: each
 	// instance has a lease of the whole limit; nil = it does not. Read-only. Not for
@@ -218,6 +220,11 @@ type Reading struct {
 	Attempted Amount // asked for: admitted, refused and waiting
 	Admitted  Amount
 	Waiting   Amount // cost of those who wait at this moment
+	// Waited is for how long somebody waited who asks again only when it was served: a
+	// running total. What is asked for in that time tells what was given, and not
+	// what is wanted.
+	Waited  time.Duration
+	Patient bool // those who wait are such
 	// WaitUntil is when the last of those who wait goes away; 0 = not known.
 	WaitUntil limit.Time
 	Largest   Amount // cost of the largest request of late; 0 = one token

@@ -51,7 +51,7 @@ const relation = 64
 // headroom is the part of its demand that everybody may have on top where demand is
 // far above the limit. Not more: it is what others lack. Not less: measurements are
 // off by as much.
-const headroom = 128
+const headroom = 512
 
 func newResource(id ResourceID, terms Terms, now limit.Time, frozen bool) *resource {
 	r := &resource{id: id, since: now}
@@ -91,6 +91,7 @@ func (r *resource) setTerms(t Terms, now limit.Time) {
 	r.pool.clip()
 	r.terms = t
 	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
+	r.alloc.BusyTolerance, r.alloc.BusyChange = t.BusyTolerance, t.BusyChange
 	r.setSuppress(now)
 }
 
@@ -403,14 +404,15 @@ func (r *resource) recall() {
 		// must not have more than its own.
 		short.Rate = r.terms.Rate
 	}
-	short.Rate = max(short.Rate, -r.pool.rate)
 	short.Depth = max(short.Depth, -r.pool.depth)
+	r.mostAbove(short.Rate - r.pool.rate)
 	for _, a := range r.accounts {
 		h := a.held()
 		keepRate, keepDepth := MaxAmount, MaxAmount
-		if over := h.Rate - a.target.Rate; short.Rate > 0 && (over > a.target.Rate/relation || over > 0 && r.pool.rate < 0) {
+		if over := h.Rate - a.target.Rate; over > 0 && (a.gives || short.Rate > 0 && over > a.target.Rate/relation) {
 			keepRate = a.target.Rate
 		}
+		a.gives = false
 		// Tokens that were lent by themselves come back when they are used, or
 		// soon if they are not.
 		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.depth >= 0 && !r.terms.Gauge
@@ -428,6 +430,29 @@ func (r *resource) recall() {
 			a.tell = true
 			a.session.cut(a)
 		}
+	}
+}
+
+// mostAbove marks those who give a rate that others are short of: first who holds the
+// most above its target, for its size, so that as few as can be are asked to come down.
+func (r *resource) mostAbove(need Amount) {
+	if need <= 0 {
+		return
+	}
+	above := r.order[:0]
+	for _, a := range r.accounts {
+		if a.held().Rate > a.target.Rate {
+			above = append(above, a)
+		}
+	}
+	r.order = above
+	slices.SortStableFunc(above, func(a, b *account) int { return cmp.Compare(b.reached(), a.reached()) })
+	for _, a := range above {
+		if need <= 0 {
+			break
+		}
+		a.gives = true
+		need -= a.held().Rate - a.target.Rate
 	}
 }
 

@@ -101,7 +101,7 @@ func suppress(o *rules.Suppress) *share.Suppress {
 
 // terms translates a policy. Rates are rounded down.
 func terms(p *limit.Policy, o *rules.Lease) share.Terms {
-	t := share.Terms{Gauge: p.Algorithm == limit.Concurrency, Allocation: share.Allocation(o.Allocation)}
+	t := share.Terms{Gauge: p.Algorithm == limit.Concurrency, Allocation: share.Allocation(o.Allocation), BusyTolerance: o.Tolerance, BusyChange: o.Change}
 	amount := func(r limit.Rate, places int64) share.Amount {
 		if t.Gauge {
 			return share.Whole(places)
