@@ -17,7 +17,7 @@ import (
 // What instances admit and refuse by their leases is in the server's metrics, also what
 // an instance decided right before it went; it never is more.
 func TestUsageOfInstancesReachesMetrics(t *testing.T) {
-	s := start(t, leasedConfig)
+	s := start(t, leasedConfig, stateIn(t.TempDir()))
 	var mu sync.Mutex
 	var admitted, refused int64
 	var work sync.WaitGroup
