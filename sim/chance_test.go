@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// chanceBound is what is promised of requests that come by chance (Poisson) and do not
+// chanceBound is what is promised of requests that arrive at random (Poisson) and do not
 // wait, in docs/reference/leases.md: the part that is refused although one bucket would
 // have admitted it, where the demand is the part rho of the limit, and each of those who
 // ask has k tokens of burst, the burst divided by their number.
@@ -22,7 +22,7 @@ func chanceBound(rho, k float64) float64 {
 	return 1.5/(2*k)*math.Exp(-(1-rho)*k/4) + 0.001
 }
 
-// Of requests by chance that do not wait no more is refused than is promised, evenly
+// Of random requests that do not wait no more is refused than is promised, evenly
 // spread or by Zipf's law, with few tokens for each instance and with many.
 func TestChanceIsAsPromised(t *testing.T) {
 	const instances = 20
