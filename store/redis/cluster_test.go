@@ -65,9 +65,9 @@ func TestClusterMasterKilled(t *testing.T) {
 	for _, k := range keys {
 		names = append(names, k...)
 	}
-	admitted := make(map[string]*atomic.Int64)
+	admitted, failed := make(map[string]*atomic.Int64), make(map[string]*atomic.Int64)
 	for _, k := range names {
-		admitted[k] = new(atomic.Int64)
+		admitted[k], failed[k] = new(atomic.Int64), new(atomic.Int64)
 	}
 	onLost := func(k string) bool { return slices.Contains(keys[lost.Addr()], k) }
 	var away, there waits // how long requests for its keys waited, and the others
@@ -91,6 +91,8 @@ func TestClusterMasterKilled(t *testing.T) {
 		mu.Unlock()
 		if ok && err == nil {
 			admitted[key].Add(1)
+		} else if err != nil {
+			failed[key].Add(1)
 		}
 		return one[0], ok, err
 	})
@@ -124,7 +126,7 @@ func TestClusterMasterKilled(t *testing.T) {
 	if failedThere.Load() > 0 {
 		t.Errorf("%d requests for other masters failed", failedThere.Load())
 	}
-	accounts(t, s, c, names, onLost, func(k string) int64 { return admitted[k].Load() })
+	accounts(t, s, c, names, onLost, admitted, failed)
 	for _, k := range keys[address] {
 		exact(t, s, c, k)
 	}
@@ -132,13 +134,14 @@ func TestClusterMasterKilled(t *testing.T) {
 
 // accounts compares what was admitted with what is charged after a failover. Those
 // keys whose master was lost may have lost what it had not passed on.
-func accounts(t *testing.T, s *Store, c store.Counters, names []string, lost func(string) bool, admitted func(string) int64) {
+func accounts(t *testing.T, s *Store, c store.Counters, names []string, lost func(string) bool, admitted, failed map[string]*atomic.Int64) {
 	t.Helper()
 	var over, under, most int64
 	for _, k := range names {
-		diff := admitted(k) - used(t, s, c, k)
-		if !lost(k) && diff != 0 {
-			t.Errorf("key %s of another master: %d more admitted than charged", k, diff)
+		diff := admitted[k].Load() - used(t, s, c, k)
+		// A request that was not answered in time, as on a busy machine, may have been charged.
+		if !lost(k) && (diff > 0 || -diff > failed[k].Load()) {
+			t.Errorf("key %s of another master: %d more admitted than charged, %d not answered", k, diff, failed[k].Load())
 		}
 		over, under, most = over+max(diff, 0), under+max(-diff, 0), max(most, diff)
 	}
