@@ -241,7 +241,7 @@ func (l *Limiter) count(now Time, cost int64) Verdict {
 	}
 	l.meter.count(&l.base, now, cost)
 	l.rewind(&l.meter, now)
-	l.plan(&l.meter, len(l.slots)) // tells those for whom it comes too late now
+	l.plan(&l.meter, len(l.slots)) // refuses waiters who would miss their deadline now
 	l.settle(&l.meter, now)
 	l.arm()
 	return l.takeBehind(now, cost, true)
@@ -358,7 +358,7 @@ func (l *Limiter) replan(next meter, now Time) {
 	}
 	l.settle(&l.meter, now)
 	if bounded {
-		l.plan(&l.meter, len(l.slots)) // tells those for whom it comes too late now
+		l.plan(&l.meter, len(l.slots)) // refuses waiters who would miss their deadline now
 		l.settle(&l.meter, now)
 	}
 	l.arm()

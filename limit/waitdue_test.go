@@ -80,7 +80,7 @@ func TestCrowdIsDueAtOnce(t *testing.T) {
 	}
 }
 
-// The same for crowds of any size and cost, some of whom leave: those who are left are
+// The same for crowds of any size and cost, some of which leave: those that are left are
 // let go in their order, whatever is due when.
 func TestCrowdsAtRandom(t *testing.T) {
 	for seed := range uint64(100) {

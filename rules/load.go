@@ -16,7 +16,7 @@ import (
 )
 
 // Options say how files in the format of Envoy's rate limit service are understood
-// where that service can be told. The zero value is what it does untold.
+// where that service can be told. The zero value is its default.
 type Options struct {
 	// MergeDomains lets several files have one domain: their rules are put
 	// together, in the order of the files. Without it that is a fault.

@@ -144,7 +144,7 @@ func (s *Service) beginClaiming(ctx context.Context) *sync.WaitGroup {
 
 // claimOnce asks for the claim, and returns when to do so again.
 //
-// A holder whom nobody answers goes on: leases do not need Redis, and its loss must not
+// A holder that gets no answer goes on: leases do not need Redis, and its loss must not
 // end them. It goes on only while it keeps asking, so one that was paused lends nothing
 // before it knows whether another has taken its place.
 func (s *Service) claimOnce(ctx context.Context) time.Duration {
