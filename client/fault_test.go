@@ -52,6 +52,7 @@ func listen(t *testing.T, h *hub) (c *Client, log *bytes.Buffer, told func() []s
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
 	return c, log, func() []string {
+		synctest.Wait() // for those that are being told
 		mu.Lock()
 		defer mu.Unlock()
 		out := lines
