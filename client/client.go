@@ -128,6 +128,7 @@ type Client struct {
 	}
 
 	loop struct { // of the goroutine that runs Run
+		lower   uint64     // the last lower epoch that was logged; 0 = none since the epoch rose
 		links   chan *link // new ones
 		lost    chan *link
 		granted chan granted
@@ -215,31 +216,35 @@ func (c *Client) at(t time.Time) limit.Time {
 
 // Limit opens a rate that has no key. A limit is opened once and its Limiter shared:
 // while it is open, opening it again is [ErrOpen].
-func (c *Client) Limit(name string, o LimitOptions) (*Limiter, error) { return c.open(name, "", o) }
+func (c *Client) Limit(name string, o LimitOptions) (*Limiter, error) {
+	return c.open(name, "", nil, o)
+}
 
 // Gauge opens a limit of what is in flight that has no key.
-func (c *Client) Gauge(name string, o LimitOptions) (*Gauge, error) { return c.openGauge(name, "", o) }
+func (c *Client) Gauge(name string, o LimitOptions) (*Gauge, error) {
+	return c.openGauge(name, "", nil, o)
+}
 
-func (c *Client) open(name, key string, o LimitOptions) (*Limiter, error) {
+func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*Limiter, error) {
 	l := &Limiter{bucket: share.NewBucket(c.holder.Deadline())}
 	l.lease.purse = l.bucket
-	if err := l.lease.open(c, name, key, o); err != nil {
+	if err := l.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (c *Client) openGauge(name, key string, o LimitOptions) (*Gauge, error) {
+func (c *Client) openGauge(name, key string, attributes []string, o LimitOptions) (*Gauge, error) {
 	g := &Gauge{places: share.NewPlaces(c.holder.Deadline()), permits: map[uint64]int64{}}
 	g.lease.purse, g.lease.gauge = g.places, true
-	if err := g.lease.open(c, name, key, o); err != nil {
+	if err := g.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
 // open registers the lease with the holder.
-func (l *lease) open(c *Client, name, key string, o LimitOptions) error {
+func (l *lease) open(c *Client, name, key string, attributes []string, o LimitOptions) error {
 	if name == "" || len(name) > leasewire.MaxLimitName || !utf8.ValidString(name) {
 		return fmt.Errorf("client: the limit's name has %d bytes, want 1 to %d of UTF-8", len(name), leasewire.MaxLimitName)
 	}
@@ -247,6 +252,7 @@ func (l *lease) open(c *Client, name, key string, o LimitOptions) error {
 	if err != nil {
 		return fmt.Errorf("client: limit %q: %w", name, err)
 	}
+	options.Attributes = attributes
 	if o.Adjust != nil {
 		if l.gauge {
 			return fmt.Errorf("client: limit %q: a gauge has no rate to adjust", name)

@@ -51,3 +51,17 @@ func (c *Client) say(limit string, err error) {
 		c.opts.OnFault(limit, err)
 	}
 }
+
+// sayLower tells operators that a coordinator was heard whose epoch is lower than one
+// heard before.
+func (c *Client) sayLower(epoch uint64) {
+	c.log.LogAttrs(context.Background(), slog.LevelWarn, "a coordinator has a lower epoch than the one before it, so its grants are ignored until it has gone above that: "+
+		"was its state directory lost, or does a second coordinator run? Leases go on until they end",
+		slog.Uint64("epoch", epoch), slog.Uint64("highest", c.holderEpoch()))
+}
+
+func (c *Client) holderEpoch() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holder.Epoch()
+}

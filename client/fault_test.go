@@ -105,8 +105,9 @@ func TestWrongNameIsSaidOnce(t *testing.T) {
 	})
 }
 
-// Requests that lack the key's attribute are no error, since some do; each is told, and
-// logged once.
+// Requests that lack the key's attribute are no error where others may have it; each is
+// told, and logged once. See TestWrongAttributes of server for those that
+// no request can have.
 func TestWrongKeyNameIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
@@ -127,6 +128,40 @@ func TestWrongKeyNameIsSaid(t *testing.T) {
 		}
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "acount") || strings.Contains(text, "secret") {
 			t.Errorf("the log is\n%s", text)
+		}
+	})
+}
+
+// TestLowerEpochIsSaid: a coordinator of a lower epoch, whose grants count for nothing, is
+// logged once, and once more when that happens again.
+func TestLowerEpochIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, link20)
+		h.terms["m"] = rateOf(100, 10)
+		h.start(100, 0)
+		c, log, _ := listen(t, h)
+		l := openLimit(t, c, "m", LimitOptions{})
+		if err := l.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for round, highest := range []uint64{100, 101} {
+			h.mu.Lock()
+			h.old = true
+			h.start(50, 0)
+			h.mu.Unlock()
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if want := fmt.Sprintf("epoch=50 highest=%d", highest); len(lines) != round+1 || !strings.Contains(lines[round], want) || !strings.Contains(lines[round], "lower epoch") {
+				t.Fatalf("want %d lines, the last with %q, the log is\n%s", round+1, want, log)
+			}
+			h.mu.Lock()
+			h.old = false // it goes above the highest
+			h.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			if err := l.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }
@@ -166,7 +201,7 @@ func TestLeaseHooks(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 	})
-	if len(wayOut) != 4 || share.StatusOK != 0 {
+	if len(wayOut) != 5 || share.StatusOK != 0 {
 		t.Error("a status is missing")
 	}
 }

@@ -102,6 +102,9 @@ func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 	var room [usualKey]byte
 	key, err := k.key(room[:0], req)
 	if errors.Is(err, errMissing) {
+		if err := k.misnamed(); err != nil {
+			return limit.Decision{}, err
+		}
 		if !k.opts.RefuseMissing {
 			k.skip()
 			return limit.Decision{Allowed: true}, nil
@@ -223,10 +226,10 @@ func (k *Keyed) entry(key []byte) (*entry, error) {
 
 func (k *Keyed) open(key string) (*entry, error) {
 	if k.opts.Gauge {
-		g, err := k.client.openGauge(k.name, key, k.opts.LimitOptions)
+		g, err := k.client.openGauge(k.name, key, k.names, k.opts.LimitOptions)
 		return &entry{gauge: g}, err
 	}
-	l, err := k.client.open(k.name, key, k.opts.LimitOptions)
+	l, err := k.client.open(k.name, key, k.names, k.opts.LimitOptions)
 	return &entry{limiter: l}, err
 }
 
@@ -296,6 +299,30 @@ func (k *Keyed) skip() {
 			slog.String("limit", k.name), slog.Any("key", k.names))
 	}
 }
+
+// misnamed is why no request at all can have the limit's key, or nil: the coordinator
+// does not know the limit, or its key has other attributes. No lease was asked for by a
+// request that lacks an attribute, so one is opened for a key that stands for none.
+func (k *Keyed) misnamed() error {
+	var room [usualKey]byte
+	var values [leasewire.MaxKeyValues]string
+	for i := range k.names {
+		values[i] = noValue
+	}
+	key, err := leasewire.AppendKey(room[:0], values[:len(k.names)]...)
+	if err != nil {
+		return err
+	}
+	e, err := k.entry(key)
+	if err != nil {
+		return nil //nolint:nilerr // the table is full: there are requests that have the attributes
+	}
+	defer e.busy.Add(-1)
+	return e.lease().fault()
+}
+
+// noValue is a value that each attribute may have, an address too.
+const noValue = "0.0.0.0"
 
 func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Duration) limit.Decision {
 	if !req.Peek {

@@ -186,7 +186,7 @@ func (l *lease) fault() error {
 	case st.Status == share.StatusOK:
 		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
 	case st.Status == share.StatusUnknownLimit, st.Status == share.StatusNotLeased,
-		st.Status == share.StatusBadKey, st.Status == share.StatusTooMany:
+		st.Status == share.StatusBadKey, st.Status == share.StatusTooMany, st.Status == share.StatusWrongAttributes:
 		return fmt.Errorf("%w of limit %q: %v: %s", ErrRefused, l.id.Limit, st.Status, wayOut[st.Status])
 	default:
 		return nil
@@ -199,6 +199,8 @@ var wayOut = map[share.Status]string{
 	share.StatusNotLeased:    "the limit is not shared by leases, add sharing: leased to it",
 	share.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Gauge for one without",
 	share.StatusTooMany:      "its table of keys is full, try again later",
+
+	share.StatusWrongAttributes: "the limit's key has other attributes, or another order: give Keyed those that stand in its limits file",
 }
 
 // quota is the largest cost that the limit ever admits; MaxInt64 while it is unknown.

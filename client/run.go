@@ -89,15 +89,22 @@ func (c *Client) step(e share.Event, shares []share.Share) {
 		err   error
 	}
 	var faults []told
+	lower := uint64(0)
 	defer func() {
 		for _, f := range faults {
 			c.say(f.limit, f.err)
+		}
+		if lower != 0 {
+			c.sayLower(lower)
 		}
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	c.send(c.holder.Step(now, e))
+	if epoch := c.holder.LowerEpoch(); epoch != c.loop.lower {
+		c.loop.lower, lower = epoch, epoch
+	}
 	for i := range shares {
 		if l := c.leases[shares[i].Handle]; l != nil {
 			before := *l.state.Load()

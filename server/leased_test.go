@@ -86,13 +86,24 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	var asked, admitted, byServer atomic.Int64
+	// What one bucket admits of the same requests, at the times at which they are made: a
+	// busy machine may make them in clumps that no bucket admits.
+	one, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(200), Burst: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var byOne, admitted, byServer atomic.Int64
+	ask := func() {
+		if one.Allow() {
+			byOne.Add(1)
+		}
+	}
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for _, k := range instances {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				asked.Add(1)
+				ask()
 				d, err := k.Take(ctx, account("acme"))
 				if err == nil && d.Allowed {
 					admitted.Add(1)
@@ -104,7 +115,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	for range 200 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				asked.Add(1)
+				ask()
 				if status, _ := s.take(`{"account":"acme"}`, 1); status == 200 {
 					admitted.Add(1)
 					byServer.Add(1)
@@ -116,8 +127,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	wg.Wait()
 	passed := time.Since(begin).Seconds()
 	most := 100 + 200*passed
-	// On a slow machine they ask for less than there is.
-	least := 0.8 * min(most, float64(asked.Load()))
+	least := 0.8 * float64(byOne.Load())
 	if got := float64(admitted.Load()); got > most || got < least || byServer.Load() == 0 || byServer.Load() == admitted.Load() {
 		t.Errorf("admitted %d, %d of them by the server, want %.0f to %.0f by all of them", admitted.Load(), byServer.Load(), least, most)
 	}

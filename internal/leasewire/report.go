@@ -18,6 +18,7 @@ const (
 	MaxLimitName = 128    // bytes of a limit's name
 	MaxDemands   = 10_000 // in one report
 	MaxClaim     = 512    // bytes
+	MaxAttribute = 1024   // bytes of the name of one of a key's attributes
 	// MaxWithin is how long a wait may be said to last. Not longer: who waits for
 	// more than a day waits until told otherwise, which is 0. Not shorter: batch jobs
 	// do wait for hours.
@@ -89,6 +90,7 @@ func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 		if out.Resource, status = fromResource(r); status != share.StatusOK {
 			return out, status
 		}
+		out.Attributes = r.GetAttributes()
 	}
 	var errRate, errBurst error
 	out.Rate, errRate = share.AmountOf(d.GetRate())
@@ -112,6 +114,9 @@ func fromResource(r *leasepb.Resource) (share.ResourceID, share.Status) {
 		return share.ResourceID{Limit: badKey, Key: badKey}, share.StatusUnknownLimit
 	}
 	if len(r.GetKey()) > MaxKeyValues {
+		return id, share.StatusBadKey
+	}
+	if len(r.GetAttributes()) > MaxKeyValues || slices.ContainsFunc(r.GetAttributes(), func(s string) bool { return len(s) > MaxAttribute }) {
 		return id, share.StatusBadKey
 	}
 	values, room := make([]string, len(r.GetKey())), MaxKeyBytes
@@ -153,7 +158,7 @@ func ToReport(dst *leasepb.Report, src *share.Report) error {
 			if err != nil {
 				return fmt.Errorf("%w, in a demand on limit %q", err, s.Resource.Limit)
 			}
-			resource = &leasepb.Resource{Limit: s.Resource.Limit}
+			resource = &leasepb.Resource{Limit: s.Resource.Limit, Attributes: s.Attributes}
 			for _, v := range values {
 				resource.Key = append(resource.Key, []byte(v))
 			}

@@ -41,6 +41,9 @@ type LeaseOptions struct {
 	// Start is the rate to spend before the first answer, in tokens per second, or
 	// the places of a gauge; 0 = nothing (strict).
 	Start Amount
+	// Attributes are those that the values of the resource's key come from, which the
+	// coordinator compares with the limit's; nil = not said.
+	Attributes []string
 }
 
 // HolderOptions are the choices of a Holder. Member is required.

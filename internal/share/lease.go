@@ -135,7 +135,7 @@ func (l *lease) demand(now limit.Time, number uint64, trip time.Duration) Demand
 		l.sentMore, l.sentAttempted = l.attempted != l.sentAttempted, l.attempted
 	}
 	if !l.named || d.Lease == 0 {
-		d.Resource = l.id
+		d.Resource, d.Attributes = l.id, l.opts.Attributes
 	}
 	if l.claiming && !l.orphan {
 		d.Claim = l.token

@@ -64,6 +64,9 @@ type Demand struct {
 	// empty once the coordinator has answered about the handle.
 	Handle   uint32
 	Resource ResourceID
+	// Attributes are those that the values of the resource's key come from; nil = the
+	// instance does not say.
+	Attributes []string
 
 	// Lease is the lease that Returned belongs to; 0 = none yet. Claim is the
 	// token that a former coordinator gave with the lease, sent to the next one.
@@ -102,22 +105,24 @@ type Status uint8
 
 // The states of a demand. All but StatusOK lend nothing.
 const (
-	StatusOK           Status = iota
-	StatusUnknownLimit        // the coordinator has no limit of that name
-	StatusNotLeased           // the limit is not shared by leases
-	StatusBadKey              // the key does not fit the limit
-	StatusBadDemand           // an amount is not one
-	StatusBadClaim            // the token is forged, of another instance, or was used
-	StatusLeaseGone           // the lease has expired: ask for another
-	StatusDuplicate           // another live session has the instance's name
-	StatusBroken              // the coordinator failed at this resource alone
-	StatusTooMany             // the coordinator's table of resources is full
+	StatusOK              Status = iota
+	StatusUnknownLimit           // the coordinator has no limit of that name
+	StatusNotLeased              // the limit is not shared by leases
+	StatusBadKey                 // the key does not fit the limit
+	StatusBadDemand              // an amount is not one
+	StatusBadClaim               // the token is forged, of another instance, or was used
+	StatusLeaseGone              // the lease has expired: ask for another
+	StatusDuplicate              // another live session has the instance's name
+	StatusBroken                 // the coordinator failed at this resource alone
+	StatusTooMany                // the coordinator's table of resources is full
+	StatusWrongAttributes        // the key's values are of other attributes than the limit's
 )
 
 var statusNames = [...]string{
 	StatusOK: "ok", StatusUnknownLimit: "unknown_limit", StatusNotLeased: "not_leased", StatusBadKey: "bad_key",
 	StatusBadDemand: "bad_demand", StatusBadClaim: "bad_claim", StatusLeaseGone: "lease_gone",
 	StatusDuplicate: "duplicate_instance", StatusBroken: "broken", StatusTooMany: "too_many_resources",
+	StatusWrongAttributes: "wrong_attributes",
 }
 
 // String returns the status as it stands on the wire and in metrics.

@@ -111,21 +111,24 @@ const (
 	Status_STATUS_BROKEN Status = 8
 	// The coordinator's table of resources is full.
 	Status_STATUS_TOO_MANY_RESOURCES Status = 9
+	// The values of the key are of other attributes than those of the limit's key.
+	Status_STATUS_WRONG_ATTRIBUTES Status = 10
 )
 
 // Enum value maps for Status.
 var (
 	Status_name = map[int32]string{
-		0: "STATUS_OK",
-		1: "STATUS_UNKNOWN_LIMIT",
-		2: "STATUS_NOT_LEASED",
-		3: "STATUS_BAD_KEY",
-		4: "STATUS_BAD_DEMAND",
-		5: "STATUS_BAD_CLAIM",
-		6: "STATUS_LEASE_GONE",
-		7: "STATUS_DUPLICATE_INSTANCE",
-		8: "STATUS_BROKEN",
-		9: "STATUS_TOO_MANY_RESOURCES",
+		0:  "STATUS_OK",
+		1:  "STATUS_UNKNOWN_LIMIT",
+		2:  "STATUS_NOT_LEASED",
+		3:  "STATUS_BAD_KEY",
+		4:  "STATUS_BAD_DEMAND",
+		5:  "STATUS_BAD_CLAIM",
+		6:  "STATUS_LEASE_GONE",
+		7:  "STATUS_DUPLICATE_INSTANCE",
+		8:  "STATUS_BROKEN",
+		9:  "STATUS_TOO_MANY_RESOURCES",
+		10: "STATUS_WRONG_ATTRIBUTES",
 	}
 	Status_value = map[string]int32{
 		"STATUS_OK":                 0,
@@ -138,6 +141,7 @@ var (
 		"STATUS_DUPLICATE_INSTANCE": 7,
 		"STATUS_BROKEN":             8,
 		"STATUS_TOO_MANY_RESOURCES": 9,
+		"STATUS_WRONG_ATTRIBUTES":   10,
 	}
 )
 
@@ -469,7 +473,11 @@ type Resource struct {
 	Limit string `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	// The values that select the bucket, in the order of the limit's key; none for a
 	// limit without a key. At most 16 values, 1,024 bytes in all.
-	Key           [][]byte `protobuf:"bytes,2,rep,name=key,proto3" json:"key,omitempty"`
+	Key [][]byte `protobuf:"bytes,2,rep,name=key,proto3" json:"key,omitempty"`
+	// The attributes that the instance takes the values of key from, in its order. May be
+	// left out; others than those of the limit's key get STATUS_WRONG_ATTRIBUTES. At most
+	// 16, 1,024 bytes each.
+	Attributes    []string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,6 +522,13 @@ func (x *Resource) GetLimit() string {
 func (x *Resource) GetKey() [][]byte {
 	if x != nil {
 		return x.Key
+	}
+	return nil
+}
+
+func (x *Resource) GetAttributes() []string {
+	if x != nil {
+		return x.Attributes
 	}
 	return nil
 }
@@ -1398,10 +1413,13 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x05Usage\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x1a\n" +
 	"\badmitted\x18\x02 \x01(\x04R\badmitted\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x04R\arefused\"2\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\"R\n" +
 	"\bResource\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x10\n" +
-	"\x03key\x18\x02 \x03(\fR\x03key\"K\n" +
+	"\x03key\x18\x02 \x03(\fR\x03key\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\x03 \x03(\tR\n" +
+	"attributes\"K\n" +
 	"\aHolding\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x03R\x05depth\x12\x16\n" +
@@ -1482,7 +1500,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\vindependent\x18\a \x01(\bR\vindependent\"7\n" +
 	"\tGuarantee\x12\x12\n" +
 	"\x04band\x18\x01 \x01(\rR\x04band\x12\x16\n" +
-	"\x06amount\x18\x02 \x01(\x03R\x06amount*\xf1\x01\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount*\x8e\x02\n" +
 	"\x06Status\x12\r\n" +
 	"\tSTATUS_OK\x10\x00\x12\x18\n" +
 	"\x14STATUS_UNKNOWN_LIMIT\x10\x01\x12\x15\n" +
@@ -1493,7 +1511,9 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x11STATUS_LEASE_GONE\x10\x06\x12\x1d\n" +
 	"\x19STATUS_DUPLICATE_INSTANCE\x10\a\x12\x11\n" +
 	"\rSTATUS_BROKEN\x10\b\x12\x1d\n" +
-	"\x19STATUS_TOO_MANY_RESOURCES\x10\t*\x98\x01\n" +
+	"\x19STATUS_TOO_MANY_RESOURCES\x10\t\x12\x1b\n" +
+	"\x17STATUS_WRONG_ATTRIBUTES\x10\n" +
+	"*\x98\x01\n" +
 	"\n" +
 	"Allocation\x12\x16\n" +
 	"\x12ALLOCATION_MAX_MIN\x10\x00\x12\x1b\n" +

@@ -3,6 +3,7 @@ package lease
 import (
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/internal/share"
@@ -45,6 +46,10 @@ func (x *index) canonical(r *share.Report) {
 		if l == nil || !l.Sharing.Local() {
 			continue // resolve says so
 		}
+		if names := r.Demands[i].Attributes; len(names) > 0 && !slices.Equal(names, l.Key) {
+			id.Key = otherAttributes
+			continue
+		}
 		values, err := leasewire.DecodeKey(id.Key)
 		key, ok := l.KeyOf(values...)
 		if err != nil || !ok {
@@ -55,8 +60,11 @@ func (x *index) canonical(r *share.Report) {
 	}
 }
 
-// noKey is a key of no limit.
-const noKey = "\xf0"
+// Keys of no limit: one that does not fit, and one of other attributes.
+const (
+	noKey           = "\xf0"
+	otherAttributes = "\xf1"
+)
 
 // resolve says what a resource asks for.
 func (x *index) resolve(id share.ResourceID) (share.Terms, share.Status) {
@@ -66,6 +74,9 @@ func (x *index) resolve(id share.ResourceID) (share.Terms, share.Status) {
 		return share.Terms{}, share.StatusUnknownLimit
 	case !l.Sharing.Local():
 		return share.Terms{}, share.StatusNotLeased
+	}
+	if id.Key == otherAttributes {
+		return share.Terms{}, share.StatusWrongAttributes
 	}
 	attrs, ok := l.KeyAttributes([]byte(id.Key))
 	if !ok {
