@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,8 +24,8 @@ const strangeHostLog = time.Minute
 // ownHosts refuses requests that address the service by a name that is not its own.
 // A page in somebody's browser can point its own name at this machine, and is then, to
 // the browser, of the same origin as the service (DNS rebinding). That name is one of
-// the public domain name system, so it has a dot: IP addresses, localhost and names
-// without a dot are the service's own, the machine's name is, and what is configured.
+// the public domain name system: IP addresses, names without a dot and names below
+// privateDomains are the service's own, the machine's name is, and what is configured.
 //
 // The decision endpoints of gateways are left out: some gateways pass on the Host of
 // their client, which names the site that is protected. So are /healthz and
@@ -41,7 +42,7 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	}
 	var logged atomic.Int64 // when a refusal was logged last, Unix nanoseconds; 0 = never
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !hasDot(r.Host) || admin.HostAllowed(r.Host, names) {
+		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !mayBePublic(r.Host) || admin.HostAllowed(r.Host, names) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -53,12 +54,16 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	})
 }
 
-// hasDot reports whether a name has a dot before its last character: one at the end
-// only says that the name is complete.
-func hasDot(host string) bool {
+// privateDomains are those below which nobody can register a name: RFC 6761, ICANN's
+// resolution of 2024-07-29, and what Kubernetes serves inside of a cluster.
+var privateDomains = []string{".localhost", ".internal", ".svc", ".cluster.local"}
+
+// mayBePublic reports whether a name may be one of the public domain name system. A dot at
+// the end only says that the name is complete.
+func mayBePublic(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	at := strings.IndexByte(host, '.')
-	return at >= 0 && at < len(host)-1
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return strings.Contains(host, ".") && !slices.ContainsFunc(privateDomains, func(domain string) bool { return strings.HasSuffix(host, domain) })
 }

@@ -266,7 +266,7 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 		"/v1/take": take, "/v1/explain": take, "/v1/finish": `{"attributes":` + attributes + `,"permit":1}`,
 		"/json": `{"domain":"d","descriptors":[{"entries":[{"key":"ip","value":"192.0.2.7"}]}]}`, "/": "",
 	} {
-		for _, host := range []string{"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "evil.example.", "limits.example.evil.example", "x.limits.example", "localhost.evil.example"} {
+		for _, host := range []string{"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "evil.example.", "limits.example.evil.example", "x.limits.example", "localhost.evil.example", "stint.shop", "stint.svc.evil.example", "evilsvc.example", "notcluster.local"} {
 			if a := s.do(http.MethodPost, s.http+path, body, "Host", host); a.status != 421 || !strings.Contains(a.body, "--http-host") {
 				t.Errorf("%s as %s: %d %s", path, host, a.status, a.body)
 			}
@@ -278,7 +278,7 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 	if left := s.remaining(attributes); left != 50 {
 		t.Errorf("%d remaining, want 50: refused requests took something", left)
 	}
-	for _, host := range []string{"127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "10.1.2.3", "localhost:8080", "LOCALHOST", "stint", "stint:8080", "stint.", "stint.:8080", own, own + ":8080", "limits.example", "LIMITS.example.:8080"} {
+	for _, host := range []string{"127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "10.1.2.3", "localhost:8080", "LOCALHOST", "stint", "stint:8080", "stint.", "stint.:8080", "stint.shop.svc", "stint.shop.svc.cluster.local:8080", "stint.shop.Svc.Cluster.Local.", "limits.corp.internal", "a.localhost", own, own + ":8080", "limits.example", "LIMITS.example.:8080"} {
 		if a := s.do(http.MethodPost, s.http+"/v1/take", take, "Host", host); a.status != 200 {
 			t.Errorf("as %s: %d %s", host, a.status, a.body)
 		}
