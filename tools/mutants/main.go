@@ -2,174 +2,203 @@
 // the tests notice.
 //
 // It draws places by a seed, so that a figure can be measured again: flipped and
-// shifted comparisons, negated conditions, dropped statements, doubled constants,
-// swapped operators. Each mutant is built with go's -overlay, so that the tree is never
-// changed. A mutant that does not build, or does the same as the original by the
-// compiler's word, is drawn again. A mutant is killed when a test fails, or does not
-// end in time.
+// shifted comparisons, conditions that always or never hold, dropped statements, doubled
+// constants, swapped operators, results that are zero. All mutants of a package are
+// written into one copy of its sources, each behind an index that the test binary reads from
+// the environment, and built once with go's -overlay: the tree is never changed. A mutant
+// that cannot be written so, such as one in a constant's declaration, has a build of its own;
+// one that does not compile at all is drawn again.
 //
-//	go run ./mutants -seed 1 -n 40 limit:store/memory,internal/engine split
+// Each test is run once unmutated, to learn how long it takes and by which places it comes.
+// A mutant is then tried by the tests of its own package that come by its place, the quickest
+// first. It is killed when one fails twice, crashes or does not end within three times its
+// time and five seconds.
 //
-// An argument is a package of the repository, and after a colon the packages whose tests
-// are run as well when those of the package itself pass.
+//	go run ./mutants -seed 1 -n 40 limit split
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
 func main() {
 	o := options{}
+	var equivalents string
 	flag.Uint64Var(&o.seed, "seed", 1, "draws the places")
 	flag.IntVar(&o.each, "n", 40, "mutants of each package")
 	flag.StringVar(&o.root, "root", "..", "the repository")
-	flag.StringVar(&o.only, "only", "", "only files whose path contains this")
-	flag.DurationVar(&o.timeout, "timeout", 4*time.Minute, "for the tests of one package under one mutant; longer counts as killed")
+	flag.StringVar(&o.only, "only", "", "only places whose file:line contains this, such as pool.go or pool.go:17")
+	flag.DurationVar(&o.budget, "budget", 30*time.Second, "for the unmutated time of a test, and of all tests that try one mutant; the slowest are left out")
+	flag.StringVar(&equivalents, "equivalent", "mutants/equivalent.txt", "mutants that do the same as the original")
+	flag.StringVar(&o.list, "list", "", "write all mutants and what became of them here, as lines of JSON")
 	flag.Parse()
-	if err := run(o, flag.Args()); err != nil {
+	err := func() (err error) {
+		if o.known, err = readKnown(equivalents); err != nil {
+			return err
+		}
+		return run(o, flag.Args())
+	}()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	seed    uint64
-	each    int
-	root    string
-	only    string
-	timeout time.Duration
+	seed   uint64
+	each   int
+	root   string
+	only   string
+	list   string
+	budget time.Duration
+	known  known
 }
 
-func run(o options, targets []string) error {
-	if len(targets) == 0 || o.each < 1 {
+func run(o options, packages []string) (err error) {
+	if len(packages) == 0 || o.each < 1 {
 		return errors.New("want packages and -n above 0, such as: -n 40 limit store/memory")
+	}
+	if o.root, err = filepath.Abs(o.root); err != nil {
+		return err
 	}
 	work, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	for _, target := range targets {
-		pkg, also, _ := strings.Cut(target, ":")
-		packages := []string{pkg}
-		if also != "" {
-			packages = append(packages, strings.Split(also, ",")...)
-		}
-		if err := o.measure(work, packages); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// measure draws mutants of the first package, and runs the tests of all of them.
-func (o options) measure(work string, packages []string) error {
-	for _, p := range packages {
-		if verdict, out := o.test(p, ""); verdict != survived {
-			return fmt.Errorf("the tests of %s do not pass without a mutant:\n%s", p, out)
-		}
-	}
-	places, err := find(filepath.Join(o.root, packages[0]), o.only)
-	if err != nil {
-		return err
-	}
-	// One stream for each package, so that its mutants do not depend on the others named.
-	seed := rand.NewPCG(o.seed, hash(packages[0]))
-	rand.New(seed).Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
-	tried, dead := 0, 0
-	for _, m := range places {
-		if tried == o.each {
-			break
-		}
-		overlay, err := m.write(work)
+	var reports []report
+	for _, pkg := range packages {
+		r, err := o.measure(work, strings.Trim(filepath.ToSlash(filepath.Clean(pkg)), "/"))
 		if err != nil {
 			return err
 		}
-		verdict := survived
-		for _, p := range packages {
-			if verdict, _ = o.test(p, overlay); verdict != survived {
-				break
+		reports = append(reports, r)
+		if o.list != "" {
+			if err := writeList(o.list, reports); err != nil {
+				return err
 			}
 		}
-		if verdict == invalid {
-			continue
-		}
-		tried++
-		if verdict == killed {
-			dead++
-		}
-		fmt.Printf("%-8s %s:%d: %s\n", verdict, filepath.ToSlash(m.file[len(filepath.Clean(o.root))+1:]), m.line, m.what)
 	}
-	if tried == 0 {
-		return fmt.Errorf("nothing to mutate in %s", packages[0])
-	}
-	fmt.Printf("%s: %d of %d killed, %.0f %%, of %d places, seed %d\n", packages[0], dead, tried, 100*float64(dead)/float64(tried), len(places), o.seed)
+	printTable(os.Stdout, reports, o.seed)
 	return nil
 }
 
-type verdict string
-
-const (
-	survived verdict = "SURVIVED"
-	killed   verdict = "killed"
-	invalid  verdict = "invalid"
-)
-
-// memory bounds the address space of a test that a mutant sends astray, in KiB.
-const memory = "12000000"
-
-// test runs the tests of a package under an overlay, or of the tree as it is.
-func (o options) test(pkg, overlay string) (verdict, string) {
-	args := []string{"-c", `ulimit -v ` + memory + `; exec "$@"`, "go", "go", "test", "-failfast", "-vet=off", "-timeout", o.timeout.String()}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
+// measure draws mutants of a package, and tries them.
+func (o options) measure(work, pkg string) (report, error) {
+	begun := time.Now()
+	s, err := load(o.root, pkg)
+	if err != nil {
+		return report{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), o.timeout+2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", append(args, "./"+pkg)...)
-	cmd.Dir = o.root
-	// A test may have started servers: they end with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	switch {
-	case err == nil:
-		return survived, ""
-	case bytes.Contains(out.Bytes(), []byte("[build failed]")), bytes.Contains(out.Bytes(), []byte("[setup failed]")):
-		return invalid, out.String()
+	r := report{pkg: pkg}
+	all := s.places()
+	names := map[string]bool{}
+	var places []mutant
+	for _, m := range all {
+		names[o.key(s, m)] = true
+		if strings.Contains(fmt.Sprintf("%s:%d", m.file, m.line), o.only) {
+			places = append(places, m)
+		}
 	}
-	return killed, out.String()
+	for _, entry := range o.known.stale(pkg, names) {
+		fmt.Printf("no such place: %s\n", entry)
+	}
+	// One stream for each package, so that its mutants do not depend on the others named.
+	rand.New(rand.NewPCG(o.seed, hash(pkg))).Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
+	r.places = len(places)
+
+	switched, alone := s.choose(places, o.each)
+	if len(switched)+len(alone) == 0 {
+		return r, fmt.Errorf("nothing to mutate in %s", pkg)
+	}
+	file, err := overlay(work, s.schema(switched))
+	if err != nil {
+		return r, err
+	}
+	binary, err := build(s.dir, file)
+	if err != nil {
+		return r, err
+	}
+	tests, err := newSuite(s.dir, work, binary, o.budget)
+	if err != nil {
+		return r, err
+	}
+	r.tests, r.unused = len(tests.tests), tests.unused
+	for _, line := range r.unused {
+		fmt.Printf("%s: not used: %s\n", pkg, line)
+	}
+	for _, m := range slices.Concat(switched, alone) {
+		e := entry{Package: pkg, File: o.relative(m), Line: m.line, What: m.what, Code: s.code(m)}
+		own := ""
+		if m.index == 0 {
+			r.own++
+			file, err := overlay(work, s.plain(m))
+			if err != nil {
+				return r, err
+			}
+			if own, err = build(s.dir, file); err != nil {
+				return r, err
+			}
+		}
+		verdict, by := tests.try(m, own, o.budget)
+		if own != "" {
+			os.RemoveAll(filepath.Dir(own))
+		}
+		e.By = by
+		e.Reason = o.known[o.key(s, m)]
+		if e.Reason != "" {
+			if verdict == killed || verdict == timedOut {
+				fmt.Printf("%s:%d: is listed as equivalent and was killed by %s: %s\n", e.File, e.Line, by, e.What)
+			} else {
+				verdict = equivalent
+			}
+		}
+		e.Verdict = verdict
+		r.entries = append(r.entries, e)
+		fmt.Println(e)
+	}
+	r.took = time.Since(begun)
+	fmt.Println(r)
+	return r, nil
 }
 
-// write makes the mutated file and the overlay that puts it in place of the original.
-func (m mutant) write(work string) (overlay string, err error) {
-	file := filepath.Join(work, "mutant.go")
-	if err := os.WriteFile(file, m.mutated(), 0o600); err != nil {
-		return "", err
+// choose takes the first n mutants that compile: those that the schema holds, with their
+// indices, and those that need a build of their own.
+func (s *source) choose(places []mutant, n int) (switched, alone []mutant) {
+	for _, m := range places {
+		if len(switched)+len(alone) == n {
+			break
+		}
+		m.index = len(switched) + 1
+		if s.check(s.schema(append(slices.Clone(switched), m)), nil) == nil {
+			switched = append(switched, m)
+			continue
+		}
+		m.index = 0
+		if s.check(s.plain(m), nil) == nil {
+			alone = append(alone, m)
+		}
 	}
-	original, err := filepath.Abs(m.file)
-	if err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(map[string]map[string]string{"Replace": {original: file}})
-	if err != nil {
-		return "", err
-	}
-	overlay = filepath.Join(work, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, 0o600)
+	return switched, alone
+}
+
+func (o options) relative(m mutant) string {
+	return filepath.ToSlash(strings.TrimPrefix(m.file, o.root+string(filepath.Separator)))
+}
+
+func (o options) key(s *source, m mutant) string { return key(o.relative(m), m.what, s.code(m)) }
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
 }

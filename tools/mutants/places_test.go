@@ -10,11 +10,20 @@ import (
 	"testing"
 )
 
+// subject has every kind of place once. Its test prints what it does, so that two mutants can
+// be held against each other.
 const subject = `package subject
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
+
+const most = 9
 
 type state struct{ level int }
+
+type named bool
 
 func (s *state) String() string { return fmt.Sprint(s.level + 1) }
 
@@ -28,81 +37,116 @@ func (s *state) take(n int) (bool, error) {
 }
 
 func (s *state) note(n int) { s.level += n }
+
+func wait(n int) (d time.Duration, ok named) {
+	for i := 0; i < n; i++ {
+		d += 2 * time.Second
+	}
+	return d, d >= time.Minute
+}
+
+func first[T any](list []T) T { return list[len(list)-1] }
+
+func none() (state, []int) { return state{}, nil }
+
+func name(n int) string { return "n" + fmt.Sprint(n) }
 `
 
-// TestFindsEveryKindOfPlace holds the operators against a file that has each once, and
-// that messages are left alone.
-func TestFindsEveryKindOfPlace(t *testing.T) {
+const subjectTest = `package subject
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestPrint(t *testing.T) {
+	var s state
+	for _, n := range []int{-1, 0, 1, 2, 7, 30, 31} {
+		ok, err := s.take(n)
+		fmt.Println(n, ok, err, s.level)
+		if n < 10 {
+			fmt.Println(try(func() any { d, ok := wait(n); return fmt.Sprint(d, ok) }))
+		}
+	}
+	fmt.Println(try(func() any { return first([]int{3, 4, 5}) }), name(1), most)
+}
+
+func try(f func() any) (out any) {
+	defer func() {
+		if recover() != nil {
+			out = "panic"
+		}
+	}()
+	return f()
+}
+`
+
+func module(t *testing.T, files map[string]string) string {
+	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "subject.go"), []byte(subject), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "subject_test.go"), []byte("package subject\nvar x = 1 + 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	places, err := find(dir, "")
+	return dir
+}
+
+func loadSubject(t *testing.T) *source {
+	t.Helper()
+	s, err := load(module(t, map[string]string{
+		"go.mod": "module subject\n\ngo 1.26\n", "subject.go": subject, "subject_test.go": subjectTest,
+	}), ".")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// TestFindsEveryKindOfPlace holds the operators against a file that has each once, and
+// that messages, texts and tests are left alone.
+func TestFindsEveryKindOfPlace(t *testing.T) {
+	s := loadSubject(t)
 	var got []string
-	for _, m := range places {
+	for _, m := range s.places() {
 		got = append(got, m.what)
-		if _, err := parser.ParseFile(token.NewFileSet(), m.file, m.mutated(), 0); err != nil {
+		text := s.plain(m)[m.file]
+		if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, 0); err != nil {
 			t.Errorf("%s: does not parse: %v", m.what, err)
 		}
-		if string(m.mutated()) == subject {
+		if string(text) == subject {
 			t.Errorf("%s: nothing changed", m.what)
 		}
 	}
 	want := []string{
+		"9 -> (2 * 9)",
 		"n < 0 -> false && (n < 0)", "n < 0 -> true || (n < 0)", "< -> <=", "< -> >=", "0 -> 1",
-		"false -> true", "dropped: s.note(n)",
+		`fmt.Errorf("cost %d, want %d or more", n, 1) -> *new(error)`, "false -> true", "dropped: s.note(n)",
 		"dropped: s.level = max(s.level, n*3)", "max -> min", "* -> /", "3 -> (2 * 3)",
+		"!(s.level > n && n != 7) -> *new(bool)",
 		"dropped: !", "&& -> ||", "> -> >=", "> -> <=", "!= -> ==", "7 -> (2 * 7)",
 		"+= -> -=", "dropped: s.level += n",
+		"0 -> 1", "< -> <=", "< -> >=", "++ -> --",
+		"+= -> -=", "dropped: d += 2 * time.Second", "* -> /", "2 -> (2 * 2)",
+		"d -> *new(time.Duration)", "d >= time.Minute -> *new(named)", ">= -> >", ">= -> <",
+		"list[len(list)-1] -> *new(T)", "- -> +", "1 -> 0", "1 -> (2 * 1)",
+		`"n" + fmt.Sprint(n) -> *new(string)`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// TestVerdicts runs the tests of a small module: one mutant is noticed, one is not, and
-// one does not build.
-func TestVerdicts(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod":           "module subject\n\ngo 1.26\n",
-		"p/p.go":           "package p\n\nfunc F(a int) int { return a + 1 }\n\nfunc G(a int) int { return a + 1 }\n",
-		"p/p_test.go":      "package p\n\nimport \"testing\"\n\nfunc TestF(t *testing.T) {\n\tif F(1) != 2 {\n\t\tt.Fatal()\n\t}\n}\n",
-		"broken/p.go":      "package p\n\nfunc F() int { return \"\" }\n",
-		"broken/p_test.go": "package p\n",
-	} {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
+// TestCode names the line of a mutant by its text.
+func TestCode(t *testing.T) {
+	s := loadSubject(t)
+	for _, m := range s.places() {
+		if m.what == "max -> min" && s.code(m) != "s.level = max(s.level, n*3)" {
+			t.Errorf("got %q", s.code(m))
 		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o := options{root: dir, timeout: 60e9}
-	places, err := find(filepath.Join(dir, "p"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(places) != 4 {
-		t.Fatalf("%d places, want 4", len(places))
-	}
-	for i, want := range []verdict{killed, killed, survived, survived} {
-		overlay, err := places[i].write(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, out := o.test("p", overlay); got != want {
-			t.Errorf("%s: %s, want %s\n%s", places[i].what, got, want, out)
-		}
-	}
-	if got, _ := o.test("broken", ""); got != invalid {
-		t.Errorf("a package that does not build: %s, want %s", got, invalid)
 	}
 }
