@@ -32,9 +32,10 @@ func limits(t testing.TB, text string) *rules.Set {
 // fixture is a store over memory, with a coordinator.
 type fixture struct {
 	*leased.Store
-	t        testing.TB
-	set      *rules.Set
-	counters map[string]store.Counters
+	t           testing.TB
+	set         *rules.Set
+	coordinator *lease.Service
+	counters    map[string]store.Counters
 }
 
 // open starts one. The test, or its bubble, ends it with the function returned.
@@ -42,7 +43,11 @@ func open(t testing.TB, o leased.Options, text string) (f *fixture, stop func())
 	t.Helper()
 	f = &fixture{t: t, set: limits(t, text), counters: map[string]store.Counters{}}
 	service := lease.New(lease.Options{Limits: f.set, State: lease.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
-	o.Store, o.Limits, o.Logger = memory.New(memory.Options{}), f.set, slog.New(slog.DiscardHandler)
+	f.coordinator = service
+	o.Limits, o.Logger = f.set, slog.New(slog.DiscardHandler)
+	if o.Store == nil {
+		o.Store = memory.New(memory.Options{})
+	}
 	if o.Connect == nil {
 		o.Connect = func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) }
 	}

@@ -188,6 +188,11 @@ func (s *Store) spend(ctx context.Context, w *work, charges int) (allowed bool, 
 		how = take
 	case enforced > 1:
 		if allowed, err = s.each(ctx, w, gather); err != nil || !allowed {
+			for i := range w.leased {
+				if p := &w.leased[i]; p.entry != nil && p.charge.Verdict.Allowed && !p.charge.Failed {
+					p.stands()
+				}
+			}
 			return allowed, err
 		}
 		how = holdAtOnce
@@ -274,12 +279,17 @@ func (s *Store) undo(w *work) {
 			continue
 		}
 		p.entry.purse.undo(p)
-		v := p.charge.Verdict
-		if p.entry.purse.look(p) == nil {
-			v.Remaining, v.ResetAfter = p.charge.Verdict.Remaining, p.charge.Verdict.ResetAfter
-		}
-		p.charge.Verdict = v
+		p.stands()
 	}
+}
+
+// stands makes the verdict of what was given back say how the lease stands.
+func (p *part) stands() {
+	v := p.charge.Verdict
+	if p.entry.purse.look(p) == nil {
+		v.Remaining, v.ResetAfter = p.charge.Verdict.Remaining, p.charge.Verdict.ResetAfter
+	}
+	p.charge.Verdict = v
 }
 
 // way is how a part is decided.

@@ -1,0 +1,275 @@
+package leased_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/store"
+)
+
+// A key has its lease for a minute after the last request, and for as long as a place of it
+// is in use; a look at one that has none opens none.
+func TestKeysOfLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}
+`)
+		defer stop()
+		keys := func(when string, want int) {
+			t.Helper()
+			if got := f.Keys(); got != want {
+				t.Errorf("%s: %d keys, want %d", when, got, want)
+			}
+		}
+		keys("at first", 0)
+		f.take(true, f.charge("a", "1", 0))
+		for _, call := range []func(context.Context, []store.Charge) error{f.Refund, f.Finish, f.Reset} {
+			if err := call(t.Context(), []store.Charge{f.charge("a", "1", 1), f.charge("p", "1", 1)}); err != nil {
+				t.Error(err)
+			}
+		}
+		keys("nothing taken", 0)
+		f.take(true, f.charge("a", "1", 1))
+		f.take(true, f.charge("a", "2", 1))
+		place := f.charge("p", "1", 1)
+		place.Permit = 1
+		f.take(true, place)
+		keys("in use", 3)
+		for range 11 { // one of them is asked for now and then
+			time.Sleep(5 * time.Second)
+			f.take(true, f.charge("a", "2", 0))
+		}
+		keys("55 s later", 3)
+		time.Sleep(7 * time.Second)
+		keys("a minute later", 2)
+		f.take(true, f.charge("a", "1", 9)) // it is known what was used
+		f.take(false, f.charge("a", "1", 1))
+		time.Sleep(10 * time.Minute)
+		keys("ten minutes later", 1) // the place
+		if err := f.Finish(t.Context(), []store.Charge{place}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Minute)
+		keys("when it ended", 0)
+	})
+}
+
+// A full table makes room for a new key by the one that was not used for the longest, never
+// by one used within the second or with a place in use.
+func TestFullTableDropsTheLongestUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{MaxKeys: 5}, `
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}
+`)
+		defer stop()
+		permit := uint64(0)
+		take := func(key string, want bool) store.Charge {
+			t.Helper()
+			permit++
+			c := f.charge("p", key, 1)
+			c.Permit = permit
+			return f.take(want, c)[0]
+		}
+		var charges []store.Charge
+		for _, key := range []string{"1", "2", "3", "4", "5"} {
+			charges = append(charges, take(key, true))
+			time.Sleep(2 * time.Second)
+		}
+		if v := take("6", false).Verdict; v.Reason != limit.ReasonTableFull || v.RetryAfter != time.Second {
+			t.Errorf("all have places in use: %+v", v)
+		}
+		if err := f.Finish(t.Context(), charges[1:4]); err != nil { // 2, 3 and 4 are free
+			t.Error(err)
+		}
+		take("7", false) // they were used a moment ago
+		time.Sleep(1100 * time.Millisecond)
+		if err := f.Finish(t.Context(), []store.Charge{f.charge("p", "2", 0)}); err != nil { // which is a use
+			t.Error(err)
+		}
+		take("8", true)
+		take("9", true)
+		take("10", false) // 2 was used
+		if got := f.Keys(); got != 5 {
+			t.Errorf("%d keys, want 5", got)
+		}
+		for _, key := range []string{"1", "5"} {
+			c := f.charge("p", key, 3)
+			c.Permit = 1000
+			f.take(false, c) // one place of each is in use
+		}
+	})
+}
+
+// Reset makes what is held here as good as new: a bucket is full, and all places are free.
+func TestReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}
+  - {name: x, key: [k], rate: 10/day}
+`)
+		defer stop()
+		for range 3 {
+			f.take(true, f.charge("a", "1", 10), f.charge("p", "1", 3), f.charge("x", "1", 10))
+			settle()
+			f.take(false, f.charge("a", "1", 1))
+			if err := f.Reset(t.Context(), []store.Charge{f.charge("a", "1", 0), f.charge("p", "1", 0), f.charge("x", "1", 0)}); err != nil {
+				t.Error(err)
+			}
+			settle()
+			f.take(false, f.charge("p", "1", 4))
+		}
+		f.take(true, f.charge("a", "1", 10))
+		f.take(false, f.charge("a", "1", 1))
+	})
+}
+
+// A limit that becomes leased is spent by leases from then on, one that stops is counted
+// behind, and a smaller one is not exceeded; counters bound before and after a reload go the
+// same way.
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const text = `
+  - {name: a, key: [k], rate: %d/day%s}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: %d, timeout: 1h%s}
+`
+		const lent = ", sharing: leased"
+		f, stop := open(t, leased.Options{}, fmt.Sprintf(text, 10, "", 3, ""))
+		defer stop()
+		place := func(permit uint64, n int64) store.Charge {
+			c := f.charge("p", "1", n)
+			c.Permit = permit
+			return c
+		}
+		reload := func(text string) {
+			set := limits(t, text)
+			for _, v := range set.Variants() {
+				c, err := f.Bind(store.Spec{ID: v.ID, Policy: v.Policy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.counters[v.ID] = c
+			}
+			f.coordinator.Reload(set)
+			f.Reload(set)
+			settle()
+		}
+		old := f.charge("a", "1", 1)
+		f.take(true, f.charge("a", "1", 1), place(1, 2))
+		if f.Keys() != 0 {
+			t.Errorf("%d keys of limits that are not leased", f.Keys())
+		}
+		reload(fmt.Sprintf(text, 10, lent, 3, lent))
+		f.take(true, f.charge("a", "1", 4), place(2, 1))
+		f.take(true, old)
+		if f.Keys() != 2 {
+			t.Errorf("%d keys of two leased limits", f.Keys())
+		}
+		// A place from before ends where it was taken, one from now on the lease.
+		if err := f.Finish(t.Context(), []store.Charge{place(1, 0), place(2, 0)}); err != nil {
+			t.Error(err)
+		}
+		// Smaller: no request is above it, and in sum no more is taken than of the larger.
+		reload(fmt.Sprintf(text, 6, lent, 2, lent))
+		if v := f.take(false, f.charge("a", "1", 7))[0].Verdict; v.Reason != limit.ReasonCost {
+			t.Errorf("above the smaller limit: %+v", v)
+		}
+		taken := 5
+		for range 10 {
+			if ok, err := f.Take(t.Context(), []store.Charge{f.charge("a", "1", 1)}); err == nil && ok {
+				taken++
+			}
+			settle()
+		}
+		if taken < 6 || taken > 10 {
+			t.Errorf("%d taken of 10 and then 6", taken)
+		}
+		f.take(false, place(3, 3))
+		f.take(true, place(3, 2))
+		f.take(false, place(4, 1))
+		// Not leased any more: behind, one was taken at the beginning, and the places are free.
+		reload(fmt.Sprintf(text, 10, "", 3, ""))
+		if f.Keys() != 0 {
+			t.Errorf("%d keys when nothing is leased", f.Keys())
+		}
+		f.take(true, f.charge("a", "1", 9))
+		f.take(false, f.charge("a", "1", 1))
+		f.take(false, old)
+		f.take(true, place(5, 3))
+	})
+}
+
+// Counters of one name that are bound twice are the same limit, also when one of them is
+// unbound and after a reload.
+func TestBoundTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
+		defer stop()
+		first := f.charge("a", "1", 4)
+		again, err := f.Bind(f.counters["a"].Spec())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := f.charge("a", "1", 4)
+		second.Counters = again
+		f.take(true, first)
+		f.take(true, second)
+		f.take(false, first)
+		f.Reload(limits(t, "  - {name: a, key: [k], rate: 10/day}\n"))
+		f.take(true, first)
+		f.take(true, second)
+		f.take(false, first) // behind, eight were taken
+		if f.Keys() != 0 {
+			t.Errorf("%d keys", f.Keys())
+		}
+	})
+}
+
+// A shadow that cannot be decided refuses nothing, and its verdict says why or by what its
+// limit would have.
+func TestShadowWithoutLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{MaxKeys: 1}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, rate: 2/day}
+`)
+		defer stop()
+		shadow := func(key string, cost int64) store.Charge {
+			c := f.charge("a", key, cost)
+			c.Shadow = true
+			return c
+		}
+		f.take(true, f.charge("a", "1", 1))
+		if c := f.take(true, shadow("2", 1), f.charge("x", "", 1))[0]; c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonTableFull {
+			t.Errorf("the table is full: %+v", c)
+		}
+		if c := f.take(true, shadow("1", 11))[0]; c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonCost {
+			t.Errorf("it never fits: %+v", c)
+		}
+		settle()
+		// Of a request that is refused a shadow takes nothing.
+		f.take(false, shadow("1", 5), f.charge("x", "", 2))
+		f.take(true, f.charge("a", "1", 9))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{Connect: func(context.Context) (leased.Stream, error) { return nil, errors.New("no") }}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, rate: 1/day}
+`)
+		defer stop()
+		for _, how := range []store.OnFailure{store.FailTake, store.FailAllow, store.FailReject, store.FailLocal} {
+			c := f.charge("a", "1", 1)
+			c.Shadow, c.OnFailure = true, how
+			if v := f.take(true, c)[0].Verdict; !v.Allowed || v.Remaining != 10 {
+				t.Errorf("%v: nobody knows: %+v", how, v)
+			}
+		}
+	})
+}

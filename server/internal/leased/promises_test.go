@@ -1,0 +1,402 @@
+package leased_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// settle lets the coordinator and the lease agree.
+func settle() { time.Sleep(time.Second) }
+
+// What is refunded can be used again, but for a part of a token, and a bucket gets no fuller
+// than full: the count of what is used and not refunded is the oracle.
+func TestRefundsAgainstCount(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 40/day, sharing: leased}\n")
+			defer stop()
+			r := rand.New(rand.NewPCG(seed, 3))
+			most, least := int64(40), int64(40) // that are left
+			for step := range 100 {
+				n := r.Int64N(8)
+				if r.IntN(3) == 0 {
+					if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "1", n)}); err != nil {
+						t.Fatal(err)
+					}
+					most, least = min(40, most+n), min(40, least+max(0, n-1))
+					continue
+				}
+				charges := []store.Charge{f.charge("a", "1", n)}
+				if r.IntN(2) == 0 { // with another, so that it is held and may be undone
+					charges = append(charges, f.charge("a", "2", r.Int64N(2)*1000))
+				}
+				got, err := f.Take(t.Context(), charges)
+				impossible := len(charges) == 2 && charges[1].Cost > 0
+				if err != nil || got && (impossible || n > most) || !got && !impossible && n <= least {
+					t.Fatalf("seed %d, step %d: %v, %v for %d, between %d and %d are left: %+v", seed, step, got, err, n, least, most, charges)
+				}
+				if got {
+					most, least = most-n, max(0, least-n)
+				}
+				if r.IntN(4) == 0 {
+					settle()
+				}
+			}
+		})
+	}
+}
+
+// The verdict of each charge says how its bucket stands afterwards: less by what was taken,
+// and as before when another charge refused.
+func TestVerdictsSayHowItStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: b, key: [k], rate: 8/day, sharing: leased}
+  - {name: x, key: [k], rate: 6/day}
+  - {name: z, key: [k], rate: 5/day, count_refused: true}
+`)
+		defer stop()
+		remain := func(charges []store.Charge, want ...int64) {
+			t.Helper()
+			for i, c := range charges {
+				if c.Verdict.Remaining != want[i] || c.Failed {
+					t.Errorf("charge %d: %+v, failed %v, want %d to remain", i, c.Verdict, c.Failed, want[i])
+				}
+			}
+		}
+		all := func(cost int64) []store.Charge {
+			return []store.Charge{f.charge("a", "1", cost), f.charge("b", "1", cost), f.charge("x", "1", cost), f.charge("z", "1", cost)}
+		}
+		f.take(true, all(1)...) // which knows only of the lease that it was given
+		settle()
+		remain(f.take(true, all(2)...), 7, 5, 3, 2)
+		settle()
+		// The store behind refuses: the leases have what they had.
+		refused := f.take(false, f.charge("a", "1", 1), f.charge("b", "1", 1), f.charge("x", "1", 4))
+		for i, want := range []int64{7, 5, 3} { // a part of a token may be lost on the way back
+			if got := refused[i].Verdict.Remaining; got != want && (i == 2 || got != want-1) {
+				t.Errorf("charge %d: %d remain, want %d", i, got, want)
+			}
+		}
+		if v := refused[2].Verdict; v.Allowed || v.Reason != limit.ReasonRate || v.RetryAfter <= 0 {
+			t.Errorf("who refused: %+v", v)
+		}
+		if !refused[0].Verdict.Allowed || !refused[1].Verdict.Allowed {
+			t.Errorf("who did not refuse: %+v", refused)
+		}
+		settle()
+		// A lease refuses: behind it only what counts refused requests is taken.
+		refused = f.take(false, f.charge("a", "1", 1), f.charge("b", "1", 6), f.charge("x", "1", 1), f.charge("z", "1", 1))
+		remain(refused, 7, 5, 3, 1)
+		if v := refused[1].Verdict; v.Allowed || v.Reason != limit.ReasonRate || v.RetryAfter <= 0 || v.RetryAfter > 24*time.Hour {
+			t.Errorf("who refused: %+v", v)
+		}
+		if !refused[2].Verdict.Allowed {
+			t.Errorf("who did not refuse: %+v", refused[2].Verdict)
+		}
+		settle()
+		// A look takes nothing, nor does a cost of 0.
+		for range 3 {
+			if got, err := f.Peek(t.Context(), []store.Charge{f.charge("a", "1", 7), f.charge("x", "1", 3)}); err != nil || !got {
+				t.Errorf("peek: %v, %v", got, err)
+			}
+			if got, err := f.Peek(t.Context(), []store.Charge{f.charge("a", "1", 8), f.charge("x", "1", 3)}); err != nil || got {
+				t.Errorf("peek: %v, %v", got, err)
+			}
+			if got, err := f.Peek(t.Context(), []store.Charge{f.charge("a", "1", 7), f.charge("x", "1", 4)}); err != nil || got {
+				t.Errorf("peek: %v, %v", got, err)
+			}
+			remain(f.take(true, f.charge("a", "1", 0), f.charge("x", "1", 0)), 7, 3)
+		}
+		// What can never fit says so, and is no demand.
+		large := f.take(false, f.charge("a", "1", 11))[0].Verdict
+		if large.Allowed || large.Reason != limit.ReasonCost || large.RetryAfter != limit.Never {
+			t.Errorf("a cost above the limit: %+v", large)
+		}
+		f.take(true, f.charge("a", "unused", 10))
+		remain(f.take(true, f.charge("a", "another", 0)), 10) // nobody uses it
+		// Used up exactly, and not beyond.
+		f.take(true, f.charge("a", "1", 7))
+		settle()
+		refused = f.take(false, f.charge("a", "1", 1))
+		remain(refused, 0)
+		if v := refused[0].Verdict; v.Reason != limit.ReasonRate || v.RetryAfter < time.Hour || v.RetryAfter > 144*time.Minute {
+			t.Errorf("used up: %+v, want the time of a token", v)
+		}
+		time.Sleep(145 * time.Minute)
+		f.take(true, f.charge("a", "1", 1))
+		f.take(false, f.charge("a", "1", 1))
+	})
+}
+
+// Where somebody else lends the same limits none of them admits, whatever its OnFailure:
+// the others decide as ever, and when nobody else lends, they all do.
+func TestElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := ""
+		f, stop := open(t, leased.Options{Elsewhere: func() string { return other }}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, key: [k], rate: 10/day}
+`)
+		defer stop()
+		f.take(true, f.charge("a", "1", 1))
+		other = "10.0.0.1"
+		for _, how := range []store.OnFailure{store.FailTake, store.FailAllow, store.FailReject, store.FailLocal} {
+			c := f.charge("a", "1", 1)
+			c.OnFailure = how
+			c = f.take(false, c)[0]
+			if v := c.Verdict; !c.Failed || v.Allowed || v.Reason != limit.ReasonStoreFailure || v.RetryAfter != time.Second {
+				t.Errorf("%v: %+v", how, c)
+			}
+		}
+		f.take(false, f.charge("a", "1", 1), f.charge("x", "1", 10))
+		f.take(true, f.charge("x", "1", 10))
+		other = ""
+		f.take(true, f.charge("a", "1", 9))
+		f.take(false, f.charge("a", "1", 1))
+	})
+}
+
+// behind is a store that does not answer while it is told so.
+type behind struct {
+	store.Store
+	down bool
+}
+
+var errDown = fmt.Errorf("down: %w", store.ErrUnavailable)
+
+func (b *behind) Take(ctx context.Context, c []store.Charge) (bool, error) {
+	if b.down {
+		return false, errDown
+	}
+	return b.Store.Take(ctx, c)
+}
+
+func (b *behind) Peek(ctx context.Context, c []store.Charge) (bool, error) {
+	if b.down {
+		return false, errDown
+	}
+	return b.Store.Peek(ctx, c)
+}
+
+// Where the store behind does not answer, the request fails, the leases have what they had,
+// and nobody is told that it was admitted.
+func TestStoreBehindDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := &behind{Store: memory.New(memory.Options{})}
+		f, stop := open(t, leased.Options{Store: down}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: b, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, sharing: leased}
+  - {name: x, key: [k], rate: 10/day}
+  - {name: z, key: [k], rate: 10/day, count_refused: true}
+`)
+		defer stop()
+		f.take(true, f.charge("a", "1", 4), f.charge("b", "1", 4), f.charge("p", "1", 1))
+		settle()
+		down.down = true
+		for _, charges := range [][]store.Charge{
+			{f.charge("a", "1", 6), f.charge("x", "1", 1)},
+			{f.charge("a", "1", 6), f.charge("b", "1", 6), f.charge("p", "1", 2), f.charge("x", "1", 1)},
+			{f.charge("a", "1", 7), f.charge("x", "1", 1)}, // refused by the lease
+			{f.charge("a", "1", 7), f.charge("z", "1", 1)},
+			{f.charge("x", "1", 1)},
+		} {
+			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Take, f.Peek} {
+				if got, err := ask(t.Context(), charges); got || !errors.Is(err, store.ErrUnavailable) {
+					t.Errorf("%+v: %v, %v, want an error", charges, got, err)
+				}
+			}
+		}
+		down.down = false
+		f.take(true, f.charge("a", "1", 6), f.charge("b", "1", 6), f.charge("p", "1", 2), f.charge("x", "1", 10), f.charge("z", "1", 10))
+		f.take(false, f.charge("a", "1", 1))
+	})
+}
+
+// A request whose context ends while it waits for a lease fails with the context's error, and
+// takes nothing.
+func TestContextEndsWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		never := func(ctx context.Context) (leased.Stream, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		f, stop := open(t, leased.Options{Connect: never}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: b, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, sharing: leased}
+`)
+		defer stop()
+		for _, charges := range [][]store.Charge{
+			{f.charge("a", "1", 1)},
+			{f.charge("p", "1", 1)},
+			{f.charge("a", "1", 1), f.charge("b", "1", 1)},
+			{f.charge("a", "1", 1), f.charge("p", "1", 1)},
+		} {
+			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Take, f.Peek} {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				begun := time.Now()
+				got, err := ask(ctx, charges)
+				if got || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%+v: %v, %v, want %v", charges, got, err, context.DeadlineExceeded)
+				}
+				if d := time.Since(begun); d != 10*time.Millisecond {
+					t.Errorf("%+v: ended after %v", charges, d)
+				}
+				cancel()
+			}
+		}
+	})
+}
+
+// A refund to a bucket of which nothing was taken adds nothing to it.
+func TestRefundOfNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, rate: 1/day}
+`)
+		defer stop()
+		f.take(true, f.charge("x", "", 1))
+		f.take(false, f.charge("a", "1", 3), f.charge("x", "", 1)) // it has a lease
+		if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "1", 5)}); err != nil {
+			t.Error(err)
+		}
+		taken := 0
+		for range 20 {
+			if ok, err := f.Take(t.Context(), []store.Charge{f.charge("a", "1", 1)}); err == nil && ok {
+				taken++
+			}
+			settle()
+		}
+		if taken != 10 {
+			t.Errorf("%d of 10 were taken", taken)
+		}
+	})
+}
+
+// Two servers that spend leases of one coordinator: in sum never more than the limit has, and
+// whichever is asked admits what is left: places at the second time of asking, and tokens,
+// which the other has to spare, within 20 seconds of asking.
+func TestTwoServers(t *testing.T) {
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			const text = `
+  - {name: a, key: [k], rate: 100/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 40, timeout: 1h, sharing: leased}
+`
+			one, stopOne := open(t, leased.Options{}, text)
+			defer stopOne()
+			two, stopTwo := open(t, leased.Options{Connect: func(ctx context.Context) (leased.Stream, error) { return one.coordinator.Pipe(ctx) }}, text)
+			defer stopTwo()
+			r := rand.New(rand.NewPCG(seed, 5))
+			left, patience := map[string]int64{"a": 100, "p": 40}, map[string]int{"a": 20, "p": 2}
+			type use struct {
+				at     *fixture
+				charge store.Charge
+			}
+			var uses []use
+			for step := range 60 {
+				name, cost := []string{"a", "p"}[r.IntN(2)], 1+r.Int64N(12)
+				f := []*fixture{one, two}[r.IntN(2)]
+				c := f.charge(name, "1", cost)
+				c.Permit = uint64(step)
+				got := false
+				for try := 0; try < patience[name] && !got; try++ {
+					ok, err := f.Take(t.Context(), []store.Charge{c})
+					if err != nil {
+						t.Fatalf("seed %d, step %d: %v", seed, step, err)
+					}
+					got = ok
+					settle()
+				}
+				if want := cost <= left[name]; got != want {
+					t.Fatalf("seed %d, step %d: %s: %v for %d of %d", seed, step, name, got, cost, left[name])
+				}
+				if got {
+					left[name] -= cost
+					if name == "p" {
+						uses = append(uses, use{f, c})
+					}
+				}
+				if len(uses) > 0 && r.IntN(3) == 0 {
+					u := uses[0]
+					uses = uses[1:]
+					if err := u.at.Finish(t.Context(), []store.Charge{u.charge}); err != nil {
+						t.Fatal(err)
+					}
+					left["p"] += u.charge.Cost
+					settle()
+				}
+			}
+		})
+	}
+}
+
+// Many at once: never more than the limits have in sum, over one limit or two, and all of it
+// can be had.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 500/day, sharing: leased}
+  - {name: b, key: [k], rate: 300/day, sharing: leased}
+`)
+		defer stop()
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		taken := map[string]int64{}
+		for worker := range 20 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(worker), 4))
+				for range 60 {
+					var charges []store.Charge
+					for _, name := range [][]string{{"a"}, {"b"}, {"a", "b"}}[r.IntN(3)] {
+						charges = append(charges, f.charge(name, "1", 1+r.Int64N(3)))
+					}
+					got, err := f.Take(t.Context(), charges)
+					if err != nil {
+						t.Error(err)
+					}
+					if got && r.IntN(4) == 0 {
+						if err := f.Refund(t.Context(), charges); err != nil {
+							t.Error(err)
+						}
+						got = false
+					}
+					mu.Lock()
+					for _, c := range charges {
+						if got {
+							taken[c.Counters.Spec().ID] += c.Cost
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		settle()
+		for name, most := range map[string]int64{"a": 500, "b": 300} {
+			for range most { // what is left
+				if ok, err := f.Take(t.Context(), []store.Charge{f.charge(name, "1", 1)}); err == nil && ok {
+					taken[name]++
+				}
+			}
+			if taken[name] > most || taken[name] < most-5 {
+				t.Errorf("%s: %d of %d were taken", name, taken[name], most)
+			}
+		}
+	})
+}
