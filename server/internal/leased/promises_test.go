@@ -125,7 +125,6 @@ func TestVerdictsSayHowItStands(t *testing.T) {
 		if large.Allowed || large.Reason != limit.ReasonCost || large.RetryAfter != limit.Never {
 			t.Errorf("a cost above the limit: %+v", large)
 		}
-		f.take(true, f.charge("a", "unused", 10))
 		remain(f.take(true, f.charge("a", "another", 0)), 10) // nobody uses it
 		// Used up exactly, and not beyond.
 		f.take(true, f.charge("a", "1", 7))
