@@ -3,20 +3,15 @@
 package client_test
 
 import (
-	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/stint-io/stint/client"
 )
 
 var (
@@ -35,80 +30,6 @@ func TestProcessChaos(t *testing.T) {
 			t.Parallel()
 			processChaos(t, seed)
 		})
-	}
-}
-
-// chaosSpendMain is an instance that takes all that it can get of messages. It prints, for
-// each that it took, the nanosecond before it asked and the one after it was answered.
-func chaosSpendMain() error {
-	c, err := client.New(client.Options{Address: os.Getenv("STINT_TEST_ADDRESS"), Instance: os.Getenv("STINT_TEST_INSTANCE")})
-	if err != nil {
-		return err
-	}
-	messages, err := c.Limit("messages", client.LimitOptions{})
-	if err != nil {
-		return err
-	}
-	go func() {
-		for range time.Tick(2 * time.Millisecond) {
-			if before := time.Now().UnixNano(); messages.Allow() {
-				fmt.Println(before, time.Now().UnixNano())
-			}
-		}
-	}()
-	return c.Run(context.Background())
-}
-
-// admitted is one admission, which happened in between.
-type admitted struct{ before, after int64 }
-
-// protected is what the limit protects: it notes what is let through.
-type protected struct {
-	mu  sync.Mutex
-	all []admitted
-}
-
-func (p *protected) watch(out *process) {
-	for out.out.Scan() {
-		var a admitted
-		if _, err := fmt.Sscan(out.out.Text(), &a.before, &a.after); err == nil {
-			p.mu.Lock()
-			p.all = append(p.all, a)
-			p.mu.Unlock()
-		}
-	}
-}
-
-// between counts what was admitted within an interval for certain.
-func (p *protected) between(from, to time.Time) (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, a := range p.all {
-		if a.before >= from.UnixNano() && a.after <= to.UnixNano() {
-			n++
-		}
-	}
-	return n
-}
-
-// check holds every interval that begins with a request and ends with an admission.
-func (p *protected) check(t *testing.T, rate, burst float64) {
-	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	slices.SortFunc(p.all, func(a, b admitted) int { return cmp.Compare(a.after, b.after) })
-	for i, first := range p.all {
-		// Those that were answered before it and asked after it are none of this interval.
-		n := 0.0
-		for _, a := range p.all[max(0, i-100):] {
-			if a.before < first.before {
-				continue
-			}
-			n++
-			if most := burst + rate*time.Duration(a.after-first.before).Seconds(); n > most+1e-6 {
-				t.Fatalf("%.0f admitted in %v, at most %.1f are allowed", n, time.Duration(a.after-first.before), most)
-			}
-		}
 	}
 }
 
@@ -225,7 +146,7 @@ type chaosFleet struct {
 	service   *service
 	roads     []*road
 	instances []*process
-	book      protected
+	book      book
 	watching  sync.WaitGroup
 	begin     time.Time
 	recovered time.Time // when nothing is held any more by a process that has ended
@@ -240,9 +161,9 @@ func (f *chaosFleet) wait(atMost time.Duration) {
 
 // spend starts an instance in place of the one before it.
 func (f *chaosFleet) spend(i, life int) {
-	p := launch(f.t, "STINT_TEST_PROCESS=chaos-spend", "STINT_TEST_ADDRESS="+f.roads[i].listener.Addr().String(), fmt.Sprintf("STINT_TEST_INSTANCE=%d-%d", i, life))
+	p := launch(f.t, "STINT_TEST_PROCESS=spend", "STINT_TEST_ADDRESS="+f.roads[i].listener.Addr().String(), fmt.Sprintf("STINT_TEST_INSTANCE=%d-%d", i, life))
 	f.instances[i] = p
-	f.watching.Go(func() { f.book.watch(p) })
+	f.watching.Go(func() { f.book.watch(fmt.Sprint(i), p) })
 }
 
 func (f *chaosFleet) reload(limits string) {
@@ -321,13 +242,12 @@ func processChaos(t *testing.T, seed uint64) {
 	from := f.recovered.Add(slack)
 	pass(time.Until(from) + 3*time.Second)
 	to := time.Now()
-	if n, least := f.book.between(from, to), int(0.8*perSecond*to.Sub(from).Seconds()); n < least {
+	if n, least := f.book.between("", from, to), int(0.8*perSecond*to.Sub(from).Seconds()); n < least {
 		t.Errorf("%d admitted in %v after all was well again, want at least %d", n, to.Sub(from), least)
 	}
 	for _, p := range f.instances {
 		p.kill()
 	}
 	f.watching.Wait()
-	f.book.check(t, perSecond, burst)
-	t.Logf("%d admitted in %v", len(f.book.all), f.passed())
+	f.book.check(t)
 }

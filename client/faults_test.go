@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
@@ -137,31 +138,94 @@ func TestSlowCoordinator(t *testing.T) {
 	})
 }
 
-// TestClockStepped: the clock of the wall moves neither leases nor waits, and a caller who
-// passes a time by it, which was set forward or back by an hour, gets no token more.
+// TestClockStepped: the wall clock of an instance is stepped by an hour, forward and back,
+// while it spends and while its lease runs out: nothing happens. A caller who passes a time
+// by the wall clock gets no token more.
 func TestClockStepped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHub(t, link20)
-		h.terms["m"] = rateOf(100, 20)
-		l := openLimit(t, h.run(t, "one"), "m", LimitOptions{})
-		rng := rand.New(rand.NewPCG(7, 7))
-		var book ledger
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-			// Round strips the reading of the monotonic clock.
-			stepped := time.Now().Round(0).Add(time.Duration(rng.IntN(3)-1) * time.Hour)
-			if l.AllowN(stepped, 1) {
-				book.admit(1)
-			}
-			if r := l.ReserveN(stepped, 1); r.OK() && r.DelayFrom(time.Now()) == 0 {
-				book.admit(1)
-			} else {
-				r.Cancel()
-			}
+	t.Run("times of callers", func(t *testing.T) { synctest.Test(t, steppedCallers) })
+	// A bubble has no monotonic clock.
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			t.Parallel()
+			steppedInstance(t, step)
+		})
+	}
+}
+
+func steppedCallers(t *testing.T) {
+	h := newHub(t, link20)
+	h.terms["m"] = rateOf(100, 20)
+	l := openLimit(t, h.run(t, "one"), "m", LimitOptions{})
+	rng := rand.New(rand.NewPCG(7, 7))
+	var book ledger
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		wall := time.Now().Add(time.Duration(rng.IntN(3)-1) * time.Hour)
+		if l.AllowN(wall, 1) {
+			book.admit(1)
 		}
-		if total := book.check(t, 100, 20); total < 2500 {
-			t.Errorf("%d admitted in 30 s of 100/s", total)
+		if r := l.ReserveN(wall, 1); r.OK() && r.Delay() == 0 {
+			book.admit(1)
+		} else {
+			r.Cancel()
 		}
-	})
+	}
+	if total := book.check(t, 100, 20); total < 2970 {
+		t.Errorf("%d admitted in 30 s of 100/s", total)
+	}
+}
+
+// stepWall makes a time, which has been read off the clocks before, as it is after the
+// wall clock was stepped by d: what it has read of the wall clock is d off, and what it
+// has read of the monotonic one is right. Its readers do not know.
+//
+//go:norace
+func stepWall(at *time.Time, d time.Duration) {
+	// As package time has it: a flag, 33 bits of seconds and 30 of nanoseconds.
+	*(*uint64)(unsafe.Pointer(at)) -= uint64(d/time.Second) << 30
+}
+
+// steppedInstance goes by the real clocks: by the monotonic one the instance spends as if
+// nothing had been, and stops when its lease ends.
+func steppedInstance(t *testing.T, step time.Duration) {
+	at := time.Now()
+	was := at
+	if stepWall(&at, step); at.Sub(was) != 0 || was.Round(0).Sub(at.Round(0)) != step {
+		t.Fatalf("package time has its times otherwise: %v became %v", was, at)
+	}
+	h := newHub(t, time.Millisecond)
+	h.terms["m"] = rateOf(100, 20)
+	c := h.run(t, "one")
+	l := openLimit(t, c, "m", LimitOptions{})
+	var book ledger
+	spend := func(until func() bool) {
+		begin := time.Now()
+		for i := 0; !until(); i++ {
+			before := time.Now()
+			if before.Sub(begin) > 30*time.Second {
+				t.Fatalf("%d admitted in 30 s", len(book.at))
+			}
+			if i%2 == 0 && l.Allow() || i%2 == 1 && l.WaitMax(t.Context(), 5*time.Millisecond) == nil {
+				book.at, book.cost = append(book.at, before), append(book.cost, 1)
+			}
+			<-time.After(time.Millisecond)
+		}
+	}
+	for n := 100; n <= 300; n += 100 {
+		spend(func() bool { return len(book.at) >= n })
+		stepWall(&c.origin, step) // there, back, and there again
+		step = -step
+	}
+	h.crash()
+	gone := time.Now()
+	spend(func() bool { return time.Since(gone) > share.DefaultLease+500*time.Millisecond })
+	// Who notes the time before it asks, one after the other, is one off at most.
+	book.check(t, 100, 21)
+	switch ran := book.at[len(book.at)-1].Sub(gone); {
+	case ran > share.DefaultLease:
+		t.Errorf("admitted %v after the coordinator had gone, by leases of %v", ran, share.DefaultLease)
+	case ran < share.DefaultLease-2*time.Second:
+		t.Errorf("its lease of %v, which is renewed each second, ran on for %v", share.DefaultLease, ran)
+	}
 }
 
 // counted passes messages on and counts the demands and shares in them.

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,8 +44,6 @@ func TestMain(m *testing.M) {
 		err = serveMain()
 	case "spend":
 		err = spendMain()
-	case "chaos-spend":
-		err = chaosSpendMain()
 	default:
 		err = errors.New("unknown process")
 	}
@@ -76,27 +73,6 @@ func serveMain() error {
 		return err
 	}
 	return <-ended
-}
-
-// spendMain is an instance that takes all it can get of messages. It prints, for each
-// that it took, the nanosecond before it asked.
-func spendMain() error {
-	c, err := client.New(client.Options{Address: os.Getenv("STINT_TEST_ADDRESS"), Instance: os.Getenv("STINT_TEST_INSTANCE")})
-	if err != nil {
-		return err
-	}
-	messages, err := c.Limit("messages", client.LimitOptions{})
-	if err != nil {
-		return err
-	}
-	go func() {
-		for range time.Tick(2 * time.Millisecond) {
-			if before := time.Now().UnixNano(); messages.Allow() {
-				fmt.Println(before)
-			}
-		}
-	}()
-	return c.Run(context.Background())
 }
 
 // process is one that a test has started.
@@ -241,95 +217,4 @@ func join(t *testing.T, address, instance string) (c *client.Client, leave func(
 	})
 	t.Cleanup(leave)
 	return c, leave
-}
-
-// book notes when each of several instances was admitted: the moment before it asked.
-type book struct {
-	mu sync.Mutex
-	at map[string][]time.Time
-}
-
-func (b *book) admit(instance string, at time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.at == nil {
-		b.at = map[string][]time.Time{}
-	}
-	b.at[instance] = append(b.at[instance], at)
-}
-
-// between counts what was admitted from one time to another; "" = by all.
-func (b *book) between(instance string, from, to time.Time) (n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name, ats := range b.at {
-		for _, at := range ats {
-			if (instance == "" || name == instance) && !at.Before(from) && at.Before(to) {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// check holds the whole time from begin on against the limit.
-func (b *book) check(t *testing.T, begin time.Time) {
-	t.Helper()
-	n := b.between("", begin, time.Now())
-	took := time.Since(begin)
-	if most := burst + perSecond*took.Seconds(); float64(n) > most {
-		t.Errorf("%d admitted in %v, at most %v are allowed", n, took, most)
-	}
-	t.Logf("%d admitted in %v", n, took.Round(time.Millisecond))
-}
-
-// spend takes all that there is of messages in this process, until the test ends.
-func (b *book) spend(t *testing.T, address, instance string) {
-	t.Helper()
-	c, leave := join(t, address, instance)
-	messages, err := c.Limit("messages", client.LimitOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-done:
-				return
-			}
-			if before := time.Now(); messages.Allow() {
-				b.admit(instance, before)
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		close(done)
-		<-ended
-		leave()
-	})
-}
-
-// spendApart is spend in a process of its own.
-func (b *book) spendApart(t *testing.T, address, instance string) *process {
-	t.Helper()
-	p := launch(t, "STINT_TEST_PROCESS=spend", "STINT_TEST_ADDRESS="+address, "STINT_TEST_INSTANCE="+instance)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for p.out.Scan() {
-			if ns, err := strconv.ParseInt(p.out.Text(), 10, 64); err == nil {
-				b.admit(instance, time.Unix(0, ns))
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		<-ended
-	})
-	return p
 }
