@@ -14,9 +14,10 @@ import (
 
 const (
 	// connectTime is how long a connection may take to be made, and how long one
-	// that is silent counts as alive. Not longer: a dead master is left that
-	// much later. Not shorter: a TLS handshake with a busy host takes a while,
-	// and a connection given up is made again at a cost to that host.
+	// that is silent counts as alive, unless calls may take longer. Not longer: a
+	// dead master is left that much later. Not shorter: a TLS handshake with a busy
+	// host takes a while, and a connection given up is made again at a cost to that
+	// host.
 	connectTime = 500 * time.Millisecond
 
 	// refreshTime is how often the addresses of masters are asked for. Events
@@ -97,7 +98,8 @@ func newClient(ctx context.Context, o Options) (rueidis.Client, error) {
 		ForceSingleClient: o.Topology == Standalone,
 		Dialer:            dialer,
 		DialCtxFn:         mortals(ctx),
-		ConnWriteTimeout:  connectTime,
+		// It bounds every call, whatever the call's own deadline.
+		ConnWriteTimeout: max(connectTime, o.Timeout),
 		// A Take has a deadline; what it asked may have been done.
 		DisableRetry: true,
 		DisableCache: true,

@@ -97,8 +97,9 @@ func TestClusterMasterKilled(t *testing.T) {
 		return one[0], ok, err
 	})
 	pass(500 * time.Millisecond)
+	_, late := l.cut()
 	mu.Lock()
-	punctual(t, "before", append(slices.Clone(away), there...), s.opts.Timeout)
+	punctual(t, "before", append(slices.Clone(away), there...), s.opts.Timeout, late)
 	away, there = nil, nil
 	mu.Unlock()
 	failedThere.Store(0)
@@ -112,16 +113,17 @@ func TestClusterMasterKilled(t *testing.T) {
 	await(t, "all keys to be decided again", func() bool { return s.Ready() == nil })
 	whole := time.Since(killed)
 	l.end()
+	_, late = l.cut()
 	mu.Lock()
-	punctual(t, "keys of the master that was killed", away, s.opts.Timeout)
-	punctual(t, "keys of others", there, s.opts.Timeout)
+	punctual(t, "keys of the master that was killed", away, s.opts.Timeout, late)
+	punctual(t, "keys of others", there, s.opts.Timeout, late)
 	mu.Unlock()
 	t.Logf("decided again %v after the kill, ready %v after; %d requests for other masters failed of %d; %d connection attempts to the dead master, %d lines logged",
 		failover.Round(time.Millisecond), whole.Round(time.Millisecond), failedThere.Load(), len(there), attempts.came.Load(), len(lines.all()))
 	if n := len(lines.all()); n > 12 {
 		t.Errorf("%d lines were logged:\n%s", n, lines)
 	}
-	if failedThere.Load() > 0 {
+	if failedThere.Load() > 0 && late < s.opts.Timeout/2 { // what the machine does not explain
 		t.Errorf("%d requests for other masters failed", failedThere.Load())
 	}
 	accounts(t, s, c, names, onLost, admitted, failed)
