@@ -58,7 +58,7 @@ func TestWaitFunc(t *testing.T) {
 		l.WaitFunc(1, time.Second, a.of(3))
 		l.WaitFunc(-1, limit.Never, a.of(4))
 		l.WaitFunc(0, 0, a.of(5))
-		if got := runtime.NumGoroutine(); got != goroutines || l.Allow() {
+		if got := runtime.NumGoroutine(); got > goroutines || l.Allow() { // those of tests before may end
 			t.Errorf("%d goroutines, %d before", got, goroutines)
 		}
 		time.Sleep(150 * time.Millisecond)

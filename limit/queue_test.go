@@ -103,7 +103,7 @@ func TestQueue(t *testing.T) {
 		q.joinQueue(queue, 8, requestOf("a", 1), 2*time.Second)
 		q.joinQueue(queue, 9, requestOf("a", 1), 2*time.Second) // 2.5 s
 		q.joinQueue(queue, 10, requestOf("b", 3), 0)            // another line
-		if got := runtime.NumGoroutine(); got != goroutines || queue.Waiting() != 3 {
+		if got := runtime.NumGoroutine(); got > goroutines || queue.Waiting() != 3 {
 			t.Errorf("%d goroutines, %d before; %d wait", got, goroutines, queue.Waiting())
 		}
 		d, err := queue.Take(t.Context(), requestOf("a", 1))

@@ -46,8 +46,8 @@ func TestWaitFunc(t *testing.T) {
 		q.join(l, 6, 0, 0)
 		q.join(l, 7, 1, -1)
 		q.join(l, 8, 1, 2*time.Second)
-		q.join(l, 9, 1, 2*time.Second) // 2.5 s
-		if got := runtime.NumGoroutine(); got != goroutines {
+		q.join(l, 9, 1, 2*time.Second)                       // 2.5 s
+		if got := runtime.NumGoroutine(); got > goroutines { // those of tests before may end
 			t.Errorf("%d goroutines, %d before anybody waited", got, goroutines)
 		}
 		at := []struct {

@@ -211,127 +211,159 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
+// fourWays are limits of which each does another thing without Redis, and what became of
+// those who asked.
+type fourWays struct {
+	store    *Store
+	ways     [4]store.OnFailure
+	counters [4]store.Counters
+	gone     atomic.Bool // a refusal that is remembered needs no Redis, so a new key is asked for then
+
+	charged                   [4]atomic.Int64 // by Redis
+	failed, admitted, refused [4]atomic.Int64 // without it
+	wrong                     atomic.Pointer[string]
+
+	mu    sync.Mutex
+	quick waits // of those who found the breaker open
+}
+
+// localPart is how much the one may admit without Redis, of a limit that nothing comes
+// back to.
+const localPart = 100
+
+func newFourWays(t *testing.T, s *Store) *fourWays {
+	f := &fourWays{store: s, ways: [4]store.OnFailure{store.FailTake, store.FailAllow, store.FailReject, store.FailLocal}}
+	for i, way := range f.ways {
+		p := still(1 << 40)
+		if way == store.FailLocal {
+			p = still(localPart * int64(s.opts.Instances))
+		}
+		f.counters[i] = bind(t, s, fmt.Sprint("way-", i), p)
+	}
+	return f
+}
+
+func (f *fourWays) fail(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	f.wrong.Store(&text)
+}
+
+// take is what a worker of a load does.
+func (f *fourWays) take(worker int) (store.Charge, bool, error) {
+	i := worker % len(f.ways)
+	way, key := f.ways[i], "k"
+	if way == store.FailLocal && f.gone.Load() {
+		key = "later"
+	}
+	one := []store.Charge{charge(f.counters[i], key, 1)}
+	one[0].OnFailure = way
+	breaker := f.store.lanes[0].breaker
+	open, began := breaker.open.Load(), time.Now()
+	ok, err := f.store.Take(context.Background(), one)
+	if took := time.Since(began); open && breaker.open.Load() {
+		f.mu.Lock()
+		f.quick = append(f.quick, took)
+		f.mu.Unlock()
+	}
+	switch v := one[0].Verdict; {
+	case err != nil:
+		f.failed[i].Add(1)
+		if way != store.FailTake {
+			f.fail("way %d: %v", way, err)
+		}
+	case !one[0].Failed && ok:
+		f.charged[i].Add(1)
+	case !one[0].Failed && way != store.FailLocal:
+		f.fail("way %d: Redis refused one of 2^40: %+v", way, v)
+	case !one[0].Failed:
+	case way == store.FailLocal && key == "k":
+		// It was under way when the fault began, by another share.
+	case ok:
+		f.admitted[i].Add(1)
+	default:
+		f.refused[i].Add(1)
+		if way == store.FailReject && (v.Reason != limit.ReasonStoreFailure || v.RetryAfter <= 0) {
+			f.fail("way %d: told %+v", way, v)
+		}
+	}
+	return one[0], ok, err
+}
+
 // testFault has 64 goroutines ask for one limit per way to fail while Redis is away,
 // and looks at how long they waited, what they were told and what was charged.
 func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, begin, end func()) {
 	lines := new(journal)
 	s := connected(t, Options{Addrs: []string{proxy.Addr()}, Local: memory.New(memory.Options{}), Instances: 4, Logger: lines.logger()}, nil)
-	const room, part, workers = 1 << 40, 100, 64
-	ways := []store.OnFailure{store.FailTake, store.FailAllow, store.FailReject, store.FailLocal}
-	counters := make([]store.Counters, len(ways))
-	for i := range ways {
-		p := still(room)
-		if ways[i] == store.FailLocal {
-			p = still(4 * part)
-		}
-		counters[i] = bind(t, s, fmt.Sprint("way-", i), p)
-	}
-	var charged, admitted, refused, failed [4]atomic.Int64 // by Redis, and the others without it
-	var wrong atomic.Pointer[string]
-	var quick struct {
-		sync.Mutex
-		waits
-	}
-	breaker := s.lanes[0].breaker
-	var gone atomic.Bool // a refusal that is remembered needs no Redis, so a new key is asked for then
-	l := startLoad(t, workers, 2*time.Millisecond, func(worker int) (store.Charge, bool, error) {
-		way := worker % len(ways)
-		c := charge(counters[way], "k", 1)
-		if ways[way] == store.FailLocal && gone.Load() {
-			c = charge(counters[way], "later", 1)
-		}
-		c.OnFailure = ways[way]
-		one := []store.Charge{c}
-		open, began := breaker.open.Load(), time.Now()
-		ok, err := s.Take(context.Background(), one)
-		if took := time.Since(began); open && breaker.open.Load() {
-			quick.Lock()
-			quick.waits = append(quick.waits, took)
-			quick.Unlock()
-		}
-		fail := func(format string, args ...any) { text := fmt.Sprintf(format, args...); wrong.Store(&text) }
-		switch v := one[0].Verdict; {
-		case err != nil:
-			failed[way].Add(1)
-			if ways[way] != store.FailTake {
-				fail("way %d: %v", way, err)
-			}
-		case !one[0].Failed && ok:
-			charged[way].Add(1)
-		case !one[0].Failed && way < 3:
-			fail("way %d: Redis refused one of %d: %+v", way, room, v)
-		case one[0].Failed && ok:
-			admitted[way].Add(1)
-		case one[0].Failed:
-			refused[way].Add(1)
-			if ways[way] == store.FailReject && (v.Reason != limit.ReasonStoreFailure || v.RetryAfter <= 0) {
-				fail("way %d: told %+v", way, v)
-			}
-		}
-		return one[0], ok, err
-	})
+	const workers = 64
+	f := newFourWays(t, s)
+	l := startLoad(t, workers, 2*time.Millisecond, f.take)
 	pass(200 * time.Millisecond)
 	w, late := l.cut()
 	punctual(t, "before", w, s.opts.Timeout, late)
+	f.gone.Store(true)
 	begin()
-	gone.Store(true)
 	pass(700 * time.Millisecond)
 	if s.Ready() == nil {
 		t.Error("Ready says all is well while Redis is away")
 	}
 	t.Logf("Ready: %v", s.Ready())
-	before := charged[1].Load()
+	before := f.charged[1].Load()
 	thawed := time.Now()
 	end()
-	await(t, "Redis to decide again", func() bool { return charged[1].Load() > before })
+	await(t, "Redis to decide again", func() bool { return f.charged[1].Load() > before })
 	recovery := time.Since(thawed)
 	pass(300 * time.Millisecond)
 	w, late = l.cut()
 	punctual(t, "from then on", w, s.opts.Timeout, late)
 	l.end()
-	if text := wrong.Load(); text != nil {
+	if text := f.wrong.Load(); text != nil {
 		t.Error(*text)
 	}
 	if recovery > time.Second+late {
 		t.Errorf("Redis decides again after %v, want within 1 s", recovery)
 	}
 	// Who finds the breaker open waits for nothing, so only for a processor.
-	t.Logf("while the breaker is open: %v", quick.waits)
-	if len(quick.waits) < workers || quick.at(0.5) > s.opts.Timeout/50 || quick.at(0.99) > s.opts.Timeout/5+late {
-		t.Errorf("while the breaker is open: %v, want them at once; the machine adds %v", quick.waits, late)
+	t.Logf("while the breaker is open: %v", f.quick)
+	if len(f.quick) < workers || f.quick.at(0.5) > s.opts.Timeout/50 || f.quick.at(0.99) > s.opts.Timeout/5+late {
+		t.Errorf("while the breaker is open: %v, want them at once; the machine adds %v", f.quick, late)
 	}
 	await(t, "Ready", func() bool { return s.Ready() == nil })
 	st := s.Stats()
 	t.Logf("recovery %v; admitted by Redis %d, answered without %d, errors %d; %d calls void, %d time-outs", recovery.Round(time.Millisecond),
 		l.admitted.Load(), l.failed.Load(), l.errs.Load(), st.Late, st.Timeouts)
-	asOnStoreFailureSays(t, ways, part, &failed, &admitted, &refused)
+	f.asOnStoreFailureSays(t)
 	for i := range 3 {
-		chargedOnce(t, used(t, s, counters[i], "k"), charged[i].Load())
+		chargedOnce(t, used(t, s, f.counters[i], "k"), f.charged[i].Load())
 	}
-	if n := len(lines.all()); n > 6 {
-		t.Errorf("%d lines were logged:\n%s", n, lines)
+	// A busy machine may lose it more often than that.
+	answers := 0
+	for _, line := range lines.all() {
+		if strings.Contains(line, "the store answers") {
+			answers++
+		}
 	}
+	atMost(t, lines, 3*answers)
 }
 
 // asOnStoreFailureSays holds what was answered without Redis, many times each way,
-// against what each way is to do. Local is a part of a limit that nothing comes back to.
-func asOnStoreFailureSays(t *testing.T, ways []store.OnFailure, part int64, failed, admitted, refused *[4]atomic.Int64) {
+// against what each way is to do.
+func (f *fourWays) asOnStoreFailureSays(t *testing.T) {
 	t.Helper()
-	for i, way := range ways {
-		f, a, r := failed[i].Load(), admitted[i].Load(), refused[i].Load()
+	for i, way := range f.ways {
+		e, a, r := f.failed[i].Load(), f.admitted[i].Load(), f.refused[i].Load()
 		var well bool
 		switch way {
 		case store.FailTake:
-			well = f > 0 && a == 0 && r == 0
+			well = e > 0 && a == 0 && r == 0
 		case store.FailAllow:
-			well = f == 0 && a > 0 && r == 0
+			well = e == 0 && a > 0 && r == 0
 		case store.FailReject:
-			well = f == 0 && a == 0 && r > 0
+			well = e == 0 && a == 0 && r > 0
 		case store.FailLocal:
-			well = f == 0 && a == part && r > 0
+			well = e == 0 && a == localPart && r > 0
 		}
 		if !well {
-			t.Errorf("on failure %v: %d errors, %d admitted, %d refused without Redis", way, f, a, r)
+			t.Errorf("on failure %v: %d errors, %d admitted, %d refused without Redis", way, e, a, r)
 		}
 	}
 }

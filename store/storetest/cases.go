@@ -225,6 +225,7 @@ var cases = []struct {
 		}
 		h.wantRemaining(c, "k", 5)
 	}},
+	{"bans by attempts", "attempts count whether admitted or not; one too many within a period bans until that period has ended and the ban after it, whatever is asked meanwhile; the limit is charged with what is admitted", bans},
 	{"any number of new keys", "a request may name more new keys of one limit than its table has room for", func(h *harness) {
 		for name, p := range policies() {
 			c := h.bind(name, p)
