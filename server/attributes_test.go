@@ -51,7 +51,7 @@ func TestWrongAttributes(t *testing.T) {
 				for range 3 {
 					d, err := k.Take(t.Context(), tt.request)
 					switch {
-					case tt.wrong == "" && (err != nil || d.Allowed == (missing && refuse)):
+					case tt.wrong == "" && (err != nil || missing && d.Allowed == refuse):
 						t.Errorf("%+v, %v", d, err)
 					case tt.wrong != "" && (!errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), tt.wrong)):
 						t.Errorf("want an error about %s, got %v", tt.wrong, err)
