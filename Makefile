@@ -7,7 +7,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
 GO ?= go
 # Time for each fuzz target, as go test -fuzztime takes it.
-FUZZTIME ?= 5s
+FUZZTIME ?= 2s
 # Random histories for each property of make histories.
 HISTORIES ?= 1000000
 

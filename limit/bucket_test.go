@@ -105,6 +105,9 @@ var rates = []Rate{
 }
 
 func TestBucketEqualsRationalArithmetic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for i := range 4000 {
 		r := rand.New(rand.NewPCG(uint64(i), 7))
 		p := Policy{Rate: rates[r.IntN(len(rates))], Burst: r.Int64N(1 << r.IntN(63))}

@@ -81,6 +81,9 @@ func drawStep(r *rand.Rand) time.Duration {
 // What is admitted while burst and rate change at random, to and fro, is in no interval
 // more than the largest burst and the largest rate in it allow.
 func TestHistoriesBucketChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	changed, refused := 0, 0
 	eachHistory(t, func(r *rand.Rand) error {
 		turns := []Policy{drawBucket(r), drawBucket(r), drawBucket(r)}

@@ -15,6 +15,9 @@ import (
 // was last full, this cost included, is at most the burst and what has come since. The
 // packed form agrees.
 func TestBucketOwes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := rand.New(rand.NewPCG(10, 1))
 	for range 400 {
 		p := Policy{Rate: Rate{1 + r.Int64N(1000), time.Duration(1 + r.Int64N(1e10))}, Burst: r.Int64N(1000), CountRefused: true}

@@ -113,6 +113,9 @@ func randomBucket(r *rand.Rand) Policy {
 
 // Times of all kinds, in any order, against exact fractions.
 func TestAllowAtAnyTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 41))
 		p := randomBucket(r)

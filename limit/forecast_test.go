@@ -11,6 +11,9 @@ import (
 // The forecast of a refusal is a lower bound, whatever the policy, the state and the
 // costs: nobody who takes in turn, as early as can be, takes before it.
 func TestForecastIsALowerBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		p := randomPolicy(r)
 		m, l := newMeter(p), ledger{}

@@ -218,6 +218,9 @@ func TestLimiterExactUnderContention(t *testing.T) {
 // In any interval of length T at most burst + rate x T are admitted at once, and
 // those refused could not have been.
 func TestHistoriesLimiterAllow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		rate, burst := Rate{1 + r.Int64N(7), time.Duration(1 + r.Int64N(40))}, r.Int64N(6)
 		l, err := NewLimiter(bucketPolicy(rate, burst))

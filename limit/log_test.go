@@ -100,6 +100,9 @@ func TestSlidingLogDoesNotAllocateOncePrepared(t *testing.T) {
 // Never more than N is admitted in any window of P, and every answer is that of a
 // model that forgets nothing.
 func TestHistoriesSlidingLog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		p := smallPolicy(r, SlidingWindowLog)
 		l, c := NewSlidingLog(p), newClock(r, p.Rate.Period)

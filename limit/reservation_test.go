@@ -151,6 +151,9 @@ func TestReservationUnderATighterPolicy(t *testing.T) {
 // Whatever is reserved, given back and taken at once: who acts is within the
 // limit, and the limiter is as if what was given back had never been.
 func TestHistoriesReservations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		rate, burst := Rate{1 + r.Int64N(5), time.Duration(1 + r.Int64N(30))}, 1+r.Int64N(5)
 		p := bucketPolicy(rate, burst)

@@ -79,6 +79,9 @@ func (m *slidingModel) charge(now Time, cost int64) {
 // Every answer is that of fractions, the estimate never passes the count unless
 // refused requests do, and a wait is exact to the nanosecond.
 func TestHistoriesSlidingCounter(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		p := smallPolicy(r, SlidingWindowCounter)
 		p.Rounding = Rounding(r.IntN(3))

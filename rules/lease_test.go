@@ -51,6 +51,9 @@ func TestLeasedLimits(t *testing.T) {
 
 // Guarantees are good exactly when the limit, and each override, has their sum.
 func TestGuaranteesAboveTheLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := rand.New(rand.NewPCG(351, 0))
 	periods := []struct {
 		unit    string

@@ -144,6 +144,9 @@ func TestAllFilesAreFaultedAtOnce(t *testing.T) {
 }
 
 func TestBoundsOnFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	big := strings.Repeat("#", bounds.Bytes+1)
 	if _, err := Parse("big.yaml", []byte(big)); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
 		t.Errorf("too many bytes: %v", err)

@@ -128,6 +128,9 @@ limits:
 }
 
 func TestAPatternIsARegularExpressionWithStarsOnly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(letters string) string {
 		var b strings.Builder
@@ -187,6 +190,9 @@ func randomSet(t *testing.T, r *rand.Rand) *Set {
 }
 
 func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := rand.New(rand.NewPCG(3, 4))
 	some := func() string { return []string{"", "a", "b", "ab", "ba", "aba", "bb", "0!", "abab"}[r.IntN(9)] }
 	hits := 0
@@ -275,6 +281,9 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 
 // What makes many limits cost no more than a few: few are looked at.
 func TestTheIndexLooksAtFewLimits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := manyLimits(t, 10_000)
 	looked := 0
 	for _, list := range s.index.candidates(&subject{attrs: benchRequest, set: s}, nil) {

@@ -35,6 +35,9 @@ func TestSuppressAndSplitAreRead(t *testing.T) {
 // TestPart: the parts of all services are together never above the limit, and miss of its
 // burst less than one token for each.
 func TestPart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	part := Split{Instances: 4, Weight: 3}.Part(limit.Policy{Rate: limit.Rate{Count: 10, Period: time.Second}, Burst: 10})
 	if part.Rate != (limit.Rate{Count: 30, Period: 4 * time.Second}) || part.Burst != 7 {
 		t.Errorf("three quarters of 10/s with a burst of 10 are %v with %d", part.Rate, part.Burst)

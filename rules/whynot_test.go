@@ -44,6 +44,9 @@ func TestWhyNot(t *testing.T) {
 // WhyNot has something to say exactly when the limit does not apply, and a limit that was
 // meant for the request is skipped with its reason.
 func TestWhyNotAgreesWithMatch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, whyNotLimits)
 	r := rand.New(rand.NewPCG(77, 0))
 	values := map[string][]string{

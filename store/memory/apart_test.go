@@ -16,6 +16,9 @@ import (
 // Floods of keys on some limits, of whatever kinds and in whatever order, leave each other
 // limit the room for the keys of its part, and free nobody.
 func TestFloodLeavesOtherLimitsTheirPart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	kinds := floods()
 	names := make([]string, 0, len(kinds))
 	for name := range kinds {
@@ -82,6 +85,9 @@ func TestFloodLeavesOtherLimitsTheirPart(t *testing.T) {
 
 // One limit alone, or whichever comes first, has what is in nobody's part as well.
 func TestOneLimitHasWhatIsLeft(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, others := range []int{0, 1, 7, 100} {
 		clock := newManual()
 		s := New(Options{MaxBytes: 1 << 20, Now: clock.now})

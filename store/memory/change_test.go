@@ -31,6 +31,9 @@ func changeHistories(t *testing.T) int {
 // the two kinds of table, is in no interval more than the largest burst and the largest
 // rate in it allow; with the keys in tables of their own, and on the overflow bucket.
 func TestHistoriesChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	words, locked, admitted := 0, 0, 0
 	for seed := range changeHistories(t) {
 		r := rand.New(rand.NewPCG(uint64(seed), 36))

@@ -286,6 +286,9 @@ func TestClockThatStepsBack(t *testing.T) {
 
 // One Take may bring any number of new keys: none of their places costs another's.
 func TestTakeOverManyNewKeysEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			s := New(Options{Now: newManual().now})

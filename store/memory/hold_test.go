@@ -92,6 +92,9 @@ func TestHolderWalk(t *testing.T) {
 // TestHolderLeavesNoTrace: two limits with keys, and one without, as scopes of one
 // request. Whatever is refused, each key has what it has in tables that never saw it.
 func TestHolderLeavesNoTrace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		now := limit.Time(1e18)

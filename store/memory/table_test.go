@@ -54,6 +54,9 @@ func floods() map[string]limit.Policy {
 // none of the keys that were limited before; when the flood's keys have drained,
 // new keys get places of their own again.
 func TestFloodFreesNobody(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			const limited = 200
@@ -323,6 +326,9 @@ func TestTakesDoNotAllocate(t *testing.T) {
 
 // A million live keys of 16 bytes take at most 48 bytes of heap each.
 func TestBytesPerKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	if raceEnabled {
 		t.Log("the race detector changes what memory costs; measured without it")
 	}

@@ -89,6 +89,9 @@ func serviceOf(t testing.TB, m *model) *Service {
 //
 //	STINT_FILES=20000 go test ./server/internal/rls -run 'TestConformance$' -timeout 30m
 func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	files, requests := uint64(400), 60
 	if n, err := strconv.ParseUint(os.Getenv("STINT_FILES"), 10, 32); err == nil {
 		files = n
