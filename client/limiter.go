@@ -69,7 +69,8 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 //
 // It fails at once with [limit.ErrExceedsQuota] when n is above the limit's burst, and
 // with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded, when it is
-// known that the permit comes after ctx's deadline. [ErrClosed], [ErrRefused], [ErrKind]
+// known that the permit comes after ctx's deadline; where nothing is lent to this instance
+// nobody knows. [ErrClosed], [ErrRefused], [ErrKind]
 // and, without a lease that runs, [ErrDuplicate] end every wait.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error {
 	return l.lease.waitMax(ctx, n, limit.Never)
@@ -80,7 +81,8 @@ func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l
 
 // WaitMaxN is WaitN for a caller who waits at most d. It fails with
 // [limit.ErrWaitTooLong] when the wait would be longer by the present rate: at once if
-// the limit is full, else after one question to the coordinator.
+// the limit is full, else after one question to the coordinator. An instance that is lent
+// nothing has no such rate, and waits for what it is about to get, at most d.
 func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
 	return l.lease.waitMax(ctx, n, max(d, 0))
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -246,10 +247,18 @@ func (l *lease) late(now limit.Time, cost int64, t *turn) bool {
 	if t.latest == math.MaxInt64 {
 		return false
 	}
-	if !t.impatient && (!l.state.Load().Known || l.client.link.Load() == linkDown) {
+	st := l.state.Load()
+	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
 	return t.n > l.purse.Depth(now) || max(now.Add(l.purse.Earliest(now, cost)), l.line.act) > t.latest
+}
+
+// lendsNothingYet says of an instance that holds nothing of a limit which has something to
+// lend. Whatever others hold, a part of it is this instance's as soon as the coordinator
+// knows that it wants one; so the present rate, which is 0, says nothing about when.
+func lendsNothingYet(st *share.HoldingState) bool {
+	return st.Status == share.StatusOK && st.Held == (share.Holding{}) && (st.Limit.Rate > 0 || st.Limit.Gauge && st.Limit.Burst > 0)
 }
 
 func exceeds(n, quota int64) error {
