@@ -40,6 +40,7 @@ func allTables() []table {
 		{"leases", "a decision on a lease, an idle instance, a round of the coordinator", steps{tables.Leases}},
 		{"fleet", "real processes that share limits by leases", steps{tables.Fleet}},
 		{"steps", "real processes while demand steps above the limit", steps{tables.Steps}},
+		{"follow", "real processes whose demands change at random", steps{tables.Follow}},
 		{"waiters", "a hundred thousand who wait for one limit, without blocking", steps{tables.Waiters}},
 		{"redis-rls", "the service with Redis against envoyproxy/ratelimit", steps{tables.RedisService}},
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -24,3 +25,19 @@ func After(d time.Duration) int64 { return now() + int64(d) }
 
 // Until is how long it takes until t has come.
 func Until(t int64) time.Duration { return time.Duration(t - now()) }
+
+// Stalls returns the stalls of this process, whose proxy carries what the others say,
+// until ctx ends.
+func Stalls(ctx context.Context) (stalls []Stall) {
+	const every = 5 * time.Millisecond
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for due := now() + int64(every); sleep(ctx, timer, due); due += int64(every) {
+		t := now()
+		if t-due > int64(Patience) {
+			stalls = append(stalls, Stall{due, t})
+			due = t
+		}
+	}
+	return stalls
+}

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Options are the choices of a Fleet. All but Delay and Ask are required.
+// Options are the choices of a Fleet. All but Delay, Ask and Weights are required.
 type Options struct {
 	Processes int
 	Target    string        // gRPC address of the coordinator
@@ -29,6 +29,7 @@ type Options struct {
 	Ask       time.Duration // how long a Take waits for an answer at most
 	Limits    []string      // names, without commas
 	Program   string        // that calls [Work] when [WorkerArg] is its first argument
+	Weights   []uint32      // one for each process; nil = 1 for each
 }
 
 // Fleet is a number of processes that were started and must be stopped by Close. It is
@@ -60,7 +61,11 @@ func Start(ctx context.Context, o Options) (f *Fleet, err error) {
 		return f, err
 	}
 	for i := range o.Processes {
-		m, err := start(o.Program, WorkerArg, strconv.Itoa(i), f.proxy.Addr(), strings.Join(o.Limits, ","), o.Ask.String())
+		weight := uint32(1)
+		if o.Weights != nil {
+			weight = o.Weights[i]
+		}
+		m, err := start(o.Program, WorkerArg, strconv.Itoa(i), f.proxy.Addr(), strings.Join(o.Limits, ","), o.Ask.String(), strconv.FormatUint(uint64(weight), 10))
 		if err != nil {
 			return f, fmt.Errorf("fleet: process %d: %w", i, err)
 		}

@@ -14,6 +14,12 @@ type Load struct {
 	// Take asks by Take, which may wait for an answer of the coordinator; without it
 	// Allow is asked, which decides at once.
 	Take bool
+	// Loop asks by Wait, one request at a time: the next comes 1/PerSecond after the one
+	// before was admitted. Loads of one limit that do so are one loop, which goes on at
+	// another pace where the next of them begins; they are in the order of their times.
+	Loop bool
+	// Watch is how often the rate of the lease is recorded; 0 = never.
+	Watch time.Duration
 }
 
 // order is what a process is told; without loads it ends.
@@ -43,6 +49,26 @@ type Record struct {
 	// Late is by how much a request was made too late, at most, since the machine was
 	// busy with others.
 	Late time.Duration
+	// Stalls are the times from when a request was due to when it was made, if the machine
+	// let the process wait for longer than Patience.
+	Stalls []Stall
+	// Held is how the lease stood, in the order of time.
+	Held []Held
+	// Waiting is since when a loop waited for the permit that it had not got at its end;
+	// 0 = it did not.
+	Waiting int64
+}
+
+// Stall is a time in which the machine did not run a process that had something to do.
+type Stall struct{ From, To int64 }
+
+// Patience is how long a process may wait for a processor without its being a [Stall].
+const Patience = 25 * time.Millisecond
+
+// Held is the rate of a lease at a time, in tokens per second; 0 once it has expired.
+type Held struct {
+	At   int64
+	Rate float64
 }
 
 // Admission is one request that was admitted: when it was made and when the answer was

@@ -42,6 +42,9 @@ type Config struct {
 	Steps       []float64     // multiples of the limit that demand steps to
 	StepOver    time.Duration // how long it stays there
 
+	FollowFleets  int // fleets whose demands change at random
+	FollowChanges int // how often those of each change
+
 	Waiters int // callers who wait for one limit
 
 	Root   string // the repository, to build the service from
@@ -58,7 +61,8 @@ func Full(root string) Config {
 		LeaseIdle: 10 * time.Second, LeaseRounds: 50,
 		Fleets: []int{2, 3, 10, 96}, FleetSteps: 3, FleetEven: 6 * time.Second, FleetHot: 8 * time.Second,
 		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second,
-		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second, Waiters: 100_000, Root: root,
+		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second,
+		FollowFleets: 5, FollowChanges: 10, Waiters: 100_000, Root: root,
 	}
 }
 
@@ -72,7 +76,8 @@ func Quick(root string) Config {
 		LeaseIdle: 3 * time.Second, LeaseRounds: 10,
 		Fleets: []int{10, 96}, FleetSteps: 1, FleetEven: 3 * time.Second, FleetHot: 4 * time.Second,
 		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second,
-		Steps: []float64{3, 30}, StepOver: 4 * time.Second, Waiters: 20_000, Root: root,
+		Steps: []float64{3, 30}, StepOver: 4 * time.Second,
+		FollowFleets: 1, FollowChanges: 4, Waiters: 20_000, Root: root,
 	}
 }
 
