@@ -40,6 +40,7 @@ func main() {
 	flag.DurationVar(&o.budget, "budget", 30*time.Second, "for the unmutated time of a test, and of all tests that try one mutant; the slowest are left out")
 	flag.StringVar(&equivalents, "equivalent", "mutants/equivalent.txt", "mutants that do the same as the original")
 	flag.StringVar(&o.list, "list", "", "write all mutants and what became of them here, as lines of JSON")
+	flag.StringVar(&o.again, "again", "", "only the mutants that survived in this list, which -list wrote")
 	flag.Parse()
 	err := func() (err error) {
 		if o.known, err = readKnown(equivalents); err != nil {
@@ -59,8 +60,11 @@ type options struct {
 	root   string
 	only   string
 	list   string
+	again  string
 	budget time.Duration
 	known  known
+	// survivors are the keys of the mutants that are tried again; nil = any.
+	survivors map[string]bool
 }
 
 func run(o options, packages []string) (err error) {
@@ -75,6 +79,11 @@ func run(o options, packages []string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(work)
+	if o.again != "" {
+		if o.survivors, err = readSurvivors(o.again); err != nil {
+			return err
+		}
+	}
 	var reports []report
 	for _, pkg := range packages {
 		r, err := o.measure(work, strings.Trim(filepath.ToSlash(filepath.Clean(pkg)), "/"))
@@ -104,8 +113,9 @@ func (o options) measure(work, pkg string) (report, error) {
 	names := map[string]bool{}
 	var places []mutant
 	for _, m := range all {
-		names[o.key(s, m)] = true
-		if strings.Contains(fmt.Sprintf("%s:%d", m.file, m.line), o.only) {
+		key := o.key(s, m)
+		names[key] = true
+		if strings.Contains(fmt.Sprintf("%s:%d", m.file, m.line), o.only) && (o.survivors == nil || o.survivors[key]) {
 			places = append(places, m)
 		}
 	}

@@ -144,6 +144,27 @@ func TestSameSeedSameMutants(t *testing.T) {
 	}
 }
 
+// TestAgain tries the survivors of a list, and no others.
+func TestAgain(t *testing.T) {
+	dir := module(t, small)
+	list := filepath.Join(t.TempDir(), "list")
+	text := `{"file":"p/p.go","what":"a -> *new(int)","code":"func Unseen(a int) int { return a }","verdict":"UNCOVERED"}
+{"file":"p/p.go","what":"< -> >=","code":"if a < 0 {","verdict":"killed"}
+`
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	o := options{each: 100, root: dir, budget: time.Minute}
+	if o.survivors, err = readSurvivors(list); err != nil {
+		t.Fatal(err)
+	}
+	r, err := o.measure(t.TempDir(), "p")
+	if err != nil || len(r.entries) != 1 || r.entries[0].Verdict != uncovered {
+		t.Errorf("got %v, %v, want the one that survived", r.entries, err)
+	}
+}
+
 // TestKnown reads the list of equivalents, and finds what is wrong with one.
 func TestKnown(t *testing.T) {
 	dir := module(t, map[string]string{

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -98,4 +99,25 @@ func writeList(name string, reports []report) error {
 		}
 	}
 	return os.WriteFile(name, text.Bytes(), 0o644)
+}
+
+// readSurvivors returns the keys of the mutants that no test killed, from what writeList wrote.
+func readSurvivors(name string) (map[string]bool, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	keys := map[string]bool{}
+	for lines := json.NewDecoder(f); ; {
+		var e entry
+		if err := lines.Decode(&e); errors.Is(err, io.EOF) {
+			return keys, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if e.Verdict == survived || e.Verdict == uncovered {
+			keys[key(e.File, e.What, e.Code)] = true
+		}
+	}
 }
