@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
 )
 
 // A key has its lease for a minute after the last request, and for as long as a place of it
@@ -58,6 +60,97 @@ func TestKeysOfLeases(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		keys("when it ended", 0)
+	})
+}
+
+// Requests over several leases, shadows and refusals leave no key in use: all are given back
+// a minute later.
+func TestNoKeyStaysInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: b, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 5s, sharing: leased}
+  - {name: x, rate: 1/day}
+`)
+		defer stop()
+		shadow := f.charge("b", "1", 1)
+		shadow.Shadow = true
+		counted := f.charge("a", "1", 1)
+		counted.CountRefused = true
+		for _, charges := range [][]store.Charge{
+			{f.charge("a", "1", 1), f.charge("b", "1", 1), f.charge("p", "1", 1)},
+			{f.charge("a", "1", 1), f.charge("b", "1", 1), f.charge("x", "", 1)},
+			{f.charge("a", "1", 1), f.charge("b", "1", 11), f.charge("p", "1", 1)},
+			{f.charge("a", "1", 1), shadow},
+			{counted, f.charge("x", "", 1)},
+		} {
+			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Peek, f.Take} {
+				if _, err := ask(t.Context(), charges); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, call := range []func(context.Context, []store.Charge) error{f.Refund, f.Finish} {
+				if err := call(t.Context(), charges); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if got := f.Keys(); got != 3 {
+			t.Errorf("%d keys, want 3", got)
+		}
+		time.Sleep(62 * time.Second)
+		if got := f.Keys(); got != 0 {
+			t.Errorf("%d keys a minute later", got)
+		}
+	})
+}
+
+// Before Run, and after it, leased limits answer as for a store that does not; the others
+// count as ever.
+func TestBeforeAndAfterRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := limits(t, "  - {name: a, rate: 10/day, sharing: leased}\n  - {name: x, rate: 10/day}\n")
+		s, err := leased.New(leased.Options{Store: memory.New(memory.Options{}), Limits: set, Logger: slog.New(slog.DiscardHandler), Connect: func(context.Context) (leased.Stream, error) {
+			return nil, errors.New("no")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fixture{Store: s, t: t, set: set, counters: map[string]store.Counters{}}
+		for _, v := range set.Variants() {
+			if f.counters[v.ID], err = s.Bind(store.Spec{ID: v.ID, Policy: v.Policy}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(when string) {
+			t.Helper()
+			for how, want := range map[store.OnFailure]bool{store.FailAllow: true, store.FailReject: false, store.FailLocal: false} {
+				c := f.charge("a", "", 1)
+				c.OnFailure = how
+				if c = f.take(want, c)[0]; !c.Failed {
+					t.Errorf("%s: %+v", when, c)
+				}
+			}
+			for _, charges := range [][]store.Charge{{f.charge("a", "", 1)}, {f.charge("a", "", 1), f.charge("x", "", 1)}} {
+				if _, err := f.Take(t.Context(), charges); !errors.Is(err, store.ErrUnavailable) {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+			f.take(true, f.charge("x", "", 1))
+		}
+		check("before")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		check("after")
+		f.take(true, f.charge("x", "", 8))
+		f.take(false, f.charge("x", "", 1))
 	})
 }
 

@@ -152,6 +152,7 @@ func TestPlacesTwiceInOneRequest(t *testing.T) {
 		}
 		f.take(true, place(1, 1), place(1, 2))
 		f.take(false, place(2, 2), place(2, 2))
+		f.take(false, place(1, 2), place(1, 2))
 		for range 5 {
 			f.take(false, place(3, 1), place(3, 2), f.charge("x", "", 1))
 			f.take(false, place(1, 1), place(1, 1), f.charge("x", "", 1)) // those that it has, it keeps

@@ -140,6 +140,66 @@ func TestVerdictsSayHowItStands(t *testing.T) {
 	})
 }
 
+// When one lease has refused, the verdicts of the others say whether they would have: where
+// more may come they would not, and where the limit is used up they would.
+func TestVerdictsBesideARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: b, key: [k], rate: 1000/day, sharing: leased}
+  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 1000, timeout: 1h, sharing: leased}
+`)
+		defer stop()
+		f.take(true, f.charge("a", "1", 10))
+		settle()
+		f.take(true, f.charge("b", "1", 1))
+		p := f.charge("p", "1", 1)
+		p.Permit = 1
+		f.take(true, p)
+		for range 2 {
+			c := f.take(false, f.charge("a", "1", 1), f.charge("b", "1", 900), f.charge("p", "1", 900), f.charge("b", "new", 900))
+			for i, want := range []bool{false, true, true, true} {
+				if c[i].Verdict.Allowed != want || c[i].Failed {
+					t.Errorf("charge %d: %+v, failed %v, want %v", i, c[i].Verdict, c[i].Failed, want)
+				}
+			}
+			settle()
+		}
+		f.take(true, f.charge("b", "1", 999))
+		settle()
+		c := f.take(false, f.charge("a", "1", 1), f.charge("b", "1", 1), f.charge("b", "1", 0))
+		if v := c[1].Verdict; v.Allowed || v.Reason != limit.ReasonRate {
+			t.Errorf("used up: %+v", v)
+		}
+		if v := c[2].Verdict; !v.Allowed {
+			t.Errorf("a cost of 0: %+v", v)
+		}
+	})
+}
+
+// A refund after the bucket has filled up again adds nothing.
+func TestLateRefund(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 10/s, sharing: leased}\n")
+		defer stop()
+		f.take(true, f.charge("a", "1", 10))
+		time.Sleep(30 * time.Second)
+		if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "1", 10)}); err != nil {
+			t.Error(err)
+		}
+		taken := 0
+		for range 30 {
+			if ok, err := f.Take(t.Context(), []store.Charge{f.charge("a", "1", 1), f.charge("a", "other", 0)}); err == nil && ok {
+				taken++
+			}
+		}
+		// While it is asked, some of its waits are as long as a token takes to come.
+		if taken < 10 || taken > 15 {
+			t.Errorf("%d were taken of a bucket of 10", taken)
+		}
+	})
+}
+
 // Where somebody else lends the same limits none of them admits, whatever its OnFailure:
 // the others decide as ever, and when nobody else lends, they all do.
 func TestElsewhere(t *testing.T) {

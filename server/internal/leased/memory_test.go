@@ -1,0 +1,83 @@
+package leased
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/lease"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// TestNothingIsRemembered: of keys that came once, and of permits that ended, nothing stays
+// in memory; an alias is known for 30 s after its lease, for what the client still tells.
+func TestNothingIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set, err := rules.Parse("test", []byte(`limits:
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: p, algorithm: concurrency, max_in_flight: 100, timeout: 1h, sharing: leased}
+`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger := slog.New(slog.DiscardHandler)
+		service := lease.New(lease.Options{Limits: set, State: lease.State{Epoch: 1}, Logger: logger})
+		s, err := New(Options{Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counters := map[string]store.Counters{}
+		for _, v := range set.Variants() {
+			if counters[v.ID], err = s.Bind(store.Spec{ID: v.ID, Policy: v.Policy}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		lending, stopLending := context.WithCancel(t.Context())
+		var spender, lender sync.WaitGroup
+		lender.Go(func() { service.Run(lending) })
+		spender.Go(func() {
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		for i := range 1000 {
+			charges := []store.Charge{{Counters: counters["a"], Key: store.AppendKey(nil, fmt.Sprint(i%100)), Cost: 1}, {Counters: counters["p"], Cost: 1, Permit: uint64(i)}}
+			if _, err := s.Take(t.Context(), charges); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Finish(t.Context(), charges); err != nil {
+				t.Fatal(err)
+			}
+			for k, e := range s.table.keys {
+				if g, ok := e.purse.(*places); ok && (len(g.held) > 0 || len(g.due) > 4*fewLooked) {
+					t.Fatalf("%s: %d permits and %d endings are remembered", k.limit.name, len(g.held), len(g.due))
+				}
+			}
+		}
+		remembered := func(when string, keys, aliases int) {
+			t.Helper()
+			n := &s.table.names
+			if len(s.table.keys) != keys || len((*n).known) != aliases || len((*n).closed) != aliases-keys {
+				t.Errorf("%s: %d keys, %d aliases, %d of them closed; want %d keys, %d aliases", when, len(s.table.keys), len((*n).known), len((*n).closed), keys, aliases)
+			}
+		}
+		remembered("in use", 101, 101)
+		time.Sleep(idleAfter + 2*sweepEvery)
+		remembered("a minute later", 0, 101)
+		time.Sleep(forgetAfter - 5*time.Second)
+		remembered("soon after", 0, 101)
+		time.Sleep(10 * time.Second)
+		remembered("in the end", 0, 0)
+		cancel()
+		spender.Wait()
+		stopLending()
+		lender.Wait()
+	})
+}
