@@ -133,9 +133,14 @@ const (
 
 // starve tells the network's half that the lease was found short at now.
 func (l *lease) starve(now limit.Time) {
-	last := l.starvedAt.Load()
-	since := time.Duration(int64(now) - last)
-	if since < starveGap || since < starveGapFull && l.state.Load().Full {
+	if last := l.starvedAt.Load(); int64(now)-last >= int64(starveGap) {
+		l.signal(now, last)
+	}
+}
+
+// signal is starve for when the last signal, at last, was not just before.
+func (l *lease) signal(now limit.Time, last int64) {
+	if int64(now)-last < int64(starveGapFull) && l.state.Load().Full {
 		return
 	}
 	if l.starvedAt.CompareAndSwap(last, int64(now)) {

@@ -32,12 +32,18 @@ func (l *Limiter) Name() string { return l.lease.id.Limit }
 
 // Allow takes 1 if it is there, and reports whether it was. It never waits.
 func (l *Limiter) Allow() bool {
-	now := l.lease.client.now()
+	c := l.lease.client
+	now := c.now()
 	allowed, decided := l.bucket.Allow(now, 1)
-	if !allowed {
-		return l.lease.short(now, 1, decided)
+	switch {
+	case allowed:
+		return true
+	case decided:
+		l.lease.starve(now)
+		c.opts.Hooks.Refused(l.lease.id.Limit, 1)
+		return false
 	}
-	return true
+	return l.lease.short(now, 1, decided)
 }
 
 // AllowN takes n at t if it is there, and reports whether it was. A t in the future

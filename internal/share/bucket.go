@@ -43,7 +43,7 @@ type Bucket struct {
 	_        [64]byte
 	admitted atomic.Int64 // cost
 	_        [56]byte
-	refused  atomic.Int64
+	refused  tally
 	_        [56]byte
 
 	declared  atomic.Int64 // Amount

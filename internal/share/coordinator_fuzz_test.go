@@ -196,7 +196,7 @@ func (m *mob) check() {
 	d := desk{t: m.t, c: m.c}
 	d.check()
 	for _, r := range m.c.list {
-		if r.pool.rate < 0 || r.pool.depth < 0 || r.pool.flying < 0 {
+		if r.pool.rate < 0 || r.pool.depth < 0 || r.pool.flying < 0 || r.pool.level > r.pool.room() {
 			m.t.Fatalf("more is lent than there is: %+v", r.pool)
 		}
 		if s := r.suppressed; s != nil && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.depth+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {

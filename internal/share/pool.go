@@ -15,7 +15,7 @@ import (
 type pool struct {
 	rate, depth Amount // may be below 0 for as long as a cut capacity is still out
 	level       Amount
-	// flying is the part of the depth that is kept for tokens under way to an
+	// flying is the part of the depth that is reserved for tokens under way to an
 	// instance without depth of their own. Without it the pool could fill up
 	// again while they are under way, and there would be more tokens than one
 	// bucket holds.
@@ -24,6 +24,13 @@ type pool struct {
 	at     limit.Time
 }
 
+// room is how many tokens there can be in the pool.
+func (p *pool) room() Amount { return p.depth - p.flying }
+
+// spare is how much depth can be lent, in whole tokens. What is reserved for tokens under
+// way is not spare: for as much as was lent of it, tokens in the pool would be dropped.
+func (p *pool) spare() Amount { return max(0, p.room()) / Token * Token }
+
 // accrue brings the level up to now. A clock that steps back adds nothing.
 func (p *pool) accrue(now limit.Time) {
 	dt := now - p.at
@@ -31,7 +38,7 @@ func (p *pool) accrue(now limit.Time) {
 		return
 	}
 	p.at = now
-	if room := p.depth - p.flying; p.rate > 0 && p.level < room {
+	if room := p.room(); p.rate > 0 && p.level < room {
 		hi, lo := bits.Mul64(uint64(p.rate), uint64(dt))
 		lo, carry := bits.Add64(lo, p.part, 0)
 		hi += carry
@@ -52,7 +59,7 @@ func (p *pool) accrue(now limit.Time) {
 
 // clip drops what does not fit the depth.
 func (p *pool) clip() {
-	if room := p.depth - p.flying; p.level >= room {
+	if room := p.room(); p.level >= room {
 		p.level, p.part = room, 0
 	}
 }

@@ -287,7 +287,7 @@ const part = 8
 // wake is when the pool has a token for one who lacks it.
 func (r *resource) wake(now limit.Time) limit.Time {
 	p := &r.pool
-	if r.terms.Gauge || p.rate <= 0 || p.level >= p.depth {
+	if r.terms.Gauge || p.rate <= 0 || p.level >= p.room() {
 		return never
 	}
 	least := MaxAmount
@@ -299,7 +299,7 @@ func (r *resource) wake(now limit.Time) limit.Time {
 	if least == MaxAmount || p.level >= least {
 		return never
 	}
-	missing := min(least, p.depth) - p.level
+	missing := min(least, p.room()) - p.level
 	if missing <= 0 {
 		return never
 	}
@@ -327,7 +327,7 @@ func (r *resource) raise() {
 		}
 	}
 	r.order = list
-	rate, depth := max(0, p.rate), max(0, p.depth)/Token*Token
+	rate, depth := max(0, p.rate), p.spare()
 	few := rate < short.Rate/trickle
 	if few {
 		slices.SortStableFunc(list, func(a, b *account) int {
@@ -346,13 +346,13 @@ func (r *resource) raise() {
 				g.Depth = Token // or a rate without depth would be lost
 			}
 		}
-		g.Depth = min(g.Depth, max(0, p.depth)/Token*Token)
+		g.Depth = min(g.Depth, p.spare())
 		if few && g.Rate < s.Rate && g.Rate < a.target.Rate/relation || g.Rate > 0 && a.held().Depth+g.Depth == 0 {
 			g.Rate = 0 // too little for a message, or lost without depth
 		}
 		if g.Depth > 0 {
 			// A part of the bucket goes with what is in it.
-			g.Tokens = min(p.level.scale(g.Depth, p.depth), g.Depth)
+			g.Tokens = min(p.level.scale(g.Depth, p.room()), g.Depth)
 		}
 		a.grant(g)
 	}

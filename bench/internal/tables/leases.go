@@ -189,7 +189,11 @@ func writeDecision(rep *Report, races []*race) {
 		}
 		for _, n := range threads {
 			what := fmt.Sprintf("decision on a lease, %s, %s: ", answer, on(n))
-			rep.AtMost(what+"leased / in process", r.ratio(leased, inProcess, n), 1.5, " ×")
+			most := 1.5
+			if answer == "refused" && n == 2 {
+				most = 1.25
+			}
+			rep.AtMost(what+"leased / in process", r.ratio(leased, inProcess, n), most, " ×")
 			// The connection allocates for itself a few times in a second.
 			rep.AtMost(what+"allocations per request", float64(int(r.lane(leased, n).allocs()+0.01)), 0, "")
 		}
