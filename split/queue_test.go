@@ -48,114 +48,133 @@ func (c *counted) after(n int) int {
 	return n - c.have
 }
 
+const every = 100 * time.Millisecond // a token comes
+
+// queue is a limiter beside its count.
+type queue struct {
+	*counted
+	t       *testing.T
+	r       *rand.Rand
+	seed    uint64
+	l       *split.Limiter
+	begin   time.Time
+	got     map[int]time.Duration
+	cancels map[int]func() bool
+}
+
 // TestQueueAgainstCount: without windows, whoever waits has its turn at the moment that a
 // naive count of tokens gives; who would be late is told at once, and nobody else; those
 // behind one who gives up move up; and while somebody waits nobody passes.
 func TestQueueAgainstCount(t *testing.T) {
-	const every = 100 * time.Millisecond
 	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			c := &counted{burst: 1 + r.IntN(6), served: map[int]time.Duration{}}
-			l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1), Burst: int64(c.burst)}, split.Options{})
-			begin := time.Now()
-			if l.Allow() {
-				c.have = 0
+			q := &queue{counted: c, t: t, r: r, seed: seed, begin: time.Now(), got: map[int]time.Duration{}, cancels: map[int]func() bool{}}
+			q.l = newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1), Burst: int64(c.burst)}, split.Options{})
+			q.l.Allow()
+			pass := func() {
+				time.Sleep(every / 2)
+				c.tick(time.Since(q.begin))
+				time.Sleep(every / 2)
 			}
-			got := map[int]time.Duration{}
-			cancels := map[int]func() bool{}
 			time.Sleep(every / 2)
 			for id := range 300 {
-				now := time.Since(begin)
-				n := 1 + r.IntN(c.burst)
-				fits := len(c.line) == 0 && n <= c.have
-				switch kind := r.IntN(6); kind {
-				case 0:
-					if got := l.AllowN(time.Now(), int64(n)); got != fits {
-						t.Fatalf("seed %d, %v: AllowN(%d) = %v, count %+v", seed, now, n, got, c)
-					}
-				case 1:
-					if d, err := l.Take(t.Context(), limit.Request{Cost: int64(n)}); err != nil || d.Allowed != fits || (d.Status == 429) != !fits {
-						t.Fatalf("seed %d, %v: Take(%d) = %+v, %v, count %+v", seed, now, n, d, err, c)
-					}
-				case 2:
-					n = 1
-					fits = len(c.line) == 0 && c.have > 0
-					if got := l.Allow(); got != fits {
-						t.Fatalf("seed %d, %v: Allow() = %v, count %+v", seed, now, got, c)
-					}
-				case 3:
-					fits = false
-					if len(c.line) > 0 {
-						i := r.IntN(len(c.line))
-						if !cancels[c.line[i].id]() || cancels[c.line[i].id]() {
-							t.Fatalf("seed %d, %v: %d gives up once", seed, now, c.line[i].id)
-						}
-						c.line = slices.Delete(c.line, i, i+1)
-						c.serve(now)
-					}
-				default:
-					longest := limit.Never
-					late := false
-					if after := c.after(n); kind == 4 && after > 0 {
-						// A quarter of a token before or after its turn.
-						at := now + every/2 + time.Duration(after-1)*every
-						late = r.IntN(2) == 0
-						longest = at - now + every/4
-						if late {
-							longest -= every / 2
-						}
-					}
-					wait := waiter{id, n}
-					told := false
-					cancels[id] = l.WaitFunc(int64(n), longest, func(err error) {
-						told = true
-						if (err != nil) != late || late && !errors.Is(err, limit.ErrWaitTooLong) {
-							t.Errorf("seed %d, %v: %d waits %v for %d: %v", seed, now, id, longest, n, err)
-						}
-						if err == nil {
-							got[id] = time.Since(begin)
-						}
-					})
-					if told != (late || fits) {
-						t.Fatalf("seed %d, %v: told at once: %v, late %v, fits %v", seed, now, told, late, fits)
-					}
-					fits = false
-					if !late {
-						c.line = append(c.line, wait)
-						c.serve(now)
-					}
-				}
-				if fits {
-					c.have -= n
-				}
+				q.step(id)
 				want := int64(c.have)
 				if len(c.line) > 0 {
 					want = 0
 				}
-				if remaining := l.Remaining(); remaining != want {
-					t.Fatalf("seed %d, %v: %d remain, count %+v", seed, now, remaining, c)
+				if remaining := q.l.Remaining(); remaining != want {
+					t.Fatalf("seed %d, step %d: %d remain, count %+v", seed, id, remaining, c)
 				}
 				for range r.IntN(4) {
-					time.Sleep(every / 2)
-					c.tick(time.Since(begin))
-					time.Sleep(every / 2)
+					pass()
 				}
 			}
 			for len(c.line) > 0 {
-				time.Sleep(every / 2)
-				c.tick(time.Since(begin))
-				time.Sleep(every / 2)
+				pass()
 			}
-			if len(got) != len(c.served) {
-				t.Errorf("seed %d: %d were let go, want %d", seed, len(got), len(c.served))
+			if len(q.got) != len(c.served) {
+				t.Errorf("seed %d: %d were let go, want %d", seed, len(q.got), len(c.served))
 			}
 			for id, at := range c.served {
-				if got[id] != at {
-					t.Errorf("seed %d: %d was let go at %v, want %v", seed, id, got[id], at)
+				if q.got[id] != at {
+					t.Errorf("seed %d: %d was let go at %v, want %v", seed, id, q.got[id], at)
 				}
 			}
 		})
+	}
+}
+
+// step asks, waits or gives up, and wants what the count says.
+func (q *queue) step(id int) {
+	n := 1 + q.r.IntN(q.burst)
+	kind := q.r.IntN(6)
+	if kind == 2 {
+		n = 1
+	}
+	fits := len(q.line) == 0 && n <= q.have
+	got := fits
+	switch kind {
+	case 0:
+		got = q.l.AllowN(time.Now(), int64(n))
+	case 1:
+		d, err := q.l.Take(q.t.Context(), limit.Request{Cost: int64(n)})
+		if got = d.Allowed; err != nil || (d.Status == 429) == got {
+			q.t.Errorf("seed %d, step %d: %+v, %v", q.seed, id, d, err)
+		}
+	case 2:
+		got = q.l.Allow()
+	case 3:
+		if len(q.line) > 0 {
+			i := q.r.IntN(len(q.line))
+			if cancel := q.cancels[q.line[i].id]; !cancel() || cancel() {
+				q.t.Errorf("seed %d, step %d: one who waits gives up once", q.seed, id)
+			}
+			q.line = slices.Delete(q.line, i, i+1)
+			q.serve(time.Since(q.begin))
+		}
+		return
+	default:
+		q.wait(id, n, kind == 4)
+		return
+	}
+	if got != fits {
+		q.t.Fatalf("seed %d, step %d: kind %d of %d: %v, count %+v", q.seed, id, kind, n, got, q.counted)
+	}
+	if fits {
+		q.have -= n
+	}
+}
+
+// wait waits for n, and if bounded for a quarter of a token more or less than it takes.
+func (q *queue) wait(id, n int, bounded bool) {
+	longest, late := limit.Never, false
+	if after := q.after(n); bounded && after > 0 {
+		late = q.r.IntN(2) == 0
+		longest = every/2 + time.Duration(after-1)*every + every/4
+		if late {
+			longest -= every / 2
+		}
+	}
+	atOnce := late || len(q.line) == 0 && n <= q.have
+	told := false
+	q.cancels[id] = q.l.WaitFunc(int64(n), longest, func(err error) {
+		told = true
+		if (err != nil) != late || late && !errors.Is(err, limit.ErrWaitTooLong) {
+			q.t.Errorf("seed %d, step %d: it waits %v for %d: %v", q.seed, id, longest, n, err)
+		}
+		if err == nil {
+			q.got[id] = time.Since(q.begin)
+		}
+	})
+	if told != atOnce {
+		q.t.Errorf("seed %d, step %d: told at once %v, late %v, count %+v", q.seed, id, told, late, q.counted)
+	}
+	if !late {
+		q.line = append(q.line, waiter{id, n})
+		q.serve(time.Since(q.begin))
 	}
 }
 
