@@ -50,7 +50,13 @@ type book struct {
 	mu      sync.Mutex
 	all     []admitted
 	refused map[string]int64 // the last time that each asked in vain
+	asked   map[string]int64 // the last time that each process asked
+	still   []admitted       // the times in which one did not, though it should
 }
+
+// standstill is a pause between two requests of a process that only a machine with other
+// work makes. What is lent to it in a longer one may be more than its bucket holds.
+const standstill = 100 * time.Millisecond
 
 func (b *book) note(a admitted) {
 	b.mu.Lock()
@@ -71,12 +77,40 @@ func (b *book) refuse(by string, at int64) {
 func (b *book) watch(by string, p *process) {
 	for p.out.Scan() {
 		a := admitted{by: by}
-		if n, _ := fmt.Sscan(p.out.Text(), &a.before, &a.after); n == 2 {
+		n, _ := fmt.Sscan(p.out.Text(), &a.before, &a.after)
+		switch n {
+		case 2:
 			b.note(a)
-		} else if n == 1 {
+		case 1:
 			b.refuse(by, a.before)
 		}
+		if n > 0 {
+			b.ask(by, a.before)
+		}
 	}
+}
+
+// ask notes that a process asked, and since when it had not if that is long ago.
+func (b *book) ask(by string, at int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asked == nil {
+		b.asked = map[string]int64{}
+	}
+	if last, known := b.asked[by]; known && at-last > int64(standstill) {
+		b.still = append(b.still, admitted{by, last, at})
+	}
+	b.asked[by] = at
+}
+
+// stood is how long processes stood still within an interval, added up.
+func (b *book) stood(from, to time.Time) (sum time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range b.still {
+		sum += time.Duration(max(0, min(a.after, to.UnixNano())-max(a.before, from.UnixNano())))
+	}
+	return sum
 }
 
 // between counts what was admitted within an interval for certain; "" = by all.
