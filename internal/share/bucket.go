@@ -42,7 +42,8 @@ type Bucket struct {
 	// those who count.
 	_        [64]byte
 	admitted atomic.Int64 // cost
-	_        [56]byte
+	last     atomic.Int64 // limit.Time of the last one admitted at once, to lastGrain
+	_        [48]byte
 	refused  tally
 	_        [56]byte
 
@@ -94,7 +95,7 @@ func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 				return false, true
 			}
 			if t.word.CompareAndSwap(word, next) {
-				b.admitted.Add(n)
+				b.admit(now, n)
 				return true, true
 			}
 		}
@@ -149,9 +150,21 @@ func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 			return false, true
 		}
 		if t.word.CompareAndSwap(word, next) {
-			b.admitted.Add(n)
+			b.admit(now, n)
 			return true, true
 		}
+	}
+}
+
+// lastGrain is how exactly the time of the last request is known. Not less: each store
+// keeps other threads from the line. Not more: the rate of the next few is known so well.
+const lastGrain = limit.Time(time.Millisecond)
+
+// admit counts n.
+func (b *Bucket) admit(now limit.Time, n int64) {
+	b.admitted.Add(n)
+	if int64(now)-b.last.Load() >= int64(lastGrain) {
+		b.last.Store(int64(now))
 	}
 }
 
@@ -275,6 +288,7 @@ func (b *Bucket) Observe(now limit.Time) Reading {
 		Level:     t.level(t.current(), t.tick(t.moment(now))),
 		Attempted: Whole(admitted + b.refused.Load() + b.waiting),
 		Admitted:  Whole(admitted),
+		Last:      limit.Time(b.last.Load()),
 		Waiting:   Whole(b.waiting),
 		WaitUntil: until,
 		Largest:   b.largest.at(now, b.waiting),
@@ -378,7 +392,7 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 		return false // an Allow came first; whoever serves a line has frozen it
 	}
 	b.waiting -= n
-	b.admitted.Add(n)
+	b.admit(now, n)
 	if b.waiting == 0 {
 		b.stopWatch(now)
 	}

@@ -7,37 +7,38 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// meter measures a rate of arrivals: the count of a window that reaches back to the last
-// change, and no farther than meterMemory. So a steady rate is known the better the
-// longer it lasts. A change is where the window falls into two parts whose rates differ
-// by more than chance makes likely; the older part is then forgotten. What chance makes
-// likely is measured as well, so that what comes evenly is followed at once, and what
-// comes at random or in batches is not taken for a change each time. A silence is a part
-// whose count is too small.
+// meter measures a rate of arrivals: how long as many took as came since the last change,
+// or in meterMemory. It counts from an arrival to an arrival, so that even arrivals are
+// known exactly from two on. A change is where the window falls into two parts whose rates
+// differ by more than the unevenness that was seen makes likely; the older part is then
+// forgotten. So what comes evenly is followed at once, and what comes at random or in
+// batches is not taken for a change each time. A silence is an interval that is too long.
 //
 // The zero value has measured nothing.
 type meter struct {
-	ready   bool
-	total   Amount        // at the last observation
-	at      limit.Time    // of it
-	rate    float64       // tokens per second
-	quiet   float64       // seconds since something came
-	longest float64       // the longest such gap in the load that goes on
-	waited  time.Duration // at the last observation; see observeFree
+	ready  bool
+	total  Amount        // at the last observation
+	at     limit.Time    // of it
+	rate   float64       // tokens per second
+	quiet  float64       // seconds since something came
+	waited time.Duration // at the last observation; see observeFree
+	begun  bool          // by an arrival, which is not counted, since the time begins with it
 
 	// The window, the newest part first. Each part is as long as the newer one, or
 	// twice as long.
 	parts [meterParts]span
-	count int  // of parts
-	begun bool // by an arrival, which is not counted, since the time begins with it
+	count int // of parts
+	// mixed says that the change was within the oldest part, which is one interval.
+	mixed bool
 	// uneven is the variance of counts beside that of arrivals one by one and at
 	// random: near 0 for even arrivals, 10 for batches of ten.
 	uneven   float64
 	compared int // how many parts that rests on
 }
 
-// span is what came within a part of the window, and its length in seconds.
-type span struct{ tokens, length float64 }
+// span is what came within a part of the window, and its length in seconds, from an arrival
+// to an arrival. Its end is known to blur, and uneven is what arrivals were before it.
+type span struct{ tokens, length, blur, uneven float64 }
 
 const (
 	// meterMemory is the longest time over which arrivals are averaged, in seconds.
@@ -52,24 +53,27 @@ const (
 	// meterDoubt is how unlikely a difference must be to be a change: the square of how
 	// many standard deviations. At 50 looks per second, each at all parts, 5 deviations
 	// mean one false alarm in many hours, 3 would mean one in seconds.
-	meterDoubt = 18.0
+	meterDoubt = 20.0
 	// meterLearns is over how many parts uneven is averaged. Not fewer: what comes by
 	// chance would now and then be taken for even. Not more: it has to be learned.
 	meterLearns = 32
 	// meterEven is the least that uneven is. Not less: an even load has its hitches too.
-	meterEven = 1.0 / 32
+	meterEven = 1.0 / 256
+	// meterEnds is after how many times the usual interval nothing is expected any more.
+	meterEnds = 2
 )
 
 // observe takes the running total of arrivals at now, and unit, the usual cost of
 // one arrival in tokens. It reports whether the rate has changed.
 func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed bool) {
-	return m.observeFree(now, total, unit, m.waited)
+	return m.observeFree(now, 0, total, unit, m.waited)
 }
 
 // observeFree is observe where those who waited asked for nothing meanwhile: waited is for
 // how long they did, a running total. That time does not count, so that the rate is what
-// comes when nobody has to wait.
-func (m *meter) observeFree(now limit.Time, total Amount, unit float64, waited time.Duration) (changed bool) {
+// comes when nobody has to wait. last is when the last one came; before the observation
+// before it is not known.
+func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, waited time.Duration) (changed bool) {
 	if !m.ready {
 		m.ready, m.total, m.at, m.waited, m.uneven = true, total, now, waited, 1
 		return false
@@ -79,32 +83,39 @@ func (m *meter) observeFree(now limit.Time, total Amount, unit float64, waited t
 	}
 	dt := max(0, time.Duration(now-m.at)-(waited-m.waited)).Seconds()
 	n := (total - m.total).Float()
+	since, blur := 0.0, dt*min(1, unit/max(n, unit))
+	if last > m.at && last <= now && waited == m.waited {
+		since, blur = time.Duration(now-last).Seconds(), min(blur, time.Duration(lastGrain).Seconds())
+	}
 	m.total, m.at, m.waited = total, now, waited
 	unit = max(unit, 1e-6)
 	m.quiet += dt
-	m.longest -= m.longest * min(dt/meterMemory, 1)
+	was := m.rate
 	if n > 0 {
-		m.longest, m.quiet = max(m.longest, m.quiet), 0
+		p := span{n, m.quiet - since, blur, m.uneven}
+		if !m.begun {
+			// The first one begins the time.
+			m.count, m.mixed = 0, false
+			if n > unit {
+				m.begin(n-unit, dt*(1-unit/n))
+			}
+		} else {
+			m.add(p, unit)
+			changed = m.forget(unit)
+		}
+		m.begun, m.quiet = true, since
 	}
-	if m.rate == 0 && n > 0 {
-		// The first one begins the time. One arrival shows no rate.
-		m.begin(max(0, n-unit), 0)
-		m.begun, m.rate, m.longest = true, n, 0
-		return true
-	}
-	m.add(span{n, dt}, unit)
-	changed = m.forget(unit)
 	m.rate = m.estimate(unit)
-	return changed
+	return changed || m.rate > 2*was || 2*m.rate < was
 }
 
 // meterShortest is the shortest time between two observations, in seconds. Not longer:
 // those who are refused are seen so soon.
 const meterShortest = 0.002
 
-// begin measures anew from n tokens in span seconds on.
+// begin measures anew from n tokens in length seconds on.
 func (m *meter) begin(n, length float64) {
-	m.parts[0], m.count, m.begun = span{n, length}, 1, false
+	m.parts[0], m.count, m.mixed = span{n, length, length, m.uneven}, 1, false
 	m.rate = n / max(length, meterGrain)
 }
 
@@ -119,19 +130,36 @@ func (m *meter) all() (w span) {
 
 // estimate is the rate of the window.
 func (m *meter) estimate(unit float64) float64 {
-	w := m.all()
-	if m.begun && w.tokens < unit {
-		return unit / max(w.length, 1) // one alone may have come any time
+	if !m.begun {
+		return 0
 	}
+	w := m.all()
+	length := max(w.length, meterShortest)
+	usual := w.tokens / length
 	// The next one is not missing before its time.
-	until := max(w.length-m.quiet, meterGrain)
-	return min(w.tokens/until, (w.tokens+unit)/max(w.length, meterGrain))
+	rate := min(usual, (w.tokens+unit)/(length+m.quiet))
+	if w.tokens < unit {
+		usual, rate = 0, unit/max(w.length+m.quiet, 1) // one alone may have come any time
+	}
+	ended := usual > 0 && m.quiet > meterEnds*max(unit/usual, meterGrain) && m.silent(w, unit)
+	if ended || m.quiet >= meterMemory && rate*meterMemory < unit {
+		// It has ended, or they are so few that each is a beginning.
+		m.begun, m.count = false, 0
+		return 0
+	}
+	return rate
+}
+
+// silent says whether nothing came for longer than chance explains.
+func (m *meter) silent(w span, unit float64) bool {
+	doubt := meterDoubt * m.uneven * unit / 2
+	return unlikely(unit, m.quiet, w.tokens, w.length, doubt) > doubt
 }
 
 // recent is the highest recent rate that chance does not explain: what is asked for by one
 // who was refused, while the window is not yet known to be of two parts.
 func (m *meter) recent(unit float64) (rate float64) {
-	w := span{}
+	w := span{length: m.quiet}
 	for _, p := range m.parts[:m.count] {
 		w.tokens += p.tokens
 		w.length += p.length
@@ -161,7 +189,14 @@ func (m *meter) add(p span, unit float64) {
 	if m.count > 0 && m.parts[0].length < meterGrain {
 		m.parts[0].tokens += p.tokens
 		m.parts[0].length += p.length
+		m.parts[0].blur = p.blur
 	} else {
+		if m.count >= 2 {
+			m.compare(m.parts[0], m.parts[1], unit)
+		}
+		if m.mixed && m.count > 1 {
+			m.count, m.mixed = m.count-1, false
+		}
 		copy(m.parts[1:], m.parts[:m.count])
 		m.parts[0] = p
 		m.count++
@@ -171,7 +206,7 @@ func (m *meter) add(p span, unit float64) {
 		// Two that together are no longer than all that is newer become one.
 		if a, b := m.parts[i], m.parts[i+1]; a.length+b.length <= length || m.count == meterParts && i+2 == m.count {
 			m.compare(a, b, unit)
-			m.parts[i] = span{a.tokens + b.tokens, a.length + b.length}
+			m.parts[i] = span{a.tokens + b.tokens, a.length + b.length, a.blur, b.uneven}
 			copy(m.parts[i+1:], m.parts[i+2:m.count])
 			m.count--
 		}
@@ -179,18 +214,20 @@ func (m *meter) add(p span, unit float64) {
 	}
 	for rest := m.all().length - m.parts[m.count-1].length; rest > meterMemory; rest -= m.parts[m.count-1].length {
 		m.count--
-		m.begun = false
 	}
 }
 
-// compare learns from two parts that follow each other how uneven arrivals are.
+// compare learns from two parts that follow each other how uneven arrivals are. Of
+// arrivals one by one and at random, off has a variance of length^2 / (n+1) times the
+// fractions of the tokens in each; a part's end adds that of its blur.
 func (m *meter) compare(a, b span, unit float64) {
-	n := a.tokens + b.tokens
-	if n < 4*unit {
+	n, length := a.tokens+b.tokens, a.length+b.length
+	if a.tokens <= 0 || b.tokens <= 0 || length <= 0 {
 		return
 	}
-	d := a.tokens*b.length - b.tokens*a.length
-	uneven := d * d / (a.length * b.length * n * unit)
+	off := a.length - length*a.tokens/n
+	variance := off*off - b.blur*b.blur/8
+	uneven := variance * n * n * (n/unit + 1) / (a.tokens * b.tokens * length * length)
 	// The first one stands beside the guess that they come at random.
 	m.compared = min(m.compared+1, meterLearns)
 	m.uneven += (uneven - m.uneven) / float64(m.compared+1)
@@ -200,37 +237,27 @@ func (m *meter) compare(a, b span, unit float64) {
 // forget drops what is older than the likeliest change, if there was one.
 func (m *meter) forget(unit float64) (changed bool) {
 	w := m.all()
-	if w.tokens >= 8*unit && m.quiet > 2*max(m.longest, shortestGap.Seconds()) && m.quiet*w.tokens > 2*unit*w.length {
-		m.begin(0, m.quiet) // twice the longest gap that there was: it has ended
-		return true
-	}
-	if m.quiet >= meterMemory && m.rate > 0 && m.rate*meterMemory < unit {
-		m.begin(0, m.quiet) // so few that each is a beginning
-		return true
-	}
-	doubt := meterDoubt * m.uneven * unit / 2
-	newer, worst, at := span{}, doubt, 0
+	worst, at := meterDoubt*m.uneven*unit/2, 0
+	newer := span{}
 	for i, p := range m.parts[:max(0, m.count-1)] {
 		newer.tokens += p.tokens
 		newer.length += p.length
-		// One more or less shows nothing: it may come just now.
-		tokens := newer.tokens
-		if e := w.tokens * newer.length / w.length; tokens > e {
-			tokens = max(e, tokens-unit)
+		length := newer.length
+		// What the ends are not known to shows nothing.
+		blur := max(m.parts[0].blur, m.parts[i+1].blur)
+		if e := w.length * newer.tokens / w.tokens; length > e {
+			length = max(e, length-blur)
 		} else {
-			tokens = min(e, tokens+unit)
+			length = min(e, length+blur)
 		}
-		if g := unlikely(tokens, newer.length, w.tokens-tokens, w.length-newer.length, worst); g > worst {
+		if g := unlikely(newer.tokens, length, w.tokens-newer.tokens, w.length-length, worst); g > worst {
 			worst, at = g, i+1
 		}
 	}
 	if at == 0 {
 		return false
 	}
-	m.count, m.begun = at, false
-	if left := m.all(); left.tokens <= 2*unit && left.tokens*w.length < w.tokens*left.length {
-		m.begin(0, m.quiet) // the last ones show no rate: it has ended
-	}
+	m.count, m.mixed, m.uneven = at, m.parts[at-1].tokens <= unit, m.parts[at-1].uneven
 	return true
 }
 

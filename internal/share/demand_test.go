@@ -20,7 +20,7 @@ func TestMeterIsCalm(t *testing.T) {
 		for range 200_000 {
 			now = now.Add(time.Duration(r.ExpFloat64() / rate * float64(time.Second)))
 			total += Token
-			if m.observe(now, total, 1) {
+			if m.observeFree(now, now, total, 1, 0) {
 				changes++
 			}
 		}

@@ -204,7 +204,7 @@ func (h *Holder) Step(now limit.Time, e Event) *Report {
 		h.take(now, e)
 	case Starved:
 		if l := h.leases[e.Handle]; l != nil {
-			l.starved = true
+			l.starved, l.refusedAt = true, now
 			l.look(now, h)
 			h.plan(l)
 		}

@@ -45,6 +45,7 @@ type lease struct {
 	sentAt              limit.Time
 	sentWant, sentLack  Amount
 	meter, admitted     meter
+	others              Amount // was asked for, and not admitted at once
 	want, lack, waiting Amount
 	attempted, passed   Amount // totals, for a limit that is shared by suppression
 	sentAttempted       Amount
@@ -55,7 +56,8 @@ type lease struct {
 	busyUntil           limit.Time  // a gauge keeps the places it used of late
 	busyPlaces          Amount
 	starved             bool
-	shortUntil          limit.Time // it was refused recently
+	refusedAt           limit.Time // an attempt was refused then
+	shortUntil          limit.Time // and until then that is recent
 	lackUntil           limit.Time // an attempt was refused not long before
 	waitUntil           limit.Time // when those who wait go away; 0 = not known, or nobody
 	steady              int        // looks without a change

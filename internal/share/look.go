@@ -18,7 +18,10 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	}
 	r := l.spender.Observe(now)
 	unit := max(Token, r.Largest)
-	changed := l.meter.observeFree(now, r.Attempted, unit.Float(), r.Waited)
+	changed := l.meter.observeFree(now, l.lastCame(now, r), r.Attempted, unit.Float(), r.Waited)
+	if l.meter.at == now {
+		l.others = r.Attempted - r.Admitted
+	}
 	l.waiting = r.Waiting
 	if l.starved {
 		l.shortUntil = now.Add(scarceGap)
@@ -51,6 +54,18 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	if !l.urgent {
 		l.starved = false
 	}
+}
+
+// lastCame is when the last request came, 0 if that is not known: one that was refused is
+// seen at once, and one that was admitted at once has left its time.
+func (l *lease) lastCame(now limit.Time, r Reading) limit.Time {
+	switch {
+	case l.refusedAt == now:
+		return now
+	case l.others != r.Attempted-r.Admitted:
+		return 0
+	}
+	return r.Last
 }
 
 // scarceGap is between reports that move a few tokens while all is lent. Not shorter:

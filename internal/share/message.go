@@ -224,7 +224,8 @@ type Reading struct {
 	InUse     Amount // places of a gauge in use
 	Attempted Amount // asked for: admitted, refused and waiting
 	Admitted  Amount
-	Waiting   Amount // cost of those who wait at this moment
+	Last      limit.Time // when the last one came that was admitted at once; 0 = not known
+	Waiting   Amount     // cost of those who wait at this moment
 	// Waited is for how long somebody waited who asks again only when it was served: a
 	// running total. What is asked for in that time tells what was given, and not
 	// what is wanted.
