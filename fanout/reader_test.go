@@ -71,14 +71,16 @@ func TestReaderIsWoken(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		drop(3) // the age is that of the first
 		want(false, 2, 20*time.Second+100*time.Millisecond)
-		drop(4)
+		drop(4) // another, with an age of its own
+		want(false, 1, 20*time.Second+200*time.Millisecond)
+		drop(5)
 		time.Sleep(99 * time.Millisecond)
-		offer(5) // the gap goes with it
-		want(true, 1, 20*time.Second+199*time.Millisecond)
-		drop(6)
+		offer(6) // the gap goes with it
+		want(true, 1, 20*time.Second+299*time.Millisecond)
+		drop(7)
 		synctest.Wait()
 		s.Close() // which does not wait for the age
-		want(false, 1, 20*time.Second+199*time.Millisecond)
+		want(false, 1, 20*time.Second+299*time.Millisecond)
 		if err := <-ended; !errors.Is(err, fanout.ErrClosed) {
 			t.Errorf("after the last: %v", err)
 		}
@@ -148,6 +150,19 @@ func TestDefaults(t *testing.T) {
 		}
 		if e.Gap.Limit != "subscriber.queue" {
 			t.Errorf("the gap is of %q", e.Gap.Limit)
+		}
+		named, err := fanout.NewStream[int](fanout.StreamOptions{Queue: 1, QueueName: "mine"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			if _, err := named.Offer(t.Context(), uint64(i), i, limit.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		named.Next(t.Context())
+		if e, err := named.Next(t.Context()); err != nil || e.Gap.Limit != "mine" {
+			t.Errorf("the gap of a queue with a name: %+v, %v", e, err)
 		}
 	})
 }

@@ -406,3 +406,63 @@ func TestBoundsOfTerms(t *testing.T) {
 		})
 	}
 }
+
+// TestEveryVerbFollowsTheWallClock: after the wall clock has stepped, tokens are due by it
+// again half a minute later, which is a millisecond for each second, whichever verb is used.
+func TestEveryVerbFollowsTheWallClock(t *testing.T) {
+	for name, verb := range map[string]func(l *split.Limiter) bool{
+		"Allow": func(l *split.Limiter) bool { return l.Allow() },
+		"Take": func(l *split.Limiter) bool {
+			d, err := l.Take(t.Context(), limit.Request{})
+			return err == nil && d.Allowed
+		},
+		"WaitMax": func(l *split.Limiter) bool { return l.WaitMax(t.Context(), 0) == nil },
+	} {
+		for _, step := range []time.Duration{20 * time.Millisecond, -20 * time.Millisecond} {
+			t.Run(name+step.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					wall := &stepping{}
+					l := newLimiter(t, split.Terms{Total: limit.PerSecond(1), Part: split.Instance(0, 1), Burst: 1}, split.Options{Wall: wall.now})
+					time.Sleep(5 * time.Second)
+					wall.off = step
+					last, admitted := time.Duration(0), 0
+					for range 30_000 {
+						time.Sleep(time.Millisecond)
+						if verb(l) {
+							last = time.Duration(wall.now().UnixNano()) % time.Second
+							admitted++
+						}
+					}
+					if last > 2*time.Millisecond {
+						t.Errorf("the last token came %v after a whole second of the wall clock", last)
+					}
+					if admitted < 29 || admitted > 31 {
+						t.Errorf("%d were admitted in 30 s", admitted)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTooManyChangesAhead: fifteen changes may be ahead; one more is an error and changes
+// nothing.
+func TestTooManyChangesAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1)}, split.Options{})
+		set := func(i int) error {
+			return l.Set(split.Terms{Total: limit.PerSecond(int64(i)), Part: split.Instance(0, 1), From: time.Now().Add(time.Duration(i) * time.Hour)})
+		}
+		for i := range 15 {
+			if err := set(i + 1); err != nil {
+				t.Fatalf("change %d: %v", i+1, err)
+			}
+		}
+		if err := set(16); err == nil || !strings.HasPrefix(err.Error(), "split: ") {
+			t.Errorf("change 16: %v", err)
+		}
+		if got := l.Terms().Total; got != limit.PerSecond(15) {
+			t.Errorf("%v after a change that was refused", got)
+		}
+	})
+}
