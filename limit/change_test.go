@@ -345,3 +345,80 @@ func TestRepackSaturates(t *testing.T) {
 		}
 	}
 }
+
+// windowsIn is what a fixed window of policy p allows in [from, to]: its count in each
+// window that it meets.
+func windowsIn(p Policy, from, to Time) int64 {
+	return p.Rate.Count * (int64(to)/int64(p.Rate.Period) - int64(from)/int64(p.Rate.Period) + 1)
+}
+
+// What is admitted by fixed windows whose length and count change at random, to and fro,
+// is in no interval more than each of the policies in force in it allows by itself,
+// together.
+func TestHistoriesFixedChanges(t *testing.T) {
+	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour, 7 * time.Second, 45 * time.Second}
+	most := 0.0
+	eachHistory(t, func(r *rand.Rand) error {
+		policies := make([]Policy, 2+r.IntN(2))
+		for i := range policies {
+			policies[i] = Policy{Algorithm: FixedWindow, Rate: Rate{r.Int64N(1 << r.IntN(9)), lengths[r.IntN(len(lengths))]}, CountRefused: r.IntN(8) == 0}
+		}
+		now, in := Time(r.Int64N(1<<50)), 0
+		w := NewFixedCounter(policies[in])
+		var s FixedState
+		var admitted []event
+		for range 60 {
+			now += Time(r.Int64N(int64(lengths[r.IntN(len(lengths))]) / 4))
+			if r.IntN(3) == 0 {
+				in = r.IntN(len(policies))
+				next := NewFixedCounter(policies[in])
+				s, w = next.Convert(s, &w, now), next
+			}
+			for range 1 + r.IntN(3) {
+				if cost := 1 + r.Int64N(1+policies[in].Rate.Count); w.Take(&s, now, cost).Allowed {
+					admitted = append(admitted, event{now, cost})
+				}
+			}
+		}
+		for i := range admitted {
+			sum := int64(0)
+			for _, e := range admitted[i:] {
+				sum += e.cost
+				bound := int64(0)
+				for _, p := range policies {
+					bound += windowsIn(p, admitted[i].at, e.at)
+				}
+				if sum > bound {
+					return fmt.Errorf("%d were admitted in %v, of %d: %v", sum, time.Duration(e.at-admitted[i].at), bound, policies)
+				}
+				most = max(most, float64(sum)/float64(bound))
+			}
+		}
+		return nil
+	})
+	t.Logf("at most %.3f of the bound", most)
+}
+
+// What was used of a long window is refused in a shorter one for as many of its windows
+// as bring it, and not beyond the end of the long one; and the way back has nothing left.
+func TestShorterWindowOwes(t *testing.T) {
+	day := NewFixedCounter(Policy{Algorithm: FixedWindow, Rate: Rate{100, 24 * time.Hour}})
+	minute := NewFixedCounter(Policy{Algorithm: FixedWindow, Rate: PerMinute(3)})
+	for _, c := range []struct{ at, until int64 }{{3600, 3600 + 34*60}, {86_400 - 600, 86_400}} {
+		var s FixedState
+		if !day.Take(&s, seconds(c.at), 100).Allowed {
+			t.Fatal("the day's do not fit")
+		}
+		s = minute.Convert(s, &day, seconds(c.at+10))
+		back := day.Convert(s, &minute, seconds(c.at+50))
+		if v := day.Take(&back, seconds(c.at+50), 1); v.Allowed || v.ResetAfter != time.Duration(seconds(86_400)-seconds(c.at+50)) {
+			t.Errorf("from %d on: back in the day %+v", c.at, v)
+		}
+		if v := minute.Take(&s, seconds(c.until)-1, 1); v.Allowed || v.RetryAfter != 1 {
+			t.Errorf("from %d on: before %d %+v", c.at, c.until, v)
+		}
+		if v := minute.Take(&s, seconds(c.until), 3); !v.Allowed {
+			t.Errorf("from %d on: at %d %+v", c.at, c.until, v)
+		}
+	}
+}

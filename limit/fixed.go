@@ -127,11 +127,17 @@ func (w *FixedCounter) Fresh(s FixedState, now Time) bool {
 // Convert carries s over from another policy: what was counted in the window that
 // is open stays counted in the one that now is, and a ban stays a ban. A smaller
 // quota bans nobody who had not gone over.
+//
+// Where the new window ends sooner, what was counted stays for as many windows as bring
+// it, or until the old window would have ended: else whoever takes turns with a longer
+// and a shorter one could use up the longer one's quota once in each shorter one. The
+// state is then that of the last of these windows, which begins in the future.
 func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) FixedState {
 	now = max(now, 0)
 	if from.Fresh(s, now) {
 		return FixedState{}
 	}
+	ended := s.Start.Add(from.period)
 	if w.ban > 0 {
 		if from.ban > 0 && s.Count > from.quota {
 			s.Count = max(s.Count, w.quota+1)
@@ -139,13 +145,21 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 		}
 		s.Count = min(s.Count, w.quota)
 	}
-	switch latest := max(now, s.Start); {
+	latest := max(now, min(s.Start, ended.Add(-w.period)))
+	switch {
 	case !w.firstHit:
 		s.Start = w.align(latest)
 	case latest >= s.Start.Add(w.period):
 		// The new window is shorter and over, but what was counted may have
 		// been taken a moment ago.
 		s.Start = latest
+	}
+	if s.Count > w.quota && ended > s.Start.Add(w.period) {
+		more := int64(ended-s.Start-1) / int64(w.period)
+		if w.quota > 0 {
+			more = min(more, (s.Count-1)/w.quota)
+		}
+		s.Start = s.Start.Add(time.Duration(more) * w.period)
 	}
 	return s
 }

@@ -93,6 +93,44 @@ func TestHistoriesChanges(t *testing.T) {
 	}
 }
 
+// The same of fixed windows whose length and count change: what the policies allow by
+// themselves, together.
+func TestHistoriesWindowChanges(t *testing.T) {
+	admitted := 0
+	for seed := range changeHistories(t) {
+		r := rand.New(rand.NewPCG(uint64(seed), 37))
+		clock := newManual()
+		turns := []limit.Policy{storetest.DrawWindow(r), storetest.DrawWindow(r), storetest.DrawWindow(r)}
+		o := Options{Now: clock.now}
+		if r.IntN(4) == 0 {
+			o.MaxBytes = 1 // the overflow bucket
+		}
+		k := mustKeyed(t, turns[0], o)
+		var key storetest.Changes
+		key.Set(clock.now(), turns...)
+		p := turns[0]
+		for range 60 {
+			clock.advance(time.Duration(r.Int64N(int64(turns[r.IntN(3)].Rate.Period) / 4)))
+			if r.IntN(3) == 0 {
+				p = turns[r.IntN(3)]
+				if err := k.SetPolicy(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if cost := 1 + r.Int64N(1+p.Rate.Count); k.AllowN("key", cost) {
+				key.Admit(clock.now(), cost)
+			}
+		}
+		admitted += key.Admitted()
+		if err := key.OverWindows(); err != nil {
+			t.Fatalf("history %d: %v", seed, err)
+		}
+	}
+	if n := changeHistories(t); admitted < 5*n {
+		t.Errorf("%d were admitted in %d histories: they show little", admitted, n)
+	}
+}
+
 // A reload to a smaller limit and back gives nothing, in either kind of table.
 func TestChangeAndBackGivesNothing(t *testing.T) {
 	day := func(n int64) limit.Policy {
@@ -107,6 +145,7 @@ func TestChangeAndBackGivesNothing(t *testing.T) {
 		{"words, no words", day(100), limit.Policy{Rate: limit.PerSecond(1), Burst: 0}},
 		{"debt that no word holds", limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e6}, day(1)},
 		{"never refills", day(100), limit.Policy{Burst: 7}},
+		{"a day, a minute", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 100, Period: 24 * time.Hour}}, limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerMinute(1)}},
 		{"queue", limit.Policy{Algorithm: limit.LeakyBucket, Rate: limit.PerHour(9), Burst: 9}, limit.Policy{Algorithm: limit.LeakyBucket, Rate: limit.PerHour(1)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

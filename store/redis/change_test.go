@@ -109,6 +109,45 @@ func TestHistoriesChanges(t *testing.T) {
 	}
 }
 
+// The same of fixed windows of different lengths and counts: what the policies allow by
+// themselves, together.
+//
+//	STINT_HISTORIES=100000 go test ./store/redis -run 'TestHistoriesWindowChanges$' -timeout 2h
+func TestHistoriesWindowChanges(t *testing.T) {
+	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
+	for seed := range histories {
+		r := rand.New(rand.NewPCG(uint64(seed), 38))
+		f.clock.Add(int64(time.Second))
+		f.begin(fmt.Sprint("windows", seed))
+		var key storetest.Changes
+		policies := make([]limit.Policy, 2+r.IntN(2))
+		for i := range policies {
+			policies[i] = storetest.DrawWindow(r)
+			f.bind(i, policies[i])
+		}
+		key.Set(f.now(), slices.Clone(policies)...)
+		for range 40 {
+			f.clock.Add(r.Int64N(int64(policies[r.IntN(len(policies))].Rate.Period)/4) / 1000 * 1000)
+			i := r.IntN(len(policies))
+			if r.IntN(16) == 0 {
+				policies[i] = storetest.DrawWindow(r)
+				f.bind(i, policies[i])
+				key.Set(f.now(), slices.Clone(policies)...)
+			}
+			if cost := 1 + r.Int64N(1+policies[i].Rate.Count); f.take(i, cost) {
+				key.Admit(f.now(), cost)
+			}
+		}
+		admitted += key.Admitted()
+		if err := key.OverWindows(); err != nil {
+			t.Fatalf("history %d: %v", seed, err)
+		}
+	}
+	if admitted < 3*histories {
+		t.Errorf("%d were admitted in %d histories: they show little", admitted, histories)
+	}
+}
+
 // A roll-out of a smaller burst under load: two instances with bursts of 100 and 10 admit
 // what a burst of 100 allows.
 func TestRollOutOfASmallerBurst(t *testing.T) {

@@ -76,3 +76,39 @@ func DrawBucket(r *rand.Rand) limit.Policy {
 	}[r.IntN(9)]
 	return p
 }
+
+// OverWindows is Over for fixed windows: it returns an error if in some interval more was
+// admitted than all policies together allow that were ever in force, each its count in
+// each of its windows that the interval meets.
+func (c *Changes) OverWindows() error {
+	bound := func(from, to limit.Time) (sum int64) {
+		met := map[limit.Rate]bool{}
+		for _, list := range c.policies {
+			for _, p := range list {
+				if !met[p.Rate] {
+					met[p.Rate] = true
+					sum += p.Rate.Count * (int64(to)/int64(p.Rate.Period) - int64(from)/int64(p.Rate.Period) + 1)
+				}
+			}
+		}
+		return sum
+	}
+	for i, from := range c.at {
+		sum := int64(0)
+		for j := i; j < len(c.at); j++ {
+			if sum += c.cost[j]; sum > bound(from, c.at[j]) {
+				return fmt.Errorf("%d were admitted in %v, of at most %d by %v", sum, time.Duration(c.at[j]-from), bound(from, c.at[j]), c.policies)
+			}
+		}
+	}
+	return nil
+}
+
+// DrawWindow draws a fixed window as people write them, some with lengths that do not
+// divide each other.
+func DrawWindow(r *rand.Rand) limit.Policy {
+	lengths := []time.Duration{time.Second, 7 * time.Second, 45 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour}
+	return limit.Policy{
+		Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: r.Int64N(1 << r.IntN(9)), Period: lengths[r.IntN(len(lengths))]}, CountRefused: r.IntN(8) == 0,
+	}
+}
