@@ -299,6 +299,45 @@ func TestReload(t *testing.T) {
 	})
 }
 
+// A request that waits for a lease when its limit stops being leased, or becomes another
+// kind, is decided by what is in force then.
+func TestReloadWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		never := func(ctx context.Context) (leased.Stream, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		const text = "  - {name: a, key: [k], rate: 10/day%s}\n  - {name: b, key: [k], rate: 10/day%s}\n  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3%s}\n"
+		const lent = ", sharing: leased"
+		f, stop := open(t, leased.Options{Connect: never}, fmt.Sprintf(text, lent, lent, lent))
+		defer stop()
+		for i, charges := range [][]store.Charge{
+			{f.charge("a", "1", 1)},
+			{f.charge("p", "2", 1)},
+			{f.charge("a", "3", 1), f.charge("b", "3", 1)},
+			{f.charge("a", "4", 1), f.charge("p", "4", 1)},
+		} {
+			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Peek, f.Take} {
+				f.Reload(limits(t, fmt.Sprintf(text, lent, lent, lent)))
+				type answer struct {
+					allowed bool
+					err     error
+				}
+				answers := make(chan answer, 1)
+				go func() {
+					allowed, err := ask(t.Context(), charges)
+					answers <- answer{allowed, err}
+				}()
+				synctest.Wait()
+				f.Reload(limits(t, fmt.Sprintf(text, "", "", "")))
+				if got := <-answers; got.err != nil || !got.allowed {
+					t.Errorf("request %d: %v, %v, want that the store behind admits it", i, got.allowed, got.err)
+				}
+			}
+		}
+	})
+}
+
 // Counters of one name that are bound twice are the same limit, also when one of them is
 // unbound and after a reload.
 func TestBoundTwice(t *testing.T) {

@@ -2,6 +2,7 @@ package leased
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -80,4 +81,28 @@ func TestNothingIsRemembered(t *testing.T) {
 		stopLending()
 		lender.Wait()
 	})
+}
+
+// TestAgain: a call that meets a reload begins again, and one that meets nothing else fails as
+// if the store did not answer.
+func TestAgain(t *testing.T) {
+	for moved := range 6 {
+		calls := 0
+		allowed, err := again(func() (bool, error) {
+			if calls++; calls <= moved {
+				return false, errMoved
+			}
+			return true, nil
+		})
+		if moved < 2 && (!allowed || err != nil || calls != moved+1) {
+			t.Errorf("%d reloads: %v, %v after %d calls", moved, allowed, err, calls)
+		}
+		if moved > 4 && (allowed || !errors.Is(err, store.ErrUnavailable)) {
+			t.Errorf("reloads all the time: %v, %v", allowed, err)
+		}
+	}
+	broken := errors.New("broken")
+	if allowed, err := again(func() (bool, error) { return false, broken }); allowed || !errors.Is(err, broken) {
+		t.Errorf("another error: %v, %v", allowed, err)
+	}
 }
