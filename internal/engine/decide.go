@@ -277,7 +277,7 @@ func (q *Query) refunded(charge int) bool {
 
 // part makes the result of one hit and appends the charges behind it.
 func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit.Result) {
-	p := part{charge: -1, ban: -1, near: -1, shadow: h.shadow, status: tooManyRequests}
+	p := part{charge: -1, ban: -1, shadow: h.shadow, status: tooManyRequests}
 	r := limit.Result{Algorithm: h.Policy().Algorithm, Cost: d.Cost, Shadow: h.shadow}
 	var c, ban store.Counters
 	if h.Variant == nil {
