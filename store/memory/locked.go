@@ -284,8 +284,10 @@ func (t *lockedTable[S]) sweep() {
 		}
 		if old := len(sh.hashes); old > 0 && !sh.closed {
 			t.clean(sh, since)
-			n := roomFor(t.live(sh, since), old)
-			if n < old && t.owner.account.reserve(int64(n)*t.entryBytes(), 0) {
+			if n := roomFor(t.live(sh, since), old); n < old {
+				// What frees memory needs no room in the budget: another policy, with
+				// larger states, may have brought the table above it.
+				t.owner.account.charge(int64(n) * t.entryBytes())
 				t.rebuild(sh, n, since, false)
 			}
 		}

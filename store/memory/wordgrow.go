@@ -102,7 +102,9 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) 
 		spare = 0
 	}
 	bytes := int64(n)*slotBytes + slotsBytes
-	if !account.reserve(bytes, spare) {
+	if n < old {
+		account.charge(bytes) // what frees memory needs no room in the budget
+	} else if !account.reserve(bytes, spare) {
 		if n <= old || keep || t.live(from) > old/2+old/8 {
 			return false
 		}

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -74,6 +76,56 @@ func bans(h *harness) {
 				if now := h.now(); now < b.until {
 					h.advance(time.Duration(b.until-now) - h.Resolution*time.Duration(r.IntN(2)))
 				}
+			}
+		}
+	}
+}
+
+// strangeCounters are of no store.
+type strangeCounters struct{}
+
+func (strangeCounters) Spec() store.Spec { return store.Spec{ID: "strange", Policy: five} }
+
+func countedWaits(h *harness) {
+	room := h.bind("room", limit.Policy{Burst: 1 << 30})
+	for name, p := range policies() {
+		if !p.CountRefused || p.Ban > 0 {
+			continue
+		}
+		for _, beside := range []bool{false, true} {
+			r := rand.New(rand.NewPCG(uint64(len(name)), 78))
+			c := h.bind(fmt.Sprintf("%s %v", name, beside), p)
+			take := func(cost int64) (bool, limit.Verdict) {
+				charges := []store.Charge{charge(c, "k", cost)}
+				if beside {
+					charges = append(charges, charge(room, "k", cost))
+				}
+				return h.take(charges...), charges[0].Verdict
+			}
+			refused := 0
+			for range 300 {
+				cost := 1 + r.Int64N(3)
+				ok, v := take(cost)
+				if ok {
+					h.advance(time.Duration(r.Int64N(int64(time.Second))))
+					continue
+				}
+				refused++
+				now := h.clock.Load()
+				for _, early := range []time.Duration{h.Resolution, 0} {
+					h.clock.Store(now)
+					h.advance(v.RetryAfter - early)
+					// A peek counts nothing.
+					if fits, err := h.store.Peek(context.Background(), []store.Charge{charge(c, "k", cost)}); err != nil || fits != (early == 0) {
+						h.Fatalf("%s, beside another %v, cost %d: told to come after %v, and %v before that it fits: %v, %v", name, beside, cost, v.RetryAfter, early, fits, err)
+					}
+				}
+				if r.IntN(2) == 0 {
+					h.clock.Store(now)
+				}
+			}
+			if refused < 30 {
+				h.Errorf("%s: %d refusals", name, refused)
 			}
 		}
 	}

@@ -225,6 +225,23 @@ var cases = []struct {
 		}
 		h.wantRemaining(c, "k", 5)
 	}},
+	{"a refusal that counts says when", "who is refused and counted all the same is told a wait that suffices, and nothing less does: alone, and beside a limit with room", countedWaits},
+	{"counters of another store", "are an error of every verb, which changes nothing", func(h *harness) {
+		c, strange := h.bind("c", five), strangeCounters{}
+		both := []store.Charge{charge(c, "k", 1), charge(strange, "k", 1)}
+		ctx := context.Background()
+		_, taken := h.store.Take(ctx, both)
+		_, peeked := h.store.Peek(ctx, both)
+		for verb, err := range map[string]error{
+			"Take": taken, "Peek": peeked, "Refund": h.store.Refund(ctx, both), "Finish": h.store.Finish(ctx, both),
+			"Reset": h.store.Reset(ctx, both), "Unbind": h.store.Unbind(strange),
+		} {
+			if err == nil {
+				h.Errorf("%s takes them", verb)
+			}
+		}
+		h.wantRemaining(c, "k", 5)
+	}},
 	{"bans by attempts", "attempts count whether admitted or not; one too many within a period bans until that period has ended and the ban after it, whatever is asked meanwhile; the limit is charged with what is admitted", bans},
 	{"any number of new keys", "a request may name more new keys of one limit than its table has room for", func(h *harness) {
 		for name, p := range policies() {

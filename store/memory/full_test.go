@@ -1,0 +1,124 @@
+package memory
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// crowded is a store whose budget is full of live keys of one limit, so that the keys
+// which take returns have no place of their own: new keys share one bucket.
+func crowded(t *testing.T, p limit.Policy) (s *Store, c *Counters, clock *manual, strangers [3]string) {
+	t.Helper()
+	clock = newManual()
+	s = New(Options{MaxBytes: MinMaxBytes, Now: clock.now})
+	c, err := s.bind(store.Spec{ID: "crowded", Policy: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &Keyed{c}
+	for i, n := 0, 0; n < len(strangers); i++ {
+		key := fmt.Sprint("key", i)
+		before := k.Stats().Overflowed
+		if _, err := k.Take(key, 1); err != nil {
+			t.Fatal(err)
+		}
+		if k.Stats().Overflowed > before && i > 1000 {
+			strangers[n] = key
+			n++
+		}
+	}
+	return s, c, clock, strangers
+}
+
+func takeOf(t *testing.T, s *Store, charges ...store.Charge) bool {
+	t.Helper()
+	ok, err := s.Take(t.Context(), charges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+// What new keys share when the table is full is used up for all of them, also for a
+// request over several limits, which is told why, and charges none of the others.
+func TestFullTableBesideOthers(t *testing.T) {
+	for name, p := range floods() {
+		t.Run(name, func(t *testing.T) {
+			s, c, _, strangers := crowded(t, p)
+			room, err := s.Bind(store.Spec{ID: "room", Policy: limit.Policy{Burst: 100}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range strangers {
+				both := []store.Charge{{Counters: room, Key: []byte("k"), Cost: 1}, {Counters: c, Key: []byte(key), Cost: 1}}
+				if takeOf(t, s, both...) {
+					t.Errorf("%q has a burst of its own", key)
+				}
+				if v := both[1].Verdict; v.Allowed || v.Reason != limit.ReasonTableFull || !both[0].Verdict.Allowed || both[0].Verdict.Remaining != 100 {
+					t.Errorf("%q: told %+v, and of the other limit %+v", key, v, both[0].Verdict)
+				}
+			}
+		})
+	}
+}
+
+// A changed policy carries over what new keys share as well: they get no second burst.
+func TestFullTableChangesItsPolicy(t *testing.T) {
+	for name, next := range map[string]limit.Policy{
+		"packed":   {Rate: limit.PerHour(2), Burst: 3},
+		"unpacked": {Rate: limit.Rate{Count: 999_983, Period: 999_979 * time.Hour}, Burst: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c, clock, strangers := crowded(t, limit.Policy{Rate: limit.PerHour(3), Burst: 3})
+			if _, err := s.Bind(store.Spec{ID: "crowded", Policy: next}); err != nil {
+				t.Fatal(err)
+			}
+			over := s.Stats().Overflowed
+			for _, key := range strangers {
+				if takeOf(t, s, store.Charge{Counters: c, Key: []byte(key), Cost: 1}) {
+					t.Errorf("%q is admitted once more after the change", key)
+				}
+			}
+			if s.Stats().Overflowed == over {
+				t.Error("there was room, so nothing was shared")
+			}
+			clock.advance(10 * time.Hour)
+			was := s.Stats()
+			for _, key := range strangers {
+				if !takeOf(t, s, store.Charge{Counters: c, Key: []byte(key), Cost: 3}) {
+					t.Errorf("%q has nothing of its own when there is room: %+v, then %+v", key, was, s.Stats())
+				}
+			}
+		})
+	}
+}
+
+// A limit without a bound admits all, and has no keys.
+func TestUnlimitedHasNoKeys(t *testing.T) {
+	k := mustKeyed(t, limit.Policy{Unlimited: true}, Options{})
+	for i := range 1000 {
+		if v, err := k.Take(fmt.Sprint(i), limit.MaxCount); err != nil || v != unlimited {
+			t.Fatalf("%+v, %v", v, err)
+		}
+	}
+	if st := k.Stats(); st.Keys != 0 || st.Overflowed != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A store that was closed holds nothing, and counts the Takes that met a full table all the
+// same.
+func TestCloseDropsAll(t *testing.T) {
+	s, _, _, _ := crowded(t, limit.Policy{Rate: limit.PerHour(3), Burst: 3})
+	before := s.Stats()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Keys != 0 || st.Bytes != 0 || st.Limits != 0 || st.Overflowed != before.Overflowed {
+		t.Errorf("%+v before, %+v after", before, st)
+	}
+}
