@@ -227,6 +227,7 @@ func TestPathOptions(t *testing.T) {
 		"/v1/gate/nginx/attr.=x":                          400,
 		"/v1/gate/nginx/cost=5/cost=0":                    400,
 		"/v1/gate/nginx/from=x-original/from=x-forwarded": 400,
+		"/v1/gate/nginx/from=x-forwarded/from=x-original": 400,
 		"/v1/gate/nginx/once=x-a/once=x-b":                400,
 		"/v1/gate/nginx/attr.a=b/attr.a=c":                400,
 		"/v1/gate/nginx/attr.a/attr.b/attr.c/attr.d/attr.e/attr.f/attr.g/attr.h/attr.i": 400,

@@ -23,6 +23,7 @@ type place struct {
 	clean  bool
 	until  time.Time
 	down   bool
+	mute   map[string]int  // whose next questions are taken, and not answered
 	cut    map[string]bool // who does not reach it
 }
 
@@ -38,6 +39,10 @@ func (p *place) Claim(_ context.Context, id, _ string, lasts time.Duration) (str
 	}
 	lost := !(was == id && alive || was == "" && p.clean)
 	p.holder, p.until, p.clean = id, time.Now().Add(lasts), false
+	if p.mute[id] > 0 {
+		p.mute[id]--
+		return "", false, errors.New("no answer")
+	}
 	return "", lost, nil
 }
 
@@ -65,8 +70,12 @@ type claimant struct {
 	stop func()
 }
 
-func run(t *testing.T, p *place, key byte) claimant {
-	s := New(Options{Limits: limits(t, config), State: State{Epoch: above(0), Key: []byte{key}}, Claim: p, Logger: slog.New(slog.DiscardHandler)})
+func run(t *testing.T, p *place, key byte, change ...func(*Options)) claimant {
+	o := Options{Limits: limits(t, config), State: State{Epoch: above(0), Key: []byte{key}}, Claim: p, Logger: slog.New(slog.DiscardHandler)}
+	for _, f := range change {
+		f(&o)
+	}
+	s := New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { s.Run(ctx); close(ended) }()

@@ -201,6 +201,20 @@ func TestStreamsOfOneInstance(t *testing.T) {
 	if s := other.ends(); s.Code() != codes.AlreadyExists {
 		t.Errorf("another run: %v", s)
 	}
+	third := r.open("a", 3)
+	third.report(demand(1, "shared", 50), demand(2, "places", 1)) // which counts for nothing
+	if s := third.ends(); s.Code() != codes.AlreadyExists {
+		t.Errorf("another run: %v", s)
+	}
+	d = demand(1, "shared", 50)
+	d.Lease = lent.GetLease()
+	newer.report(d)
+	if s := newer.share(1); s.GetLease() != lent.GetLease() || s.GetStatus() != leasepb.Status_STATUS_OK {
+		t.Errorf("had %v, has %v after another run has reported", lent, s)
+	}
+	if p := r.page(""); p.Instances != 1 || len(p.Resources) != 1 {
+		t.Errorf("%+v", p)
+	}
 	newer.cancel()
 	r.eventually("another run is served once the first has gone", func() bool {
 		again := r.open("a", 2)

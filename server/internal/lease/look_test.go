@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
@@ -95,5 +96,84 @@ func TestMerge(t *testing.T) {
 	}
 	if st.stalledFor() == 0 || st.next() != nil || st.stalledFor() != 0 {
 		t.Error("a write does not begin and end")
+	}
+}
+
+// TestLookAtAllKinds: of places the places are shown, of a suppressed limit no allocation;
+// what is lent adds up over the keys of a limit; the limits stand in their order.
+func TestLookAtAllKinds(t *testing.T) {
+	r := start(t, Options{Limits: limits(t, config+"  - {name: beyond, rate: 10/s, sharing: suppressed}\n")})
+	a := r.open("a", 1)
+	places := demand(1, "places", 0)
+	places.Burst = 3
+	a.report(places, demand(2, "beyond", 5), demand(3, "per-user", 500, "u", "192.0.2.7"), demand(4, "per-user", 500, "v", "192.0.2.7"), demand(5, "exact", 1))
+	if s := a.share(5); s.GetStatus() != leasepb.Status_STATUS_NOT_LEASED {
+		t.Errorf("a limit that is not shared is lent: %v", s)
+	}
+	byName := func() map[string]LimitFigures {
+		m := map[string]LimitFigures{}
+		f := r.Figures()
+		for i := range f.Limits {
+			if i > 0 && f.Limits[i-1].Limit >= f.Limits[i].Limit {
+				t.Errorf("%s stands before %s", f.Limits[i-1].Limit, f.Limits[i].Limit)
+			}
+			m[f.Limits[i].Limit] = f.Limits[i]
+		}
+		return m
+	}
+	r.eventually("the figures are there", func() bool {
+		m := byName()
+		users, held := m["per-user"], m["places"]
+		return len(m) == 3 && users.Resources == 2 && users.SaturatedResources == 2 && users.Saturated && users.Capacity == 20 && users.Lent > 18 && users.Lent+users.Free <= 20.001 &&
+			held.Capacity == 4 && held.Lent >= 3 && held.Lent+held.Free == 4 && !held.Saturated && held.SaturatedResources == 0 && m["beyond"].Suppressed && !users.Suppressed
+	})
+	for _, l := range r.page("").Resources {
+		gets := 0.0
+		for _, one := range l.Leases {
+			gets += one.Gets
+		}
+		switch l.Limit {
+		case "places":
+			if !l.Gauge || l.Capacity != 4 || gets < 3 || gets > 4 {
+				t.Errorf("%+v", l)
+			}
+		case "beyond":
+			if l.Allocation != "" || l.Sharing != "suppressed" {
+				t.Errorf("%+v", l)
+			}
+		default:
+			if l.Allocation != "max_min" || l.Sharing != "leased" || l.Gauge {
+				t.Errorf("%+v", l)
+			}
+		}
+	}
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/leases", nil))
+	if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Content-Type") != "application/json" {
+		t.Errorf("it may be kept by others: %v", w.Header())
+	}
+}
+
+// TestUsage: what instances say that they decided adds up, of limits that are lent, and
+// within what anybody can have decided.
+func TestUsage(t *testing.T) {
+	s := New(Options{Limits: limits(t, config)})
+	for range 2 {
+		s.count([]share.Usage{
+			{Limit: "shared", Admitted: 7, Refused: 2}, {Limit: "exact", Admitted: 1}, {Limit: "nobody", Refused: 1},
+			{Limit: "places", Admitted: 1 << 63, Refused: 1 << 63},
+		})
+	}
+	want := []share.Usage{{Limit: "places", Admitted: 2 * mostUsage, Refused: 2 * mostUsage}, {Limit: "shared", Admitted: 14, Refused: 4}}
+	if got := s.Usage(); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.Reload(limits(t, "limits: [{name: shared, rate: 1/s}]"))
+	if got := s.Usage(); len(got) > 0 {
+		t.Errorf("%+v of what is not lent any more", got)
+	}
+	s.Reload(limits(t, config))
+	if got := s.Usage(); len(got) > 0 {
+		t.Errorf("%+v, which was forgotten", got)
 	}
 }

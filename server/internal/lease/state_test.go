@@ -207,3 +207,32 @@ func TestAllocations(t *testing.T) {
 		t.Error("an allocation is missing here")
 	}
 }
+
+// TestRaisedEpochIsKept: what a coordinator has gone up to counts for the next one, also
+// where that is far ahead of the clock.
+func TestRaisedEpochIsKept(t *testing.T) {
+	dir := t.TempDir()
+	st, err := OpenState(dir, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const far = 1 << 62
+	if err := st.Raise(far); err != nil {
+		t.Fatal(err)
+	}
+	for _, nothingLent := range []bool{false, true} {
+		if err := st.Close(nothingLent); err != nil {
+			t.Fatal(err)
+		}
+		former := max(st.Epoch, far)
+		if st, err = OpenState(dir, 0, false); err != nil {
+			t.Fatal(err)
+		}
+		if st.Former != former || st.Epoch <= former || (st.Learn == 0) != nothingLent {
+			t.Errorf("epoch %d after %d, of which %d is known; learns for %v", st.Epoch, former, st.Former, st.Learn)
+		}
+	}
+	if err := st.Close(true); err != nil {
+		t.Error(err)
+	}
+}
