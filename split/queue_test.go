@@ -396,6 +396,13 @@ func TestBoundsOfTerms(t *testing.T) {
 			t.Errorf("terms from %v on: %v", at, err)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, split.Terms{Total: limit.Rate{Count: 1, Period: time.Nanosecond}, Part: split.Instance(0, 1)}, split.Options{})
+		time.Sleep(time.Minute)
+		if got := l.Remaining(); got != 10_000_000 {
+			t.Errorf("one per nanosecond: %d are there after a minute, want 10 ms of the total", got)
+		}
+	})
 	for rate, want := range map[int64]int64{1: 1, 100: 1, 200: 2, 1000: 10, 100_000: 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, split.Terms{Total: limit.PerSecond(rate), Part: split.Instance(0, 1)}, split.Options{})
