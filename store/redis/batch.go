@@ -42,6 +42,9 @@ type bucket struct {
 	state state
 	raw   string // before
 	there bool   // raw is what Redis has; it may be ""
+	// The step of the server's clock is out of the state: it was taken out before, or is
+	// not to be.
+	stepped bool
 
 	// taken says that some Take was about it, refused that the last was refused.
 	taken, refused bool
@@ -176,7 +179,11 @@ func (b *batch) encode(now limit.Time, void int64, hold float64, channel string)
 	}
 	b.put(float64(len(b.buckets)), float64(b.scalars), float64(len(b.conversions)))
 	for i := range b.buckets {
-		b.put(float64(b.buckets[i].of + 1))
+		of := b.buckets[i].of + 1
+		if b.back > 0 && b.buckets[i].stepped {
+			of += len(b.rules)
+		}
+		b.put(float64(of))
 		keys = append(keys, b.buckets[i].key)
 	}
 	for i := range b.buckets {

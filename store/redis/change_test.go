@@ -109,6 +109,111 @@ func TestHistoriesChanges(t *testing.T) {
 	}
 }
 
+// After a step back of the server's clock two instances with bursts of 100 and 10 admit
+// each burst once more at most, and not at each call for the length of the step.
+func TestStepBackAmongBursts(t *testing.T) {
+	f := newFleet(t, 0)
+	server := redistest.Start(t)
+	var step atomic.Int64
+	for range 2 {
+		s := connected(t, quiet(server.Addr()), nil)
+		s.serverNow, s.hold = func() limit.Time { return f.now() + limit.Time(step.Load()) }, 1e12
+		s.denials.deaf() // it goes by the clock of this process
+		f.stores, f.bound = append(f.stores, s), append(f.bound, nil)
+	}
+	f.begin("back")
+	f.bind(0, limit.Policy{Rate: limit.PerSecond(10), Burst: 100})
+	f.bind(1, limit.Policy{Rate: limit.PerSecond(10), Burst: 10})
+	admitted := 0
+	for i := range 4000 {
+		f.clock.Add(int64(time.Millisecond))
+		if i == 1000 {
+			step.Add(-int64(time.Hour))
+		}
+		for j := range 2 {
+			if f.take(j, 1) {
+				admitted++
+			}
+		}
+	}
+	if admitted < 130 || admitted > 140+2*100 {
+		t.Errorf("%d were admitted in 4 s by a burst of 100 and 10/s, want at least 130 and at most twice the burst more", admitted)
+	}
+}
+
+// Steps of the server's clock, forward and back, among changes of bursts and rates: in no
+// interval more than the largest burst and the largest rate allow, and that burst once more
+// for each step, and once for each instance that takes a step back out of what it finds.
+func TestHistoriesChangesAndClockSteps(t *testing.T) {
+	histories, f := environment(t, "STINT_HISTORIES", 150), newFleet(t, 0)
+	server := redistest.Start(t)
+	var step atomic.Int64
+	for range 2 {
+		s := connected(t, quiet(server.Addr()), nil)
+		s.serverNow, s.hold = func() limit.Time { return f.now() + limit.Time(step.Load()) }, 1e12
+		s.denials.deaf() // it goes by the clock of this process
+		f.stores, f.bound = append(f.stores, s), append(f.bound, nil)
+	}
+	type event struct {
+		at    limit.Time
+		cost  int64
+		steps int
+	}
+	admitted, again := 0, 0
+	for seed := range histories {
+		r := rand.New(rand.NewPCG(uint64(seed), 39))
+		f.clock.Add(int64(time.Hour))
+		step.Store(0)
+		f.begin(fmt.Sprint("steps", seed))
+		var burst int64
+		var rate float64 // per nanosecond
+		policies := make([]limit.Policy, 2)
+		set := func(i int) {
+			policies[i] = storetest.DrawBucket(r)
+			f.bind(i, policies[i])
+			burst = max(burst, policies[i].Quota())
+			if p := policies[i].Rate; p.Period > 0 {
+				rate = max(rate, float64(p.Count)/float64(p.Period))
+			}
+		}
+		set(0)
+		set(1)
+		var events []event
+		steps := 1 // back to where the clock was, or one of before that is still being taken out
+		for range 40 {
+			f.clock.Add(r.Int64N(1<<r.IntN(36)) / 1000 * 1000)
+			switch r.IntN(8) {
+			case 0:
+				step.Add((r.Int64N(2<<r.IntN(42)) - r.Int64N(2<<r.IntN(42))) / 1000 * 1000)
+				steps++
+			case 1:
+				set(r.IntN(2))
+			}
+			i := r.IntN(2)
+			if cost := 1 + r.Int64N(1+policies[i].Burst/2); f.take(i, cost) {
+				events = append(events, event{f.now(), cost, steps})
+			}
+		}
+		admitted += len(events)
+		for i, first := range events {
+			sum := int64(0)
+			for _, e := range events[i:] {
+				sum += e.cost
+				plain := float64(burst) + rate*float64(e.at-first.at) + 1e-3
+				if float64(sum) > plain {
+					again++
+				}
+				if float64(sum) > plain+float64(burst)*float64(3*e.steps) {
+					t.Fatalf("history %d: %d were admitted in %v after %d steps, of a burst of %d and %g/s", seed, sum, time.Duration(e.at-first.at), e.steps, burst, rate*1e9)
+				}
+			}
+		}
+	}
+	if admitted < 5*histories || again == 0 {
+		t.Errorf("%d were admitted in %d histories, %d times more than without a step: they show little", admitted, histories, again)
+	}
+}
+
 // The same of fixed windows of different lengths and counts: what the policies allow by
 // themselves, together.
 //

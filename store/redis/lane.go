@@ -23,8 +23,9 @@ type lane struct {
 	resting []*sender
 	clocks  map[uint16]serverClock // by slot
 	trips   trips
-	back    int64 // by how many microseconds the server's clock was set back
-	backTo  int64 // on the store's clock, when the server's is again where it was
+	back    int64               // by how many microseconds the server's clock was set back
+	backTo  int64               // on the store's clock, when the server's is again where it was
+	stepped map[string]struct{} // keys out of whose states that was taken
 
 	watcher  *time.Timer
 	watching bool

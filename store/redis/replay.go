@@ -9,8 +9,10 @@ import "github.com/stint-io/stint/limit"
 func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error {
 	for i := range b.scalars {
 		k := &b.buckets[i]
-		if k.state = k.rule.decode(k.raw); b.back > 0 {
+		if k.state = k.rule.decode(k.raw); b.back > 0 && !k.stepped {
+			before := k.state
 			k.rule.setBack(&k.state, now, b.back)
+			k.stepped = k.state != before
 		}
 	}
 	for _, o := range b.ops {

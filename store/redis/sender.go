@@ -224,7 +224,10 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 			}
 		}
 		if b.back = l.back; b.back > 0 && sent >= l.backTo {
-			l.back, b.back = 0, 0
+			l.back, b.back, l.stepped = 0, 0, nil
+		}
+		if b.back > 0 {
+			l.passStepped(b)
 		}
 		l.mu.Unlock()
 		if ok && s.now == nil {
@@ -272,6 +275,9 @@ func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error
 	switch out {
 	case decided:
 		s.denials.learn(b, now, sent, received)
+		if b.back > 0 {
+			l.noteStepped(b)
+		}
 	case late:
 		s.stats.late.Add(1)
 	}
@@ -292,6 +298,7 @@ func (l *lane) compare(expected, now, received int64) {
 	if behind <= clockStep {
 		return
 	}
+	l.stepped = nil
 	if l.back = max(l.back, behind); l.backTo < received+behind*1000 {
 		l.backTo = received + behind*1000
 	}

@@ -166,6 +166,35 @@ func (r *rule) setBack(s *state, now limit.Time, back int64) {
 	}
 }
 
+// mostStepped bounds the keys whose states are known to be without a step of the server's
+// clock, some 10 MB. Keys beyond that are refused for the rest of the step.
+const mostStepped = 65_536
+
+// passStepped marks the buckets of b from which the step is not to be taken: once is
+// enough. What was admitted since may be ahead as well, as debt, and a step that is taken
+// out of that at each call forgets it. mu is held.
+func (l *lane) passStepped(b *batch) {
+	for i := range b.scalars {
+		k := &b.buckets[i]
+		_, k.stepped = l.stepped[k.key]
+		k.stepped = k.stepped || len(l.stepped) >= mostStepped
+	}
+}
+
+// noteStepped remembers from which buckets of b the step was taken.
+func (l *lane) noteStepped(b *batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range b.scalars {
+		if k := &b.buckets[i]; k.stepped && len(l.stepped) < mostStepped {
+			if l.stepped == nil {
+				l.stepped = map[string]struct{}{}
+			}
+			l.stepped[k.key] = struct{}{}
+		}
+	}
+}
+
 // after says whether a bucket of state a is full later than one of state b.
 func after(a, b limit.BucketState) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
 

@@ -52,6 +52,15 @@ else
 	end
 end
 at = at + buckets
+-- Behind the policies' numbers are those of buckets out of which the step of the clock was
+-- taken before.
+local steps = {}
+for i = 1, back > 0 and buckets or 0 do
+	steps[i] = back
+	if N[first + i] > policies then
+		N[first + i], steps[i] = N[first + i] - policies, 0
+	end
+end
 local A, B, C, dirty, second = {}, {}, {}, {}, {}
 for c = 1, conversions do
 	local i, from, to = N[at], N[at + 1], N[at + 2]
@@ -78,7 +87,7 @@ for i = 1, buckets do
 			A[i], B[i], tag = unpack_('<ddc24', v)
 		end
 		local a, b = A[i], B[i]
-		if back > 0 and pd[p] ~= 1 and a < TOP and (a > now + pb[p] or a == now + pb[p] and b > pc[p]) then
+		if back > 0 and steps[i] > 0 and pd[p] ~= 1 and a < TOP and (a > now + pb[p] or a == now + pb[p] and b > pc[p]) then
 			-- The server's clock was set back by that much: the bucket is empty, and owes
 			-- what it did, but not the step. That is written, or it would stay empty.
 			dirty[i] = true
@@ -94,7 +103,7 @@ for i = 1, buckets do
 			start, count, tag = unpack_('<ddc25', v)
 		end
 		strange = strange or v and (tag ~= tags[p] or not (start >= 0 and count >= 0 and start < TOP and count < TOP and start % 1 == 0 and count % 1 == 0))
-		if back > 0 and start > now then
+		if back > 0 and steps[i] > 0 and start > now then
 			start = pd[p] % 2 == 1 and now or now - now % pa[p]
 			dirty[i] = true
 		end
@@ -114,7 +123,7 @@ for i = 1, buckets do
 		end
 		strange = strange or v and (tag ~= tags[p] or not (index >= 0 and cur >= 0 and prev >= 0 and index < TOP and cur < TOP and prev < TOP and index % 1 == 0 and cur % 1 == 0 and prev % 1 == 0))
 		local here = floor(now / pa[p])
-		if back > 0 and here < index then
+		if back > 0 and steps[i] > 0 and here < index then
 			index = here
 			dirty[i] = true
 		elseif here == index + 1 then
