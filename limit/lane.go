@@ -20,6 +20,10 @@ type lane struct {
 	busy  bool  // the first is asking, or being told
 	peek  bool  // it is not its time yet, only time to look
 
+	// Those of it who are held back are all let go until heldUntil, and none was to be
+	// before heldFrom, as far as the time of an answer tells.
+	heldFrom, heldUntil Time
+
 	refused  Decision // the latest refusal; its Results are those of forecast
 	forecast forecast // of that refusal
 	taken    ticks    // since

@@ -127,6 +127,7 @@ func (q *Queue) hold(p *waiter, d Decision, at Time) {
 	d.Results = slices.Clone(d.Results)
 	p.held = &d
 	q.waiting++
+	q.unset(&p.alarm) // or it would come before those at the same time who were held first
 	q.set(&p.alarm, at)
 }
 
@@ -391,15 +392,23 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (r
 		}
 		return reply{}, false
 	}
-	if d.Delay > 0 {
-		at := now.Add(d.Delay)
+	at := now.Add(d.Delay)
+	until := at
+	if at >= l.heldFrom {
+		// A delay counts from when the Taker decided, between the question and now, and the
+		// answer to the one before may have taken longer: who comes later is not let go
+		// before, unless the Taker said so for certain.
+		until = max(at, min(l.heldUntil, p.latest))
+	}
+	if until > now {
 		if at > p.latest {
 			q.giveBack(p, d)
 			q.end(p, reply{err: p.tooLong(at, now)})
 		} else {
+			l.heldFrom, l.heldUntil = max(l.heldFrom, asked.Add(d.Delay)), max(l.heldUntil, until)
 			l.remove(p)
 			q.waiting--
-			q.hold(p, d, at)
+			q.hold(p, d, until)
 		}
 		return reply{}, false
 	}
