@@ -65,8 +65,26 @@ limits:
 		}
 	}
 	wantAllowed(t, b.take(60, "user=costly"), 40) // one attempt, whatever it costs
+	wantAllowed(t, b.take(1, "user=costly"), 39)
 	b.advance(16 * time.Minute)
 	wantAllowed(t, b.take(1, "user=u"), 99)
+}
+
+// A peek says of the soft threshold what the request would meet.
+func TestPeekTellsOfTheSoftThreshold(t *testing.T) {
+	b := newBench(t, "limits:\n  - {name: a, rate: 10/hour, burst: 10, soft: 80%}\n")
+	for _, c := range []struct {
+		taken, cost int64
+		soft        bool
+	}{{0, 8, false}, {0, 9, true}, {6, 2, false}, {0, 3, true}, {2, 1, true}} {
+		if c.taken > 0 {
+			b.take(c.taken)
+		}
+		d := b.peek(c.cost)
+		if !d.Allowed || d.Results[0].Soft != c.soft {
+			t.Errorf("%d more taken, a cost of %d: %+v, want soft %v", c.taken, c.cost, d.Results[0], c.soft)
+		}
+	}
 }
 
 // A limit may be called as those that come with requests are: it has one tally, its own.
@@ -177,6 +195,10 @@ func TestErrorsOfBinding(t *testing.T) {
 	}
 	if err := e.Swap(bans); !errors.Is(err, errBroken) || e.Set() != plain {
 		t.Errorf("Swap: %v, the former is in force: %v", err, e.Set() == plain)
+	}
+	s.bind, s.unbind = "!ban", "b" // and what was bound until then cannot be dropped
+	if err := e.Swap(bans); !errors.Is(err, errBroken) || strings.Count(err.Error(), "broken") != 2 || e.Set() != plain {
+		t.Errorf("Swap: %v", err)
 	}
 	s.bind, s.unbind = "", "a"
 	if err := e.Swap(bans); !errors.Is(err, errBroken) {
