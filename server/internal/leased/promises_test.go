@@ -140,6 +140,29 @@ func TestVerdictsSayHowItStands(t *testing.T) {
 	})
 }
 
+// A look fills in the verdict of every charge, as a request would, and takes nothing.
+func TestPeekFillsInVerdicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, `
+  - {name: a, key: [k], rate: 10/day, sharing: leased}
+  - {name: x, key: [k], rate: 6/day}
+`)
+		defer stop()
+		f.take(true, f.charge("a", "1", 1), f.charge("x", "1", 1))
+		settle()
+		for range 3 {
+			charges := []store.Charge{f.charge("a", "1", 9), f.charge("x", "1", 5)}
+			if ok, err := f.Peek(t.Context(), charges); err != nil || !ok || !charges[0].Verdict.Allowed || !charges[1].Verdict.Allowed {
+				t.Errorf("all that is left: %v, %v: %+v", ok, err, charges)
+			}
+			charges = []store.Charge{f.charge("a", "1", 9), f.charge("x", "1", 6)}
+			if ok, err := f.Peek(t.Context(), charges); err != nil || ok || !charges[0].Verdict.Allowed || charges[1].Verdict.Reason != limit.ReasonRate || charges[1].Verdict.Remaining != 5 {
+				t.Errorf("one more: %v, %v: %+v", ok, err, charges)
+			}
+		}
+	})
+}
+
 // When one lease has refused, the verdicts of the others say whether they would have: where
 // more may come they would not, and where the limit is used up they would.
 func TestVerdictsBesideARefusal(t *testing.T) {
