@@ -44,7 +44,8 @@ type lease struct {
 	sent                uint64 // number of the last Report that told of this
 	sentAt              limit.Time
 	sentWant, sentLack  Amount
-	meter, admitted     meter
+	meter               meter
+	admitted            *meter // for demand that is known by use alone
 	others              Amount // was asked for, and not admitted at once
 	want, lack, waiting Amount
 	attempted, passed   Amount // totals, for a limit that is shared by suppression

@@ -85,6 +85,9 @@ func (l *lease) wantRate(now limit.Time, r Reading) Amount {
 	case Declared:
 		return min(r.Declared, MaxAmount)
 	case Utilisation:
+		if l.admitted == nil {
+			l.admitted = &meter{}
+		}
 		l.admitted.observe(now, r.Admitted, max(Token, r.Largest).Float())
 		admitted, err := AmountOf(l.admitted.rate)
 		if err != nil {
