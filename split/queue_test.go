@@ -77,10 +77,12 @@ func TestQueueAgainstCount(t *testing.T) {
 				time.Sleep(every / 2)
 				c.tick(time.Since(q.begin))
 				time.Sleep(every / 2)
+				synctest.Wait()
 			}
 			time.Sleep(every / 2)
 			for id := range 300 {
 				q.step(id)
+				synctest.Wait() // those who are called are called
 				want := int64(c.have)
 				if len(c.line) > 0 {
 					want = 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,7 +84,8 @@ func TestToldInTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
 			l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1)}, split.Options{Window: time.Second, Pacing: split.PID})
-			waits, told, served := 0, 0, 0
+			waits := int64(0)
+			var told, served atomic.Int64 // by whoever asks, or the one that calls
 			for range 200 {
 				time.Sleep(time.Duration(r.Int64N(int64(120 * time.Millisecond))))
 				if r.IntN(20) == 0 {
@@ -94,9 +96,9 @@ func TestToldInTime(t *testing.T) {
 				waits++
 				begin, longest := time.Now(), time.Duration(r.Int64N(int64(3*time.Second)))
 				l.WaitFunc(1+r.Int64N(2), longest, func(err error) {
-					told++
+					told.Add(1)
 					if err == nil {
-						served++
+						served.Add(1)
 					}
 					if took := time.Since(begin); took > longest || err != nil && !errors.Is(err, limit.ErrWaitTooLong) {
 						t.Errorf("seed %d: told %v after %v of %v", seed, err, took, longest)
@@ -105,8 +107,8 @@ func TestToldInTime(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if told != waits || served == 0 {
-				t.Errorf("seed %d: %d of %d were told, %d served", seed, told, waits, served)
+			if told.Load() != waits || served.Load() == 0 {
+				t.Errorf("seed %d: %d of %d were told, %d served", seed, told.Load(), waits, served.Load())
 			}
 		})
 	}
