@@ -56,17 +56,30 @@ func TestNothingIsRemembered(t *testing.T) {
 			if err := s.Finish(t.Context(), charges); err != nil {
 				t.Fatal(err)
 			}
+			s.table.mu.RLock()
 			for k, e := range s.table.keys {
-				if g, ok := e.purse.(*places); ok && (len(g.held) > 0 || len(g.due) > 4*fewLooked) {
-					t.Fatalf("%s: %d permits and %d endings are remembered", k.limit.name, len(g.held), len(g.due))
+				g, ok := e.purse.(*places)
+				if !ok {
+					continue
+				}
+				g.mu.Lock()
+				held, due := len(g.held), len(g.due)
+				g.mu.Unlock()
+				if held > 0 || due > 4*fewLooked {
+					t.Errorf("%s: %d permits and %d endings are remembered", k.limit.name, held, due)
 				}
 			}
+			s.table.mu.RUnlock()
 		}
 		remembered := func(when string, keys, aliases int) {
 			t.Helper()
+			s.table.mu.RLock()
+			defer s.table.mu.RUnlock()
 			n := &s.table.names
-			if len(s.table.keys) != keys || len((*n).known) != aliases || len((*n).closed) != aliases-keys {
-				t.Errorf("%s: %d keys, %d aliases, %d of them closed; want %d keys, %d aliases", when, len(s.table.keys), len((*n).known), len((*n).closed), keys, aliases)
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if len(s.table.keys) != keys || len(n.known) != aliases || len(n.closed) != aliases-keys {
+				t.Errorf("%s: %d keys, %d aliases, %d of them closed; want %d keys, %d aliases", when, len(s.table.keys), len(n.known), len(n.closed), keys, aliases)
 			}
 		}
 		remembered("in use", 101, 101)
