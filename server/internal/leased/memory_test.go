@@ -75,7 +75,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			t.Helper()
 			s.table.mu.RLock()
 			defer s.table.mu.RUnlock()
-			n := &s.table.names
+			n := s.table.names
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			if len(s.table.keys) != keys || len(n.known) != aliases || len(n.closed) != aliases-keys {
