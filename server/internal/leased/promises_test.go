@@ -374,6 +374,9 @@ func TestRefundOfNothing(t *testing.T) {
 // whichever is asked admits what is left: places at the second time of asking, and tokens,
 // which the other has to spare, within 20 seconds of asking.
 func TestTwoServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector") // that asks
+	}
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			const text = `
@@ -429,7 +432,7 @@ func TestTwoServers(t *testing.T) {
 }
 
 // Many at once: never more than the limits have in sum, over one limit or two, and all of it
-// can be had; with refunds at once as well it is never more.
+// can be had, with refunds at once as well.
 func TestManyAtOnce(t *testing.T) {
 	t.Run("taken", func(t *testing.T) { manyAtOnce(t, false) })
 	t.Run("refunded", func(t *testing.T) { manyAtOnce(t, true) })
@@ -484,7 +487,7 @@ func manyAtOnce(t *testing.T, refunds bool) {
 				refused++
 				settle()
 			}
-			if taken[name] > most || !refunds && taken[name] < most-5 {
+			if taken[name] > most || taken[name] < most-5 {
 				t.Errorf("%s: %d of %d were taken", name, taken[name], most)
 			}
 		}

@@ -166,41 +166,48 @@ func (r *rate) reserve(p *part, n int64) bool {
 
 // debt is what this instance has taken of a bucket, as far as it has not come back by
 // the rate of the whole limit: the bucket, wherever its parts are, lacks at least that.
+// What was taken stays taken when the limit changes.
 type debt struct {
-	mu     sync.Mutex
-	each   time.Duration // in which a token comes; 0 = never
-	repaid time.Time
+	mu    sync.Mutex
+	taken float64 // tokens at the time at
+	at    time.Time
+	each  time.Duration // in which a token comes; 0 = it is not known yet
 }
 
-// add says that n was taken.
+// add says that n was taken, which is negative for what was not taken after all.
 func (d *debt) add(n int64, r *limit.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
-	if each := pace(r); each != d.each {
-		d.each, d.repaid = each, now // another limit: what was taken of the former is not known
-	}
-	if d.repaid.Before(now) {
-		d.repaid = now
-	}
-	d.repaid = d.repaid.Add(time.Duration(n) * d.each)
+	d.repay(r)
+	d.taken += float64(n)
 }
 
-// undo says that n, which was added, was not taken after all.
-func (d *debt) undo(n int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.repaid = d.repaid.Add(-time.Duration(n) * d.each)
-}
-
-// tokens is how many are taken, in whole ones, by the limit in r.
+// tokens is how many are taken, in whole ones, of the limit in r: no more than it has, where
+// that is known, though more may have been taken of a former one.
 func (d *debt) tokens(r *limit.Result) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.each == 0 || pace(r) != d.each {
-		return 0
+	d.repay(r)
+	if r.Quota > 0 {
+		return min(int64(d.taken), r.Quota)
 	}
-	return max(0, int64(time.Until(d.repaid)/d.each))
+	return int64(d.taken)
+}
+
+// repay takes off what has come back. A result from before the first answer about the
+// limit, which a take may overtake, does not say how fast that is: the limit as it was
+// known last does, or the next one.
+func (d *debt) repay(r *limit.Result) {
+	if each := pace(r); each > 0 {
+		d.each = each
+	}
+	now := time.Now()
+	switch {
+	case d.taken <= 0:
+		d.taken, d.at = 0, now
+	case d.each > 0:
+		d.taken, d.at = max(0, d.taken-float64(now.Sub(d.at))/float64(d.each)), now
+	}
 }
 
 // pace is in what time a token comes, rounded down; 0 = it is not known, or never.
@@ -237,7 +244,7 @@ func (r *rate) undo(p *part) {
 	p.held = false
 	if n := p.charge.Cost - p.loose; n > 0 {
 		p.reservation.Cancel() // what the lease, if smaller meanwhile, has no place for is lost
-		r.debt.undo(n)
+		r.debt.add(-n, new(limit.Result))
 	}
 	r.loosen(p)
 }
