@@ -33,7 +33,7 @@ type meter struct {
 	// uneven is the variance of counts beside that of arrivals one by one and at
 	// random: near 0 for even arrivals, 10 for batches of ten.
 	uneven   float64
-	compared int // how many parts that rests on
+	compared float64 // how many parts that rests on
 }
 
 // span is what came within a part of the window, and its length in seconds, from an arrival
@@ -99,11 +99,13 @@ func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, wa
 			if n > unit {
 				m.begin(n-unit, dt*(1-unit/n))
 			}
-		} else {
-			m.add(p, unit)
-			changed = m.forget(unit)
+			// Those that came at once show no rate yet: as many in a second at least.
+			m.begun, m.quiet, m.rate = true, since, n
+			return true
 		}
-		m.begun, m.quiet = true, since
+		m.add(p, unit)
+		changed = m.forget(unit)
+		m.quiet = since
 	}
 	m.rate = m.estimate(unit)
 	return changed || m.rate > 2*was || 2*m.rate < was
@@ -228,9 +230,11 @@ func (m *meter) compare(a, b span, unit float64) {
 	off := a.length - length*a.tokens/n
 	variance := off*off - b.blur*b.blur/8
 	uneven := variance * n * n * (n/unit + 1) / (a.tokens * b.tokens * length * length)
-	// The first one stands beside the guess that they come at random.
-	m.compared = min(m.compared+1, meterLearns)
-	m.uneven += (uneven - m.uneven) / float64(m.compared+1)
+	// Parts of less than two requests of the usual cost tell little: the rare large cost is
+	// mostly not among them. The first one stands beside the guess that they come at random.
+	weight := min(1, n/(2*unit))
+	m.compared = min(m.compared+weight, meterLearns)
+	m.uneven += (uneven - m.uneven) * weight / (m.compared + 1)
 	m.uneven = max(m.uneven, meterEven)
 }
 

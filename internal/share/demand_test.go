@@ -62,3 +62,49 @@ func TestMeterFollowsEvenArrivals(t *testing.T) {
 		}
 	}
 }
+
+// TestMeterOfUnevenCosts: requests of 1 among which one of a thousand costs 1,001 come
+// steadily by chance; read each 10 ms, the rate that is measured is the true one in the mean:
+// a rare large cost is not taken for a new load.
+func TestMeterOfUnevenCosts(t *testing.T) {
+	const perSecond, large = 750.0, 1001
+	for seed := range uint64(10) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var m meter
+		now, total, unit := limit.Time(time.Hour), Amount(0), Token
+		next := now
+		m.observe(now, total, 1)
+		sum, looks := 0.0, 0
+		for now < limit.Time(time.Hour+2*time.Minute) {
+			for now = now.Add(10 * time.Millisecond); next <= now; next = next.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
+				if r.IntN(1000) == 0 {
+					total, unit = total+large*Token, large*Token
+				} else {
+					total += Token
+				}
+			}
+			m.observe(now, total, unit.Float())
+			if now > limit.Time(time.Hour+20*time.Second) {
+				sum, looks = sum+m.rate, looks+1
+			}
+		}
+		came, mean := total.Float()/120, sum/float64(looks)
+		if mean > 1.35*came || mean < 0.65*came {
+			t.Errorf("seed %d: %.0f/s in the mean, %.0f/s came", seed, mean, came)
+		}
+	}
+}
+
+// TestMeterOfACrowd: many that come at once, and first, are as many in a second and not the
+// rate at which they came: it would be above every limit.
+func TestMeterOfACrowd(t *testing.T) {
+	for _, n := range []int64{2, 10, 100, 1000} {
+		var m meter
+		now := limit.Time(time.Hour)
+		m.observe(now, 0, 1)
+		now = now.Add(10 * time.Millisecond)
+		if !m.observe(now, Whole(n), 1) || m.rate != float64(n) {
+			t.Errorf("%d at once are taken for %.0f/s", n, m.rate)
+		}
+	}
+}

@@ -46,6 +46,13 @@ func (p *place) Claim(_ context.Context, id, _ string, lasts time.Duration) (str
 	return "", lost, nil
 }
 
+// held is who has it.
+func (p *place) held() string {
+	p.Lock()
+	defer p.Unlock()
+	return p.holder
+}
+
 func (p *place) set(f func()) {
 	p.Lock()
 	defer p.Unlock()
