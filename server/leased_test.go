@@ -86,6 +86,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
+	stood := standstills(ctx)
 	// What one bucket admits of the same requests, at the times at which they are made: a
 	// busy machine may make them in clumps that no bucket admits.
 	one, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(200), Burst: 100})
@@ -127,7 +128,8 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	wg.Wait()
 	passed := time.Since(begin).Seconds()
 	most := 100 + 200*passed
-	least := 0.8 * float64(byOne.Load())
+	// While the machine stands still tokens lie where nobody is awake.
+	least := 0.8 * (float64(byOne.Load()) - 200*stood().Seconds())
 	if got := float64(admitted.Load()); got > most || got < least || byServer.Load() == 0 || byServer.Load() == admitted.Load() {
 		t.Errorf("admitted %d, %d of them by the server, want %.0f to %.0f by all of them", admitted.Load(), byServer.Load(), least, most)
 	}
@@ -137,6 +139,29 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 			t.Errorf("no %s in %s", part, a.body)
 		}
 	}
+}
+
+// standstills measures until ctx ends for how long in all this process was not woken for more
+// than 20 ms after its time.
+func standstills(ctx context.Context) (stood func() time.Duration) {
+	const slot = 5 * time.Millisecond
+	all := make(chan time.Duration, 1)
+	go func() {
+		sum := time.Duration(0)
+		for last := time.Now(); ctx.Err() == nil; {
+			select {
+			case <-ctx.Done():
+			case <-time.After(slot):
+			}
+			now := time.Now()
+			if late := now.Sub(last) - slot; late > 4*slot {
+				sum += late
+			}
+			last = now
+		}
+		all <- sum
+	}()
+	return func() time.Duration { return <-all }
 }
 
 func account(name string) limit.Request {
@@ -360,7 +385,12 @@ func TestLeasedPlaces(t *testing.T) {
 			t.Fatalf("finish: %d %s", a.status, a.body)
 		}
 	}
-	if status, _ := s.take(`{"account":"acme"}`, 1); status != 200 {
+	// On a slow machine the place is at the coordinator again by then, and somebody has to ask.
+	status := 0
+	for begin := time.Now(); status != 200 && time.Since(begin) < 10*time.Second; pause(t.Context()) {
+		status, _ = s.take(`{"account":"acme"}`, 1)
+	}
+	if status != 200 {
 		t.Errorf("after one has ended: %d", status)
 	}
 	if status, _ := s.take(`{"account":"acme"}`, 1); status != 429 {

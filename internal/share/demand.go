@@ -75,7 +75,7 @@ func (m *meter) observe(now limit.Time, total Amount, unit float64) (changed boo
 // before it is not known.
 func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, waited time.Duration) (changed bool) {
 	if !m.ready {
-		m.ready, m.total, m.at, m.waited, m.uneven = true, total, now, waited, 1
+		m.ready, m.total, m.at, m.waited, m.uneven, m.quiet = true, total, now, waited, 1, 1
 		return false
 	}
 	if time.Duration(now-m.at).Seconds() < meterShortest {
@@ -99,8 +99,10 @@ func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, wa
 			if n > unit {
 				m.begin(n-unit, dt*(1-unit/n))
 			}
-			// Those that came at once show no rate yet: as many in a second at least.
-			m.begun, m.quiet, m.rate = true, since, n
+			// Those that came at once show no rate yet, but that they came after so long:
+			// after a second, or first of all, as many in a second.
+			m.rate = n / min(max(m.quiet, meterShortest), 1)
+			m.begun, m.quiet = true, since
 			return true
 		}
 		m.add(p, unit)
