@@ -113,6 +113,13 @@ func (b *book) stood(from, to time.Time) (sum time.Duration) {
 	return sum
 }
 
+// enough is what so many instances must be admitted within an interval at least: a part of the
+// limit, for as long as they did not stand still, on average.
+func (b *book) enough(part float64, instances int, from, to time.Time) int {
+	ran := to.Sub(from) - b.stood(from, to)/time.Duration(instances)
+	return int(part * perSecond * ran.Seconds())
+}
+
 // between counts what was admitted within an interval for certain; "" = by all.
 func (b *book) between(by string, from, to time.Time) (n int) {
 	b.mu.Lock()
