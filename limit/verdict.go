@@ -66,7 +66,7 @@ const (
 	ReasonMissing                    // the limit's key is missing from the request, and the limit says to refuse then
 	ReasonTableFull                  // the counter table is full of live keys, and the bucket shared by new keys is empty
 	ReasonStoreFailure               // the store did not answer, and the limit says to refuse then
-	ReasonSuppressed                 // all instances together are asked for more than the limit, and refuse a part of it by chance
+	ReasonSuppressed                 // all instances together are asked for more than the limit, and refuse a part of it, drawn at random
 	ReasonLearning                   // the coordinator of a shared limit has just begun, and learns what of it is in use
 
 	// ReasonCount is one more than the last reason.

@@ -230,7 +230,7 @@ func TestAblySecondVersionSettles(t *testing.T) {
 	for _, tt := range []struct {
 		k, excess float64
 		together  bool
-		limit     float64 // a small one, whose seconds differ by chance, where there are many requests
+		limit     float64 // a small one, whose seconds vary at random, where there are many requests
 	}{
 		{3, 19.9, false, 2000}, {3, 19.9, true, 2000}, {10, 40, false, 2000}, {30, 83, false, 400}, {100, 224, false, 400}, {100, 224, true, 400},
 	} {

@@ -35,7 +35,7 @@ func TestChanceIsAsPromised(t *testing.T) {
 					Loads:   []Load{{Demand: []Step{{0, 1000 * rho}}, Split: Split{Kind: kind}, Arrivals: Poisson}},
 					Measure: Measure{From: 5 * time.Second},
 				}, &Ours{})
-				// What 25 s show is off by chance itself: by three deviations of as many clumps
+				// What 25 s show varies at random: by three deviations of as many clumps
 				// of k refusals.
 				bound := chanceBound(rho, float64(k))
 				requests := 25 * 1000 * rho

@@ -93,7 +93,7 @@ func TestSteady(t *testing.T) {
 	s := Scenario{Limit: limitOf(100, 10), Instances: 1, Duration: 3 * time.Minute, Loads: []Load{{Demand: steady(100)}}}
 	s.Changes = []Change{{70 * time.Second, limitOf(90, 9)}, {2 * time.Minute, limitOf(100, 10)}}
 	closeTo(t, "steady", run(t, s, p).Steady, 0.9, 0.001)
-	s.Duration = 2 * time.Minute // half of it, by chance the last minute
+	s.Duration = 2 * time.Minute // half of it, which happens to be the last minute
 	closeTo(t, "steady under another limit", run(t, s, p).Steady, 60*90/(10*100+50*90.0), 0.001)
 	s.Changes, s.Duration = nil, 80*time.Second
 	closeTo(t, "steady of a short run", run(t, s, p).Steady, (20+20*0.9)/40, 0.001)

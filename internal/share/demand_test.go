@@ -9,7 +9,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestMeterIsCalm: a steady load that comes by chance is no change, however often it is
+// TestMeterIsCalm: a steady load with random arrivals is no change, however often it is
 // looked at: here at each arrival, as where each is refused.
 func TestMeterIsCalm(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -64,7 +64,7 @@ func TestMeterFollowsEvenArrivals(t *testing.T) {
 }
 
 // TestMeterOfUnevenCosts: requests of 1 among which one of a thousand costs 1,001 come
-// steadily by chance; read each 10 ms, the rate that is measured is the true one in the mean:
+// at random at a steady rate; read each 10 ms, the measured rate is the true one in the mean:
 // a rare large cost is not taken for a new load.
 func TestMeterOfUnevenCosts(t *testing.T) {
 	const perSecond, large = 750.0, 1001

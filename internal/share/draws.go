@@ -6,7 +6,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// draws say which requests are refused by chance. They never change.
+// draws say at random which requests are refused. They never change.
 type draws struct {
 	pass        float64 // the part that is not refused, 0 to 1
 	independent bool
@@ -18,15 +18,15 @@ type draws struct {
 // refuse draws a request of cost n, at least 0, that comes at now to a bucket with
 // these terms.
 //
-// Drawn one by one, the number that passes of many differs by chance from what it should
-// be, by the root of it, and more so as requests come by chance as well. So the part
+// Drawn one by one, the number that passes of many varies around what it should
+// be, by its square root, and more where arrivals are random as well. So the part
 // that passes goes by what the bucket holds: half full it is the part that was told;
 // where more has passed of late the bucket holds less and less passes, and where less
-// has passed more does. Which request it is stays
-// a matter of chance: one who asks at regular times is not refused at each second.
+// has passed more does. Which request it is stays random: one who asks at regular times is
+// not refused at each second.
 //
 // steep is how much the part changes from an empty bucket to a full one. Not less: what
-// passes would swing by chance. Not more: two that come together would never both pass.
+// passes would swing at random. Not more: two that come together would never both pass.
 func (d *draws) refuse(t *terms, now limit.Time, n int64) bool {
 	if n <= 0 {
 		return false

@@ -30,7 +30,7 @@ type fleet struct {
 	delay, jitter   time.Duration
 	loss, duplicate float64
 
-	poisson bool         // arrivals come by chance
+	poisson bool         // random arrivals
 	passed  []limit.Time // what was admitted, of a limit shared by suppression
 
 	noting bool         // what was admitted

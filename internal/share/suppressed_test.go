@@ -38,7 +38,7 @@ func TestStepIsSuppressed(t *testing.T) {
 	const rate, n = 1000, 20
 	for _, poisson := range []bool{false, true} {
 		for _, k := range []float64{1.5, 3, 10, 100} {
-			t.Run(fmt.Sprintf("%v times, by chance %v", k, poisson), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v times, Poisson %v", k, poisson), func(t *testing.T) {
 				f := newFleet(t, 1, n, Terms{Rate: rate * Token, Burst: 50 * Token, Suppress: &Suppress{}})
 				f.delay, f.poisson = 10*time.Millisecond, poisson
 				f.run(time.Second)

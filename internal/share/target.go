@@ -70,7 +70,7 @@ func (r *resource) targetRates() {
 }
 
 // depthWeight is how much depth is worth to an account when there is little. A bucket
-// of depth K that is fed as fast as it is asked by chance arrivals loses one part in 2K
+// of depth K that is fed as fast as random arrivals ask it loses one part in 2K
 // of its rate s, so the sum of losses is least where depth goes by the square root of
 // the rate. One who wants far more than it gets has its bucket empty whatever its
 // depth.
