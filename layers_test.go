@@ -59,7 +59,8 @@ internal/share < split < examples/newyear;
 GRPC < internal/gen/leasepb;
 internal/share, internal/gen/leasepb < internal/leasewire;
 internal/leasewire < client;
-internal/share, rules < sim;
+NONE < internal/traffic;
+internal/share, internal/traffic, rules < sim;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.

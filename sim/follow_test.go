@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/traffic"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -51,11 +52,11 @@ const settles = 2 * time.Second
 // beside large ones, loops of Wait beside those who ask whatever they get.
 func randomVector(seed uint64) vector {
 	r := rand.New(rand.NewPCG(seed, 34))
-	between := func(a, b float64) float64 { return a * math.Pow(b/a, r.Float64()) }
-	n := int(math.Round(between(2, 50)))
-	each := between(20, 200)
-	rate := int64(math.Ceil(each * float64(n)))
-	v := vector{seed: seed, limit: Limit{limit.PerSecond(rate), max(int64(float64(rate)*between(0.1, 1)), int64(4*n))}}
+	draw := traffic.Source{Rand: r}
+	n := int(math.Round(draw.Between(2, 50)))
+	draw.Each = draw.Between(20, 200)
+	rate := int64(math.Ceil(draw.Each * float64(n)))
+	v := vector{seed: seed, limit: Limit{limit.PerSecond(rate), max(int64(float64(rate)*draw.Between(0.1, 1)), int64(4*n))}}
 	weigh := r.IntN(3) == 0
 	for range n {
 		kind, weight := Even, uint32(1)
@@ -70,45 +71,12 @@ func randomVector(seed uint64) vector {
 		}
 		v.kinds, v.weights = append(v.kinds, kind), append(v.weights, weight)
 	}
-	demand := func() float64 {
-		switch p := r.Float64(); {
-		case p < 0.15:
-			return 0
-		case p < 0.4:
-			return each * between(0.01, 0.1)
-		case p < 0.75:
-			return each * between(0.2, 1)
-		default:
-			return each * between(1, 8)
-		}
-	}
-	wants := make([]float64, n)
-	for i := range wants {
-		wants[i] = demand()
-	}
-	at := settles
+	wants, at := draw.First(n), settles
 	v.moves = append(v.moves, move{0, wants})
 	for range 2 + r.IntN(4) {
-		wants = slices.Clone(wants)
-		switch r.IntN(4) {
-		case 0: // a part of one's demand moves to another
-			from, to := r.IntN(n), r.IntN(n)
-			part := wants[from] * (0.1 + 0.9*r.Float64())
-			wants[from] -= part
-			wants[to] += part
-		case 1: // some change by a factor
-			for range 1 + r.IntN(n) {
-				wants[r.IntN(n)] *= between(0.4, 2.5)
-			}
-		case 2: // one begins, ends or is another
-			wants[r.IntN(n)] = demand()
-		default: // many do
-			for range 1 + r.IntN(n) {
-				wants[r.IntN(n)] = demand()
-			}
-		}
+		wants = draw.Next(wants)
 		v.moves = append(v.moves, move{at, wants})
-		at += time.Duration(between(2, 10) * float64(time.Second))
+		at += time.Duration(draw.Between(2, 10) * float64(time.Second))
 	}
 	v.end = at
 	return v

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/stint-io/stint/internal/traffic"
 )
 
 // demands is what the processes of a fleet want, and how that changes.
@@ -32,10 +34,10 @@ type change struct {
 // processors that have other work: some hundred requests per second.
 func drawDemands(seed uint64, n, changes int) *demands {
 	r := rand.New(rand.NewPCG(seed, 34))
-	between := func(a, b float64) float64 { return a * math.Pow(b/a, r.Float64()) }
-	each := between(20, 80)
-	rate := int64(math.Ceil(each * float64(n)))
-	d := &demands{seed: seed, rate: rate, burst: max(int64(float64(rate)*between(0.1, 1)), int64(4*n))}
+	draw := traffic.Source{Rand: r}
+	draw.Each = draw.Between(20, 80)
+	rate := int64(math.Ceil(draw.Each * float64(n)))
+	d := &demands{seed: seed, rate: rate, burst: max(int64(float64(rate)*draw.Between(0.1, 1)), int64(4*n))}
 	weigh := r.IntN(3) == 0
 	for range n {
 		weight := uint32(1)
@@ -44,45 +46,12 @@ func drawDemands(seed uint64, n, changes int) *demands {
 		}
 		d.weights, d.loops = append(d.weights, weight), append(d.loops, r.IntN(4) == 0)
 	}
-	demand := func() float64 {
-		switch p := r.Float64(); {
-		case p < 0.15:
-			return 0
-		case p < 0.4:
-			return each * between(0.01, 0.1)
-		case p < 0.75:
-			return each * between(0.2, 1)
-		default:
-			return each * between(1, 8)
-		}
-	}
-	wants := make([]float64, n)
-	for i := range wants {
-		wants[i] = demand()
-	}
+	wants, at := draw.First(n), warmUp
 	d.changes = []change{{0, wants}}
-	at := warmUp
 	for range changes {
-		wants = slices.Clone(wants)
-		switch r.IntN(4) {
-		case 0: // a part of one's demand moves to another
-			from, to := r.IntN(n), r.IntN(n)
-			part := wants[from] * (0.1 + 0.9*r.Float64())
-			wants[from] -= part
-			wants[to] += part
-		case 1: // some change by a factor
-			for range 1 + r.IntN(n) {
-				wants[r.IntN(n)] *= between(0.4, 2.5)
-			}
-		case 2: // one begins, ends or is another
-			wants[r.IntN(n)] = demand()
-		default: // many do
-			for range 1 + r.IntN(n) {
-				wants[r.IntN(n)] = demand()
-			}
-		}
+		wants = draw.Next(wants)
 		d.changes = append(d.changes, change{at, wants})
-		at += time.Duration(between(2, 10) * float64(time.Second))
+		at += time.Duration(draw.Between(2, 10) * float64(time.Second))
 	}
 	d.end = at
 	return d
