@@ -54,8 +54,8 @@ const (
 	// many standard deviations. At 50 looks per second, each at all parts, 5 deviations
 	// mean one false alarm in many hours, 3 would mean one in seconds.
 	meterDoubt = 20.0
-	// meterLearns is over how many parts uneven is averaged. Not fewer: what comes by
-	// chance would now and then be taken for even. Not more: it has to be learned.
+	// meterLearns is over how many parts uneven is averaged. Not fewer: random
+	// arrivals would now and then be taken for even. Not more: it has to be learned.
 	meterLearns = 32
 	// meterEven is the least that uneven is. Not less: an even load has its hitches too.
 	meterEven = 1.0 / 256

@@ -108,3 +108,29 @@ func TestMeterOfACrowd(t *testing.T) {
 		}
 	}
 }
+
+// TestMeterAfterAPause: many that come at once after a silence that ended a steady load are
+// taken for as many in that silence, in a second at most: a process that stood still wants
+// what it wanted.
+func TestMeterAfterAPause(t *testing.T) {
+	for _, pause := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, time.Second, 5 * time.Second} {
+		var m meter
+		now, total := limit.Time(time.Hour), Amount(0)
+		for range 1500 {
+			now, total = now.Add(2*time.Millisecond), total+Token
+			m.observe(now, total, 1)
+		}
+		for end := now.Add(pause); now < end; m.observe(now, total, 1) {
+			now = now.Add(5 * time.Millisecond)
+		}
+		if m.rate != 0 {
+			t.Fatalf("after %v of silence: %.0f/s", pause, m.rate)
+		}
+		now, total = now.Add(5*time.Millisecond), total+Whole(500)
+		m.observe(now, total, 1)
+		want := 500 / min(pause.Seconds()+0.005, 1)
+		if m.rate < 0.99*want || m.rate > 1.01*want {
+			t.Errorf("500 at once after %v of silence are taken for %.0f/s, want %.0f", pause, m.rate, want)
+		}
+	}
+}
