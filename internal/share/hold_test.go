@@ -112,9 +112,9 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 	}
 }
 
-// TestHoldsConserve: what is held and undone by many at once leaves a bucket, and places,
+// TestConcurrentHoldsConserve: what is held and undone by many at once leaves a bucket, and places,
 // with what was not kept.
-func TestHoldsConserve(t *testing.T) {
+func TestConcurrentHoldsConserve(t *testing.T) {
 	const depth, each, workers = 1000, 2000, 8
 	b, p := NewBucket(nil), NewPlaces(nil)
 	b.Amend(0, 0, depth*Token, depth*Token)

@@ -283,9 +283,9 @@ func TestSuppressAndAmend(t *testing.T) {
 	}
 }
 
-// TestSuppressBesideAllow is for the race detector: nothing is admitted above what is in
+// TestSuppressConcurrent is for the race detector: nothing is admitted above what is in
 // force at any time.
-func TestSuppressBesideAllow(t *testing.T) {
+func TestSuppressConcurrent(t *testing.T) {
 	b := NewBucket(nil)
 	now := limit.Time(time.Hour)
 	b.Amend(now, 0, 1000*Token, 1000*Token)

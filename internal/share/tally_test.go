@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestTallyIsExact: whoever adds at the same time, and however often it is read
+// TestTallyConcurrent: whoever adds at the same time, and however often it is read
 // meanwhile, the total is what was added, and never goes back.
-func TestTallyIsExact(t *testing.T) {
+func TestTallyConcurrent(t *testing.T) {
 	for range 50 {
 		var sum tally
 		var adders sync.WaitGroup
@@ -34,9 +34,9 @@ func TestTallyIsExact(t *testing.T) {
 	}
 }
 
-// TestRefusedAreAllCounted: many goroutines are refused by one bucket, with cells and
+// TestRefusedConcurrentAreAllCounted: many goroutines are refused by one bucket, with cells and
 // before there are any. What was attempted is exact, and never goes back while they are.
-func TestRefusedAreAllCounted(t *testing.T) {
+func TestRefusedConcurrentAreAllCounted(t *testing.T) {
 	for _, spread := range []bool{false, true} {
 		b := NewBucket(nil)
 		b.Amend(start, 1, Whole(3), Whole(3))
