@@ -2,5 +2,4 @@
 
 package client_test
 
-// overhead is how much more things may cost than without the race detector.
-const overhead = 10
+const raceEnabled = true

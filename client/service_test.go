@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -205,7 +206,11 @@ func TestInstanceCrashed(t *testing.T) {
 // TestTenThousandKeys: one client has ten thousand leases of a real service, in bounded
 // time and memory, and costs next to nothing while nobody asks for any.
 func TestTenThousandKeys(t *testing.T) {
-	const keys, callers = 10_000 / overhead, 64
+	const callers = 64
+	keys := 10_000
+	if raceEnabled {
+		keys = 1000
+	}
 	s := serve(t, t.TempDir())
 	c, _ := join(t, s.address, "many")
 	k, err := c.Keyed("per-account", []string{"account"}, client.KeyedOptions{Idle: time.Hour})
@@ -214,8 +219,7 @@ func TestTenThousandKeys(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	heap := heapInUse()
-	begin := time.Now()
+	heap, cpu := heapInUse(), processorTime(t)
 	var wg sync.WaitGroup
 	var failed atomic.Value // the first error
 	for caller := range callers {
@@ -235,21 +239,29 @@ func TestTenThousandKeys(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	took := time.Since(begin)
-	if k.Keys() != keys || took > 30*time.Second {
-		t.Fatalf("%d keys after %v: %v", k.Keys(), took, failed.Load())
+	took := processorTime(t) - cpu
+	if k.Keys() != keys {
+		t.Fatalf("%d keys, want %d: %v", k.Keys(), keys, failed.Load())
 	}
-	perKey := (heapInUse() - heap) / keys
-	pass(10 * time.Second) // what is not used is given back
-	cpu, wall := processorTime(t), time.Now()
-	pass(4 * time.Second)
-	idle := (processorTime(t) - cpu).Seconds() / time.Since(wall).Seconds() * 1000
-	t.Logf("%d keys in %v; %d bytes each; %.1f ms of processor per second when idle", keys, took.Round(time.Millisecond), perKey, idle)
-	if perKey > 4000 {
-		t.Errorf("%d bytes per key", perKey)
+	if raceEnabled {
+		return // the detector uses memory and processor on its own account
 	}
-	if idle > 5*overhead {
-		t.Errorf("%.1f ms of processor per second when idle", idle)
+	perKey := (heapInUse() - heap) / int64(keys)
+	// What is not used is given back first. Other work on the machine makes that late, and
+	// only adds to the processor time: the least of several windows counts.
+	const most = 5.0
+	idle := math.Inf(1)
+	for range 8 {
+		cpu, wall := processorTime(t), time.Now()
+		pass(4 * time.Second)
+		idle = min(idle, (processorTime(t)-cpu).Seconds()/time.Since(wall).Seconds()*1000)
+		if idle <= most {
+			break
+		}
+	}
+	t.Logf("%d keys in %v of processor; %d bytes each; %.1f ms of processor per second when idle", keys, took.Round(time.Millisecond), perKey, idle)
+	if took > 10*time.Second || perKey > 4000 || idle > most {
+		t.Errorf("%d keys in %v of processor; %d bytes each; %.1f ms of processor per second when idle", keys, took, perKey, idle)
 	}
 }
 

@@ -2,4 +2,4 @@
 
 package split_test
 
-const racing = false
+const raceEnabled = false

@@ -2,4 +2,4 @@
 
 package split_test
 
-const racing = true
+const raceEnabled = true
