@@ -117,6 +117,9 @@ func TestOneLimitHasWhatIsLeft(t *testing.T) {
 
 // What accounts claim is the sum of what each has, or of its part, whatever they do.
 func TestClaims(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 53))
 		b := &budget{max: 1 << 20}
@@ -161,6 +164,9 @@ func TestClaims(t *testing.T) {
 // A flood is one line in the log, which names the limit and no key; the next one, after a
 // quiet minute, another.
 func TestFloodIsLoggedOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	var out bytes.Buffer
 	clock := newManual()
 	s := New(Options{MaxBytes: MinMaxBytes, Now: clock.now, Logger: slog.New(slog.NewTextHandler(&out, nil))})

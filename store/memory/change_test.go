@@ -96,6 +96,9 @@ func TestHistoriesChanges(t *testing.T) {
 // The same of fixed windows whose length and count change: what the policies allow by
 // themselves, together.
 func TestHistoriesWindowChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	admitted := 0
 	for seed := range changeHistories(t) {
 		r := rand.New(rand.NewPCG(uint64(seed), 37))
@@ -195,6 +198,9 @@ func TestDebtOverTwoChanges(t *testing.T) {
 // A debt lasts while its table moves to a later beginning, and no longer than it takes to
 // pay; then the words that could not hold it are used again.
 func TestDebtMoves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := newManual()
 	big := limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e6}
 	small := limit.Policy{Rate: limit.PerHour(1), Burst: 1}

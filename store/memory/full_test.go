@@ -46,6 +46,9 @@ func takeOf(t *testing.T, s *Store, charges ...store.Charge) bool {
 // What new keys share when the table is full is used up for all of them, also for a
 // request over several limits, which is told why, and charges none of the others.
 func TestFullTableBesideOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			s, c, _, strangers := crowded(t, p)
@@ -68,6 +71,9 @@ func TestFullTableBesideOthers(t *testing.T) {
 
 // A changed policy carries over what new keys share as well: they get no second burst.
 func TestFullTableChangesItsPolicy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, next := range map[string]limit.Policy{
 		"packed":   {Rate: limit.PerHour(2), Burst: 3},
 		"unpacked": {Rate: limit.Rate{Count: 999_983, Period: 999_979 * time.Hour}, Burst: 3},

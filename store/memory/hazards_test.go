@@ -70,6 +70,9 @@ func fill(t testing.TB, s *Store, c *Counters, cost int64) (fillers []store.Char
 // A state that was dropped because it was full at a later time than the one that a
 // slow Take has read is not admitted from at that earlier time.
 func TestSlowTakeOfADroppedStateIsNotOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := &interrupted{manual: newManual()}
 	k := mustKeyed(t, limit.Policy{Rate: limit.PerSecond(1), Burst: 3}, Options{Now: clock.now})
 	for i := range 2000 {
@@ -99,6 +102,9 @@ func TestSlowTakeOfADroppedStateIsNotOver(t *testing.T) {
 // A key that gets a slot while a slow Take of it is on its way to the overflow bucket
 // is not charged in both: alone, or as one of several.
 func TestSlowTakeOnTheOverflowBucketIsNotOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, charges := range []int{1, 2} {
 		for readings := range 8 {
 			t.Run(fmt.Sprintf("%d charges, reading %d", charges, readings), func(t *testing.T) {
@@ -255,6 +261,9 @@ func TestChargesOnOneBucketDoNotWrapAround(t *testing.T) {
 // A clock that steps back to before a table was made admits no more, and makes the
 // table forget nothing.
 func TestClockThatStepsBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			clock := newManual()

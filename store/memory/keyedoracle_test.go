@@ -53,6 +53,9 @@ func wait(p limit.Policy, lacks *big.Rat) float64 {
 // bucket of exact fractions has: Allow, whose way takes no lock and calls nothing, AllowN,
 // Take, Peek, Refund and Reset.
 func TestKeyedAgainstExactFractions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 59))
 		p := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(50), Period: time.Duration(1+r.Int64N(100)) * time.Millisecond}, Burst: 1 + r.Int64N(8)}
@@ -60,10 +63,7 @@ func TestKeyedAgainstExactFractions(t *testing.T) {
 			p.Rate = limit.Rate{Count: 999_983, Period: 999_979 * time.Millisecond} // which no word holds
 		}
 		synctest.Test(t, func(t *testing.T) {
-			k, err := NewKeyed(p, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := mustKeyed(t, p, Options{})
 			buckets := map[string]*tokens{}
 			mean := int64(p.Window()) / p.Burst
 			for step := range 600 {

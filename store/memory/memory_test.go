@@ -12,5 +12,5 @@ import (
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, now func() limit.Time) store.Store {
 		return memory.New(memory.Options{Now: now})
-	}, storetest.Options{})
+	}, storetest.Options{Concurrent: testing.Short()})
 }

@@ -103,6 +103,9 @@ func TestFloodFreesNobody(t *testing.T) {
 // While the budget is full, new keys share one bucket; one that gets a place later
 // does not get a second burst with it, but a place of its own it is.
 func TestOverflowGivesNoSecondBurst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			clock := newManual()
@@ -277,6 +280,9 @@ func TestSeveralLimitsInMotion(t *testing.T) {
 
 // A table outlives its ticks: after years, limits hold as on the first day.
 func TestFarFromTheBeginning(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := newManual()
 	p := limit.Policy{Rate: limit.Rate{Count: 251, Period: time.Second}, Burst: 10}
 	if b := limit.NewBucket(p); !func() bool { _, ok := b.Pack(); return ok }() {

@@ -318,6 +318,9 @@ func laneBeside(s *Store) *lane { return &lane{store: s, breaker: newBreaker(s)}
 // TestBatchOrder: requests that share a run of the script are decided in their
 // order, whether they are sent as repetitions or not.
 func TestBatchOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	h := newHistory(t, rand.New(rand.NewPCG(3, 3)))
 	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog, limit.Concurrency} {
 		p := limit.Policy{Algorithm: algorithm, Rate: limit.PerHour(7)}
@@ -359,6 +362,9 @@ func TestBatchOrder(t *testing.T) {
 // TestRefundClosesWindow: a window that a refund has emptied is no window; the next
 // one begins with what is taken next, in the same run of the script or in another.
 func TestRefundClosesWindow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	h := newHistory(t, nil)
 	for _, p := range []limit.Policy{
 		{Algorithm: limit.FixedWindow, Rate: limit.PerMinute(5), Align: limit.AlignFirstHit},
@@ -389,6 +395,9 @@ func TestRefundClosesWindow(t *testing.T) {
 // TestWide: one request may name more buckets than a run of the script takes, and
 // more than Lua's stack holds.
 func TestWide(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	h := newHistory(t, nil)
 	h.begin("wide", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerHour(3)}, limit.Policy{Burst: 3},
 		limit.Policy{Algorithm: limit.SlidingWindowLog, Rate: limit.PerHour(3)}, limit.Policy{Algorithm: limit.Concurrency, MaxInFlight: 3, Timeout: time.Hour})

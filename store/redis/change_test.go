@@ -75,6 +75,9 @@ func (f *fleet) take(i int, cost int64) bool {
 //
 //	STINT_HISTORIES=100000 go test ./store/redis -run 'TestHistoriesChanges$' -timeout 2h
 func TestHistoriesChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
 	for seed := range histories {
 		r := rand.New(rand.NewPCG(uint64(seed), 36))
@@ -112,6 +115,9 @@ func TestHistoriesChanges(t *testing.T) {
 // After a step back of the server's clock two instances with bursts of 100 and 10 admit
 // each burst once more at most, and not at each call for the length of the step.
 func TestStepBackAmongBursts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f := newFleet(t, 0)
 	server := redistest.Start(t)
 	var step atomic.Int64
@@ -145,6 +151,9 @@ func TestStepBackAmongBursts(t *testing.T) {
 // interval more than the largest burst and the largest rate allow, and that burst once more
 // for each step, and once for each instance that takes a step back out of what it finds.
 func TestHistoriesChangesAndClockSteps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	histories, f := environment(t, "STINT_HISTORIES", 150), newFleet(t, 0)
 	server := redistest.Start(t)
 	var step atomic.Int64
@@ -219,6 +228,9 @@ func TestHistoriesChangesAndClockSteps(t *testing.T) {
 //
 //	STINT_HISTORIES=100000 go test ./store/redis -run 'TestHistoriesWindowChanges$' -timeout 2h
 func TestHistoriesWindowChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
 	for seed := range histories {
 		r := rand.New(rand.NewPCG(uint64(seed), 38))
@@ -256,6 +268,9 @@ func TestHistoriesWindowChanges(t *testing.T) {
 // A roll-out of a smaller burst under load: two instances with bursts of 100 and 10 admit
 // what a burst of 100 allows.
 func TestRollOutOfASmallerBurst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f := newFleet(t, 2)
 	f.begin("rollout")
 	f.bind(0, limit.Policy{Rate: limit.PerSecond(10), Burst: 100})
@@ -276,6 +291,9 @@ func TestRollOutOfASmallerBurst(t *testing.T) {
 
 // Under one rate a state means the same to all, so that nobody asks twice.
 func TestAnotherBurstCostsNoCall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f := newFleet(t, 2)
 	f.begin("calls")
 	f.bind(0, limit.Policy{Rate: limit.PerHour(1), Burst: 100})
@@ -294,6 +312,9 @@ func TestAnotherBurstCostsNoCall(t *testing.T) {
 // What Redis can hold of the time at which a bucket is full is never earlier, and is the
 // same when it is read and written again.
 func TestStatesAreRoundedUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	far := 0
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 37))
@@ -325,6 +346,9 @@ func TestStatesAreRoundedUp(t *testing.T) {
 // What was used is remembered however long the rate of another instance takes to pay it:
 // beyond what the script counts exactly, beyond an expiry that Redis can hold.
 func TestDebtOfCenturies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f := newFleet(t, 2)
 	for _, c := range []struct {
 		name     string
@@ -371,6 +395,9 @@ func TestDebtOfCenturies(t *testing.T) {
 
 // A state that a former version wrote, whose tag has the quota, is read as it is meant.
 func TestReadsFormerTag(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f := newFleet(t, 1)
 	f.begin("former")
 	f.bind(0, limit.Policy{Rate: limit.PerHour(1), Burst: 5})

@@ -12,6 +12,9 @@ import (
 // TestClaim: one of many has a claim, nobody renews or gives up that of another, and how it
 // was left is told to the next.
 func TestClaim(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := redistest.Start(t)
 	open := func(prefix string) *redis.Store {
 		s, err := redis.New(redis.Options{Addrs: []string{r.Addr()}, Prefix: prefix, Timeout: 5 * time.Second})

@@ -50,6 +50,9 @@ func wantError(t *testing.T, url string, err error, want string) {
 }
 
 func TestInspect(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	info, err := trial(t, parsed(t, server.URL()))
 	if err != nil || info.Name != "redis" || info.Version == "" || info.Mode != "standalone" || info.Role != "master" {
@@ -66,6 +69,9 @@ func TestInspect(t *testing.T) {
 
 // TestWrongServer connects to servers that are not what the URL says.
 func TestWrongServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t, "--requirepass", secret)
 	server.Do("ACL", "SETUSER", "weak", "on", ">"+secret, "~*", "-@all")
 	with := "redis://:" + secret + "@"
@@ -106,6 +112,9 @@ func TestWrongServer(t *testing.T) {
 }
 
 func TestWrongTopology(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	cluster := redistest.StartCluster(t)
 	group := redistest.StartSentinel(t)
 	for url, want := range map[string]string{
@@ -124,6 +133,9 @@ func TestWrongTopology(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server, _ := redistest.StartTLS(t)
 	strict, _ := redistest.StartTLS(t, "--tls-auth-clients", "yes")
 	trusting := "?ca=" + server.CAFile()
@@ -149,6 +161,9 @@ func TestTLS(t *testing.T) {
 
 // TestDescribe has a server answer what servers answer in need.
 func TestDescribe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	o := parsed(t, server.URL())
 	c, err := newClient(t.Context(), o)

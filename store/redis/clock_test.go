@@ -15,6 +15,9 @@ import (
 // its quota once at most, above what the limit admits in the time that passes; and what a
 // key owes in time is not made longer by the step.
 func TestServerClockStepped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	for _, p := range []limit.Policy{
 		{Rate: limit.Rate{Count: 20, Period: time.Second}, Burst: 10},
@@ -78,6 +81,9 @@ func TestServerClockStepped(t *testing.T) {
 // TestSetBack: the script takes a step out of states as this process does, for all states
 // and policies, or they would disagree.
 func TestSetBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	s := connected(t, quiet(server.Addr()), nil)
 	var clock, steps atomic.Int64

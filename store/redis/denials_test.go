@@ -133,6 +133,9 @@ func TestDenials(t *testing.T) {
 // TestNeverEarlyNeverLate asks at and around the times that refusals name. Whoever
 // waits as long as told is admitted, unless another was faster.
 func TestNeverEarlyNeverLate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	s := connected(t, quiet(server.Addr()), nil)
 	for _, p := range []limit.Policy{
@@ -235,6 +238,9 @@ func TestHotKey(t *testing.T) {
 // TestArrivalOrder has requests of different costs wait for one call, and compares
 // the decisions with those of package limit in the order of arrival.
 func TestArrivalOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	s := connected(t, quiet(proxy.Addr()), nil)
@@ -335,6 +341,9 @@ func (a *asker) want(what string, c store.Counters, cost int64, ok, local bool) 
 // TestDenialByTheClock: a refusal is remembered for a second, and tells of the wait that is
 // left; it refuses nothing that Redis would admit, and what it refuses is not charged.
 func TestDenialByTheClock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	a := newAsker(t)
 	slow := bind(t, a.store, "slow", tokens(1, time.Minute, 5))
 	a.want("all of it", slow, 5, true, false)
@@ -366,6 +375,9 @@ func TestDenialByTheClock(t *testing.T) {
 // TestWhatMemoryDoesNotRefuse: what a refusal changes, and what is asked otherwise than
 // what was refused, is asked for.
 func TestWhatMemoryDoesNotRefuse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	a := newAsker(t)
 	for name, p := range map[string]limit.Policy{
 		"counts":    {Algorithm: limit.FixedWindow, Rate: limit.PerHour(1), CountRefused: true},

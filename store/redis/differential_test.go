@@ -24,6 +24,9 @@ import (
 //
 // A difference names its seed; STINT_SEED=<seed> begins with that history.
 func TestDifferential(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	steps, seed := environment(t, "STINT_STEPS", 4000), environment(t, "STINT_SEED", 1)
 	for _, name := range limit.AlgorithmNames() {
 		algorithm, err := limit.ParseAlgorithm(name)

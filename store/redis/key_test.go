@@ -73,6 +73,9 @@ func FuzzKey(f *testing.F) {
 // TestKeyIsInjective: neighbours of one key, by a byte that is changed, moved or
 // left out, have other keys, short and long.
 func TestKeyIsInjective(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r := rand.New(rand.NewPCG(1, 1))
 	seen := map[string]string{}
 	add := func(id string, key []byte) {
@@ -107,6 +110,9 @@ func TestKeyIsInjective(t *testing.T) {
 
 // TestSlot: all keys of a bucket are in the slot that a node of a cluster says.
 func TestSlot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
 	r := rand.New(rand.NewPCG(2, 2))
 	prefixes := []string{DefaultPrefix, "", "p", "a:b:", "{a}", "{", "}", "{}", "x{y"}
@@ -133,6 +139,9 @@ func TestSlot(t *testing.T) {
 // second or two longer, and no key stays for ever but those of buckets that never
 // refill.
 func TestExpiry(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, nil)
 	r := rand.New(rand.NewPCG(7, 7))
@@ -220,6 +229,9 @@ func (s *Store) keyOfCharge(c store.Charge) string {
 // TestGarbage: a key that holds what no store wrote is an error or a new key, for
 // its own requests. Others in the same run of the script are decided once.
 func TestGarbage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	h := newHistory(t, nil)
 	numbers := func(list ...float64) string {
 		var b []byte

@@ -128,6 +128,9 @@ func drawCount(r *rand.Rand) int64 {
 // TestExactRange: what is at the edge of the exact range is bound and counted as
 // package limit counts it; one step beyond, it is refused in one clear line.
 func TestExactRange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	h := newHistory(t, nil)
 	const longest = maxSpan * time.Microsecond
 	bucketAt := func(a limit.Algorithm, r limit.Rate) limit.Policy {
@@ -205,6 +208,9 @@ func (h *history) exhaust() {
 // TestOver: the script compares products exactly up to 2^104, also where doubles
 // cannot tell them apart.
 func TestOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	_, text, found := strings.Cut(luaLoad, "local function over")
 	if !found {

@@ -17,6 +17,9 @@ import (
 // would have left had it been charged when it was admitted, to the microsecond, under
 // every kind of limit; and with two instances one that is at least as strict.
 func TestSettled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	var clock atomic.Int64
 	clock.Store(1_700_000_000_000_000_000)
@@ -133,6 +136,9 @@ func TestFlapping(t *testing.T) {
 // TestNeverReached: instances that have never reached Redis do not each take the whole
 // limit; one that was told how many there are takes its share.
 func TestNeverReached(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	t.Parallel()
 	for told, want := range map[int]int{0: 100 / assumedInstances, 4: 25, 1: 100} {
 		admitted := 0

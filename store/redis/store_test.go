@@ -54,5 +54,5 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
 		server.Do("FLUSHALL")
 		return connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, now)
-	}, storetest.Options{Resolution: time.Microsecond, Shared: true})
+	}, storetest.Options{Resolution: time.Microsecond, Shared: true, Concurrent: testing.Short()})
 }

@@ -85,6 +85,9 @@ func quietLanes(t *testing.T, s *Store) {
 // TestCostlyRefusals: many refused requests for a long list, or for many places in
 // flight, share a run of the script without holding up the server.
 func TestCostlyRefusals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	o := quiet(server.Addr())
 	o.Timeout = 10 * time.Second

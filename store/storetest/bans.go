@@ -47,10 +47,10 @@ func (b *banned) attempt(now limit.Time, cost int64) (allowed bool, why limit.Re
 // bans has a limit and the counter of attempts behind its ban be asked together, as the
 // engine does, at random times.
 func bans(h *harness) {
-	for seed := range uint64(40) {
+	for seed := range uint64(histories()) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		b := banned{most: 1 + r.Int64N(6), period: time.Duration(1+r.IntN(20)) * time.Second, ban: time.Duration(1+r.IntN(60)) * time.Second, quota: 5 + r.Int64N(60)}
-		name := string(rune('a' + seed))
+		name := fmt.Sprint(seed)
 		of := h.bind("limit "+name, limit.Policy{Burst: b.quota})
 		attempts := h.bind("ban "+name, limit.Policy{
 			Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: b.most, Period: b.period}, Align: limit.AlignFirstHit, CountRefused: true, Ban: b.ban,

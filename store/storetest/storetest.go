@@ -16,6 +16,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -39,12 +40,20 @@ type Options struct {
 
 	// Shared stores keep state that their counters have been unbound from.
 	Shared bool
+
+	// Concurrent leaves out all cases but those in which several goroutines use the store
+	// at the same time, which are what the race detector can judge.
+	Concurrent bool
 }
 
 // Run runs all cases against stores that open returns, one for each case.
 func Run(t *testing.T, open Open, o Options) {
 	o.Resolution = max(o.Resolution, 1)
-	for _, c := range cases {
+	list := concurrent
+	if !o.Concurrent {
+		list = slices.Concat(cases, concurrent)
+	}
+	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {
 			h := start(t, open, o)
 			c.run(h)
@@ -52,6 +61,9 @@ func Run(t *testing.T, open Open, o Options) {
 				t.Logf("what is asked: %s", c.explanation)
 			}
 		})
+	}
+	if o.Concurrent {
+		return
 	}
 	for name, p := range policies() {
 		t.Run("history/"+name, func(t *testing.T) { history(t, open, o, p, histories(), steps) })
@@ -62,13 +74,13 @@ func Run(t *testing.T, open Open, o Options) {
 // steps is how many Takes one random history has.
 const steps = 60
 
-// histories is how many random histories each algorithm gets: 300, or what the
+// histories is how many random histories each algorithm gets: 40, or what the
 // environment variable STINT_HISTORIES says.
 func histories() int {
 	if n, err := strconv.Atoi(os.Getenv("STINT_HISTORIES")); err == nil && n > 0 {
 		return n
 	}
-	return 300
+	return 40
 }
 
 // harness is one store under test, with a clock that the test moves.
