@@ -2,6 +2,7 @@ package stint_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -169,6 +170,7 @@ func TestServicePage(t *testing.T) {
 	}
 	flags := collect("cmd/stint/serve.go", `Var\(&[^,]+, "([a-z-]+)"`, "--")
 	metrics := collect("server/internal/admin/metrics.go", `desc\("([a-z_]+)"`, "stint_")
+	maps.Copy(metrics, collect("server/internal/admin/instances.go", `desc\("([a-z_]+)"`, "stint_"))
 	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")
 	options := collect("server/internal/gate/route.go", `case name == "([a-z]+)"`, "")
 	for _, names := range []map[string]bool{flags, metrics, reasons, options} {

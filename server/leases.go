@@ -105,6 +105,17 @@ func (l *leases) close(nothingLent bool) error {
 	return nil
 }
 
+// instances returns what metrics show of each instance; not when that takes long.
+func (l *leases) instances() (all []admin.Instance, others int, ok bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	figures, others, ok := l.Instances(ctx)
+	for _, f := range figures {
+		all = append(all, admin.Instance(f))
+	}
+	return all, others, ok
+}
+
 // metrics returns what metrics show of leased limits; nil when there is none.
 func (l *leases) metrics() *admin.Leases {
 	f := l.Figures()

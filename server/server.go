@@ -142,8 +142,12 @@ func (s *Server) build() error {
 			return fmt.Errorf("server: cannot register metrics: %w", err)
 		}
 	}
+	instances := prometheus.NewPedanticRegistry()
+	if err := instances.Register(admin.NewInstanceCollector(s.leases.instances)); err != nil {
+		return fmt.Errorf("server: cannot register metrics: %w", err)
+	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
+		Metrics: registry, Instances: instances, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.opts.Profiles {

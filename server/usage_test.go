@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -74,5 +76,71 @@ func TestUsageOfInstancesReachesMetrics(t *testing.T) {
 	}
 	if a, r := figure("allowed"), figure("refused"); a != admitted || r != refused || refused == 0 || admitted == 0 {
 		t.Errorf("the metrics say %d allowed and %d refused, the instances %d and %d", a, r, admitted, refused)
+	}
+}
+
+// What each instance wants, has and decided is on a page of its own, and on no other: names
+// of instances are not bounded.
+func TestMetricsOfInstances(t *testing.T) {
+	s := start(t, leasedConfig, stateIn(t.TempDir()))
+	stream := s.hold("by-stream")
+	share := until(t, stream, func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
+	page := s.do(http.MethodGet, s.admin+"/metrics/instances", "")
+	for _, line := range []string{
+		`stint_lease_instance_wanted{instance="by-stream",limit="messages"} 40`, `stint_lease_instances_not_shown 0`,
+		fmt.Sprintf(`stint_lease_instance_lent{instance="by-stream",limit="messages"} %d`, share.GetGranted().GetRate()/1e6),
+	} {
+		if !strings.Contains(page.body, line+"\n") {
+			t.Errorf("%d, no %q in\n%s", page.status, line, page.body)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := client.New(client.Options{Address: s.Addrs().GRPC.String(), Instance: "by-client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer run.Wait()
+	defer cancel()
+	k, err := c.Keyed("messages", []string{"account"}, client.KeyedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed, refused := 0, 0
+	for range 300 {
+		d, err := k.Take(ctx, account("acme"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			allowed++
+		} else {
+			refused++
+		}
+	}
+	late := time.After(20 * time.Second)
+	for _, line := range []string{
+		fmt.Sprintf(`stint_lease_instance_decided_total{instance="by-client",limit="messages",outcome="allowed"} %d`, allowed),
+		fmt.Sprintf(`stint_lease_instance_decided_total{instance="by-client",limit="messages",outcome="refused"} %d`, refused),
+	} {
+		for !strings.Contains(page.body, line+"\n") {
+			select {
+			case <-late:
+				t.Fatalf("%d, no %q in\n%s", page.status, line, page.body)
+			default:
+				page = s.do(http.MethodGet, s.admin+"/metrics/instances", "")
+			}
+		}
+	}
+	if page := s.do(http.MethodGet, s.admin+"/metrics", ""); strings.Contains(page.body, "by-stream") || strings.Contains(page.body, "by-client") {
+		t.Errorf("instances are in\n%s", page.body)
+	}
+	if page := s.do(http.MethodGet, s.http+"/metrics/instances", ""); page.status != http.StatusNotFound {
+		t.Errorf("instances are shown on a port for everybody: %d %s", page.status, page.body)
 	}
 }

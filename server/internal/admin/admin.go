@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Metrics is what /metrics shows.
 	Metrics prometheus.Gatherer
+	// Instances is what /metrics/instances shows; nil = there is none.
+	Instances prometheus.Gatherer
 	// Ready says whether the service should be sent requests, and in a line why
 	// not, or what is amiss all the same.
 	Ready func() (ready bool, text string)
@@ -57,6 +59,9 @@ func New(o Options) http.Handler {
 	})
 	guarded := http.NewServeMux()
 	guarded.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	if o.Instances != nil {
+		guarded.Handle("GET /metrics/instances", promhttp.HandlerFor(o.Instances, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	}
 	guarded.HandleFunc("POST /admin/reload", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Reload(); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)

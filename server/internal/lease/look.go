@@ -244,12 +244,8 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 }
 
 func showLease(l *share.LeaseState, gauge bool) leaseOfOne {
-	gets := l.Has.Rate
-	if gauge {
-		gets = l.Has.Depth
-	}
 	return leaseOfOne{
-		Instance: l.Instance, Wants: l.Wants.Float(), Gets: gets.Float(), Burst: l.Has.Depth.Float(), Weight: l.Weight, Band: l.Band,
+		Instance: l.Instance, Wants: l.Wants.Float(), Gets: gets(l, gauge).Float(), Burst: l.Has.Depth.Float(), Weight: l.Weight, Band: l.Band,
 		Attempted: l.Attempted.Float(), Admitted: l.Admitted.Float(), Silent: l.Silent, Version: l.Version, Since: l.Held.Seconds(), ExpiresIn: l.ExpiresIn.Seconds(),
 	}
 }

@@ -17,6 +17,7 @@ type member struct {
 	stream  *stream // nil while there is none
 	heard   limit.Time
 	handles map[uint32]struct{}
+	decided map[string]share.Usage // by limit, since it began; nil = nothing
 }
 
 var (

@@ -17,21 +17,26 @@ func (s *Service) count(usage []share.Usage) {
 	if len(usage) == 0 {
 		return
 	}
-	limits := s.limits.Load()
 	s.decided.Lock()
 	defer s.decided.Unlock()
-	if s.decided.limits == nil {
-		s.decided.limits = map[string]share.Usage{}
+	s.decided.limits = s.limits.Load().count(s.decided.limits, usage)
+}
+
+// count adds usage to the totals of limits that are lent, and returns them.
+func (x *index) count(totals map[string]share.Usage, usage []share.Usage) map[string]share.Usage {
+	if totals == nil {
+		totals = map[string]share.Usage{}
 	}
 	for _, u := range usage {
-		if l := limits.byName[u.Limit]; l == nil || !l.Sharing.Local() {
+		if l := x.byName[u.Limit]; l == nil || !l.Sharing.Local() {
 			continue
 		}
-		was := s.decided.limits[u.Limit]
-		s.decided.limits[u.Limit] = share.Usage{
+		was := totals[u.Limit]
+		totals[u.Limit] = share.Usage{
 			Limit: u.Limit, Admitted: was.Admitted + min(u.Admitted, mostUsage), Refused: was.Refused + min(u.Refused, mostUsage),
 		}
 	}
+	return totals
 }
 
 // Usage is what instances of other processes have decided since the start, by limit,
