@@ -60,6 +60,9 @@ func randomLimits(r *rand.Rand) string {
 // the same as the take after it, an admission takes from every limit that
 // admitted it, and a refusal leaves every limit as it was.
 func TestRefusalChargesNoneInRandomHistories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const perConfiguration = 100
 	ctx := context.Background()
 	refused, admitted := 0, 0

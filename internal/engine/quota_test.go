@@ -115,6 +115,9 @@ func (c *quotaCase) decide(picked, own []int, cost int64) (allowed bool) {
 // room. What is refused takes nothing from limits in stint's own format, and from rules
 // what they are told to count.
 func TestQuotasTogether(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	refusals := 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0x90))

@@ -30,7 +30,11 @@ var (
 // together admit at most burst + rate x T, and two seconds after the last fault they use
 // the limit again, each its part.
 func TestChaos(t *testing.T) {
-	for seed := *chaosFirst; seed < *chaosFirst+*chaosSchedules; seed++ {
+	schedules := *chaosSchedules
+	if testing.Short() {
+		schedules = min(schedules, 3) // with the race detector each takes two seconds
+	}
+	for seed := *chaosFirst; seed < *chaosFirst+schedules; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			state := filepath.Join(t.TempDir(), "state")
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed, state) })

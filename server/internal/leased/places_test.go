@@ -22,7 +22,7 @@ type use struct {
 func TestPlacesAgainstList(t *testing.T) {
 	const timeout = 10 * time.Second
 	most := map[string]int64{"p": 5, "q": 3}
-	for seed := range uint64(10) {
+	for seed := range seeds(10, 2) {
 		synctest.Test(t, func(t *testing.T) {
 			f, stop := open(t, leased.Options{}, `
   - {name: p, key: [k], algorithm: concurrency, max_in_flight: 5, timeout: 10s, sharing: leased}

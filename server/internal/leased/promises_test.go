@@ -374,11 +374,7 @@ func TestRefundOfNothing(t *testing.T) {
 // whichever is asked admits what is left: places at the second time of asking, and tokens,
 // which the other has to spare, within 20 seconds of asking.
 func TestTwoServers(t *testing.T) {
-	seeds := uint64(10)
-	if testing.Short() {
-		seeds = 1 // with the race detector it takes 10 s
-	}
-	for seed := range seeds {
+	for seed := range seeds(10, 1) {
 		synctest.Test(t, func(t *testing.T) {
 			const text = `
   - {name: a, key: [k], rate: 100/day, sharing: leased}

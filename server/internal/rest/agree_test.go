@@ -49,6 +49,9 @@ func up(d time.Duration) int64 { return max(1, int64((d+time.Second-1)/time.Seco
 // retry_after is not. When nothing remains nobody is admitted before t has been named
 // as the time until there is more, and whoever waits for it is.
 func TestFiguresAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	refusals, exhausted := 0, 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0xa6ee))
