@@ -49,14 +49,9 @@ type admitted struct {
 type book struct {
 	mu      sync.Mutex
 	all     []admitted
-	refused map[string]int64 // the last time that each asked in vain
-	asked   map[string]int64 // the last time that each process asked
-	still   []admitted       // the times in which one did not, though it should
+	refused map[string]int64   // the last time that each asked in vain
+	asked   map[string][]int64 // when each asked
 }
-
-// standstill is a pause between two requests of a process that only a machine with other
-// work makes. What is lent to it in a longer one may be more than its bucket holds.
-const standstill = 100 * time.Millisecond
 
 func (b *book) note(a admitted) {
 	b.mu.Lock()
@@ -90,34 +85,37 @@ func (b *book) watch(by string, p *process) {
 	}
 }
 
-// ask notes that a process asked, and since when it had not if that is long ago.
+// ask notes when an instance asked.
 func (b *book) ask(by string, at int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.asked == nil {
-		b.asked = map[string]int64{}
+		b.asked = map[string][]int64{}
 	}
-	if last, known := b.asked[by]; known && at-last > int64(standstill) {
-		b.still = append(b.still, admitted{by, last, at})
-	}
-	b.asked[by] = at
+	b.asked[by] = append(b.asked[by], at)
 }
 
-// stood is how long processes stood still within an interval, added up.
-func (b *book) stood(from, to time.Time) (sum time.Duration) {
+// enough is what must be admitted within an interval at least; "" = to all. It is a part of
+// what a bucket of so many tokens per second for each instance, which keeps two, would have
+// admitted of the same requests: a busy machine makes instances ask less often.
+func (b *book) enough(by string, part, rate float64, from, to time.Time) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, a := range b.still {
-		sum += time.Duration(max(0, min(a.after, to.UnixNano())-max(a.before, from.UnixNano())))
+	n := 0
+	for name, asked := range b.asked {
+		tokens, last := 1.0, from.UnixNano()
+		for _, at := range asked {
+			if by != "" && name != by || at < from.UnixNano() || at > to.UnixNano() {
+				continue
+			}
+			tokens, last = min(2, tokens+rate*time.Duration(at-last).Seconds()), at
+			if tokens >= 1 {
+				tokens--
+				n++
+			}
+		}
 	}
-	return sum
-}
-
-// enough is what so many instances must be admitted within an interval at least: a part of the
-// limit, for as long as they did not stand still, on average.
-func (b *book) enough(part float64, instances int, from, to time.Time) int {
-	ran := to.Sub(from) - b.stood(from, to)/time.Duration(instances)
-	return int(part * perSecond * ran.Seconds())
+	return int(part * float64(n))
 }
 
 // between counts what was admitted within an interval for certain; "" = by all.
@@ -130,6 +128,12 @@ func (b *book) between(by string, from, to time.Time) (n int) {
 		}
 	}
 	return n
+}
+
+// share is how many per second one of two instances is lent: what it was admitted in the two
+// seconds before, and not more than a half of the limit.
+func (b *book) share(by string, at time.Time) float64 {
+	return min(perSecond/2, float64(b.between(by, at.Add(-2*time.Second), at))/2)
 }
 
 // first is when one was admitted that was asked for from then on; now if none was.
@@ -197,9 +201,11 @@ func (b *book) spend(t *testing.T, address, instance string) {
 			case <-done:
 				return
 			}
-			if before := time.Now().UnixNano(); messages.Allow() {
+			before := time.Now().UnixNano()
+			if messages.Allow() {
 				b.note(admitted{instance, before, time.Now().UnixNano()})
 			}
+			b.ask(instance, before)
 		}
 	}()
 	t.Cleanup(func() {

@@ -45,6 +45,7 @@ func (l *ledger) check(t *testing.T, rate, burst float64) (total int64) {
 // TestNeverOverWhateverHappens: all verbs, in several instances, while the coordinator
 // crashes, is mute, comes back without memory, and limiters close and open.
 func TestNeverOverWhateverHappens(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 9))

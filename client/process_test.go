@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,7 +40,12 @@ func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv("STINT_TEST_PROCESS") {
 	case "":
-		os.Exit(m.Run())
+		// Tests with real processes wait, and compute little: all at once, however many
+		// processors there are.
+		flag.Parse()
+		if err = flag.Set("test.parallel", "16"); err == nil {
+			os.Exit(m.Run())
+		}
 	case "serve":
 		err = serveMain()
 	case "spend":

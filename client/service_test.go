@@ -50,7 +50,7 @@ func TestOneNameTwice(t *testing.T) {
 	}
 	pass(2 * time.Second)
 	now := time.Now()
-	if n, least := b.between("worker", begin, now), b.enough(0.8, 1, begin, now); n < least {
+	if n, least := b.between("worker", begin, now), b.enough("worker", 0.8, perSecond, begin, now); n < least {
 		t.Errorf("the first was admitted %d times, want at least %d: it is disturbed", n, least)
 	}
 	first.kill()
@@ -89,9 +89,11 @@ func TestCoordinatorKilled(t *testing.T) {
 				until = back.Add(lease + slack)
 			}
 			for _, name := range []string{"one", "two"} {
+				rate := b.share(name, killed)
 				for from := killed; !from.Add(time.Second).After(until); from = from.Add(time.Second) {
-					if n := b.between(name, from, from.Add(time.Second)); n < perSecond/4 {
-						t.Errorf("%s was admitted %d times in the second from %v on after the service was killed, of %d/s for both", name, n, from.Sub(killed), perSecond)
+					to := from.Add(time.Second)
+					if n, least := b.between(name, from, to), b.enough(name, 0.5, rate, from, to); n < least {
+						t.Errorf("%s was admitted %d times in the second from %v on after the service was killed, want at least %d", name, n, from.Sub(killed), least)
 					}
 				}
 			}
@@ -107,7 +109,7 @@ func TestCoordinatorKilled(t *testing.T) {
 			well := time.Now()
 			pass(3 * time.Second)
 			now := time.Now()
-			if n, least := b.between("", well, now), b.enough(0.8, 2, well, now); n < least {
+			if n, least := b.between("", well, now), b.enough("", 0.8, perSecond/2, well, now); n < least {
 				t.Errorf("%d admitted in 3 s, a lease after it was back, want at least %d", n, least)
 			}
 			b.check(t)
@@ -134,8 +136,9 @@ func TestCoordinatorPaused(t *testing.T) {
 	resumed := time.Now()
 	s.resume()
 	for _, name := range []string{"one", "two"} {
-		if n := b.between(name, paused, paused.Add(3*time.Second)); n < 3*perSecond/2*7/10 {
-			t.Errorf("%s was admitted %d times in the 3 s in which its lease ran on, of %d/s for both; %d in the 2 s before", name, n, perSecond, b.between(name, paused.Add(-2*time.Second), paused))
+		to := paused.Add(3 * time.Second)
+		if n, least := b.between(name, paused, to), b.enough(name, 0.7, b.share(name, paused), paused, to); n < least {
+			t.Errorf("%s was admitted %d times in the 3 s in which its lease ran on, want at least %d; %d in the 2 s before", name, n, least, b.between(name, paused.Add(-2*time.Second), paused))
 		}
 		if n := b.between(name, paused.Add(lease), resumed); n > 0 {
 			t.Errorf("%s was admitted %d times after the end of its lease", name, n)
@@ -164,7 +167,7 @@ func TestInstancePaused(t *testing.T) {
 	alone := time.Now()
 	pass(2 * time.Second)
 	now := time.Now()
-	if n, least := b.between("two", alone, now), b.enough(0.8, 1, alone, now); n < least {
+	if n, least := b.between("two", alone, now), b.enough("two", 0.8, perSecond, alone, now); n < least {
 		t.Errorf("%d admitted in 2 s by the only one that runs, want at least %d", n, least)
 	}
 	// While the service stands still there is no new lease to be had.
@@ -197,7 +200,7 @@ func TestInstanceCrashed(t *testing.T) {
 	alone := time.Now()
 	pass(2 * time.Second)
 	now := time.Now()
-	if n, least := b.between("two", alone, now), b.enough(0.8, 1, alone, now); n < least {
+	if n, least := b.between("two", alone, now), b.enough("two", 0.8, perSecond, alone, now); n < least {
 		t.Errorf("%d admitted in 2 s by the only one that is left, want at least %d", n, least)
 	}
 	b.check(t)
