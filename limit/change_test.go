@@ -356,6 +356,9 @@ func windowsIn(p Policy, from, to Time) int64 {
 // is in no interval more than each of the policies in force in it allows by itself,
 // together.
 func TestHistoriesFixedChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	lengths := []time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour, 7 * time.Second, 45 * time.Second}
 	most := 0.0
 	eachHistory(t, func(r *rand.Rand) error {

@@ -140,6 +140,9 @@ func TestAllowAtAnyTime(t *testing.T) {
 // of when: one who asks for an earlier time gets at least what was there after that, and
 // all together no more than the limit by the times that count.
 func TestAllowAtAnEarlierTimeBesideAllow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 43))
 		p := randomBucket(r)

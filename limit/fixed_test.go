@@ -196,6 +196,9 @@ func (m *fixedModel) charge(now Time, cost int64, allowed bool) {
 // In no window is more admitted than the count, and every answer is that of a
 // model that remembers everything.
 func TestHistoriesFixedWindow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		p := smallPolicy(r, FixedWindow)
 		p.Align = Alignment(r.IntN(2))

@@ -14,6 +14,9 @@ import (
 // after its end a limiter has at most what one has that never saw what was undone; if no
 // other took anything, and for windows and whatever else is replayed, exactly that.
 func TestUndoNeverGivesMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))

@@ -58,6 +58,9 @@ func TestInFlightConvertKeepsWhoIsIn(t *testing.T) {
 // Never more places are held than there are, and every answer is that of a plain
 // list of holders.
 func TestHistoriesInFlight(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	type holder struct {
 		expires Time
 		cost    int64

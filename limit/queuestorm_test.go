@@ -246,7 +246,7 @@ func (s *storm) told(i int, req Request, came time.Time, longest time.Duration, 
 // any order and are let go: no goroutine for them, and no time that grows with the
 // square of their number.
 func TestQueueCrowd(t *testing.T) {
-	const within = 20 * time.Second // of a processor, with the race detector; 1 s is usual
+	const within = 20 * time.Second // of a processor; 1 s is usual
 	for _, lines := range []int{1, crowd / 2} {
 		start := processorTime()
 		k := &keyed{p: bucketPolicy(PerHour(1), 1)}

@@ -261,8 +261,10 @@ func anyPolicy(r *rand.Rand) Policy {
 // has that never saw the requests that were refused, and a request is admitted if and
 // only if each scope by itself would admit it.
 func TestScopesLeaveNoTrace(t *testing.T) {
-	histories := 300
-	for seed := range uint64(histories) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) { scopesLeaveNoTrace(t, seed) })
 	}
 }

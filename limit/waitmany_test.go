@@ -38,7 +38,7 @@ func crowded(t testing.TB, p Policy, longest time.Duration, done func(error)) (*
 // Whatever a hundred thousand do, it takes a time that grows with their number and not
 // with its square, which would be minutes.
 func TestCrowd(t *testing.T) {
-	const within = 20 * time.Second // of a processor, with the race detector; 0.1 s is usual
+	const within = 20 * time.Second // of a processor; 0.2 s is usual
 	policies := []Policy{
 		bucketPolicy(PerHour(10), 10),
 		{Algorithm: LeakyBucket, Rate: PerHour(10), Burst: 10},
@@ -54,6 +54,9 @@ func TestCrowd(t *testing.T) {
 				"last to first": func(i int) int { return crowd - 1 - i },
 				"at random":     func(i int) int { return i * 7919 % crowd },
 			} {
+				if bound == "whenever" && order != "at random" {
+					continue // nothing of them is planned, whatever their order
+				}
 				start := processorTime()
 				l, cancels := crowded(t, p, longest, func(err error) { t.Errorf("told %v", err) })
 				joined := processorTime() - start

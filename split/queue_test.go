@@ -419,6 +419,9 @@ func TestBoundsOfTerms(t *testing.T) {
 // TestEveryVerbFollowsTheWallClock: after the wall clock has stepped, tokens are due by it
 // again a minute later, at a millisecond for each second or two, whichever verb is used.
 func TestEveryVerbFollowsTheWallClock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, verb := range map[string]func(l *split.Limiter) bool{
 		"Allow": func(l *split.Limiter) bool { return l.Allow() },
 		"Take": func(l *split.Limiter) bool {
