@@ -6,8 +6,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 .DEFAULT_GOAL := help
 
 GO ?= go
-# Time for each fuzz target, as go test -fuzztime takes it.
-FUZZTIME ?= 2s
+# Inputs, or the time, for each fuzz target, as go test -fuzztime takes it.
+FUZZTIME ?= 300x
 # Random histories for each property of make histories.
 HISTORIES ?= 1000000
 
