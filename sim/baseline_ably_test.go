@@ -194,9 +194,9 @@ func ablyStep(k float64, duration time.Duration) Scenario {
 // The first version as its authors found it: above the limit for a lesser breach, and
 // full oscillation from 30 times the limit on, with a period of 24 s.
 func TestAblyFirstVersionOscillates(t *testing.T) {
-	for _, tt := range []struct{ k, mean, swingLow, swingHigh float64 }{
+	for _, tt := range unlessLong(3, []struct{ k, mean, swingLow, swingHigh float64 }{
 		{3, 1.80, 0, 0.45}, {10, 2.50, 0, 1.1}, {30, 3.1, 26, 30.1}, {100, 8.6, 80, 100.1},
-	} {
+	}) {
 		r := runBaseline(t, ablyStep(tt.k, 300*time.Second), Ably{Linear: true})
 		t.Logf("k %v: mean %.3f swing %.2f peak %.1f", tt.k, r.Mean, r.Swing, r.Rate1)
 		within(t, fmt.Sprintf("k %v: mean", tt.k), r.Mean, 0.95*tt.mean, 1.05*tt.mean)
@@ -227,13 +227,13 @@ func TestAblyFirstVersionOscillates(t *testing.T) {
 // The second version lets the whole step through until the first reports, then four
 // times, twice, 1.33 times and once the limit as the average fills.
 func TestAblySecondVersionSettles(t *testing.T) {
-	for _, tt := range []struct {
+	for _, tt := range unlessLong(3, []struct {
 		k, excess float64
 		together  bool
 		limit     float64 // a small one, whose seconds vary at random, where there are many requests
 	}{
-		{3, 19.9, false, 2000}, {3, 19.9, true, 2000}, {10, 40, false, 2000}, {30, 83, false, 400}, {100, 224, false, 400}, {100, 224, true, 400},
-	} {
+		{3, 19.9, false, 2000}, {3, 19.9, true, 2000}, {30, 83, false, 400}, {10, 40, false, 2000}, {100, 224, false, 400}, {100, 224, true, 400},
+	}) {
 		s := ablyStep(tt.k, 140*time.Second)
 		s.Limit, s.Measure.From = Limit{perSecond(int64(tt.limit)).Rate, int64(tt.limit) / 20}, 90*time.Second
 		s.Loads = []Load{{Demand: []Step{{0, tt.limit / 2}, {60 * time.Second, tt.limit * tt.k}}}}

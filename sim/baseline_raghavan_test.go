@@ -92,7 +92,7 @@ func TestFlowProportionalShare(t *testing.T) {
 
 // TestFlowProportionalShareMoves: who is below its limit leaves the rest to others.
 func TestFlowProportionalShareMoves(t *testing.T) {
-	for _, n := range []int{2, 10, 96} {
+	for _, n := range unlessLong(2, []int{2, 10, 96}) {
 		l := newLoop(t, FlowProportionalShare{}, Setup{Limit: perSecond(1000), Instances: n, RoundTrip: 40 * time.Millisecond}, 1)
 		const step = 10 * time.Second
 		l.demand = func(i int, now time.Duration) float64 {

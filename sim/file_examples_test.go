@@ -83,7 +83,7 @@ func TestSimulatePage(t *testing.T) {
 // shortened returns the first seconds of a scenario, or less than that of one with very
 // many requests. Those of a large fleet that are left out take the load with them.
 func shortened(s Scenario) Scenario {
-	const requests = 100_000
+	const requests = 30_000
 	rate := 0.0
 	for _, l := range s.Loads {
 		rate += l.Demand[0].Rate / float64(max(l.Cost, 1))

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	searches    = flag.Int("searches", 60, "how many random scenarios TestOursSearch plays")
+	searches    = flag.Int("searches", 30, "how many random scenarios TestOursSearch plays")
 	firstSearch = flag.Int("first-search", 0, "the first of the random scenarios")
 	showWorst   = flag.Int("worst", 3, "how many of the worst scenarios of each kind TestOursSearch shows")
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var schedules = flag.Int("schedules", 1000, "how many random schedules of faults TestRandomFaults runs")
+var schedules = flag.Int("schedules", 500, "how many random schedules of faults TestRandomFaults runs")
 
 var firstSchedule = flag.Int64("first-schedule", 1, "the first of the random schedules")
 

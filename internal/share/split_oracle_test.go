@@ -27,7 +27,7 @@ type oracleEra struct {
 	due   []limit.Time // of own tokens from begin on, ascending
 }
 
-var splitHistories = flag.Uint64("split-histories", 60, "random histories of a split limit to play against the list of tokens")
+var splitHistories = flag.Uint64("split-histories", 30, "random histories of a split limit to play against the list of tokens")
 
 const oracleSpan = 40 * ms
 
