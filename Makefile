@@ -8,8 +8,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 GO ?= go
 # Inputs, or the time, for each fuzz target, as go test -fuzztime takes it.
 FUZZTIME ?= 300x
-# Random histories for each property of make histories.
-HISTORIES ?= 1000000
+# Random histories for each property of make soak.
+HISTORIES ?= 100000
 
 .PHONY: help
 help: ## Show this list
@@ -41,9 +41,9 @@ lint: ## gofmt, gofumpt, vet, staticcheck
 fuzz: ## Run every fuzz target for FUZZTIME
 	FUZZTIME=$(FUZZTIME) ./scripts/fuzz
 
-.PHONY: histories
-histories: ## Try the properties of docs/evidence.md on HISTORIES random histories
-	HISTORIES=$(HISTORIES) ./scripts/histories
+.PHONY: soak
+soak: ## Everything that searches, at length: HISTORIES random histories, hours
+	HISTORIES=$(HISTORIES) ./scripts/soak
 
 .PHONY: mutants
 mutants: ## Break the core packages on purpose and count what the tests notice (SEED, MUTANTS)
