@@ -54,6 +54,7 @@ func (s *service) spender(counted *atomic.Int64) (stop func()) {
 // in one line each and admit nothing, and when the first ends another takes over after a
 // lease. All together never admit more than the limit.
 func TestOneCoordinatorOnOneRedis(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	r := redistest.Start(t, "--requirepass", password)
 	begin := time.Now()
 	var admitted atomic.Int64
@@ -113,6 +114,7 @@ func TestOneCoordinatorOnOneRedis(t *testing.T) {
 // TestLeasesWithoutRedis: the service that lends goes on while Redis is away; one that never
 // reached it lends nothing. When Redis comes back empty, the one that lends still does.
 func TestLeasesWithoutRedis(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	r := redistest.Start(t, "--requirepass", password)
 	first := startRedis(t, r, claimConfig)
 	first.awaitReadiness(200, "ready")

@@ -35,8 +35,11 @@ type taken struct {
 	}
 }
 
+// take asks again when no lease came in the half second for which a request waits for the
+// first one, as on a machine that stands still.
 func (s *service) take(attributes string, cost int) (status int, x taken) {
 	s.t.Helper()
+	begin := time.Now()
 	a := s.post("/v1/take", fmt.Sprintf(`{"attributes":%s,"cost":%d}`, attributes, cost))
 	if a.status == 200 {
 		if err := json.Unmarshal([]byte(a.body), &x); err != nil {
@@ -44,8 +47,11 @@ func (s *service) take(attributes string, cost int) (status int, x taken) {
 		}
 	}
 	for _, l := range x.Limits {
-		if l.StoreFailed {
-			s.t.Errorf("decided without a lease: %s", a.body)
+		switch waited := time.Since(begin); {
+		case l.StoreFailed && waited < 500*time.Millisecond:
+			s.t.Errorf("decided without a lease after %v: %s", waited, a.body)
+		case l.StoreFailed:
+			return s.take(attributes, cost)
 		}
 	}
 	if a.status != 200 && !strings.Contains(a.body, "violated-policies") {
@@ -75,6 +81,7 @@ func (s *service) instance(name string) *client.Client {
 
 // Requests that the server decides and requests that clients decide draw on one bucket.
 func TestServerAndClientsShareOneBucket(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	s := leasing(t, "limits:\n  - {name: messages, key: [account], rate: 200/s, burst: 100, sharing: leased}\n")
 	var instances []*client.Keyed
 	for _, name := range []string{"one", "two"} {
@@ -84,7 +91,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 		}
 		instances = append(instances, k)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stood := standstills(ctx)
 	// What one bucket admits of the same requests, at the times at which they are made: a
@@ -93,7 +100,7 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var byOne, admitted, byServer atomic.Int64
+	var byOne, byClients, byServer atomic.Int64
 	ask := func() {
 		if one.Allow() {
 			byOne.Add(1)
@@ -107,61 +114,40 @@ func TestServerAndClientsShareOneBucket(t *testing.T) {
 				ask()
 				d, err := k.Take(ctx, account("acme"))
 				if err == nil && d.Allowed {
-					admitted.Add(1)
+					byClients.Add(1)
 				}
 				pause(ctx)
 			}
 		})
 	}
-	for range 200 {
+	for range 50 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				ask()
 				if status, _ := s.take(`{"account":"acme"}`, 1); status == 200 {
-					admitted.Add(1)
 					byServer.Add(1)
 				}
 				pause(ctx)
 			}
 		})
 	}
+	await(t, "two seconds in which all have a part", func() bool {
+		a := s.do(http.MethodGet, s.admin+"/v1/leases", "")
+		for _, part := range []string{`"instance": "server-`, `"instance": "one"`, `"instance": "two"`, `"resources_total": 1`} {
+			if !strings.Contains(a.body, part) {
+				return false
+			}
+		}
+		return byServer.Load() > 0 && byClients.Load() > 0 && time.Since(begin) > 2*time.Second
+	})
+	cancel()
 	wg.Wait()
-	passed := time.Since(begin).Seconds()
-	most := 100 + 200*passed
+	got, most := byServer.Load()+byClients.Load(), 100+200*time.Since(begin).Seconds()
 	// While the machine stands still tokens lie where nobody is awake.
 	least := 0.8 * (float64(byOne.Load()) - 200*stood().Seconds())
-	if got := float64(admitted.Load()); got > most || got < least || byServer.Load() == 0 || byServer.Load() == admitted.Load() {
-		t.Errorf("admitted %d, %d of them by the server, want %.0f to %.0f by all of them", admitted.Load(), byServer.Load(), least, most)
+	if float64(got) > most || float64(got) < least {
+		t.Errorf("admitted %d, %d of them by the server, want %.0f to %.0f", got, byServer.Load(), least, most)
 	}
-	a := s.do(http.MethodGet, s.admin+"/v1/leases", "")
-	for _, part := range []string{`"instance": "server-`, `"instance": "one"`, `"instance": "two"`, `"resources_total": 1`} {
-		if !strings.Contains(a.body, part) {
-			t.Errorf("no %s in %s", part, a.body)
-		}
-	}
-}
-
-// standstills measures until ctx ends for how long in all this process was not woken for more
-// than 20 ms after its time.
-func standstills(ctx context.Context) (stood func() time.Duration) {
-	const slot = 5 * time.Millisecond
-	all := make(chan time.Duration, 1)
-	go func() {
-		sum := time.Duration(0)
-		for last := time.Now(); ctx.Err() == nil; {
-			select {
-			case <-ctx.Done():
-			case <-time.After(slot):
-			}
-			now := time.Now()
-			if late := now.Sub(last) - slot; late > 4*slot {
-				sum += late
-			}
-			last = now
-		}
-		all <- sum
-	}()
-	return func() time.Duration { return <-all }
 }
 
 func account(name string) limit.Request {
@@ -229,11 +215,12 @@ func TestLeasedAndExactLimit(t *testing.T) {
 		}
 	}
 	both := `{"account":"a","user":"u"}`
+	expect(200, `{"account":"a"}`, 1) // it has a lease
 	expect(200, both, 3)
 	for range 20 {
 		expect(429, both, 1) // by the exact one
 	}
-	expect(200, `{"account":"a"}`, 7)
+	expect(200, `{"account":"a"}`, 6)
 	expect(429, `{"account":"a"}`, 1)
 	for range 20 {
 		expect(429, `{"account":"a","user":"v"}`, 1) // by the leased one
@@ -261,6 +248,7 @@ func TestLeasedAndExactLimit(t *testing.T) {
 // Side by side, requests over a leased limit and an exact one admit what fits both.
 func TestLeasedAndExactLimitTogether(t *testing.T) {
 	s := leasing(t, "limits:\n  - {name: lent, rate: 100/day, sharing: leased}\n  - {name: exact, key: [user], rate: 10/day}\n")
+	s.take(`{}`, 1) // it has a lease
 	var admitted [20]atomic.Int64
 	var wg sync.WaitGroup
 	for u := range admitted {
@@ -283,8 +271,8 @@ func TestLeasedAndExactLimitTogether(t *testing.T) {
 		}
 		sum += admitted[u].Load()
 	}
-	if sum != 100 {
-		t.Errorf("%d of 100", sum)
+	if sum != 99 {
+		t.Errorf("%d of 99", sum)
 	}
 }
 
@@ -411,15 +399,15 @@ func TestLeasedPlaces(t *testing.T) {
 // A place that nobody finishes is free again after the limit's time-out.
 func TestLeasedPlacesTimeOut(t *testing.T) {
 	s := leasing(t, "limits:\n  - {name: places, algorithm: concurrency, max_in_flight: 1, timeout: 300ms, sharing: leased}\n")
+	begin := time.Now()
 	if status, _ := s.take(`{}`, 1); status != 200 {
 		t.Fatalf("%d", status)
 	}
-	begin := time.Now()
 	for {
 		status, _ := s.take(`{}`, 1)
 		passed := time.Since(begin)
 		if status == 200 {
-			if passed < 250*time.Millisecond {
+			if passed < 300*time.Millisecond {
 				t.Errorf("free after %v", passed)
 			}
 			return

@@ -28,7 +28,7 @@ func stateIn(dir string) func(*server.Options) {
 // hold opens a stream of an instance that wants a part of messages.
 func (s *service) hold(instance string) leasepb.Leases_HoldClient {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	s.t.Cleanup(cancel)
 	stream, err := leasepb.NewLeasesClient(s.conn).Hold(ctx)
 	if err != nil {

@@ -69,6 +69,7 @@ func TestStopWhileLearning(t *testing.T) {
 // TestSaysThatItLearns: a start that lends nothing new says so in its log, is not ready, and
 // its refusals have a reason of their own.
 func TestSaysThatItLearns(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	begin := time.Now()
 	s := start(t, "limits:\n  - {name: l, rate: 5/s, sharing: leased}\n")
 	if !strings.Contains(s.log.String(), "leases of a former coordinator may be in use") || !strings.Contains(s.log.String(), "there is no state directory") {

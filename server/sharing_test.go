@@ -19,6 +19,7 @@ const sharingConfig = `limits:
 // a reason, whatever other limits are met, and operators see it; what is split has its
 // part.
 func TestSharing(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	s := start(t, sharingConfig, stateIn(t.TempDir()))
 	// ask asks for two seconds, after one that settles, and says what rate and burst admit
 	// at least and at most of that: not less but while the machine stands still, for which
@@ -108,4 +109,27 @@ func (o outcome) check(t *testing.T) {
 	if n := float64(o.admitted); n < o.least || n > o.most {
 		t.Errorf("%d of %d admitted, want %.0f to %.0f", o.admitted, o.asked, o.least, o.most)
 	}
+}
+
+// standstills measures until ctx ends for how long in all this process was not woken for more
+// than 20 ms after its time.
+func standstills(ctx context.Context) (stood func() time.Duration) {
+	const slot = 5 * time.Millisecond
+	all := make(chan time.Duration, 1)
+	go func() {
+		sum := time.Duration(0)
+		for last := time.Now(); ctx.Err() == nil; {
+			select {
+			case <-ctx.Done():
+			case <-time.After(slot):
+			}
+			now := time.Now()
+			if late := now.Sub(last) - slot; late > 4*slot {
+				sum += late
+			}
+			last = now
+		}
+		all <- sum
+	}()
+	return func() time.Duration { return <-all }
 }

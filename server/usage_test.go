@@ -69,7 +69,7 @@ func TestUsageOfInstancesReachesMetrics(t *testing.T) {
 		}
 		return int64(v)
 	}
-	deadline, poll := time.Now().Add(20*time.Second), time.NewTicker(10*time.Millisecond)
+	deadline, poll := time.Now().Add(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer poll.Stop()
 	for (figure("allowed") < admitted || figure("refused") < refused) && time.Now().Before(deadline) {
 		<-poll.C
