@@ -56,7 +56,7 @@ func TestClusterMasterKilled(t *testing.T) {
 		awaitStream(t, master)
 	}
 	lines := new(journal)
-	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Logger: lines.logger()}, nil)
+	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Timeout: 2 * unhurried, Logger: lines.logger()}, nil)
 	const burst, perKey = 1 << 30, 24
 	c := bind(t, s, "l", still(burst))
 	keys := byMaster(t, cluster, s, c, perKey)
@@ -121,10 +121,10 @@ func TestClusterMasterKilled(t *testing.T) {
 	t.Logf("decided again %v after the kill, ready %v after; %d requests for other masters failed of %d; %d connection attempts to the dead master",
 		failover.Round(time.Millisecond), whole.Round(time.Millisecond), failedThere.Load(), len(there), attempts.came.Load())
 	atMost(t, lines, 12)
-	if failedThere.Load() > 0 && late < s.opts.Timeout/2 { // what the machine does not explain
+	if failedThere.Load() > 0 && late < s.opts.Timeout/8 { // what the machine does not explain
 		t.Errorf("%d requests for other masters failed", failedThere.Load())
 	}
-	accounts(t, s, c, names, onLost, admitted, failed)
+	accounts(t, s, c, names, onLost, late, admitted, failed)
 	for _, k := range keys[address] {
 		exact(t, s, c, k)
 	}
@@ -139,8 +139,9 @@ func atMost(t *testing.T, lines *journal, most int) {
 }
 
 // accounts compares what was admitted with what is charged after a failover. Those
-// keys whose master was lost may have lost what it had not passed on.
-func accounts(t *testing.T, s *Store, c store.Counters, names []string, lost func(string) bool, admitted, failed map[string]*atomic.Int64) {
+// keys whose master was lost may have lost what it had not passed on, for as long as the
+// machine gave it no processor besides.
+func accounts(t *testing.T, s *Store, c store.Counters, names []string, lost func(string) bool, late time.Duration, admitted, failed map[string]*atomic.Int64) {
 	t.Helper()
 	var over, under, most int64
 	for _, k := range names {
@@ -152,7 +153,7 @@ func accounts(t *testing.T, s *Store, c store.Counters, names []string, lost fun
 		over, under, most = over+max(diff, 0), under+max(-diff, 0), max(most, diff)
 	}
 	t.Logf("admitted and lost with the master: %d in all, at most %d for one key; charged and not told: %d", over, most, under)
-	if most > 20 {
+	if most > 20+int64(late/(4*time.Millisecond)) {
 		t.Errorf("%d admissions of one key were lost, more than a tenth of a second of its requests", most)
 	}
 }
@@ -180,7 +181,8 @@ func countAt(t *testing.T, address string) *door {
 
 // TestClusterPairs charges pairs of keys in different slots from both sides.
 func TestClusterPairs(t *testing.T) {
-	cluster := redistest.StartCluster(t)
+	// No master is replaced because it stands still.
+	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000")
 	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Timeout: patient, Logger: new(journal).logger()}, nil)
 	t.Run("totals", func(t *testing.T) { pairTotals(t, s) })
 	t.Run("refusals leave nothing", func(t *testing.T) { nothingLeft(t, s) })
@@ -285,7 +287,7 @@ func givingBackLate(t *testing.T, cluster *redistest.Cluster) {
 // voidSlots freezes a master for less than it takes to lose its part, and asks for
 // keys of slots that were never asked for.
 func voidSlots(t *testing.T, cluster *redistest.Cluster) {
-	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Prefix: "void:", Logger: new(journal).logger()}, nil)
+	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Timeout: unhurried, Prefix: "void:", Logger: new(journal).logger()}, nil)
 	c := bind(t, s, "l", still(100))
 	master := cluster.Nodes[0]
 	keys := byMaster(t, cluster, s, c, 60)[master.Addr()]
@@ -327,7 +329,7 @@ func voidSlots(t *testing.T, cluster *redistest.Cluster) {
 
 // halfFrozen takes pairs of which one key's master stands still.
 func halfFrozen(t *testing.T, cluster *redistest.Cluster) {
-	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Prefix: "half:", Logger: new(journal).logger()}, nil)
+	s := connected(t, Options{Topology: Cluster, Addrs: cluster.Addrs(), Timeout: unhurried, Prefix: "half:", Logger: new(journal).logger()}, nil)
 	c := bind(t, s, "l", still(100))
 	keys := byMaster(t, cluster, s, c, 4)
 	frozen := cluster.Nodes[0]
@@ -337,12 +339,14 @@ func halfFrozen(t *testing.T, cluster *redistest.Cluster) {
 			t.Fatal(ok, err)
 		}
 	}
+	machine := machineLate(t)
 	for i, f := range []struct {
 		how     store.OnFailure
 		allowed bool
 		left    int64 // charged to the key that is there
 	}{{store.FailTake, false, 1}, {store.FailReject, false, 1}, {store.FailAllow, true, 2}} {
 		frozen.Freeze()
+		machine()
 		pair := []store.Charge{charge(c, gone[i], 1), charge(c, there[i], 1)}
 		pair[0].OnFailure, pair[1].OnFailure = f.how, f.how
 		began := time.Now()
@@ -352,12 +356,12 @@ func halfFrozen(t *testing.T, cluster *redistest.Cluster) {
 			t.Errorf("way %d: %v, %v", f.how, ok, err)
 		}
 		await(t, "the other key to be whole", func() bool { return used(t, s, c, there[i]) == f.left })
-		whole := time.Since(began)
+		whole, late := time.Since(began), machine()
 		frozen.Thaw()
 		await(t, "Ready", func() bool { return s.Ready() == nil })
 		t.Logf("way %d: answered after %v, the other key whole after %v", f.how, answered.Round(time.Microsecond), whole.Round(time.Microsecond))
-		if answered > s.opts.Timeout+5*time.Millisecond || whole > 3*s.opts.Timeout {
-			t.Errorf("way %d: answered after %v, whole after %v, want within %v and thrice that", f.how, answered, whole, s.opts.Timeout)
+		if answered > s.opts.Timeout+5*time.Millisecond+2*late || whole > 3*s.opts.Timeout+2*late {
+			t.Errorf("way %d: answered after %v, whole after %v, want within %v and thrice that; the machine adds %v", f.how, answered, whole, s.opts.Timeout, late)
 		}
 		if got := used(t, s, c, gone[i]); got != 1 {
 			t.Errorf("way %d: %d are charged where the master stood still, want 1", f.how, got)

@@ -173,6 +173,17 @@ func (l *load) cut() (waits, time.Duration) {
 	return w, late
 }
 
+// machineLate returns a function that says how late the machine has let those be that wait
+// for the clock, since the last call.
+func machineLate(t testing.TB) func() time.Duration {
+	l := startLoad(t, 0, time.Second, nil)
+	t.Cleanup(l.end)
+	return func() time.Duration {
+		_, late := l.cut()
+		return late
+	}
+}
+
 func (l *load) end() {
 	l.stop.Store(true)
 	l.wg.Wait()
@@ -182,12 +193,12 @@ func (l *load) end() {
 func pass(d time.Duration) { <-time.After(d) }
 
 // punctual fails when requests waited longer than the time-out. A goroutine that gets no
-// processor is no fault of the store: the lane's timer and who waits for it may each be
-// as late as the machine lets those be that wait for the clock alone.
+// processor is no fault of the store: the lane's timer, its sender, the reader of answers and
+// who waits for them may each be as late as the machine lets those be that wait for the clock.
 func punctual(t *testing.T, what string, w waits, timeout, late time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v; the machine adds %v", what, w, late.Round(time.Microsecond))
-	if most := timeout + timeout/16 + 2*late + 5*time.Millisecond; w.at(0.999) > most {
+	if most := timeout + timeout/16 + 4*late + 5*time.Millisecond; w.at(0.999) > most {
 		t.Errorf("%s: p99.9 is %v, want at most the time-out of %v, which is %v here", what, w.at(0.999), timeout, most)
 	}
 }
@@ -199,7 +210,7 @@ func TestFrozen(t *testing.T) {
 	}{
 		{name: "SIGSTOP", begin: func(s *redistest.Server, _ *redistest.Proxy) { s.Freeze() }, end: func(s *redistest.Server, _ *redistest.Proxy) { s.Thaw() }},
 		{name: "silence", begin: func(_ *redistest.Server, p *redistest.Proxy) { p.Freeze() }, end: func(_ *redistest.Server, p *redistest.Proxy) { p.Thaw() }},
-		{name: "delay", begin: func(_ *redistest.Server, p *redistest.Proxy) { p.Delay(80 * time.Millisecond) }, end: func(_ *redistest.Server, p *redistest.Proxy) { p.Delay(0) }},
+		{name: "delay", begin: func(_ *redistest.Server, p *redistest.Proxy) { p.Delay(320 * time.Millisecond) }, end: func(_ *redistest.Server, p *redistest.Proxy) { p.Delay(0) }},
 		{name: "refuse", begin: func(_ *redistest.Server, p *redistest.Proxy) { p.Refuse(true); p.Cut() }, end: func(_ *redistest.Server, p *redistest.Proxy) { p.Refuse(false) }},
 	}
 	for _, f := range faults {
@@ -221,6 +232,7 @@ type fourWays struct {
 
 	charged                   [4]atomic.Int64 // by Redis
 	failed, admitted, refused [4]atomic.Int64 // without it
+	waited                    [4]atomic.Int64 // those of them that had found the breaker closed
 	wrong                     atomic.Pointer[string]
 
 	mu    sync.Mutex
@@ -265,6 +277,9 @@ func (f *fourWays) take(worker int) (store.Charge, bool, error) {
 		f.quick = append(f.quick, took)
 		f.mu.Unlock()
 	}
+	if !open && (err != nil || one[0].Failed) {
+		f.waited[i].Add(1)
+	}
 	switch v := one[0].Verdict; {
 	case err != nil:
 		f.failed[i].Add(1)
@@ -293,7 +308,7 @@ func (f *fourWays) take(worker int) (store.Charge, bool, error) {
 // and looks at how long they waited, what they were told and what was charged.
 func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, begin, end func()) {
 	lines := new(journal)
-	s := connected(t, Options{Addrs: []string{proxy.Addr()}, Local: memory.New(memory.Options{}), Instances: 4, Logger: lines.logger()}, nil)
+	s := connected(t, Options{Addrs: []string{proxy.Addr()}, Timeout: 200 * time.Millisecond, Local: memory.New(memory.Options{}), Instances: 4, Logger: lines.logger()}, nil)
 	const workers = 64
 	f := newFourWays(t, s)
 	l := startLoad(t, workers, 2*time.Millisecond, f.take)
@@ -319,12 +334,12 @@ func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, b
 	if text := f.wrong.Load(); text != nil {
 		t.Error(*text)
 	}
-	if recovery > time.Second+late {
-		t.Errorf("Redis decides again after %v, want within 1 s", recovery)
+	if recovery > time.Second+4*late {
+		t.Errorf("Redis decides again after %v, want within 1 s; the machine adds %v", recovery, late)
 	}
 	// Who finds the breaker open waits for nothing, so only for a processor.
 	t.Logf("while the breaker is open: %v", f.quick)
-	if len(f.quick) < workers || f.quick.at(0.5) > s.opts.Timeout/50 || f.quick.at(0.99) > s.opts.Timeout/5+late {
+	if len(f.quick) < workers || f.quick.at(0.5) > time.Millisecond || f.quick.at(0.99) > 10*time.Millisecond+late {
 		t.Errorf("while the breaker is open: %v, want them at once; the machine adds %v", f.quick, late)
 	}
 	await(t, "Ready", func() bool { return s.Ready() == nil })
@@ -333,7 +348,7 @@ func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, b
 		l.admitted.Load(), l.failed.Load(), l.errs.Load(), st.Late, st.Timeouts)
 	f.asOnStoreFailureSays(t)
 	for i := range 3 {
-		chargedOnce(t, used(t, s, f.counters[i], "k"), f.charged[i].Load())
+		chargedOnce(t, used(t, s, f.counters[i], "k"), f.charged[i].Load(), f.waited[i].Load())
 	}
 	// A busy machine may lose it more often than that.
 	answers := 0
@@ -370,11 +385,12 @@ func (f *fourWays) asOnStoreFailureSays(t *testing.T) {
 
 // chargedOnce compares what is charged with what was admitted. Charged without an
 // answer is at most what was decided when the fault began, whose answers were lost:
-// one of each goroutine. What was asked later is void; see TestVoid.
-func chargedOnce(t *testing.T, charged, admitted int64) {
+// one of each goroutine, and on a busy machine of each that waited in vain. What was asked
+// later is void; see TestVoid.
+func chargedOnce(t *testing.T, charged, admitted, waited int64) {
 	t.Helper()
 	t.Logf("charged %d, admitted %d", charged, admitted)
-	if charged < admitted || charged > admitted+16 {
+	if charged < admitted || charged > admitted+max(16, waited) {
 		t.Errorf("%d are charged and %d were admitted by Redis", charged, admitted)
 	}
 }
@@ -387,6 +403,11 @@ func TestSlowServerInTime(t *testing.T) {
 	proxy := redistest.StartProxy(t, server.Addr())
 	s := connected(t, Options{Addrs: []string{proxy.Addr()}, Timeout: patient, Logger: new(journal).logger()}, nil)
 	c := bind(t, s, "l", still(10))
+	// The client has up to four connections and makes each when it first picks it. Those that
+	// are made later meet another bound.
+	for range 100 {
+		used(t, s, c, "k")
+	}
 	const delay = 3 * connectTime
 	proxy.Delay(delay)
 	began := time.Now()

@@ -3,6 +3,8 @@ package redis
 import (
 	"bufio"
 	"context"
+	"encoding/gob"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -10,7 +12,6 @@ import (
 	"os/exec"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,10 +43,18 @@ var overloaded = []limit.Policy{
 	{Algorithm: limit.SlidingWindowLog, Rate: limit.Rate{Count: 200, Period: 100 * time.Millisecond}},
 }
 
+// asked is one request of an overload, and when it was asked for and answered, in
+// nanoseconds.
+type asked struct {
+	Before, After int64
+	Admitted      bool
+}
+
 // TestOverload has four processes ask for more than each limit gives, any of them
-// for the same key, and counts what was admitted in every span of time.
+// for the same key, and counts what was admitted in every span of time. How much they ask
+// is the machine's doing: one counter by the book is asked the same at the same times.
 func TestOverload(t *testing.T) {
-	lasts := 2 * time.Second
+	lasts := time.Second
 	if text := os.Getenv(overloadTime); text != "" {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil {
@@ -57,66 +66,57 @@ func TestOverload(t *testing.T) {
 		return
 	}
 	server := redistest.Start(t)
-	lists, asked := runNodes(t, server.Addr())
-	for i, p := range overloaded {
-		list := lists[i]
+	for i, all := range runNodes(t, server.Addr()) {
+		p := overloaded[i]
+		slices.SortFunc(all, func(a, b asked) int { return int(a.Before - b.Before) })
+		var list []bracket
+		book, byTheBook := &model{policy: p}, 0
+		for _, a := range all {
+			if a.Admitted {
+				list = append(list, bracket{a.Before, a.After})
+			}
+			if book.take(limit.Time(a.Before), 1, 0).Allowed {
+				byTheBook++
+			}
+		}
 		if len(list) == 0 {
 			t.Fatalf("%v admitted nothing", p.Algorithm)
 		}
-		first, last := list[0].before, list[0].after
-		for _, b := range list {
-			first, last = min(first, b.before), max(last, b.after)
+		t.Logf("%v: %d of %d requests were admitted in %v, %d by the book", p.Algorithm, len(list), len(all), time.Duration(list[len(list)-1].after-list[0].before), byTheBook)
+		// Each of those that are under way may be decided earlier or later than by the book.
+		if len(list) < byTheBook-byTheBook/50-nodes*askers {
+			t.Errorf("%v: %d were admitted, want %d", p.Algorithm, len(list), byTheBook)
 		}
-		span := float64(last-first) / 1e9
-		t.Logf("%v: %d of %d requests were admitted in %.3f s", p.Algorithm, len(list), asked[i], span)
-		if p.Algorithm != limit.TokenBucket {
-			windows(t, p, list)
-			continue
-		}
-		rate := float64(p.Rate.Count) / float64(p.Rate.Period)
-		excess, from, to := worstExcess(list, rate, float64(p.Burst))
-		short := float64(p.Burst) + rate*float64(last-first) - float64(len(list))
-		t.Logf("  over all spans, admitted - (burst + rate x T) is at most %.2f (T = %v); over the whole run it is %.2f", excess, time.Duration(to-from), -short)
-		if excess > 0.01 {
-			t.Errorf("%.2f more than burst + rate x T were admitted within %v", excess, time.Duration(to-from))
-		}
-		if short > float64(p.Rate.Count)/20 {
-			t.Errorf("%.0f fewer than burst + rate x T were admitted, more than in 50 ms", short)
+		period := int64(p.Rate.Period)
+		switch p.Algorithm {
+		case limit.TokenBucket:
+			excess, from, to := worstExcess(list, float64(p.Rate.Count)/float64(period), float64(p.Burst))
+			t.Logf("  over all spans, admitted - (burst + rate x T) is at most %.2f (T = %v)", excess, time.Duration(to-from))
+			if excess > 0.01 {
+				t.Errorf("%.2f more than burst + rate x T were admitted within %v", excess, time.Duration(to-from))
+			}
+		case limit.FixedWindow:
+			atMostInWindow(t, p, worstWindow(list, period))
+		default:
+			atMostInWindow(t, p, worstSpan(list, period))
 		}
 	}
 }
 
-// windows looks at what each window admitted.
-func windows(t *testing.T, p limit.Policy, list []bracket) {
+func atMostInWindow(t *testing.T, p limit.Policy, most int64) {
 	t.Helper()
-	period, count := int64(p.Rate.Period), p.Rate.Count
-	most := worstSpan(list, period)
-	if p.Algorithm == limit.FixedWindow {
-		most = worstWindow(list, period)
-	}
-	first, last := list[0].before, list[0].before
-	for _, b := range list {
-		first, last = min(first, b.before), max(last, b.before)
-	}
-	whole := (last - first) / period
-	t.Logf("  at most %d of %d in one window; %.2f per window", most, count, float64(len(list))/float64(max(whole, 1)))
-	if most > count {
-		t.Errorf("%v: %d were admitted in one window of %d", p.Algorithm, most, count)
-	}
-	if int64(len(list)) < (whole-1)*count*9/10 {
-		t.Errorf("%v: %d were admitted in %d windows of %d", p.Algorithm, len(list), whole, count)
+	if t.Logf("  at most %d of %d in one window", most, p.Rate.Count); most > p.Rate.Count {
+		t.Errorf("%v: %d were admitted in one window of %d", p.Algorithm, most, p.Rate.Count)
 	}
 }
 
-// runNodes runs the processes, and returns the admissions of each limit and how
-// many requests there were.
-func runNodes(t *testing.T, address string) (lists [][]bracket, asked []int64) {
+// runNodes runs the processes, and returns the requests for each limit.
+func runNodes(t *testing.T, address string) [][]asked {
 	t.Helper()
-	lists, asked = make([][]bracket, len(overloaded)), make([]int64, len(overloaded))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var starts []io.WriteCloser
-	var outs []*bufio.Scanner
+	var outs []*bufio.Reader
 	var cmds []*exec.Cmd
 	for range nodes {
 		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestOverload$", "-test.timeout=60s")
@@ -130,42 +130,30 @@ func runNodes(t *testing.T, address string) (lists [][]bracket, asked []int64) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		scanner := bufio.NewScanner(out)
-		if !scanner.Scan() || scanner.Text() != "ready" {
-			t.Fatalf("a process said %q, want ready", scanner.Text())
+		reader := bufio.NewReader(out)
+		if line, err := reader.ReadString('\n'); line != "ready\n" {
+			t.Fatalf("a process said %q, want ready: %v", line, err)
 		}
-		starts, outs, cmds = append(starts, in), append(outs, scanner), append(cmds, cmd)
+		starts, outs, cmds = append(starts, in), append(outs, reader), append(cmds, cmd)
 	}
 	for _, in := range starts {
 		if err := in.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+	all := make([][]asked, len(overloaded))
 	for i, out := range outs {
-		for out.Scan() {
-			var which int
-			var b bracket
-			var n int64
-			switch text := out.Text(); {
-			case strings.HasPrefix(text, "admitted "):
-				if _, err := fmt.Sscanf(text, "admitted %d %d %d", &which, &b.before, &b.after); err != nil {
-					t.Fatalf("a process said %q: %v", text, err)
-				}
-				lists[which] = append(lists[which], b)
-			case strings.HasPrefix(text, "asked "):
-				if _, err := fmt.Sscanf(text, "asked %d %d", &which, &n); err != nil {
-					t.Fatalf("a process said %q: %v", text, err)
-				}
-				asked[which] += n
-			case text != "PASS":
-				t.Errorf("a process said %q", text)
-			}
+		var lists [][]asked
+		err := gob.NewDecoder(out).Decode(&lists)
+		rest, _ := io.ReadAll(out)
+		if err := errors.Join(err, cmds[i].Wait()); err != nil {
+			t.Fatalf("a process ended with %v: %s", err, rest)
 		}
-		if err := cmds[i].Wait(); err != nil {
-			t.Errorf("a process ended with %v", err)
+		for i, list := range lists {
+			all[i] = append(all[i], list...)
 		}
 	}
-	return lists, asked
+	return all
 }
 
 // overload is one of the processes.
@@ -175,18 +163,16 @@ func overload(t *testing.T, address string, lasts time.Duration) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until all are there
 	begin := time.Now()
 	var mu sync.Mutex
-	lists, asked := make([][]bracket, len(overloaded)), make([]int64, len(overloaded))
+	lists := make([][]asked, len(overloaded))
 	var wg sync.WaitGroup
 	for i, p := range overloaded {
 		c := bind(t, s, fmt.Sprint("l", i), p)
 		for range askers {
 			wg.Go(func() {
-				var list []bracket
-				var n int64
+				var list []asked
 				tick := time.NewTicker(pace)
 				defer tick.Stop()
 				for time.Since(begin) < lasts {
-					n++
 					one := []store.Charge{charge(c, "hot", 1)}
 					before := time.Since(begin)
 					ok, err := s.Take(context.Background(), one)
@@ -195,13 +181,11 @@ func overload(t *testing.T, address string, lasts time.Duration) {
 						t.Error(err)
 						return
 					}
-					if ok {
-						list = append(list, bracket{int64(before), int64(after)})
-					}
+					list = append(list, asked{int64(before), int64(after), ok})
 					<-tick.C
 				}
 				mu.Lock()
-				lists[i], asked[i] = append(lists[i], list...), asked[i]+n
+				lists[i] = append(lists[i], list...)
 				mu.Unlock()
 			})
 		}
@@ -214,14 +198,13 @@ func overload(t *testing.T, address string, lasts time.Duration) {
 	if slack > int64(time.Millisecond) {
 		t.Fatalf("the clock was set by %v while the test ran: run it again", time.Duration(moved))
 	}
-	out := bufio.NewWriter(os.Stdout)
-	for i, list := range lists {
-		for _, b := range list {
-			_, _ = fmt.Fprintln(out, "admitted", i, begin.UnixNano()+b.before-slack, begin.UnixNano()+b.after+slack)
+	for _, list := range lists {
+		for i := range list {
+			list[i].Before += begin.UnixNano() - slack
+			list[i].After += begin.UnixNano() + slack
 		}
-		_, _ = fmt.Fprintln(out, "asked", i, asked[i])
 	}
-	if err := out.Flush(); err != nil {
+	if err := gob.NewEncoder(os.Stdout).Encode(lists); err != nil {
 		t.Fatal(err)
 	}
 }

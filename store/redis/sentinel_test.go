@@ -50,7 +50,7 @@ func testSentinel(t *testing.T, group *redistest.Group, leave, comeBack func()) 
 	for _, s := range group.Sentinels {
 		addrs = append(addrs, s.Addr())
 	}
-	s := connected(t, Options{Topology: Sentinel, Addrs: addrs, Master: redistest.MasterName, Logger: lines.logger()}, nil)
+	s := connected(t, Options{Topology: Sentinel, Addrs: addrs, Master: redistest.MasterName, Timeout: unhurried, Logger: lines.logger()}, nil)
 	const workers = 32
 	c := bind(t, s, "l", still(1<<40))
 	var admitted [workers]atomic.Int64

@@ -235,9 +235,16 @@ func TestStartAmiss(t *testing.T) {
 			t.Errorf("%s: %d connections in %v", b.name, n, watched)
 		}
 		one := []store.Charge{charge(bind(t, b.store, "l", still(1)), "k", 1)}
-		began := time.Now()
-		if _, err := b.store.Take(t.Context(), one); err == nil || time.Since(began) > 5*time.Millisecond {
-			t.Errorf("%s: Take answered %v after %v, want an error at once", b.name, err, time.Since(began))
+		quickest := patient
+		for range 5 { // who is given no processor waits for one
+			began := time.Now()
+			if _, err := b.store.Take(t.Context(), one); err == nil {
+				t.Errorf("%s: Take answered", b.name)
+			}
+			quickest = min(quickest, time.Since(began))
+		}
+		if quickest > 5*time.Millisecond {
+			t.Errorf("%s: Take answered after %v, want an error at once", b.name, quickest)
 		}
 	}
 	closeAll(t, list)
@@ -246,23 +253,26 @@ func TestStartAmiss(t *testing.T) {
 
 func closeAll(t *testing.T, list []*bad) {
 	var wg sync.WaitGroup
-	for _, b := range list {
+	machine, took := machineLate(t), make([]time.Duration, len(list))
+	for i, b := range list {
 		wg.Go(func() {
 			began := time.Now()
 			if err := b.store.Close(); err != nil {
 				t.Errorf("%s: Close: %v", b.name, err)
 			}
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("%s: Close took %v, want less than 1 s", b.name, took)
-			} else {
-				t.Logf("%s: Close took %v", b.name, took.Round(time.Millisecond))
-			}
+			took[i] = time.Since(began)
 			if err := b.store.Close(); err != nil {
 				t.Errorf("%s: Close again: %v", b.name, err)
 			}
 		})
 	}
 	wg.Wait()
+	late := machine()
+	for i, b := range list {
+		if t.Logf("%s: Close took %v", b.name, took[i].Round(time.Millisecond)); took[i] > time.Second+2*late {
+			t.Errorf("%s: Close took %v, want less than 1 s; the machine adds %v", b.name, took[i], late)
+		}
+	}
 }
 
 // TestCloseSilent closes stores of many addresses that say nothing, while they
@@ -306,10 +316,10 @@ func TestStartLate(t *testing.T) {
 		t.Error("Ready before there is a server")
 	}
 	server.Restart()
-	began := time.Now()
+	began, machine := time.Now(), machineLate(t)
 	awaitReady(t, s)
 	t.Logf("ready %v after the server", time.Since(began).Round(time.Millisecond))
-	if took := time.Since(began); took > 2500*time.Millisecond {
+	if took := time.Since(began); took > 2500*time.Millisecond+2*machine() {
 		t.Errorf("ready %v after the server, want within the longest pause of 2 s", took)
 	}
 	c := bind(t, s, "l", still(10))
@@ -342,7 +352,7 @@ func TestForbidden(t *testing.T) {
 			server.Do(append([]string{"ACL", "SETUSER", "app", "reset", "on", ">right-word", "~*", "&*", "+@all"}, strings.Fields(f.rule)...)...)
 			d := doorTo(t, server.Addr())
 			lines := new(journal)
-			s, err := New(Options{Addrs: []string{d.address()}, Username: "app", Password: "right-word", Logger: lines.logger()})
+			s, err := New(Options{Addrs: []string{d.address()}, Timeout: patient, Username: "app", Password: "right-word", Logger: lines.logger()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -49,6 +49,9 @@ func await(t testing.TB, what string, holds func() bool) {
 // patient is a time-out that a busy machine does not exceed.
 const patient = time.Minute
 
+// unhurried is one that a busy machine seldom exceeds, where a test waits for its end.
+const unhurried = 500 * time.Millisecond
+
 func TestStore(t *testing.T) {
 	server := redistest.Start(t)
 	storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
