@@ -68,7 +68,7 @@ func TestBudgetEqualsWhatIsHeld(t *testing.T) {
 		p.MaxInFlight++
 		all = append(all, p)
 	}
-	for seed := range uint64(6) {
+	for seed := range uint64(2) {
 		clock := newManual()
 		s := New(Options{MaxBytes: 96 << 10, Now: clock.now})
 		counters := make([]*Counters, 3)

@@ -18,7 +18,7 @@ import (
 func changeHistories(t *testing.T) int {
 	text, ok := os.LookupEnv("STINT_HISTORIES")
 	if !ok {
-		return 1000
+		return 300
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {

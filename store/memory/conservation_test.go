@@ -171,7 +171,7 @@ func neverOver(t *testing.T, turns []limit.Policy, flood bool) {
 // Nothing is refused while what is asked for fits, from however many goroutines and
 // in whatever motion the tables are.
 func TestNeverEarly(t *testing.T) {
-	const keys, takers, rounds = 5, 4, 200
+	const keys, takers, rounds = 5, 4, 60
 	second := limit.Policy{Rate: limit.PerSecond(takers * 3), Burst: takers * 3}
 	more := limit.Policy{Rate: limit.Rate{Count: 999_983, Period: time.Second}, Burst: 999_983}
 	window := limit.Policy{Algorithm: limit.FixedWindow, Rate: second.Rate}

@@ -331,7 +331,7 @@ func TestUnbindDuringTakes(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
-			for i := range 150 {
+			for i := range 60 {
 				a := mustBind(t, s, "a", all[(i+g)%len(all)])
 				b := mustBind(t, s, fmt.Sprint("b", g), all[i%len(all)])
 				for j := range 40 {

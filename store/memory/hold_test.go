@@ -155,7 +155,7 @@ func keyBytes(req limit.Request) []byte {
 // TestHoldersConserve: many at once on few keys, while the table grows and moves. What a
 // key has lost is what was kept of it.
 func TestHoldersConserve(t *testing.T) {
-	const burst, workers, rounds = 100_000, 8, 4000
+	const burst, workers, rounds = 100_000, 8, 1500
 	p := limit.Policy{Rate: limit.PerHour(1), Burst: burst}
 	k := mustKeyed(t, p, Options{})
 	h := mustHolder(t, k)

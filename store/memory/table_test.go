@@ -198,7 +198,7 @@ func TestMovingTablesLoseNothing(t *testing.T) {
 			for g := range takers {
 				takes.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(g), 0))
-					for range 20_000 {
+					for range 6000 {
 						if i := r.IntN(keys); k.Allow(fmt.Sprint(i)) {
 							admitted[i].Add(1)
 						}
