@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -66,7 +67,18 @@ func (s source) at(p token.Pos) string {
 // Other modules, hidden folders and testdata are none of it.
 func readSources(t *testing.T) []source {
 	t.Helper()
-	var sources []source
+	sources, err := parseSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sources) == 0 {
+		t.Fatal("found no source: the search is wrong")
+	}
+	return sources
+}
+
+// Once, for all tests: with the race detector it takes two seconds.
+var parseSources = sync.OnceValues(func() (sources []source, _ error) {
 	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -96,14 +108,8 @@ func readSources(t *testing.T) []source {
 		sources = append(sources, source{slashed, pkg, strings.HasSuffix(name, "_test.go"), fset, file})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(sources) == 0 {
-		t.Fatal("found no source: the search is wrong")
-	}
-	return sources
-}
+	return sources, err
+})
 
 func TestHouseRules(t *testing.T) {
 	for _, s := range readSources(t) {

@@ -58,13 +58,13 @@ func TestBaselinesBearOddSetups(t *testing.T) {
 			for _, n := range []int{1, 2, 9} {
 				w := newLoop(t, s, Setup{Limit: l, Instances: n, RoundTrip: 20 * time.Millisecond}, 1)
 				w.demand = func(i int, now time.Duration) float64 { return float64((i + int(now/time.Second)) % 4) }
-				w.run(40 * time.Second)
+				w.run(20 * time.Second)
 				for a := Coordinator; a < Address(n); a++ {
 					if w.nodes[a] != nil {
 						w.start(a, 1, 2)
 					}
 				}
-				w.run(80 * time.Second)
+				w.run(40 * time.Second)
 				w.setup.Limit = perSecond(7)
 				for a := Coordinator; a < Address(n); a++ {
 					if env := w.nodes[a]; env != nil {
@@ -73,7 +73,7 @@ func TestBaselinesBearOddSetups(t *testing.T) {
 						}
 					}
 				}
-				w.run(120 * time.Second)
+				w.run(60 * time.Second)
 				if sum := w.shares(); !(sum >= 0 && sum < 1e6) {
 					t.Errorf("%s, limit %v, %d instances: shares add up to %v", s.Name(), l, n, sum)
 				}

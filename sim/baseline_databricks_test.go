@@ -9,7 +9,7 @@ import (
 // debt makes it admit all for a batch or two and then nothing until it is paid.
 func TestDatabricksShapes(t *testing.T) {
 	const limit, step = 1000, 10 * time.Second
-	for _, tt := range []struct {
+	for _, tt := range unlessLong(2, []struct {
 		k                    float64
 		worstMin, worstMax   float64 // in one second, of the limit
 		swingMin, swingMax   float64 // of 1 s windows in the end, of the limit
@@ -19,7 +19,7 @@ func TestDatabricksShapes(t *testing.T) {
 		{3, 1.5, 3, 0, 0.8, 100 * time.Millisecond, 700 * time.Millisecond, 0.9, 1.1},
 		{30, 3.5, 5, 2, 5, 2 * time.Second, 5 * time.Second, 0.9, 1.1},
 		{100, 10, 14, 8, 14, 8 * time.Second, 14 * time.Second, 0.8, 1.2},
-	} {
+	}) {
 		l := newLoop(t, Databricks{NoLocalLimit: true}, Setup{Limit: perSecond(limit), Instances: 10, RoundTrip: 20 * time.Millisecond}, 1)
 		l.demand = func(_ int, now time.Duration) float64 {
 			if now < step {

@@ -119,16 +119,16 @@ func TestFlowProportionalShareMoves(t *testing.T) {
 
 // TestGlobalRandomDrop: a step to 100 times the limit, every 50 ms and every 500 ms.
 func TestGlobalRandomDrop(t *testing.T) {
-	for _, tt := range []struct {
+	for _, tt := range unlessLong(2, []struct {
 		instances            int
 		interval             time.Duration
 		worstMin, worstMax   float64 // of the limit, in one second
 		settledMin, settledB time.Duration
 	}{
 		{4, 50 * time.Millisecond, 6, 10, 500 * time.Millisecond, 4 * time.Second},
-		{20, 50 * time.Millisecond, 6, 60, 500 * time.Millisecond, 6 * time.Second},
 		{4, 500 * time.Millisecond, 40, 101, 5 * time.Second, 20 * time.Second},
-	} {
+		{20, 50 * time.Millisecond, 6, 60, 500 * time.Millisecond, 6 * time.Second},
+	}) {
 		const limit, step = 1000, 10 * time.Second
 		l := newLoop(t, GlobalRandomDrop{Interval: tt.interval}, Setup{Limit: perSecond(limit), Instances: tt.instances, RoundTrip: 20 * time.Millisecond}, 1)
 		l.demand = func(_ int, now time.Duration) float64 {
