@@ -12,7 +12,7 @@ import (
 // Ten real processes whose demands change are never over, and their leases come near what
 // is exact before the next change. How soon, a machine that does other work cannot say.
 func TestFollow(t *testing.T) {
-	cfg := tiny()
+	cfg := tinyWithStint(t)
 	cfg.FollowFleets, cfg.FollowChanges = 1, 2
 	results, err := follow(cfg)
 	if err != nil {

@@ -3,12 +3,36 @@ package tables
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/bench/internal/fleet"
+	"github.com/stint-io/stint/bench/internal/process"
 )
+
+// home is where built puts it, for as long as the tests run.
+var home string
+
+// built is the stint that the tables start, built once: to link it takes four seconds.
+var built = sync.OnceValues(func() (bin string, err error) {
+	bin = filepath.Join(home, "stint")
+	return bin, process.Build(tiny().Root, "./cmd/stint", bin)
+})
+
+// tinyWithStint is tiny with what is built already.
+func tinyWithStint(t *testing.T) Config {
+	t.Helper()
+	bin, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := tiny()
+	cfg.Binary = bin
+	return cfg
+}
 
 // TestMain lets the test's own binary be a process of a fleet.
 func TestMain(m *testing.M) {
@@ -19,13 +43,23 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	var err error
+	if home, err = os.MkdirTemp("", "stint-bench-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(home); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // Four real processes share limits and are never over: with all load on one, and with
 // limits of few tokens.
 func TestFleet(t *testing.T) {
-	cfg := tiny()
+	cfg := tinyWithStint(t)
 	cfg.Fleets, cfg.FleetSteps = []int{4}, 1
 	cfg.FleetEven, cfg.FleetHot = 1200*time.Millisecond, 1500*time.Millisecond
 	cfg.FleetSmall, cfg.FleetSettle = 1500*time.Millisecond, 100*time.Millisecond
@@ -66,7 +100,7 @@ func TestReadRounds(t *testing.T) {
 // Twenty real processes are asked for three times the limit. Leases are never over;
 // suppression is near the limit soon, and above it by no more than it says.
 func TestSteps(t *testing.T) {
-	cfg := tiny()
+	cfg := tinyWithStint(t)
 	cfg.Steps, cfg.StepOver = []float64{3}, 2500*time.Millisecond
 	var out strings.Builder
 	rep := &Report{Out: &out}

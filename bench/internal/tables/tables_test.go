@@ -30,7 +30,7 @@ func TestTablesFillIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			rep := &Report{Out: &out}
-			if err := table(tiny(), rep); err != nil {
+			if err := table(tinyWithStint(t), rep); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(out.String(), "\n| ") || len(rep.Goals) == 0 {
