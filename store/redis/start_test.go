@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -223,7 +224,9 @@ func TestStartAmiss(t *testing.T) {
 		if !strings.Contains(text, b.want) || strings.Contains(text, "\n") {
 			t.Errorf("%s: Ready says %q, want one line with %q", b.name, text, b.want)
 		}
-		if len(lines) != 1 {
+		// A busy machine may let an attempt to connect run out of time: one line more.
+		late := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, "no answer in time") })
+		if len(lines) != 1 && (len(lines) != 2 || len(late) != 1) {
 			t.Errorf("%s: %d lines were logged, want 1:\n%s", b.name, len(lines), b.lines)
 		}
 		for _, word := range []string{"not-this-one", "open-sesame"} {
