@@ -79,6 +79,7 @@ func (l *lease) Amend(now limit.Time, rate, depth, add share.Amount) (surplus, h
 		depth = 0 // it is a rate, as fault says soon: those are no places
 	}
 	l.rate, l.depth, l.leaseless = rate, depth, false
+	l.client.decided.watch(l)
 	if l.adjuster == nil {
 		surplus, held = l.purse.Amend(now, rate, depth, add)
 	} else {
@@ -95,6 +96,7 @@ func (l *lease) AmendFallback(now limit.Time, rate, depth share.Amount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rate, l.depth, l.leaseless = rate, depth, true
+	l.client.decided.watch(l)
 	if l.adjuster != nil {
 		rate, depth = l.adjusted()
 	}
@@ -259,6 +261,7 @@ func (l *lease) close(err error) {
 	c.mu.Lock()
 	if c.leases[l.handle] == l {
 		c.decided.count(c.now(), l)
+		delete(c.decided.active, l)
 		c.holder.Close(c.now(), l.handle)
 		delete(c.leases, l.handle)
 		delete(c.named, l.id)

@@ -73,6 +73,9 @@ func (c *Client) hear() {
 	c.starving.Unlock()
 	c.mu.Lock()
 	for _, h := range handles {
+		if l := c.leases[h]; l != nil {
+			c.decided.watch(l)
+		}
 		c.send(c.holder.Step(c.now(), share.Starved{Handle: h}))
 	}
 	c.mu.Unlock()

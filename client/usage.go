@@ -8,8 +8,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// usageEvery is how often it is sent. Not more often: every
-// lease is looked at. Not less often: metrics are read every few seconds.
+// usageEvery is how often it is sent. Not more often: every active lease is counted. Not
+// less often: metrics are read every few seconds.
 const usageEvery = 900 * time.Millisecond
 
 // usage is what was decided and not yet sent to the coordinator, by limit. It is
@@ -17,6 +17,27 @@ const usageEvery = 900 * time.Millisecond
 type usage struct {
 	unsent map[string]share.Usage
 	sentAt limit.Time
+	// active are the leases that may have decided something since they were counted: those
+	// that hold anything, and those that were found empty in the last seconds. A client may
+	// have ten thousand others.
+	active map[*lease]struct{}
+}
+
+// watch counts l from now on.
+func (u *usage) watch(l *lease) {
+	if u.active == nil {
+		u.active = map[*lease]struct{}{}
+	}
+	u.active[l] = struct{}{}
+}
+
+// quiet says whether l, which was just counted, decides nothing before [usage.watch] is called
+// again: it holds nothing, and was not found empty for so long that all who were refused
+// after that are counted, since it signals at most once in starveGapFull.
+func (l *lease) quiet(now limit.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rate == 0 && l.depth == 0 && l.line.first == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
 }
 
 // count adds what was decided on the lease since it was counted last.
@@ -45,8 +66,15 @@ func (c *Client) usage(now limit.Time, last bool) (out []share.Usage) {
 		return nil
 	}
 	u.sentAt = now
-	for _, l := range c.leases {
-		u.count(now, l)
+	if last {
+		for _, l := range c.leases {
+			u.watch(l)
+		}
+	}
+	for l := range u.active {
+		if u.count(now, l); l.quiet(now) {
+			delete(u.active, l)
+		}
 	}
 	for name, one := range u.unsent {
 		if len(out) == leasewire.MaxUsage {

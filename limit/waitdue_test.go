@@ -3,6 +3,7 @@ package limit
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,9 +33,9 @@ func fill(t *testing.T, l *Limiter, p Policy) {
 }
 
 // blockers is how many goroutines wait: as many as are called under one algorithm, and fewer
-// under the others, since they are woken alike.
+// under the others, since they are woken alike; as many under each with STINT_HISTORIES.
 func (p Policy) blockers() int {
-	if p.Algorithm == TokenBucket {
+	if p.Algorithm == TokenBucket || os.Getenv("STINT_HISTORIES") != "" {
 		return crowd
 	}
 	return 5000

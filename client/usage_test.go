@@ -1,0 +1,93 @@
+package client
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+)
+
+// TestUsageIsComplete: what is decided at random moments is counted once, also by a lease that
+// holds nothing and was not counted for long, and a lease that is not used costs nothing.
+func TestUsageIsComplete(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 17))
+			c, err := New(Options{Address: "127.0.0.1:1", Instance: "one"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := c.Limit("a", LimitOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.loop.timer = time.NewTimer(time.Hour) // as Run does
+			defer c.loop.timer.Stop()
+			admitted, refused := uint64(0), uint64(0)
+			var sent share.Usage
+			send := func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				for _, u := range c.usage(c.now(), false) {
+					sent.Admitted += u.Admitted
+					sent.Refused += u.Refused
+				}
+			}
+			for range 200 {
+				switch r.IntN(8) {
+				case 0: // it is lent some tokens, or all is taken back
+					c.mu.Lock()
+					l.lease.Amend(c.now(), 0, share.Whole(r.Int64N(4)), share.Whole(r.Int64N(4)))
+					c.mu.Unlock()
+				case 1:
+					time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
+				default:
+					time.Sleep(time.Duration(r.Int64N(int64(150 * time.Millisecond))))
+				}
+				for range r.IntN(4) {
+					if l.Allow() {
+						admitted++
+					} else {
+						refused++
+					}
+				}
+				c.hear()
+				send()
+			}
+			c.mu.Lock()
+			l.lease.Amend(c.now(), 0, 0, 0)
+			c.mu.Unlock()
+			for range 2 {
+				time.Sleep(time.Second)
+				send()
+			}
+			// It is not active now. Of two who are refused the second does not signal.
+			for range 2 {
+				l.Allow()
+				refused++
+				c.hear()
+				time.Sleep(usageEvery)
+				send()
+				time.Sleep(time.Second)
+				send()
+			}
+			c.decided.sentAt = 0
+			for range 2 {
+				l.Allow()
+				refused++
+				c.hear()
+				time.Sleep(time.Millisecond)
+				send()
+			}
+			for range 2 {
+				time.Sleep(time.Second)
+				send()
+			}
+			if sent.Admitted != admitted || sent.Refused != refused || refused == 0 || len(c.decided.active) != 0 {
+				t.Errorf("seed %d: %d admitted and %d refused are sent of %d and %d, and %d leases are active", seed, sent.Admitted, sent.Refused, admitted, refused, len(c.decided.active))
+			}
+		})
+	}
+}
