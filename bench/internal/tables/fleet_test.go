@@ -59,6 +59,7 @@ func TestMain(m *testing.M) {
 // Four real processes share limits and are never over: with all load on one, and with
 // limits of few tokens.
 func TestFleet(t *testing.T) {
+	t.Parallel()
 	cfg := tinyWithStint(t)
 	cfg.Fleets, cfg.FleetSteps = []int{4}, 1
 	cfg.FleetEven, cfg.FleetHot = 1200*time.Millisecond, 1500*time.Millisecond
@@ -100,6 +101,7 @@ func TestReadRounds(t *testing.T) {
 // Twenty real processes are asked for three times the limit. Leases are never over;
 // suppression is near the limit soon, and above it by no more than it says.
 func TestSteps(t *testing.T) {
+	t.Parallel()
 	cfg := tinyWithStint(t)
 	cfg.Steps, cfg.StepOver = []float64{3}, 2500*time.Millisecond
 	var out strings.Builder
