@@ -136,6 +136,30 @@ func (b *book) share(by string, at time.Time) float64 {
 	return min(perSecond/2, float64(b.between(by, at.Add(-2*time.Second), at))/2)
 }
 
+// evenly waits until each has asked for the last 300 ms without a pause of 25 ms: one whose
+// process was not run for that long has given its lease back, and what happens to the
+// coordinator in that moment leaves it without one.
+func (b *book) evenly(t *testing.T, names ...string) {
+	t.Helper()
+	await(t, fmt.Sprint(names, " to ask evenly"), func() bool {
+		now := time.Now().UnixNano()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, name := range names {
+			next := now
+			for _, at := range slices.Backward(b.asked[name]) {
+				if next-at > int64(25*time.Millisecond) {
+					return false
+				}
+				if next = at; now-at > int64(300*time.Millisecond) {
+					break
+				}
+			}
+		}
+		return true
+	})
+}
+
 // first is when one was admitted that was asked for from then on; now if none was.
 func (b *book) first(from time.Time) time.Time {
 	b.mu.Lock()

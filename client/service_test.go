@@ -77,6 +77,7 @@ func TestCoordinatorKilled(t *testing.T) {
 				return b.between("one", begin, time.Now()) > 50 && b.between("two", begin, time.Now()) > 50
 			})
 			pass(2 * time.Second)
+			b.evenly(t, "one", "two")
 			s.kill()
 			killed := time.Now()
 			pass(time.Second)
@@ -130,6 +131,7 @@ func TestCoordinatorPaused(t *testing.T) {
 		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
 	})
 	pass(2 * time.Second) // by then each has its part
+	b.evenly(t, "one", "two")
 	s.pause()
 	paused := time.Now()
 	pass(8 * time.Second)

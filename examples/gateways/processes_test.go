@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/redistest"
 )
 
 // patience bounds every wait for something that is sure to come, on a machine
@@ -164,17 +166,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// freeAddrs returns n loopback addresses that nothing listened on a moment ago.
+// freeAddrs returns n loopback addresses that nothing listens on, and no other test.
 func freeAddrs(t *testing.T, n int) []string {
 	t.Helper()
 	addrs := make([]string, n)
 	for i := range addrs {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs[i] = l.Addr().String()
+		addrs[i] = fmt.Sprint("127.0.0.1:", redistest.ReservePort(t))
 	}
 	return addrs
 }

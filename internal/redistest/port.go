@@ -18,11 +18,12 @@ const (
 	busOffset = 10_000
 )
 
-// reservePort returns a port that is free on loopback together with its bus port.
+// ReservePort returns a port that is free on loopback together with its bus port.
 // Until the test ends no other call returns it, in this process or another: a UDP
 // socket of the same number stands for the reservation, because it ends with the
-// process and takes nothing from TCP.
-func reservePort(t testing.TB) int {
+// process and takes nothing from TCP. It serves the tests of any server that is told its
+// port: one of the system's own choice may be that of an outgoing connection a moment later.
+func ReservePort(t testing.TB) int {
 	t.Helper()
 	const tries = 1000
 	for range tries {

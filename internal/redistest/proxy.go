@@ -34,7 +34,7 @@ type Proxy struct {
 // and closed.
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{t: t, addr: loopback(reservePort(t)), target: target}
+	p := &Proxy{t: t, addr: loopback(ReservePort(t)), target: target}
 	p.mu.links = map[*link]struct{}{}
 	p.mu.thawed = make(chan struct{})
 	close(p.mu.thawed)

@@ -69,7 +69,7 @@ func newServer(t testing.TB, dir string, args ...string) *Server {
 // prepare returns a server with a port and a folder and no command line.
 func prepare(t testing.TB, dir string) *Server {
 	t.Helper()
-	s := &Server{t: t, port: reservePort(t), dir: dir}
+	s := &Server{t: t, port: ReservePort(t), dir: dir}
 	s.control.address = s.Addr()
 	t.Cleanup(s.finish)
 	return s
