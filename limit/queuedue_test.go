@@ -20,7 +20,7 @@ func TestQueueCrowdIsDueAtOnce(t *testing.T) {
 			queue := newQueue(t, l, QueueOptions{})
 			defer queue.Close()
 			q := told{start: time.Now()}
-			after := make([]time.Duration, p.blockers())
+			after := make([]time.Duration, crowd)
 			var wg sync.WaitGroup
 			for i := range after {
 				wg.Go(func() {

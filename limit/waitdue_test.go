@@ -3,7 +3,6 @@ package limit
 import (
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,15 +31,6 @@ func fill(t *testing.T, l *Limiter, p Policy) {
 	}
 }
 
-// blockers is how many goroutines wait: as many as are called under one algorithm, and fewer
-// under the others, since they are woken alike; as many under each with STINT_HISTORIES.
-func (p Policy) blockers() int {
-	if p.Algorithm == TokenBucket || os.Getenv("STINT_HISTORIES") != "" {
-		return crowd
-	}
-	return 5000
-}
-
 // Everybody who is due is let go, in order, and nobody calls the limiter meanwhile.
 func TestCrowdIsDueAtOnce(t *testing.T) {
 	for _, p := range dueAtOnce(crowd) {
@@ -48,7 +38,7 @@ func TestCrowdIsDueAtOnce(t *testing.T) {
 			l := newLimiter(t, p)
 			fill(t, l, p)
 			q := told{start: time.Now()}
-			after := make([]time.Duration, p.blockers())
+			after := make([]time.Duration, crowd)
 			var wg sync.WaitGroup
 			for i := range after {
 				wg.Go(func() {
