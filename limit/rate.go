@@ -215,11 +215,11 @@ func ceilDiv(hi, lo, n uint64) time.Duration {
 		return Never
 	}
 	q, rem := bits.Div64(hi, lo, n)
+	if q >= math.MaxInt64 { // first, or the largest quotient would wrap around when it is rounded up
+		return Never
+	}
 	if rem != 0 {
 		q++
-	}
-	if q > math.MaxInt64 {
-		return Never
 	}
 	return time.Duration(q)
 }

@@ -139,8 +139,18 @@ func TestFixedWindowLineOfCosts(t *testing.T) {
 func TestCeilDiv(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 14))
 	small := func() uint64 { return r.Uint64() >> r.IntN(65) }
-	for range 20_000 {
+	for i := range 20_000 {
 		hi, lo, n := small()>>r.IntN(65), small(), small()
+		if i%4 == 0 { // a quotient around the largest time and the largest word, and what is left over
+			n = max(n, 1)
+			q := new(big.Int).SetUint64([]uint64{math.MaxInt64, math.MaxUint64}[r.IntN(2)])
+			q.Add(q, big.NewInt(int64(r.IntN(5)-2))).Mul(q, new(big.Int).SetUint64(n))
+			q.Add(q, new(big.Int).SetUint64([]uint64{0, 1, n / 2, n - 1}[r.IntN(4)]))
+			if q.BitLen() > 128 {
+				continue
+			}
+			hi, lo = new(big.Int).Rsh(q, 64).Uint64(), new(big.Int).And(q, new(big.Int).SetUint64(math.MaxUint64)).Uint64()
+		}
 		want := Never
 		if sum := new(big.Int).Add(new(big.Int).Lsh(new(big.Int).SetUint64(hi), 64), new(big.Int).SetUint64(lo)); n == 0 && sum.Sign() == 0 {
 			want = 0
