@@ -214,4 +214,53 @@ func TestAllCountsRefused(t *testing.T) {
 	})
 }
 
+// TestAllCountsRefusedOnce: a refused request that counts is charged to each scope that it
+// has a cost for exactly once, whichever refused it, and no other scope is asked.
+func TestAllCountsRefusedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			name         string
+			holder, last int64 // what there is
+			cost, lasts  int64 // of the holder and of the last scope
+			allowed      bool
+			asked        int64 // how often the last is
+		}{
+			{"both admit", 10, 10, 3, 3, true, 1},
+			{"the holder refuses", 2, 10, 3, 3, false, 1},
+			{"the last refuses", 10, 2, 3, 3, false, 1},
+			{"both refuse", 2, 2, 3, 3, false, 1},
+			{"the last is left out", 2, 10, 3, 0, false, 0},
+			{"the holder is left out", 0, 2, 0, 3, false, 1},
+			{"there is no last", 2, -1, 3, 0, false, 0},
+		} {
+			at := func(burst int64) *Limiter { return newLimiter(t, bucketPolicy(PerSecond(1), burst)) }
+			costs := func(n int64) func(Request) (int64, error) {
+				return func(Request) (int64, error) { return n, nil }
+			}
+			holder, behind := at(tt.holder), at(max(tt.last, 0))
+			last := &plainTaker{taker: behind}
+			scopes := []Scope{{Name: "holder", Taker: holder, Cost: costs(tt.cost)}}
+			if tt.last >= 0 {
+				scopes = append(scopes, Scope{Name: "last", Taker: last, Cost: costs(tt.lasts)})
+			}
+			d, err := must(All(scopes...)).Take(t.Context(), Request{CountRefused: true})
+			if err != nil || d.Allowed != tt.allowed || last.asked.Load() != tt.asked {
+				t.Errorf("%s: %+v, %v, the last was asked %d times, want %v and %d", tt.name, d, err, last.asked.Load(), tt.allowed, tt.asked)
+			}
+			// What is left shows in the wait for the whole burst: a second for each that was taken.
+			for name, l := range map[string]*Limiter{"holder": holder, "last": behind} {
+				want := map[string]int64{"holder": tt.cost, "last": tt.lasts}[name]
+				quota := l.Policy().Burst
+				if quota == 0 {
+					continue
+				}
+				p := must(l.Take(t.Context(), Request{Cost: quota, Peek: true}))
+				if got := p.RetryAfter(); got != time.Duration(want)*time.Second {
+					t.Errorf("%s: the %s is full after %v, want %d s", tt.name, name, got, want)
+				}
+			}
+		}
+	})
+}
+
 type takerOnly struct{ Taker }

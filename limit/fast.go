@@ -23,13 +23,13 @@ const wordFrozen = math.MaxUint64
 func (f *fastBucket) allow(now Time) (allowed, decided bool) {
 	moment := now - f.begin
 	if moment < 0 || moment > Time(PackedHorizon)/2 {
-		return false, false
+		return
 	}
 	tick := f.bucket.Tick(uint64(moment))
 	for {
 		word := f.word.Load()
 		if word == wordFrozen {
-			return false, false
+			return
 		}
 		next, fits := f.bucket.TakeOne(word, tick)
 		if !fits {

@@ -179,3 +179,46 @@ func TestHooksThatAreMissing(t *testing.T) {
 		t.Errorf("the end is told %d times", calls)
 	}
 }
+
+// One whose wait has ended cannot be cancelled any more, though it is not told yet, and the
+// end that hooks are told is the one that it is told.
+func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		l, err := limit.NewLimiter(limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 2, Period: time.Second}, Align: limit.AlignFirstHit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := limit.NewQueue(l, limit.QueueOptions{Hooks: h.hooks()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cancel func() bool
+		dones := 0
+		first := func(error) {
+			if dones++; cancel() {
+				t.Error("a wait that has ended was cancelled")
+			}
+		}
+		second := func(error) { dones++ }
+
+		l.AllowN(time.Now(), 2)
+		l.SetHooks(h.hooks())
+		l.WaitFunc(1, limit.Never, first)
+		cancel = l.WaitFunc(1, limit.Never, second)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		h.want(t, "start limiter 1", "start limiter 1", "end limiter 1 1s <nil>", "end limiter 1 1s <nil>")
+
+		l.SetHooks(limit.Hooks{})
+		l.AllowN(time.Now(), 2)
+		q.WaitFunc(limit.Request{}, limit.Never, func(_ limit.Decision, err error) { first(err) })
+		cancel = q.WaitFunc(limit.Request{}, limit.Never, func(_ limit.Decision, err error) { second(err) })
+		q.Close()
+		synctest.Wait()
+		h.want(t, "start queue 1", "start queue 1", "end queue 1 0s limit: queue closed", "end queue 1 0s limit: queue closed")
+		if dones != 4 {
+			t.Errorf("%d were told, want 4", dones)
+		}
+	})
+}

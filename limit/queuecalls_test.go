@@ -1,0 +1,157 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// noted is a Taker that notes how it is called.
+type noted struct {
+	Taker
+	deadlines []time.Duration // from the call on; 0 = it is given no time
+	peeks     int
+	takes     int
+}
+
+func (n *noted) Take(ctx context.Context, req Request) (Decision, error) {
+	left := time.Duration(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		left = time.Until(deadline)
+	}
+	n.deadlines = append(n.deadlines, left)
+	if req.Peek {
+		n.peeks++
+	} else {
+		n.takes++
+	}
+	return n.Taker.Take(ctx, req)
+}
+
+// The Taker is given as long as the caller wants to wait, and that of a timer more where
+// that is shorter; one who waits as long as it takes, or not at all, gives it no time.
+func TestQueueGivesTheTakerItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &noted{Taker: newLimiter(t, bucketPolicy(PerSecond(100), 100))}
+		queue := newQueue(t, n, QueueOptions{})
+		defer queue.Close()
+		short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		for _, tt := range []struct {
+			ctx            context.Context
+			longest        time.Duration
+			atLeast, about time.Duration
+		}{
+			{t.Context(), Never, 0, 0},
+			{t.Context(), 0, 0, 0},
+			{t.Context(), -1, 0, 0},
+			{t.Context(), 1, 1, grace},
+			{t.Context(), grace, grace, grace},
+			{t.Context(), time.Second, time.Second, time.Second},
+			{short, time.Second, time.Second, time.Second},
+			{short, Never, 3 * time.Second, 3 * time.Second}, // the caller's own
+			{short, 10 * time.Second, 3 * time.Second, 3 * time.Second},
+		} {
+			n.deadlines = nil
+			if _, err := queue.WaitMax(tt.ctx, Request{}, tt.longest); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.deadlines; len(got) != 1 || got[0] < tt.atLeast || got[0] > tt.about {
+				t.Errorf("one who waits %v gives the Taker %v, want %v to %v", tt.longest, got, tt.atLeast, tt.about)
+			}
+		}
+	})
+}
+
+// Of a limit that holds back whom it admits one with bounded patience looks before it
+// takes, for what is held back for too long would be lost; the others ask once.
+func TestQueueLooksBeforeALeakyBucketTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Policy{Algorithm: LeakyBucket, Rate: PerSecond(10), Burst: 3})
+		n := &noted{Taker: l}
+		queue := newQueue(t, n, QueueOptions{})
+		defer queue.Close()
+		wait := func(longest time.Duration, want error, takes, peeks int) {
+			t.Helper()
+			n.takes, n.peeks = 0, 0
+			if _, err := queue.WaitMax(t.Context(), Request{}, longest); !errors.Is(err, want) {
+				t.Errorf("patience %v: %v, want %v", longest, err, want)
+			}
+			if n.takes != takes || n.peeks != peeks {
+				t.Errorf("patience %v: the Taker was asked %d times and %d times only to look, want %d and %d", longest, n.takes, n.peeks, takes, peeks)
+			}
+		}
+		wait(Never, nil, 1, 0)
+		wait(Never, nil, 1, 0) // held back for 100 ms
+		wait(100*time.Millisecond, nil, 1, 1)
+		wait(100*time.Millisecond-1, ErrWaitTooLong, 0, 1)
+		time.Sleep(100 * time.Millisecond)
+		if got := l.Remaining(); got != 4 {
+			t.Errorf("%d remain, want all 4: one that was told that it is too late was charged", got)
+		}
+	})
+}
+
+// A negative cost is refused before anybody is asked.
+func TestQueueRefusesANegativeCost(t *testing.T) {
+	n := &noted{Taker: newLimiter(t, bucketPolicy(PerSecond(1), 1))}
+	queue := newQueue(t, n, QueueOptions{})
+	defer queue.Close()
+	for name, ask := range map[string]func(Request) (Decision, error){
+		"Take": func(r Request) (Decision, error) { return queue.Take(t.Context(), r) },
+		"Wait": func(r Request) (Decision, error) { return queue.Wait(t.Context(), r) },
+	} {
+		if d, err := ask(Request{Cost: -1}); !errors.Is(err, ErrNegativeCost) || d.Allowed {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+	if n.takes+n.peeks != 0 {
+		t.Errorf("the Taker was asked %d times", n.takes+n.peeks)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if d, err := queue.Take(gone, Request{}); !errors.Is(err, context.Canceled) || d.Allowed || n.takes != 0 {
+		t.Errorf("whose context has ended: %+v, %v", d, err)
+	}
+}
+
+// stubborn is a Taker that refuses once, and then takes its time whatever its context says.
+type stubborn struct {
+	calls int
+	done  []time.Time
+}
+
+func (s *stubborn) Take(context.Context, Request) (Decision, error) {
+	if s.calls++; s.calls == 1 {
+		return Decision{Results: []Result{{Limit: "stubborn", Quota: 1, Cost: 1, Verdict: Verdict{Reason: ReasonRate, RetryAfter: time.Second}}}}, nil
+	}
+	time.Sleep(10 * time.Second)
+	s.done = append(s.done, time.Now())
+	return Decision{Allowed: true}, nil
+}
+
+// Close ends the waits at once, and returns when no call on their behalf is under way.
+func TestQueueCloseWaitsForTheTaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stubborn{}
+		queue, start := newQueue(t, s, QueueOptions{}), time.Now()
+		var ends []time.Duration
+		queue.WaitFunc(Request{}, Never, func(_ Decision, err error) {
+			if !errors.Is(err, ErrQueueClosed) {
+				t.Error(err)
+			}
+			ends = append(ends, time.Since(start))
+		})
+		time.Sleep(2 * time.Second) // the second call began after one
+		queue.Close()
+		if got := time.Since(start); got != 11*time.Second || len(s.done) != 1 {
+			t.Errorf("closed after %v, when %d calls had returned, want 11s and 1", got, len(s.done))
+		}
+		if want := []time.Duration{2 * time.Second}; !slices.Equal(ends, want) {
+			t.Errorf("the wait ended after %v, want %v", ends, want)
+		}
+	})
+}
