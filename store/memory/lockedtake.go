@@ -67,22 +67,25 @@ func (t *lockedTable[S]) take(h uint64, a ask) (v limit.Verdict, done bool) {
 		case a.cost == 0:
 			v = t.rule.peek(s, now, a)
 		case over:
-			v = t.takeHeld(&t.shared, s, now, a)
+			v = t.takeHeld(&t.shared, s, now, a, over)
 			tableFull(&v)
 		default:
-			v = t.takeHeld(&t.rule, s, now, a)
+			v = t.takeHeld(&t.rule, s, now, a, over)
 		}
 	})
 	return v, done
 }
 
-// takeHeld takes from a state whose locks are held.
-func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, a ask) (v limit.Verdict) {
+// takeHeld takes from a state whose locks are held. A Take on the overflow bucket is noted
+// as such already.
+func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, a ask, over bool) (v limit.Verdict) {
 	if !t.fits(s) {
 		t.store.reclaim(t.store.since())
 	}
 	if !t.fits(s) {
-		t.owner.overflow(t.store.since())
+		if !over {
+			t.owner.overflow(t.store.since())
+		}
 		v = r.peek(s, now, a)
 		if v.Allowed {
 			v = outOfRoom(v, a.cost)
