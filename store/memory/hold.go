@@ -96,7 +96,7 @@ func (h keyedHolder) Hold(ctx context.Context, req limit.Request, _ bool, r *lim
 func (t *wordTable) hold(h uint64, cost int64) (hold limit.Hold, v limit.Verdict, done bool) {
 	p, over := t.place(h, false)
 	if p == nil {
-		return hold, v, false
+		return
 	}
 	if over {
 		v, done = t.take(h, costing(cost))
@@ -113,7 +113,7 @@ func (t *wordTable) hold(h uint64, cost int64) (hold limit.Hold, v limit.Verdict
 			return limit.Hold{Cost: cost, Of: t, Mark: [6]uint64{h, was, next, tick}}, t.admission(was, next, tick), true
 		}
 	}
-	return hold, v, false
+	return
 }
 
 // Keep implements [limit.Holder].

@@ -126,7 +126,6 @@ func (t *lockedTable[S]) leave(receive func(uint64, S), next table) {
 	}
 	t.overflow.mu.Lock()
 	defer t.overflow.mu.Unlock()
-	t.overflow.closed = true
 	t.change(&t.overflow.states[0], func(s *S) { *s = *new(S) })
 }
 

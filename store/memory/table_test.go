@@ -69,7 +69,7 @@ func TestFloodFreesNobody(t *testing.T) {
 					k.Allow(key)
 				}
 			}
-			for i := range 10 * int(budget) / slotBytes {
+			for i := range 10 * budget / slotBytes {
 				k.Allow(fmt.Sprint("flood", i))
 				if used := k.Stats().Bytes; i%4096 == 0 && used > budget {
 					t.Fatalf("%d bytes after %d keys, over the budget of %d", used, i, budget)

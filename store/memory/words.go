@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -62,7 +63,11 @@ type wordSlot struct {
 	word atomic.Uint64
 }
 
-const slotBytes, slotsBytes, minSlots = 16, 64, 8
+const (
+	slotBytes  = int64(unsafe.Sizeof(wordSlot{}))
+	slotsBytes = int64(unsafe.Sizeof(wordSlots{}))
+	minSlots   = 8
+)
 
 func newWordTable(c *Counters, b limit.PackedBucket) *wordTable {
 	begin := c.store.since()
