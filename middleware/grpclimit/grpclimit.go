@@ -226,16 +226,16 @@ func (g *guard) admit(ctx context.Context, fullMethod string) (admission, error)
 	md, _ := metadata.FromIncomingContext(ctx)
 	a, d, err := g.take(ctx, fullMethod, md)
 	if err != nil {
-		return a, err
+		return admission{}, err
 	}
 	g.sendHeader(ctx, &d)
 	if !d.Allowed {
-		return a, grpcerror.Of(&d)
+		return admission{}, grpcerror.Of(&d)
 	}
 	if d.Delay > 0 {
 		if err := wait(ctx, d.Delay); err != nil {
 			a.finish(ctx)
-			return a, err
+			return admission{}, err
 		}
 	}
 	return a, nil
@@ -255,7 +255,7 @@ func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (ad
 			return a, limit.Decision{Allowed: true}, nil
 		}
 		// The reason is the operator's: it may name hosts.
-		return a, d, status.Error(codes.Unavailable, "the rate limiter could not decide")
+		return admission{}, limit.Decision{}, status.Error(codes.Unavailable, "the rate limiter could not decide")
 	}
 	if g.finisher != nil {
 		a.permit = d.Permit
@@ -300,11 +300,9 @@ func (g *guard) clientIP(ctx context.Context, md metadata.MD) netip.Addr {
 	if !trusted {
 		return addr
 	}
-	h := make(http.Header, 3)
+	h := http.Header{}
 	for _, name := range [...]string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
-		if lines := md[strings.ToLower(name)]; len(lines) > 0 {
-			h[name] = lines
-		}
+		h[name] = md[strings.ToLower(name)]
 	}
 	addr, _ = g.trusted.ClientIP(remote, h)
 	return addr
@@ -315,7 +313,7 @@ func (g *guard) sendHeader(ctx context.Context, d *limit.Decision) {
 	if len(d.Results) == 0 {
 		return
 	}
-	h := make(http.Header, 4)
+	h := http.Header{}
 	answer.Header(h, d, g.answer)
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
