@@ -88,12 +88,13 @@ func invoke(ctx context.Context, way string, o *oracle, taker limit.Taker, opts 
 		md, _ := metadata.FromIncomingContext(ctx)
 		ctx, cancel := context.WithCancel(ctx)
 		got, err := grpclimit.ServerInHandle(taker, opts...)(ctx, &grpctap.Info{FullMethodName: checkMethod, Header: md})
-		if got != ctx {
-			err = errors.Join(err, errors.New("the tap returns another context"))
-		} else if err == nil {
+		if err == nil {
 			err = handle()
 		}
 		cancel()
+		if got != ctx {
+			return fmt.Errorf("the tap returns %v, which is not the call's context, and %v", got, err) //nolint:errorlint // it is not to be found
+		}
 		return err
 	}
 }
@@ -201,6 +202,7 @@ func TestMetadataOfAnAnswer(t *testing.T) {
 		"refused": {limit.Decision{Results: []limit.Result{refusal}}, nil, metadata.MD{
 			"ratelimit": {`"m";r=0;t=2`}, "ratelimit-policy": {`"m";q=5;w=60`}, "retry-after": {"2"},
 		}},
+		"refused by no limit": {limit.Decision{}, nil, nil},
 		"no limit applied":    {limit.Decision{Allowed: true}, nil, nil},
 		"nobody could decide": {limit.Decision{Results: []limit.Result{result}}, errors.New("gone"), nil},
 	} {
