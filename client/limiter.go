@@ -113,12 +113,18 @@ func (l *lease) demand(wanted float64) error {
 func (l *Limiter) Remaining() int64 { return l.lease.remaining(l.lease.client.now()) }
 
 func (l *lease) remaining(now limit.Time) int64 {
+	n, _ := l.left(now)
+	return n
+}
+
+// left is what remains, and what those in line cost.
+func (l *lease) left(now limit.Time) (remaining, ahead int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.line.first != nil {
-		return 0
+		return 0, l.line.cost
 	}
-	return l.purse.Remaining(now)
+	return l.purse.Remaining(now), 0
 }
 
 // Close gives the lease back. Those who wait get [ErrClosed], and nothing is admitted

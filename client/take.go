@@ -99,14 +99,18 @@ func (l *lease) decision(cost int64, allowed bool) limit.Decision {
 func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	now := l.client.now()
 	st := l.state.Load()
+	if allowed && !st.Known {
+		st = l.stateAfterStep()
+	}
+	remaining, ahead := l.left(now)
 	*r = limit.Result{
 		Limit: l.id.Limit, Quota: st.Limit.Burst.Floor(), Cost: cost,
-		Verdict: limit.Verdict{Allowed: allowed, Remaining: l.remaining(now)},
+		Verdict: limit.Verdict{Allowed: allowed, Remaining: remaining},
 	}
 	if l.gauge {
 		r.Algorithm = limit.Concurrency
 	} else {
-		r.ResetAfter = l.resetAfter(now, r.Remaining, st.Limit)
+		r.ResetAfter = l.resetAfter(now, remaining, ahead, st.Limit)
 	}
 	if st.Limit.Rate > 0 {
 		r.Window = span(r.Quota, st.Limit.Rate)
@@ -133,15 +137,24 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	}
 }
 
-// resetAfter is when the limit is as good as new, if nobody takes anything: the next
-// token comes at the rate of the lease, and the others by then at that of the whole limit,
-// as the instances that had the rest of it use it no more.
-func (l *lease) resetAfter(now limit.Time, remaining int64, whole share.Terms) time.Duration {
+// stateAfterStep is the state for one who was served before it was known. A lease is amended
+// before its state is stored, both under the client's mu: what is served in between by the
+// first answer waits for the rest of it, so as not to say that the limit is 0.
+func (l *lease) stateAfterStep() *share.HoldingState {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	return l.state.Load()
+}
+
+// resetAfter is when the limit is as good as new, if nobody takes anything: what those
+// ahead in line cost and the next token come at the rate of the lease, and the others by
+// then at that of the whole limit, as the instances that had the rest of it use it no more.
+func (l *lease) resetAfter(now limit.Time, remaining, ahead int64, whole share.Terms) time.Duration {
 	missing := whole.Burst.Floor() - remaining
 	if missing <= 0 {
 		return 0
 	}
-	next := l.purse.Earliest(now, remaining+1)
+	next := l.purse.Earliest(now, ahead+remaining+1)
 	rest := span(missing-1, whole.Rate)
 	if next >= limit.Never-rest || missing > 1 && whole.Rate <= 0 {
 		return limit.Never
