@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // splitOracle is a split limit as its documentation says it, token by token: a list of
-// every token of the limit, looked through from the start each time.
+// every token of the limit, which is searched each time.
 type splitOracle struct {
 	window limit.Time
 	spread limit.Time
@@ -27,7 +28,7 @@ type oracleEra struct {
 	due   []limit.Time // of own tokens from begin on, ascending
 }
 
-var splitHistories = flag.Uint64("split-histories", 30, "random histories of a split limit to play against the list of tokens")
+var splitHistories = flag.Uint64("split-histories", 100, "random histories of a split limit to play against the list of tokens")
 
 const oracleSpan = 40 * ms
 
@@ -74,13 +75,10 @@ func (o *splitOracle) usable(i int, now limit.Time) []limit.Time {
 	if i+1 < len(o.eras) {
 		end = o.eras[i+1].begin
 	}
-	var left []limit.Time
-	for _, due := range e.due {
-		if due >= o.used && due < end && now < e.lapse(o.window, due) {
-			left = append(left, due)
-		}
-	}
-	return left
+	// Who is due first lapses first.
+	first := sort.Search(len(e.due), func(k int) bool { return e.due[k] >= o.used && now < e.lapse(o.window, e.due[k]) })
+	last := sort.Search(len(e.due), func(k int) bool { return e.due[k] >= end })
+	return e.due[first:max(first, last)]
 }
 
 func (o *splitOracle) allow(now limit.Time, cost int) bool {
@@ -120,7 +118,7 @@ func (o *splitOracle) earliest(now limit.Time, ahead, cost int) limit.Time {
 		}
 	}
 	slices.Sort(moments)
-	for _, at := range moments {
+	for _, at := range slices.Compact(moments) {
 		for ahead > 0 && c.allow(at, 1) {
 			ahead--
 		}
