@@ -38,6 +38,9 @@ type fleet struct {
 
 	central Bucketed
 	worst   string
+
+	log  func(of int, message any) // unless nil, of each message that is sent
+	woke func(*instance)           // unless nil, of each timer of a Holder
 }
 
 // Bucketed is the one bucket that would hold the limit alone.
@@ -133,6 +136,9 @@ func (f *fleet) step(in *instance, e Event) {
 		c := *r
 		c.Demands = slices.Clone(r.Demands)
 		f.trace("%d report %+v", in.index, c)
+		if f.log != nil {
+			f.log(in.index, &c)
+		}
 		f.send(wire{to: -1, report: &c})
 	}
 }
@@ -145,6 +151,9 @@ func (f *fleet) coordinate(e Event) {
 		for _, in := range f.instances {
 			if g.To.Instance == fmt.Sprint(in.index) && !in.cut {
 				f.trace("grant %+v", g)
+				if f.log != nil {
+					f.log(in.index, &g)
+				}
 				f.send(wire{to: in.index, grant: &g})
 			}
 		}
@@ -189,6 +198,9 @@ func (f *fleet) run(d time.Duration) {
 			if f.now >= in.next {
 				f.arrive(in)
 			} else {
+				if f.woke != nil {
+					f.woke(in)
+				}
 				f.step(in, Tick{})
 			}
 		}
