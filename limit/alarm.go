@@ -96,7 +96,6 @@ func (q *Queue) ring() {
 	for n := 0; n < together && len(q.alarms) > 0 && q.alarms[0].at <= now; n++ {
 		switch a := q.alarms[0]; {
 		case a.lane != nil:
-			q.unset(a)
 			q.makeReady(a.lane)
 		case a.waiter.held != nil:
 			q.end(a.waiter, reply{d: *a.waiter.held})

@@ -179,6 +179,26 @@ func TestCountedBeforeThoseWhoWait(t *testing.T) {
 	})
 }
 
+// TestCountedBeforeThoseWhoWaitIsToldWhy: what is counted before those in line is refused
+// like any other: with the reason, and the time after which it fits behind all of them.
+func TestCountedBeforeThoseWhoWaitIsToldWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, bucketPolicy(PerSecond(10), 5))
+		l.AllowN(time.Now(), 5)
+		q := told{start: time.Now()}
+		q.join(l, 0, 1, Never)
+		d, err := l.Take(t.Context(), Request{Cost: 3, CountRefused: true})
+		want := Verdict{Reason: ReasonRate, RetryAfter: 700 * time.Millisecond, ResetAfter: 900 * time.Millisecond}
+		if got := d.Results[0].Verdict; err != nil || d.Allowed || got != want {
+			t.Errorf("%+v, %v, want %+v: 3 that are owed, 1 that waits and 3 more", got, err, want)
+		}
+		time.Sleep(time.Second)
+		if got := q.all(); len(got) != 1 || got[0].err != nil || got[0].after != 400*time.Millisecond {
+			t.Errorf("told %+v, want a permit after 400ms", got)
+		}
+	})
+}
+
 // TestAllCountsRefused: of several limits each counts a request that one of them refuses.
 func TestAllCountsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

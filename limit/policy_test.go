@@ -44,6 +44,74 @@ func TestPolicyValidate(t *testing.T) {
 	}
 }
 
+// Each bound of a policy admits what is on it, and not what is one beyond.
+func TestPolicyBounds(t *testing.T) {
+	window := Policy{Algorithm: FixedWindow, Rate: PerSecond(1)}
+	places := Policy{Algorithm: Concurrency, MaxInFlight: 1, Timeout: time.Second}
+	for name, tt := range map[string]struct {
+		p   Policy
+		set func(p *Policy, by int64) // 0 = on the bound, 1 = beyond it
+	}{
+		"algorithm":     {Policy{Rate: PerSecond(1)}, func(p *Policy, by int64) { p.Algorithm = SlidingWindowCounter + 2*Algorithm(by) }},
+		"alignment":     {window, func(p *Policy, by int64) { p.Align = AlignFirstHit + Alignment(by) }},
+		"rounding":      {window, func(p *Policy, by int64) { p.Rounding = RoundNearest + Rounding(by) }},
+		"least count":   {window, func(p *Policy, by int64) { p.Rate.Count = -by }},
+		"largest count": {window, func(p *Policy, by int64) { p.Rate.Count = MaxCount + by }},
+		"period":        {window, func(p *Policy, by int64) { p.Rate.Period = time.Duration(1 - by) }},
+		"no period":     {Policy{}, func(p *Policy, by int64) { p.Rate.Count = by }},
+		"least burst":   {Policy{}, func(p *Policy, by int64) { p.Burst = -by }},
+		"largest burst": {Policy{}, func(p *Policy, by int64) { p.Burst = MaxCount + by }},
+		"ban":           {window, func(p *Policy, by int64) { p.Ban = time.Duration(-by) }},
+		"ban of others": {Policy{Algorithm: SlidingWindowLog, Rate: PerSecond(1)}, func(p *Policy, by int64) { p.Ban = time.Duration(by) }},
+		"log":           {Policy{Algorithm: SlidingWindowLog, Rate: PerSecond(1)}, func(p *Policy, by int64) { p.Rate.Count = MaxLogCount + by }},
+		"least places":  {places, func(p *Policy, by int64) { p.MaxInFlight = -by }},
+		"most places":   {places, func(p *Policy, by int64) { p.MaxInFlight = MaxLogCount + by }},
+		"time-out":      {places, func(p *Policy, by int64) { p.Timeout = time.Duration(1 - by) }},
+	} {
+		for by := range int64(2) {
+			p := tt.p
+			if tt.set(&p, by); (p.Validate() == nil) != (by == 0) {
+				t.Errorf("%s: %+v: %v", name, p, p.Validate())
+			}
+		}
+	}
+}
+
+// Under an unlimited policy of any algorithm everything is admitted, and nothing counted.
+func TestUnlimitedCountsNothing(t *testing.T) {
+	for a := FixedWindow; a <= SlidingWindowCounter; a++ {
+		for _, refused := range []bool{false, true} {
+			p := Policy{Algorithm: a, Unlimited: true, CountRefused: refused}
+			fixed, log, sliding := NewFixedCounter(p), NewSlidingLog(p), NewSlidingCounter(p)
+			switch a {
+			case FixedWindow:
+				countsNothing(t, &fixed, FixedState{})
+			case SlidingWindowLog:
+				countsNothing(t, &log, LogState{})
+			default:
+				countsNothing(t, &sliding, SlidingState{})
+			}
+		}
+	}
+	f, s := NewInFlight(Policy{Algorithm: Concurrency, Unlimited: true}), InFlightState{}
+	for permit := range uint64(3) {
+		if v, peeked := f.Take(&s, 5, MaxCount, permit), f.Peek(s, 5, MaxCount); v != unlimitedVerdict() || peeked != v || !f.Fresh(s, 5) {
+			t.Errorf("places: %+v, %+v, then %+v", v, peeked, s)
+		}
+	}
+}
+
+func countsNothing[S any, A counting[S, A]](t *testing.T, a A, s S) {
+	t.Helper()
+	for now := range Time(3) {
+		v := a.Take(&s, now, MaxCount)
+		a.Refuse(&s, now, MaxCount)
+		if peeked := a.Peek(s, now, MaxCount); v != unlimitedVerdict() || peeked != v || !a.Fresh(s, now) {
+			t.Errorf("%T: %+v, %+v, then %+v", a, v, peeked, s)
+		}
+	}
+}
+
 func TestPolicyQuotaAndWindow(t *testing.T) {
 	for _, c := range []struct {
 		p      Policy

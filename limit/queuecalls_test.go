@@ -155,3 +155,18 @@ func TestQueueCloseWaitsForTheTaker(t *testing.T) {
 		}
 	})
 }
+
+// A Queue reads what its Taker reads, and all where that does not say.
+func TestQueueReadsWhatItsTakerReads(t *testing.T) {
+	l := newLimiter(t, bucketPolicy(PerSecond(1), 1))
+	for _, tt := range []struct {
+		taker Taker
+		want  []string
+	}{{reads{l, []string{"user", "path"}}, []string{"user", "path"}}, {l, []string{"*"}}} {
+		queue := newQueue(t, tt.taker, QueueOptions{})
+		if got := queue.Attributes(); !slices.Equal(got, tt.want) {
+			t.Errorf("%T: %q, want %q", tt.taker, got, tt.want)
+		}
+		queue.Close()
+	}
+}

@@ -74,8 +74,9 @@ func (r Reservation) Cancel() bool { return r.CancelAt(time.Now()) }
 // other reservations keep their times. It reports whether something came back.
 //
 // Nothing does when the reservation was cancelled before, when 64 others were let
-// go since its time came or the policy changed since, or when it opened a window
-// (AlignFirstHit) that others have taken from.
+// go since its time came or the policy changed since, when a refused request was charged
+// since by [Request.CountRefused], or when it opened a window (AlignFirstHit) that others
+// have taken from.
 func (r Reservation) CancelAt(t time.Time) bool {
 	if !r.ok || r.id == 0 {
 		return false

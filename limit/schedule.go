@@ -390,13 +390,12 @@ func (c *schedule) enterAtOnce(m *meter, s slot) slot {
 	if s.kind == slotPromised {
 		s.from = s.act
 	}
-	if len(c.slots) == 0 && s.kind == slotGranted {
-		return s
+	if len(c.slots) > 0 || s.kind != slotGranted {
+		s = c.push(s)
+		c.acted++
+		c.planned++
+		c.trim(m, journal)
 	}
-	s = c.push(s)
-	c.acted++
-	c.planned++
-	c.trim(m, journal)
 	return s
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -170,6 +171,81 @@ func TestScopesOrder(t *testing.T) {
 			t.Errorf("a context that has ended: %v", err)
 		}
 	})
+}
+
+// brokenPeek is a Holder that fails when it is only looked at, halfway through its answer.
+type brokenPeek struct{ *Limiter }
+
+func (b brokenPeek) Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error) {
+	h, err := b.Limiter.Hold(ctx, req, wait, r)
+	if req.Peek {
+		r.Verdict, err = Verdict{}, errors.New("broken")
+	}
+	return h, err
+}
+
+// A refusal tells of each Holder how it stands now, whoever refused: nothing is taken. One
+// that cannot say is left out.
+func TestScopesTellHowTheyStand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newLimiter(t, bucketPolicy(PerHour(1), 3)), newLimiter(t, bucketPolicy(PerHour(1), 5))
+		last := &plainTaker{taker: newLimiter(t, bucketPolicy(PerHour(1), 2))}
+		s := must(All(Scope{"a", a, nil}, Scope{"b", b, nil}, Scope{"last", last, nil}))
+		for _, tt := range []struct {
+			cost int64
+			want string
+		}{
+			{2, "true; a 2 of 1; b 2 of 3; last 2 of 0"},
+			{1, "false by last (rate_exceeded) 429, retry 1h0m0s; a 1 of 1; b 1 of 3; last 1 of 0"},
+			{2, "false by a (rate_exceeded) 429, retry 1h0m0s; a 2 of 1; b 2 of 3"},
+		} {
+			if got := show(s.Take(t.Context(), Request{Cost: tt.cost})); got != tt.want {
+				t.Errorf("a cost of %d: got  %s\nwant %s", tt.cost, got, tt.want)
+			}
+			if a.Remaining() != 1 || b.Remaining() != 3 {
+				t.Errorf("a cost of %d: a has %d, b has %d, want 1 and 3", tt.cost, a.Remaining(), b.Remaining())
+			}
+		}
+		broken := must(All(Scope{"broken", brokenPeek{b}, nil}, Scope{"a", a, nil}, Scope{"broken too", brokenPeek{b}, nil}))
+		if got, want := show(broken.Take(t.Context(), Request{Cost: 2})), "false by a (rate_exceeded) 429, retry 1h0m0s; a 2 of 1"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		var r Result
+		held, err := a.Hold(t.Context(), Request{}, false, &r)
+		if err != nil || !r.Allowed || r.Cost != 1 || a.Remaining() != 0 {
+			t.Errorf("a Request without a cost: %+v, %v, %d remain", r, err, a.Remaining())
+		}
+		if a.Undo(held); a.Remaining() != 1 {
+			t.Errorf("%d remain when it is undone, want 1", a.Remaining())
+		}
+	})
+}
+
+// reads is a Taker that says what it reads.
+type reads struct {
+	*Limiter
+	names []string
+}
+
+func (r reads) Attributes() []string { return r.names }
+
+// The attributes of scopes are those of all Takers, each once, in order; a Taker that does
+// not say reads none.
+func TestScopesAttributes(t *testing.T) {
+	l := newLimiter(t, bucketPolicy(PerHour(1), 3))
+	x, y := reads{l, []string{"user", "path"}}, struct{ AttributeReader }{reads{l, []string{"user", "ip"}}}
+	s := must(All(Scope{"x", x, nil}, Scope{"l", l, nil}, Scope{"y", y, nil}))
+	for range 2 {
+		if got := s.Attributes(); !slices.Equal(got, []string{"ip", "path", "user"}) {
+			t.Errorf("got %q", got)
+		}
+	}
+	if want := []string{"user", "path"}; !slices.Equal(x.names, want) {
+		t.Errorf("the list of a Taker became %q", x.names)
+	}
+	if got := must(All(Scope{"l", l, nil})).Attributes(); len(got) != 0 {
+		t.Errorf("of one that does not say: %q", got)
+	}
 }
 
 // While one waits for more, the others hold nothing.
