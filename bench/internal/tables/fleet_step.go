@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ type stepResult struct {
 	peak, later    float64 // the most in a second, over what may be and over the limit
 	mean, swing    float64
 	made, refusals float64
+	stall          time.Duration // the longest of any process that the first second could see
 }
 
 // Steps is what real processes admit while demand steps from half the limit to a multiple
@@ -88,6 +90,10 @@ func playStep(ctx context.Context, cfg Config, f *fleet.Fleet, sharing string, t
 	from := fleet.After(ahead)
 	at := from + int64(stepUnder)
 	end := at + int64(cfg.StepOver)
+	var stalls []fleet.Stall // first of this process, which carries what the others say
+	var watching sync.WaitGroup
+	watched, stop := context.WithCancel(ctx)
+	watching.Go(func() { stalls = fleet.Stalls(watched) })
 	logs, err := f.Play(ctx, func(p int) []fleet.Load {
 		phase := float64(p) / stepProcesses
 		return []fleet.Load{
@@ -95,11 +101,23 @@ func playStep(ctx context.Context, cfg Config, f *fleet.Fleet, sharing string, t
 			{Limit: sharing, From: at, To: end, PerSecond: times * stepRate / stepProcesses, Phase: phase},
 		}
 	})
+	stop()
+	watching.Wait()
 	if err != nil {
 		return nil, err
 	}
 	run := fleet.Gather(logs, sharing, stepRate, stepBurst, false)
 	r := &stepResult{sharing: sharing, times: times, run: run, first: run.Admitted(at, at+int64(time.Second)), peak: run.Peak(time.Second)}
+	for _, l := range logs {
+		if rec := l.Limits[sharing]; rec != nil {
+			stalls = append(stalls, rec.Stalls...)
+		}
+	}
+	for _, s := range stalls {
+		if s.To > at-int64(stepReport) && s.From < at+int64(time.Second) {
+			r.stall = max(r.stall, time.Duration(s.To-s.From))
+		}
+	}
 	_, later := run.Range(at+int64(stepLater), end, time.Second)
 	r.later = float64(later) / stepRate
 	steady := at + int64(time.Second)
@@ -116,10 +134,11 @@ func playStep(ctx context.Context, cfg Config, f *fleet.Fleet, sharing string, t
 }
 
 // bound is how much may be admitted above the limit after a step, by suppression:
-// docs/reference/suppression.md derives it.
+// docs/reference/suppression.md derives it. A process that the machine does not run reports
+// and hears so much later.
 func (r *stepResult) bound() float64 {
 	const lag = 20 * time.Millisecond
-	t := (float64(stepBurst)/stepRate+(stepReport+lag).Seconds())/(r.times-1) + (stepReport + 2*stepDelay).Seconds()
+	t := (float64(stepBurst)/stepRate+(stepReport+lag).Seconds())/(r.times-1) + (stepReport + 2*stepDelay + r.stall).Seconds()
 	admitted := min(r.times*stepRate*t, stepProcesses*(stepBurst+stepRate*t))
 	return admitted - stepRate*t + 2*stepReport.Seconds()*stepRate + stepProcesses
 }
@@ -128,7 +147,7 @@ func writeSteps(cfg Config, rep *Report, results []*stepResult) {
 	rep.Section("A step in demand",
 		fmt.Sprintf("%d processes on this machine share a limit of %d/s with a burst of %d through the coordinator of one `stint serve`, each over a connection of its own with %v one way. All together ask for half the limit for %v, and then for a multiple of it for %v, each as often, by Allow.",
 			stepProcesses, stepRate, stepBurst, stepDelay, stepUnder, cfg.StepOver),
-		"Most in a second is over burst + rate. Above is what was admitted above the limit in the first second, and what may be by suppression. From 0.3 s is the most in a second that began 0.3 s after the step or later, mean and swing are from a second after it on; all over the limit. Refused before is of requests at half the limit.")
+		"Most in a second is over burst + rate. Above is what was admitted above the limit in the first second, and what may be by suppression, given the longest time for which the machine did not run a process of the fleet, if that was over 25 ms. From 0.3 s is the most in a second that began 0.3 s after the step or later, mean and swing are from a second after it on; all over the limit. Refused before is of requests at half the limit.")
 	head := []string{"sharing", "demand", "most in a second", "above", "may be", "from 0.3 s", "mean", "swing", "refused before", "made"}
 	var rows [][]string
 	for _, r := range results {
