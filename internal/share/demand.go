@@ -21,6 +21,8 @@ type meter struct {
 	at     limit.Time    // of it
 	rate   float64       // tokens per second
 	quiet  float64       // seconds since something came
+	stood  float64       // of quiet, the seconds in which nothing could come; see standstill
+	missed float64       // seconds of standstills in which what comes now may have been asked
 	waited time.Duration // at the last observation; see observeFree
 	begun  bool          // by an arrival, which is not counted, since the time begins with it
 
@@ -92,7 +94,7 @@ func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, wa
 	m.quiet += dt
 	was := m.rate
 	if n > 0 {
-		p := span{n, m.quiet - since, blur, m.uneven}
+		p := span{n, m.known(n, since), blur, m.uneven}
 		if !m.begun {
 			// The first one begins the time.
 			m.count, m.mixed = 0, false
@@ -102,7 +104,7 @@ func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, wa
 			// Those that came at once show no rate yet, but that they came after so long:
 			// after a second, or first of all, as many in a second.
 			m.rate = n / min(max(m.quiet, meterShortest), 1)
-			m.begun, m.quiet = true, since
+			m.begun, m.quiet, m.stood, m.missed = true, since, min(m.stood, since), 0
 			return true
 		}
 		m.add(p, unit)
@@ -112,6 +114,41 @@ func (m *meter) observeFree(now, last limit.Time, total Amount, unit float64, wa
 	m.rate = m.estimate(unit)
 	return changed || m.rate > 2*was || 2*m.rate < was
 }
+
+// standstill says that the observation at now comes late by d, as the machine did not run
+// this process; requests come late then too. It may have stood still for as long before the
+// observation was due, so that is no silence either. It counts for a second at most: a process
+// that is always late, as it has too much to do, has to notice in the end that nothing comes.
+func (m *meter) standstill(now limit.Time, d time.Duration) {
+	stood := min(2*d, time.Duration(now-m.at))
+	m.stood = min(m.stood+stood.Seconds(), linger.Seconds())
+}
+
+// known is the length of the interval in which n tokens came, the last of them since ago.
+// Standstills do not count. What comes after them may have been asked meanwhile, though: it is
+// given as much of their time as makes it fit the load before, until something fits without.
+func (m *meter) known(n, since float64) float64 {
+	before := max(0, m.stood-since)
+	length := m.quiet - since - before
+	m.stood, m.missed = m.stood-before, m.missed+before
+	if m.missed == 0 {
+		return length
+	}
+	w, fits := m.all(), 0.0
+	if w.tokens > 0 {
+		fits = n * w.length / w.tokens
+	}
+	if fits <= length {
+		m.missed = 0
+		return length
+	}
+	given := min(fits-length, m.missed)
+	m.missed -= given
+	return length + given
+}
+
+// silence is for how many seconds nothing came although it could.
+func (m *meter) silence() float64 { return max(0, m.quiet-m.stood) }
 
 // meterShortest is the shortest time between two observations, in seconds. Not longer:
 // those who are refused are seen so soon.
@@ -137,16 +174,16 @@ func (m *meter) estimate(unit float64) float64 {
 	if !m.begun {
 		return 0
 	}
-	w := m.all()
+	w, silence := m.all(), m.silence()
 	length := max(w.length, meterShortest)
 	usual := w.tokens / length
 	// The next one is not missing before its time.
-	rate := min(usual, (w.tokens+unit)/(length+m.quiet))
+	rate := min(usual, (w.tokens+unit)/(length+silence))
 	if w.tokens < unit {
-		usual, rate = 0, unit/max(w.length+m.quiet, 1) // one alone may have come any time
+		usual, rate = 0, unit/max(w.length+silence, 1) // one alone may have come any time
 	}
-	ended := usual > 0 && m.quiet > meterEnds*max(unit/usual, meterGrain) && m.silent(w, unit)
-	if ended || m.quiet >= meterMemory && rate*meterMemory < unit {
+	ended := usual > 0 && silence > meterEnds*max(unit/usual, meterGrain) && m.silent(w, unit)
+	if ended || silence >= meterMemory && rate*meterMemory < unit {
 		// It has ended, or they are so few that each is a beginning.
 		m.begun, m.count = false, 0
 		return 0
@@ -157,7 +194,7 @@ func (m *meter) estimate(unit float64) float64 {
 // silent says whether nothing came for longer than chance explains.
 func (m *meter) silent(w span, unit float64) bool {
 	doubt := meterDoubt * m.uneven * unit / 2
-	return unlikely(unit, m.quiet, w.tokens, w.length, doubt) > doubt
+	return unlikely(unit, m.silence(), w.tokens, w.length, doubt) > doubt
 }
 
 // recent is the highest recent rate that chance does not explain: what is asked for by one

@@ -109,6 +109,51 @@ func TestMeterOfACrowd(t *testing.T) {
 	}
 }
 
+// TestMeterStandstill: at any even or random load, nothing that a process could not be asked
+// while the machine did not run it is taken for an end of the demand, up to a second of it; as
+// much silence beside it as ends a load ends this one too.
+func TestMeterStandstill(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		perSecond, random := math.Pow(10, 1+2*r.Float64()), seed%2 == 1
+		stood := time.Duration(1 + r.Int64N(int64(time.Second)))
+		var m meter
+		now, total := limit.Time(time.Hour), Amount(0)
+		m.observe(now, total, 1)
+		for next, end := now, now.Add(5*time.Second); now < end; m.observe(now, total, 1) {
+			for now = now.Add(5 * time.Millisecond); next <= now; total += Token {
+				apart := 1.0
+				if random {
+					apart = r.ExpFloat64()
+				}
+				next = next.Add(time.Duration(apart / perSecond * float64(time.Second)))
+			}
+		}
+		plain, was := m, m.rate
+		if was == 0 {
+			continue // it ended by itself
+		}
+		now = now.Add(stood)
+		m.standstill(now, stood)
+		m.observe(now, total, 1)
+		plain.observe(now.Add(-stood+shortestLook), total, 1)
+		if m.rate < 0.99*min(was, plain.rate) {
+			t.Errorf("seed %d: %.0f/s before it stood still for %v, %.0f/s after, want %.0f/s", seed, was, stood, m.rate, plain.rate)
+		}
+		late := 0
+		for range 4000 {
+			now = now.Add(5 * time.Millisecond)
+			m.observe(now, total, 1)
+			if plain.observe(now.Add(-stood+shortestLook), total, 1); plain.rate == 0 && m.rate > 0 {
+				late++
+			}
+		}
+		if m.rate > 0 || late > 3 {
+			t.Errorf("seed %d: after %.0f/s nothing comes, and the end is seen %d times 5 ms later for a standstill of %v; then %.0f/s", seed, was, late, stood, m.rate)
+		}
+	}
+}
+
 // TestMeterAfterAPause: many that come at once after a silence that ended a steady load are
 // taken for as many in that silence, in a second at most: a process that stood still wants
 // what it wanted.

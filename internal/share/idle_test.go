@@ -1,6 +1,7 @@
 package share
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -25,5 +26,45 @@ func TestOneRequestThenSilence(t *testing.T) {
 	}
 	if n := before.Reports; n > 2*35+20 {
 		t.Errorf("%d reports after one request", n)
+	}
+}
+
+// TestStandstillKeepsTheLease: an instance whose process the machine does not run for a while
+// has the same demand when it runs again, whether what came meanwhile has waited or not. Beside one that wants all there is, it keeps its
+// lease through a standstill of up to a second, and gives nothing back after it.
+func TestStandstillKeepsTheLease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		f := newFleet(t, seed, 3, Terms{Rate: 1000 * Token, Burst: 100 * Token})
+		f.delay = time.Duration(r.Int64N(int64(10 * time.Millisecond)))
+		some := f.instances[0]
+		f.load(some, 20+280*r.Float64())
+		f.load(f.instances[1], 100)
+		f.load(f.instances[2], 2000)
+		f.run(5*time.Second + time.Duration(r.Int64N(int64(time.Second))))
+		held := func() Amount { return some.holder.list[0].held().Rate }
+		before, least := held(), held()
+		stood := time.Duration(20+r.IntN(900)) * time.Millisecond
+		some.paused = true
+		f.run(stood)
+		some.paused = false
+		f.step(some, Tick{}) // its timer is sooner than what it is asked
+		for _, w := range some.inbox {
+			f.step(some, w.grant)
+		}
+		some.inbox = nil
+		for n := int(stood.Seconds() * some.rate); seed%2 == 1 && n > 0; n-- {
+			f.arrive(some) // what came meanwhile has waited
+		}
+		for range 200 {
+			f.run(5 * time.Millisecond)
+			least = min(least, held())
+		}
+		if least < before-before/16 {
+			t.Errorf("seed %d: asked at %.0f/s it stood still for %v; it held %v/s before, and %v/s within the second after", seed, some.rate, stood, before, least)
+		}
 	}
 }

@@ -18,6 +18,9 @@ func (l *lease) look(now limit.Time, h *Holder) {
 	}
 	r := l.spender.Observe(now)
 	unit := max(Token, r.Largest)
+	if 0 < l.lookAt && l.lookAt < now {
+		l.meter.standstill(now, time.Duration(now-l.lookAt))
+	}
 	changed := l.meter.observeFree(now, l.lastCame(now, r), r.Attempted, unit.Float(), r.Waited)
 	if l.meter.at == now {
 		l.others = r.Attempted - r.Admitted
