@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -63,11 +64,8 @@ type claim struct {
 // so that it goes on at once after a crash.
 func (c *claim) init(o *Options) {
 	sum := sha256.Sum256(append([]byte("stint coordinator "), o.State.Key...))
-	host, err := os.Hostname()
-	if err != nil {
-		host = "a host without a name"
-	}
-	c.id, c.about = hex.EncodeToString(sum[:12]), fmt.Sprintf("process %d on %s", os.Getpid(), host)
+	host, _ := os.Hostname() // "" where it cannot be read
+	c.id, c.about = hex.EncodeToString(sum[:12]), fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(host, "a host without a name"))
 	c.open = make(chan struct{})
 }
 

@@ -25,11 +25,27 @@ type place struct {
 	down   bool
 	mute   map[string]int  // whose next questions are taken, and not answered
 	cut    map[string]bool // who does not reach it
+	hangs  bool            // whoever asks waits until the end of its patience
+	slow   time.Duration   // how long each question takes, whoever has gone meanwhile
+	asking int             // questions under way
+	given  []bool          // of each time that the claim was given up, whether it was clean
 }
 
-func (p *place) Claim(_ context.Context, id, _ string, lasts time.Duration) (string, bool, error) {
+func (p *place) Claim(ctx context.Context, id, _ string, lasts time.Duration) (string, bool, error) {
 	p.Lock()
 	defer p.Unlock()
+	p.asking++
+	defer func() { p.asking-- }()
+	if hangs, slow := p.hangs, p.slow; hangs || slow > 0 {
+		p.Unlock()
+		if time.Sleep(slow); hangs {
+			<-ctx.Done()
+		}
+		p.Lock()
+	}
+	if p.hangs {
+		return "", false, context.DeadlineExceeded
+	}
 	if p.down || p.cut[id] {
 		return "", false, errors.New("no answer")
 	}
@@ -65,6 +81,7 @@ func (p *place) Unclaim(_ context.Context, id string, clean bool) error {
 	if p.down || p.cut[id] {
 		return errors.New("no answer")
 	}
+	p.given = append(p.given, clean)
 	if p.holder == id {
 		p.holder, p.clean = "", clean
 	}

@@ -260,9 +260,7 @@ func (s *Service) take(e event) {
 		e.stream.taken <- struct{}{}
 	default:
 		if m := s.admit(now, e.stream, e.report); m != nil {
-			if len(e.report.Usage) > 0 {
-				m.decided = s.limits.Load().count(m.decided, e.report.Usage)
-			}
+			m.decided = s.limits.Load().count(m.decided, e.report.Usage)
 			s.feed(now, e.stream, e.report)
 			if e.report.Leaving {
 				delete(s.loop.members, m.Instance)

@@ -62,8 +62,10 @@ func Fresh(lease time.Duration) State {
 // above is an epoch above a former one. It goes by the clock, so that a coordinator whose
 // file was lost, or which had none, is above those before it; and where the clock was set
 // back, chance tells it from others that went above the same.
-func above(former uint64) uint64 {
-	return max(former+1+mrand.Uint64N(1<<20), uint64(max(1, time.Now().UnixNano())))
+func above(former uint64) uint64 { return aboveAt(former, time.Now(), mrand.Uint64N(1<<20)) }
+
+func aboveAt(former uint64, now time.Time, chance uint64) uint64 {
+	return max(former+1+chance, uint64(max(0, now.UnixNano())))
 }
 
 // OpenState reads the state that the former coordinator has kept in dir, and writes

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -151,8 +152,14 @@ func TestPerSecond(t *testing.T) {
 			t.Fatalf("%v: %d, want %v", rate, got, want)
 		}
 	}
-	if perSecond(limit.Rate{}) != 0 {
-		t.Error("no rate is some")
+	for rate, want := range map[limit.Rate]share.Amount{
+		{}: 0, {Period: 1}: 0, {Count: 1, Period: time.Second}: share.Token, {Count: 2, Period: 3 * time.Second}: 666_666,
+		// Where the product is about 2^64, with the shortest period.
+		{Count: 18_446, Period: 1}: share.MaxAmount, {Count: 18_447, Period: 1}: share.MaxAmount, {Count: 1, Period: 1}: 1_000_000_000 * share.Token,
+	} {
+		if got := perSecond(rate); got != want {
+			t.Errorf("%v is %d, want %d", rate, got, want)
+		}
 	}
 }
 
@@ -162,7 +169,7 @@ func TestTerms(t *testing.T) {
     rate: 90/minute
     sharing: leased
     lease: {safe: 1/2s, guarantees: {2: 0.5/s, 0: 1/s}}
-  - {name: busy, rate: 90/minute, sharing: leased, lease: {allocation: busy}}
+  - {name: busy, rate: 90/minute, sharing: leased, lease: {allocation: busy, tolerance: 0.25, change: 0.125}}
   - {name: free, unlimited: true, sharing: leased}
   - {name: none, rate: 0/s, sharing: leased}
   - {name: huge, rate: 1000000000000000/s, sharing: leased}
@@ -174,18 +181,13 @@ func TestTerms(t *testing.T) {
 			Rate: 1_500_000, Burst: share.Whole(90), Safe: 500_000,
 			Guarantees: []share.Guarantee{{Band: 0, Amount: share.Token}, {Band: 2, Amount: 500_000}},
 		},
-		"busy": {Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy},
+		"busy": {Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy, BusyTolerance: 0.25, BusyChange: 0.125},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: share.None}, "none": {},
 		"huge":   {Rate: unlimited, Burst: unlimited},
 		"places": {Burst: share.Whole(3), Gauge: true, Safe: share.Token},
 	} {
 		got, status := x.resolve(share.ResourceID{Limit: name})
-		same := got.Rate == want.Rate && got.Burst == want.Burst && got.Gauge == want.Gauge && got.Allocation == want.Allocation &&
-			got.Safe == want.Safe && len(got.Guarantees) == len(want.Guarantees)
-		for i := range want.Guarantees {
-			same = same && got.Guarantees[i] == want.Guarantees[i]
-		}
-		if status != share.StatusOK || !same {
+		if status != share.StatusOK || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v %v, want %+v", name, got, status, want)
 		}
 	}

@@ -181,20 +181,16 @@ func (st *stream) put(g *share.Grant) {
 
 // merge returns the shares of both, the newer one where both tell of a handle.
 func merge(older, newer []*leasepb.Share) []*leasepb.Share {
-	if len(older) == 0 {
-		return newer
-	}
-	place := make(map[uint32]int, len(older)+len(newer))
+	place := make(map[uint32]int, len(older))
 	for i, s := range older {
 		place[s.GetHandle()] = i
 	}
 	for _, s := range newer {
 		if i, ok := place[s.GetHandle()]; ok {
 			older[i] = s
-			continue
+		} else {
+			older = append(older, s)
 		}
-		place[s.GetHandle()] = len(older)
-		older = append(older, s)
 	}
 	return older
 }

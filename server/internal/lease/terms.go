@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"math"
 	"math/bits"
 	"slices"
 
@@ -139,8 +138,8 @@ func terms(p *limit.Policy, o *rules.Lease) share.Terms {
 
 // perSecond is a rate in millionths of a token per second, rounded down.
 func perSecond(r limit.Rate) share.Amount {
-	if r.Count <= 0 || r.Period <= 0 {
-		return 0
+	if r.Period == 0 {
+		return 0 // the zero rate
 	}
 	const scale = uint64(share.Token) * 1_000_000_000
 	hi, lo := bits.Mul64(uint64(r.Count), scale)
@@ -148,5 +147,5 @@ func perSecond(r limit.Rate) share.Amount {
 		return share.MaxAmount
 	}
 	q, _ := bits.Div64(hi, lo, uint64(r.Period))
-	return share.Amount(min(q, math.MaxInt64, uint64(share.MaxAmount)))
+	return share.Amount(min(q, uint64(share.MaxAmount)))
 }

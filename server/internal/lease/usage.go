@@ -14,9 +14,6 @@ const mostUsage = 1 << 40
 // count takes note of what an instance of another process has decided. Only limits that
 // are lent are counted, so that their number is that of the configuration.
 func (s *Service) count(usage []share.Usage) {
-	if len(usage) == 0 {
-		return
-	}
 	s.decided.Lock()
 	defer s.decided.Unlock()
 	s.decided.limits = s.limits.Load().count(s.decided.limits, usage)
@@ -24,12 +21,12 @@ func (s *Service) count(usage []share.Usage) {
 
 // count adds usage to the totals of limits that are lent, and returns them.
 func (x *index) count(totals map[string]share.Usage, usage []share.Usage) map[string]share.Usage {
-	if totals == nil {
-		totals = map[string]share.Usage{}
-	}
 	for _, u := range usage {
 		if l := x.byName[u.Limit]; l == nil || !l.Sharing.Local() {
 			continue
+		}
+		if totals == nil {
+			totals = map[string]share.Usage{}
 		}
 		was := totals[u.Limit]
 		totals[u.Limit] = share.Usage{
