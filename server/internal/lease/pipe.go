@@ -41,16 +41,15 @@ func (s *Service) Pipe(ctx context.Context) (*Pipe, error) {
 // Send hands a report to the coordinator and waits until it is taken; the report is
 // not kept. An error means that the stream has ended.
 func (p *Pipe) Send(r *share.Report) error {
-	if !p.service.post(p.stream.ctx, event{stream: p.stream, report: r}) {
-		return p.ended()
+	if p.service.post(p.stream.ctx, event{stream: p.stream, report: r}) {
+		select {
+		case <-p.stream.taken:
+			return p.ended()
+		case <-p.service.ended:
+		}
 	}
-	select {
-	case <-p.stream.taken:
-		return p.ended()
-	case <-p.service.ended:
-		p.stream.end(errGoing)
-		return errGoing
-	}
+	p.stream.end(errGoing) // unless it has ended already
+	return p.ended()
 }
 
 // CloseSend says that no more reports come; the stream ends.

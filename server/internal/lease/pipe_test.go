@@ -4,11 +4,14 @@ import (
 	"context"
 	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
 )
 
 // An instance in the process and one beyond the network share one bucket.
@@ -73,4 +76,52 @@ func TestPipe(t *testing.T) {
 	if _, err := r.Pipe(t.Context()); status.Code(err) != codes.Unavailable {
 		t.Errorf("the coordinator is gone: %v", err)
 	}
+}
+
+// A report that the loop does not take any more is told as not taken, whether or not the loop
+// knew the stream.
+func TestReportAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lend(t)
+		known, unknown, waiting := pipeOf(t, s), pipeOf(t, s), pipeOf(t, s)
+		report := &share.Report{Member: share.Member{Instance: "a", Session: 1}, Number: 1}
+		if err := known.Send(report); err != nil {
+			t.Fatal(err)
+		}
+		// The loop ends while a report is on its way to it.
+		held := make(chan struct{})
+		go s.inLoop(t.Context(), func(limit.Time) { <-held })
+		synctest.Wait()
+		sent := make(chan error, 1)
+		go func() {
+			sent <- waiting.Send(&share.Report{Member: share.Member{Instance: "b", Session: 1}, Number: 1})
+		}()
+		synctest.Wait()
+		go s.stop()
+		synctest.Wait()
+		close(held)
+		s.stop()
+		select {
+		case err := <-sent:
+			if err != nil && status.Code(err) != codes.Unavailable {
+				t.Errorf("on its way at the end: %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("a report that is on its way at the end waits for ever")
+		}
+		for name, p := range map[string]*Pipe{"known": known, "unknown": unknown} {
+			for range 20 { // whether the queue takes it first is chance
+				if err := p.Send(report); status.Code(err) != codes.Unavailable {
+					t.Errorf("%s: after the end Send says %v", name, err)
+				}
+			}
+			_, err := p.Receive()
+			for err == nil { // what was granted before
+				_, err = p.Receive()
+			}
+			if status.Code(err) != codes.Unavailable {
+				t.Errorf("%s: after the end Receive says %v", name, err)
+			}
+		}
+	})
 }
