@@ -64,12 +64,17 @@ func TestInstancesAreBounded(t *testing.T) {
 	r.inLoop(t.Context(), func(now limit.Time) {
 		for i := range maxShownLeases/2 + 2 {
 			r.loop.members[fmt.Sprint(i)] = &member{decided: map[string]share.Usage{
-				"shared": {Limit: "shared", Admitted: 1}, "per-user": {Limit: "per-user", Admitted: 1}, "former": {Limit: "former", Admitted: 1},
+				"shared": {Limit: "shared", Admitted: uint64(i)}, "per-user": {Limit: "per-user", Admitted: uint64(i)}, "former": {Limit: "former", Admitted: 1},
 			}}
 		}
 		figures, others = r.instances(now)
 	})
 	if len(figures) != maxShownLeases || others != 4 {
 		t.Errorf("%d are shown and %d not", len(figures), others)
+	}
+	for _, f := range figures {
+		if fmt.Sprint(f.Admitted) != f.Instance {
+			t.Fatalf("of another one: %+v", f)
+		}
 	}
 }

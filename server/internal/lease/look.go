@@ -93,7 +93,7 @@ func (s *Service) sample(now limit.Time) time.Duration {
 		}
 	}
 	for name, l := range byLimit {
-		if l.Saturated && s.loop.sampled > 0 {
+		if l.Saturated {
 			s.loop.saturated[name] += passed
 		}
 		l.SaturatedSeconds = s.loop.saturated[name]

@@ -171,6 +171,9 @@ func TestUsage(t *testing.T) {
 	if got := s.Usage(); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	if n := len(s.decided.limits); n != len(want) {
+		t.Errorf("%d limits are remembered, whose names may come from anybody", n)
+	}
 	s.Reload(limits(t, "limits: [{name: shared, rate: 1/s}]"))
 	if got := s.Usage(); len(got) > 0 {
 		t.Errorf("%+v of what is not lent any more", got)

@@ -188,6 +188,7 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 	defer timer.Stop()
 	sample := time.NewTimer(0)
 	defer sample.Stop()
+	s.loop.sampled = s.now()
 	claiming := s.beginClaiming(ctx)
 	for running := true; running; {
 		panics := s.loop.panics

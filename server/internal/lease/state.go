@@ -180,8 +180,7 @@ func (st *State) write(clean bool) (err error) {
 		}
 	}()
 	_, err = f.Write(append(text, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if err = os.Rename(f.Name(), st.path); err != nil {
