@@ -108,16 +108,15 @@ func (e *Engine) standAgain(ctx context.Context, q *Query) error {
 	for i := range now {
 		now[i].Cost = 0
 	}
-	if _, err := e.store.Peek(ctx, now); err != nil && !errors.Is(err, store.ErrUnavailable) {
+	_, err := e.store.Peek(ctx, now)
+	failed := errors.Is(err, store.ErrUnavailable)
+	if err != nil && !failed {
 		return err
-	} else if err != nil {
-		for i := range now {
-			now[i].Failed = true
-		}
 	}
 	next := 0
 	for i := range q.parts {
 		if c := q.goesBack(i); c != nil && !c.Failed {
+			now[next].Failed = now[next].Failed || failed
 			standAs(c, &now[next])
 			next++
 		}

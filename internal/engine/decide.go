@@ -68,7 +68,7 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	q.conclude(allowed && !missing)
 	if q.Peek {
 		q.Decision.Permit = 0
-	} else if !q.quiet {
+	} else {
 		for i := range q.skipped {
 			q.skipped[i].tally.skipped[q.skipped[i].why].Add(1)
 		}
@@ -369,8 +369,8 @@ func (q *Query) conclude(allowed bool) {
 				left -= r.Cost // as it would be after the request
 			}
 			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, max(left, 0), p.soft)
-			if !r.Shadow && r.Delay > d.Delay {
-				d.Delay = r.Delay
+			if !r.Shadow {
+				d.Delay = max(d.Delay, r.Delay)
 			}
 		}
 	}
@@ -402,10 +402,7 @@ func foldBan(v, ban *limit.Verdict) {
 
 // above reports whether more than percent of quota is used.
 func above(quota, remaining int64, percent int) bool {
-	if remaining >= quota {
-		return false
-	}
-	uHi, uLo := bits.Mul64(uint64(quota-remaining), 100)
+	uHi, uLo := bits.Mul64(uint64(max(quota-remaining, 0)), 100)
 	tHi, tLo := bits.Mul64(uint64(quota), uint64(percent))
 	return uHi > tHi || uHi == tHi && uLo > tLo
 }

@@ -166,9 +166,6 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 	for _, v := range variants {
 		b := &s.bound[v.Index]
 		b.quota, b.window = v.Policy.Quota(), v.Policy.Window()
-		if b.tally == nil {
-			b.tally = new(tally)
-		}
 		var err error
 		if !v.Policy.Unlimited {
 			if b.counters, err = e.bindOne(s, old, v.ID, v.Policy); err != nil {
@@ -191,12 +188,6 @@ func (e *Engine) near(quota int64) int64 {
 }
 
 func (e *Engine) bindOne(s, old *snapshot, id string, p limit.Policy) (store.Counters, error) {
-	if b := s.byID[id]; b != nil {
-		if b.policy != p {
-			return nil, fmt.Errorf("engine: two policies share the counters %q, give the limits different names", id)
-		}
-		return b.counters, nil
-	}
 	if b := old.byID[id]; b != nil && b.policy == p {
 		s.byID[id] = b
 		return b.counters, nil

@@ -78,9 +78,6 @@ func (o *overrides) get(period time.Duration, now time.Time) (*override, error) 
 		return nil, fmt.Errorf("engine: %w: limit overrides of %d different periods are in use, the most there may be: send fewer different ones or configure limits", ErrBadRequest, o.max)
 	}
 	p := limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Period: period}, CountRefused: !o.countAdmitted}
-	if err := p.Validate(); err != nil {
-		return nil, fmt.Errorf("engine: %w: limit override: %w", ErrBadRequest, err)
-	}
 	c, err := o.store.Bind(store.Spec{ID: fmt.Sprintf("%s %d", OverrideName, int64(period)), Policy: p})
 	if err != nil {
 		return nil, fmt.Errorf("engine: cannot bind the counters of a limit override: %w", err)

@@ -39,7 +39,6 @@ type Query struct {
 	charges []store.Charge
 	refunds []store.Charge
 	skipped []skipped
-	quiet   bool // do not tally
 
 	// Where there are many parts: the latest of each variant, and how many are
 	// in the chains behind them. See link.
@@ -129,7 +128,7 @@ func (q *Query) single(req limit.Request) {
 	}
 	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cost}
 	q.Descriptors = q.one[:]
-	q.Domain, q.Peek, q.CountRefused, q.quiet = "", req.Peek, req.CountRefused, false
+	q.Domain, q.Peek, q.CountRefused = "", req.Peek, req.CountRefused
 }
 
 func (q *Query) reset() {
