@@ -384,9 +384,7 @@ func (s *Split) Result() limit.Result {
 		return r
 	}
 	r.Window = time.Duration(e.due(gap(e.units, e.offsets, uint64(e.quota))))
-	if s.window > 0 {
-		r.Window = max(r.Window, time.Duration(s.window))
-	}
+	r.Window = max(r.Window, time.Duration(s.window))
 	return r
 }
 
