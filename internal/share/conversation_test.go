@@ -233,7 +233,7 @@ func (c *conversation) do(words []string) {
 	case "lost":
 		c.f.former, c.f.coord = c.f.coord.Epoch(), nil
 	case "coordinator":
-		c.f.epoch = uint64(c.number(words[0]))
+		c.f.epoch, c.f.key = uint64(c.number(words[0])), words[2] // another key: what was signed by the former one says nothing
 		c.f.startCoordinator(c.duration(words[1]))
 		c.f.coord.opts.Resolve = c.resolve
 	case "takeover":

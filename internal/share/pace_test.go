@@ -196,3 +196,53 @@ func TestPhase(t *testing.T) {
 		t.Errorf("shift %d after 250 s", p.Shift())
 	}
 }
+
+// TestPhaseMovesToTheNearest: one look moves the time by a step at most, towards the wall clock or,
+// with a window, towards the nearest moment that is at the same place in its window; never away.
+func TestPhaseMovesToTheNearest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	const window = 100 * ms
+	for _, tt := range []struct{ off, window, moved limit.Time }{
+		{0, 0, 0}, {1, 0, 1}, {-1, 0, -1}, {PhaseStep - 1, 0, PhaseStep - 1}, {PhaseStep + 1, 0, PhaseStep}, {-PhaseStep - 1, 0, -PhaseStep},
+		{60 * ms, 0, PhaseStep}, {60 * ms, window, -PhaseStep}, {-60 * ms, window, PhaseStep}, {40 * ms, window, PhaseStep}, {-40 * ms, window, -PhaseStep},
+		{window, window, 0}, {-window, window, 0}, {window + 1, window, 1}, {-window - 1, window, -1}, {window - 1, window, -1}, {1 - window, window, 1},
+		{window / 2, window, PhaseStep}, {window/2 + 1, window, -PhaseStep}, {-window / 2, window, -PhaseStep}, {-window/2 - 1, window, PhaseStep},
+		{7*window + 60*ms, window, -PhaseStep}, {-7*window - 60*ms, window, PhaseStep},
+	} {
+		p := NewPhase(0, 1e18)
+		mono := PhaseEvery
+		if p.Look(mono-1, 5, tt.window); p.Shift() != 1e18 || p.Due(mono-1) || !p.Due(mono) {
+			t.Errorf("it looks before %v have passed", time.Duration(PhaseEvery))
+		}
+		p.Look(mono, mono+1e18+tt.off, tt.window)
+		if moved := p.Shift() - 1e18; moved != tt.moved {
+			t.Errorf("off by %d in windows of %d it moves by %d, want %d", tt.off, tt.window, moved, tt.moved)
+		}
+	}
+}
+
+// TestPaceWithoutItsWindow: what is used at a time before the window that is counted, as by a clock
+// that steps back, is used and not counted; the controller goes on.
+func TestPaceWithoutItsWindow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	s := newSplit(t, SplitOptions{Window: time.Second, Pacing: PacePID}, SplitTerms{Total: limit.Rate{Count: 100, Period: time.Second}, Part: Part{0, 1, 1}})
+	for now := limit.Time(0); now < 20*second; now += 10 * ms {
+		s.Allow(now, 1)
+		s.Allow(max(0, now-1500*ms), 1)
+	}
+	if got := s.Spread(); got <= 0 || got > SpreadWhole {
+		t.Errorf("a spread of %d", got)
+	}
+	p := pace{begin: second, began: true}
+	p.admit(second-1, second, 3)
+	p.admit(second, second, 1)
+	p.admit(2*second-1, second, 2)
+	p.admit(2*second, second, 5)
+	if want := [slots]int64{0: 1, slots - 1: 2}; p.used != want {
+		t.Errorf("%v were counted, want %v", p.used, want)
+	}
+}

@@ -155,6 +155,31 @@ func behind(s *Split, now limit.Time, costs []int) (times []limit.Time) {
 	return times
 }
 
+// says reports whether a refusal says how the limit stands: what remains to one who is first, when
+// to try again, or that the cost is above all quotas, and in how long nothing that was used
+// would be good any more.
+func (o *splitOracle) says(v limit.Verdict, now limit.Time, ahead int, cost int64, earliest limit.Time, quota int64) bool {
+	remaining := int64(0)
+	if ahead == 0 {
+		remaining = o.remaining(now)
+	}
+	retry, reason := limit.Never, limit.ReasonRate
+	if cost > quota && quota > 0 {
+		reason = limit.ReasonCost
+	} else if earliest != math.MaxInt64 {
+		retry = time.Duration(earliest - now)
+	}
+	reset := v.ResetAfter >= 0
+	if len(o.eras) == 1 && o.eras[0].begin == 0 && len(o.eras[0].due) > 0 {
+		want := limit.Time(0)
+		if o.used > 0 {
+			want = max(0, o.eras[0].lapse(o.window, o.used-1)-now)
+		}
+		reset = v.ResetAfter == time.Duration(want)
+	}
+	return reset && !v.Allowed && v.Remaining == remaining && v.RetryAfter == retry && v.Reason == reason
+}
+
 // change puts e at the end. What has lapsed by now is forgotten, in whole eras: it does
 // not come back with a time that goes back.
 func (o *splitOracle) change(now limit.Time, e oracleEra) {
@@ -213,6 +238,9 @@ func TestSplitAgainstOracle(t *testing.T) {
 			}
 			if want, got := o.remaining(at), s.Remaining(at); want != got {
 				t.Fatalf("seed %d step %d: Remaining(%d) is %d, want %d", seed, step, at, got, want)
+			}
+			if v, earliest := s.Verdict(at, false, int64(ahead), int64(cost)), s.Earliest(at, int64(ahead), int64(cost)); !o.says(v, at, ahead, int64(cost), earliest, s.Quota()) {
+				t.Fatalf("seed %d step %d: at %d the verdict on %d behind %d is %+v; %d remain, and it comes at %d", seed, step, at, cost, ahead, v, o.remaining(at), earliest)
 			}
 			want, opens := o.allow(at, cost), s.Opens()
 			got := s.Allow(at, int64(cost))
