@@ -66,9 +66,7 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		}
 	}
 	q.conclude(allowed && !missing)
-	if q.Peek {
-		q.Decision.Permit = 0
-	} else {
+	if !q.Peek {
 		for i := range q.skipped {
 			q.skipped[i].tally.skipped[q.skipped[i].why].Add(1)
 		}

@@ -6,11 +6,14 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -211,16 +214,23 @@ func TestOneTableForEachPeriod(t *testing.T) {
 	o, s := newOverrides(1000)
 	for n := range 200 {
 		var all sync.WaitGroup
-		begin := make(chan struct{})
+		var begun atomic.Int32
+		o.mu.Lock() // they all find nothing, and then wait for each other
 		for range 8 {
 			all.Go(func() {
-				<-begin
+				begun.Add(1)
 				if _, err := o.get(time.Duration(1+n)*time.Second, time.Now()); err != nil {
 					t.Error(err)
 				}
 			})
 		}
-		close(begin)
+		for begun.Load() < 8 {
+			runtime.Gosched()
+		}
+		for range 100 {
+			runtime.Gosched()
+		}
+		o.mu.Unlock()
 		all.Wait()
 	}
 	for id, n := range s.bound {
@@ -257,6 +267,21 @@ func TestUseIsNoted(t *testing.T) {
 		v.touch(begun.Add(c.at))
 		if got := time.Duration(v.lastUsed.Load() - begun.UnixNano()); got != c.noted {
 			t.Errorf("used after %v: noted %v", c.at, got)
+		}
+	}
+}
+
+// Requests may bring limits of 4096 different periods at a time.
+func TestMostOverrides(t *testing.T) {
+	e, err := New(memory.New(memory.Options{}), &rules.Set{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.overrides.store = &counting{Store: memory.New(memory.Options{}), bound: map[string]int{}}
+	now := time.Unix(1000, 0)
+	for i := range 4097 {
+		if _, err := e.overrides.get(time.Duration(1+i)*time.Millisecond, now); (err == nil) != (i < 4096) || err != nil && !errors.Is(err, ErrBadRequest) {
+			t.Fatalf("period %d: %v", i+1, err)
 		}
 	}
 }

@@ -329,6 +329,7 @@ func TestOnceRepeatsTheWholeAnswer(t *testing.T) {
 	}
 	first := ask("192.0.2.7", "1")
 	ask("192.0.2.8", "2") // reuses the room that the first decision stood in
+	ask("192.0.2.8", "3")
 	if again := ask("192.0.2.7", "1"); again != first {
 		t.Errorf("repeat is answered %s, the first was %s", again, first)
 	}
