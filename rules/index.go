@@ -86,7 +86,7 @@ func newIndex(n int, at func(int) *clause) *index {
 	}
 	for i, fs := range all {
 		var best *filing
-		least := 0
+		var least int
 		for j := range fs {
 			worst := 0
 			for _, text := range fs[j].texts {
@@ -156,7 +156,7 @@ func (x *index) candidates(s *subject, dst [][]int32) [][]int32 {
 	for i := range s.attrs {
 		a := &s.attrs[i]
 		byName := x.names[a.Name]
-		if byName == nil && len(a.Name) <= len(lower) && len(a.Name) > len(headerPrefix) && a.Name[len(headerPrefix)-1] == ':' {
+		if byName == nil && len(a.Name) > len(headerPrefix) && a.Name[len(headerPrefix)-1] == ':' {
 			byName = x.names[string(appendLower(lower[:0], a.Name))]
 		}
 		if byName == nil || a.Name == domainAttribute && s.domain != "" || s.shadowed(i) {
