@@ -68,7 +68,6 @@ func (s *subject) missing(name string) string {
 
 // whyNotExpression says why an expression does not hold, or nothing.
 func (s *subject) whyNotExpression(e *expression) string {
-	s.failed = false
 	if s.evaluate(e) {
 		return ""
 	}
