@@ -140,7 +140,7 @@ func operate(t *testing.T, make func(t *testing.T) subject, seed uint64, waits b
 				})
 			case 9:
 				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(d, cancel)
+				time.AfterFunc(max(d, 0)+time.Nanosecond, cancel) // when it waits, and nobody is admitted
 				wg.Go(func() { h.note("WaitN, given up, %d %s", id, class(l.WaitN(ctx, n))) })
 			case 10:
 				reservations = append(reservations, l.reserve(time.Now(), n))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,10 +194,10 @@ func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var cancel func() bool
+		var cancel atomic.Pointer[func() bool]
 		dones := 0
 		first := func(error) {
-			if dones++; cancel() {
+			if dones++; (*cancel.Load())() {
 				t.Error("a wait that has ended was cancelled")
 			}
 		}
@@ -205,7 +206,8 @@ func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
 		l.AllowN(time.Now(), 2)
 		l.SetHooks(h.hooks())
 		l.WaitFunc(1, limit.Never, first)
-		cancel = l.WaitFunc(1, limit.Never, second)
+		late := l.WaitFunc(1, limit.Never, second)
+		cancel.Store(&late)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		h.want(t, "start limiter 1", "start limiter 1", "end limiter 1 1s <nil>", "end limiter 1 1s <nil>")
@@ -213,7 +215,8 @@ func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
 		l.SetHooks(limit.Hooks{})
 		l.AllowN(time.Now(), 2)
 		q.WaitFunc(limit.Request{}, limit.Never, func(_ limit.Decision, err error) { first(err) })
-		cancel = q.WaitFunc(limit.Request{}, limit.Never, func(_ limit.Decision, err error) { second(err) })
+		closed := q.WaitFunc(limit.Request{}, limit.Never, func(_ limit.Decision, err error) { second(err) })
+		cancel.Store(&closed)
 		q.Close()
 		synctest.Wait()
 		h.want(t, "start queue 1", "start queue 1", "end queue 1 0s limit: queue closed", "end queue 1 0s limit: queue closed")

@@ -147,6 +147,7 @@ func TestQueueCloseWaitsForTheTaker(t *testing.T) {
 		})
 		time.Sleep(2 * time.Second) // the second call began after one
 		queue.Close()
+		synctest.Wait()
 		if got := time.Since(start); got != 11*time.Second || len(s.done) != 1 {
 			t.Errorf("closed after %v, when %d calls had returned, want 11s and 1", got, len(s.done))
 		}

@@ -53,7 +53,7 @@ func startNginx(t *testing.T, s *service, app *application) string {
 	writeFile(t, filepath.Join(site, "static", "index.html"), "the index")
 	readableByAll(t, site)
 	dir := render(t, "nginx", map[string]string{
-		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "127.0.0.1:8000": listen,
+		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout, "127.0.0.1:8000": listen,
 		"/run/stint-nginx": state, "/srv/stint-example": site,
 	})
 	start(t, syscall.SIGTERM, "nginx", "-p", state, "-c", filepath.Join(dir, "nginx.conf"), "-g", "daemon off;").
@@ -65,7 +65,7 @@ func startHAProxy(t *testing.T, s *service, app *application) string {
 	a := freeAddrs(t, 2)
 	_, adminPort, _ := net.SplitHostPort(s.admin)
 	dir := render(t, "haproxy", map[string]string{
-		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr,
+		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout,
 		"127.0.0.1:8000": a[0], "127.0.0.1:8001": a[1], "check port 8082": "check port " + adminPort,
 	})
 	// -C: lua-load is relative to the folder of the configuration.
@@ -77,7 +77,7 @@ func startCaddy(file string) func(*testing.T, *service, *application) string {
 	return func(t *testing.T, s *service, app *application) string {
 		listen := freeAddrs(t, 1)[0]
 		dir := render(t, "caddy", map[string]string{
-			"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "127.0.0.1:8000": listen,
+			"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout, "127.0.0.1:8000": listen,
 		})
 		start(t, syscall.SIGTERM, "caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, file)).
 			await(t, listen)
@@ -92,6 +92,7 @@ func TestGateways(t *testing.T) {
 		t.Run(g.name, func(t *testing.T) {
 			app := startApplication(t)
 			s := startStint(t, "limits.yaml")
+			s.timeout = "1s" // a busy machine does not always answer in time
 			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app)}
 
 			gate.fivePassAndTheSixthIsRefused("127.0.0.2")
@@ -110,7 +111,9 @@ func TestServiceHungAndDead(t *testing.T) {
 			app := startApplication(t)
 			s := startStint(t, "limits.yaml")
 			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app)}
-			gate.fivePassAndTheSixthIsRefused("127.0.0.2")
+			eventually(t, "the client to have spent its five", func() bool {
+				return gate.send("127.0.0.2", http.MethodGet, "/", nil, nil).status == http.StatusTooManyRequests
+			})
 
 			s.hang(t)
 			gate.serviceUnreachable("hung", g.unreachable)

@@ -180,12 +180,13 @@ func freeAddrs(t *testing.T, n int) []string {
 type service struct {
 	*process
 	http, grpc, admin string
+	timeout           string // of gateways that ask it; as published unless a test sets it
 }
 
 func startStint(t *testing.T, config string) *service {
 	t.Helper()
 	a := freeAddrs(t, 3)
-	s := &service{http: a[0], grpc: a[1], admin: a[2]}
+	s := &service{http: a[0], grpc: a[1], admin: a[2], timeout: "100ms"}
 	s.process = start(t, syscall.SIGKILL, stintBinary, "serve",
 		"--http", s.http, "--grpc", s.grpc, "--admin", s.admin, "--config", config)
 	s.await(t, s.http)
