@@ -3,6 +3,7 @@ package share
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +178,74 @@ func TestNewBucketHoldsNothing(t *testing.T) {
 		if b := NewBucket(nil); b.Depth(now) != 0 || b.Remaining(now) != 0 || b.Observe(now).Level != 0 || b.Earliest(now, 1) != limit.Never {
 			t.Errorf("at %d a new bucket has %d of %d", now, b.Remaining(now), b.Depth(now))
 		}
+	}
+}
+
+// TestBucketAtTheEndOfItsSpan: the last moment that its terms count is as good as those before and
+// after it: what comes is decided, and the level goes on.
+func TestBucketAtTheEndOfItsSpan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, rate := range []Amount{1000 * Token, 8_000_000 * Token} {
+		for _, off := range []limit.Time{-1, 0, 1} {
+			b := bucketOf(start, rate, 100, 0)
+			end := start + limit.Time(b.terms.Load().span) + off
+			if h, taken, _ := b.Hold(end, 40); taken {
+				b.Undo(end, h, 40)
+			} else {
+				t.Errorf("%v/s: 40 of 100 are not there", rate)
+			}
+			if ok, _ := b.Try(end, 30); !ok || !allow(t, b, end, 70) || allow(t, b, end, 1) {
+				t.Errorf("%v/s: 100 are not there at the end of the span, or more", rate)
+			}
+			if came := b.Observe(end + second/limit.Time(rate.Floor())).Level; came < Token-2 || came > Token {
+				t.Errorf("%v/s: %v come in the time of one", rate, came)
+			}
+		}
+	}
+}
+
+// TestBadDemandWantsNothing: of one whose demand is not taken nothing stays, not a millionth.
+func TestBadDemandWantsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	d := newDesk(t, hundred)
+	d.report(anna, asks(50))
+	d.report(anna, Demand{Handle: 1, Resource: theLimit, Lease: d.c.list[0].accounts[0].lease, Rate: -1, Heard: d.heard[anna]})
+	d.c.Each(d.now, func(r *ResourceState) bool {
+		if r.Leases[0].Wants != 0 || r.Wanted != 0 {
+			t.Errorf("after a bad demand %v is wanted, %v in all", r.Leases[0].Wants, r.Wanted)
+		}
+		return true
+	})
+}
+
+// TestTakeoverTellsEverybody: at once, under the next epoch and with a number that nobody takes for
+// an old one.
+func TestTakeoverTellsEverybody(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	d := newDesk(t, hundred)
+	last := map[Member]uint64{}
+	for _, m := range []Member{cleo, anna, bert} {
+		d.report(m, asks(20))
+		last[m] = d.heard[m]
+	}
+	d.now = d.now.Add(time.Second)
+	was := d.c.Epoch()
+	grants := d.c.Step(d.now, Takeover{})
+	var to []Member
+	for _, g := range grants {
+		to = append(to, g.To)
+		if g.Epoch != was+1 || g.Number <= last[g.To] || g.Lease != DefaultLease || g.Refresh != DefaultRefresh || g.Age < time.Second {
+			t.Errorf("%+v after number %d of epoch %d", g, last[g.To], was)
+		}
+	}
+	if !slices.Equal(to, []Member{anna, bert, cleo}) || d.c.Epoch() != was+1 || !d.c.Learning(d.now.Add(DefaultLease)) || d.c.Learning(d.now.Add(DefaultLease+DefaultLease/64)) {
+		t.Errorf("%v are told; epoch %d; it learns until %v", to, d.c.Epoch(), time.Duration(d.c.LearnedAt()-d.now))
 	}
 }
 

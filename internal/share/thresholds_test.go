@@ -23,7 +23,7 @@ func TestThresholds(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Where decisions change; see TestThresholds. Granted are +rate/depth/tokens, asked back is\n" +
 		"# what is above the given rate/depth.\n")
-	for _, q := range slices.Concat(roundQuestions(), lookQuestions()) {
+	for _, q := range slices.Concat(roundQuestions(), lookQuestions(), suppressedQuestions()) {
 		fmt.Fprintf(&b, "\n%s\n", q.name)
 		for _, e := range changes(q.least, q.most, q.answer) {
 			fmt.Fprintf(&b, "%14s  %s\n", exactly(e.from), e.says)
