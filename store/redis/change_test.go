@@ -392,28 +392,3 @@ func TestDebtOfCenturies(t *testing.T) {
 		}
 	}
 }
-
-// A state that a former version wrote, whose tag has the quota, is read as it is meant.
-func TestReadsFormerTag(t *testing.T) {
-	if testing.Short() {
-		t.Skip("one goroutine: nothing for the race detector")
-	}
-	f := newFleet(t, 1)
-	f.begin("former")
-	f.bind(0, limit.Policy{Rate: limit.PerHour(1), Burst: 5})
-	r := f.bound[0].(*Counters).bound.Load().rule
-	var s state
-	if !r.take(&s, f.now(), 4, terms{}).Allowed {
-		t.Fatal("4 of 5 do not fit")
-	}
-	raw := r.encode(s)
-	raw = raw[:len(raw)-8] + string(words(5))
-	client := *f.stores[0].client.Load()
-	key := f.stores[0].keyOfCharge(store.Charge{Counters: f.bound[0], Key: keyNumber(1)})
-	if err := client.Do(t.Context(), client.B().Set().Key(key).Value(raw).Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
-	if !f.take(0, 1) || f.take(0, 1) {
-		t.Error("not just the one fits that is left")
-	}
-}

@@ -372,6 +372,44 @@ func TestDenialByTheClock(t *testing.T) {
 	a.want("when it is there", fast, 1, true, false)
 }
 
+// TestDenialOfSeveral: what is refused beside another limit is remembered like what is
+// refused alone, and forgotten when it is admitted.
+func TestDenialOfSeveral(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	a := newAsker(t)
+	wide, narrow := bind(t, a.store, "wide", still(100)), bind(t, a.store, "narrow", tokens(1, time.Second, 2))
+	both := func(want bool) {
+		t.Helper()
+		if ok, err := a.store.Take(t.Context(), []store.Charge{charge(wide, "k", 1), charge(narrow, "k", 1)}); err != nil || ok != want {
+			t.Fatalf("both: admitted %v, %v, want %v", ok, err, want)
+		}
+	}
+	both(true)
+	both(true)
+	both(false)
+	a.want("what was refused beside another", narrow, 1, false, true)
+	a.want("what admitted it", wide, 1, true, false)
+	a.clock.Add(int64(time.Second))
+	both(true)
+	a.want("what was admitted meanwhile", narrow, 1, false, false)
+	a.want("what was refused again", narrow, 1, false, true)
+}
+
+// TestInstancesAreSeen: each instance learns within two heartbeats how many there are at
+// its prefix, and of none at another.
+func TestInstancesAreSeen(t *testing.T) {
+	server := redistest.Start(t)
+	one, two := connected(t, quiet(server.Addr()), nil), connected(t, quiet(server.Addr()), nil)
+	o := quiet(server.Addr())
+	o.Prefix = "other:"
+	alone := connected(t, o, nil)
+	await(t, "two instances to see each other", func() bool {
+		return one.Stats().Instances == 2 && two.Stats().Instances == 2 && alone.Stats().Instances == 1
+	})
+}
+
 // TestWhatMemoryDoesNotRefuse: what a refusal changes, and what is asked otherwise than
 // what was refused, is asked for.
 func TestWhatMemoryDoesNotRefuse(t *testing.T) {

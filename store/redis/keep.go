@@ -127,15 +127,28 @@ func (s *Store) present(name string, b *breaker) {
 		return
 	}
 	now := s.clock()
-	if asked-s.heard > 3*int64(heartbeat) {
-		s.contact = asked
-	}
-	s.heard = now
 	b.succeeded(now)
-	if n < s.instances.Load() && asked-s.contact < 3*int64(heartbeat) {
-		return // the others have not had the time to say that they are still there
+	if s.presence.answered(asked, now) || n >= s.instances.Load() {
+		s.instances.Store(n)
 	}
-	s.instances.Store(n)
+}
+
+// presence is what an instance knows of its heartbeats, on the store's clock.
+type presence struct {
+	contact int64 // since when they are answered
+	heard   int64 // when the last one was
+}
+
+// answered notes that a heartbeat was. It says whether the others, had they been cut off
+// as well, have had the time to say that they are still there: else fewer than before are
+// not believed.
+func (p *presence) answered(asked, now int64) (enough bool) {
+	const lost = 3 * int64(heartbeat)
+	if asked-p.heard > lost {
+		p.contact = asked
+	}
+	p.heard = now
+	return asked-p.contact >= lost
 }
 
 // channel is where keys that became freer are told.

@@ -108,6 +108,22 @@ func TestKeyIsInjective(t *testing.T) {
 	}
 }
 
+// TestLongestReadableKey: values of up to 160 bytes, escaped, stay readable, longer ones are
+// hashed.
+func TestLongestReadableKey(t *testing.T) {
+	for n, readable := range map[int]bool{0: true, 1: true, maxKey - 1: true, maxKey: true, maxKey + 1: false, 10 * maxKey: false} {
+		text := strings.Repeat("k", n)
+		if got := keyOf(DefaultPrefix, kindBucket, "id", []byte(text)); (got == DefaultPrefix+"1:{b:id:"+text+"}") != readable || readable == strings.Contains(got, "#") {
+			t.Errorf("%d bytes: %s, want readable %v", n, got, readable)
+		}
+	}
+	for spaces, readable := range map[int]bool{maxKey / 3: true, maxKey/3 + 1: false} {
+		if got := keyOf(DefaultPrefix, kindBucket, "id", []byte(strings.Repeat(" ", spaces))); strings.Contains(got, "#") == readable {
+			t.Errorf("%d spaces: %s, want readable %v", spaces, got, readable)
+		}
+	}
+}
+
 // TestSlot: all keys of a bucket are in the slot that a node of a cluster says.
 func TestSlot(t *testing.T) {
 	if testing.Short() {
@@ -249,12 +265,15 @@ func TestGarbage(t *testing.T) {
 		"long": func(_ int, tag string) []string { return []string{"SET", "KEY", strings.Repeat("\xff", 500) + tag} },
 		"tag":  func(_ int, tag string) []string { return []string{"SET", "KEY", tag} },
 	}
-	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, -1 << 63, 0.5, 1e15 + 0.5, 1 << 53, 1 << 62, 1e300, -1e300} {
+	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, -1 << 63, 0.5, 1e15 + 0.5, 1 << 53, 1 << 62, latest, 1 << 200, 1e300, -1e300} {
 		values[fmt.Sprint("numbers ", f)] = func(n int, tag string) []string {
 			return []string{"SET", "KEY", numbers([]float64{f, f, f}[:n]...) + tag}
 		}
 		values[fmt.Sprint("count ", f)] = func(n int, tag string) []string {
 			return []string{"SET", "KEY", numbers([]float64{1e6, f, f}[:n]...) + tag}
+		}
+		values[fmt.Sprint("first ", f)] = func(n int, tag string) []string {
+			return []string{"SET", "KEY", numbers([]float64{f, 1, 1}[:n]...) + tag}
 		}
 		values[fmt.Sprint("another's ", f)] = func(n int, tag string) []string {
 			other := []byte(tag)
@@ -275,19 +294,20 @@ func TestGarbage(t *testing.T) {
 		{Algorithm: limit.Concurrency, MaxInFlight: 7, Timeout: time.Hour},
 	} {
 		for _, name := range slices.Sorted(maps.Keys(values)) {
-			write := values[name]
-			h.seed++
 			t.Run(fmt.Sprintf("%v-%d/%s", p.Algorithm, i, name), func(t *testing.T) {
 				h.T = t
-				h.besideGarbage(p, write)
+				for _, several := range []bool{false, true} {
+					h.seed++
+					h.besideGarbage(p, several, values[name])
+				}
 			})
 		}
 	}
 }
 
 // besideGarbage takes once from each of some limits, and from one whose key holds
-// what write says, in one run of the script.
-func (h *history) besideGarbage(p limit.Policy, write func(scalars int, tag string) []string) {
+// what write says, in one run of the script; from that one alone, or from several at once.
+func (h *history) besideGarbage(p limit.Policy, several bool, write func(scalars int, tag string) []string) {
 	h.Helper()
 	defer func() {
 		if r := recover(); r != nil {
@@ -308,13 +328,17 @@ func (h *history) besideGarbage(p limit.Policy, write func(scalars int, tag stri
 		sound = append(sound, q)
 	}
 	odd := &request{verb: verbTake, charges: []store.Charge{h.charge(h.limits[0], 0, 1)}}
+	if several { // beside a sound one that it costs nothing
+		odd.charges = append(odd.charges, h.charge(h.limits[1], 2, 0))
+		slices.Reverse(odd.charges)
+	}
 	rule := h.limits[0].counters.(*Counters).bound.Load().rule
 	scalars := 2
 	if rule.kind == kindSliding {
 		scalars = 3
 	}
 	command := write(scalars, rule.tag)
-	command[1] = h.store.keyOfCharge(odd.charges[0])
+	command[1] = h.store.keyOfCharge(odd.charges[len(odd.charges)-1])
 	h.server.Do(command...)
 	ops := []*operation{sound[0].operation(h.store), sound[3].operation(h.store), odd.operation(h.store), sound[1].operation(h.store), sound[2].operation(h.store)}
 	together(h.lane, slices.Clone(ops))

@@ -33,16 +33,16 @@ type Store struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	client         atomic.Pointer[rueidis.Client] // nil until the first contact
-	tried          chan struct{}                  // closed once the first attempt to connect has ended
-	lanes          []lane
-	denials        denials
-	instances      atomic.Int64 // last seen at this prefix; 0 = Redis was never reached
-	localCharges   localCharges
-	assumed        sync.Once // the number of instances, which is logged
-	contact, heard int64     // since when heartbeats are answered, and the last one, on the store's clock; keep's
-	health         health
-	stats          counts
+	client       atomic.Pointer[rueidis.Client] // nil until the first contact
+	tried        chan struct{}                  // closed once the first attempt to connect has ended
+	lanes        []lane
+	denials      denials
+	instances    atomic.Int64 // last seen at this prefix; 0 = Redis was never reached
+	localCharges localCharges
+	assumed      sync.Once // the number of instances, which is logged
+	presence     presence  // keep's
+	health       health
+	stats        counts
 
 	mu       sync.Mutex
 	counters map[string]*Counters
