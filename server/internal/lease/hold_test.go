@@ -435,3 +435,44 @@ func TestOneRoundServesAll(t *testing.T) {
 		}
 	})
 }
+
+// Who goes while the loop is busy and its queue is full waits for neither: its stream makes
+// room, and its report is not taken.
+func TestWhoGoesFromAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lend(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		p, err := s.Pipe(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := make(chan struct{})
+		go s.inLoop(t.Context(), func(limit.Time) { <-held })
+		synctest.Wait()
+		for len(s.events) < cap(s.events) {
+			s.events <- event{look: func(limit.Time) {}}
+		}
+		c := s.dial(t)
+		c.report("a", 1, demand(1, "shared", 1))
+		sent := make(chan error, 1)
+		go func() { sent <- p.Send(&share.Report{Member: share.Member{Instance: "b", Session: 1}, Number: 1}) }()
+		synctest.Wait()
+		c.hangUp()
+		cancel()
+		c.wantEnd(t, codes.Unavailable, "")
+		synctest.Wait()
+		select {
+		case err := <-sent:
+			if err == nil {
+				t.Error("the report is taken")
+			}
+		default:
+			t.Error("who goes waits for the loop")
+		}
+		close(held)
+		time.Sleep(2 * time.Second)
+		if f := s.Figures(); f.Streams != 0 || f.Instances != 0 {
+			t.Errorf("%+v", f)
+		}
+	})
+}

@@ -135,7 +135,8 @@ func New(o Options) *Service {
 	}
 	s := &Service{
 		opts: o, origin: time.Now(),
-		events: make(chan event, batch), reload: make(chan struct{}, 1), ended: make(chan struct{}), looks: make(chan struct{}, 1),
+		events: make(chan event, batch), ended: make(chan struct{}), looks: make(chan struct{}, 1),
+		reload: make(chan struct{}, 1),
 	}
 	s.limits.Store(newIndex(o.Limits))
 	s.figures.Store(&Figures{})

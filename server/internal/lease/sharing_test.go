@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
@@ -79,5 +80,39 @@ func TestReloadComesFirst(t *testing.T) {
 		<-p.stream.taken
 		cancel()
 		<-ended
+	}
+}
+
+// A key of other attributes than the limit's is refused as such, whatever its values are; of
+// the limit's own, or where an instance does not say of which, it counts.
+func TestAttributesOfAKey(t *testing.T) {
+	x := newIndex(limits(t, `limits:
+  - {name: shared, rate: 100/s, sharing: leased}
+  - {name: per-user, key: [user, ip], rate: 10/s, sharing: leased}
+  - {name: exact, key: [user], rate: 10/s}
+`))
+	for _, c := range []struct {
+		limit      string
+		attributes []string
+		want       share.Status
+	}{
+		{"per-user", nil, share.StatusOK}, {"per-user", []string{}, share.StatusOK}, {"per-user", []string{"user", "ip"}, share.StatusOK},
+		{"per-user", []string{"ip", "user"}, share.StatusWrongAttributes}, {"per-user", []string{"user"}, share.StatusWrongAttributes}, {"per-user", []string{"user", "ip", "more"}, share.StatusWrongAttributes},
+		{"exact", []string{"ip"}, share.StatusNotLeased}, {"nobody", []string{"ip"}, share.StatusUnknownLimit},
+	} {
+		key, err := leasewire.EncodeKey("u", "192.0.2.7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := share.Report{Demands: []share.Demand{{Resource: share.ResourceID{Limit: c.limit, Key: key}, Attributes: c.attributes}}}
+		x.canonical(&r)
+		terms, status := x.resolve(r.Demands[0].Resource)
+		if status != c.want || (terms.Rate > 0) != (c.want == share.StatusOK) {
+			t.Errorf("%s by %q: %v, want %v", c.limit, c.attributes, status, c.want)
+		}
+	}
+	shared := share.Report{Demands: []share.Demand{{Resource: share.ResourceID{Limit: "shared"}, Attributes: []string{"user"}}}}
+	if x.canonical(&shared); shared.Demands[0].Resource.Key != otherAttributes {
+		t.Errorf("a limit without a key takes %q", shared.Demands[0].Resource.Key)
 	}
 }
