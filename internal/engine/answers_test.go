@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +24,25 @@ func (odd) Take(_ context.Context, charges []store.Charge) (bool, error) {
 	return false, nil
 }
 
-// A reason that is not known is counted as none.
+// mute is a store that refuses and does not say which charge did not fit.
+type mute struct{ *memory.Store }
+
+func (mute) Take(_ context.Context, charges []store.Charge) (bool, error) {
+	for i := range charges {
+		charges[i].Verdict = limit.Verdict{Allowed: true}
+	}
+	return false, nil
+}
+
+// A reason that is not known is counted as none, and a refusal by nobody has a status.
 func TestReasonsThatAreNotKnown(t *testing.T) {
+	silent, err := engine.New(mute{memory.New(memory.Options{})}, parse(t, "limits: [{name: a, rate: 1/s, on_exceed: {reject: 403}}]"), engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := silent.Take(t.Context(), limit.Request{}); err != nil || d.Allowed || d.Status != 429 {
+		t.Errorf("%+v, %v", d, err)
+	}
 	e, err := engine.New(odd{memory.New(memory.Options{})}, parse(t, "limits: [{name: a, rate: 1/s}]"), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +146,19 @@ descriptors:
 		if err := e.Decide(t.Context(), &q); err != nil {
 			t.Fatal(err)
 		}
-		got := ""
-		for _, r := range q.Decision.Results {
-			got += " " + r.Limit
+		decided := func() (by string) {
+			for _, r := range q.Decision.Results {
+				by += " " + r.Limit
+			}
+			return by
 		}
-		if got != " "+want {
+		if got := decided(); got != " "+want {
 			t.Errorf("%s: decided by%s, want %s", asked, got, want)
+		}
+		// What comes with the request has no name to be replaced by.
+		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: attributes("two=2"), Cost: 1, HasOverride: true, Override: limit.PerHour(5)})
+		if err := e.Decide(t.Context(), &q); err != nil || decided() != " "+want+" "+engine.OverrideName {
+			t.Errorf("%s and an override: decided by%s, %v", asked, decided(), err)
 		}
 	}
 }
@@ -302,6 +327,58 @@ limits:
 	for range 2 {
 		if d := b.take(1); d.Allowed || d.Status != 403 {
 			t.Errorf("status %d: %+v", d.Status, d)
+		}
+	}
+}
+
+// A key that many limits and descriptors lie between is found again, in a query that is used
+// again too.
+func TestTheFirstOfManyIsFoundAgain(t *testing.T) {
+	text := "limits:\n"
+	for i := range 20 {
+		text += fmt.Sprintf("  - {name: l%d, key: [user], rate: 100/hour}\n", i)
+	}
+	b := newBench(t, text)
+	q := engine.Query{}
+	for _, user := range []string{"a", "b", "c", "d", "a", "b"} {
+		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: attributes("user=" + user), Cost: 1})
+	}
+	for range 3 {
+		if err := b.Decide(t.Context(), &q); err != nil || !q.Decision.Allowed || len(q.Decision.Results) != 80 {
+			t.Fatalf("%d results, want one for each limit and user: %v", len(q.Decision.Results), err)
+		}
+	}
+}
+
+// A limit whose attempts alone cannot be counted says that its store failed.
+func TestAttemptsOutOfReach(t *testing.T) {
+	f, b := newFlaky(t, "limits:\n  - {name: a, rate: 9/hour, burst: 9, on_exceed: {ban: {for: 1h, after: 2/hour}}}\n")
+	f.away = b.Set().Variants()[0].BanID
+	d := b.take(1)
+	if wantAllowed(t, d, 8); !d.Results[0].StoreFailed {
+		t.Errorf("%+v", d.Results[0])
+	}
+	if n := tallyOf(t, b, "a").WithoutStore; n != (engine.Fallbacks{Allowed: 1}) {
+		t.Errorf("%+v", n)
+	}
+}
+
+// A limit that comes with a request is one: a count, and a length of time.
+func TestOverridesThatAreNone(t *testing.T) {
+	b := newBench(t, envoyLimits)
+	for _, c := range []struct {
+		rate limit.Rate
+		want string
+	}{
+		{limit.Rate{Count: -1, Period: time.Hour}, "descriptor 1: limit: rate"}, {limit.Rate{Count: limit.MaxCount + 1, Period: time.Hour}, "descriptor 1: limit: rate"},
+		{limit.Rate{Count: 5, Period: -1}, "descriptor 1: limit: rate"}, {limit.Rate{}, "descriptor 1 has no unit"}, {limit.Rate{Count: limit.MaxCount, Period: 1}, ""}, {limit.Rate{Count: 1, Period: 1}, ""},
+	} {
+		q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{
+			{Attributes: attributes("user=u")}, {Attributes: attributes("user=v"), HasOverride: true, Override: c.rate},
+		}}
+		err := b.Decide(t.Context(), &q)
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrBadRequest) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v, want %q", c.rate, err, c.want)
 		}
 	}
 }
