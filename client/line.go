@@ -251,7 +251,13 @@ func (l *lease) late(now limit.Time, cost int64, t *turn) bool {
 	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
-	return t.n > l.purse.Depth(now) || max(now.Add(l.purse.Earliest(now, cost)), l.line.act) > t.latest
+	if t.n > l.purse.Depth(now) {
+		return true
+	}
+	if l.gauge && !t.impatient {
+		return false // whoever holds a place may give it back in time
+	}
+	return max(now.Add(l.purse.Earliest(now, cost)), l.line.act) > t.latest
 }
 
 // lendsNothingYet says of an instance that holds nothing of a limit which has something to
