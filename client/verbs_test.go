@@ -96,7 +96,8 @@ func operate(t *testing.T, make func(t *testing.T) subject, seed uint64, waits b
 		var wg sync.WaitGroup
 		for id := range 150 {
 			time.Sleep(time.Duration(r.IntN(4)*r.IntN(80)) * time.Millisecond)
-			n, d := int64(r.IntN(8)-1), time.Duration(r.IntN(1200)-50)*time.Millisecond
+			// Between those at which tokens come: what happens in one moment has no order.
+			n, d := int64(r.IntN(8)-1), time.Duration(r.IntN(1200)-50)*time.Millisecond+500*time.Microsecond
 			op := r.IntN(10)
 			if !waits {
 				op = r.IntN(6)
@@ -133,14 +134,14 @@ func operate(t *testing.T, make func(t *testing.T) subject, seed uint64, waits b
 			case 7:
 				wg.Go(func() { h.note("WaitMaxN %d %s", id, class(l.WaitMaxN(t.Context(), n, d))) })
 			case 8:
-				ctx, cancel := context.WithTimeout(t.Context(), d)
+				ctx, cancel := context.WithTimeout(t.Context(), d.Abs())
 				wg.Go(func() {
 					defer cancel()
 					h.note("WaitN %d %s", id, class(l.WaitN(ctx, n)))
 				})
 			case 9:
 				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(max(d, 0)+time.Nanosecond, cancel) // when it waits, and nobody is admitted
+				time.AfterFunc(d.Abs(), cancel)
 				wg.Go(func() { h.note("WaitN, given up, %d %s", id, class(l.WaitN(ctx, n))) })
 			case 10:
 				reservations = append(reservations, l.reserve(time.Now(), n))

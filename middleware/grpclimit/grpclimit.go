@@ -252,7 +252,7 @@ func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (ad
 	g.hooks.Decided(ctx, &d, err)
 	if err != nil {
 		if g.onError == Allow {
-			return a, limit.Decision{Allowed: true}, nil
+			return admission{}, limit.Decision{Allowed: true}, nil
 		}
 		// The reason is the operator's: it may name hosts.
 		return admission{}, limit.Decision{}, status.Error(codes.Unavailable, "the rate limiter could not decide")

@@ -1,0 +1,403 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// stand puts a Limiter without a network into a state: with so many tokens of so many at a
+// rate, as the coordinator would tell it.
+func stand(l *lease, tokens, depth, rate int64, st share.HoldingState) {
+	l.Amend(l.client.now(), share.Whole(rate), share.Whole(depth), share.Whole(tokens-l.purse.Remaining(l.client.now())))
+	l.state.Store(&st)
+}
+
+// TestWhatARefusalSays: each way in which a lease can stand has its reason, and a time in
+// which trying again makes sense.
+func TestWhatARefusalSays(t *testing.T) {
+	part := share.Holding{Rate: share.Whole(2), Depth: share.Whole(4)}
+	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
+	suppress := func(rate int64, reject float64) share.Suppression {
+		return share.Suppression{Rate: share.Whole(rate), Reject: reject}
+	}
+	for name, tt := range map[string]struct {
+		state   share.HoldingState
+		cost    int64
+		expired bool
+		reason  limit.Reason
+		after   time.Duration
+		failed  bool
+	}{
+		"more than is there":                {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"more than the lease holds":         {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 5, false, limit.ReasonRate, longestAsk + 500*time.Millisecond, false},
+		"as much as the limit":              {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 20, false, limit.ReasonRate, longestAsk + 2*time.Second, false},
+		"more than the limit":               {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
+		"more than the limit, at once":      {share.HoldingState{Known: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
+		"a limit that does not refill":      {share.HoldingState{Known: true, Full: true, Held: part, Limit: share.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
+		"the lease has ended":               {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, share.DefaultRefresh, true},
+		"the coordinator learns":            {share.HoldingState{Known: true, Learning: true, Limit: terms}, 2, false, limit.ReasonLearning, share.DefaultRefresh, false},
+		"it learns, and has lent something": {share.HoldingState{Known: true, Full: true, Learning: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"suppressed":                        {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
+		"suppressed at a low rate":          {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: share.Suppression{Rate: share.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},
+		"suppressed at a high rate":         {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1000, 0.5)}, 2, false, limit.ReasonSuppressed, 500 * time.Millisecond, false},
+		"nothing was heard":                 {share.HoldingState{}, 2, false, limit.ReasonStoreFailure, share.DefaultRefresh, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leased(t, share.Whole(1), 1)
+			stand(&l.lease, 1, 4, 2, tt.state)
+			l.lease.client.link.Store(linkDown) // nobody is asked
+			if tt.expired {
+				l.lease.client.holder.Deadline().Store(int64(l.lease.client.now()))
+			}
+			d, err := l.Take(t.Context(), limit.Request{Cost: tt.cost})
+			if err != nil || d.Allowed || d.Status != 429 || len(d.Results) != 1 {
+				t.Fatalf("%s: %+v, %v", name, d, err)
+			}
+			r := d.Results[0]
+			if r.Reason != tt.reason || r.RetryAfter != tt.after || r.StoreFailed != tt.failed || r.Cost != tt.cost || r.Limit != "m" {
+				t.Errorf("%s: %v, again after %v, failed %v; want %v, %v and %v", name, r.Reason, r.RetryAfter, r.StoreFailed, tt.reason, tt.after, tt.failed)
+			}
+		})
+	}
+}
+
+// TestWhatAnAnswerSays: how full a lease is told against the whole limit, and the time in
+// which that is as new: what the lease brings next, and then the limit all the rest.
+func TestWhatAnAnswerSays(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		tokens, depth, rate int64 // of the lease
+		limitRate, burst    int64
+		peek                int64
+		allowed             bool
+		window, reset       time.Duration
+	}{
+		{4, 4, 2, 10, 20, 4, true, 2000 * ms, 500*ms + 1500*ms},
+		{4, 4, 2, 10, 20, 5, false, 2000 * ms, 500*ms + 1500*ms},
+		{3, 4, 2, 10, 20, 3, true, 2000 * ms, 500*ms + 1600*ms},
+		{0, 4, 2, 10, 20, 1, false, 2000 * ms, 500*ms + 1900*ms},
+		{20, 20, 2, 10, 20, 20, true, 2000 * ms, 0},
+		{19, 20, 2, 10, 20, 20, false, 2000 * ms, 500 * ms},
+		{19, 20, 2, 0, 20, 19, true, 0, 500 * ms},     // one is missing, and the lease brings it
+		{18, 20, 2, 0, 20, 19, false, 0, limit.Never}, // and nobody brings the other
+		{3, 20, 0, 10, 20, 1, true, 2000 * ms, limit.Never},
+		{3, 3, 1, 10, 2, 3, true, 200 * ms, 0}, // the limit became smaller
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leased(t, share.Whole(1), 1)
+			stand(&l.lease, tt.tokens, tt.depth, tt.rate, share.HoldingState{
+				Known: true, Full: true, Held: share.Holding{Depth: share.Whole(tt.depth), Rate: share.Whole(tt.rate)},
+				Limit: share.Terms{Rate: share.Whole(tt.limitRate), Burst: share.Whole(tt.burst)},
+			})
+			d, err := l.Take(t.Context(), limit.Request{Cost: tt.peek, Peek: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := d.Results[0]
+			if d.Allowed != tt.allowed || r.Allowed != tt.allowed || r.Remaining != tt.tokens || r.Quota != tt.burst || r.Window != tt.window || r.ResetAfter != tt.reset {
+				t.Errorf("%+v: %v, %+v", tt, d.Allowed, r)
+			}
+		})
+	}
+}
+
+// TestReserveOfWhatIsNotLent: where nothing is lent at the moment a reservation is a guess: an
+// answer, and then the rate of the whole limit. Where no rate is known there is none.
+func TestReserveOfWhatIsNotLent(t *testing.T) {
+	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
+	for name, tt := range map[string]struct {
+		state share.HoldingState
+		n     int64
+		delay time.Duration // limit.Never = not OK
+	}{
+		"known":            {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond},
+		"after a trip":     {share.HoldingState{Known: true, Limit: terms, RoundTrip: 100 * time.Millisecond}, 3, 500 * time.Millisecond},
+		"a short trip":     {share.HoldingState{Known: true, Limit: terms, RoundTrip: time.Millisecond}, 3, shortestAsk + 300*time.Millisecond},
+		"the whole burst":  {share.HoldingState{Known: true, Limit: terms}, 20, longestAsk + 2*time.Second},
+		"above the burst":  {share.HoldingState{Known: true, Limit: terms}, 21, limit.Never},
+		"unknown":          {share.HoldingState{Limit: terms}, 3, limit.Never},
+		"refused":          {share.HoldingState{Known: true, Status: share.StatusTooMany, Limit: terms}, 3, limit.Never},
+		"without a rate":   {share.HoldingState{Known: true, Limit: share.Terms{Burst: terms.Burst}}, 3, limit.Never},
+		"nothing":          {share.HoldingState{Known: true, Limit: terms}, 0, 0},
+		"less than that":   {share.HoldingState{Known: true, Limit: terms}, -1, limit.Never},
+		"nothing, unknown": {share.HoldingState{}, 0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leased(t, 0, 0)
+			l.lease.state.Store(&tt.state)
+			r := l.ReserveN(time.Now(), tt.n)
+			if r.OK() != (tt.delay < limit.Never) || r.Delay() != tt.delay {
+				t.Errorf("%s: %v, in %v, want %v", name, r.OK(), r.Delay(), tt.delay)
+			}
+			if later := r.DelayFrom(time.Now().Add(100 * time.Millisecond)); tt.delay > 0 && tt.delay < limit.Never && later != tt.delay-100*time.Millisecond {
+				t.Errorf("%s: %v from 100 ms on, want %v", name, later, tt.delay-100*time.Millisecond)
+			}
+			if back := r.Cancel(); back != (r.OK() && tt.n > 0) || r.Cancel() {
+				t.Errorf("%s: Cancel %v", name, back)
+			}
+			if got := l.bucket.Observe(l.lease.client.now()); got.Waiting != 0 || got.Admitted != 0 {
+				t.Errorf("%s: %+v after it was cancelled", name, got)
+			}
+		})
+	}
+}
+
+// TestHowLongToAsk: the time that is left for an answer is what the option says, or twice the
+// round trip within its bounds.
+func TestHowLongToAsk(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, tt := range []struct{ option, trip, want time.Duration }{
+		{0, 0, longestAsk}, {0, 1, shortestAsk}, {0, shortestAsk / 2, shortestAsk}, {0, shortestAsk/2 + 1, shortestAsk + 2},
+		{0, longestAsk/2 - 1, longestAsk - 2}, {0, longestAsk / 2, longestAsk}, {0, time.Hour, longestAsk},
+		{time.Millisecond, time.Hour, time.Millisecond}, {time.Hour, 1, time.Hour}, {-1, 0, -1},
+	} {
+		l := leased(t, 0, 0)
+		l.lease.opts.Ask = tt.option
+		l.lease.state.Store(&share.HoldingState{Known: true, RoundTrip: tt.trip})
+		if got := l.lease.ask(); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
+		}
+	}
+}
+
+// TestWhenAskingHelps: a Take waits for an answer only where one may bring what it wants.
+func TestWhenAskingHelps(t *testing.T) {
+	part := share.Holding{Rate: share.Whole(2), Depth: share.Whole(4)}
+	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
+	suppressed := terms
+	suppressed.Suppress = &share.Suppress{}
+	const ask = 70 * time.Millisecond
+	for name, tt := range map[string]struct {
+		state share.HoldingState
+		opts  LimitOptions
+		link  linkState
+		cost  int64
+		waits bool
+	}{
+		"more may come":                      {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
+		"nobody was asked yet":               {share.HoldingState{}, LimitOptions{}, linkNew, 20, true},
+		"nobody answers":                     {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkDown, 20, false},
+		"it is not to ask":                   {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{Ask: -1}, linkUp, 20, false},
+		"more than the limit":                {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 21, false},
+		"the limit is full":                  {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it does not report":                 {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{Silent: true}, linkUp, 20, false},
+		"it does not report, and knows none": {share.HoldingState{}, LimitOptions{Silent: true}, linkUp, 20, true},
+		"the lease was lost":                 {share.HoldingState{Known: true, Status: share.StatusLeaseGone, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it has the whole limit":             {share.HoldingState{Known: true, Held: part, Limit: suppressed}, LimitOptions{}, linkUp, 20, false},
+		"it is about to have it":             {share.HoldingState{Known: true, Limit: suppressed}, LimitOptions{}, linkUp, 20, true},
+		"the coordinator learns":             {share.HoldingState{Known: true, Learning: true, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it learns, and has lent something":  {share.HoldingState{Known: true, Learning: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leased(t, 0, 0)
+			if l.lease.opts = tt.opts; tt.opts.Ask == 0 {
+				l.lease.opts.Ask = ask
+			}
+			l.lease.state.Store(&tt.state)
+			l.lease.client.link.Store(tt.link)
+			begin, want := time.Now(), time.Duration(0)
+			if tt.waits {
+				want = ask
+			}
+			d, err := l.Take(t.Context(), limit.Request{Cost: tt.cost})
+			if err != nil || d.Allowed || time.Since(begin) != want {
+				t.Errorf("%s: %v, %v after %v, want a refusal after %v", name, d.Allowed, err, time.Since(begin), want)
+			}
+		})
+	}
+}
+
+// TestWhyNothingIsLent: what the coordinator says of a limit is the error of each verb that
+// has one, until it says otherwise.
+func TestWhyNothingIsLent(t *testing.T) {
+	terms, places := rateOf(10, 20), placesOf(20)
+	for name, tt := range map[string]struct {
+		state share.HoldingState
+		gauge bool
+		want  error
+	}{
+		"unknown limit":     {share.HoldingState{Known: true, Status: share.StatusUnknownLimit}, false, ErrRefused},
+		"not leased":        {share.HoldingState{Known: true, Status: share.StatusNotLeased}, false, ErrRefused},
+		"a bad key":         {share.HoldingState{Known: true, Status: share.StatusBadKey}, false, ErrRefused},
+		"too many":          {share.HoldingState{Known: true, Status: share.StatusTooMany}, true, ErrRefused},
+		"other attributes":  {share.HoldingState{Known: true, Status: share.StatusWrongAttributes}, false, ErrRefused},
+		"a gauge as a rate": {share.HoldingState{Known: true, Limit: places}, false, ErrKind},
+		"a rate as a gauge": {share.HoldingState{Known: true, Limit: terms}, true, ErrKind},
+		"a rate":            {share.HoldingState{Known: true, Full: true, Limit: terms}, false, nil},
+		"a gauge":           {share.HoldingState{Known: true, Full: true, Limit: places}, true, nil},
+		"a lease that went": {share.HoldingState{Known: true, Status: share.StatusLeaseGone}, false, nil},
+		"nothing heard":     {share.HoldingState{Limit: places}, false, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := leased(t, 0, 0).lease.client
+			c.link.Store(linkDown)
+			var taker interface {
+				limit.Taker
+				limit.Holder
+			}
+			var l *lease
+			var wait func(time.Duration) error
+			if tt.gauge {
+				g := openGauge(t, c, "x")
+				taker, l = g, &g.lease
+				wait = func(d time.Duration) error { return g.AcquireMax(t.Context(), 1, d) }
+			} else {
+				r := openLimit(t, c, "x", LimitOptions{})
+				taker, l = r, &r.lease
+				wait = func(d time.Duration) error { return r.WaitMax(t.Context(), d) }
+			}
+			l.state.Store(&tt.state)
+			var r limit.Result
+			_, take := taker.Take(t.Context(), limit.Request{})
+			_, peek := taker.Take(t.Context(), limit.Request{Peek: true})
+			_, hold := taker.Hold(t.Context(), limit.Request{}, false, &r)
+			_, held := taker.Hold(t.Context(), limit.Request{}, true, &r)
+			_, see := taker.Hold(t.Context(), limit.Request{Peek: true}, false, &r)
+			for verb, err := range map[string]error{"Take": take, "Peek": peek, "Hold": hold, "Hold that waits": held, "Hold that looks": see, "Lease": l.fault()} {
+				if !errors.Is(err, tt.want) {
+					t.Errorf("%s: %s: %v, want %v", name, verb, err, tt.want)
+				}
+			}
+			if err := wait(time.Millisecond); tt.want != nil && !errors.Is(err, tt.want) || tt.want == nil && !errors.Is(err, limit.ErrWaitTooLong) {
+				t.Errorf("%s: a wait: %v, want %v", name, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestAskingIsBounded: a lease that is found short signals it at once, and then every 5 ms at
+// most; where the limit is full, every 100 ms.
+func TestAskingIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		full bool
+		gap  time.Duration
+	}{{false, starveGap}, {true, starveGapFull}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leased(t, 0, 0)
+			l.lease.state.Store(&share.HoldingState{Known: true, Full: tt.full, Limit: rateOf(10, 20)})
+			signals := func() int {
+				l.lease.client.starving.Lock()
+				defer l.lease.client.starving.Unlock()
+				return len(l.lease.client.starving.handles)
+			}
+			for round := range 3 {
+				if l.Allow() || signals() != round+1 {
+					t.Errorf("full %v, round %d: %d signals", tt.full, round, signals())
+				}
+				time.Sleep(tt.gap - 1)
+				if l.AllowN(time.Now(), 1) || signals() != round+1 {
+					t.Errorf("full %v, round %d: %d signals before %v were over", tt.full, round, signals(), tt.gap)
+				}
+				time.Sleep(1)
+			}
+		})
+	}
+}
+
+// TestBoundsOfNames: the longest names are taken, and one byte more is not.
+func TestBoundsOfNames(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	text := func(n int) string { return fmt.Sprintf("%0*d", n, 1) }
+	client := func(o Options) error {
+		o.Address, o.Logger = "127.0.0.1:1", slog.New(slog.DiscardHandler)
+		c, err := New(o)
+		if err == nil && o.Instance != "" && c.Instance() != o.Instance {
+			t.Errorf("it is called %q", c.Instance())
+		}
+		return err
+	}
+	c := leased(t, 0, 0).lease.client
+	open := func(name string) error { _, err := c.Limit(name, LimitOptions{}); return err }
+	keyed := func(n, most int, idle time.Duration) error {
+		_, err := c.Keyed("k", make([]string, n), KeyedOptions{MaxKeys: most, Idle: idle})
+		return err
+	}
+	for name, tt := range map[string]struct {
+		good bool
+		err  error
+	}{
+		"an instance":          {true, client(Options{Instance: text(256)})},
+		"an instance too long": {false, client(Options{Instance: text(257)})},
+		"no instance":          {true, client(Options{})},
+		"no grace":             {true, client(Options{Grace: 0})},
+		"less than that":       {false, client(Options{Grace: -1})},
+		"a limit":              {true, open(text(128))},
+		"a limit too long":     {false, open(text(129))},
+		"a limit not of UTF-8": {false, open("a\xff")},
+		"a limit twice":        {false, errors.Join(open("twice"), open("twice"))},
+		"a key":                {true, keyed(16, 0, 0)},
+		"a key of too many":    {false, keyed(17, 0, 0)},
+		"a key of none":        {false, keyed(0, 0, 0)},
+		"all keys":             {true, keyed(1, DefaultMaxKeys, time.Nanosecond)},
+		"too many keys":        {false, keyed(1, DefaultMaxKeys+1, 0)},
+		"fewer than none":      {false, keyed(1, -1, 0)},
+		"idle for less":        {false, keyed(1, 1, -1)},
+	} {
+		if (tt.err == nil) != tt.good {
+			t.Errorf("%s: %v", name, tt.err)
+		}
+	}
+	one, two := newSession(), newSession()
+	if one == 0 || one == two {
+		t.Errorf("sessions %d and %d", one, two)
+	}
+}
+
+// TestSpan: how long tokens take is exact where that is whole nanoseconds, and never negative.
+func TestSpan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, tt := range []struct {
+		n    int64
+		rate share.Amount
+		want time.Duration
+	}{
+		{0, share.Token, 0}, {1, share.Token, time.Second}, {3, 2 * share.Token, 1500 * time.Millisecond}, {5, 0, 0}, {5, -1, 0},
+		{1, 1, 1e6 * time.Second}, {math.MaxInt64, 1, limit.Never}, {9223372036, share.Token, 9223372036 * time.Second}, {9223372037, share.Token, limit.Never},
+	} {
+		if got := span(tt.n, tt.rate); got != tt.want {
+			t.Errorf("%d at %v: %v, want %v", tt.n, tt.rate, got, tt.want)
+		}
+	}
+}
+
+// TestDuplicateWithoutALease: that another has the name ends every wait once the lease has
+// run out, and not before.
+func TestDuplicateWithoutALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lentAll(t, 10, 5)
+		c := l.lease.client
+		err := fmt.Errorf("%w: of another", ErrDuplicate)
+		c.cause.Store(&err)
+		for l.Allow() {
+		}
+		end := c.now() + 1
+		c.holder.Deadline().Store(int64(end))
+		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
+			t.Errorf("while the lease runs: %v", err)
+		}
+		time.Sleep(1)
+		if _, err := l.Take(context.Background(), limit.Request{}); !errors.Is(err, ErrDuplicate) {
+			t.Errorf("when it has ended: %v", err)
+		}
+		other := errors.New("gone")
+		c.cause.Store(&other)
+		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
+			t.Errorf("when nobody answers: %v", err)
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// table opens a Keyed without a network.
+func table(t *testing.T, o KeyedOptions) *Keyed {
+	t.Helper()
+	k, err := leased(t, 0, 0).lease.client.Keyed("k", []string{"account"}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.client.link.Store(linkDown) // nobody is asked
+	return k
+}
+
+func account(name string) limit.Request {
+	return limit.Request{Attributes: []limit.Attribute{{Name: "account", Value: name}}}
+}
+
+// touch uses a key, which is refused since nothing is lent.
+func touch(t *testing.T, k *Keyed, name string) limit.Reason {
+	t.Helper()
+	d, err := k.Take(t.Context(), account(name))
+	if err != nil || d.Allowed {
+		t.Fatalf("key %s: %+v, %v", name, d, err)
+	}
+	return d.Results[0].Reason
+}
+
+// names are the accounts that have a lease.
+func (k *Keyed) accounts() (all []string) {
+	for key := range k.keys {
+		all = append(all, key[1:])
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestKeysIdleOut: a sweep closes the keys that nobody has asked for during Idle, and no
+// others: not one that is in use or waited for, nor one that was used a moment less ago.
+func TestKeysIdleOut(t *testing.T) {
+	for _, gauge := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const idle = 5 * time.Second
+			k := table(t, KeyedOptions{Idle: idle, Gauge: gauge})
+			touch(t, k, "old")
+			touch(t, k, "waited")
+			e := k.keys["\x06waited"]
+			if gauge {
+				e.gauge.AcquireFunc(1, limit.Never, func(error) {})
+			} else {
+				e.limiter.WaitFunc(1, limit.Never, func(error) {})
+			}
+			touch(t, k, "busy")
+			k.keys["\x04busy"].busy.Add(1)
+			time.Sleep(1)
+			touch(t, k, "young")
+			time.Sleep(idle - 2)
+			if k.sweep(k.client.now()); k.Keys() != 4 {
+				t.Fatalf("a moment before: %q", k.accounts())
+			}
+			time.Sleep(1)
+			if k.sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"busy", "waited", "young"}) {
+				t.Errorf("when one is idle for %v: %q", idle, k.accounts())
+			}
+			k.keys["\x04busy"].busy.Add(-1)
+			time.Sleep(1)
+			if k.sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"waited"}) {
+				t.Errorf("a moment later: %q", k.accounts())
+			}
+			touch(t, k, "old") // it is opened anew
+			if k.client.mu.Lock(); len(k.client.leases) != 3 {
+				t.Errorf("%d leases, want those of two keys and one without", len(k.client.leases))
+			}
+			k.client.mu.Unlock()
+		})
+	}
+}
+
+// TestFullTableMakesRoom: of a full table the key that was used longest ago makes room for a
+// new one, if that was a second ago and it is not in use; else the new one is refused, and
+// told to come again when one may have idled out.
+func TestFullTableMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := table(t, KeyedOptions{MaxKeys: 3, Idle: time.Minute})
+		for _, name := range []string{"a", "b", "c"} {
+			touch(t, k, name)
+			time.Sleep(100 * time.Millisecond)
+		}
+		k.keys["\x01a"].busy.Add(1)
+		time.Sleep(800*time.Millisecond - 1)
+		// b was used a second ago but for a nanosecond.
+		for _, peek := range []bool{false, true} {
+			req := account("d")
+			req.Cost, req.Peek = 3, peek
+			d, err := k.Take(t.Context(), req)
+			if err != nil || d.Allowed || d.Status != 429 || d.Results[0].Reason != limit.ReasonTableFull || d.Results[0].RetryAfter != time.Minute || d.Results[0].Cost != 3 {
+				t.Errorf("a fourth key: %+v, %v", d, err)
+			}
+		}
+		if err := k.Demand(account("d"), 1); err == nil || !strings.Contains(err.Error(), "3 keys") {
+			t.Errorf("Demand: %v", err)
+		}
+		time.Sleep(1)
+		if touch(t, k, "d") == limit.ReasonTableFull || !slices.Equal(k.accounts(), []string{"a", "c", "d"}) {
+			t.Errorf("a moment later: %q", k.accounts())
+		}
+		k.keys["\x01a"].busy.Add(-1)
+		time.Sleep(time.Second)
+		touch(t, k, "c") // so it is the youngest
+		if touch(t, k, "e"); !slices.Equal(k.accounts(), []string{"c", "d", "e"}) {
+			t.Errorf("with the oldest idle: %q", k.accounts())
+		}
+		if touch(t, k, "c"); !slices.Equal(k.accounts(), []string{"c", "d", "e"}) {
+			t.Errorf("one that is there needs no room: %q", k.accounts())
+		}
+	})
+}
+
+// TestKeysThatAreNone: a key that is too long is an error and not an admission, for each verb;
+// what the table cannot open is one as well.
+func TestKeysThatAreNone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	k := table(t, KeyedOptions{})
+	var r limit.Result
+	for n, good := range map[int]bool{1022: true, 1023: false} { // and two for its length
+		req := account(fmt.Sprintf("%0*d", n, 1))
+		d, take := k.Take(t.Context(), req)
+		_, hold := k.Hold(t.Context(), req, false, &r)
+		demand := k.Demand(req, 1)
+		if d.Allowed || (take == nil) != good || (hold == nil) != good || (demand == nil) != good {
+			t.Errorf("a key of %d bytes: %+v; Take %v, Hold %v, Demand %v", n, d, take, hold, demand)
+		}
+		if err := k.Finish(t.Context(), req, 1); err != nil {
+			t.Errorf("Finish: %v", err)
+		}
+	}
+	k.client.ended = true // as Run leaves it
+	d, take := k.Take(t.Context(), account("new"))
+	_, hold := k.Hold(t.Context(), account("new"), false, &r)
+	if demand := k.Demand(account("new"), 1); d.Allowed || !errors.Is(take, ErrClosed) || !errors.Is(hold, ErrClosed) || !errors.Is(demand, ErrClosed) {
+		t.Errorf("after the end: %+v; Take %v, Hold %v, Demand %v", d, take, hold, demand)
+	}
+	if _, err := k.client.Keyed("n", []string{"account"}, KeyedOptions{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Keyed after the end: %v", err)
+	}
+}
+
+// TestKeysOfAGauge: places are counted for each key by itself, and come back by the request
+// that took them, once, and by no other.
+func TestKeysOfAGauge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, time.Millisecond)
+		h.terms["k"], h.terms["r"] = placesOf(2), rateOf(1, 2)
+		c := h.run(t, "one")
+		k, err := c.Keyed("k", []string{"account"}, KeyedOptions{Gauge: true, RefuseMissing: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(name string) (limit.Decision, error) { return k.Take(t.Context(), account(name)) }
+		inUse := func(want int64, when string) {
+			t.Helper()
+			if got := k.keys["\x01a"].gauge.InUse(); got != want {
+				t.Errorf("%s: %d places of a are in use, want %d", when, got, want)
+			}
+		}
+		var permits []uint64
+		for _, name := range []string{"a", "a", "b"} {
+			d, err := take(name)
+			if err != nil || !d.Allowed || d.Permit == 0 || d.Results[0].Algorithm != limit.Concurrency {
+				t.Fatalf("%s: %+v, %v", name, d, err)
+			}
+			permits = append(permits, d.Permit)
+		}
+		if d, err := take("a"); err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonConcurrency {
+			t.Errorf("a third place of a: %+v, %v", d, err)
+		}
+		inUse(2, "before")
+		for _, req := range []limit.Request{{}, account("nobody"), account("b")} {
+			if err := k.Finish(t.Context(), req, permits[0]+100); err != nil {
+				t.Error(err)
+			}
+		}
+		inUse(2, "after the ends of others")
+		for range 2 {
+			if err := k.Finish(t.Context(), account("a"), permits[1]); err != nil {
+				t.Error(err)
+			}
+			inUse(1, "after one end")
+		}
+		var r limit.Result
+		held, err := k.Hold(t.Context(), account("a"), false, &r)
+		if err != nil || !r.Allowed || held.Permit == 0 {
+			t.Fatalf("Hold: %+v, %+v, %v", held, r, err)
+		}
+		inUse(2, "held")
+		k.Undo(held)
+		inUse(1, "given back")
+		if held, err = k.Hold(t.Context(), account("a"), true, &r); err != nil || !r.Allowed {
+			t.Fatalf("Hold: %+v, %v", r, err)
+		}
+		k.Keep(held)
+		inUse(2, "kept")
+		for _, none := range []limit.Hold{{}, {Of: k, Cost: 1, Permit: held.Permit}} {
+			k.Undo(none)
+			k.Keep(none)
+		}
+		inUse(2, "after holds of nobody")
+		if d, err := k.Take(t.Context(), limit.Request{}); err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonMissing || d.Results[0].Algorithm != limit.Concurrency {
+			t.Errorf("without the key: %+v, %v", d, err)
+		}
+		rate, err := c.Keyed("r", []string{"account"}, KeyedOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := rate.Take(t.Context(), account("a")); err != nil || !d.Allowed || d.Permit != 0 {
+			t.Errorf("a rate: %+v, %v", d, err)
+		}
+		if err := rate.Finish(t.Context(), account("a"), 1); err != nil || rate.keys["\x01a"].limiter.Remaining() != 1 {
+			t.Errorf("a rate has nothing to finish: %v, %d remain", err, rate.keys["\x01a"].limiter.Remaining())
+		}
+		if d, err := rate.Take(t.Context(), limit.Request{}); err != nil || !d.Allowed || len(d.Results) != 0 {
+			t.Errorf("a limit that does not apply: %+v, %v", d, err)
+		}
+		for _, k := range []*Keyed{k, rate} {
+			if !slices.Equal(k.Attributes(), []string{"account"}) || !k.Shared() {
+				t.Errorf("attributes %q", k.Attributes())
+			}
+			k.Close()
+			if k.Keys() != 0 {
+				t.Errorf("%d keys after Close", k.Keys())
+			}
+		}
+	})
+}
+
+// TestRunSweepsKeys: keys that are idle are closed without anybody asking, at the next sweep.
+func TestRunSweepsKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, time.Millisecond)
+		h.terms["k"] = rateOf(100, 100)
+		k, err := h.run(t, "one").Keyed("k", []string{"account"}, KeyedOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			if d, err := k.Take(t.Context(), account(fmt.Sprint(i))); err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		time.Sleep(DefaultIdle - sweepEvery)
+		if k.Keys() != 10 {
+			t.Errorf("%d keys before they were idle for %v", k.Keys(), DefaultIdle)
+		}
+		time.Sleep(2 * sweepEvery)
+		if k.Keys() != 0 {
+			t.Errorf("%d keys when they were idle for %v", k.Keys(), DefaultIdle+sweepEvery)
+		}
+	})
+}
