@@ -1,11 +1,13 @@
 package leased_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
 )
@@ -169,5 +171,42 @@ func TestPlacesTwiceInOneRequest(t *testing.T) {
 		}
 		f.take(true, place(8, 3))
 		f.take(false, place(9, 1))
+	})
+}
+
+// A place that another server has given back a moment ago is found at the first time of
+// asking, though the limit was full when it was heard of last.
+func TestPlaceThatJustCameFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const text = "  - {name: p, algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n"
+		one, stopOne := open(t, leased.Options{}, text)
+		defer stopOne()
+		two, stopTwo := open(t, leased.Options{Connect: func(ctx context.Context) (leased.Stream, error) { return one.coordinator.Pipe(ctx) }}, text)
+		defer stopTwo()
+		place := func(f *fixture, permit uint64) store.Charge {
+			c := f.charge("p", "", 1)
+			c.Permit = permit
+			return c
+		}
+		for permit := range uint64(3) {
+			one.take(true, place(one, permit))
+			settle()
+		}
+		for permit := range uint64(3) {
+			refused := two.take(false, place(two, 100+permit))[0].Verdict
+			if refused.Reason != limit.ReasonConcurrency || refused.RetryAfter <= 0 {
+				t.Errorf("a fourth place: %+v", refused)
+			}
+			settle()
+			if err := one.Finish(t.Context(), []store.Charge{place(one, permit)}); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			two.take(true, place(two, permit))
+			if took := time.Since(begin); took > 50*time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
+			settle()
+		}
 	})
 }
