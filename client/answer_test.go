@@ -118,22 +118,24 @@ func TestReserveOfWhatIsNotLent(t *testing.T) {
 		state share.HoldingState
 		n     int64
 		delay time.Duration // limit.Never = not OK
+		depth int64         // of a lease without a rate
 	}{
-		"known":            {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond},
-		"after a trip":     {share.HoldingState{Known: true, Limit: terms, RoundTrip: 100 * time.Millisecond}, 3, 500 * time.Millisecond},
-		"a short trip":     {share.HoldingState{Known: true, Limit: terms, RoundTrip: time.Millisecond}, 3, shortestAsk + 300*time.Millisecond},
-		"the whole burst":  {share.HoldingState{Known: true, Limit: terms}, 20, longestAsk + 2*time.Second},
-		"above the burst":  {share.HoldingState{Known: true, Limit: terms}, 21, limit.Never},
-		"unknown":          {share.HoldingState{Limit: terms}, 3, limit.Never},
-		"refused":          {share.HoldingState{Known: true, Status: share.StatusTooMany, Limit: terms}, 3, limit.Never},
-		"without a rate":   {share.HoldingState{Known: true, Limit: share.Terms{Burst: terms.Burst}}, 3, limit.Never},
-		"nothing":          {share.HoldingState{Known: true, Limit: terms}, 0, 0},
-		"less than that":   {share.HoldingState{Known: true, Limit: terms}, -1, limit.Never},
-		"nothing, unknown": {share.HoldingState{}, 0, 0},
+		"known":              {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 0},
+		"after a trip":       {share.HoldingState{Known: true, Limit: terms, RoundTrip: 100 * time.Millisecond}, 3, 500 * time.Millisecond, 0},
+		"depth, and no rate": {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 5},
+		"a short trip":       {share.HoldingState{Known: true, Limit: terms, RoundTrip: time.Millisecond}, 3, shortestAsk + 300*time.Millisecond, 0},
+		"the whole burst":    {share.HoldingState{Known: true, Limit: terms}, 20, longestAsk + 2*time.Second, 0},
+		"above the burst":    {share.HoldingState{Known: true, Limit: terms}, 21, limit.Never, 0},
+		"unknown":            {share.HoldingState{Limit: terms}, 3, limit.Never, 0},
+		"refused":            {share.HoldingState{Known: true, Status: share.StatusTooMany, Limit: terms}, 3, limit.Never, 0},
+		"without a rate":     {share.HoldingState{Known: true, Limit: share.Terms{Burst: terms.Burst}}, 3, limit.Never, 0},
+		"nothing":            {share.HoldingState{Known: true, Limit: terms}, 0, 0, 0},
+		"less than that":     {share.HoldingState{Known: true, Limit: terms}, -1, limit.Never, 0},
+		"nothing, unknown":   {share.HoldingState{}, 0, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
-			l.lease.state.Store(&tt.state)
+			stand(&l.lease, 0, tt.depth, 0, tt.state)
 			r := l.ReserveN(time.Now(), tt.n)
 			if r.OK() != (tt.delay < limit.Never) || r.Delay() != tt.delay {
 				t.Errorf("%s: %v, in %v, want %v", name, r.OK(), r.Delay(), tt.delay)
@@ -282,7 +284,18 @@ func TestAskingIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		full bool
 		gap  time.Duration
-	}{{false, starveGap}, {true, starveGapFull}} {
+		ask  func(l *Limiter) bool
+	}{
+		{false, starveGap, (*Limiter).Allow}, {true, starveGapFull, (*Limiter).Allow},
+		{false, starveGap, func(l *Limiter) bool { return l.AllowN(time.Now(), 2) }},
+		{true, starveGapFull, func(l *Limiter) bool { return l.ReserveN(time.Now(), 2).Delay() == 0 }},
+		{true, starveGapFull, func(l *Limiter) bool { d, err := l.Take(t.Context(), limit.Request{}); return err != nil || d.Allowed }},
+		{false, starveGap, func(l *Limiter) bool { return l.WaitFunc(1, 1, func(error) {}) == nil }},
+		{true, starveGapFull, func(l *Limiter) bool {
+			h, err := l.Hold(t.Context(), limit.Request{}, false, new(limit.Result))
+			return err != nil || h.Cost > 0
+		}},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
 			l.lease.state.Store(&share.HoldingState{Known: true, Full: tt.full, Limit: rateOf(10, 20)})
@@ -292,7 +305,7 @@ func TestAskingIsBounded(t *testing.T) {
 				return len(l.lease.client.starving.handles)
 			}
 			for round := range 3 {
-				if l.Allow() || signals() != round+1 {
+				if tt.ask(l) || signals() != round+1 {
 					t.Errorf("full %v, round %d: %d signals", tt.full, round, signals())
 				}
 				time.Sleep(tt.gap - 1)

@@ -93,6 +93,8 @@ func TestKeysIdleOut(t *testing.T) {
 func TestFullTableMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := table(t, KeyedOptions{MaxKeys: 3, Idle: time.Minute})
+		refused := []int64{}
+		k.client.opts.Hooks.OnRefuse = func(_ string, n int64) { refused = append(refused, n) }
 		for _, name := range []string{"a", "b", "c"} {
 			touch(t, k, name)
 			time.Sleep(100 * time.Millisecond)
@@ -107,6 +109,9 @@ func TestFullTableMakesRoom(t *testing.T) {
 			if err != nil || d.Allowed || d.Status != 429 || d.Results[0].Reason != limit.ReasonTableFull || d.Results[0].RetryAfter != time.Minute || d.Results[0].Cost != 3 {
 				t.Errorf("a fourth key: %+v, %v", d, err)
 			}
+		}
+		if !slices.Equal(refused, []int64{1, 1, 1, 3}) {
+			t.Errorf("hooks were told of refusals of %v, want those of the keys that were touched and not that of a look", refused)
 		}
 		if err := k.Demand(account("d"), 1); err == nil || !strings.Contains(err.Error(), "3 keys") {
 			t.Errorf("Demand: %v", err)
@@ -163,7 +168,7 @@ func TestKeysThatAreNone(t *testing.T) {
 func TestKeysOfAGauge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, time.Millisecond)
-		h.terms["k"], h.terms["r"] = placesOf(2), rateOf(1, 2)
+		h.terms["k"] = placesOf(2)
 		c := h.run(t, "one")
 		k, err := c.Keyed("k", []string{"account"}, KeyedOptions{Gauge: true, RefuseMissing: true})
 		if err != nil {
@@ -221,6 +226,20 @@ func TestKeysOfAGauge(t *testing.T) {
 		if d, err := k.Take(t.Context(), limit.Request{}); err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonMissing || d.Results[0].Algorithm != limit.Concurrency {
 			t.Errorf("without the key: %+v, %v", d, err)
 		}
+		k.Close()
+		if k.Keys() != 0 || !slices.Equal(k.Attributes(), []string{"account"}) || !k.Shared() {
+			t.Errorf("%d keys of %q after Close", k.Keys(), k.Attributes())
+		}
+	})
+}
+
+// TestKeysOfARate: a rate has nothing to finish, and does not apply to a request without the
+// attribute.
+func TestKeysOfARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, time.Millisecond)
+		h.terms["r"] = rateOf(1, 2)
+		c := h.run(t, "one")
 		rate, err := c.Keyed("r", []string{"account"}, KeyedOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -233,15 +252,6 @@ func TestKeysOfAGauge(t *testing.T) {
 		}
 		if d, err := rate.Take(t.Context(), limit.Request{}); err != nil || !d.Allowed || len(d.Results) != 0 {
 			t.Errorf("a limit that does not apply: %+v, %v", d, err)
-		}
-		for _, k := range []*Keyed{k, rate} {
-			if !slices.Equal(k.Attributes(), []string{"account"}) || !k.Shared() {
-				t.Errorf("attributes %q", k.Attributes())
-			}
-			k.Close()
-			if k.Keys() != 0 {
-				t.Errorf("%d keys after Close", k.Keys())
-			}
 		}
 	})
 }

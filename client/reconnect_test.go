@@ -40,8 +40,10 @@ type scene struct {
 	send   error
 	ctx    context.Context
 
+	slow   time.Duration // what Send takes
 	mu     sync.Mutex
 	sent   int
+	within int // Send
 	closed int
 }
 
@@ -71,8 +73,13 @@ func (s *script) addresses() (all []string) {
 // Send implements Stream.
 func (s *scene) Send(*share.Report) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.sent++
+	s.within++
+	s.mu.Unlock()
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.within--
 	return s.send
 }
 
@@ -272,6 +279,30 @@ func TestBrokenStreamIsLeft(t *testing.T) {
 	for i, one := range scenes {
 		if one.closed != 1 || one.sent != 1 {
 			t.Errorf("stream %d of %d: closed %d times, sent %d after the first failed", i, len(scenes), one.closed, one.sent-1)
+		}
+	}
+}
+
+// TestRunOutlivesItsStream: Run ends when the stream has taken its last report, and not while
+// something of it is under way, however a stream ends.
+func TestRunOutlivesItsStream(t *testing.T) {
+	for _, err := range []error{nil, errGone} {
+		var one *scene
+		perform(t, 5*time.Second, func(try int, _ string) (*scene, error) {
+			if try > 0 {
+				return nil, errGone
+			}
+			one = &scene{slow: 200 * time.Millisecond, err: err}
+			return one, nil
+		}, func(c *Client) {
+			openLimit(t, c, "m", LimitOptions{})
+			if err == nil {
+				time.Sleep(5*time.Second - 100*time.Millisecond)
+				c.nudge()
+			}
+		})
+		if one.within != 0 || one.closed != 1 || one.sent == 0 {
+			t.Errorf("stream that ends with %v: %d reports are under way after the end; closed %d times", err, one.within, one.closed)
 		}
 	}
 }

@@ -88,6 +88,31 @@ func TestSlowRateOutlivesTheLease(t *testing.T) {
 	}
 }
 
+// TestOutcomesAreJudgedInTime: a receiver that fails is spared when the interval is over, not
+// a nanosecond before, and that brings no tokens.
+func TestOutcomesAreJudgedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := adjusting(t, 100, 10)
+		slow := func() bool { return l.bucket.Earliest(l.lease.client.now(), 10) > time.Second }
+		l.Report(1, 0) // the first interval begins
+		l.Report(0, 1000)
+		time.Sleep(time.Second - 1)
+		if l.Failed(); slow() {
+			t.Error("slow before the interval is over")
+		}
+		for l.Allow() {
+		}
+		time.Sleep(1)
+		before := l.bucket.Observe(l.lease.client.now()).Level
+		if l.Failed(); !slow() {
+			t.Error("as before when the interval is over")
+		}
+		if after := l.bucket.Observe(l.lease.client.now()).Level; after > before || after < before-share.Token {
+			t.Errorf("a level of %v became %v", before, after)
+		}
+	})
+}
+
 // TestReportsThatMeanNothing: negative outcomes, and outcomes without an Adjustment, change
 // nothing.
 func TestReportsThatMeanNothing(t *testing.T) {
@@ -314,7 +339,7 @@ func TestPlacesAreCounted(t *testing.T) {
 			t.Error("it passed one who waits")
 		}
 		d, err := g.Take(t.Context(), limit.Request{})
-		if r := d.Results[0]; err != nil || d.Allowed || r.Reason != limit.ReasonConcurrency || r.Algorithm != limit.Concurrency || r.Quota != 5 || r.Window != 0 || r.RetryAfter != longestAsk || r.ResetAfter != 0 {
+		if r := d.Results[0]; err != nil || d.Allowed || d.Permit != 0 || r.Reason != limit.ReasonConcurrency || r.Algorithm != limit.Concurrency || r.Quota != 5 || r.Window != 0 || r.RetryAfter != longestAsk || r.ResetAfter != 0 {
 			t.Errorf("a Take: %+v, %v", d, err)
 		}
 		g.Release(2)

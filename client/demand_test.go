@@ -1,0 +1,166 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/limit"
+)
+
+// TestWhatIsAskedIsDemand: the demand that the coordinator is told is what was asked for,
+// whatever the verb and whatever became of it: each request counts once, also one that is
+// refused because others wait; one that nobody could ever admit does not count.
+func TestWhatIsAskedIsDemand(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 41))
+			const quota = 5
+			l := lentAll(t, 10, quota)
+			g := openGauge(t, l.lease.client, "jobs")
+			g.lease.Amend(l.lease.client.now(), 0, share.Whole(quota), 0)
+			g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Held: share.Holding{Depth: share.Whole(quota)}, Limit: placesOf(quota)})
+			asked, admitted := map[*lease]int64{}, map[*lease]int64{}
+			for range 100 {
+				time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
+				n, d := 1+r.Int64N(quota), time.Duration(r.IntN(400))*time.Millisecond+500*time.Microsecond
+				of := &l.lease
+				if r.IntN(2) == 0 {
+					of = &g.lease
+				}
+				count := func(taken bool) {
+					if taken {
+						admitted[of] += n
+						if of == &g.lease {
+							time.AfterFunc(time.Duration(r.IntN(300))*time.Millisecond, func() { g.Release(n) })
+						}
+					}
+				}
+				op := r.IntN(6)
+				if op == 1 {
+					n = 1
+				}
+				asked[of] += n
+				switch op {
+				case 0:
+					if of == &g.lease {
+						count(g.TryAcquire(n))
+					} else {
+						count(l.AllowN(time.Now(), n))
+					}
+				case 1:
+					if of == &g.lease {
+						count(g.TryAcquire(n))
+					} else {
+						count(l.Allow())
+					}
+				case 2:
+					answer, err := of.take(t.Context(), limit.Request{Cost: n})
+					if err != nil {
+						t.Fatal(err)
+					}
+					count(answer.Allowed)
+				case 3:
+					cancel := of.waitFunc(n, d, func(err error) { count(err == nil) })
+					if r.IntN(3) == 0 {
+						time.AfterFunc(d/2, func() { cancel() })
+					}
+				case 4:
+					ctx, cancel := context.WithTimeout(t.Context(), d)
+					count(of.waitMax(ctx, n, limit.Never) == nil)
+					cancel()
+				case 5:
+					var res limit.Result
+					h, err := of.hold(t.Context(), limit.Request{Cost: n}, r.IntN(2) == 0, &res)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if count(h.Cost > 0); h.Cost > 0 {
+						of.keep(h)
+					}
+				}
+				// No demand: nobody could admit them, or nothing was taken.
+				_ = of.waitMax(t.Context(), quota+1, limit.Never)
+				_, _ = of.take(t.Context(), limit.Request{Cost: n, Peek: true})
+				l.AllowN(time.Now(), -1)
+				g.TryAcquire(-1)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			for of, want := range asked {
+				got := of.purse.Observe(l.lease.client.now())
+				if got.Attempted.Floor() != want || got.Admitted.Floor() != admitted[of] || got.Waiting != 0 || admitted[of] == 0 || admitted[of] == want {
+					t.Errorf("seed %d, %s: %d asked for and %d admitted, want %d and %d; %+v", seed, of.id.Limit, got.Attempted.Floor(), got.Admitted.Floor(), want, admitted[of], got)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatIsHeldCountsWhenItIsKept: what is held is demand only when it is kept, once, by the
+// verb that took it; and a hold of somebody else is none of it.
+func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, other := lentAll(t, 10, 5), lentAll(t, 10, 5)
+		g := openGauge(t, l.lease.client, "jobs")
+		g.lease.Amend(l.lease.client.now(), 0, share.Whole(5), 0)
+		g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Limit: placesOf(5)})
+		var r limit.Result
+		for _, tt := range []struct {
+			holder limit.Holder
+			of     *lease
+		}{{l, &l.lease}, {g, &g.lease}} {
+			counted := func(want int64, left int64, when string) {
+				t.Helper()
+				if got := tt.of.purse.Observe(l.lease.client.now()); got.Admitted.Floor() != want || got.Attempted.Floor() != want || tt.of.remaining(l.lease.client.now()) != left {
+					t.Errorf("%s, %s: %+v, %d are left, want %d admitted and %d left", tt.of.id.Limit, when, got, tt.of.remaining(l.lease.client.now()), want, left)
+				}
+			}
+			h, err := tt.holder.Hold(t.Context(), limit.Request{Cost: 3}, false, &r)
+			if err != nil || h.Cost != 3 || !r.Allowed || !tt.holder.Shared() {
+				t.Fatalf("%+v, %+v, %v", h, r, err)
+			}
+			counted(0, 2, "held")
+			other.Keep(h)
+			other.Undo(h)
+			counted(0, 2, "kept by another")
+			tt.holder.Keep(h)
+			counted(3, 2, "kept")
+			if h, err = tt.holder.Hold(t.Context(), limit.Request{Cost: 2}, false, &r); err != nil || h.Cost != 2 {
+				t.Fatalf("%+v, %+v, %v", h, r, err)
+			}
+			counted(3, 0, "held")
+			tt.holder.Undo(h)
+			counted(3, 2, "given back")
+		}
+	})
+}
+
+// TestUsageOfKeys: what is decided for the keys of a limit is told as one sum, also of keys
+// that were closed in between.
+func TestUsageOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := table(t, KeyedOptions{})
+		c := k.client
+		for i, name := range []string{"a", "b", "c"} {
+			touch(t, k, name)
+			e := k.keys["\x01"+name]
+			n := int64(i + 1)
+			e.limiter.lease.Amend(c.now(), 0, share.Whole(n), share.Whole(n))
+			if !e.limiter.AllowN(time.Now(), n) || e.limiter.AllowN(time.Now(), n) {
+				t.Fatal("it is lent that much")
+			}
+		}
+		time.Sleep(usageEvery)
+		k.keys["\x01a"].limiter.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		got := c.usage(c.now(), true)
+		if len(got) != 1 || got[0] != (share.Usage{Limit: "k", Admitted: 1 + 2 + 3, Refused: 3 + 1 + 2 + 3}) {
+			t.Errorf("told of %+v", got)
+		}
+	})
+}
