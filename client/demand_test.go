@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,63 +25,58 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 			g.lease.Amend(l.lease.client.now(), 0, share.Whole(quota), 0)
 			g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Held: share.Holding{Depth: share.Whole(quota)}, Limit: placesOf(quota)})
 			asked, admitted := map[*lease]int64{}, map[*lease]int64{}
+			var mu sync.Mutex // of admitted
 			for range 100 {
 				time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
-				n, d := 1+r.Int64N(quota), time.Duration(r.IntN(400))*time.Millisecond+500*time.Microsecond
+				n, d, busy := 1+r.Int64N(quota), time.Duration(r.IntN(400))*time.Millisecond+500*time.Microsecond, time.Duration(r.IntN(300))*time.Millisecond
 				of := &l.lease
 				if r.IntN(2) == 0 {
 					of = &g.lease
 				}
 				count := func(taken bool) {
+					mu.Lock()
+					defer mu.Unlock()
 					if taken {
 						admitted[of] += n
 						if of == &g.lease {
-							time.AfterFunc(time.Duration(r.IntN(300))*time.Millisecond, func() { g.Release(n) })
+							time.AfterFunc(busy, func() { g.Release(n) })
 						}
 					}
 				}
-				op := r.IntN(6)
-				if op == 1 {
-					n = 1
-				}
 				asked[of] += n
-				switch op {
+				switch r.IntN(5) {
 				case 0:
-					if of == &g.lease {
+					switch {
+					case of == &g.lease:
 						count(g.TryAcquire(n))
-					} else {
+					case n == 1:
+						count(l.Allow())
+					default:
 						count(l.AllowN(time.Now(), n))
 					}
 				case 1:
-					if of == &g.lease {
-						count(g.TryAcquire(n))
-					} else {
-						count(l.Allow())
-					}
-				case 2:
 					answer, err := of.take(t.Context(), limit.Request{Cost: n})
 					if err != nil {
 						t.Fatal(err)
 					}
 					count(answer.Allowed)
-				case 3:
+				case 2:
 					cancel := of.waitFunc(n, d, func(err error) { count(err == nil) })
 					if r.IntN(3) == 0 {
 						time.AfterFunc(d/2, func() { cancel() })
 					}
-				case 4:
+				case 3:
 					ctx, cancel := context.WithTimeout(t.Context(), d)
 					count(of.waitMax(ctx, n, limit.Never) == nil)
 					cancel()
-				case 5:
+				case 4:
 					var res limit.Result
 					h, err := of.hold(t.Context(), limit.Request{Cost: n}, r.IntN(2) == 0, &res)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if count(h.Cost > 0); h.Cost > 0 {
-						of.keep(h)
-					}
+					count(h.Cost > 0)
+					of.keep(h)
 				}
 				// No demand: nobody could admit them, or nothing was taken.
 				_ = of.waitMax(t.Context(), quota+1, limit.Never)

@@ -306,6 +306,20 @@ func TestReloadKeepsLeases(t *testing.T) {
 	})
 }
 
+// TestNewKeyAfterTheEnd: a key that comes when the leases have been given back is none, and
+// its limit answers as a store that does not.
+func TestNewKeyAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := begin(t, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n", nil)
+		stop()
+		for _, name := range []string{"a", "p"} {
+			if ok, err := s.Take(t.Context(), []store.Charge{s.charge(name, 1)}); ok || !errors.Is(err, store.ErrUnavailable) || s.Keys() != 0 {
+				t.Errorf("%s: %v, %v; %d keys", name, ok, err, s.Keys())
+			}
+		}
+	})
+}
+
 // TestWorkIsUsedAgain: to sort the charges of a request takes no memory.
 func TestWorkIsUsedAgain(t *testing.T) {
 	if testing.Short() {
