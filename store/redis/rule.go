@@ -73,6 +73,10 @@ type state struct {
 // the exact range.
 func newRule(p limit.Policy) (*rule, error) {
 	r := &rule{policy: p}
+	if p.Unlimited {
+		// Redis is never asked: only the kind matters, which is in the key.
+		p = limit.Policy{Algorithm: p.Algorithm, Timeout: step}
+	}
 	if p.Rate.Period == 0 {
 		// A rate of 0 needs no period, but windows have a length: the step of the
 		// clock.
