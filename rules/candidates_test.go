@@ -66,6 +66,9 @@ func TestFewCandidates(t *testing.T) {
 
 // What cannot be filed is looked at for each request, and the rest is not for its sake.
 func TestCandidatesThatCannotBeFiled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `limits:
   - {name: all, rate: 1/s}
   - {name: stars, match: {path: "*x*"}, rate: 1/s}
@@ -88,6 +91,9 @@ func TestCandidatesThatCannotBeFiled(t *testing.T) {
 
 // Names of headers are the same in any case, and no others are; the first of several counts.
 func TestNamesOfAttributes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `limits: [{name: a, match: {"header:X-Key": k}, key: [User], rate: 1/s}, {name: b, match: {Header: k}, rate: 1/s}]
 `)
 	long := "header:x-" + strings.Repeat("y", 100)

@@ -16,6 +16,9 @@ import (
 // What a file says is what counts: each policy as it is compiled, with what it takes from the
 // limit, where an override says nothing, and from the defaults, where neither does.
 func TestCompiledPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	bucket := func(n, burst int64) limit.Policy {
 		return limit.Policy{Algorithm: limit.TokenBucket, Rate: limit.PerSecond(n), Burst: burst}
 	}
@@ -68,6 +71,9 @@ func TestCompiledPolicies(t *testing.T) {
 // A ban lasts as long as the file says, after the attempts that it says or the limit's own
 // rate, under a counter of its own for each policy that is a limit at all.
 func TestCompiledBans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `limits:
   - {name: own, key: [ip], rate: 5/s, on_exceed: {reject: 403, ban: {for: 15m}}, overrides: [{when: {ip: 192.0.2.7}, rate: 9/s}, {when: {ip: 192.0.2.8}, unlimited: true}]}
   - {name: after, key: [ip], rate: 5/s, on_exceed: {ban: {for: 2h, after: 20/minute}}}
@@ -97,6 +103,9 @@ func TestCompiledBans(t *testing.T) {
 
 // The other words of a limit, one by one and from the defaults.
 func TestCompiledOptions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `defaults: {shadow: true, soft: 50%, on_store_failure: reject, ipv6_prefix: 48, missing: all}
 limits:
   - {name: defaults, key: [ip], rate: 1/s}
@@ -117,6 +126,9 @@ limits:
 // A split leaves each service something, and a suppressed limit is one of a rate, wherever the
 // file says how a limit is shared.
 func TestWhatCannotBeShared(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for text, want := range map[string]string{
 		"limits: [{name: a, rate: 10/s, burst: 4, sharing: split, split: {instances: 4}}]":                                              "",
 		"limits: [{name: a, rate: 10/s, burst: 3, sharing: split, split: {instances: 4}}]":                                              "a burst of 3 cannot be split between 4",
@@ -143,6 +155,9 @@ func TestWhatCannotBeShared(t *testing.T) {
 // Each attribute that some limit reads is named once, in order: of a match, an expression, a
 // key, and the condition of an override.
 func TestAttributesThatAreRead(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `limits:
   - {name: a, match: {path: /x, zone: z}, key: [user, "header:X-Key"], when: ip != "", rate: 1/s, overrides: [{when: {tier: gold}, rate: 2/s}, {when: 'method == "GET"', rate: 3/s}]}
   - {name: b, match: {domain: d}, key: [user, second], rate: 1/s}
@@ -154,6 +169,9 @@ func TestAttributesThatAreRead(t *testing.T) {
 
 // What is odd is told once for each place, and for a hundred places at most.
 func TestWarningsAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	text := "domain: edge\ndescriptors:\n"
 	for i := range 150 {
 		text += fmt.Sprintf("  - {key: k%d, unit: second}\n", i)
@@ -179,6 +197,9 @@ func TestWarningsAreBounded(t *testing.T) {
 
 // A file that is named twice, by whatever path, is read once.
 func TestFilesAreReadOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	dir := t.TempDir()
 	name := filepath.Join(dir, "a.yaml")
 	if err := os.WriteFile(name, []byte("limits: [{name: a, rate: 1/s}]\n"), 0o600); err != nil {

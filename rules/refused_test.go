@@ -20,6 +20,9 @@ func names(n int, form string) string {
 // What a file may say ends where the documentation says: at each bound one side is taken and
 // the other is refused, in words.
 func TestWhereFilesEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	leased := func(lease string) string { return "{name: a, rate: 10/s, sharing: leased, lease: {" + lease + "}}" }
 	for text, want := range map[string]string{
 		"{name: a, rate: 1/s, key: [" + names(32, "a%d") + "]}":                                                   "",
@@ -81,6 +84,9 @@ func TestWhereFilesEnd(t *testing.T) {
 
 // A store may be named in several files, if it is the same.
 func TestStoreOfSeveralFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, c := range []struct {
 		a, b, want string
 	}{
@@ -102,6 +108,9 @@ func TestStoreOfSeveralFiles(t *testing.T) {
 
 // How a limit is suppressed, at the ends of its ranges.
 func TestWhereSuppressionEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for text, want := range map[string]string{
 		"report: 10ms": "", "report: 9ms": "10ms", "report: 1m": "", "report: 61s": "1m",
 		"window: 1h, interval: 1m, report: 1m": "", "window: 61m, interval: 1m, report: 1m": "1h0m0s", "window: 1m, interval: 1m": "", "window: 1m, interval: 61s": "is longer than the window",
@@ -121,6 +130,9 @@ func TestWhereSuppressionEnds(t *testing.T) {
 // What somebody is told is short: a value of up to a hundred bytes stands there whole, of a
 // longer one the beginning, without a torn letter.
 func TestShownValues(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for value, want := range map[string]string{
 		"": "", "v": "v", strings.Repeat("x", 100): strings.Repeat("x", 100), strings.Repeat("x", 101): strings.Repeat("x", 100) + "...", strings.Repeat("x", 99) + "é": strings.Repeat("x", 99) + "...", strings.Repeat("x", 98) + "éé": strings.Repeat("x", 98) + "é...",
 	} {
@@ -133,6 +145,9 @@ func TestShownValues(t *testing.T) {
 // A key of Envoy's format is none that an instance could name, and its shared values are known
 // for the entries that there are.
 func TestKeysOfEnvoysRules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, "domain: edge\ndescriptors: [{key: k, value: 'a*', share_threshold: true, descriptors: [{key: l, rate_limit: {unit: second, requests_per_unit: 1}}]}]\n")
 	l := s.Limits()[0]
 	for i, want := range []string{"a*", "", ""} {
@@ -155,6 +170,9 @@ func TestKeysOfEnvoysRules(t *testing.T) {
 // Attributes that nobody provides are told of once, at the first limit that goes by them, also
 // in its overrides.
 func TestUnprovidedOfOverrides(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `limits:
   - {name: a, match: {path: /x}, key: [zone, ip], rate: 1/s, overrides: [{when: {tier: gold}, rate: 2/s}, {when: {zone: z}, rate: 3/s}]}
   - {name: b, key: [zone, tier, more], rate: 1/s}

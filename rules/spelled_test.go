@@ -14,6 +14,9 @@ import (
 // A name is any printable ASCII text of up to 128 characters without a quote, a backslash and
 // an exclamation mark, and without spaces at its ends.
 func TestNamesOfLimits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, c := range []struct {
 		name string
 		fine bool
@@ -48,6 +51,9 @@ func yamlQuote(s string) string {
 // The condition of a limit is written so that it can be read back: what could be taken for
 // something else is quoted, and nothing else is.
 func TestConditionsAsText(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for value, want := range map[string]string{
 		"": `""`, "a": "a", "/api/*": "/api/*", "a b": `"a b"`, "a=b": `"a=b"`, "a|b": `"a|b"`, `a"b`: `"a\"b"`, "a\nb": `"a\nb"`, "é": "é", "\u200b": `"\u200b"`, `a\b`: `a\b`,
 	} {
@@ -70,6 +76,9 @@ func TestConditionsAsText(t *testing.T) {
 
 // Overrides with the same condition are one, however it is written; others are apart.
 func TestOverridesOfOneCondition(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, c := range []struct {
 		a, b string
 		same bool
@@ -88,6 +97,9 @@ func TestOverridesOfOneCondition(t *testing.T) {
 // A key is shown as it is read: the values, of a long one the first 16 digits of its SHA-256,
 // and each part is read exactly to its end.
 func TestKeysAsText(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	l := &Limit{Key: []string{"a", "ip", "c"}, ipv6: 56}
 	longest, long := strings.Repeat("x", maxLiteral), strings.Repeat("x", maxLiteral+1)
 	sum := sha256.Sum256([]byte(long))
@@ -126,6 +138,9 @@ func TestKeysAsText(t *testing.T) {
 // What a folder holds besides limit files is passed over: other files, hidden ones, and
 // folders, whatever they are called. A link counts as what it leads to.
 func TestFilesOfAFolder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	dir := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "text")
 	write := func(name, text string) {
@@ -165,6 +180,9 @@ func TestFilesOfAFolder(t *testing.T) {
 // Match appends to what it is given, for requests of Envoy's rules too: whatever is found, the
 // keys that were there before stay in the scratch, and with room nothing is allocated.
 func TestMatchAppends(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := mustParse(t, `domain: edge
 descriptors:
   - {key: user, rate_limit: {unit: second, requests_per_unit: 1}}
@@ -195,6 +213,9 @@ descriptors:
 
 // A share is read to the hundredth of a percent, and nothing that is not a share is.
 func TestPercentages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for text, want := range map[string]int{
 		"0%": 0, "1%": 100, "80%": 8000, "100%": 10000, "0.5%": 50, "0.05%": 5, "99.99%": 9999, "100.00%": 10000, "007%": 700, "12.3 %": 1230,
 		"100.01%": -1, "101%": -1, "0.001%": -1, ".5%": -1, "5.%": -1, "%": -1, "-1%": -1, "80": -1, "0.8": -1, "80%%": -1, "1000%": -1, "0001%": -1, "8_0%": -1, "a%": -1,

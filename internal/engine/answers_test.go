@@ -36,6 +36,9 @@ func (mute) Take(_ context.Context, charges []store.Charge) (bool, error) {
 
 // A reason that is not known is counted as none, and a refusal by nobody has a status.
 func TestReasonsThatAreNotKnown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	silent, err := engine.New(mute{memory.New(memory.Options{})}, parse(t, "limits: [{name: a, rate: 1/s, on_exceed: {reject: 403}}]"), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +60,9 @@ func TestReasonsThatAreNotKnown(t *testing.T) {
 
 // Whoever reads the tallies may stop after any of them.
 func TestTalliesUntilOneStops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, "limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s}, {name: c, rate: 1/s}]")
 	for most := 1; most <= 5; most++ {
 		seen := map[string]bool{}
@@ -74,6 +80,9 @@ func TestTalliesUntilOneStops(t *testing.T) {
 // Each limit answers in its own words: its algorithm, quota, window and policy stand in the
 // result and in the explanation, and what was admitted above its threshold is counted once.
 func TestEachLimitInItsOwnWords(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, `
 limits:
   - {name: bucket, rate: 10/s, burst: 20, soft: 80%}
@@ -113,6 +122,9 @@ limits:
 // stand, but neither itself nor one that has no limit; a rule that is replaced or unlimited
 // replaces as well.
 func TestRulesThatReplaceOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set, err := loadFiles(t, `
 domain: edge
 descriptors:
@@ -166,6 +178,9 @@ descriptors:
 // Where all of Envoy's rules are quotas, a limit that comes with a request is one too: it
 // refuses alone, and not beside one that has room.
 func TestOverridesAreQuotas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set := parse(t, envoyLimits)
 	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{Quota: true})
 	if err != nil {
@@ -193,6 +208,9 @@ func TestOverridesAreQuotas(t *testing.T) {
 
 // Limits after one that bans are in force like those before it, by an override of it too.
 func TestLimitsAfterOneThatBans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, `
 limits:
   - {name: before, key: [user], rate: 9/hour, burst: 9}
@@ -211,6 +229,9 @@ limits:
 // What a request asks for of what one descriptor is told is explained of that one: for a key
 // that it lacks nothing is used.
 func TestExplainOfAMissingKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, "limits: [{name: strict, key: [user], rate: 5/hour, burst: 5, missing: reject}, {name: all, rate: 9/hour, burst: 9}]\n")
 	b.take(2, "user=u")
 	x, err := b.Explain(t.Context(), limit.Request{Attributes: attributes("ip=192.0.2.7")})
@@ -235,6 +256,9 @@ func TestExplainOfAMissingKey(t *testing.T) {
 // meets them; limits in stint's format once, with the largest cost, also where they are not
 // charged at all. What is given back after a take is another act.
 func TestDescriptorsThatMeetOneLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set, err := loadFiles(t, envoyLimits, `limits:
   - {name: own, key: [user], rate: 9/hour, burst: 9}
   - {name: free, key: [user], unlimited: true}
@@ -293,6 +317,9 @@ func TestDescriptorsThatMeetOneLimit(t *testing.T) {
 
 // In a quota is what refuses only together with others: a rule of that mode which counts.
 func TestWhatIsInAQuota(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, `
 domain: edge
 descriptors:
@@ -316,6 +343,9 @@ descriptors:
 
 // The first limit that refuses, and is enforced, gives the status.
 func TestStatusOfTheFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, `
 limits:
   - {name: wide, rate: 9/hour, burst: 9, on_exceed: {reject: 400}}
@@ -334,6 +364,9 @@ limits:
 // A key that many limits and descriptors lie between is found again, in a query that is used
 // again too.
 func TestTheFirstOfManyIsFoundAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	text := "limits:\n"
 	for i := range 20 {
 		text += fmt.Sprintf("  - {name: l%d, key: [user], rate: 100/hour}\n", i)
@@ -352,6 +385,9 @@ func TestTheFirstOfManyIsFoundAgain(t *testing.T) {
 
 // A limit whose attempts alone cannot be counted says that its store failed.
 func TestAttemptsOutOfReach(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f, b := newFlaky(t, "limits:\n  - {name: a, rate: 9/hour, burst: 9, on_exceed: {ban: {for: 1h, after: 2/hour}}}\n")
 	f.away = b.Set().Variants()[0].BanID
 	d := b.take(1)
@@ -365,6 +401,9 @@ func TestAttemptsOutOfReach(t *testing.T) {
 
 // A limit that comes with a request is one: a count, and a length of time.
 func TestOverridesThatAreNone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, envoyLimits)
 	for _, c := range []struct {
 		rate limit.Rate

@@ -16,6 +16,9 @@ import (
 // A store is asked for nothing that is not needed: neither for a request that meets no limit,
 // nor to end a place that nobody can have. Such a request is answered though it is away.
 func TestStoreIsNotAskedForNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	f, b := newFlaky(t, `
 limits:
   - {name: places, key: [user], missing: reject, algorithm: concurrency, max_in_flight: 1, overrides: [{when: {user: acme}, unlimited: true}]}
@@ -53,6 +56,9 @@ limits:
 // What all quotas refuse is given back to no limit that took nothing: a request whose limits
 // were all out of reach costs one call.
 func TestNothingIsGivenBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set, err := loadFiles(t, quotaLimits, "limits:\n  - {name: away, key: [one], rate: 5/hour}\n")
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +86,9 @@ func TestNothingIsGivenBack(t *testing.T) {
 
 // What was given back stands as it stood: full again at once.
 func TestStandsAsBeforeAfterGivingBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set, err := loadFiles(t, quotaLimits, "limits:\n  - {name: all, key: [one], rate: 5/hour, burst: 5}\n  - {name: counted, key: [one], rate: 5/hour, burst: 5, count_refused: true}\n")
 	if err != nil {
 		t.Fatal(err)
@@ -111,6 +120,9 @@ func TestStandsAsBeforeAfterGivingBack(t *testing.T) {
 // Several quotas are not decided while one of them is unknown that refuses; one that cannot
 // refuse, and limits beside them, may be unknown.
 func TestOnlyQuotasThatDecideMustBeKnown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	set, err := loadFiles(t, `
 domain: edge
 descriptors:
@@ -181,6 +193,9 @@ func (s *replaced) Refund(ctx context.Context, charges []store.Charge) error {
 // force; not without a swap, nor when something was given back already, which would be given
 // twice, nor when its caller has gone.
 func TestDecidedAnewAfterASwap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const before, after = "limits: [{name: a, key: [user], rate: 5/hour, burst: 5}]", "limits: [{name: b, key: [user], rate: 9/hour, burst: 9}]"
 	u := attributes("user=u")
 	for name, c := range map[string]struct {
@@ -225,6 +240,9 @@ func TestDecidedAnewAfterASwap(t *testing.T) {
 // A swap that fails leaves each limit as it was, also those whose policy it had changed
 // already, and drops what it had bound.
 func TestFailedSwapRestoresPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := newBroken()
 	e, err := engine.New(s, parse(t, "limits: [{name: a, rate: 2/hour, burst: 2}, {name: c, rate: 50/hour}]"), engine.Options{})
 	if err != nil {
@@ -257,6 +275,9 @@ func TestFailedSwapRestoresPolicies(t *testing.T) {
 // Descriptors that only ask, or give back, are no attempts that count for a ban; several on
 // one limit are one, of the largest cost.
 func TestWhatIsAnAttempt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	ask := func(costs ...int64) (d []engine.Descriptor) {
 		for _, cost := range costs {
 			d = append(d, engine.Descriptor{Attributes: attributes("user=u"), Cost: max(cost, -cost), Refund: cost < 0})
@@ -291,6 +312,9 @@ func TestWhatIsAnAttempt(t *testing.T) {
 
 // A limit that comes with a request has the policy of a window that counts refused requests.
 func TestPolicyOfAnOverride(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	b := newBench(t, envoyLimits)
 	rate := limit.Rate{Count: 5, Period: time.Hour}
 	q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{{Attributes: attributes("user=u"), Cost: 2, HasOverride: true, Override: rate}}}

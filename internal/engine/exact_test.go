@@ -52,6 +52,9 @@ func TestAboveIsExact(t *testing.T) {
 // A ban makes the limit's refusal its own; one that cannot be looked up does not hide that the
 // limit itself refused. Whatever refuses, the longest wait counts and nothing is left.
 func TestBanInPlaceOfAVerdict(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	fits := limit.Verdict{Allowed: true, Remaining: 7, ResetAfter: 5, Delay: 3}
 	full := limit.Verdict{Reason: limit.ReasonRate, Remaining: 2, RetryAfter: 4, ResetAfter: 9}
 	banned := limit.Verdict{Reason: limit.ReasonRate, RetryAfter: 6, ResetAfter: 8}
@@ -74,6 +77,9 @@ func TestBanInPlaceOfAVerdict(t *testing.T) {
 // A query is kept for the next request up to a bound on each of its buffers, and what is kept
 // refers to nothing of the request.
 func TestQueriesThatAreKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, c := range []struct {
 		q    Query
 		kept bool
@@ -98,6 +104,9 @@ func TestQueriesThatAreKept(t *testing.T) {
 
 // Permits are numbers that every JSON parser reads, of more than 2^50 values, and never 0.
 func TestPermitsAreNumbers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seen, largest := map[uint64]bool{}, uint64(0)
 	for range 1000 {
 		p := newPermit()
@@ -147,6 +156,9 @@ func newOverrides(most int) (*overrides, *counting) {
 // seconds after the last use, to a second. Room is made when it is needed, at most once a
 // second.
 func TestWhenOverridesGo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	o, _ := newOverrides(1)
 	begun := time.Unix(1000, 0)
 	get := func(period, after time.Duration) bool {
@@ -187,6 +199,9 @@ func TestWhenOverridesGo(t *testing.T) {
 // Counters that cannot be had or dropped are an error that is not the caller's, and what was
 // there stays.
 func TestOverridesThatCannotBeBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	o, s := newOverrides(1)
 	fault := errors.New("no")
 	s.bind = fault
@@ -246,6 +261,9 @@ func TestOneTableForEachPeriod(t *testing.T) {
 // What one descriptor asks of its limit another never meets: the keys of different domains,
 // names and values differ, however they are split.
 func TestOverrideKeysAreApart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seen := map[string]string{}
 	for _, domain := range []string{"", "a", "ab"} {
 		for _, pairs := range [][]limit.Attribute{nil, {{Name: "a"}}, {{Value: "a"}}, {{Name: "b", Value: "c"}}, {{Name: "bc"}}, {{Name: "b"}, {Name: "c"}}, {{Name: "b", Value: "\x01"}, {Name: "c"}}, {{}, {}}} {
@@ -260,6 +278,9 @@ func TestOverrideKeysAreApart(t *testing.T) {
 
 // What was noted of the use of an override is at most a second old.
 func TestUseIsNoted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	var v override
 	begun := time.Unix(1000, 0)
 	v.touch(begun)
@@ -273,6 +294,9 @@ func TestUseIsNoted(t *testing.T) {
 
 // Requests may bring limits of 4096 different periods at a time.
 func TestMostOverrides(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	e, err := New(memory.New(memory.Options{}), &rules.Set{}, Options{})
 	if err != nil {
 		t.Fatal(err)

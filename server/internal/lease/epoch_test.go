@@ -16,6 +16,9 @@ import (
 // An epoch is above the former one whatever the clock shows and whatever chance adds, and
 // goes by the clock where that is above.
 func TestEpochsGoUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, c := range []struct {
 		former, chance uint64
 		now            int64 // nanoseconds since 1970
@@ -45,6 +48,9 @@ func TestEpochsGoUp(t *testing.T) {
 // A coordinator learns for as long as the longest leases that may be in use, and a sixty-fourth
 // of that for the clocks; where that is not known, for as long as its own last.
 func TestHowLongIsLearnt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const margin = 64
 	first, second := Fresh(0), Fresh(time.Minute)
 	if first.Learn != share.DefaultLease+share.DefaultLease/margin || second.Learn != time.Minute+time.Minute/margin {
@@ -96,6 +102,9 @@ func TestHowLongIsLearnt(t *testing.T) {
 // A state that cannot be read or written is an error that says so, nothing is left behind, and
 // the directory is free for the next one.
 func TestStateThatCannotBeKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, StateFile)
 	below := filepath.Join(file, "below") // makes the file a directory that nothing replaces

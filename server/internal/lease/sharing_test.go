@@ -86,6 +86,9 @@ func TestReloadComesFirst(t *testing.T) {
 // A key of other attributes than the limit's is refused as such, whatever its values are; of
 // the limit's own, or where an instance does not say of which, it counts.
 func TestAttributesOfAKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	x := newIndex(limits(t, `limits:
   - {name: shared, rate: 100/s, sharing: leased}
   - {name: per-user, key: [user, ip], rate: 10/s, sharing: leased}
