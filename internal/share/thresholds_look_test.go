@@ -122,7 +122,80 @@ func lookQuestions() (list []question) {
 				return s.answer()
 			}})
 		}
+		list = append(list, placesQuestions(base.scarce, base.full, strings.TrimSpace("places: %s "+flags))...)
 	}
+	return list
+}
+
+// placesStand is how an instance stands that looks at places of a gauge.
+type placesStand struct {
+	held, inUse, waiting, declared, largest, sent Amount
+	busy                                          Amount // what it used of late, for busyFor more
+	busyFor                                       time.Duration
+	starved, unanswered, asked                    bool
+	steady                                        int
+}
+
+func (s placesStand) answer(scarce, full bool) (kind, exact string) {
+	const now = thresholdsAt
+	h := NewHolder(HolderOptions{Member: Member{"0", 1}})
+	p := NewPlaces(nil)
+	p.Amend(now, 0, s.inUse, 0)
+	p.Acquire(now, s.inUse.Floor())
+	p.Amend(now, 0, s.held, 0)
+	l := &lease{
+		spender: p, lease: 7, known: true, granted: Holding{Depth: s.held}, keepRate: MaxAmount, keepDepth: MaxAmount,
+		terms: Terms{Burst: 20 * Token, Gauge: true}, scarce: scarce, full: full, starved: s.starved, steady: s.steady,
+		sent: 5, seen: 5, sentAt: now.Add(-time.Millisecond), sentWant: s.sent, gap: 40 * time.Millisecond, lookAt: now,
+		busyPlaces: s.busy, busyUntil: now.Add(s.busyFor),
+	}
+	if s.unanswered {
+		l.seen = 4
+	}
+	if s.asked {
+		l.keepDepth = 3 * Token
+	}
+	if s.declared > 0 {
+		l.opts.Estimator = Declared
+	}
+	r := Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
+	l.lookPlaces(now, h, r)
+	l.schedule(now, r, false)
+	ask, when := "does not ask", "never"
+	if l.urgent {
+		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+	}
+	if l.lookAt != never {
+		when = fmt.Sprintf("in %v", time.Duration(l.lookAt-now))
+	}
+	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.want, l.held().Depth, ask, when, l.busyPlaces, time.Duration(l.busyUntil-now))
+	return fmt.Sprint(l.want, l.held().Depth, ask, when, l.busyUntil > now), exact
+}
+
+// placesQuestions are about the places of a gauge.
+func placesQuestions(scarce, full bool, name string) (list []question) {
+	ask := func(what string, least, most Amount, vary func(s *placesStand, x Amount)) {
+		list = append(list, question{fmt.Sprintf("an instance's "+name, what), least, most, func(x Amount) (string, string) {
+			s := placesStand{held: 5 * Token, inUse: 3 * Token, sent: 5 * Token, busy: 3 * Token, busyFor: 500 * time.Millisecond}
+			vary(&s, x)
+			return s.answer(scarce, full)
+		}})
+	}
+	ask("in use, of 5", 0, 5, func(s *placesStand, x Amount) { s.inUse = x * Token })
+	ask("held, 3 in use", 0, 8, func(s *placesStand, x Amount) { s.held = x * Token })
+	ask("held, 3 in use and one was refused", 0, 8, func(s *placesStand, x Amount) { s.held, s.starved = x*Token, true })
+	ask("held, 3 in use, 3 were asked for", 0, 8, func(s *placesStand, x Amount) { s.held, s.asked = x*Token, true })
+	ask("that are waited for", 0, 6, func(s *placesStand, x Amount) { s.waiting = x * Token })
+	ask("declared", 0, 8, func(s *placesStand, x Amount) { s.declared = x * Token })
+	ask("of the largest request, that was refused", 0, 8, func(s *placesStand, x Amount) { s.largest, s.starved = x*Token, true })
+	ask("wanted as reported last", 0, 8, func(s *placesStand, x Amount) { s.sent = x * Token })
+	ask("wanted as reported last, no answer yet", 0, 8, func(s *placesStand, x Amount) { s.sent, s.unanswered, s.waiting = x*Token, true, 3*Token })
+	ask("used of late", 0, 8, func(s *placesStand, x Amount) { s.busy = x * Token })
+	ask("used of late, nanoseconds ago", -3, 3, func(s *placesStand, x Amount) { s.busy, s.busyFor = 4*Token, time.Duration(x) })
+	ask("looked at so often without a change", 0, 40, func(s *placesStand, x Amount) { s.steady = int(x) })
+	ask("looked at so often without a change, none held", 0, 8, func(s *placesStand, x Amount) {
+		s.steady, s.held, s.inUse, s.busy, s.sent = 4*int(x), 0, 0, 0, x/4*Token
+	})
 	return list
 }
 

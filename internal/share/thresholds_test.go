@@ -26,7 +26,11 @@ func TestThresholds(t *testing.T) {
 	for _, q := range slices.Concat(roundQuestions(), lookQuestions(), suppressedQuestions()) {
 		fmt.Fprintf(&b, "\n%s\n", q.name)
 		for _, e := range changes(q.least, q.most, q.answer) {
-			fmt.Fprintf(&b, "%14s  %s\n", exactly(e.from), e.says)
+			from := exactly(e.from)
+			if q.most < 1000 || strings.Contains(q.name, "nanoseconds") {
+				from = fmt.Sprint(int64(e.from)) // not an amount
+			}
+			fmt.Fprintf(&b, "%14s  %s\n", from, e.says)
 		}
 	}
 	if *update {
@@ -151,6 +155,12 @@ func (s stand) answer() (kind, exact string) {
 		if keepRate || keepDepth {
 			says += fmt.Sprintf(" keep %s/%s", brief(a.keepRate), brief(a.keepDepth))
 		}
+		if a.lack > 0 {
+			says += " still lacks " + exactly(a.lack)
+		}
+		if a.lackSince != 0 {
+			kinds = append(kinds, "lacks")
+		}
 		all = append(all, says)
 	}
 	flags := ""
@@ -167,6 +177,10 @@ func (s stand) answer() (kind, exact string) {
 	if r.dirty {
 		flags += " again"
 		due = fmt.Sprintf(" in %v", time.Duration(r.due-thresholdsAt).Round(time.Microsecond))
+	}
+	if r.turns.until != 0 {
+		flags += " turns"
+		due += fmt.Sprintf(" of %v", time.Duration(r.turns.until-thresholdsAt).Round(time.Microsecond))
 	}
 	return strings.Join(kinds, ", ") + flags, strings.Join(all, "; ") + flags + due
 }
