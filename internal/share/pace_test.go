@@ -246,3 +246,27 @@ func TestPaceWithoutItsWindow(t *testing.T) {
 		t.Errorf("%v were counted, want %v", p.used, want)
 	}
 }
+
+// TestPaceIsTheController: the spread follows its formula, computed in real numbers here, whatever the
+// errors are, as long as it is within its bounds.
+func TestPaceIsTheController(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	rng := rand.New(rand.NewPCG(1, 5))
+	for range 500 {
+		p := pace{spread: SpreadWhole / 2}
+		u, e1, e2 := 0.5, 0.0, 0.0
+		for step := range 10 {
+			e := (rng.Float64() - 0.5) / 10
+			p.correct(int64(e * SpreadWhole))
+			u += 0.6*e + 0.1*(e-e1) + 0.05*(e-2*e1+e2)
+			if e1, e2 = e, e1; u < 0.01 || u > 0.99 {
+				break
+			}
+			if off := float64(p.spread)/SpreadWhole - u; off > 1e-3 || off < -1e-3 {
+				t.Fatalf("a spread of %.5f after %d errors, want %.5f", float64(p.spread)/SpreadWhole, step+1, u)
+			}
+		}
+	}
+}

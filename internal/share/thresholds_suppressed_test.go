@@ -52,7 +52,7 @@ func (s suppressedStand) answer() (kind, exact string) {
 		all = append(all, says)
 	}
 	flags := fmt.Sprint(p.over, r.full, p.bucket.level == 0)
-	return strings.Join(kinds, " ") + flags, fmt.Sprintf("rejects %.4f, %s, over %v, level %s, of %s/s", p.reject, strings.Join(all, "; "), p.over, brief(p.bucket.level), brief(p.capacity))
+	return strings.Join(kinds, " ") + flags, fmt.Sprintf("rejects %.4f, %s, over %v, level %s, %s/s wanted of %s/s", p.reject, strings.Join(all, "; "), p.over, brief(p.bucket.level), brief(r.wanted), brief(p.capacity))
 }
 
 // suppressedQuestions are those of limits that are shared by suppression.

@@ -90,7 +90,7 @@ func exactly(a Amount) string { return fmt.Sprintf("%d.%06d", a/Token, a%Token) 
 type stand struct {
 	terms    Terms
 	level    Amount // of the pool
-	frozen   bool   // rates are taken to be full since before
+	depths   bool   // another depth is another kind of answer
 	accounts []stake
 }
 
@@ -160,6 +160,9 @@ func (s stand) answer() (kind, exact string) {
 		}
 		if a.lackSince != 0 {
 			kinds = append(kinds, "lacks")
+		}
+		if s.depths {
+			kinds = append(kinds, g.Depth.String())
 		}
 		all = append(all, says)
 	}
@@ -239,16 +242,18 @@ func roundQuestions() (list []question) {
 		of := fmt.Sprintf(" of one that has %v/s and 4 deep and wants 9/s", rate)
 		ask("tokens in the pool, of 12 that are lacking"+of, 0, 20*Token, func(x Amount) stand {
 			s := mine(stake{rate: rate, depth: 4 * Token, want: 9 * Token, lack: 12 * Token})
-			s.level = x
+			s.level, s.depths = x, true
 			return s
 		})
 		ask("tokens in the pool, of 2.5 that are lacking while the limit is scarce"+of, 0, 4*Token, func(x Amount) stand {
 			s := mine(stake{rate: rate, depth: 4 * Token, want: 9 * Token, lack: 5 * Token / 2}, stake{rate: 90 * Token, depth: 30 * Token, want: 90 * Token})
-			s.level = x
+			s.level, s.depths = x, true
 			return s
 		})
 		ask("tokens that are lacking"+of, 0, 30*Token, func(x Amount) stand {
-			return mine(stake{rate: rate, depth: 4 * Token, want: 9 * Token, lack: x})
+			s := mine(stake{rate: rate, depth: 4 * Token, want: 9 * Token, lack: x})
+			s.depths = true
+			return s
 		})
 		ask("tokens under way, of 6 that are lacking"+of, 0, 8*Token, func(x Amount) stand {
 			return mine(stake{rate: rate, depth: 4 * Token, want: 9 * Token, lack: 6 * Token, aloft: x})
