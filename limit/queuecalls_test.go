@@ -171,3 +171,49 @@ func TestQueueReadsWhatItsTakerReads(t *testing.T) {
 		queue.Close()
 	}
 }
+
+// slowPlaces is a Taker of places that are all taken, and that takes its time to say so.
+type slowPlaces struct{ takes int }
+
+func (s *slowPlaces) Take(_ context.Context, req Request) (Decision, error) {
+	if s.takes++; s.takes > 1 {
+		time.Sleep(400 * time.Microsecond)
+	}
+	return Decision{Results: []Result{{Limit: "places", Quota: 1, Cost: costOf(req), Verdict: Verdict{Reason: ReasonConcurrency, RetryAfter: time.Hour}}}}, nil
+}
+
+// One whose time is over while the Taker is asked is sent away as soon as that refuses, and
+// not when the grace for its answer is over.
+func TestQueueEndsWithTheLastRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue, start := newQueue(t, &slowPlaces{}, QueueOptions{}), time.Now()
+		defer queue.Close()
+		// It asks again after a millisecond, until 1.4 ms.
+		_, err := queue.WaitMax(t.Context(), Request{}, 1200*time.Microsecond)
+		if got := time.Since(start); !errors.Is(err, ErrWaitTooLong) || got != 1400*time.Microsecond {
+			t.Errorf("%v after %v, want %v after 1.4ms", err, got, ErrWaitTooLong)
+		}
+	})
+}
+
+// Who is refused behind those who wait is told why: for want of tokens, or for good.
+func TestRefusedBehindThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, bucketPolicy(PerSecond(1), 3))
+		l.AllowN(time.Now(), 3)
+		cancel := l.WaitFunc(1, Never, func(error) {})
+		defer cancel()
+		for cost, want := range map[int64]Verdict{
+			1: {Reason: ReasonRate, RetryAfter: 2 * time.Second, ResetAfter: 4 * time.Second},
+			3: {Reason: ReasonRate, RetryAfter: 4 * time.Second, ResetAfter: 4 * time.Second},
+			4: {Reason: ReasonCost, RetryAfter: Never, ResetAfter: 4 * time.Second},
+		} {
+			for _, peek := range []bool{true, false} {
+				d := must(l.Take(t.Context(), Request{Cost: cost, Peek: peek}))
+				if got := d.Results[0].Verdict; d.Allowed || got != want {
+					t.Errorf("a cost of %d: %+v, want %+v", cost, got, want)
+				}
+			}
+		}
+	})
+}

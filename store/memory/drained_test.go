@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
 )
 
 // oneShard yields keys of one shard, so that what fills it fills it evenly.
@@ -115,6 +116,33 @@ func TestHashesAreNoMarks(t *testing.T) {
 		got := avoidMarks(h)
 		if got == 0 || got == slotClosed || got == overflowHash || h != 0 && h != slotClosed && got != h {
 			t.Errorf("%x became %x", h, got)
+		}
+	}
+}
+
+// Several keys of one shard, and keys of several limits, are charged each for itself by one
+// Take.
+func TestKeysOfOneShardAreChargedApart(t *testing.T) {
+	for name, p := range floods() {
+		s := New(Options{Now: newManual().now})
+		a, b := mustBind(t, s, "a", p), mustBind(t, s, "b", p)
+		var charges []store.Charge
+		for nextA, nextB := oneShard(a, "a"), oneShard(b, "b"); len(charges) < 12; {
+			key := nextA()
+			charges = append(charges, one(a, key), one(b, key), one(b, nextB()))
+		}
+		for i := range charges {
+			charges[i].Permit = uint64(1 + i)
+		}
+		if !mustTake(t, s, charges...) {
+			t.Fatalf("%s: refused", name)
+		}
+		for i, charge := range charges {
+			again := []store.Charge{charge}
+			again[0].Cost = 0
+			if _, err := s.Peek(t.Context(), again); err != nil || again[0].Verdict.Remaining != 2 || charge.Verdict.Remaining != 2 {
+				t.Errorf("%s: charge %d: told %+v, then %+v, %v, want 2 of 3 to remain", name, i, charge.Verdict, again[0].Verdict, err)
+			}
 		}
 	}
 }
