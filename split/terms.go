@@ -125,14 +125,14 @@ func (t Terms) shared(window time.Duration) (terms share.SplitTerms, from limit.
 // while others go by the new: from the first that knows to the last, that is on top at
 // most what comes in this time by the lower of the two rates.
 func (l *Limiter) Set(t Terms) error {
-	return l.change(func(Terms) (Terms, error) { return t, nil })
+	return l.change(func(Terms) Terms { return t })
 }
 
 // SetTotal changes the total at once; see [Limiter.Set].
 func (l *Limiter) SetTotal(r limit.Rate) error {
-	return l.change(func(t Terms) (Terms, error) {
+	return l.change(func(t Terms) Terms {
 		t.Total = r
-		return t, nil
+		return t
 	})
 }
 
@@ -142,9 +142,9 @@ func (l *Limiter) SetInstances(index, instances int) error {
 	if instances < 1 || index < 0 || index >= instances {
 		return fmt.Errorf("split: instance %d of %d: want at least one instance, and an index below their number", index, instances)
 	}
-	return l.change(func(t Terms) (Terms, error) {
+	return l.change(func(t Terms) Terms {
 		t.Part = Instance(index, instances)
-		return t, nil
+		return t
 	})
 }
 
@@ -155,9 +155,9 @@ func (l *Limiter) SetWeights(index int, weights ...int64) error {
 	if err != nil {
 		return err
 	}
-	return l.change(func(t Terms) (Terms, error) {
+	return l.change(func(t Terms) Terms {
 		t.Part = p
-		return t, nil
+		return t
 	})
 }
 
@@ -168,7 +168,7 @@ func (l *Limiter) Terms() Terms {
 	return l.terms
 }
 
-func (l *Limiter) change(edit func(Terms) (Terms, error)) error {
+func (l *Limiter) change(edit func(Terms) Terms) error {
 	l.mu.Lock()
 	defer l.unlock()
 	if l.origin.IsZero() {
@@ -176,10 +176,7 @@ func (l *Limiter) change(edit func(Terms) (Terms, error)) error {
 	}
 	old := l.terms
 	old.From = time.Time{}
-	t, err := edit(old)
-	if err != nil {
-		return err
-	}
+	t := edit(old)
 	terms, from, err := t.shared(l.window)
 	if err != nil {
 		return err
