@@ -112,7 +112,7 @@ func (r *rate) hold(ctx context.Context, p *part, wait bool) error {
 		return r.holds(p, true)
 	}
 	if !wait {
-		r.loosen(p)
+		r.refund(p.loose)
 		return r.holds(p, false)
 	}
 	begin, doubtful := time.Now(), r.doubt.worth(n)
@@ -127,7 +127,7 @@ func (r *rate) hold(ctx context.Context, p *part, wait bool) error {
 		return fault != nil || lease.Known && (full || passed >= pollFor)
 	})
 	if !p.held {
-		r.loosen(p)
+		r.refund(p.loose)
 		if err = errors.Join(err, fault); err != nil {
 			return err
 		}
@@ -246,13 +246,7 @@ func (r *rate) undo(p *part) {
 		p.reservation.Cancel() // what the lease, if smaller meanwhile, has no place for is lost
 		r.debt.add(-n, new(limit.Result))
 	}
-	r.loosen(p)
-}
-
-// loosen gives back what p has of the loose tokens.
-func (r *rate) loosen(p *part) {
 	r.refund(p.loose)
-	p.loose = 0
 }
 
 func (r *rate) look(p *part) error {
