@@ -146,8 +146,12 @@ func TestReserveOfWhatIsNotLent(t *testing.T) {
 			if back := r.Cancel(); back != (r.OK() && tt.n > 0) || r.Cancel() {
 				t.Errorf("%s: Cancel %v", name, back)
 			}
-			if got := l.bucket.Observe(l.lease.client.now()); got.Waiting != 0 || got.Admitted != 0 {
-				t.Errorf("%s: %+v after it was cancelled", name, got)
+			asked := max(0, tt.n) // which is demand, unless nobody could ever admit it
+			if name == "above the burst" {
+				asked = 0
+			}
+			if got := l.bucket.Observe(l.lease.client.now()); got.Waiting != 0 || got.Admitted != 0 || got.Attempted != share.Whole(asked) {
+				t.Errorf("%s: %+v after it was cancelled, want %d asked for", name, got, asked)
 			}
 		})
 	}
@@ -366,6 +370,43 @@ func TestBoundsOfNames(t *testing.T) {
 	one, two := newSession(), newSession()
 	if one == 0 || one == two {
 		t.Errorf("sessions %d and %d", one, two)
+	}
+}
+
+// TestClosedTwice: to close a limit again does nothing to the one that was opened in its place.
+func TestClosedTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	c := leased(t, 0, 0).lease.client
+	first := openLimit(t, c, "x", LimitOptions{})
+	first.Close()
+	second := openLimit(t, c, "x", LimitOptions{})
+	first.Close()
+	if _, err := c.Limit("x", LimitOptions{}); !errors.Is(err, ErrOpen) || c.leases[second.lease.handle] != &second.lease || len(c.leases) != 2 {
+		t.Errorf("a third: %v; %d are open", err, len(c.leases))
+	}
+	for _, l := range []*Limiter{first, second} {
+		l.Close()
+		if err := l.Wait(t.Context()); !errors.Is(err, ErrClosed) || l.Allow() || l.Reserve().OK() || !errors.Is(l.Lease().Err, ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+	}
+	openLimit(t, c, "x", LimitOptions{})
+}
+
+// TestClosedWithoutALease: what may be spent without a lease ends when the limit is closed.
+func TestClosedWithoutALease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	l := leased(t, 0, 0)
+	l.lease.AmendFallback(l.lease.client.now(), share.Whole(5), share.Whole(5))
+	if !l.Allow() || l.Remaining() != 4 {
+		t.Fatalf("%d remain", l.Remaining())
+	}
+	if l.Close(); l.Allow() || l.bucket.Observe(l.lease.client.now()).Level != 0 {
+		t.Errorf("closed, and %+v", l.bucket.Observe(l.lease.client.now()))
 	}
 }
 

@@ -108,7 +108,6 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 			act = max(r.turn.act, ahead, now.Add(max(1, l.expected(now, cost, r.turn.n))))
 			if act < math.MaxInt64 {
 				r.turn.act, l.line.act = act, max(l.line.act, act)
-				l.settle(now)
 			}
 		default:
 			act = r.turn.act
