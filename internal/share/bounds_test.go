@@ -222,6 +222,26 @@ func TestBadDemandWantsNothing(t *testing.T) {
 	})
 }
 
+// TestLeaseOfAnother: who has heard of its lease and names another has none; as long as it may not
+// have heard of it, it is waited for.
+func TestLeaseOfAnother(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, heard := range []bool{false, true} {
+		d := newDesk(t, hundred)
+		d.report(anna, asks(50))
+		a := d.c.list[0].accounts[0]
+		other := Demand{Handle: 1, Resource: theLimit, Lease: a.lease + 1, Rate: 50 * Token, Heard: a.born}
+		if !heard {
+			other.Heard--
+		}
+		if said := d.report(anna, other); strings.Contains(said, "lease_gone") != heard {
+			t.Errorf("heard %v: %s", heard, said)
+		}
+	}
+}
+
 // TestTakeoverTellsEverybody: at once, under the next epoch and with a number that nobody takes for
 // an old one.
 func TestTakeoverTellsEverybody(t *testing.T) {

@@ -145,6 +145,16 @@ func TestLiveTerms(t *testing.T) {
 	workers.Wait()
 }
 
+// TestFirstLiveTerms is the beginning of TestLiveTerms, for who has no time.
+func TestFirstLiveTerms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for seed := range uint64(*liveSchedules) / 10 {
+		liveTerms(t, seed+uint64(*liveFirst))
+	}
+}
+
 func liveTerms(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 4))
 	defer func() {

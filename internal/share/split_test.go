@@ -413,3 +413,29 @@ func TestSplitAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestWholeWindowIsThere: of a token each nanosecond all that are due in a window, its first and its
+// last nanosecond included, remain at its beginning; spread evenly, as many as were due by then.
+func TestWholeWindowIsThere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	terms := SplitTerms{Total: limit.Rate{Count: int64(ms), Period: time.Duration(ms)}, Part: Part{0, 1, 1}}
+	at := []limit.Time{0, 1, ms / 2, ms - 2, ms - 1, ms, ms + 1, 2*ms - 1, 7 * ms}
+	for _, now := range at {
+		whole := newSplit(t, SplitOptions{Window: time.Duration(ms)}, terms)
+		even := newSplit(t, SplitOptions{Window: time.Duration(ms), Pacing: PaceEven}, terms)
+		if got := whole.Remaining(now); got != int64(ms) {
+			t.Errorf("%d remain at %d, want %d", got, now, ms)
+		}
+		if got := even.Remaining(now); got != int64(now%ms)+1 {
+			t.Errorf("%d remain at %d, evenly spread, want %d", got, now, now%ms+1)
+		}
+		if !whole.Allow(now, int64(ms)) || whole.Allow(now, 1) || whole.Remaining(now) != 0 || whole.Earliest(now, 0, 1) != now-now%ms+ms {
+			t.Errorf("at %d the whole window is not taken, or more", now)
+		}
+		if n := int64(now%ms) + 1; !even.Allow(now, n) || even.Allow(now, 1) || even.Earliest(now, 0, 1) != now+1 {
+			t.Errorf("at %d not just %d are taken", now, n)
+		}
+	}
+}

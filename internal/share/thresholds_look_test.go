@@ -238,6 +238,9 @@ func bucketQuestions() []varied {
 		{"rate held, 4/s are wanted", 0, 20 * Token, func(s *instanceStand, x Amount) {
 			s.rate, s.want, s.sent = x, 4*Token, 4*Token
 		}},
+		{"rate held, 2/s are wanted", 0, 20 * Token, func(s *instanceStand, x Amount) {
+			s.rate, s.want, s.sent = x, 2*Token, 2*Token
+		}},
 		{"depth held, 100/s wanted and 160/s held", Token, 101 * Token, func(s *instanceStand, x Amount) {
 			s.depth, s.rate = x/Token*Token, 160*Token
 			s.level = s.depth
