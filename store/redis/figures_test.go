@@ -1,10 +1,15 @@
 package redis
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/stint-io/stint/internal/redistest"
 )
 
 // What the doctor makes of a server's figures: each finding on its bound, and one beyond.
@@ -109,6 +114,33 @@ func TestNearestParameter(t *testing.T) {
 	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"abc", "abc", 0}, {"abc", "bc", 1}, {"abcd", "acbd", 2}} {
 		if got, back := distance(tt.a, tt.b), distance(tt.b, tt.a); got != tt.d || back != tt.d {
 			t.Errorf("from %q to %q it is %d, and %d back, want %d", tt.a, tt.b, got, back, tt.d)
+		}
+	}
+}
+
+// An examination whose time is over says so, and finds nothing that it has not seen.
+func TestExaminationEnds(t *testing.T) {
+	o := Options{Addrs: []string{redistest.Start(t).Addr()}, Timeout: patient}
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := newClient(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := &examination{o: o}
+	for name, look := range map[string]func(context.Context, rueidis.Client) error{
+		"permissions": e.permissions, "scripts": e.scripts, "round trip": e.roundTrip, "clock": e.clock, "info": e.info,
+		"subscribe": func(ctx context.Context, c rueidis.Client) error {
+			_, err := e.subscribe(ctx, c, e.name())
+			return err
+		},
+	} {
+		if err := look(gone, c); err == nil || len(e.found) > 0 {
+			t.Errorf("%s: %v, found %+v", name, err, e.found)
 		}
 	}
 }
