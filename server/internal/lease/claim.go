@@ -214,6 +214,8 @@ func (s *Service) claimed(ctx context.Context, asked limit.Time, lost bool) {
 				close(c.open)
 			}
 		})
+	} else {
+		c.until.Store(int64(asked.Add(claimLasts)))
 	}
 	if ctx.Err() != nil {
 		return // it may not have been done
@@ -223,7 +225,6 @@ func (s *Service) claimed(ctx context.Context, asked limit.Time, lost bool) {
 		s.opts.Logger.Warn("this service takes over: it lends the limits that are shared by leases once those of the former coordinator must have ended", "for", s.Learning().Round(time.Millisecond))
 	}
 	c.held, c.answered = true, asked
-	c.until.Store(int64(asked.Add(claimLasts)))
 }
 
 // within runs f in the loop, which owns the coordinator, and waits for it.
