@@ -237,6 +237,9 @@ func TestAllCountsRefused(t *testing.T) {
 // TestAllCountsRefusedOnce: a refused request that counts is charged to each scope that it
 // has a cost for exactly once, whichever refused it, and no other scope is asked.
 func TestAllCountsRefusedOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, tt := range []struct {
 			name         string

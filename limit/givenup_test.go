@@ -91,6 +91,9 @@ func TestWaiterTakesATimeGivenUp(t *testing.T) {
 // What a reservation took that has acted does not come back once the policy has changed, or
 // a refused request was charged all the same.
 func TestReservationIsPastRecall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, happens := range map[string]func(l *Limiter) error{
 		"rate": func(l *Limiter) error { return l.SetRate(PerHour(2)) },
 		"both": func(l *Limiter) error { return l.SetPolicy(bucketPolicy(PerHour(2), 10)) },
@@ -157,6 +160,9 @@ func TestChosenTimesLetNobodyGo(t *testing.T) {
 // What Allow took of a full bucket counts as of when it took it, for one who names an
 // earlier time afterwards.
 func TestAnEarlierTimeAfterAllow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		l, start := newLimiter(t, bucketPolicy(PerSecond(1), 10)), time.Now()
 		if !l.Allow() {
@@ -174,6 +180,9 @@ func TestAnEarlierTimeAfterAllow(t *testing.T) {
 
 // A reservation whose time has come stands in nobody's way, were it the only one.
 func TestReservationThatHasActedIsInNobodysWay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for n := range 3 {
 		l, now := newLimiter(t, bucketPolicy(PerSecond(1), 1)), time.Now()
 		l.AllowN(now, 1)

@@ -46,6 +46,9 @@ func TestPolicyValidate(t *testing.T) {
 
 // Each bound of a policy admits what is on it, and not what is one beyond.
 func TestPolicyBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	window := Policy{Algorithm: FixedWindow, Rate: PerSecond(1)}
 	places := Policy{Algorithm: Concurrency, MaxInFlight: 1, Timeout: time.Second}
 	for name, tt := range map[string]struct {
@@ -79,6 +82,9 @@ func TestPolicyBounds(t *testing.T) {
 
 // Under an unlimited policy of any algorithm everything is admitted, and nothing counted.
 func TestUnlimitedCountsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for a := FixedWindow; a <= SlidingWindowCounter; a++ {
 		for _, refused := range []bool{false, true} {
 			p := Policy{Algorithm: a, Unlimited: true, CountRefused: refused}

@@ -187,6 +187,9 @@ func (b brokenPeek) Hold(ctx context.Context, req Request, wait bool, r *Result)
 // A refusal tells of each Holder how it stands now, whoever refused: nothing is taken. One
 // that cannot say is left out.
 func TestScopesTellHowTheyStand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newLimiter(t, bucketPolicy(PerHour(1), 3)), newLimiter(t, bucketPolicy(PerHour(1), 5))
 		last := &plainTaker{taker: newLimiter(t, bucketPolicy(PerHour(1), 2))}
@@ -232,6 +235,9 @@ func (r reads) Attributes() []string { return r.names }
 // The attributes of scopes are those of all Takers, each once, in order; a Taker that does
 // not say reads none.
 func TestScopesAttributes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	l := newLimiter(t, bucketPolicy(PerHour(1), 3))
 	x, y := reads{l, []string{"user", "path"}}, struct{ AttributeReader }{reads{l, []string{"user", "ip"}}}
 	s := must(All(Scope{"x", x, nil}, Scope{"l", l, nil}, Scope{"y", y, nil}))

@@ -69,6 +69,9 @@ func TestDrainedKeysMakeRoom(t *testing.T) {
 // What new keys share counts as an overflow also where a key has a slot, and the budget has
 // no room for a copy of the log that they share.
 func TestNoRoomForACopyOfWhatIsShared(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := newManual()
 	k := mustKeyed(t, limit.Policy{Algorithm: limit.SlidingWindowLog, Rate: limit.PerHour(100)}, Options{MaxBytes: MinMaxBytes, Now: clock.now})
 	c, budget := k.counters, &k.counters.store.budget
@@ -112,6 +115,9 @@ func TestNoRoomForACopyOfWhatIsShared(t *testing.T) {
 
 // No key has the hashes that mark slots, and all others keep theirs.
 func TestHashesAreNoMarks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, h := range []uint64{0, 1, 2, 1 << 32, slotClosed - 1, slotClosed} {
 		got := avoidMarks(h)
 		if got == 0 || got == slotClosed || got == overflowHash || h != 0 && h != slotClosed && got != h {
@@ -123,6 +129,9 @@ func TestHashesAreNoMarks(t *testing.T) {
 // Several keys of one shard, and keys of several limits, are charged each for itself by one
 // Take.
 func TestKeysOfOneShardAreChargedApart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		s := New(Options{Now: newManual().now})
 		a, b := mustBind(t, s, "a", p), mustBind(t, s, "b", p)

@@ -48,6 +48,9 @@ func TestDrainedKeysOfAnotherLimitMakeRoom(t *testing.T) {
 // A table that is to shrink needs no room for it in the budget, which may be full, or more
 // than full.
 func TestShrinkingNeedsNoRoom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		clock := newManual()
 		s := New(Options{Now: clock.now})
@@ -73,6 +76,9 @@ func TestShrinkingNeedsNoRoom(t *testing.T) {
 // A Take over several limits drops what is fresh for a new key's place, as a Take of one
 // does: keys that come once leave nothing behind.
 func TestTakesOverSeveralDropWhatIsFresh(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		clock := newManual()
 		s := New(Options{Now: clock.now})
@@ -92,6 +98,9 @@ func TestTakesOverSeveralDropWhatIsFresh(t *testing.T) {
 // A Take over many new keys, which begins again when one key's place costs another's, makes
 // each key one place and no more.
 func TestTakeOverManyNewKeysMakesEachOnePlace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		s := New(Options{Now: newManual().now})
 		c := mustBind(t, s, name, p)
@@ -112,6 +121,9 @@ func TestTakeOverManyNewKeysMakesEachOnePlace(t *testing.T) {
 
 // What is given back while the key's shard grows is given back.
 func TestUndoDuringGrowth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := &interrupted{manual: newManual()}
 	k := mustKeyed(t, limit.Policy{Rate: limit.PerHour(1), Burst: 100}, Options{Now: clock.now})
 	c, next := k.counters, oneShard(k.counters, "k")
@@ -139,6 +151,9 @@ func TestUndoDuringGrowth(t *testing.T) {
 // A table that has been given a later beginning is not given one again by who came to it
 // meanwhile: what was taken since stays taken.
 func TestRebaseOnlyOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	clock := newManual()
 	k := mustKeyed(t, limit.Policy{Rate: limit.PerHour(1), Burst: 10}, Options{Now: clock.now})
 	k.AllowN("a", 2)
@@ -157,6 +172,9 @@ func TestRebaseOnlyOnce(t *testing.T) {
 // Several charges on one bucket are answered as one charge of their sum, each of them; and
 // one that costs nothing is admitted where there is no room for what costs something.
 func TestChargesOnOneBucketAreAnsweredAsOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		clock := newManual()
 		s := New(Options{Now: clock.now})
@@ -199,6 +217,9 @@ func TestChargesOnOneBucketAreAnsweredAsOne(t *testing.T) {
 
 // No charges are admitted; charges that are not this store's are an error and take nothing.
 func TestWhatIsNoCharge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s, other := New(Options{}), New(Options{})
 	p := limit.Policy{Rate: limit.PerHour(1), Burst: 10}
 	c, foreign := mustBind(t, s, "c", p), mustBind(t, other, "c", p)
@@ -239,6 +260,9 @@ func TestWhatIsNoCharge(t *testing.T) {
 
 // A flood in a store's first second is told like any other, once.
 func TestFloodAtTheBeginningIsLogged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	var lines strings.Builder
 	s := New(Options{MaxBytes: MinMaxBytes, Now: newManual().now, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 	c := mustBind(t, s, "flooded", limit.Policy{Rate: limit.PerHour(1), Burst: 1})
@@ -257,6 +281,9 @@ func TestFloodAtTheBeginningIsLogged(t *testing.T) {
 // The budget admits what fills it to the last byte, and not one more; what growing tables
 // leave free counts as used for them, within the part of a limit it does not.
 func TestBudgetToTheLastByte(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, tt := range []struct {
 		used, n, spare int64
 		want           bool

@@ -16,6 +16,9 @@ import (
 // The Taker of a Keyed answers for each key, field by field, as a limit.Limiter of that key
 // alone does: what is taken, only peeked at, or counted though it is refused.
 func TestTakerAnswersAsLimitersDo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range uint64(120) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 61))

@@ -11,6 +11,9 @@ import (
 // A heartbeat that is answered after three were not begins anew: until three more have
 // passed others may be there that could not say so, and fewer of them are not believed.
 func TestPresence(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	var p presence
 	ms := int64(time.Millisecond)
 	for i, tt := range []struct {
@@ -37,6 +40,9 @@ func TestPresence(t *testing.T) {
 // Calls are counted by the power of two that the number of their requests is at most, and
 // the round trip is a mean of the last ones.
 func TestStatsOfCalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := &Store{}
 	var want [10]uint64
 	for n, at := range map[int]int{0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 128: 7, 129: 8, 256: 8, 257: 9, 512: 9, 2048: 9} {
@@ -61,6 +67,9 @@ func TestStatsOfCalls(t *testing.T) {
 
 // A Cluster has a breaker for each lane, and others have one.
 func TestBreakersAreCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for topology, want := range map[Topology]int{Standalone: 1, Sentinel: 1, Cluster: 64} {
 		s := &Store{opts: Options{Topology: topology}}
 		s.lanes = make([]lane, s.laneCount())
@@ -73,6 +82,9 @@ func TestBreakersAreCounted(t *testing.T) {
 // One run of the script is about at most 256 buckets and 2048 requests, except that one
 // request may have any number; and about no bucket by two policies.
 func TestBoundsOfABatch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	r, err := newRule(still(1))
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +115,9 @@ func TestBoundsOfABatch(t *testing.T) {
 
 // The clocks differ when they are apart by more than a second and what a call takes one way.
 func TestClockOffset(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	own := time.Unix(1_700_000_000, 0)
 	for _, took := range []time.Duration{0, time.Millisecond, 4 * time.Second} {
 		for _, by := range []time.Duration{0, time.Second + took/2, time.Second + took/2 + 1, time.Hour} {
@@ -123,6 +138,9 @@ func TestClockOffset(t *testing.T) {
 
 // A prefix has no braces, no spaces and nothing that cannot be printed.
 func TestPrefixOfAURL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for c := range rune(256) {
 		escaped := "redis://h?prefix=a" + url.PathEscape(string(c))
 		if c == '&' || c == '=' {
@@ -137,6 +155,9 @@ func TestPrefixOfAURL(t *testing.T) {
 
 // Options are right on their bounds, and wrong beyond.
 func TestOptionsBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, tt := range map[string]struct {
 		edit func(o *Options, beyond int)
 	}{
@@ -163,6 +184,9 @@ func TestOptionsBounds(t *testing.T) {
 
 // Durations for people have three figures, and are off by half of the last one at most.
 func TestRoundedDurations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for d, want := range map[time.Duration]time.Duration{
 		0: 0, 499: 0, 500: 1000, 999_400: 999_000, 999_999: 1_000_000, 1_004_999: 1_000_000, 1_005_000: 1_010_000,
 		9_994_999: 9_990_000, 123_456_789: 123_000_000, 1_234_567_890: 1_230_000_000, 59_950_000_000: 60 * time.Second,
@@ -185,6 +209,9 @@ func TestRoundedDurations(t *testing.T) {
 // Each of n shares of a count is the n-th part rounded down, but at least one of what there
 // is; what has no part stays nothing.
 func TestPartOf(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, tt := range [][3]int64{{0, 1, 0}, {0, 5, 0}, {1, 1, 1}, {1, 5, 1}, {4, 5, 1}, {5, 5, 1}, {9, 5, 1}, {10, 5, 2}, {limit.MaxCount, 2, limit.MaxCount / 2}} {
 		if got := partOf(tt[0], tt[1]); got != tt[2] {
 			t.Errorf("one of %d parts of %d is %d, want %d", tt[1], tt[0], got, tt[2])

@@ -13,6 +13,9 @@ import (
 // Charges of one request on one key become one part, which is told to each of them, however
 // many keys there are between; those of a refund stay apart. What is unlimited has none.
 func TestChargesBecomeParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := &Store{}
 	counters := func(p limit.Policy) *Counters {
 		r, err := newRule(p)
@@ -76,6 +79,9 @@ func TestChargesBecomeParts(t *testing.T) {
 // policy add up, later ones take the place of those of a window before, and there are not
 // more keys than the bound.
 func TestChargesKeptWithoutTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	compiled := func(p limit.Policy) *rule {
 		r, err := newRule(p)
 		if err != nil {

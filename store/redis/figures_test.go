@@ -14,6 +14,9 @@ import (
 
 // What the doctor makes of a server's figures: each finding on its bound, and one beyond.
 func TestFindingsOfFigures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	info := func(pairs ...string) map[string]string {
 		m := map[string]string{}
 		for i := 0; i < len(pairs); i += 2 {
@@ -89,6 +92,9 @@ func TestFindingsOfFigures(t *testing.T) {
 // A server is fit by its mode, its role and its version: 6.2 is the oldest, and a version
 // that is not understood is taken.
 func TestFitServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for version, old := range map[string]bool{
 		"": false, "x.y": false, "7": false, "5.9.9": true, "6.0.20": true, "6.1.9": true, "6.2": false, "6.2.0": false, "6.10.1": false, "7.0.0": false, "10.1": false, "5.x": false,
 	} {
@@ -100,6 +106,9 @@ func TestFitServers(t *testing.T) {
 
 // Of a misspelt parameter the known one is told that is nearest, within two letters.
 func TestNearestParameter(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, want := range map[string]string{
 		"timeout": "timeout", "Time-Out": "timeout", "timout": "timeout", "tmeot": "timeout", "tmet": "", "prefx": "prefix", "database": "", "d": "db", "dbx": "db", "q": "",
 		"insecure": "insecure_skip_verify", "sentinel-password": "sentinel_password", "passwordfile": "password_file", "certificate": "", "server": "server_name", "caa": "ca", "xy": "key", "xyz": "",

@@ -36,6 +36,9 @@ func TestReadsFormerTag(t *testing.T) {
 // The tag of a former version is read for every quota that there can be, that of the
 // longest queue included, which is one above the largest burst; and no other is.
 func TestReadsEveryFormerQuota(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const now = limit.Time(1_700_000_000_000_000_000)
 	for _, p := range []limit.Policy{
 		{Rate: limit.Rate{Count: 1 << 40, Period: time.Nanosecond}, Burst: limit.MaxCount},

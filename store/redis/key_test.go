@@ -111,6 +111,9 @@ func TestKeyIsInjective(t *testing.T) {
 // TestLongestReadableKey: values of up to 160 bytes, escaped, stay readable, longer ones are
 // hashed.
 func TestLongestReadableKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for n, readable := range map[int]bool{0: true, 1: true, maxKey - 1: true, maxKey: true, maxKey + 1: false, 10 * maxKey: false} {
 		text := strings.Repeat("k", n)
 		if got := keyOf(DefaultPrefix, kindBucket, "id", []byte(text)); (got == DefaultPrefix+"1:{b:id:"+text+"}") != readable || readable == strings.Contains(got, "#") {

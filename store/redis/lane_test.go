@@ -40,6 +40,9 @@ func TestLaneGivesUpAmongArrivals(t *testing.T) {
 // has to wait again it goes before those that have not waited yet, behind those that have,
 // and its other keys are kept for it.
 func TestParkedAgainGoesFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := &Store{}
 	l := &lane{store: s}
 	of := func(keys ...string) *operation {
@@ -84,6 +87,9 @@ func TestParkedAgainGoesFirst(t *testing.T) {
 
 // In a Cluster each lane has 256 slots that follow one another; elsewhere there is one lane.
 func TestLanesOfACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := &Store{opts: Options{Topology: Cluster}}
 	s.lanes = make([]lane, s.laneCount())
 	met := map[*lane]uint16{}
@@ -109,6 +115,9 @@ func TestLanesOfACluster(t *testing.T) {
 // As many batches are under way as the shortest round trip of this second and the one
 // before has tenths of a millisecond, at least 1 and at most 16.
 func TestTrips(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	var trips trips
 	if got := trips.atOnce(); got != 1 {
 		t.Errorf("at the beginning %d", got)
@@ -170,6 +179,9 @@ func TestLaneOfAClosedStore(t *testing.T) {
 
 // What could not be charged to Redis is kept for the next time, and what was is forgotten.
 func TestSettledIsKeptUntilItIsCharged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, failed := range []error{nil, store.ErrUnavailable} {
 		s := &Store{}
 		r, err := newRule(tokens(1, time.Second, 10))
