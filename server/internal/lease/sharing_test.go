@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,7 @@ func TestAttributesOfAKey(t *testing.T) {
 	x := newIndex(limits(t, `limits:
   - {name: shared, rate: 100/s, sharing: leased}
   - {name: per-user, key: [user, ip], rate: 10/s, sharing: leased}
+  - {name: by-ip, key: [ip], rate: 10/s, sharing: leased}
   - {name: exact, key: [user], rate: 10/s}
 `))
 	for _, c := range []struct {
@@ -112,6 +114,14 @@ func TestAttributesOfAKey(t *testing.T) {
 		terms, status := x.resolve(r.Demands[0].Resource)
 		if status != c.want || (terms.Rate > 0) != (c.want == share.StatusOK) {
 			t.Errorf("%s by %q: %v, want %v", c.limit, c.attributes, status, c.want)
+		}
+	}
+	// What is no list of values is no key, though it reads as one of the machines'.
+	for _, raw := range []string{"\xfd\xc0\x00\x02\x07", "\xfe", "\xff" + strings.Repeat("x", 32), "\x05a"} {
+		r := share.Report{Demands: []share.Demand{{Resource: share.ResourceID{Limit: "by-ip", Key: raw}}}}
+		x.canonical(&r)
+		if _, status := x.resolve(r.Demands[0].Resource); status != share.StatusBadKey {
+			t.Errorf("the key %q: %v", raw, status)
 		}
 	}
 	shared := share.Report{Demands: []share.Demand{{Resource: share.ResourceID{Limit: "shared"}, Attributes: []string{"user"}}}}

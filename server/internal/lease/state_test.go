@@ -171,6 +171,7 @@ func TestTerms(t *testing.T) {
     lease: {safe: 1/2s, guarantees: {2: 0.5/s, 0: 1/s}}
   - {name: busy, rate: 90/minute, sharing: leased, lease: {allocation: busy, tolerance: 0.25, change: 0.125}}
   - {name: free, unlimited: true, sharing: leased}
+  - {name: open, algorithm: concurrency, unlimited: true, sharing: leased}
   - {name: none, rate: 0/s, sharing: leased}
   - {name: huge, rate: 1000000000000000/s, sharing: leased}
   - {name: places, algorithm: concurrency, max_in_flight: 3, sharing: leased, lease: {safe: 1}}
@@ -183,6 +184,7 @@ func TestTerms(t *testing.T) {
 		},
 		"busy": {Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy, BusyTolerance: 0.25, BusyChange: 0.125},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: share.None}, "none": {},
+		"open": {Burst: unlimited, Gauge: true, Allocation: share.None},
 		"huge":   {Rate: unlimited, Burst: unlimited},
 		"places": {Burst: share.Whole(3), Gauge: true, Safe: share.Token},
 	} {
