@@ -184,7 +184,7 @@ func TestTerms(t *testing.T) {
 		},
 		"busy": {Rate: 1_500_000, Burst: share.Whole(90), Allocation: share.Busy, BusyTolerance: 0.25, BusyChange: 0.125},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: share.None}, "none": {},
-		"open": {Burst: unlimited, Gauge: true, Allocation: share.None},
+		"open":   {Burst: unlimited, Gauge: true, Allocation: share.None},
 		"huge":   {Rate: unlimited, Burst: unlimited},
 		"places": {Burst: share.Whole(3), Gauge: true, Safe: share.Token},
 	} {
