@@ -439,3 +439,44 @@ func TestWholeWindowIsThere(t *testing.T) {
 		}
 	}
 }
+
+// TestZeroSplit admits nothing, knows nothing that could change, and takes terms as any other.
+func TestZeroSplit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	var s Split
+	if terms, from := s.Terms(); s.Allow(5, 1) || s.Remaining(5) != 0 || s.Quota() != 0 || s.Earliest(5, 0, 1) != math.MaxInt64 || from != 0 || terms != (SplitTerms{}) {
+		t.Errorf("%+v admits something", s)
+	}
+	if v := s.Verdict(5, false, 0, 1); v.Reason != limit.ReasonRate || v.RetryAfter != limit.Never || v.ResetAfter != 0 || s.Result().Quota != 0 {
+		t.Errorf("%+v", v)
+	}
+	terms := SplitTerms{Total: limit.PerSecond(1000), Part: Part{0, 1, 1}, Burst: 10}
+	if err := s.Change(second, terms, 0); err != nil || !s.Allow(second, 1) {
+		t.Errorf("%v: terms are not in force", err)
+	}
+}
+
+// TestKnownUntil: what is said of the future holds for ever where nothing paces, and to the end of
+// the window where a controller does.
+func TestKnownUntil(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	terms := SplitTerms{Total: limit.PerSecond(1000), Part: Part{0, 1, 1}, Burst: 10}
+	for _, tt := range []struct {
+		o         SplitOptions
+		now, want limit.Time
+	}{
+		{SplitOptions{}, second, math.MaxInt64},
+		{SplitOptions{Window: time.Second, Pacing: PaceEven}, second, math.MaxInt64},
+		{SplitOptions{Window: time.Second, Pacing: PacePID}, second, 2 * second},
+		{SplitOptions{Window: time.Second, Pacing: PacePID}, 2*second - 1, 2 * second},
+		{SplitOptions{Window: time.Second, Pacing: PacePID}, math.MaxInt64 - 1, math.MaxInt64},
+	} {
+		if got := newSplit(t, tt.o, terms).Known(tt.now); got != tt.want {
+			t.Errorf("%+v at %d: known until %d, want %d", tt.o, tt.now, got, tt.want)
+		}
+	}
+}

@@ -323,3 +323,23 @@ func TestSuppressedAllowDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestSpreadAfterAPause: what is spread over a time that begins long after the interval in progress
+// counts where it belongs, and in all as much as it is.
+func TestSpreadAfterAPause(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, tt := range []struct{ from, to limit.Time }{{510 * ms, 590 * ms}, {550 * ms, 650 * ms}, {500 * ms, 900 * ms}, {350 * ms, 350 * ms}, {0, 950 * ms}} {
+		m := NewMovingAverage(time.Second, 10, 0)
+		m.Add(0, 0)
+		m.Spread(tt.from, tt.to, 80*Token)
+		all := m.count
+		for _, n := range m.ended {
+			all += n
+		}
+		if all > 80*Token || all < 80*Token-20 || m.began != tt.to/(100*ms)*(100*ms) {
+			t.Errorf("%v are counted of 80 from %v to %v, and the interval began at %v", all, time.Duration(tt.from), time.Duration(tt.to), time.Duration(m.began))
+		}
+	}
+}
