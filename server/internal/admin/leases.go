@@ -58,7 +58,7 @@ func (d *leaseDescs) collect(ch chan<- prometheus.Metric, l *Leases) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
 	truth := func(d *prometheus.Desc, v bool, labels ...string) {
-		n := 0.0
+		var n float64
 		if v {
 			n = 1
 		}

@@ -157,7 +157,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	f := c.figures()
 	gauge(c.build, 1, f.Version)
 	gauge(c.limits, float64(f.Limits))
-	ok := 0.0
+	var ok float64
 	if f.ReloadOK {
 		ok = 1
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"net/http"
@@ -128,6 +129,36 @@ func TestAllowedHosts(t *testing.T) {
 	} {
 		if got := HostAllowed(host, []string{"x", "A.b"}); got != allowed {
 			t.Errorf("%q is allowed: %v", host, got)
+		}
+	}
+}
+
+// The sizes that are counted apart end with 256 requests: what is above is in the last bucket.
+func TestLargestBatches(t *testing.T) {
+	f := Figures{Shared: &SharedStore{Up: true, BatchSizes: [10]uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 5}}}
+	none := func() iter.Seq[engine.Tally] { return slices.Values([]engine.Tally(nil)) }
+	var buckets []string
+	for _, line := range scrape(t, NewCollector(none, func() Figures { return f })) {
+		if size, ok := strings.CutPrefix(line, "stint_store_batch_size_bucket"); ok {
+			buckets = append(buckets, size)
+		}
+	}
+	if len(buckets) != 10 || buckets[8] != `{le="256"} 9` || buckets[9] != `{le="+Inf"} 14` {
+		t.Errorf("%q", buckets)
+	}
+}
+
+// Profiles that take time end when whoever asked has gone.
+func TestProfilesThatTakeTime(t *testing.T) {
+	p := newPort()
+	p.o.Profiles = true
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, path := range []string{"/debug/pprof/profile?seconds=600", "/debug/pprof/trace?seconds=600"} {
+		w := httptest.NewRecorder()
+		New(p.o).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil).WithContext(gone))
+		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/octet-stream" {
+			t.Errorf("%s: %d %v", path, w.Code, w.Header())
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (d *sharedDescs) collect(ch chan<- prometheus.Metric, s *SharedStore, notRe
 	count := func(d *prometheus.Desc, v uint64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
 	}
-	up := 0.0
+	var up float64
 	if s.Up {
 		up = 1
 	}
