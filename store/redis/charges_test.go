@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -122,4 +123,71 @@ func TestChargesKeptWithoutTheServer(t *testing.T) {
 		t.Errorf("%d keys, want at most %d", len(l.keys), maxLocalCharges)
 	}
 	add("w", window, 1, now+1_000_000_000, 2)
+}
+
+// An answer of the script that package limit does not agree with is an error: another number
+// of requests admitted, or findings that nobody asked for.
+func TestDisagreementIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	r, err := newRule(still(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		admitted int64
+		findings []finding
+		want     error
+	}{{1, nil, nil}, {0, nil, errDisagree}, {2, nil, errDisagree}, {1, []finding{{}}, errDisagree}, {0, []finding{{}}, errDisagree}} {
+		b, o := new(batch), newOperation(verbTake, 0)
+		o.parts = append(o.parts, part{rule: r, key: "k", cost: 1})
+		b.reset()
+		b.accept(o)
+		b.arrange()
+		if got := b.replay(1e9, tt.admitted, tt.findings); !errors.Is(got, tt.want) {
+			t.Errorf("%d admitted, %d findings: %v, want %v", tt.admitted, len(tt.findings), got, tt.want)
+		}
+		o.release()
+	}
+}
+
+// Without Redis, and without counters that stand in, a charge is decided as it says: it is
+// admitted as by a limit that is unused, refused for a second, or an error.
+func TestDecidedAsOnFailureSays(t *testing.T) {
+	s, err := New(Options{Addrs: []string{unusedAddress(t)}, Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := bind(t, s, "c", still(7))
+	for _, tt := range []struct {
+		how     store.OnFailure
+		shadow  bool
+		allowed bool
+		fails   bool
+		want    limit.Verdict
+	}{
+		{store.FailAllow, false, true, false, limit.Verdict{Allowed: true, Remaining: 7}},
+		{store.FailReject, false, false, false, limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: time.Second}},
+		{store.FailReject, true, true, false, limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: time.Second}},
+		{store.FailTake, false, false, true, limit.Verdict{}},
+		{store.FailTake, true, true, false, limit.Verdict{Allowed: true, Remaining: 7}},
+		{store.FailLocal, false, false, true, limit.Verdict{}},
+		{store.FailLocal, true, true, false, limit.Verdict{Allowed: true, Remaining: 7}},
+	} {
+		for name, ask := range map[string]func([]store.Charge) (bool, error){
+			"take": func(charges []store.Charge) (bool, error) { return s.Take(t.Context(), charges) },
+			"peek": func(charges []store.Charge) (bool, error) { return s.Peek(t.Context(), charges) },
+		} {
+			charges := []store.Charge{charge(c, "k", 3)}
+			charges[0].OnFailure, charges[0].Shadow = tt.how, tt.shadow
+			ok, err := ask(charges)
+			if ok != tt.allowed || (err != nil) != tt.fails || tt.fails != errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%s: %+v: %v, %v", name, tt, ok, err)
+			} else if !tt.fails && (charges[0].Verdict != tt.want || !charges[0].Failed) {
+				t.Errorf("%s: %+v: told %+v", name, tt, charges[0])
+			}
+		}
+	}
 }

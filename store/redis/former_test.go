@@ -64,3 +64,28 @@ func TestReadsEveryFormerQuota(t *testing.T) {
 		}
 	}
 }
+
+// A queue reads the state of a bucket of the same rate whatever its burst was, up to the
+// longest that there can be.
+func TestQueueReadsTheLongestBucket(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	p := limit.Policy{Rate: limit.PerSecond(7)}
+	p.Burst = longestBurst(p)
+	long, err := newRule(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := newRule(limit.Policy{Algorithm: limit.LeakyBucket, Rate: p.Rate, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s state
+	long.bucket.Take(&s.bucket, 1_700_000_000_000_000_000, 3)
+	raw := long.encode(s)
+	raw = raw[:len(raw)-8] + string(words(uint64(p.Burst)))
+	if got := queue.decode(queue.convert(raw, 1_700_000_000_000_000_000)); got.bucket != s.bucket {
+		t.Errorf("%+v became %+v", s.bucket, got.bucket)
+	}
+}
