@@ -104,11 +104,16 @@ func TestFullTableMakesRoom(t *testing.T) {
 		// b was used a second ago but for a nanosecond.
 		for _, peek := range []bool{false, true} {
 			req := account("d")
-			req.Cost, req.Peek = 3, peek
+			if req.Cost, req.Peek = 3, peek; peek {
+				req.Cost = 4
+			}
 			d, err := k.Take(t.Context(), req)
-			if err != nil || d.Allowed || d.Status != 429 || d.Results[0].Reason != limit.ReasonTableFull || d.Results[0].RetryAfter != time.Minute || d.Results[0].Cost != 3 {
+			if err != nil || d.Allowed || d.Status != 429 || d.Results[0].Reason != limit.ReasonTableFull || d.Results[0].RetryAfter != time.Minute || d.Results[0].Cost != req.Cost {
 				t.Errorf("a fourth key: %+v, %v", d, err)
 			}
+		}
+		if d, err := k.Take(t.Context(), limit.Request{}); err != nil || !d.Allowed || len(d.Results) != 0 {
+			t.Errorf("a request that the limit does not apply to: %+v, %v", d, err)
 		}
 		if !slices.Equal(refused, []int64{1, 1, 1, 3}) {
 			t.Errorf("hooks were told of refusals of %v, want those of the keys that were touched and not that of a look", refused)
