@@ -20,6 +20,7 @@ type account struct {
 	gaveAt            limit.Time // when it last gave depth back unasked
 	aloft             Holding    // of granted, what is not known to have been heard
 	untold            Holding    // of aloft, what was not told yet
+	own               *pool      // of a limit per instance, what it was not lent; else nil
 	tellings          []telling  // of aloft, the rest
 
 	want, lack Amount
@@ -70,6 +71,7 @@ func (a *account) settle(returned Holding, landed Amount) bool {
 		a.gaveAt = a.resource.pool.at
 	}
 	a.earn()
+	a.accrueOwn()
 	a.returned = returned
 	// Tokens were in a depth that is given back as well, or did not fit when they
 	// landed; and they were lent, or came with the rate. So one that lies can lie
@@ -77,6 +79,9 @@ func (a *account) settle(returned Holding, landed Amount) bool {
 	back.Tokens = min(back.Tokens, saturate(back.Depth, landed), a.purse)
 	a.purse = min(a.purse-back.Tokens, saturate(a.held().Depth, a.aloft.Tokens))
 	a.resource.pool.takeBack(back)
+	if a.own != nil {
+		a.own.takeBack(back)
+	}
 	return true
 }
 
@@ -101,7 +106,42 @@ func (a *account) grant(h Holding) {
 	a.aloft, a.untold = a.aloft.plus(h), a.untold.plus(h)
 	p.flying += a.flying()
 	p.lend(h)
+	if a.accrueOwn(); a.own != nil {
+		a.own.lend(h)
+	}
 	a.tell = true
+}
+
+// fullOwn says that the instance wants more than a limit of its own, and has all of that.
+func (a *account) fullOwn() bool {
+	return a.own != nil && a.want > a.target.Rate && a.target.Rate > 0 && a.held().Rate >= a.target.Rate
+}
+
+// accrueOwn brings what the instance was not lent of its own limit up to the time of the
+// resource's pool.
+func (a *account) accrueOwn() {
+	if a.own != nil {
+		a.own.accrue(a.resource.pool.at)
+	}
+}
+
+// setOwn puts terms in force for the account: a limit per instance is a bucket for each, of
+// which it is lent a part. What was used of it stays used, as in the resource's pool.
+func (a *account) setOwn(former, t Terms) {
+	switch {
+	case t.Allocation != Static || t.Gauge:
+		a.own = nil
+	case a.own == nil:
+		h := a.held()
+		a.own = &pool{rate: t.Rate - h.Rate, depth: t.Burst - h.Depth, at: a.resource.pool.at}
+		if a.lease == 0 {
+			a.own.level = max(0, a.own.depth) // nothing was taken of it
+		}
+	default:
+		a.accrueOwn()
+		a.own.resize(t.Rate-former.Rate, t.Burst-former.Burst)
+		a.own.clip()
+	}
 }
 
 // flying is how many tokens are under way without depth of their own.
@@ -138,6 +178,9 @@ func (a *account) end() {
 	a.resource.pool.flying -= a.flying()
 	a.aloft, a.untold, a.tellings = Holding{}, Holding{}, nil
 	a.resource.pool.takeBack(h)
+	if a.accrueOwn(); a.own != nil {
+		a.own.takeBack(h)
+	}
 	a.granted, a.returned, a.lease, a.purse = Holding{}, Holding{}, 0, 0
 }
 

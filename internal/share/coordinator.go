@@ -296,7 +296,7 @@ func (c *Coordinator) tellAbout(a *account, now limit.Time) {
 	share := Share{
 		Handle: a.handle, Status: a.status, Seen: a.seen, Lease: a.lease, Granted: a.granted,
 		KeepRate: a.keepRate, KeepDepth: a.keepDepth, Safe: r.safe(),
-		Scarce: r.scarce, Full: r.full && !r.single, Learning: r.learning, Limit: r.terms,
+		Scarce: r.scarce, Full: r.full && !r.single || a.fullOwn(), Learning: r.learning, Limit: r.terms,
 		Suppress: r.suppressionOf(a),
 	}
 	if a.lease != 0 && c.opts.Seal != nil {

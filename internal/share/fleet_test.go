@@ -257,7 +257,7 @@ func (f *fleet) arrive(in *instance) {
 		}
 		if f.terms.Suppress != nil {
 			f.passed = append(f.passed, f.now)
-		} else {
+		} else if !f.own() {
 			f.central.take(f, Token)
 		}
 	} else {
@@ -279,9 +279,12 @@ func (b *Bucketed) take(f *fleet, n Amount) {
 	}
 }
 
+// own says that each of several instances has a limit of its own.
+func (f *fleet) own() bool { return f.terms.Allocation == Static && len(f.instances) > 1 }
+
 // check holds what the instances may spend at this moment against the limit.
 func (f *fleet) check() {
-	if f.terms.Suppress != nil {
+	if f.terms.Suppress != nil || f.own() {
 		return // each holds the whole limit
 	}
 	var sum Holding

@@ -121,6 +121,9 @@ func (a *account) ask(now limit.Time, d *Demand) {
 	if a.resource.suppressed != nil {
 		a.largest, a.lack = d.Burst, 0 // nobody else has what it lacks
 	}
+	if a.own != nil {
+		a.lack = 0 // the same
+	}
 	if a.resource.terms.Gauge {
 		a.want = d.Burst
 		a.lack = max(0, d.Burst-a.held().Depth)
@@ -167,6 +170,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *Demand)
 		return refuse(StatusBadKey) // it has it under another handle
 	}
 	a := &account{session: s, resource: r, handle: d.Handle, since: now, keepRate: MaxAmount, keepDepth: MaxAmount, weight: 1}
+	a.setOwn(Terms{}, r.terms)
 	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)
 	return a

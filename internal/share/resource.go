@@ -89,6 +89,9 @@ func (r *resource) setTerms(t Terms, now limit.Time) {
 		r.pool.level = r.pool.depth
 	}
 	r.pool.clip()
+	for _, a := range r.accounts {
+		a.setOwn(r.terms, t)
+	}
 	r.terms = t
 	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
 	r.alloc.BusyTolerance, r.alloc.BusyChange = t.BusyTolerance, t.BusyChange
@@ -144,7 +147,9 @@ func (r *resource) claim(a *account, lease uint64, h Holding, now limit.Time) {
 	r.frozen = r.frozen.minus(h)
 	r.pool.takeBack(h)
 	a.grant(h)
-	a.purse = h.Depth // it may be full
+	if a.purse = h.Depth; a.own != nil { // it may be full
+		a.own.level = 0 // and the rest may have been spent
+	}
 }
 
 // capacity is what is divided: the rate, or the places of a gauge.
@@ -244,6 +249,10 @@ func saturate(a, b Amount) Amount { return Amount(min(uint64(a)+uint64(b), uint6
 
 // lend raises accounts to their targets as far as the pool has it.
 func (r *resource) lend(now limit.Time) {
+	if r.terms.Allocation == Static && !r.terms.Gauge {
+		r.lendOwn()
+		return
+	}
 	r.raise()
 	for _, a := range r.lacking(now) {
 		if a.lack <= 0 || r.terms.Gauge {
@@ -403,6 +412,9 @@ func (r *resource) recall() {
 		// Tokens come to the pool only where the rate is; and who cannot refuse a part
 		// must not have more than its own.
 		short.Rate = r.terms.Rate
+	}
+	if r.terms.Allocation == Static {
+		short.Rate, short.Depth = max(1, r.terms.Rate), max(1, r.terms.Burst) // nobody may have more than its own
 	}
 	short.Depth = max(short.Depth, -r.pool.depth)
 	r.mostAbove(short.Rate - r.pool.rate)

@@ -6,6 +6,11 @@ import "math"
 func (r *resource) targetOwn() {
 	for i, a := range r.accounts {
 		a.target = Holding{}
+		if r.terms.Allocation == Static {
+			// One that wants nothing keeps what it has: nobody else can lack it.
+			h := a.held()
+			a.target = Holding{Rate: min(h.Rate, r.terms.Rate), Depth: min(h.Depth, r.terms.Burst)}
+		}
 		if r.shares[i] > 0 && r.terms.Gauge {
 			a.target.Depth = (r.shares[i] + Token - 1) / Token * Token
 		} else if r.shares[i] > 0 {
@@ -18,6 +23,23 @@ func (r *resource) targetOwn() {
 		}
 	}
 	r.scarce, r.full = false, false
+}
+
+// lendOwn lends each account what it lacks of a limit of its own, with the tokens that are
+// left of it.
+func (r *resource) lendOwn() {
+	for _, a := range r.accounts {
+		if a.own == nil {
+			continue
+		}
+		a.accrueOwn()
+		h, p := a.held(), a.own
+		g := Holding{Rate: max(0, min(a.target.Rate-h.Rate, p.rate)), Depth: max(0, min(a.target.Depth-h.Depth, p.spare()))}
+		if g.Depth > 0 {
+			g.Tokens = max(0, min(p.level, g.Depth))
+		}
+		a.grant(g)
+	}
 }
 
 // targetRates gives each account its part of the rate, some of what nobody wants as
