@@ -16,8 +16,12 @@ import (
 // by the path of their module, so that each has the place it is meant for and no
 // other. The standard library is open to all. Tests are free.
 const policy = `
-# The words and the arithmetic stand on nothing but the standard library.
-NONE < limit;
+# How callers wait, for every limiter: one line, deadlines, one timer, wake-up or
+# call-back. It knows no limit.
+NONE < internal/waitline;
+
+# The words and the arithmetic stand on that and the standard library.
+internal/waitline < limit;
 
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;

@@ -1,0 +1,149 @@
+package waitline
+
+import (
+	"math"
+	"time"
+)
+
+// Never is a time that does not come.
+const Never = math.MaxInt64
+
+// Alarm is a time at which the owner has something to do, such as to end a wait that has
+// lasted too long. The zero value is not set. It must not be copied while it is set.
+type Alarm struct {
+	at     int64
+	serial uint64 // among equal times the alarm that was set first is first
+	in     *Alarms
+	index  int // in the heap
+	of     any
+}
+
+// IsSet says whether a is set.
+func (a *Alarm) IsSet() bool { return a.in != nil }
+
+// Alarms is a heap of those that are set, the earliest first. Setting and unsetting one
+// takes a time that is logarithmic in their number.
+type Alarms struct {
+	heap   []*Alarm
+	serial uint64
+}
+
+// Len is how many are set.
+func (h *Alarms) Len() int { return len(h.heap) }
+
+// First returns the earliest alarm's time and whose it is; Never and nil without one.
+func (h *Alarms) First() (at int64, of any) {
+	if len(h.heap) == 0 {
+		return Never, nil
+	}
+	return h.heap[0].at, h.heap[0].of
+}
+
+// Set sets a, or moves it, to a time. Never unsets it. of is what First returns.
+func (h *Alarms) Set(a *Alarm, of any, at int64) {
+	switch {
+	case at == Never:
+		a.Unset()
+	case a.in == nil:
+		h.serial++
+		a.at, a.serial, a.in, a.of, a.index = at, h.serial, h, of, len(h.heap)
+		h.heap = append(h.heap, a)
+		h.up(a)
+	case a.at != at:
+		a.at = at
+		h.up(a)
+		h.down(a)
+	}
+}
+
+// Unset unsets a, if it is set.
+func (a *Alarm) Unset() {
+	h := a.in
+	if h == nil {
+		return
+	}
+	n := len(h.heap) - 1
+	last := h.heap[n]
+	h.heap[n] = nil
+	h.heap = h.heap[:n]
+	if last != a {
+		h.put(last, a.index)
+		h.up(last)
+		h.down(last)
+	}
+	a.in, a.of = nil, nil
+}
+
+func (a *Alarm) before(b *Alarm) bool {
+	return a.at < b.at || a.at == b.at && a.serial < b.serial
+}
+
+func (h *Alarms) put(a *Alarm, index int) { h.heap[index], a.index = a, index }
+
+// up moves a towards the first, as far as it is before its parents.
+func (h *Alarms) up(a *Alarm) {
+	i := a.index
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !a.before(h.heap[parent]) {
+			break
+		}
+		h.put(h.heap[parent], i)
+		i = parent
+	}
+	h.put(a, i)
+}
+
+// down moves a away from the first, as far as a child is before it.
+func (h *Alarms) down(a *Alarm) {
+	i := a.index
+	for {
+		child := 2*i + 1
+		if child >= len(h.heap) {
+			break
+		}
+		if right := child + 1; right < len(h.heap) && h.heap[right].before(h.heap[child]) {
+			child = right
+		}
+		if !h.heap[child].before(a) {
+			break
+		}
+		h.put(h.heap[child], i)
+		i = child
+	}
+	h.put(a, i)
+}
+
+// Timer calls its owner once at a time: one timer for everybody who waits. It goes by the
+// runtime's clock; a simulator has its own and does without.
+type Timer[O any] struct {
+	timer *time.Timer // nil until it is set for the first time
+	at    int64       // 0 = it is not set
+}
+
+// At is the time that the timer is set to; 0 = none.
+func (t *Timer[O]) At() int64 { return t.at }
+
+// Set sets the timer to at, where it is now by the owner's clock: fire is called with the
+// owner in a goroutine of its own, which first locks, then calls Fired. 0 and Never unset
+// the timer. A call that was under way then comes all the same.
+func (t *Timer[O]) Set(owner *O, fire func(*O), at, now int64) {
+	if at == Never {
+		at = 0
+	}
+	if at == t.at {
+		return
+	}
+	t.at = at
+	switch wait := time.Duration(at - now); {
+	case at == 0:
+		t.timer.Stop()
+	case t.timer == nil:
+		t.timer = time.AfterFunc(wait, func() { fire(owner) })
+	default:
+		t.timer.Reset(wait)
+	}
+}
+
+// Fired takes note that the timer has called its owner.
+func (t *Timer[O]) Fired() { t.at = 0 }
