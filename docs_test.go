@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/stint-io/stint/rules"
 )
 
 // pages returns the module's Markdown files with their text.
@@ -55,22 +53,6 @@ func TestLinks(t *testing.T) {
 	}
 	if followed < 10 {
 		t.Errorf("followed %d links only: the search is wrong", followed)
-	}
-}
-
-// TestReadmeLimits loads the limits file that the README shows.
-func TestReadmeLimits(t *testing.T) {
-	_, rest, ok := strings.Cut(pages(t)["README.md"], "```yaml\n")
-	if !ok {
-		t.Fatal("README.md shows no limits file")
-	}
-	src, _, _ := strings.Cut(rest, "```")
-	set, err := rules.Parse("README.md", []byte(src))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(set.Limits()); n != 2 {
-		t.Errorf("got %d limits, want 2", n)
 	}
 }
 

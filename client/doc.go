@@ -51,7 +51,7 @@
 //
 // Before the first answer nothing is admitted, or what [OptimisticStart] says. Those who
 // wait keep their place over all of that. [Client.Err] and [Lease] say what is the
-// matter; docs/failure-behaviour.md has each failure with its outcome and its test.
+// matter; docs/reference/failures.md has each failure with its outcome and its test.
 //
 // # What a program can hear
 //

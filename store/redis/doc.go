@@ -17,7 +17,7 @@
 // charge is decided as its OnFailure says, a breaker keeps further requests from
 // waiting, and a probe looks for Redis; what had been asked in vain is not charged by a
 // server that comes to it later. After the loss of a master, what it had not passed
-// on to its replica can be admitted once more; docs/failure-behaviour.md has the bound.
+// on to its replica can be admitted once more; docs/explanation/failures.md has the bound.
 //
 // The package will not make Redis' writes durable, nor divide a limit among
 // processes: that is the business of leases.
