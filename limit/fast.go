@@ -56,28 +56,21 @@ func (l *Limiter) lock() {
 }
 
 // unlock leaves the state in the fast bucket if there is one and nobody waits, and has
-// those called whose wait has ended meanwhile.
+// those called back whose wait has ended meanwhile.
 func (l *Limiter) unlock() {
-	if l.release() {
-		go l.calls.run()
-	}
+	l.release()
+	l.calls.Start()
 }
 
-// release is unlock for one who makes the calls: it says whether there are any, and
-// nobody else is at it.
-func (l *Limiter) release() (calls bool) {
+// release is unlock but for the call-backs.
+func (l *Limiter) release() {
 	if f := l.fast.Load(); f != nil && len(l.slots) == 0 {
 		if word, ok := f.ledgerWord(&l.state); ok {
 			f.parked = word
 			f.word.Store(word)
 		}
 	}
-	if l.told {
-		l.told = false
-		calls = l.calls.begin()
-	}
 	l.mu.Unlock()
-	return calls
 }
 
 // catchUp brings the ledger's last up to date for one who takes at a time of the caller's

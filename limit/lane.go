@@ -3,54 +3,54 @@ package limit
 import (
 	"context"
 	"encoding/binary"
-	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // lane is the line of one key. While somebody is in it nobody else asks.
 type lane struct {
-	key         string
-	first, last *waiter
-	cost        ticks // of all in it; 128 bits, since costs go up to 2^62
+	key  string
+	line waitline.Line[*waiter]
 
-	alarm alarm // when the first is to ask
-	due   bool  // it is in Queue.ready
-	busy  bool  // the first is asking, or being told
-	peek  bool  // it is not its time yet, only time to look
+	alarm waitline.Alarm // when the first is to ask
+	due   bool           // it is in Queue.ready
+	busy  bool           // the first is asking, or being called back
+	peek  bool           // it is not due yet; only a check whether the limit has changed is
 
-	// Those of it who are held back are all let go until heldUntil, and none was to be
+	// Those of it who are held back are all released until heldUntil, and none was to be
 	// before heldFrom, as far as the time of an answer tells.
 	heldFrom, heldUntil Time
 
 	refused  Decision // the latest refusal; its Results are those of forecast
 	forecast forecast // of that refusal
-	taken    ticks    // since
+	taken    int64    // since, at most MaxInt64
 	left     int64    // after the latest admission; -1 = refused since
 
 	// notBefore is for refusals that do not tell when to ask again, or tell it again
 	// and again; tries counts them.
 	notBefore Time
 	tries     int
-	polls     bool // the latest refusal did not tell
+	polls     bool // the latest refusal did not say when to ask again
 }
 
-// waiter is one who waits.
+// waiter is a request that waits. Its Deadline is when the wait ends: unserved, or
+// admitted if it is held back.
 type waiter struct {
-	lane       *lane // nil = not in line: held back, or gone
-	prev, next *waiter
+	waitline.Waiter[*waiter]
+	lane *lane // that it is in, or was before it was held back
 
 	req  Request
 	ctx  context.Context
-	wake chan reply            // of one who blocks; holds one
-	done func(Decision, error) // of one who does not
+	done func(Decision, error) // of one that does not block
 	patience
 
-	alarm alarm     // when it goes away, or is let go if held
-	held  *Decision // admitted, and to be held back until then
-	late  bool      // its time is over, and it has been given some grace
-	over  bool      // told, or left
+	answer *Decision // how the wait ends, or what admits it when it is held back; nil = the zero one
+	held   bool      // admitted, and held back until its Deadline
+	late   bool      // its time is over, and it has been given some grace
+	over   bool      // the wait has ended
 }
 
 // patience is how long somebody waits.
@@ -60,14 +60,11 @@ type patience struct {
 	hurried bool          // latest is the context's deadline
 }
 
-// reply is how a wait ends.
+// reply is what one learns that does not come to wait.
 type reply struct {
-	p   *waiter
 	d   Decision
 	err error
 }
-
-func (r reply) call() { r.p.done(r.d, r.err) }
 
 // usualKey is how long a key may be before it takes memory of its own. Not longer: it
 // is cleared for each request. Not shorter: an account, an address and a path fit.
@@ -100,54 +97,27 @@ func (a *Attribute) named(pattern string) bool {
 	return a.Name == pattern
 }
 
-// push puts p, which fits the queue's bounds, at the end.
-func (l *lane) push(p *waiter) {
-	p.lane, p.prev = l, l.last
-	if l.last == nil {
-		l.first = p
-	} else {
-		l.last.next = p
+// first returns the first in line, or nil.
+func (l *lane) first() *waiter {
+	if w := l.line.First(); w != nil {
+		return w.Value
 	}
-	l.last = p
-	l.cost = l.cost.plus(ticks{0, uint64(costOf(p.req))})
+	return nil
 }
 
-func (l *lane) remove(p *waiter) {
-	if p.prev == nil {
-		l.first = p.next
-	} else {
-		p.prev.next = p.next
-	}
-	if p.next == nil {
-		l.last = p.prev
-	} else {
-		p.next.prev = p.prev
-	}
-	p.lane, p.prev, p.next = nil, nil, nil
-	l.cost = l.cost.minus(ticks{0, uint64(costOf(p.req))})
-}
-
-// whole is a sum of costs as one cost, at most the largest.
-func whole(sum ticks) int64 {
-	if sum.Hi > 0 || sum.Lo > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return int64(sum.Lo)
-}
-
-// turn returns a time before which a cost behind all in sum cannot be admitted.
-func (l *lane) turn(ahead ticks, cost int64) Time {
-	all := ahead.plus(ticks{0, uint64(cost)})
-	if whole(all) <= l.left {
+// earliest returns a time before which a cost behind all that is ahead cannot be admitted.
+func (l *lane) earliest(ahead, cost int64) Time {
+	all := waitline.Sum(ahead, cost)
+	if all <= l.left {
 		return 0
 	}
-	return l.forecast.earliest(whole(l.taken.plus(all)))
+	return l.forecast.earliest(waitline.Sum(l.taken, all))
 }
 
-// ask returns when the first in line, whose cost that is, is to ask: not before its turn,
-// even if the refusal was decided just before it was known.
+// ask returns when the first in line, whose cost that is, is to ask: not before it can be
+// admitted, even if the refusal was decided just before it was known.
 func (l *lane) ask(cost int64) Time {
-	at := l.turn(ticks{}, cost)
+	at := l.earliest(0, cost)
 	if at > 0 {
 		at = at.Add(time.Duration(l.forecast.lag))
 	}
@@ -167,7 +137,7 @@ func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
 	l.forecast.of(d, asked, now, cost)
 	l.refused = *d
 	l.refused.Results = l.forecast.results
-	l.taken, l.left = ticks{}, -1
+	l.taken, l.left = 0, -1
 	l.tries++
 	l.polls = true
 	for i := range l.forecast.results {
@@ -187,21 +157,21 @@ func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
 
 // admit takes note that cost was admitted at now.
 func (l *lane) admit(d *Decision, now Time, cost int64) {
-	if l.turn(ticks{}, cost) > now {
+	if l.earliest(0, cost) > now {
 		l.forecast.results = nil // the limit has changed: the next one asks
 	}
-	l.taken = l.taken.plus(ticks{0, uint64(cost)})
+	l.taken = waitline.Sum(l.taken, cost)
 	l.left, l.tries, l.notBefore = d.least(), 0, 0
 }
 
-// refusal is what one is told who comes at now and does not wait.
+// refusal is the answer to a request that comes at now and does not wait.
 func (l *lane) refusal(now Time, cost int64) Decision {
 	d := l.refused
 	d.Results = slices.Clone(l.refused.Results)
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow && !r.Allowed {
-			sum := l.taken.plus(l.cost).plus(ticks{0, uint64(cost)})
-			r.RetryAfter = max(1, waitUntil(l.forecast.passes(r, whole(sum)), now))
+			sum := waitline.Sum(waitline.Sum(l.taken, l.line.Cost()), cost)
+			r.RetryAfter = max(1, waitUntil(l.forecast.passes(r, sum), now))
 			r.ResetAfter = max(r.ResetAfter-time.Duration(now-l.forecast.at), r.RetryAfter)
 			r.Remaining = 0
 			if r.Cost == l.forecast.cost {

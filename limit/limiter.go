@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // The errors of a [Limiter]'s waits, for errors.Is.
@@ -52,8 +54,7 @@ type Limiter struct {
 	ready  bool // meter is made; false in the zero value
 	behind bool // something was taken since the ledger's last was brought up to date
 
-	timer  *time.Timer // lets go whoever waits first; nil until somebody waits
-	wakeAt Time        // what timer is set to; 0 = it is not
+	timer waitline.Timer[Limiter] // serves the first of those who wait
 }
 
 // limiterName stands in a Result, which must name its limit.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // The errors of a [Queue], beside those of a [Limiter]'s waits, for errors.Is.
@@ -104,15 +106,12 @@ type Queue struct {
 	closed  bool
 	lanes   map[string]*lane
 	waiting int
-	serial  uint64
-	alarms  alarms
-	timer   *time.Timer
-	ringsAt Time          // what timer is set to; 0 = it is not
-	ready   []*lane       // whose first is to ask
-	asking  int           // goroutines that do it for them
-	free    int           // of those, about to look at ready
-	calls   teller[reply] // of time-outs and the like; grants are told by who asked
-	told    bool          // calls was added to under the present lock
+	alarms  waitline.Alarms // of waiters and of lanes
+	timer   waitline.Timer[Queue]
+	ready   []*lane             // whose first is to ask
+	asking  int                 // goroutines that do it for them
+	free    int                 // of those, about to take a lane from ready
+	calls   waitline.Dispatcher // for time-outs and the like; who asked calls back those it serves
 }
 
 // NewQueue returns a Queue for t. Negative options are an error.
@@ -194,23 +193,9 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 		return r.d, r.err
 	}
 	w.Start()
-	r = q.await(ctx, p)
-	w.End(r.err)
-	return r.d, r.err
-}
-
-// await waits in line.
-func (q *Queue) await(ctx context.Context, p *waiter) (r reply) {
-	select {
-	case r = <-p.wake:
-		return r
-	case <-ctx.Done():
-	}
-	if !q.leave(p) {
-		r = <-p.wake
-		return r
-	}
-	return reply{err: ctx.Err()}
+	err := p.Await(ctx, func() bool { return q.leave(p) })
+	w.End(err)
+	return p.decision(), err
 }
 
 // WaitFunc is WaitMax for a caller who does not block: done is called exactly once, with
@@ -284,55 +269,76 @@ func (q *Queue) Waiting() int {
 }
 
 // Close ends all waits with [ErrQueueClosed], and lets nobody in any more. It returns
-// when no call of the Taker on behalf of those who waited is under way; their context
-// has ended. It must not be called by a done.
+// when every done has returned and no call of the Taker on behalf of those who waited is
+// under way; their context has ended. It must not be called by a done.
 func (q *Queue) Close() {
 	q.cancel()
 	q.lock()
 	q.closed = true
 	for _, l := range q.lanes {
-		for l.first != nil {
-			q.end(l.first, reply{err: ErrQueueClosed})
+		for p := l.first(); p != nil; p = l.first() {
+			q.end(p, nil, ErrQueueClosed)
 		}
 		q.schedule(l)
 	}
-	for len(q.alarms) > 0 { // those who are held back
-		p := q.alarms[0].waiter
-		q.giveBack(p, *p.held)
-		q.end(p, reply{err: ErrQueueClosed})
+	for _, a := q.alarms.First(); a != nil; _, a = q.alarms.First() { // those that are held back
+		p := a.(*waiter)
+		q.giveBack(p, *p.answer)
+		q.end(p, nil, ErrQueueClosed)
 	}
 	q.unlock()
 	q.work.Wait()
+	q.calls.Wait()
 }
 
 // now is the time of the queue's clock, which is monotonic and begins at 1.
 func (q *Queue) now() Time { return Time(1 + time.Since(q.origin)) }
 
-// lock and unlock are for whoever may end waits or make somebody due: unlock starts what
+// lock and unlock are for whoever may end waits or make a lane ready: unlock starts what
 // there is to do, and sets the timer.
 func (q *Queue) lock() { q.mu.Lock() }
 
 func (q *Queue) unlock() {
-	if q.release() {
-		go q.calls.run()
-	}
+	q.release()
+	q.calls.Start()
 }
 
-// release is unlock for one who makes the calls: it says whether there are any, and
-// nobody else is at it.
-func (q *Queue) release() (calls bool) {
+// release is unlock but for the call-backs.
+func (q *Queue) release() {
 	for len(q.ready) > q.free && q.asking < q.opts.Parallel && !q.closed {
 		q.asking++
 		q.free++
 		q.work.Go(q.serve)
 	}
-	q.arm()
-	if q.told {
-		q.told = false
-		calls = q.calls.begin()
+	if at, _ := q.alarms.First(); !q.timer.IsSetTo(at) {
+		q.timer.Set(q, (*Queue).fire, at, int64(q.now()))
 	}
 	q.mu.Unlock()
-	return calls
+}
+
+// fire is what the timer does.
+func (q *Queue) fire() {
+	q.lock()
+	q.timer.Fired()
+	now := q.now()
+	for range batch {
+		at, of := q.alarms.First()
+		if Time(at) > now {
+			break
+		}
+		switch of := of.(type) {
+		case *lane:
+			q.makeReady(of)
+		case *waiter:
+			if of.held {
+				q.end(of, of.answer, nil)
+			} else {
+				q.expire(of, now)
+			}
+		}
+	}
+	q.release()
+	q.calls.Run()
 }
 
 // costOf is what a request takes.

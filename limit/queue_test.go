@@ -133,7 +133,7 @@ func TestQueue(t *testing.T) {
 				t.Errorf("%d-th: %+v, want %+v", i, f, w)
 			}
 		}
-		if len(got) != len(want) || queue.Waiting() != 0 || queue.lines.Load() != 0 || len(queue.alarms) != 0 {
+		if len(got) != len(want) || queue.Waiting() != 0 || queue.lines.Load() != 0 || queue.alarms.Len() != 0 {
 			t.Errorf("told %d, %d wait in %d lines", len(got), queue.Waiting(), queue.lines.Load())
 		}
 		// One try for each, and a second one for the first who was refused.

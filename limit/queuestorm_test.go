@@ -137,8 +137,8 @@ func queueStorm(t *testing.T, r *rand.Rand, seed uint64) {
 			t.Errorf("storm %d: %d ended %d times", seed, i, s.ended[i])
 		}
 	}
-	if q := s.queue; q.waiting != 0 || len(q.lanes) != 0 || len(q.alarms) != 0 || q.asking != 0 || q.lines.Load() != 0 {
-		t.Errorf("storm %d: left behind: %d wait in %d lines, %d alarms, %d ask", seed, q.waiting, len(q.lanes), len(q.alarms), q.asking)
+	if q := s.queue; q.waiting != 0 || len(q.lanes) != 0 || q.alarms.Len() != 0 || q.asking != 0 || q.lines.Load() != 0 {
+		t.Errorf("storm %d: left behind: %d wait in %d lines, %d alarms, %d ask", seed, q.waiting, len(q.lanes), q.alarms.Len(), q.asking)
 	}
 	if len(h.held) != 0 {
 		t.Errorf("storm %d: %d permits are lost", seed, len(h.held))

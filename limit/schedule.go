@@ -1,9 +1,11 @@
 package limit
 
 import (
-	"cmp"
 	"math"
 	"slices"
+	"sort"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // schedule is the order in which those who could not be let go at once will be.
@@ -42,8 +44,7 @@ type schedule struct {
 	floor     Time   // waiters are planned anew from here, not from the past
 	serial    uint64
 
-	calls teller[call] // of those who do not block
-	told  bool         // calls was added to under the present lock
+	calls waitline.Dispatcher // of those who do not block
 }
 
 // slot is one place in a schedule.
@@ -64,8 +65,7 @@ type slot struct {
 	// when the slot is planned: a change of policy may have made the wait too long.
 	latest Time
 
-	wake chan error  // of one who waits and blocks; holds one
-	done func(error) // of one who waits and does not
+	signal waitline.Signal // of one who waits
 }
 
 type slotKind uint8
@@ -185,7 +185,7 @@ func (c *schedule) settleSome(m *meter, now Time, most int) {
 			c.cost = c.cost.minus(ticks{0, uint64(s.cost)})
 			if s.kind == slotWaiting {
 				c.waiting--
-				c.tell(s, nil)
+				c.end(s, nil)
 				s.kind = slotGranted
 			}
 		}
@@ -200,20 +200,15 @@ func (c *schedule) settleSome(m *meter, now Time, most int) {
 	c.trim(m, journal)
 }
 
-// tell ends the wait of a slot's owner.
-func (c *schedule) tell(s *slot, err error) {
-	if s.wake != nil {
-		s.wake <- err
-	} else {
-		c.calls.add(call{s.done, err})
-		c.told = true
-	}
-	s.wake, s.done = nil, nil
+// end ends the wait of a slot's owner.
+func (c *schedule) end(s *slot, err error) {
+	s.signal.End(&c.calls, err)
+	s.signal = waitline.Signal{}
 }
 
 // dismiss sends away one who waits in a slot that is not planned.
 func (c *schedule) dismiss(s *slot, err error) {
-	c.tell(s, err)
+	c.end(s, err)
 	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
 	c.clear(s)
 }
@@ -225,7 +220,7 @@ func (c *schedule) clear(s *slot) {
 	if s.kind == slotWaiting {
 		c.waiting--
 	}
-	s.kind, s.wake, s.done, s.act = slotVacant, nil, nil, 0
+	s.kind, s.signal, s.act = slotVacant, waitline.Signal{}, 0
 }
 
 // trim moves slots that have acted into base, but for a reservation and at most
@@ -285,7 +280,7 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	s := &c.slots[i]
 	was := *s
 	if i < c.acted {
-		s.kind, s.wake, s.done = slotVacant, nil, nil
+		s.kind, s.signal = slotVacant, waitline.Signal{}
 		for j := i + 1; j < c.acted; j++ {
 			c.slots[j].take = c.slots[j].act
 		}
@@ -434,7 +429,7 @@ func (c *schedule) hole(now Time, cost int64) int {
 	if c.holes == 0 {
 		return -1
 	}
-	first, _ := slices.BinarySearchFunc(c.slots, c.firstHole, byID)
+	first := c.search(c.firstHole)
 	seen := false
 	for i := max(first, c.acted); i < c.planned; i++ {
 		s := &c.slots[i]
@@ -451,7 +446,10 @@ func (c *schedule) hole(now Time, cost int64) int {
 	return -1
 }
 
-func byID(s slot, id uint64) int { return cmp.Compare(s.id, id) }
+// search returns the index of the first slot whose id is not below id.
+func (c *schedule) search(id uint64) int {
+	return sort.Search(len(c.slots), func(i int) bool { return c.slots[i].id >= id })
+}
 
 // fill gives the i-th slot, which is vacant, to s.
 func (c *schedule) fill(i int, s slot) slot {
@@ -475,8 +473,8 @@ func (c *schedule) fill(i int, s slot) slot {
 
 // find returns the index of a slot, or -1 when it is no more.
 func (c *schedule) find(id, gen uint64) int {
-	i, ok := slices.BinarySearchFunc(c.slots, id, byID)
-	if !ok || c.slots[i].gen != gen || c.slots[i].kind == slotVacant {
+	i := c.search(id)
+	if i == len(c.slots) || c.slots[i].id != id || c.slots[i].gen != gen || c.slots[i].kind == slotVacant {
 		return -1
 	}
 	return i

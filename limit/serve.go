@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // enter asks, unless others wait, and lines up whoever is to wait; else p is nil and r
@@ -37,7 +39,7 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 	case answer.Allowed && answer.Delay <= 0:
 		return nil, reply{d: answer}
 	case answer.Allowed:
-		return q.admitted(&waiter{req: req, ctx: ctx, patience: b, done: done}, answer)
+		return q.admitted(newWaiter(ctx, req, b, done), answer)
 	case answer.RetryAfter() == Never:
 		return nil, reply{d: answer, err: exceeds(&answer)}
 	default:
@@ -55,7 +57,7 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 func (q *Queue) try(ctx context.Context, req Request, b patience, peek bool) (Decision, error) {
 	if b.latest < math.MaxInt64 && !b.hurried && b.longest > 0 {
 		var cancel context.CancelFunc
-		until := max(b.latest, q.now().Add(grace)) // its turn came in time, if a timer was late
+		until := max(b.latest, q.now().Add(grace)) // it was due in time, if a timer was late
 		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(until-1)))
 		defer cancel()
 	}
@@ -102,14 +104,14 @@ func exceeds(d *Decision) error {
 	return ErrExceedsQuota
 }
 
-// admitted lets p, who is in no line, wait as long as an admission holds it back.
+// admitted lets p, which is in no line, wait as long as an admission holds it back.
 func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	q.lock()
 	now := q.now()
 	at := now.Add(d.Delay)
 	if !q.closed && at <= p.latest {
 		defer q.unlock()
-		q.own(p)
+		p.own()
 		q.hold(p, d, at)
 		return p, reply{}
 	}
@@ -122,17 +124,17 @@ func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	return nil, r
 }
 
-// hold lets p go at a time; it counts among those who wait.
+// hold has the wait of p end at a time, with d; it counts among those who wait.
 func (q *Queue) hold(p *waiter, d Decision, at Time) {
 	d.Results = slices.Clone(d.Results)
-	p.held = &d
+	p.answer, p.held = &d, true
 	q.waiting++
-	q.unset(&p.alarm) // or it would come before those at the same time who were held first
-	q.set(&p.alarm, at)
+	p.Deadline.Unset() // or it would come before those at the same time that were held first
+	q.alarms.Set(&p.Deadline, p, int64(at))
 }
 
-// finish gives back what a Decision holds for one who has gone. Nobody is there to be
-// told of an error; the time-out of the place in flight is left.
+// finish gives back what a Decision holds for one that has gone. Nobody would handle an
+// error; the time-out of the permit remains.
 func (q *Queue) finish(p *waiter, d Decision) {
 	if f, ok := q.taker.(Finisher); ok && d.Permit != 0 {
 		_ = f.Finish(context.WithoutCancel(p.ctx), p.req, d.Permit)
@@ -147,14 +149,32 @@ func (q *Queue) giveBack(p *waiter, d Decision) {
 	}
 }
 
+func newWaiter(ctx context.Context, req Request, b patience, done func(Decision, error)) *waiter {
+	p := &waiter{req: req, ctx: ctx, patience: b, done: done}
+	p.Value, p.Cost = p, costOf(req)
+	return p
+}
+
 // own makes p fit to outlive the call, after which the caller may reuse the attributes;
 // that of one who blocks may end while the Taker is being called.
-func (q *Queue) own(p *waiter) {
-	p.alarm.waiter = p
+func (p *waiter) own() {
 	p.req.Attributes = slices.Clone(p.req.Attributes)
 	if p.done == nil {
-		p.wake = make(chan reply, 1)
+		p.Signal = waitline.Wake()
+	} else {
+		p.Signal = waitline.Callback(p)
 	}
+}
+
+// WaitEnded implements waitline.Handler.
+func (p *waiter) WaitEnded(err error) { p.done(p.decision(), err) }
+
+// decision is how the wait of p has ended.
+func (p *waiter) decision() Decision {
+	if p.answer == nil {
+		return Decision{}
+	}
+	return *p.answer
 }
 
 // join lines up whoever asks at the end of the key's line. met says that there is one, or
@@ -176,49 +196,50 @@ func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Dec
 		return nil, reply{err: fmt.Errorf("%w: some wait under %d keys, which is all: raise MaxLines, or come later", ErrQueueFull, len(q.lanes))}, true
 	case l == nil:
 		l = &lane{key: string(key)}
-		l.alarm.lane = l
 		l.refuse(refused, asked, now, cost)
 		q.lanes[l.key] = l
 		q.lines.Add(1)
 	case l.forecast.never(cost):
 		return nil, reply{d: l.refusal(now, cost), err: fmt.Errorf("%w: a cost of %d", ErrExceedsQuota, cost)}, true
 	default:
-		if t := l.turn(l.cost, cost); max(t, now+1) > b.latest {
+		if t := l.earliest(l.line.Cost(), cost); max(t, now+1) > b.latest {
 			return nil, reply{d: l.refusal(now, cost), err: b.tooLong(t, now)}, true
 		}
 	}
-	p = &waiter{req: req, ctx: ctx, patience: b, done: done}
-	q.own(p)
-	l.push(p)
+	p = newWaiter(ctx, req, b, done)
+	p.own()
+	p.lane = l
+	l.line.Push(&p.Waiter)
 	q.waiting++
-	q.set(&p.alarm, p.latest)
-	if l.first == p {
+	q.alarms.Set(&p.Deadline, p, int64(p.latest))
+	if l.first() == p {
 		q.schedule(l)
 	}
 	return p, reply{}, true
 }
 
-// leave takes p, who gives up, out of its line. It says false when the wait is over.
+// leave takes p, which gives up, out of its line. It says false when the wait is over.
 func (q *Queue) leave(p *waiter) bool {
 	q.lock()
 	defer q.unlock()
 	if p.over {
 		return false
 	}
-	l, held := p.lane, p.held
+	inLine := p.Waiting()
 	p.pass()
-	q.quit(p)
-	if held != nil {
-		q.giveBack(p, *held)
+	if p.held {
+		q.giveBack(p, *p.answer)
+		p.answer = nil
 	}
-	if l != nil {
-		q.schedule(l)
+	q.quit(p)
+	if inLine {
+		q.schedule(p.lane)
 	}
 	return true
 }
 
-// grace is how much longer one waits whose time is over while the line is asking: the turn
-// may have come in time, and the timer been late. Not longer: a wait is to end when its
+// grace is how much longer one waits whose time is over while the line is asking: it may
+// have been due in time, and the timer been late. Not longer: a wait is to end when its
 // time is over. Not shorter: timers are a millisecond late.
 const grace = 2 * time.Millisecond
 
@@ -227,11 +248,12 @@ func (q *Queue) expire(p *waiter, now Time) {
 	l := p.lane
 	if (l.busy || l.due) && !l.peek && !p.late {
 		p.late = true
-		q.set(&p.alarm, now.Add(grace))
+		q.alarms.Set(&p.Deadline, p, int64(now.Add(grace)))
 		return
 	}
-	first := l.first == p
-	q.end(p, reply{d: l.refusal(now, costOf(p.req)), err: p.tooLong(0, now)})
+	first := l.first() == p
+	d := l.refusal(now, p.Cost)
+	q.end(p, &d, p.tooLong(0, now))
 	if first {
 		q.schedule(l)
 	}
@@ -239,58 +261,52 @@ func (q *Queue) expire(p *waiter, now Time) {
 
 // pass takes note that p leaves its line unserved.
 func (p *waiter) pass() {
-	if p.lane != nil && p.lane.first == p {
+	if p.Waiting() && p.lane.first() == p {
 		p.lane.forecast.loose = true
 	}
 }
 
 // quit takes p out of everything.
 func (q *Queue) quit(p *waiter) {
-	q.unset(&p.alarm)
-	if p.lane != nil {
-		p.lane.remove(p)
+	p.Deadline.Unset()
+	if p.Waiting() {
+		p.lane.line.Remove(&p.Waiter)
 	}
-	p.over, p.held = true, nil
+	p.over, p.held = true, false
 	q.waiting--
 }
 
-// end ends the wait of p, who is not admitted, or was held back.
-func (q *Queue) end(p *waiter, r reply) {
+// end ends the wait of p, which is not admitted, or was held back.
+func (q *Queue) end(p *waiter, d *Decision, err error) {
 	p.pass()
 	q.quit(p)
-	r.p = p
-	if p.wake != nil {
-		p.wake <- r
-		return
-	}
-	q.calls.add(r)
-	q.told = true
+	p.answer = d
+	p.End(&q.calls, err)
 }
 
-// schedule sees to it that the first in line asks when it is its time. It sends away
-// those who would be too late, up to the first who would not, and drops an empty line.
+// schedule sees to it that the first in line asks when it is due. It sends away those
+// that would be too late, up to the first that would not, and drops an empty line.
 func (q *Queue) schedule(l *lane) {
 	if l.busy {
 		return
 	}
 	now := q.now()
-	for l.first != nil {
-		p := l.first
-		cost := costOf(p.req)
-		if t := l.turn(ticks{}, cost); t > p.latest {
-			q.end(p, reply{d: l.refusal(now, cost), err: p.tooLong(t, now)})
+	for p := l.first(); p != nil; p = l.first() {
+		if t := l.earliest(0, p.Cost); t > p.latest {
+			d := l.refusal(now, p.Cost)
+			q.end(p, &d, p.tooLong(t, now))
 			continue
 		}
-		at, look := l.ask(cost), now.Add(q.opts.Recheck)
-		l.peek = at > look
-		if at = min(at, look); at <= now {
+		at, check := l.ask(p.Cost), now.Add(q.opts.Recheck)
+		l.peek = at > check
+		if at = min(at, check); at <= now {
 			q.makeReady(l)
 		} else {
-			q.set(&l.alarm, at)
+			q.alarms.Set(&l.alarm, l, int64(at))
 		}
 		return
 	}
-	q.unset(&l.alarm)
+	l.alarm.Unset()
 	if q.lanes[l.key] == l {
 		delete(q.lanes, l.key)
 		q.lines.Add(-1)
@@ -299,7 +315,7 @@ func (q *Queue) schedule(l *lane) {
 
 // makeReady has the first in line ask as soon as somebody is free to do it.
 func (q *Queue) makeReady(l *lane) {
-	q.unset(&l.alarm)
+	l.alarm.Unset()
 	if !l.due && !l.busy {
 		l.due = true
 		q.ready = append(q.ready, l)
@@ -319,7 +335,7 @@ func (q *Queue) serve() {
 		}
 		// A done, or the Taker, has ended the goroutine.
 		if !p.over {
-			q.end(p, reply{err: errNoAnswer})
+			q.end(p, nil, errNoAnswer)
 		}
 		l.busy = false
 		q.schedule(l)
@@ -331,8 +347,8 @@ func (q *Queue) serve() {
 		}
 		asked := q.now()
 		d, err := q.try(p.ctx, p.req, p.patience, peek)
-		if r, tell := q.answer(l, p, d, err, asked); tell {
-			r.call()
+		if q.answer(l, p, d, err, asked) {
+			p.done(d, nil)
 		}
 		q.lock()
 		l.busy = false
@@ -354,20 +370,21 @@ func (q *Queue) next() (l *lane, p *waiter, peek bool) {
 		q.ready = q.ready[1:]
 		l.due = false
 		// Since it was made ready the first may have left, and the next be due later.
-		if l.first != nil && l.alarm.index == 0 {
+		if p = l.first(); p != nil && !l.alarm.IsSet() {
 			l.busy = true
-			return l, l.first, l.peek
+			return l, p, l.peek
 		}
 	}
 	return nil, nil, false
 }
 
-// answer takes note of what the Taker, asked then, said to p, the first in line. tell says that the
-// caller, who has taken no lock, is to tell r.
-func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (r reply, tell bool) {
+// answer takes note of what the Taker, asked then, said to p, the first in line. served
+// says that p is admitted and does not block: the caller, who has taken no lock, is to
+// call done.
+func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (served bool) {
 	q.lock()
 	defer q.unlock()
-	now, cost := q.now(), costOf(p.req)
+	now, cost := q.now(), p.Cost
 	if err == nil && d.Allowed {
 		l.admit(&d, now, cost)
 	} else if err == nil && d.RetryAfter() != Never { // else it tells nothing of others
@@ -378,46 +395,49 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (r
 		if err == nil && d.Allowed {
 			q.giveBack(p, d)
 		}
-		return reply{}, false
+		return false
 	case err != nil:
-		q.end(p, reply{err: p.fault(err, now)})
-		return reply{}, false
+		q.end(p, nil, p.fault(err, now))
+		return false
 	case !d.Allowed:
 		switch {
 		case d.RetryAfter() == Never:
-			d.Results = slices.Clone(d.Results)
-			q.end(p, reply{d: d, err: exceeds(&d)})
+			refusal := d
+			refusal.Results = slices.Clone(d.Results)
+			q.end(p, &refusal, exceeds(&refusal))
 		case now >= p.latest:
-			q.end(p, reply{d: l.refusal(now, cost), err: p.tooLong(0, now)})
+			refusal := l.refusal(now, cost)
+			q.end(p, &refusal, p.tooLong(0, now))
 		}
-		return reply{}, false
+		return false
 	}
 	at := now.Add(d.Delay)
 	until := at
 	if at >= l.heldFrom {
 		// A delay counts from when the Taker decided, between the question and now, and the
-		// answer to the one before may have taken longer: who comes later is not let go
-		// before, unless the Taker said so for certain.
+		// answer to the one before may have taken longer: one that comes later is not
+		// released before, unless the Taker said so for certain.
 		until = max(at, min(l.heldUntil, p.latest))
 	}
 	if until > now {
 		if at > p.latest {
 			q.giveBack(p, d)
-			q.end(p, reply{err: p.tooLong(at, now)})
+			q.end(p, nil, p.tooLong(at, now))
 		} else {
 			l.heldFrom, l.heldUntil = max(l.heldFrom, asked.Add(d.Delay)), max(l.heldUntil, until)
-			l.remove(p)
+			l.line.Remove(&p.Waiter)
 			q.waiting--
 			q.hold(p, d, until)
 		}
-		return reply{}, false
+		return false
 	}
 	q.quit(p)
-	r = reply{p: p, d: d}
-	if p.wake != nil {
-		r.d.Results = slices.Clone(d.Results)
-		p.wake <- r
-		return reply{}, false
+	if !p.Blocks() {
+		return true
 	}
-	return r, true
+	p.answer = &Decision{}
+	*p.answer = d
+	p.answer.Results = slices.Clone(d.Results)
+	p.End(&q.calls, nil)
+	return false
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
+
+	"github.com/stint-io/stint/internal/waitline"
 )
 
 // Wait is shorthand for WaitN(ctx, 1).
@@ -39,30 +40,19 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 		return err
 	}
 	w := l.hooks.Load().NewWait(limiterName, n)
-	s, err := l.line(ctx, n, longest, nil)
-	if err != nil || s.wake == nil {
+	s, err := l.line(ctx, n, longest)
+	if err != nil || !s.signal.Blocks() {
 		return err
 	}
 	w.Start()
-	err = l.await(ctx, &s)
+	err = s.signal.Await(ctx, func() bool { return l.leave(s.id, s.gen) })
+	if errors.Is(err, ErrWaitTooLong) {
+		if deadline, ok := ctx.Deadline(); ok && l.at(deadline) == s.latest {
+			err = &tooLong{changed: true, hurried: true}
+		}
+	}
 	w.End(err)
 	return err
-}
-
-// await waits in line.
-func (l *Limiter) await(ctx context.Context, s *slot) error {
-	select {
-	case err := <-s.wake:
-		if deadline, ok := ctx.Deadline(); ok && l.at(deadline) == s.latest && errors.Is(err, ErrWaitTooLong) {
-			return &tooLong{changed: true, hurried: true}
-		}
-		return err
-	case <-ctx.Done():
-	}
-	if !l.leave(s.id, s.gen) {
-		return <-s.wake // it came in the same moment: the permit is taken, so use it
-	}
-	return ctx.Err()
 }
 
 // leave gives up the slot of one who waits, unless the wait has ended.
@@ -81,15 +71,14 @@ func (l *Limiter) leave(id, gen uint64) bool {
 	return true
 }
 
-// line takes n at once or stands in line for it. Only in the latter case the slot that
-// it returns waits; it has a wake then, unless there is a done.
-func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration, done func(error)) (slot, error) {
+// line takes n at once, or stands in line for it: only then the slot has a signal.
+func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration) (slot, error) {
 	l.lock()
 	defer l.unlock()
-	return l.stand(ctx, n, longest, done)
+	return l.stand(ctx, n, longest, nil)
 }
 
-// stand is line under the lock.
+// stand is line under the lock. Without a done the caller blocks.
 func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, done func(error)) (slot, error) {
 	if n > l.meter.quota {
 		return slot{}, fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, n, l.meter.quota)
@@ -109,52 +98,39 @@ func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, don
 	case s.kind != slotWaiting:
 		return s, nil
 	}
-	if done == nil {
-		s.wake = make(chan error, 1)
+	if s.signal = waitline.Callback(waitline.HandlerFunc(done)); done == nil {
+		s.signal = waitline.Wake()
 	}
-	place := &l.slots[l.find(s.id, s.gen)]
-	place.wake, place.done = s.wake, done
+	l.slots[l.find(s.id, s.gen)].signal = s.signal
 	l.arm()
 	return s, nil
 }
 
-// arm sets the timer to the time at which the first in line is let go, if somebody
-// waits. It lets go all who are due, so a window's edge wakes those that the window
-// admits and nobody else. Those who were due are settled, or as many as one ring does:
-// then the timer is due already.
+// arm sets the timer to the time at which the first in line is served, if somebody
+// waits. It serves all who are due, so a window's edge wakes those that the window
+// admits and nobody else. Those who were due are settled, or as many as one batch: then
+// the timer is due already.
 func (l *Limiter) arm() {
-	next := Time(0)
+	next := Time(waitline.Never)
 	if l.waiting > 0 {
 		next = max(l.slots[l.acted].act, 1) // a vacant slot has 0, which would be no timer
 	}
-	if next == l.wakeAt {
-		return
-	}
-	l.wakeAt = next
-	switch wait := waitUntil(next, l.now()); {
-	case next == 0 || next == math.MaxInt64:
-		if l.timer != nil {
-			l.timer.Stop()
-		}
-	case l.timer == nil:
-		l.timer = time.AfterFunc(wait, l.ring)
-	default:
-		l.timer.Reset(wait)
+	if !l.timer.IsSetTo(int64(next)) {
+		l.timer.Set(l, (*Limiter).fire, int64(next), int64(l.now()))
 	}
 }
 
-// together is how many a timer lets go before it calls them. Not more: all who take the
+// batch is how many a timer serves before it calls them back. Not more: all who take the
 // lock meanwhile wait for it. Not fewer: each time takes a microsecond.
-const together = 256
+const batch = 256
 
-// ring is what the timer does, in a goroutine that lives as long as there is somebody
-// to call.
-func (l *Limiter) ring() {
+// fire is what the timer does, in a goroutine that lives as long as there is somebody
+// to call back.
+func (l *Limiter) fire() {
 	l.lock()
-	l.wakeAt = 0
-	l.settleSome(&l.meter, l.now(), together)
+	l.timer.Fired()
+	l.settleSome(&l.meter, l.now(), batch)
 	l.arm()
-	if l.release() {
-		l.calls.run()
-	}
+	l.release()
+	l.calls.Run()
 }

@@ -45,8 +45,7 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 	case err != nil:
 		done(err)
 	case direct:
-		defer l.calls.end()
-		done(nil)
+		l.calls.Direct(done)
 	case s.kind == slotWaiting:
 		w.Start()
 		return func() bool {
@@ -70,10 +69,7 @@ func (l *Limiter) lineFunc(n int64, longest time.Duration, done func(error)) (s 
 	defer l.unlock()
 	s, err = l.stand(context.Background(), n, longest, done)
 	if err == nil && s.kind != slotWaiting {
-		if direct = l.calls.direct(); !direct {
-			l.calls.add(call{done, nil})
-			l.told = true
-		}
+		direct = l.calls.Claim(done)
 	}
 	return s, direct, err
 }

@@ -202,7 +202,7 @@ func TestWaitFuncBadManners(t *testing.T) {
 		if want = append(want, 100); !slices.Equal(order, want) || nested != 3 {
 			t.Errorf("told %v, %d nested", order, nested)
 		}
-		if n := goroutinesIn("limit.(*teller"); n != 0 {
+		if n := goroutinesIn("waitline.(*Dispatcher"); n != 0 {
 			t.Errorf("%d goroutines call nobody", n)
 		}
 	})

@@ -121,18 +121,19 @@ type Timer[O any] struct {
 	at    int64       // 0 = it is not set
 }
 
-// At is the time that the timer is set to; 0 = none.
-func (t *Timer[O]) At() int64 { return t.at }
+// IsSetTo says whether the timer is set to at already, so that Set would do nothing. It
+// spares the owner a look at the clock.
+func (t *Timer[O]) IsSetTo(at int64) bool { return at == t.at || at == Never && t.at == 0 }
 
 // Set sets the timer to at, where it is now by the owner's clock: fire is called with the
 // owner in a goroutine of its own, which first locks, then calls Fired. 0 and Never unset
 // the timer. A call that was under way then comes all the same.
 func (t *Timer[O]) Set(owner *O, fire func(*O), at, now int64) {
+	if t.IsSetTo(at) {
+		return
+	}
 	if at == Never {
 		at = 0
-	}
-	if at == t.at {
-		return
 	}
 	t.at = at
 	switch wait := time.Duration(at - now); {

@@ -9,28 +9,47 @@ import (
 // Signal is how one waiter learns that its wait has ended: it blocks and is woken, or has
 // left a call-back. The zero value tells nobody.
 type Signal struct {
-	wake chan error // holds one, so that nobody who ends a wait blocks
-	done func(error)
+	handler Handler // a wakeUp of one who blocks
 }
 
+// wakeUp holds one, so that nobody who ends a wait blocks. As a Handler it is one word
+// beside the type's, and a Signal two.
+type wakeUp chan error
+
+// WaitEnded implements Handler.
+func (w wakeUp) WaitEnded(err error) { w <- err }
+
+// Handler is what is called when a wait has ended, with nil or the reason.
+type Handler interface{ WaitEnded(err error) }
+
+// HandlerFunc is a function as a Handler.
+type HandlerFunc func(error)
+
+// WaitEnded implements Handler.
+func (f HandlerFunc) WaitEnded(err error) { f(err) }
+
 // Wake is the signal of a goroutine that calls [Signal.Await].
-func Wake() Signal { return Signal{wake: make(chan error, 1)} }
+func Wake() Signal { return Signal{make(wakeUp, 1)} }
 
 // Callback is the signal of one who does not block.
-func Callback(done func(error)) Signal { return Signal{done: done} }
+func Callback(h Handler) Signal { return Signal{h} }
 
 // Blocks says whether somebody blocks for s.
-func (s *Signal) Blocks() bool { return s.wake != nil }
+func (s *Signal) Blocks() bool {
+	_, ok := s.handler.(wakeUp)
+	return ok
+}
 
 // End ends the wait with err: at once for one who blocks, else by d, in order. It is to
 // be called once. The owner's lock may be held; the owner then calls [Dispatcher.Start]
 // or [Dispatcher.Run] without it.
 func (s *Signal) End(d *Dispatcher, err error) {
-	switch {
-	case s.wake != nil:
-		s.wake <- err
-	case s.done != nil:
-		d.add(s.done, err)
+	switch h := s.handler.(type) {
+	case nil:
+	case wakeUp:
+		h <- err
+	default:
+		d.add(h, err)
 	}
 }
 
@@ -39,13 +58,14 @@ func (s *Signal) End(d *Dispatcher, err error) {
 // has ended in the same moment, what was taken is taken, and the wait's own error is
 // returned.
 func (s *Signal) Await(ctx context.Context, leave func() bool) error {
+	wake := s.handler.(wakeUp)
 	select {
-	case err := <-s.wake:
+	case err := <-wake:
 		return err
 	case <-ctx.Done():
 	}
 	if !leave() {
-		return <-s.wake
+		return <-wake
 	}
 	return ctx.Err()
 }
@@ -68,22 +88,22 @@ type Dispatcher struct {
 
 // ended is a wait that has ended.
 type ended struct {
-	done func(error)
-	err  error
+	handler Handler
+	err     error
 }
 
 // add lines up a call.
-func (d *Dispatcher) add(done func(error), err error) {
+func (d *Dispatcher) add(h Handler, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queue = append(d.queue, ended{done, err})
+	d.queue = append(d.queue, ended{h, err})
 	d.due.Store(true)
 }
 
 // Start has those who are due called by a goroutine, unless one is at it. The owner calls
 // it after it has given its lock back.
 func (d *Dispatcher) Start() {
-	if d.begin() {
+	if d.due.Load() && d.begin() {
 		go d.run()
 	}
 }
@@ -91,16 +111,13 @@ func (d *Dispatcher) Start() {
 // Run is Start for a goroutine that has nothing else to do, such as a timer's: it makes
 // the calls itself.
 func (d *Dispatcher) Run() {
-	if d.begin() {
+	if d.due.Load() && d.begin() {
 		d.run()
 	}
 }
 
 // begin says whether the caller is to run.
 func (d *Dispatcher) begin() bool {
-	if !d.due.Load() {
-		return false
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.calling || len(d.queue) == 0 {
@@ -121,7 +138,7 @@ func (d *Dispatcher) Claim(done func(error)) (direct bool) {
 		d.calling = true
 		return true
 	}
-	d.queue = append(d.queue, ended{done, nil})
+	d.queue = append(d.queue, ended{HandlerFunc(done), nil})
 	d.due.Store(true)
 	return false
 }
@@ -165,7 +182,7 @@ func (d *Dispatcher) run() {
 			finished = true
 			return
 		}
-		e.done(e.err)
+		e.handler.WaitEnded(e.err)
 	}
 }
 

@@ -93,8 +93,8 @@ func (c *counter) open() {
 
 func Example() {
 	c := &counter{origin: time.Now(), gap: int64(time.Millisecond)}
-	c.wait(1, 1, Never, Callback(func(err error) { fmt.Println("first:", err) }))
-	second := c.wait(2, 1, Never, Callback(func(error) { fmt.Println("never called") }))
+	c.wait(1, 1, Never, callback(func(err error) { fmt.Println("first:", err) }))
+	second := c.wait(2, 1, Never, callback(func(error) { fmt.Println("never called") }))
 	third := c.wait(3, 1, Never, Wake())
 	fmt.Println("left:", c.leave(second), c.leave(second))
 	c.open()
@@ -105,3 +105,5 @@ func Example() {
 	// first: <nil>
 	// third: <nil>
 }
+
+func callback(f func(error)) Signal { return Callback(HandlerFunc(f)) }

@@ -35,7 +35,7 @@ func TestWalkThrough(t *testing.T) {
 	var alarms Alarms
 	var log []string
 	called := func(id int) Signal {
-		return Callback(func(err error) { log = append(log, fmt.Sprint(id, " ", err)) })
+		return callback(func(err error) { log = append(log, fmt.Sprint(id, " ", err)) })
 	}
 	expect := func(step, want string) {
 		t.Helper()
@@ -198,7 +198,7 @@ func (h *history) push() {
 	h.serial++
 	id := h.serial
 	w := &Waiter[int]{Cost: h.r.Int64N(8), Value: id}
-	w.Signal = Callback(func(err error) { h.got = append(h.got, fmt.Sprint(id, err)) })
+	w.Signal = callback(func(err error) { h.got = append(h.got, fmt.Sprint(id, err)) })
 	m := member{w, 1 + h.r.Int64N(30), id}
 	if h.r.IntN(4) == 0 {
 		m.deadline = Never
@@ -286,7 +286,7 @@ func TestManyAtOnce(t *testing.T) {
 		if i%10 == 3 {
 			deadline = c.now() + int64(time.Hour) + int64(i) // for the heap; nobody waits that long
 		}
-		w := c.wait(i, 1, deadline, Callback(func(err error) {
+		w := c.wait(i, 1, deadline, callback(func(err error) {
 			if calling.Add(1) != 1 {
 				t.Error("two call-backs at a time")
 			}
@@ -342,7 +342,7 @@ func TestManyAtOnce(t *testing.T) {
 	if served+late+left+woken != crowd+blocked || served != crowd*4/5 || late != blocked/4 {
 		t.Errorf("%d call-backs, %d woken, %d late, %d left", served, woken, late, left)
 	}
-	if c.line.First() != nil || c.line.Last() != nil || c.line.Cost() != 0 || c.deadlines.Len() != 0 || c.timer.At() != 0 {
+	if c.line.First() != nil || c.line.Last() != nil || c.line.Cost() != 0 || c.deadlines.Len() != 0 || !c.timer.IsSetTo(Never) {
 		t.Error("somebody is left behind")
 	}
 }
@@ -360,7 +360,7 @@ func TestTimesAreExact(t *testing.T) {
 			if deadline < Never {
 				deadline = deadline*int64(time.Millisecond) + 1
 			}
-			c.wait(i, 1, deadline, Callback(func(err error) {
+			c.wait(i, 1, deadline, callback(func(err error) {
 				got = append(got, fmt.Sprint(i, " ", time.Since(c.origin), " ", err))
 			}))
 		}
@@ -379,8 +379,8 @@ func TestDispatcherSurvivesItsCallbacks(t *testing.T) {
 	var d Dispatcher
 	var got []int
 	for i := range 10 {
-		s := Callback(func(error) {
-			again := Callback(func(error) { got = append(got, 100+i) })
+		s := callback(func(error) {
+			again := callback(func(error) { got = append(got, 100+i) })
 			again.End(&d, nil)
 			d.Start()
 			got = append(got, i)
