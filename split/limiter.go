@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -75,11 +76,8 @@ type Limiter struct {
 
 	line  line
 	known limit.Time // until when the plan of those who wait stands by itself
-	timer *time.Timer
-	wake  limit.Time // what timer is set to; 0 = it is not
-
-	told    line // those to call
-	telling bool // somebody calls them
+	timer waitline.Timer[Limiter]
+	calls waitline.Dispatcher
 }
 
 // New returns a limiter that holds this instance's part by t. It begins empty: a token that
@@ -165,7 +163,7 @@ func (l *Limiter) AllowN(t time.Time, n int64) bool {
 }
 
 func (l *Limiter) allow(now limit.Time, n int64) bool {
-	if l.line.first != nil || n < 0 {
+	if l.line.First() != nil || n < 0 {
 		return false // those in line are let go by the timer, which is due or nearly so
 	}
 	allowed := l.split.Allow(now, n)
@@ -176,7 +174,7 @@ func (l *Limiter) allow(now limit.Time, n int64) bool {
 // publish tells Allow before which time it need not ask.
 func (l *Limiter) publish() {
 	opens := never
-	if l.line.first == nil {
+	if l.line.First() == nil {
 		opens = l.split.Opens()
 	}
 	l.opens.Store(int64(opens))
@@ -186,7 +184,7 @@ func (l *Limiter) publish() {
 func (l *Limiter) Remaining() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line.first != nil {
+	if l.line.First() != nil {
 		return 0
 	}
 	return l.split.Remaining(l.now())
@@ -211,7 +209,7 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	l.look(now)
 	allowed := false
 	switch {
-	case l.line.first != nil:
+	case l.line.First() != nil:
 	case req.Peek:
 		allowed = l.split.Earliest(now, 0, cost) <= now
 	default:
@@ -220,7 +218,7 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	}
 	r := l.split.Result()
 	r.Limit, r.Cost = l.name, cost
-	r.Verdict = l.split.Verdict(now, allowed, l.line.cost, cost)
+	r.Verdict = l.split.Verdict(now, allowed, l.line.Cost(), cost)
 	d := limit.Decision{Allowed: allowed, Results: []limit.Result{r}}
 	if !allowed {
 		d.Status = statusTooManyRequests

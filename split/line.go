@@ -3,110 +3,91 @@ package split
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
-// turn is a place in line.
-type turn struct {
-	n          int64
-	latest     limit.Time // when it has to be its turn; never = whenever
-	prev, next *turn
-	waits      bool // in line, and not to be told anything yet
+// waiter is a place in line.
+type waiter struct {
+	waitline.Waiter[*waiter]
+	latest limit.Time // when it has to be served; never = whenever
 
-	wake chan error  // of one who blocks; holds one
-	done func(error) // of one who is called
-	err  error       // that it is called with
+	limiter *Limiter    // of one that does not block
+	done    func(error) // its call-back
 }
 
-// line is first in, first out.
+// WaitEnded implements waitline.Handler.
+func (w *waiter) WaitEnded(err error) { w.done(w.limiter.reason(err)) }
+
+// newWaiter returns one without a signal.
+func newWaiter(n int64, latest limit.Time) *waiter {
+	w := &waiter{latest: latest}
+	w.Value, w.Cost = w, n
+	return w
+}
+
+// line is the line of those who wait, with what can be known from sums.
 type line struct {
-	first, last *turn
-	cost        int64 // of all
-	bounded     int   // those who have to have their turn by some time
-	large       int   // those who ask for more than 1
+	waitline.Line[*waiter]
+	bounded int // those that have to be served by some time
+	large   int // those that ask for more than 1
 
 	// tail is the line in the order of tokens, behind the last: it is kept when the sum
-	// of costs does not say when one's turn is.
+	// of costs does not say when one is due.
 	tail      share.Line
 	tailKnown bool
 }
 
-func (q *line) push(t *turn) {
-	t.prev, t.next = q.last, nil
-	if q.last == nil {
-		q.first = t
-	} else {
-		q.last.next = t
-	}
-	q.last = t
-	q.count(t, 1)
-}
-
-func (q *line) remove(t *turn) {
-	if t.prev == nil {
-		q.first = t.next
-	} else {
-		t.prev.next = t.next
-	}
-	if t.next == nil {
-		q.last = t.prev
-	} else {
-		t.next.prev = t.prev
-	}
-	t.prev, t.next = nil, nil
-	q.count(t, -1)
-}
-
-func (q *line) count(t *turn, sign int) {
-	q.cost += int64(sign) * t.n
-	if t.latest != never {
+// count counts w in, or out with a sign of -1.
+func (q *line) count(w *waiter, sign int) {
+	if w.latest != never {
 		q.bounded += sign
 	}
-	if t.n > 1 {
+	if w.Cost > 1 {
 		q.large += sign
 	}
 }
 
-// plan returns when it would be the turn of one who asks for n at the end of the line, and
-// the line with it if that is known.
+// plan returns when one that asks for n at the end of the line would be due, and the line
+// with it if that is known.
 func (l *Limiter) plan(now limit.Time, n int64) (at limit.Time, tail share.Line, known bool) {
 	q := &l.line
 	if l.window == 0 || n == 1 && q.large == 0 {
-		return l.split.Earliest(now, q.cost, n), share.Line{}, false
+		return l.split.Earliest(now, q.Cost(), n), share.Line{}, false
 	}
 	// Windows cut costs above 1 off: go through the line, unless that was done.
-	if q.first == nil || !q.tailKnown || !l.split.Stands(q.tail) {
+	if q.First() == nil || !q.tailKnown || !l.split.Stands(q.tail) {
 		q.tail, q.tailKnown = l.split.Front(now), true
-		for t := q.first; t != nil; t = t.next {
-			_, q.tail = l.split.Behind(q.tail, t.n)
-		}
+		q.Review(&l.calls, func(w *waitline.Waiter[*waiter], _ int64) error {
+			_, q.tail = l.split.Behind(q.tail, w.Cost)
+			return nil
+		})
 	}
 	at, tail = l.split.Behind(q.tail, n)
 	return at, tail, true
 }
 
-// enter puts t in line if it can be its turn in time.
-func (l *Limiter) enter(now limit.Time, t *turn) error {
+// enter puts w in line if it can be served in time.
+func (l *Limiter) enter(now limit.Time, w *waiter) error {
 	// The sum of costs is bounded, so it cannot overflow.
-	if quota := l.split.Quota(); quota > 0 && t.n > quota {
-		return l.exceeds(t.n)
+	if quota := l.split.Quota(); quota > 0 && w.Cost > quota {
+		return l.exceeds(w.Cost)
 	}
-	if t.n > limit.MaxCount-l.line.cost {
+	if w.Cost > limit.MaxCount-l.line.Cost() {
 		return fmt.Errorf("%w: those who wait for %q ask for more than %d", limit.ErrExceedsQuota, l.name, int64(limit.MaxCount))
 	}
-	at, tail, known := l.plan(now, t.n)
-	if at > t.latest {
+	at, tail, known := l.plan(now, w.Cost)
+	if at > w.latest {
 		return errLate
 	}
-	if l.line.first == nil {
+	if l.line.First() == nil {
 		l.known = l.split.Known(now)
 	}
-	l.line.push(t)
+	l.line.Push(&w.Waiter)
+	l.line.count(w, 1)
 	l.line.tail, l.line.tailKnown = tail, known
-	t.waits = true
 	l.arm(now)
 	return nil
 }
@@ -118,138 +99,89 @@ func (l *Limiter) exceeds(n int64) error {
 	return fmt.Errorf("%w: %d is above the %d that this part of %q admits at once", limit.ErrExceedsQuota, n, l.split.Quota(), l.name)
 }
 
-// leave takes t out of the line, unserved; those behind it move up.
-func (l *Limiter) leave(now limit.Time, t *turn) {
-	l.line.remove(t)
+// leave takes w out of the line, unserved; those behind it move up. It says false when
+// the wait has ended.
+func (l *Limiter) leave(w *waiter) bool {
+	l.mu.Lock()
+	defer l.unlock()
+	if !l.line.Remove(&w.Waiter) {
+		return false
+	}
+	l.line.count(w, -1)
 	l.line.tailKnown = false
-	t.waits = false
+	now := l.now()
 	l.settle(now)
 	l.arm(now)
+	return true
 }
 
-// settle lets go those whose turn has come by now.
+// settle serves those who are due by now.
 func (l *Limiter) settle(now limit.Time) {
 	skipped := l.split.Skipped()
-	for t := l.line.first; t != nil && l.split.Allow(now, t.n); t = l.line.first {
-		l.line.remove(t)
-		l.tell(t, nil)
-	}
-	if l.line.first != nil && l.line.bounded > 0 && (l.split.Skipped() != skipped || now >= l.known) {
+	first := l.line.Serve(&l.calls, func(w *waitline.Waiter[*waiter]) bool {
+		if !l.split.Allow(now, w.Cost) {
+			return false
+		}
+		l.line.count(w.Value, -1)
+		return true
+	})
+	if first != nil && l.line.bounded > 0 && (l.split.Skipped() != skipped || now >= l.known) {
 		l.review(now) // it is later for those who are left
 	}
 }
 
-// review sends away those whose turn cannot come in time, and those who can never be
-// served.
+// review sends away those that cannot be served in time, and those that never can.
 func (l *Limiter) review(now limit.Time) {
 	l.known = l.split.Known(now)
 	l.line.tailKnown = false
 	quota := l.split.Quota()
 	tail := l.split.Front(now)
-	for t := l.line.first; t != nil; {
-		next := t.next
-		at, behind := l.split.Behind(tail, t.n)
+	l.line.Review(&l.calls, func(w *waitline.Waiter[*waiter], _ int64) (err error) {
+		at, behind := l.split.Behind(tail, w.Cost)
 		switch {
-		case quota > 0 && t.n > quota:
-			l.line.remove(t)
-			l.tell(t, l.exceeds(t.n))
-		case at > t.latest:
-			l.line.remove(t)
-			l.tell(t, errLate)
+		case quota > 0 && w.Cost > quota:
+			err = l.exceeds(w.Cost)
+		case at > w.Value.latest:
+			err = errLate
 		default:
 			tail = behind
+			return nil
 		}
-		t = next
-	}
+		l.line.count(w.Value, -1)
+		return err
+	})
 }
 
-// arm sets the timer to when it is the turn of the first in line.
+// arm sets the timer to when the first in line is due.
 func (l *Limiter) arm(now limit.Time) {
 	l.publish()
-	next := limit.Time(0)
-	if t := l.line.first; t != nil {
-		if next = min(l.split.Earliest(now, 0, t.n), l.split.Known(now)); next == never {
-			next = 0 // a change of the terms settles
-		}
+	next := never // without a time, a change of the terms settles
+	if w := l.line.First(); w != nil {
+		next = min(l.split.Earliest(now, 0, w.Cost), l.split.Known(now))
 	}
-	if next == l.wake {
-		return
-	}
-	l.wake = next
-	switch {
-	case next == 0:
-		l.timer.Stop()
-	case l.timer == nil:
-		l.timer = time.AfterFunc(time.Duration(next-now), l.ring)
-	default:
-		l.timer.Reset(time.Duration(next - now))
-	}
+	l.timer.Set(l, (*Limiter).fire, int64(next), int64(now))
 }
 
-// ring is what the timer does.
-func (l *Limiter) ring() {
+// fire is what the timer does.
+func (l *Limiter) fire() {
 	l.mu.Lock()
 	now := l.now()
 	l.look(now)
-	l.wake = 0
+	l.timer.Fired()
 	l.settle(now)
 	l.arm(now)
-	l.unlock()
-}
-
-// tell ends t's wait with err.
-func (l *Limiter) tell(t *turn, err error) {
-	t.waits = false
-	if t.wake != nil {
-		t.wake <- err
-		return
-	}
-	t.err = err
-	l.told.push(t)
-}
-
-// unlock ends a change of the line, and sees to it that those who are to be called are.
-func (l *Limiter) unlock() {
-	tell := l.told.first != nil && !l.telling
-	l.telling = l.telling || tell
 	l.mu.Unlock()
-	if tell {
-		go l.call()
-	}
+	l.calls.Run()
 }
 
-// call calls those who are to be called, one after the other, until there are no more.
-// Nobody else does meanwhile.
-func (l *Limiter) call() {
-	ended := false
-	defer func() {
-		if !ended { // one of them has ended the goroutine
-			l.callers()
-		}
-	}()
-	for {
-		l.mu.Lock()
-		t := l.told.first
-		if t == nil {
-			l.telling, ended = false, true
-			l.mu.Unlock()
-			return
-		}
-		l.told.remove(t)
-		l.mu.Unlock()
-		t.done(l.reason(t, t.err))
-	}
+// unlock ends a change of the line, and has those called back whose wait has ended.
+func (l *Limiter) unlock() {
+	l.mu.Unlock()
+	l.calls.Start()
 }
 
-// callers lets others call.
-func (l *Limiter) callers() {
-	l.mu.Lock()
-	l.telling = false
-	l.unlock()
-}
-
-// reason is the error that one who waited is told.
-func (l *Limiter) reason(t *turn, err error) error {
+// reason is the error that a call-back gets.
+func (l *Limiter) reason(err error) error {
 	if errors.Is(err, errLate) {
 		return fmt.Errorf("%w: no permit of %q in time", limit.ErrWaitTooLong, l.name)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -38,13 +39,9 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	if err := ctx.Err(); err != nil || n == 0 {
 		return err
 	}
-	t, hurried, err := l.stand(ctx, n, longest)
-	if err == nil && t != nil {
-		select {
-		case err = <-t.wake:
-		case <-ctx.Done():
-			err = l.giveUp(t, ctx.Err())
-		}
+	w, hurried, err := l.stand(ctx, n, longest)
+	if err == nil && w != nil {
+		err = w.Await(ctx, func() bool { return l.leave(w) })
 	}
 	switch {
 	case !errors.Is(err, errLate):
@@ -58,44 +55,34 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 
 // stand takes n at once, and returns nil, or stands in line for it. hurried says that ctx
 // has less patience than longest.
-func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration) (t *turn, hurried bool, err error) {
+func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration) (w *waiter, hurried bool, err error) {
 	l.mu.Lock()
 	defer l.unlock()
 	now := l.now()
 	if taken := l.takeNow(now, n); taken {
 		return nil, false, nil
 	}
-	t = &turn{n: n, latest: now.Add(longest), wake: make(chan error, 1)}
+	w = newWaiter(n, now.Add(longest))
+	w.Signal = waitline.Wake()
 	if deadline, ok := ctx.Deadline(); ok {
-		if d := now.Add(time.Until(deadline)); d < t.latest {
-			t.latest, hurried = d, true
+		if d := now.Add(time.Until(deadline)); d < w.latest {
+			w.latest, hurried = d, true
 		}
 	}
-	return t, hurried, l.enter(now, t)
+	return w, hurried, l.enter(now, w)
 }
 
 // takeNow takes n if it is there and nobody is before.
 func (l *Limiter) takeNow(now limit.Time, n int64) bool {
 	l.look(now)
-	if l.line.first != nil {
+	if l.line.First() != nil {
 		l.settle(now)
 	}
-	if l.line.first != nil || !l.split.Allow(now, n) {
+	if l.line.First() != nil || !l.split.Allow(now, n) {
 		return false
 	}
 	l.arm(now)
 	return true
-}
-
-// giveUp leaves the line with err, unless it was t's turn in the same moment.
-func (l *Limiter) giveUp(t *turn, err error) error {
-	l.mu.Lock()
-	defer l.unlock()
-	if !t.waits {
-		return <-t.wake
-	}
-	l.leave(l.now(), t)
-	return err
 }
 
 // WaitFunc is WaitMaxN for a caller who does not block: done is called, exactly once, with
@@ -123,15 +110,14 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		}
 		return ended
 	}
-	t, direct, err := l.standFunc(n, max(d, 0), done)
+	w, direct, err := l.standFunc(n, max(d, 0), done)
 	switch {
 	case err != nil:
-		done(l.reason(t, err))
+		done(l.reason(err))
 	case direct:
-		defer l.callers()
-		done(nil)
-	case t != nil:
-		return func() bool { return l.cancel(t) }
+		l.calls.Direct(done)
+	case w != nil:
+		return func() bool { return l.leave(w) }
 	}
 	return ended
 }
@@ -140,29 +126,15 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 func ended() bool { return false }
 
 // standFunc is stand for one who is called. direct says that the caller is to call done
-// for what was there at once, and to let others call after that.
-func (l *Limiter) standFunc(n int64, longest time.Duration, done func(error)) (t *turn, direct bool, err error) {
+// directly for what was there at once.
+func (l *Limiter) standFunc(n int64, longest time.Duration, done func(error)) (w *waiter, direct bool, err error) {
 	l.mu.Lock()
 	defer l.unlock()
 	now := l.now()
-	if !l.takeNow(now, n) {
-		t = &turn{n: n, latest: now.Add(longest), done: done}
-		return t, false, l.enter(now, t)
+	if l.takeNow(now, n) {
+		return nil, l.calls.Claim(done), nil
 	}
-	if !l.telling && l.told.first == nil {
-		l.telling = true
-		return nil, true, nil
-	}
-	l.told.push(&turn{done: done, latest: never})
-	return nil, false, nil
-}
-
-func (l *Limiter) cancel(t *turn) bool {
-	l.mu.Lock()
-	defer l.unlock()
-	if !t.waits {
-		return false
-	}
-	l.leave(l.now(), t)
-	return true
+	w = newWaiter(n, now.Add(longest))
+	w.limiter, w.done, w.Signal = l, done, waitline.Callback(w)
+	return w, false, l.enter(now, w)
 }
