@@ -50,7 +50,7 @@ mutants: ## Break the core packages on purpose and count what the tests notice (
 	./scripts/mutants
 
 .PHONY: bench
-bench: ## Print the benchmark tables of docs/benchmarks.md, on a quiet machine
+bench: ## Print all benchmark tables, on a quiet machine; ./scripts/benchmarks stores them
 	cd bench && $(GO) run .
 
 .PHONY: generate

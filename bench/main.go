@@ -1,5 +1,6 @@
 // Bench compares stint with other limiters and with the floors that none can
-// beat, and prints the tables of docs/benchmarks.md in Markdown.
+// beat, and prints the tables of docs/benchmarks in Markdown; scripts/benchmarks
+// stores them and writes the pages.
 //
 //	go run . [-table NAME] [-quick] [-strict]
 //

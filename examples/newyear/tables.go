@@ -17,7 +17,7 @@ type row struct {
 	edit func(*settings)
 }
 
-// tables are the ones of docs/evidence.md.
+// tables are the ones of docs/evidence/split.md.
 var tables = map[string][]row{
 	"limits": {
 		{"10/s", func(s *settings) { s.Limit, s.Seconds = 10, 30 }},

@@ -1,4 +1,4 @@
-// Package tables makes the tables of docs/benchmarks.md: each function runs one
+// Package tables makes the tables of docs/benchmarks: each function runs one
 // comparison, checks that the work was done and answered as claimed, and writes
 // its rows. A wrong answer or an idle workload is an error; a slow contender is
 // only a figure.
