@@ -202,18 +202,33 @@ func (p *page) runConsole(f fence) {
 		case ok:
 			p.start(background)
 		default:
-			// Refusals have an exit code of their own: the output says all.
-			out, _ := p.command("sh", "-c", line).CombinedOutput()
-			got = string(out)
+			got = p.shown(line)
 		}
-		got = p.ports.written(strings.ReplaceAll(got, "\r", ""))
-		if f.figures != "" {
-			want, got = figure.ReplaceAllString(want, "0"), figure.ReplaceAllString(got, "0")
+		// What only reads is read again: a file that has changed is loaded in a moment.
+		reads := strings.HasPrefix(line, "stint explain") || strings.HasPrefix(line, "curl -s http://127.0.0.1:"+p.ports["8082"])
+		for tries := 0; reads && tries < 100 && !p.agrees(f, want, got); tries++ {
+			<-time.After(100 * time.Millisecond)
+			got = p.shown(line)
 		}
-		if !matches(want, got) {
+		if !p.agrees(f, want, got) {
 			p.t.Errorf("%s:%d: %s\nprints\n%s\nwant\n%s", f.page, f.line, line, got, want)
 		}
 	}
+}
+
+// shown is what a command prints. Refusals have an exit code of their own: the output says all.
+func (p *page) shown(line string) string {
+	out, _ := p.command("sh", "-c", line).CombinedOutput()
+	return string(out)
+}
+
+// agrees compares an output with the one of a block.
+func (p *page) agrees(f fence, want, got string) bool {
+	got = p.ports.written(strings.ReplaceAll(got, "\r", ""))
+	if f.figures != "" {
+		want, got = figure.ReplaceAllString(want, "0"), figure.ReplaceAllString(got, "0")
+	}
+	return matches(want, got)
 }
 
 // start runs a command beside the others until the page ends.
