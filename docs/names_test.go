@@ -117,3 +117,34 @@ func TestGlossary(t *testing.T) {
 		}
 	}
 }
+
+// TestPlainWords: no page uses the riddles that the house once had for words of the field.
+// The glossary has some of them as synonyms.
+func TestPlainWords(t *testing.T) {
+	riddles := regexp.MustCompile(`(?i)\b(accrues?|aloft|by chance|dear|depths?|in vain|lent out|lingers?|of late|purses?|tellers?|untold|whoever|whom)\b`)
+	read := 0
+	check := func(path string) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read++
+		for i, line := range strings.Split(string(text), "\n") {
+			if found := riddles.FindString(line); found != "" {
+				t.Errorf("%s:%d: %q: say it in the field's words, see docs/GLOSSARY.md", path, i+1, found)
+			}
+		}
+	}
+	check(filepath.Join("..", "README.md"))
+	check(filepath.Join("..", "CONTRIBUTING.md"))
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		page := "docs/" + filepath.ToSlash(path)
+		if err == nil && filepath.Ext(path) == ".md" && path != "GLOSSARY.md" && !measured.MatchString(page) && !strings.HasPrefix(page, "docs/decisions/") {
+			check(path)
+		}
+		return err
+	})
+	if err != nil || read < 30 {
+		t.Errorf("read %d pages, %v: the search is wrong", read, err)
+	}
+}
