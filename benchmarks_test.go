@@ -167,7 +167,11 @@ func (b benchBook) write(runs map[string]storedRun) (map[string]string, error) {
 			body.WriteString(outcome.section(report, run))
 			goals, misses = goals+outcome.goals, misses+len(outcome.missed)
 			link := fmt.Sprintf("[%s](benchmarks/%s.md#%s)", run.title, page.Page, anchor(run.title))
-			fmt.Fprintf(&rows, "| %s | `%s` | %s | %d of %d |\n", link, run.name, run.facts["date"], outcome.goals-len(outcome.missed), outcome.goals)
+			met := fmt.Sprintf("%d of %d", outcome.goals-len(outcome.missed), outcome.goals)
+			if outcome.goals == 0 {
+				met = "–"
+			}
+			fmt.Fprintf(&rows, "| %s | `%s` | %s | %s |\n", link, run.name, run.facts["date"], met)
 			writeList(&missed, link, outcome.missed)
 			writeList(&lost, link, outcome.lost)
 		}
