@@ -81,8 +81,11 @@ func TestBenchmarksPages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if written, err := os.ReadFile(file); err != nil || string(written) != text {
-			t.Errorf("%s is not what docs/benchmarks/ makes of it (%v); ./scripts/benchmarks writes it anew", file, err)
+		switch written, err := os.ReadFile(file); {
+		case err != nil:
+			t.Error(err)
+		case string(written) != text:
+			t.Errorf("%s is not what docs/benchmarks/ makes of it; ./scripts/benchmarks writes it anew", file)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join("docs", "benchmarks", "*.md"))

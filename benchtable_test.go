@@ -47,7 +47,7 @@ func readStoredRun(t *testing.T, name string) storedRun {
 		t.Fatalf("%s: %v", file, err)
 	}
 	if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(output)))[:16]; sum != run.facts["sha256"] {
-		t.Errorf("%s: the output has the checksum %s, the head says %s: somebody edited it; ./scripts/benchmarks %s measures again",
+		t.Errorf("%s: the output has the checksum %s, the head says %s: it was edited; ./scripts/benchmarks %s measures again",
 			file, sum, run.facts["sha256"], name)
 	}
 	return run
@@ -69,7 +69,7 @@ func parseStoredRun(name, text string) (storedRun, string, error) {
 	}
 	for _, fact := range storedFacts {
 		if run.facts[fact] == "" {
-			return storedRun{}, "", fmt.Errorf("the head does not tell the %s", fact)
+			return storedRun{}, "", fmt.Errorf("the head does not name the %s", fact)
 		}
 	}
 	if len(run.tables) == 0 {

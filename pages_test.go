@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// maxPageWords is what somebody reads in one go. References, the glossary, decisions and the
+// maxPageWords is what a reader takes in at once. References, the glossary, decisions and the
 // tables of benchmarks are looked up and not read, and may be longer.
 const maxPageWords = 1500
 
