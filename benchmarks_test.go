@@ -99,8 +99,8 @@ func TestBenchmarksPages(t *testing.T) {
 	}
 }
 
-// TestStoredRunsAreReported: each stored output is part of a page, and each goal that a
-// benchmark prints itself is in the goals of that page.
+// TestStoredRunsAreReported: each stored output is part of a page, and the goals that a
+// benchmark prints itself are those of that page, and all that are missed.
 func TestStoredRunsAreReported(t *testing.T) {
 	book, runs := readBenchBook(t)
 	files, err := filepath.Glob(filepath.Join("docs", "benchmarks", "output", "*.md"))
@@ -112,18 +112,42 @@ func TestStoredRunsAreReported(t *testing.T) {
 			t.Errorf("%s is not in docs/benchmarks/goals.yaml", file)
 		}
 	}
+	checked := 0
 	for _, report := range book.reports() {
 		stated, err := runs[report.Run].table("Goals")
 		if err != nil {
 			continue
 		}
 		for _, row := range stated.rows {
-			ref := "Goals | " + row[0] + " | seen"
-			if !slices.ContainsFunc(report.Goals, func(g benchGoal) bool { return slices.Contains(g.Cells, ref) }) {
-				t.Errorf("docs/benchmarks/output/%s.md prints the goal %q, which goals.yaml leaves out", report.Run, row[0])
+			checked++
+			for _, fault := range report.disagreements(row) {
+				t.Errorf("docs/benchmarks/output/%s.md, %q: %s", report.Run, row[0], fault)
 			}
 		}
 	}
+	if checked < 30 {
+		t.Errorf("found %d goals only that benchmarks print: the search is wrong", checked)
+	}
+}
+
+// disagreements compares goals.yaml with a row of the goals that a benchmark prints itself: its
+// name, the goal, the figure and whether it is met. A met goal may be left out of goals.yaml,
+// where one goal can have the cells of many.
+func (r benchReport) disagreements(row []string) []string {
+	ref := "Goals | " + row[0] + " | seen"
+	at := slices.IndexFunc(r.Goals, func(g benchGoal) bool { return slices.Contains(g.Cells, ref) })
+	if at < 0 {
+		if strings.Contains(row[3], "missed") {
+			return []string{"it is missed, and goals.yaml leaves it out"}
+		}
+		return nil
+	}
+	g := r.Goals[at]
+	i := slices.Index(g.Cells, ref)
+	if promise := g.kind() + " " + g.bound(i); !strings.HasPrefix(row[1]+" ", promise+" ") {
+		return []string{fmt.Sprintf("the benchmark wants %s, goals.yaml %s", row[1], promise)}
+	}
+	return nil
 }
 
 func readBenchBook(t *testing.T) (benchBook, map[string]storedRun) {
@@ -324,16 +348,20 @@ func (g benchGoal) promise() string {
 	for i := range g.Cells {
 		bounds = append(bounds, g.bound(i))
 	}
-	kind := g.Kind
-	if g.AtMost != nil {
-		kind = "at most"
-	} else if g.AtLeast != nil {
-		kind = "at least"
-	}
 	if bounds[0] == "" {
 		return "–"
 	}
-	return kind + " " + listFigures(bounds) + g.Unit
+	return g.kind() + " " + listFigures(bounds) + g.Unit
+}
+
+func (g benchGoal) kind() string {
+	switch {
+	case g.AtMost != nil:
+		return "at most"
+	case g.AtLeast != nil:
+		return "at least"
+	}
+	return g.Kind
 }
 
 // listFigures writes several figures, or one of them if all are the same.
