@@ -1,6 +1,8 @@
 package docs_test
 
 import (
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +16,12 @@ import (
 func moving() bool {
 	_, err := os.Stat(filepath.Join("..", "internal", "share"))
 	return err == nil
+}
+
+// toCome reports whether a room is not there yet.
+func toCome(room string) bool {
+	_, err := os.Stat(filepath.Join("..", room))
+	return err != nil && room != "stint"
 }
 
 // TestMapOfTheHouse: ARCHITECTURE.md names every package of the module, and no other.
@@ -61,6 +69,78 @@ func TestMapOfTheHouse(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestArrows: each arrow of the picture in ARCHITECTURE.md is an import.
+func TestArrows(t *testing.T) {
+	pages := readPages(t)
+	picture := ""
+	for _, f := range pages["docs/ARCHITECTURE.md"] {
+		picture += f.text
+	}
+	arrows := 0
+	for line := range strings.SplitSeq(picture, "\n") {
+		if len(line) > titleWidth {
+			line = line[titleWidth:]
+		}
+		chain := strings.Split(line, " -> ")
+		for i := 1; i < len(chain); i++ {
+			for _, from := range rooms(chain[i-1]) {
+				for _, to := range rooms(chain[i]) {
+					arrows++
+					if !imports(t, from, to) && !(moving() && (toCome(from) || toCome(to))) {
+						t.Errorf("ARCHITECTURE.md: %s does not import %s", from, to)
+					}
+				}
+			}
+		}
+	}
+	if arrows < 30 {
+		t.Errorf("found %d arrows only: the search is wrong", arrows)
+	}
+}
+
+// titleWidth is how far the arrows are indented, behind the title of their group.
+const titleWidth = 16
+
+// rooms expands a list of packages, such as "store/{memory,redis}, rules".
+func rooms(list string) []string {
+	var all []string
+	for _, room := range regexp.MustCompile(`[a-z/]+(?:\{[a-z,]+\})?`).FindAllString(list, -1) {
+		stem, last, _ := strings.Cut(strings.TrimSuffix(room, "}"), "{")
+		for name := range strings.SplitSeq(last, ",") {
+			all = append(all, stem+name)
+		}
+	}
+	return all
+}
+
+// imports reports whether a file of one package that is no test imports another.
+func imports(t *testing.T, from, to string) bool {
+	t.Helper()
+	const module = "github.com/stint-io/stint/"
+	if from == "stint" {
+		from = "."
+	}
+	files, err := filepath.Glob(filepath.Join("..", from, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			if spec.Path.Value == `"`+module+to+`"` {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // TestMetricsExist: every metric of which a page speaks is in the reference of the service,
