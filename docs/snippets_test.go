@@ -34,12 +34,12 @@ import (
 
 const (
 	// mostUnchecked bounds the blocks of all pages that are not run. Lower it when you can.
-	mostUnchecked = 12
+	mostUnchecked = 2
 	// mostCompiled bounds those that are compiled and not run.
-	mostCompiled = 6
+	mostCompiled = 0
 	// fewestRun is a little less than how many blocks are checked today: fewer means that
 	// the search is wrong.
-	fewestRun = 30
+	fewestRun = 95
 )
 
 // TestMain lets eight pages run at a time, however many processors there are: most of their
