@@ -65,8 +65,6 @@ type benchRace struct {
 	Price  string   `yaml:"price"`  // a column that is shown beside a rival's figure
 	Unit   string   `yaml:"unit"`   // of the price
 	Trim   string   `yaml:"trim"`   // what the names of all rivals begin with
-	// PageOnly keeps a race off docs/benchmarks.md, beside others that show the same.
-	PageOnly bool `yaml:"page_only"`
 }
 
 // TestBenchmarksPages: the pages are what the stored outputs and the goals make of them.
@@ -202,13 +200,14 @@ func (b benchBook) write(runs map[string]storedRun) (map[string]string, error) {
 			}
 			fmt.Fprintf(&rows, "| %s | `%s` | %s | %s |\n", link, run.name, run.facts["date"], met)
 			writeList(&missed, link, outcome.missed)
-			writeList(&lost, link, outcome.lostMost)
+			writeList(&lost, strings.Replace(link, "(benchmarks/", "(", 1), outcome.lost)
 		}
 		pages[filepath.Join("docs", "benchmarks", page.Page+".md")] = body.String()
 	}
-	pages[filepath.Join("docs", "benchmarks.md")] = fmt.Sprintf("# Benchmarks\n\n%s\n\n%s\n\n**%d of %d goals are met, %d are missed.**\n\n"+
-		"| | NAME | date | goals met |\n|---|---|---|---|\n%s\n## Missed\n\nSeen, and the goal in brackets; causes are on the pages.\n\n%s\n## Better than stint\n\nRivals with a better figure; in brackets what they pay for it. The pages have more of them.\n\n%s",
-		writtenByCommand, strings.TrimSpace(b.Intro), goals-misses, goals, misses, &rows, &missed, &lost)
+	pages[filepath.Join("docs", "benchmarks", "rivals.md")] = fmt.Sprintf("# Better than stint\n\n%s\n\nRivals with a better figure; in brackets what they pay for it.\n\n%s", writtenByCommand, &lost)
+	pages[filepath.Join("docs", "benchmarks.md")] = fmt.Sprintf("# Benchmarks\n\n%s\n\n%s\n\n**%d of %d goals are met, %d are missed.** Rivals that are better are in [a list](benchmarks/rivals.md).\n\n"+
+		"| | NAME | date | goals met |\n|---|---|---|---|\n%s\n## Missed\n\nSeen, and the goal in brackets; causes are on the pages.\n\n%s",
+		writtenByCommand, strings.TrimSpace(b.Intro), goals-misses, goals, misses, &rows, &missed)
 	return pages, nil
 }
 
@@ -226,8 +225,6 @@ type benchOutcome struct {
 	missed []string // the goals that are missed, with what was seen
 	causes []string // and why
 	lost   []string // races in which a rival is better
-	// lostMost are those of lost that are on docs/benchmarks.md as well.
-	lostMost []string
 }
 
 func (r benchReport) outcome(run storedRun) (benchOutcome, error) {
@@ -261,10 +258,7 @@ func (r benchReport) outcome(run storedRun) (benchOutcome, error) {
 			return o, fmt.Errorf("race %q: %w", race.What, err)
 		}
 		if len(better) > 0 {
-			line := fmt.Sprintf("%s: %s; stint %s", race.What, strings.Join(better, ", "), ours)
-			if o.lost = append(o.lost, line); !race.PageOnly {
-				o.lostMost = append(o.lostMost, line)
-			}
+			o.lost = append(o.lost, fmt.Sprintf("%s: %s; stint %s", race.What, strings.Join(better, ", "), ours))
 		}
 	}
 	return o, nil
