@@ -56,15 +56,21 @@ google.golang.org/genproto/googleapis/rpc
 
 GRPC, internal/answer < internal/answer/grpcerror;
 
-# Leases: the machines, what they say on the wire, and who spends them. The
+# Leases: amounts, allocators, estimators and the bucket of one instance; then the
+# messages, and the two machines that exchange them. Neither machine knows the other. The
 # simulator drives the same machines.
-limit < internal/share;
-internal/share < split < examples/newyear;
+limit < internal/fixed < internal/fairshare;
+internal/fixed, limit < internal/demand < internal/bucket;
+internal/fairshare, internal/bucket < internal/lease;
+internal/lease < internal/lease/agent;
+internal/lease < internal/lease/coordinator;
+internal/lease < internal/lease/leasetest;
+internal/fixed, limit < internal/partition < split < examples/newyear;
 GRPC < internal/gen/leasepb;
-internal/share, internal/gen/leasepb < internal/leasewire;
-internal/leasewire < client;
+internal/lease, internal/gen/leasepb < internal/leasewire;
+internal/leasewire, internal/lease/agent < client;
 NONE < internal/traffic;
-internal/share, internal/traffic, rules < sim;
+internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.
@@ -83,7 +89,7 @@ internal/engine, internal/answer < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/engine, github.com/prometheus/client_golang < server/internal/admin;
 
-rules, internal/leasewire < server/internal/lease;
+rules, internal/leasewire, internal/lease/coordinator < server/internal/leaseservice;
 
 # The server's own instance: it spends leases as any client does, by a stream that the
 # server hands it.
@@ -93,7 +99,7 @@ rules, store, client < server/internal/leased;
 GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-server/internal/lease, server/internal/leased, internal/grpcserver,
+server/internal/leaseservice, server/internal/leased, internal/grpcserver,
 store/memory, store/redis
 < server;
 

@@ -10,49 +10,52 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
 // stand puts a Limiter without a network into a state: with so many tokens of so many at a
 // rate, as the coordinator would tell it.
-func stand(l *lease, tokens, depth, rate int64, st share.HoldingState) {
-	l.Amend(l.client.now(), share.Whole(rate), share.Whole(depth), share.Whole(tokens-l.purse.Remaining(l.client.now())))
+func stand(l *leasedLimit, tokens, depth, rate int64, st agent.State) {
+	l.Amend(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.purse.Remaining(l.client.now())))
 	l.state.Store(&st)
 }
 
 // TestWhatARefusalSays: each way in which a lease can stand has its reason, and a time in
 // which trying again makes sense.
 func TestWhatARefusalSays(t *testing.T) {
-	part := share.Holding{Rate: share.Whole(2), Depth: share.Whole(4)}
-	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
-	suppress := func(rate int64, reject float64) share.Suppression {
-		return share.Suppression{Rate: share.Whole(rate), Reject: reject}
+	part := lease.Capacity{Rate: fixed.Whole(2), Depth: fixed.Whole(4)}
+	terms := lease.Terms{Rate: fixed.Whole(10), Burst: fixed.Whole(20)}
+	suppress := func(rate int64, reject float64) bucket.Suppression {
+		return bucket.Suppression{Rate: fixed.Whole(rate), Reject: reject}
 	}
 	for name, tt := range map[string]struct {
-		state   share.HoldingState
+		state   agent.State
 		cost    int64
 		expired bool
 		reason  limit.Reason
 		after   time.Duration
 		failed  bool
 	}{
-		"more than is there":                {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
-		"more than the lease holds":         {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 5, false, limit.ReasonRate, longestAsk + 500*time.Millisecond, false},
-		"as much as the limit":              {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 20, false, limit.ReasonRate, longestAsk + 2*time.Second, false},
-		"more than the limit":               {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
-		"more than the limit, at once":      {share.HoldingState{Known: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
-		"a limit that does not refill":      {share.HoldingState{Known: true, Full: true, Held: part, Limit: share.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
-		"the lease has ended":               {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, share.DefaultRefresh, true},
-		"the coordinator learns":            {share.HoldingState{Known: true, Learning: true, Limit: terms}, 2, false, limit.ReasonLearning, share.DefaultRefresh, false},
-		"it learns, and has lent something": {share.HoldingState{Known: true, Full: true, Learning: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
-		"suppressed":                        {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
-		"suppressed at a low rate":          {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: share.Suppression{Rate: share.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},
-		"suppressed at a high rate":         {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1000, 0.5)}, 2, false, limit.ReasonSuppressed, 500 * time.Millisecond, false},
-		"nothing was heard":                 {share.HoldingState{}, 2, false, limit.ReasonStoreFailure, share.DefaultRefresh, true},
+		"more than is there":                {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"more than the lease holds":         {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 5, false, limit.ReasonRate, longestAsk + 500*time.Millisecond, false},
+		"as much as the limit":              {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 20, false, limit.ReasonRate, longestAsk + 2*time.Second, false},
+		"more than the limit":               {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
+		"more than the limit, at once":      {agent.State{Known: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
+		"a limit that does not refill":      {agent.State{Known: true, Full: true, Held: part, Limit: lease.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
+		"the lease has ended":               {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
+		"the coordinator learns":            {agent.State{Known: true, Learning: true, Limit: terms}, 2, false, limit.ReasonLearning, lease.DefaultRefresh, false},
+		"it learns, and has lent something": {agent.State{Known: true, Full: true, Learning: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"suppressed":                        {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
+		"suppressed at a low rate":          {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: bucket.Suppression{Rate: fixed.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},
+		"suppressed at a high rate":         {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1000, 0.5)}, 2, false, limit.ReasonSuppressed, 500 * time.Millisecond, false},
+		"nothing was heard":                 {agent.State{}, 2, false, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := leased(t, share.Whole(1), 1)
+			l := leased(t, fixed.Whole(1), 1)
 			stand(&l.lease, 1, 4, 2, tt.state)
 			l.lease.client.link.Store(linkDown) // nobody is asked
 			if tt.expired {
@@ -93,10 +96,10 @@ func TestWhatAnAnswerSays(t *testing.T) {
 		{3, 3, 1, 10, 2, 3, true, 200 * ms, 0}, // the limit became smaller
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := leased(t, share.Whole(1), 1)
-			stand(&l.lease, tt.tokens, tt.depth, tt.rate, share.HoldingState{
-				Known: true, Full: true, Held: share.Holding{Depth: share.Whole(tt.depth), Rate: share.Whole(tt.rate)},
-				Limit: share.Terms{Rate: share.Whole(tt.limitRate), Burst: share.Whole(tt.burst)},
+			l := leased(t, fixed.Whole(1), 1)
+			stand(&l.lease, tt.tokens, tt.depth, tt.rate, agent.State{
+				Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(tt.depth), Rate: fixed.Whole(tt.rate)},
+				Limit: lease.Terms{Rate: fixed.Whole(tt.limitRate), Burst: fixed.Whole(tt.burst)},
 			})
 			d, err := l.Take(t.Context(), limit.Request{Cost: tt.peek, Peek: true})
 			if err != nil {
@@ -113,25 +116,25 @@ func TestWhatAnAnswerSays(t *testing.T) {
 // TestReserveOfWhatIsNotLent: where nothing is lent at the moment a reservation is a guess: an
 // answer, and then the rate of the whole limit. Where no rate is known there is none.
 func TestReserveOfWhatIsNotLent(t *testing.T) {
-	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
+	terms := lease.Terms{Rate: fixed.Whole(10), Burst: fixed.Whole(20)}
 	for name, tt := range map[string]struct {
-		state share.HoldingState
+		state agent.State
 		n     int64
 		delay time.Duration // limit.Never = not OK
 		depth int64         // of a lease without a rate
 	}{
-		"known":              {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 0},
-		"after a trip":       {share.HoldingState{Known: true, Limit: terms, RoundTrip: 100 * time.Millisecond}, 3, 500 * time.Millisecond, 0},
-		"depth, and no rate": {share.HoldingState{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 5},
-		"a short trip":       {share.HoldingState{Known: true, Limit: terms, RoundTrip: time.Millisecond}, 3, shortestAsk + 300*time.Millisecond, 0},
-		"the whole burst":    {share.HoldingState{Known: true, Limit: terms}, 20, longestAsk + 2*time.Second, 0},
-		"above the burst":    {share.HoldingState{Known: true, Limit: terms}, 21, limit.Never, 0},
-		"unknown":            {share.HoldingState{Limit: terms}, 3, limit.Never, 0},
-		"refused":            {share.HoldingState{Known: true, Status: share.StatusTooMany, Limit: terms}, 3, limit.Never, 0},
-		"without a rate":     {share.HoldingState{Known: true, Limit: share.Terms{Burst: terms.Burst}}, 3, limit.Never, 0},
-		"nothing":            {share.HoldingState{Known: true, Limit: terms}, 0, 0, 0},
-		"less than that":     {share.HoldingState{Known: true, Limit: terms}, -1, limit.Never, 0},
-		"nothing, unknown":   {share.HoldingState{}, 0, 0, 0},
+		"known":              {agent.State{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 0},
+		"after a trip":       {agent.State{Known: true, Limit: terms, RoundTrip: 100 * time.Millisecond}, 3, 500 * time.Millisecond, 0},
+		"depth, and no rate": {agent.State{Known: true, Limit: terms}, 3, longestAsk + 300*time.Millisecond, 5},
+		"a short trip":       {agent.State{Known: true, Limit: terms, RoundTrip: time.Millisecond}, 3, shortestAsk + 300*time.Millisecond, 0},
+		"the whole burst":    {agent.State{Known: true, Limit: terms}, 20, longestAsk + 2*time.Second, 0},
+		"above the burst":    {agent.State{Known: true, Limit: terms}, 21, limit.Never, 0},
+		"unknown":            {agent.State{Limit: terms}, 3, limit.Never, 0},
+		"refused":            {agent.State{Known: true, Status: lease.StatusTooMany, Limit: terms}, 3, limit.Never, 0},
+		"without a rate":     {agent.State{Known: true, Limit: lease.Terms{Burst: terms.Burst}}, 3, limit.Never, 0},
+		"nothing":            {agent.State{Known: true, Limit: terms}, 0, 0, 0},
+		"less than that":     {agent.State{Known: true, Limit: terms}, -1, limit.Never, 0},
+		"nothing, unknown":   {agent.State{}, 0, 0, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
@@ -150,7 +153,7 @@ func TestReserveOfWhatIsNotLent(t *testing.T) {
 			if name == "above the burst" {
 				asked = 0
 			}
-			if got := l.bucket.Observe(l.lease.client.now()); got.Waiting != 0 || got.Admitted != 0 || got.Attempted != share.Whole(asked) {
+			if got := l.bucket.Observe(l.lease.client.now()); got.Waiting != 0 || got.Admitted != 0 || got.Attempted != fixed.Whole(asked) {
 				t.Errorf("%s: %+v after it was cancelled, want %d asked for", name, got, asked)
 			}
 		})
@@ -170,7 +173,7 @@ func TestHowLongToAsk(t *testing.T) {
 	} {
 		l := leased(t, 0, 0)
 		l.lease.opts.Ask = tt.option
-		l.lease.state.Store(&share.HoldingState{Known: true, RoundTrip: tt.trip})
+		l.lease.state.Store(&agent.State{Known: true, RoundTrip: tt.trip})
 		if got := l.lease.ask(); got != tt.want {
 			t.Errorf("%+v: %v", tt, got)
 		}
@@ -179,31 +182,31 @@ func TestHowLongToAsk(t *testing.T) {
 
 // TestWhenAskingHelps: a Take waits for an answer only where one may bring what it wants.
 func TestWhenAskingHelps(t *testing.T) {
-	part := share.Holding{Rate: share.Whole(2), Depth: share.Whole(4)}
-	terms := share.Terms{Rate: share.Whole(10), Burst: share.Whole(20)}
+	part := lease.Capacity{Rate: fixed.Whole(2), Depth: fixed.Whole(4)}
+	terms := lease.Terms{Rate: fixed.Whole(10), Burst: fixed.Whole(20)}
 	suppressed := terms
-	suppressed.Suppress = &share.Suppress{}
+	suppressed.Suppress = &lease.Suppress{}
 	const ask = 70 * time.Millisecond
 	for name, tt := range map[string]struct {
-		state share.HoldingState
+		state agent.State
 		opts  LimitOptions
 		link  linkState
 		cost  int64
 		waits bool
 	}{
-		"more may come":                      {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
-		"nobody was asked yet":               {share.HoldingState{}, LimitOptions{}, linkNew, 20, true},
-		"nobody answers":                     {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkDown, 20, false},
-		"it is not to ask":                   {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{Ask: -1}, linkUp, 20, false},
-		"more than the limit":                {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 21, false},
-		"the limit is full":                  {share.HoldingState{Known: true, Full: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, false},
-		"it does not report":                 {share.HoldingState{Known: true, Held: part, Limit: terms}, LimitOptions{Silent: true}, linkUp, 20, false},
-		"it does not report, and knows none": {share.HoldingState{}, LimitOptions{Silent: true}, linkUp, 20, true},
-		"the lease was lost":                 {share.HoldingState{Known: true, Status: share.StatusLeaseGone, Limit: terms}, LimitOptions{}, linkUp, 20, false},
-		"it has the whole limit":             {share.HoldingState{Known: true, Held: part, Limit: suppressed}, LimitOptions{}, linkUp, 20, false},
-		"it is about to have it":             {share.HoldingState{Known: true, Limit: suppressed}, LimitOptions{}, linkUp, 20, true},
-		"the coordinator learns":             {share.HoldingState{Known: true, Learning: true, Limit: terms}, LimitOptions{}, linkUp, 20, false},
-		"it learns, and has lent something":  {share.HoldingState{Known: true, Learning: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
+		"more may come":                      {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
+		"nobody was asked yet":               {agent.State{}, LimitOptions{}, linkNew, 20, true},
+		"nobody answers":                     {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkDown, 20, false},
+		"it is not to ask":                   {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{Ask: -1}, linkUp, 20, false},
+		"more than the limit":                {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 21, false},
+		"the limit is full":                  {agent.State{Known: true, Full: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it does not report":                 {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{Silent: true}, linkUp, 20, false},
+		"it does not report, and knows none": {agent.State{}, LimitOptions{Silent: true}, linkUp, 20, true},
+		"the lease was lost":                 {agent.State{Known: true, Status: lease.StatusLeaseGone, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it has the whole limit":             {agent.State{Known: true, Held: part, Limit: suppressed}, LimitOptions{}, linkUp, 20, false},
+		"it is about to have it":             {agent.State{Known: true, Limit: suppressed}, LimitOptions{}, linkUp, 20, true},
+		"the coordinator learns":             {agent.State{Known: true, Learning: true, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it learns, and has lent something":  {agent.State{Known: true, Learning: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
@@ -229,21 +232,21 @@ func TestWhenAskingHelps(t *testing.T) {
 func TestWhyNothingIsLent(t *testing.T) {
 	terms, places := rateOf(10, 20), placesOf(20)
 	for name, tt := range map[string]struct {
-		state share.HoldingState
+		state agent.State
 		gauge bool
 		want  error
 	}{
-		"unknown limit":     {share.HoldingState{Known: true, Status: share.StatusUnknownLimit}, false, ErrRefused},
-		"not leased":        {share.HoldingState{Known: true, Status: share.StatusNotLeased}, false, ErrRefused},
-		"a bad key":         {share.HoldingState{Known: true, Status: share.StatusBadKey}, false, ErrRefused},
-		"too many":          {share.HoldingState{Known: true, Status: share.StatusTooMany}, true, ErrRefused},
-		"other attributes":  {share.HoldingState{Known: true, Status: share.StatusWrongAttributes}, false, ErrRefused},
-		"a gauge as a rate": {share.HoldingState{Known: true, Limit: places}, false, ErrKind},
-		"a rate as a gauge": {share.HoldingState{Known: true, Limit: terms}, true, ErrKind},
-		"a rate":            {share.HoldingState{Known: true, Full: true, Limit: terms}, false, nil},
-		"a gauge":           {share.HoldingState{Known: true, Full: true, Limit: places}, true, nil},
-		"a lease that went": {share.HoldingState{Known: true, Status: share.StatusLeaseGone}, false, nil},
-		"nothing heard":     {share.HoldingState{Limit: places}, false, nil},
+		"unknown limit":     {agent.State{Known: true, Status: lease.StatusUnknownLimit}, false, ErrRefused},
+		"not leased":        {agent.State{Known: true, Status: lease.StatusNotLeased}, false, ErrRefused},
+		"a bad key":         {agent.State{Known: true, Status: lease.StatusBadKey}, false, ErrRefused},
+		"too many":          {agent.State{Known: true, Status: lease.StatusTooMany}, true, ErrRefused},
+		"other attributes":  {agent.State{Known: true, Status: lease.StatusWrongAttributes}, false, ErrRefused},
+		"a gauge as a rate": {agent.State{Known: true, Limit: places}, false, ErrKind},
+		"a rate as a gauge": {agent.State{Known: true, Limit: terms}, true, ErrKind},
+		"a rate":            {agent.State{Known: true, Full: true, Limit: terms}, false, nil},
+		"a gauge":           {agent.State{Known: true, Full: true, Limit: places}, true, nil},
+		"a lease that went": {agent.State{Known: true, Status: lease.StatusLeaseGone}, false, nil},
+		"nothing heard":     {agent.State{Limit: places}, false, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := leased(t, 0, 0).lease.client
@@ -252,7 +255,7 @@ func TestWhyNothingIsLent(t *testing.T) {
 				limit.Taker
 				limit.Holder
 			}
-			var l *lease
+			var l *leasedLimit
 			var wait func(time.Duration) error
 			if tt.gauge {
 				g := openGauge(t, c, "x")
@@ -302,7 +305,7 @@ func TestAskingIsBounded(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
-			l.lease.state.Store(&share.HoldingState{Known: true, Full: tt.full, Limit: rateOf(10, 20)})
+			l.lease.state.Store(&agent.State{Known: true, Full: tt.full, Limit: rateOf(10, 20)})
 			signals := func() int {
 				l.lease.client.starving.Lock()
 				defer l.lease.client.starving.Unlock()
@@ -401,7 +404,7 @@ func TestClosedWithoutALease(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	l := leased(t, 0, 0)
-	l.lease.AmendFallback(l.lease.client.now(), share.Whole(5), share.Whole(5))
+	l.lease.AmendFallback(l.lease.client.now(), fixed.Whole(5), fixed.Whole(5))
 	if !l.Allow() || l.Remaining() != 4 {
 		t.Fatalf("%d remain", l.Remaining())
 	}
@@ -417,11 +420,11 @@ func TestSpan(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		n    int64
-		rate share.Amount
+		rate fixed.Amount
 		want time.Duration
 	}{
-		{0, share.Token, 0}, {1, share.Token, time.Second}, {3, 2 * share.Token, 1500 * time.Millisecond}, {5, 0, 0}, {5, -1, 0},
-		{1, 1, 1e6 * time.Second}, {math.MaxInt64, 1, limit.Never}, {9223372036, share.Token, 9223372036 * time.Second}, {9223372037, share.Token, limit.Never},
+		{0, fixed.Token, 0}, {1, fixed.Token, time.Second}, {3, 2 * fixed.Token, 1500 * time.Millisecond}, {5, 0, 0}, {5, -1, 0},
+		{1, 1, 1e6 * time.Second}, {math.MaxInt64, 1, limit.Never}, {9223372036, fixed.Token, 9223372036 * time.Second}, {9223372037, fixed.Token, limit.Never},
 	} {
 		if got := span(tt.n, tt.rate); got != tt.want {
 			t.Errorf("%d at %v: %v, want %v", tt.n, tt.rate, got, tt.want)

@@ -187,7 +187,7 @@ func (f *chaosFleet) fault(life int) {
 		}
 		f.wait([]time.Duration{time.Millisecond, time.Second, most}[f.rng.IntN(3)])
 		f.service.start(f.t)
-		f.recovered = time.Now().Add(lease + lease/64)
+		f.recovered = time.Now().Add(leasedLimit + leasedLimit/64)
 	case 3:
 		f.service.pause()
 		f.wait(most)
@@ -208,7 +208,7 @@ func (f *chaosFleet) fault(life int) {
 	case 7:
 		p.kill()
 		f.spend(i, life)
-		f.recovered = time.Now().Add(lease)
+		f.recovered = time.Now().Add(leasedLimit)
 	case 8:
 		r.set(func() { r.delay = time.Duration(f.rng.IntN(40)) * time.Millisecond })
 		f.reload(chaosLimits[life%len(chaosLimits)])

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -72,7 +72,7 @@ func TestNeverOverWhateverHappens(t *testing.T) {
 				case 0:
 					h.crash()
 					time.Sleep(time.Duration(rng.IntN(7000)) * time.Millisecond)
-					h.set(func() { h.down = false; h.start(epoch, share.DefaultLease+share.DefaultLease/50) })
+					h.set(func() { h.down = false; h.start(epoch, lease.DefaultLease+lease.DefaultLease/50) })
 				case 1:
 					h.set(func() { h.mute = true })
 					time.Sleep(time.Duration(rng.IntN(7000)) * time.Millisecond)

@@ -17,8 +17,10 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -97,7 +99,7 @@ type Client struct {
 	log       *slog.Logger
 	addresses []string
 	origin    time.Time // of the clock
-	member    share.Member
+	member    lease.Member
 
 	link   atomic.Int32 // linkState
 	failed atomic.Bool  // the first try failed, and those who wait are to be told
@@ -108,9 +110,9 @@ type Client struct {
 	// mu is of the network's half. Whoever holds it may lock a lease's mu, not the
 	// other way round.
 	mu      sync.Mutex
-	holder  *share.Holder
-	leases  map[uint32]*lease
-	named   map[share.ResourceID]*lease
+	holder  *agent.Agent
+	leases  map[uint32]*leasedLimit
+	named   map[lease.ResourceID]*leasedLimit
 	tables  []*Keyed
 	running bool
 	ended   bool
@@ -167,9 +169,9 @@ func New(o Options) (*Client, error) {
 	}
 	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	c := &Client{
-		opts: o, log: o.Logger, origin: time.Now(), leases: map[uint32]*lease{}, named: map[share.ResourceID]*lease{}, wake: make(chan struct{}, 1),
+		opts: o, log: o.Logger, origin: time.Now(), leases: map[uint32]*leasedLimit{}, named: map[lease.ResourceID]*leasedLimit{}, wake: make(chan struct{}, 1),
 		addresses: append([]string{o.Address}, o.Others...),
-		member:    share.Member{Instance: o.Instance, Session: newSession()},
+		member:    lease.Member{Instance: o.Instance, Session: newSession()},
 	}
 	if c.log == nil {
 		c.log = slog.Default()
@@ -177,7 +179,7 @@ func New(o Options) (*Client, error) {
 	if c.opts.Transport == nil {
 		c.opts.Transport = &grpcTransport{tls: o.TLS, options: o.DialOptions, member: c.member}
 	}
-	c.holder = share.NewHolder(share.HolderOptions{Member: c.member, Jitter: rand.Float64})
+	c.holder = agent.New(agent.Options{Member: c.member, Jitter: rand.Float64})
 	c.loop.links, c.loop.lost, c.loop.granted = make(chan *link), make(chan *link), make(chan granted)
 	return c, nil
 }
@@ -226,7 +228,7 @@ func (c *Client) Gauge(name string, o LimitOptions) (*Gauge, error) {
 }
 
 func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*Limiter, error) {
-	l := &Limiter{bucket: share.NewBucket(c.holder.Deadline())}
+	l := &Limiter{bucket: bucket.NewBucket(c.holder.Deadline())}
 	l.lease.purse = l.bucket
 	if err := l.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -235,7 +237,7 @@ func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*L
 }
 
 func (c *Client) openGauge(name, key string, attributes []string, o LimitOptions) (*Gauge, error) {
-	g := &Gauge{places: share.NewPlaces(c.holder.Deadline()), permits: map[uint64]int64{}}
+	g := &Gauge{places: bucket.NewSemaphore(c.holder.Deadline()), permits: map[uint64]int64{}}
 	g.lease.purse, g.lease.gauge = g.places, true
 	if err := g.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -244,7 +246,7 @@ func (c *Client) openGauge(name, key string, attributes []string, o LimitOptions
 }
 
 // open registers the lease with the holder.
-func (l *lease) open(c *Client, name, key string, attributes []string, o LimitOptions) error {
+func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o LimitOptions) error {
 	if name == "" || len(name) > leasewire.MaxLimitName || !utf8.ValidString(name) {
 		return fmt.Errorf("client: the limit's name has %d bytes, want 1 to %d of UTF-8", len(name), leasewire.MaxLimitName)
 	}
@@ -262,8 +264,8 @@ func (l *lease) open(c *Client, name, key string, attributes []string, o LimitOp
 		}
 	}
 	l.client, l.opts = c, o
-	l.id = share.ResourceID{Limit: name, Key: key}
-	l.state.Store(&share.HoldingState{})
+	l.id = lease.ResourceID{Limit: name, Key: key}
+	l.state.Store(&agent.State{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {

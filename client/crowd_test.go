@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -37,7 +37,7 @@ func TestCrowdIsDueAtOnce(t *testing.T) {
 		time.Sleep(10 * time.Second) // the lease is there, and serves one a second
 		h.set(func() {
 			h.terms["m"] = rateOf(1e9, crowd)
-			h.step(share.Reconfigure{})
+			h.step(coordinator.Reconfigure{})
 		})
 		wg.Wait()
 		time.Sleep(10 * time.Second)

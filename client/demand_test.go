@@ -8,7 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -22,9 +24,9 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 			const quota = 5
 			l := lentAll(t, 10, quota)
 			g := openGauge(t, l.lease.client, "jobs")
-			g.lease.Amend(l.lease.client.now(), 0, share.Whole(quota), 0)
-			g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Held: share.Holding{Depth: share.Whole(quota)}, Limit: placesOf(quota)})
-			asked, admitted := map[*lease]int64{}, map[*lease]int64{}
+			g.lease.Amend(l.lease.client.now(), 0, fixed.Whole(quota), 0)
+			g.lease.state.Store(&agent.State{Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(quota)}, Limit: placesOf(quota)})
+			asked, admitted := map[*leasedLimit]int64{}, map[*leasedLimit]int64{}
 			var mu sync.Mutex // of admitted
 			for range 100 {
 				time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
@@ -102,12 +104,12 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, other := lentAll(t, 10, 5), lentAll(t, 10, 5)
 		g := openGauge(t, l.lease.client, "jobs")
-		g.lease.Amend(l.lease.client.now(), 0, share.Whole(5), 0)
-		g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Limit: placesOf(5)})
+		g.lease.Amend(l.lease.client.now(), 0, fixed.Whole(5), 0)
+		g.lease.state.Store(&agent.State{Known: true, Full: true, Limit: placesOf(5)})
 		var r limit.Result
 		for _, tt := range []struct {
 			holder limit.Holder
-			of     *lease
+			of     *leasedLimit
 		}{{l, &l.lease}, {g, &g.lease}} {
 			counted := func(want int64, left int64, when string) {
 				t.Helper()
@@ -145,7 +147,7 @@ func TestUsageOfKeys(t *testing.T) {
 			touch(t, k, name)
 			e := k.keys["\x01"+name]
 			n := int64(i + 1)
-			e.limiter.lease.Amend(c.now(), 0, share.Whole(n), share.Whole(n))
+			e.limiter.lease.Amend(c.now(), 0, fixed.Whole(n), fixed.Whole(n))
 			if !e.limiter.AllowN(time.Now(), n) || e.limiter.AllowN(time.Now(), n) {
 				t.Fatal("it is lent that much")
 			}
@@ -155,7 +157,7 @@ func TestUsageOfKeys(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		got := c.usage(c.now(), true)
-		if len(got) != 1 || got[0] != (share.Usage{Limit: "k", Admitted: 1 + 2 + 3, Refused: 3 + 1 + 2 + 3}) {
+		if len(got) != 1 || got[0] != (lease.Usage{Limit: "k", Admitted: 1 + 2 + 3, Refused: 3 + 1 + 2 + 3}) {
 			t.Errorf("told of %+v", got)
 		}
 	})

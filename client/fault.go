@@ -4,14 +4,15 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 )
 
 // fault is a reason for which nothing is lent of a limit. It has no key: what is wrong
 // with one of a thousand keys is told once.
 type fault struct {
 	limit  string
-	status share.Status // StatusOK: the limit is of the other kind
+	status lease.Status // StatusOK: the limit is of the other kind
 }
 
 // maxFaults bounds the faults that are remembered, so that those that are not are told
@@ -20,7 +21,7 @@ const maxFaults = 1000
 
 // noted takes note of what the coordinator told of a lease, and returns what is wrong
 // with it if that was not told before.
-func (l *lease) noted(before, now share.HoldingState) error {
+func (l *leasedLimit) noted(before, now agent.State) error {
 	c, err := l.client, l.fault()
 	same := before.Known && before.Status == now.Status && before.Limit.Gauge == now.Limit.Gauge
 	if same || l.gone.Load() {

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -201,7 +201,7 @@ func TestLeaseHooks(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 	})
-	if len(wayOut) != 5 || share.StatusOK != 0 {
+	if len(wayOut) != 5 || lease.StatusOK != 0 {
 		t.Error("a status is missing")
 	}
 }

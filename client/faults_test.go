@@ -11,7 +11,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -59,7 +59,7 @@ func TestNetworkParted(t *testing.T) {
 		if ns := spend(3900 * time.Millisecond); ns[0] < 170 || ns[1] < 170 {
 			t.Errorf("%d and %d admitted in 3.9 s while both leases ran", ns[0], ns[1])
 		}
-		spend(share.DefaultLease - 3900*time.Millisecond)
+		spend(lease.DefaultLease - 3900*time.Millisecond)
 		if ns := spend(200 * time.Millisecond); ns[0] > 0 {
 			t.Errorf("%d admitted after the lease had ended", ns[0])
 		}
@@ -217,14 +217,14 @@ func steppedInstance(t *testing.T, step time.Duration) {
 	}
 	h.crash()
 	gone := time.Now()
-	spend(func() bool { return time.Since(gone) > share.DefaultLease+500*time.Millisecond })
+	spend(func() bool { return time.Since(gone) > lease.DefaultLease+500*time.Millisecond })
 	// Who notes the time before it asks, one after the other, is one off at most.
 	book.check(t, 100, 21)
 	switch ran := book.at[len(book.at)-1].Sub(gone); {
-	case ran > share.DefaultLease:
-		t.Errorf("admitted %v after the coordinator had gone, by leases of %v", ran, share.DefaultLease)
-	case ran < share.DefaultLease-2*time.Second:
-		t.Errorf("its lease of %v, which is renewed each second, ran on for %v", share.DefaultLease, ran)
+	case ran > lease.DefaultLease:
+		t.Errorf("admitted %v after the coordinator had gone, by leases of %v", ran, lease.DefaultLease)
+	case ran < lease.DefaultLease-2*time.Second:
+		t.Errorf("its lease of %v, which is renewed each second, ran on for %v", lease.DefaultLease, ran)
 	}
 }
 
@@ -247,7 +247,7 @@ func (c *counted) Connect(ctx context.Context, address string) (Stream, error) {
 }
 
 // Send implements Stream.
-func (s countedStream) Send(r *share.Report) error {
+func (s countedStream) Send(r *lease.Report) error {
 	s.of.add(len(r.Demands))
 	return s.Stream.Send(r)
 }

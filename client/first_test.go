@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -14,7 +14,7 @@ func TestFirstAnswerIsWhole(t *testing.T) {
 	l := lentAll(t, 10, 5)
 	c, st := l.lease.client, *l.lease.state.Load()
 	c.mu.Lock() // as while an answer is taken in
-	l.lease.state.Store(&share.HoldingState{})
+	l.lease.state.Store(&agent.State{})
 	told := make(chan limit.Result, 1)
 	go func() {
 		d, err := l.Take(t.Context(), limit.Request{})

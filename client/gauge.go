@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -16,8 +16,8 @@ import (
 // Callers get in in the order in which they came. It is safe for concurrent use;
 // [Client.Gauge] makes one.
 type Gauge struct {
-	places *share.Places
-	lease  lease
+	places *bucket.Semaphore
+	lease  leasedLimit
 
 	mu      sync.Mutex
 	permits map[uint64]int64 // places by permit

@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 )
 
 // grpcTransport speaks the lease protocol of proto/stint/lease/v1.
 type grpcTransport struct {
 	tls     *tls.Config
 	options []grpc.DialOption
-	member  share.Member
+	member  lease.Member
 }
 
 // keepAlive is how long a connection may be silent before it is probed. Not shorter:
@@ -52,11 +52,11 @@ func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, er
 type grpcStream struct {
 	conn   *grpc.ClientConn
 	stream leasepb.Leases_HoldClient
-	member share.Member
+	member lease.Member
 }
 
 // Send implements Stream.
-func (s *grpcStream) Send(r *share.Report) error {
+func (s *grpcStream) Send(r *lease.Report) error {
 	out := new(leasepb.Report) // gRPC may keep it
 	if err := leasewire.ToReport(out, r); err != nil {
 		return err
@@ -68,12 +68,12 @@ func (s *grpcStream) Send(r *share.Report) error {
 func (s *grpcStream) CloseSend() error { return s.stream.CloseSend() }
 
 // Receive implements Stream.
-func (s *grpcStream) Receive() (*share.Grant, error) {
+func (s *grpcStream) Receive() (*lease.Grant, error) {
 	in, err := s.stream.Recv()
 	if err != nil {
 		return nil, err
 	}
-	g := &share.Grant{To: s.member}
+	g := &lease.Grant{To: s.member}
 	if err := leasewire.FromGrant(g, in); err != nil {
 		return nil, err
 	}

@@ -13,8 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -23,9 +24,9 @@ type room struct {
 	leasepb.UnimplementedLeasesServer
 
 	mu      sync.Mutex
-	coord   *share.Coordinator
+	coord   *coordinator.Coordinator
 	origin  time.Time
-	streams map[share.Member]chan *leasepb.Grant
+	streams map[lease.Member]chan *leasepb.Grant
 }
 
 func (r *room) Hold(stream leasepb.Leases_HoldServer) error {
@@ -47,7 +48,7 @@ func (r *room) Hold(stream leasepb.Leases_HoldServer) error {
 		if err != nil {
 			return nil //nolint:nilerr // it hung up
 		}
-		var report share.Report
+		var report lease.Report
 		if _, err := leasewire.FromReport(&report, in); err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -58,7 +59,7 @@ func (r *room) Hold(stream leasepb.Leases_HoldServer) error {
 	}
 }
 
-func (r *room) step(e share.Event) {
+func (r *room) step(e lease.Event) {
 	for _, g := range r.coord.Step(limit.Time(time.Since(r.origin)+1), e) {
 		m := new(leasepb.Grant)
 		leasewire.ToGrant(m, &g)
@@ -88,7 +89,7 @@ func (r *room) listen(t *testing.T, address string, o ...grpc.ServerOption) (bou
 			select {
 			case <-tick.C:
 				r.mu.Lock()
-				r.step(share.Tick{})
+				r.step(lease.Tick{})
 				r.mu.Unlock()
 			case <-done:
 				return
@@ -103,8 +104,8 @@ func (r *room) listen(t *testing.T, address string, o ...grpc.ServerOption) (bou
 }
 
 func newRoom(epoch uint64) *room {
-	return &room{origin: time.Now(), streams: map[share.Member]chan *leasepb.Grant{}, coord: share.NewCoordinator(share.CoordinatorOptions{
-		Epoch: epoch, Resolve: func(share.ResourceID) (share.Terms, share.Status) { return rateOf(1000, 100), share.StatusOK },
+	return &room{origin: time.Now(), streams: map[lease.Member]chan *leasepb.Grant{}, coord: coordinator.New(coordinator.Options{
+		Epoch: epoch, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return rateOf(1000, 100), lease.StatusOK },
 	}, 1)}
 }
 

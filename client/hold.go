@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -31,7 +32,7 @@ const markCounted = 1 << 63
 
 // hold is take in two steps. Where the lease is short while capacity may be free
 // elsewhere it asks only when it may wait.
-func (l *lease) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
 	if req.Cost < 0 {
 		return limit.Hold{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
 	}
@@ -82,7 +83,7 @@ func (l *lease) hold(ctx context.Context, req limit.Request, wait bool, r *limit
 }
 
 // keep makes a Hold final.
-func (l *lease) keep(h limit.Hold) {
+func (l *leasedLimit) keep(h limit.Hold) {
 	if h.Mark[markWhole]&markCounted == 0 {
 		l.purse.Keep(h.Cost)
 	}
@@ -92,8 +93,8 @@ func (l *lease) keep(h limit.Hold) {
 func (l *Limiter) undo(h limit.Hold) {
 	now := l.lease.client.now()
 	// Of what was waited for the terms are not known, so it counts as of others.
-	l.bucket.Undo(now, share.Hold{
-		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: share.Amount(h.Mark[markRate]),
+	l.bucket.Undo(now, bucket.Hold{
+		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: fixed.Amount(h.Mark[markRate]),
 		Whole: h.Mark[markWhole] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)
 	l.lease.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -249,7 +249,7 @@ func TestHoldThatWaited(t *testing.T) {
 }
 
 func TestScopesOfLeasesAllocateNothing(t *testing.T) {
-	l := leased(t, 1000*share.Token, 100)
+	l := leased(t, 1000*fixed.Token, 100)
 	s := all(t, limit.Scope{Name: "connection", Taker: local(t, limit.PerSecond(100), 500)}, limit.Scope{Taker: l})
 	room := make([]limit.Result, 0, 4)
 	allowed, refused := 0, 0

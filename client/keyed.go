@@ -67,7 +67,7 @@ type entry struct {
 // idle says whether the entry may be closed, under the table's lock.
 func (e *entry) idle() bool { return e.busy.Load() == 0 && e.lease().idle() }
 
-func (e *entry) lease() *lease {
+func (e *entry) lease() *leasedLimit {
 	if e.gauge != nil {
 		return &e.gauge.lease
 	}

@@ -8,18 +8,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
 // purse is what a lease is spent from: a bucket or places.
 type purse interface {
-	share.Spender
-	AmendFallback(now limit.Time, rate, depth share.Amount)
-	Declare(wanted share.Amount)
+	agent.Bucket
+	AmendFallback(now limit.Time, rate, depth fixed.Amount)
+	Declare(wanted fixed.Amount)
 
 	Try(now limit.Time, n int64) (taken, decided bool)
-	Hold(now limit.Time, n int64) (h share.Hold, taken, decided bool)
+	Hold(now limit.Time, n int64) (h bucket.Hold, taken, decided bool)
 	Keep(n int64)
 	Refuse(n int64)
 	Remaining(now limit.Time) int64
@@ -35,22 +38,22 @@ type purse interface {
 	WaitUntil(t limit.Time)
 }
 
-// lease is the upper half of one lease: the purse, and the line of those who wait. It
+// leasedLimit is the upper half of one lease: the purse, and the line of those who wait. It
 // is the Spender that the holder amends.
 //
 // While the line is not empty the purse is frozen, so nobody passes those in it. The
 // first in line is let go when there is enough, which one timer tells, or whoever
 // amends the lease or gives something back. A lease that moves or ends keeps the line.
-type lease struct {
+type leasedLimit struct {
 	client *Client
-	id     share.ResourceID
+	id     lease.ResourceID
 	handle uint32
 	gauge  bool
 	opts   LimitOptions
 	purse  purse
 
-	state     atomic.Pointer[share.HoldingState] // as the coordinator told last
-	starvedAt atomic.Int64                       // limit.Time
+	state     atomic.Pointer[agent.State] // as the coordinator told last
+	starvedAt atomic.Int64                // limit.Time
 	outcomes  outcomes
 	counted   struct{ admitted, refused int64 } // in the client's usage; guarded by its mu
 
@@ -63,16 +66,16 @@ type lease struct {
 	closed  error
 	gone    atomic.Bool // closed is set
 
-	adjuster    *share.Adjuster // nil = the whole lease is spent
-	rate, depth share.Amount    // in force before it is adjusted
+	adjuster    *agent.Adjuster // nil = the whole lease is spent
+	rate, depth fixed.Amount    // in force before it is adjusted
 	leaseless   bool            // by AmendFallback
 }
 
 // Observe implements share.Spender.
-func (l *lease) Observe(now limit.Time) share.Reading { return l.purse.Observe(now) }
+func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.purse.Observe(now) }
 
 // Amend implements share.Spender.
-func (l *lease) Amend(now limit.Time, rate, depth, add share.Amount) (surplus, held share.Amount) {
+func (l *leasedLimit) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gauge && rate > 0 {
@@ -85,14 +88,14 @@ func (l *lease) Amend(now limit.Time, rate, depth, add share.Amount) (surplus, h
 	} else {
 		r, d := l.adjusted()
 		surplus, _ = l.purse.Amend(now, r, d, add)
-		held = share.Whole(depth.Floor())
+		held = fixed.Whole(depth.Floor())
 	}
 	l.settle(now)
 	return surplus, held
 }
 
 // AmendFallback puts in force what may be spent without a lease.
-func (l *lease) AmendFallback(now limit.Time, rate, depth share.Amount) {
+func (l *leasedLimit) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rate, l.depth, l.leaseless = rate, depth, true
@@ -106,24 +109,24 @@ func (l *lease) AmendFallback(now limit.Time, rate, depth share.Amount) {
 
 // Suppress puts in force what part of what is asked is refused, for a limit that is
 // shared by suppression.
-func (l *lease) Suppress(now limit.Time, s share.Suppression, independent bool) {
+func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := l.purse.(*share.Bucket); ok {
+	if b, ok := l.purse.(*bucket.Bucket); ok {
 		b.Suppress(now, s, independent)
 	}
 	l.settle(now)
 }
 
 // adjusted is what is spent of the rate and depth in force.
-func (l *lease) adjusted() (rate, depth share.Amount) {
+func (l *leasedLimit) adjusted() (rate, depth fixed.Amount) {
 	rate = l.adjuster.Rate(l.rate)
 	if rate >= l.rate {
 		return rate, l.depth
 	}
 	// A deep bucket would let a burst go to a receiver that was just slowed down for.
 	part := rate.Float() / l.rate.Float()
-	return rate, min(l.depth, max(share.Token, share.Whole(int64(l.depth.Float()*part))))
+	return rate, min(l.depth, max(fixed.Token, fixed.Whole(int64(l.depth.Float()*part))))
 }
 
 // The least time between two signals that a lease is short: what is asked has to be
@@ -134,14 +137,14 @@ const (
 )
 
 // starve tells the network's half that the lease was found short at now.
-func (l *lease) starve(now limit.Time) {
+func (l *leasedLimit) starve(now limit.Time) {
 	if last := l.starvedAt.Load(); int64(now)-last >= int64(starveGap) {
 		l.signal(now, last)
 	}
 }
 
 // signal is starve for when the last signal, at last, was not just before.
-func (l *lease) signal(now limit.Time, last int64) {
+func (l *leasedLimit) signal(now limit.Time, last int64) {
 	if int64(now)-last < int64(starveGapFull) && l.state.Load().Full {
 		return
 	}
@@ -151,14 +154,14 @@ func (l *lease) signal(now limit.Time, last int64) {
 }
 
 // hopeful says whether an answer may bring n that is not there.
-func (l *lease) hopeful(n int64) bool {
+func (l *leasedLimit) hopeful(n int64) bool {
 	st := l.state.Load()
 	switch {
-	case st.Known && st.Limit.Suppress != nil && st.Held != (share.Holding{}):
+	case st.Known && st.Limit.Suppress != nil && st.Held != (lease.Capacity{}):
 		return false // it has the whole limit
-	case st.Known && st.Learning && st.Held == (share.Holding{}):
+	case st.Known && st.Learning && st.Held == (lease.Capacity{}):
 		return false // nothing is lent before the learning is over
-	case st.Known && (l.opts.Silent || st.Full || st.Status != share.StatusOK || n > st.Limit.Burst.Floor()):
+	case st.Known && (l.opts.Silent || st.Full || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
 		return l.opts.Ask >= 0 && l.client.link.Load() != linkDown
@@ -166,7 +169,7 @@ func (l *lease) hopeful(n int64) bool {
 }
 
 // ask is how long to wait for an answer.
-func (l *lease) ask() time.Duration {
+func (l *leasedLimit) ask() time.Duration {
 	if l.opts.Ask != 0 {
 		return l.opts.Ask
 	}
@@ -177,7 +180,7 @@ func (l *lease) ask() time.Duration {
 }
 
 // fault is why nothing is lent at all, or nil.
-func (l *lease) fault() error {
+func (l *leasedLimit) fault() error {
 	if l.gone.Load() {
 		return l.closed // not changed any more
 	}
@@ -186,14 +189,14 @@ func (l *lease) fault() error {
 	}
 	st := l.state.Load()
 	switch {
-	case !st.Known || st.Status == share.StatusOK && st.Limit.Gauge == l.gauge:
+	case !st.Known || st.Status == lease.StatusOK && st.Limit.Gauge == l.gauge:
 		return nil
-	case st.Status == share.StatusOK && l.gauge:
+	case st.Status == lease.StatusOK && l.gauge:
 		return fmt.Errorf("%w: %q is a rate, open it with Limit", ErrKind, l.id.Limit)
-	case st.Status == share.StatusOK:
+	case st.Status == lease.StatusOK:
 		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
-	case st.Status == share.StatusUnknownLimit, st.Status == share.StatusNotLeased,
-		st.Status == share.StatusBadKey, st.Status == share.StatusTooMany, st.Status == share.StatusWrongAttributes:
+	case st.Status == lease.StatusUnknownLimit, st.Status == lease.StatusNotLeased,
+		st.Status == lease.StatusBadKey, st.Status == lease.StatusTooMany, st.Status == lease.StatusWrongAttributes:
 		return fmt.Errorf("%w of limit %q: %v: %s", ErrRefused, l.id.Limit, st.Status, wayOut[st.Status])
 	default:
 		return nil
@@ -201,25 +204,25 @@ func (l *lease) fault() error {
 }
 
 // wayOut says what a refusal of the coordinator means and what to do about it.
-var wayOut = map[share.Status]string{
-	share.StatusUnknownLimit: "it has no limit of that name, which must be written as in its limits file",
-	share.StatusNotLeased:    "the limit is not shared by leases, add sharing: leased to it",
-	share.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Gauge for one without",
-	share.StatusTooMany:      "its table of keys is full, try again later",
+var wayOut = map[lease.Status]string{
+	lease.StatusUnknownLimit: "it has no limit of that name, which must be written as in its limits file",
+	lease.StatusNotLeased:    "the limit is not shared by leases, add sharing: leased to it",
+	lease.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Gauge for one without",
+	lease.StatusTooMany:      "its table of keys is full, try again later",
 
-	share.StatusWrongAttributes: "the limit's key has other attributes, or another order: give Keyed those that stand in its limits file",
+	lease.StatusWrongAttributes: "the limit's key has other attributes, or another order: give Keyed those that stand in its limits file",
 }
 
 // quota is the largest cost that the limit ever admits; MaxInt64 while it is unknown.
-func (l *lease) quota() int64 {
-	if st := l.state.Load(); st.Known && st.Status == share.StatusOK {
+func (l *leasedLimit) quota() int64 {
+	if st := l.state.Load(); st.Known && st.Status == lease.StatusOK {
 		return st.Limit.Burst.Floor()
 	}
 	return math.MaxInt64
 }
 
 // told takes note of what the coordinator told.
-func (l *lease) told(now limit.Time, st share.HoldingState) {
+func (l *leasedLimit) told(now limit.Time, st agent.State) {
 	l.state.Store(&st)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,7 +239,7 @@ func (l *lease) told(now limit.Time, st share.HoldingState) {
 
 // allow decides at once about n at now, for which Allow could not be asked without the
 // lock, or which it did not decide.
-func (l *lease) allow(now limit.Time, n int64) bool {
+func (l *leasedLimit) allow(now limit.Time, n int64) bool {
 	if n < 0 {
 		return false
 	}
@@ -256,7 +259,7 @@ func (l *lease) allow(now limit.Time, n int64) bool {
 }
 
 // close gives everything back; those who wait get err.
-func (l *lease) close(err error) {
+func (l *leasedLimit) close(err error) {
 	c := l.client
 	c.mu.Lock()
 	if c.leases[l.handle] == l {
@@ -272,7 +275,7 @@ func (l *lease) close(err error) {
 }
 
 // end lets nobody wait any more.
-func (l *lease) end(err error) {
+func (l *leasedLimit) end(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed == nil {
@@ -286,7 +289,7 @@ func (l *lease) end(err error) {
 }
 
 // idle says whether nobody waits and nothing is in use.
-func (l *lease) idle() bool {
+func (l *leasedLimit) idle() bool {
 	r := l.purse.Observe(l.client.now())
 	return r.Waiting == 0 && r.InUse == 0
 }

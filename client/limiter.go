@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -23,8 +24,8 @@ import (
 // what [LimitOptions] say of that. Those who wait keep their place. It is safe for
 // concurrent use; [Client.Limit] makes one.
 type Limiter struct {
-	bucket *share.Bucket // the lease's purse, without the way through an interface
-	lease  lease
+	bucket *bucket.Bucket // the lease's purse, without the way through an interface
+	lease  leasedLimit
 }
 
 // Name returns the name of the limit.
@@ -58,7 +59,7 @@ func (l *Limiter) AllowN(t time.Time, n int64) bool {
 }
 
 // short ends an Allow that found nothing.
-func (l *lease) short(now limit.Time, n int64, decided bool) bool {
+func (l *leasedLimit) short(now limit.Time, n int64, decided bool) bool {
 	if !decided && l.allow(now, n) {
 		return true
 	}
@@ -98,8 +99,8 @@ func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error 
 // nothing otherwise. NaN, negative and infinite numbers are an error.
 func (l *Limiter) Demand(perSecond float64) error { return l.lease.demand(perSecond) }
 
-func (l *lease) demand(wanted float64) error {
-	amount, err := share.AmountOf(wanted)
+func (l *leasedLimit) demand(wanted float64) error {
+	amount, err := fixed.AmountOf(wanted)
 	if err != nil {
 		return fmt.Errorf("client: demand on limit %q: %w", l.id.Limit, err)
 	}
@@ -112,13 +113,13 @@ func (l *lease) demand(wanted float64) error {
 // wait.
 func (l *Limiter) Remaining() int64 { return l.lease.remaining(l.lease.client.now()) }
 
-func (l *lease) remaining(now limit.Time) int64 {
+func (l *leasedLimit) remaining(now limit.Time) int64 {
 	n, _ := l.left(now)
 	return n
 }
 
 // left is what remains, and what those in line cost.
-func (l *lease) left(now limit.Time) (remaining, ahead int64) {
+func (l *leasedLimit) left(now limit.Time) (remaining, ahead int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.line.first != nil {
@@ -147,7 +148,7 @@ type Lease struct {
 	Err         error // why nothing is lent, as waits and Take return it; nil = no such reason
 }
 
-func (l *lease) describe() Lease {
+func (l *leasedLimit) describe() Lease {
 	c := l.client
 	c.mu.Lock()
 	st := c.holder.State(l.handle)
@@ -185,7 +186,7 @@ func (l *Limiter) Succeeded() { l.Report(1, 0) }
 func (l *Limiter) Failed() { l.Report(0, 1) }
 
 // judge lets the adjuster look at the outcomes, and puts in force what it says.
-func (l *lease) judge(now limit.Time) {
+func (l *leasedLimit) judge(now limit.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	changed := l.adjuster.Observe(now, l.outcomes.good.Load(), l.outcomes.failed.Load())

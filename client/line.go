@@ -8,7 +8,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -121,7 +122,7 @@ func (q *line) remove(t *turn) {
 var errLate = errors.New("late")
 
 // enter puts t in line and lets go whom there is enough for.
-func (l *lease) enter(now limit.Time, t *turn) {
+func (l *leasedLimit) enter(now limit.Time, t *turn) {
 	if l.line.first == nil {
 		l.purse.Freeze()
 	}
@@ -133,7 +134,7 @@ func (l *lease) enter(now limit.Time, t *turn) {
 
 // sayUntil keeps the purse informed until when somebody waits: what comes later is of
 // use to others only.
-func (l *lease) sayUntil() {
+func (l *leasedLimit) sayUntil() {
 	until := l.line.until
 	if until == math.MaxInt64 {
 		until = 0
@@ -142,14 +143,14 @@ func (l *lease) sayUntil() {
 }
 
 // leave takes t out of the line, unserved. Those behind it move up.
-func (l *lease) leave(now limit.Time, t *turn) {
+func (l *leasedLimit) leave(now limit.Time, t *turn) {
 	l.purse.Leave(t.n)
 	l.line.remove(t)
 	l.settle(now)
 }
 
 // settle lets go those in line for whom there is enough at now, in their order.
-func (l *lease) settle(now limit.Time) {
+func (l *leasedLimit) settle(now limit.Time) {
 	t := l.line.first
 	for t != nil && now >= t.act && l.purse.Serve(now, t.n) {
 		l.line.remove(t)
@@ -182,14 +183,14 @@ func (l *lease) settle(now limit.Time) {
 }
 
 // ring is what the timer does.
-func (l *lease) ring() {
+func (l *leasedLimit) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settle(l.client.now())
 }
 
 // tell ends the wait of one who is not in line any more, if it has begun.
-func (l *lease) tell(t *turn, err error) {
+func (l *leasedLimit) tell(t *turn, err error) {
 	switch {
 	case t.wake != nil:
 		t.wake <- err
@@ -201,7 +202,7 @@ func (l *lease) tell(t *turn, err error) {
 }
 
 // dismiss sends one away, unserved. A settle has to follow.
-func (l *lease) dismiss(t *turn, err error) {
+func (l *leasedLimit) dismiss(t *turn, err error) {
 	l.purse.Leave(t.n)
 	l.line.remove(t)
 	t.lost = true
@@ -209,7 +210,7 @@ func (l *lease) dismiss(t *turn, err error) {
 }
 
 // empty sends everybody away with err.
-func (l *lease) empty(err error) {
+func (l *leasedLimit) empty(err error) {
 	for t := l.line.first; t != nil; t = l.line.first {
 		l.dismiss(t, err)
 	}
@@ -218,7 +219,7 @@ func (l *lease) empty(err error) {
 
 // review sends away those whose turn does not come in time by what is known, and those
 // whom the limit never admits.
-func (l *lease) review(now limit.Time) {
+func (l *leasedLimit) review(now limit.Time) {
 	st, quota := l.state.Load(), l.quota()
 	vain := st.Full || !l.hopeful(0)
 	cost := int64(0)
@@ -242,8 +243,8 @@ func (l *lease) review(now limit.Time) {
 }
 
 // late says whether t, before whose end cost has to come, would be late by what the
-// lease is at now.
-func (l *lease) late(now limit.Time, cost int64, t *turn) bool {
+// leasedLimit is at now.
+func (l *leasedLimit) late(now limit.Time, cost int64, t *turn) bool {
 	if t.latest == math.MaxInt64 {
 		return false
 	}
@@ -263,8 +264,8 @@ func (l *lease) late(now limit.Time, cost int64, t *turn) bool {
 // lendsNothingYet says of an instance that holds nothing of a limit which has something to
 // lend. Whatever others hold, a part of it is this instance's as soon as the coordinator
 // knows that it wants one; so the present rate, which is 0, says nothing about when.
-func lendsNothingYet(st *share.HoldingState) bool {
-	return st.Status == share.StatusOK && st.Held == (share.Holding{}) && (st.Limit.Rate > 0 || st.Limit.Gauge && st.Limit.Burst > 0)
+func lendsNothingYet(st *agent.State) bool {
+	return st.Status == lease.StatusOK && st.Held == (lease.Capacity{}) && (st.Limit.Rate > 0 || st.Limit.Gauge && st.Limit.Burst > 0)
 }
 
 func exceeds(n, quota int64) error {
@@ -273,7 +274,7 @@ func exceeds(n, quota int64) error {
 
 // wait stands in line for n until it is there, ctx ends or it would be later than
 // latest: errLate. impatient is for a Take.
-func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
+func (l *leasedLimit) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
 	t := &turn{n: n, latest: latest, ends: min(latest, l.ends(ctx)), impatient: impatient}
 	var w *limit.Wait
 	if !impatient {
@@ -289,7 +290,7 @@ func (l *lease) wait(ctx context.Context, n int64, latest limit.Time, impatient 
 }
 
 // await waits in line.
-func (l *lease) await(ctx context.Context, t *turn) error {
+func (l *leasedLimit) await(ctx context.Context, t *turn) error {
 	select {
 	case err := <-t.wake:
 		return err
@@ -303,7 +304,7 @@ func (l *lease) await(ctx context.Context, t *turn) error {
 
 // stand takes what t wants or puts it in line. It is told by done, or if that is nil by
 // its wake.
-func (l *lease) stand(t *turn, done func(error)) (in bool, err error) {
+func (l *leasedLimit) stand(t *turn, done func(error)) (in bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {
@@ -344,7 +345,7 @@ func (l *lease) stand(t *turn, done func(error)) (in bool, err error) {
 }
 
 // ends is when ctx ends, by the client's clock; MaxInt64 if it has no deadline.
-func (l *lease) ends(ctx context.Context) limit.Time {
+func (l *leasedLimit) ends(ctx context.Context) limit.Time {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return math.MaxInt64
@@ -353,7 +354,7 @@ func (l *lease) ends(ctx context.Context) limit.Time {
 }
 
 // giveUp leaves the line, unless it was t's turn before.
-func (l *lease) giveUp(t *turn) bool {
+func (l *leasedLimit) giveUp(t *turn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !t.in {
@@ -364,7 +365,7 @@ func (l *lease) giveUp(t *turn) bool {
 }
 
 // waitMax is wait with the errors of limit.Limiter's verbs.
-func (l *lease) waitMax(ctx context.Context, n int64, longest time.Duration) error {
+func (l *leasedLimit) waitMax(ctx context.Context, n int64, longest time.Duration) error {
 	if n < 0 {
 		return limit.ErrNegativeCost
 	}
@@ -387,7 +388,7 @@ func (l *lease) waitMax(ctx context.Context, n int64, longest time.Duration) err
 }
 
 // tooLate is what one is told whose permit would be late.
-func (l *lease) tooLate(longest time.Duration, hurried bool) error {
+func (l *leasedLimit) tooLate(longest time.Duration, hurried bool) error {
 	if hurried {
 		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.id.Limit, context.DeadlineExceeded)
 	}

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // Transport connects to coordinators. Its types are of this module: others use gRPC,
@@ -22,11 +22,11 @@ type Transport interface {
 // goroutine each, and may block.
 type Stream interface {
 	// Send sends a report, which it may keep.
-	Send(r *share.Report) error
+	Send(r *lease.Report) error
 	// CloseSend says that no more reports come.
 	CloseSend() error
 	// Receive waits for a grant. An error ends the stream.
-	Receive() (*share.Grant, error)
+	Receive() (*lease.Grant, error)
 	// Close ends what belongs to the stream. It is the last call.
 	Close()
 }
@@ -34,12 +34,12 @@ type Stream interface {
 // link is one stream while it lasts.
 type link struct {
 	stream  Stream
-	reports chan *share.Report // closed by the loop, which alone sends
+	reports chan *lease.Report // closed by the loop, which alone sends
 }
 
 type granted struct {
 	from  *link
-	grant *share.Grant
+	grant *lease.Grant
 }
 
 // The pauses between tries to connect, of which a random part of a half is left out.
@@ -50,7 +50,7 @@ const (
 	// Not longer: an instance whose link was cut has its share back within two seconds
 	// of the mending. Not shorter: instances renew as often, so a coordinator that
 	// serves a fleet can answer its tries as well.
-	longestPause = share.DefaultRefresh
+	longestPause = lease.DefaultRefresh
 	// maxRedirects is how often in a row one coordinator may send the client to
 	// another, without a pause.
 	maxRedirects = 5
@@ -111,7 +111,7 @@ func (c *Client) hold(ctx, hard context.Context, address string) (master string,
 		}
 		return "", false, err
 	}
-	k := &link{stream: stream, reports: make(chan *share.Report, outbox)}
+	k := &link{stream: stream, reports: make(chan *lease.Report, outbox)}
 	select {
 	case c.loop.links <- k:
 	case <-ctx.Done():
@@ -139,7 +139,7 @@ func (c *Client) hold(ctx, hard context.Context, address string) (master string,
 			return "", heard, err
 		case g.NotMaster:
 			return g.Master, heard, errNotMaster
-		case g.Status == share.StatusDuplicate:
+		case g.Status == lease.StatusDuplicate:
 			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, c.member.Instance)
 			c.cause.Store(&err) // before those who wait are looked at
 			return "", false, err

@@ -54,7 +54,7 @@ func (h *turnHeap) place(t *turn) *int {
 }
 
 // armLook sets the timer to when the first of those in line is to be looked at.
-func (l *lease) armLook() {
+func (l *leasedLimit) armLook() {
 	next := limit.Time(math.MaxInt64)
 	if looks := l.line.looks.turns; len(looks) > 0 {
 		next = looks[0].look
@@ -81,7 +81,7 @@ const together = limit.Time(shortestAsk / 10)
 
 // look sends away those in line whose time is over. Of those who waited for an answer it
 // keeps whoever may be in time yet.
-func (l *lease) look() {
+func (l *leasedLimit) look() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.looksAt = 0

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -18,7 +18,7 @@ func TestExpiry(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHub(t, link20)
 			terms := rateOf(100, 10)
-			terms.Safe = share.Whole(50)
+			terms.Safe = fixed.Whole(50)
 			h.terms["m"] = terms
 			c := h.run(t, "one")
 			l := openLimit(t, c, "m", LimitOptions{Expiry: tt.expiry})

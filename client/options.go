@@ -5,29 +5,30 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease/agent"
 )
 
 // Estimator says how the demand is known that the coordinator is told. The zero value
 // is Attempted.
-type Estimator = share.Estimator
+type Estimator = agent.Estimator
 
 // The ways to know the demand.
 const (
-	Attempted   = share.Attempted   // what was asked for: admitted, refused and waiting
-	Declared    = share.Declared    // what Demand was told; nothing until it is called
-	Utilisation = share.Utilisation // what is used of the lease, for consumers that pull
+	Attempted   = agent.Attempted   // what was asked for: admitted, refused and waiting
+	Declared    = agent.Declared    // what Demand was told; nothing until it is called
+	Utilisation = agent.Utilisation // what is used of the lease, for consumers that pull
 )
 
 // Expiry says what may be spent when a lease has run out, because no coordinator could
 // be reached for as long as it lasts. The zero value is Pessimistic.
-type Expiry = share.ExpiryMode
+type Expiry = agent.ExpiryMode
 
 // The modes at expiry. All but Pessimistic may exceed the limit.
 const (
-	Pessimistic = share.Pessimistic // nothing
-	Optimistic  = share.Optimistic  // what is wanted
-	Safe        = share.Safe        // the safe capacity that came with every answer
+	Pessimistic = agent.Pessimistic // nothing
+	Optimistic  = agent.Optimistic  // what is wanted
+	Safe        = agent.Safe        // the safe capacity that came with every answer
 )
 
 // Start says what may be spent before the first answer. The zero value is [Strict].
@@ -104,26 +105,26 @@ type Adjustment struct {
 	SlowRate, HeartbeatRate float64
 }
 
-func (a *Adjustment) adjuster() (*share.Adjuster, error) {
-	slow, err := share.AmountOf(a.SlowRate)
-	heartbeat, err2 := share.AmountOf(a.HeartbeatRate)
+func (a *Adjustment) adjuster() (*agent.Adjuster, error) {
+	slow, err := fixed.AmountOf(a.SlowRate)
+	heartbeat, err2 := fixed.AmountOf(a.HeartbeatRate)
 	if err = errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	return share.NewAdjuster(share.AdjusterOptions{
+	return agent.NewAdjuster(agent.AdjusterOptions{
 		Interval: a.Interval, Convergence: a.Convergence, SpeedUp: a.SpeedUp, Hold: a.Hold, SlowRate: slow, HeartbeatRate: heartbeat,
 	})
 }
 
-func (o *LimitOptions) lease() (share.LeaseOptions, error) {
-	start, err := share.AmountOf(o.Start.amount)
+func (o *LimitOptions) lease() (agent.LeaseOptions, error) {
+	start, err := fixed.AmountOf(o.Start.amount)
 	if err != nil {
-		return share.LeaseOptions{}, fmt.Errorf("start: %w", err)
+		return agent.LeaseOptions{}, fmt.Errorf("start: %w", err)
 	}
 	if o.Estimator > Utilisation || o.Expiry > Safe {
-		return share.LeaseOptions{}, fmt.Errorf("unknown estimator %d or expiry %d", o.Estimator, o.Expiry)
+		return agent.LeaseOptions{}, fmt.Errorf("unknown estimator %d or expiry %d", o.Estimator, o.Expiry)
 	}
-	return share.LeaseOptions{Weight: o.Weight, Band: o.Band, Silent: o.Silent, Estimator: o.Estimator, Expiry: o.Expiry, Start: start}, nil
+	return agent.LeaseOptions{Weight: o.Weight, Band: o.Band, Silent: o.Silent, Estimator: o.Estimator, Expiry: o.Expiry, Start: start}, nil
 }
 
 // The bounds of LimitOptions.Ask where it is 0.

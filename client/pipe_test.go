@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -22,9 +24,9 @@ type hub struct {
 
 	mu      sync.Mutex
 	origin  time.Time
-	coord   *share.Coordinator
-	terms   map[string]share.Terms
-	streams map[share.Member]*pipe
+	coord   *coordinator.Coordinator
+	terms   map[string]lease.Terms
+	streams map[lease.Member]*pipe
 	timer   *time.Timer
 	down    bool
 	mute    bool              // takes reports and answers nothing
@@ -37,32 +39,32 @@ type hub struct {
 }
 
 func newHub(t *testing.T, delay time.Duration) *hub {
-	h := &hub{t: t, delay: delay, origin: time.Now(), terms: map[string]share.Terms{}, streams: map[share.Member]*pipe{}}
+	h := &hub{t: t, delay: delay, origin: time.Now(), terms: map[string]lease.Terms{}, streams: map[lease.Member]*pipe{}}
 	h.start(1, 0)
 	return h
 }
 
 // start makes a coordinator that may have had a predecessor.
 func (h *hub) start(epoch uint64, learn time.Duration) {
-	h.coord = share.NewCoordinator(share.CoordinatorOptions{
+	h.coord = coordinator.New(coordinator.Options{
 		Epoch: epoch, Learn: learn,
-		Resolve: func(id share.ResourceID) (share.Terms, share.Status) {
+		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) {
 			t, ok := h.terms[id.Limit]
 			if !ok {
-				return share.Terms{}, share.StatusUnknownLimit
+				return lease.Terms{}, lease.StatusUnknownLimit
 			}
-			return t, share.StatusOK
+			return t, lease.StatusOK
 		},
 	}, h.now())
 }
 
 func (h *hub) now() limit.Time { return limit.Time(time.Since(h.origin)) + 1 }
 
-func rateOf(perSecond, burst int64) share.Terms {
-	return share.Terms{Rate: share.Whole(perSecond), Burst: share.Whole(burst)}
+func rateOf(perSecond, burst int64) lease.Terms {
+	return lease.Terms{Rate: fixed.Whole(perSecond), Burst: fixed.Whole(burst)}
 }
 
-func placesOf(n int64) share.Terms { return share.Terms{Burst: share.Whole(n), Gauge: true} }
+func placesOf(n int64) lease.Terms { return lease.Terms{Burst: fixed.Whole(n), Gauge: true} }
 
 // Connect implements Transport.
 func (h *hub) Connect(ctx context.Context, address string) (Stream, error) {
@@ -77,17 +79,17 @@ func (h *hub) Connect(ctx context.Context, address string) (Stream, error) {
 		return nil, errors.New("refused")
 	}
 	h.opened++
-	p := &pipe{hub: h, in: make(chan *share.Grant, 1000), ended: make(chan struct{})}
+	p := &pipe{hub: h, in: make(chan *lease.Grant, 1000), ended: make(chan struct{})}
 	context.AfterFunc(ctx, p.end)
 	if master, elsewhere := h.masters[address]; elsewhere {
-		p.in <- &share.Grant{NotMaster: true, Master: master}
+		p.in <- &lease.Grant{NotMaster: true, Master: master}
 	}
 	return p, nil
 }
 
 type pipe struct {
 	hub   *hub
-	in    chan *share.Grant
+	in    chan *lease.Grant
 	once  sync.Once
 	ended chan struct{}
 }
@@ -95,7 +97,7 @@ type pipe struct {
 func (p *pipe) end() { p.once.Do(func() { close(p.ended) }) }
 
 // Send implements Stream.
-func (p *pipe) Send(r *share.Report) error {
+func (p *pipe) Send(r *lease.Report) error {
 	select {
 	case <-p.ended:
 		return io.EOF
@@ -112,7 +114,7 @@ func (p *pipe) CloseSend() error {
 }
 
 // Receive implements Stream.
-func (p *pipe) Receive() (*share.Grant, error) {
+func (p *pipe) Receive() (*lease.Grant, error) {
 	select {
 	case g := <-p.in:
 		return g, nil
@@ -124,7 +126,7 @@ func (p *pipe) Receive() (*share.Grant, error) {
 // Close implements Stream.
 func (p *pipe) Close() { p.end() }
 
-func (h *hub) take(p *pipe, r *share.Report) {
+func (h *hub) take(p *pipe, r *lease.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.down || h.mute || h.lost(r.Instance) {
@@ -137,8 +139,8 @@ func (h *hub) take(p *pipe, r *share.Report) {
 	h.step(r)
 }
 
-func (h *hub) step(e share.Event) {
-	if r, ok := e.(*share.Report); ok && h.old {
+func (h *hub) step(e lease.Event) {
+	if r, ok := e.(*lease.Report); ok && h.old {
 		own := *r
 		own.Epoch = 0
 		e = &own
@@ -172,7 +174,7 @@ func (h *hub) ring() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.down {
-		h.step(share.Tick{})
+		h.step(lease.Tick{})
 	}
 }
 

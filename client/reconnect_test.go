@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -35,7 +35,7 @@ type attempt struct {
 // scene is a stream that yields some grants and then ends with err, or with its context
 // where that is nil.
 type scene struct {
-	grants []*share.Grant
+	grants []*lease.Grant
 	err    error
 	send   error
 	ctx    context.Context
@@ -71,7 +71,7 @@ func (s *script) addresses() (all []string) {
 }
 
 // Send implements Stream.
-func (s *scene) Send(*share.Report) error {
+func (s *scene) Send(*lease.Report) error {
 	s.mu.Lock()
 	s.sent++
 	s.within++
@@ -87,7 +87,7 @@ func (s *scene) Send(*share.Report) error {
 func (s *scene) CloseSend() error { return nil }
 
 // Receive implements Stream.
-func (s *scene) Receive() (*share.Grant, error) {
+func (s *scene) Receive() (*lease.Grant, error) {
 	if len(s.grants) > 0 {
 		g := s.grants[0]
 		s.grants = s.grants[1:]
@@ -155,9 +155,9 @@ func TestPausesGrow(t *testing.T) {
 	for name, answer := range map[string]func(int, string) (*scene, error){
 		"refused":           func(int, string) (*scene, error) { return nil, errGone },
 		"ends at once":      func(int, string) (*scene, error) { return &scene{err: errGone}, nil },
-		"is not the master": func(int, string) (*scene, error) { return &scene{grants: []*share.Grant{{NotMaster: true}}}, nil },
+		"is not the master": func(int, string) (*scene, error) { return &scene{grants: []*lease.Grant{{NotMaster: true}}}, nil },
 		"knows another of the name": func(int, string) (*scene, error) {
-			return &scene{grants: []*share.Grant{{Status: share.StatusDuplicate}}}, nil
+			return &scene{grants: []*lease.Grant{{Status: lease.StatusDuplicate}}}, nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestWhoAnsweredIsTriedFirst(t *testing.T) {
 		if address != "b" {
 			return nil, errGone
 		}
-		return &scene{grants: []*share.Grant{{}}, err: errGone}, nil
+		return &scene{grants: []*lease.Grant{{}}, err: errGone}, nil
 	}, nil)
 	for i, a := range s.tries[1:] {
 		if a.address != "b" {
@@ -211,7 +211,7 @@ func TestWhoAnsweredIsTriedFirst(t *testing.T) {
 // times in a row; one that answers in between begins the count anew.
 func TestSentOn(t *testing.T) {
 	circle := func(_ int, address string) (*scene, error) {
-		return &scene{grants: []*share.Grant{{NotMaster: true, Master: map[string]string{"a": "x", "x": "a"}[address]}}}, nil
+		return &scene{grants: []*lease.Grant{{NotMaster: true, Master: map[string]string{"a": "x", "x": "a"}[address]}}}, nil
 	}
 	s, _ := perform(t, 10*time.Second, circle, func(c *Client) {
 		time.Sleep(firstPause / 4)
@@ -228,12 +228,12 @@ func TestSentOn(t *testing.T) {
 	}
 	s, _ = perform(t, time.Second, func(try int, _ string) (*scene, error) {
 		if try == 3 {
-			return &scene{grants: []*share.Grant{{}, {NotMaster: true, Master: "x"}}}, nil
+			return &scene{grants: []*lease.Grant{{}, {NotMaster: true, Master: "x"}}}, nil
 		}
 		if try == 3+maxRedirects {
 			return &scene{}, nil
 		}
-		return &scene{grants: []*share.Grant{{NotMaster: true, Master: "x"}}}, nil
+		return &scene{grants: []*lease.Grant{{NotMaster: true, Master: "x"}}}, nil
 	}, nil)
 	if len(s.tries) != 4+maxRedirects || s.tries[len(s.tries)-1].at != 0 {
 		t.Errorf("tries %v, want all at once: one of them had answered", s.tries)
@@ -247,7 +247,7 @@ func TestErrIsOfNow(t *testing.T) {
 		case try == 0:
 			return nil, errGone
 		case try == 1:
-			return &scene{grants: []*share.Grant{{}}}, nil
+			return &scene{grants: []*lease.Grant{{}}}, nil
 		default:
 			return nil, io.ErrUnexpectedEOF
 		}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -59,16 +59,16 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 }
 
 // expected is how long it takes until cost has come, the last n of it at once: by the
-// lease, or where that does not bring it, by the whole limit after an answer.
+// leasedLimit, or where that does not bring it, by the whole limit after an answer.
 // limit.Never if nothing is known.
-func (l *lease) expected(now limit.Time, cost, n int64) time.Duration {
+func (l *leasedLimit) expected(now limit.Time, cost, n int64) time.Duration {
 	if n <= l.purse.Depth(now) {
 		if wait := l.purse.Earliest(now, cost); wait != limit.Never {
 			return wait
 		}
 	}
 	st := l.state.Load()
-	if !st.Known || st.Status != share.StatusOK || st.Limit.Rate == 0 {
+	if !st.Known || st.Status != lease.StatusOK || st.Limit.Rate == 0 {
 		return limit.Never
 	}
 	return time.Duration(limit.Time(l.ask()).Add(span(cost, st.Limit.Rate)))

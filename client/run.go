@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 )
 
 var errNotMaster = errors.New("client: it is not the coordinator of the limits, and names no other that is")
@@ -48,11 +49,11 @@ func (c *Client) Run(ctx context.Context) error {
 		case <-c.wake:
 			c.hear()
 		case <-c.loop.timer.C:
-			c.step(share.Tick{}, nil)
+			c.step(lease.Tick{}, nil)
 		case k := <-c.loop.links:
 			c.loop.current = k
 			c.link.Store(linkUp)
-			c.step(share.Connected{}, nil)
+			c.step(agent.Connected{}, nil)
 		case k := <-c.loop.lost:
 			c.lose(k)
 		case g := <-c.loop.granted:
@@ -76,17 +77,17 @@ func (c *Client) hear() {
 		if l := c.leases[h]; l != nil {
 			c.decided.watch(l)
 		}
-		c.send(c.holder.Step(c.now(), share.Starved{Handle: h}))
+		c.send(c.holder.Step(c.now(), agent.Starved{Handle: h}))
 	}
 	c.mu.Unlock()
-	c.step(share.Tick{}, nil)
+	c.step(lease.Tick{}, nil)
 	if c.failed.Swap(false) {
 		c.review()
 	}
 }
 
 // step steps the holder and tells the leases that shares came for.
-func (c *Client) step(e share.Event, shares []share.Share) {
+func (c *Client) step(e lease.Event, shares []lease.Share) {
 	type told struct {
 		limit string
 		err   error
@@ -131,7 +132,7 @@ func (c *Client) arm() {
 }
 
 // send hands a report to the stream, if there is one and it takes it.
-func (c *Client) send(r *share.Report) {
+func (c *Client) send(r *lease.Report) {
 	if r == nil || c.loop.current == nil {
 		return
 	}
@@ -179,10 +180,10 @@ func (c *Client) sweep() {
 func (c *Client) leave(cancel context.CancelFunc, connected <-chan struct{}) {
 	c.mu.Lock()
 	c.ended = true
-	r := c.holder.Step(c.now(), share.Leave{})
+	r := c.holder.Step(c.now(), agent.Leave{})
 	c.send(r)
 	leases := c.leases
-	c.leases = map[uint32]*lease{}
+	c.leases = map[uint32]*leasedLimit{}
 	c.mu.Unlock()
 	for _, l := range leases {
 		l.end(ErrClosed)

@@ -18,13 +18,13 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// lease is how long leases last by default, and what a machine that is slow may add
+// leasedLimit is how long leases last by default, and what a machine that is slow may add
 // before something is seen.
-const lease, slack = 5 * time.Second, 2 * time.Second
+const leasedLimit, slack = 5 * time.Second, 2 * time.Second
 
 // learning is for how long a service lends nothing new that does not know what a former one
 // has lent.
-const learning = lease + lease/50
+const learning = leasedLimit + leasedLimit/50
 
 // TestOneNameTwice: of two processes with one name the second is told so, by every verb,
 // and the first is not disturbed. When the first has gone, the second has what it asks for.
@@ -84,10 +84,10 @@ func TestCoordinatorKilled(t *testing.T) {
 			started := time.Now()
 			s.start(t)
 			back := time.Now()
-			pass(lease + slack)
-			until := killed.Add(lease - slack) // leases, which are renewed each second, run on until then
+			pass(leasedLimit + slack)
+			until := killed.Add(leasedLimit - slack) // leases, which are renewed each second, run on until then
 			if dir != "" {
-				until = back.Add(lease + slack)
+				until = back.Add(leasedLimit + slack)
 			}
 			for _, name := range []string{"one", "two"} {
 				rate := b.share(name, killed)
@@ -100,10 +100,10 @@ func TestCoordinatorKilled(t *testing.T) {
 			}
 			if dir == "" {
 				// What was lent has ended, and nothing is lent before it must have.
-				if n := b.between("", killed.Add(lease), started.Add(lease)); n > 0 {
+				if n := b.between("", killed.Add(leasedLimit), started.Add(leasedLimit)); n > 0 {
 					t.Errorf("%d admitted without a lease", n)
 				}
-				if took := b.first(killed.Add(lease)).Sub(back); took > learning+slack {
+				if took := b.first(killed.Add(leasedLimit)).Sub(back); took > learning+slack {
 					t.Errorf("new leases came %v after it was back, want %v", took, learning)
 				}
 			}
@@ -142,7 +142,7 @@ func TestCoordinatorPaused(t *testing.T) {
 		if n, least := b.between(name, paused, to), b.enough(name, 0.7, b.share(name, paused), paused, to); even && n < least {
 			t.Errorf("%s was admitted %d times in the 3 s in which its lease ran on, want at least %d; %d in the 2 s before", name, n, least, b.between(name, paused.Add(-2*time.Second), paused))
 		}
-		if n := b.between(name, paused.Add(lease), resumed); n > 0 {
+		if n := b.between(name, paused.Add(leasedLimit), resumed); n > 0 {
 			t.Errorf("%s was admitted %d times after the end of its lease", name, n)
 		}
 	}
@@ -165,7 +165,7 @@ func TestInstancePaused(t *testing.T) {
 		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
 	})
 	one.pause()
-	pass(lease + slack)
+	pass(leasedLimit + slack)
 	alone := time.Now()
 	pass(2 * time.Second)
 	now := time.Now()
@@ -198,7 +198,7 @@ func TestInstanceCrashed(t *testing.T) {
 		return b.between("one", begin, time.Now()) > 100 && b.between("two", begin, time.Now()) > 100
 	})
 	one.kill()
-	pass(lease + slack)
+	pass(leasedLimit + slack)
 	alone := time.Now()
 	pass(2 * time.Second)
 	now := time.Now()

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
 // leased returns a Limiter that has a lease and no network.
-func leased(tb testing.TB, rate share.Amount, depth int64) *Limiter {
+func leased(tb testing.TB, rate fixed.Amount, depth int64) *Limiter {
 	tb.Helper()
 	c, err := New(Options{Address: "127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -23,13 +25,13 @@ func leased(tb testing.TB, rate share.Amount, depth int64) *Limiter {
 		tb.Fatal(err)
 	}
 	c.holder.Deadline().Store(int64(time.Hour))
-	l.lease.Amend(c.now(), rate, share.Whole(depth), share.Whole(depth))
-	l.lease.state.Store(&share.HoldingState{Known: true, Full: true, Limit: share.Terms{Rate: rate, Burst: share.Whole(depth)}})
+	l.lease.Amend(c.now(), rate, fixed.Whole(depth), fixed.Whole(depth))
+	l.lease.state.Store(&agent.State{Known: true, Full: true, Limit: lease.Terms{Rate: rate, Burst: fixed.Whole(depth)}})
 	return l
 }
 
 func TestAllowAllocatesNothing(t *testing.T) {
-	l := leased(t, 1000*share.Token, 100)
+	l := leased(t, 1000*fixed.Token, 100)
 	if n := testing.AllocsPerRun(1000, func() { l.Allow() }); n != 0 {
 		t.Errorf("%v allocations per Allow, want 0", n)
 	}
@@ -44,7 +46,7 @@ func TestTakeAllocatesLikeALocalLimiter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := leased(t, 1000*share.Token, 100)
+	l := leased(t, 1000*fixed.Token, 100)
 	k, err := l.lease.client.Keyed("k", []string{"account", "path"}, KeyedOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func TestTakeAllocatesLikeALocalLimiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.busy.Add(-1)
-	e.limiter.lease.Amend(l.lease.client.now(), 1000*share.Token, share.Whole(100), share.Whole(100))
+	e.limiter.lease.Amend(l.lease.client.now(), 1000*fixed.Token, fixed.Whole(100), fixed.Whole(100))
 	e.limiter.lease.state.Store(l.lease.state.Load())
 	allowed, refused := 0, 0
 	allocations := func(taker limit.Taker) float64 {
@@ -91,7 +93,7 @@ func mustKey(t *testing.T, k *Keyed, req limit.Request) []byte {
 }
 
 func BenchmarkTake(b *testing.B) {
-	l := leased(b, 4_000_000_000*share.Token, 1_000_000)
+	l := leased(b, 4_000_000_000*fixed.Token, 1_000_000)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -106,9 +108,9 @@ func BenchmarkTake(b *testing.B) {
 func BenchmarkAllow(b *testing.B) {
 	for _, bm := range []struct {
 		name string
-		rate share.Amount
+		rate fixed.Amount
 		want bool
-	}{{"admitted", 4_000_000_000 * share.Token, true}, {"refused", 1, false}} {
+	}{{"admitted", 4_000_000_000 * fixed.Token, true}, {"refused", 1, false}} {
 		b.Run(bm.name, func(b *testing.B) {
 			l := leased(b, bm.rate, 1_000_000)
 			if !bm.want {
@@ -151,7 +153,7 @@ func BenchmarkInProcess(b *testing.B) {
 func TestLineSettles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for range 200 {
-		l := &leased(t, 50*share.Token, 5).lease
+		l := &leased(t, 50*fixed.Token, 5).lease
 		if l.timer != nil {
 			t.Fatal("a timer without a line")
 		}
@@ -179,7 +181,7 @@ func TestLineSettles(t *testing.T) {
 				if tn := l.line.last; tn != nil {
 					l.line.wait(tn, limit.Time(1+rng.Int64N(9)))
 				}
-				l.purse.Amend(now, share.Whole(rng.Int64N(100)), share.Whole(rng.Int64N(8)), share.Whole(rng.Int64N(3)))
+				l.purse.Amend(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
 				l.settle(now)
 			default:
 				l.settle(now)
@@ -202,7 +204,7 @@ func TestLineSettles(t *testing.T) {
 			if until == math.MaxInt64 {
 				until = 0
 			}
-			if r := l.purse.Observe(now); r.Waiting != share.Whole(cost) || l.line.cost != cost || r.WaitUntil != until {
+			if r := l.purse.Observe(now); r.Waiting != fixed.Whole(cost) || l.line.cost != cost || r.WaitUntil != until {
 				t.Fatalf("%v wait until %v, counted %d, want %d until %v", r.Waiting, r.WaitUntil, l.line.cost, cost, until)
 			}
 			l.mu.Unlock()

@@ -7,14 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
 // suppressedOf are the terms of a limit that is shared by suppression.
-func suppressedOf(perSecond, burst int64) share.Terms {
+func suppressedOf(perSecond, burst int64) lease.Terms {
 	t := rateOf(perSecond, burst)
-	t.Suppress = &share.Suppress{}
+	t.Suppress = &lease.Suppress{}
 	return t
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -28,7 +30,7 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	return l.lease.take(ctx, req)
 }
 
-func (l *lease) take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+func (l *leasedLimit) take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	if req.Cost < 0 {
 		return limit.Decision{}, limit.ErrNegativeCost
 	}
@@ -53,7 +55,7 @@ func (l *lease) take(ctx context.Context, req limit.Request) (limit.Decision, er
 }
 
 // takeCost takes n if it is there or comes by asking.
-func (l *lease) takeCost(ctx context.Context, n int64) (bool, error) {
+func (l *leasedLimit) takeCost(ctx context.Context, n int64) (bool, error) {
 	now := l.client.now()
 	taken, decided := l.purse.Try(now, n)
 	if taken {
@@ -86,7 +88,7 @@ func (l *lease) takeCost(ctx context.Context, n int64) (bool, error) {
 }
 
 // decision describes the lease after a request of that cost.
-func (l *lease) decision(cost int64, allowed bool) limit.Decision {
+func (l *leasedLimit) decision(cost int64, allowed bool) limit.Decision {
 	var r limit.Result
 	l.describeTo(&r, cost, allowed)
 	if allowed {
@@ -96,7 +98,7 @@ func (l *lease) decision(cost int64, allowed bool) limit.Decision {
 }
 
 // describeTo is decision with memory of the caller's.
-func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
+func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 	now := l.client.now()
 	st := l.state.Load()
 	if allowed && !st.Known {
@@ -123,9 +125,9 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 	case st.Known && cost > r.Quota:
 		r.Reason, r.RetryAfter = limit.ReasonCost, limit.Never
 	case !st.Known || !leased:
-		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, share.DefaultRefresh, true
-	case st.Learning && st.Held == (share.Holding{}):
-		r.Reason, r.RetryAfter = limit.ReasonLearning, share.DefaultRefresh
+		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, lease.DefaultRefresh, true
+	case st.Learning && st.Held == (lease.Capacity{}):
+		r.Reason, r.RetryAfter = limit.ReasonLearning, lease.DefaultRefresh
 	case l.gauge:
 		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
 	case st.Suppression.Reject > 0:
@@ -140,7 +142,7 @@ func (l *lease) describeTo(r *limit.Result, cost int64, allowed bool) {
 // stateAfterStep is the state for one who was served before it was known. A lease is amended
 // before its state is stored, both under the client's mu: what is served in between by the
 // first answer waits for the rest of it, so as not to say that the limit is 0.
-func (l *lease) stateAfterStep() *share.HoldingState {
+func (l *leasedLimit) stateAfterStep() *agent.State {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
 	return l.state.Load()
@@ -149,7 +151,7 @@ func (l *lease) stateAfterStep() *share.HoldingState {
 // resetAfter is when the limit is as good as new, if nobody takes anything: what those
 // ahead in line cost and the next token come at the rate of the lease, and the others by
 // then at that of the whole limit, as the instances that had the rest of it use it no more.
-func (l *lease) resetAfter(now limit.Time, remaining, ahead int64, whole share.Terms) time.Duration {
+func (l *leasedLimit) resetAfter(now limit.Time, remaining, ahead int64, whole lease.Terms) time.Duration {
 	missing := whole.Burst.Floor() - remaining
 	if missing <= 0 {
 		return 0
@@ -164,14 +166,14 @@ func (l *lease) resetAfter(now limit.Time, remaining, ahead int64, whole share.T
 
 // retryAfter is when cost fits, as far as is known. A limit that does not refill may
 // have more in an hour all the same: others give back what they do not use.
-func (l *lease) retryAfter(now limit.Time, cost int64) time.Duration {
+func (l *leasedLimit) retryAfter(now limit.Time, cost int64) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(1, min(l.expected(now, l.line.cost+cost, cost), time.Hour))
 }
 
 // span is how long n tokens take at a rate; 0 if it is 0.
-func span(n int64, rate share.Amount) time.Duration {
+func span(n int64, rate fixed.Amount) time.Duration {
 	if rate <= 0 {
 		return 0
 	}

@@ -15,9 +15,11 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -26,7 +28,7 @@ func adjusting(t *testing.T, rate, depth int64) *Limiter {
 	t.Helper()
 	c := leased(t, 0, 0).lease.client
 	l := openLimit(t, c, "adjusted", LimitOptions{Adjust: &Adjustment{Interval: time.Second, SlowRate: 2, HeartbeatRate: 0.5}})
-	stand(&l.lease, 0, depth, rate, share.HoldingState{Known: true, Full: true, Limit: share.Terms{Rate: share.Whole(rate), Burst: share.Whole(depth)}})
+	stand(&l.lease, 0, depth, rate, agent.State{Known: true, Full: true, Limit: lease.Terms{Rate: fixed.Whole(rate), Burst: fixed.Whole(depth)}})
 	return l
 }
 
@@ -66,10 +68,10 @@ func TestSlowRateOutlivesTheLease(t *testing.T) {
 			}
 			now := l.lease.client.now()
 			if leaseless {
-				l.lease.AmendFallback(now, share.Whole(300), share.Whole(30))
+				l.lease.AmendFallback(now, fixed.Whole(300), fixed.Whole(30))
 			} else {
-				surplus, held := l.lease.Amend(now, share.Whole(300), share.Whole(30), share.Whole(30))
-				if held != share.Whole(30) || surplus < share.Whole(28) {
+				surplus, held := l.lease.Amend(now, fixed.Whole(300), fixed.Whole(30), fixed.Whole(30))
+				if held != fixed.Whole(30) || surplus < fixed.Whole(28) {
 					t.Errorf("it holds %v and gives back %v, want a depth of 30 and all but a token or two", held, surplus)
 				}
 			}
@@ -107,7 +109,7 @@ func TestOutcomesAreJudgedInTime(t *testing.T) {
 		if l.Failed(); !slow() {
 			t.Error("as before when the interval is over")
 		}
-		if after := l.bucket.Observe(l.lease.client.now()).Level; after > before || after < before-share.Token {
+		if after := l.bucket.Observe(l.lease.client.now()).Level; after > before || after < before-fixed.Token {
 			t.Errorf("a level of %v became %v", before, after)
 		}
 	})
@@ -143,12 +145,12 @@ func TestUsageOfManyLimits(t *testing.T) {
 		c := leased(t, 0, 0).lease.client
 		for i := range limits {
 			l := openLimit(t, c, fmt.Sprint("limit ", i), LimitOptions{})
-			l.lease.Amend(c.now(), 0, share.Whole(int64(i)), share.Whole(int64(i)))
+			l.lease.Amend(c.now(), 0, fixed.Whole(int64(i)), fixed.Whole(int64(i)))
 			if i > 0 && !l.AllowN(time.Now(), int64(i)) || l.Allow() {
 				t.Fatal("it is lent that much")
 			}
 		}
-		sent := map[string]share.Usage{}
+		sent := map[string]lease.Usage{}
 		var sizes []int
 		for range 3 {
 			time.Sleep(usageEvery)
@@ -184,14 +186,14 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	}
 	c := leased(t, 0, 0).lease.client
 	one, other := openLimit(t, c, "one", LimitOptions{}), openLimit(t, c, "other", LimitOptions{})
-	good := share.HoldingState{Known: true, Limit: rateOf(1, 1)}
-	unknown := share.HoldingState{Known: true, Status: share.StatusUnknownLimit}
-	many := share.HoldingState{Known: true, Status: share.StatusTooMany}
-	kind := share.HoldingState{Known: true, Limit: placesOf(1)}
-	state := map[*Limiter]share.HoldingState{}
+	good := agent.State{Known: true, Limit: rateOf(1, 1)}
+	unknown := agent.State{Known: true, Status: lease.StatusUnknownLimit}
+	many := agent.State{Known: true, Status: lease.StatusTooMany}
+	kind := agent.State{Known: true, Limit: placesOf(1)}
+	state := map[*Limiter]agent.State{}
 	for i, tt := range []struct {
 		of   *Limiter
-		now  share.HoldingState
+		now  agent.State
 		told error
 	}{
 		{one, unknown, ErrRefused},
@@ -221,7 +223,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 		l := openLimit(t, c, fmt.Sprint("wrong ", i), LimitOptions{})
 		l.lease.state.Store(&unknown)
 		room := len(c.faults.known) < maxFaults
-		if err := l.lease.noted(share.HoldingState{}, unknown); (err != nil) != room || len(c.faults.known) > maxFaults {
+		if err := l.lease.noted(agent.State{}, unknown); (err != nil) != room || len(c.faults.known) > maxFaults {
 			t.Fatalf("fault %d: %v, of %d known", i, err, len(c.faults.known))
 		}
 	}
@@ -301,8 +303,8 @@ func TestPlacesAreCounted(t *testing.T) {
 		var refused []int64
 		c.opts.Hooks.OnRefuse = func(_ string, n int64) { refused = append(refused, max(n, 0)) }
 		g := openGauge(t, c, "jobs")
-		g.lease.Amend(c.now(), 0, share.Whole(5), 0)
-		g.lease.state.Store(&share.HoldingState{Known: true, Full: true, Held: share.Holding{Depth: share.Whole(5)}, Limit: placesOf(5)})
+		g.lease.Amend(c.now(), 0, fixed.Whole(5), 0)
+		g.lease.state.Store(&agent.State{Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(5)}, Limit: placesOf(5)})
 		inUse := func(want int64, when string) {
 			t.Helper()
 			if r := g.places.Observe(c.now()); g.InUse() != want || r.InUse.Floor() != want || r.Waiting != 0 {

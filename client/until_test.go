@@ -17,7 +17,7 @@ type waiter struct {
 }
 
 // waitsUntil is until when the purse says that somebody waits.
-func (l *lease) waitsUntil(begin limit.Time) time.Duration {
+func (l *leasedLimit) waitsUntil(begin limit.Time) time.Duration {
 	switch r := l.purse.Observe(l.client.now()); {
 	case r.Waiting == 0:
 		return 0
@@ -50,7 +50,7 @@ func TestWaitUntil(t *testing.T) {
 		}
 		begin := c.now()
 		for _, tt := range []struct {
-			lease *lease
+			lease *leasedLimit
 			in    []waiter
 		}{
 			{&strict.lease, []waiter{
@@ -82,7 +82,7 @@ func TestWaitUntil(t *testing.T) {
 		}
 		for _, tt := range []struct {
 			at    time.Duration
-			lease *lease
+			lease *leasedLimit
 			want  time.Duration
 		}{
 			{ms(350), &strict.lease, -1}, {ms(350), &g.lease, -1}, {ms(350), &fed.lease, ms(5000)},

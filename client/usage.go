@@ -3,8 +3,8 @@ package client
 import (
 	"time"
 
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -15,18 +15,18 @@ const usageEvery = 900 * time.Millisecond
 // usage is what was decided and not yet sent to the coordinator, by limit. It is
 // guarded by the client's mu.
 type usage struct {
-	unsent map[string]share.Usage
+	unsent map[string]lease.Usage
 	sentAt limit.Time
 	// active are the leases that may have decided something since they were counted: those
 	// that hold anything, and those that were found empty in the last seconds. A client may
 	// have ten thousand others.
-	active map[*lease]struct{}
+	active map[*leasedLimit]struct{}
 }
 
 // watch counts l from now on.
-func (u *usage) watch(l *lease) {
+func (u *usage) watch(l *leasedLimit) {
 	if u.active == nil {
-		u.active = map[*lease]struct{}{}
+		u.active = map[*leasedLimit]struct{}{}
 	}
 	u.active[l] = struct{}{}
 }
@@ -34,18 +34,18 @@ func (u *usage) watch(l *lease) {
 // quiet says whether l, which was just counted, decides nothing before [usage.watch] is called
 // again: it holds nothing, and was not found empty for so long that all who were refused
 // after that are counted, since it signals at most once in starveGapFull.
-func (l *lease) quiet(now limit.Time) bool {
+func (l *leasedLimit) quiet(now limit.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rate == 0 && l.depth == 0 && l.line.first == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
 }
 
 // count adds what was decided on the lease since it was counted last.
-func (u *usage) count(now limit.Time, l *lease) {
+func (u *usage) count(now limit.Time, l *leasedLimit) {
 	r := l.purse.Observe(now)
 	admitted := r.Admitted.Floor()
 	refused := (r.Attempted - r.Admitted - r.Waiting).Floor()
-	more := share.Usage{Limit: l.id.Limit, Admitted: uint64(max(0, admitted-l.counted.admitted)), Refused: uint64(max(0, refused-l.counted.refused))}
+	more := lease.Usage{Limit: l.id.Limit, Admitted: uint64(max(0, admitted-l.counted.admitted)), Refused: uint64(max(0, refused-l.counted.refused))}
 	l.counted.admitted, l.counted.refused = admitted, max(refused, l.counted.refused)
 	if more.Admitted == 0 && more.Refused == 0 {
 		return
@@ -54,13 +54,13 @@ func (u *usage) count(now limit.Time, l *lease) {
 	more.Admitted += was.Admitted
 	more.Refused += was.Refused
 	if u.unsent == nil {
-		u.unsent = map[string]share.Usage{}
+		u.unsent = map[string]lease.Usage{}
 	}
 	u.unsent[more.Limit] = more
 }
 
 // usage returns what is to be sent now.
-func (c *Client) usage(now limit.Time, last bool) (out []share.Usage) {
+func (c *Client) usage(now limit.Time, last bool) (out []lease.Usage) {
 	u := &c.decided
 	if !last && now < u.sentAt.Add(usageEvery) {
 		return nil

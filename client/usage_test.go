@@ -6,7 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // TestUsageIsComplete: what is decided at random moments is counted once, also by a lease that
@@ -26,7 +27,7 @@ func TestUsageIsComplete(t *testing.T) {
 			c.loop.timer = time.NewTimer(time.Hour) // as Run does
 			defer c.loop.timer.Stop()
 			admitted, refused := uint64(0), uint64(0)
-			var sent share.Usage
+			var sent lease.Usage
 			send := func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -39,7 +40,7 @@ func TestUsageIsComplete(t *testing.T) {
 				switch r.IntN(8) {
 				case 0: // it is lent some tokens, or all is taken back
 					c.mu.Lock()
-					l.lease.Amend(c.now(), 0, share.Whole(r.Int64N(4)), share.Whole(r.Int64N(4)))
+					l.lease.Amend(c.now(), 0, fixed.Whole(r.Int64N(4)), fixed.Whole(r.Int64N(4)))
 					c.mu.Unlock()
 				case 1:
 					time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))

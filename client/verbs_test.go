@@ -11,7 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -41,9 +42,9 @@ type subject struct {
 
 // lentAll returns a Limiter that is lent a whole limit, and has no network.
 func lentAll(tb testing.TB, rate, burst int64) *Limiter {
-	l := leased(tb, share.Whole(rate), burst)
+	l := leased(tb, fixed.Whole(rate), burst)
 	st := *l.lease.state.Load()
-	st.Held = share.Holding{Rate: share.Whole(rate), Depth: share.Whole(burst)}
+	st.Held = lease.Capacity{Rate: fixed.Whole(rate), Depth: fixed.Whole(burst)}
 	l.lease.state.Store(&st)
 	return l
 }

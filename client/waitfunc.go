@@ -26,7 +26,7 @@ func (g *Gauge) AcquireFunc(n int64, d time.Duration, done func(error)) (cancel 
 	return g.lease.waitFunc(n, max(d, 0), done)
 }
 
-func (l *lease) waitFunc(n int64, longest time.Duration, done func(error)) (cancel func() bool) {
+func (l *leasedLimit) waitFunc(n int64, longest time.Duration, done func(error)) (cancel func() bool) {
 	if n < 0 {
 		done(limit.ErrNegativeCost)
 		return ended
@@ -76,7 +76,7 @@ func (l *lease) waitFunc(n int64, longest time.Duration, done func(error)) (canc
 
 // claim says whether the caller is to call done for a permit that was there at once, and
 // then to end calls, since nobody is yet to be told. Otherwise done is called in its turn.
-func (l *lease) claim(done func(error)) (direct bool) {
+func (l *leasedLimit) claim(done func(error)) (direct bool) {
 	if l.calls.direct() {
 		return true
 	}

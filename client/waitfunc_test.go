@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -207,7 +207,7 @@ func TestWaitFuncBadManners(t *testing.T) {
 	}
 	for range 8 {
 		l.lease.mu.Lock()
-		l.bucket.Amend(l.lease.client.now(), 0, 3*share.Token, share.Token)
+		l.bucket.Amend(l.lease.client.now(), 0, 3*fixed.Token, fixed.Token)
 		l.lease.settle(l.lease.client.now())
 		l.lease.mu.Unlock()
 	}
@@ -242,7 +242,7 @@ func TestCrowd(t *testing.T) {
 	} {
 		for _, bounded := range []bool{false, true} {
 			start := processorTime()
-			l := leased(t, share.Token/3600, 1)
+			l := leased(t, fixed.Token/3600, 1)
 			l.Allow()
 			cancels := make([]func() bool, crowd)
 			for i := range cancels {
@@ -268,7 +268,7 @@ func TestCrowd(t *testing.T) {
 }
 
 func TestWaitFuncAllocatesNothing(t *testing.T) {
-	l, nobody := leased(t, 1_000_000_000*share.Token, 1_000_000), func(error) {}
+	l, nobody := leased(t, 1_000_000_000*fixed.Token, 1_000_000), func(error) {}
 	if n := testing.AllocsPerRun(1000, func() { l.WaitFunc(1, limit.Never, nobody) }); n != 0 {
 		t.Errorf("%v allocations for a permit that is there", n)
 	}

@@ -11,19 +11,6 @@ import (
 	"testing"
 )
 
-// moving reports whether the machines of leases are still on their way from internal/share to
-// the rooms of which the pages speak.
-func moving() bool {
-	_, err := os.Stat(filepath.Join("..", "internal", "share"))
-	return err == nil
-}
-
-// toCome reports whether a room is not there yet.
-func toCome(room string) bool {
-	_, err := os.Stat(filepath.Join("..", room))
-	return err != nil && room != "stint"
-}
-
 // TestMapOfTheHouse: ARCHITECTURE.md names every package of the module, and no other.
 func TestMapOfTheHouse(t *testing.T) {
 	text, err := os.ReadFile("ARCHITECTURE.md")
@@ -49,7 +36,7 @@ func TestMapOfTheHouse(t *testing.T) {
 			}
 			found++
 			room := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), ".."+string(filepath.Separator)))
-			if !named[room] && !moving() {
+			if !named[room] {
 				named[room] = true // say it once
 				t.Errorf("ARCHITECTURE.md does not name %s", room)
 			}
@@ -64,7 +51,7 @@ func TestMapOfTheHouse(t *testing.T) {
 	}
 	for room := range named {
 		for _, folder := range []string{"internal/", "server/internal/", "store/", "middleware/", "cmd/"} {
-			if _, err := os.Stat(filepath.Join("..", room)); err != nil && strings.HasPrefix(room, folder) && !moving() {
+			if _, err := os.Stat(filepath.Join("..", room)); err != nil && strings.HasPrefix(room, folder) {
 				t.Errorf("ARCHITECTURE.md names %s, which does not exist", room)
 			}
 		}
@@ -88,7 +75,7 @@ func TestArrows(t *testing.T) {
 			for _, from := range rooms(chain[i-1]) {
 				for _, to := range rooms(chain[i]) {
 					arrows++
-					if !imports(t, from, to) && !(moving() && (toCome(from) || toCome(to))) {
+					if !imports(t, from, to) {
 						t.Errorf("ARCHITECTURE.md: %s does not import %s", from, to)
 					}
 				}
@@ -192,7 +179,7 @@ func TestGlossary(t *testing.T) {
 		if n := len(regexp.MustCompile(`\.( |$)`).FindAllString(meaning, -1)); n < 1 || n > 2 {
 			t.Errorf("%s: %d sentences, want one or two", word, n)
 		}
-		if _, err := os.Stat(filepath.Join("..", room)); err != nil && !(moving() && strings.HasPrefix(room, "internal/")) {
+		if _, err := os.Stat(filepath.Join("..", room)); err != nil {
 			t.Errorf("%s: there is no package %s", word, room)
 		}
 	}

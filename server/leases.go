@@ -9,16 +9,16 @@ import (
 
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
-	"github.com/stint-io/stint/server/internal/lease"
 	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/server/internal/leaseservice"
 )
 
 // leases is the coordinator of the limits that are shared by leases, and the instance
 // by which this server spends them.
 type leases struct {
-	*lease.Service
+	*leaseservice.Service
 	own   *leased.Store
-	state *lease.State
+	state *leaseservice.State
 }
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
@@ -28,11 +28,11 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	options := lease.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
+	options := leaseservice.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
 	if behind.shared != nil {
 		options.Claim = coordinating{behind.shared}
 	}
-	service := lease.New(options)
+	service := leaseservice.New(options)
 	own, err := leased.New(leased.Options{
 		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: service.Elsewhere,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) },
@@ -48,15 +48,15 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 }
 
 // openState reads what the former coordinator has kept.
-func openState(o *Options) (*lease.State, error) {
+func openState(o *Options) (*leaseservice.State, error) {
 	if o.StateDir == "" {
-		state := lease.Fresh(0)
+		state := leaseservice.Fresh(0)
 		return &state, nil
 	}
-	state, err := lease.OpenState(o.StateDir, 0, o.FirstStart)
+	state, err := leaseservice.OpenState(o.StateDir, 0, o.FirstStart)
 	if err != nil && o.StateDirIfFree {
 		o.Logger.Warn("the state directory cannot be used, so nothing is kept for the next start", "directory", o.StateDir, "error", err)
-		state, err = lease.Fresh(0), nil
+		state, err = leaseservice.Fresh(0), nil
 		state.Why = "the state directory cannot be used"
 	}
 	return &state, err

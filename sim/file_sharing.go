@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/demand"
 	"github.com/stint-io/stint/internal/document"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/partition"
 )
 
 // What only some ways to share know.
@@ -26,7 +28,7 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 			return
 		}
 		if own.Suppress == nil && way == 1 {
-			own.Suppress = &share.Suppress{}
+			own.Suppress = &lease.Suppress{}
 		} else if way != 1 {
 			own.Suppress = nil
 		}
@@ -71,23 +73,23 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 }
 
 // suppress reads how a limit is suppressed.
-func (p *scenarioParser) suppress(n *document.Node, s *share.Suppress) {
+func (p *scenarioParser) suppress(n *document.Node, s *lease.Suppress) {
 	before := p.Faults.Count()
 	if v := n.Get("report"); v != nil {
 		s.Report = p.above(v)
-		p.shared(v, (&share.Suppress{Report: s.Report}).Validate())
+		p.shared(v, (&lease.Suppress{Report: s.Report}).Validate())
 	}
 	if v := n.Get("average"); v != nil {
 		s.Admitted = p.word(v, "attempted", "admitted") == 1
 	}
 	if v := n.Get("ramp"); v != nil {
-		s.Ramp = share.Ramp(p.word(v, "exact", "linear"))
+		s.Ramp = lease.Ramp(p.word(v, "exact", "linear"))
 	}
 	if v := n.Get("full"); v != nil {
 		if s.Full = p.number(v); s.Full == 0 && p.Faults.Count() == before {
 			p.Wants(v, "how many times the limit is refused altogether", "leave it out for the default")
 		}
-		p.shared(v, (&share.Suppress{Full: s.Full}).Validate())
+		p.shared(v, (&lease.Suppress{Full: s.Full}).Validate())
 	}
 	if v := n.Get("draws"); v != nil {
 		s.Independent = p.word(v, "balanced", "independent") == 1
@@ -102,7 +104,7 @@ func (p *scenarioParser) suppress(n *document.Node, s *share.Suppress) {
 		if w > 0 && i > 0 && w%i != 0 {
 			p.Wants(interval, "a part of the window", "make the window some intervals long")
 		}
-		s.Window, s.Intervals = w, int(min(w/max(i, 1), share.MaxIntervals+1))
+		s.Window, s.Intervals = w, int(min(w/max(i, 1), demand.MaxIntervals+1))
 	}
 	if p.Faults.Count() == before {
 		p.shared(cmp.Or(interval, n.Get("report"), n.Get("average"), n), s.Validate())
@@ -140,13 +142,13 @@ func (p *scenarioParser) parts(n *document.Node, s *OwnSplit) {
 		s.Window = p.above(v)
 	}
 	if v := n.Get("pace"); v != nil {
-		s.Pacing = share.Pacing(p.word(v, "none", "even", "pid"))
+		s.Pacing = partition.Pacing(p.word(v, "none", "even", "pid"))
 	}
 	if p.Faults.Count() > before {
 		return
 	}
-	none := splitTerms(Limit{}, share.Part{Weight: 1, Of: 1}, s.Window)
-	_, err := share.NewSplit(share.SplitOptions{Window: s.Window, Pacing: s.Pacing}, none)
+	none := splitTerms(Limit{}, partition.Part{Weight: 1, Of: 1}, s.Window)
+	_, err := partition.New(partition.Options{Window: s.Window, Pacing: s.Pacing}, none)
 	p.shared(cmp.Or(n.Get("window"), n.Get("pace"), n), err)
 }
 

@@ -8,15 +8,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/partition"
 )
 
 // Every option of how a limit is shared becomes what it says, in variants on top of what
 // stands under stint.
 func TestParseSharing(t *testing.T) {
-	described := share.Suppress{Report: 2 * time.Second, Window: 24 * time.Second, Intervals: 4, Independent: true}
+	described := lease.Suppress{Report: 2 * time.Second, Window: 24 * time.Second, Intervals: 4, Independent: true}
 	ramp := described
-	ramp.Admitted, ramp.Ramp, ramp.Full = true, share.RampLinear, 2.5
+	ramp.Admitted, ramp.Ramp, ramp.Full = true, lease.RampLinear, 2.5
 	often := described
 	often.Report = time.Second
 	for _, tt := range []struct {
@@ -25,24 +29,24 @@ func TestParseSharing(t *testing.T) {
 	}{
 		{"", "", Ours{}},
 		{"", "sharing: leased", Ours{}},
-		{"", "sharing: suppressed", Ours{Suppress: &share.Suppress{}}},
+		{"", "sharing: suppressed", Ours{Suppress: &lease.Suppress{}}},
 		{"", "sharing: split", Ours{Split: &OwnSplit{}}},
 		{"sharing: split", "", Ours{Split: &OwnSplit{}}},
 		{"sharing: split, window: 1s", "sharing: leased", Ours{}},
-		{"sharing: split, window: 2s", "pace: pid", Ours{Split: &OwnSplit{2 * time.Second, share.PacePID}}},
-		{"sharing: split, window: 2s", "pace: even", Ours{Split: &OwnSplit{2 * time.Second, share.PaceEven}}},
+		{"sharing: split, window: 2s", "pace: pid", Ours{Split: &OwnSplit{2 * time.Second, partition.PacePID}}},
+		{"sharing: split, window: 2s", "pace: even", Ours{Split: &OwnSplit{2 * time.Second, partition.PaceEven}}},
 		{"sharing: split, window: 2s, pace: pid", "pace: none, window: 5ms", Ours{Split: &OwnSplit{Window: 5 * ms}}},
-		{"sharing: split", "sharing: suppressed", Ours{Suppress: &share.Suppress{}}},
+		{"sharing: split", "sharing: suppressed", Ours{Suppress: &lease.Suppress{}}},
 		{"sharing: suppressed, report: 2s", "sharing: split", Ours{Split: &OwnSplit{}}},
 		{"allocation: equal, lease: 9s", "sharing: suppressed, report: 2s, window: 24s, interval: 6s, draws: independent", Ours{
-			Allocation: share.Equal, Lease: 9 * time.Second, Suppress: &described,
+			Allocation: fairshare.Equal, Lease: 9 * time.Second, Suppress: &described,
 		}},
 		{"sharing: suppressed, report: 2s, window: 24s, interval: 6s, draws: independent", "average: admitted, ramp: linear, full: 2.5", Ours{Suppress: &ramp}},
 		{"sharing: suppressed, report: 2s, window: 24s, interval: 6s, draws: independent", "sharing: suppressed, report: 1s", Ours{Suppress: &often}},
-		{"sharing: suppressed, ramp: linear, draws: independent", "ramp: exact, draws: balanced, average: attempted", Ours{Suppress: &share.Suppress{}}},
+		{"sharing: suppressed, ramp: linear, draws: independent", "ramp: exact, draws: balanced, average: attempted", Ours{Suppress: &lease.Suppress{}}},
 		{"", "sharing: suppressed, expiry: safe, lease: 9s, refresh: 2s, start: 5/s", Ours{
-			Suppress: &share.Suppress{}, Lease: 9 * time.Second, Refresh: 2 * time.Second,
-			Options: share.LeaseOptions{Expiry: share.Safe, Start: 5 * share.Token},
+			Suppress: &lease.Suppress{}, Lease: 9 * time.Second, Refresh: 2 * time.Second,
+			Options: agent.LeaseOptions{Expiry: agent.Safe, Start: 5 * fixed.Token},
 		}},
 	} {
 		text := goodScenario + "systems: [stint, {name: other, " + tt.variant + "}]\n"

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/stint-io/stint/internal/document"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
 )
 
 // ownName is how files call stint's own way to share.
@@ -153,10 +155,10 @@ func (p *scenarioParser) addSystem(n *document.Node, name string) {
 func (p *scenarioParser) options(n *document.Node, own *Ours) {
 	if v := n.Get("allocation"); v != nil {
 		var words []string
-		for k := share.MaxMin; k <= share.Busy; k++ {
+		for k := fairshare.MaxMin; k <= fairshare.Busy; k++ {
 			words = append(words, k.String())
 		}
-		own.Allocation = share.Allocation(p.word(v, words...))
+		own.Allocation = fairshare.Allocation(p.word(v, words...))
 	}
 	if v := n.Get("lease"); v != nil {
 		own.Lease = p.span(v)
@@ -169,24 +171,24 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 			p.Wants(v, "a duration above 0", "leave it out for the default")
 		}
 	}
-	lease, refresh := own.Lease, own.Refresh
-	if lease == 0 {
-		lease = share.DefaultLease
+	length, refresh := own.Lease, own.Refresh
+	if length == 0 {
+		length = lease.DefaultLease
 	}
 	if refresh == 0 {
-		refresh = share.DefaultRefresh
+		refresh = lease.DefaultRefresh
 	}
-	if refresh >= lease {
+	if refresh >= length {
 		at := n.Get("refresh")
 		if at == nil {
 			at = n.Get("lease")
 		}
 		if at != nil {
-			p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, lease)
+			p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, length)
 		}
 	}
 	if v := n.Get("expiry"); v != nil {
-		own.Options.Expiry = share.ExpiryMode(p.word(v, "pessimistic", "optimistic", "safe"))
+		own.Options.Expiry = agent.ExpiryMode(p.word(v, "pessimistic", "optimistic", "safe"))
 	}
 	if v := n.Get("start"); v != nil {
 		own.Options.Start = 0
@@ -195,7 +197,7 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 		}
 	}
 	if v := n.Get("estimator"); v != nil {
-		own.Options.Estimator = []share.Estimator{share.Attempted, share.Utilisation}[p.word(v, "attempted", "utilisation")]
+		own.Options.Estimator = []agent.Estimator{agent.Attempted, agent.Utilisation}[p.word(v, "attempted", "utilisation")]
 	}
 	if v := n.Get("forgetful"); v != nil {
 		own.Forgetful = p.truth(v)

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -110,10 +112,10 @@ func TestParseScenario(t *testing.T) {
 	}
 	own := Ours{
 		Label: "stint", Lease: 10 * time.Second, Refresh: 2 * time.Second, Forgetful: true,
-		Options: share.LeaseOptions{Estimator: share.Utilisation, Start: 10 * share.Token},
+		Options: agent.LeaseOptions{Estimator: agent.Utilisation, Start: 10 * fixed.Token},
 	}
 	half := own
-	half.Label, half.Allocation, half.Options.Expiry = "half", share.Equal, share.Safe
+	half.Label, half.Allocation, half.Options.Expiry = "half", fairshare.Equal, agent.Safe
 	if want := []System{&own, &half, EqualSplit{}, Hermes{}}; !reflect.DeepEqual(systems, want) {
 		t.Errorf("systems %+v, want %+v", systems, want)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -67,7 +67,7 @@ func TestLoopOfWaitAfterPause(t *testing.T) {
 // two that both want all become equal.
 func TestBusyStarvesNobody(t *testing.T) {
 	play := func(before, after []float64) (*witness, *vector) {
-		v := &vector{seed: 1, limit: Limit{limit.PerSecond(100), 20}, alloc: share.Busy, kinds: []Arrivals{Even, Even}, weights: []uint32{1, 1}}
+		v := &vector{seed: 1, limit: Limit{limit.PerSecond(100), 20}, alloc: fairshare.Busy, kinds: []Arrivals{Even, Even}, weights: []uint32{1, 1}}
 		v.moves = []move{{0, before}, {5 * time.Second, after}}
 		v.end = 20 * time.Second
 		w, r := v.run(t)

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/traffic"
 	"github.com/stint-io/stint/limit"
 )
@@ -35,7 +35,7 @@ type vector struct {
 	kinds   []Arrivals // Even, Poisson or Loop
 	moves   []move     // the first at 0
 	end     time.Duration
-	alloc   share.Allocation
+	alloc   fairshare.Allocation
 }
 
 // move is what each instance wants from a time on, in tokens per second.

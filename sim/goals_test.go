@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // What the ready scenarios hold as a goal for a step, for demand below the limit, and
@@ -105,7 +105,7 @@ func scenarioOf(t *testing.T, name, system string) (Scenario, System) {
 // to k times it, in tokens: docs/reference/suppression.md.
 func promised(s *Scenario, k float64) float64 {
 	l, b, n := s.Limit.PerSecond(), float64(s.Limit.Burst), float64(s.Instances)
-	report := share.DefaultReport.Seconds()
+	report := lease.DefaultReport.Seconds()
 	t := (b/l+report+0.020)/(k-1) + report + 2*s.Network.Delay.Seconds()
 	return min(k*l*t, n*(b+l*t)) - l*t + 2*report*l + n
 }

@@ -6,36 +6,41 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
 
-// Ours is stint's own way to share: the machines of package internal/share, as they
+// Ours is stint's own way to share: the agents and the coordinator of internal/lease, as they
 // ship. The zero value has the defaults of the service.
 type Ours struct {
 	// Label is how tables call it; "" = stint.
 	Label string
-	// Lease and Refresh are as in share.CoordinatorOptions.
+	// Lease and Refresh are as in coordinator.CoordinatorOptions.
 	Lease, Refresh time.Duration
 	// Allocation is how the capacity is divided.
-	Allocation share.Allocation
+	Allocation fairshare.Allocation
 	// Suppress shares the limit by suppression, and Split by parts that all have
 	// beforehand, without a coordinator; both nil = by leases.
-	Suppress *share.Suppress
+	Suppress *lease.Suppress
 	Split    *OwnSplit
 	// Options are how instances use their leases.
-	Options share.LeaseOptions
+	Options agent.LeaseOptions
 	// Forgetful coordinators keep nothing across a crash: no instance can claim
 	// what it had.
 	Forgetful bool
 	// Watch, if not nil, sees every coordinator that is made.
-	Watch func(*share.Coordinator)
+	Watch func(*coordinator.Coordinator)
 }
 
 var _ System = (*Ours)(nil)
 
 // resourceID names the one limit of a scenario.
-var resourceID = share.ResourceID{Limit: "limit"}
+var resourceID = lease.ResourceID{Limit: "limit"}
 
 // Name implements System.
 func (o *Ours) Name() string {
@@ -50,21 +55,21 @@ func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) N
 	if address != Coordinator || o.Split != nil {
 		return nil
 	}
-	n := &coordinatorNode{env: env, ours: o, limit: setup.Limit, addresses: map[share.Member]Address{}}
-	opts := share.CoordinatorOptions{
+	n := &coordinatorNode{env: env, ours: o, limit: setup.Limit, addresses: map[lease.Member]Address{}}
+	opts := coordinator.Options{
 		Epoch: uint64(restart + 1), Lease: o.Lease, Refresh: o.Refresh, Resolve: n.resolve,
 	}
 	if restart > 0 {
-		opts.Learn = share.DefaultLease
+		opts.Learn = lease.DefaultLease
 		if o.Lease > 0 {
 			opts.Learn = o.Lease
 		}
 		opts.Learn += opts.Learn / 64
 	}
 	if !o.Forgetful {
-		opts.Seal = share.NewSeal([]byte("the key of this run"))
+		opts.Seal = coordinator.NewSeal([]byte("the key of this run"))
 	}
-	n.machine = share.NewCoordinator(opts, env.Now())
+	n.machine = coordinator.New(opts, env.Now())
 	if o.Watch != nil {
 		o.Watch(n.machine)
 	}
@@ -78,12 +83,12 @@ func (o *Ours) Instance(env Env, setup Setup, i, restart int) Enforcer {
 		return o.Split.instance(env, setup, i)
 	}
 	n := &instanceNode{env: env}
-	n.holder = share.NewHolder(share.HolderOptions{
-		Member: share.Member{Instance: strconv.Itoa(i), Session: uint64(restart + 1)},
+	n.holder = agent.New(agent.Options{
+		Member: lease.Member{Instance: strconv.Itoa(i), Session: uint64(restart + 1)},
 		Jitter: env.Rand().Float64,
 	})
-	n.bucket = share.NewBucket(n.holder.Deadline())
-	n.bucket.Chance(env.Rand().Float64)
+	n.bucket = bucket.NewBucket(n.holder.Deadline())
+	n.bucket.Random(env.Rand().Float64)
 	opts := o.Options
 	if setup.Weights != nil {
 		opts.Weight = setup.Weights[i]
@@ -92,53 +97,53 @@ func (o *Ours) Instance(env Env, setup Setup, i, restart int) Enforcer {
 		opts.Silent = setup.Old[i]
 	}
 	n.handle = n.holder.Open(env.Now(), resourceID, opts, n.bucket)
-	n.step(share.Tick{})
+	n.step(lease.Tick{})
 	return n
 }
 
 // termsOf returns the limit as a coordinator lends it.
-func termsOf(l Limit, a share.Allocation) share.Terms {
-	rate := share.Amount(0)
+func termsOf(l Limit, a fairshare.Allocation) lease.Terms {
+	rate := fixed.Amount(0)
 	if l.Rate.Count > 0 {
 		// Exact to a millionth of a token per second, rounded down.
-		rate = share.Amount(math.Floor(l.PerSecond()*float64(share.Token) + 1e-6))
+		rate = fixed.Amount(math.Floor(l.PerSecond()*float64(fixed.Token) + 1e-6))
 	}
-	return share.Terms{Rate: rate, Burst: share.Whole(l.Burst), Allocation: a}
+	return lease.Terms{Rate: rate, Burst: fixed.Whole(l.Burst), Allocation: a}
 }
 
 type coordinatorNode struct {
 	env       Env
 	ours      *Ours
 	limit     Limit
-	machine   *share.Coordinator
-	addresses map[share.Member]Address
+	machine   *coordinator.Coordinator
+	addresses map[lease.Member]Address
 }
 
-func (n *coordinatorNode) resolve(id share.ResourceID) (share.Terms, share.Status) {
+func (n *coordinatorNode) resolve(id lease.ResourceID) (lease.Terms, lease.Status) {
 	if id != resourceID {
-		return share.Terms{}, share.StatusUnknownLimit
+		return lease.Terms{}, lease.StatusUnknownLimit
 	}
 	t := termsOf(n.limit, n.ours.Allocation)
 	t.Suppress = n.ours.Suppress
-	return t, share.StatusOK
+	return t, lease.StatusOK
 }
 
 func (n *coordinatorNode) Receive(from Address, message any) {
-	if r, ok := message.(*share.Report); ok {
+	if r, ok := message.(*lease.Report); ok {
 		n.addresses[r.Member] = from
 		n.step(r)
 	}
 }
 
-func (n *coordinatorNode) Wake() { n.step(share.Tick{}) }
+func (n *coordinatorNode) Wake() { n.step(lease.Tick{}) }
 
 // SetLimit implements LimitSetter.
 func (n *coordinatorNode) SetLimit(l Limit) {
 	n.limit = l
-	n.step(share.Reconfigure{})
+	n.step(coordinator.Reconfigure{})
 }
 
-func (n *coordinatorNode) step(e share.Event) {
+func (n *coordinatorNode) step(e lease.Event) {
 	for _, g := range n.machine.Step(n.env.Now(), e) {
 		n.env.Send(n.addresses[g.To], &g, grantBytes(&g))
 	}
@@ -147,7 +152,7 @@ func (n *coordinatorNode) step(e share.Event) {
 
 // reportBytes and grantBytes are the sizes on the wire: protobuf, gRPC's five bytes
 // and the nine of an HTTP/2 frame.
-func reportBytes(r *share.Report) int {
+func reportBytes(r *lease.Report) int {
 	n := 14 + 6 + len(r.Instance) + 9 + 2 + 10 + 6 + 9
 	for i := range r.Demands {
 		d := &r.Demands[i]
@@ -156,7 +161,7 @@ func reportBytes(r *share.Report) int {
 	return n
 }
 
-func grantBytes(g *share.Grant) int {
+func grantBytes(g *lease.Grant) int {
 	n := 14 + 10 + 10 + 2*9 + 2*6
 	for i := range g.Shares {
 		n += 2 + 2 + 4 + 4 + 3*9 + 2*9 + 6 + 6 + 14 + len(g.Shares[i].Token)
@@ -166,8 +171,8 @@ func grantBytes(g *share.Grant) int {
 
 type instanceNode struct {
 	env    Env
-	holder *share.Holder
-	bucket *share.Bucket
+	holder *agent.Agent
+	bucket *bucket.Bucket
 	handle uint32
 	line   []waiter
 }
@@ -180,14 +185,14 @@ type waiter struct {
 }
 
 func (n *instanceNode) Receive(_ Address, message any) {
-	if g, ok := message.(*share.Grant); ok {
+	if g, ok := message.(*lease.Grant); ok {
 		n.step(g)
 	}
 }
 
-func (n *instanceNode) Wake() { n.step(share.Tick{}) }
+func (n *instanceNode) Wake() { n.step(lease.Tick{}) }
 
-func (n *instanceNode) step(e share.Event) {
+func (n *instanceNode) step(e lease.Event) {
 	if r := n.holder.Step(n.env.Now(), e); r != nil {
 		sent := *r
 		sent.Demands = slices.Clone(r.Demands)
@@ -213,9 +218,9 @@ func (n *instanceNode) Take(cost int64) bool {
 	}
 	ok, _ := n.bucket.Allow(n.env.Now(), cost)
 	if !ok {
-		n.step(share.Starved{Handle: n.handle})
+		n.step(agent.Starved{Handle: n.handle})
 	} else if n.env.Now() > 0 && n.holder.Next() == limit.Time(math.MaxInt64) {
-		n.step(share.Tick{})
+		n.step(lease.Tick{})
 	}
 	return ok
 }
@@ -232,7 +237,7 @@ func (n *instanceNode) TakeWithin(cost int64, wait time.Duration, decided func(b
 	}
 	n.line = append(n.line, waiter{cost, n.env.Now().Add(wait), decided})
 	n.bucket.WaitUntil(n.env.Now().Add(wait))
-	n.step(share.Starved{Handle: n.handle})
+	n.step(agent.Starved{Handle: n.handle})
 }
 
 // serve lets go those who wait, in their order, and those who waited long enough.
@@ -271,7 +276,7 @@ func (n *instanceNode) Share() float64 {
 
 // Leave implements Leaver.
 func (n *instanceNode) Leave() {
-	if r := n.holder.Step(n.env.Now(), share.Leave{}); r != nil {
+	if r := n.holder.Step(n.env.Now(), agent.Leave{}); r != nil {
 		sent := *r
 		n.env.Send(Coordinator, &sent, reportBytes(&sent))
 	}

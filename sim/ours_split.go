@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/partition"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -17,33 +17,33 @@ import (
 // may use those of its part once more that are still good, a burst at most.
 type OwnSplit struct {
 	Window time.Duration // of the wall clock; 0 = none
-	Pacing share.Pacing
+	Pacing partition.Pacing
 }
 
 // ownSplitNode is an instance that has its part beforehand.
 type ownSplitNode struct {
 	env   Env
-	split *share.Split
-	phase share.Phase
+	split *partition.Limiter
+	phase partition.Phase
 	own   OwnSplit
-	part  share.Part
+	part  partition.Part
 	limit Limit
 	line  []waiter
 
-	tail    share.Line // behind all in line
-	planned limit.Time // until when their turns stay as they were planned
+	tail    partition.Line // behind all in line
+	planned limit.Time     // until when their turns stay as they were planned
 }
 
 func (o *OwnSplit) instance(env Env, setup Setup, i int) Enforcer {
 	n := &ownSplitNode{env: env, own: *o, part: partOf(setup.Weights, setup.Instances, i)}
-	n.phase = share.NewPhase(env.Now(), env.Wall())
+	n.phase = partition.NewPhase(env.Now(), env.Wall())
 	for _, n.limit = range [...]Limit{setup.Limit, {}} {
-		split, err := share.NewSplit(share.SplitOptions{Window: o.Window, Pacing: o.Pacing}, n.terms())
+		split, err := partition.New(partition.Options{Window: o.Window, Pacing: o.Pacing}, n.terms())
 		if err == nil {
 			n.split = split
 			return n
 		}
-		n.part = share.Part{Of: 1}
+		n.part = partition.Part{Of: 1}
 	}
 	return nothing{}
 }
@@ -57,11 +57,11 @@ func (nothing) Receive(Address, any) {}
 func (nothing) Wake()                {}
 
 // partOf is the part of instance i of so many.
-func partOf(weights []uint32, instances, i int) share.Part {
+func partOf(weights []uint32, instances, i int) partition.Part {
 	if weights == nil {
-		return share.Part{First: int64(i), Weight: 1, Of: int64(max(1, instances))}
+		return partition.Part{First: int64(i), Weight: 1, Of: int64(max(1, instances))}
 	}
-	part := share.Part{Weight: int64(max(1, weights[i]))}
+	part := partition.Part{Weight: int64(max(1, weights[i]))}
 	for j, w := range weights {
 		if part.Of += int64(max(1, w)); j < i {
 			part.First += int64(max(1, w))
@@ -72,10 +72,10 @@ func partOf(weights []uint32, instances, i int) share.Part {
 
 // terms are those of the limit in force. A burst of less than one token would admit
 // nothing.
-func (n *ownSplitNode) terms() share.SplitTerms { return splitTerms(n.limit, n.part, n.own.Window) }
+func (n *ownSplitNode) terms() partition.Terms { return splitTerms(n.limit, n.part, n.own.Window) }
 
-func splitTerms(l Limit, part share.Part, window time.Duration) share.SplitTerms {
-	t := share.SplitTerms{Total: l.Rate, Part: part, Burst: max(1, l.Burst)}
+func splitTerms(l Limit, part partition.Part, window time.Duration) partition.Terms {
+	t := partition.Terms{Total: l.Rate, Part: part, Burst: max(1, l.Burst)}
 	if t.Total.Period == 0 {
 		t.Total.Period = time.Second
 	}

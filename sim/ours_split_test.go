@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/partition"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -58,7 +58,7 @@ func TestSplitWindows(t *testing.T) {
 	if !i.Take(2) || i.Take(1) {
 		t.Error("the next second has two again, at once")
 	}
-	env, i = splitAt(OwnSplit{Window: time.Second, Pacing: share.PacePID}, limitOf(20, 1), 1)
+	env, i = splitAt(OwnSplit{Window: time.Second, Pacing: partition.PacePID}, limitOf(20, 1), 1)
 	var times []time.Duration
 	for range 200*20 - 1 {
 		env.pass(5 * ms)
@@ -116,7 +116,7 @@ func TestSplitWaits(t *testing.T) {
 // A controller that finds a window used up at its beginning spreads the next one: those
 // whose turn is then too late are told when it begins.
 func TestSplitWaitsForController(t *testing.T) {
-	env, i := splitAt(OwnSplit{Window: time.Second, Pacing: share.PacePID}, limitOf(20, 1), 1)
+	env, i := splitAt(OwnSplit{Window: time.Second, Pacing: partition.PacePID}, limitOf(20, 1), 1)
 	for range 20 {
 		i.Take(1)
 	}
@@ -140,9 +140,9 @@ func TestSplitWaitsForController(t *testing.T) {
 func TestSplitLine(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		own := []OwnSplit{{}, {Window: time.Second}, {Window: 100 * ms, Pacing: share.PaceEven}, {Window: 300 * ms, Pacing: share.PacePID}}[seed%4]
+		own := []OwnSplit{{}, {Window: time.Second}, {Window: 100 * ms, Pacing: partition.PaceEven}, {Window: 300 * ms, Pacing: partition.PacePID}}[seed%4]
 		changes, late := seed%3 == 0, seed%5 == 0
-		kept := !changes && !late && own.Pacing != share.PacePID // what was said once
+		kept := !changes && !late && own.Pacing != partition.PacePID // what was said once
 		env, i := splitAt(own, limitOf(1+r.Int64N(200), 1+r.Int64N(20)), 1+r.IntN(4))
 		n := i.(*ownSplitNode)
 		joined, told, last, waits, costs := 0, 0, -1, 0, int64(0)
@@ -231,7 +231,7 @@ func TestSplitFleet(t *testing.T) {
 			t.Errorf("seed %d: mean %v of %v/s among %d, admitted %d", seed, res.Mean, rate, n, res.Admitted.Tokens)
 		}
 		if s.Clocks == nil {
-			res := run(t, s, &Ours{Split: &OwnSplit{Window: time.Second, Pacing: share.Pacing(r.IntN(3))}})
+			res := run(t, s, &Ours{Split: &OwnSplit{Window: time.Second, Pacing: partition.Pacing(r.IntN(3))}})
 			if aligned := res.Aligned1 * rate; aligned > rate+1 {
 				t.Errorf("seed %d: %v in a whole second, of %v", seed, aligned, rate)
 			}
@@ -265,7 +265,7 @@ func TestSplitChanges(t *testing.T) {
 func TestSplitOfTooMuch(t *testing.T) {
 	for _, setup := range []Setup{
 		{Limit: limitOf(10, 1), Instances: 3, Weights: []uint32{1, 1 << 31, 1 << 31}},
-		{Limit: limitOf(10, 1), Instances: share.MaxUnits + 1},
+		{Limit: limitOf(10, 1), Instances: partition.MaxUnits + 1},
 		{Limit: limitOf(2_000_000_000, 1), Instances: 2},
 		{Limit: Limit{}, Instances: 2},
 	} {
@@ -285,7 +285,7 @@ func TestSplitOfTooMuch(t *testing.T) {
 		env.pass(time.Second)
 		i.Wake()
 	}
-	if got, want := partOf([]uint32{3, 1, 2}, 3, 2), (share.Part{First: 4, Weight: 2, Of: 6}); got != want {
+	if got, want := partOf([]uint32{3, 1, 2}, 3, 2), (partition.Part{First: 4, Weight: 2, Of: 6}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -261,7 +261,7 @@ func TestOursIdle(t *testing.T) {
 	more := accept(t, s, bounds{}).Messages - short.Messages
 	each := float64(more) / 60 / float64(s.Instances)
 	// A renewal comes after 3/4 to 1 of Refresh, and is answered.
-	if most := 2 / 0.75 / share.DefaultRefresh.Seconds(); each > most {
+	if most := 2 / 0.75 / lease.DefaultRefresh.Seconds(); each > most {
 		t.Errorf("%.2f messages per instance and second, want at most %.2f", each, most)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/partition"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
@@ -18,17 +18,17 @@ type Pacing uint8
 // The pacings.
 const (
 	// AtOnce has all permits of a window there at its beginning.
-	AtOnce Pacing = Pacing(share.PaceNone)
+	AtOnce Pacing = Pacing(partition.PaceNone)
 
 	// Even has each permit there when it is due.
-	Even Pacing = Pacing(share.PaceEven)
+	Even Pacing = Pacing(partition.PaceEven)
 
 	// PID moves permits from the beginning of their window towards the moment they are
 	// due, by short delays that a controller takes from how the windows before were
 	// used: none while the demand is below the limit or evenly spread by itself, all
 	// the way within six windows in which everything would have gone at once. What a
 	// bounded wait is told is then true for the present window, and a guess beyond it.
-	PID Pacing = Pacing(share.PacePID)
+	PID Pacing = Pacing(partition.PacePID)
 )
 
 // Options say how a limiter works. The zero value is a limiter called "split", without
@@ -70,8 +70,8 @@ type Limiter struct {
 	opens atomic.Int64 // before this time Allow refuses, without a lock
 
 	mu    sync.Mutex
-	split share.Split
-	phase share.Phase
+	split partition.Limiter
+	phase partition.Phase
 	terms Terms
 
 	line  line
@@ -96,12 +96,12 @@ func New(t Terms, o Options) (*Limiter, error) {
 	if l.wall == nil {
 		l.wall = time.Now
 	}
-	l.phase = share.NewPhase(0, max(0, limit.At(l.wall())))
+	l.phase = partition.NewPhase(0, max(0, limit.At(l.wall())))
 	l.shift.Store(int64(l.phase.Shift()))
 	// What was due before now may have been used by a process of which this is the next.
 	nothing := terms
 	nothing.Total = limit.Rate{}
-	s, err := share.NewSplit(share.SplitOptions{Window: o.Window, Pacing: share.Pacing(o.Pacing)}, nothing)
+	s, err := partition.New(partition.Options{Window: o.Window, Pacing: partition.Pacing(o.Pacing)}, nothing)
 	if err != nil {
 		return nil, fmt.Errorf("split: %w", err)
 	}

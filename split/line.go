@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/partition"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
@@ -36,7 +36,7 @@ type line struct {
 
 	// tail is the line in the order of tokens, behind the last: it is kept when the sum
 	// of costs does not say when one is due.
-	tail      share.Line
+	tail      partition.Line
 	tailKnown bool
 }
 
@@ -52,10 +52,10 @@ func (q *line) count(w *waiter, sign int) {
 
 // plan returns when one that asks for n at the end of the line would be due, and the line
 // with it if that is known.
-func (l *Limiter) plan(now limit.Time, n int64) (at limit.Time, tail share.Line, known bool) {
+func (l *Limiter) plan(now limit.Time, n int64) (at limit.Time, tail partition.Line, known bool) {
 	q := &l.line
 	if l.window == 0 || n == 1 && q.large == 0 {
-		return l.split.Earliest(now, q.Cost(), n), share.Line{}, false
+		return l.split.Earliest(now, q.Cost(), n), partition.Line{}, false
 	}
 	// Windows cut costs above 1 off: go through the line, unless that was done.
 	if q.First() == nil || !q.tailKnown || !l.split.Stands(q.tail) {

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/partition"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -45,8 +45,8 @@ func Weighted(index int, weights ...int64) (Part, error) {
 	var p Part
 	for i, w := range weights {
 		w /= common
-		if w > share.MaxUnits || p.Of+w > share.MaxUnits {
-			return Part{}, fmt.Errorf("split: weights have a sum above %d, even divided by %d: use rounder ones", share.MaxUnits, common)
+		if w > partition.MaxUnits || p.Of+w > partition.MaxUnits {
+			return Part{}, fmt.Errorf("split: weights have a sum above %d, even divided by %d: use rounder ones", partition.MaxUnits, common)
 		}
 		if i < index {
 			p.First += w
@@ -95,8 +95,8 @@ func usualBurst(r limit.Rate) int64 {
 }
 
 // shared returns t as the arithmetic has it.
-func (t Terms) shared(window time.Duration) (terms share.SplitTerms, from limit.Time, err error) {
-	terms = share.SplitTerms{Total: t.Total, Part: share.Part(t.Part), Burst: t.Burst}
+func (t Terms) shared(window time.Duration) (terms partition.Terms, from limit.Time, err error) {
+	terms = partition.Terms{Total: t.Total, Part: partition.Part(t.Part), Burst: t.Burst}
 	if t.Burst == 0 && window == 0 {
 		terms.Burst = usualBurst(t.Total)
 	}

@@ -7,8 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gen/leasepb"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // ErrGrant is wrapped by the errors of FromGrant.
@@ -16,7 +19,7 @@ var ErrGrant = errors.New("the grant cannot be taken")
 
 // ToGrant translates a grant into dst, whose messages it uses again. The member is not
 // on the wire: the stream is the member's. dst refers to src's tokens.
-func ToGrant(dst *leasepb.Grant, src *share.Grant) {
+func ToGrant(dst *leasepb.Grant, src *lease.Grant) {
 	dst.Epoch, dst.Number, dst.Status = src.Epoch, src.Number, leasepb.Status(src.Status)
 	dst.Echo, dst.Age = int64(src.Echo), int64(src.Age)
 	dst.Lease, dst.Refresh = int64(src.Lease), int64(src.Refresh)
@@ -33,7 +36,7 @@ func ToGrant(dst *leasepb.Grant, src *share.Grant) {
 	}
 }
 
-func toShare(dst *leasepb.Share, src *share.Share) {
+func toShare(dst *leasepb.Share, src *lease.Share) {
 	dst.Handle, dst.Status, dst.Seen = src.Handle, leasepb.Status(src.Status), src.Seen
 	dst.Lease, dst.Granted = src.Lease, toHolding(dst.Granted, src.Granted)
 	dst.KeepRate, dst.KeepDepth = toKeep(src.KeepRate), toKeep(src.KeepDepth)
@@ -41,20 +44,20 @@ func toShare(dst *leasepb.Share, src *share.Share) {
 	dst.Scarce, dst.Full, dst.Learning = src.Scarce, src.Full, src.Learning
 	dst.Limit = toTerms(&src.Limit)
 	dst.Suppression = nil
-	if s := src.Suppress; s != (share.Suppression{}) {
+	if s := src.Suppress; s != (bucket.Suppression{}) {
 		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Depth: int64(s.Depth)}
 	}
 }
 
-func toKeep(a share.Amount) *int64 {
-	if a >= share.MaxAmount {
+func toKeep(a fixed.Amount) *int64 {
+	if a >= fixed.MaxAmount {
 		return nil
 	}
 	n := int64(a)
 	return &n
 }
 
-func toTerms(t *share.Terms) *leasepb.Terms {
+func toTerms(t *lease.Terms) *leasepb.Terms {
 	if t.Rate == 0 && t.Burst == 0 && !t.Gauge && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 && t.Suppress == nil {
 		return nil
 	}
@@ -78,8 +81,8 @@ func toTerms(t *share.Terms) *leasepb.Terms {
 // is: the caller knows whose stream it is. dst refers to the bytes of src's tokens.
 // After an error the grant must not be used: a coordinator that sends what is out of
 // range cannot be counted with.
-func FromGrant(dst *share.Grant, src *leasepb.Grant) error {
-	*dst = share.Grant{
+func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
+	*dst = lease.Grant{
 		To: dst.To, Epoch: src.GetEpoch(), Number: src.GetNumber(), Status: fromStatus(src.GetStatus()),
 		Echo: time.Duration(src.GetEcho()), Age: time.Duration(src.GetAge()),
 		Lease: time.Duration(src.GetLease()), Refresh: time.Duration(src.GetRefresh()),
@@ -90,7 +93,7 @@ func FromGrant(dst *share.Grant, src *leasepb.Grant) error {
 		return fmt.Errorf("leasewire: %w: age %v, lease %v or refresh %v is negative", ErrGrant, dst.Age, dst.Lease, dst.Refresh)
 	}
 	for _, s := range src.GetShares() {
-		dst.Shares = append(dst.Shares, share.Share{})
+		dst.Shares = append(dst.Shares, lease.Share{})
 		if err := fromShare(&dst.Shares[len(dst.Shares)-1], s); err != nil {
 			return err
 		}
@@ -98,24 +101,24 @@ func FromGrant(dst *share.Grant, src *leasepb.Grant) error {
 	return nil
 }
 
-func fromShare(dst *share.Share, src *leasepb.Share) error {
-	*dst = share.Share{
+func fromShare(dst *lease.Share, src *leasepb.Share) error {
+	*dst = lease.Share{
 		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), Seen: src.GetSeen(), Lease: src.GetLease(),
-		KeepRate: share.MaxAmount, KeepDepth: share.MaxAmount, Safe: share.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
+		KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount, Safe: fixed.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
 		Scarce: src.GetScarce(), Full: src.GetFull(), Learning: src.GetLearning(), Token: src.GetToken(),
 	}
 	bad := func(field string, n int64) error {
-		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(share.MaxAmount))
+		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(fixed.MaxAmount))
 	}
 	if src.KeepRate != nil {
-		dst.KeepRate = share.Amount(src.GetKeepRate())
+		dst.KeepRate = fixed.Amount(src.GetKeepRate())
 	}
 	if src.KeepDepth != nil {
-		dst.KeepDepth = share.Amount(src.GetKeepDepth())
+		dst.KeepDepth = fixed.Amount(src.GetKeepDepth())
 	}
 	for _, a := range []struct {
 		field string
-		n     share.Amount
+		n     fixed.Amount
 	}{{"keep_rate", dst.KeepRate}, {"keep_depth", dst.KeepDepth}, {"safe", dst.Safe}} {
 		if !inRange(int64(a.n)) {
 			return bad(a.field, int64(a.n))
@@ -125,27 +128,27 @@ func fromShare(dst *share.Share, src *leasepb.Share) error {
 	if !inRange(t.GetRate()) || !inRange(t.GetBurst()) || !inRange(t.GetSafe()) {
 		return bad("limit", outOfRange(t.GetRate(), t.GetBurst(), t.GetSafe()))
 	}
-	dst.Limit = share.Terms{
-		Rate: share.Amount(t.GetRate()), Burst: share.Amount(t.GetBurst()), Gauge: t.GetGauge(), Safe: share.Amount(t.GetSafe()),
+	dst.Limit = lease.Terms{
+		Rate: fixed.Amount(t.GetRate()), Burst: fixed.Amount(t.GetBurst()), Gauge: t.GetGauge(), Safe: fixed.Amount(t.GetSafe()),
 	}
 	if a := t.GetAllocation(); a >= 0 && a <= math.MaxUint8 {
-		dst.Limit.Allocation = share.Allocation(a)
+		dst.Limit.Allocation = fairshare.Allocation(a)
 	}
 	for _, g := range t.GetGuarantees() {
 		if g.GetBand() > math.MaxUint8 || !inRange(g.GetAmount()) {
 			return bad("a guarantee", g.GetAmount())
 		}
-		dst.Limit.Guarantees = append(dst.Limit.Guarantees, share.Guarantee{Band: uint8(g.GetBand()), Amount: share.Amount(g.GetAmount())})
+		dst.Limit.Guarantees = append(dst.Limit.Guarantees, fairshare.Guarantee{Band: uint8(g.GetBand()), Amount: fixed.Amount(g.GetAmount())})
 	}
 	return fromSuppression(dst, src)
 }
 
 // fromSuppression translates what is said of suppression.
-func fromSuppression(dst *share.Share, src *leasepb.Share) error {
+func fromSuppression(dst *lease.Share, src *leasepb.Share) error {
 	if t := src.GetLimit().GetSuppress(); t != nil {
-		s := &share.Suppress{
+		s := &lease.Suppress{
 			Report: time.Duration(t.GetReport()), Window: time.Duration(t.GetWindow()), Intervals: int(t.GetIntervals()),
-			Ramp: share.Ramp(min(max(t.GetRamp(), 0), math.MaxUint8)), Full: t.GetFull(), Admitted: t.GetAdmitted(), Independent: t.GetIndependent(),
+			Ramp: lease.Ramp(min(max(t.GetRamp(), 0), math.MaxUint8)), Full: t.GetFull(), Admitted: t.GetAdmitted(), Independent: t.GetIndependent(),
 		}
 		if err := s.Validate(); err != nil {
 			return fmt.Errorf("leasewire: %w: limit of handle %d: %w", ErrGrant, dst.Handle, err)
@@ -156,9 +159,9 @@ func fromSuppression(dst *share.Share, src *leasepb.Share) error {
 	// Written so that NaN is refused.
 	if !(s.GetReject() >= 0 && s.GetReject() <= 1) || !inRange(s.GetRate()) || !inRange(s.GetDepth()) {
 		return fmt.Errorf("leasewire: %w: handle %d is to refuse the part %v at a rate of %d and a depth of %d millionths, want 0 to 1 and at most %d",
-			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetDepth(), int64(share.MaxAmount))
+			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetDepth(), int64(fixed.MaxAmount))
 	}
-	dst.Suppress = share.Suppression{Reject: s.GetReject(), Rate: share.Amount(s.GetRate()), Depth: share.Amount(s.GetDepth())}
+	dst.Suppress = bucket.Suppression{Reject: s.GetReject(), Rate: fixed.Amount(s.GetRate()), Depth: fixed.Amount(s.GetDepth())}
 	return nil
 }
 
@@ -172,9 +175,9 @@ func outOfRange(amounts ...int64) int64 {
 }
 
 // fromStatus keeps what this version does not know a refusal.
-func fromStatus(s leasepb.Status) share.Status {
+func fromStatus(s leasepb.Status) lease.Status {
 	if s < 0 || s > math.MaxUint8 {
 		return math.MaxUint8
 	}
-	return share.Status(s)
+	return lease.Status(s)
 }

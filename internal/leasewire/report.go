@@ -8,8 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gen/leasepb"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // The bounds of a report.
@@ -34,13 +35,13 @@ var ErrReport = errors.New("the report cannot be taken")
 // Refused is a demand that is taken for none, and why.
 type Refused struct {
 	Handle uint32
-	Status share.Status // StatusBadDemand, StatusBadKey or StatusUnknownLimit
+	Status lease.Status // StatusBadDemand, StatusBadKey or StatusUnknownLimit
 }
 
 // refused stands for an amount that is none, as the Rate and the Burst of a demand that
 // is refused. A coordinator answers negative amounts with StatusBadDemand. Running
 // totals are none of it: they wrap around, so any number can be one.
-const refused share.Amount = -1
+const refused fixed.Amount = -1
 
 // FromReport translates a report that came from outside into dst, whose slices it
 // uses again, and returns the demands that are refused. These stand in dst as well, so
@@ -49,7 +50,7 @@ const refused share.Amount = -1
 //
 // An error means that nothing of the report can be used; it says nothing that src
 // holds but sizes.
-func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
+func FromReport(dst *lease.Report, src *leasepb.Report) ([]Refused, error) {
 	instance := src.GetInstance()
 	switch {
 	case instance == "" || len(instance) > MaxInstance || !utf8.ValidString(instance):
@@ -59,19 +60,19 @@ func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
 	case len(src.GetDemands()) > MaxDemands:
 		return nil, fmt.Errorf("leasewire: %w: %d demands, send at most %d in one report", ErrReport, len(src.GetDemands()), MaxDemands)
 	}
-	*dst = share.Report{
-		Member:  share.Member{Instance: instance, Session: src.GetSession()},
+	*dst = lease.Report{
+		Member:  lease.Member{Instance: instance, Session: src.GetSession()},
 		Version: src.GetVersion(), Epoch: src.GetEpoch(), Number: src.GetNumber(),
 		Stamp: time.Duration(src.GetStamp()), Leaving: src.GetLeaving(),
 		Demands: slices.Grow(dst.Demands[:0], len(src.GetDemands())),
 	}
 	for _, u := range src.GetUsage()[:min(len(src.GetUsage()), MaxUsage)] {
-		dst.Usage = append(dst.Usage, share.Usage{Limit: u.GetLimit(), Admitted: u.GetAdmitted(), Refused: u.GetRefused()})
+		dst.Usage = append(dst.Usage, lease.Usage{Limit: u.GetLimit(), Admitted: u.GetAdmitted(), Refused: u.GetRefused()})
 	}
 	var bad []Refused
 	for _, d := range src.GetDemands() {
 		demand, status := fromDemand(d)
-		if status != share.StatusOK {
+		if status != lease.StatusOK {
 			bad = append(bad, Refused{demand.Handle, status})
 		}
 		dst.Demands = append(dst.Demands, demand)
@@ -79,26 +80,26 @@ func FromReport(dst *share.Report, src *leasepb.Report) ([]Refused, error) {
 	return bad, nil
 }
 
-func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
-	out := share.Demand{
+func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
+	out := lease.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
 		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
-		Attempted: share.Amount(d.GetAttempted()), Admitted: share.Amount(d.GetAdmitted()),
+		Attempted: fixed.Amount(d.GetAttempted()), Admitted: fixed.Amount(d.GetAdmitted()),
 	}
-	status := share.StatusOK
+	status := lease.StatusOK
 	if r := d.GetResource(); r != nil {
-		if out.Resource, status = fromResource(r); status != share.StatusOK {
+		if out.Resource, status = fromResource(r); status != lease.StatusOK {
 			return out, status
 		}
 		out.Attributes = r.GetAttributes()
 	}
 	var errRate, errBurst error
-	out.Rate, errRate = share.AmountOf(d.GetRate())
-	out.Burst, errBurst = share.AmountOf(d.GetBurst())
+	out.Rate, errRate = fixed.AmountOf(d.GetRate())
+	out.Burst, errBurst = fixed.AmountOf(d.GetBurst())
 	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
 		d.GetWithin() < 0 || d.GetWithin() > int64(MaxWithin) {
 		out.Rate, out.Burst, out.Claim = refused, refused, nil
-		return out, share.StatusBadDemand
+		return out, lease.StatusBadDemand
 	}
 	out.Band, out.Within = uint8(d.GetBand()), time.Duration(d.GetWithin())
 	return out, status
@@ -107,36 +108,36 @@ func fromDemand(d *leasepb.Demand) (share.Demand, share.Status) {
 // badKey is no key: it announces more than there is.
 const badKey = "\x01"
 
-func fromResource(r *leasepb.Resource) (share.ResourceID, share.Status) {
-	id := share.ResourceID{Limit: r.GetLimit(), Key: badKey}
+func fromResource(r *leasepb.Resource) (lease.ResourceID, lease.Status) {
+	id := lease.ResourceID{Limit: r.GetLimit(), Key: badKey}
 	if id.Limit == "" || len(id.Limit) > MaxLimitName || !utf8.ValidString(id.Limit) {
 		// Not empty: that would mean a handle which is known.
-		return share.ResourceID{Limit: badKey, Key: badKey}, share.StatusUnknownLimit
+		return lease.ResourceID{Limit: badKey, Key: badKey}, lease.StatusUnknownLimit
 	}
 	if len(r.GetKey()) > MaxKeyValues {
-		return id, share.StatusBadKey
+		return id, lease.StatusBadKey
 	}
 	if len(r.GetAttributes()) > MaxKeyValues || slices.ContainsFunc(r.GetAttributes(), func(s string) bool { return len(s) > MaxAttribute }) {
-		return id, share.StatusBadKey
+		return id, lease.StatusBadKey
 	}
 	values, room := make([]string, len(r.GetKey())), MaxKeyBytes
 	for i, v := range r.GetKey() {
 		if room -= len(v); room < 0 {
-			return id, share.StatusBadKey
+			return id, lease.StatusBadKey
 		}
 		values[i] = string(v)
 	}
 	key, err := EncodeKey(values...)
 	if err != nil {
-		return id, share.StatusBadKey
+		return id, lease.StatusBadKey
 	}
 	id.Key = key
-	return id, share.StatusOK
+	return id, lease.StatusOK
 }
 
 // ToReport translates a report into dst, whose messages it uses again. dst refers to
 // src's claims. A key that EncodeKey did not return is an error.
-func ToReport(dst *leasepb.Report, src *share.Report) error {
+func ToReport(dst *leasepb.Report, src *lease.Report) error {
 	dst.Instance, dst.Session, dst.Version, dst.Epoch = src.Instance, src.Session, src.Version, src.Epoch
 	dst.Number, dst.Stamp, dst.Leaving = src.Number, int64(src.Stamp), src.Leaving
 	dst.Usage = dst.Usage[:0]
@@ -178,16 +179,16 @@ func ToReport(dst *leasepb.Report, src *share.Report) error {
 
 // fromTotals takes running totals, which wrap around: what they say is the difference
 // to former ones, and whoever knows those judges it.
-func fromTotals(h *leasepb.Holding) share.Holding {
-	return share.Holding{Rate: share.Amount(h.GetRate()), Depth: share.Amount(h.GetDepth()), Tokens: share.Amount(h.GetTokens())}
+func fromTotals(h *leasepb.Holding) lease.Capacity {
+	return lease.Capacity{Rate: fixed.Amount(h.GetRate()), Depth: fixed.Amount(h.GetDepth()), Tokens: fixed.Amount(h.GetTokens())}
 }
 
 // inRange says whether an amount of the wire is one.
-func inRange(n int64) bool { return n >= 0 && n <= int64(share.MaxAmount) }
+func inRange(n int64) bool { return n >= 0 && n <= int64(fixed.MaxAmount) }
 
 // toHolding leaves out what is zero in all.
-func toHolding(dst *leasepb.Holding, h share.Holding) *leasepb.Holding {
-	if h == (share.Holding{}) {
+func toHolding(dst *leasepb.Holding, h lease.Capacity) *leasepb.Holding {
+	if h == (lease.Capacity{}) {
 		return nil
 	}
 	if dst == nil {

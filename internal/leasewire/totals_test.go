@@ -6,21 +6,21 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 )
 
 // Totals that have wrapped around come through on either side, and a bad demand among
 // them leaves what was given back as it is.
 func TestTotalsWrapAround(t *testing.T) {
-	before, after := share.Holding{Rate: math.MaxInt64 - 1, Depth: math.MaxInt64, Tokens: -1}, share.Holding{Rate: math.MinInt64 + 1, Depth: math.MinInt64, Tokens: 3}
+	before, after := lease.Capacity{Rate: math.MaxInt64 - 1, Depth: math.MaxInt64, Tokens: -1}, lease.Capacity{Rate: math.MinInt64 + 1, Depth: math.MinInt64, Tokens: 3}
 	var up leasepb.Report
 	var down leasepb.Grant
-	var heard share.Report
-	var granted share.Grant
-	var sum share.Holding
-	for _, h := range []share.Holding{before, after} {
-		m := &share.Report{Member: share.Member{Instance: "a", Session: 1}, Demands: []share.Demand{{Handle: 1, Lease: 7, Returned: h}}}
+	var heard lease.Report
+	var granted lease.Grant
+	var sum lease.Capacity
+	for _, h := range []lease.Capacity{before, after} {
+		m := &lease.Report{Member: lease.Member{Instance: "a", Session: 1}, Demands: []lease.Demand{{Handle: 1, Lease: 7, Returned: h}}}
 		if err := leasewire.ToReport(&up, m); err != nil {
 			t.Fatal(err)
 		}
@@ -28,14 +28,14 @@ func TestTotalsWrapAround(t *testing.T) {
 		if bad, err := leasewire.FromReport(&heard, resent(t, &up, &leasepb.Report{})); err != nil || len(bad) != 1 || heard.Demands[0].Returned != h {
 			t.Errorf("returned %+v became %+v, %v, %v", h, heard.Demands[0].Returned, bad, err)
 		}
-		leasewire.ToGrant(&down, &share.Grant{Shares: []share.Share{{Handle: 1, Lease: 7, Granted: h}}})
+		leasewire.ToGrant(&down, &lease.Grant{Shares: []lease.Share{{Handle: 1, Lease: 7, Granted: h}}})
 		if err := leasewire.FromGrant(&granted, resent(t, &down, &leasepb.Grant{})); err != nil || granted.Shares[0].Granted != h {
 			t.Errorf("granted %+v became %+v, %v", h, granted.Shares, err)
 		}
 		g := granted.Shares[0].Granted
-		sum = share.Holding{Rate: g.Rate - sum.Rate, Depth: g.Depth - sum.Depth, Tokens: g.Tokens - sum.Tokens}
+		sum = lease.Capacity{Rate: g.Rate - sum.Rate, Depth: g.Depth - sum.Depth, Tokens: g.Tokens - sum.Tokens}
 	}
-	if sum != (share.Holding{Rate: 3, Depth: 1, Tokens: 4}) {
+	if sum != (lease.Capacity{Rate: 3, Depth: 1, Tokens: 4}) {
 		t.Errorf("the difference is %+v", sum)
 	}
 }
@@ -46,7 +46,7 @@ func TestWithinIsBounded(t *testing.T) {
 	for within, want := range map[time.Duration]time.Duration{
 		0: 0, 1: 1, leasewire.MaxWithin: leasewire.MaxWithin, leasewire.MaxWithin + 1: 0, math.MaxInt64: 0,
 	} {
-		if err := leasewire.ToReport(&m, &share.Report{Demands: []share.Demand{{Within: within}}}); err != nil {
+		if err := leasewire.ToReport(&m, &lease.Report{Demands: []lease.Demand{{Within: within}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := time.Duration(m.GetDemands()[0].GetWithin()); got != want {

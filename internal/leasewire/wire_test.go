@@ -17,21 +17,24 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
-	"github.com/stint-io/stint/internal/share"
 )
 
-func amount(r *rand.Rand) share.Amount { return share.Amount(r.Int64() >> (1 + r.IntN(63))) }
+func amount(r *rand.Rand) fixed.Amount { return fixed.Amount(r.Int64() >> (1 + r.IntN(63))) }
 
 // total is any number: running totals wrap around.
-func total(r *rand.Rand) share.Amount { return share.Amount(r.Uint64() >> r.IntN(64)) }
+func total(r *rand.Rand) fixed.Amount { return fixed.Amount(r.Uint64() >> r.IntN(64)) }
 
-func holding(r *rand.Rand) share.Holding {
+func holding(r *rand.Rand) lease.Capacity {
 	if r.IntN(4) == 0 {
-		return share.Holding{}
+		return lease.Capacity{}
 	}
-	return share.Holding{Rate: total(r), Depth: total(r), Tokens: total(r)}
+	return lease.Capacity{Rate: total(r), Depth: total(r), Tokens: total(r)}
 }
 
 func blob(r *rand.Rand) []byte {
@@ -45,19 +48,19 @@ func blob(r *rand.Rand) []byte {
 	return b
 }
 
-func report(t testing.TB, r *rand.Rand) *share.Report {
-	m := &share.Report{
-		Member: share.Member{Instance: "ünit-1", Session: 1 + r.Uint64()>>1}, Version: r.Uint32(), Epoch: r.Uint64(),
+func report(t testing.TB, r *rand.Rand) *lease.Report {
+	m := &lease.Report{
+		Member: lease.Member{Instance: "ünit-1", Session: 1 + r.Uint64()>>1}, Version: r.Uint32(), Epoch: r.Uint64(),
 		Number: r.Uint64(), Stamp: time.Duration(r.Int64()), Leaving: r.IntN(2) == 0,
 	}
 	for range r.IntN(3) {
-		m.Usage = append(m.Usage, share.Usage{Limit: "l" + string(rune('a'+r.IntN(26))), Admitted: r.Uint64(), Refused: r.Uint64()})
+		m.Usage = append(m.Usage, lease.Usage{Limit: "l" + string(rune('a'+r.IntN(26))), Admitted: r.Uint64(), Refused: r.Uint64()})
 	}
 	for range r.IntN(4) {
 		// What a double holds exactly.
-		d := share.Demand{
+		d := lease.Demand{
 			Handle: r.Uint32() >> 1, Lease: r.Uint64(), Claim: blob(r), Silent: r.IntN(2) == 0,
-			Rate: share.Whole(r.Int64N(1 << 30)), Burst: share.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
+			Rate: fixed.Whole(r.Int64N(1 << 30)), Burst: fixed.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
 			Closed: r.IntN(2) == 0, Returned: holding(r), Heard: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
 			Attempted: total(r), Admitted: total(r),
 		}
@@ -70,7 +73,7 @@ func report(t testing.TB, r *rand.Rand) *share.Report {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.Resource = share.ResourceID{Limit: "a.b", Key: key}
+			d.Resource = lease.ResourceID{Limit: "a.b", Key: key}
 		}
 		m.Demands = append(m.Demands, d)
 	}
@@ -82,7 +85,7 @@ func report(t testing.TB, r *rand.Rand) *share.Report {
 func TestReportRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var sent leasepb.Report
-	var got share.Report
+	var got lease.Report
 	for range 5000 {
 		want := report(t, r)
 		if err := leasewire.ToReport(&sent, want); err != nil {
@@ -104,28 +107,28 @@ func TestReportRoundTrip(t *testing.T) {
 func TestGrantRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var sent leasepb.Grant
-	got := share.Grant{To: share.Member{Instance: "a", Session: 7}}
+	got := lease.Grant{To: lease.Member{Instance: "a", Session: 7}}
 	for range 5000 {
-		want := &share.Grant{
-			To: got.To, Epoch: r.Uint64(), Number: r.Uint64(), Status: share.Status(r.IntN(10)), Echo: time.Duration(r.Int64()),
+		want := &lease.Grant{
+			To: got.To, Epoch: r.Uint64(), Number: r.Uint64(), Status: lease.Status(r.IntN(10)), Echo: time.Duration(r.Int64()),
 			Age: time.Duration(amount(r)), Lease: time.Duration(amount(r)), Refresh: time.Duration(amount(r)), NotMaster: r.IntN(2) == 0, Master: "b:1",
 		}
 		for range r.IntN(4) {
-			s := share.Share{
-				Handle: r.Uint32(), Status: share.Status(r.IntN(10)), Seen: r.Uint64(), Lease: r.Uint64(), Granted: holding(r),
-				KeepRate: amount(r), KeepDepth: share.MaxAmount, Safe: amount(r), Scarce: r.IntN(2) == 0, Full: r.IntN(2) == 0,
+			s := lease.Share{
+				Handle: r.Uint32(), Status: lease.Status(r.IntN(10)), Seen: r.Uint64(), Lease: r.Uint64(), Granted: holding(r),
+				KeepRate: amount(r), KeepDepth: fixed.MaxAmount, Safe: amount(r), Scarce: r.IntN(2) == 0, Full: r.IntN(2) == 0,
 				Learning: r.IntN(2) == 0, Token: blob(r),
 			}
 			if r.IntN(2) == 0 {
-				s.Limit = share.Terms{
-					Rate: amount(r), Burst: amount(r), Gauge: r.IntN(2) == 0, Allocation: share.Allocation(r.IntN(6)), Safe: amount(r),
-					Guarantees: []share.Guarantee{{Band: uint8(r.Uint32()), Amount: amount(r)}},
+				s.Limit = lease.Terms{
+					Rate: amount(r), Burst: amount(r), Gauge: r.IntN(2) == 0, Allocation: fairshare.Allocation(r.IntN(6)), Safe: amount(r),
+					Guarantees: []fairshare.Guarantee{{Band: uint8(r.Uint32()), Amount: amount(r)}},
 				}
 			}
 			if r.IntN(2) == 0 {
-				s.Suppress = share.Suppression{Reject: r.Float64(), Rate: amount(r), Depth: amount(r)}
-				s.Limit.Suppress = &share.Suppress{
-					Report: time.Duration(1+r.IntN(100)) * 10 * time.Millisecond, Ramp: share.Ramp(r.IntN(2)), Full: 2 + r.Float64(),
+				s.Suppress = bucket.Suppression{Reject: r.Float64(), Rate: amount(r), Depth: amount(r)}
+				s.Limit.Suppress = &lease.Suppress{
+					Report: time.Duration(1+r.IntN(100)) * 10 * time.Millisecond, Ramp: lease.Ramp(r.IntN(2)), Full: 2 + r.Float64(),
 					Admitted: r.IntN(2) == 0, Independent: r.IntN(2) == 0, Window: time.Minute, Intervals: 1 + r.IntN(60),
 				}
 			}
@@ -158,37 +161,37 @@ func resent[M proto.Message](t *testing.T, m, to M) M {
 
 // A demand with a bad amount is named, and none of the others is touched.
 func TestBadDemands(t *testing.T) {
-	member := share.Member{Instance: "a", Session: 1}
+	member := lease.Member{Instance: "a", Session: 1}
 	for name, c := range map[string]struct {
 		d    *leasepb.Demand
-		want share.Status
+		want lease.Status
 	}{
-		"NaN":              {&leasepb.Demand{Rate: math.NaN()}, share.StatusBadDemand},
-		"infinite":         {&leasepb.Demand{Rate: math.Inf(1)}, share.StatusBadDemand},
-		"negative":         {&leasepb.Demand{Burst: -1}, share.StatusBadDemand},
-		"minus infinite":   {&leasepb.Demand{Burst: math.Inf(-1)}, share.StatusBadDemand},
-		"too large":        {&leasepb.Demand{Rate: 1e13}, share.StatusBadDemand},
-		"within less":      {&leasepb.Demand{Within: -1}, share.StatusBadDemand},
-		"within least":     {&leasepb.Demand{Within: math.MinInt64}, share.StatusBadDemand},
-		"within most":      {&leasepb.Demand{Within: math.MaxInt64}, share.StatusBadDemand},
-		"within a day":     {&leasepb.Demand{Within: int64(24 * time.Hour)}, share.StatusOK},
-		"within more":      {&leasepb.Demand{Within: int64(24*time.Hour) + 1}, share.StatusBadDemand},
-		"returned wrapped": {&leasepb.Demand{Returned: &leasepb.Holding{Rate: -1, Depth: math.MaxInt64, Tokens: math.MinInt64}}, share.StatusOK},
-		"band":             {&leasepb.Demand{Band: 256}, share.StatusBadDemand},
-		"handle":           {&leasepb.Demand{Handle: 1 << 31}, share.StatusBadDemand},
-		"claim":            {&leasepb.Demand{Claim: make([]byte, 513)}, share.StatusBadDemand},
-		"no limit":         {&leasepb.Demand{Resource: &leasepb.Resource{}}, share.StatusUnknownLimit},
-		"long limit":       {&leasepb.Demand{Resource: &leasepb.Resource{Limit: strings.Repeat("l", 129)}}, share.StatusUnknownLimit},
-		"17 values":        {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: make([][]byte, 17)}}, share.StatusBadKey},
-		"value of 2 KiB":   {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 2048)}}}, share.StatusBadKey},
-		"key by its ends":  {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 1022)}}}, share.StatusOK},
-		"key past its end": {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 1023)}}}, share.StatusBadKey},
+		"NaN":              {&leasepb.Demand{Rate: math.NaN()}, lease.StatusBadDemand},
+		"infinite":         {&leasepb.Demand{Rate: math.Inf(1)}, lease.StatusBadDemand},
+		"negative":         {&leasepb.Demand{Burst: -1}, lease.StatusBadDemand},
+		"minus infinite":   {&leasepb.Demand{Burst: math.Inf(-1)}, lease.StatusBadDemand},
+		"too large":        {&leasepb.Demand{Rate: 1e13}, lease.StatusBadDemand},
+		"within less":      {&leasepb.Demand{Within: -1}, lease.StatusBadDemand},
+		"within least":     {&leasepb.Demand{Within: math.MinInt64}, lease.StatusBadDemand},
+		"within most":      {&leasepb.Demand{Within: math.MaxInt64}, lease.StatusBadDemand},
+		"within a day":     {&leasepb.Demand{Within: int64(24 * time.Hour)}, lease.StatusOK},
+		"within more":      {&leasepb.Demand{Within: int64(24*time.Hour) + 1}, lease.StatusBadDemand},
+		"returned wrapped": {&leasepb.Demand{Returned: &leasepb.Holding{Rate: -1, Depth: math.MaxInt64, Tokens: math.MinInt64}}, lease.StatusOK},
+		"band":             {&leasepb.Demand{Band: 256}, lease.StatusBadDemand},
+		"handle":           {&leasepb.Demand{Handle: 1 << 31}, lease.StatusBadDemand},
+		"claim":            {&leasepb.Demand{Claim: make([]byte, 513)}, lease.StatusBadDemand},
+		"no limit":         {&leasepb.Demand{Resource: &leasepb.Resource{}}, lease.StatusUnknownLimit},
+		"long limit":       {&leasepb.Demand{Resource: &leasepb.Resource{Limit: strings.Repeat("l", 129)}}, lease.StatusUnknownLimit},
+		"17 values":        {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: make([][]byte, 17)}}, lease.StatusBadKey},
+		"value of 2 KiB":   {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 2048)}}}, lease.StatusBadKey},
+		"key by its ends":  {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 1022)}}}, lease.StatusOK},
+		"key past its end": {&leasepb.Demand{Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{make([]byte, 1023)}}}, lease.StatusBadKey},
 	} {
 		good := &leasepb.Demand{Handle: 7, Rate: 2.5, Resource: &leasepb.Resource{Limit: "a", Key: [][]byte{[]byte("x")}}}
 		if c.d.Handle == 0 {
 			c.d.Handle = 9
 		}
-		var got share.Report
+		var got lease.Report
 		bad, err := leasewire.FromReport(&got, &leasepb.Report{Instance: "a", Session: 1, Demands: []*leasepb.Demand{good, c.d, good}})
 		if err != nil || got.Member != member || len(got.Demands) != 3 {
 			t.Fatalf("%s: %+v %v", name, got, err)
@@ -199,7 +202,7 @@ func TestBadDemands(t *testing.T) {
 			}
 		}
 		var want []leasewire.Refused
-		if c.want != share.StatusOK {
+		if c.want != lease.StatusOK {
 			want = []leasewire.Refused{{Handle: c.d.Handle, Status: c.want}}
 		}
 		if !slices.Equal(bad, want) {
@@ -207,7 +210,7 @@ func TestBadDemands(t *testing.T) {
 		}
 		d := got.Demands[1]
 		_, keyErr := leasewire.DecodeKey(d.Resource.Key)
-		if c.want == share.StatusBadDemand && (d.Rate != -1 || d.Burst != -1 || d.Within != 0) || (c.want == share.StatusBadKey || c.want == share.StatusUnknownLimit) && keyErr == nil {
+		if c.want == lease.StatusBadDemand && (d.Rate != -1 || d.Burst != -1 || d.Within != 0) || (c.want == lease.StatusBadKey || c.want == lease.StatusUnknownLimit) && keyErr == nil {
 			t.Errorf("%s: a coordinator could take %+v", name, d)
 		}
 	}
@@ -219,12 +222,12 @@ func TestBadReports(t *testing.T) {
 		"long name": {Instance: strings.Repeat("i", 257), Session: 1},
 		"demands":   {Instance: "a", Session: 1, Demands: make([]*leasepb.Demand, leasewire.MaxDemands+1)},
 	} {
-		if _, err := leasewire.FromReport(new(share.Report), m); !errors.Is(err, leasewire.ErrReport) {
+		if _, err := leasewire.FromReport(new(lease.Report), m); !errors.Is(err, leasewire.ErrReport) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	key := share.Demand{Resource: share.ResourceID{Limit: "a", Key: "\x05x"}}
-	if err := leasewire.ToReport(new(leasepb.Report), &share.Report{Demands: []share.Demand{key}}); !errors.Is(err, leasewire.ErrKey) {
+	key := lease.Demand{Resource: lease.ResourceID{Limit: "a", Key: "\x05x"}}
+	if err := leasewire.ToReport(new(leasepb.Report), &lease.Report{Demands: []lease.Demand{key}}); !errors.Is(err, leasewire.ErrKey) {
 		t.Errorf("a bad key: %v", err)
 	}
 }
@@ -241,16 +244,16 @@ func TestBadGrants(t *testing.T) {
 		"ramp":      {Limit: &leasepb.Terms{Suppress: &leasepb.Suppress{Full: math.NaN()}}},
 		"guarantee": {Limit: &leasepb.Terms{Guarantees: []*leasepb.Guarantee{{Band: 256}}}},
 	} {
-		if err := leasewire.FromGrant(new(share.Grant), &leasepb.Grant{Shares: []*leasepb.Share{s}}); !errors.Is(err, leasewire.ErrGrant) {
+		if err := leasewire.FromGrant(new(lease.Grant), &leasepb.Grant{Shares: []*leasepb.Share{s}}); !errors.Is(err, leasewire.ErrGrant) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := leasewire.FromGrant(new(share.Grant), &leasepb.Grant{Lease: -1}); !errors.Is(err, leasewire.ErrGrant) {
+	if err := leasewire.FromGrant(new(lease.Grant), &leasepb.Grant{Lease: -1}); !errors.Is(err, leasewire.ErrGrant) {
 		t.Errorf("a negative lease: %v", err)
 	}
-	var g share.Grant
+	var g lease.Grant
 	if err := leasewire.FromGrant(&g, &leasepb.Grant{Status: 1000, Shares: []*leasepb.Share{{Status: -3}}}); err != nil ||
-		g.Status == share.StatusOK || g.Shares[0].Status == share.StatusOK {
+		g.Status == lease.StatusOK || g.Shares[0].Status == lease.StatusOK {
 		t.Errorf("an unknown status became %v, %v", g.Status, err)
 	}
 }
@@ -327,7 +330,7 @@ func FuzzReport(f *testing.F) {
 		if proto.Unmarshal(raw, &m) != nil {
 			return
 		}
-		var got share.Report
+		var got lease.Report
 		bad, err := leasewire.FromReport(&got, &m)
 		if err != nil {
 			return
@@ -339,9 +342,9 @@ func FuzzReport(f *testing.F) {
 			if d.Within < 0 || d.Within > leasewire.MaxWithin {
 				t.Fatalf("%+v", d)
 			}
-			for _, a := range []share.Amount{d.Rate, d.Burst} {
+			for _, a := range []fixed.Amount{d.Rate, d.Burst} {
 				named := slices.ContainsFunc(bad, func(b leasewire.Refused) bool { return b.Handle == d.Handle })
-				if a > share.MaxAmount || a < -1 || a == -1 && !named {
+				if a > fixed.MaxAmount || a < -1 || a == -1 && !named {
 					t.Fatalf("%+v, refused %v", d, bad)
 				}
 			}
@@ -357,13 +360,13 @@ func FuzzGrant(f *testing.F) {
 		if proto.Unmarshal(raw, &m) != nil {
 			return
 		}
-		var got share.Grant
+		var got lease.Grant
 		if leasewire.FromGrant(&got, &m) != nil {
 			return
 		}
 		for _, s := range got.Shares {
-			for _, a := range []share.Amount{s.KeepRate, s.KeepDepth, s.Safe, s.Limit.Rate, s.Limit.Burst} {
-				if a < 0 || a > share.MaxAmount {
+			for _, a := range []fixed.Amount{s.KeepRate, s.KeepDepth, s.Safe, s.Limit.Rate, s.Limit.Burst} {
+				if a < 0 || a > fixed.MaxAmount {
 					t.Fatalf("%+v", s)
 				}
 			}
@@ -374,8 +377,8 @@ func FuzzGrant(f *testing.F) {
 // An instance in a steady state stays far below 10 Kbit/s: a report and a grant per
 // second for ten resources.
 func TestMessagesAreSmall(t *testing.T) {
-	m := &share.Report{Member: share.Member{Instance: "checkout-7f9c6d5b8-x2x4z", Session: 1 << 63}, Version: 1, Epoch: 1 << 60, Number: 100_000, Stamp: 24 * time.Hour}
-	g := &share.Grant{Epoch: 1 << 60, Number: 1 << 62, Echo: 24 * time.Hour, Age: time.Millisecond, Lease: 5 * time.Second, Refresh: time.Second}
+	m := &lease.Report{Member: lease.Member{Instance: "checkout-7f9c6d5b8-x2x4z", Session: 1 << 63}, Version: 1, Epoch: 1 << 60, Number: 100_000, Stamp: 24 * time.Hour}
+	g := &lease.Grant{Epoch: 1 << 60, Number: 1 << 62, Echo: 24 * time.Hour, Age: time.Millisecond, Lease: 5 * time.Second, Refresh: time.Second}
 	var report leasepb.Report
 	var grant leasepb.Grant
 	sizes := func() (int, int) {
@@ -390,13 +393,13 @@ func TestMessagesAreSmall(t *testing.T) {
 		t.Errorf("a renewal is %d and %d bytes", up, down)
 	}
 	for i := range 10 {
-		m.Demands = append(m.Demands, share.Demand{
-			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Burst: 5 * share.Token, Heard: 1 << 62, Weight: 1,
-			Returned: share.Holding{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
+		m.Demands = append(m.Demands, lease.Demand{
+			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Burst: 5 * fixed.Token, Heard: 1 << 62, Weight: 1,
+			Returned: lease.Capacity{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
 		})
-		g.Shares = append(g.Shares, share.Share{
-			Handle: uint32(i), Seen: 100_000, Lease: 1 << 20, Granted: share.Holding{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
-			KeepRate: 1 << 40, KeepDepth: share.MaxAmount, Safe: 1 << 30, Full: true, Limit: share.Terms{Rate: 1 << 33, Burst: 1 << 33}, Token: make([]byte, 40),
+		g.Shares = append(g.Shares, lease.Share{
+			Handle: uint32(i), Seen: 100_000, Lease: 1 << 20, Granted: lease.Capacity{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
+			KeepRate: 1 << 40, KeepDepth: fixed.MaxAmount, Safe: 1 << 30, Full: true, Limit: lease.Terms{Rate: 1 << 33, Burst: 1 << 33}, Token: make([]byte, 40),
 		})
 	}
 	up, down = sizes()
@@ -461,12 +464,12 @@ func TestGeneratedFitsTheProtoFile(t *testing.T) {
 func TestStatusesHaveOneName(t *testing.T) {
 	names := leasepb.Status(0).Descriptor().Values()
 	for i := range names.Len() {
-		want := "STATUS_" + strings.ToUpper(share.Status(names.Get(i).Number()).String())
+		want := "STATUS_" + strings.ToUpper(lease.Status(names.Get(i).Number()).String())
 		if got := string(names.Get(i).Name()); got != want {
 			t.Errorf("status %d is %s, want %s", i, got, want)
 		}
 	}
-	if share.Status(names.Len()).String() != "unknown" {
-		t.Errorf("package share has a status that the wire has not: %v", share.Status(names.Len()))
+	if lease.Status(names.Len()).String() != "unknown" {
+		t.Errorf("package share has a status that the wire has not: %v", lease.Status(names.Len()))
 	}
 }

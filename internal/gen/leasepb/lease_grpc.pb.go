@@ -152,7 +152,7 @@ type UnsafeLeasesServer interface {
 }
 
 func RegisterLeasesServer(s grpc.ServiceRegistrar, srv LeasesServer) {
-	// If the following call panics, it indicates UnimplementedLeasesServer was
+	// if the following call panics, it indicates UnimplementedLeasesServer was
 	// embedded by pointer and is nil.  This will cause panics if an
 	// unimplemented method is ever invoked, so we test this at initialization
 	// time to prevent it from happening at runtime later due to I/O.

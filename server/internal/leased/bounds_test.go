@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/lease"
+	"github.com/stint-io/stint/server/internal/leaseservice"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -36,7 +36,7 @@ func begin(t *testing.T, text string, elsewhere func() string) (s *spender, stop
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	service := lease.New(lease.Options{Limits: set, State: lease.State{Epoch: 1}, Logger: logger})
+	service := leaseservice.New(leaseservice.Options{Limits: set, State: leaseservice.State{Epoch: 1}, Logger: logger})
 	own, err := New(Options{
 		Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Elsewhere: elsewhere,
 		Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) },
@@ -87,11 +87,11 @@ func TestAliasesAreForgotten(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	a := &aliases{known: map[string]share.ResourceID{}}
+	a := &aliases{known: map[string]lease.ResourceID{}}
 	begin := time.Now()
 	var names []string
 	for i := range 10 {
-		names = append(names, a.add(share.ResourceID{Limit: "l", Key: fmt.Sprint(i)}))
+		names = append(names, a.add(lease.ResourceID{Limit: "l", Key: fmt.Sprint(i)}))
 	}
 	for i, name := range names[:8] {
 		a.retire(begin.Add(time.Duration(i/2)*time.Second), name)
@@ -102,18 +102,18 @@ func TestAliasesAreForgotten(t *testing.T) {
 	}{{0, 0}, {30*time.Second - 1, 0}, {30 * time.Second, 2}, {30 * time.Second, 2}, {32*time.Second - 1, 4}, {32 * time.Second, 6}, {time.Hour, 8}} {
 		a.sweep(begin.Add(tt.after))
 		for i, name := range names {
-			demands := []share.Demand{{Resource: share.ResourceID{Limit: name}}, {Handle: 7}}
+			demands := []lease.Demand{{Resource: lease.ResourceID{Limit: name}}, {Handle: 7}}
 			a.resolve(demands)
-			want := share.ResourceID{Limit: "l", Key: fmt.Sprint(i)}
+			want := lease.ResourceID{Limit: "l", Key: fmt.Sprint(i)}
 			if i < tt.gone {
-				want = share.ResourceID{}
+				want = lease.ResourceID{}
 			}
-			if demands[0].Resource != want || demands[1].Resource != (share.ResourceID{}) {
+			if demands[0].Resource != want || demands[1].Resource != (lease.ResourceID{}) {
 				t.Errorf("name %d after %v: %+v, want %+v", i, tt.after, demands, want)
 			}
 		}
 	}
-	if again := a.add(share.ResourceID{Limit: "l"}); again == names[0] || a.known[again].Limit != "l" {
+	if again := a.add(lease.ResourceID{Limit: "l"}); again == names[0] || a.known[again].Limit != "l" {
 		t.Errorf("a name that was forgotten is given again: %q", again)
 	}
 }

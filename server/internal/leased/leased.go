@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/client"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -27,9 +27,9 @@ import (
 // Stream is a stream to the coordinator in this process. It is used as
 // [client.Stream] says.
 type Stream interface {
-	Send(r *share.Report) error
+	Send(r *lease.Report) error
 	CloseSend() error
-	Receive() (*share.Grant, error)
+	Receive() (*lease.Grant, error)
 }
 
 // Options configure a [Store]. Store, Limits and Connect are required.
@@ -96,7 +96,7 @@ func (c *counters) Spec() store.Spec { return c.exact.Spec() }
 func New(o Options) (*Store, error) {
 	s := &Store{exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}}
 	s.pool.New = func() any { return new(work) }
-	names := &aliases{known: map[string]share.ResourceID{}}
+	names := &aliases{known: map[string]lease.ResourceID{}}
 	c, err := client.New(client.Options{
 		Transport: &transport{connect: o.Connect, names: names},
 		Instance:  fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),

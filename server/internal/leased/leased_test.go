@@ -13,8 +13,8 @@ import (
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/lease"
 	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/server/internal/leaseservice"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 	"github.com/stint-io/stint/store/storetest"
@@ -34,7 +34,7 @@ type fixture struct {
 	*leased.Store
 	t           testing.TB
 	set         *rules.Set
-	coordinator *lease.Service
+	coordinator *leaseservice.Service
 	counters    map[string]store.Counters
 }
 
@@ -42,7 +42,7 @@ type fixture struct {
 func open(t testing.TB, o leased.Options, text string) (f *fixture, stop func()) {
 	t.Helper()
 	f = &fixture{t: t, set: limits(t, text), counters: map[string]store.Counters{}}
-	service := lease.New(lease.Options{Limits: f.set, State: lease.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
+	service := leaseservice.New(leaseservice.Options{Limits: f.set, State: leaseservice.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
 	f.coordinator = service
 	o.Limits, o.Logger = f.set, slog.New(slog.DiscardHandler)
 	if o.Store == nil {

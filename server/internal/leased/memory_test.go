@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/lease"
+	"github.com/stint-io/stint/server/internal/leaseservice"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -28,7 +28,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 		logger := slog.New(slog.DiscardHandler)
-		service := lease.New(lease.Options{Limits: set, State: lease.State{Epoch: 1}, Logger: logger})
+		service := leaseservice.New(leaseservice.Options{Limits: set, State: leaseservice.State{Epoch: 1}, Logger: logger})
 		s, err := New(Options{Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) }})
 		if err != nil {
 			t.Fatal(err)

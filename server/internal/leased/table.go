@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/client"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -141,7 +141,7 @@ func (e *entry) done() { e.busy.Add(-1) }
 // open opens a lease. A limit whose kind the coordinator sees otherwise, as within a
 // reload, says so when it is taken from.
 func (t *table) open(l *lent, key string) (*entry, error) {
-	alias := t.names.add(share.ResourceID{Limit: l.name, Key: key})
+	alias := t.names.add(lease.ResourceID{Limit: l.name, Key: key})
 	if l.gauge {
 		g, err := t.client.Gauge(alias, client.LimitOptions{})
 		return &entry{purse: &places{gauge: g, held: map[uint64]place{}}, alias: alias}, err

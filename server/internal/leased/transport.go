@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/client"
-	"github.com/stint-io/stint/internal/share"
+	"github.com/stint-io/stint/internal/lease"
 )
 
 // transport connects the client to the coordinator in this process.
@@ -32,7 +32,7 @@ type stream struct {
 
 // Send implements client.Stream. The client opens limits by an alias for the limit and
 // its key, in place of which the coordinator is told the two.
-func (s *stream) Send(r *share.Report) error {
+func (s *stream) Send(r *lease.Report) error {
 	s.names.resolve(r.Demands)
 	return s.Stream.Send(r)
 }
@@ -52,7 +52,7 @@ const forgetAfter = 30 * time.Second
 type aliases struct {
 	mu     sync.Mutex
 	serial uint64
-	known  map[string]share.ResourceID
+	known  map[string]lease.ResourceID
 	closed []retired // in the order of closing
 }
 
@@ -62,7 +62,7 @@ type retired struct {
 }
 
 // add returns a new name for a resource.
-func (a *aliases) add(id share.ResourceID) string {
+func (a *aliases) add(id lease.ResourceID) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.serial++
@@ -91,7 +91,7 @@ func (a *aliases) sweep(now time.Time) {
 }
 
 // resolve puts resources in place of their names.
-func (a *aliases) resolve(demands []share.Demand) {
+func (a *aliases) resolve(demands []lease.Demand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range demands {

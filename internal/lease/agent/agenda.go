@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// agenda orders the leases of a Holder by when they need it, so that an event costs
+// the same whether the instance has one lease or ten thousand.
+type agenda []*resource
+
+func (a agenda) Len() int           { return len(a) }
+func (a agenda) Less(i, j int) bool { return a[i].dueAt < a[j].dueAt }
+func (a agenda) Swap(i, j int) {
+	a[i], a[j] = a[j], a[i]
+	a[i].place, a[j].place = i, j
+}
+
+// Push and Pop are for package heap.
+func (a *agenda) Push(x any) {
+	l := x.(*resource)
+	l.place = len(*a)
+	*a = append(*a, l)
+}
+
+func (a *agenda) Pop() any {
+	old := *a
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*a = old[:len(old)-1]
+	l.place = -1
+	return l
+}
+
+// plan puts l where it belongs, after something about it has changed.
+func (h *Agent) plan(l *resource) {
+	at := l.next(h)
+	switch {
+	case l.place >= 0 && at == lease.Never:
+		heap.Remove(&h.agenda, l.place)
+		l.dueAt = lease.Never
+	case l.place >= 0:
+		if at != l.dueAt {
+			l.dueAt = at
+			heap.Fix(&h.agenda, l.place)
+		}
+	case at != lease.Never:
+		l.dueAt = at
+		heap.Push(&h.agenda, l)
+	}
+}
+
+// due returns the leases that need something at now, in the order of their handles:
+// the order of a heap is nobody's business.
+func (h *Agent) due(now limit.Time) []*resource {
+	list := h.ready[:0]
+	for len(h.agenda) > 0 && h.agenda[0].dueAt <= now {
+		list = append(list, heap.Pop(&h.agenda).(*resource))
+	}
+	slices.SortFunc(list, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
+	h.ready = list
+	return list
+}

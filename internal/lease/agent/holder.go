@@ -1,0 +1,461 @@
+package agent
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// Estimator says how an instance knows its demand. The zero value is Attempted.
+type Estimator uint8
+
+// The ways to know the demand.
+const (
+	Attempted   Estimator = iota // arrivals, refused and waiting ones included
+	Declared                     // the caller says
+	Utilisation                  // only what was admitted is known, as with pull consumers
+)
+
+// ExpiryMode says what an instance spends when its lease has run out, because no
+// coordinator could be reached. The zero value is Pessimistic.
+type ExpiryMode uint8
+
+// The modes at expiry.
+const (
+	Pessimistic ExpiryMode = iota // nothing
+	Optimistic                    // what it wants, up to the whole limit
+	Safe                          // the safe capacity that came with every answer
+)
+
+// LeaseOptions are how an instance uses one resource. The zero value measures its
+// demand, waits for its first lease and stops at expiry.
+type LeaseOptions struct {
+	Weight    uint32 // such as the number of clients behind the instance; 0 counts as 1
+	Band      uint8  // higher goes first
+	Silent    bool   // does not report demand and keeps an equal share
+	Estimator Estimator
+	Expiry    ExpiryMode
+	// Start is the rate to spend before the first answer, in tokens per second, or
+	// the places of a gauge; 0 = nothing (strict).
+	Start fixed.Amount
+	// Attributes are those that the values of the resource's key come from, which the
+	// coordinator compares with the limit's; nil = not said.
+	Attributes []string
+}
+
+// Options are the choices of a Holder. Member is required.
+type Options struct {
+	lease.Member
+	Version uint32         // 0 = ProtocolVersion
+	Jitter  func() float64 // in [0, 1); nil = always 0.5
+}
+
+// Agent is an instance's side of the protocol: it carries the leases of all its
+// resources. It is a state machine: Step it with every event, and with a Tick when
+// Next says so. It is not safe for concurrent use; the Spenders are.
+type Agent struct {
+	opts     Options
+	deadline bucket.Deadline
+	leases   map[uint32]*resource
+	List     []*resource                    // in the order of opening, which is that of handles
+	of       map[lease.ResourceID]*resource // the one opened last
+	agenda   agenda
+	ready    []*resource // scratch
+	fresh    []*resource // heard of something that was not confirmed
+	serial   uint32
+
+	epoch   uint64
+	lower   uint64        // a lower epoch that was heard last; 0 = none
+	claims  bool          // some lease may be of a former coordinator
+	number  uint64        // of the last Report
+	refresh time.Duration // as the coordinator asks
+	length  time.Duration // of leases; 0 = never heard
+	trip    time.Duration // round trip, smoothed; 0 = unknown
+
+	sentAt limit.Time // of the last Report
+	renew  limit.Time // when one is due even if there is nothing to tell
+	left   bool
+
+	report lease.Report
+}
+
+// Starved says that a Take found the bucket of a handle empty, so that more is asked
+// for at once if that can help.
+type Starved struct{ Handle uint32 }
+
+// Connected says that the connection is new: everything is told again.
+type Connected struct{}
+
+// Leave gives everything back. The Report that the Step returns is the last.
+type Leave struct{}
+
+func (Starved) Event()   {}
+func (Connected) Event() {}
+func (Leave) Event()     {}
+
+// New returns a Holder without leases.
+func New(o Options) *Agent {
+	o.Version = cmp.Or(o.Version, lease.ProtocolVersion)
+	if o.Jitter == nil {
+		o.Jitter = func() float64 { return 0.5 }
+	}
+	return &Agent{opts: o, leases: map[uint32]*resource{}, of: map[lease.ResourceID]*resource{}, refresh: lease.DefaultRefresh, renew: lease.Never}
+}
+
+// Deadline is until when its leases may be spent.
+func (h *Agent) Deadline() *bucket.Deadline { return &h.deadline }
+
+// Open begins to use a resource. The Spender should be empty. A resource that is open
+// may be opened again once it is closed, and begins when the coordinator has taken
+// note of that.
+func (h *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, s Bucket) (handle uint32) {
+	h.serial++
+	l := &resource{
+		id: id, handle: h.serial, opts: o, spender: s, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
+		lookAt: now, gap: lease.MinReportGap, current: h.epoch, place: -1,
+	}
+	// A coordinator knows one handle for a resource at a time.
+	if l.before = h.of[id]; l.before != nil {
+		l.before.after, l.blocked = l, true
+	}
+	l.opts.Weight = max(1, o.Weight)
+	l.meter.Observe(now, s.Observe(now).Attempted, 1)
+	if o.Start > 0 {
+		l.starting = true
+		l.fallBack(now, o.Start)
+	}
+	l.urgent = true // what kind of limit it is has to be known before it is asked
+	h.leases[l.handle], h.of[id] = l, l
+	h.List = append(h.List, l)
+	h.plan(l)
+	if h.renew == lease.Never {
+		h.renew = now // introduce yourself: the answer brings the round trip
+	}
+	return l.handle
+}
+
+// Close gives back everything that is held under a handle and forgets it. Places of a
+// gauge that are in use are given back as they are released.
+func (h *Agent) Close(now limit.Time, handle uint32) {
+	l := h.leases[handle]
+	if l == nil || l.closed {
+		return
+	}
+	l.giveUp(now)
+	l.closed, l.urgent, l.lookAt = true, true, now
+	if l.blocked {
+		h.remove(l) // nobody was told of it
+		return
+	}
+	h.plan(l)
+}
+
+// remove forgets a lease that is closed.
+func (h *Agent) remove(l *resource) {
+	l.lookAt, l.urgent, l.seen = lease.Never, false, l.sent
+	h.plan(l)
+	delete(h.leases, l.handle)
+	if i, ok := slices.BinarySearchFunc(h.List, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
+		h.List = slices.Delete(h.List, i, i+1)
+	}
+	if l.after != nil {
+		l.after.before = l.before
+	}
+	if l.before != nil {
+		l.before.after = l.after
+	} else if l.after != nil {
+		l.after.blocked = false
+		h.plan(l.after)
+	}
+	if h.of[l.id] == l {
+		if h.of[l.id] = l.before; l.before == nil {
+			delete(h.of, l.id)
+		}
+	}
+}
+
+// Next returns when a Tick is due.
+func (h *Agent) Next() limit.Time {
+	if h.left {
+		return lease.Never
+	}
+	next := h.renew
+	if d := limit.Time(h.deadline.Load()); d != 0 {
+		next = min(next, d)
+	}
+	if len(h.agenda) > 0 {
+		next = min(next, h.agenda[0].dueAt)
+	}
+	return next
+}
+
+// Step takes an event at now and returns the Report to send, or nil. It is valid
+// until the next Step.
+func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
+	if h.left {
+		return nil
+	}
+	h.expire(now)
+	switch e := e.(type) {
+	case *lease.Grant:
+		h.take(now, e)
+	case Starved:
+		if l := h.leases[e.Handle]; l != nil {
+			l.starved, l.refusedAt = true, now
+			l.look(now, h)
+			h.plan(l)
+		}
+	case Connected:
+		h.tellAgain(now)
+	case Leave:
+		return h.leave(now)
+	}
+	for _, l := range h.due(now) {
+		if l.aloneTo != 0 && now >= l.aloneTo {
+			l.endAlone(now)
+		}
+		if now >= l.lookAt {
+			l.look(now, h)
+		}
+		h.plan(l)
+	}
+	return h.tell(now)
+}
+
+// expire ends the leases when no answer has come for too long.
+func (h *Agent) expire(now limit.Time) {
+	d := limit.Time(h.deadline.Load())
+	if d == 0 || now < d {
+		return
+	}
+	h.deadline.Store(0)
+	for _, l := range h.List {
+		l.drop(now, true)
+		h.plan(l)
+	}
+}
+
+// mostDemands bounds a report, so that its size does too; the rest follows at once.
+const mostDemands = 1000
+
+// tell makes the Report of what is to be told at now.
+func (h *Agent) tell(now limit.Time) *lease.Report {
+	ready := h.due(now)
+	if len(ready) == 0 && now < h.renew {
+		return nil
+	}
+	demands := h.report.Demands[:0]
+	for _, l := range ready {
+		if len(demands) < mostDemands && l.due(now, h) {
+			demands = append(demands, l.demand(now, h.number+1, h.trip))
+		}
+		h.plan(l)
+	}
+	fresh := h.fresh[:0]
+	for _, l := range h.fresh {
+		switch {
+		case !l.unconfirmed() || h.leases[l.handle] != l:
+		case len(demands) < mostDemands && !l.blocked:
+			demands = append(demands, l.demand(now, h.number+1, h.trip))
+			h.plan(l)
+		default:
+			fresh = append(fresh, l)
+		}
+	}
+	clear(h.fresh[len(fresh):])
+	h.fresh = fresh
+	return h.send(now, demands)
+}
+
+func (h *Agent) send(now limit.Time, demands []lease.Demand) *lease.Report {
+	h.number++
+	h.sentAt = now
+	// A fleet that started together should not renew together.
+	h.renew = now.Add(h.refresh - time.Duration(h.opts.Jitter()*float64(h.refresh)/4))
+	h.report = lease.Report{
+		Member: h.opts.Member, Version: h.opts.Version, Epoch: h.epoch, Number: h.number,
+		Stamp: time.Duration(now), Demands: demands,
+	}
+	return &h.report
+}
+
+// retry is after how long a demand without an answer is told again.
+func (h *Agent) retry() time.Duration {
+	if h.trip == 0 {
+		return 300 * time.Millisecond
+	}
+	return max(h.trip+h.trip/2, 20*time.Millisecond)
+}
+
+// tellAgain prepares to tell everything to a coordinator that may know nothing.
+func (h *Agent) tellAgain(now limit.Time) {
+	h.renew = now
+	for _, l := range h.List {
+		l.urgent, l.named, l.claiming = true, false, l.lease != 0
+		l.askAt = now
+		h.plan(l)
+	}
+	h.claims = true
+}
+
+func (h *Agent) leave(now limit.Time) *lease.Report {
+	for _, l := range h.List {
+		l.giveUp(now)
+	}
+	r := h.send(now, nil)
+	r.Leaving, h.left = true, true
+	h.deadline.Store(0)
+	return r
+}
+
+// take takes what a coordinator tells.
+func (h *Agent) take(now limit.Time, g *lease.Grant) {
+	if g.To != h.opts.Member || g.NotMaster || g.Status != lease.StatusOK {
+		return
+	}
+	if g.Epoch < h.epoch {
+		// It lends what another coordinator may have lent already. A report tells it of
+		// the higher epoch, above which it then goes. Not at once each time: it may be of
+		// a version that does not.
+		h.lower = g.Epoch
+		h.renew = min(h.renew, max(now, h.sentAt.Add(h.refresh/4)))
+		return
+	}
+	if g.Epoch > h.epoch {
+		h.succeed(g.Epoch)
+	}
+	if g.Refresh > 0 {
+		h.refresh = min(g.Refresh, time.Minute)
+	}
+	if age := time.Duration(now) - g.Echo - g.Age; g.Echo > 0 && g.Age < time.Second && age >= 0 {
+		if h.trip == 0 || age < h.trip {
+			h.trip = max(age, time.Microsecond)
+		}
+		h.trip += (age - h.trip) / 8
+	}
+	h.length = g.Lease
+	h.extend(now, g)
+	// Its own end counts as well: a later one may have extended the deadline in
+	// another lease, after the coordinator took back what this one brings.
+	if limit.Time(g.Echo).Add(g.Lease) <= now || limit.Time(h.deadline.Load()) <= now {
+		return // it comes too late to be of use, and will be said again
+	}
+	defer h.extend(now, g) // what held it up may be gone
+	for i := range g.Shares {
+		s := &g.Shares[i]
+		if l := h.leases[s.Handle]; l != nil {
+			l.take(now, h, g, s)
+			if l.unconfirmed() {
+				h.fresh = append(h.fresh, l)
+			}
+			if l.toldClosed && l.acknowledged() {
+				h.remove(l)
+			} else {
+				h.plan(l)
+			}
+		} else if s.Lease != 0 {
+			h.refuse(s, g.Number)
+		}
+	}
+}
+
+// extend renews the leases. They are counted from the moment the report was made,
+// which is before the coordinator had it: so they end here before they end there.
+func (h *Agent) extend(now limit.Time, g *lease.Grant) {
+	if h.claims {
+		for _, l := range h.List {
+			if l.claiming && l.lease != 0 {
+				return // of a former coordinator: this one does not count it yet
+			}
+		}
+		h.claims = false
+	}
+	if end := limit.Time(g.Echo).Add(g.Lease); g.Echo > 0 && end > now {
+		h.deadline.Store(max(int64(end), h.deadline.Load()))
+	}
+}
+
+// LowerEpoch is the epoch of a coordinator that is below the one heard before, and was
+// heard after it; 0 = there was none.
+func (h *Agent) LowerEpoch() uint64 { return h.lower }
+
+// Epoch is the highest epoch of a coordinator that was heard; 0 = none.
+func (h *Agent) Epoch() uint64 { return h.epoch }
+
+// succeed begins with a new coordinator. Leases of the former one hold until they
+// run out, or until they are claimed.
+func (h *Agent) succeed(epoch uint64) {
+	first := h.epoch == 0
+	h.claims = true
+	h.epoch, h.lower = epoch, 0
+	for _, l := range h.List {
+		l.heard, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
+		if l.lease != 0 {
+			l.claiming, l.urgent, l.askAt = true, true, 0
+		}
+		if !first {
+			l.named = false
+		}
+		h.plan(l)
+	}
+}
+
+// refuse gives back what came for a handle that was forgotten.
+func (h *Agent) refuse(s *lease.Share, number uint64) {
+	l := &resource{
+		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
+		named: true, heard: number, brought: number, lookAt: lease.Never, spender: noBucket{}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, gap: lease.MinReportGap, place: -1,
+	}
+	h.leases[l.handle] = l
+	i, _ := slices.BinarySearchFunc(h.List, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) })
+	h.List = slices.Insert(h.List, i, l)
+	h.plan(l)
+}
+
+// noBucket is the Spender of a handle that was forgotten.
+type noBucket struct{}
+
+func (noBucket) Observe(limit.Time) bucket.Reading { return bucket.Reading{} }
+func (noBucket) Amend(limit.Time, fixed.Amount, fixed.Amount, fixed.Amount) (surplus, held fixed.Amount) {
+	return 0, 0
+}
+
+// State is how a resource stands at the instance.
+type State struct {
+	Known     bool // an answer has come
+	Leased    bool // a lease has come, and has not expired
+	Status    lease.Status
+	Held      lease.Capacity // rate and depth
+	Full      bool           // demand is above the limit
+	Scarce    bool
+	Learning  bool
+	Expired   bool // the lease ran out
+	Limit     lease.Terms
+	RoundTrip time.Duration // 0 = unknown
+	Demand    fixed.Amount
+	Asking    bool // more was asked for, and the answer is not there
+	// Suppression is in force, of a limit that is shared so.
+	Suppression bucket.Suppression
+}
+
+// State returns how the resource of a handle stands.
+func (h *Agent) State(handle uint32) State {
+	l := h.leases[handle]
+	if l == nil {
+		return State{}
+	}
+	held := l.granted.Sub(l.returned)
+	held.Tokens = 0
+	return State{
+		Known: l.known, Leased: l.lease != 0, Status: l.status, Held: held, Full: l.full, Scarce: l.scarce, Learning: l.learning,
+		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0, Suppression: l.suppression,
+	}
+}
+
+const neverDuration = time.Duration(math.MaxInt64)

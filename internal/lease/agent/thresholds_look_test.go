@@ -1,0 +1,353 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/demand"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/leasetest"
+	"github.com/stint-io/stint/limit"
+)
+
+// TestThresholds: from which amount on an agent decides otherwise, to a millionth. See
+// TestThresholds of the coordinator.
+func TestThresholds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	list := lookQuestions()
+	for _, flags := range []string{"", "rejecting"} {
+		list = append(list, suppressedLooks(flags != "", strings.TrimSpace("an instance "+flags))...)
+	}
+	leasetest.Thresholds(t, "testdata/thresholds.txt", "# Where decisions change; see TestThresholds.\n", list)
+}
+
+// instanceStand is how an instance stands when it looks at its bucket.
+type instanceStand struct {
+	rate, depth     fixed.Amount // held
+	level           fixed.Amount
+	want, sent      fixed.Amount // demand now, and as reported last
+	sentLack        fixed.Amount
+	waiting, within time.Duration // since when somebody waits, and for how long more; 0 = nobody
+	patient         bool
+	largest         fixed.Amount
+	starved         bool
+	lackFor         time.Duration // one is expected for so long
+	scarce, full    bool
+	idle            time.Duration // since when nothing came; 0 = something comes
+	reported        time.Duration // ago
+	unanswered      bool
+	estimator       Estimator
+}
+
+// instanceTerms are those of the limit of all questions.
+var instanceTerms = lease.Terms{Rate: 1000 * fixed.Token, Burst: 100 * fixed.Token}
+
+func (s instanceStand) answer() (kind, exact string) {
+	const now = leasetest.Now
+	h := New(Options{Member: lease.Member{Instance: "0", Session: 1}})
+	h.trip = 20 * time.Millisecond
+	b := &still{level: s.level}
+	l := &resource{
+		id: theLimit, handle: 1, spender: b, opts: LeaseOptions{Estimator: s.estimator}, place: -1,
+		lease: 7, known: true, granted: lease.Capacity{Rate: s.rate, Depth: s.depth}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
+		terms: instanceTerms, scarce: s.scarce, full: s.full, starved: s.starved,
+		sent: 5, seen: 5, sentAt: now.Add(-s.reported), sentWant: s.sent, sentLack: s.sentLack, gap: 40 * time.Millisecond, lookAt: now,
+	}
+	if s.unanswered {
+		l.seen = 4
+	}
+	if s.lackFor != 0 {
+		l.lackUntil = now.Add(s.lackFor)
+	}
+	r := bucket.Reading{Level: s.level, Largest: s.largest, Patient: s.patient, Declared: s.want}
+	if s.waiting > 0 {
+		r.Waiting = fixed.Whole(int64(s.waiting))
+		if s.within > 0 {
+			l.waitUntil = now.Add(s.within)
+		}
+	}
+	if s.idle > 0 {
+		l.idleSince = now.Add(-s.idle)
+	}
+	l.meter = measured(now, s.want)
+	before := l.returned
+	l.lookRate(now, h, r, max(fixed.Token, r.Largest))
+	l.schedule(now, r, false)
+	var words []string
+	if l.lack > 0 {
+		words = append(words, "lacks "+leasetest.Exactly(l.lack))
+	}
+	kind = fmt.Sprint(l.lack > 0)
+	if l.returned != before {
+		words = append(words, fmt.Sprintf("keeps %s/%s", leasetest.Exactly(l.Held().Rate), l.Held().Depth))
+	}
+	kind += fmt.Sprint(l.returned.Rate > 0, l.Held().Rate > 0, l.Held().Depth > 0)
+	ask := "does not ask"
+	if l.urgent {
+		ask = "asks at once"
+		if l.askAt > now {
+			ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+		}
+	}
+	if s.lackFor == 0 && l.lackUntil > now {
+		ask += fmt.Sprintf(", expects one for %v", time.Duration(l.lackUntil-now).Round(time.Millisecond))
+	}
+	if s.starved && !l.starved {
+		ask += ", settled"
+	}
+	when := "never"
+	if l.lookAt != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.lookAt-now))
+	}
+	words = append(words, ask, "looks "+when)
+	kind += strings.Split(ask, ",")[0] + when + fmt.Sprint(s.starved && !l.starved)
+	return kind, strings.Join(words, ", ")
+}
+
+// measured returns a meter that has measured a rate over its whole window up to now. Twice
+// that long without an arrival is no demand.
+func measured(now limit.Time, rate fixed.Amount) (m demand.Meter) {
+	m.Observe(now.Add(-20*time.Second), 0, 1)
+	if rate == 0 {
+		m.Observe(now, 0, 1)
+		return m
+	}
+	m.Observe(now.Add(-8*time.Second), fixed.Token, 1)
+	m.Observe(now, fixed.Token+8*rate, 1)
+	return m
+}
+
+// still is a Spender that holds what it is lent, with a level of its own.
+type still struct{ level fixed.Amount }
+
+func (s *still) Observe(limit.Time) bucket.Reading { return bucket.Reading{Level: s.level} }
+
+func (s *still) Amend(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+	s.level += add
+	surplus = max(0, s.level-depth)
+	s.level -= surplus
+	return surplus, depth / fixed.Token * fixed.Token
+}
+
+// lookQuestions are those that an instance answers when it looks at its bucket, for each state of
+// the limit as it was told last.
+func lookQuestions() (list []leasetest.Question) {
+	for _, flags := range []string{"", "scarce", "scarce full"} {
+		base := instanceStand{
+			rate: 100 * fixed.Token, depth: 20 * fixed.Token, level: 20 * fixed.Token, want: 100 * fixed.Token, sent: 100 * fixed.Token, reported: 2 * time.Second,
+			scarce: strings.Contains(flags, "scarce"), full: strings.Contains(flags, "full"),
+		}
+		for _, q := range slices.Concat(bucketQuestions(), demandQuestions(), timeQuestions()) {
+			list = append(list, leasetest.Question{Name: strings.TrimSpace("an instance: " + q.name + " " + flags), Least: q.least, Most: q.most, Answer: func(x fixed.Amount) (string, string) {
+				s := base
+				q.vary(&s, x)
+				return s.answer()
+			}})
+		}
+		list = append(list, placesQuestions(base.scarce, base.full, strings.TrimSpace("places: %s "+flags))...)
+	}
+	return list
+}
+
+// placesStand is how an instance stands that looks at places of a gauge.
+type placesStand struct {
+	held, inUse, waiting, declared, largest, sent fixed.Amount
+	busy                                          fixed.Amount // what it used of late, for busyFor more
+	busyFor                                       time.Duration
+	starved, unanswered, asked                    bool
+	steady                                        int
+}
+
+func (s placesStand) answer(scarce, full bool) (kind, exact string) {
+	const now = leasetest.Now
+	h := New(Options{Member: lease.Member{Instance: "0", Session: 1}})
+	p := bucket.NewSemaphore(nil)
+	p.Amend(now, 0, s.inUse, 0)
+	p.Acquire(now, s.inUse.Floor())
+	p.Amend(now, 0, s.held, 0)
+	l := &resource{
+		spender: p, lease: 7, known: true, granted: lease.Capacity{Depth: s.held}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
+		terms: lease.Terms{Burst: 20 * fixed.Token, Gauge: true}, scarce: scarce, full: full, starved: s.starved, steady: s.steady,
+		sent: 5, seen: 5, sentAt: now.Add(-time.Millisecond), sentWant: s.sent, gap: 40 * time.Millisecond, lookAt: now,
+		busyPlaces: s.busy, busyUntil: now.Add(s.busyFor),
+	}
+	if s.unanswered {
+		l.seen = 4
+	}
+	if s.asked {
+		l.keepDepth = 3 * fixed.Token
+	}
+	if s.declared > 0 {
+		l.opts.Estimator = Declared
+	}
+	r := bucket.Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
+	l.lookPlaces(now, h, r)
+	l.schedule(now, r, false)
+	ask, when := "does not ask", "never"
+	if l.urgent {
+		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+	}
+	if l.lookAt != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.lookAt-now))
+	}
+	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.want, l.Held().Depth, ask, when, l.busyPlaces, time.Duration(l.busyUntil-now))
+	return fmt.Sprint(l.want, l.Held().Depth, ask, when, l.busyUntil > now), exact
+}
+
+// placesQuestions are about the places of a gauge.
+func placesQuestions(scarce, full bool, name string) (list []leasetest.Question) {
+	ask := func(what string, least, most fixed.Amount, vary func(s *placesStand, x fixed.Amount)) {
+		list = append(list, leasetest.Question{Name: fmt.Sprintf("an instance's "+name, what), Least: least, Most: most, Answer: func(x fixed.Amount) (string, string) {
+			s := placesStand{held: 5 * fixed.Token, inUse: 3 * fixed.Token, sent: 5 * fixed.Token, busy: 3 * fixed.Token, busyFor: 500 * time.Millisecond}
+			vary(&s, x)
+			return s.answer(scarce, full)
+		}})
+	}
+	ask("in use, of 5", 0, 5, func(s *placesStand, x fixed.Amount) { s.inUse = x * fixed.Token })
+	ask("held, 3 in use", 0, 8, func(s *placesStand, x fixed.Amount) { s.held = x * fixed.Token })
+	ask("held, 3 in use and one was refused", 0, 8, func(s *placesStand, x fixed.Amount) { s.held, s.starved = x*fixed.Token, true })
+	ask("held, 3 in use, 3 were asked for", 0, 8, func(s *placesStand, x fixed.Amount) { s.held, s.asked = x*fixed.Token, true })
+	ask("that are waited for", 0, 6, func(s *placesStand, x fixed.Amount) { s.waiting = x * fixed.Token })
+	ask("declared", 0, 8, func(s *placesStand, x fixed.Amount) { s.declared = x * fixed.Token })
+	ask("of the largest request, that was refused", 0, 8, func(s *placesStand, x fixed.Amount) { s.largest, s.starved = x*fixed.Token, true })
+	ask("wanted as reported last", 0, 8, func(s *placesStand, x fixed.Amount) { s.sent = x * fixed.Token })
+	ask("wanted as reported last, no answer yet", 0, 8, func(s *placesStand, x fixed.Amount) {
+		s.sent, s.unanswered, s.waiting = x*fixed.Token, true, 3*fixed.Token
+	})
+	ask("used of late", 0, 8, func(s *placesStand, x fixed.Amount) { s.busy = x * fixed.Token })
+	ask("used of late, nanoseconds ago", -3, 3, func(s *placesStand, x fixed.Amount) { s.busy, s.busyFor = 4*fixed.Token, time.Duration(x) })
+	ask("looked at so often without a change", 0, 40, func(s *placesStand, x fixed.Amount) { s.steady = int(x) })
+	ask("looked at so often without a change, none held", 0, 8, func(s *placesStand, x fixed.Amount) {
+		s.steady, s.held, s.inUse, s.busy, s.sent = 4*int(x), 0, 0, 0, x/4*fixed.Token
+	})
+	return list
+}
+
+// varied is a question of how an instance decides as one amount varies.
+type varied struct {
+	name        string
+	least, most fixed.Amount
+	vary        func(s *instanceStand, x fixed.Amount)
+}
+
+// bucketQuestions are about what is held.
+func bucketQuestions() []varied {
+	return []varied{
+		{"tokens of 20 deep", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) { s.level = x }},
+		{"tokens of 20 deep, one was refused", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.level, s.starved, s.want = x, true, 130*fixed.Token
+		}},
+		{"tokens of 20 deep, 120/s are wanted", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.level, s.want, s.sent = x, 120*fixed.Token, 120*fixed.Token
+		}},
+		{"tokens of 20 deep, 120/s are wanted, no answer yet", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.level, s.want, s.sent, s.unanswered, s.reported = x, 120*fixed.Token, 120*fixed.Token, true, time.Millisecond
+		}},
+		{"tokens of 20 deep, of which it lacked some", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.level, s.sentLack, s.want, s.sent = x, 3*fixed.Token, 150*fixed.Token, 150*fixed.Token
+		}},
+		{"tokens of 3 deep without a rate, of which it lacked some", 0, 3 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.depth, s.level, s.sentLack, s.want, s.sent, s.lackFor, s.reported = 0, 3*fixed.Token, x, 3*fixed.Token, 2*fixed.Token, 2*fixed.Token, time.Second, time.Millisecond
+		}},
+		{"rate held, 100/s are wanted", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) { s.rate = x }},
+		{"rate held, 100/s are wanted, the bucket is half full", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.level, s.reported = x, 10*fixed.Token, 100*time.Millisecond
+		}},
+		{"rate held by a full bucket, just reported", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.reported = x, scarceGap-1
+		}},
+		{"rate held, 100/s are wanted, one waits", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.level, s.waiting, s.reported = x, fixed.Token/2, 1, time.Millisecond
+		}},
+		{"rate held, 4/s are wanted", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.want, s.sent = x, 4*fixed.Token, 4*fixed.Token
+		}},
+		{"rate held, 2/s are wanted", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.want, s.sent = x, 2*fixed.Token, 2*fixed.Token
+		}},
+		{"depth held, 100/s wanted and 160/s held", fixed.Token, 101 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.depth, s.rate = x/fixed.Token*fixed.Token, 160*fixed.Token
+			s.level = s.depth
+		}},
+		{"cost of the largest request, of a full bucket 20 deep", fixed.Token, 30 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.largest, s.starved = x/fixed.Token*fixed.Token, true
+		}},
+		{"cost of the largest request, 300/s are wanted", fixed.Token, 30 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.largest, s.want, s.level = x/fixed.Token*fixed.Token, 300*fixed.Token, 4*fixed.Token
+		}},
+	}
+}
+
+// demandQuestions are about what is wanted.
+func demandQuestions() []varied {
+	return []varied{
+		{"demand as reported last, 100/s held and wanted", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) { s.sent = x }},
+		{"demand as just reported, 100/s held and wanted", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.reported = x, time.Millisecond
+		}},
+		{"demand as just reported, 100/s held and 100.5/s wanted", 80 * fixed.Token, 120 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.reported, s.want = x, time.Millisecond, 100*fixed.Token+fixed.Token/2
+		}},
+		{"demand as just reported, 50/s held, 100/s wanted", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.rate, s.reported = x, 50*fixed.Token, time.Millisecond
+		}},
+		{"demand as just reported, nothing held, 100/s wanted", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.rate, s.depth, s.level, s.reported = x, 0, 0, 0, time.Millisecond
+		}},
+		{"demand as just reported, 80/s held and 60/s wanted", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.rate, s.want, s.reported = x, 80*fixed.Token, 60*fixed.Token, time.Millisecond
+		}},
+		{"demand as just reported, 50/s held, 100/s wanted, one was refused", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.rate, s.starved, s.level, s.reported = x, 50*fixed.Token, true, 0, time.Millisecond
+		}},
+		{"demand as just reported, nothing wanted any more", 0, 20 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.want, s.idle, s.reported = x, 0, time.Millisecond, time.Millisecond
+		}},
+		{"demand as just reported, of declared 100/s", 80 * fixed.Token, 120 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.estimator, s.reported = x, Declared, time.Millisecond
+		}},
+		{"declared demand, 100/s held and reported", 0, 250 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.want, s.estimator, s.level = x, Declared, 15*fixed.Token
+		}},
+		{"demand of one that was refused, without a rate", 0, 10 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
+			s.want, s.sent, s.starved, s.rate, s.depth, s.level, s.estimator = x, x, true, 0, 0, 0, Declared
+		}},
+	}
+}
+
+// timeQuestions are about how long something is ago, or goes on, in nanoseconds.
+func timeQuestions() []varied {
+	return []varied{
+		{"nanoseconds since the last report, of one that has too much", 0, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.reported = 300*fixed.Token, time.Duration(x)
+		}},
+		{"nanoseconds since the last report, of a full bucket and 104/s", 0, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.reported = 104*fixed.Token, time.Duration(x)
+		}},
+		{"nanoseconds of silence, of one that has tokens", 1, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.want, s.sent, s.idle, s.level = 0, 0, 0, time.Duration(x), 5*fixed.Token
+		}},
+		{"nanoseconds of silence, of one that has a demand and no rate", 1, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.want, s.sent, s.idle, s.level = 0, fixed.Token, fixed.Token, time.Duration(x), 5*fixed.Token
+		}},
+		{"nanoseconds of silence, of one that has a rate", 1, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.want, s.sent, s.idle, s.level = 0, 0, time.Duration(x), 5*fixed.Token/2
+		}},
+		{"nanoseconds for which one is expected, of one that has no rate", 1, fixed.Amount(100 * time.Millisecond), func(s *instanceStand, x fixed.Amount) {
+			s.rate, s.want, s.sent, s.lackFor, s.level, s.depth = 0, 2*fixed.Token, 2*fixed.Token, time.Duration(x), fixed.Token/2, 2*fixed.Token
+		}},
+		{"nanoseconds until those who wait go away", 1, fixed.Amount(60 * time.Millisecond), func(s *instanceStand, x fixed.Amount) {
+			s.waiting, s.within, s.level = 2, time.Duration(x), fixed.Token
+		}},
+		{"nanoseconds since the last report, of one with a demand 1 % off", 0, fixed.Amount(2 * time.Second), func(s *instanceStand, x fixed.Amount) {
+			s.sent, s.reported = 101*fixed.Token+fixed.Token/100, time.Duration(x)
+		}},
+	}
+}

@@ -1,0 +1,258 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// report takes what an instance tells.
+func (c *Coordinator) report(now limit.Time, m *lease.Report) {
+	if m.Epoch > c.opts.Epoch && m.Epoch <= MaxEpoch {
+		c.rise(now, m.Epoch)
+	}
+	s := c.session(now, m)
+	if m.Number > s.latest {
+		s.latest = m.Number
+		s.stamp, s.heardAt = m.Stamp, now
+		s.expires = now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin)
+		s.transit(now, m.Stamp)
+	}
+	if m.Leaving {
+		// It holds nothing any more, and spends nothing from its Leaving on.
+		c.drop(s, now)
+		return
+	}
+	s.sent = m.Stamp
+	for i := range m.Demands {
+		d := &m.Demands[i]
+		heard := d.Heard
+		if m.Epoch != c.opts.Epoch {
+			heard = 0 // that was another coordinator's count
+		}
+		c.demand(now, s, m.Number, d, heard)
+	}
+	if len(m.Demands) == 0 && m.Number == s.latest && !s.queued {
+		s.queued = true
+		c.queue = append(c.queue, s)
+	}
+}
+
+func (c *Coordinator) session(now limit.Time, m *lease.Report) *session {
+	s := c.sessions[m.Member]
+	if s == nil {
+		s = &session{
+			Member: m.Member, version: m.Version, accounts: map[uint32]*account{}, of: map[*resource]*account{},
+			// An instance that outlived its session must not take grants of
+			// the next one for old.
+			number:  uint64(now),
+			expires: now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin),
+		}
+		c.sessions[m.Member] = s
+	}
+	return s
+}
+
+// transit takes note of how long the latest report was under way, compared with others.
+// The clocks may drift apart: what was the least is not for ever.
+func (s *session) transit(now limit.Time, stamp time.Duration) {
+	offset := time.Duration(now) - stamp
+	s.late = 0
+	if !s.timed || offset <= s.offset {
+		s.offset, s.timed = offset, true
+		return
+	}
+	s.late = offset - s.offset
+	s.offset += s.late / 256
+}
+
+// demand takes what an instance tells about one resource.
+func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *lease.Demand, heard uint64) {
+	a := s.accounts[d.Handle]
+	if a == nil {
+		if a = c.open(now, s, number, d); a == nil {
+			return
+		}
+	} else if number <= a.seen {
+		return // an older one, late or doubled
+	}
+	r := a.resource
+	r.pool.accrue(now)
+	a.seen = number
+	landed := a.hear(heard)
+	a.status = r.status
+	if r.broken {
+		a.status = lease.StatusBroken
+	}
+	switch {
+	case d.Lease == 0 && a.lease != 0 && a.heard >= a.born:
+		// It knew of the lease and has none: it let it run out.
+		a.end()
+	case d.Lease != 0 && d.Lease != a.lease:
+		c.claim(now, a, d)
+	case d.Lease != 0 && !a.settle(d.Returned, landed):
+		a.status = lease.StatusBadDemand
+	}
+	if a.status == lease.StatusOK && !a.attempt(now, d) {
+		a.status = lease.StatusBadDemand
+	}
+	a.ask(now, d)
+	a.closed = d.Closed
+	a.tell = true
+	c.mark(r, now)
+}
+
+// ask takes note of what the instance wants.
+func (a *account) ask(now limit.Time, d *lease.Demand) {
+	a.weight, a.band = max(1, d.Weight), d.Band
+	a.silent = d.Silent || a.resource.suppressed != nil && a.session.version < lease.SuppressVersion
+	if d.Rate < 0 || d.Burst < 0 || d.Rate > fixed.MaxAmount || d.Burst > fixed.MaxAmount {
+		a.status = lease.StatusBadDemand
+	}
+	if a.status != lease.StatusOK {
+		a.want, a.lack = 0, 0
+		return
+	}
+	a.want, a.lack = d.Rate, d.Burst
+	if a.resource.suppressed != nil {
+		a.largest, a.lack = d.Burst, 0 // nobody else has what it lacks
+	}
+	if a.own != nil {
+		a.lack = 0 // the same
+	}
+	if a.resource.terms.Gauge {
+		a.want = d.Burst
+		a.lack = max(0, d.Burst-a.held().Depth)
+	}
+	a.lack = min(a.lack, a.resource.terms.Burst)
+	a.lackUntil = lease.Never
+	if d.Within > 0 {
+		a.lackUntil = now.Add(d.Within)
+	}
+	switch {
+	case a.lack == 0:
+		a.lackSince = 0
+	case a.lackSince == 0:
+		a.lackSince = now
+	}
+}
+
+// open makes an account, and its resource if it is the first. It returns nil, and
+// says why, when there is none to be had.
+func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.Demand) *account {
+	refuse := func(status lease.Status) *account {
+		c.say(s, lease.Share{Handle: d.Handle, Status: status, Seen: number, KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount})
+		return nil
+	}
+	if d.Resource.Limit == "" || d.Closed {
+		// It was known by its handle alone, to one who has forgotten it; or it
+		// is closed already.
+		return refuse(lease.StatusLeaseGone)
+	}
+	r := c.resources[d.Resource]
+	if r == nil {
+		terms, status := c.resolve(d.Resource)
+		switch {
+		case status != lease.StatusOK:
+			return refuse(status)
+		case len(c.list) >= c.opts.MaxResources:
+			return refuse(lease.StatusTooMany)
+		}
+		r = newResource(d.Resource, terms, now, now < c.learnTo)
+		c.resources[d.Resource] = r
+		c.list = append(c.list, r)
+	}
+	if s.of[r] != nil {
+		return refuse(lease.StatusBadKey) // it has it under another handle
+	}
+	a := &account{session: s, resource: r, handle: d.Handle, since: now, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, weight: 1}
+	a.setOwn(lease.Terms{}, r.terms)
+	s.accounts[d.Handle], s.of[r] = a, a
+	r.accounts = append(r.accounts, a)
+	return a
+}
+
+// claim takes a lease that this coordinator did not give, or has taken back.
+func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
+	switch {
+	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.heard < a.born:
+		return // it has not heard yet that the claim was taken
+	case len(d.Claim) == 0 || c.opts.Seal == nil:
+		a.status = lease.StatusLeaseGone
+		return
+	case !a.resource.learning || a.lease != 0:
+		a.status = lease.StatusBadClaim
+		return
+	}
+	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.id, d.Lease)
+	left := granted.Sub(d.Returned)
+	_, used := a.resource.claimed[d.Lease]
+	// What was given back can only have become more since the token was made.
+	if !ok || used || left.Rate < 0 || left.Depth < 0 || left.Rate > held.Rate || left.Depth > held.Depth {
+		a.status = lease.StatusBadClaim
+		return
+	}
+	a.resource.claim(a, d.Lease, left, now)
+}
+
+// Each calls f with every resource until f returns false. What f gets is valid
+// during the call.
+func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
+	var st ResourceState
+	for _, r := range c.list {
+		r.pool.accrue(now)
+		leases := st.Leases[:0]
+		st = ResourceState{
+			ID: r.id, Terms: r.terms, Reject: r.rejects(), Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
+			Free: lease.Capacity{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: max(0, r.pool.level)},
+		}
+		if r.full {
+			st.FullFor = time.Duration(now - r.fullSince)
+		}
+		for _, a := range r.accounts {
+			h := a.held()
+			h.Tokens = 0
+			st.Lent = st.Lent.Add(h)
+			leases = append(leases, LeaseState{
+				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
+				Attempted: a.attempted, Admitted: a.admitted, Wants: a.want, Has: h, Held: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
+			})
+		}
+		st.Leases = leases
+		if !f(&st) {
+			return
+		}
+	}
+}
+
+// ResourceState is how a resource stands.
+type ResourceState struct {
+	ID     lease.ResourceID
+	Terms  lease.Terms
+	Wanted fixed.Amount   // by all instances
+	Lent   lease.Capacity // rate and depth that instances hold, as counted
+	Free   lease.Capacity // what is not lent
+
+	Learning, Broken bool
+	Full             bool          // demand is above the limit
+	Reject           float64       // the fraction that is refused, if it is shared by suppression
+	FullFor          time.Duration // since when
+	Leases           []LeaseState
+}
+
+// LeaseState is what one instance has of a resource.
+type LeaseState struct {
+	lease.Member
+	Version         uint32
+	Silent          bool
+	Weight          uint32
+	Band            uint8
+	Wants           fixed.Amount
+	Has             lease.Capacity // rate and depth
+	Held, ExpiresIn time.Duration
+
+	// Running totals, if the limit is shared by suppression.
+	Attempted, Admitted fixed.Amount
+}

@@ -1,0 +1,465 @@
+package coordinator
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// resource is one bucket that is shared, with the accounts of all instances that
+// have a part of it.
+type resource struct {
+	id       lease.ResourceID
+	terms    lease.Terms
+	pool     pool
+	frozen   lease.Capacity      // what leases of a former coordinator may still hold
+	claimed  map[uint64]struct{} // of those, the ones that were claimed
+	accounts []*account
+	alloc    fairshare.Allocator
+	turns    turns
+	single   bool // tokens are lent one by one
+
+	suppressed *suppression // nil = it is not shared by suppression
+
+	wanted    fixed.Amount // in the last round
+	scarce    bool
+	full      bool
+	fullSince limit.Time
+	learning  bool
+	since     limit.Time
+
+	dirty  bool
+	due    limit.Time   // of the round, when dirty
+	status lease.Status // other than StatusOK while its limit is gone
+	broken bool         // a round of it panicked
+	queued bool         // in the coordinator's list of rounds to run
+
+	claims []fairshare.Claimant // scratch
+	parts  []fixed.Amount       // of the claims
+	shares []fixed.Amount       // of the accounts
+	order  []*account
+}
+
+func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen bool) *resource {
+	r := &resource{id: id, since: now}
+	r.pool.at = now
+	r.setTerms(terms, now)
+	switch {
+	case frozen && terms.PerInstance():
+		// Nobody takes anything from anybody, so newcomers need not wait.
+		r.frozen = lease.Capacity{Rate: lease.Unlimited / 2 / fixed.Token * fixed.Token, Depth: lease.Unlimited / 2 / fixed.Token * fixed.Token}
+		r.pool.lend(r.frozen)
+		r.pool.level, r.learning = r.pool.depth, true
+	case frozen:
+		r.frozen = terms.Lendable()
+		r.pool.lend(r.frozen)
+		r.pool.level, r.learning = 0, true
+	default:
+		// Nothing was taken yet, so the bucket is full.
+		r.pool.level = r.pool.depth
+	}
+	return r
+}
+
+// setTerms puts terms in force. What is out counts, so a smaller capacity leaves the
+// pool below zero until enough has come back; what was used stays used, so a change and
+// its way back bring nothing, and what a larger burst adds is there at once.
+func (r *resource) setTerms(t lease.Terms, now limit.Time) {
+	r.pool.accrue(now)
+	more := t.Lendable().Sub(r.terms.Lendable())
+	r.pool.resize(more.Rate, more.Depth)
+	if r.learning {
+		// The former coordinator may have lent of terms that were larger still.
+		r.freeze(max(more.Rate, -r.frozen.Rate), max(more.Depth, -r.frozen.Depth))
+	}
+	if t.PerInstance() {
+		r.pool.level = r.pool.depth
+	}
+	r.pool.clip()
+	for _, a := range r.accounts {
+		a.setOwn(r.terms, t)
+	}
+	r.terms = t
+	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
+	r.alloc.BusyTolerance, r.alloc.BusyChange = t.BusyTolerance, t.BusyChange
+	r.setSuppress(now)
+}
+
+// freeze keeps more of the pool, or less, until the learning ends.
+func (r *resource) freeze(rate, depth fixed.Amount) {
+	r.frozen.Rate += rate
+	r.frozen.Depth += depth
+	r.pool.rate -= rate
+	r.pool.depth -= depth
+}
+
+// thaw ends the learning: what no instance claimed has expired.
+func (r *resource) thaw(now limit.Time) {
+	if !r.learning {
+		return
+	}
+	r.pool.accrue(now)
+	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Depth: r.frozen.Depth})
+	r.frozen, r.claimed, r.learning = lease.Capacity{}, nil, false
+	for _, a := range r.accounts {
+		a.tell = true // those who spend what their mode says wait for it to ask
+	}
+}
+
+// claim gives an account what a former coordinator had granted it, as far as that is
+// not known to be elsewhere.
+func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.Time) {
+	if r.claimed == nil {
+		r.claimed = map[uint64]struct{}{}
+	}
+	r.claimed[number] = struct{}{}
+	r.pool.accrue(now)
+	h = lease.Capacity{Rate: min(h.Rate, r.frozen.Rate), Depth: min(h.Depth, r.frozen.Depth)}
+	r.frozen = r.frozen.Sub(h)
+	r.pool.takeBack(h)
+	a.grant(h)
+	if a.purse = h.Depth; a.own != nil { // it may be full
+		a.own.level = 0 // and the rest may have been spent
+	}
+}
+
+// capacity is what is divided: the rate, or the places of a gauge.
+func (r *resource) capacity() fixed.Amount {
+	if r.terms.Gauge {
+		return r.terms.Burst
+	}
+	return r.terms.Rate
+}
+
+// round divides the capacity anew and moves what can be moved at once: it asks those
+// who hold more than their part to come down, if somebody needs it, and lends what
+// is free to those who hold less.
+func (r *resource) round(now limit.Time) {
+	r.pool.accrue(now)
+	r.dirty = false
+	if r.suppressed != nil {
+		r.suppress(now)
+		r.lend(now)
+		r.recall()
+		return
+	}
+	r.divide(now)
+	if r.terms.PerInstance() {
+		r.targetOwn()
+	} else if r.terms.Gauge {
+		r.targetPlaces(now)
+	} else if !r.takeTurns(now) {
+		r.targetRates()
+	}
+	r.lend(now)
+	r.recall()
+	if at := r.wake(now); at != lease.Never {
+		r.dirty, r.due = true, at
+	}
+	if n := r.turns.until; n != 0 && (!r.dirty || n < r.due) {
+		r.dirty, r.due = true, n
+	}
+}
+
+// divide finds the part of each account and how the demand stands to the capacity.
+func (r *resource) divide(now limit.Time) {
+	capacity := r.capacity()
+	r.claims, r.parts, r.shares = r.claims[:0], r.parts[:0], r.shares[:0]
+	wanted, silent := fixed.Amount(0), fixed.Amount(0)
+	for _, a := range r.accounts {
+		c := fairshare.Claimant{Want: a.want, Has: a.held().Rate, Used: a.want, Weight: a.weight, Band: a.band}
+		if r.terms.Gauge {
+			c.Has = a.held().Depth
+		}
+		c.Used = min(c.Used, c.Has)
+		if a.silent {
+			// It enforces an equal part whatever the others do.
+			silent += r.equalPart()
+			continue
+		}
+		wanted = fixed.SaturatingAdd(wanted, c.Want)
+		r.claims, r.parts = append(r.claims, c), append(r.parts, 0)
+	}
+	silent = min(silent, capacity)
+	if r.terms.Allocation == fairshare.MaxMin && !r.terms.Gauge && wanted > capacity+capacity/lease.Hysteresis {
+		// Measured demand is never exact, and one who gets a little less than it
+		// needs runs dry, where others who want far more would not miss it.
+		for i := range r.claims {
+			r.claims[i].Want = fixed.SaturatingAdd(r.claims[i].Want, r.claims[i].Want/lease.Headroom)
+		}
+	}
+	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
+	r.wanted = fixed.SaturatingAdd(wanted, silent)
+	r.scarce = r.wanted > capacity-capacity/8
+	wasFull := r.full
+	r.full = r.wanted > capacity+capacity/lease.Hysteresis
+	if r.full && !wasFull {
+		r.fullSince = now
+	}
+	next := 0
+	for _, a := range r.accounts {
+		if a.silent {
+			r.shares = append(r.shares, min(r.equalPart(), capacity))
+			continue
+		}
+		r.shares = append(r.shares, r.parts[next])
+		next++
+	}
+}
+
+// equalPart is the share of an instance that does not report its demand.
+func (r *resource) equalPart() fixed.Amount {
+	n := fixed.Amount(max(1, len(r.accounts)))
+	if r.terms.Gauge {
+		return r.capacity() / n / fixed.Token * fixed.Token
+	}
+	return r.capacity() / n
+}
+
+// lend raises accounts to their targets as far as the pool has it.
+func (r *resource) lend(now limit.Time) {
+	if r.terms.Allocation == fairshare.Static && !r.terms.Gauge {
+		r.lendOwn()
+		return
+	}
+	r.raise()
+	for _, a := range r.lacking(now) {
+		if a.lack <= 0 || r.terms.Gauge {
+			continue
+		}
+		p := &r.pool
+		h := a.held()
+		// What is under way to it need not be sent again. A part of a token is worth
+		// no message where others lack it too; where nobody does it may be just
+		// what is missing to a whole one.
+		t := min(a.lack-a.aloft.Tokens, p.level)
+		if t < min(a.lack, fixed.Token) && (r.scarce || t < fixed.Token/part) {
+			continue
+		}
+		// The depth that the account has may be full, so the tokens bring their own.
+		d := fixed.Amount(0)
+		if h.Depth < a.lack {
+			d = min((t+fixed.Token-1)/fixed.Token*fixed.Token, p.depth/fixed.Token*fixed.Token)
+		}
+		t = min(t, h.Depth+d)
+		if h.Rate == 0 && a.target.Rate == 0 {
+			// A part of a token is of no use to one who has no rate.
+			t = t / fixed.Token * fixed.Token
+			d = min(d, max(0, t-h.Depth))
+		}
+		if t <= 0 {
+			continue
+		}
+		a.grant(lease.Capacity{Depth: d, Tokens: t})
+		if a.lack -= t; a.lack <= 0 || a.lack < fixed.Token && a.target.Rate == 0 {
+			a.lack, a.lackSince = 0, 0
+		}
+	}
+}
+
+// part is the smallest part of a token that is lent by itself: an eighth. Not smaller:
+// each is a message. Not larger: so much would lie with the coordinator while the last
+// one of a burst is refused.
+const part = 8
+
+// wake is when the pool has a token for one who lacks it.
+func (r *resource) wake(now limit.Time) limit.Time {
+	p := &r.pool
+	if r.terms.Gauge || p.rate <= 0 || p.level >= p.room() {
+		return lease.Never
+	}
+	least := fixed.MaxAmount
+	for _, a := range r.accounts {
+		if a.lack > 0 {
+			least = min(least, max(a.lack, fixed.Token))
+		}
+	}
+	if least == fixed.MaxAmount || p.level >= least {
+		return lease.Never
+	}
+	missing := min(least, p.room()) - p.level
+	if missing <= 0 {
+		return lease.Never
+	}
+	return now.Add(max(lease.MinReportGap, time.Duration(float64(missing)/float64(p.rate)*float64(time.Second))+1))
+}
+
+// trickle is the part of all that is lacking below which the free rate goes to a few.
+// Not less: among a thousand instances each would be told of each bit. Not more: in
+// proportion those who wait come up together.
+const trickle = 8
+
+// raise lends rate and depth up to the targets. When the pool has less than all lack,
+// each gets in proportion. But when it has next to nothing, those get it who have the
+// least part of their rate: else each bit that comes back would be a message to all.
+func (r *resource) raise() {
+	if r.terms.Gauge {
+		r.raisePlaces()
+		return
+	}
+	p := &r.pool
+	list, short := r.order[:0], lease.Capacity{}
+	for _, a := range r.accounts {
+		if s := r.shortOf(a); s != (lease.Capacity{}) {
+			list, short = append(list, a), short.SaturatingAdd(s)
+		}
+	}
+	r.order = list
+	rate, depth := max(0, p.rate), p.spare()
+	few := rate < short.Rate/trickle
+	if few {
+		slices.SortStableFunc(list, func(a, b *account) int {
+			return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.reached(), b.reached()))
+		})
+	}
+	for _, a := range list {
+		s := r.shortOf(a)
+		g := lease.Capacity{Rate: min(s.Rate, max(0, p.rate)), Depth: s.Depth}
+		if short.Rate > rate && !few {
+			g.Rate = s.Rate.Scale(rate, short.Rate)
+		}
+		if short.Depth > depth {
+			g.Depth = s.Depth.Scale(depth, short.Depth) / fixed.Token * fixed.Token
+			if g.Depth == 0 && s.Depth > 0 && a.held().Depth == 0 {
+				g.Depth = fixed.Token // or a rate without depth would be lost
+			}
+		}
+		g.Depth = min(g.Depth, p.spare())
+		if few && g.Rate < s.Rate && g.Rate < a.target.Rate/lease.Hysteresis || g.Rate > 0 && a.held().Depth+g.Depth == 0 {
+			g.Rate = 0 // too little for a message, or lost without depth
+		}
+		if g.Depth > 0 {
+			// A part of the bucket goes with what is in it.
+			g.Tokens = min(p.level.Scale(g.Depth, p.room()), g.Depth)
+		}
+		a.grant(g)
+	}
+}
+
+// reached is the part of its rate that the account has.
+func (a *account) reached() float64 { return float64(a.held().Rate) / max(float64(a.target.Rate), 1) }
+
+// shortOf is what an account lacks of its target, if it is enough to be moved.
+func (r *resource) shortOf(a *account) lease.Capacity {
+	h := a.held()
+	s := lease.Capacity{Rate: max(0, a.target.Rate-h.Rate), Depth: max(0, a.target.Depth-h.Depth)}
+	least := a.target.Rate / lease.Hysteresis
+	if h.Rate < a.want-a.want/lease.Hysteresis {
+		least /= lease.Hysteresis // it uses whatever there is
+	}
+	if a.lack > 0 {
+		least = min(least, a.target.Rate/lease.Hysteresis/4)
+		if !r.full {
+			least /= lease.Hysteresis // it runs dry in the end, however little it lacks
+		}
+	}
+	if !r.scarce && a.lack == 0 && h.Rate >= a.want && h.Depth >= 2*fixed.Token {
+		return lease.Capacity{} // it has what it wants, and there is more when it asks
+	}
+	if s.Rate < least {
+		s.Rate = 0
+	}
+	// One who gave depth back of its own accord has no use for it so soon.
+	if h.Depth >= 2*fixed.Token && (s.Depth < a.target.Depth/(lease.Hysteresis/8) || !r.full && a.lack == 0 && r.pool.at < a.gaveAt.Add(lease.IdleGrace)) {
+		s.Depth = 0
+	}
+	return s
+}
+
+// recall asks accounts that hold more than their target to come down, when others
+// are short of it or the capacity was cut. Where nobody needs it, an uneven
+// distribution is left alone.
+func (r *resource) recall() {
+	var short lease.Capacity
+	for _, a := range r.accounts {
+		short = short.SaturatingAdd(r.shortOf(a))
+		if a.lack > 0 && !r.terms.Gauge && a.held().Depth < a.lack {
+			short.Depth = fixed.SaturatingAdd(short.Depth, min(a.lack, fixed.Token))
+		}
+	}
+	if r.single || r.suppressed != nil {
+		// Tokens come to the pool only where the rate is; and who cannot refuse a part
+		// must not have more than its own.
+		short.Rate = r.terms.Rate
+	}
+	if r.terms.Allocation == fairshare.Static {
+		short.Rate, short.Depth = max(1, r.terms.Rate), max(1, r.terms.Burst) // nobody may have more than its own
+	}
+	short.Depth = max(short.Depth, -r.pool.depth)
+	r.mostAbove(short.Rate - r.pool.rate)
+	for _, a := range r.accounts {
+		h := a.held()
+		keepRate, keepDepth := fixed.MaxAmount, fixed.MaxAmount
+		if over := h.Rate - a.target.Rate; over > 0 && (a.gives || short.Rate > 0 && over > a.target.Rate/lease.Hysteresis) {
+			keepRate = a.target.Rate
+		}
+		a.gives = false
+		// Tokens that were lent by themselves come back when they are used, or
+		// soon if they are not.
+		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.depth >= 0 && !r.terms.Gauge
+		if h.Depth > a.target.Depth && short.Depth > 0 && !lent {
+			keepDepth = a.target.Depth
+		}
+		if r.pool.rate >= 0 && a.keepRate < h.Rate && (keepRate == fixed.MaxAmount && a.target.Rate < h.Rate || keepRate != fixed.MaxAmount && fixed.Near(keepRate, a.keepRate, lease.Hysteresis)) {
+			keepRate = a.keepRate // it has been told, and the answer is under way
+		}
+		if keepRate == a.keepRate && keepDepth == a.keepDepth {
+			continue
+		}
+		a.keepRate, a.keepDepth = keepRate, keepDepth
+		if keepRate != fixed.MaxAmount || keepDepth != fixed.MaxAmount {
+			a.tell = true
+			a.session.cut(a)
+		}
+	}
+}
+
+// mostAbove marks those who give a rate that others are short of: first who holds the
+// most above its target, for its size, so that as few as can be are asked to come down.
+func (r *resource) mostAbove(need fixed.Amount) {
+	if need <= 0 {
+		return
+	}
+	above := r.order[:0]
+	for _, a := range r.accounts {
+		if a.held().Rate > a.target.Rate {
+			above = append(above, a)
+		}
+	}
+	r.order = above
+	slices.SortStableFunc(above, func(a, b *account) int { return cmp.Compare(b.reached(), a.reached()) })
+	for _, a := range above {
+		if need <= 0 {
+			break
+		}
+		a.gives = true
+		need -= a.held().Rate - a.target.Rate
+	}
+}
+
+// safe is what each instance may use when it cannot reach the coordinator.
+func (r *resource) safe() fixed.Amount {
+	if r.terms.Safe > 0 {
+		return r.terms.Safe
+	}
+	return r.equalPart()
+}
+
+// idle says whether the resource may be forgotten: nobody has a part of it, and its
+// bucket is as full as a new one, or its limit is gone.
+func (r *resource) idle(now limit.Time) bool {
+	r.pool.accrue(now)
+	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.Gauge || r.terms.PerInstance() || r.status != lease.StatusOK)
+}
+
+func (r *resource) delay() time.Duration {
+	// One part for what arrives together, one for the work of a large round: at
+	// 10,000 instances a round takes some milliseconds, and rounds must not
+	// follow each other without a pause.
+	return time.Millisecond + time.Duration(len(r.accounts))*2*time.Microsecond
+}

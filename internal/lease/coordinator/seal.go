@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+)
+
+// Seal signs leases, so that the next coordinator believes what an instance says it
+// holds. A token is bound to the epoch, the instance and its run, the resource and
+// the lease; it is believed once, by the next epoch. A Seal is not safe for concurrent
+// use.
+type Seal struct {
+	mac hash.Hash
+	buf []byte
+}
+
+// NewSeal returns a Seal with a secret key, of which 32 bytes are enough.
+func NewSeal(key []byte) *Seal { return &Seal{mac: hmac.New(sha256.New, key)} }
+
+// tokenLength is four amounts and the first half of a MAC, which is as hard to
+// guess as needed for something that lives for seconds.
+const (
+	tokenAmounts = 4 * 8
+	tokenLength  = tokenAmounts + 16
+)
+
+// sign makes the token of a lease: what was granted under it in all, and what of it
+// was held, without tokens.
+func (s *Seal) sign(epoch uint64, m lease.Member, id lease.ResourceID, number uint64, granted, held lease.Capacity) []byte {
+	token := make([]byte, 0, tokenLength)
+	for _, a := range []fixed.Amount{granted.Rate, granted.Depth, held.Rate, held.Depth} {
+		token = binary.BigEndian.AppendUint64(token, uint64(a))
+	}
+	return append(token, s.sum(token, epoch, m, id, number)[:16]...)
+}
+
+// open returns what a token says, if it is what sign made for the same words.
+func (s *Seal) open(token []byte, epoch uint64, m lease.Member, id lease.ResourceID, number uint64) (granted, held lease.Capacity, ok bool) {
+	if len(token) != tokenLength || !hmac.Equal(token[tokenAmounts:], s.sum(token[:tokenAmounts], epoch, m, id, number)[:16]) {
+		return lease.Capacity{}, lease.Capacity{}, false
+	}
+	amount := func(i int) fixed.Amount { return fixed.Amount(binary.BigEndian.Uint64(token[8*i:])) }
+	return lease.Capacity{Rate: amount(0), Depth: amount(1)}, lease.Capacity{Rate: amount(2), Depth: amount(3)}, true
+}
+
+// sum is the MAC of all words, each with its length before it.
+func (s *Seal) sum(amounts []byte, epoch uint64, m lease.Member, id lease.ResourceID, number uint64) []byte {
+	b := append(s.buf[:0], amounts...)
+	for _, n := range []uint64{epoch, m.Session, number, uint64(len(m.Instance)), uint64(len(id.Limit)), uint64(len(id.Key))} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	b = append(append(append(b, m.Instance...), id.Limit...), id.Key...)
+	s.mac.Reset()
+	s.mac.Write(b) // a hash never fails
+	s.buf = s.mac.Sum(b)
+	return s.buf[len(b):]
+}

@@ -1,0 +1,250 @@
+package partition
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// numbers is how the tokens of a split limit are numbered, seen by one instance. It is
+// immutable.
+//
+// The tokens of the whole limit, n of them in p nanoseconds, are numbered from the Unix
+// epoch on, and token c is due at ceil(c x p / n). Of every units tokens the instance
+// owns those at offsets; its own tokens have numbers of their own, called ranks:
+//
+//	own(r) = r / weight x units + offsets[r mod weight]
+//
+// All of this is in integers of 64 and 128 bits. Nothing is added up, so nothing drifts.
+type numbers struct {
+	terms Terms
+
+	n, p    uint64 // in lowest terms, n <= p
+	units   uint64
+	weight  uint64
+	offsets []uint32
+
+	window limit.Time // 0 = none
+	keep   limit.Time // a token is good for this long after it is due; 0 = until its window ends
+	quota  int64      // the most own tokens that are ever sure to be good at once
+}
+
+func newNumbers(t Terms, window limit.Time) (*numbers, error) {
+	if err := t.Validate(window); err != nil {
+		return nil, err
+	}
+	c := &numbers{terms: t, p: 1, units: uint64(t.Part.Of), weight: uint64(t.Part.Weight), window: window}
+	if t.Total.Count > 0 {
+		g := gcd64(uint64(t.Total.Count), uint64(t.Total.Period))
+		c.n, c.p = uint64(t.Total.Count)/g, uint64(t.Total.Period)/g
+	}
+	if c.dry() {
+		return c, nil
+	}
+	c.offsets = t.Part.offsets()
+	if t.Burst > 0 {
+		hi, lo := bits.Mul64(uint64(t.Burst), c.p)
+		c.keep = math.MaxInt64
+		if hi < c.n {
+			q, _ := bits.Div64(hi, lo, c.n)
+			c.keep = limit.Time(max(1, min(q, math.MaxInt64)))
+		}
+	}
+	c.quota = c.largest()
+	return c, nil
+}
+
+// dry says that the instance owns no tokens at all.
+func (c *numbers) dry() bool { return c.n == 0 || c.weight == 0 }
+
+// same says whether c and d number alike and own the same.
+func (c *numbers) same(d *numbers) bool {
+	return c.n == d.n && c.p == d.p && c.terms.Part == d.terms.Part && c.keep == d.keep && c.window == d.window
+}
+
+// due returns when token number is due: rounded up, so never early.
+func (c *numbers) due(number uint64) limit.Time {
+	hi, lo := bits.Mul64(number, c.p)
+	if hi >= c.n {
+		return math.MaxInt64
+	}
+	q, rest := bits.Div64(hi, lo, c.n)
+	if rest != 0 {
+		q++
+	}
+	return limit.Time(min(q, math.MaxInt64))
+}
+
+// from returns the first number that is due at t or later.
+func (c *numbers) from(t limit.Time) uint64 {
+	if t <= 0 {
+		return 0
+	}
+	// ceil(c p/n) >= t is c p/n > t-1.
+	hi, lo := bits.Mul64(uint64(t-1), c.n)
+	q, _ := bits.Div64(hi, lo, c.p) // n <= p, so the quotient is below 2^63
+	return q + 1
+}
+
+// own returns the number of the own token of that rank.
+func (c *numbers) own(rank uint64) uint64 {
+	if c.weight == 1 {
+		return saturatingAdd(saturatingMul(rank, c.units), uint64(c.offsets[0]))
+	}
+	return saturatingAdd(saturatingMul(rank/c.weight, c.units), uint64(c.offsets[rank%c.weight]))
+}
+
+// rank returns the rank of the first own token with that number or a higher one.
+func (c *numbers) rank(number uint64) uint64 {
+	whole, rest := number/c.units, uint32(number%c.units)
+	if c.weight == 1 {
+		if rest > c.offsets[0] {
+			whole++
+		}
+		return whole
+	}
+	i, _ := slices.BinarySearch(c.offsets, rest)
+	return whole*c.weight + uint64(i)
+}
+
+// rankFrom returns the rank of the first own token that is due at t or later.
+func (c *numbers) rankFrom(t limit.Time) uint64 {
+	if c.dry() {
+		return 0
+	}
+	return c.rank(c.from(t))
+}
+
+// dueRank returns when the own token of that rank is due.
+func (c *numbers) dueRank(rank uint64) limit.Time { return c.due(c.own(rank)) }
+
+// start returns when the window that t is in began.
+func (c *numbers) start(t limit.Time) limit.Time { return t - t%c.window }
+
+// end returns when the window that t is in ends.
+func (c *numbers) end(t limit.Time) limit.Time { return addTime(c.start(t), c.window) }
+
+// open returns from when on a token that is due then may be used.
+func (c *numbers) open(due limit.Time, spread int64) limit.Time {
+	if c.window == 0 || due == math.MaxInt64 {
+		return due
+	}
+	start := c.start(due)
+	return start + (due-start)*limit.Time(spread)>>spreadBits
+}
+
+// lapse returns from when on a token that is due then is good no more.
+func (c *numbers) lapse(due limit.Time) limit.Time {
+	t := limit.Time(math.MaxInt64)
+	if c.window > 0 {
+		t = c.end(due)
+	}
+	if c.keep > 0 {
+		t = min(t, addTime(due, c.keep))
+	}
+	return t
+}
+
+// live returns the rank of the first own token that is still good at now.
+func (c *numbers) live(now limit.Time) uint64 {
+	t := limit.Time(0)
+	if c.window > 0 {
+		t = c.start(now)
+	}
+	if c.keep > 0 {
+		t = max(t, now-c.keep+1)
+	}
+	return c.rankFrom(t)
+}
+
+// opened returns the rank of the first own token that is not open yet at now.
+func (c *numbers) opened(now limit.Time, spread int64) uint64 {
+	if c.window == 0 {
+		return c.rankFrom(addTime(now, 1))
+	}
+	start := c.start(now)
+	last := c.window - 1
+	if spread > 0 {
+		last = min(last, ((now-start+1)<<spreadBits-1)/limit.Time(spread))
+	}
+	return c.rankFrom(addTime(start, last+1))
+}
+
+// place returns which cost own tokens, none of a lower rank, may be used at once first:
+// the rank of the first of them, and from when on. The cost is at most the quota.
+func (c *numbers) place(rank, cost uint64, spread int64) (uint64, limit.Time) {
+	last := c.dueRank(saturatingAdd(rank, cost-1))
+	if c.window > 0 && cost > 1 && last != math.MaxInt64 {
+		if end := c.end(c.dueRank(rank)); last >= end {
+			rank = c.rankFrom(end)
+			last = c.dueRank(saturatingAdd(rank, cost-1))
+		}
+	}
+	return rank, c.open(last, spread)
+}
+
+// largest returns the most that can be taken at once, whatever the moment: so many own
+// tokens one after another lie, at their widest, within the time for which a token is
+// good, and every window has as many. One is always possible.
+func (c *numbers) largest() int64 {
+	fits := func(k uint64) bool {
+		if c.keep > 0 {
+			// The last is due while the first is good.
+			hi, lo := bits.Mul64(gap(c.units, c.offsets, k-1), c.p)
+			top, bottom := bits.Mul64(uint64(c.keep-1), c.n)
+			if hi > top || hi == top && lo > bottom {
+				return false
+			}
+		}
+		if c.window > 0 {
+			hi, lo := bits.Mul64(uint64(c.window), c.n)
+			least, _ := bits.Div64(hi, lo, c.p) // any window has so many tokens, or one more
+			if gap(c.units, c.offsets, k) > least {
+				return false
+			}
+		}
+		return true
+	}
+	// No more than there are tokens of the whole limit in that time, or one more.
+	low, high := uint64(1), uint64(limit.MaxCount)
+	if c.keep > 0 {
+		high = min(high, uint64(c.terms.Burst)+2)
+	}
+	if c.window > 0 {
+		high = min(high, c.from(c.window)+2)
+	}
+	for low < high {
+		middle := low + (high-low+1)/2
+		if fits(middle) {
+			low = middle
+		} else {
+			high = middle - 1
+		}
+	}
+	return int64(low)
+}
+
+func saturatingAdd(a, b uint64) uint64 {
+	if s := a + b; s >= a {
+		return s
+	}
+	return math.MaxUint64
+}
+
+func saturatingMul(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	if hi != 0 {
+		return math.MaxUint64
+	}
+	return lo
+}
+
+// addTime returns t+d, at most the largest time.
+func addTime(t, d limit.Time) limit.Time {
+	if s := t + d; s >= t {
+		return s
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,53 @@
+package partition
+
+import "github.com/stint-io/stint/limit"
+
+// Phase is a wall clock that nobody can step. It is read once, at the beginning, and
+// carried on by a monotonic clock; what the wall clock says later only moves it slowly,
+// by at most [PhaseStep] each [PhaseEvery]: one part in a thousand.
+//
+// So a limit that goes by it admits at most one part in a thousand more than its rate
+// while the clock is put right, and 1 ms worth at a time, whatever the wall clock does;
+// and it admits that much less while the clock is put back, but does not stop.
+//
+// The zero value begins at time 0. A Phase must not be used concurrently.
+type Phase struct {
+	shift, looked limit.Time
+}
+
+// PhaseStep in PhaseEvery is how fast a [Phase] follows its wall clock. Not slower: 250 ms
+// take four minutes. Not faster: the rate would be off by more than 0.1 %, and a wall
+// clock that is stepped by mistake would be followed before somebody mends it.
+const (
+	PhaseEvery limit.Time = 1e9
+	PhaseStep  limit.Time = 1e6
+)
+
+// NewPhase returns a clock that says wall when the monotonic clock says mono.
+func NewPhase(mono, wall limit.Time) Phase { return Phase{shift: wall - mono, looked: mono} }
+
+// Shift returns what to add to the monotonic clock to have the time.
+func (p *Phase) Shift() limit.Time { return p.shift }
+
+// Due says whether it is time to look at the wall clock again.
+func (p *Phase) Due(mono limit.Time) bool { return mono-p.looked >= PhaseEvery }
+
+// Look moves the clock towards what the wall clock says, if it is [Phase.Due]. With a
+// window, only the place within the window counts: a clock that is off by whole windows
+// is right.
+func (p *Phase) Look(mono, wall, window limit.Time) {
+	if !p.Due(mono) {
+		return
+	}
+	p.looked = mono
+	off := wall - (mono + p.shift)
+	if window > 0 {
+		off %= window
+		if off > window/2 {
+			off -= window
+		} else if off < -window/2 {
+			off += window
+		}
+	}
+	p.shift += min(max(off, -PhaseStep), PhaseStep)
+}
