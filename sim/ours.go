@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -174,15 +176,22 @@ type instanceNode struct {
 	holder *agent.Agent
 	bucket *bucket.Bucket
 	handle uint32
-	line   []waiter
+
+	line      waitline.Line[limit.Time]
+	deadlines waitline.Alarms
+	calls     waitline.Dispatcher
 }
 
-// waiter is a request that is held back.
-type waiter struct {
-	cost    int64
-	until   limit.Time
-	decided func(bool)
+// newWaiter is a request that waits, until a time.
+func newWaiter(cost int64, until limit.Time, decided func(bool)) *waitline.Waiter[limit.Time] {
+	return &waitline.Waiter[limit.Time]{
+		Cost: cost, Value: until,
+		Signal: waitline.Callback(waitline.HandlerFunc(func(err error) { decided(err == nil) })),
+	}
 }
+
+// errLate ends the wait of a request that is not served in time.
+var errLate = errors.New("late")
 
 func (n *instanceNode) Receive(_ Address, message any) {
 	if g, ok := message.(*lease.Grant); ok {
@@ -200,10 +209,10 @@ func (n *instanceNode) step(e lease.Event) {
 	}
 	n.serve()
 	next := n.holder.Next()
-	if len(n.line) > 0 {
-		first := n.line[0]
-		next = min(next, first.until)
-		if d := n.bucket.Earliest(n.env.Now(), first.cost); d != limit.Never {
+	if first := n.line.First(); first != nil {
+		at, _ := n.deadlines.First()
+		next = min(next, limit.Time(at))
+		if d := n.bucket.Earliest(n.env.Now(), first.Cost); d != limit.Never {
 			next = min(next, n.env.Now().Add(d))
 		}
 	}
@@ -212,7 +221,7 @@ func (n *instanceNode) step(e lease.Event) {
 
 // Take implements Enforcer.
 func (n *instanceNode) Take(cost int64) bool {
-	if len(n.line) > 0 {
+	if n.line.First() != nil {
 		n.bucket.Refuse(cost)
 		return false
 	}
@@ -228,37 +237,43 @@ func (n *instanceNode) Take(cost int64) bool {
 // TakeWithin implements Waiter.
 func (n *instanceNode) TakeWithin(cost int64, wait time.Duration, decided func(bool)) {
 	n.bucket.Join(cost)
-	if len(n.line) == 0 {
+	if n.line.First() == nil {
 		if n.bucket.Serve(n.env.Now(), cost) {
 			decided(true)
 			return
 		}
 		n.bucket.Freeze()
 	}
-	n.line = append(n.line, waiter{cost, n.env.Now().Add(wait), decided})
-	n.bucket.WaitUntil(n.env.Now().Add(wait))
+	until := n.env.Now().Add(wait)
+	w := newWaiter(cost, until, decided)
+	n.line.Push(w)
+	n.deadlines.Set(&w.Deadline, w, int64(until))
+	n.bucket.WaitUntil(until)
 	n.step(agent.Starved{Handle: n.handle})
 }
 
-// serve lets go those who wait, in their order, and those who waited long enough.
+// serve serves those who wait, in their order, and sends away those who waited long enough.
 func (n *instanceNode) serve() {
+	if n.line.First() == nil {
+		return
+	}
 	now := n.env.Now()
-	had := len(n.line) > 0
-	for len(n.line) > 0 {
-		w := n.line[0]
-		ok := n.bucket.Serve(now, w.cost)
-		if !ok {
-			if now < w.until {
-				break
-			}
-			n.bucket.Leave(w.cost)
+	for {
+		first := n.line.Serve(&n.calls, func(w *waitline.Waiter[limit.Time]) bool { return n.bucket.Serve(now, w.Cost) })
+		if first == nil {
+			n.bucket.Thaw()
+			break
 		}
-		n.line = n.line[1:]
-		w.decided(ok)
+		at, late := n.deadlines.First()
+		if at > int64(now) {
+			break
+		}
+		w := late.(*waitline.Waiter[limit.Time])
+		n.bucket.Leave(w.Cost)
+		n.line.Remove(w)
+		w.End(&n.calls, errLate)
 	}
-	if had && len(n.line) == 0 {
-		n.bucket.Thaw()
-	}
+	n.calls.Run()
 }
 
 // Share implements Enforcer.

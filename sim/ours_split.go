@@ -1,10 +1,10 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/stint-io/stint/internal/partition"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -28,10 +28,11 @@ type ownSplitNode struct {
 	own   OwnSplit
 	part  partition.Part
 	limit Limit
-	line  []waiter
+	line  waitline.Line[limit.Time]
+	calls waitline.Dispatcher
 
 	tail    partition.Line // behind all in line
-	planned limit.Time     // until when their turns stay as they were planned
+	planned limit.Time     // until when their times stay as they were planned
 }
 
 func (o *OwnSplit) instance(env Env, setup Setup, i int) Enforcer {
@@ -94,17 +95,17 @@ func (n *ownSplitNode) now() limit.Time {
 
 // Take implements Enforcer.
 func (n *ownSplitNode) Take(cost int64) bool {
-	return len(n.line) == 0 && n.split.Allow(n.now(), cost)
+	return n.line.First() == nil && n.split.Allow(n.now(), cost)
 }
 
-// TakeWithin implements Waiter. Who cannot be let go in time is told at once.
+// TakeWithin implements Waiter. What cannot be served in time is refused at once.
 func (n *ownSplitNode) TakeWithin(cost int64, wait time.Duration, decided func(bool)) {
 	now := n.now()
 	if n.Take(cost) {
 		decided(true)
 		return
 	}
-	if len(n.line) == 0 {
+	if n.line.First() == nil {
 		n.settle(now)
 	}
 	at, tail := n.split.Behind(n.tail, cost)
@@ -112,40 +113,38 @@ func (n *ownSplitNode) TakeWithin(cost int64, wait time.Duration, decided func(b
 		decided(false)
 		return
 	}
-	n.line, n.tail = append(n.line, waiter{cost, now.Add(wait), decided}), tail
+	n.tail = tail
+	n.line.Push(newWaiter(cost, now.Add(wait), decided))
 	n.arm(now)
 }
 
-// settle lets go those whose turn has come. If the turns of the others may have become
-// later, it plans them anew, and tells those who cannot be let go in time any more.
+// settle serves those who are due. If the times of the others may have become later, it
+// plans them anew, and sends away those that cannot be served in time any more.
 func (n *ownSplitNode) settle(now limit.Time) {
-	for len(n.line) > 0 && n.split.Allow(now, n.line[0].cost) {
-		first := n.line[0]
-		n.line = n.line[1:]
-		first.decided(true)
-	}
-	if len(n.line) > 0 && now < n.planned && n.split.Stands(n.tail) {
+	defer n.calls.Run()
+	first := n.line.Serve(&n.calls, func(w *waitline.Waiter[limit.Time]) bool { return n.split.Allow(now, w.Cost) })
+	if first != nil && now < n.planned && n.split.Stands(n.tail) {
 		return
 	}
 	n.tail, n.planned = n.split.Front(now), n.split.Known(now)
-	n.line = slices.DeleteFunc(n.line, func(w waiter) bool {
-		at, tail := n.split.Behind(n.tail, w.cost)
-		if at > w.until {
-			w.decided(false)
-			return true
+	n.line.Review(&n.calls, func(w *waitline.Waiter[limit.Time], _ int64) error {
+		at, tail := n.split.Behind(n.tail, w.Cost)
+		if at > w.Value {
+			return errLate
 		}
 		n.tail = tail
-		return false
+		return nil
 	})
 }
 
-// arm wakes the node when it is the turn of the first in line.
+// arm wakes the node when the first in line is due.
 func (n *ownSplitNode) arm(now limit.Time) {
-	if len(n.line) == 0 {
+	first := n.line.First()
+	if first == nil {
 		n.env.WakeAt(modelNever)
 		return
 	}
-	at := min(n.split.Earliest(now, 0, n.line[0].cost), n.planned)
+	at := min(n.split.Earliest(now, 0, first.Cost), n.planned)
 	n.env.WakeAt(max(at, now) - n.phase.Shift())
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/partition"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -184,8 +185,8 @@ func TestSplitLine(t *testing.T) {
 					}
 				})
 			}
-			if waits != len(n.line) || waits > 0 && env.wake > max(n.planned, n.now())-95e9 {
-				t.Fatalf("seed %d: %d wait, in line are %d, to be woken at %v", seed, waits, len(n.line), env.wake)
+			if waits != inLine(&n.line) || waits > 0 && env.wake > max(n.planned, n.now())-95e9 {
+				t.Fatalf("seed %d: %d wait, in line are %d, to be woken at %v", seed, waits, inLine(&n.line), env.wake)
 			}
 		}
 		env.until(i, env.now.Add(5*time.Second))
@@ -288,4 +289,11 @@ func TestSplitOfTooMuch(t *testing.T) {
 	if got, want := partOf([]uint32{3, 1, 2}, 3, 2), (partition.Part{First: 4, Weight: 2, Of: 6}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+}
+
+func inLine(l *waitline.Line[limit.Time]) (n int) {
+	for w := l.Last(); w != nil; w = w.Prev() {
+		n++
+	}
+	return n
 }

@@ -11,11 +11,9 @@ const Never = math.MaxInt64
 // Alarm is a time at which the owner has something to do, such as to end a wait that has
 // lasted too long. The zero value is not set. It must not be copied while it is set.
 type Alarm struct {
-	at     int64
-	serial uint64 // among equal times the alarm that was set first is first
-	in     *Alarms
-	index  int // in the heap
-	of     any
+	in    *Alarms // nil = it is not set
+	index int     // in the heap
+	of    any
 }
 
 // IsSet says whether a is set.
@@ -24,8 +22,19 @@ func (a *Alarm) IsSet() bool { return a.in != nil }
 // Alarms is a heap of those that are set, the earliest first. Setting and unsetting one
 // takes a time that is logarithmic in their number.
 type Alarms struct {
-	heap   []*Alarm
+	heap   []entry
 	serial uint64
+}
+
+// entry has what is compared, so that a comparison follows no pointer.
+type entry struct {
+	at     int64
+	serial uint64 // among equal times the alarm that was set first is first
+	alarm  *Alarm
+}
+
+func (e *entry) before(o *entry) bool {
+	return e.at < o.at || e.at == o.at && e.serial < o.serial
 }
 
 // Len is how many are set.
@@ -36,7 +45,7 @@ func (h *Alarms) First() (at int64, of any) {
 	if len(h.heap) == 0 {
 		return Never, nil
 	}
-	return h.heap[0].at, h.heap[0].of
+	return h.heap[0].at, h.heap[0].alarm.of
 }
 
 // Set sets a, or moves it, to a time. Never unsets it. of is what First returns.
@@ -46,13 +55,11 @@ func (h *Alarms) Set(a *Alarm, of any, at int64) {
 		a.Unset()
 	case a.in == nil:
 		h.serial++
-		a.at, a.serial, a.in, a.of, a.index = at, h.serial, h, of, len(h.heap)
-		h.heap = append(h.heap, a)
-		h.up(a)
-	case a.at != at:
-		a.at = at
-		h.up(a)
-		h.down(a)
+		a.in, a.of = h, of
+		h.heap = append(h.heap, entry{})
+		h.place(entry{at, h.serial, a}, len(h.heap)-1)
+	case h.heap[a.index].at != at:
+		h.place(entry{at, h.heap[a.index].serial, a}, a.index)
 	}
 }
 
@@ -64,54 +71,45 @@ func (a *Alarm) Unset() {
 	}
 	n := len(h.heap) - 1
 	last := h.heap[n]
-	h.heap[n] = nil
+	h.heap[n] = entry{}
 	h.heap = h.heap[:n]
-	if last != a {
-		h.put(last, a.index)
-		h.up(last)
-		h.down(last)
+	if last.alarm != a {
+		h.place(last, a.index)
 	}
 	a.in, a.of = nil, nil
 }
 
-func (a *Alarm) before(b *Alarm) bool {
-	return a.at < b.at || a.at == b.at && a.serial < b.serial
-}
-
-func (h *Alarms) put(a *Alarm, index int) { h.heap[index], a.index = a, index }
-
-// up moves a towards the first, as far as it is before its parents.
-func (h *Alarms) up(a *Alarm) {
-	i := a.index
+// place puts e where it belongs, from the free place i on: towards the first as far as it
+// is before its parents, else away from it as far as a child is before it.
+func (h *Alarms) place(e entry, i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !a.before(h.heap[parent]) {
+		if !e.before(&h.heap[parent]) {
 			break
 		}
 		h.put(h.heap[parent], i)
 		i = parent
 	}
-	h.put(a, i)
-}
-
-// down moves a away from the first, as far as a child is before it.
-func (h *Alarms) down(a *Alarm) {
-	i := a.index
 	for {
 		child := 2*i + 1
 		if child >= len(h.heap) {
 			break
 		}
-		if right := child + 1; right < len(h.heap) && h.heap[right].before(h.heap[child]) {
+		if right := child + 1; right < len(h.heap) && h.heap[right].before(&h.heap[child]) {
 			child = right
 		}
-		if !h.heap[child].before(a) {
+		if !h.heap[child].before(&e) {
 			break
 		}
 		h.put(h.heap[child], i)
 		i = child
 	}
-	h.put(a, i)
+	h.put(e, i)
+}
+
+func (h *Alarms) put(e entry, i int) {
+	h.heap[i] = e
+	e.alarm.index = i
 }
 
 // Timer calls its owner once at a time: one timer for everybody who waits. It goes by the
