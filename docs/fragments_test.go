@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -51,6 +52,14 @@ var packages = map[string]string{
 // build makes stint, and one program of the fragments of all pages, side by side.
 func build(t *testing.T, pages map[string][]fence, ports map[string]ports) (bin string) {
 	t.Helper()
+	// go test repeats an old result until a file or folder changes that the test has opened.
+	// What it builds in other processes is not among them, so open it here.
+	for _, root := range append(roots, "examples") {
+		err := filepath.WalkDir(filepath.Join("..", root), func(string, fs.DirEntry, error) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	bin = t.TempDir()
 	source := filepath.Join(bin, "fragments.go")
 	if err := os.WriteFile(source, []byte(fragmentProgram(t, pages, ports)), 0o600); err != nil {
