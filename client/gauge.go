@@ -54,7 +54,7 @@ func (g *Gauge) AcquireMax(ctx context.Context, n int64, d time.Duration) error 
 func (g *Gauge) Release(n int64) {
 	if g.places.Release(n) {
 		g.lease.mu.Lock()
-		defer g.lease.mu.Unlock()
+		defer g.lease.unlock()
 		g.lease.settle(g.lease.client.now())
 	}
 }

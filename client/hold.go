@@ -98,8 +98,8 @@ func (l *Limiter) undo(h limit.Hold) {
 		Whole: h.Mark[markWhole] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)
 	l.lease.mu.Lock()
-	defer l.lease.mu.Unlock()
-	if l.lease.line.first != nil {
+	defer l.lease.unlock()
+	if l.lease.line.First() != nil {
 		l.lease.settle(now)
 	}
 }

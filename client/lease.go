@@ -12,6 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -42,7 +43,7 @@ type purse interface {
 // is the Spender that the holder amends.
 //
 // While the line is not empty the purse is frozen, so nobody passes those in it. The
-// first in line is let go when there is enough, which one timer tells, or whoever
+// first in line is served when there is enough, which one timer tells, or whoever
 // amends the lease or gives something back. A lease that moves or ends keeps the line.
 type leasedLimit struct {
 	client *Client
@@ -57,12 +58,11 @@ type leasedLimit struct {
 	outcomes  outcomes
 	counted   struct{ admitted, refused int64 } // in the client's usage; guarded by its mu
 
-	mu      sync.Mutex
+	mu      sync.Mutex // given back by unlock where waits may have ended
 	line    line
-	timer   *time.Timer // lets go the first in line; nil until somebody waits
-	looker  *time.Timer // sends away those whose time is over; nil until somebody's may be
-	looksAt limit.Time  // what looker is set to; MaxInt64 = it is not
-	calls   teller      // of those who do not block
+	timer   waitline.Timer[leasedLimit] // serves the first in line
+	checker waitline.Timer[leasedLimit] // sends away those whose time is over
+	calls   waitline.Dispatcher         // of those who do not block
 	closed  error
 	gone    atomic.Bool // closed is set
 
@@ -77,7 +77,7 @@ func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.purse.Ob
 // Amend implements share.Spender.
 func (l *leasedLimit) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.gauge && rate > 0 {
 		depth = 0 // it is a rate, as fault says soon: those are no places
 	}
@@ -97,7 +97,7 @@ func (l *leasedLimit) Amend(now limit.Time, rate, depth, add fixed.Amount) (surp
 // AmendFallback puts in force what may be spent without a lease.
 func (l *leasedLimit) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.rate, l.depth, l.leaseless = rate, depth, true
 	l.client.decided.watch(l)
 	if l.adjuster != nil {
@@ -111,7 +111,7 @@ func (l *leasedLimit) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
 // shared by suppression.
 func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if b, ok := l.purse.(*bucket.Bucket); ok {
 		b.Suppress(now, s, independent)
 	}
@@ -225,15 +225,15 @@ func (l *leasedLimit) quota() int64 {
 func (l *leasedLimit) told(now limit.Time, st agent.State) {
 	l.state.Store(&st)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.line.first == nil {
+	defer l.unlock()
+	if l.line.First() == nil {
 		return
 	}
 	if err := l.fault(); err != nil {
 		l.empty(err)
 		return
 	}
-	l.review(now)
+	l.hopeless(now)
 	l.settle(now)
 }
 
@@ -245,7 +245,7 @@ func (l *leasedLimit) allow(now limit.Time, n int64) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line.first == nil {
+	if l.line.First() == nil {
 		for {
 			if taken, decided := l.purse.Try(now, n); taken {
 				return true
@@ -277,7 +277,7 @@ func (l *leasedLimit) close(err error) {
 // end lets nobody wait any more.
 func (l *leasedLimit) end(err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.closed == nil {
 		l.closed = err
 		l.gone.Store(true)

@@ -122,8 +122,8 @@ func (l *leasedLimit) remaining(now limit.Time) int64 {
 func (l *leasedLimit) left(now limit.Time) (remaining, ahead int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line.first != nil {
-		return 0, l.line.cost
+	if l.line.First() != nil {
+		return 0, l.line.Cost()
 	}
 	return l.purse.Remaining(now), 0
 }
@@ -188,7 +188,7 @@ func (l *Limiter) Failed() { l.Report(0, 1) }
 // judge lets the adjuster look at the outcomes, and puts in force what it says.
 func (l *leasedLimit) judge(now limit.Time) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	changed := l.adjuster.Observe(now, l.outcomes.good.Load(), l.outcomes.failed.Load())
 	l.outcomes.next.Store(int64(l.adjuster.Next()))
 	if !changed {

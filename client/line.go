@@ -1,7 +1,6 @@
 package client
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -10,241 +9,227 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
-// turn is a place in line.
-type turn struct {
-	n          int64
-	prev, next *turn
-	in         bool
+// waiter is a place in line. Its Deadline is when to check whether it is late.
+type waiter struct {
+	waitline.Waiter[*waiter]
 
-	// waits says that somebody waits in it, who is told by wake, which holds one, or by
-	// a call of done. Otherwise it is a reservation.
+	// waits says that somebody waits for it; otherwise it is a reservation.
 	waits  bool
-	wake   chan error
-	done   func(error)
-	direct bool // it was served at once, and done is to be called by who stood in line
+	direct bool // it was served at once, and its call-back is to be called by the caller
 
 	// act is when the holder of a reservation was told to act. It is not served before,
 	// even if it could be: what is taken early and used late would add up.
 	act  limit.Time
 	lost bool // sent away unserved
 
-	// latest is when it has to be its turn; MaxInt64 = whenever. One that is unsure
-	// would be late by what the lease is, and leaves as soon as it is known that no
-	// more comes; one that is impatient leaves, besides, when the limit is full.
+	// latest is when it has to be served; MaxInt64 = whenever. One that is unsure would
+	// be late by what the lease is, and leaves as soon as it is known that no more comes;
+	// one that is impatient leaves, besides, when the limit is saturated.
 	latest            limit.Time
 	unsure, impatient bool
 
-	// until is when it goes away if nothing comes: latest, or before that when ctx or
-	// the patience of one that is unsure ends; MaxInt64 = never. ends is that of one
-	// that is not unsure.
+	// until is when it leaves if nothing comes: latest, or before that when ctx or the
+	// patience of one that is unsure ends; MaxInt64 = never. ends is that of one that is
+	// not unsure.
 	until, ends limit.Time
+	last        waitline.Alarm // in line.ends
+	endless     bool           // counted in line.endless
 
-	// look is when to see whether it goes away: latest, or when the patience ends;
-	// reviewed says that it is being looked at.
-	look     limit.Time
-	reviewed bool
+	checked bool // it was unsure, and the line is about to be gone through for it
 
-	inUntil, inLook int // places in the heaps of the line, plus 1
+	// Of one that does not block:
+	done    func(error)
+	lease   *leasedLimit
+	longest time.Duration
+	hook    *limit.Wait
+}
+
+// WaitEnded implements waitline.Handler.
+func (t *waiter) WaitEnded(err error) {
+	if errors.Is(err, errLate) {
+		err = t.lease.tooLate(t.longest, false)
+	}
+	t.hook.End(err)
+	t.done(err)
+}
+
+func newWaiter(n int64, latest limit.Time) *waiter {
+	t := &waiter{latest: latest}
+	t.Value, t.Cost = t, n
+	return t
 }
 
 // line is first in, first out.
 type line struct {
-	first, last *turn
-	cost        int64      // of all
-	act         limit.Time // the latest of all, and of those who left
-
-	until limit.Time // the latest of all, which the coordinator is told
-	ends  turnHeap   // by until, the latest first
-	looks turnHeap   // by look, the earliest first; those that have one
+	waitline.Line[*waiter]
+	act     limit.Time      // the latest of all, and of those that left
+	ends    waitline.Alarms // by -until: the latest comes first
+	endless int             // those that wait without end, who are not in ends
+	checks  waitline.Alarms // the Deadlines of those that have one
 }
 
-func (q *line) push(t *turn) {
-	t.in, t.prev = true, q.last
-	if q.last == nil {
-		q.first = t
-	} else {
-		q.last.next = t
-	}
-	q.last = t
-	q.cost += t.n
+func (q *line) push(t *waiter) {
+	q.Push(&t.Waiter)
 	q.act = max(q.act, t.act)
-	q.ends.byUntil = true
-	heap.Push(&q.ends, t)
-	q.until = q.ends.turns[0].until
+	q.wait(t, t.until)
 }
 
 // wait lets t, which is in line, wait until then.
-func (q *line) wait(t *turn, until limit.Time) {
-	t.until = until
-	heap.Fix(&q.ends, t.inUntil-1)
-	q.until = q.ends.turns[0].until
+func (q *line) wait(t *waiter, until limit.Time) {
+	q.forget(t)
+	if t.until = until; until == math.MaxInt64 {
+		t.endless = true
+		q.endless++
+		return
+	}
+	q.ends.Set(&t.last, t, -int64(until))
 }
 
-// lookAt has t, which is in line, looked at then; MaxInt64 = never.
-func (q *line) lookAt(t *turn, look limit.Time) {
-	t.look = look
+// forget takes until of t, which is about to leave, out of the account.
+func (q *line) forget(t *waiter) {
+	if t.endless {
+		t.endless = false
+		q.endless--
+	}
+	t.last.Unset()
+}
+
+// until is the latest of all, which is reported to the coordinator; MaxInt64 = never,
+// 0 = nobody waits.
+func (q *line) until() limit.Time {
 	switch {
-	case t.inLook > 0 && look == math.MaxInt64:
-		heap.Remove(&q.looks, t.inLook-1)
-	case t.inLook > 0:
-		heap.Fix(&q.looks, t.inLook-1)
-	case look < math.MaxInt64:
-		heap.Push(&q.looks, t)
+	case q.endless > 0:
+		return math.MaxInt64
+	case q.ends.Len() == 0:
+		return 0
 	}
+	at, _ := q.ends.First()
+	return limit.Time(-at)
 }
 
-func (q *line) remove(t *turn) {
-	if t.prev == nil {
-		q.first = t.next
-	} else {
-		t.prev.next = t.next
-	}
-	if t.next == nil {
-		q.last = t.prev
-	} else {
-		t.next.prev = t.prev
-	}
-	t.in, t.prev, t.next = false, nil, nil
-	q.cost -= t.n
-	q.lookAt(t, math.MaxInt64)
-	heap.Remove(&q.ends, t.inUntil-1)
-	if q.first == nil {
-		q.act, q.until = 0, 0
-	} else {
-		q.until = q.ends.turns[0].until
-	}
-}
+// check has t, which is in line, checked at a time; MaxInt64 = never.
+func (q *line) check(t *waiter, at limit.Time) { q.checks.Set(&t.Deadline, t, int64(at)) }
 
 // errLate says that it would not be in time.
 var errLate = errors.New("late")
 
-// enter puts t in line and lets go whom there is enough for.
-func (l *leasedLimit) enter(now limit.Time, t *turn) {
-	if l.line.first == nil {
+// enter puts t in line and serves those for whom there is enough.
+func (l *leasedLimit) enter(now limit.Time, t *waiter) {
+	if l.line.First() == nil {
 		l.purse.Freeze()
 	}
 	l.line.push(t)
 	l.sayUntil() // before anybody can see that it waits
-	l.purse.Join(t.n)
+	l.purse.Join(t.Cost)
 	l.settle(now)
 }
 
 // sayUntil keeps the purse informed until when somebody waits: what comes later is of
 // use to others only.
 func (l *leasedLimit) sayUntil() {
-	until := l.line.until
+	until := l.line.until()
 	if until == math.MaxInt64 {
 		until = 0
 	}
 	l.purse.WaitUntil(until)
 }
 
-// leave takes t out of the line, unserved. Those behind it move up.
-func (l *leasedLimit) leave(now limit.Time, t *turn) {
-	l.purse.Leave(t.n)
-	l.line.remove(t)
-	l.settle(now)
+// leave takes t out of the line, unserved. Those behind it move up. A settle has to follow.
+func (l *leasedLimit) leave(t *waiter) {
+	l.purse.Leave(t.Cost)
+	l.line.forget(t)
+	l.line.Remove(&t.Waiter)
 }
 
-// settle lets go those in line for whom there is enough at now, in their order.
+// settle serves those in line for whom there is enough at now, in their order.
 func (l *leasedLimit) settle(now limit.Time) {
-	t := l.line.first
-	for t != nil && now >= t.act && l.purse.Serve(now, t.n) {
-		l.line.remove(t)
-		l.tell(t, nil)
-		t = l.line.first
-	}
+	first := l.line.Serve(&l.calls, func(w *waitline.Waiter[*waiter]) bool {
+		if now < w.Value.act || !l.purse.Serve(now, w.Cost) {
+			return false
+		}
+		l.line.forget(w.Value)
+		return true
+	})
 	l.sayUntil()
-	l.armLook()
-	if t == nil {
+	at, _ := l.line.checks.First()
+	l.checker.Set(l, (*leasedLimit).expire, at, int64(now))
+	next := limit.Time(waitline.Never) // an Amend settles
+	if first == nil {
+		l.line.act = 0
 		l.purse.Thaw()
-		if l.timer != nil {
-			l.timer.Stop()
-		}
-		return
+	} else if first.Cost <= l.purse.Depth(now) {
+		next = max(now.Add(l.purse.Earliest(now, first.Cost)), first.Value.act)
 	}
-	wait := limit.Never
-	if t.n <= l.purse.Depth(now) {
-		wait = max(l.purse.Earliest(now, t.n), time.Duration(t.act-now))
-	}
-	switch {
-	case wait == limit.Never: // an Amend settles
-		if l.timer != nil {
-			l.timer.Stop()
-		}
-	case l.timer == nil:
-		l.timer = time.AfterFunc(wait, l.ring)
-	default:
-		l.timer.Reset(wait)
-	}
+	l.timer.Set(l, (*leasedLimit).fire, int64(next), int64(now))
 }
 
-// ring is what the timer does.
-func (l *leasedLimit) ring() {
+// fire is what the timer does.
+func (l *leasedLimit) fire() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.timer.Fired()
 	l.settle(l.client.now())
+	l.mu.Unlock()
+	l.calls.Run()
 }
 
-// tell ends the wait of one who is not in line any more, if it has begun.
-func (l *leasedLimit) tell(t *turn, err error) {
-	switch {
-	case t.wake != nil:
-		t.wake <- err
-	case t.done != nil:
-		if l.calls.add(t.done, err) {
-			go l.calls.run()
-		}
-	}
+// unlock is for whoever may end waits: it has those called back.
+func (l *leasedLimit) unlock() {
+	l.mu.Unlock()
+	l.calls.Start()
 }
 
 // dismiss sends one away, unserved. A settle has to follow.
-func (l *leasedLimit) dismiss(t *turn, err error) {
-	l.purse.Leave(t.n)
-	l.line.remove(t)
+func (l *leasedLimit) dismiss(t *waiter, err error) {
+	l.leave(t)
 	t.lost = true
-	l.tell(t, err)
+	t.End(&l.calls, err)
+}
+
+// review sends away all for whom check returns an error. cost is what the waiter and those
+// ahead of it wait for. A settle has to follow.
+func (l *leasedLimit) review(check func(t *waiter, cost int64) error) {
+	l.line.Review(&l.calls, func(w *waitline.Waiter[*waiter], cost int64) error {
+		t := w.Value
+		err := check(t, cost)
+		if err != nil {
+			l.purse.Leave(t.Cost)
+			l.line.forget(t)
+			t.lost = true
+		}
+		return err
+	})
 }
 
 // empty sends everybody away with err.
 func (l *leasedLimit) empty(err error) {
-	for t := l.line.first; t != nil; t = l.line.first {
-		l.dismiss(t, err)
-	}
+	l.review(func(*waiter, int64) error { return err })
 	l.settle(l.client.now())
 }
 
-// review sends away those whose turn does not come in time by what is known, and those
-// whom the limit never admits.
-func (l *leasedLimit) review(now limit.Time) {
+// hopeless sends away those that cannot be served in time by what is known, and those
+// that the limit never admits.
+func (l *leasedLimit) hopeless(now limit.Time) {
 	st, quota := l.state.Load(), l.quota()
-	vain := st.Full || !l.hopeful(0)
-	cost := int64(0)
-	for t := l.line.first; t != nil; {
-		next := t.next
-		cost += t.n
-		var err error
+	noMore := st.Full || !l.hopeful(0)
+	l.review(func(t *waiter, cost int64) error {
 		switch {
-		case t.n > quota:
-			err = exceeds(t.n, quota)
+		case t.Cost > quota:
+			return exceeds(t.Cost, quota)
 		case !t.waits:
-		case vain && (t.impatient && st.Full || (t.unsure || t.impatient) && l.late(now, cost, t)):
-			err = errLate
+		case noMore && (t.impatient && st.Full || (t.unsure || t.impatient) && l.late(now, cost, t)):
+			return errLate
 		}
-		if err != nil {
-			cost -= t.n
-			l.dismiss(t, err)
-		}
-		t = next
-	}
+		return nil
+	})
 }
 
 // late says whether t, before whose end cost has to come, would be late by what the
-// leasedLimit is at now.
-func (l *leasedLimit) late(now limit.Time, cost int64, t *turn) bool {
+// lease is at now.
+func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 	if t.latest == math.MaxInt64 {
 		return false
 	}
@@ -252,7 +237,7 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *turn) bool {
 	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
-	if t.n > l.purse.Depth(now) {
+	if t.Cost > l.purse.Depth(now) {
 		return true
 	}
 	if l.gauge && !t.impatient {
@@ -275,72 +260,61 @@ func exceeds(n, quota int64) error {
 // wait stands in line for n until it is there, ctx ends or it would be later than
 // latest: errLate. impatient is for a Take.
 func (l *leasedLimit) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
-	t := &turn{n: n, latest: latest, ends: min(latest, l.ends(ctx)), impatient: impatient}
+	t := newWaiter(n, latest)
+	t.ends, t.impatient = min(latest, l.ends(ctx)), impatient
 	var w *limit.Wait
 	if !impatient {
 		w = l.client.opts.Hooks.NewWait(l.id.Limit, n)
 	}
-	if in, err := l.stand(t, nil); !in {
+	if in, err := l.stand(t); !in {
 		return err
 	}
 	w.Start()
-	err := l.await(ctx, t)
+	err := t.Await(ctx, func() bool { return l.giveUp(t) })
 	w.End(err)
 	return err
 }
 
-// await waits in line.
-func (l *leasedLimit) await(ctx context.Context, t *turn) error {
-	select {
-	case err := <-t.wake:
-		return err
-	case <-ctx.Done():
-	}
-	if !l.giveUp(t) {
-		return <-t.wake // it came in the same moment: the permit is taken, so use it
-	}
-	return ctx.Err()
-}
-
-// stand takes what t wants or puts it in line. It is told by done, or if that is nil by
-// its wake.
-func (l *leasedLimit) stand(t *turn, done func(error)) (in bool, err error) {
+// stand takes what t wants or puts it in line.
+func (l *leasedLimit) stand(t *waiter) (in bool, err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.closed != nil {
 		return false, l.closed
 	}
 	if err := l.fault(); err != nil {
 		return false, err
 	}
-	if quota := l.quota(); t.n > quota {
-		return false, exceeds(t.n, quota)
+	if quota := l.quota(); t.Cost > quota {
+		return false, exceeds(t.Cost, quota)
 	}
 	now := l.client.now()
 	t.waits, t.until = true, t.ends
 	l.enter(now, t)
-	if !t.in {
-		t.direct = done != nil && l.claim(done)
+	if !t.Waiting() {
+		t.direct = t.done != nil && l.claim(t.WaitEnded)
 		return false, nil
 	}
 	defer l.starve(now)
-	look := t.latest
-	if l.late(now, l.line.cost, t) {
-		if !l.hopeful(t.n) {
-			l.leave(now, t)
+	check := t.latest
+	if l.late(now, l.line.Cost(), t) {
+		if !l.hopeful(t.Cost) {
+			l.leave(t)
+			l.settle(now)
 			return false, errLate
 		}
 		t.unsure = true
 		patience := now.Add(l.ask())
 		l.line.wait(t, min(t.until, patience))
 		l.sayUntil()
-		look = min(look, patience)
+		check = min(check, patience)
 	}
-	if t.done = done; done == nil {
-		t.wake = make(chan error, 1)
+	if t.Signal = waitline.Callback(t); t.done == nil {
+		t.Signal = waitline.Wake()
 	}
-	l.line.lookAt(t, look)
-	l.armLook()
+	l.line.check(t, check)
+	at, _ := l.line.checks.First()
+	l.checker.Set(l, (*leasedLimit).expire, at, int64(now))
 	return true, nil
 }
 
@@ -353,14 +327,15 @@ func (l *leasedLimit) ends(ctx context.Context) limit.Time {
 	return l.client.now().Add(time.Until(deadline))
 }
 
-// giveUp leaves the line, unless it was t's turn before.
-func (l *leasedLimit) giveUp(t *turn) bool {
+// giveUp leaves the line, unless the wait has ended before.
+func (l *leasedLimit) giveUp(t *waiter) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !t.in {
+	defer l.unlock()
+	if !t.Waiting() {
 		return false
 	}
-	l.leave(l.client.now(), t)
+	l.leave(t)
+	l.settle(l.client.now())
 	return true
 }
 
@@ -387,7 +362,7 @@ func (l *leasedLimit) waitMax(ctx context.Context, n int64, longest time.Duratio
 	return err
 }
 
-// tooLate is what one is told whose permit would be late.
+// tooLate is the error of one whose permit would be late.
 func (l *leasedLimit) tooLate(longest time.Duration, hurried bool) error {
 	if hurried {
 		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.id.Limit, context.DeadlineExceeded)

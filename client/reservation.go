@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -15,7 +16,7 @@ import (
 // a smaller one makes Delay grow, so ask for it once more when the time has come.
 type Reservation struct {
 	limiter *Limiter
-	turn    *turn // nil = nothing was taken
+	waiter  *waiter // nil = nothing was taken
 	act     limit.Time
 	ok      bool
 }
@@ -38,24 +39,30 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	}
 	if from <= now {
 		if taken, _ := l.lease.purse.Try(now, n); taken {
-			return Reservation{limiter: l, turn: &turn{n: n, act: now}, act: now, ok: true}
+			return l.reservation(n, now)
 		}
 	}
 	l.lease.mu.Lock()
-	defer l.lease.mu.Unlock()
+	defer l.lease.unlock()
 	l.lease.starve(now)
 	if l.lease.closed != nil {
 		return Reservation{}
 	}
-	wait := l.lease.expected(now, l.lease.line.cost+n, n)
+	wait := l.lease.expected(now, l.lease.line.Cost()+n, n)
 	if wait == limit.Never {
 		l.bucket.Refuse(n)
 		return Reservation{}
 	}
 	act := max(now.Add(wait), l.lease.line.act, from)
-	r := Reservation{limiter: l, turn: &turn{n: n, latest: math.MaxInt64, until: math.MaxInt64, act: act}, act: act, ok: true}
-	l.lease.enter(now, r.turn)
+	r := l.reservation(n, act)
+	l.lease.enter(now, r.waiter)
 	return r
+}
+
+func (l *Limiter) reservation(n int64, act limit.Time) Reservation {
+	w := newWaiter(n, math.MaxInt64)
+	w.until, w.act = math.MaxInt64, act
+	return Reservation{limiter: l, waiter: w, act: act, ok: true}
 }
 
 // expected is how long it takes until cost has come, the last n of it at once: by the
@@ -88,29 +95,29 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 	}
 	c := r.limiter.lease.client
 	from, act := limit.Time(time.Second+t.Sub(c.origin)), r.act
-	if r.turn != nil {
+	if r.waiter != nil {
 		l := &r.limiter.lease
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		now := c.now()
-		if r.turn.in {
+		if r.waiter.Waiting() {
 			l.settle(now) // its time may have come just now
 		}
 		switch {
-		case r.turn.lost:
+		case r.waiter.lost:
 			return limit.Never
-		case r.turn.in:
-			cost, ahead := r.turn.n, limit.Time(0)
-			for b := r.turn.prev; b != nil; b = b.prev {
-				cost, ahead = cost+b.n, max(ahead, b.act)
+		case r.waiter.Waiting():
+			cost, ahead := r.waiter.Cost, limit.Time(0)
+			for b := r.waiter.Prev(); b != nil; b = b.Prev() {
+				cost, ahead = waitline.Sum(cost, b.Cost), max(ahead, b.Value.act)
 			}
 			// Told, so not served before.
-			act = max(r.turn.act, ahead, now.Add(max(1, l.expected(now, cost, r.turn.n))))
+			act = max(r.waiter.act, ahead, now.Add(max(1, l.expected(now, cost, r.waiter.Cost))))
 			if act < math.MaxInt64 {
-				r.turn.act, l.line.act = act, max(l.line.act, act)
+				r.waiter.act, l.line.act = act, max(l.line.act, act)
 			}
 		default:
-			act = r.turn.act
+			act = r.waiter.act
 		}
 	}
 	if act == math.MaxInt64 {
@@ -122,22 +129,23 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 // Cancel gives the permit back, for a holder who will not act. It reports whether
 // something came back: nothing does when it was cancelled before.
 func (r Reservation) Cancel() bool {
-	if !r.ok || r.turn == nil {
+	if !r.ok || r.waiter == nil {
 		return false
 	}
 	l := &r.limiter.lease
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r.turn.lost {
+	defer l.unlock()
+	if r.waiter.lost {
 		return false
 	}
 	now := l.client.now()
-	r.turn.lost = true
-	if r.turn.in {
-		l.leave(now, r.turn)
+	r.waiter.lost = true
+	if r.waiter.Waiting() {
+		l.leave(r.waiter)
+		l.settle(now)
 		return true
 	}
-	r.limiter.bucket.Refund(now, r.turn.n)
+	r.limiter.bucket.Refund(now, r.waiter.Cost)
 	l.settle(now)
 	return true
 }

@@ -1,15 +1,18 @@
 package client
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -154,32 +157,35 @@ func TestLineSettles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for range 200 {
 		l := &leased(t, 50*fixed.Token, 5).lease
-		if l.timer != nil {
+		if !l.timer.IsSetTo(waitline.Never) {
 			t.Fatal("a timer without a line")
 		}
 		now := l.client.now()
-		var turns []*turn
+		var waiters []*waiter
 		served := 0
 		for range 200 {
 			now += limit.Time(rng.Int64N(int64(30 * time.Millisecond)))
 			l.mu.Lock()
 			switch rng.IntN(6) {
 			case 0, 1, 2:
-				tn := &turn{n: 1 + rng.Int64N(4), latest: limit.Time(1 << 62), until: limit.Time(1 + rng.Int64N(9)), wake: make(chan error, 1)}
+				w := newWaiter(1+rng.Int64N(4), limit.Time(1<<62))
+				w.until, w.Signal = limit.Time(1+rng.Int64N(9)), waitline.Wake()
 				if rng.IntN(8) == 0 {
-					tn.until = math.MaxInt64
+					w.until = math.MaxInt64
 				}
-				l.enter(now, tn)
-				turns = append(turns, tn)
+				l.enter(now, w)
+				waiters = append(waiters, w)
 			case 3:
-				if len(turns) > 0 {
-					if tn := turns[rng.IntN(len(turns))]; tn.in {
-						l.leave(now, tn)
+				if len(waiters) > 0 {
+					if w := waiters[rng.IntN(len(waiters))]; w.Waiting() {
+						l.leave(w)
+						w.End(&l.calls, errLate)
+						l.settle(now)
 					}
 				}
 			case 4:
-				if tn := l.line.last; tn != nil {
-					l.line.wait(tn, limit.Time(1+rng.Int64N(9)))
+				if w := l.line.Last(); w != nil {
+					l.line.wait(w.Value, limit.Time(1+rng.Int64N(9)))
 				}
 				l.purse.Amend(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
 				l.settle(now)
@@ -187,30 +193,31 @@ func TestLineSettles(t *testing.T) {
 				l.settle(now)
 			}
 			waiting, cost, until := false, int64(0), limit.Time(0)
-			for _, tn := range turns {
-				switch {
-				case tn.in:
+			waiters = slices.DeleteFunc(waiters, func(w *waiter) bool {
+				if w.Waiting() {
 					waiting = true
-					cost += tn.n
-					until = max(until, tn.until)
-				case len(tn.wake) > 0:
-					<-tn.wake
+					cost += w.Cost
+					until = max(until, w.until)
+					return false
+				}
+				if w.Await(context.Background(), nil) == nil {
 					served++
 					if waiting {
 						t.Fatal("it overtook one who waits")
 					}
 				}
-			}
+				return true
+			})
 			if until == math.MaxInt64 {
 				until = 0
 			}
-			if r := l.purse.Observe(now); r.Waiting != fixed.Whole(cost) || l.line.cost != cost || r.WaitUntil != until {
-				t.Fatalf("%v wait until %v, counted %d, want %d until %v", r.Waiting, r.WaitUntil, l.line.cost, cost, until)
+			if r := l.purse.Observe(now); r.Waiting != fixed.Whole(cost) || l.line.Cost() != cost || r.WaitUntil != until {
+				t.Fatalf("%v wait until %v, counted %d, want %d until %v", r.Waiting, r.WaitUntil, l.line.Cost(), cost, until)
 			}
-			l.mu.Unlock()
+			l.unlock()
 		}
 		l.end(ErrClosed)
-		if served == 0 || l.line.first != nil || l.line.cost != 0 {
+		if served == 0 || l.line.First() != nil || l.line.Cost() != 0 {
 			t.Fatalf("%d served; the line should be empty", served)
 		}
 	}

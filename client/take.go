@@ -169,7 +169,7 @@ func (l *leasedLimit) resetAfter(now limit.Time, remaining, ahead int64, whole l
 func (l *leasedLimit) retryAfter(now limit.Time, cost int64) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(1, min(l.expected(now, l.line.cost+cost, cost), time.Hour))
+	return max(1, min(l.expected(now, l.line.Cost()+cost, cost), time.Hour))
 }
 
 // span is how long n tokens take at a rate; 0 if it is 0.

@@ -9,8 +9,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// waiter is one who stands in line, and until when that is of use.
-type waiter struct {
+// arrival is one that comes to wait, and until when that is of use.
+type arrival struct {
 	name  string
 	wait  func()
 	until time.Duration // of all in line, from the beginning; -1 = without end
@@ -51,9 +51,9 @@ func TestWaitUntil(t *testing.T) {
 		begin := c.now()
 		for _, tt := range []struct {
 			lease *leasedLimit
-			in    []waiter
+			in    []arrival
 		}{
-			{&strict.lease, []waiter{
+			{&strict.lease, []arrival{
 				{"Take by ctx", func() { _, _ = strict.Take(soon, limit.Request{}) }, ms(100)},
 				{"WaitMax", func() { _ = strict.WaitMax(t.Context(), ms(200)) }, ms(200)},
 				{"Wait by ctx", func() { _ = strict.Wait(soon) }, ms(200)},
@@ -61,13 +61,13 @@ func TestWaitUntil(t *testing.T) {
 				{"Take", func() { _, _ = strict.Take(t.Context(), limit.Request{}) }, ms(900)},
 				{"Wait", func() { _ = strict.Wait(endless) }, -1},
 			}},
-			{&g.lease, []waiter{
+			{&g.lease, []arrival{
 				{"Acquire by ctx", func() { _ = g.Acquire(soon, 1) }, ms(100)},
 				{"AcquireMax", func() { _ = g.AcquireMax(t.Context(), 1, ms(200)) }, ms(200)},
 				{"Take", func() { _, _ = g.Take(t.Context(), limit.Request{}) }, ask},
 				{"Acquire", func() { _ = g.Acquire(endless, 1) }, -1},
 			}},
-			{&fed.lease, []waiter{
+			{&fed.lease, []arrival{
 				{"WaitMax in time", func() { _ = fed.WaitMax(t.Context(), ms(5000)) }, ms(5000)},
 				{"another", func() { _ = fed.WaitMax(t.Context(), ms(2500)) }, ms(5000)},
 			}},
@@ -100,7 +100,7 @@ func TestWaitUntil(t *testing.T) {
 		if strict.lease.waitsUntil(begin) != 0 || g.lease.waitsUntil(begin) != 0 {
 			t.Error("somebody waits for ever")
 		}
-		if r := strict.ReserveN(time.Now(), 1); r.OK() || strict.lease.line.until != 0 || len(strict.lease.line.ends.turns)+len(strict.lease.line.looks.turns) != 0 {
+		if r := strict.ReserveN(time.Now(), 1); r.OK() || strict.lease.line.until() != 0 || strict.lease.line.ends.Len()+strict.lease.line.endless+strict.lease.line.checks.Len() != 0 {
 			t.Error("the line should be as new")
 		}
 	})

@@ -37,7 +37,7 @@ func (u *usage) watch(l *leasedLimit) {
 func (l *leasedLimit) quiet(now limit.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rate == 0 && l.depth == 0 && l.line.first == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
+	return l.rate == 0 && l.depth == 0 && l.line.First() == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
 }
 
 // count adds what was decided on the lease since it was counted last.

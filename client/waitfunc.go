@@ -38,52 +38,45 @@ func (l *leasedLimit) waitFunc(n int64, longest time.Duration, done func(error))
 	now := l.client.now()
 	if taken, _ := l.purse.Try(now, n); taken {
 		if l.claim(done) {
-			defer l.calls.end()
-			done(nil)
+			l.calls.Direct(done)
 		}
 		return ended
 	}
-	t := &turn{n: n, latest: now.Add(longest)}
-	t.ends = t.latest
-	w := l.client.opts.Hooks.NewWait(l.id.Limit, n)
-	in, err := l.stand(t, func(err error) {
-		if errors.Is(err, errLate) {
-			err = l.tooLate(longest, false)
-		}
-		w.End(err)
-		done(err)
-	})
+	t := newWaiter(n, now.Add(longest))
+	t.ends, t.done, t.lease, t.longest = t.latest, done, l, longest
+	t.hook = l.client.opts.Hooks.NewWait(l.id.Limit, n)
+	in, err := l.stand(t)
 	switch {
 	case in:
-		w.Start()
-		return func() bool {
-			left := l.giveUp(t)
-			if left {
-				w.End(context.Canceled)
-			}
-			return left
-		}
+		t.hook.Start()
+		return t.cancel
 	case errors.Is(err, errLate):
 		done(l.tooLate(longest, false))
 	case err != nil:
 		done(err)
 	case t.direct:
-		defer l.calls.end()
-		done(nil)
+		l.calls.Direct(done)
 	}
 	return ended
 }
 
-// claim says whether the caller is to call done for a permit that was there at once, and
-// then to end calls, since nobody is yet to be told. Otherwise done is called in its turn.
+// cancel gives up the wait of one that does not block.
+func (t *waiter) cancel() bool {
+	left := t.lease.giveUp(t)
+	if left {
+		t.hook.End(context.Canceled)
+	}
+	return left
+}
+
+// claim says whether the caller is to call done directly for a permit that was there at
+// once. Otherwise done is called behind those who are due before it.
 func (l *leasedLimit) claim(done func(error)) (direct bool) {
-	if l.calls.direct() {
-		return true
+	direct = l.calls.Claim(done)
+	if !direct {
+		l.calls.Start()
 	}
-	if l.calls.add(done, nil) {
-		go l.calls.run()
-	}
-	return false
+	return direct
 }
 
 // ended is the cancel of a wait that has ended.

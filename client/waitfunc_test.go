@@ -138,7 +138,7 @@ func TestWaitFuncTimesOut(t *testing.T) {
 				t.Errorf("%+v, want after %v", f, bounds[f.who])
 			}
 		}
-		if len(got) != len(bounds) || l.lease.line.first != nil || len(l.lease.line.looks.turns) != 0 {
+		if len(got) != len(bounds) || l.lease.line.First() != nil || l.lease.line.checks.Len() != 0 {
 			t.Errorf("told %d", len(got))
 		}
 	})
@@ -209,7 +209,7 @@ func TestWaitFuncBadManners(t *testing.T) {
 		l.lease.mu.Lock()
 		l.bucket.Amend(l.lease.client.now(), 0, 3*fixed.Token, fixed.Token)
 		l.lease.settle(l.lease.client.now())
-		l.lease.mu.Unlock()
+		l.lease.unlock()
 	}
 	for range 11 {
 		<-told
@@ -260,7 +260,7 @@ func TestCrowd(t *testing.T) {
 			if took := processorTime() - start; took > within {
 				t.Errorf("leaving %s, bounded %v: %v", order, bounded, took)
 			}
-			if l.lease.line.first != nil || l.lease.line.until != 0 || l.lease.line.cost != 0 {
+			if l.lease.line.First() != nil || l.lease.line.until() != 0 || l.lease.line.Cost() != 0 {
 				t.Error("the line should be as new")
 			}
 		}
