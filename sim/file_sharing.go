@@ -130,7 +130,7 @@ func (p *scenarioParser) shared(n *document.Node, err error) {
 	}
 	for _, err := range list {
 		if err != nil {
-			p.Fault(n, "", "%s", strings.TrimPrefix(err.Error(), "share: "))
+			p.Fault(n, "", "%s", strings.TrimPrefix(err.Error(), "partition: "))
 		}
 	}
 }
