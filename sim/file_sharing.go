@@ -119,7 +119,7 @@ func (p *scenarioParser) above(n *document.Node) time.Duration {
 	return p.span(n)
 }
 
-// shared reports what package share says of settings that n is the latest of.
+// shared reports what is wrong with the settings of a way of sharing that n is the latest of.
 func (p *scenarioParser) shared(n *document.Node, err error) {
 	list := []error{err}
 	if joined, ok := errors.AsType[interface {
@@ -130,7 +130,8 @@ func (p *scenarioParser) shared(n *document.Node, err error) {
 	}
 	for _, err := range list {
 		if err != nil {
-			p.Fault(n, "", "%s", strings.TrimPrefix(err.Error(), "partition: "))
+			_, text, _ := strings.Cut(err.Error(), ": ") // the name of the package comes first
+			p.Fault(n, "", "%s", text)
 		}
 	}
 }
