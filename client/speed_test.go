@@ -184,8 +184,8 @@ func TestLineSettles(t *testing.T) {
 					}
 				}
 			case 4:
-				if w := l.line.Last(); w != nil {
-					l.line.wait(w.Value, limit.Time(1+rng.Int64N(9)))
+				if len(waiters) > 0 && waiters[len(waiters)-1].Waiting() {
+					l.line.wait(waiters[len(waiters)-1], limit.Time(1+rng.Int64N(9)))
 				}
 				l.purse.Amend(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
 				l.settle(now)

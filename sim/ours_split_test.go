@@ -292,8 +292,9 @@ func TestSplitOfTooMuch(t *testing.T) {
 }
 
 func inLine(l *waitline.Line[limit.Time]) (n int) {
-	for w := l.Last(); w != nil; w = w.Prev() {
+	l.Review(nil, func(*waitline.Waiter[limit.Time], int64) error {
 		n++
-	}
+		return nil
+	})
 	return n
 }

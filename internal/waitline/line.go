@@ -45,9 +45,6 @@ type Line[V any] struct {
 // First returns the waiter that is served next, or nil.
 func (l *Line[V]) First() *Waiter[V] { return l.first }
 
-// Last returns the waiter that came last, or nil.
-func (l *Line[V]) Last() *Waiter[V] { return l.last }
-
 // Cost is the sum of all costs, at most math.MaxInt64.
 func (l *Line[V]) Cost() int64 {
 	if l.hi > 0 || l.lo > math.MaxInt64 {

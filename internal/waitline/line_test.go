@@ -54,7 +54,7 @@ func TestWalkThrough(t *testing.T) {
 		}
 	}
 	expect("five came", "1:1 2:2 3:3 4:4 5:5 = 15 | ")
-	if at, of := alarms.First(); at != 50 || of != any(w[5]) || w[3].Prev() != w[2] || l.Last() != w[5] {
+	if at, of := alarms.First(); at != 50 || of != any(w[5]) || w[3].Prev() != w[2] || l.last != w[5] {
 		t.Fatalf("the earliest deadline is %d of %v", at, of)
 	}
 	tokens := int64(4)
@@ -257,7 +257,7 @@ func (h *history) check() error {
 		sum += w.Cost
 		prev, w = w, w.next
 	}
-	if w != nil || h.line.Last() != prev || h.line.Cost() != sum {
+	if w != nil || h.line.last != prev || h.line.Cost() != sum {
 		return fmt.Errorf("the line is %s, want %d waiters of %d", show(&h.line), len(h.model), sum)
 	}
 	at, of := h.alarms.First()
@@ -342,7 +342,7 @@ func TestManyAtOnce(t *testing.T) {
 	if served+late+left+woken != crowd+blocked || served != crowd*4/5 || late != blocked/4 {
 		t.Errorf("%d call-backs, %d woken, %d late, %d left", served, woken, late, left)
 	}
-	if c.line.First() != nil || c.line.Last() != nil || c.line.Cost() != 0 || c.deadlines.Len() != 0 || !c.timer.IsSetTo(Never) {
+	if c.line.First() != nil || c.line.last != nil || c.line.Cost() != 0 || c.deadlines.Len() != 0 || !c.timer.IsSetTo(Never) {
 		t.Error("somebody is left behind")
 	}
 }
