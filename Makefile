@@ -31,11 +31,14 @@ race: ## Test with the race detector, gateways included
 e2e: ## Test the published gateway configurations against the real gateways
 	$(GO) test -count=1 -v ./examples/gateways
 
-# gofumpt and staticcheck are pinned in tools/go.mod. golangci-lint is not: it takes
-# five minutes to build; whoever has it finds its settings in .golangci.yml.
+# Every linter is pinned in tools/go.mod, and named in tools/lint.
 .PHONY: lint
-lint: ## gofmt, gofumpt, vet, staticcheck
+lint: ## Format, analyzers (vet, staticcheck, errcheck, ...) and dead code, in every module
 	./scripts/lint
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities in what the code reaches; asks vuln.go.dev, or GOVULNDB
+	./scripts/vuln --must
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

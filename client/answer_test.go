@@ -167,9 +167,16 @@ func TestHowLongToAsk(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	for _, tt := range []struct{ option, trip, want time.Duration }{
-		{0, 0, longestAsk}, {0, 1, shortestAsk}, {0, shortestAsk / 2, shortestAsk}, {0, shortestAsk/2 + 1, shortestAsk + 2},
-		{0, longestAsk/2 - 1, longestAsk - 2}, {0, longestAsk / 2, longestAsk}, {0, time.Hour, longestAsk},
-		{time.Millisecond, time.Hour, time.Millisecond}, {time.Hour, 1, time.Hour}, {-1, 0, -1},
+		{0, 0, longestAsk},
+		{0, 1, shortestAsk},
+		{0, shortestAsk / 2, shortestAsk},
+		{0, shortestAsk/2 + 1, shortestAsk + 2},
+		{0, longestAsk/2 - 1, longestAsk - 2},
+		{0, longestAsk / 2, longestAsk},
+		{0, time.Hour, longestAsk},
+		{time.Millisecond, time.Hour, time.Millisecond},
+		{time.Hour, 1, time.Hour},
+		{-1, 0, -1},
 	} {
 		l := leased(t, 0, 0)
 		l.lease.opts.Ask = tt.option
@@ -293,7 +300,8 @@ func TestAskingIsBounded(t *testing.T) {
 		gap  time.Duration
 		ask  func(l *Limiter) bool
 	}{
-		{false, starveGap, (*Limiter).Allow}, {true, starveGapFull, (*Limiter).Allow},
+		{false, starveGap, (*Limiter).Allow},
+		{true, starveGapFull, (*Limiter).Allow},
 		{false, starveGap, func(l *Limiter) bool { return l.AllowN(time.Now(), 2) }},
 		{true, starveGapFull, func(l *Limiter) bool { return l.ReserveN(time.Now(), 2).Delay() == 0 }},
 		{true, starveGapFull, func(l *Limiter) bool { d, err := l.Take(t.Context(), limit.Request{}); return err != nil || d.Allowed }},
@@ -423,8 +431,15 @@ func TestSpan(t *testing.T) {
 		rate fixed.Amount
 		want time.Duration
 	}{
-		{0, fixed.Token, 0}, {1, fixed.Token, time.Second}, {3, 2 * fixed.Token, 1500 * time.Millisecond}, {5, 0, 0}, {5, -1, 0},
-		{1, 1, 1e6 * time.Second}, {math.MaxInt64, 1, limit.Never}, {9223372036, fixed.Token, 9223372036 * time.Second}, {9223372037, fixed.Token, limit.Never},
+		{0, fixed.Token, 0},
+		{1, fixed.Token, time.Second},
+		{3, 2 * fixed.Token, 1500 * time.Millisecond},
+		{5, 0, 0},
+		{5, -1, 0},
+		{1, 1, 1e6 * time.Second},
+		{math.MaxInt64, 1, limit.Never},
+		{9223372036, fixed.Token, 9223372036 * time.Second},
+		{9223372037, fixed.Token, limit.Never},
 	} {
 		if got := span(tt.n, tt.rate); got != tt.want {
 			t.Errorf("%d at %v: %v, want %v", tt.n, tt.rate, got, tt.want)

@@ -43,7 +43,7 @@ func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, er
 	}
 	stream, err := leasepb.NewLeasesClient(conn).Hold(ctx)
 	if err != nil {
-		conn.Close()
+		_ = conn.Close() // what it could not begin it has said above
 		return nil, err
 	}
 	return &grpcStream{conn: conn, stream: stream, member: t.member}, nil
@@ -81,4 +81,4 @@ func (s *grpcStream) Receive() (*lease.Grant, error) {
 }
 
 // Close implements Stream.
-func (s *grpcStream) Close() { s.conn.Close() }
+func (s *grpcStream) Close() { _ = s.conn.Close() }

@@ -85,7 +85,9 @@ func TestWaitUntil(t *testing.T) {
 			lease *leasedLimit
 			want  time.Duration
 		}{
-			{ms(350), &strict.lease, -1}, {ms(350), &g.lease, -1}, {ms(350), &fed.lease, ms(5000)},
+			{ms(350), &strict.lease, -1},
+			{ms(350), &g.lease, -1},
+			{ms(350), &fed.lease, ms(5000)},
 			{ms(1100), &fed.lease, ms(2500)}, // the first was served
 			{ms(2200), &fed.lease, 0},
 		} {

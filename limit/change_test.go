@@ -67,8 +67,14 @@ func more(a, b, c, d uint64) bool {
 func drawBucket(r *rand.Rand) Policy {
 	p := Policy{Algorithm: Algorithm(r.IntN(2)), Burst: r.Int64N(1 << r.IntN(9))}
 	p.Rate = []Rate{
-		{}, {3, 24 * time.Hour}, {100, 24 * time.Hour}, PerMinute(1), {7, 3 * time.Second}, PerSecond(10), PerSecond(999_983),
-		{1 + r.Int64N(1e6), time.Duration(1 + r.Int64N(1e12))}, {1e9, time.Second},
+		{},
+		{3, 24 * time.Hour},
+		{100, 24 * time.Hour},
+		PerMinute(1),
+		{7, 3 * time.Second},
+		PerSecond(10), PerSecond(999_983),
+		{1 + r.Int64N(1e6), time.Duration(1 + r.Int64N(1e12))},
+		{1e9, time.Second},
 	}[r.IntN(9)]
 	return p
 }

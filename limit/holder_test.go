@@ -102,7 +102,7 @@ func (g *placesHolder) Hold(_ context.Context, req Request, _ bool, r *Result) (
 
 func (g *placesHolder) Keep(Hold)    {}
 func (g *placesHolder) Shared() bool { return false }
-func (g *placesHolder) Undo(h Hold)  { _ = g.Finish(nil, Request{}, h.Permit) }
+func (g *placesHolder) Undo(h Hold)  { _ = g.Finish(context.Background(), Request{}, h.Permit) }
 
 func (g *placesHolder) Finish(_ context.Context, _ Request, permit uint64) error {
 	g.mu.Lock()

@@ -205,8 +205,10 @@ func (s *stolen) Take(_ context.Context, req Request) (Decision, error) {
 	if req.Peek {
 		s.peeks++
 	}
-	return Decision{Results: []Result{{Limit: "stolen", Quota: 10, Window: 100 * time.Millisecond, Cost: costOf(req),
-		Verdict: Verdict{Reason: ReasonRate, RetryAfter: s.after}}}}, nil
+	return Decision{Results: []Result{{
+		Limit: "stolen", Quota: 10, Window: 100 * time.Millisecond, Cost: costOf(req),
+		Verdict: Verdict{Reason: ReasonRate, RetryAfter: s.after},
+	}}}, nil
 }
 
 // A wait that could have fitted ends when its time is over, to the nanosecond of the

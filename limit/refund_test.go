@@ -121,8 +121,10 @@ func TestHistoriesReservationsAmongCountedRefusals(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	eachHistory(t, func(r *rand.Rand) error {
-		p := Policy{Algorithm: []Algorithm{TokenBucket, FixedWindow, SlidingWindowLog, SlidingWindowCounter}[r.IntN(4)],
-			Rate: Rate{1 + r.Int64N(5), time.Duration(1 + r.Int64N(30))}, CountRefused: true}
+		p := Policy{
+			Algorithm: []Algorithm{TokenBucket, FixedWindow, SlidingWindowLog, SlidingWindowCounter}[r.IntN(4)],
+			Rate:      Rate{1 + r.Int64N(5), time.Duration(1 + r.Int64N(30))}, CountRefused: true,
+		}
 		if p.Algorithm == TokenBucket {
 			p.Burst = 1 + r.Int64N(5)
 		}

@@ -171,8 +171,10 @@ func (h *waitFuncs) now() Time { return h.l.epoch.Add(time.Since(h.l.origin)) }
 
 func waitFuncHistory(t *testing.T, r *rand.Rand) error {
 	p := randomPolicy(r)
-	h := &waitFuncs{t: t, r: r, p: p, l: newLimiter(t, p), cancels: map[int]func() bool{}, got: map[int]string{},
-		o: &naive{m: newMeter(p), done: map[int]string{}}}
+	h := &waitFuncs{
+		t: t, r: r, p: p, l: newLimiter(t, p), cancels: map[int]func() bool{}, got: map[int]string{},
+		o: &naive{m: newMeter(p), done: map[int]string{}},
+	}
 	unit := r.IntN(2) == 0
 	const steps = 120
 	for i := range steps {

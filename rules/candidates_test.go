@@ -103,10 +103,18 @@ func TestNamesOfAttributes(t *testing.T) {
 		request []limit.Attribute
 		want    string
 	}{
-		{s, attrs("header:x-key=k User=u"), "a"}, {s, attrs("HEADER:X-KEY=k User=u"), "a"}, {s, attrs("header:x-key=k user=u"), ""}, {s, attrs("header:x-kez=k User=u"), ""},
-		{s, attrs("Header=k"), "b"}, {s, attrs("header=k"), ""}, {s, attrs("headex:x-key=k User=u"), ""},
-		{s, attrs("header:x-key=k header:X-KEY=other User=u"), "a"}, {s, attrs("header:X-KEY=other header:x-key=k User=u"), ""},
-		{many, attrs(long + "=k"), "long"}, {many, attrs(strings.ToUpper(long) + "=k"), "long"}, {many, attrs(long + "z=k"), ""},
+		{s, attrs("header:x-key=k User=u"), "a"},
+		{s, attrs("HEADER:X-KEY=k User=u"), "a"},
+		{s, attrs("header:x-key=k user=u"), ""},
+		{s, attrs("header:x-kez=k User=u"), ""},
+		{s, attrs("Header=k"), "b"},
+		{s, attrs("header=k"), ""},
+		{s, attrs("headex:x-key=k User=u"), ""},
+		{s, attrs("header:x-key=k header:X-KEY=other User=u"), "a"},
+		{s, attrs("header:X-KEY=other header:x-key=k User=u"), ""},
+		{many, attrs(long + "=k"), "long"},
+		{many, attrs(strings.ToUpper(long) + "=k"), "long"},
+		{many, attrs(long + "z=k"), ""},
 	} {
 		found, _ := c.set.Match("", c.request, nil, nil)
 		got := ""

@@ -90,8 +90,13 @@ func TestStoreOfSeveralFiles(t *testing.T) {
 	for _, c := range []struct {
 		a, b, want string
 	}{
-		{"memory", "memory", ""}, {"redis://h:1", "redis://h:1", ""}, {"redis://h:1", "redis://h:2", "another store is named at"}, {"memory", "redis://h:1", "another store is named at"},
-		{"redis", "redis", `unknown store "redis"`}, {"memory://", "memory", `unknown store "memory"`}, {"radis://h", "memory", "did you mean redis?"},
+		{"memory", "memory", ""},
+		{"redis://h:1", "redis://h:1", ""},
+		{"redis://h:1", "redis://h:2", "another store is named at"},
+		{"memory", "redis://h:1", "another store is named at"},
+		{"redis", "redis", `unknown store "redis"`},
+		{"memory://", "memory", `unknown store "memory"`},
+		{"radis://h", "memory", "did you mean redis?"},
 	} {
 		dir := t.TempDir()
 		for i, store := range []string{c.a, c.b} {

@@ -23,8 +23,11 @@ func TestSuppressAndSplitAreRead(t *testing.T) {
 	}
 	full := Suppress{Report: 2 * time.Second, Window: 24 * time.Second, Interval: 6 * time.Second, Linear: true, Full: 4, Admitted: true, Independent: true}
 	for i, want := range []Limit{
-		{Sharing: SharingSuppressed}, {Sharing: SharingSuppressed, Suppress: full},
-		{Sharing: SharingSplit}, {Sharing: SharingSplit, Split: Split{Instances: 5, Weight: 2}}, {Sharing: SharingSplit, Split: Split{Instances: 5, Weight: 1}},
+		{Sharing: SharingSuppressed},
+		{Sharing: SharingSuppressed, Suppress: full},
+		{Sharing: SharingSplit},
+		{Sharing: SharingSplit, Split: Split{Instances: 5, Weight: 2}},
+		{Sharing: SharingSplit, Split: Split{Instances: 5, Weight: 1}},
 	} {
 		if got := s.Limits()[i]; got.Sharing != want.Sharing || got.Suppress != want.Suppress || got.Split != want.Split {
 			t.Errorf("limit %d: %v %+v %+v, want %v %+v %+v", i, got.Sharing, got.Suppress, got.Split, want.Sharing, want.Suppress, want.Split)

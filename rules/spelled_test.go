@@ -21,8 +21,25 @@ func TestNamesOfLimits(t *testing.T) {
 		name string
 		fine bool
 	}{
-		{"a", true}, {"a b", true}, {"~", true}, {"#", true}, {"a}b", true}, {"]", true}, {"0", true}, {strings.Repeat("x", 128), true},
-		{"", false}, {" a", false}, {"a ", false}, {"a!", false}, {`a"`, false}, {`a\`, false}, {"a\x7f", false}, {"a\x1f", false}, {"a\x01b", false}, {"é", false}, {strings.Repeat("x", 129), false},
+		{"a", true},
+		{"a b", true},
+		{"~", true},
+		{"#", true},
+		{"a}b", true},
+		{"]", true},
+		{"0", true},
+		{strings.Repeat("x", 128), true},
+		{"", false},
+		{" a", false},
+		{"a ", false},
+		{"a!", false},
+		{`a"`, false},
+		{`a\`, false},
+		{"a\x7f", false},
+		{"a\x1f", false},
+		{"a\x01b", false},
+		{"é", false},
+		{strings.Repeat("x", 129), false},
 	} {
 		src := fmt.Sprintf("limits: [{name: %s, rate: 1/s}]\n", yamlQuote(c.name))
 		s, err := Parse("test.yaml", []byte(src))
@@ -83,9 +100,16 @@ func TestOverridesOfOneCondition(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"{user: [a, b]}", "{user: [b, a]}", true}, {"{user: [a, a]}", "{user: a}", true}, {"{user: a, tenant: b}", "{tenant: b, user: a}", true},
-		{"{user: a}", "{user: b}", false}, {"{user: a}", "{tenant: a}", false}, {"{user: [a, b]}", "{user: a}", false}, {"{user: 'a\"|\"b'}", "{user: [a, b]}", false},
-		{"request.size > 1", "request.size > 1", true}, {"request.size > 1", "request.size > 2", false}, {"{user: 'a,b'}", "{user: a, tenant: b}", false},
+		{"{user: [a, b]}", "{user: [b, a]}", true},
+		{"{user: [a, a]}", "{user: a}", true},
+		{"{user: a, tenant: b}", "{tenant: b, user: a}", true},
+		{"{user: a}", "{user: b}", false},
+		{"{user: a}", "{tenant: a}", false},
+		{"{user: [a, b]}", "{user: a}", false},
+		{"{user: 'a\"|\"b'}", "{user: [a, b]}", false},
+		{"request.size > 1", "request.size > 1", true},
+		{"request.size > 1", "request.size > 2", false},
+		{"{user: 'a,b'}", "{user: a, tenant: b}", false},
 	} {
 		_, err := Parse("test.yaml", []byte(fmt.Sprintf("limits:\n  - {name: a, rate: 1/s, overrides: [{when: %s, rate: 2/s}, {when: %s, rate: 3/s}]}\n", c.a, c.b)))
 		if c.same != (err != nil && strings.Contains(err.Error(), "is never reached")) || !c.same && err != nil {
@@ -110,7 +134,11 @@ func TestKeysAsText(t *testing.T) {
 		parts [][]byte
 		want  string
 	}{
-		{nil, ""}, {[][]byte{part("")}, `a=""`}, {[][]byte{part("v")}, `a="v"`}, {[][]byte{part(longest)}, `a="` + longest + `"`}, {[][]byte{part(long)}, "a=sha256:" + digits},
+		{nil, ""},
+		{[][]byte{part("")}, `a=""`},
+		{[][]byte{part("v")}, `a="v"`},
+		{[][]byte{part(longest)}, `a="` + longest + `"`},
+		{[][]byte{part(long)}, "a=sha256:" + digits},
 		{[][]byte{part("v"), address("192.0.2.7"), part("w")}, `a="v" ip=192.0.2.7 c="w"`},
 		{[][]byte{part(long), address("2001:db8:1:2ff::9"), {tagMissing}}, "a=sha256:" + digits + " ip=2001:db8:1:200::/56 c=(missing)"},
 		{[][]byte{part("v"), part("nonsense"), part("w"), part("more")}, `a="v" ip="nonsense" c="w" ="more"`},

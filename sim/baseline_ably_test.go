@@ -88,8 +88,12 @@ func TestAblySubIntervalInProgress(t *testing.T) {
 		cost   int64 // from 6 s to 8 s, after 600 in the first 6 s
 		want   float64
 	}{
-		{false, 1600, (100 + 800) / 2.0}, {false, 100, 100}, {false, 0, 100},
-		{true, 1600, (100 + 800) / 2.0}, {true, 100, (100 + 50) / 2.0}, {true, 0, 50},
+		{false, 1600, (100 + 800) / 2.0},
+		{false, 100, 100},
+		{false, 0, 100},
+		{true, 1600, (100 + 800) / 2.0},
+		{true, 100, (100 + 50) / 2.0},
+		{true, 0, 50},
 	} {
 		w, m := ablyMasterAt(t, Ably{Linear: tt.linear}, perSecond(10))
 		w.now = limit.Time(6 * time.Second)

@@ -58,7 +58,7 @@ func TestLineWalkThrough(t *testing.T) {
 		t.Errorf("share %v, want 2", i.Share())
 	}
 	i.(LimitSetter).SetLimit(perSecond(20))
-	if !i.Take(1) || !i.Take(1) || i.Take(1) {
+	if first, second, third := i.Take(1), i.Take(1), i.Take(1); !first || !second || third {
 		t.Error("a limit of 20 leaves 2 more in this second")
 	}
 }

@@ -66,7 +66,8 @@ func TestGossipTraffic(t *testing.T) {
 		instances int
 		kbps      float64
 	}{
-		{GlobalRandomDrop{}, 490, 23}, {GlobalRandomDrop{Peers: raghavanPeers}, 20, 23},
+		{GlobalRandomDrop{}, 490, 23},
+		{GlobalRandomDrop{Peers: raghavanPeers}, 20, 23},
 		{GlobalRandomDrop{}, 20, 23.0 / 3 * 19}, // to all others
 	} {
 		l := newLoop(t, tt.drop, Setup{Limit: perSecond(1000), Instances: tt.instances, RoundTrip: 40 * time.Millisecond}, 1)

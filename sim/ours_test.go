@@ -123,8 +123,11 @@ func TestOursSmallLimits(t *testing.T) {
 			name  string
 			limit Limit
 		}{
-			{"0", smallLimit(0, time.Second)}, {"0.5", smallLimit(1, 2*time.Second)}, {"1", smallLimit(1, time.Second)},
-			{"2", smallLimit(2, time.Second)}, {"N-1", smallLimit(int64(n-1), time.Second)},
+			{"0", smallLimit(0, time.Second)},
+			{"0.5", smallLimit(1, 2*time.Second)},
+			{"1", smallLimit(1, time.Second)},
+			{"2", smallLimit(2, time.Second)},
+			{"N-1", smallLimit(int64(n-1), time.Second)},
 		} {
 			s := Scenario{
 				Limit: l.limit, Instances: n, Duration: atLength(time.Minute, 10*time.Minute),
@@ -194,8 +197,10 @@ func TestOursManyLimiters(t *testing.T) {
 			split SplitKind
 			want  bounds
 		}{
-			{0, Equal, bounds{use: 0.99, t95: 500 * ms, kbps: 10}}, {0.2, Equal, bounds{use: 0.95, t95: 500 * ms, kbps: 10}},
-			{0, Zipf, bounds{use: 0.9, lent: 0.98}}, {0.2, Zipf, bounds{use: 0.9, lent: 0.97}},
+			{0, Equal, bounds{use: 0.99, t95: 500 * ms, kbps: 10}},
+			{0.2, Equal, bounds{use: 0.95, t95: 500 * ms, kbps: 10}},
+			{0, Zipf, bounds{use: 0.9, lent: 0.98}},
+			{0.2, Zipf, bounds{use: 0.9, lent: 0.97}},
 		} {
 			name := fmt.Sprintf("%d limiters, loss %v, %s", n, c.loss, [...]string{Equal: "equal", Zipf: "zipf"}[c.split])
 			t.Run(name, func(t *testing.T) {

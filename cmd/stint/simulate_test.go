@@ -126,6 +126,9 @@ func TestSimulateEndsEarly(t *testing.T) {
 			}
 		}
 	}
+	if err := lines.Err(); err != nil {
+		t.Error(err)
+	}
 	_ = cmd.Wait() // the exit code is what is looked at
 	if code := cmd.ProcessState.ExitCode(); code != exitNo || !told || !strings.Contains(text, "the simulation was ended before its time") || out.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, text, out.String())

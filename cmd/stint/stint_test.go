@@ -127,7 +127,7 @@ func serveProcess(t *testing.T, env []string, args ...string) *process {
 		}
 	}
 	text, _ := io.ReadAll(p.log)
-	t.Fatalf("the service was never ready:\n%s%s", p.greeting, text)
+	t.Fatalf("the service was never ready: %v\n%s%s", lines.Err(), p.greeting, text)
 	return nil
 }
 

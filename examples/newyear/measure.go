@@ -46,7 +46,7 @@ func (s settings) measure(ctx context.Context, tick func(second int, n int64)) (
 	go func() { served <- server.Serve(listener) }() // ends with Close below
 	defer func() {
 		_ = server.Close() // whoever still watches is cut off
-		<-served
+		<-served           // that it was closed
 	}()
 
 	clock, begin := newHostClock(), time.Now()

@@ -135,7 +135,6 @@ func (l *listener) close() { _ = l.body.Close() }
 type book struct {
 	mu        sync.Mutex
 	attempted int64
-	wanted    int64 // cost, as far as it is known
 	refused   map[string]int64
 	nameless  int64 // refusals that named no limit, or no time to try again
 	failed    int64

@@ -19,8 +19,7 @@ import (
 
 const usage = `usage: pubsub serve [-nodes 2] [-limits limits.yaml]   the service
        pubsub demo  [-nodes 2] [-limits limits.yaml]   an account at 100 x its limit, live
-       pubsub crowd [-nodes 2] [-limits limits.yaml]   costs of 1001 among costs of 1
-`
+       pubsub crowd [-nodes 2] [-limits limits.yaml]   costs of 1001 among costs of 1`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

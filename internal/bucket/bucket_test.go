@@ -272,7 +272,7 @@ func TestBucketsConserve(t *testing.T) {
 					admitted += cost
 				}
 			}
-			if most := depth.Float() + rate.Float()*(time.Duration(now-start).Seconds()); float64(admitted) > most+1e-9 {
+			if most := depth.Float() + rate.Float()*time.Duration(now-start).Seconds(); float64(admitted) > most+1e-9 {
 				t.Fatalf("%d admitted by all, at most %v", admitted, most)
 			}
 		}

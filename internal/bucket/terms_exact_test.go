@@ -207,7 +207,8 @@ func TestReceiveConserves(t *testing.T) {
 	for range 20_000 {
 		from, to := randomTermsOf(r), randomTermsOf(r)
 		free := uint64(r.Int64N(int64(from.depth) + 1))
-		add := fixed.Amount(r.Int64N(int64(fixed.Token)<<r.IntN(20))) - fixed.Amount(r.Int64N(int64(fixed.Token)<<r.IntN(20)))
+		add := fixed.Amount(r.Int64N(int64(fixed.Token) << r.IntN(20)))
+		add -= fixed.Amount(r.Int64N(int64(fixed.Token) << r.IntN(20)))
 		if r.IntN(4) == 0 {
 			add = add / fixed.Token * fixed.Token
 		}

@@ -409,8 +409,12 @@ func TestOverridesThatAreNone(t *testing.T) {
 		rate limit.Rate
 		want string
 	}{
-		{limit.Rate{Count: -1, Period: time.Hour}, "descriptor 1: limit: rate"}, {limit.Rate{Count: limit.MaxCount + 1, Period: time.Hour}, "descriptor 1: limit: rate"},
-		{limit.Rate{Count: 5, Period: -1}, "descriptor 1: limit: rate"}, {limit.Rate{}, "descriptor 1 has no unit"}, {limit.Rate{Count: limit.MaxCount, Period: 1}, ""}, {limit.Rate{Count: 1, Period: 1}, ""},
+		{limit.Rate{Count: -1, Period: time.Hour}, "descriptor 1: limit: rate"},
+		{limit.Rate{Count: limit.MaxCount + 1, Period: time.Hour}, "descriptor 1: limit: rate"},
+		{limit.Rate{Count: 5, Period: -1}, "descriptor 1: limit: rate"},
+		{limit.Rate{}, "descriptor 1 has no unit"},
+		{limit.Rate{Count: limit.MaxCount, Period: 1}, ""},
+		{limit.Rate{Count: 1, Period: 1}, ""},
 	} {
 		q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{
 			{Attributes: attributes("user=u")}, {Attributes: attributes("user=v"), HasOverride: true, Override: c.rate},

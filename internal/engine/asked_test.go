@@ -170,10 +170,10 @@ descriptors:
 // replaced is a store that fails once, while the configuration is being replaced.
 type replaced struct {
 	*memory.Store
-	swap         func()
-	err          error
-	takes, peeks int
-	refunds      int
+	swap    func()
+	err     error
+	takes   int
+	refunds int
 }
 
 func (s *replaced) Take(ctx context.Context, charges []store.Charge) (bool, error) {

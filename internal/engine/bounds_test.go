@@ -226,12 +226,18 @@ func TestErrorsThatAreNoAbsence(t *testing.T) {
 	}{
 		"the refund of what all quotas refuse": {func(s *broken) { s.refund = errBroken }, over},
 		"how they stand after that":            {func(s *broken) { s.peek = errBroken }, over},
-		"a refund": {func(s *broken) { s.refund = errBroken },
-			engine.Query{Descriptors: []engine.Descriptor{{Attributes: attributes("one=3"), Cost: 1, Refund: true}}}},
-		"a peek": {func(s *broken) { s.peek = errBroken },
-			engine.Query{Peek: true, Descriptors: []engine.Descriptor{{Attributes: attributes("one=3"), Cost: 1}}}},
-		"how they stand after a peek": {func(s *broken) { s.peek, s.peeks = errBroken, 1 },
-			engine.Query{Peek: true, Descriptors: []engine.Descriptor{{Attributes: attributes("one=2"), Cost: 1}}}},
+		"a refund": {
+			func(s *broken) { s.refund = errBroken },
+			engine.Query{Descriptors: []engine.Descriptor{{Attributes: attributes("one=3"), Cost: 1, Refund: true}}},
+		},
+		"a peek": {
+			func(s *broken) { s.peek = errBroken },
+			engine.Query{Peek: true, Descriptors: []engine.Descriptor{{Attributes: attributes("one=3"), Cost: 1}}},
+		},
+		"how they stand after a peek": {
+			func(s *broken) { s.peek, s.peeks = errBroken, 1 },
+			engine.Query{Peek: true, Descriptors: []engine.Descriptor{{Attributes: attributes("one=2"), Cost: 1}}},
+		},
 	} {
 		s := newBroken()
 		e, err := engine.New(s, set, engine.Options{})

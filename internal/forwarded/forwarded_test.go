@@ -164,10 +164,10 @@ func TestOriginal(t *testing.T) {
 	}
 	// Nothing is cut off: a client must not push what it asks for out of sight.
 	padded := "/" + strings.Repeat("./", 20<<10) + "login"
-	if got := Original(header("X-Forwarded-Uri", padded)); got.URI != padded || Path(got.URI) != "/login" || got.Conflict {
+	if got := OriginalFrom(header("X-Forwarded-Uri", padded), AnyFamily); got.URI != padded || Path(got.URI) != "/login" || got.Conflict {
 		t.Errorf("a padded URI has %d bytes and the path %.10q", len(got.URI), Path(got.URI))
 	}
-	if got := Original(header("X-Forwarded-Uri", "/login?"+strings.Repeat("x", 1<<20))); !got.Conflict || got.URI != "" {
+	if got := OriginalFrom(header("X-Forwarded-Uri", "/login?"+strings.Repeat("x", 1<<20)), AnyFamily); !got.Conflict || got.URI != "" {
 		t.Errorf("a URI of 1 MiB passes: %.10q", got.URI)
 	}
 }
@@ -262,7 +262,7 @@ func FuzzOriginal(f *testing.F) {
 			"X-Forwarded-Uri": {"/login?a=b"}, "X-Forwarded-Method": {"GET"},
 			"X-Original-Uri": {uri}, "X-Original-Method": {method}, "X-Original-Url": {url},
 		}
-		if got := Original(h); !got.Conflict && (got.URI != "/login?a=b" || got.Method != "GET") {
+		if got := OriginalFrom(h, AnyFamily); !got.Conflict && (got.URI != "/login?a=b" || got.Method != "GET") {
 			t.Fatalf("%q: %+v", h, got)
 		}
 		h["X-Forwarded-Host"] = []string{host}

@@ -44,9 +44,6 @@ type Origin struct {
 	Conflict bool
 }
 
-// Original is [OriginalFrom] with both families.
-func Original(h http.Header) Origin { return OriginalFrom(h, AnyFamily) }
-
 // OriginalFrom reads what a gateway says of the original request. Call it for
 // header fields of trusted peers only.
 //

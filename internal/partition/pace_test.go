@@ -205,11 +205,29 @@ func TestPhaseMovesToTheNearest(t *testing.T) {
 	}
 	const window = 100 * ms
 	for _, tt := range []struct{ off, window, moved limit.Time }{
-		{0, 0, 0}, {1, 0, 1}, {-1, 0, -1}, {PhaseStep - 1, 0, PhaseStep - 1}, {PhaseStep + 1, 0, PhaseStep}, {-PhaseStep - 1, 0, -PhaseStep},
-		{60 * ms, 0, PhaseStep}, {60 * ms, window, -PhaseStep}, {-60 * ms, window, PhaseStep}, {40 * ms, window, PhaseStep}, {-40 * ms, window, -PhaseStep},
-		{window, window, 0}, {-window, window, 0}, {window + 1, window, 1}, {-window - 1, window, -1}, {window - 1, window, -1}, {1 - window, window, 1},
-		{window / 2, window, PhaseStep}, {window/2 + 1, window, -PhaseStep}, {-window / 2, window, -PhaseStep}, {-window/2 - 1, window, PhaseStep},
-		{7*window + 60*ms, window, -PhaseStep}, {-7*window - 60*ms, window, PhaseStep},
+		{0, 0, 0},
+		{1, 0, 1},
+		{-1, 0, -1},
+		{PhaseStep - 1, 0, PhaseStep - 1},
+		{PhaseStep + 1, 0, PhaseStep},
+		{-PhaseStep - 1, 0, -PhaseStep},
+		{60 * ms, 0, PhaseStep},
+		{60 * ms, window, -PhaseStep},
+		{-60 * ms, window, PhaseStep},
+		{40 * ms, window, PhaseStep},
+		{-40 * ms, window, -PhaseStep},
+		{window, window, 0},
+		{-window, window, 0},
+		{window + 1, window, 1},
+		{-window - 1, window, -1},
+		{window - 1, window, -1},
+		{1 - window, window, 1},
+		{window / 2, window, PhaseStep},
+		{window/2 + 1, window, -PhaseStep},
+		{-window / 2, window, -PhaseStep},
+		{-window/2 - 1, window, PhaseStep},
+		{7*window + 60*ms, window, -PhaseStep},
+		{-7*window - 60*ms, window, PhaseStep},
 	} {
 		p := NewPhase(0, 1e18)
 		mono := PhaseEvery

@@ -49,12 +49,11 @@ func TestProxyManyConnections(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			c := &client{t: t, conn: conn}
 			for range 50 {
-				if _, err := c.conn.Write([]byte("INCR n\r\n")); err != nil {
+				if _, err := conn.Write([]byte("INCR n\r\n")); err != nil {
 					t.Error(err)
 				}
-				if _, err := c.conn.Read(make([]byte, 64)); err != nil {
+				if _, err := conn.Read(make([]byte, 64)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -275,8 +275,10 @@ func TestWhatACallIsCalled(t *testing.T) {
 			[]limit.Attribute{ip, method, {Name: "header:x-a", Value: "a1"}, {Name: "header:x-b"}},
 		},
 		"what the limits read": {
-			peerOf("192.0.2.7:1"), []string{"ip", "user", "header:x-none", "header:x-absent", "method", "header:x-a"},
-			nil, []limit.Attribute{ip, method, {Name: "header:x-a", Value: "a1"}},
+			peerOf("192.0.2.7:1"),
+			[]string{"ip", "user", "header:x-none", "header:x-absent", "method", "header:x-a"},
+			nil,
+			[]limit.Attribute{ip, method, {Name: "header:x-a", Value: "a1"}},
 		},
 	} {
 		for _, way := range []string{"unary", "stream", "tap"} {

@@ -155,8 +155,10 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
 				return
 			}
-			local = append(local, store.Charge{Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow,
-				CountRefused: p.terms.counts, Quota: partOf(p.terms.quota, n), HasQuota: p.terms.own})
+			local = append(local, store.Charge{
+				Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow,
+				CountRefused: p.terms.counts, Quota: partOf(p.terms.quota, n), HasQuota: p.terms.own,
+			})
 			at = append(at, i)
 		}
 	}

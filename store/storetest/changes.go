@@ -71,8 +71,15 @@ func DrawBucket(r *rand.Rand) limit.Policy {
 	const day = 24 * time.Hour
 	p := limit.Policy{Algorithm: limit.Algorithm(r.IntN(2)), Burst: r.Int64N(1 << r.IntN(9))}
 	p.Rate = []limit.Rate{
-		{}, {Count: 3, Period: day}, {Count: 100, Period: day}, limit.PerMinute(1), {Count: 7, Period: 3 * time.Second}, limit.PerSecond(10),
-		limit.PerSecond(999_983), {Count: 1 + r.Int64N(1e6), Period: time.Duration(1 + r.Int64N(1e12))}, limit.PerSecond(1e9),
+		{},
+		{Count: 3, Period: day},
+		{Count: 100, Period: day},
+		limit.PerMinute(1),
+		{Count: 7, Period: 3 * time.Second},
+		limit.PerSecond(10),
+		limit.PerSecond(999_983),
+		{Count: 1 + r.Int64N(1e6), Period: time.Duration(1 + r.Int64N(1e12))},
+		limit.PerSecond(1e9),
 	}[r.IntN(9)]
 	return p
 }

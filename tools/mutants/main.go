@@ -161,7 +161,7 @@ func (o options) measure(work, pkg string) (report, error) {
 		}
 		verdict, by := tests.try(m, own, o.budget)
 		if own != "" {
-			os.RemoveAll(filepath.Dir(own))
+			_ = os.RemoveAll(filepath.Dir(own))
 		}
 		e.By = by
 		e.Reason = o.known[o.key(s, m)]

@@ -82,7 +82,7 @@ func printTable(out io.Writer, reports []report, seed uint64) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s\t\n", r.pkg, r.places, len(r.entries), r.count(killed), r.count(timedOut),
 			r.count(uncovered), r.count(survived), r.count(equivalent), len(r.unused), rate(dead, r.drawn()), r.own, r.tests, r.took.Round(time.Second))
 	}
-	w.Flush()
+	_ = w.Flush() // as with Fprintf below
 	fmt.Fprintf(out, "seed %d: %d of %d killed, %s\n", seed, killedAll, drawnAll, rate(killedAll, drawnAll))
 }
 

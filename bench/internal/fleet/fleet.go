@@ -54,7 +54,7 @@ func Start(ctx context.Context, o Options) (f *Fleet, err error) {
 	f = &Fleet{}
 	defer func() {
 		if err != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	if f.proxy, err = StartProxy(o.Target, o.Delay); err != nil {

@@ -83,7 +83,7 @@ func Dial(addr string, conns int) (*Client, error) {
 // Close closes all connections.
 func (c *Client) Close() {
 	for _, cc := range c.conns {
-		cc.Close()
+		_ = cc.Close()
 	}
 }
 
@@ -117,7 +117,7 @@ func (c *Client) Ready(ctx context.Context, p *process.Process, request []byte) 
 		return nil
 	case <-p.Ended():
 		cancel()
-		<-asked
+		<-asked // the end of the server is what it saw
 		return fmt.Errorf("rlsload: the server has ended, %s", p)
 	}
 }

@@ -94,7 +94,7 @@ func newInstance(ctx context.Context, addr string) (*instance, error) {
 
 func (i *instance) close() {
 	i.cancel()
-	<-i.ended
+	<-i.ended // it was told to end
 }
 
 // eventually looks until what is true.

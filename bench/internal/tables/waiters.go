@@ -26,7 +26,6 @@ const waiterRounds = 3
 // ends what it has started.
 type waiting struct {
 	name    string
-	about   string
 	blocks  bool // its callers are goroutines
 	exact   bool // it says at once who would wait in vain, by the policy
 	policy  limit.Policy
@@ -152,9 +151,11 @@ func waitersRow(rep *Report, c waiting, runs []waitersRun, n int, bytes string) 
 	if !c.exact {
 		w = "–"
 	}
-	return []string{c.name, fmt.Sprint(admitted), fmt.Sprint(atOnce), fmt.Sprint(vain), w, fmt.Sprint(inversions),
+	return []string{
+		c.name, fmt.Sprint(admitted), fmt.Sprint(atOnce), fmt.Sprint(vain), w, fmt.Sprint(inversions),
 		fmt.Sprintf("%.3f", p50.Median()), fmt.Sprintf("%.3f", p99.Median()), fmt.Sprintf("%.3f", most.Median()),
-		fmt.Sprint(goroutines), fmt.Sprintf("%.2f", join.Median()), fmt.Sprintf("%.2f", cpu.Median()), bytes}, nil
+		fmt.Sprint(goroutines), fmt.Sprintf("%.2f", join.Median()), fmt.Sprintf("%.2f", cpu.Median()), bytes,
+	}, nil
 }
 
 // recorder notes what waiters are told, in its order.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -457,5 +456,3 @@ func (h *Agent) State(handle uint32) State {
 		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0, Suppression: l.suppression,
 	}
 }
-
-const neverDuration = time.Duration(math.MaxInt64)

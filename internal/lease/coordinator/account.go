@@ -203,7 +203,6 @@ type session struct {
 	offset  time.Duration // between the clocks, and what reports are under way at least
 	timed   bool          // there is an offset
 	sent    time.Duration // the stamp of the report being taken
-	answer  bool          // a report waits for its answer
 
 	cuts   []*account    // that were asked to come down, and have not said that they did
 	shares []lease.Share // of the Grant being made

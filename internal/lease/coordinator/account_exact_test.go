@@ -245,8 +245,13 @@ func TestLimitOfNothing(t *testing.T) {
 		terms lease.Terms
 		lends bool
 	}{
-		{lease.Terms{Allocation: fairshare.Static}, false}, {lease.Terms{Allocation: fairshare.None}, false}, {lease.Terms{}, false},
-		{lease.Terms{Allocation: fairshare.Static, Rate: fixed.Token}, true}, {lease.Terms{Allocation: fairshare.Static, Burst: fixed.Token}, true}, {lease.Terms{Allocation: fairshare.Static, Burst: 1}, true}, {lease.Terms{Allocation: fairshare.Static, Rate: 1}, true},
+		{lease.Terms{Allocation: fairshare.Static}, false},
+		{lease.Terms{Allocation: fairshare.None}, false},
+		{lease.Terms{}, false},
+		{lease.Terms{Allocation: fairshare.Static, Rate: fixed.Token}, true},
+		{lease.Terms{Allocation: fairshare.Static, Burst: fixed.Token}, true},
+		{lease.Terms{Allocation: fairshare.Static, Burst: 1}, true},
+		{lease.Terms{Allocation: fairshare.Static, Rate: 1}, true},
 	} {
 		if got := tt.terms.Lendable() != (lease.Capacity{}); got != tt.lends {
 			t.Errorf("%+v lends %+v", tt.terms, tt.terms.Lendable())

@@ -29,14 +29,13 @@ type mob struct {
 	handle uint32
 	ask    limit.Time
 
-	number  [hostiles]uint64
-	heard   map[lease.Member]uint64
-	leases  map[lease.Member]uint64
-	tokens  [][]byte
-	level   fixed.Amount // of one bucket with the limit
-	part    uint64
-	at      limit.Time
-	refused int
+	number [hostiles]uint64
+	heard  map[lease.Member]uint64
+	leases map[lease.Member]uint64
+	tokens [][]byte
+	level  fixed.Amount // of one bucket with the limit
+	part   uint64
+	at     limit.Time
 }
 
 const hostiles = 4

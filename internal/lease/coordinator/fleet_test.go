@@ -42,7 +42,6 @@ type fleet struct {
 	noted  []limit.Time // if so: when
 
 	central Bucketed
-	worst   string
 
 	log  func(of int, message any) // unless nil, of each message that is sent
 	woke func(*instance)           // unless nil, of each timer of a Holder

@@ -222,8 +222,10 @@ func divisions() (list []leasetest.Question) {
 	for _, missing := range []fixed.Amount{1, 7, 8, 9, 30} {
 		ask(fmt.Sprintf("rate of the pool when two of four lack their rates, and %v/s are held above them", missing), 0, 60*fixed.Token, func(x fixed.Amount) stand {
 			return stand{terms: lease.Terms{Rate: 160*fixed.Token + x, Burst: 80 * fixed.Token}, level: -1, accounts: []stake{
-				{rate: 5 * fixed.Token, depth: 10 * fixed.Token, want: 90 * fixed.Token}, {rate: 15 * fixed.Token, depth: 10 * fixed.Token, want: 90 * fixed.Token, band: 1},
-				{rate: (70 + missing) * fixed.Token, depth: 20 * fixed.Token, want: 90 * fixed.Token}, {rate: (70 - missing) * fixed.Token, depth: 20 * fixed.Token, want: 20 * fixed.Token},
+				{rate: 5 * fixed.Token, depth: 10 * fixed.Token, want: 90 * fixed.Token},
+				{rate: 15 * fixed.Token, depth: 10 * fixed.Token, want: 90 * fixed.Token, band: 1},
+				{rate: (70 + missing) * fixed.Token, depth: 20 * fixed.Token, want: 90 * fixed.Token},
+				{rate: (70 - missing) * fixed.Token, depth: 20 * fixed.Token, want: 20 * fixed.Token},
 			}}
 		})
 	}

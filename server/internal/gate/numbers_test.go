@@ -113,8 +113,14 @@ func TestShortDelays(t *testing.T) {
 			delay, most, held time.Duration
 			told              string
 		}{
-			{1, time.Second, 1, ""}, {time.Microsecond, 1, 1, "0.000001"}, {2, 1, 1, "0.000000"}, {time.Second, time.Second, time.Second, ""},
-			{time.Second + time.Microsecond, time.Second, time.Second, "0.000001"}, {0, time.Second, 0, ""}, {time.Millisecond, 0, 0, "0.001000"}, {time.Millisecond, -1, 0, "0.001000"},
+			{1, time.Second, 1, ""},
+			{time.Microsecond, 1, 1, "0.000001"},
+			{2, 1, 1, "0.000000"},
+			{time.Second, time.Second, time.Second, ""},
+			{time.Second + time.Microsecond, time.Second, time.Second, "0.000001"},
+			{0, time.Second, 0, ""},
+			{time.Millisecond, 0, 0, "0.001000"},
+			{time.Millisecond, -1, 0, "0.001000"},
 		} {
 			rec, begun := httptest.NewRecorder(), time.Now()
 			New(&verdict{d: limit.Decision{Allowed: true, Delay: c.delay}}, Options{MaxDelay: c.most}).

@@ -196,8 +196,18 @@ func TestDoubtIsWorthOneQuestion(t *testing.T) {
 			n     int64
 			want  bool
 		}{
-			{0, 5, true}, {0, 5, false}, {0, 4, false}, {0, 6, true}, {time.Second - 1, 6, false}, {1, 6, true}, {0, 6, false},
-			{time.Second, 1, true}, {0, 2, true}, {0, 2, false}, {time.Hour, 0, false}, {0, 1, true},
+			{0, 5, true},
+			{0, 5, false},
+			{0, 4, false},
+			{0, 6, true},
+			{time.Second - 1, 6, false},
+			{1, 6, true},
+			{0, 6, false},
+			{time.Second, 1, true},
+			{0, 2, true},
+			{0, 2, false},
+			{time.Hour, 0, false},
+			{0, 1, true},
 		} {
 			time.Sleep(tt.after)
 			if got := d.worth(tt.n); got != tt.want {

@@ -24,8 +24,16 @@ func TestEpochsGoUp(t *testing.T) {
 		now            int64 // nanoseconds since 1970
 		want           uint64
 	}{
-		{5, 0, 3, 6}, {5, 7, 3, 13}, {5, 0, 6, 6}, {5, 0, 7, 7}, {5, 7, 1000, 1000}, {0, 0, 0, 1}, {0, 0, -1, 1}, {9, 2, math.MinInt64, 12},
-		{1 << 62, 0, math.MaxInt64, math.MaxInt64}, {math.MaxInt64, 0, 3, 1 << 63},
+		{5, 0, 3, 6},
+		{5, 7, 3, 13},
+		{5, 0, 6, 6},
+		{5, 0, 7, 7},
+		{5, 7, 1000, 1000},
+		{0, 0, 0, 1},
+		{0, 0, -1, 1},
+		{9, 2, math.MinInt64, 12},
+		{1 << 62, 0, math.MaxInt64, math.MaxInt64},
+		{math.MaxInt64, 0, 3, 1 << 63},
 	} {
 		if got := aboveAt(c.former, time.Unix(0, c.now), c.chance); got != c.want {
 			t.Errorf("above %d at %d, chance %d: %d, want %d", c.former, c.now, c.chance, got, c.want)

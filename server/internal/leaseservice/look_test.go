@@ -163,7 +163,9 @@ func TestUsage(t *testing.T) {
 	s := New(Options{Limits: limits(t, config)})
 	for range 2 {
 		s.count([]lease.Usage{
-			{Limit: "shared", Admitted: 7, Refused: 2}, {Limit: "exact", Admitted: 1}, {Limit: "nobody", Refused: 1},
+			{Limit: "shared", Admitted: 7, Refused: 2},
+			{Limit: "exact", Admitted: 1},
+			{Limit: "nobody", Refused: 1},
 			{Limit: "places", Admitted: 1 << 63, Refused: 1 << 63},
 		})
 	}

@@ -104,9 +104,14 @@ func TestAttributesOfAKey(t *testing.T) {
 		attributes []string
 		want       lease.Status
 	}{
-		{"per-user", nil, lease.StatusOK}, {"per-user", []string{}, lease.StatusOK}, {"per-user", []string{"user", "ip"}, lease.StatusOK},
-		{"per-user", []string{"ip", "user"}, lease.StatusWrongAttributes}, {"per-user", []string{"user"}, lease.StatusWrongAttributes}, {"per-user", []string{"user", "ip", "more"}, lease.StatusWrongAttributes},
-		{"exact", []string{"ip"}, lease.StatusNotLeased}, {"nobody", []string{"ip"}, lease.StatusUnknownLimit},
+		{"per-user", nil, lease.StatusOK},
+		{"per-user", []string{}, lease.StatusOK},
+		{"per-user", []string{"user", "ip"}, lease.StatusOK},
+		{"per-user", []string{"ip", "user"}, lease.StatusWrongAttributes},
+		{"per-user", []string{"user"}, lease.StatusWrongAttributes},
+		{"per-user", []string{"user", "ip", "more"}, lease.StatusWrongAttributes},
+		{"exact", []string{"ip"}, lease.StatusNotLeased},
+		{"nobody", []string{"ip"}, lease.StatusUnknownLimit},
 	} {
 		key, err := leasewire.EncodeKey("u", "192.0.2.7")
 		if err != nil {

@@ -64,13 +64,13 @@ var modelUnits = map[string]int64{
 
 // met is what a descriptor of a request meets.
 type met struct {
-	rule               *modelRule // nil for an override
-	name, unit         string
-	requests           uint32
-	counter            string
-	shadow, quota, off bool // off: not evaluated
-	unlimited          bool
-	replaces           []map[string]string
+	rule          *modelRule // nil for an override
+	name, unit    string
+	requests      uint32
+	counter       string
+	shadow, quota bool
+	unlimited     bool
+	replaces      []map[string]string
 }
 
 func (m *model) find(domain string, d *ratelimitv3.RateLimitDescriptor) *met {
