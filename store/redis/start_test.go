@@ -309,7 +309,7 @@ func TestStartLate(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	server.Kill()
-	s, err := New(Options{Addrs: []string{server.Addr()}, Logger: new(journal).logger()})
+	s, err := New(quiet(server.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,8 +322,10 @@ func TestStartLate(t *testing.T) {
 	began, machine := time.Now(), machineLate(t)
 	awaitReady(t, s)
 	t.Logf("ready %v after the server", time.Since(began).Round(time.Millisecond))
-	if took := time.Since(began); took > 2500*time.Millisecond+2*machine() {
-		t.Errorf("ready %v after the server, want within the longest pause of 2 s", took)
+	// It says some thirty things and waits for as many answers until it is ready. A busy machine
+	// may be late with each. None is late enough for a time-out: that would cost a further pause.
+	if took, late := time.Since(began), machine(); took > 2500*time.Millisecond+30*late {
+		t.Errorf("ready %v after the server, want within the longest pause of 2 s; the machine adds up to 30 times %v", took, late)
 	}
 	c := bind(t, s, "l", still(10))
 	if ok, err := s.Take(t.Context(), []store.Charge{charge(c, "k", 1)}); !ok || err != nil {
