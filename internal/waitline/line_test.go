@@ -90,15 +90,17 @@ func TestWalkThrough(t *testing.T) {
 	l.Remove(w[3])
 	l.Remove(w[0])
 	expect("all left", "= 0 | ")
-	for range 3 {
-		l.Push(&Waiter[int]{Cost: math.MaxInt64 / 2})
+	for range 5 {
+		l.Push(&Waiter[int]{Cost: math.MaxInt64})
 	}
-	if l.Cost() != math.MaxInt64 {
-		t.Errorf("a sum beyond 63 bits is %d", l.Cost())
+	for want := range 5 {
+		if l.Cost() != math.MaxInt64 {
+			t.Errorf("a sum beyond 63 bits is %d after %d have left", l.Cost(), want)
+		}
+		l.Remove(l.First())
 	}
-	l.Remove(l.First())
-	if l.Cost() != math.MaxInt64-1 {
-		t.Errorf("and after one has left %d", l.Cost())
+	if l.Cost() != 0 {
+		t.Errorf("and %d when all have left", l.Cost())
 	}
 }
 
@@ -407,4 +409,89 @@ func TestDispatcherSurvivesItsCallbacks(t *testing.T) {
 	if len(d.queue) != 0 || d.calling || d.due.Load() {
 		t.Errorf("left behind: %+v", &d)
 	}
+}
+
+// Who gives up in the moment in which it is served has been served: what was taken is not
+// lost.
+func TestServedWhileLeaving(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var d Dispatcher
+	for _, want := range []error{nil, errLate} {
+		s := Wake()
+		got := s.Await(ctx, func() bool {
+			s.End(&d, want)
+			return false
+		})
+		if !errors.Is(got, want) || want == nil && got != nil {
+			t.Errorf("served while leaving: %v, want %v", got, want)
+		}
+	}
+	s := Wake()
+	if err := s.Await(ctx, func() bool { return true }); !errors.Is(err, context.Canceled) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+// A permit that is there at once does not overtake a wait that has ended before and whose
+// call-back nobody has begun to call.
+func TestClaimIsBehindThoseWhoAreDue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	var d Dispatcher
+	var got []int
+	first := callback(func(error) { got = append(got, 1) })
+	first.End(&d, nil)
+	if d.Claim(func(error) { got = append(got, 2) }) {
+		t.Error("it is to be called before those who are due")
+	}
+	d.Run()
+	if !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("called: %v", got)
+	}
+}
+
+// A timer that has fired can be set to the same time again, and fires again; one that is
+// unset, or set to a later time, does not fire at the former.
+func TestTimerFiresAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		now := func() int64 { return 1 + int64(time.Since(begin)) }
+		type owner struct {
+			timer Timer[owner]
+			fired []time.Duration
+		}
+		o := &owner{}
+		fire := func(o *owner) {
+			o.timer.Fired()
+			if o.fired = append(o.fired, time.Since(begin)); len(o.fired) == 1 {
+				o.timer.Set(o, nil, 1+int64(time.Second), now())
+			}
+		}
+		if o.timer.Set(o, fire, Never, now()); !o.timer.IsSetTo(0) {
+			t.Error("a timer that was never set is set")
+		}
+		for _, at := range []int64{1 + int64(time.Hour), 0, 1 + int64(time.Second)} {
+			o.timer.Set(o, fire, at, now())
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !slices.Equal(o.fired, []time.Duration{time.Second, time.Second}) || !o.timer.IsSetTo(Never) {
+			t.Errorf("fired after %v", o.fired)
+		}
+		o.timer.Set(o, fire, now()+int64(time.Second), now())
+		o.timer.Set(o, fire, Never, now())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(o.fired) != 2 {
+			t.Errorf("fired after %v, though it was unset", o.fired)
+		}
+	})
 }
