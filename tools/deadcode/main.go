@@ -50,6 +50,9 @@ func dead(dir string) ([]string, error) {
 	if packages.PrintErrors(loaded) > 0 {
 		return nil, errors.New("the packages do not compile")
 	}
+	if !slices.ContainsFunc(loaded, func(p *packages.Package) bool { return len(p.Syntax) > 0 }) {
+		return nil, fmt.Errorf("no code of %s below %s", module, dir)
+	}
 	program, built := ssautil.AllPackages(loaded, ssa.InstantiateGenerics)
 	program.Build()
 	var roots []*ssa.Function

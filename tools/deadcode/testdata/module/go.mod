@@ -1,0 +1,3 @@
+module github.com/stint-io/stint
+
+go 1.26.0

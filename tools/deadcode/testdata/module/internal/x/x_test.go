@@ -1,0 +1,5 @@
+package x
+
+import "testing"
+
+func TestByTest(t *testing.T) { ByTest() }
