@@ -20,14 +20,14 @@ import (
 // stand puts a Limiter without a network into a state: with so many tokens of so many at a
 // rate, as the coordinator would tell it.
 func stand(l *leasedLimit, tokens, depth, rate int64, st agent.State) {
-	l.Amend(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.purse.Remaining(l.client.now())))
+	l.Update(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.purse.Remaining(l.client.now())))
 	l.state.Store(&st)
 }
 
 // TestWhatARefusalSays: each way in which a lease can stand has its reason, and a time in
 // which trying again makes sense.
 func TestWhatARefusalSays(t *testing.T) {
-	part := lease.Capacity{Rate: fixed.Whole(2), Depth: fixed.Whole(4)}
+	part := lease.Capacity{Rate: fixed.Whole(2), Burst: fixed.Whole(4)}
 	terms := lease.Terms{Rate: fixed.Whole(10), Burst: fixed.Whole(20)}
 	suppress := func(rate int64, reject float64) bucket.Suppression {
 		return bucket.Suppression{Rate: fixed.Whole(rate), Reject: reject}
@@ -40,18 +40,18 @@ func TestWhatARefusalSays(t *testing.T) {
 		after   time.Duration
 		failed  bool
 	}{
-		"more than is there":                {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
-		"more than the lease holds":         {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 5, false, limit.ReasonRate, longestAsk + 500*time.Millisecond, false},
-		"as much as the limit":              {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 20, false, limit.ReasonRate, longestAsk + 2*time.Second, false},
-		"more than the limit":               {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
+		"more than is there":                {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"more than the lease holds":         {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 5, false, limit.ReasonRate, longestAsk + 500*time.Millisecond, false},
+		"as much as the limit":              {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 20, false, limit.ReasonRate, longestAsk + 2*time.Second, false},
+		"more than the limit":               {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
 		"more than the limit, at once":      {agent.State{Known: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
-		"a limit that does not refill":      {agent.State{Known: true, Full: true, Held: part, Limit: lease.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
-		"the lease has ended":               {agent.State{Known: true, Full: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
-		"the coordinator learns":            {agent.State{Known: true, Learning: true, Limit: terms}, 2, false, limit.ReasonLearning, lease.DefaultRefresh, false},
-		"it learns, and has lent something": {agent.State{Known: true, Full: true, Learning: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
-		"suppressed":                        {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
-		"suppressed at a low rate":          {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: bucket.Suppression{Rate: fixed.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},
-		"suppressed at a high rate":         {agent.State{Known: true, Full: true, Held: part, Limit: terms, Suppression: suppress(1000, 0.5)}, 2, false, limit.ReasonSuppressed, 500 * time.Millisecond, false},
+		"a limit that does not refill":      {agent.State{Known: true, Saturated: true, Held: part, Limit: lease.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
+		"the lease has ended":               {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
+		"the coordinator learns":            {agent.State{Known: true, Recovering: true, Limit: terms}, 2, false, limit.ReasonLearning, lease.DefaultRefresh, false},
+		"it learns, and has lent something": {agent.State{Known: true, Saturated: true, Recovering: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
+		"suppressed":                        {agent.State{Known: true, Saturated: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
+		"suppressed at a low rate":          {agent.State{Known: true, Saturated: true, Held: part, Limit: terms, Suppression: bucket.Suppression{Rate: fixed.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},
+		"suppressed at a high rate":         {agent.State{Known: true, Saturated: true, Held: part, Limit: terms, Suppression: suppress(1000, 0.5)}, 2, false, limit.ReasonSuppressed, 500 * time.Millisecond, false},
 		"nothing was heard":                 {agent.State{}, 2, false, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWhatAnAnswerSays(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, fixed.Whole(1), 1)
 			stand(&l.lease, tt.tokens, tt.depth, tt.rate, agent.State{
-				Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(tt.depth), Rate: fixed.Whole(tt.rate)},
+				Known: true, Saturated: true, Held: lease.Capacity{Burst: fixed.Whole(tt.depth), Rate: fixed.Whole(tt.rate)},
 				Limit: lease.Terms{Rate: fixed.Whole(tt.limitRate), Burst: fixed.Whole(tt.burst)},
 			})
 			d, err := l.Take(t.Context(), limit.Request{Cost: tt.peek, Peek: true})
@@ -189,7 +189,7 @@ func TestHowLongToAsk(t *testing.T) {
 
 // TestWhenAskingHelps: a Take waits for an answer only where one may bring what it wants.
 func TestWhenAskingHelps(t *testing.T) {
-	part := lease.Capacity{Rate: fixed.Whole(2), Depth: fixed.Whole(4)}
+	part := lease.Capacity{Rate: fixed.Whole(2), Burst: fixed.Whole(4)}
 	terms := lease.Terms{Rate: fixed.Whole(10), Burst: fixed.Whole(20)}
 	suppressed := terms
 	suppressed.Suppress = &lease.Suppress{}
@@ -206,14 +206,14 @@ func TestWhenAskingHelps(t *testing.T) {
 		"nobody answers":                     {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkDown, 20, false},
 		"it is not to ask":                   {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{Ask: -1}, linkUp, 20, false},
 		"more than the limit":                {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 21, false},
-		"the limit is full":                  {agent.State{Known: true, Full: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"the limit is full":                  {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, false},
 		"it does not report":                 {agent.State{Known: true, Held: part, Limit: terms}, LimitOptions{Silent: true}, linkUp, 20, false},
 		"it does not report, and knows none": {agent.State{}, LimitOptions{Silent: true}, linkUp, 20, true},
 		"the lease was lost":                 {agent.State{Known: true, Status: lease.StatusLeaseGone, Limit: terms}, LimitOptions{}, linkUp, 20, false},
 		"it has the whole limit":             {agent.State{Known: true, Held: part, Limit: suppressed}, LimitOptions{}, linkUp, 20, false},
 		"it is about to have it":             {agent.State{Known: true, Limit: suppressed}, LimitOptions{}, linkUp, 20, true},
-		"the coordinator learns":             {agent.State{Known: true, Learning: true, Limit: terms}, LimitOptions{}, linkUp, 20, false},
-		"it learns, and has lent something":  {agent.State{Known: true, Learning: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
+		"the coordinator learns":             {agent.State{Known: true, Recovering: true, Limit: terms}, LimitOptions{}, linkUp, 20, false},
+		"it learns, and has lent something":  {agent.State{Known: true, Recovering: true, Held: part, Limit: terms}, LimitOptions{}, linkUp, 20, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
@@ -250,8 +250,8 @@ func TestWhyNothingIsLent(t *testing.T) {
 		"other attributes":  {agent.State{Known: true, Status: lease.StatusWrongAttributes}, false, ErrRefused},
 		"a gauge as a rate": {agent.State{Known: true, Limit: places}, false, ErrKind},
 		"a rate as a gauge": {agent.State{Known: true, Limit: terms}, true, ErrKind},
-		"a rate":            {agent.State{Known: true, Full: true, Limit: terms}, false, nil},
-		"a gauge":           {agent.State{Known: true, Full: true, Limit: places}, true, nil},
+		"a rate":            {agent.State{Known: true, Saturated: true, Limit: terms}, false, nil},
+		"a gauge":           {agent.State{Known: true, Saturated: true, Limit: places}, true, nil},
 		"a lease that went": {agent.State{Known: true, Status: lease.StatusLeaseGone}, false, nil},
 		"nothing heard":     {agent.State{Limit: places}, false, nil},
 	} {
@@ -313,7 +313,7 @@ func TestAskingIsBounded(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, 0, 0)
-			l.lease.state.Store(&agent.State{Known: true, Full: tt.full, Limit: rateOf(10, 20)})
+			l.lease.state.Store(&agent.State{Known: true, Saturated: tt.full, Limit: rateOf(10, 20)})
 			signals := func() int {
 				l.lease.client.starving.Lock()
 				defer l.lease.client.starving.Unlock()
@@ -412,7 +412,7 @@ func TestClosedWithoutALease(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	l := leased(t, 0, 0)
-	l.lease.AmendFallback(l.lease.client.now(), fixed.Whole(5), fixed.Whole(5))
+	l.lease.UpdateFallback(l.lease.client.now(), fixed.Whole(5), fixed.Whole(5))
 	if !l.Allow() || l.Remaining() != 4 {
 		t.Fatalf("%d remain", l.Remaining())
 	}

@@ -24,8 +24,8 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 			const quota = 5
 			l := lentAll(t, 10, quota)
 			g := openGauge(t, l.lease.client, "jobs")
-			g.lease.Amend(l.lease.client.now(), 0, fixed.Whole(quota), 0)
-			g.lease.state.Store(&agent.State{Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(quota)}, Limit: placesOf(quota)})
+			g.lease.Update(l.lease.client.now(), 0, fixed.Whole(quota), 0)
+			g.lease.state.Store(&agent.State{Known: true, Saturated: true, Held: lease.Capacity{Burst: fixed.Whole(quota)}, Limit: placesOf(quota)})
 			asked, admitted := map[*leasedLimit]int64{}, map[*leasedLimit]int64{}
 			var mu sync.Mutex // of admitted
 			for range 100 {
@@ -104,8 +104,8 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, other := lentAll(t, 10, 5), lentAll(t, 10, 5)
 		g := openGauge(t, l.lease.client, "jobs")
-		g.lease.Amend(l.lease.client.now(), 0, fixed.Whole(5), 0)
-		g.lease.state.Store(&agent.State{Known: true, Full: true, Limit: placesOf(5)})
+		g.lease.Update(l.lease.client.now(), 0, fixed.Whole(5), 0)
+		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: placesOf(5)})
 		var r limit.Result
 		for _, tt := range []struct {
 			holder limit.Holder
@@ -147,7 +147,7 @@ func TestUsageOfKeys(t *testing.T) {
 			touch(t, k, name)
 			e := k.keys["\x01"+name]
 			n := int64(i + 1)
-			e.limiter.lease.Amend(c.now(), 0, fixed.Whole(n), fixed.Whole(n))
+			e.limiter.lease.Update(c.now(), 0, fixed.Whole(n), fixed.Whole(n))
 			if !e.limiter.AllowN(time.Now(), n) || e.limiter.AllowN(time.Now(), n) {
 				t.Fatal("it is lent that much")
 			}

@@ -32,7 +32,7 @@ func TestWaitsInDoubt(t *testing.T) {
 			l := lentAll(t, 10, burst)
 			l.lease.opts.Ask = ask
 			st := *l.lease.state.Load()
-			st.Full = false // so an answer may bring more
+			st.Saturated = false // so an answer may bring more
 			l.lease.state.Store(&st)
 			begin := time.Now()
 			var all []*inDoubt

@@ -23,7 +23,7 @@ const maxFaults = 1000
 // with it if that was not told before.
 func (l *leasedLimit) noted(before, now agent.State) error {
 	c, err := l.client, l.fault()
-	same := before.Known && before.Status == now.Status && before.Limit.Gauge == now.Limit.Gauge
+	same := before.Known && before.Status == now.Status && before.Limit.Semaphore == now.Limit.Semaphore
 	if same || l.gone.Load() {
 		return nil
 	}

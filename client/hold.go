@@ -49,7 +49,7 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 		return limit.Hold{}, nil
 	}
 	now := l.client.now()
-	h, taken, _ := l.purse.Hold(now, cost)
+	h, taken, _ := l.purse.Prepare(now, cost)
 	if taken {
 		l.describeTo(r, cost, true)
 		return limit.Hold{Cost: cost, Of: l, Mark: [6]uint64{
@@ -85,7 +85,7 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 // keep makes a Hold final.
 func (l *leasedLimit) keep(h limit.Hold) {
 	if h.Mark[markWhole]&markCounted == 0 {
-		l.purse.Keep(h.Cost)
+		l.purse.Commit(h.Cost)
 	}
 }
 
@@ -93,7 +93,7 @@ func (l *leasedLimit) keep(h limit.Hold) {
 func (l *Limiter) undo(h limit.Hold) {
 	now := l.lease.client.now()
 	// Of what was waited for the terms are not known, so it counts as of others.
-	l.bucket.Undo(now, bucket.Hold{
+	l.bucket.Rollback(now, bucket.Prepared{
 		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: fixed.Amount(h.Mark[markRate]),
 		Whole: h.Mark[markWhole] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)
@@ -107,13 +107,13 @@ func (l *Limiter) undo(h limit.Hold) {
 // Shared implements [limit.Holder]: a lease is a part of what others spend too.
 func (l *Limiter) Shared() bool { return true }
 
-// Hold implements [limit.Holder]. What is given back later is no demand, so what another
+// Prepare implements [limit.Holder]. What is given back later is no demand, so what another
 // limit refuses takes no capacity from other instances.
 func (l *Limiter) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
 	return l.lease.hold(ctx, req, wait, r)
 }
 
-// Keep implements [limit.Holder].
+// Commit implements [limit.Holder].
 func (l *Limiter) Keep(h limit.Hold) {
 	if h.Of == any(&l.lease) {
 		l.lease.keep(h)
@@ -131,7 +131,7 @@ func (l *Limiter) Undo(h limit.Hold) {
 // Shared implements [limit.Holder].
 func (g *Gauge) Shared() bool { return true }
 
-// Hold implements [limit.Holder]. Hold.Permit is for Finish, after a Keep.
+// Prepare implements [limit.Holder]. Hold.Permit is for Finish, after a Keep.
 func (g *Gauge) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
 	h, err := g.lease.hold(ctx, req, wait, r)
 	if h.Cost > 0 {
@@ -140,7 +140,7 @@ func (g *Gauge) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 	return h, err
 }
 
-// Keep implements [limit.Holder].
+// Commit implements [limit.Holder].
 func (g *Gauge) Keep(h limit.Hold) {
 	if h.Of == any(&g.lease) {
 		g.lease.keep(h)
@@ -157,7 +157,7 @@ func (g *Gauge) Undo(h limit.Hold) {
 // Shared implements [limit.Holder].
 func (k *Keyed) Shared() bool { return true }
 
-// Hold implements [limit.Holder].
+// Prepare implements [limit.Holder].
 func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
 	var room [usualKey]byte
 	key, err := k.key(room[:0], req)
@@ -193,7 +193,7 @@ func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 	return h, err
 }
 
-// Keep implements [limit.Holder].
+// Commit implements [limit.Holder].
 func (k *Keyed) Keep(h limit.Hold) {
 	if e, ok := h.Of.(*entry); ok {
 		e.lease().keep(h)

@@ -19,15 +19,15 @@ import (
 // purse is what a lease is spent from: a bucket or places.
 type purse interface {
 	agent.Bucket
-	AmendFallback(now limit.Time, rate, depth fixed.Amount)
+	UpdateFallback(now limit.Time, rate, depth fixed.Amount)
 	Declare(wanted fixed.Amount)
 
 	Try(now limit.Time, n int64) (taken, decided bool)
-	Hold(now limit.Time, n int64) (h bucket.Hold, taken, decided bool)
-	Keep(n int64)
+	Prepare(now limit.Time, n int64) (h bucket.Prepared, taken, decided bool)
+	Commit(n int64)
 	Refuse(n int64)
 	Remaining(now limit.Time) int64
-	Depth(now limit.Time) int64
+	MaxCost(now limit.Time) int64
 	Earliest(now limit.Time, n int64) time.Duration
 
 	// For the line: see share.Bucket.
@@ -74,8 +74,8 @@ type leasedLimit struct {
 // Observe implements share.Spender.
 func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.purse.Observe(now) }
 
-// Amend implements share.Spender.
-func (l *leasedLimit) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+// Update implements share.Spender.
+func (l *leasedLimit) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
 	if l.gauge && rate > 0 {
@@ -84,18 +84,18 @@ func (l *leasedLimit) Amend(now limit.Time, rate, depth, add fixed.Amount) (surp
 	l.rate, l.depth, l.leaseless = rate, depth, false
 	l.client.decided.watch(l)
 	if l.adjuster == nil {
-		surplus, held = l.purse.Amend(now, rate, depth, add)
+		surplus, held = l.purse.Update(now, rate, depth, add)
 	} else {
 		r, d := l.adjusted()
-		surplus, _ = l.purse.Amend(now, r, d, add)
+		surplus, _ = l.purse.Update(now, r, d, add)
 		held = fixed.Whole(depth.Floor())
 	}
 	l.settle(now)
 	return surplus, held
 }
 
-// AmendFallback puts in force what may be spent without a lease.
-func (l *leasedLimit) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
+// UpdateFallback puts in force what may be spent without a lease.
+func (l *leasedLimit) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.rate, l.depth, l.leaseless = rate, depth, true
@@ -103,7 +103,7 @@ func (l *leasedLimit) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
 	if l.adjuster != nil {
 		rate, depth = l.adjusted()
 	}
-	l.purse.AmendFallback(now, rate, depth)
+	l.purse.UpdateFallback(now, rate, depth)
 	l.settle(now)
 }
 
@@ -145,7 +145,7 @@ func (l *leasedLimit) starve(now limit.Time) {
 
 // signal is starve for when the last signal, at last, was not just before.
 func (l *leasedLimit) signal(now limit.Time, last int64) {
-	if int64(now)-last < int64(starveGapFull) && l.state.Load().Full {
+	if int64(now)-last < int64(starveGapFull) && l.state.Load().Saturated {
 		return
 	}
 	if l.starvedAt.CompareAndSwap(last, int64(now)) {
@@ -159,9 +159,9 @@ func (l *leasedLimit) hopeful(n int64) bool {
 	switch {
 	case st.Known && st.Limit.Suppress != nil && st.Held != (lease.Capacity{}):
 		return false // it has the whole limit
-	case st.Known && st.Learning && st.Held == (lease.Capacity{}):
+	case st.Known && st.Recovering && st.Held == (lease.Capacity{}):
 		return false // nothing is lent before the learning is over
-	case st.Known && (l.opts.Silent || st.Full || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
+	case st.Known && (l.opts.Silent || st.Saturated || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
 		return l.opts.Ask >= 0 && l.client.link.Load() != linkDown
@@ -189,7 +189,7 @@ func (l *leasedLimit) fault() error {
 	}
 	st := l.state.Load()
 	switch {
-	case !st.Known || st.Status == lease.StatusOK && st.Limit.Gauge == l.gauge:
+	case !st.Known || st.Status == lease.StatusOK && st.Limit.Semaphore == l.gauge:
 		return nil
 	case st.Status == lease.StatusOK && l.gauge:
 		return fmt.Errorf("%w: %q is a rate, open it with Limit", ErrKind, l.id.Limit)
@@ -283,7 +283,7 @@ func (l *leasedLimit) end(err error) {
 		l.gone.Store(true)
 	}
 	if l.leaseless {
-		l.purse.Amend(l.client.now(), 0, 0, 0)
+		l.purse.Update(l.client.now(), 0, 0, 0)
 	}
 	l.empty(err)
 }

@@ -154,8 +154,8 @@ func (l *leasedLimit) describe() Lease {
 	st := c.holder.State(l.handle)
 	c.mu.Unlock()
 	return Lease{
-		Known: st.Known, Rate: st.Held.Rate.Float(), Depth: st.Held.Depth.Float(), Demand: st.Demand.Float(),
-		Full: st.Full, Learning: st.Learning, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
+		Known: st.Known, Rate: st.Held.Rate.Float(), Depth: st.Held.Burst.Float(), Demand: st.Demand.Float(),
+		Full: st.Saturated, Learning: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
 	}
 }
 
@@ -196,11 +196,11 @@ func (l *leasedLimit) judge(now limit.Time) {
 	}
 	rate, depth := l.adjusted()
 	if l.leaseless {
-		l.purse.AmendFallback(now, rate, depth)
+		l.purse.UpdateFallback(now, rate, depth)
 	} else {
 		// What no longer fits is not given back: it was to be spent here, and the
 		// coordinator counts it as spent.
-		l.purse.Amend(now, rate, depth, 0)
+		l.purse.Update(now, rate, depth, 0)
 	}
 	l.settle(now)
 }

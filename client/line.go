@@ -161,7 +161,7 @@ func (l *leasedLimit) settle(now limit.Time) {
 	if first == nil {
 		l.line.act = 0
 		l.purse.Thaw()
-	} else if first.Cost <= l.purse.Depth(now) {
+	} else if first.Cost <= l.purse.MaxCost(now) {
 		next = max(now.Add(l.purse.Earliest(now, first.Cost)), first.Value.act)
 	}
 	l.timer.Set(l, (*leasedLimit).fire, int64(next), int64(now))
@@ -214,13 +214,13 @@ func (l *leasedLimit) empty(err error) {
 // that the limit never admits.
 func (l *leasedLimit) hopeless(now limit.Time) {
 	st, quota := l.state.Load(), l.quota()
-	noMore := st.Full || !l.hopeful(0)
+	noMore := st.Saturated || !l.hopeful(0)
 	l.review(func(t *waiter, cost int64) error {
 		switch {
 		case t.Cost > quota:
 			return exceeds(t.Cost, quota)
 		case !t.waits:
-		case noMore && (t.impatient && st.Full || (t.unsure || t.impatient) && l.late(now, cost, t)):
+		case noMore && (t.impatient && st.Saturated || (t.unsure || t.impatient) && l.late(now, cost, t)):
 			return errLate
 		}
 		return nil
@@ -237,7 +237,7 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
-	if t.Cost > l.purse.Depth(now) {
+	if t.Cost > l.purse.MaxCost(now) {
 		return true
 	}
 	if l.gauge && !t.impatient {
@@ -250,7 +250,7 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 // lend. Whatever others hold, a part of it is this instance's as soon as the coordinator
 // knows that it wants one; so the present rate, which is 0, says nothing about when.
 func lendsNothingYet(st *agent.State) bool {
-	return st.Status == lease.StatusOK && st.Held == (lease.Capacity{}) && (st.Limit.Rate > 0 || st.Limit.Gauge && st.Limit.Burst > 0)
+	return st.Status == lease.StatusOK && st.Held == (lease.Capacity{}) && (st.Limit.Rate > 0 || st.Limit.Semaphore && st.Limit.Burst > 0)
 }
 
 func exceeds(n, quota int64) error {

@@ -47,7 +47,7 @@ func newHub(t *testing.T, delay time.Duration) *hub {
 // start makes a coordinator that may have had a predecessor.
 func (h *hub) start(epoch uint64, learn time.Duration) {
 	h.coord = coordinator.New(coordinator.Options{
-		Epoch: epoch, Learn: learn,
+		Epoch: epoch, Recovery: learn,
 		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) {
 			t, ok := h.terms[id.Limit]
 			if !ok {
@@ -64,7 +64,7 @@ func rateOf(perSecond, burst int64) lease.Terms {
 	return lease.Terms{Rate: fixed.Whole(perSecond), Burst: fixed.Whole(burst)}
 }
 
-func placesOf(n int64) lease.Terms { return lease.Terms{Burst: fixed.Whole(n), Gauge: true} }
+func placesOf(n int64) lease.Terms { return lease.Terms{Burst: fixed.Whole(n), Semaphore: true} }
 
 // Connect implements Transport.
 func (h *hub) Connect(ctx context.Context, address string) (Stream, error) {

@@ -69,7 +69,7 @@ func (l *Limiter) reservation(n int64, act limit.Time) Reservation {
 // leasedLimit, or where that does not bring it, by the whole limit after an answer.
 // limit.Never if nothing is known.
 func (l *leasedLimit) expected(now limit.Time, cost, n int64) time.Duration {
-	if n <= l.purse.Depth(now) {
+	if n <= l.purse.MaxCost(now) {
 		if wait := l.purse.Earliest(now, cost); wait != limit.Never {
 			return wait
 		}

@@ -28,8 +28,8 @@ func leased(tb testing.TB, rate fixed.Amount, depth int64) *Limiter {
 		tb.Fatal(err)
 	}
 	c.holder.Deadline().Store(int64(time.Hour))
-	l.lease.Amend(c.now(), rate, fixed.Whole(depth), fixed.Whole(depth))
-	l.lease.state.Store(&agent.State{Known: true, Full: true, Limit: lease.Terms{Rate: rate, Burst: fixed.Whole(depth)}})
+	l.lease.Update(c.now(), rate, fixed.Whole(depth), fixed.Whole(depth))
+	l.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: lease.Terms{Rate: rate, Burst: fixed.Whole(depth)}})
 	return l
 }
 
@@ -60,7 +60,7 @@ func TestTakeAllocatesLikeALocalLimiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.busy.Add(-1)
-	e.limiter.lease.Amend(l.lease.client.now(), 1000*fixed.Token, fixed.Whole(100), fixed.Whole(100))
+	e.limiter.lease.Update(l.lease.client.now(), 1000*fixed.Token, fixed.Whole(100), fixed.Whole(100))
 	e.limiter.lease.state.Store(l.lease.state.Load())
 	allowed, refused := 0, 0
 	allocations := func(taker limit.Taker) float64 {
@@ -187,7 +187,7 @@ func TestLineSettles(t *testing.T) {
 				if len(waiters) > 0 && waiters[len(waiters)-1].Waiting() {
 					l.line.wait(waiters[len(waiters)-1], limit.Time(1+rng.Int64N(9)))
 				}
-				l.purse.Amend(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
+				l.purse.Update(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
 				l.settle(now)
 			default:
 				l.settle(now)

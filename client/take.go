@@ -126,7 +126,7 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 		r.Reason, r.RetryAfter = limit.ReasonCost, limit.Never
 	case !st.Known || !leased:
 		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, lease.DefaultRefresh, true
-	case st.Learning && st.Held == (lease.Capacity{}):
+	case st.Recovering && st.Held == (lease.Capacity{}):
 		r.Reason, r.RetryAfter = limit.ReasonLearning, lease.DefaultRefresh
 	case l.gauge:
 		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()

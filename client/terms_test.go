@@ -28,7 +28,7 @@ func adjusting(t *testing.T, rate, depth int64) *Limiter {
 	t.Helper()
 	c := leased(t, 0, 0).lease.client
 	l := openLimit(t, c, "adjusted", LimitOptions{Adjust: &Adjustment{Interval: time.Second, SlowRate: 2, HeartbeatRate: 0.5}})
-	stand(&l.lease, 0, depth, rate, agent.State{Known: true, Full: true, Limit: lease.Terms{Rate: fixed.Whole(rate), Burst: fixed.Whole(depth)}})
+	stand(&l.lease, 0, depth, rate, agent.State{Known: true, Saturated: true, Limit: lease.Terms{Rate: fixed.Whole(rate), Burst: fixed.Whole(depth)}})
 	return l
 }
 
@@ -68,9 +68,9 @@ func TestSlowRateOutlivesTheLease(t *testing.T) {
 			}
 			now := l.lease.client.now()
 			if leaseless {
-				l.lease.AmendFallback(now, fixed.Whole(300), fixed.Whole(30))
+				l.lease.UpdateFallback(now, fixed.Whole(300), fixed.Whole(30))
 			} else {
-				surplus, held := l.lease.Amend(now, fixed.Whole(300), fixed.Whole(30), fixed.Whole(30))
+				surplus, held := l.lease.Update(now, fixed.Whole(300), fixed.Whole(30), fixed.Whole(30))
 				if held != fixed.Whole(30) || surplus < fixed.Whole(28) {
 					t.Errorf("it holds %v and gives back %v, want a depth of 30 and all but a token or two", held, surplus)
 				}
@@ -145,7 +145,7 @@ func TestUsageOfManyLimits(t *testing.T) {
 		c := leased(t, 0, 0).lease.client
 		for i := range limits {
 			l := openLimit(t, c, fmt.Sprint("limit ", i), LimitOptions{})
-			l.lease.Amend(c.now(), 0, fixed.Whole(int64(i)), fixed.Whole(int64(i)))
+			l.lease.Update(c.now(), 0, fixed.Whole(int64(i)), fixed.Whole(int64(i)))
 			if i > 0 && !l.AllowN(time.Now(), int64(i)) || l.Allow() {
 				t.Fatal("it is lent that much")
 			}
@@ -241,7 +241,7 @@ type liar struct {
 	heard int
 }
 
-// Hold implements the service.
+// Prepare implements the service.
 func (l *liar) Hold(stream leasepb.Leases_HoldServer) error {
 	for {
 		if _, err := stream.Recv(); err != nil {
@@ -303,8 +303,8 @@ func TestPlacesAreCounted(t *testing.T) {
 		var refused []int64
 		c.opts.Hooks.OnRefuse = func(_ string, n int64) { refused = append(refused, max(n, 0)) }
 		g := openGauge(t, c, "jobs")
-		g.lease.Amend(c.now(), 0, fixed.Whole(5), 0)
-		g.lease.state.Store(&agent.State{Known: true, Full: true, Held: lease.Capacity{Depth: fixed.Whole(5)}, Limit: placesOf(5)})
+		g.lease.Update(c.now(), 0, fixed.Whole(5), 0)
+		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Held: lease.Capacity{Burst: fixed.Whole(5)}, Limit: placesOf(5)})
 		inUse := func(want int64, when string) {
 			t.Helper()
 			if r := g.places.Observe(c.now()); g.InUse() != want || r.InUse.Floor() != want || r.Waiting != 0 {

@@ -40,7 +40,7 @@ func TestUsageIsComplete(t *testing.T) {
 				switch r.IntN(8) {
 				case 0: // it is lent some tokens, or all is taken back
 					c.mu.Lock()
-					l.lease.Amend(c.now(), 0, fixed.Whole(r.Int64N(4)), fixed.Whole(r.Int64N(4)))
+					l.lease.Update(c.now(), 0, fixed.Whole(r.Int64N(4)), fixed.Whole(r.Int64N(4)))
 					c.mu.Unlock()
 				case 1:
 					time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
@@ -58,7 +58,7 @@ func TestUsageIsComplete(t *testing.T) {
 				send()
 			}
 			c.mu.Lock()
-			l.lease.Amend(c.now(), 0, 0, 0)
+			l.lease.Update(c.now(), 0, 0, 0)
 			c.mu.Unlock()
 			for range 2 {
 				time.Sleep(time.Second)

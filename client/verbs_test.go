@@ -44,7 +44,7 @@ type subject struct {
 func lentAll(tb testing.TB, rate, burst int64) *Limiter {
 	l := leased(tb, fixed.Whole(rate), burst)
 	st := *l.lease.state.Load()
-	st.Held = lease.Capacity{Rate: fixed.Whole(rate), Depth: fixed.Whole(burst)}
+	st.Held = lease.Capacity{Rate: fixed.Whole(rate), Burst: fixed.Whole(burst)}
 	l.lease.state.Store(&st)
 	return l
 }

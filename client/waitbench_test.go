@@ -20,7 +20,7 @@ func BenchmarkWaitFunc(b *testing.B) {
 		for range 1000 {
 			l.WaitFunc(1, limit.Never, func(error) { all.Done() })
 		}
-		l.lease.Amend(l.lease.client.now(), 0, 1000*fixed.Token, 1000*fixed.Token)
+		l.lease.Update(l.lease.client.now(), 0, 1000*fixed.Token, 1000*fixed.Token)
 		all.Wait()
 	}
 }

@@ -207,7 +207,7 @@ func TestWaitFuncBadManners(t *testing.T) {
 	}
 	for range 8 {
 		l.lease.mu.Lock()
-		l.bucket.Amend(l.lease.client.now(), 0, 3*fixed.Token, fixed.Token)
+		l.bucket.Update(l.lease.client.now(), 0, 3*fixed.Token, fixed.Token)
 		l.lease.settle(l.lease.client.now())
 		l.lease.unlock()
 	}

@@ -11,8 +11,9 @@ import (
 // The rate in lowest terms is n tokens per p nanoseconds. Time is counted in ticks
 // of 1/n nanosecond, so that one token is worth exactly p ticks and one nanosecond
 // exactly n: both the clock and a cost become whole numbers and nothing is ever
-// rounded. The state is the theoretical arrival time, the tick at which the bucket
-// is full again. A cost c taken at tick t fits when
+// rounded. The state is the theoretical arrival time, the tick at which the refill has
+// made the bucket full again: nothing is added up as time passes, for the refill is the
+// difference between that tick and now. A cost c taken at tick t fits when
 //
 //	max(state, t) + c*p <= t + quota*p
 //
@@ -22,7 +23,7 @@ import (
 //
 // A Bucket is a value without state, safe for concurrent use.
 type Bucket struct {
-	n, p  uint64 // n tokens per p nanoseconds, in lowest terms
+	n, p  uint64 // the refill: n tokens per p nanoseconds, in lowest terms
 	quota uint64 // what a full bucket holds
 	depth ticks  // quota in ticks
 	paces bool   // leaky: answer the delay
@@ -74,6 +75,7 @@ func NewBucket(p Policy) Bucket {
 	return b
 }
 
+// at is now in ticks: what is before the tick of a state has yet to be refilled.
 func (b *Bucket) at(now Time) ticks { return mul(uint64(max(now, 0)), b.n) }
 
 // CountingRefused returns the arithmetic of the same bucket under a policy that counts

@@ -62,11 +62,11 @@ func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) N
 		Epoch: uint64(restart + 1), Lease: o.Lease, Refresh: o.Refresh, Resolve: n.resolve,
 	}
 	if restart > 0 {
-		opts.Learn = lease.DefaultLease
+		opts.Recovery = lease.DefaultLease
 		if o.Lease > 0 {
-			opts.Learn = o.Lease
+			opts.Recovery = o.Lease
 		}
-		opts.Learn += opts.Learn / 64
+		opts.Recovery += opts.Recovery / 64
 	}
 	if !o.Forgetful {
 		opts.Seal = coordinator.NewSeal([]byte("the key of this run"))

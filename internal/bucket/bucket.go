@@ -36,9 +36,9 @@ func noEnd() *Deadline {
 // and allocates nothing. Times go by the clock of the caller; one before the latest
 // counts as the latest.
 type Bucket struct {
-	until *Deadline
-	terms atomic.Pointer[terms]
-	draws atomic.Pointer[shedding] // nil = nothing is suppressed
+	until    *Deadline
+	terms    atomic.Pointer[terms]
+	shedding atomic.Pointer[shedding] // nil = nothing is suppressed
 
 	// Each on a cache line of its own: who only reads the terms is not to wait for
 	// those who count.
@@ -73,7 +73,7 @@ func NewBucket(d *Deadline) *Bucket {
 	}
 	b := &Bucket{until: d}
 	t := newTerms(0, 0, 0)
-	t.word.Store(t.held)
+	t.word.Store(t.frozenWord)
 	b.terms.Store(t)
 	return b
 }
@@ -83,7 +83,7 @@ func NewBucket(d *Deadline) *Bucket {
 func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 	b.largest.note(n)
 	t := b.terms.Load()
-	if d := b.draws.Load(); d != nil && d.refuse(t, now, n) {
+	if d := b.shedding.Load(); d != nil && d.refuse(t, now, n) {
 		b.refused.Add(n)
 		return false, true
 	}
@@ -122,7 +122,7 @@ func (b *Bucket) Try(now limit.Time, n int64) (allowed, decided bool) {
 		return false, true
 	}
 	b.largest.note(n)
-	if d := b.draws.Load(); d != nil && d.refuse(b.terms.Load(), now, n) {
+	if d := b.shedding.Load(); d != nil && d.refuse(b.terms.Load(), now, n) {
 		return false, true
 	}
 	return b.try(now, n)
@@ -168,7 +168,7 @@ func (b *Bucket) admit(now limit.Time, n int64) {
 
 // open says whether t may be spent at now.
 func (b *Bucket) open(t *terms, now limit.Time) bool {
-	return t.anytime || int64(now) < b.until.Load()
+	return t.unleased || int64(now) < b.until.Load()
 }
 
 // rebase counts time from now on, in terms that have used up theirs.
@@ -184,30 +184,30 @@ func (b *Bucket) settle(now limit.Time) *terms {
 	if t.moment(now) <= t.span {
 		return t
 	}
-	t.hold()
+	t.freeze()
 	now = t.latest(now)
-	next := newTerms(now, t.rate, t.whole)
-	next.anytime = t.anytime
+	next := newTerms(now, t.rate, t.burst)
+	next.unleased = t.unleased
 	b.replace(now, t, next, 0)
 	return next
 }
 
 // replace puts next in force, with what is in old.
 func (b *Bucket) replace(now limit.Time, old, next *terms, add fixed.Amount) (surplus fixed.Amount) {
-	old.hold()
-	surplus = next.receive(old.free(old.held, old.late(old.moment(now))), old, add)
+	old.freeze()
+	surplus = next.receive(old.free(old.frozenWord, old.late(old.moment(now))), old, add)
 	b.put(next)
 	return surplus
 }
 
 func (b *Bucket) put(t *terms) {
 	if !b.frozen {
-		t.word.Store(t.held)
+		t.word.Store(t.frozenWord)
 	}
 	b.terms.Store(t)
 }
 
-// Amend puts rate and depth in force and adds tokens. The depth counts in whole
+// Update puts rate and depth in force and adds tokens. The depth counts in whole
 // tokens, rounded down, and is returned as held. What does not fit it is taken out
 // and returned as surplus, in millionths, rounded down. A negative add takes out up
 // to that much, which is then part of surplus. Terms that stay as they are with
@@ -215,7 +215,7 @@ func (b *Bucket) put(t *terms) {
 //
 // What AmendFallback put in force ends, and the tokens that came by it are gone: they
 // were not lent. Negative rates and depths count as 0.
-func (b *Bucket) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+func (b *Bucket) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	rate, whole := clampTerms(rate, depth)
 	add = min(max(add, -fixed.MaxAmount), fixed.MaxAmount)
 	held = fixed.Amount(whole) * fixed.Token
@@ -223,13 +223,13 @@ func (b *Bucket) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, 
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
 	old := b.terms.Load()
-	if add == 0 && rate == old.rate && whole == old.whole && !old.anytime {
+	if add == 0 && rate == old.rate && whole == old.burst && !old.unleased {
 		return 0, held
 	}
-	old.hold()
+	old.freeze()
 	now = old.latest(now)
 	next := newTerms(max(now, old.begin), rate, whole)
-	if old.anytime {
+	if old.unleased {
 		surplus = next.receive(0, old, add)
 		b.put(next)
 		return surplus, held
@@ -237,29 +237,29 @@ func (b *Bucket) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, 
 	return b.replace(now, old, next, add), held
 }
 
-// AmendFallback puts in force what may be spent without a lease, whatever the
+// UpdateFallback puts in force what may be spent without a lease, whatever the
 // deadline, until the next Amend: before the first lease, or when one has run out. No
 // coordinator keeps account of it. The bucket starts full, and what was in it is gone;
 // but if something was in force without a lease already, that stays, up to the depth.
 // So until the next Amend at most depth + rate x T is admitted.
-func (b *Bucket) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
+func (b *Bucket) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 	rate, whole := clampTerms(rate, depth)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
 	old := b.terms.Load()
-	if old.anytime && old.rate == rate && old.whole == whole {
+	if old.unleased && old.rate == rate && old.burst == whole {
 		return
 	}
-	old.hold()
+	old.freeze()
 	now = old.latest(now)
 	next := newTerms(max(now, old.begin), rate, whole)
-	next.anytime = true
-	if old.anytime {
+	next.unleased = true
+	if old.unleased {
 		b.replace(now, old, next, 0)
 		return
 	}
-	next.held = 0
+	next.frozenWord = 0
 	b.put(next)
 }
 
@@ -310,13 +310,13 @@ func (b *Bucket) stopWatch(now limit.Time) {
 // Declare says how much the application wants per second; 0 says nothing.
 func (b *Bucket) Declare(perSecond fixed.Amount) { b.declared.Store(int64(max(perSecond, 0))) }
 
-// Depth is the largest cost that fits at now, in whole tokens, if the bucket is full.
-func (b *Bucket) Depth(now limit.Time) int64 {
+// MaxCost is the largest cost that fits at now, in whole tokens, if the bucket is full.
+func (b *Bucket) MaxCost(now limit.Time) int64 {
 	t := b.terms.Load()
 	if !b.open(t, now) {
 		return 0
 	}
-	return int64(t.whole)
+	return int64(t.burst)
 }
 
 // Remaining is how much could be taken at now.
@@ -327,7 +327,7 @@ func (b *Bucket) Remaining(now limit.Time) int64 {
 	if !b.open(t, now) {
 		return 0
 	}
-	return int64(t.free(t.current(), t.tick(t.moment(now))) / t.token)
+	return int64(t.free(t.current(), t.tick(t.moment(now))) / t.tokenTicks)
 }
 
 // Earliest is how long after now n will have come if the terms stay and nobody else
@@ -348,7 +348,7 @@ func (b *Bucket) Freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.frozen = true
-	b.terms.Load().hold()
+	b.terms.Load().freeze()
 }
 
 // Thaw lets Allow decide again.
@@ -360,7 +360,7 @@ func (b *Bucket) Thaw() {
 	}
 	b.frozen = false
 	t := b.terms.Load()
-	t.word.Store(t.held)
+	t.word.Store(t.frozenWord)
 }
 
 // Join says that n, at least 0, waits in line from here on.
@@ -385,7 +385,7 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 		return false
 	}
 	if b.frozen {
-		t.held = next
+		t.frozenWord = next
 	} else if !t.word.CompareAndSwap(was, next) {
 		return false // an Allow came first; whoever serves a line has frozen it
 	}
@@ -423,12 +423,12 @@ func (b *Bucket) Refund(now limit.Time, n int64) {
 	if !b.open(t, now) || n <= 0 {
 		return
 	}
-	back := uint64(min(uint64(n), t.whole)) * t.token
+	back := uint64(min(uint64(n), t.burst)) * t.tokenTicks
 	for {
 		word := t.current()
 		next := word - min(word, back)
 		if b.frozen {
-			t.held = next
+			t.frozenWord = next
 			return
 		}
 		if t.word.CompareAndSwap(word, next) {

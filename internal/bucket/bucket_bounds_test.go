@@ -14,8 +14,8 @@ func TestNewBucketHoldsNothing(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	for _, now := range []limit.Time{0, 1, start, math.MaxInt64 - 1} {
-		if b := NewBucket(nil); b.Depth(now) != 0 || b.Remaining(now) != 0 || b.Observe(now).Level != 0 || b.Earliest(now, 1) != limit.Never {
-			t.Errorf("at %d a new bucket has %d of %d", now, b.Remaining(now), b.Depth(now))
+		if b := NewBucket(nil); b.MaxCost(now) != 0 || b.Remaining(now) != 0 || b.Observe(now).Level != 0 || b.Earliest(now, 1) != limit.Never {
+			t.Errorf("at %d a new bucket has %d of %d", now, b.Remaining(now), b.MaxCost(now))
 		}
 	}
 }
@@ -30,8 +30,8 @@ func TestBucketAtTheEndOfItsSpan(t *testing.T) {
 		for _, off := range []limit.Time{-1, 0, 1} {
 			b := bucketOf(start, rate, 100, 0)
 			end := start + limit.Time(b.terms.Load().span) + off
-			if h, taken, _ := b.Hold(end, 40); taken {
-				b.Undo(end, h, 40)
+			if h, taken, _ := b.Prepare(end, 40); taken {
+				b.Rollback(end, h, 40)
 			} else {
 				t.Errorf("%v/s: 40 of 100 are not there", rate)
 			}

@@ -19,7 +19,7 @@ const (
 
 func bucketOf(now limit.Time, rate fixed.Amount, depth, tokens int64) *Bucket {
 	b := NewBucket(nil)
-	b.Amend(now, rate, fixed.Whole(depth), fixed.Whole(tokens))
+	b.Update(now, rate, fixed.Whole(depth), fixed.Whole(tokens))
 	return b
 }
 
@@ -37,7 +37,7 @@ func TestBucketWalk(t *testing.T) {
 	if allow(t, b, start, 1) || !allow(t, b, start, 0) {
 		t.Fatal("an empty bucket of rate 0 holds just nothing")
 	}
-	if surplus, held := b.Amend(start, 10*fixed.Token, 4*fixed.Token, 5*fixed.Token+1); surplus != fixed.Token+1 || held != 4*fixed.Token {
+	if surplus, held := b.Update(start, 10*fixed.Token, 4*fixed.Token, 5*fixed.Token+1); surplus != fixed.Token+1 || held != 4*fixed.Token {
 		t.Fatalf("Amend = %v, %v, want 1.000001 surplus, 4 held", surplus, held)
 	}
 	for i := range 4 {
@@ -57,10 +57,10 @@ func TestBucketWalk(t *testing.T) {
 	if r := b.Observe(start + 100*second + second/4); r.Level != 2_500_000 {
 		t.Fatalf("level after 250 ms is %v, want 2.5", r.Level)
 	}
-	if surplus, _ := b.Amend(start+100*second+second/4, 5*fixed.Token, fixed.Token, 0); surplus != 1_500_000 {
+	if surplus, _ := b.Update(start+100*second+second/4, 5*fixed.Token, fixed.Token, 0); surplus != 1_500_000 {
 		t.Fatalf("surplus %v, want 1.5", surplus)
 	}
-	if surplus, _ := b.Amend(start+100*second+second/4, 5*fixed.Token, fixed.Token, -250_000); surplus != 250_000 {
+	if surplus, _ := b.Update(start+100*second+second/4, 5*fixed.Token, fixed.Token, -250_000); surplus != 250_000 {
 		t.Fatalf("taken out %v, want 0.25", surplus)
 	}
 	if r := b.Observe(start + 100*second + second/4); r.Level != 750_000 {
@@ -93,7 +93,7 @@ func TestLargest(t *testing.T) {
 func TestBucketDeadline(t *testing.T) {
 	var d Deadline
 	b := NewBucket(&d)
-	b.Amend(start, fixed.Token, 10*fixed.Token, 10*fixed.Token)
+	b.Update(start, fixed.Token, 10*fixed.Token, 10*fixed.Token)
 	if allow(t, b, start, 1) {
 		t.Fatal("a deadline of 0 has passed")
 	}
@@ -110,16 +110,16 @@ func TestBucketDeadline(t *testing.T) {
 func TestBucketFallback(t *testing.T) {
 	var d Deadline
 	b := NewBucket(&d)
-	b.AmendFallback(start, fixed.Token, 2*fixed.Token)
+	b.UpdateFallback(start, fixed.Token, 2*fixed.Token)
 	if !allow(t, b, start, 2) || allow(t, b, start, 1) || !allow(t, b, start+second, 1) {
 		t.Fatal("before the first lease a fallback starts full")
 	}
-	b.AmendFallback(start+2*second, fixed.Token, 5*fixed.Token)
+	b.UpdateFallback(start+2*second, fixed.Token, 5*fixed.Token)
 	if !allow(t, b, start+2*second, 1) || allow(t, b, start+2*second, 1) {
 		t.Fatal("another fallback goes on where the one before it was")
 	}
 	d.Store(int64(start + 100*second))
-	if surplus, _ := b.Amend(start+50*second, 10*fixed.Token, 5*fixed.Token, 2*fixed.Token); surplus != 0 {
+	if surplus, _ := b.Update(start+50*second, 10*fixed.Token, 5*fixed.Token, 2*fixed.Token); surplus != 0 {
 		t.Fatalf("%v of a fallback is surplus: it was not lent", surplus)
 	}
 	if !allow(t, b, start+50*second, 2) || allow(t, b, start+50*second, 1) {
@@ -129,11 +129,11 @@ func TestBucketFallback(t *testing.T) {
 	if allow(t, b, start+100*second, 1) {
 		t.Fatal("the lease has ended")
 	}
-	b.AmendFallback(start+100*second, 2*fixed.Token, 2*fixed.Token)
+	b.UpdateFallback(start+100*second, 2*fixed.Token, 2*fixed.Token)
 	if !allow(t, b, start+100*second, 2) || allow(t, b, start+100*second, 1) || !allow(t, b, start+101*second, 2) {
 		t.Fatal("2 per second without a lease")
 	}
-	b.Amend(start+101*second, 0, 0, 0)
+	b.Update(start+101*second, 0, 0, 0)
 	if allow(t, b, start+110*second, 1) {
 		t.Fatal("no fallback is left")
 	}
@@ -168,7 +168,7 @@ func TestBucketAgainstLimit(t *testing.T) {
 }
 
 // TestBucketNeverOver: any rate, any depth, any steps: never more than
-// depth + rate x T, and at most a millionth or one tick less.
+// burstTicks + rate x T, and at most a millionth or one tick less.
 func TestBucketNeverOver(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for range 3000 {
@@ -242,7 +242,7 @@ func TestBucketsConserve(t *testing.T) {
 		for i := range bs {
 			rates[i], depths[i] = fixed.Amount(rng.Int64N(int64(1000*fixed.Token))), fixed.Whole(rng.Int64N(20))
 			bs[i] = NewBucket(nil)
-			bs[i].Amend(start, rates[i], depths[i], depths[i])
+			bs[i].Update(start, rates[i], depths[i], depths[i])
 			rate, depth = rate+rates[i], depth+depths[i]
 		}
 		now, admitted, loose := start, int64(0), fixed.Amount(0)
@@ -253,14 +253,14 @@ func TestBucketsConserve(t *testing.T) {
 				dr, dd := fixed.Amount(rng.Int64N(int64(rates[i])+1)), fixed.Whole(rng.Int64N(depths[i].Floor()+1))
 				rates[i], depths[i] = rates[i]-dr, depths[i]-dd
 				before := bs[i].Observe(now).Level
-				surplus, held := bs[i].Amend(now, rates[i], depths[i], 0)
+				surplus, held := bs[i].Update(now, rates[i], depths[i], 0)
 				after := bs[i].Observe(now).Level
 				if held != depths[i] || after+surplus > before || after+surplus < before-2 {
 					t.Fatalf("level %v became %v and %v surplus; held %v of %v", before, after, surplus, held, depths[i])
 				}
 				rates[j], depths[j] = rates[j]+dr, depths[j]+dd
 				before, loose = bs[j].Observe(now).Level, loose+surplus
-				surplus, _ = bs[j].Amend(now, rates[j], depths[j], loose)
+				surplus, _ = bs[j].Update(now, rates[j], depths[j], loose)
 				if got := bs[j].Observe(now).Level + surplus; got > before+loose || got < before+loose-3 {
 					t.Fatalf("%v and %v became %v", before, loose, got)
 				}
@@ -299,7 +299,7 @@ func TestBucketLine(t *testing.T) {
 	if d := b.Earliest(start, 7); d != 500*time.Millisecond {
 		t.Fatalf("both wait %v, want 500ms", d)
 	}
-	b.Amend(start, 20*fixed.Token, 5*fixed.Token, fixed.Token)
+	b.Update(start, 20*fixed.Token, 5*fixed.Token, fixed.Token)
 	if d := b.Earliest(start, 4); d != 50*time.Millisecond {
 		t.Fatalf("the first waits %v, want 50ms", d)
 	}
@@ -340,7 +340,7 @@ func TestBucketConcurrent(t *testing.T) {
 	wg.Go(func() {
 		for i := range 2000 {
 			now := limit.Time(clock.Load())
-			loose, _ = b.Amend(now, fixed.Amount(1+i%2)*500_000*fixed.Token, fixed.Whole(int64(500+i%500)), loose)
+			loose, _ = b.Update(now, fixed.Amount(1+i%2)*500_000*fixed.Token, fixed.Whole(int64(500+i%500)), loose)
 			if i%50 == 0 {
 				b.Freeze()
 				b.Observe(now)

@@ -13,7 +13,7 @@ type shedding struct {
 	independent bool
 	random      func() float64 // in [0, 1)
 	rate        fixed.Amount   // what may be used meanwhile
-	whole       uint64         // and how deep
+	burst       uint64         // and how deep
 }
 
 // refuse draws a request of cost n, at least 0, that comes at now to a bucket with
@@ -33,9 +33,9 @@ func (d *shedding) refuse(t *terms, now limit.Time, n int64) bool {
 		return false
 	}
 	pass := d.pass
-	if !d.independent && t.depth > 0 {
+	if !d.independent && t.burstTicks > 0 {
 		if word := t.word.Load(); word != wordFrozen {
-			pass *= max(0, 1+steep*(float64(t.free(word, t.late(t.moment(now))))/float64(t.depth)-0.5))
+			pass *= max(0, 1+steep*(float64(t.free(word, t.late(t.moment(now))))/float64(t.burstTicks)-0.5))
 		}
 	}
 	return pass < 1 && d.random() >= pass
@@ -56,27 +56,27 @@ func (b *Bucket) Suppress(now limit.Time, s Suppression, independent bool) {
 	var next *shedding
 	if s.Reject > 0 {
 		next = &shedding{pass: 1 - min(s.Reject, 1), independent: independent, random: b.random}
-		if next.rate, next.whole = clampTerms(s.Rate, s.Depth); independent {
-			next.rate, next.whole = clampTerms(fixed.MaxAmount, fixed.MaxAmount)
+		if next.rate, next.burst = clampTerms(s.Rate, s.Burst); independent {
+			next.rate, next.burst = clampTerms(fixed.MaxAmount, fixed.MaxAmount)
 		}
 		if next.random == nil {
 			next.random = rand.Float64
 		}
 	}
-	was := b.draws.Load()
+	was := b.shedding.Load()
 	if was == nil && next == nil || was != nil && next != nil && *was.plain() == *next.plain() {
 		return
 	}
-	b.draws.Store(next)
+	b.shedding.Store(next)
 	rate, whole := b.lend(b.lent.rate, b.lent.whole)
 	old := b.terms.Load()
-	if rate == old.rate && whole == old.whole {
+	if rate == old.rate && whole == old.burst {
 		return
 	}
-	old.hold()
+	old.freeze()
 	now = old.latest(now)
 	terms := newTerms(max(now, old.begin), rate, whole)
-	terms.anytime = old.anytime
+	terms.unleased = old.unleased
 	b.replace(now, old, terms, 0)
 }
 
@@ -89,14 +89,14 @@ type plainDraws struct {
 }
 
 func (d *shedding) plain() *plainDraws {
-	return &plainDraws{d.pass, d.independent, d.rate, d.whole}
+	return &plainDraws{d.pass, d.independent, d.rate, d.burst}
 }
 
 // lend takes note of what is lent, and returns what of it is in force.
 func (b *Bucket) lend(rate fixed.Amount, whole uint64) (fixed.Amount, uint64) {
 	b.lent.rate, b.lent.whole = rate, whole
-	if d := b.draws.Load(); d != nil {
-		return min(rate, d.rate), min(whole, d.whole)
+	if d := b.shedding.Load(); d != nil {
+		return min(rate, d.rate), min(whole, d.burst)
 	}
 	return rate, whole
 }

@@ -19,8 +19,8 @@ func TestDraws(t *testing.T) {
 		b := NewBucket(nil)
 		b.Random(r.Float64)
 		now := limit.Time(time.Hour)
-		b.Amend(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
-		b.Suppress(now, Suppression{Reject: 0.9, Rate: 100 * fixed.Token, Depth: 20 * fixed.Token}, independent)
+		b.Update(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
+		b.Suppress(now, Suppression{Reject: 0.9, Rate: 100 * fixed.Token, Burst: 20 * fixed.Token}, independent)
 		passed, repeats, last := 0, 0, false
 		least, most := math.MaxInt, 0
 		for second := range 200 {
@@ -60,9 +60,9 @@ func TestDraws(t *testing.T) {
 func TestSuppressAndAmend(t *testing.T) {
 	b := NewBucket(nil)
 	now := limit.Time(time.Hour)
-	b.Amend(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
-	b.Suppress(now, Suppression{Reject: 1, Rate: 10 * fixed.Token, Depth: 2 * fixed.Token}, false)
-	if got := b.Depth(now); got != 2 {
+	b.Update(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
+	b.Suppress(now, Suppression{Reject: 1, Rate: 10 * fixed.Token, Burst: 2 * fixed.Token}, false)
+	if got := b.MaxCost(now); got != 2 {
 		t.Errorf("depth %d while suppressed", got)
 	}
 	if ok, decided := b.Allow(now, 1); ok || !decided {
@@ -72,22 +72,22 @@ func TestSuppressAndAmend(t *testing.T) {
 	if !b.Serve(now, 2) {
 		t.Error("who waits is not drawn")
 	}
-	if _, held := b.Amend(now, 2000*fixed.Token, 80*fixed.Token, 0); held != 80*fixed.Token {
+	if _, held := b.Update(now, 2000*fixed.Token, 80*fixed.Token, 0); held != 80*fixed.Token {
 		t.Errorf("held %v, want what is lent", held)
 	}
-	if got := b.Depth(now); got != 2 {
+	if got := b.MaxCost(now); got != 2 {
 		t.Errorf("depth %d while suppressed", got)
 	}
 	for _, reject := range []float64{math.NaN(), -1, 0} {
-		b.Suppress(now, Suppression{Reject: reject, Rate: 1, Depth: 1}, false)
-		if got := b.Depth(now); got != 80 {
+		b.Suppress(now, Suppression{Reject: reject, Rate: 1, Burst: 1}, false)
+		if got := b.MaxCost(now); got != 80 {
 			t.Errorf("depth %d after suppression has ended by %v", got, reject)
 		}
 	}
 	if got := b.Remaining(now); got != 0 {
 		t.Errorf("%d created", got)
 	}
-	b.Suppress(now, Suppression{Reject: math.Inf(1), Rate: fixed.MaxAmount, Depth: fixed.MaxAmount}, false)
+	b.Suppress(now, Suppression{Reject: math.Inf(1), Rate: fixed.MaxAmount, Burst: fixed.MaxAmount}, false)
 	if ok, _ := b.Allow(now.Add(time.Second), 1); ok {
 		t.Error("passed at a part of infinity")
 	}
@@ -98,7 +98,7 @@ func TestSuppressAndAmend(t *testing.T) {
 func TestSuppressConcurrent(t *testing.T) {
 	b := NewBucket(nil)
 	now := limit.Time(time.Hour)
-	b.Amend(now, 0, 1000*fixed.Token, 1000*fixed.Token)
+	b.Update(now, 0, 1000*fixed.Token, 1000*fixed.Token)
 	var passed [4]int
 	var wg sync.WaitGroup
 	for i := range passed {
@@ -112,7 +112,7 @@ func TestSuppressConcurrent(t *testing.T) {
 	}
 	wg.Go(func() {
 		for i := range 1000 {
-			b.Suppress(now, Suppression{Reject: float64(i%10) / 10, Rate: fixed.Token, Depth: fixed.Amount(100+i%7) * fixed.Token}, false)
+			b.Suppress(now, Suppression{Reject: float64(i%10) / 10, Rate: fixed.Token, Burst: fixed.Amount(100+i%7) * fixed.Token}, false)
 		}
 	})
 	wg.Wait()
@@ -124,8 +124,8 @@ func TestSuppressConcurrent(t *testing.T) {
 func TestSuppressedAllowDoesNotAllocate(t *testing.T) {
 	b := NewBucket(nil)
 	now := limit.Time(time.Hour)
-	b.Amend(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
-	b.Suppress(now, Suppression{Reject: 0.5, Rate: 500 * fixed.Token, Depth: 50 * fixed.Token}, false)
+	b.Update(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
+	b.Suppress(now, Suppression{Reject: 0.5, Rate: 500 * fixed.Token, Burst: 50 * fixed.Token}, false)
 	if n := testing.AllocsPerRun(1000, func() {
 		now = now.Add(time.Millisecond)
 		b.Allow(now, 1)

@@ -9,9 +9,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Hold is cost that was taken so that it can be given back. What is held is counted as
+// Prepare is cost that was taken so that it can be given back. What is held is counted as
 // neither admitted nor refused until it is kept.
-type Hold struct {
+type Prepared struct {
 	At            limit.Time
 	Begin         limit.Time   // of the terms in force
 	Rate          fixed.Amount // of them
@@ -19,17 +19,17 @@ type Hold struct {
 	Before, After uint64       // the word
 }
 
-// Hold is Try that can be undone: each that has taken something is followed by one Keep
+// Prepare is Try that can be undone: each that has taken something is followed by one Keep
 // or Undo.
-func (b *Bucket) Hold(now limit.Time, n int64) (h Hold, taken, decided bool) {
+func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bool) {
 	if n < 0 {
-		return Hold{}, false, true
+		return Prepared{}, false, true
 	}
 	b.largest.note(n)
 	for {
 		t := b.terms.Load()
 		if !b.open(t, now) {
-			return Hold{}, false, true
+			return Prepared{}, false, true
 		}
 		moment := t.moment(now)
 		if moment > t.span {
@@ -41,38 +41,38 @@ func (b *Bucket) Hold(now limit.Time, n int64) (h Hold, taken, decided bool) {
 			if b.terms.Load() != t {
 				continue // it was amended just now
 			}
-			return Hold{}, false, false
+			return Prepared{}, false, false
 		}
 		next, fits := t.take(word, t.tick(moment), n)
 		if !fits {
-			return Hold{}, false, true
+			return Prepared{}, false, true
 		}
 		if t.word.CompareAndSwap(word, next) {
-			return Hold{At: now, Begin: t.begin, Rate: t.rate, Whole: t.whole, Before: word, After: next}, true, true
+			return Prepared{At: now, Begin: t.begin, Rate: t.rate, Whole: t.burst, Before: word, After: next}, true, true
 		}
 	}
 }
 
-// Keep makes final that n was taken.
-func (b *Bucket) Keep(n int64) { b.admitted.Add(n) }
+// Commit makes final that n was taken.
+func (b *Bucket) Commit(n int64) { b.admitted.Add(n) }
 
-// longestHold bounds the time after which a Hold may be given back under other terms: in
+// longestPrepared bounds the time after which a Hold may be given back under other terms: in
 // between there may have been terms of which nothing is known. Not longer: grants come
 // that soon. Not shorter: who holds may have to wait for a processor.
-const longestHold = limit.Time(5 * time.Millisecond)
+const longestPrepared = limit.Time(5 * time.Millisecond)
 
-// Undo gives n back, which h took. If nobody else has taken anything, the bucket is as if
+// Rollback gives n back, which h took. If nobody else has taken anything, the bucket is as if
 // it had never been taken. Else it has at most that: what would have overflowed since is
 // not given back, nor is anything that an amended lease has no place for.
-func (b *Bucket) Undo(now limit.Time, h Hold, n int64) {
+func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.settle(now)
 	if !b.open(t, now) || n <= 0 {
 		return
 	}
-	same := t.begin == h.Begin && t.rate == h.Rate && t.whole == h.Whole
-	back := uint64(min(uint64(n), t.whole)) * t.token
+	same := t.begin == h.Begin && t.rate == h.Rate && t.burst == h.Whole
+	back := uint64(min(uint64(n), t.burst)) * t.tokenTicks
 	if same {
 		full := max(h.Before, t.tick(t.moment(h.At))) // it would have been full then
 		tick := t.tick(t.moment(now))
@@ -87,7 +87,7 @@ func (b *Bucket) Undo(now limit.Time, h Hold, n int64) {
 			next = h.Before
 		}
 		if b.frozen {
-			t.held = next
+			t.frozenWord = next
 			return
 		}
 		if t.word.CompareAndSwap(word, next) {
@@ -99,45 +99,45 @@ func (b *Bucket) Undo(now limit.Time, h Hold, n int64) {
 // brought is what comes at a rate in d, in ticks, rounded up; MaxUint64 if that is long.
 func (t *terms) brought(rate fixed.Amount, d limit.Time) uint64 {
 	hi, lo := bits.Mul64(uint64(rate), uint64(max(d, 0)))
-	if d > longestHold || hi >= perNanosecond {
+	if d > longestPrepared || hi >= perNanosecond {
 		return math.MaxUint64
 	}
 	tokens, part := bits.Div64(hi, lo, perNanosecond)
-	hi, lo = bits.Mul64(part, t.token)
+	hi, lo = bits.Mul64(part, t.tokenTicks)
 	ticks, rest := bits.Div64(hi, lo, perNanosecond)
 	if rest > 0 {
 		ticks++
 	}
-	hi, lo = bits.Mul64(tokens, t.token)
+	hi, lo = bits.Mul64(tokens, t.tokenTicks)
 	if hi > 0 || lo > maxTicks {
 		return math.MaxUint64
 	}
 	return lo + ticks
 }
 
-// Hold is Try that can be undone; see [Bucket.Hold].
-func (p *Semaphore) Hold(now limit.Time, n int64) (h Hold, taken, decided bool) {
+// Prepare is Try that can be undone; see [Bucket.Hold].
+func (p *Semaphore) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bool) {
 	if n < 0 {
-		return Hold{}, false, true
+		return Prepared{}, false, true
 	}
 	p.largest.note(n)
 	for {
-		r := p.room.Load()
+		r := p.permits.Load()
 		used := r.used.Load()
 		if used == usedFrozen {
-			if p.room.Load() != r {
+			if p.permits.Load() != r {
 				continue // it was amended just now
 			}
-			return Hold{}, false, false
+			return Prepared{}, false, false
 		}
-		if n > p.places(r, now)-used {
-			return Hold{}, false, true
+		if n > p.available(r, now)-used {
+			return Prepared{}, false, true
 		}
 		if r.used.CompareAndSwap(used, used+n) {
-			return Hold{}, true, true
+			return Prepared{}, true, true
 		}
 	}
 }
 
-// Keep makes final that n places were taken.
-func (p *Semaphore) Keep(n int64) { p.admitted.Add(n) }
+// Commit makes final that n places were taken.
+func (p *Semaphore) Commit(n int64) { p.admitted.Add(n) }

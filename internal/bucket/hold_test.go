@@ -13,38 +13,38 @@ import (
 func TestBucketHold(t *testing.T) {
 	b := NewBucket(nil)
 	at := limit.Time(0)
-	b.Amend(at, 10*fixed.Token, 10*fixed.Token, 10*fixed.Token)
-	h, taken, decided := b.Hold(at, 4)
+	b.Update(at, 10*fixed.Token, 10*fixed.Token, 10*fixed.Token)
+	h, taken, decided := b.Prepare(at, 4)
 	if !taken || !decided || b.Remaining(at) != 6 || b.Observe(at).Attempted != 0 {
 		t.Fatalf("taken %v, %d are left, %v attempted: what is held is not counted yet", taken, b.Remaining(at), b.Observe(at).Attempted)
 	}
-	if _, taken, decided := b.Hold(at, 7); taken || !decided {
+	if _, taken, decided := b.Prepare(at, 7); taken || !decided {
 		t.Error("7 of 6 were held")
 	}
-	if b.Undo(at, h, 4); b.Remaining(at) != 10 || b.Observe(at).Attempted != 0 {
+	if b.Rollback(at, h, 4); b.Remaining(at) != 10 || b.Observe(at).Attempted != 0 {
 		t.Errorf("%d are left, want 10", b.Remaining(at))
 	}
-	if h, taken, _ = b.Hold(at, 4); taken {
-		b.Keep(4)
+	if h, taken, _ = b.Prepare(at, 4); taken {
+		b.Commit(4)
 	}
 	if r := b.Observe(at); r.Level != 6*fixed.Token || r.Attempted != 4*fixed.Token || r.Admitted != 4*fixed.Token {
 		t.Errorf("%+v after a Hold that was kept", r)
 	}
 	for _, n := range []int64{-1, 1 << 62} {
-		if _, taken, decided := b.Hold(at, n); taken || !decided {
+		if _, taken, decided := b.Prepare(at, n); taken || !decided {
 			t.Errorf("a Hold of %d was taken", n)
 		}
 	}
-	if _, taken, _ = b.Hold(at, 6); !taken {
+	if _, taken, _ = b.Prepare(at, 6); !taken {
 		t.Fatal("6 of 6 were not held")
 	}
 	// Somebody stands in line: what comes back is for them.
 	b.Freeze()
-	if _, _, decided := b.Hold(at, 1); decided {
+	if _, _, decided := b.Prepare(at, 1); decided {
 		t.Error("a Hold passed those in line")
 	}
 	b.Join(2)
-	if b.Undo(at, h, 6); !b.Serve(at, 2) {
+	if b.Rollback(at, h, 6); !b.Serve(at, 2) {
 		t.Error("what came back is not there for those in line")
 	}
 }
@@ -64,7 +64,7 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 		amend := func() {
 			rate, depth, add := amount(2000), amount(40), amount(20)*fixed.Amount(r.IntN(2))
 			for i, b := range []*Bucket{own, oracle} {
-				surplus, _ := b.Amend(now, rate, depth, add)
+				surplus, _ := b.Update(now, rate, depth, add)
 				returned[i] += surplus
 			}
 		}
@@ -83,7 +83,7 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 			take()
 		}
 		cost, between := 1+r.Int64N(20), 0
-		h, taken, _ := own.Hold(now, cost)
+		h, taken, _ := own.Prepare(now, cost)
 		for range r.IntN(4) {
 			switch between++; r.IntN(4) {
 			case 0:
@@ -95,7 +95,7 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 			}
 		}
 		if taken {
-			own.Undo(now, h, cost)
+			own.Rollback(now, h, cost)
 		}
 		a, b := own.Observe(now).Level+returned[0], oracle.Observe(now).Level+returned[1]
 		// A conversion to other terms loses up to two ticks, here or there.
@@ -118,23 +118,23 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 func TestConcurrentHoldsConserve(t *testing.T) {
 	const depth, each, workers = 1000, 2000, 8
 	b, p := NewBucket(nil), NewSemaphore(nil)
-	b.Amend(0, 0, depth*fixed.Token, depth*fixed.Token)
-	p.Amend(0, 0, depth*fixed.Token, 0)
+	b.Update(0, 0, depth*fixed.Token, depth*fixed.Token)
+	p.Update(0, 0, depth*fixed.Token, 0)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			for i := range each {
-				h, taken, _ := b.Hold(0, 2)
-				_, placed, _ := p.Hold(0, 1)
+				h, taken, _ := b.Prepare(0, 2)
+				_, placed, _ := p.Prepare(0, 1)
 				switch keep := i%100 == 0; {
 				case taken && keep:
-					b.Keep(2)
+					b.Commit(2)
 				case taken:
-					b.Undo(0, h, 2)
+					b.Rollback(0, h, 2)
 				}
 				switch keep := i%100 == 0; {
 				case placed && keep:
-					p.Keep(1)
+					p.Commit(1)
 				case placed:
 					p.Release(1)
 				}
@@ -153,18 +153,18 @@ func TestConcurrentHoldsConserve(t *testing.T) {
 
 func TestPlacesHold(t *testing.T) {
 	p := NewSemaphore(nil)
-	p.Amend(0, 0, 3*fixed.Token, 0)
-	if _, taken, decided := p.Hold(0, 4); taken || !decided {
+	p.Update(0, 0, 3*fixed.Token, 0)
+	if _, taken, decided := p.Prepare(0, 4); taken || !decided {
 		t.Error("4 of 3 places were held")
 	}
-	if _, taken, _ := p.Hold(0, 3); !taken || p.Remaining(0) != 0 {
+	if _, taken, _ := p.Prepare(0, 3); !taken || p.Remaining(0) != 0 {
 		t.Errorf("3 of 3 were not held; %d are left", p.Remaining(0))
 	}
-	if _, taken, decided := p.Hold(0, -1); taken || !decided {
+	if _, taken, decided := p.Prepare(0, -1); taken || !decided {
 		t.Error("-1 was held")
 	}
 	p.Freeze()
-	if _, _, decided := p.Hold(0, 0); decided {
+	if _, _, decided := p.Prepare(0, 0); decided {
 		t.Error("a Hold passed those in line")
 	}
 }

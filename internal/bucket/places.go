@@ -20,8 +20,8 @@ import (
 // Use [NewPlaces]. Places are safe for concurrent use; Acquire and Release take no
 // lock unless frozen, and allocate nothing.
 type Semaphore struct {
-	until *Deadline
-	room  atomic.Pointer[room]
+	until   *Deadline
+	permits atomic.Pointer[permits]
 
 	admitted, refused atomic.Int64
 	declared          atomic.Int64 // Amount
@@ -33,9 +33,9 @@ type Semaphore struct {
 	waiting int64
 }
 
-// room is a number of places in force, with those in use in a word of its own, as
+// permits is a number of places in force, with those in use in a word of its own, as
 // in terms.
-type room struct {
+type permits struct {
 	asked   int64 // who wants to get in must fit these
 	anytime bool  // in force whatever the deadline: no lease
 	used    atomic.Int64
@@ -50,7 +50,7 @@ func NewSemaphore(d *Deadline) *Semaphore {
 		d = noEnd()
 	}
 	p := &Semaphore{until: d}
-	p.room.Store(&room{})
+	p.permits.Store(&permits{})
 	return p
 }
 
@@ -65,22 +65,22 @@ func (p *Semaphore) Acquire(now limit.Time, n int64) bool {
 }
 
 // Try is Acquire that does not count what it refuses, and does not decide while the
-// places are frozen: the caller goes on with Join or with Refuse.
+// available are frozen: the caller goes on with Join or with Refuse.
 func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 	if n < 0 {
 		return false, true
 	}
 	p.largest.note(n)
 	for {
-		r := p.room.Load()
+		r := p.permits.Load()
 		used := r.used.Load()
 		if used == usedFrozen {
-			if p.room.Load() != r {
+			if p.permits.Load() != r {
 				continue // it was amended just now
 			}
 			return false, false
 		}
-		if n > p.places(r, now)-used {
+		if n > p.available(r, now)-used {
 			return false, true
 		}
 		if r.used.CompareAndSwap(used, used+n) {
@@ -90,8 +90,8 @@ func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 	}
 }
 
-// places is how many there are for those who want to get in at now.
-func (p *Semaphore) places(r *room, now limit.Time) int64 {
+// available is how many there are for those who want to get in at now.
+func (p *Semaphore) available(r *permits, now limit.Time) int64 {
 	if r.anytime || int64(now) < p.until.Load() {
 		return r.asked
 	}
@@ -105,7 +105,7 @@ func (p *Semaphore) Release(n int64) (frozen bool) {
 		return false
 	}
 	for {
-		r := p.room.Load()
+		r := p.permits.Load()
 		used := r.used.Load()
 		if used == usedFrozen {
 			break
@@ -116,7 +116,7 @@ func (p *Semaphore) Release(n int64) (frozen bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.room.Load()
+	r := p.permits.Load()
 	if p.frozen {
 		r.was = max(0, r.was-n)
 		return true
@@ -129,43 +129,43 @@ func (p *Semaphore) Release(n int64) (frozen bool) {
 	}
 }
 
-// Amend puts depth, in whole places rounded down, in force. It returns as held the
-// places that count as lent: depth, or those in use where they are more. These come
+// Update puts depth, in whole places rounded down, in force. It returns as held the
+// available that count as lent: depth, or those in use where they are more. These come
 // down as places are released, at the next Amend. The rate means nothing; add is
 // returned as surplus, for places have no tokens.
-func (p *Semaphore) Amend(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+func (p *Semaphore) Update(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	asked := min(max(depth, 0), fixed.MaxAmount).Floor()
 	return max(add, 0), fixed.Whole(p.replace(asked, false))
 }
 
-// AmendFallback puts in force how many may be in flight without a lease, whatever the
+// UpdateFallback puts in force how many may be in flight without a lease, whatever the
 // deadline, until the next Amend; those who got in before count. No coordinator keeps
 // account of them.
-func (p *Semaphore) AmendFallback(_ limit.Time, _, depth fixed.Amount) {
+func (p *Semaphore) UpdateFallback(_ limit.Time, _, depth fixed.Amount) {
 	p.replace(min(max(depth, 0), fixed.MaxAmount).Floor(), true)
 }
 
 func (p *Semaphore) replace(asked int64, anytime bool) (held int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.room.Load()
+	r := p.permits.Load()
 	r.hold()
-	next := &room{asked: asked, anytime: anytime, was: r.was}
+	next := &permits{asked: asked, anytime: anytime, was: r.was}
 	next.used.Store(usedFrozen)
 	if !p.frozen {
 		next.used.Store(next.was)
 	}
-	p.room.Store(next)
+	p.permits.Store(next)
 	return max(asked, next.was)
 }
 
-func (r *room) hold() {
+func (r *permits) hold() {
 	if used := r.used.Swap(usedFrozen); used != usedFrozen {
 		r.was = used
 	}
 }
 
-func (r *room) current() int64 {
+func (r *permits) current() int64 {
 	if used := r.used.Load(); used != usedFrozen {
 		return used
 	}
@@ -176,7 +176,7 @@ func (r *room) current() int64 {
 func (p *Semaphore) Observe(now limit.Time) Reading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.room.Load()
+	r := p.permits.Load()
 	used, admitted := r.current(), p.admitted.Load()
 	return Reading{
 		Level:     fixed.Whole(max(0, r.asked-used)),
@@ -193,15 +193,15 @@ func (p *Semaphore) Observe(now limit.Time) Reading {
 // Declare says how many places the application wants; 0 says nothing.
 func (p *Semaphore) Declare(places fixed.Amount) { p.declared.Store(int64(max(places, 0))) }
 
-// Depth is how many places there are at now, in use or not.
-func (p *Semaphore) Depth(now limit.Time) int64 { return p.places(p.room.Load(), now) }
+// MaxCost is how many places there are at now, in use or not.
+func (p *Semaphore) MaxCost(now limit.Time) int64 { return p.available(p.permits.Load(), now) }
 
 // Remaining is how many could be acquired at now.
 func (p *Semaphore) Remaining(now limit.Time) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.room.Load()
-	return max(0, p.places(r, now)-r.current())
+	r := p.permits.Load()
+	return max(0, p.available(r, now)-r.current())
 }
 
 // Earliest is 0 if n places are free at now. Else nobody knows when they will be:
@@ -218,7 +218,7 @@ func (p *Semaphore) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.frozen = true
-	p.room.Load().hold()
+	p.permits.Load().hold()
 }
 
 // Thaw lets Acquire decide again.
@@ -229,7 +229,7 @@ func (p *Semaphore) Thaw() {
 		return
 	}
 	p.frozen = false
-	r := p.room.Load()
+	r := p.permits.Load()
 	r.used.Store(r.was)
 }
 
@@ -245,8 +245,8 @@ func (p *Semaphore) Join(n int64) {
 func (p *Semaphore) Serve(now limit.Time, n int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.room.Load()
-	if !p.frozen || n > p.places(r, now)-r.was {
+	r := p.permits.Load()
+	if !p.frozen || n > p.available(r, now)-r.was {
 		return false
 	}
 	r.was += n

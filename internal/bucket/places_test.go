@@ -11,7 +11,7 @@ import (
 func TestPlacesWalk(t *testing.T) {
 	var d Deadline
 	p := NewSemaphore(&d)
-	p.Amend(start, 0, 3*fixed.Token, 0)
+	p.Update(start, 0, 3*fixed.Token, 0)
 	if p.Acquire(start, 1) {
 		t.Fatal("a deadline of 0 has passed")
 	}
@@ -19,18 +19,18 @@ func TestPlacesWalk(t *testing.T) {
 	if !p.Acquire(start, 2) || p.Acquire(start, 2) || !p.Acquire(start, 1) || p.Acquire(start, -1) {
 		t.Fatal("3 places")
 	}
-	if surplus, held := p.Amend(start, 0, fixed.Token, 5); surplus != 5 || held != 3*fixed.Token {
+	if surplus, held := p.Update(start, 0, fixed.Token, 5); surplus != 5 || held != 3*fixed.Token {
 		t.Fatalf("Amend = %v, %v; all 3 are in use", surplus, held)
 	}
 	p.Release(1)
 	if p.Acquire(start, 1) {
 		t.Fatal("2 are in use of 1")
 	}
-	if _, held := p.Amend(start, 0, fixed.Token, 0); held != 2*fixed.Token {
+	if _, held := p.Update(start, 0, fixed.Token, 0); held != 2*fixed.Token {
 		t.Fatalf("held %v, want 2", held)
 	}
 	p.Release(2)
-	if _, held := p.Amend(start, 0, fixed.Token, 0); held != fixed.Token {
+	if _, held := p.Update(start, 0, fixed.Token, 0); held != fixed.Token {
 		t.Fatalf("held %v, want 1", held)
 	}
 	if !p.Acquire(start, 1) || p.Acquire(start, 1) {
@@ -40,7 +40,7 @@ func TestPlacesWalk(t *testing.T) {
 	if p.Acquire(start+second, 1) {
 		t.Fatal("the lease has ended")
 	}
-	p.AmendFallback(start, 0, 2*fixed.Token)
+	p.UpdateFallback(start, 0, 2*fixed.Token)
 	if !p.Acquire(start+second, 2) || p.Acquire(start+second, 1) {
 		t.Fatal("2 places without a lease")
 	}
@@ -52,7 +52,7 @@ func TestPlacesWalk(t *testing.T) {
 
 func TestPlacesLine(t *testing.T) {
 	p := NewSemaphore(nil)
-	p.Amend(start, 0, 2*fixed.Token, 0)
+	p.Update(start, 0, 2*fixed.Token, 0)
 	p.Acquire(start, 2)
 	p.Freeze()
 	p.Join(1)
@@ -73,7 +73,7 @@ func TestPlacesLine(t *testing.T) {
 
 func TestPlacesConcurrent(t *testing.T) {
 	p := NewSemaphore(nil)
-	p.Amend(start, 0, 10*fixed.Token, 0)
+	p.Update(start, 0, 10*fixed.Token, 0)
 	var in atomic.Int64
 	var wg sync.WaitGroup
 	for range 4 {
@@ -92,7 +92,7 @@ func TestPlacesConcurrent(t *testing.T) {
 	}
 	wg.Go(func() {
 		for i := range 3000 {
-			if _, held := p.Amend(start, 0, fixed.Whole(int64(i%11)), 0); held > 10*fixed.Token || held < fixed.Whole(int64(i%11)) {
+			if _, held := p.Update(start, 0, fixed.Whole(int64(i%11)), 0); held > 10*fixed.Token || held < fixed.Whole(int64(i%11)) {
 				t.Errorf("held %v", held)
 			}
 			if i%100 == 0 {

@@ -9,5 +9,5 @@ import (
 // may use until it hears more, whatever it is asked. A Reject of 0 ends it.
 type Suppression struct {
 	Reject      float64
-	Rate, Depth fixed.Amount
+	Rate, Burst fixed.Amount
 }

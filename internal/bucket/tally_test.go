@@ -41,7 +41,7 @@ func TestTallyConcurrent(t *testing.T) {
 func TestRefusedConcurrentAreAllCounted(t *testing.T) {
 	for _, spread := range []bool{false, true} {
 		b := NewBucket(nil)
-		b.Amend(start, 1, fixed.Whole(3), fixed.Whole(3))
+		b.Update(start, 1, fixed.Whole(3), fixed.Whole(3))
 		if spread {
 			b.refused.spread.Store(new(cells))
 		}

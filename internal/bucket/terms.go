@@ -19,19 +19,19 @@ import (
 // limit.Bucket). A tick is a power of two of nanoseconds, and a token a whole number
 // of ticks, rounded up: the bucket is never faster than its rate.
 type terms struct {
-	rate    fixed.Amount
-	whole   uint64 // depth in tokens
-	anytime bool   // in force whatever the deadline: no lease
+	rate     fixed.Amount
+	burst    uint64 // depth in tokens
+	unleased bool   // in force whatever the deadline: no lease
 
 	begin limit.Time
 	span  uint64 // the moments that may be counted from begin, in nanoseconds
 	scale uint64 // ticks per nanosecond; 0 when nothing refills
 	down  uint   // or 2^down nanoseconds per tick
 
-	token, depth uint64 // in ticks
+	tokenTicks, burstTicks uint64 // in ticks
 
-	word atomic.Uint64
-	held uint64 // the word while it is frozen; under the owner's lock
+	word       atomic.Uint64
+	frozenWord uint64 // the word while it is frozen; under the owner's lock
 }
 
 const (
@@ -56,9 +56,9 @@ const (
 
 // newTerms returns terms whose word is frozen, with an empty bucket.
 func newTerms(begin limit.Time, rate fixed.Amount, whole uint64) *terms {
-	t := &terms{rate: rate, whole: whole, begin: begin}
+	t := &terms{rate: rate, burst: whole, begin: begin}
 	if rate == 0 {
-		t.token = min(1<<40, maxTicks/max(whole, 1))
+		t.tokenTicks = min(1<<40, maxTicks/max(whole, 1))
 		t.span = math.MaxInt64
 	} else {
 		fineness := usualFineness
@@ -66,7 +66,7 @@ func newTerms(begin limit.Time, rate fixed.Amount, whole uint64) *terms {
 			fineness++
 		}
 		var fits bool
-		for t.token, fits = tokenTicks(rate, fineness); !fits || !t.holds(); t.token, fits = tokenTicks(rate, fineness) {
+		for t.tokenTicks, fits = tokenTicks(rate, fineness); !fits || !t.holds(); t.tokenTicks, fits = tokenTicks(rate, fineness) {
 			fineness--
 		}
 		if fineness >= 0 {
@@ -79,8 +79,8 @@ func newTerms(begin limit.Time, rate fixed.Amount, whole uint64) *terms {
 			}
 		}
 	}
-	t.depth = t.whole * t.token
-	t.held = t.depth
+	t.burstTicks = t.burst * t.tokenTicks
+	t.frozenWord = t.burstTicks
 	t.word.Store(wordFrozen)
 	return t
 }
@@ -91,7 +91,7 @@ func atLeast(rate fixed.Amount, fineness int, want uint64) bool {
 }
 
 func (t *terms) holds() bool {
-	hi, lo := bits.Mul64(max(t.whole, 1), t.token)
+	hi, lo := bits.Mul64(max(t.burst, 1), t.tokenTicks)
 	return hi == 0 && lo <= maxTicks
 }
 
@@ -132,21 +132,21 @@ func (t *terms) late(moment uint64) uint64 { return t.tick(min(moment, 2*t.span)
 // free is what the bucket holds at tick, in ticks.
 func (t *terms) free(word, tick uint64) uint64 {
 	if word <= tick {
-		return t.depth
+		return t.burstTicks
 	}
-	return t.depth - min(word-tick, t.depth)
+	return t.burstTicks - min(word-tick, t.burstTicks)
 }
 
 // take returns the word after n is taken at tick, and whether it fits.
 func (t *terms) take(word, tick uint64, n int64) (uint64, bool) {
-	next := max(word, tick) + uint64(n)*t.token
-	return next, uint64(n) <= t.whole && next-tick <= t.depth
+	next := max(word, tick) + uint64(n)*t.tokenTicks
+	return next, uint64(n) <= t.burst && next-tick <= t.burstTicks
 }
 
-// hold freezes the word, under the owner's lock.
-func (t *terms) hold() {
+// freeze freezes the word, under the owner's lock.
+func (t *terms) freeze() {
 	if word := t.word.Swap(wordFrozen); word != wordFrozen {
-		t.held = word
+		t.frozenWord = word
 	}
 }
 
@@ -155,13 +155,13 @@ func (t *terms) current() uint64 {
 	if word := t.word.Load(); word != wordFrozen {
 		return word
 	}
-	return t.held
+	return t.frozenWord
 }
 
 // level is what is in the bucket, in millionths, rounded down.
 func (t *terms) level(word, tick uint64) fixed.Amount {
 	free := t.free(word, tick)
-	return fixed.Amount(free/t.token)*fixed.Token + amountOfTicks(free%t.token, t.token)
+	return fixed.Amount(free/t.tokenTicks)*fixed.Token + amountOfTicks(free%t.tokenTicks, t.tokenTicks)
 }
 
 // latest is now, or the moment at which the bucket was seen to be empty, if that is
@@ -171,10 +171,10 @@ func (t *terms) latest(now limit.Time) limit.Time {
 	moment := t.moment(now)
 	tick := t.late(moment)
 	word := t.current()
-	if word <= tick+t.depth || t.scale == 0 {
+	if word <= tick+t.burstTicks || t.scale == 0 {
 		return now
 	}
-	ahead := (word-tick-t.depth+t.scale-1)/t.scale<<t.down + 1
+	ahead := (word-tick-t.burstTicks+t.scale-1)/t.scale<<t.down + 1
 	return max(now, t.begin).Add(time.Duration(min(ahead, uint64(limit.Never))))
 }
 
@@ -182,30 +182,30 @@ func (t *terms) latest(now limit.Time) limit.Time {
 // returns what does not fit. A negative add is taken out, as far as there is
 // something, and is returned too. Every rounding is down: it loses up to two ticks.
 func (t *terms) receive(free uint64, from *terms, add fixed.Amount) (surplus fixed.Amount) {
-	whole := free / from.token
-	hi, lo := bits.Mul64(free%from.token, t.token)
-	part, _ := bits.Div64(hi, lo, from.token)
+	whole := free / from.tokenTicks
+	hi, lo := bits.Mul64(free%from.tokenTicks, t.tokenTicks)
+	part, _ := bits.Div64(hi, lo, from.tokenTicks)
 	if add > 0 {
 		whole += uint64(add / fixed.Token)
-		hi, lo = bits.Mul64(uint64(add%fixed.Token), t.token)
+		hi, lo = bits.Mul64(uint64(add%fixed.Token), t.tokenTicks)
 		more, _ := bits.Div64(hi, lo, uint64(fixed.Token))
 		part += more
-		if part >= t.token {
-			whole, part = whole+1, part-t.token
+		if part >= t.tokenTicks {
+			whole, part = whole+1, part-t.tokenTicks
 		}
 	}
 	if add < 0 {
-		level := fixed.Amount(whole)*fixed.Token + amountOfTicks(part, t.token)
+		level := fixed.Amount(whole)*fixed.Token + amountOfTicks(part, t.tokenTicks)
 		surplus = min(-add, level)
 		whole = uint64((level - surplus) / fixed.Token)
-		hi, lo = bits.Mul64(uint64((level-surplus)%fixed.Token), t.token)
+		hi, lo = bits.Mul64(uint64((level-surplus)%fixed.Token), t.tokenTicks)
 		part, _ = bits.Div64(hi, lo, uint64(fixed.Token))
 	}
-	if whole >= t.whole {
-		surplus += fixed.Amount(whole-t.whole)*fixed.Token + amountOfTicks(part, t.token)
-		whole, part = t.whole, 0
+	if whole >= t.burst {
+		surplus += fixed.Amount(whole-t.burst)*fixed.Token + amountOfTicks(part, t.tokenTicks)
+		whole, part = t.burst, 0
 	}
-	t.held = t.depth - (whole*t.token + part)
+	t.frozenWord = t.burstTicks - (whole*t.tokenTicks + part)
 	return surplus
 }
 
@@ -219,7 +219,7 @@ func amountOfTicks(part, token uint64) fixed.Amount {
 // until is how long after tick the bucket has filled by n in all, from word: n may
 // be more than fits at once, for those who take it one after another.
 func (t *terms) until(word, tick uint64, n int64) time.Duration {
-	hi, lo := bits.Mul64(uint64(n), t.token)
+	hi, lo := bits.Mul64(uint64(n), t.tokenTicks)
 	lo, borrow := bits.Sub64(lo, t.free(word, tick), 0)
 	if hi < borrow || hi == borrow && lo == 0 {
 		return 0

@@ -21,16 +21,16 @@ func TestUndoneIsAsIfNeverTaken(t *testing.T) {
 	for range 10_000 {
 		rate, depth := fixed.Amount(r.Int64N(int64(fixed.Token)<<r.IntN(14))), 1+r.Int64N(30)
 		held, oracle := bucketOf(start, rate, depth, r.Int64N(depth+1)), NewBucket(nil)
-		oracle.Amend(start, rate, fixed.Whole(depth), held.Observe(start).Level)
+		oracle.Update(start, rate, fixed.Whole(depth), held.Observe(start).Level)
 		at := start + limit.Time(r.Int64N(int64(4*time.Second))>>r.IntN(20))
 		cost := 1 + r.Int64N(depth)
-		h, taken, _ := held.Hold(at, cost)
+		h, taken, _ := held.Prepare(at, cost)
 		later := at + limit.Time(r.Int64N(int64(4*time.Second))>>r.IntN(30))
 		if r.IntN(4) == 0 {
 			later = at
 		}
 		if taken {
-			held.Undo(later, h, cost)
+			held.Rollback(later, h, cost)
 		}
 		moments := []limit.Time{later, later + limit.Time(r.Int64N(int64(time.Second))), later + 100*second}
 		if later == at {
@@ -73,25 +73,25 @@ func TestUndoUnderOtherTerms(t *testing.T) {
 		{"less depth than was held", rate, 5 * fixed.Token, 0, 10, 5 * fixed.Token},
 	} {
 		b := bucketOf(start, rate, 50, 20)
-		h, taken, _ := b.Hold(start, tt.cost)
+		h, taken, _ := b.Prepare(start, tt.cost)
 		if !taken {
 			t.Fatal("not held")
 		}
 		if tt.rate != rate || tt.depth != 50*fixed.Token {
-			b.Amend(start, tt.rate, tt.depth, 0)
+			b.Update(start, tt.rate, tt.depth, 0)
 		}
 		now := start.Add(tt.after)
-		if b.Undo(now, h, tt.cost); b.Observe(now).Level > tt.want || b.Observe(now).Level < tt.want-2 {
+		if b.Rollback(now, h, tt.cost); b.Observe(now).Level > tt.want || b.Observe(now).Level < tt.want-2 {
 			t.Errorf("%s: %v is there, want %v", tt.what, b.Observe(now).Level, tt.want)
 		}
 	}
 	var d Deadline
 	d.Store(math.MaxInt64)
 	b := NewBucket(&d)
-	b.Amend(start, 0, 10*fixed.Token, 10*fixed.Token)
-	h, _, _ := b.Hold(start, 4)
+	b.Update(start, 0, 10*fixed.Token, 10*fixed.Token)
+	h, _, _ := b.Prepare(start, 4)
 	d.Store(int64(start))
-	b.Undo(start, h, 4)
+	b.Rollback(start, h, 4)
 	if d.Store(math.MaxInt64); b.Remaining(start) != 6 {
 		t.Errorf("%d of 10 remain after an Undo past the deadline, want 6", b.Remaining(start))
 	}

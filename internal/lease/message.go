@@ -28,7 +28,7 @@ type ResourceID struct {
 // months at the largest limits, and are only compared by their differences.
 type Capacity struct {
 	Rate   fixed.Amount // tokens per second
-	Depth  fixed.Amount // whole tokens: the burst, or the places of a gauge
+	Burst  fixed.Amount // whole tokens: the burst, or the places of a gauge
 	Tokens fixed.Amount // moved along with, or apart from, rate and depth
 }
 
@@ -78,10 +78,10 @@ type Demand struct {
 	// share, and Rate and Burst mean nothing.
 	Silent bool
 	// Rate is the demand in tokens per second, refused and waiting ones included.
-	// Burst is how many tokens it lacks at this moment; for a gauge the places it
+	// Need is how many tokens it lacks at this moment; for a gauge the places it
 	// wants in all; for a limit that is shared by suppression the cost of the largest
 	// request of late.
-	Rate, Burst fixed.Amount
+	Rate, Need fixed.Amount
 	// Within is how long after its arrival at the coordinator the Burst is of
 	// use, since those who wait for it go away then; 0 = until told otherwise.
 	Within time.Duration
@@ -97,8 +97,8 @@ type Demand struct {
 	// under it, and it will not be used again.
 	Closed bool
 
-	Returned Capacity // given back under Lease, in all
-	Heard    uint64   // the number of the latest Grant that told about the handle
+	Returned   Capacity // given back under Lease, in all
+	AckedGrant uint64   // the number of the latest Grant that told about the handle
 }
 
 // Status says how a coordinator takes a demand, a claim or an instance.
@@ -158,27 +158,27 @@ type Grant struct {
 
 // Share is what a coordinator tells about one resource.
 type Share struct {
-	Handle uint32
-	Status Status
-	Seen   uint64 // the number of the report whose Demand was the latest
+	Handle      uint32
+	Status      Status
+	AckedReport uint64 // the number of the report whose Demand was the latest
 
 	Lease   uint64   // 0 = no lease
 	Granted Capacity // under Lease, in all
 	// Keep asks the instance to come down: to hold at most this rate and depth.
 	// MaxAmount asks for nothing.
-	KeepRate, KeepDepth fixed.Amount
+	CapRate, CapBurst fixed.Amount
 
 	// Safe is the rate, or the places of a gauge, to use when the coordinator
 	// cannot be reached and the instance is in safe mode.
 	Safe fixed.Amount
-	// Scarce says that little or nothing is free: give back what overflows, and
+	// Contended says that little or nothing is free: give back what overflows, and
 	// do not wait for what is not there.
-	Scarce bool
-	// Full says that demand exceeds the limit and that all is lent, so that it is
+	Contended bool
+	// Saturated says that demand exceeds the limit and that all is lent, so that it is
 	// no use to wait for more.
-	Full bool
-	// Learning says that a new coordinator does not know yet what is held.
-	Learning bool
+	Saturated bool
+	// Recovering says that a new coordinator does not know yet what is held.
+	Recovering bool
 
 	// Suppress is what to refuse, for limits that are shared by suppression.
 	Suppress bucket.Suppression

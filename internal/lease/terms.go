@@ -16,16 +16,16 @@ const Unlimited = fixed.MaxAmount / fixed.Token * fixed.Token
 // Lendable is what all instances together may hold.
 func (t *Terms) Lendable() Capacity {
 	if t.PerInstance() && (t.Rate > 0 || t.Burst > 0) {
-		return Capacity{Rate: Unlimited, Depth: Unlimited}
+		return Capacity{Rate: Unlimited, Burst: Unlimited}
 	}
-	return Capacity{Rate: t.Rate, Depth: t.Burst}
+	return Capacity{Rate: t.Rate, Burst: t.Burst}
 }
 
 // Terms are what a limit asks for.
 type Terms struct {
-	Rate  fixed.Amount // tokens per second; 0 for a gauge
-	Burst fixed.Amount // whole tokens; the places of a gauge
-	Gauge bool         // in flight, not per second
+	Rate      fixed.Amount // tokens per second; 0 for a gauge
+	Burst     fixed.Amount // whole tokens; the places of a gauge
+	Semaphore bool         // in flight, not per second
 
 	Allocation fairshare.Allocation
 	Safe       fixed.Amount          // per instance; 0 = the limit divided by the instances

@@ -37,15 +37,15 @@ func ToGrant(dst *leasepb.Grant, src *lease.Grant) {
 }
 
 func toShare(dst *leasepb.Share, src *lease.Share) {
-	dst.Handle, dst.Status, dst.Seen = src.Handle, leasepb.Status(src.Status), src.Seen
+	dst.Handle, dst.Status, dst.Seen = src.Handle, leasepb.Status(src.Status), src.AckedReport
 	dst.Lease, dst.Granted = src.Lease, toHolding(dst.Granted, src.Granted)
-	dst.KeepRate, dst.KeepDepth = toKeep(src.KeepRate), toKeep(src.KeepDepth)
+	dst.KeepRate, dst.KeepDepth = toKeep(src.CapRate), toKeep(src.CapBurst)
 	dst.Safe, dst.Token = int64(src.Safe), src.Token
-	dst.Scarce, dst.Full, dst.Learning = src.Scarce, src.Full, src.Learning
+	dst.Scarce, dst.Full, dst.Learning = src.Contended, src.Saturated, src.Recovering
 	dst.Limit = toTerms(&src.Limit)
 	dst.Suppression = nil
 	if s := src.Suppress; s != (bucket.Suppression{}) {
-		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Depth: int64(s.Depth)}
+		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Depth: int64(s.Burst)}
 	}
 }
 
@@ -58,11 +58,11 @@ func toKeep(a fixed.Amount) *int64 {
 }
 
 func toTerms(t *lease.Terms) *leasepb.Terms {
-	if t.Rate == 0 && t.Burst == 0 && !t.Gauge && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 && t.Suppress == nil {
+	if t.Rate == 0 && t.Burst == 0 && !t.Semaphore && t.Allocation == 0 && t.Safe == 0 && len(t.Guarantees) == 0 && t.Suppress == nil {
 		return nil
 	}
 	out := &leasepb.Terms{
-		Rate: int64(t.Rate), Burst: int64(t.Burst), Gauge: t.Gauge,
+		Rate: int64(t.Rate), Burst: int64(t.Burst), Gauge: t.Semaphore,
 		Allocation: leasepb.Allocation(t.Allocation), Safe: int64(t.Safe),
 	}
 	if s := t.Suppress; s != nil {
@@ -103,23 +103,23 @@ func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
 
 func fromShare(dst *lease.Share, src *leasepb.Share) error {
 	*dst = lease.Share{
-		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), Seen: src.GetSeen(), Lease: src.GetLease(),
-		KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount, Safe: fixed.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
-		Scarce: src.GetScarce(), Full: src.GetFull(), Learning: src.GetLearning(), Token: src.GetToken(),
+		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), AckedReport: src.GetSeen(), Lease: src.GetLease(),
+		CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount, Safe: fixed.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
+		Contended: src.GetScarce(), Saturated: src.GetFull(), Recovering: src.GetLearning(), Token: src.GetToken(),
 	}
 	bad := func(field string, n int64) error {
 		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(fixed.MaxAmount))
 	}
 	if src.KeepRate != nil {
-		dst.KeepRate = fixed.Amount(src.GetKeepRate())
+		dst.CapRate = fixed.Amount(src.GetKeepRate())
 	}
 	if src.KeepDepth != nil {
-		dst.KeepDepth = fixed.Amount(src.GetKeepDepth())
+		dst.CapBurst = fixed.Amount(src.GetKeepDepth())
 	}
 	for _, a := range []struct {
 		field string
 		n     fixed.Amount
-	}{{"keep_rate", dst.KeepRate}, {"keep_depth", dst.KeepDepth}, {"safe", dst.Safe}} {
+	}{{"keep_rate", dst.CapRate}, {"keep_depth", dst.CapBurst}, {"safe", dst.Safe}} {
 		if !inRange(int64(a.n)) {
 			return bad(a.field, int64(a.n))
 		}
@@ -129,7 +129,7 @@ func fromShare(dst *lease.Share, src *leasepb.Share) error {
 		return bad("limit", outOfRange(t.GetRate(), t.GetBurst(), t.GetSafe()))
 	}
 	dst.Limit = lease.Terms{
-		Rate: fixed.Amount(t.GetRate()), Burst: fixed.Amount(t.GetBurst()), Gauge: t.GetGauge(), Safe: fixed.Amount(t.GetSafe()),
+		Rate: fixed.Amount(t.GetRate()), Burst: fixed.Amount(t.GetBurst()), Semaphore: t.GetGauge(), Safe: fixed.Amount(t.GetSafe()),
 	}
 	if a := t.GetAllocation(); a >= 0 && a <= math.MaxUint8 {
 		dst.Limit.Allocation = fairshare.Allocation(a)
@@ -161,7 +161,7 @@ func fromSuppression(dst *lease.Share, src *leasepb.Share) error {
 		return fmt.Errorf("leasewire: %w: handle %d is to refuse the part %v at a rate of %d and a depth of %d millionths, want 0 to 1 and at most %d",
 			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetDepth(), int64(fixed.MaxAmount))
 	}
-	dst.Suppress = bucket.Suppression{Reject: s.GetReject(), Rate: fixed.Amount(s.GetRate()), Depth: fixed.Amount(s.GetDepth())}
+	dst.Suppress = bucket.Suppression{Reject: s.GetReject(), Rate: fixed.Amount(s.GetRate()), Burst: fixed.Amount(s.GetDepth())}
 	return nil
 }
 

@@ -83,7 +83,7 @@ func FromReport(dst *lease.Report, src *leasepb.Report) ([]Refused, error) {
 func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	out := lease.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
-		Heard: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
+		AckedGrant: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
 		Attempted: fixed.Amount(d.GetAttempted()), Admitted: fixed.Amount(d.GetAdmitted()),
 	}
 	status := lease.StatusOK
@@ -95,10 +95,10 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	}
 	var errRate, errBurst error
 	out.Rate, errRate = fixed.AmountOf(d.GetRate())
-	out.Burst, errBurst = fixed.AmountOf(d.GetBurst())
+	out.Need, errBurst = fixed.AmountOf(d.GetBurst())
 	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
 		d.GetWithin() < 0 || d.GetWithin() > int64(MaxWithin) {
-		out.Rate, out.Burst, out.Claim = refused, refused, nil
+		out.Rate, out.Need, out.Claim = refused, refused, nil
 		return out, lease.StatusBadDemand
 	}
 	out.Band, out.Within = uint8(d.GetBand()), time.Duration(d.GetWithin())
@@ -165,8 +165,8 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 			}
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
-		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.Heard
-		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Burst.Float(), 0
+		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant
+		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Need.Float(), 0
 		if s.Within <= MaxWithin {
 			d.Within = int64(s.Within)
 		}
@@ -180,7 +180,7 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 // fromTotals takes running totals, which wrap around: what they say is the difference
 // to former ones, and whoever knows those judges it.
 func fromTotals(h *leasepb.Holding) lease.Capacity {
-	return lease.Capacity{Rate: fixed.Amount(h.GetRate()), Depth: fixed.Amount(h.GetDepth()), Tokens: fixed.Amount(h.GetTokens())}
+	return lease.Capacity{Rate: fixed.Amount(h.GetRate()), Burst: fixed.Amount(h.GetDepth()), Tokens: fixed.Amount(h.GetTokens())}
 }
 
 // inRange says whether an amount of the wire is one.
@@ -194,6 +194,6 @@ func toHolding(dst *leasepb.Holding, h lease.Capacity) *leasepb.Holding {
 	if dst == nil {
 		dst = new(leasepb.Holding)
 	}
-	dst.Rate, dst.Depth, dst.Tokens = int64(h.Rate), int64(h.Depth), int64(h.Tokens)
+	dst.Rate, dst.Depth, dst.Tokens = int64(h.Rate), int64(h.Burst), int64(h.Tokens)
 	return dst
 }

@@ -13,7 +13,7 @@ import (
 // Totals that have wrapped around come through on either side, and a bad demand among
 // them leaves what was given back as it is.
 func TestTotalsWrapAround(t *testing.T) {
-	before, after := lease.Capacity{Rate: math.MaxInt64 - 1, Depth: math.MaxInt64, Tokens: -1}, lease.Capacity{Rate: math.MinInt64 + 1, Depth: math.MinInt64, Tokens: 3}
+	before, after := lease.Capacity{Rate: math.MaxInt64 - 1, Burst: math.MaxInt64, Tokens: -1}, lease.Capacity{Rate: math.MinInt64 + 1, Burst: math.MinInt64, Tokens: 3}
 	var up leasepb.Report
 	var down leasepb.Grant
 	var heard lease.Report
@@ -33,9 +33,9 @@ func TestTotalsWrapAround(t *testing.T) {
 			t.Errorf("granted %+v became %+v, %v", h, granted.Shares, err)
 		}
 		g := granted.Shares[0].Granted
-		sum = lease.Capacity{Rate: g.Rate - sum.Rate, Depth: g.Depth - sum.Depth, Tokens: g.Tokens - sum.Tokens}
+		sum = lease.Capacity{Rate: g.Rate - sum.Rate, Burst: g.Burst - sum.Burst, Tokens: g.Tokens - sum.Tokens}
 	}
-	if sum != (lease.Capacity{Rate: 3, Depth: 1, Tokens: 4}) {
+	if sum != (lease.Capacity{Rate: 3, Burst: 1, Tokens: 4}) {
 		t.Errorf("the difference is %+v", sum)
 	}
 }

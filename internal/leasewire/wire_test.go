@@ -34,7 +34,7 @@ func holding(r *rand.Rand) lease.Capacity {
 	if r.IntN(4) == 0 {
 		return lease.Capacity{}
 	}
-	return lease.Capacity{Rate: total(r), Depth: total(r), Tokens: total(r)}
+	return lease.Capacity{Rate: total(r), Burst: total(r), Tokens: total(r)}
 }
 
 func blob(r *rand.Rand) []byte {
@@ -60,8 +60,8 @@ func report(t testing.TB, r *rand.Rand) *lease.Report {
 		// What a double holds exactly.
 		d := lease.Demand{
 			Handle: r.Uint32() >> 1, Lease: r.Uint64(), Claim: blob(r), Silent: r.IntN(2) == 0,
-			Rate: fixed.Whole(r.Int64N(1 << 30)), Burst: fixed.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
-			Closed: r.IntN(2) == 0, Returned: holding(r), Heard: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
+			Rate: fixed.Whole(r.Int64N(1 << 30)), Need: fixed.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
+			Closed: r.IntN(2) == 0, Returned: holding(r), AckedGrant: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
 			Attempted: total(r), Admitted: total(r),
 		}
 		if r.IntN(2) == 0 {
@@ -115,18 +115,18 @@ func TestGrantRoundTrip(t *testing.T) {
 		}
 		for range r.IntN(4) {
 			s := lease.Share{
-				Handle: r.Uint32(), Status: lease.Status(r.IntN(10)), Seen: r.Uint64(), Lease: r.Uint64(), Granted: holding(r),
-				KeepRate: amount(r), KeepDepth: fixed.MaxAmount, Safe: amount(r), Scarce: r.IntN(2) == 0, Full: r.IntN(2) == 0,
-				Learning: r.IntN(2) == 0, Token: blob(r),
+				Handle: r.Uint32(), Status: lease.Status(r.IntN(10)), AckedReport: r.Uint64(), Lease: r.Uint64(), Granted: holding(r),
+				CapRate: amount(r), CapBurst: fixed.MaxAmount, Safe: amount(r), Contended: r.IntN(2) == 0, Saturated: r.IntN(2) == 0,
+				Recovering: r.IntN(2) == 0, Token: blob(r),
 			}
 			if r.IntN(2) == 0 {
 				s.Limit = lease.Terms{
-					Rate: amount(r), Burst: amount(r), Gauge: r.IntN(2) == 0, Allocation: fairshare.Allocation(r.IntN(6)), Safe: amount(r),
+					Rate: amount(r), Burst: amount(r), Semaphore: r.IntN(2) == 0, Allocation: fairshare.Allocation(r.IntN(6)), Safe: amount(r),
 					Guarantees: []fairshare.Guarantee{{Band: uint8(r.Uint32()), Amount: amount(r)}},
 				}
 			}
 			if r.IntN(2) == 0 {
-				s.Suppress = bucket.Suppression{Reject: r.Float64(), Rate: amount(r), Depth: amount(r)}
+				s.Suppress = bucket.Suppression{Reject: r.Float64(), Rate: amount(r), Burst: amount(r)}
 				s.Limit.Suppress = &lease.Suppress{
 					Report: time.Duration(1+r.IntN(100)) * 10 * time.Millisecond, Ramp: lease.Ramp(r.IntN(2)), Full: 2 + r.Float64(),
 					Admitted: r.IntN(2) == 0, Independent: r.IntN(2) == 0, Window: time.Minute, Intervals: 1 + r.IntN(60),
@@ -210,7 +210,7 @@ func TestBadDemands(t *testing.T) {
 		}
 		d := got.Demands[1]
 		_, keyErr := leasewire.DecodeKey(d.Resource.Key)
-		if c.want == lease.StatusBadDemand && (d.Rate != -1 || d.Burst != -1 || d.Within != 0) || (c.want == lease.StatusBadKey || c.want == lease.StatusUnknownLimit) && keyErr == nil {
+		if c.want == lease.StatusBadDemand && (d.Rate != -1 || d.Need != -1 || d.Within != 0) || (c.want == lease.StatusBadKey || c.want == lease.StatusUnknownLimit) && keyErr == nil {
 			t.Errorf("%s: a coordinator could take %+v", name, d)
 		}
 	}
@@ -342,7 +342,7 @@ func FuzzReport(f *testing.F) {
 			if d.Within < 0 || d.Within > leasewire.MaxWithin {
 				t.Fatalf("%+v", d)
 			}
-			for _, a := range []fixed.Amount{d.Rate, d.Burst} {
+			for _, a := range []fixed.Amount{d.Rate, d.Need} {
 				named := slices.ContainsFunc(bad, func(b leasewire.Refused) bool { return b.Handle == d.Handle })
 				if a > fixed.MaxAmount || a < -1 || a == -1 && !named {
 					t.Fatalf("%+v, refused %v", d, bad)
@@ -365,7 +365,7 @@ func FuzzGrant(f *testing.F) {
 			return
 		}
 		for _, s := range got.Shares {
-			for _, a := range []fixed.Amount{s.KeepRate, s.KeepDepth, s.Safe, s.Limit.Rate, s.Limit.Burst} {
+			for _, a := range []fixed.Amount{s.CapRate, s.CapBurst, s.Safe, s.Limit.Rate, s.Limit.Burst} {
 				if a < 0 || a > fixed.MaxAmount {
 					t.Fatalf("%+v", s)
 				}
@@ -394,12 +394,12 @@ func TestMessagesAreSmall(t *testing.T) {
 	}
 	for i := range 10 {
 		m.Demands = append(m.Demands, lease.Demand{
-			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Burst: 5 * fixed.Token, Heard: 1 << 62, Weight: 1,
-			Returned: lease.Capacity{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
+			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Need: 5 * fixed.Token, AckedGrant: 1 << 62, Weight: 1,
+			Returned: lease.Capacity{Rate: 1 << 40, Burst: 1 << 30, Tokens: 1 << 30},
 		})
 		g.Shares = append(g.Shares, lease.Share{
-			Handle: uint32(i), Seen: 100_000, Lease: 1 << 20, Granted: lease.Capacity{Rate: 1 << 40, Depth: 1 << 30, Tokens: 1 << 30},
-			KeepRate: 1 << 40, KeepDepth: fixed.MaxAmount, Safe: 1 << 30, Full: true, Limit: lease.Terms{Rate: 1 << 33, Burst: 1 << 33}, Token: make([]byte, 40),
+			Handle: uint32(i), AckedReport: 100_000, Lease: 1 << 20, Granted: lease.Capacity{Rate: 1 << 40, Burst: 1 << 30, Tokens: 1 << 30},
+			CapRate: 1 << 40, CapBurst: fixed.MaxAmount, Safe: 1 << 30, Saturated: true, Limit: lease.Terms{Rate: 1 << 33, Burst: 1 << 33}, Token: make([]byte, 40),
 		})
 	}
 	up, down = sizes()

@@ -9,30 +9,30 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// agenda orders the leases of a Holder by when they need it, so that an event costs
+// timers orders the leases of a Holder by when they need it, so that an event costs
 // the same whether the instance has one lease or ten thousand.
-type agenda []*resource
+type timers []*resource
 
-func (a agenda) Len() int           { return len(a) }
-func (a agenda) Less(i, j int) bool { return a[i].dueAt < a[j].dueAt }
-func (a agenda) Swap(i, j int) {
+func (a timers) Len() int           { return len(a) }
+func (a timers) Less(i, j int) bool { return a[i].dueAt < a[j].dueAt }
+func (a timers) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
-	a[i].place, a[j].place = i, j
+	a[i].heapIndex, a[j].heapIndex = i, j
 }
 
 // Push and Pop are for package heap.
-func (a *agenda) Push(x any) {
+func (a *timers) Push(x any) {
 	l := x.(*resource)
-	l.place = len(*a)
+	l.heapIndex = len(*a)
 	*a = append(*a, l)
 }
 
-func (a *agenda) Pop() any {
+func (a *timers) Pop() any {
 	old := *a
 	l := old[len(old)-1]
 	old[len(old)-1] = nil
 	*a = old[:len(old)-1]
-	l.place = -1
+	l.heapIndex = -1
 	return l
 }
 
@@ -40,17 +40,17 @@ func (a *agenda) Pop() any {
 func (h *Agent) plan(l *resource) {
 	at := l.next(h)
 	switch {
-	case l.place >= 0 && at == lease.Never:
-		heap.Remove(&h.agenda, l.place)
+	case l.heapIndex >= 0 && at == lease.Never:
+		heap.Remove(&h.timers, l.heapIndex)
 		l.dueAt = lease.Never
-	case l.place >= 0:
+	case l.heapIndex >= 0:
 		if at != l.dueAt {
 			l.dueAt = at
-			heap.Fix(&h.agenda, l.place)
+			heap.Fix(&h.timers, l.heapIndex)
 		}
 	case at != lease.Never:
 		l.dueAt = at
-		heap.Push(&h.agenda, l)
+		heap.Push(&h.timers, l)
 	}
 }
 
@@ -58,8 +58,8 @@ func (h *Agent) plan(l *resource) {
 // the order of a heap is nobody's business.
 func (h *Agent) due(now limit.Time) []*resource {
 	list := h.ready[:0]
-	for len(h.agenda) > 0 && h.agenda[0].dueAt <= now {
-		list = append(list, heap.Pop(&h.agenda).(*resource))
+	for len(h.timers) > 0 && h.timers[0].dueAt <= now {
+		list = append(list, heap.Pop(&h.timers).(*resource))
 	}
 	slices.SortFunc(list, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
 	h.ready = list

@@ -15,7 +15,7 @@ func TestEverythingComesBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	granted := lease.Capacity{Rate: 50*fixed.Token + 7, Depth: 10 * fixed.Token, Tokens: 10 * fixed.Token}
+	granted := lease.Capacity{Rate: 50*fixed.Token + 7, Burst: 10 * fixed.Token, Tokens: 10 * fixed.Token}
 	for _, leaving := range []bool{false, true} {
 		b := newBench(t)
 		bucket := bucket.NewBucket(b.h.Deadline())
@@ -30,15 +30,15 @@ func TestEverythingComesBack(t *testing.T) {
 			}
 		} else {
 			b.h.Close(b.now, handle)
-			if r := b.after(time.Second)[0]; len(r.Demands) != 1 || !r.Demands[0].Closed || r.Demands[0].Returned != (lease.Capacity{Rate: granted.Rate, Depth: granted.Depth, Tokens: 6 * fixed.Token}) {
+			if r := b.after(time.Second)[0]; len(r.Demands) != 1 || !r.Demands[0].Closed || r.Demands[0].Returned != (lease.Capacity{Rate: granted.Rate, Burst: granted.Burst, Tokens: 6 * fixed.Token}) {
 				t.Errorf("it closes with %+v", r)
 			}
 		}
-		if held := b.h.List; len(held) == 1 && (held[0].Held().Rate != 0 || held[0].Held().Depth != 0) {
-			t.Errorf("%+v is held after all", held[0].Held())
+		if held := b.h.list; len(held) == 1 && (held[0].held().Rate != 0 || held[0].held().Burst != 0) {
+			t.Errorf("%+v is held after all", held[0].held())
 		}
-		if bucket.Remaining(b.now) != 0 || bucket.Depth(b.now) != 0 {
-			t.Errorf("%d of %d remain", bucket.Remaining(b.now), bucket.Depth(b.now))
+		if bucket.Remaining(b.now) != 0 || bucket.MaxCost(b.now) != 0 {
+			t.Errorf("%d of %d remain", bucket.Remaining(b.now), bucket.MaxCost(b.now))
 		}
 	}
 }
@@ -49,25 +49,25 @@ func TestTotalsThatGoBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	granted := lease.Capacity{Rate: 50 * fixed.Token, Depth: 10 * fixed.Token, Tokens: 10 * fixed.Token}
-	for _, less := range []lease.Capacity{{Rate: 1}, {Depth: fixed.Token}, {Tokens: 1}} {
+	granted := lease.Capacity{Rate: 50 * fixed.Token, Burst: 10 * fixed.Token, Tokens: 10 * fixed.Token}
+	for _, less := range []lease.Capacity{{Rate: 1}, {Burst: fixed.Token}, {Tokens: 1}} {
 		b := newBench(t)
 		bucket := bucket.NewBucket(b.h.Deadline())
 		handle := b.h.Open(b.now, theLimit, LeaseOptions{}, bucket)
 		b.step(lease.Tick{})
 		b.answer(lends(handle, 3, granted))
-		more := lease.Capacity{Rate: 70 * fixed.Token, Depth: 20 * fixed.Token, Tokens: 20 * fixed.Token}
+		more := lease.Capacity{Rate: 70 * fixed.Token, Burst: 20 * fixed.Token, Tokens: 20 * fixed.Token}
 		if less.Rate > 0 {
 			more.Rate = granted.Rate - less.Rate
 		}
-		if less.Depth > 0 {
-			more.Depth = granted.Depth - less.Depth
+		if less.Burst > 0 {
+			more.Burst = granted.Burst - less.Burst
 		}
 		if less.Tokens > 0 {
 			more.Tokens = granted.Tokens - less.Tokens
 		}
 		b.answer(lends(handle, 3, more))
-		if s := b.h.State(handle); s.Held.Rate != granted.Rate || s.Held.Depth != granted.Depth || bucket.Remaining(b.now) != 10 {
+		if s := b.h.State(handle); s.Held.Rate != granted.Rate || s.Held.Burst != granted.Burst || bucket.Remaining(b.now) != 10 {
 			t.Errorf("%+v is held after a grant of %+v under the same lease, %d remain", s.Held, more, bucket.Remaining(b.now))
 		}
 	}
@@ -82,7 +82,7 @@ func TestReconnectedIsNotExtendedBlindly(t *testing.T) {
 	b := newBench(t)
 	handle := b.h.Open(b.now, theLimit, LeaseOptions{}, bucket.NewBucket(b.h.Deadline()))
 	b.step(lease.Tick{})
-	share := lends(handle, 3, lease.Capacity{Rate: 50 * fixed.Token, Depth: 10 * fixed.Token, Tokens: 10 * fixed.Token})
+	share := lends(handle, 3, lease.Capacity{Rate: 50 * fixed.Token, Burst: 10 * fixed.Token, Tokens: 10 * fixed.Token})
 	b.answer(share)
 	ends := b.h.Deadline().Load()
 	b.after(time.Second)
@@ -91,7 +91,7 @@ func TestReconnectedIsNotExtendedBlindly(t *testing.T) {
 	if got := b.h.Deadline().Load(); got != ends {
 		t.Errorf("a renewal extends it by %v", time.Duration(got-ends))
 	}
-	share.Seen = b.reports[len(b.reports)-1].Number
+	share.AckedReport = b.reports[len(b.reports)-1].Number
 	if b.answer(share); b.h.Deadline().Load() <= ends {
 		t.Error("it is not extended when the lease is known")
 	}

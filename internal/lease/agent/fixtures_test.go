@@ -21,7 +21,7 @@ var (
 
 // holding is a part of a limit, in tokens.
 func holding(rate, burst, tokens float64) lease.Capacity {
-	return lease.Capacity{Rate: amount(rate), Depth: amount(burst), Tokens: amount(tokens)}
+	return lease.Capacity{Rate: amount(rate), Burst: amount(burst), Tokens: amount(tokens)}
 }
 
 func amount(x float64) fixed.Amount {

@@ -33,7 +33,7 @@ const (
 )
 
 // LeaseOptions are how an instance uses one resource. The zero value measures its
-// demand, waits for its first lease and stops at expiry.
+// makeDemand, waits for its first lease and stops at expiry.
 type LeaseOptions struct {
 	Weight    uint32 // such as the number of clients behind the instance; 0 counts as 1
 	Band      uint8  // higher goes first
@@ -59,15 +59,15 @@ type Options struct {
 // resources. It is a state machine: Step it with every event, and with a Tick when
 // Next says so. It is not safe for concurrent use; the Spenders are.
 type Agent struct {
-	opts     Options
-	deadline bucket.Deadline
-	leases   map[uint32]*resource
-	List     []*resource                    // in the order of opening, which is that of handles
-	of       map[lease.ResourceID]*resource // the one opened last
-	agenda   agenda
-	ready    []*resource // scratch
-	fresh    []*resource // heard of something that was not confirmed
-	serial   uint32
+	opts        Options
+	deadline    bucket.Deadline
+	leases      map[uint32]*resource
+	list        []*resource                    // in the order of opening, which is that of handles
+	of          map[lease.ResourceID]*resource // the one opened last
+	timers      timers
+	ready       []*resource // scratch
+	unconfirmed []*resource // heard of something that was not confirmed
+	serial      uint32
 
 	epoch   uint64
 	lower   uint64        // a lower epoch that was heard last; 0 = none
@@ -116,8 +116,8 @@ func (h *Agent) Deadline() *bucket.Deadline { return &h.deadline }
 func (h *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, s Bucket) (handle uint32) {
 	h.serial++
 	l := &resource{
-		id: id, handle: h.serial, opts: o, spender: s, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
-		lookAt: now, gap: lease.MinReportGap, current: h.epoch, place: -1,
+		id: id, handle: h.serial, opts: o, bucket: s, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
+		sampleAt: now, gap: lease.MinReportGap, current: h.epoch, heapIndex: -1,
 	}
 	// A coordinator knows one handle for a resource at a time.
 	if l.before = h.of[id]; l.before != nil {
@@ -131,7 +131,7 @@ func (h *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, s Buck
 	}
 	l.urgent = true // what kind of limit it is has to be known before it is asked
 	h.leases[l.handle], h.of[id] = l, l
-	h.List = append(h.List, l)
+	h.list = append(h.list, l)
 	h.plan(l)
 	if h.renew == lease.Never {
 		h.renew = now // introduce yourself: the answer brings the round trip
@@ -147,7 +147,7 @@ func (h *Agent) Close(now limit.Time, handle uint32) {
 		return
 	}
 	l.giveUp(now)
-	l.closed, l.urgent, l.lookAt = true, true, now
+	l.closed, l.urgent, l.sampleAt = true, true, now
 	if l.blocked {
 		h.remove(l) // nobody was told of it
 		return
@@ -157,11 +157,11 @@ func (h *Agent) Close(now limit.Time, handle uint32) {
 
 // remove forgets a lease that is closed.
 func (h *Agent) remove(l *resource) {
-	l.lookAt, l.urgent, l.seen = lease.Never, false, l.sent
+	l.sampleAt, l.urgent, l.ackedReport = lease.Never, false, l.sent
 	h.plan(l)
 	delete(h.leases, l.handle)
-	if i, ok := slices.BinarySearchFunc(h.List, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
-		h.List = slices.Delete(h.List, i, i+1)
+	if i, ok := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
+		h.list = slices.Delete(h.list, i, i+1)
 	}
 	if l.after != nil {
 		l.after.before = l.before
@@ -188,8 +188,8 @@ func (h *Agent) Next() limit.Time {
 	if d := limit.Time(h.deadline.Load()); d != 0 {
 		next = min(next, d)
 	}
-	if len(h.agenda) > 0 {
-		next = min(next, h.agenda[0].dueAt)
+	if len(h.timers) > 0 {
+		next = min(next, h.timers[0].dueAt)
 	}
 	return next
 }
@@ -203,15 +203,15 @@ func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 	h.expire(now)
 	switch e := e.(type) {
 	case *lease.Grant:
-		h.take(now, e)
+		h.receive(now, e)
 	case Starved:
 		if l := h.leases[e.Handle]; l != nil {
 			l.starved, l.refusedAt = true, now
-			l.look(now, h)
+			l.sample(now, h)
 			h.plan(l)
 		}
 	case Connected:
-		h.tellAgain(now)
+		h.reportAll(now)
 	case Leave:
 		return h.leave(now)
 	}
@@ -219,12 +219,12 @@ func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 		if l.aloneTo != 0 && now >= l.aloneTo {
 			l.endAlone(now)
 		}
-		if now >= l.lookAt {
-			l.look(now, h)
+		if now >= l.sampleAt {
+			l.sample(now, h)
 		}
 		h.plan(l)
 	}
-	return h.tell(now)
+	return h.makeReport(now)
 }
 
 // expire ends the leases when no answer has come for too long.
@@ -234,41 +234,41 @@ func (h *Agent) expire(now limit.Time) {
 		return
 	}
 	h.deadline.Store(0)
-	for _, l := range h.List {
+	for _, l := range h.list {
 		l.drop(now, true)
 		h.plan(l)
 	}
 }
 
-// mostDemands bounds a report, so that its size does too; the rest follows at once.
-const mostDemands = 1000
+// maxDemands bounds a report, so that its size does too; the rest follows at once.
+const maxDemands = 1000
 
-// tell makes the Report of what is to be told at now.
-func (h *Agent) tell(now limit.Time) *lease.Report {
+// makeReport makes the Report of what is to be told at now.
+func (h *Agent) makeReport(now limit.Time) *lease.Report {
 	ready := h.due(now)
 	if len(ready) == 0 && now < h.renew {
 		return nil
 	}
 	demands := h.report.Demands[:0]
 	for _, l := range ready {
-		if len(demands) < mostDemands && l.due(now, h) {
-			demands = append(demands, l.demand(now, h.number+1, h.trip))
+		if len(demands) < maxDemands && l.due(now, h) {
+			demands = append(demands, l.makeDemand(now, h.number+1, h.trip))
 		}
 		h.plan(l)
 	}
-	fresh := h.fresh[:0]
-	for _, l := range h.fresh {
+	fresh := h.unconfirmed[:0]
+	for _, l := range h.unconfirmed {
 		switch {
 		case !l.unconfirmed() || h.leases[l.handle] != l:
-		case len(demands) < mostDemands && !l.blocked:
-			demands = append(demands, l.demand(now, h.number+1, h.trip))
+		case len(demands) < maxDemands && !l.blocked:
+			demands = append(demands, l.makeDemand(now, h.number+1, h.trip))
 			h.plan(l)
 		default:
 			fresh = append(fresh, l)
 		}
 	}
-	clear(h.fresh[len(fresh):])
-	h.fresh = fresh
+	clear(h.unconfirmed[len(fresh):])
+	h.unconfirmed = fresh
 	return h.send(now, demands)
 }
 
@@ -292,10 +292,10 @@ func (h *Agent) retry() time.Duration {
 	return max(h.trip+h.trip/2, 20*time.Millisecond)
 }
 
-// tellAgain prepares to tell everything to a coordinator that may know nothing.
-func (h *Agent) tellAgain(now limit.Time) {
+// reportAll prepares to tell everything to a coordinator that may know nothing.
+func (h *Agent) reportAll(now limit.Time) {
 	h.renew = now
-	for _, l := range h.List {
+	for _, l := range h.list {
 		l.urgent, l.named, l.claiming = true, false, l.lease != 0
 		l.askAt = now
 		h.plan(l)
@@ -304,7 +304,7 @@ func (h *Agent) tellAgain(now limit.Time) {
 }
 
 func (h *Agent) leave(now limit.Time) *lease.Report {
-	for _, l := range h.List {
+	for _, l := range h.list {
 		l.giveUp(now)
 	}
 	r := h.send(now, nil)
@@ -313,8 +313,8 @@ func (h *Agent) leave(now limit.Time) *lease.Report {
 	return r
 }
 
-// take takes what a coordinator tells.
-func (h *Agent) take(now limit.Time, g *lease.Grant) {
+// receive takes what a coordinator tells.
+func (h *Agent) receive(now limit.Time, g *lease.Grant) {
 	if g.To != h.opts.Member || g.NotMaster || g.Status != lease.StatusOK {
 		return
 	}
@@ -349,11 +349,11 @@ func (h *Agent) take(now limit.Time, g *lease.Grant) {
 	for i := range g.Shares {
 		s := &g.Shares[i]
 		if l := h.leases[s.Handle]; l != nil {
-			l.take(now, h, g, s)
+			l.receive(now, h, g, s)
 			if l.unconfirmed() {
-				h.fresh = append(h.fresh, l)
+				h.unconfirmed = append(h.unconfirmed, l)
 			}
-			if l.toldClosed && l.acknowledged() {
+			if l.sentClosed && l.acknowledged() {
 				h.remove(l)
 			} else {
 				h.plan(l)
@@ -368,7 +368,7 @@ func (h *Agent) take(now limit.Time, g *lease.Grant) {
 // which is before the coordinator had it: so they end here before they end there.
 func (h *Agent) extend(now limit.Time, g *lease.Grant) {
 	if h.claims {
-		for _, l := range h.List {
+		for _, l := range h.list {
 			if l.claiming && l.lease != 0 {
 				return // of a former coordinator: this one does not count it yet
 			}
@@ -381,7 +381,7 @@ func (h *Agent) extend(now limit.Time, g *lease.Grant) {
 }
 
 // LowerEpoch is the epoch of a coordinator that is below the one heard before, and was
-// heard after it; 0 = there was none.
+// ackedGrant after it; 0 = there was none.
 func (h *Agent) LowerEpoch() uint64 { return h.lower }
 
 // Epoch is the highest epoch of a coordinator that was heard; 0 = none.
@@ -393,8 +393,8 @@ func (h *Agent) succeed(epoch uint64) {
 	first := h.epoch == 0
 	h.claims = true
 	h.epoch, h.lower = epoch, 0
-	for _, l := range h.List {
-		l.heard, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
+	for _, l := range h.list {
+		l.ackedGrant, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
 		if l.lease != 0 {
 			l.claiming, l.urgent, l.askAt = true, true, 0
 		}
@@ -409,11 +409,11 @@ func (h *Agent) succeed(epoch uint64) {
 func (h *Agent) refuse(s *lease.Share, number uint64) {
 	l := &resource{
 		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
-		named: true, heard: number, brought: number, lookAt: lease.Never, spender: noBucket{}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, gap: lease.MinReportGap, place: -1,
+		named: true, ackedGrant: number, brought: number, sampleAt: lease.Never, bucket: noBucket{}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, gap: lease.MinReportGap, heapIndex: -1,
 	}
 	h.leases[l.handle] = l
-	i, _ := slices.BinarySearchFunc(h.List, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) })
-	h.List = slices.Insert(h.List, i, l)
+	i, _ := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) })
+	h.list = slices.Insert(h.list, i, l)
 	h.plan(l)
 }
 
@@ -421,24 +421,24 @@ func (h *Agent) refuse(s *lease.Share, number uint64) {
 type noBucket struct{}
 
 func (noBucket) Observe(limit.Time) bucket.Reading { return bucket.Reading{} }
-func (noBucket) Amend(limit.Time, fixed.Amount, fixed.Amount, fixed.Amount) (surplus, held fixed.Amount) {
+func (noBucket) Update(limit.Time, fixed.Amount, fixed.Amount, fixed.Amount) (surplus, held fixed.Amount) {
 	return 0, 0
 }
 
 // State is how a resource stands at the instance.
 type State struct {
-	Known     bool // an answer has come
-	Leased    bool // a lease has come, and has not expired
-	Status    lease.Status
-	Held      lease.Capacity // rate and depth
-	Full      bool           // demand is above the limit
-	Scarce    bool
-	Learning  bool
-	Expired   bool // the lease ran out
-	Limit     lease.Terms
-	RoundTrip time.Duration // 0 = unknown
-	Demand    fixed.Amount
-	Asking    bool // more was asked for, and the answer is not there
+	Known      bool // an answer has come
+	Leased     bool // a lease has come, and has not expired
+	Status     lease.Status
+	Held       lease.Capacity // rate and depth
+	Saturated  bool           // demand is above the limit
+	Contended  bool
+	Recovering bool
+	Expired    bool // the lease ran out
+	Limit      lease.Terms
+	RoundTrip  time.Duration // 0 = unknown
+	Demand     fixed.Amount
+	Asking     bool // more was asked for, and the answer is not there
 	// Suppression is in force, of a limit that is shared so.
 	Suppression bucket.Suppression
 }
@@ -452,7 +452,7 @@ func (h *Agent) State(handle uint32) State {
 	held := l.granted.Sub(l.returned)
 	held.Tokens = 0
 	return State{
-		Known: l.known, Leased: l.lease != 0, Status: l.status, Held: held, Full: l.full, Scarce: l.scarce, Learning: l.learning,
-		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.want, Asking: l.sent > l.seen && l.sentLack > 0, Suppression: l.suppression,
+		Known: l.known, Leased: l.lease != 0, Status: l.status, Held: held, Saturated: l.saturated, Contended: l.contended, Recovering: l.recovering,
+		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.demand, Asking: l.sent > l.ackedReport && l.sentShortfall > 0, Suppression: l.suppression,
 	}
 }

@@ -58,8 +58,8 @@ func (b *bench) answer(shares ...lease.Share) *lease.Report {
 func (b *bench) grant(echo time.Duration, shares ...lease.Share) *lease.Report {
 	b.number++
 	for i := range shares {
-		if shares[i].Seen == 0 {
-			shares[i].Seen = b.reports[len(b.reports)-1].Number
+		if shares[i].AckedReport == 0 {
+			shares[i].AckedReport = b.reports[len(b.reports)-1].Number
 		}
 	}
 	return b.step(&lease.Grant{
@@ -79,7 +79,7 @@ func (b *bench) allowed(bucket *bucket.Bucket, most int) int {
 }
 
 func lends(handle uint32, number uint64, h lease.Capacity) lease.Share {
-	return lease.Share{Handle: handle, Lease: number, Granted: h, KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount, Safe: 7 * fixed.Token, Limit: hundred}
+	return lease.Share{Handle: handle, Lease: number, Granted: h, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount, Safe: 7 * fixed.Token, Limit: hundred}
 }
 
 // TestDeadline: a lease ends Lease after the report was made that was answered, however
@@ -136,7 +136,7 @@ func TestExpiryModes(t *testing.T) {
 		// there is nothing.
 		b.allowed(bucket, 1000)
 		for _, learning := range []bool{true, true, false, false} {
-			b.answer(lease.Share{Handle: handle, Full: true, Learning: learning, Limit: hundred})
+			b.answer(lease.Share{Handle: handle, Saturated: true, Recovering: learning, Limit: hundred})
 			n = 0
 			for range 20 {
 				b.after(100 * time.Millisecond)
@@ -169,7 +169,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("start %v: %d in 2 s before the first answer, want %d", start, n, 2*want)
 		}
 		// An answer ends it, such as that there is nothing; not one that nothing is known.
-		b.answer(lease.Share{Handle: handle, Learning: true, Limit: hundred})
+		b.answer(lease.Share{Handle: handle, Recovering: true, Limit: hundred})
 		n = 0
 		for range 20 {
 			b.after(100 * time.Millisecond)
@@ -178,7 +178,7 @@ func TestStart(t *testing.T) {
 		if n < 2*want-2 || n > 2*want+2 {
 			t.Errorf("start %v: %d in 2 s while the coordinator learns, want %d", start, n, 2*want)
 		}
-		b.answer(lease.Share{Handle: handle, Full: true, Limit: hundred})
+		b.answer(lease.Share{Handle: handle, Saturated: true, Limit: hundred})
 		n = 0
 		for range 10 {
 			b.after(100 * time.Millisecond)
@@ -290,7 +290,7 @@ func TestCloseAndReopen(t *testing.T) {
 			if d.Handle != first || !d.Closed {
 				t.Fatalf("before the first is closed there the coordinator is told %+v", d)
 			}
-			if d.Returned.Rate != 10*fixed.Token || d.Returned.Depth != 10*fixed.Token {
+			if d.Returned.Rate != 10*fixed.Token || d.Returned.Burst != 10*fixed.Token {
 				t.Fatalf("closed with %+v given back of 10", d.Returned)
 			}
 		}
@@ -312,9 +312,9 @@ func TestCloseAndReopen(t *testing.T) {
 		b.after(500 * time.Millisecond)
 	}
 	b.after(time.Second)
-	if len(b.h.leases) != 0 || len(b.h.List) != 0 || len(b.h.of) != 0 || len(b.h.fresh) != 0 || len(b.h.agenda) != 0 {
+	if len(b.h.leases) != 0 || len(b.h.list) != 0 || len(b.h.of) != 0 || len(b.h.unconfirmed) != 0 || len(b.h.timers) != 0 {
 		t.Errorf("after all are closed there are %d handles, %d in the list, %d resources, %d to confirm, %d on the agenda",
-			len(b.h.leases), len(b.h.List), len(b.h.of), len(b.h.fresh), len(b.h.agenda))
+			len(b.h.leases), len(b.h.list), len(b.h.of), len(b.h.unconfirmed), len(b.h.timers))
 	}
 }
 
@@ -333,8 +333,8 @@ func TestManyOpenedAndClosed(t *testing.T) {
 	}
 	b.after(time.Second)
 	b.answer()
-	if n := len(b.h.List) + len(b.h.leases) + len(b.h.of) + len(b.h.fresh) + len(b.h.agenda); n != 0 {
-		t.Errorf("of 200 closed handles %d entries are left, %d of them to confirm", n, len(b.h.fresh))
+	if n := len(b.h.list) + len(b.h.leases) + len(b.h.of) + len(b.h.unconfirmed) + len(b.h.timers); n != 0 {
+		t.Errorf("of 200 closed handles %d entries are left, %d of them to confirm", n, len(b.h.unconfirmed))
 	}
 }
 
@@ -344,8 +344,8 @@ func TestCloseWithPlacesInUse(t *testing.T) {
 	places := bucket.NewSemaphore(b.h.Deadline())
 	handle := b.h.Open(b.now, theLimit, LeaseOptions{}, places)
 	b.step(Starved{handle})
-	gauge := lends(handle, 5, lease.Capacity{Depth: 10 * fixed.Token})
-	gauge.Limit = lease.Terms{Burst: 10 * fixed.Token, Gauge: true}
+	gauge := lends(handle, 5, lease.Capacity{Burst: 10 * fixed.Token})
+	gauge.Limit = lease.Terms{Burst: 10 * fixed.Token, Semaphore: true}
 	b.answer(gauge)
 	if !places.Acquire(b.now, 3) {
 		t.Fatal("no places")
@@ -359,7 +359,7 @@ func TestCloseWithPlacesInUse(t *testing.T) {
 			}
 		}
 	}
-	if d := last(); d.Closed || d.Returned.Depth != 7*fixed.Token {
+	if d := last(); d.Closed || d.Returned.Burst != 7*fixed.Token {
 		t.Errorf("with 3 of 10 places in use told %+v", d)
 	}
 	b.answer(gauge)
@@ -367,7 +367,7 @@ func TestCloseWithPlacesInUse(t *testing.T) {
 		t.Error("a closed gauge let somebody in")
 	}
 	places.Release(3)
-	if d := last(); !d.Closed || d.Returned.Depth != 10*fixed.Token {
+	if d := last(); !d.Closed || d.Returned.Burst != 10*fixed.Token {
 		t.Errorf("with no places in use told %+v", d)
 	}
 	b.answer(gauge)

@@ -12,15 +12,15 @@ import (
 
 // resource is what a Holder has of one resource.
 type resource struct {
-	id      lease.ResourceID
-	handle  uint32
-	opts    LeaseOptions
-	spender Bucket
-	place   int        // in the agenda; -1 = it is not
-	dueAt   limit.Time // as the agenda has it
-	blocked bool       // its resource is still being closed under another handle
-	before  *resource  // the same resource under an earlier handle, not closed yet
-	after   *resource  // and under a later one
+	id        lease.ResourceID
+	handle    uint32
+	opts      LeaseOptions
+	bucket    Bucket
+	heapIndex int        // in the agenda; -1 = it is not
+	dueAt     limit.Time // as the agenda has it
+	blocked   bool       // its resource is still being closed under another handle
+	before    *resource  // the same resource under an earlier handle, not closed yet
+	after     *resource  // and under a later one
 
 	lease             uint64 // 0 = none
 	epoch             uint64 // that gave it
@@ -35,68 +35,68 @@ type resource struct {
 	aloneTo           limit.Time // when that ends even if no lease comes; 0 = not known yet
 
 	// What the coordinator told last.
-	known, named        bool
-	status              lease.Status
-	full, scarce        bool
-	learning            bool
-	terms               lease.Terms
-	safe                fixed.Amount
-	keepRate, keepDepth fixed.Amount
-	heard, confirmed    uint64 // number of the last Grant; of those, what was told back
-	brought             uint64 // number of the last Grant that brought something
-	seen                uint64 // number of the last Report that it has taken note of
-	sent                uint64 // number of the last Report that told of this
-	sentAt              limit.Time
-	sentWant, sentLack  fixed.Amount
-	meter               demand.Meter
-	admitted            *demand.Meter // for demand that is known by use alone
-	others              fixed.Amount  // was asked for, and not admitted at once
-	want, lack, waiting fixed.Amount
-	attempted, passed   fixed.Amount // totals, for a limit that is shared by suppression
-	sentAttempted       fixed.Amount
-	sentMore            bool         // than was sent before
-	largest             fixed.Amount // cost of the largest request of late
-	suppressing         bool
-	suppression         bucket.Suppression // as told last
-	busyUntil           limit.Time         // a gauge keeps the places it used of late
-	busyPlaces          fixed.Amount
-	starved             bool
-	refusedAt           limit.Time // an attempt was refused then
-	shortUntil          limit.Time // and until then that is recent
-	lackUntil           limit.Time // an attempt was refused not long before
-	waitUntil           limit.Time // when those who wait go away; 0 = not known, or nobody
-	steady              int        // looks without a change
-	lookAt              limit.Time
-	urgent              bool
-	askAt               limit.Time    // not before, when urgent
-	gap                 time.Duration // between asks that bring nothing
-	idleSince           limit.Time
-	closed, toldClosed  bool
-	tries               int // reports in a row without an answer
+	known, named               bool
+	status                     lease.Status
+	saturated, contended       bool
+	recovering                 bool
+	terms                      lease.Terms
+	safe                       fixed.Amount
+	capRate, capBurst          fixed.Amount
+	ackedGrant, confirmed      uint64 // number of the last Grant; of those, what was told back
+	brought                    uint64 // number of the last Grant that brought something
+	ackedReport                uint64 // number of the last Report that it has taken note of
+	sent                       uint64 // number of the last Report that told of this
+	sentAt                     limit.Time
+	sentDemand, sentShortfall  fixed.Amount
+	meter                      demand.Meter
+	admitted                   *demand.Meter // for demand that is known by use alone
+	others                     fixed.Amount  // was asked for, and not admitted at once
+	demand, shortfall, waiting fixed.Amount
+	attempted, passed          fixed.Amount // totals, for a limit that is shared by suppression
+	sentAttempted              fixed.Amount
+	sentMore                   bool         // than was sent before
+	largest                    fixed.Amount // cost of the largest request of late
+	suppressing                bool
+	suppression                bucket.Suppression // as told last
+	recentUntil                limit.Time         // a gauge keeps the places it used of late
+	recentPermits              fixed.Amount
+	starved                    bool
+	refusedAt                  limit.Time // an attempt was refused then
+	shortUntil                 limit.Time // and until then that is recent
+	shortfallUntil             limit.Time // an attempt was refused not long before
+	waitUntil                  limit.Time // when those who wait go away; 0 = not known, or nobody
+	steady                     int        // looks without a change
+	sampleAt                   limit.Time
+	urgent                     bool
+	askAt                      limit.Time    // not before, when urgent
+	gap                        time.Duration // between asks that bring nothing
+	idleSince                  limit.Time
+	closed, sentClosed         bool
+	tries                      int // reports in a row without an answer
 }
 
 const (
-	// shortestLook is between two looks at a bucket that is being used, longestLook
+	// minSampleGap is between two looks at a bucket that is being used, longestLook
 	// between those at one that is quiet. A look costs a fraction of a
 	// microsecond; what it sees late is capacity that stays where nobody uses it.
-	shortestLook = 10 * time.Millisecond
-	longestLook  = 160 * time.Millisecond
+	minSampleGap = 10 * time.Millisecond
+	maxSampleGap = 160 * time.Millisecond
 	// confirmWithin is how soon a raise is confirmed, if nothing else is told.
 	confirmWithin = 100 * time.Millisecond
 )
 
-func (l *resource) Held() lease.Capacity { return l.granted.Sub(l.returned) }
+func (l *resource) held() lease.Capacity { return l.granted.Sub(l.returned) }
 
 // next is when the lease needs a Tick.
 func (l *resource) next(h *Agent) limit.Time {
 	if l.blocked {
 		return lease.Never
 	}
-	next := l.lookAt
+	next := l.sampleAt
 	if l.urgent {
 		next = min(next, l.askAt)
 	}
-	if l.sent > l.seen {
+	if l.sent > l.ackedReport {
 		next = min(next, l.sentAt.Add(l.patience(h)))
 	}
 	if l.aloneTo != 0 {
@@ -113,27 +113,27 @@ func (l *resource) patience(h *Agent) time.Duration {
 
 // due says whether something is to be told at now.
 func (l *resource) due(now limit.Time, h *Agent) bool {
-	return l.urgent && now >= l.askAt || l.sent > l.seen && now >= l.sentAt.Add(l.patience(h))
+	return l.urgent && now >= l.askAt || l.sent > l.ackedReport && now >= l.sentAt.Add(l.patience(h))
 }
 
 // unconfirmed says whether the coordinator does not know yet that something was heard.
 func (l *resource) unconfirmed() bool { return l.brought > l.confirmed }
 
 // acknowledged says whether the coordinator knows all that there is to know.
-func (l *resource) acknowledged() bool { return !l.urgent && l.seen >= l.sent && l.sent > 0 }
+func (l *resource) acknowledged() bool { return !l.urgent && l.ackedReport >= l.sent && l.sent > 0 }
 
-// demand is what to tell about the lease in the Report with that number.
-func (l *resource) demand(now limit.Time, number uint64, trip time.Duration) lease.Demand {
-	if l.sent > l.seen {
+// makeDemand is what to tell about the lease in the Report with that number.
+func (l *resource) makeDemand(now limit.Time, number uint64, trip time.Duration) lease.Demand {
+	if l.sent > l.ackedReport {
 		l.tries++
 	}
 	d := lease.Demand{
-		Handle: l.handle, Lease: l.counted(), Silent: l.opts.Silent, Rate: l.want, Burst: l.lack,
-		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.Held().Depth <= 0, Returned: l.returned, Heard: l.heard,
+		Handle: l.handle, Lease: l.counted(), Silent: l.opts.Silent, Rate: l.demand, Need: l.shortfall,
+		Weight: l.opts.Weight, Band: l.opts.Band, Closed: l.closed && l.held().Burst <= 0, Returned: l.returned, AckedGrant: l.ackedGrant,
 	}
 	if l.terms.Suppress != nil {
 		d.Attempted, d.Admitted = l.attempted, l.passed
-		d.Burst = l.largest
+		d.Need = l.largest
 		l.sentMore, l.sentAttempted = l.attempted != l.sentAttempted, l.attempted
 	}
 	if !l.named || d.Lease == 0 {
@@ -142,16 +142,16 @@ func (l *resource) demand(now limit.Time, number uint64, trip time.Duration) lea
 	if l.claiming && !l.orphan {
 		d.Claim = l.token
 	}
-	if l.waitUntil != 0 && now >= l.lackUntil {
+	if l.waitUntil != 0 && now >= l.shortfallUntil {
 		// Half of the round trip has passed when the coordinator has it, the
 		// other half passes before the answer is here.
 		d.Within = max(time.Duration(l.waitUntil-now)-trip, 1)
 	}
 	if l.closed || l.opts.Silent || l.content() {
-		d.Rate, d.Burst = 0, 0
+		d.Rate, d.Need = 0, 0
 	}
-	l.sent, l.sentAt, l.sentWant, l.sentLack, l.confirmed = number, now, l.want, l.lack, l.heard
-	l.urgent, l.starved, l.toldClosed = false, false, d.Closed
+	l.sent, l.sentAt, l.sentDemand, l.sentShortfall, l.confirmed = number, now, l.demand, l.shortfall, l.ackedGrant
+	l.urgent, l.starved, l.sentClosed = false, false, d.Closed
 	return d
 }
 
@@ -163,19 +163,19 @@ func (l *resource) ask(now limit.Time, gap time.Duration) {
 	}
 }
 
-// take takes what the coordinator tells.
-func (l *resource) take(now limit.Time, h *Agent, g *lease.Grant, s *lease.Share) {
-	if g.Number <= l.heard {
+// receive takes what the coordinator tells.
+func (l *resource) receive(now limit.Time, h *Agent, g *lease.Grant, s *lease.Share) {
+	if g.Number <= l.ackedGrant {
 		return // an older one, late or doubled
 	}
-	l.heard = g.Number
-	if s.Seen >= l.sent {
+	l.ackedGrant = g.Number
+	if s.AckedReport >= l.sent {
 		l.tries = 0
-		if l.seen < l.sent && l.Held().Rate > l.want {
-			l.lookAt = min(l.lookAt, now) // what is not needed can be given back now
+		if l.ackedReport < l.sent && l.held().Rate > l.demand {
+			l.sampleAt = min(l.sampleAt, now) // what is not needed can be given back now
 		}
 	}
-	l.seen = max(l.seen, s.Seen)
+	l.ackedReport = max(l.ackedReport, s.AckedReport)
 	l.status = s.Status
 	switch s.Status {
 	case lease.StatusOK, lease.StatusBadDemand, lease.StatusBroken:
@@ -188,21 +188,21 @@ func (l *resource) take(now limit.Time, h *Agent, g *lease.Grant, s *lease.Share
 	}
 	l.known, l.named = true, true
 	was := l.content()
-	l.full, l.scarce, l.learning, l.terms, l.safe = s.Full, s.Scarce, s.Learning, s.Limit, s.Safe
-	if was && !l.learning {
+	l.saturated, l.contended, l.recovering, l.terms, l.safe = s.Saturated, s.Contended, s.Recovering, s.Limit, s.Safe
+	if was && !l.recovering {
 		l.ask(now, lease.MinReportGap)
 	}
-	l.keepRate, l.keepDepth = s.KeepRate, s.KeepDepth
+	l.capRate, l.capBurst = s.CapRate, s.CapBurst
 	if s.Token != nil {
 		l.token = s.Token
 	}
 	if l.closed {
 		if l.granted != s.Granted {
-			l.brought = l.heard
+			l.brought = l.ackedGrant
 		}
 		l.granted = s.Granted
 		l.lease, l.orphan = s.Lease, false
-		l.keep(now, 0, 0)
+		l.shrinkTo(now, 0, 0)
 		return
 	}
 	l.adopt(now, s)
@@ -218,7 +218,7 @@ func (l *resource) alone(now limit.Time, h *Agent) {
 	case !l.starting && !l.expired:
 	case l.lease != 0:
 		l.starting, l.expired, l.aloneTo = false, false, 0
-	case l.learning:
+	case l.recovering:
 		l.aloneTo = 0
 	case l.starting:
 		l.endAlone(now) // it was for before the first answer
@@ -232,13 +232,13 @@ func (l *resource) alone(now limit.Time, h *Agent) {
 // content says whether the instance asks for nothing because it spends what its mode says,
 // and the coordinator learns: the little that is surely free is for those who have nothing.
 func (l *resource) content() bool {
-	return l.learning && l.lease == 0 && l.terms.Suppress == nil && (l.starting || l.expired && l.opts.Expiry != Pessimistic)
+	return l.recovering && l.lease == 0 && l.terms.Suppress == nil && (l.starting || l.expired && l.opts.Expiry != Pessimistic)
 }
 
 // endAlone spends nothing without a lease any more.
 func (l *resource) endAlone(now limit.Time) {
 	l.starting, l.expired, l.aloneTo = false, false, 0
-	l.spender.Amend(now, 0, 0, 0)
+	l.bucket.Update(now, 0, 0, 0)
 }
 
 // unknown takes note that the coordinator does not know the lease, and asks for another.
@@ -282,7 +282,7 @@ func (l *resource) gone(now limit.Time, h *Agent) {
 		return
 	}
 	// The limit may come with the next configuration.
-	l.urgent, l.askAt, l.lack = true, now.Add(max(h.refresh, lease.DefaultRefresh)), 0
+	l.urgent, l.askAt, l.shortfall = true, now.Add(max(h.refresh, lease.DefaultRefresh)), 0
 	l.known = true
 }
 
@@ -298,7 +298,7 @@ func (l *resource) adopt(now limit.Time, s *lease.Share) {
 		if l.orphan {
 			// The tokens that are left of it were not lent by this coordinator.
 			l.orphan = false
-			l.spender.Amend(now, 0, 0, 0)
+			l.bucket.Update(now, 0, 0, 0)
 		}
 		// A claim that was taken keeps the tokens that are in the bucket.
 		more = s.Granted
@@ -306,28 +306,28 @@ func (l *resource) adopt(now limit.Time, s *lease.Share) {
 		l.dropped = max(l.dropped, s.Lease-1)
 	default:
 		more = s.Granted.Sub(l.granted)
-		if more.Rate < 0 || more.Depth < 0 || more.Tokens < 0 {
+		if more.Rate < 0 || more.Burst < 0 || more.Tokens < 0 {
 			return
 		}
 		l.granted = s.Granted
 	}
 	l.claiming = false
 	if more != (lease.Capacity{}) {
-		l.brought = l.heard
+		l.brought = l.ackedGrant
 	}
 	before := l.returned
-	held := l.Held()
-	l.amend(now, min(held.Rate, l.keepRate), min(held.Depth, l.keepDepth), more.Tokens)
+	held := l.held()
+	l.update(now, min(held.Rate, l.capRate), min(held.Burst, l.capBurst), more.Tokens)
 	switch {
 	case l.returned != before:
 		l.urgent, l.askAt = true, now // others wait for it
 	case more != (lease.Capacity{}):
-		l.gap, l.sentLack = lease.MinReportGap, 0
+		l.gap, l.sentShortfall = lease.MinReportGap, 0
 		if !l.urgent {
 			l.urgent, l.askAt = true, now.Add(confirmWithin)
 		}
 		// See soon whether it is enough.
-		l.lookAt = min(l.lookAt, now.Add(shortestLook))
+		l.sampleAt = min(l.sampleAt, now.Add(minSampleGap))
 	default:
 		l.unanswered()
 	}
@@ -335,29 +335,29 @@ func (l *resource) adopt(now limit.Time, s *lease.Share) {
 
 // unanswered waits longer before it asks again for what did not come.
 func (l *resource) unanswered() {
-	if l.lack > 0 {
+	if l.shortfall > 0 {
 		l.gap = min(2*l.gap, time.Second)
 	}
 }
 
-// amend puts a rate and a depth in force that are at most what is held, and notes
+// update puts a rate and a depth in force that are at most what is held, and notes
 // what was given back by it.
-func (l *resource) amend(now limit.Time, rate, depth, add fixed.Amount) {
-	held := l.Held()
-	surplus, inForce := l.spender.Amend(now, rate, depth, add)
+func (l *resource) update(now limit.Time, rate, depth, add fixed.Amount) {
+	held := l.held()
+	surplus, inForce := l.bucket.Update(now, rate, depth, add)
 	l.returned.Rate += held.Rate - rate
-	l.returned.Depth += max(0, held.Depth-inForce)
+	l.returned.Burst += max(0, held.Burst-inForce)
 	l.returned.Tokens += surplus
 }
 
-// keep gives back what is held above rate and depth, of its own accord.
-func (l *resource) keep(now limit.Time, rate, depth fixed.Amount) {
-	held := l.Held()
-	if l.lease == 0 || held.Rate <= rate && held.Depth <= depth {
+// shrinkTo gives back what is held above rate and depth, of its own accord.
+func (l *resource) shrinkTo(now limit.Time, rate, depth fixed.Amount) {
+	held := l.held()
+	if l.lease == 0 || held.Rate <= rate && held.Burst <= depth {
 		return
 	}
 	before := l.returned
-	l.amend(now, min(rate, held.Rate), min(depth, held.Depth), 0)
+	l.update(now, min(rate, held.Rate), min(depth, held.Burst), 0)
 	if l.returned != before {
 		l.ask(now, lease.MinReportGap)
 	}
@@ -365,7 +365,7 @@ func (l *resource) keep(now limit.Time, rate, depth fixed.Amount) {
 
 // giveUp gives back everything and spends nothing without a lease either.
 func (l *resource) giveUp(now limit.Time) {
-	l.keep(now, 0, 0)
+	l.shrinkTo(now, 0, 0)
 	if l.lease == 0 {
 		l.endAlone(now)
 	}
@@ -374,7 +374,7 @@ func (l *resource) giveUp(now limit.Time) {
 // drop stops spending under the lease, which nobody may count on any more.
 func (l *resource) drop(now limit.Time, expired bool) {
 	if l.lease != 0 || (l.starting || l.expired) && !expired {
-		l.spender.Amend(now, 0, 0, 0)
+		l.bucket.Update(now, 0, 0, 0)
 	}
 	had := l.lease != 0
 	if l.epoch == l.current {
@@ -388,7 +388,7 @@ func (l *resource) drop(now limit.Time, expired bool) {
 	if l.closed {
 		return
 	}
-	l.lookAt = min(l.lookAt, now.Add(shortestLook))
+	l.sampleAt = min(l.sampleAt, now.Add(minSampleGap))
 	if !had && !l.known {
 		return
 	}
@@ -401,11 +401,11 @@ func (l *resource) drop(now limit.Time, expired bool) {
 	case Optimistic:
 		// What it wants, up to the whole limit. It may begin to want only now.
 		whole := l.terms.Rate
-		if l.terms.Gauge {
+		if l.terms.Semaphore {
 			whole = l.terms.Burst
 		}
-		if l.opts.Estimator == Declared && l.want > 0 {
-			whole = min(whole, l.want)
+		if l.opts.Estimator == Declared && l.demand > 0 {
+			whole = min(whole, l.demand)
 		}
 		l.fallBack(now, whole)
 	case Safe:
@@ -415,22 +415,22 @@ func (l *resource) drop(now limit.Time, expired bool) {
 
 // fallback is a Spender that can be used without a lease.
 type fallback interface {
-	// AmendFallback puts in force what may be spent without a lease, whatever the
+	// UpdateFallback puts in force what may be spent without a lease, whatever the
 	// deadline, until the next Amend.
-	AmendFallback(now limit.Time, rate, depth fixed.Amount)
+	UpdateFallback(now limit.Time, rate, depth fixed.Amount)
 }
 
 // fallBack spends rate without a lease, or as many places of a gauge.
 func (l *resource) fallBack(now limit.Time, rate fixed.Amount) {
-	f, ok := l.spender.(fallback)
+	f, ok := l.bucket.(fallback)
 	if !ok || rate <= 0 {
 		return
 	}
 	depth := max(fixed.Token, rate/10/fixed.Token*fixed.Token) // a tenth of a second
-	if l.terms.Gauge {
+	if l.terms.Semaphore {
 		rate, depth = 0, max(fixed.Token, rate/fixed.Token*fixed.Token)
 	} else if l.terms.Rate > 0 {
 		depth = max(fixed.Token, l.terms.Burst.Scale(min(rate, l.terms.Rate), l.terms.Rate)/fixed.Token*fixed.Token)
 	}
-	f.AmendFallback(now, rate, depth)
+	f.UpdateFallback(now, rate, depth)
 }

@@ -20,11 +20,11 @@ func TestThousandsAreConfirmed(t *testing.T) {
 	var shares []lease.Share
 	for i := range uint32(leases) {
 		handle := b.h.Open(b.now, lease.ResourceID{Limit: "l", Key: string(rune('a' + i))}, LeaseOptions{}, bucket.NewBucket(b.h.Deadline()))
-		shares = append(shares, lends(handle, uint64(i)+10, lease.Capacity{Rate: fixed.Token, Depth: fixed.Token, Tokens: fixed.Token}))
+		shares = append(shares, lends(handle, uint64(i)+10, lease.Capacity{Rate: fixed.Token, Burst: fixed.Token, Tokens: fixed.Token}))
 	}
 	opened := map[uint32]bool{}
 	for _, r := range b.after(50 * time.Millisecond) {
-		if len(r.Demands) > mostDemands {
+		if len(r.Demands) > maxDemands {
 			t.Fatalf("a report of %d demands", len(r.Demands))
 		}
 		for _, d := range r.Demands {
@@ -32,18 +32,18 @@ func TestThousandsAreConfirmed(t *testing.T) {
 		}
 	}
 	for i := range shares {
-		shares[i].Seen = 100
+		shares[i].AckedReport = 100
 	}
 	from := len(b.reports)
 	b.answer(shares...)
 	b.after(300 * time.Millisecond)
 	confirmed := map[uint32]bool{}
 	for _, r := range b.reports[from:] {
-		if len(r.Demands) > mostDemands {
+		if len(r.Demands) > maxDemands {
 			t.Fatalf("a report of %d demands", len(r.Demands))
 		}
 		for _, d := range r.Demands {
-			if d.Heard == b.number {
+			if d.AckedGrant == b.number {
 				confirmed[d.Handle] = true
 			}
 		}

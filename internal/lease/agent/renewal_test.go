@@ -71,7 +71,7 @@ func TestRefreshAsAsked(t *testing.T) {
 		h.Open(now, theLimit, LeaseOptions{Silent: true}, bucket.NewBucket(h.Deadline()))
 		h.Step(now, lease.Tick{})
 		h.Step(now, &lease.Grant{To: anna, Epoch: 1, Number: 1, Echo: time.Duration(now), Lease: time.Hour, Refresh: time.Second, Shares: []lease.Share{
-			{Handle: 1, Seen: 1, KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount, Limit: hundred},
+			{Handle: 1, AckedReport: 1, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount, Limit: hundred},
 		}})
 		renewed(2*time.Second, 2, 2*time.Second)
 		renewed(0, 3, 2*time.Second)

@@ -12,10 +12,10 @@ import (
 type Bucket interface {
 	// Observe says how it stands at now.
 	Observe(now limit.Time) bucket.Reading
-	// Amend puts a rate and a depth in force until the time that until holds,
+	// Update puts a rate and a depth in force until the time that until holds,
 	// after which nothing may be taken, and adds tokens. It returns the tokens that
 	// no longer fit the depth and are not in the bucket any more. For a gauge the
 	// depth in force may be above the one asked for while places are in use; it is
 	// returned as held.
-	Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount)
+	Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount)
 }

@@ -6,31 +6,31 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// lookSuppressed is look for a limit that is shared by suppression: it reports what was
+// sampleSuppressed is look for a limit that is shared by suppression: it reports what was
 // attempted and admitted, when that has changed, and never more often than is asked.
-func (l *resource) lookSuppressed(now limit.Time, r bucket.Reading, changed bool) {
+func (l *resource) sampleSuppressed(now limit.Time, r bucket.Reading, changed bool) {
 	every := l.terms.Suppress.ReportInterval()
 	switch l.opts.Estimator {
 	case Declared:
-		l.want = min(r.Declared, fixed.MaxAmount)
+		l.demand = min(r.Declared, fixed.MaxAmount)
 	default:
-		l.want, _ = fixed.AmountOf(l.meter.Rate)
+		l.demand, _ = fixed.AmountOf(l.meter.Rate)
 	}
 	l.attempted, l.passed, l.largest = r.Attempted, r.Admitted, r.Largest
-	l.lack, l.starved = 0, false
+	l.shortfall, l.starved = 0, false
 	// That nothing has come is told once, after what came last.
-	if l.attempted != l.sentAttempted || l.sentMore || !fixed.Near(l.want, l.sentWant, 64) {
+	if l.attempted != l.sentAttempted || l.sentMore || !fixed.Near(l.demand, l.sentDemand, 64) {
 		l.ask(now, every)
 	}
 	// A change is seen the sooner the more often it is looked for.
-	gap := max(shortestLook, every/8)
-	if l.steady++; changed || l.want > 0 {
+	gap := max(minSampleGap, every/8)
+	if l.steady++; changed || l.demand > 0 {
 		l.steady = 0
 	}
 	if l.steady > 8 {
-		gap = max(gap, min(every, longestLook))
+		gap = max(gap, min(every, maxSampleGap))
 	}
-	l.lookAt = now.Add(gap)
+	l.sampleAt = now.Add(gap)
 }
 
 // suppressor is a Spender that can refuse a part of what it is asked.
@@ -41,7 +41,7 @@ type suppressor interface {
 
 // suppress puts in force what the coordinator said about what is asked.
 func (l *resource) suppress(now limit.Time, s bucket.Suppression) {
-	spender, ok := l.spender.(suppressor)
+	spender, ok := l.bucket.(suppressor)
 	if !ok || !l.suppressing && l.terms.Suppress == nil {
 		return
 	}
@@ -53,7 +53,7 @@ func (l *resource) suppress(now limit.Time, s bucket.Suppression) {
 	}
 	if s.Reject > 0 && l.largest > fixed.Token {
 		// Or a dear one would never be admitted, or only by a bucket that is full.
-		s.Depth = min(fixed.SaturatingAdd(s.Depth, l.largest), l.terms.Burst)
+		s.Burst = min(fixed.SaturatingAdd(s.Burst, l.largest), l.terms.Burst)
 	}
 	spender.Suppress(now, s, l.terms.Suppress.Independent)
 }

@@ -55,16 +55,16 @@ func (s instanceStand) answer() (kind, exact string) {
 	h.trip = 20 * time.Millisecond
 	b := &still{level: s.level}
 	l := &resource{
-		id: theLimit, handle: 1, spender: b, opts: LeaseOptions{Estimator: s.estimator}, place: -1,
-		lease: 7, known: true, granted: lease.Capacity{Rate: s.rate, Depth: s.depth}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
-		terms: instanceTerms, scarce: s.scarce, full: s.full, starved: s.starved,
-		sent: 5, seen: 5, sentAt: now.Add(-s.reported), sentWant: s.sent, sentLack: s.sentLack, gap: 40 * time.Millisecond, lookAt: now,
+		id: theLimit, handle: 1, bucket: b, opts: LeaseOptions{Estimator: s.estimator}, heapIndex: -1,
+		lease: 7, known: true, granted: lease.Capacity{Rate: s.rate, Burst: s.depth}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
+		terms: instanceTerms, contended: s.scarce, saturated: s.full, starved: s.starved,
+		sent: 5, ackedReport: 5, sentAt: now.Add(-s.reported), sentDemand: s.sent, sentShortfall: s.sentLack, gap: 40 * time.Millisecond, sampleAt: now,
 	}
 	if s.unanswered {
-		l.seen = 4
+		l.ackedReport = 4
 	}
 	if s.lackFor != 0 {
-		l.lackUntil = now.Add(s.lackFor)
+		l.shortfallUntil = now.Add(s.lackFor)
 	}
 	r := bucket.Reading{Level: s.level, Largest: s.largest, Patient: s.patient, Declared: s.want}
 	if s.waiting > 0 {
@@ -78,17 +78,17 @@ func (s instanceStand) answer() (kind, exact string) {
 	}
 	l.meter = measured(now, s.want)
 	before := l.returned
-	l.lookRate(now, h, r, max(fixed.Token, r.Largest))
+	l.sampleRate(now, h, r, max(fixed.Token, r.Largest))
 	l.schedule(now, r, false)
 	var words []string
-	if l.lack > 0 {
-		words = append(words, "lacks "+leasetest.Exactly(l.lack))
+	if l.shortfall > 0 {
+		words = append(words, "lacks "+leasetest.Exactly(l.shortfall))
 	}
-	kind = fmt.Sprint(l.lack > 0)
+	kind = fmt.Sprint(l.shortfall > 0)
 	if l.returned != before {
-		words = append(words, fmt.Sprintf("keeps %s/%s", leasetest.Exactly(l.Held().Rate), l.Held().Depth))
+		words = append(words, fmt.Sprintf("keeps %s/%s", leasetest.Exactly(l.held().Rate), l.held().Burst))
 	}
-	kind += fmt.Sprint(l.returned.Rate > 0, l.Held().Rate > 0, l.Held().Depth > 0)
+	kind += fmt.Sprint(l.returned.Rate > 0, l.held().Rate > 0, l.held().Burst > 0)
 	ask := "does not ask"
 	if l.urgent {
 		ask = "asks at once"
@@ -96,15 +96,15 @@ func (s instanceStand) answer() (kind, exact string) {
 			ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
 		}
 	}
-	if s.lackFor == 0 && l.lackUntil > now {
-		ask += fmt.Sprintf(", expects one for %v", time.Duration(l.lackUntil-now).Round(time.Millisecond))
+	if s.lackFor == 0 && l.shortfallUntil > now {
+		ask += fmt.Sprintf(", expects one for %v", time.Duration(l.shortfallUntil-now).Round(time.Millisecond))
 	}
 	if s.starved && !l.starved {
 		ask += ", settled"
 	}
 	when := "never"
-	if l.lookAt != lease.Never {
-		when = fmt.Sprintf("in %v", time.Duration(l.lookAt-now))
+	if l.sampleAt != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.sampleAt-now))
 	}
 	words = append(words, ask, "looks "+when)
 	kind += strings.Split(ask, ",")[0] + when + fmt.Sprint(s.starved && !l.starved)
@@ -129,7 +129,7 @@ type still struct{ level fixed.Amount }
 
 func (s *still) Observe(limit.Time) bucket.Reading { return bucket.Reading{Level: s.level} }
 
-func (s *still) Amend(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+func (s *still) Update(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	s.level += add
 	surplus = max(0, s.level-depth)
 	s.level -= surplus
@@ -169,36 +169,36 @@ func (s placesStand) answer(scarce, full bool) (kind, exact string) {
 	const now = leasetest.Now
 	h := New(Options{Member: lease.Member{Instance: "0", Session: 1}})
 	p := bucket.NewSemaphore(nil)
-	p.Amend(now, 0, s.inUse, 0)
+	p.Update(now, 0, s.inUse, 0)
 	p.Acquire(now, s.inUse.Floor())
-	p.Amend(now, 0, s.held, 0)
+	p.Update(now, 0, s.held, 0)
 	l := &resource{
-		spender: p, lease: 7, known: true, granted: lease.Capacity{Depth: s.held}, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount,
-		terms: lease.Terms{Burst: 20 * fixed.Token, Gauge: true}, scarce: scarce, full: full, starved: s.starved, steady: s.steady,
-		sent: 5, seen: 5, sentAt: now.Add(-time.Millisecond), sentWant: s.sent, gap: 40 * time.Millisecond, lookAt: now,
-		busyPlaces: s.busy, busyUntil: now.Add(s.busyFor),
+		bucket: p, lease: 7, known: true, granted: lease.Capacity{Burst: s.held}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
+		terms: lease.Terms{Burst: 20 * fixed.Token, Semaphore: true}, contended: scarce, saturated: full, starved: s.starved, steady: s.steady,
+		sent: 5, ackedReport: 5, sentAt: now.Add(-time.Millisecond), sentDemand: s.sent, gap: 40 * time.Millisecond, sampleAt: now,
+		recentPermits: s.busy, recentUntil: now.Add(s.busyFor),
 	}
 	if s.unanswered {
-		l.seen = 4
+		l.ackedReport = 4
 	}
 	if s.asked {
-		l.keepDepth = 3 * fixed.Token
+		l.capBurst = 3 * fixed.Token
 	}
 	if s.declared > 0 {
 		l.opts.Estimator = Declared
 	}
 	r := bucket.Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
-	l.lookPlaces(now, h, r)
+	l.samplePermits(now, h, r)
 	l.schedule(now, r, false)
 	ask, when := "does not ask", "never"
 	if l.urgent {
 		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
 	}
-	if l.lookAt != lease.Never {
-		when = fmt.Sprintf("in %v", time.Duration(l.lookAt-now))
+	if l.sampleAt != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.sampleAt-now))
 	}
-	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.want, l.Held().Depth, ask, when, l.busyPlaces, time.Duration(l.busyUntil-now))
-	return fmt.Sprint(l.want, l.Held().Depth, ask, when, l.busyUntil > now), exact
+	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.demand, l.held().Burst, ask, when, l.recentPermits, time.Duration(l.recentUntil-now))
+	return fmt.Sprint(l.demand, l.held().Burst, ask, when, l.recentUntil > now), exact
 }
 
 // placesQuestions are about the places of a gauge.
@@ -261,7 +261,7 @@ func bucketQuestions() []varied {
 			s.rate, s.level, s.reported = x, 10*fixed.Token, 100*time.Millisecond
 		}},
 		{"rate held by a full bucket, just reported", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
-			s.rate, s.reported = x, scarceGap-1
+			s.rate, s.reported = x, contendedGap-1
 		}},
 		{"rate held, 100/s are wanted, one waits", 0, 400 * fixed.Token, func(s *instanceStand, x fixed.Amount) {
 			s.rate, s.level, s.waiting, s.reported = x, fixed.Token/2, 1, time.Millisecond

@@ -25,21 +25,21 @@ func suppressedLooks(rejecting bool, who string) (list []leasetest.Question) {
 			const now = leasetest.Now
 			b := bucket.NewBucket(nil)
 			l := &resource{
-				spender: b, opts: LeaseOptions{Estimator: Declared}, lease: 1, terms: lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}},
-				sent: 2, seen: 2, sentAt: now.Add(-s.ago), sentWant: s.sent, sentAttempted: s.sentAttempted, sentMore: s.more, steady: 8,
+				bucket: b, opts: LeaseOptions{Estimator: Declared}, lease: 1, terms: lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}},
+				sent: 2, ackedReport: 2, sentAt: now.Add(-s.ago), sentDemand: s.sent, sentAttempted: s.sentAttempted, sentMore: s.more, steady: 8,
 			}
-			l.lookSuppressed(now, bucket.Reading{Declared: s.want, Attempted: s.attempted, Admitted: s.attempted, Largest: s.largest}, false)
+			l.sampleSuppressed(now, bucket.Reading{Declared: s.want, Attempted: s.attempted, Admitted: s.attempted, Largest: s.largest}, false)
 			ask := "does not ask"
 			if l.urgent {
 				ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
 			}
-			told := bucket.Suppression{Rate: 10 * fixed.Token, Depth: 2 * fixed.Token}
+			told := bucket.Suppression{Rate: 10 * fixed.Token, Burst: 2 * fixed.Token}
 			if rejecting {
 				told.Reject = 0.5
 			}
 			l.suppress(now, told)
-			exact = fmt.Sprintf("%s, looks in %v, %s deep", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.lookAt-now), l.suppression.Depth)
-			return ask[:5] + fmt.Sprint(l.lookAt-now, l.suppression.Depth), exact
+			exact = fmt.Sprintf("%s, looks in %v, %s deep", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.sampleAt-now), l.suppression.Burst)
+			return ask[:5] + fmt.Sprint(l.sampleAt-now, l.suppression.Burst), exact
 		}})
 	}
 	ask("demand", 0, 200*fixed.Token, func(s *stand, x fixed.Amount) { s.want = x })

@@ -18,22 +18,22 @@ type account struct {
 	lease             uint64 // 0 = nothing was ever granted
 	born              uint64 // the number of the Grant that told of the lease first
 	granted, returned lease.Capacity
-	purse             fixed.Amount   // the tokens that it can have at most, spent ones included
-	purseAt           limit.Time     // of the purse
-	gaveAt            limit.Time     // when it last gave depth back unasked
-	aloft             lease.Capacity // of granted, what is not known to have been heard
-	untold            lease.Capacity // of aloft, what was not told yet
+	refundable        fixed.Amount   // the tokens that it can have at most, spent ones included
+	refundableAt      limit.Time     // of the purse
+	returnedAt        limit.Time     // when it last gave depth back unasked
+	unacked           lease.Capacity // of granted, what is not known to have been heard
+	unsent            lease.Capacity // of aloft, what was not told yet
 	own               *pool          // of a limit per instance, what it was not lent; else nil
-	tellings          []telling      // of aloft, the rest
+	unackedGrants     []unackedGrant // of aloft, the rest
 
-	want, lack fixed.Amount
-	lackSince  limit.Time // 0 = it lacks nothing
-	lackUntil  limit.Time // when it is of no use any more
-	weight     uint32
-	band       uint8
-	silent     bool
-	since      limit.Time
-	served     fixed.Amount // what it was given in its turns, by weight; see turns.go
+	demand, shortfall fixed.Amount
+	shortSince        limit.Time // 0 = it lacks nothing
+	shortUntil        limit.Time // when it is of no use any more
+	weight            uint32
+	band              uint8
+	silent            bool
+	since             limit.Time
+	served            fixed.Amount // what it was given in its turns, by weight; see turns.go
 
 	// For a limit that is shared by suppression.
 	attempted, admitted fixed.Amount  // totals, as reported last
@@ -46,15 +46,15 @@ type account struct {
 	target lease.Capacity // of the round; Tokens is what it gets at once
 	gives  bool           // in the round, of the rate that it holds above its target
 
-	keepRate, keepDepth fixed.Amount // as told last
-	told                uint64       // the number of the last Grant that said something
-	toldAt              limit.Time   // when; it is said again until it is heard
-	heard               uint64
-	seen                uint64       // the number of the last Report that said something
-	tell                bool         // has to be told
-	closed              bool         // the instance has done with it
-	cutting             bool         // in the session's list of cuts
-	status              lease.Status // of its last demand
+	capRate, capBurst fixed.Amount // as told last
+	sentGrant         uint64       // the number of the last Grant that said something
+	sentAt            limit.Time   // when; it is said again until it is heard
+	ackedGrant        uint64
+	lastReport        uint64       // the number of the last Report that said something
+	pending           bool         // has to be told
+	closed            bool         // the instance has done with it
+	cutting           bool         // in the session's list of cuts
+	status            lease.Status // of its last demand
 }
 
 // held is what the instance may hold at most: all that was granted but what it
@@ -67,20 +67,20 @@ func (a *account) held() lease.Capacity { return a.granted.Sub(a.returned) }
 func (a *account) settle(returned lease.Capacity, landed fixed.Amount) bool {
 	back := returned.Sub(a.returned)
 	left := a.granted.Sub(returned)
-	if back.Rate < 0 || back.Depth < 0 || back.Tokens < 0 || left.Rate < 0 || left.Depth < 0 {
+	if back.Rate < 0 || back.Burst < 0 || back.Tokens < 0 || left.Rate < 0 || left.Burst < 0 {
 		return false
 	}
-	if back.Depth > 0 && a.keepDepth == fixed.MaxAmount {
-		a.gaveAt = a.resource.pool.at
+	if back.Burst > 0 && a.capBurst == fixed.MaxAmount {
+		a.returnedAt = a.resource.pool.at
 	}
-	a.earn()
-	a.accrueOwn()
+	a.growRefundable()
+	a.refillOwn()
 	a.returned = returned
 	// Tokens were in a depth that is given back as well, or did not fit when they
 	// landed; and they were lent, or came with the rate. So one that lies can lie
 	// about what it spent itself, and no more.
-	back.Tokens = min(back.Tokens, fixed.SaturatingAdd(back.Depth, landed), a.purse)
-	a.purse = min(a.purse-back.Tokens, fixed.SaturatingAdd(a.held().Depth, a.aloft.Tokens))
+	back.Tokens = min(back.Tokens, fixed.SaturatingAdd(back.Burst, landed), a.refundable)
+	a.refundable = min(a.refundable-back.Tokens, fixed.SaturatingAdd(a.held().Burst, a.unacked.Tokens))
 	a.resource.pool.takeBack(back)
 	if a.own != nil {
 		a.own.takeBack(back)
@@ -88,11 +88,11 @@ func (a *account) settle(returned lease.Capacity, landed fixed.Amount) bool {
 	return true
 }
 
-// earn puts in the purse what came with the rate, by a clock that may run fast.
-func (a *account) earn() {
-	if dt := a.resource.pool.at - a.purseAt; dt > 0 {
-		a.purse = fixed.SaturatingAdd(a.purse, a.held().Rate.Scale(fixed.Amount(dt+dt/lease.DriftMargin), fixed.Amount(time.Second)))
-		a.purseAt = a.resource.pool.at
+// growRefundable puts in the purse what came with the rate, by a clock that may run fast.
+func (a *account) growRefundable() {
+	if dt := a.resource.pool.at - a.refundableAt; dt > 0 {
+		a.refundable = fixed.SaturatingAdd(a.refundable, a.held().Rate.Scale(fixed.Amount(dt+dt/lease.DriftMargin), fixed.Amount(time.Second)))
+		a.refundableAt = a.resource.pool.at
 	}
 }
 
@@ -101,30 +101,30 @@ func (a *account) grant(h lease.Capacity) {
 	if h == (lease.Capacity{}) {
 		return
 	}
-	a.earn()
-	a.purse = fixed.SaturatingAdd(a.purse, h.Tokens)
+	a.growRefundable()
+	a.refundable = fixed.SaturatingAdd(a.refundable, h.Tokens)
 	a.granted = a.granted.Add(h)
 	p := &a.resource.pool
-	p.flying -= a.flying()
-	a.aloft, a.untold = a.aloft.Add(h), a.untold.Add(h)
-	p.flying += a.flying()
+	p.reserved -= a.unackedTokens()
+	a.unacked, a.unsent = a.unacked.Add(h), a.unsent.Add(h)
+	p.reserved += a.unackedTokens()
 	p.lend(h)
-	if a.accrueOwn(); a.own != nil {
+	if a.refillOwn(); a.own != nil {
 		a.own.lend(h)
 	}
-	a.tell = true
+	a.pending = true
 }
 
 // fullOwn says that the instance wants more than a limit of its own, and has all of that.
 func (a *account) fullOwn() bool {
-	return a.own != nil && a.want > a.target.Rate && a.target.Rate > 0 && a.held().Rate >= a.target.Rate
+	return a.own != nil && a.demand > a.target.Rate && a.target.Rate > 0 && a.held().Rate >= a.target.Rate
 }
 
-// accrueOwn brings what the instance was not lent of its own limit up to the time of the
+// refillOwn brings what the instance was not lent of its own limit up to the time of the
 // resource's pool.
-func (a *account) accrueOwn() {
+func (a *account) refillOwn() {
 	if a.own != nil {
-		a.own.accrue(a.resource.pool.at)
+		a.own.refill(a.resource.pool.at)
 	}
 }
 
@@ -132,43 +132,43 @@ func (a *account) accrueOwn() {
 // which it is lent a part. What was used of it stays used, as in the resource's pool.
 func (a *account) setOwn(former, t lease.Terms) {
 	switch {
-	case t.Allocation != fairshare.Static || t.Gauge:
+	case t.Allocation != fairshare.Static || t.Semaphore:
 		a.own = nil
 	case a.own == nil:
 		h := a.held()
-		a.own = &pool{rate: t.Rate - h.Rate, depth: t.Burst - h.Depth, at: a.resource.pool.at}
+		a.own = &pool{rate: t.Rate - h.Rate, burst: t.Burst - h.Burst, at: a.resource.pool.at}
 		if a.lease == 0 {
-			a.own.level = max(0, a.own.depth) // nothing was taken of it
+			a.own.level = max(0, a.own.burst) // nothing was taken of it
 		}
 	default:
-		a.accrueOwn()
+		a.refillOwn()
 		a.own.resize(t.Rate-former.Rate, t.Burst-former.Burst)
 		a.own.clip()
 	}
 }
 
-// flying is how many tokens are under way without depth of their own.
-func (a *account) flying() fixed.Amount { return max(0, a.aloft.Tokens-a.aloft.Depth) }
+// reserved is how many tokens are under way without depth of their own.
+func (a *account) unackedTokens() fixed.Amount { return max(0, a.unacked.Tokens-a.unacked.Burst) }
 
-// hear takes note that the instance heard what it was told up to a number, and
+// acknowledge takes note that the instance heard what it was told up to a number, and
 // returns the tokens that it heard of by this.
-func (a *account) hear(number uint64) (tokens fixed.Amount) {
-	a.heard = max(a.heard, number)
+func (a *account) acknowledge(number uint64) (tokens fixed.Amount) {
+	a.ackedGrant = max(a.ackedGrant, number)
 	p := &a.resource.pool
-	p.flying -= a.flying()
+	p.reserved -= a.unackedTokens()
 	landed := 0
-	for landed < len(a.tellings) && a.tellings[landed].number <= a.heard {
-		tokens = fixed.SaturatingAdd(tokens, a.tellings[landed].more.Tokens)
-		a.aloft = a.aloft.Sub(a.tellings[landed].more)
+	for landed < len(a.unackedGrants) && a.unackedGrants[landed].number <= a.ackedGrant {
+		tokens = fixed.SaturatingAdd(tokens, a.unackedGrants[landed].more.Tokens)
+		a.unacked = a.unacked.Sub(a.unackedGrants[landed].more)
 		landed++
 	}
-	a.tellings = append(a.tellings[:0], a.tellings[landed:]...)
-	p.flying += a.flying()
+	a.unackedGrants = append(a.unackedGrants[:0], a.unackedGrants[landed:]...)
+	p.reserved += a.unackedTokens()
 	return tokens
 }
 
-// telling is what a Grant brought that the instance is not known to have heard.
-type telling struct {
+// unackedGrant is what a Grant brought that the instance is not known to have heard.
+type unackedGrant struct {
 	number uint64
 	more   lease.Capacity
 }
@@ -178,13 +178,13 @@ type telling struct {
 func (a *account) end() {
 	h := a.held()
 	h.Tokens = 0
-	a.resource.pool.flying -= a.flying()
-	a.aloft, a.untold, a.tellings = lease.Capacity{}, lease.Capacity{}, nil
+	a.resource.pool.reserved -= a.unackedTokens()
+	a.unacked, a.unsent, a.unackedGrants = lease.Capacity{}, lease.Capacity{}, nil
 	a.resource.pool.takeBack(h)
-	if a.accrueOwn(); a.own != nil {
+	if a.refillOwn(); a.own != nil {
 		a.own.takeBack(h)
 	}
-	a.granted, a.returned, a.lease, a.purse = lease.Capacity{}, lease.Capacity{}, 0, 0
+	a.granted, a.returned, a.lease, a.refundable = lease.Capacity{}, lease.Capacity{}, 0, 0
 }
 
 // session is one run of one instance, as its coordinator knows it.
@@ -224,7 +224,7 @@ func (s *session) uncut() {
 	left := s.cuts[:0]
 	for _, a := range s.cuts {
 		h := a.held()
-		if a.cutting = !a.closed && a.lease != 0 && (h.Rate > a.keepRate || h.Depth > a.keepDepth); a.cutting {
+		if a.cutting = !a.closed && a.lease != 0 && (h.Rate > a.capRate || h.Burst > a.capBurst); a.cutting {
 			left = append(left, a)
 		}
 	}

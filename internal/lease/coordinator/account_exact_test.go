@@ -36,7 +36,7 @@ func (m *accountModel) sums() (granted, aloft lease.Capacity) {
 	return granted, aloft
 }
 
-// earn is what came with the rate, by a clock that runs fast by one part in 128.
+// growRefundable is what came with the rate, by a clock that runs fast by one part in 128.
 func (m *accountModel) earn(now limit.Time) {
 	granted, _ := m.sums()
 	dt := now - m.mostAt
@@ -53,12 +53,12 @@ func upTo(r *rand.Rand, most fixed.Amount) fixed.Amount {
 func (m *accountModel) hears(t *testing.T, heard uint64) {
 	want := fixed.Amount(0)
 	for i, g := range m.grants {
-		if g.number > 0 && !g.heard && g.number <= max(heard, m.heard) {
+		if g.number > 0 && !g.heard && g.number <= max(heard, m.ackedGrant) {
 			m.grants[i].heard = true
 			want += g.part.Tokens
 		}
 	}
-	if got := m.hear(heard); got != want {
+	if got := m.acknowledge(heard); got != want {
 		t.Fatalf("%v are heard of by %d, want %v", got, heard, want)
 	}
 }
@@ -66,15 +66,15 @@ func (m *accountModel) hears(t *testing.T, heard uint64) {
 // givesBack gives back something, or what cannot be, and reports whether it was taken.
 func (m *accountModel) givesBack(t *testing.T, r *rand.Rand, now limit.Time) bool {
 	granted, aloft := m.sums()
-	back := lease.Capacity{Rate: upTo(r, granted.Rate), Depth: upTo(r, granted.Depth) / fixed.Token * fixed.Token, Tokens: m.returned.Tokens + upTo(r, 20*fixed.Token)}
+	back := lease.Capacity{Rate: upTo(r, granted.Rate), Burst: upTo(r, granted.Burst) / fixed.Token * fixed.Token, Tokens: m.returned.Tokens + upTo(r, 20*fixed.Token)}
 	if r.IntN(3) > 0 {
-		back.Rate, back.Depth = max(back.Rate, m.returned.Rate), max(back.Depth, m.returned.Depth)
+		back.Rate, back.Burst = max(back.Rate, m.returned.Rate), max(back.Burst, m.returned.Burst)
 	}
 	switch r.IntN(12) {
 	case 0:
 		back.Rate = granted.Rate + 1
 	case 1:
-		back.Depth = granted.Depth + fixed.Token
+		back.Burst = granted.Burst + fixed.Token
 	case 2:
 		back.Tokens = m.returned.Tokens - 1
 	case 3:
@@ -82,7 +82,7 @@ func (m *accountModel) givesBack(t *testing.T, r *rand.Rand, now limit.Time) boo
 		back.Tokens = max(back.Tokens, m.returned.Tokens)
 	}
 	landed := upTo(r, 5*fixed.Token)
-	ok := back.Rate >= m.returned.Rate && back.Depth >= m.returned.Depth && back.Tokens >= m.returned.Tokens && back.Rate <= granted.Rate && back.Depth <= granted.Depth
+	ok := back.Rate >= m.returned.Rate && back.Burst >= m.returned.Burst && back.Tokens >= m.returned.Tokens && back.Rate <= granted.Rate && back.Burst <= granted.Burst
 	before := m.resource.pool.level
 	if got := m.settle(back, landed); got != ok {
 		t.Fatalf("%+v of %+v given back, %+v before: %v", back, granted, m.returned, got)
@@ -91,9 +91,9 @@ func (m *accountModel) givesBack(t *testing.T, r *rand.Rand, now limit.Time) boo
 		return false
 	}
 	m.earn(now)
-	tokens := min(back.Tokens-m.returned.Tokens, back.Depth-m.returned.Depth+landed, m.most)
+	tokens := min(back.Tokens-m.returned.Tokens, back.Burst-m.returned.Burst+landed, m.most)
 	m.returned = back
-	m.most = min(m.most-tokens, granted.Depth-back.Depth+aloft.Tokens)
+	m.most = min(m.most-tokens, granted.Burst-back.Burst+aloft.Tokens)
 	if want := min(before+tokens, m.resource.pool.room()); m.resource.pool.level != want {
 		t.Fatalf("%v in the pool after %v came back, want %v", m.resource.pool.level, tokens, want)
 	}
@@ -107,13 +107,13 @@ func consistent(t *testing.T, res *resource, all []*accountModel) (under fixed.A
 	for _, m := range all {
 		granted, aloft := m.sums()
 		h := m.account.held()
-		if h.Rate != granted.Rate-m.returned.Rate || h.Depth != granted.Depth-m.returned.Depth || m.purse != m.most {
-			t.Fatalf("%+v is held and %v at most, want %+v less %+v and %v", h, m.purse, granted, m.returned, m.most)
+		if h.Rate != granted.Rate-m.returned.Rate || h.Burst != granted.Burst-m.returned.Burst || m.refundable != m.most {
+			t.Fatalf("%+v is held and %v at most, want %+v less %+v and %v", h, m.refundable, granted, m.returned, m.most)
 		}
-		held.Rate, held.Depth = held.Rate+h.Rate, held.Depth+h.Depth
-		under += max(0, aloft.Tokens-aloft.Depth)
+		held.Rate, held.Burst = held.Rate+h.Rate, held.Burst+h.Burst
+		under += max(0, aloft.Tokens-aloft.Burst)
 	}
-	if p := res.pool; p.rate+held.Rate != res.terms.Rate || p.depth+held.Depth != res.terms.Burst || p.flying != under {
+	if p := res.pool; p.rate+held.Rate != res.terms.Rate || p.burst+held.Burst != res.terms.Burst || p.reserved != under {
 		t.Fatalf("%+v is in the pool and %+v held, %v under way", p, held, under)
 	}
 	return under
@@ -135,19 +135,19 @@ func TestAccountsAgainstLists(t *testing.T) {
 		res := newResource(theLimit, terms, now, false)
 		var all []*accountModel
 		for range 3 {
-			all = append(all, &accountModel{account: &account{session: &session{}, resource: res, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, purseAt: now}, mostAt: now})
+			all = append(all, &accountModel{account: &account{session: &session{}, resource: res, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, refundableAt: now}, mostAt: now})
 		}
 		for number := uint64(1); number < 120; number++ {
 			if r.IntN(2) == 0 {
 				now += limit.Time(r.Int64N(int64(time.Second)))
-				res.pool.accrue(now)
+				res.pool.refill(now)
 			}
 			m := all[r.IntN(len(all))]
 			switch r.IntN(6) {
 			case 0, 1:
-				h := lease.Capacity{Rate: upTo(r, res.pool.rate/2), Depth: upTo(r, res.pool.spare()/2) / fixed.Token * fixed.Token, Tokens: upTo(r, res.pool.level/2)}
+				h := lease.Capacity{Rate: upTo(r, res.pool.rate/2), Burst: upTo(r, res.pool.spare()/2) / fixed.Token * fixed.Token, Tokens: upTo(r, res.pool.level/2)}
 				if r.IntN(3) == 0 {
-					h.Rate, h.Depth = 0, 0
+					h.Rate, h.Burst = 0, 0
 				}
 				if h == (lease.Capacity{}) {
 					break
@@ -157,8 +157,8 @@ func TestAccountsAgainstLists(t *testing.T) {
 				m.grant(h)
 				m.grants = append(m.grants, grantModel{part: h})
 			case 2:
-				m.tellings = append(m.tellings, telling{number, m.untold})
-				m.untold = lease.Capacity{}
+				m.unackedGrants = append(m.unackedGrants, unackedGrant{number, m.unsent})
+				m.unsent = lease.Capacity{}
 				for i := range m.grants {
 					if m.grants[i].number == 0 {
 						m.grants[i].number = number

@@ -18,7 +18,7 @@ func TestAmountsOfDemandsAndTerms(t *testing.T) {
 		a  fixed.Amount
 		ok bool
 	}{{-1, false}, {0, true}, {1, true}, {fixed.MaxAmount, true}, {fixed.MaxAmount + 1, false}} {
-		for i, demand := range []lease.Demand{{Rate: tt.a}, {Burst: tt.a}} {
+		for i, demand := range []lease.Demand{{Rate: tt.a}, {Need: tt.a}} {
 			d := newDesk(t, hundred)
 			demand.Handle, demand.Resource = 1, theLimit
 			d.report(anna, demand)
@@ -37,7 +37,7 @@ func TestAmountsOfDemandsAndTerms(t *testing.T) {
 			}
 		}
 	}
-	gauge := lease.Terms{Burst: fixed.Token, Gauge: true, Suppress: &lease.Suppress{}}
+	gauge := lease.Terms{Burst: fixed.Token, Semaphore: true, Suppress: &lease.Suppress{}}
 	if said := newDesk(t, gauge).report(anna, asks(1)); !strings.Contains(said, "broken") {
 		t.Errorf("a gauge shared by suppression is answered with %s", said)
 	}

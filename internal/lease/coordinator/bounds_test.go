@@ -19,9 +19,9 @@ func TestCoordinatorSaysHowItStands(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	const now = limit.Time(time.Hour)
-	c := New(Options{Epoch: 5, Learn: time.Second, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return hundred, lease.StatusOK }}, now)
-	if !c.Learning(now) || !c.Learning(now+second-1) || c.Learning(now+second) || c.LearnedAt() != now+second {
-		t.Errorf("it learns until %v, want a second", time.Duration(c.LearnedAt()-now))
+	c := New(Options{Epoch: 5, Recovery: time.Second, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return hundred, lease.StatusOK }}, now)
+	if !c.Recovering(now) || !c.Recovering(now+second-1) || c.Recovering(now+second) || c.RecoveredAt() != now+second {
+		t.Errorf("it learns until %v, want a second", time.Duration(c.RecoveredAt()-now))
 	}
 	if c.opts.Former != 4 || c.Epoch() != 5 {
 		t.Errorf("epoch %d after %d", c.Epoch(), c.opts.Former)
@@ -34,10 +34,10 @@ func TestCoordinatorSaysHowItStands(t *testing.T) {
 	seen := 0
 	d.c.Each(d.now, func(r *ResourceState) bool {
 		seen++
-		if len(r.Leases) != 1 || r.Lent.Rate != r.Leases[0].Has.Rate || r.Lent.Rate+r.Free.Rate != hundred.Rate || r.Lent.Tokens != 0 {
+		if len(r.Leases) != 1 || r.Lent.Rate != r.Leases[0].Capacity.Rate || r.Lent.Rate+r.Free.Rate != hundred.Rate || r.Lent.Tokens != 0 {
 			t.Errorf("%+v", r)
 		}
-		if l := r.Leases[0]; l.Wants != 80*fixed.Token || l.Weight != 1 || l.ExpiresIn <= 0 || l.Member != anna {
+		if l := r.Leases[0]; l.Demand != 80*fixed.Token || l.Weight != 1 || l.ExpiresIn <= 0 || l.Member != anna {
 			t.Errorf("%+v", l)
 		}
 		return seen < 2
@@ -48,12 +48,12 @@ func TestCoordinatorSaysHowItStands(t *testing.T) {
 	d.terms["l"] = lease.Terms{Rate: 10 * fixed.Token, Burst: fixed.Token}
 	d.c.Step(d.now, Reconfigure{})
 	d.c.Each(d.now, func(r *ResourceState) bool {
-		if r.Free.Rate != 0 || r.Free.Depth != 0 || r.Free.Tokens != 0 {
+		if r.Free.Rate != 0 || r.Free.Burst != 0 || r.Free.Tokens != 0 {
 			t.Errorf("%+v is free of a limit that was cut below what is lent", r.Free)
 		}
 		return true
 	})
-	if s := d.c.Stats(); s.Instances != 1 || s.Resources != 3 || s.Learning || s.Rounds < 3 || s.Grants < 3 || s.Reports < 3 {
+	if s := d.c.Stats(); s.Instances != 1 || s.Resources != 3 || s.Recovering || s.Rounds < 3 || s.Grants < 3 || s.Reports < 3 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -79,7 +79,7 @@ func TestStateOfAHandle(t *testing.T) {
 		t.Errorf("when one was refused: %+v", s)
 	}
 	f.run(200 * time.Millisecond)
-	if s := state(); s.Asking || s.Held.Rate == 0 || s.Held.Depth == 0 || s.Held.Tokens != 0 {
+	if s := state(); s.Asking || s.Held.Rate == 0 || s.Held.Burst == 0 || s.Held.Tokens != 0 {
 		t.Errorf("when it has a lease: %+v", s)
 	}
 	if s := in.holder.State(in.handle + 1); s.Known || s.Asking || s.RoundTrip != 0 {
@@ -94,10 +94,10 @@ func TestBadDemandWantsNothing(t *testing.T) {
 	}
 	d := newDesk(t, hundred)
 	d.report(anna, asks(50))
-	d.report(anna, lease.Demand{Handle: 1, Resource: theLimit, Lease: d.c.list[0].accounts[0].lease, Rate: -1, Heard: d.heard[anna]})
+	d.report(anna, lease.Demand{Handle: 1, Resource: theLimit, Lease: d.c.list[0].accounts[0].lease, Rate: -1, AckedGrant: d.heard[anna]})
 	d.c.Each(d.now, func(r *ResourceState) bool {
-		if r.Leases[0].Wants != 0 || r.Wanted != 0 {
-			t.Errorf("after a bad demand %v is wanted, %v in all", r.Leases[0].Wants, r.Wanted)
+		if r.Leases[0].Demand != 0 || r.Demand != 0 {
+			t.Errorf("after a bad demand %v is wanted, %v in all", r.Leases[0].Demand, r.Demand)
 		}
 		return true
 	})
@@ -113,9 +113,9 @@ func TestLeaseOfAnother(t *testing.T) {
 		d := newDesk(t, hundred)
 		d.report(anna, asks(50))
 		a := d.c.list[0].accounts[0]
-		other := lease.Demand{Handle: 1, Resource: theLimit, Lease: a.lease + 1, Rate: 50 * fixed.Token, Heard: a.born}
+		other := lease.Demand{Handle: 1, Resource: theLimit, Lease: a.lease + 1, Rate: 50 * fixed.Token, AckedGrant: a.born}
 		if !heard {
-			other.Heard--
+			other.AckedGrant--
 		}
 		if said := d.report(anna, other); strings.Contains(said, "lease_gone") != heard {
 			t.Errorf("heard %v: %s", heard, said)
@@ -145,7 +145,7 @@ func TestTakeoverTellsEverybody(t *testing.T) {
 			t.Errorf("%+v after number %d of epoch %d", g, last[g.To], was)
 		}
 	}
-	if !slices.Equal(to, []lease.Member{anna, bert, cleo}) || d.c.Epoch() != was+1 || !d.c.Learning(d.now.Add(lease.DefaultLease)) || d.c.Learning(d.now.Add(lease.DefaultLease+lease.DefaultLease/64)) {
-		t.Errorf("%v are told; epoch %d; it learns until %v", to, d.c.Epoch(), time.Duration(d.c.LearnedAt()-d.now))
+	if !slices.Equal(to, []lease.Member{anna, bert, cleo}) || d.c.Epoch() != was+1 || !d.c.Recovering(d.now.Add(lease.DefaultLease)) || d.c.Recovering(d.now.Add(lease.DefaultLease+lease.DefaultLease/64)) {
+		t.Errorf("%v are told; epoch %d; it learns until %v", to, d.c.Epoch(), time.Duration(d.c.RecoveredAt()-d.now))
 	}
 }

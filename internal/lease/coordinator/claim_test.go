@@ -24,7 +24,7 @@ func (d *desk) succeed() (annas, berts lease.Demand) {
 			if a.session.Member == m {
 				return lease.Demand{
 					Handle: 1, Resource: theLimit, Lease: d.leases[nth-1], Claim: slices.Clone(d.tokens[d.leases[nth-1]]),
-					Rate: a.want, Returned: a.returned,
+					Rate: a.demand, Returned: a.returned,
 				}
 			}
 		}
@@ -36,7 +36,7 @@ func (d *desk) succeed() (annas, berts lease.Demand) {
 	return annas, berts
 }
 
-// tell sends the demands of one that has not heard of the epoch.
+// pending sends the demands of one that has not heard of the epoch.
 func (d *desk) tell(m lease.Member, demands ...lease.Demand) string {
 	return d.send(lease.Report{Member: m, Epoch: 1, Demands: demands})
 }
@@ -57,22 +57,22 @@ func TestClaim(t *testing.T) {
 		t.Errorf("bert claimed twice, holds %+v, and was told\n%s", d.lent(bert), said)
 	}
 	// The two trade meanwhile: what Anna gives back is Bert's to have.
-	more := lease.Demand{Handle: 1, Lease: d.c.list[0].accounts[2].lease, Rate: 100 * fixed.Token, Heard: d.heard[bert]}
+	more := lease.Demand{Handle: 1, Lease: d.c.list[0].accounts[2].lease, Rate: 100 * fixed.Token, AckedGrant: d.heard[bert]}
 	d.tell(bert, more)
 	d.send(lease.Report{Member: bert, Epoch: 2, Demands: []lease.Demand{more}})
 	number := d.c.list[0].accounts[1].lease
 	d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{
-		Handle: 1, Lease: number, Rate: 5 * fixed.Token, Heard: d.heard[anna], Returned: holding(30, 30, 0),
+		Handle: 1, Lease: number, Rate: 5 * fixed.Token, AckedGrant: d.heard[anna], Returned: holding(30, 30, 0),
 	}}})
 	if got := d.lent(bert); got.Rate <= had.Rate {
 		t.Errorf("bert holds %+v, before anna gave back %+v", got, had)
 	}
 	// What nobody claimed is free once the leases of it have ended.
-	if r := d.c.list[0]; !r.learning || r.frozen.Rate <= 0 {
+	if r := d.c.list[0]; !r.recovering || r.frozen.Rate <= 0 {
 		t.Errorf("frozen is %+v", r.frozen)
 	}
 	d.pass(lease.DefaultLease+500*time.Millisecond, anna, bert, lease.Member{Instance: "cleo", Session: 99})
-	if r := d.c.list[0]; r.learning || r.frozen != (lease.Capacity{}) || d.lent(lease.Member{Instance: "cleo", Session: 99}).Rate < 20*fixed.Token {
+	if r := d.c.list[0]; r.recovering || r.frozen != (lease.Capacity{}) || d.lent(lease.Member{Instance: "cleo", Session: 99}).Rate < 20*fixed.Token {
 		t.Errorf("after the leases have ended cleo holds %+v, frozen is %+v", d.lent(lease.Member{Instance: "cleo", Session: 99}), r.frozen)
 	}
 }
@@ -93,7 +93,7 @@ func TestBadClaims(t *testing.T) {
 		"other resource":   other(func(d *lease.Demand) { d.Resource.Key = "k" }),
 		"gave back more":   other(func(d *lease.Demand) { d.Returned.Rate = 101 * fixed.Token }),
 		"gave back less":   other(func(d *lease.Demand) { d.Returned.Rate -= fixed.Token }),
-		"gave less than 0": other(func(d *lease.Demand) { d.Returned.Depth = -fixed.Token }),
+		"gave less than 0": other(func(d *lease.Demand) { d.Returned.Burst = -fixed.Token }),
 		"other instance":   func(d lease.Demand) (lease.Member, lease.Demand) { return bert, d },
 		"other run": func(d lease.Demand) (lease.Member, lease.Demand) {
 			return lease.Member{Instance: anna.Instance, Session: 999}, d
@@ -132,10 +132,10 @@ func TestReplayedClaim(t *testing.T) {
 	for name, end := range map[string]func(*desk){
 		"left": func(d *desk) { d.send(lease.Report{Member: anna, Epoch: 2, Leaving: true}) },
 		"closed": func(d *desk) {
-			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Lease: d.c.list[0].accounts[0].lease, Closed: true, Heard: d.heard[anna]}}})
+			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Lease: d.c.list[0].accounts[0].lease, Closed: true, AckedGrant: d.heard[anna]}}})
 		},
 		"gave up": func(d *desk) {
-			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Rate: fixed.Token, Heard: d.heard[anna]}}})
+			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Rate: fixed.Token, AckedGrant: d.heard[anna]}}})
 		},
 	} {
 		d := newDesk(t, hundred)

@@ -114,7 +114,7 @@ func (c *conversation) duration(text string) time.Duration {
 
 func (c *conversation) terms(s settings) lease.Terms {
 	t := lease.Terms{Rate: c.amount(s["rate"]), Burst: c.amount(s["burst"]), Safe: c.amount(s["safe"])}
-	_, t.Gauge = s["gauge"]
+	_, t.Semaphore = s["gauge"]
 	for kind := fairshare.MaxMin; kind <= fairshare.Busy; kind++ {
 		name := kind.String()
 		if s["division"] == name {
@@ -170,7 +170,7 @@ func (c *conversation) start(in *instance, s settings) {
 	_, in.opts.Silent = s["silent"]
 	in.opts.Estimator = map[string]agent.Estimator{"declared": agent.Declared, "utilisation": agent.Utilisation}[s["estimator"]]
 	in.opts.Expiry = map[string]agent.ExpiryMode{"optimistic": agent.Optimistic, "safe": agent.Safe}[s["expiry"]]
-	if !c.real.Gauge {
+	if !c.real.Semaphore {
 		c.f.start(in)
 		return
 	}
@@ -259,7 +259,7 @@ func (c *conversation) instance(command string, in *instance, number, long strin
 		in.handle = in.holder.Open(c.f.now, lease.ResourceID{Limit: "l"}, in.opts, in.bucket)
 		c.f.step(in, lease.Tick{})
 	case "declare":
-		if c.real.Gauge {
+		if c.real.Semaphore {
 			c.places[in.index].Declare(c.amount(number))
 			break
 		}
@@ -273,7 +273,7 @@ func (c *conversation) instance(command string, in *instance, number, long strin
 	}
 }
 
-// ask is one request at this moment.
+// takeDemand is one request at this moment.
 func (c *conversation) ask(in *instance, n int64) {
 	ok, _ := in.bucket.Allow(c.f.now, n)
 	if ok {
@@ -336,7 +336,7 @@ func (c *conversation) at() string {
 }
 
 func briefly(h lease.Capacity) string {
-	return leasetest.Brief(h.Rate) + "/s " + leasetest.Brief(h.Depth) + " deep " + leasetest.Brief(h.Tokens)
+	return leasetest.Brief(h.Rate) + "/s " + leasetest.Brief(h.Burst) + " deep " + leasetest.Brief(h.Tokens)
 }
 
 // message writes a report or a grant, without what is as ever.
@@ -355,7 +355,7 @@ func (c *conversation) message(of int, m any) {
 		words := []string{fmt.Sprintf("%s %d reports %d", c.at(), of, m.Number)}
 		add(&words, m.Leaving, "and leaves")
 		for _, d := range m.Demands {
-			add(&words, true, "wants %s/s lacks %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Burst))
+			add(&words, true, "wants %s/s lacks %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Need))
 			add(&words, d.Within > 0, "within %.4gs", d.Within.Seconds())
 			add(&words, d.Returned != lease.Capacity{}, "returned %s", briefly(d.Returned))
 			add(&words, d.Attempted > 0, "attempted %s admitted %s", leasetest.Brief(d.Attempted), leasetest.Brief(d.Admitted))
@@ -376,14 +376,14 @@ func (c *conversation) message(of int, m any) {
 		add(&words, m.Epoch != 1, "epoch %d", m.Epoch)
 		for _, s := range m.Shares {
 			add(&words, s.Status != lease.StatusOK, "%v", s.Status)
-			add(&words, true, "seen %d granted %s", s.Seen, briefly(s.Granted))
+			add(&words, true, "seen %d granted %s", s.AckedReport, briefly(s.Granted))
 			add(&words, s.Lease == 0, "no lease")
-			add(&words, s.KeepRate != fixed.MaxAmount || s.KeepDepth != fixed.MaxAmount, "keep %s/s %s deep", leasetest.Brief(s.KeepRate), leasetest.Brief(s.KeepDepth))
+			add(&words, s.CapRate != fixed.MaxAmount || s.CapBurst != fixed.MaxAmount, "keep %s/s %s deep", leasetest.Brief(s.CapRate), leasetest.Brief(s.CapBurst))
 			add(&words, s.Safe > 0, "safe %s", leasetest.Brief(s.Safe))
-			add(&words, s.Scarce, "scarce")
-			add(&words, s.Full, "full")
-			add(&words, s.Learning, "learning")
-			add(&words, s.Suppress.Reject > 0, "reject %.4f above %s/s %s deep", s.Suppress.Reject, leasetest.Brief(s.Suppress.Rate), leasetest.Brief(s.Suppress.Depth))
+			add(&words, s.Contended, "scarce")
+			add(&words, s.Saturated, "full")
+			add(&words, s.Recovering, "learning")
+			add(&words, s.Suppress.Reject > 0, "reject %.4f above %s/s %s deep", s.Suppress.Reject, leasetest.Brief(s.Suppress.Rate), leasetest.Brief(s.Suppress.Burst))
 		}
 		c.say("%s", strings.Join(words, ", "))
 	}
@@ -402,8 +402,8 @@ func (c *conversation) state() {
 			if r.Reject > 0 {
 				words = append(words, fmt.Sprintf("reject %.4f", r.Reject))
 			}
-			if r.Full {
-				words = append(words, fmt.Sprintf("full for %.3fs", r.FullFor.Seconds()))
+			if r.Saturated {
+				words = append(words, fmt.Sprintf("full for %.3fs", r.SaturatedFor.Seconds()))
 			}
 			return true
 		})
@@ -415,12 +415,12 @@ func (c *conversation) state() {
 		}
 		s := in.holder.State(in.handle)
 		level := fixed.Amount(0)
-		if c.real.Gauge {
+		if c.real.Semaphore {
 			level = c.places[i].Observe(c.f.now).Level
 		} else {
 			level = in.bucket.Observe(c.f.now).Level
 		}
-		line := fmt.Sprintf("%d wants %s/s has %s/s %s of %s", i, leasetest.Brief(s.Demand), leasetest.Brief(s.Held.Rate), leasetest.Brief(level), leasetest.Brief(s.Held.Depth))
+		line := fmt.Sprintf("%d wants %s/s has %s/s %s of %s", i, leasetest.Brief(s.Demand), leasetest.Brief(s.Held.Rate), leasetest.Brief(level), leasetest.Brief(s.Held.Burst))
 		if s.Expired {
 			line += " expired"
 		}

@@ -31,9 +31,9 @@ type Options struct {
 	Above func(heard uint64) uint64
 	// Lease and Refresh are sent to instances; 0 = the defaults.
 	Lease, Refresh time.Duration
-	// Learn is how long leases of a former coordinator may still be in use. 0 says
+	// Recovery is how long leases of a former coordinator may still be in use. 0 says
 	// that there are none, so that everything can be lent at once.
-	Learn time.Duration
+	Recovery time.Duration
 	// Resolve returns the terms of a resource, or why it has none.
 	Resolve func(lease.ResourceID) (lease.Terms, lease.Status)
 	// Seal signs leases for the next coordinator, and reads what the former one
@@ -47,17 +47,17 @@ type Options struct {
 // with every event, and with a Tick when Next says so. It is not safe for concurrent
 // use.
 type Coordinator struct {
-	opts      Options
-	learnTo   limit.Time
-	sessions  map[lease.Member]*session
-	resources map[lease.ResourceID]*resource
-	list      []*resource // in the order of making, so that a run can be repeated
-	dirty     []*resource
-	sweepAt   limit.Time
-	serial    uint64 // of leases
-	out       []lease.Grant
-	queue     []*session // with shares to be sent
-	stats     Stats
+	opts         Options
+	recoverUntil limit.Time
+	sessions     map[lease.Member]*session
+	resources    map[lease.ResourceID]*resource
+	list         []*resource // in the order of making, so that a run can be repeated
+	dirty        []*resource
+	sweepAt      limit.Time
+	serial       uint64 // of leases
+	out          []lease.Grant
+	queue        []*session // with shares to be sent
+	stats        Stats
 }
 
 // Stats are running totals and present sizes.
@@ -68,14 +68,14 @@ type Stats struct {
 	Expired              uint64 // sessions whose leases ran out
 	Refused              uint64 // demands that got a status other than StatusOK
 	Broken               uint64 // times that a resource failed
-	Learning             bool
+	Recovering           bool
 }
 
 // Reconfigure says that Resolve answers differently from here on.
 type Reconfigure struct{}
 
 // Takeover says that another coordinator may have lent until now: the coordinator begins
-// anew, above its own epoch, and learns for a lease what is in use.
+// restart, above its own epoch, and learns for a lease what is in use.
 type Takeover struct{}
 
 func (Reconfigure) Event() {}
@@ -87,8 +87,8 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.Refresh = cmp.Or(o.Refresh, lease.DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
 	c := &Coordinator{opts: o}
-	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Learn)
-	c.sweepAt = now.Add(c.pause())
+	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery)
+	c.sweepAt = now.Add(c.sweepInterval())
 	return c
 }
 
@@ -96,7 +96,7 @@ func New(o Options, now limit.Time) *Coordinator {
 // Leases of the former one may be in use for as long as learn says.
 func (c *Coordinator) begin(now limit.Time, epoch, former uint64, learn time.Duration) {
 	c.opts.Epoch, c.opts.Former = epoch, former
-	c.learnTo = now.Add(learn)
+	c.recoverUntil = now.Add(learn)
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
 	c.list, c.dirty, c.queue = nil, nil, nil
 	// Leases of different epochs must not have the same number. The factor spreads
@@ -112,21 +112,21 @@ const MaxEpoch = 1 << 62
 // grants of a lower epoch are for nobody.
 func (c *Coordinator) Epoch() uint64 { return c.opts.Epoch }
 
-// Learning says whether leases of a former coordinator may be in use at now.
-func (c *Coordinator) Learning(now limit.Time) bool { return now < c.learnTo }
+// Recovering says whether leases of a former coordinator may be in use at now.
+func (c *Coordinator) Recovering(now limit.Time) bool { return now < c.recoverUntil }
 
-// LearnedAt is when the latest learning ends, or has ended.
-func (c *Coordinator) LearnedAt() limit.Time { return c.learnTo }
+// RecoveredAt is when the latest learning ends, or has ended.
+func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
 
 // rise goes above an epoch that an instance has heard. The coordinator of that epoch has
 // lent what this one knows nothing of: its file was lost, or the clock that made the epoch
 // was set back. So this one begins anew, as its own successor. Instances are told at once,
 // claim what it lent them, and nothing else is lent until the leases of the other one must
 // have ended.
-func (c *Coordinator) rise(now limit.Time, heard uint64) { c.anew(now, heard, c.opts.Epoch) }
+func (c *Coordinator) rise(now limit.Time, heard uint64) { c.restart(now, heard, c.opts.Epoch) }
 
-// anew begins anew above an epoch, and tells every instance at once.
-func (c *Coordinator) anew(now limit.Time, heard, former uint64) {
+// restart begins anew above an epoch, and tells every instance at once.
+func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
 	told := make([]*session, 0, len(c.sessions))
 	for _, s := range c.sessions {
 		told = append(told, s)
@@ -154,11 +154,11 @@ func (c *Coordinator) takeOver(now limit.Time) {
 	if len(c.sessions) == 0 {
 		former = c.opts.Former
 	}
-	c.anew(now, c.opts.Epoch, former)
+	c.restart(now, c.opts.Epoch, former)
 }
 
-// pause is how often the coordinator looks for what nobody told it.
-func (c *Coordinator) pause() time.Duration { return c.opts.Refresh / 4 }
+// sweepInterval is how often the coordinator looks for what nobody told it.
+func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }
 
 // Next returns when a Tick is due.
 func (c *Coordinator) Next() limit.Time {
@@ -184,8 +184,8 @@ func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
 	}
 	if now >= c.sweepAt {
 		c.sweep(now)
-		if c.sweepAt = now.Add(c.pause()); now < c.learnTo {
-			c.sweepAt = min(c.sweepAt, c.learnTo) // those who wait for its end wait no longer
+		if c.sweepAt = now.Add(c.sweepInterval()); now < c.recoverUntil {
+			c.sweepAt = min(c.sweepAt, c.recoverUntil) // those who wait for its end wait no longer
 		}
 	}
 	c.rounds(now)
@@ -194,8 +194,8 @@ func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
 	return c.out
 }
 
-// mark plans a round of r.
-func (c *Coordinator) mark(r *resource, now limit.Time) {
+// scheduleRound plans a round of r.
+func (c *Coordinator) scheduleRound(r *resource, now limit.Time) {
 	due := now.Add(r.delay())
 	if !r.dirty || due < r.due {
 		r.due = due
@@ -238,7 +238,7 @@ func (c *Coordinator) guard(r *resource, f func()) {
 			c.stats.Broken++
 			r.broken, r.dirty = true, false
 			for _, a := range r.accounts {
-				a.tell, a.status = true, lease.StatusBroken
+				a.pending, a.status = true, lease.StatusBroken
 			}
 		}
 	}()
@@ -250,14 +250,14 @@ func (c *Coordinator) guard(r *resource, f func()) {
 func (c *Coordinator) collect(r *resource, now limit.Time) {
 	kept := r.accounts[:0]
 	for _, a := range r.accounts {
-		if a.tell {
-			c.tellAbout(a, now)
+		if a.pending {
+			c.addShare(a, now)
 		}
 		if a.closed {
 			a.end()
 			delete(a.session.accounts, a.handle)
 			delete(a.session.of, r)
-			r.turns.leave(a)
+			r.rotation.leave(a)
 			continue
 		}
 		kept = append(kept, a)
@@ -266,33 +266,33 @@ func (c *Coordinator) collect(r *resource, now limit.Time) {
 	r.accounts = kept
 }
 
-// tellAbout adds the state of an account to the next grant of its session.
-func (c *Coordinator) tellAbout(a *account, now limit.Time) {
+// addShare adds the state of an account to the next grant of its session.
+func (c *Coordinator) addShare(a *account, now limit.Time) {
 	s, r := a.session, a.resource
 	if a.lease == 0 && a.held() != (lease.Capacity{}) {
 		c.serial++
 		a.lease, a.born = c.serial, s.number+1
 	}
-	a.tell = false
-	a.told, a.toldAt = s.number+1, now
-	if a.untold != (lease.Capacity{}) {
-		a.tellings = append(a.tellings, telling{a.told, a.untold})
-		a.untold = lease.Capacity{}
+	a.pending = false
+	a.sentGrant, a.sentAt = s.number+1, now
+	if a.unsent != (lease.Capacity{}) {
+		a.unackedGrants = append(a.unackedGrants, unackedGrant{a.sentGrant, a.unsent})
+		a.unsent = lease.Capacity{}
 	}
 	share := lease.Share{
-		Handle: a.handle, Status: a.status, Seen: a.seen, Lease: a.lease, Granted: a.granted,
-		KeepRate: a.keepRate, KeepDepth: a.keepDepth, Safe: r.safe(),
-		Scarce: r.scarce, Full: r.full && !r.single || a.fullOwn(), Learning: r.learning, Limit: r.terms,
+		Handle: a.handle, Status: a.status, AckedReport: a.lastReport, Lease: a.lease, Granted: a.granted,
+		CapRate: a.capRate, CapBurst: a.capBurst, Safe: r.safe(),
+		Contended: r.contended, Saturated: r.saturated && !r.tokenByToken || a.fullOwn(), Recovering: r.recovering, Limit: r.terms,
 		Suppress: r.suppressionOf(a),
 	}
 	if a.lease != 0 && c.opts.Seal != nil {
 		share.Token = c.opts.Seal.sign(c.opts.Epoch, s.Member, r.id, a.lease, a.granted, a.held())
 	}
-	c.say(s, share)
+	c.queueShare(s, share)
 }
 
-// say queues a share for a session.
-func (c *Coordinator) say(s *session, share lease.Share) {
+// queueShare queues a share for a session.
+func (c *Coordinator) queueShare(s *session, share lease.Share) {
 	s.shares = append(s.shares, share)
 	if share.Status != lease.StatusOK {
 		c.stats.Refused++
@@ -308,8 +308,8 @@ func (c *Coordinator) flush(now limit.Time) {
 	for _, s := range c.queue {
 		s.uncut()
 		for _, a := range s.cuts {
-			if a.told <= s.number {
-				c.tellAbout(a, now)
+			if a.sentGrant <= s.number {
+				c.addShare(a, now)
 			}
 		}
 		s.queued = false
@@ -335,7 +335,7 @@ func (c *Coordinator) resolve(id lease.ResourceID) (t lease.Terms, status lease.
 	}()
 	t, status = c.opts.Resolve(id)
 	if status == lease.StatusOK && (t.Rate < 0 || t.Burst < 0 || t.Safe < 0 || t.Rate > fixed.MaxAmount || t.Burst > fixed.MaxAmount ||
-		t.Suppress != nil && (t.Gauge || t.Suppress.Validate() != nil)) {
+		t.Suppress != nil && (t.Semaphore || t.Suppress.Validate() != nil)) {
 		return lease.Terms{}, lease.StatusBroken
 	}
 	return t, status
@@ -346,33 +346,33 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 	for _, r := range c.list {
 		terms, status := c.resolve(r.id)
 		for _, a := range r.accounts {
-			a.tell, a.status = true, status
+			a.pending, a.status = true, status
 			if status != lease.StatusOK {
-				a.want, a.lack = 0, 0
+				a.demand, a.shortfall = 0, 0
 			}
 		}
 		if status != lease.StatusOK {
-			terms = lease.Terms{Gauge: r.terms.Gauge}
+			terms = lease.Terms{Semaphore: r.terms.Semaphore}
 		}
 		r.status, r.broken = status, false
 		r.setTerms(terms, now)
-		c.mark(r, now)
+		c.scheduleRound(r, now)
 	}
 }
 
 // sweep ends sessions that have expired and the learning, says again what was not
-// heard, and forgets resources that nobody uses.
+// ackedGrant, and forgets resources that nobody uses.
 func (c *Coordinator) sweep(now limit.Time) {
 	c.endExpired(now)
 	for _, r := range c.list {
-		if r.learning && now >= c.learnTo {
+		if r.recovering && now >= c.recoverUntil {
 			r.thaw(now)
-			c.mark(r, now)
+			c.scheduleRound(r, now)
 		}
 		again := false
 		for _, a := range r.accounts {
-			if a.unheard() && now-a.toldAt > limit.Time(c.pause()) {
-				a.tell, again = true, true
+			if a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
+				a.pending, again = true, true
 			}
 		}
 		if again {
@@ -388,14 +388,14 @@ func (c *Coordinator) sweep(now limit.Time) {
 	})
 }
 
-// unheard says whether something is to be said again: a raise that the instance does
+// unacknowledged says whether something is to be said again: a raise that the instance does
 // not know of, or a cut that it has not made.
-func (a *account) unheard() bool {
-	if a.heard >= a.told {
+func (a *account) unacknowledged() bool {
+	if a.ackedGrant >= a.sentGrant {
 		return false
 	}
 	h := a.held()
-	return a.aloft != (lease.Capacity{}) || h.Rate > a.keepRate || h.Depth > a.keepDepth
+	return a.unacked != (lease.Capacity{}) || h.Rate > a.capRate || h.Burst > a.capBurst
 }
 
 // endExpired takes back what expired sessions held.
@@ -422,11 +422,11 @@ func (c *Coordinator) drop(s *session, now limit.Time) {
 	for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
 		a := s.accounts[handle]
 		r := a.resource
-		r.pool.accrue(now)
+		r.pool.refill(now)
 		a.end()
-		r.turns.leave(a)
+		r.rotation.leave(a)
 		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
-		c.mark(r, now)
+		c.scheduleRound(r, now)
 	}
 	s.accounts, s.of = nil, nil
 }
@@ -436,7 +436,7 @@ func (c *Coordinator) Stats() Stats {
 	s := c.stats
 	s.Instances, s.Resources = len(c.sessions), len(c.list)
 	for _, r := range c.list {
-		s.Learning = s.Learning || r.learning
+		s.Recovering = s.Recovering || r.recovering
 	}
 	return s
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // mob is a coordinator with one honest instance, and hostile ones that say what bytes
-// tell them to.
+// pending them to.
 type mob struct {
 	t      testing.TB
 	in     []byte
@@ -72,8 +72,8 @@ func (m *mob) report() *lease.Report {
 	for range 1 + int(how>>4&1) {
 		flags, of := m.byte(), m.byte()
 		d := lease.Demand{
-			Handle: uint32(of & 3), Rate: m.amount(), Burst: m.amount(), Silent: flags&1 != 0, Closed: flags&14 == 14,
-			Returned: lease.Capacity{Rate: m.amount(), Depth: m.amount(), Tokens: m.amount()},
+			Handle: uint32(of & 3), Rate: m.amount(), Need: m.amount(), Silent: flags&1 != 0, Closed: flags&14 == 14,
+			Returned: lease.Capacity{Rate: m.amount(), Burst: m.amount(), Tokens: m.amount()},
 		}
 		d.Resource = []lease.ResourceID{{}, {Limit: "l"}, {Limit: "l"}, {Limit: "l", Key: "k"}, {Limit: "gone"}}[of>>2%5]
 		switch flags >> 4 & 7 {
@@ -86,9 +86,9 @@ func (m *mob) report() *lease.Report {
 		}
 		switch flags >> 7 {
 		case 0:
-			d.Heard = m.heard[me]
+			d.AckedGrant = m.heard[me]
 		default:
-			d.Heard = []uint64{0, math.MaxUint64, m.heard[me] - 1, m.heard[anna]}[of>>6]
+			d.AckedGrant = []uint64{0, math.MaxUint64, m.heard[me] - 1, m.heard[anna]}[of>>6]
 		}
 		if n := int(of >> 5); n < len(m.tokens) && flags&6 == 6 {
 			d.Claim = m.tokens[n]
@@ -102,7 +102,7 @@ func (m *mob) report() *lease.Report {
 		}
 		if flags&14 == 12 { // what is true, and then some
 			if a := m.account(me); a != nil {
-				d.Returned = a.returned.Add(lease.Capacity{Rate: max(0, d.Returned.Rate), Depth: max(0, d.Returned.Depth), Tokens: max(0, d.Returned.Tokens)})
+				d.Returned = a.returned.Add(lease.Capacity{Rate: max(0, d.Returned.Rate), Burst: max(0, d.Returned.Burst), Tokens: max(0, d.Returned.Tokens)})
 			}
 		}
 		r.Demands = append(r.Demands, d)
@@ -186,9 +186,9 @@ func (m *mob) pass(d time.Duration) {
 
 // takes holds what the honest one is allowed against one bucket with the limit.
 func (m *mob) takes() {
-	p := pool{rate: m.terms.Rate, depth: m.terms.Burst, level: m.level, part: m.part, at: m.at}
-	p.accrue(m.now)
-	m.level, m.part, m.at = p.level-fixed.Token, p.part, p.at
+	p := pool{rate: m.terms.Rate, burst: m.terms.Burst, level: m.level, remainder: m.part, at: m.at}
+	p.refill(m.now)
+	m.level, m.part, m.at = p.level-fixed.Token, p.remainder, p.at
 	if m.level < -100 {
 		m.t.Fatalf("the honest instance alone was allowed %v more than the limit", -m.level)
 	}
@@ -199,17 +199,17 @@ func (m *mob) check() {
 	d := desk{t: m.t, c: m.c}
 	d.check()
 	for _, r := range m.c.list {
-		if r.pool.rate < 0 || r.pool.depth < 0 || r.pool.flying < 0 || r.pool.level > r.pool.room() {
+		if r.pool.rate < 0 || r.pool.burst < 0 || r.pool.reserved < 0 || r.pool.level > r.pool.room() {
 			m.t.Fatalf("more is lent than there is: %+v", r.pool)
 		}
-		if s := r.suppressed; s != nil && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.depth+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
+		if s := r.suppressed; s != nil && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.burst+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
 			m.t.Fatalf("%+v", s)
 		}
 		for _, a := range r.accounts {
-			if s := r.suppressionOf(a); s.Rate < 0 || s.Depth < 0 {
+			if s := r.suppressionOf(a); s.Rate < 0 || s.Burst < 0 {
 				m.t.Fatalf("%+v is told %+v", a, s)
 			}
-			if a.want < 0 || a.lack < 0 || a.purse < 0 {
+			if a.demand < 0 || a.shortfall < 0 || a.refundable < 0 {
 				m.t.Fatalf("%+v", a)
 			}
 		}
@@ -274,7 +274,7 @@ func FuzzCoordinator(f *testing.F) {
 		}
 		m.pass(500 * time.Millisecond)
 		fair := m.terms.Rate / (hostiles + 1)
-		if held := m.honest.State(m.handle).Held; m.terms.Burst == hundred.Burst && m.terms.Suppress == nil && (held.Rate < fair-fair/16 || held.Depth < fixed.Token) {
+		if held := m.honest.State(m.handle).Held; m.terms.Burst == hundred.Burst && m.terms.Suppress == nil && (held.Rate < fair-fair/16 || held.Burst < fixed.Token) {
 			t.Errorf("the honest instance holds %+v of %v/s among %d", held, m.terms.Rate, hostiles+1)
 		}
 		m.pass(lease.DefaultLease + time.Second)

@@ -48,7 +48,7 @@ func (d *desk) resolve(id lease.ResourceID) (lease.Terms, lease.Status) {
 
 // start begins with a coordinator, which knows nothing.
 func (d *desk) start(epoch uint64, learn time.Duration) {
-	d.c = New(Options{Epoch: epoch, Learn: learn, Seal: d.seal, Resolve: d.resolve, MaxResources: 4}, d.now)
+	d.c = New(Options{Epoch: epoch, Recovery: learn, Seal: d.seal, Resolve: d.resolve, MaxResources: 4}, d.now)
 }
 
 var (
@@ -125,18 +125,18 @@ func (d *desk) spell(grants []lease.Grant) string {
 			}
 			if s.Lease != 0 {
 				d.tokens[s.Lease] = s.Token
-				fmt.Fprintf(&b, " lease %d %v/s %v deep %v tokens", d.short(s.Lease), s.Granted.Rate, s.Granted.Depth, s.Granted.Tokens)
+				fmt.Fprintf(&b, " lease %d %v/s %v deep %v tokens", d.short(s.Lease), s.Granted.Rate, s.Granted.Burst, s.Granted.Tokens)
 			}
-			if s.KeepRate != fixed.MaxAmount {
-				fmt.Fprintf(&b, " keep %v/s", s.KeepRate)
+			if s.CapRate != fixed.MaxAmount {
+				fmt.Fprintf(&b, " keep %v/s", s.CapRate)
 			}
-			if s.KeepDepth != fixed.MaxAmount {
-				fmt.Fprintf(&b, " keep %v deep", s.KeepDepth)
+			if s.CapBurst != fixed.MaxAmount {
+				fmt.Fprintf(&b, " keep %v deep", s.CapBurst)
 			}
 			for _, w := range []struct {
 				word string
 				is   bool
-			}{{"scarce", s.Scarce}, {"full", s.Full}, {"learning", s.Learning}} {
+			}{{"scarce", s.Contended}, {"full", s.Saturated}, {"learning", s.Recovering}} {
 				if w.is {
 					b.WriteString(" " + w.word)
 				}
@@ -161,19 +161,19 @@ func (d *desk) check() {
 		sum := lease.Capacity{}
 		for _, a := range r.accounts {
 			h := a.held()
-			if h.Rate < 0 || h.Depth < 0 {
+			if h.Rate < 0 || h.Burst < 0 {
 				d.t.Fatalf("%v holds %+v", a.session.Member, h)
 			}
 			sum = sum.Add(h)
 		}
 		sum = sum.Add(r.frozen)
-		if all := r.terms.Lendable(); sum.Rate+r.pool.rate != all.Rate || sum.Depth+r.pool.depth != all.Depth {
+		if all := r.terms.Lendable(); sum.Rate+r.pool.rate != all.Rate || sum.Burst+r.pool.burst != all.Burst {
 			d.t.Fatalf("%+v: lent %+v and free %+v are not %+v", r.id, sum, r.pool, r.terms)
 		}
 		// What was used of the pool is what its depth has above its level: nothing at
 		// least, and no more than the largest burst that there was.
-		if d.most = max(d.most, r.terms.Lendable().Depth); r.pool.level > r.pool.depth || r.pool.depth-r.pool.level > d.most {
-			d.t.Fatalf("%+v: %v tokens in a pool %v deep, of %v", r.id, r.pool.level, r.pool.depth, d.most)
+		if d.most = max(d.most, r.terms.Lendable().Burst); r.pool.level > r.pool.burst || r.pool.burst-r.pool.level > d.most {
+			d.t.Fatalf("%+v: %v tokens in a pool %v deep, of %v", r.id, r.pool.level, r.pool.burst, d.most)
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (d *desk) want(got, want string) {
 func amount(n float64) fixed.Amount { return fixed.Amount(n * float64(fixed.Token)) }
 
 func holding(rate, depth, in float64) lease.Capacity {
-	return lease.Capacity{Rate: amount(rate), Depth: amount(depth), Tokens: amount(in)}
+	return lease.Capacity{Rate: amount(rate), Burst: amount(depth), Tokens: amount(in)}
 }
 
 var theLimit = lease.ResourceID{Limit: "l"}
@@ -213,7 +213,7 @@ func asks(rate float64) lease.Demand {
 
 // holds is a demand of one that has heard everything and holds a lease of the desk.
 func (d *desk) holds(m lease.Member, nth int, rate float64, returned lease.Capacity) lease.Demand {
-	return lease.Demand{Handle: 1, Lease: d.leases[nth-1], Rate: amount(rate), Returned: returned, Heard: d.heard[m]}
+	return lease.Demand{Handle: 1, Lease: d.leases[nth-1], Rate: amount(rate), Returned: returned, AckedGrant: d.heard[m]}
 }
 
 var hundred = lease.Terms{Rate: 100 * fixed.Token, Burst: 100 * fixed.Token}
@@ -241,7 +241,7 @@ func TestFirstGrantIsToldUntilHeard(t *testing.T) {
 func TestLittleWantedLeavesHeadRoom(t *testing.T) {
 	d := newDesk(t, hundred)
 	// A quarter more than it wants, at most half of what is free; two tokens, the
-	// depth of its rate (9 of 98, rounded down), and half of the depth that is left.
+	// burst of its rate (9 of 98, rounded down), and half of the depth that is left.
 	d.want(d.report(anna, asks(10)), "anna: lease 1 17.5/s 55 deep 55 tokens\n")
 }
 
@@ -354,12 +354,12 @@ func TestCapacityCut(t *testing.T) {
 	if got := d.lent(cleo); got != (lease.Capacity{}) {
 		t.Errorf("cleo got %+v of a limit that is below zero", got)
 	}
-	if free := d.c.list[0].pool; free.rate >= 0 || free.level != free.depth {
+	if free := d.c.list[0].pool; free.rate >= 0 || free.level != free.burst {
 		t.Errorf("free are %+v", free)
 	}
 	d.giveBack(anna, 1, holding(6.666667, 7, 0))
 	d.giveBack(bert, 2, holding(6.666667, 7, 0))
-	if got := d.lent(cleo); got.Rate != amount(6.666666) || got.Depth != amount(6) {
+	if got := d.lent(cleo); got.Rate != amount(6.666666) || got.Burst != amount(6) {
 		t.Errorf("cleo holds %+v once there is something", got)
 	}
 	// A raise is lent at once.
@@ -367,7 +367,7 @@ func TestCapacityCut(t *testing.T) {
 	d.c.Step(d.now, Reconfigure{})
 	d.after(5 * time.Millisecond)
 	for _, m := range []lease.Member{anna, bert, cleo} {
-		if got := d.lent(m); got.Rate != 60*fixed.Token || got.Depth != 60*fixed.Token {
+		if got := d.lent(m); got.Rate != 60*fixed.Token || got.Burst != 60*fixed.Token {
 			t.Errorf("%s holds %+v after the raise", m.Instance, got)
 		}
 	}
@@ -386,7 +386,7 @@ func TestCutToNothing(t *testing.T) {
 func (d *desk) granting(m lease.Member) string {
 	for _, a := range d.c.list[0].accounts {
 		if a.session.Member == m {
-			return fmt.Sprintf("%v/s %v deep %v tokens", a.granted.Rate, a.granted.Depth, a.granted.Tokens)
+			return fmt.Sprintf("%v/s %v deep %v tokens", a.granted.Rate, a.granted.Burst, a.granted.Tokens)
 		}
 	}
 	return ""
@@ -398,7 +398,7 @@ func (d *desk) giveBack(m lease.Member, nth int, keep lease.Capacity) {
 		if a.session.Member == m {
 			back := a.granted.Sub(keep)
 			back.Tokens = a.returned.Tokens
-			d.report(m, d.holds(m, nth, a.want.Float(), back))
+			d.report(m, d.holds(m, nth, a.demand.Float(), back))
 			return
 		}
 	}
@@ -429,17 +429,17 @@ func TestBadDemands(t *testing.T) {
 	before := d.lent(anna)
 	for _, bad := range []lease.Demand{
 		{Handle: 1, Resource: theLimit, Rate: -1},
-		{Handle: 1, Resource: theLimit, Burst: -1},
+		{Handle: 1, Resource: theLimit, Need: -1},
 		{Handle: 1, Resource: theLimit, Rate: math.MinInt64},
 		{Handle: 1, Resource: theLimit, Rate: fixed.MaxAmount + 1},
-		{Handle: 1, Resource: theLimit, Burst: math.MaxInt64},
+		{Handle: 1, Resource: theLimit, Need: math.MaxInt64},
 	} {
 		if said := d.report(bert, bad); !strings.HasPrefix(said, "bert: bad_demand") {
 			t.Errorf("%+v was answered by\n%s", bad, said)
 		}
 	}
 	// What was never granted can not be given back.
-	for _, back := range []lease.Capacity{{Rate: 101 * fixed.Token}, {Depth: 101 * fixed.Token}, {Rate: -1}, {Depth: -1}, {Tokens: -1}, {Rate: math.MinInt64}, {Tokens: math.MinInt64}} {
+	for _, back := range []lease.Capacity{{Rate: 101 * fixed.Token}, {Burst: 101 * fixed.Token}, {Rate: -1}, {Burst: -1}, {Tokens: -1}, {Rate: math.MinInt64}, {Tokens: math.MinInt64}} {
 		if said := d.report(anna, d.holds(anna, 1, 50, back)); !strings.Contains(said, "anna: bad_demand") {
 			t.Errorf("%+v given back was answered by\n%s", back, said)
 		}
@@ -451,7 +451,7 @@ func TestBadDemands(t *testing.T) {
 	// Nor tokens: they count as far as she gives back the depth that they were in.
 	level := d.c.list[0].pool.level
 	d.report(anna, d.holds(anna, 1, 50, lease.Capacity{Tokens: math.MaxInt64}))
-	d.report(anna, d.holds(anna, 1, 50, lease.Capacity{Tokens: math.MaxInt64, Depth: 5 * fixed.Token}))
+	d.report(anna, d.holds(anna, 1, 50, lease.Capacity{Tokens: math.MaxInt64, Burst: 5 * fixed.Token}))
 	if got := d.c.list[0].pool.level; got < level || got > level+10*fixed.Token {
 		t.Errorf("there are %v tokens after a lie about them, before it %v", got, level)
 	}
@@ -486,13 +486,13 @@ func TestLimitGoes(t *testing.T) {
 	}
 	// She gives up the lease and asks again.
 	ask := asks(50)
-	ask.Heard = d.heard[anna]
+	ask.AckedGrant = d.heard[anna]
 	d.want(d.report(anna, ask), "anna: unknown_limit\n")
 	d.want(d.report(bert, asks(50)), "bert: unknown_limit\n")
 	d.terms["l"] = hundred
 	d.c.Step(d.now, Reconfigure{})
 	d.after(5 * time.Millisecond)
-	ask.Heard = d.heard[anna]
+	ask.AckedGrant = d.heard[anna]
 	d.report(anna, ask)
 	if d.report(bert, asks(50)); d.lent(anna).Rate < 50*fixed.Token || d.lent(bert).Rate < 25*fixed.Token {
 		t.Errorf("anna holds %+v, bert %+v of the limit that came back", d.lent(anna), d.lent(bert))

@@ -11,7 +11,7 @@ import (
 )
 
 // TestEpochsGrow: a coordinator that hears of a higher epoch goes above it, and begins
-// anew: everybody is told, claims what this one lent, and the rest is lent to nobody until
+// restart: everybody is told, claims what this one lent, and the rest is lent to nobody until
 // the leases of the other one have ended.
 func TestEpochsGrow(t *testing.T) {
 	d := newDesk(t, hundred)
@@ -21,8 +21,8 @@ func TestEpochsGrow(t *testing.T) {
 	claim := lease.Demand{Handle: 1, Resource: theLimit, Lease: was.lease, Claim: d.tokens[was.lease], Rate: 40 * fixed.Token, Returned: was.returned}
 
 	d.c.Step(d.now, &lease.Report{Member: bert, Number: 1, Epoch: math.MaxUint64})
-	if d.c.Epoch() != 1 || d.c.Learning(d.now) {
-		t.Fatalf("the epoch is %d, learning %v, after one that is none", d.c.Epoch(), d.c.Learning(d.now))
+	if d.c.Epoch() != 1 || d.c.Recovering(d.now) {
+		t.Fatalf("the epoch is %d, learning %v, after one that is none", d.c.Epoch(), d.c.Recovering(d.now))
 	}
 	told := map[lease.Member]uint64{}
 	grants := d.c.Step(d.now, &lease.Report{Member: bert, Number: 2, Epoch: 7, Stamp: time.Duration(d.now), Demands: []lease.Demand{asks(100)}})
@@ -42,14 +42,14 @@ func TestEpochsGrow(t *testing.T) {
 		t.Errorf("bert holds %+v, of which the other coordinator may have lent all", left)
 	}
 	d.pass(lease.DefaultLease+500*time.Millisecond, anna, bert)
-	if got := d.lent(bert).Rate; got < 40*fixed.Token || d.c.Learning(d.now) {
+	if got := d.lent(bert).Rate; got < 40*fixed.Token || d.c.Recovering(d.now) {
 		t.Errorf("after the leases of the other one have ended bert holds %v/s", got)
 	}
 	// Its own epoch, and a lower one, change nothing.
 	epoch := d.c.Epoch()
 	d.send(lease.Report{Member: anna, Epoch: epoch})
 	d.send(lease.Report{Member: anna, Epoch: 1})
-	if d.c.Epoch() != epoch || d.c.Learning(d.now) {
+	if d.c.Epoch() != epoch || d.c.Recovering(d.now) {
 		t.Errorf("the epoch went from %d to %d", epoch, d.c.Epoch())
 	}
 }

@@ -126,7 +126,7 @@ func (q *bucketRun) step() {
 				q.t.Errorf("a cost of %d is admitted", n)
 			}
 			q.b.Refund(now, n)
-			q.b.Undo(now, bucket.Hold{}, n)
+			q.b.Rollback(now, bucket.Prepared{}, n)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (q *bucketRun) decided(what string, n int64, allowed, decided, counts bool)
 // hold takes n and keeps or undoes it, at once or later.
 func (q *bucketRun) hold(n int64) {
 	before := q.exact
-	h, taken, decided := q.b.Hold(q.now, n)
+	h, taken, decided := q.b.Prepare(q.now, n)
 	if q.frozen || !q.open {
 		if taken || decided && q.open {
 			q.t.Errorf("Hold(%d) = %v, %v", n, taken, decided)
@@ -176,14 +176,14 @@ func (q *bucketRun) hold(n int64) {
 		return
 	}
 	if q.r.IntN(2) == 0 {
-		q.b.Keep(n)
+		q.b.Commit(n)
 		q.admitted += n
 		return
 	}
 	if q.r.IntN(2) == 0 {
 		q.now += limit.Time(q.r.Int64N(int64(time.Second)))
 	}
-	q.b.Undo(q.now, h, n)
+	q.b.Rollback(q.now, h, n)
 	q.exact = before
 	q.accrue(q.now) // as if it had never been taken
 }
@@ -195,7 +195,7 @@ func (q *bucketRun) amend() {
 	if q.r.IntN(3) == 0 {
 		add = 0
 	}
-	surplus, held := q.b.Amend(q.now, fixed.Whole(rate), fixed.Whole(depth)+fixed.Amount(q.r.Int64N(int64(fixed.Token))), add)
+	surplus, held := q.b.Update(q.now, fixed.Whole(rate), fixed.Whole(depth)+fixed.Amount(q.r.Int64N(int64(fixed.Token))), add)
 	if held != fixed.Whole(depth) {
 		q.t.Errorf("%v is held of a depth of %d", held, depth)
 	}
@@ -256,7 +256,7 @@ func (q *bucketRun) check() {
 	if got.Admitted != fixed.Whole(q.admitted) || got.Attempted != fixed.Whole(q.admitted+q.refused+q.waiting) || got.Waiting != fixed.Whole(q.waiting) {
 		q.t.Errorf("%+v, want %d admitted, %d refused, %d waiting", got, q.admitted, q.refused, q.waiting)
 	}
-	remaining, depth := q.b.Remaining(q.now), q.b.Depth(q.now)
+	remaining, depth := q.b.Remaining(q.now), q.b.MaxCost(q.now)
 	n := q.r.Int64N(12)
 	wait := q.b.Earliest(q.now, n)
 	if !q.open {
@@ -289,8 +289,8 @@ func (q *bucketRun) check() {
 func TestPoolAgainstExact(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 72))
-		all := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(1000 * fixed.Token))), Depth: fixed.Whole(r.Int64N(1000))}
-		p := pool{rate: all.Rate, depth: all.Depth, at: start}
+		all := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(1000 * fixed.Token))), Burst: fixed.Whole(r.Int64N(1000))}
+		p := pool{rate: all.Rate, burst: all.Burst, at: start}
 		var lent []lease.Capacity
 		level, at := int64(0), start // in units
 		for step := range 300 {
@@ -298,16 +298,16 @@ func TestPoolAgainstExact(t *testing.T) {
 			if r.IntN(5) == 0 {
 				now = at - limit.Time(r.Int64N(int64(time.Second))) // a clock that steps back
 			}
-			p.accrue(now)
+			p.refill(now)
 			if now > at {
-				if p.rate > 0 && level < int64(p.depth-p.flying)*1e9 {
-					level = min(level+int64(p.rate)*int64(now-at), int64(p.depth-p.flying)*1e9)
+				if p.rate > 0 && level < int64(p.burst-p.reserved)*1e9 {
+					level = min(level+int64(p.rate)*int64(now-at), int64(p.burst-p.reserved)*1e9)
 				}
 				at = now
 			}
 			switch r.IntN(4) {
 			case 0:
-				h := lease.Capacity{Rate: fixed.Amount(r.Int64N(max(1, int64(p.rate)))), Depth: fixed.Amount(r.Int64N(max(1, int64(p.depth)))), Tokens: fixed.Amount(r.Int64N(max(1, int64(p.level))))}
+				h := lease.Capacity{Rate: fixed.Amount(r.Int64N(max(1, int64(p.rate)))), Burst: fixed.Amount(r.Int64N(max(1, int64(p.burst)))), Tokens: fixed.Amount(r.Int64N(max(1, int64(p.level))))}
 				p.lend(h)
 				lent = append(lent, h)
 				level -= int64(h.Tokens) * 1e9
@@ -320,24 +320,24 @@ func TestPoolAgainstExact(t *testing.T) {
 				p.takeBack(h)
 				level += int64(h.Tokens) * 1e9
 			case 2:
-				change := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(10*fixed.Token))) - 5*fixed.Token, Depth: fixed.Whole(r.Int64N(20) - 10)}
-				p.resize(change.Rate, change.Depth)
+				change := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(10*fixed.Token))) - 5*fixed.Token, Burst: fixed.Whole(r.Int64N(20) - 10)}
+				p.resize(change.Rate, change.Burst)
 				all = all.Add(change)
-				level += int64(change.Depth) * 1e9
-				p.accrue(now)
+				level += int64(change.Burst) * 1e9
+				p.refill(now)
 			case 3:
-				p.flying = fixed.Amount(r.Int64N(max(1, int64(p.depth)/2)))
+				p.reserved = fixed.Amount(r.Int64N(max(1, int64(p.burst)/2)))
 				p.clip()
 			}
-			level = min(level, int64(p.depth-p.flying)*1e9)
-			sum := lease.Capacity{Rate: p.rate, Depth: p.depth}
+			level = min(level, int64(p.burst-p.reserved)*1e9)
+			sum := lease.Capacity{Rate: p.rate, Burst: p.burst}
 			for _, h := range lent {
-				sum.Rate, sum.Depth = sum.Rate+h.Rate, sum.Depth+h.Depth
+				sum.Rate, sum.Burst = sum.Rate+h.Rate, sum.Burst+h.Burst
 			}
 			if sum != all {
 				t.Fatalf("seed %d, step %d: with what is lent %+v, want %+v", seed, step, sum, all)
 			}
-			if got := int64(p.level)*1e9 + int64(p.part); got != level {
+			if got := int64(p.level)*1e9 + int64(p.remainder); got != level {
 				t.Fatalf("seed %d, step %d: level %d, want %d: %+v", seed, step, got, level, p)
 			}
 		}
@@ -398,10 +398,10 @@ func (q *placesRun) step() {
 			q.used, q.admitted = q.used+n, q.admitted+n
 		}
 	case 3:
-		_, taken, decided := q.p.Hold(start, n)
+		_, taken, decided := q.p.Prepare(start, n)
 		wrong = decided == q.frozen || taken != gets
 		if taken && q.r.IntN(2) == 0 {
-			q.p.Keep(n)
+			q.p.Commit(n)
 			q.used, q.admitted = q.used+n, q.admitted+n
 		} else if taken {
 			q.p.Release(n)
@@ -433,7 +433,7 @@ func (q *placesRun) step() {
 		}
 	case 9:
 		wrong = q.p.Acquire(start, -1) || q.p.Release(-1)
-		if _, taken, _ := q.p.Hold(start, -1); taken {
+		if _, taken, _ := q.p.Prepare(start, -1); taken {
 			wrong = true
 		}
 	}
@@ -446,11 +446,11 @@ func (q *placesRun) amend() {
 	q.asked, q.anytime = q.r.Int64N(8), q.r.IntN(4) == 0
 	part := fixed.Amount(q.r.Int64N(int64(fixed.Token)))
 	if q.anytime {
-		q.p.AmendFallback(start, 0, fixed.Whole(q.asked)+part)
+		q.p.UpdateFallback(start, 0, fixed.Whole(q.asked)+part)
 		return
 	}
 	add := fixed.Amount(q.r.Int64N(10) - 5)
-	if surplus, held := q.p.Amend(start, 0, fixed.Whole(q.asked)+part, add); surplus != max(0, add) || held != fixed.Whole(max(q.asked, q.used)) {
+	if surplus, held := q.p.Update(start, 0, fixed.Whole(q.asked)+part, add); surplus != max(0, add) || held != fixed.Whole(max(q.asked, q.used)) {
 		q.t.Errorf("Amend(%d) = %v, %v", q.asked, surplus, held)
 	}
 }
@@ -462,7 +462,7 @@ func (q *placesRun) check() {
 		q.t.Errorf("%+v", got)
 	}
 	n, free := q.r.Int64N(8), max(0, q.there()-q.used)
-	if q.p.Remaining(start) != free || q.p.Depth(start) != q.there() || (q.p.Earliest(start, n) == 0) != (n <= free) {
-		q.t.Errorf("%d of %d remain, want %d of %d", q.p.Remaining(start), q.p.Depth(start), free, q.there())
+	if q.p.Remaining(start) != free || q.p.MaxCost(start) != q.there() || (q.p.Earliest(start, n) == 0) != (n <= free) {
+		q.t.Errorf("%d of %d remain, want %d of %d", q.p.Remaining(start), q.p.MaxCost(start), free, q.there())
 	}
 }

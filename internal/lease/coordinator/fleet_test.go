@@ -98,7 +98,7 @@ func newFleet(t testing.TB, seed uint64, n int, terms lease.Terms) *fleet {
 
 func (f *fleet) startCoordinator(learn time.Duration) {
 	f.coord = New(Options{
-		Epoch: f.epoch, Former: f.former, Learn: learn, Above: func(heard uint64) uint64 { return heard + 1 + f.rand.Uint64N(1<<30) }, Seal: NewSeal([]byte(f.key)),
+		Epoch: f.epoch, Former: f.former, Recovery: learn, Above: func(heard uint64) uint64 { return heard + 1 + f.rand.Uint64N(1<<30) }, Seal: NewSeal([]byte(f.key)),
 		Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return f.terms, lease.StatusOK },
 	}, f.now)
 }
@@ -273,9 +273,9 @@ func (f *fleet) arrive(in *instance) {
 
 // take fails the test when the central bucket has not as much.
 func (b *Bucketed) take(f *fleet, n fixed.Amount) {
-	p := pool{rate: b.terms.Rate, depth: b.terms.Burst, level: b.level, part: b.part, at: b.at}
-	p.accrue(f.now)
-	b.at, b.level, b.part = f.now, p.level, p.part
+	p := pool{rate: b.terms.Rate, burst: b.terms.Burst, level: b.level, remainder: b.part, at: b.at}
+	p.refill(f.now)
+	b.at, b.level, b.part = f.now, p.level, p.remainder
 	b.level -= n
 	// A millionth per instance is what rounding may cost.
 	if b.level < -fixed.Amount(len(f.instances))*10 {
@@ -298,8 +298,8 @@ func (f *fleet) check() {
 		}
 		sum = sum.Add(in.holder.State(in.handle).Held)
 	}
-	if sum.Rate > f.terms.Rate || sum.Depth > f.terms.Burst {
-		f.t.Fatalf("%v: instances hold %v/s and depth %v of %v/s and %v", time.Duration(f.now), sum.Rate, sum.Depth, f.terms.Rate, f.terms.Burst)
+	if sum.Rate > f.terms.Rate || sum.Burst > f.terms.Burst {
+		f.t.Fatalf("%v: instances hold %v/s and depth %v of %v/s and %v", time.Duration(f.now), sum.Rate, sum.Burst, f.terms.Rate, f.terms.Burst)
 	}
 }
 

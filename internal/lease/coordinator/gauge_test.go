@@ -40,7 +40,7 @@ type user struct {
 const moment = 5 * time.Millisecond
 
 func newGaugeFleet(t testing.TB, seed uint64, n int, places fixed.Amount) *gaugeFleet {
-	g := &gaugeFleet{fleet: newFleet(t, seed, 0, lease.Terms{Burst: places, Gauge: true})}
+	g := &gaugeFleet{fleet: newFleet(t, seed, 0, lease.Terms{Burst: places, Semaphore: true})}
 	g.caps = []capacityAt{{g.now, places}}
 	for i := range n {
 		in := &instance{index: i, next: lease.Never}

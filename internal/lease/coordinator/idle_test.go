@@ -48,7 +48,7 @@ func TestStandstillKeepsTheLease(t *testing.T) {
 		f.load(f.instances[1], 100)
 		f.load(f.instances[2], 2000)
 		f.run(5*time.Second + time.Duration(r.Int64N(int64(time.Second))))
-		held := func() fixed.Amount { return some.holder.List[0].Held().Rate }
+		held := func() fixed.Amount { return some.holder.State(some.handle).Held.Rate }
 		before, least := held(), held()
 		stood := time.Duration(20+r.IntN(900)) * time.Millisecond
 		some.paused = true

@@ -102,7 +102,7 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 				}
 				out.statuses[of] = append(out.statuses[of], s.Status)
 				out.grants[of] = append(out.grants[of], fmt.Sprintf("%s %v %v keep %v %v %v",
-					g.To.Instance, s.Status, s.Granted, s.KeepRate, s.KeepDepth, s.Limit))
+					g.To.Instance, s.Status, s.Granted, s.CapRate, s.CapBurst, s.Limit))
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 		// A state that must not be: nobody is on.
 		if r := c.resources[lease.ResourceID{Limit: name(panicky)}]; spoil && !mended && r != nil {
 			r.alloc.Guarantees = nil
-			r.turns = turns{until: lease.Never, on: make([]*account, 1)}
+			r.rotation = rotation{until: lease.Never, members: make([]*account, 1)}
 			r.terms.Burst = fixed.Token // so that turns are taken
 		}
 	}
@@ -130,7 +130,7 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 			for j := range limits {
 				handle := uint32(j + 1)
 				report.Demands = append(report.Demands, lease.Demand{
-					Handle: handle, Resource: lease.ResourceID{Limit: name(j)}, Lease: leases[m][handle], Heard: heard[m],
+					Handle: handle, Resource: lease.ResourceID{Limit: name(j)}, Lease: leases[m][handle], AckedGrant: heard[m],
 					Rate: amount(float64(1000*(i+1)) + float64(number)),
 				})
 			}

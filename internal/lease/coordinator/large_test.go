@@ -22,7 +22,7 @@ func largeCoordinator(tb testing.TB, n int) (*Coordinator, limit.Time) {
 			for from := 0; from < n; from += 1000 {
 				r := &lease.Report{Member: m, Epoch: 1, Number: number*uint64(n) + uint64(from) + 1, Stamp: time.Duration(now)}
 				for i := from; i < min(n, from+1000); i++ {
-					d := lease.Demand{Handle: uint32(i), Lease: leases[m][i], Rate: 30 * fixed.Token, Heard: heard[m]}
+					d := lease.Demand{Handle: uint32(i), Lease: leases[m][i], Rate: 30 * fixed.Token, AckedGrant: heard[m]}
 					if d.Lease == 0 {
 						d.Resource = lease.ResourceID{Limit: "l", Key: fmt.Sprint(i)}
 					}
@@ -56,7 +56,7 @@ func BenchmarkSweep(b *testing.B) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	for b.Loop() {
-		now = now.Add(c.pause())
+		now = now.Add(c.sweepInterval())
 		c.Step(now, &lease.Report{Member: anna, Epoch: 1, Number: uint64(now), Stamp: time.Duration(now)})
 		c.Step(now, &lease.Report{Member: bert, Epoch: 1, Number: uint64(now), Stamp: time.Duration(now)})
 	}
@@ -93,7 +93,7 @@ func BenchmarkWaitingResources(b *testing.B) {
 	const n = 100_000
 	c, now := largeCoordinator(b, n)
 	for _, r := range c.list {
-		c.mark(r, now)
+		c.scheduleRound(r, now)
 		r.due = now.Add(time.Hour)
 	}
 	for b.Loop() {

@@ -89,21 +89,21 @@ func (v *live) over() {
 		from, largest := began(first), lease.Capacity{}
 		for _, c := range all[:first] {
 			if c.at.Add(memory) >= from {
-				largest = lease.Capacity{Rate: max(largest.Rate, c.terms.Rate), Depth: max(largest.Depth, c.terms.Burst)}
+				largest = lease.Capacity{Rate: max(largest.Rate, c.terms.Rate), Burst: max(largest.Burst, c.terms.Burst)}
 			}
 		}
 		events, _ := slices.BinarySearch(v.noted, from)
 		for last := first; last < len(all); last++ {
 			c := all[last]
-			largest = lease.Capacity{Rate: max(largest.Rate, c.terms.Rate), Depth: max(largest.Depth, c.terms.Burst)}
-			p := pool{rate: largest.Rate, depth: largest.Depth, level: largest.Depth, at: from}
+			largest = lease.Capacity{Rate: max(largest.Rate, c.terms.Rate), Burst: max(largest.Burst, c.terms.Burst)}
+			p := pool{rate: largest.Rate, burst: largest.Burst, level: largest.Burst, at: from}
 			for _, at := range v.noted[events:] {
 				if at > c.at {
 					break
 				}
-				p.accrue(at)
+				p.refill(at)
 				if p.level -= fixed.Token; p.level < -fixed.Amount(len(v.instances))*10 {
-					v.t.Fatalf("%v: %v more were admitted than %v and %v/s allow, since %v", time.Duration(at), -p.level, largest.Depth, largest.Rate, time.Duration(from))
+					v.t.Fatalf("%v: %v more were admitted than %v and %v/s allow, since %v", time.Duration(at), -p.level, largest.Burst, largest.Rate, time.Duration(from))
 				}
 			}
 		}

@@ -91,7 +91,7 @@ func TestOwnLimitIsChanged(t *testing.T) {
 		f.run(time.Second)
 		for i, in := range f.instances {
 			took := in.took
-			if h := in.holder.State(in.handle).Held; h.Rate != to.Rate || h.Depth != to.Burst {
+			if h := in.holder.State(in.handle).Held; h.Rate != to.Rate || h.Burst != to.Burst {
 				t.Errorf("%v/s and %v: %d holds %v", to.Rate, to.Burst, i, h)
 			}
 			f.run(10 * time.Second)

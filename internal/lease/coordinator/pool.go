@@ -15,26 +15,26 @@ import (
 // change of the capacity touches it. So the level may be below 0: that is debt, of what
 // was used under a larger burst, which the rate pays before there are tokens again.
 type pool struct {
-	rate, depth fixed.Amount // may be below 0 for as long as a cut capacity is still out
+	rate, burst fixed.Amount // may be below 0 for as long as a cut capacity is still out
 	level       fixed.Amount
-	// flying is the part of the depth that is reserved for tokens under way to an
+	// reserved is the part of the depth that is reserved for tokens under way to an
 	// instance without depth of their own. Without it the pool could fill up
 	// again while they are under way, and there would be more tokens than one
 	// bucket holds.
-	flying fixed.Amount
-	part   uint64 // of a millionth of a token, in 1e-9
-	at     limit.Time
+	reserved  fixed.Amount
+	remainder uint64 // of a millionth of a token, in 1e-9
+	at        limit.Time
 }
 
 // room is how many tokens there can be in the pool.
-func (p *pool) room() fixed.Amount { return p.depth - p.flying }
+func (p *pool) room() fixed.Amount { return p.burst - p.reserved }
 
 // spare is how much depth can be lent, in whole tokens. What is reserved for tokens under
 // way is not spare: for as much as was lent of it, tokens in the pool would be dropped.
 func (p *pool) spare() fixed.Amount { return max(0, p.room()) / fixed.Token * fixed.Token }
 
-// accrue brings the level up to now. A clock that steps back adds nothing.
-func (p *pool) accrue(now limit.Time) {
+// refill brings the level up to now. A clock that steps back adds nothing.
+func (p *pool) refill(now limit.Time) {
 	dt := now - p.at
 	if dt <= 0 {
 		return
@@ -42,16 +42,16 @@ func (p *pool) accrue(now limit.Time) {
 	p.at = now
 	if room := p.room(); p.rate > 0 && p.level < room {
 		hi, lo := bits.Mul64(uint64(p.rate), uint64(dt))
-		lo, carry := bits.Add64(lo, p.part, 0)
+		lo, carry := bits.Add64(lo, p.remainder, 0)
 		hi += carry
 		if hi >= 1e9 {
-			p.level, p.part = room, 0
+			p.level, p.remainder = room, 0
 			return
 		}
 		var gained uint64
-		gained, p.part = bits.Div64(hi, lo, 1e9)
+		gained, p.remainder = bits.Div64(hi, lo, 1e9)
 		if gained >= uint64(room-p.level) {
-			p.level, p.part = room, 0
+			p.level, p.remainder = room, 0
 			return
 		}
 		p.level += fixed.Amount(gained)
@@ -62,21 +62,21 @@ func (p *pool) accrue(now limit.Time) {
 // clip drops what does not fit the depth.
 func (p *pool) clip() {
 	if room := p.room(); p.level >= room {
-		p.level, p.part = room, 0
+		p.level, p.remainder = room, 0
 	}
 }
 
 // resize changes the capacity. What was used stays used, so the level fits as before.
 func (p *pool) resize(rate, depth fixed.Amount) {
 	p.rate += rate
-	p.depth += depth
+	p.burst += depth
 	p.level += depth
 }
 
 // lend takes h out of the pool.
 func (p *pool) lend(h lease.Capacity) {
 	p.rate -= h.Rate
-	p.depth -= h.Depth
+	p.burst -= h.Burst
 	p.level -= h.Tokens
 	p.clip()
 }
@@ -84,7 +84,7 @@ func (p *pool) lend(h lease.Capacity) {
 // take back puts h into the pool.
 func (p *pool) takeBack(h lease.Capacity) {
 	p.rate += h.Rate
-	p.depth += h.Depth
+	p.burst += h.Burst
 	p.level += h.Tokens
 	p.clip()
 }

@@ -19,20 +19,20 @@ func TestPoolOfAges(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 91))
 	for range 10_000 {
-		p := pool{rate: fixed.Amount(r.Int64N(int64(1) << r.IntN(63))), depth: fixed.Amount(r.Int64N(int64(1) << r.IntN(63)))}
-		p.flying = fixed.Amount(r.Int64N(int64(p.depth/2 + 1)))
-		p.level = fixed.Amount(r.Int64N(int64(p.room()+1))) - fixed.Amount(r.Int64N(int64(p.depth+1)))
+		p := pool{rate: fixed.Amount(r.Int64N(int64(1) << r.IntN(63))), burst: fixed.Amount(r.Int64N(int64(1) << r.IntN(63)))}
+		p.reserved = fixed.Amount(r.Int64N(int64(p.burst/2 + 1)))
+		p.level = fixed.Amount(r.Int64N(int64(p.room()+1))) - fixed.Amount(r.Int64N(int64(p.burst+1)))
 		if r.IntN(4) == 0 {
 			p.level = p.room() - 1
 		}
-		p.part = uint64(r.Int64N(1e9))
+		p.remainder = uint64(r.Int64N(1e9))
 		if p.level == p.room() {
-			p.part = 0
+			p.remainder = 0
 		}
 		was, dt := p, r.Int64N(int64(1)<<r.IntN(63))
-		p.accrue(limit.Time(dt))
+		p.refill(limit.Time(dt))
 		sum := new(big.Int).Mul(big.NewInt(int64(was.rate)), big.NewInt(dt))
-		sum.Add(sum, new(big.Int).SetUint64(was.part))
+		sum.Add(sum, new(big.Int).SetUint64(was.remainder))
 		came := uint64(math.MaxUint64)
 		if sum.Quo(sum, big.NewInt(1e9)); sum.IsUint64() {
 			came = sum.Uint64()
@@ -41,12 +41,12 @@ func TestPoolOfAges(t *testing.T) {
 		if came < uint64(was.room()-was.level) {
 			want = was.level + fixed.Amount(came)
 		}
-		if p.level != want || p.level == p.room() && p.part != 0 {
+		if p.level != want || p.level == p.room() && p.remainder != 0 {
 			t.Fatalf("%+v is %+v after %d, want a level of %d", was, p, dt, want)
 		}
 	}
-	p := pool{rate: -5 * fixed.Token, depth: 10 * fixed.Token, level: 3 * fixed.Token}
-	if p.accrue(limit.Time(time.Hour)); p.level != 3*fixed.Token || p.at != limit.Time(time.Hour) {
+	p := pool{rate: -5 * fixed.Token, burst: 10 * fixed.Token, level: 3 * fixed.Token}
+	if p.refill(limit.Time(time.Hour)); p.level != 3*fixed.Token || p.at != limit.Time(time.Hour) {
 		t.Errorf("%+v: a rate below 0 takes something away", p)
 	}
 }

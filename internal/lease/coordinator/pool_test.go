@@ -18,21 +18,21 @@ func TestLendingDropsNoTokens(t *testing.T) {
 		terms := lease.Terms{Rate: fixed.Amount(rng.Int64N(int64(200 * fixed.Token))), Burst: fixed.Whole(rng.Int64N(100))}
 		r := newResource(theLimit, terms, 1, false)
 		for range 1 + rng.IntN(5) {
-			a := &account{session: &session{}, resource: r, weight: 1, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, lackUntil: lease.Never}
-			a.want, a.lack = fixed.Amount(rng.Int64N(int64(100*fixed.Token))), fixed.Amount(rng.Int64N(int64(40*fixed.Token)))
+			a := &account{session: &session{}, resource: r, weight: 1, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, shortUntil: lease.Never}
+			a.demand, a.shortfall = fixed.Amount(rng.Int64N(int64(100*fixed.Token))), fixed.Amount(rng.Int64N(int64(40*fixed.Token)))
 			r.accounts = append(r.accounts, a)
 		}
 		p := &r.pool
 		for range rng.IntN(8) {
 			a := r.accounts[rng.IntN(len(r.accounts))]
-			h := lease.Capacity{Rate: fixed.Amount(rng.Int64N(int64(max(p.rate, 1)))), Depth: fixed.Whole(rng.Int64N(p.spare().Floor() + 1)), Tokens: fixed.Amount(rng.Int64N(int64(max(p.level, 1))))}
-			if a.held().Depth+h.Depth == 0 {
+			h := lease.Capacity{Rate: fixed.Amount(rng.Int64N(int64(max(p.rate, 1)))), Burst: fixed.Whole(rng.Int64N(p.spare().Floor() + 1)), Tokens: fixed.Amount(rng.Int64N(int64(max(p.level, 1))))}
+			if a.held().Burst+h.Burst == 0 {
 				h.Tokens = 0
 			}
-			h.Tokens = min(h.Tokens, fixed.SaturatingAdd(a.held().Depth, h.Depth))
+			h.Tokens = min(h.Tokens, fixed.SaturatingAdd(a.held().Burst, h.Burst))
 			a.grant(h)
 		}
-		if p.flying > 0 {
+		if p.reserved > 0 {
 			under++
 		}
 		granted := func() (sum fixed.Amount) {

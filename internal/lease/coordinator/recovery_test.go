@@ -156,7 +156,7 @@ func newRescuers(t *testing.T, how rescue) *rescuers {
 func (v *rescuers) start(epoch uint64, learn time.Duration, key []byte) {
 	v.since = v.now
 	v.coord = New(Options{
-		Epoch: epoch, Learn: learn, Seal: NewSeal(key), Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return v.terms, lease.StatusOK },
+		Epoch: epoch, Recovery: learn, Seal: NewSeal(key), Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return v.terms, lease.StatusOK },
 	}, v.now)
 	v.tickAt = lease.Never
 	v.coordinate(lease.Tick{})
@@ -257,9 +257,9 @@ func (v *rescuers) admit() {
 		v.took = append(v.took, v.now)
 		return
 	}
-	p := pool{rate: v.terms.Rate, depth: v.terms.Burst, level: v.central, part: v.part, at: v.at}
-	p.accrue(v.now)
-	v.at, v.central, v.part = v.now, p.level-fixed.Token, p.part
+	p := pool{rate: v.terms.Rate, burst: v.terms.Burst, level: v.central, remainder: v.part, at: v.at}
+	p.refill(v.now)
+	v.at, v.central, v.part = v.now, p.level-fixed.Token, p.remainder
 	if v.central < -fixed.Amount(v.n)*10 {
 		v.t.Fatalf("%v after the start: %v more admitted than one bucket has", time.Duration(v.now-v.since), -v.central)
 	}
@@ -345,7 +345,7 @@ func (v *rescuers) enough(in *rescued) fixed.Amount {
 		return share
 	case v.now < in.back+moment || idle:
 		return 0 // it is being told
-	case !v.paused && v.coord.Learning(v.now-2*moment) && (in.back >= in.ends || !v.state):
+	case !v.paused && v.coord.Recovering(v.now-2*moment) && (in.back >= in.ends || !v.state):
 		if v.now < in.ends {
 			return in.lease // it cannot be claimed, and runs on
 		}
@@ -406,14 +406,14 @@ type rated struct {
 	fallback bool
 }
 
-func (b *rated) Amend(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+func (b *rated) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	b.rate, b.fallback = rate, false
-	return b.Bucket.Amend(now, rate, depth, add)
+	return b.Bucket.Update(now, rate, depth, add)
 }
 
-func (b *rated) AmendFallback(now limit.Time, rate, depth fixed.Amount) {
+func (b *rated) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 	b.rate, b.fallback = rate, true
-	b.Bucket.AmendFallback(now, rate, depth)
+	b.Bucket.UpdateFallback(now, rate, depth)
 }
 
 func (b *rated) rateAt(now limit.Time) fixed.Amount {

@@ -28,7 +28,7 @@ func (c *Coordinator) report(now limit.Time, m *lease.Report) {
 	s.sent = m.Stamp
 	for i := range m.Demands {
 		d := &m.Demands[i]
-		heard := d.Heard
+		heard := d.AckedGrant
 		if m.Epoch != c.opts.Epoch {
 			heard = 0 // that was another coordinator's count
 		}
@@ -75,19 +75,19 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *lease
 		if a = c.open(now, s, number, d); a == nil {
 			return
 		}
-	} else if number <= a.seen {
+	} else if number <= a.lastReport {
 		return // an older one, late or doubled
 	}
 	r := a.resource
-	r.pool.accrue(now)
-	a.seen = number
-	landed := a.hear(heard)
+	r.pool.refill(now)
+	a.lastReport = number
+	landed := a.acknowledge(heard)
 	a.status = r.status
 	if r.broken {
 		a.status = lease.StatusBroken
 	}
 	switch {
-	case d.Lease == 0 && a.lease != 0 && a.heard >= a.born:
+	case d.Lease == 0 && a.lease != 0 && a.ackedGrant >= a.born:
 		// It knew of the lease and has none: it let it run out.
 		a.end()
 	case d.Lease != 0 && d.Lease != a.lease:
@@ -95,47 +95,47 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *lease
 	case d.Lease != 0 && !a.settle(d.Returned, landed):
 		a.status = lease.StatusBadDemand
 	}
-	if a.status == lease.StatusOK && !a.attempt(now, d) {
+	if a.status == lease.StatusOK && !a.takeAttempts(now, d) {
 		a.status = lease.StatusBadDemand
 	}
-	a.ask(now, d)
+	a.takeDemand(now, d)
 	a.closed = d.Closed
-	a.tell = true
-	c.mark(r, now)
+	a.pending = true
+	c.scheduleRound(r, now)
 }
 
-// ask takes note of what the instance wants.
-func (a *account) ask(now limit.Time, d *lease.Demand) {
+// takeDemand takes note of what the instance wants.
+func (a *account) takeDemand(now limit.Time, d *lease.Demand) {
 	a.weight, a.band = max(1, d.Weight), d.Band
 	a.silent = d.Silent || a.resource.suppressed != nil && a.session.version < lease.SuppressVersion
-	if d.Rate < 0 || d.Burst < 0 || d.Rate > fixed.MaxAmount || d.Burst > fixed.MaxAmount {
+	if d.Rate < 0 || d.Need < 0 || d.Rate > fixed.MaxAmount || d.Need > fixed.MaxAmount {
 		a.status = lease.StatusBadDemand
 	}
 	if a.status != lease.StatusOK {
-		a.want, a.lack = 0, 0
+		a.demand, a.shortfall = 0, 0
 		return
 	}
-	a.want, a.lack = d.Rate, d.Burst
+	a.demand, a.shortfall = d.Rate, d.Need
 	if a.resource.suppressed != nil {
-		a.largest, a.lack = d.Burst, 0 // nobody else has what it lacks
+		a.largest, a.shortfall = d.Need, 0 // nobody else has what it lacks
 	}
 	if a.own != nil {
-		a.lack = 0 // the same
+		a.shortfall = 0 // the same
 	}
-	if a.resource.terms.Gauge {
-		a.want = d.Burst
-		a.lack = max(0, d.Burst-a.held().Depth)
+	if a.resource.terms.Semaphore {
+		a.demand = d.Need
+		a.shortfall = max(0, d.Need-a.held().Burst)
 	}
-	a.lack = min(a.lack, a.resource.terms.Burst)
-	a.lackUntil = lease.Never
+	a.shortfall = min(a.shortfall, a.resource.terms.Burst)
+	a.shortUntil = lease.Never
 	if d.Within > 0 {
-		a.lackUntil = now.Add(d.Within)
+		a.shortUntil = now.Add(d.Within)
 	}
 	switch {
-	case a.lack == 0:
-		a.lackSince = 0
-	case a.lackSince == 0:
-		a.lackSince = now
+	case a.shortfall == 0:
+		a.shortSince = 0
+	case a.shortSince == 0:
+		a.shortSince = now
 	}
 }
 
@@ -143,7 +143,7 @@ func (a *account) ask(now limit.Time, d *lease.Demand) {
 // says why, when there is none to be had.
 func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.Demand) *account {
 	refuse := func(status lease.Status) *account {
-		c.say(s, lease.Share{Handle: d.Handle, Status: status, Seen: number, KeepRate: fixed.MaxAmount, KeepDepth: fixed.MaxAmount})
+		c.queueShare(s, lease.Share{Handle: d.Handle, Status: status, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount})
 		return nil
 	}
 	if d.Resource.Limit == "" || d.Closed {
@@ -160,14 +160,14 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		case len(c.list) >= c.opts.MaxResources:
 			return refuse(lease.StatusTooMany)
 		}
-		r = newResource(d.Resource, terms, now, now < c.learnTo)
+		r = newResource(d.Resource, terms, now, now < c.recoverUntil)
 		c.resources[d.Resource] = r
 		c.list = append(c.list, r)
 	}
 	if s.of[r] != nil {
 		return refuse(lease.StatusBadKey) // it has it under another handle
 	}
-	a := &account{session: s, resource: r, handle: d.Handle, since: now, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, weight: 1}
+	a := &account{session: s, resource: r, handle: d.Handle, since: now, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, weight: 1}
 	a.setOwn(lease.Terms{}, r.terms)
 	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)
@@ -177,12 +177,12 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 // claim takes a lease that this coordinator did not give, or has taken back.
 func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	switch {
-	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.heard < a.born:
+	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.ackedGrant < a.born:
 		return // it has not heard yet that the claim was taken
 	case len(d.Claim) == 0 || c.opts.Seal == nil:
 		a.status = lease.StatusLeaseGone
 		return
-	case !a.resource.learning || a.lease != 0:
+	case !a.resource.recovering || a.lease != 0:
 		a.status = lease.StatusBadClaim
 		return
 	}
@@ -190,7 +190,7 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	left := granted.Sub(d.Returned)
 	_, used := a.resource.claimed[d.Lease]
 	// What was given back can only have become more since the token was made.
-	if !ok || used || left.Rate < 0 || left.Depth < 0 || left.Rate > held.Rate || left.Depth > held.Depth {
+	if !ok || used || left.Rate < 0 || left.Burst < 0 || left.Rate > held.Rate || left.Burst > held.Burst {
 		a.status = lease.StatusBadClaim
 		return
 	}
@@ -202,14 +202,14 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 	var st ResourceState
 	for _, r := range c.list {
-		r.pool.accrue(now)
+		r.pool.refill(now)
 		leases := st.Leases[:0]
 		st = ResourceState{
-			ID: r.id, Terms: r.terms, Reject: r.rejects(), Wanted: r.wanted, Learning: r.learning, Full: r.full, Broken: r.broken,
-			Free: lease.Capacity{Rate: max(0, r.pool.rate), Depth: max(0, r.pool.depth), Tokens: max(0, r.pool.level)},
+			ID: r.id, Terms: r.terms, Reject: r.rejects(), Demand: r.totalDemand, Recovering: r.recovering, Saturated: r.saturated, Broken: r.broken,
+			Free: lease.Capacity{Rate: max(0, r.pool.rate), Burst: max(0, r.pool.burst), Tokens: max(0, r.pool.level)},
 		}
-		if r.full {
-			st.FullFor = time.Duration(now - r.fullSince)
+		if r.saturated {
+			st.SaturatedFor = time.Duration(now - r.saturatedSince)
 		}
 		for _, a := range r.accounts {
 			h := a.held()
@@ -217,7 +217,7 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 			st.Lent = st.Lent.Add(h)
 			leases = append(leases, LeaseState{
 				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
-				Attempted: a.attempted, Admitted: a.admitted, Wants: a.want, Has: h, Held: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
+				Attempted: a.attempted, Admitted: a.admitted, Demand: a.demand, Capacity: h, HeldFor: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
 			})
 		}
 		st.Leases = leases
@@ -231,27 +231,27 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 type ResourceState struct {
 	ID     lease.ResourceID
 	Terms  lease.Terms
-	Wanted fixed.Amount   // by all instances
+	Demand fixed.Amount   // by all instances
 	Lent   lease.Capacity // rate and depth that instances hold, as counted
 	Free   lease.Capacity // what is not lent
 
-	Learning, Broken bool
-	Full             bool          // demand is above the limit
-	Reject           float64       // the fraction that is refused, if it is shared by suppression
-	FullFor          time.Duration // since when
-	Leases           []LeaseState
+	Recovering, Broken bool
+	Saturated          bool          // demand is above the limit
+	Reject             float64       // the fraction that is refused, if it is shared by suppression
+	SaturatedFor       time.Duration // since when
+	Leases             []LeaseState
 }
 
 // LeaseState is what one instance has of a resource.
 type LeaseState struct {
 	lease.Member
-	Version         uint32
-	Silent          bool
-	Weight          uint32
-	Band            uint8
-	Wants           fixed.Amount
-	Has             lease.Capacity // rate and depth
-	Held, ExpiresIn time.Duration
+	Version            uint32
+	Silent             bool
+	Weight             uint32
+	Band               uint8
+	Demand             fixed.Amount
+	Capacity           lease.Capacity // rate and depth
+	HeldFor, ExpiresIn time.Duration
 
 	// Running totals, if the limit is shared by suppression.
 	Attempted, Admitted fixed.Amount

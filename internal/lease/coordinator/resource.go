@@ -14,24 +14,24 @@ import (
 // resource is one bucket that is shared, with the accounts of all instances that
 // have a part of it.
 type resource struct {
-	id       lease.ResourceID
-	terms    lease.Terms
-	pool     pool
-	frozen   lease.Capacity      // what leases of a former coordinator may still hold
-	claimed  map[uint64]struct{} // of those, the ones that were claimed
-	accounts []*account
-	alloc    fairshare.Allocator
-	turns    turns
-	single   bool // tokens are lent one by one
+	id           lease.ResourceID
+	terms        lease.Terms
+	pool         pool
+	frozen       lease.Capacity      // what leases of a former coordinator may still hold
+	claimed      map[uint64]struct{} // of those, the ones that were claimed
+	accounts     []*account
+	alloc        fairshare.Allocator
+	rotation     rotation
+	tokenByToken bool // tokens are lent one by one
 
 	suppressed *suppression // nil = it is not shared by suppression
 
-	wanted    fixed.Amount // in the last round
-	scarce    bool
-	full      bool
-	fullSince limit.Time
-	learning  bool
-	since     limit.Time
+	totalDemand    fixed.Amount // in the last round
+	contended      bool
+	saturated      bool
+	saturatedSince limit.Time
+	recovering     bool
+	since          limit.Time
 
 	dirty  bool
 	due    limit.Time   // of the round, when dirty
@@ -52,16 +52,16 @@ func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen 
 	switch {
 	case frozen && terms.PerInstance():
 		// Nobody takes anything from anybody, so newcomers need not wait.
-		r.frozen = lease.Capacity{Rate: lease.Unlimited / 2 / fixed.Token * fixed.Token, Depth: lease.Unlimited / 2 / fixed.Token * fixed.Token}
+		r.frozen = lease.Capacity{Rate: lease.Unlimited / 2 / fixed.Token * fixed.Token, Burst: lease.Unlimited / 2 / fixed.Token * fixed.Token}
 		r.pool.lend(r.frozen)
-		r.pool.level, r.learning = r.pool.depth, true
+		r.pool.level, r.recovering = r.pool.burst, true
 	case frozen:
 		r.frozen = terms.Lendable()
 		r.pool.lend(r.frozen)
-		r.pool.level, r.learning = 0, true
+		r.pool.level, r.recovering = 0, true
 	default:
 		// Nothing was taken yet, so the bucket is full.
-		r.pool.level = r.pool.depth
+		r.pool.level = r.pool.burst
 	}
 	return r
 }
@@ -70,15 +70,15 @@ func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen 
 // pool below zero until enough has come back; what was used stays used, so a change and
 // its way back bring nothing, and what a larger burst adds is there at once.
 func (r *resource) setTerms(t lease.Terms, now limit.Time) {
-	r.pool.accrue(now)
+	r.pool.refill(now)
 	more := t.Lendable().Sub(r.terms.Lendable())
-	r.pool.resize(more.Rate, more.Depth)
-	if r.learning {
+	r.pool.resize(more.Rate, more.Burst)
+	if r.recovering {
 		// The former coordinator may have lent of terms that were larger still.
-		r.freeze(max(more.Rate, -r.frozen.Rate), max(more.Depth, -r.frozen.Depth))
+		r.freeze(max(more.Rate, -r.frozen.Rate), max(more.Burst, -r.frozen.Burst))
 	}
 	if t.PerInstance() {
-		r.pool.level = r.pool.depth
+		r.pool.level = r.pool.burst
 	}
 	r.pool.clip()
 	for _, a := range r.accounts {
@@ -93,21 +93,21 @@ func (r *resource) setTerms(t lease.Terms, now limit.Time) {
 // freeze keeps more of the pool, or less, until the learning ends.
 func (r *resource) freeze(rate, depth fixed.Amount) {
 	r.frozen.Rate += rate
-	r.frozen.Depth += depth
+	r.frozen.Burst += depth
 	r.pool.rate -= rate
-	r.pool.depth -= depth
+	r.pool.burst -= depth
 }
 
 // thaw ends the learning: what no instance claimed has expired.
 func (r *resource) thaw(now limit.Time) {
-	if !r.learning {
+	if !r.recovering {
 		return
 	}
-	r.pool.accrue(now)
-	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Depth: r.frozen.Depth})
-	r.frozen, r.claimed, r.learning = lease.Capacity{}, nil, false
+	r.pool.refill(now)
+	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Burst: r.frozen.Burst})
+	r.frozen, r.claimed, r.recovering = lease.Capacity{}, nil, false
 	for _, a := range r.accounts {
-		a.tell = true // those who spend what their mode says wait for it to ask
+		a.pending = true // those who spend what their mode says wait for it to ask
 	}
 }
 
@@ -118,19 +118,19 @@ func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.
 		r.claimed = map[uint64]struct{}{}
 	}
 	r.claimed[number] = struct{}{}
-	r.pool.accrue(now)
-	h = lease.Capacity{Rate: min(h.Rate, r.frozen.Rate), Depth: min(h.Depth, r.frozen.Depth)}
+	r.pool.refill(now)
+	h = lease.Capacity{Rate: min(h.Rate, r.frozen.Rate), Burst: min(h.Burst, r.frozen.Burst)}
 	r.frozen = r.frozen.Sub(h)
 	r.pool.takeBack(h)
 	a.grant(h)
-	if a.purse = h.Depth; a.own != nil { // it may be full
+	if a.refundable = h.Burst; a.own != nil { // it may be full
 		a.own.level = 0 // and the rest may have been spent
 	}
 }
 
 // capacity is what is divided: the rate, or the places of a gauge.
 func (r *resource) capacity() fixed.Amount {
-	if r.terms.Gauge {
+	if r.terms.Semaphore {
 		return r.terms.Burst
 	}
 	return r.terms.Rate
@@ -140,28 +140,28 @@ func (r *resource) capacity() fixed.Amount {
 // who hold more than their part to come down, if somebody needs it, and lends what
 // is free to those who hold less.
 func (r *resource) round(now limit.Time) {
-	r.pool.accrue(now)
+	r.pool.refill(now)
 	r.dirty = false
 	if r.suppressed != nil {
 		r.suppress(now)
 		r.lend(now)
-		r.recall()
+		r.revoke()
 		return
 	}
 	r.divide(now)
 	if r.terms.PerInstance() {
 		r.targetOwn()
-	} else if r.terms.Gauge {
-		r.targetPlaces(now)
-	} else if !r.takeTurns(now) {
+	} else if r.terms.Semaphore {
+		r.targetPermits(now)
+	} else if !r.rotate(now) {
 		r.targetRates()
 	}
 	r.lend(now)
-	r.recall()
+	r.revoke()
 	if at := r.wake(now); at != lease.Never {
 		r.dirty, r.due = true, at
 	}
-	if n := r.turns.until; n != 0 && (!r.dirty || n < r.due) {
+	if n := r.rotation.until; n != 0 && (!r.dirty || n < r.due) {
 		r.dirty, r.due = true, n
 	}
 }
@@ -172,9 +172,9 @@ func (r *resource) divide(now limit.Time) {
 	r.claims, r.parts, r.shares = r.claims[:0], r.parts[:0], r.shares[:0]
 	wanted, silent := fixed.Amount(0), fixed.Amount(0)
 	for _, a := range r.accounts {
-		c := fairshare.Claimant{Want: a.want, Has: a.held().Rate, Used: a.want, Weight: a.weight, Band: a.band}
-		if r.terms.Gauge {
-			c.Has = a.held().Depth
+		c := fairshare.Claimant{Want: a.demand, Has: a.held().Rate, Used: a.demand, Weight: a.weight, Band: a.band}
+		if r.terms.Semaphore {
+			c.Has = a.held().Burst
 		}
 		c.Used = min(c.Used, c.Has)
 		if a.silent {
@@ -186,7 +186,7 @@ func (r *resource) divide(now limit.Time) {
 		r.claims, r.parts = append(r.claims, c), append(r.parts, 0)
 	}
 	silent = min(silent, capacity)
-	if r.terms.Allocation == fairshare.MaxMin && !r.terms.Gauge && wanted > capacity+capacity/lease.Hysteresis {
+	if r.terms.Allocation == fairshare.MaxMin && !r.terms.Semaphore && wanted > capacity+capacity/lease.Hysteresis {
 		// Measured demand is never exact, and one who gets a little less than it
 		// needs runs dry, where others who want far more would not miss it.
 		for i := range r.claims {
@@ -194,12 +194,12 @@ func (r *resource) divide(now limit.Time) {
 		}
 	}
 	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
-	r.wanted = fixed.SaturatingAdd(wanted, silent)
-	r.scarce = r.wanted > capacity-capacity/8
-	wasFull := r.full
-	r.full = r.wanted > capacity+capacity/lease.Hysteresis
-	if r.full && !wasFull {
-		r.fullSince = now
+	r.totalDemand = fixed.SaturatingAdd(wanted, silent)
+	r.contended = r.totalDemand > capacity-capacity/8
+	wasFull := r.saturated
+	r.saturated = r.totalDemand > capacity+capacity/lease.Hysteresis
+	if r.saturated && !wasFull {
+		r.saturatedSince = now
 	}
 	next := 0
 	for _, a := range r.accounts {
@@ -215,7 +215,7 @@ func (r *resource) divide(now limit.Time) {
 // equalPart is the share of an instance that does not report its demand.
 func (r *resource) equalPart() fixed.Amount {
 	n := fixed.Amount(max(1, len(r.accounts)))
-	if r.terms.Gauge {
+	if r.terms.Semaphore {
 		return r.capacity() / n / fixed.Token * fixed.Token
 	}
 	return r.capacity() / n
@@ -223,13 +223,13 @@ func (r *resource) equalPart() fixed.Amount {
 
 // lend raises accounts to their targets as far as the pool has it.
 func (r *resource) lend(now limit.Time) {
-	if r.terms.Allocation == fairshare.Static && !r.terms.Gauge {
+	if r.terms.Allocation == fairshare.Static && !r.terms.Semaphore {
 		r.lendOwn()
 		return
 	}
 	r.raise()
-	for _, a := range r.lacking(now) {
-		if a.lack <= 0 || r.terms.Gauge {
+	for _, a := range r.shortAccounts(now) {
+		if a.shortfall <= 0 || r.terms.Semaphore {
 			continue
 		}
 		p := &r.pool
@@ -237,32 +237,32 @@ func (r *resource) lend(now limit.Time) {
 		// What is under way to it need not be sent again. A part of a token is worth
 		// no message where others lack it too; where nobody does it may be just
 		// what is missing to a whole one.
-		t := min(a.lack-a.aloft.Tokens, p.level)
-		if t < min(a.lack, fixed.Token) && (r.scarce || t < fixed.Token/part) {
+		t := min(a.shortfall-a.unacked.Tokens, p.level)
+		if t < min(a.shortfall, fixed.Token) && (r.contended || t < fixed.Token/part) {
 			continue
 		}
 		// The depth that the account has may be full, so the tokens bring their own.
 		d := fixed.Amount(0)
-		if h.Depth < a.lack {
-			d = min((t+fixed.Token-1)/fixed.Token*fixed.Token, p.depth/fixed.Token*fixed.Token)
+		if h.Burst < a.shortfall {
+			d = min((t+fixed.Token-1)/fixed.Token*fixed.Token, p.burst/fixed.Token*fixed.Token)
 		}
-		t = min(t, h.Depth+d)
+		t = min(t, h.Burst+d)
 		if h.Rate == 0 && a.target.Rate == 0 {
 			// A part of a token is of no use to one who has no rate.
 			t = t / fixed.Token * fixed.Token
-			d = min(d, max(0, t-h.Depth))
+			d = min(d, max(0, t-h.Burst))
 		}
 		if t <= 0 {
 			continue
 		}
-		a.grant(lease.Capacity{Depth: d, Tokens: t})
-		if a.lack -= t; a.lack <= 0 || a.lack < fixed.Token && a.target.Rate == 0 {
-			a.lack, a.lackSince = 0, 0
+		a.grant(lease.Capacity{Burst: d, Tokens: t})
+		if a.shortfall -= t; a.shortfall <= 0 || a.shortfall < fixed.Token && a.target.Rate == 0 {
+			a.shortfall, a.shortSince = 0, 0
 		}
 	}
 }
 
-// part is the smallest part of a token that is lent by itself: an eighth. Not smaller:
+// remainder is the smallest part of a token that is lent by itself: an eighth. Not smaller:
 // each is a message. Not larger: so much would lie with the coordinator while the last
 // one of a burst is refused.
 const part = 8
@@ -270,13 +270,13 @@ const part = 8
 // wake is when the pool has a token for one who lacks it.
 func (r *resource) wake(now limit.Time) limit.Time {
 	p := &r.pool
-	if r.terms.Gauge || p.rate <= 0 || p.level >= p.room() {
+	if r.terms.Semaphore || p.rate <= 0 || p.level >= p.room() {
 		return lease.Never
 	}
 	least := fixed.MaxAmount
 	for _, a := range r.accounts {
-		if a.lack > 0 {
-			least = min(least, max(a.lack, fixed.Token))
+		if a.shortfall > 0 {
+			least = min(least, max(a.shortfall, fixed.Token))
 		}
 	}
 	if least == fixed.MaxAmount || p.level >= least {
@@ -298,14 +298,14 @@ const trickle = 8
 // each gets in proportion. But when it has next to nothing, those get it who have the
 // least part of their rate: else each bit that comes back would be a message to all.
 func (r *resource) raise() {
-	if r.terms.Gauge {
-		r.raisePlaces()
+	if r.terms.Semaphore {
+		r.raisePermits()
 		return
 	}
 	p := &r.pool
 	list, short := r.order[:0], lease.Capacity{}
 	for _, a := range r.accounts {
-		if s := r.shortOf(a); s != (lease.Capacity{}) {
+		if s := r.shortfallOf(a); s != (lease.Capacity{}) {
 			list, short = append(list, a), short.SaturatingAdd(s)
 		}
 	}
@@ -318,24 +318,24 @@ func (r *resource) raise() {
 		})
 	}
 	for _, a := range list {
-		s := r.shortOf(a)
-		g := lease.Capacity{Rate: min(s.Rate, max(0, p.rate)), Depth: s.Depth}
+		s := r.shortfallOf(a)
+		g := lease.Capacity{Rate: min(s.Rate, max(0, p.rate)), Burst: s.Burst}
 		if short.Rate > rate && !few {
 			g.Rate = s.Rate.Scale(rate, short.Rate)
 		}
-		if short.Depth > depth {
-			g.Depth = s.Depth.Scale(depth, short.Depth) / fixed.Token * fixed.Token
-			if g.Depth == 0 && s.Depth > 0 && a.held().Depth == 0 {
-				g.Depth = fixed.Token // or a rate without depth would be lost
+		if short.Burst > depth {
+			g.Burst = s.Burst.Scale(depth, short.Burst) / fixed.Token * fixed.Token
+			if g.Burst == 0 && s.Burst > 0 && a.held().Burst == 0 {
+				g.Burst = fixed.Token // or a rate without depth would be lost
 			}
 		}
-		g.Depth = min(g.Depth, p.spare())
-		if few && g.Rate < s.Rate && g.Rate < a.target.Rate/lease.Hysteresis || g.Rate > 0 && a.held().Depth+g.Depth == 0 {
+		g.Burst = min(g.Burst, p.spare())
+		if few && g.Rate < s.Rate && g.Rate < a.target.Rate/lease.Hysteresis || g.Rate > 0 && a.held().Burst+g.Burst == 0 {
 			g.Rate = 0 // too little for a message, or lost without depth
 		}
-		if g.Depth > 0 {
+		if g.Burst > 0 {
 			// A part of the bucket goes with what is in it.
-			g.Tokens = min(p.level.Scale(g.Depth, p.room()), g.Depth)
+			g.Tokens = min(p.level.Scale(g.Burst, p.room()), g.Burst)
 		}
 		a.grant(g)
 	}
@@ -344,53 +344,53 @@ func (r *resource) raise() {
 // reached is the part of its rate that the account has.
 func (a *account) reached() float64 { return float64(a.held().Rate) / max(float64(a.target.Rate), 1) }
 
-// shortOf is what an account lacks of its target, if it is enough to be moved.
-func (r *resource) shortOf(a *account) lease.Capacity {
+// shortfallOf is what an account lacks of its target, if it is enough to be moved.
+func (r *resource) shortfallOf(a *account) lease.Capacity {
 	h := a.held()
-	s := lease.Capacity{Rate: max(0, a.target.Rate-h.Rate), Depth: max(0, a.target.Depth-h.Depth)}
+	s := lease.Capacity{Rate: max(0, a.target.Rate-h.Rate), Burst: max(0, a.target.Burst-h.Burst)}
 	least := a.target.Rate / lease.Hysteresis
-	if h.Rate < a.want-a.want/lease.Hysteresis {
+	if h.Rate < a.demand-a.demand/lease.Hysteresis {
 		least /= lease.Hysteresis // it uses whatever there is
 	}
-	if a.lack > 0 {
+	if a.shortfall > 0 {
 		least = min(least, a.target.Rate/lease.Hysteresis/4)
-		if !r.full {
+		if !r.saturated {
 			least /= lease.Hysteresis // it runs dry in the end, however little it lacks
 		}
 	}
-	if !r.scarce && a.lack == 0 && h.Rate >= a.want && h.Depth >= 2*fixed.Token {
+	if !r.contended && a.shortfall == 0 && h.Rate >= a.demand && h.Burst >= 2*fixed.Token {
 		return lease.Capacity{} // it has what it wants, and there is more when it asks
 	}
 	if s.Rate < least {
 		s.Rate = 0
 	}
 	// One who gave depth back of its own accord has no use for it so soon.
-	if h.Depth >= 2*fixed.Token && (s.Depth < a.target.Depth/(lease.Hysteresis/8) || !r.full && a.lack == 0 && r.pool.at < a.gaveAt.Add(lease.IdleGrace)) {
-		s.Depth = 0
+	if h.Burst >= 2*fixed.Token && (s.Burst < a.target.Burst/(lease.Hysteresis/8) || !r.saturated && a.shortfall == 0 && r.pool.at < a.returnedAt.Add(lease.IdleGrace)) {
+		s.Burst = 0
 	}
 	return s
 }
 
-// recall asks accounts that hold more than their target to come down, when others
+// revoke asks accounts that hold more than their target to come down, when others
 // are short of it or the capacity was cut. Where nobody needs it, an uneven
 // distribution is left alone.
-func (r *resource) recall() {
+func (r *resource) revoke() {
 	var short lease.Capacity
 	for _, a := range r.accounts {
-		short = short.SaturatingAdd(r.shortOf(a))
-		if a.lack > 0 && !r.terms.Gauge && a.held().Depth < a.lack {
-			short.Depth = fixed.SaturatingAdd(short.Depth, min(a.lack, fixed.Token))
+		short = short.SaturatingAdd(r.shortfallOf(a))
+		if a.shortfall > 0 && !r.terms.Semaphore && a.held().Burst < a.shortfall {
+			short.Burst = fixed.SaturatingAdd(short.Burst, min(a.shortfall, fixed.Token))
 		}
 	}
-	if r.single || r.suppressed != nil {
+	if r.tokenByToken || r.suppressed != nil {
 		// Tokens come to the pool only where the rate is; and who cannot refuse a part
 		// must not have more than its own.
 		short.Rate = r.terms.Rate
 	}
 	if r.terms.Allocation == fairshare.Static {
-		short.Rate, short.Depth = max(1, r.terms.Rate), max(1, r.terms.Burst) // nobody may have more than its own
+		short.Rate, short.Burst = max(1, r.terms.Rate), max(1, r.terms.Burst) // nobody may have more than its own
 	}
-	short.Depth = max(short.Depth, -r.pool.depth)
+	short.Burst = max(short.Burst, -r.pool.burst)
 	r.mostAbove(short.Rate - r.pool.rate)
 	for _, a := range r.accounts {
 		h := a.held()
@@ -401,19 +401,19 @@ func (r *resource) recall() {
 		a.gives = false
 		// Tokens that were lent by themselves come back when they are used, or
 		// soon if they are not.
-		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.depth >= 0 && !r.terms.Gauge
-		if h.Depth > a.target.Depth && short.Depth > 0 && !lent {
-			keepDepth = a.target.Depth
+		lent := h.Rate == 0 && a.target.Rate == 0 && r.pool.burst >= 0 && !r.terms.Semaphore
+		if h.Burst > a.target.Burst && short.Burst > 0 && !lent {
+			keepDepth = a.target.Burst
 		}
-		if r.pool.rate >= 0 && a.keepRate < h.Rate && (keepRate == fixed.MaxAmount && a.target.Rate < h.Rate || keepRate != fixed.MaxAmount && fixed.Near(keepRate, a.keepRate, lease.Hysteresis)) {
-			keepRate = a.keepRate // it has been told, and the answer is under way
+		if r.pool.rate >= 0 && a.capRate < h.Rate && (keepRate == fixed.MaxAmount && a.target.Rate < h.Rate || keepRate != fixed.MaxAmount && fixed.Near(keepRate, a.capRate, lease.Hysteresis)) {
+			keepRate = a.capRate // it has been told, and the answer is under way
 		}
-		if keepRate == a.keepRate && keepDepth == a.keepDepth {
+		if keepRate == a.capRate && keepDepth == a.capBurst {
 			continue
 		}
-		a.keepRate, a.keepDepth = keepRate, keepDepth
+		a.capRate, a.capBurst = keepRate, keepDepth
 		if keepRate != fixed.MaxAmount || keepDepth != fixed.MaxAmount {
-			a.tell = true
+			a.pending = true
 			a.session.cut(a)
 		}
 	}
@@ -453,8 +453,8 @@ func (r *resource) safe() fixed.Amount {
 // idle says whether the resource may be forgotten: nobody has a part of it, and its
 // bucket is as full as a new one, or its limit is gone.
 func (r *resource) idle(now limit.Time) bool {
-	r.pool.accrue(now)
-	return len(r.accounts) == 0 && !r.learning && (r.pool.level >= r.terms.Burst || r.terms.Gauge || r.terms.PerInstance() || r.status != lease.StatusOK)
+	r.pool.refill(now)
+	return len(r.accounts) == 0 && !r.recovering && (r.pool.level >= r.terms.Burst || r.terms.Semaphore || r.terms.PerInstance() || r.status != lease.StatusOK)
 }
 
 func (r *resource) delay() time.Duration {

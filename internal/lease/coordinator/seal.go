@@ -33,7 +33,7 @@ const (
 // was held, without tokens.
 func (s *Seal) sign(epoch uint64, m lease.Member, id lease.ResourceID, number uint64, granted, held lease.Capacity) []byte {
 	token := make([]byte, 0, tokenLength)
-	for _, a := range []fixed.Amount{granted.Rate, granted.Depth, held.Rate, held.Depth} {
+	for _, a := range []fixed.Amount{granted.Rate, granted.Burst, held.Rate, held.Burst} {
 		token = binary.BigEndian.AppendUint64(token, uint64(a))
 	}
 	return append(token, s.sum(token, epoch, m, id, number)[:16]...)
@@ -45,7 +45,7 @@ func (s *Seal) open(token []byte, epoch uint64, m lease.Member, id lease.Resourc
 		return lease.Capacity{}, lease.Capacity{}, false
 	}
 	amount := func(i int) fixed.Amount { return fixed.Amount(binary.BigEndian.Uint64(token[8*i:])) }
-	return lease.Capacity{Rate: amount(0), Depth: amount(1)}, lease.Capacity{Rate: amount(2), Depth: amount(3)}, true
+	return lease.Capacity{Rate: amount(0), Burst: amount(1)}, lease.Capacity{Rate: amount(2), Burst: amount(3)}, true
 }
 
 // sum is the MAC of all words, each with its length before it.

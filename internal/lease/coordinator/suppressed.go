@@ -52,12 +52,12 @@ func (r *resource) setSuppress(now limit.Time) {
 	was := r.suppressed
 	next := &suppression{}
 	late := r.terms.Rate.Scale(fixed.Amount(s.ReportInterval()+lag), fixed.Amount(time.Second))
-	next.bucket = pool{rate: r.terms.Rate, depth: fixed.SaturatingAdd(r.terms.Burst, late), at: now}
-	next.bucket.level = next.bucket.depth
+	next.bucket = pool{rate: r.terms.Rate, burst: fixed.SaturatingAdd(r.terms.Burst, late), at: now}
+	next.bucket.level = next.bucket.burst
 	if was != nil {
 		// What was attempted stays attempted.
-		was.accrue(now)
-		next.bucket.level = max(0, next.bucket.depth-(was.bucket.depth-was.bucket.level))
+		was.refill(now)
+		next.bucket.level = max(0, next.bucket.burst-(was.bucket.burst-was.bucket.level))
 		next.over, next.reject = was.over, was.reject
 		next.spilled, next.total, next.added, next.meter, next.read, next.mixed = was.spilled, was.total, was.added, was.meter, was.read, was.mixed
 	}
@@ -75,23 +75,23 @@ func (r *resource) setSuppress(now limit.Time) {
 // be seen if it was reported late. Not shorter: connections stall for that long.
 const latest = time.Second
 
-// accrue brings the bucket up to now, and keeps what overflows.
-func (s *suppression) accrue(now limit.Time) {
+// refill brings the bucket up to now, and keeps what overflows.
+func (s *suppression) refill(now limit.Time) {
 	before, dt := s.bucket.level, now-s.bucket.at
-	if s.bucket.accrue(now); dt <= 0 {
+	if s.bucket.refill(now); dt <= 0 {
 		return
 	}
 	brought := s.bucket.rate.Scale(fixed.Amount(dt), fixed.Amount(time.Second))
 	s.spilled = min(fixed.SaturatingAdd(s.spilled, max(0, brought-(s.bucket.level-before))), s.bucket.rate.Scale(fixed.Amount(latest), fixed.Amount(time.Second)))
 }
 
-// attempt takes note of the totals that an instance has reported. It refuses totals
+// takeAttempts takes note of the totals that an instance has reported. It refuses totals
 // that go back: they wrap around, as those of leases do.
 //
 // What is reported later than Report says, and what was under way for longer than
 // usual, is paid for by what the bucket could not take of what the limit brought
 // meanwhile, since it was full.
-func (a *account) attempt(now limit.Time, d *lease.Demand) bool {
+func (a *account) takeAttempts(now limit.Time, d *lease.Demand) bool {
 	s := a.resource.suppressed
 	if s == nil {
 		return true
@@ -106,7 +106,7 @@ func (a *account) attempt(now limit.Time, d *lease.Demand) bool {
 		return false
 	}
 	a.attempted, a.admitted, a.counted, a.attemptedAt = d.Attempted, d.Admitted, true, now
-	s.accrue(now)
+	s.refill(now)
 	if late := span + a.session.late - a.resource.terms.Suppress.ReportInterval() - lag; late > 0 {
 		excused := min(attempted, s.spilled, s.bucket.rate.Scale(fixed.Amount(late), fixed.Amount(time.Second)))
 		s.spilled -= excused
@@ -138,7 +138,7 @@ func (r *resource) suppress(now limit.Time) {
 			s.capacity -= min(r.equalPart(), s.capacity)
 			continue
 		}
-		s.wanted = fixed.SaturatingAdd(s.wanted, a.want)
+		s.wanted = fixed.SaturatingAdd(s.wanted, a.demand)
 		if time.Duration(now-a.attemptedAt) < quietFor(t) {
 			s.attempted, unit = fixed.SaturatingAdd(s.attempted, a.attemptedRate), max(unit, a.largest)
 		}
@@ -151,15 +151,15 @@ func (r *resource) suppress(now limit.Time) {
 		}
 		s.added = now
 	}
-	r.wanted = fixed.SaturatingAdd(s.wanted, r.terms.Rate-s.capacity)
+	r.totalDemand = fixed.SaturatingAdd(s.wanted, r.terms.Rate-s.capacity)
 	rate := s.rate(now, t, unit)
-	s.accrue(now)
+	s.refill(now)
 	s.bucket.rate = s.capacity
-	if rate <= s.capacity || s.bucket.level > s.bucket.depth/2 {
+	if rate <= s.capacity || s.bucket.level > s.bucket.burst/2 {
 		if s.over {
 			// What was attempted above the limit is over too. Reports come in lumps, and
 			// to begin with an empty bucket would take one for too much.
-			s.bucket.level = max(s.bucket.level, s.bucket.depth-r.terms.Burst)
+			s.bucket.level = max(s.bucket.level, s.bucket.burst-r.terms.Burst)
 		}
 		s.over = false
 	}
@@ -167,18 +167,18 @@ func (r *resource) suppress(now limit.Time) {
 	if s.reject = 0; s.over {
 		s.reject = t.Fraction(s.capacity, rate)
 	}
-	wasFull := r.full
-	if r.scarce, r.full = false, s.reject > 0; r.full && !wasFull {
-		r.fullSince = now
+	wasFull := r.saturated
+	if r.contended, r.saturated = false, s.reject > 0; r.saturated && !wasFull {
+		r.saturatedSince = now
 	}
 	news := (was == 0) != (s.reject == 0) || was-s.reject > newsworthy || s.reject-was > newsworthy
 	for _, a := range r.accounts {
-		a.target = lease.Capacity{Rate: r.terms.Rate, Depth: r.terms.Burst}
+		a.target = lease.Capacity{Rate: r.terms.Rate, Burst: r.terms.Burst}
 		if a.silent {
-			a.target = lease.Capacity{Rate: r.equalPart(), Depth: max(fixed.Token, r.terms.Burst/fixed.Amount(len(r.accounts))/fixed.Token*fixed.Token)}
+			a.target = lease.Capacity{Rate: r.equalPart(), Burst: max(fixed.Token, r.terms.Burst/fixed.Amount(len(r.accounts))/fixed.Token*fixed.Token)}
 		}
-		if news && a.want > 0 {
-			a.tell = true
+		if news && a.demand > 0 {
+			a.pending = true
 		}
 	}
 }
@@ -246,14 +246,14 @@ func (r *resource) suppressionOf(a *account) bucket.Suppression {
 	}
 	// What it is not asked it cannot use, so what all may use is what is asked of all,
 	// less the fraction: the limit.
-	rate := fixed.Round(float64(a.want) * (1 - s.reject))
+	rate := fixed.Round(float64(a.demand) * (1 - s.reject))
 	if r.terms.Suppress.Ramp == lease.RampExact {
 		// Exactly, whatever the estimate of the sum is.
-		rate = s.capacity.Scale(a.want, max(s.wanted, 1))
+		rate = s.capacity.Scale(a.demand, max(s.wanted, 1))
 	}
 	// As deep as what comes in until the next answer, since draws make up for each other
 	// within that; not deeper, as it is what may be used at once.
 	depth := rate.Scale(fixed.Amount(2*r.terms.Suppress.ReportInterval()), fixed.Amount(time.Second))
 	depth = min(r.terms.Burst, max(fixed.Token, (depth+fixed.Token-1)/fixed.Token*fixed.Token))
-	return bucket.Suppression{Reject: s.reject, Rate: rate, Depth: depth}
+	return bucket.Suppression{Reject: s.reject, Rate: rate, Burst: depth}
 }

@@ -114,7 +114,7 @@ func TestNothingWithinTheLimitIsSuppressed(t *testing.T) {
 		if seed%2 == 1 {
 			f.jitter, f.loss, f.duplicate = 60*time.Millisecond, 0.05, 0.05
 		}
-		central := pool{rate: terms.Rate, depth: terms.Burst, level: terms.Burst, at: f.now}
+		central := pool{rate: terms.Rate, burst: terms.Burst, level: terms.Burst, at: f.now}
 		hot := f.instances[0]
 		for end := f.now.Add(30 * time.Second); f.now < end; {
 			switch f.rand.IntN(60) {
@@ -125,7 +125,7 @@ func TestNothingWithinTheLimitIsSuppressed(t *testing.T) {
 			case 2:
 				f.run(time.Duration(f.rand.Int64N(int64(10 * time.Millisecond))))
 			}
-			central.accrue(f.now)
+			central.refill(f.now)
 			if central.level < fixed.Token {
 				f.run(time.Duration(float64(fixed.Token-central.level)/float64(terms.Rate)*float64(time.Second)) + 1)
 				continue
@@ -208,7 +208,7 @@ func TestSuppressionSurvivesLoss(t *testing.T) {
 }
 
 // TestSuppressionEnds: once demand is back within the limit nothing is refused, without a
-// pause for good measure.
+// sweepInterval for good measure.
 func TestSuppressionEnds(t *testing.T) {
 	f := suppressing(t, 3, 10, agent.LeaseOptions{})
 	for _, in := range f.instances {
@@ -274,7 +274,7 @@ func TestBadTotals(t *testing.T) {
 	in, a := f.instances[0], f.coord.list[0].accounts[0]
 	s := *f.coord.list[0].suppressed
 	r := lease.Report{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Version: 2, Epoch: f.epoch, Number: 1 << 40, Stamp: time.Duration(f.now), Demands: []lease.Demand{{
-		Handle: in.handle, Lease: a.lease, Returned: a.returned, Rate: a.want, Attempted: a.attempted - fixed.Token, Admitted: a.admitted,
+		Handle: in.handle, Lease: a.lease, Returned: a.returned, Rate: a.demand, Attempted: a.attempted - fixed.Token, Admitted: a.admitted,
 	}}}
 	f.coord.Step(f.now, &r)
 	if got := *f.coord.list[0].suppressed; a.status != lease.StatusBadDemand || got.bucket.level != s.bucket.level || got.total != s.total {

@@ -35,29 +35,29 @@ func (s suppressedStand) answer() (kind, exact string) {
 	for i, want := range s.wants {
 		a := &account{
 			session: &session{Member: lease.Member{Instance: fmt.Sprint(i)}, version: lease.ProtocolVersion}, resource: r, handle: 1, weight: 1,
-			want: want, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, attemptedAt: now.Add(-s.quiet), attemptedRate: want, largest: 3 * fixed.Token,
+			demand: want, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, attemptedAt: now.Add(-s.quiet), attemptedRate: want, largest: 3 * fixed.Token,
 		}
 		a.silent = s.silent && i == len(s.wants)-1
-		a.grant(lease.Capacity{Rate: r.terms.Rate, Depth: r.terms.Burst})
-		a.tell, a.untold, a.aloft = false, lease.Capacity{}, lease.Capacity{}
+		a.grant(lease.Capacity{Rate: r.terms.Rate, Burst: r.terms.Burst})
+		a.pending, a.unsent, a.unacked = false, lease.Capacity{}, lease.Capacity{}
 		r.accounts = append(r.accounts, a)
 	}
 	r.round(now)
 	var kinds, all []string
 	for _, a := range r.accounts {
 		x := r.suppressionOf(a)
-		kinds = append(kinds, fmt.Sprint(a.tell, x.Reject > 0, x.Depth > fixed.Token, a.keepRate != fixed.MaxAmount))
-		says := fmt.Sprintf("%s/%s", leasetest.Brief(x.Rate), x.Depth)
-		if a.tell {
+		kinds = append(kinds, fmt.Sprint(a.pending, x.Reject > 0, x.Burst > fixed.Token, a.capRate != fixed.MaxAmount))
+		says := fmt.Sprintf("%s/%s", leasetest.Brief(x.Rate), x.Burst)
+		if a.pending {
 			says += " at once"
 		}
-		if a.keepRate != fixed.MaxAmount {
-			says += fmt.Sprintf(" keep %s/%s", leasetest.Brief(a.keepRate), leasetest.Brief(a.keepDepth))
+		if a.capRate != fixed.MaxAmount {
+			says += fmt.Sprintf(" keep %s/%s", leasetest.Brief(a.capRate), leasetest.Brief(a.capBurst))
 		}
 		all = append(all, says)
 	}
-	flags := fmt.Sprint(p.over, r.full, p.bucket.level == 0)
-	return strings.Join(kinds, " ") + flags, fmt.Sprintf("rejects %.4f, %s, over %v, level %s, %s/s wanted of %s/s", p.reject, strings.Join(all, "; "), p.over, leasetest.Brief(p.bucket.level), leasetest.Brief(r.wanted), leasetest.Brief(p.capacity))
+	flags := fmt.Sprint(p.over, r.saturated, p.bucket.level == 0)
+	return strings.Join(kinds, " ") + flags, fmt.Sprintf("rejects %.4f, %s, over %v, level %s, %s/s wanted of %s/s", p.reject, strings.Join(all, "; "), p.over, leasetest.Brief(p.bucket.level), leasetest.Brief(r.totalDemand), leasetest.Brief(p.capacity))
 }
 
 // suppressedQuestions are those of limits that are shared by suppression.

@@ -50,21 +50,21 @@ func (s stand) round() *resource {
 		of := &session{Member: lease.Member{Instance: fmt.Sprint(i)}}
 		a := &account{
 			session: of, resource: r, handle: 1, weight: max(1, k.weight), band: k.band, silent: k.silent,
-			want: k.want, lack: k.lack, lackUntil: lease.Never, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, purseAt: leasetest.Now,
+			demand: k.want, shortfall: k.lack, shortUntil: lease.Never, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, refundableAt: leasetest.Now,
 		}
 		if k.lack > 0 {
-			a.lackSince = leasetest.Now - limit.Time(i) // those who come later lack it for longer
+			a.shortSince = leasetest.Now - limit.Time(i) // those who come later lack it for longer
 		}
-		a.grant(lease.Capacity{Rate: k.rate, Depth: k.depth})
-		a.aloft, a.untold = lease.Capacity{}, lease.Capacity{}
+		a.grant(lease.Capacity{Rate: k.rate, Burst: k.depth})
+		a.unacked, a.unsent = lease.Capacity{}, lease.Capacity{}
 		if k.aloft > 0 {
 			a.grant(lease.Capacity{Tokens: k.aloft})
 		}
-		if a.gaveAt = -lease.Never; k.gave > 0 {
-			a.gaveAt = leasetest.Now.Add(-k.gave)
+		if a.returnedAt = -lease.Never; k.gave > 0 {
+			a.returnedAt = leasetest.Now.Add(-k.gave)
 		}
 		if k.keep > 0 {
-			a.keepRate = k.keep
+			a.capRate = k.keep
 		}
 		a.granted.Tokens = 0
 		r.accounts = append(r.accounts, a)
@@ -82,35 +82,35 @@ func (s stand) answer() (kind, exact string) {
 	var kinds, all []string
 	for i, a := range r.accounts {
 		had := s.accounts[i]
-		g := lease.Capacity{Rate: a.granted.Rate - had.rate, Depth: a.granted.Depth - had.depth, Tokens: a.granted.Tokens}
-		keepRate, keepDepth := a.keepRate != fixed.MaxAmount, a.keepDepth != fixed.MaxAmount
-		kinds = append(kinds, fmt.Sprint(g.Rate > 0, g.Depth > 0, g.Tokens > 0, keepRate, keepDepth && a.keepDepth > 0, a.tell))
-		says := fmt.Sprintf("+%s/%s/%s", leasetest.Exactly(g.Rate), g.Depth, leasetest.Exactly(g.Tokens))
+		g := lease.Capacity{Rate: a.granted.Rate - had.rate, Burst: a.granted.Burst - had.depth, Tokens: a.granted.Tokens}
+		keepRate, keepDepth := a.capRate != fixed.MaxAmount, a.capBurst != fixed.MaxAmount
+		kinds = append(kinds, fmt.Sprint(g.Rate > 0, g.Burst > 0, g.Tokens > 0, keepRate, keepDepth && a.capBurst > 0, a.pending))
+		says := fmt.Sprintf("+%s/%s/%s", leasetest.Exactly(g.Rate), g.Burst, leasetest.Exactly(g.Tokens))
 		if g == (lease.Capacity{}) {
 			says = "nothing"
 		}
 		if keepRate || keepDepth {
-			says += fmt.Sprintf(" keep %s/%s", leasetest.Brief(a.keepRate), leasetest.Brief(a.keepDepth))
+			says += fmt.Sprintf(" keep %s/%s", leasetest.Brief(a.capRate), leasetest.Brief(a.capBurst))
 		}
-		if a.lack > 0 {
-			says += " still lacks " + leasetest.Exactly(a.lack)
+		if a.shortfall > 0 {
+			says += " still lacks " + leasetest.Exactly(a.shortfall)
 		}
-		if a.lackSince != 0 {
+		if a.shortSince != 0 {
 			kinds = append(kinds, "lacks")
 		}
 		if s.depths {
-			kinds = append(kinds, g.Depth.String())
+			kinds = append(kinds, g.Burst.String())
 		}
 		all = append(all, says)
 	}
 	flags := ""
-	if r.scarce {
+	if r.contended {
 		flags += " scarce"
 	}
-	if r.full {
+	if r.saturated {
 		flags += " full"
 	}
-	if r.single {
+	if r.tokenByToken {
 		flags += " single"
 	}
 	due := ""
@@ -118,9 +118,9 @@ func (s stand) answer() (kind, exact string) {
 		flags += " again"
 		due = fmt.Sprintf(" in %v", time.Duration(r.due-leasetest.Now).Round(time.Microsecond))
 	}
-	if r.turns.until != 0 {
+	if r.rotation.until != 0 {
 		flags += " turns"
-		due += fmt.Sprintf(" of %v", time.Duration(r.turns.until-leasetest.Now).Round(time.Microsecond))
+		due += fmt.Sprintf(" of %v", time.Duration(r.rotation.until-leasetest.Now).Round(time.Microsecond))
 	}
 	return strings.Join(kinds, ", ") + flags, strings.Join(all, "; ") + flags + due
 }
@@ -263,11 +263,11 @@ func divisions() (list []leasetest.Question) {
 	}
 	for _, wants := range [][]fixed.Amount{{3, 3, 3, 3}, {1, 9, 0, 9}, {1, 1, 2, 3}, {5, 1, 2, 3}} {
 		ask(fmt.Sprintf("places of four that hold 0, 1, 2 and 3 and want %v", wants), 6*fixed.Token, 20*fixed.Token, func(x fixed.Amount) stand {
-			return stand{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Gauge: true}, level: -1, accounts: places(wants...)}
+			return stand{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Semaphore: true}, level: -1, accounts: places(wants...)}
 		})
 	}
 	ask("places of a silent one and two others", 3*fixed.Token, 15*fixed.Token, func(x fixed.Amount) stand {
-		return stand{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Gauge: true}, level: -1, accounts: []stake{
+		return stand{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Semaphore: true}, level: -1, accounts: []stake{
 			{depth: fixed.Token, silent: true}, {depth: fixed.Token, want: 4 * fixed.Token, lack: 3 * fixed.Token}, {depth: fixed.Token, want: 5 * fixed.Token, lack: 4 * fixed.Token},
 		}}
 	})

@@ -10,73 +10,73 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// turns is how a bucket that holds fewer tokens than there are instances goes round.
+// rotation is how a bucket that holds fewer tokens than there are instances goes round.
 // A token cannot be divided, and a rate without a whole token of depth lets nobody
 // through: so as many instances as there are tokens have the rate and the depth for
 // a while, then others.
-type turns struct {
-	until limit.Time // of the present turn; 0 = there are no turns
-	on    []*account
+type rotation struct {
+	until   limit.Time // of the present turn; 0 = there are no turns
+	members []*account
 }
 
-// turnTokens is how many tokens come in one turn. Not fewer: a move costs a round
+// rotationTokens is how many tokens come in one turn. Not fewer: a move costs a round
 // trip in which the rate is nobody's. Not more: the others wait that long.
-const turnTokens = 8
+const rotationTokens = 8
 
-// shortestTurn bounds turns at high rates, for the same reason.
-const shortestTurn = 2 * time.Second
+// minRotation bounds turns at high rates, for the same reason.
+const minRotation = 2 * time.Second
 
-// takeTurns sets the targets if the bucket is too small for everybody who wants a
-// part, and reports whether it did.
-func (r *resource) takeTurns(now limit.Time) bool {
+// rotate sets the targets if the bucket is too small for everybody who wants a
+// remainder, and reports whether it did.
+func (r *resource) rotate(now limit.Time) bool {
 	places := r.terms.Burst.Floor()
 	// A rate of so few millionths cannot be divided either: some would get nothing
 	// of it, for ever.
 	tiny := r.terms.Rate > 0 && r.terms.Rate < fixed.Amount(len(r.accounts))*lease.Hysteresis
 	wanting, silent := r.order[:0], false
 	for i, a := range r.accounts {
-		if r.shares[i] > 0 || tiny && (a.want > 0 || a.silent) {
+		if r.shares[i] > 0 || tiny && (a.demand > 0 || a.silent) {
 			wanting = append(wanting, a)
 			silent = silent || a.silent
 		}
 	}
 	r.order = wanting
-	r.single = false
+	r.tokenByToken = false
 	many := int64(len(wanting)) > places
 	if places > 0 && !many && (!tiny || len(wanting) < 2) {
-		r.turns = turns{on: r.turns.on[:0]}
+		r.rotation = rotation{members: r.rotation.members[:0]}
 		return false
 	}
 	for _, a := range r.accounts {
 		a.target = lease.Capacity{}
 	}
 	if places == 0 {
-		r.turns = turns{on: r.turns.on[:0]}
+		r.rotation = rotation{members: r.rotation.members[:0]}
 		return true // not a token fits: nobody keeps the depth of a former burst
 	}
-	if !many || !silent && (tiny || !r.full || !r.allBusy(wanting, places)) {
+	if !many || !silent && (tiny || !r.saturated || !r.allBusy(wanting, places)) {
 		// There is enough for all but not at once, or some ask too seldom to
 		// use a turn: tokens are lent one by one to whoever asks. A silent one
 		// does not ask, so it has its turn.
-		r.turns, r.single = turns{on: r.turns.on[:0]}, true
+		r.rotation, r.tokenByToken = rotation{members: r.rotation.members[:0]}, true
 		if many && !tiny {
 			r.lendToBusy(wanting, places, now)
 		}
 		return true
 	}
-	if now >= r.turns.until || int64(len(r.turns.on)) != places {
-		r.nextTurn(wanting, int(places), now)
+	if now >= r.rotation.until || int64(len(r.rotation.members)) != places {
+		r.nextRotation(wanting, int(places), now)
 	}
 	share := r.terms.Rate / fixed.Amount(places)
-	for _, a := range r.turns.on {
-		a.target = lease.Capacity{Rate: share, Depth: fixed.Token}
+	for _, a := range r.rotation.members {
+		a.target = lease.Capacity{Rate: share, Burst: fixed.Token}
 	}
 	return true
 }
 
-// manyTurns is how many times its part of a turn one must want to be lent all of it
+// busyRotations is how many times its part of a turn one must want to be lent all of it
 // while others ask seldom. Not less: the rate would wander with each request.
-const manyTurns = 8
+const busyRotations = 8
 
 // lendToBusy sets the targets of those who ask so often that single tokens would be
 // too slow, as long as nobody else lacks one: then they have all of it.
@@ -84,9 +84,9 @@ func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) 
 	busy := int64(0)
 	for _, a := range wanting {
 		switch {
-		case a.want/manyTurns >= r.terms.Rate/fixed.Amount(places):
+		case a.demand/busyRotations >= r.terms.Rate/fixed.Amount(places):
 			busy++
-		case a.lack > 0 && now < a.lackUntil:
+		case a.shortfall > 0 && now < a.shortUntil:
 			return
 		}
 	}
@@ -94,8 +94,8 @@ func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) 
 		return
 	}
 	for _, a := range wanting {
-		if a.want/manyTurns >= r.terms.Rate/fixed.Amount(places) {
-			a.target = lease.Capacity{Rate: r.terms.Rate / fixed.Amount(busy), Depth: fixed.Whole(places / busy)}
+		if a.demand/busyRotations >= r.terms.Rate/fixed.Amount(places) {
+			a.target = lease.Capacity{Rate: r.terms.Rate / fixed.Amount(busy), Burst: fixed.Whole(places / busy)}
 		}
 	}
 }
@@ -104,16 +104,16 @@ func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) 
 // often as tokens come in it. One that asks less often finds the bucket full.
 func (r *resource) allBusy(wanting []*account, places int64) bool {
 	for _, a := range wanting {
-		if a.want/2 < r.terms.Rate/fixed.Amount(places) {
+		if a.demand/2 < r.terms.Rate/fixed.Amount(places) {
 			return false
 		}
 	}
 	return true
 }
 
-// nextTurn begins a turn of rates.
-func (r *resource) nextTurn(wanting []*account, places int, now limit.Time) {
-	length := max(shortestTurn, time.Duration(float64(turnTokens*places)/max(r.terms.Rate.Float(), 1e-6)*float64(time.Second)))
+// nextRotation begins a turn of rates.
+func (r *resource) nextRotation(wanting []*account, places int, now limit.Time) {
+	length := max(minRotation, time.Duration(float64(rotationTokens*places)/max(r.terms.Rate.Float(), 1e-6)*float64(time.Second)))
 	r.chooseNext(wanting, places, length, now)
 }
 
@@ -131,32 +131,32 @@ func (r *resource) chooseNext(wanting []*account, places int, length time.Durati
 			break
 		}
 	}
-	r.turns.on = append(r.turns.on[:0], wanting[:places]...)
-	for _, a := range r.turns.on {
+	r.rotation.members = append(r.rotation.members[:0], wanting[:places]...)
+	for _, a := range r.rotation.members {
 		a.served = max(a.served, least) + fixed.Amount(length.Seconds()*float64(fixed.Token))/fixed.Amount(max(1, a.weight))
 	}
-	r.turns.until = now.Add(length)
+	r.rotation.until = now.Add(length)
 }
 
 // leave takes an account out of the turn.
-func (t *turns) leave(a *account) {
-	t.on = slices.DeleteFunc(t.on, func(o *account) bool { return o == a })
+func (t *rotation) leave(a *account) {
+	t.members = slices.DeleteFunc(t.members, func(o *account) bool { return o == a })
 }
 
-// lacking returns the accounts that lack something, the longest first.
-func (r *resource) lacking(now limit.Time) []*account {
+// shortAccounts returns the accounts that lack something, the longest first.
+func (r *resource) shortAccounts(now limit.Time) []*account {
 	list := r.order[:0]
 	for _, a := range r.accounts {
-		if now >= a.lackUntil {
-			a.lack, a.lackSince = 0, 0
+		if now >= a.shortUntil {
+			a.shortfall, a.shortSince = 0, 0
 		}
-		if a.lack > 0 {
+		if a.shortfall > 0 {
 			list = append(list, a)
 		}
 	}
 	r.order = list
 	slices.SortStableFunc(list, func(a, b *account) int {
-		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.lackSince, b.lackSince))
+		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.shortSince, b.shortSince))
 	})
 	return list
 }

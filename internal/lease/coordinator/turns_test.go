@@ -93,7 +93,7 @@ type tinyDesk struct {
 func (f *fleet) desk() *tinyDesk {
 	d := &tinyDesk{r: newResource(theLimit, f.terms, f.now, false), f: f}
 	for i := range f.instances {
-		a := &account{session: &session{Member: lease.Member{Instance: "x", Session: uint64(i)}}, resource: d.r, handle: 1, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount, weight: 1}
+		a := &account{session: &session{Member: lease.Member{Instance: "x", Session: uint64(i)}}, resource: d.r, handle: 1, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, weight: 1}
 		d.r.accounts = append(d.r.accounts, a)
 	}
 	d.served = make([]int, len(f.instances))
@@ -103,9 +103,9 @@ func (f *fleet) desk() *tinyDesk {
 // lacks has an instance want a token.
 func (d *tinyDesk) lacks(i int) {
 	a := d.r.accounts[i]
-	a.want, a.lack, a.lackUntil = fixed.Token, fixed.Token, lease.Never
-	if a.lackSince == 0 {
-		a.lackSince = d.f.now
+	a.demand, a.shortfall, a.shortUntil = fixed.Token, fixed.Token, lease.Never
+	if a.shortSince == 0 {
+		a.shortSince = d.f.now
 	}
 }
 
@@ -115,11 +115,11 @@ func (d *tinyDesk) token() {
 	d.f.now = d.f.now.Add(26 * time.Hour)
 	d.r.round(d.f.now)
 	for i, a := range d.r.accounts {
-		a.aloft, a.untold, a.tellings = lease.Capacity{}, lease.Capacity{}, nil
-		d.r.pool.flying = 0
+		a.unacked, a.unsent, a.unackedGrants = lease.Capacity{}, lease.Capacity{}, nil
+		d.r.pool.reserved = 0
 		h := a.held()
-		back := lease.Capacity{Rate: max(0, h.Rate-a.keepRate), Depth: max(0, h.Depth-a.keepDepth)}
-		if h.Depth >= fixed.Token && h.Rate*93600 >= fixed.Token {
+		back := lease.Capacity{Rate: max(0, h.Rate-a.capRate), Burst: max(0, h.Burst-a.capBurst)}
+		if h.Burst >= fixed.Token && h.Rate*93600 >= fixed.Token {
 			d.served[i]++ // what came with its rate
 		}
 		if h.Tokens >= fixed.Token {
@@ -127,7 +127,7 @@ func (d *tinyDesk) token() {
 			back.Tokens = 0
 			a.granted.Tokens -= h.Tokens
 			if h.Rate == 0 {
-				back.Depth = h.Depth
+				back.Burst = h.Burst
 			}
 		}
 		if !a.settle(a.returned.Add(back), 0) {
@@ -142,17 +142,17 @@ func (d *tinyDesk) token() {
 func TestTurnsOfACutBurst(t *testing.T) {
 	r := newResource(lease.ResourceID{Limit: "l"}, lease.Terms{Rate: fixed.Token, Burst: 2 * fixed.Token}, 1, false)
 	for range 3 {
-		r.accounts = append(r.accounts, &account{resource: r, session: &session{}, weight: 1, want: 20 * fixed.Token, keepRate: fixed.MaxAmount, keepDepth: fixed.MaxAmount})
+		r.accounts = append(r.accounts, &account{resource: r, session: &session{}, weight: 1, demand: 20 * fixed.Token, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount})
 	}
 	r.round(2)
-	if len(r.turns.on) != 2 {
-		t.Fatalf("%d have the turn of two tokens", len(r.turns.on))
+	if len(r.rotation.members) != 2 {
+		t.Fatalf("%d have the turn of two tokens", len(r.rotation.members))
 	}
 	r.setTerms(lease.Terms{Rate: fixed.Token, Burst: fixed.Token}, 3)
 	r.round(4)
 	var rate, depth fixed.Amount
 	for _, a := range r.accounts {
-		rate, depth = rate+a.target.Rate, depth+a.target.Depth
+		rate, depth = rate+a.target.Rate, depth+a.target.Burst
 	}
 	if rate != fixed.Token || depth != fixed.Token {
 		t.Errorf("%v/s and depth %v are to be lent of 1/s and 1", rate, depth)

@@ -245,7 +245,7 @@ func (s *Service) takeOver(now limit.Time) {
 	grants := s.step(now, coordinator.Takeover{})
 	c := s.loop.coordinator
 	s.loop.epoch = c.Epoch()
-	s.learnedAt.Store(int64(c.LearnedAt()))
+	s.learnedAt.Store(int64(c.RecoveredAt()))
 	if s.opts.Raise != nil {
 		if err := s.opts.Raise(s.loop.epoch); err != nil {
 			s.opts.Logger.Error("the epoch cannot be kept: leases of this coordinator cannot be claimed from the next one", "error", err)

@@ -59,8 +59,8 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 		for i := range r.Leases {
 			l := &r.Leases[i]
 			if f := of(r.ID.Limit, l.Instance); f != nil {
-				f.Wanted += l.Wants.Float()
-				f.Lent += gets(l, r.Terms.Gauge).Float()
+				f.Wanted += l.Demand.Float()
+				f.Lent += gets(l, r.Terms.Semaphore).Float()
 			}
 		}
 		return true
@@ -82,7 +82,7 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 // gets is what an instance has of what its limit divides: the rate, or the permits.
 func gets(l *coordinator.LeaseState, gauge bool) fixed.Amount {
 	if gauge {
-		return l.Has.Depth
+		return l.Capacity.Burst
 	}
-	return l.Has.Rate
+	return l.Capacity.Rate
 }

@@ -65,11 +65,11 @@ func (s *Service) sample(now limit.Time) time.Duration {
 		l.Capacity += capacity.Float()
 		l.Lent += lent.Float()
 		l.Free += free.Float()
-		l.Wanted += r.Wanted.Float()
+		l.Wanted += r.Demand.Float()
 		l.Resources++
 		l.Suppressed = l.Suppressed || r.Terms.Suppress != nil
 		l.Reject = max(l.Reject, r.Reject)
-		if r.Full {
+		if r.Saturated {
 			l.Saturated = true
 			l.SaturatedResources++
 		}
@@ -78,7 +78,7 @@ func (s *Service) sample(now limit.Time) time.Duration {
 	st := c.Stats()
 	f := &Figures{
 		Instances: st.Instances, Resources: st.Resources, Reports: st.Reports, Grants: st.Grants, Rounds: st.Rounds,
-		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Learning: st.Learning, Refused: map[string]uint64{},
+		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Learning: st.Recovering, Refused: map[string]uint64{},
 	}
 	s.admission.Lock()
 	f.Streams, f.StreamsRefused = s.admission.streams, s.admission.refused
@@ -110,8 +110,8 @@ func (s *Service) sample(now limit.Time) time.Duration {
 
 // parts are what a resource divides: the rate, or the places of a gauge.
 func parts(r *coordinator.ResourceState) (capacity, lent, free fixed.Amount) {
-	if r.Terms.Gauge {
-		return r.Terms.Burst, r.Lent.Depth, r.Free.Depth
+	if r.Terms.Semaphore {
+		return r.Terms.Burst, r.Lent.Burst, r.Free.Burst
 	}
 	return r.Terms.Rate, r.Lent.Rate, r.Free.Rate
 }
@@ -221,9 +221,9 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 		}
 		capacity, lent, free := parts(r)
 		out := leaseResource{
-			Limit: r.ID.Limit, Gauge: r.Terms.Gauge, Sharing: rules.SharingLeased.String(), Allocation: allocation(r.Terms.Allocation), Reject: r.Reject,
-			Capacity: capacity.Float(), Burst: r.Terms.Burst.Float(), Lent: lent.Float(), Free: free.Float(), Wanted: r.Wanted.Float(),
-			Full: r.Full, FullFor: r.FullFor.Seconds(), Learning: r.Learning, Broken: r.Broken, Count: len(r.Leases), Leases: []leaseOfOne{},
+			Limit: r.ID.Limit, Gauge: r.Terms.Semaphore, Sharing: rules.SharingLeased.String(), Allocation: allocation(r.Terms.Allocation), Reject: r.Reject,
+			Capacity: capacity.Float(), Burst: r.Terms.Burst.Float(), Lent: lent.Float(), Free: free.Float(), Wanted: r.Demand.Float(),
+			Full: r.Saturated, FullFor: r.SaturatedFor.Seconds(), Learning: r.Recovering, Broken: r.Broken, Count: len(r.Leases), Leases: []leaseOfOne{},
 		}
 		if l := x.byName[r.ID.Limit]; l != nil {
 			out.Sharing = l.Sharing.String()
@@ -238,7 +238,7 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 				break
 			}
 			leases++
-			out.Leases = append(out.Leases, showLease(&r.Leases[i], r.Terms.Gauge))
+			out.Leases = append(out.Leases, showLease(&r.Leases[i], r.Terms.Semaphore))
 		}
 		page.Resources = append(page.Resources, out)
 		return true
@@ -247,7 +247,7 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 
 func showLease(l *coordinator.LeaseState, gauge bool) leaseOfOne {
 	return leaseOfOne{
-		Instance: l.Instance, Wants: l.Wants.Float(), Gets: gets(l, gauge).Float(), Burst: l.Has.Depth.Float(), Weight: l.Weight, Band: l.Band,
-		Attempted: l.Attempted.Float(), Admitted: l.Admitted.Float(), Silent: l.Silent, Version: l.Version, Since: l.Held.Seconds(), ExpiresIn: l.ExpiresIn.Seconds(),
+		Instance: l.Instance, Wants: l.Demand.Float(), Gets: gets(l, gauge).Float(), Burst: l.Capacity.Burst.Float(), Weight: l.Weight, Band: l.Band,
+		Attempted: l.Attempted.Float(), Admitted: l.Admitted.Float(), Silent: l.Silent, Version: l.Version, Since: l.HeldFor.Seconds(), ExpiresIn: l.ExpiresIn.Seconds(),
 	}
 }

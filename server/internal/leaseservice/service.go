@@ -147,11 +147,11 @@ func New(o Options) *Service {
 		seal = coordinator.NewSeal(o.State.Key)
 	}
 	c := coordinator.New(coordinator.Options{
-		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Learn: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
+		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
 		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) { return s.limits.Load().resolve(id) },
 	}, s.now())
 	s.loop.coordinator, s.loop.epoch, s.step = c, c.Epoch(), c.Step
-	s.learnedAt.Store(int64(c.LearnedAt()))
+	s.learnedAt.Store(int64(c.RecoveredAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
 	s.claim.init(&s.opts)
 	return s
@@ -296,7 +296,7 @@ func (s *Service) risen() {
 	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)
 	s.loop.epoch = epoch
-	s.learnedAt.Store(int64(c.LearnedAt()))
+	s.learnedAt.Store(int64(c.RecoveredAt()))
 	if s.opts.Raise == nil {
 		return
 	}
@@ -344,9 +344,9 @@ var errFault = status.Error(codes.Internal, "the coordinator failed at this repo
 // nothingLent says whether no instance holds anything: no lease of a former coordinator
 // either, of which nothing is known before the learning is over.
 func (s *Service) nothingLent() bool {
-	nothing := !s.loop.coordinator.Learning(s.now())
+	nothing := !s.loop.coordinator.Recovering(s.now())
 	s.loop.coordinator.Each(s.now(), func(r *coordinator.ResourceState) bool {
-		nothing = nothing && r.Lent == lease.Capacity{} && !r.Learning
+		nothing = nothing && r.Lent == lease.Capacity{} && !r.Recovering
 		return nothing
 	})
 	return nothing

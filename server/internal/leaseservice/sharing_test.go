@@ -37,7 +37,7 @@ func TestSharedTerms(t *testing.T) {
 		"free":      {Rate: unlimited, Burst: unlimited, Allocation: fairshare.None},
 		"members":   {Rate: ten, Burst: all, Allocation: fairshare.Equal},
 		"part":      {Rate: 5 * fixed.Token, Burst: fixed.Whole(3), Allocation: fairshare.Equal},
-		"places":    {Burst: fixed.Whole(2), Gauge: true, Allocation: fairshare.Equal},
+		"places":    {Burst: fixed.Whole(2), Semaphore: true, Allocation: fairshare.Equal},
 	} {
 		got, status := x.resolve(lease.ResourceID{Limit: name})
 		if status != lease.StatusOK || !reflect.DeepEqual(got, want) {

@@ -186,9 +186,9 @@ func TestTerms(t *testing.T) {
 		},
 		"busy": {Rate: 1_500_000, Burst: fixed.Whole(90), Allocation: fairshare.Busy, BusyTolerance: 0.25, BusyChange: 0.125},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: fairshare.None}, "none": {},
-		"open":   {Burst: unlimited, Gauge: true, Allocation: fairshare.None},
+		"open":   {Burst: unlimited, Semaphore: true, Allocation: fairshare.None},
 		"huge":   {Rate: unlimited, Burst: unlimited},
-		"places": {Burst: fixed.Whole(3), Gauge: true, Safe: fixed.Token},
+		"places": {Burst: fixed.Whole(3), Semaphore: true, Safe: fixed.Token},
 	} {
 		got, status := x.resolve(lease.ResourceID{Limit: name})
 		if status != lease.StatusOK || !reflect.DeepEqual(got, want) {

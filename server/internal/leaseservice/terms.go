@@ -113,9 +113,9 @@ func suppress(o *rules.Suppress) *lease.Suppress {
 
 // terms translates a policy. Rates are rounded down.
 func terms(p *limit.Policy, o *rules.Lease) lease.Terms {
-	t := lease.Terms{Gauge: p.Algorithm == limit.Concurrency, Allocation: fairshare.Allocation(o.Allocation), BusyTolerance: o.Tolerance, BusyChange: o.Change}
+	t := lease.Terms{Semaphore: p.Algorithm == limit.Concurrency, Allocation: fairshare.Allocation(o.Allocation), BusyTolerance: o.Tolerance, BusyChange: o.Change}
 	amount := func(r limit.Rate, places int64) fixed.Amount {
-		if t.Gauge {
+		if t.Semaphore {
 			return fixed.Whole(places)
 		}
 		return perSecond(r)
@@ -127,10 +127,10 @@ func terms(p *limit.Policy, o *rules.Lease) lease.Terms {
 	switch {
 	case p.Unlimited:
 		t.Burst, t.Allocation = unlimited, fairshare.None
-		if !t.Gauge {
+		if !t.Semaphore {
 			t.Rate = unlimited
 		}
-	case t.Gauge:
+	case t.Semaphore:
 		t.Burst = fixed.Whole(p.MaxInFlight)
 	default:
 		t.Rate, t.Burst = min(perSecond(p.Rate), unlimited), min(fixed.Whole(p.Burst), unlimited)
