@@ -21,7 +21,7 @@ type waiter struct {
 	waits  bool
 	direct bool // it was served at once, and its call-back is to be called by the caller
 
-	// act is when the holder of a reservation was told to act. It is not served before,
+	// act is the time that a reservation was given. It is not served before,
 	// even if it could be: what is taken early and used late would add up.
 	act  limit.Time
 	lost bool // sent away unserved
@@ -176,7 +176,7 @@ func (l *leasedLimit) fire() {
 	l.calls.Run()
 }
 
-// unlock is for whoever may end waits: it has those called back.
+// unlock is for callers that may end waits: it has the call-backs made.
 func (l *leasedLimit) unlock() {
 	l.mu.Unlock()
 	l.calls.Start()

@@ -12,9 +12,9 @@ import (
 // when n has been taken or it is known that it will not be in time. [limit.Never] waits
 // as long as it takes; a negative d counts as 0. No goroutine waits meanwhile. It is to
 // this Limiter what [limit.Limiter.WaitFunc] is to that: done gets nil or the error that
-// WaitMaxN returns; what is known at once is told before WaitFunc returns, unless others
-// are yet to be told; all others are told by one goroutine, in the order of the line. A
-// done may use the limiter in any way except waiting for another done.
+// WaitMaxN returns; when the answer is known at once it is called before WaitFunc returns,
+// unless other call-backs are due; all others are called by one goroutine, in the order of
+// the line. A done may use the limiter in any way except waiting for another done.
 //
 // cancel gives the place in line up, and reports whether it did: then done is not called.
 func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {

@@ -21,7 +21,7 @@ type lane struct {
 	peek  bool           // it is not due yet; only a check whether the limit has changed is
 
 	// Those of it who are held back are all released until heldUntil, and none was to be
-	// before heldFrom, as far as the time of an answer tells.
+	// before heldFrom, as far as is known from the time of an answer.
 	heldFrom, heldUntil Time
 
 	refused  Decision // the latest refusal; its Results are those of forecast
@@ -29,8 +29,8 @@ type lane struct {
 	taken    int64    // since, at most MaxInt64
 	left     int64    // after the latest admission; -1 = refused since
 
-	// notBefore is for refusals that do not tell when to ask again, or tell it again
-	// and again; tries counts them.
+	// notBefore is for refusals that do not say when to ask again, or say it again and
+	// again; tries counts them.
 	notBefore Time
 	tries     int
 	polls     bool // the latest refusal did not say when to ask again
@@ -124,7 +124,7 @@ func (l *lane) ask(cost int64) Time {
 	return max(at, l.notBefore)
 }
 
-// The pauses between tries where a refusal does not tell how long to wait. Not shorter
+// The pauses between tries where a refusal does not say how long to wait. Not shorter
 // than the first: it is a loop. Not longer than the longest: a place in flight may come
 // free at any time.
 const (
@@ -149,8 +149,8 @@ func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
 	case l.polls:
 		l.notBefore = now.Add(min(shortestPause<<min(l.tries-1, 20), longestPause))
 	case l.tries > 2:
-		// It was told when to come, and refused then: others were faster, or the
-		// Taker tells what is not so. A pause keeps that from becoming a loop.
+		// It came when the refusal said, and was refused: others were faster, or what the
+		// Taker says is wrong. A pause keeps that from becoming a loop.
 		l.notBefore = now.Add(min(10*time.Microsecond<<min(l.tries, 20), shortestPause))
 	}
 }

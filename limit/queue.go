@@ -31,7 +31,7 @@ const (
 	DefaultMaxWaiting = 1 << 18
 
 	// DefaultMaxLines bounds the keys under which somebody waits. Not more: each has its
-	// first look at the limit once per recheck. Not fewer: that many accounts are over
+	// first check the limit once per recheck. Not fewer: that many accounts are over
 	// their limits at a time in a large service.
 	DefaultMaxLines = 1 << 16
 
@@ -40,7 +40,7 @@ const (
 	// would serve few keys.
 	DefaultParallel = 64
 
-	// DefaultRecheck is how often the first in line looks whether the limit has changed.
+	// DefaultRecheck is how often the first in line checks whether the limit has changed.
 	// Not less often: a change reaches those who wait that late. Not more often: each
 	// line costs a call of the Taker.
 	DefaultRecheck = time.Second
@@ -48,7 +48,7 @@ const (
 
 // QueueOptions configure a [Queue]. The zero value is what each field says of 0.
 type QueueOptions struct {
-	// Attributes are the names of the attributes that tell one line from another,
+	// Attributes are the names of the attributes that distinguish one line from another,
 	// which should be those that select a bucket of the limit. nil = those that the
 	// Taker says it reads, if it is an [AttributeReader], and otherwise all. An empty
 	// list that is not nil puts everybody in one line. A name that ends in * stands for
@@ -60,7 +60,7 @@ type QueueOptions struct {
 	Parallel   int           // 0 = DefaultParallel
 	Recheck    time.Duration // 0 = DefaultRecheck
 
-	// Hooks are told of waits, under the name "queue". The zero value tells nobody.
+	// Hooks are called for waits, under the name "queue". The zero value calls nothing.
 	Hooks Hooks
 }
 
@@ -75,7 +75,7 @@ const queueName = "queue"
 // There is a line for each key: first in, first out. Only the first in a line asks; who
 // finds a line joins it without asking, so no crowd wakes at the edge of a window. When
 // the first is refused it sleeps as long as the refusal says (RetryAfter) and asks again,
-// and once per Recheck it looks (Peek) whether the limit has changed. Those who come
+// and once per Recheck it checks (Peek) whether the limit has changed. Those who come
 // while nobody waits ask at once, side by side. The order is that of this Queue's
 // callers: those of other processes do not stand in its lines.
 //
@@ -99,7 +99,7 @@ type Queue struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // those who ask
 
-	paces atomic.Bool  // a limit was met that holds back whom it admits
+	paces atomic.Bool  // a limit was met that holds back what it admits
 	lines atomic.Int64 // len(lanes), to be read without the lock
 
 	mu      sync.Mutex
@@ -158,7 +158,7 @@ func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
 	return q.taker.Take(ctx, req)
 }
 
-// Wait waits until the request is admitted, in turn behind those who came before, and
+// Wait waits until the request is admitted, in line behind those who came before, and
 // returns the Decision that admits it; what a leaky bucket holds back is part of the
 // wait. When ctx ends first it returns ctx's error and those behind move up.
 //
@@ -202,23 +202,23 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 // what WaitMax would return. [Never] waits as long as it takes. The Decision is done's
 // only until it returns.
 //
-// What the first try says is told before WaitFunc returns, in the caller's goroutine,
-// which makes that try: with a Taker on a store it takes a round trip. Everything else is
-// told by other goroutines. Under one key permits are told in order, one after the other,
-// so a done that takes long holds up its own line; time-outs of all lines are told one
-// after the other. A done may use the Queue in any way except Close or waiting for
+// When the first try decides, done is called before WaitFunc returns, in the caller's
+// goroutine, which makes that try: with a Taker on a store it takes a round trip. Otherwise
+// it is called by other goroutines. Under one key permits come in order, one after the other,
+// so a done that takes long delays its own line; time-outs of all lines come one after the
+// other. A done may use the Queue in any way except Close or waiting for
 // another done.
 //
 // cancel gives the place in line up, and reports whether it did: then done is not called.
 func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error)) (cancel func() bool) {
-	w, told := q.opts.Hooks.NewWait(queueName, costOf(req)), done
+	w, end := q.opts.Hooks.NewWait(queueName, costOf(req)), done
 	if w != nil {
-		told = func(d Decision, err error) {
+		end = func(d Decision, err error) {
 			w.End(err)
 			done(d, err)
 		}
 	}
-	p, r := q.enter(q.ctx, req, max(d, 0), told)
+	p, r := q.enter(q.ctx, req, max(d, 0), end)
 	if p == nil {
 		done(r.d, r.err)
 		return ended
@@ -294,7 +294,7 @@ func (q *Queue) Close() {
 // now is the time of the queue's clock, which is monotonic and begins at 1.
 func (q *Queue) now() Time { return Time(1 + time.Since(q.origin)) }
 
-// lock and unlock are for whoever may end waits or make a lane ready: unlock starts what
+// lock and unlock are for callers that may end waits or make a lane ready: unlock starts what
 // there is to do, and sets the timer.
 func (q *Queue) lock() { q.mu.Lock() }
 

@@ -8,10 +8,10 @@ import (
 	"github.com/stint-io/stint/internal/waitline"
 )
 
-// schedule is the order in which those who could not be let go at once will be.
+// schedule is the order in which those who could not be served at once will be.
 //
 // Each has a slot. A slot is planned when its cost is charged to the plan, so that the
-// time at which it is let go is known, and has acted when that time has come. Slots are
+// time at which it is served is known, and has acted when that time has come. Slots are
 // planned in order, each from the state that the one before it leaves; state is the
 // state after all that are planned. base is the state before all slots: from it
 // everything can be planned anew when somebody leaves or the rate changes.
@@ -20,9 +20,9 @@ import (
 //	        ^ base                  ^ state
 //
 // Those who only wait are planned no sooner than they must be: the first of them is
-// looked at, not charged, so that it costs nothing when one of them leaves. Where the
+// computed, not charged, so that it costs nothing when one of them leaves. Where the
 // state after all of them is known from the sum of their costs (see skip), the wait of
-// a newcomer is told from that sum, however many come and go. Elsewhere it is told by
+// a newcomer follows from that sum, however many come and go. Elsewhere it follows from
 // planning all; only the first newcomer after somebody has left finds work to do then.
 //
 // Slots that have acted are kept only behind a reservation that may still be given
@@ -50,14 +50,14 @@ type schedule struct {
 // slot is one place in a schedule.
 type slot struct {
 	id   uint64 // ascending
-	gen  uint64 // tells apart those who had the slot one after another
+	gen  uint64 // distinguishes those who had the slot one after another
 	kind slotKind
 	cost int64
-	from Time // not before this: a waiter's arrival, the time a reservation was told
+	from Time // not before this: a waiter's arrival, the time that a reservation was given
 
-	// take is when the cost is taken, act when the owner is let go: later than
+	// take is when the cost is taken, act when the owner is served: later than
 	// take if held back, MaxInt64 = never. Once something before a slot is
-	// given back, it is held back no more, but acts when it was told to, so its
+	// given back, it is held back no more, but acts at the time that it was given, so its
 	// cost is taken then.
 	take, act Time
 
@@ -79,7 +79,7 @@ const (
 )
 
 // journal is how many slots are kept behind a reservation that has acted. Not
-// fewer: a reservation is given back before some others were let go, or not at
+// fewer: a reservation is given back before some others were served, or not at
 // all. Not more: each give-back replays them, at some 20 ns each.
 const journal = 64
 
@@ -105,13 +105,13 @@ func (m *meter) apply(l *ledger, s *slot) bool {
 }
 
 // owed says whether a slot is a reservation for more than the quota has become. Its
-// owner acts when it was told to; what it takes is debt.
+// owner acts at the time that it was given; what it takes is debt.
 func (m *meter) owed(s *slot) bool {
 	return s.kind == slotPromised && s.cost > m.quota && !m.policy.Unlimited
 }
 
-// sight finds out when the slot that is the first not planned is let go. It says false
-// when it is vacant, or has become so because it would be let go too late.
+// sight computes when the slot that is the first not planned is served. It says false
+// when it is vacant, or has become so because it would be served too late.
 func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 	if s.kind == slotVacant {
 		s.act = 0
@@ -160,11 +160,11 @@ func (c *schedule) plan(m *meter, k int) {
 	}
 }
 
-// settle lets go whoever's time has come by now.
+// settle serves those who are due by now.
 func (c *schedule) settle(m *meter, now Time) { c.settleSome(m, now, math.MaxInt) }
 
 // settleSome is settle for at most so many. The time of the next one is known afterwards,
-// due or not: whoever arms the timer goes by it.
+// due or not: the timer is set to it.
 func (c *schedule) settleSome(m *meter, now Time, most int) {
 	for ; c.acted < len(c.slots); most-- {
 		s := &c.slots[c.acted]
@@ -300,7 +300,7 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 		c.unplanned = c.unplanned.minus(ticks{0, uint64(was.cost)})
 		if i == c.acted {
 			c.sighted = false
-			c.floor = max(c.floor, now) // the next one has its turn from now on
+			c.floor = max(c.floor, now) // the next one is planned from now on
 		}
 		if c.planned == c.acted {
 			c.compact()
@@ -308,7 +308,7 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	case c.pending == 0 || c.waiting > 0:
 		c.rewind(m, now) // those behind move up
 	default:
-		// Reservations were told a time and keep it. The time of this one is
+		// Reservations were given a time and keep it. The time of this one is
 		// for a newcomer.
 		s.act = was.act
 		if c.holes == 0 || was.id < c.firstHole {

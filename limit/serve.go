@@ -11,7 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/waitline"
 )
 
-// enter asks, unless others wait, and lines up whoever is to wait; else p is nil and r
+// enter asks, unless others wait, and puts a request that has to wait in line; else p is nil and r
 // the reply.
 func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done func(Decision, error)) (p *waiter, r reply) {
 	if req.Cost < 0 {
@@ -86,7 +86,7 @@ func (q *Queue) try(ctx context.Context, req Request, b patience, peek bool) (De
 
 var errHeldTooLong = errors.New("held back for too long")
 
-// fault is the error of one to whom the Taker answered with err.
+// fault is the error of a request that the Taker answered with err.
 func (b patience) fault(err error, now Time) error {
 	if errors.Is(err, errHeldTooLong) || errors.Is(err, context.DeadlineExceeded) && now >= b.latest {
 		return b.tooLong(0, now)
@@ -177,7 +177,7 @@ func (p *waiter) decision() Decision {
 	return *p.answer
 }
 
-// join lines up whoever asks at the end of the key's line. met says that there is one, or
+// join puts a request at the end of the key's line. met says that there is one, or
 // that one was made, for which the refusal is that was asked for; without p r is the reply
 // then.
 func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Decision, error), key []byte, asked Time, refused *Decision) (p *waiter, r reply, met bool) {
@@ -387,7 +387,7 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (s
 	now, cost := q.now(), p.Cost
 	if err == nil && d.Allowed {
 		l.admit(&d, now, cost)
-	} else if err == nil && d.RetryAfter() != Never { // else it tells nothing of others
+	} else if err == nil && d.RetryAfter() != Never { // else it says nothing about others
 		l.refuse(&d, asked, now, cost)
 	}
 	switch {

@@ -12,7 +12,7 @@ import (
 // Wait is shorthand for WaitN(ctx, 1).
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits until n can be taken, in turn behind those who came before, and
+// WaitN waits until n can be taken, in line behind those who came before, and
 // takes it. When ctx ends first it returns ctx's error, has taken nothing, and
 // those behind move up.
 //

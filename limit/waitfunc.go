@@ -10,17 +10,17 @@ import (
 // long as it takes; a negative d counts as 0. No goroutine waits meanwhile.
 //
 // done gets nil when n is taken, and otherwise the error that WaitMaxN returns:
-// [ErrWaitTooLong], [ErrExceedsQuota] or [ErrNegativeCost]. What is known at once is
-// told before WaitFunc returns, in the caller's goroutine, so hold no lock that done
-// takes; but a permit that is there at once is told in its turn when others are yet to be
-// told, and so always when WaitFunc is called by a done. All others are told by one
-// goroutine, which ends when nobody is due.
+// [ErrWaitTooLong], [ErrExceedsQuota] or [ErrNegativeCost]. When the answer is known at
+// once, done is called before WaitFunc returns, in the caller's goroutine, so hold no lock
+// that done takes; but for a permit that is there at once it is called in order when other
+// call-backs are due, and so always when WaitFunc is called by a done. All others are called
+// by one goroutine, which ends when none is due.
 //
-// Permits are told in the order of the calls of WaitFunc, one after the other: one done
-// that takes long delays the next, and no one else. Those who block in Wait are in the
-// same line but not told in this way. A done may use the limiter in any way except
-// waiting for another done. A panic in it is as in any function of its goroutine: it
-// ends the program unless WaitFunc's caller recovers from what was told at once.
+// Call-backs come in the order of the calls of WaitFunc, one after the other: a done that
+// takes long delays the next, and nothing else. Those who block in Wait are in the same line
+// and do not wait for call-backs. A done may use the limiter in any way except waiting for
+// another done. A panic in it is as in any function of its goroutine: it ends the program
+// unless WaitFunc's caller recovers from that of a done called at once.
 //
 // cancel gives the place in line up, and those behind move up. It reports whether it
 // did: then done is not called. Nothing happens when the wait has ended before.
@@ -33,14 +33,14 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		done(nil)
 		return ended
 	}
-	w, told := l.hooks.Load().NewWait(limiterName, n), done
+	w, end := l.hooks.Load().NewWait(limiterName, n), done
 	if w != nil {
-		told = func(err error) {
+		end = func(err error) {
 			w.End(err)
 			done(err)
 		}
 	}
-	s, direct, err := l.lineFunc(n, max(d, 0), told)
+	s, direct, err := l.lineFunc(n, max(d, 0), end)
 	switch {
 	case err != nil:
 		done(err)
@@ -63,7 +63,7 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 func ended() bool { return false }
 
 // lineFunc is line for one who is called. It says whether the caller is to call done
-// directly for a permit that was there at once; otherwise that is told in its turn.
+// directly for a permit that was there at once; otherwise done is called in order.
 func (l *Limiter) lineFunc(n int64, longest time.Duration, done func(error)) (s slot, direct bool, err error) {
 	l.lock()
 	defer l.unlock()

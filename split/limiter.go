@@ -54,7 +54,7 @@ type Options struct {
 // refuses when there is no permit, Wait waits for it, WaitFunc waits without blocking, and
 // Take is Allow with the whole answer. They decide in this process alone.
 //
-// Callers are let go in the order in which they came. While some wait, Allow refuses:
+// Callers are served in the order in which they came. While some wait, Allow refuses:
 // nobody passes them.
 //
 // The zero value refuses everything; use [New]. A Limiter is safe for concurrent use and
@@ -171,7 +171,7 @@ func (l *Limiter) allow(now limit.Time, n int64) bool {
 	return allowed
 }
 
-// publish tells Allow before which time it need not ask.
+// publish sets the time before which Allow need not ask.
 func (l *Limiter) publish() {
 	opens := never
 	if l.line.First() == nil {

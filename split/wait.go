@@ -13,7 +13,7 @@ import (
 // Wait is shorthand for WaitN(ctx, 1).
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits until n can be taken, in turn behind those who came before, and takes it.
+// WaitN waits until n can be taken, in line behind those who came before, and takes it.
 // When ctx ends first it returns ctx's error, has taken nothing, and those behind move up.
 //
 // It fails at once with [limit.ErrExceedsQuota] when n is above what this part ever admits
@@ -90,12 +90,12 @@ func (l *Limiter) takeNow(now limit.Time, n int64) bool {
 // will not be in time. [limit.Never] waits as long as it takes; a negative d counts as 0.
 // No goroutine waits meanwhile.
 //
-// What is known at once is told before WaitFunc returns, in the caller's goroutine, so
-// hold no lock that done takes; but a permit that is there at once is told in its turn when
-// others are yet to be told, and so always when WaitFunc is called by a done. All others
-// are told by one goroutine, which ends when nobody is due.
+// When the answer is known at once, done is called before WaitFunc returns, in the caller's
+// goroutine, so hold no lock that done takes; but for a permit that is there at once it is
+// called in order when other call-backs are due, and so always when WaitFunc is called by a
+// done. All others are called by one goroutine, which ends when none is due.
 //
-// They are told in the order in which they were let go, one after the other: a done that
+// They are called in the order in which they were served, one after the other: a done that
 // takes long delays the next. It may use the limiter in any way except waiting for another
 // done. A panic in it is one in any function of its goroutine.
 //
