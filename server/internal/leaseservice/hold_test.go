@@ -429,7 +429,7 @@ func TestOneRoundServesAll(t *testing.T) {
 			t.Fatalf("%d events", len(events))
 		}
 		for _, e := range events[:20] {
-			if e != "*share.Report" {
+			if e != "*lease.Report" {
 				t.Errorf("%s between the reports", e)
 			}
 		}
