@@ -34,8 +34,8 @@ func TestEverythingComesBack(t *testing.T) {
 				t.Errorf("it closes with %+v", r)
 			}
 		}
-		if held := b.h.list; len(held) == 1 && (held[0].held().Rate != 0 || held[0].held().Burst != 0) {
-			t.Errorf("%+v is held after all", held[0].held())
+		if held := b.h.list; len(held) == 1 && (held[0].lease.held().Rate != 0 || held[0].lease.held().Burst != 0) {
+			t.Errorf("%+v is held after all", held[0].lease.held())
 		}
 		if bucket.Remaining(b.now) != 0 || bucket.MaxCost(b.now) != 0 {
 			t.Errorf("%d of %d remain", bucket.Remaining(b.now), bucket.MaxCost(b.now))

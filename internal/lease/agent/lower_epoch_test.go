@@ -19,23 +19,23 @@ func TestLowerEpoch(t *testing.T) {
 	b.answer(lends(handle, 5, holding(60, 60, 60)))
 	high := b.h.Epoch()
 	b.after(time.Second) // nothing is due for a while
-	before, held := b.h.number, b.h.State(handle).Held
+	before, held := b.h.reports.number, b.h.State(handle).Held
 	g := lease.Grant{To: b.h.opts.Member, Epoch: high - 1, Number: 1, Echo: time.Duration(b.now), Lease: lease.DefaultLease, Shares: []lease.Share{lends(handle, 6, holding(100, 100, 100))}}
 	b.h.Step(b.now, &g)
 	if b.h.State(handle).Held != held || b.h.LowerEpoch() != high-1 || b.h.Epoch() != high {
 		t.Errorf("a grant of a lower epoch: %+v, lower epoch %d", b.h.State(handle).Held, b.h.LowerEpoch())
 	}
 	b.after(lease.DefaultRefresh / 4)
-	if b.h.number == before || b.h.report.Epoch != high {
-		t.Errorf("%d reports in %v after a lower epoch was heard, the last of epoch %d", b.h.number-before, lease.DefaultRefresh/4, b.h.report.Epoch)
+	if b.h.reports.number == before || b.h.reports.last.Epoch != high {
+		t.Errorf("%d reports in %v after a lower epoch was heard, the last of epoch %d", b.h.reports.number-before, lease.DefaultRefresh/4, b.h.reports.last.Epoch)
 	}
 	// One that never learns is not told at the rate of its answers.
-	before = b.h.number
+	before = b.h.reports.number
 	for range 100 {
 		b.h.Step(b.now, &g)
 		b.after(time.Millisecond)
 	}
-	if n := b.h.number - before; n > 2 {
+	if n := b.h.reports.number - before; n > 2 {
 		t.Errorf("%d reports in 100 ms", n)
 	}
 	b.h.Step(b.now, &lease.Grant{To: b.h.opts.Member, Epoch: high + 1, Number: 1, Echo: time.Duration(b.now), Lease: lease.DefaultLease})

@@ -59,7 +59,7 @@ func TestRefreshAsAsked(t *testing.T) {
 		renewed := func(asked time.Duration, number uint64, every time.Duration) {
 			t.Helper()
 			h.Step(now, &lease.Grant{To: anna, Epoch: 1, Number: number, Echo: time.Duration(now) - time.Millisecond, Lease: time.Hour, Refresh: asked})
-			now = h.renew // the one under way is of the former interval
+			now = h.reports.renew // the one under way is of the former interval
 			if r := h.Step(now, lease.Tick{}); r == nil {
 				t.Fatal("it does not renew")
 			}

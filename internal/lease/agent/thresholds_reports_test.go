@@ -25,21 +25,23 @@ func suppressedLooks(rejecting bool, who string) (list []leasetest.Question) {
 			const now = leasetest.Now
 			b := bucket.NewBucket(nil)
 			l := &resource{
-				bucket: b, opts: LeaseOptions{Estimator: Declared}, lease: 1, terms: lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}},
-				sent: 2, ackedReport: 2, sentAt: now.Add(-s.ago), sentDemand: s.sent, sentAttempted: s.sentAttempted, sentMore: s.more, steady: 8,
+				bucket: b, opts: LeaseOptions{Estimator: Declared}, lease: leased{number: 1},
+				answer: answer{limit: lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}}}, acks: acks{report: 2},
+				sent:     sent{number: 2, at: now.Add(-s.ago), demand: s.sent, attempted: s.sentAttempted, more: s.more},
+				sampling: sampling{steady: 8},
 			}
 			l.sampleSuppressed(now, bucket.Reading{Declared: s.want, Attempted: s.attempted, Admitted: s.attempted, Largest: s.largest}, false)
 			ask := "does not ask"
-			if l.urgent {
-				ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+			if l.report.urgent {
+				ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.report.notBefore-l.sent.at))
 			}
 			told := bucket.Suppression{Rate: 10 * fixed.Token, Burst: 2 * fixed.Token}
 			if rejecting {
 				told.Reject = 0.5
 			}
 			l.suppress(now, told)
-			exact = fmt.Sprintf("%s, looks in %v, %s deep", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.sampleAt-now), l.suppression.Burst)
-			return ask[:5] + fmt.Sprint(l.sampleAt-now, l.suppression.Burst), exact
+			exact = fmt.Sprintf("%s, looks in %v, %s deep", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.sampling.next-now), l.suppression.sent.Burst)
+			return ask[:5] + fmt.Sprint(l.sampling.next-now, l.suppression.sent.Burst), exact
 		}})
 	}
 	ask("demand", 0, 200*fixed.Token, func(s *stand, x fixed.Amount) { s.want = x })

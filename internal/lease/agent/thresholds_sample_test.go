@@ -52,62 +52,64 @@ var instanceTerms = lease.Terms{Rate: 1000 * fixed.Token, Burst: 100 * fixed.Tok
 func (s instanceStand) answer() (kind, exact string) {
 	const now = leasetest.Now
 	h := New(Options{Member: lease.Member{Instance: "0", Session: 1}})
-	h.trip = 20 * time.Millisecond
+	h.timing.trip = 20 * time.Millisecond
 	b := &still{level: s.level}
 	l := &resource{
-		id: theLimit, handle: 1, bucket: b, opts: LeaseOptions{Estimator: s.estimator}, heapIndex: -1,
-		lease: 7, known: true, granted: lease.Capacity{Rate: s.rate, Burst: s.depth}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
-		terms: instanceTerms, contended: s.scarce, saturated: s.full, starved: s.starved,
-		sent: 5, ackedReport: 5, sentAt: now.Add(-s.reported), sentDemand: s.sent, sentShortfall: s.sentLack, gap: 40 * time.Millisecond, sampleAt: now,
+		id: theLimit, handle: 1, bucket: b, opts: LeaseOptions{Estimator: s.estimator}, timer: timer{index: -1},
+		lease:  leased{number: 7, granted: lease.Capacity{Rate: s.rate, Burst: s.depth}},
+		answer: answer{known: true, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, limit: instanceTerms, contended: s.scarce, saturated: s.full},
+		acks:   acks{report: 5}, refusals: refusals{starved: s.starved},
+		sent:   sent{number: 5, at: now.Add(-s.reported), demand: s.sent, shortfall: s.sentLack},
+		report: pending{gap: 40 * time.Millisecond}, sampling: sampling{next: now},
 	}
 	if s.unanswered {
-		l.ackedReport = 4
+		l.acks.report = 4
 	}
 	if s.lackFor != 0 {
-		l.shortfallUntil = now.Add(s.lackFor)
+		l.refusals.expectedUntil = now.Add(s.lackFor)
 	}
 	r := bucket.Reading{Level: s.level, Largest: s.largest, Patient: s.patient, Declared: s.want}
 	if s.waiting > 0 {
 		r.Waiting = fixed.Whole(int64(s.waiting))
 		if s.within > 0 {
-			l.waitUntil = now.Add(s.within)
+			l.load.waitUntil = now.Add(s.within)
 		}
 	}
 	if s.idle > 0 {
-		l.idleSince = now.Add(-s.idle)
+		l.sampling.idleSince = now.Add(-s.idle)
 	}
-	l.meter = measured(now, s.want)
-	before := l.returned
-	l.sampleRate(now, h, r, max(fixed.Token, r.Largest))
+	l.load.meter = measured(now, s.want)
+	before := l.lease.returned
+	l.sampleRate(now, &h.timing, r, max(fixed.Token, r.Largest))
 	l.schedule(now, r, false)
 	var words []string
-	if l.shortfall > 0 {
-		words = append(words, "lacks "+leasetest.Exactly(l.shortfall))
+	if l.load.shortfall > 0 {
+		words = append(words, "lacks "+leasetest.Exactly(l.load.shortfall))
 	}
-	kind = fmt.Sprint(l.shortfall > 0)
-	if l.returned != before {
-		words = append(words, fmt.Sprintf("keeps %s/%s", leasetest.Exactly(l.held().Rate), l.held().Burst))
+	kind = fmt.Sprint(l.load.shortfall > 0)
+	if l.lease.returned != before {
+		words = append(words, fmt.Sprintf("keeps %s/%s", leasetest.Exactly(l.lease.held().Rate), l.lease.held().Burst))
 	}
-	kind += fmt.Sprint(l.returned.Rate > 0, l.held().Rate > 0, l.held().Burst > 0)
+	kind += fmt.Sprint(l.lease.returned.Rate > 0, l.lease.held().Rate > 0, l.lease.held().Burst > 0)
 	ask := "does not ask"
-	if l.urgent {
+	if l.report.urgent {
 		ask = "asks at once"
-		if l.askAt > now {
-			ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+		if l.report.notBefore > now {
+			ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.report.notBefore-l.sent.at))
 		}
 	}
-	if s.lackFor == 0 && l.shortfallUntil > now {
-		ask += fmt.Sprintf(", expects one for %v", time.Duration(l.shortfallUntil-now).Round(time.Millisecond))
+	if s.lackFor == 0 && l.refusals.expectedUntil > now {
+		ask += fmt.Sprintf(", expects one for %v", time.Duration(l.refusals.expectedUntil-now).Round(time.Millisecond))
 	}
-	if s.starved && !l.starved {
+	if s.starved && !l.refusals.starved {
 		ask += ", settled"
 	}
 	when := "never"
-	if l.sampleAt != lease.Never {
-		when = fmt.Sprintf("in %v", time.Duration(l.sampleAt-now))
+	if l.sampling.next != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.sampling.next-now))
 	}
 	words = append(words, ask, "looks "+when)
-	kind += strings.Split(ask, ",")[0] + when + fmt.Sprint(s.starved && !l.starved)
+	kind += strings.Split(ask, ",")[0] + when + fmt.Sprint(s.starved && !l.refusals.starved)
 	return kind, strings.Join(words, ", ")
 }
 
@@ -173,32 +175,35 @@ func (s placesStand) answer(scarce, full bool) (kind, exact string) {
 	p.Acquire(now, s.inUse.Floor())
 	p.Update(now, 0, s.held, 0)
 	l := &resource{
-		bucket: p, lease: 7, known: true, granted: lease.Capacity{Burst: s.held}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
-		terms: lease.Terms{Burst: 20 * fixed.Token, Semaphore: true}, contended: scarce, saturated: full, starved: s.starved, steady: s.steady,
-		sent: 5, ackedReport: 5, sentAt: now.Add(-time.Millisecond), sentDemand: s.sent, gap: 40 * time.Millisecond, sampleAt: now,
-		recentPermits: s.busy, recentUntil: now.Add(s.busyFor),
+		bucket: p,
+		lease:  leased{number: 7, granted: lease.Capacity{Burst: s.held}},
+		answer: answer{known: true, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, limit: lease.Terms{Burst: 20 * fixed.Token, Semaphore: true}, contended: scarce, saturated: full},
+		acks:   acks{report: 5}, refusals: refusals{starved: s.starved},
+		sent:   sent{number: 5, at: now.Add(-time.Millisecond), demand: s.sent},
+		report: pending{gap: 40 * time.Millisecond}, sampling: sampling{next: now, steady: s.steady},
+		permits: recentPermits{recent: s.busy, recentUntil: now.Add(s.busyFor)},
 	}
 	if s.unanswered {
-		l.ackedReport = 4
+		l.acks.report = 4
 	}
 	if s.asked {
-		l.capBurst = 3 * fixed.Token
+		l.answer.capBurst = 3 * fixed.Token
 	}
 	if s.declared > 0 {
 		l.opts.Estimator = Declared
 	}
 	r := bucket.Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
-	l.samplePermits(now, h, r)
+	l.samplePermits(now, &h.timing, r)
 	l.schedule(now, r, false)
 	ask, when := "does not ask", "never"
-	if l.urgent {
-		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.askAt-l.sentAt))
+	if l.report.urgent {
+		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.report.notBefore-l.sent.at))
 	}
-	if l.sampleAt != lease.Never {
-		when = fmt.Sprintf("in %v", time.Duration(l.sampleAt-now))
+	if l.sampling.next != lease.Never {
+		when = fmt.Sprintf("in %v", time.Duration(l.sampling.next-now))
 	}
-	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.demand, l.held().Burst, ask, when, l.recentPermits, time.Duration(l.recentUntil-now))
-	return fmt.Sprint(l.demand, l.held().Burst, ask, when, l.recentUntil > now), exact
+	exact = fmt.Sprintf("wants %v, has %v, %s, looks %s, keeps %v for %v", l.load.demand, l.lease.held().Burst, ask, when, l.permits.recent, time.Duration(l.permits.recentUntil-now))
+	return fmt.Sprint(l.load.demand, l.lease.held().Burst, ask, when, l.permits.recentUntil > now), exact
 }
 
 // placesQuestions are about the places of a gauge.

@@ -55,33 +55,41 @@ type Options struct {
 	Jitter  func() float64 // in [0, 1); nil = always 0.5
 }
 
-// Agent is an instance's side of the protocol: it carries the leases of all its
-// resources. It is a state machine: Step it with every event, and with a Tick when
-// Next says so. It is not safe for concurrent use; the Spenders are.
+// Agent is an instance's side of the protocol: it has the leases of all resources that the
+// instance uses. It is a state machine: Step it with every event, and with a Tick when Next
+// says so. It is not safe for concurrent use; the Buckets are.
 type Agent struct {
-	opts        Options
-	deadline    bucket.Deadline
-	leases      map[uint32]*resource
-	list        []*resource                    // in the order of opening, which is that of handles
-	of          map[lease.ResourceID]*resource // the one opened last
+	opts     Options
+	deadline bucket.Deadline // of all leases
+
+	leases map[uint32]*resource           // by handle
+	list   []*resource                    // in the order of handles, which is that of opening
+	of     map[lease.ResourceID]*resource // the handle opened last
+	serial uint32                         // the handle opened last
+
 	timers      timers
 	ready       []*resource // scratch
-	unconfirmed []*resource // heard of something that was not confirmed
-	serial      uint32
+	unconfirmed []*resource // see acks.unconfirmed
 
-	epoch   uint64
-	lower   uint64        // a lower epoch that was heard last; 0 = none
-	claims  bool          // some lease may be of a former coordinator
-	number  uint64        // of the last Report
-	refresh time.Duration // as the coordinator asks
-	length  time.Duration // of leases; 0 = never heard
-	trip    time.Duration // round trip, smoothed; 0 = unknown
+	timing  timing
+	epochs  epochs
+	reports reports
+	left    bool
+}
 
-	sentAt limit.Time // of the last Report
-	renew  limit.Time // when one is due even if there is nothing to tell
-	left   bool
+// epochs are those of the coordinators that sent grants.
+type epochs struct {
+	current uint64 // the highest; 0 = none
+	lower   uint64 // a lower one that came after it; 0 = none
+	claims  bool   // some lease may be of a former coordinator
+}
 
-	report lease.Report
+// reports are the Reports of all resources together.
+type reports struct {
+	number uint64     // of the latest
+	sentAt limit.Time // the latest
+	renew  limit.Time // when one is due even if there is nothing to report
+	last   lease.Report
 }
 
 // Starved says that a Take found the bucket of a handle empty, so that more is asked
@@ -104,7 +112,7 @@ func New(o Options) *Agent {
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 0.5 }
 	}
-	return &Agent{opts: o, leases: map[uint32]*resource{}, of: map[lease.ResourceID]*resource{}, refresh: lease.DefaultRefresh, renew: lease.Never}
+	return &Agent{opts: o, leases: map[uint32]*resource{}, of: map[lease.ResourceID]*resource{}, timing: timing{refresh: lease.DefaultRefresh}, reports: reports{renew: lease.Never}}
 }
 
 // Deadline is until when its leases may be spent.
@@ -116,25 +124,26 @@ func (h *Agent) Deadline() *bucket.Deadline { return &h.deadline }
 func (h *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, s Bucket) (handle uint32) {
 	h.serial++
 	l := &resource{
-		id: id, handle: h.serial, opts: o, bucket: s, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount,
-		sampleAt: now, gap: lease.MinReportGap, current: h.epoch, heapIndex: -1,
+		id: id, handle: h.serial, opts: o, bucket: s, lease: leased{current: h.epochs.current},
+		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
+		report: pending{gap: lease.MinReportGap}, sampling: sampling{next: now}, timer: timer{index: -1},
 	}
 	// A coordinator knows one handle for a resource at a time.
-	if l.before = h.of[id]; l.before != nil {
-		l.before.after, l.blocked = l, true
+	if l.earlier = h.of[id]; l.earlier != nil {
+		l.earlier.later, l.blocked = l, true
 	}
 	l.opts.Weight = max(1, o.Weight)
-	l.meter.Observe(now, s.Observe(now).Attempted, 1)
+	l.load.meter.Observe(now, s.Observe(now).Attempted, 1)
 	if o.Start > 0 {
-		l.starting = true
+		l.fallback.starting = true
 		l.fallBack(now, o.Start)
 	}
-	l.urgent = true // what kind of limit it is has to be known before it is asked
+	l.report.urgent = true // what kind of limit it is has to be known before it is asked
 	h.leases[l.handle], h.of[id] = l, l
 	h.list = append(h.list, l)
 	h.plan(l)
-	if h.renew == lease.Never {
-		h.renew = now // introduce yourself: the answer brings the round trip
+	if h.reports.renew == lease.Never {
+		h.reports.renew = now // introduce yourself: the answer brings the round trip
 	}
 	return l.handle
 }
@@ -147,7 +156,7 @@ func (h *Agent) Close(now limit.Time, handle uint32) {
 		return
 	}
 	l.giveUp(now)
-	l.closed, l.urgent, l.sampleAt = true, true, now
+	l.closed, l.report.urgent, l.sampling.next = true, true, now
 	if l.blocked {
 		h.remove(l) // nobody was told of it
 		return
@@ -157,23 +166,23 @@ func (h *Agent) Close(now limit.Time, handle uint32) {
 
 // remove forgets a lease that is closed.
 func (h *Agent) remove(l *resource) {
-	l.sampleAt, l.urgent, l.ackedReport = lease.Never, false, l.sent
+	l.sampling.next, l.report.urgent, l.acks.report = lease.Never, false, l.sent.number
 	h.plan(l)
 	delete(h.leases, l.handle)
 	if i, ok := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
 		h.list = slices.Delete(h.list, i, i+1)
 	}
-	if l.after != nil {
-		l.after.before = l.before
+	if l.later != nil {
+		l.later.earlier = l.earlier
 	}
-	if l.before != nil {
-		l.before.after = l.after
-	} else if l.after != nil {
-		l.after.blocked = false
-		h.plan(l.after)
+	if l.earlier != nil {
+		l.earlier.later = l.later
+	} else if l.later != nil {
+		l.later.blocked = false
+		h.plan(l.later)
 	}
 	if h.of[l.id] == l {
-		if h.of[l.id] = l.before; l.before == nil {
+		if h.of[l.id] = l.earlier; l.earlier == nil {
 			delete(h.of, l.id)
 		}
 	}
@@ -184,12 +193,12 @@ func (h *Agent) Next() limit.Time {
 	if h.left {
 		return lease.Never
 	}
-	next := h.renew
+	next := h.reports.renew
 	if d := limit.Time(h.deadline.Load()); d != 0 {
 		next = min(next, d)
 	}
 	if len(h.timers) > 0 {
-		next = min(next, h.timers[0].dueAt)
+		next = min(next, h.timers[0].timer.at)
 	}
 	return next
 }
@@ -206,8 +215,8 @@ func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 		h.receive(now, e)
 	case Starved:
 		if l := h.leases[e.Handle]; l != nil {
-			l.starved, l.refusedAt = true, now
-			l.sample(now, h)
+			l.refusals.starved, l.refusals.last = true, now
+			l.sample(now, &h.timing)
 			h.plan(l)
 		}
 	case Connected:
@@ -216,11 +225,11 @@ func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 		return h.leave(now)
 	}
 	for _, l := range h.due(now) {
-		if l.aloneTo != 0 && now >= l.aloneTo {
+		if l.fallback.until != 0 && now >= l.fallback.until {
 			l.endAlone(now)
 		}
-		if now >= l.sampleAt {
-			l.sample(now, h)
+		if now >= l.sampling.next {
+			l.sample(now, &h.timing)
 		}
 		h.plan(l)
 	}
@@ -240,28 +249,25 @@ func (h *Agent) expire(now limit.Time) {
 	}
 }
 
-// maxDemands bounds a report, so that its size does too; the rest follows at once.
-const maxDemands = 1000
-
 // makeReport makes the Report of what is to be told at now.
 func (h *Agent) makeReport(now limit.Time) *lease.Report {
 	ready := h.due(now)
-	if len(ready) == 0 && now < h.renew {
+	if len(ready) == 0 && now < h.reports.renew {
 		return nil
 	}
-	demands := h.report.Demands[:0]
+	demands := h.reports.last.Demands[:0]
 	for _, l := range ready {
-		if len(demands) < maxDemands && l.due(now, h) {
-			demands = append(demands, l.makeDemand(now, h.number+1, h.trip))
+		if len(demands) < maxDemands && l.due(now, &h.timing) {
+			demands = append(demands, l.makeDemand(now, h.reports.number+1, h.timing.trip))
 		}
 		h.plan(l)
 	}
 	fresh := h.unconfirmed[:0]
 	for _, l := range h.unconfirmed {
 		switch {
-		case !l.unconfirmed() || h.leases[l.handle] != l:
+		case !l.acks.unconfirmed() || h.leases[l.handle] != l:
 		case len(demands) < maxDemands && !l.blocked:
-			demands = append(demands, l.makeDemand(now, h.number+1, h.trip))
+			demands = append(demands, l.makeDemand(now, h.reports.number+1, h.timing.trip))
 			h.plan(l)
 		default:
 			fresh = append(fresh, l)
@@ -273,34 +279,26 @@ func (h *Agent) makeReport(now limit.Time) *lease.Report {
 }
 
 func (h *Agent) send(now limit.Time, demands []lease.Demand) *lease.Report {
-	h.number++
-	h.sentAt = now
+	h.reports.number++
+	h.reports.sentAt = now
 	// A fleet that started together should not renew together.
-	h.renew = now.Add(h.refresh - time.Duration(h.opts.Jitter()*float64(h.refresh)/4))
-	h.report = lease.Report{
-		Member: h.opts.Member, Version: h.opts.Version, Epoch: h.epoch, Number: h.number,
+	h.reports.renew = now.Add(h.timing.refresh - time.Duration(h.opts.Jitter()*float64(h.timing.refresh)/4))
+	h.reports.last = lease.Report{
+		Member: h.opts.Member, Version: h.opts.Version, Epoch: h.epochs.current, Number: h.reports.number,
 		Stamp: time.Duration(now), Demands: demands,
 	}
-	return &h.report
-}
-
-// retry is after how long a demand without an answer is told again.
-func (h *Agent) retry() time.Duration {
-	if h.trip == 0 {
-		return 300 * time.Millisecond
-	}
-	return max(h.trip+h.trip/2, 20*time.Millisecond)
+	return &h.reports.last
 }
 
 // reportAll prepares to tell everything to a coordinator that may know nothing.
 func (h *Agent) reportAll(now limit.Time) {
-	h.renew = now
+	h.reports.renew = now
 	for _, l := range h.list {
-		l.urgent, l.named, l.claiming = true, false, l.lease != 0
-		l.askAt = now
+		l.report.urgent, l.acks.named, l.lease.claiming = true, false, l.lease.number != 0
+		l.report.notBefore = now
 		h.plan(l)
 	}
-	h.claims = true
+	h.epochs.claims = true
 }
 
 func (h *Agent) leave(now limit.Time) *lease.Report {
@@ -318,27 +316,27 @@ func (h *Agent) receive(now limit.Time, g *lease.Grant) {
 	if g.To != h.opts.Member || g.NotMaster || g.Status != lease.StatusOK {
 		return
 	}
-	if g.Epoch < h.epoch {
+	if g.Epoch < h.epochs.current {
 		// It lends what another coordinator may have lent already. A report tells it of
 		// the higher epoch, above which it then goes. Not at once each time: it may be of
 		// a version that does not.
-		h.lower = g.Epoch
-		h.renew = min(h.renew, max(now, h.sentAt.Add(h.refresh/4)))
+		h.epochs.lower = g.Epoch
+		h.reports.renew = min(h.reports.renew, max(now, h.reports.sentAt.Add(h.timing.refresh/4)))
 		return
 	}
-	if g.Epoch > h.epoch {
+	if g.Epoch > h.epochs.current {
 		h.succeed(g.Epoch)
 	}
 	if g.Refresh > 0 {
-		h.refresh = min(g.Refresh, time.Minute)
+		h.timing.refresh = min(g.Refresh, time.Minute)
 	}
 	if age := time.Duration(now) - g.Echo - g.Age; g.Echo > 0 && g.Age < time.Second && age >= 0 {
-		if h.trip == 0 || age < h.trip {
-			h.trip = max(age, time.Microsecond)
+		if h.timing.trip == 0 || age < h.timing.trip {
+			h.timing.trip = max(age, time.Microsecond)
 		}
-		h.trip += (age - h.trip) / 8
+		h.timing.trip += (age - h.timing.trip) / 8
 	}
-	h.length = g.Lease
+	h.timing.lease = g.Lease
 	h.extend(now, g)
 	// Its own end counts as well: a later one may have extended the deadline in
 	// another lease, after the coordinator took back what this one brings.
@@ -349,11 +347,11 @@ func (h *Agent) receive(now limit.Time, g *lease.Grant) {
 	for i := range g.Shares {
 		s := &g.Shares[i]
 		if l := h.leases[s.Handle]; l != nil {
-			l.receive(now, h, g, s)
-			if l.unconfirmed() {
+			l.receive(now, &h.timing, g, s)
+			if l.acks.unconfirmed() {
 				h.unconfirmed = append(h.unconfirmed, l)
 			}
-			if l.sentClosed && l.acknowledged() {
+			if l.sent.closed && l.acknowledged() {
 				h.remove(l)
 			} else {
 				h.plan(l)
@@ -367,13 +365,13 @@ func (h *Agent) receive(now limit.Time, g *lease.Grant) {
 // extend renews the leases. They are counted from the moment the report was made,
 // which is before the coordinator had it: so they end here before they end there.
 func (h *Agent) extend(now limit.Time, g *lease.Grant) {
-	if h.claims {
+	if h.epochs.claims {
 		for _, l := range h.list {
-			if l.claiming && l.lease != 0 {
+			if l.lease.claiming && l.lease.number != 0 {
 				return // of a former coordinator: this one does not count it yet
 			}
 		}
-		h.claims = false
+		h.epochs.claims = false
 	}
 	if end := limit.Time(g.Echo).Add(g.Lease); g.Echo > 0 && end > now {
 		h.deadline.Store(max(int64(end), h.deadline.Load()))
@@ -382,24 +380,24 @@ func (h *Agent) extend(now limit.Time, g *lease.Grant) {
 
 // LowerEpoch is the epoch of a coordinator that is below the one heard before, and was
 // ackedGrant after it; 0 = there was none.
-func (h *Agent) LowerEpoch() uint64 { return h.lower }
+func (h *Agent) LowerEpoch() uint64 { return h.epochs.lower }
 
 // Epoch is the highest epoch of a coordinator that was heard; 0 = none.
-func (h *Agent) Epoch() uint64 { return h.epoch }
+func (h *Agent) Epoch() uint64 { return h.epochs.current }
 
 // succeed begins with a new coordinator. Leases of the former one hold until they
 // run out, or until they are claimed.
 func (h *Agent) succeed(epoch uint64) {
-	first := h.epoch == 0
-	h.claims = true
-	h.epoch, h.lower = epoch, 0
+	first := h.epochs.current == 0
+	h.epochs.claims = true
+	h.epochs.current, h.epochs.lower = epoch, 0
 	for _, l := range h.list {
-		l.ackedGrant, l.confirmed, l.brought, l.dropped, l.current = 0, 0, 0, 0, epoch
-		if l.lease != 0 {
-			l.claiming, l.urgent, l.askAt = true, true, 0
+		l.acks.grant, l.acks.confirmed, l.acks.changed, l.lease.dropped, l.lease.current = 0, 0, 0, 0, epoch
+		if l.lease.number != 0 {
+			l.lease.claiming, l.report.urgent, l.report.notBefore = true, true, 0
 		}
 		if !first {
-			l.named = false
+			l.acks.named = false
 		}
 		h.plan(l)
 	}
@@ -408,8 +406,11 @@ func (h *Agent) succeed(epoch uint64) {
 // refuse gives back what came for a handle that was forgotten.
 func (h *Agent) refuse(s *lease.Share, number uint64) {
 	l := &resource{
-		handle: s.Handle, lease: s.Lease, granted: s.Granted, returned: s.Granted, closed: true, urgent: true,
-		named: true, ackedGrant: number, brought: number, sampleAt: lease.Never, bucket: noBucket{}, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, gap: lease.MinReportGap, heapIndex: -1,
+		handle: s.Handle, bucket: noBucket{}, closed: true,
+		lease:  leased{number: s.Lease, granted: s.Granted, returned: s.Granted},
+		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
+		acks:   acks{named: true, grant: number, changed: number},
+		report: pending{urgent: true, gap: lease.MinReportGap}, sampling: sampling{next: lease.Never}, timer: timer{index: -1},
 	}
 	h.leases[l.handle] = l
 	i, _ := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) })
@@ -449,10 +450,10 @@ func (h *Agent) State(handle uint32) State {
 	if l == nil {
 		return State{}
 	}
-	held := l.granted.Sub(l.returned)
+	held := l.lease.granted.Sub(l.lease.returned)
 	held.Tokens = 0
 	return State{
-		Known: l.known, Leased: l.lease != 0, Status: l.status, Held: held, Saturated: l.saturated, Contended: l.contended, Recovering: l.recovering,
-		Expired: l.expired, Limit: l.terms, RoundTrip: h.trip, Demand: l.demand, Asking: l.sent > l.ackedReport && l.sentShortfall > 0, Suppression: l.suppression,
+		Known: l.answer.known, Leased: l.lease.number != 0, Status: l.answer.status, Held: held, Saturated: l.answer.saturated, Contended: l.answer.contended, Recovering: l.answer.recovering,
+		Expired: l.fallback.expired, Limit: l.answer.limit, RoundTrip: h.timing.trip, Demand: l.load.demand, Asking: l.sent.number > l.acks.report && l.sent.shortfall > 0, Suppression: l.suppression.sent,
 	}
 }

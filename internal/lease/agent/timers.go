@@ -13,43 +13,43 @@ import (
 // the same whether the instance has one lease or ten thousand.
 type timers []*resource
 
-func (a timers) Len() int           { return len(a) }
-func (a timers) Less(i, j int) bool { return a[i].dueAt < a[j].dueAt }
-func (a timers) Swap(i, j int) {
-	a[i], a[j] = a[j], a[i]
-	a[i].heapIndex, a[j].heapIndex = i, j
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].timer.at < t[j].timer.at }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].timer.index, t[j].timer.index = i, j
 }
 
 // Push and Pop are for package heap.
-func (a *timers) Push(x any) {
+func (t *timers) Push(x any) {
 	l := x.(*resource)
-	l.heapIndex = len(*a)
-	*a = append(*a, l)
+	l.timer.index = len(*t)
+	*t = append(*t, l)
 }
 
-func (a *timers) Pop() any {
-	old := *a
+func (t *timers) Pop() any {
+	old := *t
 	l := old[len(old)-1]
 	old[len(old)-1] = nil
-	*a = old[:len(old)-1]
-	l.heapIndex = -1
+	*t = old[:len(old)-1]
+	l.timer.index = -1
 	return l
 }
 
 // plan puts l where it belongs, after something about it has changed.
 func (h *Agent) plan(l *resource) {
-	at := l.next(h)
+	at := l.next(&h.timing)
 	switch {
-	case l.heapIndex >= 0 && at == lease.Never:
-		heap.Remove(&h.timers, l.heapIndex)
-		l.dueAt = lease.Never
-	case l.heapIndex >= 0:
-		if at != l.dueAt {
-			l.dueAt = at
-			heap.Fix(&h.timers, l.heapIndex)
+	case l.timer.index >= 0 && at == lease.Never:
+		heap.Remove(&h.timers, l.timer.index)
+		l.timer.at = lease.Never
+	case l.timer.index >= 0:
+		if at != l.timer.at {
+			l.timer.at = at
+			heap.Fix(&h.timers, l.timer.index)
 		}
 	case at != lease.Never:
-		l.dueAt = at
+		l.timer.at = at
 		heap.Push(&h.timers, l)
 	}
 }
@@ -58,7 +58,7 @@ func (h *Agent) plan(l *resource) {
 // the order of a heap is nobody's business.
 func (h *Agent) due(now limit.Time) []*resource {
 	list := h.ready[:0]
-	for len(h.timers) > 0 && h.timers[0].dueAt <= now {
+	for len(h.timers) > 0 && h.timers[0].timer.at <= now {
 		list = append(list, heap.Pop(&h.timers).(*resource))
 	}
 	slices.SortFunc(list, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
