@@ -260,7 +260,7 @@ func TestWhyNothingIsLent(t *testing.T) {
 			c.link.Store(linkDown)
 			var taker interface {
 				limit.Taker
-				limit.Holder
+				limit.Preparer
 			}
 			var l *leasedLimit
 			var wait func(time.Duration) error
@@ -277,9 +277,9 @@ func TestWhyNothingIsLent(t *testing.T) {
 			var r limit.Result
 			_, take := taker.Take(t.Context(), limit.Request{})
 			_, peek := taker.Take(t.Context(), limit.Request{Peek: true})
-			_, hold := taker.Hold(t.Context(), limit.Request{}, false, &r)
-			_, held := taker.Hold(t.Context(), limit.Request{}, true, &r)
-			_, see := taker.Hold(t.Context(), limit.Request{Peek: true}, false, &r)
+			_, hold := taker.Prepare(t.Context(), limit.Request{}, false, &r)
+			_, held := taker.Prepare(t.Context(), limit.Request{}, true, &r)
+			_, see := taker.Prepare(t.Context(), limit.Request{Peek: true}, false, &r)
 			for verb, err := range map[string]error{"Take": take, "Peek": peek, "Hold": hold, "Hold that waits": held, "Hold that looks": see, "Lease": l.fault()} {
 				if !errors.Is(err, tt.want) {
 					t.Errorf("%s: %s: %v, want %v", name, verb, err, tt.want)
@@ -307,7 +307,7 @@ func TestAskingIsBounded(t *testing.T) {
 		{true, starveGapFull, func(l *Limiter) bool { d, err := l.Take(t.Context(), limit.Request{}); return err != nil || d.Allowed }},
 		{false, starveGap, func(l *Limiter) bool { return l.WaitFunc(1, 1, func(error) {}) == nil }},
 		{true, starveGapFull, func(l *Limiter) bool {
-			h, err := l.Hold(t.Context(), limit.Request{}, false, new(limit.Result))
+			h, err := l.Prepare(t.Context(), limit.Request{}, false, new(limit.Result))
 			return err != nil || h.Cost > 0
 		}},
 	} {

@@ -108,7 +108,7 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: placesOf(5)})
 		var r limit.Result
 		for _, tt := range []struct {
-			holder limit.Holder
+			holder limit.Preparer
 			of     *leasedLimit
 		}{{l, &l.lease}, {g, &g.lease}} {
 			counted := func(want int64, left int64, when string) {
@@ -117,21 +117,21 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 					t.Errorf("%s, %s: %+v, %d are left, want %d admitted and %d left", tt.of.id.Limit, when, got, tt.of.remaining(l.lease.client.now()), want, left)
 				}
 			}
-			h, err := tt.holder.Hold(t.Context(), limit.Request{Cost: 3}, false, &r)
+			h, err := tt.holder.Prepare(t.Context(), limit.Request{Cost: 3}, false, &r)
 			if err != nil || h.Cost != 3 || !r.Allowed || !tt.holder.Shared() {
 				t.Fatalf("%+v, %+v, %v", h, r, err)
 			}
 			counted(0, 2, "held")
-			other.Keep(h)
-			other.Undo(h)
+			other.Commit(h)
+			other.Rollback(h)
 			counted(0, 2, "kept by another")
-			tt.holder.Keep(h)
+			tt.holder.Commit(h)
 			counted(3, 2, "kept")
-			if h, err = tt.holder.Hold(t.Context(), limit.Request{Cost: 2}, false, &r); err != nil || h.Cost != 2 {
+			if h, err = tt.holder.Prepare(t.Context(), limit.Request{Cost: 2}, false, &r); err != nil || h.Cost != 2 {
 				t.Fatalf("%+v, %+v, %v", h, r, err)
 			}
 			counted(3, 0, "held")
-			tt.holder.Undo(h)
+			tt.holder.Rollback(h)
 			counted(3, 2, "given back")
 		}
 	})

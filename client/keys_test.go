@@ -148,7 +148,7 @@ func TestKeysThatAreNone(t *testing.T) {
 	for n, good := range map[int]bool{1022: true, 1023: false} { // and two for its length
 		req := account(fmt.Sprintf("%0*d", n, 1))
 		d, take := k.Take(t.Context(), req)
-		_, hold := k.Hold(t.Context(), req, false, &r)
+		_, hold := k.Prepare(t.Context(), req, false, &r)
 		demand := k.Demand(req, 1)
 		if d.Allowed || (take == nil) != good || (hold == nil) != good || (demand == nil) != good {
 			t.Errorf("a key of %d bytes: %+v; Take %v, Hold %v, Demand %v", n, d, take, hold, demand)
@@ -159,7 +159,7 @@ func TestKeysThatAreNone(t *testing.T) {
 	}
 	k.client.ended = true // as Run leaves it
 	d, take := k.Take(t.Context(), account("new"))
-	_, hold := k.Hold(t.Context(), account("new"), false, &r)
+	_, hold := k.Prepare(t.Context(), account("new"), false, &r)
 	if demand := k.Demand(account("new"), 1); d.Allowed || !errors.Is(take, ErrClosed) || !errors.Is(hold, ErrClosed) || !errors.Is(demand, ErrClosed) {
 		t.Errorf("after the end: %+v; Take %v, Hold %v, Demand %v", d, take, hold, demand)
 	}
@@ -211,21 +211,21 @@ func TestKeysOfAGauge(t *testing.T) {
 			inUse(1, "after one end")
 		}
 		var r limit.Result
-		held, err := k.Hold(t.Context(), account("a"), false, &r)
+		held, err := k.Prepare(t.Context(), account("a"), false, &r)
 		if err != nil || !r.Allowed || held.Permit == 0 {
 			t.Fatalf("Hold: %+v, %+v, %v", held, r, err)
 		}
 		inUse(2, "held")
-		k.Undo(held)
+		k.Rollback(held)
 		inUse(1, "given back")
-		if held, err = k.Hold(t.Context(), account("a"), true, &r); err != nil || !r.Allowed {
+		if held, err = k.Prepare(t.Context(), account("a"), true, &r); err != nil || !r.Allowed {
 			t.Fatalf("Hold: %+v, %v", r, err)
 		}
-		k.Keep(held)
+		k.Commit(held)
 		inUse(2, "kept")
-		for _, none := range []limit.Hold{{}, {Of: k, Cost: 1, Permit: held.Permit}} {
-			k.Undo(none)
-			k.Keep(none)
+		for _, none := range []limit.Prepared{{}, {Of: k, Cost: 1, Permit: held.Permit}} {
+			k.Rollback(none)
+			k.Commit(none)
 		}
 		inUse(2, "after holds of nobody")
 		if d, err := k.Take(t.Context(), limit.Request{}); err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonMissing || d.Results[0].Algorithm != limit.Concurrency {

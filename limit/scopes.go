@@ -21,7 +21,7 @@ type Scope struct {
 	// several limits. Names of scopes are unique.
 	Name string
 
-	// Taker decides. It is a [Holder], or the only scope that is none.
+	// Taker decides. It is a [Preparer], or the only scope that is none.
 	Taker Taker
 
 	// Cost is what a request takes of this scope; nil = the request's own Cost. It is
@@ -41,7 +41,7 @@ const maxScopes = 64
 // to none. Use [All]. Scopes are safe for concurrent use and start no goroutine.
 //
 // The scopes are asked in an order of their own: those of this process, then those that
-// others share ([Holder.Shared]), then the one that is no Holder; within each kind as
+// others share ([Preparer.Shared]), then the one that is no Preparer; within each kind as
 // they were given. The first that refuses ends it, and what was taken before is given
 // back, so one that is asked later is never touched by what an earlier one refuses. A
 // Decision has its Results in that order, so [Decision.Refused] is the first that refused.
@@ -51,7 +51,7 @@ const maxScopes = 64
 // second.
 type Scopes struct {
 	holders []scope
-	last    scope // the one that is no Holder; its Taker is nil if there is none
+	last    scope // the one that is no Preparer; its Taker is nil if there is none
 
 	mu      sync.Mutex
 	permits map[uint64][]scopePlace
@@ -60,7 +60,7 @@ type Scopes struct {
 
 type scope struct {
 	Scope
-	holder Holder // nil for the last
+	holder Preparer // nil for the last
 }
 
 // scopePlace is where a permit of Scopes holds places.
@@ -75,7 +75,7 @@ var (
 )
 
 // All returns the limits that a request has to pass all of. It is an error if there are
-// none or more than 64, a Taker is nil, two have one name, or several are no [Holder]:
+// none or more than 64, a Taker is nil, two have one name, or several are no [Preparer]:
 // what such a one has taken cannot be given back, so it has to be the last.
 func All(scopes ...Scope) (*Scopes, error) {
 	if len(scopes) == 0 || len(scopes) > maxScopes {
@@ -88,14 +88,14 @@ func All(scopes ...Scope) (*Scopes, error) {
 			return nil, fmt.Errorf("limit: two scopes are called %q: a refusal has to say which one it was", sc.Name)
 		}
 		names[sc.Name] = sc.Name != ""
-		holder, ok := sc.Taker.(Holder)
+		holder, ok := sc.Taker.(Preparer)
 		switch {
 		case sc.Taker == nil:
 			return nil, fmt.Errorf("limit: scope %d, %q, has no Taker", i+1, sc.Name)
 		case ok:
 			s.holders = append(s.holders, scope{sc, holder})
 		case s.last.Taker != nil:
-			return nil, fmt.Errorf("limit: neither scope %q (%T) nor %q (%T) can give back what it has taken: put their limits into one Taker, or make one a Holder",
+			return nil, fmt.Errorf("limit: neither scope %q (%T) nor %q (%T) can give back what it has taken: put their limits into one Taker, or make one a Preparer",
 				s.last.Name, s.last.Taker, sc.Name, sc.Taker)
 		default:
 			s.last = scope{Scope: sc}
@@ -107,7 +107,7 @@ func All(scopes ...Scope) (*Scopes, error) {
 	return s, nil
 }
 
-func rank(h Holder) int {
+func rank(h Preparer) int {
 	if h.Shared() {
 		return 1
 	}
@@ -130,7 +130,7 @@ func SumCosts(costs ...int64) (int64, error) {
 	return sum, nil
 }
 
-// Take decides a request by all scopes. A refusal has a Result of each Holder: those
+// Take decides a request by all scopes. A refusal has a Result of each Preparer: those
 // that had admitted say what they have, now that it is given back, and those that were
 // not asked how they stand, so that [Decision.RetryAfter] is when all may admit.
 //
@@ -138,7 +138,7 @@ func SumCosts(costs ...int64) (int64, error) {
 // by one.
 //
 // An error says that nothing was decided and nothing charged, unless it comes from the
-// one scope that is no Holder, and its own documentation says otherwise; or from one
+// one scope that is no Preparer, and its own documentation says otherwise; or from one
 // that was to count a refused request, which others may have counted.
 func (s *Scopes) Take(ctx context.Context, req Request) (Decision, error) {
 	return s.TakeInto(ctx, req, nil)
@@ -146,7 +146,7 @@ func (s *Scopes) Take(ctx context.Context, req Request) (Decision, error) {
 
 // TakeInto is Take with memory for the Results: they are stored from results[:0] on. With
 // room for all it allocates nothing but what a Cost, a permit or the scope that is no
-// Holder does.
+// Preparer does.
 func (s *Scopes) TakeInto(ctx context.Context, req Request, results []Result) (Decision, error) {
 	if req.Cost < 0 || req.Cost > MaxCount {
 		return Decision{}, costError(req.Cost)

@@ -50,21 +50,21 @@ type sharedLimiter struct {
 
 func (s *sharedLimiter) Shared() bool { return true }
 
-func (s *sharedLimiter) Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error) {
+func (s *sharedLimiter) Prepare(ctx context.Context, req Request, wait bool, r *Result) (Prepared, error) {
 	if s.err != nil {
-		return Hold{}, s.err
+		return Prepared{}, s.err
 	}
 	if wait {
 		s.waits++
 		s.more()
 	}
-	h, err := s.Limiter.Hold(ctx, req, wait, r)
+	h, err := s.Limiter.Prepare(ctx, req, wait, r)
 	h.More = err == nil && !r.Allowed && !wait && !req.Peek && s.more != nil
 	return h, err
 }
 
-func (s *sharedLimiter) Keep(h Hold) { s.kept++; s.Limiter.Keep(h) }
-func (s *sharedLimiter) Undo(h Hold) { s.undone++; s.Limiter.Undo(h) }
+func (s *sharedLimiter) Commit(h Prepared)   { s.kept++; s.Limiter.Commit(h) }
+func (s *sharedLimiter) Rollback(h Prepared) { s.undone++; s.Limiter.Rollback(h) }
 
 // subscribers reads how many subscribers a channel has from the request.
 func subscribers(r Request) int64 {
@@ -173,18 +173,18 @@ func TestScopesOrder(t *testing.T) {
 	})
 }
 
-// brokenPeek is a Holder that fails when it is only looked at, halfway through its answer.
+// brokenPeek is a Preparer that fails when it is only looked at, halfway through its answer.
 type brokenPeek struct{ *Limiter }
 
-func (b brokenPeek) Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error) {
-	h, err := b.Limiter.Hold(ctx, req, wait, r)
+func (b brokenPeek) Prepare(ctx context.Context, req Request, wait bool, r *Result) (Prepared, error) {
+	h, err := b.Limiter.Prepare(ctx, req, wait, r)
 	if req.Peek {
 		r.Verdict, err = Verdict{}, errors.New("broken")
 	}
 	return h, err
 }
 
-// A refusal tells of each Holder how it stands now, whoever refused: nothing is taken. One
+// A refusal tells of each Preparer how it stands now, whoever refused: nothing is taken. One
 // that cannot say is left out.
 func TestScopesTellHowTheyStand(t *testing.T) {
 	if testing.Short() {
@@ -214,11 +214,11 @@ func TestScopesTellHowTheyStand(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		var r Result
-		held, err := a.Hold(t.Context(), Request{}, false, &r)
+		held, err := a.Prepare(t.Context(), Request{}, false, &r)
 		if err != nil || !r.Allowed || r.Cost != 1 || a.Remaining() != 0 {
 			t.Errorf("a Request without a cost: %+v, %v, %d remain", r, err, a.Remaining())
 		}
-		if a.Undo(held); a.Remaining() != 1 {
+		if a.Rollback(held); a.Remaining() != 1 {
 			t.Errorf("%d remain when it is undone, want 1", a.Remaining())
 		}
 	})

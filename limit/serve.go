@@ -112,7 +112,7 @@ func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	if !q.closed && at <= p.latest {
 		defer q.unlock()
 		p.own()
-		q.hold(p, d, at)
+		q.park(p, d, at)
 		return p, reply{}
 	}
 	r.err = ErrQueueClosed
@@ -124,8 +124,8 @@ func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	return nil, r
 }
 
-// hold has the wait of p end at a time, with d; it counts among those who wait.
-func (q *Queue) hold(p *waiter, d Decision, at Time) {
+// park has the wait of p end at a time, with d; it counts among those who wait.
+func (q *Queue) park(p *waiter, d Decision, at Time) {
 	d.Results = slices.Clone(d.Results)
 	p.answer, p.held = &d, true
 	q.waiting++
@@ -427,7 +427,7 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (s
 			l.heldFrom, l.heldUntil = max(l.heldFrom, asked.Add(d.Delay)), max(l.heldUntil, until)
 			l.line.Remove(&p.Waiter)
 			q.waiting--
-			q.hold(p, d, until)
+			q.park(p, d, until)
 		}
 		return false
 	}

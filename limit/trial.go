@@ -30,11 +30,11 @@ func (t *trial) claim(i int) *claim {
 	return &t.many[i-usualScopes]
 }
 
-// claim is what one Holder is asked for, and what it has given.
+// claim is what one Preparer is asked for, and what it has given.
 type claim struct {
-	cost int64
-	held bool
-	hold Hold
+	cost     int64
+	held     bool
+	prepared Prepared
 }
 
 // count asks what the request costs each scope.
@@ -97,15 +97,15 @@ func (t *trial) decide(ctx context.Context) (Decision, error) {
 		} else if time.Since(begin) >= longestWaits {
 			break
 		}
-		t.undo()
+		t.rollback()
 		var admitted bool
-		if admitted, _, err = t.hold(ctx, refuser, true); err != nil || !admitted {
+		if admitted, _, err = t.prepare(ctx, refuser, true); err != nil || !admitted {
 			break
 		}
 		refuser, more, err = t.holdAll(ctx)
 	}
 	if err != nil {
-		t.undo()
+		t.rollback()
 		return Decision{}, err
 	}
 	if refuser < len(t.scopes.holders) {
@@ -118,7 +118,7 @@ func (t *trial) decide(ctx context.Context) (Decision, error) {
 // whether it is worth waiting for; the number of Holders if none does.
 func (t *trial) holdAll(ctx context.Context) (refuser int, more bool, err error) {
 	for i := range t.scopes.holders {
-		admitted, more, err := t.hold(ctx, i, false)
+		admitted, more, err := t.prepare(ctx, i, false)
 		if err != nil || !admitted {
 			return i, more, err
 		}
@@ -126,8 +126,8 @@ func (t *trial) holdAll(ctx context.Context) (refuser int, more bool, err error)
 	return len(t.scopes.holders), false, nil
 }
 
-// hold holds of the i-th Holder what it is asked for, unless it is held already.
-func (t *trial) hold(ctx context.Context, i int, wait bool) (admitted, more bool, err error) {
+// prepared holds of the i-th Preparer what it is asked for, unless it is held already.
+func (t *trial) prepare(ctx context.Context, i int, wait bool) (admitted, more bool, err error) {
 	c, sc := t.claim(i), &t.scopes.holders[i]
 	if c.held || c.cost == 0 {
 		return true, false, nil
@@ -136,12 +136,12 @@ func (t *trial) hold(ctx context.Context, i int, wait bool) (admitted, more bool
 	req.Cost = c.cost
 	r := &t.results[i]
 	*r = Result{}
-	if c.hold, err = sc.holder.Hold(ctx, req, wait, r); err != nil {
+	if c.prepared, err = sc.holder.Prepare(ctx, req, wait, r); err != nil {
 		return false, false, sc.wrap(err)
 	}
 	sc.name(r)
 	c.held = r.Allowed || r.Shadow || r.Limit == ""
-	return c.held, c.hold.More, nil
+	return c.held, c.prepared.More, nil
 }
 
 // name puts the scope's name into a Result of it.
@@ -151,13 +151,13 @@ func (s *Scope) name(r *Result) {
 	}
 }
 
-// undo gives back all that is held, the latest first: where two scopes have one Holder,
+// rollback gives back all that is held, the latest first: where two scopes have one Preparer,
 // each finds it as it left it.
-func (t *trial) undo() {
+func (t *trial) rollback() {
 	for i := range slices.Backward(t.scopes.holders) {
 		if c := t.claim(i); c.held {
-			t.scopes.holders[i].holder.Undo(c.hold)
-			c.held, c.hold = false, Hold{}
+			t.scopes.holders[i].holder.Rollback(c.prepared)
+			c.held, c.prepared = false, Prepared{}
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 		asked, err := s.last.Taker.Take(ctx, req)
 		t.asked = err == nil
 		if err != nil {
-			t.undo()
+			t.rollback()
 			return Decision{}, s.last.wrap(err)
 		}
 		for i := range asked.Results {
@@ -181,7 +181,7 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 			t.results = append(t.results, r)
 		}
 		if d = asked; !d.Allowed {
-			t.undo()
+			t.rollback()
 			t.look(ctx, len(t.scopes.holders))
 			d.Results = t.applied()
 			return d, nil
@@ -198,11 +198,11 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 		if !c.held || c.cost == 0 {
 			continue
 		}
-		s.holders[i].holder.Keep(c.hold)
+		s.holders[i].holder.Commit(c.prepared)
 		d.Delay = max(d.Delay, t.results[i].Delay)
-		if c.hold.Permit != 0 {
+		if c.prepared.Permit != 0 {
 			if f, ok := s.holders[i].Taker.(Finisher); ok {
-				places = append(places, scopePlace{f, c.hold.Permit})
+				places = append(places, scopePlace{f, c.prepared.Permit})
 			}
 		}
 	}
@@ -251,9 +251,9 @@ func (s *Scopes) permit(places []scopePlace) uint64 {
 	return s.serial
 }
 
-// refuse is the Decision when a Holder has refused.
+// refuse is the Decision when a Preparer has refused.
 func (t *trial) refuse(ctx context.Context, refuser int) (Decision, error) {
-	t.undo()
+	t.rollback()
 	t.look(ctx, refuser)
 	return Decision{Status: statusTooManyRequests, Results: t.applied()}, nil
 }
@@ -269,7 +269,7 @@ func (t *trial) look(ctx context.Context, refuser int) {
 		req := t.req
 		req.Cost, req.Peek = t.claim(i).cost, true
 		*r = Result{}
-		if _, err := sc.holder.Hold(ctx, req, false, r); err != nil {
+		if _, err := sc.holder.Prepare(ctx, req, false, r); err != nil {
 			*r = Result{} // it would not have decided
 			continue
 		}

@@ -35,10 +35,10 @@ func TestUndoAmongOthers(t *testing.T) {
 					}
 				}
 			}
-			var held []Hold
+			var held []Prepared
 			for range 4 {
 				var result Result
-				h := must(own.Hold(t.Context(), Request{Cost: 1}, false, &result))
+				h := must(own.Prepare(t.Context(), Request{Cost: 1}, false, &result))
 				if result.Allowed {
 					held = append(held, h)
 				}
@@ -47,8 +47,8 @@ func TestUndoAmongOthers(t *testing.T) {
 			both(1)
 			time.Sleep(time.Duration(r.Int64N(int64(50 * time.Millisecond))))
 			for _, h := range held {
-				own.Undo(h)
-				own.Undo(Hold{}) // of nothing
+				own.Rollback(h)
+				own.Rollback(Prepared{}) // of nothing
 			}
 			if got, want := own.Remaining(), oracle.Remaining(); got < want-1 || got > want {
 				t.Errorf("seed %d: %+v has %d after %d were undone, %d without them", seed, p, got, len(held), want)
@@ -68,11 +68,11 @@ func TestKeptIsNotUndone(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, p)
 			var result Result
-			h := must(l.Hold(t.Context(), Request{Cost: 4}, false, &result))
-			l.Keep(h)
-			l.Keep(h)
+			h := must(l.Prepare(t.Context(), Request{Cost: 4}, false, &result))
+			l.Commit(h)
+			l.Commit(h)
 			if p.Algorithm != TokenBucket { // whose holders never do both
-				l.Undo(h)
+				l.Rollback(h)
 			}
 			if got := l.Remaining(); got != 6 {
 				t.Errorf("%v: %d left of 10 after 4 were kept", p.Algorithm, got)

@@ -45,7 +45,7 @@ func newTakers(set *rules.Set, leases *client.Client) (*takers, error) {
 	if err != nil {
 		return nil, err
 	}
-	connection, err := byConnection.Holder(connectionIn, "connection")
+	connection, err := byConnection.Preparer(connectionIn, "connection")
 	if err != nil {
 		return nil, err
 	}

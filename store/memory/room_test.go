@@ -142,7 +142,7 @@ func TestUndoDuringGrowth(t *testing.T) {
 		}
 		grown = wordsOf(c).shards[shardOf(h)].slots.Load() != was
 	}
-	keyedHolder{keyedTaker{keyed: k}}.Undo(hold)
+	keyedPreparer{keyedTaker{keyed: k}}.Rollback(hold)
 	if got, err := k.Peek(key, 0); err != nil || got.Remaining != 95 || !grown {
 		t.Errorf("%+v, %v, grown: %v; want 95 to remain of 100", got, err, grown)
 	}

@@ -72,7 +72,7 @@ func TestScopesOfLeases(t *testing.T) {
 		time.Sleep(10 * time.Second) // the leases come to rest, and the bucket is full
 		lease := func() int64 {
 			var r limit.Result
-			if _, err := keyed.Hold(t.Context(), limit.Request{Attributes: acme.Attributes, Peek: true}, false, &r); err != nil {
+			if _, err := keyed.Prepare(t.Context(), limit.Request{Attributes: acme.Attributes, Peek: true}, false, &r); err != nil {
 				t.Error(err)
 			}
 			return r.Remaining
@@ -217,31 +217,31 @@ func TestHoldThatWaited(t *testing.T) {
 		h.terms["messages"], h.terms["jobs"] = rateOf(1, 10), placesOf(2)
 		c := h.run(t, "one")
 		var r limit.Result
-		for _, holder := range []limit.Holder{openLimit(t, c, "messages", LimitOptions{}), openGauge(t, c, "jobs")} {
+		for _, holder := range []limit.Preparer{openLimit(t, c, "messages", LimitOptions{}), openGauge(t, c, "jobs")} {
 			req := limit.Request{Cost: 2}
-			held, err := holder.Hold(t.Context(), req, false, &r)
+			held, err := holder.Prepare(t.Context(), req, false, &r)
 			if err != nil || r.Allowed || !held.More {
 				t.Fatalf("%T: cold, %+v, %+v, %v: more may come", holder, held, r, err)
 			}
-			if held, err = holder.Hold(t.Context(), req, true, &r); err != nil || !r.Allowed {
+			if held, err = holder.Prepare(t.Context(), req, true, &r); err != nil || !r.Allowed {
 				t.Fatalf("%T: %+v, %v", holder, r, err)
 			}
 			had := r.Remaining
-			holder.Undo(held)
-			if _, err = holder.Hold(t.Context(), limit.Request{Peek: true}, false, &r); err != nil || r.Remaining != had+2 {
+			holder.Rollback(held)
+			if _, err = holder.Prepare(t.Context(), limit.Request{Peek: true}, false, &r); err != nil || r.Remaining != had+2 {
 				t.Errorf("%T: %d are left, want %d: %v", holder, r.Remaining, had+2, err)
 			}
-			holder.Undo(limit.Hold{})
-			holder.Keep(limit.Hold{})
-			if held, err = holder.Hold(t.Context(), limit.Request{Cost: 11}, true, &r); err != nil || r.Allowed || held.More || r.Reason != limit.ReasonCost {
+			holder.Rollback(limit.Prepared{})
+			holder.Commit(limit.Prepared{})
+			if held, err = holder.Prepare(t.Context(), limit.Request{Cost: 11}, true, &r); err != nil || r.Allowed || held.More || r.Reason != limit.ReasonCost {
 				t.Errorf("%T: above the quota: %+v, %v", holder, r, err)
 			}
-			if _, err = holder.Hold(t.Context(), limit.Request{Cost: -1}, true, &r); !errors.Is(err, limit.ErrNegativeCost) {
+			if _, err = holder.Prepare(t.Context(), limit.Request{Cost: -1}, true, &r); !errors.Is(err, limit.ErrNegativeCost) {
 				t.Errorf("%T: a negative cost: %v", holder, err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err = holder.Hold(ctx, req, true, &r); !errors.Is(err, context.Canceled) {
+			if _, err = holder.Prepare(ctx, req, true, &r); !errors.Is(err, context.Canceled) {
 				t.Errorf("%T: a context that has ended: %v", holder, err)
 			}
 		}

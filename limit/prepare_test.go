@@ -39,7 +39,7 @@ func TestUndoNeverGivesMore(t *testing.T) {
 			for range 20 {
 				var result Result
 				cost := 1 + r.Int64N(4)
-				h := must(own.Hold(t.Context(), Request{Cost: cost}, false, &result))
+				h := must(own.Prepare(t.Context(), Request{Cost: cost}, false, &result))
 				others := 0
 				for range r.IntN(3) {
 					if r.IntN(2) == 0 {
@@ -51,13 +51,13 @@ func TestUndoNeverGivesMore(t *testing.T) {
 					}
 				}
 				if result.Allowed && r.IntN(2) == 0 {
-					own.Keep(h)
+					own.Commit(h)
 					// The oracle takes it late, which cannot leave it more.
 					oracle, others = own, 0
 					break
 				}
 				if result.Allowed {
-					own.Undo(h)
+					own.Rollback(h)
 				}
 				got, want := own.Remaining(), oracle.Remaining()
 				if got > want || others == 0 && got != want {
@@ -68,8 +68,8 @@ func TestUndoNeverGivesMore(t *testing.T) {
 	}
 }
 
-// placesHolder is a Holder of places.
-type placesHolder struct {
+// permitsPreparer is a Preparer of places.
+type permitsPreparer struct {
 	mu     sync.Mutex
 	free   int64
 	held   map[uint64]int64
@@ -77,13 +77,13 @@ type placesHolder struct {
 	err    error
 }
 
-func (g *placesHolder) Take(ctx context.Context, req Request) (Decision, error) {
+func (g *permitsPreparer) Take(ctx context.Context, req Request) (Decision, error) {
 	var r Result
-	h, err := g.Hold(ctx, req, false, &r)
+	h, err := g.Prepare(ctx, req, false, &r)
 	return Decision{Allowed: r.Allowed, Permit: h.Permit, Results: []Result{r}}, err
 }
 
-func (g *placesHolder) Hold(_ context.Context, req Request, _ bool, r *Result) (h Hold, err error) {
+func (g *permitsPreparer) Prepare(_ context.Context, req Request, _ bool, r *Result) (h Prepared, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	*r = Result{Limit: "places", Algorithm: Concurrency, Cost: req.Cost}
@@ -91,7 +91,7 @@ func (g *placesHolder) Hold(_ context.Context, req Request, _ bool, r *Result) (
 		g.free -= req.Cost
 		g.serial++
 		g.held[g.serial] = req.Cost
-		h = Hold{Permit: g.serial}
+		h = Prepared{Permit: g.serial}
 	}
 	r.Remaining = g.free
 	if !r.Allowed {
@@ -100,11 +100,13 @@ func (g *placesHolder) Hold(_ context.Context, req Request, _ bool, r *Result) (
 	return h, nil
 }
 
-func (g *placesHolder) Keep(Hold)    {}
-func (g *placesHolder) Shared() bool { return false }
-func (g *placesHolder) Undo(h Hold)  { _ = g.Finish(context.Background(), Request{}, h.Permit) }
+func (g *permitsPreparer) Commit(Prepared) {}
+func (g *permitsPreparer) Shared() bool    { return false }
+func (g *permitsPreparer) Rollback(h Prepared) {
+	_ = g.Finish(context.Background(), Request{}, h.Permit)
+}
 
-func (g *placesHolder) Finish(_ context.Context, _ Request, permit uint64) error {
+func (g *permitsPreparer) Finish(_ context.Context, _ Request, permit uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.free += g.held[permit]
@@ -115,8 +117,8 @@ func (g *placesHolder) Finish(_ context.Context, _ Request, permit uint64) error
 // One Finish gives back the places of all gauges, once; a refusal by any gives back the
 // others' at once.
 func TestScopesFinish(t *testing.T) {
-	connections := &placesHolder{free: 3, held: map[uint64]int64{}}
-	channels := &placesHolder{free: 2, held: map[uint64]int64{}}
+	connections := &permitsPreparer{free: 3, held: map[uint64]int64{}}
+	channels := &permitsPreparer{free: 2, held: map[uint64]int64{}}
 	rate := newLimiter(t, bucketPolicy(PerHour(1), 100))
 	s := must(All(Scope{"connections.max", connections, nil}, Scope{"channels.max", channels, nil}, Scope{"rate", rate, nil}))
 	var permits []uint64

@@ -14,9 +14,9 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-func mustHolder(t testing.TB, k *Keyed) limit.Holder {
+func mustHolder(t testing.TB, k *Keyed) limit.Preparer {
 	t.Helper()
-	h, err := k.Holder("per-key", "key")
+	h, err := k.Preparer("per-key", "key")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,15 +32,15 @@ func TestHolderWalk(t *testing.T) {
 	k := mustKeyed(t, limit.Policy{Rate: limit.PerSecond(10), Burst: 5}, Options{Now: func() limit.Time { return now }})
 	h := mustHolder(t, k)
 	var r limit.Result
-	hold := func(cost int64) limit.Hold {
-		held, err := h.Hold(t.Context(), keyRequest("a", cost), false, &r)
+	hold := func(cost int64) limit.Prepared {
+		held, err := h.Prepare(t.Context(), keyRequest("a", cost), false, &r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return held
 	}
 	left := func() int64 {
-		if _, err := h.Hold(t.Context(), limit.Request{Attributes: keyRequest("a", 1).Attributes, Peek: true}, false, &r); err != nil {
+		if _, err := h.Prepare(t.Context(), limit.Request{Attributes: keyRequest("a", 1).Attributes, Peek: true}, false, &r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Remaining
@@ -52,11 +52,11 @@ func TestHolderWalk(t *testing.T) {
 	if hold(3); r.Allowed || r.Reason != limit.ReasonRate || r.RetryAfter != 100*time.Millisecond {
 		t.Errorf("%+v", r)
 	}
-	if h.Undo(held); left() != 5 {
+	if h.Rollback(held); left() != 5 {
 		t.Errorf("%d are left, want 5", left())
 	}
 	held = hold(3)
-	if h.Keep(held); left() != 2 {
+	if h.Commit(held); left() != 2 {
 		t.Errorf("%d are left, want 2", left())
 	}
 	// Held while it was full, and 200 ms later another takes 3: the bucket would have
@@ -65,27 +65,27 @@ func TestHolderWalk(t *testing.T) {
 	held = hold(3)
 	now = now.Add(200 * time.Millisecond)
 	hold(3)
-	if h.Undo(held); left() != 2 {
+	if h.Rollback(held); left() != 2 {
 		t.Errorf("%d are left, want 2: as if only the other had taken", left())
 	}
-	h.Undo(limit.Hold{})
-	if _, err := h.Hold(t.Context(), keyRequest("a", -1), false, &r); !errors.Is(err, limit.ErrNegativeCost) {
+	h.Rollback(limit.Prepared{})
+	if _, err := h.Prepare(t.Context(), keyRequest("a", -1), false, &r); !errors.Is(err, limit.ErrNegativeCost) {
 		t.Errorf("a negative cost: %v", err)
 	}
-	if _, err := h.Hold(t.Context(), keyRequest("a", limit.MaxCount+1), false, &r); err == nil {
+	if _, err := h.Prepare(t.Context(), keyRequest("a", limit.MaxCount+1), false, &r); err == nil {
 		t.Error("a cost above MaxCount was decided")
 	}
 	if err := k.SetPolicy(limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerSecond(1)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Hold(t.Context(), keyRequest("a", 1), false, &r); err == nil {
+	if _, err := h.Prepare(t.Context(), keyRequest("a", 1), false, &r); err == nil {
 		t.Error("a window was held")
 	}
-	if _, err := k.Holder("x", "key"); err == nil {
-		t.Error("a window is no Holder")
+	if _, err := k.Preparer("x", "key"); err == nil {
+		t.Error("a window is no Preparer")
 	}
-	if _, err := mustKeyed(t, limit.Policy{}, Options{}).Holder("x", "key"); err == nil {
-		t.Error("a rate of 0 is no Holder")
+	if _, err := mustKeyed(t, limit.Policy{}, Options{}).Preparer("x", "key"); err == nil {
+		t.Error("a rate of 0 is no Preparer")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestHolderLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// keyBytes is the key that a Holder makes of a request.
+// keyBytes is the key that a Preparer makes of a request.
 func keyBytes(req limit.Request) []byte {
 	value, _ := req.Get("key")
 	return appendOne(value)
@@ -168,16 +168,16 @@ func TestHoldersConserve(t *testing.T) {
 			for i := range rounds {
 				key := strconv.Itoa(i % 7)
 				var r limit.Result
-				held, err := h.Hold(t.Context(), keyRequest(key, 2), false, &r)
+				held, err := h.Prepare(t.Context(), keyRequest(key, 2), false, &r)
 				if err != nil || !r.Allowed {
 					t.Errorf("%+v, %v", r, err)
 					return
 				}
 				if i%10 == w {
-					h.Keep(held)
+					h.Commit(held)
 					mine[key] += 2
 				} else {
-					h.Undo(held)
+					h.Rollback(held)
 				}
 				// Others, so that the arrays are copied.
 				k.Allow(strconv.Itoa(w*rounds + i + 100))
@@ -206,13 +206,13 @@ func TestHoldAllocatesNothing(t *testing.T) {
 	req := keyRequest("connection-1", 1)
 	var r limit.Result
 	if n := testing.AllocsPerRun(1000, func() {
-		held, err := h.Hold(t.Context(), req, false, &r)
+		held, err := h.Prepare(t.Context(), req, false, &r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Undo(held)
+		h.Rollback(held)
 	}); n != 0 && !raceEnabled {
-		t.Errorf("%v allocations per Hold and Undo, want 0", n)
+		t.Errorf("%v allocations per Prepare and Rollback, want 0", n)
 	}
 }
 

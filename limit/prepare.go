@@ -7,45 +7,45 @@ import (
 	"time"
 )
 
-// Holder is a [Taker] whose Take can be done in two steps, so that several can be
-// taken from or none; see [All]. Each Hold that took something is followed by one
-// Keep or one Undo, soon: what is held is missing to others meanwhile.
+// Preparer is a [Taker] whose Take can be done in two steps, so that several can be
+// taken from or none; see [All]. Each Prepare that took something is followed by
+// one Commit or one Rollback, soon: until then the others do not have it.
 //
-// A Holder decides by one limit, and writes how that stands to a Result of the
+// A Preparer decides by one limit, and writes how that stands to a Result of the
 // caller's: a decision needs no memory of its own.
-type Holder interface {
+type Preparer interface {
 	Taker
 
-	// Hold takes as Take does, but so that it can be undone. It sets r.Allowed and
+	// Prepare takes as Take does, but so that it can be undone. It sets r.Allowed and
 	// the rest of r; a Result without a name of a limit says that no limit applies
 	// to the request. With req.Peek it takes nothing, and r.Remaining is what there
 	// is, not what would be left.
 	//
 	// It waits for nothing unless wait is true: then it may, as long as Take would.
 	// An error says that nothing was decided, and nothing taken.
-	Hold(ctx context.Context, req Request, wait bool, r *Result) (Hold, error)
+	Prepare(ctx context.Context, req Request, wait bool, r *Result) (Prepared, error)
 
-	// Keep makes a Hold final.
-	Keep(h Hold)
+	// Commit makes final what was prepared.
+	Commit(h Prepared)
 
-	// Undo gives a Hold back. If nobody else has taken anything meanwhile, the limit
+	// Rollback gives back what was prepared. If nobody else has taken anything meanwhile, the limit
 	// is exactly as if it had never been taken; otherwise it never has more than
 	// that, and less by what it would have overflowed at most. It has no effect once
 	// the policy has changed.
-	Undo(h Hold)
+	Rollback(h Prepared)
 
 	// Shared says whether others spend the same limit, elsewhere. Such a limit is
 	// asked when those that are not shared have admitted.
 	Shared() bool
 }
 
-// Hold is what a [Holder] took and may give back. The zero value is nothing. All but
-// Permit and More is the Holder's own.
-type Hold struct {
+// Prepared is what a [Preparer] took and may give back. The zero value is nothing. All but
+// Permit and More is the Preparer's own.
+type Prepared struct {
 	// Permit names places in flight, as [Decision.Permit] does; 0 = none.
 	Permit uint64
 
-	// More is set when the Holder refused, but waiting might bring what it lacks.
+	// More is set when the Preparer refused, but waiting might bring what it lacks.
 	More bool
 
 	// Cost is what was taken, Of where, and Mark how that can be given back.
@@ -54,7 +54,7 @@ type Hold struct {
 	Mark [6]uint64
 }
 
-// What the marks of a Limiter's Hold are: of a fast bucket, or of a slot.
+// What the marks of a Limiter's Prepared are: of a fast bucket, or of a slot.
 const (
 	markBefore = 0 // the word before it was taken
 	markAfter  = 1 // the word after
@@ -64,42 +64,42 @@ const (
 	markGen = 1
 )
 
-var _ Holder = (*Limiter)(nil)
+var _ Preparer = (*Limiter)(nil)
 
-// Shared implements [Holder]: a Limiter is of this process alone.
+// Shared implements [Preparer]: a Limiter is of this process alone.
 func (l *Limiter) Shared() bool { return false }
 
-// Hold implements [Holder]. The result's limit is called "limiter". A policy that
+// Prepare implements [Preparer]. The result's limit is called "limiter". A policy that
 // counts refused requests, or bans, counts those that it refuses itself, and not those
 // that were undone because another limit refused.
-func (l *Limiter) Hold(ctx context.Context, req Request, _ bool, r *Result) (Hold, error) {
+func (l *Limiter) Prepare(ctx context.Context, req Request, _ bool, r *Result) (Prepared, error) {
 	if req.Cost < 0 {
-		return Hold{}, fmt.Errorf("%w, it is %d", ErrNegativeCost, req.Cost)
+		return Prepared{}, fmt.Errorf("%w, it is %d", ErrNegativeCost, req.Cost)
 	}
 	if err := ctx.Err(); err != nil {
-		return Hold{}, err
+		return Prepared{}, err
 	}
 	cost := max(1, req.Cost)
 	if f := l.fast.Load(); f != nil {
-		if h, decided := f.hold(l.now(), cost, req.Peek, r); decided {
+		if h, decided := f.prepare(l.now(), cost, req.Peek, r); decided {
 			return h, nil
 		}
 	}
-	return l.hold(cost, req, r), nil
+	return l.prepareLocked(cost, req, r), nil
 }
 
-// hold decides cost at now by the word. decided is false when that has to be done
+// park decides cost at now by the word. decided is false when that has to be done
 // under the lock.
-func (f *fastBucket) hold(now Time, cost int64, peek bool, r *Result) (h Hold, decided bool) {
+func (f *fastBucket) prepare(now Time, cost int64, peek bool, r *Result) (h Prepared, decided bool) {
 	moment := now - f.begin
 	if moment < 0 || moment > Time(PackedHorizon)/2 {
-		return Hold{}, false
+		return Prepared{}, false
 	}
 	tick := f.bucket.Tick(uint64(moment))
 	for {
 		word := f.word.Load()
 		if word == wordFrozen {
-			return Hold{}, false
+			return Prepared{}, false
 		}
 		h, next := f.try(word, tick, cost, peek, r)
 		if next == word || f.word.CompareAndSwap(word, next) {
@@ -109,7 +109,7 @@ func (f *fastBucket) hold(now Time, cost int64, peek bool, r *Result) (h Hold, d
 }
 
 // try decides cost at tick, and returns the word after it.
-func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h Hold, next uint64) {
+func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h Prepared, next uint64) {
 	next, fits := f.bucket.Take(word, tick, cost)
 	shown, refused := next, int64(0)
 	switch {
@@ -118,7 +118,7 @@ func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h
 	case peek:
 		shown, next = word, word
 	default:
-		h = Hold{Cost: cost, Of: f, Mark: [6]uint64{markBefore: word, markAfter: next, markTick: tick}}
+		h = Prepared{Cost: cost, Of: f, Mark: [6]uint64{markBefore: word, markAfter: next, markTick: tick}}
 	}
 	*r = Result{
 		Limit: limiterName, Quota: int64(f.bucket.exact.quota), Window: f.bucket.window(),
@@ -146,8 +146,8 @@ func (b *PackedBucket) window() time.Duration {
 	return time.Duration((b.depth + b.n - 1) / b.n)
 }
 
-// hold is Hold under the lock.
-func (l *Limiter) hold(cost int64, req Request, r *Result) (h Hold) {
+// park is Hold under the lock.
+func (l *Limiter) prepareLocked(cost int64, req Request, r *Result) (h Prepared) {
 	peek := req.Peek
 	l.lock()
 	defer l.unlock()
@@ -179,15 +179,15 @@ func (l *Limiter) hold(cost int64, req Request, r *Result) (h Hold) {
 	case v.Allowed && !p.Unlimited:
 		if s, ok := l.enter(&l.meter, now, slot{kind: slotPromised, cost: cost, from: now, latest: math.MaxInt64}); ok {
 			v.Delay = time.Duration(max(0, s.act-now))
-			h = Hold{Cost: cost, Of: l, Mark: [6]uint64{markID: s.id, markGen: s.gen}}
+			h = Prepared{Cost: cost, Of: l, Mark: [6]uint64{markID: s.id, markGen: s.gen}}
 		}
 	}
 	*r = Result{Limit: limiterName, Algorithm: p.Algorithm, Quota: l.meter.quota, Window: p.Window(), Cost: cost, Verdict: v}
 	return h
 }
 
-// Keep implements [Holder].
-func (l *Limiter) Keep(h Hold) {
+// Commit implements [Preparer].
+func (l *Limiter) Commit(h Prepared) {
 	if h.Of != any(l) {
 		return // of a fast bucket, which keeps nothing to undo it by, or nothing
 	}
@@ -208,8 +208,8 @@ func (l *Limiter) Keep(h Hold) {
 	l.arm()
 }
 
-// Undo implements [Holder].
-func (l *Limiter) Undo(h Hold) {
+// Rollback implements [Preparer].
+func (l *Limiter) Rollback(h Prepared) {
 	switch of := h.Of.(type) {
 	case *fastBucket:
 		l.undo(of, h)
@@ -220,9 +220,9 @@ func (l *Limiter) Undo(h Hold) {
 	}
 }
 
-// undo gives back what was taken from f. Nobody else came in between: it is what it
+// rollback gives back what was taken from f. Nobody else came in between: it is what it
 // was. Otherwise what others took has to be known, which the lock tells.
-func (l *Limiter) undo(f *fastBucket, h Hold) {
+func (l *Limiter) undo(f *fastBucket, h Prepared) {
 	if f.word.CompareAndSwap(h.Mark[markAfter], h.Mark[markBefore]) {
 		return
 	}
@@ -251,7 +251,7 @@ func (l *Limiter) undo(f *fastBucket, h Hold) {
 // at which others have taken something is now: had h not been taken, the bucket would
 // have been full from the tick on that was in the word before, or from h on if it was
 // full then, and what would have overflowed since is not given back.
-func (f *fastBucket) without(word uint64, now Time, h Hold) uint64 {
+func (f *fastBucket) without(word uint64, now Time, h Prepared) uint64 {
 	full := max(h.Mark[markBefore], h.Mark[markTick])
 	tick := f.bucket.Tick(uint64(max(0, now-f.begin)))
 	owed := h.Mark[markAfter] - full

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	_ limit.Holder = (*Limiter)(nil)
-	_ limit.Holder = (*Gauge)(nil)
-	_ limit.Holder = (*Keyed)(nil)
+	_ limit.Preparer = (*Limiter)(nil)
+	_ limit.Preparer = (*Gauge)(nil)
+	_ limit.Preparer = (*Keyed)(nil)
 )
 
 // What the marks of a Hold are: a share.Hold, and whether it has been counted.
@@ -32,44 +32,44 @@ const markCounted = 1 << 63
 
 // hold is take in two steps. Where the lease is short while capacity may be free
 // elsewhere it asks only when it may wait.
-func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	if req.Cost < 0 {
-		return limit.Hold{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
+		return limit.Prepared{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
 	}
 	if err := ctx.Err(); err != nil {
-		return limit.Hold{}, err
+		return limit.Prepared{}, err
 	}
 	cost := max(1, req.Cost)
 	if req.Peek {
 		if err := l.fault(); err != nil {
-			return limit.Hold{}, err
+			return limit.Prepared{}, err
 		}
 		// Nobody knows that what is not here would not come.
 		l.describeTo(r, cost, l.remaining(l.client.now()) >= cost || l.hopeful(cost))
-		return limit.Hold{}, nil
+		return limit.Prepared{}, nil
 	}
 	now := l.client.now()
 	h, taken, _ := l.purse.Prepare(now, cost)
 	if taken {
 		l.describeTo(r, cost, true)
-		return limit.Hold{Cost: cost, Of: l, Mark: [6]uint64{
+		return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{
 			markAt: uint64(h.At), markBegin: uint64(h.Begin), markRate: uint64(h.Rate), markWhole: h.Whole,
 			markBefore: h.Before, markAfter: h.After,
 		}}, nil
 	}
 	if err := l.fault(); err != nil {
 		l.purse.Refuse(cost)
-		return limit.Hold{}, err
+		return limit.Prepared{}, err
 	}
 	switch {
 	case wait:
 		var err error
 		if taken, err = l.takeCost(ctx, cost); err != nil {
-			return limit.Hold{}, err
+			return limit.Prepared{}, err
 		}
 	case l.hopeful(cost):
 		l.describeTo(r, cost, false)
-		return limit.Hold{More: true}, nil
+		return limit.Prepared{More: true}, nil
 	default:
 		if taken = l.allow(now, cost); !taken {
 			l.starve(now)
@@ -77,20 +77,20 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 	}
 	l.describeTo(r, cost, taken)
 	if !taken {
-		return limit.Hold{}, nil
+		return limit.Prepared{}, nil
 	}
-	return limit.Hold{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markWhole: markCounted}}, nil
+	return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markWhole: markCounted}}, nil
 }
 
 // keep makes a Hold final.
-func (l *leasedLimit) keep(h limit.Hold) {
+func (l *leasedLimit) keep(h limit.Prepared) {
 	if h.Mark[markWhole]&markCounted == 0 {
 		l.purse.Commit(h.Cost)
 	}
 }
 
 // undo gives back what was taken of a rate.
-func (l *Limiter) undo(h limit.Hold) {
+func (l *Limiter) undo(h limit.Prepared) {
 	now := l.lease.client.now()
 	// Of what was waited for the terms are not known, so it counts as of others.
 	l.bucket.Rollback(now, bucket.Prepared{
@@ -104,35 +104,35 @@ func (l *Limiter) undo(h limit.Hold) {
 	}
 }
 
-// Shared implements [limit.Holder]: a lease is a part of what others spend too.
+// Shared implements [limit.Preparer]: a lease is a part of what others spend too.
 func (l *Limiter) Shared() bool { return true }
 
-// Prepare implements [limit.Holder]. What is given back later is no demand, so what another
+// Prepare implements [limit.Preparer]. What is given back later is no demand, so what another
 // limit refuses takes no capacity from other instances.
-func (l *Limiter) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+func (l *Limiter) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	return l.lease.hold(ctx, req, wait, r)
 }
 
-// Commit implements [limit.Holder].
-func (l *Limiter) Keep(h limit.Hold) {
+// Commit implements [limit.Preparer].
+func (l *Limiter) Commit(h limit.Prepared) {
 	if h.Of == any(&l.lease) {
 		l.lease.keep(h)
 	}
 }
 
-// Undo implements [limit.Holder]. What a lease that became smaller meanwhile has no place
+// Rollback implements [limit.Preparer]. What a lease that became smaller meanwhile has no place
 // for is not given back.
-func (l *Limiter) Undo(h limit.Hold) {
+func (l *Limiter) Rollback(h limit.Prepared) {
 	if h.Of == any(&l.lease) {
 		l.undo(h)
 	}
 }
 
-// Shared implements [limit.Holder].
+// Shared implements [limit.Preparer].
 func (g *Gauge) Shared() bool { return true }
 
-// Prepare implements [limit.Holder]. Hold.Permit is for Finish, after a Keep.
-func (g *Gauge) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+// Prepare implements [limit.Preparer]. Prepared.Permit is for Finish, after a Commit.
+func (g *Gauge) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	h, err := g.lease.hold(ctx, req, wait, r)
 	if h.Cost > 0 {
 		h.Permit = g.permit(h.Cost)
@@ -140,25 +140,25 @@ func (g *Gauge) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 	return h, err
 }
 
-// Commit implements [limit.Holder].
-func (g *Gauge) Keep(h limit.Hold) {
+// Commit implements [limit.Preparer].
+func (g *Gauge) Commit(h limit.Prepared) {
 	if h.Of == any(&g.lease) {
 		g.lease.keep(h)
 	}
 }
 
-// Undo implements [limit.Holder].
-func (g *Gauge) Undo(h limit.Hold) {
+// Rollback implements [limit.Preparer].
+func (g *Gauge) Rollback(h limit.Prepared) {
 	if h.Of == any(&g.lease) {
 		_ = g.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
 	}
 }
 
-// Shared implements [limit.Holder].
+// Shared implements [limit.Preparer].
 func (k *Keyed) Shared() bool { return true }
 
-// Prepare implements [limit.Holder].
-func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Hold, error) {
+// Prepare implements [limit.Preparer].
+func (k *Keyed) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	var room [usualKey]byte
 	key, err := k.key(room[:0], req)
 	if errors.Is(err, errMissing) {
@@ -167,25 +167,25 @@ func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 		} else {
 			k.skip()
 		}
-		return limit.Hold{}, nil
+		return limit.Prepared{}, nil
 	}
 	if err != nil {
-		return limit.Hold{}, err
+		return limit.Prepared{}, err
 	}
 	e, err := k.entry(key)
 	if errors.Is(err, errTableFull) {
 		k.refuseTo(r, req, limit.ReasonTableFull, k.opts.Idle)
-		return limit.Hold{}, nil
+		return limit.Prepared{}, nil
 	}
 	if err != nil {
-		return limit.Hold{}, err
+		return limit.Prepared{}, err
 	}
 	defer e.busy.Add(-1)
-	var h limit.Hold
+	var h limit.Prepared
 	if e.gauge != nil {
-		h, err = e.gauge.Hold(ctx, req, wait, r)
+		h, err = e.gauge.Prepare(ctx, req, wait, r)
 	} else {
-		h, err = e.limiter.Hold(ctx, req, wait, r)
+		h, err = e.limiter.Prepare(ctx, req, wait, r)
 	}
 	if h.Of != nil {
 		h.Of = e
@@ -193,15 +193,15 @@ func (k *Keyed) Hold(ctx context.Context, req limit.Request, wait bool, r *limit
 	return h, err
 }
 
-// Commit implements [limit.Holder].
-func (k *Keyed) Keep(h limit.Hold) {
+// Commit implements [limit.Preparer].
+func (k *Keyed) Commit(h limit.Prepared) {
 	if e, ok := h.Of.(*entry); ok {
 		e.lease().keep(h)
 	}
 }
 
-// Undo implements [limit.Holder].
-func (k *Keyed) Undo(h limit.Hold) {
+// Rollback implements [limit.Preparer].
+func (k *Keyed) Rollback(h limit.Prepared) {
 	e, ok := h.Of.(*entry)
 	switch {
 	case !ok:

@@ -8,17 +8,17 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// Holder returns k as a [limit.Holder], which can be a part of [limit.All]: limits for
+// Preparer returns k as a [limit.Preparer], which can be a part of [limit.All]: limits for
 // each connection or channel that are kept in this process. It is as Taker otherwise.
 //
 // The policy is a token or leaky bucket that a word holds, as nearly all that people
 // write: what was taken of another could not be given back exactly. Under any other
 // policy this is an error, and so is a Hold if [Keyed.SetPolicy] puts one in force later.
-func (k *Keyed) Holder(name string, names ...string) (limit.Holder, error) {
+func (k *Keyed) Preparer(name string, names ...string) (limit.Preparer, error) {
 	if _, err := k.holdable(); err != nil {
 		return nil, err
 	}
-	return keyedHolder{keyedTaker{k, name, names}}, nil
+	return keyedPreparer{keyedTaker{k, name, names}}, nil
 }
 
 // holdable returns the table in force, if what is taken from it can be given back.
@@ -26,14 +26,14 @@ func (k *Keyed) holdable() (*wordTable, error) {
 	t, ok := k.counters.current().(*wordTable)
 	if !ok || t.counts {
 		p := k.Policy()
-		return nil, fmt.Errorf("memory: a %v of %v cannot be held: want a token or leaky bucket with a rate above 0 whose terms fit a word, such as 100/s; or make it the one limit.Scope that is no Holder", p.Algorithm, p.Rate)
+		return nil, fmt.Errorf("memory: a %v of %v cannot be prepared: want a token or leaky bucket with a rate above 0 whose terms fit a word, such as 100/s; or make it the one limit.Scope that is no Preparer", p.Algorithm, p.Rate)
 	}
 	return t, nil
 }
 
-type keyedHolder struct{ keyedTaker }
+type keyedPreparer struct{ keyedTaker }
 
-var _ limit.Holder = keyedHolder{}
+var _ limit.Preparer = keyedPreparer{}
 
 // What the marks of a Hold are.
 const (
@@ -47,19 +47,19 @@ const (
 // cleared for each request. Not shorter: an account, a channel and a path fit.
 const usualKey = 128
 
-// Shared implements [limit.Holder].
-func (keyedHolder) Shared() bool { return false }
+// Shared implements [limit.Preparer].
+func (keyedPreparer) Shared() bool { return false }
 
-// Hold implements [limit.Holder].
-func (h keyedHolder) Hold(ctx context.Context, req limit.Request, _ bool, r *limit.Result) (limit.Hold, error) {
+// Prepare implements [limit.Preparer].
+func (h keyedPreparer) Prepare(ctx context.Context, req limit.Request, _ bool, r *limit.Result) (limit.Prepared, error) {
 	if req.Cost < 0 {
-		return limit.Hold{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
+		return limit.Prepared{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
 	}
 	if err := checkCost(req.Cost); err != nil {
-		return limit.Hold{}, err
+		return limit.Prepared{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return limit.Hold{}, fmt.Errorf("memory: nothing taken: %w", err)
+		return limit.Prepared{}, fmt.Errorf("memory: nothing taken: %w", err)
 	}
 	var room [usualKey]byte
 	key := room[:0]
@@ -74,14 +74,14 @@ func (h keyedHolder) Hold(ctx context.Context, req limit.Request, _ bool, r *lim
 	for {
 		t, err := h.keyed.holdable()
 		if err != nil {
-			return limit.Hold{}, err
+			return limit.Prepared{}, err
 		}
 		if req.Peek {
 			if v, done := t.peek(hash, costing(cost)); done {
 				if r.Verdict = v; v.Allowed {
 					r.Remaining += cost // which was not taken
 				}
-				return limit.Hold{}, nil
+				return limit.Prepared{}, nil
 			}
 		} else if hold, v, done := t.hold(hash, cost); done {
 			r.Verdict = v
@@ -93,7 +93,7 @@ func (h keyedHolder) Hold(ctx context.Context, req limit.Request, _ bool, r *lim
 
 // hold takes cost so that it can be given back. What new keys share, when the table is
 // full, is taken as usual: others change it all the time.
-func (t *wordTable) hold(h uint64, cost int64) (hold limit.Hold, v limit.Verdict, done bool) {
+func (t *wordTable) hold(h uint64, cost int64) (hold limit.Prepared, v limit.Verdict, done bool) {
 	p, over := t.place(h, false)
 	if p == nil {
 		return
@@ -110,17 +110,17 @@ func (t *wordTable) hold(h uint64, cost int64) (hold limit.Hold, v limit.Verdict
 			return hold, t.refusal(was, tick, cost, false), true
 		}
 		if p.CompareAndSwap(w, next) {
-			return limit.Hold{Cost: cost, Of: t, Mark: [6]uint64{h, was, next, tick}}, t.admission(was, next, tick), true
+			return limit.Prepared{Cost: cost, Of: t, Mark: [6]uint64{h, was, next, tick}}, t.admission(was, next, tick), true
 		}
 	}
 	return
 }
 
-// Keep implements [limit.Holder].
-func (keyedHolder) Keep(limit.Hold) {}
+// Commit implements [limit.Preparer].
+func (keyedPreparer) Commit(limit.Prepared) {}
 
-// Undo implements [limit.Holder].
-func (h keyedHolder) Undo(hold limit.Hold) {
+// Rollback implements [limit.Preparer].
+func (h keyedPreparer) Rollback(hold limit.Prepared) {
 	if t, ok := hold.Of.(*wordTable); ok {
 		t.undo(hold)
 	}
@@ -130,7 +130,7 @@ func (h keyedHolder) Undo(hold limit.Hold) {
 // came in between: the word is what it was. Otherwise, had it not been taken, the bucket
 // would have been full from the tick on that was in the word before, or from the Hold on
 // if it was full then, and what would have overflowed since is not given back.
-func (t *wordTable) undo(h limit.Hold) {
+func (t *wordTable) undo(h limit.Prepared) {
 	full := max(h.Mark[markBefore], h.Mark[markTick])
 	owed := h.Mark[markAfter] - full
 	t.change(h.Mark[markHash], func(w uint64) uint64 {
