@@ -14,52 +14,80 @@ type account struct {
 	session  *session
 	resource *resource
 	handle   uint32
+	since    limit.Time   // when the account was opened
+	status   lease.Status // of its last demand
+	closed   bool         // the instance has ended its lease
 
-	lease             uint64 // 0 = nothing was ever granted
-	born              uint64 // the number of the Grant that told of the lease first
-	granted, returned lease.Capacity
-	refundable        fixed.Amount   // the tokens that it can have at most, spent ones included
-	refundableAt      limit.Time     // of the purse
-	returnedAt        limit.Time     // when it last gave depth back unasked
-	unacked           lease.Capacity // of granted, what is not known to have been heard
-	unsent            lease.Capacity // of aloft, what was not told yet
-	own               *pool          // of a limit per instance, what it was not lent; else nil
-	unackedGrants     []unackedGrant // of aloft, the rest
+	ledger
+	delivery
+	needs
+	attempts
+	caps
 
-	demand, shortfall fixed.Amount
-	shortSince        limit.Time // 0 = it lacks nothing
-	shortUntil        limit.Time // when it is of no use any more
-	weight            uint32
-	band              uint8
-	silent            bool
-	since             limit.Time
-	served            fixed.Amount // what it was given in its turns, by weight; see turns.go
-
-	// For a limit that is shared by suppression.
-	attempted, admitted fixed.Amount  // totals, as reported last
-	attemptedAt         limit.Time    // when
-	attemptedSent       time.Duration // the same by the instance's clock
-	attemptedRate       fixed.Amount  // between the last two reports, per second; or admitted
-	largest             fixed.Amount  // cost of the largest request of late
-	counted             bool          // there were some
-
-	target lease.Capacity // of the round; Tokens is what it gets at once
-	gives  bool           // in the round, of the rate that it holds above its target
-
-	capRate, capBurst fixed.Amount // as told last
-	sentGrant         uint64       // the number of the last Grant that said something
-	sentAt            limit.Time   // when; it is said again until it is heard
-	ackedGrant        uint64
-	lastReport        uint64       // the number of the last Report that said something
-	pending           bool         // has to be told
-	closed            bool         // the instance has done with it
-	cutting           bool         // in the session's list of cuts
-	status            lease.Status // of its last demand
+	own    *pool          // of a limit per instance, what the instance was not lent; else nil
+	target lease.Capacity // what the latest round assigned
+	gives  bool           // in this round, it has to give up the rate that it holds above its target
+	served fixed.Amount   // seconds of rotation that it had, divided by its weight
 }
 
-// held is what the instance may hold at most: all that was granted but what it
-// said that it gave back.
-func (a *account) held() lease.Capacity { return a.granted.Sub(a.returned) }
+// ledger holds the running totals of a lease. What was granted less what was returned is the
+// most that the instance can hold, since the coordinator knows of every grant and learns of
+// a return only after it was made.
+type ledger struct {
+	lease             uint64 // its number; 0 = nothing was ever granted
+	born              uint64 // the number of the Grant that announced the lease
+	granted, returned lease.Capacity
+	refundable        fixed.Amount // the most tokens that the instance can have, spent ones included
+	refundableAt      limit.Time   // the time up to which refundable is computed
+	returnedAt        limit.Time   // when the instance last returned burst without being asked to
+}
+
+// delivery is what of the account was sent to the instance, and what of that arrived.
+type delivery struct {
+	pending       bool           // the next round or resend has to send the account
+	unacked       lease.Capacity // granted, and not known to have arrived
+	unsent        lease.Capacity // the part of unacked that is in no Grant yet
+	unackedGrants []unackedGrant // the rest of unacked, by Grant
+	sentGrant     uint64         // the number of the last Grant with this account
+	sentAt        limit.Time     // when that was sent; it is sent again until it is acknowledged
+	ackedGrant    uint64         // the number of the last Grant that the instance has acknowledged
+	lastReport    uint64         // the number of the last Report with this account
+}
+
+// needs is what the instance asked for in its last report.
+type needs struct {
+	demand     fixed.Amount // per second; of a semaphore, permits
+	shortfall  fixed.Amount // tokens or permits that it is missing now
+	shortSince limit.Time   // 0 = it is missing nothing
+	shortUntil limit.Time   // from when on the missing tokens are of no use
+	weight     uint32
+	band       uint8
+	silent     bool // it reports no demand, and gets an equal part
+}
+
+// attempts is what the instance reported of a limit that is shared by suppression.
+type attempts struct {
+	attempted, admitted fixed.Amount  // running totals, as reported last
+	attemptedAt         limit.Time    // when that report came
+	attemptedSent       time.Duration // when it was sent, by the instance's clock
+	attemptedRate       fixed.Amount  // per second between the last two reports; or what was admitted
+	largest             fixed.Amount  // the cost of the largest recent request
+	counted             bool          // there was a report with totals
+}
+
+// noCaps leaves the instance what it holds.
+var noCaps = caps{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount}
+
+// caps is what the instance has to come down to, as sent last. An amount of
+// fixed.MaxAmount is no cap.
+type caps struct {
+	capRate, capBurst fixed.Amount
+	cutting           bool // the account is in its session's list of cuts
+}
+
+// held is the most that the instance can hold: what was granted less what it has
+// reported as returned.
+func (l *ledger) held() lease.Capacity { return l.granted.Sub(l.returned) }
 
 // settle takes note of what the instance gave back in all; landed are the tokens of
 // which it said at the same time that it has them. It refuses totals that were never
@@ -113,11 +141,6 @@ func (a *account) grant(h lease.Capacity) {
 		a.own.lend(h)
 	}
 	a.pending = true
-}
-
-// fullOwn says that the instance wants more than a limit of its own, and has all of that.
-func (a *account) fullOwn() bool {
-	return a.own != nil && a.demand > a.target.Rate && a.target.Rate > 0 && a.held().Rate >= a.target.Rate
 }
 
 // refillOwn brings what the instance was not lent of its own limit up to the time of the
@@ -185,49 +208,4 @@ func (a *account) end() {
 		a.own.takeBack(h)
 	}
 	a.granted, a.returned, a.lease, a.refundable = lease.Capacity{}, lease.Capacity{}, 0, 0
-}
-
-// session is one run of one instance, as its coordinator knows it.
-type session struct {
-	lease.Member
-	version  uint32
-	number   uint64 // of the last Grant
-	accounts map[uint32]*account
-	of       map[*resource]*account
-
-	stamp   time.Duration // of the latest report
-	heardAt limit.Time    // when that came
-	expires limit.Time
-	latest  uint64        // its number
-	late    time.Duration // by how much more than usual it was under way
-	offset  time.Duration // between the clocks, and what reports are under way at least
-	timed   bool          // there is an offset
-	sent    time.Duration // the stamp of the report being taken
-
-	cuts   []*account    // that were asked to come down, and have not said that they did
-	shares []lease.Share // of the Grant being made
-	queued bool          // in the coordinator's list of grants being made
-}
-
-// cut notes that a was asked to come down. Until it says that it did, every Grant to
-// its session asks again: a Grant renews all leases, and one that is renewed without
-// hearing of the cut would outlive it.
-func (s *session) cut(a *account) {
-	if !a.cutting {
-		a.cutting = true
-		s.cuts = append(s.cuts, a)
-	}
-}
-
-// uncut forgets the cuts that were made.
-func (s *session) uncut() {
-	left := s.cuts[:0]
-	for _, a := range s.cuts {
-		h := a.held()
-		if a.cutting = !a.closed && a.lease != 0 && (h.Rate > a.capRate || h.Burst > a.capBurst); a.cutting {
-			left = append(left, a)
-		}
-	}
-	clear(s.cuts[len(left):])
-	s.cuts = left
 }

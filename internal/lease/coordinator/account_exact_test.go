@@ -135,7 +135,7 @@ func TestAccountsAgainstLists(t *testing.T) {
 		res := newResource(theLimit, terms, now, false)
 		var all []*accountModel
 		for range 3 {
-			all = append(all, &accountModel{account: &account{session: &session{}, resource: res, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, refundableAt: now}, mostAt: now})
+			all = append(all, &accountModel{account: &account{session: &session{}, resource: res, caps: noCaps, ledger: ledger{refundableAt: now}}, mostAt: now})
 		}
 		for number := uint64(1); number < 120; number++ {
 			if r.IntN(2) == 0 {

@@ -2,8 +2,6 @@ package coordinator
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
@@ -60,26 +58,10 @@ type Coordinator struct {
 	stats        Stats
 }
 
-// Stats are running totals and present sizes.
-type Stats struct {
-	Instances, Resources int
-	Reports, Grants      uint64
-	Rounds               uint64
-	Expired              uint64 // sessions whose leases ran out
-	Refused              uint64 // demands that got a status other than StatusOK
-	Broken               uint64 // times that a resource failed
-	Recovering           bool
-}
-
 // Reconfigure says that Resolve answers differently from here on.
 type Reconfigure struct{}
 
-// Takeover says that another coordinator may have lent until now: the coordinator begins
-// restart, above its own epoch, and learns for a lease what is in use.
-type Takeover struct{}
-
 func (Reconfigure) Event() {}
-func (Takeover) Event()    {}
 
 // New returns a coordinator that begins at now.
 func New(o Options, now limit.Time) *Coordinator {
@@ -111,54 +93,6 @@ const MaxEpoch = 1 << 62
 // Epoch is the epoch of the coordinator. It goes above one that an instance has heard:
 // grants of a lower epoch are for nobody.
 func (c *Coordinator) Epoch() uint64 { return c.opts.Epoch }
-
-// Recovering says whether leases of a former coordinator may be in use at now.
-func (c *Coordinator) Recovering(now limit.Time) bool { return now < c.recoverUntil }
-
-// RecoveredAt is when the latest learning ends, or has ended.
-func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
-
-// rise goes above an epoch that an instance has heard. The coordinator of that epoch has
-// lent what this one knows nothing of: its file was lost, or the clock that made the epoch
-// was set back. So this one begins anew, as its own successor. Instances are told at once,
-// claim what it lent them, and nothing else is lent until the leases of the other one must
-// have ended.
-func (c *Coordinator) rise(now limit.Time, heard uint64) { c.restart(now, heard, c.opts.Epoch) }
-
-// restart begins anew above an epoch, and tells every instance at once.
-func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
-	told := make([]*session, 0, len(c.sessions))
-	for _, s := range c.sessions {
-		told = append(told, s)
-	}
-	slices.SortFunc(told, func(a, b *session) int {
-		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
-	})
-	above := heard + 1
-	if c.opts.Above != nil {
-		above = max(above, c.opts.Above(heard))
-	}
-	c.begin(now, above, former, c.opts.Lease+c.opts.Lease/(lease.DriftMargin/2))
-	for _, s := range told {
-		c.out = append(c.out, lease.Grant{
-			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
-			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
-		})
-	}
-}
-
-// takeOver begins anew where another coordinator may have lent. What this one has lent can
-// be claimed, or if it has lent nothing, what the former one of its own line has.
-func (c *Coordinator) takeOver(now limit.Time) {
-	former := c.opts.Epoch
-	if len(c.sessions) == 0 {
-		former = c.opts.Former
-	}
-	c.restart(now, c.opts.Epoch, former)
-}
-
-// sweepInterval is how often the coordinator looks for what nobody told it.
-func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }
 
 // Next returns when a Tick is due.
 func (c *Coordinator) Next() limit.Time {
@@ -282,7 +216,7 @@ func (c *Coordinator) addShare(a *account, now limit.Time) {
 	share := lease.Share{
 		Handle: a.handle, Status: a.status, AckedReport: a.lastReport, Lease: a.lease, Granted: a.granted,
 		CapRate: a.capRate, CapBurst: a.capBurst, Safe: r.safe(),
-		Contended: r.contended, Saturated: r.saturated && !r.tokenByToken || a.fullOwn(), Recovering: r.recovering, Limit: r.terms,
+		Contended: r.contended, Saturated: r.saturatedFor(a), Recovering: r.recovering, Limit: r.terms,
 		Suppress: r.suppressionOf(a),
 	}
 	if a.lease != 0 && c.opts.Seal != nil {
@@ -358,85 +292,4 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 		r.setTerms(terms, now)
 		c.scheduleRound(r, now)
 	}
-}
-
-// sweep ends sessions that have expired and the learning, says again what was not
-// ackedGrant, and forgets resources that nobody uses.
-func (c *Coordinator) sweep(now limit.Time) {
-	c.endExpired(now)
-	for _, r := range c.list {
-		if r.recovering && now >= c.recoverUntil {
-			r.thaw(now)
-			c.scheduleRound(r, now)
-		}
-		again := false
-		for _, a := range r.accounts {
-			if a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
-				a.pending, again = true, true
-			}
-		}
-		if again {
-			c.collect(r, now)
-		}
-	}
-	c.list = slices.DeleteFunc(c.list, func(r *resource) bool {
-		if r.dirty || !r.idle(now) {
-			return false
-		}
-		delete(c.resources, r.id)
-		return true
-	})
-}
-
-// unacknowledged says whether something is to be said again: a raise that the instance does
-// not know of, or a cut that it has not made.
-func (a *account) unacknowledged() bool {
-	if a.ackedGrant >= a.sentGrant {
-		return false
-	}
-	h := a.held()
-	return a.unacked != (lease.Capacity{}) || h.Rate > a.capRate || h.Burst > a.capBurst
-}
-
-// endExpired takes back what expired sessions held.
-func (c *Coordinator) endExpired(now limit.Time) {
-	var gone []*session
-	for _, s := range c.sessions {
-		if now >= s.expires {
-			gone = append(gone, s)
-		}
-	}
-	// The order of a map differs from run to run.
-	slices.SortFunc(gone, func(a, b *session) int {
-		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
-	})
-	for _, s := range gone {
-		c.stats.Expired++
-		c.drop(s, now)
-	}
-}
-
-// drop ends a session and all its accounts.
-func (c *Coordinator) drop(s *session, now limit.Time) {
-	delete(c.sessions, s.Member)
-	for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
-		a := s.accounts[handle]
-		r := a.resource
-		r.pool.refill(now)
-		a.end()
-		r.rotation.leave(a)
-		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
-		c.scheduleRound(r, now)
-	}
-	s.accounts, s.of = nil, nil
-}
-
-// Stats returns totals and sizes.
-func (c *Coordinator) Stats() Stats {
-	s := c.stats
-	s.Instances, s.Resources = len(c.sessions), len(c.list)
-	for _, r := range c.list {
-		s.Recovering = s.Recovering || r.recovering
-	}
-	return s
 }

@@ -18,7 +18,7 @@ func TestLendingDropsNoTokens(t *testing.T) {
 		terms := lease.Terms{Rate: fixed.Amount(rng.Int64N(int64(200 * fixed.Token))), Burst: fixed.Whole(rng.Int64N(100))}
 		r := newResource(theLimit, terms, 1, false)
 		for range 1 + rng.IntN(5) {
-			a := &account{session: &session{}, resource: r, weight: 1, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, shortUntil: lease.Never}
+			a := &account{session: &session{}, resource: r, caps: noCaps, needs: needs{weight: 1, shortUntil: lease.Never}}
 			a.demand, a.shortfall = fixed.Amount(rng.Int64N(int64(100*fixed.Token))), fixed.Amount(rng.Int64N(int64(40*fixed.Token)))
 			r.accounts = append(r.accounts, a)
 		}

@@ -1,8 +1,6 @@
 package coordinator
 
 import (
-	"time"
-
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -53,19 +51,6 @@ func (c *Coordinator) session(now limit.Time, m *lease.Report) *session {
 		c.sessions[m.Member] = s
 	}
 	return s
-}
-
-// transit takes note of how long the latest report was under way, compared with others.
-// The clocks may drift apart: what was the least is not for ever.
-func (s *session) transit(now limit.Time, stamp time.Duration) {
-	offset := time.Duration(now) - stamp
-	s.late = 0
-	if !s.timed || offset <= s.offset {
-		s.offset, s.timed = offset, true
-		return
-	}
-	s.late = offset - s.offset
-	s.offset += s.late / 256
 }
 
 // demand takes what an instance tells about one resource.
@@ -167,92 +152,10 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 	if s.of[r] != nil {
 		return refuse(lease.StatusBadKey) // it has it under another handle
 	}
-	a := &account{session: s, resource: r, handle: d.Handle, since: now, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, weight: 1}
+	a := &account{session: s, resource: r, handle: d.Handle, since: now}
+	a.caps, a.weight = noCaps, 1
 	a.setOwn(lease.Terms{}, r.terms)
 	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)
 	return a
-}
-
-// claim takes a lease that this coordinator did not give, or has taken back.
-func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
-	switch {
-	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.ackedGrant < a.born:
-		return // it has not heard yet that the claim was taken
-	case len(d.Claim) == 0 || c.opts.Seal == nil:
-		a.status = lease.StatusLeaseGone
-		return
-	case !a.resource.recovering || a.lease != 0:
-		a.status = lease.StatusBadClaim
-		return
-	}
-	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.id, d.Lease)
-	left := granted.Sub(d.Returned)
-	_, used := a.resource.claimed[d.Lease]
-	// What was given back can only have become more since the token was made.
-	if !ok || used || left.Rate < 0 || left.Burst < 0 || left.Rate > held.Rate || left.Burst > held.Burst {
-		a.status = lease.StatusBadClaim
-		return
-	}
-	a.resource.claim(a, d.Lease, left, now)
-}
-
-// Each calls f with every resource until f returns false. What f gets is valid
-// during the call.
-func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
-	var st ResourceState
-	for _, r := range c.list {
-		r.pool.refill(now)
-		leases := st.Leases[:0]
-		st = ResourceState{
-			ID: r.id, Terms: r.terms, Reject: r.rejects(), Demand: r.totalDemand, Recovering: r.recovering, Saturated: r.saturated, Broken: r.broken,
-			Free: lease.Capacity{Rate: max(0, r.pool.rate), Burst: max(0, r.pool.burst), Tokens: max(0, r.pool.level)},
-		}
-		if r.saturated {
-			st.SaturatedFor = time.Duration(now - r.saturatedSince)
-		}
-		for _, a := range r.accounts {
-			h := a.held()
-			h.Tokens = 0
-			st.Lent = st.Lent.Add(h)
-			leases = append(leases, LeaseState{
-				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
-				Attempted: a.attempted, Admitted: a.admitted, Demand: a.demand, Capacity: h, HeldFor: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
-			})
-		}
-		st.Leases = leases
-		if !f(&st) {
-			return
-		}
-	}
-}
-
-// ResourceState is how a resource stands.
-type ResourceState struct {
-	ID     lease.ResourceID
-	Terms  lease.Terms
-	Demand fixed.Amount   // by all instances
-	Lent   lease.Capacity // rate and depth that instances hold, as counted
-	Free   lease.Capacity // what is not lent
-
-	Recovering, Broken bool
-	Saturated          bool          // demand is above the limit
-	Reject             float64       // the fraction that is refused, if it is shared by suppression
-	SaturatedFor       time.Duration // since when
-	Leases             []LeaseState
-}
-
-// LeaseState is what one instance has of a resource.
-type LeaseState struct {
-	lease.Member
-	Version            uint32
-	Silent             bool
-	Weight             uint32
-	Band               uint8
-	Demand             fixed.Amount
-	Capacity           lease.Capacity // rate and depth
-	HeldFor, ExpiresIn time.Duration
-
-	// Running totals, if the limit is shared by suppression.
-	Attempted, Admitted fixed.Amount
 }

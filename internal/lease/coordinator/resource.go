@@ -11,42 +11,44 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// resource is one bucket that is shared, with the accounts of all instances that
-// have a part of it.
+// resource is one limit under one key, with the accounts of all instances that have a part
+// of it.
 type resource struct {
-	id           lease.ResourceID
-	terms        lease.Terms
-	pool         pool
-	frozen       lease.Capacity      // what leases of a former coordinator may still hold
-	claimed      map[uint64]struct{} // of those, the ones that were claimed
-	accounts     []*account
-	alloc        fairshare.Allocator
+	id       lease.ResourceID
+	terms    lease.Terms
+	status   lease.Status // other than StatusOK while its limit is gone
+	broken   bool         // a round panicked; nothing is lent until the terms change
+	pool     pool
+	accounts []*account
+	alloc    fairshare.Allocator
+
 	rotation     rotation
-	tokenByToken bool // tokens are lent one by one
+	tokenByToken bool         // tokens are lent one by one
+	suppressed   *suppression // nil = it is not shared by suppression
 
-	suppressed *suppression // nil = it is not shared by suppression
+	load
+	recovery
+	schedule
+	scratch
+}
 
-	totalDemand    fixed.Amount // in the last round
-	contended      bool
-	saturated      bool
-	saturatedSince limit.Time
-	recovering     bool
-	since          limit.Time
+// schedule is when the next round of a resource is due.
+type schedule struct {
+	dirty  bool       // there is one
+	due    limit.Time // when, if dirty
+	queued bool       // the resource is in the coordinator's list of rounds to run
+}
 
-	dirty  bool
-	due    limit.Time   // of the round, when dirty
-	status lease.Status // other than StatusOK while its limit is gone
-	broken bool         // a round of it panicked
-	queued bool         // in the coordinator's list of rounds to run
-
-	claims []fairshare.Claimant // scratch
-	parts  []fixed.Amount       // of the claims
-	shares []fixed.Amount       // of the accounts
+// scratch is memory that a round uses again. Nothing in it outlives the round.
+type scratch struct {
+	claims []fairshare.Claimant
+	parts  []fixed.Amount // what each claim was allocated
+	shares []fixed.Amount // what each account was allocated
 	order  []*account
 }
 
 func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen bool) *resource {
-	r := &resource{id: id, since: now}
+	r := &resource{id: id}
 	r.pool.at = now
 	r.setTerms(terms, now)
 	switch {
@@ -88,44 +90,6 @@ func (r *resource) setTerms(t lease.Terms, now limit.Time) {
 	r.alloc.Kind, r.alloc.Guarantees = t.Allocation, t.Guarantees
 	r.alloc.BusyTolerance, r.alloc.BusyChange = t.BusyTolerance, t.BusyChange
 	r.setSuppress(now)
-}
-
-// freeze keeps more of the pool, or less, until the learning ends.
-func (r *resource) freeze(rate, depth fixed.Amount) {
-	r.frozen.Rate += rate
-	r.frozen.Burst += depth
-	r.pool.rate -= rate
-	r.pool.burst -= depth
-}
-
-// thaw ends the learning: what no instance claimed has expired.
-func (r *resource) thaw(now limit.Time) {
-	if !r.recovering {
-		return
-	}
-	r.pool.refill(now)
-	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Burst: r.frozen.Burst})
-	r.frozen, r.claimed, r.recovering = lease.Capacity{}, nil, false
-	for _, a := range r.accounts {
-		a.pending = true // those who spend what their mode says wait for it to ask
-	}
-}
-
-// claim gives an account what a former coordinator had granted it, as far as that is
-// not known to be elsewhere.
-func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.Time) {
-	if r.claimed == nil {
-		r.claimed = map[uint64]struct{}{}
-	}
-	r.claimed[number] = struct{}{}
-	r.pool.refill(now)
-	h = lease.Capacity{Rate: min(h.Rate, r.frozen.Rate), Burst: min(h.Burst, r.frozen.Burst)}
-	r.frozen = r.frozen.Sub(h)
-	r.pool.takeBack(h)
-	a.grant(h)
-	if a.refundable = h.Burst; a.own != nil { // it may be full
-		a.own.level = 0 // and the rest may have been spent
-	}
 }
 
 // capacity is what is divided: the rate, or the places of a gauge.
@@ -194,13 +158,7 @@ func (r *resource) divide(now limit.Time) {
 		}
 	}
 	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
-	r.totalDemand = fixed.SaturatingAdd(wanted, silent)
-	r.contended = r.totalDemand > capacity-capacity/8
-	wasFull := r.saturated
-	r.saturated = r.totalDemand > capacity+capacity/lease.Hysteresis
-	if r.saturated && !wasFull {
-		r.saturatedSince = now
-	}
+	r.measure(fixed.SaturatingAdd(wanted, silent), capacity, now)
 	next := 0
 	for _, a := range r.accounts {
 		if a.silent {
@@ -448,13 +406,6 @@ func (r *resource) safe() fixed.Amount {
 		return r.terms.Safe
 	}
 	return r.equalPart()
-}
-
-// idle says whether the resource may be forgotten: nobody has a part of it, and its
-// bucket is as full as a new one, or its limit is gone.
-func (r *resource) idle(now limit.Time) bool {
-	r.pool.refill(now)
-	return len(r.accounts) == 0 && !r.recovering && (r.pool.level >= r.terms.Burst || r.terms.Semaphore || r.terms.PerInstance() || r.status != lease.StatusOK)
 }
 
 func (r *resource) delay() time.Duration {

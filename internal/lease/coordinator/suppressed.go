@@ -167,10 +167,8 @@ func (r *resource) suppress(now limit.Time) {
 	if s.reject = 0; s.over {
 		s.reject = t.Fraction(s.capacity, rate)
 	}
-	wasFull := r.saturated
-	if r.contended, r.saturated = false, s.reject > 0; r.saturated && !wasFull {
-		r.saturatedSince = now
-	}
+	r.setSaturated(s.reject > 0, now)
+	r.contended = false
 	news := (was == 0) != (s.reject == 0) || was-s.reject > newsworthy || s.reject-was > newsworthy
 	for _, a := range r.accounts {
 		a.target = lease.Capacity{Rate: r.terms.Rate, Burst: r.terms.Burst}

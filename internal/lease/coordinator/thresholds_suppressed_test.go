@@ -34,8 +34,8 @@ func (s suppressedStand) answer() (kind, exact string) {
 	p.average.Add(now.Add(-time.Second), s.attempted)
 	for i, want := range s.wants {
 		a := &account{
-			session: &session{Member: lease.Member{Instance: fmt.Sprint(i)}, version: lease.ProtocolVersion}, resource: r, handle: 1, weight: 1,
-			demand: want, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, attemptedAt: now.Add(-s.quiet), attemptedRate: want, largest: 3 * fixed.Token,
+			session: &session{Member: lease.Member{Instance: fmt.Sprint(i)}, version: lease.ProtocolVersion}, resource: r, handle: 1,
+			needs: needs{weight: 1, demand: want}, caps: noCaps, attempts: attempts{attemptedAt: now.Add(-s.quiet), attemptedRate: want, largest: 3 * fixed.Token},
 		}
 		a.silent = s.silent && i == len(s.wants)-1
 		a.grant(lease.Capacity{Rate: r.terms.Rate, Burst: r.terms.Burst})

@@ -49,8 +49,8 @@ func (s stand) round() *resource {
 	for i, k := range s.accounts {
 		of := &session{Member: lease.Member{Instance: fmt.Sprint(i)}}
 		a := &account{
-			session: of, resource: r, handle: 1, weight: max(1, k.weight), band: k.band, silent: k.silent,
-			demand: k.want, shortfall: k.lack, shortUntil: lease.Never, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, refundableAt: leasetest.Now,
+			session: of, resource: r, handle: 1, caps: noCaps, ledger: ledger{refundableAt: leasetest.Now},
+			needs: needs{weight: max(1, k.weight), band: k.band, silent: k.silent, demand: k.want, shortfall: k.lack, shortUntil: lease.Never},
 		}
 		if k.lack > 0 {
 			a.shortSince = leasetest.Now - limit.Time(i) // those who come later lack it for longer

@@ -93,7 +93,7 @@ type tinyDesk struct {
 func (f *fleet) desk() *tinyDesk {
 	d := &tinyDesk{r: newResource(theLimit, f.terms, f.now, false), f: f}
 	for i := range f.instances {
-		a := &account{session: &session{Member: lease.Member{Instance: "x", Session: uint64(i)}}, resource: d.r, handle: 1, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount, weight: 1}
+		a := &account{session: &session{Member: lease.Member{Instance: "x", Session: uint64(i)}}, resource: d.r, handle: 1, caps: noCaps, needs: needs{weight: 1}}
 		d.r.accounts = append(d.r.accounts, a)
 	}
 	d.served = make([]int, len(f.instances))
@@ -142,7 +142,7 @@ func (d *tinyDesk) token() {
 func TestTurnsOfACutBurst(t *testing.T) {
 	r := newResource(lease.ResourceID{Limit: "l"}, lease.Terms{Rate: fixed.Token, Burst: 2 * fixed.Token}, 1, false)
 	for range 3 {
-		r.accounts = append(r.accounts, &account{resource: r, session: &session{}, weight: 1, demand: 20 * fixed.Token, capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount})
+		r.accounts = append(r.accounts, &account{resource: r, session: &session{}, caps: noCaps, needs: needs{weight: 1, demand: 20 * fixed.Token}})
 	}
 	r.round(2)
 	if len(r.rotation.members) != 2 {

@@ -1,0 +1,92 @@
+package coordinator
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// sweepInterval is how often the coordinator looks for what nobody told it.
+func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }
+
+// sweep ends sessions that have expired and the learning, says again what was not
+// ackedGrant, and forgets resources that nobody uses.
+func (c *Coordinator) sweep(now limit.Time) {
+	c.endExpired(now)
+	for _, r := range c.list {
+		if r.recovering && now >= c.recoverUntil {
+			r.thaw(now)
+			c.scheduleRound(r, now)
+		}
+		again := false
+		for _, a := range r.accounts {
+			if a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
+				a.pending, again = true, true
+			}
+		}
+		if again {
+			c.collect(r, now)
+		}
+	}
+	c.list = slices.DeleteFunc(c.list, func(r *resource) bool {
+		if r.dirty || !r.idle(now) {
+			return false
+		}
+		delete(c.resources, r.id)
+		return true
+	})
+}
+
+// unacknowledged says whether something is to be said again: a raise that the instance does
+// not know of, or a cut that it has not made.
+func (a *account) unacknowledged() bool {
+	if a.ackedGrant >= a.sentGrant {
+		return false
+	}
+	h := a.held()
+	return a.unacked != (lease.Capacity{}) || h.Rate > a.capRate || h.Burst > a.capBurst
+}
+
+// endExpired takes back what expired sessions held.
+func (c *Coordinator) endExpired(now limit.Time) {
+	var gone []*session
+	for _, s := range c.sessions {
+		if now >= s.expires {
+			gone = append(gone, s)
+		}
+	}
+	// The order of a map differs from run to run.
+	slices.SortFunc(gone, func(a, b *session) int {
+		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
+	})
+	for _, s := range gone {
+		c.stats.Expired++
+		c.drop(s, now)
+	}
+}
+
+// drop ends a session and all its accounts.
+func (c *Coordinator) drop(s *session, now limit.Time) {
+	delete(c.sessions, s.Member)
+	for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
+		a := s.accounts[handle]
+		r := a.resource
+		r.pool.refill(now)
+		a.end()
+		r.rotation.leave(a)
+		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
+		c.scheduleRound(r, now)
+	}
+	s.accounts, s.of = nil, nil
+}
+
+// idle says whether the resource may be forgotten: nobody has a part of it, and its
+// bucket is as full as a new one, or its limit is gone.
+func (r *resource) idle(now limit.Time) bool {
+	r.pool.refill(now)
+	return len(r.accounts) == 0 && !r.recovering && (r.pool.level >= r.terms.Burst || r.terms.Semaphore || r.terms.PerInstance() || r.status != lease.StatusOK)
+}
