@@ -4,15 +4,17 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-func (h Capacity) Add(o Capacity) Capacity {
-	return Capacity{h.Rate + o.Rate, h.Burst + o.Burst, h.Tokens + o.Tokens}
+// Add returns c + o, which must not overflow, or are totals that wrap around.
+func (c Capacity) Add(o Capacity) Capacity {
+	return Capacity{c.Rate + o.Rate, c.Burst + o.Burst, c.Tokens + o.Tokens}
 }
 
-// saturate is plus for what may be more than fits, of amounts that are not negative.
-func (h Capacity) SaturatingAdd(o Capacity) Capacity {
-	return Capacity{fixed.SaturatingAdd(h.Rate, o.Rate), fixed.SaturatingAdd(h.Burst, o.Burst), fixed.SaturatingAdd(h.Tokens, o.Tokens)}
+// SaturatingAdd returns c + o of amounts that are not negative, each at most MaxAmount.
+func (c Capacity) SaturatingAdd(o Capacity) Capacity {
+	return Capacity{fixed.SaturatingAdd(c.Rate, o.Rate), fixed.SaturatingAdd(c.Burst, o.Burst), fixed.SaturatingAdd(c.Tokens, o.Tokens)}
 }
 
-func (h Capacity) Sub(o Capacity) Capacity {
-	return Capacity{h.Rate - o.Rate, h.Burst - o.Burst, h.Tokens - o.Tokens}
+// Sub returns c - o. Of totals that wrap around it is the difference.
+func (c Capacity) Sub(o Capacity) Capacity {
+	return Capacity{c.Rate - o.Rate, c.Burst - o.Burst, c.Tokens - o.Tokens}
 }

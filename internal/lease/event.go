@@ -1,9 +1,9 @@
 package lease
 
-// Event is what a machine is stepped with.
+// Event is an input of the state machine of an agent or a coordinator.
 type Event interface{ Event() }
 
-// Tick says that the time which Next named has come. An early one is harmless.
+// Tick says that the time returned by Next has come. An early one is harmless.
 type Tick struct{}
 
 func (*Report) Event() {}

@@ -12,99 +12,96 @@ import (
 // demand keeps an equal share.
 const ProtocolVersion = 2
 
-// SuppressVersion is the first version whose instances know of suppression. Older ones
-// get an equal part of such a limit.
+// SuppressVersion is the first version whose instances support suppression. Older ones get an
+// equal part of such a limit.
 const SuppressVersion = 2
 
-// ResourceID names one bucket that is shared: a limit, and the values that select
-// the key, in the order of the limit's key. It is comparable.
+// ResourceID names one shared bucket: a limit, and the values of its key. It is comparable.
 type ResourceID struct {
 	Limit string
 	Key   string // injective encoding of the key's values; empty for a limit without key
 }
 
-// Holding is a part of a bucket. In messages it is a running total: all that was ever
-// granted under a lease, or all that was ever given back. Totals wrap around after
-// months at the largest limits, and are only compared by their differences.
+// Capacity is a part of a limit. In messages it is a running total: all that was ever granted
+// under a lease, or all that was ever returned. Totals wrap around after months at the largest
+// limits, so only their differences are compared.
 type Capacity struct {
 	Rate   fixed.Amount // tokens per second
-	Burst  fixed.Amount // whole tokens: the burst, or the places of a gauge
-	Tokens fixed.Amount // moved along with, or apart from, rate and depth
+	Burst  fixed.Amount // whole tokens: the burst, or the permits of a semaphore
+	Tokens fixed.Amount // moved along with rate and burst, or without them
 }
 
-// Member is one run of one instance: a process that restarts under the same name is
-// another member, and what the former held counts until it expires.
+// Member is one run of an instance: a process that restarts under the same name is another
+// member, and the leases of the former one count until they expire.
 type Member struct {
-	Instance string // chosen by the operator or at random; unique among instances
+	Instance string // name, chosen by the operator or at random; unique among instances
 	Session  uint64 // chosen at random by each run
 }
 
-// Report is what an instance tells its coordinator. One report carries every resource
-// that has something to tell; a report without any renews all leases.
+// Report is what an instance sends to its coordinator. One report carries every resource that
+// has something to report; a report without any renews all leases.
 type Report struct {
 	Member
 	Version uint32
-	Epoch   uint64        // of the coordinator that the instance heard last; 0 = none
+	Epoch   uint64        // the highest in a grant that arrived; 0 = none
 	Number  uint64        // ascends within the session
-	Stamp   time.Duration // the instance's clock; echoed, read by nobody else
-	Leaving bool          // the instance holds nothing any more and goes
+	Stamp   time.Duration // the instance's clock; echoed in the grant, and not read by the coordinator
+	Leaving bool          // the instance has returned everything and leaves
 	Demands []Demand
-	Usage   []Usage // for metrics only; the coordinator's machine does not read it
+	Usage   []Usage // for metrics only
 }
 
-// Usage is what an instance decided about all keys of a limit since the report before,
-// as sums of costs.
+// Usage is the cost that an instance admitted and refused since the previous report, over all
+// keys of a limit.
 type Usage struct {
 	Limit             string
 	Admitted, Refused uint64
 }
 
-// Demand is what an instance tells about one resource.
+// Demand is what an instance reports about one resource.
 type Demand struct {
 	// Handle is the instance's own name for the resource, below 2^31. Resource is
 	// empty once the coordinator has answered about the handle.
 	Handle   uint32
 	Resource ResourceID
-	// Attributes are those that the values of the resource's key come from; nil = the
-	// instance does not say.
+	// Attributes are the names of the attributes that the values of the resource's key come
+	// from; nil = not compared with the limit's.
 	Attributes []string
 
-	// Lease is the lease that Returned belongs to; 0 = none yet. Claim is the
-	// token that a former coordinator gave with the lease, sent to the next one.
+	// Lease is the lease that Returned belongs to; 0 = none yet. Claim is the token by which
+	// a former coordinator proves the lease to the present one.
 	Lease uint64
 	Claim []byte
 
-	// Silent says that the instance does not report its demand: it keeps an equal
-	// share, and Rate and Burst mean nothing.
+	// Silent says that the instance does not report its demand: it is granted an equal
+	// share, and Rate and Shortfall mean nothing.
 	Silent bool
-	// Rate is the demand in tokens per second, refused and waiting ones included.
-	// Need is how many tokens it lacks at this moment; for a gauge the places it
-	// wants in all; for a limit that is shared by suppression the cost of the largest
-	// request of late.
-	Rate, Need fixed.Amount
-	// Within is how long after its arrival at the coordinator the Burst is of
-	// use, since those who wait for it go away then; 0 = until told otherwise.
+	// Rate is the demand in tokens per second: admitted, refused and waiting requests.
+	// Shortfall is how many tokens are missing now; for a semaphore, the demand in permits;
+	// for a limit shared by suppression, the cost of the largest recent request.
+	Rate, Shortfall fixed.Amount
+	// Within is for how long after its arrival at the coordinator the Shortfall is in force:
+	// the last waiter gives up then. 0 = until the next report.
 	Within time.Duration
-	Weight uint32 // 0 counts as 1
-	Band   uint8  // higher goes first
+	Weight uint32 // of the instance in allocation; 0 counts as 1
+	Band   uint8  // priority; higher is served first
 
-	// Attempted and Admitted are running totals, for limits that are shared by
-	// suppression: what was asked for, refused and waiting ones at the cost they would
-	// have had, and of it what was admitted. Only Admitted was used.
+	// Attempted and Admitted are running totals of cost, for limits shared by suppression:
+	// of all requests, and of those that were admitted.
 	Attempted, Admitted fixed.Amount
 
-	// Closed says that the instance has done with the handle: nothing is held
-	// under it, and it will not be used again.
+	// Closed says that the handle is closed: nothing is held under it, and it will not be
+	// used again.
 	Closed bool
 
-	Returned   Capacity // given back under Lease, in all
-	AckedGrant uint64   // the number of the latest Grant that told about the handle
+	Returned   Capacity // running total under Lease
+	AckedGrant uint64   // the latest Grant for the handle that arrived
 }
 
-// Status says how a coordinator takes a demand, a claim or an instance.
+// Status is the coordinator's answer to a demand, a claim or an instance.
 type Status uint8
 
-// The states of a demand. All but StatusOK lend nothing.
+// The statuses. With all but StatusOK nothing is lent.
 const (
 	StatusOK              Status = iota
 	StatusUnknownLimit           // the coordinator has no limit of that name
@@ -114,9 +111,9 @@ const (
 	StatusBadClaim               // the token is forged, of another instance, or was used
 	StatusLeaseGone              // the lease has expired: ask for another
 	StatusDuplicate              // another live session has the instance's name
-	StatusBroken                 // the coordinator failed at this resource alone
+	StatusBroken                 // the coordinator failed, for this resource alone
 	StatusTooMany                // the coordinator's table of resources is full
-	StatusWrongAttributes        // the key's values are of other attributes than the limit's
+	StatusWrongAttributes        // the values of the key are of other attributes than the limit's
 )
 
 var statusNames = [...]string{
@@ -126,7 +123,7 @@ var statusNames = [...]string{
 	StatusWrongAttributes: "wrong_attributes",
 }
 
-// String returns the status as it stands on the wire and in metrics.
+// String returns the name of the status on the wire and in metrics.
 func (s Status) String() string {
 	if int(s) < len(statusNames) {
 		return statusNames[s]
@@ -134,53 +131,52 @@ func (s Status) String() string {
 	return "unknown"
 }
 
-// Grant is what a coordinator tells an instance. Durations, never times of day, are
-// on the wire: clocks of machines do not matter.
+// Grant is what a coordinator sends to an instance. It carries durations and no times of day:
+// the clocks of machines need not agree.
 type Grant struct {
 	To     Member
-	Epoch  uint64 // of the coordinator; a higher one deposes a lower one
+	Epoch  uint64 // of the coordinator; grants of a lower one than the highest are ignored
 	Number uint64 // ascends within the session
 	Status Status // StatusDuplicate refuses the whole session
 
-	// Echo is the Stamp of the latest report, and Age how long ago it came. A
-	// lease ends Lease after the instance's clock showed Echo. Refresh is how
-	// often the instance should report at least.
+	// Echo is the Stamp of the latest report, and Age the time since it arrived. A lease
+	// expires when the instance's clock shows Echo + Lease. Refresh is the longest time
+	// between reports.
 	Echo, Age      time.Duration
 	Lease, Refresh time.Duration
 
-	// Master is where the coordinator of these limits is, when it is not here;
-	// NotMaster says so. An empty Master is not known.
+	// NotMaster says that the coordinator of these limits is elsewhere: at the address
+	// Master, or not known where if that is empty.
 	NotMaster bool
 	Master    string
 
 	Shares []Share
 }
 
-// Share is what a coordinator tells about one resource.
+// Share is what a coordinator grants of one resource.
 type Share struct {
 	Handle      uint32
 	Status      Status
-	AckedReport uint64 // the number of the report whose Demand was the latest
+	AckedReport uint64 // the latest Report with a Demand for the handle that arrived
 
 	Lease   uint64   // 0 = no lease
-	Granted Capacity // under Lease, in all
-	// Keep asks the instance to come down: to hold at most this rate and depth.
-	// MaxAmount asks for nothing.
+	Granted Capacity // running total under Lease
+	// CapRate and CapBurst revoke what the instance holds above them. MaxAmount revokes
+	// nothing.
 	CapRate, CapBurst fixed.Amount
 
-	// Safe is the rate, or the places of a gauge, to use when the coordinator
-	// cannot be reached and the instance is in safe mode.
+	// Safe is the rate, or the permits of a semaphore, that an instance in safe mode uses
+	// after expiry.
 	Safe fixed.Amount
-	// Contended says that little or nothing is free: give back what overflows, and
-	// do not wait for what is not there.
+	// Contended says that little or nothing is free: return what overflows the bucket, and
+	// do not wait for more.
 	Contended bool
-	// Saturated says that demand exceeds the limit and that all is lent, so that it is
-	// no use to wait for more.
+	// Saturated says that demand is above the limit and that all is lent.
 	Saturated bool
-	// Recovering says that a new coordinator does not know yet what is held.
+	// Recovering says that the coordinator is new and does not know yet what is lent.
 	Recovering bool
 
-	// Suppress is what to refuse, for limits that are shared by suppression.
+	// Suppress is the fraction to refuse, for limits shared by suppression.
 	Suppress bucket.Suppression
 
 	Limit Terms  // the whole limit

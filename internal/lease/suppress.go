@@ -9,34 +9,34 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-// Suppress says how a limit is shared by suppression: each instance may use the whole
-// limit on its own, and refuses the fraction of what it is asked that the coordinator
-// tells it once all together ask for more. The zero value has the defaults.
+// Suppress is how a limit is shared by suppression: each instance may use the whole limit, and
+// once the demand of all is above it refuses the fraction of its requests that the coordinator
+// sends. The zero value has the defaults.
 type Suppress struct {
-	// Report is how often an instance reports at most; 0 = [DefaultReport].
+	// Report is the shortest time between reports of an instance; 0 = [DefaultReport].
 	Report time.Duration
 
 	// Window is the time over which attempts are averaged, in Intervals equal parts;
-	// 0 = no window: each instance averages since its own load has changed last,
-	// which follows a step at once and a steady load closely.
+	// 0 = no window: each instance averages since the last change of its own load, which
+	// follows a step at once and a steady load closely.
 	Window    time.Duration
 	Intervals int
 
 	// Ramp is how the fraction follows from attempts and limit.
 	Ramp Ramp
-	// Full is how many times the limit has to be attempted to be refused altogether by
-	// [RampLinear]; 0 = [DefaultFull].
+	// Full is the ratio of attempts to the limit at which [RampLinear] refuses everything;
+	// 0 = [DefaultFull].
 	Full float64
-	// Admitted averages what was admitted in place of what was attempted. The fraction
-	// then acts on what it is computed from: it is there to show why that swings.
+	// Admitted averages what was admitted instead of what was attempted. The fraction then
+	// acts on its own input, and oscillates: this is for comparison.
 	Admitted bool
-	// Independent draws each request by itself. Otherwise a draw makes up for the ones
-	// before, so that chance does not add up: what passes follows the permitted rate to
-	// within a few requests.
+	// Independent draws each request by itself, so the error grows with the square root of
+	// their number. Otherwise the probability depends on the level of the bucket, and what
+	// passes follows the permitted rate to within a few requests.
 	Independent bool
 }
 
-// Ramp is how the fraction to refuse follows from attempts and limit.
+// Ramp is the function from attempts and limit to the fraction to refuse.
 type Ramp uint8
 
 // The ramps.
@@ -49,18 +49,16 @@ const (
 
 // The defaults of Suppress.
 const (
-	// DefaultReport is the time between reports of an instance. Not longer: what goes
-	// over before the first answer is what all admit for as long. Not shorter: it is
-	// a message from each instance that is asked.
+	// DefaultReport is the time between reports of an instance. Not longer: until the first
+	// answer all instances admit the whole limit. Not shorter: it is a message from each
+	// instance that has traffic.
 	DefaultReport = 100 * time.Millisecond
 	// DefaultFull is the end of the linear ramp, as in the description of 2022.
 	DefaultFull = 3.0
 )
 
-// The bounds of what can be asked for.
+// The bounds of the settings.
 const (
-	// shortestReport is as often as two reports about one resource can follow each
-	// other.
 	shortestReport = MinReportGap
 	longestReport  = time.Minute
 	longestWindow  = time.Hour
@@ -98,6 +96,7 @@ func (s *Suppress) Validate() error {
 	return errors.Join(errs...)
 }
 
+// ReportInterval is Report or its default.
 func (s *Suppress) ReportInterval() time.Duration {
 	if s.Report == 0 {
 		return DefaultReport
@@ -112,8 +111,8 @@ func (s *Suppress) full() float64 {
 	return s.Full
 }
 
-// Fraction is the part to refuse, 0 to 1, when rate per second is attempted of the
-// limit.
+// Fraction is the fraction of requests to refuse, 0 to 1, when rate tokens per second are
+// attempted.
 func (s *Suppress) Fraction(limit, rate fixed.Amount) float64 {
 	switch {
 	case rate <= limit:

@@ -95,10 +95,10 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	}
 	var errRate, errBurst error
 	out.Rate, errRate = fixed.AmountOf(d.GetRate())
-	out.Need, errBurst = fixed.AmountOf(d.GetBurst())
+	out.Shortfall, errBurst = fixed.AmountOf(d.GetBurst())
 	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
 		d.GetWithin() < 0 || d.GetWithin() > int64(MaxWithin) {
-		out.Rate, out.Need, out.Claim = refused, refused, nil
+		out.Rate, out.Shortfall, out.Claim = refused, refused, nil
 		return out, lease.StatusBadDemand
 	}
 	out.Band, out.Within = uint8(d.GetBand()), time.Duration(d.GetWithin())
@@ -166,7 +166,7 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
 		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant
-		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Need.Float(), 0
+		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Shortfall.Float(), 0
 		if s.Within <= MaxWithin {
 			d.Within = int64(s.Within)
 		}

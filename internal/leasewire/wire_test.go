@@ -60,7 +60,7 @@ func report(t testing.TB, r *rand.Rand) *lease.Report {
 		// What a double holds exactly.
 		d := lease.Demand{
 			Handle: r.Uint32() >> 1, Lease: r.Uint64(), Claim: blob(r), Silent: r.IntN(2) == 0,
-			Rate: fixed.Whole(r.Int64N(1 << 30)), Need: fixed.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
+			Rate: fixed.Whole(r.Int64N(1 << 30)), Shortfall: fixed.Whole(r.Int64N(1 << 30)), Weight: r.Uint32(), Band: uint8(r.Uint32()),
 			Closed: r.IntN(2) == 0, Returned: holding(r), AckedGrant: r.Uint64(), Within: time.Duration(r.Int64N(int64(leasewire.MaxWithin) + 1)),
 			Attempted: total(r), Admitted: total(r),
 		}
@@ -210,7 +210,7 @@ func TestBadDemands(t *testing.T) {
 		}
 		d := got.Demands[1]
 		_, keyErr := leasewire.DecodeKey(d.Resource.Key)
-		if c.want == lease.StatusBadDemand && (d.Rate != -1 || d.Need != -1 || d.Within != 0) || (c.want == lease.StatusBadKey || c.want == lease.StatusUnknownLimit) && keyErr == nil {
+		if c.want == lease.StatusBadDemand && (d.Rate != -1 || d.Shortfall != -1 || d.Within != 0) || (c.want == lease.StatusBadKey || c.want == lease.StatusUnknownLimit) && keyErr == nil {
 			t.Errorf("%s: a coordinator could take %+v", name, d)
 		}
 	}
@@ -342,7 +342,7 @@ func FuzzReport(f *testing.F) {
 			if d.Within < 0 || d.Within > leasewire.MaxWithin {
 				t.Fatalf("%+v", d)
 			}
-			for _, a := range []fixed.Amount{d.Rate, d.Need} {
+			for _, a := range []fixed.Amount{d.Rate, d.Shortfall} {
 				named := slices.ContainsFunc(bad, func(b leasewire.Refused) bool { return b.Handle == d.Handle })
 				if a > fixed.MaxAmount || a < -1 || a == -1 && !named {
 					t.Fatalf("%+v, refused %v", d, bad)
@@ -394,7 +394,7 @@ func TestMessagesAreSmall(t *testing.T) {
 	}
 	for i := range 10 {
 		m.Demands = append(m.Demands, lease.Demand{
-			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Need: 5 * fixed.Token, AckedGrant: 1 << 62, Weight: 1,
+			Handle: uint32(i), Lease: 1 << 20, Rate: 123_456_789, Shortfall: 5 * fixed.Token, AckedGrant: 1 << 62, Weight: 1,
 			Returned: lease.Capacity{Rate: 1 << 40, Burst: 1 << 30, Tokens: 1 << 30},
 		})
 		g.Shares = append(g.Shares, lease.Share{

@@ -11,44 +11,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Estimator says how an instance knows its demand. The zero value is Attempted.
-type Estimator uint8
-
-// The ways to know the demand.
-const (
-	Attempted   Estimator = iota // arrivals, refused and waiting ones included
-	Declared                     // the caller says
-	Utilisation                  // only what was admitted is known, as with pull consumers
-)
-
-// ExpiryMode says what an instance spends when its lease has run out, because no
-// coordinator could be reached. The zero value is Pessimistic.
-type ExpiryMode uint8
-
-// The modes at expiry.
-const (
-	Pessimistic ExpiryMode = iota // nothing
-	Optimistic                    // what it wants, up to the whole limit
-	Safe                          // the safe capacity that came with every answer
-)
-
-// LeaseOptions are how an instance uses one resource. The zero value measures its
-// makeDemand, waits for its first lease and stops at expiry.
-type LeaseOptions struct {
-	Weight    uint32 // such as the number of clients behind the instance; 0 counts as 1
-	Band      uint8  // higher goes first
-	Silent    bool   // does not report demand and keeps an equal share
-	Estimator Estimator
-	Expiry    ExpiryMode
-	// Start is the rate to spend before the first answer, in tokens per second, or
-	// the places of a gauge; 0 = nothing (strict).
-	Start fixed.Amount
-	// Attributes are those that the values of the resource's key come from, which the
-	// coordinator compares with the limit's; nil = not said.
-	Attributes []string
-}
-
-// Options are the choices of a Holder. Member is required.
+// Options are the options of an Agent. Member is required.
 type Options struct {
 	lease.Member
 	Version uint32         // 0 = ProtocolVersion
@@ -92,368 +55,377 @@ type reports struct {
 	last   lease.Report
 }
 
-// Starved says that a Take found the bucket of a handle empty, so that more is asked
-// for at once if that can help.
+// Starved says that a request found the bucket of a handle empty. The Agent then asks the
+// coordinator for more at once, if it may get more.
 type Starved struct{ Handle uint32 }
 
-// Connected says that the connection is new: everything is told again.
+// Connected says that the connection is new. Everything is reported again.
 type Connected struct{}
 
-// Leave gives everything back. The Report that the Step returns is the last.
+// Leave gives everything back. The Report that the Step returns is the last one.
 type Leave struct{}
 
 func (Starved) Event()   {}
 func (Connected) Event() {}
 func (Leave) Event()     {}
 
-// New returns a Holder without leases.
+// New returns an Agent without leases.
 func New(o Options) *Agent {
 	o.Version = cmp.Or(o.Version, lease.ProtocolVersion)
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 0.5 }
 	}
-	return &Agent{opts: o, leases: map[uint32]*resource{}, of: map[lease.ResourceID]*resource{}, timing: timing{refresh: lease.DefaultRefresh}, reports: reports{renew: lease.Never}}
+	return &Agent{
+		opts: o, leases: map[uint32]*resource{}, of: map[lease.ResourceID]*resource{},
+		timing: timing{refresh: lease.DefaultRefresh}, reports: reports{renew: lease.Never},
+	}
 }
 
-// Deadline is until when its leases may be spent.
-func (h *Agent) Deadline() *bucket.Deadline { return &h.deadline }
+// Deadline is the time at which the leases expire unless they are renewed.
+func (a *Agent) Deadline() *bucket.Deadline { return &a.deadline }
 
-// Open begins to use a resource. The Spender should be empty. A resource that is open
-// may be opened again once it is closed, and begins when the coordinator has taken
-// note of that.
-func (h *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, s Bucket) (handle uint32) {
-	h.serial++
-	l := &resource{
-		id: id, handle: h.serial, opts: o, bucket: s, lease: leased{current: h.epochs.current},
+// Open begins to use a resource. The Bucket must be empty. A resource that was closed may be
+// opened again; its new handle is reported when the coordinator has acknowledged that the
+// earlier one is closed.
+func (a *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, b Bucket) (handle uint32) {
+	a.serial++
+	r := &resource{
+		id: id, handle: a.serial, opts: o, bucket: b, lease: leased{current: a.epochs.current},
 		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
 		report: pending{gap: lease.MinReportGap}, sampling: sampling{next: now}, timer: timer{index: -1},
 	}
-	// A coordinator knows one handle for a resource at a time.
-	if l.earlier = h.of[id]; l.earlier != nil {
-		l.earlier.later, l.blocked = l, true
+	if r.earlier = a.of[id]; r.earlier != nil {
+		r.earlier.later, r.blocked = r, true
 	}
-	l.opts.Weight = max(1, o.Weight)
-	l.load.meter.Observe(now, s.Observe(now).Attempted, 1)
+	r.opts.Weight = max(1, o.Weight)
+	r.load.meter.Observe(now, b.Observe(now).Attempted, 1)
 	if o.Start > 0 {
-		l.fallback.starting = true
-		l.fallBack(now, o.Start)
+		r.fallback.starting = true
+		r.startFallback(now, o.Start)
 	}
-	l.report.urgent = true // what kind of limit it is has to be known before it is asked
-	h.leases[l.handle], h.of[id] = l, l
-	h.list = append(h.list, l)
-	h.plan(l)
-	if h.reports.renew == lease.Never {
-		h.reports.renew = now // introduce yourself: the answer brings the round trip
+	r.report.urgent = true // the first request needs to know what kind of limit it is
+	a.leases[r.handle], a.of[id] = r, r
+	a.list = append(a.list, r)
+	a.plan(r)
+	if a.reports.renew == lease.Never {
+		a.reports.renew = now // the answer measures the round trip
 	}
-	return l.handle
+	return r.handle
 }
 
-// Close gives back everything that is held under a handle and forgets it. Places of a
-// gauge that are in use are given back as they are released.
-func (h *Agent) Close(now limit.Time, handle uint32) {
-	l := h.leases[handle]
-	if l == nil || l.closed {
+// Close gives back everything that is held under a handle and forgets it. Permits of a
+// semaphore that are in use are given back as they are released.
+func (a *Agent) Close(now limit.Time, handle uint32) {
+	r := a.leases[handle]
+	if r == nil || r.closed {
 		return
 	}
-	l.giveUp(now)
-	l.closed, l.report.urgent, l.sampling.next = true, true, now
-	if l.blocked {
-		h.remove(l) // nobody was told of it
+	r.giveUp(now)
+	r.closed, r.report.urgent, r.sampling.next = true, true, now
+	if r.blocked {
+		a.remove(r) // the coordinator does not know it
 		return
 	}
-	h.plan(l)
+	a.plan(r)
 }
 
-// remove forgets a lease that is closed.
-func (h *Agent) remove(l *resource) {
-	l.sampling.next, l.report.urgent, l.acks.report = lease.Never, false, l.sent.number
-	h.plan(l)
-	delete(h.leases, l.handle)
-	if i, ok := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) }); ok {
-		h.list = slices.Delete(h.list, i, i+1)
+// remove forgets a resource that is closed.
+func (a *Agent) remove(r *resource) {
+	r.sampling.next, r.report.urgent, r.acks.report = lease.Never, false, r.sent.number
+	a.plan(r)
+	delete(a.leases, r.handle)
+	if i, ok := slices.BinarySearchFunc(a.list, r.handle, func(r *resource, handle uint32) int { return cmp.Compare(r.handle, handle) }); ok {
+		a.list = slices.Delete(a.list, i, i+1)
 	}
-	if l.later != nil {
-		l.later.earlier = l.earlier
+	if r.later != nil {
+		r.later.earlier = r.earlier
 	}
-	if l.earlier != nil {
-		l.earlier.later = l.later
-	} else if l.later != nil {
-		l.later.blocked = false
-		h.plan(l.later)
+	if r.earlier != nil {
+		r.earlier.later = r.later
+	} else if r.later != nil {
+		r.later.blocked = false
+		a.plan(r.later)
 	}
-	if h.of[l.id] == l {
-		if h.of[l.id] = l.earlier; l.earlier == nil {
-			delete(h.of, l.id)
+	if a.of[r.id] == r {
+		if a.of[r.id] = r.earlier; r.earlier == nil {
+			delete(a.of, r.id)
 		}
 	}
 }
 
 // Next returns when a Tick is due.
-func (h *Agent) Next() limit.Time {
-	if h.left {
+func (a *Agent) Next() limit.Time {
+	if a.left {
 		return lease.Never
 	}
-	next := h.reports.renew
-	if d := limit.Time(h.deadline.Load()); d != 0 {
+	next := a.reports.renew
+	if d := limit.Time(a.deadline.Load()); d != 0 {
 		next = min(next, d)
 	}
-	if len(h.timers) > 0 {
-		next = min(next, h.timers[0].timer.at)
+	if len(a.timers) > 0 {
+		next = min(next, a.timers[0].timer.at)
 	}
 	return next
 }
 
 // Step takes an event at now and returns the Report to send, or nil. It is valid
 // until the next Step.
-func (h *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
-	if h.left {
+func (a *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
+	if a.left {
 		return nil
 	}
-	h.expire(now)
+	a.expireLeases(now)
 	switch e := e.(type) {
 	case *lease.Grant:
-		h.receive(now, e)
+		a.receive(now, e)
 	case Starved:
-		if l := h.leases[e.Handle]; l != nil {
-			l.refusals.starved, l.refusals.last = true, now
-			l.sample(now, &h.timing)
-			h.plan(l)
+		if r := a.leases[e.Handle]; r != nil {
+			r.refusals.starved, r.refusals.last = true, now
+			r.sample(now, &a.timing)
+			a.plan(r)
 		}
 	case Connected:
-		h.reportAll(now)
+		a.reportAll(now)
 	case Leave:
-		return h.leave(now)
+		return a.leave(now)
 	}
-	for _, l := range h.due(now) {
-		if l.fallback.until != 0 && now >= l.fallback.until {
-			l.endAlone(now)
+	for _, r := range a.due(now) {
+		if r.fallback.until != 0 && now >= r.fallback.until {
+			r.endFallback(now)
 		}
-		if now >= l.sampling.next {
-			l.sample(now, &h.timing)
+		if now >= r.sampling.next {
+			r.sample(now, &a.timing)
 		}
-		h.plan(l)
+		a.plan(r)
 	}
-	return h.makeReport(now)
+	return a.makeReport(now)
 }
 
-// expire ends the leases when no answer has come for too long.
-func (h *Agent) expire(now limit.Time) {
-	d := limit.Time(h.deadline.Load())
+// expireLeases ends all leases at the deadline, when no grant has renewed them: from then on
+// each resource spends what its ExpiryMode says.
+func (a *Agent) expireLeases(now limit.Time) {
+	d := limit.Time(a.deadline.Load())
 	if d == 0 || now < d {
 		return
 	}
-	h.deadline.Store(0)
-	for _, l := range h.list {
-		l.drop(now, true)
-		h.plan(l)
+	a.deadline.Store(0)
+	for _, r := range a.list {
+		r.endLease(now, true)
+		a.plan(r)
 	}
 }
 
-// makeReport makes the Report of what is to be told at now.
-func (h *Agent) makeReport(now limit.Time) *lease.Report {
-	ready := h.due(now)
-	if len(ready) == 0 && now < h.reports.renew {
+// plan moves the timer of r after something in r has changed.
+func (a *Agent) plan(r *resource) { a.timers.plan(r, r.next(&a.timing)) }
+
+// due removes and returns the resources that need a Tick at now. Valid until the next call.
+func (a *Agent) due(now limit.Time) []*resource {
+	a.ready = a.timers.due(now, a.ready[:0])
+	return a.ready
+}
+
+// makeReport returns the Report that is due at now, or nil.
+func (a *Agent) makeReport(now limit.Time) *lease.Report {
+	ready := a.due(now)
+	if len(ready) == 0 && now < a.reports.renew {
 		return nil
 	}
-	demands := h.reports.last.Demands[:0]
-	for _, l := range ready {
-		if len(demands) < maxDemands && l.due(now, &h.timing) {
-			demands = append(demands, l.makeDemand(now, h.reports.number+1, h.timing.trip))
+	demands := a.reports.last.Demands[:0]
+	for _, r := range ready {
+		if len(demands) < maxDemands && r.due(now, &a.timing) {
+			demands = append(demands, r.makeDemand(now, a.reports.number+1, a.timing.trip))
 		}
-		h.plan(l)
+		a.plan(r)
 	}
-	fresh := h.unconfirmed[:0]
-	for _, l := range h.unconfirmed {
+	rest := a.unconfirmed[:0]
+	for _, r := range a.unconfirmed {
 		switch {
-		case !l.acks.unconfirmed() || h.leases[l.handle] != l:
-		case len(demands) < maxDemands && !l.blocked:
-			demands = append(demands, l.makeDemand(now, h.reports.number+1, h.timing.trip))
-			h.plan(l)
+		case !r.acks.unconfirmed() || a.leases[r.handle] != r:
+		case len(demands) < maxDemands && !r.blocked:
+			demands = append(demands, r.makeDemand(now, a.reports.number+1, a.timing.trip))
+			a.plan(r)
 		default:
-			fresh = append(fresh, l)
+			rest = append(rest, r)
 		}
 	}
-	clear(h.unconfirmed[len(fresh):])
-	h.unconfirmed = fresh
-	return h.send(now, demands)
+	clear(a.unconfirmed[len(rest):])
+	a.unconfirmed = rest
+	return a.send(now, demands)
 }
 
-func (h *Agent) send(now limit.Time, demands []lease.Demand) *lease.Report {
-	h.reports.number++
-	h.reports.sentAt = now
-	// A fleet that started together should not renew together.
-	h.reports.renew = now.Add(h.timing.refresh - time.Duration(h.opts.Jitter()*float64(h.timing.refresh)/4))
-	h.reports.last = lease.Report{
-		Member: h.opts.Member, Version: h.opts.Version, Epoch: h.epochs.current, Number: h.reports.number,
+// send makes a Report and plans the next renewal.
+func (a *Agent) send(now limit.Time, demands []lease.Demand) *lease.Report {
+	a.reports.number++
+	a.reports.sentAt = now
+	// Jitter spreads the renewals of a fleet that started together.
+	a.reports.renew = now.Add(a.timing.refresh - time.Duration(a.opts.Jitter()*float64(a.timing.refresh)/4))
+	a.reports.last = lease.Report{
+		Member: a.opts.Member, Version: a.opts.Version, Epoch: a.epochs.current, Number: a.reports.number,
 		Stamp: time.Duration(now), Demands: demands,
 	}
-	return &h.reports.last
+	return &a.reports.last
 }
 
-// reportAll prepares to tell everything to a coordinator that may know nothing.
-func (h *Agent) reportAll(now limit.Time) {
-	h.reports.renew = now
-	for _, l := range h.list {
-		l.report.urgent, l.acks.named, l.lease.claiming = true, false, l.lease.number != 0
-		l.report.notBefore = now
-		h.plan(l)
+// reportAll plans a report of everything, for a coordinator that may know nothing.
+func (a *Agent) reportAll(now limit.Time) {
+	a.reports.renew = now
+	for _, r := range a.list {
+		r.report.urgent, r.acks.named, r.lease.claiming = true, false, r.lease.number != 0
+		r.report.notBefore = now
+		a.plan(r)
 	}
-	h.epochs.claims = true
+	a.epochs.claims = true
 }
 
-func (h *Agent) leave(now limit.Time) *lease.Report {
-	for _, l := range h.list {
-		l.giveUp(now)
+// leave gives everything back and makes the last Report.
+func (a *Agent) leave(now limit.Time) *lease.Report {
+	for _, r := range a.list {
+		r.giveUp(now)
 	}
-	r := h.send(now, nil)
-	r.Leaving, h.left = true, true
-	h.deadline.Store(0)
+	r := a.send(now, nil)
+	r.Leaving, a.left = true, true
+	a.deadline.Store(0)
 	return r
 }
 
-// receive takes what a coordinator tells.
-func (h *Agent) receive(now limit.Time, g *lease.Grant) {
-	if g.To != h.opts.Member || g.NotMaster || g.Status != lease.StatusOK {
+// receive puts a Grant in force.
+func (a *Agent) receive(now limit.Time, g *lease.Grant) {
+	if g.To != a.opts.Member || g.NotMaster || g.Status != lease.StatusOK {
 		return
 	}
-	if g.Epoch < h.epochs.current {
-		// It lends what another coordinator may have lent already. A report tells it of
-		// the higher epoch, above which it then goes. Not at once each time: it may be of
-		// a version that does not.
-		h.epochs.lower = g.Epoch
-		h.reports.renew = min(h.reports.renew, max(now, h.reports.sentAt.Add(h.timing.refresh/4)))
+	if g.Epoch < a.epochs.current {
+		// This coordinator may lend what another one has lent already. A report carries the
+		// higher epoch, and the coordinator then goes above it. Not at once each time: a
+		// coordinator of another version may stay below, and each of its grants would be
+		// answered by a report.
+		a.epochs.lower = g.Epoch
+		a.reports.renew = min(a.reports.renew, max(now, a.reports.sentAt.Add(a.timing.refresh/4)))
 		return
 	}
-	if g.Epoch > h.epochs.current {
-		h.succeed(g.Epoch)
+	if g.Epoch > a.epochs.current {
+		a.beginEpoch(g.Epoch)
 	}
 	if g.Refresh > 0 {
-		h.timing.refresh = min(g.Refresh, time.Minute)
+		a.timing.refresh = min(g.Refresh, time.Minute)
 	}
 	if age := time.Duration(now) - g.Echo - g.Age; g.Echo > 0 && g.Age < time.Second && age >= 0 {
-		if h.timing.trip == 0 || age < h.timing.trip {
-			h.timing.trip = max(age, time.Microsecond)
+		if a.timing.trip == 0 || age < a.timing.trip {
+			a.timing.trip = max(age, time.Microsecond)
 		}
-		h.timing.trip += (age - h.timing.trip) / 8
+		a.timing.trip += (age - a.timing.trip) / 8
 	}
-	h.timing.lease = g.Lease
-	h.extend(now, g)
-	// Its own end counts as well: a later one may have extended the deadline in
-	// another lease, after the coordinator took back what this one brings.
-	if limit.Time(g.Echo).Add(g.Lease) <= now || limit.Time(h.deadline.Load()) <= now {
-		return // it comes too late to be of use, and will be said again
+	a.timing.lease = g.Lease
+	a.extend(now, g)
+	// The end that this grant itself brings counts as well: a later grant may have extended
+	// the deadline after the coordinator took back what this one grants.
+	if limit.Time(g.Echo).Add(g.Lease) <= now || limit.Time(a.deadline.Load()) <= now {
+		return // too late; the totals of the next grant include it
 	}
-	defer h.extend(now, g) // what held it up may be gone
+	defer a.extend(now, g) // a share of this grant may confirm the last claim
 	for i := range g.Shares {
 		s := &g.Shares[i]
-		if l := h.leases[s.Handle]; l != nil {
-			l.receive(now, &h.timing, g, s)
-			if l.acks.unconfirmed() {
-				h.unconfirmed = append(h.unconfirmed, l)
+		if r := a.leases[s.Handle]; r != nil {
+			r.receive(now, &a.timing, g, s)
+			if r.acks.unconfirmed() {
+				a.unconfirmed = append(a.unconfirmed, r)
 			}
-			if l.sent.closed && l.acknowledged() {
-				h.remove(l)
+			if r.sent.closed && r.acknowledged() {
+				a.remove(r)
 			} else {
-				h.plan(l)
+				a.plan(r)
 			}
 		} else if s.Lease != 0 {
-			h.refuse(s, g.Number)
+			a.giveBackForgotten(s, g.Number)
 		}
 	}
 }
 
-// extend renews the leases. They are counted from the moment the report was made,
-// which is before the coordinator had it: so they end here before they end there.
-func (h *Agent) extend(now limit.Time, g *lease.Grant) {
-	if h.epochs.claims {
-		for _, l := range h.list {
-			if l.lease.claiming && l.lease.number != 0 {
-				return // of a former coordinator: this one does not count it yet
+// extend renews the leases. Their length counts from when the report was made, which is
+// before the coordinator received it, so they expire here before they expire there. While a
+// lease of a former coordinator is not confirmed, nothing is extended: the new coordinator
+// does not count that lease yet.
+func (a *Agent) extend(now limit.Time, g *lease.Grant) {
+	if a.epochs.claims {
+		for _, r := range a.list {
+			if r.lease.claiming && r.lease.number != 0 {
+				return
 			}
 		}
-		h.epochs.claims = false
+		a.epochs.claims = false
 	}
 	if end := limit.Time(g.Echo).Add(g.Lease); g.Echo > 0 && end > now {
-		h.deadline.Store(max(int64(end), h.deadline.Load()))
+		a.deadline.Store(max(int64(end), a.deadline.Load()))
 	}
 }
 
-// LowerEpoch is the epoch of a coordinator that is below the one heard before, and was
-// ackedGrant after it; 0 = there was none.
-func (h *Agent) LowerEpoch() uint64 { return h.epochs.lower }
+// LowerEpoch is the epoch of the latest grant that came from a coordinator of an epoch below
+// Epoch; 0 = none.
+func (a *Agent) LowerEpoch() uint64 { return a.epochs.lower }
 
-// Epoch is the highest epoch of a coordinator that was heard; 0 = none.
-func (h *Agent) Epoch() uint64 { return h.epochs.current }
+// Epoch is the highest epoch of a coordinator that sent a grant; 0 = none.
+func (a *Agent) Epoch() uint64 { return a.epochs.current }
 
-// succeed begins with a new coordinator. Leases of the former one hold until they
-// run out, or until they are claimed.
-func (h *Agent) succeed(epoch uint64) {
-	first := h.epochs.current == 0
-	h.epochs.claims = true
-	h.epochs.current, h.epochs.lower = epoch, 0
-	for _, l := range h.list {
-		l.acks.grant, l.acks.confirmed, l.acks.changed, l.lease.dropped, l.lease.current = 0, 0, 0, 0, epoch
-		if l.lease.number != 0 {
-			l.lease.claiming, l.report.urgent, l.report.notBefore = true, true, 0
+// beginEpoch begins with a new coordinator. Leases of the former one are in force until they
+// expire or are claimed.
+func (a *Agent) beginEpoch(epoch uint64) {
+	first := a.epochs.current == 0
+	a.epochs.claims = true
+	a.epochs.current, a.epochs.lower = epoch, 0
+	for _, r := range a.list {
+		r.acks.grant, r.acks.confirmed, r.acks.changed, r.lease.dropped, r.lease.current = 0, 0, 0, 0, epoch
+		if r.lease.number != 0 {
+			r.lease.claiming, r.report.urgent, r.report.notBefore = true, true, 0
 		}
 		if !first {
-			l.acks.named = false
+			r.acks.named = false
 		}
-		h.plan(l)
+		a.plan(r)
 	}
 }
 
-// refuse gives back what came for a handle that was forgotten.
-func (h *Agent) refuse(s *lease.Share, number uint64) {
-	l := &resource{
+// giveBackForgotten gives back what was granted to a handle that is forgotten.
+func (a *Agent) giveBackForgotten(s *lease.Share, number uint64) {
+	r := &resource{
 		handle: s.Handle, bucket: noBucket{}, closed: true,
 		lease:  leased{number: s.Lease, granted: s.Granted, returned: s.Granted},
 		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
 		acks:   acks{named: true, grant: number, changed: number},
 		report: pending{urgent: true, gap: lease.MinReportGap}, sampling: sampling{next: lease.Never}, timer: timer{index: -1},
 	}
-	h.leases[l.handle] = l
-	i, _ := slices.BinarySearchFunc(h.list, l.handle, func(l *resource, handle uint32) int { return cmp.Compare(l.handle, handle) })
-	h.list = slices.Insert(h.list, i, l)
-	h.plan(l)
+	a.leases[r.handle] = r
+	i, _ := slices.BinarySearchFunc(a.list, r.handle, func(r *resource, handle uint32) int { return cmp.Compare(r.handle, handle) })
+	a.list = slices.Insert(a.list, i, r)
+	a.plan(r)
 }
 
-// noBucket is the Spender of a handle that was forgotten.
-type noBucket struct{}
-
-func (noBucket) Observe(limit.Time) bucket.Reading { return bucket.Reading{} }
-func (noBucket) Update(limit.Time, fixed.Amount, fixed.Amount, fixed.Amount) (surplus, held fixed.Amount) {
-	return 0, 0
-}
-
-// State is how a resource stands at the instance.
+// State is the state of a resource at the instance.
 type State struct {
-	Known      bool // an answer has come
-	Leased     bool // a lease has come, and has not expired
+	Known      bool // a grant has come
+	Leased     bool // there is a lease, and it has not expired
 	Status     lease.Status
-	Held       lease.Capacity // rate and depth
+	Held       lease.Capacity // rate and burst
 	Saturated  bool           // demand is above the limit
 	Contended  bool
 	Recovering bool
-	Expired    bool // the lease ran out
+	Expired    bool // the lease has expired
 	Limit      lease.Terms
 	RoundTrip  time.Duration // 0 = unknown
 	Demand     fixed.Amount
-	Asking     bool // more was asked for, and the answer is not there
-	// Suppression is in force, of a limit that is shared so.
+	Asking     bool // the latest report asked for more and is not acknowledged
+	// Suppression is what is in force of a limit that is shared by suppression.
 	Suppression bucket.Suppression
 }
 
-// State returns how the resource of a handle stands.
-func (h *Agent) State(handle uint32) State {
-	l := h.leases[handle]
-	if l == nil {
+// State returns the state of the resource of a handle.
+func (a *Agent) State(handle uint32) State {
+	r := a.leases[handle]
+	if r == nil {
 		return State{}
 	}
-	held := l.lease.granted.Sub(l.lease.returned)
+	held := r.lease.granted.Sub(r.lease.returned)
 	held.Tokens = 0
 	return State{
-		Known: l.answer.known, Leased: l.lease.number != 0, Status: l.answer.status, Held: held, Saturated: l.answer.saturated, Contended: l.answer.contended, Recovering: l.answer.recovering,
-		Expired: l.fallback.expired, Limit: l.answer.limit, RoundTrip: h.timing.trip, Demand: l.load.demand, Asking: l.sent.number > l.acks.report && l.sent.shortfall > 0, Suppression: l.suppression.sent,
+		Known: r.answer.known, Leased: r.lease.number != 0, Status: r.answer.status, Held: held, Saturated: r.answer.saturated, Contended: r.answer.contended, Recovering: r.answer.recovering,
+		Expired: r.fallback.expired, Limit: r.answer.limit, RoundTrip: a.timing.trip, Demand: r.load.demand, Asking: r.sent.number > r.acks.report && r.sent.shortfall > 0, Suppression: r.suppression.sent,
 	}
 }

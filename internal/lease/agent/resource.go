@@ -16,7 +16,7 @@ type resource struct {
 	handle uint32
 	opts   LeaseOptions
 	bucket Bucket
-	closed bool // by the application; it remains until the coordinator has acknowledged
+	closed bool // by the application; forgotten once the coordinator has acknowledged it
 
 	// A coordinator knows one handle for a resource at a time. The resource opened anew
 	// is blocked until the earlier handle is acknowledged as closed.
@@ -110,7 +110,7 @@ type sent struct {
 type pending struct {
 	urgent    bool          // something is to be reported
 	notBefore limit.Time    // when
-	gap       time.Duration // between reports that ask for more in vain; doubles up to maxAskGap
+	gap       time.Duration // between reports that ask for more and get nothing; doubles up to maxAskGap
 }
 
 // plan makes a report urgent at a time, or earlier if it is planned for earlier.
@@ -178,72 +178,19 @@ func (t *timing) retry() time.Duration {
 	return max(t.trip+t.trip/2, minRetry)
 }
 
-// next is when the resource needs a Tick.
-func (l *resource) next(t *timing) limit.Time {
-	if l.blocked {
-		return lease.Never
-	}
-	next := l.sampling.next
-	if l.report.urgent {
-		next = min(next, l.report.notBefore)
-	}
-	if l.sent.number > l.acks.report {
-		next = min(next, l.sent.at.Add(l.retryAfter(t)))
-	}
-	if l.fallback.until != 0 {
-		next = min(next, l.fallback.until)
-	}
-	return next
-}
-
-// retryAfter is how long to wait for an answer. It doubles with each report that was not
-// answered, since a coordinator that is gone is not found by asking often.
-func (l *resource) retryAfter(t *timing) time.Duration {
-	return min(t.retry()<<min(l.sent.tries, maxRetryDoublings), max(t.refresh, t.retry()))
-}
-
-// due says whether something is to be reported at now.
-func (l *resource) due(now limit.Time, t *timing) bool {
-	return l.report.urgent && now >= l.report.notBefore || l.sent.number > l.acks.report && now >= l.sent.at.Add(l.retryAfter(t))
-}
-
-// acknowledged says whether the coordinator knows all that there is to report.
-func (l *resource) acknowledged() bool {
-	return !l.report.urgent && l.acks.report >= l.sent.number && l.sent.number > 0
-}
-
-// ask plans a report, gap after the latest one.
-func (l *resource) ask(now limit.Time, gap time.Duration) {
-	l.report.plan(max(now, l.sent.at.Add(gap)))
+// planReport plans a report, gap after the latest one.
+func (r *resource) planReport(now limit.Time, gap time.Duration) {
+	r.report.plan(max(now, r.sent.at.Add(gap)))
 }
 
 // update puts a rate and a burst in force that are at most what is held, and counts the
 // difference as returned.
-func (l *resource) update(now limit.Time, rate, burst, add fixed.Amount) {
-	held := l.lease.held()
-	surplus, inForce := l.bucket.Update(now, rate, burst, add)
-	l.lease.returned.Rate += held.Rate - rate
-	l.lease.returned.Burst += max(0, held.Burst-inForce)
-	l.lease.returned.Tokens += surplus
-}
-
-// shrinkTo returns what is held above a rate and a burst, without being asked to.
-func (l *resource) shrinkTo(now limit.Time, rate, burst fixed.Amount) {
-	held := l.lease.held()
-	if l.lease.number == 0 || held.Rate <= rate && held.Burst <= burst {
-		return
-	}
-	before := l.lease.returned
-	l.update(now, min(rate, held.Rate), min(burst, held.Burst), 0)
-	if l.lease.returned != before {
-		l.ask(now, lease.MinReportGap)
-	}
-}
-
-// suppression is the state of a limit that is shared by suppression.
-type suppression struct {
-	active bool
-	sent   bucket.Suppression // the coordinator's latest
+func (r *resource) update(now limit.Time, rate, burst, add fixed.Amount) {
+	held := r.lease.held()
+	surplus, inForce := r.bucket.Update(now, rate, burst, add)
+	r.lease.returned.Rate += held.Rate - rate
+	r.lease.returned.Burst += max(0, held.Burst-inForce)
+	r.lease.returned.Tokens += surplus
 }
 
 // fallback is what the instance spends without a lease.
@@ -251,4 +198,10 @@ type fallback struct {
 	expired  bool       // the lease expired, and the ExpiryMode is in force
 	starting bool       // no lease has come, and LeaseOptions.Start is in force
 	until    limit.Time // when that ends even if no lease comes; 0 = not known yet
+}
+
+// suppression is the state of a limit that is shared by suppression.
+type suppression struct {
+	active bool
+	sent   bucket.Suppression // the coordinator's latest
 }

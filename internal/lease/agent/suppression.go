@@ -3,72 +3,53 @@ package agent
 import (
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
-// sampleSuppressed is look for a limit that is shared by suppression: it reports what was
-// attempted and admitted, when that has changed, and never more often than is asked.
-func (l *resource) sampleSuppressed(now limit.Time, r bucket.Reading, changed bool) {
-	every := l.answer.limit.Suppress.ReportInterval()
-	switch l.opts.Estimator {
+// sampleSuppressed is sample for a limit that is shared by suppression: it plans a report of
+// what was attempted and admitted when that has changed, no more often than the terms say.
+func (r *resource) sampleSuppressed(now limit.Time, obs bucket.Reading, changed bool) {
+	every := r.answer.limit.Suppress.ReportInterval()
+	switch r.opts.Estimator {
 	case Declared:
-		l.load.demand = min(r.Declared, fixed.MaxAmount)
+		r.load.demand = min(obs.Declared, fixed.MaxAmount)
 	default:
-		l.load.demand, _ = fixed.AmountOf(l.load.meter.Rate)
+		r.load.demand, _ = fixed.AmountOf(r.load.meter.Rate)
 	}
-	l.load.attempted, l.load.admitted, l.load.largest = r.Attempted, r.Admitted, r.Largest
-	l.load.shortfall, l.refusals.starved = 0, false
-	// That nothing has come is told once, after what came last.
-	if l.load.attempted != l.sent.attempted || l.sent.more || !fixed.Near(l.load.demand, l.sent.demand, 64) {
-		l.ask(now, every)
+	r.load.attempted, r.load.admitted, r.load.largest = obs.Attempted, obs.Admitted, obs.Largest
+	r.load.shortfall, r.refusals.starved = 0, false
+	// One more report follows the last change, to say that nothing has arrived since.
+	if r.load.attempted != r.sent.attempted || r.sent.more || !fixed.Near(r.load.demand, r.sent.demand, lease.Hysteresis) {
+		r.planReport(now, every)
 	}
-	// A change is seen the sooner the more often it is looked for.
+	// Eight samples in each interval between reports find a change in time.
 	gap := max(minSampleGap, every/8)
-	if l.sampling.steady++; changed || l.load.demand > 0 {
-		l.sampling.steady = 0
+	if r.sampling.steady++; changed || r.load.demand > 0 {
+		r.sampling.steady = 0
 	}
-	if l.sampling.steady > 8 {
+	if r.sampling.steady > 8 {
 		gap = max(gap, min(every, maxSampleGap))
 	}
-	l.sampling.next = now.Add(gap)
+	r.sampling.next = now.Add(gap)
 }
 
-// suppressor is a Spender that can refuse a part of what it is asked.
-type suppressor interface {
-	// Suppress puts s in force until the next call: see [Bucket.Suppress].
-	Suppress(now limit.Time, s bucket.Suppression, independent bool)
-}
-
-// suppress puts in force what the coordinator said about what is asked.
-func (l *resource) suppress(now limit.Time, s bucket.Suppression) {
-	spender, ok := l.bucket.(suppressor)
-	if !ok || !l.suppression.active && l.answer.limit.Suppress == nil {
+// suppress puts the coordinator's suppression in force.
+func (r *resource) suppress(now limit.Time, s bucket.Suppression) {
+	spender, ok := r.bucket.(suppressor)
+	if !ok || !r.suppression.active && r.answer.limit.Suppress == nil {
 		return
 	}
-	l.suppression.sent = s
-	if l.suppression.active = l.answer.limit.Suppress != nil; !l.suppression.active {
-		l.suppression.sent = bucket.Suppression{}
+	r.suppression.sent = s
+	if r.suppression.active = r.answer.limit.Suppress != nil; !r.suppression.active {
+		r.suppression.sent = bucket.Suppression{}
 		spender.Suppress(now, bucket.Suppression{}, false)
 		return
 	}
-	if s.Reject > 0 && l.load.largest > fixed.Token {
-		// Or a dear one would never be admitted, or only by a bucket that is full.
-		s.Burst = min(fixed.SaturatingAdd(s.Burst, l.load.largest), l.answer.limit.Burst)
+	if s.Reject > 0 && r.load.largest > fixed.Token {
+		// The burst is that of an average request. Without the largest recent cost on top,
+		// a costly request would never be admitted, or only by a full bucket.
+		s.Burst = min(fixed.SaturatingAdd(s.Burst, r.load.largest), r.answer.limit.Burst)
 	}
-	spender.Suppress(now, s, l.answer.limit.Suppress.Independent)
-}
-
-// suppressAlone is what an instance does when no coordinator has answered for as long as
-// a lease lasts. Suppression never was a promise that the limit holds whatever happens,
-// and it must not become a refusal of everything: by default what was told last stays,
-// and the instance admits the whole limit at most.
-func (l *resource) suppressAlone(now limit.Time) {
-	rate := l.answer.limit.Rate
-	if l.opts.Expiry == Safe {
-		rate = l.answer.safe
-	}
-	if l.opts.Expiry != Pessimistic {
-		l.suppress(now, bucket.Suppression{})
-	}
-	l.fallBack(now, rate)
+	spender.Suppress(now, s, r.answer.limit.Suppress.Independent)
 }

@@ -34,6 +34,27 @@ const (
 	// expected. Not longer: it is missing elsewhere.
 	maxTokenWait = 4 * time.Second
 
+	// By how much a value must differ from the one that was sent, as a fraction (1/n), before
+	// it is reported. Each is a message, and the coordinator may answer by moving capacity.
+	//
+	// demandChanged, 1/8, is reported at once: measured demand varies by less with a few
+	// dozen requests in a measurement. exactDemandChanged, 1/32, holds for demand that is
+	// declared or follows from use, which has no noise of measurement. demandDrifted, 1/100,
+	// is reported after driftGap where the limit is contended, so that no smaller error
+	// stays for ever.
+	demandChanged      = 8
+	exactDemandChanged = 32
+	demandDrifted      = 100
+	driftGap           = time.Second
+	// fairShareMet: an instance whose rate is below its demand by more than 1/16 at a
+	// saturated limit asks for no tokens on top of it.
+	fairShareMet = 16
+	// smallDecrease and giveBackFloor are fractions of the limit's rate: a decrease of demand
+	// below 1/1024 of it is reported after contendedGap, and less than 1/256 of it is not
+	// given back: it is not worth two messages.
+	smallDecrease = 1024
+	giveBackFloor = 256
+
 	// useTolerance and useGrowth are for Utilisation: when more than nine tenths of the
 	// held rate is used, the instance may want more, and asks for twice as much.
 	useTolerance = 0.1

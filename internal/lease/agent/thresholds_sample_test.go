@@ -169,7 +169,6 @@ type placesStand struct {
 
 func (s placesStand) answer(scarce, full bool) (kind, exact string) {
 	const now = leasetest.Now
-	h := New(Options{Member: lease.Member{Instance: "0", Session: 1}})
 	p := bucket.NewSemaphore(nil)
 	p.Update(now, 0, s.inUse, 0)
 	p.Acquire(now, s.inUse.Floor())
@@ -193,7 +192,7 @@ func (s placesStand) answer(scarce, full bool) (kind, exact string) {
 		l.opts.Estimator = Declared
 	}
 	r := bucket.Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
-	l.samplePermits(now, &h.timing, r)
+	l.samplePermits(now, r)
 	l.schedule(now, r, false)
 	ask, when := "does not ask", "never"
 	if l.report.urgent {

@@ -9,8 +9,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// timers orders the leases of a Holder by when they need it, so that an event costs
-// the same whether the instance has one lease or ten thousand.
+// timers is a heap of resources by when they need a Tick, so that the cost of an event
+// grows with the logarithm of the number of resources.
 type timers []*resource
 
 func (t timers) Len() int           { return len(t) }
@@ -22,46 +22,44 @@ func (t timers) Swap(i, j int) {
 
 // Push and Pop are for package heap.
 func (t *timers) Push(x any) {
-	l := x.(*resource)
-	l.timer.index = len(*t)
-	*t = append(*t, l)
+	r := x.(*resource)
+	r.timer.index = len(*t)
+	*t = append(*t, r)
 }
 
 func (t *timers) Pop() any {
 	old := *t
-	l := old[len(old)-1]
+	r := old[len(old)-1]
 	old[len(old)-1] = nil
 	*t = old[:len(old)-1]
-	l.timer.index = -1
-	return l
+	r.timer.index = -1
+	return r
 }
 
-// plan puts l where it belongs, after something about it has changed.
-func (h *Agent) plan(l *resource) {
-	at := l.next(&h.timing)
+// plan moves r to its place after something in it has changed.
+func (t *timers) plan(r *resource, at limit.Time) {
 	switch {
-	case l.timer.index >= 0 && at == lease.Never:
-		heap.Remove(&h.timers, l.timer.index)
-		l.timer.at = lease.Never
-	case l.timer.index >= 0:
-		if at != l.timer.at {
-			l.timer.at = at
-			heap.Fix(&h.timers, l.timer.index)
+	case r.timer.index >= 0 && at == lease.Never:
+		heap.Remove(t, r.timer.index)
+		r.timer.at = lease.Never
+	case r.timer.index >= 0:
+		if at != r.timer.at {
+			r.timer.at = at
+			heap.Fix(t, r.timer.index)
 		}
 	case at != lease.Never:
-		l.timer.at = at
-		heap.Push(&h.timers, l)
+		r.timer.at = at
+		heap.Push(t, r)
 	}
 }
 
-// due returns the leases that need something at now, in the order of their handles:
-// the order of a heap is nobody's business.
-func (h *Agent) due(now limit.Time) []*resource {
-	list := h.ready[:0]
-	for len(h.timers) > 0 && h.timers[0].timer.at <= now {
-		list = append(list, heap.Pop(&h.timers).(*resource))
+// due removes and returns the resources that need a Tick at now, in the order of their
+// handles: a heap has no order of its own among equals that could be relied on. The result
+// is appended to scratch.
+func (t *timers) due(now limit.Time, scratch []*resource) []*resource {
+	for len(*t) > 0 && (*t)[0].timer.at <= now {
+		scratch = append(scratch, heap.Pop(t).(*resource))
 	}
-	slices.SortFunc(list, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
-	h.ready = list
-	return list
+	slices.SortFunc(scratch, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
+	return scratch
 }

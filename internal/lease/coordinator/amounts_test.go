@@ -18,7 +18,7 @@ func TestAmountsOfDemandsAndTerms(t *testing.T) {
 		a  fixed.Amount
 		ok bool
 	}{{-1, false}, {0, true}, {1, true}, {fixed.MaxAmount, true}, {fixed.MaxAmount + 1, false}} {
-		for i, demand := range []lease.Demand{{Rate: tt.a}, {Need: tt.a}} {
+		for i, demand := range []lease.Demand{{Rate: tt.a}, {Shortfall: tt.a}} {
 			d := newDesk(t, hundred)
 			demand.Handle, demand.Resource = 1, theLimit
 			d.report(anna, demand)

@@ -355,7 +355,7 @@ func (c *conversation) message(of int, m any) {
 		words := []string{fmt.Sprintf("%s %d reports %d", c.at(), of, m.Number)}
 		add(&words, m.Leaving, "and leaves")
 		for _, d := range m.Demands {
-			add(&words, true, "wants %s/s lacks %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Need))
+			add(&words, true, "wants %s/s lacks %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Shortfall))
 			add(&words, d.Within > 0, "within %.4gs", d.Within.Seconds())
 			add(&words, d.Returned != lease.Capacity{}, "returned %s", briefly(d.Returned))
 			add(&words, d.Attempted > 0, "attempted %s admitted %s", leasetest.Brief(d.Attempted), leasetest.Brief(d.Admitted))

@@ -72,7 +72,7 @@ func (m *mob) report() *lease.Report {
 	for range 1 + int(how>>4&1) {
 		flags, of := m.byte(), m.byte()
 		d := lease.Demand{
-			Handle: uint32(of & 3), Rate: m.amount(), Need: m.amount(), Silent: flags&1 != 0, Closed: flags&14 == 14,
+			Handle: uint32(of & 3), Rate: m.amount(), Shortfall: m.amount(), Silent: flags&1 != 0, Closed: flags&14 == 14,
 			Returned: lease.Capacity{Rate: m.amount(), Burst: m.amount(), Tokens: m.amount()},
 		}
 		d.Resource = []lease.ResourceID{{}, {Limit: "l"}, {Limit: "l"}, {Limit: "l", Key: "k"}, {Limit: "gone"}}[of>>2%5]

@@ -429,10 +429,10 @@ func TestBadDemands(t *testing.T) {
 	before := d.lent(anna)
 	for _, bad := range []lease.Demand{
 		{Handle: 1, Resource: theLimit, Rate: -1},
-		{Handle: 1, Resource: theLimit, Need: -1},
+		{Handle: 1, Resource: theLimit, Shortfall: -1},
 		{Handle: 1, Resource: theLimit, Rate: math.MinInt64},
 		{Handle: 1, Resource: theLimit, Rate: fixed.MaxAmount + 1},
-		{Handle: 1, Resource: theLimit, Need: math.MaxInt64},
+		{Handle: 1, Resource: theLimit, Shortfall: math.MaxInt64},
 	} {
 		if said := d.report(bert, bad); !strings.HasPrefix(said, "bert: bad_demand") {
 			t.Errorf("%+v was answered by\n%s", bad, said)

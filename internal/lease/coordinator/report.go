@@ -93,23 +93,23 @@ func (c *Coordinator) demand(now limit.Time, s *session, number uint64, d *lease
 func (a *account) takeDemand(now limit.Time, d *lease.Demand) {
 	a.weight, a.band = max(1, d.Weight), d.Band
 	a.silent = d.Silent || a.resource.suppressed != nil && a.session.version < lease.SuppressVersion
-	if d.Rate < 0 || d.Need < 0 || d.Rate > fixed.MaxAmount || d.Need > fixed.MaxAmount {
+	if d.Rate < 0 || d.Shortfall < 0 || d.Rate > fixed.MaxAmount || d.Shortfall > fixed.MaxAmount {
 		a.status = lease.StatusBadDemand
 	}
 	if a.status != lease.StatusOK {
 		a.demand, a.shortfall = 0, 0
 		return
 	}
-	a.demand, a.shortfall = d.Rate, d.Need
+	a.demand, a.shortfall = d.Rate, d.Shortfall
 	if a.resource.suppressed != nil {
-		a.largest, a.shortfall = d.Need, 0 // nobody else has what it lacks
+		a.largest, a.shortfall = d.Shortfall, 0 // nobody else has what it lacks
 	}
 	if a.own != nil {
 		a.shortfall = 0 // the same
 	}
 	if a.resource.terms.Semaphore {
-		a.demand = d.Need
-		a.shortfall = max(0, d.Need-a.held().Burst)
+		a.demand = d.Shortfall
+		a.shortfall = max(0, d.Shortfall-a.held().Burst)
 	}
 	a.shortfall = min(a.shortfall, a.resource.terms.Burst)
 	a.shortUntil = lease.Never

@@ -30,7 +30,7 @@ func TestPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	member := lease.Member{Instance: "near", Session: 3}
-	near := lease.Demand{Handle: 1, Rate: 4 * fixed.Token, Need: fixed.Token, Resource: lease.ResourceID{Limit: "per-user", Key: string(key)}}
+	near := lease.Demand{Handle: 1, Rate: 4 * fixed.Token, Shortfall: fixed.Token, Resource: lease.ResourceID{Limit: "per-user", Key: string(key)}}
 	if err := p.Send(&lease.Report{Member: member, Number: 1, Stamp: 1, Demands: []lease.Demand{near}}); err != nil {
 		t.Fatal(err)
 	}
