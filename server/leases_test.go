@@ -145,14 +145,14 @@ func TestStateDirectory(t *testing.T) {
 	first := start(t, leasedConfig, stateIn(dir))
 	stream := first.hold("one")
 	lent := until(t, stream, func(l *leasepb.Share) bool { return l.GetGranted().GetRate() > 0 })
-	if lent.GetLearning() {
+	if lent.GetRecovering() {
 		t.Error("the first start waits for leases that nobody has")
 	}
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
 	second := start(t, leasedConfig, stateIn(dir))
-	if l := until(t, second.hold("two"), func(*leasepb.Share) bool { return true }); !l.GetLearning() || l.GetGranted().GetRate() != 0 {
+	if l := until(t, second.hold("two"), func(*leasepb.Share) bool { return true }); !l.GetRecovering() || l.GetGranted().GetRate() != 0 {
 		t.Errorf("leases of the first are out: %v", l)
 	}
 	claim := wants("one", "messages", "acme")
@@ -164,7 +164,7 @@ func TestStateDirectory(t *testing.T) {
 	if err := owner.Send(claim); err != nil {
 		t.Fatal(err)
 	}
-	if l := until(t, owner, func(*leasepb.Share) bool { return true }); !l.GetLearning() || l.GetGranted().GetRate() != lent.GetGranted().GetRate() {
+	if l := until(t, owner, func(*leasepb.Share) bool { return true }); !l.GetRecovering() || l.GetGranted().GetRate() != lent.GetGranted().GetRate() {
 		t.Errorf("who had %v of the first claims %v of the second", lent.GetGranted(), l)
 	}
 	if err := second.stop(); err != nil {
@@ -177,7 +177,7 @@ func TestStateDirectory(t *testing.T) {
 		}
 	}
 	third := start(t, leasedConfig, stateIn(idle))
-	until(t, third.hold("three"), func(l *leasepb.Share) bool { return l.GetGranted().GetRate() > 0 && !l.GetLearning() })
+	until(t, third.hold("three"), func(l *leasepb.Share) bool { return l.GetGranted().GetRate() > 0 && !l.GetRecovering() })
 }
 
 func TestBadStateDirectory(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 func stillLearning(t *testing.T, dir, what string) {
 	t.Helper()
 	s := start(t, leasedConfig, stateIn(dir))
-	if l := until(t, s.hold("late"), func(*leasepb.Share) bool { return true }); !l.GetLearning() || l.GetGranted().GetRate() != 0 {
+	if l := until(t, s.hold("late"), func(*leasepb.Share) bool { return true }); !l.GetRecovering() || l.GetGranted().GetRate() != 0 {
 		t.Errorf("%s: the next start lends %v, while leases of the first run", what, l.GetGranted())
 	}
 	if err := s.stop(); err != nil {

@@ -37,19 +37,19 @@ func ToGrant(dst *leasepb.Grant, src *lease.Grant) {
 }
 
 func toShare(dst *leasepb.Share, src *lease.Share) {
-	dst.Handle, dst.Status, dst.Seen = src.Handle, leasepb.Status(src.Status), src.AckedReport
-	dst.Lease, dst.Granted = src.Lease, toHolding(dst.Granted, src.Granted)
-	dst.KeepRate, dst.KeepDepth = toKeep(src.CapRate), toKeep(src.CapBurst)
+	dst.Handle, dst.Status, dst.AckedReport = src.Handle, leasepb.Status(src.Status), src.AckedReport
+	dst.Lease, dst.Granted = src.Lease, toCapacity(dst.Granted, src.Granted)
+	dst.CapRate, dst.CapBurst = toCap(src.CapRate), toCap(src.CapBurst)
 	dst.Safe, dst.Token = int64(src.Safe), src.Token
-	dst.Scarce, dst.Full, dst.Learning = src.Contended, src.Saturated, src.Recovering
+	dst.Contended, dst.Saturated, dst.Recovering = src.Contended, src.Saturated, src.Recovering
 	dst.Limit = toTerms(&src.Limit)
 	dst.Suppression = nil
 	if s := src.Suppress; s != (bucket.Suppression{}) {
-		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Depth: int64(s.Burst)}
+		dst.Suppression = &leasepb.Suppression{Reject: s.Reject, Rate: int64(s.Rate), Burst: int64(s.Burst)}
 	}
 }
 
-func toKeep(a fixed.Amount) *int64 {
+func toCap(a fixed.Amount) *int64 {
 	if a >= fixed.MaxAmount {
 		return nil
 	}
@@ -62,7 +62,7 @@ func toTerms(t *lease.Terms) *leasepb.Terms {
 		return nil
 	}
 	out := &leasepb.Terms{
-		Rate: int64(t.Rate), Burst: int64(t.Burst), Gauge: t.Semaphore,
+		Rate: int64(t.Rate), Burst: int64(t.Burst), Semaphore: t.Semaphore,
 		Allocation: leasepb.Allocation(t.Allocation), Safe: int64(t.Safe),
 	}
 	if s := t.Suppress; s != nil {
@@ -79,8 +79,8 @@ func toTerms(t *lease.Terms) *leasepb.Terms {
 
 // FromGrant translates a grant into dst, whose slices it uses again. To stays as it
 // is: the caller knows whose stream it is. dst refers to the bytes of src's tokens.
-// After an error the grant must not be used: a coordinator that sends what is out of
-// range cannot be counted with.
+// After an error the grant must not be used: the totals of a coordinator that sends values out
+// of range cannot be relied on.
 func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
 	*dst = lease.Grant{
 		To: dst.To, Epoch: src.GetEpoch(), Number: src.GetNumber(), Status: fromStatus(src.GetStatus()),
@@ -103,23 +103,23 @@ func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
 
 func fromShare(dst *lease.Share, src *leasepb.Share) error {
 	*dst = lease.Share{
-		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), AckedReport: src.GetSeen(), Lease: src.GetLease(),
+		Handle: src.GetHandle(), Status: fromStatus(src.GetStatus()), AckedReport: src.GetAckedReport(), Lease: src.GetLease(),
 		CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount, Safe: fixed.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
-		Contended: src.GetScarce(), Saturated: src.GetFull(), Recovering: src.GetLearning(), Token: src.GetToken(),
+		Contended: src.GetContended(), Saturated: src.GetSaturated(), Recovering: src.GetRecovering(), Token: src.GetToken(),
 	}
 	bad := func(field string, n int64) error {
 		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(fixed.MaxAmount))
 	}
-	if src.KeepRate != nil {
-		dst.CapRate = fixed.Amount(src.GetKeepRate())
+	if src.CapRate != nil {
+		dst.CapRate = fixed.Amount(src.GetCapRate())
 	}
-	if src.KeepDepth != nil {
-		dst.CapBurst = fixed.Amount(src.GetKeepDepth())
+	if src.CapBurst != nil {
+		dst.CapBurst = fixed.Amount(src.GetCapBurst())
 	}
 	for _, a := range []struct {
 		field string
 		n     fixed.Amount
-	}{{"keep_rate", dst.CapRate}, {"keep_depth", dst.CapBurst}, {"safe", dst.Safe}} {
+	}{{"cap_rate", dst.CapRate}, {"cap_burst", dst.CapBurst}, {"safe", dst.Safe}} {
 		if !inRange(int64(a.n)) {
 			return bad(a.field, int64(a.n))
 		}
@@ -129,7 +129,7 @@ func fromShare(dst *lease.Share, src *leasepb.Share) error {
 		return bad("limit", outOfRange(t.GetRate(), t.GetBurst(), t.GetSafe()))
 	}
 	dst.Limit = lease.Terms{
-		Rate: fixed.Amount(t.GetRate()), Burst: fixed.Amount(t.GetBurst()), Semaphore: t.GetGauge(), Safe: fixed.Amount(t.GetSafe()),
+		Rate: fixed.Amount(t.GetRate()), Burst: fixed.Amount(t.GetBurst()), Semaphore: t.GetSemaphore(), Safe: fixed.Amount(t.GetSafe()),
 	}
 	if a := t.GetAllocation(); a >= 0 && a <= math.MaxUint8 {
 		dst.Limit.Allocation = fairshare.Allocation(a)
@@ -143,7 +143,7 @@ func fromShare(dst *lease.Share, src *leasepb.Share) error {
 	return fromSuppression(dst, src)
 }
 
-// fromSuppression translates what is said of suppression.
+// fromSuppression translates the settings of suppression and what is in force.
 func fromSuppression(dst *lease.Share, src *leasepb.Share) error {
 	if t := src.GetLimit().GetSuppress(); t != nil {
 		s := &lease.Suppress{
@@ -157,11 +157,11 @@ func fromSuppression(dst *lease.Share, src *leasepb.Share) error {
 	}
 	s := src.GetSuppression()
 	// Written so that NaN is refused.
-	if !(s.GetReject() >= 0 && s.GetReject() <= 1) || !inRange(s.GetRate()) || !inRange(s.GetDepth()) {
-		return fmt.Errorf("leasewire: %w: handle %d is to refuse the part %v at a rate of %d and a depth of %d millionths, want 0 to 1 and at most %d",
-			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetDepth(), int64(fixed.MaxAmount))
+	if !(s.GetReject() >= 0 && s.GetReject() <= 1) || !inRange(s.GetRate()) || !inRange(s.GetBurst()) {
+		return fmt.Errorf("leasewire: %w: handle %d is to refuse the fraction %v at a rate of %d and a burst of %d millionths, want 0 to 1 and at most %d",
+			ErrGrant, dst.Handle, s.GetReject(), s.GetRate(), s.GetBurst(), int64(fixed.MaxAmount))
 	}
-	dst.Suppress = bucket.Suppression{Reject: s.GetReject(), Rate: fixed.Amount(s.GetRate()), Burst: fixed.Amount(s.GetDepth())}
+	dst.Suppress = bucket.Suppression{Reject: s.GetReject(), Rate: fixed.Amount(s.GetRate()), Burst: fixed.Amount(s.GetBurst())}
 	return nil
 }
 
@@ -174,7 +174,7 @@ func outOfRange(amounts ...int64) int64 {
 	return 0
 }
 
-// fromStatus keeps what this version does not know a refusal.
+// fromStatus translates a status; one that this version does not know is a refusal.
 func fromStatus(s leasepb.Status) lease.Status {
 	if s < 0 || s > math.MaxUint8 {
 		return math.MaxUint8

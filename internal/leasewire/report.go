@@ -20,33 +20,33 @@ const (
 	MaxDemands   = 10_000 // in one report
 	MaxClaim     = 512    // bytes
 	MaxAttribute = 1024   // bytes of the name of one of a key's attributes
-	// MaxWithin is how long a wait may be said to last. Not longer: who waits for
-	// more than a day waits until told otherwise, which is 0. Not shorter: batch jobs
-	// do wait for hours.
+	// MaxWithin bounds Demand.Within. Not longer: a wait of more than a day is sent as 0,
+	// without end. Not shorter: batch jobs do wait for hours.
 	MaxWithin  = 24 * time.Hour
 	MaxMessage = 1 << 20 // bytes of a report; MaxDemands with usual keys fit
-	MaxUsage   = 1000    // limits whose usage is taken of one report
+	MaxUsage   = 1000    // limits whose usage is read of one report
 	maxHandle  = 1<<31 - 1
 )
 
 // ErrReport is wrapped by the errors of FromReport.
 var ErrReport = errors.New("the report cannot be taken")
 
-// Refused is a demand that is taken for none, and why.
+// Refused is a demand that cannot be used, and why.
 type Refused struct {
 	Handle uint32
 	Status lease.Status // StatusBadDemand, StatusBadKey or StatusUnknownLimit
 }
 
-// refused stands for an amount that is none, as the Rate and the Burst of a demand that
-// is refused. A coordinator answers negative amounts with StatusBadDemand. Running
-// totals are none of it: they wrap around, so any number can be one.
+// refused is the Rate and the Shortfall of a demand that is refused. A coordinator answers
+// negative amounts with StatusBadDemand. Running totals are not checked: they wrap around, so
+// any number can be one.
 const refused fixed.Amount = -1
 
 // FromReport translates a report that came from outside into dst, whose slices it
 // uses again, and returns the demands that are refused. These stand in dst as well, so
-// that the coordinator answers them: a bad demand with a negative Rate and Burst, a bad
-// key as a key that [DecodeKey] refuses. What was given back counts whatever else is wrong. dst refers to the bytes of src's claims.
+// that the coordinator answers them: a bad demand with a negative Rate and Shortfall, a bad
+// key as a key that [DecodeKey] refuses. What was returned counts
+// whatever else is wrong. dst refers to the bytes of src's claims.
 //
 // An error means that nothing of the report can be used; it says nothing that src
 // holds but sizes.
@@ -83,7 +83,7 @@ func FromReport(dst *lease.Report, src *leasepb.Report) ([]Refused, error) {
 func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	out := lease.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
-		AckedGrant: d.GetHeard(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
+		AckedGrant: d.GetAckedGrant(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
 		Attempted: fixed.Amount(d.GetAttempted()), Admitted: fixed.Amount(d.GetAdmitted()),
 	}
 	status := lease.StatusOK
@@ -93,10 +93,10 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 		}
 		out.Attributes = r.GetAttributes()
 	}
-	var errRate, errBurst error
+	var errRate, errShortfall error
 	out.Rate, errRate = fixed.AmountOf(d.GetRate())
-	out.Shortfall, errBurst = fixed.AmountOf(d.GetBurst())
-	if errRate != nil || errBurst != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
+	out.Shortfall, errShortfall = fixed.AmountOf(d.GetShortfall())
+	if errRate != nil || errShortfall != nil || out.Handle > maxHandle || d.GetBand() > math.MaxUint8 || len(out.Claim) > MaxClaim ||
 		d.GetWithin() < 0 || d.GetWithin() > int64(MaxWithin) {
 		out.Rate, out.Shortfall, out.Claim = refused, refused, nil
 		return out, lease.StatusBadDemand
@@ -105,7 +105,7 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	return out, status
 }
 
-// badKey is no key: it announces more than there is.
+// badKey is not a key: it announces a longer value than it has.
 const badKey = "\x01"
 
 func fromResource(r *leasepb.Resource) (lease.ResourceID, lease.Status) {
@@ -165,35 +165,35 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 			}
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
-		d.Silent, d.Weight, d.Band, d.Heard = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant
-		d.Rate, d.Burst, d.Within = s.Rate.Float(), s.Shortfall.Float(), 0
+		d.Silent, d.Weight, d.Band, d.AckedGrant = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant
+		d.Rate, d.Shortfall, d.Within = s.Rate.Float(), s.Shortfall.Float(), 0
 		if s.Within <= MaxWithin {
 			d.Within = int64(s.Within)
 		}
 		d.Attempted, d.Admitted = int64(s.Attempted), int64(s.Admitted)
-		d.Returned = toHolding(d.Returned, s.Returned)
+		d.Returned = toCapacity(d.Returned, s.Returned)
 		dst.Demands = append(dst.Demands, d)
 	}
 	return nil
 }
 
-// fromTotals takes running totals, which wrap around: what they say is the difference
-// to former ones, and whoever knows those judges it.
-func fromTotals(h *leasepb.Holding) lease.Capacity {
-	return lease.Capacity{Rate: fixed.Amount(h.GetRate()), Burst: fixed.Amount(h.GetDepth()), Tokens: fixed.Amount(h.GetTokens())}
+// fromTotals translates running totals, which wrap around: only their difference to earlier
+// ones has a meaning, and the coordinator or agent checks it.
+func fromTotals(h *leasepb.Capacity) lease.Capacity {
+	return lease.Capacity{Rate: fixed.Amount(h.GetRate()), Burst: fixed.Amount(h.GetBurst()), Tokens: fixed.Amount(h.GetTokens())}
 }
 
-// inRange says whether an amount of the wire is one.
+// inRange says whether an amount of the wire is within the bounds of amounts.
 func inRange(n int64) bool { return n >= 0 && n <= int64(fixed.MaxAmount) }
 
-// toHolding leaves out what is zero in all.
-func toHolding(dst *leasepb.Holding, h lease.Capacity) *leasepb.Holding {
+// toCapacity translates running totals; nil if all are zero.
+func toCapacity(dst *leasepb.Capacity, h lease.Capacity) *leasepb.Capacity {
 	if h == (lease.Capacity{}) {
 		return nil
 	}
 	if dst == nil {
-		dst = new(leasepb.Holding)
+		dst = new(leasepb.Capacity)
 	}
-	dst.Rate, dst.Depth, dst.Tokens = int64(h.Rate), int64(h.Burst), int64(h.Tokens)
+	dst.Rate, dst.Burst, dst.Tokens = int64(h.Rate), int64(h.Burst), int64(h.Tokens)
 	return dst
 }

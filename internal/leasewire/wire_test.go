@@ -168,15 +168,15 @@ func TestBadDemands(t *testing.T) {
 	}{
 		"NaN":              {&leasepb.Demand{Rate: math.NaN()}, lease.StatusBadDemand},
 		"infinite":         {&leasepb.Demand{Rate: math.Inf(1)}, lease.StatusBadDemand},
-		"negative":         {&leasepb.Demand{Burst: -1}, lease.StatusBadDemand},
-		"minus infinite":   {&leasepb.Demand{Burst: math.Inf(-1)}, lease.StatusBadDemand},
+		"negative":         {&leasepb.Demand{Shortfall: -1}, lease.StatusBadDemand},
+		"minus infinite":   {&leasepb.Demand{Shortfall: math.Inf(-1)}, lease.StatusBadDemand},
 		"too large":        {&leasepb.Demand{Rate: 1e13}, lease.StatusBadDemand},
 		"within less":      {&leasepb.Demand{Within: -1}, lease.StatusBadDemand},
 		"within least":     {&leasepb.Demand{Within: math.MinInt64}, lease.StatusBadDemand},
 		"within most":      {&leasepb.Demand{Within: math.MaxInt64}, lease.StatusBadDemand},
 		"within a day":     {&leasepb.Demand{Within: int64(24 * time.Hour)}, lease.StatusOK},
 		"within more":      {&leasepb.Demand{Within: int64(24*time.Hour) + 1}, lease.StatusBadDemand},
-		"returned wrapped": {&leasepb.Demand{Returned: &leasepb.Holding{Rate: -1, Depth: math.MaxInt64, Tokens: math.MinInt64}}, lease.StatusOK},
+		"returned wrapped": {&leasepb.Demand{Returned: &leasepb.Capacity{Rate: -1, Burst: math.MaxInt64, Tokens: math.MinInt64}}, lease.StatusOK},
 		"band":             {&leasepb.Demand{Band: 256}, lease.StatusBadDemand},
 		"handle":           {&leasepb.Demand{Handle: 1 << 31}, lease.StatusBadDemand},
 		"claim":            {&leasepb.Demand{Claim: make([]byte, 513)}, lease.StatusBadDemand},
@@ -235,7 +235,7 @@ func TestBadReports(t *testing.T) {
 func TestBadGrants(t *testing.T) {
 	one := int64(-1)
 	for name, s := range map[string]*leasepb.Share{
-		"keep": {KeepRate: &one}, "safe": {Safe: -5}, "limit": {Limit: &leasepb.Terms{Burst: -1}},
+		"cap": {CapRate: &one}, "safe": {Safe: -5}, "limit": {Limit: &leasepb.Terms{Burst: -1}},
 		"reject":    {Suppression: &leasepb.Suppression{Reject: 1.1}},
 		"NaN":       {Suppression: &leasepb.Suppression{Reject: math.NaN()}},
 		"rate":      {Suppression: &leasepb.Suppression{Rate: -1}},

@@ -2,32 +2,32 @@
 //
 // An instance opens one stream to the coordinator and keeps it. On it go reports, for
 // all its resources together; back come grants. Either side sends when it has
-// something to tell. Losing, doubling or reordering messages, and losing the stream,
+// something to report. Losing, duplicating or reordering messages, and losing the stream,
 // never lends anything twice.
 //
 // 1. Totals. What is lent moves as two numbers per lease that only grow: Share.granted,
 //    all that was ever granted, and Demand.returned, all that was ever given back. Each
-//    side sends its own number in full and keeps the latest that it heard of the
+//    side sends its own number in full and keeps the latest that it received of the
 //    other's. The instance may use granted - returned; the coordinator counts the same
-//    difference with what it heard. After 2^63-1 a total goes on at -2^63, as signed
+//    difference with what it received. After 2^63-1 a total goes on at -2^63, as signed
 //    integers of 64 bits do: subtract with that wrap-around and look at the sign of
 //    the difference, and never compare two totals directly. To give back, the instance
-//    first stops using, then raises returned. rate and depth together make the bucket
+//    first stops using, then raises returned. rate and burst together make the bucket
 //    that the instance spends from. granted.tokens are put into the bucket when they
-//    arrive, once each: add the difference to the total heard before. Tokens accrue
-//    from the rate besides, up to the depth. What overflows is given back when
-//    Share.scarce says so.
+//    arrive, once each: add the difference to the total received before. The rate refills
+//    tokens besides, up to the burst. What overflows is given back when
+//    Share.contended says so.
 //
 // 2. Expiry. A lease ends `lease` after the moment at which the instance's own clock
-//    showed the `stamp` that the grant echoes: after sending, not after hearing. A
+//    showed the `stamp` that the grant echoes: after sending, not after receiving. A
 //    later grant moves the end. What has ended may not be spent, and need not be given
 //    back: the coordinator counts it for a little longer and then forgets it. Nothing
 //    on the wire is a time of day, so clocks need not agree; they must run at about
 //    the same speed and must not be set back, so use a monotonic one.
 //
-// 3. Numbers. Report.number and Grant.number ascend within a session. What tells about
-//    a handle in a message whose number is at or below that of one which told about it
-//    before is old: ignore it. The totals of the newer one include it.
+// 3. Numbers. Report.number and Grant.number ascend within a session. What a message
+//    says about a handle is old if its number is at or below that of an earlier message
+//    about the same handle: ignore it. The totals of the newer one include it.
 //
 // 4. Sessions. A process draws a random session when it starts and keeps it over
 //    streams that break. Another session under the same instance name is refused with
@@ -36,7 +36,7 @@
 //    session replaces the older one, which ends with ABORTED.
 //
 // 5. Epochs. Every grant carries the epoch of its coordinator. A grant of a lower epoch
-//    than the highest one heard is ignored, and the highest is said in the next report:
+//    than the highest one received is ignored, and the highest is sent in the next report:
 //    the coordinator then goes above it. When the epoch rises, leases of the one before
 //    run to their end, whatever becomes of it, and are claimed from the new one with
 //    Demand.claim. Epochs are at most 2^62.
@@ -44,14 +44,14 @@
 // 6. Versions. Fields are only added. Both sides ignore fields that they do not know,
 //    and treat a status that they do not know as a refusal. Report.version says what
 //    the instance speaks; the coordinator serves older versions by what they know. An
-//    instance that cannot say how much it wants sets Demand.silent and keeps an equal
+//    instance that does not know its demand sets Demand.silent and is granted an equal
 //    share.
 //
 // 7. Suppression. A limit with Terms.suppress is not divided. Each instance is lent the
-//    whole of it, which it may use by itself, and reports what it was asked: Demand.rate
+//    whole of it, which it may use by itself, and reports its attempts: Demand.rate
 //    as ever, and the totals `attempted` and `admitted`, no more often than the terms
-//    say and only when they have changed. Share.suppression of the answer says what part
-//    to refuse, and what the instance may use until it hears more. It is in force until
+//    say and only when they have changed. Share.suppression of the answer says what fraction
+//    to refuse, and what the instance may use until the next grant. It is in force until
 //    the next one, and an absent one ends it. Instances of version 1 get an equal part.
 //
 // 8. Errors. What is wrong with one resource is a Share.status for its handle, and
@@ -86,7 +86,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Status says how a coordinator takes a demand, a claim or an instance. With any but
+// Status is the coordinator's answer to a demand, a claim or an instance. With any but
 // STATUS_OK there is nothing to spend. One that is not known is a refusal.
 type Status int32
 
@@ -172,7 +172,7 @@ func (Status) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{0}
 }
 
-// Allocation is how a limit is divided among those who want it.
+// Allocation is how a limit is divided among the instances that have demand.
 type Allocation int32
 
 const (
@@ -231,7 +231,7 @@ func (Allocation) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
 }
 
-// Ramp is how the part to refuse follows from what is attempted.
+// Ramp is the function from attempts to the fraction to refuse.
 type Ramp int32
 
 const (
@@ -280,8 +280,8 @@ func (Ramp) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
 }
 
-// Report is what an instance tells its coordinator. One report carries every resource
-// that has something to tell; a report without any renews all leases.
+// Report is what an instance sends to its coordinator. One report carries every resource
+// that has something to report; a report without any renews all leases.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the instance, such as "checkout-7f9c"; the operator chooses it, or chance.
@@ -301,10 +301,10 @@ type Report struct {
 	Leaving bool `protobuf:"varint,6,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// At most 10,000 in one report, and at most 10,000 open handles in one session.
 	Demands []*Demand `protobuf:"bytes,7,rep,name=demands,proto3" json:"demands,omitempty"`
-	// The highest epoch that the instance heard in a grant; 0 = none yet.
+	// The highest epoch in a grant that arrived; 0 = none yet.
 	Epoch uint64 `protobuf:"fixed64,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// What was decided since the report before this one, for the coordinator's metrics
-	// and nothing else: what is in a message that is lost is not told again. May be left
+	// and nothing else: what is in a message that is lost is not sent again. May be left
 	// out. At most 1,000 are taken of one report.
 	Usage         []*Usage `protobuf:"bytes,9,rep,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -409,7 +409,7 @@ type Usage struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Limit    string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Admitted uint64                 `protobuf:"varint,2,opt,name=admitted,proto3" json:"admitted,omitempty"`
-	// Those who gave up waiting included.
+	// Requests that gave up waiting included.
 	Refused       uint64 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -533,35 +533,35 @@ func (x *Resource) GetAttributes() []string {
 	return nil
 }
 
-// Holding is a running total that only grows, in millionths, and wraps around: see 1
-// above. A difference that is negative is refused.
-type Holding struct {
+// Capacity is a part of a limit, as a running total that only grows, in millionths, and wraps
+// around: see 1 above. A negative difference is refused.
+type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens per second. 0 for a gauge.
+	// Tokens per second. 0 for a semaphore.
 	Rate int64 `protobuf:"varint,1,opt,name=rate,proto3" json:"rate,omitempty"`
-	// The depth of the bucket, or the places of a gauge: whole tokens, so differences
-	// are multiples of 1,000,000.
-	Depth int64 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Tokens that were moved along with rate and depth, or apart from them.
+	// The burst, or the permits of a semaphore: whole tokens, so differences are multiples of
+	// 1,000,000.
+	Burst int64 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`
+	// Tokens that were moved along with rate and burst, or without them.
 	Tokens        int64 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Holding) Reset() {
-	*x = Holding{}
+func (x *Capacity) Reset() {
+	*x = Capacity{}
 	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Holding) String() string {
+func (x *Capacity) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Holding) ProtoMessage() {}
+func (*Capacity) ProtoMessage() {}
 
-func (x *Holding) ProtoReflect() protoreflect.Message {
+func (x *Capacity) ProtoReflect() protoreflect.Message {
 	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -573,33 +573,33 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
-func (*Holding) Descriptor() ([]byte, []int) {
+// Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
+func (*Capacity) Descriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Holding) GetRate() int64 {
+func (x *Capacity) GetRate() int64 {
 	if x != nil {
 		return x.Rate
 	}
 	return 0
 }
 
-func (x *Holding) GetDepth() int64 {
+func (x *Capacity) GetBurst() int64 {
 	if x != nil {
-		return x.Depth
+		return x.Burst
 	}
 	return 0
 }
 
-func (x *Holding) GetTokens() int64 {
+func (x *Capacity) GetTokens() int64 {
 	if x != nil {
 		return x.Tokens
 	}
 	return 0
 }
 
-// Demand is what an instance tells about one resource.
+// Demand is what an instance reports about one resource.
 type Demand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instance's own name for the resource in this session, below 2^31. It is never
@@ -608,40 +608,38 @@ type Demand struct {
 	// What the handle stands for. Left out once the coordinator has answered about the
 	// handle on this stream.
 	Resource *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// How much is wanted, in tokens per second: admitted, refused and waiting ones
-	// together. Finite and at least 0; NaN, infinite and negative ones are refused with
-	// STATUS_BAD_DEMAND. Not for a gauge.
+	// The demand in tokens per second: admitted, refused and waiting requests together.
+	// Finite and at least 0; NaN, infinite and negative ones are refused with
+	// STATUS_BAD_DEMAND. Not for a semaphore.
 	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
-	// How many tokens are lacking at this moment; for a gauge how many places are wanted
-	// in all; for a limit that is shared by suppression the cost of the largest request
-	// of late. Finite and at least 0.
-	Burst float64 `protobuf:"fixed64,4,opt,name=burst,proto3" json:"burst,omitempty"`
+	// How many tokens are missing now; for a semaphore, the demand in permits; for a limit
+	// shared by suppression, the cost of the largest recent request. Finite and at least 0.
+	Shortfall float64 `protobuf:"fixed64,4,opt,name=shortfall,proto3" json:"shortfall,omitempty"`
 	// The lease that `returned` belongs to, as Share.lease named it; 0 = none yet.
 	Lease uint64 `protobuf:"varint,5,opt,name=lease,proto3" json:"lease,omitempty"`
-	// All that was given back under `lease`.
-	Returned *Holding `protobuf:"bytes,6,opt,name=returned,proto3" json:"returned,omitempty"`
-	// The number of the latest grant that told about the handle.
-	Heard uint64 `protobuf:"varint,7,opt,name=heard,proto3" json:"heard,omitempty"`
+	// All that was ever returned under `lease`.
+	Returned *Capacity `protobuf:"bytes,6,opt,name=returned,proto3" json:"returned,omitempty"`
+	// The number of the latest grant for the handle that arrived.
+	AckedGrant uint64 `protobuf:"varint,7,opt,name=acked_grant,json=ackedGrant,proto3" json:"acked_grant,omitempty"`
 	// How much of an allocation falls to this instance, compared with others: for
 	// instance its number of clients. 0 counts as 1.
 	Weight uint32 `protobuf:"varint,8,opt,name=weight,proto3" json:"weight,omitempty"`
 	// The priority, 0 to 255. Higher goes first.
 	Band uint32 `protobuf:"varint,9,opt,name=band,proto3" json:"band,omitempty"`
-	// The instance does not say how much it wants and keeps an equal share. rate and
-	// burst mean nothing then.
+	// The instance does not report its demand and is granted an equal share. rate and
+	// shortfall mean nothing then.
 	Silent bool `protobuf:"varint,10,opt,name=silent,proto3" json:"silent,omitempty"`
 	// The latest Share.token of a coordinator of a lower epoch, to claim the lease from
 	// the next one. Its `lease` and `returned` are sent along. At most 512 bytes.
 	Claim []byte `protobuf:"bytes,11,opt,name=claim,proto3" json:"claim,omitempty"`
-	// The instance has done with the handle: it holds nothing under it.
+	// The handle is closed: nothing is held under it.
 	Closed bool `protobuf:"varint,12,opt,name=closed,proto3" json:"closed,omitempty"`
-	// For how long after its arrival `burst` is of use, in nanoseconds: those who wait
-	// for it go away then. At most 24 hours; 0 = until told otherwise. Negative and
-	// longer ones are refused with STATUS_BAD_DEMAND.
+	// For how long after its arrival `shortfall` is in force, in nanoseconds: the last waiter
+	// gives up then. At most 24 hours; 0 = until the next report. Negative and longer ones are refused with STATUS_BAD_DEMAND.
 	Within int64 `protobuf:"varint,13,opt,name=within,proto3" json:"within,omitempty"`
-	// Running totals in millionths, as those of a Holding, for a limit that is shared by
-	// suppression: what was asked for since the handle was opened, refused requests at the
-	// cost that they would have had, and of it what was admitted. Only that was used.
+	// Running totals of cost in millionths since the handle was opened, which wrap around as
+	// those of a Capacity, for a limit shared by suppression: of all requests, and of those
+	// that were admitted.
 	Attempted     int64 `protobuf:"varint,14,opt,name=attempted,proto3" json:"attempted,omitempty"`
 	Admitted      int64 `protobuf:"varint,15,opt,name=admitted,proto3" json:"admitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -699,9 +697,9 @@ func (x *Demand) GetRate() float64 {
 	return 0
 }
 
-func (x *Demand) GetBurst() float64 {
+func (x *Demand) GetShortfall() float64 {
 	if x != nil {
-		return x.Burst
+		return x.Shortfall
 	}
 	return 0
 }
@@ -713,16 +711,16 @@ func (x *Demand) GetLease() uint64 {
 	return 0
 }
 
-func (x *Demand) GetReturned() *Holding {
+func (x *Demand) GetReturned() *Capacity {
 	if x != nil {
 		return x.Returned
 	}
 	return nil
 }
 
-func (x *Demand) GetHeard() uint64 {
+func (x *Demand) GetAckedGrant() uint64 {
 	if x != nil {
-		return x.Heard
+		return x.AckedGrant
 	}
 	return 0
 }
@@ -783,7 +781,7 @@ func (x *Demand) GetAdmitted() int64 {
 	return 0
 }
 
-// Grant is what a coordinator tells an instance. All durations are nanoseconds.
+// Grant is what a coordinator sends to an instance. All durations are nanoseconds.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the coordinator. A higher one deposes a lower one.
@@ -806,7 +804,7 @@ type Grant struct {
 	NotMaster bool `protobuf:"varint,8,opt,name=not_master,json=notMaster,proto3" json:"not_master,omitempty"`
 	// An address as gRPC takes it.
 	Master string `protobuf:"bytes,9,opt,name=master,proto3" json:"master,omitempty"`
-	// The resources that there is something to tell about.
+	// The resources for which something has changed.
 	Shares        []*Share `protobuf:"bytes,10,rep,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -912,33 +910,32 @@ func (x *Grant) GetShares() []*Share {
 	return nil
 }
 
-// Share is what a coordinator tells about one resource. Amounts are millionths.
+// Share is what a coordinator grants of one resource. Amounts are millionths.
 type Share struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in Demand.
 	Handle uint32 `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// Not STATUS_OK: nothing is lent, and the instance holds nothing.
 	Status Status `protobuf:"varint,2,opt,name=status,proto3,enum=stint.lease.v1.Status" json:"status,omitempty"`
-	// The number of the report whose Demand was the latest taken.
-	Seen uint64 `protobuf:"varint,3,opt,name=seen,proto3" json:"seen,omitempty"`
+	// The number of the latest report with a Demand for the handle that arrived.
+	AckedReport uint64 `protobuf:"varint,3,opt,name=acked_report,json=ackedReport,proto3" json:"acked_report,omitempty"`
 	// Names the lease; 0 = there is none.
 	Lease uint64 `protobuf:"varint,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	// All that was ever granted under `lease`.
-	Granted *Holding `protobuf:"bytes,5,opt,name=granted,proto3" json:"granted,omitempty"`
-	// Hold at most this rate from here on, and return the rest; absent = no such wish.
-	KeepRate *int64 `protobuf:"varint,6,opt,name=keep_rate,json=keepRate,proto3,oneof" json:"keep_rate,omitempty"`
-	// Hold at most this depth, or these places, from here on; absent = no such wish.
-	KeepDepth *int64 `protobuf:"varint,7,opt,name=keep_depth,json=keepDepth,proto3,oneof" json:"keep_depth,omitempty"`
-	// The rate per second, or the places of a gauge, that the instance may use while it
-	// cannot reach a coordinator, if it is told to prefer that to nothing.
+	Granted *Capacity `protobuf:"bytes,5,opt,name=granted,proto3" json:"granted,omitempty"`
+	// Hold at most this rate from here on, and return the rest; absent = no cap.
+	CapRate *int64 `protobuf:"varint,6,opt,name=cap_rate,json=capRate,proto3,oneof" json:"cap_rate,omitempty"`
+	// Hold at most this burst, or these permits, from here on; absent = no cap.
+	CapBurst *int64 `protobuf:"varint,7,opt,name=cap_burst,json=capBurst,proto3,oneof" json:"cap_burst,omitempty"`
+	// The rate per second, or the permits of a semaphore, that an instance in safe mode uses
+	// after expiry, while it cannot reach a coordinator.
 	Safe int64 `protobuf:"varint,8,opt,name=safe,proto3" json:"safe,omitempty"`
-	// Little or nothing is free: give back what overflows, and do not wait for what is
-	// not there.
-	Scarce bool `protobuf:"varint,9,opt,name=scarce,proto3" json:"scarce,omitempty"`
-	// Demand exceeds the limit, so that a refusal is right.
-	Full bool `protobuf:"varint,10,opt,name=full,proto3" json:"full,omitempty"`
-	// The coordinator is new and does not know yet what is held.
-	Learning bool `protobuf:"varint,11,opt,name=learning,proto3" json:"learning,omitempty"`
+	// Little or nothing is free: return what overflows the bucket, and do not wait for more.
+	Contended bool `protobuf:"varint,9,opt,name=contended,proto3" json:"contended,omitempty"`
+	// Demand is above the limit, and all is lent.
+	Saturated bool `protobuf:"varint,10,opt,name=saturated,proto3" json:"saturated,omitempty"`
+	// The coordinator is new and does not know yet what is lent.
+	Recovering bool `protobuf:"varint,11,opt,name=recovering,proto3" json:"recovering,omitempty"`
 	// The whole limit.
 	Limit *Terms `protobuf:"bytes,12,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Proof of the lease for the coordinator of a higher epoch; opaque. May be empty.
@@ -993,9 +990,9 @@ func (x *Share) GetStatus() Status {
 	return Status_STATUS_OK
 }
 
-func (x *Share) GetSeen() uint64 {
+func (x *Share) GetAckedReport() uint64 {
 	if x != nil {
-		return x.Seen
+		return x.AckedReport
 	}
 	return 0
 }
@@ -1007,23 +1004,23 @@ func (x *Share) GetLease() uint64 {
 	return 0
 }
 
-func (x *Share) GetGranted() *Holding {
+func (x *Share) GetGranted() *Capacity {
 	if x != nil {
 		return x.Granted
 	}
 	return nil
 }
 
-func (x *Share) GetKeepRate() int64 {
-	if x != nil && x.KeepRate != nil {
-		return *x.KeepRate
+func (x *Share) GetCapRate() int64 {
+	if x != nil && x.CapRate != nil {
+		return *x.CapRate
 	}
 	return 0
 }
 
-func (x *Share) GetKeepDepth() int64 {
-	if x != nil && x.KeepDepth != nil {
-		return *x.KeepDepth
+func (x *Share) GetCapBurst() int64 {
+	if x != nil && x.CapBurst != nil {
+		return *x.CapBurst
 	}
 	return 0
 }
@@ -1035,23 +1032,23 @@ func (x *Share) GetSafe() int64 {
 	return 0
 }
 
-func (x *Share) GetScarce() bool {
+func (x *Share) GetContended() bool {
 	if x != nil {
-		return x.Scarce
+		return x.Contended
 	}
 	return false
 }
 
-func (x *Share) GetFull() bool {
+func (x *Share) GetSaturated() bool {
 	if x != nil {
-		return x.Full
+		return x.Saturated
 	}
 	return false
 }
 
-func (x *Share) GetLearning() bool {
+func (x *Share) GetRecovering() bool {
 	if x != nil {
-		return x.Learning
+		return x.Recovering
 	}
 	return false
 }
@@ -1080,13 +1077,13 @@ func (x *Share) GetSuppression() *Suppression {
 // Suppression is what an instance does while more is attempted than the limit.
 type Suppression struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The part of what it is asked that the instance refuses, 0 to 1; NaN and others end
-	// the stream.
+	// The fraction of requests that the instance refuses, 0 to 1; NaN and others end the
+	// stream.
 	Reject float64 `protobuf:"fixed64,1,opt,name=reject,proto3" json:"reject,omitempty"`
-	// What it may use until it hears more, in millionths of a token per second.
+	// The rate that it may use until the next grant, in millionths of a token per second.
 	Rate int64 `protobuf:"varint,2,opt,name=rate,proto3" json:"rate,omitempty"`
-	// And how much of that at once, in millionths: whole tokens.
-	Depth         int64 `protobuf:"varint,3,opt,name=depth,proto3" json:"depth,omitempty"`
+	// And the burst, in millionths: whole tokens.
+	Burst         int64 `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1135,28 +1132,28 @@ func (x *Suppression) GetRate() int64 {
 	return 0
 }
 
-func (x *Suppression) GetDepth() int64 {
+func (x *Suppression) GetBurst() int64 {
 	if x != nil {
-		return x.Depth
+		return x.Burst
 	}
 	return 0
 }
 
-// Terms are what a limit asks for. Amounts are millionths.
+// Terms are the limit as configured. Amounts are millionths.
 type Terms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens per second; 0 for a gauge.
+	// Tokens per second; 0 for a semaphore.
 	Rate int64 `protobuf:"varint,1,opt,name=rate,proto3" json:"rate,omitempty"`
-	// Whole tokens; the places of a gauge.
+	// Whole tokens; the permits of a semaphore.
 	Burst int64 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`
-	// The limit is of what is in flight, not of what happens per second.
-	Gauge      bool       `protobuf:"varint,3,opt,name=gauge,proto3" json:"gauge,omitempty"`
+	// The limit is of requests in flight, not of requests per second.
+	Semaphore  bool       `protobuf:"varint,3,opt,name=semaphore,proto3" json:"semaphore,omitempty"`
 	Allocation Allocation `protobuf:"varint,4,opt,name=allocation,proto3,enum=stint.lease.v1.Allocation" json:"allocation,omitempty"`
 	// Per instance; 0 = the limit divided by the number of instances.
 	Safe       int64        `protobuf:"varint,5,opt,name=safe,proto3" json:"safe,omitempty"`
 	Guarantees []*Guarantee `protobuf:"bytes,6,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
 	// The limit is shared by suppression; absent = by leases of its parts. Not for a
-	// gauge.
+	// semaphore.
 	Suppress      *Suppress `protobuf:"bytes,7,opt,name=suppress,proto3" json:"suppress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1206,9 +1203,9 @@ func (x *Terms) GetBurst() int64 {
 	return 0
 }
 
-func (x *Terms) GetGauge() bool {
+func (x *Terms) GetSemaphore() bool {
 	if x != nil {
-		return x.Gauge
+		return x.Semaphore
 	}
 	return false
 }
@@ -1241,7 +1238,7 @@ func (x *Terms) GetSuppress() *Suppress {
 	return nil
 }
 
-// Suppress says how a limit is shared by suppression. Durations are nanoseconds.
+// Suppress is how a limit is shared by suppression. Durations are nanoseconds.
 type Suppress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How often an instance reports at most; 0 = 100 ms.
@@ -1345,7 +1342,7 @@ type Guarantee struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 0 to 255.
 	Band uint32 `protobuf:"varint,1,opt,name=band,proto3" json:"band,omitempty"`
-	// Tokens per second, or places, in millionths.
+	// Tokens per second, or permits, in millionths.
 	Amount        int64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1419,19 +1416,20 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x03(\fR\x03key\x12\x1e\n" +
 	"\n" +
 	"attributes\x18\x03 \x03(\tR\n" +
-	"attributes\"K\n" +
-	"\aHolding\x12\x12\n" +
+	"attributes\"L\n" +
+	"\bCapacity\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
-	"\x05depth\x18\x02 \x01(\x03R\x05depth\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xa5\x03\n" +
+	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xb9\x03\n" +
 	"\x06Demand\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x124\n" +
 	"\bresource\x18\x02 \x01(\v2\x18.stint.lease.v1.ResourceR\bresource\x12\x12\n" +
-	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x14\n" +
-	"\x05burst\x18\x04 \x01(\x01R\x05burst\x12\x14\n" +
-	"\x05lease\x18\x05 \x01(\x04R\x05lease\x123\n" +
-	"\breturned\x18\x06 \x01(\v2\x17.stint.lease.v1.HoldingR\breturned\x12\x14\n" +
-	"\x05heard\x18\a \x01(\x04R\x05heard\x12\x16\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x1c\n" +
+	"\tshortfall\x18\x04 \x01(\x01R\tshortfall\x12\x14\n" +
+	"\x05lease\x18\x05 \x01(\x04R\x05lease\x124\n" +
+	"\breturned\x18\x06 \x01(\v2\x18.stint.lease.v1.CapacityR\breturned\x12\x1f\n" +
+	"\vacked_grant\x18\a \x01(\x04R\n" +
+	"ackedGrant\x12\x16\n" +
 	"\x06weight\x18\b \x01(\rR\x06weight\x12\x12\n" +
 	"\x04band\x18\t \x01(\rR\x04band\x12\x16\n" +
 	"\x06silent\x18\n" +
@@ -1453,35 +1451,36 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"not_master\x18\b \x01(\bR\tnotMaster\x12\x16\n" +
 	"\x06master\x18\t \x01(\tR\x06master\x12-\n" +
 	"\x06shares\x18\n" +
-	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\"\xed\x03\n" +
+	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\"\x8b\x04\n" +
 	"\x05Share\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x12.\n" +
-	"\x06status\x18\x02 \x01(\x0e2\x16.stint.lease.v1.StatusR\x06status\x12\x12\n" +
-	"\x04seen\x18\x03 \x01(\x04R\x04seen\x12\x14\n" +
-	"\x05lease\x18\x04 \x01(\x04R\x05lease\x121\n" +
-	"\agranted\x18\x05 \x01(\v2\x17.stint.lease.v1.HoldingR\agranted\x12 \n" +
-	"\tkeep_rate\x18\x06 \x01(\x03H\x00R\bkeepRate\x88\x01\x01\x12\"\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x16.stint.lease.v1.StatusR\x06status\x12!\n" +
+	"\facked_report\x18\x03 \x01(\x04R\vackedReport\x12\x14\n" +
+	"\x05lease\x18\x04 \x01(\x04R\x05lease\x122\n" +
+	"\agranted\x18\x05 \x01(\v2\x18.stint.lease.v1.CapacityR\agranted\x12\x1e\n" +
+	"\bcap_rate\x18\x06 \x01(\x03H\x00R\acapRate\x88\x01\x01\x12 \n" +
+	"\tcap_burst\x18\a \x01(\x03H\x01R\bcapBurst\x88\x01\x01\x12\x12\n" +
+	"\x04safe\x18\b \x01(\x03R\x04safe\x12\x1c\n" +
+	"\tcontended\x18\t \x01(\bR\tcontended\x12\x1c\n" +
+	"\tsaturated\x18\n" +
+	" \x01(\bR\tsaturated\x12\x1e\n" +
 	"\n" +
-	"keep_depth\x18\a \x01(\x03H\x01R\tkeepDepth\x88\x01\x01\x12\x12\n" +
-	"\x04safe\x18\b \x01(\x03R\x04safe\x12\x16\n" +
-	"\x06scarce\x18\t \x01(\bR\x06scarce\x12\x12\n" +
-	"\x04full\x18\n" +
-	" \x01(\bR\x04full\x12\x1a\n" +
-	"\blearning\x18\v \x01(\bR\blearning\x12+\n" +
+	"recovering\x18\v \x01(\bR\n" +
+	"recovering\x12+\n" +
 	"\x05limit\x18\f \x01(\v2\x15.stint.lease.v1.TermsR\x05limit\x12\x14\n" +
 	"\x05token\x18\r \x01(\fR\x05token\x12=\n" +
-	"\vsuppression\x18\x0e \x01(\v2\x1b.stint.lease.v1.SuppressionR\vsuppressionB\f\n" +
+	"\vsuppression\x18\x0e \x01(\v2\x1b.stint.lease.v1.SuppressionR\vsuppressionB\v\n" +
+	"\t_cap_rateB\f\n" +
 	"\n" +
-	"_keep_rateB\r\n" +
-	"\v_keep_depth\"O\n" +
+	"_cap_burst\"O\n" +
 	"\vSuppression\x12\x16\n" +
 	"\x06reject\x18\x01 \x01(\x01R\x06reject\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x03R\x04rate\x12\x14\n" +
-	"\x05depth\x18\x03 \x01(\x03R\x05depth\"\x88\x02\n" +
+	"\x05burst\x18\x03 \x01(\x03R\x05burst\"\x90\x02\n" +
 	"\x05Terms\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
-	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x14\n" +
-	"\x05gauge\x18\x03 \x01(\bR\x05gauge\x12:\n" +
+	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x1c\n" +
+	"\tsemaphore\x18\x03 \x01(\bR\tsemaphore\x12:\n" +
 	"\n" +
 	"allocation\x18\x04 \x01(\x0e2\x1a.stint.lease.v1.AllocationR\n" +
 	"allocation\x12\x12\n" +
@@ -1550,7 +1549,7 @@ var file_stint_lease_v1_lease_proto_goTypes = []any{
 	(*Report)(nil),      // 3: stint.lease.v1.Report
 	(*Usage)(nil),       // 4: stint.lease.v1.Usage
 	(*Resource)(nil),    // 5: stint.lease.v1.Resource
-	(*Holding)(nil),     // 6: stint.lease.v1.Holding
+	(*Capacity)(nil),    // 6: stint.lease.v1.Capacity
 	(*Demand)(nil),      // 7: stint.lease.v1.Demand
 	(*Grant)(nil),       // 8: stint.lease.v1.Grant
 	(*Share)(nil),       // 9: stint.lease.v1.Share
@@ -1563,11 +1562,11 @@ var file_stint_lease_v1_lease_proto_depIdxs = []int32{
 	7,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
 	4,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
 	5,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
-	6,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Holding
+	6,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
 	0,  // 4: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
 	9,  // 5: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
 	0,  // 6: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	6,  // 7: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Holding
+	6,  // 7: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
 	11, // 8: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
 	10, // 9: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
 	1,  // 10: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation

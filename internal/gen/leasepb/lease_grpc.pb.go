@@ -2,32 +2,32 @@
 //
 // An instance opens one stream to the coordinator and keeps it. On it go reports, for
 // all its resources together; back come grants. Either side sends when it has
-// something to tell. Losing, doubling or reordering messages, and losing the stream,
+// something to report. Losing, duplicating or reordering messages, and losing the stream,
 // never lends anything twice.
 //
 // 1. Totals. What is lent moves as two numbers per lease that only grow: Share.granted,
 //    all that was ever granted, and Demand.returned, all that was ever given back. Each
-//    side sends its own number in full and keeps the latest that it heard of the
+//    side sends its own number in full and keeps the latest that it received of the
 //    other's. The instance may use granted - returned; the coordinator counts the same
-//    difference with what it heard. After 2^63-1 a total goes on at -2^63, as signed
+//    difference with what it received. After 2^63-1 a total goes on at -2^63, as signed
 //    integers of 64 bits do: subtract with that wrap-around and look at the sign of
 //    the difference, and never compare two totals directly. To give back, the instance
-//    first stops using, then raises returned. rate and depth together make the bucket
+//    first stops using, then raises returned. rate and burst together make the bucket
 //    that the instance spends from. granted.tokens are put into the bucket when they
-//    arrive, once each: add the difference to the total heard before. Tokens accrue
-//    from the rate besides, up to the depth. What overflows is given back when
-//    Share.scarce says so.
+//    arrive, once each: add the difference to the total received before. The rate refills
+//    tokens besides, up to the burst. What overflows is given back when
+//    Share.contended says so.
 //
 // 2. Expiry. A lease ends `lease` after the moment at which the instance's own clock
-//    showed the `stamp` that the grant echoes: after sending, not after hearing. A
+//    showed the `stamp` that the grant echoes: after sending, not after receiving. A
 //    later grant moves the end. What has ended may not be spent, and need not be given
 //    back: the coordinator counts it for a little longer and then forgets it. Nothing
 //    on the wire is a time of day, so clocks need not agree; they must run at about
 //    the same speed and must not be set back, so use a monotonic one.
 //
-// 3. Numbers. Report.number and Grant.number ascend within a session. What tells about
-//    a handle in a message whose number is at or below that of one which told about it
-//    before is old: ignore it. The totals of the newer one include it.
+// 3. Numbers. Report.number and Grant.number ascend within a session. What a message
+//    says about a handle is old if its number is at or below that of an earlier message
+//    about the same handle: ignore it. The totals of the newer one include it.
 //
 // 4. Sessions. A process draws a random session when it starts and keeps it over
 //    streams that break. Another session under the same instance name is refused with
@@ -36,7 +36,7 @@
 //    session replaces the older one, which ends with ABORTED.
 //
 // 5. Epochs. Every grant carries the epoch of its coordinator. A grant of a lower epoch
-//    than the highest one heard is ignored, and the highest is said in the next report:
+//    than the highest one received is ignored, and the highest is sent in the next report:
 //    the coordinator then goes above it. When the epoch rises, leases of the one before
 //    run to their end, whatever becomes of it, and are claimed from the new one with
 //    Demand.claim. Epochs are at most 2^62.
@@ -44,14 +44,14 @@
 // 6. Versions. Fields are only added. Both sides ignore fields that they do not know,
 //    and treat a status that they do not know as a refusal. Report.version says what
 //    the instance speaks; the coordinator serves older versions by what they know. An
-//    instance that cannot say how much it wants sets Demand.silent and keeps an equal
+//    instance that does not know its demand sets Demand.silent and is granted an equal
 //    share.
 //
 // 7. Suppression. A limit with Terms.suppress is not divided. Each instance is lent the
-//    whole of it, which it may use by itself, and reports what it was asked: Demand.rate
+//    whole of it, which it may use by itself, and reports its attempts: Demand.rate
 //    as ever, and the totals `attempted` and `admitted`, no more often than the terms
-//    say and only when they have changed. Share.suppression of the answer says what part
-//    to refuse, and what the instance may use until it hears more. It is in force until
+//    say and only when they have changed. Share.suppression of the answer says what fraction
+//    to refuse, and what the instance may use until the next grant. It is in force until
 //    the next one, and an absent one ends it. Instances of version 1 get an equal part.
 //
 // 8. Errors. What is wrong with one resource is a Share.status for its handle, and
@@ -152,7 +152,7 @@ type UnsafeLeasesServer interface {
 }
 
 func RegisterLeasesServer(s grpc.ServiceRegistrar, srv LeasesServer) {
-	// if the following call panics, it indicates UnimplementedLeasesServer was
+	// If the following call panics, it indicates UnimplementedLeasesServer was
 	// embedded by pointer and is nil.  This will cause panics if an
 	// unimplemented method is ever invoked, so we test this at initialization
 	// time to prevent it from happening at runtime later due to I/O.

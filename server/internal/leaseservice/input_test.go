@@ -41,20 +41,20 @@ func TestBadDemands(t *testing.T) {
 		d    *leasepb.Demand
 		want leasepb.Status
 	}{
-		"unknown limit":   {demand(7, "nobody", 1), leasepb.Status_STATUS_UNKNOWN_LIMIT},
-		"odd limit":       {demand(7, "\x01", 1), leasepb.Status_STATUS_UNKNOWN_LIMIT},
-		"not leased":      {demand(7, "exact", 1), leasepb.Status_STATUS_NOT_LEASED},
-		"value missing":   {demand(7, "per-user", 1, "u"), leasepb.Status_STATUS_BAD_KEY},
-		"value too many":  {demand(7, "shared", 1, "u"), leasepb.Status_STATUS_BAD_KEY},
-		"17 values":       {demand(7, "per-user", 1, make([]string, 17)...), leasepb.Status_STATUS_BAD_KEY},
-		"key of 2 KiB":    {demand(7, "per-user", 1, "u", strings.Repeat("x", 2048)), leasepb.Status_STATUS_BAD_KEY},
-		"NaN":             {demand(7, "shared", math.NaN()), leasepb.Status_STATUS_BAD_DEMAND},
-		"infinite":        {demand(7, "shared", math.Inf(1)), leasepb.Status_STATUS_BAD_DEMAND},
-		"negative":        {demand(7, "shared", -1), leasepb.Status_STATUS_BAD_DEMAND},
-		"negative burst":  {with(func(d *leasepb.Demand) { d.Burst = math.Inf(-1) }), leasepb.Status_STATUS_BAD_DEMAND},
-		"never granted":   {with(func(d *leasepb.Demand) { d.Lease, d.Returned = 3, &leasepb.Holding{Rate: 5e6} }), leasepb.Status_STATUS_LEASE_GONE},
-		"forged token":    {with(func(d *leasepb.Demand) { d.Lease, d.Claim = 3, make([]byte, 40) }), leasepb.Status_STATUS_BAD_CLAIM},
-		"token of 10 KiB": {with(func(d *leasepb.Demand) { d.Lease, d.Claim = 3, make([]byte, 10<<10) }), leasepb.Status_STATUS_BAD_DEMAND},
+		"unknown limit":      {demand(7, "nobody", 1), leasepb.Status_STATUS_UNKNOWN_LIMIT},
+		"odd limit":          {demand(7, "\x01", 1), leasepb.Status_STATUS_UNKNOWN_LIMIT},
+		"not leased":         {demand(7, "exact", 1), leasepb.Status_STATUS_NOT_LEASED},
+		"value missing":      {demand(7, "per-user", 1, "u"), leasepb.Status_STATUS_BAD_KEY},
+		"value too many":     {demand(7, "shared", 1, "u"), leasepb.Status_STATUS_BAD_KEY},
+		"17 values":          {demand(7, "per-user", 1, make([]string, 17)...), leasepb.Status_STATUS_BAD_KEY},
+		"key of 2 KiB":       {demand(7, "per-user", 1, "u", strings.Repeat("x", 2048)), leasepb.Status_STATUS_BAD_KEY},
+		"NaN":                {demand(7, "shared", math.NaN()), leasepb.Status_STATUS_BAD_DEMAND},
+		"infinite":           {demand(7, "shared", math.Inf(1)), leasepb.Status_STATUS_BAD_DEMAND},
+		"negative":           {demand(7, "shared", -1), leasepb.Status_STATUS_BAD_DEMAND},
+		"negative shortfall": {with(func(d *leasepb.Demand) { d.Shortfall = math.Inf(-1) }), leasepb.Status_STATUS_BAD_DEMAND},
+		"never granted":      {with(func(d *leasepb.Demand) { d.Lease, d.Returned = 3, &leasepb.Capacity{Rate: 5e6} }), leasepb.Status_STATUS_LEASE_GONE},
+		"forged token":       {with(func(d *leasepb.Demand) { d.Lease, d.Claim = 3, make([]byte, 40) }), leasepb.Status_STATUS_BAD_CLAIM},
+		"token of 10 KiB":    {with(func(d *leasepb.Demand) { d.Lease, d.Claim = 3, make([]byte, 10<<10) }), leasepb.Status_STATUS_BAD_DEMAND},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Options{})

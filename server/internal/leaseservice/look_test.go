@@ -108,7 +108,7 @@ func TestLookAtAllKinds(t *testing.T) {
 	r := start(t, Options{Limits: limits(t, config+"  - {name: beyond, rate: 10/s, sharing: suppressed}\n")})
 	a := r.open("a", 1)
 	places := demand(1, "places", 0)
-	places.Burst = 3
+	places.Shortfall = 3
 	a.report(places, demand(2, "beyond", 5), demand(3, "per-user", 500, "u", "192.0.2.7"), demand(4, "per-user", 500, "v", "192.0.2.7"), demand(5, "exact", 1))
 	if s := a.share(5); s.GetStatus() != leasepb.Status_STATUS_NOT_LEASED {
 		t.Errorf("a limit that is not shared is lent: %v", s)

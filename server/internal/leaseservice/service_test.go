@@ -166,7 +166,7 @@ func (c *raw) ends() *status.Status {
 }
 
 func demand(handle uint32, name string, rate float64, key ...string) *leasepb.Demand {
-	d := &leasepb.Demand{Handle: handle, Rate: rate, Burst: 1, Resource: &leasepb.Resource{Limit: name}}
+	d := &leasepb.Demand{Handle: handle, Rate: rate, Shortfall: 1, Resource: &leasepb.Resource{Limit: name}}
 	for _, v := range key {
 		d.Resource.Key = append(d.Resource.Key, []byte(v))
 	}
@@ -303,10 +303,10 @@ func TestPlaces(t *testing.T) {
 	r := start(t, Options{})
 	c := r.open("a", 1)
 	d := demand(3, "places", 0)
-	d.Burst = 9
+	d.Shortfall = 9
 	c.report(d)
 	for s := c.share(3); ; s = c.share(3) {
-		if g := s.GetGranted().GetDepth(); g > 4e6 || !s.GetLimit().GetGauge() {
+		if g := s.GetGranted().GetBurst(); g > 4e6 || !s.GetLimit().GetSemaphore() {
 			t.Fatalf("%d places of 4: %v", g, s)
 		} else if g == 4e6 {
 			return
