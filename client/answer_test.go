@@ -20,7 +20,7 @@ import (
 // stand puts a Limiter without a network into a state: with so many tokens of so many at a
 // rate, as the coordinator would tell it.
 func stand(l *leasedLimit, tokens, depth, rate int64, st agent.State) {
-	l.Update(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.purse.Remaining(l.client.now())))
+	l.Update(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.spender.Remaining(l.client.now())))
 	l.state.Store(&st)
 }
 
@@ -47,7 +47,7 @@ func TestWhatARefusalSays(t *testing.T) {
 		"more than the limit, at once":      {agent.State{Known: true, Held: part, Limit: terms}, 21, false, limit.ReasonCost, limit.Never, false},
 		"a limit that does not refill":      {agent.State{Known: true, Saturated: true, Held: part, Limit: lease.Terms{Burst: terms.Burst}}, 5, false, limit.ReasonRate, time.Hour, false},
 		"the lease has ended":               {agent.State{Known: true, Saturated: true, Held: part, Limit: terms}, 2, true, limit.ReasonStoreFailure, lease.DefaultRefresh, true},
-		"the coordinator learns":            {agent.State{Known: true, Recovering: true, Limit: terms}, 2, false, limit.ReasonLearning, lease.DefaultRefresh, false},
+		"the coordinator learns":            {agent.State{Known: true, Recovering: true, Limit: terms}, 2, false, limit.ReasonRecovering, lease.DefaultRefresh, false},
 		"it learns, and has lent something": {agent.State{Known: true, Saturated: true, Recovering: true, Held: part, Limit: terms}, 2, false, limit.ReasonRate, 500 * time.Millisecond, false},
 		"suppressed":                        {agent.State{Known: true, Saturated: true, Held: part, Limit: terms, Suppression: suppress(1, 0.5)}, 2, false, limit.ReasonSuppressed, 2 * time.Second, false},
 		"suppressed at a low rate":          {agent.State{Known: true, Saturated: true, Held: part, Limit: terms, Suppression: bucket.Suppression{Rate: fixed.Token / 100, Reject: 0.5}}, 2, false, limit.ReasonSuppressed, time.Minute, false},

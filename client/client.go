@@ -222,23 +222,23 @@ func (c *Client) Limit(name string, o LimitOptions) (*Limiter, error) {
 	return c.open(name, "", nil, o)
 }
 
-// Gauge opens a limit of what is in flight that has no key.
-func (c *Client) Gauge(name string, o LimitOptions) (*Gauge, error) {
-	return c.openGauge(name, "", nil, o)
+// Semaphore opens a limit of what is in flight that has no key.
+func (c *Client) Semaphore(name string, o LimitOptions) (*Semaphore, error) {
+	return c.openSemaphore(name, "", nil, o)
 }
 
 func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*Limiter, error) {
 	l := &Limiter{bucket: bucket.NewBucket(c.holder.Deadline())}
-	l.lease.purse = l.bucket
+	l.lease.spender = l.bucket
 	if err := l.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (c *Client) openGauge(name, key string, attributes []string, o LimitOptions) (*Gauge, error) {
-	g := &Gauge{places: bucket.NewSemaphore(c.holder.Deadline()), permits: map[uint64]int64{}}
-	g.lease.purse, g.lease.gauge = g.places, true
+func (c *Client) openSemaphore(name, key string, attributes []string, o LimitOptions) (*Semaphore, error) {
+	g := &Semaphore{semaphore: bucket.NewSemaphore(c.holder.Deadline()), permits: map[uint64]int64{}}
+	g.lease.spender, g.lease.semaphore = g.semaphore, true
 	if err := g.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 	}
 	options.Attributes = attributes
 	if o.Adjust != nil {
-		if l.gauge {
+		if l.semaphore {
 			return fmt.Errorf("client: limit %q: a gauge has no rate to adjust", name)
 		}
 		if l.adjuster, err = o.Adjust.adjuster(); err != nil {

@@ -199,7 +199,7 @@ func TestErrorsOfWaits(t *testing.T) {
 			t.Errorf("unknown limit: %v", err)
 		}
 		h.set(func() { h.terms["r"] = rateOf(10, 5) })
-		g, err := c.Gauge("r", LimitOptions{})
+		g, err := c.Semaphore("r", LimitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,9 +347,9 @@ func TestGauge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
 		h.terms["jobs"] = placesOf(3)
-		var gs []*Gauge
+		var gs []*Semaphore
 		for _, name := range []string{"one", "two"} {
-			g, err := h.run(t, name).Gauge("jobs", LimitOptions{})
+			g, err := h.run(t, name).Semaphore("jobs", LimitOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -89,7 +89,7 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			for of, want := range asked {
-				got := of.purse.Observe(l.lease.client.now())
+				got := of.spender.Observe(l.lease.client.now())
 				if got.Attempted.Floor() != want || got.Admitted.Floor() != admitted[of] || got.Waiting != 0 || admitted[of] == 0 || admitted[of] == want {
 					t.Errorf("seed %d, %s: %d asked for and %d admitted, want %d and %d; %+v", seed, of.id.Limit, got.Attempted.Floor(), got.Admitted.Floor(), want, admitted[of], got)
 				}
@@ -113,7 +113,7 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 		}{{l, &l.lease}, {g, &g.lease}} {
 			counted := func(want int64, left int64, when string) {
 				t.Helper()
-				if got := tt.of.purse.Observe(l.lease.client.now()); got.Admitted.Floor() != want || got.Attempted.Floor() != want || tt.of.remaining(l.lease.client.now()) != left {
+				if got := tt.of.spender.Observe(l.lease.client.now()); got.Admitted.Floor() != want || got.Attempted.Floor() != want || tt.of.remaining(l.lease.client.now()) != left {
 					t.Errorf("%s, %s: %+v, %d are left, want %d admitted and %d left", tt.of.id.Limit, when, got, tt.of.remaining(l.lease.client.now()), want, left)
 				}
 			}

@@ -70,10 +70,10 @@ func ExampleKeyed_Take() {
 }
 
 // A Gauge counts what is in flight: at most so many jobs at a time, in all processes.
-func ExampleGauge() {
+func ExampleSemaphore() {
 	var ctx context.Context
 	var c *client.Client
-	jobs, err := c.Gauge("jobs.maxInFlight", client.LimitOptions{})
+	jobs, err := c.Semaphore("jobs.maxInFlight", client.LimitOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

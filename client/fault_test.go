@@ -92,7 +92,7 @@ func TestWrongNameIsSaidOnce(t *testing.T) {
 		// As a gauge the right one is of the wrong kind.
 		right.Close()
 		time.Sleep(time.Second)
-		g, err := c.Gauge("right", LimitOptions{})
+		g, err := c.Semaphore("right", LimitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestWrongNameIsSaidOnce(t *testing.T) {
 }
 
 // Requests that lack the key's attribute are no error where others may have it; each is
-// told, and logged once. See TestWrongAttributes of server for those that
+// shown, and logged once. See TestWrongAttributes of server for those that
 // no request can have.
 func TestWrongKeyNameIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -29,9 +29,9 @@ const (
 type KeyedOptions struct {
 	LimitOptions
 
-	Gauge   bool          // the limit is of what is in flight
-	MaxKeys int           // 0 = DefaultMaxKeys
-	Idle    time.Duration // 0 = DefaultIdle
+	Semaphore bool          // the limit is of what is in flight
+	MaxKeys   int           // 0 = DefaultMaxKeys
+	Idle      time.Duration // 0 = DefaultIdle
 
 	// RefuseMissing refuses requests that lack an attribute of the key. Otherwise no
 	// limit applies to them.
@@ -58,18 +58,18 @@ type Keyed struct {
 }
 
 type entry struct {
-	limiter *Limiter // or
-	gauge   *Gauge
-	used    atomic.Int64 // limit.Time
-	busy    atomic.Int64 // calls under way; rises only under the table's lock
+	limiter   *Limiter // or
+	semaphore *Semaphore
+	used      atomic.Int64 // limit.Time
+	busy      atomic.Int64 // calls under way; rises only under the table's lock
 }
 
 // idle says whether the entry may be closed, under the table's lock.
 func (e *entry) idle() bool { return e.busy.Load() == 0 && e.lease().idle() }
 
 func (e *entry) lease() *leasedLimit {
-	if e.gauge != nil {
-		return &e.gauge.lease
+	if e.semaphore != nil {
+		return &e.semaphore.lease
 	}
 	return &e.limiter.lease
 }
@@ -122,8 +122,8 @@ func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 		return limit.Decision{}, err
 	}
 	defer e.busy.Add(-1)
-	if e.gauge != nil {
-		return e.gauge.Take(ctx, req)
+	if e.semaphore != nil {
+		return e.semaphore.Take(ctx, req)
 	}
 	return e.limiter.Take(ctx, req)
 }
@@ -138,10 +138,10 @@ func (k *Keyed) Finish(ctx context.Context, req limit.Request, permit uint64) er
 	k.mu.RLock()
 	e := k.keys[string(key)]
 	k.mu.RUnlock()
-	if e == nil || e.gauge == nil {
+	if e == nil || e.semaphore == nil {
 		return nil
 	}
-	return e.gauge.Finish(ctx, req, permit)
+	return e.semaphore.Finish(ctx, req, permit)
 }
 
 // Demand says how much of the key that req selects the application wants; see
@@ -225,9 +225,9 @@ func (k *Keyed) entry(key []byte) (*entry, error) {
 }
 
 func (k *Keyed) open(key string) (*entry, error) {
-	if k.opts.Gauge {
-		g, err := k.client.openGauge(k.name, key, k.names, k.opts.LimitOptions)
-		return &entry{gauge: g}, err
+	if k.opts.Semaphore {
+		g, err := k.client.openSemaphore(k.name, key, k.names, k.opts.LimitOptions)
+		return &entry{semaphore: g}, err
 	}
 	l, err := k.client.open(k.name, key, k.names, k.opts.LimitOptions)
 	return &entry{limiter: l}, err
@@ -335,7 +335,7 @@ func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Durati
 
 func (k *Keyed) refuseTo(r *limit.Result, req limit.Request, reason limit.Reason, after time.Duration) {
 	*r = limit.Result{Limit: k.name, Cost: max(1, req.Cost), Verdict: limit.Verdict{Reason: reason, RetryAfter: after}}
-	if k.opts.Gauge {
+	if k.opts.Semaphore {
 		r.Algorithm = limit.Concurrency
 	}
 }

@@ -52,12 +52,12 @@ func TestKeysIdleOut(t *testing.T) {
 	for _, gauge := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			const idle = 5 * time.Second
-			k := table(t, KeyedOptions{Idle: idle, Gauge: gauge})
+			k := table(t, KeyedOptions{Idle: idle, Semaphore: gauge})
 			touch(t, k, "old")
 			touch(t, k, "waited")
 			e := k.keys["\x06waited"]
 			if gauge {
-				e.gauge.AcquireFunc(1, limit.Never, func(error) {})
+				e.semaphore.AcquireFunc(1, limit.Never, func(error) {})
 			} else {
 				e.limiter.WaitFunc(1, limit.Never, func(error) {})
 			}
@@ -89,7 +89,7 @@ func TestKeysIdleOut(t *testing.T) {
 
 // TestFullTableMakesRoom: of a full table the key that was used longest ago makes room for a
 // new one, if that was a second ago and it is not in use; else the new one is refused, and
-// told to come again when one may have idled out.
+// shown to come again when one may have idled out.
 func TestFullTableMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := table(t, KeyedOptions{MaxKeys: 3, Idle: time.Minute})
@@ -175,14 +175,14 @@ func TestKeysOfAGauge(t *testing.T) {
 		h := newHub(t, time.Millisecond)
 		h.terms["k"] = placesOf(2)
 		c := h.run(t, "one")
-		k, err := c.Keyed("k", []string{"account"}, KeyedOptions{Gauge: true, RefuseMissing: true})
+		k, err := c.Keyed("k", []string{"account"}, KeyedOptions{Semaphore: true, RefuseMissing: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		take := func(name string) (limit.Decision, error) { return k.Take(t.Context(), account(name)) }
 		inUse := func(want int64, when string) {
 			t.Helper()
-			if got := k.keys["\x01a"].gauge.InUse(); got != want {
+			if got := k.keys["\x01a"].semaphore.InUse(); got != want {
 				t.Errorf("%s: %d places of a are in use, want %d", when, got, want)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// purse is what a lease is spent from: a bucket or places.
-type purse interface {
+// spender is what a lease is spent from: a bucket or places.
+type spender interface {
 	agent.Bucket
 	UpdateFallback(now limit.Time, rate, depth fixed.Amount)
 	Declare(wanted fixed.Amount)
@@ -46,12 +46,12 @@ type purse interface {
 // first in line is served when there is enough, which one timer tells, or whoever
 // amends the lease or gives something back. A lease that moves or ends keeps the line.
 type leasedLimit struct {
-	client *Client
-	id     lease.ResourceID
-	handle uint32
-	gauge  bool
-	opts   LimitOptions
-	purse  purse
+	client    *Client
+	id        lease.ResourceID
+	handle    uint32
+	semaphore bool
+	opts      LimitOptions
+	spender   spender
 
 	state     atomic.Pointer[agent.State] // as the coordinator told last
 	starvedAt atomic.Int64                // limit.Time
@@ -67,27 +67,27 @@ type leasedLimit struct {
 	gone    atomic.Bool // closed is set
 
 	adjuster    *agent.Adjuster // nil = the whole lease is spent
-	rate, depth fixed.Amount    // in force before it is adjusted
+	rate, burst fixed.Amount    // in force before it is adjusted
 	leaseless   bool            // by AmendFallback
 }
 
 // Observe implements share.Spender.
-func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.purse.Observe(now) }
+func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.spender.Observe(now) }
 
 // Update implements share.Spender.
 func (l *leasedLimit) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
-	if l.gauge && rate > 0 {
+	if l.semaphore && rate > 0 {
 		depth = 0 // it is a rate, as fault says soon: those are no places
 	}
-	l.rate, l.depth, l.leaseless = rate, depth, false
+	l.rate, l.burst, l.leaseless = rate, depth, false
 	l.client.decided.watch(l)
 	if l.adjuster == nil {
-		surplus, held = l.purse.Update(now, rate, depth, add)
+		surplus, held = l.spender.Update(now, rate, depth, add)
 	} else {
 		r, d := l.adjusted()
-		surplus, _ = l.purse.Update(now, r, d, add)
+		surplus, _ = l.spender.Update(now, r, d, add)
 		held = fixed.Whole(depth.Floor())
 	}
 	l.settle(now)
@@ -98,12 +98,12 @@ func (l *leasedLimit) Update(now limit.Time, rate, depth, add fixed.Amount) (sur
 func (l *leasedLimit) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
-	l.rate, l.depth, l.leaseless = rate, depth, true
+	l.rate, l.burst, l.leaseless = rate, depth, true
 	l.client.decided.watch(l)
 	if l.adjuster != nil {
 		rate, depth = l.adjusted()
 	}
-	l.purse.UpdateFallback(now, rate, depth)
+	l.spender.UpdateFallback(now, rate, depth)
 	l.settle(now)
 }
 
@@ -112,7 +112,7 @@ func (l *leasedLimit) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent bool) {
 	l.mu.Lock()
 	defer l.unlock()
-	if b, ok := l.purse.(*bucket.Bucket); ok {
+	if b, ok := l.spender.(*bucket.Bucket); ok {
 		b.Suppress(now, s, independent)
 	}
 	l.settle(now)
@@ -122,11 +122,11 @@ func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent
 func (l *leasedLimit) adjusted() (rate, depth fixed.Amount) {
 	rate = l.adjuster.Rate(l.rate)
 	if rate >= l.rate {
-		return rate, l.depth
+		return rate, l.burst
 	}
 	// A deep bucket would let a burst go to a receiver that was just slowed down for.
 	part := rate.Float() / l.rate.Float()
-	return rate, min(l.depth, max(fixed.Token, fixed.Whole(int64(l.depth.Float()*part))))
+	return rate, min(l.burst, max(fixed.Token, fixed.Whole(int64(l.burst.Float()*part))))
 }
 
 // The least time between two signals that a lease is short: what is asked has to be
@@ -189,9 +189,9 @@ func (l *leasedLimit) fault() error {
 	}
 	st := l.state.Load()
 	switch {
-	case !st.Known || st.Status == lease.StatusOK && st.Limit.Semaphore == l.gauge:
+	case !st.Known || st.Status == lease.StatusOK && st.Limit.Semaphore == l.semaphore:
 		return nil
-	case st.Status == lease.StatusOK && l.gauge:
+	case st.Status == lease.StatusOK && l.semaphore:
 		return fmt.Errorf("%w: %q is a rate, open it with Limit", ErrKind, l.id.Limit)
 	case st.Status == lease.StatusOK:
 		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
@@ -221,8 +221,8 @@ func (l *leasedLimit) quota() int64 {
 	return math.MaxInt64
 }
 
-// told takes note of what the coordinator told.
-func (l *leasedLimit) told(now limit.Time, st agent.State) {
+// shown takes note of what the coordinator told.
+func (l *leasedLimit) shown(now limit.Time, st agent.State) {
 	l.state.Store(&st)
 	l.mu.Lock()
 	defer l.unlock()
@@ -247,14 +247,14 @@ func (l *leasedLimit) allow(now limit.Time, n int64) bool {
 	defer l.mu.Unlock()
 	if l.line.First() == nil {
 		for {
-			if taken, decided := l.purse.Try(now, n); taken {
+			if taken, decided := l.spender.Try(now, n); taken {
 				return true
 			} else if decided {
 				break
 			}
 		}
 	}
-	l.purse.Refuse(n)
+	l.spender.Refuse(n)
 	return false
 }
 
@@ -283,13 +283,13 @@ func (l *leasedLimit) end(err error) {
 		l.gone.Store(true)
 	}
 	if l.leaseless {
-		l.purse.Update(l.client.now(), 0, 0, 0)
+		l.spender.Update(l.client.now(), 0, 0, 0)
 	}
 	l.empty(err)
 }
 
 // idle says whether nobody waits and nothing is in use.
 func (l *leasedLimit) idle() bool {
-	r := l.purse.Observe(l.client.now())
+	r := l.spender.Observe(l.client.now())
 	return r.Waiting == 0 && r.InUse == 0
 }

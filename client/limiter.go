@@ -104,7 +104,7 @@ func (l *leasedLimit) demand(wanted float64) error {
 	if err != nil {
 		return fmt.Errorf("client: demand on limit %q: %w", l.id.Limit, err)
 	}
-	l.purse.Declare(amount)
+	l.spender.Declare(amount)
 	l.client.starve(l.handle)
 	return nil
 }
@@ -125,7 +125,7 @@ func (l *leasedLimit) left(now limit.Time) (remaining, ahead int64) {
 	if l.line.First() != nil {
 		return 0, l.line.Cost()
 	}
-	return l.purse.Remaining(now), 0
+	return l.spender.Remaining(now), 0
 }
 
 // Close gives the lease back. Those who wait get [ErrClosed], and nothing is admitted
@@ -138,10 +138,10 @@ func (l *Limiter) Lease() Lease { return l.lease.describe() }
 // Lease is how a lease stands. Rates are in tokens per second.
 type Lease struct {
 	Known       bool    // the coordinator has answered
-	Rate, Depth float64 // leased; the depth in whole tokens, or places
+	Rate, Burst float64 // leased; the depth in whole tokens, or places
 	Demand      float64 // as the coordinator was told
 	Full        bool    // the demand of all instances exceeds the limit
-	Learning    bool    // the coordinator is new and lends only what is surely free
+	Recovering  bool    // the coordinator is new and lends only what is surely free
 	Expired     bool    // the lease ran out
 	Reject      float64 // the part of attempts that is refused, of a limit that is shared by suppression
 	RoundTrip   time.Duration
@@ -154,8 +154,8 @@ func (l *leasedLimit) describe() Lease {
 	st := c.holder.State(l.handle)
 	c.mu.Unlock()
 	return Lease{
-		Known: st.Known, Rate: st.Held.Rate.Float(), Depth: st.Held.Burst.Float(), Demand: st.Demand.Float(),
-		Full: st.Saturated, Learning: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
+		Known: st.Known, Rate: st.Held.Rate.Float(), Burst: st.Held.Burst.Float(), Demand: st.Demand.Float(),
+		Full: st.Saturated, Recovering: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
 	}
 }
 
@@ -196,11 +196,11 @@ func (l *leasedLimit) judge(now limit.Time) {
 	}
 	rate, depth := l.adjusted()
 	if l.leaseless {
-		l.purse.UpdateFallback(now, rate, depth)
+		l.spender.UpdateFallback(now, rate, depth)
 	} else {
 		// What no longer fits is not given back: it was to be spent here, and the
 		// coordinator counts it as spent.
-		l.purse.Update(now, rate, depth, 0)
+		l.spender.Update(now, rate, depth, 0)
 	}
 	l.settle(now)
 }

@@ -120,11 +120,11 @@ var errLate = errors.New("late")
 // enter puts t in line and serves those for whom there is enough.
 func (l *leasedLimit) enter(now limit.Time, t *waiter) {
 	if l.line.First() == nil {
-		l.purse.Freeze()
+		l.spender.Freeze()
 	}
 	l.line.push(t)
 	l.sayUntil() // before anybody can see that it waits
-	l.purse.Join(t.Cost)
+	l.spender.Join(t.Cost)
 	l.settle(now)
 }
 
@@ -135,12 +135,12 @@ func (l *leasedLimit) sayUntil() {
 	if until == math.MaxInt64 {
 		until = 0
 	}
-	l.purse.WaitUntil(until)
+	l.spender.WaitUntil(until)
 }
 
 // leave takes t out of the line, unserved. Those behind it move up. A settle has to follow.
 func (l *leasedLimit) leave(t *waiter) {
-	l.purse.Leave(t.Cost)
+	l.spender.Leave(t.Cost)
 	l.line.forget(t)
 	l.line.Remove(&t.Waiter)
 }
@@ -148,7 +148,7 @@ func (l *leasedLimit) leave(t *waiter) {
 // settle serves those in line for whom there is enough at now, in their order.
 func (l *leasedLimit) settle(now limit.Time) {
 	first := l.line.Serve(&l.calls, func(w *waitline.Waiter[*waiter]) bool {
-		if now < w.Value.act || !l.purse.Serve(now, w.Cost) {
+		if now < w.Value.act || !l.spender.Serve(now, w.Cost) {
 			return false
 		}
 		l.line.forget(w.Value)
@@ -160,9 +160,9 @@ func (l *leasedLimit) settle(now limit.Time) {
 	next := limit.Time(waitline.Never) // an Amend settles
 	if first == nil {
 		l.line.act = 0
-		l.purse.Thaw()
-	} else if first.Cost <= l.purse.MaxCost(now) {
-		next = max(now.Add(l.purse.Earliest(now, first.Cost)), first.Value.act)
+		l.spender.Thaw()
+	} else if first.Cost <= l.spender.MaxCost(now) {
+		next = max(now.Add(l.spender.Earliest(now, first.Cost)), first.Value.act)
 	}
 	l.timer.Set(l, (*leasedLimit).fire, int64(next), int64(now))
 }
@@ -196,7 +196,7 @@ func (l *leasedLimit) review(check func(t *waiter, cost int64) error) {
 		t := w.Value
 		err := check(t, cost)
 		if err != nil {
-			l.purse.Leave(t.Cost)
+			l.spender.Leave(t.Cost)
 			l.line.forget(t)
 			t.lost = true
 		}
@@ -237,13 +237,13 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
-	if t.Cost > l.purse.MaxCost(now) {
+	if t.Cost > l.spender.MaxCost(now) {
 		return true
 	}
-	if l.gauge && !t.impatient {
+	if l.semaphore && !t.impatient {
 		return false // whoever holds a place may give it back in time
 	}
-	return max(now.Add(l.purse.Earliest(now, cost)), l.line.act) > t.latest
+	return max(now.Add(l.spender.Earliest(now, cost)), l.line.act) > t.latest
 }
 
 // lendsNothingYet says of an instance that holds nothing of a limit which has something to
@@ -348,7 +348,7 @@ func (l *leasedLimit) waitMax(ctx context.Context, n int64, longest time.Duratio
 		return err
 	}
 	now := l.client.now()
-	if taken, _ := l.purse.Try(now, n); taken {
+	if taken, _ := l.spender.Try(now, n); taken {
 		return nil
 	}
 	latest, hurried := now.Add(longest), false

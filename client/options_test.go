@@ -58,7 +58,7 @@ func TestDeclared(t *testing.T) {
 		h.terms["m"], h.terms["n"], h.terms["jobs"] = rateOf(100, 20), rateOf(100, 20), placesOf(10)
 		c := h.run(t, "one")
 		l := openLimit(t, c, "m", LimitOptions{Estimator: Declared})
-		g, err := c.Gauge("jobs", LimitOptions{Estimator: Declared})
+		g, err := c.Semaphore("jobs", LimitOptions{Estimator: Declared})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestDeclared(t *testing.T) {
 		if st := l.Lease(); st.Demand != 40 || st.Rate < 40 { // and head-room
 			t.Errorf("40/s declared: %+v", st)
 		}
-		if st := g.Lease(); st.Demand != 4 || st.Depth != 4 {
+		if st := g.Lease(); st.Demand != 4 || st.Burst != 4 {
 			t.Errorf("4 places declared: %+v", st)
 		}
 		e := k.keys["\x04acme"]
@@ -130,7 +130,7 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	if _, err := c.Gauge("m", LimitOptions{Adjust: &Adjustment{}}); err == nil {
+	if _, err := c.Semaphore("m", LimitOptions{Adjust: &Adjustment{}}); err == nil {
 		t.Error("a gauge has no rate to adjust")
 	}
 	if _, err := c.Limit("", LimitOptions{}); err == nil {

@@ -12,7 +12,7 @@ import (
 
 var (
 	_ limit.Preparer = (*Limiter)(nil)
-	_ limit.Preparer = (*Gauge)(nil)
+	_ limit.Preparer = (*Semaphore)(nil)
 	_ limit.Preparer = (*Keyed)(nil)
 )
 
@@ -49,7 +49,7 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 		return limit.Prepared{}, nil
 	}
 	now := l.client.now()
-	h, taken, _ := l.purse.Prepare(now, cost)
+	h, taken, _ := l.spender.Prepare(now, cost)
 	if taken {
 		l.describeTo(r, cost, true)
 		return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{
@@ -58,7 +58,7 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 		}}, nil
 	}
 	if err := l.fault(); err != nil {
-		l.purse.Refuse(cost)
+		l.spender.Refuse(cost)
 		return limit.Prepared{}, err
 	}
 	switch {
@@ -85,7 +85,7 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 // keep makes a Hold final.
 func (l *leasedLimit) keep(h limit.Prepared) {
 	if h.Mark[markWhole]&markCounted == 0 {
-		l.purse.Commit(h.Cost)
+		l.spender.Commit(h.Cost)
 	}
 }
 
@@ -129,10 +129,10 @@ func (l *Limiter) Rollback(h limit.Prepared) {
 }
 
 // Shared implements [limit.Preparer].
-func (g *Gauge) Shared() bool { return true }
+func (g *Semaphore) Shared() bool { return true }
 
 // Prepare implements [limit.Preparer]. Prepared.Permit is for Finish, after a Commit.
-func (g *Gauge) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
+func (g *Semaphore) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	h, err := g.lease.hold(ctx, req, wait, r)
 	if h.Cost > 0 {
 		h.Permit = g.permit(h.Cost)
@@ -141,14 +141,14 @@ func (g *Gauge) Prepare(ctx context.Context, req limit.Request, wait bool, r *li
 }
 
 // Commit implements [limit.Preparer].
-func (g *Gauge) Commit(h limit.Prepared) {
+func (g *Semaphore) Commit(h limit.Prepared) {
 	if h.Of == any(&g.lease) {
 		g.lease.keep(h)
 	}
 }
 
 // Rollback implements [limit.Preparer].
-func (g *Gauge) Rollback(h limit.Prepared) {
+func (g *Semaphore) Rollback(h limit.Prepared) {
 	if h.Of == any(&g.lease) {
 		_ = g.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
 	}
@@ -182,8 +182,8 @@ func (k *Keyed) Prepare(ctx context.Context, req limit.Request, wait bool, r *li
 	}
 	defer e.busy.Add(-1)
 	var h limit.Prepared
-	if e.gauge != nil {
-		h, err = e.gauge.Prepare(ctx, req, wait, r)
+	if e.semaphore != nil {
+		h, err = e.semaphore.Prepare(ctx, req, wait, r)
 	} else {
 		h, err = e.limiter.Prepare(ctx, req, wait, r)
 	}
@@ -205,8 +205,8 @@ func (k *Keyed) Rollback(h limit.Prepared) {
 	e, ok := h.Of.(*entry)
 	switch {
 	case !ok:
-	case e.gauge != nil:
-		_ = e.gauge.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
+	case e.semaphore != nil:
+		_ = e.semaphore.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
 	default:
 		e.limiter.undo(h)
 	}

@@ -30,9 +30,9 @@ func local(t testing.TB, rate limit.Rate, burst int64) *limit.Limiter {
 	return l
 }
 
-func openGauge(t *testing.T, c *Client, name string) *Gauge {
+func openGauge(t *testing.T, c *Client, name string) *Semaphore {
 	t.Helper()
-	g, err := c.Gauge(name, LimitOptions{})
+	g, err := c.Semaphore(name, LimitOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func openGauge(t *testing.T, c *Client, name string) *Gauge {
 }
 
 // TestScopesOfLeases: a connection's own limit, a leased rate with a key, and a leased
-// gauge, as one. The first request waits for the leases, with nothing held of the others;
+// semaphore, as one. The first request waits for the leases, with nothing held of the others;
 // later ones wait for nothing; what one refuses leaves no trace in any other.
 func TestScopesOfLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestScopesOfLeasesNeverOver(t *testing.T) {
 			c := h.run(t, name)
 			// It does not ask for places: what was taken of the rate would be in nobody's
 			// use for as long.
-			places, err := c.Gauge("connections", LimitOptions{Ask: -1})
+			places, err := c.Semaphore("connections", LimitOptions{Ask: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

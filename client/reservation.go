@@ -38,7 +38,7 @@ func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 		return Reservation{limiter: l, act: max(now, from), ok: true}
 	}
 	if from <= now {
-		if taken, _ := l.lease.purse.Try(now, n); taken {
+		if taken, _ := l.lease.spender.Try(now, n); taken {
 			return l.reservation(n, now)
 		}
 	}
@@ -69,8 +69,8 @@ func (l *Limiter) reservation(n int64, act limit.Time) Reservation {
 // leasedLimit, or where that does not bring it, by the whole limit after an answer.
 // limit.Never if nothing is known.
 func (l *leasedLimit) expected(now limit.Time, cost, n int64) time.Duration {
-	if n <= l.purse.MaxCost(now) {
-		if wait := l.purse.Earliest(now, cost); wait != limit.Never {
+	if n <= l.spender.MaxCost(now) {
+		if wait := l.spender.Earliest(now, cost); wait != limit.Never {
 			return wait
 		}
 	}

@@ -112,7 +112,7 @@ func (c *Client) step(e lease.Event, shares []lease.Share) {
 	for i := range shares {
 		if l := c.leases[shares[i].Handle]; l != nil {
 			before := *l.state.Load()
-			l.told(now, c.holder.State(l.handle))
+			l.shown(now, c.holder.State(l.handle))
 			if err := l.noted(before, *l.state.Load()); err != nil {
 				faults = append(faults, told{l.id.Limit, err})
 			}
@@ -163,7 +163,7 @@ func (c *Client) review() {
 	defer c.mu.Unlock()
 	now := c.now()
 	for _, l := range c.leases {
-		l.told(now, c.holder.State(l.handle))
+		l.shown(now, c.holder.State(l.handle))
 	}
 }
 

@@ -187,7 +187,7 @@ func TestLineSettles(t *testing.T) {
 				if len(waiters) > 0 && waiters[len(waiters)-1].Waiting() {
 					l.line.wait(waiters[len(waiters)-1], limit.Time(1+rng.Int64N(9)))
 				}
-				l.purse.Update(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
+				l.spender.Update(now, fixed.Whole(rng.Int64N(100)), fixed.Whole(rng.Int64N(8)), fixed.Whole(rng.Int64N(3)))
 				l.settle(now)
 			default:
 				l.settle(now)
@@ -211,7 +211,7 @@ func TestLineSettles(t *testing.T) {
 			if until == math.MaxInt64 {
 				until = 0
 			}
-			if r := l.purse.Observe(now); r.Waiting != fixed.Whole(cost) || l.line.Cost() != cost || r.WaitUntil != until {
+			if r := l.spender.Observe(now); r.Waiting != fixed.Whole(cost) || l.line.Cost() != cost || r.WaitUntil != until {
 				t.Fatalf("%v wait until %v, counted %d, want %d until %v", r.Waiting, r.WaitUntil, l.line.Cost(), cost, until)
 			}
 			l.unlock()

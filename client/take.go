@@ -13,7 +13,7 @@ import (
 
 var (
 	_ limit.Taker           = (*Limiter)(nil)
-	_ limit.Finisher        = (*Gauge)(nil)
+	_ limit.Finisher        = (*Semaphore)(nil)
 	_ limit.AttributeReader = (*Keyed)(nil)
 	_ limit.Finisher        = (*Keyed)(nil)
 )
@@ -57,19 +57,19 @@ func (l *leasedLimit) take(ctx context.Context, req limit.Request) (limit.Decisi
 // takeCost takes n if it is there or comes by asking.
 func (l *leasedLimit) takeCost(ctx context.Context, n int64) (bool, error) {
 	now := l.client.now()
-	taken, decided := l.purse.Try(now, n)
+	taken, decided := l.spender.Try(now, n)
 	if taken {
 		return true, nil
 	}
 	if err := l.fault(); err != nil {
-		l.purse.Refuse(n)
+		l.spender.Refuse(n)
 		return false, err
 	}
 	if !l.hopeful(n) {
 		if !decided {
 			taken = l.allow(now, n)
 		} else {
-			l.purse.Refuse(n)
+			l.spender.Refuse(n)
 		}
 		if !taken {
 			l.starve(now)
@@ -109,7 +109,7 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 		Limit: l.id.Limit, Quota: st.Limit.Burst.Floor(), Cost: cost,
 		Verdict: limit.Verdict{Allowed: allowed, Remaining: remaining},
 	}
-	if l.gauge {
+	if l.semaphore {
 		r.Algorithm = limit.Concurrency
 	} else {
 		r.ResetAfter = l.resetAfter(now, remaining, ahead, st.Limit)
@@ -127,8 +127,8 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 	case !st.Known || !leased:
 		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, lease.DefaultRefresh, true
 	case st.Recovering && st.Held == (lease.Capacity{}):
-		r.Reason, r.RetryAfter = limit.ReasonLearning, lease.DefaultRefresh
-	case l.gauge:
+		r.Reason, r.RetryAfter = limit.ReasonRecovering, lease.DefaultRefresh
+	case l.semaphore:
 		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
 	case st.Suppression.Reject > 0:
 		// It was drawn, so no time brings a permit for sure; by then as much has been
@@ -156,7 +156,7 @@ func (l *leasedLimit) resetAfter(now limit.Time, remaining, ahead int64, whole l
 	if missing <= 0 {
 		return 0
 	}
-	next := l.purse.Earliest(now, ahead+remaining+1)
+	next := l.spender.Earliest(now, ahead+remaining+1)
 	rest := span(missing-1, whole.Rate)
 	if next >= limit.Never-rest || missing > 1 && whole.Rate <= 0 {
 		return limit.Never

@@ -307,7 +307,7 @@ func TestPlacesAreCounted(t *testing.T) {
 		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Held: lease.Capacity{Burst: fixed.Whole(5)}, Limit: placesOf(5)})
 		inUse := func(want int64, when string) {
 			t.Helper()
-			if r := g.places.Observe(c.now()); g.InUse() != want || r.InUse.Floor() != want || r.Waiting != 0 {
+			if r := g.semaphore.Observe(c.now()); g.InUse() != want || r.InUse.Floor() != want || r.Waiting != 0 {
 				t.Errorf("%s: %d in use, %+v, want %d", when, g.InUse(), r, want)
 			}
 		}

@@ -18,7 +18,7 @@ type arrival struct {
 
 // waitsUntil is until when the purse says that somebody waits.
 func (l *leasedLimit) waitsUntil(begin limit.Time) time.Duration {
-	switch r := l.purse.Observe(l.client.now()); {
+	switch r := l.spender.Observe(l.client.now()); {
 	case r.Waiting == 0:
 		return 0
 	case r.WaitUntil == 0:
@@ -38,7 +38,7 @@ func TestWaitUntil(t *testing.T) {
 		h.mute = true // so nobody knows whether more comes
 		c := h.run(t, "one")
 		strict, fed := openLimit(t, c, "m", LimitOptions{Ask: ask}), openLimit(t, c, "n", LimitOptions{Ask: ask, Start: OptimisticStart(1)})
-		g, err := c.Gauge("jobs", LimitOptions{Ask: ask})
+		g, err := c.Semaphore("jobs", LimitOptions{Ask: ask})
 		if err != nil {
 			t.Fatal(err)
 		}

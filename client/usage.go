@@ -37,12 +37,12 @@ func (u *usage) watch(l *leasedLimit) {
 func (l *leasedLimit) quiet(now limit.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rate == 0 && l.depth == 0 && l.line.First() == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
+	return l.rate == 0 && l.burst == 0 && l.line.First() == nil && now > limit.Time(l.starvedAt.Load()).Add(usageEvery)
 }
 
 // count adds what was decided on the lease since it was counted last.
 func (u *usage) count(now limit.Time, l *leasedLimit) {
-	r := l.purse.Observe(now)
+	r := l.spender.Observe(now)
 	admitted := r.Admitted.Floor()
 	refused := (r.Attempted - r.Admitted - r.Waiting).Floor()
 	more := lease.Usage{Limit: l.id.Limit, Admitted: uint64(max(0, admitted-l.counted.admitted)), Refused: uint64(max(0, refused-l.counted.refused))}

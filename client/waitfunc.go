@@ -22,7 +22,7 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 }
 
 // AcquireFunc is AcquireMax for a caller who does not block; see [Limiter.WaitFunc].
-func (g *Gauge) AcquireFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
+func (g *Semaphore) AcquireFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
 	return g.lease.waitFunc(n, max(d, 0), done)
 }
 
@@ -36,7 +36,7 @@ func (l *leasedLimit) waitFunc(n int64, longest time.Duration, done func(error))
 		return ended
 	}
 	now := l.client.now()
-	if taken, _ := l.purse.Try(now, n); taken {
+	if taken, _ := l.spender.Try(now, n); taken {
 		if l.claim(done) {
 			l.calls.Direct(done)
 		}

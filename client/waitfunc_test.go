@@ -115,7 +115,7 @@ func TestWaitFuncTimesOut(t *testing.T) {
 		h := newHub(t, link20)
 		h.mute = true
 		c := h.run(t, "one")
-		g, err := c.Gauge("jobs", LimitOptions{})
+		g, err := c.Semaphore("jobs", LimitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestAcquireFunc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
 		h.terms["jobs"] = placesOf(2)
-		g, err := h.run(t, "one").Gauge("jobs", LimitOptions{})
+		g, err := h.run(t, "one").Semaphore("jobs", LimitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,11 +23,11 @@ import (
 //
 // A Bucket is a value without state, safe for concurrent use.
 type Bucket struct {
-	n, p  uint64 // the refill: n tokens per p nanoseconds, in lowest terms
-	quota uint64 // what a full bucket holds
-	depth ticks  // quota in ticks
-	paces bool   // leaky: answer the delay
-	owes  bool   // what does not fit is charged all the same
+	n, p       uint64 // the refill: n tokens per p nanoseconds, in lowest terms
+	quota      uint64 // what a full bucket holds
+	burstTicks ticks  // quota in ticks
+	paces      bool   // leaky: answer the delay
+	owes       bool   // what does not fit is charged all the same
 }
 
 // mostOwed is where the debt of a bucket stops growing: 2^127 ticks, beyond all times
@@ -71,7 +71,7 @@ func (a ticks) more(b ticks) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo >
 func NewBucket(p Policy) Bucket {
 	b := Bucket{quota: uint64(p.Quota()), paces: p.Algorithm == LeakyBucket, owes: p.CountRefused}
 	b.n, b.p = p.Rate.ticks()
-	b.depth = mul(b.quota, b.p)
+	b.burstTicks = mul(b.quota, b.p)
 	return b
 }
 
@@ -164,7 +164,7 @@ func (b *Bucket) next(s, t ticks, cost int64) (ticks, bool) {
 	} else {
 		s = t.plus(mul(uint64(cost), b.p))
 	}
-	return s, !s.more(t.plus(b.depth))
+	return s, !s.more(t.plus(b.burstTicks))
 }
 
 // wait is the time from t until the tick s, rounded up.
@@ -178,7 +178,7 @@ func (b *Bucket) wait(s, t ticks) time.Duration {
 func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 	v := Verdict{Allowed: refused == 0, ResetAfter: b.wait(s, t)}
 	debt := s.minus(t)
-	free := b.depth.minus(debt)
+	free := b.burstTicks.minus(debt)
 	q, _ := bits.Div64(free.Hi, free.Lo, b.p)
 	v.Remaining = int64(q)
 	switch {
@@ -187,7 +187,7 @@ func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 		v.Reason, v.RetryAfter = ReasonCost, Never
 	default:
 		v.Reason = ReasonRate
-		v.RetryAfter = b.wait(debt.plus(mul(uint64(refused), b.p)), b.depth)
+		v.RetryAfter = b.wait(debt.plus(mul(uint64(refused), b.p)), b.burstTicks)
 	}
 	return v
 }

@@ -20,9 +20,9 @@ type InFlight struct {
 // zero value is a new key. It refers to memory of its own: use Clone for a copy
 // that is to live on by itself.
 type InFlightState struct {
-	places []place // by expiry
-	used   int64   // the cost of all places
-	latest Time    // the latest time at which one was given
+	permits []place // by expiry
+	used    int64   // the cost of all places
+	latest  Time    // the latest time at which one was given
 }
 
 type place struct {
@@ -49,14 +49,14 @@ func (f *InFlight) Take(s *InFlightState, now Time, cost int64, permit uint64) V
 	expired, used := s.live(at)
 	fits := f.fits(used, cost)
 	if fits && cost > 0 {
-		s.places = slices.Delete(s.places, 0, expired)
+		s.permits = slices.Delete(s.permits, 0, expired)
 		p := place{permit, at.Add(f.timeout), cost}
-		i := len(s.places)
+		i := len(s.permits)
 		// A policy change may have left places that expire later.
-		for i > 0 && s.places[i-1].expires > p.expires {
+		for i > 0 && s.permits[i-1].expires > p.expires {
 			i--
 		}
-		s.places = slices.Insert(s.places, i, p)
+		s.permits = slices.Insert(s.permits, i, p)
 		s.used, s.latest = used+cost, at
 	}
 	return f.verdict(s, now, cost, 0, fits)
@@ -81,21 +81,21 @@ func (f *InFlight) Refuse(*InFlightState, Time, int64) {}
 // Finish gives back the places that permit holds and reports whether it held any.
 // Finishing twice, or after the time-out, changes nothing.
 func (f *InFlight) Finish(s *InFlightState, permit uint64) bool {
-	before := len(s.places)
-	s.places = slices.DeleteFunc(s.places, func(p place) bool {
+	before := len(s.permits)
+	s.permits = slices.DeleteFunc(s.permits, func(p place) bool {
 		if p.permit != permit {
 			return false
 		}
 		s.used -= p.cost
 		return true
 	})
-	return len(s.places) != before
+	return len(s.permits) != before
 }
 
 // Fresh says whether s equals the state of a key that was never seen.
 func (f *InFlight) Fresh(s InFlightState, now Time) bool {
 	expired, _ := s.live(f.clamp(s, now))
-	return expired == len(s.places)
+	return expired == len(s.permits)
 }
 
 // Convert carries s over from another policy: who is in flight stays so, with the
@@ -108,12 +108,12 @@ func (f *InFlight) Convert(s InFlightState, from *InFlight, now Time) InFlightSt
 }
 
 // Bytes is the memory that s refers to, beyond its own size.
-func (s *InFlightState) Bytes() int { return cap(s.places) * int(unsafe.Sizeof(place{})) }
+func (s *InFlightState) Bytes() int { return cap(s.permits) * int(unsafe.Sizeof(place{})) }
 
 // Clone returns a copy of s that shares no memory with it.
 func (s *InFlightState) Clone() InFlightState {
 	c := *s
-	c.places = slices.Clone(s.places)
+	c.permits = slices.Clone(s.permits)
 	return c
 }
 
@@ -124,8 +124,8 @@ func (f *InFlight) fits(used, cost int64) bool { return cost <= f.quota && used 
 // live returns how many places have expired at now, and the cost of the others.
 func (s *InFlightState) live(now Time) (expired int, used int64) {
 	used = s.used
-	for expired < len(s.places) && s.places[expired].expires <= now {
-		used -= s.places[expired].cost
+	for expired < len(s.permits) && s.permits[expired].expires <= now {
+		used -= s.permits[expired].cost
 		expired++
 	}
 	return expired, used
@@ -138,8 +138,8 @@ func (f *InFlight) verdict(s *InFlightState, now Time, cost, extra int64, fits b
 	expired, used := s.live(at)
 	v := Verdict{Allowed: fits, Remaining: max(0, f.quota-addCounts(used, extra))}
 	var last Time
-	if expired < len(s.places) {
-		last = s.places[len(s.places)-1].expires
+	if expired < len(s.permits) {
+		last = s.permits[len(s.permits)-1].expires
 	}
 	if extra > 0 {
 		last = max(last, at.Add(f.timeout))
@@ -153,9 +153,9 @@ func (f *InFlight) verdict(s *InFlightState, now Time, cost, extra int64, fits b
 		return v
 	}
 	v.Reason = ReasonConcurrency
-	for i := expired; i < len(s.places) && used > f.quota-cost; i++ {
-		used -= s.places[i].cost
-		v.RetryAfter = waitUntil(s.places[i].expires, now)
+	for i := expired; i < len(s.permits) && used > f.quota-cost; i++ {
+		used -= s.permits[i].cost
+		v.RetryAfter = waitUntil(s.permits[i].expires, now)
 	}
 	return v
 }

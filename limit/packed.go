@@ -15,10 +15,10 @@ import (
 //
 // A PackedBucket is a value without state, safe for concurrent use.
 type PackedBucket struct {
-	n     uint64 // ticks per nanosecond
-	token uint64 // ticks per token
-	depth uint64 // ticks in a full bucket
-	exact Bucket
+	n          uint64 // ticks per nanosecond
+	token      uint64 // ticks per token
+	burstTicks uint64 // ticks in a full bucket
+	exact      Bucket
 }
 
 // PackedHorizon is how long after its beginning a table may use packed words:
@@ -31,8 +31,8 @@ const PackedHorizon time.Duration = 1 << 53
 // a full bucket at most 2^61 ticks. Nearly all rates that people write have such
 // terms (100/s, 5/minute, 250/h, 60000/s); 999983/s has not.
 func (b *Bucket) Pack() (PackedBucket, bool) {
-	fits := b.n <= packedRoom/uint64(PackedHorizon) && b.depth.Hi == 0 && b.depth.Lo <= packedRoom
-	return PackedBucket{n: b.n, token: b.p, depth: b.depth.Lo, exact: *b}, fits
+	fits := b.n <= packedRoom/uint64(PackedHorizon) && b.burstTicks.Hi == 0 && b.burstTicks.Lo <= packedRoom
+	return PackedBucket{n: b.n, token: b.p, burstTicks: b.burstTicks.Lo, exact: *b}, fits
 }
 
 // Holds says whether a word has room for so much used, which is more than the quota
@@ -59,7 +59,7 @@ func (b *PackedBucket) TickWithin(moment uint64) uint64 { return moment * b.n }
 // the compiler to inline.
 func (b *PackedBucket) TakeOne(word, t uint64) (uint64, bool) {
 	next := max(word, t) + b.token
-	return next, next-t <= b.depth
+	return next, next-t <= b.burstTicks
 }
 
 // Take returns the word after cost is taken at tick t, and whether it fits.
@@ -68,7 +68,7 @@ func (b *PackedBucket) Take(word, t uint64, cost int64) (uint64, bool) {
 		return word, false
 	}
 	next := max(word, t) + uint64(cost)*b.token
-	return next, next-t <= b.depth
+	return next, next-t <= b.burstTicks
 }
 
 // packedMost is the highest word. A bucket whose debt would be higher owes that much:

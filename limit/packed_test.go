@@ -21,7 +21,7 @@ func TestPackedHolds(t *testing.T) {
 		b := NewBucket(p)
 		packed, ok := b.Pack()
 		_, token := b.Terms()
-		if wants := b.n <= 256 && b.depth.Hi == 0 && b.depth.Lo <= 1<<61; ok != wants {
+		if wants := b.n <= 256 && b.burstTicks.Hi == 0 && b.burstTicks.Lo <= 1<<61; ok != wants {
 			t.Fatalf("%v: packed %v, want %v", p.Rate, ok, wants)
 		}
 		if !ok {

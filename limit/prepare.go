@@ -143,7 +143,7 @@ func (b *PackedBucket) window() time.Duration {
 	if b.n == 0 {
 		return 0
 	}
-	return time.Duration((b.depth + b.n - 1) / b.n)
+	return time.Duration((b.burstTicks + b.n - 1) / b.n)
 }
 
 // park is Hold under the lock.

@@ -182,7 +182,7 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 		}
 		if d = asked; !d.Allowed {
 			t.rollback()
-			t.look(ctx, len(t.scopes.holders))
+			t.observe(ctx, len(t.scopes.holders))
 			d.Results = t.applied()
 			return d, nil
 		}
@@ -254,13 +254,13 @@ func (s *Scopes) permit(places []scopePlace) uint64 {
 // refuse is the Decision when a Preparer has refused.
 func (t *trial) refuse(ctx context.Context, refuser int) (Decision, error) {
 	t.rollback()
-	t.look(ctx, refuser)
+	t.observe(ctx, refuser)
 	return Decision{Status: statusTooManyRequests, Results: t.applied()}, nil
 }
 
-// look asks how the Holders stand but the one that refused. Those before it had admitted,
+// observe asks how the Holders stand but the one that refused. Those before it had admitted,
 // and do not count as refusing if somebody else has taken what they had meanwhile.
-func (t *trial) look(ctx context.Context, refuser int) {
+func (t *trial) observe(ctx context.Context, refuser int) {
 	for i := range t.scopes.holders {
 		if i == refuser || t.claim(i).cost == 0 {
 			continue

@@ -67,7 +67,7 @@ const (
 	ReasonTableFull                  // the counter table is full of live keys, and the bucket shared by new keys is empty
 	ReasonStoreFailure               // the store did not answer, and the limit says to refuse then
 	ReasonSuppressed                 // all instances together are asked for more than the limit, and refuse a part of it, drawn at random
-	ReasonLearning                   // the coordinator of a shared limit has just begun, and learns what of it is in use
+	ReasonRecovering                 // the coordinator of a shared limit has just begun, and learns what of it is in use
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota
@@ -77,7 +77,7 @@ var reasonNames = [...]string{
 	ReasonNone: "", ReasonRate: "rate_exceeded", ReasonConcurrency: "concurrency_exceeded",
 	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
 	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
-	ReasonLearning: "learning",
+	ReasonRecovering: "recovering",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

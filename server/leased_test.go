@@ -348,7 +348,7 @@ func TestLeasedLimitOfLongValues(t *testing.T) {
 // Places of a leased limit are held until they are finished, by whoever holds them.
 func TestLeasedPlaces(t *testing.T) {
 	s := leasing(t, "limits:\n  - {name: places, key: [account], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n")
-	g, err := s.instance("one").Keyed("places", []string{"account"}, client.KeyedOptions{Gauge: true})
+	g, err := s.instance("one").Keyed("places", []string{"account"}, client.KeyedOptions{Semaphore: true})
 	if err != nil {
 		t.Fatal(err)
 	}

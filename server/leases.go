@@ -41,7 +41,7 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
 	}
 	l := leases{service, own, state}
-	if d := l.learning(); d > 0 {
+	if d := l.recovering(); d > 0 {
 		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", state.Why)
 	}
 	return l, nil
@@ -62,13 +62,13 @@ func openState(o *Options) (*leaseservice.State, error) {
 	return &state, err
 }
 
-// learning is for how long yet limits shared by leases lend nothing new; 0 = they do, or
+// recovering is for how long yet limits shared by leases lend nothing new; 0 = they do, or
 // there are none.
-func (l *leases) learning() time.Duration {
+func (l *leases) recovering() time.Duration {
 	if !l.Leasing() {
 		return 0
 	}
-	return l.Learning()
+	return l.Recovering()
 }
 
 // run lends, and spends, until ctx ends. The coordinator begins before this server's
@@ -89,7 +89,7 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 }
 
 // untouched says, of leases that were never run, whether nothing was lent at the start.
-func (l *leases) untouched() bool { return l.state.Learn == 0 }
+func (l *leases) untouched() bool { return l.state.Recovery == 0 }
 
 // reload makes the limits of set those that are lent and spent.
 func (l *leases) reload(set *rules.Set) {
@@ -123,7 +123,7 @@ func (l *leases) metrics() *admin.Leases {
 		return nil
 	}
 	out := &admin.Leases{
-		Streams: f.Streams, Instances: f.Instances, Resources: f.Resources, Learning: f.Learning,
+		Streams: f.Streams, Instances: f.Instances, Resources: f.Resources, Recovering: f.Recovering,
 		Reports: f.Reports, Grants: f.Grants, StreamsRefused: f.StreamsRefused, Expired: f.Expired,
 		Failures: f.Broken + f.Panics, Refused: f.Refused,
 	}

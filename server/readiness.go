@@ -23,8 +23,8 @@ func (s *Server) readiness() (ready bool, text string) {
 	if s.leases.Asking() && ready {
 		return false, "asking Redis whether another service lends the limits that are shared by leases"
 	}
-	if d := s.leases.learning(); d > 0 && ready {
-		return false, fmt.Sprintf("learning which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
+	if d := s.leases.recovering(); d > 0 && ready {
+		return false, fmt.Sprintf("recovering: it is not known yet which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
 	}
 	return ready, text
 }

@@ -75,20 +75,20 @@ func TestSaysThatItLearns(t *testing.T) {
 	if !strings.Contains(s.log.String(), "leases of a former coordinator may be in use") || !strings.Contains(s.log.String(), "there is no state directory") {
 		t.Errorf("the log: %s", s.log.String())
 	}
-	if a := s.do("GET", s.admin+"/readyz", ""); a.status != 503 || !strings.Contains(a.body, "learning which leases of a former coordinator are in use, for ") {
+	if a := s.do("GET", s.admin+"/readyz", ""); a.status != 503 || !strings.Contains(a.body, "recovering: it is not known yet which leases of a former coordinator are in use, for ") {
 		t.Errorf("/readyz: %d %s", a.status, a.body)
 	}
 	// The first answer of the coordinator may take a moment.
 	for {
 		a := s.do("POST", s.http+"/v1/take", `{"attributes":{}}`)
-		if a.status == http.StatusTooManyRequests && strings.Contains(a.body, `"reason":"learning"`) && strings.Contains(a.body, "has just begun") {
+		if a.status == http.StatusTooManyRequests && strings.Contains(a.body, `"reason":"recovering"`) && strings.Contains(a.body, "has just begun") {
 			break
 		}
 		if a.status == http.StatusOK || time.Since(begin) > 4*time.Second {
 			t.Fatalf("%v after the start: %d %s", time.Since(begin), a.status, a.body)
 		}
 	}
-	if a := s.do("POST", s.http+"/v1/explain", `{"attributes":{}}`); !strings.Contains(a.body, `"reason":"learning"`) {
+	if a := s.do("POST", s.http+"/v1/explain", `{"attributes":{}}`); !strings.Contains(a.body, `"reason":"recovering"`) {
 		t.Errorf("explain: %s", a.body)
 	}
 	await := func(what string, f func() bool) {

@@ -168,9 +168,9 @@ func (s *Server) Limits() *rules.Set { return s.engine.Set() }
 // Store says where the counters are: [StoreMemory], or a URL without its password.
 func (s *Server) Store() string { return s.storage.name }
 
-// Learning is for how long yet limits shared by leases lend nothing new, because leases of
+// Recovering is for how long yet limits shared by leases lend nothing new, because leases of
 // a former coordinator may be in use; 0 = they do, or there are none.
-func (s *Server) Learning() time.Duration { return s.leases.learning() }
+func (s *Server) Recovering() time.Duration { return s.leases.recovering() }
 
 // CounterBytes is what the tables of counters in this process occupy, at most
 // Options.MaxBytes.

@@ -89,7 +89,7 @@ func splitTerms(l Limit, part partition.Part, window time.Duration) partition.Te
 // now is the time of day, as the node carries it on.
 func (n *ownSplitNode) now() limit.Time {
 	mono := n.env.Now()
-	n.phase.Look(mono, n.env.Wall(), limit.Time(n.own.Window))
+	n.phase.Adjust(mono, n.env.Wall(), limit.Time(n.own.Window))
 	return mono + n.phase.Shift()
 }
 

@@ -136,7 +136,7 @@ func (l *Limiter) look(now limit.Time) {
 	if !l.phase.Due(mono) || l.origin.IsZero() {
 		return
 	}
-	l.phase.Look(mono, max(0, limit.At(l.wall())), limit.Time(l.window))
+	l.phase.Adjust(mono, max(0, limit.At(l.wall())), limit.Time(l.window))
 	l.shift.Store(int64(l.phase.Shift()))
 }
 

@@ -191,8 +191,8 @@ func greeting(s *server.Server, o server.Options) string {
 	if s.Store() != server.StoreMemory {
 		state = "listening, ready when the store answers"
 	}
-	if d := s.Learning(); d > 0 {
-		state = fmt.Sprintf("listening, ready in %.1f s: learning which leases of a former coordinator are in use", d.Seconds())
+	if d := s.Recovering(); d > 0 {
+		state = fmt.Sprintf("listening, ready in %.1f s: recovering: it is not known yet which leases of a former coordinator are in use", d.Seconds())
 	}
 	fmt.Fprintln(&b, state)
 	return b.String()

@@ -104,7 +104,7 @@ type permits struct{ with, without []uint64 } // a channel's place
 
 func newAttachments(leases *client.Client) (*attachments, error) {
 	a := &attachments{channels: map[string]*permits{}}
-	places := client.KeyedOptions{Gauge: true, RefuseMissing: true}
+	places := client.KeyedOptions{Semaphore: true, RefuseMissing: true}
 	connections, err := leases.Keyed(connectionMax, []string{"account"}, places)
 	if err != nil {
 		return nil, err

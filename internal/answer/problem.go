@@ -122,7 +122,7 @@ func explain(r limit.Reason) string {
 		return "its store does not answer"
 	case limit.ReasonSuppressed:
 		return "more is asked of it than it admits, and a part is refused"
-	case limit.ReasonLearning:
+	case limit.ReasonRecovering:
 		return "its coordinator has just begun and learns what of it is in use"
 	default:
 		return "it does not say why"

@@ -26,9 +26,9 @@ type numbers struct {
 	weight  uint64
 	offsets []uint32
 
-	window limit.Time // 0 = none
-	keep   limit.Time // a token is good for this long after it is due; 0 = until its window ends
-	quota  int64      // the most own tokens that are ever sure to be good at once
+	window   limit.Time // 0 = none
+	lifetime limit.Time // a token is good for this long after it is due; 0 = until its window ends
+	quota    int64      // the most own tokens that are ever sure to be good at once
 }
 
 func newNumbers(t Terms, window limit.Time) (*numbers, error) {
@@ -46,10 +46,10 @@ func newNumbers(t Terms, window limit.Time) (*numbers, error) {
 	c.offsets = t.Part.offsets()
 	if t.Burst > 0 {
 		hi, lo := bits.Mul64(uint64(t.Burst), c.p)
-		c.keep = math.MaxInt64
+		c.lifetime = math.MaxInt64
 		if hi < c.n {
 			q, _ := bits.Div64(hi, lo, c.n)
-			c.keep = limit.Time(max(1, min(q, math.MaxInt64)))
+			c.lifetime = limit.Time(max(1, min(q, math.MaxInt64)))
 		}
 	}
 	c.quota = c.largest()
@@ -61,7 +61,7 @@ func (c *numbers) dry() bool { return c.n == 0 || c.weight == 0 }
 
 // same says whether c and d number alike and own the same.
 func (c *numbers) same(d *numbers) bool {
-	return c.n == d.n && c.p == d.p && c.terms.Part == d.terms.Part && c.keep == d.keep && c.window == d.window
+	return c.n == d.n && c.p == d.p && c.terms.Part == d.terms.Part && c.lifetime == d.lifetime && c.window == d.window
 }
 
 // due returns when token number is due: rounded up, so never early.
@@ -141,8 +141,8 @@ func (c *numbers) lapse(due limit.Time) limit.Time {
 	if c.window > 0 {
 		t = c.end(due)
 	}
-	if c.keep > 0 {
-		t = min(t, addTime(due, c.keep))
+	if c.lifetime > 0 {
+		t = min(t, addTime(due, c.lifetime))
 	}
 	return t
 }
@@ -153,8 +153,8 @@ func (c *numbers) live(now limit.Time) uint64 {
 	if c.window > 0 {
 		t = c.start(now)
 	}
-	if c.keep > 0 {
-		t = max(t, now-c.keep+1)
+	if c.lifetime > 0 {
+		t = max(t, now-c.lifetime+1)
 	}
 	return c.rankFrom(t)
 }
@@ -190,10 +190,10 @@ func (c *numbers) place(rank, cost uint64, spread int64) (uint64, limit.Time) {
 // good, and every window has as many. One is always possible.
 func (c *numbers) largest() int64 {
 	fits := func(k uint64) bool {
-		if c.keep > 0 {
+		if c.lifetime > 0 {
 			// The last is due while the first is good.
 			hi, lo := bits.Mul64(gap(c.units, c.offsets, k-1), c.p)
-			top, bottom := bits.Mul64(uint64(c.keep-1), c.n)
+			top, bottom := bits.Mul64(uint64(c.lifetime-1), c.n)
 			if hi > top || hi == top && lo > bottom {
 				return false
 			}
@@ -209,7 +209,7 @@ func (c *numbers) largest() int64 {
 	}
 	// No more than there are tokens of the whole limit in that time, or one more.
 	low, high := uint64(1), uint64(limit.MaxCount)
-	if c.keep > 0 {
+	if c.lifetime > 0 {
 		high = min(high, uint64(c.terms.Burst)+2)
 	}
 	if c.window > 0 {

@@ -157,7 +157,7 @@ func TestPhase(t *testing.T) {
 			step := limit.Time(rng.Int64N(int64(3 * PhaseEvery)))
 			mono += step
 			elapsed += step
-			p.Look(mono, limit.Time(rng.Int64()), window)
+			p.Adjust(mono, limit.Time(rng.Int64()), window)
 			run := mono + p.Shift() - begin
 			if off := max(run-elapsed, elapsed-run); off > elapsed/1000 {
 				t.Fatalf("off by %d after %d", off, elapsed)
@@ -166,14 +166,14 @@ func TestPhase(t *testing.T) {
 		off := limit.Time(rng.Int64N(int64(window + 1000*ms)))
 		for range 2100 {
 			mono += PhaseEvery
-			p.Look(mono, mono+p.Shift()+off, window)
+			p.Adjust(mono, mono+p.Shift()+off, window)
 			if window == 0 {
 				off -= min(off, PhaseStep)
 			}
 		}
 		for range 600 {
 			mono += PhaseEvery
-			p.Look(mono, mono+wall, window)
+			p.Adjust(mono, mono+wall, window)
 		}
 		if window > 0 && (mono+p.Shift()-mono-wall)%window != 0 {
 			t.Fatalf("off by %v of %v", (p.Shift()-wall)%window, window)
@@ -181,7 +181,7 @@ func TestPhase(t *testing.T) {
 	}
 	p := NewPhase(5, 100)
 	for range 10000 {
-		p.Look(5, 1e15, 0)
+		p.Adjust(5, 1e15, 0)
 	}
 	if p.Shift() != 95 {
 		t.Errorf("looked more often than each %d", PhaseEvery)
@@ -190,7 +190,7 @@ func TestPhase(t *testing.T) {
 	mono := limit.Time(0)
 	for range 250 {
 		mono += PhaseEvery
-		p.Look(mono, 1e18+mono-250*ms, 0)
+		p.Adjust(mono, 1e18+mono-250*ms, 0)
 	}
 	if p.Shift() != 1e18-250*ms {
 		t.Errorf("shift %d after 250 s", p.Shift())
@@ -231,10 +231,10 @@ func TestPhaseMovesToTheNearest(t *testing.T) {
 	} {
 		p := NewPhase(0, 1e18)
 		mono := PhaseEvery
-		if p.Look(mono-1, 5, tt.window); p.Shift() != 1e18 || p.Due(mono-1) || !p.Due(mono) {
+		if p.Adjust(mono-1, 5, tt.window); p.Shift() != 1e18 || p.Due(mono-1) || !p.Due(mono) {
 			t.Errorf("it looks before %v have passed", time.Duration(PhaseEvery))
 		}
-		p.Look(mono, mono+1e18+tt.off, tt.window)
+		p.Adjust(mono, mono+1e18+tt.off, tt.window)
 		if moved := p.Shift() - 1e18; moved != tt.moved {
 			t.Errorf("off by %d in windows of %d it moves by %d, want %d", tt.off, tt.window, moved, tt.moved)
 		}

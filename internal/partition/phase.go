@@ -12,7 +12,7 @@ import "github.com/stint-io/stint/limit"
 //
 // The zero value begins at time 0. A Phase must not be used concurrently.
 type Phase struct {
-	shift, looked limit.Time
+	shift, adjusted limit.Time
 }
 
 // PhaseStep in PhaseEvery is how fast a [Phase] follows its wall clock. Not slower: 250 ms
@@ -24,22 +24,22 @@ const (
 )
 
 // NewPhase returns a clock that says wall when the monotonic clock says mono.
-func NewPhase(mono, wall limit.Time) Phase { return Phase{shift: wall - mono, looked: mono} }
+func NewPhase(mono, wall limit.Time) Phase { return Phase{shift: wall - mono, adjusted: mono} }
 
 // Shift returns what to add to the monotonic clock to have the time.
 func (p *Phase) Shift() limit.Time { return p.shift }
 
 // Due says whether it is time to look at the wall clock again.
-func (p *Phase) Due(mono limit.Time) bool { return mono-p.looked >= PhaseEvery }
+func (p *Phase) Due(mono limit.Time) bool { return mono-p.adjusted >= PhaseEvery }
 
-// Look moves the clock towards what the wall clock says, if it is [Phase.Due]. With a
+// Adjust moves the clock towards what the wall clock says, if it is [Phase.Due]. With a
 // window, only the place within the window counts: a clock that is off by whole windows
 // is right.
-func (p *Phase) Look(mono, wall, window limit.Time) {
+func (p *Phase) Adjust(mono, wall, window limit.Time) {
 	if !p.Due(mono) {
 		return
 	}
-	p.looked = mono
+	p.adjusted = mono
 	off := wall - (mono + p.shift)
 	if window > 0 {
 		off %= window

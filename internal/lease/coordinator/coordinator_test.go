@@ -136,7 +136,7 @@ func (d *desk) spell(grants []lease.Grant) string {
 			for _, w := range []struct {
 				word string
 				is   bool
-			}{{"scarce", s.Contended}, {"full", s.Saturated}, {"learning", s.Recovering}} {
+			}{{"scarce", s.Contended}, {"full", s.Saturated}, {"recovering", s.Recovering}} {
 				if w.is {
 					b.WriteString(" " + w.word)
 				}

@@ -32,7 +32,7 @@ func TestEpochsGrow(t *testing.T) {
 	if d.c.Epoch() <= 7 || told[anna] != d.c.Epoch() {
 		t.Fatalf("the epoch is %d after a report of 7, and told were %v", d.c.Epoch(), told)
 	}
-	if said := d.after(100 * time.Millisecond); strings.Contains(said, "lease") || !strings.Contains(said, "learning") {
+	if said := d.after(100 * time.Millisecond); strings.Contains(said, "lease") || !strings.Contains(said, "recovering") {
 		t.Errorf("told %q", said)
 	}
 	if said := d.send(lease.Report{Member: anna, Epoch: 1, Demands: []lease.Demand{claim}}); strings.Contains(said, "bad_claim") || d.lent(anna).Rate != 40*fixed.Token {

@@ -209,7 +209,7 @@ stint_store_instances 21
 stint_lease_streams 22
 stint_lease_instances 23
 stint_lease_resources 24
-stint_lease_learning 0
+stint_lease_recovering 0
 stint_lease_reports_total 25
 stint_lease_grants_total 26
 stint_lease_streams_refused_total 27

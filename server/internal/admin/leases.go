@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Leases are what the coordinator of leased limits looks like.
 type Leases struct {
 	Streams, Instances, Resources int
-	Learning                      bool
+	Recovering                    bool
 	Reports, Grants               uint64
 	StreamsRefused                uint64
 	Expired                       uint64 // instances whose leases ran out
@@ -35,7 +35,7 @@ type LeasedLimit struct {
 // leaseDescs describe the metrics of leased limits. They are sent only where there is
 // one.
 type leaseDescs struct {
-	streams, instances, resources, learning               *prometheus.Desc
+	streams, instances, resources, recovering             *prometheus.Desc
 	reports, grants, refused, rejected, expired, failures *prometheus.Desc
 	capacity, lent, wanted, free, saturated, seconds      *prometheus.Desc
 	reject, usage                                         *prometheus.Desc
@@ -43,7 +43,7 @@ type leaseDescs struct {
 
 func (d *leaseDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
-		d.streams, d.instances, d.resources, d.learning, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
+		d.streams, d.instances, d.resources, d.recovering, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
 		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds, d.reject, d.usage,
 	} {
 		ch <- one
@@ -67,7 +67,7 @@ func (d *leaseDescs) collect(ch chan<- prometheus.Metric, l *Leases) {
 	gauge(d.streams, float64(l.Streams))
 	gauge(d.instances, float64(l.Instances))
 	gauge(d.resources, float64(l.Resources))
-	truth(d.learning, l.Learning)
+	truth(d.recovering, l.Recovering)
 	count(d.reports, float64(l.Reports))
 	count(d.grants, float64(l.Grants))
 	for status, n := range l.Refused {

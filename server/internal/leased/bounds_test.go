@@ -231,7 +231,7 @@ func TestRefusalStands(t *testing.T) {
 		p := &part{charge: &c}
 		e := s.table.known(s.lent["a"], c.Key)
 		defer e.done()
-		r := e.purse.(*rate)
+		r := e.charger.(*rate)
 		if err := r.holds(p, false); err != nil || c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonRate || c.Verdict.RetryAfter != 1 {
 			t.Errorf("refused with tokens there: %+v, %v", c.Verdict, err)
 		}
@@ -310,7 +310,7 @@ func TestReloadKeepsLeases(t *testing.T) {
 			}
 			now.done()
 		}
-		if s.Keys() != 1 || !s.lent["b"].gauge {
+		if s.Keys() != 1 || !s.lent["b"].semaphore {
 			t.Errorf("%d keys, want that of the limit that stayed what it was", s.Keys())
 		}
 	})

@@ -73,9 +73,9 @@ type Store struct {
 
 // lent is a leased limit.
 type lent struct {
-	name  string
-	gauge bool
-	most  atomic.Int64 // no request that costs more fits, whatever the key
+	name      string
+	semaphore bool
+	most      atomic.Int64 // no request that costs more fits, whatever the key
 }
 
 // route says whose charges go where; nil = to the store behind.
@@ -120,8 +120,8 @@ func read(set *rules.Set, before map[string]*lent) (byName, byID map[string]*len
 		}
 		gauge := l.Base.Policy.Algorithm == limit.Concurrency
 		to := before[l.Name]
-		if to == nil || to.gauge != gauge {
-			to = &lent{name: l.Name, gauge: gauge}
+		if to == nil || to.semaphore != gauge {
+			to = &lent{name: l.Name, semaphore: gauge}
 		}
 		most := l.Base.Policy.Quota()
 		byID[l.Base.ID] = to

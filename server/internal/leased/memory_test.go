@@ -58,7 +58,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			}
 			s.table.mu.RLock()
 			for k, e := range s.table.keys {
-				g, ok := e.purse.(*places)
+				g, ok := e.charger.(*permits)
 				if !ok {
 					continue
 				}

@@ -249,13 +249,13 @@ func (r *rate) undo(p *part) {
 	r.refund(p.loose)
 }
 
-func (r *rate) look(p *part) error {
+func (r *rate) peek(p *part) error {
 	lease := r.limiter.Lease()
 	d, err := r.limiter.Take(context.Background(), limit.Request{Cost: p.charge.Cost, Peek: true})
 	if err != nil {
 		return err
 	}
-	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonLearning) {
+	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonRecovering) {
 		// Nobody knows that more would not come.
 		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
 		d.Results[0].StoreFailed = false

@@ -44,7 +44,7 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 // it is still there; places only end by Finish.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
-		p.entry.purse.refund(min(p.charge.Cost, p.to.most.Load()))
+		p.entry.charger.refund(min(p.charge.Cost, p.to.most.Load()))
 		return true
 	})
 }
@@ -52,7 +52,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 // Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
-		return p.entry.purse.finish(p.charge.Permit)
+		return p.entry.charger.finish(p.charge.Permit)
 	})
 }
 
@@ -60,7 +60,7 @@ func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 // spend is theirs.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
-		p.entry.purse.reset()
+		p.entry.charger.reset()
 		return false
 	})
 }
@@ -80,7 +80,7 @@ func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(co
 		if p.entry = s.table.known(p.to, p.charge.Key); p.entry != nil {
 			done = f(p)
 		}
-		if !done && p.to.gauge {
+		if !done && p.to.semaphore {
 			w.exact = append(w.exact, *p.charge)
 			w.exact[len(w.exact)-1].Counters = p.own.exact
 		}

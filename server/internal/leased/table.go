@@ -41,14 +41,14 @@ type id struct {
 
 // entry is the lease of one key.
 type entry struct {
-	purse purse
-	alias string
-	used  atomic.Int64 // Unix nanoseconds
-	busy  atomic.Int64 // calls under way; rises only under the table's lock
+	charger charger
+	alias   string
+	used    atomic.Int64 // Unix nanoseconds
+	busy    atomic.Int64 // calls under way; rises only under the table's lock
 }
 
-// purse is what one key has: a rate or places.
-type purse interface {
+// charger is what one key has: a rate or places.
+type charger interface {
 	// take decides about p by the lease; one that is short asks for more and
 	// waits for it.
 	take(ctx context.Context, p *part) error
@@ -56,8 +56,8 @@ type purse interface {
 	hold(ctx context.Context, p *part, wait bool) error
 	// undo gives back what hold took.
 	undo(p *part)
-	// look makes the verdict of p say how the lease stands, cost apart.
-	look(p *part) error
+	// peek makes the verdict of p say how the lease stands, cost apart.
+	peek(p *part) error
 	// drain takes n, or what there is of it, at once.
 	drain(n int64)
 	// refund puts back n that was taken earlier.
@@ -142,12 +142,12 @@ func (e *entry) done() { e.busy.Add(-1) }
 // reload, says so when it is taken from.
 func (t *table) open(l *lent, key string) (*entry, error) {
 	alias := t.names.add(lease.ResourceID{Limit: l.name, Key: key})
-	if l.gauge {
-		g, err := t.client.Gauge(alias, client.LimitOptions{})
-		return &entry{purse: &places{gauge: g, held: map[uint64]place{}}, alias: alias}, err
+	if l.semaphore {
+		g, err := t.client.Semaphore(alias, client.LimitOptions{})
+		return &entry{charger: &permits{semaphore: g, held: map[uint64]place{}}, alias: alias}, err
 	}
 	r, err := t.client.Limit(alias, client.LimitOptions{})
-	return &entry{purse: &rate{limiter: r}, alias: alias}, err
+	return &entry{charger: &rate{limiter: r}, alias: alias}, err
 }
 
 // makeRoom closes a key that was not in use of late, among some.
@@ -171,12 +171,12 @@ func (t *table) makeRoom(now time.Time) bool {
 }
 
 // idle says whether nobody takes from it and nothing is in use, under the table's lock.
-func (e *entry) idle(now time.Time) bool { return e.busy.Load() == 0 && !e.purse.expire(now) }
+func (e *entry) idle(now time.Time) bool { return e.busy.Load() == 0 && !e.charger.expire(now) }
 
 // drop gives a lease back.
 func (t *table) drop(now time.Time, k id, e *entry) {
 	delete(t.keys, k)
-	e.purse.close()
+	e.charger.close()
 	t.names.retire(now, e.alias)
 }
 
@@ -198,7 +198,7 @@ func (t *table) sweep(now time.Time) {
 	var old []id
 	t.mu.RLock()
 	for k, e := range t.keys {
-		if inUse := e.purse.expire(now); !inUse && now.UnixNano()-e.used.Load() >= int64(idleAfter) {
+		if inUse := e.charger.expire(now); !inUse && now.UnixNano()-e.used.Load() >= int64(idleAfter) {
 			old = append(old, k)
 		}
 	}

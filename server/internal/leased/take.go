@@ -265,7 +265,7 @@ func (s *Store) drain(w *work) {
 	for i := range w.leased {
 		p := &w.leased[i]
 		if p.charge.CountRefused && p.charge.Cost > 0 && s.reach(p, take) == nil && p.entry != nil {
-			p.entry.purse.drain(p.charge.Cost)
+			p.entry.charger.drain(p.charge.Cost)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (s *Store) undo(w *work) {
 		if !p.held {
 			continue
 		}
-		p.entry.purse.undo(p)
+		p.entry.charger.undo(p)
 		p.stands()
 	}
 }
@@ -286,7 +286,7 @@ func (s *Store) undo(w *work) {
 // stands makes the verdict of what was given back say how the lease stands.
 func (p *part) stands() {
 	v := p.charge.Verdict
-	if p.entry.purse.look(p) == nil {
+	if p.entry.charger.peek(p) == nil {
 		v.Remaining, v.ResetAfter = p.charge.Verdict.Remaining, p.charge.Verdict.ResetAfter
 	}
 	p.charge.Verdict = v
@@ -319,14 +319,14 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 	}
 	err := s.reach(p, how)
 	if err == nil && p.entry != nil {
-		switch purse := p.entry.purse; {
+		switch charger := p.entry.charger; {
 		case how == look || c.Cost == 0:
-			err = purse.look(p)
+			err = charger.peek(p)
 		case how == take:
-			err = purse.take(ctx, p)
+			err = charger.take(ctx, p)
 		default:
-			if err = purse.hold(ctx, p, how != holdAtOnce); how == gather {
-				purse.undo(p)
+			if err = charger.hold(ctx, p, how != holdAtOnce); how == gather {
+				charger.undo(p)
 			}
 		}
 	}

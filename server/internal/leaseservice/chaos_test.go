@@ -406,7 +406,7 @@ func (w *world) disturb(instances []*spender, until time.Duration) (recovered ti
 			wait([]time.Duration{time.Millisecond, time.Second, 8 * time.Second}[w.rng.IntN(3)])
 			w.start()
 			note("another begins")
-			recovered = passed() + w.coord.state.Learn
+			recovered = passed() + w.coord.state.Recovery
 		case 2: // the coordinator stands still
 			note("the coordinator stands still")
 			w.coord.running.close()

@@ -222,7 +222,7 @@ func (s *Service) claimed(ctx context.Context, asked limit.Time, lost bool) {
 	}
 	if waited {
 		c.told = ""
-		s.opts.Logger.Warn("this service takes over: it lends the limits that are shared by leases once those of the former coordinator must have ended", "for", s.Learning().Round(time.Millisecond))
+		s.opts.Logger.Warn("this service takes over: it lends the limits that are shared by leases once those of the former coordinator must have ended", "for", s.Recovering().Round(time.Millisecond))
 	}
 	c.held, c.answered = true, asked
 }
@@ -230,7 +230,7 @@ func (s *Service) claimed(ctx context.Context, asked limit.Time, lost bool) {
 // within runs f in the loop, which owns the coordinator, and waits for it.
 func (s *Service) within(ctx context.Context, f func(now limit.Time)) {
 	done := make(chan struct{})
-	if !s.post(ctx, event{look: func(now limit.Time) { defer close(done); f(now) }}) {
+	if !s.post(ctx, event{snapshot: func(now limit.Time) { defer close(done); f(now) }}) {
 		return
 	}
 	select {
@@ -245,7 +245,7 @@ func (s *Service) takeOver(now limit.Time) {
 	grants := s.step(now, coordinator.Takeover{})
 	c := s.loop.coordinator
 	s.loop.epoch = c.Epoch()
-	s.learnedAt.Store(int64(c.RecoveredAt()))
+	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	if s.opts.Raise != nil {
 		if err := s.opts.Raise(s.loop.epoch); err != nil {
 			s.opts.Logger.Error("the epoch cannot be kept: leases of this coordinator cannot be claimed from the next one", "error", err)

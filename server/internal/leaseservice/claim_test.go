@@ -109,7 +109,7 @@ func run(t *testing.T, p *place, key byte, change ...func(*Options)) claimant {
 }
 
 // may says whether a service lends what may be in use elsewhere.
-func (c claimant) may() bool { return c.lends(c.now()) && c.Learning() == 0 }
+func (c claimant) may() bool { return c.lends(c.now()) && c.Recovering() == 0 }
 
 // TestOneClaimantLends: whoever comes, goes, is cut off from Redis or has it come back
 // empty, what one service has lent has ended before another lends; where Redis is away for

@@ -90,7 +90,7 @@ func TestNoLeasedLimitsNoClaim(t *testing.T) {
 		if took := time.Since(reloaded); took > most+20*time.Millisecond {
 			t.Errorf("another one took over after %v, want %v without waiting for the claim's end", took, most)
 		}
-		if second.Learning() == 0 {
+		if second.Recovering() == 0 {
 			t.Error("it knows nothing of what was lent, and does not learn")
 		}
 		if first.Elsewhere() != "" || second.Elsewhere() != "" {

@@ -61,8 +61,8 @@ func TestHowLongIsLearnt(t *testing.T) {
 	}
 	const margin = 64
 	first, second := Fresh(0), Fresh(time.Minute)
-	if first.Learn != lease.DefaultLease+lease.DefaultLease/margin || second.Learn != time.Minute+time.Minute/margin {
-		t.Errorf("learns for %v and %v", first.Learn, second.Learn)
+	if first.Recovery != lease.DefaultLease+lease.DefaultLease/margin || second.Recovery != time.Minute+time.Minute/margin {
+		t.Errorf("learns for %v and %v", first.Recovery, second.Recovery)
 	}
 	if len(first.Key) != keyLength || bytes.Equal(first.Key, second.Key) || first.Former != 0 || first.Why == "" || first.Epoch < uint64(time.Now().Add(-time.Hour).UnixNano()) {
 		t.Errorf("%+v", first)
@@ -77,13 +77,13 @@ func TestHowLongIsLearnt(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		st, err := OpenState(dir, c.former, true)
-		if err != nil || st.Learn != 0 || st.Why != "" {
+		if err != nil || st.Recovery != 0 || st.Why != "" {
 			t.Fatalf("%+v, %v", st, err)
 		}
 		if err := st.Close(false); err != nil {
 			t.Fatal(err)
 		}
-		if st, err = OpenState(dir, c.now, true); err != nil || st.Learn != c.learn+c.learn/margin || !strings.Contains(st.Why, "while something was lent") {
+		if st, err = OpenState(dir, c.now, true); err != nil || st.Recovery != c.learn+c.learn/margin || !strings.Contains(st.Why, "while something was lent") {
 			t.Errorf("leases of %v, then %v: %+v, %v", c.former, c.now, st, err)
 		}
 		for range 2 { // the second time there is nothing to end
@@ -91,7 +91,7 @@ func TestHowLongIsLearnt(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if st, err = OpenState(dir, c.now, false); err != nil || st.Learn != 0 {
+		if st, err = OpenState(dir, c.now, false); err != nil || st.Recovery != 0 {
 			t.Errorf("after a good end: %+v, %v", st, err)
 		}
 		if err := st.Close(true); err != nil {

@@ -21,7 +21,7 @@ import (
 // is gone.
 func TestFiguresOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := lend(t, func(o *Options) { o.State.Learn = 3 * time.Second })
+		s := lend(t, func(o *Options) { o.State.Recovery = 3 * time.Second })
 		a, b := s.dial(t), s.dial(t)
 		b.report("b", 1, demand(1, "shared", 1))
 		time.Sleep(time.Second / 2) // between two looks
@@ -39,12 +39,12 @@ func TestFiguresOverTime(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
-		if pass(2, 300); !s.Figures().Learning {
+		if pass(2, 300); !s.Figures().Recovering {
 			t.Error("it does not learn")
 		}
 		pass(3, 300)
 		before := of("shared")
-		if !before.Saturated || before.SaturatedSeconds <= 0 || before.SaturatedSeconds > 5 || s.Figures().Learning {
+		if !before.Saturated || before.SaturatedSeconds <= 0 || before.SaturatedSeconds > 5 || s.Figures().Recovering {
 			t.Errorf("%+v", before)
 		}
 		b.hangUp() // without a word
@@ -141,18 +141,18 @@ func TestPageOverTime(t *testing.T) {
 		}
 		l := p.Resources[0]
 		one := l.Leases[0]
-		if one.Since < 11 || one.Since > 12 || one.ExpiresIn < 2 || one.ExpiresIn > 2.1 || l.FullFor < 10 || l.FullFor > 12 || l.Learning || l.Broken || one.Burst <= 0 {
+		if one.Since < 11 || one.Since > 12 || one.ExpiresIn < 2 || one.ExpiresIn > 2.1 || l.FullFor < 10 || l.FullFor > 12 || l.Recovering || l.Broken || one.Burst <= 0 {
 			t.Errorf("%+v", l)
 		}
 		figures, others, ok := s.Instances(t.Context())
 		if !ok || others != 0 || len(figures) != 2 || figures[0].Limit != "places" || figures[0].Wanted != 1 || figures[0].Lent < 1 || figures[0].Lent > 4 {
 			t.Errorf("%+v", figures)
 		}
-		learning := lend(t, func(o *Options) { o.State.Learn = time.Hour })
+		learning := lend(t, func(o *Options) { o.State.Recovery = time.Hour })
 		d := learning.dial(t)
 		d.report("a", 1, demand(1, "shared", 300))
 		time.Sleep(time.Second)
-		if p := (&room{Service: learning.Service, t: t}).page(""); len(p.Resources) != 1 || !p.Resources[0].Learning {
+		if p := (&room{Service: learning.Service, t: t}).page(""); len(p.Resources) != 1 || !p.Resources[0].Recovering {
 			t.Errorf("%+v", p)
 		}
 	})

@@ -450,7 +450,7 @@ func TestWhoGoesFromAFullQueue(t *testing.T) {
 		go s.inLoop(t.Context(), func(limit.Time) { <-held })
 		synctest.Wait()
 		for len(s.events) < cap(s.events) {
-			s.events <- event{look: func(limit.Time) {}}
+			s.events <- event{snapshot: func(limit.Time) {}}
 		}
 		c := s.dial(t)
 		c.report("a", 1, demand(1, "shared", 1))

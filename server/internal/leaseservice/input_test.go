@@ -96,7 +96,7 @@ func TestTokens(t *testing.T) {
 	}
 	first.stop()
 
-	next := start(t, Options{State: State{Epoch: 6, Key: key, Learn: time.Hour}})
+	next := start(t, Options{State: State{Epoch: 6, Key: key, Recovery: time.Hour}})
 	claim := func() *leasepb.Demand {
 		d := demand(1, "shared", 50)
 		d.Lease, d.Claim = lent.GetLease(), lent.GetToken()

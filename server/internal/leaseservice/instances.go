@@ -24,8 +24,8 @@ type InstanceFigures struct {
 // many others there are. It reports false when the coordinator does not run or ctx ends.
 func (s *Service) Instances(ctx context.Context) (figures []InstanceFigures, others int, ok bool) {
 	select {
-	case s.looks <- struct{}{}:
-		defer func() { <-s.looks }()
+	case s.snapshots <- struct{}{}:
+		defer func() { <-s.snapshots }()
 	case <-ctx.Done():
 		return nil, 0, false
 	}

@@ -137,7 +137,7 @@ func TestLookAtAllKinds(t *testing.T) {
 		}
 		switch l.Limit {
 		case "places":
-			if !l.Gauge || l.Capacity != 4 || gets < 3 || gets > 4 {
+			if !l.Semaphore || l.Capacity != 4 || gets < 3 || gets > 4 {
 				t.Errorf("%+v", l)
 			}
 		case "beyond":
@@ -145,7 +145,7 @@ func TestLookAtAllKinds(t *testing.T) {
 				t.Errorf("%+v", l)
 			}
 		default:
-			if l.Allocation != "max_min" || l.Sharing != "leased" || l.Gauge {
+			if l.Allocation != "max_min" || l.Sharing != "leased" || l.Semaphore {
 				t.Errorf("%+v", l)
 			}
 		}

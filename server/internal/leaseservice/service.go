@@ -111,20 +111,20 @@ type Service struct {
 	step     func(now limit.Time, e lease.Event) []lease.Grant
 	patience struct{ firstReport, stalled time.Duration }
 
-	// learnedAt is when the coordinator knows what is lent, as a limit.Time.
-	learnedAt atomic.Int64
+	// recoveredAt is when the coordinator knows what is lent, as a limit.Time.
+	recoveredAt atomic.Int64
 
 	claim claim
 
-	looks   chan struct{} // one look at everything at a time
-	figures atomic.Pointer[Figures]
+	snapshots chan struct{} // one look at everything at a time
+	figures   atomic.Pointer[Figures]
 }
 
 // event is what the loop is woken by.
 type event struct {
-	stream *stream
-	report *lease.Report // nil: the stream has ended
-	look   func(now limit.Time)
+	stream   *stream
+	report   *lease.Report // nil: the stream has ended
+	snapshot func(now limit.Time)
 }
 
 // New returns a service. It lends nothing before Run.
@@ -136,7 +136,7 @@ func New(o Options) *Service {
 	}
 	s := &Service{
 		opts: o, origin: time.Now(),
-		events: make(chan event, batch), ended: make(chan struct{}), looks: make(chan struct{}, 1),
+		events: make(chan event, batch), ended: make(chan struct{}), snapshots: make(chan struct{}, 1),
 		reload: make(chan struct{}, 1),
 	}
 	s.limits.Store(newIndex(o.Limits))
@@ -147,11 +147,11 @@ func New(o Options) *Service {
 		seal = coordinator.NewSeal(o.State.Key)
 	}
 	c := coordinator.New(coordinator.Options{
-		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Learn, MaxResources: o.MaxResources, Seal: seal,
+		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, MaxResources: o.MaxResources, Seal: seal,
 		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) { return s.limits.Load().resolve(id) },
 	}, s.now())
 	s.loop.coordinator, s.loop.epoch, s.step = c, c.Epoch(), c.Step
-	s.learnedAt.Store(int64(c.RecoveredAt()))
+	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
 	s.claim.init(&s.opts)
 	return s
@@ -254,8 +254,8 @@ func (s *Service) takeWaiting() {
 func (s *Service) take(e event) {
 	now := s.now()
 	switch {
-	case e.look != nil:
-		s.guard(nil, "look", func() { e.look(now) })
+	case e.snapshot != nil:
+		s.guard(nil, "look", func() { e.snapshot(now) })
 	case e.report == nil:
 		s.gone(e.stream)
 	case !s.lends(now):
@@ -296,7 +296,7 @@ func (s *Service) risen() {
 	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)
 	s.loop.epoch = epoch
-	s.learnedAt.Store(int64(c.RecoveredAt()))
+	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	if s.opts.Raise == nil {
 		return
 	}
@@ -305,10 +305,10 @@ func (s *Service) risen() {
 	}
 }
 
-// Learning is for how long yet the coordinator does not know what a former one has lent,
+// Recovering is for how long yet the coordinator does not know what a former one has lent,
 // and lends nothing that may be in use; 0 = it knows.
-func (s *Service) Learning() time.Duration {
-	return max(0, time.Duration(limit.Time(s.learnedAt.Load())-s.now()))
+func (s *Service) Recovering() time.Duration {
+	return max(0, time.Duration(limit.Time(s.recoveredAt.Load())-s.now()))
 }
 
 func (s *Service) send(g *lease.Grant) {

@@ -24,10 +24,10 @@ type State struct {
 	// Key signs leases; nil = instances cannot claim what a former coordinator
 	// lent them.
 	Key []byte
-	// Learn is how long leases of a former coordinator may still be in use, and Why says
+	// Recovery is how long leases of a former coordinator may still be in use, and Why says
 	// for people why.
-	Learn time.Duration
-	Why   string
+	Recovery time.Duration
+	Why      string
 
 	path    string        // of the file; empty = nothing is kept
 	longest time.Duration // of leases that may be in use
@@ -57,7 +57,7 @@ type stateFile struct {
 func Fresh(length time.Duration) State {
 	key := make([]byte, keyLength)
 	rand.Read(key)
-	return State{Epoch: above(0), Key: key, Learn: learn(length), Why: "there is no state directory"}
+	return State{Epoch: above(0), Key: key, Recovery: recoveryTime(length), Why: "there is no state directory"}
 }
 
 // above is an epoch above a former one. It goes by the clock, so that a coordinator whose
@@ -108,14 +108,14 @@ func OpenState(dir string, length time.Duration, first bool) (st State, err erro
 	if !was.Clean {
 		// Should this process end before they do, the next one must wait as long.
 		st.longest = max(was.Lease, length)
-		st.Learn, st.Why = learn(st.longest), why
+		st.Recovery, st.Why = recoveryTime(st.longest), why
 	}
 	return st, st.write(false)
 }
 
-// learn is how long leases of that length may be in use after their coordinator has
+// recoveryTime is how long leases of that length may be in use after their coordinator has
 // gone: by what the clocks of instances may be slow is added.
-func learn(length time.Duration) time.Duration {
+func recoveryTime(length time.Duration) time.Duration {
 	if length == 0 {
 		length = lease.DefaultLease
 	}

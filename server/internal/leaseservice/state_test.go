@@ -30,8 +30,8 @@ func TestState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if st.Epoch <= former.Epoch || st.Former != former.Epoch || former.Key != nil && !bytes.Equal(st.Key, former.Key) || (st.Learn > 0) != (st.Why != "") {
-			t.Fatalf("epoch %d of %d after %d, learns for %v because %q", st.Epoch, st.Former, former.Epoch, st.Learn, st.Why)
+		if st.Epoch <= former.Epoch || st.Former != former.Epoch || former.Key != nil && !bytes.Equal(st.Key, former.Key) || (st.Recovery > 0) != (st.Why != "") {
+			t.Fatalf("epoch %d of %d after %d, learns for %v because %q", st.Epoch, st.Former, former.Epoch, st.Recovery, st.Why)
 		}
 		former = st
 		return st
@@ -43,21 +43,21 @@ func TestState(t *testing.T) {
 		}
 	}
 	first := open(time.Minute)
-	if first.Learn < time.Minute || len(first.Key) != keyLength || bytes.Equal(first.Key, make([]byte, keyLength)) {
-		t.Fatalf("without a file: learns for %v", first.Learn)
+	if first.Recovery < time.Minute || len(first.Key) != keyLength || bytes.Equal(first.Key, make([]byte, keyLength)) {
+		t.Fatalf("without a file: learns for %v", first.Recovery)
 	}
 	if _, err := OpenState(dir, 0, false); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("the directory is used twice: %v", err)
 	}
 	end(&first, false) // as after a crash
 	crashed := open(time.Second)
-	if crashed.Learn < time.Minute {
-		t.Fatalf("after a crash: learns for %v", crashed.Learn)
+	if crashed.Recovery < time.Minute {
+		t.Fatalf("after a crash: learns for %v", crashed.Recovery)
 	}
 	end(&crashed, false)
 	twice := open(time.Second)
-	if twice.Learn < time.Minute {
-		t.Errorf("after two: learns for %v, leases of the first may be out", twice.Learn)
+	if twice.Recovery < time.Minute {
+		t.Errorf("after two: learns for %v, leases of the first may be out", twice.Recovery)
 	}
 	if err := twice.Raise(twice.Epoch + 7); err != nil {
 		t.Fatal(err)
@@ -65,18 +65,18 @@ func TestState(t *testing.T) {
 	end(&twice, false)
 	former = twice
 	lent := open(time.Second)
-	if lent.Learn < time.Minute {
-		t.Errorf("ended with something lent: learns for %v", lent.Learn)
+	if lent.Recovery < time.Minute {
+		t.Errorf("ended with something lent: learns for %v", lent.Recovery)
 	}
 	end(&lent, true)
 	clean := open(0)
-	if clean.Learn != 0 {
-		t.Errorf("after a good end: learns for %v", clean.Learn)
+	if clean.Recovery != 0 {
+		t.Errorf("after a good end: learns for %v", clean.Recovery)
 	}
 	end(&clean, false)
 	after := open(0)
-	if after.Learn < lease.DefaultLease || after.Learn > 2*lease.DefaultLease {
-		t.Errorf("learns for %v, leases are %v", after.Learn, lease.DefaultLease)
+	if after.Recovery < lease.DefaultLease || after.Recovery > 2*lease.DefaultLease {
+		t.Errorf("learns for %v, leases are %v", after.Recovery, lease.DefaultLease)
 	}
 	end(&after, true)
 	// The file is lost.
@@ -85,8 +85,8 @@ func TestState(t *testing.T) {
 	}
 	now := uint64(time.Now().UnixNano())
 	former = State{}
-	if lost := open(0); lost.Learn < lease.DefaultLease || lost.Epoch < now {
-		t.Errorf("after the loss of the file: epoch %d at %d, learns for %v", lost.Epoch, now, lost.Learn)
+	if lost := open(0); lost.Recovery < lease.DefaultLease || lost.Epoch < now {
+		t.Errorf("after the loss of the file: epoch %d at %d, learns for %v", lost.Epoch, now, lost.Recovery)
 	}
 	info, err := os.Stat(filepath.Join(dir, StateFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -102,8 +102,8 @@ func TestState(t *testing.T) {
 
 // One that nobody was before need not wait.
 func TestFirstState(t *testing.T) {
-	if st, err := OpenState(t.TempDir(), 0, true); err != nil || st.Learn != 0 {
-		t.Errorf("learns for %v, %v", st.Learn, err)
+	if st, err := OpenState(t.TempDir(), 0, true); err != nil || st.Recovery != 0 {
+		t.Errorf("learns for %v, %v", st.Recovery, err)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestBadState(t *testing.T) {
 		}
 	}
 	a, b := Fresh(time.Minute), Fresh(time.Minute)
-	if a.Learn < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true) != nil {
-		t.Errorf("without a directory: %d %v", a.Epoch, a.Learn)
+	if a.Recovery < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true) != nil {
+		t.Errorf("without a directory: %d %v", a.Epoch, a.Recovery)
 	}
 }
 
@@ -234,8 +234,8 @@ func TestRaisedEpochIsKept(t *testing.T) {
 		if st, err = OpenState(dir, 0, false); err != nil {
 			t.Fatal(err)
 		}
-		if st.Former != former || st.Epoch <= former || (st.Learn == 0) != nothingLent {
-			t.Errorf("epoch %d after %d, of which %d is known; learns for %v", st.Epoch, former, st.Former, st.Learn)
+		if st.Former != former || st.Epoch <= former || (st.Recovery == 0) != nothingLent {
+			t.Errorf("epoch %d after %d, of which %d is known; learns for %v", st.Epoch, former, st.Former, st.Recovery)
 		}
 	}
 	if err := st.Close(true); err != nil {

@@ -134,8 +134,8 @@ func TestHolderAfterRedisWasAway(t *testing.T) {
 			before := len(i.told())
 			p.set(func() { p.down, p.hangs, p.holder, p.until, p.clean = false, false, "", time.Time{}, false })
 			time.Sleep(claimEvery + claimSoon)
-			if synctest.Wait(); (s.Learning() > 0) != c.learn || !s.lends(s.now()) || s.Learning() > lease.DefaultLease+lease.DefaultLease/64 {
-				t.Errorf("away for %v, hangs %v: learns for %v", c.away, c.hangs, s.Learning())
+			if synctest.Wait(); (s.Recovering() > 0) != c.learn || !s.lends(s.now()) || s.Recovering() > lease.DefaultLease+lease.DefaultLease/64 {
+				t.Errorf("away for %v, hangs %v: learns for %v", c.away, c.hangs, s.Recovering())
 			}
 			risen := slices.ContainsFunc(i.told()[before:], func(g *leasepb.Grant) bool { return g.GetEpoch() > s.opts.State.Epoch })
 			if risen != c.learn || i.over() {
@@ -182,8 +182,8 @@ func TestLoopKnowsFirst(t *testing.T) {
 			t.Fatal("the second has no claim")
 		}
 		releaseSecond()
-		if !second.lends(second.now()) || second.Learning() == 0 {
-			t.Errorf("it lends: %v, and learns for %v", second.lends(second.now()), second.Learning())
+		if !second.lends(second.now()) || second.Recovering() == 0 {
+			t.Errorf("it lends: %v, and learns for %v", second.lends(second.now()), second.Recovering())
 		}
 		second.stop()
 		first.stop()
@@ -359,7 +359,7 @@ func TestEpochOfAnotherIsHeard(t *testing.T) {
 			if len(raised) != 1 || raised[0] <= heard-5 {
 				t.Errorf("raised to %v", raised)
 			}
-			if learn := s.Learning(); learn != lease.DefaultLease+lease.DefaultLease/64 {
+			if learn := s.Recovering(); learn != lease.DefaultLease+lease.DefaultLease/64 {
 				t.Errorf("learns for %v", learn)
 			}
 			i.reports <- &leasepb.Report{Instance: "a", Session: 1, Number: 3, Stamp: 3}
@@ -372,8 +372,8 @@ func TestEpochOfAnotherIsHeard(t *testing.T) {
 				t.Errorf("logged:\n%s", text)
 			}
 			time.Sleep(lease.DefaultLease + lease.DefaultLease/64)
-			if s.Learning() != 0 {
-				t.Errorf("learns for %v more", s.Learning())
+			if s.Recovering() != 0 {
+				t.Errorf("learns for %v more", s.Recovering())
 			}
 		})
 	}
@@ -388,9 +388,9 @@ func TestNothingIsLentAtTheEnd(t *testing.T) {
 		nothing bool
 	}{{10*time.Second - 1, false, false}, {10 * time.Second, false, true}, {20 * time.Second, false, true}, {20 * time.Second, true, false}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := New(Options{Limits: limits(t, config), State: State{Epoch: 5, Learn: 10 * time.Second}, Logger: slog.New(slog.DiscardHandler)})
-			if s.Learning() != 10*time.Second || s.now() <= 0 {
-				t.Errorf("learns for %v from %v", s.Learning(), s.now())
+			s := New(Options{Limits: limits(t, config), State: State{Epoch: 5, Recovery: 10 * time.Second}, Logger: slog.New(slog.DiscardHandler)})
+			if s.Recovering() != 10*time.Second || s.now() <= 0 {
+				t.Errorf("learns for %v from %v", s.Recovering(), s.now())
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			nothing := make(chan bool, 1)

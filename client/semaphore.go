@@ -9,15 +9,15 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Gauge spends a lease of places: how many may be in flight at once, in all instances
+// Semaphore spends a lease of places: how many may be in flight at once, in all instances
 // together. Places are held until they are given back, also when the lease shrinks or
 // ends: then nobody gets in until few enough are in use.
 //
 // Callers get in in the order in which they came. It is safe for concurrent use;
 // [Client.Gauge] makes one.
-type Gauge struct {
-	places *bucket.Semaphore
-	lease  leasedLimit
+type Semaphore struct {
+	semaphore *bucket.Semaphore
+	lease     leasedLimit
 
 	mu      sync.Mutex
 	permits map[uint64]int64 // places by permit
@@ -25,34 +25,34 @@ type Gauge struct {
 }
 
 // Name returns the name of the limit.
-func (g *Gauge) Name() string { return g.lease.id.Limit }
+func (g *Semaphore) Name() string { return g.lease.id.Limit }
 
 // TryAcquire takes n places if they are free, and reports whether they were. It never
 // waits.
-func (g *Gauge) TryAcquire(n int64) bool {
+func (g *Semaphore) TryAcquire(n int64) bool {
 	now := g.lease.client.now()
-	taken, decided := g.places.Try(now, n)
+	taken, decided := g.semaphore.Try(now, n)
 	if !taken && decided && n > 0 {
-		g.places.Refuse(n)
+		g.semaphore.Refuse(n)
 	}
 	return taken || g.lease.short(now, n, decided)
 }
 
 // Acquire waits for n places, in turn behind those who came before. Its errors are those
 // of [Limiter.WaitN].
-func (g *Gauge) Acquire(ctx context.Context, n int64) error {
+func (g *Semaphore) Acquire(ctx context.Context, n int64) error {
 	return g.lease.waitMax(ctx, n, limit.Never)
 }
 
 // AcquireMax is Acquire for a caller who waits at most d; see [Limiter.WaitMaxN]. When
-// places come free is not known, so it fails early only if none can.
-func (g *Gauge) AcquireMax(ctx context.Context, n int64, d time.Duration) error {
+// semaphore come free is not known, so it fails early only if none can.
+func (g *Semaphore) AcquireMax(ctx context.Context, n int64, d time.Duration) error {
 	return g.lease.waitMax(ctx, n, max(d, 0))
 }
 
 // Release gives n places back.
-func (g *Gauge) Release(n int64) {
-	if g.places.Release(n) {
+func (g *Semaphore) Release(n int64) {
+	if g.semaphore.Release(n) {
 		g.lease.mu.Lock()
 		defer g.lease.unlock()
 		g.lease.settle(g.lease.client.now())
@@ -60,8 +60,8 @@ func (g *Gauge) Release(n int64) {
 }
 
 // Take makes a Gauge a [limit.Taker], like [Limiter.Take]. An admitted request holds its
-// places, in the name of Decision.Permit, until Finish.
-func (g *Gauge) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+// semaphore, in the name of Decision.Permit, until Finish.
+func (g *Semaphore) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	d, err := g.lease.take(ctx, req)
 	if err == nil && d.Allowed && !req.Peek {
 		d.Permit = g.permit(max(1, req.Cost))
@@ -69,7 +69,7 @@ func (g *Gauge) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 	return d, err
 }
 
-func (g *Gauge) permit(n int64) uint64 {
+func (g *Semaphore) permit(n int64) uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.serial++
@@ -78,7 +78,7 @@ func (g *Gauge) permit(n int64) uint64 {
 }
 
 // Finish implements [limit.Finisher]. It returns nil.
-func (g *Gauge) Finish(_ context.Context, _ limit.Request, permit uint64) error {
+func (g *Semaphore) Finish(_ context.Context, _ limit.Request, permit uint64) error {
 	g.mu.Lock()
 	n := g.permits[permit]
 	delete(g.permits, permit)
@@ -89,18 +89,18 @@ func (g *Gauge) Finish(_ context.Context, _ limit.Request, permit uint64) error 
 
 // Demand says how many places the application wants from here on, those in use
 // included; see [Limiter.Demand].
-func (g *Gauge) Demand(places float64) error { return g.lease.demand(places) }
+func (g *Semaphore) Demand(places float64) error { return g.lease.demand(places) }
 
 // InUse is how many places are in use in this instance.
-func (g *Gauge) InUse() int64 { return g.places.Observe(g.lease.client.now()).InUse.Floor() }
+func (g *Semaphore) InUse() int64 { return g.semaphore.Observe(g.lease.client.now()).InUse.Floor() }
 
 // Remaining is how many places could be acquired at this moment without asking: 0 while
 // others wait.
-func (g *Gauge) Remaining() int64 { return g.lease.remaining(g.lease.client.now()) }
+func (g *Semaphore) Remaining() int64 { return g.lease.remaining(g.lease.client.now()) }
 
 // Close gives the lease back; see [Limiter.Close]. Places that are in use count as held
 // by nobody from here on.
-func (g *Gauge) Close() { g.lease.close(ErrClosed) }
+func (g *Semaphore) Close() { g.lease.close(ErrClosed) }
 
 // Lease says how the lease stands.
-func (g *Gauge) Lease() Lease { return g.lease.describe() }
+func (g *Semaphore) Lease() Lease { return g.lease.describe() }

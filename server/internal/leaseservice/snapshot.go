@@ -27,7 +27,7 @@ type Figures struct {
 	Reports, Grants, Rounds       uint64
 	Expired, Broken, Panics       uint64
 	StreamsRefused                uint64
-	Learning                      bool
+	Recovering                    bool
 	Refused                       map[string]uint64 // demands by status
 	Limits                        []LimitFigures    // ascending by name
 }
@@ -78,7 +78,7 @@ func (s *Service) sample(now limit.Time) time.Duration {
 	st := c.Stats()
 	f := &Figures{
 		Instances: st.Instances, Resources: st.Resources, Reports: st.Reports, Grants: st.Grants, Rounds: st.Rounds,
-		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Learning: st.Recovering, Refused: map[string]uint64{},
+		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Recovering: st.Recovering, Refused: map[string]uint64{},
 	}
 	s.admission.Lock()
 	f.Streams, f.StreamsRefused = s.admission.streams, s.admission.refused
@@ -127,7 +127,7 @@ type leasesPage struct {
 type leaseResource struct {
 	Limit      string  `json:"limit"`
 	Key        string  `json:"key"`
-	Gauge      bool    `json:"gauge,omitempty"`
+	Semaphore  bool    `json:"gauge,omitempty"`
 	Sharing    string  `json:"sharing"`
 	Allocation string  `json:"allocation,omitempty"`
 	Capacity   float64 `json:"capacity"`
@@ -138,7 +138,7 @@ type leaseResource struct {
 	Reject     float64 `json:"reject,omitempty"`
 	Full       bool    `json:"full"`
 	FullFor    float64 `json:"full_seconds"`
-	Learning   bool    `json:"learning"`
+	Recovering bool    `json:"recovering"`
 	Broken     bool    `json:"broken,omitempty"`
 	Count      int     `json:"instances"`
 	Truncated  bool    `json:"truncated,omitempty"`
@@ -171,8 +171,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case s.looks <- struct{}{}:
-		defer func() { <-s.looks }()
+	case s.snapshots <- struct{}{}:
+		defer func() { <-s.snapshots }()
 	case <-r.Context().Done():
 		return
 	}
@@ -195,7 +195,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // inLoop runs f in the loop and waits for it. It reports false when it did not run.
 func (s *Service) inLoop(ctx context.Context, f func(now limit.Time)) bool {
 	done := make(chan struct{})
-	if !s.post(ctx, event{look: func(now limit.Time) { defer close(done); f(now) }}) {
+	if !s.post(ctx, event{snapshot: func(now limit.Time) { defer close(done); f(now) }}) {
 		return false
 	}
 	select {
@@ -221,9 +221,9 @@ func (s *Service) show(page *leasesPage, name string, x *index, now limit.Time) 
 		}
 		capacity, lent, free := parts(r)
 		out := leaseResource{
-			Limit: r.ID.Limit, Gauge: r.Terms.Semaphore, Sharing: rules.SharingLeased.String(), Allocation: allocation(r.Terms.Allocation), Reject: r.Reject,
+			Limit: r.ID.Limit, Semaphore: r.Terms.Semaphore, Sharing: rules.SharingLeased.String(), Allocation: allocation(r.Terms.Allocation), Reject: r.Reject,
 			Capacity: capacity.Float(), Burst: r.Terms.Burst.Float(), Lent: lent.Float(), Free: free.Float(), Wanted: r.Demand.Float(),
-			Full: r.Saturated, FullFor: r.SaturatedFor.Seconds(), Learning: r.Recovering, Broken: r.Broken, Count: len(r.Leases), Leases: []leaseOfOne{},
+			Full: r.Saturated, FullFor: r.SaturatedFor.Seconds(), Recovering: r.Recovering, Broken: r.Broken, Count: len(r.Leases), Leases: []leaseOfOne{},
 		}
 		if l := x.byName[r.ID.Limit]; l != nil {
 			out.Sharing = l.Sharing.String()

@@ -9,10 +9,10 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// places is the purse of a limit of what is in flight.
-type places struct {
-	gauge *client.Gauge
-	doubt doubt
+// permits is the purse of a limit of what is in flight.
+type permits struct {
+	semaphore *client.Semaphore
+	doubt     doubt
 
 	mu sync.Mutex
 	// held are the places in use, by the engine's permits.
@@ -33,13 +33,13 @@ type ending struct {
 	ends   time.Time
 }
 
-func (g *places) take(ctx context.Context, p *part) error { return g.hold(ctx, p, true) }
+func (g *permits) take(ctx context.Context, p *part) error { return g.hold(ctx, p, true) }
 
-func (g *places) hold(ctx context.Context, p *part, wait bool) error {
+func (g *permits) hold(ctx context.Context, p *part, wait bool) error {
 	now := time.Now()
 	g.expire(now)
-	if !wait && g.gauge.Remaining() < p.charge.Cost {
-		d, err := g.gauge.Take(ctx, limit.Request{Cost: p.charge.Cost, Peek: true})
+	if !wait && g.semaphore.Remaining() < p.charge.Cost {
+		d, err := g.semaphore.Take(ctx, limit.Request{Cost: p.charge.Cost, Peek: true})
 		if err == nil {
 			if v := &d.Results[0].Verdict; v.Allowed { // came this moment, when it was decided
 				v.Allowed, v.Reason, v.RetryAfter = false, limit.ReasonConcurrency, time.Nanosecond
@@ -48,11 +48,11 @@ func (g *places) hold(ctx context.Context, p *part, wait bool) error {
 		}
 		return err
 	}
-	d, err := g.gauge.Take(ctx, limit.Request{Cost: p.charge.Cost})
+	d, err := g.semaphore.Take(ctx, limit.Request{Cost: p.charge.Cost})
 	if err == nil && !d.Allowed && g.doubt.worth(p.charge.Cost) {
 		var came bool
-		if came, err = await(ctx, pollFull, func() bool { return g.gauge.Remaining() >= p.charge.Cost }); came {
-			d, err = g.gauge.Take(ctx, limit.Request{Cost: p.charge.Cost})
+		if came, err = await(ctx, pollFull, func() bool { return g.semaphore.Remaining() >= p.charge.Cost }); came {
+			d, err = g.semaphore.Take(ctx, limit.Request{Cost: p.charge.Cost})
 		}
 	}
 	if err != nil {
@@ -77,7 +77,7 @@ func (g *places) hold(ctx context.Context, p *part, wait bool) error {
 }
 
 // compact takes out of due what has ended, when that is most of it.
-func (g *places) compact() {
+func (g *permits) compact() {
 	if len(g.due) < 2*len(g.held)+fewLooked {
 		return
 	}
@@ -90,7 +90,7 @@ func (g *places) compact() {
 	g.due = left
 }
 
-func (g *places) undo(p *part) {
+func (g *permits) undo(p *part) {
 	if !p.held {
 		return
 	}
@@ -108,19 +108,19 @@ func (g *places) undo(p *part) {
 }
 
 // end gives back the places of the client's permits.
-func (g *places) end(permits ...uint64) {
+func (g *permits) end(permits ...uint64) {
 	for _, permit := range permits {
-		_ = g.gauge.Finish(context.Background(), limit.Request{}, permit) // always nil
+		_ = g.semaphore.Finish(context.Background(), limit.Request{}, permit) // always nil
 	}
 }
 
-func (g *places) look(p *part) error {
-	lease := g.gauge.Lease()
-	d, err := g.gauge.Take(context.Background(), limit.Request{Cost: p.charge.Cost, Peek: true})
+func (g *permits) peek(p *part) error {
+	lease := g.semaphore.Lease()
+	d, err := g.semaphore.Take(context.Background(), limit.Request{Cost: p.charge.Cost, Peek: true})
 	if err != nil {
 		return err
 	}
-	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonLearning) {
+	if v := &d.Results[0].Verdict; !v.Allowed && (p.charge.Cost == 0 || !lease.Full && v.Reason != limit.ReasonRecovering) {
 		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
 		d.Results[0].StoreFailed = false
 	}
@@ -128,11 +128,11 @@ func (g *places) look(p *part) error {
 	return nil
 }
 
-func (g *places) refund(int64) {}
+func (g *permits) refund(int64) {}
 
-func (g *places) drain(int64) {} // what was refused is not in flight
+func (g *permits) drain(int64) {} // what was refused is not in flight
 
-func (g *places) finish(permit uint64) bool {
+func (g *permits) finish(permit uint64) bool {
 	g.mu.Lock()
 	h, ok := g.held[permit]
 	delete(g.held, permit)
@@ -141,7 +141,7 @@ func (g *places) finish(permit uint64) bool {
 	return ok
 }
 
-func (g *places) reset() {
+func (g *permits) reset() {
 	g.mu.Lock()
 	held := g.held
 	g.held, g.due = map[uint64]place{}, nil
@@ -151,7 +151,7 @@ func (g *places) reset() {
 	}
 }
 
-func (g *places) expire(now time.Time) (inUse bool) {
+func (g *permits) expire(now time.Time) (inUse bool) {
 	var over []uint64
 	g.mu.Lock()
 	n := 0
@@ -171,4 +171,4 @@ func (g *places) expire(now time.Time) (inUse bool) {
 	return inUse
 }
 
-func (g *places) close() { g.gauge.Close() }
+func (g *permits) close() { g.semaphore.Close() }
