@@ -3,7 +3,6 @@ package coordinator
 import (
 	"time"
 
-	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -63,6 +62,13 @@ type needs struct {
 	weight     uint32
 	band       uint8
 	silent     bool // it reports no demand, and gets an equal part
+}
+
+// expireShortfall forgets a shortfall when the missing tokens are of no use any more.
+func (n *needs) expireShortfall(now limit.Time) {
+	if now >= n.shortUntil {
+		n.shortfall, n.shortSince = 0, 0
+	}
 }
 
 // attempts is what the instance reported of a limit that is shared by suppression.
@@ -148,25 +154,6 @@ func (a *account) grant(h lease.Capacity) {
 func (a *account) refillOwn() {
 	if a.own != nil {
 		a.own.refill(a.resource.pool.at)
-	}
-}
-
-// setOwn puts terms in force for the account: a limit per instance is a bucket for each, of
-// which it is lent a part. What was used of it stays used, as in the resource's pool.
-func (a *account) setOwn(former, t lease.Terms) {
-	switch {
-	case t.Allocation != fairshare.Static || t.Semaphore:
-		a.own = nil
-	case a.own == nil:
-		h := a.held()
-		a.own = &pool{rate: t.Rate - h.Rate, burst: t.Burst - h.Burst, at: a.resource.pool.at}
-		if a.lease == 0 {
-			a.own.level = max(0, a.own.burst) // nothing was taken of it
-		}
-	default:
-		a.refillOwn()
-		a.own.resize(t.Rate-former.Rate, t.Burst-former.Burst)
-		a.own.clip()
 	}
 }
 

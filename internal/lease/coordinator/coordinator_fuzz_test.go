@@ -202,11 +202,11 @@ func (m *mob) check() {
 		if r.pool.rate < 0 || r.pool.burst < 0 || r.pool.reserved < 0 || r.pool.level > r.pool.room() {
 			m.t.Fatalf("more is lent than there is: %+v", r.pool)
 		}
-		if s := r.suppressed; s != nil && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.burst+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
+		if s, ok := r.divider.(*suppression); ok && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.burst+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
 			m.t.Fatalf("%+v", s)
 		}
 		for _, a := range r.accounts {
-			if s := r.suppressionOf(a); s.Rate < 0 || s.Burst < 0 {
+			if s := r.divider.suppression(a); s.Rate < 0 || s.Burst < 0 {
 				m.t.Fatalf("%+v is told %+v", a, s)
 			}
 			if a.demand < 0 || a.shortfall < 0 || a.refundable < 0 {

@@ -1,26 +1,22 @@
-// Package share keeps one limit true for many instances that each decide locally.
+// Package coordinator lends the parts of shared limits to instances, and keeps the ledger of
+// what is lent.
 //
-// An instance holds a part of the limit, a lease: a rate, a depth of bucket and the
-// tokens in it. A [Coordinator] lends the parts and a [Holder] spends them; both are
-// deterministic state machines, driven by Step(now, event), without goroutine, clock
-// or network. The client and the server are thin drivers around them, and the
-// simulator drives the same machines in virtual time, so that what is simulated is
-// what ships.
+// A [Coordinator] is a deterministic state machine, driven by Step(now, event), without
+// goroutine, clock or network. The server drives it by its streams, the simulator in virtual
+// time. The other side of the protocol, and why nothing is lent twice, is in package lease.
 //
-// Why nothing is ever lent twice: between a coordinator and an instance stand two
-// numbers that only grow, what was granted and what was given back. Each side sends
-// its own number and keeps the latest it heard of the other's. The coordinator counts
-// granted minus the given back that it heard of; the instance may use the granted
-// that it heard of minus what it gave back. A message that is lost, late, doubled or
-// out of order can only make the first larger or the second smaller, so the sum of
-// what instances use is at most the sum of what the coordinator counts, which is at
-// most the limit. A lease ends at the instance before it ends at the coordinator,
-// because the instance counts its length from the moment it sent the report that the
-// coordinator answered.
+// A report passes five phases, which step.go has in this order. It is received: what has arrived
+// of former grants, what the instance has returned, and what it demands. Some milliseconds
+// later, when more reports have come, a round of the limit divides it into a target for each
+// account, lends what is free to accounts below their target, and revokes from those above
+// it. What has changed is sent.
 //
-// Why the sum of local buckets is no more than one central bucket: the coordinator
-// keeps the bucket of what it has not lent, with its rate, depth and tokens. Lending
-// moves rate and depth and at most the tokens that are there. So the levels of all
-// buckets together never exceed the level of one bucket with the limit's rate and
-// burst, and in any interval T the fleet admits at most burst + rate x T.
+// What differs between kinds of limits is behind the interface divider: rates, permits (of
+// requests in flight), perInstance, and suppression, where each instance refuses a fraction.
+//
+// The sum of the instances' buckets holds no more than one central bucket would: the pool
+// of a resource is the bucket of what is not lent, with its rate, burst and tokens. Lending
+// moves rate, burst and at most the tokens that the pool has. So the levels of all
+// buckets together never exceed the level of one bucket with the limit's rate and burst, and in
+// any interval T all instances together admit at most burst + rate x T.
 package coordinator

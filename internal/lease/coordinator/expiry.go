@@ -4,14 +4,10 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
-
-// sweepInterval is how often the coordinator looks for what nobody told it.
-func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }
 
 // sweep ends sessions that have expired and the learning, says again what was not
 // ackedGrant, and forgets resources that nobody uses.

@@ -37,8 +37,11 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 		r.pool.refill(now)
 		leases := st.Leases[:0]
 		st = ResourceState{
-			ID: r.id, Terms: r.terms, Reject: r.rejects(), Demand: r.totalDemand, Recovering: r.recovering, Saturated: r.saturated, Broken: r.broken,
+			ID: r.id, Terms: r.terms, Demand: r.totalDemand, Recovering: r.recovering, Saturated: r.saturated, Broken: r.broken,
 			Free: lease.Capacity{Rate: max(0, r.pool.rate), Burst: max(0, r.pool.burst), Tokens: max(0, r.pool.level)},
+		}
+		if s, ok := r.divider.(*suppression); ok {
+			st.Reject = s.reject
 		}
 		if r.saturated {
 			st.SaturatedFor = time.Duration(now - r.saturatedSince)

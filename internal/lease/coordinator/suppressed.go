@@ -5,6 +5,7 @@ import (
 
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/demand"
+	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -12,6 +13,7 @@ import (
 
 // suppression is what a coordinator knows of a limit that is shared by suppression.
 type suppression struct {
+	terms *lease.Suppress
 	// bucket is what one bucket of the limit would hold if all that was attempted had
 	// been admitted: as long as it holds something, demand is within the limit and
 	// nothing may be refused.
@@ -41,21 +43,16 @@ type suppression struct {
 // reported. Not more: all that goes over before it is empty.
 const lag = 20 * time.Millisecond
 
-// setSuppress puts terms in force, for a limit that is shared by suppression or for one
-// that is not any more.
-func (r *resource) setSuppress(now limit.Time) {
+// newSuppression returns the divider for the terms of r. What was attempted under former terms
+// stays attempted.
+func newSuppression(r *resource, now limit.Time) *suppression {
 	s := r.terms.Suppress
-	if s == nil {
-		r.suppressed = nil
-		return
-	}
-	was := r.suppressed
-	next := &suppression{}
+	was, _ := r.divider.(*suppression)
+	next := &suppression{terms: s}
 	late := r.terms.Rate.Scale(fixed.Amount(s.ReportInterval()+lag), fixed.Amount(time.Second))
 	next.bucket = pool{rate: r.terms.Rate, burst: fixed.SaturatingAdd(r.terms.Burst, late), at: now}
 	next.bucket.level = next.bucket.burst
 	if was != nil {
-		// What was attempted stays attempted.
 		was.refill(now)
 		next.bucket.level = max(0, next.bucket.burst-(was.bucket.burst-was.bucket.level))
 		next.over, next.reject = was.over, was.reject
@@ -67,7 +64,7 @@ func (r *resource) setSuppress(now limit.Time) {
 			next.average = was.average
 		}
 	}
-	r.suppressed = next
+	return next
 }
 
 // latest is for how much of what has overflowed a late report may be excused: it is how
@@ -91,11 +88,7 @@ func (s *suppression) refill(now limit.Time) {
 // What is reported later than Report says, and what was under way for longer than
 // usual, is paid for by what the bucket could not take of what the limit brought
 // meanwhile, since it was full.
-func (a *account) takeAttempts(now limit.Time, d *lease.Demand) bool {
-	s := a.resource.suppressed
-	if s == nil {
-		return true
-	}
+func (s *suppression) takeAttempts(a *account, now limit.Time, d *lease.Demand) bool {
 	attempted, admitted := d.Attempted-a.attempted, d.Admitted-a.admitted
 	span := time.Duration(now - a.attemptedAt)
 	if !a.counted {
@@ -107,7 +100,7 @@ func (a *account) takeAttempts(now limit.Time, d *lease.Demand) bool {
 	}
 	a.attempted, a.admitted, a.counted, a.attemptedAt = d.Attempted, d.Admitted, true, now
 	s.refill(now)
-	if late := span + a.session.late - a.resource.terms.Suppress.ReportInterval() - lag; late > 0 {
+	if late := span + a.session.late - s.terms.ReportInterval() - lag; late > 0 {
 		excused := min(attempted, s.spilled, s.bucket.rate.Scale(fixed.Amount(late), fixed.Amount(time.Second)))
 		s.spilled -= excused
 		s.bucket.level += excused
@@ -117,7 +110,7 @@ func (a *account) takeAttempts(now limit.Time, d *lease.Demand) bool {
 	}
 	if counts := a.session.sent - a.attemptedSent; counts > 0 {
 		// By the instance's own clock: however long the report was under way.
-		if a.attemptedSent = a.session.sent; a.resource.terms.Suppress.Admitted {
+		if a.attemptedSent = a.session.sent; s.terms.Admitted {
 			attempted = admitted
 		}
 		a.attemptedRate = attempted.Scale(fixed.Amount(time.Second), fixed.Amount(counts))
@@ -125,10 +118,36 @@ func (a *account) takeAttempts(now limit.Time, d *lease.Demand) bool {
 	return true
 }
 
-// suppress decides what fraction is to be refused, and what each instance may use
-// meanwhile: what it was asked, less the fraction.
-func (r *resource) suppress(now limit.Time) {
-	s, t := r.suppressed, r.terms.Suppress
+func (s *suppression) demanded(a *account, d *lease.Demand, now limit.Time) (demand, shortfall fixed.Amount, ok bool) {
+	if ok = s.takeAttempts(a, now, d); ok && inRange(d) {
+		a.largest = d.Shortfall
+	}
+	return d.Rate, 0, ok // what the instance is missing, no other has
+}
+
+func (s *suppression) lend(r *resource, now limit.Time) limit.Time {
+	if r.terms.Allocation == fairshare.Static {
+		r.lendOwn()
+	} else {
+		r.raise()
+		r.lendTokens(now)
+	}
+	return lease.Never
+}
+
+func (s *suppression) short(r *resource, of lease.Capacity) (lease.Capacity, bool) {
+	of, _ = rates{}.short(r, of)
+	of.Rate = r.terms.Rate // an instance that cannot refuse a fraction must not have more than its part
+	if r.terms.Allocation == fairshare.Static {
+		of.Rate, of.Burst = max(1, r.terms.Rate), max(1, r.terms.Burst)
+	}
+	return of, false
+}
+
+// targets decides what fraction is to be refused, and what each instance may use until the next
+// round: what it was asked for, less the fraction.
+func (s *suppression) targets(r *resource, now limit.Time) {
+	t := s.terms
 	s.wanted, s.capacity = 0, r.terms.Rate
 	unit := fixed.Token
 	s.attempted = 0
@@ -228,30 +247,23 @@ const newsworthy = 1.0 / 32
 // reports all the time, so one that does not is gone, or cut off.
 func quietFor(t *lease.Suppress) time.Duration { return max(time.Second, 4*t.ReportInterval()) }
 
-// rejects is the fraction that is refused.
-func (r *resource) rejects() float64 {
-	if r.suppressed == nil {
-		return 0
-	}
-	return r.suppressed.reject
-}
-
-// suppressionOf is what an account is told.
-func (r *resource) suppressionOf(a *account) bucket.Suppression {
-	s := r.suppressed
-	if s == nil || s.reject == 0 || a.silent {
+// suppression returns what an instance has to refuse: the fraction, and the bucket that admits the
+// rest.
+func (s *suppression) suppression(a *account) bucket.Suppression {
+	r := a.resource
+	if s.reject == 0 || a.silent {
 		return bucket.Suppression{}
 	}
 	// What it is not asked it cannot use, so what all may use is what is asked of all,
 	// less the fraction: the limit.
 	rate := fixed.Round(float64(a.demand) * (1 - s.reject))
-	if r.terms.Suppress.Ramp == lease.RampExact {
+	if s.terms.Ramp == lease.RampExact {
 		// Exactly, whatever the estimate of the sum is.
 		rate = s.capacity.Scale(a.demand, max(s.wanted, 1))
 	}
 	// As deep as what comes in until the next answer, since draws make up for each other
 	// within that; not deeper, as it is what may be used at once.
-	depth := rate.Scale(fixed.Amount(2*r.terms.Suppress.ReportInterval()), fixed.Amount(time.Second))
+	depth := rate.Scale(fixed.Amount(2*s.terms.ReportInterval()), fixed.Amount(time.Second))
 	depth = min(r.terms.Burst, max(fixed.Token, (depth+fixed.Token-1)/fixed.Token*fixed.Token))
 	return bucket.Suppression{Reject: s.reject, Rate: rate, Burst: depth}
 }

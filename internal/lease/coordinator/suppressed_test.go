@@ -272,12 +272,12 @@ func TestOldInstancesAreSharedEqually(t *testing.T) {
 func TestBadTotals(t *testing.T) {
 	f := suppressing(t, 6, 1, agent.LeaseOptions{})
 	in, a := f.instances[0], f.coord.list[0].accounts[0]
-	s := *f.coord.list[0].suppressed
+	s := *f.coord.list[0].divider.(*suppression)
 	r := lease.Report{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Version: 2, Epoch: f.epoch, Number: 1 << 40, Stamp: time.Duration(f.now), Demands: []lease.Demand{{
 		Handle: in.handle, Lease: a.lease, Returned: a.returned, Rate: a.demand, Attempted: a.attempted - fixed.Token, Admitted: a.admitted,
 	}}}
 	f.coord.Step(f.now, &r)
-	if got := *f.coord.list[0].suppressed; a.status != lease.StatusBadDemand || got.bucket.level != s.bucket.level || got.total != s.total {
+	if got := *f.coord.list[0].divider.(*suppression); a.status != lease.StatusBadDemand || got.bucket.level != s.bucket.level || got.total != s.total {
 		t.Errorf("status %v, %+v became %+v", a.status, s, got)
 	}
 }

@@ -28,7 +28,7 @@ func (s suppressedStand) answer() (kind, exact string) {
 	t := s.suppress
 	t.Window, t.Intervals = 2*time.Second, 2
 	r := newResource(theLimit, lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &t}, now, false)
-	p := r.suppressed
+	p := r.divider.(*suppression)
 	p.over, p.reject, p.bucket.level, p.added = s.over, s.was, s.level, now
 	p.average = demand.NewMovingAverage(t.Window, t.Intervals, now.Add(-time.Second))
 	p.average.Add(now.Add(-time.Second), s.attempted)
@@ -45,7 +45,7 @@ func (s suppressedStand) answer() (kind, exact string) {
 	r.round(now)
 	var kinds, all []string
 	for _, a := range r.accounts {
-		x := r.suppressionOf(a)
+		x := r.divider.suppression(a)
 		kinds = append(kinds, fmt.Sprint(a.pending, x.Reject > 0, x.Burst > fixed.Token, a.capRate != fixed.MaxAmount))
 		says := fmt.Sprintf("%s/%s", leasetest.Brief(x.Rate), x.Burst)
 		if a.pending {

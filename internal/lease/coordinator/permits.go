@@ -4,10 +4,38 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
+
+// permits is the divider of a semaphore: a limit of requests in flight.
+type permits struct{}
+
+func (permits) demanded(a *account, d *lease.Demand, _ limit.Time) (demand, shortfall fixed.Amount, ok bool) {
+	return d.Shortfall, max(0, d.Shortfall-a.held().Burst), true
+}
+
+func (permits) targets(r *resource, now limit.Time) {
+	r.divide(now)
+	r.targetPermits(now)
+}
+
+func (permits) lend(r *resource, now limit.Time) limit.Time {
+	r.raisePermits()
+	for _, a := range r.accounts {
+		a.expireShortfall(now)
+	}
+	if r.rotation.until == 0 {
+		return lease.Never
+	}
+	return r.rotation.until
+}
+
+func (permits) short(_ *resource, of lease.Capacity) (lease.Capacity, bool) { return of, true }
+
+func (permits) suppression(*account) bucket.Suppression { return bucket.Suppression{} }
 
 // targetPermits makes whole places of the parts. What the rounding leaves goes to those
 // who want more; if they are more than there is left, in turns.

@@ -10,15 +10,6 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// rotation is how a bucket that holds fewer tokens than there are instances goes round.
-// A token cannot be divided, and a rate without a whole token of depth lets nobody
-// through: so as many instances as there are tokens have the rate and the depth for
-// a while, then others.
-type rotation struct {
-	until   limit.Time // of the present turn; 0 = there are no turns
-	members []*account
-}
-
 // rotationTokens is how many tokens come in one turn. Not fewer: a move costs a round
 // trip in which the rate is nobody's. Not more: the others wait that long.
 const rotationTokens = 8
@@ -136,27 +127,4 @@ func (r *resource) chooseNext(wanting []*account, places int, length time.Durati
 		a.served = max(a.served, least) + fixed.Amount(length.Seconds()*float64(fixed.Token))/fixed.Amount(max(1, a.weight))
 	}
 	r.rotation.until = now.Add(length)
-}
-
-// leave takes an account out of the turn.
-func (t *rotation) leave(a *account) {
-	t.members = slices.DeleteFunc(t.members, func(o *account) bool { return o == a })
-}
-
-// shortAccounts returns the accounts that lack something, the longest first.
-func (r *resource) shortAccounts(now limit.Time) []*account {
-	list := r.order[:0]
-	for _, a := range r.accounts {
-		if now >= a.shortUntil {
-			a.shortfall, a.shortSince = 0, 0
-		}
-		if a.shortfall > 0 {
-			list = append(list, a)
-		}
-	}
-	r.order = list
-	slices.SortStableFunc(list, func(a, b *account) int {
-		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.shortSince, b.shortSince))
-	})
-	return list
 }

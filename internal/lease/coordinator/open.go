@@ -1,0 +1,79 @@
+package coordinator
+
+import (
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// open makes an account, and its resource if it is the first. It returns nil, and
+// says why, when there is none to be had.
+func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.Demand) *account {
+	refuse := func(status lease.Status) *account {
+		c.queueShare(s, lease.Share{Handle: d.Handle, Status: status, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount})
+		return nil
+	}
+	if d.Resource.Limit == "" || d.Closed {
+		// It was known by its handle alone, to one who has forgotten it; or it
+		// is closed already.
+		return refuse(lease.StatusLeaseGone)
+	}
+	r := c.resources[d.Resource]
+	if r == nil {
+		terms, status := c.resolve(d.Resource)
+		switch {
+		case status != lease.StatusOK:
+			return refuse(status)
+		case len(c.list) >= c.opts.MaxResources:
+			return refuse(lease.StatusTooMany)
+		}
+		r = newResource(d.Resource, terms, now, now < c.recoverUntil)
+		c.resources[d.Resource] = r
+		c.list = append(c.list, r)
+	}
+	if s.of[r] != nil {
+		return refuse(lease.StatusBadKey) // it has it under another handle
+	}
+	a := &account{session: s, resource: r, handle: d.Handle, since: now}
+	a.caps, a.weight = noCaps, 1
+	a.setOwn(lease.Terms{}, r.terms)
+	s.accounts[d.Handle], s.of[r] = a, a
+	r.accounts = append(r.accounts, a)
+	return a
+}
+
+// resolve asks for the terms of a resource. The answer comes from outside: one that
+// panics, or is out of range, spoils this resource and no other.
+func (c *Coordinator) resolve(id lease.ResourceID) (t lease.Terms, status lease.Status) {
+	defer func() {
+		if recover() != nil {
+			c.stats.Broken++
+			t, status = lease.Terms{}, lease.StatusBroken
+		}
+	}()
+	t, status = c.opts.Resolve(id)
+	if status == lease.StatusOK && (t.Rate < 0 || t.Burst < 0 || t.Safe < 0 || t.Rate > fixed.MaxAmount || t.Burst > fixed.MaxAmount ||
+		t.Suppress != nil && (t.Semaphore || t.Suppress.Validate() != nil)) {
+		return lease.Terms{}, lease.StatusBroken
+	}
+	return t, status
+}
+
+// reconfigure asks for the terms of every resource again.
+func (c *Coordinator) reconfigure(now limit.Time) {
+	for _, r := range c.list {
+		terms, status := c.resolve(r.id)
+		for _, a := range r.accounts {
+			a.pending, a.status = true, status
+			if status != lease.StatusOK {
+				a.demand, a.shortfall = 0, 0
+			}
+		}
+		if status != lease.StatusOK {
+			terms = lease.Terms{Semaphore: r.terms.Semaphore}
+		}
+		r.status, r.broken = status, false
+		r.setTerms(terms, now)
+		c.scheduleRound(r, now)
+	}
+}

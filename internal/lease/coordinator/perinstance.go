@@ -1,0 +1,93 @@
+package coordinator
+
+import (
+	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// perInstance is the divider of a limit that each instance has for itself, and of no limit.
+type perInstance struct {
+	static  bool // each instance has the limit; else there is none
+	permits bool // of requests in flight
+}
+
+func (p perInstance) demanded(a *account, d *lease.Demand, now limit.Time) (demand, shortfall fixed.Amount, ok bool) {
+	switch {
+	case p.permits:
+		return permits{}.demanded(a, d, now)
+	case p.static:
+		return d.Rate, 0, true // what the instance is missing, no other has
+	}
+	return rates{}.demanded(a, d, now)
+}
+
+func (p perInstance) targets(r *resource, now limit.Time) {
+	r.divide(now)
+	r.targetOwn()
+}
+
+func (p perInstance) lend(r *resource, now limit.Time) limit.Time {
+	switch {
+	case p.permits:
+		return permits{}.lend(r, now)
+	case p.static:
+		r.lendOwn()
+		return r.nextRound(now)
+	}
+	return rates{}.lend(r, now)
+}
+
+func (p perInstance) short(r *resource, of lease.Capacity) (lease.Capacity, bool) {
+	if !p.permits {
+		of, _ = rates{}.short(r, of)
+	}
+	if p.static {
+		of.Rate, of.Burst = max(1, r.terms.Rate), max(1, r.terms.Burst) // nobody may have more than its limit
+	}
+	return of, p.permits
+}
+
+func (perInstance) suppression(*account) bucket.Suppression { return bucket.Suppression{} }
+
+// targetOwn gives each account a limit of its own.
+func (r *resource) targetOwn() {
+	for i, a := range r.accounts {
+		a.target = lease.Capacity{}
+		if r.terms.Allocation == fairshare.Static {
+			// One that wants nothing keeps what it has: nobody else can lack it.
+			h := a.held()
+			a.target = lease.Capacity{Rate: min(h.Rate, r.terms.Rate), Burst: min(h.Burst, r.terms.Burst)}
+		}
+		if r.shares[i] > 0 && r.terms.Semaphore {
+			a.target.Burst = (r.shares[i] + fixed.Token - 1) / fixed.Token * fixed.Token
+		} else if r.shares[i] > 0 {
+			// One that wants everything must not take what stands for no limit.
+			a.target = lease.Capacity{Rate: min(r.shares[i], lease.Unlimited>>16), Burst: r.terms.Burst}
+			if r.terms.Allocation == fairshare.Static {
+				// All of it at once: nobody else can lack it.
+				a.target.Rate = r.terms.Rate
+			}
+		}
+	}
+	r.contended, r.saturated = false, false
+}
+
+// lendOwn lends each account what it lacks of a limit of its own, with the tokens that are
+// left of it.
+func (r *resource) lendOwn() {
+	for _, a := range r.accounts {
+		if a.own == nil {
+			continue
+		}
+		a.refillOwn()
+		h, p := a.held(), a.own
+		g := lease.Capacity{Rate: max(0, min(a.target.Rate-h.Rate, p.rate)), Burst: max(0, min(a.target.Burst-h.Burst, p.spare()))}
+		if g.Burst > 0 {
+			g.Tokens = max(0, min(p.level, g.Burst))
+		}
+		a.grant(g)
+	}
+}
