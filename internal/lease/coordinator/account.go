@@ -95,9 +95,9 @@ type caps struct {
 // reported as returned.
 func (l *ledger) held() lease.Capacity { return l.granted.Sub(l.returned) }
 
-// settle takes note of what the instance gave back in all; landed are the tokens of
-// which it said at the same time that it has them. It refuses totals that were never
-// granted, or that go back.
+// settle takes what the instance has returned in all back into the pool. landed are the tokens
+// that the same report acknowledged. Totals above what was granted, or below what was returned
+// before, are refused.
 func (a *account) settle(returned lease.Capacity, landed fixed.Amount) bool {
 	back := returned.Sub(a.returned)
 	left := a.granted.Sub(returned)
@@ -110,9 +110,9 @@ func (a *account) settle(returned lease.Capacity, landed fixed.Amount) bool {
 	a.growRefundable()
 	a.refillOwn()
 	a.returned = returned
-	// Tokens were in a depth that is given back as well, or did not fit when they
-	// landed; and they were lent, or came with the rate. So one that lies can lie
-	// about what it spent itself, and no more.
+	// Returned tokens were within burst that is returned as well, or did not fit into the bucket
+	// when they arrived; and they were lent, or refilled by the rate. So an instance with false
+	// totals can return what it has spent itself, and no more.
 	back.Tokens = min(back.Tokens, fixed.SaturatingAdd(back.Burst, landed), a.refundable)
 	a.refundable = min(a.refundable-back.Tokens, fixed.SaturatingAdd(a.held().Burst, a.unacked.Tokens))
 	a.resource.pool.takeBack(back)
@@ -122,7 +122,8 @@ func (a *account) settle(returned lease.Capacity, landed fixed.Amount) bool {
 	return true
 }
 
-// growRefundable puts in the purse what came with the rate, by a clock that may run fast.
+// growRefundable adds to refundable what the rate has refilled, by an instance's clock that may
+// run fast.
 func (a *account) growRefundable() {
 	if dt := a.resource.pool.at - a.refundableAt; dt > 0 {
 		a.refundable = fixed.SaturatingAdd(a.refundable, a.held().Rate.Scale(fixed.Amount(dt+dt/lease.DriftMargin), fixed.Amount(time.Second)))
@@ -157,11 +158,11 @@ func (a *account) refillOwn() {
 	}
 }
 
-// reserved is how many tokens are under way without depth of their own.
+// unackedTokens is how many unacknowledged tokens have no burst of their own.
 func (a *account) unackedTokens() fixed.Amount { return max(0, a.unacked.Tokens-a.unacked.Burst) }
 
-// acknowledge takes note that the instance heard what it was told up to a number, and
-// returns the tokens that it heard of by this.
+// acknowledge takes note that the Grants up to a number have arrived, and returns the tokens of
+// those that were unacknowledged before.
 func (a *account) acknowledge(number uint64) (tokens fixed.Amount) {
 	a.ackedGrant = max(a.ackedGrant, number)
 	p := &a.resource.pool
@@ -177,7 +178,7 @@ func (a *account) acknowledge(number uint64) (tokens fixed.Amount) {
 	return tokens
 }
 
-// unackedGrant is what a Grant brought that the instance is not known to have heard.
+// unackedGrant is what an unacknowledged Grant granted.
 type unackedGrant struct {
 	number uint64
 	more   lease.Capacity

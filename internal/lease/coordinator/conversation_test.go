@@ -382,7 +382,7 @@ func (c *conversation) message(of int, m any) {
 			add(&words, s.Safe > 0, "safe %s", leasetest.Brief(s.Safe))
 			add(&words, s.Contended, "scarce")
 			add(&words, s.Saturated, "full")
-			add(&words, s.Recovering, "recovering")
+			add(&words, s.Recovering, "learning")
 			add(&words, s.Suppress.Reject > 0, "reject %.4f above %s/s %s deep", s.Suppress.Reject, leasetest.Brief(s.Suppress.Rate), leasetest.Brief(s.Suppress.Burst))
 		}
 		c.say("%s", strings.Join(words, ", "))

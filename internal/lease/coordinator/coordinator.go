@@ -17,13 +17,13 @@ const (
 
 // Options are the choices of a Coordinator. Resolve is required.
 type Options struct {
-	// Epoch is above that of every former coordinator of the same limits. One that
-	// hears of a higher one goes above it; see [Coordinator.Epoch].
+	// Epoch is above that of every former coordinator of the same limits. When a
+	// report has a higher one, the coordinator goes above it; see [Coordinator.Epoch].
 	Epoch uint64
 	// Former is the epoch of the coordinator whose leases can be claimed; 0 = the one
 	// below Epoch.
 	Former uint64
-	// Above returns an epoch above one that an instance has heard, which no other
+	// Above returns an epoch above one that a report had, which no other
 	// coordinator has; nil = the next one. Two of one epoch would be taken for one.
 	Above func(heard uint64) uint64
 	// Lease and Refresh are sent to instances; 0 = the defaults.
@@ -74,7 +74,7 @@ func New(o Options, now limit.Time) *Coordinator {
 }
 
 // begin makes the coordinator that of an epoch, which knows of nothing that is lent.
-// Leases of the former one may be in use for as long as learn says.
+// Leases of the former one may be in use for as long as learn.
 func (c *Coordinator) begin(now limit.Time, epoch, former uint64, learn time.Duration) {
 	c.opts.Epoch, c.opts.Former = epoch, former
 	c.recoverUntil = now.Add(learn)
@@ -89,8 +89,8 @@ func (c *Coordinator) begin(now limit.Time, epoch, former uint64, learn time.Dur
 // come from a clock, and this one is in 2116; and there is room above it to go to.
 const MaxEpoch = 1 << 62
 
-// Epoch is the epoch of the coordinator. It goes above one that an instance has heard:
-// grants of a lower epoch are for nobody.
+// Epoch is the epoch of the coordinator. It goes above a higher one that a
+// report has, since instances ignore grants of a lower epoch.
 func (c *Coordinator) Epoch() uint64 { return c.opts.Epoch }
 
 // Next returns when a Tick is due.
@@ -102,5 +102,6 @@ func (c *Coordinator) Next() limit.Time {
 	return next
 }
 
-// sweepInterval is how often the coordinator looks for what nobody told it.
+// sweepInterval is how often the coordinator checks for expired sessions and unacknowledged
+// grants.
 func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }

@@ -9,8 +9,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// sweep ends sessions that have expired and the learning, says again what was not
-// ackedGrant, and forgets resources that nobody uses.
+// sweep ends expired sessions, ends recovery when it is over, sends again what was not
+// acknowledged, and forgets unused resources. The share of a crashed instance is freed here, by
+// the expiry of its session.
 func (c *Coordinator) sweep(now limit.Time) {
 	c.endExpired(now)
 	for _, r := range c.list {
@@ -37,8 +38,8 @@ func (c *Coordinator) sweep(now limit.Time) {
 	})
 }
 
-// unacknowledged says whether something is to be said again: a raise that the instance does
-// not know of, or a cut that it has not made.
+// unacknowledged says whether the account has to be sent again: capacity was granted and did
+// not arrive, or the instance holds more than a cap that was sent.
 func (a *account) unacknowledged() bool {
 	if a.ackedGrant >= a.sentGrant {
 		return false
@@ -47,7 +48,7 @@ func (a *account) unacknowledged() bool {
 	return a.unacked != (lease.Capacity{}) || h.Rate > a.capRate || h.Burst > a.capBurst
 }
 
-// endExpired takes back what expired sessions held.
+// endExpired ends the sessions at their expiry, and takes back what they held.
 func (c *Coordinator) endExpired(now limit.Time) {
 	var gone []*session
 	for _, s := range c.sessions {
@@ -80,8 +81,8 @@ func (c *Coordinator) drop(s *session, now limit.Time) {
 	s.accounts, s.of = nil, nil
 }
 
-// idle says whether the resource may be forgotten: nobody has a part of it, and its
-// bucket is as full as a new one, or its limit is gone.
+// idle says whether the resource may be forgotten: it has no accounts, and its pool is as full as
+// that of a new one, or its limit is gone.
 func (r *resource) idle(now limit.Time) bool {
 	r.pool.refill(now)
 	return len(r.accounts) == 0 && !r.recovering && (r.pool.level >= r.terms.Burst || r.terms.Semaphore || r.terms.PerInstance() || r.status != lease.StatusOK)

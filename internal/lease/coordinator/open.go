@@ -14,8 +14,8 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		return nil
 	}
 	if d.Resource.Limit == "" || d.Closed {
-		// It was known by its handle alone, to one who has forgotten it; or it
-		// is closed already.
+		// The instance refers to an account by its handle alone, and the account is gone; or
+		// the account is closed already.
 		return refuse(lease.StatusLeaseGone)
 	}
 	r := c.resources[d.Resource]
@@ -32,7 +32,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		c.list = append(c.list, r)
 	}
 	if s.of[r] != nil {
-		return refuse(lease.StatusBadKey) // it has it under another handle
+		return refuse(lease.StatusBadKey) // the session has an account of it under another handle
 	}
 	a := &account{session: s, resource: r, handle: d.Handle, since: now}
 	a.caps, a.weight = noCaps, 1

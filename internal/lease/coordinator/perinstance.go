@@ -52,22 +52,22 @@ func (p perInstance) short(r *resource, of lease.Capacity) (lease.Capacity, bool
 
 func (perInstance) suppression(*account) bucket.Suppression { return bucket.Suppression{} }
 
-// targetOwn gives each account a limit of its own.
+// targetOwn sets the target of each account to a limit of its own.
 func (r *resource) targetOwn() {
 	for i, a := range r.accounts {
 		a.target = lease.Capacity{}
 		if r.terms.Allocation == fairshare.Static {
-			// One that wants nothing keeps what it has: nobody else can lack it.
+			// An instance without demand keeps what it has: no other can use it.
 			h := a.held()
 			a.target = lease.Capacity{Rate: min(h.Rate, r.terms.Rate), Burst: min(h.Burst, r.terms.Burst)}
 		}
 		if r.shares[i] > 0 && r.terms.Semaphore {
 			a.target.Burst = (r.shares[i] + fixed.Token - 1) / fixed.Token * fixed.Token
 		} else if r.shares[i] > 0 {
-			// One that wants everything must not take what stands for no limit.
+			// Bounded, so that one instance cannot take all of lease.Unlimited.
 			a.target = lease.Capacity{Rate: min(r.shares[i], lease.Unlimited>>16), Burst: r.terms.Burst}
 			if r.terms.Allocation == fairshare.Static {
-				// All of it at once: nobody else can lack it.
+				// All of it at once: no other can use it.
 				a.target.Rate = r.terms.Rate
 			}
 		}
@@ -75,8 +75,8 @@ func (r *resource) targetOwn() {
 	r.contended, r.saturated = false, false
 }
 
-// lendOwn lends each account what it lacks of a limit of its own, with the tokens that are
-// left of it.
+// lendOwn lends each account what it is short of its own limit, with the tokens that are left
+// of it.
 func (r *resource) lendOwn() {
 	for _, a := range r.accounts {
 		if a.own == nil {

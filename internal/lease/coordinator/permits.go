@@ -37,8 +37,8 @@ func (permits) short(_ *resource, of lease.Capacity) (lease.Capacity, bool) { re
 
 func (permits) suppression(*account) bucket.Suppression { return bucket.Suppression{} }
 
-// targetPermits makes whole places of the parts. What the rounding leaves goes to those
-// who want more; if they are more than there is left, in turns.
+// targetPermits rounds the shares down to whole permits. The permits that rounding leaves go to
+// accounts with demand for more, one each; if there are more such accounts, by rotation.
 func (r *resource) targetPermits(now limit.Time) {
 	left := r.capacity()
 	for i, a := range r.accounts {
@@ -52,24 +52,24 @@ func (r *resource) targetPermits(now limit.Time) {
 		}
 	}
 	r.order = wanting
-	places := int(max(0, left.Floor()))
-	if places == 0 || len(wanting) <= places {
+	free := int(max(0, left.Floor()))
+	if free == 0 || len(wanting) <= free {
 		r.rotation = rotation{members: r.rotation.members[:0]}
-	} else if r.rotationIsOver(wanting, places, now) {
-		r.chooseNext(wanting, places, minRotation, now)
+	} else if r.rotationIsOver(wanting, free, now) {
+		r.chooseNext(wanting, free, minRotation, now)
 		wanting = r.rotation.members
 	} else {
 		wanting = r.rotation.members
 	}
-	for _, a := range wanting[:min(places, len(wanting))] {
+	for _, a := range wanting[:min(free, len(wanting))] {
 		a.target.Burst += fixed.Token
 	}
 }
 
-// rotationIsOver says whether others are to have the places, because of the time or since
-// one whose turn it is does not want its place.
-func (r *resource) rotationIsOver(wanting []*account, places int, now limit.Time) bool {
-	if now >= r.rotation.until || len(r.rotation.members) != places {
+// rotationIsOver says whether other accounts are to have the permits: the time is over, the number
+// of permits has changed, or a member has no demand for its permit.
+func (r *resource) rotationIsOver(wanting []*account, permits int, now limit.Time) bool {
+	if now >= r.rotation.until || len(r.rotation.members) != permits {
 		return true
 	}
 	for _, a := range r.rotation.members {
@@ -80,7 +80,7 @@ func (r *resource) rotationIsOver(wanting []*account, places int, now limit.Time
 	return false
 }
 
-// raisePermits lends free places up to the targets: those who have fewest first.
+// raisePermits lends free permits up to the targets, first to the accounts that hold fewest.
 func (r *resource) raisePermits() {
 	list := r.order[:0]
 	for _, a := range r.accounts {
@@ -94,7 +94,7 @@ func (r *resource) raisePermits() {
 	})
 	for _, a := range list {
 		free := max(0, r.pool.burst) / fixed.Token * fixed.Token
-		// Places have no tokens in them.
+		// Permits have no tokens in them.
 		a.grant(lease.Capacity{Burst: min(a.target.Burst-a.held().Burst, free)})
 	}
 }

@@ -9,18 +9,17 @@ import (
 )
 
 // pool is the bucket of what a coordinator has not lent: a token bucket whose rate
-// and depth change as leases come and go. Its zero value is empty.
+// and burst change with every grant and return. Its zero value is empty.
 //
-// What was used is the depth less the level, here and at the instances together, and no
+// What was used is the burst less the level, here and at the instances together, and no
 // change of the capacity touches it. So the level may be below 0: that is debt, of what
 // was used under a larger burst, which the rate pays before there are tokens again.
 type pool struct {
-	rate, burst fixed.Amount // may be below 0 for as long as a cut capacity is still out
+	rate, burst fixed.Amount // below 0 while instances hold more than a limit that was reduced
 	level       fixed.Amount
-	// reserved is the part of the depth that is reserved for tokens under way to an
-	// instance without depth of their own. Without it the pool could fill up
-	// again while they are under way, and there would be more tokens than one
-	// bucket holds.
+	// reserved is the part of the burst that belongs to unacknowledged tokens which were granted
+	// without burst. Without it the pool could refill before they arrive, and there would be more
+	// tokens than one bucket holds.
 	reserved  fixed.Amount
 	remainder uint64 // of a millionth of a token, in 1e-9
 	at        limit.Time
@@ -29,8 +28,8 @@ type pool struct {
 // room is how many tokens there can be in the pool.
 func (p *pool) room() fixed.Amount { return p.burst - p.reserved }
 
-// spare is how much depth can be lent, in whole tokens. What is reserved for tokens under
-// way is not spare: for as much as was lent of it, tokens in the pool would be dropped.
+// spare is how much burst can be lent, in whole tokens. What is reserved is not spare: if it
+// were lent, as many tokens in the pool would no longer fit and be dropped.
 func (p *pool) spare() fixed.Amount { return max(0, p.room()) / fixed.Token * fixed.Token }
 
 // refill brings the level up to now. A clock that steps back adds nothing.
@@ -59,7 +58,7 @@ func (p *pool) refill(now limit.Time) {
 	p.clip()
 }
 
-// clip drops what does not fit the depth.
+// clip drops tokens above the room.
 func (p *pool) clip() {
 	if room := p.room(); p.level >= room {
 		p.level, p.remainder = room, 0
@@ -67,10 +66,10 @@ func (p *pool) clip() {
 }
 
 // resize changes the capacity. What was used stays used, so the level fits as before.
-func (p *pool) resize(rate, depth fixed.Amount) {
+func (p *pool) resize(rate, burst fixed.Amount) {
 	p.rate += rate
-	p.burst += depth
-	p.level += depth
+	p.burst += burst
+	p.level += burst
 }
 
 // lend takes h out of the pool.
@@ -81,7 +80,7 @@ func (p *pool) lend(h lease.Capacity) {
 	p.clip()
 }
 
-// take back puts h into the pool.
+// takeBack puts h into the pool.
 func (p *pool) takeBack(h lease.Capacity) {
 	p.rate += h.Rate
 	p.burst += h.Burst

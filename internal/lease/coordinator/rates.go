@@ -45,8 +45,8 @@ func (rates) short(r *resource, of lease.Capacity) (lease.Capacity, bool) {
 
 func (rates) suppression(*account) bucket.Suppression { return bucket.Suppression{} }
 
-// targetRates gives each account its part of the rate, some of what nobody wants as
-// head-room, and the depth that belongs to the rate.
+// targetRates sets the target of each account: its share of the rate, a part of the rate
+// without demand as headroom, and the burst that belongs to the rate.
 func (r *resource) targetRates() {
 	capacity, burst := r.terms.Rate, r.terms.Burst
 	shared := fixed.Amount(0)
@@ -57,7 +57,7 @@ func (r *resource) targetRates() {
 			active++
 		}
 	}
-	// Half of what nobody wants stays in the pool, where it is nearest to all.
+	// Half of the rate without demand stays in the pool, from where each account can get it.
 	spare := max(0, capacity-shared) / 2
 	least := fixed.Token
 	if burst >= 2*fixed.Token*active {
@@ -65,8 +65,8 @@ func (r *resource) targetRates() {
 		least = 2 * fixed.Token
 	}
 	rest := burst - least*active
-	// What depth the rates leave is head-room as well: half of it, in equal parts,
-	// for demand that is not known yet.
+	// Half of the burst that belongs to no rate is headroom as well, in equal parts, for
+	// demand that is not reported yet.
 	room := fixed.Amount(0)
 	if active > 0 && rest > 0 && !r.contended {
 		room = (rest - rest.Scale(min(shared, capacity), max(capacity, 1))) / 2 / active / fixed.Token * fixed.Token
@@ -94,11 +94,11 @@ func (r *resource) targetRates() {
 	}
 }
 
-// burstWeight is how much depth is worth to an account when there is little. A bucket
-// of depth K that is fed as fast as random arrivals ask it loses one part in 2K
-// of its rate s, so the sum of losses is least where depth goes by the square root of
-// the rate. One who wants far more than it gets has its bucket empty whatever its
-// burst.
+// burstWeight is the weight of an account in the division of a burst that is contended. A bucket
+// of burst K that is refilled at the rate s of random arrivals refuses s/2K of them. The sum of
+// s/2K over all accounts, for a given sum of K, is least where K is proportional to the square
+// root of s. An account with far more demand than rate has an empty bucket at any burst, and
+// weighs an eighth.
 func burstWeight(s, want fixed.Amount) fixed.Amount {
 	w := fixed.Amount(math.Sqrt(float64(s)))
 	if want-want/16 > s {
@@ -124,7 +124,7 @@ func (r *resource) raise() {
 		}
 	}
 	r.order = list
-	rate, depth := max(0, p.rate), p.spare()
+	rate, burst := max(0, p.rate), p.spare()
 	few := rate < short.Rate/trickle
 	if few {
 		slices.SortStableFunc(list, func(a, b *account) int {
@@ -137,8 +137,8 @@ func (r *resource) raise() {
 		if short.Rate > rate && !few {
 			g.Rate = s.Rate.Scale(rate, short.Rate)
 		}
-		if short.Burst > depth {
-			g.Burst = s.Burst.Scale(depth, short.Burst) / fixed.Token * fixed.Token
+		if short.Burst > burst {
+			g.Burst = s.Burst.Scale(burst, short.Burst) / fixed.Token * fixed.Token
 			if g.Burst == 0 && s.Burst > 0 && a.held().Burst == 0 {
 				g.Burst = fixed.Token // a rate without burst could not be used
 			}

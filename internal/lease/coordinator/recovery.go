@@ -10,20 +10,20 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// rise goes above an epoch that an instance has heard. The coordinator of that epoch has
-// lent what this one knows nothing of: its file was lost, or the clock that made the epoch
-// was set back. So this one begins anew, as its own successor. Instances are told at once,
-// claim what it lent them, and nothing else is lent until the leases of the other one must
-// have ended.
+// rise goes above a higher epoch that a report had. The coordinator of that epoch has lent what
+// this one does not know of: the file with the epoch was lost, or the clock that made the epoch
+// was set back. So this one begins anew, as its own successor. Every instance is sent the new
+// epoch at once and claims what it was lent, and nothing else is lent until the leases of
+// the other coordinator must have expired.
 func (c *Coordinator) rise(now limit.Time, heard uint64) { c.restart(now, heard, c.opts.Epoch) }
 
-// restart begins anew above an epoch, and tells every instance at once.
+// restart begins anew above an epoch, and sends every instance the new epoch at once.
 func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
-	told := make([]*session, 0, len(c.sessions))
+	all := make([]*session, 0, len(c.sessions))
 	for _, s := range c.sessions {
-		told = append(told, s)
+		all = append(all, s)
 	}
-	slices.SortFunc(told, func(a, b *session) int {
+	slices.SortFunc(all, func(a, b *session) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
 	})
 	above := heard + 1
@@ -31,7 +31,7 @@ func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
 		above = max(above, c.opts.Above(heard))
 	}
 	c.begin(now, above, former, c.opts.Lease+c.opts.Lease/(lease.DriftMargin/2))
-	for _, s := range told {
+	for _, s := range all {
 		c.out = append(c.out, lease.Grant{
 			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
 			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
@@ -52,11 +52,11 @@ func (c *Coordinator) takeOver(now limit.Time) {
 // Recovering says whether leases of a former coordinator may be in use at now.
 func (c *Coordinator) Recovering(now limit.Time) bool { return now < c.recoverUntil }
 
-// RecoveredAt is when the latest learning ends, or has ended.
+// RecoveredAt is when the latest recovery ends, or has ended.
 func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
 
 // Takeover says that another coordinator may have lent until now: the coordinator begins
-// restart, above its own epoch, and learns for a lease what is in use.
+// anew, above its own epoch, and recovers for the length of a lease.
 type Takeover struct{}
 
 func (Takeover) Event() {}
@@ -68,15 +68,15 @@ type recovery struct {
 	claimed    map[uint64]struct{} // the numbers of leases that were claimed
 }
 
-// freeze keeps more of the pool, or less, until the learning ends.
-func (r *resource) freeze(rate, depth fixed.Amount) {
+// freeze adds to what is frozen until recovery ends; negative amounts reduce it.
+func (r *resource) freeze(rate, burst fixed.Amount) {
 	r.frozen.Rate += rate
-	r.frozen.Burst += depth
+	r.frozen.Burst += burst
 	r.pool.rate -= rate
-	r.pool.burst -= depth
+	r.pool.burst -= burst
 }
 
-// thaw ends the learning: what no instance claimed has expired.
+// thaw ends recovery: leases that no instance has claimed have expired.
 func (r *resource) thaw(now limit.Time) {
 	if !r.recovering {
 		return
@@ -85,12 +85,11 @@ func (r *resource) thaw(now limit.Time) {
 	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Burst: r.frozen.Burst})
 	r.frozen, r.claimed, r.recovering = lease.Capacity{}, nil, false
 	for _, a := range r.accounts {
-		a.pending = true // those who spend what their mode says wait for it to ask
+		a.pending = true // instances in fallback report their demand when recovery ends
 	}
 }
 
-// claim gives an account what a former coordinator had granted it, as far as that is
-// not known to be elsewhere.
+// claim grants an account what a former coordinator had granted it, at most what is frozen.
 func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.Time) {
 	if r.claimed == nil {
 		r.claimed = map[uint64]struct{}{}
@@ -101,16 +100,16 @@ func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.
 	r.frozen = r.frozen.Sub(h)
 	r.pool.takeBack(h)
 	a.grant(h)
-	if a.refundable = h.Burst; a.own != nil { // it may be full
-		a.own.level = 0 // and the rest may have been spent
+	if a.refundable = h.Burst; a.own != nil { // the instance's bucket may be full
+		a.own.level = 0 // and all other tokens may have been spent
 	}
 }
 
-// claim takes a lease that this coordinator did not give, or has taken back.
+// claim receives a demand under a lease that this coordinator did not grant, or has taken back.
 func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	switch {
 	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.ackedGrant < a.born:
-		return // it has not heard yet that the claim was taken
+		return // the claim was accepted, and the Grant that says so is unacknowledged
 	case len(d.Claim) == 0 || c.opts.Seal == nil:
 		a.status = lease.StatusLeaseGone
 		return
@@ -121,7 +120,7 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.id, d.Lease)
 	left := granted.Sub(d.Returned)
 	_, used := a.resource.claimed[d.Lease]
-	// What was given back can only have become more since the token was made.
+	// What was returned can only have grown since the token was made.
 	if !ok || used || left.Rate < 0 || left.Burst < 0 || left.Rate > held.Rate || left.Burst > held.Burst {
 		a.status = lease.StatusBadClaim
 		return

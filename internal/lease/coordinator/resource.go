@@ -66,16 +66,15 @@ type divider interface {
 	suppression(a *account) bucket.Suppression
 }
 
-// rotation is how a bucket that holds fewer tokens than there are instances goes round.
-// A token cannot be divided, and a rate without a whole token of depth lets nobody
-// through: so as many instances as there are tokens have the rate and the depth for
-// a while, then others.
+// rotation is which instances hold a bucket that has fewer tokens than there are instances. A
+// token cannot be divided, and a rate without a whole token of burst admits nothing. So as many
+// instances as there are tokens hold the rate and the burst for some time, then others.
 type rotation struct {
-	until   limit.Time // of the present turn; 0 = there are no turns
+	until   limit.Time // when other instances follow; 0 = there is no rotation
 	members []*account
 }
 
-// leave takes an account out of the turn.
+// leave takes an account out of the rotation.
 func (t *rotation) leave(a *account) {
 	t.members = slices.DeleteFunc(t.members, func(o *account) bool { return o == a })
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// rotationTokens is how many tokens come in one turn. Not fewer: a move costs a round
-// trip in which the rate is nobody's. Not more: the others wait that long.
+// rotationTokens is how many tokens are refilled in one period of a rotation. Not fewer: each
+// change costs a round trip in which no instance has the rate. Not more: the others wait that long.
 const rotationTokens = 8
 
-// minRotation bounds turns at high rates, for the same reason.
+// minRotation is the shortest period of a rotation, for high rates and the same reason.
 const minRotation = 2 * time.Second
 
 // rotate sets the targets if the bucket is too small for everybody who wants a
@@ -43,12 +43,12 @@ func (r *resource) rotate(now limit.Time) bool {
 	}
 	if places == 0 {
 		r.rotation = rotation{members: r.rotation.members[:0]}
-		return true // not a token fits: nobody keeps the depth of a former burst
+		return true // not a token fits: every account returns the burst of former terms
 	}
 	if !many || !silent && (tiny || !r.saturated || !r.allBusy(wanting, places)) {
-		// There is enough for all but not at once, or some ask too seldom to
-		// use a turn: tokens are lent one by one to whoever asks. A silent one
-		// does not ask, so it has its turn.
+		// The rate is enough for all but the burst is not, or some have too little demand to use
+		// up their period: tokens are lent one by one, on demand. A silent instance reports no
+		// demand, so it has its period.
 		r.rotation, r.tokenByToken = rotation{members: r.rotation.members[:0]}, true
 		if many && !tiny {
 			r.lendToBusy(wanting, places, now)
@@ -65,12 +65,12 @@ func (r *resource) rotate(now limit.Time) bool {
 	return true
 }
 
-// busyRotations is how many times its part of a turn one must want to be lent all of it
-// while others ask seldom. Not less: the rate would wander with each request.
+// busyRotations is how many times its part of the rate the demand of an account must be to hold
+// all of it while others have little demand. Not less: the rate would move with each request.
 const busyRotations = 8
 
-// lendToBusy sets the targets of those who ask so often that single tokens would be
-// too slow, as long as nobody else lacks one: then they have all of it.
+// lendToBusy sets the targets of accounts with so much demand that single tokens would be
+// too slow: they have all of the rate, as long as no other account is missing a token.
 func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) {
 	busy := int64(0)
 	for _, a := range wanting {
@@ -91,8 +91,8 @@ func (r *resource) lendToBusy(wanting []*account, places int64, now limit.Time) 
 	}
 }
 
-// allBusy says whether each of them asks often enough to use up a turn: twice as
-// often as tokens come in it. One that asks less often finds the bucket full.
+// allBusy says whether each account has enough demand to use up a period: twice the rate that
+// it holds then. With less demand the bucket would be full for a part of the period.
 func (r *resource) allBusy(wanting []*account, places int64) bool {
 	for _, a := range wanting {
 		if a.demand/2 < r.terms.Rate/fixed.Amount(places) {
@@ -102,19 +102,19 @@ func (r *resource) allBusy(wanting []*account, places int64) bool {
 	return true
 }
 
-// nextRotation begins a turn of rates.
+// nextRotation begins a period of a rotation of rates.
 func (r *resource) nextRotation(wanting []*account, places int, now limit.Time) {
 	length := max(minRotation, time.Duration(float64(rotationTokens*places)/max(r.terms.Rate.Float(), 1e-6)*float64(time.Second)))
 	r.chooseNext(wanting, places, length, now)
 }
 
-// chooseNext begins a turn of those who had least, by weight and band.
+// chooseNext begins a period, for the accounts that were served least, by band and weight.
 func (r *resource) chooseNext(wanting []*account, places int, length time.Duration, now limit.Time) {
 	slices.SortStableFunc(wanting, func(a, b *account) int {
 		return cmp.Or(cmp.Compare(b.band, a.band), cmp.Compare(a.served, b.served))
 	})
-	// A newcomer starts level with the one who had least, not at zero: it would
-	// have every turn until it had caught up.
+	// A new account starts level with the one that was served least. From zero it would be in
+	// every period until it had caught up.
 	least := wanting[0].served
 	for _, a := range wanting {
 		if a.served > 0 {

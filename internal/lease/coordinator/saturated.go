@@ -32,9 +32,8 @@ func (l *load) setSaturated(saturated bool, now limit.Time) {
 	l.saturated = saturated
 }
 
-// saturatedFor says whether an instance is told that the limit is saturated. Where tokens are lent
-// one by one, instances ask for each, and saturated would make them ask less often. A limit
-// per instance is saturated for each instance by its own demand.
+// saturatedFor says whether a share announces the limit as saturated. Where tokens are lent one by
+// one it does not. A limit per instance is saturated for each instance by its own demand.
 func (r *resource) saturatedFor(a *account) bool {
 	return r.saturated && !r.tokenByToken || a.saturatesOwn()
 }

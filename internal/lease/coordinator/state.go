@@ -67,7 +67,7 @@ type ResourceState struct {
 	ID     lease.ResourceID
 	Terms  lease.Terms
 	Demand fixed.Amount   // by all instances
-	Lent   lease.Capacity // rate and depth that instances hold, as counted
+	Lent   lease.Capacity // rate and burst that instances hold, as counted
 	Free   lease.Capacity // what is not lent
 
 	Recovering, Broken bool
@@ -85,7 +85,7 @@ type LeaseState struct {
 	Weight             uint32
 	Band               uint8
 	Demand             fixed.Amount
-	Capacity           lease.Capacity // rate and depth
+	Capacity           lease.Capacity // rate and burst
 	HeldFor, ExpiresIn time.Duration
 
 	// Running totals, if the limit is shared by suppression.

@@ -18,7 +18,7 @@ type suppression struct {
 	// been admitted: as long as it holds something, demand is within the limit and
 	// nothing may be refused.
 	bucket  pool
-	spilled fixed.Amount // of what the limit brought, what the bucket could not take of late
+	spilled fixed.Amount // tokens of recent refills that did not fit into the bucket
 	over    bool         // it ran dry, and demand has not come back to the limit since
 	average *demand.MovingAverage
 	reject  float64
@@ -34,7 +34,7 @@ type suppression struct {
 	read  limit.Time   // when the meter was read last
 	mixed int          // how many of the next readings may be of two loads
 	rises bool         // the latest change was a rise
-	heard fixed.Amount // what instances said that they are asked, at the latest reading
+	heard fixed.Amount // the demand that instances had reported, at the latest reading
 }
 
 // lag is by how much more than one Report what an instance was asked may be late. The
@@ -82,12 +82,11 @@ func (s *suppression) refill(now limit.Time) {
 	s.spilled = min(fixed.SaturatingAdd(s.spilled, max(0, brought-(s.bucket.level-before))), s.bucket.rate.Scale(fixed.Amount(latest), fixed.Amount(time.Second)))
 }
 
-// takeAttempts takes note of the totals that an instance has reported. It refuses totals
+// takeAttempts receives the totals that an instance has reported. It refuses totals
 // that go back: they wrap around, as those of leases do.
 //
-// What is reported later than Report says, and what was under way for longer than
-// usual, is paid for by what the bucket could not take of what the limit brought
-// meanwhile, since it was full.
+// What is reported later than the report interval, or was under way for longer than usual, is
+// paid for by the refill that did not fit into the bucket in that time.
 func (s *suppression) takeAttempts(a *account, now limit.Time, d *lease.Demand) bool {
 	attempted, admitted := d.Attempted-a.attempted, d.Admitted-a.admitted
 	span := time.Duration(now - a.attemptedAt)
@@ -163,7 +162,7 @@ func (s *suppression) targets(r *resource, now limit.Time) {
 		}
 	}
 	if dt := now - s.added; dt > 0 {
-		// As rates, since what comes at once in each report would look like a swing.
+		// As rates, since what comes at once in each report would be taken for a swing.
 		more := s.attempted.Scale(fixed.Amount(min(dt, limit.Time(quietFor(t)))), fixed.Amount(time.Second))
 		if s.total += more; s.average != nil {
 			s.average.Spread(s.added, now, more)
@@ -201,15 +200,15 @@ func (s *suppression) targets(r *resource, now limit.Time) {
 }
 
 // rate is what is attempted per second. What instances say that they are asked counts while
-// it rises: they see a large rise first, as each looks at its own load more often than it
+// it rises: they see a large rise first, as each samples its own load more often than it
 // reports, and the sum of what they were asked shows a small one first, and a fall. unit
-// is the cost of the largest request of late: few dear ones come less evenly than many.
+// is the cost of the largest recent request: a few expensive ones come less evenly than many.
 func (s *suppression) rate(now limit.Time, t *lease.Suppress, unit fixed.Amount) fixed.Amount {
 	if s.average != nil {
 		return s.average.Rate(now)
 	}
 	if !s.meter.Ready || now >= s.read.Add(t.ReportInterval()) {
-		// Not more often: each instance has told once in that time.
+		// Not more often: each instance reports once in that time.
 		s.observe(now, unit)
 	}
 	rate := fixed.Round(s.meter.Rate * float64(fixed.Token))
@@ -238,8 +237,8 @@ func (s *suppression) observe(now limit.Time, unit fixed.Amount) {
 	}
 }
 
-// newsworthy is by how much the fraction has to change for those to be told who have not
-// reported just now. Not less: they report soon. Not more: they admit too much or too
+// newsworthy is by how much the fraction has to change to be sent to instances that have not
+// just reported. Not less: they report soon. Not more: they admit too much or too
 // little until then.
 const newsworthy = 1.0 / 32
 
@@ -261,7 +260,7 @@ func (s *suppression) suppression(a *account) bucket.Suppression {
 		// Exactly, whatever the estimate of the sum is.
 		rate = s.capacity.Scale(a.demand, max(s.wanted, 1))
 	}
-	// As deep as what comes in until the next answer, since draws make up for each other
+	// As deep as what comes in until the next answer, since arrivals above and below the mean balance
 	// within that; not deeper, as it is what may be used at once.
 	depth := rate.Scale(fixed.Amount(2*s.terms.ReportInterval()), fixed.Amount(time.Second))
 	depth = min(r.terms.Burst, max(fixed.Token, (depth+fixed.Token-1)/fixed.Token*fixed.Token))

@@ -30,7 +30,7 @@ func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen 
 	r.setTerms(terms, now)
 	switch {
 	case frozen && terms.PerInstance():
-		// Nobody takes anything from anybody, so newcomers need not wait.
+		// No instance takes from another, so new ones need not wait.
 		r.frozen = lease.Capacity{Rate: lease.Unlimited / 2 / fixed.Token * fixed.Token, Burst: lease.Unlimited / 2 / fixed.Token * fixed.Token}
 		r.pool.lend(r.frozen)
 		r.pool.level, r.recovering = r.pool.burst, true
@@ -45,9 +45,9 @@ func newResource(id lease.ResourceID, terms lease.Terms, now limit.Time, frozen 
 	return r
 }
 
-// setTerms puts terms in force. What is out counts, so a smaller capacity leaves the
-// pool below zero until enough has come back; what was used stays used, so a change and
-// its way back bring nothing, and what a larger burst adds is there at once.
+// setTerms puts terms in force. What instances hold stays lent, so a smaller limit leaves the
+// pool below zero until enough was returned. What was used stays used, so a change that is undone
+// adds no tokens, and those that a larger burst adds are in the pool at once.
 func (r *resource) setTerms(t lease.Terms, now limit.Time) {
 	r.pool.refill(now)
 	more := t.Lendable().Sub(r.terms.Lendable())
@@ -70,7 +70,7 @@ func (r *resource) setTerms(t lease.Terms, now limit.Time) {
 }
 
 // setOwn puts terms in force for the account: a limit per instance is a bucket for each, of
-// which it is lent a part. What was used of it stays used, as in the resource's pool.
+// which the instance is lent a part. What was used of it stays used, as in the resource's pool.
 func (a *account) setOwn(former, t lease.Terms) {
 	switch {
 	case t.Allocation != fairshare.Static || t.Semaphore:
