@@ -11,37 +11,35 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Deadline is until when leases may be spent, as a [limit.Time] of the clock that
-// their spenders are asked with. 0, as in the zero value, is a time that has passed.
-// Whoever renews a lease stores a later time, and all spenders of the deadline go on.
+// Deadline is the time at which leases expire, by the clock that their buckets are called
+// with. 0, as in the zero value, has passed. An agent that renews its leases stores a later
+// time, and all buckets with this deadline go on.
 type Deadline struct{ atomic.Int64 }
 
-// noEnd is the deadline of spenders without one.
+// noEnd is the deadline of buckets without one.
 func noEnd() *Deadline {
 	d := &Deadline{}
 	d.Store(math.MaxInt64)
 	return d
 }
 
-// Bucket is a token bucket whose rate and depth change while it is spent from: what
-// one instance may spend of a limit. It is a [Spender].
+// Bucket is a token bucket whose rate and burst change while the application takes from it.
 //
-// In any interval T in which nothing is amended it admits at most depth + rate x T,
-// and Amend creates nothing: the tokens before it and those added are those after it
-// and those returned, but for a rounding that is always down. So buckets between
-// which rate, depth and tokens move admit together what one bucket would.
+// In any interval T without an Update it admits at most burst + rate x T, and Update creates
+// nothing: the tokens before it and those added equal those after it and those returned, but
+// for a rounding that is always down. So buckets between which rate, burst and tokens move
+// admit together what one bucket would.
 //
-// From its deadline on a Bucket admits nothing, unless AmendFallback put something in
-// force. Use [NewBucket]. A Bucket is safe for concurrent use; Allow takes no lock
+// From its deadline on a Bucket admits nothing, unless UpdateFallback put something in force. Use [NewBucket]. A Bucket is safe for concurrent use; Allow takes no lock
 // and allocates nothing. Times go by the clock of the caller; one before the latest
 // counts as the latest.
 type Bucket struct {
 	until    *Deadline
-	terms    atomic.Pointer[terms]
+	setting  atomic.Pointer[setting]
 	shedding atomic.Pointer[shedding] // nil = nothing is suppressed
 
-	// Each on a cache line of its own: who only reads the terms is not to wait for
-	// those who count.
+	// Each on a cache line of its own: a goroutine that only reads the setting does not wait
+	// for one that counts.
 	_        [64]byte
 	admitted atomic.Int64 // cost
 	last     atomic.Int64 // limit.Time of the last one admitted at once, to lastGrain
@@ -53,15 +51,15 @@ type Bucket struct {
 	waitUntil atomic.Int64 // limit.Time
 	largest   largest
 
-	mu      sync.Mutex // of everything but Allow
+	mu      sync.Mutex // held by all but Allow
 	frozen  bool
-	waiting int64         // cost of those in line
-	waited  time.Duration // for how long somebody patient was in line, in all
-	since   limit.Time    // that is counted up to; 0 = nobody is
+	waiting int64         // cost of the waiters
+	waited  time.Duration // for how long there was a patient waiter, in all
+	since   limit.Time    // waited is counted up to here; 0 = there is none
 	lent    struct {
 		rate  fixed.Amount
 		whole uint64
-	} // in force but for what is suppressed
+	} // what Update put in force, before suppression
 	random func() float64 // nil = that of math/rand
 }
 
@@ -72,17 +70,17 @@ func NewBucket(d *Deadline) *Bucket {
 		d = noEnd()
 	}
 	b := &Bucket{until: d}
-	t := newTerms(0, 0, 0)
+	t := newSetting(0, 0, 0)
 	t.word.Store(t.frozenWord)
-	b.terms.Store(t)
+	b.setting.Store(t)
 	return b
 }
 
-// Allow takes n at now if it is there. A negative n is refused and not counted. It
+// Allow takes n at now if the level is that high. A negative n is refused and not counted. It
 // does not decide, and counts nothing, while the bucket is frozen.
 func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 	b.largest.note(n)
-	t := b.terms.Load()
+	t := b.setting.Load()
 	if d := b.shedding.Load(); d != nil && d.refuse(t, now, n) {
 		b.refused.Add(n)
 		return false, true
@@ -105,8 +103,8 @@ func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 	return b.retry(now, n)
 }
 
-// retry is Allow for when something came in between, time has to be counted from
-// a later beginning, or the deadline has passed.
+// retry is Allow after another goroutine changed the word, or when time has to be counted
+// from a later beginning, or the deadline has passed.
 func (b *Bucket) retry(now limit.Time, n int64) (allowed, decided bool) {
 	allowed, decided = b.try(now, n)
 	if decided && !allowed && n > 0 {
@@ -122,16 +120,16 @@ func (b *Bucket) Try(now limit.Time, n int64) (allowed, decided bool) {
 		return false, true
 	}
 	b.largest.note(n)
-	if d := b.shedding.Load(); d != nil && d.refuse(b.terms.Load(), now, n) {
+	if d := b.shedding.Load(); d != nil && d.refuse(b.setting.Load(), now, n) {
 		return false, true
 	}
 	return b.try(now, n)
 }
 
-// try is Try of one that was not drawn to be refused.
+// try is Try of a request that suppression does not refuse.
 func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 	for {
-		t := b.terms.Load()
+		t := b.setting.Load()
 		if !b.open(t, now) {
 			return false, true
 		}
@@ -142,8 +140,8 @@ func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 		}
 		word := t.word.Load()
 		if word == wordFrozen {
-			if b.terms.Load() != t {
-				continue // it was amended just now
+			if b.setting.Load() != t {
+				continue // it was updated just now
 			}
 			return false, false
 		}
@@ -166,69 +164,68 @@ func (b *Bucket) admit(now limit.Time, n int64) {
 	}
 }
 
-// open says whether t may be spent at now.
-func (b *Bucket) open(t *terms, now limit.Time) bool {
+// open says whether tokens may be taken at now.
+func (b *Bucket) open(t *setting, now limit.Time) bool {
 	return t.unleased || int64(now) < b.until.Load()
 }
 
-// rebase counts time from now on, in terms that have used up theirs.
+// rebase counts time from now on, when the setting has used up its span.
 func (b *Bucket) rebase(now limit.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.settle(now)
 }
 
-// settle returns the terms in force, which can count now.
-func (b *Bucket) settle(now limit.Time) *terms {
-	t := b.terms.Load()
+// settle returns the setting in force, with now within its span.
+func (b *Bucket) settle(now limit.Time) *setting {
+	t := b.setting.Load()
 	if t.moment(now) <= t.span {
 		return t
 	}
 	t.freeze()
 	now = t.latest(now)
-	next := newTerms(now, t.rate, t.burst)
+	next := newSetting(now, t.rate, t.burst)
 	next.unleased = t.unleased
 	b.replace(now, t, next, 0)
 	return next
 }
 
-// replace puts next in force, with what is in old.
-func (b *Bucket) replace(now limit.Time, old, next *terms, add fixed.Amount) (surplus fixed.Amount) {
+// replace puts next in force, with the tokens of old.
+func (b *Bucket) replace(now limit.Time, old, next *setting, add fixed.Amount) (surplus fixed.Amount) {
 	old.freeze()
 	surplus = next.receive(old.free(old.frozenWord, old.late(old.moment(now))), old, add)
 	b.put(next)
 	return surplus
 }
 
-func (b *Bucket) put(t *terms) {
+func (b *Bucket) put(t *setting) {
 	if !b.frozen {
 		t.word.Store(t.frozenWord)
 	}
-	b.terms.Store(t)
+	b.setting.Store(t)
 }
 
-// Update puts rate and depth in force and adds tokens. The depth counts in whole
-// tokens, rounded down, and is returned as held. What does not fit it is taken out
-// and returned as surplus, in millionths, rounded down. A negative add takes out up
-// to that much, which is then part of surplus. Terms that stay as they are with
-// nothing to add change nothing.
+// Update puts a rate and a burst in force and adds tokens. The burst is rounded down to whole
+// tokens and returned as held. Tokens above it are taken out and returned as surplus, in
+// millionths, rounded down. A negative add takes out up to that much, as a part of surplus.
+// The rate and burst that are in force, with nothing to add, change nothing.
 //
-// What AmendFallback put in force ends, and the tokens that came by it are gone: they
-// were not lent. Negative rates and depths count as 0.
-func (b *Bucket) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
-	rate, whole := clampTerms(rate, depth)
+// It ends what UpdateFallback put in force, and its tokens are dropped: they were not lent.
+// Negative rates and bursts count as 0.
+func (b *Bucket) Update(now limit.Time, rate, burst, add fixed.Amount) (surplus, held fixed.Amount) {
+	rate, whole := clampSetting(rate, burst)
 	add = min(max(add, -fixed.MaxAmount), fixed.MaxAmount)
 	held = fixed.Amount(whole) * fixed.Token
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
-	old := b.terms.Load()
+	old := b.setting.Load()
 	if add == 0 && rate == old.rate && whole == old.burst && !old.unleased {
 		return 0, held
 	}
 	old.freeze()
 	now = old.latest(now)
-	next := newTerms(max(now, old.begin), rate, whole)
+	next := newSetting(max(now, old.begin), rate, whole)
 	if old.unleased {
 		surplus = next.receive(0, old, add)
 		b.put(next)
@@ -237,23 +234,22 @@ func (b *Bucket) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus,
 	return b.replace(now, old, next, add), held
 }
 
-// UpdateFallback puts in force what may be spent without a lease, whatever the
-// deadline, until the next Amend: before the first lease, or when one has run out. No
-// coordinator keeps account of it. The bucket starts full, and what was in it is gone;
-// but if something was in force without a lease already, that stays, up to the depth.
-// So until the next Amend at most depth + rate x T is admitted.
-func (b *Bucket) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
-	rate, whole := clampTerms(rate, depth)
+// UpdateFallback puts in force what may be spent without a lease, whatever the deadline, until
+// the next Update: before the first lease, or after expiry. No coordinator counts it. The
+// bucket starts full, and its tokens are dropped; but the level of an earlier fallback stays,
+// up to the burst. So until the next Update at most burst + rate x T is admitted.
+func (b *Bucket) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
+	rate, whole := clampSetting(rate, burst)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
-	old := b.terms.Load()
+	old := b.setting.Load()
 	if old.unleased && old.rate == rate && old.burst == whole {
 		return
 	}
 	old.freeze()
 	now = old.latest(now)
-	next := newTerms(max(now, old.begin), rate, whole)
+	next := newSetting(max(now, old.begin), rate, whole)
 	next.unleased = true
 	if old.unleased {
 		b.replace(now, old, next, 0)
@@ -263,12 +259,11 @@ func (b *Bucket) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
 	b.put(next)
 }
 
-func clampTerms(rate, depth fixed.Amount) (fixed.Amount, uint64) {
-	return min(max(rate, 0), fixed.MaxAmount), uint64(min(max(depth, 0), fixed.MaxAmount).Floor())
+func clampSetting(rate, burst fixed.Amount) (fixed.Amount, uint64) {
+	return min(max(rate, 0), fixed.MaxAmount), uint64(min(max(burst, 0), fixed.MaxAmount).Floor())
 }
 
-// Observe says how the bucket stands at now. Level is what it holds, whether its
-// deadline has passed or not.
+// Observe returns level, totals and waiters at now. The level does not depend on the deadline.
 func (b *Bucket) Observe(now limit.Time) Reading {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -294,12 +289,12 @@ func (b *Bucket) Observe(now limit.Time) Reading {
 	}
 }
 
-// patience is how long one waits who asks again when it has been served and not before,
-// such as a loop of Wait. Not shorter: those who give up soon come whatever they get. Not
-// longer: it is what a caller waits for who has nothing else to do.
+// patience is how long a waiter waits at least to count as patient: as one of a loop around
+// Wait, which sends its next request when this one is served. Not shorter: callers that give up
+// soon send requests whatever the answers. Not longer: such loops do wait a second.
 const patience = time.Second
 
-// stopWatch counts how long somebody waited.
+// stopWatch adds the time since which there is a patient waiter.
 func (b *Bucket) stopWatch(now limit.Time) {
 	if b.since != 0 && now > b.since {
 		b.waited += time.Duration(now - b.since)
@@ -307,12 +302,12 @@ func (b *Bucket) stopWatch(now limit.Time) {
 	b.since = 0
 }
 
-// Declare says how much the application wants per second; 0 says nothing.
+// Declare sets the demand that the application declares, per second; 0 = none declared.
 func (b *Bucket) Declare(perSecond fixed.Amount) { b.declared.Store(int64(max(perSecond, 0))) }
 
 // MaxCost is the largest cost that fits at now, in whole tokens, if the bucket is full.
 func (b *Bucket) MaxCost(now limit.Time) int64 {
-	t := b.terms.Load()
+	t := b.setting.Load()
 	if !b.open(t, now) {
 		return 0
 	}
@@ -330,9 +325,9 @@ func (b *Bucket) Remaining(now limit.Time) int64 {
 	return int64(t.free(t.current(), t.tick(t.moment(now))) / t.tokenTicks)
 }
 
-// Earliest is how long after now n will have come if the terms stay and nobody else
-// takes: [limit.Never] if they do not bring it. n may be above the depth, as the
-// cost of all who wait in line; it is at least 0.
+// Earliest is how long after now n tokens are refilled if the setting stays and nothing else is
+// taken; [limit.Never] if they never are. n may be above the burst, as the cost of all
+// waiters; it is at least 0.
 func (b *Bucket) Earliest(now limit.Time, n int64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -343,12 +338,12 @@ func (b *Bucket) Earliest(now limit.Time, n int64) time.Duration {
 	return t.until(t.current(), t.tick(t.moment(now)), n)
 }
 
-// Freeze stops Allow, for somebody waits: nobody passes those in line.
+// Freeze stops Allow while there are waiters, so that no request overtakes them.
 func (b *Bucket) Freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.frozen = true
-	b.terms.Load().freeze()
+	b.setting.Load().freeze()
 }
 
 // Thaw lets Allow decide again.
@@ -359,11 +354,11 @@ func (b *Bucket) Thaw() {
 		return
 	}
 	b.frozen = false
-	t := b.terms.Load()
+	t := b.setting.Load()
 	t.word.Store(t.frozenWord)
 }
 
-// Join says that n, at least 0, waits in line from here on.
+// Join counts a waiter of cost n, at least 0.
 func (b *Bucket) Join(n int64) {
 	b.largest.note(n)
 	b.mu.Lock()
@@ -371,7 +366,7 @@ func (b *Bucket) Join(n int64) {
 	b.waiting += n
 }
 
-// Serve takes n, which joined, if it is there at now, frozen or not.
+// Serve takes n for a waiter, which joined, if the level is that high, frozen or not.
 func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -387,7 +382,7 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	if b.frozen {
 		t.frozenWord = next
 	} else if !t.word.CompareAndSwap(was, next) {
-		return false // an Allow came first; whoever serves a line has frozen it
+		return false // an Allow came first; a wait line freezes the bucket before it serves
 	}
 	b.waiting -= n
 	b.admit(now, n)
@@ -397,11 +392,11 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 	return true
 }
 
-// WaitUntil says when the last of those in line goes away, by the clock that Observe is
-// asked with; 0 = somebody waits without end, or nobody waits.
+// WaitUntil sets when the last waiter gives up, by the clock of Observe; 0 = one waits without
+// end, or there is none.
 func (b *Bucket) WaitUntil(t limit.Time) { b.waitUntil.Store(int64(t)) }
 
-// Leave says that n, which joined, waits no longer and was not served.
+// Leave ends the wait of n, which joined, without serving it.
 func (b *Bucket) Leave(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -412,7 +407,7 @@ func (b *Bucket) Leave(n int64) {
 	}
 }
 
-// Refuse counts n as asked for and refused, where nothing else has counted it.
+// Refuse counts n as attempted and refused, where nothing else has counted it.
 func (b *Bucket) Refuse(n int64) { b.refused.Add(n) }
 
 // Refund puts back n that was taken and not used, as far as it fits.

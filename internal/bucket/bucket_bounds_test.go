@@ -20,7 +20,7 @@ func TestNewBucketHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestBucketAtTheEndOfItsSpan: the last moment that its terms count is as good as those before and
+// TestBucketAtTheEndOfItsSpan: the last moment that its setting counts is as good as those before and
 // after it: what comes is decided, and the level goes on.
 func TestBucketAtTheEndOfItsSpan(t *testing.T) {
 	if testing.Short() {
@@ -29,7 +29,7 @@ func TestBucketAtTheEndOfItsSpan(t *testing.T) {
 	for _, rate := range []fixed.Amount{1000 * fixed.Token, 8_000_000 * fixed.Token} {
 		for _, off := range []limit.Time{-1, 0, 1} {
 			b := bucketOf(start, rate, 100, 0)
-			end := start + limit.Time(b.terms.Load().span) + off
+			end := start + limit.Time(b.setting.Load().span) + off
 			if h, taken, _ := b.Prepare(end, 40); taken {
 				b.Rollback(end, h, 40)
 			} else {

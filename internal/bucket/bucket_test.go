@@ -214,7 +214,7 @@ func TestBucketUses(t *testing.T) {
 // TestBucketRebases: time beyond the span neither fills nor empties a bucket.
 func TestBucketRebases(t *testing.T) {
 	b := bucketOf(start, 1_000_000_000_000*fixed.Token, 1_000_000, 0)
-	span := limit.Time(b.terms.Load().span)
+	span := limit.Time(b.setting.Load().span)
 	for i := range limit.Time(10) {
 		now := start + span + i*(span+1)
 		if !allow(t, b, now, 1_000_000) || allow(t, b, now, 1) {
@@ -225,7 +225,7 @@ func TestBucketRebases(t *testing.T) {
 		}
 	}
 	slow := bucketOf(start, 1, 2, 2)
-	far := limit.Time(slow.terms.Load().span)
+	far := limit.Time(slow.setting.Load().span)
 	if !allow(t, slow, start+far, 2) || allow(t, slow, start+far+1, 1) {
 		t.Fatal("an empty bucket is empty after its time was counted anew")
 	}
@@ -320,7 +320,7 @@ func TestBucketLine(t *testing.T) {
 	}
 }
 
-// TestBucketConcurrent: many take while the terms change all the time.
+// TestBucketConcurrent: many take while the setting changes all the time.
 func TestBucketConcurrent(t *testing.T) {
 	b := bucketOf(start, 1_000_000*fixed.Token, 1000, 1000)
 	var clock, admitted atomic.Int64

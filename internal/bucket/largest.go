@@ -8,8 +8,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// largest is the cost of the largest request of late: of the span that goes on and
-// of the one before it.
+// largest is the cost of the largest recent request: of the present span and of the one before
+// it.
 type largest struct {
 	current atomic.Int64
 	before  int64 // under the owner's lock, as since
@@ -17,11 +17,11 @@ type largest struct {
 }
 
 // remembered is how long a span is. Not shorter: a large request that comes every few
-// seconds needs its depth the next time too. Not longer: depth that nobody needs
-// is depth that others lack.
+// seconds needs its burst the next time too. Not longer: burst that is not needed here is
+// missing elsewhere.
 const remembered = limit.Time(10 * time.Second)
 
-// note keeps n in mind. Requests of one token, which are nearly all, cost nothing.
+// note records n. Requests of one token, which are nearly all, cost nothing.
 func (l *largest) note(n int64) {
 	if n <= 1 {
 		return
@@ -33,8 +33,8 @@ func (l *largest) note(n int64) {
 	}
 }
 
-// at returns the largest cost of late, 0 if none was above 1. While some wait, nothing
-// is forgotten: the largest may be theirs.
+// at returns the largest recent cost, 0 if none was above 1. While there are waiters nothing is
+// forgotten: the largest request may be one of them.
 func (l *largest) at(now limit.Time, waiting int64) fixed.Amount {
 	switch age := now - l.since; {
 	case waiting > 0:

@@ -60,8 +60,8 @@ func TestUndoUnderOtherTerms(t *testing.T) {
 		cost        int64
 		want        fixed.Amount
 	}{
-		{"the same terms", rate, 50 * fixed.Token, 4 * time.Millisecond, 10, 24 * fixed.Token},
-		{"the same terms, late", rate, 50 * fixed.Token, 10 * time.Millisecond, 10, 30 * fixed.Token},
+		{"the same setting", rate, 50 * fixed.Token, 4 * time.Millisecond, 10, 24 * fixed.Token},
+		{"the same setting, late", rate, 50 * fixed.Token, 10 * time.Millisecond, 10, 30 * fixed.Token},
 		{"another depth", rate, 40 * fixed.Token, 4 * time.Millisecond, 10, 20 * fixed.Token},
 		{"a lower rate", rate / 2, 50 * fixed.Token, 4 * time.Millisecond, 10, 18 * fixed.Token},
 		{"a higher rate", 2 * rate, 50 * fixed.Token, 4 * time.Millisecond, 10, 20 * fixed.Token},

@@ -10,17 +10,16 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// terms are a rate and a depth in force, with the state of the bucket in a word of
-// their own. But for the word they never change: new terms are another value, and
-// the word of the old ones stays frozen, so that whoever still holds the old ones
-// can take nothing by them.
+// setting is a rate and a burst in force, with the state of the bucket in a word of its own.
+// But for the word it never changes: a new rate or burst is another setting, and the word of the
+// old one stays frozen, so that a goroutine that still has the old one can take nothing by it.
 //
 // The word is the tick, counted from begin, at which the bucket is full again (see
 // limit.Bucket). A tick is a power of two of nanoseconds, and a token a whole number
 // of ticks, rounded up: the bucket is never faster than its rate.
-type terms struct {
+type setting struct {
 	rate     fixed.Amount
-	burst    uint64 // depth in tokens
+	burst    uint64 // in tokens
 	unleased bool   // in force whatever the deadline: no lease
 
 	begin limit.Time
@@ -54,9 +53,9 @@ const (
 	perNanosecond = 1_000_000_000 * uint64(fixed.Token)
 )
 
-// newTerms returns terms whose word is frozen, with an empty bucket.
-func newTerms(begin limit.Time, rate fixed.Amount, whole uint64) *terms {
-	t := &terms{rate: rate, burst: whole, begin: begin}
+// newSetting returns a setting whose word is frozen, of an empty bucket.
+func newSetting(begin limit.Time, rate fixed.Amount, whole uint64) *setting {
+	t := &setting{rate: rate, burst: whole, begin: begin}
 	if rate == 0 {
 		t.tokenTicks = min(1<<40, maxTicks/max(whole, 1))
 		t.span = math.MaxInt64
@@ -90,7 +89,7 @@ func atLeast(rate fixed.Amount, fineness int, want uint64) bool {
 	return !fits || token >= want
 }
 
-func (t *terms) holds() bool {
+func (t *setting) holds() bool {
 	hi, lo := bits.Mul64(max(t.burst, 1), t.tokenTicks)
 	return hi == 0 && lo <= maxTicks
 }
@@ -118,19 +117,19 @@ func tokenTicks(rate fixed.Amount, fineness int) (uint64, bool) {
 }
 
 // moment is now as nanoseconds since begin; a time before it counts as begin.
-func (t *terms) moment(now limit.Time) uint64 {
+func (t *setting) moment(now limit.Time) uint64 {
 	return uint64(max(0, now-t.begin))
 }
 
 // tick is the tick of a moment within the span.
-func (t *terms) tick(moment uint64) uint64 { return moment * t.scale >> (t.down & 63) }
+func (t *setting) tick(moment uint64) uint64 { return moment * t.scale >> (t.down & 63) }
 
 // late is the tick of a moment that may be past the span. Time stands still at twice
 // the span, when every bucket is full.
-func (t *terms) late(moment uint64) uint64 { return t.tick(min(moment, 2*t.span)) }
+func (t *setting) late(moment uint64) uint64 { return t.tick(min(moment, 2*t.span)) }
 
 // free is what the bucket holds at tick, in ticks.
-func (t *terms) free(word, tick uint64) uint64 {
+func (t *setting) free(word, tick uint64) uint64 {
 	if word <= tick {
 		return t.burstTicks
 	}
@@ -138,36 +137,36 @@ func (t *terms) free(word, tick uint64) uint64 {
 }
 
 // take returns the word after n is taken at tick, and whether it fits.
-func (t *terms) take(word, tick uint64, n int64) (uint64, bool) {
+func (t *setting) take(word, tick uint64, n int64) (uint64, bool) {
 	next := max(word, tick) + uint64(n)*t.tokenTicks
 	return next, uint64(n) <= t.burst && next-tick <= t.burstTicks
 }
 
 // freeze freezes the word, under the owner's lock.
-func (t *terms) freeze() {
+func (t *setting) freeze() {
 	if word := t.word.Swap(wordFrozen); word != wordFrozen {
 		t.frozenWord = word
 	}
 }
 
 // current is the word, frozen or not, under the owner's lock.
-func (t *terms) current() uint64 {
+func (t *setting) current() uint64 {
 	if word := t.word.Load(); word != wordFrozen {
 		return word
 	}
 	return t.frozenWord
 }
 
-// level is what is in the bucket, in millionths, rounded down.
-func (t *terms) level(word, tick uint64) fixed.Amount {
+// level is the tokens in the bucket, in millionths, rounded down.
+func (t *setting) level(word, tick uint64) fixed.Amount {
 	free := t.free(word, tick)
 	return fixed.Amount(free/t.tokenTicks)*fixed.Token + amountOfTicks(free%t.tokenTicks, t.tokenTicks)
 }
 
 // latest is now, or the moment at which the bucket was seen to be empty, if that is
-// later: who took last may have read the clock after the caller did. Counting on from
+// later: the caller that took last may have read the clock later. Counting on from
 // before that moment would let the time in between refill the bucket twice.
-func (t *terms) latest(now limit.Time) limit.Time {
+func (t *setting) latest(now limit.Time) limit.Time {
 	moment := t.moment(now)
 	tick := t.late(moment)
 	word := t.current()
@@ -181,7 +180,7 @@ func (t *terms) latest(now limit.Time) limit.Time {
 // receive fills the bucket, which begins, with free ticks of from and with add, and
 // returns what does not fit. A negative add is taken out, as far as there is
 // something, and is returned too. Every rounding is down: it loses up to two ticks.
-func (t *terms) receive(free uint64, from *terms, add fixed.Amount) (surplus fixed.Amount) {
+func (t *setting) receive(free uint64, from *setting, add fixed.Amount) (surplus fixed.Amount) {
 	whole := free / from.tokenTicks
 	hi, lo := bits.Mul64(free%from.tokenTicks, t.tokenTicks)
 	part, _ := bits.Div64(hi, lo, from.tokenTicks)
@@ -217,8 +216,8 @@ func amountOfTicks(part, token uint64) fixed.Amount {
 }
 
 // until is how long after tick the bucket has filled by n in all, from word: n may
-// be more than fits at once, for those who take it one after another.
-func (t *terms) until(word, tick uint64, n int64) time.Duration {
+// be more than fits at once, as the cost of waiters that are served one after another.
+func (t *setting) until(word, tick uint64, n int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), t.tokenTicks)
 	lo, borrow := bits.Sub64(lo, t.free(word, tick), 0)
 	if hi < borrow || hi == borrow && lo == 0 {

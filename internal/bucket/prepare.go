@@ -9,25 +9,25 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Prepare is cost that was taken so that it can be given back. What is held is counted as
-// neither admitted nor refused until it is kept.
+// Prepared is a cost that was taken tentatively. It counts as neither admitted nor refused until
+// it is committed.
 type Prepared struct {
 	At            limit.Time
-	Begin         limit.Time   // of the terms in force
-	Rate          fixed.Amount // of them
-	Whole         uint64       // of them
+	Begin         limit.Time   // of the setting that it was taken from
+	Rate          fixed.Amount // of it
+	Whole         uint64       // of it
 	Before, After uint64       // the word
 }
 
-// Prepare is Try that can be undone: each that has taken something is followed by one Keep
-// or Undo.
+// Prepare is Try that can be rolled back: each that has taken something is followed by one Commit
+// or Rollback.
 func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bool) {
 	if n < 0 {
 		return Prepared{}, false, true
 	}
 	b.largest.note(n)
 	for {
-		t := b.terms.Load()
+		t := b.setting.Load()
 		if !b.open(t, now) {
 			return Prepared{}, false, true
 		}
@@ -38,8 +38,8 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 		}
 		word := t.word.Load()
 		if word == wordFrozen {
-			if b.terms.Load() != t {
-				continue // it was amended just now
+			if b.setting.Load() != t {
+				continue // it was updated just now
 			}
 			return Prepared{}, false, false
 		}
@@ -56,14 +56,14 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 // Commit makes final that n was taken.
 func (b *Bucket) Commit(n int64) { b.admitted.Add(n) }
 
-// longestPrepared bounds the time after which a Hold may be given back under other terms: in
-// between there may have been terms of which nothing is known. Not longer: grants come
-// that soon. Not shorter: who holds may have to wait for a processor.
+// longestPrepared bounds the time after which a Prepared is given back under another setting:
+// there may have been a third one in between, of a higher rate. Not longer: grants follow each
+// other that soon. Not shorter: a goroutine may have to wait for a processor in between.
 const longestPrepared = limit.Time(5 * time.Millisecond)
 
-// Rollback gives n back, which h took. If nobody else has taken anything, the bucket is as if
-// it had never been taken. Else it has at most that: what would have overflowed since is
-// not given back, nor is anything that an amended lease has no place for.
+// Rollback gives n back, which h took. If nothing else was taken since, the bucket is as if n had
+// never been taken. Else its level is at most that: what would have overflowed since is not
+// given back, nor what is above the burst of a new setting.
 func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,8 +96,8 @@ func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 	}
 }
 
-// brought is what comes at a rate in d, in ticks, rounded up; MaxUint64 if that is long.
-func (t *terms) brought(rate fixed.Amount, d limit.Time) uint64 {
+// brought is what a rate refills in d, in ticks, rounded up; MaxUint64 if that is long.
+func (t *setting) brought(rate fixed.Amount, d limit.Time) uint64 {
 	hi, lo := bits.Mul64(uint64(rate), uint64(max(d, 0)))
 	if d > longestPrepared || hi >= perNanosecond {
 		return math.MaxUint64
@@ -115,7 +115,7 @@ func (t *terms) brought(rate fixed.Amount, d limit.Time) uint64 {
 	return lo + ticks
 }
 
-// Prepare is Try that can be undone; see [Bucket.Hold].
+// Prepare is Try that can be rolled back; see [Bucket.Prepare].
 func (p *Semaphore) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bool) {
 	if n < 0 {
 		return Prepared{}, false, true
@@ -126,7 +126,7 @@ func (p *Semaphore) Prepare(now limit.Time, n int64) (h Prepared, taken, decided
 		used := r.used.Load()
 		if used == usedFrozen {
 			if p.permits.Load() != r {
-				continue // it was amended just now
+				continue // it was updated just now
 			}
 			return Prepared{}, false, false
 		}
@@ -139,5 +139,5 @@ func (p *Semaphore) Prepare(now limit.Time, n int64) (h Prepared, taken, decided
 	}
 }
 
-// Commit makes final that n places were taken.
+// Commit makes final that n permits were taken.
 func (p *Semaphore) Commit(n int64) { p.admitted.Add(n) }

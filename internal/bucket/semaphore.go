@@ -10,14 +10,14 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Semaphore are the places of a gauge: how many may be in flight at once in one
-// instance, of those that a limit has for all. It is a [Spender].
+// Semaphore bounds the requests in flight in one instance: it has a number of permits, which
+// changes while they are acquired and released.
 //
-// Who is in flight stays when the places become fewer: those that are in use above
-// the number asked for stay counted as held, and nobody gets in until they are fewer.
-// From its deadline on nobody gets in, unless AmendFallback put something in force.
+// When Update sets fewer permits than are in use, those in use stay counted as held, and none
+// can be acquired until enough are released. From its deadline on none can be acquired, unless
+// UpdateFallback put something in force.
 //
-// Use [NewPlaces]. Places are safe for concurrent use; Acquire and Release take no
+// Use [NewSemaphore]. It is safe for concurrent use; Acquire and Release take no
 // lock unless frozen, and allocate nothing.
 type Semaphore struct {
 	until   *Deadline
@@ -33,10 +33,10 @@ type Semaphore struct {
 	waiting int64
 }
 
-// permits is a number of places in force, with those in use in a word of its own, as
-// in terms.
+// permits is a number of permits in force, with those in use in a word of its own, as in
+// setting.
 type permits struct {
-	asked   int64 // who wants to get in must fit these
+	asked   int64 // the number in force
 	anytime bool  // in force whatever the deadline: no lease
 	used    atomic.Int64
 	was     int64 // used while it is frozen; under the lock
@@ -44,7 +44,7 @@ type permits struct {
 
 const usedFrozen = math.MinInt64
 
-// NewSemaphore returns no places, which may be acquired until d; nil is without end.
+// NewSemaphore returns a semaphore without permits, with a deadline; nil is without end.
 func NewSemaphore(d *Deadline) *Semaphore {
 	if d == nil {
 		d = noEnd()
@@ -54,8 +54,8 @@ func NewSemaphore(d *Deadline) *Semaphore {
 	return p
 }
 
-// Acquire takes n places if they are free at now. It refuses a negative n, and while
-// the places are frozen.
+// Acquire takes n permits if they are free at now. It refuses a negative n, and while the
+// semaphore is frozen.
 func (p *Semaphore) Acquire(now limit.Time, n int64) bool {
 	acquired, _ := p.Try(now, n)
 	if !acquired && n > 0 {
@@ -65,7 +65,7 @@ func (p *Semaphore) Acquire(now limit.Time, n int64) bool {
 }
 
 // Try is Acquire that does not count what it refuses, and does not decide while the
-// available are frozen: the caller goes on with Join or with Refuse.
+// semaphore is frozen: the caller goes on with Join or with Refuse.
 func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 	if n < 0 {
 		return false, true
@@ -76,7 +76,7 @@ func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 		used := r.used.Load()
 		if used == usedFrozen {
 			if p.permits.Load() != r {
-				continue // it was amended just now
+				continue // it was updated just now
 			}
 			return false, false
 		}
@@ -90,7 +90,7 @@ func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 	}
 }
 
-// available is how many there are for those who want to get in at now.
+// available is how many permits are in force at now, in use or not.
 func (p *Semaphore) available(r *permits, now limit.Time) int64 {
 	if r.anytime || int64(now) < p.until.Load() {
 		return r.asked
@@ -98,8 +98,8 @@ func (p *Semaphore) available(r *permits, now limit.Time) int64 {
 	return 0
 }
 
-// Release gives n acquired places back. It reports whether the places are frozen, so
-// that somebody may wait for them. Releasing more than is in use releases all.
+// Release gives n acquired permits back. It reports whether the semaphore is frozen, so that
+// there may be a waiter for them. Releasing more than is in use releases all.
 func (p *Semaphore) Release(n int64) (frozen bool) {
 	if n <= 0 {
 		return false
@@ -129,20 +129,19 @@ func (p *Semaphore) Release(n int64) (frozen bool) {
 	}
 }
 
-// Update puts depth, in whole places rounded down, in force. It returns as held the
-// available that count as lent: depth, or those in use where they are more. These come
-// down as places are released, at the next Amend. The rate means nothing; add is
-// returned as surplus, for places have no tokens.
-func (p *Semaphore) Update(_ limit.Time, _, depth, add fixed.Amount) (surplus, held fixed.Amount) {
-	asked := min(max(depth, 0), fixed.MaxAmount).Floor()
+// Update puts burst, in permits rounded down, in force. It returns as held the permits that
+// count as lent: burst, or those in use where they are more; the next Update returns fewer as
+// permits are released. The rate means nothing; add is returned as surplus, for a semaphore has
+// no tokens.
+func (p *Semaphore) Update(_ limit.Time, _, burst, add fixed.Amount) (surplus, held fixed.Amount) {
+	asked := min(max(burst, 0), fixed.MaxAmount).Floor()
 	return max(add, 0), fixed.Whole(p.replace(asked, false))
 }
 
-// UpdateFallback puts in force how many may be in flight without a lease, whatever the
-// deadline, until the next Amend; those who got in before count. No coordinator keeps
-// account of them.
-func (p *Semaphore) UpdateFallback(_ limit.Time, _, depth fixed.Amount) {
-	p.replace(min(max(depth, 0), fixed.MaxAmount).Floor(), true)
+// UpdateFallback puts in force how many requests may be in flight without a lease, whatever the
+// deadline, until the next Update; permits in use count. No coordinator counts them.
+func (p *Semaphore) UpdateFallback(_ limit.Time, _, burst fixed.Amount) {
+	p.replace(min(max(burst, 0), fixed.MaxAmount).Floor(), true)
 }
 
 func (p *Semaphore) replace(asked int64, anytime bool) (held int64) {
@@ -172,7 +171,7 @@ func (r *permits) current() int64 {
 	return r.was
 }
 
-// Observe says how the places stand.
+// Observe returns free and used permits, totals and waiters at now.
 func (p *Semaphore) Observe(now limit.Time) Reading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,10 +189,10 @@ func (p *Semaphore) Observe(now limit.Time) Reading {
 	}
 }
 
-// Declare says how many places the application wants; 0 says nothing.
-func (p *Semaphore) Declare(places fixed.Amount) { p.declared.Store(int64(max(places, 0))) }
+// Declare sets the demand that the application declares, in permits; 0 = none declared.
+func (p *Semaphore) Declare(permits fixed.Amount) { p.declared.Store(int64(max(permits, 0))) }
 
-// MaxCost is how many places there are at now, in use or not.
+// MaxCost is how many permits there are at now, in use or not.
 func (p *Semaphore) MaxCost(now limit.Time) int64 { return p.available(p.permits.Load(), now) }
 
 // Remaining is how many could be acquired at now.
@@ -204,8 +203,8 @@ func (p *Semaphore) Remaining(now limit.Time) int64 {
 	return max(0, p.available(r, now)-r.current())
 }
 
-// Earliest is 0 if n places are free at now. Else nobody knows when they will be:
-// [limit.Never].
+// Earliest is 0 if n permits are free at now, else [limit.Never]: it is not known when they are
+// released.
 func (p *Semaphore) Earliest(now limit.Time, n int64) time.Duration {
 	if n <= p.Remaining(now) {
 		return 0
@@ -213,7 +212,7 @@ func (p *Semaphore) Earliest(now limit.Time, n int64) time.Duration {
 	return limit.Never
 }
 
-// Freeze stops Acquire, for somebody waits: nobody passes those in line.
+// Freeze stops Acquire while there are waiters, so that no request overtakes them.
 func (p *Semaphore) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,7 +232,7 @@ func (p *Semaphore) Thaw() {
 	r.used.Store(r.was)
 }
 
-// Join says that n waits in line from here on.
+// Join counts a waiter for n permits.
 func (p *Semaphore) Join(n int64) {
 	p.largest.note(n)
 	p.mu.Lock()
@@ -241,7 +240,7 @@ func (p *Semaphore) Join(n int64) {
 	p.waiting += n
 }
 
-// Serve acquires n, which joined, if they are free at now. The places are frozen.
+// Serve acquires n for a waiter, which joined, if they are free at now. The semaphore is frozen.
 func (p *Semaphore) Serve(now limit.Time, n int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,11 +254,11 @@ func (p *Semaphore) Serve(now limit.Time, n int64) bool {
 	return true
 }
 
-// WaitUntil says when the last of those in line goes away, by the clock that Observe is
-// asked with; 0 = somebody waits without end, or nobody waits.
+// WaitUntil sets when the last waiter gives up, by the clock of Observe; 0 = one waits without
+// end, or there is none.
 func (p *Semaphore) WaitUntil(t limit.Time) { p.waitUntil.Store(int64(t)) }
 
-// Leave says that n, which joined, waits no longer and was not served.
+// Leave ends the wait for n, which joined, without serving it.
 func (p *Semaphore) Leave(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -267,5 +266,5 @@ func (p *Semaphore) Leave(n int64) {
 	p.refused.Add(n)
 }
 
-// Refuse counts n as asked for and refused, where nothing else has counted it.
+// Refuse counts n as attempted and refused, where nothing else has counted it.
 func (p *Semaphore) Refuse(n int64) { p.refused.Add(n) }

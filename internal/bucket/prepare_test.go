@@ -50,7 +50,7 @@ func TestBucketHold(t *testing.T) {
 }
 
 // TestUndoGivesBackAtMostWhatWasTaken: whatever comes between a Hold and its Undo, time,
-// others who take, amended terms, tokens added, a bucket has afterwards at most what one
+// others who take, updated settings, tokens added, a bucket has afterwards at most what one
 // has that never saw it, with what either returned to the coordinator; and exactly that
 // if nothing came in between.
 func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
@@ -98,7 +98,7 @@ func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 			own.Rollback(now, h, cost)
 		}
 		a, b := own.Observe(now).Level+returned[0], oracle.Observe(now).Level+returned[1]
-		// A conversion to other terms loses up to two ticks, here or there.
+		// A conversion to another setting loses up to two ticks, here or there.
 		if a > b+fixed.Amount(2*between) || between == 0 && a != b {
 			t.Fatalf("seed %d: %v after a Hold of %d that was undone, %v without it", seed, a, cost, b)
 		}

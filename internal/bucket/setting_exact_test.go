@@ -33,9 +33,9 @@ func quotient(a, b *big.Int, up bool, most uint64) uint64 {
 	return q.Uint64()
 }
 
-// randomTermsOf are terms of any rate and depth: powers of ten and of two with what is just beside
+// randomTermsOf are setting of any rate and depth: powers of ten and of two with what is just beside
 // them, and between.
-func randomTermsOf(r *rand.Rand) *terms {
+func randomTermsOf(r *rand.Rand) *setting {
 	rate := fixed.Amount(1) << r.IntN(63)
 	switch r.IntN(3) {
 	case 0:
@@ -45,7 +45,7 @@ func randomTermsOf(r *rand.Rand) *terms {
 	}
 	rate = min(max(0, rate+fixed.Amount(r.IntN(3)-1)), fixed.MaxAmount)
 	whole := uint64(r.Int64N(int64(1)<<r.IntN(43))) + uint64(r.IntN(2))
-	return newTerms(limit.Time(r.Int64N(1000)), rate, whole)
+	return newSetting(limit.Time(r.Int64N(1000)), rate, whole)
 }
 
 // TestTermsOfAnyRate: whatever the rate and the depth, a token takes no less time than the rate
@@ -63,7 +63,7 @@ func TestTermsOfAnyRate(t *testing.T) {
 			t.Fatalf("%+v: a full bucket is %v ticks, want %d and at most 2^61", c, full, c.burstTicks)
 		}
 		if c.frozenWord != c.burstTicks || c.level(c.frozenWord, 0) != 0 || c.word.Load() != wordFrozen {
-			t.Fatalf("%+v: terms begin frozen and empty", c)
+			t.Fatalf("%+v: setting begin frozen and empty", c)
 		}
 		if c.rate == 0 {
 			if c.scale != 0 || c.span != math.MaxInt64 || c.burst > 0 && c.tokenTicks < 1<<17 {
@@ -115,7 +115,7 @@ func TestTermsOfAnyRate(t *testing.T) {
 		}
 	}
 	if coarse < 1000 || refined < 1000 || long < 1000 {
-		t.Errorf("%d of coarse ticks, %d of fine ones, %d of a span that ends: the terms are too tame", coarse, refined, long)
+		t.Errorf("%d of coarse ticks, %d of fine ones, %d of a span that ends: the settings are too tame", coarse, refined, long)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestTermsAgainstIntegers(t *testing.T) {
 }
 
 // TestReceiveConserves: what is in a bucket, with what is added or taken out, is in the next one
-// or returned, of any two terms; what is lost is less than a tick of either and a millionth.
+// or returned, of any two settings; what is lost is less than a tick of either and a millionth.
 func TestReceiveConserves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
