@@ -22,9 +22,9 @@ type Meter struct {
 	At     limit.Time    // of it
 	Rate   float64       // tokens per second
 	Quiet  float64       // seconds since something came
-	stood  float64       // of quiet, the seconds in which nothing could come; see standstill
+	stood  float64       // of quiet, the seconds in which nothing could come; see Standstill
 	missed float64       // seconds of standstills in which what comes now may have been asked
-	waited time.Duration // at the last observation; see observeFree
+	waited time.Duration // at the last observation; see ObserveWaiting
 	begun  bool          // by an arrival, which is not counted, since the time begins with it
 
 	// The window, the newest part first. Each part is as long as the newer one, or
@@ -82,10 +82,10 @@ func (m *Meter) Observe(now limit.Time, total fixed.Amount, unit float64) (chang
 	return m.ObserveWaiting(now, 0, total, unit, m.waited)
 }
 
-// observeFree is observe where those who waited asked for nothing meanwhile: waited is for
-// how long they did, a running total. That time does not count, so that the rate is what
-// comes when nobody has to wait. last is when the last one came; before the observation
-// before it is not known.
+// ObserveWaiting is Observe where patient waiters sent no requests while they waited: waited is
+// the total time with such a waiter. It does not count, so the rate is that of arrivals when no
+// request has to wait. last is when the latest request arrived; a time before the previous
+// observation means that it is not known.
 func (m *Meter) ObserveWaiting(now, last limit.Time, total fixed.Amount, unit float64, waited time.Duration) (changed bool) {
 	if !m.Ready {
 		m.Ready, m.Total, m.At, m.waited, m.uneven, m.Quiet = true, total, now, waited, 1, 1
@@ -165,7 +165,7 @@ func (m *Meter) silence() float64 { return max(0, m.Quiet-m.stood) }
 // those who are refused are seen so soon.
 const meterShortest = 0.002
 
-// begin measures anew from n tokens in length seconds on.
+// Restart measures anew, from n tokens in length seconds on.
 func (m *Meter) Restart(n, length float64) {
 	m.parts[0], m.count, m.mixed = span{n, length, length, m.uneven}, 1, false
 	m.Rate = n / max(length, meterGrain)
@@ -208,8 +208,8 @@ func (m *Meter) silent(w span, unit float64) bool {
 	return unlikely(unit, m.silence(), w.tokens, w.length, doubt) > doubt
 }
 
-// Recent is the highest recent rate that chance does not explain: what is asked for by one
-// who was refused, while the window is not yet known to be of two parts.
+// Recent is the highest recent rate that random arrivals do not explain: the demand to report
+// after a refusal, while no change of the rate has been found yet.
 func (m *Meter) Recent(unit float64) (rate float64) {
 	w := span{length: m.Quiet}
 	for _, p := range m.parts[:m.count] {
@@ -222,7 +222,7 @@ func (m *Meter) Recent(unit float64) (rate float64) {
 	return max(rate, m.Rate)
 }
 
-// Doubt is by what part of it the rate may be wrong: one standard deviation.
+// Doubt is the relative error of the rate: one standard deviation.
 func (m *Meter) Doubt(unit float64) float64 {
 	n := m.all().tokens
 	if n <= unit {
@@ -231,8 +231,8 @@ func (m *Meter) Doubt(unit float64) float64 {
 	return math.Sqrt(m.uneven * unit / n)
 }
 
-// recently is the shortest time in which a recent rate is found, in seconds. Not longer:
-// who is refused meanwhile waits for it. Not shorter: it shows nothing.
+// RecentSpan is the shortest time over which a recent rate is measured, in seconds. Not longer:
+// refused callers wait for the grant that follows. Not shorter: too few requests arrive in it.
 const RecentSpan = 0.1
 
 // add puts what came newest in the window, and merges parts that have become short

@@ -5,12 +5,13 @@ import "math/bits"
 // Sum is a sum of 64-bit numbers that cannot overflow.
 type Sum struct{ Hi, Lo uint64 }
 
+// Add returns s + n.
 func (s Sum) Add(n uint64) Sum {
 	lo, carry := bits.Add64(s.Lo, n, 0)
 	return Sum{s.Hi + carry, lo}
 }
 
-// plusProduct returns s + n*m.
+// AddProduct returns s + n*m.
 func (s Sum) AddProduct(n, m uint64) Sum {
 	hi, lo := bits.Mul64(n, m)
 	s = s.Add(lo)
@@ -18,7 +19,7 @@ func (s Sum) AddProduct(n, m uint64) Sum {
 	return s
 }
 
-// over returns s/n rounded down, at most MaxAmount. n is not 0.
+// Div returns s/n rounded down, at most MaxAmount. n is not 0.
 func (s Sum) Div(n uint64) uint64 {
 	if s.Hi >= n {
 		return uint64(MaxAmount)

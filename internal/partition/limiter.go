@@ -10,7 +10,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Split is one instance's part of a limit that all instances have split among them
+// Limiter is one instance's part of a limit that all instances have split among them
 // beforehand. It decides alone: what keeps the sum true is that all number the tokens of
 // the limit alike.
 //
@@ -37,11 +37,11 @@ import (
 //
 // Changes of the terms divide time: what is due before the change goes by the old
 // terms, what is due from then on by the new ones. Instances that change at the same
-// time by their clocks are never over, not by one token: see [Split.Change].
+// time by their clocks are never over, not by one token: see [Limiter.Change].
 //
 // The methods take the present by the instance's own clock, in nanoseconds since the
 // Unix epoch; negative times count as 0. Time may go back: what was used stays used. The
-// zero value admits nothing. A Split must not be used concurrently.
+// zero value admits nothing. A Limiter must not be used concurrently.
 type Limiter struct {
 	// eras are the terms in force and those that are to come. The first has tokens
 	// left unless it is the last.
