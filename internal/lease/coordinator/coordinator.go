@@ -105,3 +105,14 @@ func (c *Coordinator) Next() limit.Time {
 // sweepInterval is how often the coordinator checks for expired sessions and unacknowledged
 // grants.
 func (c *Coordinator) sweepInterval() time.Duration { return c.opts.Refresh / 4 }
+
+// Stats are running totals and present sizes.
+type Stats struct {
+	Instances, Resources int
+	Reports, Grants      uint64
+	Rounds               uint64
+	Expired              uint64 // sessions whose leases ran out
+	Refused              uint64 // demands that got a status other than StatusOK
+	Broken               uint64 // times that a resource failed
+	Recovering           bool
+}

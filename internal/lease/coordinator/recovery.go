@@ -61,13 +61,6 @@ type Takeover struct{}
 
 func (Takeover) Event() {}
 
-// recovery is what leases of a former coordinator may still hold.
-type recovery struct {
-	recovering bool
-	frozen     lease.Capacity      // the most that leases nobody has claimed yet may hold
-	claimed    map[uint64]struct{} // the numbers of leases that were claimed
-}
-
 // freeze adds to what is frozen until recovery ends; negative amounts reduce it.
 func (r *resource) freeze(rate, burst fixed.Amount) {
 	r.frozen.Rate += rate

@@ -142,3 +142,15 @@ func (r *resource) shortOf(a *account) lease.Capacity {
 	}
 	return s
 }
+
+// recovery is what leases of a former coordinator may still hold.
+type recovery struct {
+	recovering bool
+	frozen     lease.Capacity      // the most that leases nobody has claimed yet may hold
+	claimed    map[uint64]struct{} // the numbers of leases that were claimed
+}
+
+// inRange says whether the amounts of a demand are possible ones.
+func inRange(d *lease.Demand) bool {
+	return d.Rate >= 0 && d.Shortfall >= 0 && d.Rate <= fixed.MaxAmount && d.Shortfall <= fixed.MaxAmount
+}

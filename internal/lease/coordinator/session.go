@@ -67,16 +67,3 @@ func (s *timing) transit(now limit.Time, stamp time.Duration) {
 	}
 	s.offset += s.late / 256
 }
-
-// join makes a session for an instance whose first report came at now.
-func (c *Coordinator) join(now limit.Time, m *lease.Report) *session {
-	s := &session{
-		Member: m.Member, version: m.Version, accounts: map[uint32]*account{}, of: map[*resource]*account{},
-		// Above the number of every Grant of an earlier session of the same instance, which
-		// would otherwise take the first Grants of this one for old ones.
-		number:  uint64(now),
-		expires: now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin),
-	}
-	c.sessions[m.Member] = s
-	return s
-}

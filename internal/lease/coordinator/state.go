@@ -8,17 +8,6 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Stats are running totals and present sizes.
-type Stats struct {
-	Instances, Resources int
-	Reports, Grants      uint64
-	Rounds               uint64
-	Expired              uint64 // sessions whose leases ran out
-	Refused              uint64 // demands that got a status other than StatusOK
-	Broken               uint64 // times that a resource failed
-	Recovering           bool
-}
-
 // Stats returns totals and sizes.
 func (c *Coordinator) Stats() Stats {
 	s := c.stats

@@ -132,11 +132,6 @@ func (c *Coordinator) receive(now limit.Time, a *account, d *lease.Demand, acked
 	c.scheduleRound(r, now)
 }
 
-// inRange says whether the amounts of a demand are possible ones.
-func inRange(d *lease.Demand) bool {
-	return d.Rate >= 0 && d.Shortfall >= 0 && d.Rate <= fixed.MaxAmount && d.Shortfall <= fixed.MaxAmount
-}
-
 // scheduleRound plans a round of r.
 func (c *Coordinator) scheduleRound(r *resource, now limit.Time) {
 	due := now.Add(r.delay())
