@@ -45,7 +45,7 @@ func TestClaim(t *testing.T) {
 	d := newDesk(t, hundred)
 	annas, berts := d.succeed()
 	// Cleo's run is new, and nothing is known to be free.
-	d.want(d.tell(lease.Member{Instance: "cleo", Session: 99}, asks(100)), "cleo: scarce learning\n")
+	d.want(d.tell(lease.Member{Instance: "cleo", Session: 99}, asks(100)), "cleo: scarce recovering\n")
 	d.tell(anna, annas)
 	if got := d.lent(anna); got.Rate < 40*fixed.Token || got.Rate > 50*fixed.Token {
 		t.Errorf("anna's lease was taken as %+v", got)
