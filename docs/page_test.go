@@ -21,7 +21,7 @@ import (
 
 const (
 	// patience bounds one command, on a machine that is busy with other tests.
-	patience = 60 * time.Second
+	patience = 10 * time.Minute
 	// redisPort is the port by which pages mean a Redis.
 	redisPort = "6379"
 )
