@@ -1,0 +1,201 @@
+// Command rooms measures the packages of this module by what a reader has to hold in mind:
+// lines, the largest cycle of files that use each other's declarations, and the fields of
+// the largest struct. Tests and generated code do not count.
+//
+//	cd tools && go run ./rooms            a table of every package
+//	cd tools && go run ./rooms -check     and an error where a bound is exceeded
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"log"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/packages"
+)
+
+const module = "github.com/stint-io/stint"
+
+// The bounds. Lines and cycles are those of rooms inside internal/, fields those of lease code.
+const (
+	maxLines  = 2000
+	maxCycle  = 4
+	maxFields = 20
+)
+
+// tangled are the rooms whose files form a larger cycle, with its size. A room that has come
+// down to the bound leaves the list; none is added.
+var tangled = map[string]int{
+	"internal/engine":              6,
+	"internal/lease/coordinator":   13,
+	"server/internal/leased":       6,
+	"server/internal/leaseservice": 7,
+}
+
+// room is what was measured of one package.
+type room struct {
+	path   string
+	files  int
+	lines  int
+	cycle  []string // the files of the largest cycle; nil if none
+	widest string   // the struct with the most fields
+	fields int
+}
+
+func main() {
+	log.SetFlags(0)
+	check := flag.Bool("check", false, "fail where a bound is exceeded")
+	root := flag.String("root", "..", "folder of the module")
+	flag.Parse()
+	rooms, err := measure(*root)
+	if err != nil {
+		log.Fatal("rooms: ", err)
+	}
+	fmt.Println("| package | files | lines | files in the largest cycle | largest struct | fields |\n|---|---:|---:|---:|---|---:|")
+	var faults []error
+	total := 0
+	for _, r := range rooms {
+		total += r.lines
+		fmt.Printf("| %s | %d | %d | %d | %s | %d |\n", r.path, r.files, r.lines, len(r.cycle), r.widest, r.fields)
+		faults = append(faults, r.faults()...)
+	}
+	fmt.Printf("\n%d lines in %d packages\n", total, len(rooms))
+	if err := errors.Join(faults...); *check && err != nil {
+		log.Fatal(err)
+	}
+}
+
+// faults are the bounds that a room exceeds.
+func (r room) faults() (list []error) {
+	inside := strings.HasPrefix(r.path, "internal/") || strings.Contains(r.path, "/internal/")
+	if inside && r.lines > maxLines {
+		list = append(list, fmt.Errorf("%s has %d lines, want at most %d", r.path, r.lines, maxLines))
+	}
+	known := tangled[r.path]
+	if known > 0 && len(r.cycle) <= maxCycle {
+		list = append(list, fmt.Errorf("%s has a cycle of %d files: take it off the list", r.path, len(r.cycle)))
+	}
+	if inside && len(r.cycle) > max(maxCycle, known) {
+		list = append(list, fmt.Errorf("%s has a cycle of %d files, want at most %d: %s", r.path, len(r.cycle), maxCycle, strings.Join(r.cycle, " ")))
+	}
+	if lease := strings.HasPrefix(r.path, "internal/lease"); lease && r.fields > maxFields {
+		list = append(list, fmt.Errorf("%s: %s has %d fields, want at most %d", r.path, r.widest, r.fields, maxFields))
+	}
+	return list
+}
+
+// measure loads the packages of the module in root.
+func measure(root string) ([]room, error) {
+	fset := token.NewFileSet()
+	loaded, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps,
+		Dir:  root, Fset: fset,
+	}, "./...")
+	if err != nil {
+		return nil, err
+	}
+	var rooms []room
+	for _, p := range loaded {
+		if len(p.Errors) > 0 {
+			return nil, p.Errors[0]
+		}
+		path := strings.TrimPrefix(strings.TrimPrefix(p.PkgPath, module), "/")
+		if strings.HasPrefix(path, "internal/gen") || len(p.Syntax) == 0 {
+			continue
+		}
+		rooms = append(rooms, measureRoom(fset, cmp.Or(path, "."), p))
+	}
+	slices.SortFunc(rooms, func(a, b room) int { return cmp.Compare(b.lines, a.lines) })
+	return rooms, nil
+}
+
+func measureRoom(fset *token.FileSet, path string, p *packages.Package) room {
+	r := room{path: path, files: len(p.Syntax)}
+	uses := map[string]map[string]bool{} // file -> files whose declarations it uses
+	for _, f := range p.Syntax {
+		name := fset.Position(f.Package).Filename
+		r.lines += fset.File(f.Package).LineCount()
+		uses[name] = map[string]bool{}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				if o := p.TypesInfo.Uses[n]; o != nil && o.Pkg() == p.Types && declared(o) {
+					if in := fset.Position(o.Pos()).Filename; in != name {
+						uses[name][in] = true
+					}
+				}
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok {
+					if count := fields(s); count > r.fields {
+						r.widest, r.fields = n.Name.Name, count
+					}
+				}
+			}
+			return true
+		})
+	}
+	r.cycle = largestCycle(uses)
+	return r
+}
+
+// declared says whether o is of the package as a whole: a name at its top, a field or a method.
+func declared(o types.Object) bool {
+	if o.Parent() == o.Pkg().Scope() {
+		return true
+	}
+	switch o := o.(type) {
+	case *types.Var:
+		return o.IsField()
+	case *types.Func:
+		return o.Signature().Recv() != nil
+	}
+	return false
+}
+
+// fields counts an embedded field and each name as one.
+func fields(s *ast.StructType) (n int) {
+	for _, f := range s.Fields.List {
+		n += max(1, len(f.Names))
+	}
+	return n
+}
+
+// largestCycle returns the largest set of files each of which uses every other, directly or
+// not (the strongly connected components, by reachability: packages are small).
+func largestCycle(uses map[string]map[string]bool) (largest []string) {
+	reaches := map[string]map[string]bool{}
+	for from := range uses {
+		seen, queue := map[string]bool{}, []string{from}
+		for len(queue) > 0 {
+			next := queue[0]
+			queue = queue[1:]
+			for to := range uses[next] {
+				if !seen[to] {
+					seen[to] = true
+					queue = append(queue, to)
+				}
+			}
+		}
+		reaches[from] = seen
+	}
+	for from := range uses {
+		var cycle []string
+		for to := range uses {
+			if reaches[from][to] && reaches[to][from] {
+				cycle = append(cycle, filepath.Base(to))
+			}
+		}
+		if slices.Sort(cycle); len(cycle) > len(largest) || len(cycle) == len(largest) && len(cycle) > 0 && cycle[0] < largest[0] {
+			largest = cycle
+		}
+	}
+	return largest
+}
