@@ -25,11 +25,11 @@ var ErrAmount = errors.New("not an amount")
 func AmountOf(x float64) (Amount, error) {
 	switch {
 	case math.IsNaN(x):
-		return 0, fmt.Errorf("share: NaN is %w: send a finite number of at least 0", ErrAmount)
+		return 0, fmt.Errorf("fixed: NaN is %w: send a finite number of at least 0", ErrAmount)
 	case x < 0:
-		return 0, fmt.Errorf("share: %v is %w: it is negative, send at least 0", x, ErrAmount)
+		return 0, fmt.Errorf("fixed: %v is %w: it is negative, send at least 0", x, ErrAmount)
 	case x*float64(Token) > float64(MaxAmount):
-		return 0, fmt.Errorf("share: %v is %w: it is above %v", x, ErrAmount, MaxAmount.Float())
+		return 0, fmt.Errorf("fixed: %v is %w: it is above %v", x, ErrAmount, MaxAmount.Float())
 	}
 	return Amount(x * float64(Token)), nil
 }

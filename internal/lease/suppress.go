@@ -69,7 +69,7 @@ const (
 // Validate returns all that is wrong with the settings.
 func (s *Suppress) Validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("share: "+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("lease: "+format, args...)) }
 	if s.Report != 0 && (s.Report < shortestReport || s.Report > longestReport) {
 		bad("report is %v, want %v to %v, or nothing for %v", s.Report, shortestReport, longestReport, DefaultReport)
 	}

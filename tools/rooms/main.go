@@ -35,7 +35,6 @@ const (
 // down to the bound leaves the list; none is added.
 var tangled = map[string]int{
 	"internal/engine":              6,
-	"internal/lease/coordinator":   13,
 	"server/internal/leased":       6,
 	"server/internal/leaseservice": 7,
 }

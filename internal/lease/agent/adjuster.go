@@ -75,7 +75,7 @@ func (o AdjusterOptions) Validate() error {
 	o = o.withDefaults()
 	var errs []error
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("share: adjuster: "+format, args...))
+		errs = append(errs, fmt.Errorf("agent: adjuster: "+format, args...))
 	}
 	if o.Interval < 0 {
 		bad("the interval is %v, want above 0", o.Interval)
