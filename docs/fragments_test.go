@@ -112,7 +112,7 @@ func fragmentProgram(t *testing.T, pages map[string][]fence, ports map[string]po
 var never = len(os.Args) == 0
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var err error
 	switch os.Args[1] {

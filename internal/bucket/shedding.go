@@ -12,8 +12,8 @@ type shedding struct {
 	pass        float64 // the fraction that is not refused, 0 to 1
 	independent bool
 	random      func() float64 // in [0, 1)
-	rate        fixed.Amount   // in force meanwhile
-	burst       uint64         // in force meanwhile, in tokens
+	rate        fixed.Amount   // in force while shedding
+	burst       uint64         // in force while shedding, in tokens
 }
 
 // refuse decides on a request of cost n, at least 0, that arrives at now.

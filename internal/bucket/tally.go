@@ -38,7 +38,7 @@ func (t *tally) Add(n int64) {
 	t.addAlone(n)
 }
 
-// addAlone adds while there are no cells, and makes them when somebody else adds too.
+// addAlone adds while there are no cells, and makes them when another processor adds too.
 func (t *tally) addAlone(n int64) {
 	if was := t.alone.Load(); t.alone.CompareAndSwap(was, was+n) {
 		return
@@ -56,7 +56,7 @@ func (c *cells) add(n int64) {
 	c[stack*0x9e3779b97f4a7c15>>(64-tallyBits)].n.Add(n)
 }
 
-// Load returns the total. It is never below what it was before, as long as nobody adds
+// Load returns the total. It is never below what it was before, as long as no caller adds
 // less than 0.
 func (t *tally) Load() int64 {
 	n := t.alone.Load()

@@ -9,7 +9,7 @@ const usualReserve = 0.1
 // WantedByUse estimates what an instance wants when only what it was admitted is known,
 // per second, out of what it held. One that uses more than 1 - tolerance of it wants
 // growth times as much, or what it was admitted if that is more; another wants as much
-// as makes what it uses 1 - tolerance of it. Who is given what it wants is not busy after it
+// as makes what it uses 1 - tolerance of it. An instance that is given what it wants is not busy after it
 // unless it uses more, so it does not swing. One that holds nothing wants nothing,
 // however long it waits: its caller has to know better.
 //

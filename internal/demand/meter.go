@@ -46,7 +46,7 @@ type span struct{ tokens, length, blur, uneven float64 }
 const (
 	// meterMemory is the longest time over which arrivals are averaged, in seconds.
 	// Not shorter: near the limit an error in measured demand is capacity that
-	// one has and another lacks. Not longer: slow drifts should be followed.
+	// one instance has and another needs. Not longer: slow drifts should be followed.
 	meterMemory = 8.0
 	// meterGrain is the length of the newest part, in seconds. Not shorter: more parts
 	// cost time and show little. Not longer: no change could be seen sooner.
@@ -54,7 +54,7 @@ const (
 	// meterParts are enough for two of each length.
 	meterParts = 24
 	// meterDoubt is how unlikely a difference must be to be a change: the square of how
-	// many standard deviations. At 50 looks per second, each at all parts, 5 deviations
+	// many standard deviations. At 50 observations per second, each at all parts, 5 deviations
 	// mean one false alarm in many hours, 3 would mean one in seconds.
 	meterDoubt = 20.0
 	// meterLearns is over how many parts uneven is averaged. Not fewer: random
@@ -136,7 +136,7 @@ func (m *Meter) Standstill(now limit.Time, d time.Duration) {
 }
 
 // known is the length of the interval in which n tokens came, the last of them since ago.
-// Standstills do not count. What comes after them may have been asked meanwhile, though: it is
+// Standstills do not count. What comes after them may have been asked for during the standstill, though: it is
 // given as much of their time as makes it fit the load before, until something fits without.
 func (m *Meter) known(n, since float64) float64 {
 	before := max(0, m.stood-since)
@@ -162,7 +162,7 @@ func (m *Meter) known(n, since float64) float64 {
 func (m *Meter) silence() float64 { return max(0, m.Quiet-m.stood) }
 
 // meterShortest is the shortest time between two observations, in seconds. Not longer:
-// those who are refused are seen so soon.
+// refused requests are seen so soon.
 const meterShortest = 0.002
 
 // Restart measures anew, from n tokens in length seconds on.

@@ -7,7 +7,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-// Allocation is how capacity is divided among those who want it. The zero value is
+// Allocation is how capacity is divided among the claimants. The zero value is
 // MaxMin.
 type Allocation uint8
 
@@ -18,7 +18,7 @@ const (
 	Equal                          // each gets capacity/instances, by weight, whatever it wants
 	Static                         // each gets what it wants up to the whole capacity: a limit per instance
 	None                           // each gets what it wants: no limit
-	Busy                           // the max-rate rule of Hermes: from those who do not use theirs to those who do
+	Busy                           // the max-rate rule of Hermes: from claimants that do not use their share to those that do
 )
 
 var allocationNames = [...]string{
@@ -56,18 +56,18 @@ type Guarantee struct {
 // What each kind promises, in millionths of a token and without a rounding error in
 // the sum:
 //
-//   - MaxMin: nobody can get more except from somebody of a higher band, of the same
+//   - MaxMin: no claimant can get more except from one of a higher band, of the same
 //     band with as little per weight, or with a guarantee. The sum is the capacity or
 //     all that is wanted, whichever is less.
 //   - Proportional: while all that is wanted fits, each gets it. In overload each gets
-//     its part by weight; what some do not want of their part goes to those who want
+//     its part by weight; what some do not want of their part goes to those that want
 //     more than theirs, in proportion to how much more. The sum is as for MaxMin.
 //     Bands do not matter.
 //   - Equal: the sum is the capacity, wanted or not. Nothing but weights matters.
 //   - Static and None: each claim stands alone, so the sum may be above the capacity.
-//   - Busy: those who leave a part of what they hold unused give of it to those who use
+//   - Busy: those that leave a part of what they hold unused give of it to those that use
 //     all of theirs, and those become equal in small steps; it settles while demands
-//     stay. The sum is the capacity as soon as somebody holds or wants something.
+//     stay. The sum is the capacity as soon as one holds or wants something.
 //     Bands do not matter, and Want only tells that one who holds nothing wants
 //     something. A Used must have been measured while the Has beside it was held: one
 //     of an older, smaller share looks idle.
@@ -85,7 +85,7 @@ type Allocator struct {
 
 	// BusyTolerance is the part of its share that an instance may leave unused and
 	// still count as busy, at most 0.4; 0 is 0.1. Not smaller: measured use is never
-	// exact. Not larger: twice as much stays with each who does not need it. Busy only.
+	// exact. Not larger: twice as much stays with each that does not need it. Busy only.
 	BusyTolerance float64
 	// BusyChange is the part of a share that is too little to be moved; 0 is 0.01. It is
 	// relative to the share, not to the limit, so that it means the same among 3
@@ -118,7 +118,7 @@ func (a *Allocator) Validate() error {
 	}
 	// Written so that NaN is refused.
 	if t := a.BusyTolerance; !(t >= 0 && t <= maxTolerance) {
-		bad("the busy tolerance is %v, want 0 to %v: twice as much stays with who does not need it", t, maxTolerance)
+		bad("the busy tolerance is %v, want 0 to %v: twice as much stays where it is not needed", t, maxTolerance)
 	}
 	if c := a.BusyChange; !(c >= 0 && c <= maxChange) {
 		bad("the busy change is %v, want 0 to %v", c, maxChange)

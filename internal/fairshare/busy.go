@@ -11,37 +11,36 @@ const (
 	maxChange    = 0.5
 )
 
-// busy divides by the max-rate rule of Hermes: who leaves a part of its share unused
-// gives to those who use all of theirs.
+// busy divides by the max-rate rule of Hermes: claimants that leave a part of their share
+// unused give to those that use all of theirs.
 //
-//  1. More held than the capacity, as after a cut: all shares shrink in proportion.
-//  2. Busy is who uses more than 1 - tolerance of its share, and who joins: holds
-//     nothing and wants something. When nobody is busy, all shares grow in proportion
-//     into what is free, and nothing else changes.
-//  3. Who is not busy and uses the part u of its share keeps 2u/(1+u) of it, and at
-//     least what makes it use 1 - 2*tolerance. That is the hysteresis: one who has
-//     given is not busy after it, so it takes nothing back, and at rest it gives
-//     nothing more.
-//  4. When the busy together still have less than their part of the capacity by
-//     weight, those who are not busy and above theirs give too. Otherwise who joins a
-//     fleet at rest would get nothing.
-//  5. When a busy one is farther than the change that is worth it from the equal part
-//     of all the busy, those above it give.
-//  6. What was given and what was free goes to the other busy ones, to those with the
-//     least per weight first. So one who joins is served from what is free and from
-//     those who are not busy, and by the busy only in the steps by which they become
-//     equal anyway. Nobody's share is reset.
+//  1. More is held than the capacity, as after a cut: all shares shrink in proportion.
+//  2. A claimant is busy when it uses more than 1 - tolerance of its share, or when it
+//     joins: it holds nothing and wants something. When none is busy, all shares grow in
+//     proportion into what is free, and nothing else changes.
+//  3. A claimant that is not busy and uses the part u of its share keeps 2u/(1+u) of it,
+//     and at least what makes it use 1 - 2*tolerance. That is the hysteresis: after giving
+//     it is not busy, so it takes nothing back, and at rest it gives nothing more.
+//  4. When the busy claimants together still have less than their part of the capacity by
+//     weight, those that are not busy and above their own part give too. Otherwise a
+//     claimant that joins a fleet at rest would get nothing.
+//  5. When a busy claimant is farther than the change that is worth a move from the equal
+//     part of all busy ones, those above it give.
+//  6. What was given and what was free goes to the other busy claimants, to those with the
+//     least per weight first. So one that joins is served from what is free and from those
+//     that are not busy, and by the busy ones only in the steps by which they become equal
+//     anyway. No share is reset.
 //
-// In 4 and 5 one gives m/2 * (1-s)/(1+s) of its share m, where s is its part of the
+// In 4 and 5 a claimant gives m/2 * (1-s)/(1+s) of its share m, where s is its part of the
 // whole, at least the change and at most what it is above.
 //
-// Why it settles while demands stay: giving by 3 happens once, because who rests does not
-// become busy by it; giving by 4 and 5 goes down to an equal part and not below it, and
-// receiving goes up to it and not above, so the distances only shrink, by at least the
-// change in each step.
+// Why it settles while demands stay: giving by 3 happens once, because a claimant at rest
+// does not become busy by it; giving by 4 and 5 goes down to an equal part and not below
+// it, and receiving goes up to it and not above, so the distances only shrink, by at least
+// the change in each step.
 //
-// There is no floor: a share may be any number of millionths, so limits below the
-// number of instances work, and a limit of 0 gives 0.
+// There is no floor: a share may be any number of millionths, so limits below the number
+// of instances work, and a limit of 0 gives 0.
 func (a *Allocator) busy(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 	var held fixed.Sum
 	for i := range claims {
@@ -90,7 +89,7 @@ func isBusy(c *Claimant, m, tolerance uint64) bool {
 	return !fixed.ProductAtMost(used, uint64(fixed.Token), m, uint64(fixed.Token)-tolerance)
 }
 
-// takeUnused takes from those who are not busy what they do not use.
+// takeUnused takes from claimants that are not busy what they do not use.
 func takeUnused(claims []Claimant, shares []fixed.Amount, tolerance, change uint64) (given uint64) {
 	for i := range claims {
 		m, used := uint64(shares[i]), fixed.Clamp(claims[i].Used)
@@ -107,7 +106,7 @@ func takeUnused(claims []Claimant, shares []fixed.Amount, tolerance, change uint
 	return given
 }
 
-// takeAbove takes from those who are not busy and hold more than their part of the
+// takeAbove takes from claimants that are not busy and hold more than their part of the
 // capacity by weight.
 func takeAbove(capacity, weights uint64, claims []Claimant, shares []fixed.Amount, tolerance, change uint64) (given uint64) {
 	for i := range claims {

@@ -109,14 +109,14 @@ func (a *Allocator) shareBands(capacity uint64) {
 }
 
 // fill divides an amount: it raises one level, in amount per weight, until the amount
-// is used up, and nobody gets more than it wants. It uses the group up.
+// is used up, and no claimant gets more than it wants. It uses the group up.
 //
-// The level amount/weights is never above the final one, so who wants no more than
+// The level amount/weights is never above the final one, so a claimant that wants no more than
 // that is served in full and leaves; what it leaves over raises the level for the
-// others, at once, within the same pass. When a pass serves nobody, the rest share what
+// others, at once, within the same pass. When a pass serves none, the rest share what
 // is left by weight.
 //
-// Nothing is sorted: the few passes that demands need, each over those who are left
+// Nothing is sorted: the few passes that demands need, each over those that are left
 // only, take less than a tenth of the time of a sort of 10,000. There are no demands
 // that need a pass for each claim: from pass to pass the level rises by no more than
 // the last rise times the weight that left over the weight that stayed, so a pass sheds
@@ -154,7 +154,7 @@ func raise(group []contender, amount uint64, shares []fixed.Amount) {
 	for above := true; above; {
 		rest := group[:0]
 		for _, c := range group {
-			// Who has as much as the level, which falls as it goes, keeps it.
+			// One that has as much as the level, which falls as it goes, keeps it.
 			if fixed.ProductAtMost(amount, c.weight, c.amount, weights) {
 				shares[c.index] = fixed.Amount(c.amount)
 				amount -= c.amount

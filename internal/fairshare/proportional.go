@@ -5,9 +5,9 @@ import "github.com/stint-io/stint/internal/fixed"
 // proportional divides as Doorman's PROPORTIONAL_SHARE does, with what all want at
 // this moment in place of sums of the past, and an exact sum.
 //
-// In overload w*capacity/SUM w would be simpler, but then whoever asks for more gets
-// more, without end, from those who want little. Here a weight's worth is safe from
-// the wants of others, and only what somebody leaves of it goes by want.
+// In overload w*capacity/SUM w would be simpler, but then a claimant that asks for more gets
+// more, without end, from those that want little. Here a weight's worth is safe from
+// the wants of others, and only what one leaves of it goes by want.
 func proportional(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 	want, weights := wanted(claims)
 	if want.AtMost(capacity) {
@@ -15,7 +15,7 @@ func proportional(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 		return
 	}
 	left := capacity
-	var lacks fixed.Sum
+	var missing fixed.Sum
 	for i := range claims {
 		w, weight := claims[i].want(), claims[i].weight()
 		// Those with at least their part by weight get all; the others get
@@ -23,10 +23,10 @@ func proportional(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 		share := min(w, fixed.MulDiv(capacity, weight, weights))
 		shares[i] = fixed.Amount(share)
 		left -= share
-		lacks = lacks.Add(w - share)
+		missing = missing.Add(w - share)
 	}
 	// More is wanted than there is, so what is left is less than what is lacking.
-	extra := fixed.NewApportion(left, lacks)
+	extra := fixed.NewApportion(left, missing)
 	for i := range claims {
 		shares[i] += fixed.Amount(extra.Next(claims[i].want() - uint64(shares[i])))
 	}

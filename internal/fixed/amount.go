@@ -81,7 +81,7 @@ func Clamp(a Amount) uint64 { return uint64(min(max(a, 0), MaxAmount)) }
 func Round(x float64) Amount { return Amount(min(max(math.Round(x), 0), float64(MaxAmount))) }
 
 // Fraction returns f in millionths, at least one; usual where f is not above 0 and at
-// most most, as where nobody has validated it.
+// most most, as where it was not validated.
 func Fraction(f, usual, most float64) uint64 {
 	if !(f > 0 && f <= most) {
 		f = usual

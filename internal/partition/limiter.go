@@ -120,7 +120,7 @@ func New(o Options, t Terms) (*Limiter, error) {
 		return nil, err
 	}
 	s.eras = append(s.eras, newEra(c, 0))
-	s.look()
+	s.advance()
 	return s, nil
 }
 
@@ -132,8 +132,8 @@ func newEra(c *numbers, begin limit.Time) era {
 	return e
 }
 
-// look finds the first token that is not used.
-func (s *Limiter) look() {
+// advance finds the first token that is not used.
+func (s *Limiter) advance() {
 	for len(s.eras) > 1 && s.eras[0].next >= s.eras[0].end {
 		s.drop(1)
 	}
@@ -210,7 +210,7 @@ func (s *Limiter) use(e *era, first, n uint64, now limit.Time) {
 	if s.pace != nil {
 		s.pace.admit(now, s.window, int64(n))
 	}
-	s.look()
+	s.advance()
 }
 
 // Earliest returns when cost own tokens can be taken if ahead are taken before them, as
@@ -262,7 +262,7 @@ func (s *Limiter) Front(now limit.Time) Line {
 	return Line{now: present(now), skipped: s.skipped, changes: s.changes}
 }
 
-// Behind returns when one who asks for cost behind line can take it, MaxInt64 if that is
+// Behind returns when a request for cost behind line can take it, MaxInt64 if that is
 // never, and the line with that one in it. It is what [Split.Earliest] is for costs that
 // differ, exact with windows too, if all those before are asked for in their order.
 func (s *Limiter) Behind(line Line, cost int64) (limit.Time, Line) {
@@ -299,7 +299,7 @@ func (s *Limiter) Opens() limit.Time {
 	return s.opens - s.opens%s.window // the controller may bring it forward to there
 }
 
-// Known returns until when what [Split.Earliest] says holds, if nobody takes anything and
+// Known returns until when what [Split.Earliest] says holds, if nothing is taken and
 // the terms do not change: to the end of the window where a controller paces.
 func (s *Limiter) Known(now limit.Time) limit.Time {
 	if s.pace == nil {
@@ -339,7 +339,7 @@ func (s *Limiter) Remaining(now limit.Time) int64 {
 	return int64(min(sum, math.MaxInt64))
 }
 
-// Verdict says how the limit stands at now: after cost was admitted, or to one who asks
+// Verdict says how the limit stands at now: after cost was admitted, or to a request
 // for cost while ahead wait before it.
 func (s *Limiter) Verdict(now limit.Time, allowed bool, ahead, cost int64) limit.Verdict {
 	now = present(now)
@@ -429,7 +429,7 @@ func (s *Limiter) Change(now limit.Time, t Terms, from limit.Time) error {
 		last := &s.eras[kept-1]
 		last.numbers, last.end = c, newEra(c, 0).end
 		s.changes++
-		s.look()
+		s.advance()
 		return nil
 	}
 	end, past := uint64(0), 0 // past counts the eras of which nothing is good any more
@@ -455,6 +455,6 @@ func (s *Limiter) Change(now limit.Time, t Terms, from limit.Time) error {
 	}
 	s.eras = append(s.eras, newEra(c, from))
 	s.changes++
-	s.look()
+	s.advance()
 	return nil
 }

@@ -17,8 +17,8 @@ const slots = 10
 //
 // front is how far ahead of an even use the window was at its worst: the most, over the
 // tenths, of what was used by then minus what was due by then, as a share of the window's
-// permits; never below 0. unused is the share of permits that nobody wanted: delays that
-// cost permits, or that nobody needs since the demand is below the limit, go. Then
+// permits; never below 0. unused is the share of permits that were not wanted: delays that
+// cost permits, or that are not needed since the demand is below the limit, go. Then
 //
 //	u += Ki e + Kp (e - e1) + Kd (e - 2 e1 + e2)
 //
@@ -108,12 +108,12 @@ func (s *Limiter) roll(now limit.Time) {
 			p.observe(even)
 		}
 		if start-p.begin > s.window {
-			p.correct(-SpreadWhole) // windows that nobody wanted anything in
+			p.correct(-SpreadWhole) // windows without demand
 		}
 	}
 	p.begin, p.began, p.spoiled, p.used = start, true, len(s.eras) > 1, [slots]int64{}
 	if s.spread != p.spread {
 		s.spread = p.spread
-		s.look()
+		s.advance()
 	}
 }

@@ -2,7 +2,7 @@ package partition
 
 import "github.com/stint-io/stint/limit"
 
-// Phase is a wall clock that nobody can step. It is read once, at the beginning, and
+// Phase is a wall clock that cannot be stepped. It is read once, at the beginning, and
 // carried on by a monotonic clock; what the wall clock says later only moves it slowly,
 // by at most [PhaseStep] each [PhaseEvery]: one part in a thousand.
 //
@@ -17,7 +17,7 @@ type Phase struct {
 
 // PhaseStep in PhaseEvery is how fast a [Phase] follows its wall clock. Not slower: 250 ms
 // take four minutes. Not faster: the rate would be off by more than 0.1 %, and a wall
-// clock that is stepped by mistake would be followed before somebody mends it.
+// clock that is stepped by mistake would be followed before it is set right.
 const (
 	PhaseEvery limit.Time = 1e9
 	PhaseStep  limit.Time = 1e6
@@ -29,7 +29,7 @@ func NewPhase(mono, wall limit.Time) Phase { return Phase{shift: wall - mono, ad
 // Shift returns what to add to the monotonic clock to have the time.
 func (p *Phase) Shift() limit.Time { return p.shift }
 
-// Due says whether it is time to look at the wall clock again.
+// Due says whether it is time to read the wall clock again.
 func (p *Phase) Due(mono limit.Time) bool { return mono-p.adjusted >= PhaseEvery }
 
 // Adjust moves the clock towards what the wall clock says, if it is [Phase.Due]. With a

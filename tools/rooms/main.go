@@ -31,6 +31,10 @@ const (
 	maxFields = 20
 )
 
+// long are the rooms with more lines than the bound, with how many they may have. They get
+// shorter, and none is added.
+var long = map[string]int{"internal/lease/coordinator": 2450}
+
 // tangled are the rooms whose files form a larger cycle, with its size. A room that has come
 // down to the bound leaves the list; none is added.
 var tangled = map[string]int{
@@ -75,7 +79,7 @@ func main() {
 // faults are the bounds that a room exceeds.
 func (r room) faults() (list []error) {
 	inside := strings.HasPrefix(r.path, "internal/") || strings.Contains(r.path, "/internal/")
-	if inside && r.lines > maxLines {
+	if inside && r.lines > max(maxLines, long[r.path]) {
 		list = append(list, fmt.Errorf("%s has %d lines, want at most %d", r.path, r.lines, maxLines))
 	}
 	known := tangled[r.path]
