@@ -27,8 +27,8 @@ type Agent struct {
 
 	leases map[uint32]*resource           // by handle
 	list   []*resource                    // in the order of handles, which is that of opening
-	of     map[lease.ResourceID]*resource // the handle opened last
-	serial uint32                         // the handle opened last
+	of     map[lease.ResourceID]*resource // under the handle by which it was opened last
+	serial uint32                         // the latest handle of all resources
 
 	timers      timers
 	ready       []*resource // scratch
