@@ -12,9 +12,9 @@ const (
 	clusterMasters = 3
 	clusterSlots   = 16384
 
-	// nodeTimeout, in milliseconds, is after how long a silent node is taken for
-	// dead. Not smaller: a loaded machine would fail over by itself. Not larger:
-	// every test of a failover waits for it.
+	// nodeTimeout is after how many milliseconds a silent node counts as dead. Not smaller: a
+	// loaded machine would fail over by itself. Not larger: every test of a failover waits for
+	// it.
 	nodeTimeout = 1000
 )
 
@@ -58,14 +58,14 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 			first, end := clusterSlots*i/clusterMasters, clusterSlots*(i+1)/clusterMasters
 			s.Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(end-1))
 		}
-		// Each meets each: hearsay would take seconds.
+		// Each node meets each other: gossip would take seconds.
 		for _, other := range c.Nodes[:i] {
 			s.Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port))
 		}
 	}
 	c.replicate()
 	for _, s := range c.Nodes {
-		until(t, "the cluster to be whole for "+s.Addr(), s.findsClusterWhole)
+		until(t, "the cluster to be whole for "+s.Addr(), s.clusterComplete)
 	}
 	for _, s := range c.Nodes[:clusterMasters] {
 		until(t, "a replica of "+s.Addr()+" to be in step", s.hasReplica)
@@ -102,9 +102,9 @@ func addresses(servers []*Server) []string {
 	return addrs
 }
 
-// Master returns the node that serves the slot of key. When its master is killed
-// or frozen it waits until another has taken over. Where two nodes believe to
-// be it, because one of them has yet to hear, it is the one of the later epoch.
+// Master returns the node that serves the slot of key. When its master is killed or frozen it
+// waits until another has taken over. Where two nodes claim to be it, because one does not know
+// of the failover yet, it is the one of the later epoch.
 func (c *Cluster) Master(key string) *Server {
 	c.t.Helper()
 	var master *Server
@@ -209,9 +209,9 @@ func parseNode(line string) (node, error) {
 	return n, nil
 }
 
-// findsClusterWhole reports whether, as this node sees it, every slot is served and
+// clusterComplete reports whether, as this node sees it, every slot is served and
 // every master has its replica.
-func (s *Server) findsClusterWhole() (whole bool, why string) {
+func (s *Server) clusterComplete() (whole bool, why string) {
 	info, err := s.tryInfo("CLUSTER", "INFO")
 	if err != nil {
 		return false, err.Error()

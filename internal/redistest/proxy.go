@@ -162,7 +162,7 @@ func (p *Proxy) accept(listener net.Listener) {
 func (p *Proxy) serve(client net.Conn) {
 	l := newLink(client)
 	defer l.reset()
-	if !p.keep(l) {
+	if !p.register(l) {
 		return
 	}
 	defer p.forget(l)
@@ -185,8 +185,8 @@ func (p *Proxy) serve(client net.Conn) {
 	l.close()
 }
 
-// keep has Cut find a link. It reports false when the test ends.
-func (p *Proxy) keep(l *link) bool {
+// register has Cut find a link. It reports false when the test ends.
+func (p *Proxy) register(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {

@@ -99,8 +99,8 @@ func newSentinel(t testing.TB, master *Server) *Server {
 		// thirty. A loaded machine may hold it up.
 		"TILT-TRIGGER", "60000",
 		"TILT-PERIOD", "1000",
-		// They ask each other about the master, tell each other of themselves and
-		// look at the servers more often than every 1, 2 and 10 s.
+		// They ask each other about the master, announce themselves and check the servers more
+		// often than every 1, 2 and 10 s.
 		"ASK-PERIOD", "100",
 		"PUBLISH-PERIOD", "200",
 		"INFO-PERIOD", "500",
@@ -114,9 +114,9 @@ func (g *Group) URL() string {
 	return "redis+sentinel://" + strings.Join(addresses(g.Sentinels), ",") + "/" + MasterName
 }
 
-// Current returns the address of the master as the sentinels say that answer; where
-// they differ, because one has yet to hear, as the one of the latest epoch says.
-// It does not wait for a failover.
+// Current returns the address of the master by the sentinels that answer; where they differ,
+// because one does not know of a failover yet, by the one with the latest epoch. It does not
+// wait for a failover.
 func (g *Group) Current() string {
 	g.t.Helper()
 	current, latest := "", int64(-1)

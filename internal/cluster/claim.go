@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// claim is the value of a leader's record. It is JSON, for people who read the backend and for
+// versions that add fields.
+type claim struct {
+	Epoch   uint64 `json:"epoch"`
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+
+	// Run is one run of an election. It differs from that of every other, also of the same member,
+	// so that a restarted member does not take a predecessor's record for its own.
+	Run string `json:"run"`
+
+	// Write numbers the records of a run. A leader that does not know whether a renewal was written
+	// reads the record and knows it by its number.
+	Write uint64 `json:"write"`
+
+	// TTLMillis is the leader's TTL. Members may be configured differently during a deployment, and
+	// what counts is how long this leader believes that it leads.
+	TTLMillis int64 `json:"ttl_ms"`
+
+	Resigned bool   `json:"resigned,omitempty"`
+	State    []byte `json:"state,omitempty"`
+}
+
+func (c *claim) ttl() time.Duration { return time.Duration(c.TTLMillis) * time.Millisecond }
+
+// millis rounds up: what others wait must not be shorter than the term.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+func (c *claim) member() Member { return Member{ID: c.ID, Address: c.Address} }
+
+func (c *claim) encode() []byte {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("cluster: a claim has no JSON: %v", err)) // it has only numbers, texts and bytes
+	}
+	return b
+}
+
+// maxTTLMillis bounds what a record may say, so that a damaged one cannot overflow a duration. An
+// hour is far above any TTL of use.
+const maxTTLMillis = int64(time.Hour / time.Millisecond)
+
+func decodeClaim(value []byte) (*claim, error) {
+	c := &claim{}
+	if err := json.Unmarshal(value, c); err != nil {
+		return nil, fmt.Errorf("cluster: the leader's record is not understood: %w", err)
+	}
+	if c.Run == "" || c.Epoch == 0 || c.TTLMillis <= 0 || c.TTLMillis > maxTTLMillis {
+		return nil, fmt.Errorf("cluster: the leader's record is not understood: run %q, epoch %d, ttl_ms %d", c.Run, c.Epoch, c.TTLMillis)
+	}
+	return c, nil
+}
