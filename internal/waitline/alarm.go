@@ -112,7 +112,7 @@ func (h *Alarms) put(e entry, i int) {
 	e.alarm.index = i
 }
 
-// Timer calls its owner once at a time: one timer for everybody who waits. It goes by the
+// Timer calls its owner once at a time: one timer for all waiters. It goes by the
 // runtime's clock; a simulator has its own and does without.
 type Timer[O any] struct {
 	timer *time.Timer // nil until it is set for the first time
@@ -120,12 +120,12 @@ type Timer[O any] struct {
 }
 
 // IsSetTo says whether the timer is set to at already, so that Set would do nothing. It
-// spares the owner a look at the clock.
+// spares the owner a call of the clock.
 func (t *Timer[O]) IsSetTo(at int64) bool { return at == t.at || at == Never && t.at == 0 }
 
 // Set sets the timer to at, where it is now by the owner's clock: fire is called with the
 // owner in a goroutine of its own, which first locks, then calls Fired. 0 and Never unset
-// the timer. A call that was under way then comes all the same.
+// the timer. A call that has begun is not stopped.
 func (t *Timer[O]) Set(owner *O, fire func(*O), at, now int64) {
 	if t.IsSetTo(at) {
 		return

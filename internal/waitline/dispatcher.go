@@ -7,12 +7,12 @@ import (
 )
 
 // Signal is how one waiter learns that its wait has ended: it blocks and is woken, or has
-// left a call-back. The zero value tells nobody.
+// left a call-back. The zero value notifies no waiter.
 type Signal struct {
-	handler Handler // a wakeUp of one who blocks
+	handler Handler // a wakeUp, if the waiter blocks
 }
 
-// wakeUp holds one, so that nobody who ends a wait blocks. As a Handler it is one word
+// wakeUp has room for one error, so that ending a wait never blocks. As a Handler it is one word
 // beside the type's, and a Signal two.
 type wakeUp chan error
 
@@ -31,16 +31,16 @@ func (f HandlerFunc) WaitEnded(err error) { f(err) }
 // Wake is the signal of a goroutine that calls [Signal.Await].
 func Wake() Signal { return Signal{make(wakeUp, 1)} }
 
-// Callback is the signal of one who does not block.
+// Callback is the signal of a waiter that does not block.
 func Callback(h Handler) Signal { return Signal{h} }
 
-// Blocks says whether somebody blocks for s.
+// Blocks says whether a goroutine blocks for s.
 func (s *Signal) Blocks() bool {
 	_, ok := s.handler.(wakeUp)
 	return ok
 }
 
-// End ends the wait with err: at once for one who blocks, else by d, in order. It is to
+// End ends the wait with err: at once if the waiter blocks, else by d, in order. It is to
 // be called once. The owner's lock may be held; the owner then calls [Dispatcher.Start]
 // or [Dispatcher.Run] without it.
 func (s *Signal) End(d *Dispatcher, err error) {
@@ -72,10 +72,10 @@ func (s *Signal) Await(ctx context.Context, leave func() bool) error {
 
 // Dispatcher calls the call-backs of those whose wait has ended: one after the other, in
 // the order in which the waits ended, never from within a call-back, and never under the
-// owner's lock. One goroutine does it, and ends when nobody is due.
+// owner's lock. One goroutine does it, and ends when no call-back is due.
 //
 // A call-back that takes long delays only those behind it. One that ends its goroutine
-// (runtime.Goexit) delays nobody: the next are called by a new goroutine.
+// (runtime.Goexit) delays no other: the next are called by a new goroutine.
 type Dispatcher struct {
 	due atomic.Bool // queue is not empty; it spares Start and Run the lock
 
@@ -83,7 +83,7 @@ type Dispatcher struct {
 	queue   []ended
 	next    int // of queue
 	calling bool
-	idle    chan struct{} // closed as soon as nobody is due or being called; nil = nobody waits for it
+	idle    chan struct{} // closed when no call-back is due or running; nil = no call of Wait
 }
 
 // ended is a wait that has ended.
@@ -128,7 +128,7 @@ func (d *Dispatcher) begin() bool {
 }
 
 // Claim is for one whose wait has ended before it began. It says whether the caller may
-// call done itself, by [Dispatcher.Direct], since nobody is due before it. Otherwise done
+// call done itself, by [Dispatcher.Direct], since no other is due before it. Otherwise done
 // is lined up, and the owner calls Start. Claim may be called under the owner's lock, so
 // that the order of calls is that in which permits were taken.
 func (d *Dispatcher) Claim(done func(error)) (direct bool) {
@@ -149,7 +149,7 @@ func (d *Dispatcher) Direct(done func(error)) {
 	done(nil)
 }
 
-// Wait returns when nobody is due or being called. It must not be called by a call-back,
+// Wait returns when no call-back is due or running. It must not be called by a call-back,
 // nor under a lock that one takes.
 func (d *Dispatcher) Wait() {
 	for {
@@ -216,7 +216,7 @@ func (d *Dispatcher) rest() {
 }
 
 // goOn ends a call that run did not make or did not survive: a goroutine calls those who
-// have become due meanwhile.
+// have become due since.
 func (d *Dispatcher) goOn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -99,6 +99,7 @@ func Example() {
 	fmt.Println("left:", c.leave(second), c.leave(second))
 	c.open()
 	err := third.Await(context.Background(), func() bool { return c.leave(third) })
+	c.calls.Wait() // the call-back of the first was begun before the third was woken, and may still run
 	fmt.Println("third:", err)
 	// Output:
 	// left: true false

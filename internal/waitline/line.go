@@ -105,7 +105,7 @@ func (l *Line[V]) Serve(d *Dispatcher, take func(*Waiter[V]) bool) *Waiter[V] {
 	return l.first
 }
 
-// Review ends the wait of everybody for whom check returns an error, with that error.
+// Review ends the wait of each waiter for which check returns an error, with that error.
 // cost is what the waiter and those ahead of it that stay in line wait for together.
 // check must not change the line.
 func (l *Line[V]) Review(d *Dispatcher, check func(w *Waiter[V], cost int64) error) {
