@@ -18,7 +18,7 @@ import (
 )
 
 // stand puts a Limiter without a network into a state: with so many tokens of so many at a
-// rate, as the coordinator would tell it.
+// rate, as the coordinator would send it.
 func stand(l *leasedLimit, tokens, depth, rate int64, st agent.State) {
 	l.Update(l.client.now(), fixed.Whole(rate), fixed.Whole(depth), fixed.Whole(tokens-l.spender.Remaining(l.client.now())))
 	l.state.Store(&st)
@@ -57,9 +57,9 @@ func TestWhatARefusalSays(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, fixed.Whole(1), 1)
 			stand(&l.lease, 1, 4, 2, tt.state)
-			l.lease.client.link.Store(linkDown) // nobody is asked
+			l.lease.client.lane.link.Store(linkDown) // nobody is asked
 			if tt.expired {
-				l.lease.client.holder.Deadline().Store(int64(l.lease.client.now()))
+				l.lease.client.lane.agent.Deadline().Store(int64(l.lease.client.now()))
 			}
 			d, err := l.Take(t.Context(), limit.Request{Cost: tt.cost})
 			if err != nil || d.Allowed || d.Status != 429 || len(d.Results) != 1 {
@@ -73,7 +73,7 @@ func TestWhatARefusalSays(t *testing.T) {
 	}
 }
 
-// TestWhatAnAnswerSays: how full a lease is told against the whole limit, and the time in
+// TestWhatAnAnswerSays: the level of a lease is shown against the whole limit, and the time in
 // which that is as new: what the lease brings next, and then the limit all the rest.
 func TestWhatAnAnswerSays(t *testing.T) {
 	const ms = time.Millisecond
@@ -187,6 +187,31 @@ func TestHowLongToAsk(t *testing.T) {
 	}
 }
 
+// TestPatienceOfASmallLease: a Take of more than the lease can hold waits for an answer as long as it
+// may, and one that the lease decides about waits by the round trip. An option decides alone.
+func TestPatienceOfASmallLease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for _, tt := range []struct {
+		burst, n     int64
+		option, want time.Duration
+	}{
+		{0, 1, 0, longestAsk},
+		{4, 5, 0, longestAsk},
+		{4, 4, 0, shortestAsk},
+		{0, 1, time.Millisecond, time.Millisecond},
+		{0, 1, -1, -1},
+	} {
+		l := leased(t, fixed.Token, tt.burst)
+		l.lease.opts.Ask = tt.option
+		l.lease.state.Store(&agent.State{Known: true, RoundTrip: 1})
+		if got := l.lease.patience(l.lease.client.now(), tt.n); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
+		}
+	}
+}
+
 // TestWhenAskingHelps: a Take waits for an answer only where one may bring what it wants.
 func TestWhenAskingHelps(t *testing.T) {
 	part := lease.Capacity{Rate: fixed.Whole(2), Burst: fixed.Whole(4)}
@@ -221,7 +246,7 @@ func TestWhenAskingHelps(t *testing.T) {
 				l.lease.opts.Ask = ask
 			}
 			l.lease.state.Store(&tt.state)
-			l.lease.client.link.Store(tt.link)
+			l.lease.client.lane.link.Store(tt.link)
 			begin, want := time.Now(), time.Duration(0)
 			if tt.waits {
 				want = ask
@@ -257,7 +282,7 @@ func TestWhyNothingIsLent(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := leased(t, 0, 0).lease.client
-			c.link.Store(linkDown)
+			c.lane.link.Store(linkDown)
 			var taker interface {
 				limit.Taker
 				limit.Preparer
@@ -315,9 +340,9 @@ func TestAskingIsBounded(t *testing.T) {
 			l := leased(t, 0, 0)
 			l.lease.state.Store(&agent.State{Known: true, Saturated: tt.full, Limit: rateOf(10, 20)})
 			signals := func() int {
-				l.lease.client.starving.Lock()
-				defer l.lease.client.starving.Unlock()
-				return len(l.lease.client.starving.handles)
+				l.lease.client.lane.starving.Lock()
+				defer l.lease.client.lane.starving.Unlock()
+				return len(l.lease.client.lane.starving.handles)
 			}
 			for round := range 3 {
 				if tt.ask(l) || signals() != round+1 {
@@ -384,7 +409,7 @@ func TestBoundsOfNames(t *testing.T) {
 	}
 }
 
-// TestClosedTwice: to close a limit again does nothing to the one that was opened in its place.
+// TestClosedTwice: to close a limit again does nothing to the one that was opened after it.
 func TestClosedTwice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -394,8 +419,8 @@ func TestClosedTwice(t *testing.T) {
 	first.Close()
 	second := openLimit(t, c, "x", LimitOptions{})
 	first.Close()
-	if _, err := c.Limit("x", LimitOptions{}); !errors.Is(err, ErrOpen) || c.leases[second.lease.handle] != &second.lease || len(c.leases) != 2 {
-		t.Errorf("a third: %v; %d are open", err, len(c.leases))
+	if _, err := c.Limit("x", LimitOptions{}); !errors.Is(err, ErrOpen) || c.lane.leases[second.lease.handle] != &second.lease || len(c.lane.leases) != 2 {
+		t.Errorf("a third: %v; %d are open", err, len(c.lane.leases))
 	}
 	for _, l := range []*Limiter{first, second} {
 		l.Close()
@@ -454,11 +479,11 @@ func TestDuplicateWithoutALease(t *testing.T) {
 		l := lentAll(t, 10, 5)
 		c := l.lease.client
 		err := fmt.Errorf("%w: of another", ErrDuplicate)
-		c.cause.Store(&err)
+		c.lane.cause.Store(&err)
 		for l.Allow() {
 		}
 		end := c.now() + 1
-		c.holder.Deadline().Store(int64(end))
+		c.lane.agent.Deadline().Store(int64(end))
 		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
 			t.Errorf("while the lease runs: %v", err)
 		}
@@ -467,7 +492,7 @@ func TestDuplicateWithoutALease(t *testing.T) {
 			t.Errorf("when it has ended: %v", err)
 		}
 		other := errors.New("gone")
-		c.cause.Store(&other)
+		c.lane.cause.Store(&other)
 		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
 			t.Errorf("when nobody answers: %v", err)
 		}

@@ -49,7 +49,7 @@ type admitted struct {
 type book struct {
 	mu      sync.Mutex
 	all     []admitted
-	refused map[string]int64   // the last time that each asked in vain
+	refused map[string]int64   // the last time that each was refused
 	asked   map[string][]int64 // when each asked
 }
 
@@ -185,7 +185,7 @@ func (b *book) first(from time.Time) time.Time {
 	return time.Unix(0, first)
 }
 
-// refusedSince says whether somebody has asked in vain since then.
+// refusedSince says whether somebody has been refused since then.
 func (b *book) refusedSince(by string, from time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,9 +22,12 @@ var (
 
 // TestProcessChaos: a real service and real instances in processes of their own, killed,
 // ended, stopped, cut off, delayed and reloaded at random, with and without a state
-// directory. What was admitted is counted here, not by those who admit: in no interval is
+// directory. What was admitted is counted here, not by the instances that admit: in no interval is
 // it more than burst + rate x T, and two seconds after the last fault the limit is used.
 func TestProcessChaos(t *testing.T) {
+	if testing.Short() {
+		t.Skip("processes of their own: nothing for the race detector")
+	}
 	for seed := *processFirst; seed < *processFirst+*processSchedules; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +162,7 @@ func (f *chaosFleet) wait(atMost time.Duration) {
 	pass(min(time.Duration(f.rng.Int64N(int64(atMost))), max(0, *processLast-f.passed())))
 }
 
-// spend starts an instance in place of the one before it.
+// spend starts an instance after the one before it.
 func (f *chaosFleet) spend(i, life int) {
 	p := launch(f.t, "STINT_TEST_PROCESS=spend", "STINT_TEST_ADDRESS="+f.roads[i].listener.Addr().String(), fmt.Sprintf("STINT_TEST_INSTANCE=%d-%d", i, life))
 	f.instances[i] = p

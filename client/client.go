@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -38,10 +37,10 @@ var (
 	// so that this one is lent nothing. It tries again from time to time.
 	ErrDuplicate = errors.New("client: another process has the instance's name")
 
-	// ErrOpen says that the client has the limit open already: use that Limiter or Gauge.
+	// ErrOpen says that the client has the limit open already: use that Limiter or Semaphore.
 	ErrOpen = errors.New("client: the limit is open already")
 
-	// ErrKind says that a gauge was opened as a rate, or a rate as a gauge.
+	// ErrKind says that a semaphore was opened as a rate, or a rate as a semaphore.
 	ErrKind = errors.New("client: the limit is of the other kind")
 )
 
@@ -62,6 +61,13 @@ type Options struct {
 	// default, on loopback. A certificate in it is shown to the coordinator. Without a
 	// ServerName that of the address is expected.
 	TLS *tls.Config
+	// TLSFiles are used where TLS is nil. They are read at each connection, so that they can be
+	// replaced while the program runs.
+	TLSFiles TLSFiles
+	// Token proves who this instance is; TokenFile is a file with it, read at each connection.
+	// "" = nothing but a certificate does. A token is sent in plain text to this machine
+	// alone: elsewhere it needs TLS.
+	Token, TokenFile string
 	// DialOptions are passed on to gRPC, after those of the client.
 	DialOptions []grpc.DialOption
 
@@ -79,12 +85,20 @@ type Options struct {
 	// are logged.
 	Logger *slog.Logger
 
-	// Hooks are told what the limits do, and Fault of each limit of which nothing is
-	// lent, once, as it is logged: the coordinator does not know the name, the key does
-	// not fit, or the limit is of the other kind. The zero value tells nobody; see
+	// Hooks are called for what the limits do, and OnFault once for each limit of which
+	// nothing is lent, as it is logged: the coordinator does not know the name, the key does
+	// not fit, or the limit is of the other kind. The zero value calls nobody; see
 	// [limit.Hooks] for what a hook must not do.
 	Hooks   limit.Hooks
 	OnFault func(limit string, err error)
+
+	// OnLease is called when a lease goes over from one state into another, and OnConnection
+	// when a connection to a coordinator begins or ends. They are called by the goroutine of
+	// Run, one at a time and in order, so they must be quick and must not block. A limit with
+	// a key has one lease per key: a gauge per limit and state that was takes one from, and is
+	// adds one to, has the number of leases in each state.
+	OnLease      func(limit string, was, is LeaseState)
+	OnConnection func(connected bool)
 
 	// Transport connects to the coordinator; nil = gRPC. It is for the server of
 	// this module, which is a client of its own coordinator.
@@ -101,58 +115,30 @@ type Client struct {
 	origin    time.Time // of the clock
 	member    lease.Member
 
-	link   atomic.Int32 // linkState
-	failed atomic.Bool  // the first try failed, and those who wait are to be told
+	lane *lane // set by New
 
-	// cause is why no coordinator has answered since; nil = one has, or it was not tried.
-	cause atomic.Pointer[error]
-
-	// mu is of the network's half. Whoever holds it may lock a lease's mu, not the
-	// other way round.
+	// mu is taken before a lane's mu, which is taken before a lease's.
 	mu      sync.Mutex
-	holder  *agent.Agent
-	leases  map[uint32]*leasedLimit
 	named   map[lease.ResourceID]*leasedLimit
 	tables  []*Keyed
 	running bool
 	ended   bool
-	decided usage
 
-	starving struct {
-		sync.Mutex
-		handles []uint32
-	}
-	wake chan struct{} // holds one
+	shownUp bool // as OnConnection was called last; of the goroutine that runs Run
 
 	faults struct {
 		sync.Mutex
-		known map[fault]bool // that were told, and have not ended since
-	}
-
-	loop struct { // of the goroutine that runs Run
-		lower   uint64     // the last lower epoch that was logged; 0 = none since the epoch rose
-		links   chan *link // new ones
-		lost    chan *link
-		granted chan granted
-		current *link
-		timer   *time.Timer
-		dropped uint64
+		known map[fault]knownFault // that were logged
 	}
 }
-
-// linkState says whether it is worth while to wait for an answer.
-type linkState = int32
-
-const (
-	linkNew  linkState = iota // not tried yet
-	linkUp                    // there is a stream
-	linkDown                  // there was none at the latest try
-)
 
 // New returns a client. It does not connect: Run does.
 func New(o Options) (*Client, error) {
 	if o.Address == "" && o.Transport == nil {
 		return nil, errors.New("client: no address: set Options.Address to the coordinator's gRPC listener, such as 127.0.0.1:8081")
+	}
+	if err := o.checkSecurity(); err != nil {
+		return nil, err
 	}
 	if o.Grace < 0 {
 		return nil, fmt.Errorf("client: grace is %v, want at least 0", o.Grace)
@@ -169,7 +155,7 @@ func New(o Options) (*Client, error) {
 	}
 	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	c := &Client{
-		opts: o, log: o.Logger, origin: time.Now(), leases: map[uint32]*leasedLimit{}, named: map[lease.ResourceID]*leasedLimit{}, wake: make(chan struct{}, 1),
+		opts: o, log: o.Logger, origin: time.Now(), named: map[lease.ResourceID]*leasedLimit{},
 		addresses: append([]string{o.Address}, o.Others...),
 		member:    lease.Member{Instance: o.Instance, Session: newSession()},
 	}
@@ -177,14 +163,13 @@ func New(o Options) (*Client, error) {
 		c.log = slog.Default()
 	}
 	if c.opts.Transport == nil {
-		c.opts.Transport = &grpcTransport{tls: o.TLS, options: o.DialOptions, member: c.member}
+		c.opts.Transport = NewTransport(o)
 	}
-	c.holder = agent.New(agent.Options{Member: c.member, Jitter: rand.Float64})
-	c.loop.links, c.loop.lost, c.loop.granted = make(chan *link), make(chan *link), make(chan granted)
+	c.lane = newLane(c)
 	return c, nil
 }
 
-// newSession draws the number by which the coordinator tells runs of one name apart.
+// newSession draws a number: the coordinator distinguishes runs of one name by it.
 func newSession() uint64 {
 	var b [8]byte
 	crand.Read(b[:]) // never fails
@@ -195,13 +180,13 @@ func newSession() uint64 {
 func (c *Client) Instance() string { return c.member.Instance }
 
 // Connected says whether there is a connection to a coordinator at this moment.
-func (c *Client) Connected() bool { return c.link.Load() == linkUp }
+func (c *Client) Connected() bool { return c.lane.connected() }
 
 // Err returns why there is no coordinator that answers at this moment: what the latest
 // try met with. It is nil while one does, and before the first try has ended. Leases run
 // on meanwhile, for as long as they last.
 func (c *Client) Err() error {
-	if cause := c.cause.Load(); cause != nil {
+	if cause := c.lane.cause.Load(); cause != nil {
 		return *cause
 	}
 	return nil
@@ -228,7 +213,7 @@ func (c *Client) Semaphore(name string, o LimitOptions) (*Semaphore, error) {
 }
 
 func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*Limiter, error) {
-	l := &Limiter{bucket: bucket.NewBucket(c.holder.Deadline())}
+	l := &Limiter{bucket: bucket.NewBucket(c.lane.agent.Deadline())}
 	l.lease.spender = l.bucket
 	if err := l.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -237,7 +222,7 @@ func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*L
 }
 
 func (c *Client) openSemaphore(name, key string, attributes []string, o LimitOptions) (*Semaphore, error) {
-	g := &Semaphore{semaphore: bucket.NewSemaphore(c.holder.Deadline()), permits: map[uint64]int64{}}
+	g := &Semaphore{semaphore: bucket.NewSemaphore(c.lane.agent.Deadline()), permits: map[uint64]int64{}}
 	g.lease.spender, g.lease.semaphore = g.semaphore, true
 	if err := g.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -245,7 +230,7 @@ func (c *Client) openSemaphore(name, key string, attributes []string, o LimitOpt
 	return g, nil
 }
 
-// open registers the lease with the holder.
+// open registers the lease with the agent.
 func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o LimitOptions) error {
 	if name == "" || len(name) > leasewire.MaxLimitName || !utf8.ValidString(name) {
 		return fmt.Errorf("client: the limit's name has %d bytes, want 1 to %d of UTF-8", len(name), leasewire.MaxLimitName)
@@ -257,13 +242,13 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 	options.Attributes = attributes
 	if o.Adjust != nil {
 		if l.semaphore {
-			return fmt.Errorf("client: limit %q: a gauge has no rate to adjust", name)
+			return fmt.Errorf("client: limit %q: a semaphore has no rate to adjust", name)
 		}
 		if l.adjuster, err = o.Adjust.adjuster(); err != nil {
 			return fmt.Errorf("client: limit %q: %w", name, err)
 		}
 	}
-	l.client, l.opts = c, o
+	l.client, l.lane, l.opts = c, c.lane, o
 	l.id = lease.ResourceID{Limit: name, Key: key}
 	l.state.Store(&agent.State{})
 	c.mu.Lock()
@@ -274,24 +259,8 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 	if c.named[l.id] != nil {
 		return fmt.Errorf("%w: %q", ErrOpen, name)
 	}
-	l.handle = c.holder.Open(c.now(), l.id, options, l)
-	c.leases[l.handle], c.named[l.id] = l, l
-	c.nudge()
+	l.lane.open(l, options)
+	c.named[l.id] = l
+	l.lane.nudge()
 	return nil
-}
-
-// nudge wakes the network's half without waiting for it.
-func (c *Client) nudge() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// starve tells the network's half that a lease was found short.
-func (c *Client) starve(handle uint32) {
-	c.starving.Lock()
-	c.starving.handles = append(c.starving.handles, handle)
-	c.starving.Unlock()
-	c.nudge()
 }

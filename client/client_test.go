@@ -343,7 +343,7 @@ func TestEndIsBounded(t *testing.T) {
 	})
 }
 
-func TestGauge(t *testing.T) {
+func TestSemaphore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
 		h.terms["jobs"] = placesOf(3)

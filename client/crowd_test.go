@@ -10,8 +10,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Many who wait for a lease and are due at once are let go in order, those who block and
-// those who are called.
+// Many who wait for a lease and are due at once are served in order, those that block and
+// those with a call-back.
 func TestCrowdIsDueAtOnce(t *testing.T) {
 	const crowd, blocking = 100_000, 5000 // the race detector follows no more goroutines
 	synctest.Test(t, func(t *testing.T) {

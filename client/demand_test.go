@@ -14,7 +14,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestWhatIsAskedIsDemand: the demand that the coordinator is told is what was asked for,
+// TestWhatIsAskedIsDemand: the demand that is reported to the coordinator is what was asked for,
 // whatever the verb and whatever became of it: each request counts once, also one that is
 // refused because others wait; one that nobody could ever admit does not count.
 func TestWhatIsAskedIsDemand(t *testing.T) {
@@ -73,12 +73,12 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 					cancel()
 				case 4:
 					var res limit.Result
-					h, err := of.hold(t.Context(), limit.Request{Cost: n}, r.IntN(2) == 0, &res)
+					h, err := of.prepare(t.Context(), limit.Request{Cost: n}, r.IntN(2) == 0, &res)
 					if err != nil {
 						t.Fatal(err)
 					}
 					count(h.Cost > 0)
-					of.keep(h)
+					of.commit(h)
 				}
 				// No demand: nobody could admit them, or nothing was taken.
 				_ = of.waitMax(t.Context(), quota+1, limit.Never)
@@ -98,9 +98,9 @@ func TestWhatIsAskedIsDemand(t *testing.T) {
 	}
 }
 
-// TestWhatIsHeldCountsWhenItIsKept: what is held is demand only when it is kept, once, by the
-// verb that took it; and a hold of somebody else is none of it.
-func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
+// TestPreparedCountsWhenCommitted: what is prepared is demand only when it is committed, once, by the
+// verb that took it; and one of another limit is none of it.
+func TestPreparedCountsWhenCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, other := lentAll(t, 10, 5), lentAll(t, 10, 5)
 		g := openGauge(t, l.lease.client, "jobs")
@@ -108,8 +108,8 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: placesOf(5)})
 		var r limit.Result
 		for _, tt := range []struct {
-			holder limit.Preparer
-			of     *leasedLimit
+			preparer limit.Preparer
+			of       *leasedLimit
 		}{{l, &l.lease}, {g, &g.lease}} {
 			counted := func(want int64, left int64, when string) {
 				t.Helper()
@@ -117,27 +117,27 @@ func TestWhatIsHeldCountsWhenItIsKept(t *testing.T) {
 					t.Errorf("%s, %s: %+v, %d are left, want %d admitted and %d left", tt.of.id.Limit, when, got, tt.of.remaining(l.lease.client.now()), want, left)
 				}
 			}
-			h, err := tt.holder.Prepare(t.Context(), limit.Request{Cost: 3}, false, &r)
-			if err != nil || h.Cost != 3 || !r.Allowed || !tt.holder.Shared() {
+			h, err := tt.preparer.Prepare(t.Context(), limit.Request{Cost: 3}, false, &r)
+			if err != nil || h.Cost != 3 || !r.Allowed || !tt.preparer.Shared() {
 				t.Fatalf("%+v, %+v, %v", h, r, err)
 			}
 			counted(0, 2, "held")
 			other.Commit(h)
 			other.Rollback(h)
 			counted(0, 2, "kept by another")
-			tt.holder.Commit(h)
+			tt.preparer.Commit(h)
 			counted(3, 2, "kept")
-			if h, err = tt.holder.Prepare(t.Context(), limit.Request{Cost: 2}, false, &r); err != nil || h.Cost != 2 {
+			if h, err = tt.preparer.Prepare(t.Context(), limit.Request{Cost: 2}, false, &r); err != nil || h.Cost != 2 {
 				t.Fatalf("%+v, %+v, %v", h, r, err)
 			}
 			counted(3, 0, "held")
-			tt.holder.Rollback(h)
+			tt.preparer.Rollback(h)
 			counted(3, 2, "given back")
 		}
 	})
 }
 
-// TestUsageOfKeys: what is decided for the keys of a limit is told as one sum, also of keys
+// TestUsageOfKeys: what is decided for the keys of a limit is reported as one sum, also of keys
 // that were closed in between.
 func TestUsageOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestUsageOfKeys(t *testing.T) {
 		c := k.client
 		for i, name := range []string{"a", "b", "c"} {
 			touch(t, k, name)
-			e := k.keys["\x01"+name]
+			e := k.at("\x01" + name)
 			n := int64(i + 1)
 			e.limiter.lease.Update(c.now(), 0, fixed.Whole(n), fixed.Whole(n))
 			if !e.limiter.AllowN(time.Now(), n) || e.limiter.AllowN(time.Now(), n) {
@@ -153,10 +153,10 @@ func TestUsageOfKeys(t *testing.T) {
 			}
 		}
 		time.Sleep(usageEvery)
-		k.keys["\x01a"].limiter.Close()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		got := c.usage(c.now(), true)
+		k.at("\x01a").limiter.Close()
+		c.lane.mu.Lock()
+		defer c.lane.mu.Unlock()
+		got := c.lane.usage(c.now(), true)
 		if len(got) != 1 || got[0] != (lease.Usage{Limit: "k", Admitted: 1 + 2 + 3, Refused: 3 + 1 + 2 + 3}) {
 			t.Errorf("told of %+v", got)
 		}

@@ -10,10 +10,10 @@
 // # Leases
 //
 // A lease is a part of a limit that this process may spend on its own: so many tokens per
-// second, so deep a bucket, or so many places, until it ends. The coordinator, which is
+// second, so large a bucket, or so many permits, until it ends. The coordinator, which is
 // in the server, lends each instance its part and counts what is out, so that all parts
-// together are never more than the limit. The client tells it how much is wanted; it
-// moves capacity from those who leave it to those who lack it, within a round trip or
+// together are never more than the limit. The client reports its demand; the
+// coordinator moves capacity from instances that leave it unused to those that are short of it, within a round trip or
 // two. A lease is renewed each second and ends five seconds after it was renewed last,
 // by the client's own monotonic clock. What is not used for a while is given back.
 //
@@ -27,7 +27,7 @@
 //   - [Limiter.Take] asks the coordinator first, if capacity may be free elsewhere, and
 //     waits for the answer no longer than [LimitOptions.Ask]. When the limit is known to
 //     be full it refuses at once. It returns the whole answer, for middleware.
-//   - [Limiter.Wait] stands in line until it is its turn, ctx ends or, for
+//   - [Limiter.Wait] waits in line until it is served, ctx ends or, for
 //     [Limiter.WaitMax], it is known that it would be too long. First in, first out;
 //     the coordinator knows until when somebody waits, and sends nothing that would
 //     come too late.
@@ -35,7 +35,7 @@
 //     goroutine meanwhile.
 //   - [Limiter.Reserve] says when there will be a permit and keeps the place in line.
 //
-// A [Gauge] is the same for what is in flight, and a [Keyed] holds one lease for each
+// A [Semaphore] is the same for what is in flight, and a [Keyed] holds one lease for each
 // key. All three are a [github.com/stint-io/stint/limit.Taker].
 //
 // # Without a coordinator
@@ -53,12 +53,13 @@
 // wait keep their place over all of that. [Client.Err] and [Lease] say what is the
 // matter; docs/reference/failures.md has each failure with its outcome and its test.
 //
-// # What a program can hear
+// # What a program is notified of
 //
 // A limit that the coordinator does not know, a key that does not fit and a limit of the
 // other kind are an error of Take and Wait, one line in the log, and one call of
-// [Options].OnFault. [Options].Hooks are told of refusals, waits and requests to which a
-// limit did not apply, for metrics.
+// [Options].OnFault. [Options].Hooks are called for what is admitted and refused, waits and requests to which a
+// limit did not apply, for metrics; [Options].OnLease and OnConnection for the states of leases.
+// [Limiter.Err] says why nothing is lent, also to a program that uses Allow alone.
 //
 // # Two halves
 //

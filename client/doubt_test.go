@@ -21,8 +21,8 @@ type inDoubt struct {
 }
 
 // TestWaitsInDoubt: where the coordinator may lend more, who would be late by what is lent
-// waits for its answer, for as long as Ask says. When none has come whoever still would be
-// late is told so, and nobody else; all others get their permits in time and in order.
+// waits for its answer, for as long as Ask says. When none has come the waiters that would still be
+// late are refused, and no others; all others get their permits in time and in order.
 func TestWaitsInDoubt(t *testing.T) {
 	const ask, each, burst = 300 * time.Millisecond, 100 * time.Millisecond, 4
 	late, kept := 0, 0
@@ -79,7 +79,7 @@ func TestWaitsInDoubt(t *testing.T) {
 						cost += o.n
 					}
 				}
-				// Of those who came in the same moment it is not known here who came first.
+				// The order of waiters of the same moment is not known here.
 				alone := !slices.ContainsFunc(all, func(o *inDoubt) bool { return o != w && o.came == w.came })
 				if in := time.Duration(cost)*each - level; alone && w.told+in <= w.until {
 					t.Errorf("seed %d: %+v was sent away, and would have been served at %v", seed, *w, w.told+in)

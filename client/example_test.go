@@ -37,8 +37,8 @@ func Example() {
 	}
 }
 
-// Wait stands in line until it is its turn, in this process and among all others. Nobody
-// passes those who came before.
+// Wait waits in line until it is served, in this process and among all others. No request
+// overtakes an earlier one.
 func ExampleLimiter_Wait() {
 	var ctx context.Context
 	var messages *client.Limiter // of Client.Limit
@@ -69,7 +69,7 @@ func ExampleKeyed_Take() {
 	http.Handle("/api/", httplimit.New(perUser)(api)) // 429 with Retry-After above the limit
 }
 
-// A Gauge counts what is in flight: at most so many jobs at a time, in all processes.
+// A Semaphore counts what is in flight: at most so many jobs at a time, in all processes.
 func ExampleSemaphore() {
 	var ctx context.Context
 	var c *client.Client

@@ -7,7 +7,7 @@ import "github.com/stint-io/stint/limit"
 // the patience of one that is unsure.
 const together = limit.Time(shortestAsk / 10)
 
-// expire is what the checker does: it sends away those in line whose time is over. Of
+// expire is what the checker does: it removes the waiters whose deadline has passed. Of
 // those that waited for an answer it keeps the ones that may be in time yet.
 func (l *leasedLimit) expire() {
 	l.mu.Lock()

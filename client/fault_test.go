@@ -17,7 +17,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// listen starts a client that writes down what it logs, and what its hooks are told.
+// listen starts a client that writes down what it logs, and what its hooks are called with.
 func listen(t *testing.T, h *hub) (c *Client, log *bytes.Buffer, told func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -32,7 +32,7 @@ func listen(t *testing.T, h *hub) (c *Client, log *bytes.Buffer, told func() []s
 		Transport: h, Address: "a", Instance: "i", Logger: slog.New(slog.NewTextHandler(log, nil)),
 		OnFault: func(name string, err error) { add("fault %s %v", name, errors.Is(err, ErrRefused)) },
 		Hooks: limit.Hooks{
-			OnRefuse:    func(name string, cost int64) { add("refuse %s %d", name, cost) },
+			OnRefuse:    func(name string, cost int64, _ limit.Reason) { add("refuse %s %d", name, cost) },
 			OnSkip:      func(name string) { add("skip %s", name) },
 			OnWaitStart: func(name string, cost int64) { add("start %s %d", name, cost) },
 			OnWaitEnd: func(name string, cost int64, _ time.Duration, err error) {
@@ -52,7 +52,7 @@ func listen(t *testing.T, h *hub) (c *Client, log *bytes.Buffer, told func() []s
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
 	return c, log, func() []string {
-		synctest.Wait() // for those that are being told
+		synctest.Wait() // for those that are being logged
 		mu.Lock()
 		defer mu.Unlock()
 		out := lines
@@ -61,7 +61,7 @@ func listen(t *testing.T, h *hub) (c *Client, log *bytes.Buffer, told func() []s
 	}
 }
 
-// A name that the coordinator does not know is an error of whoever asks, one line in the
+// A name that the coordinator does not know is an error of the caller, one line in the
 // log and one call of the hook, however often it is asked and renewed; and again when it
 // happens anew.
 func TestWrongNameIsSaidOnce(t *testing.T) {
@@ -89,7 +89,7 @@ func TestWrongNameIsSaidOnce(t *testing.T) {
 		if n := strings.Count(log.String(), "wrnog"); strings.Count(log.String(), "\n") != 1 || n == 0 {
 			t.Errorf("the log is\n%s", log)
 		}
-		// As a gauge the right one is of the wrong kind.
+		// As a semaphore the right one is of the wrong kind.
 		right.Close()
 		time.Sleep(time.Second)
 		g, err := c.Semaphore("right", LimitOptions{})
@@ -106,7 +106,7 @@ func TestWrongNameIsSaidOnce(t *testing.T) {
 }
 
 // Requests that lack the key's attribute are no error where others may have it; each is
-// shown, and logged once. See TestWrongAttributes of server for those that
+// reported, and logged once. See TestWrongAttributes of server for those that
 // no request can have.
 func TestWrongKeyNameIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestLowerEpochIsSaid(t *testing.T) {
 	})
 }
 
-// Refusals and waits on a lease are told.
+// Refusals and waits on a lease call the hooks.
 func TestLeaseHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
@@ -201,7 +201,7 @@ func TestLeaseHooks(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 	})
-	if len(wayOut) != 5 || lease.StatusOK != 0 {
+	if len(wayOut) != 6 || lease.StatusOK != 0 {
 		t.Error("a status is missing")
 	}
 }

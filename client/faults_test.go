@@ -267,7 +267,7 @@ func (c *counted) reset() int {
 	return told
 }
 
-// TestIdleKeysAreSilent: keys that were asked for once are told of a few times, and then
+// TestIdleKeysAreSilent: keys that were asked for once are reported a few times, and then
 // not at all: an instance with ten thousand of them costs nothing while it is idle.
 func TestIdleKeysAreSilent(t *testing.T) {
 	const keys = 100

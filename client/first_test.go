@@ -8,12 +8,12 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestFirstAnswerIsWhole: a Take that the first answer of the coordinator serves tells the
+// TestFirstAnswerIsWhole: a Take that the first answer of the coordinator serves has the
 // limit that the answer says, though the tokens are there a moment before the rest of it.
 func TestFirstAnswerIsWhole(t *testing.T) {
 	l := lentAll(t, 10, 5)
 	c, st := l.lease.client, *l.lease.state.Load()
-	c.mu.Lock() // as while an answer is taken in
+	c.lane.mu.Lock() // as while an answer is taken in
 	l.lease.state.Store(&agent.State{})
 	told := make(chan limit.Result, 1)
 	go func() {
@@ -31,7 +31,7 @@ func TestFirstAnswerIsWhole(t *testing.T) {
 	case <-time.After(20 * time.Millisecond): // so long for one that does not wait
 	}
 	l.lease.state.Store(&st)
-	c.mu.Unlock()
+	c.lane.mu.Unlock()
 	if !early {
 		r = <-told
 	}

@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"crypto/tls"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
@@ -17,9 +15,14 @@ import (
 
 // grpcTransport speaks the lease protocol of proto/stint/lease/v1.
 type grpcTransport struct {
-	tls     *tls.Config
+	secure  secure
 	options []grpc.DialOption
-	member  lease.Member
+}
+
+// NewTransport returns the transport that a Client of these options uses where they have none: gRPC,
+// with TLS, token and DialOptions as there. It is for a Transport that takes some streams elsewhere.
+func NewTransport(o Options) Transport {
+	return &grpcTransport{secure: secure{tls: o.TLS, files: o.TLSFiles, token: o.Token, tokenFile: o.TokenFile}, options: o.DialOptions}
 }
 
 // keepAlive is how long a connection may be silent before it is probed. Not shorter:
@@ -29,14 +32,13 @@ const keepAlive = 10 * time.Second
 
 // Connect implements Transport.
 func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, error) {
-	credential := insecure.NewCredentials()
-	if t.tls != nil {
-		credential = credentials.NewTLS(t.tls)
+	secured, err := t.secure.options(address)
+	if err != nil {
+		return nil, err
 	}
-	options := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(credential),
+	options := append(append(secured,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepAlive, Timeout: keepAlive / 2}),
-	}, t.options...)
+	), t.options...)
 	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, err
@@ -46,17 +48,21 @@ func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, er
 		_ = conn.Close() // what it could not begin it has said above
 		return nil, err
 	}
-	return &grpcStream{conn: conn, stream: stream, member: t.member}, nil
+	return &grpcStream{conn: conn, stream: stream}, nil
 }
 
 type grpcStream struct {
 	conn   *grpc.ClientConn
 	stream leasepb.Leases_HoldClient
-	member lease.Member
+	member atomic.Pointer[lease.Member] // whose stream it is; nil before the first report
 }
 
 // Send implements Stream.
 func (s *grpcStream) Send(r *lease.Report) error {
+	if s.member.Load() == nil {
+		m := r.Member // not the whole report
+		s.member.Store(&m)
+	}
 	out := new(leasepb.Report) // gRPC may keep it
 	if err := leasewire.ToReport(out, r); err != nil {
 		return err
@@ -73,7 +79,10 @@ func (s *grpcStream) Receive() (*lease.Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &lease.Grant{To: s.member}
+	g := &lease.Grant{}
+	if m := s.member.Load(); m != nil {
+		g.To = *m
+	}
 	if err := leasewire.FromGrant(g, in); err != nil {
 		return nil, err
 	}

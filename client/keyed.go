@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/limit"
 )
@@ -17,7 +17,7 @@ import (
 // The defaults of [KeyedOptions].
 const (
 	// DefaultMaxKeys bounds the keys that one instance holds leases for at a time.
-	// Not more: the protocol ends there. Not fewer: each takes some three kilobytes.
+	// Not more: the protocol ends there. Not fewer: each takes some two kilobytes.
 	DefaultMaxKeys = leasewire.MaxDemands
 	// DefaultIdle is how long a key that nobody asks for keeps its lease. Not longer:
 	// the table fills with those who came once. Not shorter: a new lease costs its
@@ -52,39 +52,44 @@ type Keyed struct {
 
 	skipped atomic.Bool // it was logged that a request lacks an attribute
 
-	mu     sync.RWMutex
-	keys   map[string]*entry
-	closed bool
+	table *keytable.Table[keyLease]
 }
 
-type entry struct {
-	limiter   *Limiter // or
+type entry = keytable.Entry[keyLease]
+
+// keyLease is the lease of one key: of a Limiter or of a Semaphore.
+type keyLease struct {
+	limiter   *Limiter
 	semaphore *Semaphore
-	used      atomic.Int64 // limit.Time
-	busy      atomic.Int64 // calls under way; rises only under the table's lock
 }
 
-// idle says whether the entry may be closed, under the table's lock.
-func (e *entry) idle() bool { return e.busy.Load() == 0 && e.lease().idle() }
-
-func (e *entry) lease() *leasedLimit {
-	if e.semaphore != nil {
-		return &e.semaphore.lease
+func (v keyLease) lease() *leasedLimit {
+	if v.semaphore != nil {
+		return &v.semaphore.lease
 	}
-	return &e.limiter.lease
+	return &v.limiter.lease
 }
+
+// Idle implements keytable.Value: nobody waits and no permit is in use.
+func (v keyLease) Idle(now limit.Time) bool {
+	r := v.lease().spender.Observe(now)
+	return r.Waiting == 0 && r.InUse == 0
+}
+
+// Close implements keytable.Value.
+func (v keyLease) Close() { v.lease().close(ErrClosed) }
 
 // Keyed opens a limit whose key has the attributes named, in the order of its
 // declaration.
 func (c *Client) Keyed(name string, key []string, o KeyedOptions) (*Keyed, error) {
 	if len(key) == 0 || len(key) > leasewire.MaxKeyValues {
-		return nil, fmt.Errorf("client: limit %q: the key has %d attributes, want 1 to %d; without key use Limit or Gauge", name, len(key), leasewire.MaxKeyValues)
+		return nil, fmt.Errorf("client: limit %q: the key has %d attributes, want 1 to %d; without key use Limit or Semaphore", name, len(key), leasewire.MaxKeyValues)
 	}
 	if o.MaxKeys < 0 || o.MaxKeys > DefaultMaxKeys || o.Idle < 0 {
 		return nil, fmt.Errorf("client: limit %q: max keys is %d and idle %v, want 0 to %d and at least 0", name, o.MaxKeys, o.Idle, DefaultMaxKeys)
 	}
 	o.MaxKeys, o.Idle = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.Idle, DefaultIdle)
-	k := &Keyed{client: c, name: name, names: append([]string(nil), key...), opts: o, keys: map[string]*entry{}}
+	k := &Keyed{client: c, name: name, names: append([]string(nil), key...), opts: o, table: keytable.New[keyLease](o.MaxKeys, o.Idle)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
@@ -97,7 +102,7 @@ func (c *Client) Keyed(name string, key []string, o KeyedOptions) (*Keyed, error
 // Attributes implements [limit.AttributeReader].
 func (k *Keyed) Attributes() []string { return k.names }
 
-// Take implements [limit.Taker]; see [Limiter.Take] and [Gauge.Take].
+// Take implements [limit.Taker]; see [Limiter.Take] and [Semaphore.Take].
 func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	var room [usualKey]byte
 	key, err := k.key(room[:0], req)
@@ -115,37 +120,39 @@ func (k *Keyed) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 		return limit.Decision{}, err
 	}
 	e, err := k.entry(key)
-	if errors.Is(err, errTableFull) {
+	if errors.Is(err, keytable.ErrFull) {
 		return k.refuse(req, limit.ReasonTableFull, k.opts.Idle), nil
 	}
 	if err != nil {
 		return limit.Decision{}, err
 	}
-	defer e.busy.Add(-1)
-	if e.semaphore != nil {
-		return e.semaphore.Take(ctx, req)
+	defer e.Done()
+	if e.Value.semaphore != nil {
+		return e.Value.semaphore.Take(ctx, req)
 	}
-	return e.limiter.Take(ctx, req)
+	return e.Value.limiter.Take(ctx, req)
 }
 
-// Finish implements [limit.Finisher], for gauges.
+// Finish implements [limit.Finisher], for semaphores.
 func (k *Keyed) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	var room [usualKey]byte
 	key, err := k.key(room[:0], req)
 	if err != nil {
 		return nil //nolint:nilerr // such a request holds nothing
 	}
-	k.mu.RLock()
-	e := k.keys[string(key)]
-	k.mu.RUnlock()
-	if e == nil || e.semaphore == nil {
+	e := k.table.Find(key)
+	if e == nil {
 		return nil
 	}
-	return e.semaphore.Finish(ctx, req, permit)
+	defer e.Done()
+	if e.Value.semaphore == nil {
+		return nil
+	}
+	return e.Value.semaphore.Finish(ctx, req, permit)
 }
 
 // Demand says how much of the key that req selects the application wants; see
-// [Limiter.Demand] and [Gauge.Demand]. It opens the key if need be, and counts as a use:
+// [Limiter.Demand] and [Semaphore.Demand]. It opens the key if need be, and counts as a use:
 // a key that is wanted all the time has to be demanded once per [KeyedOptions.Idle]. A
 // request that lacks an attribute of the key, and a table that is full, are errors.
 func (k *Keyed) Demand(req limit.Request, wanted float64) error {
@@ -158,19 +165,16 @@ func (k *Keyed) Demand(req limit.Request, wanted float64) error {
 	switch {
 	case errors.Is(err, errMissing):
 		return fmt.Errorf("client: demand on limit %q: the request lacks an attribute of the key %q", k.name, k.names)
-	case errors.Is(err, errTableFull):
+	case errors.Is(err, keytable.ErrFull):
 		return fmt.Errorf("client: demand on limit %q: %d keys are in use, which is all: raise MaxKeys, or demand later", k.name, k.opts.MaxKeys)
 	case err != nil:
 		return err
 	}
-	defer e.busy.Add(-1)
-	return e.lease().demand(wanted)
+	defer e.Done()
+	return e.Value.lease().demand(wanted)
 }
 
-var (
-	errMissing   = errors.New("missing")
-	errTableFull = errors.New("table full")
-)
+var errMissing = errors.New("missing")
 
 // usualKey is how long a key may be before it takes memory of its own. Not longer: it
 // is cleared for each request. Not shorter: an account, an address and a path fit.
@@ -190,106 +194,32 @@ func (k *Keyed) key(dst []byte, req limit.Request) ([]byte, error) {
 	return leasewire.AppendKey(dst, values...)
 }
 
-// entry returns the entry of a key, busy, and makes it if need be.
+// entry returns the entry of a key, and makes it if need be. It stays open until Done.
 func (k *Keyed) entry(key []byte) (*entry, error) {
-	now := k.client.now()
-	k.mu.RLock()
-	e := k.keys[string(key)] // does not allocate
-	if e != nil {
-		e.busy.Add(1)
-	}
-	k.mu.RUnlock()
-	if e != nil {
-		e.used.Store(int64(now))
-		return e, nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return nil, ErrClosed
-	}
-	if e = k.keys[string(key)]; e == nil {
-		if len(k.keys) >= k.opts.MaxKeys && !k.makeRoom(now) {
-			return nil, errTableFull
-		}
-		var err error
-		name := string(key)
-		if e, err = k.open(name); err != nil {
-			return nil, err
-		}
-		k.keys[name] = e
-	}
-	e.busy.Add(1)
-	e.used.Store(int64(now))
-	return e, nil
+	return k.table.Get(k.client.now(), key, k.open)
 }
 
-func (k *Keyed) open(key string) (*entry, error) {
+func (k *Keyed) open(key string) (v keyLease, err error) {
 	if k.opts.Semaphore {
-		g, err := k.client.openSemaphore(k.name, key, k.names, k.opts.LimitOptions)
-		return &entry{semaphore: g}, err
+		v.semaphore, err = k.client.openSemaphore(k.name, key, k.names, k.opts.LimitOptions)
+	} else {
+		v.limiter, err = k.client.open(k.name, key, k.names, k.opts.LimitOptions)
 	}
-	l, err := k.client.open(k.name, key, k.names, k.opts.LimitOptions)
-	return &entry{limiter: l}, err
-}
-
-// leastIdle is how long a key must not have been asked for to make room for another.
-const leastIdle = limit.Time(time.Second)
-
-// makeRoom closes a key that was not in use of late, among some.
-func (k *Keyed) makeRoom(now limit.Time) bool {
-	var oldest string
-	var found *entry
-	looked := 0
-	for key, e := range k.keys {
-		if found == nil || e.used.Load() < found.used.Load() {
-			if e.idle() {
-				oldest, found = key, e
-			}
-		}
-		if looked++; looked == 64 {
-			break
-		}
-	}
-	if found == nil || now-limit.Time(found.used.Load()) < leastIdle {
-		return false
-	}
-	delete(k.keys, oldest)
-	found.lease().close(ErrClosed)
-	return true
-}
-
-// sweep closes the keys that nobody has asked for.
-func (k *Keyed) sweep(now limit.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for key, e := range k.keys {
-		if now-limit.Time(e.used.Load()) >= limit.Time(k.opts.Idle) && e.idle() {
-			delete(k.keys, key)
-			e.lease().close(ErrClosed)
-		}
-	}
+	return v, err
 }
 
 // Keys is how many keys have a lease, or ask for one.
-func (k *Keyed) Keys() int {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return len(k.keys)
-}
+func (k *Keyed) Keys() int { return k.table.Len() }
+
+// Err is why nothing is lent of the limit, whatever the key; see [Limiter.Err]. It asks the
+// coordinator by a key that stands for no request, so the first call, and one after
+// [KeyedOptions.Idle], is nil, and later ones have the answer.
+func (k *Keyed) Err() error { return k.misnamed() }
 
 // Close gives all leases back.
-func (k *Keyed) Close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.closed = true
-	for _, e := range k.keys {
-		e.lease().close(ErrClosed)
-	}
-	clear(k.keys)
-}
+func (k *Keyed) Close() { k.table.Close(ErrClosed) }
 
-// skip tells that the limit does not apply to a request. That one lacks the key's
+// skip notes that the limit does not apply to a request. That one lacks the key's
 // attribute is usual for some limits, and for others a name that is wrong: it is logged
 // once.
 func (k *Keyed) skip() {
@@ -317,8 +247,8 @@ func (k *Keyed) misnamed() error {
 	if err != nil {
 		return nil //nolint:nilerr // the table is full: there are requests that have the attributes
 	}
-	defer e.busy.Add(-1)
-	return e.lease().fault()
+	defer e.Done()
+	return e.Value.lease().fault()
 }
 
 // noValue is a value that each attribute may have, an address too.
@@ -326,7 +256,7 @@ const noValue = "0.0.0.0"
 
 func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Duration) limit.Decision {
 	if !req.Peek {
-		k.client.opts.Hooks.Refused(k.name, max(1, req.Cost))
+		k.client.opts.Hooks.Refused(k.name, max(1, req.Cost), reason)
 	}
 	var r limit.Result
 	k.refuseTo(&r, req, reason, after)

@@ -19,7 +19,7 @@ func table(t *testing.T, o KeyedOptions) *Keyed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.client.link.Store(linkDown) // nobody is asked
+	k.client.lane.link.Store(linkDown) // nobody is asked
 	return k
 }
 
@@ -37,11 +37,16 @@ func touch(t *testing.T, k *Keyed, name string) limit.Reason {
 	return d.Results[0].Reason
 }
 
-// names are the accounts that have a lease.
+// at is the lease of a key that has one.
+func (k *Keyed) at(key string) keyLease {
+	e := k.table.Find([]byte(key))
+	defer e.Done()
+	return e.Value
+}
+
+// accounts are those that have a lease.
 func (k *Keyed) accounts() (all []string) {
-	for key := range k.keys {
-		all = append(all, key[1:])
-	}
+	k.table.Each(func(v keyLease) { all = append(all, v.lease().id.Key[1:]) })
 	slices.Sort(all)
 	return all
 }
@@ -55,51 +60,51 @@ func TestKeysIdleOut(t *testing.T) {
 			k := table(t, KeyedOptions{Idle: idle, Semaphore: gauge})
 			touch(t, k, "old")
 			touch(t, k, "waited")
-			e := k.keys["\x06waited"]
+			e := k.at("\x06waited")
 			if gauge {
 				e.semaphore.AcquireFunc(1, limit.Never, func(error) {})
 			} else {
 				e.limiter.WaitFunc(1, limit.Never, func(error) {})
 			}
 			touch(t, k, "busy")
-			k.keys["\x04busy"].busy.Add(1)
+			busy := k.table.Find([]byte("\x04busy"))
 			time.Sleep(1)
 			touch(t, k, "young")
 			time.Sleep(idle - 2)
-			if k.sweep(k.client.now()); k.Keys() != 4 {
+			if k.table.Sweep(k.client.now()); k.Keys() != 4 {
 				t.Fatalf("a moment before: %q", k.accounts())
 			}
 			time.Sleep(1)
-			if k.sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"busy", "waited", "young"}) {
+			if k.table.Sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"busy", "waited", "young"}) {
 				t.Errorf("when one is idle for %v: %q", idle, k.accounts())
 			}
-			k.keys["\x04busy"].busy.Add(-1)
+			busy.Done()
 			time.Sleep(1)
-			if k.sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"waited"}) {
+			if k.table.Sweep(k.client.now()); !slices.Equal(k.accounts(), []string{"waited"}) {
 				t.Errorf("a moment later: %q", k.accounts())
 			}
 			touch(t, k, "old") // it is opened anew
-			if k.client.mu.Lock(); len(k.client.leases) != 3 {
-				t.Errorf("%d leases, want those of two keys and one without", len(k.client.leases))
+			if k.client.lane.mu.Lock(); len(k.client.lane.leases) != 3 {
+				t.Errorf("%d leases, want those of two keys and one without", len(k.client.lane.leases))
 			}
-			k.client.mu.Unlock()
+			k.client.lane.mu.Unlock()
 		})
 	}
 }
 
 // TestFullTableMakesRoom: of a full table the key that was used longest ago makes room for a
-// new one, if that was a second ago and it is not in use; else the new one is refused, and
-// shown to come again when one may have idled out.
+// new one, if that was a second ago and it is not in use; else the new one is refused, with
+// a retry-after of when one may have idled out.
 func TestFullTableMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := table(t, KeyedOptions{MaxKeys: 3, Idle: time.Minute})
 		refused := []int64{}
-		k.client.opts.Hooks.OnRefuse = func(_ string, n int64) { refused = append(refused, n) }
+		k.client.opts.Hooks.OnRefuse = func(_ string, n int64, _ limit.Reason) { refused = append(refused, n) }
 		for _, name := range []string{"a", "b", "c"} {
 			touch(t, k, name)
 			time.Sleep(100 * time.Millisecond)
 		}
-		k.keys["\x01a"].busy.Add(1)
+		busy := k.table.Find([]byte("\x01a"))
 		time.Sleep(800*time.Millisecond - 1)
 		// b was used a second ago but for a nanosecond.
 		for _, peek := range []bool{false, true} {
@@ -125,7 +130,7 @@ func TestFullTableMakesRoom(t *testing.T) {
 		if touch(t, k, "d") == limit.ReasonTableFull || !slices.Equal(k.accounts(), []string{"a", "c", "d"}) {
 			t.Errorf("a moment later: %q", k.accounts())
 		}
-		k.keys["\x01a"].busy.Add(-1)
+		busy.Done()
 		time.Sleep(time.Second)
 		touch(t, k, "c") // so it is the youngest
 		if touch(t, k, "e"); !slices.Equal(k.accounts(), []string{"c", "d", "e"}) {
@@ -168,9 +173,9 @@ func TestKeysThatAreNone(t *testing.T) {
 	}
 }
 
-// TestKeysOfAGauge: places are counted for each key by itself, and come back by the request
+// TestKeysOfASemaphore: permits are counted for each key by itself, and come back by the request
 // that took them, once, and by no other.
-func TestKeysOfAGauge(t *testing.T) {
+func TestKeysOfASemaphore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, time.Millisecond)
 		h.terms["k"] = placesOf(2)
@@ -182,7 +187,7 @@ func TestKeysOfAGauge(t *testing.T) {
 		take := func(name string) (limit.Decision, error) { return k.Take(t.Context(), account(name)) }
 		inUse := func(want int64, when string) {
 			t.Helper()
-			if got := k.keys["\x01a"].semaphore.InUse(); got != want {
+			if got := k.at("\x01a").semaphore.InUse(); got != want {
 				t.Errorf("%s: %d places of a are in use, want %d", when, got, want)
 			}
 		}
@@ -252,8 +257,8 @@ func TestKeysOfARate(t *testing.T) {
 		if d, err := rate.Take(t.Context(), account("a")); err != nil || !d.Allowed || d.Permit != 0 {
 			t.Errorf("a rate: %+v, %v", d, err)
 		}
-		if err := rate.Finish(t.Context(), account("a"), 1); err != nil || rate.keys["\x01a"].limiter.Remaining() != 1 {
-			t.Errorf("a rate has nothing to finish: %v, %d remain", err, rate.keys["\x01a"].limiter.Remaining())
+		if err := rate.Finish(t.Context(), account("a"), 1); err != nil || rate.at("\x01a").limiter.Remaining() != 1 {
+			t.Errorf("a rate has nothing to finish: %v, %d remain", err, rate.at("\x01a").limiter.Remaining())
 		}
 		if d, err := rate.Take(t.Context(), limit.Request{}); err != nil || !d.Allowed || len(d.Results) != 0 {
 			t.Errorf("a limit that does not apply: %+v, %v", d, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestWaitWhereNothingIsLent: an instance that begins to wait for a limit that others use up
-// holds nothing yet. Its part comes when the coordinator has heard of it, so that it is not
+// holds nothing yet. Its part comes when the coordinator knows of it, so that it is not
 // too late for any deadline that leaves the time for that.
 func TestWaitWhereNothingIsLent(t *testing.T) {
 	for seed := range uint64(20) {

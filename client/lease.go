@@ -11,26 +11,28 @@ import (
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/adjust"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
 
-// spender is what a lease is spent from: a bucket or places.
+// spender is what a lease is spent from: a bucket or permits.
 type spender interface {
 	agent.Bucket
-	UpdateFallback(now limit.Time, rate, depth fixed.Amount)
+	UpdateFallback(now limit.Time, rate, burst fixed.Amount)
 	Declare(wanted fixed.Amount)
 
 	Try(now limit.Time, n int64) (taken, decided bool)
 	Prepare(now limit.Time, n int64) (h bucket.Prepared, taken, decided bool)
 	Commit(n int64)
+	Arrived(now limit.Time)
 	Refuse(n int64)
 	Remaining(now limit.Time) int64
 	MaxCost(now limit.Time) int64
 	Earliest(now limit.Time, n int64) time.Duration
 
-	// For the line: see share.Bucket.
+	// For the line: see [bucket.Bucket].
 	Freeze()
 	Thaw()
 	Join(n int64)
@@ -39,24 +41,25 @@ type spender interface {
 	WaitUntil(t limit.Time)
 }
 
-// leasedLimit is the upper half of one lease: the purse, and the line of those who wait. It
-// is the Spender that the holder amends.
+// leasedLimit is one lease as its callers see it: the bucket or semaphore that is spent, and
+// the line of waiters. It is the [agent.Bucket] that the agent updates.
 //
-// While the line is not empty the purse is frozen, so nobody passes those in it. The
-// first in line is served when there is enough, which one timer tells, or whoever
-// amends the lease or gives something back. A lease that moves or ends keeps the line.
+// While the line is not empty the spender is frozen, so that no caller passes the waiters.
+// The first waiter is served when there is enough: one timer knows when, and an update of the
+// lease or a refund serves it sooner. A lease that changes or ends keeps the line.
 type leasedLimit struct {
 	client    *Client
+	lane      *lane
 	id        lease.ResourceID
 	handle    uint32
 	semaphore bool
 	opts      LimitOptions
 	spender   spender
 
-	state     atomic.Pointer[agent.State] // as the coordinator told last
+	state     atomic.Pointer[agent.State] // as of the latest grant
 	starvedAt atomic.Int64                // limit.Time
 	outcomes  outcomes
-	counted   struct{ admitted, refused int64 } // in the client's usage; guarded by its mu
+	counted   struct{ admitted, refused int64 } // in the lane's usage; guarded by the lane's mu
 
 	mu      sync.Mutex // given back by unlock where waits may have ended
 	line    line
@@ -66,44 +69,49 @@ type leasedLimit struct {
 	closed  error
 	gone    atomic.Bool // closed is set
 
-	adjuster    *agent.Adjuster // nil = the whole lease is spent
-	rate, burst fixed.Amount    // in force before it is adjusted
-	leaseless   bool            // by AmendFallback
+	shown   LeaseState // as OnLease was called last; guarded by the lane's mu, as touched
+	touched bool       // it is in the lane's touched
+
+	adjuster    *adjust.Adjuster // nil = the whole lease is spent
+	rate, burst fixed.Amount     // in force before it is adjusted
+	leaseless   bool             // by UpdateFallback
 }
 
-// Observe implements share.Spender.
+// Observe implements [agent.Bucket].
 func (l *leasedLimit) Observe(now limit.Time) bucket.Reading { return l.spender.Observe(now) }
 
-// Update implements share.Spender.
-func (l *leasedLimit) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+// Update implements [agent.Bucket].
+func (l *leasedLimit) Update(now limit.Time, rate, burst, add fixed.Amount) (surplus, held fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
 	if l.semaphore && rate > 0 {
-		depth = 0 // it is a rate, as fault says soon: those are no places
+		burst = 0 // it is a rate, as fault says soon: those are no permits
 	}
-	l.rate, l.burst, l.leaseless = rate, depth, false
-	l.client.decided.watch(l)
+	l.rate, l.burst, l.leaseless = rate, burst, false
+	l.lane.decided.watch(l)
+	l.touch()
 	if l.adjuster == nil {
-		surplus, held = l.spender.Update(now, rate, depth, add)
+		surplus, held = l.spender.Update(now, rate, burst, add)
 	} else {
 		r, d := l.adjusted()
 		surplus, _ = l.spender.Update(now, r, d, add)
-		held = fixed.Whole(depth.Floor())
+		held = fixed.Whole(burst.Floor())
 	}
 	l.settle(now)
 	return surplus, held
 }
 
 // UpdateFallback puts in force what may be spent without a lease.
-func (l *leasedLimit) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
+func (l *leasedLimit) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
-	l.rate, l.burst, l.leaseless = rate, depth, true
-	l.client.decided.watch(l)
+	l.rate, l.burst, l.leaseless = rate, burst, true
+	l.lane.decided.watch(l)
+	l.touch()
 	if l.adjuster != nil {
-		rate, depth = l.adjusted()
+		rate, burst = l.adjusted()
 	}
-	l.spender.UpdateFallback(now, rate, depth)
+	l.spender.UpdateFallback(now, rate, burst)
 	l.settle(now)
 }
 
@@ -118,13 +126,13 @@ func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent
 	l.settle(now)
 }
 
-// adjusted is what is spent of the rate and depth in force.
-func (l *leasedLimit) adjusted() (rate, depth fixed.Amount) {
+// adjusted is what is spent of the rate and burst in force.
+func (l *leasedLimit) adjusted() (rate, burst fixed.Amount) {
 	rate = l.adjuster.Rate(l.rate)
 	if rate >= l.rate {
 		return rate, l.burst
 	}
-	// A deep bucket would let a burst go to a receiver that was just slowed down for.
+	// A large burst would go to a receiver that was just slowed down for.
 	part := rate.Float() / l.rate.Float()
 	return rate, min(l.burst, max(fixed.Token, fixed.Whole(int64(l.burst.Float()*part))))
 }
@@ -136,7 +144,7 @@ const (
 	starveGapFull = 100 * time.Millisecond
 )
 
-// starve tells the network's half that the lease was found short at now.
+// starve signals to the network's half that the lease was found short at now.
 func (l *leasedLimit) starve(now limit.Time) {
 	if last := l.starvedAt.Load(); int64(now)-last >= int64(starveGap) {
 		l.signal(now, last)
@@ -149,7 +157,7 @@ func (l *leasedLimit) signal(now limit.Time, last int64) {
 		return
 	}
 	if l.starvedAt.CompareAndSwap(last, int64(now)) {
-		l.client.starve(l.handle)
+		l.lane.starve(l.handle)
 	}
 }
 
@@ -160,11 +168,11 @@ func (l *leasedLimit) hopeful(n int64) bool {
 	case st.Known && st.Limit.Suppress != nil && st.Held != (lease.Capacity{}):
 		return false // it has the whole limit
 	case st.Known && st.Recovering && st.Held == (lease.Capacity{}):
-		return false // nothing is lent before the learning is over
+		return false // nothing is lent before the recovery is over
 	case st.Known && (l.opts.Silent || st.Saturated || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
-		return l.opts.Ask >= 0 && l.client.link.Load() != linkDown
+		return l.opts.Ask >= 0 && l.lane.link.Load() != linkDown
 	}
 }
 
@@ -179,12 +187,22 @@ func (l *leasedLimit) ask() time.Duration {
 	return longestAsk
 }
 
+// patience is how long a Take of n waits for an answer. A lease that is too small for n decides
+// nothing about it, and the limit may have it: an answer that a busy coordinator gives late is
+// worth the longest wait, where a refusal would be early.
+func (l *leasedLimit) patience(now limit.Time, n int64) time.Duration {
+	if l.opts.Ask == 0 && l.spender.MaxCost(now) < n {
+		return longestAsk
+	}
+	return l.ask()
+}
+
 // fault is why nothing is lent at all, or nil.
 func (l *leasedLimit) fault() error {
 	if l.gone.Load() {
 		return l.closed // not changed any more
 	}
-	if err := l.client.Err(); errors.Is(err, ErrDuplicate) && int64(l.client.now()) >= l.client.holder.Deadline().Load() {
+	if err := l.client.Err(); errors.Is(err, ErrDuplicate) && int64(l.client.now()) >= l.lane.agent.Deadline().Load() {
 		return err
 	}
 	st := l.state.Load()
@@ -194,9 +212,9 @@ func (l *leasedLimit) fault() error {
 	case st.Status == lease.StatusOK && l.semaphore:
 		return fmt.Errorf("%w: %q is a rate, open it with Limit", ErrKind, l.id.Limit)
 	case st.Status == lease.StatusOK:
-		return fmt.Errorf("%w: %q counts what is in flight, open it with Gauge", ErrKind, l.id.Limit)
+		return fmt.Errorf("%w: %q counts what is in flight, open it with Semaphore", ErrKind, l.id.Limit)
 	case st.Status == lease.StatusUnknownLimit, st.Status == lease.StatusNotLeased,
-		st.Status == lease.StatusBadKey, st.Status == lease.StatusTooMany, st.Status == lease.StatusWrongAttributes:
+		st.Status == lease.StatusBadKey, st.Status == lease.StatusTooMany, st.Status == lease.StatusWrongAttributes, st.Status == lease.StatusForbidden:
 		return fmt.Errorf("%w of limit %q: %v: %s", ErrRefused, l.id.Limit, st.Status, wayOut[st.Status])
 	default:
 		return nil
@@ -207,8 +225,9 @@ func (l *leasedLimit) fault() error {
 var wayOut = map[lease.Status]string{
 	lease.StatusUnknownLimit: "it has no limit of that name, which must be written as in its limits file",
 	lease.StatusNotLeased:    "the limit is not shared by leases, add sharing: leased to it",
-	lease.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Gauge for one without",
-	lease.StatusTooMany:      "its table of keys is full, try again later",
+	lease.StatusBadKey:       "the key has not as many values as that of the limit, or is too long: use Keyed with the attributes of the limit's key, or Limit or Semaphore for one without",
+	lease.StatusTooMany:      "its table of keys is full, or this identity has as many as it may, try again later",
+	lease.StatusForbidden:    "this identity may not be lent it: add the limit to its role lease in the coordinator's file of --auth",
 
 	lease.StatusWrongAttributes: "the limit's key has other attributes, or another order: give Keyed those that stand in its limits file",
 }
@@ -221,8 +240,8 @@ func (l *leasedLimit) quota() int64 {
 	return math.MaxInt64
 }
 
-// shown takes note of what the coordinator told.
-func (l *leasedLimit) shown(now limit.Time, st agent.State) {
+// setState stores what the coordinator has answered, and checks the waiters by it.
+func (l *leasedLimit) setState(now limit.Time, st agent.State) {
 	l.state.Store(&st)
 	l.mu.Lock()
 	defer l.unlock()
@@ -258,20 +277,25 @@ func (l *leasedLimit) allow(now limit.Time, n int64) bool {
 	return false
 }
 
-// close gives everything back; those who wait get err.
+// close gives everything back; waiters get err.
 func (l *leasedLimit) close(err error) {
-	c := l.client
+	c, a := l.client, l.lane
 	c.mu.Lock()
-	if c.leases[l.handle] == l {
-		c.decided.count(c.now(), l)
-		delete(c.decided.active, l)
-		c.holder.Close(c.now(), l.handle)
-		delete(c.leases, l.handle)
+	a.mu.Lock()
+	if a.leases[l.handle] == l {
+		a.decided.count(c.now(), l)
+		delete(a.decided.active, l)
+		a.agent.Close(c.now(), l.handle)
+		delete(a.leases, l.handle)
 		delete(c.named, l.id)
 	}
+	a.mu.Unlock()
 	c.mu.Unlock()
-	c.nudge()
 	l.end(err)
+	a.mu.Lock()
+	l.touch()
+	a.mu.Unlock()
+	a.nudge()
 }
 
 // end lets nobody wait any more.
@@ -286,10 +310,4 @@ func (l *leasedLimit) end(err error) {
 		l.spender.Update(l.client.now(), 0, 0, 0)
 	}
 	l.empty(err)
-}
-
-// idle says whether nobody waits and nothing is in use.
-func (l *leasedLimit) idle() bool {
-	r := l.spender.Observe(l.client.now())
-	return r.Waiting == 0 && r.InUse == 0
 }

@@ -17,14 +17,14 @@ import (
 // the order in which they came; while some wait, or hold reservations for later, Allow
 // refuses.
 //
-// A cost above the lease's depth is not refused for good: more depth is asked for. One
+// A cost above the lease's burst is not refused for good: more burst is asked for. One
 // above the limit's whole burst never fits.
 //
 // Before the first answer of the coordinator, and when the lease has run out, it admits
-// what [LimitOptions] say of that. Those who wait keep their place. It is safe for
+// what [LimitOptions] say of that. Waiters stay in line. It is safe for
 // concurrent use; [Client.Limit] makes one.
 type Limiter struct {
-	bucket *bucket.Bucket // the lease's purse, without the way through an interface
+	bucket *bucket.Bucket // the lease's spender, for calls that do not go through the interface
 	lease  leasedLimit
 }
 
@@ -38,10 +38,13 @@ func (l *Limiter) Allow() bool {
 	allowed, decided := l.bucket.Allow(now, 1)
 	switch {
 	case allowed:
+		if c.opts.Hooks.OnAdmit != nil {
+			c.opts.Hooks.OnAdmit(l.lease.id.Limit, 1)
+		}
 		return true
 	case decided:
 		l.lease.starve(now)
-		c.opts.Hooks.Refused(l.lease.id.Limit, 1)
+		l.lease.refused(1)
 		return false
 	}
 	return l.lease.short(now, 1, decided)
@@ -55,23 +58,25 @@ func (l *Limiter) AllowN(t time.Time, n int64) bool {
 	if !allowed {
 		return l.lease.short(now, n, decided)
 	}
+	l.lease.admitted(n)
 	return true
 }
 
 // short ends an Allow that found nothing.
 func (l *leasedLimit) short(now limit.Time, n int64, decided bool) bool {
 	if !decided && l.allow(now, n) {
+		l.admitted(n)
 		return true
 	}
 	l.starve(now)
-	l.client.opts.Hooks.Refused(l.id.Limit, n)
+	l.refused(n)
 	return false
 }
 
 // Wait is shorthand for WaitN(ctx, 1).
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits until n can be taken, in turn behind those who came before, and takes it.
+// WaitN waits until n can be taken, behind earlier callers, and takes it.
 // When ctx ends first it returns ctx's error, and has taken nothing.
 //
 // It fails at once with [limit.ErrExceedsQuota] when n is above the limit's burst, and
@@ -95,7 +100,7 @@ func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error 
 }
 
 // Demand says how many tokens per second the application wants from here on; 0 wants
-// nothing. It is what the coordinator is told if the estimator is [Declared], and means
+// nothing. It is what is reported to the coordinator if the estimator is [Declared], and means
 // nothing otherwise. NaN, negative and infinite numbers are an error.
 func (l *Limiter) Demand(perSecond float64) error { return l.lease.demand(perSecond) }
 
@@ -105,7 +110,7 @@ func (l *leasedLimit) demand(wanted float64) error {
 		return fmt.Errorf("client: demand on limit %q: %w", l.id.Limit, err)
 	}
 	l.spender.Declare(amount)
-	l.client.starve(l.handle)
+	l.lane.starve(l.handle)
 	return nil
 }
 
@@ -118,7 +123,7 @@ func (l *leasedLimit) remaining(now limit.Time) int64 {
 	return n
 }
 
-// left is what remains, and what those in line cost.
+// left is what remains, and what the waiters cost.
 func (l *leasedLimit) left(now limit.Time) (remaining, ahead int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,18 +133,23 @@ func (l *leasedLimit) left(now limit.Time) (remaining, ahead int64) {
 	return l.spender.Remaining(now), 0
 }
 
-// Close gives the lease back. Those who wait get [ErrClosed], and nothing is admitted
+// Close gives the lease back. Waiters get [ErrClosed], and nothing is admitted
 // any more. It does not wait for the coordinator.
 func (l *Limiter) Close() { l.lease.close(ErrClosed) }
 
 // Lease says how the lease stands.
 func (l *Limiter) Lease() Lease { return l.lease.describe() }
 
+// Err is why nothing is lent of the limit, as Take and Wait return it, such as [ErrRefused] for a
+// name that the coordinator does not know; nil while there is no such reason, and before the
+// first answer. It heals by itself when the coordinator learns the limit.
+func (l *Limiter) Err() error { return l.lease.fault() }
+
 // Lease is how a lease stands. Rates are in tokens per second.
 type Lease struct {
 	Known       bool    // the coordinator has answered
-	Rate, Burst float64 // leased; the depth in whole tokens, or places
-	Demand      float64 // as the coordinator was told
+	Rate, Burst float64 // leased; the burst in whole tokens, or permits
+	Demand      float64 // as reported to the coordinator
 	Full        bool    // the demand of all instances exceeds the limit
 	Recovering  bool    // the coordinator is new and lends only what is surely free
 	Expired     bool    // the lease ran out
@@ -149,10 +159,9 @@ type Lease struct {
 }
 
 func (l *leasedLimit) describe() Lease {
-	c := l.client
-	c.mu.Lock()
-	st := c.holder.State(l.handle)
-	c.mu.Unlock()
+	l.lane.mu.Lock()
+	st := l.lane.agent.State(l.handle)
+	l.lane.mu.Unlock()
 	return Lease{
 		Known: st.Known, Rate: st.Held.Rate.Float(), Burst: st.Held.Burst.Float(), Demand: st.Demand.Float(),
 		Full: st.Saturated, Recovering: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
@@ -185,7 +194,7 @@ func (l *Limiter) Succeeded() { l.Report(1, 0) }
 // Failed is shorthand for Report(0, 1).
 func (l *Limiter) Failed() { l.Report(0, 1) }
 
-// judge lets the adjuster look at the outcomes, and puts in force what it says.
+// judge lets the adjuster observe the outcomes, and puts in force what it says.
 func (l *leasedLimit) judge(now limit.Time) {
 	l.mu.Lock()
 	defer l.unlock()
@@ -194,13 +203,13 @@ func (l *leasedLimit) judge(now limit.Time) {
 	if !changed {
 		return
 	}
-	rate, depth := l.adjusted()
+	rate, burst := l.adjusted()
 	if l.leaseless {
-		l.spender.UpdateFallback(now, rate, depth)
+		l.spender.UpdateFallback(now, rate, burst)
 	} else {
 		// What no longer fits is not given back: it was to be spent here, and the
 		// coordinator counts it as spent.
-		l.spender.Update(now, rate, depth, 0)
+		l.spender.Update(now, rate, burst, 0)
 	}
 	l.settle(now)
 }

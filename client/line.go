@@ -13,7 +13,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// waiter is a place in line. Its Deadline is when to check whether it is late.
+// waiter is one that waits in line. Its Deadline is when to check whether it is late.
 type waiter struct {
 	waitline.Waiter[*waiter]
 
@@ -123,14 +123,14 @@ func (l *leasedLimit) enter(now limit.Time, t *waiter) {
 		l.spender.Freeze()
 	}
 	l.line.push(t)
-	l.sayUntil() // before anybody can see that it waits
+	l.updateUntil() // before anybody can see that it waits
 	l.spender.Join(t.Cost)
 	l.settle(now)
 }
 
-// sayUntil keeps the purse informed until when somebody waits: what comes later is of
-// use to others only.
-func (l *leasedLimit) sayUntil() {
+// updateUntil notes in the spender until when the last waiter waits: tokens that arrive later
+// are of use to other instances only.
+func (l *leasedLimit) updateUntil() {
 	until := l.line.until()
 	if until == math.MaxInt64 {
 		until = 0
@@ -154,10 +154,10 @@ func (l *leasedLimit) settle(now limit.Time) {
 		l.line.forget(w.Value)
 		return true
 	})
-	l.sayUntil()
+	l.updateUntil()
 	at, _ := l.line.checks.First()
 	l.checker.Set(l, (*leasedLimit).expire, at, int64(now))
-	next := limit.Time(waitline.Never) // an Amend settles
+	next := limit.Time(waitline.Never) // an Update settles
 	if first == nil {
 		l.line.act = 0
 		l.spender.Thaw()
@@ -234,14 +234,14 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 		return false
 	}
 	st := l.state.Load()
-	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.client.link.Load() == linkDown) {
+	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.lane.link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
 	if t.Cost > l.spender.MaxCost(now) {
 		return true
 	}
 	if l.semaphore && !t.impatient {
-		return false // whoever holds a place may give it back in time
+		return false // a permit in use may be released in time
 	}
 	return max(now.Add(l.spender.Earliest(now, cost)), l.line.act) > t.latest
 }
@@ -257,7 +257,7 @@ func exceeds(n, quota int64) error {
 	return fmt.Errorf("%w: %d is above %d", limit.ErrExceedsQuota, n, quota)
 }
 
-// wait stands in line for n until it is there, ctx ends or it would be later than
+// wait waits in line for n until it is served, ctx ends or it would be later than
 // latest: errLate. impatient is for a Take.
 func (l *leasedLimit) wait(ctx context.Context, n int64, latest limit.Time, impatient bool) error {
 	t := newWaiter(n, latest)
@@ -304,9 +304,9 @@ func (l *leasedLimit) stand(t *waiter) (in bool, err error) {
 			return false, errLate
 		}
 		t.unsure = true
-		patience := now.Add(l.ask())
+		patience := now.Add(l.patience(now, t.Cost))
 		l.line.wait(t, min(t.until, patience))
-		l.sayUntil()
+		l.updateUntil()
 		check = min(check, patience)
 	}
 	if t.Signal = waitline.Callback(t); t.done == nil {
@@ -349,6 +349,7 @@ func (l *leasedLimit) waitMax(ctx context.Context, n int64, longest time.Duratio
 	}
 	now := l.client.now()
 	if taken, _ := l.spender.Try(now, n); taken {
+		l.admitted(n)
 		return nil
 	}
 	latest, hurried := now.Add(longest), false
@@ -358,6 +359,9 @@ func (l *leasedLimit) waitMax(ctx context.Context, n int64, longest time.Duratio
 	err := l.wait(ctx, n, latest, false)
 	if errors.Is(err, errLate) {
 		return l.tooLate(longest, hurried)
+	}
+	if err == nil {
+		l.admitted(n)
 	}
 	return err
 }

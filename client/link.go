@@ -2,8 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -54,66 +54,92 @@ const (
 	// maxRedirects is how often in a row one coordinator may send the client to
 	// another, without a pause.
 	maxRedirects = 5
+	// longestRedirectPause bounds the pause after a coordinator that another one named does not
+	// answer: it has gone, and who named it will name its successor within about a second.
+	longestRedirectPause = 4 * firstPause
+	// silence is how long a stream may bring nothing before the client tries another address, if
+	// it knows one. Not shorter: a grant comes each second at least, and a member of a cluster
+	// that does not lead yet may wait that long for an election. Not longer: the coordinator may
+	// stand still with its connections open, and leases last five seconds.
+	silence = 2500 * time.Millisecond
 	// outbox is how many reports may wait for a slow stream. What does not fit is
-	// lost, as on a network: it is told again.
+	// lost, as on a network: it is reported again.
 	outbox = 16
 )
 
+// errSilent ends a stream that brought nothing for that long.
+var errSilent = fmt.Errorf("client: the coordinator is connected and has said nothing for %v", silence)
+
 // connect keeps a stream to the coordinator, until ctx ends. A stream that is there
 // then lasts until its reports are closed and sent, or until hard ends.
-func (c *Client) connect(ctx, hard context.Context) {
-	pause, next, redirects := firstPause, 0, 0
-	address := c.addresses[0]
+func (a *lane) connect(ctx, hard context.Context) {
+	pause, next, redirects, sentOn := firstPause, 0, 0, false
+	address := a.client.addresses[0]
 	for ctx.Err() == nil {
-		master, heard, err := c.hold(ctx, hard, address)
-		if heard {
-			pause, redirects = firstPause, 0
+		master, answered, err := a.hold(ctx, hard, address)
+		if answered {
+			pause, redirects, sentOn = firstPause, 0, false
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if master != "" && redirects < maxRedirects {
 			redirects++
-			address = master
+			address, sentOn = master, true
 			continue
 		}
-		if !heard {
+		if silent := errors.Is(err, errSilent); silent || !answered {
 			next++
+			if silent && a.client.addresses[next%len(a.client.addresses)] == address {
+				next++ // a second silence there would outlast the leases
+			}
 		}
 		redirects = 0
-		c.cause.Store(&err)
-		c.log.LogAttrs(ctx, slog.LevelWarn, "no connection to the coordinator", slog.String("address", address), slog.Any("error", err), slog.Duration("next_try_in", pause))
-		address = c.addresses[next%len(c.addresses)]
+		a.cause.Store(&err)
+		a.logOutage(ctx, address, err, pause)
+		address = a.client.addresses[next%len(a.client.addresses)]
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause - time.Duration(rand.Int64N(int64(pause)/2))):
 		}
-		pause = min(2*pause, longestPause)
+		most := longestPause
+		if sentOn && master == "" {
+			most = longestRedirectPause
+		}
+		sentOn = false
+		pause = min(2*pause, most)
 	}
 }
 
-// hold opens one stream and passes on what comes, until it ends. heard says whether a
+// hold opens one stream and passes on what comes, until it ends. answered says whether a
 // grant came; master is where the coordinator is, if it is elsewhere.
-func (c *Client) hold(ctx, hard context.Context, address string) (master string, heard bool, err error) {
-	life, cancel := context.WithCancel(hard)
+func (a *lane) hold(ctx, hard context.Context, address string) (master string, answered bool, err error) {
+	life, end := context.WithCancelCause(hard)
+	cancel := func() { end(nil) }
 	defer cancel()
+	heard := func() {}
 	stop := context.AfterFunc(ctx, cancel)
-	stream, err := c.opts.Transport.Connect(life, address)
+	if len(a.client.addresses) > 1 || address != a.client.addresses[0] {
+		silent := time.AfterFunc(silence, func() { end(errSilent) })
+		defer silent.Stop()
+		heard = func() { silent.Reset(silence) }
+	}
+	stream, err := a.client.opts.Transport.Connect(life, address)
 	if err == nil && !stop() {
 		stream.Close()
 		return "", false, ctx.Err()
 	}
 	if err != nil {
-		if c.link.CompareAndSwap(linkNew, linkDown) {
-			c.failed.Store(true)
-			c.nudge()
+		if a.link.CompareAndSwap(linkNew, linkDown) {
+			a.failed.Store(true)
+			a.nudge()
 		}
 		return "", false, err
 	}
 	k := &link{stream: stream, reports: make(chan *lease.Report, outbox)}
 	select {
-	case c.loop.links <- k:
+	case a.loop.links <- k:
 	case <-ctx.Done():
 		stream.Close()
 		return "", false, ctx.Err()
@@ -121,13 +147,13 @@ func (c *Client) hold(ctx, hard context.Context, address string) (master string,
 	sent := make(chan struct{})
 	go func() { // ends when the loop closes the reports, which lost makes it do
 		defer close(sent)
-		c.write(k, cancel)
+		a.write(k, cancel)
 	}()
 	defer func() {
 		cancel()
 		defer stream.Close()
 		select {
-		case c.loop.lost <- k:
+		case a.loop.lost <- k:
 		case <-hard.Done():
 		}
 		<-sent
@@ -136,26 +162,31 @@ func (c *Client) hold(ctx, hard context.Context, address string) (master string,
 		g, err := stream.Receive()
 		switch {
 		case err != nil:
-			return "", heard, err
+			if context.Cause(life) == errSilent {
+				err = errSilent
+			}
+			return "", answered, err
 		case g.NotMaster:
-			return g.Master, heard, errNotMaster
+			return g.Master, answered, errNotMaster
 		case g.Status == lease.StatusDuplicate:
-			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, c.member.Instance)
-			c.cause.Store(&err) // before those who wait are looked at
+			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, a.client.member.Instance)
+			a.cause.Store(&err) // before the waiters are checked
 			return "", false, err
 		}
-		heard = true
-		c.cause.Store(nil)
+		answered = true
+		heard()
+		a.cause.Store(nil)
+		a.logAnswer(ctx, address)
 		select {
-		case c.loop.granted <- granted{k, g}:
+		case a.loop.granted <- granted{k, g}:
 		case <-hard.Done():
-			return "", heard, hard.Err()
+			return "", answered, hard.Err()
 		}
 	}
 }
 
 // write sends reports until there are no more.
-func (c *Client) write(k *link, cancel context.CancelFunc) {
+func (a *lane) write(k *link, cancel context.CancelFunc) {
 	failed := false
 	for r := range k.reports {
 		if !failed && k.stream.Send(r) != nil {

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease/adjust"
 	"github.com/stint-io/stint/internal/lease/agent"
 )
 
-// Estimator says how the demand is known that the coordinator is told. The zero value
+// Estimator says how the demand is estimated that is reported to the coordinator. The zero value
 // is Attempted.
 type Estimator = agent.Estimator
 
 // The ways to know the demand.
 const (
 	Attempted   = agent.Attempted   // what was asked for: admitted, refused and waiting
-	Declared    = agent.Declared    // what Demand was told; nothing until it is called
+	Declared    = agent.Declared    // what Demand was called with; nothing until it is called
 	Utilisation = agent.Utilisation // what is used of the lease, for consumers that pull
 )
 
@@ -37,7 +38,7 @@ type Start struct{ amount float64 }
 // Strict spends nothing before the first lease: a Take waits one round trip for it.
 var Strict = Start{}
 
-// OptimisticStart spends up to amount per second, or that many places of a gauge,
+// OptimisticStart spends up to amount per second, or that many permits of a semaphore,
 // before the first answer. A fleet of N that starts at once may exceed the limit by
 // N x amount until then.
 func OptimisticStart(amount float64) Start { return Start{amount} }
@@ -71,25 +72,25 @@ type LimitOptions struct {
 	// Ask is how long a Take that finds the lease short waits for an answer at most,
 	// while capacity may be free elsewhere, before it refuses; 0 = twice the measured
 	// round trip, since others may have to give back first, at least 50 ms and at
-	// most 500 ms. Negative = never wait.
+	// most 500 ms; 500 ms where the lease is too small for it. Negative = never wait.
 	//
 	// Not shorter than 50 ms: what another instance holds comes by way of the
 	// coordinator, which gathers reports for a moment. Not longer than 500 ms: a
 	// caller that waits holds a connection of its own.
 	Ask time.Duration
 
-	// Adjust slows down when the receiver fails, as told by Report; nil = not, since
+	// Adjust slows down when the receiver fails, as counted by Report; nil = not, since
 	// nobody else knows what a failure is.
 	Adjust *Adjustment
 }
 
 // Adjustment is how a Limiter reacts to a receiver that fails. It spends a part of its
 // lease: less by steps while some requests fail, the slow rate when most do, a
-// heartbeat when that fails too, and back up when they succeed. The demand that the
-// coordinator is told stays what it is. The zero value is what each field says of 0.
+// heartbeat when that fails too, and back up when they succeed. The demand that is
+// reported to the coordinator stays what it is. The zero value is what each field says of 0.
 type Adjustment struct {
 	// Interval is how long outcomes are counted before they change anything; 0 = 5 s.
-	// Not shorter: a handful of outcomes tells nothing. Not longer: the receiver is
+	// Not shorter: a handful of outcomes shows nothing. Not longer: the receiver is
 	// pressed for as long.
 	Interval time.Duration
 	// Convergence is the part of the way that one step goes; 0 = 0.2. Not more: the
@@ -105,13 +106,13 @@ type Adjustment struct {
 	SlowRate, HeartbeatRate float64
 }
 
-func (a *Adjustment) adjuster() (*agent.Adjuster, error) {
+func (a *Adjustment) adjuster() (*adjust.Adjuster, error) {
 	slow, err := fixed.AmountOf(a.SlowRate)
 	heartbeat, err2 := fixed.AmountOf(a.HeartbeatRate)
 	if err = errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	return agent.NewAdjuster(agent.AdjusterOptions{
+	return adjust.NewAdjuster(adjust.AdjusterOptions{
 		Interval: a.Interval, Convergence: a.Convergence, SpeedUp: a.SpeedUp, Hold: a.Hold, SlowRate: slow, HeartbeatRate: heartbeat,
 	})
 }

@@ -79,7 +79,7 @@ func TestDeclared(t *testing.T) {
 		if st := g.Lease(); st.Demand != 4 || st.Burst != 4 {
 			t.Errorf("4 places declared: %+v", st)
 		}
-		e := k.keys["\x04acme"]
+		e := k.at("\x04acme")
 		if st := e.limiter.Lease(); st.Demand != 30 || st.Rate < 30 {
 			t.Errorf("30/s of a key declared: %+v", st)
 		}

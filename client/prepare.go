@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -16,23 +17,23 @@ var (
 	_ limit.Preparer = (*Keyed)(nil)
 )
 
-// What the marks of a Hold are: a share.Hold, and whether it has been counted.
+// What the marks of a Prepared are: those of [bucket.Prepared], and whether it has been counted.
 const (
 	markAt = iota
 	markBegin
 	markRate
-	markWhole // with markCounted
+	markBurst // with markCounted
 	markBefore
 	markAfter
 )
 
-// markCounted, in markWhole, says that what is held has been counted as admitted, for it
-// was waited for. No depth is that large.
+// markCounted, in markBurst, says that what is held has been counted as admitted, for it
+// was waited for. No burst is that large.
 const markCounted = 1 << 63
 
-// hold is take in two steps. Where the lease is short while capacity may be free
+// prepare is the first phase of take. Where the lease is short while capacity may be free
 // elsewhere it asks only when it may wait.
-func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
+func (l *leasedLimit) prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
 	if req.Cost < 0 {
 		return limit.Prepared{}, fmt.Errorf("%w, it is %d", limit.ErrNegativeCost, req.Cost)
 	}
@@ -44,58 +45,49 @@ func (l *leasedLimit) hold(ctx context.Context, req limit.Request, wait bool, r 
 		if err := l.fault(); err != nil {
 			return limit.Prepared{}, err
 		}
-		// Nobody knows that what is not here would not come.
+		// What is not here may come.
 		l.describeTo(r, cost, l.remaining(l.client.now()) >= cost || l.hopeful(cost))
 		return limit.Prepared{}, nil
 	}
 	now := l.client.now()
-	h, taken, _ := l.spender.Prepare(now, cost)
+	h, taken, decided := l.spender.Prepare(now, cost)
 	if taken {
 		l.describeTo(r, cost, true)
 		return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{
-			markAt: uint64(h.At), markBegin: uint64(h.Begin), markRate: uint64(h.Rate), markWhole: h.Whole,
+			markAt: uint64(h.At), markBegin: uint64(h.Begin), markRate: uint64(h.Rate), markBurst: h.Whole,
 			markBefore: h.Before, markAfter: h.After,
 		}}, nil
 	}
-	if err := l.fault(); err != nil {
-		l.spender.Refuse(cost)
-		return limit.Prepared{}, err
-	}
-	switch {
-	case wait:
-		var err error
-		if taken, err = l.takeCost(ctx, cost); err != nil {
-			return limit.Prepared{}, err
-		}
-	case l.hopeful(cost):
+	if !wait && l.hopeful(cost) && l.fault() == nil {
 		l.describeTo(r, cost, false)
 		return limit.Prepared{More: true}, nil
-	default:
-		if taken = l.allow(now, cost); !taken {
-			l.starve(now)
-		}
+	}
+	taken, err := l.takeShort(ctx, now, cost, decided, wait)
+	if err != nil {
+		return limit.Prepared{}, err
 	}
 	l.describeTo(r, cost, taken)
 	if !taken {
 		return limit.Prepared{}, nil
 	}
-	return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markWhole: markCounted}}, nil
+	return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markBurst: markCounted}}, nil
 }
 
-// keep makes a Hold final.
-func (l *leasedLimit) keep(h limit.Prepared) {
-	if h.Mark[markWhole]&markCounted == 0 {
+// commit makes final what was prepared.
+func (l *leasedLimit) commit(h limit.Prepared) {
+	if h.Mark[markBurst]&markCounted == 0 {
 		l.spender.Commit(h.Cost)
+		l.spender.Arrived(limit.Time(h.Mark[markAt]))
 	}
 }
 
-// undo gives back what was taken of a rate.
-func (l *Limiter) undo(h limit.Prepared) {
+// rollback gives back what was taken of a rate.
+func (l *Limiter) rollback(h limit.Prepared) {
 	now := l.lease.client.now()
-	// Of what was waited for the terms are not known, so it counts as of others.
+	// Of what was waited for the setting is not known, so it counts as taken under another.
 	l.bucket.Rollback(now, bucket.Prepared{
 		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: fixed.Amount(h.Mark[markRate]),
-		Whole: h.Mark[markWhole] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
+		Whole: h.Mark[markBurst] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)
 	l.lease.mu.Lock()
 	defer l.lease.unlock()
@@ -110,21 +102,21 @@ func (l *Limiter) Shared() bool { return true }
 // Prepare implements [limit.Preparer]. What is given back later is no demand, so what another
 // limit refuses takes no capacity from other instances.
 func (l *Limiter) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
-	return l.lease.hold(ctx, req, wait, r)
+	return l.lease.prepare(ctx, req, wait, r)
 }
 
 // Commit implements [limit.Preparer].
 func (l *Limiter) Commit(h limit.Prepared) {
 	if h.Of == any(&l.lease) {
-		l.lease.keep(h)
+		l.lease.commit(h)
 	}
 }
 
-// Rollback implements [limit.Preparer]. What a lease that became smaller meanwhile has no place
-// for is not given back.
+// Rollback implements [limit.Preparer]. What is above the burst of a lease that has
+// become smaller is not given back.
 func (l *Limiter) Rollback(h limit.Prepared) {
 	if h.Of == any(&l.lease) {
-		l.undo(h)
+		l.rollback(h)
 	}
 }
 
@@ -133,7 +125,7 @@ func (g *Semaphore) Shared() bool { return true }
 
 // Prepare implements [limit.Preparer]. Prepared.Permit is for Finish, after a Commit.
 func (g *Semaphore) Prepare(ctx context.Context, req limit.Request, wait bool, r *limit.Result) (limit.Prepared, error) {
-	h, err := g.lease.hold(ctx, req, wait, r)
+	h, err := g.lease.prepare(ctx, req, wait, r)
 	if h.Cost > 0 {
 		h.Permit = g.permit(h.Cost)
 	}
@@ -143,7 +135,7 @@ func (g *Semaphore) Prepare(ctx context.Context, req limit.Request, wait bool, r
 // Commit implements [limit.Preparer].
 func (g *Semaphore) Commit(h limit.Prepared) {
 	if h.Of == any(&g.lease) {
-		g.lease.keep(h)
+		g.lease.commit(h)
 	}
 }
 
@@ -173,19 +165,19 @@ func (k *Keyed) Prepare(ctx context.Context, req limit.Request, wait bool, r *li
 		return limit.Prepared{}, err
 	}
 	e, err := k.entry(key)
-	if errors.Is(err, errTableFull) {
+	if errors.Is(err, keytable.ErrFull) {
 		k.refuseTo(r, req, limit.ReasonTableFull, k.opts.Idle)
 		return limit.Prepared{}, nil
 	}
 	if err != nil {
 		return limit.Prepared{}, err
 	}
-	defer e.busy.Add(-1)
+	defer e.Done()
 	var h limit.Prepared
-	if e.semaphore != nil {
-		h, err = e.semaphore.Prepare(ctx, req, wait, r)
+	if e.Value.semaphore != nil {
+		h, err = e.Value.semaphore.Prepare(ctx, req, wait, r)
 	} else {
-		h, err = e.limiter.Prepare(ctx, req, wait, r)
+		h, err = e.Value.limiter.Prepare(ctx, req, wait, r)
 	}
 	if h.Of != nil {
 		h.Of = e
@@ -196,7 +188,7 @@ func (k *Keyed) Prepare(ctx context.Context, req limit.Request, wait bool, r *li
 // Commit implements [limit.Preparer].
 func (k *Keyed) Commit(h limit.Prepared) {
 	if e, ok := h.Of.(*entry); ok {
-		e.lease().keep(h)
+		e.Value.lease().commit(h)
 	}
 }
 
@@ -205,9 +197,9 @@ func (k *Keyed) Rollback(h limit.Prepared) {
 	e, ok := h.Of.(*entry)
 	switch {
 	case !ok:
-	case e.semaphore != nil:
-		_ = e.semaphore.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
+	case e.Value.semaphore != nil:
+		_ = e.Value.semaphore.Finish(context.Background(), limit.Request{}, h.Permit) // it returns nil
 	default:
-		e.limiter.undo(h)
+		e.Value.limiter.rollback(h)
 	}
 }

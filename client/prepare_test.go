@@ -106,7 +106,7 @@ func TestScopesOfLeases(t *testing.T) {
 }
 
 // TestRefusedElsewhereIsNoDemand: what another scope refuses does not make an instance
-// ask for more of a lease, so it takes nothing from those who could use it.
+// ask for more of a lease, so it takes nothing from instances that could use it.
 func TestRefusedElsewhereIsNoDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
@@ -127,9 +127,9 @@ func TestRefusedElsewhereIsNoDemand(t *testing.T) {
 	})
 }
 
-// TestScopesOfLeasesNeverOver: many at once in two instances, of which a gauge refuses a
+// TestScopesOfLeasesNeverOver: many at once in two instances, of which a semaphore refuses a
 // part. Together they are admitted what the limit allows, to the token, and what is refused
-// by the gauge does not count.
+// by the semaphore does not count.
 func TestScopesOfLeasesNeverOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
@@ -140,7 +140,7 @@ func TestScopesOfLeasesNeverOver(t *testing.T) {
 		admitted, byGauge, byRate := 0, 0, 0
 		for _, name := range []string{"one", "two"} {
 			c := h.run(t, name)
-			// It does not ask for places: what was taken of the rate would be in nobody's
+			// It does not ask for permits: what was taken of the rate would be in nobody's
 			// use for as long.
 			places, err := c.Semaphore("connections", LimitOptions{Ask: -1})
 			if err != nil {
@@ -211,7 +211,7 @@ func TestScopesOfLeasesNeverEarly(t *testing.T) {
 }
 
 // What is held by one who was waited for can be given back as well.
-func TestHoldThatWaited(t *testing.T) {
+func TestPreparedAfterAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
 		h.terms["messages"], h.terms["jobs"] = rateOf(1, 10), placesOf(2)
@@ -246,6 +246,19 @@ func TestHoldThatWaited(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRefusalStands: what was refused is described as refused though tokens have come since, with
+// nothing to wait for.
+func TestRefusalStands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	l := leased(t, 1000*fixed.Token, 100)
+	var r limit.Result
+	if l.lease.describeTo(&r, 2, false); r.Allowed || r.Reason != limit.ReasonRate || r.RetryAfter != 1 || r.Remaining != 100 {
+		t.Errorf("refused with tokens there: %+v", r)
+	}
 }
 
 func TestScopesOfLeasesAllocateNothing(t *testing.T) {

@@ -63,9 +63,14 @@ func TestMain(m *testing.M) {
 func serveMain() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	var parent server.Parent
+	if address := os.Getenv("STINT_TEST_PARENT"); address != "" {
+		parent = server.Parent{Addresses: []string{address}, Site: os.Getenv("STINT_TEST_SITE"), Expiry: os.Getenv("STINT_TEST_EXPIRY")}
+	}
 	s, err := server.New(server.Options{
-		HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
+		Parent: parent, HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
 		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"), FirstStart: true,
+		Cluster: server.Cluster{URL: os.Getenv("STINT_TEST_CLUSTER"), Node: os.Getenv("STINT_TEST_NODE")},
 	})
 	if err != nil {
 		return err
@@ -102,8 +107,16 @@ func (p *process) Write(b []byte) (int, error) {
 // launch starts a process, which ends with the test.
 func launch(t *testing.T, env ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), env...), p
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), env...)
+	return launchProgram(t, cmd)
+}
+
+// launchProgram starts any program, which ends with the test.
+func launchProgram(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, ended: make(chan struct{})}
+	p.cmd.Stderr = p
 	out, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// script is a Transport that answers each try as it is told, and notes the tries.
+// script is a Transport that answers each try as it is scripted, and notes the tries.
 type script struct {
 	answer func(try int, address string) (*scene, error)
 	begin  time.Time
@@ -117,6 +117,9 @@ func perform(t *testing.T, d time.Duration, answer func(try int, address string)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if c.Err() != nil || c.Connected() {
+			t.Errorf("before the first try: %v, connected %v", c.Err(), c.Connected())
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
@@ -136,6 +139,23 @@ func perform(t *testing.T, d time.Duration, answer func(try int, address string)
 	return s, log
 }
 
+// TestSilentCoordinatorIsLeft: a stream that brings nothing for 2.5 s, from a coordinator that stands
+// still with its connections open, is followed by one to another address, though it had answered.
+func TestSilentCoordinatorIsLeft(t *testing.T) {
+	s, log := perform(t, 4*time.Second, func(int, string) (*scene, error) {
+		return &scene{grants: []*lease.Grant{{Epoch: 1}}}, nil
+	}, nil)
+	if got := s.addresses(); len(got) != 2 || got[0] != "a" || got[1] != "b" {
+		t.Fatalf("tried %v, want a and then b", got)
+	}
+	if at := s.tries[1].at; at < silence || at > silence+firstPause {
+		t.Errorf("the second try is at %v, want %v and a pause of %v at most", at, silence, firstPause)
+	}
+	if !strings.Contains(log, "has said nothing for 2.5s") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+}
+
 // pauses checks the time between tries: each is at most what want says, and at least half.
 func pauses(t *testing.T, tries []attempt, want func(i int) time.Duration) {
 	t.Helper()
@@ -148,8 +168,9 @@ func pauses(t *testing.T, tries []attempt, want func(i int) time.Duration) {
 
 var errGone = errors.New("gone")
 
-// TestPausesGrow: where nobody answers the addresses are tried in turn, after pauses that
-// double up to the longest, and Err says what the latest try met with.
+// TestPausesGrow: where nobody answers the addresses are tried one after the other, after pauses that
+// double up to the longest, Err says what the latest try met with, and the log says it once for each
+// address.
 func TestPausesGrow(t *testing.T) {
 	growing := func(i int) time.Duration { return min(firstPause<<i, longestPause) }
 	for name, answer := range map[string]func(int, string) (*scene, error){
@@ -162,9 +183,6 @@ func TestPausesGrow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, log := perform(t, 20*time.Second, answer, func(c *Client) {
-				if c.Err() != nil || c.Connected() {
-					t.Errorf("before the first try: %v, connected %v", c.Err(), c.Connected())
-				}
 				time.Sleep(time.Second)
 				want := map[string]error{"is not the master": errNotMaster, "knows another of the name": ErrDuplicate}[name]
 				if want == nil {
@@ -180,8 +198,8 @@ func TestPausesGrow(t *testing.T) {
 				}
 			}
 			pauses(t, s.tries, growing)
-			if n := strings.Count(log, "no connection"); n != len(s.tries) || n < 12 {
-				t.Errorf("%d of %d tries are logged", n, len(s.tries))
+			if n := strings.Count(log, "no connection"); n != 3 || len(s.tries) < 12 {
+				t.Errorf("%d of %d tries are logged, want one for each address", n, len(s.tries))
 			}
 		})
 	}
@@ -298,7 +316,7 @@ func TestRunOutlivesItsStream(t *testing.T) {
 			openLimit(t, c, "m", LimitOptions{})
 			if err == nil {
 				time.Sleep(5*time.Second - 100*time.Millisecond)
-				c.nudge()
+				c.lane.nudge()
 			}
 		})
 		if one.within != 0 || one.closed != 1 || one.sent == 0 {
@@ -307,7 +325,7 @@ func TestRunOutlivesItsStream(t *testing.T) {
 	}
 }
 
-// TestFirstTryThatFails: who waits for the first answer is told as soon as it is known that
+// TestFirstTryThatFails: a waiter for the first answer is notified as soon as it is known that
 // none comes: by a Take as a refusal, while a Wait goes on until its time is over.
 func TestFirstTryThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Reservation is a permit for a time to come: its holder waits for Delay and acts. The
+// Reservation is a permit for a time to come: the caller waits for Delay and acts. The
 // zero value is not OK. It is safe for concurrent use.
 //
-// The time is told by the present lease. A larger lease later does not make it earlier;
+// The time is computed from the present lease. A larger lease later does not make it earlier;
 // a smaller one makes Delay grow, so ask for it once more when the time has come.
 type Reservation struct {
 	limiter *Limiter
@@ -24,8 +24,8 @@ type Reservation struct {
 // Reserve is shorthand for ReserveN(time.Now(), 1).
 func (l *Limiter) Reserve() Reservation { return l.ReserveN(time.Now(), 1) }
 
-// ReserveN takes n at the earliest time from t on that is left by those who came before.
-// The Reservation is not OK, and nothing is taken, when no time can be told: n is
+// ReserveN takes n at the earliest time from t on that earlier callers leave.
+// The Reservation is not OK, and nothing is taken, when no time is known: n is
 // negative or above the limit's burst, or the coordinator has never answered. Where
 // nothing is leased at the moment, it is asked for, and the time is a guess.
 func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
@@ -87,7 +87,7 @@ func (r Reservation) OK() bool { return r.ok }
 // Delay is shorthand for DelayFrom(time.Now()).
 func (r Reservation) Delay() time.Duration { return r.DelayFrom(time.Now()) }
 
-// DelayFrom returns how long after t the holder may act: 0 = at once, [limit.Never] when
+// DelayFrom returns how long after t the caller may act: 0 = at once, [limit.Never] when
 // the reservation is not OK, or nothing is leased any more.
 func (r Reservation) DelayFrom(t time.Time) time.Duration {
 	if !r.ok {
@@ -111,7 +111,7 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 			for b := r.waiter.Prev(); b != nil; b = b.Prev() {
 				cost, ahead = waitline.Sum(cost, b.Cost), max(ahead, b.Value.act)
 			}
-			// Told, so not served before.
+			// The caller was given this time, so it is not served before.
 			act = max(r.waiter.act, ahead, now.Add(max(1, l.expected(now, cost, r.waiter.Cost))))
 			if act < math.MaxInt64 {
 				r.waiter.act, l.line.act = act, max(l.line.act, act)
@@ -126,7 +126,7 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 	return time.Duration(max(0, act-from))
 }
 
-// Cancel gives the permit back, for a holder who will not act. It reports whether
+// Cancel gives the permit back, for a caller who will not act. It reports whether
 // something came back: nothing does when it was cancelled before.
 func (r Reservation) Cancel() bool {
 	if !r.ok || r.waiter == nil {

@@ -13,13 +13,13 @@ import (
 
 var errNotMaster = errors.New("client: it is not the coordinator of the limits, and names no other that is")
 
-// sweepEvery is how often tables of keys are looked through. Not more often: it visits
+// sweepEvery is how often idle keys are closed. Not more often: it visits
 // every key. Not less: idle keys keep their lease that much longer.
 const sweepEvery = 10 * time.Second
 
 // Run connects to the coordinator and keeps the leases until ctx ends. It then gives
 // them back, which takes at most [Options.Grace], and returns nil when all that it
-// started has ended. Nothing is admitted afterwards, and those who wait get [ErrClosed].
+// started has ended. Nothing is admitted afterwards, and waiters get [ErrClosed].
 // It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	c.mu.Lock()
@@ -30,140 +30,148 @@ func (c *Client) Run(ctx context.Context) error {
 	c.running = true
 	c.mu.Unlock()
 
+	c.lane.run(ctx)
+	return nil
+}
+
+// run is Run of one lane.
+func (a *lane) run(ctx context.Context) {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	connected := make(chan struct{})
 	go func() {
 		defer close(connected)
-		c.connect(ctx, hard)
+		a.connect(ctx, hard)
 	}()
-	c.loop.timer = time.NewTimer(0)
-	defer c.loop.timer.Stop()
+	a.loop.timer = time.NewTimer(0)
+	defer a.loop.timer.Stop()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
+		a.client.notify()
 		select {
 		case <-ctx.Done():
 		case <-sweep.C:
-			c.sweep()
-		case <-c.wake:
-			c.hear()
-		case <-c.loop.timer.C:
-			c.step(lease.Tick{}, nil)
-		case k := <-c.loop.links:
-			c.loop.current = k
-			c.link.Store(linkUp)
-			c.step(agent.Connected{}, nil)
-		case k := <-c.loop.lost:
-			c.lose(k)
-		case g := <-c.loop.granted:
-			if g.from == c.loop.current {
-				c.step(g.grant, g.grant.Shares)
+			a.client.sweep()
+		case <-a.wake:
+			a.takeSignals()
+		case <-a.loop.timer.C:
+			a.step(lease.Tick{}, nil)
+		case k := <-a.loop.links:
+			a.loop.current = k
+			a.link.Store(linkUp)
+			a.step(agent.Connected{}, nil)
+		case k := <-a.loop.lost:
+			a.lose(k)
+		case g := <-a.loop.granted:
+			if g.from == a.loop.current {
+				a.step(g.grant, g.grant.Shares)
 			}
 		}
 	}
-	c.leave(cancel, connected)
-	return nil
+	a.leave(cancel, connected)
 }
 
-// hear takes what the upper half signals.
-func (c *Client) hear() {
-	c.starving.Lock()
-	handles := c.starving.handles
-	c.starving.handles = nil
-	c.starving.Unlock()
-	c.mu.Lock()
+// takeSignals takes what the upper half signals.
+func (a *lane) takeSignals() {
+	a.starving.Lock()
+	handles := a.starving.handles
+	a.starving.handles = nil
+	a.starving.Unlock()
+	a.mu.Lock()
 	for _, h := range handles {
-		if l := c.leases[h]; l != nil {
-			c.decided.watch(l)
+		if l := a.leases[h]; l != nil {
+			a.decided.watch(l)
 		}
-		c.send(c.holder.Step(c.now(), agent.Starved{Handle: h}))
+		a.agent.Starve(a.client.now(), h)
 	}
-	c.mu.Unlock()
-	c.step(lease.Tick{}, nil)
-	if c.failed.Swap(false) {
-		c.review()
+	a.mu.Unlock()
+	a.step(lease.Tick{}, nil)
+	if a.failed.Swap(false) {
+		a.review()
 	}
 }
 
-// step steps the holder and tells the leases that shares came for.
-func (c *Client) step(e lease.Event, shares []lease.Share) {
-	type told struct {
+// step steps the agent and shows the leases what came for them.
+func (a *lane) step(e lease.Event, shares []lease.Share) {
+	type faultOf struct {
 		limit string
 		err   error
 	}
-	var faults []told
+	var faults []faultOf
 	lower := uint64(0)
 	defer func() {
 		for _, f := range faults {
-			c.say(f.limit, f.err)
+			a.client.reportFault(f.limit, f.err)
 		}
 		if lower != 0 {
-			c.sayLower(lower)
+			a.logLowerEpoch(lower)
 		}
 	}()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	c.send(c.holder.Step(now, e))
-	if epoch := c.holder.LowerEpoch(); epoch != c.loop.lower {
-		c.loop.lower, lower = epoch, epoch
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.client.now()
+	a.send(a.agent.Step(now, e))
+	if epoch := a.agent.LowerEpoch(); epoch != a.loop.lower {
+		a.loop.lower, lower = epoch, epoch
 	}
 	for i := range shares {
-		if l := c.leases[shares[i].Handle]; l != nil {
+		if l := a.leases[shares[i].Handle]; l != nil {
 			before := *l.state.Load()
-			l.shown(now, c.holder.State(l.handle))
-			if err := l.noted(before, *l.state.Load()); err != nil {
-				faults = append(faults, told{l.id.Limit, err})
+			l.setState(now, a.agent.State(l.handle))
+			l.touch()
+			if err := l.noteFault(before, *l.state.Load()); err != nil {
+				faults = append(faults, faultOf{l.id.Limit, err})
 			}
 		}
 	}
-	c.arm()
+	a.arm()
 }
 
-// arm sets the timer to when the holder is due.
-func (c *Client) arm() {
-	next := c.holder.Next()
+// arm sets the timer to when the agent is due.
+func (a *lane) arm() {
+	next := a.agent.Next()
 	if next == math.MaxInt64 {
-		c.loop.timer.Stop()
+		a.loop.timer.Stop()
 		return
 	}
-	c.loop.timer.Reset(max(0, time.Duration(next-c.now())))
+	a.loop.timer.Reset(max(0, time.Duration(next-a.client.now())))
 }
 
 // send hands a report to the stream, if there is one and it takes it.
-func (c *Client) send(r *lease.Report) {
-	if r == nil || c.loop.current == nil {
+func (a *lane) send(r *lease.Report) {
+	if r == nil || a.loop.current == nil {
 		return
 	}
-	own := *r // r is the holder's, until its next step
+	own := *r // r is the agent's, until its next step
 	own.Demands = slices.Clone(r.Demands)
-	own.Usage = c.usage(c.now(), r.Leaving)
+	own.Usage = a.usage(a.client.now(), r.Leaving)
 	select {
-	case c.loop.current.reports <- &own:
+	case a.loop.current.reports <- &own:
 	default:
-		c.loop.dropped++
+		a.loop.dropped++
 	}
 }
 
 // lose ends a stream.
-func (c *Client) lose(k *link) {
+func (a *lane) lose(k *link) {
 	close(k.reports)
-	if c.loop.current != k {
+	if a.loop.current != k {
 		return
 	}
-	c.loop.current = nil
-	c.link.Store(linkDown)
-	c.review()
+	a.loop.current = nil
+	a.link.Store(linkDown)
+	a.review()
 }
 
 // review lets those go who wait for an answer that does not come.
-func (c *Client) review() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	for _, l := range c.leases {
-		l.shown(now, c.holder.State(l.handle))
+func (a *lane) review() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.client.now()
+	for _, l := range a.leases {
+		l.setState(now, a.agent.State(l.handle))
+		l.touch()
 	}
 }
 
@@ -172,40 +180,32 @@ func (c *Client) sweep() {
 	tables := slices.Clone(c.tables)
 	c.mu.Unlock()
 	for _, k := range tables {
-		k.sweep(c.now())
+		k.table.Sweep(c.now())
 	}
 }
 
 // leave gives everything back and ends whatever was started.
-func (c *Client) leave(cancel context.CancelFunc, connected <-chan struct{}) {
+func (a *lane) leave(cancel context.CancelFunc, connected <-chan struct{}) {
+	c := a.client
 	c.mu.Lock()
 	c.ended = true
-	r := c.holder.Step(c.now(), agent.Leave{})
-	c.send(r)
-	leases := c.leases
-	c.leases = map[uint32]*leasedLimit{}
 	c.mu.Unlock()
-	for _, l := range leases {
-		l.end(ErrClosed)
-	}
-	if k := c.loop.current; k != nil {
-		c.loop.current = nil
-		close(k.reports)
-	}
+	a.end()
+	defer c.notify() // there is no connection any more then
 	grace := time.NewTimer(c.opts.Grace)
 	defer grace.Stop()
 	for {
 		select {
 		case <-connected:
-			c.link.Store(linkDown)
+			a.link.Store(linkDown)
 			return
 		case <-grace.C:
 			cancel()
 			grace.Stop()
-		case <-c.loop.granted: // nobody needs it
-		case k := <-c.loop.lost:
+		case <-a.loop.granted: // nobody needs it
+		case k := <-a.loop.lost:
 			_ = k // its reports are closed
-		case k := <-c.loop.links:
+		case k := <-a.loop.links:
 			close(k.reports)
 		}
 	}

@@ -9,25 +9,25 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Semaphore spends a lease of places: how many may be in flight at once, in all instances
-// together. Places are held until they are given back, also when the lease shrinks or
+// Semaphore spends a lease of permits: how many may be in flight at once, in all instances
+// together. Permits are held until they are given back, also when the lease shrinks or
 // ends: then nobody gets in until few enough are in use.
 //
 // Callers get in in the order in which they came. It is safe for concurrent use;
-// [Client.Gauge] makes one.
+// [Client.Semaphore] makes one.
 type Semaphore struct {
 	semaphore *bucket.Semaphore
 	lease     leasedLimit
 
 	mu      sync.Mutex
-	permits map[uint64]int64 // places by permit
+	permits map[uint64]int64 // how many are held, by Decision.Permit
 	serial  uint64
 }
 
 // Name returns the name of the limit.
 func (g *Semaphore) Name() string { return g.lease.id.Limit }
 
-// TryAcquire takes n places if they are free, and reports whether they were. It never
+// TryAcquire takes n permits if they are free, and reports whether they were. It never
 // waits.
 func (g *Semaphore) TryAcquire(n int64) bool {
 	now := g.lease.client.now()
@@ -35,22 +35,26 @@ func (g *Semaphore) TryAcquire(n int64) bool {
 	if !taken && decided && n > 0 {
 		g.semaphore.Refuse(n)
 	}
-	return taken || g.lease.short(now, n, decided)
+	if taken {
+		g.lease.admitted(n)
+		return true
+	}
+	return g.lease.short(now, n, decided)
 }
 
-// Acquire waits for n places, in turn behind those who came before. Its errors are those
+// Acquire waits for n permits, behind earlier callers. Its errors are those
 // of [Limiter.WaitN].
 func (g *Semaphore) Acquire(ctx context.Context, n int64) error {
 	return g.lease.waitMax(ctx, n, limit.Never)
 }
 
 // AcquireMax is Acquire for a caller who waits at most d; see [Limiter.WaitMaxN]. When
-// semaphore come free is not known, so it fails early only if none can.
+// permits come free is not known, so it fails early only if none can.
 func (g *Semaphore) AcquireMax(ctx context.Context, n int64, d time.Duration) error {
 	return g.lease.waitMax(ctx, n, max(d, 0))
 }
 
-// Release gives n places back.
+// Release gives n permits back.
 func (g *Semaphore) Release(n int64) {
 	if g.semaphore.Release(n) {
 		g.lease.mu.Lock()
@@ -59,8 +63,8 @@ func (g *Semaphore) Release(n int64) {
 	}
 }
 
-// Take makes a Gauge a [limit.Taker], like [Limiter.Take]. An admitted request holds its
-// semaphore, in the name of Decision.Permit, until Finish.
+// Take makes a Semaphore a [limit.Taker], like [Limiter.Take]. An admitted request holds its
+// permits, in the name of Decision.Permit, until Finish.
 func (g *Semaphore) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	d, err := g.lease.take(ctx, req)
 	if err == nil && d.Allowed && !req.Peek {
@@ -87,20 +91,23 @@ func (g *Semaphore) Finish(_ context.Context, _ limit.Request, permit uint64) er
 	return nil
 }
 
-// Demand says how many places the application wants from here on, those in use
+// Demand says how many permits the application wants from here on, those in use
 // included; see [Limiter.Demand].
-func (g *Semaphore) Demand(places float64) error { return g.lease.demand(places) }
+func (g *Semaphore) Demand(permits float64) error { return g.lease.demand(permits) }
 
-// InUse is how many places are in use in this instance.
+// InUse is how many permits are in use in this instance.
 func (g *Semaphore) InUse() int64 { return g.semaphore.Observe(g.lease.client.now()).InUse.Floor() }
 
-// Remaining is how many places could be acquired at this moment without asking: 0 while
+// Remaining is how many permits could be acquired at this moment without asking: 0 while
 // others wait.
 func (g *Semaphore) Remaining() int64 { return g.lease.remaining(g.lease.client.now()) }
 
-// Close gives the lease back; see [Limiter.Close]. Places that are in use count as held
+// Close gives the lease back; see [Limiter.Close]. Permits that are in use count as held
 // by nobody from here on.
 func (g *Semaphore) Close() { g.lease.close(ErrClosed) }
+
+// Err is why nothing is lent of the limit; see [Limiter.Err].
+func (g *Semaphore) Err() error { return g.lease.fault() }
 
 // Lease says how the lease stands.
 func (g *Semaphore) Lease() Lease { return g.lease.describe() }

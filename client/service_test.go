@@ -22,11 +22,11 @@ import (
 // before something is seen.
 const leasedLimit, slack = 5 * time.Second, 2 * time.Second
 
-// learning is for how long a service lends nothing new that does not know what a former one
+// learning is the recovery: for how long a service lends nothing new that does not know what a former one
 // has lent.
 const learning = leasedLimit + leasedLimit/50
 
-// TestOneNameTwice: of two processes with one name the second is told so, by every verb,
+// TestOneNameTwice: of two processes with one name the second gets an error, by every verb,
 // and the first is not disturbed. When the first has gone, the second has what it asks for.
 func TestOneNameTwice(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,10 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +30,7 @@ func leased(tb testing.TB, rate fixed.Amount, depth int64) *Limiter {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c.holder.Deadline().Store(int64(time.Hour))
+	c.lane.agent.Deadline().Store(int64(time.Hour))
 	l.lease.Update(c.now(), rate, fixed.Whole(depth), fixed.Whole(depth))
 	l.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: lease.Terms{Rate: rate, Burst: fixed.Whole(depth)}})
 	return l
@@ -59,9 +62,9 @@ func TestTakeAllocatesLikeALocalLimiter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.busy.Add(-1)
-	e.limiter.lease.Update(l.lease.client.now(), 1000*fixed.Token, fixed.Whole(100), fixed.Whole(100))
-	e.limiter.lease.state.Store(l.lease.state.Load())
+	e.Done()
+	e.Value.limiter.lease.Update(l.lease.client.now(), 1000*fixed.Token, fixed.Whole(100), fixed.Whole(100))
+	e.Value.limiter.lease.state.Store(l.lease.state.Load())
 	allowed, refused := 0, 0
 	allocations := func(taker limit.Taker) float64 {
 		return testing.AllocsPerRun(1000, func() {
@@ -126,6 +129,41 @@ func BenchmarkAllow(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkAllowPolicies decides on ten thousand policies, each with a lease, one thread at a time and on
+// all processors, each of which has its own policies. The figure is of one processor.
+func BenchmarkAllowPolicies(b *testing.B) {
+	const policies = 10_000
+	c, err := New(Options{Address: "127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	c.lane.agent.Deadline().Store(int64(time.Hour))
+	all := make([]*Limiter, policies)
+	for i := range all {
+		if all[i], err = c.Limit("policy-"+strconv.Itoa(i), LimitOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		all[i].lease.Update(c.now(), 4_000_000_000*fixed.Token, fixed.Whole(1_000_000), fixed.Whole(1_000_000))
+	}
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i = (i + 7919) % policies {
+			all[i].Allow()
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		var next atomic.Int64
+		b.RunParallel(func(pb *testing.PB) {
+			part := policies / runtime.GOMAXPROCS(0)
+			mine := all[int(next.Add(1)-1)%runtime.GOMAXPROCS(0)*part:][:part]
+			for i := 0; pb.Next(); i = (i + 7919) % part {
+				mine[i].Allow()
+			}
+		})
+	})
 }
 
 func BenchmarkInProcess(b *testing.B) {

@@ -46,7 +46,7 @@ func TestSuppressedInTwoInstances(t *testing.T) {
 							admitted++
 						} else {
 							refused++
-							// Before it is told of a fraction an instance may reach its own cap.
+							// Before it gets a fraction an instance may reach its own cap.
 							if r := d.Results[0]; r.Reason != limit.ReasonSuppressed && r.Reason != limit.ReasonRate || r.Limit != "m" || r.RetryAfter <= 0 || d.Status != 429 {
 								t.Errorf("refusal %+v", d)
 							}
@@ -66,12 +66,12 @@ func TestSuppressedInTwoInstances(t *testing.T) {
 			t.Errorf("%d admitted in 10 s, of 200 in a second", admitted)
 		}
 		if d, err := limiters[0].Take(t.Context(), limit.Request{Cost: 20}); err != nil || d.Allowed || d.Results[0].Reason != limit.ReasonSuppressed {
-			t.Errorf("a dear one at five times the limit: %+v, %v", d, err)
+			t.Errorf("an expensive one at five times the limit: %+v, %v", d, err)
 		}
 		if got := limiters[0].Lease().Reject; got < 0.75 || got > 0.85 {
 			t.Errorf("the part %v is refused at five times the limit", got)
 		}
-		// The dear one makes a fall uncertain until half a bucket is left of the limit.
+		// The expensive one makes a fall uncertain until half a bucket is left of the limit.
 		both(11*time.Millisecond, 3*time.Second)
 		if _, refused := both(11*time.Millisecond, 10*time.Second); refused > 0 {
 			t.Errorf("%d refused when it was over", refused)
@@ -79,8 +79,39 @@ func TestSuppressedInTwoInstances(t *testing.T) {
 	})
 }
 
-// TestSuppressedWaits: who waits is let go at the rate that is permitted, in turn, and who
-// cannot be let go in time is told at once.
+// TestSuppressedInTwoPhases: requests that have to pass other limits too are refused at random,
+// by the same fraction, as those that are decided by one call: were only the empty bucket to
+// refuse them, regular requests would be admitted in regular intervals.
+func TestSuppressedInTwoPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, link20)
+		h.terms["m"] = suppressedOf(200, 20)
+		s := all(t, limit.Scope{Taker: openLimit(t, h.run(t, "one"), "m", LimitOptions{})}, limit.Scope{Taker: local(t, limit.PerSecond(1000), 1000)})
+		admitted, usual, gap := 0, 0, 0
+		for i := range 12_000 {
+			d, err := s.Take(t.Context(), limit.Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			gap++
+			if i > 2000 && d.Allowed {
+				if admitted++; gap == 5 {
+					usual++
+				}
+			}
+			if d.Allowed {
+				gap = 0
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if admitted < 1940 || admitted > 2060 || usual > admitted/3 {
+			t.Errorf("%d admitted in 10 s of 200/s, %d of them each fifth", admitted, usual)
+		}
+	})
+}
+
+// TestSuppressedWaits: waiters are served at the rate that is permitted, in order, and one that
+// cannot be served in time is refused at once.
 func TestSuppressedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
@@ -107,7 +138,7 @@ func TestSuppressedWaits(t *testing.T) {
 	})
 }
 
-// TestSuppressedOutlivesItsCoordinator: without a coordinator the part that was told last
+// TestSuppressedOutlivesItsCoordinator: without a coordinator the fraction that was sent last
 // is refused, and everybody admits the limit at most.
 func TestSuppressedOutlivesItsCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

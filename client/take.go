@@ -48,10 +48,13 @@ func (l *leasedLimit) take(ctx context.Context, req limit.Request) (limit.Decisi
 	if err != nil {
 		return limit.Decision{}, err
 	}
-	if !allowed {
-		l.client.opts.Hooks.Refused(l.id.Limit, cost)
+	d := l.decision(cost, allowed)
+	if h := &l.client.opts.Hooks; allowed {
+		h.Admitted(l.id.Limit, cost)
+	} else {
+		h.Refused(l.id.Limit, cost, d.Results[0].Reason)
 	}
-	return l.decision(cost, allowed), nil
+	return d, nil
 }
 
 // takeCost takes n if it is there or comes by asking.
@@ -61,11 +64,18 @@ func (l *leasedLimit) takeCost(ctx context.Context, n int64) (bool, error) {
 	if taken {
 		return true, nil
 	}
+	return l.takeShort(ctx, now, n, decided, true)
+}
+
+// takeShort is takeCost of a lease that was found short at now; decided is what Try or Prepare
+// returned. With wait it asks the coordinator, where an answer may bring n, and waits for that.
+func (l *leasedLimit) takeShort(ctx context.Context, now limit.Time, n int64, decided, wait bool) (bool, error) {
 	if err := l.fault(); err != nil {
 		l.spender.Refuse(n)
 		return false, err
 	}
-	if !l.hopeful(n) {
+	if !wait || !l.hopeful(n) {
+		taken := false
 		if !decided {
 			taken = l.allow(now, n)
 		} else {
@@ -76,7 +86,7 @@ func (l *leasedLimit) takeCost(ctx context.Context, n int64) (bool, error) {
 		}
 		return taken, nil
 	}
-	err := l.wait(ctx, n, now.Add(l.ask()), true)
+	err := l.wait(ctx, n, now.Add(l.patience(now, n)), true)
 	switch {
 	case err == nil:
 		return true, nil
@@ -120,36 +130,36 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 	if allowed {
 		return
 	}
-	leased := int64(now) < l.client.holder.Deadline().Load()
-	switch {
-	case st.Known && cost > r.Quota:
-		r.Reason, r.RetryAfter = limit.ReasonCost, limit.Never
-	case !st.Known || !leased:
-		r.Reason, r.RetryAfter, r.StoreFailed = limit.ReasonStoreFailure, lease.DefaultRefresh, true
-	case st.Recovering && st.Held == (lease.Capacity{}):
-		r.Reason, r.RetryAfter = limit.ReasonRecovering, lease.DefaultRefresh
-	case l.semaphore:
-		r.Reason, r.RetryAfter = limit.ReasonConcurrency, l.ask()
-	case st.Suppression.Reject > 0:
+	r.Reason = l.reason(st, cost)
+	switch r.Reason {
+	case limit.ReasonCost:
+		r.RetryAfter = limit.Never
+	case limit.ReasonStoreFailure:
+		r.RetryAfter, r.StoreFailed = lease.DefaultRefresh, true
+	case limit.ReasonRecovering:
+		r.RetryAfter = lease.DefaultRefresh
+	case limit.ReasonConcurrency:
+		r.RetryAfter = l.ask()
+	case limit.ReasonSuppressed:
 		// It was drawn, so no time brings a permit for sure; by then as much has been
 		// admitted again.
-		r.Reason, r.RetryAfter = limit.ReasonSuppressed, max(l.retryAfter(now, cost), min(span(cost, st.Suppression.Rate), time.Minute))
+		r.RetryAfter = max(l.retryAfter(now, cost), min(span(cost, st.Suppression.Rate), time.Minute))
 	default:
-		r.Reason, r.RetryAfter = limit.ReasonRate, l.retryAfter(now, cost)
+		r.RetryAfter = l.retryAfter(now, cost)
 	}
 }
 
 // stateAfterStep is the state for one who was served before it was known. A lease is amended
-// before its state is stored, both under the client's mu: what is served in between by the
+// before its state is stored, both under the lane's mu: what is served in between by the
 // first answer waits for the rest of it, so as not to say that the limit is 0.
 func (l *leasedLimit) stateAfterStep() *agent.State {
-	l.client.mu.Lock()
-	defer l.client.mu.Unlock()
+	l.lane.mu.Lock()
+	defer l.lane.mu.Unlock()
 	return l.state.Load()
 }
 
-// resetAfter is when the limit is as good as new, if nobody takes anything: what those
-// ahead in line cost and the next token come at the rate of the lease, and the others by
+// resetAfter is when the limit is as good as new, if nobody takes anything: what the
+// waiters cost and the next token come at the rate of the lease, and the others by
 // then at that of the whole limit, as the instances that had the rest of it use it no more.
 func (l *leasedLimit) resetAfter(now limit.Time, remaining, ahead int64, whole lease.Terms) time.Duration {
 	missing := whole.Burst.Floor() - remaining

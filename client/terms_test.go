@@ -52,7 +52,7 @@ func admits(l *Limiter, d time.Duration) (n int) {
 }
 
 // TestSlowRateOutlivesTheLease: a receiver that fails is spared whatever the coordinator
-// lends meanwhile, with a lease and without one; the coordinator is told that all of the
+// lends meanwhile, with a lease and without one; the coordinator gets a report that all of the
 // lease is held. Without a receiver that fails the whole lease is spent.
 func TestSlowRateOutlivesTheLease(t *testing.T) {
 	for _, leaseless := range []bool{false, true} {
@@ -137,8 +137,8 @@ func TestReportsThatMeanNothing(t *testing.T) {
 	})
 }
 
-// TestUsageOfManyLimits: what is decided by different limits is told for each by itself, and
-// what does not fit in one report is told in the next.
+// TestUsageOfManyLimits: what is decided by different limits is reported for each by itself, and
+// what does not fit in one report is reported in the next.
 func TestUsageOfManyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limits = leasewire.MaxUsage + 50
@@ -154,17 +154,17 @@ func TestUsageOfManyLimits(t *testing.T) {
 		var sizes []int
 		for range 3 {
 			time.Sleep(usageEvery)
-			c.mu.Lock()
-			for _, u := range c.usage(c.now(), false) {
+			c.lane.mu.Lock()
+			for _, u := range c.lane.usage(c.now(), false) {
 				if _, twice := sent[u.Limit]; twice {
 					t.Errorf("%s is told twice", u.Limit)
 				}
 				sent[u.Limit] = u
 			}
-			if early := c.usage(c.now().Add(usageEvery-1), false); early != nil {
+			if early := c.lane.usage(c.now().Add(usageEvery-1), false); early != nil {
 				t.Errorf("%d are told before %v were over", len(early), usageEvery)
 			}
-			c.mu.Unlock()
+			c.lane.mu.Unlock()
 			sizes = append(sizes, len(sent))
 		}
 		for i := range limits {
@@ -178,9 +178,9 @@ func TestUsageOfManyLimits(t *testing.T) {
 	})
 }
 
-// TestFaultsAreToldOnce: a reason for which nothing is lent is told when it begins, once for
-// all keys, and again only after it had ended; of a limit that was closed nothing is told.
-func TestFaultsAreToldOnce(t *testing.T) {
+// TestFaultsAreLoggedOnce: a reason for which nothing is lent is logged when it begins, once for
+// all keys, and again only after it had ended; of a limit that was closed nothing is logged.
+func TestFaultsAreLoggedOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
@@ -215,7 +215,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 		before := state[tt.of]
 		state[tt.of] = tt.now
 		tt.of.lease.state.Store(&tt.now)
-		if err := tt.of.lease.noted(before, tt.now); !errors.Is(err, tt.told) || tt.told == nil && err != nil {
+		if err := tt.of.lease.noteFault(before, tt.now); !errors.Is(err, tt.told) || tt.told == nil && err != nil {
 			t.Errorf("step %d: %v, want %v", i, err, tt.told)
 		}
 	}
@@ -223,12 +223,12 @@ func TestFaultsAreToldOnce(t *testing.T) {
 		l := openLimit(t, c, fmt.Sprint("wrong ", i), LimitOptions{})
 		l.lease.state.Store(&unknown)
 		room := len(c.faults.known) < maxFaults
-		if err := l.lease.noted(agent.State{}, unknown); (err != nil) != room || len(c.faults.known) > maxFaults {
+		if err := l.lease.noteFault(agent.State{}, unknown); (err != nil) != room || len(c.faults.known) > maxFaults {
 			t.Fatalf("fault %d: %v, of %d known", i, err, len(c.faults.known))
 		}
 	}
 	one.lease.state.Store(&unknown)
-	if one.Close(); one.lease.noted(good, unknown) != nil {
+	if one.Close(); one.lease.noteFault(good, unknown) != nil {
 		t.Error("a closed limit is told of")
 	}
 }
@@ -295,13 +295,13 @@ func TestGrantThatIsNone(t *testing.T) {
 	}
 }
 
-// TestPlacesAreCounted: of the places of a lease each verb takes as many as it says, and they
-// come back; nobody passes those who wait, and a negative number is an error.
-func TestPlacesAreCounted(t *testing.T) {
+// TestPermitsAreCounted: of the permits of a lease each verb takes as many as it says, and they
+// come back; nobody overtakes waiters, and a negative number is an error.
+func TestPermitsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := leased(t, 0, 0).lease.client
 		var refused []int64
-		c.opts.Hooks.OnRefuse = func(_ string, n int64) { refused = append(refused, max(n, 0)) }
+		c.opts.Hooks.OnRefuse = func(_ string, n int64, _ limit.Reason) { refused = append(refused, max(n, 0)) }
 		g := openGauge(t, c, "jobs")
 		g.lease.Update(c.now(), 0, fixed.Whole(5), 0)
 		g.lease.state.Store(&agent.State{Known: true, Saturated: true, Held: lease.Capacity{Burst: fixed.Whole(5)}, Limit: placesOf(5)})

@@ -16,7 +16,7 @@ type arrival struct {
 	until time.Duration // of all in line, from the beginning; -1 = without end
 }
 
-// waitsUntil is until when the purse says that somebody waits.
+// waitsUntil is until when the spender says that a waiter waits.
 func (l *leasedLimit) waitsUntil(begin limit.Time) time.Duration {
 	switch r := l.spender.Observe(l.client.now()); {
 	case r.Waiting == 0:
@@ -28,7 +28,7 @@ func (l *leasedLimit) waitsUntil(begin limit.Time) time.Duration {
 	}
 }
 
-// TestWaitUntil: the coordinator is told until when the last of those in line waits,
+// TestWaitUntil: it is reported to the coordinator until when the last of those in line waits,
 // whatever it is that ends the wait, and that is right as they come and go.
 func TestWaitUntil(t *testing.T) {
 	const ask = 300 * time.Millisecond

@@ -13,7 +13,7 @@ import (
 const usageEvery = 900 * time.Millisecond
 
 // usage is what was decided and not yet sent to the coordinator, by limit. It is
-// guarded by the client's mu.
+// guarded by the lane's mu.
 type usage struct {
 	unsent map[string]lease.Usage
 	sentAt limit.Time
@@ -60,14 +60,14 @@ func (u *usage) count(now limit.Time, l *leasedLimit) {
 }
 
 // usage returns what is to be sent now.
-func (c *Client) usage(now limit.Time, last bool) (out []lease.Usage) {
-	u := &c.decided
+func (a *lane) usage(now limit.Time, last bool) (out []lease.Usage) {
+	u := &a.decided
 	if !last && now < u.sentAt.Add(usageEvery) {
 		return nil
 	}
 	u.sentAt = now
 	if last {
-		for _, l := range c.leases {
+		for _, l := range a.leases {
 			u.watch(l)
 		}
 	}

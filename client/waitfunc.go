@@ -16,7 +16,7 @@ import (
 // unless other call-backs are due; all others are called by one goroutine, in the order of
 // the line. A done may use the limiter in any way except waiting for another done.
 //
-// cancel gives the place in line up, and reports whether it did: then done is not called.
+// cancel leaves the line, and reports whether it did: then done is not called.
 func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
 	return l.lease.waitFunc(n, max(d, 0), done)
 }
@@ -26,7 +26,8 @@ func (g *Semaphore) AcquireFunc(n int64, d time.Duration, done func(error)) (can
 	return g.lease.waitFunc(n, max(d, 0), done)
 }
 
-func (l *leasedLimit) waitFunc(n int64, longest time.Duration, done func(error)) (cancel func() bool) {
+func (l *leasedLimit) waitFunc(n int64, longest time.Duration, then func(error)) (cancel func() bool) {
+	done := l.admits(n, then)
 	if n < 0 {
 		done(limit.ErrNegativeCost)
 		return ended

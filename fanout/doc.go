@@ -1,8 +1,8 @@
-// Package fanout limits what each recipient of a stream of messages is sent, and tells it
-// what it was not.
+// Package fanout limits what each recipient of a stream of messages is sent, and reports to it
+// what was dropped.
 //
 // A publish is refused or admitted as a whole, by the limits of the publisher and of its
-// account (see [limit.All]); once admitted it goes to everybody. A recipient that is sent
+// account (see [limit.All]); once admitted it goes to every recipient. A recipient that is sent
 // more than its own limit allows, or that reads too slowly, does not make the publish fail
 // for the others: the excess is dropped for it alone. It then gets one [Gap] in place of
 // what it missed, with the positions from which it can read that in the stream's history.

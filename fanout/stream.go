@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ const (
 	DefaultQueue = 256
 	// DefaultTell is how long after its first drop a gap waits for a message to go with.
 	// Not longer: a subscriber that shows what it has should not show it as complete.
-	// Not shorter: under steady excess each tells as often.
+	// Not shorter: under steady excess each subscriber gets a gap that often.
 	DefaultTell = 250 * time.Millisecond
 
 	// DefaultQueueName is what a gap calls the queue that was full.
@@ -52,8 +53,8 @@ type Event[T any] struct {
 // Use [NewStream]. A Stream is safe for concurrent use, with one reader at a time and
 // offers in the order of their positions; it starts no goroutine.
 type Stream[T any] struct {
-	name string
-	tell time.Duration
+	name     string
+	gapDelay time.Duration
 
 	offer sync.Mutex // held while a message is decided
 	sub   *Subscriber
@@ -63,7 +64,7 @@ type Stream[T any] struct {
 	head, n int
 	since   time.Time // when the first of the gap that is not handed out was dropped
 	closed  bool
-	drained bool          // the reader was told ErrClosed
+	drained bool          // the reader has got ErrClosed
 	wake    chan struct{} // holds one
 }
 
@@ -72,18 +73,9 @@ func NewStream[T any](o StreamOptions) (*Stream[T], error) {
 	if o.Queue < 0 || o.Tell < 0 {
 		return nil, fmt.Errorf("fanout: a queue of %d and gaps told after %v: want at least 0, which is the default", o.Queue, o.Tell)
 	}
-	if o.Queue == 0 {
-		o.Queue = DefaultQueue
-	}
-	if o.Tell == 0 {
-		o.Tell = DefaultTell
-	}
-	if o.QueueName == "" {
-		o.QueueName = DefaultQueueName
-	}
 	return &Stream[T]{
-		name: o.QueueName, tell: o.Tell, sub: NewSubscriber(o.Limit),
-		ring: make([]Event[T], o.Queue), wake: make(chan struct{}, 1),
+		name: cmp.Or(o.QueueName, DefaultQueueName), gapDelay: cmp.Or(o.Tell, DefaultTell), sub: NewSubscriber(o.Limit),
+		ring: make([]Event[T], cmp.Or(o.Queue, DefaultQueue)), wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -133,7 +125,7 @@ func (s *Stream[T]) room() (full, closed bool) {
 	return s.n == len(s.ring), s.closed
 }
 
-// push appends what there is room for: nobody else offers, and the reader only takes out.
+// push appends what there is room for: offer is held, and the reader only takes out.
 func (s *Stream[T]) push(e Event[T]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +139,7 @@ func (s *Stream[T]) push(e Event[T]) error {
 	return nil
 }
 
-// dropped wakes the reader, who waits for the time to tell of it.
+// dropped wakes the reader, which waits until the gap is old enough.
 func (s *Stream[T]) dropped() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +189,7 @@ func (s *Stream[T]) Next(ctx context.Context) (Event[T], error) {
 	}
 }
 
-// retry is when a gap is tried to be told of again while a message is being decided.
+// retry is when the reader tries again to take a gap while a message is being decided.
 // Not longer: most are decided in a microsecond. Not shorter: one that asks for more waits.
 const retry = time.Millisecond
 
@@ -213,11 +205,11 @@ func (s *Stream[T]) take() (e Event[T], ok bool, wait time.Duration, err error) 
 		return e, true, 0, nil
 	}
 	if !s.since.IsZero() {
-		if wait = s.tell - time.Since(s.since); wait > 0 && !s.closed {
+		if wait = s.gapDelay - time.Since(s.since); wait > 0 && !s.closed {
 			return e, false, wait, nil
 		}
 		// A message that is being decided may take the gap along, or become part of
-		// it: its turn is first.
+		// it: it goes first.
 		if !s.offer.TryLock() {
 			return e, false, retry, nil
 		}

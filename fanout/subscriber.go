@@ -10,7 +10,7 @@ import (
 )
 
 // ErrPosition says that a position is not above those that came before it. What was
-// delivered and what was dropped could not be told apart by it, so nothing is.
+// delivered and what was dropped could not be distinguished by it, so nothing is.
 var ErrPosition = errors.New("fanout: position does not ascend")
 
 // Gap says what a subscriber was not sent: so many messages, the first and the last of
@@ -34,15 +34,15 @@ type Outcome struct {
 	Gap Gap
 }
 
-// Subscriber decides about one recipient of a stream of messages. It is told of each
+// Subscriber decides about one recipient of a stream of messages. It is offered each
 // message, in the order of their positions, and asks the recipient's outbound limits. It
 // keeps no message and sends nothing; a [Stream] does.
 //
-// Each position that it is told of is either delivered or in one Gap: a gap is handed out
+// Each position offered or dropped is either delivered or in one Gap: a gap is handed out
 // once, with the next message that is delivered or by Flush, whichever comes first.
 //
-// Use [NewSubscriber]. It is safe for concurrent use, but whoever tells of messages has to
-// do it in their order.
+// Use [NewSubscriber]. It is safe for concurrent use, but messages have to come in
+// the order of their positions.
 type Subscriber struct {
 	taker limit.Taker
 
@@ -100,7 +100,7 @@ func (s *Subscriber) Drop(position uint64, name string, reason limit.Reason) err
 }
 
 // Flush hands out the gap that no delivery has carried yet, so that a subscriber of a
-// stream that fell silent is told. It reports whether there was one.
+// stream that fell silent gets it. It reports whether there was one.
 func (s *Subscriber) Flush() (Gap, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

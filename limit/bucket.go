@@ -8,12 +8,12 @@ import (
 // Bucket is the arithmetic of a token bucket and of a leaky bucket: the generic
 // cell rate algorithm (GCRA, ITU-T I.371) in integers.
 //
-// The rate in lowest terms is n tokens per p nanoseconds. Time is counted in ticks
-// of 1/n nanosecond, so that one token is worth exactly p ticks and one nanosecond
-// exactly n: both the clock and a cost become whole numbers and nothing is ever
-// rounded. The state is the theoretical arrival time, the tick at which the refill has
-// made the bucket full again: nothing is added up as time passes, for the refill is the
-// difference between that tick and now. A cost c taken at tick t fits when
+// The rate in lowest terms is n tokens per p nanoseconds. Time is counted in ticks of 1/n
+// nanosecond, so that one token is worth exactly p ticks and one nanosecond exactly n: both the
+// clock and a cost become whole numbers and nothing is ever rounded. The state is the
+// theoretical arrival time, the tick at which the bucket is full again. Refill needs no addition
+// as time passes: it is the difference between that tick and now. A cost c taken at tick t fits
+// when
 //
 //	max(state, t) + c*p <= t + quota*p
 //
@@ -30,8 +30,8 @@ type Bucket struct {
 	owes       bool   // what does not fit is charged all the same
 }
 
-// mostOwed is where the debt of a bucket stops growing: 2^127 ticks, beyond all times
-// that can be told, and far enough below 2^128 that nothing added to it overflows.
+// mostOwed is where the debt of a bucket stops growing: 2^127 ticks, later than every Time, and
+// far enough below 2^128 that adding a cost does not overflow.
 const mostOwed = 1 << 63
 
 // BucketState is the state of one key under a [Bucket]: the tick since the Unix
@@ -40,7 +40,7 @@ type BucketState struct {
 	Hi, Lo uint64
 }
 
-// ticks is a 128-bit number.
+// ticks is a 128-bit number of ticks.
 type ticks = BucketState
 
 func mul(a, b uint64) ticks {
@@ -75,7 +75,7 @@ func NewBucket(p Policy) Bucket {
 	return b
 }
 
-// at is now in ticks: what is before the tick of a state has yet to be refilled.
+// at is now in ticks. A state above it has that much to refill.
 func (b *Bucket) at(now Time) ticks { return mul(uint64(max(now, 0)), b.n) }
 
 // CountingRefused returns the arithmetic of the same bucket under a policy that counts
@@ -102,8 +102,8 @@ func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {
 	return b.verdict(*s, t, cost)
 }
 
-// Peek answers whether cost would fit and changes nothing. Its RetryAfter is that of a
-// caller who has not asked yet: a refusal by Take may itself be counted.
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter holds for a caller
+// that has not asked yet: a refusal by Take may itself be counted.
 func (b *Bucket) Peek(s BucketState, now Time, cost int64) Verdict {
 	look := *b
 	look.owes = false
@@ -121,19 +121,19 @@ func (b *Bucket) Refuse(s *BucketState, now Time, cost int64) {
 	}
 }
 
-// Refund gives back cost. A bucket gets no fuller than full.
+// Refund gives back cost, as far as the bucket has room for it.
 func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(uint64(cost), b.p)) }
 
 // Fresh says whether s equals the state of a key that was never seen.
 func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now)) }
 
-// Convert carries s over from another policy: what was used stays used. What the new
-// quota does not hold is debt: the bucket admits nothing until its rate has paid it. So
-// a change and its way back give nothing, whatever lies between. Under the same rate a
-// state means the same whatever the quota, and stays as it is.
+// Convert carries s over from another policy. What was used stays used; what exceeds the new
+// quota is debt, and nothing is admitted until the rate has paid it. So a change and its
+// reversal add no tokens. Under the same rate a state means the same whatever the quota, and
+// stays as it is.
 //
-// Under another rate what was used is rounded up to a tick of it, less than it refills
-// in a nanosecond: no change can refill, and many make no debt that time does not pay.
+// Under another rate the used amount is rounded up to a tick, which is less than one nanosecond
+// of refill: no sequence of changes adds tokens, and none leaves debt that refill does not pay.
 func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
 	used := s.minus(from.at(now))
 	switch {
@@ -142,7 +142,7 @@ func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
 	case b.n == from.n && b.p == from.p:
 		return s
 	}
-	// More than any sum of costs: a state that says so is not of this clock.
+	// More than any sum of costs: such a state was written by another clock.
 	const most = 1 << 63
 	whole, part := uint64(most), uint64(0)
 	if used.Hi < from.p {
@@ -158,6 +158,7 @@ func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
 	return b.at(now).plus(mul(whole, b.p)).plus(ticks{0, up})
 }
 
+// next returns the state after cost is charged at tick t, and whether cost fits.
 func (b *Bucket) next(s, t ticks, cost int64) (ticks, bool) {
 	if s.more(t) {
 		s = s.plus(mul(uint64(cost), b.p))
@@ -173,8 +174,7 @@ func (b *Bucket) wait(s, t ticks) time.Duration {
 	return ceilDiv(d.Hi, d.Lo, b.n)
 }
 
-// verdict describes the state s at t: refused is the cost that did not fit, 0 if
-// all did.
+// verdict describes state s at tick t. refused is the cost that did not fit, 0 if it fitted.
 func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 	v := Verdict{Allowed: refused == 0, ResetAfter: b.wait(s, t)}
 	debt := s.minus(t)
@@ -192,7 +192,6 @@ func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 	return v
 }
 
-// Terms returns the rate in lowest terms, n tokens per p nanoseconds, by which a
-// [BucketState] is to be read: one nanosecond is n ticks, one token p. A bucket that
-// never refills has n = 0 and p = 1.
+// Terms returns the rate in lowest terms, n tokens per p nanoseconds. In a [BucketState] one
+// nanosecond is n ticks and one token p ticks. A bucket that never refills has n = 0 and p = 1.
 func (b *Bucket) Terms() (n, p uint64) { return b.n, b.p }

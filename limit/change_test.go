@@ -230,8 +230,8 @@ func TestBucketPaysDebt(t *testing.T) {
 	}
 }
 
-// However often two instances with different policies take turns, at one moment or a
-// nanosecond apart, no rounding refills, and all that rounding adds is below one token.
+// Two instances with different policies that alternate, at one time or a nanosecond apart, add
+// less than one token in all: rounding never refills.
 func TestBucketTurnsAddNothing(t *testing.T) {
 	for i := range 5_000 {
 		r := rand.New(rand.NewPCG(uint64(i), 78))
@@ -259,7 +259,7 @@ func TestBucketTurnsAddNothing(t *testing.T) {
 	}
 }
 
-// A reservation that was told its time keeps it under a smaller burst, and is paid for.
+// A reservation keeps its time under a smaller burst, and its cost becomes debt.
 func TestReservationIsDebtUnderASmallerBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, bucketPolicy(PerSecond(1), 10))
@@ -324,7 +324,7 @@ func TestReservationIsDebtWhenItActs(t *testing.T) {
 	}
 }
 
-// A limit that was lifted begins anew.
+// A limit that was unlimited for a time starts afresh.
 func TestUnlimitedForgets(t *testing.T) {
 	l := newLimiter(t, bucketPolicy(PerHour(1), 3))
 	l.AllowN(time.Now(), 3)

@@ -146,8 +146,8 @@ func TestRequestCountsRefused(t *testing.T) {
 	}
 }
 
-// TestCountedBeforeThoseWhoWait: a cost that has been spent comes before those in line;
-// who would have to wait longer than he wants is told so at once.
+// TestCountedBeforeThoseWhoWait: a cost that was spent already is charged before the waiters;
+// those that would now have to wait longer than they want get their error at once.
 func TestCountedBeforeThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := NewLimiter(Policy{Rate: PerSecond(10), Burst: 1})

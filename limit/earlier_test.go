@@ -136,9 +136,9 @@ func TestAllowAtAnyTime(t *testing.T) {
 	}
 }
 
-// The same beside Allow, which takes at the present without a lock, and so without a note
-// of when: one who asks for an earlier time gets at least what was there after that, and
-// all together no more than the limit by the times that count.
+// The same beside Allow, which takes without the lock and records no time: a caller that names
+// an earlier time gets at least what was left after that, and all together no more than the
+// limit by the times that count.
 func TestAllowAtAnEarlierTimeBesideAllow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

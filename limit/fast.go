@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// fastBucket is the state of a Limiter's token bucket while nobody waits: one word
-// that Allow changes by compare-and-swap. Whoever holds the Limiter's lock has
-// frozen it and has the state in the ledger.
+// fastBucket is the state of a Limiter's token bucket while nobody waits: one word that Allow
+// changes by compare-and-swap. A goroutine that holds the Limiter's lock has frozen the word and
+// keeps the state in the ledger.
 type fastBucket struct {
 	bucket PackedBucket
 	begin  Time // tick 0 of the word
@@ -19,7 +19,7 @@ type fastBucket struct {
 // wordFrozen is above every state.
 const wordFrozen = math.MaxUint64
 
-// allow takes one at now. decided is false when that has to be done under the lock.
+// allow takes one token at now. decided is false when the caller has to decide under the lock.
 func (f *fastBucket) allow(now Time) (allowed, decided bool) {
 	moment := now - f.begin
 	if moment < 0 || moment > Time(PackedHorizon)/2 {
@@ -55,14 +55,14 @@ func (l *Limiter) lock() {
 	}
 }
 
-// unlock leaves the state in the fast bucket if there is one and nobody waits, and has
-// those called back whose wait has ended meanwhile.
+// unlock leaves the state in the fast bucket, if there is one and nobody waits, and starts the
+// call-backs of waits that have ended.
 func (l *Limiter) unlock() {
 	l.release()
 	l.calls.Start()
 }
 
-// release is unlock but for the call-backs.
+// release is unlock without starting the call-backs.
 func (l *Limiter) release() {
 	if f := l.fast.Load(); f != nil && len(l.slots) == 0 {
 		if word, ok := f.ledgerWord(&l.state); ok {
@@ -73,10 +73,9 @@ func (l *Limiter) release() {
 	l.mu.Unlock()
 }
 
-// catchUp brings the ledger's last up to date for one who takes at a time of the caller's
-// choice, when something was taken by the word, which does not tell when: at the latest
-// now, or when the bucket is full but for one token. What is admitted as of then would be
-// admitted now.
+// catchUp brings the ledger's last up to date for a Take at a time of the caller's choice. A
+// Take by the word does not record its time. It was at the latest now, or when the bucket was
+// full but for one token: a request that is admitted as of then would be admitted now as well.
 func (l *Limiter) catchUp() {
 	f := l.fast.Load()
 	if !l.behind || f == nil {
@@ -91,8 +90,8 @@ func (l *Limiter) catchUp() {
 	l.state.last = max(l.state.last, last)
 }
 
-// quicken gives l a fast bucket that begins at now, if the policy has one. The
-// old one stays frozen.
+// quicken gives l a fast bucket that begins at now, if the policy can have one. The old one
+// stays frozen.
 func (l *Limiter) quicken(now Time) {
 	var f *fastBucket
 	if p := l.meter.policy; p.Algorithm == TokenBucket && !p.Unlimited && !p.CountRefused && !l.origin.IsZero() {

@@ -32,8 +32,8 @@ type FixedState struct {
 func NewFixedCounter(p Policy) FixedCounter {
 	return FixedCounter{
 		quota: p.Rate.Count,
-		// A rate of 0 may come without a period; its windows are then of no
-		// consequence, but must have a length to be found.
+		// A rate of 0 may come without a period. Its windows admit nothing, but need a length
+		// for the division by it.
 		period: max(p.Rate.Period, 1), ban: p.Ban,
 		firstHit:     p.Align == AlignFirstHit,
 		countRefused: p.CountRefused, unlimited: p.Unlimited,
@@ -74,9 +74,8 @@ func (w *FixedCounter) Take(s *FixedState, now Time, cost int64) Verdict {
 	return w.verdict(open, now, cost, fits)
 }
 
-// Peek answers whether cost would fit and changes nothing. Its RetryAfter is
-// therefore that of a caller who has not asked yet: a refusal by Take may start a
-// ban, a refusal by Peek does not.
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter holds for a caller
+// that has not asked yet: a refusal by Take may start a ban, a refusal by Peek does not.
 func (w *FixedCounter) Peek(s FixedState, now Time, cost int64) Verdict {
 	if w.unlimited {
 		return unlimitedVerdict()
@@ -128,10 +127,10 @@ func (w *FixedCounter) Fresh(s FixedState, now Time) bool {
 // is open stays counted in the one that now is, and a ban stays a ban. A smaller
 // quota bans nobody who had not gone over.
 //
-// Where the new window ends sooner, what was counted stays for as many windows as bring
-// it, or until the old window would have ended: else whoever takes turns with a longer
-// and a shorter one could use up the longer one's quota once in each shorter one. The
-// state is then that of the last of these windows, which begins in the future.
+// Where the new window ends sooner, the count stays for as many windows as it takes at the new
+// quota, but not beyond the end of the old window. Otherwise alternating between a long and a
+// short period would grant the quota of the long one in each short one. The state is then that
+// of the last of these windows, which begins in the future.
 func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) FixedState {
 	now = max(now, 0)
 	if from.Fresh(s, now) {
@@ -190,12 +189,12 @@ func (w *FixedCounter) fits(s FixedState, cost int64) bool {
 	return cost <= w.quota && s.Count <= w.quota-cost
 }
 
-// goOver changes s as a cost that does not fit changes it, and reports whether it
-// did.
+// goOver changes s as a cost that does not fit does: it is counted, or starts a ban. It reports
+// whether s changed.
 func (w *FixedCounter) goOver(s *FixedState, now Time, cost int64) bool {
 	switch {
 	case now >= s.Start.Add(w.period):
-		return false // banned already, and hammering does not prolong a ban
+		return false // banned already: further requests do not prolong a ban
 	case w.countRefused:
 		s.Count = addCounts(s.Count, cost)
 	case w.ban > 0 && s.Count <= w.quota:
@@ -235,7 +234,7 @@ func waitUntil(t, now Time) time.Duration {
 	return time.Duration(max(0, t-now))
 }
 
-// addCounts returns a+b for two counts that are not negative, saturating.
+// addCounts returns a+b for counts that are not negative, at most MaxInt64.
 func addCounts(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

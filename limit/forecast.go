@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// forecast is what a refusal tells about all who are in line behind it: a time before
-// which they cannot pass. The zero value knows of none.
+// forecast is what a refusal says about the waiters behind it: a time before which they cannot
+// be admitted. The zero value knows of none.
 type forecast struct {
-	at      Time  // when it was asked for, which is not after it was decided
-	lag     Time  // until it was known
+	at      Time  // when the Taker was called, which is not after it decided
+	lag     Time  // from then until the answer was known
 	cost    int64 // of the request that was refused
-	loose   bool  // which left unserved, so that smaller ones may have gone before
+	loose   bool  // that request left unserved, so smaller ones may have passed before it
 	results []Result
 }
 
-// known says whether the refusal tells when the same request may pass. A place in flight
-// comes free when somebody finishes, a store answers again whenever it does.
+// known reports whether the refusal says when the same request may pass. A permit in flight is
+// given back whenever its holder finishes, and a store answers again whenever it does.
 func (r *Result) known() bool {
 	switch r.Reason {
 	case ReasonConcurrency, ReasonTableFull, ReasonStoreFailure:
@@ -27,15 +27,15 @@ func (r *Result) known() bool {
 	}
 }
 
-// of makes f the forecast of a refusal that was asked for at one time and known at
-// another. What it refers to is its own.
+// of sets f to the forecast of a refusal. asked is when the Taker was called, known when the
+// answer came. f keeps a copy of the Results.
 func (f *forecast) of(d *Decision, asked, known Time, cost int64) {
 	f.at, f.lag, f.cost, f.loose = asked, known-asked, cost, false
 	f.results = append(f.results[:0], d.Results...)
 }
 
-// earliest returns a time before which not all of sum can have been taken, where sum is
-// what is in line from the request that was refused on.
+// earliest returns a time before which not all of sum can have been taken; sum is the cost in
+// line from the refused request on.
 func (f *forecast) earliest(sum int64) Time {
 	earliest := Time(0)
 	for i := range f.results {
@@ -46,7 +46,7 @@ func (f *forecast) earliest(sum int64) Time {
 	return earliest
 }
 
-// never says whether a cost is above what a limit that refused ever admits.
+// never reports whether cost is above what a limit that refused ever admits.
 func (f *forecast) never(cost int64) bool {
 	for i := range f.results {
 		if r := &f.results[i]; !r.Allowed && !r.Shadow && r.known() && r.Cost == f.cost && cost > r.Quota && r.Quota >= f.cost {
@@ -58,11 +58,11 @@ func (f *forecast) never(cost int64) bool {
 
 // passes is earliest by one limit that refused.
 //
-// A bucket has nothing left when the cost that was refused is taken as soon as it
-// fits; each cost behind it takes its time to come, Window/Quota for one. A window
-// grants Quota at its edge, which is when the refused cost fits; a log no more than
-// Quota in any Window, and a sliding counter no more in any that is aligned. What a
-// window had left for less than the refused cost goes to nobody while that is first.
+// A bucket is empty when the refused cost is taken as soon as it fits; each token behind it
+// takes Window/Quota to refill. A fixed window grants Quota at its edge, which is when the
+// refused cost fits; a log no more than Quota in any Window, and a sliding counter no more than
+// Quota in any aligned Window. What a window had left for less than the refused cost goes to
+// nobody while that request is first.
 func (f *forecast) passes(r *Result, sum int64) Time {
 	at, cost, first := f.at, f.cost, f.at.Add(r.RetryAfter)
 	if r.Cost != cost || r.Quota <= 0 || r.Window <= 0 {
@@ -79,18 +79,18 @@ func (f *forecast) passes(r *Result, sum int64) Time {
 		return max(at, first-Time(min(share(cost-sum, r.Window, r.Quota), time.Duration(first-at)))-1)
 	case FixedWindow, SlidingWindowLog, SlidingWindowCounter:
 		if sum < cost {
-			return at // something smaller may fit already
+			return at // a smaller cost may fit already
 		}
 		behind := sum - 1
 		if f.loose {
-			behind = sum - cost // less than cost may have gone before
+			behind = sum - cost // less than cost may have passed before
 		}
 		windows := behind / r.Quota
 		if r.Algorithm == SlidingWindowCounter || r.Reason == ReasonBanned {
 			windows = max(0, windows-1)
 		}
 		if f.loose && r.Algorithm == SlidingWindowCounter && cost > 1 {
-			first = at // what goes in parts weighs less than what goes at once
+			first = at // a cost taken in pieces weighs less than one taken at once
 		}
 		return first.Add(saturated(windows, r.Window))
 	default:
@@ -98,7 +98,7 @@ func (f *forecast) passes(r *Result, sum int64) Time {
 	}
 }
 
-// share is n/quota of a window, rounded down, at most the longest duration.
+// share is n/quota of a window, rounded down, at most the longest Duration.
 func share(n int64, window time.Duration, quota int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), uint64(window))
 	if hi >= uint64(quota) {
@@ -108,7 +108,7 @@ func share(n int64, window time.Duration, quota int64) time.Duration {
 	return time.Duration(min(d, math.MaxInt64))
 }
 
-// least is the least that enforced limits have left after a Decision.
+// least is the smallest Remaining of the enforced limits.
 func (d *Decision) least() int64 {
 	least := int64(math.MaxInt64)
 	for i := range d.Results {

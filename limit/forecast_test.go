@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The forecast of a refusal is a lower bound, whatever the policy, the state and the
-// costs: nobody who takes in turn, as early as can be, takes before it.
+// The forecast of a refusal is a lower bound, whatever the policy, the state and the costs:
+// requests that take in order, as early as possible, do not take before it.
 func TestForecastIsALowerBound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

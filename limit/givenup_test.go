@@ -62,7 +62,7 @@ func TestHistoriesTimesGivenUp(t *testing.T) {
 	}
 }
 
-// One who waits takes over a time that was given up as well, and is let go then.
+// A waiter takes over the time of a cancelled reservation and is served then.
 func TestWaiterTakesATimeGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, bucketPolicy(PerSecond(1), 1))
@@ -126,7 +126,7 @@ func TestReservationIsPastRecall(t *testing.T) {
 	}
 }
 
-// Those who wait go by the limiter's clock, whatever time others name.
+// Waiters are served by the limiter's clock, whatever times other callers name.
 func TestChosenTimesLetNobodyGo(t *testing.T) {
 	for name, ask := range map[string]func(l *Limiter, early Reservation, at time.Time){
 		"AllowN":      func(l *Limiter, _ Reservation, at time.Time) { l.AllowN(at, 1) },
@@ -157,7 +157,7 @@ func TestChosenTimesLetNobodyGo(t *testing.T) {
 	}
 }
 
-// What Allow took of a full bucket counts as of when it took it, for one who names an
+// What Allow took of a full bucket counts from the time of that Allow for a caller that names an
 // earlier time afterwards.
 func TestAnEarlierTimeAfterAllow(t *testing.T) {
 	if testing.Short() {

@@ -6,37 +6,63 @@ import (
 	"time"
 )
 
-// Hooks let a program count what a limit does, without this module knowing its metrics
-// library. A field that is nil is not called. They are called by whoever asks, waits or
-// is told, many at a time: they must be quick, must not block, and must not use the limit
-// that calls them. Names are those of limits; keys never are passed, so that they may be
-// labels.
+// Hooks let a program count what a limit does, without this module knowing its metrics library.
+// A nil field is not called. Hooks are called by the goroutines that ask, wait or make
+// call-backs, many at a time: they must be quick, must not block, and must not use the limit
+// that calls them. Names are those of limits; keys are never passed, so names may be labels.
 type Hooks struct {
-	// OnDecision is called by a middleware for each Decision, which belongs to the
-	// caller: do not keep it. OnError is called where there was none.
+	// OnDecision is called by a middleware for each Decision, which belongs to the caller: do
+	// not keep it. OnError is called instead where no decision could be made.
 	OnDecision func(ctx context.Context, d *Decision)
 	OnError    func(ctx context.Context, err error)
 
-	// OnRefuse is called when a limit refuses cost: by Allow, or by a Take that is no
-	// peek.
-	OnRefuse func(limit string, cost int64)
+	// OnAdmit is called when a limit admits cost: by Allow, by a Take that is no peek, or by a
+	// wait, with or without waiting; also for a permit in flight. A Reservation is no admission
+	// yet and is not counted.
+	OnAdmit func(limit string, cost int64)
 
-	// OnSkip is called when a limit does not apply to a request, as it lacks an
-	// attribute of the key.
+	// OnRefuse is called when a limit refuses cost: by Allow, or by a Take that is no
+	// peek. A wait that fails is an error of its caller. ReasonStoreFailure also stands for a
+	// coordinator that lends nothing: the limit's Err says why.
+	OnRefuse func(limit string, cost int64, reason Reason)
+
+	// OnSkip is called when a limit does not apply to a request because that lacks an attribute
+	// of the key.
 	OnSkip func(limit string)
 
-	// OnWaitStart is called when somebody begins to wait, not for a permit that is there
-	// at once. OnWaitEnd follows, once: err is what the wait ends with, nil for a permit
-	// and context.Canceled for a place that was given up.
+	// OnWaitStart is called when a wait begins, but not for a permit that is granted at once.
+	// OnWaitEnd follows once: err is nil for a permit, context.Canceled for a wait that was
+	// given up, and otherwise the error of the wait.
 	OnWaitStart func(limit string, cost int64)
 	OnWaitEnd   func(limit string, cost int64, waited time.Duration, err error)
 }
 
-// Refused calls OnRefuse. It is for those who implement a limit, as are the methods
-// below; a nil Hooks calls nothing.
-func (h *Hooks) Refused(limit string, cost int64) {
+// Admitted calls OnAdmit. Like the methods below it is for implementations of limits; a nil
+// Hooks calls nothing.
+func (h *Hooks) Admitted(limit string, cost int64) {
+	if h != nil && h.OnAdmit != nil {
+		h.OnAdmit(limit, cost)
+	}
+}
+
+// Refused calls OnRefuse.
+func (h *Hooks) Refused(limit string, cost int64, reason Reason) {
 	if h != nil && h.OnRefuse != nil {
-		h.OnRefuse(limit, cost)
+		h.OnRefuse(limit, cost, reason)
+	}
+}
+
+// admits returns a done that calls OnAdmit before done, for a wait without blocking. It is done
+// itself where nobody counts, which allocates nothing.
+func (h *Hooks) admits(limit string, cost int64, done func(error)) func(error) {
+	if h == nil || h.OnAdmit == nil {
+		return done
+	}
+	return func(err error) {
+		if err == nil {
+			h.OnAdmit(limit, cost)
+		}
+		done(err)
 	}
 }
 
@@ -58,7 +84,7 @@ func (h *Hooks) Decided(ctx context.Context, d *Decision, err error) {
 	}
 }
 
-// Wait is one wait that Hooks are told about. The zero value tells nobody.
+// Wait is one wait that Hooks are notified of. The zero value notifies nobody.
 type Wait struct {
 	hooks *Hooks
 	limit string
@@ -68,8 +94,8 @@ type Wait struct {
 	end   sync.Once
 }
 
-// NewWait returns a wait that has not begun. It is nil when nobody wants to know, and a
-// nil Wait may be used.
+// NewWait returns a wait that has not begun. It is nil where no hook is interested; the methods
+// of a nil Wait do nothing.
 func (h *Hooks) NewWait(limit string, cost int64) *Wait {
 	if h == nil || h.OnWaitStart == nil && h.OnWaitEnd == nil {
 		return nil
@@ -77,7 +103,7 @@ func (h *Hooks) NewWait(limit string, cost int64) *Wait {
 	return &Wait{hooks: h, limit: limit, cost: cost, begin: time.Now()}
 }
 
-// Start says that the wait has begun, if that was not said before.
+// Start notifies OnWaitStart, once.
 func (w *Wait) Start() {
 	if w == nil {
 		return
@@ -89,8 +115,8 @@ func (w *Wait) Start() {
 	})
 }
 
-// End says what the wait ended with, and before that, if need be, that it began: who is
-// told may be told before the one who waits has got to say so.
+// End notifies OnWaitEnd of how the wait ended, and OnWaitStart before that if Start was not
+// called yet: a call-back may end the wait before the goroutine that began it gets to Start.
 func (w *Wait) End(err error) {
 	if w == nil {
 		return
@@ -101,4 +127,12 @@ func (w *Wait) End(err error) {
 			w.hooks.OnWaitEnd(w.limit, w.cost, time.Since(w.begin), err)
 		}
 	})
+}
+
+// canceled ends a wait that was given up in time, and returns left.
+func (w *Wait) canceled(left bool) bool {
+	if left {
+		w.End(context.Canceled)
+	}
+	return left
 }

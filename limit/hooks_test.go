@@ -14,7 +14,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// heard writes down what hooks are told.
+// heard records the calls of hooks.
 type heard struct {
 	sync.Mutex
 	lines []string
@@ -28,7 +28,7 @@ func (h *heard) add(format string, args ...any) {
 
 func (h *heard) hooks() limit.Hooks {
 	return limit.Hooks{
-		OnRefuse:    func(name string, cost int64) { h.add("refuse %s %d", name, cost) },
+		OnRefuse:    func(name string, cost int64, _ limit.Reason) { h.add("refuse %s %d", name, cost) },
 		OnWaitStart: func(name string, cost int64) { h.add("start %s %d", name, cost) },
 		OnWaitEnd: func(name string, cost int64, waited time.Duration, err error) {
 			h.add("end %s %d %v %v", name, cost, waited, err)
@@ -46,8 +46,8 @@ func (h *heard) want(t *testing.T, want ...string) {
 	h.lines = nil
 }
 
-// Each refusal and each wait is told once, with its cost, its length and its end; what is
-// admitted at once is not.
+// Hooks are called once for each refusal and each wait, with its cost, its length and its end,
+// and not for a permit that is granted at once.
 func TestLimiterHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.SlidingWindowLog} {
@@ -121,7 +121,7 @@ func burstOf(a limit.Algorithm, n int64) int64 {
 	return 0
 }
 
-// A Queue tells of its waits.
+// A Queue calls hooks for its waits.
 func TestQueueHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(1), Burst: 1})
@@ -162,7 +162,8 @@ func TestQueueHooks(t *testing.T) {
 func TestHooksThatAreMissing(t *testing.T) {
 	var none *limit.Hooks
 	for _, h := range []*limit.Hooks{none, {}} {
-		h.Refused("a", 1)
+		h.Refused("a", 1, limit.ReasonRate)
+		h.Admitted("a", 1)
 		h.Skipped("a")
 		h.Decided(t.Context(), &limit.Decision{}, nil)
 		h.Decided(t.Context(), nil, errors.New("e"))
@@ -181,8 +182,8 @@ func TestHooksThatAreMissing(t *testing.T) {
 	}
 }
 
-// One whose wait has ended cannot be cancelled any more, though it is not told yet, and the
-// end that hooks are told is the one that it is told.
+// A wait that has ended cannot be cancelled any more, even before its call-back, and hooks get
+// the same end as the call-back.
 func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -224,4 +225,101 @@ func TestHooksAfterACancelThatIsTooLate(t *testing.T) {
 			t.Errorf("%d were told, want 4", dones)
 		}
 	})
+}
+
+// bucketOf is burstOf, for the leaky bucket too.
+func bucketOf(a limit.Algorithm, n int64) int64 {
+	if a == limit.LeakyBucket {
+		return n
+	}
+	return burstOf(a, n)
+}
+
+// TestHooksCountEachDecision: whatever the policy and the mix of verbs, the hooks count what the
+// callers were answered.
+func TestHooksCountEachDecision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, a := range []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindowLog} {
+			l, err := limit.NewLimiter(limit.Policy{Algorithm: a, Rate: limit.PerSecond(300), Burst: bucketOf(a, 20)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var admitted, refused, gave, denied atomic.Int64
+			l.SetHooks(limit.Hooks{
+				OnAdmit: func(_ string, n int64) { admitted.Add(n) },
+				OnRefuse: func(_ string, n int64, r limit.Reason) {
+					if r != limit.ReasonRate && (r != limit.ReasonCost || n < 20) {
+						t.Errorf("%v: %d refused for %v", a, n, r)
+					}
+					refused.Add(n)
+				},
+			})
+			count := func(allowed bool, n int64) {
+				if allowed {
+					gave.Add(n)
+				} else {
+					denied.Add(n)
+				}
+			}
+			var work sync.WaitGroup
+			for i := range 8 {
+				work.Go(func() {
+					for k := range 200 {
+						n := int64(1 + (k+i)%3)
+						switch (k + i) % 7 {
+						case 0, 1:
+							count(l.Allow(), 1)
+						case 2:
+							count(l.AllowN(time.Now(), n), n)
+						case 3:
+							d, err := l.Take(t.Context(), limit.Request{Cost: n})
+							if err != nil {
+								t.Error(err)
+							}
+							count(d.Allowed, n)
+						case 4:
+							if l.WaitMaxN(t.Context(), n, 20*time.Millisecond) == nil {
+								count(true, n)
+							}
+						case 5:
+							ended := make(chan error, 1)
+							if cancel := l.WaitFunc(n, 20*time.Millisecond, func(err error) { ended <- err }); k%2 == 0 && cancel() {
+								break
+							}
+							if <-ended == nil {
+								count(true, n)
+							}
+						case 6:
+							count(l.AllowN(time.Now(), 1e6), 1e6)
+						}
+						time.Sleep(time.Duration((k*7+i*3)%11) * time.Millisecond)
+					}
+				})
+			}
+			work.Wait()
+			if a1, b := admitted.Load(), gave.Load(); a1 != b || b == 0 {
+				t.Errorf("%v: the hook has admitted %d, the callers %d", a, a1, b)
+			}
+			if a1, b := refused.Load(), denied.Load(); a1 != b || b == 0 {
+				t.Errorf("%v: the hook has refused %d, the callers %d", a, a1, b)
+			}
+		}
+	})
+}
+
+// BenchmarkAllowHooked is the cost of a decision that is counted.
+func BenchmarkAllowHooked(b *testing.B) {
+	l, err := limit.NewLimiter(limit.Policy{Algorithm: limit.TokenBucket, Rate: limit.PerSecond(1e9), Burst: 1e9})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var n atomic.Int64
+	l.SetHooks(limit.Hooks{OnAdmit: func(string, int64) { n.Add(1) }, OnRefuse: func(string, int64, limit.Reason) { n.Add(1) }})
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Allow()
+	}
+	if n.Load() < int64(b.N) {
+		b.Fatalf("%d counted of %d", n.Load(), b.N)
+	}
 }

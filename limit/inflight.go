@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// InFlight is the arithmetic of a concurrency limit: MaxInFlight places, each held
-// from Take until Finish or until Timeout has passed.
+// InFlight is the arithmetic of a concurrency limit, a semaphore of MaxInFlight permits. Each is
+// held from Take until Finish, or until Timeout has passed.
 //
 // An InFlight is a value without state, safe for concurrent use.
 type InFlight struct {
@@ -16,16 +16,15 @@ type InFlight struct {
 	unlimited bool
 }
 
-// InFlightState is the state of one key under an [InFlight]: who is in flight. The
-// zero value is a new key. It refers to memory of its own: use Clone for a copy
-// that is to live on by itself.
+// InFlightState is the state of one key under an [InFlight]: the permits that are held. The zero
+// value is a new key. It refers to memory of its own: copy it with Clone.
 type InFlightState struct {
-	permits []place // by expiry
-	used    int64   // the cost of all places
-	latest  Time    // the latest time at which one was given
+	permits []heldPermit // by expiry
+	used    int64        // the cost of all permits
+	latest  Time         // the latest time at which a permit was given
 }
 
-type place struct {
+type heldPermit struct {
 	permit  uint64
 	expires Time
 	cost    int64
@@ -36,11 +35,11 @@ func NewInFlight(p Policy) InFlight {
 	return InFlight{quota: p.MaxInFlight, timeout: p.Timeout, unlimited: p.Unlimited}
 }
 
-// Take takes cost places at now if they are free, in the name of permit, and
-// changes s only then. cost is at least 0; a cost of 0 takes no place.
+// Take takes cost permits at now if they are free, under the number permit, and changes s only
+// then. cost is at least 0; a cost of 0 takes none.
 //
-// RetryAfter of a refusal is an upper bound: it is when enough places expire, and
-// a place is free sooner when its holder finishes. ResetAfter likewise.
+// RetryAfter of a refusal is an upper bound: the time until enough permits expire, and a holder
+// that finishes frees its own sooner. ResetAfter likewise.
 func (f *InFlight) Take(s *InFlightState, now Time, cost int64, permit uint64) Verdict {
 	if f.unlimited {
 		return unlimitedVerdict()
@@ -50,9 +49,9 @@ func (f *InFlight) Take(s *InFlightState, now Time, cost int64, permit uint64) V
 	fits := f.fits(used, cost)
 	if fits && cost > 0 {
 		s.permits = slices.Delete(s.permits, 0, expired)
-		p := place{permit, at.Add(f.timeout), cost}
+		p := heldPermit{permit, at.Add(f.timeout), cost}
 		i := len(s.permits)
-		// A policy change may have left places that expire later.
+		// A policy change may have left permits that expire later.
 		for i > 0 && s.permits[i-1].expires > p.expires {
 			i--
 		}
@@ -78,11 +77,11 @@ func (f *InFlight) Peek(s InFlightState, now Time, cost int64) Verdict {
 // in flight, so nothing changes.
 func (f *InFlight) Refuse(*InFlightState, Time, int64) {}
 
-// Finish gives back the places that permit holds and reports whether it held any.
+// Finish gives back what is held under the number permit and reports whether anything was.
 // Finishing twice, or after the time-out, changes nothing.
 func (f *InFlight) Finish(s *InFlightState, permit uint64) bool {
 	before := len(s.permits)
-	s.permits = slices.DeleteFunc(s.permits, func(p place) bool {
+	s.permits = slices.DeleteFunc(s.permits, func(p heldPermit) bool {
 		if p.permit != permit {
 			return false
 		}
@@ -98,8 +97,8 @@ func (f *InFlight) Fresh(s InFlightState, now Time) bool {
 	return expired == len(s.permits)
 }
 
-// Convert carries s over from another policy: who is in flight stays so, with the
-// time-out that was agreed. s is not used afterwards.
+// Convert carries s over from another policy: permits stay held, with the time-outs that they
+// were given. s must not be used afterwards.
 func (f *InFlight) Convert(s InFlightState, from *InFlight, now Time) InFlightState {
 	if from.Fresh(s, now) {
 		return InFlightState{}
@@ -108,7 +107,7 @@ func (f *InFlight) Convert(s InFlightState, from *InFlight, now Time) InFlightSt
 }
 
 // Bytes is the memory that s refers to, beyond its own size.
-func (s *InFlightState) Bytes() int { return cap(s.permits) * int(unsafe.Sizeof(place{})) }
+func (s *InFlightState) Bytes() int { return cap(s.permits) * int(unsafe.Sizeof(heldPermit{})) }
 
 // Clone returns a copy of s that shares no memory with it.
 func (s *InFlightState) Clone() InFlightState {
@@ -121,7 +120,7 @@ func (f *InFlight) clamp(s InFlightState, now Time) Time { return max(now, 0, s.
 
 func (f *InFlight) fits(used, cost int64) bool { return cost <= f.quota && used <= f.quota-cost }
 
-// live returns how many places have expired at now, and the cost of the others.
+// live returns how many entries have expired at now, and the cost of the others.
 func (s *InFlightState) live(now Time) (expired int, used int64) {
 	used = s.used
 	for expired < len(s.permits) && s.permits[expired].expires <= now {
@@ -131,7 +130,7 @@ func (s *InFlightState) live(now Time) (expired int, used int64) {
 	return expired, used
 }
 
-// verdict describes s, plus extra that a peek would take.
+// verdict describes s after extra more was taken, which is what a Peek would take.
 func (f *InFlight) verdict(s *InFlightState, now Time, cost, extra int64, fits bool) Verdict {
 	now = max(now, 0)
 	at := f.clamp(*s, now)

@@ -10,68 +10,69 @@ import (
 	"github.com/stint-io/stint/internal/waitline"
 )
 
-// lane is the line of one key. While somebody is in it nobody else asks.
+// lane is the wait queue of one key. While it has waiters, no other request of the key asks the
+// Taker.
 type lane struct {
 	key  string
 	line waitline.Line[*waiter]
 
-	alarm waitline.Alarm // when the first is to ask
+	alarm waitline.Alarm // when the first waiter is to ask
 	due   bool           // it is in Queue.ready
-	busy  bool           // the first is asking, or being called back
-	peek  bool           // it is not due yet; only a check whether the limit has changed is
+	busy  bool           // the first waiter is asking, or being called back
+	peek  bool           // not due yet: the Taker is only asked whether the limit has changed
 
-	// Those of it who are held back are all released until heldUntil, and none was to be
-	// before heldFrom, as far as is known from the time of an answer.
+	// Admitted requests that are held back are released between heldFrom and heldUntil, as far
+	// as the times of the answers tell.
 	heldFrom, heldUntil Time
 
 	refused  Decision // the latest refusal; its Results are those of forecast
 	forecast forecast // of that refusal
-	taken    int64    // since, at most MaxInt64
-	left     int64    // after the latest admission; -1 = refused since
+	taken    int64    // admitted since then, at most MaxInt64
+	left     int64    // Remaining after the latest admission; -1 = refused since
 
-	// notBefore is for refusals that do not say when to ask again, or say it again and
-	// again; tries counts them.
+	// notBefore is when to ask again after a refusal that does not say when, or that repeats
+	// itself; tries counts these.
 	notBefore Time
 	tries     int
 	polls     bool // the latest refusal did not say when to ask again
 }
 
-// waiter is a request that waits. Its Deadline is when the wait ends: unserved, or
-// admitted if it is held back.
+// waiter is a request that waits. Its Deadline is when the wait ends: refused, or released if it
+// was admitted and is held back.
 type waiter struct {
 	waitline.Waiter[*waiter]
-	lane *lane // that it is in, or was before it was held back
+	lane *lane // its queue, also once it is held back
 
 	req  Request
 	ctx  context.Context
-	done func(Decision, error) // of one that does not block
+	done func(Decision, error) // the call-back; nil = the caller blocks
 	patience
 
-	answer *Decision // how the wait ends, or what admits it when it is held back; nil = the zero one
+	answer *Decision // the result of the wait, also while it is held back; nil = the zero Decision
 	held   bool      // admitted, and held back until its Deadline
-	late   bool      // its time is over, and it has been given some grace
+	late   bool      // its deadline has passed, and it was given a grace time
 	over   bool      // the wait has ended
 }
 
-// patience is how long somebody waits.
+// patience is how long a request may wait.
 type patience struct {
-	longest time.Duration // as was said; Never = whenever
-	latest  Time          // until when, therefore; MaxInt64 = whenever
+	longest time.Duration // what the caller asked for; Never = unbounded
+	latest  Time          // the deadline that follows; MaxInt64 = none
 	hurried bool          // latest is the context's deadline
 }
 
-// reply is what one learns that does not come to wait.
+// reply is the answer to a request that does not wait.
 type reply struct {
 	d   Decision
 	err error
 }
 
-// usualKey is how long a key may be before it takes memory of its own. Not longer: it
-// is cleared for each request. Not shorter: an account, an address and a path fit.
+// usualKey is the length up to which a key needs no memory of its own, in bytes. Not longer: the
+// array is cleared for each request. Not shorter: an account, an address and a path fit.
 const usualKey = 128
 
-// key appends to dst the attributes that select the line, each with its length before
-// it, so that no two sets of them look alike.
+// key appends to dst the attributes that select the lane, each prefixed with its length:
+// different sets of attributes have different keys.
 func (q *Queue) key(dst []byte, req Request) []byte {
 	names := q.opts.Attributes
 	if q.reader != nil {
@@ -89,7 +90,7 @@ func (q *Queue) key(dst []byte, req Request) []byte {
 	return dst
 }
 
-// named says whether a pattern, a name or a beginning and *, stands for a.
+// named reports whether pattern, a name or a prefix followed by *, matches a's name.
 func (a *Attribute) named(pattern string) bool {
 	if beginning, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(a.Name, beginning)
@@ -97,7 +98,7 @@ func (a *Attribute) named(pattern string) bool {
 	return a.Name == pattern
 }
 
-// first returns the first in line, or nil.
+// first returns the first waiter, or nil.
 func (l *lane) first() *waiter {
 	if w := l.line.First(); w != nil {
 		return w.Value
@@ -105,7 +106,7 @@ func (l *lane) first() *waiter {
 	return nil
 }
 
-// earliest returns a time before which a cost behind all that is ahead cannot be admitted.
+// earliest returns a time before which cost, behind a cost of ahead, cannot be admitted.
 func (l *lane) earliest(ahead, cost int64) Time {
 	all := waitline.Sum(ahead, cost)
 	if all <= l.left {
@@ -114,8 +115,8 @@ func (l *lane) earliest(ahead, cost int64) Time {
 	return l.forecast.earliest(waitline.Sum(l.taken, all))
 }
 
-// ask returns when the first in line, whose cost that is, is to ask: not before it can be
-// admitted, even if the refusal was decided just before it was known.
+// ask returns when the first waiter, of that cost, is to ask: not before it can be admitted,
+// even if the refusal was decided just before its answer was known.
 func (l *lane) ask(cost int64) Time {
 	at := l.earliest(0, cost)
 	if at > 0 {
@@ -124,15 +125,15 @@ func (l *lane) ask(cost int64) Time {
 	return max(at, l.notBefore)
 }
 
-// The pauses between tries where a refusal does not say how long to wait. Not shorter
-// than the first: it is a loop. Not longer than the longest: a place in flight may come
-// free at any time.
+// The pauses between tries where a refusal does not say how long to wait. Not shorter than
+// shortestPause: the waiter would poll in a loop. Not longer than longestPause: a permit in
+// flight may be given back at any time.
 const (
 	shortestPause = time.Millisecond
 	longestPause  = 100 * time.Millisecond
 )
 
-// refuse takes note of a refusal that was asked for at one time and is known now.
+// refuse records a refusal. asked is when the Taker was called.
 func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
 	l.forecast.of(d, asked, now, cost)
 	l.refused = *d
@@ -149,13 +150,13 @@ func (l *lane) refuse(d *Decision, asked, now Time, cost int64) {
 	case l.polls:
 		l.notBefore = now.Add(min(shortestPause<<min(l.tries-1, 20), longestPause))
 	case l.tries > 2:
-		// It came when the refusal said, and was refused: others were faster, or what the
-		// Taker says is wrong. A pause keeps that from becoming a loop.
+		// It asked at the time that the refusal named and was refused again: other processes
+		// were faster, or the Taker's times are wrong. The pause prevents a busy loop.
 		l.notBefore = now.Add(min(10*time.Microsecond<<min(l.tries, 20), shortestPause))
 	}
 }
 
-// admit takes note that cost was admitted at now.
+// admit records that cost was admitted at now.
 func (l *lane) admit(d *Decision, now Time, cost int64) {
 	if l.earliest(0, cost) > now {
 		l.forecast.results = nil // the limit has changed: the next one asks
@@ -164,7 +165,8 @@ func (l *lane) admit(d *Decision, now Time, cost int64) {
 	l.left, l.tries, l.notBefore = d.least(), 0, 0
 }
 
-// refusal is the answer to a request that comes at now and does not wait.
+// refusal is the answer to a request that arrives at now, finds waiters, and does not wait
+// itself.
 func (l *lane) refusal(now Time, cost int64) Decision {
 	d := l.refused
 	d.Results = slices.Clone(l.refused.Results)

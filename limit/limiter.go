@@ -18,26 +18,26 @@ var (
 	// the policy ever admits at once.
 	ErrExceedsQuota = errors.New("limit: cost exceeds the quota")
 
-	// ErrWaitTooLong says that the permit would come later than the caller
-	// wants to wait. It is returned at once: nobody waits in vain.
+	// ErrWaitTooLong says that the permit would come later than the caller wants to wait. It is
+	// returned as soon as that is known, not when the time is over.
 	ErrWaitTooLong = errors.New("limit: wait too long")
 
 	// ErrNegativeCost says that a cost is below 0, which would fill a limit up.
 	ErrNegativeCost = errors.New("limit: negative cost, want at least 0")
 )
 
-// Limiter is one limit in this process, with the verbs of golang.org/x/time/rate.
-// They differ in what happens when there is no permit: Allow refuses, Reserve says
-// when there will be one, Wait waits for it. Take is Allow with the whole answer.
+// Limiter is one limit in this process, with the verbs of golang.org/x/time/rate. They differ in
+// what happens when there is no permit: Allow refuses, Reserve says when there will be one, Wait
+// waits for it. Take is Allow with the full Decision.
 //
-// Callers are let go in the order in which they came. While some wait, or hold
-// reservations for later, Allow refuses: nobody passes them.
+// Waiters are served first in, first out. While some wait, or hold reservations for later, Allow
+// refuses: no request overtakes a waiter.
 //
-// Its clock is the wall clock at its making, carried on by the monotonic clock, so
-// that stepping the wall clock changes nothing. Times that callers pass are converted by
-// it: by their monotonic reading where they have one. A time before the latest at which
-// something was taken counts as that time; before that the limiter has not been used, and
-// admits at any time, also one before its making. Before 1970 it is 1970.
+// Its clock is the wall clock at the time of NewLimiter, carried on by the monotonic clock, so
+// stepping the wall clock changes nothing. Times that callers pass are converted to it, by their
+// monotonic reading where they have one. A time before the latest Take counts as the time of
+// that Take. Until the first Take, every time is admitted, also one before NewLimiter. Times
+// before 1970 count as 1970.
 //
 // The zero value refuses everything; use [NewLimiter]. A Limiter is safe for
 // concurrent use and must not be copied.
@@ -46,7 +46,7 @@ type Limiter struct {
 	epoch  Time      // origin as a Time
 
 	fast  atomic.Pointer[fastBucket] // nil when the policy has none
-	hooks atomic.Pointer[Hooks]      // nil = nobody is told
+	hooks atomic.Pointer[Hooks]      // nil = none
 
 	mu sync.Mutex // see lock and unlock
 	schedule
@@ -54,14 +54,14 @@ type Limiter struct {
 	ready  bool // meter is made; false in the zero value
 	behind bool // something was taken since the ledger's last was brought up to date
 
-	timer waitline.Timer[Limiter] // serves the first of those who wait
+	timer waitline.Timer[Limiter] // serves the first waiter
 }
 
-// limiterName stands in a Result, which must name its limit.
+// limiterName is the name of the limit in a Result, which must have one.
 const limiterName = "limiter"
 
-// NewLimiter returns a limiter that holds p. Policies of concurrency limits are
-// refused: their places are given back by finishing, which takes a [Finisher].
+// NewLimiter returns a limiter with policy p. Concurrency policies are an error: their permits
+// are given back by finishing, which takes a [Finisher].
 func NewLimiter(p Policy) (*Limiter, error) {
 	if err := checkLimiter(p); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func NewLimiter(p Policy) (*Limiter, error) {
 
 func checkLimiter(p Policy) error {
 	if p.Algorithm == Concurrency {
-		return fmt.Errorf("limit: a Limiter cannot hold a %v policy, whose places are to be finished: use a Finisher", p.Algorithm)
+		return fmt.Errorf("limit: a Limiter cannot have a %v policy, whose permits are given back by finishing: use a Finisher", p.Algorithm)
 	}
 	return p.Validate()
 }
@@ -85,12 +85,12 @@ func (l *Limiter) now() Time {
 	if l.origin.IsZero() {
 		return l.at(time.Now())
 	}
-	// time.Since reads the monotonic clock alone, which is half the work.
+	// time.Since reads the monotonic clock alone, which takes half the time of time.Now.
 	return l.epoch.Add(time.Since(l.origin))
 }
 
-// at converts t by l's clock. A zero value that was given a policy later has none
-// of its own and goes by the wall clock.
+// at converts t to l's clock. A zero value that was given a policy later has no clock of its own
+// and uses the wall clock.
 func (l *Limiter) at(t time.Time) Time {
 	if l.origin.IsZero() {
 		return max(0, At(t))
@@ -98,8 +98,8 @@ func (l *Limiter) at(t time.Time) Time {
 	return max(0, l.epoch.Add(t.Sub(l.origin)))
 }
 
-// clock returns the time up to which those who wait are let go: t, which the
-// caller chose, unless somebody waits, who goes by l's own clock.
+// clock returns the time up to which waiters are served: t, which the caller chose, or l's own
+// time if there are waiters.
 func (l *Limiter) clock(t Time) Time {
 	if l.waiting > 0 {
 		return l.now()
@@ -113,8 +113,8 @@ func (l *Limiter) Allow() bool {
 	f := l.fast.Load()
 	if f != nil {
 		if allowed, decided := f.allow(now); decided {
-			if !allowed {
-				l.hooks.Load().Refused(limiterName, 1)
+			if h := l.hooks.Load(); h != nil {
+				h.decided(allowed, 1)
 			}
 			return allowed
 		}
@@ -122,24 +122,37 @@ func (l *Limiter) Allow() bool {
 	return l.report(l.allow(now, 1), 1)
 }
 
-// SetHooks has h called from here on, under the limit's name "limiter". It replaces what
-// was set before.
+// SetHooks makes l call h from now on, under the limit's name "limiter". It replaces earlier
+// hooks.
 func (l *Limiter) SetHooks(h Hooks) { l.hooks.Store(&h) }
 
-// report calls the hooks for a refusal.
-func (l *Limiter) report(allowed bool, cost int64) bool {
-	if !allowed {
-		l.hooks.Load().Refused(limiterName, cost)
+// report calls the hooks for a decision, and says whether it admits.
+func (l *Limiter) report(reason Reason, cost int64) bool {
+	switch h := l.hooks.Load(); {
+	case h == nil:
+	case reason == ReasonNone:
+		h.Admitted(limiterName, cost)
+	default:
+		h.Refused(limiterName, cost, reason)
 	}
-	return allowed
+	return reason == ReasonNone
 }
 
-// AllowN takes n at t if that may happen at once, and reports whether it did.
-// Under a leaky bucket it does only when nothing has to be held back. A negative n
-// is refused.
+// decided calls the hooks for a decision of a fast bucket about cost, which fits into the burst.
+func (h *Hooks) decided(allowed bool, cost int64) {
+	if allowed {
+		h.Admitted(limiterName, cost)
+	} else {
+		h.Refused(limiterName, cost, ReasonRate)
+	}
+}
+
+// AllowN takes n at t if that is possible at once, and reports whether it did. Under a leaky
+// bucket that is only without a delay. A negative n is refused.
 func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.report(l.allow(l.at(t), n), n) }
 
-func (l *Limiter) allow(now Time, n int64) bool {
+// allow takes n at now, or says why not.
+func (l *Limiter) allow(now Time, n int64) Reason {
 	l.lock()
 	defer l.unlock()
 	l.catchUp()
@@ -150,18 +163,20 @@ func (l *Limiter) allow(now Time, n int64) bool {
 		l.settle(&l.meter, l.clock(now))
 		l.arm()
 	}
-	if n < 0 || l.pending > 0 {
-		return false
-	}
-	if l.meter.paces() {
+	switch {
+	case n < 0 || n > l.meter.quota && l.pending > 0:
+		return ReasonCost
+	case l.pending > 0:
+		return ReasonRate
+	case l.meter.paces():
 		if v := l.meter.peek(&l.state, now, n); v.Delay > 0 {
-			return false
+			return ReasonRate
 		}
 	}
-	return l.takeAt(now, n).Allowed
+	return l.takeAt(now, n).Reason
 }
 
-// takeAt takes cost, nobody being before it.
+// takeAt takes cost when no waiter is ahead of it.
 func (l *Limiter) takeAt(now Time, cost int64) Verdict {
 	at := max(now, l.state.last)
 	v := l.meter.take(&l.state, now, cost)
@@ -179,7 +194,7 @@ func (l *Limiter) takeAt(now Time, cost int64) Verdict {
 func (l *Limiter) Take(ctx context.Context, req Request) (Decision, error) {
 	d, err := l.take(ctx, req)
 	if err == nil && !req.Peek {
-		l.report(d.Allowed, max(1, req.Cost))
+		l.report(d.Results[0].Reason, max(1, req.Cost))
 	}
 	return d, err
 }
@@ -191,10 +206,7 @@ func (l *Limiter) take(ctx context.Context, req Request) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	cost := req.Cost
-	if cost == 0 {
-		cost = 1
-	}
+	cost := costOf(req)
 	l.lock()
 	defer l.unlock()
 	now := l.now()
@@ -225,8 +237,8 @@ func (l *Limiter) take(ctx context.Context, req Request) (Decision, error) {
 
 const statusTooManyRequests = 429
 
-// count takes cost whether it fits or not. What does not fit comes before those who wait:
-// it has been spent already.
+// count takes cost whether it fits or not. What does not fit is charged before the waiters are
+// served: it was spent already.
 func (l *Limiter) count(now Time, cost int64) Verdict {
 	if l.pending > 0 {
 		if v := l.takeBehind(now, cost, false); v.Allowed {
@@ -248,8 +260,8 @@ func (l *Limiter) count(now Time, cost int64) Verdict {
 	return l.takeBehind(now, cost, true)
 }
 
-// takeBehind answers one who comes while others wait: only a leaky bucket still
-// admits, behind them.
+// takeBehind answers a request that arrives while others wait: only a leaky bucket still admits,
+// behind them.
 func (l *Limiter) takeBehind(now Time, cost int64, peek bool) Verdict {
 	l.plan(&l.meter, len(l.slots))
 	take, act, ok := l.meter.earliest(&l.state, now, cost)
@@ -268,7 +280,7 @@ func (l *Limiter) takeBehind(now Time, cost int64, peek bool) Verdict {
 	return v
 }
 
-// Remaining is how much would be admitted at this moment: 0 while others wait.
+// Remaining is how much would be admitted now; 0 while others wait.
 func (l *Limiter) Remaining() int64 { return l.RemainingAt(time.Now()) }
 
 // RemainingAt is how much would be admitted at t.
@@ -302,16 +314,15 @@ func (l *Limiter) SetBurst(n int64) error {
 	return l.change(func(p *Policy) { p.Burst = n })
 }
 
-// SetPolicy puts p in force at once. What was used stays used: the change neither
-// refills nor forgets, except that another algorithm starts afresh. Those who
-// wait are planned anew, in their order, and let go sooner or later as p says;
-// those whose cost p can never admit get [ErrExceedsQuota], and those who would have
-// to wait longer than they want [ErrWaitTooLong], at once. Reservations keep at
-// least the time they were told; one above the new quota keeps just that, and is paid
-// afterwards. An invalid policy is an error and changes nothing.
+// SetPolicy puts p in force at once. What was used stays used: a change neither refills nor
+// forgets, except that another algorithm starts afresh. Waiters keep their order and are served
+// by p, sooner or later than before. Waiters whose cost p can never admit get [ErrExceedsQuota]
+// at once, and those who would have to wait longer than they want [ErrWaitTooLong]. A
+// reservation is not moved to an earlier time; one above the new quota keeps its time, and its
+// cost becomes debt. An invalid policy is an error and changes nothing.
 //
-// What was used above a smaller quota is debt, which the rate pays before anything is
-// admitted; so a change and its way back give nothing.
+// What was used above a smaller quota is debt, which refill pays before anything is admitted: a
+// change and its reversal add no tokens.
 func (l *Limiter) SetPolicy(p Policy) error {
 	return l.change(func(q *Policy) { *q = p })
 }
@@ -328,7 +339,7 @@ func (l *Limiter) change(edit func(*Policy)) error {
 	l.catchUp()
 	l.settle(&l.meter, now)
 	if len(l.slots) > 0 {
-		l.trim(&l.meter, 0) // what acted did so under the policy that was
+		l.trim(&l.meter, 0) // slots that have acted did so under the old policy
 	}
 	if len(l.slots) == 0 {
 		l.state = next.convert(l.state, &l.meter, now)
@@ -340,7 +351,7 @@ func (l *Limiter) change(edit func(*Policy)) error {
 	return nil
 }
 
-// replan puts next in force for a schedule with somebody in it.
+// replan puts next in force for a schedule that has slots.
 func (l *Limiter) replan(next meter, now Time) {
 	l.base = next.convert(l.base, &l.meter, now)
 	l.meter = next

@@ -19,9 +19,8 @@ type SlidingLog struct {
 	unlimited    bool
 }
 
-// LogState is the state of one key under a [SlidingLog]: a ring of what was taken
-// when. The zero value is a new key. It refers to memory of its own: use Clone for
-// a copy that is to live on by itself.
+// LogState is the state of one key under a [SlidingLog]: a ring of times and costs. The zero
+// value is a new key. It refers to memory of its own: copy it with Clone.
 type LogState struct {
 	ring []logEntry // its length is a capacity
 	head int        // the oldest entry
@@ -65,8 +64,8 @@ func (l *SlidingLog) Take(s *LogState, now Time, cost int64) Verdict {
 	return l.verdict(s, now, cost, 0, fits)
 }
 
-// Peek answers whether cost would fit and changes nothing. Its RetryAfter is that
-// of a caller who has not asked yet: a refusal by Take may itself be counted.
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter holds for a caller
+// that has not asked yet: a refusal by Take may itself be counted.
 func (l *SlidingLog) Peek(s LogState, now Time, cost int64) Verdict {
 	if l.unlimited {
 		return unlimitedVerdict()
@@ -87,9 +86,9 @@ func (l *SlidingLog) Refuse(s *LogState, now Time, cost int64) {
 	}
 }
 
-// Refund gives back cost, taken within the last period. It is taken from the oldest
-// entries, so that no window then holds more than the quota, whoever's it was. What
-// was taken before has left the log already, and needs no refund.
+// Refund gives back cost, taken within the last period. It is removed from the oldest entries,
+// whatever entries were the caller's, so no window then holds more than the quota. What was
+// taken before has left the log already and needs no refund.
 func (l *SlidingLog) Refund(s *LogState, now Time, cost int64) {
 	expired, _ := l.live(s, max(now, 0))
 	s.drop(expired)
@@ -110,9 +109,8 @@ func (l *SlidingLog) Fresh(s LogState, now Time) bool {
 	return s.n == 0 || max(now, 0) >= s.entry(s.n-1).at.Add(l.period)
 }
 
-// Convert carries s over from another policy: all that is remembered stays. A
-// longer period cannot recall what a shorter one has let go. s is not used
-// afterwards.
+// Convert carries s over from another policy: all entries stay. Entries that a shorter period
+// has dropped are not restored by a longer one. s must not be used afterwards.
 func (l *SlidingLog) Convert(s LogState, from *SlidingLog, now Time) LogState {
 	if from.Fresh(s, now) {
 		return LogState{}
@@ -159,8 +157,8 @@ func (s *LogState) resize(capacity int) {
 	s.ring, s.head = ring, 0
 }
 
-// live returns how many entries have left the window at now and what the others
-// have used. A now before the newest entry counts as that entry's time.
+// live returns how many entries have left the window at now, and the cost of the others. A now
+// before the newest entry counts as that entry's time.
 func (l *SlidingLog) live(s *LogState, now Time) (expired int, used int64) {
 	used = s.sum
 	if s.n == 0 {
@@ -180,14 +178,14 @@ func (l *SlidingLog) live(s *LogState, now Time) (expired int, used int64) {
 
 func (l *SlidingLog) fits(used, cost int64) bool { return cost <= l.quota && used <= l.quota-cost }
 
-// record adds an entry and forgets those that no longer matter: the expired, and
-// under a policy that counts refused requests the oldest once the newer alone are
-// over. Entries go only here, together with one at now, so a clock that steps back
-// finds the newest entry and not a log that forgot.
+// record adds an entry and drops those that no longer matter: expired ones and, under a policy
+// that counts refused requests, the oldest as long as the newer ones alone exceed the quota.
+// Entries are dropped only when one is added, so after a step back of the clock the log still
+// has its newest entry.
 func (l *SlidingLog) record(s *LogState, now Time, cost int64) {
 	expired, _ := l.live(s, now)
 	s.drop(expired)
-	// More than quota+1 refuses no more than quota+1 does.
+	// quota+1 refuses everything, as any larger cost does.
 	cost = min(cost, l.quota+1)
 	if s.n > 0 && s.entry(s.n-1).at >= now {
 		newest := s.entry(s.n - 1)
@@ -211,7 +209,7 @@ func (l *SlidingLog) record(s *LogState, now Time, cost int64) {
 	}
 }
 
-// verdict describes s, plus extra that a peek would take.
+// verdict describes s after extra more was taken, which is what a Peek would take.
 func (l *SlidingLog) verdict(s *LogState, now Time, cost, extra int64, fits bool) Verdict {
 	expired, used := l.live(s, now)
 	used = addCounts(used, extra)

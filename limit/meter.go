@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// meter is the arithmetic of any policy whose permits are not given back by
-// finishing, behind one face.
+// meter is the arithmetic of any policy but Concurrency, behind one interface.
 type meter struct {
 	policy  Policy
 	quota   int64
@@ -19,8 +18,7 @@ type meter struct {
 
 // ledger is the state that a meter counts in.
 type ledger struct {
-	// last is when something was last taken. An earlier time counts as last:
-	// what was promised for later comes after what is there already.
+	// last is the time of the latest Take. An earlier time counts as last.
 	last Time
 
 	bucket  BucketState
@@ -44,8 +42,8 @@ func newMeter(p Policy) meter {
 	return m
 }
 
-// owe charges cost, fit or not. Where there is a ban, as much as fits: nobody is banned
-// for it.
+// owe charges cost whether it fits or not. Where there is a ban it charges what fits: a cost
+// that was admitted earlier must not ban the key.
 func (m *meter) owe(l *ledger, now Time, cost int64) {
 	if w := &m.fixed; m.policy.Algorithm == FixedWindow && w.ban > 0 {
 		l.last = max(now, l.last)
@@ -55,7 +53,7 @@ func (m *meter) owe(l *ledger, now Time, cost int64) {
 	m.count(l, now, cost)
 }
 
-// kind is the algorithm, but one for both kinds of bucket, whose states mean the same.
+// kind is the algorithm, the same for both kinds of bucket, whose states mean the same.
 func (m *meter) kind() Algorithm {
 	if m.policy.Algorithm == LeakyBucket {
 		return TokenBucket
@@ -70,7 +68,7 @@ func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
 		return unlimitedVerdict()
 	}
 	if cost == 0 {
-		return m.peek(l, now, 0) // a time at which nothing was taken is no time of use
+		return m.peek(l, now, 0) // a cost of 0 does not advance last
 	}
 	at := max(now, l.last)
 	var v Verdict
@@ -135,8 +133,8 @@ func (m *meter) count(l *ledger, now Time, cost int64) {
 	counting.refuse(l, l.last, cost)
 }
 
-// convert carries l over from another policy. Another kind of state starts afresh, and
-// so does a limit that was lifted, or is.
+// convert carries l over from another policy. A state of another kind starts afresh; so does a
+// limit that was unlimited or becomes so.
 func (m *meter) convert(l ledger, from *meter, now Time) ledger {
 	now = max(now, l.last)
 	next := ledger{last: l.last}
@@ -156,9 +154,8 @@ func (m *meter) convert(l ledger, from *meter, now Time) ledger {
 	return next
 }
 
-// earliest returns when, not before from, cost can be taken if all that l holds
-// stays, and when one who takes it then may act. It does not say ok if there is no
-// such time.
+// earliest returns when, not before from, cost can be taken if all that l holds stays, and when
+// the holder of a permit taken then may act. ok is false if there is no such time.
 func (m *meter) earliest(l *ledger, from Time, cost int64) (take, act Time, ok bool) {
 	from = max(from, l.last)
 	for from < math.MaxInt64 {
@@ -174,13 +171,13 @@ func (m *meter) earliest(l *ledger, from Time, cost int64) (take, act Time, ok b
 	return math.MaxInt64, math.MaxInt64, false
 }
 
-// skip takes cost, the sum of what some take who stand in line: each wants at most
-// largest, and none finds it there when it comes. l may share memory with another. It
-// says false, and takes nothing, where the sum alone does not tell how l is afterwards.
+// skip takes cost, the sum of the costs of several waiters: each takes at most largest, and none
+// finds it there on arrival. It returns false and takes nothing where the sum alone does not
+// determine the state afterwards. l may share memory with another ledger.
 //
-// A bucket is then never full, so each take moves its state by what it costs; only if
-// the bucket has to be full but for less than a nanosecond's worth does rounding up to
-// the nanosecond come in. A window is used up to the last when each takes one.
+// A bucket is never full meanwhile, so each take moves its state by its cost; rounding up to a
+// nanosecond matters only if the bucket has to be full to within a nanosecond of refill. A fixed
+// window is used up exactly if each waiter takes one.
 func (m *meter) skip(l *ledger, cost, largest int64) bool {
 	if m.policy.Unlimited {
 		return false
@@ -213,7 +210,7 @@ func (m *meter) skip(l *ledger, cost, largest int64) bool {
 	}
 }
 
-// saturated is n x d, at most the longest duration.
+// saturated is n x d, at most the longest Duration.
 func saturated(n int64, d time.Duration) time.Duration {
 	if hi, lo := bits.Mul64(uint64(n), uint64(d)); hi == 0 && lo <= math.MaxInt64 {
 		return time.Duration(lo)
@@ -232,8 +229,8 @@ func (l *ledger) clone() ledger {
 	return c
 }
 
-// later makes v, said of a time that is shift after the caller's, right for the
-// caller.
+// later returns v, computed for a time shift after the caller's, with its waits counted from the
+// caller's time.
 func (v Verdict) later(shift Time) Verdict {
 	if shift <= 0 {
 		return v

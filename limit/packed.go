@@ -9,9 +9,9 @@ import (
 // change it by compare-and-swap. It answers exactly what Bucket answers; only
 // rates that fit can be packed.
 //
-// A word is the tick at which the bucket is full again, counted from the moment
-// that the table chose as its beginning. It is below 2^62: two bits are left to
-// the table. Moments are nanoseconds since that beginning.
+// A word is the tick at which the bucket is full again, counted from a beginning that the table
+// chooses. It is below 2^62: two bits are left to the table. Moments are nanoseconds since that
+// beginning.
 //
 // A PackedBucket is a value without state, safe for concurrent use.
 type PackedBucket struct {
@@ -35,15 +35,15 @@ func (b *Bucket) Pack() (PackedBucket, bool) {
 	return PackedBucket{n: b.n, token: b.p, burstTicks: b.burstTicks.Lo, exact: *b}, fits
 }
 
-// Holds says whether a word has room for so much used, which is more than the quota
-// where a former policy had a larger one.
+// Holds reports whether a word has room for that much used. It can be above the quota where a
+// former policy had a larger one.
 func (b *PackedBucket) Holds(used int64) bool {
 	hi, lo := bits.Mul64(uint64(max(used, 0)), b.token)
 	return hi == 0 && lo <= packedRoom
 }
 
-// packedRoom is how many ticks a word has for what is used. As many are left for the
-// time since the beginning, and for one more cost.
+// packedRoom is how many ticks of a word are for what is used. As many are left for the time
+// since the beginning, and as many for one more cost.
 const packedRoom = 1 << 61
 
 // Tick returns the tick of a moment. Time stands still after [PackedHorizon].
@@ -71,8 +71,8 @@ func (b *PackedBucket) Take(word, t uint64, cost int64) (uint64, bool) {
 	return next, next-t <= b.burstTicks
 }
 
-// packedMost is the highest word. A bucket whose debt would be higher owes that much:
-// at least 104 days of its rate, at 256 ticks per nanosecond, and mostly far more.
+// packedMost is the highest word. A bucket whose debt would be higher owes that much: 104 days
+// of refill at 256 ticks per nanosecond, and far more at most rates.
 const packedMost = 1<<62 - 1
 
 // Owe returns the word after cost is charged at tick t, whether it fits or not.
@@ -93,13 +93,24 @@ func (b *PackedBucket) Refund(word uint64, cost int64) uint64 {
 	return word - min(word, back)
 }
 
+// Undo returns word, at tick t, as it would be without a Take at tick taken that made before
+// into after, as far as that is known. Without it the bucket would have been full from tick
+// before on, or from taken on if it was full then, and what would have overflowed from then
+// until t is not given back: t is the latest tick at which others have taken something.
+func (b *PackedBucket) Undo(word, t, before, after, taken uint64) uint64 {
+	full := max(before, taken)
+	owed := after - full
+	owed -= min(owed, t-min(t, full))
+	return word - min(word, owed)
+}
+
 // Verdict describes word at tick t: refused is the cost that did not fit, or 0.
 func (b *PackedBucket) Verdict(word, t uint64, refused int64) Verdict {
 	return b.exact.verdict(ticks{0, word}, ticks{0, t}, refused)
 }
 
-// Delay is how long a request that finds the word at tick t is held back: 0
-// unless the bucket is leaky.
+// Delay is how long a request that finds the word at tick t is held back; 0 unless the bucket is
+// leaky.
 func (b *PackedBucket) Delay(word, t uint64) time.Duration {
 	if !b.exact.paces {
 		return 0
@@ -110,8 +121,8 @@ func (b *PackedBucket) Delay(word, t uint64) time.Duration {
 // Exact returns the arithmetic in its two-word form.
 func (b *PackedBucket) Exact() *Bucket { return &b.exact }
 
-// Unpack returns word, counted from beginning, as the state of [Bucket]. 0 is a bucket
-// that has been full since before the beginning: it was so at any time.
+// Unpack returns word, counted from beginning, as the state of [Bucket]. 0 is a bucket that was
+// full before the beginning.
 func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
 	if word == 0 {
 		return BucketState{}
@@ -119,9 +130,8 @@ func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
 	return b.exact.at(beginning).plus(ticks{0, word})
 }
 
-// Repack returns the state s as a word counted from beginning; states of before
-// it, full by then, become 0. What no word holds (see [PackedBucket.Holds]) becomes the
-// highest.
+// Repack returns the state s as a word counted from beginning. A state before it, which is full
+// by then, becomes 0; one that no word can hold (see [PackedBucket.Holds]) the highest word.
 func (b *PackedBucket) Repack(s BucketState, beginning Time) uint64 {
 	word := s.minus(b.exact.at(beginning))
 	if word.Hi > 0 {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// One who waits gets a permit that comes exactly when its time is over (of a Queue, just
-// before: its timers come in any order), and one whose time is a nanosecond shorter is told
-// at once; no patience, and less than none, are the same.
+// A waiter gets a permit that comes exactly at its deadline (from a Queue, just before it:
+// timers for one time fire in any order), and one with a deadline a nanosecond earlier fails at
+// once. A negative bound is the same as 0.
 func TestPatienceToTheNanosecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, due := range []time.Duration{1, 2, 1000, time.Second} {

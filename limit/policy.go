@@ -14,7 +14,7 @@ type Algorithm uint8
 // The algorithms.
 const (
 	TokenBucket          Algorithm = iota // GCRA: a burst at once, then the rate
-	LeakyBucket                           // paces: admits into a queue of Burst places and answers the delay
+	LeakyBucket                           // paces: admits into a queue of Burst requests and answers the delay
 	FixedWindow                           // Rate.Count in each window of Rate.Period
 	SlidingWindowLog                      // Rate.Count in any window of Rate.Period, exactly
 	SlidingWindowCounter                  // the same, estimated from two windows
@@ -69,8 +69,8 @@ const (
 	RoundNearest                 // 6.5 counts as 7, 6.4 as 6
 )
 
-// Policy is what a limit holds, without its name and its key. The zero value is
-// a token bucket with rate 0 and burst 0, which refuses everything.
+// Policy is the algorithm of a limit and its amounts, without name and key. The zero value is a
+// token bucket with rate 0 and burst 0, which refuses everything.
 //
 // A Policy is a value; it is compared with ==.
 type Policy struct {
@@ -79,27 +79,26 @@ type Policy struct {
 	// Rate is the count per period. Ignored by Concurrency.
 	Rate Rate
 
-	// Burst is, for a token bucket, what a full bucket holds; for a leaky
-	// bucket, how many may wait in its queue; at most MaxCount. It is taken as
-	// it is: 0 makes a token bucket that admits nothing. Ignored by the other
-	// algorithms.
+	// Burst is the most tokens that a token bucket holds, or the most requests that wait in the
+	// queue of a leaky bucket; at most MaxCount. It has no default: a token bucket with burst 0
+	// admits nothing. Ignored by the other algorithms.
 	Burst int64
 
 	// MaxInFlight is how many may be in flight under Concurrency.
 	MaxInFlight int64
 
-	// Timeout is how long a place in flight is held by one who never
-	// finishes. Must be positive for Concurrency, ignored by the others.
+	// Timeout is how long a permit in flight is held if its holder never finishes. Must be
+	// positive for Concurrency, ignored by the others.
 	Timeout time.Duration
 
 	// Unlimited admits everything and counts nothing.
 	Unlimited bool
 
-	// CountRefused charges refused requests as well, whichever limit refused
-	// them: a client that hammers stays out, and a cost that is known only when it
-	// has been spent counts in full. A window counts above its limit until it ends; a
-	// bucket goes into debt, and admits again when its rate has paid it. Does not apply
-	// to Concurrency: what was refused is not in flight.
+	// CountRefused charges refused requests as well, whichever limit refused them: a client
+	// that does not slow down stays refused, and a cost that is known only once it was spent
+	// counts in full. A window counts above its limit until it ends; a bucket goes into debt,
+	// and admits again when refill has paid it. Not for Concurrency: refused requests are not
+	// in flight.
 	CountRefused bool
 
 	// Align says where fixed windows begin.
@@ -113,9 +112,9 @@ type Policy struct {
 	Ban time.Duration
 }
 
-// Quota is the most that the policy admits at once: the burst of a token bucket,
-// the queue of a leaky bucket and the one that is served, the count of a window,
-// the places of a concurrency limit. Unlimited policies answer MaxInt64.
+// Quota is the most that the policy admits at once: the burst of a token bucket, the queue of a
+// leaky bucket plus the request that is served, the count of a window, the permits of a
+// concurrency limit. It is MaxInt64 for unlimited policies.
 func (p Policy) Quota() int64 {
 	switch {
 	case p.Unlimited:
@@ -134,9 +133,9 @@ func (p Policy) Quota() int64 {
 	}
 }
 
-// Window is the time in which Quota is granted anew: the period of a window, the
-// time in which an empty bucket fills (rounded up to a nanosecond, at most the
-// largest Duration); 0 where there is none.
+// Window is the time in which Quota is granted again: the period of a window, or the time in
+// which an empty bucket refills (rounded up to a nanosecond, at most the largest Duration); 0
+// where there is none.
 func (p Policy) Window() time.Duration {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
@@ -164,7 +163,7 @@ func (p Policy) Validate() error {
 			bad("max_in_flight is %d, want at least 0", p.MaxInFlight)
 		}
 		if p.Timeout <= 0 && !p.Unlimited {
-			bad("timeout is %v, want a positive duration: without one a caller that dies keeps its place for ever", p.Timeout)
+			bad("timeout is %v, want a positive duration: without one a caller that dies keeps its permit for ever", p.Timeout)
 		}
 	} else if err := p.Rate.Validate(); err != nil && !p.Unlimited {
 		errs = append(errs, err)
@@ -193,7 +192,7 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// MaxLogCount bounds what is remembered entry by entry, so that one key never
-// holds more than two megabytes. Not larger: a flood of keys each holding that much
-// fills any budget. Not smaller: logs of some ten thousand are in use.
+// MaxLogCount bounds what is remembered entry by entry, so that one key holds at most two
+// megabytes. Not larger: a flood of such keys fills any budget. Not smaller: logs of some ten
+// thousand are in use.
 const MaxLogCount = 1 << 16

@@ -7,48 +7,45 @@ import (
 	"time"
 )
 
-// Preparer is a [Taker] whose Take can be done in two steps, so that several can be
-// taken from or none; see [All]. Each Prepare that took something is followed by
-// one Commit or one Rollback, soon: until then the others do not have it.
+// Preparer is a [Taker] whose Take can be done in two steps, so that a request takes from
+// several or from none; see [All]. Each Prepare that took something is followed by one Commit or
+// one Rollback, soon: until then its tokens are missing to other requests.
 //
-// A Preparer decides by one limit, and writes how that stands to a Result of the
-// caller's: a decision needs no memory of its own.
+// A Preparer decides by one limit and writes its answer to a Result of the caller's, so that a
+// decision does not allocate.
 type Preparer interface {
 	Taker
 
-	// Prepare takes as Take does, but so that it can be undone. It sets r.Allowed and
-	// the rest of r; a Result without a name of a limit says that no limit applies
-	// to the request. With req.Peek it takes nothing, and r.Remaining is what there
-	// is, not what would be left.
-	//
-	// It waits for nothing unless wait is true: then it may, as long as Take would.
-	// An error says that nothing was decided, and nothing taken.
+	// Prepare takes as Take does, but so that it can be undone. It sets r.Allowed and the rest
+	// of r; a Result without a name of a limit says that no limit applies to the request. With
+	// req.Peek it takes nothing, and r.Remaining is what there is, not what would be left. It
+	// does not wait unless wait is true; then it may wait as long as Take would. An error means
+	// that nothing was decided and nothing taken.
 	Prepare(ctx context.Context, req Request, wait bool, r *Result) (Prepared, error)
 
 	// Commit makes final what was prepared.
 	Commit(h Prepared)
 
-	// Rollback gives back what was prepared. If nobody else has taken anything meanwhile, the limit
-	// is exactly as if it had never been taken; otherwise it never has more than
-	// that, and less by what it would have overflowed at most. It has no effect once
-	// the policy has changed.
+	// Rollback gives back what was prepared. If nothing else was taken in between, the limit is
+	// as if Prepare had never been called. Otherwise it never has more than that, and less at
+	// most by what would have overflowed. It has no effect once the policy has changed.
 	Rollback(h Prepared)
 
-	// Shared says whether others spend the same limit, elsewhere. Such a limit is
-	// asked when those that are not shared have admitted.
+	// Shared reports whether other processes spend the same limit. Such a limit is asked after
+	// those that are not shared have admitted.
 	Shared() bool
 }
 
-// Prepared is what a [Preparer] took and may give back. The zero value is nothing. All but
-// Permit and More is the Preparer's own.
+// Prepared is what a [Preparer] took and can give back; the zero value is nothing. All fields
+// but Permit and More are the Preparer's own.
 type Prepared struct {
-	// Permit names places in flight, as [Decision.Permit] does; 0 = none.
+	// Permit names permits in flight, as [Decision.Permit] does; 0 = none.
 	Permit uint64
 
-	// More is set when the Preparer refused, but waiting might bring what it lacks.
+	// More is set when the Preparer refused, but may admit after a wait.
 	More bool
 
-	// Cost is what was taken, Of where, and Mark how that can be given back.
+	// Cost is what was taken, Of where it was taken, and Mark what is needed to give it back.
 	Cost int64
 	Of   any
 	Mark [6]uint64
@@ -56,7 +53,7 @@ type Prepared struct {
 
 // What the marks of a Limiter's Prepared are: of a fast bucket, or of a slot.
 const (
-	markBefore = 0 // the word before it was taken
+	markBefore = 0 // the word before the Take
 	markAfter  = 1 // the word after
 	markTick   = 2 // when
 
@@ -88,8 +85,8 @@ func (l *Limiter) Prepare(ctx context.Context, req Request, _ bool, r *Result) (
 	return l.prepareLocked(cost, req, r), nil
 }
 
-// park decides cost at now by the word. decided is false when that has to be done
-// under the lock.
+// prepare decides cost at now by the word. decided is false when the caller has to decide under
+// the lock.
 func (f *fastBucket) prepare(now Time, cost int64, peek bool, r *Result) (h Prepared, decided bool) {
 	moment := now - f.begin
 	if moment < 0 || moment > Time(PackedHorizon)/2 {
@@ -108,7 +105,7 @@ func (f *fastBucket) prepare(now Time, cost int64, peek bool, r *Result) (h Prep
 	}
 }
 
-// try decides cost at tick, and returns the word after it.
+// try decides cost at tick on word, and returns the word afterwards.
 func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h Prepared, next uint64) {
 	next, fits := f.bucket.Take(word, tick, cost)
 	shown, refused := next, int64(0)
@@ -127,9 +124,9 @@ func (f *fastBucket) try(word, tick uint64, cost int64, peek bool, r *Result) (h
 	return h, next
 }
 
-// ledgerWord is the word of the state in a ledger. A time far ahead, which a caller may
-// choose, has none; neither has one before the beginning, but for a bucket that is full
-// at any time.
+// ledgerWord is the word of the state in a ledger. ok is false for a state that no word can
+// hold: one far ahead, because of a time that a caller chose, and one before the beginning,
+// unless the bucket is full at all times.
 func (f *fastBucket) ledgerWord(l *ledger) (word uint64, ok bool) {
 	if l.bucket == (BucketState{}) {
 		return 0, true
@@ -146,7 +143,7 @@ func (b *PackedBucket) window() time.Duration {
 	return time.Duration((b.burstTicks + b.n - 1) / b.n)
 }
 
-// park is Hold under the lock.
+// prepareLocked is Prepare under the lock.
 func (l *Limiter) prepareLocked(cost int64, req Request, r *Result) (h Prepared) {
 	peek := req.Peek
 	l.lock()
@@ -173,7 +170,7 @@ func (l *Limiter) prepareLocked(cost int64, req Request, r *Result) (h Prepared)
 		if v.Allowed {
 			v.Remaining = addCounts(v.Remaining, cost)
 		}
-	case req.CountRefused && !v.Allowed: // whoever holds counts it when all have decided
+	case req.CountRefused && !v.Allowed: // the caller counts it once all limits have decided
 	case !v.Allowed && l.pending == 0 && (p.CountRefused || p.Ban > 0):
 		v = l.takeAt(now, cost)
 	case v.Allowed && !p.Unlimited:
@@ -189,14 +186,14 @@ func (l *Limiter) prepareLocked(cost int64, req Request, r *Result) (h Prepared)
 // Commit implements [Preparer].
 func (l *Limiter) Commit(h Prepared) {
 	if h.Of != any(l) {
-		return // of a fast bucket, which keeps nothing to undo it by, or nothing
+		return // taken from a fast bucket, which needs no commit, or nothing
 	}
 	l.lock()
 	defer l.unlock()
 	i := l.find(h.Mark[markID], h.Mark[markGen])
 	if i == l.acted && l.slots[i].act < math.MaxInt64 {
-		// It is held back by a leaky bucket, where it has its place already: who
-		// comes next need not stand behind it.
+		// A leaky bucket holds it back and its place is charged: the next request need not
+		// queue behind it.
 		l.slots[i].act = l.slots[i].take
 		l.settle(&l.meter, l.now())
 		i = l.find(h.Mark[markID], h.Mark[markGen])
@@ -220,8 +217,8 @@ func (l *Limiter) Rollback(h Prepared) {
 	}
 }
 
-// rollback gives back what was taken from f. Nobody else came in between: it is what it
-// was. Otherwise what others took has to be known, which the lock tells.
+// undo gives back what was taken from f. If nothing else was taken in between, the word is
+// restored. Otherwise what others took has to be known, which takes the lock.
 func (l *Limiter) undo(f *fastBucket, h Prepared) {
 	if f.word.CompareAndSwap(h.Mark[markAfter], h.Mark[markBefore]) {
 		return
@@ -233,28 +230,18 @@ func (l *Limiter) undo(f *fastBucket, h Prepared) {
 	}
 	now, ledger := l.now(), &l.state
 	if len(l.slots) > 0 {
-		ledger = &l.base // it was taken before anybody stood in line
+		ledger = &l.base // it was taken before the first slot
 	}
 	word, ok := f.ledgerWord(ledger)
 	if !ok {
 		return
 	}
-	ledger.bucket = f.bucket.Unpack(f.without(word, max(now, l.state.last), h), f.begin)
+	// The latest at which others have taken something is now.
+	tick := f.bucket.Tick(uint64(max(0, max(now, l.state.last)-f.begin)))
+	ledger.bucket = f.bucket.Unpack(f.bucket.Undo(word, tick, h.Mark[markBefore], h.Mark[markAfter], h.Mark[markTick]), f.begin)
 	if len(l.slots) > 0 {
 		l.rewind(&l.meter, now)
 		l.settle(&l.meter, now)
 		l.arm()
 	}
-}
-
-// without returns word as it would be without h, as far as that is known. The latest
-// at which others have taken something is now: had h not been taken, the bucket would
-// have been full from the tick on that was in the word before, or from h on if it was
-// full then, and what would have overflowed since is not given back.
-func (f *fastBucket) without(word uint64, now Time, h Prepared) uint64 {
-	full := max(h.Mark[markBefore], h.Mark[markTick])
-	tick := f.bucket.Tick(uint64(max(0, now-f.begin)))
-	owed := h.Mark[markAfter] - full
-	owed -= min(owed, tick-min(tick, full))
-	return word - min(word, owed)
 }

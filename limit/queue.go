@@ -14,8 +14,8 @@ import (
 
 // The errors of a [Queue], beside those of a [Limiter]'s waits, for errors.Is.
 var (
-	// ErrQueueFull says that as many wait, or under as many keys, as the Queue is to
-	// hold. It is returned at once.
+	// ErrQueueFull says that the Queue has MaxWaiting waiters, or waiters under MaxLines keys.
+	// It is returned at once.
 	ErrQueueFull = errors.New("limit: queue full")
 
 	// ErrQueueClosed says that the Queue was closed.
@@ -26,33 +26,32 @@ var (
 
 // The defaults of [QueueOptions].
 const (
-	// DefaultMaxWaiting bounds those who wait in one Queue. Not more: each takes some
-	// 300 bytes, so that this is 80 MB. Not fewer: a second of a busy service waits.
+	// DefaultMaxWaiting bounds the waiters of one Queue. Not more: each takes some 300 bytes,
+	// so this is 80 MB. Not fewer: it is what a busy service is asked for in a second.
 	DefaultMaxWaiting = 1 << 18
 
-	// DefaultMaxLines bounds the keys under which somebody waits. Not more: each has its
-	// first check the limit once per recheck. Not fewer: that many accounts are over
-	// their limits at a time in a large service.
+	// DefaultMaxLines bounds the keys with waiters. Not more: for each of them the limit is
+	// checked once per Recheck. Not fewer: that many accounts of a large service are over their
+	// limits at a time.
 	DefaultMaxLines = 1 << 16
 
-	// DefaultParallel bounds the calls of the Taker on behalf of those who wait. Not
-	// more: each has a goroutine meanwhile. Not fewer: a store that takes a millisecond
-	// would serve few keys.
+	// DefaultParallel bounds the concurrent calls of the Taker for waiters. Not more: each
+	// takes a goroutine. Not fewer: a store that takes a millisecond would serve few keys.
 	DefaultParallel = 64
 
-	// DefaultRecheck is how often the first in line checks whether the limit has changed.
-	// Not less often: a change reaches those who wait that late. Not more often: each
-	// line costs a call of the Taker.
+	// DefaultRecheck is how often the first waiter of a key checks whether the limit has
+	// changed. Not longer: waiters notice a change that late. Not shorter: each check is a call
+	// of the Taker.
 	DefaultRecheck = time.Second
 )
 
-// QueueOptions configure a [Queue]. The zero value is what each field says of 0.
+// QueueOptions configure a [Queue]. The zero value has the default of each field.
 type QueueOptions struct {
-	// Attributes are the names of the attributes that distinguish one line from another,
-	// which should be those that select a bucket of the limit. nil = those that the
-	// Taker says it reads, if it is an [AttributeReader], and otherwise all. An empty
-	// list that is not nil puts everybody in one line. A name that ends in * stands for
-	// all that begin so.
+	// Attributes names the attributes that make up the key: requests with equal values wait in
+	// one line. They should be those that select a bucket of the limit. nil = those that the
+	// Taker reads, if it is an [AttributeReader], and otherwise all. With an empty list that is
+	// not nil all requests wait in one line. A name that ends in * stands for all names with
+	// that prefix.
 	Attributes []string
 
 	MaxWaiting int           // 0 = DefaultMaxWaiting
@@ -60,46 +59,46 @@ type QueueOptions struct {
 	Parallel   int           // 0 = DefaultParallel
 	Recheck    time.Duration // 0 = DefaultRecheck
 
-	// Hooks are called for waits, under the name "queue". The zero value calls nothing.
+	// Hooks are called for waits, under the name "queue"; OnAdmit and OnRefuse are of the
+	// Taker, so that nothing counts twice. The zero value calls nothing.
 	Hooks Hooks
 }
 
-// queueName is how a Queue is called in hooks: it does not know the limits of its Taker
-// before those refuse.
+// queueName is the name of a Queue in hooks: it does not know the limits of its Taker before
+// they refuse.
 const queueName = "queue"
 
-// Queue lets callers wait for any [Taker]: an engine on a store, a leasing client, a
-// Taker of your own. What [Limiter] does for the bucket that it owns, a Queue does for
-// limits that it can only ask.
+// Queue lets callers wait for any [Taker]: an engine on a store, a leasing client, a Taker of
+// your own. A [Limiter] computes when its own bucket can serve a waiter; a Queue has to ask the
+// Taker.
 //
-// There is a line for each key: first in, first out. Only the first in a line asks; who
-// finds a line joins it without asking, so no crowd wakes at the edge of a window. When
-// the first is refused it sleeps as long as the refusal says (RetryAfter) and asks again,
-// and once per Recheck it checks (Peek) whether the limit has changed. Those who come
-// while nobody waits ask at once, side by side. The order is that of this Queue's
-// callers: those of other processes do not stand in its lines.
+// Each key has a line, first in, first out. Only the first waiter of a line asks the Taker; a
+// request that finds a line joins it without asking, so no crowd wakes at the edge of a window.
+// A first waiter that is refused sleeps for the RetryAfter of the refusal and asks again, and
+// checks with a Peek once per Recheck whether the limit has changed. Requests that arrive while
+// nobody waits ask at once, concurrently. The order is among the callers of this Queue: it knows
+// nothing of waiters in other processes.
 //
-// A bounded wait fails at once when it cannot fit: its lower bound is when the first may
-// pass, plus the time in which the limit grants what is ahead (Quota per Window). If the
-// limit is taken from elsewhere too, the permit comes later than that; the wait then
-// ends when its time is over, to the precision of a timer.
+// A bounded wait fails at once when its permit cannot come in time. The lower bound is when the
+// first waiter may pass, plus the time in which the limit grants the costs ahead (Quota per
+// Window). If others spend the same limit, the permit comes later than that bound, and the wait
+// ends at its deadline, to the precision of a timer.
 //
-// A limit that counts refused requests, or bans for them, counts the tries of those who
-// wait like any other.
+// A limit that counts refused requests, or bans for them, counts the tries of waiters as well.
 //
-// No goroutine waits: one timer wakes at most [QueueOptions].Parallel goroutines, as long
-// as there is somebody who is due. A Queue is safe for concurrent use; use [NewQueue].
+// Waiting takes no goroutine: one timer starts at most Parallel of them while waiters are due. A
+// Queue is safe for concurrent use; use [NewQueue].
 type Queue struct {
 	taker  Taker
 	reader AttributeReader // nil = the taker does not say what it reads
 	opts   QueueOptions
 	origin time.Time // of the clock
 
-	ctx    context.Context // of the calls that nobody's context is for; ends with Close
+	ctx    context.Context // of calls for WaitFunc, which has none; ends with Close
 	cancel context.CancelFunc
-	work   sync.WaitGroup // those who ask
+	work   sync.WaitGroup // the goroutines that call the Taker
 
-	paces atomic.Bool  // a limit was met that holds back what it admits
+	paces atomic.Bool  // a leaky bucket was met, which holds back what it admits
 	lines atomic.Int64 // len(lanes), to be read without the lock
 
 	mu      sync.Mutex
@@ -108,10 +107,10 @@ type Queue struct {
 	waiting int
 	alarms  waitline.Alarms // of waiters and of lanes
 	timer   waitline.Timer[Queue]
-	ready   []*lane             // whose first is to ask
-	asking  int                 // goroutines that do it for them
-	free    int                 // of those, about to take a lane from ready
-	calls   waitline.Dispatcher // for time-outs and the like; who asked calls back those it serves
+	ready   []*lane             // whose first waiter is to ask
+	asking  int                 // goroutines that ask for them
+	free    int                 // of these, about to take a lane from ready
+	calls   waitline.Dispatcher // of refusals and time-outs; permits are passed on by the goroutine that asked
 }
 
 // NewQueue returns a Queue for t. Negative options are an error.
@@ -133,9 +132,9 @@ func NewQueue(t Taker, o QueueOptions) (*Queue, error) {
 	return q, nil
 }
 
-// Take gives up at once: it is the Taker's Take, but refuses while others wait under the
-// same key, with the Results of the latest refusal and a RetryAfter behind all of them.
-// A Queue is therefore a [Taker] itself.
+// Take is the Taker's Take, but refuses while others wait under the same key, with the Results
+// of the latest refusal and a RetryAfter behind all of them. A Queue is therefore a [Taker]
+// itself.
 func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
 	if req.Cost < 0 {
 		return Decision{}, ErrNegativeCost
@@ -158,9 +157,9 @@ func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
 	return q.taker.Take(ctx, req)
 }
 
-// Wait waits until the request is admitted, in line behind those who came before, and
-// returns the Decision that admits it; what a leaky bucket holds back is part of the
-// wait. When ctx ends first it returns ctx's error and those behind move up.
+// Wait waits until the request is admitted, in line behind those that came before, and returns
+// the Decision that admits it; the delay of a leaky bucket is part of the wait. When ctx ends
+// first it returns ctx's error, and the waiters behind move up.
 //
 // It fails at once with [ErrExceedsQuota] when no wait is long enough (RetryAfter is
 // [Never]), with [ErrWaitTooLong], then also a context.DeadlineExceeded, when the
@@ -171,14 +170,14 @@ func (q *Queue) Wait(ctx context.Context, req Request) (Decision, error) {
 	return q.wait(ctx, req, Never)
 }
 
-// WaitMax is Wait for a caller who waits at most d; a negative d counts as 0. With a
-// d of 0 it asks once, unless others wait.
+// WaitMax is Wait for a caller that waits at most d; a negative d counts as 0. With a d of 0 it
+// asks once, unless others wait.
 //
-// A Taker that has been called is given until then, by its context. One that does not
-// care for it makes the first try late, as the caller makes that; later tries end with
-// the wait all the same, and what is admitted afterwards is lost, except for places in
-// flight, which are given back. So it is when a wait is cancelled while the Taker is
-// being called, or while the request is held back.
+// The context of a call of the Taker ends with the wait. A Taker that ignores its context delays
+// the return from the first try, which the caller's goroutine makes. Later tries do not delay
+// the end of the wait; what they admit afterwards is lost, except for permits in flight, which
+// are given back. The same holds for a wait that is cancelled while the Taker is being called or
+// while the request is held back.
 func (q *Queue) WaitMax(ctx context.Context, req Request, d time.Duration) (Decision, error) {
 	return q.wait(ctx, req, max(d, 0))
 }
@@ -198,18 +197,16 @@ func (q *Queue) wait(ctx context.Context, req Request, d time.Duration) (Decisio
 	return p.decision(), err
 }
 
-// WaitFunc is WaitMax for a caller who does not block: done is called exactly once, with
-// what WaitMax would return. [Never] waits as long as it takes. The Decision is done's
-// only until it returns.
+// WaitFunc is WaitMax for a caller that does not block: done is called exactly once, with what
+// WaitMax would return. [Never] waits without a bound. The Decision is valid until done returns.
 //
-// When the first try decides, done is called before WaitFunc returns, in the caller's
-// goroutine, which makes that try: with a Taker on a store it takes a round trip. Otherwise
-// it is called by other goroutines. Under one key permits come in order, one after the other,
-// so a done that takes long delays its own line; time-outs of all lines come one after the
-// other. A done may use the Queue in any way except Close or waiting for
-// another done.
+// The caller's goroutine makes the first try, which takes a round trip with a Taker on a store;
+// if that decides, done is called before WaitFunc returns. Otherwise it is called by other
+// goroutines. Under one key permits are granted one after the other, in order, so a done that
+// takes long delays its own line; time-outs of all lines come one after the other. A done may
+// use the Queue in any way except Close or waiting for another done.
 //
-// cancel gives the place in line up, and reports whether it did: then done is not called.
+// cancel gives up the place in line and reports whether it did: then done is not called.
 func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error)) (cancel func() bool) {
 	w, end := q.opts.Hooks.NewWait(queueName, costOf(req)), done
 	if w != nil {
@@ -224,17 +221,11 @@ func (q *Queue) WaitFunc(req Request, d time.Duration, done func(Decision, error
 		return ended
 	}
 	w.Start()
-	return func() bool {
-		left := q.leave(p)
-		if left {
-			w.End(context.Canceled)
-		}
-		return left
-	}
+	return func() bool { return w.canceled(q.leave(p)) }
 }
 
-// Finish makes a Queue a [Finisher]. It passes the permit on, if the Taker is one, and
-// lets the first in line ask: a place may be free.
+// Finish makes a Queue a [Finisher]. It passes the permit on, if the Taker is one, and lets the
+// first waiter ask: a permit may be free.
 func (q *Queue) Finish(ctx context.Context, req Request, permit uint64) error {
 	f, ok := q.taker.(Finisher)
 	if !ok {
@@ -261,16 +252,16 @@ func (q *Queue) Attributes() []string {
 	return []string{"*"}
 }
 
-// Waiting is how many wait.
+// Waiting is the number of waiters.
 func (q *Queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting
 }
 
-// Close ends all waits with [ErrQueueClosed], and lets nobody in any more. It returns
-// when every done has returned and no call of the Taker on behalf of those who waited is
-// under way; their context has ended. It must not be called by a done.
+// Close ends all waits with [ErrQueueClosed] and refuses new ones. It returns when every done
+// has returned and no call of the Taker for a waiter is under way; their context has ended. It
+// must not be called by a done.
 func (q *Queue) Close() {
 	q.cancel()
 	q.lock()
@@ -281,7 +272,7 @@ func (q *Queue) Close() {
 		}
 		q.schedule(l)
 	}
-	for _, a := q.alarms.First(); a != nil; _, a = q.alarms.First() { // those that are held back
+	for _, a := q.alarms.First(); a != nil; _, a = q.alarms.First() { // waiters that are held back
 		p := a.(*waiter)
 		q.giveBack(p, *p.answer)
 		q.end(p, nil, ErrQueueClosed)
@@ -294,8 +285,8 @@ func (q *Queue) Close() {
 // now is the time of the queue's clock, which is monotonic and begins at 1.
 func (q *Queue) now() Time { return Time(1 + time.Since(q.origin)) }
 
-// lock and unlock are for callers that may end waits or make a lane ready: unlock starts what
-// there is to do, and sets the timer.
+// lock and unlock are for callers that may end waits or make a lane ready: unlock starts the
+// goroutines and call-backs that are due, and sets the timer.
 func (q *Queue) lock() { q.mu.Lock() }
 
 func (q *Queue) unlock() {
@@ -303,7 +294,7 @@ func (q *Queue) unlock() {
 	q.calls.Start()
 }
 
-// release is unlock but for the call-backs.
+// release is unlock without starting the call-backs.
 func (q *Queue) release() {
 	for len(q.ready) > q.free && q.asking < q.opts.Parallel && !q.closed {
 		q.asking++
@@ -341,10 +332,7 @@ func (q *Queue) fire() {
 	q.calls.Run()
 }
 
-// costOf is what a request takes.
-func costOf(req Request) int64 { return cmp.Or(req.Cost, 1) }
-
-// patience is that of one who comes at now and waits at most d.
+// patience is that of a request that arrives at now and waits at most d.
 func (q *Queue) patience(ctx context.Context, now Time, d time.Duration) patience {
 	b := patience{longest: d, latest: now.Add(d)}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -355,8 +343,7 @@ func (q *Queue) patience(ctx context.Context, now Time, d time.Duration) patienc
 	return b
 }
 
-// tooLong is the error of one whose permit does not come before t; 0 = it is not known
-// when.
+// tooLong is the error of a waiter whose permit does not come before t; 0 = unknown.
 func (b patience) tooLong(t, now Time) error {
 	e := &tooLong{longest: b.longest, hurried: b.hurried, queue: true}
 	if t > 0 {

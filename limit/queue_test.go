@@ -241,8 +241,8 @@ func TestQueueTimesOut(t *testing.T) {
 	})
 }
 
-// A change of policy is seen at the next look, long before the time that the refusal
-// told, and looking takes nothing.
+// A change of policy is seen at the next check, long before the time that the refusal named, and
+// the check takes nothing.
 func TestQueueSeesAChangeOfPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &keyed{p: bucketPolicy(PerHour(1), 1)}
@@ -330,8 +330,8 @@ func TestQueueKeys(t *testing.T) {
 	}
 }
 
-// A Queue before a Limiter tells and grants what the Limiter's own line does, at the
-// same times, for policies whose refusals tell all there is to know.
+// A Queue before a Limiter refuses and grants what the Limiter's own line does, at the same
+// times, for policies whose refusals determine the forecast.
 func TestHistoriesQueueLikeLimiter(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(max(1, histories(t)/20)) {

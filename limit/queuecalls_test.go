@@ -31,8 +31,8 @@ func (n *noted) Take(ctx context.Context, req Request) (Decision, error) {
 	return n.Taker.Take(ctx, req)
 }
 
-// The Taker is given as long as the caller wants to wait, and that of a timer more where
-// that is shorter; one who waits as long as it takes, or not at all, gives it no time.
+// The context of a call of the Taker lasts as long as the caller wants to wait, and at least the
+// grace of a timer; a caller without a bound, or that does not wait, sets no deadline.
 func TestQueueGivesTheTakerItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &noted{Taker: newLimiter(t, bucketPolicy(PerSecond(100), 100))}
@@ -66,8 +66,8 @@ func TestQueueGivesTheTakerItsTime(t *testing.T) {
 	})
 }
 
-// Of a limit that holds back whom it admits one with bounded patience looks before it
-// takes, for what is held back for too long would be lost; the others ask once.
+// With a limit that holds requests back, a waiter with a bound peeks before it takes: a permit
+// that is held back for too long would be lost. Others ask once.
 func TestQueueLooksBeforeALeakyBucketTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Policy{Algorithm: LeakyBucket, Rate: PerSecond(10), Burst: 3})
@@ -196,7 +196,7 @@ func TestQueueEndsWithTheLastRefusal(t *testing.T) {
 	})
 }
 
-// Who is refused behind those who wait is told why: for want of tokens, or for good.
+// A refusal behind waiters has its reason: no tokens now, or a cost that never fits.
 func TestRefusedBehindThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, bucketPolicy(PerSecond(1), 3))

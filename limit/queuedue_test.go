@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A crowd that is due at once is let go in order by a Queue as well, whatever the limit.
+// A Queue serves a crowd that is due at the same time in order as well, whatever the limit.
 func TestQueueCrowdIsDueAtOnce(t *testing.T) {
 	for _, p := range dueAtOnce(crowd) {
 		if p.Algorithm == LeakyBucket {
-			// Who is not held back, because a timer is late, passes one who is.
+			// With a late timer, a request that is not held back overtakes one that is.
 			p.Rate = PerSecond(1e9)
 		}
 		synctest.Test(t, func(t *testing.T) {

@@ -48,7 +48,7 @@ func TestQueueOfALeakyBucket(t *testing.T) {
 	})
 }
 
-// places is a Finisher that holds places in flight.
+// places is a Finisher of permits in flight.
 type places struct {
 	mu      sync.Mutex
 	f       InFlight

@@ -22,8 +22,8 @@ func (s *slowAnswer) Take(ctx context.Context, req Request) (Decision, error) {
 	return d, err
 }
 
-// TestQueueOrderOfSlowAnswers: of those in one line nobody is let go before one who came
-// earlier, though the answer to the later one was faster.
+// TestQueueOrderOfSlowAnswers: in one line no request is released before an earlier one, even if
+// its answer came faster.
 func TestQueueOrderOfSlowAnswers(t *testing.T) {
 	for every := 2; every < 6; every++ {
 		synctest.Test(t, func(t *testing.T) {

@@ -87,9 +87,9 @@ func (h *hostile) Finish(_ context.Context, _ Request, permit uint64) error {
 
 var errHostile = errors.New("hostile")
 
-// Whatever the Taker answers and whatever callers do: each is told once or has left, in
-// order under each key, no permit is lost, nobody waits beyond what it wants, the Taker is
-// not asked in a loop, and no goroutine is left, without which a bubble does not end.
+// Whatever the Taker answers and whatever callers do: each wait ends once or is given up, in
+// order under each key; no permit is lost; nobody waits beyond its bound; the Taker is not
+// called in a loop; and no goroutine is left, since a bubble with one does not end.
 func TestQueueStorm(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(max(1, histories(t)/20)) {
@@ -242,9 +242,9 @@ func (s *storm) told(i int, req Request, came time.Time, longest time.Duration, 
 	}
 }
 
-// A hundred thousand in one line, and as many in lines of their own, who come, leave in
-// any order and are let go: no goroutine for them, and no time that grows with the
-// square of their number.
+// A hundred thousand waiters in one line, and as many in lines of their own, arrive, leave in
+// any order and are served: without a goroutine for each, and in a time that is not quadratic in
+// their number.
 func TestQueueCrowd(t *testing.T) {
 	const within = 20 * time.Second // of a processor; 1 s is usual
 	for _, lines := range []int{1, crowd / 2} {

@@ -193,7 +193,7 @@ func (r Rate) ticks() (n, p uint64) {
 	return uint64(r.Count) / g, uint64(r.Period) / g
 }
 
-// durationOf returns the time in which count comes, rounded up, saturating.
+// durationOf returns the time in which count tokens are refilled, rounded up, at most Never.
 func (r Rate) durationOf(count int64) time.Duration {
 	n, p := r.ticks()
 	if n == 0 {

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -55,22 +56,22 @@ type Taker interface {
 	Take(ctx context.Context, req Request) (Decision, error)
 }
 
-// AttributeReader is a [Taker] that says which attributes its limits read, such as
-// "ip" and "header:x-api-key", so that who describes requests for it gathers those
-// and no others. A name "header:*" or "*" means that any may be read. The list may
-// change from call to call; the caller must not change it.
+// AttributeReader is a [Taker] that says which attributes its limits read, such as "ip" and
+// "header:x-api-key", so that a transport gathers those and no others. A name "header:*" or "*"
+// means that any may be read. The list may change from call to call; the caller must not change
+// it.
 type AttributeReader interface {
 	Taker
 	Attributes() []string
 }
 
-// Finisher is a [Taker] that holds concurrency limits. A caller that got a
-// Decision with a non-zero Permit calls Finish when the request has ended; one
-// that does not, gives its place back only when the limit's time-out has passed.
+// Finisher is a [Taker] that holds concurrency limits. A caller that got a Decision with a
+// non-zero Permit calls Finish when the request has ended; otherwise its permit is held until
+// the limit's time-out has passed.
 type Finisher interface {
 	Taker
-	// Finish gives back the places in flight that the Decision of this request
-	// holds. Finishing twice, or after the time-out, is harmless.
+	// Finish gives back the permits in flight that the Decision of this request holds.
+	// Finishing twice, or after the time-out, is harmless.
 	Finish(ctx context.Context, req Request, permit uint64) error
 }
 
@@ -86,8 +87,8 @@ type Decision struct {
 	// keep it beyond the call it got it from unless it copies it.
 	Results []Result
 
-	// Permit names the places in flight that the request holds under
-	// concurrency limits; 0 when it holds none. See [Finisher].
+	// Permit names the permits that the request holds under concurrency limits; 0 when it holds
+	// none. See [Finisher].
 	Permit uint64
 
 	// Status is the HTTP status that the refusing limit asks for (429 unless
@@ -107,8 +108,8 @@ type Result struct {
 	// Algorithm is how the limit counts.
 	Algorithm Algorithm
 
-	// Quota is the most that the limit admits at once or within one Window: the
-	// burst of a bucket, the count of a window, the places of a concurrency limit.
+	// Quota is the most that the limit admits at once or within one Window: the burst of a
+	// bucket, the count of a window, the permits of a concurrency limit.
 	Quota int64
 
 	// Window is the time in which Quota is granted: the length of a window, or
@@ -187,3 +188,6 @@ func (r *Result) tighterThan(o *Result) bool {
 		return r.Remaining < o.Remaining
 	}
 }
+
+// costOf is the cost of a request, 1 by default.
+func costOf(req Request) int64 { return cmp.Or(req.Cost, 1) }

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Reservation is a permit for a time to come: its holder waits for Delay and acts.
-// It is a value; the zero value is not OK.
+// Reservation is a permit for a later time: its holder waits for Delay and acts. It is a value;
+// the zero value is not OK.
 //
-// A reservation keeps its time whatever others do. When one is given back, the
-// time that it had goes to the next who comes.
+// A reservation keeps its time whatever others do. When one is cancelled, its time goes to the
+// next request.
 type Reservation struct {
 	limiter *Limiter
 	id, gen uint64
@@ -20,9 +20,9 @@ type Reservation struct {
 // Reserve is shorthand for ReserveN(time.Now(), 1).
 func (l *Limiter) Reserve() Reservation { return l.ReserveN(time.Now(), 1) }
 
-// ReserveN takes n at the earliest time from t on that is left by those who came
-// before. The Reservation is not OK, and nothing is taken, when there is no such
-// time: n is negative or above the quota, or the rate is 0.
+// ReserveN takes n at the earliest time from t on that earlier callers leave. The Reservation is
+// not OK, and nothing is taken, when there is no such time: n is negative or above the quota, or
+// the rate is 0.
 func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	now := l.at(t)
 	l.lock()
@@ -69,14 +69,13 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 // Cancel is shorthand for CancelAt(time.Now()).
 func (r Reservation) Cancel() bool { return r.CancelAt(time.Now()) }
 
-// CancelAt gives the permit back, for a holder who will not act or has not used
-// it. The limiter is then exactly as if it had never been reserved, except that
-// other reservations keep their times. It reports whether something came back.
+// CancelAt gives the permit back, for a holder that has not used it and will not. The limiter is
+// then as if it had never been reserved, except that other reservations keep their times. It
+// reports whether the cost was given back.
 //
-// Nothing does when the reservation was cancelled before, when 64 others were let
-// go since its time came or the policy changed since, when a refused request was charged
-// since by [Request.CountRefused], or when it opened a window (AlignFirstHit) that others
-// have taken from.
+// It is not when the reservation was cancelled before; when, since its time, 64 others were
+// served, the policy changed, or a refused request was charged by [Request.CountRefused]; or
+// when it opened a window (AlignFirstHit) that others have taken from.
 func (r Reservation) CancelAt(t time.Time) bool {
 	if !r.ok || r.id == 0 {
 		return false

@@ -69,8 +69,7 @@ func TestReservationCancelAtOnce(t *testing.T) {
 	}
 }
 
-// One who comes after a reservation was given back gets its time; the others keep
-// theirs.
+// A request after a cancelled reservation gets its time; the others keep theirs.
 func TestReservationCancelInTheMiddle(t *testing.T) {
 	l, now := newLimiter(t, bucketPolicy(PerSecond(1), 1)), time.Now()
 	var rs [4]Reservation

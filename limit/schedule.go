@@ -8,25 +8,25 @@ import (
 	"github.com/stint-io/stint/internal/waitline"
 )
 
-// schedule is the order in which those who could not be served at once will be.
+// schedule is the order in which requests are served that could not be served at once.
 //
-// Each has a slot. A slot is planned when its cost is charged to the plan, so that the
-// time at which it is served is known, and has acted when that time has come. Slots are
-// planned in order, each from the state that the one before it leaves; state is the
-// state after all that are planned. base is the state before all slots: from it
-// everything can be planned anew when somebody leaves or the rate changes.
+// Each has a slot. A slot is planned when its cost is charged to the plan, so that the time at
+// which it is served is known, and has acted when that time has come. Slots are planned in
+// order, each from the state that the one before it leaves; state is the state after all planned
+// slots, base the state before all slots. From base everything is planned again when a waiter
+// leaves or the rate changes.
 //
 //	slots:  acted ... | planned ... | not planned yet
 //	        ^ base                  ^ state
 //
-// Those who only wait are planned no sooner than they must be: the first of them is
-// computed, not charged, so that it costs nothing when one of them leaves. Where the
-// state after all of them is known from the sum of their costs (see skip), the wait of
-// a newcomer follows from that sum, however many come and go. Elsewhere it follows from
-// planning all; only the first newcomer after somebody has left finds work to do then.
+// Waiters, unlike reservations, are planned as late as possible: the time of the first is
+// computed, but not charged, so that a waiter that leaves costs nothing. Where the sum of the
+// costs determines the state after all waiters (see skip), the wait of a new one follows from
+// that sum, however many there are. Otherwise all have to be planned, which is work only for the
+// first new waiter after one has left.
 //
-// Slots that have acted are kept only behind a reservation that may still be given
-// back: to give back exactly is to replay what happened since without it.
+// Slots that have acted are kept only behind a reservation that may still be cancelled: it is
+// given back by replaying what happened since without it.
 type schedule struct {
 	base, state ledger
 
@@ -34,38 +34,37 @@ type schedule struct {
 	acted, planned int    // acted <= planned
 	sighted        bool   // take and act of slots[acted] hold, though it is not planned
 
-	pending   int    // slots that have not acted, vacant ones apart
-	waiting   int    // those of them in which somebody waits
-	cost      ticks  // of those that have not acted; 128 bits, since costs go up to 2^62
-	unplanned ticks  // of those of them that are not planned
+	pending   int    // slots that have not acted, without vacant ones
+	waiting   int    // of these, slots of waiters
+	cost      ticks  // of the pending slots; 128 bits, since costs go up to 2^62
+	unplanned ticks  // of the pending slots that are not planned
 	largest   int64  // cost since the schedule was empty
-	holes     int    // slots that were given up, and that the plan still charges
-	firstHole uint64 // no slot with a lower id is such a slot
-	floor     Time   // waiters are planned anew from here, not from the past
+	holes     int    // vacant slots that the plan still charges
+	firstHole uint64 // no slot with a lower id is a hole
+	floor     Time   // waiters are planned from this time on, not from the past
 	serial    uint64
 
-	calls waitline.Dispatcher // of those who do not block
+	calls waitline.Dispatcher // of waiters that do not block
 }
 
-// slot is one place in a schedule.
+// slot is one entry of a schedule.
 type slot struct {
 	id   uint64 // ascending
-	gen  uint64 // distinguishes those who had the slot one after another
+	gen  uint64 // distinguishes successive owners of the slot
 	kind slotKind
 	cost int64
-	from Time // not before this: a waiter's arrival, the time that a reservation was given
+	from Time // the earliest time: a waiter's arrival, or the time of a reservation
 
-	// take is when the cost is taken, act when the owner is served: later than
-	// take if held back, MaxInt64 = never. Once something before a slot is
-	// given back, it is held back no more, but acts at the time that it was given, so its
-	// cost is taken then.
+	// take is when the cost is taken, act when the owner is served: later than take if it is
+	// held back, MaxInt64 = never. Once a cost before the slot is given back, the slot keeps
+	// its act, and its cost is taken then.
 	take, act Time
 
-	// latest is until when the owner waits; MaxInt64 = whenever. It is looked at again
-	// when the slot is planned: a change of policy may have made the wait too long.
+	// latest is the owner's deadline; MaxInt64 = none. It is checked again when the slot is
+	// planned: a change of policy may have made the wait too long.
 	latest Time
 
-	signal waitline.Signal // of one who waits
+	signal waitline.Signal // of a waiter
 }
 
 type slotKind uint8
@@ -78,13 +77,13 @@ const (
 	slotVacant // given up
 )
 
-// journal is how many slots are kept behind a reservation that has acted. Not
-// fewer: a reservation is given back before some others were served, or not at
-// all. Not more: each give-back replays them, at some 20 ns each.
+// journal is how many slots are kept behind a reservation that has acted. Not fewer: it may be
+// cancelled after that many others were served. Not more: each cancellation replays them, at
+// some 20 ns each.
 const journal = 64
 
-// apply repeats what a slot that has acted did to a ledger. It says false when
-// the slot's cost does not fit there; it is then charged as soon as it does.
+// apply repeats on a ledger what a slot that has acted did. It returns false when the slot's
+// cost does not fit at its time; it is then charged as soon as it fits.
 func (m *meter) apply(l *ledger, s *slot) bool {
 	switch s.kind {
 	case slotVacant:
@@ -104,14 +103,14 @@ func (m *meter) apply(l *ledger, s *slot) bool {
 	return ok && take == s.take
 }
 
-// owed says whether a slot is a reservation for more than the quota has become. Its
-// owner acts at the time that it was given; what it takes is debt.
+// owed reports whether a slot is a reservation above the present quota. Its owner acts at its
+// time all the same; the cost becomes debt.
 func (m *meter) owed(s *slot) bool {
 	return s.kind == slotPromised && s.cost > m.quota && !m.policy.Unlimited
 }
 
-// sight computes when the slot that is the first not planned is served. It says false
-// when it is vacant, or has become so because it would be served too late.
+// sight computes when the first slot that is not planned is served. It returns false when that
+// is vacant, or becomes so because it would be served too late.
 func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 	if s.kind == slotVacant {
 		s.act = 0
@@ -134,11 +133,11 @@ func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 	return true
 }
 
-// charge charges the slot to the plan, which has come to it.
+// charge charges the slot to the plan.
 func (c *schedule) charge(m *meter, s *slot) {
 	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
 	if s.act == math.MaxInt64 {
-		// Nobody behind passes one who cannot be served.
+		// A waiter that cannot be served blocks those behind it.
 		c.state.last = math.MaxInt64
 		return
 	}
@@ -149,7 +148,7 @@ func (c *schedule) charge(m *meter, s *slot) {
 	m.take(&c.state, s.take, s.cost)
 }
 
-// plan plans the first k slots, as far as they are not.
+// plan plans the first k slots.
 func (c *schedule) plan(m *meter, k int) {
 	for ; c.planned < k; c.planned++ {
 		s := &c.slots[c.planned]
@@ -160,11 +159,11 @@ func (c *schedule) plan(m *meter, k int) {
 	}
 }
 
-// settle serves those who are due by now.
+// settle serves the slots that are due by now.
 func (c *schedule) settle(m *meter, now Time) { c.settleSome(m, now, math.MaxInt) }
 
-// settleSome is settle for at most so many. The time of the next one is known afterwards,
-// due or not: the timer is set to it.
+// settleSome is settle for at most that many slots. Afterwards the time of the next one is
+// known, due or not: the timer is set to it.
 func (c *schedule) settleSome(m *meter, now Time, most int) {
 	for ; c.acted < len(c.slots); most-- {
 		s := &c.slots[c.acted]
@@ -172,7 +171,7 @@ func (c *schedule) settleSome(m *meter, now Time, most int) {
 			c.sighted = c.sight(m, s)
 		}
 		if s.act > now || most == 0 {
-			break // a vacant one is never in the way: its act is 0
+			break // a vacant slot never stops the loop: its act is 0
 		}
 		if c.planned == c.acted {
 			if c.sighted {
@@ -195,7 +194,7 @@ func (c *schedule) settleSome(m *meter, now Time, most int) {
 		c.acted++
 	}
 	if c.pending == 0 && c.holes > 0 {
-		c.rewind(m, now) // nobody took what was given up
+		c.rewind(m, now) // nobody took the vacant slots
 	}
 	c.trim(m, journal)
 }
@@ -206,7 +205,7 @@ func (c *schedule) end(s *slot, err error) {
 	s.signal = waitline.Signal{}
 }
 
-// dismiss sends away one who waits in a slot that is not planned.
+// dismiss ends the wait of a slot that is not planned.
 func (c *schedule) dismiss(s *slot, err error) {
 	c.end(s, err)
 	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
@@ -234,7 +233,7 @@ func (c *schedule) trim(m *meter, keep int) {
 		return
 	}
 	if k == c.planned && c.holes == 0 && m.policy.Algorithm != SlidingWindowLog {
-		c.base = c.state // which is the same as to apply them, and less work
+		c.base = c.state // the same as applying the slots, with less work
 	} else {
 		for i := range k {
 			m.apply(&c.base, &c.slots[i])
@@ -249,8 +248,8 @@ func (c *schedule) trim(m *meter, keep int) {
 	}
 }
 
-// rewind forgets the plan, to make another from now on. It says false when what
-// has acted could not have acted then without a slot that became vacant.
+// rewind forgets the plan, to plan again from now on. It returns false when a slot that has
+// acted could not have acted then without a slot that became vacant.
 func (c *schedule) rewind(m *meter, now Time) bool {
 	c.state = c.base.clone()
 	c.planned, c.holes, c.sighted = c.acted, 0, false
@@ -264,8 +263,7 @@ func (c *schedule) rewind(m *meter, now Time) bool {
 	return ok
 }
 
-// compact drops vacant slots when they are the greater part of a schedule of which
-// nothing is planned.
+// compact drops vacant slots when most slots that have not acted are vacant. Nothing is planned.
 func (c *schedule) compact() {
 	left := c.slots[c.acted:]
 	if vacant := len(left) - c.pending; c.pending == 0 || vacant > len(left)/2+16 {
@@ -274,8 +272,8 @@ func (c *schedule) compact() {
 	}
 }
 
-// vacate gives up the i-th slot at now, when all who were due are settled. It reports
-// whether the slot's cost came back.
+// vacate gives up the i-th slot at now, after a settle. It reports whether the slot's cost was
+// given back.
 func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	s := &c.slots[i]
 	was := *s
@@ -300,16 +298,15 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 		c.unplanned = c.unplanned.minus(ticks{0, uint64(was.cost)})
 		if i == c.acted {
 			c.sighted = false
-			c.floor = max(c.floor, now) // the next one is planned from now on
+			c.floor = max(c.floor, now) // the next slot is planned from now on
 		}
 		if c.planned == c.acted {
 			c.compact()
 		}
 	case c.pending == 0 || c.waiting > 0:
-		c.rewind(m, now) // those behind move up
+		c.rewind(m, now) // the slots behind move up
 	default:
-		// Reservations were given a time and keep it. The time of this one is
-		// for a newcomer.
+		// Reservations keep their times. The time of this one is for a new request.
 		s.act = was.act
 		if c.holes == 0 || was.id < c.firstHole {
 			c.firstHole = was.id
@@ -319,7 +316,7 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	return true
 }
 
-// after returns the state after all slots, in room where it is not c.state.
+// after returns the state after all slots; it uses room where that is not c.state.
 func (c *schedule) after(m *meter, room *ledger, s *slot) *ledger {
 	largest := max(c.largest, s.cost)
 	if c.planned < len(c.slots) && c.pending == c.waiting && s.kind == slotWaiting && c.unplanned.Hi == 0 && c.unplanned.Lo <= MaxCount {
@@ -332,9 +329,9 @@ func (c *schedule) after(m *meter, room *ledger, s *slot) *ledger {
 	return &c.state
 }
 
-// enter gives s, with kind, cost, from and latest filled in, a slot at the end, or one
-// that was given up, unless it would act after latest. All who were due are settled. It
-// returns the slot; one without an id has acted and is not kept.
+// enter gives s, with kind, cost, from and latest filled in, a slot at the end or a vacant one,
+// unless it would act after latest. The caller has settled the schedule. enter returns the slot;
+// one without an id has acted and is not kept.
 func (c *schedule) enter(m *meter, now Time, s slot) (slot, bool) {
 	if i := c.hole(now, s.cost); i >= 0 && c.slots[i].act <= s.latest {
 		return c.fill(i, s), true
@@ -373,7 +370,7 @@ func (c *schedule) enter(m *meter, now Time, s slot) (slot, bool) {
 	return s, true
 }
 
-// enterAtOnce is enter for one who need not wait and is behind nobody.
+// enterAtOnce is enter for a request that need not wait and has no slot before it.
 func (c *schedule) enterAtOnce(m *meter, s slot) slot {
 	if s.kind == slotWaiting {
 		s.kind = slotGranted
@@ -394,7 +391,7 @@ func (c *schedule) enterAtOnce(m *meter, s slot) slot {
 	return s
 }
 
-// append gives s, which is to wait or to be planned, a slot at the end.
+// append gives s, which waits or is to be planned, a slot at the end.
 func (c *schedule) append(s slot) slot {
 	c.pending++
 	if s.kind == slotWaiting {
@@ -413,7 +410,7 @@ func (c *schedule) push(s slot) slot {
 	return s
 }
 
-// record notes what was taken, or counted and refused, at once.
+// record notes what was taken at once, or counted and refused.
 func (c *schedule) record(m *meter, kind slotKind, at Time, cost int64) {
 	if len(c.slots) == 0 {
 		return
@@ -424,7 +421,7 @@ func (c *schedule) record(m *meter, kind slotKind, at Time, cost int64) {
 	c.trim(m, journal)
 }
 
-// hole returns the first vacant slot that a newcomer may have, or -1.
+// hole returns the first vacant slot that a new request of that cost may have, or -1.
 func (c *schedule) hole(now Time, cost int64) int {
 	if c.holes == 0 {
 		return -1
@@ -471,7 +468,7 @@ func (c *schedule) fill(i int, s slot) slot {
 	return s
 }
 
-// find returns the index of a slot, or -1 when it is no more.
+// find returns the index of a slot, or -1 when it does not exist any more.
 func (c *schedule) find(id, gen uint64) int {
 	i := c.search(id)
 	if i == len(c.slots) || c.slots[i].id != id || c.slots[i].gen != gen || c.slots[i].kind == slotVacant {

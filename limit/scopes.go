@@ -9,52 +9,48 @@ import (
 	"sync"
 )
 
-// ErrCost says that a cost cannot be had: a sum of costs overflows, or one is above
+// ErrCost says that a cost is too large: a sum of costs overflows, or a cost is above
 // [MaxCount]. A cost below 0 is [ErrNegativeCost].
 var ErrCost = errors.New("limit: cost too large")
 
-// Scope is one of several limits that a request has to pass at once, such as those of
-// its connection, its channel and its account; see [All].
+// Scope is one of several limits that a request has to pass together, such as those of its
+// connection, its channel and its account; see [All].
 type Scope struct {
-	// Name is what the scope's limit is called in every Result of it, such as
-	// "messages.maxRate". Empty = as the Taker calls it, which is for a Taker of
-	// several limits. Names of scopes are unique.
+	// Name is the limit's name in the scope's Results, such as "messages.maxRate". Empty = the
+	// name that the Taker gives, for a Taker of several limits. Names of scopes are unique.
 	Name string
 
-	// Taker decides. It is a [Preparer], or the only scope that is none.
+	// Taker decides. At most one scope may have a Taker that is not a [Preparer].
 	Taker Taker
 
-	// Cost is what a request takes of this scope; nil = the request's own Cost. It is
-	// asked once for each decision, before anything is taken, so it may count: a
-	// message to a channel costs one for each subscriber that there is at that
-	// moment. 0 leaves the scope out. An error, a negative cost and one above
-	// MaxCount end the Take with an error. [SumCosts] adds without overflow. It has
-	// to be safe for concurrent use.
+	// Cost returns the cost of a request in this scope; nil = the request's own Cost. It is
+	// called once for each decision, before anything is taken, and may depend on the moment: a
+	// message to a channel costs one for each present subscriber. 0 leaves the scope out. An
+	// error, a negative cost and one above MaxCount end the Take with an error. [SumCosts] adds
+	// without overflow. Cost has to be safe for concurrent use.
 	Cost func(Request) (int64, error)
 }
 
-// maxScopes bounds the scopes of one request. Not more: what is held of one is missing to
-// others while the rest are asked. Not fewer: a dozen is much.
+// maxScopes bounds the scopes of one request. Not more: what is prepared in one scope is missing
+// to other requests while the rest are asked. Not fewer: applications use up to a dozen.
 const maxScopes = 64
 
 // Scopes decide a request by several limits at once: it is admitted by all, or charged
 // to none. Use [All]. Scopes are safe for concurrent use and start no goroutine.
 //
-// The scopes are asked in an order of their own: those of this process, then those that
-// others share ([Preparer.Shared]), then the one that is no Preparer; within each kind as
-// they were given. The first that refuses ends it, and what was taken before is given
-// back, so one that is asked later is never touched by what an earlier one refuses. A
-// Decision has its Results in that order, so [Decision.Refused] is the first that refused.
+// The scopes are asked in this order: those of this process, then those that other processes
+// share ([Preparer.Shared]), then the one that is no Preparer; within each kind in the order
+// given to All. The first refusal ends the decision, and what was taken before it is given back.
+// A Decision has its Results in that order, so [Decision.Refused] is the first that refused.
 //
-// While a scope waits, as a lease does that asks for more, nothing is held of any other:
-// the others are then decided again. All waits of a request together begin within half a
-// second.
+// While one scope waits, as a lease does that asks for more, nothing is prepared in any other:
+// the others are decided again afterwards. All waits of a request begin within half a second.
 type Scopes struct {
 	holders []scope
 	last    scope // the one that is no Preparer; its Taker is nil if there is none
 
 	mu      sync.Mutex
-	permits map[uint64][]scopePlace
+	permits map[uint64][]scopePermit
 	serial  uint64
 }
 
@@ -63,8 +59,8 @@ type scope struct {
 	holder Preparer // nil for the last
 }
 
-// scopePlace is where a permit of Scopes holds places.
-type scopePlace struct {
+// scopePermit is a permit of one scope behind a permit of Scopes.
+type scopePermit struct {
 	finisher Finisher
 	permit   uint64
 }
@@ -74,14 +70,14 @@ var (
 	_ AttributeReader = (*Scopes)(nil)
 )
 
-// All returns the limits that a request has to pass all of. It is an error if there are
-// none or more than 64, a Taker is nil, two have one name, or several are no [Preparer]:
-// what such a one has taken cannot be given back, so it has to be the last.
+// All returns the limits of which a request has to pass all. It is an error if there are none or
+// more than 64, if a Taker is nil, if two have the same name, or if several are no [Preparer]:
+// what such a Taker has taken cannot be given back, so it has to be asked last.
 func All(scopes ...Scope) (*Scopes, error) {
 	if len(scopes) == 0 || len(scopes) > maxScopes {
 		return nil, fmt.Errorf("limit: %d scopes, want 1 to %d", len(scopes), maxScopes)
 	}
-	s := &Scopes{permits: map[uint64][]scopePlace{}}
+	s := &Scopes{permits: map[uint64][]scopePermit{}}
 	names := map[string]bool{"": false}
 	for i, sc := range scopes {
 		if names[sc.Name] {
@@ -130,23 +126,22 @@ func SumCosts(costs ...int64) (int64, error) {
 	return sum, nil
 }
 
-// Take decides a request by all scopes. A refusal has a Result of each Preparer: those
-// that had admitted say what they have, now that it is given back, and those that were
-// not asked how they stand, so that [Decision.RetryAfter] is when all may admit.
+// Take decides a request by all scopes. A refusal has a Result of each Preparer: those that had
+// admitted show what they have after the rollback, and those that were not asked how they stand,
+// so that [Decision.RetryAfter] is when all may admit.
 //
 // With [Request.CountRefused] a refused request is charged to each scope after that, one
 // by one.
 //
-// An error says that nothing was decided and nothing charged, unless it comes from the
-// one scope that is no Preparer, and its own documentation says otherwise; or from one
-// that was to count a refused request, which others may have counted.
+// An error means that nothing was decided and nothing charged. There are two exceptions: an
+// error of the scope that is no Preparer means what its documentation says, and after an error
+// in counting a refused request other scopes may have counted it.
 func (s *Scopes) Take(ctx context.Context, req Request) (Decision, error) {
 	return s.TakeInto(ctx, req, nil)
 }
 
-// TakeInto is Take with memory for the Results: they are stored from results[:0] on. With
-// room for all it allocates nothing but what a Cost, a permit or the scope that is no
-// Preparer does.
+// TakeInto is Take with memory for the Results: they are stored in results[:0]. With room for
+// all, only a Cost, a permit or the scope that is no Preparer may allocate.
 func (s *Scopes) TakeInto(ctx context.Context, req Request, results []Result) (Decision, error) {
 	if req.Cost < 0 || req.Cost > MaxCount {
 		return Decision{}, costError(req.Cost)
@@ -167,7 +162,7 @@ func (s *Scopes) TakeInto(ctx context.Context, req Request, results []Result) (D
 	return d, err
 }
 
-// Finish implements [Finisher]: one Finish gives back the places of all scopes.
+// Finish implements [Finisher]: one Finish gives back the permits of all scopes.
 func (s *Scopes) Finish(ctx context.Context, req Request, permit uint64) error {
 	s.mu.Lock()
 	places := s.permits[permit]
@@ -180,8 +175,8 @@ func (s *Scopes) Finish(ctx context.Context, req Request, permit uint64) error {
 	return errors.Join(errs...)
 }
 
-// Attributes implements [AttributeReader]: what the Takers read. What a Cost reads is
-// described by whoever wrote it.
+// Attributes implements [AttributeReader]: what the Takers read. Attributes that a Cost reads
+// are not among them.
 func (s *Scopes) Attributes() []string {
 	var names []string
 	for _, sc := range append(slices.Clip(s.holders), s.last) {

@@ -173,7 +173,7 @@ func TestScopesOrder(t *testing.T) {
 	})
 }
 
-// brokenPeek is a Preparer that fails when it is only looked at, halfway through its answer.
+// brokenPeek is a Preparer that fails in a peek, halfway through its answer.
 type brokenPeek struct{ *Limiter }
 
 func (b brokenPeek) Prepare(ctx context.Context, req Request, wait bool, r *Result) (Prepared, error) {
@@ -184,8 +184,8 @@ func (b brokenPeek) Prepare(ctx context.Context, req Request, wait bool, r *Resu
 	return h, err
 }
 
-// A refusal tells of each Preparer how it stands now, whoever refused: nothing is taken. One
-// that cannot say is left out.
+// A refusal shows for each Preparer how it stands now, whichever refused: nothing is taken. A
+// Preparer that cannot be asked is left out.
 func TestScopesTellHowTheyStand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -423,7 +423,7 @@ func TestScopesConserve(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// What is replayed forgets one that is held while 64 others are let go.
+		// The replay forgets a prepared cost once 64 others were served.
 		exact := i == 0
 		if n, left := admitted.Load(), wide.Remaining(); n != tight || narrow.Remaining() != 0 || left > loose-cost*n || exact && left != loose-cost*n {
 			t.Errorf("%v: %d admitted of %d; %d and %d are left, want 0 and %d", p.Algorithm, n, tight, narrow.Remaining(), left, loose-cost*n)

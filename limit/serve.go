@@ -11,8 +11,8 @@ import (
 	"github.com/stint-io/stint/internal/waitline"
 )
 
-// enter asks, unless others wait, and puts a request that has to wait in line; else p is nil and r
-// the reply.
+// enter asks the Taker, unless others wait, and puts a request that has to wait in line. If it
+// need not wait, p is nil and r is the reply.
 func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done func(Decision, error)) (p *waiter, r reply) {
 	if req.Cost < 0 {
 		return nil, reply{err: ErrNegativeCost}
@@ -52,19 +52,19 @@ func (q *Queue) enter(ctx context.Context, req Request, d time.Duration, done fu
 	return p, r
 }
 
-// try calls the Taker with a context that ends when the caller goes away. One who does
-// not wait at all asks all the same.
+// try calls the Taker with a context that ends with the wait. A request that does not wait at
+// all asks once without that bound.
 func (q *Queue) try(ctx context.Context, req Request, b patience, peek bool) (Decision, error) {
 	if b.latest < math.MaxInt64 && !b.hurried && b.longest > 0 {
 		var cancel context.CancelFunc
-		until := max(b.latest, q.now().Add(grace)) // it was due in time, if a timer was late
+		until := max(b.latest, q.now().Add(grace)) // the waiter may have been due in time, and its timer late
 		ctx, cancel = context.WithDeadline(ctx, q.origin.Add(time.Duration(until-1)))
 		defer cancel()
 	}
 	paced := b.latest < math.MaxInt64 && q.paces.Load()
 	if peek || paced {
-		// What is admitted and held back for too long is charged all the same, so
-		// look before.
+		// A request that is admitted and held back for too long is charged all the same, so
+		// check before.
 		req.Peek = true
 		d, err := q.taker.Take(ctx, req)
 		if err != nil || !d.Allowed {
@@ -94,7 +94,7 @@ func (b patience) fault(err error, now Time) error {
 	return err
 }
 
-// exceeds is the error of a refusal that no wait can mend.
+// exceeds is the error of a refusal with a RetryAfter of Never.
 func exceeds(d *Decision) error {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow && !r.Allowed && r.RetryAfter == Never {
@@ -104,7 +104,7 @@ func exceeds(d *Decision) error {
 	return ErrExceedsQuota
 }
 
-// admitted lets p, which is in no line, wait as long as an admission holds it back.
+// admitted makes p, which is in no line, wait for the delay of its admission.
 func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	q.lock()
 	now := q.now()
@@ -124,16 +124,16 @@ func (q *Queue) admitted(p *waiter, d Decision) (held *waiter, r reply) {
 	return nil, r
 }
 
-// park has the wait of p end at a time, with d; it counts among those who wait.
+// park ends the wait of p at that time, with d. Until then p counts as waiting.
 func (q *Queue) park(p *waiter, d Decision, at Time) {
 	d.Results = slices.Clone(d.Results)
 	p.answer, p.held = &d, true
 	q.waiting++
-	p.Deadline.Unset() // or it would come before those at the same time that were held first
+	p.Deadline.Unset() // set anew, it comes after others that are released at the same time
 	q.alarms.Set(&p.Deadline, p, int64(at))
 }
 
-// finish gives back what a Decision holds for one that has gone. Nobody would handle an
+// finish gives back the permit of a Decision whose waiter has left. There is nobody to handle an
 // error; the time-out of the permit remains.
 func (q *Queue) finish(p *waiter, d Decision) {
 	if f, ok := q.taker.(Finisher); ok && d.Permit != 0 {
@@ -141,8 +141,7 @@ func (q *Queue) finish(p *waiter, d Decision) {
 	}
 }
 
-// giveBack is finish under the lock, of a queue that is not closed or has somebody at
-// work.
+// giveBack is finish under the lock. The queue is not closed, or has a goroutine at work.
 func (q *Queue) giveBack(p *waiter, d Decision) {
 	if d.Permit != 0 {
 		q.work.Go(func() { q.finish(p, d) })
@@ -155,8 +154,8 @@ func newWaiter(ctx context.Context, req Request, b patience, done func(Decision,
 	return p
 }
 
-// own makes p fit to outlive the call, after which the caller may reuse the attributes;
-// that of one who blocks may end while the Taker is being called.
+// own prepares p to outlive the call: it copies the attributes, which the caller may reuse
+// afterwards, and makes the signal.
 func (p *waiter) own() {
 	p.req.Attributes = slices.Clone(p.req.Attributes)
 	if p.done == nil {
@@ -177,9 +176,9 @@ func (p *waiter) decision() Decision {
 	return *p.answer
 }
 
-// join puts a request at the end of the key's line. met says that there is one, or
-// that one was made, for which the refusal is that was asked for; without p r is the reply
-// then.
+// join appends a request to the key's line. met is false if there is none and refused is nil.
+// With refused, the refusal of a call made at asked, it makes the line. If met is true and p is
+// nil, r is the reply.
 func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Decision, error), key []byte, asked Time, refused *Decision) (p *waiter, r reply, met bool) {
 	q.lock()
 	defer q.unlock()
@@ -218,7 +217,7 @@ func (q *Queue) join(ctx context.Context, req Request, b patience, done func(Dec
 	return p, reply{}, true
 }
 
-// leave takes p, which gives up, out of its line. It says false when the wait is over.
+// leave takes p, which gives up, out of its line. It returns false when the wait is over.
 func (q *Queue) leave(p *waiter) bool {
 	q.lock()
 	defer q.unlock()
@@ -238,12 +237,12 @@ func (q *Queue) leave(p *waiter) bool {
 	return true
 }
 
-// grace is how much longer one waits whose time is over while the line is asking: it may
-// have been due in time, and the timer been late. Not longer: a wait is to end when its
-// time is over. Not shorter: timers are a millisecond late.
+// grace is how much longer a waiter stays past its deadline while its line is asking: it may
+// have been due in time, and its timer late. Not longer: a wait is to end at its deadline. Not
+// shorter: timers are a millisecond late.
 const grace = 2 * time.Millisecond
 
-// expire sends p away, whose time is over, or gives it some grace.
+// expire ends the wait of p, whose deadline has passed, or grants it the grace time.
 func (q *Queue) expire(p *waiter, now Time) {
 	l := p.lane
 	if (l.busy || l.due) && !l.peek && !p.late {
@@ -259,14 +258,14 @@ func (q *Queue) expire(p *waiter, now Time) {
 	}
 }
 
-// pass takes note that p leaves its line unserved.
+// pass records that p leaves its line unserved.
 func (p *waiter) pass() {
 	if p.Waiting() && p.lane.first() == p {
 		p.lane.forecast.loose = true
 	}
 }
 
-// quit takes p out of everything.
+// quit removes p from its line, its alarm and the count of waiters.
 func (q *Queue) quit(p *waiter) {
 	p.Deadline.Unset()
 	if p.Waiting() {
@@ -284,8 +283,8 @@ func (q *Queue) end(p *waiter, d *Decision, err error) {
 	p.End(&q.calls, err)
 }
 
-// schedule sees to it that the first in line asks when it is due. It sends away those
-// that would be too late, up to the first that would not, and drops an empty line.
+// schedule makes the first waiter of a line ask when it is due. It ends the waits of those that
+// would be served too late, up to the first that would not, and drops an empty line.
 func (q *Queue) schedule(l *lane) {
 	if l.busy {
 		return
@@ -313,7 +312,7 @@ func (q *Queue) schedule(l *lane) {
 	}
 }
 
-// makeReady has the first in line ask as soon as somebody is free to do it.
+// makeReady has the first waiter ask as soon as a goroutine is free to do it.
 func (q *Queue) makeReady(l *lane) {
 	l.alarm.Unset()
 	if !l.due && !l.busy {
@@ -322,7 +321,7 @@ func (q *Queue) makeReady(l *lane) {
 	}
 }
 
-// serve asks for those who are first in the lines that are ready, one after the other.
+// serve asks for the first waiters of the lines that are ready, one after the other.
 func (q *Queue) serve() {
 	var l *lane
 	var p *waiter
@@ -360,7 +359,7 @@ func (q *Queue) serve() {
 
 var errNoAnswer = errors.New("limit: the Taker did not return")
 
-// next returns a line, busy from here on, whose first is to ask; nil if there is none.
+// next returns a line whose first waiter is to ask, busy from here on; nil if there is none.
 func (q *Queue) next() (l *lane, p *waiter, peek bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -369,7 +368,8 @@ func (q *Queue) next() (l *lane, p *waiter, peek bool) {
 		l, q.ready[0] = q.ready[0], nil
 		q.ready = q.ready[1:]
 		l.due = false
-		// Since it was made ready the first may have left, and the next be due later.
+		// Since the line was made ready its first waiter may have left, and the next may be
+		// due later.
 		if p = l.first(); p != nil && !l.alarm.IsSet() {
 			l.busy = true
 			return l, p, l.peek
@@ -378,16 +378,16 @@ func (q *Queue) next() (l *lane, p *waiter, peek bool) {
 	return nil, nil, false
 }
 
-// answer takes note of what the Taker, asked then, said to p, the first in line. served
-// says that p is admitted and does not block: the caller, who has taken no lock, is to
-// call done.
+// answer applies the Taker's answer to p, the first waiter of l; asked is when the Taker was
+// called. served says that p is admitted and does not block: the caller then calls done, without
+// the lock.
 func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (served bool) {
 	q.lock()
 	defer q.unlock()
 	now, cost := q.now(), p.Cost
 	if err == nil && d.Allowed {
 		l.admit(&d, now, cost)
-	} else if err == nil && d.RetryAfter() != Never { // else it says nothing about others
+	} else if err == nil && d.RetryAfter() != Never { // a refusal for good says nothing about other costs
 		l.refuse(&d, asked, now, cost)
 	}
 	switch {
@@ -414,9 +414,9 @@ func (q *Queue) answer(l *lane, p *waiter, d Decision, err error, asked Time) (s
 	at := now.Add(d.Delay)
 	until := at
 	if at >= l.heldFrom {
-		// A delay counts from when the Taker decided, between the question and now, and the
-		// answer to the one before may have taken longer: one that comes later is not
-		// released before, unless the Taker said so for certain.
+		// A delay counts from the Taker's decision, which was between asked and now. To keep
+		// the order, a request is not released before an earlier one unless its delay is
+		// certainly shorter.
 		until = max(at, min(l.heldUntil, p.latest))
 	}
 	if until > now {

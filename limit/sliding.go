@@ -53,7 +53,7 @@ func (c *SlidingCounter) Take(s *SlidingState, now Time, cost int64) Verdict {
 		return unlimitedVerdict()
 	}
 	now = max(now, 0)
-	turned := c.turn(*s, now)
+	turned := c.advance(*s, now)
 	fits := c.fits(turned, now, cost)
 	if cost > 0 && (fits || c.countRefused) {
 		turned.Cur = addCounts(turned.Cur, cost)
@@ -62,35 +62,27 @@ func (c *SlidingCounter) Take(s *SlidingState, now Time, cost int64) Verdict {
 	return c.verdict(turned, now, cost, fits)
 }
 
-// Peek answers whether cost would fit and changes nothing. Its RetryAfter is that
-// of a caller who has not asked yet: a refusal by Take may itself be counted.
+// Peek answers whether cost would fit and changes nothing. Its RetryAfter holds for a caller
+// that has not asked yet: a refusal by Take may itself be counted.
 func (c *SlidingCounter) Peek(s SlidingState, now Time, cost int64) Verdict {
-	if c.unlimited {
-		return unlimitedVerdict()
-	}
-	now = max(now, 0)
-	s = c.turn(s, now)
-	fits := c.fits(s, now, cost)
-	if fits {
-		s.Cur += cost
-	}
-	return c.verdict(s, now, cost, fits)
+	asking := *c
+	asking.countRefused = false
+	return asking.Take(&s, now, cost)
 }
 
 // Refuse records a request that was refused, by this limit or by another: it is
 // counted if the policy counts refused requests.
 func (c *SlidingCounter) Refuse(s *SlidingState, now Time, cost int64) {
 	if c.countRefused && !c.unlimited && cost > 0 {
-		*s = c.turn(*s, max(now, 0))
+		*s = c.advance(*s, max(now, 0))
 		s.Cur = addCounts(s.Cur, cost)
 	}
 }
 
-// Refund gives back cost, taken in the window that is current at now as far as
-// that holds as much. What was taken before weighs less with every moment and is
-// not given back.
+// Refund gives back cost, as far as the window that is current at now holds as much. A cost of
+// the previous window is not given back: its weight falls to 0 within a period.
 func (c *SlidingCounter) Refund(s *SlidingState, now Time, cost int64) {
-	if turned := c.turn(*s, max(now, 0)); turned.Index == s.Index {
+	if turned := c.advance(*s, max(now, 0)); turned.Index == s.Index {
 		s.Cur = max(0, s.Cur-cost)
 	}
 }
@@ -98,18 +90,18 @@ func (c *SlidingCounter) Refund(s *SlidingState, now Time, cost int64) {
 // Fresh says whether s equals the state of a key that was never seen.
 func (c *SlidingCounter) Fresh(s SlidingState, now Time) bool {
 	now = max(now, 0)
-	s = c.turn(s, now)
+	s = c.advance(s, now)
 	return s.Cur == 0 && c.overlap(s.Prev, c.left(s, now)) == 0
 }
 
-// Convert carries s over from another policy. Under another period the estimate
-// of what is used counts as taken in the window that now is.
+// Convert carries s over from another policy. Under another period the estimate of what is used
+// counts as taken in the present window of the new one.
 func (c *SlidingCounter) Convert(s SlidingState, from *SlidingCounter, now Time) SlidingState {
 	now = max(now, 0)
 	if c.period == from.period {
 		return s
 	}
-	s = from.turn(s, now)
+	s = from.advance(s, now)
 	exact := *from
 	exact.rounding = RoundUp
 	used := exact.estimate(s, now)
@@ -119,9 +111,9 @@ func (c *SlidingCounter) Convert(s SlidingState, from *SlidingCounter, now Time)
 	return SlidingState{Index: int64(uint64(now) / c.period), Cur: int64(min(used, math.MaxInt64))}
 }
 
-// turn returns s with the window current at now. A now before the window that s
-// has is in that window.
-func (c *SlidingCounter) turn(s SlidingState, now Time) SlidingState {
+// advance returns s with the window that is current at now. A now before the window of s is in
+// that window.
+func (c *SlidingCounter) advance(s SlidingState, now Time) SlidingState {
 	switch index := int64(uint64(now) / c.period); {
 	case index <= s.Index:
 		return s
@@ -132,7 +124,7 @@ func (c *SlidingCounter) turn(s SlidingState, now Time) SlidingState {
 	}
 }
 
-// left is how much of the previous window overlaps: the period at the current
+// left is how much of the previous window overlaps, in nanoseconds: the period at the current
 // window's beginning, one nanosecond at its end.
 func (c *SlidingCounter) left(s SlidingState, now Time) uint64 {
 	if int64(uint64(now)/c.period) < s.Index {
@@ -152,7 +144,8 @@ func (c *SlidingCounter) overlap(prev int64, left uint64) uint64 {
 	return q
 }
 
-// estimate is what the last period used. It fits 64 bits: both parts are below 2^63.
+// estimate is what was used in the last period. It fits in 64 bits: both summands are below
+// 2^63.
 func (c *SlidingCounter) estimate(s SlidingState, now Time) uint64 {
 	return uint64(s.Cur) + c.overlap(s.Prev, c.left(s, now))
 }
@@ -177,9 +170,9 @@ func (c *SlidingCounter) verdict(s SlidingState, now Time, cost int64, fits bool
 	return v
 }
 
-// earliest returns the first time from now on at which cost, at most the quota,
-// fits if nothing else is taken. The estimate only falls, so it is the time at
-// which the overlap has become small enough, in this window or in the next.
+// earliest returns the first time from now on at which cost, at most the quota, fits if nothing
+// else is taken. The estimate only falls, so that is when the overlap is small enough, in this
+// window or in the next.
 func (c *SlidingCounter) earliest(s SlidingState, now Time, cost int64) Time {
 	room := c.quota - cost
 	if c.estimate(s, now) <= uint64(room) {
@@ -193,7 +186,7 @@ func (c *SlidingCounter) earliest(s SlidingState, now Time, cost int64) Time {
 	return c.before(s.Index+2, c.mostLeft(s.Cur, room))
 }
 
-// before is the time that is left nanoseconds before window index begins.
+// before returns the time left nanoseconds before window index begins.
 func (c *SlidingCounter) before(index int64, left uint64) Time {
 	hi, lo := bits.Mul64(uint64(index), c.period)
 	if hi != 0 || lo-left > math.MaxInt64 {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// tooLong is an ErrWaitTooLong with its figures. It becomes a text when somebody reads
-// it: those who are refused at once come in crowds.
+// tooLong is an ErrWaitTooLong with its figures. The text is made only when it is read: under
+// overload many waits fail at once.
 type tooLong struct {
 	wait    time.Duration // until the permit at the earliest; 0 = it is not known
-	longest time.Duration // what was wanted
+	longest time.Duration // the longest wait that the caller accepts
 	hurried bool          // by the context's deadline
 	changed bool          // the policy changed meanwhile
 	queue   bool          // of a Queue, whose wait is a lower bound
@@ -42,7 +42,7 @@ func (e *tooLong) Error() string {
 	return text + fmt.Sprintf(", want at most %v", e.longest)
 }
 
-// Is says which errors it is.
+// Is reports whether target is one of the errors that e stands for.
 func (e *tooLong) Is(target error) bool {
 	return target == ErrWaitTooLong || e.hurried && target == context.DeadlineExceeded
 }

@@ -10,17 +10,17 @@ import (
 type trial struct {
 	scopes  *Scopes
 	req     Request
-	results []Result // of the Holders
+	results []Result // of the Preparers
 	last    int64    // cost of the last scope
 	asked   bool     // the last scope has decided
 
-	// What the Holders are asked for, and have given. The few are in here, so that
-	// they stay on the stack.
+	// What each Preparer is asked for and has given. The first are in an array, so that they
+	// stay on the stack.
 	few  [usualScopes]claim
 	many []claim // the rest
 }
 
-// usualScopes are decided without memory from the heap.
+// usualScopes is up to how many scopes are decided without memory from the heap.
 const usualScopes = 8
 
 func (t *trial) claim(i int) *claim {
@@ -37,7 +37,7 @@ type claim struct {
 	prepared Prepared
 }
 
-// count asks what the request costs each scope.
+// count computes the cost of the request in each scope.
 func (t *trial) count() error {
 	s := t.scopes
 	if n := len(s.holders) - usualScopes; n > 0 {
@@ -72,22 +72,20 @@ func (t *trial) cost(sc *scope) (int64, error) {
 	return cost, nil
 }
 
-// What is waited for with nothing held may be gone again when the others have been asked,
-// where many want it at once. It is then waited for again.
+// A scope is waited for with nothing prepared in the others, so under contention its tokens may
+// be gone when the others have admitted. It is then waited for again.
 const (
-	// maxWaits is how often. Not more: each wait that ends well shows that there is
-	// something, so this is for what nobody foresees. Not fewer: a dozen scopes may be
-	// cold.
+	// maxWaits is how often. Not more: it only guards against a loop, since longestWaits ends
+	// the waits before. Not fewer: a dozen scopes may have no lease yet.
 	maxWaits = 32
-	// longestWaits is after how long no other wait begins. Not longer: a request that is
-	// refused should be so soon. Not shorter: it is what one lease waits for its first
-	// answer.
+	// longestWaits is after how long no other wait begins. Not longer: a refusal should come
+	// soon. Not shorter: a lease waits that long for its first answer.
 	longestWaits = 500 * time.Millisecond
 )
 
-// decide asks the scopes until all have admitted, or one refuses for good. One that
-// refuses, but may have more after a while, is waited for with nothing held, and then
-// held first.
+// decide asks the scopes until all have admitted, or one refuses for good. A scope that refuses,
+// but may have more after a wait, is waited for with nothing prepared in the others, and is then
+// prepared first.
 func (t *trial) decide(ctx context.Context) (Decision, error) {
 	refuser, more, err := t.holdAll(ctx)
 	var begin time.Time
@@ -126,7 +124,7 @@ func (t *trial) holdAll(ctx context.Context) (refuser int, more bool, err error)
 	return len(t.scopes.holders), false, nil
 }
 
-// prepared holds of the i-th Preparer what it is asked for, unless it is held already.
+// prepare prepares the cost of the i-th Preparer, unless that is done already.
 func (t *trial) prepare(ctx context.Context, i int, wait bool) (admitted, more bool, err error) {
 	c, sc := t.claim(i), &t.scopes.holders[i]
 	if c.held || c.cost == 0 {
@@ -151,8 +149,8 @@ func (s *Scope) name(r *Result) {
 	}
 }
 
-// rollback gives back all that is held, the latest first: where two scopes have one Preparer,
-// each finds it as it left it.
+// rollback gives back all that is prepared, the latest first: where two scopes share one
+// Preparer, it finds the state that it left.
 func (t *trial) rollback() {
 	for i := range slices.Backward(t.scopes.holders) {
 		if c := t.claim(i); c.held {
@@ -162,7 +160,7 @@ func (t *trial) rollback() {
 	}
 }
 
-// admit asks the last scope, and makes final what is held.
+// admit asks the last scope, and commits what is prepared.
 func (t *trial) admit(ctx context.Context) (Decision, error) {
 	d := Decision{Allowed: true}
 	s := t.scopes
@@ -187,10 +185,10 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 			return d, nil
 		}
 	}
-	var places []scopePlace
+	var places []scopePermit
 	if d.Permit != 0 {
 		if f, ok := s.last.Taker.(Finisher); ok {
-			places = append(places, scopePlace{f, d.Permit})
+			places = append(places, scopePermit{f, d.Permit})
 		}
 	}
 	for i := range t.scopes.holders {
@@ -202,7 +200,7 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 		d.Delay = max(d.Delay, t.results[i].Delay)
 		if c.prepared.Permit != 0 {
 			if f, ok := s.holders[i].Taker.(Finisher); ok {
-				places = append(places, scopePlace{f, c.prepared.Permit})
+				places = append(places, scopePermit{f, c.prepared.Permit})
 			}
 		}
 	}
@@ -211,8 +209,8 @@ func (t *trial) admit(ctx context.Context) (Decision, error) {
 	return d, nil
 }
 
-// countRefused charges a request that was refused to every scope that has not counted it
-// yet. A place in flight that one gives for it is given back.
+// countRefused charges a refused request to every scope that has not counted it yet. A permit
+// that is granted for it is given back.
 func (t *trial) countRefused(ctx context.Context) error {
 	count := func(sc *scope, cost int64) error {
 		req := t.req
@@ -239,8 +237,8 @@ func (t *trial) countRefused(ctx context.Context) error {
 	return nil
 }
 
-// permit returns one permit for all places.
-func (s *Scopes) permit(places []scopePlace) uint64 {
+// permit returns one permit for the permits of all scopes.
+func (s *Scopes) permit(places []scopePermit) uint64 {
 	if len(places) == 0 {
 		return 0
 	}
@@ -258,8 +256,8 @@ func (t *trial) refuse(ctx context.Context, refuser int) (Decision, error) {
 	return Decision{Status: statusTooManyRequests, Results: t.applied()}, nil
 }
 
-// observe asks how the Holders stand but the one that refused. Those before it had admitted,
-// and do not count as refusing if somebody else has taken what they had meanwhile.
+// observe asks the Preparers, except the one that refused, how they stand. Those before it had
+// admitted, and are not shown as refusing if others have taken their tokens since.
 func (t *trial) observe(ctx context.Context, refuser int) {
 	for i := range t.scopes.holders {
 		if i == refuser || t.claim(i).cost == 0 {

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// TestUndoAmongOthers: what is undone is back although others have taken since, as long
-// as the bucket would not have been full meanwhile: not a token is lost. That is so as
-// well while somebody waits, and after.
+// TestUndoAmongOthers: a rollback restores every token although others have taken since, as long
+// as the bucket would not have been full in between; also while there are waiters, and after.
 func TestUndoAmongOthers(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
@@ -81,9 +80,8 @@ func TestKeptIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestFixedWindowLineOfCosts: of those who wait for fixed windows with different costs
-// each is let go with the first window that has room for it behind those before it, and is
-// told at once when that is too late.
+// TestFixedWindowLineOfCosts: waiters with different costs for fixed windows are each served in
+// the first window with room behind those before it, and fail at once when that is too late.
 func TestFixedWindowLineOfCosts(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {

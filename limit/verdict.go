@@ -23,8 +23,8 @@ func (t Time) Add(d time.Duration) Time {
 // At converts a [time.Time] by its wall clock reading.
 func At(t time.Time) Time { return Time(t.UnixNano()) }
 
-// Never is the wait that does not end: a refusal that no time can mend, such as
-// a cost above the burst or an empty bucket with rate 0.
+// Never is an endless wait: that of a refusal which no time ends, such as a cost above the burst
+// or an empty bucket with rate 0.
 const Never time.Duration = math.MaxInt64
 
 // Verdict is what one limit's arithmetic says about one cost at one time.
@@ -44,12 +44,12 @@ type Verdict struct {
 	// rounded up to the nanosecond: a caller that waits this long is not early.
 	RetryAfter time.Duration
 
-	// ResetAfter is the wait until the limit is as good as new if nobody takes
+	// ResetAfter is the wait until the bucket is full or the window has ended if nobody takes
 	// anything; [Never] for a bucket that does not refill.
 	ResetAfter time.Duration
 
-	// Delay is how long an admitted request must be held back: the place it
-	// got in a leaky bucket's queue. 0 for all other algorithms.
+	// Delay is how long an admitted request must be held back by a leaky bucket, for its place
+	// in the queue. 0 for all other algorithms.
 	Delay time.Duration
 }
 
@@ -63,11 +63,11 @@ const (
 	ReasonConcurrency                // too many in flight; retry when one ends
 	ReasonCost                       // the cost alone is above what the limit can ever admit
 	ReasonBanned                     // the key is banned until the ban ends
-	ReasonMissing                    // the limit's key is missing from the request, and the limit says to refuse then
-	ReasonTableFull                  // the counter table is full of live keys, and the bucket shared by new keys is empty
-	ReasonStoreFailure               // the store did not answer, and the limit says to refuse then
-	ReasonSuppressed                 // all instances together are asked for more than the limit, and refuse a part of it, drawn at random
-	ReasonRecovering                 // the coordinator of a shared limit has just begun, and learns what of it is in use
+	ReasonMissing                    // the request has no value for the limit's key, and the limit refuses such requests
+	ReasonTableFull                  // the table is full of live keys, and the bucket that new keys share is empty
+	ReasonStoreFailure               // the store did not answer, and the limit refuses then
+	ReasonSuppressed                 // the demand of all instances is above the limit, and each refuses a random fraction
+	ReasonRecovering                 // the coordinator of a shared limit has just begun, and does not know yet what is lent
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota

@@ -12,9 +12,8 @@ import (
 // Wait is shorthand for WaitN(ctx, 1).
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits until n can be taken, in line behind those who came before, and
-// takes it. When ctx ends first it returns ctx's error, has taken nothing, and
-// those behind move up.
+// WaitN waits until n can be taken, in line behind earlier waiters, and takes it. When ctx ends
+// first it returns ctx's error, has taken nothing, and the waiters behind move up.
 //
 // It fails at once with [ErrExceedsQuota] when n is above the policy's quota, and
 // with [ErrWaitTooLong], which is then also a context.DeadlineExceeded, when the
@@ -25,9 +24,9 @@ func (l *Limiter) WaitN(ctx context.Context, n int64) error { return l.wait(ctx,
 // WaitMax is shorthand for WaitMaxN(ctx, 1, d).
 func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l.WaitMaxN(ctx, 1, d) }
 
-// WaitMaxN is WaitN for a caller who waits at most d: it fails at once with
-// [ErrWaitTooLong] when the wait would be longer, and as soon as a change of policy
-// makes it longer. A negative d counts as 0.
+// WaitMaxN is WaitN for a caller that waits at most d: it fails at once with [ErrWaitTooLong]
+// when the wait would be longer, and as soon as a change of policy makes it longer. A negative d
+// counts as 0.
 func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
 	return l.wait(ctx, n, max(d, 0))
 }
@@ -39,10 +38,15 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	if err := ctx.Err(); err != nil || n == 0 {
 		return err
 	}
-	w := l.hooks.Load().NewWait(limiterName, n)
+	h := l.hooks.Load()
+	w := h.NewWait(limiterName, n)
 	s, err := l.line(ctx, n, longest)
-	if err != nil || !s.signal.Blocks() {
+	if err != nil {
 		return err
+	}
+	if !s.signal.Blocks() {
+		h.Admitted(limiterName, n)
+		return nil
 	}
 	w.Start()
 	err = s.signal.Await(ctx, func() bool { return l.leave(s.id, s.gen) })
@@ -52,10 +56,13 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 		}
 	}
 	w.End(err)
+	if err == nil {
+		h.Admitted(limiterName, n)
+	}
 	return err
 }
 
-// leave gives up the slot of one who waits, unless the wait has ended.
+// leave gives up the slot of a waiter. It returns false when the wait has ended.
 func (l *Limiter) leave(id, gen uint64) bool {
 	l.lock()
 	defer l.unlock()
@@ -71,14 +78,14 @@ func (l *Limiter) leave(id, gen uint64) bool {
 	return true
 }
 
-// line takes n at once, or stands in line for it: only then the slot has a signal.
+// line takes n at once, or enters the queue for it: only then the slot has a signal.
 func (l *Limiter) line(ctx context.Context, n int64, longest time.Duration) (slot, error) {
 	l.lock()
 	defer l.unlock()
 	return l.stand(ctx, n, longest, nil)
 }
 
-// stand is line under the lock. Without a done the caller blocks.
+// stand is line under the lock. A nil done means that the caller blocks.
 func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, done func(error)) (slot, error) {
 	if n > l.meter.quota {
 		return slot{}, fmt.Errorf("%w: %d is above %d", ErrExceedsQuota, n, l.meter.quota)
@@ -106,26 +113,25 @@ func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration, don
 	return s, nil
 }
 
-// arm sets the timer to the time at which the first in line is served, if somebody
-// waits. It serves all who are due, so a window's edge wakes those that the window
-// admits and nobody else. Those who were due are settled, or as many as one batch: then
-// the timer is due already.
+// arm sets the timer to the time at which the first waiter is served, if there is one. The timer
+// serves all waiters that are due, so the edge of a window wakes those that the window admits
+// and nobody else. The caller has settled the schedule, or one batch of it: then the timer is
+// due already.
 func (l *Limiter) arm() {
 	next := Time(waitline.Never)
 	if l.waiting > 0 {
-		next = max(l.slots[l.acted].act, 1) // a vacant slot has 0, which would be no timer
+		next = max(l.slots[l.acted].act, 1) // a vacant slot has 0, which would unset the timer
 	}
 	if !l.timer.IsSetTo(int64(next)) {
 		l.timer.Set(l, (*Limiter).fire, int64(next), int64(l.now()))
 	}
 }
 
-// batch is how many a timer serves before it calls them back. Not more: all who take the
-// lock meanwhile wait for it. Not fewer: each time takes a microsecond.
+// batch is how many waiters a timer serves before their call-backs are made. Not more: it holds
+// the lock meanwhile. Not fewer: each batch costs a microsecond of overhead.
 const batch = 256
 
-// fire is what the timer does, in a goroutine that lives as long as there is somebody
-// to call back.
+// fire is the timer's function. Its goroutine lives as long as there are call-backs to make.
 func (l *Limiter) fire() {
 	l.lock()
 	l.timer.Fired()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// line is some goroutines that wait, and who was let go when.
+// line is a number of goroutines that wait, and when each was served.
 type line struct {
 	start time.Time
 	wg    sync.WaitGroup
@@ -72,7 +72,7 @@ func TestWaitIsFIFO(t *testing.T) {
 	})
 }
 
-// At a window's edge those that it admits are let go, and nobody else.
+// The edge of a window serves the waiters that the window admits, and wakes no others.
 func TestWaitAtAWindowsEdge(t *testing.T) {
 	for _, p := range []Policy{
 		{Algorithm: FixedWindow, Rate: PerSecond(10)},
@@ -290,8 +290,8 @@ func TestTakeOfALeakyBucketQueuesBehindThoseWhoWait(t *testing.T) {
 	})
 }
 
-// Many wait, reserve, give up and change the rate. Those who were let go are
-// within the limit in every interval, none is lost, and none who stayed starves.
+// Many callers wait, reserve, give up and change the rate. What is admitted is within the limit
+// in every interval, no permit is lost, and no waiter starves.
 func TestHistoriesWait(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(max(1, histories(t)/20)) {

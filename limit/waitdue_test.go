@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// dueAtOnce are policies under which n who wait are due in a few moments.
+// dueAtOnce are policies under which n waiters are due at a few times.
 func dueAtOnce(n int64) []Policy {
 	some := min(n, MaxLogCount)
 	return []Policy{
@@ -31,7 +31,7 @@ func fill(t *testing.T, l *Limiter, p Policy) {
 	}
 }
 
-// Everybody who is due is let go, in order, and nobody calls the limiter meanwhile.
+// All waiters that are due are served in order, without another call of the limiter.
 func TestCrowdIsDueAtOnce(t *testing.T) {
 	for _, p := range dueAtOnce(crowd) {
 		synctest.Test(t, func(t *testing.T) {
@@ -72,8 +72,8 @@ func TestCrowdIsDueAtOnce(t *testing.T) {
 	}
 }
 
-// The same for crowds of any size and cost, some of which leave: those that are left are
-// let go in their order, whatever is due when.
+// The same for crowds of any size and cost, some of which leave: the others are served in order,
+// whenever each is due.
 func TestCrowdsAtRandom(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 31))
@@ -112,7 +112,7 @@ func TestCrowdsAtRandom(t *testing.T) {
 	}
 }
 
-// Many wait with a bound that a change of policy makes too short: all are told at once.
+// Many waiters have a bound that a change of policy makes too short: all fail at once.
 func TestCrowdIsTooLateAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, bucketPolicy(PerSecond(1000), 1))

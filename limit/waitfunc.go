@@ -5,25 +5,24 @@ import (
 	"time"
 )
 
-// WaitFunc is WaitMaxN for a caller who does not block: done is called, exactly once,
-// when n has been taken or it is known that it will not be in time. [Never] waits as
-// long as it takes; a negative d counts as 0. No goroutine waits meanwhile.
+// WaitFunc is WaitMaxN for a caller that does not block: done is called exactly once, when n has
+// been taken or is known not to be in time. [Never] waits without a bound; a negative d counts
+// as 0. Waiting takes no goroutine.
 //
 // done gets nil when n is taken, and otherwise the error that WaitMaxN returns:
-// [ErrWaitTooLong], [ErrExceedsQuota] or [ErrNegativeCost]. When the answer is known at
-// once, done is called before WaitFunc returns, in the caller's goroutine, so hold no lock
-// that done takes; but for a permit that is there at once it is called in order when other
-// call-backs are due, and so always when WaitFunc is called by a done. All others are called
-// by one goroutine, which ends when none is due.
+// [ErrWaitTooLong], [ErrExceedsQuota] or [ErrNegativeCost]. When the answer is known at once,
+// the caller's goroutine calls done before WaitFunc returns, so hold no lock that done takes. If
+// other call-backs are due then, as always when a done calls WaitFunc, a permit that is granted
+// at once waits for its place among them. All other call-backs are made by one goroutine, which
+// ends when none is due.
 //
-// Call-backs come in the order of the calls of WaitFunc, one after the other: a done that
-// takes long delays the next, and nothing else. Those who block in Wait are in the same line
-// and do not wait for call-backs. A done may use the limiter in any way except waiting for
-// another done. A panic in it is as in any function of its goroutine: it ends the program
-// unless WaitFunc's caller recovers from that of a done called at once.
+// Call-backs are made in the order of the calls of WaitFunc, one after the other: a done that
+// takes long delays the next call-backs, but no caller of Wait, although both wait in the same
+// line. A done may use the limiter in any way except waiting for another done. A panic in done
+// ends the program, unless it was called at once and WaitFunc's caller recovers.
 //
-// cancel gives the place in line up, and those behind move up. It reports whether it
-// did: then done is not called. Nothing happens when the wait has ended before.
+// cancel gives up the place in line, and the waiters behind move up. It reports whether it did:
+// then done is not called. It does nothing when the wait has ended.
 func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
 	if n < 0 {
 		done(ErrNegativeCost)
@@ -33,14 +32,20 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		done(nil)
 		return ended
 	}
-	w, end := l.hooks.Load().NewWait(limiterName, n), done
+	return l.waitFunc(n, max(d, 0), done)
+}
+
+func (l *Limiter) waitFunc(n int64, longest time.Duration, then func(error)) (cancel func() bool) {
+	h := l.hooks.Load()
+	done := h.admits(limiterName, n, then)
+	w, end := h.NewWait(limiterName, n), done
 	if w != nil {
 		end = func(err error) {
 			w.End(err)
 			done(err)
 		}
 	}
-	s, direct, err := l.lineFunc(n, max(d, 0), end)
+	s, direct, err := l.lineFunc(n, longest, end)
 	switch {
 	case err != nil:
 		done(err)
@@ -48,22 +53,16 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		l.calls.Direct(done)
 	case s.kind == slotWaiting:
 		w.Start()
-		return func() bool {
-			left := l.leave(s.id, s.gen)
-			if left {
-				w.End(context.Canceled)
-			}
-			return left
-		}
+		return func() bool { return w.canceled(l.leave(s.id, s.gen)) }
 	}
 	return ended
 }
 
-// ended is the cancel of a wait that has ended.
+// ended is the cancel function of a wait that has ended.
 func ended() bool { return false }
 
-// lineFunc is line for one who is called. It says whether the caller is to call done
-// directly for a permit that was there at once; otherwise done is called in order.
+// lineFunc is line for WaitFunc. direct says that the permit was granted at once and the caller
+// is to call done itself; otherwise done is called in order.
 func (l *Limiter) lineFunc(n int64, longest time.Duration, done func(error)) (s slot, direct bool, err error) {
 	l.lock()
 	defer l.unlock()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// told is what the dones of one limiter were told, in their order.
+// told is what the call-backs of one limiter got, in order.
 type told struct {
 	start time.Time
 	mu    sync.Mutex
@@ -93,7 +93,7 @@ func TestWaitFunc(t *testing.T) {
 	})
 }
 
-// A change of policy tells those who would wait too long, and lets the others go on.
+// A change of policy ends the waits that would be too long, and the others go on.
 func TestWaitFuncUnderATighterPolicy(t *testing.T) {
 	for _, p := range []Policy{
 		bucketPolicy(PerSecond(10), 1),
@@ -208,8 +208,7 @@ func TestWaitFuncBadManners(t *testing.T) {
 	})
 }
 
-// What is told at once may panic: it is the caller's to recover, and costs nobody else
-// anything.
+// A call-back that is made at once may panic: the caller recovers, and nobody else is affected.
 func TestWaitFuncPanicAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, q := newLimiter(t, bucketPolicy(PerSecond(1), 2)), told{start: time.Now()}

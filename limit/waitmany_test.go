@@ -22,7 +22,7 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// crowded returns a limiter of p with that many who wait.
+// crowded returns a limiter of p with that many waiters.
 func crowded(t testing.TB, p Policy, longest time.Duration, done func(error)) (*Limiter, []func() bool) {
 	t.Helper()
 	l := newLimiter(t, p)
@@ -88,8 +88,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// Those who hold reservations behind a crowd, and one who waits behind theirs, do not
-// make it slow either.
+// Reservations behind a crowd, and a waiter behind them, do not make it slow either.
 func TestCrowdOfReservations(t *testing.T) {
 	const within = 20 * time.Second // of a processor
 	l := newLimiter(t, bucketPolicy(PerHour(1000), 1))
@@ -165,8 +164,8 @@ func TestCrowdUnderAnotherPolicy(t *testing.T) {
 	}
 }
 
-// Many come, leave and change the policy at once, in real time: each is told once or has
-// left, in the order of the line.
+// Many callers wait, leave and change the policy concurrently, in real time: each wait ends once
+// or is given up, in the order of the line.
 func TestWaitFuncStorm(t *testing.T) {
 	for _, p := range []Policy{
 		bucketPolicy(PerSecond(20_000), 10),

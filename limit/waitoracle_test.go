@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// naive is the oracle of a limiter with waiters: it knows what was taken and who
-// waits, and plans all of them anew each time.
+// naive is the oracle of a limiter with waiters: it keeps what was taken and who waits, and
+// plans all waiters again each time.
 type naive struct {
 	m     meter
 	state ledger
@@ -46,7 +46,7 @@ func (o *naive) pass(now Time) {
 	}
 }
 
-// plan returns when each in line is let go, and the ledger after all.
+// plan returns when each waiter is served, and the ledger after all of them.
 func (o *naive) plan(keep func(w naiveWaiter, act Time) bool) ledger {
 	l := o.state.clone()
 	left := o.line[:0:0]

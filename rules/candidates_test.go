@@ -8,9 +8,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// However many limits there are, few are looked at for a request: each is filed under the part
-// of its match that the fewest others share, be it an exact value, the beginning or the end of
-// one, and be it in a list.
+// However many limits there are, few are evaluated for a request: each is filed under the part
+// of its match that the fewest others share, be it an exact value, a prefix or a suffix, also
+// within a list.
 func TestFewCandidates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -52,7 +52,7 @@ func TestFewCandidates(t *testing.T) {
 				t.Errorf("%s, domain %q: %d of %d are looked at, %d apply", name, domain, looked, limits, len(found))
 			}
 		}
-		// Another request finds none, and looks at none.
+		// Another request has no candidates.
 		sub := subject{attrs: attrs("method=GET path=/none zone=a host=a.example user=nobody"), set: s}
 		looked := 0
 		for _, numbers := range s.index.candidates(&sub, nil) {
@@ -64,7 +64,7 @@ func TestFewCandidates(t *testing.T) {
 	}
 }
 
-// What cannot be filed is looked at for each request, and the rest is not for its sake.
+// Limits that cannot be filed are evaluated for each request; the others are not.
 func TestCandidatesThatCannotBeFiled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -9,9 +9,8 @@ import (
 	"github.com/stint-io/stint/internal/document"
 )
 
-// clause compiles a match and a when, either of which may be nil. It returns
-// them also as text for people and as text that no other clause has; the latter
-// is empty after a fault.
+// clause compiles a match and a when, either of which may be nil. It also returns a text for
+// people, and an id that no other clause has; the id is empty after a fault.
 func (b *builder) clause(d *file, match, when *document.Node) (c clause, text, id string) {
 	ok := true
 	if match != nil {
@@ -47,7 +46,7 @@ func (b *builder) clause(d *file, match, when *document.Node) (c clause, text, i
 	return c, text, strings.Join(ids, ",")
 }
 
-// quoteIfOdd quotes what could not be told from the text around it.
+// quoteIfOdd quotes a text that could be confused with the text around it.
 func quoteIfOdd(s string) string {
 	if s == "" || strings.ContainsAny(s, " =|\"") || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(s)
@@ -109,8 +108,8 @@ func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 	return out, fine
 }
 
-// expression compiles the CEL in n. Faults point into the YAML where the text
-// stands there as it is.
+// expression compiles the CEL in n. Faults have a place within the expression where the YAML has
+// its text unchanged.
 func (b *builder) expression(d *file, n *document.Node) (*expression, bool) {
 	src, ok := d.str(n, "a CEL expression, such as 'request.size > 1000'")
 	if !ok {

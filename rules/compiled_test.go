@@ -138,7 +138,7 @@ func TestWhatCannotBeShared(t *testing.T) {
 		"limits: [{name: a, rate: 10/s, burst: 4, sharing: split, split: {instances: 4}, overrides: [{when: {u: a}, burst: 3}]}]":       "a burst of 3 cannot be split between 4",
 		"limits: [{name: a, rate: 0/s, burst: 0, sharing: split, split: {instances: 4}}]":                                               "",
 		"limits: [{name: a, algorithm: concurrency, max_in_flight: 4, sharing: split, split: {instances: 4}}]":                          "",
-		"limits: [{name: a, algorithm: concurrency, max_in_flight: 3, sharing: split, split: {instances: 4}}]":                          "3 places cannot be split between 4",
+		"limits: [{name: a, algorithm: concurrency, max_in_flight: 3, sharing: split, split: {instances: 4}}]":                          "3 permits cannot be split between 4",
 		"limits: [{name: a, algorithm: concurrency, max_in_flight: 0, sharing: split, split: {instances: 4}}]":                          "",
 		"limits: [{name: a, rate: 10/s, sharing: split, split: {instances: 4, weight: 4}}]":                                             "",
 		"limits: [{name: a, rate: 10/s, sharing: split, split: {instances: 4, weight: 5}}]":                                             "from 1 to 4",
@@ -170,7 +170,7 @@ func TestAttributesThatAreRead(t *testing.T) {
 	}
 }
 
-// What is odd is told once for each place, and for a hundred places at most.
+// There is one warning for each place, and a hundred in all at most.
 func TestWarningsAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -12,7 +12,7 @@ type descriptors struct {
 	exact map[entry]*descriptor
 	stars []*descriptor // with a star in key or value, in the order of the file
 	any   map[string]*descriptor
-	// seen holds rules with stars by what is written, to find doubles.
+	// seen holds the rules by key and value as written, to find duplicates.
 	seen map[entry]bool
 }
 
@@ -24,7 +24,7 @@ type descriptor struct {
 	key     string
 	pattern pattern // key_value as written
 	value   pattern
-	limit   *Limit       // nil when there is none at this depth
+	limit   *Limit       // nil when a descriptor that ends here has no limit
 	below   *descriptors // nil when there is no level below
 }
 
@@ -34,7 +34,7 @@ func newDescriptors() *descriptors {
 	}
 }
 
-// add files a rule; false means that the level has one for the same key and value.
+// add adds a rule; false means that the level has one for the same key and value.
 func (d *descriptors) add(r *descriptor, hasValue bool) bool {
 	e := entry{r.key, r.value.text}
 	if d.seen[e] {
@@ -44,7 +44,7 @@ func (d *descriptors) add(r *descriptor, hasValue bool) bool {
 	if !r.pattern.exact() {
 		d.stars = append(d.stars, r)
 	}
-	// A text with a star is also what it says, literally.
+	// A text with a star also matches itself literally.
 	if hasValue {
 		d.exact[e] = r
 	} else {
@@ -76,8 +76,7 @@ func (r *descriptor) matches(key, value string) bool {
 	return r.key == key && r.value.matches(value)
 }
 
-// match finds the rule for a whole descriptor: as deep as the descriptor is
-// long, without a second try where a level fails.
+// match finds the rule for a whole descriptor, one level for each entry, without backtracking.
 func (d *descriptors) match(attrs []limit.Attribute, dst []Matched, first int, scratch []byte) ([]Matched, []byte) {
 	level := d
 	var rule *descriptor

@@ -6,17 +6,16 @@
 // limits:) or in that of Envoy's rate limit service (it has domain: and
 // descriptors:). Both kinds can be loaded together.
 //
-// The package does not count, decide or keep state; it reads no environment and
-// logs nothing.
+// The package does not count, decide or keep state; it does not read the environment and does
+// not log.
 //
 // # Conditions
 //
-// A limit applies when all conditions of its match hold and its when is true.
-// match compares attributes with patterns, in which a star stands for any run of
-// characters, slashes included. A list holds when one of its patterns does. The
-// pattern "*" asks that the attribute is there, whatever its value. The
-// attribute ip is compared as an address: 10.0.0.0/8 and 2001:db8::/32 are
-// patterns too. The domain that a request came with can be matched as domain.
+// A limit applies when all conditions of its match hold and its when is true. match compares
+// attributes with patterns, in which a star stands for any run of characters, slashes included.
+// A list holds when one of its patterns does. The pattern "*" holds if the attribute is present,
+// whatever its value. The attribute ip is compared as an address: 10.0.0.0/8 and 2001:db8::/32
+// are patterns too. The domain that a request came with can be matched as domain.
 //
 // when is a CEL expression of type bool. Its variables:
 //

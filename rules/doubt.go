@@ -7,7 +7,7 @@ import (
 	"github.com/stint-io/stint/internal/document"
 )
 
-// provided reports whether a gateway or a middleware gives requests the attribute.
+// provided reports whether a gateway or a middleware sets the attribute on requests.
 func provided(name string) bool {
 	switch name {
 	case ipAttribute, "method", "path", "host", "proto", "size", domainAttribute, "*":
@@ -17,7 +17,7 @@ func provided(name string) bool {
 	return ok && (kind == "header" || kind == "cookie" || kind == "query")
 }
 
-// usualNames are the ones that are meant when a name is nearly theirs.
+// usualNames are suggested for names that are almost equal.
 var usualNames = []string{"ip", "user", "method", "path", "host", "domain"}
 
 // doubtName warns of the name of an attribute that no request is likely to have.
@@ -36,8 +36,8 @@ func (b *builder) doubtName(d *file, n *document.Node, name string) {
 	}
 }
 
-// doubtPattern warns of a pattern that is valid and yet unlikely to match what
-// its writer means: the limit would never apply, in silence.
+// doubtPattern warns of a valid pattern that is unlikely to match what its author means: the
+// limit would silently never apply.
 func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *pattern) {
 	text := p.text
 	switch {

@@ -135,7 +135,7 @@ func TestFilesWithoutLimits(t *testing.T) {
 	}
 }
 
-// An attribute that only whoever asks can give is named once, where it is used first.
+// An attribute that only the caller can provide is named once, where it is used first.
 func TestUnprovidedAttributes(t *testing.T) {
 	s := mustParse(t, `limits:
   - {name: good, match: {path: /x, "header:a": b}, key: [ip, "cookie:c", "query:q"], when: 'request.size > 1 && request.headers["x"] != ""', rate: 1/s}

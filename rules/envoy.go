@@ -12,15 +12,15 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Envoy's rate limit service knows one set of keys, wherever they stand.
+// Envoy's rate limit service accepts the same keys at every level.
 var envoyKeys = []string{
 	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited",
 	"shadow_mode", "quota_mode", "name", "replaces", "detailed_metric", "value_to_metric",
 	"share_threshold", "metadata",
 }
 
-// envoyPlaces are the keys that mean something in each place.
-var envoyPlaces = map[string][]string{
+// envoyKeysIn are the keys that have a meaning at each level.
+var envoyKeysIn = map[string][]string{
 	"the file":       {"domain", "descriptors"},
 	"a descriptor":   {"key", "value", "descriptors", "rate_limit", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata"},
 	"rate_limit":     {"unit", "requests_per_unit", "unlimited", "name", "replaces"},
@@ -88,7 +88,7 @@ func (b *builder) envoyKeys(d *file, n *document.Node, where string) {
 			d.Fault(f.Key, hint, "config error, unknown key '%s'", name)
 			continue
 		}
-		if !contains(envoyPlaces[where], name) {
+		if !contains(envoyKeysIn[where], name) {
 			b.warn(d, f.Key, "", "%s means nothing in %s", name, where)
 			continue
 		}
@@ -124,7 +124,7 @@ func (b *builder) envoyValue(d *file, f document.Field) {
 type envoyPath struct {
 	domain string
 	shown  string   // domain.key_value.key_value
-	id     string   // the same, without two paths being alike
+	id     string   // the same, injective
 	keys   []string // of the entries
 	values []string // of the entries, as written
 	shares []string // per entry, the pattern that stands for its values, or ""

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/stint-io/stint/internal/document"
@@ -13,33 +12,13 @@ type Error struct {
 	Line    int    // from 1; 0 when the fault has no place in the file
 	Column  int    // from 1, in characters; 0 when unknown
 	Message string // what is wrong
-	Hint    string // the way out; may be empty
+	Hint    string // what to do; may be empty
 	Excerpt string // the line with a caret below the column; may be empty
 }
 
 // Error returns the place and the message, then the excerpt and the hint on
 // lines of their own.
-func (e Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.File)
-	if e.Line > 0 {
-		fmt.Fprintf(&b, ":%d", e.Line)
-		if e.Column > 0 {
-			fmt.Fprintf(&b, ":%d", e.Column)
-		}
-	}
-	if e.File != "" {
-		b.WriteString(": ")
-	}
-	b.WriteString(e.Message)
-	if e.Excerpt != "" {
-		b.WriteString("\n" + e.Excerpt)
-	}
-	if e.Hint != "" {
-		b.WriteString("\n  hint: " + e.Hint)
-	}
-	return b.String()
-}
+func (e Error) Error() string { return document.Fault(e).Text() }
 
 // Errors are all the faults found, in the order of the files. [Load], [Parse] and
 // [Watch] return their errors as an Errors.
@@ -54,7 +33,7 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "\n")
 }
 
-// errorsOf returns what was found as an [Errors], or nil when nothing was.
+// errorsOf returns the faults as an [Errors], or nil when there are none.
 func errorsOf(found *document.Faults) error {
 	var list Errors
 	for _, f := range found.Sorted() {

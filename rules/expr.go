@@ -33,7 +33,7 @@ type expression struct {
 // shortVariables are attributes that expressions can name without attributes[...].
 var shortVariables = [...]string{"ip", "user", "method", "path", "host"}
 
-// expressions compiles CEL. Its zero value is ready; it is used by one goroutine.
+// expressions compiles CEL. The zero value is ready to use, by one goroutine at a time.
 type expressions struct {
 	env *cel.Env
 }
@@ -103,8 +103,8 @@ func (c *expressions) compile(src string) (*expression, []expressionFault) {
 	return &expression{program: program, attributes: names}, wrong
 }
 
-// readBy lists the attributes that an expression reads. A header field that is
-// not in lower case is a fault: there is none, and the expression would never hold.
+// readBy lists the attributes that an expression reads. A header name that is not in lower case
+// is a fault: there is no such attribute, and the expression would never hold.
 func readBy(checked *cel.Ast) (names []string, wrong []expressionFault) {
 	whole, named := 0, 0 // maps mentioned at all; mentioned to read one name
 	headers := 0

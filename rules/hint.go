@@ -9,9 +9,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Hints for what people write who know another format, or forget a quote.
+// Hints for mistakes of people who know another format, or forget a quote.
 
-// numberHint is the way out of what is no whole number.
+// numberHint is the hint for a value that is no whole number.
 func numberHint(n *document.Node) string {
 	if n.Kind != document.Text {
 		return ""
@@ -25,7 +25,7 @@ func numberHint(n *document.Node) string {
 	return ""
 }
 
-// truthHint is the way out of what is neither true nor false.
+// truthHint is the hint for a value that is neither true nor false.
 func truthHint(n *document.Node) string {
 	switch strings.ToLower(n.Text) {
 	case "yes", "on", "y", "1", "true":
@@ -36,7 +36,7 @@ func truthHint(n *document.Node) string {
 	return ""
 }
 
-// percentHint is the way out of a share without its sign.
+// percentHint is the hint for a percentage without its sign.
 func percentHint(n *document.Node) string {
 	v, err := strconv.ParseFloat(n.Text, 64)
 	switch {
@@ -50,8 +50,7 @@ func percentHint(n *document.Node) string {
 
 const rateForms = "write it as 100/s, 5/minute or 20/10s"
 
-// rateHint is the way out of a rate in the words of others: nginx's 10r/s, "5 per
-// minute", 5/60.
+// rateHint is the hint for a rate in another notation: nginx's 10r/s, "5 per minute", 5/60.
 func rateHint(text string) string {
 	plain := strings.ToLower(strings.TrimSpace(text))
 	if plain == "unlimited" {
@@ -82,7 +81,7 @@ func rateHint(text string) string {
 	return fmt.Sprintf("did you mean %s?", meant)
 }
 
-// expressionHint is the way out of what the CEL compiler refuses.
+// expressionHint is the hint for an error of the CEL compiler.
 func expressionHint(message string) string {
 	switch {
 	case strings.HasPrefix(message, "undeclared reference"):

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// index finds, among many clauses, the few that may hold for a request, without
-// looking at the others. A clause is filed under one of its conditions only: the
-// one whose values the fewest clauses share. It is immutable once built.
+// index finds, among many clauses, the few that may hold for a request, without evaluating the
+// others. Each clause is filed under one of its conditions: the one whose values the fewest
+// clauses share. An index is immutable once built.
 type index struct {
 	names map[string]*nameIndex
-	rest  []int32 // clauses that cannot be filed; always looked at
+	rest  []int32 // clauses that cannot be filed and are always candidates
 }
 
 // nameIndex files clauses by the value of one attribute.

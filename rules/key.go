@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// A key is one part per attribute. The first byte of a part says what follows:
-// 0 to 128 is the length of a literal value; the tags are other things. Parts
-// can be told apart reading from the front, so the encoding is injective.
+// A key has one part per attribute. The first byte of a part says what follows: 0 to 128 is the
+// length of a literal value; the tags are listed below. Parts are self-delimiting, so the
+// encoding is injective.
 const (
-	// maxLiteral is the longest value kept as it is. Not larger: a stranger
-	// chooses values, and every key is held in memory. Not smaller: tokens and
-	// e-mail addresses should stay readable.
+	// maxLiteral is the length in bytes up to which a value is kept as it is. Not larger:
+	// clients choose values, and every key is held in memory. Not smaller: tokens and e-mail
+	// addresses should stay readable.
 	maxLiteral = 128
 
 	tagIPv6    = 0xfc // a 16-byte network follows
@@ -35,7 +35,7 @@ func appendPart(dst []byte, value string) []byte {
 	return append(append(dst[:at], tagHashed), sum[:]...)
 }
 
-// appendAddress appends an address; what is none is a value like any other.
+// appendAddress appends an address; a value that is no address is appended as text.
 func appendAddress(dst []byte, value string, ipv6 int) []byte {
 	addr, _, ok := parseAddress(value)
 	if !ok {
@@ -113,8 +113,8 @@ func (l *Limit) KeyText(key []byte) string {
 	return strings.TrimSuffix(b.String(), " ")
 }
 
-// keyPart reads the first part of a key: the value as text, the beginning of the hash
-// of a hashed one, nothing for a missing one. The size is 0 when it is no part.
+// keyPart reads the first part of a key: the value as text, the beginning of the hash of a
+// hashed value, or nothing for a missing one. The size is 0 for invalid input.
 func keyPart(key []byte) (text string, size int) {
 	switch tag := key[0]; {
 	case tag == tagMissing:
@@ -145,8 +145,8 @@ func hashName(name string) uint64 {
 	return h
 }
 
-// permyriad places a key in 0 to 9999, evenly, the same on every host and after
-// every restart, and differently for each limit (by its salt).
+// permyriad maps a key to 0 to 9999: evenly, the same on every host and after every restart, and
+// independently for each limit (by its salt).
 func permyriad(salt uint64, key []byte) int {
 	h := salt
 	for _, c := range key {

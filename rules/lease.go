@@ -12,18 +12,18 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Allocation says how a leased limit is divided among the instances that want a part
-// of it. The zero value is AllocationMaxMin.
+// Allocation says how a leased limit is divided among instances with demand. The zero value is
+// AllocationMaxMin.
 type Allocation uint8
 
 // The ways to divide.
 const (
-	AllocationMaxMin       Allocation = iota // fair: small wants in full, the rest in equal parts
-	AllocationProportional                   // in overload each in proportion to what it wants
-	AllocationEqual                          // the same for each, whatever it wants
+	AllocationMaxMin       Allocation = iota // fair: small demands in full, the rest in equal parts
+	AllocationProportional                   // in overload each in proportion to its demand
+	AllocationEqual                          // the same for each, whatever its demand
 	AllocationStatic                         // the whole limit for each
-	AllocationNone                           // whatever each wants: no limit
-	AllocationBusy                           // from those who do not use theirs to those who do
+	AllocationNone                           // its demand for each: no limit
+	AllocationBusy                           // from instances that do not use their share to those that do
 )
 
 var allocationNames = [...]string{
@@ -32,35 +32,40 @@ var allocationNames = [...]string{
 }
 
 // String returns the word used in limit files.
-func (a Allocation) String() string {
-	if int(a) < len(allocationNames) {
-		return allocationNames[a]
-	}
-	return "unknown"
-}
+func (a Allocation) String() string { return wordOf(allocationNames[:], a) }
 
-// Lease says how a leased limit is divided. The zero value divides it by need, and
-// lets an instance in safe mode have the limit divided by the number of instances.
+// Lease says how a leased limit is divided. The zero value divides it by demand; an instance in
+// safe mode has the limit divided by the number of instances.
 type Lease struct {
 	Allocation Allocation
 
-	// Safe is what one instance may use while it cannot reach the coordinator
-	// and prefers that to nothing: a rate, or places of a concurrency limit.
-	// Both zero = the limit divided by the number of instances.
+	// Safe is what one instance may use in safe mode while it cannot reach the coordinator: a
+	// rate, or permits of a concurrency limit. Both zero = the limit divided by the number of
+	// instances.
 	Safe       limit.Rate
 	SafePlaces int64
 
-	// Tolerance is the part of its share that an instance may leave unused and still
-	// count as busy, and Change the part that is too little to be moved; 0 = the
-	// defaults, 0.1 and 0.01. Busy only; Change is below Tolerance.
+	// Tolerance is the fraction of its share that an instance may leave unused and still count
+	// as busy. Changes below the fraction Change of a share are not made. 0 = the defaults, 0.1
+	// and 0.01. Busy only; Change is below Tolerance.
 	Tolerance, Change float64
 
-	// Guarantees are promised to bands before higher bands get everything,
-	// ascending by band. Read-only.
+	// Guarantees are what bands get before higher bands get everything, ascending by band.
+	// Read-only.
 	Guarantees []Guarantee
+
+	// Sites are caps on what single sites get, ascending by name. Read-only.
+	Sites []SiteCap
 }
 
-// Guarantee is what a priority band gets before higher bands: a rate, or places of a
+// SiteCap is the most that one site gets of a limit: a rate, or permits of a concurrency limit.
+type SiteCap struct {
+	Name   string // of the site; "*" = each site without a cap of its own
+	Rate   limit.Rate
+	Places int64
+}
+
+// Guarantee is what a priority band gets before higher bands: a rate, or permits of a
 // concurrency limit.
 type Guarantee struct {
 	Band   uint8
@@ -68,29 +73,20 @@ type Guarantee struct {
 	Places int64
 }
 
-// smallestLeased is the smallest rate that can be lent, in tokens per second, and
-// fineLeased the smallest that loses at most a hundredth in the rounding to a
-// millionth of a token per second.
+// smallestLeased is the smallest rate that can be lent, in tokens per second, and fineLeased the
+// smallest that loses at most 1 % in the rounding to millionths of a token per second.
 const (
 	smallestLeased = 1e-6
 	fineLeased     = 1e-4
 )
 
-// local reads what is only for limits of which instances decide by themselves, and
-// refuses what they cannot do.
+// local reads the options of limits for which instances decide by themselves, and reports what
+// those cannot do.
 func (b *builder) local(s *scope, l *Limit) {
-	if own := s.limit.Get("lease"); own != nil && l.Sharing != SharingLeased {
-		s.Fault(own, "add sharing: leased, or leave lease out", "lease has no meaning with sharing: %v", l.Sharing)
+	if s.meaningless(l, "lease", SharingLeased) || !l.Sharing.Local() {
 		return
 	}
-	if !l.Sharing.Local() {
-		return
-	}
-	way := sharingWays[l.Sharing]
-	at := s.limit.Get("sharing")
-	if at == nil {
-		at = s.limit // leased by default
-	}
+	way, at := sharingWays[l.Sharing], s.sharing()
 	algorithm := l.Base.Policy.Algorithm
 	if algorithm != limit.TokenBucket && algorithm != limit.Concurrency {
 		s.Fault(at, "use algorithm: token_bucket or concurrency, or sharing: exact", "a limit with algorithm %v cannot be shared %s", algorithm, way)
@@ -109,14 +105,7 @@ func (b *builder) local(s *scope, l *Limit) {
 	for i := range l.Overrides {
 		o := &l.Overrides[i]
 		b.leasable(s, at, &o.Variant)
-		names := make([]string, 0, len(o.clause.conditions))
-		for j := range o.clause.conditions {
-			names = append(names, o.clause.conditions[j].name)
-		}
-		if o.clause.expression != nil {
-			names = append(names, o.clause.expression.attributes...)
-		}
-		for _, name := range names {
+		for _, name := range o.clause.names(nil) {
 			if !contains(l.Key, name) {
 				s.Fault(at, fmt.Sprintf("add %s to the key, write another limit with a match, or use sharing: exact", name),
 					"the override when %s looks at %s, which instances that hold a lease do not tell: they name a limit and its key", o.When, name)
@@ -143,16 +132,15 @@ func (b *builder) leasable(s *scope, at *document.Node, v *Variant) {
 	}
 }
 
-// The thresholds of AllocationBusy where the file names none, and the most that they may
-// be: twice the tolerance stays with who does not need it, and must be less than all.
+// The default thresholds of AllocationBusy, and the largest tolerance: twice the tolerance stays
+// with instances that do not need it, which has to be less than a whole share.
 const (
 	usualTolerance, usualChange = 0.1, 0.01
 	mostTolerance               = 0.4
 )
 
-// busyThresholds reads when an instance is busy, and what is worth a move. A change as
-// large as the tolerance would never be made up for: one could be short of what makes
-// it busy, and get nothing.
+// busyThresholds reads tolerance and change. A change as large as the tolerance is a fault: an
+// instance could lack just what would make it busy, and never get it.
 func (s *scope) busyThresholds(l *Limit, n *document.Node) {
 	read := func(key string) (part float64, at *document.Node) {
 		if at = n.Get(key); at == nil {
@@ -187,20 +175,17 @@ func (s *scope) busyThresholds(l *Limit, n *document.Node) {
 }
 
 func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
-	if n.Kind != document.Map {
-		s.Wants(n, "a map such as {allocation: max_min, safe: 10/s}", "")
+	if !s.section(n, "lease", "a map such as {allocation: max_min, safe: 10/s}", leaseKeys) {
 		return
 	}
-	s.known(n, "lease", leaseKeys)
-	if a := n.Get("allocation"); a != nil {
-		if i, ok := s.Word(a, allocationNames[:]...); ok {
-			l.Lease.Allocation = Allocation(i)
-		}
-	}
+	choice(s.file, n.Get("allocation"), &l.Lease.Allocation, allocationNames[:]...)
 	if safe := n.Get("safe"); safe != nil {
 		l.Lease.Safe, l.Lease.SafePlaces = s.leaseAmount(l, safe)
 	}
 	s.busyThresholds(l, n)
+	if sites := n.Get("sites"); sites != nil {
+		s.siteCaps(l, sites)
+	}
 	list := n.Get("guarantees")
 	if list == nil {
 		return
@@ -226,8 +211,32 @@ func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 	s.oversubscribed(l, list)
 }
 
-// oversubscribed refuses guarantees that together promise more than the limit, or one
-// of its overrides, has: somebody would not get what the file says.
+// siteCaps reads what single sites get at most.
+func (s *scope) siteCaps(l *Limit, list *document.Node) {
+	if list.Kind != document.Map || len(list.Fields) == 0 {
+		s.Wants(list, "a map from the name of a site to what it gets at most, such as {eu-1: 100/s}", "")
+		return
+	}
+	if l.Lease.Allocation == AllocationStatic || l.Lease.Allocation == AllocationNone {
+		s.Fault(list, "use allocation: max_min, or leave sites out", "caps of sites have no meaning with allocation: %v, by which no instance takes from another", l.Lease.Allocation)
+	}
+	for _, f := range list.Fields {
+		c := SiteCap{Name: f.Key.Text}
+		if c.Name == "" || len(c.Name) > maxSiteName {
+			s.Fault(f.Key, "write the name that the server of the site has as --site, or \"*\" for every site", "a site has a name of 1 to %d bytes", maxSiteName)
+			continue
+		}
+		c.Rate, c.Places = s.leaseAmount(l, f.Value)
+		l.Lease.Sites = append(l.Lease.Sites, c)
+	}
+	slices.SortFunc(l.Lease.Sites, func(a, b SiteCap) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// maxSiteName bounds the name of a site, which is that of an instance of its parent.
+const maxSiteName = 256
+
+// oversubscribed reports guarantees whose sum is above the limit, or above one of its overrides:
+// they could not all be kept.
 func (s *scope) oversubscribed(l *Limit, at *document.Node) {
 	promised := new(big.Rat)
 	for _, g := range l.Lease.Guarantees {
@@ -239,7 +248,7 @@ func (s *scope) oversubscribed(l *Limit, at *document.Node) {
 		if p.Unlimited || p.Validate() != nil || promised.Cmp(has) <= 0 {
 			return
 		}
-		sum, unit := promised.FloatString(0), "places"
+		sum, unit := promised.FloatString(0), "permits"
 		if p.Algorithm != limit.Concurrency {
 			sum, unit = strconv.FormatFloat(ratFloat(promised), 'g', 6, 64), "tokens per second"
 		}
@@ -251,7 +260,7 @@ func (s *scope) oversubscribed(l *Limit, at *document.Node) {
 	}
 }
 
-// amount is a rate in tokens per second, or places.
+// amount is a rate in tokens per second, or a number of permits.
 func amount(r limit.Rate, places int64) *big.Rat {
 	if r.Period <= 0 {
 		return new(big.Rat).SetInt64(places)
@@ -265,7 +274,7 @@ func ratFloat(r *big.Rat) float64 {
 	return f
 }
 
-// leaseAmount reads a rate, or places for a concurrency limit.
+// leaseAmount reads a rate, or permits for a concurrency limit.
 func (s *scope) leaseAmount(l *Limit, n *document.Node) (r limit.Rate, places int64) {
 	if l.Base.Policy.Algorithm == limit.Concurrency {
 		places, _ = s.integer(n, 0, limit.MaxLogCount)
@@ -299,10 +308,9 @@ func (l *Limit) KeyOf(values ...string) (key []byte, ok bool) {
 	return key, !missing
 }
 
-// KeyAttributes returns the attributes that a key from [Matched] or KeyOf stands for,
-// as far as it tells: an address as that of its network, and nothing for a value that
-// is missing or was too long and is a hash. It reports false when key is not a key of
-// this limit. It is not for limits in Envoy's format.
+// KeyAttributes returns the attributes of a key from [Matched] or KeyOf: an IPv6 address is that
+// of its network, and values that are missing or hashed are left out. It reports false when key
+// is not a key of this limit. It is not for limits in Envoy's format.
 func (l *Limit) KeyAttributes(key []byte) (attrs []limit.Attribute, ok bool) {
 	if l.Envoy {
 		return nil, false

@@ -20,12 +20,7 @@ const (
 var missingNames = [...]string{MissingSkip: "skip", MissingAll: "all", MissingReject: "reject"}
 
 // String returns the word used in limit files.
-func (m Missing) String() string {
-	if int(m) < len(missingNames) {
-		return missingNames[m]
-	}
-	return "unknown"
-}
+func (m Missing) String() string { return wordOf(missingNames[:], m) }
 
 // StoreFailure says how a limit answers while its store does not. The zero value
 // is FailureAllow.
@@ -41,14 +36,9 @@ const (
 var failureNames = [...]string{FailureAllow: "allow", FailureReject: "reject", FailureLocal: "local"}
 
 // String returns the word used in limit files.
-func (f StoreFailure) String() string {
-	if int(f) < len(failureNames) {
-		return failureNames[f]
-	}
-	return "unknown"
-}
+func (f StoreFailure) String() string { return wordOf(failureNames[:], f) }
 
-// Ban says that a key is refused for a while once it has asked too often.
+// Ban says that a key with too many attempts is refused for a time.
 type Ban struct {
 	// For is how long the ban lasts.
 	For time.Duration

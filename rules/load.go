@@ -15,11 +15,11 @@ import (
 	"github.com/stint-io/stint/internal/document"
 )
 
-// Options say how files in the format of Envoy's rate limit service are understood
-// where that service can be told. The zero value is its default.
+// Options are the settings of Envoy's rate limit service that change how files in its format are
+// understood. The zero value has that service's defaults.
 type Options struct {
-	// MergeDomains lets several files have one domain: their rules are put
-	// together, in the order of the files. Without it that is a fault.
+	// MergeDomains lets several files have the same domain: their rules are merged, in the
+	// order of the files. Without it that is a fault.
 	MergeDomains bool
 
 	// CountAdmitted makes rules, and limits that come with requests, count admitted
@@ -42,8 +42,8 @@ func (o Options) Parse(name string, src []byte) (*Set, error) {
 // takes the files named *.yaml and *.yml that are not hidden, sorted by name; it
 // does not descend. A file met twice is read once.
 //
-// The error is an [Errors] with all that is wrong in all files. Load reads
-// everything before it compiles anything; there is no half a Set.
+// The error is an [Errors] with every fault in all files. Load reads everything before it
+// compiles anything, so a Set is never partial.
 func Load(paths ...string) (*Set, error) { return Options{}.Load(paths...) }
 
 // Parse compiles one file from memory; name stands for it in errors.
@@ -62,8 +62,7 @@ var bounds = document.Bounds{
 
 	Depth: maxDepth,
 
-	// No map needs more than the known words and some attributes. Anchors stand for
-	// what is shared, which is little.
+	// No map needs more than the known keys and some attributes, and few anchors are needed.
 	Keys:    1000,
 	Anchors: 1000,
 	Aliased: 1 << 18,
@@ -122,7 +121,7 @@ func (o Options) compile(sources []source, found *document.Faults) (*Set, error)
 	return set, nil
 }
 
-// gather reads all files. What cannot be read is a fault.
+// gather reads all files. A file that cannot be read is a fault.
 func gather(paths []string) ([]source, *document.Faults) {
 	found := new(document.Faults)
 	if len(paths) == 0 {

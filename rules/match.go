@@ -18,8 +18,8 @@ type Matched struct {
 	// for. Which keys are is the same on every host and after a restart.
 	Shadow bool
 
-	// Skip says why the limit does not apply although its match, or the part of it
-	// that could be looked at, holds. Only Limit means something then.
+	// Skip says why the limit does not apply although its match holds, as far as it could be
+	// evaluated. Only Limit is set then.
 	Skip Skip
 
 	// Missing is set when the request lacks an attribute of the key and the
@@ -27,8 +27,8 @@ type Matched struct {
 	Missing bool
 }
 
-// Skip says why a limit does not apply to a request for which it was meant. The zero
-// value says that it does apply.
+// Skip says why a limit does not apply to a request that its match holds for. The zero value
+// says that it does apply.
 type Skip uint8
 
 // The reasons to skip a limit.
@@ -44,12 +44,7 @@ const (
 var skipNames = [...]string{SkipNone: "", SkipMissingKey: "missing_key", SkipCondition: "condition_failed"}
 
 // String returns the reason as it stands in metrics.
-func (s Skip) String() string {
-	if int(s) < len(skipNames) {
-		return skipNames[s]
-	}
-	return "unknown"
-}
+func (s Skip) String() string { return wordOf(skipNames[:], s) }
 
 // subject is a request while it is matched.
 type subject struct {
@@ -57,7 +52,7 @@ type subject struct {
 	attrs      []limit.Attribute
 	set        *Set
 	activation *activation
-	failed     bool // the expression looked at last
+	failed     bool // the evaluation of the latest expression failed
 }
 
 func (s *subject) get(name string) (string, bool) {
@@ -104,8 +99,7 @@ func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scrat
 	return kept, scratch
 }
 
-// MatchAll is [Set.Match], and appends the limits as well that were meant for the
-// request and are skipped; see [Matched.Skip].
+// MatchAll is [Set.Match], and also appends the limits that are skipped; see [Matched.Skip].
 func (s *Set) MatchAll(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
 	sub := subject{domain: domain, attrs: attrs, set: s}
 	first := len(dst)
@@ -147,8 +141,8 @@ func (s *Set) MatchAll(domain string, attrs []limit.Attribute, dst []Matched, sc
 	return dst, scratch
 }
 
-// insert keeps dst[first:] ascending, without doubles: a limit filed under
-// several prefixes is met once for each that fits.
+// insert keeps dst[first:] ascending, without duplicates: a limit that is filed under several
+// prefixes is found once for each that fits.
 func insert(dst []Matched, first int, l *Limit, skip Skip) []Matched {
 	at := len(dst)
 	for at > first && dst[at-1].Limit.order >= l.order {

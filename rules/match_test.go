@@ -279,7 +279,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// What makes many limits cost no more than a few: few are looked at.
+// Many limits cost about as much as a few, because few are evaluated.
 func TestTheIndexLooksAtFewLimits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

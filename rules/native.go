@@ -18,7 +18,7 @@ var (
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
 	exceedKeys   = []string{"reject", "ban"}
 	banKeys      = []string{"for", "after"}
-	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change"}
+	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}
 	suppressKeys = []string{"report", "window", "interval", "average", "ramp", "full", "draws"}
 	stores       = []string{
@@ -80,8 +80,7 @@ func (b *builder) native(d *file) {
 		if b.full {
 			return
 		}
-		if n.Kind != document.Map {
-			d.Wants(n, "a limit: a map with name and rate", "")
+		if !d.section(n, "a limit", "a limit: a map with name and rate", limitKeys) {
 			continue
 		}
 		b.limit(&scope{file: d, limit: n, defaults: defaults})
@@ -104,11 +103,11 @@ func (b *builder) store(d *file, n *document.Node) {
 		d.Fault(n, hint, "unknown store %q", scheme)
 		return
 	}
-	if b.storePlace != "" && text != b.set.store {
-		d.Fault(n, "name it in one file only", "another store is named at %s", b.storePlace)
+	if b.storeAt != "" && text != b.set.store {
+		d.Fault(n, "name it in one file only", "another store is named at %s", b.storeAt)
 		return
 	}
-	b.set.store, b.storePlace = text, fmt.Sprintf("%s:%d", d.Name, n.Line)
+	b.set.store, b.storeAt = text, fmt.Sprintf("%s:%d", d.Name, n.Line)
 }
 
 // scope is where a limit's keys are looked up: an override, the limit, the
@@ -116,6 +115,14 @@ func (b *builder) store(d *file, n *document.Node) {
 type scope struct {
 	*file
 	override, limit, defaults *document.Node
+}
+
+// at is the node of the override or limit in this scope, where its faults are reported.
+func (s *scope) at() *document.Node {
+	if s.override != nil {
+		return s.override
+	}
+	return s.limit
 }
 
 // get returns a value written in the limit itself, or inherited from defaults.
@@ -128,7 +135,6 @@ func (s *scope) get(key string) *document.Node {
 
 func (b *builder) limit(s *scope) {
 	d, n := s.file, s.limit
-	d.known(n, "a limit", limitKeys)
 	l := &Limit{Status: 429, EnforcePermyriad: 10000, ipv6: 64}
 	b.name(s, l)
 	c, text, _ := b.clause(d, n.Get("match"), n.Get("when"))
@@ -218,8 +224,8 @@ func (d *file) attribute(n *document.Node) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	// Without quotes it is a list that lacks its brackets, and as one name it
-	// would match nothing, in silence.
+	// Without quotes it is a list without brackets; as one name it would silently match
+	// nothing.
 	if n.Style == 0 && strings.ContainsAny(name, ", ") {
 		parts := strings.FieldsFunc(name, func(r rune) bool { return r == ',' || r == ' ' })
 		d.Fault(n, "write several as ["+strings.Join(parts, ", ")+"], and one such name in quotes", "%q is not the name of one attribute", name)
@@ -236,13 +242,9 @@ func (d *file) attribute(n *document.Node) (string, bool) {
 	return canonicalName(name), true
 }
 
-// options reads what is neither policy nor condition.
+// options reads the keys that are neither policy nor condition.
 func (b *builder) options(s *scope, l *Limit) {
-	if n := s.get("missing"); n != nil {
-		if i, ok := s.Word(n, missingNames[:]...); ok {
-			l.Missing = Missing(i)
-		}
-	}
+	choice(s.file, s.get("missing"), &l.Missing, missingNames[:]...)
 	if n := s.get("soft"); n != nil {
 		if p, ok := s.percent(n); ok && p%100 != 0 {
 			s.Wants(n, "a whole percentage", "")
@@ -264,16 +266,8 @@ func (b *builder) options(s *scope, l *Limit) {
 			l.ipv6 = int(bits)
 		}
 	}
-	if n := s.get("on_store_failure"); n != nil {
-		if i, ok := s.Word(n, failureNames[:]...); ok {
-			l.OnStoreFailure = StoreFailure(i)
-		}
-	}
-	if n := s.get("sharing"); n != nil {
-		if i, ok := s.Word(n, sharingNames[:]...); ok {
-			l.Sharing = Sharing(i)
-		}
-	}
+	choice(s.file, s.get("on_store_failure"), &l.OnStoreFailure, failureNames[:]...)
+	choice(s.file, s.get("sharing"), &l.Sharing, sharingNames[:]...)
 }
 
 // shadow reads shadow: true and its other spelling, mode: shadow.
@@ -291,11 +285,9 @@ func (b *builder) shadow(s *scope, l *Limit) {
 			l.Shadow = v
 		}
 	}
-	if mode != nil {
-		if i, ok := s.Word(mode, "enforce", "shadow"); ok {
-			l.Shadow = l.Shadow || i == 1
-		}
-	}
+	byMode := false
+	s.either(mode, &byMode, "enforce", "shadow")
+	l.Shadow = l.Shadow || byMode
 }
 
 func (b *builder) exceed(s *scope, l *Limit, n *document.Node) {
@@ -322,11 +314,9 @@ func (b *builder) exceed(s *scope, l *Limit, n *document.Node) {
 	if ban == nil {
 		return
 	}
-	if ban.Kind != document.Map {
-		s.Wants(ban, "a map such as {for: 15m, after: 20/minute}", "")
+	if !s.section(ban, "ban", "a map such as {for: 15m, after: 20/minute}", banKeys) {
 		return
 	}
-	s.known(ban, "ban", banKeys)
 	l.Ban = &Ban{}
 	if length := ban.Get("for"); length == nil {
 		s.Fault(ban, "add for: 15m", "a ban needs its length")
@@ -373,20 +363,19 @@ func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm l
 	}
 	lines := make(map[string]int)
 	for _, n := range list.Items {
-		if n.Kind != document.Map {
-			s.Wants(n, "an override: a map with when and rate", "")
+		if !s.section(n, "an override", "an override: a map with when and rate", overrideKeys) {
 			continue
 		}
-		s.known(n, "an override", overrideKeys)
 		o := Override{}
 		id, ok := "", false
-		if when := n.Get("when"); when == nil {
+		if match := n.Get("when"); match == nil {
 			s.Fault(n, "add when: {user: acme}", "an override has no when")
-		} else if when.Kind == document.Map {
-			o.clause, o.When, id = b.clause(s.file, when, nil)
-			ok = id != ""
 		} else {
-			o.clause, o.When, id = b.clause(s.file, nil, when)
+			var when *document.Node
+			if match.Kind != document.Map {
+				match, when = nil, match
+			}
+			o.clause, o.When, id = b.clause(s.file, match, when)
 			ok = id != ""
 		}
 		if len(n.Fields) <= 1 && n.Get("when") != nil {

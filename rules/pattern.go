@@ -61,9 +61,9 @@ func unmapPrefix(net netip.Prefix) netip.Prefix {
 	return net.Masked()
 }
 
-// parseAddress reads the value of the attribute ip: an address, or an IPv6
-// network, to which some transports cut addresses. bits is the length of what is
-// known of it. It does not allocate.
+// parseAddress reads the value of the attribute ip: an address, or an IPv6 network, to which
+// some transports shorten addresses. bits is the length of the known prefix. It does not
+// allocate.
 func parseAddress(value string) (addr netip.Addr, bits int, ok bool) {
 	// To ask for an address first would allocate an error for each network.
 	if strings.IndexByte(value, '/') >= 0 {
@@ -83,7 +83,7 @@ func parseAddress(value string) (addr netip.Addr, bits int, ok bool) {
 
 func (p *pattern) exact() bool { return p.parts == nil && !p.net.IsValid() }
 
-// literal is what every value that matches begins with, and ends with.
+// literal returns the text with which every matching value begins, and that with which it ends.
 func (p *pattern) literal() (prefix, suffix string) {
 	switch {
 	case p.net.IsValid():
@@ -106,7 +106,7 @@ func (p *pattern) matches(value string) bool {
 	if len(value) < len(first)+len(last) || !strings.HasPrefix(value, first) || !strings.HasSuffix(value, last) {
 		return false
 	}
-	// The leftmost place for each literal leaves the most room for the next.
+	// The leftmost match of each literal leaves the most room for the next.
 	rest := value[len(first) : len(value)-len(last)]
 	for _, part := range p.parts[1 : len(p.parts)-1] {
 		i := strings.Index(rest, part)
@@ -131,7 +131,7 @@ type clause struct {
 	expression *expression
 }
 
-// names appends the attributes that the clause looks at.
+// names appends the attributes that the clause reads.
 func (c *clause) names(dst []string) []string {
 	for i := range c.conditions {
 		dst = append(dst, c.conditions[i].name)

@@ -10,39 +10,35 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// defaultTimeout is how long a place in flight is held by one who never
-// finishes, unless timeout says otherwise. Not shorter: most requests, uploads
-// included, end within it. Not longer: a crashed caller's places are lost that long.
+// defaultTimeout is how long a permit in flight is held if its holder never finishes, unless
+// timeout says otherwise. Not shorter: most requests, uploads included, end within it. Not
+// longer: the permits of a crashed caller are missing that long.
 const defaultTimeout = time.Minute
 
 var (
-	buckets = []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket}
-	windows = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindowLog, limit.SlidingWindowCounter}
-	places  = []limit.Algorithm{limit.Concurrency}
+	buckets    = []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket}
+	windows    = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindowLog, limit.SlidingWindowCounter}
+	semaphores = []limit.Algorithm{limit.Concurrency}
 )
 
-// policyKeys are the keys that only some algorithms know.
+// policyKeys are the keys that only some algorithms have.
 var policyKeys = []struct {
 	key string
 	of  []limit.Algorithm
 }{
 	{"rate", slices.Concat(buckets, windows)},
 	{"burst", buckets},
-	{"max_in_flight", places},
-	{"timeout", places},
+	{"max_in_flight", semaphores},
+	{"timeout", semaphores},
 	{"align", []limit.Algorithm{limit.FixedWindow}},
 	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
 	{"count_refused", slices.Concat(buckets, windows)},
 }
 
 // algorithm reads the algorithm of the limit; its overrides share it.
-func (s *scope) algorithm() limit.Algorithm {
-	n := s.get("algorithm")
-	if n == nil {
-		return limit.TokenBucket
-	}
-	i, _ := s.Word(n, limit.AlgorithmNames()...)
-	return limit.Algorithm(i)
+func (s *scope) algorithm() (a limit.Algorithm) {
+	choice(s.file, s.get("algorithm"), &a, limit.AlgorithmNames()...)
+	return a
 }
 
 // policy reads the policy of the limit, or of the override in the scope. It
@@ -57,16 +53,8 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 	} else {
 		s.amounts(&p, from)
 	}
-	if n := from("align"); n != nil {
-		if i, ok := s.Word(n, "epoch", "first_hit"); ok {
-			p.Align = limit.Alignment(i)
-		}
-	}
-	if n := from("rounding"); n != nil {
-		if i, ok := s.Word(n, "up", "down", "nearest"); ok {
-			p.Rounding = limit.Rounding(i)
-		}
-	}
+	choice(s.file, from("align"), &p.Align, "epoch", "first_hit")
+	choice(s.file, from("rounding"), &p.Rounding, "up", "down", "nearest")
 	if n := from("count_refused"); n != nil {
 		p.CountRefused, _ = s.boolean(n)
 	}
@@ -74,10 +62,7 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 		return p, false
 	}
 	if err := p.Validate(); err != nil {
-		at := s.limit
-		if s.override != nil {
-			at = s.override
-		}
+		at := s.at()
 		if n := at.Get("rate"); n != nil {
 			at = n
 		} else if n := at.Get("max_in_flight"); n != nil {
@@ -89,18 +74,15 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 	return p, true
 }
 
-// misplaced reports keys that the algorithm does not know, and returns the
-// lookup of those that it does. An override that sets a rate starts its burst
-// anew: the limit's own burst was chosen for the limit's own rate.
+// misplaced reports keys that the algorithm does not have, and returns a lookup of those that it
+// has. An override with a rate does not inherit the burst, which was chosen for the limit's own
+// rate.
 func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *document.Node {
 	for _, k := range policyKeys {
 		if slices.Contains(k.of, algorithm) {
 			continue
 		}
-		at := s.limit
-		if s.override != nil {
-			at = s.override
-		}
+		at := s.at()
 		for _, f := range at.Fields {
 			if f.Key.Text != k.key {
 				continue
@@ -132,34 +114,23 @@ func (s *scope) misplaced(algorithm limit.Algorithm) func(key string) *document.
 	}
 }
 
-// unlimited reads unlimited; an override with an amount of its own is limited,
-// whatever the limit is.
+// unlimited reads unlimited. An override with an amount of its own is limited, even if its limit
+// is not.
 func (s *scope) unlimited() bool {
-	n := s.override.Get("unlimited")
-	if n == nil {
-		if s.override.Get("rate") != nil || s.override.Get("max_in_flight") != nil {
+	for _, at := range [...]*document.Node{s.override, s.limit, s.defaults} {
+		if n := at.Get("unlimited"); n != nil {
+			v, _ := s.boolean(n)
+			return v
+		}
+		if at.Get("rate") != nil || at.Get("max_in_flight") != nil {
 			return false
 		}
-		n = s.limit.Get("unlimited")
 	}
-	if n == nil {
-		if s.limit.Get("rate") != nil || s.limit.Get("max_in_flight") != nil {
-			return false
-		}
-		n = s.defaults.Get("unlimited")
-	}
-	if n == nil {
-		return false
-	}
-	v, _ := s.boolean(n)
-	return v
+	return false
 }
 
 func (s *scope) unlimitedWithMore() {
-	at := s.limit
-	if s.override != nil {
-		at = s.override
-	}
+	at := s.at()
 	for _, key := range []string{"rate", "burst", "max_in_flight"} {
 		if n := at.Get(key); n != nil && at.Get("unlimited") != nil {
 			s.Fault(n, "leave one out", "unlimited and %s exclude each other", key)
@@ -168,10 +139,7 @@ func (s *scope) unlimitedWithMore() {
 }
 
 func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
-	at := s.limit
-	if s.override != nil {
-		at = s.override
-	}
+	at := s.at()
 	if p.Algorithm == limit.Concurrency {
 		p.Timeout = defaultTimeout
 		if n := from("max_in_flight"); n == nil {
@@ -190,9 +158,9 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 		return
 	}
 	p.Rate, _ = s.rate(n)
-	// A token bucket without burst holds what comes in one period, so that
-	// 100/minute admits 100 at once. A leaky bucket without burst has no queue:
-	// it refuses what comes faster than the rate, as nginx does.
+	// The default burst of a token bucket is the refill of one period, so that 100/minute
+	// admits 100 at once. A leaky bucket without burst has no queue: it refuses requests that
+	// arrive faster than the rate, as nginx does.
 	if p.Algorithm == limit.TokenBucket {
 		p.Burst = p.Rate.Count
 	}

@@ -72,7 +72,7 @@ func TestWhereFilesEnd(t *testing.T) {
 		leased("allocation: busy, tolerance: 1"):                                                                  "a part of a share above 0",
 		leased("tolerance: 0.2"):                                                                                  "tolerance has no meaning with allocation: max_min",
 		"{name: a, algorithm: concurrency, max_in_flight: 9, sharing: leased, lease: {guarantees: {1: 4, 2: 5}}}": "",
-		"{name: a, algorithm: concurrency, max_in_flight: 9, sharing: leased, lease: {guarantees: {1: 5, 2: 5}}}": "the guarantees are 10 places together, the limit has 9",
+		"{name: a, algorithm: concurrency, max_in_flight: 9, sharing: leased, lease: {guarantees: {1: 5, 2: 5}}}": "the guarantees are 10 permits together, the limit has 9",
 		"{name: a, rate: 9/s, sharing: leased, lease: {guarantees: {1: 4/s}}, key: [u], overrides: [{when: {u: b}, rate: 3/s}]}": "the guarantees are 4 tokens per second together, the override when u=b has 3",
 	} {
 		_, err := Parse("test.yaml", []byte("limits:\n  - "+text+"\n"))
@@ -132,8 +132,8 @@ func TestWhereSuppressionEnds(t *testing.T) {
 	}
 }
 
-// What somebody is told is short: a value of up to a hundred bytes stands there whole, of a
-// longer one the beginning, without a torn letter.
+// A value in a text for people is short: up to a hundred bytes it is shown in full, of a longer
+// one the beginning, without a broken character.
 func TestShownValues(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -172,8 +172,8 @@ func TestKeysOfEnvoysRules(t *testing.T) {
 	}
 }
 
-// Attributes that nobody provides are told of once, at the first limit that goes by them, also
-// in its overrides.
+// There is one warning for an attribute that nothing provides, at the first limit that reads it,
+// also in its overrides.
 func TestUnprovidedOfOverrides(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -6,15 +6,14 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// samples are values for attributes of which a limit does not say what it wants.
+// samples are values for attributes whose value a limit does not restrict.
 var samples = map[string]string{
 	ipAttribute: "192.0.2.7", "method": "GET", "path": "/", "host": "localhost", "proto": "https", "size": "1000000",
 }
 
-// Sample returns the attributes of a request that l applies to, for somebody to try; l is
-// of this Set. For a rule in Envoy's format they are the entries of a descriptor, in
-// order. It reports false when it finds none, as for an expression that wants
-// particular values.
+// Sample returns the attributes of a request that l applies to, to try the limit out; l is of
+// this Set. For a rule in Envoy's format they are the entries of a descriptor, in order. It
+// reports false when it finds none, as for an expression that needs particular values.
 func (s *Set) Sample(l *Limit) (attrs []limit.Attribute, ok bool) {
 	if l.Envoy {
 		attrs = l.entries()

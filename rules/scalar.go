@@ -23,6 +23,36 @@ func (d *file) str(n *document.Node, what string) (string, bool) {
 	return n.Text, true
 }
 
+// choice reads one of several words into to, whose values are their indices. It leaves to as
+// it is where the value is not written, or is none of them.
+func choice[T ~uint8](d *file, n *document.Node, to *T, words ...string) {
+	if n == nil {
+		return
+	}
+	if i, ok := d.Word(n, words...); ok {
+		*to = T(i)
+	}
+}
+
+// either reads one of two words into to: the second means true. It leaves to as it is where
+// the value is not written, or is neither.
+func (d *file) either(n *document.Node, to *bool, no, yes string) {
+	i := uint8(0)
+	if *to {
+		i = 1
+	}
+	choice(d, n, &i, no, yes)
+	*to = i == 1
+}
+
+// wordOf returns the word of a value of an enumeration.
+func wordOf[T ~uint8](words []string, value T) string {
+	if int(value) < len(words) {
+		return words[value]
+	}
+	return "unknown"
+}
+
 func (d *file) boolean(n *document.Node) (value, ok bool) {
 	if n.Kind != document.Bool {
 		d.Wants(n, "true or false", truthHint(n))
@@ -31,8 +61,8 @@ func (d *file) boolean(n *document.Node) (value, ok bool) {
 	return n.Text == "true", true
 }
 
-// integer reads a whole number. It refuses what the versions of YAML do not
-// agree about: 010 is ten or eight.
+// integer reads a whole number. It refuses a leading zero, on which the versions of YAML
+// disagree: 010 is ten or eight.
 func (d *file) integer(n *document.Node, low, high int64) (int64, bool) {
 	if digits := strings.TrimLeft(n.Text, "+-"); n.Kind == document.Int && len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
 		d.Fault(n, "leave out the zero in front", "%s is eight-based to some and ten-based to others", n.Text)
@@ -76,7 +106,7 @@ func (d *file) percent(n *document.Node) (int, bool) {
 
 const durationHint = "write it as 30s, 15m, 2h or 1d"
 
-// duration reads a positive length of time in the words that a rate's period knows.
+// duration reads a positive duration in the units of a rate's period.
 func (d *file) duration(n *document.Node) (time.Duration, bool) {
 	if n.Kind != document.Text || strings.Contains(n.Text, "/") {
 		d.Wants(n, "a duration", durationHint)
@@ -107,7 +137,7 @@ func (d *file) rate(n *document.Node) (limit.Rate, bool) {
 	return r, true
 }
 
-// plainValue turns a value that stint only passes on into plain Go values.
+// plainValue converts a value that stint only passes on to plain Go values.
 func plainValue(n *document.Node) any {
 	switch n.Kind {
 	case document.Text:
@@ -138,6 +168,16 @@ func plainValue(n *document.Node) any {
 		return list
 	}
 	return nil
+}
+
+// section checks the keys of a map. It reports false after recording that n is no map.
+func (d *file) section(n *document.Node, where, what string, keys []string) bool {
+	if n.Kind != document.Map {
+		d.Wants(n, what, "")
+		return false
+	}
+	d.known(n, where, keys)
+	return true
 }
 
 // known reports keys of n that are not among words.

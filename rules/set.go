@@ -34,17 +34,17 @@ func (s *Set) Limits() []*Limit { return s.limits }
 // Read-only.
 func (s *Set) Variants() []*Variant { return s.variants }
 
-// Store names the store that the files ask for; "memory" unless they say
-// otherwise. Whether it can be had is for the server to say.
+// Store names the store that the files ask for; "memory" by default. Whether it is available is
+// not checked here.
 func (s *Set) Store() string { return s.store }
 
-// Warnings returns what is odd about the configuration but no fault. Read-only.
+// Warnings returns the doubtful parts of the configuration that are no faults. Read-only.
 func (s *Set) Warnings() []Error { return s.warnings }
 
-// Unprovided warns of attributes that no gateway and no middleware of this module
-// provides, each at the first limit that goes by it. Limits of which instances decide
-// by themselves are left out: those say the values of the key. Whether whoever asks
-// does so, nobody can tell from the files.
+// Unprovided warns of attributes that no gateway and no middleware of this module provides, each
+// at the first limit that reads it. Limits for which instances decide by themselves are left
+// out: instances send the values of the key. Whether other callers provide an attribute is not
+// known from the files.
 func (s *Set) Unprovided() []Error {
 	var out []Error
 	seen := make(map[string]bool)
@@ -65,7 +65,7 @@ func (s *Set) Unprovided() []Error {
 			out = append(out, Error{
 				File: l.File, Line: l.Line,
 				Message: fmt.Sprintf("limit %q goes by %q, which no gateway and no middleware provides", l.Name, name),
-				Hint:    "whoever asks has to: in the attributes of /v1/take, as an entry of Envoy's descriptor, with attr." + name + "= in the path of a decision endpoint, or with WithAttributes; header:NAME is provided",
+				Hint:    "the caller has to provide it: in the attributes of /v1/take, as an entry of Envoy's descriptor, with attr." + name + "= in the path of a decision endpoint, or with WithAttributes; header:NAME is provided",
 			})
 		}
 	}
@@ -81,7 +81,7 @@ func (s *Set) Attributes() []string { return s.attributes }
 // HasDomain reports whether there is an Envoy file for the domain.
 func (s *Set) HasDomain(domain string) bool { return s.domains[domain] != nil }
 
-// Options are those that the Set was made with.
+// Options returns the Options that the Set was made with.
 func (s *Set) Options() Options { return s.options }
 
 // ExpressionErrors counts the evaluations of CEL expressions that failed, and so
@@ -98,7 +98,7 @@ type builder struct {
 	faults      *document.Faults
 	expressions expressions
 	names       map[string]*Limit
-	storePlace  string
+	storeAt     string
 	attributes  map[string]bool
 	variants    int
 	full        bool
@@ -113,8 +113,8 @@ func newBuilder(found *document.Faults) *builder {
 	}
 }
 
-// add gives a limit its place in the Set. It reports false, once a fault, when
-// there are too many.
+// add adds a limit to the Set. It returns false when there are too many, and records that fault
+// once.
 func (b *builder) add(d *file, n *document.Node, l *Limit) bool {
 	b.variants += 1 + len(l.Overrides)
 	if b.variants > maxLimits {

@@ -15,9 +15,9 @@ type Sharing uint8
 // The ways to share.
 const (
 	SharingExact      Sharing = iota // every decision at the store
-	SharingLeased                    // local decisions on parts that follow the load
+	SharingLeased                    // local decisions on parts that follow the demand
 	SharingSplit                     // local decisions on parts that do not
-	SharingSuppressed                // local decisions; all refuse a fraction once there is too much
+	SharingSuppressed                // local decisions; all refuse a fraction while demand is above the limit
 )
 
 var sharingNames = [...]string{
@@ -30,34 +30,28 @@ var sharingWays = [...]string{
 }
 
 // String returns the word used in limit files.
-func (s Sharing) String() string {
-	if int(s) < len(sharingNames) {
-		return sharingNames[s]
-	}
-	return "unknown"
-}
+func (s Sharing) String() string { return wordOf(sharingNames[:], s) }
 
-// Local says whether instances decide by themselves, and a coordinator tells them how
-// much they may.
+// Local reports whether instances decide by themselves, with what a coordinator grants them.
 func (s Sharing) Local() bool {
 	return s == SharingLeased || s == SharingSplit || s == SharingSuppressed
 }
 
-// Split says which part of a limit this configuration has, when the whole is split
-// between several services that do not know of each other. The zero value is the whole.
-// The part is divided equally between the instances of the service, by their weights.
+// Split says which part of a limit this service has, when the limit is split between several
+// services that do not know of each other. The zero value is the whole limit. The part is
+// divided between the instances of the service by their weights.
 type Split struct {
 	// Instances is the sum of the weights of all services, and Weight that of this
 	// one; 0 = 1.
 	Instances, Weight int64
 }
 
-// maxInstances bounds what a limit is split between. Not more: a rate of a thousand
-// million a second would be one token in a quarter of an hour for each.
+// maxInstances bounds the services of a split limit. Not more: a rate of 1000 per second would
+// be one token in 17 minutes for each.
 const maxInstances = 1 << 20
 
-// Part returns the part of a policy that this service has: the rate exactly, a burst and
-// places rounded down.
+// Part returns the part of a policy that this service has: the rate exactly, burst and permits
+// rounded down.
 func (s Split) Part(p limit.Policy) limit.Policy {
 	instances, weight := max(s.Instances, 1), max(s.Weight, 1)
 	if instances == weight || p.Unlimited {
@@ -85,20 +79,20 @@ func portion(n, part, of int64) int64 {
 type Suppress struct {
 	// Report is how often an instance reports at most; 0 = 100 ms.
 	Report time.Duration
-	// Window and Interval say that attempts are averaged over a window of intervals;
-	// both 0 = since the load has changed last.
+	// Window and Interval say that attempts are averaged over a window of intervals; both 0 =
+	// over the time since the load last changed.
 	Window, Interval time.Duration
 	// Linear refuses nothing at the limit and everything at Full times the limit, 0 =
 	// 3; otherwise 1 - limit/attempted is refused.
 	Linear bool
 	Full   float64
-	// Admitted averages what was admitted, and not what was attempted.
+	// Admitted averages admitted requests instead of attempted ones.
 	Admitted bool
-	// Independent draws each request by itself.
+	// Independent decides at random for each request by itself.
 	Independent bool
 }
 
-// The bounds of Suppress, which are those of package share.
+// The bounds of Suppress, which are those of internal/lease.
 const (
 	usualReport    = 100 * time.Millisecond
 	shortestReport = 10 * time.Millisecond
@@ -107,21 +101,34 @@ const (
 	maxIntervals   = 64
 )
 
-// split reads what is only for limits that are split.
+// sharing is the node that says how the limit is shared, or the limit where that is a default.
+func (s *scope) sharing() *document.Node {
+	if n := s.limit.Get("sharing"); n != nil {
+		return n
+	}
+	return s.limit
+}
+
+// meaningless reports options of a way to share, written in the limit itself, that is not in
+// force. Defaults may have options of several ways.
+func (s *scope) meaningless(l *Limit, key string, want Sharing) bool {
+	n := s.limit.Get(key)
+	if n == nil || l.Sharing == want {
+		return false
+	}
+	s.Fault(n, fmt.Sprintf("add sharing: %v, or leave %s out", want, key), "%s has no meaning with sharing: %v", key, l.Sharing)
+	return true
+}
+
+// split reads the options of split limits.
 func (b *builder) split(s *scope, l *Limit) {
-	if n := s.limit.Get("split"); n != nil && l.Sharing != SharingSplit {
-		s.Fault(n, "add sharing: split, or leave split out", "split has no meaning with sharing: %v", l.Sharing)
+	if s.meaningless(l, "split", SharingSplit) || l.Sharing != SharingSplit {
 		return
 	}
 	n := s.get("split")
-	if n == nil || l.Sharing != SharingSplit {
+	if n == nil || !s.section(n, "split", "a map such as {instances: 4}", splitKeys) {
 		return
 	}
-	if n.Kind != document.Map {
-		s.Wants(n, "a map such as {instances: 4}", "")
-		return
-	}
-	s.known(n, "split", splitKeys)
 	instances := n.Get("instances")
 	if instances == nil {
 		s.Fault(n, "add instances: the number of services that share the limit", "split does not say between how many")
@@ -143,9 +150,9 @@ func (b *builder) split(s *scope, l *Limit) {
 		switch {
 		case p.Unlimited:
 		case p.Algorithm == limit.Concurrency && p.MaxInFlight > 0 && part.MaxInFlight == 0:
-			s.Fault(instances, "use sharing: leased, which moves places to where they are wanted", "%d places cannot be split between %d", p.MaxInFlight, l.Split.Instances)
+			s.Fault(instances, "use sharing: leased, which moves permits to instances with demand", "%d permits cannot be split between %d", p.MaxInFlight, l.Split.Instances)
 		case p.Algorithm == limit.TokenBucket && p.Burst > 0 && part.Burst == 0:
-			s.Fault(instances, "use sharing: leased, which moves tokens to where they are wanted, or a larger burst", "a burst of %d cannot be split between %d", p.Burst, l.Split.Instances)
+			s.Fault(instances, "use sharing: leased, which moves tokens to instances with demand, or a larger burst", "a burst of %d cannot be split between %d", p.Burst, l.Split.Instances)
 		}
 	}
 	check(&l.Base)
@@ -154,31 +161,19 @@ func (b *builder) split(s *scope, l *Limit) {
 	}
 }
 
-// suppress reads what is only for limits that are suppressed.
+// suppress reads the options of suppressed limits.
 func (b *builder) suppress(s *scope, l *Limit) {
-	if n := s.limit.Get("suppress"); n != nil && l.Sharing != SharingSuppressed {
-		s.Fault(n, "add sharing: suppressed, or leave suppress out", "suppress has no meaning with sharing: %v", l.Sharing)
-	}
-	if l.Sharing != SharingSuppressed {
+	if s.meaningless(l, "suppress", SharingSuppressed) || l.Sharing != SharingSuppressed {
 		return
 	}
 	if l.Base.Policy.Algorithm == limit.Concurrency {
-		at := s.limit.Get("sharing")
-		if at == nil {
-			at = s.limit
-		}
-		s.Fault(at, "use sharing: leased", "a limit of what is in flight cannot be shared by suppression: a fraction of attempts says nothing about how many are in flight")
+		s.Fault(s.sharing(), "use sharing: leased", "a limit of what is in flight cannot be shared by suppression: a fraction of attempts says nothing about how many are in flight")
 		return
 	}
 	n := s.get("suppress")
-	if n == nil {
+	if n == nil || !s.section(n, "suppress", "a map such as {report: 100ms}", suppressKeys) {
 		return
 	}
-	if n.Kind != document.Map {
-		s.Wants(n, "a map such as {report: 100ms}", "")
-		return
-	}
-	s.known(n, "suppress", suppressKeys)
 	o := &l.Suppress
 	if r := n.Get("report"); r != nil {
 		if d, ok := s.duration(r); ok {
@@ -188,11 +183,7 @@ func (b *builder) suppress(s *scope, l *Limit) {
 		}
 	}
 	b.suppressWindow(s, n, o)
-	if r := n.Get("ramp"); r != nil {
-		if i, ok := s.Word(r, "exact", "linear"); ok {
-			o.Linear = i == 1
-		}
-	}
+	s.either(n.Get("ramp"), &o.Linear, "exact", "linear")
 	if f := n.Get("full"); f != nil {
 		if times, ok := s.integer(f, 2, 1000); ok {
 			if o.Full = float64(times); !o.Linear {
@@ -200,22 +191,14 @@ func (b *builder) suppress(s *scope, l *Limit) {
 			}
 		}
 	}
-	if d := n.Get("draws"); d != nil {
-		if i, ok := s.Word(d, "balanced", "independent"); ok {
-			o.Independent = i == 1
-		}
-	}
+	s.either(n.Get("draws"), &o.Independent, "balanced", "independent")
 }
 
-// suppressWindow reads over what is averaged.
+// suppressWindow reads what is averaged, and over which window.
 func (b *builder) suppressWindow(s *scope, n *document.Node, o *Suppress) {
 	window, interval, average := n.Get("window"), n.Get("interval"), n.Get("average")
-	if average != nil {
-		if i, ok := s.Word(average, "attempted", "admitted"); ok {
-			if o.Admitted = i == 1; o.Admitted && window == nil {
-				s.Fault(average, "add window: 24s and interval: 6s", "what was admitted is averaged over a window")
-			}
-		}
+	if s.either(average, &o.Admitted, "attempted", "admitted"); o.Admitted && window == nil {
+		s.Fault(average, "add window: 24s and interval: 6s", "what was admitted is averaged over a window")
 	}
 	switch {
 	case window == nil && interval == nil:

@@ -8,10 +8,10 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// WhyNot says for people why l, a limit in stint's format of this Set, does not apply to a
-// request: every part of its match that does not hold, the expression, or what its
-// key lacks. It is empty when the limit applies. The text has values of the request: it
-// belongs in answers to whoever asked.
+// WhyNot returns a text for people why l, a limit in stint's format of this Set, does not apply
+// to a request: every part of its match that does not hold, the expression, or the attributes of
+// its key that are missing. It is empty when the limit applies. The text has values of the
+// request: show it only to the sender of the request.
 func (s *Set) WhyNot(l *Limit, domain string, attrs []limit.Attribute) string {
 	sub := subject{domain: domain, attrs: attrs, set: s}
 	defer sub.release()
@@ -53,7 +53,7 @@ func (s *subject) whyNot(c *condition) string {
 	return c.name + " is " + quoteIfOdd(shorten(value)) + ", and " + want
 }
 
-// missing says that the request has no such attribute, and which it may have in its place.
+// missing says that the request has no such attribute, and suggests a similar one that it has.
 func (s *subject) missing(name string) string {
 	text := "the request has no " + quoteIfOdd(name)
 	names := make([]string, len(s.attrs))

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ const DemoLimits = `limits:
 type config struct {
 	log    *slog.Logger
 	paths  []string
+	remote *remote // nil = the configuration is in files
 	rules  rules.Options
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
@@ -40,12 +42,26 @@ type config struct {
 		ok         bool
 		loaded     time.Time
 		attempts   uint64
+		next       chan struct{} // closed when another configuration is in force; nil = nobody waits
 		errors     uint64
 	}
 }
 
+// open opens where the configuration is kept, if that is not in files.
+func (c *config) open(o *Options) error {
+	url, err := o.remoteConfig()
+	if err != nil || url == "" {
+		return err
+	}
+	c.remote, err = openRemote(url, o)
+	return err
+}
+
 // load reads the configuration, without making it the one in force.
 func (c *config) load() (*rules.Set, error) {
+	if c.remote != nil {
+		return c.remote.first(c)
+	}
 	if len(c.paths) == 0 {
 		return c.rules.Parse("demo", []byte(DemoLimits))
 	}
@@ -63,8 +79,10 @@ func (c *config) check(set *rules.Set) error {
 }
 
 // apply makes set the configuration in force, unless err says that there is none
-// or the engine cannot take it; the one before stays then, with every counter.
-func (c *config) apply(set *rules.Set, err error) error {
+// or the engine cannot take it; the one before stays then, with every counter. attrs
+// are logged.
+func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
+	log := c.log.With(attrs...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.attempts++
@@ -79,33 +97,72 @@ func (c *config) apply(set *rules.Set, err error) error {
 	if err != nil {
 		c.mu.ok = false
 		c.mu.errors++
-		c.logFaults(err)
+		logFaults(log, err)
 		return err
 	}
 	c.leases.reload(set)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)
-	c.log.Info("configuration loaded", "limits", len(set.Limits()),
+	log.Info("configuration loaded", "limits", len(set.Limits()),
 		"added", names(added), "removed", names(removed), "changed", names(changed))
 	return nil
+}
+
+// reload loads the configuration again and makes it the one in force.
+func (c *config) reload() error {
+	if c.remote != nil {
+		return c.remote.check(context.Background(), c, true)
+	}
+	set, err := c.load()
+	return c.apply(set, err)
+}
+
+// watch follows the configuration until ctx ends. set is the one in force.
+func (c *config) watch(ctx context.Context, set *rules.Set) {
+	switch {
+	case c.remote != nil:
+		c.remote.run(ctx, c)
+	case len(c.paths) > 0:
+		err := set.Watch(ctx, c.paths, func(set *rules.Set, err error) {
+			// apply logs the error and counts it.
+			_ = c.apply(set, err)
+		})
+		if err != nil && ctx.Err() == nil {
+			c.log.Error("the configuration is not watched any more, reload with SIGHUP", "error", err)
+		}
+	}
+}
+
+// nextChange returns a channel that is closed when another configuration is in force.
+func (c *config) nextChange() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.next == nil {
+		c.mu.next = make(chan struct{})
+	}
+	return c.mu.next
 }
 
 func (c *config) succeededLocked() {
 	c.mu.ok = true
 	c.mu.loaded = time.Now()
+	if c.mu.next != nil {
+		close(c.mu.next)
+		c.mu.next = nil
+	}
 }
 
-func (c *config) logFaults(err error) {
+func logFaults(log *slog.Logger, err error) {
 	var list rules.Errors
 	if !errors.As(err, &list) {
-		c.log.Error("configuration refused, the one before stays in force", "error", err)
+		log.Error("configuration refused, the one before stays in force", "error", err)
 		return
 	}
 	for i := range list {
 		e := list[i]
 		e.Excerpt = ""
-		c.log.Error("configuration refused, the one before stays in force", "error", e.Error())
+		log.Error("configuration refused, the one before stays in force", "error", e.Error())
 	}
 }
 

@@ -17,19 +17,19 @@ import (
 // anyHost, among the configured names, allows every name.
 const anyHost = "*"
 
-// strangeHostLog is how often refused names are logged at most. Whoever asks under a
-// wrong name asks often.
+// strangeHostLog is how often refused names are logged at most. A client that uses a
+// wrong name uses it often.
 const strangeHostLog = time.Minute
 
 // ownHosts refuses requests that address the service by a name that is not its own.
-// A page in somebody's browser can point its own name at this machine, and is then, to
+// A page in a user's browser can point its own name at this machine, and is then, to
 // the browser, of the same origin as the service (DNS rebinding). That name is one of
 // the public domain name system: IP addresses, names without a dot and names below
 // privateDomains are the service's own, the machine's name is, and what is configured.
 //
 // The decision endpoints of gateways are left out: some gateways pass on the Host of
 // their client, which names the site that is protected. So are /healthz and
-// /healthcheck, which tell nothing else: Envoy's health checks name the cluster.
+// /healthcheck, which show nothing else: Envoy's health checks name the cluster.
 func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	names := configured
 	if name, err := os.Hostname(); err == nil {
@@ -54,7 +54,7 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	})
 }
 
-// privateDomains are those below which nobody can register a name: RFC 6761, ICANN's
+// privateDomains are those below which no name can be registered: RFC 6761, ICANN's
 // resolution of 2024-07-29, and what Kubernetes serves inside of a cluster.
 var privateDomains = []string{".localhost", ".internal", ".svc", ".cluster.local"}
 

@@ -7,40 +7,52 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // leases is the coordinator of the limits that are shared by leases, and the instance
 // by which this server spends them.
 type leases struct {
 	*leaseservice.Service
-	own   *leased.Store
-	state *leaseservice.State
+	own      *leased.Store
+	state    *leasestate.State
+	register cluster.Register // of the members of a cluster; nil = there are none
 }
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
 // of this server's own leases, over that of all other limits.
 func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
+	register, err := openCluster(o)
+	if err != nil {
+		return leases{}, err
+	}
 	state, err := openState(o)
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
 	options := leaseservice.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
-	if behind.shared != nil {
+	if options.Parent, err = o.Parent.options(); err != nil {
+		return leases{}, errors.Join(err, state.Close(true))
+	}
+	o.Parent.warnOfSites(o, set)
+	if behind.shared != nil && register == nil {
 		options.Claim = coordinating{behind.shared}
 	}
-	service := leaseservice.New(options)
-	own, err := leased.New(leased.Options{
-		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: service.Elsewhere,
-		Connect: func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) },
+	l := leases{Service: leaseservice.New(options), state: state, register: register}
+	away := client.NewTransport(o.peers())
+	l.own, err = leased.New(leased.Options{
+		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: l.Elsewhere, Away: register != nil,
+		Connect: func(ctx context.Context) (leased.Stream, error) { return l.connect(ctx, away) },
 	})
 	if err != nil {
 		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
 	}
-	l := leases{service, own, state}
 	if d := l.recovering(); d > 0 {
 		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", state.Why)
 	}
@@ -48,15 +60,21 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 }
 
 // openState reads what the former coordinator has kept.
-func openState(o *Options) (*leaseservice.State, error) {
-	if o.StateDir == "" {
-		state := leaseservice.Fresh(0)
+func openState(o *Options) (*leasestate.State, error) {
+	if o.Cluster.URL != "" {
+		// What the former coordinator knew is in the cluster's backend.
+		state := leasestate.Fresh(0)
+		state.Recovery, state.Why = 0, ""
 		return &state, nil
 	}
-	state, err := leaseservice.OpenState(o.StateDir, 0, o.FirstStart)
+	if o.StateDir == "" {
+		state := leasestate.Fresh(0)
+		return &state, nil
+	}
+	state, err := leasestate.Open(o.StateDir, 0, o.FirstStart)
 	if err != nil && o.StateDirIfFree {
 		o.Logger.Warn("the state directory cannot be used, so nothing is kept for the next start", "directory", o.StateDir, "error", err)
-		state, err = leaseservice.Fresh(0), nil
+		state, err = leasestate.Fresh(0), nil
 		state.Why = "the state directory cannot be used"
 	}
 	return &state, err
@@ -99,10 +117,14 @@ func (l *leases) reload(set *rules.Set) {
 
 // close keeps what the next start has to know.
 func (l *leases) close(nothingLent bool) error {
-	if err := l.state.Close(nothingLent); err != nil {
-		return fmt.Errorf("server: state directory: %w", err)
+	var closed error
+	if l.register != nil {
+		closed = l.register.Close()
 	}
-	return nil
+	if err := l.state.Close(nothingLent); err != nil {
+		return errors.Join(fmt.Errorf("server: state directory: %w", err), closed)
+	}
+	return closed
 }
 
 // instances returns what metrics show of each instance; not when that takes long.

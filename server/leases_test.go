@@ -69,7 +69,7 @@ func TestLeases(t *testing.T) {
 	stream := s.hold("one")
 	until(t, stream, func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
 	a := s.do(http.MethodGet, s.admin+"/v1/leases?limit=messages", "")
-	for _, part := range []string{`"instance": "one"`, `"key": "account=\"acme\""`, `"capacity": 100`, `"wants": 40`, `"truncated": false`} {
+	for _, part := range []string{`"instance": "one"`, `"key": "account=\"acme\""`, `"capacity": 100`, `"demand": 40`, `"truncated": false`} {
 		if a.status != 200 || !strings.Contains(a.body, part) {
 			t.Errorf("%d, no %s in %s", a.status, part, a.body)
 		}

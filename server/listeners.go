@@ -30,7 +30,7 @@ const (
 	maxMessage     = leasewire.MaxMessage // of gRPC: a report about all that an instance uses; what rls takes is far below
 	readHeaderTime = 5 * time.Second
 	readTime       = 10 * time.Second
-	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow is told
+	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow gets an answer
 	idleTime       = 2 * time.Minute  // above the 60 s for which gateways keep connections, so that they close first
 )
 
@@ -65,8 +65,8 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 	})
 }
 
-func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, log *slog.Logger) (*grpc.Server, *health.Server) {
-	s := grpc.NewServer(grpcserver.Options(streams, maxMessage, faultsTo(log))...)
+func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(envoyHealth, healthpb.HealthCheckResponse_SERVING)
@@ -80,7 +80,7 @@ func newGRPC(streams context.Context, service *rls.Service, leases leasepb.Lease
 }
 
 // surviveHTTP turns a panic into an answer: net/http would close the connection without an
-// answer, and tell nobody but its debug log.
+// answer, and log it at debug level only.
 func surviveHTTP(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -23,8 +23,8 @@ const (
 	DefaultGRPCAddr  = "127.0.0.1:8081"
 	DefaultAdminAddr = "127.0.0.1:8082"
 
-	// DefaultGrace is how long requests may take to end once the server is
-	// told to. Not longer: orchestrators kill after 30 s. Not shorter: a
+	// DefaultGrace is how long requests may take to end once the server
+	// shuts down. Not longer: orchestrators kill after 30 s. Not shorter: a
 	// decision takes microseconds, but clients of kept connections need a
 	// moment to notice.
 	DefaultGrace = 10 * time.Second
@@ -46,8 +46,23 @@ type Options struct {
 	// takes a free one; see [Server.Addrs].
 	HTTPAddr, GRPCAddr, AdminAddr string
 
-	// ConfigPaths are limit files and folders of them; none = [DemoLimits].
-	// They are loaded again when they change and on [Server.Reload].
+	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS and AdminTLS go before it for
+	// one, field by field, and [NoFile] takes one away. The zero values are plain text.
+	TLS, HTTPTLS, GRPCTLS, AdminTLS TLSFiles
+	// AuthFile names identities with their tokens, names of certificates, and roles; it is loaded
+	// again when it changes. "" = nobody is asked who it is, but for the admin token and the
+	// client certificates that TLS asks for.
+	AuthFile string
+	// Peer is how this server reaches other servers: those of its cluster, and the one that it
+	// gets limits from. The zero value is plain text without a token.
+	Peer Peer
+	// Insecure allows addresses that other machines reach without TLS and without a proof of
+	// who comes. Whoever reaches such a port can take every limit.
+	Insecure bool
+
+	// ConfigPaths are limit files and folders of them, or one URL of a backend in which the
+	// configuration is kept, such as etcd://127.0.0.1:2379/stint; none = [DemoLimits]. They
+	// are loaded again when they change and on [Server.Reload].
 	ConfigPaths []string
 
 	// Store is where counters are kept: [StoreMemory], or the URL of Redis or
@@ -56,16 +71,23 @@ type Options struct {
 	Store string
 
 	// StateDir is a folder where the coordinator of leased limits keeps, from
-	// one start to the next, what tells it which leases may still be in use. It is
+	// one start to the next, the record of the leases that may still be in use. It is
 	// made when it is missing, and locked: it belongs to one process alone. "" =
 	// nothing is kept, and each start waits for one length of a lease before it lends.
 	StateDir string
 	// StateDirIfFree says that the server starts without StateDir where that cannot be
-	// used; it is for a folder that nobody has chosen.
+	// used; it is for a default folder.
 	StateDirIfFree bool
-	// FirstStart says that where StateDir has no file yet nobody has lent the limits
-	// before, so that it need not wait.
+	// FirstStart says that where StateDir has no file yet the limits were never
+	// lent before, so that it need not wait.
 	FirstStart bool
+
+	// Cluster makes this server one of several that coordinate limits shared by leases. StateDir
+	// is not used then.
+	Cluster Cluster
+	// Parent is where this server, as one of a site, has the capacity of limits shared by leases
+	// from.
+	Parent Parent
 
 	// MaxBytes bounds the memory of the counters in this process, at least
 	// [MinMaxBytes]; 0 = [DefaultMaxBytes]. With Redis those are the counters of limits whose
@@ -78,7 +100,7 @@ type Options struct {
 
 	// TrustedProxies are the CIDRs and addresses whose forwarded headers are
 	// believed; nil = loopback, since gateways often run on the same host;
-	// empty but not nil = nobody.
+	// empty but not nil = none.
 	TrustedProxies []string
 
 	// RateLimitHeaders is the version of the RateLimit fields, "draft-10" or
@@ -88,7 +110,7 @@ type Options struct {
 
 	// RLSHeaders and RLSMetadata add to responses of Envoy's rate limit service
 	// the header fields and the dynamic metadata that Envoy's own service
-	// adds when it is told to.
+	// adds when it is configured to.
 	RLSHeaders, RLSMetadata bool
 	// RLSLimitHeader, RLSRemainingHeader and RLSResetHeader are the names of those
 	// header fields; "" = RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset.
@@ -108,7 +130,8 @@ type Options struct {
 	RLSNearLimit float64
 
 	// AdminToken must come as a bearer token with admin requests, apart from
-	// /healthz and /readyz. It may be empty only while AdminAddr is loopback.
+	// /healthz and /readyz. Without it, without AuthFile and without AdminTLS that asks for a
+	// client certificate AdminAddr must be loopback.
 	AdminToken string
 	// AdminHosts are names by which the admin port may be addressed besides
 	// localhost and IP addresses.
@@ -159,8 +182,23 @@ func (o *Options) complete() error {
 			bad("%s address %q: %w, write it as 127.0.0.1:8080", a.name, a.addr, err)
 		}
 	}
-	if o.AdminToken == "" && !loopback(o.AdminAddr) {
-		bad("the admin address %s can be reached from other machines and there is no admin token: give one with --admin-token-file, or listen on 127.0.0.1", o.AdminAddr)
+	errs = append(errs, o.secured()...)
+	if err := o.Parent.complete(); err != nil {
+		errs = append(errs, err)
+	}
+	url, err := o.remoteConfig()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	member := &o.Cluster
+	if member.URL == "" && url != "" {
+		// Who reads a configuration from a URL has a name there, also without a cluster.
+		rest := o.Cluster
+		rest.Node = ""
+		member = &rest
+	}
+	if err := member.complete(o.GRPCAddr); err != nil {
+		errs = append(errs, err)
 	}
 	if o.Store != "" {
 		if _, err := parseStore(o.Store); err != nil {

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -21,17 +23,35 @@ func (s *Server) readiness() (ready bool, text string) {
 		return false, fmt.Sprintf("%s lends the limits that are shared by leases, so this service lends nothing: exactly one may", other)
 	}
 	if s.leases.Asking() && ready {
+		if s.leases.register != nil {
+			return false, "no member of the cluster coordinates the limits that are shared by leases yet"
+		}
 		return false, "asking Redis whether another service lends the limits that are shared by leases"
 	}
+	if problem := s.leases.ParentProblem(); problem != nil && !s.leases.Supplied() && ready {
+		return false, fmt.Sprintf("site %s has no capacity of limits shared by leases: %v", s.opts.Parent.Site, problem)
+	}
 	if d := s.leases.recovering(); d > 0 && ready {
-		return false, fmt.Sprintf("recovering: it is not known yet which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
+		text = fmt.Sprintf("recovering: it is not known yet which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
+		// A member of a cluster has leases to decide by, and its instances have to reach it to claim
+		// theirs.
+		return s.leases.register != nil, text
+	}
+	if _, amiss := s.config.remote.status(); amiss != "" && ready {
+		text = strings.Join(slices.DeleteFunc([]string{text, amiss}, func(s string) bool { return s == "" }), "; ")
 	}
 	return ready, text
 }
 
-// tellHealth makes the gRPC health service say what readiness says.
-func (s *Server) tellHealth() {
-	// Whoever comes last must have looked last.
+// configVersion says which version of the configuration is in force; "" = it is in files.
+func (s *Server) configVersion() string {
+	version, _ := s.config.remote.status()
+	return version
+}
+
+// reportHealth makes the gRPC health service say what readiness says.
+func (s *Server) reportHealth() {
+	// The last report must come from the last check.
 	s.health.Lock()
 	defer s.health.Unlock()
 	ready, _ := s.readiness()
@@ -55,7 +75,7 @@ func (s *Server) watchReadiness(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			s.tellHealth()
+			s.reportHealth()
 		}
 	}
 }

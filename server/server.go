@@ -39,9 +39,10 @@ type Server struct {
 	engine *engine.Engine
 	rls    *rls.Service
 
-	storage *storage
-	met     atomic.Bool // the store answered once
-	leases  leases
+	storage  *storage
+	met      atomic.Bool // the store answered once
+	leases   leases
+	security *security
 
 	grpc   *grpc.Server
 	health struct {
@@ -69,14 +70,25 @@ type Addrs struct{ HTTP, GRPC, Admin net.Addr }
 
 // New returns a server that is ready to run. Its error says everything that is
 // wrong with the options, or with the configuration.
-func New(opts Options) (*Server, error) {
+func New(opts Options) (_ *Server, err error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
 	s := &Server{opts: opts, ready: make(chan struct{})}
 	s.config.log, s.config.paths, s.config.rules = opts.Logger, opts.ConfigPaths, opts.rules()
+	if err := s.config.open(&s.opts); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.config.remote.close())
+		}
+	}()
 	set, err := s.config.load()
 	if err != nil {
+		return nil, err
+	}
+	if s.security, err = openSecurity(&s.opts); err != nil {
 		return nil, err
 	}
 	name, place := opts.Store, "server"
@@ -92,14 +104,17 @@ func New(opts Options) (*Server, error) {
 		return nil, errors.Join(err, s.storage.Close())
 	}
 	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
-		return nil, errors.Join(err, s.close(s.leases.untouched()))
+		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
+	if _, amiss := s.config.remote.status(); amiss != "" {
+		s.config.mu.ok, s.config.mu.errors = false, 1
+	}
 	s.config.logWarnings(set)
 	if err := s.build(); err != nil {
-		return nil, errors.Join(err, s.close(s.leases.untouched()))
+		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	return s, nil
 }
@@ -124,13 +139,16 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger, s.security.options()...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields}))
+	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done()})))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
+	if s.security.http != nil {
+		s.http.TLSConfig = s.security.http.Config()
+	}
 
 	registry := prometheus.NewPedanticRegistry()
 	for _, c := range []prometheus.Collector{
@@ -146,10 +164,17 @@ func (s *Server) build() error {
 	if err := instances.Register(admin.NewInstanceCollector(s.leases.instances)); err != nil {
 		return fmt.Errorf("server: cannot register metrics: %w", err)
 	}
+	var authorize func(*http.Request) (int, string)
+	if s.security.guard.live != nil {
+		authorize = s.security.guard.onAdmin
+	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Instances: instances, Ready: s.readiness, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
-		Token: s.opts.AdminToken, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
+		Metrics: registry, Instances: instances, Ready: s.readiness, Version: s.configVersion, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
+		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
+	if s.security.admin != nil {
+		s.admin.TLSConfig = s.security.admin.Config()
+	}
 	if s.opts.Profiles {
 		s.admin.WriteTimeout = 2 * time.Minute // a profile takes its time
 	}
@@ -161,6 +186,11 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addrs returns the addresses listened on; use it after Ready.
 func (s *Server) Addrs() Addrs { return s.addrs }
+
+// TLS says which listeners serve TLS.
+func (s *Server) TLS() (http, grpc, admin bool) {
+	return s.security.http != nil, s.security.grpc != nil, s.security.admin != nil
+}
 
 // Limits returns the configuration in force.
 func (s *Server) Limits() *rules.Set { return s.engine.Set() }
@@ -176,14 +206,13 @@ func (s *Server) Recovering() time.Duration { return s.leases.recovering() }
 // Options.MaxBytes.
 func (s *Server) CounterBytes() int64 { return s.storage.local.Bytes() }
 
-// Reload loads the configuration again. On an error the one in force stays, with
-// every counter, and the error says what is wrong.
+// Reload loads the configuration and the certificates again. What has a fault stays as it
+// was, the configuration with every counter, and the error says what is wrong.
 func (s *Server) Reload() error {
 	// Without the lock the older of two readings could come into force last.
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	set, err := s.config.load()
-	return s.config.apply(set, err)
+	return errors.Join(s.config.reload(), s.security.reload(), s.leases.reseal(&s.opts))
 }
 
 func (s *Server) figures() admin.Figures {
@@ -198,7 +227,7 @@ func (s *Server) figures() admin.Figures {
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
 	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
-	f.Leases = s.leases.metrics()
+	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(), s.leases.member(), c.remote.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()
 	return f
 }
@@ -219,6 +248,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.close(s.leases.untouched()))
 	}
+	if err := s.leases.join(ctx, &s.opts, grpcL.Addr()); err != nil {
+		for _, l := range []net.Listener{httpL, grpcL, adminL} {
+			err = errors.Join(err, l.Close())
+		}
+		return errors.Join(err, s.close(s.leases.untouched()))
+	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	var running sync.WaitGroup
@@ -237,23 +272,15 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopLending()
 	nothingLent := false
 	running.Go(func() { nothingLent = s.leases.run(lending, &s.opts) })
-	serve("http", func() error { return s.http.Serve(httpL) })
+	serve("http", func() error { return serveHTTP(s.http, httpL, s.security.http) })
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
-	serve("admin", func() error { return s.admin.Serve(adminL) })
-	if len(s.config.paths) > 0 {
-		running.Go(func() {
-			err := s.engine.Set().Watch(watching, s.config.paths, func(set *rules.Set, err error) {
-				// apply logs the error and counts it.
-				_ = s.config.apply(set, err)
-			})
-			if err != nil && watching.Err() == nil {
-				s.opts.Logger.Error("the configuration is not watched any more, reload with SIGHUP", "error", err)
-			}
-		})
-	}
+	serve("admin", func() error { return serveHTTP(s.admin, adminL, s.security.admin) })
+	set := s.engine.Set()
+	running.Go(func() { s.config.watch(watching, set) })
+	running.Go(func() { s.security.watch(watching) })
 	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
 	s.serving.Store(true)
-	s.tellHealth()
+	s.reportHealth()
 	running.Go(func() { s.watchReadiness(watching) })
 	close(s.ready)
 
@@ -263,7 +290,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopWatching()
 	s.drain(httpL)
-	stopLending() // not before: requests that are under way spend leases
+	stopLending() // not before: requests in progress spend leases
 	running.Wait()
 	return errors.Join(err, s.close(nothingLent))
 }
@@ -271,6 +298,10 @@ func (s *Server) Run(ctx context.Context) error {
 // close closes what New has opened. nothingLent says that no instance holds a part of
 // a limit.
 func (s *Server) close(nothingLent bool) error {
+	return errors.Join(s.closeStores(nothingLent), s.config.remote.close())
+}
+
+func (s *Server) closeStores(nothingLent bool) error {
 	return errors.Join(s.leases.close(nothingLent), s.storage.Close())
 }
 
@@ -301,11 +332,11 @@ func (s *Server) listen(ctx context.Context) (httpL, grpcL, adminL net.Listener,
 	return httpL, grpcL, adminL, err
 }
 
-// drain ends all listeners. The admin port goes last, so that it can tell what is
+// drain ends all listeners. The admin port goes last, so that it can show what is
 // going on.
 func (s *Server) drain(httpL net.Listener) {
 	s.serving.Store(false)
-	s.tellHealth()
+	s.reportHealth()
 	s.endStreams()
 	if s.opts.DrainDelay > 0 {
 		<-time.After(s.opts.DrainDelay)

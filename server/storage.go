@@ -119,7 +119,7 @@ func (s *storage) figures() *admin.SharedStore {
 // wrong, and a roll-out must stop there. Later it stays ready, whatever its limits
 // do without the store: a store fails for all instances at once, and were they all
 // taken away, limits that admit without it would stop everything, and behind a
-// gateway that lets requests pass when nobody is there, limits that refuse without
+// gateway that lets requests pass when no server is ready, limits that refuse without
 // it would admit everything.
 func (s *Server) storeReady() (ready bool, text string) {
 	if s.storage.shared == nil {

@@ -87,7 +87,7 @@ func TestMetricsOfInstances(t *testing.T) {
 	share := until(t, stream, func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
 	page := s.do(http.MethodGet, s.admin+"/metrics/instances", "")
 	for _, line := range []string{
-		`stint_lease_instance_wanted{instance="by-stream",limit="messages"} 40`, `stint_lease_instances_not_shown 0`,
+		`stint_lease_instance_demand{instance="by-stream",limit="messages"} 40`, `stint_lease_instances_not_shown 0`,
 		fmt.Sprintf(`stint_lease_instance_lent{instance="by-stream",limit="messages"} %d`, share.GetGranted().GetRate()/1e6),
 	} {
 		if !strings.Contains(page.body, line+"\n") {

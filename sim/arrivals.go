@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -24,7 +25,7 @@ type load struct {
 // the time of the next is when left have accrued since base.
 type generator struct {
 	load, instance int32
-	turn           uint32  // events of former turns are void
+	generation     uint32  // of the pending event: earlier ones are void
 	rate           float64 // requests per second
 	base           int64
 	left           float64
@@ -84,10 +85,7 @@ func firstParts(s *Split, n int) []float64 {
 	case Shares:
 		copy(parts, s.Shares)
 	case Zipf:
-		exponent := s.Exponent
-		if exponent == 0 {
-			exponent = 1
-		}
+		exponent := cmp.Or(s.Exponent, 1)
 		for k := range parts {
 			parts[k] = math.Pow(float64(k+1), -exponent)
 		}
@@ -136,12 +134,12 @@ func (g *engine) setRate(l *load, position int) {
 	g.demand += (rate - gen.rate) * float64(l.cost)
 	gen.left = max(gen.left-gen.rate*seconds(g.now-gen.base), 0)
 	gen.base, gen.rate = g.now, rate
-	gen.turn++
+	gen.generation++
 	if gen.asking != nil {
 		return // it goes on when that is decided
 	}
 	if at, ok := gen.next(); ok {
-		g.push(event{at: at, kind: eventArrival, ref: int32(index), turn: gen.turn})
+		g.push(event{at: at, kind: eventArrival, ref: int32(index), generation: gen.generation})
 	}
 }
 
@@ -152,9 +150,9 @@ func (g *engine) again(loop int32) {
 	}
 	gen := &g.generators[loop-1]
 	gen.asking, gen.base, gen.left = nil, g.now, 1
-	gen.turn++
+	gen.generation++
 	if at, ok := gen.next(); ok {
-		g.push(event{at: at, kind: eventArrival, ref: loop - 1, turn: gen.turn})
+		g.push(event{at: at, kind: eventArrival, ref: loop - 1, generation: gen.generation})
 	}
 }
 
@@ -179,7 +177,7 @@ func (g *generator) next() (int64, bool) {
 // replaced there by the next one.
 func (g *engine) arrive(e event) {
 	gen := &g.generators[e.ref]
-	if e.turn != gen.turn {
+	if e.generation != gen.generation {
 		g.events.pop()
 		return
 	}
@@ -192,7 +190,7 @@ func (g *engine) arrive(e event) {
 	gen.left += l.step(gen.random)
 	if at, ok := gen.next(); ok {
 		g.seq++
-		g.events.replace(event{at: at, seq: g.seq, kind: eventArrival, ref: e.ref, turn: e.turn})
+		g.events.replace(event{at: at, seq: g.seq, kind: eventArrival, ref: e.ref, generation: e.generation})
 	} else {
 		g.events.pop()
 	}
@@ -239,7 +237,7 @@ func (g *engine) strike(i int32) {
 			l.factors[position] = l.Mishaps.Trough
 		}
 		g.setRate(l, position)
-		g.push(event{at: g.now + int64(length) + 1, kind: eventMishapEnd, ref: i, turn: uint32(position)})
+		g.push(event{at: g.now + int64(length) + 1, kind: eventMishapEnd, ref: i, generation: uint32(position)})
 	}
 	g.pushMishap(i)
 }

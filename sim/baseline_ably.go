@@ -15,7 +15,7 @@ const (
 )
 
 // Ably is our model of the account-wide limiter of Ably of 2022 as described, in the
-// form that went into production: instances tell the account's master what was
+// form that went into production: instances report to the account's master what was
 // attempted, refused requests with the cost that they would have had, at most every
 // Report and only when it changed. The answer is the part of the requests to refuse,
 // 1 - limit/attempted, and an instance draws for each request by itself. What was
@@ -29,7 +29,7 @@ const (
 //
 // Where the description leaves a choice: an instance's first report comes at a random
 // moment of the period, or at its end for all with Together. A refused request is a
-// change too, or an instance that refuses everything would never hear that it is over.
+// change too, or an instance that refuses everything would never get another answer.
 // The cost in a report counts as spread evenly over the time since the report before.
 // An instance of which no report has come goes on as in its last one for as long as
 // Report, so that the average does not miss what is still to be reported. Sub-intervals
@@ -109,7 +109,7 @@ type ablyInstance struct {
 	session int
 	number  int
 	totals  ablyTotals
-	told    ablyTotals // in reports
+	sent    ablyTotals // totals in the last report
 	since   limit.Time // the last report
 	next    limit.Time // the earliest that the next may be
 	asked   bool       // for a Wake
@@ -145,22 +145,22 @@ func (n *ablyInstance) Wake() {
 }
 
 func (n *ablyInstance) report() {
-	if n.totals == n.told {
+	if n.totals == n.sent {
 		return
 	}
 	now := n.env.Now()
 	n.number++
 	m := ablyReported{
 		session: n.session, number: n.number, span: time.Duration(now - n.since),
-		admitted: n.totals.admitted - n.told.admitted, refused: n.totals.refused - n.told.refused, totals: n.totals,
+		admitted: n.totals.admitted - n.sent.admitted, refused: n.totals.refused - n.sent.refused, totals: n.totals,
 	}
 	n.rate = float64(m.admitted+m.refused) / max(n.Report, m.span).Seconds()
-	n.told, n.since = n.totals, now
+	n.sent, n.since = n.totals, now
 	n.next = modelNext(n.next, now, int64(n.Report))
 	n.env.Send(Coordinator, m, ablyBytes)
 }
 
-// Share is what it lets through of what was attempted there lately.
+// Share is the admitted part of the rate attempted in the last report, in tokens per second.
 func (n *ablyInstance) Share() float64 { return n.rate * (1 - n.answer.factor) }
 
 func (n *ablyInstance) Leave() { n.report() }
@@ -206,7 +206,7 @@ func (m *ablyMaster) Receive(from Address, message any) {
 	} else {
 		switch {
 		case r.session < p.last.session, r.session == p.last.session && r.number <= p.last.number:
-			return // doubled, or overtaken by one that told of it
+			return // a duplicate, or older than the last report, whose totals include it
 		case r.session == p.last.session:
 			r.admitted, r.refused = r.totals.admitted-p.last.totals.admitted, r.totals.refused-p.last.totals.refused
 		}

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -9,7 +8,7 @@ import (
 )
 
 // Databricks is our model of Databricks' limiter of 2025 as described: a client admits
-// unless it was told otherwise, and reports every Batch what it admitted and refused.
+// unless the latest answer forbids it, and reports every 100 ms what it admitted and refused.
 // The server's token bucket may go below zero; while it is there the answer says
 // until when to refuse, which is when the bucket is at zero again. A client limits
 // itself to the whole limit besides.
@@ -22,20 +21,18 @@ import (
 //
 // The zero value has the published constants and the form that was kept in the end.
 type Databricks struct {
-	Batch time.Duration // 0 = 100 ms
 	// ByRate is the earlier form: the answer is the part to refuse,
-	// (attempted - limit)/attempted, over the last Window.
+	// (attempted - limit)/attempted, over the last second.
 	ByRate bool
-	Window time.Duration // 0 = 1 s
 	// NoLocalLimit leaves out the client's own limiter, as before it was added.
 	NoLocalLimit bool
 }
 
-func (d Databricks) withDefaults() Databricks {
-	d.Batch = cmp.Or(d.Batch, 100*time.Millisecond)
-	d.Window = cmp.Or(d.Window, time.Second)
-	return d
-}
+// Published constants: the time between reports, and the window of ByRate.
+const (
+	databricksBatch  = 100 * time.Millisecond
+	databricksWindow = time.Second
+)
 
 // Name returns "databricks", or "databricks-rate" for the earlier form.
 func (d Databricks) Name() string {
@@ -50,20 +47,20 @@ func (d Databricks) Coordinator(env Env, setup Setup, address Address, _ int) No
 	if address != Coordinator {
 		return nil
 	}
-	s := &batchServer{Databricks: d.withDefaults(), env: env, heard: map[Address]batchReport{}}
+	s := &batchServer{Databricks: d, env: env, latest: map[Address]batchReport{}}
 	s.bucket.at = env.Now()
 	s.SetLimit(setup.Limit)
-	s.bucket.level = s.bucket.depth
+	s.bucket.level = s.bucket.burst
 	return s
 }
 
 // Instance makes a client.
 func (d Databricks) Instance(env Env, setup Setup, _, restart int) Enforcer {
-	c := &batchClient{Databricks: d.withDefaults(), env: env, session: restart, limit: setup.Limit.PerSecond()}
+	c := &batchClient{Databricks: d, env: env, session: restart, limit: setup.Limit.PerSecond()}
 	c.local.at = env.Now()
 	c.SetLimit(setup.Limit)
-	c.local.level = c.local.depth
-	c.next = env.Now().Add(time.Duration(1 + env.Rand().Int64N(int64(c.Batch))))
+	c.local.level = c.local.burst
+	c.next = env.Now().Add(time.Duration(1 + env.Rand().Int64N(int64(databricksBatch))))
 	env.WakeAt(c.next)
 	return c
 }
@@ -92,15 +89,15 @@ type batchClient struct {
 	local          modelBucket
 	next           limit.Time
 	session        int
-	number         int   // of the last report
-	hits, rejected int64 // since the last report
-	total          int64 // hits up to the last report
-	told           batchAnswer
+	number         int         // of the last report
+	hits, rejected int64       // since the last report
+	total          int64       // hits up to the last report
+	answer         batchAnswer // the latest
 }
 
 func (c *batchClient) Receive(_ Address, message any) {
-	if m, ok := message.(batchAnswer); ok && m.session == c.session && m.number > c.told.number {
-		c.told = m
+	if m, ok := message.(batchAnswer); ok && m.session == c.session && m.number > c.answer.number {
+		c.answer = m
 	}
 }
 
@@ -110,7 +107,7 @@ func (c *batchClient) Wake() {
 		return
 	}
 	c.report()
-	c.next = modelNext(c.next, now, int64(c.Batch))
+	c.next = modelNext(c.next, now, int64(databricksBatch))
 	c.env.WakeAt(c.next)
 }
 
@@ -125,8 +122,8 @@ func (c *batchClient) report() {
 
 func (c *batchClient) Take(cost int64) bool {
 	now := c.env.Now()
-	refuse := now < c.told.rejectTil ||
-		c.told.rejectionRate > 0 && c.env.Rand().Float64() < c.told.rejectionRate ||
+	refuse := now < c.answer.rejectTil ||
+		c.answer.rejectionRate > 0 && c.env.Rand().Float64() < c.answer.rejectionRate ||
 		!c.NoLocalLimit && !c.local.take(now, float64(cost))
 	if refuse {
 		c.rejected += cost
@@ -136,26 +133,26 @@ func (c *batchClient) Take(cost int64) bool {
 	return true
 }
 
-// Share is the whole limit while nothing was said against it.
+// Share is the whole limit, less what the latest answer refuses.
 func (c *batchClient) Share() float64 {
-	if c.env.Now() < c.told.rejectTil {
+	if c.env.Now() < c.answer.rejectTil {
 		return 0
 	}
-	return c.limit * (1 - c.told.rejectionRate)
+	return c.limit * (1 - c.answer.rejectionRate)
 }
 
 func (c *batchClient) Leave() { c.report() }
 
 func (c *batchClient) SetLimit(l Limit) {
 	c.limit = l.PerSecond()
-	c.local.set(c.env.Now(), c.limit, modelDepth(l, c.limit))
+	c.local.set(c.env.Now(), c.limit, modelBurst(l, c.limit))
 }
 
 type batchServer struct {
 	Databricks
 	env    Env
 	bucket modelBucket
-	heard  map[Address]batchReport // the latest of each client
+	latest map[Address]batchReport // of each client
 	recent []batchArrival          // for ByRate
 }
 
@@ -167,7 +164,7 @@ type batchArrival struct {
 func (s *batchServer) Wake() {}
 
 func (s *batchServer) SetLimit(l Limit) {
-	s.bucket.set(s.env.Now(), l.PerSecond(), modelDepth(l, l.PerSecond()))
+	s.bucket.set(s.env.Now(), l.PerSecond(), modelBurst(l, l.PerSecond()))
 }
 
 func (s *batchServer) Receive(from Address, message any) {
@@ -176,15 +173,15 @@ func (s *batchServer) Receive(from Address, message any) {
 		return
 	}
 	hits := m.hits
-	if last, known := s.heard[from]; known {
+	if last, known := s.latest[from]; known {
 		switch {
 		case m.session < last.session, m.session == last.session && m.number <= last.number:
-			return // doubled, or overtaken by one that told of it
+			return // a duplicate, or older than the last report, whose total includes it
 		case m.session == last.session:
 			hits = m.total - last.total
 		}
 	}
-	s.heard[from] = m
+	s.latest[from] = m
 	now := s.env.Now()
 	s.bucket.fill(now)
 	s.bucket.level -= float64(hits)
@@ -201,13 +198,13 @@ func (s *batchServer) Receive(from Address, message any) {
 // excess is the part of what was attempted in the window that is above the limit.
 func (s *batchServer) excess(now limit.Time, cost int64) float64 {
 	s.recent = append(s.recent, batchArrival{now, cost})
-	start := now - limit.Time(s.Window)
+	start := now - limit.Time(databricksWindow)
 	s.recent = slices.DeleteFunc(s.recent, func(a batchArrival) bool { return a.at <= start })
 	sum := int64(0)
 	for _, a := range s.recent {
 		sum += a.cost
 	}
-	attempted := float64(sum) / s.Window.Seconds()
+	attempted := float64(sum) / databricksWindow.Seconds()
 	return max(0, (attempted-s.bucket.rate)/max(attempted, modelGrain))
 }
 

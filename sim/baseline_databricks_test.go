@@ -68,8 +68,8 @@ func TestDatabricksDebt(t *testing.T) {
 	if len(l.admits) != 30 {
 		t.Fatalf("%d of 30 admitted before the first batch", len(l.admits))
 	}
-	if want := s.bucket.at.Add(2 * time.Second); c.told.rejectTil < want-1000 || c.told.rejectTil > want+1000 {
-		t.Errorf("told to reject until %v, want %v: 20 are owed", c.told.rejectTil, want)
+	if want := s.bucket.at.Add(2 * time.Second); c.answer.rejectTil < want-1000 || c.answer.rejectTil > want+1000 {
+		t.Errorf("told to reject until %v, want %v: 20 are owed", c.answer.rejectTil, want)
 	}
 	if c.Share() != 0 || c.Take(1) {
 		t.Error("admitted one although told not to")

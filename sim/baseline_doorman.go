@@ -26,13 +26,13 @@ const (
 // 1.3 s and so on, up to 60 s.
 //
 // Where the description leaves a choice: what a client wants is the rate that was
-// attempted in the last second before it asks, when there are enough requests to tell,
+// attempted in the last second before it asks, when there are enough requests for a measure,
 // and since it last asked otherwise; until its first answer it is an equal part. It
 // asks at once when it starts and then at its own moment of the period, drawn at random. A
 // lease ends at the client, and it is in safe mode then, as the design document says;
 // the published client never ends one. A lease ends by the server's clock, as
 // described. A grant is never below zero or above what was wanted, sums are added up
-// anew each time, rates keep their fractions. The server does not learn at its first start, because nobody
+// anew each time, rates keep their fractions. The server does not learn at its first start, because no client
 // can have a lease. An old version always wants an equal part. Weights are subclients.
 //
 // The zero value is PROPORTIONAL_SHARE with the constants of the design.
@@ -125,14 +125,14 @@ type doormanClient struct {
 	old        bool
 	subclients float64
 
-	last   modelCount // when it last asked
-	mark   modelCount // a moment before it asks again
-	wants  float64
-	number int // of the latest request
-	heard  int // of the latest answer
-	retry  time.Duration
-	leased float64
-	safe   float64
+	last     modelCount // when it last asked
+	mark     modelCount // a moment before it asks again
+	wants    float64
+	number   int // of the latest request
+	answered int // number of the latest answer
+	retry    time.Duration
+	leased   float64
+	safe     float64
 }
 
 // want puts wants to the rate that was attempted.
@@ -142,7 +142,7 @@ func (c *doormanClient) want() {
 	if recent, enough := here.recent(c.mark, c.wants); enough && c.mark.at > c.last.at {
 		c.wants = recent
 	}
-	if c.old || c.heard == 0 {
+	if c.old || c.answered == 0 {
 		c.wants = modelEqual(c.setup)
 	}
 	c.last = here
@@ -168,10 +168,10 @@ func (c *doormanClient) ask() {
 
 func (c *doormanClient) Receive(_ Address, message any) {
 	m, ok := message.(doormanAnswer)
-	if !ok || m.session != c.session || m.number <= c.heard {
+	if !ok || m.session != c.session || m.number <= c.answered {
 		return
 	}
-	c.heard = m.number
+	c.answered = m.number
 	if m.number == c.number {
 		c.retry = 0
 		c.timers.set(doormanRetry, modelNever)
@@ -268,9 +268,7 @@ func (s *doormanServer) answer(id doormanID, m doormanRequest, now limit.Time) {
 	if found {
 		old = &s.clients[i].doormanLease
 	}
-	if now < s.learned {
-		asks.has = m.has
-	} else {
+	if now >= s.learned {
 		s.others = s.others[:0]
 		for j := range s.clients {
 			if !found || j != i {

@@ -16,7 +16,7 @@ func doormanGrant(kind DoormanKind, capacity float64, others []doormanLease, old
 		sum.wants += o.wants
 		sum.subclients += o.subclients
 	}
-	// Nobody gets what another still holds. The published code lets this fall below
+	// No client gets what another still holds. The published code lets this fall below
 	// zero, which its limiter takes as no limit at all.
 	free := max(0, capacity-sum.has)
 	if kind == FairShare {
@@ -31,7 +31,7 @@ func doormanGrant(kind DoormanKind, capacity float64, others []doormanLease, old
 }
 
 // proportionalShare gives an equal part, and of what others leave of theirs a part in
-// proportion to what is lacking. stored is the sum of wants without this request.
+// proportion to the shortfall. stored is the sum of wants without this request.
 func proportionalShare(capacity, count, stored float64, others []doormanLease, asks doormanLease) float64 {
 	equal := capacity / count
 	mine := equal * asks.subclients

@@ -9,16 +9,16 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// pushSum tells each of n processes the sum of a value that each has, by gossip: in
+// pushSum gives each of n processes the sum of a value that each has, by gossip: in
 // each interval a process sends equal parts of a pair (sum, weight) to a few random
 // peers and keeps one part; sum/weight nears the mean everywhere (Kempe and others,
 // 2003). It counts in epochs, each of which begins anew with the values of the
 // moment: what was lost with a message or a process is forgotten with the epoch. The
-// sum is the mean times the number of instances in [Setup], whoever is down. When the
-// peers are all others, each tells all its value directly.
+// sum is the mean times the number of instances in [Setup], those that are down included. When the
+// peers are all others, each sends its value to all directly.
 type pushSum struct {
 	env    Env
-	peers  int // whom to tell in each interval
+	peers  int // how many get a message in each interval
 	n      int
 	self   int
 	rounds int // intervals in an epoch
@@ -32,12 +32,12 @@ type pushSum struct {
 
 	others float64 // the sum of all but this one, of the last whole epoch
 
-	direct []pushSumDirect // by instance, when all are told
+	direct []pushSumDirect // by instance; nil unless each sends to all
 }
 
 type pushSumDirect struct {
 	value float64
-	heard limit.Time
+	at    limit.Time
 	known bool
 }
 
@@ -65,7 +65,7 @@ func newPushSum(env Env, setup Setup, self, peers int, interval time.Duration, v
 		return g
 	}
 	// Enough to bring the worst skew, all of it at one process, within a percent,
-	// while parts are under way for whole intervals.
+	// while messages take whole intervals to arrive.
 	g.rounds = (5 + bits.Len(uint(n))) * (1 + int(setup.RoundTrip/2/interval))
 	g.begin(0)
 	return g
@@ -102,7 +102,7 @@ func (g *pushSum) finish() {
 
 func (g *pushSum) tickDirect(interval time.Duration) {
 	now := g.env.Now()
-	heard, sum := false, 0.0
+	any, sum := false, 0.0
 	for i := range g.direct {
 		if i == g.self {
 			continue
@@ -112,12 +112,12 @@ func (g *pushSum) tickDirect(interval time.Duration) {
 		if !d.known {
 			continue
 		}
-		heard = true
-		if d.heard.Add(pushSumSilence*interval) > now {
+		any = true
+		if d.at.Add(pushSumSilence*interval) > now {
 			sum += d.value
 		}
 	}
-	if heard {
+	if any {
 		g.others = sum
 	}
 }

@@ -11,14 +11,14 @@ import (
 
 // Hermes is our model of the max-rate balancing of Allegro's Hermes as described
 // (article of 2017 and the published algorithm). A consumer limits itself to its
-// max-rate. Every Report it reports which part of that it used, when the part changed
-// by more than MinSignificantUpdatePercent, and takes its newest max-rate. What it used
+// max-rate. Every 15 s it reports which part of that it used, when the part changed
+// by more than 9 % of it, and takes its newest max-rate. What it used
 // is divided by at least one token per second. The coordinator puts the max-rates anew
-// every Balance; it takes from those who are not busy and gives to those who are. A new
-// consumer has MinMaxRate until it hears of its own.
+// every 30 s; it takes from idle consumers and gives to busy ones. A new
+// consumer has 1 token per second until it hears of its own.
 //
 // Where the description leaves a choice: the coordinator is one process that also
-// stands for ZooKeeper. Consumers report two seconds after they start and every Report
+// stands for ZooKeeper. Consumers report two seconds after they start and every 15 s
 // from there, and the first round of balancing is a second later. So those of a fleet
 // that started together report together, soon after a shift of load at a whole period,
 // and are balanced at once: the best case. Apart draws the moments of each process at
@@ -26,45 +26,35 @@ import (
 //
 // The article has a consumer report its rate at the moment: that of the last second,
 // or of the latest two requests when there are few. The published code reports the
-// mean since a count that starts anew every Measure, in whole seconds, and starts
+// mean since a count that starts anew every 30 s, in whole seconds, and starts
 // after a report of the same moment. Averaged does that; shares move later then,
 // because what was before a shift counts.
 //
 // The described local rate climbs to a raised max-rate by a fifth every 30 s; here it
-// is there at once. A consumer that is gone is noticed after Session, by a heartbeat
+// is there at once. A consumer that is gone is noticed after 10 s, by a heartbeat
 // every third of it, and a coordinator that restarts reads the max-rates from the
 // heartbeats, as it would from ZooKeeper. An old version has limit/N, with the N of the
 // start, and reports nothing.
 //
-// The zero value has the published constants.
+// The zero value is as published, with the article's rate of the moment.
 type Hermes struct {
-	Report  time.Duration // 0 = 15 s
-	Balance time.Duration // 0 = 30 s
-	Measure time.Duration // 0 = 30 s
-	Session time.Duration // 0 = 10 s; of our choice
-
 	Apart    bool // each consumer reports at its own moment
 	Averaged bool // consumers report the mean of the count
-
-	BusyTolerance               float64 // 0 = 0.1
-	MinMaxRate                  float64 // tokens per second; 0 = 1
-	MinAllowedChangePercent     float64 // of the limit; 0 = 1
-	MinSignificantUpdatePercent float64 // of the max-rate; 0 = 9
-	HistorySize                 int     // 0 = 1
 }
 
-func (h Hermes) withDefaults() Hermes {
-	h.Report = cmp.Or(h.Report, 15*time.Second)
-	h.Balance = cmp.Or(h.Balance, 30*time.Second)
-	h.Measure = cmp.Or(h.Measure, 30*time.Second)
-	h.Session = cmp.Or(h.Session, 10*time.Second)
-	h.BusyTolerance = cmp.Or(h.BusyTolerance, 0.1)
-	h.MinMaxRate = cmp.Or(h.MinMaxRate, 1)
-	h.MinAllowedChangePercent = cmp.Or(h.MinAllowedChangePercent, 1)
-	h.MinSignificantUpdatePercent = cmp.Or(h.MinSignificantUpdatePercent, 9)
-	h.HistorySize = cmp.Or(h.HistorySize, 1)
-	return h
-}
+// Published constants, and a session of our choice. Of what consumers used the
+// newest report alone counts.
+const (
+	hermesReports  = 15 * time.Second
+	hermesBalances = 30 * time.Second
+	hermesMeasures = 30 * time.Second
+	hermesSession  = 10 * time.Second
+
+	hermesBusyTolerance     = 0.1
+	hermesMinMaxRate        = 1.0  // tokens per second
+	hermesMinAllowedChange  = 0.01 // of the limit
+	hermesSignificantUpdate = 0.09 // of the max-rate
+)
 
 // Name returns "hermes".
 func (Hermes) Name() string { return "hermes" }
@@ -74,14 +64,13 @@ func (h Hermes) Coordinator(env Env, setup Setup, address Address, restart int) 
 	if address != Coordinator {
 		return nil
 	}
-	h = h.withDefaults()
 	c := &hermesCoordinator{Hermes: h, env: env, limit: setup.Limit}
 	first := hermesFirst + hermesRound
 	switch {
-	case restart > 0: // not before all were heard
-		first = h.Balance
+	case restart > 0: // not before every consumer has reported
+		first = hermesBalances
 	case h.Apart:
-		first = time.Duration(1 + env.Rand().Int64N(int64(h.Balance)))
+		first = time.Duration(1 + env.Rand().Int64N(int64(hermesBalances)))
 	}
 	c.next = env.Now().Add(first)
 	env.WakeAt(c.next)
@@ -90,9 +79,8 @@ func (h Hermes) Coordinator(env Env, setup Setup, address Address, restart int) 
 
 // Instance makes a consumer.
 func (h Hermes) Instance(env Env, setup Setup, i, restart int) Enforcer {
-	h = h.withDefaults()
 	c := &hermesConsumer{Hermes: h, instances: setup.Instances, session: restart, old: modelOld(setup, i)}
-	rate := h.MinMaxRate
+	rate := hermesMinMaxRate
 	if c.old {
 		rate = modelEqual(setup)
 	}
@@ -101,7 +89,7 @@ func (h Hermes) Instance(env Env, setup Setup, i, restart int) Enforcer {
 	c.last.at = now
 	first := now.Add(hermesFirst)
 	if h.Apart {
-		first = now.Add(time.Duration(1 + env.Rand().Int64N(int64(h.Report))))
+		first = now.Add(time.Duration(1 + env.Rand().Int64N(int64(hermesReports))))
 	}
 	c.timers.set(hermesMeasure, first)
 	if !c.old {
@@ -162,7 +150,7 @@ type hermesConsumer struct {
 	last   modelCount // where the count of admitted cost started
 	mark   modelCount // a moment before the next report
 	hasMax bool
-	used   []float64 // what was reported, newest first
+	used   []float64 // what was reported last; empty = nothing yet
 }
 
 func (c *hermesConsumer) Receive(_ Address, message any) {
@@ -181,11 +169,11 @@ func (c *hermesConsumer) Wake() {
 	}
 	if c.timers.due(hermesReport) {
 		c.report(now)
-		c.reportAt(modelNext(c.timers.at[hermesReport], now, int64(c.Report)))
+		c.reportAt(modelNext(c.timers.at[hermesReport], now, int64(hermesReports)))
 	}
 	if c.timers.due(hermesMeasure) {
 		c.last = modelCount{now, c.admitted}
-		c.timers.set(hermesMeasure, modelNext(c.timers.at[hermesMeasure], now, int64(c.Measure)))
+		c.timers.set(hermesMeasure, modelNext(c.timers.at[hermesMeasure], now, int64(hermesMeasures)))
 	}
 	if c.timers.due(hermesAlive) {
 		c.beat()
@@ -206,15 +194,13 @@ func (c *hermesConsumer) report(now limit.Time) {
 	if !c.Averaged {
 		recent, enough := modelCount{now, c.admitted}.recent(c.mark, rate)
 		if !enough {
-			recent = c.lately(rate)
+			recent = c.recentRate(rate)
 		}
 		rate = recent
 	}
 	used := min(1, rate/max(c.rate, 1))
-	least := c.MinSignificantUpdatePercent / 100
-	if len(c.used) == 0 || math.Abs(used-c.used[0]) > least {
-		c.used = slices.Insert(c.used, 0, used)
-		c.used = c.used[:min(len(c.used), c.HistorySize)]
+	if len(c.used) == 0 || math.Abs(used-c.used[0]) > hermesSignificantUpdate {
+		c.used = []float64{used}
 	}
 	c.timers.env.Send(Coordinator, hermesUsed{c.session, slices.Clone(c.used)}, hermesUsedBytes)
 }
@@ -223,7 +209,7 @@ func (c *hermesConsumer) report(now limit.Time) {
 func (c *hermesConsumer) beat() {
 	env := c.timers.env
 	env.Send(Coordinator, hermesBeat{c.session, false, c.rate, c.hasMax || c.old, slices.Clone(c.used)}, hermesBeatBytes)
-	c.timers.set(hermesAlive, env.Now().Add(c.Session/3))
+	c.timers.set(hermesAlive, env.Now().Add(hermesSession/3))
 }
 
 func (c *hermesConsumer) Leave() {
@@ -249,7 +235,7 @@ type hermesCoordinator struct {
 type hermesEntry struct {
 	address Address
 	session int
-	heard   limit.Time
+	seen    limit.Time
 	hermesShare
 }
 
@@ -265,7 +251,7 @@ func (c *hermesCoordinator) Receive(from Address, message any) {
 			c.consumers = slices.Delete(c.consumers, i, i+1)
 		case m.leaving:
 		case found && m.session == c.consumers[i].session:
-			c.consumers[i].heard = c.env.Now()
+			c.consumers[i].seen = c.env.Now()
 		default:
 			e := hermesEntry{from, m.session, c.env.Now(), hermesShare{m.max, m.hasMax, m.used}}
 			if found {
@@ -279,7 +265,7 @@ func (c *hermesCoordinator) Receive(from Address, message any) {
 			return
 		}
 		e := &c.consumers[i]
-		e.heard, e.used = c.env.Now(), m.used
+		e.seen, e.used = c.env.Now(), m.used
 		if e.hasMax {
 			c.env.Send(from, hermesMax{m.session, e.max}, hermesMaxBytes)
 		}
@@ -288,16 +274,16 @@ func (c *hermesCoordinator) Receive(from Address, message any) {
 
 func (c *hermesCoordinator) Wake() {
 	now := c.env.Now()
-	c.consumers = slices.DeleteFunc(c.consumers, func(e hermesEntry) bool { return e.heard.Add(c.Session) < now })
+	c.consumers = slices.DeleteFunc(c.consumers, func(e hermesEntry) bool { return e.seen.Add(hermesSession) < now })
 	shares := make([]hermesShare, len(c.consumers))
 	for i, e := range c.consumers {
 		shares[i] = e.hermesShare
 	}
-	if c.balance(c.limit.PerSecond(), shares) {
+	if hermesBalance(c.limit.PerSecond(), shares) {
 		for i, s := range shares {
 			c.consumers[i].hermesShare = s
 		}
 	}
-	c.next = modelNext(c.next, now, int64(c.Hermes.Balance))
+	c.next = modelNext(c.next, now, int64(hermesBalances))
 	c.env.WakeAt(c.next)
 }

@@ -4,17 +4,17 @@ package sim
 type hermesShare struct {
 	max    float64 // max-rate, tokens per second
 	hasMax bool
-	used   []float64 // history of the used part of max, newest first; empty = silent
+	used   []float64 // the used part of max as last reported; empty = silent
 }
 
 // balance puts the max-rates of one subscription anew. It is the published rule with
-// its floor: whoever has less than MinMaxRate is raised to it, whatever the limit.
+// its floor: a consumer that has less than hermesMinMaxRate is raised to it, whatever the limit.
 // It reports whether it changed anything.
-func (h Hermes) balance(limit float64, shares []hermesShare) bool {
+func hermesBalance(limit float64, shares []hermesShare) bool {
 	if len(shares) == 0 {
 		return false
 	}
-	if reset := max(h.MinMaxRate, limit/float64(len(shares))); mustReset(limit, shares) {
+	if reset := max(hermesMinMaxRate, limit/float64(len(shares))); mustReset(limit, shares) {
 		for i := range shares {
 			shares[i].max, shares[i].hasMax = reset, true
 		}
@@ -23,7 +23,7 @@ func (h Hermes) balance(limit float64, shares []hermesShare) bool {
 	var busy, idle []*hermesShare
 	for i := range shares {
 		switch s := &shares[i]; {
-		case average(s.used) > 1-h.BusyTolerance:
+		case average(s.used) > 1-hermesBusyTolerance:
 			busy = append(busy, s)
 		case len(s.used) > 0:
 			idle = append(idle, s)
@@ -32,13 +32,13 @@ func (h Hermes) balance(limit float64, shares []hermesShare) bool {
 	if len(busy) == 0 {
 		return false
 	}
-	least := h.MinAllowedChangePercent / 100 * limit
-	freed := h.takeFromIdle(idle, least)
+	least := hermesMinAllowedChange * limit
+	freed := takeFromIdle(idle, least)
 	balanceBusy(busy, freed, least)
 	return true
 }
 
-// mustReset reports whether all go back to an equal share: when somebody has no
+// mustReset reports whether all go back to an equal share: when a consumer has no
 // max-rate yet, when a share is 1 or less, when the shares do not add up.
 func mustReset(limit float64, shares []hermesShare) bool {
 	sum := 0.0
@@ -53,9 +53,9 @@ func mustReset(limit float64, shares []hermesShare) bool {
 	return limit/float64(len(shares)) <= 1 || off > tolerance || off < -tolerance
 }
 
-// takeFromIdle lowers those who are not busy and returns what that frees. It may be
+// takeFromIdle lowers idle consumers and returns what that frees. It may be
 // negative: a share below the floor is raised.
-func (h Hermes) takeFromIdle(idle []*hermesShare, least float64) float64 {
+func takeFromIdle(idle []*hermesShare, least float64) float64 {
 	freed := 0.0
 	for _, s := range idle {
 		used := s.used[0]
@@ -63,8 +63,8 @@ func (h Hermes) takeFromIdle(idle []*hermesShare, least float64) float64 {
 		if taken <= least {
 			taken = 0
 		}
-		if s.max-taken <= h.MinMaxRate {
-			taken = s.max - h.MinMaxRate
+		if s.max-taken <= hermesMinMaxRate {
+			taken = s.max - hermesMinMaxRate
 		}
 		s.max -= taken
 		freed += taken

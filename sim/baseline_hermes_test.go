@@ -14,7 +14,6 @@ func perSecond(n int64) Limit { return Limit{Rate: limit.PerSecond(n), Burst: n}
 func near(got, want, within float64) bool { return math.Abs(got-want) <= within }
 
 func TestHermesBalance(t *testing.T) {
-	h := Hermes{}.withDefaults()
 	share := func(limit float64, used ...float64) hermesShare { return hermesShare{limit, true, used} }
 	for _, tt := range []struct {
 		name  string
@@ -42,7 +41,7 @@ func TestHermesBalance(t *testing.T) {
 			return all
 		}(), []float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
 	} {
-		h.balance(tt.limit, tt.in)
+		hermesBalance(tt.limit, tt.in)
 		for i, want := range tt.want {
 			if !near(tt.in[i].max, want, 1e-9) {
 				t.Errorf("%s: max-rate of %d is %v, want %v", tt.name, i, tt.in[i].max, want)
@@ -54,7 +53,6 @@ func TestHermesBalance(t *testing.T) {
 // TestHermesKeepsSum: what is taken is given, as long as the floor does not act.
 func TestHermesKeepsSum(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	h := Hermes{}.withDefaults()
 	changed := 0
 	for range 10_000 {
 		n := 2 + r.IntN(20)
@@ -64,7 +62,7 @@ func TestHermesKeepsSum(t *testing.T) {
 			shares[i] = hermesShare{2 + 100*r.Float64(), true, []float64{min(1, 1.2*r.Float64())}}
 			limit += shares[i].max
 		}
-		if !h.balance(limit, shares) {
+		if !hermesBalance(limit, shares) {
 			continue
 		}
 		changed++

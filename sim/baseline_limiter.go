@@ -8,17 +8,17 @@ import (
 )
 
 // modelBucket is the local token bucket of a baseline. The descriptions give rates
-// and leave the depth open. The choice that favours them: an instance has the part of
+// and leave the burst open. The choice that favours them: an instance has the part of
 // the burst that it has of the rate, so that the sum of the bursts is the burst. A
 // bucket that may be used at all holds at least one token, because it would admit
 // nothing otherwise; it begins with its part of the burst, be that less than one.
 type modelBucket struct {
-	rate, depth, level float64
+	rate, burst, level float64
 	at                 limit.Time
 }
 
-// modelDepth is the depth that goes with a rate under a limit.
-func modelDepth(l Limit, rate float64) float64 {
+// modelBurst is the burst that goes with a rate under a limit, in tokens.
+func modelBurst(l Limit, rate float64) float64 {
 	whole := l.PerSecond()
 	switch {
 	case rate <= 0:
@@ -31,15 +31,15 @@ func modelDepth(l Limit, rate float64) float64 {
 
 func (b *modelBucket) fill(now limit.Time) {
 	if now > b.at {
-		b.level = min(b.depth, b.level+b.rate*modelSeconds(b.at, now))
+		b.level = min(b.burst, b.level+b.rate*modelSeconds(b.at, now))
 		b.at = now
 	}
 }
 
 // set changes the rate. Tokens stay as far as they fit.
-func (b *modelBucket) set(now limit.Time, rate, depth float64) {
+func (b *modelBucket) set(now limit.Time, rate, burst float64) {
 	b.fill(now)
-	b.rate, b.depth, b.level = rate, depth, min(b.level, depth)
+	b.rate, b.burst, b.level = rate, burst, min(b.level, burst)
 }
 
 // modelGrain is below any error that matters and above the rounding of a sum.
@@ -60,7 +60,7 @@ func (b *modelBucket) ready(now limit.Time, cost float64) limit.Time {
 	switch {
 	case b.level+modelGrain >= cost:
 		return now
-	case b.rate <= 0 || cost > b.depth:
+	case b.rate <= 0 || cost > b.burst:
 		return modelNever
 	}
 	wait := math.Ceil((cost - b.level) / b.rate * 1e9)
@@ -74,8 +74,8 @@ func (b *modelBucket) ready(now limit.Time, cost float64) limit.Time {
 const modelQueue = 0
 
 // modelLimiter is the local half of the baselines that divide the limit: a bucket,
-// and a queue in order of arrival for those who may wait. A request waits until its
-// time is over: the share may grow meanwhile.
+// and a queue in order of arrival for requests that may wait. A request waits until its
+// time is over, because the share may grow while it waits.
 type modelLimiter struct {
 	timers              *modelTimers
 	bucket              modelBucket
@@ -104,9 +104,9 @@ func newModelLimiter(env Env, l Limit, rate float64) modelLimiter {
 // part is the part of the burst that goes with a rate.
 func (m *modelLimiter) part(rate float64) float64 {
 	if whole := m.limit.PerSecond(); whole > 0 {
-		return min(m.bucket.depth, float64(m.limit.Burst)*rate/whole)
+		return min(m.bucket.burst, float64(m.limit.Burst)*rate/whole)
 	}
-	return m.bucket.depth
+	return m.bucket.burst
 }
 
 // Share is the rate of the local bucket, in tokens per second.
@@ -122,7 +122,7 @@ func (m *modelLimiter) Take(cost int64) bool {
 	return true
 }
 
-// TakeWithin admits a request when its turn comes within wait.
+// TakeWithin admits a request when it is served within wait.
 func (m *modelLimiter) TakeWithin(cost int64, wait time.Duration, decided func(bool)) {
 	if wait <= 0 {
 		decided(m.Take(cost))
@@ -139,9 +139,9 @@ func (m *modelLimiter) admit(cost int64) {
 	m.admitted += cost
 }
 
-// lately is the rate of the latest two admissions, which may be far between, or whole
+// recentRate is the rate of the latest two admissions, which may be far between, or whole
 // when there were too few.
-func (m *modelLimiter) lately(whole float64) float64 {
+func (m *modelLimiter) recentRate(whole float64) float64 {
 	earlier := m.latest[0]
 	if earlier == (modelCount{}) {
 		return whole
@@ -153,17 +153,17 @@ func (m *modelLimiter) lately(whole float64) float64 {
 // setRate puts a rate in force, in tokens per second; below 0 counts as 0.
 func (m *modelLimiter) setRate(rate float64) {
 	m.rate = max(0, rate)
-	m.bucket.set(m.timers.env.Now(), m.rate, modelDepth(m.limit, m.rate))
+	m.bucket.set(m.timers.env.Now(), m.rate, modelBurst(m.limit, m.rate))
 	m.serve()
 }
 
-// setLimit changes the limit that the depth is a part of.
+// setLimit changes the limit that the burst is a part of.
 func (m *modelLimiter) setLimit(l Limit) {
 	m.limit = l
 	m.setRate(m.rate)
 }
 
-// serve decides about those whose turn or end has come.
+// serve admits the waiters that are due and refuses those whose deadline has passed.
 func (m *modelLimiter) serve() {
 	now := m.timers.env.Now()
 	for m.first < len(m.waiting) {
@@ -209,7 +209,7 @@ func (c modelCount) rate(since modelCount) float64 {
 	return float64(c.total-since.total) / modelSeconds(since.at, c.at)
 }
 
-// recent is the rate since mark, and whether there are enough requests to tell, there
+// recent is the rate since mark, and whether there are enough requests for a measure, there
 // or in the mean of a longer time.
 func (c modelCount) recent(mark modelCount, mean float64) (rate float64, enough bool) {
 	rate = c.rate(mark)

@@ -21,7 +21,7 @@ import (
 //
 // Where the description leaves a choice: limit/N is rounded down. N is that of [Setup],
 // known to all from the start, and a new limit is known everywhere at once. A request
-// of a higher cost needs as much of the counter. Those who wait try again in the order
+// of a higher cost needs as much of the counter. Waiters try again in the order
 // in which they came, to the nanosecond of the second, and go by a timer, which a clock
 // that is set does not move. [EqualSplit] is the same division with a token bucket.
 //
@@ -132,7 +132,7 @@ func (l *lineInstance) stay(w lineWaiter) {
 
 func (l *lineInstance) Receive(Address, any) {}
 
-// Wake lets those try again whose time has come.
+// Wake retries the waiters that are due.
 func (l *lineInstance) Wake() {
 	now, before := l.env.Now(), l.waiting
 	l.waiting, l.next = make([]lineWaiter, 0, len(before)), modelNever

@@ -14,13 +14,13 @@ const (
 	raghavanPeers     = 3
 )
 
-// raghavanMesh is up to how many limiters each tells all others, as in the published
+// raghavanMesh is up to how many limiters each sends to all others, as in the published
 // experiments with a few; those with 490 had random peers. A hundred is more than was
 // published and takes 0.7 Mbps in each direction: it favours them.
 const raghavanMesh = 100
 
-// raghavanTells is how many others a limiter tells in each interval.
-func raghavanTells(peers int, setup Setup) int {
+// raghavanFanout is how many others a limiter sends to in each interval.
+func raghavanFanout(peers int, setup Setup) int {
 	switch {
 	case peers > 0:
 		return peers
@@ -30,7 +30,7 @@ func raghavanTells(peers int, setup Setup) int {
 	return raghavanPeers
 }
 
-// raghavanName tells those with random peers in any fleet from the others.
+// raghavanName marks the names of those that have random peers in fleets of any size.
 func raghavanName(name string, peers int) string {
 	if peers > 0 {
 		return name + "-gossip"
@@ -40,7 +40,7 @@ func raghavanName(name string, peers int) string {
 
 // GlobalRandomDrop is our model of GRD of Raghavan and others ("Cloud Control with
 // Distributed Rate Limiting", 2007) as described: each limiter measures what arrives,
-// refused requests included, in each Interval, smooths it, and tells it to all others,
+// refused requests included, in each Interval, smooths it, and sends it to all others,
 // or gossips it to Peers random ones. Each drops a request with probability (R - L)/R, where R is what
 // arrives everywhere.
 //
@@ -65,7 +65,7 @@ func (GlobalRandomDrop) Coordinator(Env, Setup, Address, int) Node { return nil 
 func (g GlobalRandomDrop) Instance(env Env, setup Setup, i, _ int) Enforcer {
 	return &dropInstance{
 		demand: newModelDemand(env, cmp.Or(g.Interval, raghavanInterval), cmp.Or(g.Smoothing, raghavanSmoothing)),
-		gossip: newPushSum(env, setup, i, raghavanTells(g.Peers, setup), cmp.Or(g.Interval, raghavanInterval), 0, 0),
+		gossip: newPushSum(env, setup, i, raghavanFanout(g.Peers, setup), cmp.Or(g.Interval, raghavanInterval), 0, 0),
 		env:    env, limit: setup.Limit.PerSecond(),
 	}
 }
@@ -175,7 +175,7 @@ func (f FlowProportionalShare) Instance(env Env, setup Setup, i, _ int) Enforcer
 	}
 	p := &flowInstance{flows: modelWeight(setup, i)}
 	p.weight = p.flows
-	p.gossip = newPushSum(env, setup, i, raghavanTells(f.Peers, setup), interval, p.weight, all-p.flows)
+	p.gossip = newPushSum(env, setup, i, raghavanFanout(f.Peers, setup), interval, p.weight, all-p.flows)
 	p.modelLimiter = newModelLimiter(env, setup.Limit, setup.Limit.PerSecond()*p.flows/all)
 	p.smoothing = cmp.Or(f.Smoothing, raghavanSmoothing)
 	p.interval = interval

@@ -2,11 +2,11 @@ package sim
 
 // EqualSplit is our model of the limiter of LINE's campaign of 2020 as described: each
 // instance limits itself to limit/N; the limit and the number of instances come from
-// a configuration service. Instances tell each other nothing.
+// a configuration service. Instances exchange no messages.
 //
 // Where the description leaves a choice: N is that of [Setup], known to all from the
 // start, and a new limit is known everywhere at once. The described counter starts
-// anew at each second of the wall clock and admits twice the share around the turn;
+// anew at each second of the wall clock and admits twice the share around the change of the second;
 // a token bucket of the same rate is the kinder reading. A share below one request
 // per second is kept as a fraction, where whole numbers would block the instance or
 // let it have one.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ const (
 	chartFooter = 24
 
 	// maxAreas is how many instances have an area of their own: not more, because
-	// nobody tells more colours apart. The rest are one area.
+	// more colours cannot be distinguished. The rest are one area.
 	maxAreas = 12
 	// maxPanels bounds the height.
 	maxPanels = 16
@@ -132,14 +133,7 @@ func (h *chart) choose(rows []Row) {
 	}
 	in := rows[0].First.Instances
 	slices.SortStableFunc(h.ids, func(a, b int) int {
-		x, y := in[a].Offered.Tokens+in[a].Missed.Tokens, in[b].Offered.Tokens+in[b].Missed.Tokens
-		switch {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
-		}
-		return 0
+		return cmp.Compare(in[b].Offered.Tokens+in[b].Missed.Tokens, in[a].Offered.Tokens+in[a].Missed.Tokens)
 	})
 	h.ids = h.ids[:maxAreas]
 	slices.Sort(h.ids)

@@ -146,13 +146,13 @@ func (g *engine) handle(e event) {
 	case eventMessage:
 		g.deliver(e.ref)
 	case eventWake:
-		g.wake(g.processes[e.ref], e.turn)
+		g.wake(g.processes[e.ref], e.generation)
 	case eventMove:
 		g.move(e.ref)
 	case eventMishap:
 		g.strike(e.ref)
 	case eventMishapEnd:
-		g.endMishap(e.ref, e.turn)
+		g.endMishap(e.ref, e.generation)
 	case eventLook:
 		g.recorder.look(g.now, g.processes[:g.scenario.Instances], g.demand)
 		g.push(event{at: g.now + g.recorder.lookEvery, kind: eventLook})
@@ -293,7 +293,7 @@ func (s *Scenario) rolled() []Stop {
 func (g *engine) change(l Limit) {
 	g.setup.Limit = l
 	for _, p := range g.processes {
-		g.tellLimit(p)
+		g.sendLimit(p)
 	}
 }
 

@@ -21,7 +21,7 @@ var fileBounds = document.Bounds{
 	Bytes:   64 << 10,
 	Smaller: "write lists of instances as ranges, such as 0-99",
 
-	Depth: 32, // Scenarios nest five deep.
+	Depth: 32, // Scenarios nest to 5 levels.
 
 	// Something may be written for each of many instances.
 	Keys: 10_000,
@@ -69,7 +69,7 @@ func ParseScenario(data []byte, name string) (*File, error) {
 	p := &scenarioParser{
 		fileReader: fileReader{document.Read(name, data, fileBounds, new(document.Faults))},
 		File:       File{Runs: 1, Systems: []string{ownName}, variants: map[string]Ours{}},
-		places:     map[string]fileSpot{},
+		spots:      map[string]fileSpot{},
 	}
 	p.scenario = &p.Scenario
 	p.scenario.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
@@ -97,7 +97,7 @@ type scenarioParser struct {
 
 	scenario *Scenario
 	burst    *document.Node // of the root
-	places   map[string]fileSpot
+	spots    map[string]fileSpot
 	limits   []limitSpot // all that are in force at some time
 	named    int         // see maxNamed
 }
@@ -131,7 +131,7 @@ func (p *scenarioParser) root(n *document.Node) {
 		}
 	}
 	for _, f := range n.Fields {
-		p.places[f.Key.Text] = fileSpot{f.Value, f.Key.Text}
+		p.spots[f.Key.Text] = fileSpot{f.Value, f.Key.Text}
 	}
 	s.Name = p.text(n.Get("name"), s.Name)
 	s.About = p.text(n.Get("about"), "")
@@ -197,7 +197,7 @@ func (p *scenarioParser) network(n *document.Node) {
 		Loss: p.percent(n.Get("loss")), Duplicate: p.percent(n.Get("duplicate")),
 	}
 	for _, f := range n.Fields {
-		p.places["network."+f.Key.Text] = fileSpot{f.Value, "network." + f.Key.Text}
+		p.spots["network."+f.Key.Text] = fileSpot{f.Value, "network." + f.Key.Text}
 	}
 }
 
@@ -251,7 +251,7 @@ func (p *scenarioParser) measure(n *document.Node) {
 		Look: p.span(n.Get("look")), Grace: p.span(n.Get("grace")),
 	}
 	for _, f := range n.Fields {
-		p.places["measure."+f.Key.Text] = fileSpot{f.Value, "measure." + f.Key.Text}
+		p.spots["measure."+f.Key.Text] = fileSpot{f.Value, "measure." + f.Key.Text}
 	}
 }
 
@@ -269,12 +269,12 @@ func (p *scenarioParser) validate() {
 	for _, err := range list {
 		text := strings.TrimPrefix(err.Error(), "sim: ")
 		best := ""
-		for path := range p.places {
+		for path := range p.spots {
 			if rest, ok := strings.CutPrefix(text, path); ok && len(path) > len(best) && (rest == "" || strings.ContainsRune(".[ :", rune(rest[0]))) {
 				best = path
 			}
 		}
-		spot := p.places[best]
+		spot := p.spots[best]
 		p.Fault(spot.node, "", "%s%s", spot.name, text[len(best):])
 	}
 }

@@ -103,7 +103,7 @@ func (p *scenarioParser) clock(n *document.Node, where string) {
 		return
 	}
 	for _, a := range nodes {
-		p.places[fmt.Sprintf("clock_steps[%d]", len(s.ClockSteps))] = fileSpot{n, where}
+		p.spots[fmt.Sprintf("clock_steps[%d]", len(s.ClockSteps))] = fileSpot{n, where}
 		s.ClockSteps = append(s.ClockSteps, ClockStep{At: at, Node: a, By: d})
 	}
 }
@@ -123,11 +123,11 @@ func (p *scenarioParser) halts(n *document.Node, kind, where string) {
 	w.each(func(at time.Duration) {
 		for _, a := range nodes {
 			if kind == "pause" {
-				p.places[fmt.Sprintf("pauses[%d]", len(s.Pauses))] = fileSpot{n, where}
+				p.spots[fmt.Sprintf("pauses[%d]", len(s.Pauses))] = fileSpot{n, where}
 				s.Pauses = append(s.Pauses, Pause{At: at, For: w.length, Node: a, Backlog: backlog})
 				continue
 			}
-			p.places[fmt.Sprintf("stops[%d]", len(s.Stops))] = fileSpot{n, where}
+			p.spots[fmt.Sprintf("stops[%d]", len(s.Stops))] = fileSpot{n, where}
 			s.Stops = append(s.Stops, Stop{At: at, For: w.length, Node: a, Orderly: kind == "stop", Upgrade: upgrade})
 		}
 	})
@@ -142,7 +142,7 @@ func (p *scenarioParser) partition(n *document.Node, where string) {
 		return
 	}
 	w.each(func(at time.Duration) {
-		p.places[fmt.Sprintf("partitions[%d]", len(s.Partitions))] = fileSpot{n, where}
+		p.spots[fmt.Sprintf("partitions[%d]", len(s.Partitions))] = fileSpot{n, where}
 		s.Partitions = append(s.Partitions, Partition{At: at, For: w.length, Nodes: nodes, Cut: cut})
 	})
 }
@@ -158,7 +158,7 @@ func (p *scenarioParser) rolling(n *document.Node, where string) {
 			p.Fault(n, "write it as {at: 20s, rolling_restart: all, every: 5s, down: 2s}", "a rolling restart needs %s", key)
 		}
 	}
-	p.places[fmt.Sprintf("rolling[%d]", len(p.scenario.Rolling))] = fileSpot{n, where}
+	p.spots[fmt.Sprintf("rolling[%d]", len(p.scenario.Rolling))] = fileSpot{n, where}
 	p.scenario.Rolling = append(p.scenario.Rolling, r)
 }
 

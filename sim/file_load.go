@@ -14,7 +14,7 @@ func (p *scenarioParser) load(where string, n *document.Node) {
 		return
 	}
 	path := fmt.Sprintf("loads[%d]", len(p.scenario.Loads))
-	p.places[path] = fileSpot{n, where}
+	p.spots[path] = fileSpot{n, where}
 	l := Load{
 		Aligned: p.truth(n.Get("aligned")),
 		Cost:    p.whole(n.Get("cost"), 1, maxRequests),
@@ -27,12 +27,12 @@ func (p *scenarioParser) load(where string, n *document.Node) {
 	}
 	p.arrivals(n.Get("arrivals"), &l)
 	if m := n.Get("mishaps"); m != nil {
-		p.places[path+".mishaps"] = fileSpot{m, where + ".mishaps"}
+		p.spots[path+".mishaps"] = fileSpot{m, where + ".mishaps"}
 		l.Mishaps = p.mishaps(m)
 	}
 	for _, key := range []string{"demand", "split", "wait", "cost"} {
 		if v := n.Get(key); v != nil {
-			p.places[path+"."+key] = fileSpot{v, where + "." + key}
+			p.spots[path+"."+key] = fileSpot{v, where + "." + key}
 		}
 	}
 	p.scenario.Loads = append(p.scenario.Loads, l)

@@ -12,14 +12,6 @@ import (
 	"github.com/stint-io/stint/internal/partition"
 )
 
-// What only some ways to share know.
-var (
-	suppressKeys = []string{"report", "interval", "average", "ramp", "full", "draws"}
-	splitKeys    = []string{"pace"}
-	divideKeys   = []string{"allocation", "estimator"}
-	lendKeys     = []string{"lease", "refresh", "expiry", "start", "forgetful"}
-)
-
 // sharing reads how the limit is shared, with what only that way knows.
 func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 	if v := n.Get("sharing"); v != nil {
@@ -38,24 +30,21 @@ func (p *scenarioParser) sharing(n *document.Node, own *Ours) {
 			own.Split = nil
 		}
 	}
-	for _, k := range suppressKeys {
-		if v := n.Get(k); v != nil && own.Suppress == nil {
-			p.Fault(v, "add sharing: suppressed", "%s is for limits that are suppressed", k)
-		}
-	}
-	for _, k := range splitKeys {
-		if v := n.Get(k); v != nil && own.Split == nil {
-			p.Fault(v, "add sharing: split", "%s is for limits that are split", k)
-		}
-	}
-	for _, k := range divideKeys {
-		if v := n.Get(k); v != nil && (own.Suppress != nil || own.Split != nil) {
-			p.Fault(v, "leave it out", "%s is for leases: nobody divides this limit by what is wanted", k)
-		}
-	}
-	for _, k := range lendKeys {
-		if v := n.Get(k); v != nil && own.Split != nil {
-			p.Fault(v, "leave it out", "%s is for limits with a coordinator, and those that are split have none", k)
+	suppressed, split := own.Suppress != nil, own.Split != nil
+	for _, only := range []struct {
+		here      bool
+		keys      []string
+		hint, why string
+	}{
+		{suppressed, []string{"report", "interval", "average", "ramp", "full", "draws"}, "add sharing: suppressed", "is for limits that are suppressed"},
+		{split, []string{"pace"}, "add sharing: split", "is for limits that are split"},
+		{!suppressed && !split, []string{"allocation", "estimator"}, "leave it out", "is for leases: nobody divides this limit by what is wanted"},
+		{!split, []string{"lease", "refresh", "expiry", "start", "forgetful"}, "leave it out", "is for limits with a coordinator, and those that are split have none"},
+	} {
+		for _, k := range only.keys {
+			if v := n.Get(k); v != nil && !only.here {
+				p.Fault(v, only.hint, "%s %s", k, only.why)
+			}
 		}
 	}
 	switch {
@@ -169,7 +158,7 @@ func (p *scenarioParser) splits() {
 		spot = "weights"
 	}
 	if err := part.Validate(); err != nil {
-		p.shared(p.places[spot].node, err)
+		p.shared(p.spots[spot].node, err)
 		return
 	}
 	for _, l := range p.limits {

@@ -48,7 +48,7 @@ func (f *File) Choose(names ...string) ([]System, error) {
 	var seen []string
 	for _, name := range names {
 		name = systemNamed(name)
-		if seen = append(seen, name); contains(seen[:len(seen)-1], name) {
+		if seen = append(seen, name); slices.Contains(seen[:len(seen)-1], name) {
 			faults = append(faults, fmt.Errorf("sim: the system %q is named twice", name))
 			continue
 		}
@@ -67,11 +67,7 @@ func (f *File) Choose(names ...string) ([]System, error) {
 		}
 		k := slices.IndexFunc(Baselines(), func(b System) bool { return b.Name() == name })
 		if k < 0 {
-			text := fmt.Sprintf("sim: there is no system %q, want some of %s", name, strings.Join(known, ", "))
-			if hint := document.Meant(name, known); hint != "" {
-				text += ": " + hint
-			}
-			faults = append(faults, errors.New(text))
+			faults = append(faults, unknownName("system", name, "some", known))
 			continue
 		}
 		systems = append(systems, Baselines()[k])
@@ -114,7 +110,7 @@ func (p *scenarioParser) system(n *document.Node) {
 	known := SystemNames()
 	if n.Kind != document.Map {
 		name := systemNamed(n.Text)
-		if !contains(known, name) || n.Kind != document.Text {
+		if !slices.Contains(known, name) || n.Kind != document.Text {
 			hint := cmp.Or(document.Meant(n.Text, known), "or a variant of stint, such as {name: half, allocation: equal}")
 			p.Wants(n, "one of "+strings.Join(known, ", "), hint)
 			return
@@ -133,7 +129,7 @@ func (p *scenarioParser) system(n *document.Node) {
 	case name.Kind != document.Text || name.Text == "" || len(name.Text) > 40 || strings.Trim(name.Text, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
 		p.Wants(name, "a name of at most 40 small letters, digits, - _ and .", "")
 		return
-	case contains(known, systemNamed(name.Text)):
+	case slices.Contains(known, systemNamed(name.Text)):
 		p.Fault(name, "choose another", "%q is the name of a system", name.Text)
 		return
 	}
@@ -144,7 +140,7 @@ func (p *scenarioParser) system(n *document.Node) {
 }
 
 func (p *scenarioParser) addSystem(n *document.Node, name string) {
-	if contains(p.Systems, name) {
+	if slices.Contains(p.Systems, name) {
 		p.Fault(n, "", "the system %q is named twice", name)
 		return
 	}
@@ -161,31 +157,14 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 		own.Allocation = fairshare.Allocation(p.word(v, words...))
 	}
 	if v := n.Get("lease"); v != nil {
-		own.Lease = p.span(v)
+		own.Lease = p.above(v)
 	}
 	if v := n.Get("refresh"); v != nil {
-		own.Refresh = p.span(v)
+		own.Refresh = p.above(v)
 	}
-	for _, key := range []string{"lease", "refresh"} {
-		if v := n.Get(key); v != nil && parsedZero(v) {
-			p.Wants(v, "a duration above 0", "leave it out for the default")
-		}
-	}
-	length, refresh := own.Lease, own.Refresh
-	if length == 0 {
-		length = lease.DefaultLease
-	}
-	if refresh == 0 {
-		refresh = lease.DefaultRefresh
-	}
-	if refresh >= length {
-		at := n.Get("refresh")
-		if at == nil {
-			at = n.Get("lease")
-		}
-		if at != nil {
-			p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, length)
-		}
+	length, refresh := cmp.Or(own.Lease, lease.DefaultLease), cmp.Or(own.Refresh, lease.DefaultRefresh)
+	if at := cmp.Or(n.Get("refresh"), n.Get("lease")); at != nil && refresh >= length {
+		p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, length)
 	}
 	if v := n.Get("expiry"); v != nil {
 		own.Options.Expiry = agent.ExpiryMode(p.word(v, "pessimistic", "optimistic", "safe"))

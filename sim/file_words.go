@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,21 +25,12 @@ func (r *fileReader) known(n *document.Node, where string, words ...string) bool
 		return false
 	}
 	for _, f := range n.Fields {
-		if !contains(words, f.Key.Text) {
+		if !slices.Contains(words, f.Key.Text) {
 			hint := cmp.Or(document.Meant(f.Key.Text, words), "known keys: "+strings.Join(words, ", "))
 			r.Fault(f.Key, hint, "unknown key %q in %s", f.Key.Text, where)
 		}
 	}
 	return true
-}
-
-func contains(words []string, word string) bool {
-	for _, w := range words {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *fileReader) text(n *document.Node, otherwise string) string {
@@ -205,8 +197,8 @@ func (p *scenarioParser) nodes(n *document.Node, coordinator bool) []Address {
 	return set
 }
 
-// maxNamed is how many processes a file may name, one that is named in several places
-// counted in each, and each load that names none for all. Not fewer: see [MaxParts]. Not
+// maxNamed is how many processes a file may name, one that is named several times
+// counted each time, and each load that names none for all. Not fewer: see [MaxParts]. Not
 // more: a few characters name a hundred thousand.
 const maxNamed = MaxParts
 

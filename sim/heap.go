@@ -5,12 +5,12 @@ type eventKind uint8
 
 const (
 	eventAction    eventKind = iota // ref: index in the timeline
-	eventArrival                    // ref: generator; turn: its turn
+	eventArrival                    // ref: generator; generation: of its event
 	eventMessage                    // ref: slot of the network
-	eventWake                       // ref: process; turn: its alarm's turn
+	eventWake                       // ref: process; generation: of its alarm
 	eventMove                       // ref: load
 	eventMishap                     // ref: load
-	eventMishapEnd                  // ref: load; turn: position
+	eventMishapEnd                  // ref: load; generation: the position of the instance
 	eventLook
 	eventSample
 )
@@ -18,11 +18,11 @@ const (
 // event is something that happens at a time. Those of one time happen in the order
 // of seq, which is the order in which they were made.
 type event struct {
-	at   int64 // ns since the start of the run
-	seq  uint64
-	ref  int32
-	turn uint32
-	kind eventKind
+	at         int64 // ns since the start of the run
+	seq        uint64
+	ref        int32
+	generation uint32
+	kind       eventKind
 }
 
 func (e *event) before(o *event) bool {

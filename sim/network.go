@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -18,7 +19,7 @@ type network struct {
 	sent, lost, doubled int64
 }
 
-// envelope is a message under way.
+// envelope is a message in transit.
 type envelope struct {
 	from, to int32 // indices of processes
 	bytes    int32
@@ -149,11 +150,8 @@ func (g *engine) part(p *Partition) *cut {
 
 // heal takes a partition away.
 func (g *engine) heal(c *cut) {
-	for i, have := range g.network.cuts {
-		if have == c {
-			g.network.cuts = append(g.network.cuts[:i], g.network.cuts[i+1:]...)
-			return
-		}
+	if i := slices.Index(g.network.cuts, c); i >= 0 {
+		g.network.cuts = slices.Delete(g.network.cuts, i, i+1)
 	}
 }
 

@@ -57,7 +57,7 @@ type Waiter interface {
 	TakeWithin(cost int64, wait time.Duration, decided func(admitted bool))
 }
 
-// Leaver is an Enforcer that is told when its process is stopped in good order.
+// Leaver is an Enforcer that is notified when its process is stopped in good order.
 type Leaver interface {
 	Enforcer
 	// Leave is the last call of a method of the node; it may send messages.

@@ -27,7 +27,7 @@ func (OneBucket) Instance(env Env, setup Setup, _, _ int) Enforcer {
 	return &oneBucketInstance{common: common, timers: newModelTimers(env), equal: modelEqual(setup), setup: setup}
 }
 
-// commonBucket is a bucket that knows when each request has its turn: those that wait
+// commonBucket is a bucket that computes when each request is due: waiters
 // take their tokens beforehand, so that the level goes below zero.
 type commonBucket struct {
 	modelBucket
@@ -46,10 +46,10 @@ func (c *commonBucket) set(now limit.Time, l Limit) {
 	c.modelBucket.set(now, l.PerSecond(), float64(l.Burst))
 }
 
-// takeWithin takes cost when its turn comes within wait, and returns when that is.
+// takeWithin takes cost if it is due within wait, and returns when it is due.
 func (c *commonBucket) takeWithin(now limit.Time, cost float64, wait time.Duration) (at limit.Time, ok bool) {
 	at = c.ready(now, cost)
-	if cost > c.depth || at > now.Add(wait) {
+	if cost > c.burst || at > now.Add(wait) {
 		return at, false
 	}
 	c.level -= cost
@@ -107,7 +107,7 @@ func (o *oneBucketInstance) TakeWithin(cost int64, wait time.Duration, decided f
 	o.timers.set(modelQueue, o.next())
 }
 
-// Share is an equal part: nobody has one of its own.
+// Share is an equal part: the bucket is not divided.
 func (o *oneBucketInstance) Share() float64 { return o.equal }
 
 // SetLimit implements LimitSetter.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -62,11 +63,8 @@ func (o *Ours) Coordinator(env Env, setup Setup, address Address, restart int) N
 		Epoch: uint64(restart + 1), Lease: o.Lease, Refresh: o.Refresh, Resolve: n.resolve,
 	}
 	if restart > 0 {
-		opts.Recovery = lease.DefaultLease
-		if o.Lease > 0 {
-			opts.Recovery = o.Lease
-		}
-		opts.Recovery += opts.Recovery / 64
+		length := cmp.Or(o.Lease, lease.DefaultLease)
+		opts.Recovery = length + length/64
 	}
 	if !o.Forgetful {
 		opts.Seal = coordinator.NewSeal([]byte("the key of this run"))
@@ -201,12 +199,17 @@ func (n *instanceNode) Receive(_ Address, message any) {
 
 func (n *instanceNode) Wake() { n.step(lease.Tick{}) }
 
-func (n *instanceNode) step(e lease.Event) {
+// report hands an event to the agent and sends what it reports.
+func (n *instanceNode) report(e lease.Event) {
 	if r := n.holder.Step(n.env.Now(), e); r != nil {
 		sent := *r
 		sent.Demands = slices.Clone(r.Demands)
 		n.env.Send(Coordinator, &sent, reportBytes(&sent))
 	}
+}
+
+func (n *instanceNode) step(e lease.Event) {
+	n.report(e)
 	n.serve()
 	next := n.holder.Next()
 	if first := n.line.First(); first != nil {
@@ -252,7 +255,7 @@ func (n *instanceNode) TakeWithin(cost int64, wait time.Duration, decided func(b
 	n.step(agent.Starved{Handle: n.handle})
 }
 
-// serve serves those who wait, in their order, and sends away those who waited long enough.
+// serve serves the waiters in their order, and refuses those whose deadline has passed.
 func (n *instanceNode) serve() {
 	if n.line.First() == nil {
 		return
@@ -290,9 +293,4 @@ func (n *instanceNode) Share() float64 {
 }
 
 // Leave implements Leaver.
-func (n *instanceNode) Leave() {
-	if r := n.holder.Step(n.env.Now(), agent.Leave{}); r != nil {
-		sent := *r
-		n.env.Send(Coordinator, &sent, reportBytes(&sent))
-	}
-}
+func (n *instanceNode) Leave() { n.report(agent.Leave{}) }

@@ -10,7 +10,7 @@ import (
 
 // OwnSplit says how instances use the parts that they have beforehand: the machine of
 // package split, as it ships. Its zero value uses each token when it is due. Where a
-// limit cannot be split so, as share.SplitTerms says, nothing is admitted: a file with
+// limit cannot be split so, as partition.Terms says, nothing is admitted: a file with
 // such a limit is refused.
 //
 // A process that starts again does not know which tokens the one before has used: it
@@ -118,8 +118,8 @@ func (n *ownSplitNode) TakeWithin(cost int64, wait time.Duration, decided func(b
 	n.arm(now)
 }
 
-// settle serves those who are due. If the times of the others may have become later, it
-// plans them anew, and sends away those that cannot be served in time any more.
+// settle serves the waiters that are due. If the times of the others may have become later,
+// it plans them anew, and refuses those that cannot be served in time any more.
 func (n *ownSplitNode) settle(now limit.Time) {
 	defer n.calls.Run()
 	first := n.line.Serve(&n.calls, func(w *waitline.Waiter[limit.Time]) bool { return n.split.Allow(now, w.Cost) })

@@ -43,14 +43,14 @@ type process struct {
 
 	inbox    []int32   // slots of messages that came while paused
 	waiting  []request // requests that came while paused
-	setLimit bool      // a limit to tell when it resumes
+	setLimit bool      // the limit has changed: send it when it resumes
 
 	held, heldCost int64 // requests that the node holds back
 
 	alarm struct {
-		wanted  int64 // when the node wants to be woken; math.MaxInt64 = not
-		pending int64 // when the event of this turn is; math.MaxInt64 = none
-		turn    uint32
+		wanted     int64 // when the node wants to be woken; math.MaxInt64 = not
+		pending    int64 // when the event of this generation is; math.MaxInt64 = none
+		generation uint32
 	}
 }
 
@@ -109,14 +109,14 @@ func (e *env) WakeAt(t limit.Time) {
 }
 
 func (g *engine) setAlarm(p *process) {
-	p.alarm.turn++
+	p.alarm.generation++
 	p.alarm.pending = p.alarm.wanted
-	g.push(event{at: p.alarm.wanted, kind: eventWake, ref: int32(p.index), turn: p.alarm.turn})
+	g.push(event{at: p.alarm.wanted, kind: eventWake, ref: int32(p.index), generation: p.alarm.generation})
 }
 
 // wake is the event of an alarm.
-func (g *engine) wake(p *process, turn uint32) {
-	if turn != p.alarm.turn || p.alarm.pending == math.MaxInt64 {
+func (g *engine) wake(p *process, generation uint32) {
+	if generation != p.alarm.generation || p.alarm.pending == math.MaxInt64 {
 		return
 	}
 	p.alarm.pending = math.MaxInt64
@@ -145,7 +145,7 @@ func (g *engine) start(p *process) {
 	restart := p.starts
 	p.starts++
 	p.env = &env{engine: g, process: p, random: source(g.scenario.Seed, chanceNode, uint64(p.index), uint64(restart))}
-	p.alarm.turn++
+	p.alarm.generation++
 	p.alarm.wanted, p.alarm.pending = math.MaxInt64, math.MaxInt64
 	p.state = stateUp
 	if p.address <= Coordinator {
@@ -165,7 +165,7 @@ func (g *engine) start(p *process) {
 	}
 }
 
-// stop ends the node at p. Whoever waits in it is lost.
+// stop ends the node at p. Requests that wait in it are lost.
 func (g *engine) stop(p *process, orderly bool) {
 	if p.state == stateDown {
 		return
@@ -222,7 +222,7 @@ func (g *engine) unpause(p *process) {
 	}
 	if p.setLimit {
 		p.setLimit = false
-		g.tellLimit(p)
+		g.sendLimit(p)
 	}
 	inbox := p.inbox
 	p.inbox = nil
@@ -234,8 +234,8 @@ func (g *engine) unpause(p *process) {
 	}
 }
 
-// tellLimit tells a node of the limit in force, if it wants to know.
-func (g *engine) tellLimit(p *process) {
+// sendLimit gives a node the limit in force, if it is a [LimitSetter].
+func (g *engine) sendLimit(p *process) {
 	switch p.state {
 	case stateUp:
 		if s, ok := p.node.(LimitSetter); ok {

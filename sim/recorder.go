@@ -26,7 +26,7 @@ type recorder struct {
 	s          *Scenario
 	from       int64
 	exact      timeline // the limit in force
-	kind       timeline // the same with grace, for whoever might be over
+	kind       timeline // the same with grace, for measures of excess
 	era        int      // of exact
 	kindEra    int      // of kind
 	lookEvery  int64
@@ -114,7 +114,7 @@ func (r *recorder) note(now int64, what, instance int, cost int64) {
 }
 
 // offer counts a request that a process will decide about. It returns whether one
-// central limiter admits it, and has refused nothing lately.
+// central limiter admits it, and has refused nothing for calm.
 func (r *recorder) offer(now int64, instance int, cost int64, wait time.Duration) (fits bool) {
 	r.advance(now)
 	if _, ok := r.patient.takeWithin(origin+limit.Time(now), float64(cost), wait); !ok && now >= r.from {
@@ -204,7 +204,7 @@ func (r *recorder) received(now int64, p *process, bytes int) {
 	}
 }
 
-// look adds up the shares of those who run. A paused process spends nothing.
+// look adds up the shares of running instances. A paused process spends nothing.
 func (r *recorder) look(now int64, instances []*process, demand float64) {
 	sum := 0.0
 	for _, p := range instances {

@@ -149,18 +149,16 @@ func (r *recorder) finish(g *engine) *Result {
 		res.WaitMean = time.Duration(r.waitSum / r.waitNum)
 		res.WaitMost = time.Duration(r.waitMax)
 	}
+	wants := int64(0)
 	for i := range res.Instances {
 		in := &res.Instances[i]
+		wants += in.wants
 		kbps := float64(in.BytesSent+in.BytesReceived) * 8 / 1000 / r.s.Duration.Seconds()
 		res.Kbps += kbps / float64(len(res.Instances))
 		res.KbpsMost = max(res.KbpsMost, kbps)
 	}
 	r.useAndSteps(newTally(r))
 	res.Jain = r.jain()
-	wants := int64(0)
-	for i := range res.Instances {
-		wants += res.Instances[i].wants
-	}
 	res.RefusedPart = ratio(float64(r.late), float64(wants))
 	res.BeyondOne = res.RefusedPart - ratio(float64(res.OneRefused.Tokens), float64(wants))
 	return res

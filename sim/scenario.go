@@ -13,12 +13,12 @@ const MaxParts = 10 * MaxInstances
 
 // Scenario is what happens to a fleet: plain data, no behaviour. Times are counted
 // from the start of the run; instances from 0. The zero value of a field is the
-// quiet case: no delay, no loss, nobody stops.
+// quiet case: no delay, no loss, no stops.
 //
 // A Scenario is not changed by a run and may be shared by several.
 type Scenario struct {
 	Name  string
-	About string // a sentence or two for whoever reads the table
+	About string // a sentence or two for readers of the table
 
 	Limit   Limit
 	Changes []Change // of the limit, in order of time
@@ -53,7 +53,7 @@ type Scenario struct {
 	Measure Measure
 }
 
-// Change puts a new limit in force. Nodes that are a [LimitSetter] hear of it at
+// Change puts a new limit in force. Nodes that are a [LimitSetter] get it at
 // once, paused ones when they resume; processes that start later start with it.
 type Change struct {
 	At    time.Duration
@@ -107,8 +107,8 @@ type Partition struct {
 // Pause stops a process for a while, as SIGSTOP or a long collection of garbage
 // does: its clock goes on, its messages queue up. When it resumes, it first decides
 // the requests that still wait for it, then takes its messages in the order they came,
-// then its Wake if that is due: the order in which a zombie does most harm. Whoever
-// starts there meanwhile is held too.
+// then its Wake if that is due: the order in which a zombie does most harm. A
+// process that starts there during the pause is paused too.
 type Pause struct {
 	At, For time.Duration // For 0 = until the end
 	Node    Address
@@ -118,13 +118,13 @@ type Pause struct {
 	Backlog time.Duration
 }
 
-// Stop ends a process, and starts another in its place For later. Messages under way
-// reach whoever runs when they arrive. What waits in the process is lost.
+// Stop ends a process, and starts another in its place For later. Messages in
+// transit reach the process that runs when they arrive. What waits in the process is lost.
 type Stop struct {
 	At, For time.Duration // For 0 = it does not come back
 	Node    Address
 
-	Orderly bool // a [Leaver] is told and may send its last messages
+	Orderly bool // a [Leaver] is notified and may send its last messages
 	Upgrade bool // the new process is not of an old version, see Scenario.Old
 }
 
@@ -157,12 +157,12 @@ type Load struct {
 	// Demand is what the load asks for in all, in tokens per second: each step
 	// holds until the next. Before the first it asks for nothing.
 	Demand []Step
-	Split  Split // who gets which part of it
+	Split  Split // among the instances
 
 	Arrivals Arrivals
 	Size     int // requests in each of Bursts, positive
 	// Aligned makes Even requests and Bursts of all instances come at the same
-	// moments. Without it they take turns, so that their sum is even.
+	// moments. Without it they are staggered, so that their sum is even.
 	Aligned bool
 
 	Cost int64 // of each request, in tokens; 0 = 1
@@ -218,7 +218,7 @@ type Mishaps struct {
 	Troughs float64
 }
 
-// Measure says what the recorder looks at. It changes no decision.
+// Measure says what the recorder measures. It changes no decision.
 type Measure struct {
 	// From is when use and refusals begin to count: after the first round trip,
 	// say. What is admitted too much counts from the start.
@@ -229,7 +229,7 @@ type Measure struct {
 	// Sample is the distance of the samples for charts; 0 = 100 ms, or more
 	// where the samples of all instances would be too many to keep.
 	Sample time.Duration
-	// Look is the distance of looks at the sum of all shares; 0 = 10 ms.
+	// Look is the time between samples of the sum of all shares; 0 = 10 ms.
 	Look time.Duration
 	// Grace is how long a fall of the limit may take to reach the fleet: until then
 	// the former limit counts wherever admissions and shares are held against the

@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -35,11 +36,17 @@ func ParseFormat(name string) (Format, error) {
 	if i := slices.Index(formatNames, name); i >= 0 {
 		return Format(i), nil
 	}
-	text := fmt.Sprintf("sim: there is no format %q, want one of %s", name, strings.Join(formatNames, ", "))
-	if hint := document.Meant(name, formatNames); hint != "" {
+	return Text, unknownName("format", name, "one", formatNames)
+}
+
+// unknownName is the error for a name that is not among known: want says how many of
+// these there may be.
+func unknownName(what, name, want string, known []string) error {
+	text := fmt.Sprintf("sim: there is no %s %q, want %s of %s", what, name, want, strings.Join(known, ", "))
+	if hint := document.Meant(name, known); hint != "" {
 		text += ": " + hint
 	}
-	return Text, fmt.Errorf("%s", text)
+	return errors.New(text)
 }
 
 // legend says in plain words what a figure is, by its name.
@@ -76,8 +83,8 @@ var legend = map[string]string{
 	"wait mean":         "how long requests waited that were held back",
 }
 
-// DefaultFigures returns the names of the figures that a table shows unless it is
-// told others.
+// DefaultFigures returns the names of the figures that a table shows unless others
+// are named.
 func DefaultFigures() []string {
 	return []string{"use", "over", "peak 1 s", "sum of shares", "t95", "early", "Jain", "traffic"}
 }
@@ -94,11 +101,7 @@ func FigureNamed(name string) (string, error) {
 		}
 		known = append(known, f.Name)
 	}
-	text := fmt.Sprintf("sim: there is no figure %q, want some of %s", name, strings.Join(known, ", "))
-	if hint := document.Meant(name, known); hint != "" {
-		text += ": " + hint
-	}
-	return "", fmt.Errorf("%s", text)
+	return "", unknownName("figure", name, "some", known)
 }
 
 // column is a figure in a table.

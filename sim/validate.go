@@ -18,7 +18,7 @@ const (
 	// minMove bounds how many events a moving load makes.
 	minMove = time.Millisecond
 	// maxRequests bounds the requests per second of a load: above it a run would
-	// not end while anybody waits for it.
+	// take days.
 	maxRequests = 1e9
 )
 

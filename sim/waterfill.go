@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// waterfill is the weighted max-min division of capacity: nobody gets more than wanted,
+// waterfill is the weighted max-min division of capacity: no instance gets more than wanted,
 // and all who get less have the same per weight. It stands here by itself so that
 // no system is measured by its own arithmetic.
 func waterfill(capacity float64, wants, weights []float64) []float64 {

@@ -66,14 +66,14 @@ func ratio(a, b float64) float64 {
 }
 
 // central is the bucket of one limiter at the protected side, which every admission
-// goes through and which may go into debt: how deep is how far the fleet was over.
+// goes through and which may go into debt: the largest debt is how far the fleet was over.
 // It counts in the ticks of [limit.Bucket], exactly.
 type central struct {
 	n, p    uint64 // n tokens per p nanoseconds
-	depth   wide   // the burst in ticks
+	burst   wide   // in ticks
 	quota   int64
 	full    wide // the tick at which the bucket is full
-	over    wide // the deepest debt beyond the burst under this limit
+	over    wide // the largest debt beyond the burst under this limit
 	overall float64
 }
 
@@ -112,7 +112,7 @@ func (c *central) set(l Limit) {
 		c.p = 1 << 32 // a bucket that never refills can hold parts of tokens too
 	}
 	c.quota = l.Burst
-	c.depth = product(uint64(l.Burst), c.p)
+	c.burst = product(uint64(l.Burst), c.p)
 }
 
 func (c *central) tick(now int64) wide { return product(uint64(now)+uint64(origin), c.n) }
@@ -124,7 +124,7 @@ func (c *central) admit(now, cost int64) {
 		c.full = t
 	}
 	c.full = c.full.plus(product(uint64(cost), c.p))
-	if room := t.plus(c.depth); room.less(c.full) {
+	if room := t.plus(c.burst); room.less(c.full) {
 		if debt := c.full.minus(room); c.over.less(debt) {
 			c.over = debt
 		}
@@ -143,8 +143,8 @@ func (c *central) change(now int64, l Limit) {
 	c.set(l)
 	// Rounded down: a part of a tick must not make a fleet guilty.
 	used.Mul(used, new(big.Int).SetUint64(c.p)).Quo(used, old)
-	debt := c.depth
-	if used.Cmp(c.depth.big()) < 0 {
+	debt := c.burst
+	if used.Cmp(c.burst.big()) < 0 {
 		lo := new(big.Int).And(used, new(big.Int).SetUint64(math.MaxUint64))
 		debt = wide{new(big.Int).Rsh(used, 64).Uint64(), lo.Uint64()}
 	}

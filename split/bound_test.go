@@ -11,9 +11,9 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// TestBoundIsExact: whoever waits with a bound gets its permit when one without a bound would
-// get it, if that is within the bound, to the nanosecond; and else is told so at once. With
-// windows that cut costs above 1 off, and without.
+// TestBoundIsExact: a waiter with a bound gets its permit when one without a bound would, to the
+// nanosecond, if that is within the bound; otherwise it fails at once. With windows, which costs
+// above 1 must not cross, and without.
 func TestBoundIsExact(t *testing.T) {
 	early, inTime := 0, 0
 	for seed := range uint64(200) {
@@ -28,7 +28,7 @@ func TestBoundIsExact(t *testing.T) {
 			ahead[i] = int64(1 + r.IntN(most))
 		}
 		n, pause := int64(1+r.IntN(most)), time.Duration(r.IntN(2500))*time.Millisecond
-		// last is what one is told who waits behind the others, and after how long.
+		// last is the answer to a waiter behind the others, and after how long it came.
 		last := func(bound time.Duration) (after time.Duration, err error) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLimiter(t, split.Terms{Total: limit.PerSecond(rate), Part: split.Instance(0, 1), Burst: int64(most)}, options)
@@ -37,9 +37,9 @@ func TestBoundIsExact(t *testing.T) {
 					l.WaitFunc(n, limit.Never, func(error) {})
 				}
 				begin := time.Now()
-				told := make(chan struct{})
-				l.WaitFunc(n, bound, func(e error) { after, err = time.Since(begin), e; close(told) })
-				<-told
+				called := make(chan struct{})
+				l.WaitFunc(n, bound, func(e error) { after, err = time.Since(begin), e; close(called) })
+				<-called
 				synctest.Wait()
 			})
 			return after, err

@@ -10,10 +10,9 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// TestHistoriesChanges: a fleet under load whose total changes at random, at each instance
-// at a moment of its own, as a roll-out does. In no interval more is let go than the
-// largest of the totals that were in force allows, and one for each instance and for each
-// change in it.
+// TestHistoriesChanges: a fleet under load whose total changes at random, at each instance at
+// another time, as in a roll-out. In no interval is more admitted than the largest of the totals
+// in force allows, plus one for each instance and for each change in it.
 func TestHistoriesChanges(t *testing.T) {
 	let := 0
 	for seed := range uint64(60) {

@@ -10,8 +10,8 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// Many who are due at once, at the edge of a window, are let go in order, those who block
-// and those who are called; and so they are without windows, and by a change of the total.
+// Many waiters that are due at the same time, at the edge of a window, are served in order,
+// blocking ones and call-backs; also without windows, and by a change of the total.
 func TestCrowdIsDueAtOnce(t *testing.T) {
 	const crowd, blocking = 100_000, 5000 // the race detector follows no more goroutines
 	one := split.Instance(0, 1)

@@ -13,9 +13,9 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// TestPermitAtTheDeadline: where the permit and the end of the patience come in the same
-// moment, it is one or the other: those behind have their turn when it was given up, and
-// one later when it was not.
+// TestPermitAtTheDeadline: where permit and deadline come at the same time, the wait ends with
+// one of them, and the waiters behind are served accordingly: one token earlier if it was given
+// up.
 func TestPermitAtTheDeadline(t *testing.T) {
 	outcomes := map[bool]int{}
 	for range 200 {
@@ -116,13 +116,13 @@ func TestWaitsThatEndAtOnce(t *testing.T) {
 		if l.AllowN(time.Now(), -1) || !l.AllowN(time.Now(), 0) {
 			t.Error("a cost of -1 was admitted, or one of 0 was not")
 		}
-		var told []error
-		note := func(err error) { told = append(told, err) }
+		var called []error
+		note := func(err error) { called = append(called, err) }
 		l.WaitFunc(0, 0, note)
 		l.WaitFunc(-1, 0, note)
 		l.WaitFunc(1, -time.Hour, note)
-		if len(told) != 3 || told[0] != nil || !slices.Equal([]bool{errors.Is(told[1], limit.ErrNegativeCost), errors.Is(told[2], limit.ErrWaitTooLong)}, []bool{true, true}) {
-			t.Errorf("told %v", told)
+		if len(called) != 3 || called[0] != nil || !slices.Equal([]bool{errors.Is(called[1], limit.ErrNegativeCost), errors.Is(called[2], limit.ErrWaitTooLong)}, []bool{true, true}) {
+			t.Errorf("called %v", called)
 		}
 	})
 }

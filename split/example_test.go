@@ -10,7 +10,7 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// A consumer waits for its turn before each call of an API; one that answers a user waits
+// A consumer waits for a permit before each call of an API; a program that answers a user waits
 // no longer than the user would.
 func Example() {
 	l, err := split.New(split.Terms{

@@ -1,6 +1,7 @@
 package split
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -12,27 +13,27 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Pacing says when in its window a permit is there. It means nothing without windows.
+// Pacing says when in its window a permit is available. It has no effect without windows.
 type Pacing uint8
 
 // The pacings.
 const (
-	// AtOnce has all permits of a window there at its beginning.
+	// AtOnce makes all permits of a window available at its beginning.
 	AtOnce Pacing = Pacing(partition.PaceNone)
 
-	// Even has each permit there when it is due.
+	// Even makes each permit available when it is due.
 	Even Pacing = Pacing(partition.PaceEven)
 
-	// PID moves permits from the beginning of their window towards the moment they are
-	// due, by short delays that a controller takes from how the windows before were
-	// used: none while the demand is below the limit or evenly spread by itself, all
-	// the way within six windows in which everything would have gone at once. What a
-	// bounded wait is told is then true for the present window, and a guess beyond it.
+	// PID moves permits from the beginning of their window towards the time at which they are
+	// due. A controller sets the delay by how the windows before were used: none while the
+	// demand is below the limit or evenly spread, the full delay after six windows in which all
+	// permits would have been taken at once. A bounded wait is then decided exactly within the
+	// present window, and by an estimate beyond it.
 	PID Pacing = Pacing(partition.PacePID)
 )
 
-// Options say how a limiter works. The zero value is a limiter called "split", without
-// windows, that goes by this host's wall clock.
+// Options say how a limiter works. The zero value is a limiter called "split", without windows,
+// by this host's wall clock.
 type Options struct {
 	// Name is the limit's name in decisions; empty = "split".
 	Name string
@@ -44,22 +45,22 @@ type Options struct {
 	// Pacing spreads the permits of a window.
 	Pacing Pacing
 
-	// Wall reads the wall clock, for the phase; nil = time.Now. It is called at the
-	// beginning and then at most once a second, by whoever uses the limiter, so it must
-	// be quick and must not use the limiter itself.
+	// Wall reads the wall clock, for the phase; nil = time.Now. It is called by New and then at
+	// most once a second, in the goroutines that use the limiter, so it must be quick and must
+	// not use the limiter itself.
 	Wall func() time.Time
 }
 
 // Limiter is an instance's part of a split limit, with the verbs of [limit.Limiter]: Allow
-// refuses when there is no permit, Wait waits for it, WaitFunc waits without blocking, and
-// Take is Allow with the whole answer. They decide in this process alone.
+// refuses when there is no permit, Wait waits for it, WaitFunc waits without blocking, and Take
+// is Allow with the full Decision. They decide in this process alone.
 //
-// Callers are served in the order in which they came. While some wait, Allow refuses:
-// nobody passes them.
+// Waiters are served first in, first out. While some wait, Allow refuses: no request overtakes a
+// waiter.
 //
-// The zero value refuses everything; use [New]. A Limiter is safe for concurrent use and
-// must not be copied. It starts no goroutine but a timer's, while somebody waits, and one
-// that calls those who used WaitFunc, while there is somebody to call.
+// The zero value refuses everything; use [New]. A Limiter is safe for concurrent use and must
+// not be copied. It starts no goroutine but that of a timer, while there are waiters, and one
+// that makes the call-backs of WaitFunc, while some are due.
 type Limiter struct {
 	name   string
 	window time.Duration
@@ -75,30 +76,26 @@ type Limiter struct {
 	terms Terms
 
 	line  line
-	known limit.Time // until when the plan of those who wait stands by itself
+	known limit.Time // until when the planned times of the waiters hold
 	timer waitline.Timer[Limiter]
 	calls waitline.Dispatcher
 }
 
-// New returns a limiter that holds this instance's part by t. It begins empty: a token that
-// was due before it was made is not its to use, since the process that it replaces may
-// have used it. (With windows, what is due in the rest of the present one may have been
-// used too.)
+// New returns a limiter with this instance's part by t. It begins empty: a process that it
+// replaces may have used the tokens that were due before. (With windows, tokens due in the rest
+// of the present one may have been used too.)
 func New(t Terms, o Options) (*Limiter, error) {
 	terms, from, err := t.shared(o.Window)
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{name: o.Name, window: o.Window, wall: o.Wall, origin: time.Now(), terms: t}
-	if l.name == "" {
-		l.name = "split"
-	}
+	l := &Limiter{name: cmp.Or(o.Name, "split"), window: o.Window, wall: o.Wall, origin: time.Now(), terms: t}
 	if l.wall == nil {
 		l.wall = time.Now
 	}
 	l.phase = partition.NewPhase(0, max(0, limit.At(l.wall())))
 	l.shift.Store(int64(l.phase.Shift()))
-	// What was due before now may have been used by a process of which this is the next.
+	// Tokens that were due before now may have been used by a predecessor of this process.
 	nothing := terms
 	nothing.Total = limit.Rate{}
 	s, err := partition.New(partition.Options{Window: o.Window, Pacing: partition.Pacing(o.Pacing)}, nothing)
@@ -130,8 +127,8 @@ func (l *Limiter) at(t time.Time) limit.Time {
 	return limit.Time(l.shift.Load()).Add(t.Sub(l.origin))
 }
 
-// look lets the phase follow the wall clock.
-func (l *Limiter) look(now limit.Time) {
+// followWall lets the phase follow the wall clock.
+func (l *Limiter) followWall(now limit.Time) {
 	mono := now - l.phase.Shift()
 	if !l.phase.Due(mono) || l.origin.IsZero() {
 		return
@@ -143,7 +140,7 @@ func (l *Limiter) look(now limit.Time) {
 // Name returns the limit's name.
 func (l *Limiter) Name() string { return l.name }
 
-// Allow takes 1 if it is there, and reports whether it was.
+// Allow takes 1 if it is available, and reports whether it was.
 func (l *Limiter) Allow() bool {
 	now := l.now()
 	if now < limit.Time(l.opens.Load()) {
@@ -151,11 +148,11 @@ func (l *Limiter) Allow() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.look(now)
+	l.followWall(now)
 	return l.allow(now, 1)
 }
 
-// AllowN takes n at t if it is there, and reports whether it was. A negative n is refused.
+// AllowN takes n at t if that is available, and reports whether it was. A negative n is refused.
 func (l *Limiter) AllowN(t time.Time, n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +161,7 @@ func (l *Limiter) AllowN(t time.Time, n int64) bool {
 
 func (l *Limiter) allow(now limit.Time, n int64) bool {
 	if l.line.First() != nil || n < 0 {
-		return false // those in line are let go by the timer, which is due or nearly so
+		return false // the timer serves the waiters: it is due, or nearly so
 	}
 	allowed := l.split.Allow(now, n)
 	l.opens.Store(int64(l.split.Opens()))
@@ -199,14 +196,11 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	if err := ctx.Err(); err != nil {
 		return limit.Decision{}, err
 	}
-	cost := req.Cost
-	if cost == 0 {
-		cost = 1
-	}
+	cost := cmp.Or(req.Cost, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.look(now)
+	l.followWall(now)
 	allowed := false
 	switch {
 	case l.line.First() != nil:

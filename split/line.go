@@ -12,35 +12,35 @@ import (
 // waiter is a place in line.
 type waiter struct {
 	waitline.Waiter[*waiter]
-	latest limit.Time // when it has to be served; never = whenever
+	latest limit.Time // the deadline; never = none
 
-	limiter *Limiter    // of one that does not block
+	limiter *Limiter    // of a waiter that does not block
 	done    func(error) // its call-back
 }
 
 // WaitEnded implements waitline.Handler.
 func (w *waiter) WaitEnded(err error) { w.done(w.limiter.reason(err)) }
 
-// newWaiter returns one without a signal.
+// newWaiter returns a waiter without a signal.
 func newWaiter(n int64, latest limit.Time) *waiter {
 	w := &waiter{latest: latest}
 	w.Value, w.Cost = w, n
 	return w
 }
 
-// line is the line of those who wait, with what can be known from sums.
+// line is the wait queue, with what follows from sums.
 type line struct {
 	waitline.Line[*waiter]
-	bounded int // those that have to be served by some time
-	large   int // those that ask for more than 1
+	bounded int // waiters with a deadline
+	large   int // waiters with a cost above 1
 
-	// tail is the line in the order of tokens, behind the last: it is kept when the sum
-	// of costs does not say when one is due.
+	// tail is the position in the order of tokens behind the last waiter: it is kept where the
+	// sum of costs does not determine when a waiter is due.
 	tail      partition.Line
 	tailKnown bool
 }
 
-// count counts w in, or out with a sign of -1.
+// count adds w to the counts, or removes it with a sign of -1.
 func (q *line) count(w *waiter, sign int) {
 	if w.latest != never {
 		q.bounded += sign
@@ -50,14 +50,15 @@ func (q *line) count(w *waiter, sign int) {
 	}
 }
 
-// plan returns when one that asks for n at the end of the line would be due, and the line
-// with it if that is known.
+// plan returns when a request for n at the end of the line would be due, and the tail behind it
+// if that is known.
 func (l *Limiter) plan(now limit.Time, n int64) (at limit.Time, tail partition.Line, known bool) {
 	q := &l.line
 	if l.window == 0 || n == 1 && q.large == 0 {
 		return l.split.Earliest(now, q.Cost(), n), partition.Line{}, false
 	}
-	// Windows cut costs above 1 off: go through the line, unless that was done.
+	// A cost above 1 must not cross the end of a window, so go through the line, unless tail
+	// still holds.
 	if q.First() == nil || !q.tailKnown || !l.split.Stands(q.tail) {
 		q.tail, q.tailKnown = l.split.Front(now), true
 		q.Review(&l.calls, func(w *waitline.Waiter[*waiter], _ int64) error {
@@ -69,7 +70,7 @@ func (l *Limiter) plan(now limit.Time, n int64) (at limit.Time, tail partition.L
 	return at, tail, true
 }
 
-// enter puts w in line if it can be served in time.
+// enter puts w in line if it can be served by its deadline.
 func (l *Limiter) enter(now limit.Time, w *waiter) error {
 	// The sum of costs is bounded, so it cannot overflow.
 	if quota := l.split.Quota(); quota > 0 && w.Cost > quota {
@@ -92,14 +93,14 @@ func (l *Limiter) enter(now limit.Time, w *waiter) error {
 	return nil
 }
 
-// errLate says that it would not be in time.
+// errLate says that the permit would come after the deadline.
 var errLate = errors.New("late")
 
 func (l *Limiter) exceeds(n int64) error {
 	return fmt.Errorf("%w: %d is above the %d that this part of %q admits at once", limit.ErrExceedsQuota, n, l.split.Quota(), l.name)
 }
 
-// leave takes w out of the line, unserved; those behind it move up. It says false when
+// leave takes w out of the line, unserved; the waiters behind it move up. It returns false when
 // the wait has ended.
 func (l *Limiter) leave(w *waiter) bool {
 	l.mu.Lock()
@@ -115,7 +116,7 @@ func (l *Limiter) leave(w *waiter) bool {
 	return true
 }
 
-// settle serves those who are due by now.
+// settle serves the waiters that are due by now.
 func (l *Limiter) settle(now limit.Time) {
 	skipped := l.split.Skipped()
 	first := l.line.Serve(&l.calls, func(w *waitline.Waiter[*waiter]) bool {
@@ -126,11 +127,11 @@ func (l *Limiter) settle(now limit.Time) {
 		return true
 	})
 	if first != nil && l.line.bounded > 0 && (l.split.Skipped() != skipped || now >= l.known) {
-		l.review(now) // it is later for those who are left
+		l.review(now) // the others are served later than planned
 	}
 }
 
-// review sends away those that cannot be served in time, and those that never can.
+// review ends the waits of those that cannot be served by their deadlines, or ever.
 func (l *Limiter) review(now limit.Time) {
 	l.known = l.split.Known(now)
 	l.line.tailKnown = false
@@ -152,7 +153,7 @@ func (l *Limiter) review(now limit.Time) {
 	})
 }
 
-// arm sets the timer to when the first in line is due.
+// arm sets the timer to when the first waiter is due.
 func (l *Limiter) arm(now limit.Time) {
 	l.publish()
 	next := never // without a time, a change of the terms settles
@@ -162,11 +163,11 @@ func (l *Limiter) arm(now limit.Time) {
 	l.timer.Set(l, (*Limiter).fire, int64(next), int64(now))
 }
 
-// fire is what the timer does.
+// fire is the timer's function.
 func (l *Limiter) fire() {
 	l.mu.Lock()
 	now := l.now()
-	l.look(now)
+	l.followWall(now)
 	l.timer.Fired()
 	l.settle(now)
 	l.arm(now)
@@ -174,13 +175,13 @@ func (l *Limiter) fire() {
 	l.calls.Run()
 }
 
-// unlock ends a change of the line, and has those called back whose wait has ended.
+// unlock ends a change of the line, and starts the call-backs of waits that have ended.
 func (l *Limiter) unlock() {
 	l.mu.Unlock()
 	l.calls.Start()
 }
 
-// reason is the error that a call-back gets.
+// reason is the error that is passed to a call-back.
 func (l *Limiter) reason(err error) error {
 	if errors.Is(err, errLate) {
 		return fmt.Errorf("%w: no permit of %q in time", limit.ErrWaitTooLong, l.name)

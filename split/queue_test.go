@@ -40,7 +40,7 @@ func (c *counted) serve(at time.Duration) {
 	}
 }
 
-// after is how many tokens have to come before it is the turn of one who wants n.
+// after is how many tokens have to be due before a waiter for n is served.
 func (c *counted) after(n int) int {
 	for _, w := range c.line {
 		n += w.n
@@ -62,9 +62,9 @@ type queue struct {
 	cancels map[int]func() bool
 }
 
-// TestQueueAgainstCount: without windows, whoever waits has its turn at the moment that a
-// naive count of tokens gives; who would be late is told at once, and nobody else; those
-// behind one who gives up move up; and while somebody waits nobody passes.
+// TestQueueAgainstCount: without windows, waiters are served at the times that a naive count of
+// tokens gives. Those that would be late, and no others, fail at once; the waiters behind one
+// that gives up move up; and no request overtakes a waiter.
 func TestQueueAgainstCount(t *testing.T) {
 	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
@@ -161,9 +161,9 @@ func (q *queue) wait(id, n int, bounded bool) {
 		}
 	}
 	atOnce := late || len(q.line) == 0 && n <= q.have
-	told := false
+	called := false
 	q.cancels[id] = q.l.WaitFunc(int64(n), longest, func(err error) {
-		told = true
+		called = true
 		if (err != nil) != late || late && !errors.Is(err, limit.ErrWaitTooLong) {
 			q.t.Errorf("seed %d, step %d: it waits %v for %d: %v", q.seed, id, longest, n, err)
 		}
@@ -171,8 +171,8 @@ func (q *queue) wait(id, n int, bounded bool) {
 			q.got[id] = time.Since(q.begin)
 		}
 	})
-	if told != atOnce {
-		q.t.Errorf("seed %d, step %d: told at once %v, late %v, count %+v", q.seed, id, told, late, q.counted)
+	if called != atOnce {
+		q.t.Errorf("seed %d, step %d: at once %v, late %v, count %+v", q.seed, id, called, late, q.counted)
 	}
 	if !late {
 		q.line = append(q.line, waiter{id, n})
@@ -180,8 +180,8 @@ func (q *queue) wait(id, n int, bounded bool) {
 	}
 }
 
-// TestChangeTellsWhoIsLate: when the total changes while several wait, whoever cannot be in
-// time is told at that moment, and whoever can is let go in time, in order.
+// TestChangeTellsWhoIsLate: when the total changes, waiters that cannot be served in time fail
+// at that moment, and the others are served in time, in order.
 func TestChangeTellsWhoIsLate(t *testing.T) {
 	late, served := 0, 0
 	for seed := range uint64(50) {
@@ -194,14 +194,14 @@ func TestChangeTellsWhoIsLate(t *testing.T) {
 			type wait struct {
 				n       int
 				longest time.Duration
-				told    time.Duration
+				called  time.Duration
 				err     error
 			}
 			waits := make([]wait, 8)
 			for i := range waits {
 				w := &waits[i]
-				w.n, w.longest, w.told = 1+r.IntN(3), time.Duration(4+r.IntN(20))*time.Second, -1
-				l.WaitFunc(int64(w.n), w.longest, func(err error) { w.told, w.err = time.Since(begin), err })
+				w.n, w.longest, w.called = 1+r.IntN(3), time.Duration(4+r.IntN(20))*time.Second, -1
+				l.WaitFunc(int64(w.n), w.longest, func(err error) { w.called, w.err = time.Since(begin), err })
 			}
 			change := 50 * time.Millisecond
 			time.Sleep(change)
@@ -214,20 +214,20 @@ func TestChangeTellsWhoIsLate(t *testing.T) {
 			for i, w := range waits {
 				turn := time.Duration(ahead+w.n) * time.Second // the token of that number
 				switch {
-				case w.told < 0:
-					t.Errorf("seed %d: %d was never told", seed, i)
+				case w.called < 0:
+					t.Errorf("seed %d: %d was never called", seed, i)
 				case w.err != nil:
 					late++
-					if !errors.Is(w.err, limit.ErrWaitTooLong) || w.told != change || turn < w.longest-time.Second {
-						t.Errorf("seed %d: %d, whose turn would be at %v of %v, was told %v at %v", seed, i, turn, w.longest, w.err, w.told)
+					if !errors.Is(w.err, limit.ErrWaitTooLong) || w.called != change || turn < w.longest-time.Second {
+						t.Errorf("seed %d: %d, which was due at %v of %v, was called %v at %v", seed, i, turn, w.longest, w.err, w.called)
 					}
 				default:
 					served++
 					ahead += w.n
-					if w.told > w.longest || w.told < last || w.told < turn-time.Second || w.told > turn+time.Second {
-						t.Errorf("seed %d: %d was let go at %v, after one at %v, and should be at %v of %v", seed, i, w.told, last, turn, w.longest)
+					if w.called > w.longest || w.called < last || w.called < turn-time.Second || w.called > turn+time.Second {
+						t.Errorf("seed %d: %d was let go at %v, after one at %v, and should be at %v of %v", seed, i, w.called, last, turn, w.longest)
 					}
-					last = w.told
+					last = w.called
 				}
 			}
 		})
@@ -237,8 +237,8 @@ func TestChangeTellsWhoIsLate(t *testing.T) {
 	}
 }
 
-// TestAllowFollowsChanges: Allow, which remembers when the next token is due, goes by the
-// terms in force and by who waits.
+// TestAllowFollowsChanges: Allow, which remembers when the next token is due, follows changes of
+// the terms and of the line.
 func TestAllowFollowsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, split.Terms{Total: limit.PerHour(1), Part: split.Instance(0, 1)}, split.Options{})
@@ -281,7 +281,8 @@ func TestAllowFollowsChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		admits("terms to come", time.Minute+100*time.Millisecond)
-		// Somebody waits for three; meanwhile nobody else has anything, and afterwards they do.
+		// While a waiter for three is in line, other requests are refused; afterwards they are
+		// not.
 		if err := l.Set(split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1), Burst: 3}); err != nil {
 			t.Fatal(err)
 		}
@@ -304,8 +305,8 @@ func TestAllowFollowsChanges(t *testing.T) {
 	})
 }
 
-// TestCostsThatNeverFit: they are told so, when they come and when a change of the burst
-// makes them so, blocking or called; those behind them are served.
+// TestCostsThatNeverFit: they fail at once, on arrival and when a change of the burst makes them
+// so, blocking or not; the waiters behind them are served.
 func TestCostsThatNeverFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		terms := split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1), Burst: 4}
@@ -314,7 +315,7 @@ func TestCostsThatNeverFit(t *testing.T) {
 		}
 		var direct error
 		if cancel := l.WaitFunc(5, limit.Never, func(err error) { direct = err }); cancel() {
-			t.Error("one who was told gives up")
+			t.Error("a waiter that was called gave up")
 		}
 		if !errors.Is(direct, limit.ErrExceedsQuota) || !strings.Contains(direct.Error(), `5 is above the 4 that this part of "provider" admits`) {
 			t.Errorf("5 of a burst of 4: %v", direct)
@@ -352,7 +353,7 @@ func TestCostsThatNeverFit(t *testing.T) {
 		if !slices.Equal(order, []int{1, 2}) {
 			t.Errorf("let go: %v, want those of 1 and 2", order)
 		}
-		// All who wait together ask for no more than can be counted.
+		// The sum of the costs in line must not overflow.
 		if err := l.SetTotal(limit.Rate{}); err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,8 @@ func newLimiter(t testing.TB, terms split.Terms, o split.Options) *split.Limiter
 	return l
 }
 
-// TestWalkThrough: ten per second among four, of whom this is the second. The bubble's
-// clock begins at a whole second.
+// TestWalkThrough: ten per second among four, of which this is the second. The bubble's clock
+// begins at a whole second.
 func TestWalkThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -201,8 +201,7 @@ func worst(events []event, length time.Duration) (sliding, aligned int) {
 	return sliding, aligned
 }
 
-// drain runs n limiters, each of which lets go whatever waits for the given time, and
-// returns what was let go.
+// drain runs n limiters with waiters for the given time, and returns what was admitted.
 func drain(t *testing.T, limiters []*split.Limiter, d time.Duration) []event {
 	t.Helper()
 	var mu sync.Mutex
@@ -286,8 +285,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestChangesReachThoseWhoWait: the total that counts for one who waits is the present
-// one, whoever waits and for however long.
+// TestChangesReachThoseWhoWait: waiters are served by the present total, however long they wait.
 func TestChangesReachThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, split.Terms{Total: limit.PerHour(1), Part: split.Instance(0, 2)}, split.Options{})
@@ -313,7 +311,7 @@ func TestChangesReachThoseWhoWait(t *testing.T) {
 		if d := time.Since(begin); d != time.Minute+2*time.Second {
 			t.Errorf("let go after %v, want a minute and two seconds", d)
 		}
-		// Slower: those who would be late now are told so at once, and nobody else.
+		// Slower: the waiters that would be late now, and no others, fail at once.
 		wait(10 * time.Second)
 		wait(time.Hour)
 		if err := l.SetTotal(limit.PerMinute(1)); err != nil {
@@ -324,7 +322,7 @@ func TestChangesReachThoseWhoWait(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(results) != 0 {
-			t.Errorf("told %v", <-results)
+			t.Errorf("called %v", <-results)
 		}
 		if err := l.SetInstances(0, 1); err != nil {
 			t.Fatal(err)
@@ -351,8 +349,8 @@ func TestChangesReachThoseWhoWait(t *testing.T) {
 	})
 }
 
-// TestScheduledChange: a fleet that is told beforehand halves its number and doubles its
-// total at one moment, and no second has more than the total that is, then or before.
+// TestScheduledChange: a fleet that knows of the change before it halves its number of instances
+// and doubles its total at the same time, and no second has more than the total in force.
 func TestScheduledChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fleet []*split.Limiter
@@ -385,8 +383,8 @@ func TestScheduledChange(t *testing.T) {
 	})
 }
 
-// TestWindows: LINE as it is described: the permits of a second all at its beginning, and
-// those who wait are let go there in their order.
+// TestWindows: LINE as it is described: all permits of a second are available at its beginning,
+// and waiters are served then, in order.
 func TestWindows(t *testing.T) {
 	for _, tt := range []struct {
 		pacing split.Pacing

@@ -13,21 +13,20 @@ import (
 // Wait is shorthand for WaitN(ctx, 1).
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits until n can be taken, in line behind those who came before, and takes it.
-// When ctx ends first it returns ctx's error, has taken nothing, and those behind move up.
+// WaitN waits until n can be taken, in line behind earlier waiters, and takes it. When ctx ends
+// first it returns ctx's error, has taken nothing, and the waiters behind move up.
 //
-// It fails at once with [limit.ErrExceedsQuota] when n is above what this part ever admits
-// at once, and with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded,
-// when the wait would outlast ctx's deadline. While the total is 0 it waits for that to
-// change. The total that counts is always the present one.
+// It fails at once with [limit.ErrExceedsQuota] when n is above what this part can admit at
+// once, and with [limit.ErrWaitTooLong], which is then also a context.DeadlineExceeded, when the
+// wait would outlast ctx's deadline. While the total is 0 it waits for that to change.
 func (l *Limiter) WaitN(ctx context.Context, n int64) error { return l.wait(ctx, n, limit.Never) }
 
 // WaitMax is shorthand for WaitMaxN(ctx, 1, d).
 func (l *Limiter) WaitMax(ctx context.Context, d time.Duration) error { return l.WaitMaxN(ctx, 1, d) }
 
-// WaitMaxN is WaitN for a caller who waits at most d: it fails with [limit.ErrWaitTooLong]
-// as soon as it is known that the wait would be longer. That is at once, unless the terms
-// change or tokens lapse because this process stood still.
+// WaitMaxN is WaitN for a caller that waits at most d: it fails with [limit.ErrWaitTooLong] as
+// soon as it is known that the wait would be longer. That is at once, unless the terms change or
+// tokens expire because this process stood still.
 func (l *Limiter) WaitMaxN(ctx context.Context, n int64, d time.Duration) error {
 	return l.wait(ctx, n, max(d, 0))
 }
@@ -53,8 +52,8 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	}
 }
 
-// stand takes n at once, and returns nil, or stands in line for it. hurried says that ctx
-// has less patience than longest.
+// stand takes n at once and returns nil, or enters the line for it. hurried says that the
+// deadline of ctx is before the end of longest.
 func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration) (w *waiter, hurried bool, err error) {
 	l.mu.Lock()
 	defer l.unlock()
@@ -72,9 +71,9 @@ func (l *Limiter) stand(ctx context.Context, n int64, longest time.Duration) (w 
 	return w, hurried, l.enter(now, w)
 }
 
-// takeNow takes n if it is there and nobody is before.
+// takeNow takes n if that is available and nobody waits.
 func (l *Limiter) takeNow(now limit.Time, n int64) bool {
-	l.look(now)
+	l.followWall(now)
 	if l.line.First() != nil {
 		l.settle(now)
 	}
@@ -85,22 +84,22 @@ func (l *Limiter) takeNow(now limit.Time, n int64) bool {
 	return true
 }
 
-// WaitFunc is WaitMaxN for a caller who does not block: done is called, exactly once, with
-// nil when n has been taken, or with the error of WaitMaxN as soon as it is known that it
-// will not be in time. [limit.Never] waits as long as it takes; a negative d counts as 0.
-// No goroutine waits meanwhile.
+// WaitFunc is WaitMaxN for a caller that does not block: done is called exactly once, with nil
+// when n has been taken, or with the error of WaitMaxN as soon as it is known that it will not
+// be in time. [limit.Never] waits without a bound; a negative d counts as 0. Waiting takes no
+// goroutine.
 //
-// When the answer is known at once, done is called before WaitFunc returns, in the caller's
-// goroutine, so hold no lock that done takes; but for a permit that is there at once it is
-// called in order when other call-backs are due, and so always when WaitFunc is called by a
-// done. All others are called by one goroutine, which ends when none is due.
+// When the answer is known at once, the caller's goroutine calls done before WaitFunc returns,
+// so hold no lock that done takes. If other call-backs are due then, as always when a done calls
+// WaitFunc, a permit that is granted at once waits for its place among them. All other
+// call-backs are made by one goroutine, which ends when none is due.
 //
-// They are called in the order in which they were served, one after the other: a done that
-// takes long delays the next. It may use the limiter in any way except waiting for another
-// done. A panic in it is one in any function of its goroutine.
+// Call-backs are made in the order in which waits end, one after the other: a done that takes
+// long delays the next. It may use the limiter in any way except waiting for another done. A
+// panic in done ends the program, unless it was called at once and WaitFunc's caller recovers.
 //
-// cancel gives the place in line up, and those behind move up. It reports whether it did:
-// then done is not called. Nothing happens when the wait has ended before.
+// cancel gives up the place in line, and the waiters behind move up. It reports whether it did:
+// then done is not called. It does nothing when the wait has ended.
 func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel func() bool) {
 	if n <= 0 {
 		if n < 0 {
@@ -122,11 +121,11 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 	return ended
 }
 
-// ended is the cancel of a wait that has ended.
+// ended is the cancel function of a wait that has ended.
 func ended() bool { return false }
 
-// standFunc is stand for one who is called. direct says that the caller is to call done
-// directly for what was there at once.
+// standFunc is stand for WaitFunc. direct says that n was taken at once and the caller is to
+// call done itself.
 func (l *Limiter) standFunc(n int64, longest time.Duration, done func(error)) (w *waiter, direct bool, err error) {
 	l.mu.Lock()
 	defer l.unlock()

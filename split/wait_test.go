@@ -17,8 +17,8 @@ import (
 	"github.com/stint-io/stint/split"
 )
 
-// TestWaitFuncOrder: those who are called are called once, in their order, when it is their
-// turn; one who gives up is not called and those behind move up.
+// TestWaitFuncOrder: each call-back is made once, in order, when its permit is due. A waiter
+// that gives up gets none, and those behind it move up.
 func TestWaitFuncOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1)}, split.Options{})
@@ -35,7 +35,7 @@ func TestWaitFuncOrder(t *testing.T) {
 			})
 		}
 		if len(order) != 1 {
-			t.Errorf("%v told at once, want the first: its token is due", order)
+			t.Errorf("%v called at once, want the first: its token is due", order)
 		}
 		tooLate := 0
 		l.WaitFunc(1, 500*time.Millisecond, func(err error) {
@@ -44,7 +44,7 @@ func TestWaitFuncOrder(t *testing.T) {
 			}
 		})
 		if !cancels[3]() || cancels[3]() || cancels[0]() || tooLate != 1 {
-			t.Error("want the fourth cancelled once, the first not, and the seventh told at once")
+			t.Error("want the fourth cancelled once, the first not, and the seventh called at once")
 		}
 		l.WaitFunc(1, 500*time.Millisecond, func(err error) {
 			order, times[6] = append(order, 6), time.Since(begin)
@@ -52,32 +52,32 @@ func TestWaitFuncOrder(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if !slices.Equal(order, []int{0, 1, 2, 4, 5, 6}) {
-			t.Errorf("told %v", order)
+			t.Errorf("called %v", order)
 		}
 		for place, i := range order {
 			if want := time.Duration(place) * 100 * time.Millisecond; times[i] != want {
-				t.Errorf("%d told after %v, want %v", i, times[i], want)
+				t.Errorf("%d called after %v, want %v", i, times[i], want)
 			}
 		}
 		for _, cancel := range cancels {
 			if cancel() {
-				t.Error("cancelled after it was told")
+				t.Error("cancelled after it was called")
 			}
 		}
 	})
 }
 
-// TestWaitFuncReenters: a done may use the limiter as it likes, be slow, and end its
-// goroutine; the others are told.
+// TestWaitFuncReenters: a done may use the limiter, be slow, or end its goroutine; the other
+// call-backs are made.
 func TestWaitFuncReenters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, split.Terms{Total: limit.PerSecond(100), Part: split.Instance(0, 1)}, split.Options{})
-		var told []int
+		var called []int
 		l.WaitFunc(1, limit.Never, func(error) {
-			told = append(told, 0)
-			l.WaitFunc(1, limit.Never, func(error) { told = append(told, 1) })
+			called = append(called, 0)
+			l.WaitFunc(1, limit.Never, func(error) { called = append(called, 1) })
 			l.WaitFunc(1, limit.Never, func(error) {
-				told = append(told, 2)
+				called = append(called, 2)
 				time.Sleep(50 * time.Millisecond) // five tokens later; one is good for 10 ms
 				l.Allow()
 				if err := l.SetTotal(limit.PerSecond(50)); err != nil {
@@ -88,22 +88,21 @@ func TestWaitFuncReenters(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				l.WaitFunc(1, limit.Never, func(error) { told = append(told, 4) })
+				l.WaitFunc(1, limit.Never, func(error) { called = append(called, 4) })
 				runtime.Goexit()
 			})
-			l.WaitFunc(1, limit.Never, func(error) { told = append(told, 3) })
+			l.WaitFunc(1, limit.Never, func(error) { called = append(called, 3) })
 		})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if !slices.Equal(told, []int{0, 1, 2, 3, 4}) {
-			t.Errorf("told %v", told)
+		if !slices.Equal(called, []int{0, 1, 2, 3, 4}) {
+			t.Errorf("called %v", called)
 		}
 	})
 }
 
-// TestWaitersInWindows: with windows, which cut costs above 1 off, those who wait are let
-// go in their order at the first moment that a naive count allows, and whoever would be
-// late is told at once.
+// TestWaitersInWindows: with windows, which costs above 1 must not cross, waiters are served in
+// order at the first time that a naive count allows, and those that would be late fail at once.
 func TestWaitersInWindows(t *testing.T) {
 	const perWindow = 5
 	for seed := range uint64(100) {
@@ -136,7 +135,7 @@ func TestWaitersInWindows(t *testing.T) {
 						return
 					}
 					if time.Since(begin) > 0 {
-						t.Errorf("seed %d, %d: told after %v", seed, i, time.Since(begin))
+						t.Errorf("seed %d, %d: called after %v", seed, i, time.Since(begin))
 					}
 				})
 			}
@@ -185,7 +184,7 @@ func TestStorm(t *testing.T) {
 						var once atomic.Bool
 						giveUp := l.WaitFunc(1, longest, func(err error) {
 							if once.Swap(true) {
-								t.Error("told twice")
+								t.Error("called twice")
 							}
 							ended.Add(1)
 							if err == nil {
@@ -194,7 +193,7 @@ func TestStorm(t *testing.T) {
 						})
 						if rng.IntN(4) == 0 && giveUp() {
 							if once.Swap(true) {
-								t.Error("told and cancelled")
+								t.Error("called and cancelled")
 							}
 							ended.Add(1)
 						}
@@ -226,8 +225,8 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// TestManyWaiters: 100,000 wait without a goroutine each; to come, to give up in any
-// order, and to be planned anew takes microseconds of a processor for each.
+// TestManyWaiters: 100,000 wait without a goroutine each; arriving, giving up in any order and
+// being planned again take microseconds of a processor each.
 func TestManyWaiters(t *testing.T) {
 	waiters, within := 100_000, time.Second // of a processor; 0.2 s is usual
 	if raceEnabled {
@@ -236,10 +235,10 @@ func TestManyWaiters(t *testing.T) {
 	for _, o := range []split.Options{{}, {Window: time.Second}} {
 		l := newLimiter(t, split.Terms{Total: limit.PerHour(int64(waiters)), Part: split.Instance(0, 3)}, o)
 		before, begin := runtime.NumGoroutine(), processorTime(t)
-		var told atomic.Int64
+		var called atomic.Int64
 		cancels := make([]func() bool, waiters)
 		for i := range cancels {
-			cancels[i] = l.WaitFunc(1, 100*time.Hour, func(err error) { told.Add(1) })
+			cancels[i] = l.WaitFunc(1, 100*time.Hour, func(err error) { called.Add(1) })
 		}
 		if n := runtime.NumGoroutine(); n > before+2 {
 			t.Errorf("%d goroutines more with %d who wait", n-before, waiters)
@@ -259,11 +258,11 @@ func TestManyWaiters(t *testing.T) {
 		if d := processorTime(t) - begin; d > within {
 			t.Errorf("%+v: all that took %v of a processor, want at most %v", o, d, within)
 		}
-		for cancelled+told.Load() < int64(waiters) {
+		for cancelled+called.Load() < int64(waiters) {
 			runtime.Gosched()
 		}
-		if cancelled+told.Load() != int64(waiters) {
-			t.Errorf("%d told and %d cancelled of %d", told.Load(), cancelled, waiters)
+		if cancelled+called.Load() != int64(waiters) {
+			t.Errorf("%d called and %d cancelled of %d", called.Load(), cancelled, waiters)
 		}
 	}
 }

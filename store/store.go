@@ -1,5 +1,5 @@
-// Package store says what keeps the state of limits: the counters of every key,
-// and the one act of taking from several of them as a whole.
+// Package store defines what keeps the state of limits: the counters of every key, and one
+// operation that takes from several of them as a whole.
 //
 // The stores are in the folders below it: memory keeps state in this process.
 // storetest holds what each of them must do. A store does no matching and knows
@@ -57,18 +57,18 @@ type Charge struct {
 	// limit.MaxCount.
 	Cost int64
 
-	// Permit names the place in flight that a concurrency limit gives; the same
-	// number ends it in Finish. Other algorithms ignore it.
+	// Permit is the number of the permits that a concurrency limit grants; Finish gives them
+	// back by the same number. Other algorithms ignore it.
 	Permit uint64
 
-	// CountRefused takes the cost even if it does not fit here, or the request is
-	// refused by another charge, as limit.Policy.CountRefused does for all charges of
-	// a limit. Places in flight ignore it.
+	// CountRefused takes the cost even if it does not fit here, or the request is refused by
+	// another charge, as limit.Policy.CountRefused does for all charges of a limit. Concurrency
+	// limits ignore it.
 	CountRefused bool
 
-	// Quota, when HasQuota is set, stands for the count of a fixed window without a ban:
-	// the request brings its own limit, and the bucket is that of whoever brings
-	// another. Other policies ignore it.
+	// Quota, when HasQuota is set, replaces the count of a fixed window without a ban: the
+	// request brings its own limit. Requests with different Quotas share the bucket. Other
+	// policies ignore it.
 	Quota    int64
 	HasQuota bool
 
@@ -115,15 +115,15 @@ type Store interface {
 	// Peek answers as Take would and takes nothing.
 	Peek(ctx context.Context, charges []Charge) (allowed bool, err error)
 
-	// Refund gives back the Cost of each charge, taken earlier by a Take that
-	// allowed it. A bucket never gets fuller than full.
+	// Refund gives back the Cost of each charge, taken earlier by a Take that allowed it, as
+	// far as the bucket has room for it.
 	Refund(ctx context.Context, charges []Charge) error
 
-	// Finish ends the place in flight that each charge's Permit names. Charges
-	// of other algorithms, and permits that have ended, are left alone.
+	// Finish gives back the permits that each charge's Permit names. Charges of other
+	// algorithms, and permits that have ended, are ignored.
 	Finish(ctx context.Context, charges []Charge) error
 
-	// Reset makes the bucket of each charge as good as new. It lifts bans.
+	// Reset drops the state of each charge's bucket, bans included.
 	Reset(ctx context.Context, charges []Charge) error
 
 	// Close releases what the store holds. The store is not used afterwards.

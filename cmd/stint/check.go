@@ -87,7 +87,7 @@ func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
 	return err
 }
 
-// warnings are those that serve logs, and those that whoever writes a file should know.
+// warnings are those that serve logs, and those for the author of a file.
 func warnings(set *rules.Set) []rules.Error {
 	return append(slices.Clone(set.Warnings()), set.Unprovided()...)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/client"
 )
 
 // maxAnswer bounds what a service may answer. Explanations of many limits are
@@ -25,6 +27,9 @@ type clientFlags struct {
 	counts  bool
 	asJSON  bool
 	timeout time.Duration
+
+	tls       client.TLSFiles
+	tokenFile string
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
@@ -32,6 +37,10 @@ func (f *clientFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.domain, "domain", "", "domain of limits in Envoy's format; the arguments are the entries of a descriptor in their order, and + begins another")
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "what the request takes; 0 only looks")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the service's answer as it is")
+	cmd.Flags().StringVar(&f.tls.CA, "ca", "", "PEM file with the authorities of the service's certificate (default: those of the system)")
+	cmd.Flags().StringVar(&f.tls.Cert, "cert", "", "PEM file with the certificate that is shown to the service")
+	cmd.Flags().StringVar(&f.tls.Key, "key", "", "PEM file with its private key")
+	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file with the token that is sent to the service")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 }
 
@@ -103,16 +112,20 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 	if err != nil {
 		return 0, nil, err
 	}
-	addr := strings.TrimSuffix(f.addr, "/")
-	if !strings.Contains(addr, "://") {
-		addr = "http://" + addr
+	addr := f.url()
+	asker, err := f.secure(addr)
+	if err != nil {
+		return 0, nil, err
 	}
 	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, addr+path, bytes.NewReader(text))
 	if err != nil {
 		return 0, nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := (&http.Client{Timeout: f.timeout}).Do(req)
+	if err := f.authorize(req); err != nil {
+		return 0, nil, err
+	}
+	resp, err := asker.Do(req)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w\nhint: is the service running? start one with stint serve, or say where it is with --addr", err)
 	}

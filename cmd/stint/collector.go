@@ -10,7 +10,7 @@ import (
 
 const (
 	// collectorEvery is how often the pace of the garbage collector is set. Not less
-	// often: a flood fills tens of megabytes meanwhile. Not more often: it stops the
+	// often: a flood fills tens of megabytes in that time. Not more often: it stops the
 	// process for some microseconds if it changes something.
 	collectorEvery = 250 * time.Millisecond
 
@@ -23,7 +23,7 @@ const (
 // the process is that of the counters and of what else is alive, and not twice all of that.
 // By Go's own rule as much garbage may lie around as there is alive. The tables of counters
 // have no pointers, so that it costs nothing to have them alive when garbage is collected,
-// and count here for no garbage. Whoever has set GOGC has decided.
+// and count here for no garbage. A GOGC that is set is kept.
 func paceCollector(ctx context.Context, tables func() int64) {
 	if os.Getenv("GOGC") != "" {
 		return

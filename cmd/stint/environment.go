@@ -53,13 +53,18 @@ func (u unknownVariable) String() string {
 // unknownVariables returns them by name. Their values may be secret and are left out.
 func unknownVariables(root *cobra.Command, environ []string) []unknownVariable {
 	var known []string
-	for _, cmd := range root.Commands() {
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if f.Name != "help" {
 				known = append(known, variable(f.Name))
 			}
 		})
+		for _, below := range cmd.Commands() {
+			visit(below)
+		}
 	}
+	visit(root)
 	slices.Sort(known)
 	known = slices.Compact(known)
 	var out []unknownVariable

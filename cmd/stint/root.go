@@ -39,7 +39,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// run is the whole command. It ends early when the process is told to.
+// run is the whole command. It ends early on SIGINT or SIGTERM.
 func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -73,6 +73,7 @@ func newRoot() *cobra.Command {
 
   stint serve                          start the service, no configuration needed
   stint check stint.yaml               look for faults in limit files
+  stint config push stint.yaml --to URL   put limits where several services read them
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
   stint doctor --store redis://host    examine the store that many services share
@@ -94,7 +95,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newCheck(), newTake(), newExplain(), newDoctor(), newSimulate(), &cobra.Command{
+	root.AddCommand(newServe(), newCheck(), newConfig(), newTake(), newExplain(), newDoctor(), newSimulate(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

@@ -25,7 +25,8 @@ const serveName = "serve"
 
 func newServe() *cobra.Command {
 	o, maxBytes := optionsOfServe()
-	var tokenFile, logFormat string
+	var security securityFlags
+	var logFormat string
 	var trusted []string
 	cmd := &cobra.Command{
 		Use:   serveName,
@@ -39,11 +40,12 @@ also happens by itself when a file changes.`,
 		Example: `  stint serve
   stint serve --config stint.yaml --config limits.d
   stint serve --config stint.yaml --store redis://127.0.0.1:6379
-  stint serve --http 0.0.0.0:8080 --trusted-proxy 10.0.0.0/8`,
+  stint serve --http 0.0.0.0:8080 --trusted-proxy 10.0.0.0/8 \
+    --tls-cert tls.crt --tls-key tls.key --tls-client-ca clients.crt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("trusted-proxy") {
-				// None trusts nobody.
+				// None: no proxy is trusted.
 				o.TrustedProxies = []string{}
 				for _, t := range trusted {
 					if t != "none" {
@@ -52,7 +54,7 @@ also happens by itself when a file changes.`,
 				}
 			}
 			var err error
-			if o.AdminToken, err = readToken(tokenFile); err != nil {
+			if o.AdminToken, err = readToken(security.adminToken, "--admin-token-file"); err != nil {
 				return &exit{exitUsage, err}
 			}
 			if o.Logger, err = newLogger(logFormat, cmd.ErrOrStderr()); err != nil {
@@ -77,7 +79,8 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.HTTPAddr, "http", server.DefaultHTTPAddr, "address of the HTTP listener")
 	f.StringVar(&o.GRPCAddr, "grpc", server.DefaultGRPCAddr, "address of the gRPC listener")
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
-	f.StringSliceVar(&o.ConfigPaths, "config", nil, "limit file or folder of limit files; may be repeated")
+	security.register(f, o)
+	f.Var((*configPaths)(&o.ConfigPaths), "config", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
 	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
@@ -94,9 +97,6 @@ also happens by itself when a file changes.`,
 	f.BoolVar(&o.RLSMergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
 	f.BoolVar(&o.RLSCountAdmitted, "rls-count-admitted", false, "rules in Envoy's format count admitted requests only")
 	f.Float64Var(&o.RLSNearLimit, "rls-near-limit", 0.8, "share of a rule in Envoy's format above which hits are counted as near its limit")
-	f.StringVar(&tokenFile, "admin-token-file", "", "file with the bearer token that admin requests need")
-	f.StringSliceVar(&o.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
-	f.StringSliceVar(&o.HTTPHosts, "http-host", nil, "name by which the HTTP port may be addressed, or * for any; may be repeated")
 	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")
 	f.DurationVar(&o.Grace, "grace", server.DefaultGrace, "how long a stop waits for requests to end")
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
@@ -175,7 +175,8 @@ func failed(err error) error {
 // greeting is what a newcomer should know, with one line to paste.
 func greeting(s *server.Server, o server.Options) string {
 	a, set := s.Addrs(), s.Limits()
-	source := strings.Join(o.ConfigPaths, ", ")
+	paths := configPaths(o.ConfigPaths)
+	source := paths.String()
 	if source == "" {
 		source = "built in for trying out, give your own with --config FILE"
 	}
@@ -183,10 +184,11 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "%s\n", versionLine())
 	fmt.Fprintf(&b, "  limits  %d (%s)\n", len(set.Limits()), source)
 	fmt.Fprintf(&b, "  store   %s\n", s.Store())
-	fmt.Fprintf(&b, "  http    http://%s\n", a.HTTP)
-	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3)\n", a.GRPC)
-	fmt.Fprintf(&b, "  admin   http://%s/metrics\n", a.Admin)
-	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, a.HTTP.String()))
+	onHTTP, onGRPC, onAdmin := s.TLS()
+	fmt.Fprintf(&b, "  http    %s://%s\n", scheme(onHTTP), a.HTTP)
+	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
+	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
+	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, scheme(onHTTP)+"://"+a.HTTP.String()))
 	state := "ready"
 	if s.Store() != server.StoreMemory {
 		state = "listening, ready when the store answers"
@@ -200,7 +202,7 @@ func greeting(s *server.Server, o server.Options) string {
 
 // tryLine is a command that meets a limit of the configuration: the first in stint's
 // format, or else the first rule in Envoy's, for which a request can be found.
-func tryLine(set *rules.Set, addr string) string {
+func tryLine(set *rules.Set, url string) string {
 	question := map[string]any{"attributes": map[string]string{}}
 	for _, envoy := range []bool{false, true} {
 		if found := sample(set, envoy); found != nil {
@@ -210,7 +212,7 @@ func tryLine(set *rules.Set, addr string) string {
 	}
 	// Maps of strings always have a JSON form.
 	text, _ := json.Marshal(question)
-	return fmt.Sprintf("curl -i -d '%s' http://%s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), addr)
+	return fmt.Sprintf("curl -i -d '%s' %s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), url)
 }
 
 // sample is the body of a request that meets a limit; nil = none was found.
@@ -239,17 +241,17 @@ func sample(set *rules.Set, envoy bool) map[string]any {
 	return nil
 }
 
-func readToken(file string) (string, error) {
+func readToken(file, flag string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the admin token: %w", err)
+		return "", fmt.Errorf("cannot read the token of %s: %w", flag, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", errors.New("the file given with --admin-token-file is empty, put a token in it")
+		return "", fmt.Errorf("the file given with %s is empty, put a token in it", flag)
 	}
 	return token, nil
 }

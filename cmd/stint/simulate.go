@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,17 +22,21 @@ import (
 )
 
 // progressEvery is how often a simulation says how far it is. Not more often: a short
-// one should say nothing. Not less: whoever waits should know for how long.
+// one should say nothing. Not less: a user who waits should know for how long.
 const progressEvery = 2 * time.Second
+
+// progressWhen are the values of the flag --progress.
+var progressWhen = []string{"auto", "always", "never"}
 
 // simulation is what the flags of simulate say.
 type simulation struct {
-	runs    int
-	seed    uint64
-	systems []string
-	figures []string
-	svg     string
-	format  string
+	runs     int
+	seed     uint64
+	systems  []string
+	figures  []string
+	svg      string
+	format   string
+	progress string // one of progressWhen
 
 	arrivals string
 	jitter   time.Duration
@@ -67,11 +72,15 @@ was ended, and 2 when the file cannot be read or a flag is wrong.`,
 	f.DurationVar(&o.jitter, "jitter", 0, "a random addition to the delay of each message, up to this, instead of what the file says")
 	f.Float64Var(&o.loss, "loss", 0, "how many of 100 messages are lost, instead of what the file says")
 	f.StringVar(&o.svg, "svg", "", "file to draw a chart to")
+	f.StringVar(&o.progress, "progress", progressWhen[0], "when to print on standard error how far it is: "+strings.Join(progressWhen, ", ")+"; auto is on a terminal")
 	f.StringVar(&o.format, "format", sim.FormatNames()[0], "how to print: "+strings.Join(sim.FormatNames(), ", "))
 	return cmd
 }
 
 func (o *simulation) run(cmd *cobra.Command, path string) error {
+	if !slices.Contains(progressWhen, o.progress) {
+		return &exit{exitUsage, fmt.Errorf("--progress is %q, want one of %s", o.progress, strings.Join(progressWhen, ", "))}
+	}
 	format, err := sim.ParseFormat(o.format)
 	if err != nil {
 		return &exit{exitUsage, fmt.Errorf("--format: %w", err)}
@@ -108,7 +117,11 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 			return &exit{exitUsage, fmt.Errorf("--svg: %w", err)}
 		}
 	}
-	comparison, err := compare(cmd.Context(), cmd.ErrOrStderr(), file.Scenario, systems, runs)
+	var progress io.Writer // nil = nothing is printed
+	if errOut := cmd.ErrOrStderr(); o.progress == "always" || o.progress == "auto" && onTerminal(errOut) {
+		progress = errOut
+	}
+	comparison, err := compare(cmd.Context(), progress, file.Scenario, systems, runs)
 	if cause := context.Cause(cmd.Context()); err != nil && cause != nil {
 		return &exit{exitNo, fmt.Errorf("the simulation was ended before its time: %w", cause)}
 	}
@@ -192,8 +205,21 @@ func (o *simulation) choose(ofFile []string, format sim.Format) ([]string, error
 	return names, nil
 }
 
-// compare is sim.Compare, which says now and then how far it is.
-func compare(ctx context.Context, errOut io.Writer, s sim.Scenario, systems []sim.System, runs int) (*sim.Comparison, error) {
+// onTerminal reports whether w is a terminal, or another device of characters.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// compare is sim.Compare, which prints now and then how far it is, unless to is nil.
+func compare(ctx context.Context, to io.Writer, s sim.Scenario, systems []sim.System, runs int) (*sim.Comparison, error) {
+	if to == nil {
+		return sim.Compare(ctx, s, systems, runs)
+	}
 	p := &progress{duration: s.Duration}
 	watched := make([]sim.System, len(systems))
 	for i, system := range systems {
@@ -216,7 +242,7 @@ func compare(ctx context.Context, errOut io.Writer, s sim.Scenario, systems []si
 					left := time.Duration(float64(time.Since(began)) * (1 - part) / part)
 					line += fmt.Sprintf(", about %v left", left.Round(time.Second))
 				}
-				fmt.Fprintln(errOut, line)
+				fmt.Fprintln(to, line)
 			}
 		}
 	})
@@ -226,7 +252,7 @@ func compare(ctx context.Context, errOut io.Writer, s sim.Scenario, systems []si
 	return comparison, err
 }
 
-// progress is how far runs are, of which some are under way at once.
+// progress is how far runs are, of which some are in progress at once.
 type progress struct {
 	duration time.Duration
 	mu       sync.Mutex

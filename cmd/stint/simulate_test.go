@@ -100,12 +100,32 @@ func TestSimulateChartAndJSON(t *testing.T) {
 	}
 }
 
+// Only a terminal shows how far a run is, unless it is asked for.
+func TestOnTerminal(t *testing.T) {
+	plain, err := os.Create(filepath.Join(t.TempDir(), "err"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	device, err := os.Open(os.DevNull) // a device of characters, as a terminal is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	if onTerminal(&bytes.Buffer{}) || onTerminal(plain) || !onTerminal(device) {
+		t.Errorf("a buffer %v, a file %v, a device %v", onTerminal(&bytes.Buffer{}), onTerminal(plain), onTerminal(device))
+	}
+	if code, _, errOut := call(t, nil, "simulate", "--progress", "loud", file(t, "small.yaml", smallScenario)); code != exitUsage || !strings.Contains(errOut, "auto, always, never") {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+}
+
 // A long run says how far it is, and ends when it is told to.
 func TestSimulateEndsEarly(t *testing.T) {
 	path := file(t, "long.yaml", "limit: 1M/s\ninstances: 10\nduration: 20d\nload: {demand: 2M/s}\n")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, built.get(t), "simulate", path)
+	cmd := exec.CommandContext(ctx, built.get(t), "simulate", "--progress", "always", path)
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	errOut, err := cmd.StderrPipe()

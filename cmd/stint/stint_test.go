@@ -121,8 +121,8 @@ func serveProcess(t *testing.T, env []string, args ...string) *process {
 	for lines.Scan() {
 		p.greeting += lines.Text() + "\n"
 		if lines.Text() == "ready" || strings.HasPrefix(lines.Text(), "listening, ") {
-			p.http = regexp.MustCompile(`http +(http://\S+)`).FindStringSubmatch(p.greeting)[1]
-			p.admin = regexp.MustCompile(`admin +(http://\S+)/metrics`).FindStringSubmatch(p.greeting)[1]
+			p.http = regexp.MustCompile(`http +(https?://\S+)`).FindStringSubmatch(p.greeting)[1]
+			p.admin = regexp.MustCompile(`admin +(https?://\S+)/metrics`).FindStringSubmatch(p.greeting)[1]
 			return p
 		}
 	}

@@ -50,8 +50,8 @@ type Options struct {
 	XRateLimit bool
 
 	// MarkRefusals keeps limits that refused because their store failed in the
-	// RateLimit field, with nothing remaining: there are gateways that tell by the
-	// field alone whether a 5xx is a refusal or the lack of a decision.
+	// RateLimit field, with nothing remaining: there are gateways that see by the
+	// field alone whether a 5xx is a refusal or the absence of a decision.
 	MarkRefusals bool
 }
 
@@ -67,7 +67,7 @@ type Options struct {
 //
 // RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists: members that h
 // has already are kept. All other fields are replaced. Unlimited policies and
-// shadow limits are not shown, nor are limits whose store failed, as nobody knows
+// shadow limits are not shown, nor are limits whose store failed, as it is not known
 // what they have left; such a refusal has its Retry-After all the same.
 func Header(h http.Header, d *limit.Decision, o Options) {
 	var f fields

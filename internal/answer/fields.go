@@ -235,11 +235,11 @@ func tightest(d *limit.Decision) *limit.Result {
 }
 
 // ResetAfter returns what X-RateLimit-Reset says of r: when a client may expect the
-// whole quota again, or [limit.Never] when nobody can tell.
+// whole quota again, or [limit.Never] when it is not known.
 func ResetAfter(r *limit.Result) time.Duration { return reset(r) }
 
 // reset returns when a client may expect the whole quota again, or [limit.Never]
-// when nobody can tell. A client that waits for it must not be refused again.
+// when it is not known. A client that waits for it must not be refused again.
 //
 // Places in flight come free when requests end. Their time-out is for callers that
 // never finish; as a reset it would keep clients away from places that are free.
@@ -266,7 +266,7 @@ func (f *fields) warning(d *limit.Decision) {
 }
 
 // effective returns what RateLimit says of r: what remains, and the seconds until
-// there is more ([limit.Never] when nobody can tell).
+// there is more ([limit.Never] when it is not known).
 //
 // Clients spread what remains over that time, so together they must not promise more
 // than the limit's own rate: 10,000 left of 10,000 per hour and a second until there is
@@ -289,7 +289,7 @@ func effective(r *limit.Result) (remaining int64, wait time.Duration) {
 }
 
 // more returns when an admitted request's limit has more than remains: the latest
-// moment, for a log or a sliding window, whose state tells the client only when all is
+// moment, for a log or a sliding window, whose state says only when all is
 // there again.
 func more(r *limit.Result, remaining int64) time.Duration {
 	after := max(reset(r), 0)

@@ -123,7 +123,7 @@ func explain(r limit.Reason) string {
 	case limit.ReasonSuppressed:
 		return "more is asked of it than it admits, and a part is refused"
 	case limit.ReasonRecovering:
-		return "its coordinator has just begun and learns what of it is in use"
+		return "its coordinator has just begun and does not know yet what is lent"
 	default:
 		return "it does not say why"
 	}

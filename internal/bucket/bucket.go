@@ -159,6 +159,11 @@ func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 // admit counts n.
 func (b *Bucket) admit(now limit.Time, n int64) {
 	b.admitted.Add(n)
+	b.Arrived(now)
+}
+
+// Arrived notes that a request that is admitted arrived at now.
+func (b *Bucket) Arrived(now limit.Time) {
 	if int64(now)-b.last.Load() >= int64(demand.ArrivalGrain) {
 		b.last.Store(int64(now))
 	}

@@ -38,7 +38,7 @@ func TestBucketWalk(t *testing.T) {
 		t.Fatal("an empty bucket of rate 0 holds just nothing")
 	}
 	if surplus, held := b.Update(start, 10*fixed.Token, 4*fixed.Token, 5*fixed.Token+1); surplus != fixed.Token+1 || held != 4*fixed.Token {
-		t.Fatalf("Amend = %v, %v, want 1.000001 surplus, 4 held", surplus, held)
+		t.Fatalf("Update = %v, %v, want 1.000001 surplus, 4 held", surplus, held)
 	}
 	for i := range 4 {
 		if !allow(t, b, start, 1) {
@@ -167,8 +167,8 @@ func TestBucketAgainstLimit(t *testing.T) {
 	}
 }
 
-// TestBucketNeverOver: any rate, any depth, any steps: never more than
-// burstTicks + rate x T, and at most a millionth or one tick less.
+// TestBucketNeverOver: any rate, any burst, any steps: never more than
+// burst + rate x T, and at most a millionth or one tick less.
 func TestBucketNeverOver(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for range 3000 {
@@ -231,7 +231,7 @@ func TestBucketRebases(t *testing.T) {
 	}
 }
 
-// TestBucketsConserve: rate, depth and tokens that move between buckets create none.
+// TestBucketsConserve: rate, burst and tokens that move between buckets create none.
 func TestBucketsConserve(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for range 300 {

@@ -26,6 +26,9 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 		return Prepared{}, false, true
 	}
 	b.largest.note(n)
+	if d := b.shedding.Load(); d != nil && d.refuse(b.setting.Load(), now, n) {
+		return Prepared{}, false, true
+	}
 	for {
 		t := b.setting.Load()
 		if !b.open(t, now) {
@@ -53,7 +56,7 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 	}
 }
 
-// Commit makes final that n was taken.
+// Commit makes final that n was taken, and counts it as admitted. [Bucket.Arrived] says when.
 func (b *Bucket) Commit(n int64) { b.admitted.Add(n) }
 
 // longestPrepared bounds the time after which a Prepared is given back under another setting:
@@ -139,5 +142,8 @@ func (p *Semaphore) Prepare(now limit.Time, n int64) (h Prepared, taken, decided
 	}
 }
 
-// Commit makes final that n permits were taken.
+// Commit makes final that n permits were taken, and counts them as admitted.
 func (p *Semaphore) Commit(n int64) { p.admitted.Add(n) }
+
+// Arrived does nothing: the demand of a semaphore does not depend on the time of arrivals.
+func (p *Semaphore) Arrived(limit.Time) {}

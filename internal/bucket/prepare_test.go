@@ -49,6 +49,23 @@ func TestBucketHold(t *testing.T) {
 	}
 }
 
+// TestCommitNotesTheArrival: the time of a request that was committed is known like that of one
+// that was admitted at once, and one that was rolled back leaves none.
+func TestCommitNotesTheArrival(t *testing.T) {
+	b := NewBucket(nil)
+	at := limit.Time(time.Hour)
+	b.Update(at, 10*fixed.Token, 10*fixed.Token, 10*fixed.Token)
+	h, _, _ := b.Prepare(at, 1)
+	if b.Rollback(at, h, 1); b.Observe(at).Last != 0 {
+		t.Errorf("the last arrival was at %v, want none", b.Observe(at).Last)
+	}
+	b.Prepare(at, 1)
+	b.Commit(1)
+	if b.Arrived(at); b.Observe(at).Last != at {
+		t.Errorf("the last arrival was at %v, want %v", b.Observe(at).Last, at)
+	}
+}
+
 // TestUndoGivesBackAtMostWhatWasTaken: whatever comes between a Hold and its Undo, time,
 // others who take, updated settings, tokens added, a bucket has afterwards at most what one
 // has that never saw it, with what either returned to the coordinator; and exactly that
@@ -151,7 +168,7 @@ func TestConcurrentHoldsConserve(t *testing.T) {
 	}
 }
 
-func TestPlacesHold(t *testing.T) {
+func TestSemaphorePrepare(t *testing.T) {
 	p := NewSemaphore(nil)
 	p.Update(0, 0, 3*fixed.Token, 0)
 	if _, taken, decided := p.Prepare(0, 4); taken || !decided {

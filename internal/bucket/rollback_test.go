@@ -45,9 +45,9 @@ func TestUndoneIsAsIfNeverTaken(t *testing.T) {
 	}
 }
 
-// TestUndoUnderOtherTerms: where the lease was amended meanwhile, what was held comes back but for
+// TestUndoUnderOtherTerms: where the lease was amended in between, what was held comes back but for
 // what the faster rate brought since, for 5 ms; later nothing comes back, as what was there
-// in between is not known. No more fits than the depth, and what was held of a lease that ended stays spent.
+// in between is not known. No more fits than the burst, and what was held of a lease that ended stays spent.
 func TestUndoUnderOtherTerms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -33,8 +33,8 @@ type Semaphore struct {
 	waiting int64
 }
 
-// permits is a number of permits in force, with those in use in a word of its own, as in
-// setting.
+// permits is a number of permits in force, with those in use in a word of its own, as a
+// [setting] of a Bucket has it.
 type permits struct {
 	asked   int64 // the number in force
 	anytime bool  // in force whatever the deadline: no lease

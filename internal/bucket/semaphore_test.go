@@ -8,7 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-func TestPlacesWalk(t *testing.T) {
+func TestSemaphoreWalk(t *testing.T) {
 	var d Deadline
 	p := NewSemaphore(&d)
 	p.Update(start, 0, 3*fixed.Token, 0)
@@ -20,7 +20,7 @@ func TestPlacesWalk(t *testing.T) {
 		t.Fatal("3 places")
 	}
 	if surplus, held := p.Update(start, 0, fixed.Token, 5); surplus != 5 || held != 3*fixed.Token {
-		t.Fatalf("Amend = %v, %v; all 3 are in use", surplus, held)
+		t.Fatalf("Update = %v, %v; all 3 are in use", surplus, held)
 	}
 	p.Release(1)
 	if p.Acquire(start, 1) {
@@ -50,7 +50,7 @@ func TestPlacesWalk(t *testing.T) {
 	}
 }
 
-func TestPlacesLine(t *testing.T) {
+func TestSemaphoreLine(t *testing.T) {
 	p := NewSemaphore(nil)
 	p.Update(start, 0, 2*fixed.Token, 0)
 	p.Acquire(start, 2)
@@ -71,7 +71,7 @@ func TestPlacesLine(t *testing.T) {
 	}
 }
 
-func TestPlacesConcurrent(t *testing.T) {
+func TestSemaphoreConcurrent(t *testing.T) {
 	p := NewSemaphore(nil)
 	p.Update(start, 0, 10*fixed.Token, 0)
 	var in atomic.Int64

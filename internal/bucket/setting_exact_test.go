@@ -33,7 +33,7 @@ func quotient(a, b *big.Int, up bool, most uint64) uint64 {
 	return q.Uint64()
 }
 
-// randomTermsOf are setting of any rate and depth: powers of ten and of two with what is just beside
+// randomTermsOf are setting of any rate and burst: powers of ten and of two with what is just beside
 // them, and between.
 func randomTermsOf(r *rand.Rand) *setting {
 	rate := fixed.Amount(1) << r.IntN(63)
@@ -48,7 +48,7 @@ func randomTermsOf(r *rand.Rand) *setting {
 	return newSetting(limit.Time(r.Int64N(1000)), rate, whole)
 }
 
-// TestTermsOfAnyRate: whatever the rate and the depth, a token takes no less time than the rate
+// TestTermsOfAnyRate: whatever the rate and the burst, a token takes no less time than the rate
 // says, and no more than a millionth more where ticks can be so fine; they are as fine as that
 // needs and as fits, and a full bucket, all the time that is counted and one cost more fit a word.
 func TestTermsOfAnyRate(t *testing.T) {

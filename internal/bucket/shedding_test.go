@@ -11,48 +11,66 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestDraws: of what a suppressed bucket is asked passes the part that was told, and with
-// shedding that make up for each other hardly more or less than that.
+// TestDraws: of what a suppressed bucket is asked passes the part that is not shed, and with
+// draws that make up for each other hardly more or less than that.
 func TestDraws(t *testing.T) {
-	for _, independent := range []bool{false, true} {
-		r := rand.New(rand.NewPCG(3, 4))
-		b := NewBucket(nil)
-		b.Random(r.Float64)
-		now := limit.Time(time.Hour)
-		b.Update(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
-		b.Suppress(now, Suppression{Reject: 0.9, Rate: 100 * fixed.Token, Burst: 20 * fixed.Token}, independent)
-		passed, repeats, last := 0, 0, false
-		least, most := math.MaxInt, 0
-		for second := range 200 {
-			n := 0
-			for range 1000 {
-				now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Millisecond)))
-				ok, decided := b.Allow(now, 1)
-				if !decided {
-					t.Fatal("not decided")
-				}
-				if ok {
-					n++
-					if last {
-						repeats++
-					}
-				}
-				last = ok
+	verbs := map[string]func(b *Bucket, now limit.Time) (ok, decided bool){
+		"Allow": func(b *Bucket, now limit.Time) (bool, bool) { return b.Allow(now, 1) },
+		"Try":   func(b *Bucket, now limit.Time) (bool, bool) { return b.Try(now, 1) },
+		"Prepare": func(b *Bucket, now limit.Time) (bool, bool) {
+			_, ok, decided := b.Prepare(now, 1)
+			if ok {
+				b.Commit(1)
 			}
-			if passed += n; second > 0 {
-				least, most = min(least, n), max(most, n)
+			return ok, decided
+		},
+	}
+	for verb, take := range verbs {
+		for _, independent := range []bool{false, true} {
+			testDraws(t, verb, take, independent)
+		}
+	}
+}
+
+func testDraws(t *testing.T, verb string, take func(b *Bucket, now limit.Time) (ok, decided bool), independent bool) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(3, 4))
+	b := NewBucket(nil)
+	b.Random(r.Float64)
+	now := limit.Time(time.Hour)
+	b.Update(now, 1000*fixed.Token, 50*fixed.Token, 50*fixed.Token)
+	b.Suppress(now, Suppression{Reject: 0.9, Rate: 100 * fixed.Token, Burst: 20 * fixed.Token}, independent)
+	passed, repeats, last := 0, 0, false
+	least, most := math.MaxInt, 0
+	for second := range 200 {
+		n := 0
+		for range 1000 {
+			now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Millisecond)))
+			ok, decided := take(b, now)
+			if !decided {
+				t.Fatal("not decided")
 			}
+			if ok {
+				n++
+				if last {
+					repeats++
+				}
+			}
+			last = ok
 		}
-		if mean := float64(passed) / 200_000; mean < 0.098 || mean > 0.102 {
-			t.Errorf("independent %v: %v passed, want a tenth", independent, mean)
+		if passed += n; second > 0 {
+			least, most = min(least, n), max(most, n)
 		}
-		// The number in 1,000 independent draws has a deviation of 9.5.
-		if spread := most - least; independent && spread < 35 || !independent && spread > 35 {
-			t.Errorf("independent %v: %d to %d of 1,000", independent, least, most)
-		}
-		if repeats == 0 {
-			t.Errorf("independent %v: no two in a row passed: that is no draw", independent)
-		}
+	}
+	if mean := float64(passed) / 200_000; mean < 0.098 || mean > 0.102 {
+		t.Errorf("%s, independent %v: %v passed, want a tenth", verb, independent, mean)
+	}
+	// The number in 1,000 independent draws has a deviation of 9.5.
+	if spread := most - least; independent && spread < 35 || !independent && spread > 35 {
+		t.Errorf("%s, independent %v: %d to %d of 1,000", verb, independent, least, most)
+	}
+	if repeats == 0 {
+		t.Errorf("%s, independent %v: no two in a row passed: that is no draw", verb, independent)
 	}
 }
 

@@ -14,7 +14,7 @@ const usualReserve = 0.1
 // however long it waits: its caller has to know better.
 //
 // A tolerance that is not above 0 and at most 1 counts as 0.1; a growth that is not above
-// 1 counts as 1.5, and is at most 1,000. The result is at most [MaxAmount].
+// 1 counts as 1.5, and is at most 1,000. The result is at most [fixed.MaxAmount].
 func WantedByUse(held, admitted fixed.Amount, tolerance, growth float64) fixed.Amount {
 	if !(growth > 1) {
 		growth = 1.5

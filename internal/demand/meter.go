@@ -18,6 +18,8 @@ import (
 // The zero value has measured nothing.
 type Meter struct {
 	Ready  bool
+	begun  bool          // by an arrival, which is not counted, since the time begins with it
+	mixed  bool          // the change was within the oldest part, which is one interval
 	Total  fixed.Amount  // at the last observation
 	At     limit.Time    // of it
 	Rate   float64       // tokens per second
@@ -25,14 +27,12 @@ type Meter struct {
 	stood  float64       // of quiet, the seconds in which nothing could come; see Standstill
 	missed float64       // seconds of standstills in which what comes now may have been asked
 	waited time.Duration // at the last observation; see ObserveWaiting
-	begun  bool          // by an arrival, which is not counted, since the time begins with it
 
 	// The window, the newest part first. Each part is as long as the newer one, or
-	// twice as long.
-	parts [meterParts]span
+	// twice as long. There is memory for as many as there were since nothing was expected: an
+	// instance has as many meters as keys, and most measure one request.
+	parts []span
 	count int // of parts
-	// mixed says that the change was within the oldest part, which is one interval.
-	mixed bool
 	// uneven is the variance of counts beside that of arrivals one by one and at
 	// random: near 0 for even arrivals, 10 for batches of ten.
 	uneven   float64
@@ -167,6 +167,8 @@ const meterShortest = 0.002
 
 // Restart measures anew, from n tokens in length seconds on.
 func (m *Meter) Restart(n, length float64) {
+	m.count = 0
+	m.grow()
 	m.parts[0], m.count, m.mixed = span{n, length, length, m.uneven}, 1, false
 	m.Rate = n / max(length, meterGrain)
 }
@@ -196,7 +198,7 @@ func (m *Meter) estimate(unit float64) float64 {
 	ended := usual > 0 && silence > meterEnds*max(unit/usual, meterGrain) && m.silent(w, unit)
 	if ended || silence >= meterMemory && rate*meterMemory < unit {
 		// It has ended, or they are so few that each is a beginning.
-		m.begun, m.count = false, 0
+		m.begun, m.count, m.parts = false, 0, nil
 		return 0
 	}
 	return rate
@@ -249,6 +251,7 @@ func (m *Meter) add(p span, unit float64) {
 		if m.mixed && m.count > 1 {
 			m.count, m.mixed = m.count-1, false
 		}
+		m.grow()
 		copy(m.parts[1:], m.parts[:m.count])
 		m.parts[0] = p
 		m.count++
@@ -269,6 +272,14 @@ func (m *Meter) add(p span, unit float64) {
 	}
 }
 
+// grow makes room for one more part.
+func (m *Meter) grow() {
+	if m.count == len(m.parts) {
+		m.parts = append(make([]span, 0, max(1, min(2*m.count, meterParts))), m.parts...)
+		m.parts = m.parts[:cap(m.parts)]
+	}
+}
+
 // compare learns from two parts that follow each other how uneven arrivals are. Of
 // arrivals one by one and at random, off has a variance of length^2 / (n+1) times the
 // fractions of the tokens in each; a part's end adds that of its blur.
@@ -280,7 +291,7 @@ func (m *Meter) compare(a, b span, unit float64) {
 	off := a.length - length*a.tokens/n
 	variance := off*off - b.blur*b.blur/8
 	uneven := variance * n * n * (n/unit + 1) / (a.tokens * b.tokens * length * length)
-	// Parts of less than two requests of the usual cost tell little: the rare large cost is
+	// Parts of less than two requests of the usual cost say little: the rare large cost is
 	// mostly not among them. The first one stands beside the guess that they come at random.
 	weight := min(1, n/(2*unit))
 	m.compared = min(m.compared+weight, meterLearns)

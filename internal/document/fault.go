@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxFaults bounds what [Faults] keep. Not larger: nobody reads more, and a
+// MaxFaults bounds what [Faults] keep. Not larger: a reader reads no more, and a
 // hostile file could hold a fault per byte. Not smaller: a slip repeated in each
 // of some dozens of limits should show in full.
 const MaxFaults = 100
@@ -24,6 +24,30 @@ type Fault struct {
 	Message string // what is wrong
 	Hint    string // the way out; may be empty
 	Excerpt string // the line with a caret below the column; may be empty
+}
+
+// Text returns the place and the message, then the excerpt and the hint on lines of their
+// own.
+func (f Fault) Text() string {
+	var b strings.Builder
+	b.WriteString(f.File)
+	if f.Line > 0 {
+		fmt.Fprintf(&b, ":%d", f.Line)
+		if f.Column > 0 {
+			fmt.Fprintf(&b, ":%d", f.Column)
+		}
+	}
+	if f.File != "" {
+		b.WriteString(": ")
+	}
+	b.WriteString(f.Message)
+	if f.Excerpt != "" {
+		b.WriteString("\n" + f.Excerpt)
+	}
+	if f.Hint != "" {
+		b.WriteString("\n  hint: " + f.Hint)
+	}
+	return b.String()
 }
 
 // Faults collect what is wrong with one document or several. The zero value is empty
@@ -52,7 +76,7 @@ func (f *Faults) Add(e Fault) {
 	f.list = append(f.list, e)
 }
 
-// Count tells how many faults were added, those beyond [MaxFaults] included. It grows
+// Count returns how many faults were added, those beyond [MaxFaults] included. It grows
 // with every fault that is new.
 func (f *Faults) Count() int { return len(f.list) + f.more }
 

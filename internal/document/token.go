@@ -83,7 +83,7 @@ func enterBlock(open []level, t *token.Token) []level {
 	return open
 }
 
-// glued tells whether colon divides a key from its value without a space, as in
+// glued reports whether colon divides a key from its value without a space, as in
 // {header:X-Tenant: t}. By the letter of YAML such a text is one word, but the
 // parser takes it for a key and a value, and the file would say another thing
 // than it seems to.

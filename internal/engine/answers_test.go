@@ -226,8 +226,8 @@ limits:
 	}
 }
 
-// What a request asks for of what one descriptor is told is explained of that one: for a key
-// that it lacks nothing is used.
+// An explanation uses the attributes of the descriptor of its result: of a limit whose key is
+// missing there, nothing is used.
 func TestExplainOfAMissingKey(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -189,9 +189,9 @@ func (s *replaced) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.Store.Refund(ctx, charges)
 }
 
-// A request whose counters were dropped by a swap is decided anew by the configuration in
-// force; not without a swap, nor when something was given back already, which would be given
-// twice, nor when its caller has gone.
+// A request whose counters were dropped by a swap is decided again by the configuration in
+// force; not without a swap, nor after a refund, which would be made twice, nor when its context
+// has ended.
 func TestDecidedAnewAfterASwap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

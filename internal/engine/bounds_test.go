@@ -105,8 +105,8 @@ func TestTallyOfTheSameName(t *testing.T) {
 	}
 }
 
-// What one descriptor gives back another of the same request can take, and both are told
-// how the limit stands in the end.
+// What one descriptor gives back another of the same request can take, and the results of both
+// show the limit after both.
 func TestRefundAndTakeAtOnce(t *testing.T) {
 	b := newBench(t, "limits:\n  - {name: a, key: [user], rate: 5/hour, burst: 5}\n")
 	wantAllowed(t, b.take(5, "user=u"), 0)
@@ -179,8 +179,8 @@ func newBroken() *broken {
 	return &broken{flaky: &flaky{Store: memory.New(memory.Options{}), local: memory.New(memory.Options{}), fail: map[string]bool{}}}
 }
 
-// Counters that cannot be bound are an error, those of attempts too, and what was in
-// force stays; counters that cannot be dropped are one that is told.
+// Counters that cannot be bound are an error, those of attempts too, and the configuration in
+// force stays; counters that cannot be dropped are an error as well.
 func TestErrorsOfBinding(t *testing.T) {
 	s := newBroken()
 	plain := parse(t, "limits:\n  - {name: a, rate: 1/hour}\n")
@@ -251,7 +251,7 @@ func TestErrorsThatAreNoAbsence(t *testing.T) {
 	}
 }
 
-// What was given back and cannot be looked at any more counts as given back.
+// A cost that was given back counts as given back where the store cannot be peeked at any more.
 func TestStandingAfterGivingBackWithoutTheStore(t *testing.T) {
 	set, err := loadFiles(t, quotaLimits, "limits:\n  - {name: all, key: [one], rate: 5/hour, burst: 5}\n")
 	if err != nil {

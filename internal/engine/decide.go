@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -13,18 +12,18 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// The HTTP status of a refusal: tooManyRequests where the limit does not ask for
-// another, unavailable where a limit refuses because its store did not answer,
-// whatever it asks for, as that is no fault of the client.
+// The HTTP status of a refusal: tooManyRequests by default, and unavailable where a limit
+// refuses because its store did not answer, whatever status it asks for: that is no fault of the
+// client.
 const (
 	tooManyRequests = 429
 	unavailable     = 503
 )
 
-// placeWait is when to ask again for a place in flight. Nobody knows when one comes
-// free; the store only knows when it is taken away from a caller that never
-// finishes, and to wait for that long, an hour perhaps, is no advice.
-const placeWait = time.Second
+// permitWait bounds the RetryAfter of a concurrency limit. When a permit is given back is not
+// known; the store only knows when the permits of callers that never finish expire, which may be
+// in an hour.
+const permitWait = time.Second
 
 // Decide answers q. All descriptors are decided as one: a refusal by one limit
 // charges none of the others, apart from those that count refused requests, as
@@ -35,8 +34,8 @@ func (e *Engine) Decide(ctx context.Context, q *Query) error {
 	for {
 		s := e.live.Load()
 		err := e.decide(ctx, s, q)
-		// What an unavailable store was asked for may have been taken: asking
-		// again could take it twice, and would wait as long again.
+		// An unavailable store may have taken the cost: asking again could take it twice, and
+		// would wait for the time-out again.
 		if err == nil || errors.Is(err, ErrBadRequest) || errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return err
 		}
@@ -121,8 +120,8 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	return nil
 }
 
-// replace takes out the rules that another rule of the same request replaces.
-// Rules that are unlimited, or themselves replaced, replace as well.
+// replace removes the rules that another rule of the same request replaces. Unlimited rules, and
+// rules that are replaced themselves, replace others as well.
 func (q *Query) replace() {
 	for i := range q.Hits {
 		l := q.Hits[i].Limit
@@ -140,25 +139,12 @@ func (q *Query) replace() {
 	}
 }
 
-// quotas are the quota rules that a request meets. They refuse it only if all of
-// them refuse.
-type quotas struct {
-	enforced int
-	// room says that one of them never refuses: it is a shadow, or stands for a
-	// descriptor that meets no rule where every descriptor is a quota.
-	room bool
-}
-
-// together reports whether the quotas have to be decided from all their answers. A
-// single one is like any other rule, and the store decides it.
-func (n quotas) together() bool { return n.enforced > 1 || n.enforced == 1 && n.room }
-
 // assess turns hits into results and charges. It reports whether an enforced
 // limit misses its key, and which quota rules there are.
 func (e *Engine) assess(s *snapshot, q *Query) (missing bool, n quotas) {
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
-		counted := !e.quota // whether the descriptor's part in the quotas is known
+		counted := !e.quota // the descriptor has a rule, or needs none
 		for j := d.first; j < d.end; j++ {
 			h := &q.Hits[j]
 			if h.Result < 0 || h.Limit != nil && h.Limit.Whitelist {
@@ -184,7 +170,8 @@ func (e *Engine) assess(s *snapshot, q *Query) (missing bool, n quotas) {
 		}
 		n.room = n.room || !counted
 	}
-	// None of several may stop the others, so the store must not enforce them.
+	// A refusal of one of several must not refuse the request, so the store must not enforce
+	// them.
 	if n.together() {
 		for i := range q.parts {
 			if p := &q.parts[i]; p.quota && p.charge >= 0 {
@@ -193,84 +180,6 @@ func (e *Engine) assess(s *snapshot, q *Query) (missing bool, n quotas) {
 		}
 	}
 	return missing, n
-}
-
-// merge finds an earlier part with the same counter and raises its cost. Rules of
-// Envoy's are never merged.
-func (q *Query) merge(h *Hit, d *Descriptor) bool {
-	if h.Variant == nil || h.Limit.Envoy || d.Refund {
-		return false
-	}
-	k := q.earlier(h)
-	if k < 0 {
-		return false
-	}
-	h.Result = k
-	if p, r := &q.parts[k], &q.Decision.Results[k]; d.Cost > r.Cost {
-		r.Cost = d.Cost
-		if p.charge >= 0 {
-			q.charges[p.charge].Cost = d.Cost
-		}
-		if p.ban >= 0 {
-			q.charges[p.ban].Cost = 1
-		}
-	}
-	return true
-}
-
-// fewParts is how many parts are looked through one by one. Not more: a hundred
-// descriptors that each meet hundreds of limits would take seconds. Not fewer: an
-// ordinary request has no more of them, and looking is faster than a map.
-const fewParts = 32
-
-// earlier returns the part that has the counter of h, or -1.
-func (q *Query) earlier(h *Hit) int {
-	if len(q.parts) <= fewParts {
-		for k := range q.parts {
-			if q.shares(k, h) {
-				return k
-			}
-		}
-		return -1
-	}
-	q.link()
-	for n := q.latest[h.Variant]; n > 0; n = q.parts[n-1].before {
-		if q.shares(n-1, h) {
-			return n - 1
-		}
-	}
-	return -1
-}
-
-// link chains the parts of each variant, the latest first. Parts are counted from
-// 1 here, so that 0 ends a chain.
-func (q *Query) link() {
-	if q.latest == nil {
-		q.latest = make(map[*rules.Variant]int)
-	}
-	for ; q.linked < len(q.parts); q.linked++ {
-		p := &q.parts[q.linked]
-		v := q.Hits[p.hit].Variant
-		p.before = q.latest[v]
-		q.latest[v] = q.linked + 1
-	}
-}
-
-// shares reports whether part k has the counter of h.
-func (q *Query) shares(k int, h *Hit) bool {
-	p := &q.parts[k]
-	o := &q.Hits[p.hit]
-	return o.Variant == h.Variant && o.missing == h.missing && bytes.Equal(o.key, h.key) &&
-		(p.charge < 0 || !q.refunded(p.charge))
-}
-
-func (q *Query) refunded(charge int) bool {
-	for i := range q.refunds {
-		if q.refunds[i].Counters == q.charges[charge].Counters && bytes.Equal(q.refunds[i].Key, q.charges[charge].Key) {
-			return true
-		}
-	}
-	return false
 }
 
 // part makes the result of one hit and appends the charges behind it.
@@ -325,7 +234,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	p.charge = len(q.charges)
 	q.charges = append(q.charges, charge)
 	if ban != nil {
-		// A ban is for those who ask too often, whatever each request costs.
+		// A ban counts requests, whatever each of them costs.
 		charge.Counters, charge.Permit, charge.Cost = ban, 0, min(d.Cost, 1)
 		p.ban = len(q.charges)
 		q.charges = append(q.charges, charge)
@@ -345,7 +254,7 @@ func (q *Query) conclude(allowed bool) {
 			r.Verdict, r.StoreFailed = c.Verdict, c.Failed
 			places = places || c.Permit != 0 && c.Verdict.Allowed
 			if r.Reason == limit.ReasonConcurrency {
-				r.RetryAfter = min(r.RetryAfter, placeWait)
+				r.RetryAfter = min(r.RetryAfter, permitWait)
 			}
 		}
 		if p.ban >= 0 {
@@ -361,7 +270,7 @@ func (q *Query) conclude(allowed bool) {
 				}
 			}
 		case r.Allowed:
-			// Nobody knows how full a limit is whose counters were not reached.
+			// How full a limit is whose counters were not reached is unknown.
 			left := r.Remaining
 			if q.Peek {
 				left -= r.Cost // as it would be after the request
@@ -380,8 +289,8 @@ func (q *Query) conclude(allowed bool) {
 	}
 }
 
-// foldBan makes a refusal by the attempts counter the limit's own. A key whose
-// attempts cannot be read is not banned for that.
+// foldBan merges the verdict of the counter of attempts into the limit's. A key whose attempts
+// cannot be read is not banned for that.
 func foldBan(v, ban *limit.Verdict) {
 	if ban.Allowed {
 		return
@@ -403,12 +312,4 @@ func above(quota, remaining int64, percent int) bool {
 	uHi, uLo := bits.Mul64(uint64(max(quota-remaining, 0)), 100)
 	tHi, tLo := bits.Mul64(uint64(quota), uint64(percent))
 	return uHi > tHi || uHi == tHi && uLo > tLo
-}
-
-// Policy returns the policy that the hit was decided by.
-func (h *Hit) Policy() limit.Policy {
-	if h.Variant == nil {
-		return limit.Policy{Algorithm: limit.FixedWindow, Rate: h.Rate, CountRefused: true}
-	}
-	return h.Variant.Policy
 }

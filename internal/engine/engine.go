@@ -1,5 +1,5 @@
-// Package engine decides: it matches a request with the limits of the
-// configuration, charges all of them as one at a store, and says how each stands.
+// Package engine makes decisions: it matches a request with the limits of the configuration,
+// charges all of them as one at a store, and says how each stands.
 //
 // It speaks no protocol, keeps no counters and reads no file: those are the
 // transports, the store and package rules. It never imports a metrics library;
@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -21,20 +22,15 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// ErrBadRequest is wrapped by every error that the caller's request caused. All
-// other errors are the store's, or the context's; [store.ErrUnavailable] is wrapped
-// by those of a store that did not answer.
-var ErrBadRequest = errors.New("bad request")
-
 // Options are the choices of an Engine. The zero value is ready to use.
 type Options struct {
-	// MaxOverrides bounds how many different periods the limits that came with
-	// requests and are live have; 0 = [DefaultMaxOverrides].
+	// MaxOverrides bounds the number of different periods of limits that come with requests; 0
+	// = [DefaultMaxOverrides].
 	MaxOverrides int
 
-	// Quota makes every rule in Envoy's format, and every limit that comes with a
-	// request, a quota: together they refuse only what all of them refuse. A
-	// descriptor that meets no rule is a quota with room.
+	// Quota makes every rule in Envoy's format, and every limit that comes with a request, a
+	// quota: together they refuse only what all of them refuse. A descriptor without a rule is
+	// a quota that never refuses.
 	Quota bool
 
 	// NearLimit is the share of a rule in Envoy's format above which the hits that it
@@ -42,7 +38,7 @@ type Options struct {
 	NearLimit float64
 }
 
-// DefaultNearLimit is the share that Envoy's own service begins with.
+// DefaultNearLimit is the default of Envoy's own service.
 const DefaultNearLimit = 0.8
 
 // Engine decides requests by a configuration that can be swapped while it runs.
@@ -76,13 +72,13 @@ type snapshot struct {
 	tallies map[string]*tally   // by limit name
 }
 
-// bound is what a variant needs at decision time.
+// bound is what is needed of a variant to make a decision.
 type bound struct {
 	counters store.Counters // nil when unlimited
 	ban      store.Counters // nil without a ban
 	quota    int64
 	window   time.Duration
-	near     int64 // see part
+	near     int64 // as in part
 	tally    *tally
 }
 
@@ -91,7 +87,7 @@ type binding struct {
 	policy   limit.Policy
 }
 
-// New returns an engine that keeps its counters in st and decides by set.
+// New returns an engine that keeps its counters in st and decides by the limits of set.
 func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.MaxOverrides <= 0 {
 		opts.MaxOverrides = DefaultMaxOverrides
@@ -115,10 +111,9 @@ func (e *Engine) Set() *rules.Set { return e.live.Load().set }
 // Attributes returns the names of the attributes that some limit reads.
 func (e *Engine) Attributes() []string { return e.Set().Attributes() }
 
-// Swap makes set the configuration. Counters are kept wherever a variant of the
-// same ID stays; those of variants that are gone are dropped. A request that has
-// begun is decided by the configuration it began with. On an error the old
-// configuration stays and every counter with it.
+// Swap puts set in force. Counters are kept for variants whose ID stays the same, and dropped
+// for others. A request that has begun is decided by the configuration it began with. On an
+// error the old configuration stays in force with all its counters.
 func (e *Engine) Swap(set *rules.Set) error {
 	e.swap.Lock()
 	defer e.swap.Unlock()
@@ -134,8 +129,7 @@ func (e *Engine) Swap(set *rules.Set) error {
 	return e.unbind(next, old)
 }
 
-// bind makes a snapshot of set. On an error the snapshot holds what was bound
-// until then.
+// bind makes a snapshot of set. On an error the snapshot has what was bound before it.
 func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 	variants := set.Variants()
 	s := &snapshot{
@@ -200,8 +194,7 @@ func (e *Engine) bindOne(s, old *snapshot, id string, p limit.Policy) (store.Cou
 	return c, nil
 }
 
-// restore undoes what a failed bind did: new counters go, changed policies
-// become what they were.
+// restore undoes a failed bind: it drops new counters and restores changed policies.
 func (e *Engine) restore(old, failed *snapshot) error {
 	var errs []error
 	for id, b := range failed.byID {
@@ -241,11 +234,9 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 	return d, nil
 }
 
-// Finish gives back the places in flight that permit names. The request must
-// have the attributes it was taken with. An error that wraps
-// [store.ErrUnavailable] means that the places may be held until the limits'
-// time-outs: nothing is wrong with the request that held them, and asking again is
-// harmless.
+// Finish gives back the permits in flight that permit names. The request must have the
+// attributes it was taken with. An error that wraps [store.ErrUnavailable] means that they may
+// stay taken until the limits' time-outs; calling Finish again is harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
@@ -253,7 +244,7 @@ func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) e
 	return e.FinishQuery(ctx, q, permit)
 }
 
-// FinishQuery is Finish for what [Engine.Decide] was asked.
+// FinishQuery is Finish for a Query of [Engine.Decide].
 func (e *Engine) FinishQuery(ctx context.Context, q *Query, permit uint64) error {
 	if permit == 0 {
 		return nil
@@ -283,9 +274,8 @@ func (e *Engine) FinishQuery(ctx context.Context, q *Query, permit uint64) error
 	return err
 }
 
-// NotReturned is how often the store did not answer when something was to be given
-// back to it. A place in flight ends by itself then; any other amount stays taken
-// until its limit has recovered.
+// NotReturned counts refunds and Finishes that the store did not answer. A permit in flight
+// expires by itself then; any other cost stays taken until refill has replaced it.
 func (e *Engine) NotReturned() uint64 { return e.notReturned.Load() }
 
 // release puts a query back for the next request, unless one request made it so
@@ -299,8 +289,30 @@ func (e *Engine) release(q *Query) {
 	e.queries.Put(q)
 }
 
-// newPermit returns the name of a place in flight: random, so that nobody can
-// end another's; below 2^53, so that it survives every JSON parser; never 0.
+// newPermit returns the number of a permit in flight: random, so that no client can guess
+// another's; below 2^53, so that every JSON parser keeps it exactly; never 0.
 func newPermit() uint64 {
 	return rand.Uint64()>>11 | 1
+}
+
+// Tallies yields the tally of every configured limit, in no particular order,
+// and that of the limits that came with requests. It never has more entries than
+// limits: keys are not counted apart.
+func (e *Engine) Tallies() iter.Seq[Tally] {
+	return func(yield func(Tally) bool) {
+		tallies := e.live.Load().tallies
+		requests := e.overrideTally.read(OverrideName)
+		if t := tallies[OverrideName]; t != nil {
+			// Somebody called a limit so: names stay unique.
+			requests = t.read(OverrideName)
+		}
+		if !yield(requests) {
+			return
+		}
+		for name, t := range tallies {
+			if name != OverrideName && !yield(t.read(name)) {
+				return
+			}
+		}
+	}
 }

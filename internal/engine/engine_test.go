@@ -16,7 +16,7 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// bench is an engine on a real store whose clock the test turns.
+// bench is an engine on a real store whose clock the test sets.
 type bench struct {
 	*engine.Engine
 	t     testing.TB

@@ -120,7 +120,7 @@ func TestPermitsAreNumbers(t *testing.T) {
 	}
 }
 
-// counting counts what is bound, and fails when told to.
+// counting counts bound counters, and fails on demand.
 type counting struct {
 	*memory.Store
 	mu           sync.Mutex

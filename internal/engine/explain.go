@@ -21,17 +21,17 @@ type Explanation struct {
 	// them; UnmatchedCount is how many there are.
 	Unmatched      []string
 	UnmatchedCount int
-	// WhyNot says of each of Unmatched why it does not apply, to the first descriptor;
-	// empty for a rule in Envoy's format, of which Descriptors tells.
+	// WhyNot says for each of Unmatched why it does not apply to the first descriptor; empty
+	// for a rule in Envoy's format, for which see Descriptors.
 	WhyNot []string
-	// Descriptors says of each descriptor which rule in Envoy's format it met; nil
-	// for a request without a domain.
+	// Descriptors says for each descriptor which rule in Envoy's format it matched; nil for a
+	// request without a domain.
 	Descriptors []Met
 	// HasDomain says whether a file in Envoy's format has the request's domain.
 	HasDomain bool
 }
 
-// Met is what one descriptor met of the rules of its domain.
+// Met is the rule of its domain that one descriptor matched.
 type Met struct {
 	Entries []limit.Attribute
 	// Rule is the name of the rule; "" = none fits.
@@ -46,7 +46,7 @@ type Explained struct {
 	// File and Line say where the limit is written.
 	File string
 	Line int
-	// Condition is what the request had to fulfil; empty for nothing.
+	// Condition is the condition of the limit; empty for none.
 	Condition string
 	// Policy is what applies, overrides considered.
 	Policy limit.Policy
@@ -55,10 +55,10 @@ type Explained struct {
 	// Key has the attributes that select the bucket, with the values of the
 	// request. It is empty when all requests share one bucket.
 	Key []limit.Attribute
-	// Used is how much of the quota is in use now; 0 when nobody knows, because
-	// the store did not answer.
+	// Used is how much of the quota is in use now; 0 when that is unknown, because the store
+	// did not answer.
 	Used int64
-	// OnStoreFailure is how the limit answers then.
+	// OnStoreFailure is how the limit is decided then.
 	OnStoreFailure rules.StoreFailure
 }
 
@@ -70,7 +70,7 @@ func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, e
 	return e.ExplainQuery(ctx, q)
 }
 
-// ExplainQuery is Explain for what [Engine.Decide] can be asked, overrides apart.
+// ExplainQuery is Explain for a Query of [Engine.Decide] without overrides.
 func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error) {
 	q.Peek = true
 	if err := e.Decide(ctx, q); err != nil {
@@ -142,7 +142,7 @@ func explainOne(h *Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	return n
 }
 
-// descriptorOf returns the descriptor that has met hit.
+// descriptorOf returns the descriptor of a hit.
 func (q *Query) descriptorOf(hit int) *Descriptor {
 	i := 0
 	for q.Descriptors[i].end <= hit {
@@ -151,7 +151,7 @@ func (q *Query) descriptorOf(hit int) *Descriptor {
 	return &q.Descriptors[i]
 }
 
-// met says which rule in Envoy's format descriptor i met.
+// met says which rule in Envoy's format descriptor i matched.
 func (q *Query) met(i int) Met {
 	m := Met{Entries: q.Descriptors[i].Attributes}
 	for _, h := range q.HitsOf(i) {

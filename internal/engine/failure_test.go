@@ -161,7 +161,7 @@ func tallyOf(t *testing.T, b *bench, name string) engine.Tally {
 	return engine.Tally{}
 }
 
-// Each limit answers as its on_store_failure says, and the result tells.
+// Each limit is decided as its on_store_failure says, and the result says that it was.
 func TestStoreFailureAsEachLimitSays(t *testing.T) {
 	for _, c := range []struct {
 		limits string
@@ -278,8 +278,8 @@ func (s *swapping) Take(context.Context, []store.Charge) (bool, error) {
 	return false, store.ErrUnavailable
 }
 
-// A swap lets a request be decided anew, but not one that an unavailable store may
-// have charged.
+// After a swap a request is decided again, but not one that an unavailable store may have
+// charged.
 func TestUnavailableStoreIsNotAskedAgainAfterASwap(t *testing.T) {
 	s := &swapping{Store: memory.New(memory.Options{})}
 	e, err := engine.New(s, parse(t, envoyLimits), engine.Options{})

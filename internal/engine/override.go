@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -11,25 +10,22 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// OverrideName is the name under which limits that came with requests appear in
-// decisions and metrics.
+// OverrideName is the name of limits that come with requests, in decisions and metrics.
 const OverrideName = "request-override"
 
-// DefaultMaxOverrides is how many different periods the limits that come with requests
-// may have at a time. Not larger: each is a table of counters, and a proxy that derives
-// limits from what its clients send must not fill the memory. Not smaller: with a
-// multiplier of its unit each tariff may have its own.
+// DefaultMaxOverrides bounds the number of different periods of limits that come with requests.
+// Not larger: each is a table of counters, and a proxy that derives limits from what its clients
+// send must not fill the memory. Not smaller: each tariff may have a period of its own.
 const DefaultMaxOverrides = 4096
 
-// overrideGrace is how much longer than its window an override is kept unused:
-// more than any decision takes that got hold of it just before.
+// overrideGrace is how much longer than its window an unused override is kept: longer than any
+// decision that uses it takes.
 const overrideGrace = 10 * time.Second
 
-// overrides holds the counters of limits that came with requests, one table for
-// each different period: what a client has used in a window stays used when its next
-// request brings another count, as in Envoy's service, whose counters are named by the
-// descriptor and the window. A table is dropped only when it has not been used for
-// longer than its window, for then all its windows are empty.
+// overrides holds the counters of limits that come with requests, one table for each period:
+// what a client has used in a window stays used when its next request has another count, as in
+// Envoy's service, whose counters are named by the descriptor and the window. A table is dropped
+// only when it was not used for longer than its window: then all its windows are empty.
 type overrides struct {
 	store         store.Store
 	max           int
@@ -37,7 +33,7 @@ type overrides struct {
 
 	mu       sync.RWMutex
 	byPeriod map[time.Duration]*override
-	sweepAt  time.Time // not before: it looks at all of them while everybody waits
+	sweepAt  time.Time // no sweep before: it visits all tables under the lock
 }
 
 type override struct {
@@ -51,7 +47,7 @@ func (o *overrides) init(st store.Store, most int) {
 	o.byPeriod = make(map[time.Duration]*override)
 }
 
-// get returns the counters for the period of a valid rate. Charges bring the count.
+// get returns the counters for the period of a valid rate. The count is in the charges.
 func (o *overrides) get(period time.Duration, now time.Time) (*override, error) {
 	o.mu.RLock()
 	v := o.byPeriod[period]
@@ -102,8 +98,7 @@ func (o *overrides) sweepLocked(now time.Time) error {
 	return nil
 }
 
-// touch notes the use, at most once a second: the number is shared by all
-// processors.
+// touch records a use, at most once a second: lastUsed is shared by all processors.
 func (v *override) touch(now time.Time) {
 	if t := now.UnixNano(); t-v.lastUsed.Load() > int64(time.Second) {
 		v.lastUsed.Store(t)
@@ -112,15 +107,9 @@ func (v *override) touch(now time.Time) {
 
 // appendOverrideKey appends an injective encoding of a domain and a descriptor.
 func appendOverrideKey(dst []byte, domain string, attrs []limit.Attribute) []byte {
-	dst = appendString(dst, domain)
+	dst = store.AppendKey(dst, domain)
 	for i := range attrs {
-		dst = appendString(dst, attrs[i].Name)
-		dst = appendString(dst, attrs[i].Value)
+		dst = store.AppendKey(store.AppendKey(dst, attrs[i].Name), attrs[i].Value)
 	}
 	return dst
-}
-
-func appendString(dst []byte, s string) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(s)))
-	return append(dst, s...)
 }

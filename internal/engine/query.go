@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/stint-io/stint/limit"
@@ -8,17 +10,21 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// Query is one question of several descriptors that is decided as one. Fill in
-// the upper part, call [Engine.Decide], read the lower part. A Query may be used
-// again and again, which saves its allocations, but by one goroutine at a time.
-// The zero value asks nothing and is allowed.
+// ErrBadRequest is wrapped by every error that the caller's request caused. All
+// other errors are the store's, or the context's; [store.ErrUnavailable] is wrapped
+// by those of a store that did not answer.
+var ErrBadRequest = errors.New("bad request")
+
+// Query is a request of several descriptors that are decided as one. Set the upper fields, call
+// [Engine.Decide], read the lower ones. A Query may be reused, which saves its allocations, but
+// by one goroutine at a time. The zero value has no descriptors and is allowed.
 type Query struct {
-	// Domain selects Envoy's files. Limits in stint's own format apply in
-	// every domain.
+	// Domain selects the rules in Envoy's format. Limits in stint's own format apply in every
+	// domain.
 	Domain string
-	// Descriptors are matched one by one and decided together. A limit in
-	// stint's own format that several of them meet with the same key is charged
-	// once, with the largest of their costs; a rule of Envoy's is charged for each.
+	// Descriptors are matched one by one and decided together. A limit in stint's own format
+	// that applies to several of them with the same key is charged once, with the largest of
+	// their costs; a rule in Envoy's format is charged for each.
 	Descriptors []Descriptor
 	// Peek takes nothing and counts nothing. The Decision says whether the
 	// descriptors would be admitted; what remains of each limit is what there is.
@@ -29,7 +35,7 @@ type Query struct {
 
 	// Decision is the answer. Its Results belong to the Query.
 	Decision limit.Decision
-	// Hits says for each descriptor which limits it met; see [Query.HitsOf].
+	// Hits are the limits that apply to each descriptor; see [Query.HitsOf].
 	Hits []Hit
 
 	one     [1]Descriptor
@@ -38,10 +44,12 @@ type Query struct {
 	parts   []part
 	charges []store.Charge
 	refunds []store.Charge
-	skipped []skipped
+	// standing are charges that took nothing after all, or whose cost was given back.
+	standing []*store.Charge
+	skipped  []skipped
 
-	// Where there are many parts: the latest of each variant, and how many are
-	// in the chains behind them. See link.
+	// With many parts: the latest part of each variant, and how many parts are linked. See
+	// link.
 	latest map[*rules.Variant]int
 	linked int
 }
@@ -50,7 +58,7 @@ type Query struct {
 type Descriptor struct {
 	Attributes []limit.Attribute
 
-	// Cost is taken literally: 0 asks and takes nothing. At most limit.MaxCount.
+	// Cost has no default: 0 takes nothing. At most limit.MaxCount.
 	Cost int64
 
 	// Refund gives Cost back instead of taking it.
@@ -65,7 +73,7 @@ type Descriptor struct {
 	first, end int // its part of Hits
 }
 
-// Hit is one limit that one descriptor met.
+// Hit is one limit that applies to one descriptor.
 type Hit struct {
 	// Limit and Variant are nil for an override that came with the request.
 	Limit   *rules.Limit
@@ -82,13 +90,13 @@ type Hit struct {
 	missing  bool
 }
 
-// skipped is a limit that was meant for the request and does not apply.
+// skipped is a limit that matched the request and does not apply.
 type skipped struct {
 	tally *tally
 	why   rules.Skip
 }
 
-// part is what stands behind one Result.
+// part has the charges and options behind one Result.
 type part struct {
 	hit         int
 	before      int // the part of the same variant before this one; see link
@@ -113,20 +121,15 @@ func (q *Query) HitsOf(i int) []Hit {
 // request.
 func (q *Query) InQuota(h *Hit) bool { return h.Result >= 0 && q.parts[h.Result].quota }
 
-// Small reports whether q's buffers are of an ordinary size, worth keeping for
-// the next request.
+// Small reports whether q's buffers are small enough to keep for the next request.
 func (q *Query) Small() bool {
 	const most = 1 << 10
 	return cap(q.charges) <= most && cap(q.keys) <= most<<5 && cap(q.Descriptors) <= most
 }
 
-// single makes q ask what req asks.
+// single makes req the only descriptor of q.
 func (q *Query) single(req limit.Request) {
-	cost := req.Cost
-	if cost == 0 {
-		cost = 1
-	}
-	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cost}
+	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cmp.Or(req.Cost, 1)}
 	q.Descriptors = q.one[:]
 	q.Domain, q.Peek, q.CountRefused = "", req.Peek, req.CountRefused
 }
@@ -158,4 +161,28 @@ func (q *Query) check() error {
 		}
 	}
 	return nil
+}
+
+// Policy returns the policy that the hit was decided by.
+func (h *Hit) Policy() limit.Policy {
+	if h.Variant == nil {
+		return limit.Policy{Algorithm: limit.FixedWindow, Rate: h.Rate, CountRefused: true}
+	}
+	return h.Variant.Policy
+}
+
+// onFailure says how the hit is decided where the store does not answer. For Envoy's rules, and
+// for limits that come with a request, the proxy decides (failure_mode_deny): it gets an error.
+func (h *Hit) onFailure() store.OnFailure {
+	if h.Limit == nil || h.Limit.Envoy {
+		return store.FailTake
+	}
+	switch h.Limit.OnStoreFailure {
+	case rules.FailureReject:
+		return store.FailReject
+	case rules.FailureLocal:
+		return store.FailLocal
+	default:
+		return store.FailAllow
+	}
 }

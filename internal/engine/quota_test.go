@@ -110,10 +110,10 @@ func (c *quotaCase) decide(picked, own []int, cost int64) (allowed bool) {
 	return allowed
 }
 
-// Whatever rules a request meets, quotas refuse it only when all of them are over; a
-// quota that is a shadow, or a descriptor without a rule where all are quotas, has
-// room. What is refused takes nothing from limits in stint's own format, and from rules
-// what they are told to count.
+// Quotas refuse a request only when all of them are over, whatever other rules it has; a shadow
+// quota, or a descriptor without a rule where all are quotas, never refuses. A refused request
+// takes nothing from limits in stint's own format, and from rules what they are configured to
+// count.
 func TestQuotasTogether(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -34,7 +34,7 @@ limits:
 			t.Errorf("explain: %d of limit %d are used, want %d", got, i, want)
 		}
 	}
-	// The same for a request that lacks a key.
+	// The same for a request without an attribute of the key.
 	wantRemaining(t, b.take(1, "user=v"), 3, 7, 0)
 	wantAllowed(t, b.take(1, "user=v", "name=n"), 2, 6, 1)
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"iter"
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
@@ -10,7 +9,7 @@ import (
 
 const reasonCount = limit.ReasonCount
 
-// tally counts what one limit answered. Its numbers survive a swap.
+// tally counts the answers of one limit. It survives a Swap.
 type tally struct {
 	allowed       atomic.Uint64
 	soft          atomic.Uint64
@@ -21,12 +20,12 @@ type tally struct {
 	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
 }
 
-// Tally is what a limit of that name has answered since the engine was made, or
-// since the limit was configured. Peeks are not counted.
+// Tally counts the answers of the limit of that name since the engine was made, or since the
+// limit was configured. Peeks are not counted.
 type Tally struct {
 	Limit string
-	// Allowed counts the requests that fitted this limit, Soft those of them
-	// above its soft threshold.
+	// Allowed counts the requests that fitted this limit, and Soft those of them above its soft
+	// threshold.
 	Allowed, Soft uint64
 	// NearLimit counts, for a rule in Envoy's format, the hits that were admitted
 	// above [Options.NearLimit].
@@ -34,8 +33,8 @@ type Tally struct {
 	// Refused counts by limit.Reason the requests that this limit refused,
 	// ShadowRefused those it would have refused were it enforced.
 	Refused, ShadowRefused [reasonCount]uint64
-	// Skipped counts by rules.Skip the requests that the limit was meant for and to
-	// which it did not apply.
+	// Skipped counts by rules.Skip the requests that matched the limit and to which it did not
+	// apply.
 	Skipped [rules.SkipCount]uint64
 	// WithoutStore counts those among all of them that were decided as
 	// on_store_failure says, because the store did not answer.
@@ -44,28 +43,6 @@ type Tally struct {
 
 // Fallbacks are decisions that were made without the store.
 type Fallbacks struct{ Allowed, Refused, ShadowRefused uint64 }
-
-// Tallies yields the tally of every configured limit, in no particular order,
-// and that of the limits that came with requests. It never has more entries than
-// limits: keys are not counted apart.
-func (e *Engine) Tallies() iter.Seq[Tally] {
-	return func(yield func(Tally) bool) {
-		tallies := e.live.Load().tallies
-		requests := e.overrideTally.read(OverrideName)
-		if t := tallies[OverrideName]; t != nil {
-			// Somebody called a limit so: names stay unique.
-			requests = t.read(OverrideName)
-		}
-		if !yield(requests) {
-			return
-		}
-		for name, t := range tallies {
-			if name != OverrideName && !yield(t.read(name)) {
-				return
-			}
-		}
-	}
-}
 
 func (t *tally) read(name string) Tally {
 	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load()}
@@ -81,7 +58,7 @@ func (t *tally) read(name string) Tally {
 	return r
 }
 
-// countNear counts what an admitted request took after near of the limit was used.
+// countNear counts the part of an admitted cost above near.
 func (t *tally) countNear(r *limit.Result, taken, near int64) {
 	if !r.Allowed || r.StoreFailed {
 		return

@@ -68,7 +68,7 @@ type Guarantee struct {
 //   - Busy: those that leave a part of what they hold unused give of it to those that use
 //     all of theirs, and those become equal in small steps; it settles while demands
 //     stay. The sum is the capacity as soon as one holds or wants something.
-//     Bands do not matter, and Want only tells that one who holds nothing wants
+//     Bands do not matter, and Want only says that an instance that holds nothing wants
 //     something. A Used must have been measured while the Has beside it was held: one
 //     of an older, smaller share looks idle.
 //
@@ -127,7 +127,7 @@ func (a *Allocator) Validate() error {
 }
 
 // Allocate sets shares[i] to the part of claims[i], for all i; shares is as long as
-// claims. An amount below 0 counts as 0, one above [MaxAmount] as that. No share is
+// claims. An amount below 0 counts as 0, one above [fixed.MaxAmount] as that. No share is
 // negative, and the sum is at most the capacity, except for Static and None. An unknown
 // kind gives nothing.
 func (a *Allocator) Allocate(capacity fixed.Amount, claims []Claimant, shares []fixed.Amount) {
@@ -174,4 +174,12 @@ func giveWanted(claims []Claimant, shares []fixed.Amount) {
 	for i := range claims {
 		shares[i] = fixed.Amount(claims[i].want())
 	}
+}
+
+// Waterfill divides by MaxMin without guarantees, whatever a divides by.
+func (a *Allocator) Waterfill(capacity fixed.Amount, claims []Claimant, shares []fixed.Amount) {
+	kind, guarantees := a.Kind, a.Guarantees
+	a.Kind, a.Guarantees = MaxMin, nil
+	a.Allocate(capacity, claims, shares)
+	a.Kind, a.Guarantees = kind, guarantees
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-// TestRaiseTakesFromNobody: what is handed out on top of what some have comes to them in full, to
+// TestRaiseLowersNoShare: what is handed out on top of what some have comes to them in full, to
 // the least per weight first, up to one level: nobody loses a millionth, and who is above
 // the level gets nothing.
-func TestRaiseTakesFromNobody(t *testing.T) {
+func TestRaiseLowersNoShare(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}

@@ -38,7 +38,7 @@ type Origin struct {
 	// URI is the path and query as sent, at most 64 KiB.
 	URI string
 	// Conflict is set when fields that should say the same do not: some of them
-	// are then the client's own, and nobody can tell which. It is set as well
+	// are then the client's own, and it cannot be known which. It is set as well
 	// for a URI above the bound. Such a request must not pass for what it says
 	// it is.
 	Conflict bool

@@ -2,7 +2,7 @@
 // passed it on: the client's address and the original method, scheme, host and
 // path, from the header fields that proxies add.
 //
-// It believes only proxies it was told to trust, and of a list only the part
+// It believes only the proxies in its configuration, and of a list only the part
 // that those wrote. It opens no connection and decides nothing.
 package forwarded
 
@@ -35,7 +35,7 @@ const (
 )
 
 // Trusted is a set of proxies whose header fields are believed. A nil *Trusted
-// and the zero value trust nobody. It is immutable and safe for concurrent use.
+// and the zero value trust no proxy. It is immutable and safe for concurrent use.
 type Trusted struct {
 	table   *bart.Lite
 	unix    bool
@@ -81,7 +81,7 @@ func ParseTrusted(list []string, from ...Source) (*Trusted, error) {
 }
 
 // TrustPrefixes is [ParseTrusted] for prefixes that are parsed already. Invalid
-// prefixes match nobody.
+// prefixes match no address.
 func TrustPrefixes(prefixes []netip.Prefix, from ...Source) *Trusted {
 	t := &Trusted{table: new(bart.Lite), sources: from}
 	if len(from) == 0 {

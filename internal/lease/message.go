@@ -47,8 +47,12 @@ type Report struct {
 	Number  uint64        // ascends within the session
 	Stamp   time.Duration // the instance's clock; echoed in the grant, and not read by the coordinator
 	Leaving bool          // the instance has returned everything and leaves
-	Demands []Demand
-	Usage   []Usage // for metrics only
+	Site    bool          // the instance is a server that lends on what it is lent
+	// Complete says that every lease of the instance is in Demands, so that a new coordinator
+	// knows all that this instance was lent by the former one.
+	Complete bool
+	Demands  []Demand
+	Usage    []Usage // for metrics only
 }
 
 // Usage is the cost that an instance admitted and refused since the previous report, over all
@@ -96,6 +100,29 @@ type Demand struct {
 
 	Returned   Capacity // running total under Lease
 	AckedGrant uint64   // the latest Grant for the handle that arrived
+
+	// Claims are the parts of Rate that a site sums up: by priority, and by demand per weight.
+	// nil = one claim of Rate, Weight and Band.
+	Claims []Claim
+	// Most is a site's own limit: the coordinator lends it no more. Tokens is 0.
+	Most Capacity
+}
+
+// Claim is a part of a site's demand: that of instances which have one priority and about the
+// same demand per weight. A site that reported only the sum would get too much where one of
+// its instances demands much and many demand little.
+type Claim struct {
+	Rate   fixed.Amount // per second; of a semaphore, permits
+	Weight uint32       // of the instances together; 0 counts as 1
+	Band   uint8
+}
+
+// MaxClaims bounds the claims of one demand.
+const MaxClaims = 32
+
+// InRange says whether the demand's amounts are possible ones.
+func (d *Demand) InRange() bool {
+	return d.Rate >= 0 && d.Shortfall >= 0 && d.Rate <= fixed.MaxAmount && d.Shortfall <= fixed.MaxAmount
 }
 
 // Status is the coordinator's answer to a demand, a claim or an instance.
@@ -112,15 +139,16 @@ const (
 	StatusLeaseGone              // the lease has expired: ask for another
 	StatusDuplicate              // another live session has the instance's name
 	StatusBroken                 // the coordinator failed, for this resource alone
-	StatusTooMany                // the coordinator's table of resources is full
+	StatusTooMany                // the coordinator's table of resources, or of accounts, is full
 	StatusWrongAttributes        // the values of the key are of other attributes than the limit's
+	StatusForbidden              // the identity of the instance may not be lent the limit
 )
 
 var statusNames = [...]string{
 	StatusOK: "ok", StatusUnknownLimit: "unknown_limit", StatusNotLeased: "not_leased", StatusBadKey: "bad_key",
 	StatusBadDemand: "bad_demand", StatusBadClaim: "bad_claim", StatusLeaseGone: "lease_gone",
 	StatusDuplicate: "duplicate_instance", StatusBroken: "broken", StatusTooMany: "too_many_resources",
-	StatusWrongAttributes: "wrong_attributes",
+	StatusWrongAttributes: "wrong_attributes", StatusForbidden: "forbidden",
 }
 
 // String returns the name of the status on the wire and in metrics.
@@ -149,6 +177,10 @@ type Grant struct {
 	// Master, or not known where if that is empty.
 	NotMaster bool
 	Master    string
+
+	// Path is for sites: the coordinator that sends this and those above it, the nearest first.
+	// A site that finds itself there has a cycle of parents.
+	Path []string
 
 	Shares []Share
 }

@@ -21,8 +21,9 @@ const (
 	// while a lease lasts, as a fraction of it: 1/128, far more than a quartz does.
 	DriftMargin = 128
 
-	// MinReportGap is the shortest time between two reports about one resource. Not shorter:
-	// a demand has to arrive before it is worth sending again.
+	// MinReportGap is the shortest time between two reports about one resource while the first is
+	// unanswered. Not shorter: a demand has to arrive before it is worth sending again. What is
+	// answered has arrived, so the next one may follow at once.
 	MinReportGap = 10 * time.Millisecond
 	// IdleGrace is how long burst and tokens stay with an instance that became idle, and for
 	// how long a coordinator does not grant burst again to an agent that returned it without

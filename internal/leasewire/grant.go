@@ -14,6 +14,10 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 )
 
+// MaxPath is how many levels of coordinators there can be. Not fewer: cluster, region, continent
+// and world are four. Not more: each level is a round trip, and a part of a lease's length.
+const MaxPath = 16
+
 // ErrGrant is wrapped by the errors of FromGrant.
 var ErrGrant = errors.New("the grant cannot be taken")
 
@@ -23,7 +27,7 @@ func ToGrant(dst *leasepb.Grant, src *lease.Grant) {
 	dst.Epoch, dst.Number, dst.Status = src.Epoch, src.Number, leasepb.Status(src.Status)
 	dst.Echo, dst.Age = int64(src.Echo), int64(src.Age)
 	dst.Lease, dst.Refresh = int64(src.Lease), int64(src.Refresh)
-	dst.NotMaster, dst.Master = src.NotMaster, src.Master
+	dst.NotMaster, dst.Master, dst.Path = src.NotMaster, src.Master, src.Path
 	shares := dst.Shares
 	dst.Shares = slices.Grow(shares[:0], len(src.Shares))
 	for i := range src.Shares {
@@ -87,7 +91,11 @@ func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
 		Echo: time.Duration(src.GetEcho()), Age: time.Duration(src.GetAge()),
 		Lease: time.Duration(src.GetLease()), Refresh: time.Duration(src.GetRefresh()),
 		NotMaster: src.GetNotMaster(), Master: src.GetMaster(),
+		Path:   src.GetPath(),
 		Shares: slices.Grow(dst.Shares[:0], len(src.GetShares())),
+	}
+	if len(dst.Path) > MaxPath {
+		return fmt.Errorf("leasewire: %w: %d coordinators above, want at most %d", ErrGrant, len(dst.Path), MaxPath)
 	}
 	if dst.Age < 0 || dst.Lease < 0 || dst.Refresh < 0 {
 		return fmt.Errorf("leasewire: %w: age %v, lease %v or refresh %v is negative", ErrGrant, dst.Age, dst.Lease, dst.Refresh)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // The bounds of a key. Not larger: every key is held in memory by the coordinator.
@@ -11,13 +12,25 @@ import (
 const (
 	MaxKeyValues = 16
 	MaxKeyBytes  = 1024 // of an encoded key
+	// MaxMemberKey is longer, since a server's own keys have a tag and a length for each value.
+	MaxMemberKey = 4096
 )
+
+// memberKey begins a key as the members of a cluster encode it. No key that EncodeKey returns
+// begins so: a length of 127 and more there is followed by a byte below 0x80.
+const memberKey = "\xff\xff"
+
+// MemberKey returns the key of a [lease.ResourceID] for a key as the members of a cluster encode it.
+func MemberKey(encoded string) string { return memberKey + encoded }
+
+// FromMemberKey returns what MemberKey was given; ok is false for other keys.
+func FromMemberKey(key string) (encoded string, ok bool) { return strings.CutPrefix(key, memberKey) }
 
 // ErrKey is wrapped by the errors about keys.
 var ErrKey = errors.New("not a key")
 
 // EncodeKey returns the values of a limit's key as one string for
-// [share.ResourceID]. The encoding is injective: every value stands behind its length.
+// [lease.ResourceID]. The encoding is injective: every value stands behind its length.
 // No values are the empty string, the key of a limit without key.
 func EncodeKey(values ...string) (string, error) {
 	size := 0

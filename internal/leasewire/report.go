@@ -63,7 +63,7 @@ func FromReport(dst *lease.Report, src *leasepb.Report) ([]Refused, error) {
 	*dst = lease.Report{
 		Member:  lease.Member{Instance: instance, Session: src.GetSession()},
 		Version: src.GetVersion(), Epoch: src.GetEpoch(), Number: src.GetNumber(),
-		Stamp: time.Duration(src.GetStamp()), Leaving: src.GetLeaving(),
+		Stamp: time.Duration(src.GetStamp()), Leaving: src.GetLeaving(), Complete: src.GetComplete(), Site: src.GetSite(),
 		Demands: slices.Grow(dst.Demands[:0], len(src.GetDemands())),
 	}
 	for _, u := range src.GetUsage()[:min(len(src.GetUsage()), MaxUsage)] {
@@ -102,7 +102,32 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 		return out, lease.StatusBadDemand
 	}
 	out.Band, out.Within = uint8(d.GetBand()), time.Duration(d.GetWithin())
+	var ok bool
+	if out.Claims, ok = fromClaims(d.GetClaims()); !ok {
+		out.Rate, out.Shortfall, out.Claim = refused, refused, nil
+		return out, lease.StatusBadDemand
+	}
+	out.Most = lease.Capacity{Rate: fixed.Amount(d.GetMost().GetRate()), Burst: fixed.Amount(d.GetMost().GetBurst())}
+	if !inRange(int64(out.Most.Rate)) || !inRange(int64(out.Most.Burst)) {
+		out.Most, out.Rate, out.Shortfall, out.Claim = lease.Capacity{}, refused, refused, nil
+		return out, lease.StatusBadDemand
+	}
 	return out, status
+}
+
+// fromClaims translates the claims of a site; ok is false if one is out of range.
+func fromClaims(claims []*leasepb.Claim) (out []lease.Claim, ok bool) {
+	if len(claims) > lease.MaxClaims {
+		return nil, false
+	}
+	for _, c := range claims {
+		rate, err := fixed.AmountOf(c.GetRate())
+		if err != nil || c.GetBand() > math.MaxUint8 {
+			return nil, false
+		}
+		out = append(out, lease.Claim{Rate: rate, Weight: c.GetWeight(), Band: uint8(c.GetBand())})
+	}
+	return out, true
 }
 
 // badKey is not a key: it announces a longer value than it has.
@@ -113,6 +138,13 @@ func fromResource(r *leasepb.Resource) (lease.ResourceID, lease.Status) {
 	if id.Limit == "" || len(id.Limit) > MaxLimitName || !utf8.ValidString(id.Limit) {
 		// Not empty: that would mean a handle which is known.
 		return lease.ResourceID{Limit: badKey, Key: badKey}, lease.StatusUnknownLimit
+	}
+	if encoded := r.GetEncoded(); len(encoded) > 0 {
+		if len(encoded) > MaxMemberKey || len(r.GetKey()) > 0 {
+			return id, lease.StatusBadKey
+		}
+		id.Key = MemberKey(string(encoded))
+		return id, lease.StatusOK
 	}
 	if len(r.GetKey()) > MaxKeyValues {
 		return id, lease.StatusBadKey
@@ -139,7 +171,7 @@ func fromResource(r *leasepb.Resource) (lease.ResourceID, lease.Status) {
 // src's claims. A key that EncodeKey did not return is an error.
 func ToReport(dst *leasepb.Report, src *lease.Report) error {
 	dst.Instance, dst.Session, dst.Version, dst.Epoch = src.Instance, src.Session, src.Version, src.Epoch
-	dst.Number, dst.Stamp, dst.Leaving = src.Number, int64(src.Stamp), src.Leaving
+	dst.Number, dst.Stamp, dst.Leaving, dst.Complete, dst.Site = src.Number, int64(src.Stamp), src.Leaving, src.Complete, src.Site
 	dst.Usage = dst.Usage[:0]
 	for _, u := range src.Usage[:min(len(src.Usage), MaxUsage)] {
 		dst.Usage = append(dst.Usage, &leasepb.Usage{Limit: u.Limit, Admitted: u.Admitted, Refused: u.Refused})
@@ -155,13 +187,9 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 		}
 		var resource *leasepb.Resource
 		if s.Resource.Limit != "" {
-			values, err := DecodeKey(s.Resource.Key)
-			if err != nil {
-				return fmt.Errorf("%w, in a demand on limit %q", err, s.Resource.Limit)
-			}
-			resource = &leasepb.Resource{Limit: s.Resource.Limit, Attributes: s.Attributes}
-			for _, v := range values {
-				resource.Key = append(resource.Key, []byte(v))
+			var err error
+			if resource, err = toResource(s); err != nil {
+				return err
 			}
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
@@ -172,9 +200,29 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 		}
 		d.Attempted, d.Admitted = int64(s.Attempted), int64(s.Admitted)
 		d.Returned = toCapacity(d.Returned, s.Returned)
+		d.Claims, d.Most = d.Claims[:0], toCapacity(d.Most, s.Most)
+		for _, c := range s.Claims[:min(len(s.Claims), lease.MaxClaims)] {
+			d.Claims = append(d.Claims, &leasepb.Claim{Rate: c.Rate.Float(), Weight: c.Weight, Band: uint32(c.Band)})
+		}
 		dst.Demands = append(dst.Demands, d)
 	}
 	return nil
+}
+
+func toResource(d *lease.Demand) (*leasepb.Resource, error) {
+	r := &leasepb.Resource{Limit: d.Resource.Limit, Attributes: d.Attributes}
+	if encoded, ok := FromMemberKey(d.Resource.Key); ok {
+		r.Encoded = []byte(encoded)
+		return r, nil
+	}
+	values, err := DecodeKey(d.Resource.Key)
+	if err != nil {
+		return nil, fmt.Errorf("%w, in a demand on limit %q", err, d.Resource.Limit)
+	}
+	for _, v := range values {
+		r.Key = append(r.Key, []byte(v))
+	}
+	return r, nil
 }
 
 // fromTotals translates running totals, which wrap around: only their difference to earlier

@@ -460,7 +460,7 @@ func TestGeneratedFitsTheProtoFile(t *testing.T) {
 	}
 }
 
-// The statuses of the wire are those of package share, by number and by name.
+// The statuses of the wire are those of package lease, by number and by name.
 func TestStatusesHaveOneName(t *testing.T) {
 	names := leasepb.Status(0).Descriptor().Values()
 	for i := range names.Len() {
@@ -470,6 +470,6 @@ func TestStatusesHaveOneName(t *testing.T) {
 		}
 	}
 	if lease.Status(names.Len()).String() != "unknown" {
-		t.Errorf("package share has a status that the wire has not: %v", lease.Status(names.Len()))
+		t.Errorf("package lease has a status that the wire has not: %v", lease.Status(names.Len()))
 	}
 }

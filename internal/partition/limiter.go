@@ -10,51 +10,49 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Limiter is one instance's part of a limit that all instances have split among them
-// beforehand. It decides alone: what keeps the sum true is that all number the tokens of
-// the limit alike.
+// Limiter is one instance's part of a limit that is split beforehand. It decides alone: the sum
+// stays within the limit because all instances number the tokens in the same way.
 //
-// The tokens have numbers 0, 1, 2, ... from the Unix epoch on, and token c is due at
-// c/rate. Each number belongs to one instance, by its [Part]; with N alike instances an
-// instance has every N-th. A limit below one token per instance and second, or a rate
-// that no number of instances divides, is nothing special: tokens are whole and go
-// round. Each instance uses its own tokens in ascending order, each at most once.
+// The tokens have numbers 0, 1, 2, ... from the Unix epoch on, and token c is due at c/rate.
+// Each number belongs to one instance, by its [Part]; of N equal instances each has every N-th.
+// A limit below one token per instance and second, or one that the number of instances does not
+// divide, is no special case: whole tokens go to one instance after the other. Each instance
+// uses its own tokens in ascending order, each at most once.
 //
-// Without windows a token may be used from when it is due until Burst further tokens are.
-// What is used within [x, x+T] was due within (x - Burst/rate, x + T], so all
-// instances together admit at most
+// Without windows a token may be used from when it is due until Burst further tokens are due. A
+// token used within [x, x+T] was due within (x - Burst/rate, x + T], so all instances together
+// admit at most
 //
 //	rate x T + Burst, rounded up
 //
-// in any interval of length T, if their clocks agree. If they do not, however much, each
-// instance's own tokens are only moved as a whole: the sum is below rate x T + Burst + N.
+// in any interval of length T, if their clocks agree. A clock error, of whatever size, only
+// moves an instance's tokens as a whole: the sum is below rate x T + Burst + N.
 //
-// With windows a token may be used from the beginning of the window in which it is due
-// until the window's end, or from any moment before it is due that the spread says: 0
-// is the window's beginning, [SpreadWhole] the moment at which it is due, and between
-// them in proportion. Any window then has at most rate x window, rounded up, and any
-// interval as long as a window twice that.
+// With windows a token may be used from the beginning of the window in which it is due until the
+// window's end, or from a later time that the spread sets: 0 is the window's beginning,
+// [SpreadWhole] the time at which the token is due, in proportion between them. Any window then
+// admits at most rate x window, rounded up, and any interval as long as a window twice that.
 //
-// Changes of the terms divide time: what is due before the change goes by the old
-// terms, what is due from then on by the new ones. Instances that change at the same
-// time by their clocks are never over, not by one token: see [Limiter.Change].
+// Changes of the terms divide time: what is due before the change goes by the old terms, what is
+// due from then on by the new ones. Instances that change at the same time by their clocks never
+// exceed the limit, not by one token: see [Limiter.Change].
 //
 // The methods take the present by the instance's own clock, in nanoseconds since the
 // Unix epoch; negative times count as 0. Time may go back: what was used stays used. The
 // zero value admits nothing. A Limiter must not be used concurrently.
 type Limiter struct {
-	// eras are the terms in force and those that are to come. The first has tokens
-	// left unless it is the last.
+	// eras are the terms in force and those that begin later. The first has tokens left unless
+	// it is the last.
 	eras []era
 
-	// next is the first own token that is not used, of the first era: it is open from
-	// opens on and lapses at lapses; MaxInt64 when there is none.
+	// The first own token that is not used, of the first era, is open from opens on and expires
+	// at lapses; MaxInt64 when there is none.
 	opens, lapses limit.Time
 
-	used    limit.Time // when the latest token that was used was due, plus 1; 0 = none was
+	used    limit.Time // when the latest used token was due, plus 1; 0 = none was used
 	window  limit.Time
 	spread  int64
-	skipped uint64 // tokens that lapsed before they were used
+	skipped uint64 // tokens that expired unused
 	changes uint64 // of eras
 	pace    *pace  // nil unless a controller sets the spread
 }
@@ -71,8 +69,8 @@ const spreadBits = 16
 // SpreadWhole is the spread at which a token is open when it is due.
 const SpreadWhole = 1 << spreadBits
 
-// maxEras is how many changes may lie ahead. Not fewer: an operator plans an evening.
-// Not more: each decision near a change looks at them in turn.
+// maxEras bounds the changes ahead. Not fewer: an operator plans the changes of an evening. Not
+// more: a decision near a change goes through them one by one.
 const maxEras = 16
 
 // ErrManyChanges says that too many changes of a split limit lie ahead.
@@ -88,17 +86,17 @@ const (
 	PacePID                // between the two, by a controller: see pace
 )
 
-// SplitOptions are what does not change in the life of a [Split].
+// Options are the settings that a [Limiter] keeps for its life.
 type Options struct {
 	Window time.Duration // 0 = none; else 1 ms to 24 h, aligned to the Unix epoch
 	Pacing Pacing
 }
 
-// Windows shorter than a millisecond are below what timers can do; longer than a day
-// they are quotas, which want a calendar and a store.
+// Shorter windows are below the resolution of timers; longer ones are quotas, which need a
+// calendar and a store.
 const minWindow, maxWindow = time.Millisecond, 24 * time.Hour
 
-// NewSplit returns a part that is in force from the beginning of time.
+// New returns a part that is in force from the beginning of time.
 func New(o Options, t Terms) (*Limiter, error) {
 	switch {
 	case o.Pacing > PacePID:
@@ -132,7 +130,7 @@ func newEra(c *numbers, begin limit.Time) era {
 	return e
 }
 
-// advance finds the first token that is not used.
+// advance finds the first unused token.
 func (s *Limiter) advance() {
 	for len(s.eras) > 1 && s.eras[0].next >= s.eras[0].end {
 		s.drop(1)
@@ -154,9 +152,8 @@ func (s *Limiter) drop(k int) {
 	}
 }
 
-// Allow takes cost own tokens that are good and open at now, if there are so many, and
-// reports whether there were. A cost of 0 is always there; one below 0, or above
-// [Split.Quota], never.
+// Allow takes cost own tokens that are open at now, if there are that many, and reports whether
+// there were. A cost of 0 always fits; one below 0, or above [Limiter.Quota], never.
 func (s *Limiter) Allow(now limit.Time, cost int64) bool {
 	now = present(now)
 	if s.pace != nil {
@@ -199,25 +196,24 @@ func (s *Limiter) allow(now limit.Time, cost int64) bool {
 	return false
 }
 
-// present is now, at least 0 and before the end of time, which is when what never comes is
-// due.
+// present is now, at least 0 and below MaxInt64, which stands for never.
 func present(now limit.Time) limit.Time { return min(max(0, now), math.MaxInt64-1) }
 
 // use takes n own tokens from the rank first on, of the first era.
 func (s *Limiter) use(e *era, first, n uint64, now limit.Time) {
 	e.next = first + n
-	s.used = max(s.used, addTime(e.dueRank(e.next-1), 1))
+	s.used = max(s.used, e.dueRank(e.next-1).Add(1))
 	if s.pace != nil {
 		s.pace.admit(now, s.window, int64(n))
 	}
 	s.advance()
 }
 
-// Earliest returns when cost own tokens can be taken if ahead are taken before them, as
-// soon as they can be, by others; now at the earliest and MaxInt64 if that is never.
+// Earliest returns when cost own tokens can be taken behind ahead others, which are taken as
+// soon as possible; now at the earliest, MaxInt64 = never.
 //
-// It is exact unless windows cut costs above 1 off: tokens at the end of a window that
-// are too few for the next in line are lost to it. It is then never too late.
+// It is exact unless a cost above 1 meets the end of a window, where tokens too few for it stay
+// unused. It is then a lower bound.
 func (s *Limiter) Earliest(now limit.Time, ahead, cost int64) limit.Time {
 	now = present(now)
 	if s.pace != nil {
@@ -238,7 +234,7 @@ func (s *Limiter) Earliest(now limit.Time, ahead, cost int64) limit.Time {
 			before -= min(before, have)
 			continue
 		}
-		rank, at := e.place(first+before, uint64(cost), s.spread)
+		rank, at := e.earliest(first+before, uint64(cost), s.spread)
 		if saturatingAdd(rank, uint64(cost)) > e.end {
 			before = 0
 			continue
@@ -248,8 +244,8 @@ func (s *Limiter) Earliest(now limit.Time, ahead, cost int64) limit.Time {
 	return math.MaxInt64
 }
 
-// Line is where in the order of own tokens the next in line stands; see [Split.Behind].
-// It is a value; the zero value is of no use.
+// Line is the position of the next waiter in the order of own tokens; see [Limiter.Behind]. It
+// is a value; the zero value is invalid.
 type Line struct {
 	now              limit.Time
 	era              int
@@ -262,9 +258,9 @@ func (s *Limiter) Front(now limit.Time) Line {
 	return Line{now: present(now), skipped: s.skipped, changes: s.changes}
 }
 
-// Behind returns when a request for cost behind line can take it, MaxInt64 if that is
-// never, and the line with that one in it. It is what [Split.Earliest] is for costs that
-// differ, exact with windows too, if all those before are asked for in their order.
+// Behind returns when a request for cost behind line can take it, MaxInt64 = never, and the line
+// behind that request. It is [Limiter.Earliest] for different costs, and exact with windows too
+// if it is called for all waiters in their order.
 func (s *Limiter) Behind(line Line, cost int64) (limit.Time, Line) {
 	for ; line.era < len(s.eras); line.era++ {
 		e := &s.eras[line.era]
@@ -276,7 +272,7 @@ func (s *Limiter) Behind(line Line, cost int64) (limit.Time, Line) {
 		if cost > e.quota || first >= e.end || e.end-first < uint64(cost) {
 			continue
 		}
-		first, at := e.place(first, uint64(cost), s.spread)
+		first, at := e.earliest(first, uint64(cost), s.spread)
 		if line.rank = saturatingAdd(first, uint64(cost)); line.rank <= e.end {
 			return max(line.now, at), line
 		}
@@ -285,13 +281,13 @@ func (s *Limiter) Behind(line Line, cost int64) (limit.Time, Line) {
 	return math.MaxInt64, line
 }
 
-// Stands says whether line is still where it was: no tokens have lapsed and no terms have
-// changed since its front was found.
+// Stands reports whether line is still valid: no tokens have expired and no terms have changed
+// since its Front.
 func (s *Limiter) Stands(line Line) bool {
 	return line.skipped == s.skipped && line.changes == s.changes
 }
 
-// Opens returns a time before which [Split.Allow] refuses every positive cost.
+// Opens returns a time before which [Limiter.Allow] refuses every positive cost.
 func (s *Limiter) Opens() limit.Time {
 	if s.pace == nil || s.opens == math.MaxInt64 {
 		return s.opens
@@ -299,17 +295,16 @@ func (s *Limiter) Opens() limit.Time {
 	return s.opens - s.opens%s.window // the controller may bring it forward to there
 }
 
-// Known returns until when what [Split.Earliest] says holds, if nothing is taken and
-// the terms do not change: to the end of the window where a controller paces.
+// Known returns until when a result of [Limiter.Earliest] holds, if nothing is taken and the
+// terms do not change: with a controller, until the end of the window.
 func (s *Limiter) Known(now limit.Time) limit.Time {
 	if s.pace == nil {
 		return math.MaxInt64
 	}
-	return addTime(now-now%s.window, s.window)
+	return (now - now%s.window).Add(time.Duration(s.window))
 }
 
-// Quota returns the most that can be taken at once, under the terms in force or those
-// that are to come.
+// Quota returns the most that can be taken at once, under the terms in force or later ones.
 func (s *Limiter) Quota() int64 {
 	quota := int64(0)
 	for i := range s.eras {
@@ -318,7 +313,7 @@ func (s *Limiter) Quota() int64 {
 	return quota
 }
 
-// Skipped counts the tokens that lapsed before they were used; it only grows.
+// Skipped counts the tokens that expired unused; it only grows.
 func (s *Limiter) Skipped() uint64 { return s.skipped }
 
 // Spread is how far tokens are moved from their window's beginning towards the moment
@@ -339,8 +334,8 @@ func (s *Limiter) Remaining(now limit.Time) int64 {
 	return int64(min(sum, math.MaxInt64))
 }
 
-// Verdict says how the limit stands at now: after cost was admitted, or to a request
-// for cost while ahead wait before it.
+// Verdict describes the limit at now: after cost was admitted, or for a request for cost behind
+// waiters for ahead.
 func (s *Limiter) Verdict(now limit.Time, allowed bool, ahead, cost int64) limit.Verdict {
 	now = present(now)
 	v := limit.Verdict{Allowed: allowed, ResetAfter: s.reset(now)}
@@ -361,7 +356,7 @@ func (s *Limiter) Verdict(now limit.Time, allowed bool, ahead, cost int64) limit
 	return v
 }
 
-// reset returns how long it takes until nothing that was used would still be good.
+// reset returns how long it takes until all used tokens would have expired.
 func (s *Limiter) reset(now limit.Time) time.Duration {
 	if s.used == 0 || len(s.eras) == 0 {
 		return 0
@@ -369,8 +364,8 @@ func (s *Limiter) reset(now limit.Time) time.Duration {
 	return time.Duration(max(0, s.eras[0].lapse(s.used-1)-now))
 }
 
-// Result describes the part in force for a [limit.Result]: its algorithm, the quota, and
-// the time in which as much comes anew.
+// Result describes the part in force as a [limit.Result]: its algorithm, its quota, and the time
+// in which the quota is refilled.
 func (s *Limiter) Result() limit.Result {
 	r := limit.Result{Algorithm: limit.TokenBucket}
 	if s.window > 0 {
@@ -388,7 +383,7 @@ func (s *Limiter) Result() limit.Result {
 	return r
 }
 
-// Terms returns the latest terms, which may be still to come, and when they begin.
+// Terms returns the latest terms, which may not be in force yet, and when they begin.
 func (s *Limiter) Terms() (Terms, limit.Time) {
 	if len(s.eras) == 0 {
 		return Terms{}, 0
@@ -397,18 +392,16 @@ func (s *Limiter) Terms() (Terms, limit.Time) {
 	return e.terms, e.begin
 }
 
-// Change puts t in force for all that is due from the time from on; what is due before
-// it goes by the terms that were. The zero time means now. It replaces all changes that
-// were to begin then or later. What was used stays used: nothing that is due before the
-// latest token that was used is used under any terms. Invalid terms, and more changes
-// ahead than fit, are an error and change nothing.
+// Change puts t in force for all tokens due from the time from on; the old terms hold for tokens
+// due before it. The zero time means now. It replaces all changes that were to begin then or
+// later. What was used stays used: no token due before the latest used one is used under any
+// terms. Invalid terms, and too many changes ahead, are an error and change nothing.
 //
-// If all instances know of the change before it begins, tokens due before it have one
-// owner each and those from then on too: the fleet is within the bound of the old terms
-// before and of the new ones after, and a straddling interval may have one token more
-// than its two parts, for rounding. If the first knows at a and the last at b, tokens due
-// within [a, b) may have an owner by either numbering: at most (b - a) x the lower rate,
-// rounded up, on top.
+// If all instances know of the change before it begins, tokens due before it have one owner each
+// and those from then on too: the fleet is within the bound of the old terms before and of the
+// new ones after, and a straddling interval may have one token more than its two parts, for
+// rounding. If the first instance changes at a and the last at b, tokens due within [a, b) may
+// have an owner by either numbering: at most (b - a) x the lower rate, rounded up, on top.
 func (s *Limiter) Change(now limit.Time, t Terms, from limit.Time) error {
 	c, err := newNumbers(t, s.window)
 	if err != nil {

@@ -338,7 +338,7 @@ func TestSplitBadInput(t *testing.T) {
 		bad := good
 		tt.edit(&bad)
 		if _, err := New(Options{}, bad); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("NewSplit(%+v): %v, want %q", bad, err, tt.want)
+			t.Errorf("New(%+v): %v, want %q", bad, err, tt.want)
 		}
 		if err := s.Change(0, bad, 0); err == nil {
 			t.Errorf("Change(%+v) succeeds", bad)
@@ -346,7 +346,7 @@ func TestSplitBadInput(t *testing.T) {
 	}
 	for _, o := range []Options{{Window: -1}, {Window: 1}, {Window: 48 * time.Hour}, {Pacing: 9}, {Pacing: PacePID}} {
 		if _, err := New(o, good); err == nil {
-			t.Errorf("NewSplit(%+v) succeeds", o)
+			t.Errorf("New(%+v) succeeds", o)
 		}
 	}
 	if s.Allow(1e9, -1) || s.Allow(1e9, math.MinInt64) || s.Allow(1e9, math.MaxInt64) || s.Allow(-5, 2) {

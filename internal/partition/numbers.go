@@ -4,11 +4,12 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/stint-io/stint/limit"
 )
 
-// numbers is how the tokens of a split limit are numbered, seen by one instance. It is
+// numbers is the numbering of the tokens of a split limit, as one instance uses it. It is
 // immutable.
 //
 // The tokens of the whole limit, n of them in p nanoseconds, are numbered from the Unix
@@ -17,7 +18,7 @@ import (
 //
 //	own(r) = r / weight x units + offsets[r mod weight]
 //
-// All of this is in integers of 64 and 128 bits. Nothing is added up, so nothing drifts.
+// All of this is in integers of 64 and 128 bits. No sums are kept, so there is no drift.
 type numbers struct {
 	terms Terms
 
@@ -27,19 +28,17 @@ type numbers struct {
 	offsets []uint32
 
 	window   limit.Time // 0 = none
-	lifetime limit.Time // a token is good for this long after it is due; 0 = until its window ends
-	quota    int64      // the most own tokens that are ever sure to be good at once
+	lifetime limit.Time // a token expires this long after it is due; 0 = when its window ends
+	quota    int64      // the most own tokens that can be used together at any time
 }
 
 func newNumbers(t Terms, window limit.Time) (*numbers, error) {
 	if err := t.Validate(window); err != nil {
 		return nil, err
 	}
-	c := &numbers{terms: t, p: 1, units: uint64(t.Part.Of), weight: uint64(t.Part.Weight), window: window}
-	if t.Total.Count > 0 {
-		g := gcd64(uint64(t.Total.Count), uint64(t.Total.Period))
-		c.n, c.p = uint64(t.Total.Count)/g, uint64(t.Total.Period)/g
-	}
+	c := &numbers{terms: t, units: uint64(t.Part.Of), weight: uint64(t.Part.Weight), window: window}
+	rate := limit.NewBucket(limit.Policy{Rate: t.Total})
+	c.n, c.p = rate.Terms()
 	if c.dry() {
 		return c, nil
 	}
@@ -56,10 +55,10 @@ func newNumbers(t Terms, window limit.Time) (*numbers, error) {
 	return c, nil
 }
 
-// dry says that the instance owns no tokens at all.
+// dry reports whether the instance owns no tokens at all.
 func (c *numbers) dry() bool { return c.n == 0 || c.weight == 0 }
 
-// same says whether c and d number alike and own the same.
+// same reports whether c and d have the same numbering and own the same tokens.
 func (c *numbers) same(d *numbers) bool {
 	return c.n == d.n && c.p == d.p && c.terms.Part == d.terms.Part && c.lifetime == d.lifetime && c.window == d.window
 }
@@ -124,7 +123,7 @@ func (c *numbers) dueRank(rank uint64) limit.Time { return c.due(c.own(rank)) }
 func (c *numbers) start(t limit.Time) limit.Time { return t - t%c.window }
 
 // end returns when the window that t is in ends.
-func (c *numbers) end(t limit.Time) limit.Time { return addTime(c.start(t), c.window) }
+func (c *numbers) end(t limit.Time) limit.Time { return c.start(t).Add(time.Duration(c.window)) }
 
 // open returns from when on a token that is due then may be used.
 func (c *numbers) open(due limit.Time, spread int64) limit.Time {
@@ -135,19 +134,19 @@ func (c *numbers) open(due limit.Time, spread int64) limit.Time {
 	return start + (due-start)*limit.Time(spread)>>spreadBits
 }
 
-// lapse returns from when on a token that is due then is good no more.
+// lapse returns when a token that is due then expires.
 func (c *numbers) lapse(due limit.Time) limit.Time {
 	t := limit.Time(math.MaxInt64)
 	if c.window > 0 {
 		t = c.end(due)
 	}
 	if c.lifetime > 0 {
-		t = min(t, addTime(due, c.lifetime))
+		t = min(t, due.Add(time.Duration(c.lifetime)))
 	}
 	return t
 }
 
-// live returns the rank of the first own token that is still good at now.
+// live returns the rank of the first own token that has not expired at now.
 func (c *numbers) live(now limit.Time) uint64 {
 	t := limit.Time(0)
 	if c.window > 0 {
@@ -162,19 +161,19 @@ func (c *numbers) live(now limit.Time) uint64 {
 // opened returns the rank of the first own token that is not open yet at now.
 func (c *numbers) opened(now limit.Time, spread int64) uint64 {
 	if c.window == 0 {
-		return c.rankFrom(addTime(now, 1))
+		return c.rankFrom(now.Add(1))
 	}
 	start := c.start(now)
 	last := c.window - 1
 	if spread > 0 {
 		last = min(last, ((now-start+1)<<spreadBits-1)/limit.Time(spread))
 	}
-	return c.rankFrom(addTime(start, last+1))
+	return c.rankFrom(start.Add(time.Duration(last + 1)))
 }
 
-// place returns which cost own tokens, none of a lower rank, may be used at once first:
-// the rank of the first of them, and from when on. The cost is at most the quota.
-func (c *numbers) place(rank, cost uint64, spread int64) (uint64, limit.Time) {
+// earliest returns the first cost own tokens, from rank on, that may be used together: the rank
+// of the first of them, and from when on. The cost is at most the quota.
+func (c *numbers) earliest(rank, cost uint64, spread int64) (uint64, limit.Time) {
 	last := c.dueRank(saturatingAdd(rank, cost-1))
 	if c.window > 0 && cost > 1 && last != math.MaxInt64 {
 		if end := c.end(c.dueRank(rank)); last >= end {
@@ -185,13 +184,13 @@ func (c *numbers) place(rank, cost uint64, spread int64) (uint64, limit.Time) {
 	return rank, c.open(last, spread)
 }
 
-// largest returns the most that can be taken at once, whatever the moment: so many own
-// tokens one after another lie, at their widest, within the time for which a token is
-// good, and every window has as many. One is always possible.
+// largest returns the most that can be taken at once, at any time: that many consecutive own
+// tokens, where they are farthest apart, are due within the lifetime of a token, and every
+// window has as many. 1 is always possible.
 func (c *numbers) largest() int64 {
 	fits := func(k uint64) bool {
 		if c.lifetime > 0 {
-			// The last is due while the first is good.
+			// The last is due before the first expires.
 			hi, lo := bits.Mul64(gap(c.units, c.offsets, k-1), c.p)
 			top, bottom := bits.Mul64(uint64(c.lifetime-1), c.n)
 			if hi > top || hi == top && lo > bottom {
@@ -200,14 +199,14 @@ func (c *numbers) largest() int64 {
 		}
 		if c.window > 0 {
 			hi, lo := bits.Mul64(uint64(c.window), c.n)
-			least, _ := bits.Div64(hi, lo, c.p) // any window has so many tokens, or one more
+			least, _ := bits.Div64(hi, lo, c.p) // any window has that many tokens, or one more
 			if gap(c.units, c.offsets, k) > least {
 				return false
 			}
 		}
 		return true
 	}
-	// No more than there are tokens of the whole limit in that time, or one more.
+	// At most the tokens of the whole limit in that time, or one more.
 	low, high := uint64(1), uint64(limit.MaxCount)
 	if c.lifetime > 0 {
 		high = min(high, uint64(c.terms.Burst)+2)
@@ -239,12 +238,4 @@ func saturatingMul(a, b uint64) uint64 {
 		return math.MaxUint64
 	}
 	return lo
-}
-
-// addTime returns t+d, at most the largest time.
-func addTime(t, d limit.Time) limit.Time {
-	if s := t + d; s >= t {
-		return s
-	}
-	return math.MaxInt64
 }

@@ -129,13 +129,13 @@ func (o *splitOracle) earliest(now limit.Time, ahead, cost int) limit.Time {
 	return math.MaxInt64
 }
 
-// line lets those who ask for costs go in their order, each as soon as can be.
+// line serves requests with these costs in order, each as soon as possible.
 func (o *splitOracle) line(now limit.Time, costs []int) (times []limit.Time) {
 	c := *o
 	for _, cost := range costs {
 		at := c.earliest(now, 0, cost)
 		if at == math.MaxInt64 {
-			return times // nobody passes one who cannot be served
+			return times // no request overtakes one that cannot be served
 		}
 		c.allow(at, cost)
 		times, now = append(times, at), at
@@ -155,9 +155,8 @@ func behind(s *Limiter, now limit.Time, costs []int) (times []limit.Time) {
 	return times
 }
 
-// says reports whether a refusal says how the limit stands: what remains to one who is first, when
-// to try again, or that the cost is above all quotas, and in how long nothing that was used
-// would be good any more.
+// says reports whether a refusal is right: what remains to a request that is first, when to try
+// again, or that the cost is above all quotas, and when all used tokens have expired.
 func (o *splitOracle) says(v limit.Verdict, now limit.Time, ahead int, cost int64, earliest limit.Time, quota int64) bool {
 	remaining := int64(0)
 	if ahead == 0 {
@@ -311,7 +310,7 @@ func play(t *testing.T, s *Limiter, terms Terms, steps []byte) {
 	now := limit.Time(0)
 	for i, b := range steps {
 		grow := limit.Time(1) << (b % 63)
-		if now = addTime(now, grow); b&128 != 0 {
+		if now = now.Add(time.Duration(grow)); b&128 != 0 {
 			now -= grow / 2
 		}
 		cost := int64(1) << (i % 63)

@@ -2,23 +2,23 @@ package partition
 
 import "github.com/stint-io/stint/limit"
 
-// slots is into how many parts a window is divided to see when in it permits went. Not
-// fewer: peaks of a tenth of a window are what is to be mended. Not more: an instance
-// often has a few tokens a window only.
+// slots is the number of parts of a window in which used permits are counted. Not fewer: peaks
+// of a tenth of a window are to be flattened. Not more: an instance often has only a few tokens
+// in a window.
 const slots = 10
 
-// pace spreads the permits of a window by what the windows before it looked like.
+// pace spreads the permits of a window by how the windows before it were used.
 //
-// Used as fast as they can be, the permits of a window all go at its beginning. The
-// spread u moves each from there (u = 0) towards the moment that it is due (u = 1), in
-// proportion: the short delays. From how a window was used it takes an error
+// With demand above the limit, the permits of a window are all used at its beginning. The spread
+// u moves each from there (u = 0) towards the moment that it is due (u = 1), in proportion: the
+// short delays. From how a window was used it takes an error
 //
 //	e = front - unused
 //
-// front is how far ahead of an even use the window was at its worst: the most, over the
-// tenths, of what was used by then minus what was due by then, as a share of the window's
-// permits; never below 0. unused is the share of permits that were not wanted: delays that
-// cost permits, or that are not needed since the demand is below the limit, go. Then
+// front is how far ahead of an even use the window was at its worst: the most, over the tenths,
+// of what was used by then minus what was due by then, as a share of the window's permits; never
+// below 0. unused is the share of permits that nobody used: it removes delays that cost permits,
+// and delays that are not needed because the demand is below the limit. Then
 //
 //	u += Ki e + Kp (e - e1) + Kd (e - 2 e1 + e2)
 //
@@ -54,7 +54,7 @@ const (
 	paceKd = SpreadWhole * 5 / 100
 )
 
-// admit counts n that were used at now.
+// admit counts n permits used at now.
 func (p *pace) admit(now, window limit.Time, n int64) {
 	if at := now - p.begin; at >= 0 && at < window {
 		p.used[at*slots/window] += n

@@ -12,10 +12,9 @@ import (
 // weight has a table of 4 bytes for each unit that it owns.
 const MaxUnits = 1 << 16
 
-// Part is an instance's part of a split limit: units First to First+Weight-1 of Of. Of
-// 96 alike instances the third has Part{First: 2, Weight: 1, Of: 96}. All instances must
-// have the same Of, and parts that do not overlap. A part of weight 0 owns nothing. The
-// zero value is invalid.
+// Part is an instance's part of a split limit: units First to First+Weight-1 of Of. Of 96 equal
+// instances the third has Part{First: 2, Weight: 1, Of: 96}. All instances must have the same
+// Of, and parts that do not overlap. A part of weight 0 owns nothing. The zero value is invalid.
 type Part struct {
 	First, Weight, Of int64
 }
@@ -33,13 +32,13 @@ func (p Part) Validate() error {
 	return nil
 }
 
-// stride is what the unit grows by from one token to the next, in a limit of that many
-// units. It is prime to them, so that each unit has one of as many tokens; and of the
-// numbers near units/phi it is the one whose ratio to the units has the smallest sum of
-// partial quotients, as a continued fraction, so that the tokens of neighbouring units,
-// which one instance owns, lie as evenly as they can (Niederreiter, Random Number
-// Generation and Quasi-Monte Carlo Methods, 1992, theorem 3.4: that sum bounds how far any
-// run of tokens is from an even one).
+// stride is the step from the unit of one token to the unit of the next, modulo units. It is
+// coprime to units, so that each unit owns one of units consecutive tokens; and of the numbers
+// near units/phi it is the one whose ratio to the units has the smallest sum of partial
+// quotients, as a continued fraction, so that the tokens of neighbouring units, which one
+// instance owns, lie as evenly as they can (Niederreiter, Random Number Generation and
+// Quasi-Monte Carlo Methods, 1992, theorem 3.4: that sum bounds how far any run of tokens is
+// from an even one).
 func stride(units uint64) uint64 {
 	// 610/987 is 1/phi to six digits.
 	middle := (units*610 + 493) / 987
@@ -57,9 +56,9 @@ func stride(units uint64) uint64 {
 	return best // 1 for one unit or two
 }
 
-// strideReach is how far from units/phi a stride is looked for. Not nearer: units with
-// many divisors leave few numbers. Not farther: it is looked for at each change, and a
-// microsecond each is enough.
+// strideReach is how far from units/phi a stride is searched. Not nearer: units with many
+// divisors have few coprime numbers. Not farther: each candidate costs a run of Euclid's
+// algorithm, at every change of the terms.
 const strideReach = 128
 
 // quotients returns the sum of the partial quotients of a/b, and whether a is prime to b.
@@ -71,15 +70,8 @@ func quotients(a, b uint64) (sum uint64, prime bool) {
 	return sum, b == 1
 }
 
-func gcd64(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-// offsets returns which of the tokens 0 to Of-1 are p's, ascending. Those of the next Of
-// tokens are the same ones on, and so on for ever.
+// offsets returns which of the tokens 0 to Of-1 belong to p, ascending. The pattern repeats
+// every Of tokens.
 func (p Part) offsets() []uint32 {
 	units, found := uint64(p.Of), make([]uint32, 0, p.Weight)
 	g, unit := stride(units), uint64(0)
@@ -109,7 +101,7 @@ func gap(units uint64, offsets []uint32, n uint64) uint64 {
 	return saturatingAdd(saturatingMul(whole, units), widest)
 }
 
-// SplitTerms is what one instance knows of a split limit.
+// Terms is what one instance knows of a split limit.
 type Terms struct {
 	// Total is the rate of the whole limit, all instances together: at most one per
 	// nanosecond, the grain of time. A rate of 0 admits nothing.
@@ -118,10 +110,10 @@ type Terms struct {
 	// Part is what this instance owns of it.
 	Part Part
 
-	// Burst is what may come on top of the total within any interval, in tokens of the
-	// whole limit: a token that is not used is good for as long as Burst tokens take to
-	// come. With windows 0 says that a token is good until its window ends; without,
-	// it must be at least 1.
+	// Burst is what may be admitted on top of the rate within any interval, in tokens of the
+	// whole limit: an unused token expires once Burst further tokens are due. With windows, 0
+	// means that a token expires at the end of its window; without windows it must be at least
+	// 1.
 	Burst int64
 }
 

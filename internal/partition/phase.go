@@ -6,9 +6,9 @@ import "github.com/stint-io/stint/limit"
 // carried on by a monotonic clock; what the wall clock says later only moves it slowly,
 // by at most [PhaseStep] each [PhaseEvery]: one part in a thousand.
 //
-// So a limit that goes by it admits at most one part in a thousand more than its rate
-// while the clock is put right, and 1 ms worth at a time, whatever the wall clock does;
-// and it admits that much less while the clock is put back, but does not stop.
+// So a limit that uses it admits at most 0.1 % more than its rate while the clock is moved
+// forward, at most 1 ms worth at a time, whatever the wall clock does, and 0.1 % less while it
+// is moved back.
 //
 // The zero value begins at time 0. A Phase must not be used concurrently.
 type Phase struct {
@@ -23,18 +23,17 @@ const (
 	PhaseStep  limit.Time = 1e6
 )
 
-// NewPhase returns a clock that says wall when the monotonic clock says mono.
+// NewPhase returns a clock that shows wall when the monotonic clock shows mono.
 func NewPhase(mono, wall limit.Time) Phase { return Phase{shift: wall - mono, adjusted: mono} }
 
-// Shift returns what to add to the monotonic clock to have the time.
+// Shift returns the difference between this clock and the monotonic clock.
 func (p *Phase) Shift() limit.Time { return p.shift }
 
-// Due says whether it is time to read the wall clock again.
+// Due reports whether it is time to read the wall clock again.
 func (p *Phase) Due(mono limit.Time) bool { return mono-p.adjusted >= PhaseEvery }
 
-// Adjust moves the clock towards what the wall clock says, if it is [Phase.Due]. With a
-// window, only the place within the window counts: a clock that is off by whole windows
-// is right.
+// Adjust moves the clock towards the wall clock, if it is [Phase.Due]. With a window, only the
+// position within the window counts: an error of whole windows is none.
 func (p *Phase) Adjust(mono, wall, window limit.Time) {
 	if !p.Due(mono) {
 		return

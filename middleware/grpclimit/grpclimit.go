@@ -94,7 +94,7 @@ func WithMetadata(keys ...string) Option {
 // WithTrustedProxies believes the metadata x-forwarded-for, forwarded or
 // x-real-ip (the first that is there) from these proxies, and from these only. A
 // list is read from the right and the first address that is not among proxies is
-// the client. The default trusts nobody: the client is the peer.
+// the client. The default trusts no proxy: the client is the peer.
 func WithTrustedProxies(proxies ...netip.Prefix) Option {
 	return func(g *guard) { g.trusted = forwarded.TrustPrefixes(proxies) }
 }
@@ -125,7 +125,7 @@ func WithCost(f func(ctx context.Context, fullMethod string) int64) Option {
 	return func(g *guard) { g.cost = f }
 }
 
-// WithHooks has h told of each decision, and of each call about which none could be made.
+// WithHooks calls h for each decision, and of each call about which none could be made.
 func WithHooks(h limit.Hooks) Option {
 	return func(g *guard) { g.hooks = &h }
 }
@@ -134,7 +134,7 @@ type wanted struct{ attribute, key string }
 
 // guard is what interceptors and taps share. It is not changed once it is built.
 type guard struct {
-	hooks      *limit.Hooks // nil = nobody is told
+	hooks      *limit.Hooks // nil = none
 	taker      limit.Taker
 	finisher   limit.Finisher        // nil when the taker holds no concurrency limits
 	reader     limit.AttributeReader // nil when the taker does not say what it reads
@@ -158,7 +158,7 @@ func newGuard(taker limit.Taker, opts []Option) *guard {
 }
 
 // UnaryServerInterceptor asks taker about each unary call before its handler
-// sees it. If taker is a [limit.Finisher], a place in flight is given back when
+// sees it. If taker is a [limit.Finisher], its permit is released when
 // the handler returns. If a leaky bucket asks for a delay, the call waits that
 // long, or until its context is done.
 func UnaryServerInterceptor(taker limit.Taker, opts ...Option) grpc.UnaryServerInterceptor {
@@ -173,8 +173,8 @@ func UnaryServerInterceptor(taker limit.Taker, opts ...Option) grpc.UnaryServerI
 	}
 }
 
-// StreamServerInterceptor is [UnaryServerInterceptor] for streams. A place in
-// flight is held until the stream ends.
+// StreamServerInterceptor is [UnaryServerInterceptor] for streams. A permit
+// is held until the stream ends.
 func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServerInterceptor {
 	g := newGuard(taker, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -194,7 +194,7 @@ func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServe
 //
 // gRPC calls a tap in the goroutine that reads the connection. So give it a taker
 // that answers at once, such as one in memory, and no leaky bucket: the delay
-// that one asks for is not kept. A place in flight is given back when the call
+// that one asks for is not kept. A permit is released when the call
 // has ended.
 func ServerInHandle(taker limit.Taker, opts ...Option) tap.ServerInHandle {
 	g := newGuard(taker, opts)
@@ -324,12 +324,12 @@ func (g *guard) sendHeader(ctx context.Context, d *limit.Decision) {
 	_ = grpc.SetHeader(ctx, md)
 }
 
-// finishTimeout bounds the giving back of a place, for which an answer may wait.
+// finishTimeout bounds the release of permits, for which an answer may wait.
 // Not longer: the limit's time-out does the same. Not shorter: a store across a
 // data centre answers in milliseconds.
 const finishTimeout = time.Second
 
-// finish gives the places in flight back. It outlives the call's context, which
+// finish releases the permits. It outlives the call's context, which
 // is done when the client went away.
 func (a admission) finish(ctx context.Context) {
 	if a.permit == 0 {
@@ -337,7 +337,7 @@ func (a admission) finish(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	// The place comes free at the limit's own time-out where this fails.
+	// The permits expire at the limit's own time-out where this fails.
 	_ = a.g.finisher.Finish(ctx, a.req, a.permit)
 }
 

@@ -86,7 +86,7 @@ func WithRequestAttributes(names ...string) Option {
 // WithTrustedProxies believes X-Forwarded-For, Forwarded or X-Real-IP (the first
 // that is there) from these proxies, and from these only. A list is read from
 // the right and the first address that is not among proxies is the client. Every
-// proxy must overwrite or append to X-Forwarded-For. The default trusts nobody:
+// proxy must overwrite or append to X-Forwarded-For. The default trusts no proxy:
 // the client is the peer of the connection.
 func WithTrustedProxies(proxies ...netip.Prefix) Option {
 	return func(m *middleware) { m.trusted = forwarded.TrustPrefixes(proxies) }
@@ -132,14 +132,14 @@ func WithDenied(f func(http.ResponseWriter, *http.Request, *limit.Decision)) Opt
 	return func(m *middleware) { m.denied = f }
 }
 
-// WithHooks has h told of each decision, and of each request about which none could be
+// WithHooks calls h for each decision, and of each request about which none could be
 // made.
 func WithHooks(h limit.Hooks) Option {
 	return func(m *middleware) { m.hooks = &h }
 }
 
 type middleware struct {
-	hooks      *limit.Hooks // nil = nobody is told
+	hooks      *limit.Hooks // nil = none
 	taker      limit.Taker
 	finisher   limit.Finisher // nil when the taker holds no concurrency limits
 	attributes func(*http.Request) []limit.Attribute
@@ -156,7 +156,7 @@ type middleware struct {
 }
 
 // New returns a middleware that asks taker about each request before the handler
-// sees it. If taker is a [limit.Finisher], a place in flight is given back when
+// sees it. If taker is a [limit.Finisher], its permit is released when
 // the handler returns or panics. If a leaky bucket asks for a delay, the request
 // waits that long, or until its context is done, which is answered with 503.
 //
@@ -190,8 +190,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	d, err := m.taker.Take(r.Context(), req)
 	if m.hooks != nil {
-		told := d // a copy, so that only those who are told pay for a Decision on the heap
-		m.hooks.Decided(r.Context(), &told, err)
+		decided := d // a copy: without hooks no Decision goes to the heap
+		m.hooks.Decided(r.Context(), &decided, err)
 	}
 	if err != nil {
 		if m.onError == Allow {
@@ -241,16 +241,16 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 	return read.Append(dst, r.Header, r.URL.RawQuery)
 }
 
-// finish gives the places in flight back. It outlives the request's context,
+// finish releases the permits. It outlives the request's context,
 // which is done when the client went away.
 func (m *middleware) finish(r *http.Request, req limit.Request, permit uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), finishTimeout)
 	defer cancel()
-	// The place comes free at the limit's own time-out where this fails.
+	// The permits expire at the limit's own time-out where this fails.
 	_ = m.finisher.Finish(ctx, req, permit)
 }
 
-// finishTimeout bounds the giving back of a place, for which a client's answer
+// finishTimeout bounds the release of permits, for which a client's answer
 // may wait. Not longer: the limit's time-out does the same. Not shorter: a store
 // across a data centre answers in milliseconds.
 const finishTimeout = time.Second

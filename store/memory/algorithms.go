@@ -13,8 +13,8 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 	case limit.FixedWindow:
 		a := limit.NewFixedCounter(p)
 		t := newTableOf(c, ruleOf[limit.FixedState](&a, windowsOf(a)))
-		// A ban is for the key that earned it: those that share a bucket for
-		// want of room are refused until their window ends, and no longer.
+		// A ban is of one key: keys that share the overflow bucket are refused until their
+		// window ends, and no longer.
 		p.Ban, p.CountRefused = 0, false
 		shared := limit.NewFixedCounter(p)
 		t.shared = ruleOf[limit.FixedState](&shared, windowsOf(shared))
@@ -31,7 +31,7 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 		return newTableOf(c, ruleOf[limit.SlidingState](&a, either(&a, &counting)))
 	case limit.Concurrency:
 		a := limit.NewInFlight(p)
-		return newTableOf(c, placesRule(&a))
+		return newTableOf(c, permitsRule(&a))
 	default:
 		a := limit.NewBucket(p)
 		counting := a.CountingRefused()
@@ -39,8 +39,8 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 	}
 }
 
-// either returns the arithmetic for an ask: the policy's, or that which counts refused
-// requests.
+// either returns a function that selects the arithmetic for an ask: the policy's, or the one
+// that counts refused requests.
 func either[A any](plain, counting A) func(ask) A {
 	return func(a ask) A {
 		if a.counts {
@@ -50,7 +50,7 @@ func either[A any](plain, counting A) func(ask) A {
 	}
 }
 
-// windowsOf is either for fixed windows, whose count an ask may bring.
+// windowsOf is either for fixed windows, where an ask may bring its own count.
 func windowsOf(plain limit.FixedCounter) func(ask) *limit.FixedCounter {
 	counting := plain.CountingRefused()
 	pick := either(&plain, &counting)
@@ -86,7 +86,7 @@ func ruleOf[S any, A counting[S, A]](a A, of func(ask) A) rule[S] {
 	}
 }
 
-func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
+func permitsRule(a *limit.InFlight) rule[limit.InFlightState] {
 	type S = limit.InFlightState
 	return rule[S]{
 		take: func(s *S, now limit.Time, k ask) limit.Verdict {
@@ -94,7 +94,7 @@ func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
 		},
 		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return a.Peek(*s, now, k.cost) },
 		refuse:     func(s *S, now limit.Time, k ask) { a.Refuse(s, now, k.cost) },
-		refund:     func(*S, limit.Time, int64) {}, // a place is given back by its permit
+		refund:     func(*S, limit.Time, int64) {}, // a permit in flight is given back by Finish
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		finish:     func(s *S, permit uint64) { a.Finish(s, permit) },
 		bytes:      (*S).Bytes,
@@ -106,7 +106,7 @@ func placesRule(a *limit.InFlight) rule[limit.InFlightState] {
 	}
 }
 
-// admitsAll is the table of a limit that does not limit.
+// admitsAll is the table of an unlimited policy.
 type admitsAll struct{}
 
 func (admitsAll) take(uint64, ask) (limit.Verdict, bool) { return unlimited, true }

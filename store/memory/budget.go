@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// budget counts the bytes of all tables against a bound, and keeps the limits apart. Half
-// of it is divided equally among the counters that are bound: each has a part that nobody
-// else takes. The other half is for whoever comes first. So a flood of keys on some limits
-// leaves the others the room for their own keys, and no key with a state is dropped for it.
-//
-// Not less than half in parts: with ten limits each then has a twentieth. Not more: what
-// one limit alone may hold is at least what is in no part.
+// budget counts the bytes of all tables against a bound, and keeps the limits apart. Half of it
+// is divided equally among the counters that are bound: each has a part of its own. The other
+// half goes to the tables that grow first. So a flood of keys on some limits leaves the others
+// room for their own keys, and no key with a state is dropped for it. Not less than half in
+// parts: with ten limits each then has a twentieth. Not more: a limit that is alone under load
+// could use less.
 type budget struct {
 	max int64
 
@@ -36,7 +35,7 @@ type account struct {
 	overflowAt atomic.Uint64 // about when the last was, since the store's beginning
 }
 
-// open adds an account, and close takes it away when its tables are gone.
+// open adds an account; close removes it once its tables are dropped.
 func (b *budget) open() *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,8 +58,8 @@ func (a *account) close() {
 	b.divide()
 }
 
-// divide gives every account its part: as if there were as many as the next power of two,
-// so that thousands that are opened one by one are visited a few times only.
+// divide sets the part of every account. It divides by the next power of two of their number, so
+// that opening thousands one by one changes the parts only a few times.
 func (b *budget) divide() {
 	part := b.max / 2
 	if n := len(b.accounts); n > 0 {
@@ -75,14 +74,14 @@ func (b *budget) divide() {
 	}
 }
 
-// setPart is for who holds the budget's lock.
+// setPart sets the part. The budget's lock is held.
 func (a *account) setPart(part int64) {
 	used := a.used.Load()
 	a.budget.claimed.Add(max(part, used) - max(a.part.Load(), used))
 	a.part.Store(part)
 }
 
-// reserve adds n bytes if they fit, leaving spare bytes of what others may take.
+// reserve adds n bytes if they fit and spare bytes remain of what is in no part.
 func (a *account) reserve(n, spare int64) bool {
 	b := a.budget
 	b.mu.Lock()
@@ -94,8 +93,8 @@ func (a *account) reserve(n, spare int64) bool {
 	return true
 }
 
-// fits says whether there is room for n bytes: within the account's part, or of what is in
-// no part.
+// fits reports whether there is room for n bytes: within the account's part, or in what is in no
+// part.
 func (a *account) fits(n, spare int64) bool {
 	b := a.budget
 	used, part := a.used.Load(), a.part.Load()
@@ -110,7 +109,7 @@ func (a *account) fits(n, spare int64) bool {
 	}
 }
 
-// charge adds n bytes, which may be below 0, whether they fit or not.
+// charge adds n bytes, which may be negative, whether they fit or not.
 func (a *account) charge(n int64) {
 	if n == 0 {
 		return
@@ -121,7 +120,7 @@ func (a *account) charge(n int64) {
 	a.add(n)
 }
 
-// add is for who holds the budget's lock.
+// add adds n bytes. The budget's lock is held.
 func (a *account) add(n int64) {
 	used, part := a.used.Load(), a.part.Load()
 	a.used.Store(used + n)
@@ -129,17 +128,17 @@ func (a *account) add(n int64) {
 	a.budget.claimed.Add(max(part, used+n) - max(part, used))
 }
 
-// spare is what growing tables leave free, so that a table at its bound still has
-// the room for sweeping: it copies what lives, one shard at a time.
+// spare is what growing tables leave free, in bytes: a full table needs it to be swept, which
+// copies one shard at a time.
 func (a *account) spare() int64 { return a.budget.max / 8 }
 
-// quiet is how long no Take was decided on an overflow bucket before the next one begins
-// another flood. Not shorter: each flood is a line in the log. Not longer: the line says
-// when it began.
+// quiet is how long no Take was decided on an overflow bucket before the next one counts as
+// another flood. Not shorter: each flood is a line in the log. Not longer: that line says when
+// the flood began.
 const quiet = uint64(time.Minute)
 
-// overflow notes a Take decided on the overflow bucket at a time since the store's
-// beginning. It says whether a flood begins with it.
+// overflow records a Take decided on the overflow bucket at since, a time since the store's
+// beginning. It reports whether a flood begins with it.
 func (a *account) overflow(since uint64) (begins bool) {
 	a.overflowed.Add(1)
 	since = max(since, 1)

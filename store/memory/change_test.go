@@ -38,7 +38,7 @@ func TestHistoriesChanges(t *testing.T) {
 	for seed := range changeHistories(t) {
 		r := rand.New(rand.NewPCG(uint64(seed), 36))
 		clock := newManual()
-		turns := []limit.Policy{storetest.DrawBucket(r), storetest.DrawBucket(r), storetest.DrawBucket(r)}
+		turns := []limit.Policy{storetest.RandomBucket(r), storetest.RandomBucket(r), storetest.RandomBucket(r)}
 		if r.IntN(8) == 0 {
 			turns[0] = limit.Policy{Rate: limit.PerSecond(1e6), Burst: 1e6} // what it used no word of 1/day holds
 		}
@@ -103,7 +103,7 @@ func TestHistoriesWindowChanges(t *testing.T) {
 	for seed := range changeHistories(t) {
 		r := rand.New(rand.NewPCG(uint64(seed), 37))
 		clock := newManual()
-		turns := []limit.Policy{storetest.DrawWindow(r), storetest.DrawWindow(r), storetest.DrawWindow(r)}
+		turns := []limit.Policy{storetest.RandomWindow(r), storetest.RandomWindow(r), storetest.RandomWindow(r)}
 		o := Options{Now: clock.now}
 		if r.IntN(4) == 0 {
 			o.MaxBytes = 1 // the overflow bucket

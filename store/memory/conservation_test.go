@@ -85,9 +85,9 @@ func TestTakesAndRefundsConserve(t *testing.T) {
 	}
 }
 
-// On the real clock, from many goroutines, with random costs, in tables that grow,
-// shrink, change their policy and are flooded: never more than burst + rate x T. (All
-// turns of a bucket have one burst: a smaller one in between forgives.)
+// On the real clock, from many goroutines, with random costs, in tables that grow, shrink,
+// change their policy and are flooded: never more than burst + rate x T. (All policies of a
+// bucket have the same burst: a smaller one in between would lose tokens.)
 func TestNeverOverInRealTime(t *testing.T) {
 	odd := limit.Rate{Count: 19_993, Period: 9_997 * time.Millisecond} // not packed
 	fast, slow := limit.Policy{Rate: limit.PerSecond(2000), Burst: 50}, limit.Policy{Rate: limit.PerSecond(100), Burst: 50}

@@ -21,15 +21,14 @@ type Counters struct {
 	policy  atomic.Pointer[limit.Policy]
 	account *account // of the budget
 
-	// What a key had used at most when the policy in force came, and when that was: it
-	// may be more than the policy admits. Guarded by Store.mu.
+	// The most that a key had used when the present policy came into force, which may be more
+	// than its quota, and when that was. Guarded by Store.mu.
 	usedBefore   int64
 	usedBeforeAt uint64 // since the store's beginning
 
-	// The table in force; nil until the first Take, so that thousands of
-	// limits that nobody meets cost nothing. words is the same table when it
-	// is of that kind and its clock is the system's, to save the hot path a look
-	// at either.
+	// The table in force; nil until the first Take, so that thousands of unused limits cost
+	// nothing. words is the same table if it is a wordTable with the system's clock: the hot
+	// path then checks neither.
 	table atomic.Pointer[installed]
 	words atomic.Pointer[wordTable]
 }
@@ -44,21 +43,21 @@ func (i *installed) get() table {
 	return i.table
 }
 
-// ask is what a charge wants of one bucket.
+// ask is what a charge takes from one bucket.
 type ask struct {
 	cost   int64
 	permit uint64
-	counts bool  // though it does not fit
+	counts bool  // charge the cost even if it does not fit
 	quota  int64 // of a fixed window, if own
 	own    bool
 }
 
 func askOf(c *store.Charge) ask { return ask{c.Cost, c.Permit, c.CountRefused, c.Quota, c.HasQuota} }
 
-// costing is an ask that only costs something.
+// costing is an ask with a cost and no options.
 func costing(n int64) ask { return ask{cost: n} }
 
-// joined is one ask for what two want of one bucket.
+// joined is the sum of two asks on one bucket.
 func (a ask) joined(b ask) ask {
 	if a.cost += b.cost; a.cost < 0 {
 		a.cost = math.MaxInt64 // above every quota, as the sum would be
@@ -70,8 +69,8 @@ func (a ask) joined(b ask) ask {
 	return a
 }
 
-// table is what both kinds of table do. A method that answers false has found
-// that the key's state moved to the table's successor and has done nothing.
+// table is what both kinds of table do. A method that returns false has done nothing: the key's
+// state has moved to the table's successor.
 type table interface {
 	take(h uint64, a ask) (limit.Verdict, bool)
 	peek(h uint64, a ask) (limit.Verdict, bool)
@@ -79,20 +78,20 @@ type table interface {
 	finish(h uint64, permit uint64) bool
 	reset(h uint64) bool
 
-	// join finds the bucket of a key for a Take over several; see takeAll. With
-	// keep it drops no other key's for it.
+	// join finds the bucket of a key for a Take over several buckets; see takeAll. With keep it
+	// drops no other key's state for it.
 	join(h uint64, m *member, keep bool) bool
 
 	successor() table  // where the states went; nil when they were dropped
 	keys() int64       // with a state of their own
-	sweep()            // drops what is fresh and returns the room
+	sweep()            // drops fresh states and returns their bytes
 	moveTo(next table) // carries all states over; next is not in use yet
-	drop()             // forgets everything and returns the room
+	drop()             // drops all states and returns their bytes
 }
 
-// shardCount is how many parts a table has, each with its own growth. Not fewer:
-// one part of a million keys then takes 0.1 ms to copy. Not more: each part of
-// each limit costs 40 bytes before it holds a key.
+// shardCount is how many shards a table has, each with its own growth. Not fewer: copying one
+// shard of a table of a million keys then takes 0.1 ms. Not more: each shard of each limit costs
+// 40 bytes before it holds a key.
 const shardCount = 64
 
 func shardOf(h uint64) uint64 { return h >> 58 }
@@ -106,7 +105,8 @@ func newCounters(s *Store, id string, serial uint64, p limit.Policy) *Counters {
 // Spec returns the identity and the policy in force.
 func (c *Counters) Spec() store.Spec { return store.Spec{ID: c.id, Policy: *c.policy.Load()} }
 
-// hash tells keys apart. 0 and the highest number mark slots, so no key has them.
+// hash returns the hash by which tables know a key. 0 and the highest number mark slots, so no
+// key has them.
 func (c *Counters) hash(key []byte) uint64 { return avoidMarks(maphash.Bytes(c.seed, key)) }
 
 func (c *Counters) hashString(key string) uint64 { return avoidMarks(maphash.String(c.seed, key)) }
@@ -131,9 +131,9 @@ func (c *Counters) current() table {
 	return c.table.Load().table
 }
 
-// setPolicy puts p in force and carries the state of every key over. Store.mu is
-// held, so there is one change at a time. Takes go on meanwhile: a shard that has
-// moved sends them to the successor.
+// setPolicy puts p in force and carries over the state of every key. Store.mu is held, so there
+// is one change at a time. Takes go on meanwhile: those of a shard that has moved continue at
+// the successor.
 func (c *Counters) setPolicy(p limit.Policy) {
 	old := c.policy.Swap(&p)
 	if t := c.table.Load(); t != nil && *old != p {
@@ -150,8 +150,8 @@ func (c *Counters) replace(old table, from, p limit.Policy) {
 	c.install(next)
 }
 
-// mostUsed is what a key has used at most under p, which is in force: its quota, or what
-// is left of what the key had used before.
+// mostUsed is the most that a key has used under p, which is in force: its quota, or what refill
+// has left of usedBefore.
 func (c *Counters) mostUsed(p limit.Policy) int64 {
 	if p.Unlimited || !isBucket(p) {
 		return 0
@@ -170,8 +170,7 @@ func isBucket(p limit.Policy) bool {
 	return p.Algorithm == limit.TokenBucket || p.Algorithm == limit.LeakyBucket
 }
 
-// rebase gives a table of words a later beginning before its ticks outgrow their
-// words.
+// rebase gives a table of words a later beginning before its ticks no longer fit.
 func (c *Counters) rebase(old *wordTable) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
@@ -189,7 +188,7 @@ func (c *Counters) install(t table) {
 	c.words.Store(words)
 }
 
-// drop forgets all states. Takes that still hold c are admitted: its limit is no
+// drop forgets all states. Takes that still hold c are admitted: its limit does not exist any
 // more.
 func (c *Counters) drop() {
 	t := c.table.Load().get()
@@ -199,7 +198,7 @@ func (c *Counters) drop() {
 	}
 }
 
-// overflow notes a Take that is decided on the overflow bucket.
+// overflow records a Take that is decided on the overflow bucket.
 func (c *Counters) overflow(since uint64) {
 	if c.account.overflow(since) && c.store.logger != nil {
 		c.store.logger.Warn("limit has more live keys than its room: new keys share one bucket until there is room again",
@@ -211,8 +210,8 @@ func (c *Counters) overflow(since uint64) {
 func (c *Counters) newTable(p limit.Policy) table {
 	if isBucket(p) {
 		bucket := limit.NewBucket(p)
-		// A bucket that never refills has but one tick: its words could not
-		// tell a full bucket from one never seen.
+		// A bucket that never refills has only one tick: a word could not distinguish a full
+		// bucket from a key that was never seen.
 		if packed, ok := bucket.Pack(); ok && packed.Holds(c.usedBefore) && !p.Unlimited && p.Rate.Count > 0 {
 			t := newWordTable(c, packed)
 			t.counts = p.CountRefused
@@ -222,9 +221,8 @@ func (c *Counters) newTable(p limit.Policy) table {
 	return newLockedTable(c, p)
 }
 
-// The methods below act on the table in force, or on its successor if the state of
-// the key moved meanwhile. Counters that were unbound admit everything: their limit
-// is no more.
+// The methods below act on the table in force, or on its successor if the state of the key moved
+// meanwhile. Counters that were unbound admit everything: their limit does not exist any more.
 
 func (c *Counters) take(h uint64, a ask) limit.Verdict {
 	for t := c.current(); t != nil; t = t.successor() {

@@ -43,8 +43,9 @@ func takeOf(t *testing.T, s *Store, charges ...store.Charge) bool {
 	return ok
 }
 
-// What new keys share when the table is full is used up for all of them, also for a
-// request over several limits, which is told why, and charges none of the others.
+// When the table is full, the bucket that new keys share is used up for all of them, also in a
+// request over several limits, whose refusal has the reason and charges none of the other
+// limits.
 func TestFullTableBesideOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -181,8 +181,8 @@ func TestOverflowBucketThatMovesIsInherited(t *testing.T) {
 	}
 }
 
-// Finding room for one limit takes words away, so a Take over several limits must not
-// look for it while it holds one.
+// Making room for one limit locks words, so a Take over several limits must not do it while it
+// has one locked.
 func TestTakeOverSeveralWithAFullBudgetEnds(t *testing.T) {
 	clock := newManual()
 	s := New(Options{MaxBytes: 64 << 10, Now: clock.now})

@@ -2,13 +2,13 @@ package memory
 
 import "github.com/stint-io/stint/limit"
 
-// This file is what the two kinds of table do for a Take over several buckets.
+// This file has what the two kinds of table do for a Take over several buckets.
 
 // join finds the word of a key.
 func (t *wordTable) join(h uint64, m *member, keep bool) bool {
 	m.words, m.mu, m.held = t, nil, nil
 	for {
-		if m.word, m.over = t.place(h, keep); m.word == nil {
+		if m.word, m.over = t.obtain(h, keep); m.word == nil {
 			return false
 		}
 		tick := t.tick()
@@ -16,11 +16,11 @@ func (t *wordTable) join(h uint64, m *member, keep bool) bool {
 		case !ok && m.over:
 			t.store.awaitMove()
 		case !ok:
-			t.shards[shardOf(h)].isClosed() // waits until what moved has arrived
+			t.shards[shardOf(h)].isClosed() // waits until the shard has moved
 		case w != 0 || m.over:
 			return true
-		// What a word never written stands for is written now: nobody can wait
-		// for the overflow bucket while words are held.
+		// A word that was never written stands for the overflow bucket's. Write that now:
+		// while words are locked, Takes must not wait for the overflow bucket.
 		case m.word.CompareAndSwap(0, max(t.effective(0), tick)):
 			return true
 		}
@@ -42,15 +42,15 @@ func (t *lockedTable[S]) join(h uint64, m *member, _ bool) bool {
 	return true
 }
 
-func (t *lockedTable[S]) placeHeld(h, since uint64, keep bool) (over, moved bool) {
+func (t *lockedTable[S]) obtainHeld(h, since uint64, keep bool) (over, moved bool) {
 	sh := &t.shards[shardOf(h)]
 	if sh.closed {
 		return false, true
 	}
-	return t.place(sh, h, since, keep) == nil, false
+	return t.obtain(sh, h, since, keep) == nil, false
 }
 
-func (t *lockedTable[S]) holdOverflow() (moved bool) {
+func (t *lockedTable[S]) lockOverflow() (moved bool) {
 	t.overflow.mu.Lock()
 	if t.overflow.closed {
 		t.overflow.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *lockedTable[S]) holdOverflow() (moved bool) {
 	return false
 }
 
-func (t *lockedTable[S]) letGoOverflow() { t.overflow.mu.Unlock() }
+func (t *lockedTable[S]) unlockOverflow() { t.overflow.mu.Unlock() }
 
 func (t *lockedTable[S]) heldState(m *member) (*S, *rule[S]) {
 	if m.over {
@@ -96,14 +96,14 @@ func (t *lockedTable[S]) refuseHeld(m *member, now limit.Time) {
 	}
 	v := &m.charge.Verdict
 	if v.Allowed {
-		untouched(v, r.peek(s, now, m.looking()))
+		untouched(v, r.peek(s, now, m.withoutCost()))
 	} else if after := r.peek(s, now, m.ask); !after.Allowed && v.Reason != limit.ReasonTableFull {
 		*v = after
 	}
 }
 
-// outOfRoom turns a verdict into the refusal of a state that cannot remember one
-// more request: forgetting another instead would admit too much.
+// outOfRoom turns a verdict into a refusal, for a state that has no room to record one more
+// request: dropping an older entry instead would admit too much.
 func outOfRoom(v limit.Verdict, cost int64) limit.Verdict {
 	return limit.Verdict{
 		Reason: limit.ReasonTableFull, Remaining: v.Remaining + cost,
@@ -111,8 +111,8 @@ func outOfRoom(v limit.Verdict, cost int64) limit.Verdict {
 	}
 }
 
-// untouched makes v, of a cost that would have fitted, say how the bucket stands
-// without it.
+// untouched corrects v, the verdict of a cost that would have fitted and was not taken: it shows
+// the bucket without that cost.
 func untouched(v *limit.Verdict, rest limit.Verdict) {
 	v.Remaining, v.ResetAfter, v.Delay = rest.Remaining, rest.ResetAfter, 0
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,12 +18,11 @@ type Keyed struct {
 	counters *Counters
 }
 
-// NewKeyed returns a limit that holds policy for each key. It returns an error
-// for a policy that is not valid, and for one of places in flight: a Keyed has
-// nothing that gives a place back, a [Store] has Finish.
+// NewKeyed returns a limit with policy for each key. It returns an error for a policy that is
+// not valid, and for Concurrency: a Keyed cannot give permits back, a [Store] has Finish.
 func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
 	if policy.Algorithm == limit.Concurrency {
-		return nil, errors.New("memory: a Keyed cannot give places in flight back, use a Store, or stint.Parse and its Finish")
+		return nil, errors.New("memory: a Keyed cannot give permits in flight back, use a Store, or stint.Parse and its Finish")
 	}
 	c, err := New(o).bind(store.Spec{ID: "keyed", Policy: policy})
 	if err != nil {
@@ -34,12 +34,11 @@ func NewKeyed(policy limit.Policy, o Options) (*Keyed, error) {
 // Allow takes one for key and says whether it fitted. It does not allocate; a
 // refusal writes nothing.
 //
-// It is [wordTable.take] for where nothing stands in the way: the table is of that
-// kind, its clock is the system's, the key has a slot, and the slot's word is
-// neither new nor held nor moved. It is one function because calls would cost more
-// than what they do. The key is hashed before the clock is read: the read waits for
-// all that was begun before it, so a key or a slot that is fetched from memory after
-// it would be waited for twice.
+// It is [wordTable.take] for the common case: the table is of that kind, its clock is the
+// system's, the key has a slot, and the slot's word is neither new nor locked nor moved. It is
+// one function because calls would cost more than the work. The key is hashed before the clock
+// is read: reading the clock waits for earlier loads, so a key or slot fetched after it would be
+// a second wait for memory.
 func (k *Keyed) Allow(key string) bool {
 	c := k.counters
 	t := c.words.Load()
@@ -76,9 +75,8 @@ func (k *Keyed) Allow(key string) bool {
 	}
 }
 
-// AllowN takes n for key and says whether it fitted; nothing is taken when it did
-// not. A negative n, or one above limit.MaxCount, never fits. n = 0 takes nothing
-// and always fits.
+// AllowN takes n for key and reports whether it fitted; nothing is taken when it did not. A
+// negative n, or one above limit.MaxCount, never fits. n = 0 takes nothing and always fits.
 func (k *Keyed) AllowN(key string, n int64) bool {
 	v, err := k.Take(key, n)
 	return err == nil && v.Allowed
@@ -91,13 +89,6 @@ func (k *Keyed) Take(key string, cost int64) (limit.Verdict, error) {
 		return limit.Verdict{}, err
 	}
 	return k.counters.take(k.counters.hashString(key), costing(cost)), nil
-}
-
-func checkCost(cost int64) error {
-	if cost < 0 || cost > limit.MaxCount {
-		return fmt.Errorf("memory: cost %d is not within 0 and %d", cost, int64(limit.MaxCount))
-	}
-	return nil
 }
 
 // Count takes cost for key whether it fits or not, and says whether it did; see
@@ -117,7 +108,7 @@ func (k *Keyed) Peek(key string, cost int64) (limit.Verdict, error) {
 	return k.counters.peek(k.counters.hashString(key), costing(cost)), nil
 }
 
-// standing says whether cost would be admitted, and what there is without it.
+// standing says whether cost would be admitted, and how the limit stands without it.
 func (k *Keyed) standing(key string, cost int64) (limit.Verdict, error) {
 	v, err := k.Peek(key, cost)
 	if err != nil || !v.Allowed {
@@ -128,15 +119,15 @@ func (k *Keyed) standing(key string, cost int64) (limit.Verdict, error) {
 	return v, err
 }
 
-// Refund gives back cost that an earlier Take took for key. A bucket gets no
-// fuller than full. Costs that Take would not accept are left alone.
+// Refund gives back cost that an earlier Take took for key, as far as the bucket has room for
+// it. Costs that Take would not accept are ignored.
 func (k *Keyed) Refund(key string, cost int64) {
 	if checkCost(cost) == nil {
 		k.counters.refund(k.counters.hashString(key), cost)
 	}
 }
 
-// Reset makes key as good as new and lifts its ban.
+// Reset drops the state of key, its ban included.
 func (k *Keyed) Reset(key string) { k.counters.reset(k.counters.hashString(key)) }
 
 // SetPolicy puts another policy in force. What each key has used stays used: the
@@ -144,7 +135,7 @@ func (k *Keyed) Reset(key string) { k.counters.reset(k.counters.hashString(key))
 // [NewKeyed] would not take, and then changes nothing.
 func (k *Keyed) SetPolicy(policy limit.Policy) error {
 	if policy.Algorithm == limit.Concurrency {
-		return errors.New("memory: a Keyed cannot give places in flight back")
+		return errors.New("memory: a Keyed cannot give permits in flight back")
 	}
 	_, err := k.counters.store.bind(store.Spec{ID: k.counters.id, Policy: policy})
 	return err
@@ -172,26 +163,27 @@ type keyedTaker struct {
 // Attributes makes it a [limit.AttributeReader].
 func (t keyedTaker) Attributes() []string { return t.names }
 
+// key appends the key of a request to dst.
+func (t keyedTaker) key(dst []byte, req limit.Request) []byte {
+	for _, name := range t.names {
+		value, _ := req.Get(name)
+		dst = store.AppendKey(dst, value)
+	}
+	return dst
+}
+
 func (t keyedTaker) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Decision{}, fmt.Errorf("memory: nothing taken: %w", err)
 	}
-	cost, op := req.Cost, t.keyed.Take
-	if cost == 0 {
-		cost = 1
-	}
+	cost, op := cmp.Or(req.Cost, 1), t.keyed.Take
 	switch {
 	case req.Peek:
 		op = t.keyed.standing
 	case req.CountRefused:
 		op = t.keyed.Count
 	}
-	var key []byte
-	for _, name := range t.names {
-		value, _ := req.Get(name)
-		key = store.AppendKey(key, value)
-	}
-	v, err := op(string(key), cost)
+	v, err := op(string(t.key(nil, req)), cost)
 	if err != nil {
 		return limit.Decision{}, err
 	}

@@ -17,11 +17,11 @@ type rule[S any] struct {
 	fresh  func(s *S, now limit.Time) bool
 
 	finish func(s *S, permit uint64) // nil unless permits are held
-	bytes  func(s *S) int            // what s holds outside itself; nil = nothing
-	clone  func(s *S) S              // a copy that shares nothing; nil = assignment does
+	bytes  func(s *S) int            // the memory that s refers to; nil = none
+	clone  func(s *S) S              // a copy that shares no memory; nil = assignment is enough
 
-	// arithmetic is what the functions above are made of; convert takes that
-	// of the table that a state comes from.
+	// arithmetic is the value behind the functions above; convert takes that of the table from
+	// which a state comes.
 	arithmetic any
 	convert    func(s S, from any, now limit.Time) S
 }
@@ -59,7 +59,7 @@ func newTableOf[S any](c *Counters, r rule[S]) *lockedTable[S] {
 	return t
 }
 
-// overflowHash is no key's: see avoidMarks.
+// overflowHash is the hash of no key; see avoidMarks.
 const overflowHash = slotClosed
 
 func (t *lockedTable[S]) entryBytes() int64 {
@@ -67,8 +67,8 @@ func (t *lockedTable[S]) entryBytes() int64 {
 	return int64(unsafe.Sizeof(s)) + 8
 }
 
-// find returns the index of a key, or of the vacant place where it would go;
-// sh.mu is held and there are vacant places.
+// find returns the index of a key, or of the vacant slot where it would go; sh.mu is held and
+// there are vacant slots.
 func (sh *lockedShard[S]) find(h uint64) (i int, known bool) {
 	mask := uint64(len(sh.hashes) - 1)
 	for at := h; ; at++ {
@@ -103,10 +103,9 @@ func (t *lockedTable[S]) lock(h uint64) (*lockedShard[S], bool) {
 	return sh, true
 }
 
-// place returns the state of a key, made if need be, and how many bytes it holds
-// outside itself; nil when the budget is full. What is fresh is dropped for it if
-// need be, unless keep. The shard is locked.
-func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64, keep bool) *S {
+// obtain returns the state of a key, making it if need be; nil when the budget is full. Fresh
+// states are dropped for it if need be, unless keep. The shard is locked.
+func (t *lockedTable[S]) obtain(sh *lockedShard[S], h, since uint64, keep bool) *S {
 	if s := sh.seen(h); s != nil {
 		return s
 	}
@@ -125,9 +124,9 @@ func (t *lockedTable[S]) place(sh *lockedShard[S], h, since uint64, keep bool) *
 	return &sh.states[i]
 }
 
-// first is the state that a key starts with when it gets a place: new, or that of
-// the overflow bucket, on which the key may have been decided until now. It is
-// false when the budget has no room for the copy.
+// first is the state that a key starts with when it gets a slot: a new one, or that of the
+// overflow bucket, on which the key may have been decided until now. ok is false when the budget
+// has no room for the copy.
 func (t *lockedTable[S]) first(since uint64) (s S, ok bool) {
 	t.overflow.mu.Lock()
 	defer t.overflow.mu.Unlock()
@@ -145,8 +144,8 @@ func (t *lockedTable[S]) first(since uint64) (s S, ok bool) {
 	return s, true
 }
 
-// grow makes room in a shard: it drops what is fresh, unless keep, and, when more than
-// half lives, doubles. The shard is locked.
+// grow makes room in a shard: it drops fresh states, unless keep, and doubles the shard when
+// more than half of its slots live. The shard is locked.
 func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64, keep bool) bool {
 	if since < sh.retryAt {
 		return false
@@ -169,8 +168,8 @@ func (t *lockedTable[S]) grow(sh *lockedShard[S], since uint64, keep bool) bool 
 	return true
 }
 
-// reserve takes the bytes for the slots that suit a full shard with live keys, or for
-// as many as it has if a quarter of them gets free by copying, and returns how many.
+// reserve reserves the bytes for the slots that suit a full shard with live keys, or for as many
+// slots as now if copying frees a quarter of them. It returns how many.
 func (t *lockedTable[S]) reserve(sh *lockedShard[S], live int) (n int, ok bool) {
 	old := len(sh.hashes)
 	if old == 0 {
@@ -188,8 +187,9 @@ func (t *lockedTable[S]) reserve(sh *lockedShard[S], live int) (n int, ok bool) 
 	return n, t.owner.account.reserve(int64(n)*t.entryBytes(), 0)
 }
 
-// roomFor returns how many slots suit live keys in a shard of n: see
-// wordTable.room.
+// roomFor returns how many slots suit live keys in a shard of n slots: at most half of them
+// used, so that the next copy is as many new keys away; and no halving unless less than an
+// eighth lives, so that a shard does not shrink and grow again and again.
 func roomFor(live, n int) int {
 	switch {
 	case live > n/2:
@@ -210,8 +210,8 @@ func (t *lockedTable[S]) live(sh *lockedShard[S], since uint64) int {
 	return live
 }
 
-// rebuild copies what is not fresh, or all if keep, to n slots whose bytes are
-// reserved, and releases those of before.
+// rebuild copies the states that are not fresh, or all with keep, to n slots whose bytes are
+// reserved, and releases the old slots.
 func (t *lockedTable[S]) rebuild(sh *lockedShard[S], n int, since uint64, keep bool) {
 	now := t.store.time(since)
 	hashes, states := sh.hashes, sh.states
@@ -241,7 +241,7 @@ func (t *lockedTable[S]) release(s *S) {
 	}
 }
 
-// change applies f to a state and accounts for what it grew by.
+// change applies f to a state and accounts for its growth.
 func (t *lockedTable[S]) change(s *S, f func(*S)) {
 	if t.rule.bytes == nil {
 		f(s)
@@ -252,8 +252,8 @@ func (t *lockedTable[S]) change(s *S, f func(*S)) {
 	t.owner.account.charge(int64(t.rule.bytes(s) - before))
 }
 
-// fits says whether the budget has room for what a state may grow by in one
-// change: it may double.
+// fits reports whether the budget has room for the growth of a state in one change: it may
+// double.
 func (t *lockedTable[S]) fits(s *S) bool {
 	if t.rule.bytes == nil {
 		return true
@@ -285,8 +285,8 @@ func (t *lockedTable[S]) sweep() {
 		if old := len(sh.hashes); old > 0 && !sh.closed {
 			t.clean(sh, since)
 			if n := roomFor(t.live(sh, since), old); n < old {
-				// What frees memory needs no room in the budget: another policy, with
-				// larger states, may have brought the table above it.
+				// Shrinking must not fail for want of budget: a policy with larger states
+				// may have brought the table above it.
 				t.owner.account.charge(int64(n) * t.entryBytes())
 				t.rebuild(sh, n, since, false)
 			}
@@ -295,7 +295,7 @@ func (t *lockedTable[S]) sweep() {
 	}
 }
 
-// clean makes fresh states hold nothing outside themselves.
+// clean makes fresh states give up the memory that they refer to.
 func (t *lockedTable[S]) clean(sh *lockedShard[S], since uint64) {
 	if t.rule.bytes == nil {
 		return

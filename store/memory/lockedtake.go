@@ -2,8 +2,8 @@ package memory
 
 import "github.com/stint-io/stint/limit"
 
-// with runs f on the state of a key, made if need be, under its locks. over says
-// that it is the overflow bucket's. It answers false when the key has moved.
+// with runs f on the state of a key, made if need be, under its locks. over says that it is the
+// overflow bucket's. with returns false when the key has moved.
 func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool)) bool {
 	for {
 		sh, ok := t.lock(h)
@@ -11,7 +11,7 @@ func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool))
 			return false
 		}
 		since := t.store.since()
-		if s := t.place(sh, h, since, false); s != nil {
+		if s := t.obtain(sh, h, since, false); s != nil {
 			f(s, t.store.time(since), false)
 			sh.mu.Unlock()
 			return true
@@ -26,12 +26,12 @@ func (t *lockedTable[S]) with(h uint64, f func(s *S, now limit.Time, over bool))
 		if !moved {
 			return true
 		}
-		t.store.awaitMove() // the overflow bucket has moved on; the shard will
+		t.store.awaitMove() // the overflow bucket has moved; the shard will follow
 	}
 }
 
-// look runs f on the state of a key, or on one that stands for a key never seen.
-func (t *lockedTable[S]) look(h uint64, f func(s *S, now limit.Time)) bool {
+// observe runs f on the state of a key, or on the overflow bucket's for a key without one.
+func (t *lockedTable[S]) observe(h uint64, f func(s *S, now limit.Time)) bool {
 	sh, ok := t.lock(h)
 	if !ok {
 		return false
@@ -76,8 +76,8 @@ func (t *lockedTable[S]) take(h uint64, a ask) (v limit.Verdict, done bool) {
 	return v, done
 }
 
-// takeHeld takes from a state whose locks are held. A Take on the overflow bucket is noted
-// as such already.
+// takeHeld takes from a state whose locks are held. With over, the caller has recorded the
+// overflow already.
 func (t *lockedTable[S]) takeHeld(r *rule[S], s *S, now limit.Time, a ask, over bool) (v limit.Verdict) {
 	if !t.fits(s) {
 		t.store.reclaim(t.store.since())
@@ -103,7 +103,7 @@ func tableFull(v *limit.Verdict) {
 }
 
 func (t *lockedTable[S]) peek(h uint64, a ask) (v limit.Verdict, done bool) {
-	done = t.look(h, func(s *S, now limit.Time) { v = t.rule.peek(s, now, a) })
+	done = t.observe(h, func(s *S, now limit.Time) { v = t.rule.peek(s, now, a) })
 	return v, done
 }
 
@@ -125,7 +125,7 @@ func (t *lockedTable[S]) finish(h, permit uint64) bool {
 	if !t.touch(h, func(s *S, _ limit.Time) { t.rule.finish(s, permit) }) {
 		return false
 	}
-	// A permit given while the table was full is in the overflow bucket.
+	// A permit that was granted while the table was full is in the overflow bucket.
 	t.overflow.mu.Lock()
 	moved := t.overflow.closed
 	if !moved {

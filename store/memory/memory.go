@@ -1,19 +1,18 @@
 // Package memory keeps the state of limits in this process.
 //
-// A key's state is dropped only when it equals that of a key that was never seen,
-// a full bucket or an ended window, so dropping it loses nothing. All tables
-// together stay within a byte budget; when it is full of live keys, new keys of a
-// limit share one overflow bucket, and a key that gets a place of its own later
-// starts from what that bucket has used. A flood of keys therefore never frees a
-// limited or banned one.
+// A key's state is dropped only when it equals that of a key that was never seen, a full bucket
+// or an ended window, so dropping it loses nothing. All tables together stay within a byte
+// budget. When it is full of live keys, new keys of a limit share one overflow bucket, and a key
+// that gets a slot of its own later starts from that bucket's state. A flood of keys therefore
+// never frees a limited or banned one.
 //
 // Token and leaky buckets whose rate can be packed live in a flat table of 16
 // bytes per slot, changed by compare-and-swap: a refusal writes nothing, a Take
 // allocates nothing. All other algorithms live in tables behind short locks.
 //
-// Keys are told apart by a 64-bit hash under a secret seed of each limit: two given
-// keys share a bucket with a chance of 2^-64, and nobody outside the process can
-// search for such a pair.
+// Keys are distinguished by a 64-bit hash with a secret seed for each limit: two given keys
+// share a bucket with probability 2^-64, and nobody outside the process can search for such a
+// pair.
 //
 // The package starts no goroutine. It will not persist state or share it with
 // other processes.
@@ -31,9 +30,9 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// DefaultMaxBytes is the byte budget when none is given: 256 MiB, room for some
-// five million live keys. Not smaller: a flood would reach it within seconds. Not
-// larger: the process has other things to keep.
+// DefaultMaxBytes is the default byte budget: 256 MiB, room for some five million live keys. Not
+// smaller: a flood would reach it within seconds. Not larger: the process needs memory for other
+// things.
 const DefaultMaxBytes = 256 << 20
 
 // MinMaxBytes is the least byte budget: 64 KiB, room for some thousand live keys. Not
@@ -42,14 +41,14 @@ const MinMaxBytes = 64 << 10
 
 // Options configure a [Store]. The zero value is ready to use.
 type Options struct {
-	// MaxBytes bounds the memory of all tables together; 0 = DefaultMaxBytes. What is
-	// below MinMaxBytes counts as that. Half of it is divided equally among the limits,
-	// so that a flood of keys on one leaves the others room; the other half is for
-	// whoever comes first.
+	// MaxBytes bounds the memory of all tables together; 0 = DefaultMaxBytes. A value below
+	// MinMaxBytes counts as that. Half of it is divided equally among the limits, so that a
+	// flood of keys on one leaves room to the others; the other half goes to the tables that
+	// grow first.
 	MaxBytes int64
 
-	// Logger is told once when a flood of keys has used up what a limit may have: the
-	// limit's ID, never a key. Nil = nobody is.
+	// Logger gets one line when a flood of keys has used up what a limit may have, with the
+	// limit's ID and never a key. Nil = none.
 	Logger *slog.Logger
 
 	// Now replaces the clock: it returns nanoseconds since the Unix epoch and
@@ -73,10 +72,10 @@ type Store struct {
 	counters map[string]*Counters
 	serial   uint64 // orders the locks of tables; see take.go
 
-	overflowed int64 // Takes of counters that are no more
+	overflowed int64 // Takes on overflow buckets of counters that were unbound
 
-	reclaimAt atomic.Uint64 // since the store's beginning: a full budget is not swept before
-	conflicts atomic.Int64  // Takes over several buckets that met a table in motion and began again
+	reclaimAt atomic.Uint64 // time since the store's beginning before which a full budget is not swept
+	conflicts atomic.Int64  // Takes over several buckets that began again because a table moved
 }
 
 var _ store.Store = (*Store)(nil)
@@ -95,8 +94,7 @@ func New(o Options) *Store {
 	return s
 }
 
-// since returns the nanoseconds since the store began, on its clock; it never
-// answers less than 0.
+// since returns the nanoseconds since the store began, on its clock, at least 0.
 func (s *Store) since() uint64 {
 	if s.now == nil {
 		return uint64(time.Since(s.start))
@@ -130,8 +128,7 @@ func (s *Store) bind(spec store.Spec) (*Counters, error) {
 	return c, nil
 }
 
-// Unbind drops the counters and all their state. A Take that still holds them is
-// decided as for keys never seen.
+// Unbind drops the counters and all their state. A Take that still holds them is admitted.
 func (s *Store) Unbind(c store.Counters) error {
 	own, err := s.own(c)
 	if err != nil {
@@ -163,7 +160,7 @@ func (s *Store) drop(c *Counters) {
 	s.overflowed += c.account.overflowed.Load()
 }
 
-// awaitMove waits until no table moves to its successor. Nothing is locked.
+// awaitMove waits until no table is being moved to its successor. The caller holds no lock.
 func (s *Store) awaitMove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,18 +176,18 @@ func (s *Store) own(c store.Counters) (*Counters, error) {
 
 // Stats describes a store at one moment.
 type Stats struct {
-	Keys       int64 // keys that have a state of their own, those that are due to be dropped included
+	Keys       int64 // keys with a state of their own, those that may be dropped included
 	Bytes      int64 // what the tables occupy
 	MaxBytes   int64 // their budget
 	Overflowed int64 // Takes decided on an overflow bucket since the start, because the budget was full
 	Limits     int   // counters bound
 
-	// Overflows are those Takes by the IDs of the counters that had some, without those
-	// that were unbound since. Nil = none.
+	// Overflows are these Takes by the IDs of counters, without those of counters that were
+	// unbound. Nil = none.
 	Overflows map[string]int64
 }
 
-// Bytes is what the tables occupy.
+// Bytes is the memory of the tables.
 func (s *Store) Bytes() int64 { return s.budget.used.Load() }
 
 // Stats counts what the store holds.
@@ -214,10 +211,9 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// reclaim sweeps all tables for keys that need no state any more, when the budget
-// is full: what one limit has done with is another's room. At most ten times a
-// second, and for at most a fiftieth of the time, so that a flood does not pay for it
-// with each key.
+// reclaim drops the fresh states of all tables when the budget is full: room that one limit no
+// longer needs goes to another. It runs at most ten times a second, and for at most a fiftieth
+// of the time, so that a flood does not pay for it with each key.
 func (s *Store) reclaim(since uint64) {
 	const every = uint64(100 * time.Millisecond)
 	at := s.reclaimAt.Load()

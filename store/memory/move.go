@@ -17,8 +17,8 @@ func (t *wordTable) moveTo(next table) {
 	t.leave(receive, next)
 }
 
-// partOverflow marks the overflow bucket as moved and returns what it was. Keys that
-// get a slot here before their shard moves still start from that.
+// partOverflow marks the overflow bucket as moved and returns its word. Keys that get a slot
+// here before their shard moves still start from that.
 func (t *wordTable) partOverflow() uint64 {
 	over, _ := lockWord(&t.overflow)
 	t.parted.Store(over)
@@ -63,8 +63,7 @@ func (t *wordTable) receiver(next table) func(h, w uint64) {
 	return func(uint64, uint64) {}
 }
 
-// receive puts a key that comes from another bucket into a shard that nobody else
-// sees yet.
+// receive puts the state of a key of another bucket into a shard that is not in use yet.
 func (t *wordTable) receive(h uint64, s limit.BucketState, from *limit.Bucket) {
 	s = t.bucket.Exact().Convert(s, from, t.store.time(t.store.since()))
 	w := t.bucket.Repack(s, t.beginning())
@@ -93,8 +92,7 @@ func (t *lockedTable[S]) moveTo(next table) {
 	receive := t.receiver(next)
 	t.overflow.mu.Lock()
 	t.overflow.closed = true
-	// A copy: keys that get a place here before their shard moves still start
-	// from this one.
+	// A copy: keys that get a slot here before their shard moves still start from this state.
 	over := t.overflow.states[0]
 	if t.rule.clone != nil {
 		over = t.rule.clone(&over)

@@ -5,24 +5,23 @@ import (
 	"fmt"
 
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/store"
 )
 
-// Preparer returns k as a [limit.Preparer], which can be a part of [limit.All]: limits for
-// each connection or channel that are kept in this process. It is as Taker otherwise.
+// Preparer returns k as a [limit.Preparer] for [limit.All]: a limit for each connection or
+// channel, kept in this process. Otherwise it is like Taker.
 //
-// The policy is a token or leaky bucket that a word holds, as nearly all that people
-// write: what was taken of another could not be given back exactly. Under any other
-// policy this is an error, and so is a Hold if [Keyed.SetPolicy] puts one in force later.
+// The policy must be a token or leaky bucket that fits in a word, as nearly all do: of another,
+// a cost could not be given back exactly. Any other policy is an error here, and in Prepare if
+// [Keyed.SetPolicy] puts it in force later.
 func (k *Keyed) Preparer(name string, names ...string) (limit.Preparer, error) {
-	if _, err := k.holdable(); err != nil {
+	if _, err := k.preparable(); err != nil {
 		return nil, err
 	}
 	return keyedPreparer{keyedTaker{k, name, names}}, nil
 }
 
-// holdable returns the table in force, if what is taken from it can be given back.
-func (k *Keyed) holdable() (*wordTable, error) {
+// preparable returns the table in force, if costs taken from it can be given back exactly.
+func (k *Keyed) preparable() (*wordTable, error) {
 	t, ok := k.counters.current().(*wordTable)
 	if !ok || t.counts {
 		p := k.Policy()
@@ -35,16 +34,16 @@ type keyedPreparer struct{ keyedTaker }
 
 var _ limit.Preparer = keyedPreparer{}
 
-// What the marks of a Hold are.
+// The marks of a Prepared.
 const (
 	markHash   = iota // of the key
-	markBefore        // the word before it was taken
+	markBefore        // the word before the Take
 	markAfter         // the word after
 	markTick          // when
 )
 
-// usualKey is how long a key may be before it takes memory of its own. Not longer: it is
-// cleared for each request. Not shorter: an account, a channel and a path fit.
+// usualKey is the length up to which a key needs no memory of its own, in bytes. Not longer: the
+// array is cleared for each request. Not shorter: an account, a channel and a path fit.
 const usualKey = 128
 
 // Shared implements [limit.Preparer].
@@ -62,17 +61,12 @@ func (h keyedPreparer) Prepare(ctx context.Context, req limit.Request, _ bool, r
 		return limit.Prepared{}, fmt.Errorf("memory: nothing taken: %w", err)
 	}
 	var room [usualKey]byte
-	key := room[:0]
-	for _, name := range h.names {
-		value, _ := req.Get(name)
-		key = store.AppendKey(key, value)
-	}
 	cost, c := max(1, req.Cost), h.keyed.counters
-	hash := c.hash(key)
+	hash := c.hash(h.key(room[:0], req))
 	p := c.policy.Load()
 	*r = limit.Result{Limit: h.name, Algorithm: p.Algorithm, Quota: p.Quota(), Window: p.Window(), Cost: cost}
 	for {
-		t, err := h.keyed.holdable()
+		t, err := h.keyed.preparable()
 		if err != nil {
 			return limit.Prepared{}, err
 		}
@@ -83,18 +77,18 @@ func (h keyedPreparer) Prepare(ctx context.Context, req limit.Request, _ bool, r
 				}
 				return limit.Prepared{}, nil
 			}
-		} else if hold, v, done := t.hold(hash, cost); done {
+		} else if hold, v, done := t.prepare(hash, cost); done {
 			r.Verdict = v
 			return hold, nil
 		}
-		c.store.awaitMove() // to a later beginning, or to another policy
+		c.store.awaitMove() // the table moves to a later beginning or another policy
 	}
 }
 
-// hold takes cost so that it can be given back. What new keys share, when the table is
-// full, is taken as usual: others change it all the time.
-func (t *wordTable) hold(h uint64, cost int64) (hold limit.Prepared, v limit.Verdict, done bool) {
-	p, over := t.place(h, false)
+// prepare takes cost so that it can be given back. A Take on the overflow bucket is final: other
+// keys change that bucket all the time.
+func (t *wordTable) prepare(h uint64, cost int64) (hold limit.Prepared, v limit.Verdict, done bool) {
+	p, over := t.obtain(h, false)
 	if p == nil {
 		return
 	}
@@ -126,23 +120,17 @@ func (h keyedPreparer) Rollback(hold limit.Prepared) {
 	}
 }
 
-// undo gives back what was held, unless another policy is in force by now. Nobody else
-// came in between: the word is what it was. Otherwise, had it not been taken, the bucket
-// would have been full from the tick on that was in the word before, or from the Hold on
-// if it was full then, and what would have overflowed since is not given back.
+// undo gives back what was prepared, unless another policy is in force by now.
 func (t *wordTable) undo(h limit.Prepared) {
-	full := max(h.Mark[markBefore], h.Mark[markTick])
-	owed := h.Mark[markAfter] - full
 	t.change(h.Mark[markHash], func(w uint64) uint64 {
-		switch {
-		case w == 0:
+		switch back := h.Mark[markBefore]; w {
+		case 0:
 			return 0
-		case w == h.Mark[markAfter]:
-			return max(h.Mark[markBefore], 1) // 0 would mean never written
+		case h.Mark[markAfter]: // nobody else came in between
+			return max(back, 1) // 0 would mean never written
 		default:
-			tick := t.tick() // not before w was there
-			back := owed - min(owed, tick-min(tick, full))
-			return max(w-min(w, back), 1)
+			// The clock is read after w was: others have taken nothing later.
+			return max(t.bucket.Undo(w, t.tick(), back, h.Mark[markAfter], h.Mark[markTick]), 1)
 		}
 	})
 }

@@ -59,8 +59,8 @@ func TestHolderWalk(t *testing.T) {
 	if h.Commit(held); left() != 2 {
 		t.Errorf("%d are left, want 2", left())
 	}
-	// Held while it was full, and 200 ms later another takes 3: the bucket would have
-	// overflowed by 2 meanwhile, so 1 of the 3 comes back.
+	// Prepared while it was full, and 200 ms later another takes 3: the bucket would have
+	// overflowed by 2 in between, so 1 of the 3 is given back.
 	now = now.Add(time.Second)
 	held = hold(3)
 	now = now.Add(200 * time.Millisecond)

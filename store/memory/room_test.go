@@ -129,7 +129,7 @@ func TestUndoDuringGrowth(t *testing.T) {
 	c, next := k.counters, oneShard(k.counters, "k")
 	key := next()
 	h := c.hashString(key)
-	hold, v, done := wordsOf(c).hold(h, 30)
+	hold, v, done := wordsOf(c).prepare(h, 30)
 	if !done || !v.Allowed {
 		t.Fatalf("%+v, %v", v, done)
 	}
@@ -148,8 +148,8 @@ func TestUndoDuringGrowth(t *testing.T) {
 	}
 }
 
-// A table that has been given a later beginning is not given one again by who came to it
-// meanwhile: what was taken since stays taken.
+// A table that was given a later beginning is not given another by a Take that saw the old
+// table: what was taken since stays taken.
 func TestRebaseOnlyOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -258,7 +258,7 @@ func TestWhatIsNoCharge(t *testing.T) {
 	}
 }
 
-// A flood in a store's first second is told like any other, once.
+// A flood in a store's first second is logged once like any other.
 func TestFloodAtTheBeginningIsLogged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -8,10 +8,10 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// unlimited is the verdict of a limit that does not limit.
+// unlimited is the verdict of an unlimited policy.
 var unlimited = limit.Verdict{Allowed: true, Remaining: 1<<63 - 1}
 
-// check refuses charges that arithmetic is not defined for, before anything is
+// check returns an error for charges for which the arithmetic is not defined, before anything is
 // taken.
 func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 	if err := ctx.Err(); err != nil {
@@ -21,8 +21,8 @@ func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 		if _, err := s.own(charges[i].Counters); err != nil {
 			return err
 		}
-		if c := charges[i].Cost; c < 0 || c > limit.MaxCount {
-			return fmt.Errorf("memory: cost %d is not within 0 and %d", c, int64(limit.MaxCount))
+		if err := checkCost(charges[i].Cost); err != nil {
+			return err
 		}
 		if q := charges[i].Quota; charges[i].HasQuota && (q < 0 || q > limit.MaxCount) {
 			return fmt.Errorf("memory: quota %d is not within 0 and %d", q, int64(limit.MaxCount))
@@ -31,9 +31,9 @@ func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 	return nil
 }
 
-// Take decides all charges as one; see [store.Store]. It does not allocate once
-// its scratch space has grown, waits for nothing but the locks of this store, and
-// fails only for charges that are not valid or a context that has ended.
+// Take decides all charges as one; see [store.Store]. It does not allocate once its scratch
+// space has grown, waits only for the locks of this store, and fails only for invalid charges or
+// a context that has ended.
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
 	if err := s.check(ctx, charges); err != nil {
 		return false, err
@@ -66,12 +66,12 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.refund(h, charge.Cost) })
 }
 
-// Finish ends the places in flight that the charges' permits name.
+// Finish gives back the permits that the charges name.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.finish(h, charge.Permit) })
 }
 
-// Reset makes each bucket as good as new.
+// Reset drops the state of each bucket.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.each(ctx, charges, func(c *Counters, h uint64, _ *store.Charge) { c.reset(h) })
 }
@@ -83,6 +83,13 @@ func (s *Store) each(ctx context.Context, charges []store.Charge, f func(*Counte
 	for i := range charges {
 		own := charges[i].Counters.(*Counters)
 		f(own, own.hash(charges[i].Key), &charges[i])
+	}
+	return nil
+}
+
+func checkCost(cost int64) error {
+	if cost < 0 || cost > limit.MaxCount {
+		return fmt.Errorf("memory: cost %d is not within 0 and %d", cost, int64(limit.MaxCount))
 	}
 	return nil
 }

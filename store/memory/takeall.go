@@ -12,9 +12,9 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// member is one bucket in a Take over several: the charges that fall on it add up.
+// member is one bucket in a Take over several; the charges on it add up.
 type member struct {
-	charge *store.Charge // the first; it gives the permit
+	charge *store.Charge // the first of them, whose permit is used
 	same   *member       // the member that decides for this one, when it is not the first on its bucket
 	ask
 	shadow bool
@@ -22,7 +22,7 @@ type member struct {
 	// A bucket is either a word, or behind a mutex.
 	words *wordTable
 	word  *atomic.Uint64
-	was   uint64 // the word while it is held
+	was   uint64 // the value of the word while it is locked
 
 	held heldTable
 	mu   *sync.Mutex // of the shard
@@ -33,12 +33,12 @@ type member struct {
 	overHeld bool // and its mutex is locked
 }
 
-// heldTable is a table whose shards, and its overflow bucket if a member is that,
-// are locked by the caller.
+// heldTable is a table whose shards, and the overflow bucket if a member is on it, are locked by
+// the caller.
 type heldTable interface {
-	placeHeld(h, since uint64, keep bool) (over, moved bool)
-	holdOverflow() (moved bool)
-	letGoOverflow()
+	obtainHeld(h, since uint64, keep bool) (over, moved bool)
+	lockOverflow() (moved bool)
+	unlockOverflow()
 	makeRoomHeld(m *member)
 	peekHeld(m *member, now limit.Time) limit.Verdict
 	commitHeld(m *member, now limit.Time) limit.Verdict
@@ -47,12 +47,11 @@ type heldTable interface {
 
 var scratch = sync.Pool{New: func() any { return new([]member) }}
 
-// takeAll decides charges over several buckets as one. It finds all buckets, then
-// locks them in one order that all Takes share (mutexes first, by counters and
-// shard, then words, by address), then looks, then takes. While it holds a word it
-// waits for nothing but other words, in order, and frees no room, which takes words
-// away: so nobody can wait in a circle. When a bucket has moved it lets go of
-// everything and begins again.
+// takeAll decides charges over several buckets as one. It finds all buckets, locks them in one
+// order that all Takes share (mutexes first, by counters and shard, then words, by address),
+// checks all, then takes. While it holds a word it waits only for other words, in order, and
+// does not sweep, which would lock words: so there is no deadlock. When a bucket has moved it
+// unlocks everything and begins again.
 func (s *Store) takeAll(charges []store.Charge) bool {
 	pooled := scratch.Get().(*[]member)
 	defer scratch.Put(pooled)
@@ -61,8 +60,7 @@ func (s *Store) takeAll(charges []store.Charge) bool {
 	for again := false; ; again = true {
 		for i := range charges {
 			members[i] = newMember(&charges[i])
-			// The place of one key may have cost that of another, which had
-			// taken nothing yet.
+			// Making the state of one key may have dropped that of another, which was fresh.
 			members[i].find(again)
 		}
 		slices.SortFunc(members, inLockOrder)
@@ -78,7 +76,7 @@ func (s *Store) takeAll(charges []store.Charge) bool {
 	return allowed
 }
 
-// peekAll answers as takeAll would. It locks nothing and makes no key a place.
+// peekAll answers as takeAll would. It locks nothing and makes no state for a key.
 func peekAll(charges []store.Charge) bool {
 	pooled := scratch.Get().(*[]member)
 	defer scratch.Put(pooled)
@@ -100,7 +98,7 @@ func peekAll(charges []store.Charge) bool {
 	for i := range members {
 		m := &members[i]
 		if v := &m.charge.Verdict; m.same == nil && !allowed && v.Allowed && m.cost > 0 {
-			untouched(v, m.charge.Counters.(*Counters).peek(m.hash, m.looking()))
+			untouched(v, m.charge.Counters.(*Counters).peek(m.hash, m.withoutCost()))
 		}
 	}
 	answerSame(members)
@@ -133,7 +131,7 @@ func inLockOrder(a, b member) int {
 	return cmp.Compare(a.hash, b.hash)
 }
 
-// lockKind orders mutexes before words before what needs no lock.
+// lockKind orders mutexes before words before members that need no lock.
 func (m *member) lockKind() int {
 	switch {
 	case m.mu != nil:
@@ -144,8 +142,8 @@ func (m *member) lockKind() int {
 	return 0
 }
 
-// merge lets the first of several charges on one bucket decide for all, with
-// their costs added up. The first enforced one makes the whole enforced.
+// merge lets the first of several charges on one bucket decide for all, with their costs added
+// up. If one of them is enforced, the whole is.
 func merge(members []member) {
 	for i := 1; i < len(members); i++ {
 		m, before := &members[i], &members[i-1]
@@ -176,7 +174,7 @@ func lockAll(members []member, since uint64) bool {
 			m.mu.Lock()
 		}
 		var moved bool
-		if m.over, moved = m.held.placeHeld(m.hash, since, !first); moved {
+		if m.over, moved = m.held.obtainHeld(m.hash, since, !first); moved {
 			unlockAll(members[:i+1])
 			return false
 		}
@@ -192,9 +190,9 @@ func lockAll(members []member, since uint64) bool {
 	return lockWords(members)
 }
 
-// lockOverflows locks the overflow buckets of tables behind mutexes, after all
-// shards: elsewhere, too, a shard is locked before its table's overflow bucket.
-// Members of one table that are both on it become one bucket.
+// lockOverflows locks the overflow buckets of tables behind mutexes, after all shards:
+// everywhere a shard is locked before its table's overflow bucket. Members of one table that are
+// both on it become one bucket.
 func lockOverflows(members []member) bool {
 	var first *member
 	for i := range members {
@@ -207,7 +205,7 @@ func lockOverflows(members []member) bool {
 			continue
 		}
 		first = m
-		if moved := m.held.holdOverflow(); moved {
+		if moved := m.held.lockOverflow(); moved {
 			unlockAll(mutexed(members))
 			return false
 		}
@@ -216,7 +214,7 @@ func lockOverflows(members []member) bool {
 	return true
 }
 
-// mutexed returns the members behind mutexes; they come first.
+// mutexed returns the members behind mutexes, which come first.
 func mutexed(members []member) []member {
 	n := 0
 	for n < len(members) && members[n].mu != nil {
@@ -246,7 +244,7 @@ func lockWords(members []member) bool {
 	return true
 }
 
-// lockWord waits until nobody holds the word and holds it; false when it moved.
+// lockWord waits until the word is unlocked and locks it; false when it has moved.
 func lockWord(p *atomic.Uint64) (uint64, bool) {
 	for {
 		w, ok := settled(p)
@@ -267,7 +265,7 @@ func unlockAll(members []member) {
 			m.word.Store(m.was)
 		case m.mu != nil:
 			if m.overHeld {
-				m.held.letGoOverflow()
+				m.held.unlockOverflow()
 			}
 			if i == 0 || members[i-1].mu != m.mu {
 				m.mu.Unlock()
@@ -276,15 +274,15 @@ func unlockAll(members []member) {
 	}
 }
 
-// decide looks at every bucket, then takes from those that fit if the request is
-// admitted, or lets those that count refusals count it.
+// decide checks every bucket, then takes from those that fit if the request is admitted, or else
+// charges those that count refused requests.
 func (s *Store) decide(members []member, since uint64) bool {
 	now := s.time(since)
 	allowed := true
 	for i := range members {
 		m := &members[i]
 		if m.same == nil {
-			m.charge.Verdict = m.look(since, now)
+			m.charge.Verdict = m.check(since, now)
 			allowed = allowed && (m.charge.Verdict.Allowed || m.shadow)
 		}
 	}
@@ -302,14 +300,14 @@ func (s *Store) decide(members []member, since uint64) bool {
 	return allowed
 }
 
-// looking is an ask that takes nothing.
-func (m *member) looking() ask {
+// withoutCost is the member's ask with a cost of 0.
+func (m *member) withoutCost() ask {
 	a := m.ask
 	a.cost = 0
 	return a
 }
 
-// answerSame gives the charges that others decided for their answer.
+// answerSame copies the verdicts to charges that another member decided.
 func answerSame(members []member) {
 	for i := range members {
 		if m := &members[i]; m.same != nil {
@@ -325,7 +323,7 @@ func (m *member) first() *member {
 	return m
 }
 
-func (m *member) look(since uint64, now limit.Time) limit.Verdict {
+func (m *member) check(since uint64, now limit.Time) limit.Verdict {
 	switch {
 	case m.mu != nil:
 		v := m.held.peekHeld(m, now)
@@ -357,8 +355,7 @@ func (m *member) commit(since uint64, now limit.Time) {
 	}
 }
 
-// refuse leaves the bucket as it is, unless it counts refusals, and says how it
-// stands then.
+// refuse leaves the bucket as it is, unless it counts refused requests, and updates the verdict.
 func (m *member) refuse(since uint64, now limit.Time) {
 	switch v := &m.charge.Verdict; {
 	case m.cost == 0:

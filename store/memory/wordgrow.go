@@ -8,14 +8,13 @@ import (
 type growth int
 
 const (
-	shardGrown growth = iota // there is room, or somebody else made it: look again
+	shardGrown growth = iota // there is room, or another goroutine made it: search again
 	shardFull                // the budget is used up by live keys
 	shardMoved               // the shard has left for the table's successor
 )
 
-// grow makes room in a shard whose array full is used up or in motion: it copies
-// what is not fresh, or all if keep, to an array of the size that it needs, if the
-// budget has it.
+// grow makes room in a shard whose array full is used up or being moved: it copies what is not
+// fresh, or all with keep, to an array of the size that it needs, if the budget has room for it.
 func (t *wordTable) grow(sh *wordShard, full *wordSlots, keep bool) growth {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -47,7 +46,7 @@ func (t *wordTable) growTo(sh *wordShard, full *wordSlots, keep bool) bool {
 	if keep {
 		return t.copyShard(sh, full, 2*len(full.slots), true)
 	}
-	return t.copyShard(sh, full, t.room(full), false)
+	return t.copyShard(sh, full, roomFor(t.live(full), len(full.slots)), false)
 }
 
 func (t *wordTable) firstSlots(sh *wordShard) growth {
@@ -67,20 +66,6 @@ func (t *wordTable) firstSlots(sh *wordShard) growth {
 	return shardGrown
 }
 
-// room returns how many slots suit what lives in a: at most half of them used, so
-// that the next copy is as many new keys away; and no halving unless an eighth
-// lives, so that a shard does not shrink and grow by turns.
-func (t *wordTable) room(a *wordSlots) int {
-	live, n := t.live(a), len(a.slots)
-	switch {
-	case live > n/2:
-		return 2 * n
-	case live < n/8 && n > minSlots:
-		return n / 2
-	}
-	return n
-}
-
 // live counts the words that are not fresh.
 func (t *wordTable) live(a *wordSlots) int {
 	tick, n := t.tickAt(t.store.since()), 0
@@ -92,9 +77,9 @@ func (t *wordTable) live(a *wordSlots) int {
 	return n
 }
 
-// copyShard copies what is not fresh, or all if keep, to a new array of n slots. When
-// the budget has no room for more slots it makes do with as many as before, if a
-// quarter of them gets free by it. The shard's mutex is held.
+// copyShard copies what is not fresh, or all with keep, to a new array of n slots. Where the
+// budget has no room for more slots it uses as many as before, if that frees a quarter of them.
+// The shard's mutex is held.
 func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) bool {
 	account, old := t.owner.account, len(from.slots)
 	spare := account.spare()
@@ -103,7 +88,7 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) 
 	}
 	bytes := int64(n)*slotBytes + slotsBytes
 	if n < old {
-		account.charge(bytes) // what frees memory needs no room in the budget
+		account.charge(bytes) // shrinking must not fail for want of budget
 	} else if !account.reserve(bytes, spare) {
 		if n <= old || keep || t.live(from) > old/2+old/8 {
 			return false
@@ -120,7 +105,7 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) 
 			return
 		}
 		for !to.put(h, w) {
-			// More lived than were counted a moment ago.
+			// More keys live than were counted a moment ago.
 			to = to.doubled()
 		}
 	})
@@ -129,8 +114,8 @@ func (t *wordTable) copyShard(sh *wordShard, from *wordSlots, n int, keep bool) 
 	return true
 }
 
-// drain closes every slot of a and hands out what it held. From then on no Take
-// can change anything in a.
+// drain closes every slot of a and passes what it held to each. From then on no Take can change
+// anything in a.
 func (a *wordSlots) drain(each func(h, w uint64)) {
 	for i := range a.slots {
 		s := &a.slots[i]
@@ -141,7 +126,7 @@ func (a *wordSlots) drain(each func(h, w uint64)) {
 	}
 }
 
-// freeze marks a word as moved, once nobody holds it, and returns what it was.
+// freeze marks a word as moved, once it is unlocked, and returns its value.
 func freeze(p *atomic.Uint64) uint64 {
 	for {
 		w := p.Load()
@@ -152,7 +137,7 @@ func freeze(p *atomic.Uint64) uint64 {
 	}
 }
 
-// put writes a key into an array that nobody else sees yet; false when it is full.
+// put writes a key into an array that is not in use yet; false when that is full.
 func (a *wordSlots) put(h, w uint64) bool {
 	if a.used.Load() >= a.room {
 		return false
@@ -178,7 +163,7 @@ func (a *wordSlots) doubled() *wordSlots {
 	return to
 }
 
-// sweep drops what is fresh from every shard that would get smaller by it.
+// sweep drops fresh words from every shard that gets smaller by it.
 func (t *wordTable) sweep() {
 	for i := range t.shards {
 		sh := &t.shards[i]
@@ -186,7 +171,7 @@ func (t *wordTable) sweep() {
 			continue
 		}
 		if a := sh.slots.Load(); a != nil && !sh.closed {
-			if n := t.room(a); n < len(a.slots) {
+			if n := roomFor(t.live(a), len(a.slots)); n < len(a.slots) {
 				t.copyShard(sh, a, n, false)
 			}
 		}

@@ -12,23 +12,22 @@ import (
 
 // A word holds the state of a key ([limit.PackedBucket]) and two marks above it.
 const (
-	// wordLocked is set while a Take over several buckets decides: it holds
-	// the word for the few nanoseconds that this takes.
+	// wordLocked is set while a Take over several buckets decides, which takes a few
+	// nanoseconds.
 	wordLocked = 1 << 63
-	// wordMoved says that the state went to another array of slots.
+	// wordMoved says that the state is in another array of slots.
 	wordMoved = ^uint64(0)
-	// A word of 0 was never written. It counts as the overflow bucket's: a key
-	// that was decided there and gets a slot now must not start full.
+	// A word of 0 was never written. It stands for the overflow bucket's word: a key that was
+	// decided there and gets a slot now must not start full.
 )
 
-// slotClosed, in place of a hash, says that a free slot is free no more: its
-// array has moved.
+// slotClosed, in place of a hash, marks a vacant slot of an array that has moved.
 const slotClosed = ^uint64(0)
 
-// wordTable is a table of packed buckets: flat arrays of 16-byte slots, found by
-// linear probing, changed by compare-and-swap. A slot's hash is written once; slots
-// are freed only by copying what lives to another array, so a Take can never
-// change a slot that meanwhile belongs to another key.
+// wordTable is a table of packed buckets: flat arrays of 16-byte slots, found by linear probing,
+// changed by compare-and-swap. A slot's hash is written once; slots are freed only by copying
+// live words to another array, so a Take can never change a slot that belongs to another key by
+// then.
 type wordTable struct {
 	owner  *Counters
 	store  *Store
@@ -37,8 +36,8 @@ type wordTable struct {
 	begin  uint64    // nanoseconds from the store's beginning to tick 0
 	start  time.Time // the moment of begin, for the hot path
 
-	overflow atomic.Uint64 // a word: what keys without a slot share
-	parted   atomic.Uint64 // what overflow was when it moved
+	overflow atomic.Uint64 // the word that keys without a slot share
+	parted   atomic.Uint64 // the value of overflow when it moved
 	next     atomic.Pointer[installed]
 	shards   [shardCount]wordShard
 }
@@ -47,7 +46,7 @@ type wordShard struct {
 	slots atomic.Pointer[wordSlots] // nil until the first key
 
 	mu      sync.Mutex // held while slots is replaced
-	retryAt uint64     // since the store's beginning; guarded by mu: a full shard is not swept before
+	retryAt uint64     // time since the store's beginning before which a full shard is not swept; guarded by mu
 	closed  bool       // guarded by mu: the shard has moved to the successor
 }
 
@@ -85,17 +84,15 @@ func (a *wordSlots) bytes() int64 { return int64(len(a.slots))*slotBytes + slots
 // Not later: Takes go on while it does.
 const rebaseAfter = uint64(limit.PackedHorizon) * 3 / 4
 
-// moment is the table's age, and one nanosecond more, so that no word of a key that
-// took something is 0. While the clock says that the table is still to come, it has
-// just begun.
+// moment is the table's age plus one nanosecond, so that no word of a key that took something is
+// 0. A time before the table's beginning counts as its beginning.
 func (t *wordTable) moment(since uint64) uint64 { return max(since, t.begin) - t.begin + 1 }
 
 func (t *wordTable) tickAt(since uint64) uint64 { return t.bucket.Tick(t.moment(since)) }
 
-// tick reads the clock. A Take reads it once it has found the key's slot, and then
-// changes the word. An old tick can only refuse more of a word that is there; but a
-// state that was dropped before the slot was found was full at a later tick than one
-// that was read before.
+// tick reads the clock. A Take reads it after it has found the key's slot. On an existing word
+// an older tick could only refuse more; but a state that was dropped before the slot was found
+// was full by a later tick than one read before the search.
 func (t *wordTable) tick() uint64 {
 	moment := t.moment(t.store.since())
 	if moment > rebaseAfter {
@@ -104,18 +101,18 @@ func (t *wordTable) tick() uint64 {
 	return t.bucket.Tick(moment)
 }
 
-// place finds the word of a key and makes one if there is none. over says that it
-// is the overflow bucket's. A nil word says that the shard has moved. What is fresh is
-// dropped for it if need be, unless keep.
-func (t *wordTable) place(h uint64, keep bool) (word *atomic.Uint64, over bool) {
+// obtain finds the word of a key and makes one if there is none. over says that it is the
+// overflow bucket's. A nil word says that the shard has moved. Fresh words are dropped for it if
+// need be, unless keep.
+func (t *wordTable) obtain(h uint64, keep bool) (word *atomic.Uint64, over bool) {
 	sh := &t.shards[shardOf(h)]
 	for {
 		a := sh.slots.Load()
 		if s, vacant := a.find(h); s != nil && !vacant {
 			return &s.word, false
 		} else if s != nil && a.used.Load() < a.room {
-			// Counted first: two that both see the last place free may not
-			// both have it, or probing would not end.
+			// Counted first: if two goroutines took the last free slots at once, probing
+			// would not end.
 			if a.used.Add(1) <= a.room && s.hash.CompareAndSwap(0, h) {
 				return &s.word, false
 			}
@@ -132,8 +129,8 @@ func (t *wordTable) place(h uint64, keep bool) (word *atomic.Uint64, over bool) 
 	}
 }
 
-// find returns the slot of a key or the vacant slot where it would go; nil when
-// the array is none or is being moved.
+// find returns the slot of a key, or the vacant slot where it would go; nil when there is no
+// array or it is being moved.
 func (a *wordSlots) find(h uint64) (s *wordSlot, vacant bool) {
 	if a == nil {
 		return nil, false
@@ -172,14 +169,14 @@ func (t *wordTable) seen(h uint64) (word uint64, ok bool) {
 	}
 }
 
-// isClosed waits until the shard does not move and says whether it has left.
+// isClosed waits until the shard is not being moved and reports whether it has left.
 func (sh *wordShard) isClosed() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	return sh.closed
 }
 
-// settled waits until nobody holds the word and returns it; false when it moved.
+// settled waits until the word is unlocked and returns it; false when it has moved.
 func settled(p *atomic.Uint64) (uint64, bool) {
 	for {
 		w := p.Load()
@@ -189,12 +186,12 @@ func settled(p *atomic.Uint64) (uint64, bool) {
 		if w < wordLocked {
 			return w, true
 		}
-		runtime.Gosched() // the holder may wait for this processor
+		runtime.Gosched() // the goroutine that locked it may wait for this processor
 	}
 }
 
-// effective returns what a word stands for: a word never written stands for the
-// overflow bucket's, which is 0 unless the budget was full.
+// effective returns the word that w stands for: one never written stands for the overflow
+// bucket's, which is 0 unless the budget was full.
 func (t *wordTable) effective(w uint64) uint64 {
 	if w != 0 {
 		return w
@@ -205,15 +202,15 @@ func (t *wordTable) effective(w uint64) uint64 {
 	return t.parted.Load()
 }
 
-// hasSlot says whether a key has a slot by now. The overflow bucket is held, so a key
-// that gets one later starts from what is decided there now.
+// hasSlot reports whether a key has a slot by now. The overflow bucket is locked, so a key that
+// gets one later starts from what is decided there now.
 func (t *wordTable) hasSlot(h uint64) bool {
 	s, vacant := t.shards[shardOf(h)].slots.Load().find(h)
 	return s != nil && !vacant
 }
 
-// after is the word after an ask at a tick, and whether it fits. What does not fit, and is
-// not counted, leaves the word as it is.
+// after is the word after an ask at a tick, and whether the ask fits. One that does not fit and
+// is not counted leaves the word as it is.
 func (t *wordTable) after(word, tick uint64, a ask) (next uint64, fits bool) {
 	next, fits = t.bucket.Take(word, tick, a.cost)
 	switch {
@@ -228,7 +225,7 @@ func (t *wordTable) after(word, tick uint64, a ask) (next uint64, fits bool) {
 
 func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
 	for {
-		p, over := t.place(h, false)
+		p, over := t.obtain(h, false)
 		if p == nil {
 			return limit.Verdict{}, false
 		}
@@ -249,12 +246,12 @@ func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
 				return t.refusal(next, tick, a.cost, false), true
 			}
 		}
-		t.shards[shardOf(h)].isClosed() // waits until what moved has arrived
+		t.shards[shardOf(h)].isClosed() // waits until the shard has moved
 	}
 }
 
-// takeShared takes from the overflow bucket. It has not decided when that has moved,
-// or when the key got a slot meanwhile: from then on its Takes are counted there.
+// takeShared takes from the overflow bucket. decided is false when that has moved, or when the
+// key got a slot in between: from then on its Takes are counted there.
 func (t *wordTable) takeShared(h, tick uint64, a ask) (v limit.Verdict, decided bool) {
 	for w, ok := settled(&t.overflow); ok; w, ok = settled(&t.overflow) {
 		next, fits := t.after(w, tick, a)
@@ -361,8 +358,8 @@ func (t *wordTable) keys() int64 {
 	return n
 }
 
-// pause is how long a full shard is not swept again. A sweep visits each slot for one
-// to ten nanoseconds, and a flood meets every shard, so this bounds what it spends on
-// sweeping to some hundredths of a processor. Not longer: a shard of a million keys'
-// table notices that keys have drained after a quarter of a second.
+// pause is how long a full shard is not swept again, in nanoseconds. A sweep visits each slot
+// for one to ten nanoseconds, and a flood meets every shard, so this bounds sweeping to some
+// hundredths of a processor. Not longer: a shard of a table of a million keys notices after a
+// quarter of a second that keys have become fresh.
 func pause(slots int) uint64 { return uint64(time.Millisecond) + 8_000*uint64(slots) }

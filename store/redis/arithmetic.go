@@ -7,17 +7,17 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// terms are what a part of an operation changes in its policy. Parts of one bucket are
+// terms are the options by which a part of an operation is decided. Parts of one bucket are
 // decided together whatever theirs are.
 type terms struct {
-	counts bool  // though it is refused
+	counts bool  // charge the cost even if the request is refused
 	quota  int64 // of a fixed window, if own
 	own    bool
 }
 
 // termsOf returns the terms of a charge.
 func termsOf(c *store.Charge, r *rule) terms {
-	t := terms{counts: (c.CountRefused || r.policy.CountRefused) && r.kind != kindPlaces}
+	t := terms{counts: (c.CountRefused || r.policy.CountRefused) && r.kind != kindPermits}
 	if c.HasQuota && r.kind == kindFixed && r.policy.Ban == 0 {
 		t.quota, t.own = c.Quota, true
 	}
@@ -32,7 +32,7 @@ func (t *terms) join(u terms) {
 	}
 }
 
-// The methods below are package limit's, on a state of any scalar kind.
+// The methods below call package limit's for a state of any scalar kind.
 
 func (r *rule) take(s *state, now limit.Time, cost int64, t terms) limit.Verdict {
 	switch r.kind {
@@ -110,8 +110,9 @@ func (r *rule) refund(s *state, now limit.Time, cost int64) {
 	}
 }
 
-// gone says whether the window in which something was taken has ended, so that there
-// is nothing to give back. 0 = it has not, by what the caller says.
+// gone reports whether the window in which something was taken has ended, so that there is
+// nothing to give back. taken is in microseconds; 0 = the caller says that the window is still
+// the same.
 func (r *rule) gone(s *state, taken int64) bool {
 	switch {
 	case taken == 0:
@@ -123,7 +124,7 @@ func (r *rule) gone(s *state, taken int64) bool {
 	}
 }
 
-// finding is what the script says of a bucket whose state it keeps to itself.
+// finding is the script's answer for a bucket whose state it does not return.
 type finding struct {
 	fitted       bool
 	used         int64
@@ -146,19 +147,19 @@ func (f *finding) verdict(r *rule, now limit.Time, cost int64) limit.Verdict {
 		v.Reason, v.RetryAfter = limit.ReasonCost, limit.Never
 	default:
 		v.Reason, v.RetryAfter = limit.ReasonRate, wait(f.retry)
-		if r.kind == kindPlaces {
+		if r.kind == kindPermits {
 			v.Reason = limit.ReasonConcurrency
 		}
 	}
 	return v
 }
 
-// step is the step of Redis' clock.
+// step is the resolution of Redis' clock.
 const step = time.Microsecond
 
-// whole rounds the waits of v up to steps of the clock by which they end, so that
-// nobody who waits as long as told is early.
-func whole(v *limit.Verdict) {
+// roundUp rounds the waits of v up to the resolution of the clock, so that a caller that waits
+// as long as it says is not early.
+func roundUp(v *limit.Verdict) {
 	for _, d := range [...]*time.Duration{&v.RetryAfter, &v.ResetAfter, &v.Delay} {
 		if *d != limit.Never {
 			if rest := *d % step; rest != 0 && *d < limit.Never-step {
@@ -168,8 +169,8 @@ func whole(v *limit.Verdict) {
 	}
 }
 
-// untouched makes v, of a cost that would have fitted, say how the bucket stands
-// without it.
+// untouched corrects v, the verdict of a cost that would have fitted and was not taken: it shows
+// the bucket without that cost.
 func untouched(v *limit.Verdict, rest limit.Verdict) {
 	v.Remaining, v.ResetAfter, v.Delay = rest.Remaining, rest.ResetAfter, 0
 }

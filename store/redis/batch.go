@@ -5,16 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/redis/rueidis"
 
 	"github.com/stint-io/stint/limit"
 )
 
-// batch is one run of the script: operations in the order of their arrival, and
-// the buckets that they are about. Requests that charge the same buckets the same,
-// with nothing in between, are sent as one that is repeated; each is decided on
-// its own all the same.
+// batch is one run of the script: operations in the order of their arrival, and their buckets.
+// Consecutive requests with equal charges on the same buckets are sent as one that is repeated;
+// each is decided on its own.
 type batch struct {
 	ops     []*operation
 	slot    uint16
@@ -24,7 +24,7 @@ type batch struct {
 	rules   []*rule
 	runs    []run
 
-	back int64 // by how many microseconds the server's clock was set back lately; 0 = it was not
+	back int64 // by how many microseconds the server's clock was set back recently; 0 = it was not
 
 	numbers []byte
 	count   uint32 // of numbers
@@ -38,15 +38,15 @@ type bucket struct {
 	key   string
 	rule  *rule
 	of    int // the rule's index
-	run   int // the last run that is about it; -1 = none
+	run   int // the last run on this bucket; -1 = none
 	state state
 	raw   string // before
-	there bool   // raw is what Redis has; it may be ""
-	// The step of the server's clock is out of the state: it was taken out before, or is
-	// not to be.
+	there bool   // Redis has the key; raw may be ""
+	// The state needs no correction for a step of the server's clock: it was corrected before,
+	// or is not to be.
 	stepped bool
 
-	// taken says that some Take was about it, refused that the last was refused.
+	// taken says that a Take changed the bucket, refused that the last Take was refused.
 	taken, refused bool
 }
 
@@ -62,11 +62,11 @@ type conversion struct {
 	from, to string
 }
 
-// maxBuckets bounds the buckets of one run of the script, so that nobody else's
-// command waits for more than a millisecond or so. One operation may have more.
+// maxBuckets bounds the buckets of one run of the script, so that other clients' commands wait
+// for a millisecond or so at most. One operation may have more.
 const maxBuckets = 256
 
-// maxOperations bounds the requests of one run in the same spirit.
+// maxOperations bounds the requests of one run for the same reason.
 const maxOperations = 2048
 
 func (b *batch) reset() {
@@ -83,8 +83,8 @@ func (b *batch) reset() {
 	clear(b.index)
 }
 
-// accept adds an operation, unless the batch is full or knows one of its buckets by
-// another policy.
+// accept adds an operation, unless the batch is full or has one of its buckets under another
+// policy.
 func (b *batch) accept(o *operation) bool {
 	if len(b.ops) > 0 && (len(b.index)+len(o.parts) > maxBuckets || len(b.ops) >= maxOperations) {
 		return false
@@ -118,14 +118,7 @@ func (b *batch) arrange() {
 	for i := range b.buckets {
 		k := &b.buckets[i]
 		b.index[k.key] = i
-		k.of = -1
-		for j := len(b.rules) - 1; j >= 0; j-- {
-			if b.rules[j] == k.rule {
-				k.of = j
-				break
-			}
-		}
-		if k.of < 0 {
+		if k.of = slices.Index(b.rules, k.rule); k.of < 0 {
 			k.of = len(b.rules)
 			b.rules = append(b.rules, k.rule)
 		}
@@ -165,7 +158,7 @@ func (b *batch) repeated(o *operation) int {
 	return r
 }
 
-// encode writes what the script reads: the numbers that lua/load.lua and
+// encode returns the keys and arguments of the script: the numbers that lua/load.lua and
 // lua/decide.lua name, and the strings that they refer to.
 func (b *batch) encode(now limit.Time, void int64, hold float64, channel string) (keys, args []string) {
 	b.numbers = append(b.numbers[:0], 0xdd, 0, 0, 0, 0) // an array of count numbers
@@ -187,7 +180,7 @@ func (b *batch) encode(now limit.Time, void int64, hold float64, channel string)
 		keys = append(keys, b.buckets[i].key)
 	}
 	for i := range b.buckets {
-		if b.buckets[i].rule.kind == kindPlaces {
+		if b.buckets[i].rule.kind == kindPermits {
 			keys = append(keys, b.buckets[i].key+":h")
 		}
 	}
@@ -224,7 +217,7 @@ func (b *batch) putPart(o *operation, i int, args []string) []string {
 	if asks && p.terms.own {
 		two = float64(min(p.terms.quota, maxCount) + 1)
 	}
-	if p.rule.kind == kindPlaces {
+	if p.rule.kind == kindPermits {
 		args = append(args, fmt.Sprint(p.permit))
 		two = float64(len(args))
 	} else if o.verb == verbRefund && p.rule.kind != kindBucket {
@@ -234,7 +227,7 @@ func (b *batch) putPart(o *operation, i int, args []string) []string {
 	return args
 }
 
-// put appends numbers as MessagePack has them.
+// put appends numbers in the encoding of MessagePack.
 func (b *batch) put(list ...float64) {
 	b.count += uint32(len(list))
 	for _, f := range list {
@@ -249,12 +242,12 @@ func (b *batch) put(list ...float64) {
 	}
 }
 
-// outcome is what became of a run of the script.
+// outcome is the status of a run of the script.
 type outcome uint8
 
 const (
 	decided outcome = iota
-	strange         // another policy wrote a state; conversions are made
+	strange         // another policy wrote a state; conversions are prepared
 	late            // it ran too late to count; nothing was charged
 )
 
@@ -263,7 +256,7 @@ var (
 	errDisagree = errors.New("redis: the script and package limit disagree: does the server count in 64-bit floating point numbers as Redis does?")
 )
 
-// read takes the script's answer and gives the operations their results.
+// read reads the script's answer and sets the results of the operations.
 func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err error) {
 	if len(answer) < 2 {
 		return 0, 0, errAnswer
@@ -333,7 +326,7 @@ func readFindings(list []rueidis.RedisMessage) ([]finding, error) {
 	return findings, nil
 }
 
-// convert makes the conversions for the states that another policy wrote.
+// convert prepares conversions of the states that another policy wrote.
 func (b *batch) convert(now limit.Time) {
 	b.conversions = b.conversions[:0]
 	for i := range b.scalars {

@@ -8,8 +8,9 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// A heartbeat that is answered after three were not begins anew: until three more have
-// passed others may be there that could not say so, and fewer of them are not believed.
+// A heartbeat that is answered after three were not begins a new contact: for three more
+// heartbeats other instances may not have announced themselves again, and a smaller number of
+// them is not used.
 func TestPresence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

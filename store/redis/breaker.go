@@ -13,14 +13,14 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// breaker keeps requests from waiting for a server that does not answer. It opens
-// when one did not in time, or said that it cannot, and nobody had an answer
-// since that was asked; then a probe asks until there is an answer.
+// breaker keeps requests from waiting for a server that does not answer. It opens when a call
+// had no answer in time, or a failure as its answer, and no other call had an answer since that
+// one was sent; then a probe asks until there is an answer.
 type breaker struct {
 	store *Store
 	open  atomic.Bool
-	last  atomic.Int64           // when somebody last had an answer, on the store's clock
-	key   atomic.Pointer[string] // what was asked for in vain
+	last  atomic.Int64           // time of the latest answer, on the store's clock
+	key   atomic.Pointer[string] // a key of the call that failed
 }
 
 func newBreaker(s *Store) *breaker {
@@ -31,7 +31,7 @@ func newBreaker(s *Store) *breaker {
 
 func (b *breaker) succeeded(at int64) { b.last.Store(at) }
 
-// failed notes that what was asked of a key at that time failed.
+// failed records that a call for key, sent at asked, failed.
 func (b *breaker) failed(err error, asked int64, key string) {
 	if b.last.Load() >= asked || b.store.ctx.Err() != nil || !b.open.CompareAndSwap(false, true) {
 		return
@@ -44,15 +44,15 @@ func (b *breaker) failed(err error, asked int64, key string) {
 	}
 }
 
-// The pauses between probes. The longest is short enough to come back well within
-// a second, and long enough that a hundred instances trouble nobody.
+// The pauses between probes. The longest is short enough to notice an answer well within a
+// second, and long enough that a hundred instances do not load the server.
 const (
 	shortestPause = 25 * time.Millisecond
 	longestPause  = 200 * time.Millisecond
 )
 
-// probe asks until there is an answer, and closes the breaker then. The first time
-// is at once: most failures are a pause of the server that has just ended.
+// probe asks until there is an answer, then closes the breaker. It asks at once: most failures
+// are a pause of the server that has just ended.
 func (b *breaker) probe() {
 	s := b.store
 	pause := shortestPause
@@ -76,8 +76,8 @@ func (b *breaker) probe() {
 	}
 }
 
-// longest is the longest pause: in a Cluster, whose failover takes a second at least
-// and where each lane of a master that is gone has a probe, four times as long.
+// longest is the longest pause: four times as long in a Cluster, whose failover takes at least a
+// second and where each lane of a lost master has a probe.
 func (b *breaker) longest() time.Duration {
 	if b.store.opts.Topology == Cluster {
 		return 4 * longestPause
@@ -88,7 +88,7 @@ func (b *breaker) longest() time.Duration {
 // probed is what a probe takes from: a bucket that is never empty.
 var probed = limit.Policy{Algorithm: limit.TokenBucket, Rate: limit.Rate{Count: 1000, Period: time.Second}, Burst: 1000}
 
-// try asks the server that does not answer.
+// try asks the server once.
 func (b *breaker) try() error {
 	s := b.store
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
@@ -108,11 +108,11 @@ func probe(ctx context.Context, c rueidis.Client, key string) error {
 	one.reset()
 	one.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: key + ":probe", cost: 1}}})
 	one.arrange()
-	keys, args := one.encode(0, 0, slack, "")
+	keys, args := one.encode(0, 0, keyGrace, "")
 	return runScript(ctx, c, [][]string{keys}, [][]string{args})[0].Error()
 }
 
-// wait waits, and reports false when the store closed meanwhile.
+// wait waits for d; false when the store closed before.
 func (s *Store) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -124,32 +124,32 @@ func (s *Store) wait(d time.Duration) bool {
 	}
 }
 
-// health is what is known of the connection as a whole.
+// health is the state of the connection as a whole.
 type health struct {
 	reason atomic.Pointer[error] // nil = all is well
 	oddAt  atomic.Int64          // when an oddity was last logged
 
-	mu   sync.Mutex
-	told map[string]bool // the reasons that were logged since all was well
+	mu     sync.Mutex
+	logged map[string]bool // the reasons that were logged since all was well
 }
 
-// maxTold bounds the lines of one loss: the nodes of a cluster fail in many ways.
-const maxTold = 8
+// maxLogged bounds the lines of one loss: the nodes of a cluster fail in many ways.
+const maxLogged = 8
 
 var errConnecting = fmt.Errorf("redis: %w: connecting", store.ErrUnavailable)
 
-// lost notes that the connection is of no use, and logs it once for each reason.
+// lost records that the connection cannot be used, and logs it once for each reason.
 func (h *health) lost(s *Store, err error) {
 	h.reason.Store(&err)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == errConnecting || s.ctx.Err() != nil || h.told[err.Error()] || len(h.told) >= maxTold {
+	if err == errConnecting || s.ctx.Err() != nil || h.logged[err.Error()] || len(h.logged) >= maxLogged {
 		return
 	}
-	if h.told == nil {
-		h.told = make(map[string]bool)
+	if h.logged == nil {
+		h.logged = make(map[string]bool)
 	}
-	h.told[err.Error()] = true
+	h.logged[err.Error()] = true
 	s.opts.Logger.Error("the store does not answer, limits decide as their on_store_failure says", "store", s.opts.String(), "error", err)
 }
 
@@ -157,12 +157,12 @@ func (h *health) found(s *Store) {
 	if old := h.reason.Swap(nil); old != nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		clear(h.told)
+		clear(h.logged)
 		s.opts.Logger.Info("the store answers", "store", s.opts.String())
 	}
 }
 
-// odd logs a failure that concerns single keys, once in a while.
+// odd logs a failure that concerns single keys, at most once in 10 s.
 func (h *health) odd(s *Store, err error) {
 	const pause = int64(10 * time.Second)
 	now := int64(time.Since(s.begin)) + 1
@@ -179,7 +179,7 @@ func (h *health) why() error {
 	return store.ErrUnavailable
 }
 
-// Ready says whether Redis answers: nil, or why not.
+// Ready returns nil if Redis answers, or the reason why it does not.
 func (s *Store) Ready() error {
 	if err := s.health.reason.Load(); err != nil {
 		return *err

@@ -69,9 +69,9 @@ func (f *fleet) take(i int, cost int64) bool {
 	return ok
 }
 
-// Instances with different bursts and rates that take turns at one Redis, while one and
-// another gets a new configuration, admit together in no interval more than the largest
-// burst and the largest rate in it allow.
+// Instances with different bursts and rates alternate at one Redis, while some get a new
+// configuration. Together they admit in no interval more than the largest burst and the largest
+// rate in it allow.
 //
 //	STINT_HISTORIES=100000 go test ./store/redis -run 'TestHistoriesChanges$' -timeout 2h
 func TestHistoriesChanges(t *testing.T) {
@@ -86,7 +86,7 @@ func TestHistoriesChanges(t *testing.T) {
 		var key storetest.Changes
 		policies := make([]limit.Policy, 2+r.IntN(2))
 		for i := range policies {
-			policies[i] = storetest.DrawBucket(r)
+			policies[i] = storetest.RandomBucket(r)
 			f.bind(i, policies[i])
 		}
 		key.Set(f.now(), slices.Clone(policies)...)
@@ -94,7 +94,7 @@ func TestHistoriesChanges(t *testing.T) {
 			f.clock.Add(r.Int64N(1<<r.IntN(38)) / 1000 * 1000)
 			i := r.IntN(len(policies))
 			if r.IntN(16) == 0 {
-				policies[i] = storetest.DrawBucket(r)
+				policies[i] = storetest.RandomBucket(r)
 				f.bind(i, policies[i])
 				key.Set(f.now(), slices.Clone(policies)...)
 			}
@@ -178,7 +178,7 @@ func TestHistoriesChangesAndClockSteps(t *testing.T) {
 		var rate float64 // per nanosecond
 		policies := make([]limit.Policy, 2)
 		set := func(i int) {
-			policies[i] = storetest.DrawBucket(r)
+			policies[i] = storetest.RandomBucket(r)
 			f.bind(i, policies[i])
 			burst = max(burst, policies[i].Quota())
 			if p := policies[i].Rate; p.Period > 0 {
@@ -239,7 +239,7 @@ func TestHistoriesWindowChanges(t *testing.T) {
 		var key storetest.Changes
 		policies := make([]limit.Policy, 2+r.IntN(2))
 		for i := range policies {
-			policies[i] = storetest.DrawWindow(r)
+			policies[i] = storetest.RandomWindow(r)
 			f.bind(i, policies[i])
 		}
 		key.Set(f.now(), slices.Clone(policies)...)
@@ -247,7 +247,7 @@ func TestHistoriesWindowChanges(t *testing.T) {
 			f.clock.Add(r.Int64N(int64(policies[r.IntN(len(policies))].Rate.Period)/4) / 1000 * 1000)
 			i := r.IntN(len(policies))
 			if r.IntN(16) == 0 {
-				policies[i] = storetest.DrawWindow(r)
+				policies[i] = storetest.RandomWindow(r)
 				f.bind(i, policies[i])
 				key.Set(f.now(), slices.Clone(policies)...)
 			}

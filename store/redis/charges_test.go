@@ -11,8 +11,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// Charges of one request on one key become one part, which is told to each of them, however
-// many keys there are between; those of a refund stay apart. What is unlimited has none.
+// Charges of one request on one key become one part, whose answer each of them gets, however
+// many keys there are between; those of a refund stay apart. Unlimited charges have no part.
 func TestChargesBecomeParts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

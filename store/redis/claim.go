@@ -13,13 +13,12 @@ import (
 // A claim says which process does what only one of those that share a prefix may do. It
 // is held by the process that set it, for as long as it renews it.
 
-// releasedStay is how long a claim that was given up with nothing left behind says so: its
-// value is "-". Not shorter: services are stopped over night. Not longer: a prefix that is
-// used no more should leave nothing.
+// releasedStay is how long a cleanly released claim is kept, with the value "-". Not shorter:
+// services are stopped over night. Not longer: an unused prefix should leave no keys.
 const releasedStay = 24 * time.Hour
 
-// luaClaim takes or renews a claim that is free or is the caller's already. It answers
-// who else holds it, or how it was found.
+// luaClaim takes or renews a claim that is free or the caller's. It returns who else holds it,
+// or the state in which it was found.
 const luaClaim = `
 local held = redis.call('GET', KEYS[1])
 local free = not held or held == '-'
@@ -28,20 +27,20 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if not held then return {'absent', ''} end
 return {free and 'released' or 'own', ''}`
 
-// luaUnclaim gives up a claim that is the caller's.
+// luaUnclaim releases a claim that is the caller's.
 const luaUnclaim = `
 local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], '-', 'PX', ARGV[2]) end
 return 1`
 
-// ClaimState is how a claim was found.
+// ClaimState is the state in which a claim was found.
 type ClaimState struct {
-	// Holder is what the other process said of itself that holds it; "" = it is the
-	// caller's from here on.
+	// Holder describes the other process that holds the claim; "" = it is the caller's from now
+	// on.
 	Holder string
-	// Lost says that nothing is known of who held it before: nobody did, the one who
-	// did has not renewed it, or Redis has lost it.
+	// Lost says that the previous holder is unknown: there was none, it has not renewed the
+	// claim, or Redis has lost it.
 	Lost bool
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stint-io/stint/store/redis"
 )
 
-// TestClaim: one of many has a claim, nobody renews or gives up that of another, and how it
-// was left is told to the next.
+// TestClaim: one of many processes has a claim, no other renews or releases it, and the next one
+// learns in which state it was left.
 func TestClaim(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// connectTime is how long a connection may take to be made, and how long one
-	// that is silent counts as alive, unless calls may take longer. Not longer: a
-	// dead master is left that much later. Not shorter: a TLS handshake with a busy
-	// host takes a while, and a connection given up is made again at a cost to that
-	// host.
+	// connectTime bounds the making of a connection, and how long a silent one counts as alive,
+	// unless calls may take longer. Not longer: the client leaves a dead master that much
+	// later. Not shorter: a TLS handshake with a busy host takes a while, and each new attempt
+	// loads that host.
 	connectTime = 500 * time.Millisecond
 
-	// refreshTime is how often the addresses of masters are asked for. Events
-	// and redirections tell of most changes sooner.
+	// refreshTime is how often the addresses of masters are asked for. Events and redirections
+	// announce most changes sooner.
 	refreshTime = time.Second
 
 	// buffer is that of each connection for each way, in bytes. Calls are short:
@@ -31,8 +30,7 @@ const (
 	clientName = "stint"
 )
 
-// These are answers to the wrong question: what is at the address is not what the
-// URL says.
+// The server at the address is not of the kind that the URL says.
 var (
 	errNoCluster = &trouble{"this is no cluster", "write redis:// for redis+cluster://"}
 	errCluster   = &trouble{"this is a node of a cluster", "write redis+cluster:// for redis://"}
@@ -40,7 +38,7 @@ var (
 	errReplica   = &trouble{"this is a replica, which is read-only", "give the address of its master, or of sentinels that know it"}
 )
 
-// mortal is a connection that ends with a context, whatever is under way on it.
+// mortal is a connection that is closed when a context ends, whatever is under way on it.
 type mortal struct {
 	net.Conn
 	stop func() bool
@@ -51,8 +49,8 @@ func (m mortal) Close() error {
 	return m.Conn.Close()
 }
 
-// mortals returns a way to make connections that end with ctx. The client alone
-// would wait for a silent server, a second for each connection and longer.
+// mortals returns a dial function whose connections end with ctx. Without it, closing the client
+// would wait for a silent server, a second or more for each connection.
 func mortals(ctx context.Context) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	return func(dialing context.Context, address string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 		dialing, cancel := context.WithCancel(dialing)
@@ -82,8 +80,8 @@ func newClient(ctx context.Context, o Options) (rueidis.Client, error) {
 		SelectDB:    o.DB,
 		TLSConfig:   o.TLS,
 		ClientName:  clientName,
-		// Its commands may be missing from an ACL, and older servers do not know
-		// them: every connection would leave a line in a log.
+		// An ACL may forbid its commands and older servers do not know them: every connection
+		// would log a line.
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 		Sentinel: rueidis.SentinelOption{
 			MasterSet:               o.Master,
@@ -116,7 +114,7 @@ func newClient(ctx context.Context, o Options) (rueidis.Client, error) {
 		return nil, err
 	}
 	if o.Topology == Cluster && c.Mode() != rueidis.ClientModeCluster {
-		// rueidis makes do with one server when it has asked for the slots in vain.
+		// rueidis falls back to one server when it cannot get the slots.
 		ctx, cancel := context.WithTimeout(ctx, connectTime)
 		defer cancel()
 		err := c.Do(ctx, c.B().ClusterSlots().Build()).Error()
@@ -140,9 +138,9 @@ type serverInfo struct {
 // The oldest version that is taken: its ACL knows channels.
 const oldestMajor, oldestMinor = 6, 2
 
-// inspect asks a server what it is. Its error says that the server cannot be asked,
-// is too old, is a replica, or is not what the client takes it for. Of a cluster it
-// asks any node, and replicas are right there.
+// inspect asks a server what it is. Its error says that the server does not answer, is too old,
+// is a replica, or is not of the kind that the client expects. In a cluster it asks any node,
+// replicas included.
 func inspect(ctx context.Context, c rueidis.Client) (serverInfo, error) {
 	info, err := hello(ctx, c)
 	if err == nil {

@@ -65,7 +65,7 @@ func TestServerClockStepped(t *testing.T) {
 					return again > 0
 				})
 				took := time.Since(began)
-				// A window may end meanwhile, or two.
+				// One or two windows may end in that time.
 				most := 2*p.Quota() + int64(20*took.Seconds()) + 1
 				if p.Algorithm == limit.FixedWindow || p.Algorithm == limit.SlidingWindowCounter {
 					most = p.Quota() * (3 + int64(took/p.Rate.Period))

@@ -11,16 +11,16 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// denials remembers the states of keys that were refused. What others take only
-// makes a key fuller, so a cost that such a state refuses is refused by Redis as
-// well, until time has passed; nothing else ends a refusal but a refund or a reset,
-// which every instance is told of, or another policy, under which states are not
-// looked up. Kinds whose refusals change their state, since they count them or
-// ban, always ask, and so do places in flight, which come back at any time.
+// denials remembers the states of keys that were refused. Takes of other instances only use up
+// more, so a cost that such a state refuses is refused by Redis as well until enough time has
+// passed. Only a refund or a reset ends a refusal earlier, which are published to every
+// instance, or another policy, under which states are not looked up. Policies under which a
+// refusal changes the state, because they count it or ban, are always sent to Redis; so are
+// permits in flight, which are given back at any time.
 type denials struct {
 	seed   maphash.Seed
-	on     atomic.Bool  // refunds and resets elsewhere are heard of
-	since  atomic.Int64 // since then, on the store's clock
+	on     atomic.Bool  // the subscription to refunds and resets of other instances is up
+	since  atomic.Int64 // since when it is, on the store's clock
 	shards [denialShards]denialShard
 }
 
@@ -28,15 +28,15 @@ const (
 	denialShards = 64
 	// denialsPerShard bounds the memory: 64 x 1024 states of some 300 bytes.
 	denialsPerShard = 1024
-	// longestDenial is after how long a state is asked for again. Two clocks
-	// that differ by 100 parts in a million are then apart by 0.1 ms.
+	// longestDenial is how long a state is used, in nanoseconds. In that time two clocks that
+	// differ by 100 parts per million drift apart by 0.1 ms.
 	longestDenial = int64(time.Second)
 )
 
 type denialShard struct {
 	mu     sync.Mutex
 	states map[string]denial
-	freed  int64 // states of this server time or before are of no use
+	freed  int64 // states of this server time or before must not be used
 }
 
 // denial is a state as the server had it.
@@ -44,7 +44,7 @@ type denial struct {
 	rule           *rule
 	state          state
 	server         int64 // microseconds on the server's clock
-	sent, received int64 // the server's moment is between them on the store's clock
+	sent, received int64 // on the store's clock; the server's time was read between them
 }
 
 func (d *denials) init() {
@@ -58,8 +58,7 @@ func (d *denials) shard(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%denialShards]
 }
 
-// answer decides a Take that is refused by what is remembered, and reports whether
-// it is.
+// answer refuses a Take by a remembered state, and reports whether it did.
 func (d *denials) answer(s *Store, o *operation) bool {
 	if o.verb != verbTake || len(o.parts) != 1 || !d.on.Load() {
 		return false
@@ -83,9 +82,9 @@ func (d *denials) answer(s *Store, o *operation) bool {
 	if now-known.received > longestDenial {
 		return false
 	}
-	// The server's clock shows at least earliest and at most latest. It must
-	// refuse even at the latest; the wait counts from the earliest, so that
-	// nobody who waits as long is early.
+	// The server's clock shows at least earliest and at most latest. The state must refuse even
+	// at latest; the wait counts from earliest, so that a caller that waits as long is not
+	// early.
 	earliest := limit.Time(known.server*1000 + now - known.received)
 	latest := limit.Time(known.server*1000 + now - known.sent)
 	after := known.state
@@ -93,16 +92,16 @@ func (d *denials) answer(s *Store, o *operation) bool {
 		return false
 	}
 	p.verdict = p.rule.peek(known.state, earliest, p.cost, p.terms)
-	whole(&p.verdict)
+	roundUp(&p.verdict)
 	o.allowed = false
 	s.stats.localRefusals.Add(1)
 	return !p.verdict.Allowed
 }
 
-// learn remembers the states of the keys whose last request was refused.
-func (d *denials) learn(b *batch, server, sent, received int64) {
+// remember remembers the states of the keys whose last request was refused.
+func (d *denials) remember(b *batch, server, sent, received int64) {
 	if !d.on.Load() || sent < d.since.Load() {
-		return // what was freed meanwhile may not have been heard
+		return // a refund or reset since then may have been missed
 	}
 	for i := range b.scalars {
 		k := &b.buckets[i]
@@ -115,7 +114,7 @@ func (d *denials) learn(b *batch, server, sent, received int64) {
 			if len(sh.states) > 0 {
 				delete(sh.states, k.key)
 			}
-		} else if _, ok := sh.states[k.key]; server > sh.freed && d.on.Load() { // or deaf has been here
+		} else if _, ok := sh.states[k.key]; server > sh.freed && d.on.Load() { // or deaf was called
 			if !ok && len(sh.states) >= denialsPerShard {
 				for other := range sh.states {
 					delete(sh.states, other) // any: it costs one call
@@ -128,8 +127,8 @@ func (d *denials) learn(b *batch, server, sent, received int64) {
 	}
 }
 
-// free forgets what is known of a key up to the server's time, and lets nothing of
-// before be learnt later.
+// free forgets the state of a key, and ignores states read at the server's time or before from
+// now on.
 func (d *denials) free(key string, server int64) {
 	sh := d.shard(key)
 	sh.mu.Lock()
@@ -138,7 +137,7 @@ func (d *denials) free(key string, server int64) {
 	delete(sh.states, key)
 }
 
-// hear reads what another instance says on the channel: a time and a key.
+// hear handles a message of another instance: a time and a key.
 func (d *denials) hear(message string) {
 	at, key, ok := strings.Cut(message, " ")
 	if server, err := strconv.ParseInt(at, 10, 64); ok && err == nil {
@@ -146,13 +145,13 @@ func (d *denials) hear(message string) {
 	}
 }
 
-// listens says that refunds and resets are heard of from now on.
+// listens says that the subscription is up from now on.
 func (d *denials) listens(now int64) {
 	d.since.Store(now)
 	d.on.Store(true)
 }
 
-// deaf forgets everything until refunds and resets are heard of again.
+// deaf forgets everything until the subscription is up again.
 func (d *denials) deaf() {
 	d.on.Store(false)
 	for i := range d.shards {

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// trouble is an error with its way out.
+// trouble is an error with a hint.
 type trouble struct{ what, hint string }
 
 func (t *trouble) Error() string {
@@ -25,7 +25,7 @@ func (t *trouble) Error() string {
 	return t.what + ": " + t.hint
 }
 
-// described is an error of the client with the place and the way out.
+// described is an error of the client with the address and a hint.
 type described struct {
 	trouble
 
@@ -36,8 +36,8 @@ type described struct {
 func (d *described) Error() string { return d.at + ": " + d.trouble.Error() }
 func (d *described) Unwrap() error { return d.err }
 
-// describe makes one line of an error of the client: where, what, and the way out.
-// It wraps the error, and has no password in it. Nil stays nil.
+// describe makes one line of an error of the client: address, what is wrong, and a hint. It
+// wraps the error, and has no password in it. Nil stays nil.
 func describe(err error, o Options) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*described)) {
 		return err
@@ -62,11 +62,11 @@ func describe(err error, o Options) error {
 	return &described{trouble{conceal(known.what, o), known.hint}, at, err}
 }
 
-// conceal makes one line of a text, without the passwords: a server may repeat what
-// it does not understand.
+// conceal makes one line of a text and removes passwords: a server may repeat input that it does
+// not understand.
 func conceal(text string, o Options) string {
 	for _, secret := range []string{o.Password, o.SentinelPassword} {
-		// One that short is no secret, and would tear the words apart.
+		// A shorter one is no secret, and replacing it would make words unreadable.
 		if len(secret) >= 4 {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
@@ -76,8 +76,8 @@ func conceal(text string, o Options) string {
 
 const listed = "give it what docs/reference/redis.md lists"
 
-// refusals are what servers answer, and what it means. The first that is a part of
-// the answer counts. Without a meaning the answer speaks for itself.
+// refusals maps error replies of servers to what they mean. The first entry whose part occurs in
+// the reply is used.
 var refusals = []struct{ part, what, hint string }{
 	{"WRONGPASS", "the user or the password is wrong", "correct them in the URL, or in the file of password_file"},
 	{"NOAUTH", "a password is needed", "write redis://user:password@host, or add ?password_file=FILE"},
@@ -102,7 +102,7 @@ var refusals = []struct{ part, what, hint string }{
 	{"max number of clients", "the server has all the clients that it takes", "raise its maxclients"},
 }
 
-// ofServer says what a server's answer means; nil when err is none.
+// ofServer explains an error reply of a server; nil when err is none.
 func ofServer(err error, o Options) *trouble {
 	var answer *rueidis.RedisError
 	if !errors.As(err, &answer) || answer.IsNil() {
@@ -125,7 +125,7 @@ func ofServer(err error, o Options) *trouble {
 	return &trouble{what: "the server refuses: " + text}
 }
 
-// ofNetwork says what went wrong on the way to a server; nil when nothing known did.
+// ofNetwork explains an error on the way to a server; nil for errors that it does not know.
 func ofNetwork(err error, o Options) *trouble {
 	var unknown *net.DNSError
 	var late net.Error
@@ -158,7 +158,7 @@ func ofNetwork(err error, o Options) *trouble {
 	return nil
 }
 
-// ofTLS says why a handshake failed; nil when none did.
+// ofTLS explains why a handshake failed; nil when none did.
 func ofTLS(err error) *trouble {
 	var plain tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError

@@ -25,27 +25,22 @@ const (
 
 // String returns good, warning or bad.
 func (l Level) String() string {
-	switch l {
-	case Good:
-		return "good"
-	case Warning:
-		return "warning"
-	case Bad:
-		return "bad"
+	if l > Bad {
+		return "level " + strconv.Itoa(int(l))
 	}
-	return "level " + strconv.Itoa(int(l))
+	return [...]string{"good", "warning", "bad"}[l]
 }
 
 // Finding is what [Diagnose] says of one thing.
 type Finding struct {
-	// Check names what was looked at: reach, version, role, acl, scripts,
-	// round-trip, clock, maxmemory-policy, persistence, replication, cluster or info.
+	// Check names what was examined: reach, version, role, acl, scripts, round-trip, clock,
+	// maxmemory-policy, persistence, replication, cluster or info.
 	Check string
 	Level Level
 	// Text is what was found, one line; for a node of a Cluster its address is in
 	// front.
 	Text string
-	// Advice is the way out; "" when the finding is good.
+	// Advice says what to do; "" when the finding is good.
 	Advice string
 }
 
@@ -77,10 +72,7 @@ func Diagnose(ctx context.Context, o Options) []Finding {
 		} else {
 			e.add("reach", Good, address+" answers", "")
 		}
-		info, err := hello(ctx, server)
-		if err == nil {
-			err = info.fits(c.Mode())
-		}
+		info, err := inspect(ctx, server)
 		e.server(ctx, server, info, err)
 	}
 	return e.found
@@ -150,7 +142,7 @@ func (e *examination) cluster(ctx context.Context, c rueidis.Client) {
 			e.fail("reach", ctx.Err())
 			return
 		case err != nil:
-			// The slots tell whether it matters.
+			// Whether it matters is seen from the slots.
 			e.fail("reach", err)
 			e.found[len(e.found)-1].Level = Warning
 		case info.Role == "master":
@@ -170,11 +162,11 @@ func (e *examination) cluster(ctx context.Context, c rueidis.Client) {
 	}
 }
 
-// slots looks whether the cluster is whole.
+// slots checks that every slot has a master.
 func (e *examination) slots(ctx context.Context, c rueidis.Client) {
 	text, err := c.Do(ctx, c.B().ClusterInfo().Build()).ToString()
 	if err != nil {
-		if lacksPermission(err) {
+		if deniedByACL(err) {
 			e.add("cluster", Warning, "the user may not run CLUSTER INFO: the state of the cluster is not examined", "give it +cluster|info, or examine with another user")
 			return
 		}
@@ -214,10 +206,10 @@ func (e *examination) server(ctx context.Context, c rueidis.Client, info serverI
 	}
 }
 
-// info looks at what INFO tells.
+// info examines the reply of INFO.
 func (e *examination) info(ctx context.Context, c rueidis.Client) error {
 	text, err := c.Do(ctx, c.B().Info().Build()).ToString()
-	if lacksPermission(err) {
+	if deniedByACL(err) {
 		e.add("info", Warning, "the user may not run INFO: maxmemory-policy, persistence and replication are not examined", "give it +info, or examine with another user")
 		return nil
 	}
@@ -234,7 +226,7 @@ func (e *examination) info(ctx context.Context, c rueidis.Client) error {
 // fields reads the lines name:value of an INFO.
 func fields(text string) map[string]string {
 	all := make(map[string]string)
-	// A text with a format has that in front.
+	// A verbatim string has its format in front.
 	for line := range strings.Lines(strings.TrimPrefix(text, "txt:")) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			all[name] = value
@@ -245,7 +237,7 @@ func fields(text string) map[string]string {
 
 // number is a field that is one, or 0.
 func number(info map[string]string, name string) int64 {
-	// What a server does not tell is 0.
+	// A field that is missing or no number is 0.
 	n, _ := strconv.ParseInt(info[name], 10, 64)
 	return n
 }
@@ -293,7 +285,7 @@ func (e *examination) persistence(info map[string]string) {
 	}
 }
 
-// replication tells how much a failover would forget.
+// replication says how much a failover would forget.
 func (e *examination) replication(info map[string]string) {
 	const check = "replication"
 	var replicas, behind int

@@ -19,6 +19,12 @@ func diagnose(t *testing.T, url string) []Finding {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	found := Diagnose(ctx, parsed(t, url))
+	for range 10 { // a busy machine may not run a server for its time-out
+		if last := found[len(found)-1]; !strings.Contains(last.Text, "no answer in time") {
+			break
+		}
+		found = Diagnose(ctx, parsed(t, url))
+	}
 	for _, f := range found {
 		text := f.Text + f.Advice
 		if f.Check == "" || f.Text == "" || strings.Contains(text, "\n") || (f.Advice == "") != (f.Level == Good) {
@@ -179,7 +185,7 @@ func TestDiagnoseClock(t *testing.T) {
 	}
 }
 
-// TestDiagnoseEnds: it does not wait longer than it is told to.
+// TestDiagnoseEnds: Diagnose returns soon after its context ends.
 func TestDiagnoseEnds(t *testing.T) {
 	server := redistest.Start(t)
 	server.Freeze()
@@ -328,7 +334,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestDiagnoseACL takes every permission away in turn.
+// TestDiagnoseACL removes every permission, one at a time.
 func TestDiagnoseACL(t *testing.T) {
 	server := redistest.Start(t)
 	url := "redis://stint:" + secret + "@" + server.Addr() + "?timeout=10s"

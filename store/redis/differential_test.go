@@ -13,10 +13,9 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// TestDifferential drives a real server with random requests, several at a time,
-// under random policies, costs and times, and compares every answer with package
-// limit's. Among the requests scripts are flushed, policies change, and the store
-// and the server begin anew, with the data kept.
+// TestDifferential drives a real server with random requests, several at a time, under random
+// policies, costs and times, and compares every answer with package limit's. Among the requests
+// scripts are flushed, policies change, and the store and the server restart with the data kept.
 //
 // A million steps for each algorithm:
 //

@@ -13,9 +13,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// commands are what a user must be allowed to do, beside HELLO and AUTH, which
-// everyone is. args are what they are tried with; KEY is a key that holds a text and
-// CHANNEL a channel.
+// commands are those that a user must be allowed to run, besides HELLO and AUTH, which are
+// always allowed. args are what they are tried with; KEY is a key that holds a text and CHANNEL
+// a channel.
 //
 // Those that create a key of another type fail on that text, having passed the ACL.
 var commands = []struct {
@@ -55,10 +55,10 @@ var commands = []struct {
 // creators are commands that leave a key where there was none.
 var creators = []string{"LPUSH", "RPUSH", "HSET", "ZADD"}
 
-// permissions tries every command, and then what scripts do. All that it writes
-// has a name that nobody else has, and expires.
+// permissions tries every command, and then a script. Every key that it writes has a unique name
+// and expires.
 func (e *examination) permissions(ctx context.Context, c rueidis.Client) error {
-	lacking, err := e.lacking(ctx, c)
+	lacking, err := e.missing(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -71,17 +71,18 @@ func (e *examination) permissions(ctx context.Context, c rueidis.Client) error {
 	return e.scripts(ctx, c)
 }
 
-// name is that of a key or a channel of this examination.
+// name returns a name for a key or a channel of this examination.
 func (e *examination) name() string { return e.o.Prefix + "doctor:" + rand.Text() }
 
-// lacking returns what the user may not do, as ACL SETUSER would give it.
-func (e *examination) lacking(ctx context.Context, c rueidis.Client) ([]string, error) {
+// missing returns what the user may not do, as ACL SETUSER would give it.
+func (e *examination) missing(ctx context.Context, c rueidis.Client) ([]string, error) {
 	name := e.name()
 	missing, err := e.try(ctx, c, name, func(command string) bool { return command == "SET" || command == "DEL" })
 	if err != nil {
 		return nil, err
 	}
-	// Without SET they would create what without DEL would stay for ever.
+	// Without SET there is no key, so these commands would create one, and without DEL it would
+	// never be deleted.
 	careful := len(missing) == 2
 	missing, err = e.try(ctx, c, name, func(command string) bool {
 		return !(careful && slices.Contains(creators, command)) && (command != "ASKING" || e.o.Topology == Cluster)
@@ -98,8 +99,8 @@ func (e *examination) lacking(ctx context.Context, c rueidis.Client) ([]string, 
 	return slices.Compact(missing), nil
 }
 
-// try runs those commands that are wanted, together, and returns what the user
-// lacks for them.
+// try runs the wanted commands in one pipeline and returns the permissions that the user lacks
+// for them.
 func (e *examination) try(ctx context.Context, c rueidis.Client, name string, wanted func(string) bool) ([]string, error) {
 	var tried, missing []string
 	var batch rueidis.Commands
@@ -120,21 +121,21 @@ func (e *examination) try(ctx context.Context, c rueidis.Client, name string, wa
 		if err := r.NonRedisError(); err != nil {
 			return nil, err
 		}
-		if err := r.Error(); lacksPermission(err) {
+		if err := r.Error(); deniedByACL(err) {
 			missing = append(missing, e.permission(tried[i], err))
 		}
 	}
 	return missing, nil
 }
 
-// subscribe returns what the user lacks to hear a channel.
+// subscribe returns the permissions that the user lacks to subscribe to a channel.
 func (e *examination) subscribe(ctx context.Context, c rueidis.Client, channel string) ([]string, error) {
 	waiting, cancel := context.WithTimeout(ctx, 2*connectTime)
 	defer cancel()
 	heard := rueidis.WithOnSubscriptionHook(waiting, func(rueidis.PubSubSubscription) { cancel() })
 	err := c.Receive(heard, c.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {})
 	switch {
-	case lacksPermission(err):
+	case deniedByACL(err):
 		return []string{e.permission("SUBSCRIBE", err)}, nil
 	case ctx.Err() == nil && errors.Is(waiting.Err(), context.Canceled):
 		return nil, nil
@@ -142,14 +143,14 @@ func (e *examination) subscribe(ctx context.Context, c rueidis.Client, channel s
 	return nil, err
 }
 
-// lacksPermission reports whether an ACL forbids it.
-func lacksPermission(err error) bool {
+// deniedByACL reports whether err says that an ACL forbids the command.
+func deniedByACL(err error) bool {
 	var answer *rueidis.RedisError
 	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "NOPERM")
 }
 
-// permission is what is lacking, in the words of ACL SETUSER: the command, the keys
-// or the channels.
+// permission returns the missing permission as ACL SETUSER takes it: the command, the keys or
+// the channels.
 func (e *examination) permission(command string, err error) string {
 	text := err.Error()
 	switch {
@@ -161,16 +162,16 @@ func (e *examination) permission(command string, err error) string {
 	return "+" + strings.ToLower(command)
 }
 
-// doctorScript does what the scripts of the store do: it writes, and writes on after
-// it has asked for the time.
+// doctorScript does what the scripts of the store do: it writes, and writes again after it has
+// read the time.
 const doctorScript = `redis.call('SET', KEYS[1], ARGV[1], 'PX', 10000)
 local t = redis.call('TIME')
 local v = redis.call('GET', KEYS[1])
 redis.call('DEL', KEYS[1])
 return {v, t[1]}`
 
-// scripts runs a script. A node of a Cluster is asked for keys of its own slots,
-// which it tells by refusing others.
+// scripts runs a script. In a Cluster it tries random keys until one is in a slot of this node,
+// which refuses others.
 func (e *examination) scripts(ctx context.Context, c rueidis.Client) error {
 	const check = "scripts"
 	// The odds of missing all slots of a master of 100 are one in ten million.
@@ -206,7 +207,7 @@ func (e *examination) roundTrip(ctx context.Context, c rueidis.Client) error {
 	took := make([]time.Duration, count)
 	for i := range took {
 		began := time.Now()
-		if err := c.Do(ctx, c.B().Ping().Build()).Error(); err != nil && !lacksPermission(err) {
+		if err := c.Do(ctx, c.B().Ping().Build()).Error(); err != nil && !deniedByACL(err) {
 			return err
 		}
 		took[i] = time.Since(began)
@@ -230,7 +231,7 @@ func (e *examination) pace(median, worst time.Duration, count int) {
 	}
 }
 
-// round leaves a duration three digits or so.
+// round rounds a duration to about three digits.
 func round(d time.Duration) time.Duration {
 	for unit := time.Microsecond; ; unit *= 10 {
 		if d < 1000*unit {
@@ -244,8 +245,8 @@ func (e *examination) clock(ctx context.Context, c rueidis.Client) error {
 	began := time.Now()
 	reply, err := c.Do(ctx, c.B().Time().Build()).AsIntSlice()
 	took := time.Since(began)
-	if lacksPermission(err) {
-		return nil // the ACL was found wanting
+	if deniedByACL(err) {
+		return nil // permissions has reported it
 	}
 	if err != nil {
 		return err

@@ -194,7 +194,7 @@ func pass(d time.Duration) { <-time.After(d) }
 
 // punctual fails when requests waited longer than the time-out. A goroutine that gets no
 // processor is no fault of the store: the lane's timer, its sender, the reader of answers and
-// who waits for them may each be as late as the machine lets those be that wait for the clock.
+// the caller may each be as late as goroutines that wait for the clock are on this machine.
 func punctual(t *testing.T, what string, w waits, timeout, late time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v; the machine adds %v", what, w, late.Round(time.Microsecond))
@@ -222,8 +222,7 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// fourWays are limits of which each does another thing without Redis, and what became of
-// those who asked.
+// fourWays are limits with different OnFailure, and the results of their requests.
 type fourWays struct {
 	store    *Store
 	ways     [4]store.OnFailure
@@ -304,8 +303,8 @@ func (f *fourWays) take(worker int) (store.Charge, bool, error) {
 	return one[0], ok, err
 }
 
-// testFault has 64 goroutines ask for one limit per way to fail while Redis is away,
-// and looks at how long they waited, what they were told and what was charged.
+// testFault has 64 goroutines ask for one limit per way to fail while Redis is away, and checks
+// how long they waited, what they were answered and what was charged.
 func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, begin, end func()) {
 	lines := new(journal)
 	s := connected(t, Options{Addrs: []string{proxy.Addr()}, Timeout: 200 * time.Millisecond, Local: memory.New(memory.Options{}), Instances: 4, Logger: lines.logger()}, nil)
@@ -383,10 +382,10 @@ func (f *fourWays) asOnStoreFailureSays(t *testing.T) {
 	}
 }
 
-// chargedOnce compares what is charged with what was admitted. Charged without an
-// answer is at most what was decided when the fault began, whose answers were lost:
-// one of each goroutine, and on a busy machine of each that waited in vain. What was asked
-// later is void; see TestVoid.
+// chargedOnce compares what is charged with what was admitted. Charged without an answer is at
+// most what was decided when the fault began, whose answers were lost: one of each goroutine,
+// and on a busy machine one of each that timed out. Calls that the server runs later do not
+// count; see TestVoid.
 func chargedOnce(t *testing.T, charged, admitted, waited int64) {
 	t.Helper()
 	t.Logf("charged %d, admitted %d", charged, admitted)

@@ -11,8 +11,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// localCounters are the counters that stand in for one limit's while Redis does not
-// answer: this process's share of the limit, in memory.
+// localCounters are the counters of one limit that replace Redis' while that does not answer:
+// this process's share of the limit, in memory.
 type localCounters struct {
 	mu        sync.Mutex
 	counters  store.Counters
@@ -48,16 +48,16 @@ func (s *Store) sharers() int64 {
 		return n
 	}
 	s.assumed.Do(func() {
-		s.opts.Logger.Warn("Redis was never reached, so nobody knows how many instances share its limits: those with on_store_failure: local take a part of them; set instances in the store's URL",
+		s.opts.Logger.Warn("Redis was never reached, so the number of instances that share its limits is not known: those with on_store_failure: local take a part of them; set instances in the store's URL",
 			"store", s.opts.String(), "instances", assumedInstances)
 	})
 	return assumedInstances
 }
 
-// assumedInstances is how many processes are taken to share a limit while nobody knows:
-// Redis was never reached, and Options do not say. Not fewer: each of several that start
-// while Redis is away would admit the whole limit. Not more: one that is alone has so
-// small a part of it.
+// assumedInstances is how many processes are assumed to share a limit while that is unknown:
+// Redis was never reached, and Options do not say. Not fewer: several processes that start while
+// Redis is down would together admit several times the limit. Not more: a process that is alone
+// has only that small a share.
 const assumedInstances = 16
 
 func (l *localCounters) drop(s *Store) error {
@@ -74,16 +74,16 @@ func (l *localCounters) drop(s *Store) error {
 
 var errUnbound = errors.New("the limit is no more")
 
-// shareOf is one of n equal shares of a policy, so that n of them admit no more than
-// the whole: the rate is exact, its period n times as long; what cannot be divided
-// is rounded down, but not below one, so that a limit below the number of instances
-// still admits somebody everywhere. Such a limit is exceeded by n - limit at most.
+// shareOf is one of n equal shares of a policy, so that n of them admit no more than the whole.
+// The rate is divided exactly, by making its period n times as long. Amounts are rounded down,
+// but not below 1, so that every instance admits something: a limit below n is exceeded by n -
+// limit at most.
 func shareOf(p limit.Policy, n int64) limit.Policy {
 	part := func(v int64) int64 { return partOf(v, n) }
 	switch p.Algorithm {
 	case limit.TokenBucket, limit.LeakyBucket:
 		if p.Algorithm == limit.LeakyBucket {
-			// Besides its queue it admits the one that is served.
+			// It admits one request more than its queue holds.
 			p.Burst = part(p.Burst+1) - 1
 		} else {
 			p.Burst = part(p.Burst)
@@ -109,9 +109,9 @@ func partOf(count, n int64) int64 {
 	return max(1, count/n)
 }
 
-// fallBack decides the parts of a Take or Peek that failed as their OnFailure says.
-// o.err is why; it stays when one of them wants to fail. o.allowed says whether the
-// other parts, if any, admit the request.
+// fallBack decides the parts of a Take or Peek that failed as their OnFailure says. o.err is why
+// they failed; it stays if one of them has FailTake. o.allowed says whether the other parts, if
+// any, admit the request.
 func (s *Store) fallBack(ctx context.Context, o *operation) {
 	others := false
 	for i := range o.parts {
@@ -186,8 +186,7 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 	}
 }
 
-// actLocally gives back what counters that stand in gave, and ends and resets what
-// they may hold.
+// actLocally does a Refund, Finish or Reset at the local counters, for what they admitted.
 func (s *Store) actLocally(ctx context.Context, v verb, charges []store.Charge) error {
 	if s.opts.Local == nil {
 		return nil

@@ -104,7 +104,7 @@ func TestFitServers(t *testing.T) {
 	}
 }
 
-// Of a misspelt parameter the known one is told that is nearest, within two letters.
+// The suggestion for a misspelt parameter is the nearest one, within two letters.
 func TestNearestParameter(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -10,12 +10,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// heartbeat is how often an instance says that it is there. Those that have not for
-// three times as long are not counted.
+// heartbeat is how often an instance announces itself. One that has not for three times as long
+// is not counted.
 const heartbeat = time.Second
 
-// luaPresence keeps the set of instances at a prefix, by when each was last there,
-// and answers how many there are.
+// luaPresence keeps the set of instances at a prefix, each with the time of its last heartbeat,
+// and returns their number.
 const luaPresence = `
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -25,9 +25,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], now + tonumber(ARGV[2]), '+inf') -- befo
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])`
 
-// keep connects, and then says that this instance is there and listens for what
-// others free, until the store closes.
-func (s *Store) keep() {
+// maintain connects, then announces this instance and listens for refunds and resets of others,
+// until the store closes.
+func (s *Store) maintain() {
 	if !s.connect() {
 		return
 	}
@@ -47,8 +47,8 @@ func (s *Store) keep() {
 	}
 }
 
-// connect tries until there is a connection to a server that is fit. It reports
-// false when the store closed before.
+// connect tries until there is a connection to a suitable server. It returns false when the
+// store closed before.
 func (s *Store) connect() bool {
 	const longest = 2 * time.Second
 	first := true
@@ -100,7 +100,7 @@ func (s *Store) dial() (rueidis.Client, error) {
 	return c, nil
 }
 
-// forbidden says whether the user may not do what the script does.
+// forbidden reports whether the user may not run the script or its commands.
 func forbidden(err error) bool {
 	e, ok := rueidis.IsRedisErr(err)
 	return ok && (strings.HasPrefix(e.Error(), "NOPERM") || strings.HasPrefix(e.Error(), "The user executing the script"))
@@ -108,8 +108,8 @@ func forbidden(err error) bool {
 
 func (s *Store) presenceKey() string { return s.opts.Prefix + formatVersion + "{instances}" }
 
-// present says that this instance is there and learns how many others are. While
-// nobody asks for anything else this is also how a lost connection is noticed.
+// present announces this instance and reads how many there are. Without requests this is also
+// how a lost connection is noticed.
 func (s *Store) present(name string, b *breaker) {
 	if b.open.Load() {
 		return
@@ -133,15 +133,15 @@ func (s *Store) present(name string, b *breaker) {
 	}
 }
 
-// presence is what an instance knows of its heartbeats, on the store's clock.
+// presence is the state of the heartbeats, on the store's clock.
 type presence struct {
 	contact int64 // since when they are answered
-	heard   int64 // when the last one was
+	heard   int64 // when the last one was answered
 }
 
-// answered notes that a heartbeat was. It says whether the others, had they been cut off
-// as well, have had the time to say that they are still there: else fewer than before are
-// not believed.
+// answered records that a heartbeat was answered. It returns whether other instances, had they
+// been cut off as well, have had the time to announce themselves again: before that, a smaller
+// number of instances than before is not used.
 func (p *presence) answered(asked, now int64) (enough bool) {
 	const lost = 3 * int64(heartbeat)
 	if asked-p.heard > lost {
@@ -151,10 +151,11 @@ func (p *presence) answered(asked, now int64) (enough bool) {
 	return asked-p.contact >= lost
 }
 
-// channel is where keys that became freer are told.
+// channel is the channel on which refunds and resets of keys are published.
 func (s *Store) channel() string { return s.opts.Prefix + formatVersion + "freed" }
 
-// listen hears what others free. While it cannot, refusals are not remembered.
+// listen handles refunds and resets of other instances. While it is not subscribed, refusals are
+// not remembered.
 func (s *Store) listen() {
 	c := *s.client.Load()
 	for pause := shortestPause; ; pause = min(2*pause, 10*longestPause) {

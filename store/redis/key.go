@@ -17,9 +17,9 @@ import (
 // formatVersion changes when states of the format before cannot be read.
 const formatVersion = "1:"
 
-// maxKey is how long the values of a key may be until their SHA-256 stands for
-// them. Not longer: a client that chooses its header fields would choose how much
-// memory each of its keys takes. Not shorter: people look for keys by hand.
+// maxKey is the length in bytes up to which the values of a key are kept; longer ones are
+// replaced by their SHA-256. Not longer: clients choose header fields, and with them how much
+// memory a key takes. Not shorter: people look for keys by hand.
 const maxKey = 160
 
 // keyHead is a key up to the values.

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// lane is a line of operations to one server, or to a part of a Cluster. Its senders
-// have batches under way; what arrives meanwhile makes the next. No key is in two
-// batches at a time: requests for a key that is under way wait for its answer and
-// then go together, so a key costs one call for each round trip however many ask for
-// it.
+// lane is a queue of operations to one server, or to a part of a Cluster. Its senders have
+// batches under way; operations that arrive meanwhile make the next batch. No key is in two
+// batches at a time: requests for a key that is under way wait for its answer and are then sent
+// together, so a key costs one call per round trip however many requests there are.
 type lane struct {
 	store   *Store
 	breaker *breaker
@@ -24,14 +23,14 @@ type lane struct {
 	clocks  map[uint16]serverClock // by slot
 	trips   trips
 	back    int64               // by how many microseconds the server's clock was set back
-	backTo  int64               // on the store's clock, when the server's is again where it was
-	stepped map[string]struct{} // keys out of whose states that was taken
+	backTo  int64               // on the store's clock, when the server's clock has caught up
+	stepped map[string]struct{} // keys whose states were corrected for that
 
 	watcher  *time.Timer
 	watching bool
 }
 
-// claim says which sender has a key under way, by which rule, and who waits for it.
+// claim says which sender has a key under way, by which rule, and which operations wait for it.
 type claim struct {
 	by      *sender
 	rule    *rule
@@ -59,13 +58,16 @@ func (s *Store) laneOf(key string) *lane {
 	return &s.lanes[0]
 }
 
-// serverClock relates the server's clock to this process's.
+// serverClock relates the server's clock to this process's. It is the reading that was sent the
+// shortest time before the server read its clock: a later call that was in transit for longer would
+// place the server's clock later than it is, and calls of a server that stands still would count for so
+// long after their time-out.
 type serverClock struct {
 	server int64 // microseconds, when it ran the script
 	sent   int64 // nanoseconds, before that
 }
 
-// enqueue lets operations be decided. It ends them, sooner or later.
+// enqueue has operations decided. Each is ended sooner or later.
 func (l *lane) enqueue(ops ...*operation) {
 	l.mu.Lock()
 	l.watch()
@@ -80,11 +82,11 @@ func (l *lane) enqueue(ops ...*operation) {
 	}
 	l.mu.Unlock()
 	if x != nil && !l.store.start(x.work) {
-		x.work() // the store is closed: all of it fails at once
+		x.work() // the store is closed: everything fails at once
 	}
 }
 
-// wake returns a sender that is to work. mu is held.
+// wake returns a sender, to be started by the caller. mu is held.
 func (l *lane) wake() *sender {
 	var x *sender
 	if n := len(l.resting); n > 0 {
@@ -98,19 +100,12 @@ func (l *lane) wake() *sender {
 
 // rest ends a sender's work. mu is held.
 func (l *lane) rest(x *sender) {
-	for i, y := range l.working {
-		if x == y {
-			n := len(l.working) - 1
-			l.working[i], l.working[n] = l.working[n], nil
-			l.working = l.working[:n]
-			break
-		}
-	}
+	l.working = slices.DeleteFunc(l.working, func(y *sender) bool { return x == y })
 	l.resting = append(l.resting, x)
 }
 
-// park lets an operation wait for a key of it that is under way, unless by x
-// itself and the same rule. It reports false when there is none. mu is held.
+// park makes an operation wait for one of its keys that is under way, except by x itself with
+// the same rule. It returns false when there is none. mu is held.
 func (l *lane) park(o *operation, x *sender) bool {
 	if len(l.busy) == 0 {
 		return false
@@ -122,9 +117,9 @@ func (l *lane) park(o *operation, x *sender) bool {
 				c.waiting = append(c.waiting, o)
 				return true
 			}
-			// Its turn has come and gone. Those who ask for its keys one by one
-			// would keep it from ever finding all of them free: it goes before
-			// them, and its other keys are free when this one is.
+			// It was first in the queue once and parked again. Operations on single keys
+			// could keep it from ever finding all of its keys free: it is queued before them,
+			// and its other keys are claimed for it.
 			at := 0
 			for at < len(c.waiting) && c.waiting[at].parked > 1 {
 				at++
@@ -139,27 +134,28 @@ func (l *lane) park(o *operation, x *sender) bool {
 	return false
 }
 
-// watch sees to it that no caller waits for longer than its operation may take,
-// whatever the connection does. One timer for all: each caller's own would cost as
-// much as the rest of the wait. mu is held.
+// watch starts the timer that ends operations at their deadlines, whatever the connection does.
+// One timer serves all callers: one for each would cost as much as the rest of the wait. mu is
+// held.
 func (l *lane) watch() {
 	if l.watching {
 		return
 	}
 	l.watching = true
 	if l.watcher == nil {
-		l.watcher = time.AfterFunc(l.store.glance(), l.look)
+		l.watcher = time.AfterFunc(l.store.glance(), l.abandonLate)
 	} else {
 		l.watcher.Reset(l.store.glance())
 	}
 }
 
-// glance is how often a lane looks for operations that take too long: often enough
-// that an answer is late by a sixteenth of the time-out at most.
+// glance is how often a lane checks for operations past their deadlines: an answer is late by a
+// sixteenth of the time-out at most.
 func (s *Store) glance() time.Duration { return max(s.opts.Timeout/16, 250*time.Microsecond) }
 
-// look gives up what has taken too long, and looks again while there is more.
-func (l *lane) look() {
+// abandonLate ends operations past their deadlines, and sets the timer again while there are
+// others.
+func (l *lane) abandonLate() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, left := int64(time.Since(l.store.begin)), false
@@ -187,8 +183,8 @@ func (l *lane) look() {
 	}
 }
 
-// trips knows the shortest round trip of the last second or two: what the network
-// takes, without the work.
+// trips is the shortest round trip of the last second or two, which is what the network takes
+// without the server's work.
 type trips struct {
 	now, before int64 // shortest of this second and of the one before; 0 = none
 	second      int64
@@ -204,10 +200,9 @@ func (t *trips) note(sent, received int64) {
 	}
 }
 
-// atOnce is how many batches may be under way: one for each 0.1 ms of a round trip.
-// Then a request that finds all of them under way waits 0.1 ms or so for its own,
-// and not for a whole round trip. Not more: each is a call, which costs the server
-// as much as several requests do.
+// atOnce is how many batches may be under way: one for each 0.1 ms of a round trip. A request
+// that finds all of them under way then waits 0.1 ms or so, not a whole round trip. Not more:
+// each batch is a call, which costs the server as much as several requests.
 func (t *trips) atOnce() int {
 	shortest := t.now
 	if t.before > 0 {

@@ -36,9 +36,9 @@ func TestLaneGivesUpAmongArrivals(t *testing.T) {
 	})
 }
 
-// An operation on several keys waits for its turn at the first that is under way; when it
-// has to wait again it goes before those that have not waited yet, behind those that have,
-// and its other keys are kept for it.
+// An operation on several keys waits for the first of them that is under way. When it has to
+// wait again it is queued before operations that have not waited yet, behind those that have,
+// and its other keys are claimed for it.
 func TestParkedAgainGoesFirst(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -34,12 +34,12 @@ type part struct {
 	onFailure store.OnFailure
 	failed    bool
 
-	// taken is when it was charged, in microseconds on the server's clock.
-	// Of a refund: 0 = its caller says that the window is still the same.
+	// taken is when the cost was charged, in microseconds on the server's clock. In a refund, 0
+	// = the caller says that the window is still the same.
 	taken int64
 
 	verdict limit.Verdict
-	// stand is how the bucket would stand had it not been charged.
+	// stand is the verdict of a cost of 0: the bucket without this charge.
 	stand limit.Verdict
 }
 
@@ -52,16 +52,15 @@ const (
 	stageAbandoned
 )
 
-// operation is one request to the store. It owns all that it refers to, so that a
-// caller may give up while it is under way.
+// operation is one request to the store. It owns all memory that it refers to, so that a caller
+// may give up while it is under way.
 type operation struct {
 	verb  verb
 	parts []part
 	home  []int // for each charge of the caller its part; -1 = unlimited
 	born  int64 // on the store's clock
 
-	// deadline is when the lane gives up for the caller: nanoseconds since the
-	// store began.
+	// deadline is when the lane abandons the operation: nanoseconds since the store began.
 	deadline int64
 
 	// parked is how often it had to wait for a key. The lane's mutex guards it.
@@ -74,11 +73,11 @@ type operation struct {
 	// may have to be given back.
 	split bool
 
-	// unattended says that nobody waits for it.
+	// unattended says that no caller waits for the operation.
 	unattended bool
 
-	// settles is what verbSettle charges, and owed for how many microseconds from now
-	// on a bucket has to be owing at least.
+	// settles is what verbSettle charges, and owed how many microseconds of debt a bucket has
+	// at least.
 	settles *localCharge
 	owed    int64
 
@@ -101,8 +100,8 @@ func newOperation(v verb, born int64) *operation {
 	return o
 }
 
-// release gives o back. Its owner does it, once. One that was abandoned is left to the
-// collector: its caller may still read what it asked.
+// release returns o to the pool. Its owner calls it once. An abandoned operation is left to the
+// garbage collector: its caller may still read it.
 func (o *operation) release() {
 	clear(o.parts)
 	o.parts, o.home, o.seen = o.parts[:0], o.home[:0], nil
@@ -111,13 +110,13 @@ func (o *operation) release() {
 	}
 }
 
-// begin says whether o is still wanted; it is then being sent.
+// begin reports whether o is still wanted; it is being sent from then on.
 func (o *operation) begin() bool {
 	return o.unattended || o.stage.CompareAndSwap(stageQueued, stageSent)
 }
 
-// end tells the caller that o has its results, unless it has given up. o is not
-// to be touched afterwards.
+// end signals the caller that o has its results, unless it has given up. o must not be used
+// afterwards.
 func (o *operation) end() {
 	if o.unattended {
 		o.settled()
@@ -132,7 +131,7 @@ func (o *operation) end() {
 	}
 }
 
-// abandon gives up and says whether that could be; false when the results are there.
+// abandon gives up o; false when the results are there.
 func (o *operation) abandon() bool {
 	return o.stage.CompareAndSwap(stageQueued, stageAbandoned) || o.stage.CompareAndSwap(stageSent, stageAbandoned)
 }
@@ -164,7 +163,7 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 		}
 		rule := b.rule
 		if j >= 0 {
-			rule = o.parts[j].rule // though the policy has changed meanwhile
+			rule = o.parts[j].rule // even if the policy has changed in between
 		}
 		o.home = append(o.home, len(o.parts))
 		o.parts = append(o.parts, part{
@@ -174,8 +173,8 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 	}
 }
 
-// few is how many parts are looked through one by one. Not more: a request of
-// thousands would take milliseconds. Not fewer: a map costs more than a look at these.
+// few is up to how many parts are searched linearly. Not more: a request of thousands would take
+// milliseconds. Not fewer: a map costs more than searching these.
 const few = 32
 
 // find returns the part with the key, or -1.
@@ -200,7 +199,7 @@ func (o *operation) find(key []byte) int {
 	return -1
 }
 
-// twin returns an operation that asks the same and belongs to the caller alone.
+// twin returns a copy of the request of o that belongs to the caller alone.
 func (o *operation) twin() *operation {
 	t := newOperation(o.verb, o.born)
 	t.home = append(t.home, o.home...)
@@ -225,5 +224,5 @@ func (o *operation) answer(charges []store.Charge) {
 	}
 }
 
-// unlimited is the verdict of a limit that does not limit.
+// unlimited is the verdict of an unlimited policy.
 var unlimited = limit.Verdict{Allowed: true, Remaining: 1<<63 - 1}

@@ -14,9 +14,9 @@ import (
 
 // The defaults of [Options].
 const (
-	// DefaultTimeout is how long a call may take. Not longer: a limiter that
-	// answers later than this is worse than none. Not shorter: a garbage
-	// collection here or a fork there takes some of it.
+	// DefaultTimeout is how long a call may take. Not longer: requests should not wait longer
+	// for their limiter. Not shorter: a garbage collection here or a fork of the server takes
+	// part of it.
 	DefaultTimeout = 50 * time.Millisecond
 
 	// DefaultPrefix begins every key and channel, so that an ACL can name them.
@@ -55,15 +55,15 @@ type Options struct {
 	// different prefixes share nothing.
 	Prefix string
 
-	// Timeout is how long a Take waits at most until it answers as its charges'
-	// OnFailure says; 0 = DefaultTimeout.
+	// Timeout bounds a Take; after it the charges are decided as their OnFailure says. 0 =
+	// DefaultTimeout.
 	Timeout time.Duration
 
 	// Local takes the charges whose OnFailure is store.FailLocal while Redis
 	// does not answer. Nil = those charges fail as with store.FailTake. The Store
 	// does not close it.
 	Local store.Store
-	// Instances is by how many processes a limit is divided then; 0 = as many as
+	// Instances is the number of processes by which a limit is divided then; 0 = as many as
 	// were last seen at this prefix in Redis, or 16 if Redis was never reached.
 	Instances int
 
@@ -72,7 +72,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// complete fills in the defaults and returns everything that is wrong.
+// complete sets the defaults and returns everything that is wrong.
 func (o *Options) complete() error {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout

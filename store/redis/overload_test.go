@@ -191,8 +191,8 @@ func overload(t *testing.T, address string, lasts time.Duration) {
 		}
 	}
 	wg.Wait()
-	// The processes share the clock of the wall. Brackets are made wider by what it
-	// was set meanwhile against the one that nobody sets.
+	// The processes share the wall clock. Brackets are widened by how much it was set against
+	// the monotonic clock.
 	moved := time.Now().UnixNano() - begin.UnixNano() - int64(time.Since(begin))
 	slack := max(moved, -moved)
 	if slack > int64(time.Millisecond) {
@@ -244,8 +244,8 @@ func worstSpan(list []bracket, period int64) (most int64) {
 // of time were above burst + rate x the length of the span, at worst, and that span.
 // Negative = never above. rate is per nanosecond.
 //
-// It looks at the spans from latest to earliest beginning. A tree over their ends
-// holds how many admissions lie within, less what the rate gives.
+// It visits the spans from latest to earliest beginning. A tree over their ends has the number
+// of admissions within, less the refill.
 func worstExcess(list []bracket, rate, burst float64) (excess float64, from, to int64) {
 	if len(list) == 0 {
 		return -burst, 0, 0
@@ -338,7 +338,7 @@ func (s *spans) most(from int) (float64, int) {
 	return best, at
 }
 
-// TestWorstExcess compares the scan with one that looks at every pair.
+// TestWorstExcess compares the scan with one over every pair.
 func TestWorstExcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

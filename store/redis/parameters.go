@@ -28,7 +28,7 @@ const (
 	maxFile = 1 << 20
 )
 
-// query takes in the parameters of the URL.
+// query reads the parameters of the URL.
 func (r *reading) query(text string) {
 	if text == "" {
 		return
@@ -53,8 +53,8 @@ func (r *reading) query(text string) {
 	}
 }
 
-// unknown complains of a parameter, by its name where that cannot be a part of a
-// password that has a & in it.
+// unknown reports a parameter that is not known. It shows the name only if that cannot be a part
+// of a password with a & in it.
 func (r *reading) unknown(position int, name string, show bool) {
 	what := fmt.Sprintf("parameter %d of the URL", position)
 	hint := "known are " + strings.Join(parameters, ", ")
@@ -107,7 +107,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// parameter takes in one that stands alone.
+// parameter reads a parameter that does not depend on others.
 func (r *reading) parameter(name, value string) {
 	switch name {
 	case "db":
@@ -127,12 +127,9 @@ func (r *reading) parameter(name, value string) {
 		}
 		r.o.Timeout = d
 	case "password_file":
-		text, err := readFile(value)
-		if err == nil && strings.TrimSpace(string(text)) == "" {
-			err = errors.New("it is empty, put the password in it")
-		}
-		if err != nil {
-			r.bad("the file of password_file: %w", err)
+		text, ok := r.file(name)
+		if ok && strings.TrimSpace(string(text)) == "" {
+			r.bad("the file of password_file: it is empty, put the password in it")
 		}
 		if r.o.Password != "" {
 			r.bad("there is a password and a password_file, want one of them")
@@ -145,7 +142,7 @@ func (r *reading) parameter(name, value string) {
 	}
 }
 
-// finish takes in what depends on more than one parameter.
+// finish reads what depends on more than one parameter.
 func (r *reading) finish() {
 	_, file := r.seen["password_file"]
 	if r.passwordless && !file {
@@ -171,32 +168,22 @@ func (r *reading) tls() {
 		}
 		return
 	}
-	if file, given := r.seen["ca"]; given {
-		text, err := readFile(file)
+	if _, given := r.seen["ca"]; given {
 		pool := x509.NewCertPool()
-		switch {
-		case err != nil:
-			r.bad("the file of ca: %w", err)
-		case !pool.AppendCertsFromPEM(text):
+		if text, ok := r.file("ca"); ok && !pool.AppendCertsFromPEM(text) {
 			r.bad("the file of ca has no certificate in it, want PEM: -----BEGIN CERTIFICATE-----")
 		}
 		r.o.TLS.RootCAs = pool
 	}
-	cert, hasCert := r.seen["cert"]
-	key, hasKey := r.seen["key"]
+	_, hasCert := r.seen["cert"]
+	_, hasKey := r.seen["key"]
 	switch {
 	case hasCert != hasKey:
 		r.bad("cert and key go together, give both")
 	case hasCert:
-		certText, err1 := readFile(cert)
-		keyText, err2 := readFile(key)
-		if err1 != nil {
-			r.bad("the file of cert: %w", err1)
-		}
-		if err2 != nil {
-			r.bad("the file of key: %w", err2)
-		}
-		if err1 != nil || err2 != nil {
+		certText, ok1 := r.file("cert")
+		keyText, ok2 := r.file("key")
+		if !ok1 || !ok2 {
 			break
 		}
 		pair, err := tls.X509KeyPair(certText, keyText)
@@ -213,6 +200,15 @@ func (r *reading) tls() {
 	default:
 		r.bad("insecure_skip_verify wants true or false")
 	}
+}
+
+// file reads the file that a parameter names. It returns false after recording an error.
+func (r *reading) file(name string) ([]byte, bool) {
+	text, err := readFile(r.seen[name])
+	if err != nil {
+		r.bad("the file of %s: %w", name, err)
+	}
+	return text, err == nil
 }
 
 // readFile reads a file that a URL names. Its error has no name, which may be a

@@ -9,8 +9,7 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// perform has an operation decided and returns it, or a twin of it that belongs to
-// the caller; nil when ctx ended first.
+// perform has an operation decided and returns it, or a twin of it; nil when ctx ended first.
 func (s *Store) perform(ctx context.Context, o *operation) *operation {
 	groups := s.groups(o)
 	if groups != nil {
@@ -26,9 +25,8 @@ func (s *Store) perform(ctx context.Context, o *operation) *operation {
 	return o
 }
 
-// ask has an operation decided by its lane and waits. The operation that it returns
-// has an error that wraps store.ErrUnavailable when the time-out passed. It returns
-// nil when ctx ended first.
+// ask has an operation decided by its lane and waits. It returns the operation, or after the
+// time-out a twin with an error that wraps store.ErrUnavailable; nil when ctx ended first.
 func (s *Store) ask(ctx context.Context, o *operation) *operation {
 	l := s.laneOf(o.parts[0].key)
 	patience := s.opts.Timeout
@@ -63,9 +61,8 @@ func (s *Store) ask(ctx context.Context, o *operation) *operation {
 	return t
 }
 
-// awaitContact waits for the end of the first attempt to connect, so that a process
-// that has just begun enforces its limits from its first request. It returns how long
-// that took.
+// awaitContact waits for the end of the first attempt to connect, at most for the time-out, so
+// that a new process enforces its limits from the first request. It returns how long that took.
 func (s *Store) awaitContact(ctx context.Context) time.Duration {
 	began := time.Now()
 	t := time.NewTimer(s.opts.Timeout)
@@ -79,7 +76,7 @@ func (s *Store) awaitContact(ctx context.Context) time.Duration {
 	return time.Since(began)
 }
 
-// down says why there is no use in asking, or nil.
+// down returns why Redis cannot be asked, or nil.
 func (s *Store) down(b *breaker) error {
 	if s.client.Load() == nil || b.open.Load() || s.ctx.Err() != nil {
 		return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, s.health.why())
@@ -103,15 +100,12 @@ func (s *Store) groups(o *operation) map[uint16][]int {
 	return groups
 }
 
-// spread performs an operation whose parts are in several slots, which no script
-// can decide as one: each slot decides its part, side by side, and when one refuses
-// what the others took is given back.
-//
-// Between its own exchange and the giving back a bucket holds a charge that is of
-// no request. That is while the slowest slot answers (at most the time-out) and
-// while what is given back waits for its lane and is under way (at most twice
-// that). Another request can be refused on its account in that time, and none is
-// ever admitted that should not be.
+// spread performs an operation whose parts are in several slots, which no script can decide as
+// one: the slots decide their parts concurrently, and when one refuses, what the others took is
+// given back. Until then such a bucket is charged for a refused request: while the slowest slot
+// answers (at most the time-out) and while the refund waits for its lane and is under way (at
+// most twice that). In that time other requests can be refused because of it; none is admitted
+// above the limit.
 func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]int) *operation {
 	type share struct {
 		op    *operation
@@ -176,15 +170,15 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 	return o
 }
 
-// giveBack returns what an operation took, without waiting. Limits that count
-// refused requests keep it, as they count this one.
+// giveBack refunds what an operation took, without waiting. Limits that count refused requests
+// keep the charge.
 func (s *Store) giveBack(o *operation) {
 	l := s.laneOf(o.parts[0].key)
 	for _, v := range []verb{verbRefund, verbFinish} {
 		back := newOperation(v, s.clock())
 		for i := range o.parts {
 			p := &o.parts[i]
-			if !p.verdict.Allowed || p.cost == 0 || p.terms.counts || (p.rule.kind == kindPlaces) != (v == verbFinish) {
+			if !p.verdict.Allowed || p.cost == 0 || p.terms.counts || (p.rule.kind == kindPermits) != (v == verbFinish) {
 				continue
 			}
 			back.parts = append(back.parts, part{counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit, taken: p.taken})
@@ -198,6 +192,6 @@ func (s *Store) giveBack(o *operation) {
 	}
 }
 
-// retryAfterFailure is what a request that was refused for want of the store is
-// told to wait: by then the breaker has tried several times.
+// retryAfterFailure is the RetryAfter of a refusal because the store did not answer: by then the
+// breaker has probed several times.
 const retryAfterFailure = time.Second

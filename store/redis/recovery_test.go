@@ -17,8 +17,8 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// TestVoid has a server that stood still run what it was sent meanwhile. That was
-// answered without it, so it must charge nothing.
+// TestVoid has a server that stood still run the calls that it was sent in that time. Those were
+// decided without it, so they must charge nothing.
 func TestVoid(t *testing.T) {
 	server := redistest.Start(t)
 	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: unhurried, Logger: new(journal).logger()}, nil)

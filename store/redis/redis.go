@@ -22,8 +22,8 @@ type Store struct {
 	opts  Options
 	begin time.Time // carries the monotonic clock
 
-	// For tests: now replaces the clock of the server and of this process, and
-	// hold is how many milliseconds keys outlive their use.
+	// For tests: now replaces the clock of the server and of this process, and hold is how many
+	// milliseconds keys are kept after they could expire.
 	now func() limit.Time
 	// serverNow replaces the clock of the server alone.
 	serverNow func() limit.Time
@@ -40,7 +40,7 @@ type Store struct {
 	instances    atomic.Int64 // last seen at this prefix; 0 = Redis was never reached
 	localCharges localCharges
 	assumed      sync.Once // the number of instances, which is logged
-	presence     presence  // keep's
+	presence     presence  // of the goroutine that runs maintain
 	health       health
 	stats        counts
 
@@ -59,7 +59,7 @@ type Counters struct {
 	local localCounters
 }
 
-// bound is a policy in force, and how the keys begin under it.
+// bound is a policy in force and the prefix of its keys.
 type bound struct {
 	rule *rule
 	head string
@@ -70,15 +70,14 @@ func (c *Counters) Spec() store.Spec {
 	return store.Spec{ID: c.id, Policy: c.bound.Load().rule.policy}
 }
 
-// slack is how long keys outlive the moment at which they are as good as new: a
-// second, so that a clock of the server that is set back by less forgets nothing.
-const slack = 1000
+// keyGrace is how many milliseconds keys are kept after they could expire: a second, so that
+// setting the server's clock back by less forgets nothing.
+const keyGrace = 1000
 
-// New returns a store that begins to connect, and does not wait for it. What is asked
-// before the first attempt has ended waits for that, within its time-out; after an
-// attempt that failed, and until one succeeds, charges are decided as their
-// OnFailure says, and [Store.Ready] tells why.
-// Its error says everything that is wrong with the options.
+// New returns a store that connects in the background. Requests wait for the end of the first
+// attempt, within their time-out. While there is no connection, charges are decided as their
+// OnFailure says, and [Store.Ready] returns the reason. The error of New says everything that is
+// wrong with the options.
 func New(o Options) (*Store, error) {
 	return open(o, nil)
 }
@@ -87,7 +86,7 @@ func open(o Options, now func() limit.Time) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, begin: time.Now(), now: now, hold: slack, counters: make(map[string]*Counters)}
+	s := &Store{opts: o, begin: time.Now(), now: now, hold: keyGrace, counters: make(map[string]*Counters)}
 	if now != nil {
 		s.hold = float64(time.Hour / time.Millisecond)
 	}
@@ -103,7 +102,7 @@ func open(o Options, now func() limit.Time) (*Store, error) {
 		}
 	}
 	s.health.lost(s, errConnecting)
-	s.wg.Go(s.keep)
+	s.wg.Go(s.maintain)
 	return s, nil
 }
 
@@ -115,10 +114,10 @@ func (s *Store) clock() int64 {
 	return int64(time.Since(s.begin))
 }
 
-// Bind returns the counters called spec.ID: those known, with the policy changed if
-// it differs, or new ones. The state of a key that another policy wrote is carried
-// over when the key is next used. It returns an error for a policy that is not valid,
-// or that the script cannot count exactly, and for an empty ID.
+// Bind returns the counters called spec.ID: those known, with the policy changed if it differs,
+// or new ones. The state of a key that another policy wrote is converted when the key is next
+// used. It returns an error for a policy that is not valid or that the script cannot count
+// exactly, and for an empty ID.
 func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 	if spec.ID == "" {
 		return nil, errors.New("redis: counters need an ID")
@@ -202,7 +201,7 @@ func (s *Store) own(c store.Counters) (*Counters, error) {
 	return own, nil
 }
 
-// check refuses charges that arithmetic is not defined for, before anything is
+// check returns an error for charges for which the arithmetic is not defined, before anything is
 // taken.
 func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 	if err := ctx.Err(); err != nil {
@@ -222,15 +221,14 @@ func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 	return nil
 }
 
-// Take decides all charges as one; see [store.Store]. It waits for Redis at most as
-// long as Options.Timeout says, or until ctx ends, and for one exchange: requests
-// that come for a key while its last call is under way are decided together by the
-// next, in their order. A refusal that nothing but time can end is answered without
-// asking again.
+// Take decides all charges as one; see [store.Store]. It waits for Redis at most for
+// Options.Timeout, or until ctx ends. Requests for a key that arrive while a call for it is
+// under way are decided together by the next call, in their order. A refusal that only time can
+// end is repeated without asking Redis again.
 //
-// In a Cluster, charges of several slots are taken side by side, and given back when
-// one refuses. For as long as that takes, two exchanges and at most three times the
-// timeout, another request can be refused on their account.
+// In a Cluster, charges of several slots are taken concurrently, and given back when one
+// refuses. While that takes, two exchanges and at most three times the timeout, other requests
+// can be refused because of them.
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
 	return s.decide(ctx, verbTake, charges)
 }
@@ -245,12 +243,12 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.act(ctx, verbRefund, charges)
 }
 
-// Finish ends the places in flight that the charges' permits name.
+// Finish gives back the permits that the charges name.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.act(ctx, verbFinish, charges)
 }
 
-// Reset makes each bucket as good as new.
+// Reset drops the state of each bucket.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.act(ctx, verbReset, charges)
 }
@@ -286,7 +284,7 @@ func (s *Store) act(ctx context.Context, v verb, charges []store.Charge) error {
 	local := s.actLocally(ctx, v, charges)
 	o := newOperation(v, s.clock())
 	for i := range charges {
-		// What was decided without the counters left nothing in them to give back.
+		// A charge that was decided without the counters took nothing from them.
 		if v != verbRefund || !charges[i].Failed {
 			o.fill(charges[i:i+1], false)
 		}
@@ -307,6 +305,6 @@ func givenUp(ctx context.Context) error {
 	return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, context.Cause(ctx))
 }
 
-// jitter returns d, shortened by up to a half at random, so that many processes do
-// not come back in step.
+// jitter returns d, shortened by up to a half at random, so that many processes do not act at
+// the same moment.
 func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/2+1)) }

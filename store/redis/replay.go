@@ -2,10 +2,9 @@ package redis
 
 import "github.com/stint-io/stint/limit"
 
-// replay decides the operations as the script did, from the states before, with
-// package limit's own arithmetic: the script answers states, not verdicts, which
-// keeps it small. That the two agree is proved by tests, and watched here by the
-// number of requests that were admitted.
+// replay decides the operations again from the states before, with package limit's arithmetic:
+// the script returns states, not verdicts, which keeps it small. Tests prove that the two agree;
+// here the number of admitted requests is compared.
 func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error {
 	for i := range b.scalars {
 		k := &b.buckets[i]
@@ -82,8 +81,8 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 		} else if o.allowed && p.verdict.Allowed && p.cost > 0 {
 			p.stand.Remaining += p.cost
 		}
-		whole(&p.verdict)
-		whole(&p.stand)
+		roundUp(&p.verdict)
+		roundUp(&p.stand)
 	}
 	return all[min(next, len(all)):]
 }
@@ -97,7 +96,7 @@ func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 		k.taken = true
 		k.refused = !p.verdict.Allowed && p.verdict.Reason != limit.ReasonCost
 	}
-	whole(&p.verdict)
+	roundUp(&p.verdict)
 }
 
 // settle charges a scalar bucket, or lets it refuse, and completes the verdict.

@@ -19,7 +19,7 @@ const (
 	kindFixed                   // fixed windows
 	kindSliding                 // sliding window counters
 	kindLog                     // sliding window logs
-	kindPlaces                  // places in flight
+	kindPermits                 // permits in flight
 )
 
 // letter stands for the kind in a key.
@@ -47,8 +47,8 @@ const (
 	latest = 1 << 116
 )
 
-// rule is a policy as the script needs it, and the arithmetic of package limit for
-// reading the answer. It does not change.
+// rule is a policy as the script needs it, and package limit's arithmetic for reading the
+// answer. It is immutable.
 type rule struct {
 	policy  limit.Policy
 	kind    kind
@@ -74,7 +74,7 @@ type state struct {
 func newRule(p limit.Policy) (*rule, error) {
 	r := &rule{policy: p}
 	if p.Unlimited {
-		// Redis is never asked: only the kind matters, which is in the key.
+		// Redis is never asked; only the kind is needed, which is in the key.
 		p = limit.Policy{Algorithm: p.Algorithm, Timeout: step}
 	}
 	if p.Rate.Period == 0 {
@@ -89,7 +89,7 @@ func newRule(p limit.Policy) (*rule, error) {
 	case limit.SlidingWindowCounter, limit.SlidingWindowLog:
 		err = r.compileSliding(p)
 	case limit.Concurrency:
-		r.kind = kindPlaces
+		r.kind = kindPermits
 		var timeout float64
 		timeout, err = micros("the time-out", p.Timeout)
 		r.numbers = [4]float64{timeout, float64(p.MaxInFlight)}
@@ -106,12 +106,11 @@ func (r *rule) compileBucket(p limit.Policy) error {
 	r.kind, r.bucket = kindBucket, limit.NewBucket(p)
 	r.n, r.p = r.bucket.Terms()
 	quota := uint64(p.Quota())
-	// The quota is not in it: a state says what is used, and under the same rate that
-	// is the same for all. (Former versions wrote the quota in place of the 0.)
+	// Without the quota: a state says what is used, which has the same meaning for every quota
+	// under the same rate. (Former versions wrote the quota in place of the 0.)
 	r.tag = string(words(r.n, r.p, 0))
 	if r.n == 0 {
-		// A bucket that never refills counts what it gave, at a time that
-		// stands still.
+		// A bucket that never refills counts what was taken, at a fixed time.
 		r.unit = 1
 		if quota > maxSpan {
 			return fmt.Errorf("a burst of %d without refill is above 2^51, the most that is exact in Redis", quota)
@@ -208,8 +207,8 @@ func words(list ...uint64) []byte {
 	return b
 }
 
-// cost returns the two numbers by which the script knows a cost. With fit it is of use
-// only if it fits.
+// cost returns a cost as two numbers for the script. With fit, a cost above the quota may be any
+// number that does not fit.
 func (r *rule) cost(cost int64, fit bool) (a, b float64) {
 	if r.kind != kindBucket {
 		return float64(min(cost, beyond)), 0
@@ -221,9 +220,9 @@ func (r *rule) cost(cost int64, fit bool) (a, b float64) {
 	return float64(whole), float64(part)
 }
 
-// numbersIn reads the numbers of a state; false when they are no whole numbers within
-// the exact range, which nobody has written. The time at which a bucket is full may be
-// beyond it: see split.
+// numbersIn reads the numbers of a state; false when they are no whole numbers within the exact
+// range, which no version writes. The time at which a bucket is full may be beyond it: see
+// split.
 func (r *rule) numbersIn(raw string) (list [3]float64, ok bool) {
 	n := 2
 	if r.kind == kindSliding {
@@ -246,8 +245,8 @@ func (r *rule) numbersIn(raw string) (list [3]float64, ok bool) {
 	return list, true
 }
 
-// decode reads a state as the script wrote it; "" is that of a new key, and so is what
-// nobody has written.
+// decode reads a state as the script wrote it. "" and states that no version writes are those of
+// a new key.
 func (r *rule) decode(raw string) (s state) {
 	nums, ok := r.numbersIn(raw)
 	if !ok {
@@ -265,8 +264,8 @@ func (r *rule) decode(raw string) (s state) {
 	return s
 }
 
-// join makes a state in ticks of whole microseconds and the ticks beyond them. What
-// does not fit is the latest time there is.
+// join returns the state in ticks of whole microseconds and part ticks. One that does not fit
+// becomes the latest time.
 func (r *rule) join(whole float64, part uint64) limit.BucketState {
 	shift := 0
 	if whole >= beyond {
@@ -283,7 +282,7 @@ func (r *rule) join(whole float64, part uint64) limit.BucketState {
 	return limit.BucketState{Hi: hi + carry, Lo: lo}
 }
 
-// split is join backwards. A debt that is paid beyond the exact range, after some two
+// split is the inverse of join. A debt that is paid beyond the exact range, after some two
 // hundred years, is rounded up to a number that the script can hold.
 func (r *rule) split(s limit.BucketState) (whole float64, part uint64) {
 	high, rest := s.Hi/r.unit, s.Hi%r.unit
@@ -298,8 +297,8 @@ func (r *rule) split(s limit.BucketState) (whole float64, part uint64) {
 	return min(whole, latest/2), 0
 }
 
-// outside says whether the time at which a bucket is full is beyond the exact range. No
-// request fits it, and what is given back to it is lost in the rounding.
+// outside reports whether the time at which a bucket is full is beyond the exact range. No
+// request fits it, and refunds to it are lost in the rounding.
 func (r *rule) outside(s *state) bool {
 	if r.kind != kindBucket {
 		return false
@@ -335,9 +334,8 @@ func (r *rule) encode(s state) string {
 	return string(b) + r.tag
 }
 
-// convert carries a state that another policy wrote over to this one, as
-// package limit does when a policy changes, and writes it. What it cannot read is
-// no state.
+// convert converts a state that another policy wrote, as package limit does when a policy
+// changes. A state that cannot be read becomes that of a new key.
 func (r *rule) convert(raw string, now limit.Time) string {
 	old, ok := r.writer(raw)
 	if !ok {
@@ -394,7 +392,7 @@ func (r *rule) writer(raw string) (*rule, bool) {
 	return old, err == nil
 }
 
-// wrote says whether this rule, or one that reads states the same, wrote a state.
+// wrote reports whether this rule, or one with the same tag, wrote a state.
 func (r *rule) wrote(raw string) bool {
 	from := 16
 	if r.kind == kindSliding {

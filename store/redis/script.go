@@ -9,20 +9,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The script is one; it stands in parts that read one by one.
+// The script is the concatenation of these parts.
 var (
 	//go:embed lua/load.lua
 	luaLoad string
 	//go:embed lua/log.lua
 	luaLog string
-	//go:embed lua/places.lua
-	luaPlaces string
+	//go:embed lua/permits.lua
+	luaPermits string
 	//go:embed lua/arithmetic.lua
 	luaArithmetic string
 	//go:embed lua/decide.lua
 	luaDecide string
 
-	script    = luaLoad + luaLog + luaPlaces + luaArithmetic + luaDecide
+	script    = luaLoad + luaLog + luaPermits + luaArithmetic + luaDecide
 	scriptSHA = sha(script)
 )
 
@@ -37,8 +37,8 @@ func callScript(c rueidis.Client, keys, args []string) rueidis.Completed {
 	return c.B().Evalsha().Sha1(scriptSHA).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
-// run runs the script once for each element of keys. A server that does not
-// know it, a new one or one that was restarted, gets its text.
+// runScript runs the script once for each element of keys. A server that does not know it,
+// because it is new or was restarted, is sent its text.
 func runScript(ctx context.Context, c rueidis.Client, keys, args [][]string) []rueidis.RedisResult {
 	var results []rueidis.RedisResult
 	if len(keys) == 1 {

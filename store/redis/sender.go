@@ -14,11 +14,11 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// sender has a lane's batches under way, one after the other.
+// sender sends batches of a lane, one after the other.
 type sender struct {
 	lane    *lane
 	ops     []*operation // under way; changed with the lane's mutex held
-	ended   []*operation // those before
+	ended   []*operation // of the exchange before
 	claims  []*claim
 	batches []*batch
 }
@@ -34,7 +34,7 @@ func (x *sender) work() {
 		}
 		var y *sender
 		if len(l.ready) > 0 && len(l.working) < l.trips.atOnce() {
-			y = l.wake() // for what one run does not bear
+			y = l.wake() // for what does not fit in one run
 		}
 		l.mu.Unlock()
 		if y != nil && !l.store.start(y.work) {
@@ -44,8 +44,8 @@ func (x *sender) work() {
 	}
 }
 
-// choose takes what is ready, up to what one run of the script bears, and claims
-// the keys. Operations that nobody waits for any more go. mu is held.
+// choose takes ready operations, as many as one run of the script may have, and claims their
+// keys. Abandoned operations are dropped. mu is held.
 func (x *sender) choose() {
 	l := x.lane
 	buckets, n := 0, 0
@@ -88,8 +88,8 @@ func (x *sender) claim(o *operation) (added int) {
 	return added
 }
 
-// free ends the claims, so that who waited comes first, and takes the operations
-// out of the lane's sight.
+// free ends the claims, queues the operations that waited for them first, and moves the
+// operations to ended.
 func (x *sender) free() {
 	l := x.lane
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (x *sender) free() {
 		clear(c.waiting)
 		*c = claim{waiting: c.waiting[:0]}
 		if cap(c.waiting) > maxOperations {
-			c.waiting = nil // or in time each would be as large as the longest queue was
+			c.waiting = nil // or each would grow to the size of the longest queue in time
 		}
 		l.spare = append(l.spare, c)
 		x.claims[i] = nil
@@ -128,8 +128,7 @@ func (x *sender) serve() {
 	} else {
 		x.exchange(x.fill(), true)
 	}
-	// The keys are free before the callers hear, or what they ask next would
-	// wait for nothing.
+	// Free the keys before the callers go on: their next requests need not wait then.
 	x.free()
 	for i, o := range x.ended {
 		x.ended[i] = nil
@@ -162,17 +161,17 @@ func (x *sender) fill() []*batch {
 			used++
 		}
 		if !b.accept(o) {
-			// The claims keep from a batch what does not fit into it.
+			// Cannot happen: claims prevent it.
 			o.err = errAnswer
 		}
 	}
 	return x.batches[:used]
 }
 
-// exchange runs the script for each batch and gives its operations their results. With again,
-// batches that another policy's states, or a clock, stood in the way of run once
-// more, and one that failed for a reason of its own runs operation by operation, so
-// that a key which is not ours does not spoil the others.
+// exchange runs the script for each batch and sets the results of its operations. Batches with
+// states of another policy, or that ran too late, run again. With again, a batch that failed by
+// a fault of one key runs operation by operation, so that a key of another type does not fail
+// the others.
 func (x *sender) exchange(batches []*batch, again bool) {
 	l := x.lane
 	s := l.store
@@ -216,8 +215,8 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 		l.mu.Lock()
 		c, ok := l.clocks[b.slot]
 		if !ok {
-			// Another slot of the lane is at the same server, most likely. If
-			// not, and the clocks differ, the script runs twice.
+			// Most likely another slot of the lane is at the same server. If not, and the
+			// clocks differ, the script runs twice.
 			for _, c = range l.clocks {
 				ok = true
 				break
@@ -231,9 +230,9 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 		}
 		l.mu.Unlock()
 		if ok && s.now == nil {
-			// The server's clock shows at most this when the time-out is over.
-			// A call that it runs later, because it stood still, has been
-			// answered by then and must not count.
+			// The server's clock shows at most this at the time-out. A call that the server
+			// runs later, because it stood still, was decided without it by then and must not
+			// count.
 			void = c.server + (sent-c.sent+int64(s.opts.Timeout))/1000
 		}
 		var now limit.Time
@@ -266,15 +265,22 @@ func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error
 	if l.clocks == nil {
 		l.clocks = make(map[uint16]serverClock)
 	}
+	clock := serverClock{now, sent}
 	if before, ok := l.clocks[b.slot]; ok && s.now == nil {
-		l.compare(before.server+(sent-before.sent)/1000, now, received)
+		expected := before.server + (sent-before.sent)/1000
+		l.compare(expected, now, received)
+		if ahead := now - expected; ahead >= 0 && ahead <= (received-sent)/1000 {
+			// The server read its clock between sent and received, so the former reading still
+			// holds, and it took less time to arrive.
+			clock = before
+		}
 	}
-	l.clocks[b.slot] = serverClock{now, sent}
+	l.clocks[b.slot] = clock
 	l.trips.note(sent, received)
 	l.mu.Unlock()
 	switch out {
 	case decided:
-		s.denials.learn(b, now, sent, received)
+		s.denials.remember(b, now, sent, received)
 		if b.back > 0 {
 			l.noteStepped(b)
 		}
@@ -284,15 +290,14 @@ func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error
 	return out, nil
 }
 
-// clockStep is from what on a server's clock that is behind counts as set back. Not less:
-// a round trip and the drift of clocks are no steps. Not more: keys outlive their use by
-// as much.
+// clockStep is by how many microseconds a server's clock has to be behind to count as set back.
+// Not less: round trips and drift are no steps. Not more: keys are kept only that long after
+// they could expire.
 const clockStep = int64(time.Second / step)
 
-// compare notices that the server's clock was set back: it shows now and should show
-// expected, in microseconds. For as long as states of before may be ahead of it, the
-// script takes the step out of them; else a key would be refused for its length. mu is
-// held.
+// compare detects that the server's clock was set back: it shows now and should show expected,
+// in microseconds. As long as older states may be ahead of it, the script subtracts the step
+// from them; otherwise a key could be refused for the length of the step. mu is held.
 func (l *lane) compare(expected, now, received int64) {
 	behind := expected - now
 	if behind <= clockStep {
@@ -325,8 +330,8 @@ func (x *sender) separate(b *batch) {
 	x.exchange(ones, false)
 }
 
-// blame makes a call's failure an error for its callers, and the breaker's affair
-// when it is not that of a single key.
+// blame turns the failure of a call into an error for its callers, and reports it to the breaker
+// unless it concerns a single key.
 func (l *lane) blame(err error, sent int64, key string) error {
 	l.store.stats.failures.Add(1)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -342,8 +347,7 @@ func (l *lane) blame(err error, sent int64, key string) error {
 	return fmt.Errorf("redis: %w: %w", store.ErrUnavailable, err)
 }
 
-// infrastructure says whether an error concerns the server rather than what one
-// key holds.
+// infrastructure reports whether an error concerns the server rather than the value of one key.
 func infrastructure(err error) bool {
 	if errors.Is(err, errAnswer) || errors.Is(err, errDisagree) {
 		return false
@@ -357,6 +361,6 @@ func infrastructure(err error) bool {
 			return true
 		}
 	}
-	// What the ACL denies within a script, in Redis before 7.2's words.
+	// What the ACL denies within a script, as Redis before 7.2 words it.
 	return strings.Contains(e.Error(), "The user executing the script")
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// localCharges is what counters in this process admitted while Redis did not answer. It
-// is charged to Redis as soon as that answers, fitting or not: else each outage would
-// bring the local share once more, and a server that stands still for a part of each
-// second would admit nearly twice the limit for as long as it does.
+// localCharges is what counters in this process admitted while Redis did not answer. It is
+// charged to Redis as soon as that answers, whether it fits or not. Otherwise each outage would
+// add the local share to the limit, and with a server that stands still for a part of each
+// second nearly twice the limit would be admitted.
 //
-// A bucket refills while Redis is away, and so do the shares. What is owed at the end is
-// therefore less than what was admitted, and depends on when it was. With A the sum and L
-// the state in which the charges at their times would have left a bucket of the whole
-// limit that was full before, the bucket of state S had to be at max(S + A, L): the
-// script makes it that. The charges of other instances come on top, in any order.
+// A bucket refills during an outage, and so do the shares: what is owed at the end is less than
+// what was admitted, and depends on when it was. Let A be the sum of the charges, S the state of
+// the bucket, and L the state in which these charges at their times would have left a full
+// bucket of the whole limit. The script sets the state to max(S + A, L). The charges of other
+// instances are added to that, in any order.
 type localCharges struct {
 	mu   sync.Mutex
 	keys map[string]*localCharge
@@ -30,15 +30,14 @@ type localCharge struct {
 	rule     *rule
 	cost     int64
 	full     limit.BucketState // L, by this process's wall clock
-	window   int64             // of other kinds, the window in which it was: it counts in no other
+	window   int64             // for other kinds, the window of the charges: they count in no other
 }
 
-// maxLocalCharges bounds the keys. What more keys are admitted locally is not charged
-// afterwards. Not more: each takes some 300 bytes. Not fewer: a gateway has as many
-// clients within an outage.
+// maxLocalCharges bounds the keys; what further keys take locally is not charged afterwards. Not
+// more: each takes some 300 bytes. Not fewer: a gateway has that many clients within an outage.
 const maxLocalCharges = 1 << 16
 
-// wall is the time by which charges are put into windows.
+// wall is the time by which charges are assigned to windows.
 func (s *Store) wall() limit.Time {
 	if s.now != nil {
 		return s.now()
@@ -46,14 +45,14 @@ func (s *Store) wall() limit.Time {
 	return limit.At(time.Now())
 }
 
-// charged notes what the counters that stand in have taken for a part.
+// charged records what the local counters took for a part.
 func (s *Store) charged(p *part) {
-	if p.cost > 0 && p.rule.kind != kindPlaces {
+	if p.cost > 0 && p.rule.kind != kindPermits {
 		s.localCharges.add(p.key, &localCharge{counters: p.counters, rule: p.rule, cost: p.cost}, s.wall())
 	}
 }
 
-// add adds c, of now unless it has been in the book before.
+// add adds c, charged now unless it was recorded before.
 func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +82,7 @@ func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 	}
 }
 
-// refunded takes back what was given back to the counters that stand in.
+// refunded removes what was refunded to the local counters.
 func (l *localCharges) refunded(key string, cost int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,9 +92,8 @@ func (l *localCharges) refunded(key string, cost int64) {
 	}
 }
 
-// settle charges to Redis what was admitted without it for the keys that a breaker
-// guards, and does not wait for the answer. What fails is tried again with the next
-// heartbeat.
+// settle charges to Redis what was admitted without it for the keys of a breaker, and does not
+// wait for the answer. Charges that fail are sent again with the next heartbeat.
 func (s *Store) settle(b *breaker) {
 	if b.open.Load() || s.client.Load() == nil {
 		return
@@ -166,13 +164,13 @@ func (r *rule) setBack(s *state, now limit.Time, back int64) {
 	}
 }
 
-// mostStepped bounds the keys whose states are known to be without a step of the server's
-// clock, some 10 MB. Keys beyond that are refused for the rest of the step.
+// mostStepped bounds the keys whose states are known to be corrected for a step of the server's
+// clock, some 10 MB. Further keys may be refused for the rest of the step.
 const mostStepped = 65_536
 
-// passStepped marks the buckets of b from which the step is not to be taken: once is
-// enough. What was admitted since may be ahead as well, as debt, and a step that is taken
-// out of that at each call forgets it. mu is held.
+// passStepped marks the buckets of b from which the step must not be subtracted again: a state
+// may be ahead of the clock by debt since then, and a second subtraction would forget that. mu
+// is held.
 func (l *lane) passStepped(b *batch) {
 	for i := range b.scalars {
 		k := &b.buckets[i]
@@ -181,7 +179,7 @@ func (l *lane) passStepped(b *batch) {
 	}
 }
 
-// noteStepped remembers from which buckets of b the step was taken.
+// noteStepped records from which buckets of b the step was subtracted.
 func (l *lane) noteStepped(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,11 +193,11 @@ func (l *lane) noteStepped(b *batch) {
 	}
 }
 
-// after says whether a bucket of state a is full later than one of state b.
+// after reports whether a bucket of state a is full later than one of state b.
 func after(a, b limit.BucketState) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
 
-// settle makes the state of a scalar bucket what it would be had it been charged while
-// the server was away; see localCharges.
+// settle sets the state of a scalar bucket to what it would be with the charges of an outage;
+// see localCharges.
 func (r *rule) settle(s *state, now limit.Time, cost, owed int64) {
 	if r.kind != kindBucket {
 		r.refuse(s, now, cost, terms{counts: true})

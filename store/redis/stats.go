@@ -12,15 +12,15 @@ type Stats struct {
 	Operations    uint64 // requests decided, however
 	Failures      uint64 // calls that failed
 	Timeouts      uint64 // requests and calls that took too long
-	LocalRefusals uint64 // requests refused from what was remembered
+	LocalRefusals uint64 // requests refused by a remembered state
 	Fallbacks     uint64 // requests decided as on_store_failure says
-	Late          uint64 // calls that the server ran when they did not count any more
+	Late          uint64 // calls that the server ran too late to count
 
-	BreakerOpen int // breakers that are open: what they guard is not asked
+	BreakerOpen int // breakers that are open: their servers are not asked
 	Breakers    int
 	Instances   int // last seen at this prefix, this one included
 
-	// RoundTrip is what a call takes, smoothed; 0 before the first.
+	// RoundTrip is the moving average of the time of a call; 0 before the first.
 	RoundTrip time.Duration
 
 	// BatchSizes counts the calls that decided 1, 2, 3 to 4, 5 to 8 requests and
@@ -42,7 +42,7 @@ func (c *counts) called(n int) {
 	c.sizes[min(bits.Len(uint(max(n, 1)-1)), len(c.sizes)-1)].Add(1)
 }
 
-// trip notes what a call took: a smoothed mean over the last sixteen or so.
+// trip records the time of a call: a moving average over about sixteen.
 func (c *counts) trip(d time.Duration) {
 	old := c.roundTrip.Load()
 	if old == 0 {

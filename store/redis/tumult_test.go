@@ -15,8 +15,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// TestPairAmongBusyKeys: a request for two keys has its turn although each of them
-// alone is asked for all the time, by batches that are out of step.
+// TestPairAmongBusyKeys: a request for two keys is decided although there are always requests
+// for each of them alone, in batches that are out of step.
 func TestPairAmongBusyKeys(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -82,8 +82,8 @@ func quietLanes(t *testing.T, s *Store) {
 	}
 }
 
-// TestCostlyRefusals: many refused requests for a long list, or for many places in
-// flight, share a run of the script without holding up the server.
+// TestCostlyRefusals: many refused requests for a long list, or for many permits in flight,
+// share a run of the script without holding up the server.
 func TestCostlyRefusals(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -50,7 +50,7 @@ func ParseURL(s string) (Options, error) {
 	if err := errors.Join(r.errs...); err != nil {
 		return Options{}, err
 	}
-	// complete adds the defaults, which belong to whoever uses the Options.
+	// complete sets defaults, which the Options of a URL are to leave open.
 	completed := r.o
 	if err := completed.complete(); err != nil {
 		return Options{}, err
@@ -64,8 +64,8 @@ type reading struct {
 	seen map[string]string // parameters by name
 	errs []error
 
-	// frank says that what is wrong can be shown. It cannot where it may be the
-	// rest of a password that has a / or a ? in it.
+	// frank says that wrong parts of the URL may be shown. They must not be where they may be
+	// the rest of a password that has a / or a ? in it.
 	frank bool
 	// passwordless says that there is a user and no password beside it.
 	passwordless bool
@@ -117,7 +117,7 @@ func (r *reading) user(text string) {
 	var err1, err2 error
 	r.o.Username, err1 = url.PathUnescape(name)
 	r.o.Password, err2 = url.PathUnescape(password)
-	// Their texts have what they are about in them.
+	// The texts of these errors contain the user or the password.
 	if err1 != nil || err2 != nil {
 		r.bad("the user or the password has a %% that begins no %%XX, write it as %%25")
 	}
@@ -223,7 +223,7 @@ func (r *reading) number(name, text string, to *int) {
 	*to = int(n)
 }
 
-// quoted is a text that is wrong, where it can be shown.
+// quoted returns a wrong text for an error, if it may be shown.
 func (r *reading) quoted(text string) string {
 	if !r.frank {
 		return ""

@@ -21,7 +21,7 @@ type banned struct {
 	until    limit.Time // banned; 0 = not
 }
 
-// attempt is asked whether one may pass, and why not.
+// attempt returns whether a request is admitted, and otherwise why not.
 func (b *banned) attempt(now limit.Time, cost int64) (allowed bool, why limit.Reason, wait time.Duration) {
 	if b.until > 0 && now >= b.until || now >= b.begin.Add(b.period) && b.until == 0 {
 		b.begin, b.attempts, b.until = now, 0, 0
@@ -44,8 +44,8 @@ func (b *banned) attempt(now limit.Time, cost int64) (allowed bool, why limit.Re
 	return true, limit.ReasonNone, 0
 }
 
-// bans has a limit and the counter of attempts behind its ban be asked together, as the
-// engine does, at random times.
+// bans takes from a limit and the counter of attempts behind its ban together, as the engine
+// does, at random times.
 func bans(h *harness) {
 	for seed := range uint64(histories()) {
 		r := rand.New(rand.NewPCG(seed, 77))
@@ -81,7 +81,7 @@ func bans(h *harness) {
 	}
 }
 
-// strangeCounters are of no store.
+// strangeCounters belong to no store.
 type strangeCounters struct{}
 
 func (strangeCounters) Spec() store.Spec { return store.Spec{ID: "strange", Policy: five} }

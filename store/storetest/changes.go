@@ -9,8 +9,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Changes is what one key of a limit admitted while the policy changed, all policies
-// being buckets.
+// Changes records what one key of a limit admitted while its policy changed.
 type Changes struct {
 	policies [][]limit.Policy // in force at one time, by different instances
 	since    []limit.Time     // when each came into force
@@ -18,21 +17,21 @@ type Changes struct {
 	cost     []int64
 }
 
-// Set says that these policies are in force from now on, each at some instance.
+// Set records that these policies are in force from now on, each at some instance.
 func (c *Changes) Set(now limit.Time, policies ...limit.Policy) {
 	c.policies, c.since = append(c.policies, policies), append(c.since, now)
 }
 
-// Admit says that cost was admitted at now.
+// Admit records that cost was admitted at now.
 func (c *Changes) Admit(now limit.Time, cost int64) {
 	c.at, c.cost = append(c.at, now), append(c.cost, cost)
 }
 
-// Admitted is how often something was.
+// Admitted is the number of admissions.
 func (c *Changes) Admitted() int { return len(c.at) }
 
-// Over returns an error if in some interval more was admitted than the largest burst
-// and the largest rate that were in force in it: burst + rate x T.
+// Over returns an error if in some interval of length T more was admitted than burst + rate x T,
+// with the largest burst and the largest rate in force in it. All policies are buckets.
 func (c *Changes) Over() error {
 	first := 0 // the first policy in force at the moment at which the interval begins
 	for i := range c.at {
@@ -66,8 +65,8 @@ func more(a, b, c, d uint64) bool {
 	return h1 > h2 || h1 == h2 && l1 > l2
 }
 
-// DrawBucket draws a bucket as people write them, and some as nobody does.
-func DrawBucket(r *rand.Rand) limit.Policy {
+// RandomBucket returns a random bucket: usual ones, and some with odd amounts.
+func RandomBucket(r *rand.Rand) limit.Policy {
 	const day = 24 * time.Hour
 	p := limit.Policy{Algorithm: limit.Algorithm(r.IntN(2)), Burst: r.Int64N(1 << r.IntN(9))}
 	p.Rate = []limit.Rate{
@@ -111,9 +110,8 @@ func (c *Changes) OverWindows() error {
 	return nil
 }
 
-// DrawWindow draws a fixed window as people write them, some with lengths that do not
-// divide each other.
-func DrawWindow(r *rand.Rand) limit.Policy {
+// RandomWindow returns a random fixed window, some with lengths that do not divide each other.
+func RandomWindow(r *rand.Rand) limit.Policy {
 	lengths := []time.Duration{time.Second, 7 * time.Second, 45 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour}
 	return limit.Policy{
 		Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: r.Int64N(1 << r.IntN(9)), Period: lengths[r.IntN(len(lengths))]}, CountRefused: r.IntN(8) == 0,

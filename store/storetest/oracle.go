@@ -10,8 +10,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// bucket is one key under the arithmetic of package limit: what a store's answers
-// are compared with.
+// bucket is one key under the arithmetic of package limit, with which a store's answers are
+// compared.
 type bucket struct {
 	take, peek func(now limit.Time, c *store.Charge) limit.Verdict
 	refuse     func(now limit.Time, c *store.Charge)
@@ -25,7 +25,7 @@ type arithmetic[S any] interface {
 	Refuse(s *S, now limit.Time, cost int64)
 }
 
-// free is a charge that costs nothing: it asks how a bucket stands for c.
+// free is c with a cost of 0, which shows how its bucket stands.
 func free(c *store.Charge) *store.Charge {
 	f := *c
 	f.Cost = 0
@@ -184,7 +184,7 @@ func (h *harness) remainingOf(c store.Charge) int64 {
 	return one[0].Verdict.Remaining
 }
 
-// takeAll is Take over several buckets, by the book.
+// takeAll is Take over several buckets, as its contract says.
 func takeAll(buckets []*bucket, charges []store.Charge, now limit.Time) bool {
 	allowed := true
 	for i, b := range buckets {

@@ -116,7 +116,7 @@ func (h *harness) advance(d time.Duration) {
 	h.clock.Store((h.clock.Load() + int64(d)) / int64(h.Resolution) * int64(h.Resolution))
 }
 
-// shown is v as a store of the harness's resolution tells it.
+// shown is v as a store with the harness's resolution returns it.
 func (h *harness) shown(v limit.Verdict) limit.Verdict {
 	for _, d := range []*time.Duration{&v.RetryAfter, &v.ResetAfter, &v.Delay} {
 		if *d != limit.Never {

@@ -31,18 +31,6 @@ const (
 	maxFields = 20
 )
 
-// long are the rooms with more lines than the bound, with how many they may have. They get
-// shorter, and none is added.
-var long = map[string]int{"internal/lease/coordinator": 2450}
-
-// tangled are the rooms whose files form a larger cycle, with its size. A room that has come
-// down to the bound leaves the list; none is added.
-var tangled = map[string]int{
-	"internal/engine":              6,
-	"server/internal/leased":       6,
-	"server/internal/leaseservice": 7,
-}
-
 // room is what was measured of one package.
 type room struct {
 	path   string
@@ -79,14 +67,10 @@ func main() {
 // faults are the bounds that a room exceeds.
 func (r room) faults() (list []error) {
 	inside := strings.HasPrefix(r.path, "internal/") || strings.Contains(r.path, "/internal/")
-	if inside && r.lines > max(maxLines, long[r.path]) {
+	if inside && r.lines > maxLines {
 		list = append(list, fmt.Errorf("%s has %d lines, want at most %d", r.path, r.lines, maxLines))
 	}
-	known := tangled[r.path]
-	if known > 0 && len(r.cycle) <= maxCycle {
-		list = append(list, fmt.Errorf("%s has a cycle of %d files: take it off the list", r.path, len(r.cycle)))
-	}
-	if inside && len(r.cycle) > max(maxCycle, known) {
+	if inside && len(r.cycle) > maxCycle {
 		list = append(list, fmt.Errorf("%s has a cycle of %d files, want at most %d: %s", r.path, len(r.cycle), maxCycle, strings.Join(r.cycle, " ")))
 	}
 	if lease := strings.HasPrefix(r.path, "internal/lease"); lease && r.fields > maxFields {

@@ -109,10 +109,12 @@ const (
 	Status_STATUS_DUPLICATE_INSTANCE Status = 7
 	// The coordinator failed at this resource alone.
 	Status_STATUS_BROKEN Status = 8
-	// The coordinator's table of resources is full.
+	// The coordinator's table of resources, or of what instances have of them, is full.
 	Status_STATUS_TOO_MANY_RESOURCES Status = 9
 	// The values of the key are of other attributes than those of the limit's key.
 	Status_STATUS_WRONG_ATTRIBUTES Status = 10
+	// The identity of the instance may not be lent the limit.
+	Status_STATUS_FORBIDDEN Status = 11
 )
 
 // Enum value maps for Status.
@@ -129,6 +131,7 @@ var (
 		8:  "STATUS_BROKEN",
 		9:  "STATUS_TOO_MANY_RESOURCES",
 		10: "STATUS_WRONG_ATTRIBUTES",
+		11: "STATUS_FORBIDDEN",
 	}
 	Status_value = map[string]int32{
 		"STATUS_OK":                 0,
@@ -142,6 +145,7 @@ var (
 		"STATUS_BROKEN":             8,
 		"STATUS_TOO_MANY_RESOURCES": 9,
 		"STATUS_WRONG_ATTRIBUTES":   10,
+		"STATUS_FORBIDDEN":          11,
 	}
 )
 
@@ -306,7 +310,12 @@ type Report struct {
 	// What was decided since the report before this one, for the coordinator's metrics
 	// and nothing else: what is in a message that is lost is not sent again. May be left
 	// out. At most 1,000 are taken of one report.
-	Usage         []*Usage `protobuf:"bytes,9,rep,name=usage,proto3" json:"usage,omitempty"`
+	Usage []*Usage `protobuf:"bytes,9,rep,name=usage,proto3" json:"usage,omitempty"`
+	// Every lease that the instance holds is in `demands` of this report. A new
+	// coordinator then knows all that this instance was lent by the former one.
+	Complete bool `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"`
+	// The instance is a server that lends on what it is lent: a site.
+	Site          bool `protobuf:"varint,11,opt,name=site,proto3" json:"site,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,6 +413,20 @@ func (x *Report) GetUsage() []*Usage {
 	return nil
 }
 
+func (x *Report) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *Report) GetSite() bool {
+	if x != nil {
+		return x.Site
+	}
+	return false
+}
+
 // Usage is what an instance decided about all keys of one limit, as sums of costs.
 type Usage struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -477,7 +500,10 @@ type Resource struct {
 	// The attributes that the instance takes the values of key from, in its order. May be
 	// left out; others than those of the limit's key get STATUS_WRONG_ATTRIBUTES. At most
 	// 16, 1,024 bytes each.
-	Attributes    []string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	Attributes []string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	// In place of key, the key as the members of a cluster encode it: a server that spends the
+	// leases of another one cannot say every key by values. At most 4,096 bytes.
+	Encoded       []byte `protobuf:"bytes,4,opt,name=encoded,proto3" json:"encoded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,6 +555,13 @@ func (x *Resource) GetKey() [][]byte {
 func (x *Resource) GetAttributes() []string {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *Resource) GetEncoded() []byte {
+	if x != nil {
+		return x.Encoded
 	}
 	return nil
 }
@@ -640,8 +673,13 @@ type Demand struct {
 	// Running totals of cost in millionths since the handle was opened, which wrap around as
 	// those of a Capacity, for a limit shared by suppression: of all requests, and of those
 	// that were admitted.
-	Attempted     int64 `protobuf:"varint,14,opt,name=attempted,proto3" json:"attempted,omitempty"`
-	Admitted      int64 `protobuf:"varint,15,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	Attempted int64 `protobuf:"varint,14,opt,name=attempted,proto3" json:"attempted,omitempty"`
+	Admitted  int64 `protobuf:"varint,15,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	// The parts of `rate`, of a site; none = one claim of rate, weight and band. At most 32.
+	Claims []*Claim `protobuf:"bytes,16,rep,name=claims,proto3" json:"claims,omitempty"`
+	// The own limit of a site, which the coordinator lends it no more than; absent = no bound.
+	// No running total.
+	Most          *Capacity `protobuf:"bytes,17,opt,name=most,proto3" json:"most,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -781,6 +819,85 @@ func (x *Demand) GetAdmitted() int64 {
 	return 0
 }
 
+func (x *Demand) GetClaims() []*Claim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *Demand) GetMost() *Capacity {
+	if x != nil {
+		return x.Most
+	}
+	return nil
+}
+
+// Claim is a part of a site's demand: that of instances which have one priority and about
+// the same demand per weight.
+type Claim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens per second; for a semaphore, permits. Finite and at least 0.
+	Rate float64 `protobuf:"fixed64,1,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Of these instances together. 0 counts as 1.
+	Weight uint32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The priority, 0 to 255.
+	Band          uint32 `protobuf:"varint,3,opt,name=band,proto3" json:"band,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Claim) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Claim) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Claim) GetBand() uint32 {
+	if x != nil {
+		return x.Band
+	}
+	return 0
+}
+
 // Grant is what a coordinator sends to an instance. All durations are nanoseconds.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -805,14 +922,17 @@ type Grant struct {
 	// An address as gRPC takes it.
 	Master string `protobuf:"bytes,9,opt,name=master,proto3" json:"master,omitempty"`
 	// The resources for which something has changed.
-	Shares        []*Share `protobuf:"bytes,10,rep,name=shares,proto3" json:"shares,omitempty"`
+	Shares []*Share `protobuf:"bytes,10,rep,name=shares,proto3" json:"shares,omitempty"`
+	// For sites: the coordinator and those above it, the nearest first, at most 16. A site
+	// that finds itself there has a cycle of parents and must not lend.
+	Path          []string `protobuf:"bytes,11,rep,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +944,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +957,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Grant) GetEpoch() uint64 {
@@ -910,6 +1030,13 @@ func (x *Grant) GetShares() []*Share {
 	return nil
 }
 
+func (x *Grant) GetPath() []string {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
 // Share is what a coordinator grants of one resource. Amounts are millionths.
 type Share struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -948,7 +1075,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1087,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1100,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Share) GetHandle() uint32 {
@@ -1090,7 +1217,7 @@ type Suppression struct {
 
 func (x *Suppression) Reset() {
 	*x = Suppression{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1229,7 @@ func (x *Suppression) String() string {
 func (*Suppression) ProtoMessage() {}
 
 func (x *Suppression) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1242,7 @@ func (x *Suppression) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppression.ProtoReflect.Descriptor instead.
 func (*Suppression) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Suppression) GetReject() float64 {
@@ -1161,7 +1288,7 @@ type Terms struct {
 
 func (x *Terms) Reset() {
 	*x = Terms{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1300,7 @@ func (x *Terms) String() string {
 func (*Terms) ProtoMessage() {}
 
 func (x *Terms) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1313,7 @@ func (x *Terms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terms.ProtoReflect.Descriptor instead.
 func (*Terms) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Terms) GetRate() int64 {
@@ -1260,7 +1387,7 @@ type Suppress struct {
 
 func (x *Suppress) Reset() {
 	*x = Suppress{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1399,7 @@ func (x *Suppress) String() string {
 func (*Suppress) ProtoMessage() {}
 
 func (x *Suppress) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1412,7 @@ func (x *Suppress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppress.ProtoReflect.Descriptor instead.
 func (*Suppress) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Suppress) GetReport() int64 {
@@ -1350,7 +1477,7 @@ type Guarantee struct {
 
 func (x *Guarantee) Reset() {
 	*x = Guarantee{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1489,7 @@ func (x *Guarantee) String() string {
 func (*Guarantee) ProtoMessage() {}
 
 func (x *Guarantee) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1502,7 @@ func (x *Guarantee) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guarantee.ProtoReflect.Descriptor instead.
 func (*Guarantee) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Guarantee) GetBand() uint32 {
@@ -1396,7 +1523,7 @@ var File_stint_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"\x95\x02\n" +
+	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"\xc5\x02\n" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x18\n" +
@@ -1406,21 +1533,25 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\aleaving\x18\x06 \x01(\bR\aleaving\x120\n" +
 	"\ademands\x18\a \x03(\v2\x16.stint.lease.v1.DemandR\ademands\x12\x14\n" +
 	"\x05epoch\x18\b \x01(\x06R\x05epoch\x12+\n" +
-	"\x05usage\x18\t \x03(\v2\x15.stint.lease.v1.UsageR\x05usage\"S\n" +
+	"\x05usage\x18\t \x03(\v2\x15.stint.lease.v1.UsageR\x05usage\x12\x1a\n" +
+	"\bcomplete\x18\n" +
+	" \x01(\bR\bcomplete\x12\x12\n" +
+	"\x04site\x18\v \x01(\bR\x04site\"S\n" +
 	"\x05Usage\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x1a\n" +
 	"\badmitted\x18\x02 \x01(\x04R\badmitted\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x04R\arefused\"R\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\"l\n" +
 	"\bResource\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x03(\fR\x03key\x12\x1e\n" +
 	"\n" +
 	"attributes\x18\x03 \x03(\tR\n" +
-	"attributes\"L\n" +
+	"attributes\x12\x18\n" +
+	"\aencoded\x18\x04 \x01(\fR\aencoded\"L\n" +
 	"\bCapacity\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xb9\x03\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\x96\x04\n" +
 	"\x06Demand\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x124\n" +
 	"\bresource\x18\x02 \x01(\v2\x18.stint.lease.v1.ResourceR\bresource\x12\x12\n" +
@@ -1438,7 +1569,13 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x06closed\x18\f \x01(\bR\x06closed\x12\x16\n" +
 	"\x06within\x18\r \x01(\x03R\x06within\x12\x1c\n" +
 	"\tattempted\x18\x0e \x01(\x03R\tattempted\x12\x1a\n" +
-	"\badmitted\x18\x0f \x01(\x03R\badmitted\"\xa1\x02\n" +
+	"\badmitted\x18\x0f \x01(\x03R\badmitted\x12-\n" +
+	"\x06claims\x18\x10 \x03(\v2\x15.stint.lease.v1.ClaimR\x06claims\x12,\n" +
+	"\x04most\x18\x11 \x01(\v2\x18.stint.lease.v1.CapacityR\x04most\"G\n" +
+	"\x05Claim\x12\x12\n" +
+	"\x04rate\x18\x01 \x01(\x01R\x04rate\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x12\n" +
+	"\x04band\x18\x03 \x01(\rR\x04band\"\xb5\x02\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12.\n" +
@@ -1451,7 +1588,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"not_master\x18\b \x01(\bR\tnotMaster\x12\x16\n" +
 	"\x06master\x18\t \x01(\tR\x06master\x12-\n" +
 	"\x06shares\x18\n" +
-	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\"\x8b\x04\n" +
+	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\x12\x12\n" +
+	"\x04path\x18\v \x03(\tR\x04path\"\x8b\x04\n" +
 	"\x05Share\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x12.\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x16.stint.lease.v1.StatusR\x06status\x12!\n" +
@@ -1499,7 +1637,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\vindependent\x18\a \x01(\bR\vindependent\"7\n" +
 	"\tGuarantee\x12\x12\n" +
 	"\x04band\x18\x01 \x01(\rR\x04band\x12\x16\n" +
-	"\x06amount\x18\x02 \x01(\x03R\x06amount*\x8e\x02\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount*\xa4\x02\n" +
 	"\x06Status\x12\r\n" +
 	"\tSTATUS_OK\x10\x00\x12\x18\n" +
 	"\x14STATUS_UNKNOWN_LIMIT\x10\x01\x12\x15\n" +
@@ -1512,7 +1650,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\rSTATUS_BROKEN\x10\b\x12\x1d\n" +
 	"\x19STATUS_TOO_MANY_RESOURCES\x10\t\x12\x1b\n" +
 	"\x17STATUS_WRONG_ATTRIBUTES\x10\n" +
-	"*\x98\x01\n" +
+	"\x12\x14\n" +
+	"\x10STATUS_FORBIDDEN\x10\v*\x98\x01\n" +
 	"\n" +
 	"Allocation\x12\x16\n" +
 	"\x12ALLOCATION_MAX_MIN\x10\x00\x12\x1b\n" +
@@ -1541,7 +1680,7 @@ func file_stint_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_stint_lease_v1_lease_proto_goTypes = []any{
 	(Status)(0),         // 0: stint.lease.v1.Status
 	(Allocation)(0),     // 1: stint.lease.v1.Allocation
@@ -1551,35 +1690,38 @@ var file_stint_lease_v1_lease_proto_goTypes = []any{
 	(*Resource)(nil),    // 5: stint.lease.v1.Resource
 	(*Capacity)(nil),    // 6: stint.lease.v1.Capacity
 	(*Demand)(nil),      // 7: stint.lease.v1.Demand
-	(*Grant)(nil),       // 8: stint.lease.v1.Grant
-	(*Share)(nil),       // 9: stint.lease.v1.Share
-	(*Suppression)(nil), // 10: stint.lease.v1.Suppression
-	(*Terms)(nil),       // 11: stint.lease.v1.Terms
-	(*Suppress)(nil),    // 12: stint.lease.v1.Suppress
-	(*Guarantee)(nil),   // 13: stint.lease.v1.Guarantee
+	(*Claim)(nil),       // 8: stint.lease.v1.Claim
+	(*Grant)(nil),       // 9: stint.lease.v1.Grant
+	(*Share)(nil),       // 10: stint.lease.v1.Share
+	(*Suppression)(nil), // 11: stint.lease.v1.Suppression
+	(*Terms)(nil),       // 12: stint.lease.v1.Terms
+	(*Suppress)(nil),    // 13: stint.lease.v1.Suppress
+	(*Guarantee)(nil),   // 14: stint.lease.v1.Guarantee
 }
 var file_stint_lease_v1_lease_proto_depIdxs = []int32{
 	7,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
 	4,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
 	5,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
 	6,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
-	0,  // 4: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
-	9,  // 5: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
-	0,  // 6: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	6,  // 7: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
-	11, // 8: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
-	10, // 9: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
-	1,  // 10: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
-	13, // 11: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
-	12, // 12: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
-	2,  // 13: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
-	3,  // 14: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
-	8,  // 15: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
-	15, // [15:16] is the sub-list for method output_type
-	14, // [14:15] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 4: stint.lease.v1.Demand.claims:type_name -> stint.lease.v1.Claim
+	6,  // 5: stint.lease.v1.Demand.most:type_name -> stint.lease.v1.Capacity
+	0,  // 6: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
+	10, // 7: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
+	0,  // 8: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
+	6,  // 9: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
+	12, // 10: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
+	11, // 11: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
+	1,  // 12: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
+	14, // 13: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
+	13, // 14: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
+	2,  // 15: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
+	3,  // 16: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
+	9,  // 17: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_stint_lease_v1_lease_proto_init() }
@@ -1587,14 +1729,14 @@ func file_stint_lease_v1_lease_proto_init() {
 	if File_stint_lease_v1_lease_proto != nil {
 		return
 	}
-	file_stint_lease_v1_lease_proto_msgTypes[6].OneofWrappers = []any{}
+	file_stint_lease_v1_lease_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_lease_v1_lease_proto_rawDesc), len(file_stint_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

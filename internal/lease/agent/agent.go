@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/bucket"
+	"github.com/stint-io/stint/internal/due"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -15,6 +16,7 @@ import (
 type Options struct {
 	lease.Member
 	Version uint32         // 0 = ProtocolVersion
+	Site    bool           // it lends on what it is lent: each Bucket is a Lender
 	Jitter  func() float64 // in [0, 1); nil = always 0.5
 }
 
@@ -30,13 +32,14 @@ type Agent struct {
 	of     map[lease.ResourceID]*resource // under the handle by which it was opened last
 	serial uint32                         // the latest handle of all resources
 
-	timers      timers
-	ready       []*resource // scratch
-	unconfirmed []*resource // see acks.unconfirmed
+	timers      due.Queue[*resource] // by when they need a Tick
+	ready       []*resource          // with something to report now; they are in no timer
+	unconfirmed []*resource          // see acks.unconfirmed
 
 	timing  timing
 	epochs  epochs
 	reports reports
+	terms   *lease.Terms // the latest that a Grant had; keys of one limit have the same
 	left    bool
 }
 
@@ -45,14 +48,23 @@ type epochs struct {
 	current uint64 // the highest; 0 = none
 	lower   uint64 // a lower one that came after it; 0 = none
 	claims  bool   // some lease may be of a former coordinator
+	whole   whole
+}
+
+// whole is how the coordinator learns that it knows every lease of the instance.
+type whole struct {
+	wanted bool       // since a new connection
+	after  uint64     // the number of the last report before that
+	sent   limit.Time // when a complete report was sent; 0 = not yet
 }
 
 // reports are the Reports of all resources together.
 type reports struct {
-	number uint64     // of the latest
-	sentAt limit.Time // the latest
-	renew  limit.Time // when one is due even if there is nothing to report
-	last   lease.Report
+	number   uint64     // of the latest
+	sentAt   limit.Time // the latest
+	answered limit.Time // when the latest one that was answered was sent
+	renew    limit.Time // when one is due even if there is nothing to report
+	last     lease.Report
 }
 
 // Starved says that a request found the bucket of a handle empty. The Agent then asks the
@@ -92,18 +104,25 @@ func (a *Agent) Open(now limit.Time, id lease.ResourceID, o LeaseOptions, b Buck
 	r := &resource{
 		id: id, handle: a.serial, opts: o, bucket: b, lease: leased{current: a.epochs.current},
 		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
-		report: pending{gap: lease.MinReportGap}, sampling: sampling{next: now}, timer: timer{index: -1},
+		report: pending{gap: lease.MinReportGap}, sampling: sampling{next: now},
 	}
 	if r.earlier = a.of[id]; r.earlier != nil {
 		r.earlier.later, r.blocked = r, true
 	}
 	r.opts.Weight = max(1, o.Weight)
+	if lender, ok := b.(Lender); ok {
+		r.site = &site{lender: lender}
+	}
 	r.load.meter.Observe(now, b.Observe(now).Attempted, 1)
 	if o.Start > 0 {
 		r.fallback.starting = true
 		r.startFallback(now, o.Start)
 	}
-	r.report.urgent = true // the first request needs to know what kind of limit it is
+	// The first request needs to know what kind of limit it is. An instance that is connected opens a
+	// resource for a request: the report that this causes says both that it is open and what is demanded.
+	if r.report.plan(now); a.timing.trip > 0 {
+		r.report.notBefore = now.Add(lease.MinReportGap)
+	}
 	a.leases[r.handle], a.of[id] = r, r
 	a.list = append(a.list, r)
 	a.plan(r)
@@ -132,7 +151,7 @@ func (a *Agent) Close(now limit.Time, handle uint32) {
 // remove forgets a resource that is closed.
 func (a *Agent) remove(r *resource) {
 	r.sampling.next, r.report.urgent, r.acks.report = lease.Never, false, r.sent.number
-	a.plan(r)
+	a.timers.Remove(r)
 	delete(a.leases, r.handle)
 	if i, ok := slices.BinarySearchFunc(a.list, r.handle, func(r *resource, handle uint32) int { return cmp.Compare(r.handle, handle) }); ok {
 		a.list = slices.Delete(a.list, i, i+1)
@@ -162,8 +181,11 @@ func (a *Agent) Next() limit.Time {
 	if d := limit.Time(a.deadline.Load()); d != 0 {
 		next = min(next, d)
 	}
-	if len(a.timers) > 0 {
-		next = min(next, a.timers[0].timer.at)
+	if at, ok := a.timers.First(); ok {
+		next = min(next, at)
+	}
+	if len(a.ready) > 0 {
+		next = min(next, a.reportsFrom())
 	}
 	return next
 }
@@ -179,26 +201,43 @@ func (a *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 	case *lease.Grant:
 		a.receive(now, e)
 	case Starved:
-		if r := a.leases[e.Handle]; r != nil {
-			r.refusals.starved, r.refusals.last = true, now
-			r.sample(now, &a.timing)
-			a.plan(r)
+		a.Starve(now, e.Handle)
+	case Observed:
+		for _, h := range e.Handles {
+			if r := a.leases[h]; r != nil && !r.closed {
+				r.sample(now, &a.timing)
+				a.plan(r)
+			}
 		}
 	case Connected:
 		a.reportAll(now)
 	case Leave:
 		return a.leave(now)
 	}
-	for _, r := range a.due(now) {
+	for r, ok := a.timers.Due(now); ok; r, ok = a.timers.Due(now) {
 		if r.fallback.until != 0 && now >= r.fallback.until {
 			r.endFallback(now)
 		}
 		if now >= r.sampling.next {
 			r.sample(now, &a.timing)
 		}
-		a.plan(r)
+		if a.plan(r); r.due(now, &a.timing) {
+			a.timers.Remove(r)
+			r.timer.ready = true
+			a.ready = append(a.ready, r)
+		}
 	}
 	return a.makeReport(now)
+}
+
+// Starve takes note of what Starved says without a Step, which has to follow. One Step reports many.
+func (a *Agent) Starve(now limit.Time, handle uint32) {
+	a.expireLeases(now)
+	if r := a.leases[handle]; r != nil {
+		r.refusals.starved, r.refusals.last = true, now
+		r.sample(now, &a.timing)
+		a.plan(r)
+	}
 }
 
 // expireLeases ends all leases at the deadline, when no grant has renewed them: from then on
@@ -216,27 +255,48 @@ func (a *Agent) expireLeases(now limit.Time) {
 }
 
 // plan moves the timer of r after something in r has changed.
-func (a *Agent) plan(r *resource) { a.timers.plan(r, r.next(&a.timing)) }
+func (a *Agent) plan(r *resource) {
+	if next := r.next(&a.timing); r.timer.ready || next == lease.Never {
+		a.timers.Remove(r)
+	} else {
+		a.timers.Set(r, next)
+	}
+}
 
-// due removes and returns the resources that need a Tick at now. Valid until the next call.
-func (a *Agent) due(now limit.Time) []*resource {
-	a.ready = a.timers.due(now, a.ready[:0])
-	return a.ready
+// reportsFrom is from when on a Report may be sent. While one is unanswered, what is to be reported is
+// collected for the next one: as long as a round trip takes, so that each request waits for one at
+// most, and Reports are as many as round trips, however many resources have something to report.
+// Where a round trip takes longer than MinReportGap nothing waits for it.
+func (a *Agent) reportsFrom() limit.Time {
+	if trip := a.timing.trip; trip == 0 || trip > lease.MinReportGap || a.reports.answered >= a.reports.sentAt {
+		return 0
+	}
+	return a.reports.sentAt.Add(lease.MinReportGap)
 }
 
 // makeReport returns the Report that is due at now, or nil.
 func (a *Agent) makeReport(now limit.Time) *lease.Report {
-	ready := a.due(now)
-	if len(ready) == 0 && now < a.reports.renew {
+	if now < a.reports.renew && (len(a.ready) == 0 || now < a.reportsFrom()) {
 		return nil
 	}
-	demands := a.reports.last.Demands[:0]
-	for _, r := range ready {
-		if len(demands) < maxDemands && r.due(now, &a.timing) {
+	// In the order of handles, since a heap has no order of its own that could be relied on.
+	slices.SortFunc(a.ready, func(a, b *resource) int { return cmp.Compare(a.handle, b.handle) })
+	demands, left := a.reports.last.Demands[:0], a.ready[:0]
+	for _, r := range a.ready {
+		if len(demands) == maxDemands {
+			left = append(left, r)
+			continue
+		}
+		if r.timer.ready = false; a.leases[r.handle] != r {
+			continue
+		}
+		if r.due(now, &a.timing) {
 			demands = append(demands, r.makeDemand(now, a.reports.number+1, a.timing.trip))
 		}
 		a.plan(r)
 	}
+	clear(a.ready[len(left):])
+	a.ready = left
 	rest := a.unconfirmed[:0]
 	for _, r := range a.unconfirmed {
 		switch {
@@ -261,9 +321,40 @@ func (a *Agent) send(now limit.Time, demands []lease.Demand) *lease.Report {
 	a.reports.renew = now.Add(a.timing.refresh - time.Duration(a.opts.Jitter()*float64(a.timing.refresh)/4))
 	a.reports.last = lease.Report{
 		Member: a.opts.Member, Version: a.opts.Version, Epoch: a.epochs.current, Number: a.reports.number,
-		Stamp: time.Duration(now), Demands: demands,
+		Stamp: time.Duration(now), Demands: demands, Complete: a.epochs.whole.wanted && a.complete(), Site: a.opts.Site,
+	}
+	if a.reports.last.Complete {
+		a.epochs.whole.sent = now
 	}
 	return &a.reports.last
+}
+
+// complete says whether with the latest Report the coordinator has every lease: each is in that one,
+// or in one since the connection that was acknowledged. A lease that cannot be claimed is in none.
+func (a *Agent) complete() bool {
+	for _, r := range a.list {
+		if r.lease.number == 0 {
+			continue
+		}
+		known := r.sent.number > a.epochs.whole.after && (r.sent.number == a.reports.number || r.acks.report >= r.sent.number)
+		if r.lease.orphan || !known {
+			return false
+		}
+	}
+	return true
+}
+
+// completed takes note of whether a complete report has arrived, and plans one when there is
+// something to complete.
+func (a *Agent) completed(now limit.Time, g *lease.Grant) {
+	w := &a.epochs.whole
+	switch {
+	case !w.wanted:
+	case w.sent != 0 && limit.Time(g.Echo) >= w.sent:
+		w.wanted = false
+	case w.sent == 0 && a.complete():
+		a.reports.renew = now
+	}
 }
 
 // reportAll plans a report of everything, for a coordinator that may know nothing.
@@ -275,6 +366,7 @@ func (a *Agent) reportAll(now limit.Time) {
 		a.plan(r)
 	}
 	a.epochs.claims = true
+	a.epochs.whole = whole{wanted: true, after: a.reports.number}
 }
 
 // leave gives everything back and makes the last Report.
@@ -315,6 +407,7 @@ func (a *Agent) receive(now limit.Time, g *lease.Grant) {
 		a.timing.trip += (age - a.timing.trip) / 8
 	}
 	a.timing.lease = g.Lease
+	a.reports.answered = max(a.reports.answered, limit.Time(g.Echo))
 	a.extend(now, g)
 	// The end that this grant itself brings counts as well: a later grant may have extended
 	// the deadline after the coordinator took back what this one grants.
@@ -322,10 +415,12 @@ func (a *Agent) receive(now limit.Time, g *lease.Grant) {
 		return // too late; the totals of the next grant include it
 	}
 	defer a.extend(now, g) // a share of this grant may confirm the last claim
+	defer a.completed(now, g)
 	for i := range g.Shares {
 		s := &g.Shares[i]
 		if r := a.leases[s.Handle]; r != nil {
-			r.receive(now, &a.timing, g, s)
+			r.receive(now, &a.timing, g, s, &a.terms)
+			a.epochs.claims = a.epochs.claims || r.lease.claiming
 			if r.acks.unconfirmed() {
 				a.unconfirmed = append(a.unconfirmed, r)
 			}
@@ -390,42 +485,10 @@ func (a *Agent) giveBackForgotten(s *lease.Share, number uint64) {
 		lease:  leased{number: s.Lease, granted: s.Granted, returned: s.Granted},
 		answer: answer{capRate: fixed.MaxAmount, capBurst: fixed.MaxAmount},
 		acks:   acks{named: true, grant: number, changed: number},
-		report: pending{urgent: true, gap: lease.MinReportGap}, sampling: sampling{next: lease.Never}, timer: timer{index: -1},
+		report: pending{urgent: true, gap: lease.MinReportGap}, sampling: sampling{next: lease.Never},
 	}
 	a.leases[r.handle] = r
 	i, _ := slices.BinarySearchFunc(a.list, r.handle, func(r *resource, handle uint32) int { return cmp.Compare(r.handle, handle) })
 	a.list = slices.Insert(a.list, i, r)
 	a.plan(r)
-}
-
-// State is the state of a resource at the instance.
-type State struct {
-	Known      bool // a grant has come
-	Leased     bool // there is a lease, and it has not expired
-	Status     lease.Status
-	Held       lease.Capacity // rate and burst
-	Saturated  bool           // demand is above the limit
-	Contended  bool
-	Recovering bool
-	Expired    bool // the lease has expired
-	Limit      lease.Terms
-	RoundTrip  time.Duration // 0 = unknown
-	Demand     fixed.Amount
-	Asking     bool // the latest report asked for more and is not acknowledged
-	// Suppression is what is in force of a limit that is shared by suppression.
-	Suppression bucket.Suppression
-}
-
-// State returns the state of the resource of a handle.
-func (a *Agent) State(handle uint32) State {
-	r := a.leases[handle]
-	if r == nil {
-		return State{}
-	}
-	held := r.lease.granted.Sub(r.lease.returned)
-	held.Tokens = 0
-	return State{
-		Known: r.answer.known, Leased: r.lease.number != 0, Status: r.answer.status, Held: held, Saturated: r.answer.saturated, Contended: r.answer.contended, Recovering: r.answer.recovering,
-		Expired: r.fallback.expired, Limit: r.answer.limit, RoundTrip: a.timing.trip, Demand: r.load.demand, Asking: r.sent.number > r.acks.report && r.sent.shortfall > 0, Suppression: r.suppression.sent,
-	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // TestEverythingComesBack: of a handle that is closed, and of all when the instance goes, rate and
-// depth are given back to the last millionth, and the tokens that are left.
+// burst are given back to the last millionth, and the tokens that are left.
 func TestEverythingComesBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -37,7 +37,7 @@ func (b *bench) step(e lease.Event) *lease.Report {
 	return &c
 }
 
-// after lets time pass, and returns the reports made meanwhile.
+// after lets time pass, and returns the reports made in that time.
 func (b *bench) after(d time.Duration) []lease.Report {
 	from := len(b.reports)
 	for end := b.now.Add(d); ; {
@@ -312,9 +312,9 @@ func TestCloseAndReopen(t *testing.T) {
 		b.after(500 * time.Millisecond)
 	}
 	b.after(time.Second)
-	if len(b.h.leases) != 0 || len(b.h.list) != 0 || len(b.h.of) != 0 || len(b.h.unconfirmed) != 0 || len(b.h.timers) != 0 {
+	if len(b.h.leases) != 0 || len(b.h.list) != 0 || len(b.h.of) != 0 || len(b.h.unconfirmed) != 0 || len(b.h.ready)+b.h.timers.Len() != 0 {
 		t.Errorf("after all are closed there are %d handles, %d in the list, %d resources, %d to confirm, %d on the agenda",
-			len(b.h.leases), len(b.h.list), len(b.h.of), len(b.h.unconfirmed), len(b.h.timers))
+			len(b.h.leases), len(b.h.list), len(b.h.of), len(b.h.unconfirmed), len(b.h.ready)+b.h.timers.Len())
 	}
 }
 
@@ -333,13 +333,13 @@ func TestManyOpenedAndClosed(t *testing.T) {
 	}
 	b.after(time.Second)
 	b.answer()
-	if n := len(b.h.list) + len(b.h.leases) + len(b.h.of) + len(b.h.unconfirmed) + len(b.h.timers); n != 0 {
+	if n := len(b.h.list) + len(b.h.leases) + len(b.h.of) + len(b.h.unconfirmed) + len(b.h.ready) + b.h.timers.Len(); n != 0 {
 		t.Errorf("of 200 closed handles %d entries are left, %d of them to confirm", n, len(b.h.unconfirmed))
 	}
 }
 
-// TestCloseWithPlacesInUse: they are not lent to others before they are released.
-func TestCloseWithPlacesInUse(t *testing.T) {
+// TestCloseWithPermitsInUse: they are not lent to others before they are released.
+func TestCloseWithPermitsInUse(t *testing.T) {
 	b := newBench(t)
 	places := bucket.NewSemaphore(b.h.Deadline())
 	handle := b.h.Open(b.now, theLimit, LeaseOptions{}, places)

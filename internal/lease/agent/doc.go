@@ -10,8 +10,5 @@
 // The files follow a step: agent.go takes the event; grant.go applies a grant; sample.go
 // measures demand; give_back.go returns what is not needed; report.go decides what is
 // reported, and when; expiry.go is what is spent without a lease; suppression.go is for limits
-// that are shared by suppression. resource.go has the state of one resource, and timers.go
-// orders resources by when they are due.
-//
-// [Adjuster] stands apart: it lowers what is spent of a lease while a receiver fails.
+// that are shared by suppression. resource.go has the state of one resource.
 package agent

@@ -34,12 +34,21 @@ func (r *resource) endFallbackWhenDue(now limit.Time, t *timing) {
 // lease while the coordinator recovers: the little that is certainly free then goes to
 // instances that have nothing.
 func (r *resource) fallbackSuffices() bool {
-	return r.answer.recovering && r.lease.number == 0 && r.answer.limit.Suppress == nil && (r.fallback.starting || r.fallback.expired && r.opts.Expiry != Pessimistic)
+	return r.answer.recovering && r.lease.number == 0 && r.answer.limit().Suppress == nil && (r.fallback.starting || r.fallback.expired && r.opts.Expiry != Pessimistic)
 }
 
 // endFallback ends what is spent without a lease.
 func (r *resource) endFallback(now limit.Time) {
 	r.fallback.starting, r.fallback.expired, r.fallback.until = false, false, 0
+	r.lapse(now)
+}
+
+// lapse ends what is in force in the bucket.
+func (r *resource) lapse(now limit.Time) {
+	if r.site != nil {
+		r.site.lender.Lapse(now)
+		return
+	}
 	r.bucket.Update(now, 0, 0, 0)
 }
 
@@ -47,7 +56,9 @@ func (r *resource) endFallback(now limit.Time) {
 // in force from then on.
 func (r *resource) endLease(now limit.Time, expired bool) {
 	if r.lease.number != 0 || (r.fallback.starting || r.fallback.expired) && !expired {
-		r.bucket.Update(now, 0, 0, 0)
+		if r.lapse(now); r.site != nil && expired {
+			r.site.lender.Expire(now)
+		}
 	}
 	had := r.lease.number != 0
 	r.lease.drop()
@@ -70,9 +81,9 @@ func (r *resource) endLease(now limit.Time, expired bool) {
 	switch r.opts.Expiry {
 	case Optimistic:
 		// Measured demand is no bound here: it may begin to rise only now. Declared demand is.
-		whole := r.answer.limit.Rate
-		if r.answer.limit.Semaphore {
-			whole = r.answer.limit.Burst
+		whole := r.answer.limit().Rate
+		if r.answer.limit().Semaphore {
+			whole = r.answer.limit().Burst
 		}
 		if r.opts.Estimator == Declared && r.load.demand > 0 {
 			whole = min(whole, r.load.demand)
@@ -92,10 +103,10 @@ func (r *resource) startFallback(now limit.Time, rate fixed.Amount) {
 		return
 	}
 	burst := max(fixed.Token, rate/10/fixed.Token*fixed.Token)
-	if r.answer.limit.Semaphore {
+	if r.answer.limit().Semaphore {
 		rate, burst = 0, max(fixed.Token, rate/fixed.Token*fixed.Token)
-	} else if r.answer.limit.Rate > 0 {
-		burst = max(fixed.Token, r.answer.limit.Burst.Scale(min(rate, r.answer.limit.Rate), r.answer.limit.Rate)/fixed.Token*fixed.Token)
+	} else if r.answer.limit().Rate > 0 {
+		burst = max(fixed.Token, r.answer.limit().Burst.Scale(min(rate, r.answer.limit().Rate), r.answer.limit().Rate)/fixed.Token*fixed.Token)
 	}
 	f.UpdateFallback(now, rate, burst)
 }
@@ -105,7 +116,7 @@ func (r *resource) startFallback(now limit.Time, rate fixed.Amount) {
 // it refuse everything: by default the latest suppression stays in force, and the instance
 // admits the whole limit at most.
 func (r *resource) suppressExpired(now limit.Time) {
-	rate := r.answer.limit.Rate
+	rate := r.answer.limit().Rate
 	if r.opts.Expiry == Safe {
 		rate = r.answer.safe
 	}

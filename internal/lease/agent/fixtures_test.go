@@ -1,16 +1,8 @@
 package agent
 
 import (
-	"time"
-
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
-	"github.com/stint-io/stint/limit"
-)
-
-const (
-	second = limit.Time(time.Second)
-	start  = 1000 * second
 )
 
 var (

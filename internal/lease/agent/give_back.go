@@ -33,12 +33,12 @@ func (r *resource) giveBackUnneeded(now limit.Time, t *timing, obs bucket.Readin
 	case held.Rate == 0 && held.Burst > 0 && r.sampling.idleSince != 0 && time.Duration(now-r.sampling.idleSince) >= r.idleGrace(t):
 		r.shrinkTo(now, 0, 0)
 	case r.load.demand == 0:
-	case held.Burst >= r.answer.limit.Burst:
+	case held.Burst >= r.answer.limit().Burst:
 		// The whole burst of the limit is held here: rate elsewhere would refill nothing.
-	case !r.answer.contended && held.Rate > 2*r.load.demand && held.Rate-r.load.demand > r.answer.limit.Rate/giveBackFloor && time.Duration(now-r.sent.at) >= lease.IdleGrace:
+	case !r.answer.contended && held.Rate > 2*r.load.demand && held.Rate-r.load.demand > r.answer.limit().Rate/giveBackFloor && time.Duration(now-r.sent.at) >= lease.IdleGrace:
 		// Not contended: it is enough to follow the demand slowly.
 		r.shrink(now, held, r.load.demand+r.load.demand/4, cover)
-	case r.answer.contended && held.Rate > r.load.demand+r.load.demand/4 && held.Rate-r.load.demand > r.answer.limit.Rate/giveBackFloor:
+	case r.answer.contended && held.Rate > r.load.demand+r.load.demand/4 && held.Rate-r.load.demand > r.answer.limit().Rate/giveBackFloor:
 		r.shrink(now, held, r.load.demand+r.load.demand/16, cover)
 	case r.answer.contended && obs.Level >= held.Burst && time.Duration(now-r.sent.at) >= contendedGap && (held.Rate > r.load.demand+r.load.demand/lease.Headroom || held.Rate > r.load.demand && !r.answer.saturated):
 		// The bucket is full: what the rate refills would be lost, and is missing elsewhere.

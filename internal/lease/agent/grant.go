@@ -5,14 +5,17 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// receive puts in force what a Grant says about the resource.
-func (r *resource) receive(now limit.Time, t *timing, g *lease.Grant, s *lease.Share) {
+// receive puts in force what a Grant says about the resource. latest are the terms that a Grant had
+// last, of any resource.
+func (r *resource) receive(now limit.Time, t *timing, g *lease.Grant, s *lease.Share, latest **lease.Terms) {
 	if g.Number <= r.acks.grant {
 		return // late, or received twice
 	}
 	r.acks.grant = g.Number
 	if s.AckedReport >= r.sent.number {
-		r.sent.tries = 0
+		if r.sent.tries = 0; r.report.urgent && r.report.notBefore <= r.sent.at.Add(lease.MinReportGap) {
+			r.report.notBefore = min(r.report.notBefore, now)
+		}
 		if r.acks.report < r.sent.number && r.lease.held().Rate > r.load.demand {
 			r.sampling.next = min(r.sampling.next, now) // now that the demand is acknowledged, what it does not need can be given back
 		}
@@ -30,7 +33,14 @@ func (r *resource) receive(now limit.Time, t *timing, g *lease.Grant, s *lease.S
 	}
 	r.answer.known, r.acks.named = true, true
 	sufficed := r.fallbackSuffices()
-	r.answer.saturated, r.answer.contended, r.answer.recovering, r.answer.limit, r.answer.safe = s.Saturated, s.Contended, s.Recovering, s.Limit, s.Safe
+	if !r.answer.terms.Equal(&s.Limit) {
+		if !(*latest).Equal(&s.Limit) {
+			own := s.Limit
+			*latest = &own
+		}
+		r.answer.terms = *latest
+	}
+	r.answer.saturated, r.answer.contended, r.answer.recovering, r.answer.safe = s.Saturated, s.Contended, s.Recovering, s.Safe
 	if sufficed && !r.answer.recovering {
 		r.planReport(now, lease.MinReportGap)
 	}
@@ -38,6 +48,7 @@ func (r *resource) receive(now limit.Time, t *timing, g *lease.Grant, s *lease.S
 	if s.Token != nil {
 		r.lease.token = s.Token
 	}
+	r.inform(now)
 	if r.closed {
 		if r.lease.granted != s.Granted {
 			r.acks.changed = r.acks.grant
@@ -64,7 +75,9 @@ func (r *resource) leaseUnknown(now limit.Time, status lease.Status, t *timing) 
 		r.planReport(now, lease.MinReportGap)
 	case r.lease.number != 0 && r.lease.claiming && r.lease.token != nil && status == lease.StatusLeaseGone:
 		r.planReport(now, lease.MinReportGap)
-	case r.lease.number != 0 && r.lease.epoch != r.lease.current:
+	case r.lease.number != 0 && (r.lease.epoch != r.lease.current || r.site != nil):
+		// What a site has lent on is spent until it expires, whoever does not know the lease.
+		r.lease.claiming = r.lease.claiming || r.site != nil
 		r.lease.orphan, r.lease.token = true, nil
 		r.planReport(now, lease.MinReportGap)
 	default:
@@ -74,6 +87,11 @@ func (r *resource) leaseUnknown(now limit.Time, status lease.Status, t *timing) 
 
 // refused ends a lease of which the coordinator lends nothing, and asks again.
 func (r *resource) refused(now limit.Time, t *timing) {
+	r.inform(now)
+	if r.site != nil && r.lease.number != 0 && !r.closed {
+		r.stopLending(now)
+		return
+	}
 	r.endLease(now, false)
 	r.fallback.starting, r.fallback.expired, r.fallback.until = false, false, 0
 	r.acks.named = false
@@ -102,7 +120,7 @@ func (r *resource) apply(now limit.Time, s *lease.Share) {
 		if r.lease.orphan {
 			// This coordinator has not lent the tokens in the bucket.
 			r.lease.orphan = false
-			r.bucket.Update(now, 0, 0, 0)
+			r.lapse(now)
 		}
 		// A confirmed claim keeps the tokens in the bucket.
 		more = s.Granted

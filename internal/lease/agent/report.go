@@ -17,7 +17,7 @@ func (r *resource) makeDemand(now limit.Time, number uint64, trip time.Duration)
 		Handle: r.handle, Lease: r.lease.counted(), Silent: r.opts.Silent, Rate: r.load.demand, Shortfall: r.load.shortfall,
 		Weight: r.opts.Weight, Band: r.opts.Band, Closed: r.closed && r.lease.held().Burst <= 0, Returned: r.lease.returned, AckedGrant: r.acks.grant,
 	}
-	if r.answer.limit.Suppress != nil {
+	if r.answer.limit().Suppress != nil {
 		d.Attempted, d.Admitted = r.load.attempted, r.load.admitted
 		d.Shortfall = r.load.largest
 		r.sent.more, r.sent.attempted = r.load.attempted != r.sent.attempted, r.load.attempted
@@ -36,6 +36,7 @@ func (r *resource) makeDemand(now limit.Time, number uint64, trip time.Duration)
 	if r.closed || r.opts.Silent || r.fallbackSuffices() {
 		d.Rate, d.Shortfall = 0, 0
 	}
+	r.addLoad(&d)
 	r.sent.number, r.sent.at, r.sent.demand, r.sent.shortfall, r.acks.confirmed = number, now, r.load.demand, r.load.shortfall, r.acks.grant
 	r.report.urgent, r.refusals.starved, r.sent.closed = false, false, d.Closed
 	return d
@@ -56,7 +57,7 @@ func (r *resource) reportChange(now limit.Time, held lease.Capacity, unit fixed.
 		}
 	case r.load.demand < r.sent.demand && !fixed.Near(r.load.demand, r.sent.demand, demandChanged) && (r.answer.contended || r.load.demand == 0):
 		gap := lease.MinReportGap
-		if r.load.demand > 0 && r.sent.demand-r.load.demand < r.answer.limit.Rate/smallDecrease {
+		if r.load.demand > 0 && r.sent.demand-r.load.demand < r.answer.limit().Rate/smallDecrease {
 			gap = contendedGap
 		}
 		r.planReport(now, gap)

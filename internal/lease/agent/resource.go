@@ -5,6 +5,7 @@ import (
 
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/demand"
+	"github.com/stint-io/stint/internal/due"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -14,15 +15,11 @@ import (
 type resource struct {
 	id     lease.ResourceID
 	handle uint32
+	closed bool // by the application; forgotten once the coordinator has acknowledged it
 	opts   LeaseOptions
 	bucket Bucket
-	closed bool // by the application; forgotten once the coordinator has acknowledged it
 
-	// A coordinator knows one handle for a resource at a time. The resource opened anew
-	// is blocked until the earlier handle is acknowledged as closed.
-	earlier, later *resource
-	blocked        bool
-
+	succession
 	lease    leased
 	fallback fallback
 	answer   answer
@@ -31,11 +28,19 @@ type resource struct {
 	report   pending
 
 	load        load
+	site        *site // nil = the instance spends what it is lent itself
 	refusals    refusals
 	permits     recentPermits
 	sampling    sampling
 	suppression suppression
 	timer       timer
+}
+
+// succession is the handles of one resource: a coordinator knows one at a time. The resource opened
+// anew is blocked until the earlier handle is acknowledged as closed.
+type succession struct {
+	earlier, later *resource
+	blocked        bool
 }
 
 // leased is the lease of a resource: its name, and the running totals by which agent and
@@ -77,9 +82,17 @@ type answer struct {
 	known                            bool // there was one, or the limit is known not to exist
 	status                           lease.Status
 	saturated, contended, recovering bool
-	limit                            lease.Terms
+	terms                            *lease.Terms // read-only, and shared with other resources; nil = there was no answer
 	safe                             fixed.Amount // rate, or permits, for ExpiryMode Safe
 	capRate, capBurst                fixed.Amount // hold at most this; MaxAmount = no cap
+}
+
+// limit is the limit as the coordinator sent it.
+func (a *answer) limit() *lease.Terms {
+	if a.terms == nil {
+		return &lease.Terms{}
+	}
+	return a.terms
 }
 
 // acks are the numbers by which both sides know which messages have arrived.
@@ -103,7 +116,7 @@ type sent struct {
 	attempted         fixed.Amount // suppression: the running total
 	more              bool         // suppression: that total was above the one sent before
 	closed            bool
-	tries             int // reports in a row without an answer
+	tries             uint32 // reports in a row without an answer
 }
 
 // pending is the Report that is planned.
@@ -156,11 +169,14 @@ type sampling struct {
 	idleSince limit.Time // 0 = not idle
 }
 
-// timer is the place of a resource in the heap of [timers].
+// timer is where a resource is while it waits for its time.
 type timer struct {
-	index int // -1 = not in the heap
-	at    limit.Time
+	place due.Place // in Agent.timers
+	ready bool      // in Agent.ready
 }
+
+// Place implements due.Value.
+func (r *resource) Place() *due.Place { return &r.timer.place }
 
 // timing is what the agent knows about times that hold for all its resources.
 type timing struct {
@@ -178,8 +194,12 @@ func (t *timing) retry() time.Duration {
 	return max(t.trip+t.trip/2, minRetry)
 }
 
-// planReport plans a report, gap after the latest one.
+// planReport plans a report, gap after the latest one. MinReportGap is over when that is answered.
 func (r *resource) planReport(now limit.Time, gap time.Duration) {
+	if gap <= lease.MinReportGap && r.acks.report >= r.sent.number {
+		r.report.plan(now)
+		return
+	}
 	r.report.plan(max(now, r.sent.at.Add(gap)))
 }
 
@@ -187,6 +207,14 @@ func (r *resource) planReport(now limit.Time, gap time.Duration) {
 // difference as returned.
 func (r *resource) update(now limit.Time, rate, burst, add fixed.Amount) {
 	held := r.lease.held()
+	if r.site != nil {
+		held.Tokens = 0
+		inForce, surplus := r.site.lender.Hold(now, held, lease.Capacity{Rate: rate, Burst: burst}, add)
+		r.lease.returned.Rate += max(0, held.Rate-inForce.Rate)
+		r.lease.returned.Burst += max(0, held.Burst-inForce.Burst)
+		r.lease.returned.Tokens += surplus
+		return
+	}
 	surplus, inForce := r.bucket.Update(now, rate, burst, add)
 	r.lease.returned.Rate += held.Rate - rate
 	r.lease.returned.Burst += max(0, held.Burst-inForce)

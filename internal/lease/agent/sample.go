@@ -20,6 +20,10 @@ func (r *resource) sample(now limit.Time, t *timing) {
 		}
 		return
 	}
+	if r.site != nil {
+		r.sampleSite(now, t)
+		return
+	}
 	obs := r.bucket.Observe(now)
 	unit := max(fixed.Token, obs.Largest)
 	if 0 < r.sampling.next && r.sampling.next < now {
@@ -40,7 +44,7 @@ func (r *resource) sample(now limit.Time, t *timing) {
 		r.sampling.next = lease.Never
 		return
 	}
-	if r.answer.limit.Suppress != nil {
+	if r.answer.limit().Suppress != nil {
 		r.sampleSuppressed(now, obs, changed)
 		return
 	}
@@ -51,7 +55,7 @@ func (r *resource) sample(now limit.Time, t *timing) {
 	case r.sampling.idleSince == 0:
 		r.sampling.idleSince = now
 	}
-	if r.answer.limit.Semaphore {
+	if r.answer.limit().Semaphore {
 		r.samplePermits(now, obs)
 	} else {
 		r.sampleRate(now, t, obs, unit)
@@ -97,7 +101,7 @@ func (r *resource) demandRate(now limit.Time, obs bucket.Reading) fixed.Amount {
 	// such as a loop around Wait, send nothing while they wait, so theirs is served faster.
 	rate := r.load.meter.Rate + obs.Waiting.Float()
 	if obs.Waiting > 0 && obs.Patient {
-		rate = r.load.meter.Rate + max(obs.Waiting.Float(), min(obs.Waiting.Float()/demand.RecentSpan, r.answer.limit.Rate.Float()/lease.Hysteresis))
+		rate = r.load.meter.Rate + max(obs.Waiting.Float(), min(obs.Waiting.Float()/demand.RecentSpan, r.answer.limit().Rate.Float()/lease.Hysteresis))
 	}
 	if held := r.lease.held().Rate; now < r.refusals.recentUntil && obs.Waiting == 0 && held+held/lease.Hysteresis >= r.sent.demand {
 		rate = r.load.meter.Recent(max(fixed.Token, obs.Largest).Float())

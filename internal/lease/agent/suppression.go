@@ -10,7 +10,7 @@ import (
 // sampleSuppressed is sample for a limit that is shared by suppression: it plans a report of
 // what was attempted and admitted when that has changed, no more often than the terms say.
 func (r *resource) sampleSuppressed(now limit.Time, obs bucket.Reading, changed bool) {
-	every := r.answer.limit.Suppress.ReportInterval()
+	every := r.answer.limit().Suppress.ReportInterval()
 	switch r.opts.Estimator {
 	case Declared:
 		r.load.demand = min(obs.Declared, fixed.MaxAmount)
@@ -37,11 +37,11 @@ func (r *resource) sampleSuppressed(now limit.Time, obs bucket.Reading, changed 
 // suppress puts the coordinator's suppression in force.
 func (r *resource) suppress(now limit.Time, s bucket.Suppression) {
 	spender, ok := r.bucket.(suppressor)
-	if !ok || !r.suppression.active && r.answer.limit.Suppress == nil {
+	if !ok || !r.suppression.active && r.answer.limit().Suppress == nil {
 		return
 	}
 	r.suppression.sent = s
-	if r.suppression.active = r.answer.limit.Suppress != nil; !r.suppression.active {
+	if r.suppression.active = r.answer.limit().Suppress != nil; !r.suppression.active {
 		r.suppression.sent = bucket.Suppression{}
 		spender.Suppress(now, bucket.Suppression{}, false)
 		return
@@ -49,7 +49,7 @@ func (r *resource) suppress(now limit.Time, s bucket.Suppression) {
 	if s.Reject > 0 && r.load.largest > fixed.Token {
 		// The burst is that of an average request. Without the largest recent cost on top,
 		// a costly request would never be admitted, or only by a full bucket.
-		s.Burst = min(fixed.SaturatingAdd(s.Burst, r.load.largest), r.answer.limit.Burst)
+		s.Burst = min(fixed.SaturatingAdd(s.Burst, r.load.largest), r.answer.limit().Burst)
 	}
-	spender.Suppress(now, s, r.answer.limit.Suppress.Independent)
+	spender.Suppress(now, s, r.answer.limit().Suppress.Independent)
 }

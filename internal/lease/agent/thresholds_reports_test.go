@@ -26,7 +26,7 @@ func suppressedLooks(rejecting bool, who string) (list []leasetest.Question) {
 			b := bucket.NewBucket(nil)
 			l := &resource{
 				bucket: b, opts: LeaseOptions{Estimator: Declared}, lease: leased{number: 1},
-				answer: answer{limit: lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}}}, acks: acks{report: 2},
+				answer: answer{terms: &lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}}}, acks: acks{report: 2},
 				sent:     sent{number: 2, at: now.Add(-s.ago), demand: s.sent, attempted: s.sentAttempted, more: s.more},
 				sampling: sampling{steady: 8},
 			}
@@ -40,7 +40,7 @@ func suppressedLooks(rejecting bool, who string) (list []leasetest.Question) {
 				told.Reject = 0.5
 			}
 			l.suppress(now, told)
-			exact = fmt.Sprintf("%s, looks in %v, %s deep", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.sampling.next-now), l.suppression.sent.Burst)
+			exact = fmt.Sprintf("%s, samples in %v, burst %s", strings.Replace(ask, fmt.Sprint(s.ago, " after the last report"), "at once", 1), time.Duration(l.sampling.next-now), l.suppression.sent.Burst)
 			return ask[:5] + fmt.Sprint(l.sampling.next-now, l.suppression.sent.Burst), exact
 		}})
 	}

@@ -22,7 +22,7 @@ func TestAmountsOfDemandsAndTerms(t *testing.T) {
 			d := newDesk(t, hundred)
 			demand.Handle, demand.Resource = 1, theLimit
 			d.report(anna, demand)
-			if got := d.c.list[0].accounts[0].status == lease.StatusOK; got != tt.ok {
+			if got := d.c.list[0].accounts[0].Status == lease.StatusOK; got != tt.ok {
 				t.Errorf("a demand of %d, the %d., is taken: %v", tt.a, i, got)
 			}
 		}

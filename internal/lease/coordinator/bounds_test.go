@@ -12,7 +12,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestCoordinatorSaysHowItStands: until when it learns, what is free, which is never below
+// TestCoordinatorSaysHowItStands: until when it recovers, what is free, which is never below
 // nothing, and no more resources than are asked for.
 func TestCoordinatorSaysHowItStands(t *testing.T) {
 	if testing.Short() {
@@ -21,7 +21,7 @@ func TestCoordinatorSaysHowItStands(t *testing.T) {
 	const now = limit.Time(time.Hour)
 	c := New(Options{Epoch: 5, Recovery: time.Second, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return hundred, lease.StatusOK }}, now)
 	if !c.Recovering(now) || !c.Recovering(now+second-1) || c.Recovering(now+second) || c.RecoveredAt() != now+second {
-		t.Errorf("it learns until %v, want a second", time.Duration(c.RecoveredAt()-now))
+		t.Errorf("it recovers until %v, want a second", time.Duration(c.RecoveredAt()-now))
 	}
 	if c.opts.Former != 4 || c.Epoch() != 5 {
 		t.Errorf("epoch %d after %d", c.Epoch(), c.opts.Former)
@@ -66,7 +66,7 @@ func TestStateOfAHandle(t *testing.T) {
 	}
 	f := newFleet(t, 1, 1, lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token})
 	in := f.instances[0]
-	state := func() agent.State { return in.holder.State(in.handle) }
+	state := func() agent.State { return in.agent.State(in.handle) }
 	if s := state(); s.Known || s.Asking || s.RoundTrip != 0 || s.Held != (lease.Capacity{}) {
 		t.Errorf("before the first answer: %+v", s)
 	}
@@ -82,7 +82,7 @@ func TestStateOfAHandle(t *testing.T) {
 	if s := state(); s.Asking || s.Held.Rate == 0 || s.Held.Burst == 0 || s.Held.Tokens != 0 {
 		t.Errorf("when it has a lease: %+v", s)
 	}
-	if s := in.holder.State(in.handle + 1); s.Known || s.Asking || s.RoundTrip != 0 {
+	if s := in.agent.State(in.handle + 1); s.Known || s.Asking || s.RoundTrip != 0 {
 		t.Errorf("of no handle: %+v", s)
 	}
 }
@@ -94,7 +94,7 @@ func TestBadDemandWantsNothing(t *testing.T) {
 	}
 	d := newDesk(t, hundred)
 	d.report(anna, asks(50))
-	d.report(anna, lease.Demand{Handle: 1, Resource: theLimit, Lease: d.c.list[0].accounts[0].lease, Rate: -1, AckedGrant: d.heard[anna]})
+	d.report(anna, lease.Demand{Handle: 1, Resource: theLimit, Lease: d.c.list[0].accounts[0].Lease, Rate: -1, AckedGrant: d.acked[anna]})
 	d.c.Each(d.now, func(r *ResourceState) bool {
 		if r.Leases[0].Demand != 0 || r.Demand != 0 {
 			t.Errorf("after a bad demand %v is wanted, %v in all", r.Leases[0].Demand, r.Demand)
@@ -103,29 +103,29 @@ func TestBadDemandWantsNothing(t *testing.T) {
 	})
 }
 
-// TestLeaseOfAnother: who has heard of its lease and names another has none; as long as it may not
-// have heard of it, it is waited for.
+// TestLeaseOfAnother: an instance that has acknowledged its lease and names another has none; until it
+// has acknowledged it, the coordinator waits.
 func TestLeaseOfAnother(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for _, heard := range []bool{false, true} {
+	for _, acked := range []bool{false, true} {
 		d := newDesk(t, hundred)
 		d.report(anna, asks(50))
 		a := d.c.list[0].accounts[0]
-		other := lease.Demand{Handle: 1, Resource: theLimit, Lease: a.lease + 1, Rate: 50 * fixed.Token, AckedGrant: a.born}
-		if !heard {
+		other := lease.Demand{Handle: 1, Resource: theLimit, Lease: a.Lease + 1, Rate: 50 * fixed.Token, AckedGrant: a.Born}
+		if !acked {
 			other.AckedGrant--
 		}
-		if said := d.report(anna, other); strings.Contains(said, "lease_gone") != heard {
-			t.Errorf("heard %v: %s", heard, said)
+		if said := d.report(anna, other); strings.Contains(said, "lease_gone") != acked {
+			t.Errorf("acknowledged %v: %s", acked, said)
 		}
 	}
 }
 
-// TestTakeoverTellsEverybody: at once, under the next epoch and with a number that nobody takes for
+// TestTakeoverNotifiesEveryInstance: at once, under the next epoch and with a number that no instance takes for
 // an old one.
-func TestTakeoverTellsEverybody(t *testing.T) {
+func TestTakeoverNotifiesEveryInstance(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
@@ -133,7 +133,7 @@ func TestTakeoverTellsEverybody(t *testing.T) {
 	last := map[lease.Member]uint64{}
 	for _, m := range []lease.Member{cleo, anna, bert} {
 		d.report(m, asks(20))
-		last[m] = d.heard[m]
+		last[m] = d.acked[m]
 	}
 	d.now = d.now.Add(time.Second)
 	was := d.c.Epoch()
@@ -146,6 +146,6 @@ func TestTakeoverTellsEverybody(t *testing.T) {
 		}
 	}
 	if !slices.Equal(to, []lease.Member{anna, bert, cleo}) || d.c.Epoch() != was+1 || !d.c.Recovering(d.now.Add(lease.DefaultLease)) || d.c.Recovering(d.now.Add(lease.DefaultLease+lease.DefaultLease/64)) {
-		t.Errorf("%v are told; epoch %d; it learns until %v", to, d.c.Epoch(), time.Duration(d.c.RecoveredAt()-d.now))
+		t.Errorf("sent to %v; epoch %d; it recovers until %v", to, d.c.Epoch(), time.Duration(d.c.RecoveredAt()-d.now))
 	}
 }

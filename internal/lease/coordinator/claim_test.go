@@ -24,7 +24,7 @@ func (d *desk) succeed() (annas, berts lease.Demand) {
 			if a.session.Member == m {
 				return lease.Demand{
 					Handle: 1, Resource: theLimit, Lease: d.leases[nth-1], Claim: slices.Clone(d.tokens[d.leases[nth-1]]),
-					Rate: a.demand, Returned: a.returned,
+					Rate: a.Demand, Returned: a.Returned,
 				}
 			}
 		}
@@ -36,7 +36,7 @@ func (d *desk) succeed() (annas, berts lease.Demand) {
 	return annas, berts
 }
 
-// pending sends the demands of one that has not heard of the epoch.
+// pending sends the demands of one that does not know the epoch.
 func (d *desk) tell(m lease.Member, demands ...lease.Demand) string {
 	return d.send(lease.Report{Member: m, Epoch: 1, Demands: demands})
 }
@@ -45,7 +45,7 @@ func TestClaim(t *testing.T) {
 	d := newDesk(t, hundred)
 	annas, berts := d.succeed()
 	// Cleo's run is new, and nothing is known to be free.
-	d.want(d.tell(lease.Member{Instance: "cleo", Session: 99}, asks(100)), "cleo: scarce recovering\n")
+	d.want(d.tell(lease.Member{Instance: "cleo", Session: 99}, asks(100)), "cleo: contended recovering\n")
 	d.tell(anna, annas)
 	if got := d.lent(anna); got.Rate < 40*fixed.Token || got.Rate > 50*fixed.Token {
 		t.Errorf("anna's lease was taken as %+v", got)
@@ -54,26 +54,26 @@ func TestClaim(t *testing.T) {
 	d.tell(bert, berts)
 	had := d.lent(bert)
 	if said := d.tell(bert, berts); strings.Contains(said, "bad_claim") || d.lent(bert) != had {
-		t.Errorf("bert claimed twice, holds %+v, and was told\n%s", d.lent(bert), said)
+		t.Errorf("bert claimed twice, holds %+v, and was sent\n%s", d.lent(bert), said)
 	}
-	// The two trade meanwhile: what Anna gives back is Bert's to have.
-	more := lease.Demand{Handle: 1, Lease: d.c.list[0].accounts[2].lease, Rate: 100 * fixed.Token, AckedGrant: d.heard[bert]}
+	// The two trade: what Anna returns is lent to Bert.
+	more := lease.Demand{Handle: 1, Lease: d.c.list[0].accounts[2].Lease, Rate: 100 * fixed.Token, AckedGrant: d.acked[bert]}
 	d.tell(bert, more)
 	d.send(lease.Report{Member: bert, Epoch: 2, Demands: []lease.Demand{more}})
-	number := d.c.list[0].accounts[1].lease
+	number := d.c.list[0].accounts[1].Lease
 	d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{
-		Handle: 1, Lease: number, Rate: 5 * fixed.Token, AckedGrant: d.heard[anna], Returned: holding(30, 30, 0),
+		Handle: 1, Lease: number, Rate: 5 * fixed.Token, AckedGrant: d.acked[anna], Returned: holding(30, 30, 0),
 	}}})
 	if got := d.lent(bert); got.Rate <= had.Rate {
 		t.Errorf("bert holds %+v, before anna gave back %+v", got, had)
 	}
-	// What nobody claimed is free once the leases of it have ended.
-	if r := d.c.list[0]; !r.recovering || r.frozen.Rate <= 0 {
-		t.Errorf("frozen is %+v", r.frozen)
+	// What no instance claimed is free once the leases of it have ended.
+	if r := d.c.list[0]; !r.Recovering || r.Frozen.Rate <= 0 {
+		t.Errorf("frozen is %+v", r.Frozen)
 	}
 	d.pass(lease.DefaultLease+500*time.Millisecond, anna, bert, lease.Member{Instance: "cleo", Session: 99})
-	if r := d.c.list[0]; r.recovering || r.frozen != (lease.Capacity{}) || d.lent(lease.Member{Instance: "cleo", Session: 99}).Rate < 20*fixed.Token {
-		t.Errorf("after the leases have ended cleo holds %+v, frozen is %+v", d.lent(lease.Member{Instance: "cleo", Session: 99}), r.frozen)
+	if r := d.c.list[0]; r.Recovering || r.Frozen != (lease.Capacity{}) || d.lent(lease.Member{Instance: "cleo", Session: 99}).Rate < 20*fixed.Token {
+		t.Errorf("after the leases have ended cleo holds %+v, frozen is %+v", d.lent(lease.Member{Instance: "cleo", Session: 99}), r.Frozen)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestBadClaims(t *testing.T) {
 		}
 		frozen := lease.Capacity{}
 		if len(d.c.list) > 0 {
-			frozen = d.c.list[0].frozen
+			frozen = d.c.list[0].Frozen
 		}
 		said := d.tell(who, demand)
 		if !strings.Contains(said, "bad_claim") {
-			t.Errorf("%s: told %q", name, said)
+			t.Errorf("%s: answered %q", name, said)
 		}
-		if len(d.c.list) > 0 && frozen != (lease.Capacity{}) && d.c.list[0].frozen != frozen {
-			t.Errorf("%s: what the former leases hold went from %+v to %+v", name, frozen, d.c.list[0].frozen)
+		if len(d.c.list) > 0 && frozen != (lease.Capacity{}) && d.c.list[0].Frozen != frozen {
+			t.Errorf("%s: what the former leases hold went from %+v to %+v", name, frozen, d.c.list[0].Frozen)
 		}
 	}
 }
@@ -132,22 +132,22 @@ func TestReplayedClaim(t *testing.T) {
 	for name, end := range map[string]func(*desk){
 		"left": func(d *desk) { d.send(lease.Report{Member: anna, Epoch: 2, Leaving: true}) },
 		"closed": func(d *desk) {
-			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Lease: d.c.list[0].accounts[0].lease, Closed: true, AckedGrant: d.heard[anna]}}})
+			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Lease: d.c.list[0].accounts[0].Lease, Closed: true, AckedGrant: d.acked[anna]}}})
 		},
 		"gave up": func(d *desk) {
-			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Rate: fixed.Token, AckedGrant: d.heard[anna]}}})
+			d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{Handle: 1, Rate: fixed.Token, AckedGrant: d.acked[anna]}}})
 		},
 	} {
 		d := newDesk(t, hundred)
 		annas, _ := d.succeed()
 		d.tell(anna, annas)
-		frozen := d.c.list[0].frozen
+		frozen := d.c.list[0].Frozen
 		end(d)
-		// One who gave up has been lent something else, and is told of that.
+		// An instance that gave up has another lease, and its answer says so.
 		if said := d.tell(anna, annas); !strings.Contains(said, "bad_claim") && name != "gave up" {
-			t.Errorf("%s: told %q", name, said)
+			t.Errorf("%s: answered %q", name, said)
 		}
-		if got := d.c.list[0].frozen; got != frozen {
+		if got := d.c.list[0].Frozen; got != frozen {
 			t.Errorf("%s: former leases hold %+v, and %+v after the claim came again", name, frozen, got)
 		}
 	}

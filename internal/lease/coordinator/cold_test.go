@@ -25,7 +25,7 @@ func TestColdBurst(t *testing.T) {
 			f.arriveOnce(in)
 		}
 		if in.took == was {
-			t.Errorf("number %d was refused: held %v, level %v, pool %+v", i+1, in.holder.State(in.handle).Held, in.bucket.Observe(f.now).Level, f.coord.list[0].pool)
+			t.Errorf("number %d was refused: held %v, level %v, pool %+v", i+1, in.agent.State(in.handle).Held, in.bucket.Observe(f.now).Level, f.coord.list[0].Pool)
 		}
 		f.run(4 * time.Millisecond)
 	}

@@ -18,15 +18,15 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// TestConversations: who asks for what and when, who is granted what and when, and how often
-// anybody has to wake up, in small fleets in virtual time. Each file in testdata/conversations
+// TestConversations: what each instance demands and when, what it is granted and when, and how often
+// an instance has to wake up, in small fleets in virtual time. Each file in testdata/conversations
 // says in its comments what is promised, and has commands (>) with what follows from each. A
 // diff of one is a change of what a fleet does; -update writes the files anew.
 //
 //	fleet n=2 rate=100 burst=20 delay=25ms     a coordinator and n instances, which are 0 to n-1
 //	start 0 weight=2 band=1 expiry=optimistic  another run of an instance, with other options
 //	load 0 100                                 even arrivals per second; ask 0 3 is one of 3 tokens
-//	wait 0 3 500ms, serve 0 3, leave 0 3       those in line; use 0 3, release 0 3 are places of a gauge
+//	wait 0 3 500ms, serve 0 3, leave 0 3       waiters; use 0 3, release 0 3 are permits of a semaphore
 //	run 1s, watch 1s 100ms, pass 1s            with every message, with the state at each step, or at the end
 func TestConversations(t *testing.T) {
 	if testing.Short() {
@@ -61,15 +61,15 @@ func TestConversations(t *testing.T) {
 
 // conversation is a fleet that does what a file says.
 type conversation struct {
-	t      *testing.T
-	f      *fleet
-	real   lease.Terms // f.terms are what the fleet is held against
-	places []*bucket.Semaphore
-	woken  []int
-	began  limit.Time
-	loud   bool
-	said   [2]int // reports and grants
-	out    strings.Builder
+	t       *testing.T
+	f       *fleet
+	real    lease.Terms // f.terms are what the fleet is held against
+	permits []*bucket.Semaphore
+	woken   []int
+	began   limit.Time
+	loud    bool
+	said    [2]int // reports and grants
+	out     strings.Builder
 }
 
 func (c *conversation) say(format string, args ...any) { fmt.Fprintf(&c.out, format+"\n", args...) }
@@ -114,7 +114,7 @@ func (c *conversation) duration(text string) time.Duration {
 
 func (c *conversation) terms(s settings) lease.Terms {
 	t := lease.Terms{Rate: c.amount(s["rate"]), Burst: c.amount(s["burst"]), Safe: c.amount(s["safe"])}
-	_, t.Semaphore = s["gauge"]
+	_, t.Semaphore = s["semaphore"]
 	for kind := fairshare.MaxMin; kind <= fairshare.Busy; kind++ {
 		name := kind.String()
 		if s["division"] == name {
@@ -156,7 +156,7 @@ func (c *conversation) fleet(s settings) {
 	c.f.woke = func(in *instance) { c.woken[in.index]++ }
 	c.began = c.f.now
 	n := int(c.number(s["n"]))
-	c.places, c.woken = make([]*bucket.Semaphore, n), make([]int, n)
+	c.permits, c.woken = make([]*bucket.Semaphore, n), make([]int, n)
 	for i := range n {
 		in := &instance{index: i, next: lease.Never}
 		c.f.instances = append(c.f.instances, in)
@@ -175,9 +175,9 @@ func (c *conversation) start(in *instance, s settings) {
 		return
 	}
 	in.session++
-	in.holder = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Jitter: c.f.rand.Float64})
-	c.places[in.index] = bucket.NewSemaphore(in.holder.Deadline())
-	in.handle = in.holder.Open(c.f.now, theLimit, in.opts, c.places[in.index])
+	in.agent = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Jitter: c.f.rand.Float64})
+	c.permits[in.index] = bucket.NewSemaphore(in.agent.Deadline())
+	in.handle = in.agent.Open(c.f.now, theLimit, in.opts, c.permits[in.index])
 	in.down = false
 	c.f.step(in, lease.Tick{})
 }
@@ -232,7 +232,7 @@ func (c *conversation) do(words []string) {
 	}
 }
 
-// instance is a command about one of them; n is a number of tokens, arrivals or places.
+// instance is a command about one of them; n is a number of tokens, arrivals or permits.
 func (c *conversation) instance(command string, in *instance, number, long string) {
 	n := int64(max(1, c.number(number)))
 	switch command {
@@ -252,15 +252,15 @@ func (c *conversation) instance(command string, in *instance, number, long strin
 		c.f.step(in, agent.Leave{})
 		in.down = true
 	case "close":
-		in.holder.Close(c.f.now, in.handle)
+		in.agent.Close(c.f.now, in.handle)
 		c.f.step(in, lease.Tick{})
 	case "open":
-		in.bucket = bucket.NewBucket(in.holder.Deadline())
-		in.handle = in.holder.Open(c.f.now, lease.ResourceID{Limit: "l"}, in.opts, in.bucket)
+		in.bucket = bucket.NewBucket(in.agent.Deadline())
+		in.handle = in.agent.Open(c.f.now, lease.ResourceID{Limit: "l"}, in.opts, in.bucket)
 		c.f.step(in, lease.Tick{})
 	case "declare":
 		if c.real.Semaphore {
-			c.places[in.index].Declare(c.amount(number))
+			c.permits[in.index].Declare(c.amount(number))
 			break
 		}
 		in.bucket.Declare(c.amount(number))
@@ -273,7 +273,7 @@ func (c *conversation) instance(command string, in *instance, number, long strin
 	}
 }
 
-// takeDemand is one request at this moment.
+// ask is one request at this moment.
 func (c *conversation) ask(in *instance, n int64) {
 	ok, _ := in.bucket.Allow(c.f.now, n)
 	if ok {
@@ -289,7 +289,7 @@ func (c *conversation) ask(in *instance, n int64) {
 	c.say("  %v", ok)
 }
 
-// line is about those who wait.
+// line is a command about waiters.
 func (c *conversation) line(command string, in *instance, n int64, d time.Duration) {
 	b := in.bucket
 	switch command {
@@ -315,9 +315,9 @@ func (c *conversation) line(command string, in *instance, n int64, d time.Durati
 	c.f.step(in, lease.Tick{})
 }
 
-// flight is about the places of a gauge.
+// flight is a command about the permits of a semaphore.
 func (c *conversation) flight(command string, in *instance, n int64) {
-	p := c.places[in.index]
+	p := c.permits[in.index]
 	if command == "release" {
 		p.Release(n)
 	} else if ok := p.Acquire(c.f.now, n); ok {
@@ -336,10 +336,10 @@ func (c *conversation) at() string {
 }
 
 func briefly(h lease.Capacity) string {
-	return leasetest.Brief(h.Rate) + "/s " + leasetest.Brief(h.Burst) + " deep " + leasetest.Brief(h.Tokens)
+	return leasetest.Brief(h.Rate) + "/s burst " + leasetest.Brief(h.Burst) + " tokens " + leasetest.Brief(h.Tokens)
 }
 
-// message writes a report or a grant, without what is as ever.
+// message writes a report or a grant, without fields that have their usual value.
 func (c *conversation) message(of int, m any) {
 	add := func(words *[]string, when bool, format string, args ...any) {
 		if when {
@@ -355,7 +355,7 @@ func (c *conversation) message(of int, m any) {
 		words := []string{fmt.Sprintf("%s %d reports %d", c.at(), of, m.Number)}
 		add(&words, m.Leaving, "and leaves")
 		for _, d := range m.Demands {
-			add(&words, true, "wants %s/s lacks %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Shortfall))
+			add(&words, true, "demand %s/s shortfall %s", leasetest.Brief(d.Rate), leasetest.Brief(d.Shortfall))
 			add(&words, d.Within > 0, "within %.4gs", d.Within.Seconds())
 			add(&words, d.Returned != lease.Capacity{}, "returned %s", briefly(d.Returned))
 			add(&words, d.Attempted > 0, "attempted %s admitted %s", leasetest.Brief(d.Attempted), leasetest.Brief(d.Admitted))
@@ -378,19 +378,19 @@ func (c *conversation) message(of int, m any) {
 			add(&words, s.Status != lease.StatusOK, "%v", s.Status)
 			add(&words, true, "seen %d granted %s", s.AckedReport, briefly(s.Granted))
 			add(&words, s.Lease == 0, "no lease")
-			add(&words, s.CapRate != fixed.MaxAmount || s.CapBurst != fixed.MaxAmount, "keep %s/s %s deep", leasetest.Brief(s.CapRate), leasetest.Brief(s.CapBurst))
+			add(&words, s.CapRate != fixed.MaxAmount || s.CapBurst != fixed.MaxAmount, "cap %s/s burst %s", leasetest.Brief(s.CapRate), leasetest.Brief(s.CapBurst))
 			add(&words, s.Safe > 0, "safe %s", leasetest.Brief(s.Safe))
-			add(&words, s.Contended, "scarce")
-			add(&words, s.Saturated, "full")
-			add(&words, s.Recovering, "learning")
-			add(&words, s.Suppress.Reject > 0, "reject %.4f above %s/s %s deep", s.Suppress.Reject, leasetest.Brief(s.Suppress.Rate), leasetest.Brief(s.Suppress.Burst))
+			add(&words, s.Contended, "contended")
+			add(&words, s.Saturated, "saturated")
+			add(&words, s.Recovering, "recovering")
+			add(&words, s.Suppress.Reject > 0, "reject %.4f above %s/s burst %s", s.Suppress.Reject, leasetest.Brief(s.Suppress.Rate), leasetest.Brief(s.Suppress.Burst))
 		}
 		c.say("%s", strings.Join(words, ", "))
 	}
 }
 
 // state writes how the limit stands: what is free; of each instance the demand, the rate that it
-// holds, the tokens in its bucket of that depth, what was admitted-refused up to now, and how often
+// holds, the tokens in its bucket of that burst, what was admitted-refused up to now, and how often
 // its timer woke it; and how many reports:grants there were.
 func (c *conversation) state() {
 	words := []string{c.at()}
@@ -403,7 +403,7 @@ func (c *conversation) state() {
 				words = append(words, fmt.Sprintf("reject %.4f", r.Reject))
 			}
 			if r.Saturated {
-				words = append(words, fmt.Sprintf("full for %.3fs", r.SaturatedFor.Seconds()))
+				words = append(words, fmt.Sprintf("saturated for %.3fs", r.SaturatedFor.Seconds()))
 			}
 			return true
 		})
@@ -413,14 +413,14 @@ func (c *conversation) state() {
 			words = append(words, fmt.Sprintf("%d is gone", i))
 			continue
 		}
-		s := in.holder.State(in.handle)
+		s := in.agent.State(in.handle)
 		level := fixed.Amount(0)
 		if c.real.Semaphore {
-			level = c.places[i].Observe(c.f.now).Level
+			level = c.permits[i].Observe(c.f.now).Level
 		} else {
 			level = in.bucket.Observe(c.f.now).Level
 		}
-		line := fmt.Sprintf("%d wants %s/s has %s/s %s of %s", i, leasetest.Brief(s.Demand), leasetest.Brief(s.Held.Rate), leasetest.Brief(level), leasetest.Brief(s.Held.Burst))
+		line := fmt.Sprintf("%d demand %s/s has %s/s %s of %s", i, leasetest.Brief(s.Demand), leasetest.Brief(s.Held.Rate), leasetest.Brief(level), leasetest.Brief(s.Held.Burst))
 		if s.Expired {
 			line += " expired"
 		}

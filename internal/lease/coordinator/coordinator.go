@@ -5,14 +5,18 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
-// The defaults of [CoordinatorOptions].
+// The defaults of [Options].
 const (
 	// DefaultMaxResources bounds the table of resources, whose names come from
 	// outside. At some 1,600 bytes each, with two instances, it is 400 MB.
 	DefaultMaxResources = 1 << 18
+	// DefaultMaxAccounts bounds what all instances together open, such as 10,000 instances of 100
+	// keys each. At some 700 bytes each it is 700 MB.
+	DefaultMaxAccounts = 1 << 20
 )
 
 // Options are the choices of a Coordinator. Resolve is required.
@@ -25,7 +29,7 @@ type Options struct {
 	Former uint64
 	// Above returns an epoch above one that a report had, which no other
 	// coordinator has; nil = the next one. Two of one epoch would be taken for one.
-	Above func(heard uint64) uint64
+	Above func(received uint64) uint64
 	// Lease and Refresh are sent to instances; 0 = the defaults.
 	Lease, Refresh time.Duration
 	// Recovery is how long leases of a former coordinator may still be in use. 0 says
@@ -36,8 +40,15 @@ type Options struct {
 	// Seal signs leases for the next coordinator, and reads what the former one
 	// signed; nil = instances cannot claim anything.
 	Seal *Seal
+	// Name is what sites below are told, to find a cycle of parents; "" = nothing.
+	Name string
+	// Parent is where the coordinator of a site has capacity from; nil = it has all of the
+	// limits itself.
+	Parent Parent
 	// MaxResources bounds the table of resources; 0 = the default.
 	MaxResources int
+	// MaxAccounts bounds the accounts of all instances; 0 = the default.
+	MaxAccounts int
 }
 
 // Coordinator owns the accounting of shared limits. It is a state machine: Step it
@@ -46,15 +57,19 @@ type Options struct {
 type Coordinator struct {
 	opts         Options
 	recoverUntil limit.Time
+	expected     Holders    // until recoverUntil: who may hold leases of a former coordinator and has not reported
+	emptySince   limit.Time // pools that are made later were empty then; 0 = they are new
 	sessions     map[lease.Member]*session
 	resources    map[lease.ResourceID]*resource
 	list         []*resource // in the order of making, so that a run can be repeated
+	accounts     int         // of all resources
 	dirty        []*resource
 	sweepAt      limit.Time
 	serial       uint64 // of leases
 	out          []lease.Grant
 	queue        []*session // with shares to be sent
 	stats        Stats
+	scratch      *ledger.Scratch // of all resources
 }
 
 // Reconfigure says that Resolve answers differently from here on.
@@ -67,19 +82,23 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.Lease = cmp.Or(o.Lease, lease.DefaultLease)
 	o.Refresh = cmp.Or(o.Refresh, lease.DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
-	c := &Coordinator{opts: o}
-	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery)
+	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
+	c := &Coordinator{opts: o, scratch: new(ledger.Scratch)}
+	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, Holders{Unknown: o.Recovery > 0})
 	c.sweepAt = now.Add(c.sweepInterval())
 	return c
 }
 
 // begin makes the coordinator that of an epoch, which knows of nothing that is lent.
-// Leases of the former one may be in use for as long as learn.
-func (c *Coordinator) begin(now limit.Time, epoch, former uint64, learn time.Duration) {
+// Leases of the former one may be in use for as long as recovery, by those holders.
+func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders Holders) {
 	c.opts.Epoch, c.opts.Former = epoch, former
-	c.recoverUntil = now.Add(learn)
+	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
-	c.list, c.dirty, c.queue = nil, nil, nil
+	c.list, c.dirty, c.queue, c.accounts = nil, nil, nil, 0
+	if c.opts.Parent != nil {
+		c.opts.Parent.Restarted(now)
+	}
 	// Leases of different epochs must not have the same number. The factor spreads
 	// epochs that follow each other over the whole range.
 	c.serial = epoch * 0x9e3779b97f4a7c15 >> 2
@@ -112,6 +131,7 @@ type Stats struct {
 	Reports, Grants      uint64
 	Rounds               uint64
 	Expired              uint64 // sessions whose leases ran out
+	Ended                uint64 // sessions that have ended in any way
 	Refused              uint64 // demands that got a status other than StatusOK
 	Broken               uint64 // times that a resource failed
 	Recovering           bool

@@ -13,12 +13,12 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// crowd is a coordinator and many holders on one limit, without a network: every
+// crowd is a coordinator and many agents on one limit, without a network: every
 // message arrives at once.
 type crowd struct {
 	now       limit.Time
 	coord     *Coordinator
-	holders   []*agent.Agent
+	agents    []*agent.Agent
 	buckets   []*bucket.Bucket
 	handles   []uint32
 	of        map[lease.Member]int
@@ -39,7 +39,7 @@ func newCrowd(n int, terms lease.Terms) *crowd {
 		h := agent.New(agent.Options{Member: m})
 		b := bucket.NewBucket(h.Deadline())
 		c.of[m] = i
-		c.holders, c.buckets = append(c.holders, h), append(c.buckets, b)
+		c.agents, c.buckets = append(c.agents, h), append(c.buckets, b)
 		c.handles = append(c.handles, h.Open(c.now, lease.ResourceID{Limit: "l"}, agent.LeaseOptions{Estimator: agent.Declared}, b))
 	}
 	return c
@@ -63,21 +63,21 @@ func (c *crowd) step(e lease.Event) []lease.Grant {
 	return slices.Clone(out)
 }
 
-// deliver brings grants to their holders, and what these report to the coordinator.
+// deliver brings grants to their agents, and what these report to the coordinator.
 func (c *crowd) deliver(grants []lease.Grant) {
 	for len(grants) > 0 {
 		g := grants[0]
 		grants = grants[1:]
 		i := c.of[g.To]
-		if r := c.holders[i].Step(c.now, &g); r != nil {
+		if r := c.agents[i].Step(c.now, &g); r != nil {
 			grants = append(grants, c.step(r)...)
 		}
 	}
 }
 
-// tell has holder i look at what it wants, and report it.
+// tell has agent i observe its demand and report it.
 func (c *crowd) tell(i int) {
-	if r := c.holders[i].Step(c.now, agent.Starved{Handle: c.handles[i]}); r != nil {
+	if r := c.agents[i].Step(c.now, agent.Starved{Handle: c.handles[i]}); r != nil {
 		c.deliver(c.step(r))
 	}
 }
@@ -86,7 +86,7 @@ func (c *crowd) tell(i int) {
 func (c *crowd) run(d time.Duration) {
 	const tick = 10 * time.Millisecond
 	for end := c.now.Add(d); c.now < end; c.now = c.now.Add(tick) {
-		for _, h := range c.holders {
+		for _, h := range c.agents {
 			if c.now >= h.Next() {
 				if r := h.Step(c.now, lease.Tick{}); r != nil {
 					c.deliver(c.step(r))
@@ -105,7 +105,7 @@ func (c *crowd) due() {
 }
 
 // BenchmarkRound is one round of the coordinator: dividing one limit among so many
-// instances after their demands changed, and writing what they are told. In "few" the
+// instances after their demands changed, and writing their grants. In "few" the
 // demand of every hundredth instance changed, in "all" that of each. Beside the mean
 // it reports the longest round, the longest step without one, and what taking in one
 // report costs.
@@ -152,7 +152,7 @@ func benchmarkRound(b *testing.B, n, every int) {
 	}
 	slices.Sort(c.rounds)
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
-	b.ReportMetric(0, "ns/op") // of all holders too: it says nothing
+	b.ReportMetric(0, "ns/op") // of all agents too: it says nothing
 	b.ReportMetric(ms(total)/float64(len(c.rounds)), "ms/round")
 	b.ReportMetric(ms(c.rounds[len(c.rounds)/2]), "ms/median")
 	b.ReportMetric(ms(c.rounds[len(c.rounds)-1]), "ms/longest")

@@ -13,11 +13,12 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
-// mob is a coordinator with one honest instance, and hostile ones that say what bytes
-// pending them to.
+// mob is a coordinator with one honest instance, and hostile ones that say what the
+// bytes of the input stand for.
 type mob struct {
 	t      testing.TB
 	in     []byte
@@ -30,7 +31,7 @@ type mob struct {
 	ask    limit.Time
 
 	number [hostiles]uint64
-	heard  map[lease.Member]uint64
+	acked  map[lease.Member]uint64
 	leases map[lease.Member]uint64
 	tokens [][]byte
 	level  fixed.Amount // of one bucket with the limit
@@ -86,9 +87,9 @@ func (m *mob) report() *lease.Report {
 		}
 		switch flags >> 7 {
 		case 0:
-			d.AckedGrant = m.heard[me]
+			d.AckedGrant = m.acked[me]
 		default:
-			d.AckedGrant = []uint64{0, math.MaxUint64, m.heard[me] - 1, m.heard[anna]}[of>>6]
+			d.AckedGrant = []uint64{0, math.MaxUint64, m.acked[me] - 1, m.acked[anna]}[of>>6]
 		}
 		if n := int(of >> 5); n < len(m.tokens) && flags&6 == 6 {
 			d.Claim = m.tokens[n]
@@ -97,12 +98,12 @@ func (m *mob) report() *lease.Report {
 		if m.terms.Suppress != nil {
 			d.Attempted, d.Admitted, r.Version = m.amount(), m.amount(), uint32(flags>>3)
 			if a := m.account(me); a != nil && of&16 != 0 {
-				d.Attempted, d.Admitted = a.attempted+d.Attempted, a.admitted+d.Admitted
+				d.Attempted, d.Admitted = a.Attempted+d.Attempted, a.Admitted+d.Admitted
 			}
 		}
 		if flags&14 == 12 { // what is true, and then some
 			if a := m.account(me); a != nil {
-				d.Returned = a.returned.Add(lease.Capacity{Rate: max(0, d.Returned.Rate), Burst: max(0, d.Returned.Burst), Tokens: max(0, d.Returned.Tokens)})
+				d.Returned = a.Returned.Add(lease.Capacity{Rate: max(0, d.Returned.Rate), Burst: max(0, d.Returned.Burst), Tokens: max(0, d.Returned.Tokens)})
 			}
 		}
 		r.Demands = append(r.Demands, d)
@@ -113,7 +114,7 @@ func (m *mob) report() *lease.Report {
 func (m *mob) account(who lease.Member) *account {
 	if s := m.c.sessions[who]; s != nil {
 		for _, a := range s.accounts {
-			if a.resource.id == theLimit {
+			if a.resource.ID == theLimit {
 				return a
 			}
 		}
@@ -129,7 +130,7 @@ func (m *mob) step(e lease.Event) {
 			m.t.Fatal("the messages do not end")
 		}
 		for _, g := range slices.Clone(m.c.Step(m.now, events[0])) {
-			m.heard[g.To] = g.Number
+			m.acked[g.To] = g.Number
 			for _, s := range g.Shares {
 				if s.Lease != 0 && s.Limit.Rate > 0 {
 					m.leases[g.To] = s.Lease
@@ -186,9 +187,9 @@ func (m *mob) pass(d time.Duration) {
 
 // takes holds what the honest one is allowed against one bucket with the limit.
 func (m *mob) takes() {
-	p := pool{rate: m.terms.Rate, burst: m.terms.Burst, level: m.level, remainder: m.part, at: m.at}
-	p.refill(m.now)
-	m.level, m.part, m.at = p.level-fixed.Token, p.remainder, p.at
+	p := ledger.Pool{Rate: m.terms.Rate, Burst: m.terms.Burst, Level: m.level, Remainder: m.part, At: m.at}
+	p.Refill(m.now)
+	m.level, m.part, m.at = p.Level-fixed.Token, p.Remainder, p.At
 	if m.level < -100 {
 		m.t.Fatalf("the honest instance alone was allowed %v more than the limit", -m.level)
 	}
@@ -199,19 +200,11 @@ func (m *mob) check() {
 	d := desk{t: m.t, c: m.c}
 	d.check()
 	for _, r := range m.c.list {
-		if r.pool.rate < 0 || r.pool.burst < 0 || r.pool.reserved < 0 || r.pool.level > r.pool.room() {
-			m.t.Fatalf("more is lent than there is: %+v", r.pool)
+		if r.Pool.Rate < 0 || r.Pool.Burst < 0 || r.Pool.Reserved < 0 || r.Pool.Level > r.Pool.Room() {
+			m.t.Fatalf("more is lent than there is: %+v", r.Pool)
 		}
-		if s, ok := r.divider.(*suppression); ok && (!(s.reject >= 0 && s.reject <= 1) || s.bucket.level < 0 || s.bucket.level > s.bucket.burst+s.bucket.rate || s.spilled < 0 || s.capacity < 0 || s.wanted < 0) {
-			m.t.Fatalf("%+v", s)
-		}
-		for _, a := range r.accounts {
-			if s := r.divider.suppression(a); s.Rate < 0 || s.Burst < 0 {
-				m.t.Fatalf("%+v is told %+v", a, s)
-			}
-			if a.demand < 0 || a.shortfall < 0 || a.refundable < 0 {
-				m.t.Fatalf("%+v", a)
-			}
+		if err := r.Check(); err != nil {
+			m.t.Fatal(err)
 		}
 	}
 }
@@ -224,7 +217,7 @@ func FuzzCoordinator(f *testing.F) {
 	// The first is which limit. Then each is who, how, flags, which, rate, burst, three amounts given back, a pause.
 	join := func(i byte) []byte { return []byte{i, 5, 0x00, 5, 5, 5, 0, 0, 0, 201} }
 	for i := range byte(3) {
-		lie := func(rate, depth, tokens byte) []byte { return []byte{i, 5, 0x1c, 5, 5, 5, rate, depth, tokens, 3} }
+		lie := func(rate, burst, tokens byte) []byte { return []byte{i, 5, 0x1c, 5, 5, 5, rate, burst, tokens, 3} }
 		f.Add(slices.Concat([]byte{i}, join(i), lie(0, 0, 10)))                            // more tokens than fit
 		f.Add(slices.Concat([]byte{i}, join(i), lie(0, 3, 3), lie(0, 0, 9), lie(8, 8, 8))) // some, and too many
 		f.Add(slices.Concat([]byte{i}, join(i), bytes.Repeat(lie(0, 3, 3), 150)))          // tokens from nowhere
@@ -243,7 +236,7 @@ func FuzzCoordinator(f *testing.F) {
 		if len(in) > 2000 {
 			in = in[:2000]
 		}
-		m := &mob{t: t, in: in, now: limit.Time(time.Hour), heard: map[lease.Member]uint64{}, leases: map[lease.Member]uint64{}}
+		m := &mob{t: t, in: in, now: limit.Time(time.Hour), acked: map[lease.Member]uint64{}, leases: map[lease.Member]uint64{}}
 		// In the others there are fewer tokens than instances.
 		kind := m.byte()
 		m.terms = []lease.Terms{hundred, {Rate: 5 * fixed.Token, Burst: 2 * fixed.Token}, {Rate: fixed.Token / 2, Burst: fixed.Token}}[kind%3]

@@ -21,7 +21,7 @@ type desk struct {
 	now     limit.Time
 	terms   map[string]lease.Terms
 	numbers map[lease.Member]uint64
-	heard   map[lease.Member]uint64 // the last Grant that came
+	acked   map[lease.Member]uint64 // the last Grant that came
 	leases  []uint64                // in the order of making, to give them short names
 	tokens  map[uint64][]byte       // of leases
 	seal    *Seal
@@ -32,7 +32,7 @@ type desk struct {
 func newDesk(t testing.TB, terms lease.Terms) *desk {
 	d := &desk{
 		t: t, now: limit.Time(time.Hour), terms: map[string]lease.Terms{"l": terms}, numbers: map[lease.Member]uint64{},
-		heard: map[lease.Member]uint64{}, tokens: map[uint64][]byte{}, seal: NewSeal([]byte("secret")),
+		acked: map[lease.Member]uint64{}, tokens: map[uint64][]byte{}, seal: NewSeal([]byte("secret")),
 	}
 	d.start(1, 0)
 	return d
@@ -47,8 +47,8 @@ func (d *desk) resolve(id lease.ResourceID) (lease.Terms, lease.Status) {
 }
 
 // start begins with a coordinator, which knows nothing.
-func (d *desk) start(epoch uint64, learn time.Duration) {
-	d.c = New(Options{Epoch: epoch, Recovery: learn, Seal: d.seal, Resolve: d.resolve, MaxResources: 4}, d.now)
+func (d *desk) start(epoch uint64, recovery time.Duration) {
+	d.c = New(Options{Epoch: epoch, Recovery: recovery, Seal: d.seal, Resolve: d.resolve, MaxResources: 4}, d.now)
 }
 
 var (
@@ -74,7 +74,7 @@ func (d *desk) send(r lease.Report) string {
 	return d.after(5 * time.Millisecond)
 }
 
-// after lets time pass and returns what was said meanwhile.
+// after lets time pass and returns what was said in that time.
 func (d *desk) after(pause time.Duration) string {
 	for end := d.now.Add(pause); ; {
 		next := min(end, d.c.Next())
@@ -104,13 +104,13 @@ func (d *desk) pass(pause time.Duration, alive ...lease.Member) string {
 	return said
 }
 
-// spell writes grants as text: who, and for each share the handle, the status if it
-// is not ok, the lease, what was granted in all, what may be kept, and what else there
+// spell writes grants as text: the instance, and for each share the handle, the status if it
+// is not ok, the lease, what was granted in all, the caps, and what else there
 // is to know.
 func (d *desk) spell(grants []lease.Grant) string {
 	var b strings.Builder
 	for _, g := range grants {
-		d.heard[g.To] = g.Number
+		d.acked[g.To] = g.Number
 		if len(g.Shares) == 0 {
 			fmt.Fprintf(&b, "%s renewed\n", g.To.Instance)
 			continue
@@ -125,18 +125,18 @@ func (d *desk) spell(grants []lease.Grant) string {
 			}
 			if s.Lease != 0 {
 				d.tokens[s.Lease] = s.Token
-				fmt.Fprintf(&b, " lease %d %v/s %v deep %v tokens", d.short(s.Lease), s.Granted.Rate, s.Granted.Burst, s.Granted.Tokens)
+				fmt.Fprintf(&b, " lease %d %v/s burst %v tokens %v", d.short(s.Lease), s.Granted.Rate, s.Granted.Burst, s.Granted.Tokens)
 			}
 			if s.CapRate != fixed.MaxAmount {
-				fmt.Fprintf(&b, " keep %v/s", s.CapRate)
+				fmt.Fprintf(&b, " cap %v/s", s.CapRate)
 			}
 			if s.CapBurst != fixed.MaxAmount {
-				fmt.Fprintf(&b, " keep %v deep", s.CapBurst)
+				fmt.Fprintf(&b, " cap burst %v", s.CapBurst)
 			}
 			for _, w := range []struct {
 				word string
 				is   bool
-			}{{"scarce", s.Contended}, {"full", s.Saturated}, {"recovering", s.Recovering}} {
+			}{{"contended", s.Contended}, {"saturated", s.Saturated}, {"recovering", s.Recovering}} {
 				if w.is {
 					b.WriteString(" " + w.word)
 				}
@@ -160,20 +160,20 @@ func (d *desk) check() {
 	for _, r := range d.c.list {
 		sum := lease.Capacity{}
 		for _, a := range r.accounts {
-			h := a.held()
+			h := a.Held()
 			if h.Rate < 0 || h.Burst < 0 {
 				d.t.Fatalf("%v holds %+v", a.session.Member, h)
 			}
 			sum = sum.Add(h)
 		}
-		sum = sum.Add(r.frozen)
-		if all := r.terms.Lendable(); sum.Rate+r.pool.rate != all.Rate || sum.Burst+r.pool.burst != all.Burst {
-			d.t.Fatalf("%+v: lent %+v and free %+v are not %+v", r.id, sum, r.pool, r.terms)
+		sum = sum.Add(r.Frozen)
+		if all := r.Terms.Lendable(); sum.Rate+r.Pool.Rate != all.Rate || sum.Burst+r.Pool.Burst != all.Burst {
+			d.t.Fatalf("%+v: lent %+v and free %+v are not %+v", r.ID, sum, r.Pool, r.Terms)
 		}
-		// What was used of the pool is what its depth has above its level: nothing at
+		// What was used of the pool is what its burst has above its level: nothing at
 		// least, and no more than the largest burst that there was.
-		if d.most = max(d.most, r.terms.Lendable().Burst); r.pool.level > r.pool.burst || r.pool.burst-r.pool.level > d.most {
-			d.t.Fatalf("%+v: %v tokens in a pool %v deep, of %v", r.id, r.pool.level, r.pool.burst, d.most)
+		if d.most = max(d.most, r.Terms.Lendable().Burst); r.Pool.Level > r.Pool.Burst || r.Pool.Burst-r.Pool.Level > d.most {
+			d.t.Fatalf("%+v: %v tokens in a pool of burst %v, of %v", r.ID, r.Pool.Level, r.Pool.Burst, d.most)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func (d *desk) check() {
 func (d *desk) lent(m lease.Member) lease.Capacity {
 	for _, a := range d.c.list[0].accounts {
 		if a.session.Member == m {
-			h := a.held()
+			h := a.Held()
 			h.Tokens = 0
 			return h
 		}
@@ -200,8 +200,8 @@ func (d *desk) want(got, want string) {
 
 func amount(n float64) fixed.Amount { return fixed.Amount(n * float64(fixed.Token)) }
 
-func holding(rate, depth, in float64) lease.Capacity {
-	return lease.Capacity{Rate: amount(rate), Burst: amount(depth), Tokens: amount(in)}
+func holding(rate, burst, in float64) lease.Capacity {
+	return lease.Capacity{Rate: amount(rate), Burst: amount(burst), Tokens: amount(in)}
 }
 
 var theLimit = lease.ResourceID{Limit: "l"}
@@ -211,9 +211,9 @@ func asks(rate float64) lease.Demand {
 	return lease.Demand{Handle: 1, Resource: theLimit, Rate: amount(rate)}
 }
 
-// holds is a demand of one that has heard everything and holds a lease of the desk.
+// holds is a demand of one that has acknowledged every grant and holds a lease of the desk.
 func (d *desk) holds(m lease.Member, nth int, rate float64, returned lease.Capacity) lease.Demand {
-	return lease.Demand{Handle: 1, Lease: d.leases[nth-1], Rate: amount(rate), Returned: returned, AckedGrant: d.heard[m]}
+	return lease.Demand{Handle: 1, Lease: d.leases[nth-1], Rate: amount(rate), Returned: returned, AckedGrant: d.acked[m]}
 }
 
 var hundred = lease.Terms{Rate: 100 * fixed.Token, Burst: 100 * fixed.Token}
@@ -221,28 +221,28 @@ var hundred = lease.Terms{Rate: 100 * fixed.Token, Burst: 100 * fixed.Token}
 func TestFirstGrant(t *testing.T) {
 	d := newDesk(t, hundred)
 	// All is wanted: all is lent, with all that is in the bucket.
-	d.want(d.report(anna, asks(100)), "anna: lease 1 100/s 100 deep 100 tokens scarce\n")
-	// Nothing is told twice without a reason, once it was heard.
-	d.want(d.report(anna, d.holds(anna, 1, 100, lease.Capacity{})), "anna: lease 1 100/s 100 deep 100 tokens scarce\n")
+	d.want(d.report(anna, asks(100)), "anna: lease 1 100/s burst 100 tokens 100 contended\n")
+	// Nothing is sent twice without a reason, once it was acknowledged.
+	d.want(d.report(anna, d.holds(anna, 1, 100, lease.Capacity{})), "anna: lease 1 100/s burst 100 tokens 100 contended\n")
 	d.want(d.report(anna), "anna renewed\n")
 	d.want(d.pass(time.Minute, anna), strings.Repeat("", 60))
 }
 
-func TestFirstGrantIsToldUntilHeard(t *testing.T) {
+func TestFirstGrantIsSentUntilAcknowledged(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.report(anna, asks(100))
-	// The renewals do not say that it was heard.
+	// The renewals do not acknowledge it.
 	said := d.pass(3*time.Second, anna)
-	if n := strings.Count(said, "anna: lease 1 100/s 100 deep 100 tokens scarce\n"); n < 3 || n > 12 {
-		t.Errorf("a grant that nobody heard was told %d times in 3 s", n)
+	if n := strings.Count(said, "anna: lease 1 100/s burst 100 tokens 100 contended\n"); n < 3 || n > 12 {
+		t.Errorf("a grant that was not acknowledged was sent %d times in 3 s", n)
 	}
 }
 
 func TestLittleWantedLeavesHeadRoom(t *testing.T) {
 	d := newDesk(t, hundred)
 	// A quarter more than it wants, at most half of what is free; two tokens, the
-	// burst of its rate (9 of 98, rounded down), and half of the depth that is left.
-	d.want(d.report(anna, asks(10)), "anna: lease 1 17.5/s 55 deep 55 tokens\n")
+	// burst of its rate (9 of 98, rounded down), and half of the burst that is left.
+	d.want(d.report(anna, asks(10)), "anna: lease 1 17.5/s burst 55 tokens 55\n")
 }
 
 func TestShift(t *testing.T) {
@@ -250,17 +250,17 @@ func TestShift(t *testing.T) {
 	d.report(anna, asks(100))
 	// Bert gets nothing, for nothing is free; Anna is asked at once.
 	d.want(d.report(bert, asks(100)), `
-		anna: lease 1 100/s 100 deep 100 tokens keep 50/s keep 50 deep scarce full
-		bert: scarce full
+		anna: lease 1 100/s burst 100 tokens 100 cap 50/s cap burst 50 contended saturated
+		bert: contended saturated
 	`)
 	if got := d.lent(bert); got != (lease.Capacity{}) {
 		t.Fatalf("bert was lent %+v before anna had given anything back", got)
 	}
 	// Anna gives back half, with 20 tokens that no longer fit. It is lent to Bert
-	// in the next round, 1.004 ms later, with the tokens that came meanwhile.
+	// in the next round, 1.004 ms later, with the tokens that were refilled in between.
 	d.want(d.report(anna, d.holds(anna, 1, 100, holding(50, 50, 20))), `
-		anna: lease 1 100/s 100 deep 100 tokens scarce full
-		bert: lease 2 50/s 50 deep 20.0502 tokens scarce full
+		anna: lease 1 100/s burst 100 tokens 100 contended saturated
+		bert: lease 2 50/s burst 50 tokens 20.0502 contended saturated
 	`)
 	if a, b := d.lent(anna), d.lent(bert); a != holding(50, 50, 0) || b != holding(50, 50, 0) {
 		t.Errorf("anna holds %+v, bert %+v", a, b)
@@ -275,7 +275,7 @@ func TestLateDoubledReordered(t *testing.T) {
 	d.report(bert, asks(100))
 	back := lease.Report{Member: anna, Epoch: 1, Number: 3, Stamp: 3 * time.Second, Demands: []lease.Demand{d.holds(anna, 1, 60, holding(50, 50, 20))}}
 	d.send(back)
-	want, level := [2]lease.Capacity{d.lent(anna), d.lent(bert)}, d.c.list[0].pool.level
+	want, level := [2]lease.Capacity{d.lent(anna), d.lent(bert)}, d.c.list[0].Pool.Level
 	less := d.holds(anna, 1, 60, holding(10, 10, 0))
 	late := lease.Report{Member: anna, Epoch: 1, Number: 2, Stamp: 2 * time.Second, Demands: []lease.Demand{less}}
 	for _, r := range []lease.Report{first, back, late, first} {
@@ -283,7 +283,7 @@ func TestLateDoubledReordered(t *testing.T) {
 			t.Errorf("report %d that came late was answered:\n%s", r.Number, said)
 		}
 	}
-	if got := [2]lease.Capacity{d.lent(anna), d.lent(bert)}; got != want || d.c.list[0].pool.level != level {
+	if got := [2]lease.Capacity{d.lent(anna), d.lent(bert)}; got != want || d.c.list[0].Pool.Level != level {
 		t.Errorf("late reports changed %+v to %+v", want, got)
 	}
 	if s := d.c.sessions[anna]; s.stamp != 3*time.Second {
@@ -296,7 +296,7 @@ func TestExpiryIsLaterThanTheInstances(t *testing.T) {
 	begin := d.now
 	d.report(anna, asks(100))
 	d.report(bert, asks(100))
-	// Bert renews; Anna is never heard again. Her clock ends the lease 5 s after
+	// Bert renews; Anna sends no more. Her clock ends the lease 5 s after
 	// her report; here it is counted for as long as a clock that runs slow by a
 	// hundredth may need.
 	for d.now < begin.Add(lease.DefaultLease+lease.DefaultLease/lease.DriftMargin)-limit.Time(10*time.Millisecond) {
@@ -305,7 +305,7 @@ func TestExpiryIsLaterThanTheInstances(t *testing.T) {
 			t.Fatalf("after %v anna's lease counts as %+v", time.Duration(d.now-begin), got)
 		}
 	}
-	d.want(d.after(300*time.Millisecond), "bert: lease 2 100/s 100 deep 0.1002 tokens scarce\n")
+	d.want(d.after(300*time.Millisecond), "bert: lease 2 100/s burst 100 tokens 0.1002 contended\n")
 	if n := d.c.Stats().Expired; n != 1 {
 		t.Errorf("%d sessions expired", n)
 	}
@@ -316,7 +316,7 @@ func TestLeaving(t *testing.T) {
 	d.report(anna, asks(100))
 	d.report(bert, asks(100))
 	// Tokens that she had are taken to be spent; some came until the round.
-	d.want(d.send(lease.Report{Member: anna, Epoch: 1, Leaving: true}), "bert: lease 2 100/s 100 deep 0.1002 tokens scarce\n")
+	d.want(d.send(lease.Report{Member: anna, Epoch: 1, Leaving: true}), "bert: lease 2 100/s burst 100 tokens 0.1002 contended\n")
 	if s := d.c.Stats(); s.Instances != 1 || s.Expired != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -328,7 +328,7 @@ func TestLeaving(t *testing.T) {
 	}
 	d.after(600 * time.Millisecond)
 	if n := d.c.Stats().Resources; n != 0 {
-		t.Errorf("%d resources are kept for nobody", n)
+		t.Errorf("%d resources are kept that no instance uses", n)
 	}
 }
 
@@ -342,19 +342,19 @@ func TestCapacityCut(t *testing.T) {
 	d.terms["l"] = lease.Terms{Rate: 20 * fixed.Token, Burst: 20 * fixed.Token}
 	d.granted = slices.Clone(d.c.Step(d.now, Reconfigure{}))
 	said := d.after(5 * time.Millisecond)
-	if strings.Contains(said, "-") || strings.Count(said, "keep 10/s keep 10 deep") != 2 {
-		t.Errorf("the cut was told as\n%s", said)
+	if strings.Contains(said, "-") || strings.Count(said, "cap 10/s cap burst 10") != 2 {
+		t.Errorf("the cut was sent as\n%s", said)
 	}
 	// Cleo comes while more is out than there is.
 	d.want(d.report(cleo, asks(60)), `
-		anna: lease 1 `+d.granting(anna)+` keep 6.666666/s keep 6 deep scarce full
-		bert: lease 2 `+d.granting(bert)+` keep 6.666667/s keep 6 deep scarce full
-		cleo: scarce full
+		anna: lease 1 `+d.granting(anna)+` cap 6.666666/s cap burst 6 contended saturated
+		bert: lease 2 `+d.granting(bert)+` cap 6.666667/s cap burst 6 contended saturated
+		cleo: contended saturated
 	`)
 	if got := d.lent(cleo); got != (lease.Capacity{}) {
 		t.Errorf("cleo got %+v of a limit that is below zero", got)
 	}
-	if free := d.c.list[0].pool; free.rate >= 0 || free.level != free.burst {
+	if free := d.c.list[0].Pool; free.Rate >= 0 || free.Level != free.Burst {
 		t.Errorf("free are %+v", free)
 	}
 	d.giveBack(anna, 1, holding(6.666667, 7, 0))
@@ -373,32 +373,32 @@ func TestCapacityCut(t *testing.T) {
 	}
 }
 
-// TestCutToNothing: depth of a burst that is gone has to come back as well.
+// TestCutToNothing: lent burst that the limit no longer has is returned as well.
 func TestCutToNothing(t *testing.T) {
 	d := newDesk(t, lease.Terms{Rate: 10 * fixed.Token, Burst: fixed.Token})
 	d.report(anna, asks(100))
 	d.terms["l"] = lease.Terms{Rate: 10 * fixed.Token}
 	d.granted = slices.Clone(d.c.Step(d.now, Reconfigure{}))
-	d.want(d.after(5*time.Millisecond), "anna: lease 1 10/s 1 deep 1 tokens keep 0 deep scarce full\n")
+	d.want(d.after(5*time.Millisecond), "anna: lease 1 10/s burst 1 tokens 1 cap burst 0 contended saturated\n")
 }
 
 // granting is what was granted to m in all, as spell writes it.
 func (d *desk) granting(m lease.Member) string {
 	for _, a := range d.c.list[0].accounts {
 		if a.session.Member == m {
-			return fmt.Sprintf("%v/s %v deep %v tokens", a.granted.Rate, a.granted.Burst, a.granted.Tokens)
+			return fmt.Sprintf("%v/s burst %v tokens %v", a.Granted.Rate, a.Granted.Burst, a.Granted.Tokens)
 		}
 	}
 	return ""
 }
 
-// giveBack makes m come down to keep.
-func (d *desk) giveBack(m lease.Member, nth int, keep lease.Capacity) {
+// giveBack makes m return what it has above left.
+func (d *desk) giveBack(m lease.Member, nth int, left lease.Capacity) {
 	for _, a := range d.c.list[0].accounts {
 		if a.session.Member == m {
-			back := a.granted.Sub(keep)
-			back.Tokens = a.returned.Tokens
-			d.report(m, d.holds(m, nth, a.demand.Float(), back))
+			back := a.Granted.Sub(left)
+			back.Tokens = a.Returned.Tokens
+			d.report(m, d.holds(m, nth, a.Demand.Float(), back))
 			return
 		}
 	}
@@ -407,7 +407,7 @@ func (d *desk) giveBack(m lease.Member, nth int, keep lease.Capacity) {
 func TestSilentKeepsAnEqualShare(t *testing.T) {
 	d := newDesk(t, hundred)
 	quiet := lease.Demand{Handle: 1, Resource: theLimit, Silent: true}
-	d.want(d.report(cleo, quiet), "cleo: lease 1 100/s 100 deep 100 tokens scarce\n")
+	d.want(d.report(cleo, quiet), "cleo: lease 1 100/s burst 100 tokens 100 contended\n")
 	d.report(anna, asks(1000))
 	d.report(bert, asks(1000))
 	d.giveBack(cleo, 1, holding(33.333333, 34, 0))
@@ -448,11 +448,11 @@ func TestBadDemands(t *testing.T) {
 	if got := d.lent(anna); got != before {
 		t.Errorf("anna holds %+v after bad demands, before them %+v", got, before)
 	}
-	// Nor tokens: they count as far as she gives back the depth that they were in.
-	level := d.c.list[0].pool.level
+	// Nor tokens: they count as far as she gives back the burst that they were in.
+	level := d.c.list[0].Pool.Level
 	d.report(anna, d.holds(anna, 1, 50, lease.Capacity{Tokens: math.MaxInt64}))
 	d.report(anna, d.holds(anna, 1, 50, lease.Capacity{Tokens: math.MaxInt64, Burst: 5 * fixed.Token}))
-	if got := d.c.list[0].pool.level; got < level || got > level+10*fixed.Token {
+	if got := d.c.list[0].Pool.Level; got < level || got > level+10*fixed.Token {
 		t.Errorf("there are %v tokens after a lie about them, before it %v", got, level)
 	}
 }
@@ -474,7 +474,7 @@ func TestNoSuchResource(t *testing.T) {
 	}
 }
 
-// TestLimitGoes: when the configuration drops a limit, those who use it are told until
+// TestLimitGoes: when the configuration drops a limit, its instances are sent that until
 // it comes back.
 func TestLimitGoes(t *testing.T) {
 	d := newDesk(t, hundred)
@@ -482,17 +482,17 @@ func TestLimitGoes(t *testing.T) {
 	delete(d.terms, "l")
 	d.granted = slices.Clone(d.c.Step(d.now, Reconfigure{}))
 	if said := d.after(5 * time.Millisecond); !strings.HasPrefix(said, "anna: unknown_limit") {
-		t.Errorf("told\n%s", said)
+		t.Errorf("sent\n%s", said)
 	}
 	// She gives up the lease and asks again.
 	ask := asks(50)
-	ask.AckedGrant = d.heard[anna]
+	ask.AckedGrant = d.acked[anna]
 	d.want(d.report(anna, ask), "anna: unknown_limit\n")
 	d.want(d.report(bert, asks(50)), "bert: unknown_limit\n")
 	d.terms["l"] = hundred
 	d.c.Step(d.now, Reconfigure{})
 	d.after(5 * time.Millisecond)
-	ask.AckedGrant = d.heard[anna]
+	ask.AckedGrant = d.acked[anna]
 	d.report(anna, ask)
 	if d.report(bert, asks(50)); d.lent(anna).Rate < 50*fixed.Token || d.lent(bert).Rate < 25*fixed.Token {
 		t.Errorf("anna holds %+v, bert %+v of the limit that came back", d.lent(anna), d.lent(bert))

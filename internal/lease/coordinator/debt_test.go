@@ -8,29 +8,6 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 )
 
-// What was used of a pool stays used, whatever the burst becomes meanwhile, and a larger
-// burst is there at once.
-func TestPoolResizes(t *testing.T) {
-	p := pool{rate: fixed.Token, burst: 100 * fixed.Token, level: 70 * fixed.Token}
-	for _, step := range []struct{ depth, level fixed.Amount }{
-		{10, -20}, {1, -29}, {100, 70}, {200, 170}, {0, -30}, {100, 70},
-	} {
-		p.resize(0, step.depth*fixed.Token-p.burst)
-		if p.level != step.level*fixed.Token {
-			t.Errorf("depth %d: level is %v, want %v", step.depth, p.level, step.level)
-		}
-	}
-	p.resize(0, -90*fixed.Token)
-	p.refill(p.at.Add(25 * time.Second))
-	if p.level != 5*fixed.Token {
-		t.Errorf("25 s at 1/s after a debt of 20: level is %v, want 5", p.level)
-	}
-	p.refill(p.at.Add(time.Minute))
-	if p.resize(0, 90*fixed.Token); p.level != 100*fixed.Token {
-		t.Errorf("all was paid: level is %v, want 100", p.level)
-	}
-}
-
 // changedLimit is a coordinator with one instance, which has used up a limit of 100/day.
 func changedLimit(t *testing.T) (f *fleet, change func(n fixed.Amount)) {
 	day := func(n fixed.Amount) lease.Terms {

@@ -14,7 +14,7 @@ import (
 // exact is a bucket in exact arithmetic: its level is in millionths of a token times
 // nanoseconds, so that a rate times a time is a whole number.
 type exact struct {
-	rate, depth, level int64
+	rate, burst, level int64
 	at                 limit.Time
 	// What counts, in tokens.
 	admitted, refused, waiting int64
@@ -25,7 +25,7 @@ const unit = int64(fixed.Token) * 1e9 // of the level
 
 func (e *exact) accrue(now limit.Time) {
 	if dt := int64(now - e.at); dt > 0 {
-		e.level = min(e.depth*unit, e.level+e.rate*dt)
+		e.level = min(e.burst*unit, e.level+e.rate*dt)
 		e.at = now
 	}
 }
@@ -33,7 +33,7 @@ func (e *exact) accrue(now limit.Time) {
 // decides wants that n was admitted if it is there, and not if it is not: nothing above the
 // level, and nothing below but for what rounding has lost.
 func (e *exact) decides(n int64, got bool) bool {
-	fits := n <= e.depth && n*unit <= e.level
+	fits := n <= e.burst && n*unit <= e.level
 	if got {
 		e.level -= n * unit
 		return fits
@@ -99,7 +99,7 @@ func (q *bucketRun) step() {
 	case 5:
 		q.b.Refund(now, n)
 		if q.open {
-			q.level = min(q.depth*unit, q.level+min(n, q.depth)*unit)
+			q.level = min(q.burst*unit, q.level+min(n, q.burst)*unit)
 		}
 	case 6:
 		q.amend()
@@ -190,16 +190,16 @@ func (q *bucketRun) hold(n int64) {
 
 // amend puts other terms in force, with tokens added or taken out.
 func (q *bucketRun) amend() {
-	rate, depth := evenRates[q.r.IntN(len(evenRates))], q.r.Int64N(8)
+	rate, burst := evenRates[q.r.IntN(len(evenRates))], q.r.Int64N(8)
 	add := fixed.Amount(q.r.Int64N(int64(6*fixed.Token))) - 3*fixed.Token
 	if q.r.IntN(3) == 0 {
 		add = 0
 	}
-	surplus, held := q.b.Update(q.now, fixed.Whole(rate), fixed.Whole(depth)+fixed.Amount(q.r.Int64N(int64(fixed.Token))), add)
-	if held != fixed.Whole(depth) {
-		q.t.Errorf("%v is held of a depth of %d", held, depth)
+	surplus, held := q.b.Update(q.now, fixed.Whole(rate), fixed.Whole(burst)+fixed.Amount(q.r.Int64N(int64(fixed.Token))), add)
+	if held != fixed.Whole(burst) {
+		q.t.Errorf("%v is held of a burst of %d", held, burst)
 	}
-	q.rate, q.depth = int64(fixed.Whole(rate)), depth
+	q.rate, q.burst = int64(fixed.Whole(rate)), burst
 	q.lost += 4 * unit / int64(fixed.Token) // a millionth for each of two roundings, and two ticks
 	want := max(0, -int64(add)) * 1e9
 	if want > q.level {
@@ -208,16 +208,16 @@ func (q *bucketRun) amend() {
 	if q.level += int64(add) * 1e9; q.level < 0 {
 		q.level = 0
 	}
-	if over := q.level - depth*unit; over > 0 {
+	if over := q.level - burst*unit; over > 0 {
 		want += over
-		q.level = depth * unit
+		q.level = burst * unit
 	}
 	if got := int64(surplus) * 1e9; got > want || got < want-q.lost {
 		q.t.Errorf("surplus %d, want %d", got, want)
 	}
 }
 
-// serve serves the first in line, or lets it leave, and thaws when nobody waits.
+// serve serves the first in line, or lets it leave, and thaws when no waiter is left.
 func (q *bucketRun) serve() {
 	if len(q.line) == 0 {
 		if q.r.IntN(2) == 0 {
@@ -256,17 +256,17 @@ func (q *bucketRun) check() {
 	if got.Admitted != fixed.Whole(q.admitted) || got.Attempted != fixed.Whole(q.admitted+q.refused+q.waiting) || got.Waiting != fixed.Whole(q.waiting) {
 		q.t.Errorf("%+v, want %d admitted, %d refused, %d waiting", got, q.admitted, q.refused, q.waiting)
 	}
-	remaining, depth := q.b.Remaining(q.now), q.b.MaxCost(q.now)
+	remaining, burst := q.b.Remaining(q.now), q.b.MaxCost(q.now)
 	n := q.r.Int64N(12)
 	wait := q.b.Earliest(q.now, n)
 	if !q.open {
-		if remaining != 0 || depth != 0 || wait != limit.Never {
-			q.t.Errorf("after the deadline %d of %d remain, and %d come in %v", remaining, depth, n, wait)
+		if remaining != 0 || burst != 0 || wait != limit.Never {
+			q.t.Errorf("after the deadline %d of %d remain, and %d come in %v", remaining, burst, n, wait)
 		}
 		return
 	}
-	if depth != q.depth || remaining > q.level/unit || remaining < (q.level-q.lost)/unit {
-		q.t.Errorf("%d of %d remain, want %d of %d", remaining, depth, q.level/unit, q.depth)
+	if burst != q.burst || remaining > q.level/unit || remaining < (q.level-q.lost)/unit {
+		q.t.Errorf("%d of %d remain, want %d of %d", remaining, burst, q.level/unit, q.burst)
 	}
 	short := n*unit - q.level
 	switch {
@@ -283,69 +283,8 @@ func (q *bucketRun) check() {
 	}
 }
 
-// TestPoolAgainstExact: what is lent comes out of the pool and goes back into it; with the
-// loans the rate and the depth are always those of the limit, the level is what came with the
-// rate, and neither is there more than fits beside what is under way.
-func TestPoolAgainstExact(t *testing.T) {
-	for seed := range uint64(300) {
-		r := rand.New(rand.NewPCG(seed, 72))
-		all := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(1000 * fixed.Token))), Burst: fixed.Whole(r.Int64N(1000))}
-		p := pool{rate: all.Rate, burst: all.Burst, at: start}
-		var lent []lease.Capacity
-		level, at := int64(0), start // in units
-		for step := range 300 {
-			now := at + limit.Time(r.Int64N(int64(time.Second))>>r.IntN(30))
-			if r.IntN(5) == 0 {
-				now = at - limit.Time(r.Int64N(int64(time.Second))) // a clock that steps back
-			}
-			p.refill(now)
-			if now > at {
-				if p.rate > 0 && level < int64(p.burst-p.reserved)*1e9 {
-					level = min(level+int64(p.rate)*int64(now-at), int64(p.burst-p.reserved)*1e9)
-				}
-				at = now
-			}
-			switch r.IntN(4) {
-			case 0:
-				h := lease.Capacity{Rate: fixed.Amount(r.Int64N(max(1, int64(p.rate)))), Burst: fixed.Amount(r.Int64N(max(1, int64(p.burst)))), Tokens: fixed.Amount(r.Int64N(max(1, int64(p.level))))}
-				p.lend(h)
-				lent = append(lent, h)
-				level -= int64(h.Tokens) * 1e9
-			case 1:
-				if len(lent) == 0 {
-					break
-				}
-				h := lent[0]
-				lent = lent[1:]
-				p.takeBack(h)
-				level += int64(h.Tokens) * 1e9
-			case 2:
-				change := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(10*fixed.Token))) - 5*fixed.Token, Burst: fixed.Whole(r.Int64N(20) - 10)}
-				p.resize(change.Rate, change.Burst)
-				all = all.Add(change)
-				level += int64(change.Burst) * 1e9
-				p.refill(now)
-			case 3:
-				p.reserved = fixed.Amount(r.Int64N(max(1, int64(p.burst)/2)))
-				p.clip()
-			}
-			level = min(level, int64(p.burst-p.reserved)*1e9)
-			sum := lease.Capacity{Rate: p.rate, Burst: p.burst}
-			for _, h := range lent {
-				sum.Rate, sum.Burst = sum.Rate+h.Rate, sum.Burst+h.Burst
-			}
-			if sum != all {
-				t.Fatalf("seed %d, step %d: with what is lent %+v, want %+v", seed, step, sum, all)
-			}
-			if got := int64(p.level)*1e9 + int64(p.remainder); got != level {
-				t.Fatalf("seed %d, step %d: level %d, want %d: %+v", seed, step, got, level, p)
-			}
-		}
-	}
-}
-
-// placesRun is Places beside a count.
-type placesRun struct {
+// permitsRun is Places beside a count.
+type permitsRun struct {
 	t                                       *testing.T
 	r                                       *rand.Rand
 	p                                       *bucket.Semaphore
@@ -354,11 +293,11 @@ type placesRun struct {
 	frozen, open, anytime                   bool
 }
 
-// TestPlacesAgainstCount: whatever is acquired, held, released, waited for, amended and ended,
+// TestPermitsAgainstCount: whatever is acquired, held, released, waited for, amended and ended,
 // there are as many free as are asked for less those in use, and nothing is counted twice.
-func TestPlacesAgainstCount(t *testing.T) {
+func TestPermitsAgainstCount(t *testing.T) {
 	for seed := range uint64(300) {
-		q := &placesRun{t: t, r: rand.New(rand.NewPCG(seed, 73))}
+		q := &permitsRun{t: t, r: rand.New(rand.NewPCG(seed, 73))}
 		q.p = bucket.NewSemaphore(&q.deadline)
 		for step := range 300 {
 			q.step()
@@ -370,15 +309,15 @@ func TestPlacesAgainstCount(t *testing.T) {
 	}
 }
 
-// there is how many places there are for who wants to get in.
-func (q *placesRun) there() int64 {
+// there is how many permits there are for who wants to get in.
+func (q *permitsRun) there() int64 {
 	if q.open || q.anytime {
 		return q.asked
 	}
 	return 0
 }
 
-func (q *placesRun) step() {
+func (q *permitsRun) step() {
 	n := q.r.Int64N(5)
 	fits := n <= q.there()-q.used
 	gets := fits && !q.frozen
@@ -442,7 +381,7 @@ func (q *placesRun) step() {
 	}
 }
 
-func (q *placesRun) amend() {
+func (q *permitsRun) amend() {
 	q.asked, q.anytime = q.r.Int64N(8), q.r.IntN(4) == 0
 	part := fixed.Amount(q.r.Int64N(int64(fixed.Token)))
 	if q.anytime {
@@ -451,11 +390,11 @@ func (q *placesRun) amend() {
 	}
 	add := fixed.Amount(q.r.Int64N(10) - 5)
 	if surplus, held := q.p.Update(start, 0, fixed.Whole(q.asked)+part, add); surplus != max(0, add) || held != fixed.Whole(max(q.asked, q.used)) {
-		q.t.Errorf("Amend(%d) = %v, %v", q.asked, surplus, held)
+		q.t.Errorf("Update(%d) = %v, %v", q.asked, surplus, held)
 	}
 }
 
-func (q *placesRun) check() {
+func (q *permitsRun) check() {
 	got := q.p.Observe(start)
 	if got.InUse != fixed.Whole(q.used) || got.Level != fixed.Whole(max(0, q.asked-q.used)) || got.Waiting != fixed.Whole(q.waiting) ||
 		got.Admitted != fixed.Whole(q.admitted) || got.Attempted != fixed.Whole(q.admitted+q.refused+q.waiting) {

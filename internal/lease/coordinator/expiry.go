@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -14,15 +15,18 @@ import (
 // the expiry of its session.
 func (c *Coordinator) sweep(now limit.Time) {
 	c.endExpired(now)
+	if now >= c.recoverUntil {
+		c.expected = Holders{}
+	}
 	for _, r := range c.list {
-		if r.recovering && now >= c.recoverUntil {
-			r.thaw(now)
+		if r.Recovering && now >= c.recoverUntil {
+			r.Thaw(now)
 			c.scheduleRound(r, now)
 		}
 		again := false
 		for _, a := range r.accounts {
 			if a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
-				a.pending, again = true, true
+				a.Pending, again = true, true
 			}
 		}
 		if again {
@@ -30,10 +34,16 @@ func (c *Coordinator) sweep(now limit.Time) {
 		}
 	}
 	c.list = slices.DeleteFunc(c.list, func(r *resource) bool {
-		if r.dirty || !r.idle(now) {
+		if r.moves && r.Lent() == (lease.Capacity{}) {
+			c.remove(r, func(*ledger.Account) bool { return true })
+			r.dirty, r.moves = false, false
+		} else if r.dirty || !r.Idle(now) {
 			return false
 		}
-		delete(c.resources, r.id)
+		if r.Supply != nil {
+			c.opts.Parent.Closed(now, r.Resource)
+		}
+		delete(c.resources, r.ID)
 		return true
 	})
 }
@@ -41,11 +51,7 @@ func (c *Coordinator) sweep(now limit.Time) {
 // unacknowledged says whether the account has to be sent again: capacity was granted and did
 // not arrive, or the instance holds more than a cap that was sent.
 func (a *account) unacknowledged() bool {
-	if a.ackedGrant >= a.sentGrant {
-		return false
-	}
-	h := a.held()
-	return a.unacked != (lease.Capacity{}) || h.Rate > a.capRate || h.Burst > a.capBurst
+	return a.AckedGrant < a.sentGrant && (a.InTransit() || a.AboveCap())
 }
 
 // endExpired ends the sessions at their expiry, and takes back what they held.
@@ -60,30 +66,30 @@ func (c *Coordinator) endExpired(now limit.Time) {
 	slices.SortFunc(gone, func(a, b *session) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
 	})
-	for _, s := range gone {
-		c.stats.Expired++
-		c.drop(s, now)
-	}
+	c.stats.Expired += uint64(len(gone))
+	c.drop(now, gone...)
 }
 
-// drop ends a session and all its accounts.
-func (c *Coordinator) drop(s *session, now limit.Time) {
-	delete(c.sessions, s.Member)
-	for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
-		a := s.accounts[handle]
-		r := a.resource
-		r.pool.refill(now)
-		a.end()
-		r.rotation.leave(a)
-		r.accounts = slices.DeleteFunc(r.accounts, func(o *account) bool { return o == a })
+// drop ends sessions and all their accounts. The accounts of one resource are removed together: one by
+// one, a thousand sessions that expire together would search its list a thousand times.
+func (c *Coordinator) drop(now limit.Time, gone ...*session) {
+	c.stats.Ended += uint64(len(gone))
+	var shrink []*resource
+	for _, s := range gone {
+		delete(c.sessions, s.Member)
+		for _, handle := range slices.Sorted(maps.Keys(s.accounts)) {
+			a := s.accounts[handle]
+			a.Gone = true
+			if r := a.resource; !r.shrinks {
+				r.shrinks = true
+				shrink = append(shrink, r)
+			}
+		}
+	}
+	for _, r := range shrink {
+		r.shrinks = false
+		r.Pool.Refill(now)
+		c.remove(r, func(a *ledger.Account) bool { return a.Gone })
 		c.scheduleRound(r, now)
 	}
-	s.accounts, s.of = nil, nil
-}
-
-// idle says whether the resource may be forgotten: it has no accounts, and its pool is as full as
-// that of a new one, or its limit is gone.
-func (r *resource) idle(now limit.Time) bool {
-	r.pool.refill(now)
-	return len(r.accounts) == 0 && !r.recovering && (r.pool.level >= r.terms.Burst || r.terms.Semaphore || r.terms.PerInstance() || r.status != lease.StatusOK)
 }

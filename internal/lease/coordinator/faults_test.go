@@ -21,7 +21,7 @@ var schedules = flag.Int("schedules", 500, "how many random schedules of faults 
 var firstSchedule = flag.Int64("first-schedule", 1, "the first of the random schedules")
 
 // TestRandomFaults: whatever the network, the clocks, the processes and the
-// coordinator do, the rate and the depth that instances may spend at any moment are
+// coordinator do, the rate and the burst that instances may spend at any moment are
 // together no more than the limit, no instance spends after its lease, and everything
 // admitted fits one central bucket of the limit. After the faults the fleet uses its
 // limit again.

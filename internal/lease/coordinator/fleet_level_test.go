@@ -45,7 +45,7 @@ func TestFleetGetsItsLevels(t *testing.T) {
 		f := newFleet(t, seed, n, lease.Terms{Rate: fixed.Amount(rate * float64(fixed.Token)), Burst: fixed.Whole(int64(rate / 4))})
 		weights := make([]uint32, n)
 		for i, in := range f.instances {
-			in.holder.Close(f.clock(in), in.handle)
+			in.agent.Close(f.clock(in), in.handle)
 			weights[i] = 1 + r.Uint32N(3)
 			in.opts.Weight = weights[i]
 			f.start(in)

@@ -13,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -58,7 +59,7 @@ type Bucketed struct {
 type instance struct {
 	index   int
 	session uint64
-	holder  *agent.Agent
+	agent   *agent.Agent
 	bucket  *bucket.Bucket
 	handle  uint32
 	offset  limit.Time // of its clock
@@ -96,19 +97,19 @@ func newFleet(t testing.TB, seed uint64, n int, terms lease.Terms) *fleet {
 	return f
 }
 
-func (f *fleet) startCoordinator(learn time.Duration) {
+func (f *fleet) startCoordinator(recovery time.Duration) {
 	f.coord = New(Options{
-		Epoch: f.epoch, Former: f.former, Recovery: learn, Above: func(heard uint64) uint64 { return heard + 1 + f.rand.Uint64N(1<<30) }, Seal: NewSeal([]byte(f.key)),
+		Epoch: f.epoch, Former: f.former, Recovery: recovery, Above: func(received uint64) uint64 { return received + 1 + f.rand.Uint64N(1<<30) }, Seal: NewSeal([]byte(f.key)),
 		Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return f.terms, lease.StatusOK },
 	}, f.now)
 }
 
 func (f *fleet) start(in *instance) {
 	in.session++
-	in.holder = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Jitter: f.rand.Float64})
-	in.bucket = bucket.NewBucket(in.holder.Deadline())
+	in.agent = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Jitter: f.rand.Float64})
+	in.bucket = bucket.NewBucket(in.agent.Deadline())
 	in.bucket.Random(f.rand.Float64)
-	in.handle = in.holder.Open(f.clock(in), lease.ResourceID{Limit: "l"}, in.opts, in.bucket)
+	in.handle = in.agent.Open(f.clock(in), lease.ResourceID{Limit: "l"}, in.opts, in.bucket)
 	in.down = false
 	f.step(in, lease.Tick{})
 }
@@ -136,7 +137,7 @@ func (f *fleet) send(w wire) {
 }
 
 func (f *fleet) step(in *instance, e lease.Event) {
-	if r := in.holder.Step(f.clock(in), e); r != nil && !in.cut {
+	if r := in.agent.Step(f.clock(in), e); r != nil && !in.cut {
 		c := *r
 		c.Demands = slices.Clone(r.Demands)
 		f.trace("%d report %+v", in.index, c)
@@ -185,7 +186,7 @@ func (f *fleet) run(d time.Duration) {
 			if in.down || in.paused {
 				continue
 			}
-			if n := min(in.next, in.holder.Next()-in.offset); n < at {
+			if n := min(in.next, in.agent.Next()-in.offset); n < at {
 				at, what = n, i
 			}
 		}
@@ -215,7 +216,7 @@ func (f *fleet) run(d time.Duration) {
 // stuck fails the test because time stands still.
 func (f *fleet) stuck() {
 	for _, in := range f.instances {
-		f.t.Logf("%d: next %v, of %+v", in.index, in.holder.Next()-f.clock(in), in.holder.State(in.handle))
+		f.t.Logf("%d: next %v, of %+v", in.index, in.agent.Next()-f.clock(in), in.agent.State(in.handle))
 	}
 	f.t.Fatalf("time stands still at %v", time.Duration(f.now))
 }
@@ -273,9 +274,9 @@ func (f *fleet) arrive(in *instance) {
 
 // take fails the test when the central bucket has not as much.
 func (b *Bucketed) take(f *fleet, n fixed.Amount) {
-	p := pool{rate: b.terms.Rate, burst: b.terms.Burst, level: b.level, remainder: b.part, at: b.at}
-	p.refill(f.now)
-	b.at, b.level, b.part = f.now, p.level, p.remainder
+	p := ledger.Pool{Rate: b.terms.Rate, Burst: b.terms.Burst, Level: b.level, Remainder: b.part, At: b.at}
+	p.Refill(f.now)
+	b.at, b.level, b.part = f.now, p.Level, p.Remainder
 	b.level -= n
 	// A millionth per instance is what rounding may cost.
 	if b.level < -fixed.Amount(len(f.instances))*10 {
@@ -293,13 +294,13 @@ func (f *fleet) check() {
 	}
 	var sum lease.Capacity
 	for _, in := range f.instances {
-		if in.down || int64(f.clock(in)) >= in.holder.Deadline().Load() {
+		if in.down || int64(f.clock(in)) >= in.agent.Deadline().Load() {
 			continue
 		}
-		sum = sum.Add(in.holder.State(in.handle).Held)
+		sum = sum.Add(in.agent.State(in.handle).Held)
 	}
 	if sum.Rate > f.terms.Rate || sum.Burst > f.terms.Burst {
-		f.t.Fatalf("%v: instances hold %v/s and depth %v of %v/s and %v", time.Duration(f.now), sum.Rate, sum.Burst, f.terms.Rate, f.terms.Burst)
+		f.t.Fatalf("%v: instances hold %v/s and burst %v of %v/s and %v", time.Duration(f.now), sum.Rate, sum.Burst, f.terms.Rate, f.terms.Burst)
 	}
 }
 

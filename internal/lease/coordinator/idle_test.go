@@ -33,7 +33,7 @@ func TestOneRequestThenSilence(t *testing.T) {
 }
 
 // TestStandstillKeepsTheLease: an instance whose process the machine does not run for a while
-// has the same demand when it runs again, whether what came meanwhile has waited or not. Beside one that wants all there is, it keeps its
+// has the same demand when it runs again, whether the requests of that time have waited or not. Beside one that wants all there is, it keeps its
 // lease through a standstill of up to a second, and gives nothing back after it.
 func TestStandstillKeepsTheLease(t *testing.T) {
 	if testing.Short() {
@@ -48,7 +48,7 @@ func TestStandstillKeepsTheLease(t *testing.T) {
 		f.load(f.instances[1], 100)
 		f.load(f.instances[2], 2000)
 		f.run(5*time.Second + time.Duration(r.Int64N(int64(time.Second))))
-		held := func() fixed.Amount { return some.holder.State(some.handle).Held.Rate }
+		held := func() fixed.Amount { return some.agent.State(some.handle).Held.Rate }
 		before, least := held(), held()
 		stood := time.Duration(20+r.IntN(900)) * time.Millisecond
 		some.paused = true
@@ -60,7 +60,7 @@ func TestStandstillKeepsTheLease(t *testing.T) {
 		}
 		some.inbox = nil
 		for n := int(stood.Seconds() * some.rate); seed%2 == 1 && n > 0; n-- {
-			f.arrive(some) // what came meanwhile has waited
+			f.arrive(some) // the requests of that time have waited
 		}
 		for range 200 {
 			f.run(5 * time.Millisecond)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -90,11 +91,11 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 		return terms, lease.StatusOK
 	}}, now)
 	out := &outcome{grants: map[string][]string{}, statuses: map[string][]lease.Status{}}
-	heard := map[lease.Member]uint64{}
+	acked := map[lease.Member]uint64{}
 	leases := map[lease.Member]map[uint32]uint64{}
 	take := func(grants []lease.Grant) {
 		for _, g := range grants {
-			heard[g.To] = g.Number
+			acked[g.To] = g.Number
 			for _, s := range g.Shares {
 				of := name(int(s.Handle) - 1)
 				if s.Lease != 0 {
@@ -114,11 +115,12 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 		}
 	}
 	spoilRound := func() {
-		// A state that must not be: nobody is on.
+		// A state that must not be: a member that does not exist.
 		if r := c.resources[lease.ResourceID{Limit: name(panicky)}]; spoil && !mended && r != nil {
-			r.alloc.Guarantees = nil
-			r.rotation = rotation{until: lease.Never, members: make([]*account, 1)}
-			r.terms.Burst = fixed.Token // so that turns are taken
+			r.Rotation = ledger.Rotation{Until: lease.Never, Members: make([]*ledger.Account, 1)}
+			own := *r.Terms         // which limits share
+			own.Burst = fixed.Token // so that turns are taken
+			r.Terms = &own
 		}
 	}
 	round := func(number uint64) {
@@ -130,7 +132,7 @@ func thousandLimits(t *testing.T, spoil bool) *outcome {
 			for j := range limits {
 				handle := uint32(j + 1)
 				report.Demands = append(report.Demands, lease.Demand{
-					Handle: handle, Resource: lease.ResourceID{Limit: name(j)}, Lease: leases[m][handle], AckedGrant: heard[m],
+					Handle: handle, Resource: lease.ResourceID{Limit: name(j)}, Lease: leases[m][handle], AckedGrant: acked[m],
 					Rate: amount(float64(1000*(i+1)) + float64(number)),
 				})
 			}

@@ -11,18 +11,18 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// largeCoordinator has n resources with two instances each, which have heard all.
+// largeCoordinator has n resources with two instances each, which have acknowledged all grants.
 func largeCoordinator(tb testing.TB, n int) (*Coordinator, limit.Time) {
 	now := limit.Time(time.Hour)
 	c := New(Options{Epoch: 1, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return hundred, lease.StatusOK }}, now)
 	leases := map[lease.Member][]uint64{anna: make([]uint64, n), bert: make([]uint64, n)}
-	heard := map[lease.Member]uint64{}
+	acked := map[lease.Member]uint64{}
 	for number := range uint64(2) {
 		for _, m := range []lease.Member{anna, bert} {
 			for from := 0; from < n; from += 1000 {
 				r := &lease.Report{Member: m, Epoch: 1, Number: number*uint64(n) + uint64(from) + 1, Stamp: time.Duration(now)}
 				for i := from; i < min(n, from+1000); i++ {
-					d := lease.Demand{Handle: uint32(i), Lease: leases[m][i], Rate: 30 * fixed.Token, AckedGrant: heard[m]}
+					d := lease.Demand{Handle: uint32(i), Lease: leases[m][i], Rate: 30 * fixed.Token, AckedGrant: acked[m]}
 					if d.Lease == 0 {
 						d.Resource = lease.ResourceID{Limit: "l", Key: fmt.Sprint(i)}
 					}
@@ -31,7 +31,7 @@ func largeCoordinator(tb testing.TB, n int) (*Coordinator, limit.Time) {
 				c.Step(now, r)
 				now = now.Add(2 * time.Millisecond)
 				for _, g := range c.Step(now, lease.Tick{}) {
-					heard[g.To] = g.Number
+					acked[g.To] = g.Number
 					for _, s := range g.Shares {
 						leases[g.To][s.Handle] = s.Lease
 					}

@@ -45,9 +45,9 @@ func TestTokensOfTheRate(t *testing.T) {
 // tokensGiven is how many tokens the coordinator has, and has lent so far.
 func (d *desk) tokensGiven() fixed.Amount {
 	r := d.c.list[0]
-	sum := r.pool.level
+	sum := r.Pool.Level
 	for _, a := range r.accounts {
-		sum += a.granted.Tokens
+		sum += a.Granted.Tokens
 	}
 	return sum
 }

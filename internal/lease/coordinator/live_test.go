@@ -14,6 +14,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -23,7 +24,7 @@ var (
 )
 
 // live is a fleet whose limit changes while it runs. It is held against the largest
-// terms of late: what was lent under a larger limit may be in use until it is given
+// recent terms: what was lent under a larger limit may be in use until it is given
 // back or its lease has ended.
 type live struct {
 	*fleet
@@ -56,7 +57,7 @@ func (v *live) change(rate, burst fixed.Amount) {
 	v.check()
 }
 
-// envelope finds the largest terms of late.
+// envelope finds the largest recent terms.
 func (v *live) envelope() {
 	v.central.take(v.fleet, 0) // what came under the former ones
 	largest := v.real
@@ -69,7 +70,7 @@ func (v *live) envelope() {
 		largest.Rate, largest.Burst = max(largest.Rate, c.terms.Rate), max(largest.Burst, c.terms.Burst)
 	}
 	v.changes = kept
-	// A bucket that nobody used was forgotten, and begins full of a larger burst.
+	// A bucket that was not used was forgotten, and begins full of a larger burst.
 	v.central.level += max(0, largest.Burst-v.terms.Burst)
 	v.terms, v.central.terms = largest, largest
 }
@@ -96,14 +97,14 @@ func (v *live) over() {
 		for last := first; last < len(all); last++ {
 			c := all[last]
 			largest = lease.Capacity{Rate: max(largest.Rate, c.terms.Rate), Burst: max(largest.Burst, c.terms.Burst)}
-			p := pool{rate: largest.Rate, burst: largest.Burst, level: largest.Burst, at: from}
+			p := ledger.Pool{Rate: largest.Rate, Burst: largest.Burst, Level: largest.Burst, At: from}
 			for _, at := range v.noted[events:] {
 				if at > c.at {
 					break
 				}
-				p.refill(at)
-				if p.level -= fixed.Token; p.level < -fixed.Amount(len(v.instances))*10 {
-					v.t.Fatalf("%v: %v more were admitted than %v and %v/s allow, since %v", time.Duration(at), -p.level, largest.Burst, largest.Rate, time.Duration(from))
+				p.Refill(at)
+				if p.Level -= fixed.Token; p.Level < -fixed.Amount(len(v.instances))*10 {
+					v.t.Fatalf("%v: %v more were admitted than %v and %v/s allow, since %v", time.Duration(at), -p.Level, largest.Burst, largest.Rate, time.Duration(from))
 				}
 			}
 		}

@@ -10,13 +10,16 @@ import (
 // says why, when there is none to be had.
 func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.Demand) *account {
 	refuse := func(status lease.Status) *account {
-		c.queueShare(s, lease.Share{Handle: d.Handle, Status: status, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount})
+		c.enqueue(s, lease.Share{Handle: d.Handle, Status: status, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount})
 		return nil
 	}
 	if d.Resource.Limit == "" || d.Closed {
 		// The instance refers to an account by its handle alone, and the account is gone; or
 		// the account is closed already.
 		return refuse(lease.StatusLeaseGone)
+	}
+	if c.accounts >= c.opts.MaxAccounts {
+		return refuse(lease.StatusTooMany)
 	}
 	r := c.resources[d.Resource]
 	if r == nil {
@@ -27,7 +30,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		case len(c.list) >= c.opts.MaxResources:
 			return refuse(lease.StatusTooMany)
 		}
-		r = newResource(d.Resource, terms, now, now < c.recoverUntil)
+		r = c.newResource(now, d.Resource, terms)
 		c.resources[d.Resource] = r
 		c.list = append(c.list, r)
 	}
@@ -35,10 +38,11 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		return refuse(lease.StatusBadKey) // the session has an account of it under another handle
 	}
 	a := &account{session: s, resource: r, handle: d.Handle, since: now}
-	a.caps, a.weight = noCaps, 1
-	a.setOwn(lease.Terms{}, r.terms)
+	r.Open(&a.Account)
+	r.Name(&a.Account, r.Terms.CapName(s.Instance), s.site)
 	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)
+	c.accounts++
 	return a
 }
 
@@ -62,18 +66,28 @@ func (c *Coordinator) resolve(id lease.ResourceID) (t lease.Terms, status lease.
 // reconfigure asks for the terms of every resource again.
 func (c *Coordinator) reconfigure(now limit.Time) {
 	for _, r := range c.list {
-		terms, status := c.resolve(r.id)
+		terms, status := c.resolve(r.ID)
 		for _, a := range r.accounts {
-			a.pending, a.status = true, status
+			a.Pending, a.Status = true, status
 			if status != lease.StatusOK {
-				a.demand, a.shortfall = 0, 0
+				a.Demand, a.Shortfall = 0, 0
 			}
 		}
 		if status != lease.StatusOK {
-			terms = lease.Terms{Semaphore: r.terms.Semaphore}
+			terms = lease.Terms{Semaphore: r.Terms.Semaphore}
 		}
-		r.status, r.broken = status, false
-		r.setTerms(terms, now)
+		if r.moves = status == lease.StatusOK && c.sourceChanged(r, &terms); r.moves {
+			// When instances have returned what they hold, the resource is made anew.
+			terms, status = lease.Terms{Semaphore: r.Terms.Semaphore}, lease.StatusNotLeased
+			for _, a := range r.accounts {
+				a.Status, a.Demand, a.Shortfall = status, 0, 0
+			}
+		}
+		r.Status, r.Broken = status, false
+		r.SetTerms(terms, now)
+		for _, a := range r.accounts {
+			r.Name(&a.Account, r.Terms.CapName(a.session.Instance), a.session.site)
+		}
 		c.scheduleRound(r, now)
 	}
 }
@@ -81,7 +95,7 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 // join makes a session for an instance whose first report came at now.
 func (c *Coordinator) join(now limit.Time, m *lease.Report) *session {
 	s := &session{
-		Member: m.Member, version: m.Version, accounts: map[uint32]*account{}, of: map[*resource]*account{},
+		Member: m.Member, version: m.Version, site: m.Site, accounts: map[uint32]*account{}, of: map[*resource]*account{},
 		// Above the number of every Grant of an earlier session of the same instance, which
 		// would otherwise take the first Grants of this one for old ones.
 		number:  uint64(now),

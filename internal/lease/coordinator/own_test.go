@@ -42,7 +42,7 @@ func TestLimitPerInstance(t *testing.T) {
 	}
 }
 
-// TestOwnLimitHolds: a static limit is a bucket for each instance, which nobody exceeds: not
+// TestOwnLimitHolds: a static limit is a bucket for each instance, which no instance exceeds: not
 // who asks for more than it, nor who pauses and comes back, with a lease given back between.
 // It has its whole limit, and who asks for several times it does not report all the time.
 func TestOwnLimitHolds(t *testing.T) {
@@ -91,7 +91,7 @@ func TestOwnLimitIsChanged(t *testing.T) {
 		f.run(time.Second)
 		for i, in := range f.instances {
 			took := in.took
-			if h := in.holder.State(in.handle).Held; h.Rate != to.Rate || h.Burst != to.Burst {
+			if h := in.agent.State(in.handle).Held; h.Rate != to.Rate || h.Burst != to.Burst {
 				t.Errorf("%v/s and %v: %d holds %v", to.Rate, to.Burst, i, h)
 			}
 			f.run(10 * time.Second)

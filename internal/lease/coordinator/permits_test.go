@@ -14,8 +14,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// gaugeFleet is a fleet whose instances hold places of a gauge instead of tokens.
-type gaugeFleet struct {
+// semaphoreFleet is a fleet whose instances hold permits of a semaphore instead of tokens.
+type semaphoreFleet struct {
 	*fleet
 	users []*user
 	caps  []capacityAt // the capacities, as they were put in force
@@ -29,7 +29,7 @@ type capacityAt struct {
 // user is an instance that keeps some requests in flight.
 type user struct {
 	*instance
-	places   *bucket.Semaphore
+	permits  *bucket.Semaphore
 	wants    int           // in flight, if it can
 	hold     time.Duration // how long each takes
 	ends     []limit.Time  // of those in flight, by the lease in force
@@ -39,9 +39,9 @@ type user struct {
 
 const moment = 5 * time.Millisecond
 
-func newGaugeFleet(t testing.TB, seed uint64, n int, places fixed.Amount) *gaugeFleet {
-	g := &gaugeFleet{fleet: newFleet(t, seed, 0, lease.Terms{Burst: places, Semaphore: true})}
-	g.caps = []capacityAt{{g.now, places}}
+func newSemaphoreFleet(t testing.TB, seed uint64, n int, permits fixed.Amount) *semaphoreFleet {
+	g := &semaphoreFleet{fleet: newFleet(t, seed, 0, lease.Terms{Burst: permits, Semaphore: true})}
+	g.caps = []capacityAt{{g.now, permits}}
 	for i := range n {
 		in := &instance{index: i, next: lease.Never}
 		g.instances = append(g.instances, in)
@@ -53,27 +53,27 @@ func newGaugeFleet(t testing.TB, seed uint64, n int, places fixed.Amount) *gauge
 }
 
 // begin starts a process.
-func (g *gaugeFleet) begin(u *user) {
+func (g *semaphoreFleet) begin(u *user) {
 	u.session++
-	u.holder = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(u.index), Session: u.session}, Jitter: g.rand.Float64})
-	u.places = bucket.NewSemaphore(u.holder.Deadline())
-	u.handle = u.holder.Open(g.now, theLimit, u.opts, u.places)
+	u.agent = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(u.index), Session: u.session}, Jitter: g.rand.Float64})
+	u.permits = bucket.NewSemaphore(u.agent.Deadline())
+	u.handle = u.agent.Open(g.now, theLimit, u.opts, u.permits)
 	u.down, u.ends, u.orphans = false, nil, nil
 	g.step(u.instance, lease.Tick{})
 }
 
 // crash ends a process: what it had in flight is gone, its lease is not.
-func (g *gaugeFleet) crash(u *user) { u.down, u.ends, u.orphans = true, nil, nil }
+func (g *semaphoreFleet) crash(u *user) { u.down, u.ends, u.orphans = true, nil, nil }
 
-func (g *gaugeFleet) resize(places fixed.Amount) {
-	g.terms.Burst = places
-	g.caps = append(g.caps, capacityAt{g.now, places})
+func (g *semaphoreFleet) resize(permits fixed.Amount) {
+	g.terms.Burst = permits
+	g.caps = append(g.caps, capacityAt{g.now, permits})
 	g.coordinate(Reconfigure{})
 }
 
 // most is the largest capacity of the time for which a lease, and who is in flight by
 // it, may last.
-func (g *gaugeFleet) most() fixed.Amount {
+func (g *semaphoreFleet) most() fixed.Amount {
 	size := g.caps[len(g.caps)-1].size
 	for i := len(g.caps) - 1; i > 0 && g.now-g.caps[i].from < limit.Time(2*lease.DefaultLease); i-- {
 		size = max(size, g.caps[i-1].size)
@@ -81,8 +81,8 @@ func (g *gaugeFleet) most() fixed.Amount {
 	return size
 }
 
-// goOn lets the fleet run, everybody doing what it wants.
-func (g *gaugeFleet) goOn(d time.Duration) {
+// goOn lets the fleet run, each instance with its load.
+func (g *semaphoreFleet) goOn(d time.Duration) {
 	for end := g.now.Add(d); g.now < end; {
 		g.momentPasses()
 		inUse := fixed.Amount(0)
@@ -90,12 +90,12 @@ func (g *gaugeFleet) goOn(d time.Duration) {
 			if u.down {
 				continue
 			}
-			if int64(g.now) >= u.holder.Deadline().Load() {
+			if int64(g.now) >= u.agent.Deadline().Load() {
 				u.orphans, u.ends = append(u.orphans, u.ends...), nil
 			}
 			u.finish(g.now)
 			for len(u.ends) < u.wants {
-				if !u.places.Acquire(g.now, 1) {
+				if !u.permits.Acquire(g.now, 1) {
 					g.step(u.instance, agent.Starved{Handle: u.handle})
 					break
 				}
@@ -105,14 +105,14 @@ func (g *gaugeFleet) goOn(d time.Duration) {
 			inUse += fixed.Whole(int64(len(u.ends)))
 		}
 		if inUse > g.most() {
-			g.t.Fatalf("%v: %v places are in use of %v", time.Duration(g.now), inUse, g.most())
+			g.t.Fatalf("%v: %v permits are in use of %v", time.Duration(g.now), inUse, g.most())
 		}
 	}
 }
 
 // momentPasses is run for one moment. The limit that instances are held against is the
-// largest of late: a cut takes a round trip.
-func (g *gaugeFleet) momentPasses() {
+// largest recent one: a cut takes a round trip.
+func (g *semaphoreFleet) momentPasses() {
 	real := g.terms
 	g.terms.Burst = g.most()
 	f := g.coord.opts.Resolve
@@ -127,7 +127,7 @@ func (u *user) finish(now limit.Time) {
 		kept := (*list)[:0]
 		for _, end := range *list {
 			if now >= end {
-				u.places.Release(1)
+				u.permits.Release(1)
 				continue
 			}
 			kept = append(kept, end)
@@ -136,10 +136,10 @@ func (u *user) finish(now limit.Time) {
 	}
 }
 
-// TestGaugeTurns: of fewer places than instances each has its part.
-func TestGaugeTurns(t *testing.T) {
-	for _, places := range []fixed.Amount{fixed.Token, 3 * fixed.Token, 8 * fixed.Token, 20 * fixed.Token} {
-		g := newGaugeFleet(t, 1, 8, places)
+// TestSemaphoreRotation: of fewer permits than instances each has its part.
+func TestSemaphoreRotation(t *testing.T) {
+	for _, permits := range []fixed.Amount{fixed.Token, 3 * fixed.Token, 8 * fixed.Token, 20 * fixed.Token} {
+		g := newSemaphoreFleet(t, 1, 8, permits)
 		g.delay = 10 * time.Millisecond
 		for _, u := range g.users {
 			u.wants, u.hold = 5, 200*time.Millisecond
@@ -153,18 +153,18 @@ func TestGaugeTurns(t *testing.T) {
 			n -= before[i]
 			total, least, most = total+n, min(least, n), max(most, n)
 		}
-		full := int(60 / 0.2 * places.Float())
-		t.Logf("places %v: %d to %d each, %d of %d in all; %d grants", places, least, most, total, full, g.coord.Stats().Grants-grants)
+		full := int(60 / 0.2 * permits.Float())
+		t.Logf("permits %v: %d to %d each, %d of %d in all; %d grants", permits, least, most, total, full, g.coord.Stats().Grants-grants)
 		if least == 0 || most > 2*least+10 {
-			t.Errorf("places %v: %d to %d were admitted to instances alike", places, least, most)
+			t.Errorf("permits %v: %d to %d were admitted to instances alike", permits, least, most)
 		}
-		if total > full+int(places.Floor())*2 || total < full*9/10 {
-			t.Errorf("places %v: %d were admitted of %d", places, total, full)
+		if total > full+int(permits.Floor())*2 || total < full*9/10 {
+			t.Errorf("permits %v: %d were admitted of %d", permits, total, full)
 		}
 	}
 }
 
-func (g *gaugeFleet) counts() []int {
+func (g *semaphoreFleet) counts() []int {
 	var counts []int
 	for _, u := range g.users {
 		counts = append(counts, u.admitted)
@@ -172,30 +172,30 @@ func (g *gaugeFleet) counts() []int {
 	return counts
 }
 
-// TestGaugeCrash: the places of one who crashed come back when its lease ends, not
+// TestSemaphoreCrash: the permits of an instance that crashed come back when its lease ends, not
 // before.
-func TestGaugeCrash(t *testing.T) {
-	g := newGaugeFleet(t, 1, 2, 10*fixed.Token)
+func TestSemaphoreCrash(t *testing.T) {
+	g := newSemaphoreFleet(t, 1, 2, 10*fixed.Token)
 	g.users[0].wants, g.users[0].hold = 10, time.Hour
 	g.goOn(2 * time.Second)
 	if n := len(g.users[0].ends); n != 10 {
-		t.Fatalf("the first has %d of 10 places", n)
+		t.Fatalf("the first has %d of 10 permits", n)
 	}
 	g.crash(g.users[0])
 	g.users[1].wants, g.users[1].hold = 10, time.Hour
 	g.goOn(3500 * time.Millisecond)
 	if n := len(g.users[1].ends); n != 0 {
-		t.Errorf("the second has %d places that are not known to be free", n)
+		t.Errorf("the second has %d permits that are not known to be free", n)
 	}
 	g.goOn(5 * time.Second)
 	if n := len(g.users[1].ends); n != 10 {
-		t.Errorf("the second has %d of 10 places after the lease of the first has ended", n)
+		t.Errorf("the second has %d of 10 permits after the lease of the first has ended", n)
 	}
 }
 
-// TestGaugeIsForgotten: once nobody uses a gauge its coordinator keeps nothing of it.
-func TestGaugeIsForgotten(t *testing.T) {
-	g := newGaugeFleet(t, 1, 3, 10*fixed.Token)
+// TestSemaphoreIsForgotten: once no instance uses a semaphore its coordinator keeps nothing of it.
+func TestSemaphoreIsForgotten(t *testing.T) {
+	g := newSemaphoreFleet(t, 1, 3, 10*fixed.Token)
 	for _, u := range g.users {
 		u.wants = 4
 	}
@@ -214,27 +214,27 @@ func TestGaugeIsForgotten(t *testing.T) {
 	}
 }
 
-var gaugeSchedules = flag.Int("gauge-schedules", 200, "how many random schedules TestGaugeRandom runs")
+var semaphoreSchedules = flag.Int("gauge-schedules", 200, "how many random schedules TestSemaphoreRandom runs")
 
-// TestGaugeRandom: through moves, cuts, crashes, loss and long requests, those in
-// flight by live leases are never more than the places.
-func TestGaugeRandom(t *testing.T) {
-	gaugesAtRandom(t, *gaugeSchedules)
+// TestSemaphoreRandom: through moves, cuts, crashes, loss and long requests, those in
+// flight by live leases are never more than the permits.
+func TestSemaphoreRandom(t *testing.T) {
+	semaphoresAtRandom(t, *semaphoreSchedules)
 }
 
-// TestFirstGaugeSchedules is the beginning of TestGaugeRandom, for who has no time.
-func TestFirstGaugeSchedules(t *testing.T) {
+// TestFirstSemaphoreSchedules is the beginning of TestSemaphoreRandom, for who has no time.
+func TestFirstSemaphoreSchedules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	gaugesAtRandom(t, *gaugeSchedules/10)
+	semaphoresAtRandom(t, *semaphoreSchedules/10)
 }
 
-func gaugesAtRandom(t *testing.T, schedules int) {
+func semaphoresAtRandom(t *testing.T, schedules int) {
 	t.Helper()
 	for seed := range uint64(schedules) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		g := newGaugeFleet(t, seed, 1+r.IntN(6), fixed.Whole(1+r.Int64N(12)))
+		g := newSemaphoreFleet(t, seed, 1+r.IntN(6), fixed.Whole(1+r.Int64N(12)))
 		g.delay, g.jitter = time.Duration(1+r.IntN(40))*time.Millisecond, time.Duration(r.IntN(50))*time.Millisecond
 		g.loss, g.duplicate = r.Float64()*0.3, r.Float64()*0.2
 		for range 12 {

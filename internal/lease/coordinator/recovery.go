@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
@@ -15,10 +14,20 @@ import (
 // was set back. So this one begins anew, as its own successor. Every instance is sent the new
 // epoch at once and claims what it was lent, and nothing else is lent until the leases of
 // the other coordinator must have expired.
-func (c *Coordinator) rise(now limit.Time, heard uint64) { c.restart(now, heard, c.opts.Epoch) }
+func (c *Coordinator) rise(now limit.Time, received uint64) {
+	c.restart(now, c.above(received), c.opts.Epoch, Holders{Unknown: true})
+}
 
-// restart begins anew above an epoch, and sends every instance the new epoch at once.
-func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
+// above returns an epoch above one that was received.
+func (c *Coordinator) above(received uint64) uint64 {
+	if c.opts.Above == nil {
+		return received + 1
+	}
+	return max(received+1, c.opts.Above(received))
+}
+
+// restart begins anew with an epoch, and sends every instance the new epoch at once.
+func (c *Coordinator) restart(now limit.Time, epoch, former uint64, holders Holders) {
 	all := make([]*session, 0, len(c.sessions))
 	for _, s := range c.sessions {
 		all = append(all, s)
@@ -26,97 +35,117 @@ func (c *Coordinator) restart(now limit.Time, heard, former uint64) {
 	slices.SortFunc(all, func(a, b *session) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
 	})
-	above := heard + 1
-	if c.opts.Above != nil {
-		above = max(above, c.opts.Above(heard))
-	}
-	c.begin(now, above, former, c.opts.Lease+c.opts.Lease/(lease.DriftMargin/2))
+	c.begin(now, epoch, former, c.opts.Lease+c.opts.Lease/(lease.DriftMargin/2), holders)
 	for _, s := range all {
 		c.out = append(c.out, lease.Grant{
 			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
-			Echo: s.stamp, Age: time.Duration(now - s.heardAt), Lease: c.opts.Lease, Refresh: c.opts.Refresh,
+			Echo: s.stamp, Age: time.Duration(now - s.receivedAt), Lease: c.length(s), Refresh: c.opts.Refresh,
 		})
 	}
 }
 
-// takeOver begins anew where another coordinator may have lent. What this one has lent can
-// be claimed, or if it has lent nothing, what the former one of its own line has.
-func (c *Coordinator) takeOver(now limit.Time) {
+// Takeover says that another coordinator may have lent until now: the coordinator begins
+// anew, above its own epoch, and recovers for the length of a lease.
+type Takeover struct {
+	// Epoch is that of the new term; 0 = one above the present epoch.
+	Epoch uint64
+	// Former is the epoch of the predecessor, whose leases can be claimed. It counts with Epoch.
+	Former uint64
+	// Holders are who may hold leases of the predecessor. It counts with Epoch. When all of
+	// them have reported completely, recovery is over before its time.
+	Holders Holders
+	// Seal replaces that of the options; nil = it stays.
+	Seal *Seal
+}
+
+// Reseal says that leases are signed and read by another Seal from here on.
+type Reseal struct{ Seal *Seal }
+
+func (Reseal) Event() {}
+
+func (Takeover) Event() {}
+
+// takeOver begins anew where another coordinator may have lent.
+func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
+	if e.Seal != nil {
+		c.opts.Seal = e.Seal
+	}
+	if e.Epoch != 0 {
+		// Not below an epoch that this coordinator has sent: its instances would ignore it.
+		c.restart(now, max(e.Epoch, c.opts.Epoch+1), e.Former, e.Holders)
+		// What the pools had is not known. A pool that nobody had was full, and one that was
+		// used up has refilled since: to count all as used up admits too little for the time
+		// that a pool takes to fill, and never too much.
+		if c.emptySince = now; e.Former == 0 {
+			c.emptySince = 0 // there was no coordinator before
+		}
+		return
+	}
+	// What this one has lent can be claimed, or if it has lent nothing, what the former one of
+	// its own line has.
 	former := c.opts.Epoch
 	if len(c.sessions) == 0 {
 		former = c.opts.Former
 	}
-	c.restart(now, c.opts.Epoch, former)
+	c.restart(now, c.above(c.opts.Epoch), former, Holders{Unknown: true})
 }
 
 // Recovering says whether leases of a former coordinator may be in use at now.
-func (c *Coordinator) Recovering(now limit.Time) bool { return now < c.recoverUntil }
+func (c *Coordinator) Recovering(now limit.Time) bool {
+	return now < c.recoverUntil && (c.expected.Unknown || c.expected.Sessions() > 0)
+}
 
-// RecoveredAt is when the latest recovery ends, or has ended.
+// recovering says whether leases of a limit may be in use that a former coordinator granted
+// and that are not claimed yet.
+func (c *Coordinator) recovering(now limit.Time, limit string) bool {
+	return now < c.recoverUntil && c.expected.may(limit)
+}
+
+// RecoveredAt is when the latest recovery ends at the latest, or has ended.
 func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
 
-// Takeover says that another coordinator may have lent until now: the coordinator begins
-// anew, above its own epoch, and recovers for the length of a lease.
-type Takeover struct{}
-
-func (Takeover) Event() {}
-
-// freeze adds to what is frozen until recovery ends; negative amounts reduce it.
-func (r *resource) freeze(rate, burst fixed.Amount) {
-	r.frozen.Rate += rate
-	r.frozen.Burst += burst
-	r.pool.rate -= rate
-	r.pool.burst -= burst
-}
-
-// thaw ends recovery: leases that no instance has claimed have expired.
-func (r *resource) thaw(now limit.Time) {
-	if !r.recovering {
+// reported takes note of a report that has every lease of its session, all of which were
+// claimed: recovery does not wait for it any more. A claim that was refused is waited for, since
+// the instance may spend that lease until it expires.
+func (c *Coordinator) reported(now limit.Time, s *session, m *lease.Report) {
+	if _, ok := c.expected.of[s.Session]; !ok {
 		return
 	}
-	r.pool.refill(now)
-	r.pool.takeBack(lease.Capacity{Rate: r.frozen.Rate, Burst: r.frozen.Burst})
-	r.frozen, r.claimed, r.recovering = lease.Capacity{}, nil, false
-	for _, a := range r.accounts {
-		a.pending = true // instances in fallback report their demand when recovery ends
+	for i := range m.Demands {
+		d := &m.Demands[i]
+		if d.Lease == 0 {
+			continue
+		}
+		if a := s.accounts[d.Handle]; a == nil || a.Lease != d.Lease && !a.resource.Claimed(d.Lease) {
+			return
+		}
 	}
-}
-
-// claim grants an account what a former coordinator had granted it, at most what is frozen.
-func (r *resource) claim(a *account, number uint64, h lease.Capacity, now limit.Time) {
-	if r.claimed == nil {
-		r.claimed = map[uint64]struct{}{}
-	}
-	r.claimed[number] = struct{}{}
-	r.pool.refill(now)
-	h = lease.Capacity{Rate: min(h.Rate, r.frozen.Rate), Burst: min(h.Burst, r.frozen.Burst)}
-	r.frozen = r.frozen.Sub(h)
-	r.pool.takeBack(h)
-	a.grant(h)
-	if a.refundable = h.Burst; a.own != nil { // the instance's bucket may be full
-		a.own.level = 0 // and all other tokens may have been spent
+	c.expected.Remove(s.Session)
+	for _, r := range c.list {
+		if r.Recovering && !c.recovering(now, r.ID.Limit) {
+			r.Thaw(now)
+			c.scheduleRound(r, now)
+		}
 	}
 }
 
 // claim receives a demand under a lease that this coordinator did not grant, or has taken back.
 func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	switch {
-	case a.lease == 0 && a.held() != (lease.Capacity{}), a.lease != 0 && a.ackedGrant < a.born:
+	case a.Lease == 0 && a.Held() != (lease.Capacity{}), a.Lease != 0 && a.AckedGrant < a.Born:
 		return // the claim was accepted, and the Grant that says so is unacknowledged
 	case len(d.Claim) == 0 || c.opts.Seal == nil:
-		a.status = lease.StatusLeaseGone
+		a.Status = lease.StatusLeaseGone
 		return
-	case !a.resource.recovering || a.lease != 0:
-		a.status = lease.StatusBadClaim
+	case !a.resource.Recovering || a.Lease != 0:
+		a.Status = lease.StatusBadClaim
 		return
 	}
-	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.id, d.Lease)
+	granted, held, ok := c.opts.Seal.open(d.Claim, c.opts.Former, a.session.Member, a.resource.ID, d.Lease)
 	left := granted.Sub(d.Returned)
-	_, used := a.resource.claimed[d.Lease]
 	// What was returned can only have grown since the token was made.
-	if !ok || used || left.Rate < 0 || left.Burst < 0 || left.Rate > held.Rate || left.Burst > held.Burst {
-		a.status = lease.StatusBadClaim
-		return
+	if !ok || left.Rate < 0 || left.Burst < 0 || left.Rate > held.Rate || left.Burst > held.Burst ||
+		!a.resource.Claim(&a.Account, d.Lease, left, now) {
+		a.Status = lease.StatusBadClaim
 	}
-	a.resource.claim(a, d.Lease, left, now)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -41,9 +42,9 @@ func (c rescue) String() string {
 	return fmt.Sprintf("%d instances mode %d %s for %v lull %v", c.n, c.mode, how, c.down, c.lull)
 }
 
-// TestRecovery: while the coordinator is away nobody has less than the lease that it had,
+// TestRecovery: while the coordinator is away no instance has less than the lease that it had,
 // for as long as that lasts, and then what its mode says; and when the coordinator is back
-// nobody has less than before. So at no time for 100 ms. In strict mode everything admitted
+// none has less than before. So at no time for 100 ms. In strict mode everything admitted
 // fits one bucket all the time; else what is admitted is no more than the modes say.
 func TestRecovery(t *testing.T) {
 	sizes := []int{3, 40}
@@ -80,7 +81,7 @@ type rescuers struct {
 	delay    time.Duration
 	coord    *Coordinator
 	frozen   bool            // it is paused
-	inbox    []*lease.Report // meanwhile
+	inbox    []*lease.Report // of that time
 	tickAt   limit.Time
 	fleet    []*rescued
 	byName   map[string]*rescued
@@ -99,7 +100,7 @@ type rescuers struct {
 // rescued is one of its instances.
 type rescued struct {
 	index  int
-	holder *agent.Agent
+	agent  *agent.Agent
 	bucket *rated
 	handle uint32
 	linked bool
@@ -109,7 +110,7 @@ type rescued struct {
 	quiet  bool         // its demand is gone for a moment
 	lease  fixed.Amount // the rate that it had when the coordinator went
 	ends   limit.Time
-	back   limit.Time // when it heard of the one that came back; 0 = not yet
+	back   limit.Time // when it received the epoch of the one that came back; 0 = not yet
 	below  limit.Time // since when it has too little; 0 = it has not
 }
 
@@ -144,19 +145,19 @@ func newRescuers(t *testing.T, how rescue) *rescuers {
 	for i := range how.n {
 		in := &rescued{index: i, linked: true, tickAt: lease.Never, pause: 50 * time.Millisecond, wants: 20 * (0.2 + 2.8*v.rand.Float64())}
 		name := fmt.Sprint(i)
-		in.holder = agent.New(agent.Options{Member: lease.Member{Instance: name, Session: 1}, Jitter: v.rand.Float64})
-		in.bucket = &rated{Bucket: bucket.NewBucket(in.holder.Deadline()), deadline: in.holder.Deadline()}
-		in.handle = in.holder.Open(v.now, lease.ResourceID{Limit: "l"}, agent.LeaseOptions{Expiry: how.mode}, in.bucket)
+		in.agent = agent.New(agent.Options{Member: lease.Member{Instance: name, Session: 1}, Jitter: v.rand.Float64})
+		in.bucket = &rated{Bucket: bucket.NewBucket(in.agent.Deadline()), deadline: in.agent.Deadline()}
+		in.handle = in.agent.Open(v.now, lease.ResourceID{Limit: "l"}, agent.LeaseOptions{Expiry: how.mode}, in.bucket)
 		v.fleet, v.byName[name] = append(v.fleet, in), in
 		v.plan(time.Duration(v.rand.Int64N(int64(50*time.Millisecond))), func() { v.step(in, lease.Tick{}); v.arrive(in) })
 	}
 	return v
 }
 
-func (v *rescuers) start(epoch uint64, learn time.Duration, key []byte) {
+func (v *rescuers) start(epoch uint64, recovery time.Duration, key []byte) {
 	v.since = v.now
 	v.coord = New(Options{
-		Epoch: epoch, Recovery: learn, Seal: NewSeal(key), Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return v.terms, lease.StatusOK },
+		Epoch: epoch, Recovery: recovery, Seal: NewSeal(key), Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) { return v.terms, lease.StatusOK },
 	}, v.now)
 	v.tickAt = lease.Never
 	v.coordinate(lease.Tick{})
@@ -182,7 +183,7 @@ func (v *rescuers) goOn(d time.Duration) {
 
 // step steps an instance, sends what it says, and sets its timer.
 func (v *rescuers) step(in *rescued, e lease.Event) {
-	if r := in.holder.Step(v.now, e); r != nil && in.linked {
+	if r := in.agent.Step(v.now, e); r != nil && in.linked {
 		own := *r
 		own.Demands = slices.Clone(r.Demands)
 		to := v.coord
@@ -192,7 +193,7 @@ func (v *rescuers) step(in *rescued, e lease.Event) {
 			}
 		})
 	}
-	if next := in.holder.Next(); next < in.tickAt || in.tickAt <= v.now {
+	if next := in.agent.Next(); next < in.tickAt || in.tickAt <= v.now {
 		in.tickAt = next
 		v.plan(time.Duration(next-v.now), func() {
 			if in.tickAt == next {
@@ -257,9 +258,9 @@ func (v *rescuers) admit() {
 		v.took = append(v.took, v.now)
 		return
 	}
-	p := pool{rate: v.terms.Rate, burst: v.terms.Burst, level: v.central, remainder: v.part, at: v.at}
-	p.refill(v.now)
-	v.at, v.central, v.part = v.now, p.level-fixed.Token, p.remainder
+	p := ledger.Pool{Rate: v.terms.Rate, Burst: v.terms.Burst, Level: v.central, Remainder: v.part, At: v.at}
+	p.Refill(v.now)
+	v.at, v.central, v.part = v.now, p.Level-fixed.Token, p.Remainder
 	if v.central < -fixed.Amount(v.n)*10 {
 		v.t.Fatalf("%v after the start: %v more admitted than one bucket has", time.Duration(v.now-v.since), -v.central)
 	}
@@ -302,8 +303,8 @@ func (v *rescuers) run() {
 	}
 	v.goOn(2 * v.delay) // what was under way has come
 	for _, in := range v.fleet {
-		held := in.holder.State(in.handle).Held
-		in.lease, in.ends = held.Rate, limit.Time(in.holder.Deadline().Load())
+		held := in.agent.State(in.handle).Held
+		in.lease, in.ends = held.Rate, limit.Time(in.agent.Deadline().Load())
 	}
 	v.goOn(time.Duration(gone.Add(v.lull) - v.now)) // or what a lull gave back would have come back
 	v.watch(gone)
@@ -338,13 +339,13 @@ func (v *rescuers) enough(in *rescued) fixed.Amount {
 	// measured anew when it wants it again: how fast that is has tests of its own.
 	const moment = limit.Time(200 * time.Millisecond)
 	idle := in.index%2 == 0 && in.back < v.gone.Add(v.lull)+5*moment
-	switch leased := in.holder.State(in.handle).Leased; {
+	switch leased := in.agent.State(in.handle).Leased; {
 	case in.back == 0 && v.now < in.ends:
 		return in.lease
 	case in.back == 0:
 		return share
 	case v.now < in.back+moment || idle:
-		return 0 // it is being told
+		return 0 // it is being sent
 	case !v.paused && v.coord.Recovering(v.now-2*moment) && (in.back >= in.ends || !v.state):
 		if v.now < in.ends {
 			return in.lease // it cannot be claimed, and runs on
@@ -354,7 +355,7 @@ func (v *rescuers) enough(in *rescued) fixed.Amount {
 		}
 		return share
 	default:
-		return min(in.lease, in.holder.State(in.handle).Demand)
+		return min(in.lease, in.agent.State(in.handle).Demand)
 	}
 }
 
@@ -371,7 +372,7 @@ func (v *rescuers) watch(gone limit.Time) {
 			in.below = v.now
 		case v.now-in.below >= limit.Time(100*time.Millisecond):
 			v.t.Fatalf("instance %d, %v after the coordinator went: %v/s since %v, want %v/s; it had %v/s until %v; heard again at %v; wants %.1f/s; %+v", in.index, time.Duration(v.now-gone), has,
-				time.Duration(in.below-gone), want, in.lease, time.Duration(in.ends-gone), time.Duration(in.back-gone), in.wants, in.holder.State(in.handle))
+				time.Duration(in.below-gone), want, in.lease, time.Duration(in.ends-gone), time.Duration(in.back-gone), in.wants, in.agent.State(in.handle))
 		}
 	}
 	v.plan(every, func() { v.watch(gone) })
@@ -406,14 +407,14 @@ type rated struct {
 	fallback bool
 }
 
-func (b *rated) Update(now limit.Time, rate, depth, add fixed.Amount) (surplus, held fixed.Amount) {
+func (b *rated) Update(now limit.Time, rate, burst, add fixed.Amount) (surplus, held fixed.Amount) {
 	b.rate, b.fallback = rate, false
-	return b.Bucket.Update(now, rate, depth, add)
+	return b.Bucket.Update(now, rate, burst, add)
 }
 
-func (b *rated) UpdateFallback(now limit.Time, rate, depth fixed.Amount) {
+func (b *rated) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 	b.rate, b.fallback = rate, true
-	b.Bucket.UpdateFallback(now, rate, depth)
+	b.Bucket.UpdateFallback(now, rate, burst)
 }
 
 func (b *rated) rateAt(now limit.Time) fixed.Amount {

@@ -13,7 +13,7 @@ func (c *Coordinator) Stats() Stats {
 	s := c.stats
 	s.Instances, s.Resources = len(c.sessions), len(c.list)
 	for _, r := range c.list {
-		s.Recovering = s.Recovering || r.recovering
+		s.Recovering = s.Recovering || r.Recovering
 	}
 	return s
 }
@@ -23,25 +23,22 @@ func (c *Coordinator) Stats() Stats {
 func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 	var st ResourceState
 	for _, r := range c.list {
-		r.pool.refill(now)
+		r.Pool.Refill(now)
 		leases := st.Leases[:0]
 		st = ResourceState{
-			ID: r.id, Terms: r.terms, Demand: r.totalDemand, Recovering: r.recovering, Saturated: r.saturated, Broken: r.broken,
-			Free: lease.Capacity{Rate: max(0, r.pool.rate), Burst: max(0, r.pool.burst), Tokens: max(0, r.pool.level)},
+			ID: r.ID, Terms: *r.Terms, Demand: r.TotalDemand, Recovering: r.Recovering, Saturated: r.Saturated, Broken: r.Broken || r.Check() != nil, Reject: r.Reject(),
+			Free: lease.Capacity{Rate: max(0, r.Pool.Rate), Burst: max(0, r.Pool.Burst), Tokens: max(0, r.Pool.Level)},
 		}
-		if s, ok := r.divider.(*suppression); ok {
-			st.Reject = s.reject
-		}
-		if r.saturated {
-			st.SaturatedFor = time.Duration(now - r.saturatedSince)
+		if r.Saturated {
+			st.SaturatedFor = time.Duration(now - r.SaturatedSince)
 		}
 		for _, a := range r.accounts {
-			h := a.held()
+			h := a.Held()
 			h.Tokens = 0
 			st.Lent = st.Lent.Add(h)
 			leases = append(leases, LeaseState{
-				Member: a.session.Member, Version: a.session.version, Silent: a.silent, Weight: a.weight, Band: a.band,
-				Attempted: a.attempted, Admitted: a.admitted, Demand: a.demand, Capacity: h, HeldFor: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
+				Member: a.session.Member, Version: a.session.version, Silent: a.Silent, Weight: a.Weight, Band: a.Band,
+				Attempted: a.Attempted, Admitted: a.Admitted, Demand: a.Demand, Capacity: h, HeldFor: time.Duration(now - a.since), ExpiresIn: time.Duration(a.session.expires - now),
 			})
 		}
 		st.Leases = leases
@@ -59,11 +56,12 @@ type ResourceState struct {
 	Lent   lease.Capacity // rate and burst that instances hold, as counted
 	Free   lease.Capacity // what is not lent
 
-	Recovering, Broken bool
-	Saturated          bool          // demand is above the limit
-	Reject             float64       // the fraction that is refused, if it is shared by suppression
-	SaturatedFor       time.Duration // since when
-	Leases             []LeaseState
+	Recovering   bool
+	Broken       bool          // a round failed, or the books do not add up
+	Saturated    bool          // demand is above the limit
+	Reject       float64       // the fraction that is refused, if it is shared by suppression
+	SaturatedFor time.Duration // since when
+	Leases       []LeaseState
 }
 
 // LeaseState is what one instance has of a resource.
@@ -79,4 +77,26 @@ type LeaseState struct {
 
 	// Running totals, if the limit is shared by suppression.
 	Attempted, Admitted fixed.Amount
+}
+
+// Holders returns who may hold leases: of this coordinator, and of the former one as far as they
+// have not reported yet.
+func (c *Coordinator) Holders() Holders {
+	h := c.expected.Clone()
+	for _, s := range c.sessions {
+		for _, a := range s.accounts {
+			if a.Lease != 0 || a.Held() != (lease.Capacity{}) {
+				h.Include(s.Session, a.resource.ID.Limit)
+			}
+		}
+	}
+	return h
+}
+
+// LimitOf returns the name of the limit that a session has under a handle; "" = none.
+func (c *Coordinator) LimitOf(m lease.Member, handle uint32) string {
+	if s := c.sessions[m]; s != nil && s.accounts[handle] != nil {
+		return s.accounts[handle].resource.ID.Limit
+	}
+	return ""
 }

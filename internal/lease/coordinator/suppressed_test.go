@@ -9,6 +9,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -65,6 +66,7 @@ func TestStepIsSuppressed(t *testing.T) {
 				worst, most, least := 0, 0, 1<<30
 				// Until the bucket of what is attempted is empty, it is reported, and
 				// the answer is there.
+				const lag = 20 * time.Millisecond // as the ledger allows for
 				bucket := (50 + rate*(lease.DefaultReport+lag).Seconds()) / ((k - 1) * rate)
 				d := bucket + (lease.DefaultReport + 2*f.delay + 5*time.Millisecond).Seconds()
 				settled := max(300*time.Millisecond, time.Duration(d*float64(time.Second)))
@@ -107,14 +109,14 @@ func TestNothingWithinTheLimitIsSuppressed(t *testing.T) {
 		f.delay = time.Duration(f.rand.Int64N(int64(80 * time.Millisecond)))
 		f.run(time.Second)
 		for _, in := range f.instances {
-			f.arriveOnce(in) // to learn of the limit
+			f.arriveOnce(in) // so that it knows the limit
 		}
 		f.run(time.Second)
 		_, cold := f.totals()
 		if seed%2 == 1 {
 			f.jitter, f.loss, f.duplicate = 60*time.Millisecond, 0.05, 0.05
 		}
-		central := pool{rate: terms.Rate, burst: terms.Burst, level: terms.Burst, at: f.now}
+		central := ledger.Pool{Rate: terms.Rate, Burst: terms.Burst, Level: terms.Burst, At: f.now}
 		hot := f.instances[0]
 		for end := f.now.Add(30 * time.Second); f.now < end; {
 			switch f.rand.IntN(60) {
@@ -125,12 +127,12 @@ func TestNothingWithinTheLimitIsSuppressed(t *testing.T) {
 			case 2:
 				f.run(time.Duration(f.rand.Int64N(int64(10 * time.Millisecond))))
 			}
-			central.refill(f.now)
-			if central.level < fixed.Token {
-				f.run(time.Duration(float64(fixed.Token-central.level)/float64(terms.Rate)*float64(time.Second)) + 1)
+			central.Refill(f.now)
+			if central.Level < fixed.Token {
+				f.run(time.Duration(float64(fixed.Token-central.Level)/float64(terms.Rate)*float64(time.Second)) + 1)
 				continue
 			}
-			central.level -= fixed.Token
+			central.Level -= fixed.Token
 			in := hot
 			if f.rand.IntN(3) == 0 {
 				in = f.instances[f.rand.IntN(len(f.instances))]
@@ -169,7 +171,7 @@ func (f *fleet) checkRate(seconds int, least, most float64) {
 	}
 }
 
-// TestSuppressionWithoutCoordinator: when nobody answers any more, what was told last
+// TestSuppressionWithoutCoordinator: when no coordinator answers any more, the last fraction
 // stays in force over the end of the leases; other modes say otherwise.
 func TestSuppressionWithoutCoordinator(t *testing.T) {
 	for mode, want := range map[agent.ExpiryMode][2]float64{agent.Pessimistic: {0.95, 1.05}, agent.Optimistic: {2.9, 3.1}, agent.Safe: {0.95, 1.05}} {
@@ -208,7 +210,7 @@ func TestSuppressionSurvivesLoss(t *testing.T) {
 }
 
 // TestSuppressionEnds: once demand is back within the limit nothing is refused, without a
-// sweepInterval for good measure.
+// pause for good measure.
 func TestSuppressionEnds(t *testing.T) {
 	f := suppressing(t, 3, 10, agent.LeaseOptions{})
 	for _, in := range f.instances {
@@ -247,9 +249,9 @@ func TestOldInstancesAreSharedEqually(t *testing.T) {
 	f := newFleet(t, 5, 4, lease.Terms{Rate: 1000 * fixed.Token, Burst: 100 * fixed.Token, Suppress: &lease.Suppress{}})
 	f.delay = 10 * time.Millisecond
 	for _, in := range f.instances[:2] {
-		in.holder = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: 7}, Version: 1})
-		in.bucket = bucket.NewBucket(in.holder.Deadline())
-		in.handle = in.holder.Open(f.now, lease.ResourceID{Limit: "l"}, agent.LeaseOptions{}, in.bucket)
+		in.agent = agent.New(agent.Options{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: 7}, Version: 1})
+		in.bucket = bucket.NewBucket(in.agent.Deadline())
+		in.handle = in.agent.Open(f.now, lease.ResourceID{Limit: "l"}, agent.LeaseOptions{}, in.bucket)
 		f.step(in, lease.Tick{})
 	}
 	for _, in := range f.instances {
@@ -268,16 +270,54 @@ func TestOldInstancesAreSharedEqually(t *testing.T) {
 	}
 }
 
-// TestBadTotals: totals that go back are refused, and change nothing.
-func TestBadTotals(t *testing.T) {
-	f := suppressing(t, 6, 1, agent.LeaseOptions{})
-	in, a := f.instances[0], f.coord.list[0].accounts[0]
-	s := *f.coord.list[0].divider.(*suppression)
-	r := lease.Report{Member: lease.Member{Instance: fmt.Sprint(in.index), Session: in.session}, Version: 2, Epoch: f.epoch, Number: 1 << 40, Stamp: time.Duration(f.now), Demands: []lease.Demand{{
-		Handle: in.handle, Lease: a.lease, Returned: a.returned, Rate: a.demand, Attempted: a.attempted - fixed.Token, Admitted: a.admitted,
-	}}}
-	f.coord.Step(f.now, &r)
-	if got := *f.coord.list[0].divider.(*suppression); a.status != lease.StatusBadDemand || got.bucket.level != s.bucket.level || got.total != s.total {
-		t.Errorf("status %v, %+v became %+v", a.status, s, got)
+// TestReportsHeldUpAreExcused: reports that were held up on the way and come all at once do not count
+// as attempts of one moment. The limit is exceeded so little that its bucket lasts for seconds.
+func TestReportsHeldUpAreExcused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	const every = lease.DefaultReport
+	start := limit.Time(time.Hour)
+	c := New(Options{Epoch: 1, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) {
+		return lease.Terms{Rate: 1000 * fixed.Token, Burst: 200 * fixed.Token, Suppress: &lease.Suppress{}}, lease.StatusOK
+	}}, start)
+	attempted, number := fixed.Amount(0), uint64(0)
+	next := func(sent limit.Time, rate fixed.Amount) *lease.Report {
+		number++
+		attempted += rate.Scale(fixed.Amount(every), fixed.Amount(time.Second))
+		return &lease.Report{Member: anna, Version: lease.ProtocolVersion, Epoch: 1, Number: number, Stamp: time.Duration(sent), Demands: []lease.Demand{{
+			Handle: 1, Resource: theLimit, Rate: rate, Attempted: attempted, Admitted: attempted,
+		}}}
+	}
+	rejects := func(now limit.Time) (most float64) {
+		for end := now.Add(5 * time.Millisecond); now < end; now = now.Add(time.Millisecond) {
+			c.Step(now, lease.Tick{})
+			c.Each(now, func(r *ResourceState) bool { most = max(most, r.Reject); return true })
+		}
+		return most
+	}
+	var heldUp []*lease.Report
+	for i := range 30 {
+		now := start.Add(time.Duration(i) * every)
+		rate := fixed.Amount(0)
+		if i >= 15 {
+			rate = 1020 * fixed.Token
+		}
+		switch r := next(now, rate); {
+		case i >= 21 && i < 25:
+			heldUp = append(heldUp, r)
+			continue
+		default:
+			for _, was := range append(heldUp, r) {
+				c.Step(now, was)
+			}
+			heldUp = nil
+		}
+		if got := rejects(now); got > 0 {
+			t.Fatalf("after %v %v of the requests are refused", time.Duration(now-start), got)
+		}
+	}
+	if number != 30 || attempted < 1000*fixed.Token {
+		t.Fatalf("%d reports of %v attempts", number, attempted)
 	}
 }

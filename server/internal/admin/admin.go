@@ -26,6 +26,9 @@ type Options struct {
 	// Ready says whether the service should be sent requests, and in a line why
 	// not, or what is amiss all the same.
 	Ready func() (ready bool, text string)
+	// Version says which version of the configuration is in force, in a line of its own; nil, or ""
+	// = it has none.
+	Version func() string
 	// Leases answers GET /v1/leases, which shows keys; nil = there is none.
 	Leases http.Handler
 	// RLConfig answers GET /rlconfig; nil = there is none.
@@ -35,6 +38,9 @@ type Options struct {
 	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
 	// request but those to /healthz and /readyz.
 	Token string
+	// Authorize says, where there is no Token or another came, whether a request may go on; 0 = yes,
+	// or the status and text of the refusal. nil = the Token alone counts.
+	Authorize func(*http.Request) (status int, text string)
 	// Hosts are the names by which the port may be addressed, apart from
 	// localhost and IP addresses. Any other name in the Host field is refused:
 	// a hostile page may point its own name at this machine.
@@ -48,13 +54,20 @@ func New(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		version := ""
+		if o.Version != nil {
+			version = o.Version()
+		}
+		if version != "" {
+			version = "\n" + version
+		}
 		switch ready, text := o.Ready(); {
 		case !ready:
-			http.Error(w, "not ready: "+text, http.StatusServiceUnavailable)
+			http.Error(w, "not ready: "+text+version, http.StatusServiceUnavailable)
 		case text != "":
-			fmt.Fprintln(w, "degraded: "+text)
+			fmt.Fprintln(w, "degraded: "+text+version)
 		default:
-			fmt.Fprintln(w, "ready")
+			fmt.Fprintln(w, "ready"+version)
 		}
 	})
 	guarded := http.NewServeMux()
@@ -82,12 +95,12 @@ func New(o Options) http.Handler {
 		guarded.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		guarded.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	mux.Handle("/", requireToken(o.Token, guarded))
+	mux.Handle("/", requireToken(o.Token, o.Authorize, guarded))
 	return requireHost(o.Hosts, http.NewCrossOriginProtection().Handler(mux))
 }
 
-func requireToken(token string, next http.Handler) http.Handler {
-	if token == "" {
+func requireToken(token string, authorize func(*http.Request) (int, string), next http.Handler) http.Handler {
+	if token == "" && authorize == nil {
 		return next
 	}
 	want := sha256.Sum256([]byte(token))
@@ -95,12 +108,21 @@ func requireToken(token string, next http.Handler) http.Handler {
 		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		// Sums of equal length compare in the same time whatever was given.
 		have := sha256.Sum256([]byte(given))
-		if !ok || subtle.ConstantTimeCompare(have[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the admin token is missing or wrong", http.StatusUnauthorized)
+		status, text := http.StatusUnauthorized, "the admin token is missing or wrong"
+		switch {
+		case token != "" && ok && subtle.ConstantTimeCompare(have[:], want[:]) == 1:
+			status = 0
+		case authorize != nil:
+			status, text = authorize(r)
+		}
+		if status == 0 {
+			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(w, r)
+		if status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		http.Error(w, text, status)
 	})
 }
 

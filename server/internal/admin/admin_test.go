@@ -220,7 +220,7 @@ stint_lease_decided_total{limit="a",outcome="allowed"} 60
 stint_lease_decided_total{limit="a",outcome="refused"} 61
 stint_lease_capacity{limit="a"} 31
 stint_lease_lent{limit="a"} 32
-stint_lease_wanted{limit="a"} 33
+stint_lease_demand{limit="a"} 33
 stint_lease_free{limit="a"} 34
 stint_lease_saturated{limit="a"} 0
 stint_lease_saturated_seconds_total{limit="a"} 35

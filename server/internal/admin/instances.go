@@ -36,7 +36,7 @@ func NewInstanceCollector(instances func() (all []Instance, others int, ok bool)
 	}
 	return &InstanceCollector{
 		instances: instances,
-		wanted:    desc("lease_instance_wanted", "What an instance wants of a limit, over all keys: tokens per second, or permits.", "limit", "instance"),
+		wanted:    desc("lease_instance_demand", "Demand of an instance, over all keys of a limit: tokens per second, or permits.", "limit", "instance"),
 		lent:      desc("lease_instance_lent", "What it has of it. Less than wanted for long means that its requests wait or are refused.", "limit", "instance"),
 		decided:   desc("lease_instance_decided_total", "What an instance of another process decided by its leases, as sums of costs: allowed or refused.", "limit", "instance", "outcome"),
 		others:    desc("lease_instances_not_shown", "Pairs of instance and limit that are not on this page because there are too many."),

@@ -24,8 +24,8 @@ func TestMetricsOfInstances(t *testing.T) {
 	want := []string{
 		`stint_lease_instance_decided_total{instance="one",limit="a",outcome="allowed"} 3`,
 		`stint_lease_instance_decided_total{instance="one",limit="a",outcome="refused"} 4`,
+		`stint_lease_instance_demand{instance="one",limit="a"} 7`,
 		`stint_lease_instance_lent{instance="one",limit="a"} 5.5`,
-		`stint_lease_instance_wanted{instance="one",limit="a"} 7`,
 		`stint_lease_instances_not_shown 2`,
 	}
 	if slices.Sort(lines); !slices.Equal(lines, want) {

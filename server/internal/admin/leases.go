@@ -25,7 +25,7 @@ type LeaseUsage struct {
 // LeasedLimit are sums over the keys of one limit.
 type LeasedLimit struct {
 	Limit                        string
-	Capacity, Lent, Wanted, Free float64 // tokens per second, or places
+	Capacity, Lent, Wanted, Free float64 // tokens per second, or permits
 	Saturated                    bool
 	SaturatedSeconds             float64
 	Suppressed                   bool    // shared by suppression
@@ -37,58 +37,45 @@ type LeasedLimit struct {
 type leaseDescs struct {
 	streams, instances, resources, recovering             *prometheus.Desc
 	reports, grants, refused, rejected, expired, failures *prometheus.Desc
-	capacity, lent, wanted, free, saturated, seconds      *prometheus.Desc
+	capacity, lent, demand, free, saturated, seconds      *prometheus.Desc
 	reject, usage                                         *prometheus.Desc
 }
 
 func (d *leaseDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
 		d.streams, d.instances, d.resources, d.recovering, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
-		d.capacity, d.lent, d.wanted, d.free, d.saturated, d.seconds, d.reject, d.usage,
+		d.capacity, d.lent, d.demand, d.free, d.saturated, d.seconds, d.reject, d.usage,
 	} {
 		ch <- one
 	}
 }
 
-func (d *leaseDescs) collect(ch chan<- prometheus.Metric, l *Leases) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
-	}
-	truth := func(d *prometheus.Desc, v bool, labels ...string) {
-		var n float64
-		if v {
-			n = 1
-		}
-		gauge(d, n, labels...)
-	}
-	gauge(d.streams, float64(l.Streams))
-	gauge(d.instances, float64(l.Instances))
-	gauge(d.resources, float64(l.Resources))
-	truth(d.recovering, l.Recovering)
-	count(d.reports, float64(l.Reports))
-	count(d.grants, float64(l.Grants))
+func (d *leaseDescs) collect(to metrics, l *Leases) {
+	to.gauge(d.streams, float64(l.Streams))
+	to.gauge(d.instances, float64(l.Instances))
+	to.gauge(d.resources, float64(l.Resources))
+	to.truth(d.recovering, l.Recovering)
+	to.count(d.reports, l.Reports)
+	to.count(d.grants, l.Grants)
 	for status, n := range l.Refused {
-		count(d.refused, float64(n), status)
+		to.count(d.refused, n, status)
 	}
-	count(d.rejected, float64(l.StreamsRefused))
-	count(d.expired, float64(l.Expired))
-	count(d.failures, float64(l.Failures))
+	to.count(d.rejected, l.StreamsRefused)
+	to.count(d.expired, l.Expired)
+	to.count(d.failures, l.Failures)
 	for _, one := range l.Usage {
-		count(d.usage, float64(one.Admitted), one.Limit, "allowed")
-		count(d.usage, float64(one.Refused), one.Limit, "refused")
+		to.count(d.usage, one.Admitted, one.Limit, "allowed")
+		to.count(d.usage, one.Refused, one.Limit, "refused")
 	}
 	for _, one := range l.Limits {
-		gauge(d.capacity, one.Capacity, one.Limit)
-		gauge(d.lent, one.Lent, one.Limit)
-		gauge(d.wanted, one.Wanted, one.Limit)
-		gauge(d.free, one.Free, one.Limit)
-		truth(d.saturated, one.Saturated, one.Limit)
-		count(d.seconds, one.SaturatedSeconds, one.Limit)
+		to.gauge(d.capacity, one.Capacity, one.Limit)
+		to.gauge(d.lent, one.Lent, one.Limit)
+		to.gauge(d.demand, one.Wanted, one.Limit)
+		to.gauge(d.free, one.Free, one.Limit)
+		to.truth(d.saturated, one.Saturated, one.Limit)
+		to <- prometheus.MustNewConstMetric(d.seconds, prometheus.CounterValue, one.SaturatedSeconds, one.Limit)
 		if one.Suppressed {
-			gauge(d.reject, one.Reject, one.Limit)
+			to.gauge(d.reject, one.Reject, one.Limit)
 		}
 	}
 }

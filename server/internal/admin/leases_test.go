@@ -25,7 +25,7 @@ func TestMetricsOfLeases(t *testing.T) {
 	lines := scrape(t, c)
 	for _, want := range []string{
 		`stint_lease_instances 3`, `stint_lease_recovering 1`, `stint_lease_refused_total{status="bad_key"} 2`, `stint_lease_capacity{limit="a"} 100`,
-		`stint_lease_lent{limit="a"} 90.5`, `stint_lease_wanted{limit="a"} 300`, `stint_lease_free{limit="a"} 9.5`,
+		`stint_lease_lent{limit="a"} 90.5`, `stint_lease_demand{limit="a"} 300`, `stint_lease_free{limit="a"} 9.5`,
 		`stint_lease_saturated{limit="a"} 1`, `stint_lease_saturated_seconds_total{limit="a"} 12.5`,
 	} {
 		if !slices.Contains(lines, want) {

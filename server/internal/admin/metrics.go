@@ -30,6 +30,12 @@ type Figures struct {
 	RLSShadowed                    uint64 // of RLSOK, those over a limit
 
 	Leases *Leases // nil when no limit is shared by leases
+
+	Security Security
+
+	Cluster *Cluster // nil when this server is the only one
+
+	Config *Config // nil when the configuration is in files
 }
 
 // SharedStore is what a store outside of this process looks like.
@@ -63,6 +69,9 @@ type Collector struct {
 	rls, rlsShadowed, nearLimit             *prometheus.Desc
 	shared                                  sharedDescs
 	leases                                  leaseDescs
+	security                                securityDescs
+	cluster                                 clusterDescs
+	config                                  configDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -92,6 +101,9 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		nearLimit:   desc("rls_near_limit_hits_total", "Hits that a rule in Envoy's format admitted near its limit, above --rls-near-limit of it.", "limit"),
 		shared:      newSharedDescs(desc),
 		leases:      newLeaseDescs(desc),
+		security:    newSecurityDescs(desc),
+		cluster:     newClusterDescs(desc),
+		config:      newConfigDescs(desc),
 	}
 }
 
@@ -115,7 +127,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 	return leaseDescs{
 		streams:    desc("lease_streams", "Streams that instances hold to be lent parts of limits."),
 		instances:  desc("lease_instances", "Instances whose leases are counted, with a stream or without."),
-		resources:  desc("lease_resources", "Keys of leased limits that somebody uses."),
+		resources:  desc("lease_resources", "Keys of leased limits that are in use."),
 		recovering: desc("lease_recovering", "1 while leases of a former coordinator may be in use, so that little is lent."),
 		reports:    desc("lease_reports_total", "Reports that instances sent."),
 		grants:     desc("lease_grants_total", "Grants that were sent to instances."),
@@ -123,9 +135,9 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 		rejected:   desc("lease_streams_refused_total", "Streams refused because there were too many."),
 		expired:    desc("lease_expired_total", "Instances whose leases ran out without a word."),
 		failures:   desc("lease_failures_total", "Times that the coordinator failed, at one key or as a whole; each is in the log."),
-		capacity:   desc("lease_capacity", "What a limit allows to all keys that somebody uses: tokens per second, or places.", "limit"),
+		capacity:   desc("lease_capacity", "What a limit allows to all keys in use: tokens per second, or permits.", "limit"),
 		lent:       desc("lease_lent", "What instances hold of it.", "limit"),
-		wanted:     desc("lease_wanted", "What instances want of it.", "limit"),
+		demand:     desc("lease_demand", "Demand of all instances for it.", "limit"),
 		free:       desc("lease_free", "What can be lent of it.", "limit"),
 		saturated:  desc("lease_saturated", "1 while more is wanted of a key than the limit allows: constantly 1 means that the limit is too low.", "limit"),
 		seconds:    desc("lease_saturated_seconds_total", "For how long it was saturated.", "limit"),
@@ -144,69 +156,65 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	c.shared.describe(ch)
 	c.leases.describe(ch)
+	c.security.describe(ch)
+	c.cluster.describe(ch)
+	c.config.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	f := c.figures()
-	gauge(c.build, 1, f.Version)
-	gauge(c.limits, float64(f.Limits))
-	var ok float64
-	if f.ReloadOK {
-		ok = 1
-	}
-	gauge(c.reloadOK, ok)
-	gauge(c.reloadTime, f.ReloadTime)
-	count(c.reloads, f.ReloadAttempts)
-	count(c.loadErrs, f.ReloadErrors)
-	gauge(c.keys, float64(f.StoreKeys))
-	gauge(c.bytes, float64(f.StoreBytes))
-	gauge(c.maxBytes, float64(f.StoreMaxBytes))
+	to, f := metrics(ch), c.figures()
+	to.gauge(c.build, 1, f.Version)
+	to.gauge(c.limits, float64(f.Limits))
+	to.truth(c.reloadOK, f.ReloadOK)
+	to.gauge(c.reloadTime, f.ReloadTime)
+	to.count(c.reloads, f.ReloadAttempts)
+	to.count(c.loadErrs, f.ReloadErrors)
+	to.gauge(c.keys, float64(f.StoreKeys))
+	to.gauge(c.bytes, float64(f.StoreBytes))
+	to.gauge(c.maxBytes, float64(f.StoreMaxBytes))
 	for id, takes := range f.StoreOverflows {
-		count(c.overflowed, uint64(takes), id)
+		to.count(c.overflowed, uint64(takes), id)
 	}
-	count(c.rls, f.RLSOK, "OK")
-	count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
-	count(c.rls, f.RLSErrors, "error")
-	count(c.rlsShadowed, f.RLSShadowed)
+	to.count(c.rls, f.RLSOK, "OK")
+	to.count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
+	to.count(c.rls, f.RLSErrors, "error")
+	to.count(c.rlsShadowed, f.RLSShadowed)
 	if f.Shared != nil {
-		c.shared.collect(ch, f.Shared, f.NotReturned)
+		c.shared.collect(to, f.Shared, f.NotReturned)
 	}
 	if f.Leases != nil {
-		c.leases.collect(ch, f.Leases)
+		c.leases.collect(to, f.Leases)
 	}
+	c.security.collect(to, &f.Security)
+	c.cluster.collect(to, f.Cluster)
+	c.config.collect(to, f.Config)
 	for t := range c.tallies() {
-		count(c.decisions, t.Allowed, t.Limit, "allowed", "")
+		to.count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
-			count(c.soft, t.Soft, t.Limit)
+			to.count(c.soft, t.Soft, t.Limit)
 		}
 		if t.NearLimit > 0 {
-			count(c.nearLimit, t.NearLimit, t.Limit)
+			to.count(c.nearLimit, t.NearLimit, t.Limit)
 		}
 		for i, n := range t.Skipped {
 			if n > 0 {
-				count(c.skipped, n, t.Limit, rules.Skip(i).String())
+				to.count(c.skipped, n, t.Limit, rules.Skip(i).String())
 			}
 		}
 		for i := range t.Refused {
 			reason := limit.Reason(i).String()
 			if n := t.Refused[i]; n > 0 {
-				count(c.decisions, n, t.Limit, "refused", reason)
+				to.count(c.decisions, n, t.Limit, "refused", reason)
 			}
 			if n := t.ShadowRefused[i]; n > 0 {
-				count(c.decisions, n, t.Limit, "shadow_refused", reason)
+				to.count(c.decisions, n, t.Limit, "shadow_refused", reason)
 			}
 		}
 		if f.Shared != nil {
-			count(c.shared.without, t.WithoutStore.Allowed, t.Limit, "allowed")
-			count(c.shared.without, t.WithoutStore.Refused, t.Limit, "refused")
-			count(c.shared.without, t.WithoutStore.ShadowRefused, t.Limit, "shadow_refused")
+			to.count(c.shared.without, t.WithoutStore.Allowed, t.Limit, "allowed")
+			to.count(c.shared.without, t.WithoutStore.Refused, t.Limit, "refused")
+			to.count(c.shared.without, t.WithoutStore.ShadowRefused, t.Limit, "shadow_refused")
 		}
 	}
 }

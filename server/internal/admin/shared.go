@@ -16,27 +16,17 @@ func (d *sharedDescs) describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (d *sharedDescs) collect(ch chan<- prometheus.Metric, s *SharedStore, notReturned uint64) {
-	gauge := func(d *prometheus.Desc, v float64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
-	}
-	count := func(d *prometheus.Desc, v uint64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
-	}
-	var up float64
-	if s.Up {
-		up = 1
-	}
-	gauge(d.up, up)
-	count(d.calls, s.Calls)
-	count(d.failures, s.Failures)
-	count(d.timeouts, s.Timeouts)
-	count(d.local, s.LocalRefusals)
-	gauge(d.breakers, float64(s.BreakersOpen))
-	gauge(d.instances, float64(s.Instances))
-	gauge(d.roundTrip, s.RoundTrip)
-	count(d.notReturned, notReturned)
-	ch <- batchSizes(d.batch, s)
+func (d *sharedDescs) collect(to metrics, s *SharedStore, notReturned uint64) {
+	to.truth(d.up, s.Up)
+	to.count(d.calls, s.Calls)
+	to.count(d.failures, s.Failures)
+	to.count(d.timeouts, s.Timeouts)
+	to.count(d.local, s.LocalRefusals)
+	to.gauge(d.breakers, float64(s.BreakersOpen))
+	to.gauge(d.instances, float64(s.Instances))
+	to.gauge(d.roundTrip, s.RoundTrip)
+	to.count(d.notReturned, notReturned)
+	to <- batchSizes(d.batch, s)
 }
 
 // batchSizes is a histogram of the sizes. Its buckets are those that the store

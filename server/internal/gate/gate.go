@@ -11,7 +11,7 @@
 //	/v1/gate/nginx          204, or 403 with the real status in X-Stint-Status
 //
 // Each decision has X-Stint-Decision, allow or reject: an answer without it, such as
-// a 503 of whoever stands between, is none. The RateLimit field tells the same of
+// a 503 of a proxy in between, is none. The RateLimit field marks
 // refusals with a 5xx status, unless the fields are off.
 //
 // Any method is answered. Options are further segments of the path, in any
@@ -38,7 +38,7 @@
 // refused as malformed, and once is off unless the gateway's configuration, which
 // knows who writes the header field, turns it on. Whatever a client sends, the
 // answer to a bad description is a refusal in the gateway's own terms and never
-// an error, as gateways are often told to let requests pass on errors.
+// an error, as gateways are often configured to let requests pass on errors.
 package gate
 
 import (
@@ -59,18 +59,18 @@ import (
 const Prefix = "/v1/gate/"
 
 const (
-	// decisionField tells a refusal with a 5xx status, which a limit may ask
-	// for, from the lack of a decision.
+	// decisionField distinguishes a refusal with a 5xx status, which a limit may ask
+	// for, from the absence of a decision.
 	decisionField = "X-Stint-Decision"
 	decidedAllow  = "allow"
 	decidedReject = "reject"
-	// statusField tells nginx the status that 403 stands for.
+	// statusField gives nginx the status that 403 stands for.
 	statusField = "X-Stint-Status"
-	// delayField tells how long a request should still be held back, in seconds.
+	// delayField says how long a request should still be held back, in seconds.
 	delayField = "X-Stint-Delay"
 )
 
-// Options configure the endpoints. The zero value trusts nobody, so that the
+// Options configure the endpoints. The zero value trusts no proxy, so that the
 // gateway itself is the client; this is seldom what is wanted.
 type Options struct {
 	// Trusted are the gateways.
@@ -101,7 +101,7 @@ type gate struct {
 // use and owns no goroutine.
 //
 // A place in flight that a concurrency limit gives is held until the limit's
-// time-out, as gateways do not tell when a request ends.
+// time-out, as gateways do not report when a request ends.
 func New(taker limit.Taker, o Options) http.Handler {
 	g := &gate{taker: taker, o: o}
 	g.o.Answer.MarkRefusals = true

@@ -29,7 +29,7 @@ const (
 )
 
 // requestID identifies a client's request: a seeded hash of 128 bits, which
-// nobody outside can make collide.
+// no client can make collide.
 type requestID [2]uint64
 
 // repeats remembers decisions by request.

@@ -80,7 +80,7 @@ func TestPermitTakenAnew(t *testing.T) {
 	})
 }
 
-// notes is a store that counts what it is told of.
+// notes is a store that counts its calls.
 type notes struct {
 	store.Store
 	refunds, finishes, resets int
@@ -101,8 +101,8 @@ func (n *notes) Reset(ctx context.Context, c []store.Charge) error {
 	return n.Store.Reset(ctx, c)
 }
 
-// TestWhatGoesBehind: what is given back of a lease is told to nobody else; what the lease does
-// not know of may be from before the limit was leased, so the store behind is told of places.
+// TestWhatGoesBehind: what is given back of a lease goes to no other store; what the lease does
+// not know of may be from before the limit was leased, so permits go to the store behind too.
 func TestWhatGoesBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := begin(t, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n  - {name: x, key: [k], rate: 10/day}\n", nil)
@@ -127,7 +127,7 @@ func TestWhatGoesBehind(t *testing.T) {
 		for what, tt := range map[string]struct {
 			ask         func(context.Context, []store.Charge) error
 			count       *int
-			taken, none int // told of a place that is taken, and of one that is not
+			taken, none int // calls for a permit that is taken, and for one that is not
 		}{"refund": {s.Refund, &n.refunds, 0, 0}, "finish": {s.Finish, &n.finishes, 0, 1}, "reset": {s.Reset, &n.resets, 1, 1}} {
 			if err := tt.ask(t.Context(), []store.Charge{charge("a", 1)}); err != nil {
 				t.Error(err)
@@ -158,7 +158,7 @@ func TestWhatGoesBehind(t *testing.T) {
 }
 
 // TestCallerLeavesAFullLimit: a caller whose context ends while a full limit is asked again is
-// told that, and not that it was refused.
+// gets its error, and not a refusal.
 func TestCallerLeavesAFullLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := begin(t, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n", nil)

@@ -17,6 +17,7 @@ import (
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/leasestate"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -36,7 +37,7 @@ func begin(t *testing.T, text string, elsewhere func() string) (s *spender, stop
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	service := leaseservice.New(leaseservice.Options{Limits: set, State: leaseservice.State{Epoch: 1}, Logger: logger})
+	service := leaseservice.New(leaseservice.Options{Limits: set, State: leasestate.State{Epoch: 1}, Logger: logger})
 	own, err := New(Options{
 		Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Elsewhere: elsewhere,
 		Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) },
@@ -118,11 +119,11 @@ func TestAliasesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestAwaitIsBounded: what is waited for is seen at the next time of looking, and is not waited
+// TestAwaitIsBounded: what is waited for is seen at the next check, and is not waited
 // for longer than was said, or than the caller waits.
 func TestAwaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, d := range []time.Duration{0, pollEvery, pollFull, pollFor, pollFirst} {
+		for _, d := range []time.Duration{0, pollEvery, pollFull, 50 * time.Millisecond, 500 * time.Millisecond} {
 			for _, holds := range []int{0, 1, 2, 50, math.MaxInt} {
 				for _, patience := range []time.Duration{time.Hour, pollEvery / 2, 10*pollEvery + 1} {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -217,9 +218,9 @@ func TestDoubtIsWorthOneQuestion(t *testing.T) {
 	})
 }
 
-// TestRefusalStands: a request that was refused is told so though tokens have come since, and
-// one that was admitted though none are left: without a reason, and with nothing to wait for.
-func TestRefusalStands(t *testing.T) {
+// TestAdmittedWithNoneLeft: a request that took the last tokens is admitted without a reason, and
+// with nothing to wait for; they come back once.
+func TestAdmittedWithNoneLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := begin(t, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n", nil)
 		defer stop()
@@ -227,20 +228,16 @@ func TestRefusalStands(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		time.Sleep(time.Second)
-		c := s.charge("a", 2)
-		p := &part{charge: &c}
-		e := s.table.known(s.lent["a"], c.Key)
-		defer e.done()
-		r := e.charger.(*rate)
-		if err := r.holds(p, false); err != nil || c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonRate || c.Verdict.RetryAfter != 1 {
-			t.Errorf("refused with tokens there: %+v, %v", c.Verdict, err)
-		}
-		c.Cost = 9
-		if err := r.hold(t.Context(), p, true); err != nil || !c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonNone || c.Verdict.RetryAfter != 0 || c.Verdict.Remaining != 0 || p.unknown || !p.held {
+		c := s.charge("a", 9)
+		e := s.known(s.lent["a"], c.Key)
+		defer e.Done()
+		r := e.Value.charger.(*rate)
+		p := &part{charge: &c, entry: e}
+		if err := r.prepare(t.Context(), p, true); err != nil || !c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonNone || c.Verdict.RetryAfter != 0 || c.Verdict.Remaining != 0 || p.unknown || !p.held {
 			t.Errorf("admitted with none left: %+v, %v, %+v", c.Verdict, err, p)
 		}
-		r.undo(p)
-		r.undo(p) // once is enough
+		p.rollback()
+		p.rollback() // once is enough
 		if got := s.remains(t, "a"); got != 9 && got != 8 {
 			t.Errorf("%d remain after it was given back, want 9 but for a part of one", got)
 		}
@@ -296,19 +293,19 @@ func TestReloadKeepsLeases(t *testing.T) {
 		if ok, err := s.Take(t.Context(), []store.Charge{s.charge("a", 1), s.charge("b", 1)}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		before := s.table.known(s.lent["a"], s.charge("a", 0).Key)
-		before.done()
+		before := s.known(s.lent["a"], s.charge("a", 0).Key)
+		before.Done()
 		set, err := rules.Parse("test", []byte("limits:\n  - {name: a, key: [k], rate: 20/day, sharing: leased}\n  - {name: b, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, again := range []*rules.Set{s.set, set} {
 			s.Reload(again)
-			now := s.table.known(s.lent["a"], s.charge("a", 0).Key)
+			now := s.known(s.lent["a"], s.charge("a", 0).Key)
 			if now != before || s.lent["a"].most.Load() != again.Limits()[0].Base.Policy.Quota() {
 				t.Errorf("its lease is another one, or the most it admits is %d", s.lent["a"].most.Load())
 			}
-			now.done()
+			now.Done()
 		}
 		if s.Keys() != 1 || !s.lent["b"].semaphore {
 			t.Errorf("%d keys, want that of the limit that stayed what it was", s.Keys())

@@ -1,10 +1,12 @@
 package leased_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +17,8 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// A key has its lease for a minute after the last request, and for as long as a place of it
-// is in use; a look at one that has none opens none.
+// A key has its lease for a minute after the last request, and for as long as a permit of it
+// is in use; a peek at one that has none opens none.
 func TestKeysOfLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, leased.Options{}, `
@@ -54,7 +56,7 @@ func TestKeysOfLeases(t *testing.T) {
 		f.take(true, f.charge("a", "1", 9)) // it is known what was used
 		f.take(false, f.charge("a", "1", 1))
 		time.Sleep(10 * time.Minute)
-		keys("ten minutes later", 1) // the place
+		keys("ten minutes later", 1) // the permit
 		if err := f.Finish(t.Context(), []store.Charge{place}); err != nil {
 			t.Error(err)
 		}
@@ -155,7 +157,7 @@ func TestBeforeAndAfterRun(t *testing.T) {
 }
 
 // A full table makes room for a new key by the one that was not used for the longest, never
-// by one used within the second or with a place in use.
+// by one used within the second or with a permit in use.
 func TestFullTableDropsTheLongestUnused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, leased.Options{MaxKeys: 5}, `
@@ -195,12 +197,12 @@ func TestFullTableDropsTheLongestUnused(t *testing.T) {
 		for _, key := range []string{"1", "5"} {
 			c := f.charge("p", key, 3)
 			c.Permit = 1000
-			f.take(false, c) // one place of each is in use
+			f.take(false, c) // one permit of each is in use
 		}
 	})
 }
 
-// Reset makes what is held here as good as new: a bucket is full, and all places are free.
+// Reset makes what is held here as good as new: a bucket is full, and all permits are free.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, leased.Options{}, `
@@ -265,7 +267,7 @@ func TestReload(t *testing.T) {
 		if f.Keys() != 2 {
 			t.Errorf("%d keys of two leased limits", f.Keys())
 		}
-		// A place from before ends where it was taken, one from now on the lease.
+		// A permit from before ends where it was taken, one from now on the lease.
 		if err := f.Finish(t.Context(), []store.Charge{place(1, 0), place(2, 0)}); err != nil {
 			t.Error(err)
 		}
@@ -287,7 +289,7 @@ func TestReload(t *testing.T) {
 		f.take(false, place(3, 3))
 		f.take(true, place(3, 2))
 		f.take(false, place(4, 1))
-		// Not leased any more: behind, one was taken at the beginning, and the places are free.
+		// Not leased any more: behind, one was taken at the beginning, and the permits are free.
 		reload(fmt.Sprintf(text, 10, "", 3, ""))
 		if f.Keys() != 0 {
 			t.Errorf("%d keys when nothing is leased", f.Keys())
@@ -296,6 +298,34 @@ func TestReload(t *testing.T) {
 		f.take(false, f.charge("a", "1", 1))
 		f.take(false, old)
 		f.take(true, place(5, 3))
+	})
+}
+
+// A limit whose key changes is leased anew: leases of the former keys end, and the log has no
+// fault of them, which no operator could act on.
+func TestReloadOfAnotherKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		const text = "  - {name: a, key: %s, rate: 10/day, sharing: leased}\n"
+		f, stop := open(t, leased.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, fmt.Sprintf(text, "k"))
+		const former = 20
+		for i := range former {
+			f.take(true, f.charge("a", strconv.Itoa(i), 1))
+		}
+		set := limits(t, fmt.Sprintf(text, "[k, l]"))
+		f.coordinator.Reload(set)
+		f.Reload(set)
+		settle()
+		if f.Keys() != 0 {
+			t.Errorf("%d leases of keys that the limit has no more", f.Keys())
+		}
+		both := f.charge("a", "", 1)
+		both.Key = store.AppendKey(store.AppendKey(nil, "1"), "2")
+		f.take(true, both)
+		stop() // the log is complete
+		if log.Len() > 0 {
+			t.Errorf("the log:\n%s", log.String())
+		}
 	})
 }
 

@@ -9,28 +9,20 @@ package leased
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 )
-
-// Stream is a stream to the coordinator in this process. It is used as
-// [client.Stream] says.
-type Stream interface {
-	Send(r *lease.Report) error
-	CloseSend() error
-	Receive() (*lease.Grant, error)
-}
 
 // Options configure a [Store]. Store, Limits and Connect are required.
 type Options struct {
@@ -41,12 +33,15 @@ type Options struct {
 	// Connect opens a stream to the coordinator that lives until ctx ends.
 	// Resources are named by the limit and the key of [rules.Matched].
 	Connect func(ctx context.Context) (Stream, error)
+	// Away says that the coordinator may be in another process: a stream that goes silent is
+	// opened again, to the coordinator of then.
+	Away bool
 	// Elsewhere says who else lends the limits, "" = nobody is known; nil = nobody can.
 	// Where somebody does, every request for a leased limit is refused, whatever its
 	// OnFailure: there would be more of the limit than there is.
 	Elsewhere func() string
 	// Instance is how the name of this instance begins; "" = "server". A random
-	// number is added: nobody else has the name, whoever wants it.
+	// number is added: no other process has the name.
 	Instance string
 	// MaxKeys bounds the keys that have a lease; 0 = DefaultMaxKeys.
 	MaxKeys int
@@ -62,78 +57,67 @@ type Store struct {
 	exact  store.Store
 	client *client.Client
 	other  func() string // lends the limits
-	table  table
+	names  *aliases
+	table  *keytable.Table[keyLease]
+	origin time.Time // of the clock
 	pool   sync.Pool // of *work
 
 	mu     sync.Mutex        // of what follows
 	routes map[string]*route // by the ID of counters that are bound
 	lent   map[string]*lent  // by the name of the limit
 	owners map[string]*lent  // by the ID of counters of the configuration
+	serial uint64            // of the latest lent
 }
-
-// lent is a leased limit.
-type lent struct {
-	name      string
-	semaphore bool
-	most      atomic.Int64 // no request that costs more fits, whatever the key
-}
-
-// route says whose charges go where; nil = to the store behind.
-type route struct{ to atomic.Pointer[lent] }
-
-// counters are those that Bind returns.
-type counters struct {
-	exact   store.Counters
-	route   *route
-	quota   int64
-	timeout time.Duration // of places
-}
-
-// Spec implements store.Counters.
-func (c *counters) Spec() store.Spec { return c.exact.Spec() }
 
 // New returns a Store. It connects to nothing before Run.
 func New(o Options) (*Store, error) {
-	s := &Store{exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}}
+	s := &Store{
+		exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}, names: &aliases{known: map[string]lease.ResourceID{}},
+		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
+	}
 	s.pool.New = func() any { return new(work) }
-	names := &aliases{known: map[string]lease.ResourceID{}}
+	var others []string
+	if o.Away {
+		others = []string{""} // a client with one address alone waits for it; Connect ignores them
+	}
 	c, err := client.New(client.Options{
-		Transport: &transport{connect: o.Connect, names: names},
-		Instance:  fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),
-		Logger:    o.Logger,
+		Transport: &transport{connect: o.Connect, names: s.names}, Others: others,
+		Instance: fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),
+		Logger:   o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("leased: %w", err)
 	}
 	s.client = c
-	s.lent, s.owners = read(o.Limits, nil)
-	s.table = table{client: c, names: names, most: cmp.Or(o.MaxKeys, DefaultMaxKeys), keys: map[id]*entry{}, limits: s.lent}
+	s.read(o.Limits)
 	return s, nil
 }
 
-// read returns the leased limits of a set; those of before stay the same.
-func read(set *rules.Set, before map[string]*lent) (byName, byID map[string]*lent) {
-	byName, byID = map[string]*lent{}, map[string]*lent{}
+// read makes the leased limits those of a set. Those of before stay the same, unless their kind or
+// their key is another: their leases end then.
+func (s *Store) read(set *rules.Set) {
+	before := s.lent
+	s.lent, s.owners = map[string]*lent{}, map[string]*lent{}
 	for _, l := range set.Limits() {
 		if l.Envoy || !l.Sharing.Local() {
 			continue
 		}
 		gauge := l.Base.Policy.Algorithm == limit.Concurrency
 		to := before[l.Name]
-		if to == nil || to.semaphore != gauge {
-			to = &lent{name: l.Name, semaphore: gauge}
+		if to == nil || to.semaphore != gauge || !slices.Equal(to.key, l.Key) {
+			s.serial++
+			to = &lent{name: l.Name, key: l.Key, semaphore: gauge, serial: s.serial}
 		}
 		most := l.Base.Policy.Quota()
-		byID[l.Base.ID] = to
+		s.owners[l.Base.ID] = to
 		for i := range l.Overrides {
 			v := &l.Overrides[i].Variant
 			most = max(most, v.Policy.Quota())
-			byID[v.ID] = to
+			s.owners[v.ID] = to
 		}
 		to.most.Store(most)
-		byName[l.Name] = to
+		s.lent[l.Name] = to
 	}
-	return byName, byID
 }
 
 // Reload makes the limits of set those that are leased. The coordinator has to know
@@ -142,11 +126,14 @@ func (s *Store) Reload(set *rules.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.lent
-	s.lent, s.owners = read(set, before)
+	s.read(set)
 	for id, r := range s.routes {
 		r.to.Store(s.owners[id])
 	}
-	s.table.keep(s.lent)
+	for name, l := range before {
+		l.ended.Store(s.lent[name] != l)
+	}
+	s.table.Drop(func(l keyLease) bool { return l.of.ended.Load() })
 }
 
 // Run holds the leases until ctx ends. It then gives them back and returns once
@@ -156,7 +143,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer wg.Wait()
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { s.table.run(own) })
+	wg.Go(func() { s.sweep(own) })
 	if err := s.client.Run(ctx); err != nil {
 		return fmt.Errorf("leased: %w", err)
 	}
@@ -164,7 +151,7 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // Keys is how many keys have a lease, or ask for one.
-func (s *Store) Keys() int { return s.table.size() }
+func (s *Store) Keys() int { return s.table.Len() }
 
 // Bind implements store.Store. The store behind has the counters too, so that a limit
 // can stop being leased.
@@ -200,11 +187,3 @@ func (s *Store) Unbind(c store.Counters) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error { return s.exact.Close() }
-
-func ours(c store.Counters) (*counters, error) {
-	own, ok := c.(*counters)
-	if !ok {
-		return nil, errors.New("leased: these counters are of another store")
-	}
-	return own, nil
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/leasestate"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 	"github.com/stint-io/stint/store/storetest"
@@ -42,9 +43,11 @@ type fixture struct {
 func open(t testing.TB, o leased.Options, text string) (f *fixture, stop func()) {
 	t.Helper()
 	f = &fixture{t: t, set: limits(t, text), counters: map[string]store.Counters{}}
-	service := leaseservice.New(leaseservice.Options{Limits: f.set, State: leaseservice.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
+	service := leaseservice.New(leaseservice.Options{Limits: f.set, State: leasestate.State{Epoch: 1}, Logger: slog.New(slog.DiscardHandler)})
 	f.coordinator = service
-	o.Limits, o.Logger = f.set, slog.New(slog.DiscardHandler)
+	if o.Limits = f.set; o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	if o.Store == nil {
 		o.Store = memory.New(memory.Options{})
 	}
@@ -211,7 +214,7 @@ func (f *fixture) random(r *rand.Rand) (charges []store.Charge, keys []string) {
 		c := f.charge(name, key, r.Int64N(3))
 		c.Shadow = r.IntN(5) == 0
 		if name == "y" {
-			c.Cost = max(1, c.Cost) // over its limit it refuses a look as well
+			c.Cost = max(1, c.Cost) // over its limit it refuses a peek as well
 		}
 		charges, keys = append(charges, c), append(keys, name+key)
 	}
@@ -348,8 +351,8 @@ func TestWithoutCoordinator(t *testing.T) {
 	})
 }
 
-// Places are of permits, end once, and by themselves when their time is over.
-func TestPlaces(t *testing.T) {
+// Permits end once, and by themselves when their time is over.
+func TestPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, leased.Options{}, "  - {name: p, algorithm: concurrency, max_in_flight: 3, timeout: 10s, sharing: leased}\n  - {name: q, algorithm: concurrency, max_in_flight: 1, sharing: leased}\n  - {name: x, rate: 1/day}\n")
 		defer stop()

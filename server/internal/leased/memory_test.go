@@ -12,12 +12,13 @@ import (
 
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/leasestate"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
 
 // TestNothingIsRemembered: of keys that came once, and of permits that ended, nothing stays
-// in memory; an alias is known for 30 s after its lease, for what the client still tells.
+// in memory; an alias is known for 30 s after its lease, for what the client still reports.
 func TestNothingIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := rules.Parse("test", []byte(`limits:
@@ -28,7 +29,7 @@ func TestNothingIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 		logger := slog.New(slog.DiscardHandler)
-		service := leaseservice.New(leaseservice.Options{Limits: set, State: leaseservice.State{Epoch: 1}, Logger: logger})
+		service := leaseservice.New(leaseservice.Options{Limits: set, State: leasestate.State{Epoch: 1}, Logger: logger})
 		s, err := New(Options{Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) }})
 		if err != nil {
 			t.Fatal(err)
@@ -56,30 +57,26 @@ func TestNothingIsRemembered(t *testing.T) {
 			if err := s.Finish(t.Context(), charges); err != nil {
 				t.Fatal(err)
 			}
-			s.table.mu.RLock()
-			for k, e := range s.table.keys {
-				g, ok := e.charger.(*permits)
+			s.table.Each(func(l keyLease) {
+				g, ok := l.charger.(*permits)
 				if !ok {
-					continue
+					return
 				}
 				g.mu.Lock()
 				held, due := len(g.held), len(g.due)
 				g.mu.Unlock()
-				if held > 0 || due > 4*fewLooked {
-					t.Errorf("%s: %d permits and %d endings are remembered", k.limit.name, held, due)
+				if held > 0 || due > 4*fewDue {
+					t.Errorf("%s: %d permits and %d endings are remembered", l.of.name, held, due)
 				}
-			}
-			s.table.mu.RUnlock()
+			})
 		}
 		remembered := func(when string, keys, aliases int) {
 			t.Helper()
-			s.table.mu.RLock()
-			defer s.table.mu.RUnlock()
-			n := s.table.names
+			n := s.names
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			if len(s.table.keys) != keys || len(n.known) != aliases || len(n.closed) != aliases-keys {
-				t.Errorf("%s: %d keys, %d aliases, %d of them closed; want %d keys, %d aliases", when, len(s.table.keys), len(n.known), len(n.closed), keys, aliases)
+			if s.Keys() != keys || len(n.known) != aliases || len(n.closed) != aliases-keys {
+				t.Errorf("%s: %d keys, %d aliases, %d of them closed; want %d keys, %d aliases", when, s.Keys(), len(n.known), len(n.closed), keys, aliases)
 			}
 		}
 		remembered("in use", 101, 101)

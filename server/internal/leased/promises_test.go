@@ -38,7 +38,7 @@ func TestRefundsAgainstCount(t *testing.T) {
 					continue
 				}
 				charges := []store.Charge{f.charge("a", "1", n)}
-				if r.IntN(2) == 0 { // with another, so that it is held and may be undone
+				if r.IntN(2) == 0 { // with another, so that it is prepared and may be rolled back
 					charges = append(charges, f.charge("a", "2", r.Int64N(2)*1000))
 				}
 				got, err := f.Take(t.Context(), charges)
@@ -107,7 +107,7 @@ func TestVerdictsSayHowItStands(t *testing.T) {
 			t.Errorf("who did not refuse: %+v", refused[2].Verdict)
 		}
 		settle()
-		// A look takes nothing, nor does a cost of 0.
+		// A peek takes nothing, nor does a cost of 0.
 		for range 3 {
 			if got, err := f.Peek(t.Context(), []store.Charge{f.charge("a", "1", 7), f.charge("x", "1", 3)}); err != nil || !got {
 				t.Errorf("peek: %v, %v", got, err)
@@ -140,7 +140,7 @@ func TestVerdictsSayHowItStands(t *testing.T) {
 	})
 }
 
-// A look fills in the verdict of every charge, as a request would, and takes nothing.
+// A peek fills in the verdict of every charge, as a request would, and takes nothing.
 func TestPeekFillsInVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, leased.Options{}, `
@@ -251,7 +251,7 @@ func TestElsewhere(t *testing.T) {
 	})
 }
 
-// behind is a store that does not answer while it is told so.
+// behind is a store that does not answer while it is down.
 type behind struct {
 	store.Store
 	down bool
@@ -274,7 +274,7 @@ func (b *behind) Peek(ctx context.Context, c []store.Charge) (bool, error) {
 }
 
 // Where the store behind does not answer, the request fails, the leases have what they had,
-// and nobody is told that it was admitted.
+// and no caller gets an admission.
 func TestStoreBehindDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := &behind{Store: memory.New(memory.Options{})}
@@ -371,7 +371,7 @@ func TestRefundOfNothing(t *testing.T) {
 }
 
 // Two servers that spend leases of one coordinator: in sum never more than the limit has, and
-// whichever is asked admits what is left: places at the second time of asking, and tokens,
+// whichever is asked admits what is left: permits at the second time of asking, and tokens,
 // which the other has to spare, within 20 seconds of asking.
 func TestTwoServers(t *testing.T) {
 	for seed := range seeds(10, 1) {

@@ -7,7 +7,7 @@ import (
 )
 
 // Peek implements store.Store. A lease that is short is asked for more, as Take would,
-// and what comes stays here for a moment: a look costs no token.
+// and what comes stays here for a moment: a peek costs no token.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) {
 	if plain(charges) {
 		return behind(ctx, charges, s.exact.Peek)
@@ -24,7 +24,8 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 	allowed := true
 	for i := range w.leased {
 		p := &w.leased[i]
-		if err = s.do(ctx, p, gather); err != nil {
+		err = s.do(ctx, p, take)
+		if p.rollback(); err != nil {
 			return false, err
 		}
 		allowed = allowed && (p.charge.Shadow || p.charge.Verdict.Allowed)
@@ -41,10 +42,10 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 }
 
 // Refund implements store.Store. What was taken of a lease goes back to the lease, if
-// it is still there; places only end by Finish.
+// it is still there; permits only end by Finish.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
-		p.entry.charger.refund(min(p.charge.Cost, p.to.most.Load()))
+		p.entry.Value.refund(min(p.charge.Cost, p.to.most.Load()))
 		return true
 	})
 }
@@ -52,7 +53,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 // Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
-		return p.entry.charger.finish(p.charge.Permit)
+		return p.entry.Value.finish(p.charge.Permit)
 	})
 }
 
@@ -60,13 +61,13 @@ func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 // spend is theirs.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
-		p.entry.charger.reset()
+		p.entry.Value.reset()
 		return false
 	})
 }
 
 // back calls f for the charges on leases that there are, and the store behind for
-// those that are not on leases, or that f says it has not done: a place may have been
+// those that are not on leases, or that f says it has not done: a permit may have been
 // taken before the limit became leased.
 func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(context.Context, []store.Charge) error, f func(*part) bool) error {
 	w, err := s.sort(charges)
@@ -77,7 +78,7 @@ func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(co
 	for i := range w.leased {
 		p := &w.leased[i]
 		done := false
-		if p.entry = s.table.known(p.to, p.charge.Key); p.entry != nil {
+		if p.entry = s.known(p.to, p.charge.Key); p.entry != nil {
 			done = f(p)
 		}
 		if !done && p.to.semaphore {

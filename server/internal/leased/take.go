@@ -7,35 +7,12 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
 
-// work is one call on several charges.
-type work struct {
-	leased []part
-	exact  []store.Charge // those for the store behind, with its counters
-	place  []int          // exact[i] is the charge of that number
-	some   []store.Charge // of exact, for a call on a part of them
-	origin []int
-}
-
-// part is a charge on a lease.
-type part struct {
-	charge *store.Charge
-	own    *counters
-	to     *lent
-	entry  *entry // busy; nil until it is looked up
-	// unknown says that the lease could not be had, so that on_store_failure decides.
-	unknown bool
-
-	held        bool
-	reservation client.Reservation // what undoes it, of a rate
-	loose       int64              // or so many tokens without one
-	permit      uint64             // of the client's, for places
-}
-
-// sort tells charges on leases from the others.
+// sort separates charges on leases from the others.
 func (s *Store) sort(charges []store.Charge) (*work, error) {
 	w := s.pool.Get().(*work)
 	for i := range charges {
@@ -52,7 +29,7 @@ func (s *Store) sort(charges []store.Charge) (*work, error) {
 		}
 		w.exact = append(w.exact, *c)
 		w.exact[len(w.exact)-1].Counters = own.exact
-		w.place = append(w.place, i)
+		w.index = append(w.index, i)
 	}
 	return w, nil
 }
@@ -60,23 +37,16 @@ func (s *Store) sort(charges []store.Charge) (*work, error) {
 func (s *Store) release(w *work) {
 	for i := range w.leased {
 		if e := w.leased[i].entry; e != nil {
-			e.done()
+			e.Done()
 		}
 	}
 	clear(w.leased)
 	clear(w.exact)
 	clear(w.some)
-	w.leased, w.exact, w.place, w.some, w.origin = w.leased[:0], w.exact[:0], w.place[:0], w.some[:0], w.origin[:0]
+	w.leased, w.exact, w.index, w.some, w.origin = w.leased[:0], w.exact[:0], w.index[:0], w.some[:0], w.origin[:0]
 	const most = 1 << 10
 	if cap(w.leased) <= most && cap(w.exact) <= most {
 		s.pool.Put(w)
-	}
-}
-
-// answers copies what the store behind said to the charges.
-func (w *work) answers(charges []store.Charge) {
-	for i, n := range w.place {
-		charges[n].Verdict, charges[n].Failed = w.exact[i].Verdict, w.exact[i].Failed
 	}
 }
 
@@ -140,25 +110,23 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 		return false, err
 	}
 	defer s.release(w)
-	allowed, err := s.spend(ctx, w, len(charges))
+	allowed, err := s.prepare(ctx, w)
+	if err == nil && len(w.exact) > 0 {
+		if allowed {
+			allowed, err = s.exact.Take(ctx, w.exact)
+		} else {
+			err = s.refused(ctx, w)
+		}
+	}
 	if err != nil {
-		s.undo(w)
+		w.rollback()
 		return false, err
 	}
-	if allowed && len(w.exact) > 0 {
-		if allowed, err = s.exact.Take(ctx, w.exact); err != nil {
-			s.undo(w)
-			return false, err
-		}
-	} else if len(w.exact) > 0 {
-		if err = s.refused(ctx, w); err != nil {
-			s.undo(w)
-			return false, err
-		}
-	}
 	w.answers(charges)
-	if !allowed {
-		s.undo(w)
+	if allowed {
+		w.commit()
+	} else {
+		w.rollback()
 		s.drain(w)
 	}
 	for i := range w.leased {
@@ -169,68 +137,88 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 	return allowed, nil
 }
 
-// spend takes what is enforced from the leases, or nothing. Of several charges, those on
-// leases can be undone.
+const (
+	// maxWaits bounds the waits of a request over several leases, and longestWaits the time in
+	// which they begin; see [limit.Scopes]. Not more: each wait that ends well shows that there
+	// is something. Not fewer, or shorter: each lease may be new.
+	maxWaits     = 32
+	longestWaits = 500 * time.Millisecond
+)
+
+// prepare takes tentatively what is enforced from the leases, and reports whether all have it.
 //
-// Where there are several leases all are asked first for what they lack, and only then
-// is anything taken: one that holds nothing more while another waits is given back by
-// its holder, and what is undone later has no place in it.
-func (s *Store) spend(ctx context.Context, w *work, charges int) (allowed bool, err error) {
-	enforced := 0
+// Of several leases one that is short is waited for with nothing held of the others: what is held
+// and given back is missing to other requests meanwhile. Then the others are taken from again.
+func (s *Store) prepare(ctx context.Context, w *work) (allowed bool, err error) {
+	how, enforced := take, 0
 	for i := range w.leased {
 		if !w.leased[i].charge.Shadow {
 			enforced++
 		}
 	}
-	how := hold
-	switch {
-	case charges == 1:
-		how = take
-	case enforced > 1:
-		if allowed, err = s.each(ctx, w, gather); err != nil || !allowed {
-			for i := range w.leased {
-				if p := &w.leased[i]; p.entry != nil && p.charge.Verdict.Allowed && !p.charge.Failed {
-					p.stands()
-				}
-			}
-			return allowed, err
-		}
-		how = holdAtOnce
+	if enforced > 1 {
+		how = takeAtOnce
 	}
-	return s.each(ctx, w, how)
+	refuser, err := s.prepareAll(ctx, w, how)
+	var begin time.Time
+	for waits := 0; err == nil && refuser < len(w.leased) && w.leased[refuser].more && how == takeAtOnce && waits < maxWaits; waits++ {
+		if waits == 0 {
+			begin = time.Now()
+		} else if time.Since(begin) >= longestWaits {
+			break
+		}
+		w.rollback()
+		p := &w.leased[refuser]
+		if err = s.do(ctx, p, take); err != nil || !p.charge.Verdict.Allowed {
+			break
+		}
+		refuser, err = s.prepareAll(ctx, w, how)
+	}
+	if err != nil || refuser == len(w.leased) {
+		return err == nil, err
+	}
+	for i := refuser + 1; i < len(w.leased); i++ {
+		if p := &w.leased[i]; !p.charge.Shadow && !p.held {
+			if err := s.do(ctx, p, peek); err != nil {
+				return false, err
+			}
+		}
+	}
+	return false, nil
 }
 
-// each decides the enforced parts in that way, and looks at the rest of them when one
-// has refused.
-func (s *Store) each(ctx context.Context, w *work, how way) (allowed bool, err error) {
+// prepareAll takes what is not held yet. It returns the first that refuses; the number of all if
+// none does.
+func (s *Store) prepareAll(ctx context.Context, w *work, how way) (refuser int, err error) {
 	for i := range w.leased {
 		p := &w.leased[i]
-		if p.charge.Shadow {
+		if p.charge.Shadow || p.held {
 			continue
 		}
 		if err := s.do(ctx, p, how); err != nil {
-			return false, err
+			return i, err
 		}
 		if !p.charge.Verdict.Allowed {
-			how = look
+			return i, nil
 		}
 	}
-	return how != look, nil
+	return len(w.leased), nil
 }
 
 // shadow decides a charge that refuses nothing, when the request is decided. It does not
 // wait for more.
 func (s *Store) shadow(ctx context.Context, p *part, allowed bool) {
-	how := look
+	how := peek
 	if allowed {
-		how = holdAtOnce
+		how = takeAtOnce
 	}
 	if s.do(ctx, p, how) != nil {
 		p.charge.Verdict, p.charge.Failed = limit.Verdict{Allowed: true, Remaining: p.own.quota}, true
 	}
+	p.commit()
 }
 
-// refused tells the store behind of a request that a lease refused: charges that count
+// refused passes a request that a lease refused to the store behind: charges that count
 // such requests are made, the others are only asked.
 func (s *Store) refused(ctx context.Context, w *work) error {
 	for _, counts := range []bool{true, false} {
@@ -265,49 +253,25 @@ func (s *Store) drain(w *work) {
 	for i := range w.leased {
 		p := &w.leased[i]
 		if p.charge.CountRefused && p.charge.Cost > 0 && s.reach(p, take) == nil && p.entry != nil {
-			p.entry.charger.drain(p.charge.Cost)
+			p.entry.Value.drain(p.charge.Cost)
 		}
 	}
-}
-
-// undo gives back what the parts hold, as the request is refused, and makes their
-// verdicts say how they stand.
-func (s *Store) undo(w *work) {
-	for i := range w.leased {
-		p := &w.leased[i]
-		if !p.held {
-			continue
-		}
-		p.entry.charger.undo(p)
-		p.stands()
-	}
-}
-
-// stands makes the verdict of what was given back say how the lease stands.
-func (p *part) stands() {
-	v := p.charge.Verdict
-	if p.entry.charger.peek(p) == nil {
-		v.Remaining, v.ResetAfter = p.charge.Verdict.Remaining, p.charge.Verdict.ResetAfter
-	}
-	p.charge.Verdict = v
 }
 
 // way is how a part is decided.
 type way uint8
 
 const (
-	take       way = iota // for good
-	hold                  // so that it can be undone
-	holdAtOnce            // the same, without asking for more
-	gather                // hold, and undo it at once
-	look                  // taking nothing
+	take       way = iota // tentatively, waiting for what the coordinator may answer
+	takeAtOnce            // the same, without waiting
+	peek                  // taking nothing
 )
 
 // do decides one part. What is wrong with the lease is decided as the charge asks for;
 // an error is the caller's, or says that the limits have changed.
 func (s *Store) do(ctx context.Context, p *part, how way) error {
 	c := p.charge
-	c.Failed, p.unknown = false, false
+	c.Failed, p.unknown, p.more = false, false, false
 	if c.Cost > p.to.most.Load() {
 		// It is no demand: asking for it would only take from others.
 		c.Verdict = limit.Verdict{Reason: limit.ReasonCost, RetryAfter: limit.Never}
@@ -319,31 +283,26 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 	}
 	err := s.reach(p, how)
 	if err == nil && p.entry != nil {
-		switch charger := p.entry.charger; {
-		case how == look || c.Cost == 0:
-			err = charger.peek(p)
-		case how == take:
-			err = charger.take(ctx, p)
-		default:
-			if err = charger.hold(ctx, p, how != holdAtOnce); how == gather {
-				charger.undo(p)
-			}
+		if how == peek || c.Cost == 0 {
+			err = p.entry.Value.peek(p)
+		} else {
+			err = p.entry.Value.prepare(ctx, p, how == take)
 		}
 	}
 	switch {
-	case err == nil && !p.unknown:
+	case err == nil && (!p.unknown || p.more && !c.Shadow): // it is waited for, if anything
 		return nil
-	case err == nil && how == holdAtOnce && c.Shadow:
+	case err == nil && how == takeAtOnce && c.Shadow:
 		// It has been asked for, and a shadow does not wait for the answer.
 		c.Verdict = limit.Verdict{Allowed: true, Remaining: p.own.quota}
 		return nil
 	case err == nil:
 		return p.fail()
-	case errors.Is(err, errFull), errors.Is(err, client.ErrRefused) && p.own.route.to.Load() == p.to:
-		c.Verdict = limit.Verdict{Reason: limit.ReasonTableFull, RetryAfter: leastIdle}
-		return nil
 	case errors.Is(err, errMoved), p.own.route.to.Load() != p.to:
 		return errMoved
+	case errors.Is(err, keytable.ErrFull), errors.Is(err, client.ErrRefused):
+		c.Verdict = limit.Verdict{Reason: limit.ReasonTableFull, RetryAfter: keytable.LeastIdle}
+		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	default:
@@ -351,17 +310,17 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 	}
 }
 
-// reach looks up the lease of a part. A look at a key that has none opens none: as far
+// reach looks up the lease of a part. A peek at a key that has none opens none: as far
 // as is known here nobody uses it.
 func (s *Store) reach(p *part, how way) (err error) {
 	if p.entry != nil {
 		return nil
 	}
-	if how != look && p.charge.Cost > 0 {
-		p.entry, err = s.table.get(p.to, p.charge.Key)
+	if how != peek && p.charge.Cost > 0 {
+		p.entry, err = s.get(p.to, p.charge.Key)
 		return err
 	}
-	if p.entry = s.table.known(p.to, p.charge.Key); p.entry == nil {
+	if p.entry = s.known(p.to, p.charge.Key); p.entry == nil {
 		p.charge.Verdict = limit.Verdict{Allowed: true, Remaining: p.own.quota}
 	}
 	return nil

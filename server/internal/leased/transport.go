@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/leasewire"
 )
 
 // transport connects the client to the coordinator in this process.
@@ -31,7 +32,7 @@ type stream struct {
 }
 
 // Send implements client.Stream. The client opens limits by an alias for the limit and
-// its key, in place of which the coordinator is told the two.
+// its key, which is replaced by the two here.
 func (s *stream) Send(r *lease.Report) error {
 	s.names.resolve(r.Demands)
 	return s.Stream.Send(r)
@@ -39,11 +40,31 @@ func (s *stream) Send(r *lease.Report) error {
 
 // Close implements client.Stream. The stream ends with the context it was opened with.
 func (s *stream) Close() {
+	if c, ok := s.Stream.(interface{ Close() }); ok {
+		c.Close()
+		return
+	}
 	_ = s.CloseSend() // it is over, however it went
 }
 
+// Away makes a stream to a coordinator in another server one of this package: that server names
+// resources by the same keys, but has to be sent them as such.
+func Away(s client.Stream) Stream { return away{s} }
+
+type away struct{ client.Stream }
+
+// Send implements Stream.
+func (a away) Send(r *lease.Report) error {
+	for i := range r.Demands {
+		if id := &r.Demands[i].Resource; id.Limit != "" && id.Key != "" {
+			id.Key = leasewire.MemberKey(id.Key)
+		}
+	}
+	return a.Stream.Send(r)
+}
+
 // forgetAfter is how long an alias outlives its lease. Not shorter: what the client
-// tells of the lease after it was closed must find it. Not longer: keys that come once
+// reports of the lease after it was closed must find it. Not longer: keys that come once
 // would pile up.
 const forgetAfter = 30 * time.Second
 
@@ -90,7 +111,7 @@ func (a *aliases) sweep(now time.Time) {
 	a.closed = append(a.closed[:0], a.closed[n:]...)
 }
 
-// resolve puts resources in place of their names.
+// resolve replaces names by their resources.
 func (a *aliases) resolve(demands []lease.Demand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,4 +120,12 @@ func (a *aliases) resolve(demands []lease.Demand) {
 			*r = a.known[r.Limit] // a forgotten one was closed, and the coordinator takes it so
 		}
 	}
+}
+
+// Stream is a stream to the coordinator in this process. It is used as
+// [client.Stream] says.
+type Stream interface {
+	Send(r *lease.Report) error
+	CloseSend() error
+	Receive() (*lease.Grant, error)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 var (
@@ -65,7 +66,7 @@ type admission struct {
 // generation is one run of the coordinator.
 type generation struct {
 	service *Service
-	state   State
+	state   leasestate.State
 	stop    context.CancelFunc
 	ran     chan bool
 	running gate
@@ -105,10 +106,10 @@ func (g *gate) pass() {
 
 // start runs a coordinator.
 func (w *world) start() {
-	state := Fresh(0)
+	state := leasestate.Fresh(0)
 	if w.dir != "" {
 		var err error
-		if state, err = OpenState(w.dir, 0, false); err != nil {
+		if state, err = leasestate.Open(w.dir, 0, false); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -144,7 +145,7 @@ func (w *world) end(killed bool) {
 type spender struct {
 	w      *world
 	number int
-	link   gate // of what it sends and hears
+	link   gate // of what it sends and receives
 	life   gate // of the process
 
 	mu   sync.Mutex

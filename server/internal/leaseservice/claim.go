@@ -30,7 +30,7 @@ type Claim interface {
 
 const (
 	// claimLasts is how long a claim outlives its last renewal. Not longer: nobody
-	// lends for that long after a crash, and then for the time of learning. Not
+	// lends for that long after a crash, and then for the time of recovery. Not
 	// shorter: a pause of the network, or of Redis, should not change coordinators.
 	claimLasts = 3 * time.Second
 	// claimEvery is how often it is renewed: two renewals may be lost.
@@ -57,11 +57,11 @@ type claim struct {
 	found    bool       // it was taken after it was lost, and not renewed yet
 	unsure   bool       // it may have been taken without an answer
 	answered limit.Time // when it was last held for sure
-	told     string     // who was logged as the holder
+	logged   string     // the holder that was logged last
 }
 
 // init names the claim. A service that is started again with its state is the same one,
-// so that it goes on at once after a crash.
+// so that it lends again at once after a crash.
 func (c *claim) init(o *Options) {
 	sum := sha256.Sum256(append([]byte("stint coordinator "), o.State.Key...))
 	host, _ := os.Hostname() // "" where it cannot be read
@@ -71,11 +71,25 @@ func (c *claim) init(o *Options) {
 
 // lends says whether this service may lend at now.
 func (s *Service) lends(now limit.Time) bool {
+	if s.membership != nil {
+		return s.membership.election.Leads(time.Now())
+	}
 	return s.opts.Claim == nil || int64(now) < s.claim.until.Load() || !s.Leasing()
 }
 
 // Asking says whether it is not known yet whether this service may lend.
-func (s *Service) Asking() bool { return !s.lends(s.now()) && s.Elsewhere() == "" }
+func (s *Service) Asking() bool {
+	if s.membership != nil {
+		_, _, known := s.Leader()
+		if known {
+			s.membership.known.Store(true)
+		}
+		// Later a backend that is gone makes all members alike, and a load balancer must not take
+		// all of them away.
+		return !s.membership.known.Load()
+	}
+	return !s.lends(s.now()) && s.Elsewhere() == ""
+}
 
 // Elsewhere says who else lends the limits; "" = nobody is known.
 func (s *Service) Elsewhere() string {
@@ -85,8 +99,11 @@ func (s *Service) Elsewhere() string {
 	return ""
 }
 
-// notHere is what instances are told while this service does not lend.
+// notHere is what instances are answered while this service does not lend.
 func (s *Service) notHere() error {
+	if s.membership != nil {
+		return errNotLeader
+	}
 	if holder := s.Elsewhere(); holder != "" {
 		return status.Errorf(codes.FailedPrecondition, "this service does not lend: %s lends the limits of this Redis and prefix: give the address of that one", holder)
 	}
@@ -144,7 +161,7 @@ func (s *Service) beginClaiming(ctx context.Context) *sync.WaitGroup {
 //
 // A holder that gets no answer goes on: leases do not need Redis, and its loss must not
 // end them. It goes on only while it keeps asking, so one that was paused lends nothing
-// before it knows whether another has taken its place.
+// before it knows whether another has the claim.
 func (s *Service) claimOnce(ctx context.Context) time.Duration {
 	c := &s.claim
 	if !s.Leasing() {
@@ -174,8 +191,8 @@ func (s *Service) claimOnce(ctx context.Context) time.Duration {
 			c.held = false
 			s.within(ctx, func(limit.Time) { s.shut() })
 		}
-		if c.told != holder {
-			c.told = holder
+		if c.logged != holder {
+			c.logged = holder
 			s.opts.Logger.Error("another service lends the limits that are shared by leases, of which there may be exactly one: this one lends nothing, refuses what needs a lease, and takes over when the other one ends; point clients at that one, or give each service a prefix of its own in the URL of its store",
 				"coordinator", holder)
 		}
@@ -221,7 +238,7 @@ func (s *Service) claimed(ctx context.Context, asked limit.Time, lost bool) {
 		return // it may not have been done
 	}
 	if waited {
-		c.told = ""
+		c.logged = ""
 		s.opts.Logger.Warn("this service takes over: it lends the limits that are shared by leases once those of the former coordinator must have ended", "for", s.Recovering().Round(time.Millisecond))
 	}
 	c.held, c.answered = true, asked
@@ -243,9 +260,7 @@ func (s *Service) within(ctx context.Context, f func(now limit.Time)) {
 // takeOver makes the coordinator learn what another one may have lent.
 func (s *Service) takeOver(now limit.Time) {
 	grants := s.step(now, coordinator.Takeover{})
-	c := s.loop.coordinator
-	s.loop.epoch = c.Epoch()
-	s.recoveredAt.Store(int64(c.RecoveredAt()))
+	s.noteEpoch()
 	if s.opts.Raise != nil {
 		if err := s.opts.Raise(s.loop.epoch); err != nil {
 			s.opts.Logger.Error("the epoch cannot be kept: leases of this coordinator cannot be claimed from the next one", "error", err)
@@ -262,11 +277,7 @@ func (s *Service) shut() {
 	s.claim.mu.Lock()
 	s.claim.open = make(chan struct{})
 	s.claim.mu.Unlock()
-	for _, m := range s.loop.members {
-		if m.stream != nil {
-			m.stream.end(s.notHere())
-		}
-	}
+	s.loop.members.EndAll(s.notHere())
 }
 
 // unclaim gives the claim up, so that the next one need not wait for its end.

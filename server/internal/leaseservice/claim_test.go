@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // place is where services agree, as Redis does it.
@@ -25,8 +26,8 @@ type place struct {
 	down   bool
 	mute   map[string]int  // whose next questions are taken, and not answered
 	cut    map[string]bool // who does not reach it
-	hangs  bool            // whoever asks waits until the end of its patience
-	slow   time.Duration   // how long each question takes, whoever has gone meanwhile
+	hangs  bool            // a caller waits until its context ends
+	slow   time.Duration   // how long each call takes, also of a caller that has gone
 	asking int             // questions under way
 	given  []bool          // of each time that the claim was given up, whether it was clean
 }
@@ -95,7 +96,7 @@ type claimant struct {
 }
 
 func run(t *testing.T, p *place, key byte, change ...func(*Options)) claimant {
-	o := Options{Limits: limits(t, config), State: State{Epoch: above(0), Key: []byte{key}}, Claim: p, Logger: slog.New(slog.DiscardHandler)}
+	o := Options{Limits: limits(t, config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte{key}}, Claim: p, Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&o)
 	}
@@ -111,7 +112,7 @@ func run(t *testing.T, p *place, key byte, change ...func(*Options)) claimant {
 // may says whether a service lends what may be in use elsewhere.
 func (c claimant) may() bool { return c.lends(c.now()) && c.Recovering() == 0 }
 
-// TestOneClaimantLends: whoever comes, goes, is cut off from Redis or has it come back
+// TestOneClaimantLends: whichever service comes, goes, is cut off from Redis or has it come back
 // empty, what one service has lent has ended before another lends; where Redis is away for
 // all the one that lends goes on.
 func TestOneClaimantLends(t *testing.T) {
@@ -197,7 +198,7 @@ func TestPausedClaimant(t *testing.T) {
 	}
 	r.within(t.Context(), func(now limit.Time) {
 		r.claim.until.Store(int64(now)) // as if nobody had run since
-		r.take(event{stream: p.stream, report: &lease.Report{Member: lease.Member{Instance: "i", Session: 1}, Number: 1}})
+		r.take(now, event{stream: p.stream, report: &lease.Report{Member: lease.Member{Instance: "i", Session: 1}, Number: 1}})
 	})
 	if g, err := p.Receive(); status.Code(err) != codes.Unavailable {
 		t.Errorf("it answers %v, %v", g, err)

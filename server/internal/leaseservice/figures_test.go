@@ -3,7 +3,6 @@ package leaseservice
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -24,7 +23,7 @@ func TestFiguresOverTime(t *testing.T) {
 		s := lend(t, func(o *Options) { o.State.Recovery = 3 * time.Second })
 		a, b := s.dial(t), s.dial(t)
 		b.report("b", 1, demand(1, "shared", 1))
-		time.Sleep(time.Second / 2) // between two looks
+		time.Sleep(time.Second / 2) // between two samples
 		of := func(name string) LimitFigures {
 			f := s.Figures().Limits
 			at := slices.IndexFunc(f, func(l LimitFigures) bool { return l.Limit == name })
@@ -141,7 +140,7 @@ func TestPageOverTime(t *testing.T) {
 		}
 		l := p.Resources[0]
 		one := l.Leases[0]
-		if one.Since < 11 || one.Since > 12 || one.ExpiresIn < 2 || one.ExpiresIn > 2.1 || l.FullFor < 10 || l.FullFor > 12 || l.Recovering || l.Broken || one.Burst <= 0 {
+		if one.Since < 11 || one.Since > 12 || one.ExpiresIn < 2 || one.ExpiresIn > 2.1 || l.SaturatedFor < 10 || l.SaturatedFor > 12 || l.Recovering || l.Broken || one.Burst <= 0 {
 			t.Errorf("%+v", l)
 		}
 		figures, others, ok := s.Instances(t.Context())
@@ -191,7 +190,7 @@ func TestLeasesShownAreBounded(t *testing.T) {
 	})
 }
 
-// Only one look at a time stops the loop: a second waits for as long as who asks has time.
+// Only one snapshot at a time stops the loop: a second waits until its context ends.
 func TestOneLookAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lend(t)
@@ -224,36 +223,4 @@ func TestOneLookAtATime(t *testing.T) {
 			t.Error("nobody looks, and one that asks is not answered")
 		}
 	})
-}
-
-// Whatever grants are put while nothing is sent, what is sent then says of each handle the
-// latest, once.
-func TestMergesToTheLatest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("one goroutine: nothing for the race detector")
-	}
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		st := newStream(context.Background(), nil)
-		want := map[uint32]uint64{}
-		number := uint64(0)
-		for range r.IntN(6) {
-			number++
-			g := &lease.Grant{Number: number}
-			for _, h := range r.Perm(8)[:r.IntN(5)] {
-				g.Shares = append(g.Shares, lease.Share{Handle: uint32(h), Lease: number})
-				want[uint32(h)] = number
-			}
-			st.put(g)
-		}
-		g := st.next()
-		if (g == nil) != (number == 0) || g.GetNumber() != number || len(g.GetShares()) != len(want) {
-			t.Fatalf("seed %d: %v, want %v", seed, g, want)
-		}
-		for _, s := range g.GetShares() {
-			if s.GetLease() != want[s.GetHandle()] {
-				t.Fatalf("seed %d: %v, want %v", seed, g, want)
-			}
-		}
-	}
 }

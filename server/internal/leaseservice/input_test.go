@@ -16,6 +16,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 func (r *room) page(query string) leasesPage {
@@ -29,7 +30,7 @@ func (r *room) page(query string) leasesPage {
 	return p
 }
 
-// What is wrong with one demand is told for its handle; the rest of its report, and
+// What is wrong with one demand is answered for its handle; the rest of its report, and
 // the neighbour, are served.
 func TestBadDemands(t *testing.T) {
 	with := func(f func(d *leasepb.Demand)) *leasepb.Demand {
@@ -87,7 +88,7 @@ func TestBadDemands(t *testing.T) {
 // or a second time, it is refused.
 func TestTokens(t *testing.T) {
 	key := make([]byte, 32)
-	first := start(t, Options{State: State{Epoch: 5, Key: key}})
+	first := start(t, Options{State: leasestate.State{Epoch: 5, Key: key}})
 	c := first.open("a", 1)
 	c.report(demand(1, "shared", 50))
 	lent := c.share(1)
@@ -96,7 +97,7 @@ func TestTokens(t *testing.T) {
 	}
 	first.stop()
 
-	next := start(t, Options{State: State{Epoch: 6, Key: key, Recovery: time.Hour}})
+	next := start(t, Options{State: leasestate.State{Epoch: 6, Key: key, Recovery: time.Hour}})
 	claim := func() *leasepb.Demand {
 		d := demand(1, "shared", 50)
 		d.Lease, d.Claim = lent.GetLease(), lent.GetToken()
@@ -115,7 +116,7 @@ func TestTokens(t *testing.T) {
 	run.cancel()
 	next.eventually("the stream has ended", func() bool {
 		gone := false
-		next.inLoop(t.Context(), func(limit.Time) { gone = next.loop.members["a"].stream == nil })
+		next.inLoop(t.Context(), func(limit.Time) { gone = next.loop.members.Get("a").Stream == nil })
 		return gone
 	})
 	owner := next.open("a", 1)
@@ -162,7 +163,11 @@ func TestBadReports(t *testing.T) {
 		"goes":      {func(c *raw) { _ = c.CloseSend() }, codes.OK, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, Options{}, func(s *Service) { s.patience.firstReport = 2 * time.Second })
+			r := start(t, Options{}, func(s *Service) {
+				if name == "nothing" {
+					s.patience.firstReport = 2 * time.Second
+				}
+			})
 			r.neighbour(func() {
 				bad := r.open("bad", 1)
 				c.send(bad)
@@ -174,7 +179,7 @@ func TestBadReports(t *testing.T) {
 	}
 }
 
-// The same run of an instance on a newer stream takes the place of the older one, and
+// The same run of an instance on a newer stream replaces the older one, and
 // keeps what it has. Another run waits until the first one has gone.
 func TestStreamsOfOneInstance(t *testing.T) {
 	r := start(t, Options{})
@@ -252,8 +257,8 @@ func TestStalledReader(t *testing.T) {
 		}
 		served := func() (yes bool) {
 			r.inLoop(t.Context(), func(limit.Time) {
-				m := r.loop.members["slow"]
-				yes = m != nil && m.stream != nil
+				m := r.loop.members.Get("slow")
+				yes = m != nil && m.Stream != nil
 			})
 			return yes
 		}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
@@ -66,12 +66,12 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 		return true
 	})
 	limits := s.limits.Load()
-	for name, m := range s.loop.members {
-		for _, u := range m.decided {
-			if limits.byName[u.Limit] == nil {
+	for m := range s.loop.members.All() {
+		for _, u := range m.Decided {
+			if limits.Limit(u.Limit) == nil {
 				continue // a former configuration had it
 			}
-			if f := of(u.Limit, name); f != nil {
+			if f := of(u.Limit, m.Instance); f != nil {
 				f.Admitted, f.Refused = u.Admitted, u.Refused
 			}
 		}
@@ -79,10 +79,6 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 	return figures, others
 }
 
-// gets is what an instance has of what its limit divides: the rate, or the permits.
-func gets(l *coordinator.LeaseState, gauge bool) fixed.Amount {
-	if gauge {
-		return l.Capacity.Burst
-	}
-	return l.Capacity.Rate
-}
+// Usage is what instances of other processes have decided since the start, by limit,
+// ascending by name; limits that are not lent any more are forgotten.
+func (s *Service) Usage() []lease.Usage { return s.decided.List(s.limits.Load()) }

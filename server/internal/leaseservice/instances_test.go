@@ -9,6 +9,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestream"
 )
 
 // Of each instance what it wants and has adds up over the keys of a limit, what it decided is
@@ -63,9 +64,11 @@ func TestInstancesAreBounded(t *testing.T) {
 	var others int
 	r.inLoop(t.Context(), func(now limit.Time) {
 		for i := range maxShownLeases/2 + 2 {
-			r.loop.members[fmt.Sprint(i)] = &member{decided: map[string]lease.Usage{
+			m := r.loop.members.Admit(now, leasestream.New(t.Context(), nil), &lease.Report{Member: lease.Member{Instance: fmt.Sprint(i), Session: 1}}, 5)
+			m.Decided = map[string]lease.Usage{
 				"shared": {Limit: "shared", Admitted: uint64(i)}, "per-user": {Limit: "per-user", Admitted: uint64(i)}, "former": {Limit: "former", Admitted: 1},
-			}}
+			}
+			m.Stream = nil
 		}
 		figures, others = r.instances(now)
 	})

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
-	"github.com/stint-io/stint/internal/lease"
 )
 
 // Who has, wants and gets what; and figures by limit, without keys.
@@ -25,12 +24,12 @@ func TestLook(t *testing.T) {
 	var p leasesPage
 	r.eventually("it is full and a has its part", func() bool {
 		p = r.page("?limit=shared")
-		return len(p.Resources) == 1 && p.Resources[0].Full && slices.ContainsFunc(p.Resources[0].Leases, func(l leaseOfOne) bool {
-			return l.Instance == "a" && l.Gets > 0
+		return len(p.Resources) == 1 && p.Resources[0].Saturated && slices.ContainsFunc(p.Resources[0].Leases, func(l leaseOfOne) bool {
+			return l.Instance == "a" && l.Granted > 0
 		})
 	})
 	l := p.Resources[0]
-	if p.Epoch != 5 || p.Instances != 2 || p.Total != 1 || p.Truncated || l.Capacity != 100 || l.Burst != 10 || l.Wanted < 300 ||
+	if p.Epoch != 5 || p.Instances != 2 || p.Total != 1 || p.Truncated || l.Capacity != 100 || l.Burst != 10 || l.Demand < 300 ||
 		l.Lent+l.Free > 100 || l.Allocation != "max_min" || l.Key != "" || len(l.Leases) != 2 {
 		t.Errorf("%+v", p)
 	}
@@ -38,7 +37,7 @@ func TestLook(t *testing.T) {
 	if one.Instance != "a" {
 		one, two = two, one
 	}
-	if one.Wants != 300 || one.Weight != 4 || one.Band != 2 || one.Version != 1 || one.ExpiresIn <= 0 || one.ExpiresIn > 61 || one.Gets <= 0 || !two.Silent {
+	if one.Demand != 300 || one.Weight != 4 || one.Band != 2 || one.Version != 1 || one.ExpiresIn <= 0 || one.ExpiresIn > 61 || one.Granted <= 0 || !two.Silent {
 		t.Errorf("%+v", l.Leases)
 	}
 	r.eventually("the figures are there", func() bool {
@@ -74,37 +73,9 @@ func TestLookIsBounded(t *testing.T) {
 	}
 }
 
-// What was not sent yet is brought up to date, not queued.
-func TestMerge(t *testing.T) {
-	st := &stream{}
-	st.out.wake = make(chan struct{}, 1)
-	put := func(number uint64, handles ...uint32) {
-		g := &lease.Grant{Number: number}
-		for _, h := range handles {
-			g.Shares = append(g.Shares, lease.Share{Handle: h, Lease: number})
-		}
-		st.put(g)
-	}
-	put(1, 1, 2)
-	put(2, 2, 3)
-	put(3)
-	g := st.next()
-	if g.GetNumber() != 3 || len(g.GetShares()) != 3 {
-		t.Fatalf("%v", g)
-	}
-	for i, want := range []uint64{1, 2, 2} {
-		if s := g.GetShares()[i]; s.GetHandle() != uint32(i+1) || s.GetLease() != want {
-			t.Errorf("%v", g)
-		}
-	}
-	if st.stalledFor() == 0 || st.next() != nil || st.stalledFor() != 0 {
-		t.Error("a write does not begin and end")
-	}
-}
-
-// TestLookAtAllKinds: of places the places are shown, of a suppressed limit no allocation;
+// TestPageOfAllKinds: of a semaphore the permits are shown, of a suppressed limit no allocation;
 // what is lent adds up over the keys of a limit; the limits stand in their order.
-func TestLookAtAllKinds(t *testing.T) {
+func TestPageOfAllKinds(t *testing.T) {
 	r := start(t, Options{Limits: limits(t, config+"  - {name: beyond, rate: 10/s, sharing: suppressed}\n")})
 	a := r.open("a", 1)
 	places := demand(1, "places", 0)
@@ -133,7 +104,7 @@ func TestLookAtAllKinds(t *testing.T) {
 	for _, l := range r.page("").Resources {
 		gets := 0.0
 		for _, one := range l.Leases {
-			gets += one.Gets
+			gets += one.Granted
 		}
 		switch l.Limit {
 		case "places":
@@ -154,34 +125,5 @@ func TestLookAtAllKinds(t *testing.T) {
 	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/leases", nil))
 	if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("it may be kept by others: %v", w.Header())
-	}
-}
-
-// TestUsage: what instances say that they decided adds up, of limits that are lent, and
-// within what anybody can have decided.
-func TestUsage(t *testing.T) {
-	s := New(Options{Limits: limits(t, config)})
-	for range 2 {
-		s.count([]lease.Usage{
-			{Limit: "shared", Admitted: 7, Refused: 2},
-			{Limit: "exact", Admitted: 1},
-			{Limit: "nobody", Refused: 1},
-			{Limit: "places", Admitted: 1 << 63, Refused: 1 << 63},
-		})
-	}
-	want := []lease.Usage{{Limit: "places", Admitted: 2 * mostUsage, Refused: 2 * mostUsage}, {Limit: "shared", Admitted: 14, Refused: 4}}
-	if got := s.Usage(); !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if n := len(s.decided.limits); n != len(want) {
-		t.Errorf("%d limits are remembered, whose names may come from anybody", n)
-	}
-	s.Reload(limits(t, "limits: [{name: shared, rate: 1/s}]"))
-	if got := s.Usage(); len(got) > 0 {
-		t.Errorf("%+v of what is not lent any more", got)
-	}
-	s.Reload(limits(t, config))
-	if got := s.Usage(); len(got) > 0 {
-		t.Errorf("%+v, which was forgotten", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/server/internal/leasestream"
 )
 
 // Pipe is the stream of an instance in this process: the server is a client of its own
@@ -15,7 +16,7 @@ import (
 // Receive may be called by one goroutine each.
 type Pipe struct {
 	service *Service
-	stream  *stream
+	stream  *leasestream.Stream
 	closed  sync.Once
 }
 
@@ -23,16 +24,18 @@ type Pipe struct {
 // [rules.Matched], as the engine has them.
 func (s *Service) Pipe(ctx context.Context) (*Pipe, error) {
 	if !s.awaitClaim(ctx) {
-		return nil, errGoing
+		return nil, leasestream.ErrGoing
 	}
-	if err := s.enter(); err != nil {
+	own, cancel := context.WithCancelCause(ctx)
+	p := &Pipe{service: s, stream: leasestream.New(own, cancel)}
+	p.stream.Own = true
+	if err := s.admission.Enter(p.stream, s.opts.MaxStreams); err != nil {
+		cancel(err)
 		return nil, err
 	}
-	defer s.admission.handlers.Done()
-	own, cancel := context.WithCancelCause(ctx)
-	p := &Pipe{service: s, stream: newStream(own, cancel)}
+	defer s.admission.Handlers.Done()
 	context.AfterFunc(own, func() {
-		s.leave()
+		s.admission.Leave(p.stream)
 		s.post(context.Background(), event{stream: p.stream})
 	})
 	return p, nil
@@ -41,36 +44,36 @@ func (s *Service) Pipe(ctx context.Context) (*Pipe, error) {
 // Send hands a report to the coordinator and waits until it is taken; the report is
 // not kept. An error means that the stream has ended.
 func (p *Pipe) Send(r *lease.Report) error {
-	if p.service.post(p.stream.ctx, event{stream: p.stream, report: r}) {
+	if p.service.post(p.stream.Context(), event{stream: p.stream, report: r}) {
 		select {
-		case <-p.stream.taken:
+		case <-p.stream.Taken():
 			return p.ended()
 		case <-p.service.ended:
 		}
 	}
-	p.stream.end(errGoing) // unless it has ended already
+	p.stream.End(leasestream.ErrGoing) // unless it has ended already
 	return p.ended()
 }
 
 // CloseSend says that no more reports come; the stream ends.
 func (p *Pipe) CloseSend() error {
-	p.closed.Do(func() { p.stream.end(nil) })
+	p.closed.Do(func() { p.stream.End(nil) })
 	return nil
 }
 
 // Receive waits for a grant. Its error says how the stream ended; io.EOF is a good end.
 func (p *Pipe) Receive() (*lease.Grant, error) {
 	for {
-		if m := p.stream.next(); m != nil {
-			g := &lease.Grant{To: p.stream.as()}
+		if m := p.stream.Next(); m != nil {
+			g := &lease.Grant{To: p.stream.Member()}
 			return g, leasewire.FromGrant(g, m)
 		}
 		select {
-		case <-p.stream.out.wake:
+		case <-p.stream.Wake():
 		case <-p.service.ended:
-			p.stream.end(errGoing)
+			p.stream.End(leasestream.ErrGoing)
 			return nil, p.ended()
-		case <-p.stream.ctx.Done():
+		case <-p.stream.Context().Done():
 			if err := p.ended(); err != nil {
 				return nil, err
 			}
@@ -81,12 +84,12 @@ func (p *Pipe) Receive() (*lease.Grant, error) {
 
 // ended returns why the stream has ended; nil while it has not, or after a good end.
 func (p *Pipe) ended() error {
-	var end endOfStream
-	switch cause := p.stream.cause(); {
+	var end leasestream.End
+	switch cause := p.stream.Cause(); {
 	case cause == nil:
 		return nil
 	case errors.As(cause, &end):
-		return end.err
+		return end.Err
 	default:
 		return cause
 	}

@@ -18,7 +18,7 @@ import (
 // An instance in the process and one beyond the network share one bucket.
 func TestPipe(t *testing.T) {
 	r := start(t, Options{})
-	key, ok := r.limits.Load().byName["per-user"].KeyOf("u", "192.0.2.7")
+	key, ok := r.limits.Load().Limit("per-user").KeyOf("u", "192.0.2.7")
 	if !ok {
 		t.Fatal("not a key")
 	}
@@ -79,7 +79,7 @@ func TestPipe(t *testing.T) {
 	}
 }
 
-// A report that the loop does not take any more is told as not taken, whether or not the loop
+// A report that the loop does not take any more is returned as not taken, whether or not the loop
 // knew the stream.
 func TestReportAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

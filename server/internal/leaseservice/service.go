@@ -1,7 +1,7 @@
-// Package lease is the room of the lease protocol: instances hold a stream, and one
+// Package leaseservice is the room of the lease protocol: instances hold a stream, and one
 // loop owns the coordinator that lends them the parts of limits. The room translates,
-// checks who is who, and bounds what a stranger can do; what is lent to whom is
-// decided in package share.
+// checks who is who, and bounds what a stranger can do; which instance is lent what is
+// decided in internal/lease/coordinator.
 package leaseservice
 
 import (
@@ -9,7 +9,6 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +20,10 @@ import (
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/leaselimits"
+	"github.com/stint-io/stint/server/internal/leaseparent"
+	"github.com/stint-io/stint/server/internal/leasestate"
+	"github.com/stint-io/stint/server/internal/leasestream"
 )
 
 // The bounds on what instances can do.
@@ -28,21 +31,16 @@ const (
 	// DefaultMaxStreams is how many instances are served. Not more: at some
 	// 40 KiB each they are a gigabyte. Not less: fleets have ten thousand.
 	DefaultMaxStreams = 25_000
-	// maxHandles is how many resources one instance has. Not more: all its
-	// demands come in one report when it connects anew.
-	maxHandles = 10_000
 	// firstReport is how long an instance may take to say who it is.
 	firstReport = 10 * time.Second
 	// stalled is how long one message may take to be sent to an instance. Not
 	// longer than some leases: they have ended by then.
 	stalled = 10 * time.Second
-	// silence is after how many leases without a report a stream is ended. Not
-	// fewer: a process that was paused should find its stream.
-	silence = 6
 	// breath is how long the loop waits after a panic: a cause that stays must
 	// not take a processor.
 	breath = 10 * time.Millisecond
-	// batch is how many events are taken before a look at the clock.
+	// batch is how many events may wait, and about how many are taken before the timer is
+	// checked.
 	batch = 256
 )
 
@@ -50,20 +48,23 @@ const (
 type Options struct {
 	// Limits are the limits at the start; see [Service.Reload].
 	Limits *rules.Set
-	// State says what was before; see [Fresh] and [OpenState].
-	State State
-	// Raise is told of an epoch that the coordinator has gone up to, to keep it; nil = it
+	// State says what was before; see [leasestate.Fresh] and [leasestate.Open].
+	State leasestate.State
+	// Raise is called with an epoch that the coordinator has gone up to, to keep it; nil = it
 	// is not kept.
 	Raise func(epoch uint64) error
 	// Lease and Refresh are how long leases last and how often instances
-	// report; 0 = the defaults of package share.
+	// report; 0 = the defaults of internal/lease.
 	Lease, Refresh time.Duration
 	// MaxStreams bounds the instances; 0 = DefaultMaxStreams. MaxResources
-	// bounds the resources; 0 = the default of package share.
+	// bounds the resources; 0 = the default of the coordinator.
 	MaxStreams, MaxResources int
 	// Claim is where services that could lend the same limits agree on one of them; nil
 	// = there is no such place, and this one lends.
 	Claim Claim
+	// Parent is where this service, as that of a site, has its capacity from; nil = it has all
+	// of the limits itself.
+	Parent *leaseparent.Parent
 	// Logger takes what operators should read; nil = [slog.Default]. Keys never
 	// are in it.
 	Logger *slog.Logger
@@ -76,30 +77,20 @@ type Service struct {
 
 	opts   Options
 	origin time.Time // of the clock
-	limits atomic.Pointer[index]
+	limits atomic.Pointer[leaselimits.Index]
 	events chan event
 	reload chan struct{} // limits has changed
 	ended  chan struct{} // closed when Run has ended
 
-	admission struct {
-		sync.Mutex
-		streams  int
-		closing  bool
-		refused  uint64         // streams, since the start
-		handlers sync.WaitGroup // what reads and writes
-	}
+	admission leasestream.Admission
 
-	// decided is what instances of other processes told of their decisions, by limit.
-	decided struct {
-		sync.Mutex
-		limits map[string]lease.Usage
-	}
+	decided leaselimits.Decisions
 
 	// loop belongs to the goroutine of Run.
 	loop struct {
 		coordinator *coordinator.Coordinator
 		epoch       uint64 // of it, as it is kept
-		members     map[string]*member
+		members     *leasestream.Members
 		refused     [256]uint64 // by status
 		panics      uint64
 		saturated   map[string]float64
@@ -109,22 +100,26 @@ type Service struct {
 	// step is what the loop calls, and patience the bounds on waiting; tests
 	// change them.
 	step     func(now limit.Time, e lease.Event) []lease.Grant
+	next     func() limit.Time // when a Tick is due
 	patience struct{ firstReport, stalled time.Duration }
 
 	// recoveredAt is when the coordinator knows what is lent, as a limit.Time.
 	recoveredAt atomic.Int64
 
-	claim claim
+	claim      claim
+	membership *membership
+	parent     *leaseparent.Link // nil = this is no site
 
-	snapshots chan struct{} // one look at everything at a time
+	snapshots chan struct{} // one snapshot at a time
 	figures   atomic.Pointer[Figures]
 }
 
 // event is what the loop is woken by.
 type event struct {
-	stream   *stream
+	stream   *leasestream.Stream
 	report   *lease.Report // nil: the stream has ended
 	snapshot func(now limit.Time)
+	parent   lease.Event // of the link to the parent
 }
 
 // New returns a service. It lends nothing before Run.
@@ -139,18 +134,18 @@ func New(o Options) *Service {
 		events: make(chan event, batch), ended: make(chan struct{}), snapshots: make(chan struct{}, 1),
 		reload: make(chan struct{}, 1),
 	}
-	s.limits.Store(newIndex(o.Limits))
+	s.limits.Store(leaselimits.New(o.Limits))
 	s.figures.Store(&Figures{})
-	s.loop.members, s.loop.saturated = map[string]*member{}, map[string]float64{}
+	s.loop.members, s.loop.saturated = leasestream.NewMembers(o.Lease, o.Logger), map[string]float64{}
 	var seal *coordinator.Seal
 	if len(o.State.Key) > 0 {
 		seal = coordinator.NewSeal(o.State.Key)
 	}
-	c := coordinator.New(coordinator.Options{
-		Epoch: o.State.Epoch, Former: o.State.Former, Above: above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, MaxResources: o.MaxResources, Seal: seal,
-		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) { return s.limits.Load().resolve(id) },
-	}, s.now())
-	s.loop.coordinator, s.loop.epoch, s.step = c, c.Epoch(), c.Step
+	c := s.newCoordinator(coordinator.Options{
+		Epoch: o.State.Epoch, Former: o.State.Former, Above: leasestate.Above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, MaxResources: o.MaxResources, Seal: seal,
+		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) { return s.limits.Load().Resolve(id) },
+	})
+	s.loop.coordinator, s.loop.epoch = c, c.Epoch()
 	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
 	s.claim.init(&s.opts)
@@ -162,7 +157,7 @@ func (s *Service) now() limit.Time { return limit.Time(time.Since(s.origin) + ti
 
 // Reload makes the service lend by the limits of set from here on.
 func (s *Service) Reload(set *rules.Set) {
-	s.limits.Store(newIndex(set))
+	s.limits.Store(leaselimits.New(set))
 	select {
 	case s.reload <- struct{}{}:
 	default: // it will see the latest
@@ -170,7 +165,7 @@ func (s *Service) Reload(set *rules.Set) {
 }
 
 // Leasing says whether a limit of those in force is shared by leases.
-func (s *Service) Leasing() bool { return s.limits.Load().leased > 0 }
+func (s *Service) Leasing() bool { return s.limits.Load().Leasing() }
 
 // post hands an event to the loop. It reports false when the loop has ended, or ctx.
 func (s *Service) post(ctx context.Context, e event) bool {
@@ -183,110 +178,20 @@ func (s *Service) post(ctx context.Context, e event) bool {
 	return false
 }
 
-// Run lends until ctx ends; then it ends all streams and returns once everything it
-// started has ended. It reports whether nothing was lent at the end. It runs once.
-func (s *Service) Run(ctx context.Context) (nothingLent bool) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	sample := time.NewTimer(0)
-	defer sample.Stop()
-	s.loop.sampled = s.now()
-	claiming := s.beginClaiming(ctx)
-	for running := true; running; {
-		panics := s.loop.panics
-		select {
-		case <-ctx.Done():
-			running = false
-		case e := <-s.events:
-			select {
-			case <-s.reload:
-				// What was reported after a Reload is answered by its limits.
-				s.feed(s.now(), nil, coordinator.Reconfigure{})
-			default:
-			}
-			s.take(e)
-			s.takeWaiting()
-		case <-s.reload:
-			s.feed(s.now(), nil, coordinator.Reconfigure{})
-		case <-timer.C:
-			s.feed(s.now(), nil, lease.Tick{})
-		case <-sample.C:
-			pause := time.Second
-			s.guard(nil, "sample", func() { pause = s.sample(s.now()) })
-			sample.Reset(pause)
-		}
-		wait := max(0, time.Duration(s.loop.coordinator.Next()-s.now()))
-		if s.loop.panics > panics {
-			wait = max(wait, breath)
-		}
-		timer.Reset(wait)
-	}
-	s.admission.Lock()
-	s.admission.closing = true
-	s.admission.Unlock()
-	for _, m := range s.loop.members {
-		if m.stream != nil {
-			m.stream.end(errGoing)
-		}
-	}
-	s.guard(nil, "end", func() { nothingLent = s.nothingLent() })
-	close(s.ended)
-	s.admission.handlers.Wait()
-	claiming.Wait()
-	s.unclaim(nothingLent)
-	return nothingLent
-}
-
-var errGoing = status.Error(codes.Unavailable, "the coordinator goes: come back later, leases run on meanwhile")
-
-// takeWaiting takes what has come meanwhile, so that one round serves it all.
-func (s *Service) takeWaiting() {
-	for range batch {
-		select {
-		case e := <-s.events:
-			s.take(e)
-		default:
-			return
-		}
-	}
-}
-
-func (s *Service) take(e event) {
-	now := s.now()
-	switch {
-	case e.snapshot != nil:
-		s.guard(nil, "look", func() { e.snapshot(now) })
-	case e.report == nil:
-		s.gone(e.stream)
-	case !s.lends(now):
-		e.stream.end(s.notHere())
-		e.stream.taken <- struct{}{}
-	default:
-		if m := s.admit(now, e.stream, e.report); m != nil {
-			m.decided = s.limits.Load().count(m.decided, e.report.Usage)
-			s.feed(now, e.stream, e.report)
-			if e.report.Leaving {
-				delete(s.loop.members, m.Instance)
-				e.stream.end(nil)
-			}
-		}
-		e.stream.taken <- struct{}{}
-	}
-}
-
 // feed steps the coordinator and hands out what it answers.
-func (s *Service) feed(now limit.Time, from *stream, e lease.Event) {
+func (s *Service) feed(now limit.Time, from *leasestream.Stream, e lease.Event) {
 	s.guard(from, "step", func() {
 		grants := s.step(now, e)
 		s.risen()
+		s.noteRecovered(now)
 		for i := range grants {
 			s.send(&grants[i])
 		}
 	})
 }
 
-// risen takes note that the coordinator went above an epoch that an instance had heard,
-// before anybody is told of it.
+// risen takes note that the coordinator went above an epoch that an instance knew,
+// before a grant is sent.
 func (s *Service) risen() {
 	c := s.loop.coordinator
 	epoch := c.Epoch()
@@ -295,8 +200,7 @@ func (s *Service) risen() {
 	}
 	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)
-	s.loop.epoch = epoch
-	s.recoveredAt.Store(int64(c.RecoveredAt()))
+	s.noteEpoch()
 	if s.opts.Raise == nil {
 		return
 	}
@@ -311,20 +215,38 @@ func (s *Service) Recovering() time.Duration {
 	return max(0, time.Duration(limit.Time(s.recoveredAt.Load())-s.now()))
 }
 
+// noteRecovered takes note that recovery is over before its time.
+func (s *Service) noteRecovered(now limit.Time) {
+	if s.Recovering() > 0 && !s.loop.coordinator.Recovering(now) {
+		s.recoveredAt.Store(int64(now))
+	}
+}
+
 func (s *Service) send(g *lease.Grant) {
 	for i := range g.Shares {
 		if st := g.Shares[i].Status; st != lease.StatusOK {
 			s.loop.refused[st]++
 		}
 	}
-	if m := s.loop.members[g.To.Instance]; m != nil && m.Session == g.To.Session && m.stream != nil {
-		m.stream.put(g)
+	if m := s.loop.members.Get(g.To.Instance); m != nil && m.Session == g.To.Session && !s.withhold(m, g) {
+		s.deliver(m, g)
 	}
+}
+
+// deliver puts a grant on the stream of an instance, if it has one.
+func (s *Service) deliver(m *leasestream.Member, g *lease.Grant) {
+	if m.Stream == nil || !s.lends(s.now()) {
+		return
+	}
+	if m.Own && s.membership != nil {
+		s.shorten(g)
+	}
+	m.Stream.Put(g)
 }
 
 // guard survives a panic of f. The coordinator keeps a fault of one resource to
 // itself; what gets past that ends the stream that brought it, and nothing else.
-func (s *Service) guard(from *stream, what string, f func()) {
+func (s *Service) guard(from *leasestream.Stream, what string, f func()) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -333,7 +255,7 @@ func (s *Service) guard(from *stream, what string, f func()) {
 		s.loop.panics++
 		s.opts.Logger.Error("the coordinator of leases failed", "in", what, "panic", p, "stack", string(debug.Stack()))
 		if from != nil {
-			from.end(errFault)
+			from.End(errFault)
 		}
 	}()
 	f()
@@ -341,13 +263,36 @@ func (s *Service) guard(from *stream, what string, f func()) {
 
 var errFault = status.Error(codes.Internal, "the coordinator failed at this report: it is logged")
 
-// nothingLent says whether no instance holds anything: no lease of a former coordinator
-// either, of which nothing is known before the learning is over.
-func (s *Service) nothingLent() bool {
-	nothing := !s.loop.coordinator.Recovering(s.now())
-	s.loop.coordinator.Each(s.now(), func(r *coordinator.ResourceState) bool {
-		nothing = nothing && r.Lent == lease.Capacity{} && !r.Recovering
-		return nothing
-	})
-	return nothing
+// inLoop runs f in the loop and waits for it. It reports false when it did not run.
+func (s *Service) inLoop(ctx context.Context, f func(now limit.Time)) bool {
+	done := make(chan struct{})
+	if !s.post(ctx, event{snapshot: func(now limit.Time) { defer close(done); f(now) }}) {
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-s.ended:
+		return false
+	}
+}
+
+// newCoordinator makes the coordinator: of the root, or of a site.
+func (s *Service) newCoordinator(o coordinator.Options) *coordinator.Coordinator {
+	if s.opts.Parent == nil {
+		o.Name = leaseparent.NameOfProcess("")
+		c := coordinator.New(o, s.now())
+		s.step, s.next = c.Step, c.Next
+		return c
+	}
+	s.parent = leaseparent.New(leaseparent.Options{
+		Parent:    s.opts.Parent,
+		Translate: func(id lease.ResourceID) (lease.ResourceID, []string, bool) { return s.limits.Load().Translate(id) },
+		Lends:     func() bool { return s.lends(s.now()) },
+		Post:      func(ctx context.Context, e lease.Event) bool { return s.post(ctx, event{parent: e}) },
+		Logger:    s.opts.Logger,
+	}, o, s.now())
+	site := s.parent.Site()
+	s.step, s.next = site.Step, site.Next
+	return site.Coordinator()
 }

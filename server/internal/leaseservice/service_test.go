@@ -23,6 +23,7 @@ import (
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 const config = `limits:
@@ -63,7 +64,7 @@ func start(t *testing.T, o Options, prepare ...func(*Service)) *room {
 		o.Limits = limits(t, config)
 	}
 	if o.State.Epoch == 0 {
-		o.State = State{Epoch: 5, Key: make([]byte, 32)}
+		o.State = leasestate.State{Epoch: 5, Key: make([]byte, 32)}
 	}
 	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	s := New(o)
@@ -299,7 +300,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
+func TestPermits(t *testing.T) {
 	r := start(t, Options{})
 	c := r.open("a", 1)
 	d := demand(3, "places", 0)

@@ -16,6 +16,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // passes lets time pass until cond holds, and returns how long that took.
@@ -72,8 +73,8 @@ func TestUnknownFormerIsLearnt(t *testing.T) {
 	}
 }
 
-// A start waits no longer for Redis than Redis is away, and a tenth of a second. Whoever asks
-// meanwhile is told that nothing is known yet.
+// A start waits no longer for Redis than Redis is away, and a tenth of a second. Meanwhile
+// the answer is that nothing is known yet.
 func TestStartWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &place{clean: true, down: true}
@@ -104,8 +105,8 @@ func TestStartWithoutRedis(t *testing.T) {
 }
 
 // A holder goes on while Redis does not answer. When Redis comes back empty, another can have
-// lent only if the holder was away for a lease: from then on it learns, under a new epoch of
-// which its instances are told at once.
+// lent only if the holder was away for a lease: from then on it recovers, under a new epoch that
+// is sent to its instances at once.
 func TestHolderAfterRedisWasAway(t *testing.T) {
 	for _, c := range []struct {
 		away  time.Duration // of the question that is answered again, from the last that was
@@ -131,13 +132,13 @@ func TestHolderAfterRedisWasAway(t *testing.T) {
 					i.report("a", 1)
 				}
 			}
-			before := len(i.told())
+			before := len(i.received())
 			p.set(func() { p.down, p.hangs, p.holder, p.until, p.clean = false, false, "", time.Time{}, false })
 			time.Sleep(claimEvery + claimSoon)
 			if synctest.Wait(); (s.Recovering() > 0) != c.learn || !s.lends(s.now()) || s.Recovering() > lease.DefaultLease+lease.DefaultLease/64 {
 				t.Errorf("away for %v, hangs %v: learns for %v", c.away, c.hangs, s.Recovering())
 			}
-			risen := slices.ContainsFunc(i.told()[before:], func(g *leasepb.Grant) bool { return g.GetEpoch() > s.opts.State.Epoch })
+			risen := slices.ContainsFunc(i.received()[before:], func(g *leasepb.Grant) bool { return g.GetEpoch() > s.opts.State.Epoch })
 			if risen != c.learn || i.over() {
 				t.Errorf("away for %v: told of a new epoch: %v, ended: %v", c.away, risen, i.err)
 			}
@@ -193,7 +194,7 @@ func TestLoopKnowsFirst(t *testing.T) {
 	})
 }
 
-// A claim that was given up with nothing lent is taken over without learning by a service that
+// A claim that was given up with nothing lent is taken over without recovery by a service that
 // had no use for it meanwhile; what it knew of another is of no account then.
 func TestLimitsAreLeasedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +207,7 @@ func TestLimitsAreLeasedAgain(t *testing.T) {
 			t.Fatal("the second knows of nobody")
 		}
 		second.Reload(limits(t, "limits: [{name: other, rate: 1/s}]"))
-		time.Sleep(2*claimEvery + claimSoon/2) // between two looks
+		time.Sleep(2*claimEvery + claimSoon/2) // between two checks
 		if second.Elsewhere() != "" || second.Asking() || second.Leasing() {
 			t.Errorf("it has nothing to lend, and asks: %v, elsewhere: %q", second.Asking(), second.Elsewhere())
 		}
@@ -331,9 +332,9 @@ func TestPipesWaitForTheClaim(t *testing.T) {
 	})
 }
 
-// One that hears of a later epoch goes above it, keeps that before anybody is told, and
-// learns; that it cannot be kept is logged.
-func TestEpochOfAnotherIsHeard(t *testing.T) {
+// One that gets a report of a later epoch goes above it, stores that before a grant is sent, and
+// recovers; that it cannot be kept is logged.
+func TestEpochOfAnotherIsHigher(t *testing.T) {
 	for _, fault := range []error{nil, errors.New("the disk is full")} {
 		synctest.Test(t, func(t *testing.T) {
 			var raised []uint64
@@ -342,7 +343,7 @@ func TestEpochOfAnotherIsHeard(t *testing.T) {
 			s := lend(t, func(o *Options) {
 				o.Logger = slog.New(slog.NewTextHandler(lines, nil))
 				o.Raise = func(epoch uint64) error {
-					for _, g := range i.told() {
+					for _, g := range i.received() {
 						if g.GetEpoch() == epoch {
 							t.Errorf("told of the epoch %d before it is kept", epoch)
 						}
@@ -364,8 +365,8 @@ func TestEpochOfAnotherIsHeard(t *testing.T) {
 			}
 			i.reports <- &leasepb.Report{Instance: "a", Session: 1, Number: 3, Stamp: 3}
 			synctest.Wait()
-			if told := i.told(); told[len(told)-1].GetEpoch() != raised[0] || len(raised) != 1 {
-				t.Errorf("raised to %v, told %v", raised, told[len(told)-1])
+			if received := i.received(); received[len(received)-1].GetEpoch() != raised[0] || len(raised) != 1 {
+				t.Errorf("raised to %v, received %v", raised, received[len(received)-1])
 			}
 			text := lines.String()
 			if strings.Count(text, "later epoch") != 1 || strings.Contains(text, "cannot be kept") != (fault != nil) {
@@ -388,7 +389,7 @@ func TestNothingIsLentAtTheEnd(t *testing.T) {
 		nothing bool
 	}{{10*time.Second - 1, false, false}, {10 * time.Second, false, true}, {20 * time.Second, false, true}, {20 * time.Second, true, false}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := New(Options{Limits: limits(t, config), State: State{Epoch: 5, Recovery: 10 * time.Second}, Logger: slog.New(slog.DiscardHandler)})
+			s := New(Options{Limits: limits(t, config), State: leasestate.State{Epoch: 5, Recovery: 10 * time.Second}, Logger: slog.New(slog.DiscardHandler)})
 			if s.Recovering() != 10*time.Second || s.now() <= 0 {
 				t.Errorf("learns for %v from %v", s.Recovering(), s.now())
 			}

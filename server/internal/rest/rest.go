@@ -1,4 +1,4 @@
-// Package rest is stint's own JSON API: take, explain, finish. It translates
+// Package rest is stint's own JSON API: take, explain, finish, and what a limit is configured to be. It translates
 // requests into calls of the engine and decisions into JSON and header fields. It
 // decides nothing.
 package rest
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
@@ -18,6 +19,10 @@ import (
 type Options struct {
 	// Answer says which header fields are sent.
 	Answer answer.Options
+	// Changed returns a channel that is closed when another configuration is in force; nil = that
+	// is not known. Done ends what waits for one.
+	Changed func() <-chan struct{}
+	Done    <-chan struct{}
 }
 
 type api struct {
@@ -25,11 +30,15 @@ type api struct {
 	opts   Options
 }
 
-// New returns the handler of POST /v1/take, /v1/explain and /v1/finish.
+// New returns the handler of POST /v1/take, /v1/explain and /v1/finish, and of GET /v1/limits/NAME.
 func New(e *engine.Engine, opts Options) http.Handler {
 	a := &api{e, opts}
 	take, explain, finish := a.post(a.take), a.post(a.explain), a.post(a.finish)
 	calls := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, limitsPrefix) {
+			a.limits(w, r)
+			return
+		}
 		switch r.URL.Path {
 		case "/v1/take":
 			take(w, r)
@@ -38,13 +47,13 @@ func New(e *engine.Engine, opts Options) http.Handler {
 		case "/v1/finish":
 			finish(w, r)
 		default:
-			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish")
+			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish, and GET /v1/limits/NAME")
 		}
 	})
 	return Guard(calls)
 }
 
-// Guard refuses what pages of other origins send: a page in somebody's browser must
+// Guard refuses what pages of other origins send: a page in a user's browser must
 // not spend the limits of a service that listens on the same machine.
 func Guard(next http.Handler) http.Handler {
 	guard := http.NewCrossOriginProtection()
@@ -164,6 +173,6 @@ func writeJSON(w http.ResponseWriter, v any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	// A failed write means that the client has gone: nobody is left to tell.
+	// A failed write means that the client has gone: there is nothing left to do.
 	_, _ = w.Write(append(text, '\n'))
 }

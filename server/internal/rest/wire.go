@@ -168,7 +168,7 @@ func newExplanation(x *engine.Explanation) explanation {
 	return out
 }
 
-// why tells in a sentence how a limit came to its answer.
+// why says in a sentence how a limit came to its answer.
 func why(l *engine.Explained, r *limit.Result) string {
 	text := "applies to every request"
 	if l.Condition != "" {

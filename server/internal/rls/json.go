@@ -68,7 +68,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusInternalServerError)
 	}
-	// A failed write means that the client has gone: nobody is left to tell.
+	// A failed write means that the client has gone: there is nothing left to do.
 	_, _ = w.Write(out.Bytes())
 }
 

@@ -69,8 +69,8 @@ func refusesAlone(q *engine.Query, i int) bool {
 }
 
 // addMetadata names the limits that fired under the key "stint", so that access
-// logs and later filters can tell them apart; an ordinary admission has nothing
-// to tell and costs nothing. Keys are never in it.
+// logs and later filters can distinguish them; an ordinary admission adds nothing
+// and costs nothing. Keys are never in it.
 func (s *Service) addMetadata(resp *pb.RateLimitResponse, req *pb.RateLimitRequest, q *engine.Query) {
 	fields := map[string]*structpb.Value(nil)
 	if m := fired(&q.Decision); m != nil {

@@ -109,7 +109,7 @@ func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 	}
 	if w := hit.Policy(); reset == 0 && w.Algorithm == limit.FixedWindow && w.Align == limit.AlignEpoch && w.Rate.Period > 0 {
 		// An empty window is as good as new at once, but Envoy's service
-		// tells when it ends.
+		// says when it ends.
 		if now.IsZero() {
 			*now = time.Now()
 		}

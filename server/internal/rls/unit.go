@@ -52,7 +52,7 @@ func UnitName(period time.Duration) string {
 }
 
 // setRate writes a policy as requests per unit. A period that is no multiple of a
-// second has no unit to be told in, and neither has a number of places in flight:
+// second has no unit in this protocol, and neither has a number of permits:
 // the unit is then UNKNOWN.
 func setRate(to *pb.RateLimitResponse_RateLimit, p limit.Policy) {
 	if p.Algorithm == limit.Concurrency {

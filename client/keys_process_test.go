@@ -1,0 +1,215 @@
+//go:build linux
+
+package client_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// fullKeys is how many keys the evidence has. With fewer the test is one of many on a machine.
+const fullKeys = 100_000
+
+var manyKeys = flag.Int("keys", 2000, "keys of the tests with many keys; the evidence has 100000")
+
+// TestKeysThroughAMember: three members with a real etcd, all processes of their own. 64 requests are in
+// flight to a member that does not lead: the first of each key, then random ones, then one hot key.
+func TestKeysThroughAMember(t *testing.T) {
+	if testing.Short() {
+		t.Skip("processes of their own: nothing for the race detector")
+	}
+	t.Parallel()
+	n := newNodes(t, "limits: [{name: per-user, key: [user], rate: 10000/s, burst: 10000, sharing: leased}]\n")
+	n.start()
+	leader := n.leader(nil)
+	member := n.all[0]
+	if member == leader {
+		member = n.all[1]
+	}
+	load := newKeyLoad(t, member.address)
+	load.ask("warm")
+	phase := func(what string, calls int, key func(int) string) float64 {
+		before := [2]float64{timeTaken(t, member.process), timeTaken(t, leader.process)}
+		r := load.run(calls, key)
+		after := [2]float64{timeTaken(t, member.process), timeTaken(t, leader.process)}
+		micros := func(i int) float64 { return (after[i] - before[i]) / float64(calls) * 1e6 }
+		t.Logf("%s: %.0f/s; p50 %v, p99 %v; %d of %d not admitted; processor time per request %.0f µs of the member, %.0f µs of the leader",
+			what, r.perSecond, r.p50, r.p99, len(r.refused), calls, micros(0), micros(1))
+		if *manyKeys >= fullKeys && len(r.refused) > calls/100 {
+			t.Errorf("%s: %d of %d requests within their limits were not admitted", what, len(r.refused), calls)
+		}
+		for _, k := range slices.Compact(slices.Sorted(slices.Values(r.refused))) {
+			load.ask(k) // an answer that a busy machine delays for too long is a refusal; the next one is not
+		}
+		return r.perSecond
+	}
+	user := func(i int) string { return "user-" + strconv.Itoa(i) }
+	phase("the first request of each key", *manyKeys, user)
+	phase("random keys", *manyKeys, func(int) string { return user(rand.IntN(*manyKeys)) })
+	// One hot key spends at most its limit, so few keys that take turns stand for it.
+	phase("16 hot keys", 2**manyKeys, func(i int) string { return user(i % 16) })
+}
+
+// TestDrainedKeysStayDrained: the buckets of many keys are used up through a member that does not lead, and
+// a member is killed, the leader or that one. No bucket has tokens again, whichever member is asked, and
+// a key of a limit that refills is served soon. A new bucket of a new term begins empty.
+func TestDrainedKeysStayDrained(t *testing.T) {
+	if testing.Short() {
+		t.Skip("processes of their own: nothing for the race detector")
+	}
+	t.Parallel()
+	for _, leads := range []bool{true, false} {
+		t.Run(fmt.Sprintf("killed-leads=%v", leads), func(t *testing.T) {
+			t.Parallel()
+			const burst = 3
+			keys := min(*manyKeys, 3000)
+			n := newNodes(t, fmt.Sprintf("limits: [{name: per-user, key: [user], rate: 1/hour, burst: %d, sharing: leased, on_store_failure: reject}, {name: other, key: [other], rate: 1000/s, burst: 10, sharing: leased, on_store_failure: reject}]\n", burst))
+			n.start()
+			leader := n.leader(nil)
+			var others []*node
+			for _, m := range n.all {
+				if m != leader {
+					others = append(others, m)
+				}
+			}
+			killed, asked := leader, others[0]
+			if !leads {
+				killed, asked = others[0], others[1]
+			}
+			through := newKeyLoad(t, others[0].address)
+			after := newKeyLoad(t, asked.address)
+			through.askFor("other", "warm")
+			after.askFor("other", "warm as well")
+			user := func(i int) string { return "user-" + strconv.Itoa(i%keys) }
+			admitted := 0
+			for drained := false; !drained; {
+				// A busy machine answers some requests too late, which are refused: so once more, until nothing passes.
+				r := through.run(burst*keys, user)
+				admitted += burst*keys - len(r.refused)
+				drained = len(r.refused) == burst*keys
+			}
+			if admitted != burst*keys {
+				t.Errorf("%d requests were admitted, want %d", admitted, burst*keys)
+			}
+			killed.kill()
+			began := time.Now()
+			after.askFor("other", "new")
+			t.Logf("a new key of another limit is served %v after the kill", time.Since(began))
+			if r := after.run(keys, user); len(r.refused) != keys {
+				t.Errorf("%d of %d drained keys have tokens again", keys-len(r.refused), keys)
+			}
+		})
+	}
+}
+
+// keyLoad has 64 requests in flight, over 8 connections.
+type keyLoad struct {
+	t     *testing.T
+	conns []rls.RateLimitServiceClient
+}
+
+func newKeyLoad(t *testing.T, address string) *keyLoad {
+	t.Helper()
+	l := &keyLoad{t: t}
+	for range 8 {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		l.conns = append(l.conns, rls.NewRateLimitServiceClient(conn))
+	}
+	return l
+}
+
+// ask sends requests for a key until one is admitted: the member may not be connected to the leader yet.
+func (l *keyLoad) ask(key string) {
+	l.t.Helper()
+	l.askFor("user", key)
+}
+
+func (l *keyLoad) askFor(attribute, value string) {
+	l.t.Helper()
+	await(l.t, "an admission", func() bool {
+		reply, err := l.conns[0].ShouldRateLimit(l.t.Context(), keyRequest(attribute, value))
+		return err == nil && reply.GetOverallCode() == rls.RateLimitResponse_OK
+	})
+}
+
+func keyRequest(attribute, value string) *rls.RateLimitRequest {
+	return &rls.RateLimitRequest{Domain: "keys", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: attribute, Value: value}}}}}
+}
+
+type keyResult struct {
+	perSecond float64
+	refused   []string // their keys
+	p50, p99  time.Duration
+}
+
+// run sends calls requests; key names that of each.
+func (l *keyLoad) run(calls int, key func(int) string) keyResult {
+	const inFlight = 64
+	var next atomic.Int64
+	var mu sync.Mutex
+	var refused []string
+	var all sync.WaitGroup
+	took := make([]time.Duration, calls)
+	begin := time.Now()
+	for w := range inFlight {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < calls; i = int(next.Add(1)) - 1 {
+				user, sent := key(i), time.Now()
+				reply, err := l.conns[w%len(l.conns)].ShouldRateLimit(context.Background(), keyRequest("user", user))
+				took[i] = time.Since(sent)
+				if err != nil {
+					l.t.Errorf("%s: %v", user, err)
+					return
+				}
+				if reply.GetOverallCode() != rls.RateLimitResponse_OK {
+					mu.Lock()
+					refused = append(refused, user)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	elapsed := time.Since(begin)
+	slices.Sort(took)
+	return keyResult{perSecond: float64(calls) / elapsed.Seconds(), refused: refused, p50: took[calls/2], p99: took[calls*99/100]}
+}
+
+// timeTaken is how many seconds of processor time a process has taken.
+func timeTaken(t *testing.T, p *process) float64 {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	ticks := 0
+	for _, f := range fields[11:13] { // user and system
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return float64(ticks) / 100
+}

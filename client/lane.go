@@ -1,0 +1,112 @@
+package client
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stint-io/stint/internal/lease/agent"
+)
+
+// lane is a client's side of one coordinator: the stream, the agent that reports over it, and
+// the leases.
+type lane struct {
+	client *Client
+
+	link   atomic.Int32 // linkState
+	failed atomic.Bool  // the first try failed, and waiters are to be notified
+
+	// cause is why no coordinator has answered since; nil = one has, or it was not tried.
+	cause atomic.Pointer[error]
+
+	// mu is of the network's half. Whoever holds it may lock a lease's mu, and not the client's.
+	mu      sync.Mutex
+	agent   *agent.Agent
+	leases  map[uint32]*leasedLimit
+	decided usage
+	touched []*leasedLimit // whose state may have changed, for Options.OnLease
+
+	outage outage // of the goroutine that connects
+
+	starving struct {
+		sync.Mutex
+		handles []uint32
+	}
+	wake chan struct{} // holds one
+
+	loop struct { // of the goroutine that runs Run
+		lower   uint64     // the last lower epoch that was logged; 0 = none since the epoch rose
+		links   chan *link // new ones
+		lost    chan *link
+		granted chan granted
+		current *link
+		timer   *time.Timer
+		dropped uint64
+	}
+}
+
+// linkState says whether it is worth while to wait for an answer.
+type linkState = int32
+
+const (
+	linkNew  linkState = iota // not tried yet
+	linkUp                    // there is a stream
+	linkDown                  // there was none at the latest try
+)
+
+func newLane(c *Client) *lane {
+	a := &lane{client: c, leases: map[uint32]*leasedLimit{}, wake: make(chan struct{}, 1)}
+	a.agent = agent.New(agent.Options{Member: c.member, Jitter: rand.Float64})
+	a.loop.links, a.loop.lost, a.loop.granted = make(chan *link), make(chan *link), make(chan granted)
+	return a
+}
+
+// connected says whether there is a stream.
+func (a *lane) connected() bool { return a.link.Load() == linkUp }
+
+// open registers a lease with the agent.
+func (a *lane) open(l *leasedLimit, o agent.LeaseOptions) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l.handle = a.agent.Open(a.client.now(), l.id, o, l)
+	a.leases[l.handle] = l
+	l.touch()
+}
+
+// nudge wakes the network's half without waiting for it.
+func (a *lane) nudge() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// starve signals to the network's half that a lease was found short.
+func (a *lane) starve(handle uint32) {
+	a.starving.Lock()
+	a.starving.handles = append(a.starving.handles, handle)
+	a.starving.Unlock()
+	a.nudge()
+}
+
+// end gives all leases back, which then admit nothing.
+func (a *lane) end() {
+	a.mu.Lock()
+	a.send(a.agent.Step(a.client.now(), agent.Leave{}))
+	leases := a.leases
+	a.leases = map[uint32]*leasedLimit{}
+	a.mu.Unlock()
+	for _, l := range leases {
+		l.end(ErrClosed)
+	}
+	a.mu.Lock()
+	for _, l := range leases {
+		l.touch()
+	}
+	a.mu.Unlock()
+	if k := a.loop.current; k != nil {
+		a.loop.current = nil
+		close(k.reports)
+	}
+}

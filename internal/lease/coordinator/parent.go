@@ -1,0 +1,66 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/ledger"
+	"github.com/stint-io/stint/limit"
+)
+
+// supplied plans a round of each resource, since there is more or less to divide.
+func (c *Coordinator) supplied(now limit.Time, changed []*ledger.Resource) {
+	for _, changed := range changed {
+		if r := c.resources[changed.ID]; r != nil && r.Resource == changed {
+			c.scheduleRound(r, now)
+		}
+	}
+}
+
+// newResource makes the books of a resource.
+func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lease.Terms) *resource {
+	if c.opts.Parent != nil && c.opts.Parent.Lends(&terms) {
+		// It holds nothing yet. What a former coordinator of the site has lent is counted by the
+		// parent, so there is nothing to recover here.
+		r := &resource{Resource: ledger.NewSite(id, terms, now)}
+		c.opts.Parent.Opened(now, r.Resource)
+		return r
+	}
+	r := &resource{Resource: c.scratch.New(id, terms, now, c.recovering(now, id.Limit))}
+	if c.emptySince != 0 && !r.Recovering && !terms.PerInstance() {
+		r.EmptySince(c.emptySince, now)
+	}
+	return r
+}
+
+// sourceChanged says that terms change where the capacity of a resource comes from.
+func (c *Coordinator) sourceChanged(r *resource, t *lease.Terms) bool {
+	return c.opts.Parent != nil && c.opts.Parent.Lends(t) != (r.Supply != nil)
+}
+
+// length is how long the leases of a session last from its latest report on: a lease never
+// outlives that of the parent. The instance's clock may run slow by one part in DriftMargin, and
+// x - x/n seconds of it are less than x.
+func (c *Coordinator) length(s *session) time.Duration {
+	length := c.opts.Lease
+	if c.opts.Parent == nil {
+		return length
+	}
+	if until := c.opts.Parent.Until(); until != 0 {
+		left := time.Duration(until - s.receivedAt)
+		length = min(length, max(0, left-left/lease.DriftMargin))
+	}
+	return length
+}
+
+// path is what sites are told: this coordinator and those above it.
+func (c *Coordinator) path(s *session) []string {
+	if !s.site || c.opts.Name == "" {
+		return nil
+	}
+	path := []string{c.opts.Name}
+	if c.opts.Parent != nil {
+		path = append(path, c.opts.Parent.Path()...)
+	}
+	return path
+}

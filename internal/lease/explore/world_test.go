@@ -1,0 +1,219 @@
+package explore
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/limit"
+)
+
+// TTL is how long a term lasts, and patience how long a record must be seen unchanged before it is
+// taken over: the default of package cluster, and the drift that it allows for.
+const (
+	TTL      = time.Second
+	patience = TTL + TTL/64
+)
+
+// grid is the shortest step of time: what is due in between happens at its end, late, as it does in
+// a process that has to wait for a processor. Not shorter: orders of events which differ by
+// less would be states of their own. Not longer: a quarter of a term, and the difference
+// between what leases last here and there, have to be told apart.
+const grid = 250 * time.Millisecond
+
+// instant is a shorter step of time, of which there are few, for what is decided by less than the grid.
+const instant = 10 * time.Millisecond
+
+// nobody is where an instance without a stream is connected.
+const nobody = -1
+
+// World is a state of everything.
+type World struct {
+	now       time.Duration // since the beginning; clocks are at [clock.at] of it
+	level     fixed.Amount  // of one bucket with the whole limit, from which all that was admitted was taken
+	record    record
+	processes [2]process
+	instances [2]member
+	faults    budget // that may still happen
+}
+
+// record is what the register holds.
+type record struct {
+	run      uint64 // of the process that wrote it; 0 = there is no record
+	epoch    uint64
+	resigned bool
+	holders  number
+}
+
+// process is a member of the cluster: a coordinator, and its part in the election.
+type process struct {
+	run     uint64 // differs from that of every other process
+	machine number
+
+	term  uint64     // the epoch of its term; 0 = none
+	until limit.Time // the end of its term, by its clock
+
+	current bool       // it has seen the present revision of the record
+	seenAt  limit.Time // since when, by its clock
+	apart   bool       // it does not reach the register
+
+	published number // holders in the record, as far as it knows
+	writing   write  // a renewal that is written and not answered
+	paused    bool   // it does nothing
+}
+
+type write struct {
+	sent    limit.Time // 0 = there is none
+	holders number
+}
+
+// member is an instance and its stream.
+type member struct {
+	session number
+	machine number
+	to      int // the process that its stream leads to, or nobody
+
+	up, down []number // messages on the way, in order
+	waiting  []number // grants that wait for the record
+	paused   bool     // it does nothing
+	late     number   // a grant that comes again, at any time; 0 = none
+	lateUp   number   // a report of this stream that comes again; 0 = none
+	replay   number   // a report with a claim that comes again, on any stream; 0 = none
+}
+
+// fault kinds, each of which may happen so many times in one history.
+type faultKind int
+
+const (
+	crashes  faultKind = iota // of a coordinator process, which begins again without memory
+	cuts                      // of a stream
+	restarts                  // of an instance, without its last report
+	losses                    // of a single message
+	repeats                   // of a single message
+	outages                   // of the way between a process and the register
+	slows                     // writes to the register whose answer is late or lost
+	leaves                    // planned ends, of a term or an instance
+	pauses                    // of a process or an instance, and of all for seconds
+	moments                   // steps of time of an instant
+	takes                     // of tokens: no fault, but what may be spent is checked without them too
+	faultKinds
+)
+
+type budget [faultKinds]uint8
+
+// clock is a machine's own: it begins anywhere, and may be slower than the fastest one by nearly what
+// lease.DriftMargin allows for.
+type clock struct {
+	base limit.Time
+	slow bool
+}
+
+// slowness is by what part of it a slow clock is behind: 1/130.
+const slowness = 130
+
+func (c clock) at(now time.Duration) limit.Time {
+	if c.slow {
+		now -= (now + slowness - 1) / slowness
+	}
+	return c.base + limit.Time(now)
+}
+
+// when returns the first time, rounded up to the grid, at which the clock shows t or more.
+func (c clock) when(t limit.Time) time.Duration {
+	d := time.Duration(t - c.base)
+	if c.slow {
+		d += d/(slowness-1) + 1
+	}
+	d = (d + grid - 1) / grid * grid
+	for d >= grid && c.at(d-grid) >= t {
+		d -= grid
+	}
+	for c.at(d) < t {
+		d += grid
+	}
+	return d
+}
+
+// encode writes w as bytes; decode reads them.
+func (w *World) encode(b []byte) []byte {
+	n := func(v uint64) { b = binary.AppendUvarint(b, v) }
+	list := func(l []number) {
+		n(uint64(len(l)))
+		for _, v := range l {
+			n(uint64(v))
+		}
+	}
+	n(uint64(w.now / instant))
+	b = binary.AppendVarint(b, int64(w.level))
+	r := &w.record
+	n(r.run<<1 | bit(r.resigned))
+	n(r.epoch)
+	n(uint64(r.holders))
+	for i := range w.processes {
+		p := &w.processes[i]
+		n(p.run<<3 | bit(p.paused)<<2 | bit(p.apart)<<1 | bit(p.current))
+		n(uint64(p.machine))
+		n(p.term)
+		n(uint64(p.until))
+		n(uint64(p.seenAt))
+		n(uint64(p.published))
+		n(uint64(p.writing.sent))
+		n(uint64(p.writing.holders))
+	}
+	for i := range w.instances {
+		m := &w.instances[i]
+		n(uint64(m.session))
+		n(uint64(m.machine))
+		n(uint64(m.to+1)<<1 | bit(m.paused))
+		list(m.up)
+		list(m.down)
+		list(m.waiting)
+		n(uint64(m.late))
+		n(uint64(m.lateUp))
+		n(uint64(m.replay))
+	}
+	return append(b, w.faults[:]...)
+}
+
+func decode(b []byte) *World {
+	n := func() uint64 {
+		v, size := binary.Uvarint(b)
+		b = b[size:]
+		return v
+	}
+	list := func() []number {
+		l := make([]number, n())
+		for i := range l {
+			l[i] = number(n())
+		}
+		return l
+	}
+	w := &World{now: time.Duration(n()) * instant}
+	level, size := binary.Varint(b)
+	w.level, b = fixed.Amount(level), b[size:]
+	r := n()
+	w.record = record{run: r >> 1, resigned: r&1 == 1, epoch: n(), holders: number(n())}
+	for i := range w.processes {
+		r = n()
+		w.processes[i] = process{
+			run: r >> 3, paused: r&4 != 0, apart: r&2 != 0, current: r&1 != 0, machine: number(n()), term: n(), until: limit.Time(n()), seenAt: limit.Time(n()),
+			published: number(n()), writing: write{limit.Time(n()), number(n())},
+		}
+	}
+	for i := range w.instances {
+		session, machine := number(n()), number(n())
+		r = n()
+		w.instances[i] = member{
+			session: session, machine: machine, paused: r&1 != 0, to: int(r>>1) - 1, up: list(), down: list(), waiting: list(), late: number(n()), lateUp: number(n()), replay: number(n()),
+		}
+	}
+	copy(w.faults[:], b)
+	return w
+}
+
+func bit(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,241 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/cluster"
+	"github.com/stint-io/stint/internal/cluster/clusterurl"
+	"github.com/stint-io/stint/server/internal/admin"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/server/internal/leaseservice"
+)
+
+// Cluster says how this server and others coordinate the limits that are shared by leases: one of
+// them lends, and another takes its place when it stops. The zero value is a server without others.
+type Cluster struct {
+	// URL is the backend in which the members elect the one that lends, such as
+	// etcd://127.0.0.1:2379/stint; "" = there are no other members.
+	URL string
+	// Node names this member; "" = the host with a random number. No two members have one name.
+	Node string
+	// Advertise is where instances and other members reach the gRPC port, host:port; "" =
+	// the address that it listens on.
+	Advertise string
+	// LeaseKeyFile has the keys that sign leases, in base64, a line each: the first signs, all
+	// are believed. All members have the same. "" = the members keep one in the backend.
+	LeaseKeyFile string
+	// TTL is how long a leader goes on without its backend, and how long nobody leads after it was
+	// killed; 0 = one second.
+	TTL time.Duration
+}
+
+// leaseKeyRecord is the key of the record about the keys that sign leases.
+const leaseKeyRecord = "lease-key"
+
+// minLeaseKey is how many bytes a key has at least.
+const minLeaseKey = 16
+
+// askBackend is how long a start waits for the backend to say which lease key the members have.
+const askBackend = 2 * time.Second
+
+// complete returns what is wrong.
+func (c *Cluster) complete(grpcAddr string) error {
+	if c.URL == "" {
+		if *c != (Cluster{}) {
+			return errors.New("server: a node, an address to advertise, a lease key and a TTL are of a member of a cluster: say of which with --cluster, such as etcd://127.0.0.1:2379")
+		}
+		return nil
+	}
+	if c.Node == "" {
+		c.Node = randomNode()
+	}
+	host, _, err := net.SplitHostPort(cmp.Or(c.Advertise, grpcAddr))
+	if ip := net.ParseIP(host); err != nil || c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("server: where other members and instances reach the gRPC port cannot be told from %q: give it with --advertise, such as 10.0.0.7:8081", cmp.Or(c.Advertise, grpcAddr))
+	}
+	if c.TTL < 0 {
+		return fmt.Errorf("server: the TTL of a term is %v, want at least 20ms, or nothing for %v", c.TTL, cluster.DefaultTTL)
+	}
+	if c.LeaseKeyFile != "" {
+		if _, err := readLeaseKeys(c.LeaseKeyFile); err != nil {
+			return err
+		}
+	} else if strings.HasPrefix(c.URL, "kubernetes") {
+		return errors.New("server: whoever may read Leases in Kubernetes would read the lease key: give it with --lease-key-file, from a Secret")
+	}
+	return nil
+}
+
+// readLeaseKeys reads the keys of a file.
+func readLeaseKeys(file string) (keys [][]byte, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("server: cannot read the lease keys: %w", err)
+	}
+	for i, line := range strings.Split(string(text), "\n") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(key) < minLeaseKey {
+			return nil, fmt.Errorf("server: %s:%d: not a lease key: want at least %d bytes in base64, as 'openssl rand -base64 32' prints", file, i+1, minLeaseKey)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("server: %s has no lease key: put in what 'openssl rand -base64 32' prints", file)
+	}
+	return keys, nil
+}
+
+// leaseKey is the record about the keys: the key itself, or the fingerprint of the one that signs,
+// where members have them in files.
+type leaseKey struct {
+	Key         []byte `json:"key,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// errOtherKey says that a member has other keys than the rest.
+var errOtherKey = errors.New("server: this member has another lease key than the cluster: give all members the same --lease-key-file, or none; to replace a key, first add the new one as the last line everywhere, then make it the first line, then take the old one out")
+
+func fingerprint(key []byte) string {
+	sum := sha256.Sum256(append([]byte("stint lease key "), key...))
+	return hex.EncodeToString(sum[:8])
+}
+
+// leaseKeys returns the keys by which members sign leases, as the register and the file say.
+func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][]byte, error) {
+	var own [][]byte
+	if file != "" {
+		var err error
+		if own, err = readLeaseKeys(file); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		record, err := register.Read(ctx, leaseKeyRecord)
+		if err != nil {
+			return nil, fmt.Errorf("server: which lease key the members have cannot be read: %w", err)
+		}
+		var known leaseKey
+		if record.Revision != 0 {
+			if err := json.Unmarshal(record.Value, &known); err != nil {
+				return nil, fmt.Errorf("server: the record %s of the cluster is damaged: %w; delete it while no member runs", leaseKeyRecord, err)
+			}
+		}
+		next := known
+		switch {
+		case own != nil && record.Revision != 0 && !slices.ContainsFunc(own, func(k []byte) bool { return fingerprint(k) == known.Fingerprint }),
+			own == nil && record.Revision != 0 && len(known.Key) < minLeaseKey:
+			return nil, errOtherKey
+		case own != nil:
+			next.Fingerprint = fingerprint(own[0])
+		case record.Revision == 0:
+			next.Key = make([]byte, 32)
+			rand.Read(next.Key) // never fails
+		}
+		if next.Fingerprint != known.Fingerprint || record.Revision == 0 {
+			text, err := json.Marshal(next)
+			if err == nil {
+				_, err = register.Swap(ctx, leaseKeyRecord, record.Revision, text)
+			}
+			if errors.Is(err, cluster.ErrChanged) {
+				continue // another member was faster
+			}
+			if err != nil {
+				return nil, fmt.Errorf("server: the lease key cannot be agreed on: %w", err)
+			}
+		}
+		if own != nil {
+			return own, nil
+		}
+		return [][]byte{next.Key}, nil
+	}
+}
+
+// openCluster opens the backend; nil = there is none.
+func openCluster(o *Options) (cluster.Register, error) {
+	if o.Cluster.URL == "" {
+		return nil, nil
+	}
+	register, err := clusterurl.Open(o.Cluster.URL)
+	if err != nil {
+		return nil, fmt.Errorf("server: --cluster: %w", err)
+	}
+	return register, nil
+}
+
+// join makes the coordinator one of the members, now that it is known where it listens.
+func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error {
+	if l.register == nil {
+		return nil
+	}
+	c := &o.Cluster
+	keys := func(ctx context.Context) ([][]byte, error) { return leaseKeys(ctx, l.register, c.LeaseKeyFile) }
+	asking, cancel := context.WithTimeout(ctx, askBackend)
+	defer cancel()
+	if _, err := keys(asking); errors.Is(err, errOtherKey) {
+		return err
+	} else if err != nil {
+		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
+	}
+	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
+	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys}); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// reseal reads the lease keys again.
+func (l *leases) reseal(o *Options) error {
+	if l.register == nil || o.Cluster.LeaseKeyFile == "" {
+		return nil
+	}
+	keys, err := readLeaseKeys(o.Cluster.LeaseKeyFile)
+	if err != nil {
+		return err
+	}
+	l.Reseal(keys)
+	return nil
+}
+
+// member returns what metrics show of a member of a cluster; nil = there is none.
+func (l *leases) member() *admin.Cluster {
+	terms, epoch, ok := l.Terms()
+	if !ok {
+		return nil
+	}
+	_, here, known := l.Leader()
+	return &admin.Cluster{Leads: here, LeaderKnown: known, Epoch: epoch, Terms: terms}
+}
+
+// connect opens the stream of this server's own instance: to the coordinator in this process, or
+// to the member that leads.
+func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Stream, error) {
+	leader, here, err := l.FindLeader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if here {
+		return l.Pipe(ctx)
+	}
+	stream, err := away.Connect(ctx, leader.Address)
+	if err != nil {
+		return nil, err
+	}
+	return leased.Away(stream), nil
+}

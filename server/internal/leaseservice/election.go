@@ -1,0 +1,378 @@
+package leaseservice
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/cluster"
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestate"
+	"github.com/stint-io/stint/server/internal/leasestream"
+)
+
+// This file makes the service one of several members, of which one leads and lends.
+
+// Scope is what the members elect a leader of.
+const Scope = "leases"
+
+const (
+	// findLeader is how long a stream that comes to a follower waits for a leader to be known. Not
+	// shorter: an election takes a TTL and a quarter. Not longer: the instance may have
+	// another address to try.
+	findLeader = 3 * time.Second
+	// lookForLeader is how often it checks. An election says nothing when it ends, since what it knows
+	// of the leader changes with time alone.
+	lookForLeader = 10 * time.Millisecond
+	// publishGap is the shortest time between two records of holders. Not longer: the first lease
+	// of an instance waits for the record. Not shorter: it bounds what a fleet that starts
+	// writes to the backend.
+	publishGap = 20 * time.Millisecond
+	// renewals is how often this server's own instance renews leases that end with the term.
+	renewals = 4
+)
+
+// membership is what a service knows as one of several members; nil = it is the only one.
+type membership struct {
+	election *cluster.Election
+	self     cluster.Member
+	keys     func(ctx context.Context) ([][]byte, error) // nil = that of the State
+	forgets  bool                                        // the backend may lose a record
+	known    atomic.Bool                                 // a leader was known once
+	epoch    atomic.Uint64
+	terms    atomic.Uint64 // of this member
+
+	records chan holdersRecord // to the publisher
+
+	// The rest belongs to the loop.
+	holders    coordinator.Holders // those in the next record
+	published  coordinator.Holders // those that are in the record of this term for certain
+	publishing bool
+	term       uint64 // the epoch of the record that this term began with
+	shrunk     uint64 // sessions that had ended when holders was made anew
+	recovering bool   // the coordinator was recovering then
+	exempted   bool   // and its own instance was left out
+	ownUntil   limit.Time
+}
+
+// holdersRecord is what the publisher writes in a term.
+type holdersRecord struct {
+	holders coordinator.Holders
+	term    uint64
+}
+
+// Cluster is how a service is one of several members.
+type Cluster struct {
+	// Register is where the members elect the one that coordinates.
+	Register cluster.Register
+	Self     cluster.Member
+	// TTL is how long a term lasts without a renewal; 0 = the default of internal/cluster.
+	TTL time.Duration
+	// Keys returns the secret keys that all members have: the first signs leases, and each of them
+	// is believed. It is called when a term begins, and gives the term up by an error. nil = the
+	// key of the State, which no other member has.
+	Keys func(ctx context.Context) ([][]byte, error)
+}
+
+// Join makes the service one of several members, of which the elected one lends. It is called
+// before Run, of a service without a Claim. An error says what is wrong with c.
+func (s *Service) Join(c Cluster) error {
+	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), records: make(chan holdersRecord, 1)}
+	m.epoch.Store(s.loop.epoch)
+	e, err := cluster.New(cluster.Options{
+		Register: c.Register, Scope: Scope, Self: c.Self, TTL: c.TTL, Logger: s.opts.Logger,
+		Epoch: func() uint64 { return max(m.epoch.Load(), leasestate.Above(0)) },
+		Began: s.termBegan, Ended: s.termEnded,
+	})
+	if err != nil {
+		return err
+	}
+	m.election = e
+	s.membership, s.loop.members.Shared = m, true
+	return nil
+}
+
+// termBegan makes the coordinator that of a new term. It lends as soon as the election says that
+// this member leads.
+func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
+	holders, err := holdersOf(&t, s.membership.forgets)
+	if err != nil {
+		s.opts.Logger.Warn("what the former coordinator has lent is not known: nothing new is lent until its leases have ended", "error", err)
+	}
+	m := s.membership
+	var seal *coordinator.Seal
+	if m.keys != nil {
+		keys, err := m.keys(ctx)
+		if err != nil {
+			return err
+		}
+		seal = coordinator.NewSeal(keys[0], keys[1:]...)
+	}
+	if !s.inLoop(ctx, func(now limit.Time) {
+		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
+		for one := range s.loop.members.All() {
+			one.Waiting = nil
+		}
+		m.terms.Add(1)
+		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
+		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: t.Former, Holders: holders.Clone(), Seal: seal}) // nobody has a stream
+		s.noteEpoch()
+	}) {
+		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
+	}
+	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "recovering", s.Recovering() > 0)
+	return nil
+}
+
+// Reseal replaces the keys that sign leases and are believed, while leases are in use.
+func (s *Service) Reseal(keys [][]byte) {
+	seal := coordinator.NewSeal(keys[0], keys[1:]...)
+	s.post(context.Background(), event{snapshot: func(now limit.Time) { s.step(now, coordinator.Reseal{Seal: seal}) }})
+}
+
+// holdersOf reads who may hold leases when a term begins. A leader publishes a holder before it
+// sends the lease, and hands on what its predecessor published: a record without holders says that
+// nothing was ever lent, unless the backend may have lost a later one.
+func holdersOf(t *cluster.Term, forgets bool) (coordinator.Holders, error) {
+	switch {
+	case len(t.State) > 0:
+		return coordinator.DecodeHolders(t.State)
+	case t.Former == 0 || !forgets:
+		return coordinator.Holders{}, nil
+	default:
+		return coordinator.Holders{Unknown: true}, errors.New("it has published nothing")
+	}
+}
+
+// termEnded ends all streams: another member leads, or none.
+func (s *Service) termEnded() {
+	s.post(context.Background(), event{snapshot: func(limit.Time) {
+		for m := range s.loop.members.All() {
+			if m.Waiting = nil; m.Stream != nil {
+				m.Stream.End(errNotLeader)
+			}
+		}
+	}})
+}
+
+var errNotLeader = status.Error(codes.Unavailable, "this member does not coordinate any more: open the stream again, and it is sent on")
+
+// noteEpoch takes note of the coordinator's epoch and of when its recovery ends.
+func (s *Service) noteEpoch() {
+	c := s.loop.coordinator
+	s.loop.epoch = c.Epoch()
+	s.recoveredAt.Store(int64(c.RecoveredAt()))
+	s.noteRecovered(s.now())
+	if s.membership != nil {
+		s.membership.epoch.Store(s.loop.epoch)
+	}
+}
+
+// Terms returns in how many terms this member has coordinated, and the epoch of the latest; ok is
+// false for a service without other members.
+func (s *Service) Terms() (terms, epoch uint64, ok bool) {
+	if s.membership == nil {
+		return 0, 0, false
+	}
+	return s.membership.terms.Load(), s.membership.epoch.Load(), true
+}
+
+// Leader returns the member that coordinates, as far as it is known. here says that it is this
+// one. A service without other members always coordinates.
+func (s *Service) Leader() (leader cluster.Member, here, known bool) {
+	if s.membership == nil {
+		return cluster.Member{}, true, true
+	}
+	if s.membership.election.Leads(time.Now()) {
+		return s.membership.self, true, true
+	}
+	leader, known = s.membership.election.Leader()
+	return leader, false, known && leader.ID != s.membership.self.ID
+}
+
+// FindLeader waits until it is known which member coordinates, until ctx ends.
+func (s *Service) FindLeader(ctx context.Context) (leader cluster.Member, here bool, err error) {
+	look := time.NewTicker(lookForLeader)
+	defer look.Stop()
+	for {
+		leader, here, known := s.Leader()
+		if known {
+			return leader, here, nil
+		}
+		select {
+		case <-look.C:
+		case <-s.ended:
+			return cluster.Member{}, false, leasestream.ErrGoing
+		case <-ctx.Done():
+			return cluster.Member{}, false, status.Error(codes.Unavailable, "no member coordinates the limits that are shared by leases: the members cannot agree on one, see their logs")
+		}
+	}
+}
+
+// sendOn answers an instance whose stream has come to a member that may not coordinate. It returns nil
+// if this member does.
+func (s *Service) sendOn(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Grant]) error {
+	ctx, cancel := context.WithTimeout(srv.Context(), findLeader)
+	defer cancel()
+	leader, here, err := s.FindLeader(ctx)
+	if here || err != nil {
+		return err
+	}
+	// Whether it can be sent or not, the status says the same.
+	_ = srv.Send(&leasepb.Grant{NotMaster: true, Master: leader.Address})
+	return status.Errorf(codes.FailedPrecondition, "member %s at %q coordinates these limits: open the stream there", leader.ID, leader.Address)
+}
+
+// withhold keeps a grant back until the record says that its session may hold what it grants, since
+// the successor waits for those in the record and for nobody else. Later grants of the session
+// stay behind it.
+func (s *Service) withhold(m *leasestream.Member, g *lease.Grant) bool {
+	p := s.membership
+	if p == nil {
+		return false
+	}
+	if m.Own && s.ownIsExempt(s.now()) {
+		return false
+	}
+	covered := len(m.Waiting) == 0
+	for i := range g.Shares {
+		if g.Shares[i].Lease == 0 {
+			continue
+		}
+		name := s.loop.coordinator.LimitOf(m.Member, g.Shares[i].Handle)
+		if !p.published.Covers(m.Session, name) {
+			p.holders.Include(m.Session, name)
+			covered = false
+		}
+	}
+	if covered {
+		return false
+	}
+	m.Waiting = append(m.Waiting, *g) // the shares are not used again
+	s.publish()
+	return true
+}
+
+// publish has the holders written to the record, unless that is being done.
+func (s *Service) publish() {
+	p := s.membership
+	if p.publishing {
+		return
+	}
+	p.publishing = true
+	// The record may be the new one as soon as it is sent, and stay the former one if that fails. A
+	// session that rejoins meanwhile has to be in both.
+	p.published.Intersect(&p.holders)
+	select {
+	case <-p.records: // of a former term
+	default:
+	}
+	p.records <- holdersRecord{p.holders.Clone(), p.term}
+}
+
+// shrink takes what has ended out of the record, so that a successor does not wait for it.
+func (s *Service) shrink(now limit.Time) {
+	p := s.membership
+	if p == nil || !s.lends(now) {
+		return
+	}
+	c := s.loop.coordinator
+	ended, recovering, exempt := c.Stats().Ended, c.Recovering(now), s.ownIsExempt(now)
+	if ended == p.shrunk && recovering == p.recovering && exempt == p.exempted {
+		return
+	}
+	p.shrunk, p.recovering, p.exempted, p.holders = ended, recovering, exempt, c.Holders()
+	for m := range s.loop.members.All() {
+		if m.Own && exempt {
+			p.holders.Remove(m.Session)
+		}
+	}
+	s.publish()
+}
+
+// ownIsExempt says whether this server's own instance stands in no record: its leases end with the
+// term, so that no successor has to wait for them. Those that it had of a former leader last longer,
+// so it is not exempt as long as there may be some.
+func (s *Service) ownIsExempt(now limit.Time) bool { return now >= s.membership.ownUntil }
+
+// shorten makes the leases of this server's own instance end with the term. Both go by the clock of
+// this process: they end Grant.Lease after the report was stamped, and Grant.Age is since it came,
+// which was not before.
+func (s *Service) shorten(g *lease.Grant) {
+	left := s.membership.election.Left(time.Now())
+	g.Lease = max(0, min(g.Lease, left+g.Age))
+	g.Refresh = min(g.Refresh, max(lease.MinReportGap, left/renewals))
+}
+
+// beginElecting takes part in the election until stop, which resigns with who may hold leases in the end.
+func (s *Service) beginElecting() (stop func()) {
+	p := s.membership
+	if p == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := p.election.Run(ctx); err != nil {
+			s.opts.Logger.Error("this member takes no part in the election any more", "error", err)
+		}
+	})
+	wg.Go(func() {
+		for {
+			select {
+			case r := <-p.records:
+				err := p.election.Publish(ctx, r.holders.Encode())
+				s.post(ctx, event{snapshot: func(limit.Time) { s.wasPublished(r, err) }})
+				select {
+				case <-time.After(publishGap):
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		resigning, done := context.WithTimeout(ctx, time.Second)
+		last := s.loop.coordinator.Holders() // the loop has ended
+		if err := p.election.Resign(resigning, last.Encode()); err != nil && p.election.Leads(time.Now()) {
+			s.opts.Logger.Warn("the term cannot be given up: the next leader waits for its end", "error", err)
+		}
+		done()
+		cancel()
+		wg.Wait()
+	}
+}
+
+// wasPublished sends what waited for the record.
+func (s *Service) wasPublished(r holdersRecord, err error) {
+	p := s.membership
+	if r.term != p.term {
+		return
+	}
+	p.publishing = false
+	if err != nil {
+		if s.lends(s.now()) {
+			s.publish() // the backend may be gone for a moment
+		}
+		return
+	}
+	p.published = r.holders
+	for m := range s.loop.members.All() {
+		waiting := m.Waiting
+		m.Waiting = nil
+		for i := range waiting {
+			s.deliver(m, &waiting[i])
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// Package leasestate keeps what a coordinator has to know of the one before it: its epoch, the
+// key that signs leases, and for how long leases may still be in use. It is kept in a folder
+// that one process uses at a time, or made anew where nothing is kept. It lends nothing.
+package leasestate
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stint-io/stint/internal/lease"
+)
+
+// State is what a coordinator knows of the one before it.
+type State struct {
+	// Epoch is above that of every coordinator before, and Former that of the one whose
+	// leases can be claimed; 0 = none can.
+	Epoch, Former uint64
+	// Key signs leases; nil = instances cannot claim what a former coordinator
+	// lent them.
+	Key []byte
+	// Recovery is how long leases of a former coordinator may still be in use, and Why says
+	// for people why.
+	Recovery time.Duration
+	Why      string
+
+	path    string        // of the file; empty = nothing is kept
+	longest time.Duration // of leases that may be in use
+	lock    *os.File      // held while this process is the coordinator
+}
+
+// ErrInUse says that another process is the coordinator of a state directory.
+var ErrInUse = errors.New("lease: the state directory is in use by another process: exactly one coordinator may lend a limit, so give each service limits of its own and a directory of its own")
+
+// File is the name of the file in the state directory.
+const File = "leases.json"
+
+const keyLength = 32
+
+// stateFile is what the file holds.
+type stateFile struct {
+	Epoch uint64 `json:"epoch"`
+	Key   []byte `json:"key"`
+	// Clean says that the coordinator of that epoch ended with nothing lent.
+	Clean bool `json:"clean"`
+	// Lease is the length of the longest leases that may be in use, in nanoseconds.
+	Lease time.Duration `json:"lease_ns"`
+}
+
+// Fresh is the state of a coordinator that keeps none: it cannot distinguish a first start
+// from another, and so shares out nothing new while leases of a former one may last.
+func Fresh(length time.Duration) State {
+	key := make([]byte, keyLength)
+	rand.Read(key)
+	return State{Epoch: Above(0), Key: key, Recovery: recoveryTime(length), Why: "there is no state directory"}
+}
+
+// Above is an epoch above a former one. It goes by the clock, so that a coordinator whose
+// file was lost, or which had none, is above those before it; and where the clock was set
+// back, a random part distinguishes it from others that went above the same.
+func Above(former uint64) uint64 { return aboveAt(former, time.Now(), mrand.Uint64N(1<<20)) }
+
+func aboveAt(former uint64, now time.Time, chance uint64) uint64 {
+	return max(former+1+chance, uint64(max(0, now.UnixNano())))
+}
+
+// Open reads the state that the former coordinator has kept in dir, and writes
+// that another has begun, with leases of that length (0 = the default). Without a file
+// nothing is known of a former one, as the file may have been lost, unless first says
+// that there was none. A directory that is not there is
+// made, for its owner alone. While another process uses it the error is [ErrInUse].
+func Open(dir string, length time.Duration, first bool) (st State, err error) {
+	if length == 0 {
+		length = lease.DefaultLease
+	}
+	lock, err := lockDirectory(dir)
+	if err != nil {
+		return State{}, err
+	}
+	defer func() {
+		if err != nil {
+			lock.Close() // nothing was written to it
+		}
+	}()
+	path := filepath.Join(dir, File)
+	var was stateFile
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		was = stateFile{Key: make([]byte, keyLength), Lease: length, Clean: first}
+		st.Why = "it is the first start with this state directory, or its file was lost"
+		rand.Read(was.Key)
+	case err != nil:
+		return State{}, fmt.Errorf("lease: cannot read the state of the former coordinator: %w; make it readable, or give another directory", err)
+	default:
+		// The text is not shown: it has the key.
+		if err := json.Unmarshal(text, &was); err != nil || was.Epoch == 0 || len(was.Key) != keyLength || was.Lease <= 0 {
+			return State{}, fmt.Errorf("lease: %s is not the state of a coordinator: restore it, or remove it once the leases of the former coordinator have ended", path)
+		}
+	}
+	why := cmp.Or(st.Why, "the coordinator before ended while something was lent")
+	st = State{Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, path: path, longest: length, lock: lock}
+	if !was.Clean {
+		// Should this process end before they do, the next one must wait as long.
+		st.longest = max(was.Lease, length)
+		st.Recovery, st.Why = recoveryTime(st.longest), why
+	}
+	return st, st.write(false)
+}
+
+// recoveryTime is how long leases of that length may be in use after their coordinator has
+// gone: by what the clocks of instances may be slow is added.
+func recoveryTime(length time.Duration) time.Duration {
+	if length == 0 {
+		length = lease.DefaultLease
+	}
+	return length + length/64
+}
+
+// Close writes that the coordinator has ended. nothingLent is what Run returned: that no
+// instance holds anything, of this coordinator or of a former one.
+func (st *State) Close(nothingLent bool) error {
+	var err error
+	if nothingLent { // else the file says that something is
+		err = st.write(true)
+	}
+	if st.lock != nil {
+		err = errors.Join(err, st.lock.Close())
+		st.lock = nil
+	}
+	return err
+}
+
+// Raise writes that the coordinator has gone above an epoch that instances knew.
+func (st *State) Raise(epoch uint64) error {
+	st.Epoch = epoch
+	return st.write(false)
+}
+
+// lockFile is the name of the file that is locked in the state directory.
+const lockFile = "lock"
+
+// lockDirectory makes the directory and keeps other processes from using it, until the
+// file is closed or this process ends.
+func lockDirectory(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil { // the key is in it
+		return nil, fmt.Errorf("lease: cannot make the state directory: %w; make it by hand, or give another", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lease: cannot lock the state directory: %w; make it writable, or give another", err)
+	}
+	if err := lock(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// write replaces the file as a whole: a crash leaves the old one or the new one.
+func (st *State) write(clean bool) (err error) {
+	if st.path == "" {
+		return nil
+	}
+	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, Clean: clean, Lease: st.longest})
+	if err != nil {
+		return fmt.Errorf("lease: cannot write the state: %w", err)
+	}
+	dir := filepath.Dir(st.path)
+	f, err := os.CreateTemp(dir, File+".*") // 0600
+	if err != nil {
+		return fmt.Errorf("lease: cannot write the state: %w; make the directory writable, or give another", err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("lease: cannot write the state: %w", errors.Join(err, os.Remove(f.Name())))
+		}
+	}()
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), st.path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

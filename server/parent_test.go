@@ -1,0 +1,81 @@
+package server_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/server"
+)
+
+const siteLimits = `limits:
+  - {name: messages, key: [account], rate: 100/s, sharing: leased}
+`
+
+// below makes a server that of a site.
+func below(site string, parents ...string) func(*server.Options) {
+	return func(o *server.Options) {
+		o.Parent, o.FirstStart = server.Parent{Addresses: parents, Site: site}, true
+	}
+}
+
+// freePort is an address on which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func rootOf(t *testing.T) *service {
+	return start(t, siteLimits, func(o *server.Options) { o.StateDir, o.FirstStart = t.TempDir(), true })
+}
+
+// TestSiteLendsWhatItsParentLends: an instance of a site is lent a part of the limit of the root.
+func TestSiteLendsWhatItsParentLends(t *testing.T) {
+	root := rootOf(t)
+	site := start(t, siteLimits, below("eu", root.Addrs().GRPC.String()))
+	until(t, site.hold("one"), func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
+	until(t, root.hold("two"), func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
+	site.awaitReadiness(200, "ready")
+}
+
+// TestTwoSitesOfOneName: the second one is lent nothing and says why.
+func TestTwoSitesOfOneName(t *testing.T) {
+	root := rootOf(t)
+	first := start(t, siteLimits, below("eu", root.Addrs().GRPC.String()))
+	first.awaitReadiness(200, "ready")
+	second := start(t, siteLimits, below("eu", root.Addrs().GRPC.String()))
+	second.awaitReadiness(503, `not ready: site eu has no capacity of limits shared by leases: another server reports to the parent as site "eu": give each site a name of its own with --site`)
+	first.awaitReadiness(200, "ready")
+}
+
+// TestCycleOfParents: two servers that are each other's parent lend nothing and say so.
+func TestCycleOfParents(t *testing.T) {
+	one, two := freePort(t), freePort(t)
+	a := start(t, siteLimits, below("a", two), func(o *server.Options) { o.GRPCAddr = one })
+	b := start(t, siteLimits, below("b", one), func(o *server.Options) { o.GRPCAddr = two })
+	await(t, "a cycle to be found", func() bool {
+		return strings.Contains(a.log.String()+b.log.String(), "the parents are a cycle")
+	})
+}
+
+// TestWrongParents: what cannot be meant does not start.
+func TestWrongParents(t *testing.T) {
+	for want, p := range map[string]server.Parent{
+		"mean nothing without a parent":          {Site: "eu"},
+		"is not an address":                      {Addresses: []string{"root"}, Site: "eu"},
+		"the name of the site is":                {Addresses: []string{"root:1"}, Site: "e u"},
+		"want pessimistic, safe or optimistic":   {Addresses: []string{"root:1"}, Site: "eu", Expiry: "never"},
+		"give both --parent-cert and":            {Addresses: []string{"root:1"}, Site: "eu", Cert: "a.pem"},
+		"TLS to the parent: open /no/such/file:": {Addresses: []string{"root:1"}, Site: "eu", CA: "/no/such/file"},
+	} {
+		if _, err := server.New(server.Options{Parent: p}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", p, err, want)
+		}
+	}
+}
