@@ -22,9 +22,12 @@ import (
 
 func main() {
 	var err error
-	if len(os.Args) > 1 && os.Args[1] == consumeArg {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == consumeArg:
 		err = consume(os.Stdin)
-	} else {
+	case len(os.Args) > 1 && os.Args[1] == intakeArg:
+		err = runIntake(os.Stdin, os.Stdout)
+	default:
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		err = run(ctx, os.Args[1:], os.Stdout)
 		stop()

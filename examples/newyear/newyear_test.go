@@ -15,10 +15,17 @@ import (
 	"time"
 )
 
-// TestMain lets this test binary be the consumers, too.
+// TestMain lets this test binary be the consumers and the intake, too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == consumeArg {
 		if err := consume(os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, "newyear:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == intakeArg {
+		if err := runIntake(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "newyear:", err)
 			os.Exit(1)
 		}

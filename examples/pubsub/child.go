@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 )
 
 // child is this command again, in a process of its own. It ends when its input does, so it
@@ -16,6 +17,8 @@ type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Scanner
+	// wait waits for its end, as often as it is called.
+	wait func() error
 }
 
 func startChild(ctx context.Context, args ...string) (*child, error) {
@@ -25,6 +28,7 @@ func startChild(ctx context.Context, args ...string) (*child, error) {
 	}
 	c := &child{cmd: exec.CommandContext(ctx, self, args...)}
 	c.cmd.Stderr = os.Stderr
+	c.wait = sync.OnceValue(c.cmd.Wait)
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -62,7 +66,7 @@ func (c *child) end(report any) error {
 			err = json.Unmarshal([]byte(line), report)
 		}
 	}
-	if ended := c.cmd.Wait(); err == nil {
+	if ended := c.wait(); err == nil {
 		err = ended
 	}
 	return err

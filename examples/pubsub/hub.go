@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+
 	"github.com/stint-io/stint/fanout"
 	"github.com/stint-io/stint/limit"
 )

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -39,6 +40,12 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	nodes := flags.Int("nodes", 2, "how many nodes")
 	limits := flags.String("limits", "limits.yaml", "the limits file")
 	child := flags.Bool("child", false, "print the addresses as JSON, and end with the input")
+	node := nodeOptions{logger: warnings()}
+	flags.StringVar(&node.name, "name", "", "node: its name")
+	peers := flags.String("peers", "", "node: the names of all nodes")
+	routes := flags.String("routes", "", "node: NATS servers of nodes that run")
+	flags.StringVar(&node.coordinator, "coordinator", "", "node: the address of the coordinator")
+	flags.StringVar(&node.listen, "listen", "127.0.0.1:0", "node: the address of its API")
 	rounds := flags.Int("rounds", 15, "demo: how often idle, load elsewhere, and breach")
 	phase := flags.Duration("phase", 2*time.Second, "demo: how long each is")
 	times := flags.Float64("times", 100, "demo: the breach, in limits")
@@ -50,7 +57,20 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	}
 	switch args[0] {
 	case "serve":
-		return serve(ctx, Options{Nodes: *nodes, Limits: *limits, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}, *child, in, out)
+		return serve(ctx, Options{Nodes: *nodes, Limits: *limits, Logger: warnings()}, *child, in, out)
+	case "coordinator":
+		ctx, cancel := untilEnd(ctx, in)
+		defer cancel()
+		return runCoordinator(ctx, *limits, warnings(), func(address string) { fmt.Fprintln(out, address) })
+	case "node":
+		favourThroughput()
+		ctx, cancel := untilEnd(ctx, in)
+		defer cancel()
+		node.nodes = strings.Split(*peers, ",")
+		if *routes != "" {
+			node.routes = strings.Split(*routes, ",")
+		}
+		return runNode(ctx, node, *limits, func(s nodeStarted) error { return json.NewEncoder(out).Encode(s) }, func() { fmt.Fprintln(out, nodeReady) })
 	case "load":
 		// It stands for machines elsewhere, so it yields to the service. Where that is not
 		// allowed it only yields less.
@@ -80,39 +100,56 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 // collections in each, and each is felt by whoever comes in it. Not more: it is memory.
 const gcPercent = 800
 
-// serve runs the service until ctx ends, or, as a child, its input.
-func serve(ctx context.Context, o Options, child bool, in io.Reader, out io.Writer) error {
+func favourThroughput() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	s, err := NewService(o)
+}
+
+// warnings logs what operators should read.
+func warnings() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// untilEnd returns a context that ends with ctx and with the input: a child ends with the process
+// that started it at the latest.
+func untilEnd(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// serve runs the service until ctx ends, or, as a child, its input.
+func serve(ctx context.Context, o Options, child bool, in io.Reader, out io.Writer) error {
+	f, err := newFleet(o)
 	if err != nil {
 		return err
 	}
+	if child {
+		var cancel context.CancelFunc
+		ctx, cancel = untilEnd(ctx, in)
+		defer cancel()
+	}
 	t := newTasks(ctx)
-	t.start(s.Run)
+	t.start(f.run)
 	select {
-	case <-s.Ready():
+	case <-f.ready:
 	case <-t.ctx.Done():
 		return t.wait()
 	}
-	var urls []string
-	for _, n := range s.Nodes() {
-		urls = append(urls, n.URL())
-	}
-	if !child {
-		for _, u := range urls {
-			fmt.Fprintln(out, u)
+	if child {
+		err = json.NewEncoder(out).Encode(f.urls())
+	} else {
+		for _, n := range f.nodes {
+			p, _ := n.process()
+			fmt.Fprintf(out, "%s  (%s, process %d)\n", n.URL, n.name, p.Pid)
 		}
-		return t.wait()
 	}
-	if err := json.NewEncoder(out).Encode(urls); err != nil {
-		return err
-	}
-	// It ends with this process at the latest, if its input does not.
-	go func() {
-		_, _ = io.Copy(io.Discard, in)
+	if err != nil {
 		t.cancel()
-	}()
-	return t.wait()
+	}
+	return errors.Join(err, t.wait())
 }

@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/rules"
 )
@@ -38,20 +40,32 @@ func (n *Node) URL() string { return "http://" + n.listener.Addr().String() }
 // natsWait is how long a NATS server has to come up.
 const natsWait = 10 * time.Second
 
+// nodeOptions are what a node is started with.
+type nodeOptions struct {
+	name        string
+	nodes       []string // the names of all of the service
+	routes      []string // NATS servers of nodes that run
+	coordinator string   // address of its gRPC port
+	listen      string   // address of the API; port 0 = a free one
+	set         *rules.Set
+	logger      *slog.Logger
+}
+
 // newNode starts a NATS server that joins those at routes, and listens.
-func newNode(name string, nodes []string, routes []string, coordinator string, set *rules.Set, logger *slog.Logger) (*Node, error) {
-	n := &Node{name: name, nodes: nodes, homes: newHomes(), ledger: newLedger()}
+func newNode(o nodeOptions) (*Node, error) {
+	name := o.name
+	n := &Node{name: name, nodes: o.nodes, homes: newHomes(), ledger: newLedger()}
 	var err error
-	if n.leases, err = client.New(client.Options{Address: coordinator, Instance: "pubsub-" + name, Logger: logger}); err != nil {
+	if n.leases, err = client.New(client.Options{Address: o.coordinator, Instance: "pubsub-" + name, Logger: o.logger}); err != nil {
 		return nil, err
 	}
-	if n.takers, err = newTakers(set, n.leases); err != nil {
+	if n.takers, err = newTakers(o.set, n.leases); err != nil {
 		return nil, err
 	}
 	n.nats, err = natsserver.NewServer(&natsserver.Options{
 		ServerName: name, Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoSigs: true, NoLog: true,
 		Cluster: natsserver.ClusterOpts{Name: "pubsub", Host: "127.0.0.1", Port: natsserver.RANDOM_PORT},
-		Routes:  natsserver.RoutesFromStr(joinRoutes(routes)),
+		Routes:  natsserver.RoutesFromStr(strings.Join(o.routes, ",")),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pubsub: NATS server of node %s: %w", name, err)
@@ -67,22 +81,11 @@ func newNode(name string, nodes []string, routes []string, coordinator string, s
 	}
 	n.presence = newPresence(name, n.conn)
 	n.hubs = newHubs(n.conn, n.presence)
-	if n.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	if n.listener, err = net.Listen("tcp", o.listen); err != nil {
 		n.close()
 		return nil, err
 	}
 	return n, nil
-}
-
-func joinRoutes(routes []string) string {
-	text := ""
-	for _, r := range routes {
-		text += "," + r
-	}
-	if text != "" {
-		text = text[1:]
-	}
-	return text
 }
 
 // route is where other nodes' NATS servers find this one's.

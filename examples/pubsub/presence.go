@@ -143,3 +143,17 @@ func (p *presence) others() int {
 	defer p.mu.Unlock()
 	return len(p.nodes) - 1
 }
+
+// awaitOthers waits until the node has heard of all others, and reports whether it has.
+func (n *Node) awaitOthers(ctx context.Context) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for n.presence.others() < len(n.nodes)-1 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}

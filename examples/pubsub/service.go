@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"slices"
 	"strconv"
-	"time"
 
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server"
 )
 
 // Options configure a [Service].
@@ -21,7 +18,8 @@ type Options struct {
 }
 
 // Service is several nodes in one process, with the coordinator of the limits that they
-// share. What belongs to one node no other touches: they meet in NATS and by leases only.
+// share, for tests and for the crowd. What belongs to one node no other touches: they meet in
+// NATS and by leases only. The command serve runs each in a process of its own: see fleet.
 type Service struct {
 	options Options
 	nodes   []*Node
@@ -54,51 +52,32 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// It remembers which leases were out, so that the next start need not wait for their
-	// end. This example begins anew each time, and says so.
-	state, err := os.MkdirTemp("", "pubsub-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(state) }()
-	const free = "127.0.0.1:0"
-	coordinator, err := server.New(server.Options{
-		HTTPAddr: free, GRPCAddr: free, AdminAddr: free, ConfigPaths: []string{s.options.Limits}, StateDir: state, FirstStart: true,
-		Logger: s.options.Logger, Grace: grace,
-	})
-	if err != nil {
-		return err
-	}
-	// It outlives the nodes, who give back their leases.
+	// The coordinator outlives the nodes, who give back their leases.
 	outer := newTasks(context.WithoutCancel(ctx))
-	outer.start(coordinator.Run)
+	address := make(chan string, 1)
+	outer.start(func(ctx context.Context) error {
+		return runCoordinator(ctx, s.options.Limits, s.options.Logger, func(a string) { address <- a })
+	})
 	inner := newTasks(ctx)
 	context.AfterFunc(outer.ctx, inner.cancel)
 	select {
-	case <-coordinator.Ready():
-		err = s.startNodes(inner, coordinator.Addrs().GRPC.String(), set)
+	case a := <-address:
+		err = s.startNodes(inner, a, set)
 	case <-inner.ctx.Done():
 	}
 	if err != nil {
 		inner.cancel()
 	}
-	ended := inner.wait()
-	outer.cancel()
-	for _, other := range []error{ended, outer.wait()} {
-		if err == nil {
-			err = other
-		}
-	}
-	return err
+	return errors.Join(err, inner.wait(), func() error { outer.cancel(); return outer.wait() }())
 }
 
 func (s *Service) startNodes(t *tasks, coordinator string, set *rules.Set) error {
-	var names, routes []string
-	for i := range s.options.Nodes {
-		names = append(names, "node-"+strconv.Itoa(i+1))
-	}
+	names := nodeNames(s.options.Nodes)
+	var routes []string
 	for _, name := range names {
-		n, err := newNode(name, names, slices.Clone(routes), coordinator, set, s.options.Logger)
+		n, err := newNode(nodeOptions{
+			name: name, nodes: names, routes: routes, coordinator: coordinator, listen: "127.0.0.1:0", set: set, logger: s.options.Logger,
+		})
 		if err != nil {
 			return err
 		}
@@ -111,17 +90,19 @@ func (s *Service) startNodes(t *tasks, coordinator string, set *rules.Set) error
 
 // awaitMesh waits until each node has heard of all others.
 func (s *Service) awaitMesh(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if !slices.ContainsFunc(s.nodes, func(n *Node) bool { return n.presence.others() < len(s.nodes)-1 }) {
-			close(s.ready)
+	for _, n := range s.nodes {
+		if !n.awaitOthers(ctx) {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
 		}
 	}
+	close(s.ready)
+	return nil
+}
+
+// nodeNames are the names of so many nodes.
+func nodeNames(count int) (names []string) {
+	for i := range count {
+		names = append(names, "node-"+strconv.Itoa(i+1))
+	}
+	return names
 }

@@ -97,7 +97,7 @@ func serve(t *testing.T) (*server, *Client) {
 	rls.RegisterRateLimitServiceServer(g, s)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
-	c, err := Dial(l.Addr().String(), 2)
+	c, err := Dial(l.Addr().String(), 2, Security{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestStartReportsAServerThatEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Dial(addr, 1)
+	c, err := Dial(addr, 1, Security{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -246,7 +246,7 @@ func idleBytes(ctx context.Context, cfg Config, rep *Report, c *coordinator) err
 	return nil
 }
 
-// coordinatorRounds runs the benchmark of package share, which is internal, and shows its
+// coordinatorRounds runs the benchmark of internal/lease/coordinator, which is internal, and shows its
 // figures.
 func coordinatorRounds(ctx context.Context, cfg Config, rep *Report) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-run", "^$", "-bench", "^BenchmarkRound$", "-benchtime", strconv.Itoa(cfg.LeaseRounds)+"x", "./internal/lease/coordinator")

@@ -44,6 +44,8 @@ type contestant struct {
 	process *process.Process
 	client  *rlsload.Client
 
+	security rlsload.Security
+
 	answers   int64
 	perSecond measure.Series
 	cpu       measure.Series // microseconds per request
@@ -155,7 +157,7 @@ func (c *contestant) start(ctx context.Context, addr string, env []string, bin s
 	if c.process, err = process.Start(env, bin, args...); err != nil {
 		return err
 	}
-	if c.client, err = rlsload.Dial(addr, connections); err != nil {
+	if c.client, err = rlsload.Dial(addr, connections, c.security); err != nil {
 		return err
 	}
 	return c.client.Ready(ctx, c.process, rlsload.Request("none", "none", true))

@@ -24,7 +24,7 @@ func tiny() Config {
 func TestTablesFillIn(t *testing.T) {
 	for name, table := range map[string]func(Config, *Report) error{
 		"hot allowed": HotAllowed, "hot refused": HotRefused, "many keys": ManyKeys,
-		"memory": Memory, "flood": Flood, "match": Match, "service": Service,
+		"memory": Memory, "flood": Flood, "match": Match, "service": Service, "tls": TLS,
 		"redis keys": RedisKeys, "redis hot": RedisHot, "redis service": RedisService, "leases": Leases, "waiters": Waiters,
 	} {
 		t.Run(name, func(t *testing.T) {
