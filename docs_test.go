@@ -133,9 +133,15 @@ func TestServicePage(t *testing.T) {
 		}
 		return names
 	}
-	flags := collect("cmd/stint/serve.go", `Var\(&[^,]+, "([a-z-]+)"`, "--")
+	flags := collect("cmd/stint/serve.go", `Var\((?:&|\(\*)[^,]+, "([a-z-]+)"`, "--")
+	maps.Copy(flags, collect("cmd/stint/security.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
+	maps.Copy(flags, collect("cmd/stint/cluster.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
+	maps.Copy(flags, collect("cmd/stint/parent.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	metrics := collect("server/internal/admin/metrics.go", `desc\("([a-z_]+)"`, "stint_")
 	maps.Copy(metrics, collect("server/internal/admin/instances.go", `desc\("([a-z_]+)"`, "stint_"))
+	maps.Copy(metrics, collect("server/internal/admin/security.go", `desc\("([a-z_]+)"`, "stint_"))
+	maps.Copy(metrics, collect("server/internal/admin/cluster.go", `desc\("([a-z_]+)"`, "stint_"))
+	maps.Copy(metrics, collect("server/internal/admin/config.go", `desc\("([a-z_]+)"`, "stint_"))
 	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")
 	options := collect("server/internal/gate/route.go", `case name == "([a-z]+)"`, "")
 	for _, names := range []map[string]bool{flags, metrics, reasons, options} {

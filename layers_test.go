@@ -31,15 +31,21 @@ store, github.com/redis/rueidis < store/redis;
 # What each recipient of a stream of messages is sent.
 limit < fanout;
 
+# Certificates for tests and benchmarks. Nothing else imports it.
+NONE < internal/testca;
+
 # Real servers for tests. Nothing but tests imports it.
-github.com/redis/rueidis < internal/redistest;
+github.com/redis/rueidis < internal/redistest < internal/etcdtest;
 
 # YAML is read in one place, within bounds.
 github.com/goccy/go-yaml < internal/document;
 
+# Files are watched in one place.
+github.com/fsnotify/fsnotify < internal/filewatch;
+
 internal/document,
 cel.dev/cel-go,
-github.com/fsnotify/fsnotify,
+internal/filewatch,
 limit
 < rules;
 
@@ -57,20 +63,45 @@ google.golang.org/genproto/googleapis/rpc
 GRPC, internal/answer < internal/answer/grpcerror;
 
 # Leases: amounts, allocators, estimators and the bucket of one instance; then the
-# messages, and the two machines that exchange them. Neither machine knows the other. The
-# simulator drives the same machines.
+# messages, the ledger of what is lent, and the two machines that exchange messages. Neither
+# machine knows the other. The simulator drives the same machines.
 limit < internal/fixed < internal/fairshare;
 internal/fixed, limit < internal/demand < internal/bucket;
 internal/fairshare, internal/bucket < internal/lease;
-internal/lease < internal/lease/agent;
-internal/lease < internal/lease/coordinator;
+limit < internal/due;
+internal/lease, internal/due < internal/lease/agent;
+internal/lease < internal/lease/pool;
+internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;
+# A site joins both: it is an instance of its parent and lends on what it is lent.
+internal/lease/agent, internal/lease/coordinator < internal/lease/uplink;
 internal/lease < internal/lease/leasetest;
+
+# Both machines in one room, for tests alone: every order of events up to a depth.
+internal/lease/agent, internal/lease/coordinator < internal/lease/explore;
 internal/fixed, limit < internal/partition < split < examples/newyear;
 GRPC < internal/gen/leasepb;
 internal/lease, internal/gen/leasepb < internal/leasewire;
-internal/leasewire, internal/lease/agent < client;
+limit < internal/keytable;
+internal/fixed < internal/lease/adjust;
+internal/leasewire, internal/lease/agent, internal/lease/adjust, internal/keytable < client;
 NONE < internal/traffic;
 internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;
+
+# Who coordinates: one election over a small table of records, and the backends that keep
+# such a table. None of them knows another, and the election knows none of them.
+NONE < internal/cluster < internal/cluster/alone;
+internal/cluster, go.etcd.io/etcd/client/v3, go.uber.org/zap, google.golang.org/grpc < internal/cluster/etcd;
+internal/cluster, github.com/redis/rueidis < internal/cluster/redis;
+internal/cluster < internal/cluster/kubernetes;
+internal/cluster < internal/cluster/clustertest;
+
+# The URL of a register. It reads one of Redis as the store does.
+internal/cluster/alone, internal/cluster/etcd, internal/cluster/redis, internal/cluster/kubernetes,
+store/redis
+< internal/cluster/clusterurl;
+
+# Versions of a configuration in such a table. It knows neither a backend nor what a configuration says.
+internal/cluster < internal/configstore;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.
@@ -89,7 +120,20 @@ internal/engine, internal/answer < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/engine, github.com/prometheus/client_golang < server/internal/admin;
 
-rules, internal/leasewire, internal/lease/coordinator < server/internal/leaseservice;
+# Who reaches a port: certificates in files, and identities with their roles. Neither knows a
+# protocol.
+internal/filewatch < server/internal/tlsfiles;
+internal/filewatch, internal/document < server/internal/access;
+
+# The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
+# of instances, which are held to their identity; the stream of a site to its parent; then the service
+# that joins them.
+internal/lease < server/internal/leasestate;
+rules, internal/leasewire < server/internal/leaselimits;
+server/internal/leaselimits, server/internal/access < server/internal/leasestream;
+GRPC, internal/lease/uplink < server/internal/leaseparent;
+server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, internal/cluster
+< server/internal/leaseservice;
 
 # The server's own instance: it spends leases as any client does, by a stream that the
 # server hands it.
@@ -99,15 +143,15 @@ rules, store, client < server/internal/leased;
 GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-server/internal/leaseservice, server/internal/leased, internal/grpcserver,
-store/memory, store/redis
+server/internal/tlsfiles, server/internal/access, server/internal/leaseservice, server/internal/leased, internal/grpcserver,
+store/memory, store/redis, internal/cluster/clusterurl, internal/configstore
 < server;
 
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, store/memory, store/redis < stint;
 
 # The command. Flags and the environment are read nowhere else.
-server, sim, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
+server, sim, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
 `
 
 // TestLayers holds the imports of every package, under every build constraint,

@@ -16,14 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/etcdtest"
 	"github.com/stint-io/stint/internal/redistest"
 )
 
 const (
 	// patience bounds one command, on a machine that is busy with other tests.
 	patience = 10 * time.Minute
-	// redisPort is the port by which pages mean a Redis.
+	// redisPort and etcdPort are the ports by which pages mean a Redis and an etcd.
 	redisPort = "6379"
+	etcdPort  = "2379"
 )
 
 var address = regexp.MustCompile(`(?:127\.0\.0\.1|localhost):(\d+)`)
@@ -48,6 +50,8 @@ func reservePorts(t *testing.T, fences []fence) ports {
 		case p[port] != "":
 		case port == redisPort:
 			_, p[port], _ = strings.Cut(redistest.Start(t).Addr(), ":")
+		case port == etcdPort:
+			_, p[port], _ = strings.Cut(etcdtest.Start(t).Addr(), ":")
 		default:
 			p[port] = strconv.Itoa(redistest.ReservePort(t))
 		}
@@ -146,7 +150,7 @@ func (p *page) command(name string, args ...string) *exec.Cmd {
 		"PATH="+p.bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"XDG_STATE_HOME="+filepath.Join(p.dir, "state"), "STATE_DIRECTORY=",
 		"STINT_HTTP=127.0.0.1:"+p.ports["8080"], "STINT_GRPC=127.0.0.1:"+p.ports["8081"], "STINT_ADMIN=127.0.0.1:"+p.ports["8082"],
-		"STINT_ADDR=http://127.0.0.1:"+p.ports["8080"],
+		"STINT_ADDR=http://127.0.0.1:"+p.ports["8080"], "STINT_TO=etcd://127.0.0.1:"+p.ports[etcdPort]+"/shop",
 		"GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off")
 	return cmd
 }
