@@ -111,8 +111,7 @@ func (l *leases) untouched() bool { return l.state.Recovery == 0 }
 
 // reload makes the limits of set those that are lent and spent.
 func (l *leases) reload(set *rules.Set) {
-	l.Service.Reload(set)
-	l.own.Reload(set)
+	l.own.Reload(set, l.Service.Reload)
 }
 
 // close keeps what the next start has to know.

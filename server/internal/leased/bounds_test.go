@@ -82,13 +82,43 @@ func (s *spender) remains(t *testing.T, name string) int64 {
 	return c[0].Verdict.Remaining
 }
 
+// TestAliasIsUsedAgain: a resource that is closed and opened again keeps its name, so that the client
+// has the first lease closed before it opens the second; and the name is forgotten 30 s after it was
+// retired for the last time.
+func TestAliasIsUsedAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	a, begin, id := newAliases(), time.Now(), lease.ResourceID{Limit: "l", Key: "k"}
+	name, other := a.add(id), a.add(lease.ResourceID{Limit: "l", Key: "o"})
+	if name == other {
+		t.Fatalf("two resources are called %q", name)
+	}
+	for i := range 3 {
+		a.retire(begin.Add(time.Duration(i)*20*time.Second), name)
+		a.sweep(begin.Add(time.Duration(i)*20*time.Second + 15*time.Second))
+		if again := a.add(id); again != name {
+			t.Errorf("it is called %q, and was %q", again, name)
+		}
+	}
+	a.sweep(begin.Add(time.Hour))
+	if len(a.known) != 2 || len(a.retired) != 0 || len(a.closed) != 0 {
+		t.Errorf("%d names, %d retired, %d closed, while two are in use", len(a.known), len(a.retired), len(a.closed))
+	}
+	a.retire(begin.Add(time.Hour), name)
+	a.sweep(begin.Add(2 * time.Hour))
+	if again := a.add(id); again == name || len(a.known) != 2 {
+		t.Errorf("%q is known after two hours", name)
+	}
+}
+
 // TestAliasesAreForgotten: a name is known for 30 s after it was retired, to the nanosecond,
 // whichever others are retired before and after it.
 func TestAliasesAreForgotten(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	a := &aliases{known: map[string]lease.ResourceID{}}
+	a := newAliases()
 	begin := time.Now()
 	var names []string
 	for i := range 10 {
@@ -261,7 +291,7 @@ func TestReloadBetweenTwoLeases(t *testing.T) {
 			asked := -1000
 			s, stop := begin(t, fmt.Sprintf(text, ", sharing: leased"), func() string {
 				if asked++; asked == at {
-					s.Reload(after)
+					s.Reload(after, nil)
 				}
 				return ""
 			})
@@ -300,7 +330,7 @@ func TestReloadKeepsLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, again := range []*rules.Set{s.set, set} {
-			s.Reload(again)
+			s.Reload(again, nil)
 			now := s.known(s.lent["a"], s.charge("a", 0).Key)
 			if now != before || s.lent["a"].most.Load() != again.Limits()[0].Base.Policy.Quota() {
 				t.Errorf("its lease is another one, or the most it admits is %d", s.lent["a"].most.Load())

@@ -252,8 +252,7 @@ func TestReload(t *testing.T) {
 				}
 				f.counters[v.ID] = c
 			}
-			f.coordinator.Reload(set)
-			f.Reload(set)
+			f.Reload(set, f.coordinator.Reload)
 			settle()
 		}
 		old := f.charge("a", "1", 1)
@@ -313,8 +312,7 @@ func TestReloadOfAnotherKey(t *testing.T) {
 			f.take(true, f.charge("a", strconv.Itoa(i), 1))
 		}
 		set := limits(t, fmt.Sprintf(text, "[k, l]"))
-		f.coordinator.Reload(set)
-		f.Reload(set)
+		f.Reload(set, f.coordinator.Reload)
 		settle()
 		if f.Keys() != 0 {
 			t.Errorf("%d leases of keys that the limit has no more", f.Keys())
@@ -348,7 +346,7 @@ func TestReloadWhileItWaits(t *testing.T) {
 			{f.charge("a", "4", 1), f.charge("p", "4", 1)},
 		} {
 			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Peek, f.Take} {
-				f.Reload(limits(t, fmt.Sprintf(text, lent, lent, lent)))
+				f.Reload(limits(t, fmt.Sprintf(text, lent, lent, lent)), nil)
 				type answer struct {
 					allowed bool
 					err     error
@@ -359,7 +357,7 @@ func TestReloadWhileItWaits(t *testing.T) {
 					answers <- answer{allowed, err}
 				}()
 				synctest.Wait()
-				f.Reload(limits(t, fmt.Sprintf(text, "", "", "")))
+				f.Reload(limits(t, fmt.Sprintf(text, "", "", "")), nil)
 				if got := <-answers; got.err != nil || !got.allowed {
 					t.Errorf("request %d: %v, %v, want that the store behind admits it", i, got.allowed, got.err)
 				}
@@ -384,7 +382,7 @@ func TestBoundTwice(t *testing.T) {
 		f.take(true, first)
 		f.take(true, second)
 		f.take(false, first)
-		f.Reload(limits(t, "  - {name: a, key: [k], rate: 10/day}\n"))
+		f.Reload(limits(t, "  - {name: a, key: [k], rate: 10/day}\n"), nil)
 		f.take(true, first)
 		f.take(true, second)
 		f.take(false, first) // behind, eight were taken

@@ -18,7 +18,6 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/keytable"
-	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -62,6 +61,10 @@ type Store struct {
 	origin time.Time // of the clock
 	pool   sync.Pool // of *work
 
+	// reloading is held while the coordinator and the routes change: in between, a lease may be of
+	// a limit that is no more.
+	reloading sync.RWMutex
+
 	mu     sync.Mutex        // of what follows
 	routes map[string]*route // by the ID of counters that are bound
 	lent   map[string]*lent  // by the name of the limit
@@ -72,7 +75,7 @@ type Store struct {
 // New returns a Store. It connects to nothing before Run.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}, names: &aliases{known: map[string]lease.ResourceID{}},
+		exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}, names: newAliases(),
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
@@ -120,20 +123,27 @@ func (s *Store) read(set *rules.Set) {
 	}
 }
 
-// Reload makes the limits of set those that are leased. The coordinator has to know
-// them already. Counters of limits that become leased, or stop being so, begin anew.
-func (s *Store) Reload(set *rules.Set) {
+// Reload makes the limits of set those that are leased, after coordinator has made them those of the
+// coordinator; nil = it knows them already. Counters of limits that become leased, or stop being so,
+// begin anew.
+func (s *Store) Reload(set *rules.Set, coordinator func(*rules.Set)) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	if coordinator != nil {
+		coordinator(set)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.lent
 	s.read(set)
-	for id, r := range s.routes {
-		r.to.Store(s.owners[id])
-	}
+	// A key is opened again only when its earlier lease is closed.
 	for name, l := range before {
 		l.ended.Store(s.lent[name] != l)
 	}
 	s.table.Drop(func(l keyLease) bool { return l.of.ended.Load() })
+	for id, r := range s.routes {
+		r.to.Store(s.owners[id])
+	}
 }
 
 // Run holds the leases until ctx ends. It then gives them back and returns once

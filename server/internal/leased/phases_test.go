@@ -70,11 +70,11 @@ func TestNoLeaseOfALimitThatEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Reload(set)
+		s.Reload(set, nil)
 		if _, err := s.get(before, key); !errors.Is(err, errMoved) || s.Keys() != 0 {
 			t.Errorf("%v, %d keys", err, s.Keys())
 		}
-		s.Reload(s.set)
+		s.Reload(s.set, nil)
 		if e, err := s.get(s.lent["a"], key); err != nil || s.Keys() != 1 {
 			t.Errorf("leased again: %v, %d keys", err, s.Keys())
 		} else {

@@ -296,10 +296,10 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 		// It has been asked for, and a shadow does not wait for the answer.
 		c.Verdict = limit.Verdict{Allowed: true, Remaining: p.own.quota}
 		return nil
+	case errors.Is(err, errMoved), s.moved(p):
+		return errMoved
 	case err == nil:
 		return p.fail()
-	case errors.Is(err, errMoved), p.own.route.to.Load() != p.to:
-		return errMoved
 	case errors.Is(err, keytable.ErrFull), errors.Is(err, client.ErrRefused):
 		c.Verdict = limit.Verdict{Reason: limit.ReasonTableFull, RetryAfter: keytable.LeastIdle}
 		return nil
@@ -308,6 +308,14 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 	default:
 		return p.fail()
 	}
+}
+
+// moved says whether the limit of p is leased no more, or as another; a reload under way is waited
+// for.
+func (s *Store) moved(p *part) bool {
+	s.reloading.RLock()
+	defer s.reloading.RUnlock()
+	return p.own.route.to.Load() != p.to
 }
 
 // reach looks up the lease of a part. A peek at a key that has none opens none: as far

@@ -71,10 +71,15 @@ const forgetAfter = 30 * time.Second
 // aliases are names for resources whose key is the engine's. Keys of clients are
 // encoded in another way, and bounded; the engine's come as they are.
 type aliases struct {
-	mu     sync.Mutex
-	serial uint64
-	known  map[string]lease.ResourceID
-	closed []retired // in the order of closing
+	mu      sync.Mutex
+	serial  uint64
+	known   map[string]lease.ResourceID
+	retired map[lease.ResourceID]retired // those that are closed
+	closed  []retired                    // in the order of closing
+}
+
+func newAliases() *aliases {
+	return &aliases{known: map[string]lease.ResourceID{}, retired: map[lease.ResourceID]retired{}}
 }
 
 type retired struct {
@@ -82,10 +87,16 @@ type retired struct {
 	at    time.Time
 }
 
-// add returns a new name for a resource.
+// add returns a name for a resource: the one it had if that is not forgotten yet. The client then has
+// the lease that was closed acknowledged before it reports the new one; the coordinator refuses a
+// second lease of one resource.
 func (a *aliases) add(id lease.ResourceID) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if r, ok := a.retired[id]; ok {
+		delete(a.retired, id)
+		return r.alias
+	}
 	a.serial++
 	alias := strconv.FormatUint(a.serial, 36)
 	a.known[alias] = id
@@ -96,7 +107,9 @@ func (a *aliases) add(id lease.ResourceID) string {
 func (a *aliases) retire(now time.Time, alias string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.closed = append(a.closed, retired{alias, now})
+	r := retired{alias, now}
+	a.retired[a.known[alias]] = r
+	a.closed = append(a.closed, r)
 }
 
 // sweep forgets names that were retired long before now.
@@ -105,7 +118,11 @@ func (a *aliases) sweep(now time.Time) {
 	defer a.mu.Unlock()
 	n := 0
 	for n < len(a.closed) && now.Sub(a.closed[n].at) >= forgetAfter {
-		delete(a.known, a.closed[n].alias)
+		r := a.closed[n]
+		if id := a.known[r.alias]; a.retired[id] == r { // it is not in use again
+			delete(a.retired, id)
+			delete(a.known, r.alias)
+		}
 		n++
 	}
 	a.closed = append(a.closed[:0], a.closed[n:]...)
