@@ -19,6 +19,7 @@
 // lost a write ([Register.Forgets]), a virtual machine that was suspended without its monotonic
 // clock noticing, a record deleted by hand.
 //
-// The package does not know what a leader does, transfers nothing between members but the State of
-// a Term, and keeps no membership list.
+// The package does not know what a leader does, and transfers nothing between members but the State of
+// a Term. Where there are several scopes, [Presence] says which members are alive and [Preferred] which
+// of them should lead a scope; neither is needed for there to be one leader at most.
 package cluster

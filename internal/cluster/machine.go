@@ -44,7 +44,8 @@ type config struct {
 	run     string // of this election alone
 	ttl     time.Duration
 	forgets bool
-	epoch   func() uint64 // the highest known from elsewhere
+	epoch   func() uint64            // the highest known from elsewhere
+	yield   func(holder string) bool // another member should lead; nil = never
 }
 
 // observation is a record as seen by this member.
@@ -151,6 +152,10 @@ const (
 	timeoutsPerTTL = 2
 	// hintsPerTTL bounds the reads of a follower whose leader publishes often.
 	hintsPerTTL = 64
+	// yieldPart is the part of the TTL that a candidate waits for the one that should lead. Not
+	// shorter: that one finds out by a read, which takes up to half a TTL. Not longer: nobody leads
+	// meanwhile, where it has gone.
+	yieldPart = 2
 	// restTTLs is how long a member that resigned lets others go first.
 	restTTLs = 2
 )

@@ -43,7 +43,13 @@ func (m *machine) takeAt() (time.Duration, bool) {
 	if !m.seen.valid || m.seen.fault != nil || m.app != idle || m.resign.stop {
 		return 0, false
 	}
-	at := m.seen.since
+	at, holder := m.seen.since, ""
+	if c := m.seen.claim; c != nil {
+		holder = c.ID
+	}
+	if m.cfg.yield != nil && holder != m.cfg.self.ID && m.cfg.yield(holder) {
+		at += m.cfg.ttl / yieldPart
+	}
 	switch c := m.seen.claim; {
 	case c == nil:
 		// A record that was seen and is gone was deleted by hand, or lost, in the middle of a term.

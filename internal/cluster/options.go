@@ -49,6 +49,12 @@ type Options struct {
 	// called by the goroutine of Run and must not block.
 	Epoch func() uint64
 
+	// Yield says whether another member should lead: this one then waits for half a TTL longer before it
+	// takes the record, and takes it if nobody else has. holder is the ID of the member that had it
+	// last, "" if none did. nil = never. It only delays, so that nothing depends on whether it is right.
+	// It is called by the goroutine of Run and must not block.
+	Yield func(holder string) bool
+
 	// Began is called once for each term, before Leads is true. The record is renewed meanwhile, and
 	// Publish works. ctx ends with the term. An error gives the term up. It may not call Resign.
 	Began func(ctx context.Context, t Term) error
@@ -86,6 +92,9 @@ func (o *Options) complete() error {
 	}
 	if o.Epoch == nil {
 		o.Epoch = func() uint64 { return 0 }
+	}
+	if o.Yield == nil {
+		o.Yield = func(string) bool { return false }
 	}
 	if o.Began == nil {
 		o.Began = func(context.Context, Term) error { return nil }

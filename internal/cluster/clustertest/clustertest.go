@@ -44,6 +44,7 @@ func Run(t *testing.T, b Backend) {
 			c.run(h)
 		})
 	}
+	t.Run("Presence", func(t *testing.T) { presence(t, b.Table(t)) })
 	t.Run("Elections", func(t *testing.T) { elections(t, b.Table(t)) })
 	if b.Freeze != nil {
 		t.Run("ElectionsWithoutAnswers", func(t *testing.T) { outage(t, b) })
