@@ -34,7 +34,7 @@ func noEnd() *Deadline {
 // and allocates nothing. Times go by the clock of the caller; one before the latest
 // counts as the latest.
 type Bucket struct {
-	until    *Deadline
+	until    atomic.Pointer[Deadline]
 	setting  atomic.Pointer[setting]
 	shedding atomic.Pointer[shedding] // nil = nothing is suppressed
 
@@ -69,12 +69,17 @@ func NewBucket(d *Deadline) *Bucket {
 	if d == nil {
 		d = noEnd()
 	}
-	b := &Bucket{until: d}
+	b := &Bucket{}
+	b.until.Store(d)
 	t := newSetting(0, 0, 0)
 	t.word.Store(t.frozenWord)
 	b.setting.Store(t)
 	return b
 }
+
+// Follow makes d the deadline from here on: another coordinator lends what the bucket, which has to be
+// empty, gets next.
+func (b *Bucket) Follow(d *Deadline) { b.until.Store(d) }
 
 // Allow takes n at now if the level is that high. A negative n is refused and not counted. It
 // does not decide, and counts nothing, while the bucket is frozen.
@@ -85,7 +90,7 @@ func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 		b.refused.Add(n)
 		return false, true
 	}
-	if int64(now) < b.until.Load() {
+	if int64(now) < b.until.Load().Load() {
 		moment := t.moment(now)
 		word := t.word.Load()
 		if moment <= t.span && word != wordFrozen && n >= 0 {
@@ -171,7 +176,7 @@ func (b *Bucket) Arrived(now limit.Time) {
 
 // open says whether tokens may be taken at now.
 func (b *Bucket) open(t *setting, now limit.Time) bool {
-	return t.unleased || int64(now) < b.until.Load()
+	return t.unleased || int64(now) < b.until.Load().Load()
 }
 
 // rebase counts time from now on, when the setting has used up its span.

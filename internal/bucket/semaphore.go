@@ -20,7 +20,7 @@ import (
 // Use [NewSemaphore]. It is safe for concurrent use; Acquire and Release take no
 // lock unless frozen, and allocate nothing.
 type Semaphore struct {
-	until   *Deadline
+	until   atomic.Pointer[Deadline]
 	permits atomic.Pointer[permits]
 
 	admitted, refused atomic.Int64
@@ -49,10 +49,14 @@ func NewSemaphore(d *Deadline) *Semaphore {
 	if d == nil {
 		d = noEnd()
 	}
-	p := &Semaphore{until: d}
+	p := &Semaphore{}
+	p.until.Store(d)
 	p.permits.Store(&permits{})
 	return p
 }
+
+// Follow makes d the deadline from here on: see [Bucket.Follow].
+func (p *Semaphore) Follow(d *Deadline) { p.until.Store(d) }
 
 // Acquire takes n permits if they are free at now. It refuses a negative n, and while the
 // semaphore is frozen.
@@ -92,7 +96,7 @@ func (p *Semaphore) Try(now limit.Time, n int64) (acquired, decided bool) {
 
 // available is how many permits are in force at now, in use or not.
 func (p *Semaphore) available(r *permits, now limit.Time) int64 {
-	if r.anytime || int64(now) < p.until.Load() {
+	if r.anytime || int64(now) < p.until.Load().Load() {
 		return r.asked
 	}
 	return 0

@@ -142,13 +142,14 @@ const (
 	StatusTooMany                // the coordinator's table of resources, or of accounts, is full
 	StatusWrongAttributes        // the values of the key are of other attributes than the limit's
 	StatusForbidden              // the identity of the instance may not be lent the limit
+	StatusElsewhere              // the resource belongs to the shard of another coordinator
 )
 
 var statusNames = [...]string{
 	StatusOK: "ok", StatusUnknownLimit: "unknown_limit", StatusNotLeased: "not_leased", StatusBadKey: "bad_key",
 	StatusBadDemand: "bad_demand", StatusBadClaim: "bad_claim", StatusLeaseGone: "lease_gone",
 	StatusDuplicate: "duplicate_instance", StatusBroken: "broken", StatusTooMany: "too_many_resources",
-	StatusWrongAttributes: "wrong_attributes", StatusForbidden: "forbidden",
+	StatusWrongAttributes: "wrong_attributes", StatusForbidden: "forbidden", StatusElsewhere: "elsewhere",
 }
 
 // String returns the name of the status on the wire and in metrics.
@@ -182,6 +183,10 @@ type Grant struct {
 	// A site that finds itself there has a cycle of parents.
 	Path []string
 
+	// Shards is among how many coordinators all resources are divided; 0 and 1 = this one has them
+	// all. At most MaxShards.
+	Shards int
+
 	Shares []Share
 }
 
@@ -189,6 +194,7 @@ type Grant struct {
 type Share struct {
 	Handle      uint32
 	Status      Status
+	Shard       int    // with StatusElsewhere: where the resource is, from 0
 	AckedReport uint64 // the latest Report with a Demand for the handle that arrived
 
 	Lease   uint64   // 0 = no lease

@@ -1,5 +1,8 @@
 package lease
 
+// MaxShards bounds the shards: each costs every instance a stream and every member an election.
+const MaxShards = 64
+
 // FNV-1a, 64 bits.
 const (
 	fnvOffset = 14695981039346656037
@@ -10,8 +13,9 @@ const (
 // one cluster divide all resources among n coordinators by it, so it is a part of the protocol: every
 // version returns the same.
 //
-// Key has to be the bucket's, as the coordinator keeps it, and not what an instance sent: two
-// spellings of one address are one bucket, and a bucket with two coordinators would be lent twice.
+// Key has to be that of the bucket's values as the coordinator spells them, and not what an instance
+// sent: two spellings of one address are one bucket, and a bucket with two coordinators would be lent
+// twice.
 func (r ResourceID) Shard(n int) int {
 	h := uint64(fnvOffset)
 	for i := range len(r.Limit) {

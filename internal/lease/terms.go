@@ -49,6 +49,9 @@ type Terms struct {
 	// Sites are caps on what single sites or instances may have. Read-only.
 	Sites []SiteCap
 
+	// Shard says, with StatusElsewhere, where the resource is. It is not told as a part of the limit.
+	Shard int
+
 	// Suppress shares the limit by suppression instead of by leases of its parts: each
 	// instance has a lease of the whole limit; nil = by leases. Read-only. Not for
 	// semaphores.

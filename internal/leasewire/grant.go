@@ -27,7 +27,7 @@ func ToGrant(dst *leasepb.Grant, src *lease.Grant) {
 	dst.Epoch, dst.Number, dst.Status = src.Epoch, src.Number, leasepb.Status(src.Status)
 	dst.Echo, dst.Age = int64(src.Echo), int64(src.Age)
 	dst.Lease, dst.Refresh = int64(src.Lease), int64(src.Refresh)
-	dst.NotMaster, dst.Master, dst.Path = src.NotMaster, src.Master, src.Path
+	dst.NotMaster, dst.Master, dst.Path, dst.Shards = src.NotMaster, src.Master, src.Path, uint32(src.Shards)
 	shares := dst.Shares
 	dst.Shares = slices.Grow(shares[:0], len(src.Shares))
 	for i := range src.Shares {
@@ -44,7 +44,7 @@ func toShare(dst *leasepb.Share, src *lease.Share) {
 	dst.Handle, dst.Status, dst.AckedReport = src.Handle, leasepb.Status(src.Status), src.AckedReport
 	dst.Lease, dst.Granted = src.Lease, toCapacity(dst.Granted, src.Granted)
 	dst.CapRate, dst.CapBurst = toCap(src.CapRate), toCap(src.CapBurst)
-	dst.Safe, dst.Token = int64(src.Safe), src.Token
+	dst.Safe, dst.Token, dst.Shard = int64(src.Safe), src.Token, uint32(src.Shard)
 	dst.Contended, dst.Saturated, dst.Recovering = src.Contended, src.Saturated, src.Recovering
 	dst.Limit = toTerms(&src.Limit)
 	dst.Suppression = nil
@@ -92,10 +92,14 @@ func FromGrant(dst *lease.Grant, src *leasepb.Grant) error {
 		Lease: time.Duration(src.GetLease()), Refresh: time.Duration(src.GetRefresh()),
 		NotMaster: src.GetNotMaster(), Master: src.GetMaster(),
 		Path:   src.GetPath(),
+		Shards: int(src.GetShards()),
 		Shares: slices.Grow(dst.Shares[:0], len(src.GetShares())),
 	}
 	if len(dst.Path) > MaxPath {
 		return fmt.Errorf("leasewire: %w: %d coordinators above, want at most %d", ErrGrant, len(dst.Path), MaxPath)
+	}
+	if src.GetShards() > lease.MaxShards {
+		return fmt.Errorf("leasewire: %w: %d shards, want at most %d", ErrGrant, src.GetShards(), lease.MaxShards)
 	}
 	if dst.Age < 0 || dst.Lease < 0 || dst.Refresh < 0 {
 		return fmt.Errorf("leasewire: %w: age %v, lease %v or refresh %v is negative", ErrGrant, dst.Age, dst.Lease, dst.Refresh)
@@ -115,6 +119,10 @@ func fromShare(dst *lease.Share, src *leasepb.Share) error {
 		CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount, Safe: fixed.Amount(src.GetSafe()), Granted: fromTotals(src.GetGranted()),
 		Contended: src.GetContended(), Saturated: src.GetSaturated(), Recovering: src.GetRecovering(), Token: src.GetToken(),
 	}
+	if src.GetShard() >= lease.MaxShards {
+		return fmt.Errorf("leasewire: %w: handle %d is in shard %d, want less than %d", ErrGrant, dst.Handle, src.GetShard(), lease.MaxShards)
+	}
+	dst.Shard = int(src.GetShard())
 	bad := func(field string, n int64) error {
 		return fmt.Errorf("leasewire: %w: %s of handle %d is %d, want 0 to %d", ErrGrant, field, dst.Handle, n, int64(fixed.MaxAmount))
 	}

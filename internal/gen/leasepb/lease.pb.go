@@ -115,6 +115,9 @@ const (
 	Status_STATUS_WRONG_ATTRIBUTES Status = 10
 	// The identity of the instance may not be lent the limit.
 	Status_STATUS_FORBIDDEN Status = 11
+	// The resource belongs to another shard: `shard` of the Share says which. Open it on the
+	// stream of that one.
+	Status_STATUS_ELSEWHERE Status = 12
 )
 
 // Enum value maps for Status.
@@ -132,6 +135,7 @@ var (
 		9:  "STATUS_TOO_MANY_RESOURCES",
 		10: "STATUS_WRONG_ATTRIBUTES",
 		11: "STATUS_FORBIDDEN",
+		12: "STATUS_ELSEWHERE",
 	}
 	Status_value = map[string]int32{
 		"STATUS_OK":                 0,
@@ -146,6 +150,7 @@ var (
 		"STATUS_TOO_MANY_RESOURCES": 9,
 		"STATUS_WRONG_ATTRIBUTES":   10,
 		"STATUS_FORBIDDEN":          11,
+		"STATUS_ELSEWHERE":          12,
 	}
 )
 
@@ -925,7 +930,11 @@ type Grant struct {
 	Shares []*Share `protobuf:"bytes,10,rep,name=shares,proto3" json:"shares,omitempty"`
 	// For sites: the coordinator and those above it, the nearest first, at most 16. A site
 	// that finds itself there has a cycle of parents and must not lend.
-	Path          []string `protobuf:"bytes,11,rep,name=path,proto3" json:"path,omitempty"`
+	Path []string `protobuf:"bytes,11,rep,name=path,proto3" json:"path,omitempty"`
+	// Among how many coordinators all resources are divided, at most 64; 0 and 1 = this one has
+	// them all. A stream is for the shard in its metadata `stint-shard`, a decimal number from 0;
+	// absent = 0.
+	Shards        uint32 `protobuf:"varint,12,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1037,6 +1046,13 @@ func (x *Grant) GetPath() []string {
 	return nil
 }
 
+func (x *Grant) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
 // Share is what a coordinator grants of one resource. Amounts are millionths.
 type Share struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1068,7 +1084,9 @@ type Share struct {
 	// Proof of the lease for the coordinator of a higher epoch; opaque. May be empty.
 	Token []byte `protobuf:"bytes,13,opt,name=token,proto3" json:"token,omitempty"`
 	// What to refuse of a limit that is shared by suppression; absent = nothing.
-	Suppression   *Suppression `protobuf:"bytes,14,opt,name=suppression,proto3" json:"suppression,omitempty"`
+	Suppression *Suppression `protobuf:"bytes,14,opt,name=suppression,proto3" json:"suppression,omitempty"`
+	// With STATUS_ELSEWHERE: the shard of the resource, from 0.
+	Shard         uint32 `protobuf:"varint,15,opt,name=shard,proto3" json:"shard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1199,6 +1217,13 @@ func (x *Share) GetSuppression() *Suppression {
 		return x.Suppression
 	}
 	return nil
+}
+
+func (x *Share) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
 }
 
 // Suppression is what an instance does while more is attempted than the limit.
@@ -1575,7 +1600,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x05Claim\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x01R\x04rate\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x12\n" +
-	"\x04band\x18\x03 \x01(\rR\x04band\"\xb5\x02\n" +
+	"\x04band\x18\x03 \x01(\rR\x04band\"\xcd\x02\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12.\n" +
@@ -1589,7 +1614,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x06master\x18\t \x01(\tR\x06master\x12-\n" +
 	"\x06shares\x18\n" +
 	" \x03(\v2\x15.stint.lease.v1.ShareR\x06shares\x12\x12\n" +
-	"\x04path\x18\v \x03(\tR\x04path\"\x8b\x04\n" +
+	"\x04path\x18\v \x03(\tR\x04path\x12\x16\n" +
+	"\x06shards\x18\f \x01(\rR\x06shards\"\xa1\x04\n" +
 	"\x05Share\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x12.\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x16.stint.lease.v1.StatusR\x06status\x12!\n" +
@@ -1607,7 +1633,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"recovering\x12+\n" +
 	"\x05limit\x18\f \x01(\v2\x15.stint.lease.v1.TermsR\x05limit\x12\x14\n" +
 	"\x05token\x18\r \x01(\fR\x05token\x12=\n" +
-	"\vsuppression\x18\x0e \x01(\v2\x1b.stint.lease.v1.SuppressionR\vsuppressionB\v\n" +
+	"\vsuppression\x18\x0e \x01(\v2\x1b.stint.lease.v1.SuppressionR\vsuppression\x12\x14\n" +
+	"\x05shard\x18\x0f \x01(\rR\x05shardB\v\n" +
 	"\t_cap_rateB\f\n" +
 	"\n" +
 	"_cap_burst\"O\n" +
@@ -1637,7 +1664,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\vindependent\x18\a \x01(\bR\vindependent\"7\n" +
 	"\tGuarantee\x12\x12\n" +
 	"\x04band\x18\x01 \x01(\rR\x04band\x12\x16\n" +
-	"\x06amount\x18\x02 \x01(\x03R\x06amount*\xa4\x02\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount*\xba\x02\n" +
 	"\x06Status\x12\r\n" +
 	"\tSTATUS_OK\x10\x00\x12\x18\n" +
 	"\x14STATUS_UNKNOWN_LIMIT\x10\x01\x12\x15\n" +
@@ -1651,7 +1678,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x19STATUS_TOO_MANY_RESOURCES\x10\t\x12\x1b\n" +
 	"\x17STATUS_WRONG_ATTRIBUTES\x10\n" +
 	"\x12\x14\n" +
-	"\x10STATUS_FORBIDDEN\x10\v*\x98\x01\n" +
+	"\x10STATUS_FORBIDDEN\x10\v\x12\x14\n" +
+	"\x10STATUS_ELSEWHERE\x10\f*\x98\x01\n" +
 	"\n" +
 	"Allocation\x12\x16\n" +
 	"\x12ALLOCATION_MAX_MIN\x10\x00\x12\x1b\n" +

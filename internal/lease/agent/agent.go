@@ -371,10 +371,15 @@ func (a *Agent) reportAll(now limit.Time) {
 
 // leave gives everything back and makes the last Report.
 func (a *Agent) leave(now limit.Time) *lease.Report {
+	demands := a.reports.last.Demands[:0]
 	for _, r := range a.list {
-		r.giveUp(now)
+		// What is returned is named, so that others can spend the tokens. Where there is more than a
+		// report has room for they count as spent.
+		if r.giveUp(now); r.lease.number != 0 && !r.blocked && len(demands) < maxDemands {
+			demands = append(demands, r.makeDemand(now, a.reports.number+1, a.timing.trip))
+		}
 	}
-	r := a.send(now, nil)
+	r := a.send(now, demands)
 	r.Leaving, a.left = true, true
 	a.deadline.Store(0)
 	return r

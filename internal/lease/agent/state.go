@@ -39,3 +39,11 @@ func (a *Agent) State(handle uint32) State {
 		Expired: r.fallback.expired, Limit: *r.answer.limit(), RoundTrip: a.timing.trip, Demand: r.load.demand, Asking: r.sent.number > r.acks.report && r.sent.shortfall > 0, Suppression: r.suppression.sent,
 	}
 }
+
+// Options returns those that a handle was opened with; the zero value if it is not open.
+func (a *Agent) Options(handle uint32) LeaseOptions {
+	if r := a.leases[handle]; r != nil {
+		return r.opts
+	}
+	return LeaseOptions{}
+}

@@ -59,6 +59,9 @@ type Coordinator struct {
 	recoverUntil limit.Time
 	expected     Holders    // until recoverUntil: who may hold leases of a former coordinator and has not reported
 	emptySince   limit.Time // pools that are made later were empty then; 0 = they are new
+	beganAt      limit.Time // with this epoch
+	draining     bool       // nothing is lent any more
+	used         Used       // by a predecessor that handed over; without a map = nothing is known
 	sessions     map[lease.Member]*session
 	resources    map[lease.ResourceID]*resource
 	list         []*resource // in the order of making, so that a run can be repeated
@@ -94,6 +97,7 @@ func New(o Options, now limit.Time) *Coordinator {
 func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders Holders) {
 	c.opts.Epoch, c.opts.Former = epoch, former
 	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
+	c.beganAt, c.used, c.draining = now, Used{}, false
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
 	c.list, c.dirty, c.queue, c.accounts = nil, nil, nil, 0
 	if c.opts.Parent != nil {

@@ -9,8 +9,10 @@ import (
 // open makes an account, and its resource if it is the first. It returns nil, and
 // says why, when there is none to be had.
 func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.Demand) *account {
+	share := lease.Share{Handle: d.Handle, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount}
 	refuse := func(status lease.Status) *account {
-		c.enqueue(s, lease.Share{Handle: d.Handle, Status: status, AckedReport: number, CapRate: fixed.MaxAmount, CapBurst: fixed.MaxAmount})
+		share.Status = status
+		c.enqueue(s, share)
 		return nil
 	}
 	if d.Resource.Limit == "" || d.Closed {
@@ -26,6 +28,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 		terms, status := c.resolve(d.Resource)
 		switch {
 		case status != lease.StatusOK:
+			share.Shard = terms.Shard
 			return refuse(status)
 		case len(c.list) >= c.opts.MaxResources:
 			return refuse(lease.StatusTooMany)
@@ -74,7 +77,7 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 			}
 		}
 		if status != lease.StatusOK {
-			terms = lease.Terms{Semaphore: r.Terms.Semaphore}
+			terms = lease.Terms{Semaphore: r.Terms.Semaphore, Shard: terms.Shard}
 		}
 		if r.moves = status == lease.StatusOK && c.sourceChanged(r, &terms); r.moves {
 			// When instances have returned what they hold, the resource is made anew.

@@ -26,9 +26,16 @@ func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lea
 		c.opts.Parent.Opened(now, r.Resource)
 		return r
 	}
-	r := &resource{Resource: c.scratch.New(id, terms, now, c.recovering(now, id.Limit))}
-	if c.emptySince != 0 && !r.Recovering && !terms.PerInstance() {
-		r.EmptySince(c.emptySince, now)
+	was, listed, known := c.takeUsed(id)
+	// Nobody has anything of a bucket that the predecessor had no books of.
+	frozen := c.recovering(now, id.Limit) && (listed || !known)
+	r := &resource{Resource: c.scratch.New(id, terms, now, frozen)}
+	switch {
+	case terms.PerInstance():
+	case listed:
+		r.Begin(was.tokens, c.beganAt-limit.Time(was.age), now)
+	case c.emptySince != 0 && !r.Recovering:
+		r.Begin(0, c.emptySince, now)
 	}
 	return r
 }

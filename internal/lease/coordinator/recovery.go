@@ -54,6 +54,9 @@ type Takeover struct {
 	// Holders are who may hold leases of the predecessor. It counts with Epoch. When all of
 	// them have reported completely, recovery is over before its time.
 	Holders Holders
+	// Used is what the predecessor said of the buckets when it handed over; nil = it did not, and
+	// they count as used up. It counts with Epoch, and belongs to the coordinator from here on.
+	Used *Used
 	// Seal replaces that of the options; nil = it stays.
 	Seal *Seal
 }
@@ -76,8 +79,17 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 		// What the pools had is not known. A pool that nobody had was full, and one that was
 		// used up has refilled since: to count all as used up admits too little for the time
 		// that a pool takes to fill, and never too much.
-		if c.emptySince = now; e.Former == 0 {
-			c.emptySince = 0 // there was no coordinator before
+		switch {
+		case e.Former == 0: // there was no coordinator before
+		case e.Used == nil:
+			c.emptySince = now
+		default:
+			if c.used = *e.Used; c.used.others >= 0 {
+				c.emptySince = now - limit.Time(c.used.others)
+				if c.emptySince == 0 {
+					c.emptySince = 1 // 0 says that they are full
+				}
+			}
 		}
 		return
 	}

@@ -29,6 +29,11 @@ func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
 		c.takeOver(now, e)
 	case Reseal:
 		c.opts.Seal = e.Seal
+	case Drain:
+		c.draining = e.On
+		for _, r := range c.list {
+			c.scheduleRound(r, now)
+		}
 	}
 	if now >= c.sweepAt {
 		c.sweep(now)
@@ -57,17 +62,13 @@ func (c *Coordinator) report(now limit.Time, m *lease.Report) {
 		s.transit(now, m.Stamp)
 		s.expires = now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin)
 	}
-	if m.Leaving {
-		// It holds nothing any more, and spends nothing after this report.
-		c.reported(now, s, m)
-		c.drop(now, s)
-		return
-	}
 	s.sent = m.Stamp
 	for i := range m.Demands {
 		d := &m.Demands[i]
 		a := s.accounts[d.Handle]
 		switch {
+		case a == nil && m.Leaving:
+			continue
 		case a == nil:
 			if a = c.open(now, s, m.Number, d); a == nil {
 				continue
@@ -81,6 +82,12 @@ func (c *Coordinator) report(now limit.Time, m *lease.Report) {
 		}
 		a.lastReport = m.Number
 		c.receive(now, a, d, acked)
+	}
+	if m.Leaving {
+		// It holds nothing any more, and spends nothing after this report.
+		c.reported(now, s, m)
+		c.drop(now, s)
+		return
 	}
 	if m.Complete {
 		c.reported(now, s, m)
@@ -125,7 +132,7 @@ func (c *Coordinator) runRounds(now limit.Time) {
 		}
 		c.stats.Rounds++
 		r.queued = false
-		if r.due = lease.Never; !r.Broken {
+		if r.due = lease.Never; !r.Broken && !c.draining {
 			if r.due = r.Round(now); r.Broken {
 				c.stats.Broken++
 			}
@@ -176,7 +183,7 @@ func (c *Coordinator) addShare(a *account, now limit.Time) {
 	a.sentGrant, a.sentAt = s.number+1, now
 	a.Sent(a.sentGrant)
 	share := lease.Share{
-		Handle: a.handle, Status: a.Status, AckedReport: a.lastReport, Lease: a.Lease, Granted: a.Granted,
+		Handle: a.handle, Status: a.Status, Shard: r.Terms.Shard, AckedReport: a.lastReport, Lease: a.Lease, Granted: a.Granted,
 		CapRate: a.CapRate, CapBurst: a.CapBurst, Safe: r.Safe(),
 		Contended: r.Contended, Saturated: r.SaturatedFor(&a.Account), Recovering: r.Unknown(), Limit: r.Whole(),
 		Suppress: r.Suppression(&a.Account),

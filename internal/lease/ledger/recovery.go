@@ -9,16 +9,15 @@ import (
 // recovery is what leases of a former coordinator may still hold.
 type recovery struct {
 	Recovering bool
-	Frozen     lease.Capacity      // the most that leases which are not claimed yet may hold
-	claimed    map[uint64]struct{} // the numbers of leases that were claimed
+	Frozen     lease.Capacity  // the most that leases which are not claimed yet may hold
+	kept       fixed.Amount    // tokens of the pool that come when recovery ends; may be below 0
+	claimed    map[uint64]bool // the numbers of leases that were claimed
 }
 
 // freeze adds to what is frozen until recovery ends; negative amounts reduce it.
-func (r *Resource) freeze(rate, burst fixed.Amount) {
-	r.Frozen.Rate += rate
-	r.Frozen.Burst += burst
-	r.Pool.Rate -= rate
-	r.Pool.Burst -= burst
+func (r *Resource) freeze(h lease.Capacity) {
+	r.Frozen = r.Frozen.Add(h)
+	r.Pool.Lend(h)
 }
 
 // Thaw ends recovery: leases that no instance has claimed have expired.
@@ -27,8 +26,8 @@ func (r *Resource) Thaw(now limit.Time) {
 		return
 	}
 	r.Pool.Refill(now)
-	r.Pool.TakeBack(lease.Capacity{Rate: r.Frozen.Rate, Burst: r.Frozen.Burst})
-	r.Frozen, r.claimed, r.Recovering = lease.Capacity{}, nil, false
+	r.Pool.TakeBack(lease.Capacity{Rate: r.Frozen.Rate, Burst: r.Frozen.Burst, Tokens: r.kept})
+	r.Frozen, r.claimed, r.Recovering, r.kept = lease.Capacity{}, nil, false, 0
 	for _, a := range r.accounts {
 		a.Pending = true // instances in fallback report their demand when recovery ends
 	}
@@ -36,27 +35,26 @@ func (r *Resource) Thaw(now limit.Time) {
 
 // Claimed says whether the lease of that number of a former coordinator was claimed.
 func (r *Resource) Claimed(number uint64) bool {
-	_, ok := r.claimed[number]
-	return ok
+	return r.claimed[number]
 }
 
-// Claim grants an account what a former coordinator had granted it under the lease of that number,
-// at most what is frozen. It does nothing, and reports so, if the lease was claimed before.
+// Claim grants an account what a former coordinator had granted it under the lease of that number, at
+// most what is frozen. It does nothing, and reports so, if the lease was claimed before.
 func (r *Resource) Claim(a *Account, number uint64, h lease.Capacity, now limit.Time) bool {
-	if _, used := r.claimed[number]; used {
+	if r.claimed[number] {
 		return false
 	}
 	if r.claimed == nil {
-		r.claimed = map[uint64]struct{}{}
+		r.claimed = map[uint64]bool{}
 	}
-	r.claimed[number] = struct{}{}
+	r.claimed[number] = true
 	r.Pool.Refill(now)
 	h = lease.Capacity{Rate: min(h.Rate, r.Frozen.Rate), Burst: min(h.Burst, r.Frozen.Burst)}
 	r.Frozen = r.Frozen.Sub(h)
 	r.Pool.TakeBack(h)
 	a.grant(h)
-	if a.refundable = h.Burst; a.own != nil { // the instance's bucket may be full
-		a.own.Level = 0 // and all other tokens may have been spent
+	if a.refundable = h.Burst; a.own != nil {
+		a.own.Level = 0 // all other tokens may have been spent
 	}
 	return true
 }

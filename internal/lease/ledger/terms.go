@@ -45,10 +45,14 @@ func (s *Scratch) New(id lease.ResourceID, terms lease.Terms, now limit.Time, fr
 	return r
 }
 
-// EmptySince says that the pool had no tokens at a time: a former coordinator may have lent them.
-func (r *Resource) EmptySince(then, now limit.Time) {
-	r.Pool.Level, r.Pool.At, r.restarted = 0, then, true
-	r.Pool.Refill(now)
+// Begin says how many tokens the pool of a new resource had at a time. In recovery they come at its end.
+func (r *Resource) Begin(tokens fixed.Amount, then, now limit.Time) {
+	if r.restarted = true; r.Recovering {
+		r.kept = tokens
+	} else {
+		r.Pool.Begin(tokens, then)
+		r.Pool.Refill(now)
+	}
 }
 
 // SetTerms puts terms in force. What instances hold stays lent, so a smaller limit leaves the
@@ -64,7 +68,7 @@ func (r *Resource) SetTerms(t lease.Terms, now limit.Time) {
 	r.Pool.Resize(more.Rate, more.Burst)
 	if r.Recovering {
 		// The former coordinator may have lent of terms that were larger still.
-		r.freeze(max(more.Rate, -r.Frozen.Rate), max(more.Burst, -r.Frozen.Burst))
+		r.freeze(lease.Capacity{Rate: max(more.Rate, -r.Frozen.Rate), Burst: max(more.Burst, -r.Frozen.Burst)})
 	}
 	if t.PerInstance() {
 		r.Pool.Level = r.Pool.Burst

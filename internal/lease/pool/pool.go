@@ -58,6 +58,12 @@ func (p *Pool) Refill(now limit.Time) {
 	p.Clip()
 }
 
+// Begin says that there were so many tokens at a time.
+func (p *Pool) Begin(tokens fixed.Amount, then limit.Time) {
+	p.Level, p.Remainder, p.At = tokens, 0, then
+	p.Clip()
+}
+
 // Clip drops tokens above the room.
 func (p *Pool) Clip() {
 	if room := p.Room(); p.Level >= room {
