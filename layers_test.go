@@ -134,6 +134,7 @@ server/internal/leaselimits, server/internal/access < server/internal/leasestrea
 GRPC, internal/lease/uplink < server/internal/leaseparent;
 server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, internal/cluster
 < server/internal/leaseservice;
+server/internal/leaseservice, client < server/internal/leaseshards;
 
 # The server's own instance: it spends leases as any client does, by a stream that the
 # server hands it.
@@ -143,7 +144,7 @@ rules, store, client < server/internal/leased;
 GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
-server/internal/tlsfiles, server/internal/access, server/internal/leaseservice, server/internal/leased, internal/grpcserver,
+server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/redis, internal/cluster/clusterurl, internal/configstore
 < server;
 

@@ -57,9 +57,9 @@ func TestWhatARefusalSays(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := leased(t, fixed.Whole(1), 1)
 			stand(&l.lease, 1, 4, 2, tt.state)
-			l.lease.client.lane.link.Store(linkDown) // nobody is asked
+			l.lease.client.lanes()[0].link.Store(linkDown) // nobody is asked
 			if tt.expired {
-				l.lease.client.lane.agent.Deadline().Store(int64(l.lease.client.now()))
+				l.lease.client.lanes()[0].agent.Deadline().Store(int64(l.lease.client.now()))
 			}
 			d, err := l.Take(t.Context(), limit.Request{Cost: tt.cost})
 			if err != nil || d.Allowed || d.Status != 429 || len(d.Results) != 1 {
@@ -246,7 +246,7 @@ func TestWhenAskingHelps(t *testing.T) {
 				l.lease.opts.Ask = ask
 			}
 			l.lease.state.Store(&tt.state)
-			l.lease.client.lane.link.Store(tt.link)
+			l.lease.client.lanes()[0].link.Store(tt.link)
 			begin, want := time.Now(), time.Duration(0)
 			if tt.waits {
 				want = ask
@@ -282,7 +282,7 @@ func TestWhyNothingIsLent(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := leased(t, 0, 0).lease.client
-			c.lane.link.Store(linkDown)
+			c.lanes()[0].link.Store(linkDown)
 			var taker interface {
 				limit.Taker
 				limit.Preparer
@@ -340,9 +340,9 @@ func TestAskingIsBounded(t *testing.T) {
 			l := leased(t, 0, 0)
 			l.lease.state.Store(&agent.State{Known: true, Saturated: tt.full, Limit: rateOf(10, 20)})
 			signals := func() int {
-				l.lease.client.lane.starving.Lock()
-				defer l.lease.client.lane.starving.Unlock()
-				return len(l.lease.client.lane.starving.handles)
+				l.lease.client.lanes()[0].starving.Lock()
+				defer l.lease.client.lanes()[0].starving.Unlock()
+				return len(l.lease.client.lanes()[0].starving.handles)
 			}
 			for round := range 3 {
 				if tt.ask(l) || signals() != round+1 {
@@ -419,8 +419,8 @@ func TestClosedTwice(t *testing.T) {
 	first.Close()
 	second := openLimit(t, c, "x", LimitOptions{})
 	first.Close()
-	if _, err := c.Limit("x", LimitOptions{}); !errors.Is(err, ErrOpen) || c.lane.leases[second.lease.handle] != &second.lease || len(c.lane.leases) != 2 {
-		t.Errorf("a third: %v; %d are open", err, len(c.lane.leases))
+	if _, err := c.Limit("x", LimitOptions{}); !errors.Is(err, ErrOpen) || c.lanes()[0].leases[second.lease.place.Load().handle] != &second.lease || len(c.lanes()[0].leases) != 2 {
+		t.Errorf("a third: %v; %d are open", err, len(c.lanes()[0].leases))
 	}
 	for _, l := range []*Limiter{first, second} {
 		l.Close()
@@ -479,11 +479,11 @@ func TestDuplicateWithoutALease(t *testing.T) {
 		l := lentAll(t, 10, 5)
 		c := l.lease.client
 		err := fmt.Errorf("%w: of another", ErrDuplicate)
-		c.lane.cause.Store(&err)
+		c.lanes()[0].cause.Store(&err)
 		for l.Allow() {
 		}
 		end := c.now() + 1
-		c.lane.agent.Deadline().Store(int64(end))
+		c.lanes()[0].agent.Deadline().Store(int64(end))
 		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
 			t.Errorf("while the lease runs: %v", err)
 		}
@@ -492,7 +492,7 @@ func TestDuplicateWithoutALease(t *testing.T) {
 			t.Errorf("when it has ended: %v", err)
 		}
 		other := errors.New("gone")
-		c.lane.cause.Store(&other)
+		c.lanes()[0].cause.Store(&other)
 		if _, err := l.Take(t.Context(), limit.Request{}); err != nil {
 			t.Errorf("when nobody answers: %v", err)
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"context"
 	crand "crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
@@ -11,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -115,7 +117,8 @@ type Client struct {
 	origin    time.Time // of the clock
 	member    lease.Member
 
-	lane *lane // set by New
+	// all are the lanes, one for each shard that the coordinators have; at least one. It grows under mu.
+	all atomic.Pointer[[]*lane]
 
 	// mu is taken before a lane's mu, which is taken before a lease's.
 	mu      sync.Mutex
@@ -124,7 +127,13 @@ type Client struct {
 	running bool
 	ended   bool
 
-	shownUp bool // as OnConnection was called last; of the goroutine that runs Run
+	group struct { // of the goroutines that run lanes
+		sync.WaitGroup
+		ctx context.Context // of Run; nil before
+	}
+
+	notifying sync.Mutex
+	shownUp   bool // as OnConnection was called last; guarded by notifying
 
 	faults struct {
 		sync.Mutex
@@ -165,7 +174,7 @@ func New(o Options) (*Client, error) {
 	if c.opts.Transport == nil {
 		c.opts.Transport = NewTransport(o)
 	}
-	c.lane = newLane(c)
+	c.all.Store(&[]*lane{newLane(c, 0)})
 	return c, nil
 }
 
@@ -179,15 +188,25 @@ func newSession() uint64 {
 // Instance returns the name of this instance.
 func (c *Client) Instance() string { return c.member.Instance }
 
-// Connected says whether there is a connection to a coordinator at this moment.
-func (c *Client) Connected() bool { return c.lane.connected() }
+// Connected says whether there is a connection at this moment: to the coordinator, or to each of
+// those among which a cluster divides the keys.
+func (c *Client) Connected() bool {
+	for _, a := range c.lanes() {
+		if !a.connected() {
+			return false
+		}
+	}
+	return true
+}
 
 // Err returns why there is no coordinator that answers at this moment: what the latest
 // try met with. It is nil while one does, and before the first try has ended. Leases run
 // on meanwhile, for as long as they last.
 func (c *Client) Err() error {
-	if cause := c.lane.cause.Load(); cause != nil {
-		return *cause
+	for _, a := range c.lanes() {
+		if err := a.err(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -213,7 +232,7 @@ func (c *Client) Semaphore(name string, o LimitOptions) (*Semaphore, error) {
 }
 
 func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*Limiter, error) {
-	l := &Limiter{bucket: bucket.NewBucket(c.lane.agent.Deadline())}
+	l := &Limiter{bucket: bucket.NewBucket(nil)}
 	l.lease.spender = l.bucket
 	if err := l.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -222,7 +241,7 @@ func (c *Client) open(name, key string, attributes []string, o LimitOptions) (*L
 }
 
 func (c *Client) openSemaphore(name, key string, attributes []string, o LimitOptions) (*Semaphore, error) {
-	g := &Semaphore{semaphore: bucket.NewSemaphore(c.lane.agent.Deadline()), permits: map[uint64]int64{}}
+	g := &Semaphore{semaphore: bucket.NewSemaphore(nil), permits: map[uint64]int64{}}
 	g.lease.spender, g.lease.semaphore = g.semaphore, true
 	if err := g.lease.open(c, name, key, attributes, o); err != nil {
 		return nil, err
@@ -248,7 +267,7 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 			return fmt.Errorf("client: limit %q: %w", name, err)
 		}
 	}
-	l.client, l.lane, l.opts = c, c.lane, o
+	l.client, l.opts = c, o
 	l.id = lease.ResourceID{Limit: name, Key: key}
 	l.state.Store(&agent.State{})
 	c.mu.Lock()
@@ -259,8 +278,9 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 	if c.named[l.id] != nil {
 		return fmt.Errorf("%w: %q", ErrOpen, name)
 	}
-	l.lane.open(l, options)
+	a := c.laneOf(l.id)
+	a.open(l, options)
 	c.named[l.id] = l
-	l.lane.nudge()
+	a.nudge()
 	return nil
 }

@@ -154,9 +154,9 @@ func TestUsageOfKeys(t *testing.T) {
 		}
 		time.Sleep(usageEvery)
 		k.at("\x01a").limiter.Close()
-		c.lane.mu.Lock()
-		defer c.lane.mu.Unlock()
-		got := c.lane.usage(c.now(), true)
+		c.lanes()[0].mu.Lock()
+		defer c.lanes()[0].mu.Unlock()
+		got := c.lanes()[0].usage(c.now(), true)
 		if len(got) != 1 || got[0] != (lease.Usage{Limit: "k", Admitted: 1 + 2 + 3, Refused: 3 + 1 + 2 + 3}) {
 			t.Errorf("told of %+v", got)
 		}

@@ -13,7 +13,7 @@ import (
 func TestFirstAnswerIsWhole(t *testing.T) {
 	l := lentAll(t, 10, 5)
 	c, st := l.lease.client, *l.lease.state.Load()
-	c.lane.mu.Lock() // as while an answer is taken in
+	c.lanes()[0].mu.Lock() // as while an answer is taken in
 	l.lease.state.Store(&agent.State{})
 	told := make(chan limit.Result, 1)
 	go func() {
@@ -31,7 +31,7 @@ func TestFirstAnswerIsWhole(t *testing.T) {
 	case <-time.After(20 * time.Millisecond): // so long for one that does not wait
 	}
 	l.lease.state.Store(&st)
-	c.lane.mu.Unlock()
+	c.lanes()[0].mu.Unlock()
 	if !early {
 		r = <-told
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,16 @@ import (
 type grpcTransport struct {
 	secure  secure
 	options []grpc.DialOption
+
+	mu    sync.Mutex
+	conns map[string]*sharedConn // by address
+}
+
+// sharedConn is a connection that carries the streams to one member, of all shards that it
+// coordinates.
+type sharedConn struct {
+	*grpc.ClientConn
+	streams int // guarded by the transport's mu; the last that ends closes the connection
 }
 
 // NewTransport returns the transport that a Client of these options uses where they have none: gRPC,
@@ -32,6 +43,27 @@ const keepAlive = 10 * time.Second
 
 // Connect implements Transport.
 func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, error) {
+	conn, err := t.enter(address)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := leasepb.NewLeasesClient(conn).Hold(ctx)
+	if err != nil {
+		t.leave(address, conn)
+		return nil, err
+	}
+	return &grpcStream{leave: func() { t.leave(address, conn) }, stream: stream}, nil
+}
+
+// enter returns the connection to an address, which carries one more stream until leave. A new one is
+// made with the certificates and the token as they are now.
+func (t *grpcTransport) enter(address string) (*sharedConn, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if conn := t.conns[address]; conn != nil {
+		conn.streams++
+		return conn, nil
+	}
 	secured, err := t.secure.options(address)
 	if err != nil {
 		return nil, err
@@ -39,20 +71,33 @@ func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, er
 	options := append(append(secured,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepAlive, Timeout: keepAlive / 2}),
 	), t.options...)
-	conn, err := grpc.NewClient(address, options...)
+	made, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := leasepb.NewLeasesClient(conn).Hold(ctx)
-	if err != nil {
-		_ = conn.Close() // what it could not begin it has said above
-		return nil, err
+	if t.conns == nil {
+		t.conns = map[string]*sharedConn{}
 	}
-	return &grpcStream{conn: conn, stream: stream}, nil
+	conn := &sharedConn{ClientConn: made, streams: 1}
+	t.conns[address] = conn
+	return conn, nil
+}
+
+func (t *grpcTransport) leave(address string, conn *sharedConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A stream may have ended because the connection, the token or a certificate is no good any more:
+	// those that are opened from here on have a new one.
+	if t.conns[address] == conn {
+		delete(t.conns, address)
+	}
+	if conn.streams--; conn.streams == 0 {
+		_ = conn.Close() // nothing is left to be sent
+	}
 }
 
 type grpcStream struct {
-	conn   *grpc.ClientConn
+	leave  func()
 	stream leasepb.Leases_HoldClient
 	member atomic.Pointer[lease.Member] // whose stream it is; nil before the first report
 }
@@ -90,4 +135,4 @@ func (s *grpcStream) Receive() (*lease.Grant, error) {
 }
 
 // Close implements Stream.
-func (s *grpcStream) Close() { _ = s.conn.Close() }
+func (s *grpcStream) Close() { s.leave() }

@@ -19,7 +19,7 @@ func table(t *testing.T, o KeyedOptions) *Keyed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.client.lane.link.Store(linkDown) // nobody is asked
+	k.client.lanes()[0].link.Store(linkDown) // nobody is asked
 	return k
 }
 
@@ -84,10 +84,10 @@ func TestKeysIdleOut(t *testing.T) {
 				t.Errorf("a moment later: %q", k.accounts())
 			}
 			touch(t, k, "old") // it is opened anew
-			if k.client.lane.mu.Lock(); len(k.client.lane.leases) != 3 {
-				t.Errorf("%d leases, want those of two keys and one without", len(k.client.lane.leases))
+			if k.client.lanes()[0].mu.Lock(); len(k.client.lanes()[0].leases) != 3 {
+				t.Errorf("%d leases, want those of two keys and one without", len(k.client.lanes()[0].leases))
 			}
-			k.client.lane.mu.Unlock()
+			k.client.lanes()[0].mu.Unlock()
 		})
 	}
 }

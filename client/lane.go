@@ -13,6 +13,7 @@ import (
 // the leases.
 type lane struct {
 	client *Client
+	shard  int // of the keys that the coordinator has
 
 	link   atomic.Int32 // linkState
 	failed atomic.Bool  // the first try failed, and waiters are to be notified
@@ -55,8 +56,8 @@ const (
 	linkDown                  // there was none at the latest try
 )
 
-func newLane(c *Client) *lane {
-	a := &lane{client: c, leases: map[uint32]*leasedLimit{}, wake: make(chan struct{}, 1)}
+func newLane(c *Client, shard int) *lane {
+	a := &lane{client: c, shard: shard, leases: map[uint32]*leasedLimit{}, wake: make(chan struct{}, 1)}
 	a.agent = agent.New(agent.Options{Member: c.member, Jitter: rand.Float64})
 	a.loop.links, a.loop.lost, a.loop.granted = make(chan *link), make(chan *link), make(chan granted)
 	return a
@@ -69,9 +70,33 @@ func (a *lane) connected() bool { return a.link.Load() == linkUp }
 func (a *lane) open(l *leasedLimit, o agent.LeaseOptions) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l.handle = a.agent.Open(a.client.now(), l.id, o, l)
-	a.leases[l.handle] = l
+	l.spender.Follow(a.agent.Deadline())
+	l.place.Store(&place{lane: a}) // which the agent may ask for already
+	p := &place{a, a.agent.Open(a.client.now(), l.id, o, l)}
+	l.place.Store(p)
+	a.leases[p.handle] = l
 	l.touch()
+}
+
+// shut closes a lease, and says whether it was open here. mu is held.
+func (a *lane) shut(l *leasedLimit) bool {
+	handle := l.place.Load().handle
+	if a.leases[handle] != l {
+		return false
+	}
+	a.decided.count(a.client.now(), l)
+	a.agent.Close(a.client.now(), handle) // which empties l, so that it is watched again
+	delete(a.decided.active, l)
+	delete(a.leases, handle)
+	return true
+}
+
+// err is why the coordinator does not answer; nil while it does.
+func (a *lane) err() error {
+	if cause := a.cause.Load(); cause != nil {
+		return *cause
+	}
+	return nil
 }
 
 // nudge wakes the network's half without waiting for it.

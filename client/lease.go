@@ -39,6 +39,8 @@ type spender interface {
 	Serve(now limit.Time, n int64) bool
 	Leave(n int64)
 	WaitUntil(t limit.Time)
+
+	Follow(d *bucket.Deadline)
 }
 
 // leasedLimit is one lease as its callers see it: the bucket or semaphore that is spent, and
@@ -49,12 +51,16 @@ type spender interface {
 // lease or a refund serves it sooner. A lease that changes or ends keeps the line.
 type leasedLimit struct {
 	client    *Client
-	lane      *lane
+	place     atomic.Pointer[place] // never nil once it is open
 	id        lease.ResourceID
-	handle    uint32
 	semaphore bool
 	opts      LimitOptions
 	spender   spender
+
+	moves struct { // between shards; guarded by the client's mu
+		at limit.Time
+		n  int
+	}
 
 	state     atomic.Pointer[agent.State] // as of the latest grant
 	starvedAt atomic.Int64                // limit.Time
@@ -88,7 +94,7 @@ func (l *leasedLimit) Update(now limit.Time, rate, burst, add fixed.Amount) (sur
 		burst = 0 // it is a rate, as fault says soon: those are no permits
 	}
 	l.rate, l.burst, l.leaseless = rate, burst, false
-	l.lane.decided.watch(l)
+	l.lane().decided.watch(l)
 	l.touch()
 	if l.adjuster == nil {
 		surplus, held = l.spender.Update(now, rate, burst, add)
@@ -106,7 +112,7 @@ func (l *leasedLimit) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.rate, l.burst, l.leaseless = rate, burst, true
-	l.lane.decided.watch(l)
+	l.lane().decided.watch(l)
 	l.touch()
 	if l.adjuster != nil {
 		rate, burst = l.adjusted()
@@ -157,7 +163,7 @@ func (l *leasedLimit) signal(now limit.Time, last int64) {
 		return
 	}
 	if l.starvedAt.CompareAndSwap(last, int64(now)) {
-		l.lane.starve(l.handle)
+		l.demandNow()
 	}
 }
 
@@ -172,7 +178,7 @@ func (l *leasedLimit) hopeful(n int64) bool {
 	case st.Known && (l.opts.Silent || st.Saturated || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
-		return l.opts.Ask >= 0 && l.lane.link.Load() != linkDown
+		return l.opts.Ask >= 0 && l.lane().link.Load() != linkDown
 	}
 }
 
@@ -202,7 +208,7 @@ func (l *leasedLimit) fault() error {
 	if l.gone.Load() {
 		return l.closed // not changed any more
 	}
-	if err := l.client.Err(); errors.Is(err, ErrDuplicate) && int64(l.client.now()) >= l.lane.agent.Deadline().Load() {
+	if err := l.lane().err(); errors.Is(err, ErrDuplicate) && int64(l.client.now()) >= l.lane().agent.Deadline().Load() {
 		return err
 	}
 	st := l.state.Load()
@@ -279,14 +285,11 @@ func (l *leasedLimit) allow(now limit.Time, n int64) bool {
 
 // close gives everything back; waiters get err.
 func (l *leasedLimit) close(err error) {
-	c, a := l.client, l.lane
+	c := l.client
 	c.mu.Lock()
+	a := l.lane() // it does not move before c.mu is unlocked
 	a.mu.Lock()
-	if a.leases[l.handle] == l {
-		a.decided.count(c.now(), l)
-		delete(a.decided.active, l)
-		a.agent.Close(c.now(), l.handle)
-		delete(a.leases, l.handle)
+	if a.shut(l) {
 		delete(c.named, l.id)
 	}
 	a.mu.Unlock()

@@ -110,7 +110,7 @@ func (l *leasedLimit) demand(wanted float64) error {
 		return fmt.Errorf("client: demand on limit %q: %w", l.id.Limit, err)
 	}
 	l.spender.Declare(amount)
-	l.lane.starve(l.handle)
+	l.demandNow()
 	return nil
 }
 
@@ -159,9 +159,10 @@ type Lease struct {
 }
 
 func (l *leasedLimit) describe() Lease {
-	l.lane.mu.Lock()
-	st := l.lane.agent.State(l.handle)
-	l.lane.mu.Unlock()
+	p := l.place.Load()
+	p.lane.mu.Lock()
+	st := p.lane.agent.State(p.handle)
+	p.lane.mu.Unlock()
 	return Lease{
 		Known: st.Known, Rate: st.Held.Rate.Float(), Burst: st.Held.Burst.Float(), Demand: st.Demand.Float(),
 		Full: st.Saturated, Recovering: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),

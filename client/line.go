@@ -234,7 +234,7 @@ func (l *leasedLimit) late(now limit.Time, cost int64, t *waiter) bool {
 		return false
 	}
 	st := l.state.Load()
-	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.lane.link.Load() == linkDown) {
+	if !t.impatient && (!st.Known || lendsNothingYet(st) || l.lane().link.Load() == linkDown) {
 		return false // nobody knows: the coordinator may answer in time
 	}
 	if t.Cost > l.spender.MaxCost(now) {

@@ -125,7 +125,7 @@ func (a *lane) hold(ctx, hard context.Context, address string) (master string, a
 		defer silent.Stop()
 		heard = func() { silent.Reset(silence) }
 	}
-	stream, err := a.client.opts.Transport.Connect(life, address)
+	stream, err := a.client.opts.Transport.Connect(withShard(life, a.shard), address)
 	if err == nil && !stop() {
 		stream.Close()
 		return "", false, ctx.Err()

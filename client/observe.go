@@ -42,7 +42,7 @@ func (l *leasedLimit) leaseState(st *agent.State) LeaseState {
 	switch {
 	case l.gone.Load():
 		return LeaseClosed
-	case st.Expired && (!st.Recovering || !l.lane.connected()):
+	case st.Expired && (!st.Recovering || !l.lane().connected()):
 		return LeaseExpired
 	case !st.Known:
 		return LeaseUnanswered
@@ -69,7 +69,8 @@ type leaseChange struct {
 func (l *leasedLimit) touch() {
 	if l.client.opts.OnLease != nil && !l.touched {
 		l.touched = true
-		l.lane.touched = append(l.lane.touched, l)
+		a := l.lane()
+		a.touched = append(a.touched, l)
 	}
 }
 
@@ -79,7 +80,7 @@ func (a *lane) leaseChanges() (out []leaseChange) {
 	defer a.mu.Unlock()
 	for _, l := range a.touched {
 		l.touched = false
-		st := a.agent.State(l.handle)
+		st := a.agent.State(l.place.Load().handle)
 		if is := l.leaseState(&st); is != l.shown {
 			out = append(out, leaseChange{l.id.Limit, l.shown, is})
 			l.shown = is
@@ -90,9 +91,11 @@ func (a *lane) leaseChanges() (out []leaseChange) {
 	return out
 }
 
-// notify calls OnLease and OnConnection for what has changed. It is called by the goroutine of
-// Run, without a lock.
+// notify calls OnLease and OnConnection for what has changed. It is called by the goroutines of
+// Run, one at a time, with no lock of a lane.
 func (c *Client) notify() {
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
 	if c.opts.OnConnection != nil {
 		if up := c.Connected(); up != c.shownUp {
 			c.shownUp = up
@@ -102,8 +105,10 @@ func (c *Client) notify() {
 	if c.opts.OnLease == nil {
 		return
 	}
-	for _, change := range c.lane.leaseChanges() {
-		c.opts.OnLease(change.limit, change.was, change.is)
+	for _, a := range c.lanes() {
+		for _, change := range a.leaseChanges() {
+			c.opts.OnLease(change.limit, change.was, change.is)
+		}
 	}
 }
 
@@ -132,7 +137,7 @@ func (l *leasedLimit) refused(n int64) {
 
 // reason is why cost is refused by a lease in state st.
 func (l *leasedLimit) reason(st *agent.State, cost int64) limit.Reason {
-	leased := int64(l.client.now()) < l.lane.agent.Deadline().Load()
+	leased := int64(l.client.now()) < l.lane().agent.Deadline().Load()
 	switch {
 	case l.fault() != nil:
 		return limit.ReasonStoreFailure

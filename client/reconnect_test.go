@@ -316,7 +316,7 @@ func TestRunOutlivesItsStream(t *testing.T) {
 			openLimit(t, c, "m", LimitOptions{})
 			if err == nil {
 				time.Sleep(5*time.Second - 100*time.Millisecond)
-				c.lane.nudge()
+				c.lanes()[0].nudge()
 			}
 		})
 		if one.within != 0 || one.closed != 1 || one.sent == 0 {

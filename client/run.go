@@ -27,10 +27,12 @@ func (c *Client) Run(ctx context.Context) error {
 		c.mu.Unlock()
 		return errors.New("client: Run was called twice")
 	}
-	c.running = true
+	c.running, c.group.ctx = true, ctx
+	for _, a := range c.lanes() {
+		c.group.Go(func() { a.run(ctx) })
+	}
 	c.mu.Unlock()
-
-	c.lane.run(ctx)
+	c.group.Wait()
 	return nil
 }
 
@@ -52,7 +54,9 @@ func (a *lane) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-sweep.C:
-			a.client.sweep()
+			if a.shard == 0 {
+				a.client.sweep()
+			}
 		case <-a.wake:
 			a.takeSignals()
 		case <-a.loop.timer.C:
@@ -65,6 +69,7 @@ func (a *lane) run(ctx context.Context) {
 			a.lose(k)
 		case g := <-a.loop.granted:
 			if g.from == a.loop.current {
+				a.client.widen(g.grant.Shards)
 				a.step(g.grant, g.grant.Shares)
 			}
 		}
@@ -99,8 +104,10 @@ func (a *lane) step(e lease.Event, shares []lease.Share) {
 		err   error
 	}
 	var faults []faultOf
+	var moves []move
 	lower := uint64(0)
 	defer func() {
+		a.client.move(moves)
 		for _, f := range faults {
 			a.client.reportFault(f.limit, f.err)
 		}
@@ -117,8 +124,12 @@ func (a *lane) step(e lease.Event, shares []lease.Share) {
 	}
 	for i := range shares {
 		if l := a.leases[shares[i].Handle]; l != nil {
-			before := *l.state.Load()
-			l.setState(now, a.agent.State(l.handle))
+			before, st := *l.state.Load(), a.agent.State(l.place.Load().handle)
+			if shares[i].Status == lease.StatusElsewhere && st.Held == (lease.Capacity{}) {
+				moves = append(moves, move{l, int(shares[i].Shard)})
+				continue // its waiters wait for an answer as before
+			}
+			l.setState(now, st)
 			l.touch()
 			if err := l.noteFault(before, *l.state.Load()); err != nil {
 				faults = append(faults, faultOf{l.id.Limit, err})
@@ -170,7 +181,7 @@ func (a *lane) review() {
 	defer a.mu.Unlock()
 	now := a.client.now()
 	for _, l := range a.leases {
-		l.setState(now, a.agent.State(l.handle))
+		l.setState(now, a.agent.State(l.place.Load().handle))
 		l.touch()
 	}
 }

@@ -30,7 +30,7 @@ func leased(tb testing.TB, rate fixed.Amount, depth int64) *Limiter {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c.lane.agent.Deadline().Store(int64(time.Hour))
+	c.lanes()[0].agent.Deadline().Store(int64(time.Hour))
 	l.lease.Update(c.now(), rate, fixed.Whole(depth), fixed.Whole(depth))
 	l.lease.state.Store(&agent.State{Known: true, Saturated: true, Limit: lease.Terms{Rate: rate, Burst: fixed.Whole(depth)}})
 	return l
@@ -139,7 +139,7 @@ func BenchmarkAllowPolicies(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c.lane.agent.Deadline().Store(int64(time.Hour))
+	c.lanes()[0].agent.Deadline().Store(int64(time.Hour))
 	all := make([]*Limiter, policies)
 	for i := range all {
 		if all[i], err = c.Limit("policy-"+strconv.Itoa(i), LimitOptions{}); err != nil {

@@ -153,8 +153,9 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 // before its state is stored, both under the lane's mu: what is served in between by the
 // first answer waits for the rest of it, so as not to say that the limit is 0.
 func (l *leasedLimit) stateAfterStep() *agent.State {
-	l.lane.mu.Lock()
-	defer l.lane.mu.Unlock()
+	a := l.lane()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	return l.state.Load()
 }
 

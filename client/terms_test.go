@@ -154,17 +154,17 @@ func TestUsageOfManyLimits(t *testing.T) {
 		var sizes []int
 		for range 3 {
 			time.Sleep(usageEvery)
-			c.lane.mu.Lock()
-			for _, u := range c.lane.usage(c.now(), false) {
+			c.lanes()[0].mu.Lock()
+			for _, u := range c.lanes()[0].usage(c.now(), false) {
 				if _, twice := sent[u.Limit]; twice {
 					t.Errorf("%s is told twice", u.Limit)
 				}
 				sent[u.Limit] = u
 			}
-			if early := c.lane.usage(c.now().Add(usageEvery-1), false); early != nil {
+			if early := c.lanes()[0].usage(c.now().Add(usageEvery-1), false); early != nil {
 				t.Errorf("%d are told before %v were over", len(early), usageEvery)
 			}
-			c.lane.mu.Unlock()
+			c.lanes()[0].mu.Unlock()
 			sizes = append(sizes, len(sent))
 		}
 		for i := range limits {

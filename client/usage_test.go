@@ -24,14 +24,14 @@ func TestUsageIsComplete(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.lane.loop.timer = time.NewTimer(time.Hour) // as Run does
-			defer c.lane.loop.timer.Stop()
+			c.lanes()[0].loop.timer = time.NewTimer(time.Hour) // as Run does
+			defer c.lanes()[0].loop.timer.Stop()
 			admitted, refused := uint64(0), uint64(0)
 			var sent lease.Usage
 			send := func() {
-				c.lane.mu.Lock()
-				defer c.lane.mu.Unlock()
-				for _, u := range c.lane.usage(c.now(), false) {
+				c.lanes()[0].mu.Lock()
+				defer c.lanes()[0].mu.Unlock()
+				for _, u := range c.lanes()[0].usage(c.now(), false) {
 					sent.Admitted += u.Admitted
 					sent.Refused += u.Refused
 				}
@@ -39,9 +39,9 @@ func TestUsageIsComplete(t *testing.T) {
 			for range 200 {
 				switch r.IntN(8) {
 				case 0: // it is lent some tokens, or all is taken back
-					c.lane.mu.Lock()
+					c.lanes()[0].mu.Lock()
 					l.lease.Update(c.now(), 0, fixed.Whole(r.Int64N(4)), fixed.Whole(r.Int64N(4)))
-					c.lane.mu.Unlock()
+					c.lanes()[0].mu.Unlock()
 				case 1:
 					time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
 				default:
@@ -54,12 +54,12 @@ func TestUsageIsComplete(t *testing.T) {
 						refused++
 					}
 				}
-				c.lane.takeSignals()
+				c.lanes()[0].takeSignals()
 				send()
 			}
-			c.lane.mu.Lock()
+			c.lanes()[0].mu.Lock()
 			l.lease.Update(c.now(), 0, 0, 0)
-			c.lane.mu.Unlock()
+			c.lanes()[0].mu.Unlock()
 			for range 2 {
 				time.Sleep(time.Second)
 				send()
@@ -68,17 +68,17 @@ func TestUsageIsComplete(t *testing.T) {
 			for range 2 {
 				l.Allow()
 				refused++
-				c.lane.takeSignals()
+				c.lanes()[0].takeSignals()
 				time.Sleep(usageEvery)
 				send()
 				time.Sleep(time.Second)
 				send()
 			}
-			c.lane.decided.sentAt = 0
+			c.lanes()[0].decided.sentAt = 0
 			for range 2 {
 				l.Allow()
 				refused++
-				c.lane.takeSignals()
+				c.lanes()[0].takeSignals()
 				time.Sleep(time.Millisecond)
 				send()
 			}
@@ -86,8 +86,8 @@ func TestUsageIsComplete(t *testing.T) {
 				time.Sleep(time.Second)
 				send()
 			}
-			if sent.Admitted != admitted || sent.Refused != refused || refused == 0 || len(c.lane.decided.active) != 0 {
-				t.Errorf("seed %d: %d admitted and %d refused are sent of %d and %d, and %d leases are active", seed, sent.Admitted, sent.Refused, admitted, refused, len(c.lane.decided.active))
+			if sent.Admitted != admitted || sent.Refused != refused || refused == 0 || len(c.lanes()[0].decided.active) != 0 {
+				t.Errorf("seed %d: %d admitted and %d refused are sent of %d and %d, and %d leases are active", seed, sent.Admitted, sent.Refused, admitted, refused, len(c.lanes()[0].decided.active))
 			}
 		})
 	}

@@ -13,12 +13,14 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/internal/cluster/clusterurl"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
@@ -41,6 +43,9 @@ type Cluster struct {
 	// TTL is how long a leader goes on without its backend, and how long nobody leads after it was
 	// killed; 0 = one second.
 	TTL time.Duration
+	// Shards is among how many coordinators the limits are divided, by limit and key, so that members
+	// lend side by side; 0 = 1. All members have the same number.
+	Shards int
 }
 
 // leaseKeyRecord is the key of the record about the keys that sign leases.
@@ -52,8 +57,8 @@ const minLeaseKey = 16
 // askBackend is how long a start waits for the backend to say which lease key the members have.
 const askBackend = 2 * time.Second
 
-// complete returns what is wrong.
-func (c *Cluster) complete(grpcAddr string) error {
+// complete returns what is wrong. parent says that the server is one of a site.
+func (c *Cluster) complete(grpcAddr string, parent bool) error {
 	if c.URL == "" {
 		if *c != (Cluster{}) {
 			return errors.New("server: a node, an address to advertise, a lease key and a TTL are of a member of a cluster: say of which with --cluster, such as etcd://127.0.0.1:2379")
@@ -63,9 +68,18 @@ func (c *Cluster) complete(grpcAddr string) error {
 	if c.Node == "" {
 		c.Node = randomNode()
 	}
+	if c.Shards == 0 {
+		c.Shards = 1
+	}
+	if c.Shards < 0 || c.Shards > lease.MaxShards {
+		return fmt.Errorf("server: %d shards, want 1 to %d", c.Shards, lease.MaxShards)
+	}
 	host, _, err := net.SplitHostPort(cmp.Or(c.Advertise, grpcAddr))
 	if ip := net.ParseIP(host); err != nil || c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
 		return fmt.Errorf("server: where other members and instances reach the gRPC port cannot be told from %q: give it with --advertise, such as 10.0.0.7:8081", cmp.Or(c.Advertise, grpcAddr))
+	}
+	if c.Shards > 1 && parent {
+		return errors.New("server: a site has its capacity from one coordinator: leave out --cluster-shards, or --parent")
 	}
 	if c.TTL < 0 {
 		return fmt.Errorf("server: the TTL of a term is %v, want at least 20ms, or nothing for %v", c.TTL, cluster.DefaultTTL)
@@ -167,6 +181,36 @@ func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][
 	}
 }
 
+// shardsRecord is the key of the record about the number of shards.
+const shardsRecord = "shards"
+
+// errOtherShards says that a member divides the limits among another number of coordinators.
+var errOtherShards = errors.New("server: the members of a cluster have the same number of shards")
+
+// agreeOnShards has the record say that there are n shards, or returns that it says otherwise: members
+// that divide the keys in two ways would lend some of them twice. Nobody lends before they agree.
+func agreeOnShards(ctx context.Context, register cluster.Register, n int) error {
+	for {
+		record, err := register.Read(ctx, shardsRecord)
+		if err != nil {
+			return fmt.Errorf("server: how many shards the members have cannot be read: %w", err)
+		}
+		if record.Revision != 0 {
+			if said, err := strconv.Atoi(string(record.Value)); err != nil || said != n {
+				return fmt.Errorf("%w: this one has %d, and the others %.20q: give it --cluster-shards with that number, or stop all members, delete the record %s and start them with the new one", errOtherShards, n, record.Value, shardsRecord)
+			}
+			return nil
+		}
+		_, err = register.Swap(ctx, shardsRecord, 0, strconv.AppendInt(nil, int64(n), 10))
+		if !errors.Is(err, cluster.ErrChanged) {
+			if err != nil {
+				return fmt.Errorf("server: the number of shards cannot be agreed on: %w", err)
+			}
+			return nil
+		}
+	}
+}
+
 // openCluster opens the backend; nil = there is none.
 func openCluster(o *Options) (cluster.Register, error) {
 	if o.Cluster.URL == "" {
@@ -185,16 +229,23 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 		return nil
 	}
 	c := &o.Cluster
-	keys := func(ctx context.Context) ([][]byte, error) { return leaseKeys(ctx, l.register, c.LeaseKeyFile) }
+	keys := func(ctx context.Context) ([][]byte, error) {
+		if err := agreeOnShards(ctx, l.register, c.Shards); err != nil {
+			return nil, err
+		}
+		return leaseKeys(ctx, l.register, c.LeaseKeyFile)
+	}
 	asking, cancel := context.WithTimeout(ctx, askBackend)
 	defer cancel()
-	if _, err := keys(asking); errors.Is(err, errOtherKey) {
+	if _, err := keys(asking); errors.Is(err, errOtherKey) || errors.Is(err, errOtherShards) {
 		return err
 	} else if err != nil {
 		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
 	}
 	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
-	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys}); err != nil {
+	err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys},
+		cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger})
+	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	return nil
@@ -215,23 +266,23 @@ func (l *leases) reseal(o *Options) error {
 
 // member returns what metrics show of a member of a cluster; nil = there is none.
 func (l *leases) member() *admin.Cluster {
-	terms, epoch, ok := l.Terms()
+	st, ok := l.Standing()
 	if !ok {
 		return nil
 	}
-	_, here, known := l.Leader()
-	return &admin.Cluster{Leads: here, LeaderKnown: known, Epoch: epoch, Terms: terms}
+	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: st.Epoch, Terms: st.Terms, Shards: st.Shards, Led: st.Led}
 }
 
 // connect opens the stream of this server's own instance: to the coordinator in this process, or
 // to the member that leads.
 func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Stream, error) {
-	leader, here, err := l.FindLeader(ctx)
+	shard := client.StreamShard(ctx)
+	leader, here, err := l.FindLeader(ctx, shard)
 	if err != nil {
 		return nil, err
 	}
 	if here {
-		return l.Pipe(ctx)
+		return l.Pipe(ctx, shard)
 	}
 	stream, err := away.Connect(ctx, leader.Address)
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/leaseshards"
 	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // leases is the coordinator of the limits that are shared by leases, and the instance
 // by which this server spends them.
 type leases struct {
-	*leaseservice.Service
+	*leaseshards.Set
 	own      *leased.Store
 	state    *leasestate.State
 	register cluster.Register // of the members of a cluster; nil = there are none
@@ -44,11 +45,12 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	if behind.shared != nil && register == nil {
 		options.Claim = coordinating{behind.shared}
 	}
-	l := leases{Service: leaseservice.New(options), state: state, register: register}
+	l := leases{Set: leaseshards.New(options, o.Cluster.Shards), state: state, register: register}
 	away := client.NewTransport(o.peers())
 	l.own, err = leased.New(leased.Options{
 		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: l.Elsewhere, Away: register != nil,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return l.connect(ctx, away) },
+		ShardOf: l.ShardOf,
 	})
 	if err != nil {
 		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
@@ -86,7 +88,7 @@ func (l *leases) recovering() time.Duration {
 	if !l.Leasing() {
 		return 0
 	}
-	return l.Recovering()
+	return l.Set.Recovering()
 }
 
 // run lends, and spends, until ctx ends. The coordinator begins before this server's
@@ -96,8 +98,16 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	lending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var coordinator sync.WaitGroup
-	coordinator.Go(func() { nothingLent = l.Service.Run(lending) })
-	if err := l.own.Run(ctx); err != nil {
+	coordinator.Go(func() { nothingLent = l.Set.Run(lending) })
+	spending, stopSpending := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSpending()
+	defer context.AfterFunc(ctx, func() {
+		draining, cancel := context.WithTimeout(lending, time.Second)
+		defer cancel()
+		l.Drain(draining)
+		stopSpending()
+	})()
+	if err := l.own.Run(spending); err != nil {
 		o.Logger.Error("the server cannot spend leases itself: limits shared by leases answer as their on_store_failure says", "error", err)
 		<-ctx.Done()
 	}
@@ -111,7 +121,7 @@ func (l *leases) untouched() bool { return l.state.Recovery == 0 }
 
 // reload makes the limits of set those that are lent and spent.
 func (l *leases) reload(set *rules.Set) {
-	l.own.Reload(set, l.Service.Reload)
+	l.own.Reload(set, l.Set.Reload)
 }
 
 // close keeps what the next start has to know.

@@ -139,7 +139,7 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Service, s.opts.Logger, s.security.options()...)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Set, s.opts.Logger, s.security.options()...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
@@ -169,7 +169,7 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Instances: instances, Ready: s.readiness, Version: s.configVersion, Reload: s.Reload, Leases: s.leases.Service, RLConfig: http.HandlerFunc(s.rlconfig),
+		Metrics: registry, Instances: instances, Ready: s.readiness, Version: s.configVersion, Reload: s.Reload, Leases: s.leases.Set, RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.security.admin != nil {

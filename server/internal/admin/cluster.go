@@ -7,24 +7,28 @@ type Cluster struct {
 	Leads, LeaderKnown bool
 	Epoch              uint64 // of the latest term of this member's coordinator
 	Terms              uint64 // of this member
+	Shards, Led        int    // all, and those that this member coordinates
 }
 
 // clusterDescs describe the metrics of a member of a cluster. They are sent by members only.
 type clusterDescs struct {
-	leads, known, epoch, terms *prometheus.Desc
+	leads, known, epoch, terms, shards, led *prometheus.Desc
 }
 
 func newClusterDescs(desc func(name, help string, labels ...string) *prometheus.Desc) clusterDescs {
 	return clusterDescs{
-		leads: desc("cluster_leads", "1 if this member coordinates the limits that are shared by leases. At most one member does."),
-		known: desc("cluster_leader_known", "1 if this member knows which one coordinates."),
+		leads: desc("cluster_leads", "1 if this member coordinates limits that are shared by leases: all of them, or a shard. At most one member coordinates a shard."),
+		known: desc("cluster_leader_known", "1 if this member knows which one coordinates each shard."),
 		epoch: desc("cluster_epoch", "Epoch of this member's latest term."),
-		terms: desc("cluster_terms_total", "Terms in which this member coordinated."),
+		terms: desc("cluster_terms_total", "Terms in which this member coordinated, of all shards."),
+
+		shards: desc("cluster_shards", "Shards among which the limits that are shared by leases are divided."),
+		led:    desc("cluster_shards_led", "Shards that this member coordinates."),
 	}
 }
 
 func (d *clusterDescs) describe(ch chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{d.leads, d.known, d.epoch, d.terms} {
+	for _, one := range []*prometheus.Desc{d.leads, d.known, d.epoch, d.terms, d.shards, d.led} {
 		ch <- one
 	}
 }
@@ -37,4 +41,6 @@ func (d *clusterDescs) collect(to metrics, c *Cluster) {
 	to.truth(d.known, c.LeaderKnown)
 	to.gauge(d.epoch, float64(c.Epoch))
 	to.count(d.terms, c.Terms)
+	to.gauge(d.shards, float64(c.Shards))
+	to.gauge(d.led, float64(c.Led))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/keytable"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -32,6 +33,9 @@ type Options struct {
 	// Connect opens a stream to the coordinator that lives until ctx ends.
 	// Resources are named by the limit and the key of [rules.Matched].
 	Connect func(ctx context.Context) (Stream, error)
+	// ShardOf returns the shard of a resource, where several coordinators have a shard each: Connect
+	// is asked for the shard that [client.StreamShard] finds in ctx. nil = there is one.
+	ShardOf func(id lease.ResourceID) int
 	// Away says that the coordinator may be in another process: a stream that goes silent is
 	// opened again, to the coordinator of then.
 	Away bool
@@ -84,7 +88,7 @@ func New(o Options) (*Store, error) {
 		others = []string{""} // a client with one address alone waits for it; Connect ignores them
 	}
 	c, err := client.New(client.Options{
-		Transport: &transport{connect: o.Connect, names: s.names}, Others: others,
+		Transport: &transport{connect: o.Connect, shardOf: o.ShardOf, names: s.names}, Others: others,
 		Instance: fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),
 		Logger:   o.Logger,
 	})

@@ -14,7 +14,16 @@ import (
 // transport connects the client to the coordinator in this process.
 type transport struct {
 	connect func(ctx context.Context) (Stream, error)
+	shardOf func(id lease.ResourceID) int
 	names   *aliases
+}
+
+// Shard implements client.Sharder: the keys are the bucket's own, so no coordinator sends one on.
+func (t *transport) Shard(alias, _ string, shards int) int {
+	if t.shardOf == nil {
+		return 0
+	}
+	return min(t.shardOf(t.names.id(alias)), shards-1)
 }
 
 // Connect implements client.Transport.
@@ -101,6 +110,13 @@ func (a *aliases) add(id lease.ResourceID) string {
 	alias := strconv.FormatUint(a.serial, 36)
 	a.known[alias] = id
 	return alias
+}
+
+// id returns the resource of a name.
+func (a *aliases) id(alias string) lease.ResourceID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.known[alias]
 }
 
 // retire forgets a name some time after now.

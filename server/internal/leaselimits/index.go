@@ -119,6 +119,16 @@ func (x *Index) Resolve(id lease.ResourceID) (lease.Terms, lease.Status) {
 	}
 }
 
+// Shard returns which of n shards a resource is in: by the values of its key, as clients have them, so
+// that a client that spells them as the bucket does guesses right. Where they cannot be told it goes by
+// the key itself.
+func (x *Index) Shard(id lease.ResourceID, n int) int {
+	if told, _, ok := x.Translate(id); ok {
+		id = told
+	}
+	return id.Shard(n)
+}
+
 // Translate returns a resource as a parent is told it: by the values of its key. A value that the
 // key has as a hash alone cannot be told.
 func (x *Index) Translate(id lease.ResourceID) (lease.ResourceID, []string, bool) {

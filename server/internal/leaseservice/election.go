@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +24,13 @@ import (
 
 // This file makes the service one of several members, of which one leads and lends.
 
-// Scope is what the members elect a leader of.
-const Scope = "leases"
+// Scope is what the members elect a leader of: one for each shard.
+func Scope(shard, shards int) string {
+	if shards <= 1 {
+		return "leases"
+	}
+	return fmt.Sprintf("leases-%dof%d", shard, shards)
+}
 
 const (
 	// findLeader is how long a stream that comes to a follower waits for a leader to be known. Not
@@ -38,6 +44,9 @@ const (
 	// of an instance waits for the record. Not shorter: it bounds what a fleet that starts
 	// writes to the backend.
 	publishGap = 20 * time.Millisecond
+	// arrives is how long what was lent last has to arrive before a hand-over. Not shorter: tokens that do
+	// not arrive are lost. Not longer: nothing new is lent meanwhile.
+	arrives = 50 * time.Millisecond
 	// renewals is how often this server's own instance renews leases that end with the term.
 	renewals = 4
 )
@@ -51,6 +60,9 @@ type membership struct {
 	known    atomic.Bool                                 // a leader was known once
 	epoch    atomic.Uint64
 	terms    atomic.Uint64 // of this member
+
+	// handing says that the term is being handed over, and that nothing is lent any more.
+	handing atomic.Bool
 
 	records chan holdersRecord // to the publisher
 
@@ -78,6 +90,9 @@ type Cluster struct {
 	Self     cluster.Member
 	// TTL is how long a term lasts without a renewal; 0 = the default of internal/cluster.
 	TTL time.Duration
+	// Yield says of a scope whether another member than the holder and this one should lead it: see
+	// [cluster.Options]. nil = never.
+	Yield func(scope, holder string) bool
 	// Keys returns the secret keys that all members have: the first signs leases, and each of them
 	// is believed. It is called when a term begins, and gives the term up by an error. nil = the
 	// key of the State, which no other member has.
@@ -89,8 +104,13 @@ type Cluster struct {
 func (s *Service) Join(c Cluster) error {
 	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), records: make(chan holdersRecord, 1)}
 	m.epoch.Store(s.loop.epoch)
+	scope := Scope(s.opts.Shard, s.opts.Shards)
+	var yield func(holder string) bool
+	if c.Yield != nil {
+		yield = func(holder string) bool { return c.Yield(scope, holder) }
+	}
 	e, err := cluster.New(cluster.Options{
-		Register: c.Register, Scope: Scope, Self: c.Self, TTL: c.TTL, Logger: s.opts.Logger,
+		Register: c.Register, Scope: scope, Yield: yield, Self: c.Self, TTL: c.TTL, Logger: s.opts.Logger,
 		Epoch: func() uint64 { return max(m.epoch.Load(), leasestate.Above(0)) },
 		Began: s.termBegan, Ended: s.termEnded,
 	})
@@ -105,7 +125,7 @@ func (s *Service) Join(c Cluster) error {
 // termBegan makes the coordinator that of a new term. It lends as soon as the election says that
 // this member leads.
 func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
-	holders, err := holdersOf(&t, s.membership.forgets)
+	holders, used, err := holdersOf(&t, s.membership.forgets)
 	if err != nil {
 		s.opts.Logger.Warn("what the former coordinator has lent is not known: nothing new is lent until its leases have ended", "error", err)
 	}
@@ -119,19 +139,60 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		seal = coordinator.NewSeal(keys[0], keys[1:]...)
 	}
 	if !s.inLoop(ctx, func(now limit.Time) {
+		m.handing.Store(false)
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
 		for one := range s.loop.members.All() {
 			one.Waiting = nil
 		}
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
-		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: t.Former, Holders: holders.Clone(), Seal: seal}) // nobody has a stream
+		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: t.Former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
 		s.noteEpoch()
 	}) {
 		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
 	}
-	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "recovering", s.Recovering() > 0)
+	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "shard", s.opts.Shard, "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "recovering", s.Recovering() > 0)
 	return nil
+}
+
+// HandOver has this member lead no more: another one takes the term up at once, with what is lent and what
+// is left of each bucket, and this one lets others go first for two TTLs. An error says that the term has
+// ended, or goes on.
+func (s *Service) HandOver(ctx context.Context) error {
+	m := s.membership
+	s.Drain(ctx, true)
+	select {
+	case <-time.After(arrives):
+	case <-ctx.Done():
+		s.Drain(context.WithoutCancel(ctx), false)
+		return ctx.Err()
+	}
+	var last []byte
+	if !s.inLoop(ctx, func(now limit.Time) {
+		m.handing.Store(true) // nothing is lent from here on
+		last = s.lastRecord(now)
+	}) {
+		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
+	}
+	err := m.election.Resign(ctx, last)
+	m.handing.Store(false)
+	if err != nil {
+		s.Drain(context.WithoutCancel(ctx), false)
+	}
+	return err
+}
+
+// Drain has the coordinator lend nothing more, or lend again. It is for a member of a cluster that is
+// about to hand over: what comes back meanwhile is the successor's.
+func (s *Service) Drain(ctx context.Context, on bool) {
+	s.inLoop(ctx, func(now limit.Time) { s.feed(now, nil, coordinator.Drain{On: on}) })
+}
+
+// lastRecord is what the successor has to know, when nothing is lent any more. It is called by the loop,
+// or after it has ended.
+func (s *Service) lastRecord(now limit.Time) []byte {
+	holders := s.loop.coordinator.Holders()
+	return coordinator.EncodeHandOver(&holders, s.loop.coordinator.Used(now))
 }
 
 // Reseal replaces the keys that sign leases and are believed, while leases are in use.
@@ -143,14 +204,21 @@ func (s *Service) Reseal(keys [][]byte) {
 // holdersOf reads who may hold leases when a term begins. A leader publishes a holder before it
 // sends the lease, and hands on what its predecessor published: a record without holders says that
 // nothing was ever lent, unless the backend may have lost a later one.
-func holdersOf(t *cluster.Term, forgets bool) (coordinator.Holders, error) {
+//
+// What is known of the buckets is of the moment in which the predecessor resigned. A leader that was
+// killed has handed on the record of its own predecessor, whose buckets are older.
+func holdersOf(t *cluster.Term, forgets bool) (coordinator.Holders, *coordinator.Used, error) {
 	switch {
 	case len(t.State) > 0:
-		return coordinator.DecodeHolders(t.State)
+		holders, used, err := coordinator.DecodeHandOver(t.State)
+		if !t.Clean || forgets {
+			used = nil
+		}
+		return holders, used, err
 	case t.Former == 0 || !forgets:
-		return coordinator.Holders{}, nil
+		return coordinator.Holders{}, nil, nil
 	default:
-		return coordinator.Holders{Unknown: true}, errors.New("it has published nothing")
+		return coordinator.Holders{Unknown: true}, nil, errors.New("it has published nothing")
 	}
 }
 
@@ -344,8 +412,7 @@ func (s *Service) beginElecting() (stop func()) {
 	})
 	return func() {
 		resigning, done := context.WithTimeout(ctx, time.Second)
-		last := s.loop.coordinator.Holders() // the loop has ended
-		if err := p.election.Resign(resigning, last.Encode()); err != nil && p.election.Leads(time.Now()) {
+		if err := p.election.Resign(resigning, s.lastRecord(s.now())); err != nil && p.election.Leads(time.Now()) {
 			s.opts.Logger.Warn("the term cannot be given up: the next leader waits for its end", "error", err)
 		}
 		done()

@@ -65,6 +65,9 @@ type Options struct {
 	// Parent is where this service, as that of a site, has its capacity from; nil = it has all
 	// of the limits itself.
 	Parent *leaseparent.Parent
+	// Shard is which of Shards shards of all resources this service lends, from 0. Shards is at most
+	// [lease.MaxShards]; 0 and 1 = it lends all.
+	Shard, Shards int
 	// Logger takes what operators should read; nil = [slog.Default]. Keys never
 	// are in it.
 	Logger *slog.Logger
@@ -143,7 +146,7 @@ func New(o Options) *Service {
 	}
 	c := s.newCoordinator(coordinator.Options{
 		Epoch: o.State.Epoch, Former: o.State.Former, Above: leasestate.Above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, MaxResources: o.MaxResources, Seal: seal,
-		Resolve: func(id lease.ResourceID) (lease.Terms, lease.Status) { return s.limits.Load().Resolve(id) },
+		Resolve: s.resolve,
 	})
 	s.loop.coordinator, s.loop.epoch = c, c.Epoch()
 	s.recoveredAt.Store(int64(c.RecoveredAt()))
@@ -154,6 +157,23 @@ func New(o Options) *Service {
 
 // now is the service's clock: monotonic, and never 0.
 func (s *Service) now() limit.Time { return limit.Time(time.Since(s.origin) + time.Second) }
+
+// resolve says what a resource asks for.
+func (s *Service) resolve(id lease.ResourceID) (lease.Terms, lease.Status) {
+	limits := s.limits.Load()
+	terms, st := limits.Resolve(id)
+	if n := s.opts.Shards; n > 1 && st == lease.StatusOK {
+		if shard := limits.Shard(id, n); shard != s.opts.Shard {
+			return lease.Terms{Shard: shard}, lease.StatusElsewhere
+		}
+	}
+	return terms, st
+}
+
+// ShardOf returns which of the shards a resource is in, by its bucket's key.
+func (s *Service) ShardOf(id lease.ResourceID) int {
+	return s.limits.Load().Shard(id, max(1, s.opts.Shards))
+}
 
 // Reload makes the service lend by the limits of set from here on.
 func (s *Service) Reload(set *rules.Set) {
@@ -223,6 +243,7 @@ func (s *Service) noteRecovered(now limit.Time) {
 }
 
 func (s *Service) send(g *lease.Grant) {
+	g.Shards = s.opts.Shards
 	for i := range g.Shares {
 		if st := g.Shares[i].Status; st != lease.StatusOK {
 			s.loop.refused[st]++

@@ -1,6 +1,7 @@
 package leaseservice
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -64,23 +65,25 @@ type leaseOfOne struct {
 
 // ServeHTTP answers GET /v1/leases: who has, wants and gets what of each shared limit.
 // It shows keys, so it is for operators. ?limit=NAME shows one limit only.
-func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { ServePage(w, r, s) }
+
+// ServePage is ServeHTTP of the services of several shards, of which there is at least one.
+func ServePage(w http.ResponseWriter, r *http.Request, shards ...*Service) {
 	name := r.URL.Query().Get("limit")
-	x := s.limits.Load()
+	x := shards[0].limits.Load()
 	if name != "" && x.Limit(name) == nil {
 		http.Error(w, "there is no limit of that name", http.StatusNotFound)
 		return
 	}
-	select {
-	case s.snapshots <- struct{}{}:
-		defer func() { <-s.snapshots }()
-	case <-r.Context().Done():
-		return
-	}
 	page := leasesPage{Resources: []leaseResource{}}
-	if !s.inLoop(r.Context(), func(now limit.Time) { s.show(&page, name, x, now) }) {
-		http.Error(w, "the coordinator does not run", http.StatusServiceUnavailable)
-		return
+	for _, s := range shards {
+		if !s.addPage(r.Context(), &page, name, x) {
+			if r.Context().Err() != nil {
+				return // nobody reads an answer
+			}
+			http.Error(w, "the coordinator does not run", http.StatusServiceUnavailable)
+			return
+		}
 	}
 	text, err := json.MarshalIndent(&page, "", " ")
 	if err != nil {
@@ -93,10 +96,25 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
+// addPage adds the resources of one shard. It reports false when the coordinator does not run, or
+// ctx ends.
+func (s *Service) addPage(ctx context.Context, page *leasesPage, name string, x *leaselimits.Index) bool {
+	select {
+	case s.snapshots <- struct{}{}:
+		defer func() { <-s.snapshots }()
+	case <-ctx.Done():
+		return false
+	}
+	return s.inLoop(ctx, func(now limit.Time) { s.show(page, name, x, now) })
+}
+
 func (s *Service) show(page *leasesPage, name string, x *leaselimits.Index, now limit.Time) {
 	c := s.loop.coordinator
-	page.Epoch, page.Instances = c.Epoch(), c.Stats().Instances
+	page.Epoch, page.Instances = max(page.Epoch, c.Epoch()), max(page.Instances, c.Stats().Instances)
 	leases := 0
+	for i := range page.Resources {
+		leases += len(page.Resources[i].Leases)
+	}
 	c.Each(now, func(r *coordinator.ResourceState) bool {
 		if name != "" && r.ID.Limit != name {
 			return true
