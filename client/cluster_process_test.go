@@ -104,6 +104,27 @@ func (n *nodes) restart(m *node) {
 	m.ready(n.t)
 }
 
+// spread waits until each of the shards is led by the member that should lead it.
+func (n *nodes) spread(shards int) {
+	n.t.Helper()
+	var members []cluster.Member
+	for _, m := range n.all {
+		members = append(members, cluster.Member{ID: m.name})
+	}
+	for shard := range shards {
+		scope := fmt.Sprintf("leases-%dof%d", shard, shards)
+		preferred, _ := cluster.Preferred(members, scope)
+		await(n.t, "the leader of "+scope, func() bool {
+			record, err := n.register.Read(n.t.Context(), "leader/"+scope)
+			var claim struct {
+				ID       string `json:"id"`
+				Resigned bool   `json:"resigned"`
+			}
+			return err == nil && json.Unmarshal(record.Value, &claim) == nil && !claim.Resigned && claim.ID == preferred.ID
+		})
+	}
+}
+
 // leader waits until a member other than except is recorded as the leader.
 func (n *nodes) leader(except *node) (leader *node) {
 	n.t.Helper()

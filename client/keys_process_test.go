@@ -22,35 +22,38 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// fullKeys is how many keys the evidence has. With fewer the test is one of many on a machine.
-const fullKeys = 100_000
+var keyShards = flag.Int("shards", 1, "among how many coordinators TestKeysThroughAMember divides its keys")
 
-var manyKeys = flag.Int("keys", 2000, "keys of the tests with many keys; the evidence has 100000")
+var manyKeys = flag.Int("keys", 2000, "keys of the tests with many keys; the evidence has 20000 and 100000")
 
 // TestKeysThroughAMember: three members with a real etcd, all processes of their own. 64 requests are in
-// flight to a member that does not lead: the first of each key, then random ones, then one hot key.
+// flight to a member that does not lead, or leads some of the shards: the first of each key, then random ones, then one hot key.
 func TestKeysThroughAMember(t *testing.T) {
 	if testing.Short() {
 		t.Skip("processes of their own: nothing for the race detector")
 	}
 	t.Parallel()
 	n := newNodes(t, "limits: [{name: per-user, key: [user], rate: 10000/s, burst: 10000, sharing: leased}]\n")
+	for _, m := range n.all {
+		m.env = append(m.env, fmt.Sprint("STINT_TEST_SHARDS=", *keyShards))
+	}
 	n.start()
-	leader := n.leader(nil)
-	member := n.all[0]
-	if member == leader {
+	leader, member := n.all[1], n.all[0]
+	if *keyShards > 1 {
+		n.spread(*keyShards)
+	} else if leader = n.leader(nil); member == leader {
 		member = n.all[1]
 	}
 	load := newKeyLoad(t, member.address)
 	load.ask("warm")
 	phase := func(what string, calls int, key func(int) string) float64 {
-		before := [2]float64{timeTaken(t, member.process), timeTaken(t, leader.process)}
+		before := [2]float64{timeTaken(t, member.process), timeTaken(t, leader.process)} // with shards of one other
 		r := load.run(calls, key)
 		after := [2]float64{timeTaken(t, member.process), timeTaken(t, leader.process)}
 		micros := func(i int) float64 { return (after[i] - before[i]) / float64(calls) * 1e6 }
 		t.Logf("%s: %.0f/s; p50 %v, p99 %v; %d of %d not admitted; processor time per request %.0f µs of the member, %.0f µs of the leader",
 			what, r.perSecond, r.p50, r.p99, len(r.refused), calls, micros(0), micros(1))
-		if *manyKeys >= fullKeys && len(r.refused) > calls/100 {
+		if len(r.refused) > calls/100 {
 			t.Errorf("%s: %d of %d requests within their limits were not admitted", what, len(r.refused), calls)
 		}
 		for _, k := range slices.Compact(slices.Sorted(slices.Values(r.refused))) {

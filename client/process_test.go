@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,10 +68,11 @@ func serveMain() error {
 	if address := os.Getenv("STINT_TEST_PARENT"); address != "" {
 		parent = server.Parent{Addresses: []string{address}, Site: os.Getenv("STINT_TEST_SITE"), Expiry: os.Getenv("STINT_TEST_EXPIRY")}
 	}
+	shards, _ := strconv.Atoi(os.Getenv("STINT_TEST_SHARDS")) // 0 = one
 	s, err := server.New(server.Options{
 		Parent: parent, HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
 		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"), FirstStart: true,
-		Cluster: server.Cluster{URL: os.Getenv("STINT_TEST_CLUSTER"), Node: os.Getenv("STINT_TEST_NODE")},
+		Cluster: server.Cluster{URL: os.Getenv("STINT_TEST_CLUSTER"), Node: os.Getenv("STINT_TEST_NODE"), Shards: shards},
 	})
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (m *machine) takeAt() (time.Duration, bool) {
 	if c := m.seen.claim; c != nil {
 		holder = c.ID
 	}
-	if m.cfg.yield != nil && holder != m.cfg.self.ID && m.cfg.yield(holder) {
+	if m.cfg.yield != nil && m.cfg.yield(holder) {
 		at += m.cfg.ttl / yieldPart
 	}
 	switch c := m.seen.claim; {

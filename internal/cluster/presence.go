@@ -22,7 +22,8 @@ const (
 	// forgetTimes is after how many the record of one that was killed is deleted.
 	forgetTimes = 60
 
-	memberPrefix = "member/"
+	// Not "member/", where a configuration in the same table has what members enforce.
+	presencePrefix = "presence/"
 )
 
 // PresenceOptions are the options of a Presence. Register and Self.ID are required.
@@ -46,6 +47,7 @@ type Presence struct {
 
 	// Of the goroutine of Run.
 	revision uint64
+	written  bool // revision is of this one's own write
 	failing  bool
 	foreign  int // writes in a row that met another's
 }
@@ -58,7 +60,7 @@ func NewPresence(o PresenceOptions) *Presence {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Presence{opts: o, key: memberPrefix + escape(o.Self.ID), base: time.Now(), roster: newRoster(o.Self, o.Every)}
+	return &Presence{opts: o, key: presencePrefix + escape(o.Self.ID), base: time.Now(), roster: newRoster(o.Self, o.Every)}
 }
 
 // escape makes an ID a part of a key: what no key may have, and "_", is "_" with two hexadecimal digits.
@@ -108,7 +110,7 @@ func (p *Presence) Run(ctx context.Context) {
 		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.opts.Every)
 		defer cancel()
-		if p.revision != 0 {
+		if p.written {
 			// Where it fails the others find out by its silence.
 			_, _ = p.opts.Register.Swap(last, p.key, p.revision, nil)
 		}
@@ -127,7 +129,7 @@ func (p *Presence) round(ctx context.Context) error {
 	revision, err := p.opts.Register.Swap(ctx, p.key, p.revision, value)
 	switch {
 	case err == nil:
-		p.revision, p.foreign = revision, 0
+		p.revision, p.written, p.foreign = revision, true, 0
 	case errors.Is(err, ErrChanged):
 		// It is that of a former run, or of another process with this name.
 		if p.foreign++; p.foreign == silentTimes {
@@ -137,8 +139,9 @@ func (p *Presence) round(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.revision = record.Revision
+		p.revision, p.written = record.Revision, false
 	default:
+		p.written = false // it may have been done all the same
 		return err
 	}
 	return p.list(ctx)
@@ -146,14 +149,14 @@ func (p *Presence) round(ctx context.Context) error {
 
 // list reads the records of all members, and deletes those of the long dead.
 func (p *Presence) list(ctx context.Context) error {
-	records, err := p.opts.Register.List(ctx, memberPrefix)
+	records, err := p.opts.Register.List(ctx, presencePrefix)
 	if err != nil {
 		return err
 	}
 	seen := map[string]sighting{}
 	for key, record := range records {
 		one := sighting{revision: record.Revision}
-		if json.Unmarshal(record.Value, &one.member) == nil && memberPrefix+escape(one.member.ID) == key {
+		if json.Unmarshal(record.Value, &one.member) == nil && presencePrefix+escape(one.member.ID) == key {
 			seen[key] = one
 		}
 	}

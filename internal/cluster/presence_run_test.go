@@ -40,7 +40,7 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 func TestKilledMemberIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := alone.New()
-		if _, err := r.Swap(t.Context(), "member/dead", 0, []byte(`{"ID":"dead","Address":"x"}`)); err != nil {
+		if _, err := r.Swap(t.Context(), "presence/dead", 0, []byte(`{"ID":"dead","Address":"x"}`)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -49,7 +49,7 @@ func TestKilledMemberIsForgotten(t *testing.T) {
 		count := func(after time.Duration, alive, records int) {
 			t.Helper()
 			time.Sleep(after)
-			all, err := r.List(t.Context(), "member/")
+			all, err := r.List(t.Context(), "presence/")
 			if err != nil || len(all) != records || len(p.Members()) != alive {
 				t.Errorf("%d records, %v, and %d alive, want %d and %d", len(all), err, len(p.Members()), records, alive)
 			}

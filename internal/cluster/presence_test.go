@@ -17,9 +17,9 @@ func TestRosterByHand(t *testing.T) {
 	r := newRoster(Member{ID: "b"}, time.Second)
 	at := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	seen := func(a, c uint64) map[string]sighting {
-		m := map[string]sighting{"member/a": {member: Member{ID: "a"}, revision: a}}
+		m := map[string]sighting{"presence/a": {member: Member{ID: "a"}, revision: a}}
 		if c > 0 {
-			m["member/c"] = sighting{member: Member{ID: "c"}, revision: c}
+			m["presence/c"] = sighting{member: Member{ID: "c"}, revision: c}
 		}
 		return m
 	}
@@ -41,10 +41,15 @@ func TestRosterByHand(t *testing.T) {
 		{9.9, seen(7, 9), "a b", false, 0},
 		{10, seen(8, 9), "a b", true, 0},
 		{13, nil, "b", false, 0}, // and the list is old
-		{63.9, seen(9, 9), "a b", false, 0},
-		{64, seen(10, 9), "a b", false, 1}, // c has been silent for sixty
-		{65, seen(11, 0), "a b", false, 0},
-		{66, seen(12, 9), "a b c", false, 0}, // it was deleted and is back
+		{16, nil, "b", false, 0},
+		{20, seen(8, 9), "b", false, 0}, // the first after an outage, to which a has not written yet
+		{21, seen(9, 9), "a b", false, 0},
+		{23, seen(10, 9), "a b", false, 0},
+		{24, seen(10, 9), "a b", true, 0},
+		{63.9, seen(11, 9), "a b", false, 0},
+		{64, seen(12, 9), "a b", false, 1}, // c has been silent for sixty
+		{65, seen(13, 0), "a b", false, 0},
+		{66, seen(14, 9), "a b c", false, 0}, // it was deleted and is back
 	} {
 		var dead []string
 		if step.list != nil {
@@ -77,12 +82,12 @@ func TestRosterOfRandomMembers(t *testing.T) {
 				id := fmt.Sprint("m", i)
 				if r.IntN(10) < 3 {
 					revision++
-					records["member/"+id] = sighting{member: Member{ID: id}, revision: revision}
-					last["member/"+id] = now
+					records["presence/"+id] = sighting{member: Member{ID: id}, revision: revision}
+					last["presence/"+id] = now
 				}
 			}
 			if r.IntN(20) == 0 {
-				key := fmt.Sprint("member/m", r.IntN(6))
+				key := fmt.Sprint("presence/m", r.IntN(6))
 				delete(records, key)
 				delete(last, key)
 			}
@@ -105,7 +110,7 @@ func TestEscape(t *testing.T) {
 	oneGoroutine(t)
 	keys := map[string]string{}
 	for _, id := range []string{"a", "a_b", "a/b", "a b", "a_20b", "a_2fb", "Ä", "é.x-y", "_", "__", "_5f"} {
-		key := memberPrefix + escape(id)
+		key := presencePrefix + escape(id)
 		if was, ok := keys[key]; ok || !isKey(key) {
 			t.Errorf("%q is %q, as %q", id, key, was)
 		}
@@ -117,14 +122,14 @@ func TestEscape(t *testing.T) {
 // longer: it takes the record if nobody else does.
 func TestYield(t *testing.T) {
 	oneGoroutine(t)
-	leaves := func(preferred bool) (leader *node, took time.Duration) {
+	leaves := func(preferred, resigns bool) (leader *node, took time.Duration) {
 		w := newWorld(t, 0, 1, faults{delay: 10 * time.Millisecond})
 		a := w.members[0]
 		a.step(tick{})
 		w.runUntil("A leads", a.leads)
 		b, c := w.join("B", "runB"), w.join("C", "runC")
 		b.cfg.yield = func(holder string) bool {
-			if holder != a.cfg.self.ID {
+			if holder != a.cfg.self.ID && holder != c.cfg.self.ID {
 				t.Errorf("B asks about %q", holder)
 			}
 			return true
@@ -134,18 +139,29 @@ func TestYield(t *testing.T) {
 			c.step(tick{})
 		}
 		w.run(ttl)
-		a.step(retire{stop: true})
 		begun := w.now
+		if resigns {
+			a.step(retire{stop: true})
+		} else {
+			a.cut = true
+			begun += patience(ttl)
+		}
 		w.runUntil("one leads", func() bool { return b.leads() || c.leads() })
 		if c.leads() {
 			return c, w.now - begun
 		}
 		return b, w.now - begun
 	}
-	if leader, took := leaves(true); leader.name != "C" || took > ttl/renewalsPerTTL+100*time.Millisecond {
+	if leader, took := leaves(true, true); leader.name != "C" || took > ttl/renewalsPerTTL+100*time.Millisecond {
 		t.Errorf("%s leads after %v, want C at once", leader.name, took)
 	}
-	if leader, took := leaves(false); leader.name != "B" || took < ttl/yieldPart || took > ttl/yieldPart+ttl/renewalsPerTTL+100*time.Millisecond {
+	if leader, took := leaves(false, true); leader.name != "B" || took < ttl/yieldPart || took > ttl/yieldPart+ttl/renewalsPerTTL+100*time.Millisecond {
 		t.Errorf("%s leads after %v, want B after %v", leader.name, took, ttl/yieldPart)
+	}
+	if leader, took := leaves(true, false); leader.name != "C" || took > ttl/renewalsPerTTL+100*time.Millisecond {
+		t.Errorf("%s leads %v after the term of one that is silent, want C at once", leader.name, took)
+	}
+	if leader, took := leaves(false, false); leader.name != "B" || took < ttl/yieldPart-ttl/renewalsPerTTL || took > ttl/yieldPart+ttl/renewalsPerTTL+100*time.Millisecond {
+		t.Errorf("%s leads %v after the term of one that is silent, want B after %v", leader.name, took, ttl/yieldPart)
 	}
 }

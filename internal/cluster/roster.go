@@ -37,6 +37,9 @@ func newRoster(self Member, every time.Duration) *roster {
 
 // list takes the records as they are at now, by key. It returns the keys of those that are long dead.
 func (r *roster) list(now time.Duration, records map[string]sighting) (dead []string) {
+	if now-r.listed >= r.silent {
+		r.changed = now // whoever lives may not have written yet
+	}
 	r.listed = now
 	for key := range r.seen {
 		if _, ok := records[key]; !ok {
@@ -72,7 +75,7 @@ func (r *roster) count(now time.Duration) {
 	}
 }
 
-// stable says whether the same members have been alive for a while, by lists that are not old.
+// stable says whether the same members have been alive for a while, by lists without a gap.
 func (r *roster) stable(now time.Duration) bool {
 	return now-r.listed < r.silent && now-r.changed >= r.silent
 }

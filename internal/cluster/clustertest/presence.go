@@ -10,8 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/cluster"
 )
 
-// presence: members see each other, one that leaves is gone at once, and one that is killed after three
-// intervals.
+// presence: members see each other, and one that leaves is gone.
 func presence(t *testing.T, open func() cluster.Register) {
 	const every = 100 * time.Millisecond
 	var running sync.WaitGroup
