@@ -35,6 +35,7 @@ type Stream interface {
 type link struct {
 	stream  Stream
 	reports chan *lease.Report // closed by the loop, which alone sends
+	sentOn  bool               // to another coordinator; set before the loop is told that it is lost
 }
 
 type granted struct {
@@ -167,6 +168,7 @@ func (a *lane) hold(ctx, hard context.Context, address string) (master string, a
 			}
 			return "", answered, err
 		case g.NotMaster:
+			k.sentOn = g.Master != ""
 			return g.Master, answered, errNotMaster
 		case g.Status == lease.StatusDuplicate:
 			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, a.client.member.Instance)

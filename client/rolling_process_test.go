@@ -13,7 +13,7 @@ import (
 )
 
 // formerVersion is a commit whose clients speak the lease protocol of before the elections.
-const formerVersion = "83b3c2a"
+const formerVersion = "b62f33a"
 
 // buildWorker builds testdata/worker with the client of the module in root.
 func buildWorker(t *testing.T, root, name string) string {

@@ -171,6 +171,10 @@ func (a *lane) lose(k *link) {
 		return
 	}
 	a.loop.current = nil
+	if k.sentOn {
+		a.link.Store(linkNew) // the answer comes from elsewhere, and is waited for
+		return
+	}
 	a.link.Store(linkDown)
 	a.review()
 }

@@ -57,8 +57,9 @@ const minLeaseKey = 16
 // askBackend is how long a start waits for the backend to say which lease key the members have.
 const askBackend = 2 * time.Second
 
-// complete returns what is wrong. parent says that the server is one of a site.
-func (c *Cluster) complete(grpcAddr string, parent bool) error {
+// complete returns what is wrong. parent says that the server is one of a site,
+// peersNeeded that members cannot reach each other as they are told.
+func (c *Cluster) complete(grpcAddr string, parent, peersNeeded bool) error {
 	if c.URL == "" {
 		if *c != (Cluster{}) {
 			return errors.New("server: a node, an address to advertise, a lease key and a TTL are of a member of a cluster: say of which with --cluster, such as etcd://127.0.0.1:2379")
@@ -80,6 +81,9 @@ func (c *Cluster) complete(grpcAddr string, parent bool) error {
 	}
 	if c.Shards > 1 && parent {
 		return errors.New("server: a site has its capacity from one coordinator: leave out --cluster-shards, or --parent")
+	}
+	if peersNeeded {
+		return errors.New("server: members reach each other on the gRPC port, which has TLS: say how with --peer-ca, and --peer-cert and --peer-key or --peer-token-file where the port asks who comes")
 	}
 	if c.TTL < 0 {
 		return fmt.Errorf("server: the TTL of a term is %v, want at least 20ms, or nothing for %v", c.TTL, cluster.DefaultTTL)

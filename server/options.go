@@ -197,7 +197,7 @@ func (o *Options) complete() error {
 		rest.Node = ""
 		member = &rest
 	}
-	if err := member.complete(o.GRPCAddr, len(o.Parent.Addresses) > 0); err != nil {
+	if err := member.complete(o.GRPCAddr, len(o.Parent.Addresses) > 0, o.GRPCTLS.over(o.TLS).Cert != "" && o.Peer.CA == "" && o.Peer.Cert == ""); err != nil {
 		errs = append(errs, err)
 	}
 	if o.Store != "" {

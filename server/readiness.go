@@ -37,6 +37,9 @@ func (s *Server) readiness() (ready bool, text string) {
 		// theirs.
 		return s.leases.register != nil, text
 	}
+	if st, member := s.leases.Standing(); member && !st.Known && ready && s.leases.Leasing() {
+		text = strings.TrimPrefix(text+"; no member of the cluster coordinates the limits that are shared by leases: leases run on until they end, and then on_store_failure decides", "; ")
+	}
 	if _, amiss := s.config.remote.status(); amiss != "" && ready {
 		text = strings.Join(slices.DeleteFunc([]string{text, amiss}, func(s string) bool { return s == "" }), "; ")
 	}

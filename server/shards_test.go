@@ -229,3 +229,30 @@ func TestOtherNumberOfShards(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstTakeAtAFollower: a client that knows a follower alone is sent on, and its first request waits
+// for that instead of being refused.
+func TestFirstTakeAtAFollower(t *testing.T) {
+	t.Parallel()
+	etcd := etcdtest.Start(t)
+	var members []*service
+	for i := range 2 {
+		members = append(members, start(t, clusterLimits, joins("etcd://"+etcd.Addr()+"/first", fmt.Sprint("n", i))))
+	}
+	members[0].takeDay("warm", true)
+	members[1].takeDay("warm", true)
+	follower := members[0]
+	if leads(members) == follower {
+		follower = members[1]
+	}
+	for i, c := range clientsOf(t, follower, follower, follower) {
+		k, err := c.Keyed("day", []string{"user"}, client.KeyedOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := k.Take(t.Context(), limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: fmt.Sprint("new", i)}}, Cost: 1})
+		if err != nil || !d.Allowed {
+			t.Errorf("client %d: %v, %+v", i, err, d)
+		}
+	}
+}
