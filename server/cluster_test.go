@@ -195,3 +195,22 @@ func TestClusterOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestDecisionsWithoutALeaseAreCounted: a member whose backend was never there answers by
+// on_store_failure, and says so in the answer, in /readyz and in a metric.
+func TestDecisionsWithoutALeaseAreCounted(t *testing.T) {
+	t.Parallel()
+	s := start(t, clusterLimits, joins("etcd://127.0.0.1:1/nowhere", "n0"))
+	for range 3 {
+		if a := s.post("/v1/take", `{"attributes":{"user":"anna"}}`); a.status != http.StatusServiceUnavailable && !strings.Contains(a.body, "store_failure") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	const line = `stint_store_decisions_without_store_total{limit="day",outcome="refused"} 3`
+	if a := s.do(http.MethodGet, s.admin+"/metrics", ""); !strings.Contains(a.body, line) {
+		t.Errorf("no %s", line)
+	}
+	if a := s.do(http.MethodGet, s.admin+"/readyz", ""); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, "no member of the cluster coordinates") {
+		t.Errorf("/readyz: %d %s", a.status, a.body)
+	}
+}

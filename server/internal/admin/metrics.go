@@ -119,7 +119,7 @@ func newSharedDescs(desc func(name, help string, labels ...string) *prometheus.D
 		instances:   desc("store_instances", "Processes seen to share the store, this one included."),
 		roundTrip:   desc("store_round_trip_seconds", "How long a call takes, smoothed."),
 		notReturned: desc("store_not_returned_total", "Times that the store did not answer when something was to be given back."),
-		without:     desc("store_decisions_without_store_total", "What each limit answered because the store did not: allowed, refused, or shadow_refused.", "limit", "outcome"),
+		without:     desc("store_decisions_without_store_total", "What each limit answered because the store did not, or because it had no lease: allowed, refused, or shadow_refused.", "limit", "outcome"),
 	}
 }
 
@@ -211,7 +211,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 				to.count(c.decisions, n, t.Limit, "shadow_refused", reason)
 			}
 		}
-		if f.Shared != nil {
+		if f.Shared != nil || f.Leases != nil {
 			to.count(c.shared.without, t.WithoutStore.Allowed, t.Limit, "allowed")
 			to.count(c.shared.without, t.WithoutStore.Refused, t.Limit, "refused")
 			to.count(c.shared.without, t.WithoutStore.ShadowRefused, t.Limit, "shadow_refused")
