@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -127,7 +130,7 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 	}
 	resp, err := asker.Do(req)
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w\nhint: is the service running? start one with stint serve, or say where it is with --addr", err)
+		return 0, nil, fmt.Errorf("%w\nhint: %s", err, hintOf(err, strings.HasPrefix(addr, "https:")))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -146,6 +149,23 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 		return 0, nil, fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
 	}
 	return resp.StatusCode, body, nil
+}
+
+// hintOf says what to do about a service that could not be asked.
+func hintOf(err error, secured bool) string {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var alert tls.AlertError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), !secured:
+		return "is the service running? start one with stint serve, or say where it is with --addr"
+	case errors.As(err, &unknown), errors.As(err, &invalid):
+		return "this end does not believe the certificate of the service: say with --ca which authority has signed it"
+	case errors.As(err, &alert):
+		return "the service does not believe the certificate of this end: show one that it asks for, and that has not expired, with --cert and --key"
+	default:
+		return "is it the service that listens there? TLS failed, or the connection broke: check --addr, --ca, --cert and --key"
+	}
 }
 
 // question turns the arguments into what the service is asked about.

@@ -42,9 +42,10 @@ func TestServeAndTakeByTLS(t *testing.T) {
 		{"--ca " + authority + " --token-file " + wrong, exitUsage, "401 Unauthorized: \"the token is not known"},
 		{"--ca " + authority + " --token-file " + other, exitUsage, "403 Forbidden: \"the identity orders lacks the role take: add it to its roles in the file of --auth"},
 		{"--ca " + authority + " --cert " + nobodyCert + " --key " + nobodyKey, exitUsage, "those of no identity"},
-		{"--ca " + authority + " --cert " + foreignCert + " --key " + foreignKey, exitUsage, "is the service running?"}, // TLS says why, unless the connection is closed first
-		{"--token-file " + take, exitUsage, "certificate"},
-		{"--ca " + foreignAuthority + " --token-file " + take, exitUsage, "certificate"},
+		{"--ca " + authority + " --cert " + foreignCert + " --key " + foreignKey, exitUsage, "--cert and --key"}, // TLS says why, unless the connection is closed first
+		{"--token-file " + take, exitUsage, "say with --ca which authority"},
+		{"--ca " + foreignAuthority + " --token-file " + take, exitUsage, "say with --ca which authority"},
+		{"--ca " + authority + " --addr https://127.0.0.1:1", exitUsage, "is the service running?"},
 		{"--ca " + authority + " --cert " + edgeCert, exitUsage, "both --cert and --key"},
 		{"--ca " + auth, exitUsage, "holds no certificate"},
 		{"--ca " + authority + " --addr http://127.0.0.1:1", exitUsage, "write https://"},
