@@ -47,6 +47,9 @@ func (p *Parent) complete() error {
 	var errs []error
 	for _, a := range p.Addresses {
 		if _, _, err := net.SplitHostPort(a); err != nil {
+			if strings.ContainsAny(a, "@/") {
+				a, err = "given", errors.New("it is a URL") // which may have a password
+			}
 			errs = append(errs, fmt.Errorf("server: the parent %q is not an address: %w; write it as 10.0.0.7:8081, the gRPC port of the parent", a, err))
 		}
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -76,6 +77,23 @@ func TestWrongParents(t *testing.T) {
 	} {
 		if _, err := server.New(server.Options{Parent: p}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", p, err, want)
+		}
+	}
+}
+
+// TestFirstTakeAtASite: the first request of a key is not refused because the parent has not answered yet.
+func TestFirstTakeAtASite(t *testing.T) {
+	root := rootOf(t)
+	root.awaitReadiness(200, "ready")
+	site := start(t, siteLimits, below("eu", root.Addrs().GRPC.String()))
+	site.awaitReadiness(200, "ready")
+	await(t, "the site to have a lease", func() bool {
+		a := site.post("/v1/take", `{"attributes":{"account":"warm"}}`)
+		return a.status == 200 && !strings.Contains(a.body, `"store_failed":true`)
+	})
+	for i := range 20 {
+		if a := site.post("/v1/take", fmt.Sprintf(`{"attributes":{"account":"new-%d"}}`, i)); a.status != 200 || strings.Contains(a.body, `"store_failed":true`) {
+			t.Errorf("key %d: %d %s", i, a.status, a.body)
 		}
 	}
 }

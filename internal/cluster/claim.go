@@ -48,12 +48,16 @@ func (c *claim) encode() []byte {
 // hour is far above any TTL of use.
 const maxTTLMillis = int64(time.Hour / time.Millisecond)
 
+// maxEpoch leaves room above it, so that a damaged record is not remembered as the highest epoch: epochs
+// are nanoseconds since 1970 where they come from a clock, and this one is in 2116.
+const maxEpoch = 1 << 62
+
 func decodeClaim(value []byte) (*claim, error) {
 	c := &claim{}
 	if err := json.Unmarshal(value, c); err != nil {
 		return nil, fmt.Errorf("cluster: the leader's record is not understood: %w", err)
 	}
-	if c.Run == "" || c.Epoch == 0 || c.TTLMillis <= 0 || c.TTLMillis > maxTTLMillis {
+	if c.Run == "" || c.Epoch == 0 || c.Epoch > maxEpoch || c.TTLMillis <= 0 || c.TTLMillis > maxTTLMillis {
 		return nil, fmt.Errorf("cluster: the leader's record is not understood: run %q, epoch %d, ttl_ms %d", c.Run, c.Epoch, c.TTLMillis)
 	}
 	return c, nil

@@ -174,9 +174,13 @@ func TestRecordNotUnderstood(t *testing.T) {
 
 func TestRecordWithMoreFields(t *testing.T) {
 	oneGoroutine(t)
-	c, err := decodeClaim([]byte(`{"epoch":18446744073709551614,"id":"a","run":"r","ttl_ms":1000,"later":{"x":1}}`))
-	if err != nil || c.Epoch != math.MaxUint64-1 || c.ID != "a" {
+	c, err := decodeClaim([]byte(`{"epoch":4611686018427387904,"id":"a","run":"r","ttl_ms":1000,"later":{"x":1}}`))
+	if err != nil || c.Epoch != maxEpoch || c.ID != "a" {
 		t.Errorf("%+v, %v", c, err)
+	}
+	// One above it is not remembered: when the record is deleted, as the fault says, members lead again.
+	if _, err := decodeClaim([]byte(`{"epoch":4611686018427387905,"id":"a","run":"r","ttl_ms":1000}`)); err == nil {
+		t.Error("a record of the far future is believed")
 	}
 }
 

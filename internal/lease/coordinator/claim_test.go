@@ -152,3 +152,25 @@ func TestReplayedClaim(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimOfWhatWasReturned: the token of a lease that its holder returned long ago is worth nothing to a
+// coordinator that knows who holds something.
+func TestClaimOfWhatWasReturned(t *testing.T) {
+	d := newDesk(t, hundred)
+	d.report(anna, asks(100))
+	number, old := d.leases[0], slices.Clone(d.tokens[d.leases[0]])
+	d.send(lease.Report{Member: anna, Epoch: 1, Demands: []lease.Demand{{Handle: 1, Lease: number, Closed: true, AckedGrant: d.acked[anna], Returned: holding(100, 100, 100)}}})
+	d.pass(time.Second, anna)
+	d.report(bert, asks(100))
+	d.pass(time.Second, anna, bert)
+	held := d.c.Holders()
+	if held.Covers(anna.Session, "l") || !held.Covers(bert.Session, "l") {
+		t.Fatalf("%+v", held)
+	}
+	d.start(1, 0)
+	d.c.Step(d.now, Takeover{Epoch: 2, Former: 1, Holders: held})
+	d.whole(anna, lease.Demand{Handle: 9, Resource: theLimit, Lease: number, Claim: old, Rate: amount(100)})
+	if d.lent(anna) != (lease.Capacity{}) {
+		t.Errorf("anna is lent %+v for the second time", d.lent(anna))
+	}
+}

@@ -25,7 +25,7 @@ func (c *Coordinator) sweep(now limit.Time) {
 		}
 		again := false
 		for _, a := range r.accounts {
-			if a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
+			if r.Supply != nil && a.Pending || a.unacknowledged() && now-a.sentAt > limit.Time(c.sweepInterval()) {
 				a.Pending, again = true, true
 			}
 		}

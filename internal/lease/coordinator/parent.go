@@ -17,6 +17,17 @@ func (c *Coordinator) supplied(now limit.Time, changed []*ledger.Resource) {
 	}
 }
 
+// parentAnswers is how long an instance waits for what the parent says of a resource that it does not
+// lend yet. Not longer: its callers wait as well. Not shorter: the parent may be a continent away.
+const parentAnswers = 500 * time.Millisecond
+
+// awaitsParent says whether nothing is sent of an account yet: that nothing is lent would be believed, and
+// the parent, which is there, is about to say more.
+func (c *Coordinator) awaitsParent(a *account, now limit.Time) bool {
+	s := a.resource.Supply
+	return s != nil && !s.Known && !s.Alone && a.Status == lease.StatusOK && now < a.since.Add(parentAnswers) && now < c.opts.Parent.Until()
+}
+
 // newResource makes the books of a resource.
 func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lease.Terms) *resource {
 	if c.opts.Parent != nil && c.opts.Parent.Lends(&terms) {

@@ -149,6 +149,9 @@ func (c *Coordinator) claim(now limit.Time, a *account, d *lease.Demand) {
 	case len(d.Claim) == 0 || c.opts.Seal == nil:
 		a.Status = lease.StatusLeaseGone
 		return
+	case !c.expected.Covers(a.session.Session, a.resource.ID.Limit):
+		a.Status = lease.StatusBadClaim // the former coordinator says that it held nothing in the end
+		return
 	case !a.resource.Recovering || a.Lease != 0:
 		a.Status = lease.StatusBadClaim
 		return

@@ -163,7 +163,7 @@ func (c *Coordinator) collect(r *resource, now limit.Time) {
 			a.session.cuts = append(a.session.cuts, a)
 		}
 		a.Revoked = false
-		if a.Pending {
+		if a.Pending && !c.awaitsParent(a, now) {
 			c.addShare(a, now)
 		}
 		closed = closed || a.Closed

@@ -16,8 +16,8 @@ import (
 var walk = []string{
 	"Coordinator.Step",
 	"Coordinator.report", "timing.transit", "Coordinator.receive", "Coordinator.scheduleRound", // receive
-	"Coordinator.runRounds",                                                                   // divide, lend and revoke
-	"Coordinator.collect", "Coordinator.addShare", "Coordinator.enqueue", "Coordinator.flush", // send
+	"Coordinator.runRounds",                                                                                               // divide, lend and revoke
+	"Coordinator.collect", "Coordinator.awaitsParent", "Coordinator.addShare", "Coordinator.enqueue", "Coordinator.flush", // send
 }
 
 // aside are the functions that a walk calls for other events and other states.

@@ -95,8 +95,12 @@ func (l *Leases) Covers(limit string) bool {
 	return false
 }
 
-// Includes says whether everything that other covers is covered, as far as the patterns show it.
+// Includes says whether everything that other covers is covered, as far as the patterns show it, and no
+// band or weight of it is too high.
 func (l *Leases) Includes(other *Leases) bool {
+	if other.MaxBand > l.MaxBand || other.MaxWeight > l.MaxWeight {
+		return false
+	}
 	for _, pattern := range other.Limits {
 		if !l.Covers(pattern) {
 			return false

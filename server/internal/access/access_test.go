@@ -230,6 +230,16 @@ func TestPatterns(t *testing.T) {
 			t.Errorf("%q includes %q: %v", tt.wide.Limits, tt.narrow.Limits, got)
 		}
 	}
+	for _, tt := range []struct {
+		band   uint8
+		weight uint32
+		want   bool
+	}{{3, 10, true}, {2, 10, false}, {3, 9, false}, {4, 11, true}} {
+		wide := &Leases{Limits: []string{"*"}, MaxBand: tt.band, MaxWeight: tt.weight}
+		if got := wide.Includes(&Leases{Limits: []string{"a"}, MaxBand: 3, MaxWeight: 10}); got != tt.want {
+			t.Errorf("band %d and weight %d include 3 and 10: %v", tt.band, tt.weight, got)
+		}
+	}
 }
 
 // TestTokensAreFoundWithoutALeak: a token is searched for under a keyed hash, whose key is drawn anew by
@@ -342,5 +352,26 @@ func TestSessionsEndWithTheirCertificate(t *testing.T) {
 	leaf.NotAfter = time.Now().Add(-time.Second)
 	if _, err := s.Identity(); !errors.Is(err, ErrExpired) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestFaultsShowNoToken: whatever is wrong with a file, what somebody may have written as a token into it is
+// in no error.
+func TestFaultsShowNoToken(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	const secret = "hunter2-SECRET"
+	for _, text := range []string{
+		"identities:\n  - {name: a, token: " + secret + ", roles: [take]}\n",
+		"identities:\n  - {name: a, token_file: " + secret + ", roles: [take]}\n",
+		"identities:\n  - {name: a, token_sha256: " + secret + ", roles: [take]}\n",
+		"identities:\n  - {name: a, token: " + secret + ", roles: [take]\n",
+		"identities:\n  - {name: a, certificate: x, roles: [take], token: [" + secret + "]}\n",
+	} {
+		_, err := Parse("auth.yaml", []byte(text), os.ReadFile)
+		if err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

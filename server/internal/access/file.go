@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -43,9 +44,7 @@ func Parse(path string, text []byte, open func(path string) ([]byte, error)) (*T
 	}
 	var list []error
 	for _, f := range faults.Sorted() {
-		if strings.Contains(f.Excerpt, "token_sha256") {
-			f.Excerpt = "" // somebody may have written the token itself
-		}
+		f.Excerpt = "" // somebody may have written a token into the file
 		list = append(list, errors.New(f.Text()))
 	}
 	if list != nil {
@@ -170,6 +169,10 @@ func (r *reader) tokenFile(n *document.Node, id *Identity) {
 	r.table.files = append(r.table.files, path)
 	text, err := r.open(path)
 	if err != nil {
+		var of *fs.PathError
+		if errors.As(err, &of) {
+			err = of.Err // not the path: somebody may have written the token there
+		}
 		r.Fault(n, "write the token into it, or correct the path", "the token cannot be read: %v", err)
 		return
 	}

@@ -68,6 +68,9 @@ func (s *Service) Hold(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Gran
 	}
 }
 
+// usualDemands is how many demands a stream has memory for between its reports.
+const usualDemands = 256
+
 // read hands reports to the loop, one at a time: an instance that floods waits
 // for the loop.
 func (s *Service) read(st *leasestream.Stream, srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Grant]) {
@@ -101,6 +104,9 @@ func (s *Service) read(st *leasestream.Stream, srv grpc.BidiStreamingServer[leas
 		case <-st.Taken():
 		case <-s.ended:
 			return
+		}
+		if cap(report.Demands) > usualDemands {
+			report.Demands = nil // a stream that sent much once does not hold it for ever
 		}
 	}
 }

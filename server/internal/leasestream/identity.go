@@ -37,7 +37,7 @@ func (st *Stream) Identify(s *access.Session) error {
 // Permit makes of a report one that the identity may send. An instance is called after its identity, so
 // that nobody can report as an instance of somebody else. Limits that it may not be lent are answered with
 // StatusForbidden; a band or weight above its highest is lowered, as one that an old configuration has must
-// not stop an instance.
+// not stop an instance. What is of sites is left out.
 func (st *Stream) Permit(r *lease.Report) error {
 	h := &st.holder
 	if h.session == nil {
@@ -57,13 +57,10 @@ func (st *Stream) Permit(r *lease.Report) error {
 	if h.may = id.Leases(); h.may == nil {
 		return nil
 	}
+	r.Site = false // which is for members: the claims of a site have weights of their own
 	for i := range r.Demands {
 		d := &r.Demands[i]
-		d.Band, d.Weight = min(d.Band, h.may.MaxBand), min(d.Weight, h.may.MaxWeight)
-		for j := range d.Claims {
-			c := &d.Claims[j]
-			c.Band, c.Weight = min(c.Band, h.may.MaxBand), min(c.Weight, h.may.MaxWeight)
-		}
+		d.Band, d.Weight, d.Claims, d.Most = min(d.Band, h.may.MaxBand), min(d.Weight, h.may.MaxWeight), nil, lease.Capacity{}
 		if d.Resource.Limit != "" && !h.may.Covers(d.Resource.Limit) {
 			d.Resource.Key, d.Attributes = leaselimits.Forbidden, nil
 		} else if _, ok := leasewire.FromMemberKey(d.Resource.Key); ok {

@@ -42,7 +42,7 @@ type Member struct {
 	Waiting []lease.Grant
 
 	heard   limit.Time
-	handles map[uint32]struct{}
+	handles map[uint32]uint64 // open ones, with the latest report that names each
 
 	identity string         // whose it is; "" = nobody's
 	holding  *holding       // of the identity; nil = nobody's
@@ -96,7 +96,7 @@ func (all *Members) Admit(now limit.Time, st *Stream, r *lease.Report, epoch uin
 		st.End(errInstances)
 		return nil
 	case m == nil:
-		m = &Member{Member: r.Member, Stream: st, handles: map[uint32]struct{}{}, identity: st.holder.name, holding: all.holdings.of(st)}
+		m = &Member{Member: r.Member, Stream: st, handles: map[uint32]uint64{}, identity: st.holder.name, holding: all.holdings.of(st)}
 		if m.holding != nil {
 			m.holding.instances++
 		}
@@ -110,7 +110,7 @@ func (all *Members) Admit(now limit.Time, st *Stream, r *lease.Report, epoch uin
 			m.Stream.End(errReplaced)
 		}
 		m.replace(now.Add(2 * all.lease))
-		*m = Member{Member: r.Member, Stream: st, handles: map[uint32]struct{}{}, identity: m.identity, holding: m.holding}
+		*m = Member{Member: r.Member, Stream: st, handles: map[uint32]uint64{}, identity: m.identity, holding: m.holding}
 	case m.holding != nil && st.holder.may != nil && (m.may == nil || !st.holder.may.Includes(m.may)):
 		st.End(errNarrowed)
 		return nil
@@ -186,16 +186,19 @@ func (all *Members) Sweep(now limit.Time, stalled time.Duration) {
 func (all *Members) openHandles(m *Member, st *Stream, r *lease.Report) (ok bool) {
 	for i := range r.Demands {
 		d := &r.Demands[i]
-		_, known := m.handles[d.Handle]
+		last, known := m.handles[d.Handle]
 		switch {
-		case d.Closed && known:
+		case d.Closed && known && r.Number > last:
 			delete(m.handles, d.Handle)
 			m.count(-1)
-		case d.Closed || known:
+		case known:
+			// The coordinator takes nothing from a report that is not later, so such a handle stays open.
+			m.handles[d.Handle] = max(last, r.Number)
+		case d.Closed:
 		case st.holder.may != nil && m.holding.keys >= st.holder.may.MaxKeys:
 			d.Resource.Key, d.Attributes = leaselimits.TooManyKeys, nil
 		default:
-			m.handles[d.Handle] = struct{}{}
+			m.handles[d.Handle] = r.Number
 			m.count(+1)
 		}
 	}
