@@ -72,7 +72,7 @@ func (c *claim) init(o *Options) {
 // lends says whether this service may lend at now.
 func (s *Service) lends(now limit.Time) bool {
 	if s.membership != nil {
-		return !s.membership.handing.Load() && s.membership.election.Leads(time.Now())
+		return s.membership.election.Leads(time.Now())
 	}
 	return s.opts.Claim == nil || int64(now) < s.claim.until.Load() || !s.Leasing()
 }

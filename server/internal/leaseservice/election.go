@@ -61,9 +61,6 @@ type membership struct {
 	epoch    atomic.Uint64
 	terms    atomic.Uint64 // of this member
 
-	// handing says that the term is being handed over, and that nothing is lent any more.
-	handing atomic.Bool
-
 	records chan holdersRecord // to the publisher
 
 	// The rest belongs to the loop.
@@ -139,7 +136,6 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		seal = coordinator.NewSeal(keys[0], keys[1:]...)
 	}
 	if !s.inLoop(ctx, func(now limit.Time) {
-		m.handing.Store(false)
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
 		for one := range s.loop.members.All() {
 			one.Waiting = nil
@@ -169,13 +165,11 @@ func (s *Service) HandOver(ctx context.Context) error {
 	}
 	var last []byte
 	if !s.inLoop(ctx, func(now limit.Time) {
-		m.handing.Store(true) // nothing is lent from here on
 		last = s.lastRecord(now)
 	}) {
 		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
 	}
 	err := m.election.Resign(ctx, last)
-	m.handing.Store(false)
 	if err != nil {
 		s.Drain(context.WithoutCancel(ctx), false)
 	}
