@@ -20,6 +20,7 @@ import (
 	"github.com/stint-io/stint/internal/cluster/alone"
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/server/internal/leasestate"
 )
@@ -412,5 +413,51 @@ func TestTownIsNeverOver(t *testing.T) {
 				t.Errorf("seed %d: %d of 1,000 were admitted in ten quiet seconds", seed, got)
 			}
 		})
+	}
+}
+
+// TestLeaderHandsOver while it goes on as a member: no second is poor, and never more is admitted than one
+// bucket would admit.
+func TestLeaderHandsOver(t *testing.T) {
+	inTown(t, func(w *town) {
+		for _, a := range []string{"a", "b", "c"} {
+			w.start(a)
+		}
+		all := []*resident{w.resident(1), w.resident(2)}
+		all[0].demand, all[1].demand = 200, 200
+		w.live(3*time.Second, all)
+		for range 6 {
+			m := w.leader()
+			go func() {
+				if err := m.HandOver(w.t.Context()); err != nil {
+					w.t.Error(err)
+				}
+			}()
+			all[0].demand, all[1].demand = all[1].demand+50, all[0].demand
+			for range 3 {
+				if got := w.live(time.Second, all); got < 95 {
+					t.Errorf("%d were admitted in a second after a hand-over", got)
+				}
+			}
+			if w.leader() == m {
+				t.Error("it leads still")
+			}
+		}
+	})
+}
+
+// TestBucketsThatAreBelieved: what is left of the buckets counts only where the one that wrote it resigned, and
+// the backend loses nothing: a later leader may have lent since.
+func TestBucketsThatAreBelieved(t *testing.T) {
+	c := coordinator.New(coordinator.Options{Epoch: 1, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) {
+		return lease.Terms{}, lease.StatusUnknownLimit
+	}}, 1)
+	var holders coordinator.Holders
+	state := coordinator.EncodeHandOver(&holders, c.Used(2))
+	for _, tt := range []struct{ clean, forgets, want bool }{{true, false, true}, {false, false, false}, {true, true, false}, {false, true, false}} {
+		_, used, err := holdersOf(&cluster.Term{Former: 1, State: state, Clean: tt.clean}, tt.forgets)
+		if err != nil || (used != nil) != tt.want {
+			t.Errorf("resigned %v, forgets %v: believed %v, %v", tt.clean, tt.forgets, used != nil, err)
+		}
 	}
 }

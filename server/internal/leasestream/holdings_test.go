@@ -314,8 +314,8 @@ func TestAnIdentityThatLosesALimit(t *testing.T) {
 	}
 }
 
-// TestEpochsThatAreBelieved: one above the coordinator's own is believed of members, and of those whom nobody
-// asked who they are.
+// TestEpochsThatAreBelieved: one above the coordinator's own is believed of members, and of every instance
+// where there are no identities.
 func TestEpochsThatAreBelieved(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
