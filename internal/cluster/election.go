@@ -34,7 +34,7 @@ type Election struct {
 		cancel  context.CancelFunc // ends the context of the term
 		waiting []waiting
 		retired []chan error
-		leading Member // whom Observed was told of
+		leading Member // the leader of the last call of Observed
 		known   bool
 		failing bool  // the last call of the register failed
 		fault   error // the last that was logged

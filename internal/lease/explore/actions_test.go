@@ -55,7 +55,7 @@ var actionNames = [...]string{
 	"loseReport", "copyGrant", "copyReport", "copied", "copiedUp", "apart", "send", "answer", "resign", "leave", "pauseProcess", "pauseInstance",
 }
 
-// String names the action and of whom it is.
+// String returns the name of the action and the number of the process that does it.
 func (a Action) String() string { return fmt.Sprintf("%s %d", actionNames[a>>1], a&1) }
 
 // every calls f with every action of a search. Ticks are done when time passes.
