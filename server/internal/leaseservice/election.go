@@ -66,6 +66,8 @@ type membership struct {
 	// The rest belongs to the loop.
 	holders    coordinator.Holders // those in the next record
 	published  coordinator.Holders // those that are in the record of this term for certain
+	edition    uint64              // of holders: it rises with each that is included
+	inRecord   uint64              // the edition that is in the record of this term
 	publishing bool
 	term       uint64 // the epoch of the record that this term began with
 	shrunk     uint64 // sessions that had ended when holders was made anew
@@ -76,8 +78,8 @@ type membership struct {
 
 // holdersRecord is what the publisher writes in a term.
 type holdersRecord struct {
-	holders coordinator.Holders
-	term    uint64
+	holders       coordinator.Holders
+	edition, term uint64
 }
 
 // Cluster is how a service is one of several members.
@@ -137,6 +139,7 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 	}
 	if !s.inLoop(ctx, func(now limit.Time) {
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
+		m.edition, m.inRecord = 0, 0
 		for one := range s.loop.members.All() {
 			one.Waiting = nil
 		}
@@ -306,26 +309,32 @@ func (s *Service) withhold(m *leasestream.Member, g *lease.Grant) bool {
 	if m.Own && s.ownIsExempt(s.now()) {
 		return false
 	}
-	covered := len(m.Waiting) == 0
+	w := leasestream.Withheld{Grant: *g} // the shares are not used again
 	for i := range g.Shares {
 		if g.Shares[i].Lease == 0 {
 			continue
 		}
 		name := s.loop.coordinator.LimitOf(m.Member, g.Shares[i].Handle)
 		if !p.published.Covers(m.Session, name) {
-			p.holders.Include(m.Session, name)
-			covered = false
+			if !p.holders.Covers(m.Session, name) {
+				p.holders.Include(m.Session, name)
+				p.edition++
+			}
+			w.Record = p.edition
 		}
 	}
-	if covered {
+	if len(m.Waiting) == 0 && p.arrived(&w) {
 		return false
 	}
-	m.Waiting = append(m.Waiting, *g) // the shares are not used again
+	m.Waiting = append(m.Waiting, w)
 	s.publish()
 	return true
 }
 
-// publish has the holders written to the record, unless that is being done.
+// arrived says whether a grant may be sent: what a successor has to know of it is in the record.
+func (p *membership) arrived(w *leasestream.Withheld) bool { return w.Record <= p.inRecord }
+
+// publish has the holders written to the record, unless one is being written: then they are when it is.
 func (s *Service) publish() {
 	p := s.membership
 	if p.publishing {
@@ -339,7 +348,7 @@ func (s *Service) publish() {
 	case <-p.records: // of a former term
 	default:
 	}
-	p.records <- holdersRecord{p.holders.Clone(), p.term}
+	p.records <- holdersRecord{p.holders.Clone(), p.edition, p.term}
 }
 
 // shrink takes what has ended out of the record, so that a successor does not wait for it.
@@ -428,12 +437,23 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 		}
 		return
 	}
-	p.published = r.holders
+	p.published, p.inRecord = r.holders, r.edition
 	for m := range s.loop.members.All() {
-		waiting := m.Waiting
+		s.release(m)
+	}
+	if p.inRecord != p.edition {
+		s.publish() // who came while the record was written
+	}
+}
+
+// release sends the grants of an instance that have waited for long enough.
+func (s *Service) release(m *leasestream.Member) {
+	n := 0
+	for n < len(m.Waiting) && s.membership.arrived(&m.Waiting[n]) {
+		s.deliver(m, &m.Waiting[n].Grant)
+		n++
+	}
+	if m.Waiting = m.Waiting[n:]; len(m.Waiting) == 0 {
 		m.Waiting = nil
-		for i := range waiting {
-			s.deliver(m, &waiting[i])
-		}
 	}
 }

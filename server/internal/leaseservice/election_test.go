@@ -2,11 +2,13 @@ package leaseservice
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,7 +135,7 @@ func (w *town) Connect(ctx context.Context, address string) (client.Stream, erro
 		return nil, errCut
 	}
 	own, cancel := context.WithCancel(ctx)
-	k := &cable{ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
+	k := &cable{town: w, ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
 	m.wires[k] = true
 	w.mu.Unlock()
 	go func() {
@@ -145,6 +147,7 @@ func (w *town) Connect(ctx context.Context, address string) (client.Stream, erro
 
 // cable is a stream in memory: the server's side.
 type cable struct {
+	town   *town
 	ctx    context.Context
 	cancel context.CancelFunc
 	up     chan *leasepb.Report
@@ -169,6 +172,7 @@ func (k *cable) Recv() (*leasepb.Report, error) {
 }
 
 func (k *cable) Send(g *leasepb.Grant) error {
+	k.covered(g)
 	select {
 	case k.back <- g:
 		return nil
@@ -176,6 +180,28 @@ func (k *cable) Send(g *leasepb.Grant) error {
 		return k.ctx.Err()
 	}
 }
+
+// covered checks what a successor relies on: who is lent something stands in the record.
+func (k *cable) covered(g *leasepb.Grant) {
+	member := k.member.Load()
+	if member == nil || !slices.ContainsFunc(g.GetShares(), func(s *leasepb.Share) bool { return s.GetLease() != 0 }) {
+		return
+	}
+	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(0, 1))
+	var claim struct{ State []byte }
+	if err == nil {
+		err = json.Unmarshal(record.Value, &claim)
+	}
+	if err != nil {
+		k.town.t.Error(err)
+		return
+	}
+	holders, _, err := coordinator.DecodeHandOver(claim.State)
+	if err != nil || !holders.Covers(member.Session, "shared") {
+		k.town.t.Errorf("session %x is sent a lease, and the record does not have it (%v)", member.Session, err)
+	}
+}
+
 func (k *cable) Context() context.Context     { return k.ctx }
 func (k *cable) SetHeader(metadata.MD) error  { return nil }
 func (k *cable) SendHeader(metadata.MD) error { return nil }
@@ -317,6 +343,23 @@ func TestLeaderIsKilled(t *testing.T) {
 		if got := w.live(time.Second, all); got < 95 {
 			t.Errorf("%d were admitted in the third second after the leader was killed", got)
 		}
+	})
+}
+
+// TestRecordComesFirst: instances that come one after the other, while a record is being written, are sent
+// nothing before a record has them.
+func TestRecordComesFirst(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.start("a")
+		w.live(2*time.Second, nil)
+		var all []*resident
+		for i := range 40 {
+			one := w.resident(i)
+			one.demand = 20
+			all = append(all, one)
+			w.live(5*time.Millisecond, all)
+		}
+		w.live(2*time.Second, all)
 	})
 }
 

@@ -38,8 +38,8 @@ type Member struct {
 
 	// Decided is what it has decided since it began, by limit; nil = nothing.
 	Decided map[string]lease.Usage
-	// Waiting are grants that may not be sent before a record says that the instance may hold them.
-	Waiting []lease.Grant
+	// Waiting are grants that may not be sent yet, in order.
+	Waiting []Withheld
 
 	heard   limit.Time
 	handles map[uint32]uint64 // open ones, with the latest report that names each
@@ -47,6 +47,13 @@ type Member struct {
 	identity string         // whose it is; "" = nobody's
 	holding  *holding       // of the identity; nil = nobody's
 	may      *access.Leases // what its leases were asked for under
+}
+
+// Withheld is a grant that may not be sent before what a successor has to know of it is where the successor
+// will find it.
+type Withheld struct {
+	lease.Grant
+	Record uint64 // the number of the record that says that the instance may hold it
 }
 
 // ErrDuplicate ends a stream under a name that another process has.
