@@ -126,13 +126,14 @@ internal/filewatch < server/internal/tlsfiles;
 internal/filewatch, internal/document < server/internal/access;
 
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
-# of instances, which are held to their identity; the stream of a site to its parent; then the service
-# that joins them.
+# of instances, which are held to their identity; the stream of a site to its parent; what members know
+# of each other's buckets; then the service that joins them.
 internal/lease < server/internal/leasestate;
 rules, internal/leasewire < server/internal/leaselimits;
 server/internal/leaselimits, server/internal/access < server/internal/leasestream;
 GRPC, internal/lease/uplink < server/internal/leaseparent;
-server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, internal/cluster
+internal/lease/coordinator, internal/gen/leasepb < server/internal/leasereplica;
+server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, server/internal/leasereplica, internal/cluster
 < server/internal/leaseservice;
 server/internal/leaseservice, client < server/internal/leaseshards;
 

@@ -55,6 +55,25 @@ func (t *grpcTransport) Connect(ctx context.Context, address string) (Stream, er
 	return &grpcStream{leave: func() { t.leave(address, conn) }, stream: stream}, nil
 }
 
+// Dial connects to an address as a Client of these options does, with TLS, token and DialOptions as there.
+// It is for other services of the same port. The caller closes the connection. An error says what is
+// wrong with a file, or with the address.
+func Dial(address string, o Options) (*grpc.ClientConn, error) {
+	s := secure{tls: o.TLS, files: o.TLSFiles, token: o.Token, tokenFile: o.TokenFile}
+	return s.dial(address, o.DialOptions)
+}
+
+// dial makes a connection, by the files as they are now.
+func (s *secure) dial(address string, more []grpc.DialOption) (*grpc.ClientConn, error) {
+	secured, err := s.options(address)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(address, append(append(secured,
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepAlive, Timeout: keepAlive / 2}),
+	), more...)...)
+}
+
 // enter returns the connection to an address, which carries one more stream until leave. A new one is
 // made with the certificates and the token as they are now.
 func (t *grpcTransport) enter(address string) (*sharedConn, error) {
@@ -64,14 +83,7 @@ func (t *grpcTransport) enter(address string) (*sharedConn, error) {
 		conn.streams++
 		return conn, nil
 	}
-	secured, err := t.secure.options(address)
-	if err != nil {
-		return nil, err
-	}
-	options := append(append(secured,
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepAlive, Timeout: keepAlive / 2}),
-	), t.options...)
-	made, err := grpc.NewClient(address, options...)
+	made, err := t.secure.dial(address, t.options)
 	if err != nil {
 		return nil, err
 	}

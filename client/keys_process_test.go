@@ -70,7 +70,7 @@ func TestKeysThroughAMember(t *testing.T) {
 
 // TestDrainedKeysStayDrained: the buckets of many keys are used up through a member that does not lead, and
 // a member is killed, the leader or that one. No bucket has tokens again, whichever member is asked, and
-// a key of a limit that refills is served soon. A new bucket of a new term begins empty.
+// a key of a limit that refills is served soon. A key that nobody has used has all of its burst.
 func TestDrainedKeysStayDrained(t *testing.T) {
 	if testing.Short() {
 		t.Skip("processes of their own: nothing for the race detector")
@@ -115,6 +115,17 @@ func TestDrainedKeysStayDrained(t *testing.T) {
 			t.Logf("a new key of another limit is served %v after the kill", time.Since(began))
 			if r := after.run(keys, user); len(r.refused) != keys {
 				t.Errorf("%d of %d drained keys have tokens again", keys-len(r.refused), keys)
+			}
+			fresh := func(i int) string { return "new-" + strconv.Itoa(i%keys) }
+			admitted = 0
+			for range 10 {
+				r := after.run(burst*keys, fresh)
+				if admitted += burst*keys - len(r.refused); admitted >= burst*keys {
+					break
+				}
+			}
+			if r := after.run(keys, fresh); admitted != burst*keys || len(r.refused) != keys {
+				t.Errorf("%d requests of %d new keys were admitted, and %d more, want %d each", admitted, keys, keys-len(r.refused), burst)
 			}
 		})
 	}

@@ -17,9 +17,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/internal/cluster/clusterurl"
+	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/leased"
@@ -247,12 +251,27 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
 	}
 	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
-	err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys},
+	err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate},
 		cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger})
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	return nil
+}
+
+// replicate opens the stream by which this member knows what the leader of a shard has lent.
+func (o *Options) replicate(ctx context.Context, address string, shard int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+	conn, err := client.Dial(address, o.peers())
+	if err != nil {
+		return nil, nil, err
+	}
+	end := func() { _ = conn.Close() } // nothing is left to be sent
+	stream, err := leasepb.NewLeasesClient(conn).Replicate(metadata.AppendToOutgoingContext(ctx, client.ShardHeader, strconv.Itoa(shard)))
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return stream, end, nil
 }
 
 // reseal reads the lease keys again.
@@ -274,7 +293,7 @@ func (l *leases) member() *admin.Cluster {
 	if !ok {
 		return nil
 	}
-	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: st.Epoch, Terms: st.Terms, Shards: st.Shards, Led: st.Led}
+	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: st.Epoch, Terms: st.Terms, Shards: st.Shards, Led: st.Led, Replicas: st.Replicas, ReplicaBuckets: st.ReplicaBuckets}
 }
 
 // connect opens the stream of this server's own instance: to the coordinator in this process, or

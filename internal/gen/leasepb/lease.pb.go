@@ -289,6 +289,180 @@ func (Ramp) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
 }
 
+// Confirmation is what a follower says to the leader.
+type Confirmation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The replica: a random number, which differs for each stream.
+	Replica uint64 `protobuf:"fixed64,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// The number of the latest Levels that it knows; 0 in the first message.
+	Number        uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Confirmation) Reset() {
+	*x = Confirmation{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Confirmation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Confirmation) ProtoMessage() {}
+
+func (x *Confirmation) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
+func (*Confirmation) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Confirmation) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
+}
+
+func (x *Confirmation) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// Levels says what is left of buckets at least. Bucket i has the fields at i of all lists.
+type Levels struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ascends within a stream.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Of the leader's term.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// In the first message: since when all buckets that are not named refill from empty, in
+	// nanoseconds; below 0 = they are full.
+	Others int64 `protobuf:"zigzag64,3,opt,name=others,proto3" json:"others,omitempty"`
+	// With this message the replica knows all buckets.
+	Complete bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
+	// Hashes of limit and key, 16 bytes each, one after the other.
+	Buckets []byte `protobuf:"bytes,5,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// Tokens in the pool, in millionths; below 0 after a limit was reduced.
+	Tokens []int64 `protobuf:"zigzag64,6,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	// How long ago that was, in nanoseconds; -1 = instances hold a part of it, and it may not refill.
+	Age []int64 `protobuf:"zigzag64,7,rep,packed,name=age,proto3" json:"age,omitempty"`
+	// The age at which it is full if nothing of it is held, in nanoseconds.
+	Fills []int64 `protobuf:"varint,8,rep,packed,name=fills,proto3" json:"fills,omitempty"`
+	// Whether instances may have leases of it, also of nothing.
+	Leased        []bool `protobuf:"varint,9,rep,packed,name=leased,proto3" json:"leased,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Levels) Reset() {
+	*x = Levels{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Levels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Levels) ProtoMessage() {}
+
+func (x *Levels) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Levels.ProtoReflect.Descriptor instead.
+func (*Levels) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Levels) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Levels) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Levels) GetOthers() int64 {
+	if x != nil {
+		return x.Others
+	}
+	return 0
+}
+
+func (x *Levels) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *Levels) GetBuckets() []byte {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *Levels) GetTokens() []int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Levels) GetAge() []int64 {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *Levels) GetFills() []int64 {
+	if x != nil {
+		return x.Fills
+	}
+	return nil
+}
+
+func (x *Levels) GetLeased() []bool {
+	if x != nil {
+		return x.Leased
+	}
+	return nil
+}
+
 // Report is what an instance sends to its coordinator. One report carries every resource
 // that has something to report; a report without any renews all leases.
 type Report struct {
@@ -327,7 +501,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +513,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +526,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{0}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Report) GetInstance() string {
@@ -445,7 +619,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +631,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +644,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Usage) GetLimit() string {
@@ -515,7 +689,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +701,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +714,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resource) GetLimit() string {
@@ -588,7 +762,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +774,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +787,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Capacity) GetRate() int64 {
@@ -691,7 +865,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +877,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +890,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Demand) GetHandle() uint32 {
@@ -854,7 +1028,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1040,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1053,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Claim) GetRate() float64 {
@@ -941,7 +1115,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1127,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1140,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Grant) GetEpoch() uint64 {
@@ -1093,7 +1267,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1279,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1292,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Share) GetHandle() uint32 {
@@ -1242,7 +1416,7 @@ type Suppression struct {
 
 func (x *Suppression) Reset() {
 	*x = Suppression{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1428,7 @@ func (x *Suppression) String() string {
 func (*Suppression) ProtoMessage() {}
 
 func (x *Suppression) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1441,7 @@ func (x *Suppression) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppression.ProtoReflect.Descriptor instead.
 func (*Suppression) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Suppression) GetReject() float64 {
@@ -1313,7 +1487,7 @@ type Terms struct {
 
 func (x *Terms) Reset() {
 	*x = Terms{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1499,7 @@ func (x *Terms) String() string {
 func (*Terms) ProtoMessage() {}
 
 func (x *Terms) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1512,7 @@ func (x *Terms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terms.ProtoReflect.Descriptor instead.
 func (*Terms) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Terms) GetRate() int64 {
@@ -1412,7 +1586,7 @@ type Suppress struct {
 
 func (x *Suppress) Reset() {
 	*x = Suppress{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1598,7 @@ func (x *Suppress) String() string {
 func (*Suppress) ProtoMessage() {}
 
 func (x *Suppress) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1611,7 @@ func (x *Suppress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppress.ProtoReflect.Descriptor instead.
 func (*Suppress) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Suppress) GetReport() int64 {
@@ -1502,7 +1676,7 @@ type Guarantee struct {
 
 func (x *Guarantee) Reset() {
 	*x = Guarantee{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1688,7 @@ func (x *Guarantee) String() string {
 func (*Guarantee) ProtoMessage() {}
 
 func (x *Guarantee) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1701,7 @@ func (x *Guarantee) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guarantee.ProtoReflect.Descriptor instead.
 func (*Guarantee) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{11}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Guarantee) GetBand() uint32 {
@@ -1548,7 +1722,20 @@ var File_stint_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"\xc5\x02\n" +
+	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"@\n" +
+	"\fConfirmation\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\x06R\areplica\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\"\xdc\x01\n" +
+	"\x06Levels\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06others\x18\x03 \x01(\x12R\x06others\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12\x18\n" +
+	"\abuckets\x18\x05 \x01(\fR\abuckets\x12\x16\n" +
+	"\x06tokens\x18\x06 \x03(\x12R\x06tokens\x12\x10\n" +
+	"\x03age\x18\a \x03(\x12R\x03age\x12\x14\n" +
+	"\x05fills\x18\b \x03(\x03R\x05fills\x12\x16\n" +
+	"\x06leased\x18\t \x03(\bR\x06leased\"\xc5\x02\n" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x18\n" +
@@ -1691,9 +1878,10 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x04Ramp\x12\x0e\n" +
 	"\n" +
 	"RAMP_EXACT\x10\x00\x12\x0f\n" +
-	"\vRAMP_LINEAR\x10\x012C\n" +
+	"\vRAMP_LINEAR\x10\x012\x8a\x01\n" +
 	"\x06Leases\x129\n" +
-	"\x04Hold\x12\x16.stint.lease.v1.Report\x1a\x15.stint.lease.v1.Grant(\x010\x01B0Z.github.com/stint-io/stint/internal/gen/leasepbb\x06proto3"
+	"\x04Hold\x12\x16.stint.lease.v1.Report\x1a\x15.stint.lease.v1.Grant(\x010\x01\x12E\n" +
+	"\tReplicate\x12\x1c.stint.lease.v1.Confirmation\x1a\x16.stint.lease.v1.Levels(\x010\x01B0Z.github.com/stint-io/stint/internal/gen/leasepbb\x06proto3"
 
 var (
 	file_stint_lease_v1_lease_proto_rawDescOnce sync.Once
@@ -1708,45 +1896,49 @@ func file_stint_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_stint_lease_v1_lease_proto_goTypes = []any{
-	(Status)(0),         // 0: stint.lease.v1.Status
-	(Allocation)(0),     // 1: stint.lease.v1.Allocation
-	(Ramp)(0),           // 2: stint.lease.v1.Ramp
-	(*Report)(nil),      // 3: stint.lease.v1.Report
-	(*Usage)(nil),       // 4: stint.lease.v1.Usage
-	(*Resource)(nil),    // 5: stint.lease.v1.Resource
-	(*Capacity)(nil),    // 6: stint.lease.v1.Capacity
-	(*Demand)(nil),      // 7: stint.lease.v1.Demand
-	(*Claim)(nil),       // 8: stint.lease.v1.Claim
-	(*Grant)(nil),       // 9: stint.lease.v1.Grant
-	(*Share)(nil),       // 10: stint.lease.v1.Share
-	(*Suppression)(nil), // 11: stint.lease.v1.Suppression
-	(*Terms)(nil),       // 12: stint.lease.v1.Terms
-	(*Suppress)(nil),    // 13: stint.lease.v1.Suppress
-	(*Guarantee)(nil),   // 14: stint.lease.v1.Guarantee
+	(Status)(0),          // 0: stint.lease.v1.Status
+	(Allocation)(0),      // 1: stint.lease.v1.Allocation
+	(Ramp)(0),            // 2: stint.lease.v1.Ramp
+	(*Confirmation)(nil), // 3: stint.lease.v1.Confirmation
+	(*Levels)(nil),       // 4: stint.lease.v1.Levels
+	(*Report)(nil),       // 5: stint.lease.v1.Report
+	(*Usage)(nil),        // 6: stint.lease.v1.Usage
+	(*Resource)(nil),     // 7: stint.lease.v1.Resource
+	(*Capacity)(nil),     // 8: stint.lease.v1.Capacity
+	(*Demand)(nil),       // 9: stint.lease.v1.Demand
+	(*Claim)(nil),        // 10: stint.lease.v1.Claim
+	(*Grant)(nil),        // 11: stint.lease.v1.Grant
+	(*Share)(nil),        // 12: stint.lease.v1.Share
+	(*Suppression)(nil),  // 13: stint.lease.v1.Suppression
+	(*Terms)(nil),        // 14: stint.lease.v1.Terms
+	(*Suppress)(nil),     // 15: stint.lease.v1.Suppress
+	(*Guarantee)(nil),    // 16: stint.lease.v1.Guarantee
 }
 var file_stint_lease_v1_lease_proto_depIdxs = []int32{
-	7,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
-	4,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
-	5,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
-	6,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
-	8,  // 4: stint.lease.v1.Demand.claims:type_name -> stint.lease.v1.Claim
-	6,  // 5: stint.lease.v1.Demand.most:type_name -> stint.lease.v1.Capacity
+	9,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
+	6,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
+	7,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
+	8,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
+	10, // 4: stint.lease.v1.Demand.claims:type_name -> stint.lease.v1.Claim
+	8,  // 5: stint.lease.v1.Demand.most:type_name -> stint.lease.v1.Capacity
 	0,  // 6: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
-	10, // 7: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
+	12, // 7: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
 	0,  // 8: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	6,  // 9: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
-	12, // 10: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
-	11, // 11: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
+	8,  // 9: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
+	14, // 10: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
+	13, // 11: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
 	1,  // 12: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
-	14, // 13: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
-	13, // 14: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
+	16, // 13: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
+	15, // 14: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
 	2,  // 15: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
-	3,  // 16: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
-	9,  // 17: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
+	5,  // 16: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
+	3,  // 17: stint.lease.v1.Leases.Replicate:input_type -> stint.lease.v1.Confirmation
+	11, // 18: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
+	4,  // 19: stint.lease.v1.Leases.Replicate:output_type -> stint.lease.v1.Levels
+	18, // [18:20] is the sub-list for method output_type
+	16, // [16:18] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
 	16, // [16:16] is the sub-list for extension extendee
 	0,  // [0:16] is the sub-list for field type_name
@@ -1757,14 +1949,14 @@ func file_stint_lease_v1_lease_proto_init() {
 	if File_stint_lease_v1_lease_proto != nil {
 		return
 	}
-	file_stint_lease_v1_lease_proto_msgTypes[7].OneofWrappers = []any{}
+	file_stint_lease_v1_lease_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_lease_v1_lease_proto_rawDesc), len(file_stint_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -84,7 +84,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Leases_Hold_FullMethodName = "/stint.lease.v1.Leases/Hold"
+	Leases_Hold_FullMethodName      = "/stint.lease.v1.Leases/Hold"
+	Leases_Replicate_FullMethodName = "/stint.lease.v1.Leases/Replicate"
 )
 
 // LeasesClient is the client API for Leases service.
@@ -96,6 +97,10 @@ type LeasesClient interface {
 	// Hold is open for as long as the instance runs. The first message must come from
 	// the instance. All messages of one stream are of one member.
 	Hold(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Report, Grant], error)
+	// Replicate is between the members of a cluster: a follower knows what is left of each bucket, in
+	// case the leader is lost. The first message comes from the follower. The leader keeps a grant back
+	// until all followers in its record have confirmed what they have to know of it.
+	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Confirmation, Levels], error)
 }
 
 type leasesClient struct {
@@ -119,6 +124,19 @@ func (c *leasesClient) Hold(ctx context.Context, opts ...grpc.CallOption) (grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Leases_HoldClient = grpc.BidiStreamingClient[Report, Grant]
 
+func (c *leasesClient) Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Confirmation, Levels], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Leases_ServiceDesc.Streams[1], Leases_Replicate_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Confirmation, Levels]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Leases_ReplicateClient = grpc.BidiStreamingClient[Confirmation, Levels]
+
 // LeasesServer is the server API for Leases service.
 // All implementations must embed UnimplementedLeasesServer
 // for forward compatibility.
@@ -128,6 +146,10 @@ type LeasesServer interface {
 	// Hold is open for as long as the instance runs. The first message must come from
 	// the instance. All messages of one stream are of one member.
 	Hold(grpc.BidiStreamingServer[Report, Grant]) error
+	// Replicate is between the members of a cluster: a follower knows what is left of each bucket, in
+	// case the leader is lost. The first message comes from the follower. The leader keeps a grant back
+	// until all followers in its record have confirmed what they have to know of it.
+	Replicate(grpc.BidiStreamingServer[Confirmation, Levels]) error
 	mustEmbedUnimplementedLeasesServer()
 }
 
@@ -140,6 +162,9 @@ type UnimplementedLeasesServer struct{}
 
 func (UnimplementedLeasesServer) Hold(grpc.BidiStreamingServer[Report, Grant]) error {
 	return status.Error(codes.Unimplemented, "method Hold not implemented")
+}
+func (UnimplementedLeasesServer) Replicate(grpc.BidiStreamingServer[Confirmation, Levels]) error {
+	return status.Error(codes.Unimplemented, "method Replicate not implemented")
 }
 func (UnimplementedLeasesServer) mustEmbedUnimplementedLeasesServer() {}
 func (UnimplementedLeasesServer) testEmbeddedByValue()                {}
@@ -169,6 +194,13 @@ func _Leases_Hold_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Leases_HoldServer = grpc.BidiStreamingServer[Report, Grant]
 
+func _Leases_Replicate_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LeasesServer).Replicate(&grpc.GenericServerStream[Confirmation, Levels]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Leases_ReplicateServer = grpc.BidiStreamingServer[Confirmation, Levels]
+
 // Leases_ServiceDesc is the grpc.ServiceDesc for Leases service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -180,6 +212,12 @@ var Leases_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Hold",
 			Handler:       _Leases_Hold_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Replicate",
+			Handler:       _Leases_Replicate_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
@@ -30,8 +31,26 @@ type resource struct {
 	due      limit.Time // when, if dirty
 	shrinks  bool       // accounts of it are about to be removed
 	queued   bool       // it is in the coordinator's list of rounds to run
+	told     told       // what replicas know of it
 	moves    bool       // its capacity is to come from elsewhere: it is made anew when nothing is held
 }
+
+// told is what replicas know of the bucket of a resource.
+type told struct {
+	as     toldAs
+	tokens fixed.Amount // if held
+	at     limit.Time
+}
+
+type toldAs uint8
+
+const (
+	toldFull   toldAs = iota
+	toldIdle          // nobody holds a part of it
+	toldLeased        // the same, and there are leases of nothing
+	toldHeld          // instances hold a part of it
+	toldOther         // it has other terms by now
+)
 
 // delay is how long a round waits for reports that come at about the same time.
 func (r *resource) delay() time.Duration {

@@ -60,8 +60,9 @@ type Coordinator struct {
 	expected     Holders    // until recoverUntil: who may hold leases of a former coordinator and has not reported
 	emptySince   limit.Time // pools that are made later were empty then; 0 = they are new
 	beganAt      limit.Time // with this epoch
+	settledAt    limit.Time // when the latest instance was known to hold nothing else of a former coordinator
 	draining     bool       // nothing is lent any more
-	used         Used       // by a predecessor that handed over; without a map = nothing is known
+	used         Used       // of the predecessor's buckets; without a map = nothing is known
 	sessions     map[lease.Member]*session
 	resources    map[lease.ResourceID]*resource
 	list         []*resource // in the order of making, so that a run can be repeated
@@ -73,6 +74,14 @@ type Coordinator struct {
 	queue        []*session // with shares to be sent
 	stats        Stats
 	scratch      *ledger.Scratch // of all resources
+	replication
+}
+
+// replication is what replicas have to know.
+type replication struct {
+	replicating bool    // there are some
+	levels      []Level // what the latest Step has changed for them
+	lowered     bool    // they have to know it before its grants are sent
 }
 
 // Reconfigure says that Resolve answers differently from here on.
@@ -97,7 +106,7 @@ func New(o Options, now limit.Time) *Coordinator {
 func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders Holders) {
 	c.opts.Epoch, c.opts.Former = epoch, former
 	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
-	c.beganAt, c.used, c.draining = now, Used{}, false
+	c.beganAt, c.settledAt, c.used, c.draining, c.replicating = now, now, Used{}, false, false
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
 	c.list, c.dirty, c.queue, c.accounts = nil, nil, nil, 0
 	if c.opts.Parent != nil {

@@ -26,6 +26,7 @@ type desk struct {
 	tokens  map[uint64][]byte       // of leases
 	seal    *Seal
 	granted []lease.Grant // by the last step
+	copy    copied        // what a replica knows
 	most    fixed.Amount  // the largest burst that there was
 }
 
@@ -70,7 +71,7 @@ func (d *desk) send(r lease.Report) string {
 	if r.Stamp == 0 {
 		r.Stamp = time.Duration(d.now)
 	}
-	d.granted = slices.Clone(d.c.Step(d.now, &r))
+	d.granted = slices.Clone(d.step(&r))
 	return d.after(5 * time.Millisecond)
 }
 
@@ -79,7 +80,7 @@ func (d *desk) after(pause time.Duration) string {
 	for end := d.now.Add(pause); ; {
 		next := min(end, d.c.Next())
 		d.now = max(next, d.now)
-		d.granted = append(d.granted, d.c.Step(d.now, lease.Tick{})...)
+		d.granted = append(d.granted, d.step(lease.Tick{})...)
 		if d.now >= end {
 			break
 		}
@@ -105,8 +106,7 @@ func (d *desk) pass(pause time.Duration, alive ...lease.Member) string {
 }
 
 // spell writes grants as text: the instance, and for each share the handle, the status if it
-// is not ok, the lease, what was granted in all, the caps, and what else there
-// is to know.
+// is not ok, the lease, what was granted in all, the caps, and what else there is to know.
 func (d *desk) spell(grants []lease.Grant) string {
 	var b strings.Builder
 	for _, g := range grants {

@@ -16,6 +16,7 @@ import (
 func (c *Coordinator) sweep(now limit.Time) {
 	c.endExpired(now)
 	if now >= c.recoverUntil {
+		c.settledAt = c.settled(now)
 		c.expected = Holders{}
 	}
 	for _, r := range c.list {

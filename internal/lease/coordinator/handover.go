@@ -19,32 +19,57 @@ func (c *Coordinator) Used(now limit.Time) *Used {
 	if c.opts.Parent != nil || c.Recovering(now) || len(c.list)+len(c.used.of) > maxUsed {
 		return nil
 	}
-	u := &Used{others: -1, of: map[uint64]usedBucket{}}
-	if c.emptySince != 0 {
-		u.others = time.Duration(now - c.emptySince)
+	u := &Used{others: -1, of: map[BucketID]usedBucket{}}
+	if since := c.othersEmptySince(now); since != 0 {
+		u.others = time.Duration(now - since)
 	}
-	for hash, b := range c.used.of { // which nobody has opened since
-		u.of[hash] = usedBucket{b.tokens, b.age + time.Duration(now-c.beganAt)}
-	}
+	c.unopened(now, func(id BucketID, b usedBucket) { u.of[id] = b })
 	for _, r := range c.list {
 		r.Pool.Refill(now)
-		hash, b := resourceHash(r.ID), usedBucket{tokens: r.Pool.Level}
-		if other, ok := u.of[hash]; ok {
-			b = usedBucket{min(b.tokens, other.tokens), 0}
-		}
-		u.of[hash] = b
+		u.of[bucketOf(r.ID)] = usedBucket{tokens: r.Pool.Level, fills: fills(r.Terms, r.Pool.Level), held: r.held(), leased: r.leased()}
 	}
 	return u
 }
 
-// take returns what is known of a resource that is opened, and forgets it: from here on its books say.
+// unopened calls f with the buckets of the predecessor that nobody has opened since and that are not full.
+// It is called after recovery: nothing of them is lent any more.
+func (c *Coordinator) unopened(now limit.Time, f func(BucketID, usedBucket)) {
+	for id, b := range c.used.of {
+		b.age, b.held, b.leased = time.Duration(now-c.fillsSince(&b, now)), false, false
+		if b.age < b.fills {
+			f(id, b)
+		} else {
+			delete(c.used.of, id)
+		}
+	}
+}
+
+// othersEmptySince is since when buckets that neither this coordinator nor the predecessor knows fill
+// from empty; 0 = they are full.
+func (c *Coordinator) othersEmptySince(now limit.Time) limit.Time {
+	if c.emptySince == 0 || c.used.of != nil {
+		return c.emptySince
+	}
+	return c.settled(now)
+}
+
+// fillsSince is since when a bucket of the predecessor fills. What instances may still have had of it
+// they may have used up to the end of recovery, with the rate.
+func (c *Coordinator) fillsSince(b *usedBucket, now limit.Time) limit.Time {
+	if b.held {
+		return c.settled(now)
+	}
+	return c.beganAt - limit.Time(b.age)
+}
+
+// takeUsed returns what is known of a resource that is opened, and forgets it: from here on its books say.
 // known is false where every bucket counts as empty.
 func (c *Coordinator) takeUsed(id lease.ResourceID) (b usedBucket, listed, known bool) {
 	if c.used.of == nil {
 		return usedBucket{}, false, false
 	}
-	hash := resourceHash(id)
-	b, listed = c.used.of[hash]
-	delete(c.used.of, hash)
+	bucket := bucketOf(id)
+	b, listed = c.used.of[bucket]
+	delete(c.used.of, bucket)
 	return b, listed, true
 }

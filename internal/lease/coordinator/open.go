@@ -86,11 +86,12 @@ func (c *Coordinator) reconfigure(now limit.Time) {
 				a.Status, a.Demand, a.Shortfall = status, 0, 0
 			}
 		}
-		r.Status, r.Broken = status, false
+		r.Status, r.Broken, r.told.as = status, false, toldOther
 		r.SetTerms(terms, now)
 		for _, a := range r.accounts {
 			r.Name(&a.Account, r.Terms.CapName(a.session.Instance), a.session.site)
 		}
+		c.tell(r, now)
 		c.scheduleRound(r, now)
 	}
 }

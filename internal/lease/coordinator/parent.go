@@ -38,15 +38,17 @@ func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lea
 		return r
 	}
 	was, listed, known := c.takeUsed(id)
-	// Nobody has anything of a bucket that the predecessor had no books of.
-	frozen := c.recovering(now, id.Limit) && (listed || !known)
+	// Nobody has anything of a bucket that nobody had a lease of.
+	frozen := c.recovering(now, id.Limit) && (was.leased || !known)
 	r := &resource{Resource: c.scratch.New(id, terms, now, frozen)}
 	switch {
 	case terms.PerInstance():
 	case listed:
-		r.Begin(was.tokens, c.beganAt-limit.Time(was.age), now)
+		r.Begin(was.tokens, c.fillsSince(&was, now), now)
+		r.told.as = toldIdle
 	case c.emptySince != 0 && !r.Recovering:
-		r.Begin(0, c.emptySince, now)
+		r.Begin(0, c.othersEmptySince(now), now)
+		r.told.as = toldIdle
 	}
 	return r
 }

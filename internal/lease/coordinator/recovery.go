@@ -54,8 +54,9 @@ type Takeover struct {
 	// Holders are who may hold leases of the predecessor. It counts with Epoch. When all of
 	// them have reported completely, recovery is over before its time.
 	Holders Holders
-	// Used is what the predecessor said of the buckets when it handed over; nil = it did not, and
-	// they count as used up. It counts with Epoch, and belongs to the coordinator from here on.
+	// Used is what is known of the buckets, by the predecessor's last record or by a replica; nil =
+	// nothing, and they count as used up. It counts with Epoch, and belongs to the coordinator from
+	// here on.
 	Used *Used
 	// Seal replaces that of the options; nil = it stays.
 	Seal *Seal
@@ -113,6 +114,15 @@ func (c *Coordinator) recovering(now limit.Time, limit string) bool {
 	return now < c.recoverUntil && c.expected.may(limit)
 }
 
+// settled is when recovery ended, at the latest, for limits for which it has. What instances held of a former
+// coordinator they may have spent until then.
+func (c *Coordinator) settled(now limit.Time) limit.Time {
+	if now >= c.recoverUntil && (c.expected.Unknown || c.expected.Sessions() > 0) {
+		return c.recoverUntil
+	}
+	return c.settledAt
+}
+
 // RecoveredAt is when the latest recovery ends at the latest, or has ended.
 func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
 
@@ -133,6 +143,7 @@ func (c *Coordinator) reported(now limit.Time, s *session, m *lease.Report) {
 		}
 	}
 	c.expected.Remove(s.Session)
+	c.settledAt = now
 	for _, r := range c.list {
 		if r.Recovering && !c.recovering(now, r.ID.Limit) {
 			r.Thaw(now)

@@ -16,7 +16,7 @@ import (
 // Step takes an event at now and returns the grants to send. They are valid until the
 // next Step.
 func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
-	c.out = c.out[:0]
+	c.out, c.levels, c.lowered = c.out[:0], c.levels[:0], false
 	switch e := e.(type) {
 	case *lease.Report:
 		c.stats.Reports++
@@ -171,6 +171,7 @@ func (c *Coordinator) collect(r *resource, now limit.Time) {
 	if closed {
 		c.remove(r, func(a *ledger.Account) bool { return a.Closed })
 	}
+	c.tell(r, now)
 }
 
 // addShare adds the state of an account to the next grant of its session.

@@ -25,6 +25,7 @@ type succession struct {
 	burst   int64
 	left    map[string]int64
 	others  int64 // of a key that is not in left
+	replica *Replica
 }
 
 func (s *succession) coordinator() *Coordinator {
@@ -36,6 +37,33 @@ func (s *succession) coordinator() *Coordinator {
 // rounding is what the lines may lose by rounding down.
 const rounding = 100 * (fixed.Token / 1_000_000)
 
+func newSuccession(t *testing.T, r *rand.Rand) *succession {
+	s := &succession{t: t, r: r, now: limit.Time(time.Hour), burst: 1 + r.Int64N(40), left: map[string]int64{}}
+	s.others, s.epoch = s.burst, 1
+	s.c = s.coordinator()
+	return s
+}
+
+// begin begins the next term.
+func (s *succession) begin(e Takeover) {
+	s.c, s.replica = s.coordinator(), nil
+	s.c.Step(s.now, e)
+	s.replicate()
+}
+
+// replicate has a replica know what the latest step has changed.
+func (s *succession) replicate() {
+	if s.replica == nil {
+		if levels, others, ok := s.c.Replicate(s.now); ok {
+			s.replica = NewReplica(s.now, others)
+			s.replica.Update(s.now, levels)
+		}
+		return
+	}
+	levels, _ := s.c.Levels()
+	s.replica.Update(s.now, levels)
+}
+
 // step steps the coordinator for long enough that a round runs, and returns the last share.
 func (s *succession) step(e lease.Event) (last lease.Share) {
 	for range 3 {
@@ -44,6 +72,7 @@ func (s *succession) step(e lease.Event) (last lease.Share) {
 				last = g.Shares[i]
 			}
 		}
+		s.replicate()
 		s.now = s.now.Add(20 * time.Millisecond)
 		e = lease.Tick{}
 	}
@@ -52,6 +81,18 @@ func (s *succession) step(e lease.Event) (last lease.Share) {
 
 // use has a new instance ask for n of a key, spend some of what it gets, and leave.
 func (s *succession) use(key string, n int64) {
+	report, share, got, left := s.take(key, n)
+	spent := s.r.Int64N(got + 1)
+	s.left[key] = left - spent
+	report.Number++
+	report.Leaving = true
+	report.Demands[0] = lease.Demand{Handle: 1, Lease: share.Lease, Returned: share.Granted, AckedGrant: 1 << 60}
+	report.Demands[0].Returned.Tokens = max(0, share.Granted.Tokens-fixed.Whole(spent))
+	s.step(report)
+}
+
+// take has a new instance ask for n of a key, of which so many are left.
+func (s *succession) take(key string, n int64) (last *lease.Report, share lease.Share, got, left int64) {
 	s.session++
 	id := lease.ResourceID{Limit: "l", Key: key}
 	report := lease.Report{
@@ -62,8 +103,8 @@ func (s *succession) use(key string, n int64) {
 	if !known {
 		left = s.others
 	}
-	share := s.step(&report)
-	got := (share.Granted.Tokens + rounding).Floor()
+	share = s.step(&report)
+	got = (share.Granted.Tokens + rounding).Floor()
 	for range 8 { // a part of the tokens comes with a part of the burst, so it asks for the rest
 		if got >= n || n > left {
 			break
@@ -78,13 +119,7 @@ func (s *succession) use(key string, n int64) {
 	if got > left || got < n && n <= left {
 		s.t.Fatalf("epoch %d, key %s: %d were granted for %d, while %d are left of %d", s.epoch, key, got, n, left, s.burst)
 	}
-	spent := s.r.Int64N(got + 1)
-	s.left[key] = left - spent
-	report.Number++
-	report.Leaving = true
-	report.Demands[0] = lease.Demand{Handle: 1, Lease: share.Lease, Returned: share.Granted, AckedGrant: 1 << 60}
-	report.Demands[0].Returned.Tokens = max(0, share.Granted.Tokens-fixed.Whole(spent))
-	s.step(&report)
+	return &report, share, got, left
 }
 
 // succeed has another coordinator begin. A planned one takes over what is left, the other has to count
@@ -97,12 +132,12 @@ func (s *succession) succeed(planned bool) {
 	if planned {
 		u = s.c.Used(s.now)
 	}
-	h, u, err := DecodeHandOver(EncodeHandOver(&h, u))
-	if err != nil || planned != (u != nil) {
-		s.t.Fatalf("%v, %+v", err, u)
+	last := Record{Holders: h, Used: u}
+	record, err := DecodeRecord(last.Encode())
+	if err != nil || planned != (record.Used != nil) {
+		s.t.Fatalf("%v, %+v", err, record)
 	}
-	s.c = s.coordinator()
-	s.c.Step(s.now, Takeover{Epoch: s.epoch, Former: former, Holders: h, Used: u})
+	s.begin(Takeover{Epoch: s.epoch, Former: former, Holders: record.Holders, Used: record.Used})
 	if !planned {
 		s.left, s.others = map[string]int64{}, 0
 	}
@@ -113,9 +148,7 @@ func (s *succession) succeed(planned bool) {
 func TestNothingIsLostOrLentTwiceByAHandOver(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 71))
-		s := &succession{t: t, r: r, now: limit.Time(time.Hour), epoch: 1, burst: 1 + r.Int64N(40), left: map[string]int64{}}
-		s.others = s.burst
-		s.c = s.coordinator()
+		s := newSuccession(t, r)
 		for range 60 {
 			switch r.IntN(8) {
 			case 0:
@@ -140,14 +173,14 @@ func TestHandOverOfALease(t *testing.T) {
 	cleos.Lease, cleos.Claim = 0, nil
 	d.whole(cleo, cleos)
 	d.after(10 * time.Millisecond)
-	if u := d.c.Used(d.now); u == nil || len(u.of) != 1 || u.others != time.Duration(d.now-d.c.emptySince) {
+	if u := d.c.Used(d.now); u == nil || len(u.of) != 1 || u.others != time.Duration(d.now-d.c.settled(d.now)) {
 		t.Errorf("%+v", u)
 	}
 	d.start(3, 0)
 	held := Holders{}
 	held.Include(anna.Session, "l")
-	d.c.Step(d.now, Takeover{Epoch: 4, Former: 2, Holders: held, Used: &Used{others: -1, of: map[uint64]usedBucket{
-		resourceHash(theLimit): {tokens: fixed.Whole(7)},
+	d.c.Step(d.now, Takeover{Epoch: 4, Former: 2, Holders: held, Used: &Used{others: -1, of: map[BucketID]usedBucket{
+		bucketOf(theLimit): {tokens: fixed.Whole(7), fills: time.Minute, held: true, leased: true},
 	}}})
 	d.report(cleo, asks(100))
 	if r := d.c.list[0]; !r.Recovering || d.lent(cleo) != (lease.Capacity{}) {
@@ -162,24 +195,26 @@ func TestHandOverOfALease(t *testing.T) {
 func TestHandOverThatCannotBeRead(t *testing.T) {
 	var h Holders
 	h.Include(7, "a")
-	u := &Used{others: time.Hour, of: map[uint64]usedBucket{1: {5, 6}, 2: {-7, 0}}}
-	whole := EncodeHandOver(&h, u)
-	gotH, gotU, err := DecodeHandOver(whole)
-	if err != nil || !gotH.Covers(7, "a") || gotH.Unknown || gotU.others != u.others || !maps.Equal(gotU.of, u.of) {
-		t.Errorf("%+v, %+v, %v", gotH, gotU, err)
+	u := &Used{others: time.Hour, of: map[BucketID]usedBucket{{1}: {5, 6, 7, false, true}, {2}: {-7, 0, forever, true, false}}}
+	r := Record{Holders: h, InSync: InSync{9, []uint64{10, 11}}, Used: u}
+	whole := r.Encode()
+	got, err := DecodeRecord(whole)
+	if err != nil || !got.Holders.Covers(7, "a") || got.Holders.Unknown || got.Used.others != u.others || !maps.Equal(got.Used.of, u.of) ||
+		!got.InSync.Has(9, 10) || !got.InSync.Has(9, 11) || got.InSync.Has(9, 12) || got.InSync.Has(8, 10) {
+		t.Errorf("%+v, %v", got, err)
 	}
-	empty := 5 + len(h.Encode()) + 8
+	empty := 5 + len(h.Encode()) + 9 + 2*8 + 8
 	for n := range whole {
-		if n >= empty && (n-empty)%24 == 0 {
-			continue // fewer buckets
+		if n == empty-8 || n >= empty && (n-empty)%usedSize == 0 {
+			continue // nothing of buckets, or fewer
 		}
-		if gotH, gotU, err := DecodeHandOver(whole[:n]); err == nil || gotU != nil || !gotH.Unknown {
-			t.Errorf("the first %d of %d bytes were read as %+v, %+v", n, len(whole), gotH, gotU)
+		if got, err := DecodeRecord(whole[:n]); err == nil || got.Used != nil || !got.Holders.Unknown || got.InSync.Replicas != nil {
+			t.Errorf("the first %d of %d bytes were read as %+v", n, len(whole), got)
 		}
 	}
-	u.of[3] = usedBucket{age: -1}
-	if gotH, gotU, err := DecodeHandOver(EncodeHandOver(&h, u)); err == nil || gotU != nil || !gotH.Unknown {
-		t.Errorf("a bucket of the future was read as %+v, %+v", gotH, gotU)
+	u.of[BucketID{3}] = usedBucket{age: -1}
+	if got, err := DecodeRecord(r.Encode()); err == nil || got.Used != nil || !got.Holders.Unknown {
+		t.Errorf("a bucket of the future was read as %+v", got)
 	}
 }
 
@@ -187,14 +222,14 @@ func TestHandOverThatCannotBeRead(t *testing.T) {
 // them itself.
 func TestTooManyUsedBuckets(t *testing.T) {
 	d := newDesk(t, hundred)
-	d.c.used.of = map[uint64]usedBucket{}
-	for i := range uint64(maxUsed) {
-		d.c.used.of[i] = usedBucket{}
+	d.c.used.of = map[BucketID]usedBucket{}
+	for i := range maxUsed {
+		d.c.used.of[bucketOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: forever}
 	}
 	if u := d.c.Used(d.now); u == nil || len(u.of) != maxUsed {
 		t.Error("as many as can be are not handed over")
 	}
-	d.c.used.of[maxUsed] = usedBucket{}
+	d.c.used.of[BucketID{}] = usedBucket{fills: forever}
 	if u := d.c.Used(d.now); u != nil {
 		t.Errorf("%d are handed over", len(u.of))
 	}
@@ -209,7 +244,7 @@ func TestTooManyUsedBuckets(t *testing.T) {
 // again is full when it is opened the next time.
 func TestUsedBucketsRefill(t *testing.T) {
 	d := newDesk(t, lease.Terms{Rate: amount(2), Burst: fixed.Whole(100)})
-	u := &Used{others: -1, of: map[uint64]usedBucket{resourceHash(theLimit): {tokens: fixed.Whole(10), age: 3 * time.Second}}}
+	u := &Used{others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {tokens: fixed.Whole(10), age: 3 * time.Second, fills: 45 * time.Second}}}
 	for range 2 {
 		d.c.Step(d.now, Takeover{Epoch: d.c.Epoch() + 1, Former: d.c.Epoch(), Used: u})
 		d.after(5 * time.Second)

@@ -25,6 +25,7 @@ var aside = []string{
 	"Coordinator.reconfigure", "Coordinator.takeOver", "Coordinator.sweep", "Coordinator.rise", "Coordinator.join",
 	"Coordinator.drop", "Coordinator.open", "Coordinator.claim", "Coordinator.reported", "Coordinator.remove", "Seal.sign",
 	"Coordinator.supplied", "Coordinator.length", "Coordinator.path", // of a site, and of its parent
+	"Coordinator.tell", // of replicas
 }
 
 // most bound the walk: its places, and the returns in them that are not the last statement.

@@ -8,11 +8,13 @@ type Cluster struct {
 	Epoch              uint64 // of the latest term of this member's coordinator
 	Terms              uint64 // of this member
 	Shards, Led        int    // all, and those that this member coordinates
+	Replicas           int    // the fewest of a shard that it coordinates
+	ReplicaBuckets     int    // what it knows of the other members' buckets
 }
 
 // clusterDescs describe the metrics of a member of a cluster. They are sent by members only.
 type clusterDescs struct {
-	leads, known, epoch, terms, shards, led *prometheus.Desc
+	leads, known, epoch, terms, shards, led, replicas, buckets *prometheus.Desc
 }
 
 func newClusterDescs(desc func(name, help string, labels ...string) *prometheus.Desc) clusterDescs {
@@ -24,11 +26,14 @@ func newClusterDescs(desc func(name, help string, labels ...string) *prometheus.
 
 		shards: desc("cluster_shards", "Shards among which the limits that are shared by leases are divided."),
 		led:    desc("cluster_shards_led", "Shards that this member coordinates."),
+
+		replicas: desc("cluster_replicas", "Other members that know what is left of each bucket that this member coordinates, so that a kill loses nothing: the fewest of any shard; 0 where it coordinates none."),
+		buckets:  desc("cluster_replica_buckets", "Buckets that are not full, coordinated by other members, of which this member knows what is left."),
 	}
 }
 
 func (d *clusterDescs) describe(ch chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{d.leads, d.known, d.epoch, d.terms, d.shards, d.led} {
+	for _, one := range []*prometheus.Desc{d.leads, d.known, d.epoch, d.terms, d.shards, d.led, d.replicas, d.buckets} {
 		ch <- one
 	}
 }
@@ -43,4 +48,6 @@ func (d *clusterDescs) collect(to metrics, c *Cluster) {
 	to.count(d.terms, c.Terms)
 	to.gauge(d.shards, float64(c.Shards))
 	to.gauge(d.led, float64(c.Led))
+	to.gauge(d.replicas, float64(c.Replicas))
+	to.gauge(d.buckets, float64(c.ReplicaBuckets))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasereplica"
 	"github.com/stint-io/stint/server/internal/leasestate"
 	"github.com/stint-io/stint/server/internal/leasestream"
 )
@@ -60,8 +61,10 @@ type membership struct {
 	known    atomic.Bool                                 // a leader was known once
 	epoch    atomic.Uint64
 	terms    atomic.Uint64 // of this member
+	inSync   atomic.Int64  // replicas in the latest record
 
-	records chan holdersRecord // to the publisher
+	records  chan holdersRecord // to the publisher
+	follower *leasereplica.Follower
 
 	// The rest belongs to the loop.
 	holders    coordinator.Holders // those in the next record
@@ -69,16 +72,19 @@ type membership struct {
 	edition    uint64              // of holders: it rises with each that is included
 	inRecord   uint64              // the edition that is in the record of this term
 	publishing bool
-	term       uint64 // the epoch of the record that this term began with
-	shrunk     uint64 // sessions that had ended when holders was made anew
-	recovering bool   // the coordinator was recovering then
-	exempted   bool   // and its own instance was left out
+	term       uint64                       // the epoch of the record that this term began with
+	shrunk     uint64                       // sessions that had ended when holders was made anew
+	recovering bool                         // the coordinator was recovering then
+	exempted   bool                         // and its own instance was left out
+	replicas   *leasereplica.Leader         // nil before the first term
+	told       uint64                       // the Levels that replicas have to know before the grants of this step are sent
+	blocked    map[*leasestream.Member]bool // with grants that wait
 	ownUntil   limit.Time
 }
 
 // holdersRecord is what the publisher writes in a term.
 type holdersRecord struct {
-	holders       coordinator.Holders
+	coordinator.Record
 	edition, term uint64
 }
 
@@ -96,12 +102,16 @@ type Cluster struct {
 	// is believed. It is called when a term begins, and gives the term up by an error. nil = the
 	// key of the State, which no other member has.
 	Keys func(ctx context.Context) ([][]byte, error)
+	// Replicate opens the stream by which this member, as a follower, knows what is left of each bucket of
+	// a shard; nil = it does not, and after a kill all buckets count as empty.
+	Replicate leasereplica.Connect
 }
 
 // Join makes the service one of several members, of which the elected one lends. It is called
 // before Run, of a service without a Claim. An error says what is wrong with c.
 func (s *Service) Join(c Cluster) error {
-	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), records: make(chan holdersRecord, 1)}
+	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), records: make(chan holdersRecord, 1), blocked: map[*leasestream.Member]bool{}}
+	m.follower = s.newFollower(c.Replicate)
 	m.epoch.Store(s.loop.epoch)
 	scope := Scope(s.opts.Shard, s.opts.Shards)
 	var yield func(holder string) bool
@@ -124,11 +134,12 @@ func (s *Service) Join(c Cluster) error {
 // termBegan makes the coordinator that of a new term. It lends as soon as the election says that
 // this member leads.
 func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
-	holders, used, err := holdersOf(&t, s.membership.forgets)
+	m := s.membership
+	record, err := recordOf(&t, m.forgets)
 	if err != nil {
 		s.opts.Logger.Warn("what the former coordinator has lent is not known: nothing new is lent until its leases have ended", "error", err)
 	}
-	m := s.membership
+	holders := record.Holders
 	var seal *coordinator.Seal
 	if m.keys != nil {
 		keys, err := m.keys(ctx)
@@ -137,12 +148,24 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		}
 		seal = coordinator.NewSeal(keys[0], keys[1:]...)
 	}
+	known := false
 	if !s.inLoop(ctx, func(now limit.Time) {
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
 		m.edition, m.inRecord = 0, 0
+		m.inSync.Store(0)
+		if m.replicas != nil {
+			m.replicas.EndAll()
+		}
+		m.replicas = leasereplica.NewLeader(t.Epoch)
 		for one := range s.loop.members.All() {
 			one.Waiting = nil
 		}
+		clear(m.blocked)
+		used := record.Used
+		if used == nil && m.follower != nil {
+			used = m.follower.Used(now, t.Former, &record.InSync)
+		}
+		known = used != nil
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
 		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: t.Former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
@@ -150,7 +173,7 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 	}) {
 		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
 	}
-	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "shard", s.opts.Shard, "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "recovering", s.Recovering() > 0)
+	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "shard", s.opts.Shard, "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "buckets_known", known || t.Former == 0, "recovering", s.Recovering() > 0)
 	return nil
 }
 
@@ -188,8 +211,12 @@ func (s *Service) Drain(ctx context.Context, on bool) {
 // lastRecord is what the successor has to know, when nothing is lent any more. It is called by the loop,
 // or after it has ended.
 func (s *Service) lastRecord(now limit.Time) []byte {
-	holders := s.loop.coordinator.Holders()
-	return coordinator.EncodeHandOver(&holders, s.loop.coordinator.Used(now))
+	c := s.loop.coordinator
+	r := coordinator.Record{Holders: c.Holders(), Used: c.Used(now)}
+	if p := s.membership; p.replicas != nil {
+		r.InSync = p.replicas.Listed()
+	}
+	return r.Encode()
 }
 
 // Reseal replaces the keys that sign leases and are believed, while leases are in use.
@@ -198,24 +225,27 @@ func (s *Service) Reseal(keys [][]byte) {
 	s.post(context.Background(), event{snapshot: func(now limit.Time) { s.step(now, coordinator.Reseal{Seal: seal}) }})
 }
 
-// holdersOf reads who may hold leases when a term begins. A leader publishes a holder before it
+// recordOf reads what is known when a term begins. A leader publishes a holder before it
 // sends the lease, and hands on what its predecessor published: a record without holders says that
 // nothing was ever lent, unless the backend may have lost a later one.
 //
-// What is known of the buckets is of the moment in which the predecessor resigned. A leader that was
+// What it says of the buckets is of the moment in which the predecessor resigned. A leader that was
 // killed has handed on the record of its own predecessor, whose buckets are older.
-func holdersOf(t *cluster.Term, forgets bool) (coordinator.Holders, *coordinator.Used, error) {
+func recordOf(t *cluster.Term, forgets bool) (coordinator.Record, error) {
 	switch {
 	case len(t.State) > 0:
-		holders, used, err := coordinator.DecodeHandOver(t.State)
+		r, err := coordinator.DecodeRecord(t.State)
 		if !t.Clean || forgets {
-			used = nil
+			r.Used = nil
 		}
-		return holders, used, err
+		if forgets {
+			r.InSync = coordinator.InSync{}
+		}
+		return r, err
 	case t.Former == 0 || !forgets:
-		return coordinator.Holders{}, nil, nil
+		return coordinator.Record{}, nil
 	default:
-		return coordinator.Holders{Unknown: true}, nil, errors.New("it has published nothing")
+		return coordinator.Record{Holders: coordinator.Holders{Unknown: true}}, errors.New("it has published nothing")
 	}
 }
 
@@ -226,6 +256,9 @@ func (s *Service) termEnded() {
 			if m.Waiting = nil; m.Stream != nil {
 				m.Stream.End(errNotLeader)
 			}
+		}
+		if s.membership.replicas != nil {
+			s.membership.replicas.EndAll()
 		}
 	}})
 }
@@ -298,59 +331,6 @@ func (s *Service) sendOn(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Gr
 	return status.Errorf(codes.FailedPrecondition, "member %s at %q coordinates these limits: open the stream there", leader.ID, leader.Address)
 }
 
-// withhold keeps a grant back until the record says that its session may hold what it grants, since
-// the successor waits for those in the record and for nobody else. Later grants of the session
-// stay behind it.
-func (s *Service) withhold(m *leasestream.Member, g *lease.Grant) bool {
-	p := s.membership
-	if p == nil {
-		return false
-	}
-	if m.Own && s.ownIsExempt(s.now()) {
-		return false
-	}
-	w := leasestream.Withheld{Grant: *g} // the shares are not used again
-	for i := range g.Shares {
-		if g.Shares[i].Lease == 0 {
-			continue
-		}
-		name := s.loop.coordinator.LimitOf(m.Member, g.Shares[i].Handle)
-		if !p.published.Covers(m.Session, name) {
-			if !p.holders.Covers(m.Session, name) {
-				p.holders.Include(m.Session, name)
-				p.edition++
-			}
-			w.Record = p.edition
-		}
-	}
-	if len(m.Waiting) == 0 && p.arrived(&w) {
-		return false
-	}
-	m.Waiting = append(m.Waiting, w)
-	s.publish()
-	return true
-}
-
-// arrived says whether a grant may be sent: what a successor has to know of it is in the record.
-func (p *membership) arrived(w *leasestream.Withheld) bool { return w.Record <= p.inRecord }
-
-// publish has the holders written to the record, unless one is being written: then they are when it is.
-func (s *Service) publish() {
-	p := s.membership
-	if p.publishing {
-		return
-	}
-	p.publishing = true
-	// The record may be the new one as soon as it is sent, and stay the former one if that fails. A
-	// session that rejoins meanwhile has to be in both.
-	p.published.Intersect(&p.holders)
-	select {
-	case <-p.records: // of a former term
-	default:
-	}
-	p.records <- holdersRecord{p.holders.Clone(), p.edition, p.term}
-}
-
 // shrink takes what has ended out of the record, so that a successor does not wait for it.
 func (s *Service) shrink(now limit.Time) {
 	p := s.membership
@@ -398,11 +378,14 @@ func (s *Service) beginElecting() (stop func()) {
 			s.opts.Logger.Error("this member takes no part in the election any more", "error", err)
 		}
 	})
+	if p.follower != nil {
+		wg.Go(func() { p.follower.Run(ctx) })
+	}
 	wg.Go(func() {
 		for {
 			select {
 			case r := <-p.records:
-				err := p.election.Publish(ctx, r.holders.Encode())
+				err := p.election.Publish(ctx, r.Encode())
 				s.post(ctx, event{snapshot: func(limit.Time) { s.wasPublished(r, err) }})
 				select {
 				case <-time.After(publishGap):
@@ -421,39 +404,5 @@ func (s *Service) beginElecting() (stop func()) {
 		done()
 		cancel()
 		wg.Wait()
-	}
-}
-
-// wasPublished sends what waited for the record.
-func (s *Service) wasPublished(r holdersRecord, err error) {
-	p := s.membership
-	if r.term != p.term {
-		return
-	}
-	p.publishing = false
-	if err != nil {
-		if s.lends(s.now()) {
-			s.publish() // the backend may be gone for a moment
-		}
-		return
-	}
-	p.published, p.inRecord = r.holders, r.edition
-	for m := range s.loop.members.All() {
-		s.release(m)
-	}
-	if p.inRecord != p.edition {
-		s.publish() // who came while the record was written
-	}
-}
-
-// release sends the grants of an instance that have waited for long enough.
-func (s *Service) release(m *leasestream.Member) {
-	n := 0
-	for n < len(m.Waiting) && s.membership.arrived(&m.Waiting[n]) {
-		s.deliver(m, &m.Waiting[n].Grant)
-		n++
-	}
-	if m.Waiting = m.Waiting[n:]; len(m.Waiting) == 0 {
-		m.Waiting = nil
 	}
 }

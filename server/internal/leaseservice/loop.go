@@ -46,6 +46,7 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 			s.guard(nil, "sample", func() { pause = s.sample(s.now()) })
 			sample.Reset(pause)
 		}
+		s.sweepReplicas(s.now())
 		wait := max(0, time.Duration(s.next()-s.now()))
 		if s.loop.panics > panics {
 			wait = max(wait, breath)

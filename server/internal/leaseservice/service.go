@@ -203,6 +203,7 @@ func (s *Service) feed(now limit.Time, from *leasestream.Stream, e lease.Event) 
 	s.guard(from, "step", func() {
 		grants := s.step(now, e)
 		s.risen()
+		s.tellReplicas(now)
 		s.noteRecovered(now)
 		for i := range grants {
 			s.send(&grants[i])
@@ -217,6 +218,9 @@ func (s *Service) risen() {
 	epoch := c.Epoch()
 	if epoch == s.loop.epoch {
 		return
+	}
+	if p := s.membership; p != nil && p.replicas != nil {
+		p.replicas.EndAll() // what they know is of the former one
 	}
 	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)

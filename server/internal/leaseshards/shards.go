@@ -48,18 +48,36 @@ func New(o leaseservice.Options, n int) *Set {
 
 // Hold implements the service of the protocol: the stream says which shard it is for.
 func (s *Set) Hold(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Grant]) error {
+	one, err := s.addressed(srv.Context())
+	if err != nil {
+		return err
+	}
+	return one.Hold(srv)
+}
+
+// Replicate implements the service of the protocol: the stream says which shard it is for.
+func (s *Set) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, leasepb.Levels]) error {
+	one, err := s.addressed(srv.Context())
+	if err != nil {
+		return err
+	}
+	return one.Replicate(srv)
+}
+
+// addressed returns the service of the shard that a stream is for.
+func (s *Set) addressed(ctx context.Context) (*leaseservice.Service, error) {
 	shard := 0
-	md, _ := metadata.FromIncomingContext(srv.Context())
+	md, _ := metadata.FromIncomingContext(ctx)
 	if said := md.Get(client.ShardHeader); len(said) > 0 {
 		var err error
 		if shard, err = strconv.Atoi(said[0]); err != nil || len(said) > 1 {
-			return status.Errorf(codes.InvalidArgument, "the metadata %s is %q, want one decimal number", client.ShardHeader, said)
+			return nil, status.Errorf(codes.InvalidArgument, "the metadata %s is %q, want one decimal number", client.ShardHeader, said)
 		}
 	}
 	if shard < 0 || shard >= len(s.all) {
-		return status.Errorf(codes.FailedPrecondition, "there is no shard %d: the limits are divided among %d coordinators; where the number was changed, start this instance again", shard, len(s.all))
+		return nil, status.Errorf(codes.FailedPrecondition, "there is no shard %d: the limits are divided among %d coordinators; where the number was changed, start this instance again", shard, len(s.all))
 	}
-	return s.all[shard].Hold(srv)
+	return s.all[shard], nil
 }
 
 // Pipe opens the stream of an instance in this process to the coordinator of a shard: see
@@ -148,6 +166,9 @@ type Standing struct {
 	Known       bool // of each shard it is known which member coordinates
 	Terms       uint64
 	Epoch       uint64 // the highest of this member's terms
+
+	Replicas       int // the fewest of a shard that this member coordinates
+	ReplicaBuckets int // that this member knows of the others
 }
 
 // Standing returns how this member stands; ok is false without other members.
@@ -159,8 +180,13 @@ func (s *Set) Standing() (st Standing, ok bool) {
 			return Standing{}, false
 		}
 		_, here, known := one.Leader()
+		replicas, buckets := one.Replicas()
 		if here {
-			st.Led++
+			if st.Led++; st.Led == 1 || replicas < st.Replicas {
+				st.Replicas = replicas
+			}
+		} else {
+			st.ReplicaBuckets += buckets
 		}
 		st.Known = st.Known && known
 		st.Terms += terms

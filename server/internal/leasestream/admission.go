@@ -48,6 +48,17 @@ func (a *Admission) Enter(st *Stream, most int) error {
 	return nil
 }
 
+// Begin counts a handler of a member of the cluster among those to wait for, until it is done.
+func (a *Admission) Begin() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closing {
+		return ErrGoing
+	}
+	a.Handlers.Add(1)
+	return nil
+}
+
 // Leave counts a stream out.
 func (a *Admission) Leave(st *Stream) {
 	by := &st.holder

@@ -54,6 +54,7 @@ type Member struct {
 type Withheld struct {
 	lease.Grant
 	Record uint64 // the number of the record that says that the instance may hold it
+	Levels uint64 // the number of what replicas have to know of the buckets
 }
 
 // ErrDuplicate ends a stream under a name that another process has.

@@ -1,0 +1,210 @@
+package coordinator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// copied is a replica of a desk's coordinator.
+type copied struct {
+	*Replica     // nil = there is none
+	told     int // levels
+	lowered  int // steps that it had to know first
+}
+
+// step steps the coordinator, and has the replica know what that has changed.
+func (d *desk) step(e lease.Event) []lease.Grant {
+	grants := d.c.Step(d.now, e)
+	if d.copy.Replica != nil {
+		levels, lowered := d.c.Levels()
+		d.copy.Update(d.now, levels)
+		if d.copy.told += len(levels); lowered {
+			d.copy.lowered++
+		}
+	}
+	return grants
+}
+
+// replicate begins with a replica.
+func (d *desk) replicate() {
+	levels, others, ok := d.c.Replicate(d.now)
+	if !ok {
+		d.t.Fatal("nothing is replicated")
+	}
+	d.copy.Replica = NewReplica(d.now, others)
+	d.copy.Update(d.now, levels)
+}
+
+// kill has another coordinator begin by what the replica knows. The instance that holds most of a key may
+// die with the leader, with what it took.
+func (s *succession) kill(key string, took int64) {
+	former := s.epoch
+	s.epoch++
+	holders := s.c.Holders()
+	if took == 0 {
+		holders = Holders{}
+	}
+	u := s.replica.Used(s.now)
+	s.begin(Takeover{Epoch: s.epoch, Former: former, Holders: holders, Used: u})
+	if took == 0 {
+		return
+	}
+	was := s.left[key]
+	known, listed := s.c.used.of[bucketOf(lease.ResourceID{Limit: "l", Key: key})]
+	left := (known.tokens + rounding).Floor()
+	if !listed || left > was-took || left < (was-took)/2-1 {
+		s.t.Fatalf("epoch %d, key %s: %d were left, %d were taken, and the successor knows of %d (%v)", s.epoch, key, was, took, left, listed)
+	}
+	s.left[key] = left
+	s.now = s.now.Add(2 * lease.DefaultLease)
+	s.step(lease.Tick{})
+}
+
+// TestNothingIsLentTwiceAfterAKill: whatever random instances spend of random keys, and whoever is killed,
+// each key gives what is left of it by what a replica knows, and never more. Of a key that nobody held, all
+// of it.
+func TestNothingIsLentTwiceAfterAKill(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 72))
+		s := newSuccession(t, r)
+		s.replicate()
+		for range 60 {
+			switch r.IntN(8) {
+			case 0:
+				s.succeed(true)
+			case 1:
+				s.kill("", 0)
+			case 2:
+				key := fmt.Sprint("k", r.IntN(12))
+				if s.replica == nil {
+					continue // recovery goes on
+				}
+				_, share, got, left := s.take(key, 1+r.Int64N(s.burst))
+				if s.left[key] = left; share.Lease == 0 {
+					continue
+				}
+				s.kill(key, got)
+			case 3:
+				s.now = s.now.Add(time.Duration(r.Int64N(int64(10 * time.Second))))
+				s.step(lease.Tick{})
+			default:
+				s.use(fmt.Sprint("k", r.IntN(12)), 1+r.Int64N(s.burst))
+			}
+		}
+	}
+}
+
+// TestReplicaIsNeverAbove: at every moment of random histories of a busy limit a replica knows of no more
+// tokens than the pool has, whatever instances ask for, return, or lose, and however the limit changes; and
+// what it does not know is told before a grant is sent.
+func TestReplicaIsNeverAbove(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 73))
+		terms := lease.Terms{Rate: amount(float64(1 + r.IntN(50))), Burst: fixed.Whole(1 + r.Int64N(60))}
+		d := newDesk(t, terms)
+		d.start(1, 0)
+		d.replicate()
+		for range 300 {
+			d.now = d.now.Add(time.Duration(r.Int64N(int64(200 * time.Millisecond))))
+			who := []lease.Member{anna, bert, cleo}[r.IntN(3)]
+			switch r.IntN(12) {
+			case 0:
+				d.send(lease.Report{Member: who, Epoch: 1, Leaving: true})
+			case 1:
+				terms.Burst = fixed.Whole(1 + r.Int64N(60))
+				d.terms["l"] = terms
+				d.most = max(d.most, terms.Burst)
+				d.step(Reconfigure{})
+			case 2:
+				d.now = d.now.Add(2 * lease.DefaultLease)
+				d.step(lease.Tick{})
+			default:
+				d.report(who, asks([]float64{0, 1, 5, 100}[r.IntN(4)]))
+			}
+			u := d.copy.Used(d.now)
+			for _, res := range d.c.list {
+				res.Pool.Refill(d.now)
+				b, listed := u.of[bucketOf(res.ID)]
+				if !listed {
+					b = usedBucket{tokens: res.Terms.Burst}
+				}
+				have := res.Pool.Level
+				if !b.held {
+					b.tokens = min(res.Terms.Burst, b.tokens+res.Terms.Rate.Scale(fixed.Amount(b.age), fixed.Amount(time.Second)))
+				}
+				if b.tokens > have+rounding || !b.held && res.held() || !b.leased && res.leased() {
+					t.Fatalf("seed %d: the replica knows of %v tokens (held %v, leased %v), the pool has %v (held %v, leased %v)", seed, b.tokens, b.held, b.leased, have, res.held(), res.leased())
+				}
+			}
+		}
+		if d.copy.told == 0 || d.copy.told > 600 {
+			t.Errorf("seed %d: %d levels were told in 300 events", seed, d.copy.told)
+		}
+	}
+}
+
+// TestLoweredGoesFirst: a step that lends more than a replica knows to be gone says so, a few times for a whole
+// bucket, and one that only gives back does not.
+func TestLoweredGoesFirst(t *testing.T) {
+	d := newDesk(t, lease.Terms{Rate: amount(1), Burst: fixed.Whole(64)})
+	d.replicate()
+	for i := range 40 {
+		known := fixed.Whole(64)
+		if i > 0 {
+			known = d.c.list[0].told.tokens
+		}
+		before := d.copy.lowered
+		d.report(anna, asks(64))
+		if d.c.list[0].Pool.Level < known && d.copy.lowered == before {
+			t.Errorf("%v are left, replicas knew of %v, and nobody waits for them", d.c.list[0].Pool.Level, known)
+		}
+	}
+	if d.copy.lowered == 0 || d.copy.lowered > 8 {
+		t.Errorf("%d steps had to wait for replicas, want one for each half of the bucket at most", d.copy.lowered)
+	}
+	before := d.copy.lowered
+	d.send(lease.Report{Member: anna, Epoch: 1, Leaving: true})
+	if d.copy.lowered != before || d.c.list[0].told.as != toldIdle {
+		t.Errorf("after anna has left: %+v, %d steps more had to wait", d.c.list[0].told, d.copy.lowered-before)
+	}
+}
+
+// TestRateOfAFormerLeaseIsNotCountedTwice: an instance that is cut off spends its lease to the end, with the
+// rate. A bucket that is opened after that has refilled only since then.
+func TestRateOfAFormerLeaseIsNotCountedTwice(t *testing.T) {
+	for _, u := range []*Used{nil, {others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {fills: forever, held: true, leased: true}}}} {
+		d := newDesk(t, lease.Terms{Rate: amount(10), Burst: fixed.Whole(100)})
+		d.start(3, 0)
+		held := Holders{}
+		held.Include(anna.Session, "l")
+		d.c.Step(d.now, Takeover{Epoch: 4, Former: 3, Holders: held, Used: u})
+		d.now = d.now.Add(lease.DefaultLease + lease.DefaultLease/(lease.DriftMargin/2) + time.Second)
+		d.c.Step(d.now, lease.Tick{})
+		d.report(bert, asks(100))
+		if r := d.c.list[0]; r.Recovering || d.lent(bert).Tokens+r.Pool.Level > fixed.Whole(11) {
+			t.Errorf("recovering %v, bert has %v and the pool %v, want 10/s for the second after recovery", r.Recovering, d.lent(bert).Tokens, r.Pool.Level)
+		}
+	}
+}
+
+// TestReplicaForgetsFullBuckets so that it does not grow with the keys that were ever used.
+func TestReplicaForgetsFullBuckets(t *testing.T) {
+	r := NewReplica(0, -1)
+	now := limit.Time(0)
+	for i := range 20 * minPrune {
+		now = now.Add(time.Millisecond)
+		r.Update(now, []Level{{Bucket: bucketOf(lease.ResourceID{Key: fmt.Sprint(i)}), Fills: time.Second}})
+	}
+	if r.Buckets() > 3*minPrune {
+		t.Errorf("%d buckets are kept, of which 1000 are not full", r.Buckets())
+	}
+	if u := r.Used(now); len(u.of) != 1000 {
+		t.Errorf("%d buckets count as used, want 1000", len(u.of))
+	}
+}

@@ -1,0 +1,236 @@
+package leasereplica
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/limit"
+)
+
+const (
+	// patience is how long a replica may take to confirm. Not longer: what is lent waits for it. Not
+	// shorter: one that is dropped is sent every bucket again.
+	patience = 300 * time.Millisecond
+	// firstPatience is how long one may take to know all buckets, when nothing waits for it yet.
+	firstPatience = 30 * time.Second
+	// queued is how many messages wait for the network at most: what a leader sends while a million
+	// buckets are on the way, and these.
+	queued = 4096
+)
+
+// Leader is the replicas of a leader. It is for one goroutine, which owns the coordinator. Make it with
+// [NewLeader] for each term.
+type Leader struct {
+	epoch    uint64
+	number   uint64 // of the latest Levels
+	replicas map[uint64]*Stream
+	listed   []uint64 // that stand in the record, or may do so
+}
+
+// NewLeader returns a leader without replicas, of the term of an epoch.
+func NewLeader(epoch uint64) *Leader {
+	return &Leader{epoch: epoch, number: 1, replicas: map[uint64]*Stream{}}
+}
+
+// Stream is what is sent to one replica. It is safe for concurrent use but for what the Leader does.
+type Stream struct {
+	id    uint64
+	out   chan *leasepb.Levels
+	ended chan struct{}
+	end   func() // may be called more than once
+
+	// Of the leader.
+	confirmed uint64
+	since     limit.Time // since when it was to confirm more
+}
+
+// NewStream returns a stream to the replica of that number.
+func NewStream(id uint64) *Stream {
+	s := &Stream{id: id, out: make(chan *leasepb.Levels, queued), ended: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.ended) })
+	return s
+}
+
+// Add begins to send to a replica: all that it has to know, and then what [Leader.Tell] is told.
+func (l *Leader) Add(now limit.Time, st *Stream, levels []coordinator.Level, others time.Duration) {
+	first := true
+	for ; first || len(levels) > 0; first = false {
+		part := levels[:min(len(levels), maxLevels)]
+		levels = levels[len(part):]
+		m := &leasepb.Levels{Number: l.number, Epoch: l.epoch, Complete: len(levels) == 0}
+		if first {
+			m.Others = int64(others)
+		}
+		toLevels(m, part)
+		st.put(m)
+	}
+	st.since = now
+	l.replicas[st.id] = st
+}
+
+// Tell sends levels to all replicas, and returns the number of the message.
+func (l *Leader) Tell(now limit.Time, levels []coordinator.Level) uint64 {
+	for len(levels) > 0 {
+		part := levels[:min(len(levels), maxLevels)]
+		levels = levels[len(part):]
+		l.number++
+		m := &leasepb.Levels{Number: l.number, Epoch: l.epoch, Complete: true}
+		toLevels(m, part)
+		for _, st := range l.replicas {
+			if st.confirmed == l.number-1 {
+				st.since = now
+			}
+			st.put(m)
+		}
+	}
+	return l.number
+}
+
+// Skip returns a number that no replica confirms which is there now: what it knows from a later beginning
+// has everything up to it.
+func (l *Leader) Skip() uint64 {
+	l.number++
+	return l.number
+}
+
+// put queues a message. A replica that does not keep up is ended.
+func (s *Stream) put(m *leasepb.Levels) {
+	select {
+	case s.out <- m:
+	default:
+		s.end()
+	}
+}
+
+// Confirm takes note of what a replica knows. first says that it knows every bucket from now on.
+func (l *Leader) Confirm(now limit.Time, st *Stream, number uint64) (first bool) {
+	if number <= st.confirmed || number > l.number || l.replicas[st.id] != st {
+		return false
+	}
+	first = st.confirmed == 0
+	st.confirmed, st.since = number, now
+	return first
+}
+
+// Remove forgets a replica whose stream has ended.
+func (l *Leader) Remove(st *Stream) {
+	if l.replicas[st.id] == st {
+		delete(l.replicas, st.id)
+	}
+	st.end()
+}
+
+// Sweep ends and forgets replicas that do not keep up, and reports whether there were any.
+func (l *Leader) Sweep(now limit.Time) (dropped bool) {
+	for _, st := range l.replicas {
+		may := patience
+		if st.confirmed == 0 {
+			may = firstPatience
+		}
+		if st.over() || st.confirmed < l.number && now-st.since > limit.Time(may) {
+			l.Remove(st)
+			dropped = true
+		}
+	}
+	return dropped
+}
+
+// EndAll ends and forgets all replicas.
+func (l *Leader) EndAll() {
+	for _, st := range l.replicas {
+		l.Remove(st)
+	}
+}
+
+// Replicas is how many there are.
+func (l *Leader) Replicas() int { return len(l.replicas) }
+
+// InSync returns the replicas that can stand in the record: those that know every bucket.
+func (l *Leader) InSync() coordinator.InSync {
+	s := coordinator.InSync{Epoch: l.epoch}
+	for id, st := range l.replicas {
+		if st.confirmed > 0 {
+			s.Replicas = append(s.Replicas, id)
+		}
+	}
+	slices.Sort(s.Replicas)
+	s.Replicas = s.Replicas[:min(len(s.Replicas), coordinator.MaxInSync)]
+	return s
+}
+
+// Listed returns the replicas that stand in the record, or may do so.
+func (l *Leader) Listed() coordinator.InSync {
+	return coordinator.InSync{Epoch: l.epoch, Replicas: l.listed}
+}
+
+// Writing says that a record with these is being written: it may be the one that a successor reads.
+func (l *Leader) Writing(s *coordinator.InSync) {
+	for _, id := range s.Replicas {
+		if !slices.Contains(l.listed, id) {
+			l.listed = append(l.listed, id)
+		}
+	}
+}
+
+// Written says that the record has these and no others.
+func (l *Leader) Written(s *coordinator.InSync) { l.listed = s.Replicas }
+
+// Current says whether the record has the replicas that it should have.
+func (l *Leader) Current() bool { return slices.Equal(l.InSync().Replicas, l.listed) }
+
+// Know says whether all replicas in the record know the Levels of that number.
+func (l *Leader) Know(number uint64) bool {
+	for _, id := range l.listed {
+		if st := l.replicas[id]; st == nil || st.confirmed < number {
+			return false
+		}
+	}
+	return true
+}
+
+// Receive calls f with each number that the replica confirms, until the stream ends or f returns false.
+func (s *Stream) Receive(srv grpc.BidiStreamingServer[leasepb.Confirmation, leasepb.Levels], f func(number uint64) bool) {
+	for {
+		m, err := srv.Recv()
+		if err != nil || !f(m.GetNumber()) {
+			return
+		}
+	}
+}
+
+func (s *Stream) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+var errSlow = status.Error(codes.Aborted, "the replica did not confirm in time, or the term has ended: open another stream")
+
+// Serve sends what is queued until the stream ends, or the handler's context, or the service is gone.
+func (s *Stream) Serve(srv grpc.BidiStreamingServer[leasepb.Confirmation, leasepb.Levels], gone <-chan struct{}) error {
+	defer s.end()
+	for {
+		select {
+		case m := <-s.out:
+			if err := srv.Send(m); err != nil {
+				return err
+			}
+		case <-s.ended:
+			return errSlow
+		case <-gone:
+			return errSlow
+		case <-srv.Context().Done():
+			return srv.Context().Err()
+		}
+	}
+}

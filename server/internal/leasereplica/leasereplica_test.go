@@ -1,0 +1,237 @@
+package leasereplica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/limit"
+)
+
+func level(i byte, tokens int64) coordinator.Level {
+	return coordinator.Level{Bucket: coordinator.BucketID{i}, Tokens: fixed.Whole(tokens), Held: true, Leased: true, Fills: time.Minute}
+}
+
+// names has the record name the replicas that it should.
+func names(l *Leader) []uint64 {
+	s := l.InSync()
+	l.Writing(&s)
+	l.Written(&s)
+	return s.Replicas
+}
+
+// TestWhatWaitsForReplicas: what is told is known when all replicas of the record have confirmed it; one that is
+// lost is waited for until the record is written without it; one that begins is not waited for before a
+// record names it.
+func TestWhatWaitsForReplicas(t *testing.T) {
+	l, now := NewLeader(5), limit.Time(time.Second)
+	if n := l.Tell(now, []coordinator.Level{level(1, 1)}); !l.Know(n) {
+		t.Error("it waits, and there is no replica")
+	}
+	a, b := NewStream(1), NewStream(2)
+	l.Add(now, a, nil, -1)
+	if got := names(l); len(got) != 0 {
+		t.Errorf("the record names %v before they know anything", got)
+	}
+	if !l.Confirm(now, a, (<-a.out).Number) || l.Current() {
+		t.Error("the first confirmation is not taken for that")
+	}
+	s := l.InSync()
+	l.Writing(&s)
+	n := l.Tell(now, []coordinator.Level{level(1, 2)})
+	if l.Know(n) {
+		t.Error("a replica is not waited for while the record that names it is being written")
+	}
+	l.Written(&s)
+	l.Add(now, b, nil, -1)
+	if l.Know(n) || l.Confirm(now, a, (<-a.out).Number) || !l.Know(n) {
+		t.Error("it does not wait for the confirmation, or longer")
+	}
+	l.Confirm(now, b, (<-b.out).Number)
+	if got := names(l); !slices.Equal(got, []uint64{1, 2}) || !l.Current() {
+		t.Errorf("the record names %v", got)
+	}
+	n = l.Tell(now, []coordinator.Level{level(1, 3)})
+	l.Confirm(now, a, n)
+	if l.Sweep(now.Add(patience)) || !l.Sweep(now.Add(patience+1)) || l.Replicas() != 1 {
+		t.Error("a replica that is silent is given up at another time")
+	}
+	if l.Know(n) {
+		t.Error("the record names it still, and it does not know")
+	}
+	if names(l); !l.Know(n) {
+		t.Error("it is waited for though no record names it")
+	}
+	l.Confirm(now, b, n)
+	l.Remove(a)
+	skipped := l.Skip()
+	if l.Know(skipped) {
+		t.Error("what was told to nobody is known")
+	}
+	l.Add(now, b, nil, -1)
+	l.Confirm(now, b, skipped)
+	if names(l); !l.Know(skipped) {
+		t.Error("what began later does not know it")
+	}
+}
+
+// TestManyReplicas: the record names so many, always the same.
+func TestManyReplicas(t *testing.T) {
+	l := NewLeader(1)
+	for i := range uint64(30) {
+		st := NewStream(i)
+		l.Add(1, st, nil, -1)
+		l.Confirm(1, st, 1)
+	}
+	if got := names(l); len(got) != coordinator.MaxInSync || !l.Current() {
+		t.Errorf("the record names %v", got)
+	}
+}
+
+// TestReplicaThatDoesNotRead is ended when so many messages wait for it, and one whose confirmation is of
+// nothing that was sent is not believed.
+func TestReplicaThatDoesNotRead(t *testing.T) {
+	l, st := NewLeader(1), NewStream(1)
+	l.Add(1, st, nil, -1)
+	if l.Confirm(1, st, 2) || l.Confirm(1, NewStream(1), 1) {
+		t.Error("it is believed")
+	}
+	for range queued {
+		if st.over() {
+			t.Fatal("it was ended too early")
+		}
+		l.Tell(1, []coordinator.Level{level(1, 1)})
+	}
+	if !l.Sweep(1) || l.Replicas() != 0 {
+		t.Error("it goes on")
+	}
+}
+
+// TestLevelsOnTheWire are what was sent, in messages that gRPC takes, and what is damaged is refused.
+func TestLevelsOnTheWire(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 75))
+	var levels []coordinator.Level
+	for i := range 2*maxLevels + 5 {
+		one := coordinator.Level{Tokens: fixed.Amount(r.Int64N(1<<50) - 1<<49), Leased: r.IntN(2) == 0, Fills: time.Duration(r.Int64())}
+		one.Bucket[0], one.Bucket[5] = byte(i), byte(i>>8)
+		if one.Held = one.Leased && r.IntN(2) == 0; !one.Held {
+			one.Age = time.Duration(r.Int64N(1 << 50))
+		}
+		levels = append(levels, one)
+	}
+	l, st := NewLeader(7), NewStream(1)
+	l.Add(1, st, levels, 42)
+	var got []coordinator.Level
+	for complete := false; !complete; {
+		m := <-st.out
+		text, err := proto.Marshal(m)
+		if err != nil || len(text) > 1<<20 || m.Epoch != 7 || (len(got) == 0) != (m.Others == 42) {
+			t.Fatalf("%d bytes, epoch %d, others %d, %v", len(text), m.Epoch, m.Others, err)
+		}
+		back := new(leasepb.Levels)
+		if err := proto.Unmarshal(text, back); err != nil {
+			t.Fatal(err)
+		}
+		if got, err = fromLevels(got, back); err != nil {
+			t.Fatal(err)
+		}
+		complete = m.Complete
+	}
+	if !slices.Equal(got, levels) {
+		t.Error("they are not what was sent")
+	}
+	for i, damage := range []func(m *leasepb.Levels){
+		func(m *leasepb.Levels) { m.Buckets = m.Buckets[1:] },
+		func(m *leasepb.Levels) { m.Tokens = m.Tokens[1:] },
+		func(m *leasepb.Levels) { m.Age = append(m.Age, 0) },
+		func(m *leasepb.Levels) { m.Fills = nil },
+		func(m *leasepb.Levels) { m.Leased = nil },
+		func(m *leasepb.Levels) { m.Age[0] = -2 },
+		func(m *leasepb.Levels) { m.Fills[0] = -1 },
+		func(m *leasepb.Levels) { m.Tokens[0] = math.MaxInt64 },
+		func(m *leasepb.Levels) { m.Tokens[0] = math.MinInt64 },
+	} {
+		m := new(leasepb.Levels)
+		toLevels(m, levels[:3])
+		if damage(m); i >= 0 {
+			if _, err := fromLevels(nil, m); err == nil {
+				t.Errorf("damage %d was not noticed", i)
+			}
+		}
+	}
+}
+
+// script is a leader that says what it was given, and then fails.
+type script struct {
+	grpc.ClientStream
+	say       []*leasepb.Levels
+	confirmed []uint64
+	id        uint64
+}
+
+func (s *script) Send(m *leasepb.Confirmation) error {
+	s.id = m.Replica
+	s.confirmed = append(s.confirmed, m.Number)
+	return nil
+}
+
+func (s *script) Recv() (*leasepb.Levels, error) {
+	if len(s.say) == 0 {
+		return nil, io.EOF
+	}
+	m := s.say[0]
+	s.say = s.say[1:]
+	return m, nil
+}
+
+// TestFollower: what is known counts when it is complete, for a record that names the replica and a term that
+// follows that of its leader. A stream that ends before it is complete takes nothing away.
+func TestFollower(t *testing.T) {
+	of := func(number, epoch uint64, complete bool, levels ...coordinator.Level) *leasepb.Levels {
+		m := &leasepb.Levels{Number: number, Epoch: epoch, Complete: complete, Others: -1}
+		toLevels(m, levels)
+		return m
+	}
+	one := &script{say: []*leasepb.Levels{of(3, 9, false, level(1, 5)), of(3, 9, true, level(2, 5)), of(4, 9, true, level(3, 5))}}
+	two := &script{say: []*leasepb.Levels{of(1, 10, false, level(4, 5))}}
+	three := &script{say: []*leasepb.Levels{of(1, 10, true), {Number: 2, Buckets: []byte{1}}}}
+	streams := []*script{one, two, three}
+	f := &Follower{Now: func() limit.Time { return 1 }, Connect: func(_ context.Context, address string, shard int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+		if address != "leader" || shard != 6 {
+			return nil, nil, fmt.Errorf("connected to %s of shard %d", address, shard)
+		}
+		s := streams[0]
+		streams = streams[1:]
+		return s, func() {}, nil
+	}, Shard: 6}
+	used := func(former, epoch uint64, s *script) bool {
+		return f.Used(1, former, &coordinator.InSync{Epoch: epoch, Replicas: []uint64{s.id}}) != nil
+	}
+	if f.Used(1, 0, &coordinator.InSync{}) != nil || f.Buckets() != 0 {
+		t.Error("something is known before there was a leader")
+	}
+	if err := f.follow(t.Context(), "leader"); !errors.Is(err, io.EOF) || !slices.Equal(one.confirmed, []uint64{0, 3, 4}) || f.Buckets() != 3 {
+		t.Errorf("%v; it confirmed %v, and knows %d buckets", err, one.confirmed, f.Buckets())
+	}
+	if !used(9, 9, one) || used(10, 9, one) || used(10, 10, one) || used(9, 9, two) {
+		t.Error("it counts for another term, or not for its own")
+	}
+	if err := f.follow(t.Context(), "leader"); !errors.Is(err, io.EOF) || !used(9, 9, one) || used(10, 10, two) {
+		t.Errorf("%v; one that is not complete counts", err)
+	}
+	if err := f.follow(t.Context(), "leader"); !errors.Is(err, errLevels) || !used(10, 10, three) || used(9, 9, one) || f.Buckets() != 0 {
+		t.Errorf("%v; the latest does not count", err)
+	}
+}

@@ -1,0 +1,285 @@
+package leaseservice
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/limit"
+)
+
+// replication is a stream in memory between two members: the leader's side, and by follows the follower's.
+type replication struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	to     *townMember
+	up     chan *leasepb.Confirmation
+	down   chan *leasepb.Levels
+	over   chan struct{} // the handler has returned
+}
+
+// replicate opens a stream to the member at an address.
+func (m *townMember) replicate(ctx context.Context, address string, _ int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+	w := m.town
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	leader := w.members[address]
+	if leader == nil || leader.down || m.down || m.deaf {
+		return nil, nil, errCut
+	}
+	own, cancel := context.WithCancel(ctx)
+	k := &replication{ctx: own, cancel: cancel, to: m, up: make(chan *leasepb.Confirmation, 64), down: make(chan *leasepb.Levels, 64), over: make(chan struct{})}
+	leader.copies[k], m.copies[k] = true, true
+	go func() {
+		// The status of the handler is for the follower, which asks again whatever it is.
+		_ = leader.Replicate(k)
+		close(k.over)
+	}()
+	return (*followerEnd)(k), cancel, nil
+}
+
+func (k *replication) Recv() (*leasepb.Confirmation, error) {
+	select {
+	case m := <-k.up:
+		return m, nil
+	case <-k.ctx.Done():
+		return nil, k.ctx.Err()
+	case <-k.over:
+		return nil, io.EOF
+	}
+}
+
+func (k *replication) Send(m *leasepb.Levels) error {
+	select {
+	case k.down <- m:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	}
+}
+func (k *replication) Context() context.Context     { return k.ctx }
+func (k *replication) SetHeader(metadata.MD) error  { return nil }
+func (k *replication) SendHeader(metadata.MD) error { return nil }
+func (k *replication) SetTrailer(metadata.MD)       {}
+func (k *replication) SendMsg(any) error            { return errCut }
+func (k *replication) RecvMsg(any) error            { return errCut }
+
+// followerEnd is the follower's side. A member that is deaf receives nothing, and its stream stays open.
+type followerEnd replication
+
+func (k *followerEnd) Send(m *leasepb.Confirmation) error {
+	select {
+	case k.up <- m:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	case <-k.over:
+		return io.EOF
+	}
+}
+
+func (k *followerEnd) Recv() (*leasepb.Levels, error) {
+	for {
+		k.to.town.mu.Lock()
+		deaf := k.to.deaf
+		k.to.town.mu.Unlock()
+		in := k.down
+		if deaf {
+			in = nil
+		}
+		select {
+		case m := <-in:
+			return m, nil
+		case <-k.ctx.Done():
+			return nil, k.ctx.Err()
+		case <-k.over:
+			return nil, io.EOF
+		case <-time.After(10 * time.Millisecond): // it may have become deaf, or hear again
+		}
+	}
+}
+func (k *followerEnd) CloseSend() error             { return nil }
+func (k *followerEnd) Context() context.Context     { return k.ctx }
+func (k *followerEnd) Header() (metadata.MD, error) { return nil, nil }
+func (k *followerEnd) Trailer() metadata.MD         { return nil }
+func (k *followerEnd) SendMsg(any) error            { return errCut }
+func (k *followerEnd) RecvMsg(any) error            { return errCut }
+
+const dailyConfig = `limits:
+  - {name: daily, key: [user], rate: 30/day, burst: 30, sharing: leased}
+`
+
+// customer is an instance that spends keys of the daily limit.
+type customer struct {
+	keyed *client.Keyed
+	stop  func()
+}
+
+func (w *town) customer(i int) *customer {
+	c, err := client.New(client.Options{Transport: w, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("c", i), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { c.Run(ctx); close(ended) }()
+	one := &customer{stop: func() { cancel(); <-ended }}
+	w.t.Cleanup(one.stop)
+	if one.keyed, err = c.Keyed("daily", []string{"user"}, client.KeyedOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	return one
+}
+
+// spend takes up to n of a key, and asks again for a while before it gives up.
+func (one *customer) spend(key string, n int) (got int) {
+	for range n {
+		for range 10 {
+			d, err := one.keyed.Take(context.Background(), limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: key}}, Cost: 1})
+			if err == nil && d.Allowed {
+				got++
+				break
+			}
+			pass(100 * time.Millisecond)
+		}
+	}
+	return got
+}
+
+// settle waits until the leader's record names n replicas.
+func (w *town) settle(n int) *townMember {
+	for range 1000 {
+		if m := w.leader(); m != nil {
+			listed := 0
+			m.inLoop(w.t.Context(), func(limit.Time) {
+				if !m.membership.publishing && m.membership.replicas.Current() {
+					listed = len(m.membership.replicas.Listed().Replicas)
+				}
+			})
+			if listed == n {
+				return m
+			}
+		}
+		pass(10 * time.Millisecond)
+	}
+	w.t.Fatalf("the record does not come to name %d replicas", n)
+	return nil
+}
+
+// TestKillLosesNoBucket: when the leader was killed, a key that nobody has used has all of its 30 a day, one that
+// was used and given back has what is left of it, and none has more.
+func TestKillLosesNoBucket(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.config = dailyConfig
+		for _, a := range []string{"a", "b", "c"} {
+			w.start(a)
+		}
+		one := w.customer(1)
+		used := map[string]int{}
+		for round := range 3 {
+			w.settle(2)
+			for i := range 5 {
+				key := fmt.Sprint("k", i)
+				used[key] += one.spend(key, 2+i)
+			}
+			pass(20 * time.Second) // what is not used is given back
+			m := w.settle(2)
+			m.kill()
+			pass(8 * time.Second)
+			if got := one.spend(fmt.Sprint("new", round), 31); got != 30 {
+				t.Errorf("kill %d: a new key has %d of 30", round, got)
+			}
+			w.start(m.address)
+		}
+		for key, n := range used {
+			if got := one.spend(key, 31); got+n != 30 {
+				t.Errorf("%s: %d were used before the kills, and %d after them, want 30 in all", key, n, got)
+			}
+		}
+	})
+}
+
+// TestKillsNeverRefill: whoever is killed, cut off or deaf, and whenever, no key has more than its 30 a day, and
+// when all is well a new key has all of them.
+func TestKillsNeverRefill(t *testing.T) {
+	for seed := range uint64(12) {
+		inTown(t, func(w *town) {
+			w.config = dailyConfig
+			r := rand.New(rand.NewPCG(seed, 74))
+			addresses := []string{"a", "b", "c"}
+			for _, a := range addresses {
+				w.start(a)
+			}
+			all := []*customer{w.customer(0), w.customer(1), w.customer(2)}
+			used := map[string]int{}
+			spend := func(n int) {
+				for range n {
+					key := fmt.Sprint("k", r.IntN(4))
+					used[key] += all[r.IntN(len(all))].spend(key, 1+r.IntN(9))
+				}
+			}
+			for range 10 {
+				spend(3)
+				m := w.members[addresses[r.IntN(3)]]
+				if l := w.leader(); l != nil && r.IntN(2) == 0 {
+					m = l
+				}
+				switch r.IntN(5) {
+				case 0, 1:
+					m.kill()
+				case 2:
+					m.stop()
+					m.kill()
+				case 3:
+					w.mu.Lock()
+					m.cut = true
+					w.mu.Unlock()
+				case 4:
+					w.mu.Lock()
+					m.deaf = true
+					w.mu.Unlock()
+				}
+				spend(3)
+				pass(time.Duration(r.Int64N(int64(8 * time.Second))))
+				for _, a := range addresses {
+					m := w.members[a]
+					w.mu.Lock()
+					if r.IntN(3) > 0 {
+						m.cut, m.deaf = false, false
+					}
+					again := m.down && r.IntN(3) > 0
+					if w.mu.Unlock(); again {
+						w.start(a)
+					}
+				}
+			}
+			for _, a := range addresses {
+				m := w.members[a]
+				w.mu.Lock()
+				m.cut, m.deaf = false, false
+				again := m.down
+				if w.mu.Unlock(); again {
+					w.start(a)
+				}
+			}
+			pass(8 * time.Second)
+			w.settle(2).kill()
+			pass(8 * time.Second)
+			// The day has not passed, and in it a bucket gains a token each 48 minutes.
+			for key, n := range used {
+				if n > 30 {
+					t.Errorf("seed %d: %d of %s were admitted", seed, n, key)
+				}
+			}
+		})
+	}
+}

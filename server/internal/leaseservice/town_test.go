@@ -1,0 +1,333 @@
+package leaseservice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/cluster"
+	"github.com/stint-io/stint/internal/cluster/alone"
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/server/internal/leasestate"
+)
+
+// town has the members of a cluster, and the instances that reach them by wires in memory.
+type town struct {
+	t        *testing.T
+	register *alone.Register
+	mu       sync.Mutex
+	members  map[string]*townMember // by address
+	serial   int
+	bucket   reference
+	config   string
+}
+
+// townMember is one run of a member.
+type townMember struct {
+	*Service
+	town    *town
+	address string
+	stop    func()
+	down    bool // it was killed: nothing reaches it, and nothing comes from it
+	cut     bool // it does not reach the register
+	deaf    bool // nothing reaches it from the leader's replication
+	wires   map[*cable]bool
+	copies  map[*replication]bool
+}
+
+var errCut = errors.New("cut off")
+
+// Read implements cluster.Register, for this member.
+func (m *townMember) Read(ctx context.Context, key string) (cluster.Record, error) {
+	if m.isCut() {
+		return cluster.Record{}, errCut
+	}
+	return m.town.register.Read(ctx, key)
+}
+
+// Swap implements cluster.Register.
+func (m *townMember) Swap(ctx context.Context, key string, revision uint64, value []byte) (uint64, error) {
+	if m.isCut() {
+		return 0, errCut
+	}
+	return m.town.register.Swap(ctx, key, revision, value)
+}
+
+func (m *townMember) List(ctx context.Context, prefix string) (map[string]cluster.Record, error) {
+	return m.town.register.List(ctx, prefix)
+}
+
+func (m *townMember) Watch(ctx context.Context, prefix string) <-chan struct{} {
+	return m.town.register.Watch(ctx, prefix)
+}
+func (m *townMember) Forgets() bool { return false }
+func (m *townMember) Close() error  { return nil }
+
+func (m *townMember) isCut() bool {
+	m.town.mu.Lock()
+	defer m.town.mu.Unlock()
+	return m.cut || m.down
+}
+
+// start begins a run of the member at an address.
+func (w *town) start(address string) *townMember {
+	w.serial++
+	m := &townMember{town: w, address: address, wires: map[*cable]bool{}, copies: map[*replication]bool{}}
+	m.Service = New(Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(slog.DiscardHandler)})
+	err := m.Join(Cluster{Register: m, Self: cluster.Member{ID: fmt.Sprint(address, "-", w.serial), Address: address}, Replicate: m.replicate})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { m.Run(ctx); close(ended) }()
+	m.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	w.t.Cleanup(m.stop)
+	w.mu.Lock()
+	w.members[address] = m
+	w.mu.Unlock()
+	return m
+}
+
+// kill ends a run without a word.
+func (m *townMember) kill() {
+	m.town.mu.Lock()
+	m.down = true
+	wires, copies := m.wires, m.copies
+	m.wires, m.copies = nil, nil
+	m.town.mu.Unlock()
+	for k := range wires {
+		k.cancel()
+	}
+	for k := range copies {
+		k.cancel()
+	}
+}
+
+// leader returns the member that leads, as far as one does.
+func (w *town) leader() *townMember {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.members {
+		if !m.down && m.lends(m.now()) {
+			return m
+		}
+	}
+	return nil
+}
+
+// Connect implements client.Transport.
+func (w *town) Connect(ctx context.Context, address string) (client.Stream, error) {
+	w.mu.Lock()
+	m := w.members[address]
+	if m == nil || m.down {
+		w.mu.Unlock()
+		return nil, errCut
+	}
+	own, cancel := context.WithCancel(ctx)
+	k := &cable{town: w, ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
+	m.wires[k] = true
+	w.mu.Unlock()
+	go func() {
+		k.err = m.Hold(k)
+		close(k.over)
+	}()
+	return (*clientEnd)(k), nil
+}
+
+// cable is a stream in memory: the server's side.
+type cable struct {
+	town   *town
+	ctx    context.Context
+	cancel context.CancelFunc
+	up     chan *leasepb.Report
+	back   chan *leasepb.Grant
+	over   chan struct{} // the handler has returned err
+	err    error
+	member atomic.Pointer[lease.Member] // nil before the first report
+}
+
+func (k *cable) Recv() (*leasepb.Report, error) {
+	select {
+	case r, ok := <-k.up:
+		if !ok {
+			return nil, io.EOF
+		}
+		return r, nil
+	case <-k.ctx.Done():
+		return nil, k.ctx.Err()
+	case <-k.over:
+		return nil, io.EOF
+	}
+}
+
+func (k *cable) Send(g *leasepb.Grant) error {
+	k.covered(g)
+	select {
+	case k.back <- g:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	}
+}
+
+// covered checks what a successor relies on: who is lent something stands in the record.
+func (k *cable) covered(g *leasepb.Grant) {
+	member := k.member.Load()
+	if member == nil || !slices.ContainsFunc(g.GetShares(), func(s *leasepb.Share) bool { return s.GetLease() != 0 }) {
+		return
+	}
+	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(0, 1))
+	var claim struct{ State []byte }
+	if err == nil {
+		err = json.Unmarshal(record.Value, &claim)
+	}
+	if err != nil {
+		k.town.t.Error(err)
+		return
+	}
+	known, err := coordinator.DecodeRecord(claim.State)
+	if err != nil || !known.Holders.Covers(member.Session, "shared") && !known.Holders.Covers(member.Session, "daily") {
+		k.town.t.Errorf("session %x is sent a lease, and the record does not have it (%v)", member.Session, err)
+	}
+}
+
+func (k *cable) Context() context.Context     { return k.ctx }
+func (k *cable) SetHeader(metadata.MD) error  { return nil }
+func (k *cable) SendHeader(metadata.MD) error { return nil }
+func (k *cable) SetTrailer(metadata.MD)       {}
+func (k *cable) SendMsg(any) error            { return errCut }
+func (k *cable) RecvMsg(any) error            { return errCut }
+
+// clientEnd is the instance's side.
+type clientEnd cable
+
+func (k *clientEnd) Send(r *lease.Report) error {
+	k.member.Store(&r.Member)
+	m := new(leasepb.Report)
+	if err := leasewire.ToReport(m, r); err != nil {
+		return err
+	}
+	select {
+	case k.up <- m:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	case <-k.over:
+		return io.EOF
+	}
+}
+
+func (k *clientEnd) CloseSend() error { close(k.up); return nil }
+
+func (k *clientEnd) Receive() (*lease.Grant, error) {
+	select {
+	case m := <-k.back:
+		return k.grant(m)
+	default:
+	}
+	select {
+	case m := <-k.back:
+		return k.grant(m)
+	case <-k.ctx.Done():
+		return nil, k.ctx.Err()
+	case <-k.over:
+		if k.err == nil {
+			return nil, io.EOF
+		}
+		return nil, k.err
+	}
+}
+
+func (k *clientEnd) grant(m *leasepb.Grant) (*lease.Grant, error) {
+	g := new(lease.Grant)
+	if member := k.member.Load(); member != nil {
+		g.To = *member
+	}
+	return g, leasewire.FromGrant(g, m)
+}
+
+func (k *clientEnd) Close() { k.cancel() }
+
+// reference is one bucket, which every admission is held against.
+type reference struct {
+	rate, burst, level float64
+	at                 time.Time
+	least              float64 // the lowest level; below 0 is over
+	admitted           int
+}
+
+func (r *reference) take(now time.Time) {
+	r.level = min(r.burst, r.level+r.rate*now.Sub(r.at).Seconds()) - 1
+	r.at, r.least = now, min(r.least, r.level)
+	r.admitted++
+}
+
+// resident is an instance with a load.
+type resident struct {
+	limiter *client.Limiter
+	demand  float64 // per second
+	owed    float64
+	stop    func()
+}
+
+func (w *town) resident(i int) *resident {
+	c, err := client.New(client.Options{Transport: w, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("i", i), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { c.Run(ctx); close(ended) }()
+	r := &resident{stop: sync.OnceFunc(func() { cancel(); <-ended })}
+	w.t.Cleanup(r.stop)
+	if r.limiter, err = c.Limit("shared", client.LimitOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// live lets time pass, with the load of all.
+func (w *town) live(d time.Duration, all []*resident) (admitted int) {
+	const step = 5 * time.Millisecond
+	before := w.bucket.admitted
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(step) {
+		for _, r := range all {
+			for r.owed += r.demand * step.Seconds(); r.owed >= 1; r.owed-- {
+				if r.limiter.Allow() {
+					w.bucket.take(time.Now())
+				}
+			}
+		}
+	}
+	return w.bucket.admitted - before
+}
+
+func inTown(t *testing.T, f func(w *town)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &town{t: t, register: alone.New(), members: map[string]*townMember{}, config: config}
+		w.bucket = reference{rate: 100, burst: 10, level: 10, at: time.Now()}
+		f(w)
+		if w.bucket.least < -1e-6 {
+			t.Errorf("%v more than one bucket was admitted", -w.bucket.least)
+		}
+	})
+}
+
+// pass lets time pass.
+func pass(d time.Duration) { time.Sleep(d) }
