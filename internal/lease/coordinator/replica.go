@@ -73,12 +73,8 @@ func (r *Replica) Used(now limit.Time) *Used {
 		u.others = time.Duration(now - r.othersSince)
 	}
 	for id, one := range r.of {
-		b := usedBucket{tokens: one.Tokens, fills: one.Fills, held: one.Held, leased: one.Leased}
-		if !one.Held {
-			b.age = time.Duration(now - one.at)
-		}
 		if !one.full(now) {
-			u.of[id] = b
+			u.of[id] = usedBucket{one.Tokens, time.Duration(now - one.at), one.Fills, one.Held, one.Leased}
 		}
 	}
 	return u

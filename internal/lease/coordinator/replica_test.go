@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -176,20 +177,68 @@ func TestLoweredGoesFirst(t *testing.T) {
 }
 
 // TestRateOfAFormerLeaseIsNotCountedTwice: an instance that is cut off spends its lease to the end, with the
-// rate. A bucket that is opened after that has refilled only since then.
+// rate. A bucket that is opened after that has filled only since then, and one that is opened after the
+// instance has said that it holds nothing, since that.
 func TestRateOfAFormerLeaseIsNotCountedTwice(t *testing.T) {
-	for _, u := range []*Used{nil, {others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {fills: forever, held: true, leased: true}}}} {
+	const lasts = lease.DefaultLease + lease.DefaultLease/(lease.DriftMargin/2)
+	for _, tt := range []struct {
+		name  string
+		used  *Used
+		leave time.Duration // when anna says that she holds nothing; 0 = never
+		want  string
+	}{
+		{"nothing is known", nil, 0, "10/s burst 100 tokens 10."},
+		{"a part was held", &Used{others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {fills: forever, held: true, leased: true}}}, 0, "10/s burst 100 tokens 10."},
+		{"nothing was held", &Used{others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {fills: forever}}}, 0, "10/s burst 100 tokens 60."},
+		{"nothing is known, and she reports", nil, 2 * time.Second, "10/s burst 100 tokens 40."},
+	} {
 		d := newDesk(t, lease.Terms{Rate: amount(10), Burst: fixed.Whole(100)})
 		d.start(3, 0)
 		held := Holders{}
 		held.Include(anna.Session, "l")
-		d.c.Step(d.now, Takeover{Epoch: 4, Former: 3, Holders: held, Used: u})
-		d.now = d.now.Add(lease.DefaultLease + lease.DefaultLease/(lease.DriftMargin/2) + time.Second)
-		d.c.Step(d.now, lease.Tick{})
-		d.report(bert, asks(100))
-		if r := d.c.list[0]; r.Recovering || d.lent(bert).Tokens+r.Pool.Level > fixed.Whole(11) {
-			t.Errorf("recovering %v, bert has %v and the pool %v, want 10/s for the second after recovery", r.Recovering, d.lent(bert).Tokens, r.Pool.Level)
+		d.c.Step(d.now, Takeover{Epoch: 4, Former: 3, Holders: held, Used: tt.used})
+		end := d.now.Add(lasts + time.Second)
+		if tt.leave != 0 {
+			d.now = d.now.Add(tt.leave)
+			d.send(lease.Report{Member: anna, Epoch: 4, Leaving: true})
 		}
+		d.now = end
+		d.c.Step(d.now, lease.Tick{})
+		if said := d.report(bert, asks(200)); !strings.Contains(said, tt.want) {
+			t.Errorf("%s: bert is sent %s, want %s", tt.name, said, tt.want)
+		}
+	}
+}
+
+// TestRefilledPoolIsToldNowAndThen: replicas learn that a pool of which a part is lent has more, once a second
+// and not with each token.
+func TestRefilledPoolIsToldNowAndThen(t *testing.T) {
+	d := newDesk(t, lease.Terms{Rate: amount(1000), Burst: fixed.Whole(1000)})
+	d.report(anna, asks(100))
+	d.c.list[0].Pool.Level = 0
+	d.replicate()
+	before := d.copy.told
+	for i := range 300 {
+		d.now = d.now.Add(8 * time.Millisecond)
+		d.report(anna, asks(float64(100+i%2)))
+	}
+	if told := d.copy.told - before; told < 1 || told > 4 {
+		t.Errorf("%d levels were told in 3.9 s", told)
+	}
+	if u := d.copy.Used(d.now); u.of[bucketOf(theLimit)].tokens < d.c.list[0].Pool.Level/4 {
+		t.Errorf("the replica knows of %v, the pool has %v", u.of[bucketOf(theLimit)].tokens, d.c.list[0].Pool.Level)
+	}
+}
+
+// TestHalfIsTold: a bucket from which tokens are taken one by one is told a few times, not each time.
+func TestHalfIsTold(t *testing.T) {
+	d := newDesk(t, lease.Terms{Rate: fixed.Token / 1000, Burst: fixed.Whole(64)})
+	d.replicate()
+	for i := range 64 {
+		d.report(anna, lease.Demand{Handle: 1, Resource: theLimit, Shortfall: fixed.Whole(int64(1 + i)), AckedGrant: d.acked[anna]})
+	}
+	if d.copy.lowered < 3 || d.copy.lowered > 9 {
+		t.Errorf("%d of 64 steps had to wait for replicas, want some log2(64)", d.copy.lowered)
 	}
 }
 

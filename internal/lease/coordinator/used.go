@@ -24,7 +24,7 @@ type usedBucket struct {
 	tokens fixed.Amount
 	age    time.Duration
 	fills  time.Duration // age at which it is full if nothing is lent
-	held   bool          // instances may hold a part of it; age is 0
+	held   bool          // instances may hold a part of it, so that it need not have filled since
 	leased bool          // there may be leases of it, also of nothing
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -213,8 +214,8 @@ func TestKillLosesNoBucket(t *testing.T) {
 func TestKillsNeverRefill(t *testing.T) {
 	for seed := range uint64(12) {
 		inTown(t, func(w *town) {
-			w.config = dailyConfig
 			r := rand.New(rand.NewPCG(seed, 74))
+			w.config, w.slow = dailyConfig, time.Duration(r.Int64N(int64(60*time.Millisecond)))
 			addresses := []string{"a", "b", "c"}
 			for _, a := range addresses {
 				w.start(a)
@@ -282,4 +283,98 @@ func TestKillsNeverRefill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReplicaThatGoes: grants wait for a replica that is silent or gone until the record does not name it, and
+// no longer; one that comes is named.
+func TestReplicaThatGoes(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.config, w.slow = dailyConfig, 20*time.Millisecond
+		for _, a := range []string{"a", "b", "c"} {
+			w.start(a)
+		}
+		one := w.customer(1)
+		one.spend("first", 1)
+		leader := w.settle(2)
+		var followers []*townMember
+		for _, m := range w.members {
+			if m != leader {
+				followers = append(followers, m)
+			}
+		}
+		followers[0].kill()
+		if began := time.Now(); one.spend("second", 30) != 30 || time.Since(began) > 300*time.Millisecond {
+			t.Errorf("a key waits for %v after a follower was killed", time.Since(began))
+		}
+		w.settle(1)
+		w.mu.Lock()
+		followers[1].deaf = true
+		w.mu.Unlock()
+		pass(20 * time.Millisecond) // what it was about to hear
+		if began := time.Now(); one.spend("third", 30) != 30 || time.Since(began) < 300*time.Millisecond || time.Since(began) > time.Second {
+			t.Errorf("a key waits for %v after a follower was deaf", time.Since(began))
+		}
+		w.settle(0)
+		w.mu.Lock()
+		followers[1].deaf = false
+		w.mu.Unlock()
+		w.settle(1)
+		if in, _ := leader.Replicas(); in != 1 {
+			t.Errorf("it shows %d replicas", in)
+		}
+		if _, buckets := followers[1].Replicas(); buckets != 3 {
+			t.Errorf("the replica shows %d buckets", buckets)
+		}
+	})
+}
+
+// TestRecordNamesAReplicaThatIsGone when the leader is killed: nothing was sent that the replica does not
+// know, though nobody waits for it in the end.
+func TestRecordNamesAReplicaThatIsGone(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.config = dailyConfig
+		w.start("a")
+		one := w.customer(1)
+		one.spend("first", 1)
+		w.start("b")
+		leader := w.settle(1)
+		follower := w.members["b"]
+		w.slow = 400 * time.Millisecond // the record is written late, or never
+		w.mu.Lock()
+		for k := range leader.copies {
+			k.cancel()
+		}
+		follower.deaf = true
+		w.mu.Unlock()
+		used := one.spend("key", 3)
+		leader.kill()
+		w.slow = 0
+		pass(8 * time.Second)
+		if got := one.spend("key", 31); used+got > 30 {
+			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)
+		}
+	})
+}
+
+// TestReplicasOfAnEpochThatRose know nothing of what is lent from then on, so that no record names them before
+// they have begun anew.
+func TestReplicasOfAnEpochThatRose(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.config = dailyConfig
+		for _, a := range []string{"a", "b"} {
+			w.start(a)
+		}
+		one := w.customer(1)
+		one.spend("first", 1)
+		leader := w.settle(1)
+		leader.inLoop(w.t.Context(), func(now limit.Time) {
+			leader.feed(now, nil, &lease.Report{Member: lease.Member{Instance: "x", Session: 1}, Version: lease.ProtocolVersion, Number: 1, Epoch: leader.loop.epoch + 5})
+		})
+		used := one.spend("key", 7)
+		leader.kill()
+		pass(8 * time.Second)
+		if got := one.spend("key", 31); used+got > 30 {
+			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)
+		}
+	})
 }

@@ -35,6 +35,7 @@ type town struct {
 	serial   int
 	bucket   reference
 	config   string
+	slow     time.Duration // what it takes to write to the register
 }
 
 // townMember is one run of a member.
@@ -62,6 +63,10 @@ func (m *townMember) Read(ctx context.Context, key string) (cluster.Record, erro
 
 // Swap implements cluster.Register.
 func (m *townMember) Swap(ctx context.Context, key string, revision uint64, value []byte) (uint64, error) {
+	if m.isCut() {
+		return 0, errCut
+	}
+	pass(m.town.slow)
 	if m.isCut() {
 		return 0, errCut
 	}
