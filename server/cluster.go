@@ -61,6 +61,9 @@ const minLeaseKey = 16
 // askBackend is how long a start waits for the backend to say which lease key the members have.
 const askBackend = 2 * time.Second
 
+// askName is how long a start waits until it is known whether the process that had its name lives.
+const askName = askBackend + 3*cluster.DefaultPresence
+
 // complete returns what is wrong. parent says that the server is one of a site,
 // peersNeeded that members cannot reach each other as they are told.
 func (c *Cluster) complete(grpcAddr string, parent, peersNeeded bool) error {
@@ -245,15 +248,22 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 	}
 	asking, cancel := context.WithTimeout(ctx, askBackend)
 	defer cancel()
-	if _, err := keys(asking); errors.Is(err, errOtherKey) || errors.Is(err, errOtherShards) {
+	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
+	presence := cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger}
+	_, err := keys(asking)
+	if err == nil {
+		err = awaitName(ctx, presence)
+	}
+	switch {
+	case errors.Is(err, errOtherKey), errors.Is(err, errOtherShards), errors.Is(err, cluster.ErrNameTaken):
 		return err
-	} else if err != nil {
+	case err != nil && ctx.Err() == nil:
 		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
 	}
-	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
-	err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate},
-		cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger})
-	if err != nil {
+	if c.Shards == 1 {
+		l.presence = cluster.NewPresence(presence) // of several shards the Set has one
+	}
+	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate}, presence); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	return nil
@@ -272,6 +282,17 @@ func (o *Options) replicate(ctx context.Context, address string, shard int) (grp
 		return nil, nil, err
 	}
 	return stream, end, nil
+}
+
+// awaitName returns when no other process is the member of this name, or says that one is.
+func awaitName(ctx context.Context, o cluster.PresenceOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, askName)
+	defer cancel()
+	err := cluster.AwaitName(ctx, o)
+	if errors.Is(err, cluster.ErrNameTaken) {
+		return fmt.Errorf("server: %w: it goes on undisturbed, and this process ends: give each member a --node of its own", err)
+	}
+	return err
 }
 
 // reseal reads the lease keys again.

@@ -23,7 +23,8 @@ type leases struct {
 	*leaseshards.Set
 	own      *leased.Store
 	state    *leasestate.State
-	register cluster.Register // of the members of a cluster; nil = there are none
+	register cluster.Register  // of the members of a cluster; nil = there are none
+	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
 }
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
@@ -98,7 +99,10 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	lending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var coordinator sync.WaitGroup
-	coordinator.Go(func() { nothingLent = l.Set.Run(lending) })
+	coordinator.Go(func() {
+		defer l.beginPresence()() // others see this member until it has resigned
+		nothingLent = l.Set.Run(lending)
+	})
 	spending, stopSpending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpending()
 	defer context.AfterFunc(ctx, func() {
@@ -114,6 +118,20 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	stop()
 	coordinator.Wait()
 	return nothingLent
+}
+
+// beginPresence keeps the record that says that this member is there, until stop.
+func (l *leases) beginPresence() (stop func()) {
+	if l.presence == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { l.presence.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }
 
 // untouched says, of leases that were never run, whether nothing was lent at the start.

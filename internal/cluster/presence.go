@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,14 +53,19 @@ type Presence struct {
 	foreign  int // writes in a row that met another's
 }
 
-// NewPresence returns a Presence, which writes and reads while it Runs.
-func NewPresence(o PresenceOptions) *Presence {
+// complete sets defaults.
+func (o *PresenceOptions) complete() {
 	if o.Every == 0 {
 		o.Every = DefaultPresence
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+}
+
+// NewPresence returns a Presence, which writes and reads while it Runs.
+func NewPresence(o PresenceOptions) *Presence {
+	o.complete()
 	return &Presence{opts: o, key: presencePrefix + escape(o.Self.ID), base: time.Now(), roster: newRoster(o.Self, o.Every)}
 }
 
@@ -132,12 +138,14 @@ func (p *Presence) round(ctx context.Context) error {
 		p.revision, p.written, p.foreign = revision, true, 0
 	case errors.Is(err, ErrChanged):
 		// It is that of a former run, or of another process with this name.
-		if p.foreign++; p.foreign == silentTimes {
-			p.opts.Logger.Error("another process takes part in the cluster under the name of this member: give each a --node of its own", "node", p.opts.Self.ID)
-		}
 		record, err := p.opts.Register.Read(ctx, p.key)
 		if err != nil {
 			return err
+		}
+		if p.foreign++; p.foreign == silentTimes {
+			var other Member
+			_ = json.Unmarshal(record.Value, &other) // a record without an address is shown as such
+			p.opts.Logger.Error("another process takes part in the cluster under the name of this member: give each a --node of its own", "node", p.opts.Self.ID, "other", cmp.Or(other.Address, "unknown"))
 		}
 		p.revision, p.written = record.Revision, false
 	default:
@@ -174,7 +182,7 @@ func (p *Presence) list(ctx context.Context) error {
 // note logs when the register stops answering, and when it answers again.
 func (p *Presence) note(err error) {
 	if err != nil && !p.failing {
-		p.opts.Logger.Warn("the cluster's register does not take that this member is there: others may lead what it should", "error", err)
+		p.opts.Logger.Warn("the cluster's register does not take that this member is there: others take it for gone", "error", err)
 	}
 	p.failing = err != nil
 }

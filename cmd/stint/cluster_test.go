@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stint-io/stint/internal/etcdtest"
+)
+
+const clusterLimits = "limits:\n  - {name: day, key: [user], rate: 30/day, sharing: leased, on_store_failure: reject}\n"
+
+// TestSecondProcessOfOneName: it ends with an error that says who has the name and what to do, and the
+// first goes on. A process that was killed is no other one, and neither is one that has ended.
+func TestSecondProcessOfOneName(t *testing.T) {
+	t.Parallel()
+	url := "etcd://" + etcdtest.Start(t).Addr() + "/names"
+	args := []string{"--config", file(t, "stint.yaml", clusterLimits), "--cluster", url, "--node", "a"}
+	first := serveProcess(t, nil, args...)
+	first.await("this member coordinates")
+	others := append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
+	code, out, errOut := call(t, nil, others...)
+	if code != exitNo || out != "" {
+		t.Errorf("exit code %d, want %d, and on standard output %q", code, exitNo, out)
+	}
+	for _, want := range []string{`another process is a member of this name: "a" at "127.0.0.1:`, "give each member a --node of its own"} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("the error has no %q:\n%s", want, errOut)
+		}
+	}
+	if code, out, errOut := call(t, nil, "take", "user=u", "--addr", first.http); code != exitOK {
+		t.Errorf("the first was disturbed: exit code %d\n%s%s", code, out, errOut)
+	}
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	next := serveProcess(t, nil, args...)
+	next.await("this member coordinates")
+	if code := next.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
