@@ -192,9 +192,6 @@ func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][
 	}
 }
 
-// shardsRecord is the key of the record about the number of shards.
-const shardsRecord = "shards"
-
 // errOtherShards says that a member divides the limits among another number of coordinators.
 var errOtherShards = errors.New("server: the members of a cluster have the same number of shards")
 
@@ -202,17 +199,17 @@ var errOtherShards = errors.New("server: the members of a cluster have the same 
 // that divide the keys in two ways would lend some of them twice. Nobody lends before they agree.
 func agreeOnShards(ctx context.Context, register cluster.Register, n int) error {
 	for {
-		record, err := register.Read(ctx, shardsRecord)
+		record, err := register.Read(ctx, cluster.ShardsRecord)
 		if err != nil {
 			return fmt.Errorf("server: how many shards the members have cannot be read: %w", err)
 		}
 		if record.Revision != 0 {
 			if said, err := strconv.Atoi(string(record.Value)); err != nil || said != n {
-				return fmt.Errorf("%w: this one has %d, and the others %.20q: give it --cluster-shards with that number, or stop all members, delete the record %s and start them with the new one", errOtherShards, n, record.Value, shardsRecord)
+				return fmt.Errorf("%w: this one has %d, and the others %.20q: give it --cluster-shards with that number, or stop all members, delete the record %s and start them with the new one", errOtherShards, n, record.Value, cluster.ShardsRecord)
 			}
 			return nil
 		}
-		_, err = register.Swap(ctx, shardsRecord, 0, strconv.AppendInt(nil, int64(n), 10))
+		_, err = register.Swap(ctx, cluster.ShardsRecord, 0, strconv.AppendInt(nil, int64(n), 10))
 		if !errors.Is(err, cluster.ErrChanged) {
 			if err != nil {
 				return fmt.Errorf("server: the number of shards cannot be agreed on: %w", err)

@@ -24,7 +24,8 @@ func newCheck() *cobra.Command {
 		Short: "look for faults in limit files",
 		Long: `Look for faults in limit files and folders of them, all together, as serve would
 load them. The exit code is 0 when they are good, 1 when there are faults, and 2
-when a file cannot be read.`,
+when a file cannot be read. Nothing is connected to: stint doctor asks the store, and
+with --cluster the backend of a cluster.`,
 		Example: `  stint check stint.yaml
   stint check --json stint.yaml limits.d`,
 		Args: cobra.MinimumNArgs(1),

@@ -20,36 +20,46 @@ import (
 const doctorTime = time.Minute
 
 func newDoctor() *cobra.Command {
-	var store string
+	var store, cluster string
 	var files []string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "examine the store: reachable, near, and set so that it keeps limits",
+		Short: "examine the store and the cluster: reachable, set so that limits are kept, and led",
 		Long: `Examine the store that serve would use with the same flags: whether it answers and
 how fast, whether the user may do what is needed, and whether it keeps what is
 counted. Nothing is written but keys and messages under the store's prefix that
 begin with doctor:.
 
-The exit code is 0 when nothing is bad, 1 when something is, and 2 when the store
-is not known or a file has faults.`,
+With --cluster, examine the backend of a cluster as well: whether it answers, which
+member leads and in which epoch, and which members there are. Nothing is written
+there.
+
+The exit code is 0 when nothing is bad, 1 when something is, and 2 when a URL is
+wrong or a file has faults.`,
 		Example: `  stint doctor --store redis://127.0.0.1:6379
-  stint doctor --config stint.yaml --json`,
+  stint doctor --config stint.yaml --json
+  stint doctor --cluster etcd://127.0.0.1:2379/stint`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			url, err := storeOf(store, files)
 			if err != nil {
 				return &exit{exitUsage, err}
 			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTime)
+			defer cancel()
 			report := doctorReport{Store: url, OK: true, Findings: []finding{}}
 			if url != server.StoreMemory {
 				o, err := redis.ParseURL(url)
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
-				ctx, cancel := context.WithTimeout(cmd.Context(), doctorTime)
-				defer cancel()
 				report.examine(ctx, o)
+			}
+			if cluster != "" {
+				if err := report.examineCluster(ctx, cluster); err != nil {
+					return err
+				}
 			}
 			if asJSON {
 				return report.json(cmd.OutOrStdout())
@@ -59,6 +69,7 @@ is not known or a file has faults.`,
 	}
 	cmd.Flags().StringVar(&store, "store", "", "the store to examine, such as redis://127.0.0.1:6379 (default: what the files say)")
 	cmd.Flags().StringSliceVar(&files, "config", nil, "limit file or folder of limit files that names the store; may be repeated")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "the backend of the cluster to examine, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
@@ -81,24 +92,33 @@ func storeOf(store string, files []string) (string, error) {
 // doctorReport is what doctor prints with --json.
 type doctorReport struct {
 	Store    string    `json:"store"`
+	Cluster  string    `json:"cluster,omitempty"`
 	OK       bool      `json:"ok"`
 	Findings []finding `json:"findings"`
 }
 
-// finding is a redis.Finding on the wire.
+// finding is a redis.Finding on the wire, or one about a cluster.
 type finding struct {
 	Check  string `json:"check"`
 	Level  string `json:"level"`
 	Text   string `json:"text"`
 	Advice string `json:"advice,omitempty"`
+
+	ofCluster bool
 }
 
 func (r *doctorReport) examine(ctx context.Context, o redis.Options) {
 	r.Store = o.String()
 	for _, f := range redis.Diagnose(ctx, o) {
 		r.OK = r.OK && f.Level != redis.Bad
-		r.Findings = append(r.Findings, finding{f.Check, f.Level.String(), f.Text, f.Advice})
+		r.Findings = append(r.Findings, finding{Check: f.Check, Level: f.Level.String(), Text: f.Text, Advice: f.Advice})
 	}
+}
+
+// add adds a finding about the cluster.
+func (r *doctorReport) add(level redis.Level, check, text, advice string) {
+	r.OK = r.OK && level != redis.Bad
+	r.Findings = append(r.Findings, finding{check, level.String(), text, advice, true})
 }
 
 func (r *doctorReport) json(out io.Writer) error {
@@ -112,23 +132,36 @@ func (r *doctorReport) json(out io.Writer) error {
 }
 
 func (r *doctorReport) text(out io.Writer) error {
-	if r.Store == server.StoreMemory {
-		_, err := fmt.Fprintln(out, "store memory: nothing to examine, each process counts by itself\nhint: name a store that many share with --store redis://host:6379")
-		return err
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "store %s\n", r.Store)
-	marks := map[string]string{redis.Good.String(): "ok", redis.Warning.String(): "warn", redis.Bad.String(): "FAIL"}
-	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%-4s  %-16s  %s\n", marks[f.Level], f.Check, f.Text)
-		if f.Advice != "" {
-			fmt.Fprintf(&b, "%24s%s\n", "", f.Advice)
-		}
+	switch {
+	case r.Store != server.StoreMemory:
+		fmt.Fprintf(&b, "store %s\n", r.Store)
+		r.write(&b, false)
+	case r.Cluster == "":
+		fmt.Fprintln(&b, "store memory: nothing to examine, each process counts by itself\nhint: name a store that many share with --store redis://host:6379, or the backend of a cluster with --cluster etcd://host:2379/prefix")
+	}
+	if r.Cluster != "" {
+		fmt.Fprintf(&b, "cluster %s\n", r.Cluster)
+		r.write(&b, true)
 	}
 	if _, err := io.WriteString(out, b.String()); err != nil {
 		return err
 	}
 	return r.verdict()
+}
+
+// write writes the findings about the store, or those about the cluster.
+func (r *doctorReport) write(b *strings.Builder, ofCluster bool) {
+	marks := map[string]string{redis.Good.String(): "ok", redis.Warning.String(): "warn", redis.Bad.String(): "FAIL"}
+	for _, f := range r.Findings {
+		if f.ofCluster != ofCluster {
+			continue
+		}
+		fmt.Fprintf(b, "%-4s  %-16s  %s\n", marks[f.Level], f.Check, f.Text)
+		if f.Advice != "" {
+			fmt.Fprintf(b, "%24s%s\n", "", f.Advice)
+		}
+	}
 }
 
 func (r *doctorReport) verdict() error {

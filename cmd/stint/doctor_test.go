@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stint-io/stint/internal/etcdtest"
 	"github.com/stint-io/stint/internal/redistest"
 )
 
@@ -101,4 +104,45 @@ func TestDoctorPage(t *testing.T) {
 	if rows != len(checks) {
 		t.Errorf("the page has %d checks, doctor has %v", rows, checks)
 	}
+}
+
+// TestDoctorOfCluster: it says who leads, in which epoch, and who is there, and otherwise what to do.
+func TestDoctorOfCluster(t *testing.T) {
+	t.Parallel()
+	backend := etcdtest.Start(t).Addr()
+	url := "etcd://" + backend + "/doctor"
+	limits := file(t, "stint.yaml", clusterLimits)
+	a := serveProcess(t, nil, "--config", limits, "--cluster", url, "--node", "a")
+	a.await("this member coordinates")
+	b := serveProcess(t, nil, "--config", limits, "--cluster", url, "--node", "b")
+	eventually := func(code int, env []string, args []string, patterns ...string) {
+		t.Helper()
+		said := ""
+		for begun := time.Now(); time.Since(begun) < 30*time.Second; {
+			got, out, errOut := call(t, env, append([]string{"doctor"}, args...)...)
+			said = fmt.Sprintf("exit code %d\n%s%s", got, out, errOut)
+			good := got == code
+			for _, p := range patterns {
+				good = good && regexp.MustCompile(p).MatchString(out+errOut)
+			}
+			if good {
+				return
+			}
+		}
+		t.Errorf("%v: want exit code %d and %q, got %s", args, code, patterns, said)
+	}
+	eventually(exitOK, nil, []string{"--cluster", url},
+		`(?m)^cluster etcd://.*/doctor$`, `ok    backend +it answers in`, `ok    leader +a at 127\.0\.0\.1:\d+ leads leases, epoch \d+`, `ok    members +2: a at .*, b at `)
+	eventually(exitOK, []string{"STINT_CLUSTER=" + url}, []string{"--json"}, `"cluster": "etcd://`, `"check": "leader",\s+"level": "good"`)
+	eventually(exitNo, nil, []string{"--cluster", "etcd://" + backend + "/docter"}, `FAIL  records +no member has written anything below this URL`, `the prefix at the end must be the same`)
+	eventually(exitNo, nil, []string{"--cluster", "etcd://me:secret@127.0.0.1:1/doctor"}, `cluster etcd://me@127\.0\.0\.1:1/doctor\nFAIL  backend +it does not answer`)
+	eventually(exitNo, nil, []string{"--cluster", "etcd://127.0.0.1:1/doctor"}, `FAIL  backend +it does not answer`, `start it, or correct the addresses`)
+	eventually(exitUsage, nil, []string{"--cluster", "etc://127.0.0.1/doctor"}, `stint: --cluster: cluster: the scheme of the URL is not known, want etcd://`)
+	eventually(exitUsage, nil, []string{"--cluster", "alone"}, `give the URL of a backend`)
+	for _, p := range []*process{a, b} {
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(exitNo, nil, []string{"--cluster", url}, `FAIL  leader +nobody leads; the last leader of leases was [ab] at .*, epoch \d+, which has not renewed`, `warn  members +a at .* was killed`, `warn  members +b at `)
 }

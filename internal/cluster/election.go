@@ -70,7 +70,7 @@ func New(o Options) (*Election, error) {
 	}
 	e := &Election{
 		opts:   o,
-		key:    "leader/" + o.Scope,
+		key:    leaderPrefix + o.Scope,
 		base:   time.Now(),
 		wishes: make(chan wish),
 		over:   make(chan struct{}),
