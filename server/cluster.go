@@ -220,7 +220,7 @@ func agreeOnShards(ctx context.Context, register cluster.Register, n int) error 
 }
 
 // openCluster opens the backend; nil = there is none.
-func openCluster(o *Options) (cluster.Register, error) {
+func openCluster(o *Options) (*cluster.Witness, error) {
 	if o.Cluster.URL == "" {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func openCluster(o *Options) (cluster.Register, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: --cluster: %w", err)
 	}
-	return register, nil
+	return cluster.NewWitness(register), nil
 }
 
 // join makes the coordinator one of the members, now that it is known where it listens.
@@ -311,7 +311,7 @@ func (l *leases) member() *admin.Cluster {
 	if !ok {
 		return nil
 	}
-	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: st.Epoch, Terms: st.Terms, Shards: st.Shards, Led: st.Led, Replicas: st.Replicas, ReplicaBuckets: st.ReplicaBuckets}
+	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: l.epochSeen(), Terms: st.Terms, Shards: st.Shards, Led: st.Led, Replicas: st.Replicas, ReplicaBuckets: st.ReplicaBuckets}
 }
 
 // connect opens the stream of this server's own instance: to the coordinator in this process, or
@@ -327,7 +327,7 @@ func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Str
 	}
 	stream, err := away.Connect(ctx, leader.Address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s at %s leads: %w", leader.ID, leader.Address, err)
 	}
 	return leased.Away(stream), nil
 }

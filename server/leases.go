@@ -23,7 +23,7 @@ type leases struct {
 	*leaseshards.Set
 	own      *leased.Store
 	state    *leasestate.State
-	register cluster.Register  // of the members of a cluster; nil = there are none
+	register *cluster.Witness  // of the members of a cluster; nil = there are none
 	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
 }
 

@@ -6,6 +6,21 @@ import (
 	"time"
 )
 
+// leaderPrefix begins the keys of the records of leaders; the scope follows.
+const leaderPrefix = "leader/"
+
+// Leader is what the record of a scope's leader says.
+type Leader struct {
+	Scope    string
+	Member   Member
+	Epoch    uint64
+	TTL      time.Duration
+	Resigned bool // it gave the term up
+
+	// Alive says that the record was renewed while a survey watched it.
+	Alive bool
+}
+
 // claim is the value of a leader's record. It is JSON, for people who read the backend and for
 // versions that add fields.
 type claim struct {
@@ -35,6 +50,10 @@ func (c *claim) ttl() time.Duration { return time.Duration(c.TTLMillis) * time.M
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func (c *claim) member() Member { return Member{ID: c.ID, Address: c.Address} }
+
+func (c *claim) leader(scope string) Leader {
+	return Leader{Scope: scope, Member: c.member(), Epoch: c.Epoch, TTL: c.ttl(), Resigned: c.Resigned}
+}
 
 func (c *claim) encode() []byte {
 	b, err := json.Marshal(c)

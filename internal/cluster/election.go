@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -201,6 +202,7 @@ func (e *Election) show(now time.Duration) {
 		view.member = Member{}
 	}
 	if known := now < view.until; known != l.known || view.member != l.leading {
+		e.logLeader(view.member, known)
 		l.known, l.leading = known, view.member
 		e.opts.Observed(view.member, known)
 	}
@@ -208,6 +210,17 @@ func (e *Election) show(now time.Duration) {
 		e.opts.Logger.Error("nobody can be elected", "scope", e.opts.Scope, "error", fault)
 	}
 	l.fault = l.seen.fault
+}
+
+// logLeader says which other member leads, and when none does any more.
+func (e *Election) logLeader(leader Member, known bool) {
+	l, self := &e.loop, e.opts.Self
+	switch {
+	case known && leader.ID != self.ID:
+		e.opts.Logger.Info("another member leads", "scope", e.opts.Scope, "leader", leader.ID, "address", cmp.Or(leader.Address, "unknown"), "epoch", l.machine.epoch)
+	case !known && l.leading.ID != self.ID:
+		e.opts.Logger.Info("nobody leads", "scope", e.opts.Scope, "last_leader", l.leading.ID, "epoch", l.machine.epoch)
+	}
 }
 
 // register notes who waits for what the last event asks.

@@ -15,23 +15,8 @@ import (
 // ShardsRecord is the key of the record about the number of shards: a decimal number.
 const ShardsRecord = "shards"
 
-// leaderPrefix begins the keys of the records of leaders; the scope follows.
-const leaderPrefix = "leader/"
-
 // surveyEvery is how often a survey looks. A leader renews its record four times in a TTL.
 const surveyEvery = DefaultTTL / renewalsPerTTL
-
-// Leader is what the record of a scope's leader says.
-type Leader struct {
-	Scope    string
-	Member   Member
-	Epoch    uint64
-	TTL      time.Duration
-	Resigned bool // it gave the term up
-
-	// Alive says that the record was renewed while it was watched.
-	Alive bool
-}
 
 // Present is a member that has a record. Alive says that the record was written while it was watched.
 type Present struct {
@@ -82,10 +67,9 @@ func Examine(ctx context.Context, r Register) (Survey, error) {
 			s.Members = append(s.Members, Present{one.member, alive[key]})
 			continue
 		}
-		s.Leaders = append(s.Leaders, Leader{
-			Scope: strings.TrimPrefix(key, leaderPrefix), Member: one.claim.member(), Epoch: one.claim.Epoch, TTL: one.claim.ttl(),
-			Resigned: one.claim.Resigned, Alive: alive[key] && !one.claim.Resigned,
-		})
+		l := one.claim.leader(strings.TrimPrefix(key, leaderPrefix))
+		l.Alive = alive[key] && !l.Resigned
+		s.Leaders = append(s.Leaders, l)
 	}
 	slices.SortFunc(s.Leaders, func(a, b Leader) int { return cmp.Compare(a.Scope, b.Scope) })
 	slices.SortFunc(s.Members, func(a, b Present) int { return cmp.Compare(a.Member.ID, b.Member.ID) })

@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Cluster is how a member of a cluster stands.
 type Cluster struct {
 	Leads, LeaderKnown bool
-	Epoch              uint64 // of the latest term of this member's coordinator
+	Epoch              uint64 // the highest of any term that this member has seen
 	Terms              uint64 // of this member
 	Shards, Led        int    // all, and those that this member coordinates
 	Replicas           int    // the fewest of a shard that it coordinates
@@ -21,7 +21,7 @@ func newClusterDescs(desc func(name, help string, labels ...string) *prometheus.
 	return clusterDescs{
 		leads: desc("cluster_leads", "1 if this member coordinates limits that are shared by leases: all of them, or a shard. At most one member coordinates a shard."),
 		known: desc("cluster_leader_known", "1 if this member knows which one coordinates each shard."),
-		epoch: desc("cluster_epoch", "Epoch of this member's latest term."),
+		epoch: desc("cluster_epoch", "Highest epoch that this member has seen, of its own term or another member's; 0 before it has seen any."),
 		terms: desc("cluster_terms_total", "Terms in which this member coordinated, of all shards."),
 
 		shards: desc("cluster_shards", "Shards among which the limits that are shared by leases are divided."),

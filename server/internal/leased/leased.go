@@ -83,12 +83,14 @@ func New(o Options) (*Store, error) {
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
-	var others []string
+	// Connect ignores the addresses: they are for the log.
+	address, others := "this process", []string(nil)
 	if o.Away {
-		others = []string{""} // a client with one address alone waits for it; Connect ignores them
+		address = "the member that leads"
+		others = []string{address} // a client with one address alone waits for it
 	}
 	c, err := client.New(client.Options{
-		Transport: &transport{connect: o.Connect, shardOf: o.ShardOf, names: s.names}, Others: others,
+		Transport: &transport{connect: o.Connect, shardOf: o.ShardOf, names: s.names}, Address: address, Others: others,
 		Instance: fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),
 		Logger:   o.Logger,
 	})
