@@ -16,7 +16,7 @@ const envoyHealth = "ratelimit"
 
 // healthcheck answers as /readyz does, in the form of that service.
 func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
-	if ready, _ := s.readiness(); !ready {
+	if ready, _ := s.Readiness(); !ready {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}

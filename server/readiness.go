@@ -13,8 +13,8 @@ import (
 // this.
 const storeLook = 100 * time.Millisecond
 
-// readiness says whether requests should be sent here, and why not, or what is amiss.
-func (s *Server) readiness() (ready bool, text string) {
+// Readiness says what /readyz says: whether requests should be sent here, and why not, or what is amiss.
+func (s *Server) Readiness() (ready bool, text string) {
 	if !s.serving.Load() {
 		return false, "starting or draining"
 	}
@@ -52,14 +52,14 @@ func (s *Server) configVersion() string {
 	return version
 }
 
-// reportHealth makes the gRPC health service say what readiness says.
-func (s *Server) reportHealth() {
+// reportHealth makes the gRPC health service say what Readiness says. It reports whether that has
+// changed, and what it says.
+func (s *Server) reportHealth() (changed, ready bool, text string) {
 	// The last report must come from the last check.
 	s.health.Lock()
 	defer s.health.Unlock()
-	ready, _ := s.readiness()
-	if ready == s.health.serving {
-		return
+	if ready, text = s.Readiness(); ready == s.health.serving {
+		return false, ready, text
 	}
 	s.health.serving = ready
 	if ready {
@@ -67,9 +67,10 @@ func (s *Server) reportHealth() {
 	} else {
 		s.health.Shutdown()
 	}
+	return true, ready, text
 }
 
-// watchReadiness keeps the gRPC health service up to date until ctx ends.
+// watchReadiness keeps the gRPC health service up to date until ctx ends, and logs what changes.
 func (s *Server) watchReadiness(ctx context.Context) {
 	look := time.NewTicker(storeLook)
 	defer look.Stop()
@@ -78,7 +79,15 @@ func (s *Server) watchReadiness(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			s.reportHealth()
+			switch changed, ready, text := s.reportHealth(); {
+			case !changed:
+			case ready && text == "":
+				s.opts.Logger.Info("ready")
+			case ready:
+				s.opts.Logger.Info("ready, but degraded", "because", text)
+			default:
+				s.opts.Logger.Warn("not ready", "because", text)
+			}
 		}
 	}
 }

@@ -14,11 +14,11 @@ func TestReadinessByTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.storage.Close()
-	if ready, text := s.readiness(); ready || text != "starting or draining" {
+	if ready, text := s.Readiness(); ready || text != "starting or draining" {
 		t.Errorf("before the start: %v %q", ready, text)
 	}
 	s.serving.Store(true)
-	if ready, text := s.readiness(); !ready || text != "" {
+	if ready, text := s.Readiness(); !ready || text != "" {
 		t.Errorf("with memory: %v %q", ready, text)
 	}
 	remote := &fickle{}
@@ -35,7 +35,7 @@ func TestReadinessByTheStore(t *testing.T) {
 		{nil, true, ""},
 	} {
 		remote.err = c.err
-		if ready, text := s.readiness(); ready != c.ready || text != c.text {
+		if ready, text := s.Readiness(); ready != c.ready || text != c.text {
 			t.Errorf("%v: %v %q, want %v %q", c.err, ready, text, c.ready, c.text)
 		}
 	}

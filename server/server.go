@@ -169,7 +169,7 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Instances: instances, Ready: s.readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
+		Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	if s.security.admin != nil {

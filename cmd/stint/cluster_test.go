@@ -1,11 +1,13 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stint-io/stint/internal/etcdtest"
+	"github.com/stint-io/stint/internal/redistest"
 )
 
 const clusterLimits = "limits:\n  - {name: day, key: [user], rate: 30/day, sharing: leased, on_store_failure: reject}\n"
@@ -38,5 +40,39 @@ func TestSecondProcessOfOneName(t *testing.T) {
 	next.await("this member coordinates")
 	if code := next.end(syscall.SIGTERM); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestStartLineIsTrue: standard output says ready where /readyz does, and otherwise what is missing; the log
+// says when the service is ready.
+func TestStartLineIsTrue(t *testing.T) {
+	t.Parallel()
+	limits := file(t, "stint.yaml", clusterLimits)
+	etcd := etcdtest.Start(t)
+	url := "etcd://" + etcd.Addr() + "/start"
+	// become checks a service that may have become ready before it could say that it was not.
+	become := func(missing string, args ...string) {
+		t.Helper()
+		p := serveProcess(t, nil, args...)
+		if strings.Contains(p.greeting, "\nlistening, not ready yet: "+missing) {
+			p.await("level=INFO msg=ready")
+		} else if !strings.HasSuffix(p.greeting, "\nready\n") {
+			t.Errorf("it says neither %q nor ready:\n%s", missing, p.greeting)
+		}
+		resp, err := http.Get(p.admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("it said that it is ready, and /readyz %s, %v", resp.Status, err)
+		}
+	}
+	become("no member of the cluster coordinates", "--config", limits, "--cluster", url)
+	become("store redis://", "--store", redistest.Start(t).URL())
+	become("what a service without a backend never lacks")
+	etcd.Kill()
+	p := serveProcess(t, nil, "--config", limits, "--cluster", url)
+	if want := "\nlistening, not ready yet: no member of the cluster coordinates"; !strings.Contains(p.greeting, want) {
+		t.Errorf("without etcd it does not say %q:\n%s", want, p.greeting)
 	}
 }

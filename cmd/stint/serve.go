@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -189,15 +190,22 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
 	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
 	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, scheme(onHTTP)+"://"+a.HTTP.String()))
-	state := "ready"
-	if s.Store() != server.StoreMemory {
-		state = "listening, ready when the store answers"
-	}
-	if d := s.Recovering(); d > 0 {
-		state = fmt.Sprintf("listening, ready in %.1f s: recovering: it is not known yet which leases of a former coordinator are in use", d.Seconds())
-	}
-	fmt.Fprintln(&b, state)
+	ready, text := s.Readiness()
+	fmt.Fprintln(&b, startLine(ready, text, s.Recovering()))
 	return b.String()
+}
+
+// startLine says of a service that listens whether it is ready, as /readyz does.
+func startLine(ready bool, text string, recovering time.Duration) string {
+	switch {
+	case ready && text == "":
+		return "ready"
+	case ready:
+		return "listening, ready but degraded: " + text
+	case recovering > 0 && strings.HasPrefix(text, "recovering:"):
+		return fmt.Sprintf("listening, ready in %.1f s: recovering: it is not known yet which leases of a former coordinator are in use", recovering.Seconds())
+	}
+	return "listening, not ready yet: " + text + "; the log says when it is ready"
 }
 
 // tryLine is a command that meets a limit of the configuration: the first in stint's
