@@ -122,13 +122,7 @@ func readLimits(cmd *cobra.Command, how rules.Options, paths []string) ([]config
 	files, err := rules.Read(paths...)
 	var set *rules.Set
 	if err == nil {
-		set, err = how.Compile(files...)
-	}
-	if err == nil {
-		err = checkStore(set.Store())
-	}
-	if err == nil && len(set.Limits()) == 0 {
-		err = errors.New("the configuration has no limits, so that nothing would be limited")
+		set, err = compile(how, files)
 	}
 	if err != nil {
 		return nil, nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, err)
@@ -136,11 +130,28 @@ func readLimits(cmd *cobra.Command, how rules.Options, paths []string) ([]config
 	for _, w := range warnings(set) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", w)
 	}
+	return stored(files), set, nil
+}
+
+// compile returns the limits of what is to be pushed, or why a push of it is refused.
+func compile(how rules.Options, files []rules.File) (*rules.Set, error) {
+	set, err := how.Compile(files...)
+	if err == nil {
+		err = checkStore(set.Store())
+	}
+	if err == nil && len(set.Limits()) == 0 {
+		err = errors.New("the configuration has no limits, so that nothing would be limited")
+	}
+	return set, err
+}
+
+// stored are files as a version has them.
+func stored(files []rules.File) []configstore.File {
 	out := make([]configstore.File, len(files))
 	for i, f := range files {
 		out[i] = configstore.File{Name: f.Name, Text: string(f.Text)}
 	}
-	return out, set, nil
+	return out
 }
 
 func newPush() *cobra.Command {
@@ -323,8 +334,8 @@ func newStatus() *cobra.Command {
 		Use:   "status --to URL",
 		Short: "show which version each service enforces",
 		Long: `Show which version each service enforces that reads its configuration from the
-URL. The exit code is 1 when one of them does not enforce the latest. A service
-that has not reported for 30 s is shown as gone.`,
+URL. The exit code is 1 when one of them does not enforce the latest, and when there
+is none. A service that has not reported for 30 s is shown as gone, and does not count.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.ask(cmd, func(ctx context.Context, s *configstore.Store) error {
@@ -336,7 +347,11 @@ that has not reported for 30 s is shown as gone.`,
 				if err != nil {
 					return err
 				}
-				return showStatus(cmd.OutOrStdout(), all[len(all)-1], members, time.Now(), asJSON)
+				err = showStatus(cmd.OutOrStdout(), all[len(all)-1], members, time.Now(), asJSON)
+				if errors.Is(err, errNobodyReads) {
+					err = &exit{exitNo, fmt.Errorf("%w: start one with --config %s, or compare the --config of those that run with this URL: the prefix at the end must be the same", err, clusterurl.Redacted(b.url))}
+				}
+				return err
 			})
 		},
 	}

@@ -36,6 +36,8 @@ func TestConfigCommands(t *testing.T) {
 		{"diff " + good, exitOK, nil},
 		{"diff " + more, exitNo, []string{"-  - {name: a, key: [ip], rate: 5/minute}\n+  - {name: a, key: [ip], rate: 9/minute}\n+  - {name: b"}},
 		{"diff", exitUsage, []string{"say what to compare"}},
+		{"diff " + bad, exitNo, []string{"+  - {name: a, raet: 5/minute}\n", `unknown key "raet" in a limit`, "did you mean rate?", "a push of these files is refused"}},
+		{"diff " + empty, exitNo, []string{"has no limits", "a push of these files is refused"}},
 		{"push " + more + " --if-version 1", exitOK, []string{"version 2: 2 limits\n"}},
 		{"push " + good + " --if-version 1", exitNo, []string{"conflict: version 1 is not the latest: ", "pushed version 2 at "}},
 		{"diff --version 1", exitNo, []string{"+  - {name: b"}},
@@ -47,7 +49,8 @@ func TestConfigCommands(t *testing.T) {
 		{"show 2 --file other", exitNo, []string{`no file "other"`}},
 		{"history", exitOK, []string{"VERSION", "(version 1 again) back", "anna", "first"}},
 		{"history --json", exitOK, []string{`"rolled_back_to": 1`}},
-		{"status", exitOK, []string{"latest: version 3"}},
+		{"status", exitNo, []string{"latest: version 3", "stint: no service reads its configuration from here: start one with --config " + url + ", or compare"}},
+		{"status --json", exitNo, []string{`"members": {}`, "no service reads its configuration from here"}},
 	} {
 		args := append([]string{"config"}, strings.Fields(c.args)...)
 		code, out, errOut := call(t, []string{"STINT_TO=" + url}, args...)
@@ -84,7 +87,8 @@ func TestOldMemberIsShown(t *testing.T) {
 		serveProcess(t, nil, "--config", "etcd://"+addr+","+addr+"/old", "--node", "new", "--rls-merge-domains", "--state-dir", "none"),
 		serveProcess(t, nil, "--config", url, "--node", "old", "--state-dir", "none"),
 	}
-	if code, _, errOut := call(t, to, "config", "push", file(t, "one.yaml", one), file(t, "two.yaml", two), "--rls-merge-domains"); code != exitOK {
+	both := []string{file(t, "one.yaml", one), file(t, "two.yaml", two)}
+	if code, _, errOut := call(t, to, append([]string{"config", "push", "--rls-merge-domains"}, both...)...); code != exitOK {
 		t.Fatal(errOut)
 	}
 	members[0].await("version=2")
@@ -101,6 +105,13 @@ func TestOldMemberIsShown(t *testing.T) {
 	}
 	if seen != "" {
 		t.Errorf("the status is\n%s", seen)
+	}
+	merged := append([]string{"config", "diff"}, both...)
+	if code, out, errOut := call(t, to, append(merged, "--rls-merge-domains")...); code != exitOK {
+		t.Errorf("a difference to itself: exit code %d\n%s%s", code, out, errOut)
+	}
+	if code, _, errOut := call(t, to, merged...); code != exitNo || !strings.Contains(errOut, "duplicate domain") {
+		t.Errorf("without the flag of the push: exit code %d\n%s", code, errOut)
 	}
 	for _, p := range members {
 		if code := p.end(syscall.SIGTERM); code != exitOK {

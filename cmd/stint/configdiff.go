@@ -18,13 +18,15 @@ import (
 func newConfigDiff() *cobra.Command {
 	var b backend
 	var version uint64
+	var how rules.Options
 	cmd := &cobra.Command{
 		Use:   "diff [FILE...] --to URL",
 		Short: "show what a push of the files would change",
 		Long: `Show what a push of the files would change: lines with - are those of the latest
 version, or of --version, and lines with + those of the files, or without files of
-the latest version. The exit code is 0 when there is no difference, 1 when there
-is one, and 2 when that cannot be told.`,
+the latest version. Faults for which a push of the files would be refused are said
+after it. The exit code is 0 when there is no difference, 1 when there is one or
+a fault, and 2 when that cannot be told.`,
 		Example: `  stint config diff stint.yaml --to etcd://127.0.0.1:2379/stint
   stint config diff --version 6 --to etcd://127.0.0.1:2379/stint`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -32,14 +34,14 @@ is one, and 2 when that cannot be told.`,
 				return &exit{exitUsage, errors.New("say what to compare: files, or a version with --version")}
 			}
 			var now []configstore.File
+			var fault error // for which a push is refused
 			if len(args) > 0 {
 				files, err := rules.Read(args...)
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
-				for _, f := range files {
-					now = append(now, configstore.File{Name: f.Name, Text: string(f.Text)})
-				}
+				_, fault = compile(how, files)
+				now = stored(files)
 			}
 			return b.ask(cmd, func(ctx context.Context, s *configstore.Store) error {
 				before, err := s.Latest(ctx)
@@ -52,14 +54,20 @@ is one, and 2 when that cannot be told.`,
 				if err != nil {
 					return err
 				}
-				if !writeDiff(cmd.OutOrStdout(), before.Files, now) {
-					return nil
+				differs := writeDiff(cmd.OutOrStdout(), before.Files, now)
+				switch {
+				case fault != nil:
+					fmt.Fprintln(cmd.ErrOrStderr(), fault)
+					return &exit{exitNo, errors.New("a push of these files is refused: correct what stands above, and ask again")}
+				case differs:
+					return &exit{code: exitNo}
 				}
-				return &exit{code: exitNo}
+				return nil
 			})
 		},
 	}
 	b.register(cmd)
+	cmd.Flags().BoolVar(&how.MergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
 	cmd.Flags().Uint64Var(&version, "version", 0, "compare with this version (default: the latest)")
 	return cmd
 }

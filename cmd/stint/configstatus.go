@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,8 +12,11 @@ import (
 	"github.com/stint-io/stint/internal/configstore"
 )
 
+// errNobodyReads says that no service reports what it enforces.
+var errNobodyReads = errors.New("no service reads its configuration from here")
+
 // showStatus prints which version each member enforces. The error says that one does not enforce the
-// latest.
+// latest, or wraps errNobodyReads.
 func showStatus(out io.Writer, latest configstore.Meta, members map[string]configstore.Report, now time.Time, asJSON bool) error {
 	behind, live := 0, 0
 	for _, r := range members {
@@ -49,6 +53,10 @@ func showStatus(out io.Writer, latest configstore.Meta, members map[string]confi
 	switch {
 	case err != nil:
 		return err
+	case len(members) == 0:
+		return errNobodyReads
+	case live == 0:
+		return fmt.Errorf("%w any more: the last report is older than 30 s", errNobodyReads)
 	case behind > 0:
 		return &exit{exitNo, fmt.Errorf("%d of %d %s not on version %d", behind, live, plural(live, "member"), latest.Version)}
 	}
