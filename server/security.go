@@ -153,9 +153,45 @@ func (s *security) sources(f func(name string, t *tlsfiles.Source)) {
 func (s *security) options() []grpc.ServerOption {
 	options := s.guard.onGRPC()
 	if s.grpc != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.grpc.Config())))
+		options = append(options, grpc.Creds(handshakes{credentials.NewTLS(s.grpc.Config()), s.grpc}))
 	}
 	return options
+}
+
+// handshakes tells a certificate's source which handshakes over gRPC have failed.
+type handshakes struct {
+	credentials.TransportCredentials
+	source *tlsfiles.Source
+}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (h handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := h.TransportCredentials.ServerHandshake(c)
+	h.source.Handshake(c.RemoteAddr(), err)
+	return secured, info, err
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone(), h.source}
+}
+
+// secure has an HTTP server serve TLS, where there is a certificate, and tells its source which handshakes
+// have failed: a connection that is closed still has the error of its handshake.
+func secure(h *http.Server, t *tlsfiles.Source) {
+	if t == nil {
+		return
+	}
+	h.TLSConfig = t.Config()
+	next := h.ConnState
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		if secured, ok := c.(*tls.Conn); ok && state == http.StateClosed {
+			t.Handshake(c.RemoteAddr(), secured.Handshake())
+		}
+		if next != nil {
+			next(c, state)
+		}
+	}
 }
 
 // reload reads all files again. What has a fault stays as it was.
@@ -179,7 +215,7 @@ func (s *security) watch(ctx context.Context) {
 func (s *security) figures() (f admin.Security) {
 	s.sources(func(name string, t *tlsfiles.Source) {
 		now := t.Figures()
-		f.Certificates = append(f.Certificates, admin.Certificate{Listener: name, OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Expires: float64(now.Expires.Unix())})
+		f.Certificates = append(f.Certificates, admin.Certificate{Listener: name, OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Expires: float64(now.Expires.Unix()), Refused: now.Refused})
 	})
 	if g := &s.guard; g.live != nil {
 		now := g.live.Figures()

@@ -146,9 +146,7 @@ func (s *Server) build() error {
 	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done()})))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
-	if s.security.http != nil {
-		s.http.TLSConfig = s.security.http.Config()
-	}
+	secure(s.http, s.security.http)
 
 	registry := prometheus.NewPedanticRegistry()
 	for _, c := range []prometheus.Collector{
@@ -172,9 +170,7 @@ func (s *Server) build() error {
 		Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
-	if s.security.admin != nil {
-		s.admin.TLSConfig = s.security.admin.Config()
-	}
+	secure(s.admin, s.security.admin)
 	if s.opts.Profiles {
 		s.admin.WriteTimeout = 2 * time.Minute // a profile takes its time
 	}

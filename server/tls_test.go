@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,6 +149,66 @@ func TestStrangersOnEveryPort(t *testing.T) {
 				t.Errorf("%s: %s answers", what, []string{"http", "admin", "grpc"}[i])
 			}
 		}
+	}
+}
+
+// TestRefusedClientsAreCounted: each listener counts clients by what is wrong with their certificate, and logs
+// the first for a minute, with its address and the way out.
+func TestRefusedClientsAreCounted(t *testing.T) {
+	g, foreign := startTLS(t, manyPerUser, true), testca.New()
+	names := testca.Names{CommonName: "worker-7"}
+	stranger := g.config(nil)
+	stranger.Certificates = []tls.Certificate{foreign.Issue(names).TLS()}
+	expired := g.config(&testca.Names{CommonName: "worker-7", NotBefore: -2 * time.Hour, NotAfter: -time.Minute})
+	metrics := func() string {
+		t.Helper()
+		_, body, err := fetch(g.web(g.config(&names), true), "GET", "https://"+g.Addrs().Admin.String()+"/metrics", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	await := func(line string) {
+		t.Helper()
+		body := ""
+		for begun := time.Now(); time.Since(begun) < 30*time.Second; <-time.After(20 * time.Millisecond) {
+			if body = metrics(); strings.Contains(body, line) {
+				return
+			}
+		}
+		t.Errorf("no %s in\n%s", line, regexp.MustCompile(`(?m)^stint_tls_clients.*`).FindAllString(body, -1))
+	}
+	for listener, addr := range map[string]net.Addr{"http": g.Addrs().HTTP, "grpc": g.Addrs().GRPC, "admin": g.Addrs().Admin} {
+		if want := fmt.Sprintf(`stint_tls_clients_refused_total{listener=%q,reason="invalid"} 0`, listener); !strings.Contains(metrics(), want) {
+			t.Errorf("no %s before any client was refused", want)
+		}
+		for _, c := range []struct {
+			reason string
+			config *tls.Config
+		}{{"foreign", stranger}, {"expired", expired}, {"missing", g.config(nil)}} {
+			for range 2 {
+				config := c.config.Clone()
+				config.NextProtos = []string{"h2"}
+				conn, err := tls.Dial("tcp", addr.String(), config)
+				if err == nil { // with TLS 1.3 the client is done before its certificate is checked
+					_, err = conn.Read(make([]byte, 1))
+					_ = conn.Close() // the server has ended it
+				}
+				if err == nil {
+					t.Errorf("%s: %s was let in", listener, c.reason)
+				}
+			}
+			await(fmt.Sprintf(`stint_tls_clients_refused_total{listener=%q,reason=%q} 2`, listener, c.reason))
+		}
+	}
+	lines := regexp.MustCompile(`(?m)^.*a client was refused because of its certificate.*$`).FindAllString(g.log.String(), -1)
+	for _, line := range lines {
+		if !regexp.MustCompile(`listener=(http|grpc|admin) peer=127\.0\.0\.1:\d+ reason=foreign subject="?CN=worker-7"? error=.*signed by unknown authority.* advice=".*--tls-client-ca`).MatchString(line) {
+			t.Errorf("the line is %s", line)
+		}
+	}
+	if len(lines) != 3 {
+		t.Errorf("%d lines, want one of each listener:\n%s", len(lines), g.log.String())
 	}
 }
 

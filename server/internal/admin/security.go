@@ -28,11 +28,13 @@ type Certificate struct {
 	OK                bool    // the files hold what is in use
 	Reloads, Failures uint64  // changes that took effect, and that were refused
 	Expires           float64 // Unix seconds
+	// Refused are handshakes of clients by reason; nil = no certificate is asked for.
+	Refused map[string]uint64
 }
 
 // securityDescs describe the metrics of security. They are sent only where there is any.
 type securityDescs struct {
-	certificateOK, expires, reloads, failures              *prometheus.Desc
+	certificateOK, expires, reloads, failures, clients     *prometheus.Desc
 	identities, authOK, authReloads, authFailures, refused *prometheus.Desc
 }
 
@@ -42,6 +44,7 @@ func newSecurityDescs(desc func(name, help string, labels ...string) *prometheus
 		expires:       desc("tls_certificate_expiry_timestamp_seconds", "When the certificate that the listener uses expires.", "listener"),
 		reloads:       desc("tls_reloads_total", "Changes of the certificate files that took effect.", "listener"),
 		failures:      desc("tls_reload_errors_total", "Changes of the certificate files that were refused.", "listener"),
+		clients:       desc("tls_clients_refused_total", "Handshakes that ended because of the client's certificate: it was missing, expired, of an authority that is not accepted, or invalid otherwise.", "listener", "reason"),
 
 		identities:   desc("auth_identities", "Identities in the file of --auth that is in force."),
 		authOK:       desc("auth_last_reload_successful", "1 if the file of --auth holds the identities that are in force, 0 if it has a fault and the former ones stay."),
@@ -52,7 +55,7 @@ func newSecurityDescs(desc func(name, help string, labels ...string) *prometheus
 }
 
 func (d *securityDescs) describe(ch chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{d.certificateOK, d.expires, d.reloads, d.failures, d.identities, d.authOK, d.authReloads, d.authFailures, d.refused} {
+	for _, one := range []*prometheus.Desc{d.certificateOK, d.expires, d.reloads, d.failures, d.clients, d.identities, d.authOK, d.authReloads, d.authFailures, d.refused} {
 		ch <- one
 	}
 }
@@ -63,6 +66,9 @@ func (d *securityDescs) collect(to metrics, s *Security) {
 		to.gauge(d.expires, c.Expires, c.Listener)
 		to.count(d.reloads, c.Reloads, c.Listener)
 		to.count(d.failures, c.Failures, c.Listener)
+		for reason, n := range c.Refused {
+			to.count(d.clients, n, c.Listener, reason)
+		}
 	}
 	if s.Identities == nil {
 		return

@@ -50,6 +50,7 @@ type Options struct {
 type Source struct {
 	opts    Options
 	current atomic.Pointer[loaded]
+	refused refusals
 
 	mu      sync.Mutex // held while files are read
 	content content    // of the latest attempt
@@ -75,6 +76,8 @@ type Figures struct {
 	Reloads  uint64    // changes that took effect, without the first load
 	Failures uint64    // changes that were refused
 	Expires  time.Time // of the certificate in use
+
+	Refused map[string]uint64 // handshakes of clients by reason; nil = no certificate is asked for
 }
 
 // Load reads the files. Its error says what is wrong with them, and which flag names them.
@@ -234,5 +237,8 @@ func (s *Source) Figures() Figures {
 	defer s.mu.Unlock()
 	f := s.figures
 	f.Expires = s.current.Load().expires
+	if s.opts.Files.ClientCA != "" {
+		f.Refused = s.refused.counts()
+	}
 	return f
 }
