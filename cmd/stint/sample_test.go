@@ -24,7 +24,7 @@ func TestTryLineMeetsALimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		line := tryLine(set, "http://127.0.0.1:1")
+		line := tryLine(set, "", "http://127.0.0.1:1")
 		_, text, _ := strings.Cut(line, "-d '")
 		text, to, _ := strings.Cut(text, "' ")
 		if to != "http://127.0.0.1:1/v1/take" {

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,6 +77,63 @@ func TestServeAndTakeByTLS(t *testing.T) {
 	}
 	if code := p.end(syscall.SIGTERM); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLineToPasteOverTLS: the line that the service prints is answered as it stands, whatever its
+// certificate, once what the lines below it ask for is added.
+func TestLineToPasteOverTLS(t *testing.T) {
+	ca, dir := testca.New(), filepath.Join(t.TempDir(), "it's here")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := ca.Issue(testca.Names{Server: true}).Write(dir, "tls")
+	elsewhere, elsewhereKey := ca.Issue(testca.Names{DNS: "stint.internal"}).Write(dir, "elsewhere")
+	mine, mineKey := ca.Issue(testca.Names{CommonName: "edge"}).Write(dir, "edge")
+	authority, token := testca.File(dir, "ca.crt", ca.PEM), testca.File(dir, "take.token", []byte(takeToken))
+	auth := testca.File(dir, "auth.yaml", []byte("identities:\n  - {name: edge, token_file: "+filepath.Base(token)+", roles: [take]}\n"))
+	paste := regexp.MustCompile(`curl -i .*`)
+	for name, c := range map[string]struct {
+		args  []string
+		wants []string // in the greeting
+		adds  string   // to the line
+	}{
+		"its own address": {[]string{"--tls-cert", cert, "--tls-key", key}, []string{"curl -i --cacert '"}, ""},
+		"another name":    {[]string{"--tls-cert", elsewhere, "--tls-key", elsewhereKey}, []string{"curl -i -k -d"}, ""},
+		"of HTTP alone": {
+			[]string{"--http-tls-cert", cert, "--http-tls-key", key},
+			[]string{"curl -i --cacert '", "admin   http://"},
+			"",
+		},
+		"client certificates": {
+			[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", authority, "--admin-tls-cert", "none"},
+			[]string{"add --cert FILE --key FILE: a client certificate of " + authority},
+			"--cert " + quoted(mine) + " --key " + quoted(mineKey),
+		},
+		"tokens": {
+			[]string{"--tls-cert", cert, "--tls-key", key, "--auth", auth},
+			[]string{"add -H 'Authorization: Bearer TOKEN': a token of an identity in " + auth},
+			"-H 'Authorization: Bearer " + takeToken + "'",
+		},
+		"either": {
+			[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", authority, "--auth", auth},
+			[]string{"add --cert FILE --key FILE: ", "add -H 'Authorization: Bearer TOKEN': "},
+			"-H 'Authorization: Bearer " + takeToken + "'",
+		},
+	} {
+		p := serveProcess(t, nil, append(c.args, "--state-dir", "none")...)
+		for _, want := range c.wants {
+			if !strings.Contains(p.greeting, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, p.greeting)
+			}
+		}
+		line := strings.Replace(paste.FindString(p.greeting), "curl -i", "curl -sS -i "+c.adds+" ", 1)
+		if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil || !regexp.MustCompile(`^HTTP/\S+ 200`).Match(out) {
+			t.Errorf("%s: %s: %v\n%s", name, line, err, out)
+		}
+		if code := p.end(syscall.SIGTERM); code != exitOK {
+			t.Errorf("%s: exit code %d", name, code)
+		}
 	}
 }
 

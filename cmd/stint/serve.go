@@ -189,7 +189,14 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "  http    %s://%s\n", scheme(onHTTP), a.HTTP)
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
 	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
-	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, scheme(onHTTP)+"://"+a.HTTP.String()))
+	options := ""
+	if onHTTP {
+		options = overTLS(&o, a.HTTP)
+	}
+	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, options, scheme(onHTTP)+"://"+a.HTTP.String()))
+	for _, line := range proofs(&o, onHTTP) {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
 	ready, text := s.Readiness()
 	fmt.Fprintln(&b, startLine(ready, text, s.Recovering()))
 	return b.String()
@@ -210,7 +217,7 @@ func startLine(ready bool, text string, recovering time.Duration) string {
 
 // tryLine is a command that meets a limit of the configuration: the first in stint's
 // format, or else the first rule in Envoy's, for which a request can be found.
-func tryLine(set *rules.Set, url string) string {
+func tryLine(set *rules.Set, options, url string) string {
 	question := map[string]any{"attributes": map[string]string{}}
 	for _, envoy := range []bool{false, true} {
 		if found := sample(set, envoy); found != nil {
@@ -220,7 +227,7 @@ func tryLine(set *rules.Set, url string) string {
 	}
 	// Maps of strings always have a JSON form.
 	text, _ := json.Marshal(question)
-	return fmt.Sprintf("curl -i -d '%s' %s/v1/take", strings.ReplaceAll(string(text), "'", `\u0027`), url)
+	return fmt.Sprintf("curl -i %s-d '%s' %s/v1/take", options, strings.ReplaceAll(string(text), "'", `\u0027`), url)
 }
 
 // sample is the body of a request that meets a limit; nil = none was found.
