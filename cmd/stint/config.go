@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,7 +40,7 @@ etcds:// for TLS), Kubernetes (kubernetes://namespace/name) or Redis
 }
 
 // backend is the flag that all these commands have.
-type backend struct{ url string }
+type backend struct{ url, flag string } // "" = --to
 
 func (b *backend) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.url, "to", "", "URL of the backend that has the configuration, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
@@ -52,7 +53,7 @@ func (b *backend) ask(cmd *cobra.Command, call func(context.Context, *configstor
 	}
 	register, err := clusterurl.Open(b.url)
 	if err != nil {
-		return &exit{exitUsage, fmt.Errorf("--to: %w", err)}
+		return &exit{exitUsage, fmt.Errorf("%s: %w", cmp.Or(b.flag, "--to"), err)}
 	}
 	defer func() { err = errors.Join(err, register.Close()) }()
 	ctx, cancel := context.WithTimeout(cmd.Context(), backendTime)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-io/stint/internal/configstore"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server"
 	"github.com/stint-io/stint/store/redis"
@@ -42,9 +44,9 @@ wrong or a file has faults.`,
   stint doctor --cluster etcd://127.0.0.1:2379/stint`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			url, err := storeOf(store, files)
+			url, err := storeOf(cmd, store, files)
 			if err != nil {
-				return &exit{exitUsage, err}
+				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTime)
 			defer cancel()
@@ -68,25 +70,46 @@ wrong or a file has faults.`,
 		},
 	}
 	cmd.Flags().StringVar(&store, "store", "", "the store to examine, such as redis://127.0.0.1:6379 (default: what the files say)")
-	cmd.Flags().StringSliceVar(&files, "config", nil, "limit file or folder of limit files that names the store; may be repeated")
+	cmd.Flags().Var((*configPaths)(&files), "config", "limit file or folder of limit files that names the store, may be repeated; or the URL of a backend that has them")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the backend of the cluster to examine, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
 
 // storeOf is the store that serve would use.
-func storeOf(store string, files []string) (string, error) {
-	if store == "" && len(files) > 0 {
-		set, err := rules.Load(files...)
+func storeOf(cmd *cobra.Command, store string, paths []string) (string, error) {
+	switch {
+	case store != "" || len(paths) == 0:
+		return cmp.Or(store, server.StoreMemory), nil
+	case len(paths) == 1 && server.IsConfigURL(paths[0]):
+		return storeAt(cmd, paths[0])
+	}
+	set, err := rules.Load(paths...)
+	if err != nil {
+		return "", &exit{exitUsage, err}
+	}
+	return cmp.Or(set.Store(), server.StoreMemory), nil
+}
+
+// storeAt is the store of the latest version at the URL of a backend.
+func storeAt(cmd *cobra.Command, url string) (store string, err error) {
+	b := backend{url: url, flag: "--config"}
+	err = b.ask(cmd, func(ctx context.Context, s *configstore.Store) error {
+		v, err := s.Latest(ctx)
 		if err != nil {
-			return "", err
+			return err
 		}
-		store = set.Store()
-	}
-	if store == "" {
-		store = server.StoreMemory
-	}
-	return store, nil
+		var files []rules.File
+		for _, f := range v.Files {
+			files = append(files, rules.File{Name: f.Name, Text: []byte(f.Text)})
+		}
+		set, err := rules.Options{MergeDomains: true}.Compile(files...)
+		if err == nil {
+			store = cmp.Or(set.Store(), server.StoreMemory)
+		}
+		return err
+	})
+	return store, err
 }
 
 // doctorReport is what doctor prints with --json.

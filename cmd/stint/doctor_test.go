@@ -139,6 +139,12 @@ func TestDoctorOfCluster(t *testing.T) {
 	eventually(exitNo, nil, []string{"--cluster", "etcd://127.0.0.1:1/doctor"}, `FAIL  backend +it does not answer`, `start it, or correct the addresses`)
 	eventually(exitUsage, nil, []string{"--cluster", "etc://127.0.0.1/doctor"}, `stint: --cluster: cluster: the scheme of the URL is not known, want etcd://`)
 	eventually(exitUsage, nil, []string{"--cluster", "alone"}, `give the URL of a backend`)
+	if code, _, errOut := call(t, nil, "config", "push", limits, "--to", url); code != exitOK {
+		t.Fatal(errOut)
+	}
+	eventually(exitOK, []string{"STINT_CONFIG=etcd://" + backend + "," + backend + "/doctor"}, nil, `^store memory: nothing to examine`)
+	eventually(exitNo, nil, []string{"--config", "etcd://" + backend + "/none"}, `there is no configuration at etcd://.*/none`)
+	eventually(exitUsage, nil, []string{"--config", "etc://" + backend}, `--config: cluster: the scheme of the URL is not known`)
 	for _, p := range []*process{a, b} {
 		if err := p.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
