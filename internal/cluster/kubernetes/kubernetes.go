@@ -4,7 +4,7 @@
 //
 // The value is in an annotation, in base64. The service account needs get, list, watch, create,
 // patch and delete of leases in the namespace. Each renewal is a write of the API server: 4 per TTL
-// and scope.
+// and scope, and one a second for each member.
 package kubernetes
 
 import (
