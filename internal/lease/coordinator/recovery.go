@@ -36,6 +36,10 @@ func (c *Coordinator) restart(now limit.Time, epoch, former uint64, holders Hold
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Session, b.Session))
 	})
 	c.begin(now, epoch, former, c.opts.Lease+c.opts.Lease/(lease.DriftMargin/2), holders)
+	// What the pools had is not known. A pool that nobody had was full, and one that was
+	// used up has filled since: to count all as used up admits too little for the time
+	// that a pool takes to fill, and never too much.
+	c.emptySince = now
 	for _, s := range all {
 		c.out = append(c.out, lease.Grant{
 			To: s.Member, Epoch: c.opts.Epoch, Number: s.number + 1,
@@ -77,15 +81,11 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 	if e.Epoch != 0 {
 		// Not below an epoch that this coordinator has sent: its instances would ignore it.
 		c.restart(now, max(e.Epoch, c.opts.Epoch+1), e.Former, e.Holders)
-		// What the pools had is not known. A pool that nobody had was full, and one that was
-		// used up has refilled since: to count all as used up admits too little for the time
-		// that a pool takes to fill, and never too much.
 		switch {
-		case e.Former == 0: // there was no coordinator before
-		case e.Used == nil:
-			c.emptySince = now
-		default:
-			if c.used = *e.Used; c.used.others >= 0 {
+		case e.Former == 0:
+			c.emptySince = 0 // there was no coordinator before
+		case e.Used != nil:
+			if c.used, c.emptySince = *e.Used, 0; c.used.others >= 0 {
 				c.emptySince = now - limit.Time(c.used.others)
 				if c.emptySince == 0 {
 					c.emptySince = 1 // 0 says that they are full

@@ -93,13 +93,6 @@ func (l *Leader) Tell(now limit.Time, levels []coordinator.Level) uint64 {
 	return l.number
 }
 
-// Skip returns a number that no replica confirms which is there now: what it knows from a later beginning
-// has everything up to it.
-func (l *Leader) Skip() uint64 {
-	l.number++
-	return l.number
-}
-
 // put queues a message. A replica that does not keep up is ended.
 func (s *Stream) put(m *leasepb.Levels) {
 	select {
@@ -185,7 +178,8 @@ func (l *Leader) Written(s *coordinator.InSync) { l.listed = s.Replicas }
 // Current says whether the record has the replicas that it should have.
 func (l *Leader) Current() bool { return slices.Equal(l.InSync().Replicas, l.listed) }
 
-// Know says whether all replicas in the record know the Levels of that number.
+// Know says whether all replicas in the record know the Levels of that number. One that is lost knows
+// nothing, until the record is written without it.
 func (l *Leader) Know(number uint64) bool {
 	for _, id := range l.listed {
 		if st := l.replicas[id]; st == nil || st.confirmed < number {

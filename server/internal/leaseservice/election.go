@@ -153,9 +153,6 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
 		m.edition, m.inRecord = 0, 0
 		m.inSync.Store(0)
-		if m.replicas != nil {
-			m.replicas.EndAll()
-		}
 		m.replicas = leasereplica.NewLeader(t.Epoch)
 		for one := range s.loop.members.All() {
 			one.Waiting = nil

@@ -102,11 +102,7 @@ func (s *Service) tellReplicas(now limit.Time) {
 	}
 	levels, lowered := s.loop.coordinator.Levels()
 	number := p.replicas.Tell(now, levels)
-	switch p.told = 0; {
-	case p.replicas.Replicas() == 0:
-		// The record may name replicas that are told nothing: it has to be written without them.
-		p.told = p.replicas.Skip()
-	case lowered:
+	if p.told = 0; lowered {
 		p.told = number
 	}
 }
@@ -210,7 +206,7 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 	p.replicas.Written(&r.InSync)
 	p.inSync.Store(int64(len(r.InSync.Replicas)))
 	s.releaseAll()
-	if !p.replicas.Current() || p.inRecord != p.edition {
+	if p.inRecord != p.edition {
 		s.publish() // who came while the record was written
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,8 +142,13 @@ func (w *town) customer(i int) *customer {
 	return one
 }
 
-// spend takes up to n of a key, and asks again for a while before it gives up.
-func (one *customer) spend(key string, n int) (got int) {
+// spend takes up to n of a key, and asks again for a second before it gives up.
+func (one *customer) spend(key string, n int) int { return one.take(key, n, 100*time.Millisecond) }
+
+// hurry is spend that asks again for a tenth of a second.
+func (one *customer) hurry(key string, n int) int { return one.take(key, n, 10*time.Millisecond) }
+
+func (one *customer) take(key string, n int, pause time.Duration) (got int) {
 	for range n {
 		for range 10 {
 			d, err := one.keyed.Take(context.Background(), limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: key}}, Cost: 1})
@@ -150,7 +156,7 @@ func (one *customer) spend(key string, n int) (got int) {
 				got++
 				break
 			}
-			pass(100 * time.Millisecond)
+			pass(pause)
 		}
 	}
 	return got
@@ -360,18 +366,48 @@ func TestRecordNamesAReplicaThatIsGone(t *testing.T) {
 // they have begun anew.
 func TestReplicasOfAnEpochThatRose(t *testing.T) {
 	inTown(t, func(w *town) {
-		w.config = dailyConfig
+		w.config = strings.Replace(config, "burst: 10,", "burst: 200,", 1)
+		w.bucket.burst, w.bucket.level = 200, 200
 		for _, a := range []string{"a", "b"} {
 			w.start(a)
 		}
-		one := w.customer(1)
-		one.spend("first", 1)
+		all := []*resident{w.resident(1)}
+		all[0].demand = 50
+		w.live(4*time.Second, all)
 		leader := w.settle(1)
 		leader.inLoop(w.t.Context(), func(now limit.Time) {
 			leader.feed(now, nil, &lease.Report{Member: lease.Member{Instance: "x", Session: 1}, Version: lease.ProtocolVersion, Number: 1, Epoch: leader.loop.epoch + 5})
+			if n := leader.membership.replicas.Replicas(); n != 0 {
+				w.t.Errorf("%d replicas go on", n)
+			}
 		})
-		used := one.spend("key", 7)
+		all[0].demand = 400
+		w.live(5500*time.Millisecond, all)
 		leader.kill()
+		w.live(10*time.Second, all)
+	})
+}
+
+// TestReplicaInARecordThatIsBeingWritten is waited for: a successor may read that record before the leader
+// knows that it was written.
+func TestReplicaInARecordThatIsBeingWritten(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.config = dailyConfig
+		w.start("a")
+		one := w.customer(1)
+		one.spend("first", 1)
+		w.slow = 150 * time.Millisecond
+		follower := w.start("b")
+		for followed := 0; followed == 0; pass(time.Millisecond) {
+			_, followed = follower.Replicas()
+		}
+		w.mu.Lock()
+		follower.deaf = true
+		w.mu.Unlock()
+		pass(180 * time.Millisecond) // the record is written, and the leader does not know it
+		used := one.hurry("key", 1)
+		w.leader().kill()
+		w.slow = 0
 		pass(8 * time.Second)
 		if got := one.spend("key", 31); used+got > 30 {
 			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)

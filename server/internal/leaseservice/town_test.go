@@ -70,7 +70,9 @@ func (m *townMember) Swap(ctx context.Context, key string, revision uint64, valu
 	if m.isCut() {
 		return 0, errCut
 	}
-	return m.town.register.Swap(ctx, key, revision, value)
+	at, err := m.town.register.Swap(ctx, key, revision, value)
+	pass(m.town.slow)
+	return at, err
 }
 
 func (m *townMember) List(ctx context.Context, prefix string) (map[string]cluster.Record, error) {
