@@ -165,8 +165,9 @@ type recentPermits struct {
 // sampling is when the bucket is sampled.
 type sampling struct {
 	next      limit.Time
-	steady    int        // samples in a row without a change
-	idleSince limit.Time // 0 = not idle
+	steady    int          // samples in a row without a change
+	counted   fixed.Amount // what had been attempted when nothing was demanded
+	idleSince limit.Time   // 0 = not idle
 }
 
 // timer is where a resource is while it waits for its time.

@@ -29,6 +29,7 @@ func (r *resource) sample(now limit.Time, t *timing) {
 	if 0 < r.sampling.next && r.sampling.next < now {
 		r.load.meter.Standstill(now, time.Duration(now-r.sampling.next))
 	}
+	came := obs.Attempted != r.load.meter.Total
 	changed := r.load.meter.ObserveWaiting(now, r.lastArrival(now, obs), obs.Attempted, unit.Float(), obs.Waited)
 	if r.load.meter.At == now {
 		r.load.notAdmitted = obs.Attempted - obs.Admitted
@@ -60,7 +61,7 @@ func (r *resource) sample(now limit.Time, t *timing) {
 	} else {
 		r.sampleRate(now, t, obs, unit)
 	}
-	r.schedule(now, obs, changed)
+	r.schedule(now, obs, changed, came || r.arrivals(obs) > loneRequests*unit)
 	if !r.report.urgent {
 		r.refusals.starved = false
 	}
@@ -212,18 +213,30 @@ func (r *resource) samplePermits(now limit.Time, obs bucket.Reading) {
 	}
 }
 
-// schedule plans the next sample: the longer nothing has changed, the later.
-func (r *resource) schedule(now limit.Time, obs bucket.Reading, changed bool) {
+// arrivals is what has arrived since nothing was demanded.
+func (r *resource) arrivals(obs bucket.Reading) fixed.Amount {
+	if r.load.demand == 0 {
+		r.sampling.counted = obs.Attempted
+	}
+	return obs.Attempted - r.sampling.counted
+}
+
+// schedule plans the next sample: the longer nothing has changed, the later. measures says that there is
+// a rate to measure: a few requests and then none show nothing but that time passes.
+func (r *resource) schedule(now limit.Time, obs bucket.Reading, changed, measures bool) {
 	r.sampling.steady++
-	if changed || r.refusals.starved || obs.Waiting > 0 && !r.answer.saturated {
+	lone := !measures && !r.answer.contended && obs.Waiting == 0
+	if changed && !lone || r.refusals.starved || obs.Waiting > 0 && !r.answer.saturated {
 		r.sampling.steady = 0
 	}
-	gap := minSampleGap
-	most := maxSampleGap
+	gap, most, each := minSampleGap, maxSampleGap, 4
+	if lone {
+		most, each = maxLoneGap, 1
+	}
 	if r.answer.contended && r.load.demand > 0 {
 		most = 2 * minSampleGap // what is not used here is missing elsewhere
 	}
-	for i := 4; i < r.sampling.steady && gap < most; i += 4 {
+	for i := each; i < r.sampling.steady && gap < most; i += each {
 		gap *= 2
 	}
 	gap = min(gap, most)

@@ -11,6 +11,10 @@ const (
 	// within less cannot be measured.
 	minSampleGap = 10 * time.Millisecond
 	maxSampleGap = 160 * time.Millisecond
+	// loneRequests is how many requests after a silence are too few to measure a rate by, and maxLoneGap
+	// between the samples then: a server has a hundred thousand keys, and most are asked for once.
+	loneRequests = 2
+	maxLoneGap   = 4 * maxSampleGap
 
 	// confirmWithin is how soon a grant is acknowledged if there is nothing else to report.
 	confirmWithin = 100 * time.Millisecond

@@ -81,7 +81,7 @@ func (s instanceCase) answer() (kind, exact string) {
 	l.load.meter = measured(now, s.want)
 	before := l.lease.returned
 	l.sampleRate(now, &h.timing, r, max(fixed.Token, r.Largest))
-	l.schedule(now, r, false)
+	l.schedule(now, r, false, true)
 	var words []string
 	if l.load.shortfall > 0 {
 		words = append(words, "shortfall "+leasetest.Exactly(l.load.shortfall))
@@ -193,7 +193,7 @@ func (s permitsCase) answer(scarce, full bool) (kind, exact string) {
 	}
 	r := bucket.Reading{Level: max(0, s.held-s.inUse), InUse: s.inUse, Waiting: s.waiting, Declared: s.declared, Largest: s.largest}
 	l.samplePermits(now, r)
-	l.schedule(now, r, false)
+	l.schedule(now, r, false, true)
 	ask, when := "does not ask", "never"
 	if l.report.urgent {
 		ask = fmt.Sprintf("asks %v after the last report", time.Duration(l.report.notBefore-l.sent.at))
