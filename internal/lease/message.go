@@ -168,9 +168,9 @@ type Grant struct {
 	Number uint64 // ascends within the session
 	Status Status // StatusDuplicate refuses the whole session
 
-	// Echo is the Stamp of the latest report, and Age the time since it arrived. A lease
-	// expires when the instance's clock shows Echo + Lease. Refresh is the longest time
-	// between reports.
+	// Echo is the Stamp of the latest report that has renewed the leases, and Age the time since
+	// it arrived. A lease expires when the instance's clock shows Echo + Lease. Refresh is the
+	// longest time between reports.
 	Echo, Age      time.Duration
 	Lease, Refresh time.Duration
 

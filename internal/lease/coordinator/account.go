@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
@@ -16,11 +17,34 @@ type account struct {
 	resource *resource
 	handle   uint32
 	cutting  bool       // the account is in its session's list of cuts
+	cut      cut        // if so
 	since    limit.Time // when the account was opened
 
 	lastReport uint64     // the number of the last Report with this account
 	sentGrant  uint64     // the number of the last Grant with this account
 	sentAt     limit.Time // when that was sent; it is sent again until it is acknowledged
+}
+
+// cut is a cap that an instance has to come down to.
+type cut struct {
+	since limit.Time     // when it was given
+	grant uint64         // the number of the first Grant with it
+	most  lease.Capacity // the largest cap since: an instance may know that one alone
+}
+
+// cutTo begins to wait until the instance has come down to its cap.
+func (a *account) cutTo(now limit.Time) {
+	a.cut = cut{now, a.session.number + 1, lease.Capacity{Rate: a.CapRate, Burst: a.CapBurst}}
+}
+
+// obeys says whether the instance has come down to a cap since it was cut. What it was granted and has
+// not acknowledged does not count, once it has acknowledged a cap.
+func (a *account) obeys() bool {
+	h := a.Held()
+	if a.AckedGrant >= a.cut.grant {
+		h = h.Sub(a.InTransit())
+	}
+	return h.Rate <= a.cut.most.Rate && h.Burst <= a.cut.most.Burst
 }
 
 // resource is a resource of the ledger, and when its next round is due.

@@ -52,7 +52,21 @@ func (c *Coordinator) sweep(now limit.Time) {
 // unacknowledged says whether the account has to be sent again: capacity was granted and did
 // not arrive, or the instance holds more than a cap that was sent.
 func (a *account) unacknowledged() bool {
-	return a.AckedGrant < a.sentGrant && (a.InTransit() || a.AboveCap())
+	return a.AckedGrant < a.sentGrant && (a.InTransit() != (lease.Capacity{}) || a.AboveCap())
+}
+
+// keeps says whether the instance has kept what was revoked for longer than the length of a lease. Its
+// session is not renewed then, neither here nor by the Grants to it, so its leases run out at both ends. One
+// that is honest does not come to it: a Grant that renews has the cap, and with none its leases end before.
+// Requests in flight keep their permits for as long as they take, and a site waits for its instances.
+func (c *Coordinator) keeps(now limit.Time, s *session) (keeps bool) {
+	for _, a := range s.cuts {
+		if a.obeys() {
+			a.cutTo(now) // there may be a lower cap by now
+		}
+		keeps = keeps || now > a.cut.since.Add(c.opts.Lease) && !a.resource.Terms.Semaphore && !s.site
+	}
+	return keeps
 }
 
 // endExpired ends the sessions at their expiry, and takes back what they held.

@@ -27,8 +27,8 @@ type session struct {
 // timing is when the reports of a session were sent and came.
 type timing struct {
 	latest     uint64        // the number of the latest report
-	stamp      time.Duration // when that was sent, by the instance's clock
-	receivedAt limit.Time    // when it came
+	stamp      time.Duration // when the latest report that has renewed the leases was sent, by the instance's clock
+	receivedAt limit.Time    // when that came
 	late       time.Duration // how much longer it was in transit than the fastest one
 	offset     time.Duration // the least difference between arrival and stamp: the clocks' plus the transit
 	timed      bool          // there is an offset

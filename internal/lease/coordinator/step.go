@@ -57,10 +57,10 @@ func (c *Coordinator) report(now limit.Time, m *lease.Report) {
 	if s == nil {
 		s = c.join(now, m)
 	}
-	if m.Number > s.latest {
-		s.latest, s.stamp, s.receivedAt = m.Number, m.Stamp, now
+	latest := m.Number > s.latest
+	if latest {
+		s.latest = m.Number
 		s.transit(now, m.Stamp)
-		s.expires = now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin)
 	}
 	s.sent = m.Stamp
 	for i := range m.Demands {
@@ -82,6 +82,10 @@ func (c *Coordinator) report(now limit.Time, m *lease.Report) {
 		}
 		a.lastReport = m.Number
 		c.receive(now, a, d, acked)
+	}
+	if latest && !c.keeps(now, s) {
+		s.stamp, s.receivedAt = m.Stamp, now
+		s.expires = now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin)
 	}
 	if m.Leaving {
 		// It holds nothing any more, and spends nothing after this report.
@@ -155,14 +159,17 @@ func (c *Coordinator) runRounds(now limit.Time) {
 func (c *Coordinator) collect(r *resource, now limit.Time) {
 	closed := false
 	for _, a := range r.accounts {
-		if a.Revoked && !a.cutting {
+		switch {
+		case a.cutting:
+			a.cut.most = lease.Capacity{Rate: max(a.cut.most.Rate, a.CapRate), Burst: max(a.cut.most.Burst, a.CapBurst)}
+		case a.AboveCap():
 			// Until a report shows that it has come down, every Grant to its session repeats the
 			// cap: a Grant renews all leases, and a lease that is renewed by a Grant without the
 			// cap would be used above it.
 			a.cutting = true
+			a.cutTo(now)
 			a.session.cuts = append(a.session.cuts, a)
 		}
-		a.Revoked = false
 		if a.Pending && !c.awaitsParent(a, now) {
 			c.addShare(a, now)
 		}

@@ -15,7 +15,7 @@ import (
 // ledger.
 var walk = []string{
 	"Coordinator.Step",
-	"Coordinator.report", "timing.transit", "Coordinator.receive", "Coordinator.scheduleRound", // receive
+	"Coordinator.report", "timing.transit", "Coordinator.receive", "Coordinator.scheduleRound", "Coordinator.keeps", // receive
 	"Coordinator.runRounds",                                                                                               // divide, lend and revoke
 	"Coordinator.collect", "Coordinator.awaitsParent", "Coordinator.addShare", "Coordinator.enqueue", "Coordinator.flush", // send
 }
@@ -25,7 +25,8 @@ var aside = []string{
 	"Coordinator.reconfigure", "Coordinator.takeOver", "Coordinator.sweep", "Coordinator.rise", "Coordinator.join",
 	"Coordinator.drop", "Coordinator.open", "Coordinator.claim", "Coordinator.reported", "Coordinator.remove", "Seal.sign",
 	"Coordinator.supplied", "Coordinator.length", "Coordinator.path", // of a site, and of its parent
-	"Coordinator.tell", // of replicas
+	"Coordinator.tell",               // of replicas
+	"account.cutTo", "account.obeys", // of caps
 }
 
 // most bound the walk: its places, and the returns in them that are not the last statement.

@@ -18,10 +18,8 @@ type Account struct {
 	Closed   bool         // the instance has ended its lease
 	Gone     bool         // the instance is gone, and the account is about to be removed
 
-	// Pending says that the instance has to be sent the account; Revoked, that it was given a cap
-	// which it holds more than. The caller resets both.
-	Pending, Revoked bool
-	gives            bool // in this round, it has to give up the rate that it holds above its target
+	Pending bool // the instance has to be sent the account; the caller resets it
+	gives   bool // in this round, it has to give up the rate that it holds above its target
 
 	totals
 	transit
@@ -96,8 +94,8 @@ func (a *Account) AboveCap() bool {
 	return h.Rate > a.CapRate || h.Burst > a.CapBurst
 }
 
-// InTransit says whether capacity was granted that is not known to have arrived.
-func (a *Account) InTransit() bool { return a.unacked != (lease.Capacity{}) }
+// InTransit is the capacity that was granted and is not known to have arrived.
+func (a *Account) InTransit() lease.Capacity { return a.unacked }
 
 // Sent takes note that what was granted up to now is in the Grant of that number.
 func (a *Account) Sent(number uint64) {

@@ -82,7 +82,7 @@ func (r *Resource) revoke() {
 		}
 		a.CapRate, a.CapBurst = capRate, capBurst
 		if capRate != fixed.MaxAmount || capBurst != fixed.MaxAmount {
-			a.Pending, a.Revoked = true, true
+			a.Pending = true
 		}
 	}
 }
