@@ -54,7 +54,8 @@ type LimitOptions struct {
 	Band uint8
 
 	// Silent says that the instance does not report its demand. It keeps an equal
-	// part of the limit, used or not, and Estimator, Weight and Demand mean nothing.
+	// part of the limit, used or not, or as much of it as its Band and Weight have.
+	// Estimator and Demand mean nothing.
 	// It is for those whose share must not follow their load, and for comparing;
 	// false is the default, since what a silent instance leaves is nobody's.
 	Silent bool

@@ -13,6 +13,14 @@ func (t *Terms) PerInstance() bool {
 	return t.Allocation == fairshare.Static || t.Allocation == fairshare.None || t.Suppress != nil
 }
 
+// Amount is what is divided: the rate, or the permits of a semaphore.
+func (t *Terms) Amount() fixed.Amount {
+	if t.Semaphore {
+		return t.Burst
+	}
+	return t.Rate
+}
+
 // Equal says whether both are the same limit. No terms are equal to nothing.
 func (t *Terms) Equal(o *Terms) bool {
 	if t == nil || o == nil || t.Suppress == nil != (o.Suppress == nil) || t.Suppress != nil && *t.Suppress != *o.Suppress {

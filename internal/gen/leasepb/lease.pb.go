@@ -1086,7 +1086,8 @@ type Grant struct {
 	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	// Not STATUS_OK refuses the whole session.
 	Status Status `protobuf:"varint,3,opt,name=status,proto3,enum=stint.lease.v1.Status" json:"status,omitempty"`
-	// The stamp of the latest report that the coordinator has taken.
+	// The stamp of the latest report that the coordinator has taken. One of an instance that has
+	// kept what was revoked for longer than `lease` renews nothing: the earlier stamp stays.
 	Echo int64 `protobuf:"varint,4,opt,name=echo,proto3" json:"echo,omitempty"`
 	// How long ago that report came.
 	Age int64 `protobuf:"varint,5,opt,name=age,proto3" json:"age,omitempty"`

@@ -81,10 +81,7 @@ func (r *resource) endLease(now limit.Time, expired bool) {
 	switch r.opts.Expiry {
 	case Optimistic:
 		// Measured demand is no bound here: it may begin to rise only now. Declared demand is.
-		whole := r.answer.limit().Rate
-		if r.answer.limit().Semaphore {
-			whole = r.answer.limit().Burst
-		}
+		whole := r.answer.limit().Amount()
 		if r.opts.Estimator == Declared && r.load.demand > 0 {
 			whole = min(whole, r.load.demand)
 		}

@@ -62,7 +62,7 @@ type needs struct {
 	shortUntil limit.Time   // from when on the missing tokens are of no use
 	Weight     uint32
 	Band       uint8
-	Silent     bool // it reports no demand, and gets an equal part
+	Silent     bool // it reports no demand, and gets an equal part as far as its band has it
 }
 
 // expireShortfall forgets a shortfall when the missing tokens are of no use any more.

@@ -32,6 +32,7 @@ func (r *Resource) Aggregate(now limit.Time) Aggregate {
 		ShortUntil: now, Most: lease.Capacity{Rate: r.Supply.Own.Rate, Burst: r.Supply.Own.Burst},
 	}
 	r.Supply.Groups = r.Supply.Groups[:0]
+	whole := r.Whole()
 	for _, a := range r.accounts {
 		sum.Lent = sum.Lent.Add(a.Held())
 		if missing := a.Shortfall - a.unacked.Tokens; missing > 0 && now < a.shortUntil && !r.Terms.Semaphore {
@@ -40,7 +41,7 @@ func (r *Resource) Aggregate(now limit.Time) Aggregate {
 		}
 		want := a.Demand
 		if a.Silent {
-			want = r.wholeCapacity() // an instance that reports no demand gets an equal part
+			want = whole.Amount() // an instance that reports no demand gets an equal part
 		}
 		r.claims, r.parts = r.claims[:0], r.parts[:0]
 		r.addClaims(a, fairshare.Claimant{Want: min(want, a.most()), Weight: a.Weight, Band: a.Band})
@@ -57,13 +58,4 @@ func (r *Resource) Aggregate(now limit.Time) Aggregate {
 	}
 	sum.Shortfall = max(0, min(sum.Shortfall, r.Whole().Burst)-sum.Free.Tokens)
 	return sum
-}
-
-// wholeCapacity is the rate of the whole limit, or its permits.
-func (r *Resource) wholeCapacity() fixed.Amount {
-	t := r.Whole()
-	if t.Semaphore {
-		return t.Burst
-	}
-	return t.Rate
 }

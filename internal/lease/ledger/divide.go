@@ -10,49 +10,67 @@ import (
 // divide allocates a share of the limit to each account, and measures how the demand stands to
 // the limit.
 func (r *Resource) divide(now limit.Time) {
-	capacity := r.capacity()
+	capacity, equal := r.Terms.Amount(), r.equalPart()
 	r.claims, r.parts, r.shares = r.claims[:0], r.parts[:0], r.shares[:0]
 	wanted, silent := fixed.Amount(0), fixed.Amount(0)
+	// A silent instance enforces an equal part: what its band has of it, and by the other kinds, which
+	// have no bands, whatever the others demand.
+	bands := r.Terms.Allocation == fairshare.MaxMin
 	for _, a := range r.accounts {
+		if a.Silent {
+			silent += equal
+		}
+		if a.Silent && bands {
+			r.addClaims(a, fairshare.Claimant{Want: min(equal, a.most()), Weight: a.Weight, Band: a.Band})
+		}
+	}
+	reported := len(r.claims)
+	for _, a := range r.accounts {
+		if a.Silent {
+			continue
+		}
 		c := fairshare.Claimant{Want: a.Demand, Has: a.Held().Rate, Used: a.Demand, Weight: a.Weight, Band: a.Band}
 		if r.Terms.Semaphore {
 			c.Has = a.Held().Burst
 		}
 		c.Used = min(c.Used, c.Has)
-		if a.Silent {
-			// It enforces an equal part, whatever the others demand.
-			silent += r.equalPart()
-			continue
-		}
 		c.Want = min(c.Want, a.most())
 		wanted = fixed.SaturatingAdd(wanted, c.Want)
 		r.addClaims(a, c)
 	}
-	silent = min(silent, capacity)
-	if r.Terms.Allocation == fairshare.MaxMin && !r.Terms.Semaphore && wanted > capacity+capacity/lease.Hysteresis {
+	if bands && !r.Terms.Semaphore && wanted > capacity+capacity/lease.Hysteresis {
 		// Measured demand is never exact. An instance that gets a little less than it needs runs
 		// dry, and those that demand far more would not miss the difference.
-		for i := range r.claims {
+		for i := reported; i < len(r.claims); i++ {
 			r.claims[i].Want = fixed.SaturatingAdd(r.claims[i].Want, r.claims[i].Want/lease.Headroom)
 		}
 	}
+	left := capacity
+	if !bands {
+		left -= silent
+	}
 	r.alloc.Kind, r.alloc.Guarantees, r.alloc.BusyTolerance, r.alloc.BusyChange = r.Terms.Allocation, r.Terms.Guarantees, r.Terms.BusyTolerance, r.Terms.BusyChange
-	r.alloc.Allocate(capacity-silent, r.claims, r.parts)
+	r.alloc.Allocate(left, r.claims, r.parts)
 	if wanted = fixed.SaturatingAdd(wanted, silent); r.Supply != nil {
-		r.MeasureSite(r.Supply, wanted, capacity, r.wholeCapacity(), now)
+		whole := r.Whole()
+		r.MeasureSite(r.Supply, wanted, capacity, whole.Amount(), now)
 	} else {
 		r.Measure(wanted, capacity, now)
 	}
-	next := 0
+	ofSilent, next := 0, reported
 	for _, a := range r.accounts {
-		if a.Silent {
-			r.shares = append(r.shares, min(r.equalPart(), capacity))
-			continue
-		}
 		share := fixed.Amount(0)
-		for range a.claimCount() {
-			share = fixed.SaturatingAdd(share, r.parts[next])
-			next++
+		switch {
+		case a.Silent && !bands:
+			share = equal
+		case a.Silent:
+			share = r.parts[ofSilent]
+			ofSilent++
+		default:
+			for range a.claimCount() {
+				share = fixed.SaturatingAdd(share, r.parts[next])
+				next++
+			}
 		}
 		r.shares = append(r.shares, min(share, a.most()))
 	}

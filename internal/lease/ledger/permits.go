@@ -40,7 +40,7 @@ func (permits) suppression(*Account) bucket.Suppression { return bucket.Suppress
 // targetPermits rounds the shares down to whole permits. The permits that rounding leaves go to
 // accounts with demand for more, one each; if there are more such accounts, by rotation.
 func (r *Resource) targetPermits(now limit.Time) {
-	left := r.capacity()
+	left := r.Terms.Amount()
 	for i, a := range r.accounts {
 		a.target = lease.Capacity{Burst: r.shares[i] / fixed.Token * fixed.Token}
 		left -= a.target.Burst

@@ -114,21 +114,13 @@ func (r *Resource) Idle(now limit.Time) bool {
 // Suppression returns what the instance of a has to refuse of its requests.
 func (r *Resource) Suppression(a *Account) bucket.Suppression { return r.divider.suppression(a) }
 
-// capacity is what is divided: the rate, or the permits of a semaphore.
-func (r *Resource) capacity() fixed.Amount {
-	if r.Terms.Semaphore {
-		return r.Terms.Burst
-	}
-	return r.Terms.Rate
-}
-
 // equalPart is the share of an instance that does not report its demand.
 func (r *Resource) equalPart() fixed.Amount {
 	n := fixed.Amount(max(1, len(r.accounts)))
 	if r.Terms.Semaphore {
-		return r.capacity() / n / fixed.Token * fixed.Token
+		return r.Terms.Amount() / n / fixed.Token * fixed.Token
 	}
-	return r.capacity() / n
+	return r.Terms.Amount() / n
 }
 
 // Safe is what each instance may use when it cannot reach the coordinator.
