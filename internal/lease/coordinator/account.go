@@ -108,6 +108,9 @@ func (c *Coordinator) remove(r *resource, gone func(*ledger.Account) bool) {
 		if !gone(&a.Account) {
 			return false
 		}
+		if a.Closed && a.Own != nil {
+			a.session.closed.Close(bucketOf(r.ID), a.Own)
+		}
 		delete(a.session.accounts, a.handle)
 		delete(a.session.of, r)
 		return true

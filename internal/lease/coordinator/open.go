@@ -42,6 +42,9 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 	}
 	a := &account{session: s, resource: r, handle: d.Handle, since: now}
 	r.Open(&a.Account)
+	if a.Own != nil {
+		s.closed.Open(bucketOf(r.ID), a.Own)
+	}
 	r.Name(&a.Account, r.Terms.CapName(s.Instance), s.site)
 	s.accounts[d.Handle], s.of[r] = a, a
 	r.accounts = append(r.accounts, a)

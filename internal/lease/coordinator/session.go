@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -15,6 +16,7 @@ type session struct {
 	number   uint64 // of the last Grant
 	accounts map[uint32]*account
 	of       map[*resource]*account
+	closed   pool.Closed // buckets of limits per instance
 
 	timing
 	expires limit.Time // when the coordinator takes back what the instance holds

@@ -29,7 +29,7 @@ type Account struct {
 
 	site   *siteAccount   // nil = an instance that lends nothing on, and that has no cap of its own
 	cap    *pool.Cap      // of a site with a cap; else nil
-	own    *Pool          // of a limit per instance, what the instance was not lent; else nil
+	Own    *Pool          // of a limit per instance, what the instance was not lent; else nil
 	target lease.Capacity // what the latest round assigned
 	served fixed.Amount   // seconds of rotation that it had, divided by its weight
 }
@@ -131,8 +131,8 @@ func (a *Account) Settle(returned lease.Capacity, landed fixed.Amount) bool {
 	back.Tokens = min(back.Tokens, fixed.SaturatingAdd(back.Burst, landed), a.refundable)
 	a.refundable = min(a.refundable-back.Tokens, fixed.SaturatingAdd(a.Held().Burst, a.unacked.Tokens))
 	a.resource.Pool.TakeBack(back)
-	if a.own != nil {
-		a.own.TakeBack(back)
+	if a.Own != nil {
+		a.Own.TakeBack(back)
 	}
 	if a.cap != nil {
 		a.cap.Refill(a.resource.Pool.At)
@@ -146,17 +146,17 @@ func (a *Account) Settle(returned lease.Capacity, landed fixed.Amount) bool {
 func (a *Account) setOwn(former, t lease.Terms) {
 	switch {
 	case t.Allocation != fairshare.Static || t.Semaphore:
-		a.own = nil
-	case a.own == nil:
+		a.Own = nil
+	case a.Own == nil:
 		h := a.Held()
-		a.own = &Pool{Rate: t.Rate - h.Rate, Burst: t.Burst - h.Burst, At: a.resource.Pool.At}
+		a.Own = &Pool{Rate: t.Rate - h.Rate, Burst: t.Burst - h.Burst, At: a.resource.Pool.At}
 		if a.Lease == 0 {
-			a.own.Level = max(0, a.own.Burst) // nothing was taken of it
+			a.Own.Level = max(0, a.Own.Burst) // nothing was taken of it
 		}
 	default:
 		a.refillOwn()
-		a.own.Resize(t.Rate-former.Rate, t.Burst-former.Burst)
-		a.own.Clip()
+		a.Own.Resize(t.Rate-former.Rate, t.Burst-former.Burst)
+		a.Own.Clip()
 	}
 }
 
@@ -182,8 +182,8 @@ func (a *Account) grant(h lease.Capacity) {
 	a.unacked, a.unsent = a.unacked.Add(h), a.unsent.Add(h)
 	p.Reserved += a.unackedTokens()
 	p.Lend(h)
-	if a.refillOwn(); a.own != nil {
-		a.own.Lend(h)
+	if a.refillOwn(); a.Own != nil {
+		a.Own.Lend(h)
 	}
 	if a.cap != nil {
 		a.cap.Refill(p.At)
@@ -195,8 +195,8 @@ func (a *Account) grant(h lease.Capacity) {
 // refillOwn brings what the instance was not lent of its own limit up to the time of the
 // resource's pool.
 func (a *Account) refillOwn() {
-	if a.own != nil {
-		a.own.Refill(a.resource.Pool.At)
+	if a.Own != nil {
+		a.Own.Refill(a.resource.Pool.At)
 	}
 }
 
@@ -234,8 +234,8 @@ func (a *Account) End() {
 	a.resource.Pool.Reserved -= a.unackedTokens()
 	a.unacked, a.unsent, a.unackedGrants = lease.Capacity{}, lease.Capacity{}, nil
 	a.resource.Pool.TakeBack(h)
-	if a.refillOwn(); a.own != nil {
-		a.own.TakeBack(h)
+	if a.refillOwn(); a.Own != nil {
+		a.Own.TakeBack(h)
 	}
 	if a.cap != nil {
 		a.cap.Refill(a.resource.Pool.At)
@@ -262,5 +262,5 @@ func (r *Resource) SaturatedFor(a *Account) bool {
 
 // saturatesOwn says whether the instance has all of a limit per instance and demands more.
 func (a *Account) saturatesOwn() bool {
-	return a.own != nil && a.Demand > a.target.Rate && a.target.Rate > 0 && a.Held().Rate >= a.target.Rate
+	return a.Own != nil && a.Demand > a.target.Rate && a.target.Rate > 0 && a.Held().Rate >= a.target.Rate
 }

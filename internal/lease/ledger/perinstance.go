@@ -79,11 +79,11 @@ func (r *Resource) targetOwn() {
 // of it.
 func (r *Resource) lendOwn() {
 	for _, a := range r.accounts {
-		if a.own == nil {
+		if a.Own == nil {
 			continue
 		}
 		a.refillOwn()
-		h, p := a.Held(), a.own
+		h, p := a.Held(), a.Own
 		g := lease.Capacity{Rate: max(0, min(a.target.Rate-h.Rate, p.Rate)), Burst: max(0, min(a.target.Burst-h.Burst, p.Spare()))}
 		if g.Burst > 0 {
 			g.Tokens = max(0, min(p.Level, g.Burst))

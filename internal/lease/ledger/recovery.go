@@ -53,8 +53,8 @@ func (r *Resource) Claim(a *Account, number uint64, h lease.Capacity, now limit.
 	r.Frozen = r.Frozen.Sub(h)
 	r.Pool.TakeBack(h)
 	a.grant(h)
-	if a.refundable = h.Burst; a.own != nil {
-		a.own.Level = 0 // all other tokens may have been spent
+	if a.refundable = h.Burst; a.Own != nil {
+		a.Own.Level = 0 // all other tokens may have been spent
 	}
 	return true
 }
