@@ -345,7 +345,7 @@ func TestRecordNamesAReplicaThatIsGone(t *testing.T) {
 		w.start("b")
 		leader := w.settle(1)
 		follower := w.members["b"]
-		w.slow = 400 * time.Millisecond // the record is written late, or never
+		w.write(400 * time.Millisecond) // the record is written late, or never
 		w.mu.Lock()
 		for k := range leader.copies {
 			k.cancel()
@@ -354,7 +354,7 @@ func TestRecordNamesAReplicaThatIsGone(t *testing.T) {
 		w.mu.Unlock()
 		used := one.spend("key", 3)
 		leader.kill()
-		w.slow = 0
+		w.write(0)
 		pass(8 * time.Second)
 		if got := one.spend("key", 31); used+got > 30 {
 			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)
@@ -396,7 +396,7 @@ func TestReplicaInARecordThatIsBeingWritten(t *testing.T) {
 		w.start("a")
 		one := w.customer(1)
 		one.spend("first", 1)
-		w.slow = 150 * time.Millisecond
+		w.write(150 * time.Millisecond)
 		follower := w.start("b")
 		for followed := 0; followed == 0; pass(time.Millisecond) {
 			_, followed = follower.Replicas()
@@ -407,7 +407,7 @@ func TestReplicaInARecordThatIsBeingWritten(t *testing.T) {
 		pass(180 * time.Millisecond) // the record is written, and the leader does not know it
 		used := one.hurry("key", 1)
 		w.leader().kill()
-		w.slow = 0
+		w.write(0)
 		pass(8 * time.Second)
 		if got := one.spend("key", 31); used+got > 30 {
 			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)

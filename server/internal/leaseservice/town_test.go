@@ -66,12 +66,12 @@ func (m *townMember) Swap(ctx context.Context, key string, revision uint64, valu
 	if m.isCut() {
 		return 0, errCut
 	}
-	pass(m.town.slow)
+	pass(m.town.delay())
 	if m.isCut() {
 		return 0, errCut
 	}
 	at, err := m.town.register.Swap(ctx, key, revision, value)
-	pass(m.town.slow)
+	pass(m.town.delay())
 	return at, err
 }
 
@@ -84,6 +84,19 @@ func (m *townMember) Watch(ctx context.Context, prefix string) <-chan struct{} {
 }
 func (m *townMember) Forgets() bool { return false }
 func (m *townMember) Close() error  { return nil }
+
+// write says what it takes to write to the register from now on.
+func (w *town) write(takes time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.slow = takes
+}
+
+func (w *town) delay() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.slow
+}
 
 func (m *townMember) isCut() bool {
 	m.town.mu.Lock()
