@@ -158,6 +158,48 @@ func TestQueueHooks(t *testing.T) {
 	})
 }
 
+// TestQueueHooksOfATake: a Take that is refused because others wait is told once, with the reason for which
+// they wait; a peek is not, and what the Taker decides it tells itself.
+func TestQueueHooksOfATake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var own, taker heard
+		l, err := limit.NewLimiter(limit.Policy{Rate: limit.PerSecond(1), Burst: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetHooks(taker.hooks())
+		q, err := limit.NewQueue(l, limit.QueueOptions{Hooks: limit.Hooks{
+			OnAdmit:  func(name string, cost int64) { own.add("admit %s %d", name, cost) },
+			OnRefuse: func(name string, cost int64, why limit.Reason) { own.add("refuse %s %d %v", name, cost, why) },
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		take := func(want bool, reqs ...limit.Request) {
+			t.Helper()
+			for _, req := range reqs {
+				if d, err := q.Take(t.Context(), req); err != nil || d.Allowed != want {
+					t.Fatalf("%+v: %+v, %v", req, d, err)
+				}
+			}
+		}
+		take(true, limit.Request{})
+		take(false, limit.Request{}) // nobody waits yet
+		own.want(t)
+		taker.want(t, "refuse limiter 1")
+		leave := q.WaitFunc(limit.Request{}, limit.Never, func(limit.Decision, error) { t.Error("told") })
+		taker.want(t, "refuse limiter 1") // the first try of the wait
+		take(false, limit.Request{}, limit.Request{Peek: true}, limit.Request{Cost: 1})
+		own.want(t, "refuse queue 1 rate_exceeded", "refuse queue 1 rate_exceeded")
+		taker.want(t)
+		leave()
+		take(false, limit.Request{})
+		own.want(t)
+		taker.want(t, "refuse limiter 1")
+	})
+}
+
 // No hooks, and hooks of which some are missing, call nothing.
 func TestHooksThatAreMissing(t *testing.T) {
 	var none *limit.Hooks

@@ -59,8 +59,9 @@ type QueueOptions struct {
 	Parallel   int           // 0 = DefaultParallel
 	Recheck    time.Duration // 0 = DefaultRecheck
 
-	// Hooks are called for waits, under the name "queue"; OnAdmit and OnRefuse are of the
-	// Taker, so that nothing counts twice. The zero value calls nothing.
+	// Hooks are called under the name "queue": for waits, and OnRefuse for a Take that is refused
+	// because others wait. What the Taker admits and refuses it counts itself, so that nothing
+	// counts twice. The zero value calls nothing.
 	Hooks Hooks
 }
 
@@ -146,8 +147,10 @@ func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
 	if q.lines.Load() > 0 {
 		q.mu.Lock()
 		if l := q.lanes[string(q.key(room[:0], req))]; l != nil {
-			defer q.mu.Unlock()
-			return l.refusal(q.now(), costOf(req)), nil
+			d := l.refusal(q.now(), costOf(req))
+			q.mu.Unlock()
+			q.refused(&d, req)
+			return d, nil
 		}
 		q.mu.Unlock()
 	}
@@ -155,6 +158,17 @@ func (q *Queue) Take(ctx context.Context, req Request) (Decision, error) {
 		return Decision{}, ErrQueueClosed
 	}
 	return q.taker.Take(ctx, req)
+}
+
+// refused calls the hooks for a request that is refused since others wait.
+func (q *Queue) refused(d *Decision, req Request) {
+	reason := ReasonRate // nobody has been refused yet: the first one is asking
+	if r := d.Refused(); r != nil {
+		reason = r.Reason
+	}
+	if !req.Peek {
+		q.opts.Hooks.Refused(queueName, costOf(req), reason)
+	}
 }
 
 // Wait waits until the request is admitted, in line behind those that came before, and returns

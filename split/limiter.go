@@ -49,6 +49,10 @@ type Options struct {
 	// most once a second, in the goroutines that use the limiter, so it must be quick and must
 	// not use the limiter itself.
 	Wall func() time.Time
+
+	// Hooks are called for decisions and waits, under the limit's name. The zero value calls
+	// nothing.
+	Hooks limit.Hooks
 }
 
 // Limiter is an instance's part of a split limit, with the verbs of [limit.Limiter]: Allow
@@ -65,6 +69,7 @@ type Limiter struct {
 	name   string
 	window time.Duration
 	wall   func() time.Time
+	hooks  limit.Hooks
 	origin time.Time // of the monotonic clock; zero in the zero value
 
 	shift atomic.Int64 // the limit.Time at origin
@@ -89,7 +94,7 @@ func New(t Terms, o Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{name: cmp.Or(o.Name, "split"), window: o.Window, wall: o.Wall, origin: time.Now(), terms: t}
+	l := &Limiter{name: cmp.Or(o.Name, "split"), window: o.Window, wall: o.Wall, hooks: o.Hooks, origin: time.Now(), terms: t}
 	if l.wall == nil {
 		l.wall = time.Now
 	}
@@ -144,28 +149,42 @@ func (l *Limiter) Name() string { return l.name }
 func (l *Limiter) Allow() bool {
 	now := l.now()
 	if now < limit.Time(l.opens.Load()) {
-		return false
+		return l.report(limit.ReasonRate, 1)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.followWall(now)
-	return l.allow(now, 1)
+	return l.report(l.allow(now, 1, true), 1)
 }
 
 // AllowN takes n at t if that is available, and reports whether it was. A negative n is refused.
-func (l *Limiter) AllowN(t time.Time, n int64) bool {
+func (l *Limiter) AllowN(t time.Time, n int64) bool { return l.report(l.allow(l.at(t), n, false), n) }
+
+// allow takes n at now, or says why not. present says that it is now.
+func (l *Limiter) allow(now limit.Time, n int64, present bool) limit.Reason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.allow(l.at(t), n)
-}
-
-func (l *Limiter) allow(now limit.Time, n int64) bool {
-	if l.line.First() != nil || n < 0 {
-		return false // the timer serves the waiters: it is due, or nearly so
+	if present {
+		l.followWall(now)
+	}
+	if n < 0 || n > l.split.Quota() && l.split.Quota() > 0 {
+		return limit.ReasonCost
+	}
+	if l.line.First() != nil {
+		return limit.ReasonRate // the timer serves the waiters: it is due, or nearly so
 	}
 	allowed := l.split.Allow(now, n)
-	l.opens.Store(int64(l.split.Opens()))
-	return allowed
+	if l.opens.Store(int64(l.split.Opens())); !allowed {
+		return limit.ReasonRate
+	}
+	return limit.ReasonNone
+}
+
+// report calls the hooks for a decision, and says whether it admits.
+func (l *Limiter) report(reason limit.Reason, n int64) bool {
+	if reason == limit.ReasonNone {
+		l.hooks.Admitted(l.name, n)
+		return true
+	}
+	l.hooks.Refused(l.name, n, reason)
+	return false
 }
 
 // publish sets the time before which Allow need not ask.
@@ -196,7 +215,19 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	if err := ctx.Err(); err != nil {
 		return limit.Decision{}, err
 	}
-	cost := cmp.Or(req.Cost, 1)
+	r := l.take(cmp.Or(req.Cost, 1), req.Peek)
+	if !req.Peek {
+		l.report(r.Reason, r.Cost)
+	}
+	d := limit.Decision{Allowed: r.Allowed, Results: []limit.Result{r}}
+	if !r.Allowed {
+		d.Status = statusTooManyRequests
+	}
+	return d, nil
+}
+
+// take is Take without its hooks.
+func (l *Limiter) take(cost int64, peek bool) limit.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -204,7 +235,7 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	allowed := false
 	switch {
 	case l.line.First() != nil:
-	case req.Peek:
+	case peek:
 		allowed = l.split.Earliest(now, 0, cost) <= now
 	default:
 		allowed = l.split.Allow(now, cost)
@@ -213,11 +244,7 @@ func (l *Limiter) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 	r := l.split.Result()
 	r.Limit, r.Cost = l.name, cost
 	r.Verdict = l.split.Verdict(now, allowed, l.line.Cost(), cost)
-	d := limit.Decision{Allowed: allowed, Results: []limit.Result{r}}
-	if !allowed {
-		d.Status = statusTooManyRequests
-	}
-	return d, nil
+	return r
 }
 
 const statusTooManyRequests = 429

@@ -38,18 +38,26 @@ func (l *Limiter) wait(ctx context.Context, n int64, longest time.Duration) erro
 	if err := ctx.Err(); err != nil || n == 0 {
 		return err
 	}
+	told := l.hooks.NewWait(l.name, n)
 	w, hurried, err := l.stand(ctx, n, longest)
-	if err == nil && w != nil {
+	waits := err == nil && w != nil
+	if waits {
+		told.Start()
 		err = w.Await(ctx, func() bool { return l.leave(w) })
 	}
 	switch {
+	case err == nil:
+		defer l.hooks.Admitted(l.name, n)
 	case !errors.Is(err, errLate):
-		return err
 	case hurried:
-		return fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.name, context.DeadlineExceeded)
+		err = fmt.Errorf("%w: no permit of %q before the deadline: %w", limit.ErrWaitTooLong, l.name, context.DeadlineExceeded)
 	default:
-		return fmt.Errorf("%w: no permit of %q within %v", limit.ErrWaitTooLong, l.name, longest)
+		err = fmt.Errorf("%w: no permit of %q within %v", limit.ErrWaitTooLong, l.name, longest)
 	}
+	if waits {
+		told.End(err)
+	}
+	return err
 }
 
 // stand takes n at once and returns nil, or enters the line for it. hurried says that the
@@ -109,16 +117,45 @@ func (l *Limiter) WaitFunc(n int64, d time.Duration, done func(error)) (cancel f
 		}
 		return ended
 	}
-	w, direct, err := l.standFunc(n, max(d, 0), done)
+	admits := l.admits(n, done)
+	told, end := l.hooks.NewWait(l.name, n), admits
+	if told != nil {
+		end = func(err error) {
+			told.End(err)
+			admits(err)
+		}
+	}
+	w, direct, err := l.standFunc(n, max(d, 0), end)
 	switch {
 	case err != nil:
 		done(l.reason(err))
 	case direct:
-		l.calls.Direct(done)
+		l.calls.Direct(admits)
 	case w != nil:
-		return func() bool { return l.leave(w) }
+		told.Start()
+		return func() bool {
+			left := l.leave(w)
+			if left {
+				told.End(context.Canceled)
+			}
+			return left
+		}
 	}
 	return ended
+}
+
+// admits returns a done that calls OnAdmit before done. It is done itself where nobody counts,
+// which allocates nothing.
+func (l *Limiter) admits(n int64, done func(error)) func(error) {
+	if l.hooks.OnAdmit == nil {
+		return done
+	}
+	return func(err error) {
+		if err == nil {
+			l.hooks.OnAdmit(l.name, n)
+		}
+		done(err)
+	}
 }
 
 // ended is the cancel function of a wait that has ended.
