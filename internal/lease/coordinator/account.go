@@ -64,6 +64,7 @@ type told struct {
 	as     toldAs
 	tokens fixed.Amount // if held
 	at     limit.Time
+	must   uint64 // the number of the Level that they have to know before more of it is lent
 }
 
 type toldAs uint8

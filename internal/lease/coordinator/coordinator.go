@@ -81,7 +81,7 @@ type Coordinator struct {
 type replication struct {
 	replicating bool    // there are some
 	levels      []Level // what the latest Step has changed for them
-	lowered     bool    // they have to know it before its grants are sent
+	number      uint64  // of the latest Level: they are counted, from 2 on
 }
 
 // Reconfigure says that Resolve answers differently from here on.
@@ -95,7 +95,7 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.Refresh = cmp.Or(o.Refresh, lease.DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
-	c := &Coordinator{opts: o, scratch: new(ledger.Scratch)}
+	c := &Coordinator{opts: o, scratch: new(ledger.Scratch), replication: replication{number: 1}}
 	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, Holders{Unknown: o.Recovery > 0})
 	c.sweepAt = now.Add(c.sweepInterval())
 	return c

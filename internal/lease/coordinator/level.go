@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -59,21 +60,24 @@ func (c *Coordinator) tell(r *resource, now limit.Time) {
 		return
 	}
 	r.Pool.Refill(now)
-	level, t, as := r.Pool.Level, &r.told, r.standing()
+	level, t, as, must := r.Pool.Level, &r.told, r.standing(), r.told.must
 	switch {
 	case as == t.as && as != toldHeld, as == toldFull && t.as == toldIdle:
 		return // it has more meanwhile, as they know
 	case as != toldHeld:
-		*t = told{as: as}
+		*t = told{as: as, must: must}
 	case t.as == toldHeld && level >= t.tokens && (level/4 <= t.tokens || now < t.at.Add(tellMore)):
 		return
 	default:
 		if level > 0 {
 			level = level / 2 / fixed.Token * fixed.Token
 		}
-		c.lowered = c.lowered || t.as != toldHeld || level < t.tokens
-		*t = told{toldHeld, level, now}
+		if t.as != toldHeld || level < t.tokens {
+			must = c.number + 1
+		}
+		*t = told{toldHeld, level, now, must}
 	}
+	c.number++
 	c.levels = append(c.levels, r.level(level))
 }
 
@@ -85,9 +89,24 @@ func (r *resource) level(tokens fixed.Amount) Level {
 	}
 }
 
-// Levels returns what the latest Step has changed for replicas. lowered says that they have to know it
-// before a grant of that Step is sent. It is valid until the next Step.
-func (c *Coordinator) Levels() (levels []Level, lowered bool) { return c.levels, c.lowered }
+// Levels returns what the latest Step has changed for replicas, and the number of the last of them: they are
+// counted. It is valid until the next Step.
+func (c *Coordinator) Levels() (levels []Level, number uint64) { return c.levels, c.number }
+
+// MustKnow returns the number of the Level that replicas have to know before g is sent; 0 = it may go at once. It
+// is not always of the Step of g: what an earlier one has lowered they may not know yet.
+func (c *Coordinator) MustKnow(g *lease.Grant) (number uint64) {
+	s := c.sessions[g.To]
+	if !c.replicating || s == nil {
+		return 0
+	}
+	for i := range g.Shares {
+		if a := s.accounts[g.Shares[i].Handle]; a != nil && g.Shares[i].Lease != 0 {
+			number = max(number, a.resource.told.must)
+		}
+	}
+	return number
+}
 
 // Replicate has every Step from here on say in [Coordinator.Levels] what replicas have to know, and returns
 // what one that begins now has to know: of each bucket that is not full, and since when all others fill from
@@ -101,7 +120,7 @@ func (c *Coordinator) Replicate(now limit.Time) (levels []Level, others time.Dur
 	if since := c.othersEmptySince(now); since != 0 {
 		others = time.Duration(now - since)
 	}
-	changed, lowered := len(c.levels), c.lowered
+	changed, number := len(c.levels), c.number
 	for _, r := range c.list {
 		if !c.replicating {
 			r.told = told{as: toldOther}
@@ -118,8 +137,9 @@ func (c *Coordinator) Replicate(now limit.Time) (levels []Level, others time.Dur
 			tokens = r.told.tokens
 		}
 		levels = append(levels, r.level(tokens))
+		r.told.must = min(r.told.must, number) // it begins with that
 	}
-	c.levels, c.lowered = c.levels[:changed], lowered
+	c.levels, c.number = c.levels[:changed], number
 	return levels, others, true
 }
 

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,9 +24,10 @@ type copied struct {
 func (d *desk) step(e lease.Event) []lease.Grant {
 	grants := d.c.Step(d.now, e)
 	if d.copy.Replica != nil {
-		levels, lowered := d.c.Levels()
+		levels, number := d.c.Levels()
 		d.copy.Update(d.now, levels)
-		if d.copy.told += len(levels); lowered {
+		d.copy.told += len(levels)
+		if slices.ContainsFunc(d.c.list, func(r *resource) bool { return r.told.must > number-uint64(len(levels)) }) {
 			d.copy.lowered++
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // Step takes an event at now and returns the grants to send. They are valid until the
 // next Step.
 func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
-	c.out, c.levels, c.lowered = c.out[:0], c.levels[:0], false
+	c.out, c.levels = c.out[:0], c.levels[:0]
 	switch e := e.(type) {
 	case *lease.Report:
 		c.stats.Reports++

@@ -34,9 +34,10 @@ type Leader struct {
 	listed   []uint64 // that stand in the record, or may do so
 }
 
-// NewLeader returns a leader without replicas, of the term of an epoch.
-func NewLeader(epoch uint64) *Leader {
-	return &Leader{epoch: epoch, number: 1, replicas: map[uint64]*Stream{}}
+// NewLeader returns a leader without replicas, of the term of an epoch. The number is that of the latest Level of
+// its coordinator.
+func NewLeader(epoch, number uint64) *Leader {
+	return &Leader{epoch: epoch, number: number, replicas: map[uint64]*Stream{}}
 }
 
 // Stream is what is sent to one replica. It is safe for concurrent use but for what the Leader does.
@@ -75,22 +76,22 @@ func (l *Leader) Add(now limit.Time, st *Stream, levels []coordinator.Level, oth
 	l.replicas[st.id] = st
 }
 
-// Tell sends levels to all replicas, and returns the number of the message.
-func (l *Leader) Tell(now limit.Time, levels []coordinator.Level) uint64 {
+// Tell sends levels to all replicas. The number is that of the last one.
+func (l *Leader) Tell(now limit.Time, levels []coordinator.Level, number uint64) {
 	for len(levels) > 0 {
 		part := levels[:min(len(levels), maxLevels)]
 		levels = levels[len(part):]
-		l.number++
+		before := l.number
+		l.number = number - uint64(len(levels))
 		m := &leasepb.Levels{Number: l.number, Epoch: l.epoch, Complete: true}
 		toLevels(m, part)
 		for _, st := range l.replicas {
-			if st.confirmed == l.number-1 {
+			if st.confirmed == before {
 				st.since = now
 			}
 			st.put(m)
 		}
 	}
-	return l.number
 }
 
 // put queues a message. A replica that does not keep up is ended.

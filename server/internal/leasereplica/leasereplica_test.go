@@ -36,8 +36,13 @@ func names(l *Leader) []uint64 {
 // lost is waited for until the record is written without it; one that begins is not waited for before a
 // record names it.
 func TestWhatWaitsForReplicas(t *testing.T) {
-	l, now := NewLeader(5), limit.Time(time.Second)
-	if n := l.Tell(now, []coordinator.Level{level(1, 1)}); !l.Know(n) {
+	l, now := NewLeader(5, 1), limit.Time(time.Second)
+	n := uint64(1)
+	tell := func(tokens int64) {
+		n++
+		l.Tell(now, []coordinator.Level{level(1, tokens)}, n)
+	}
+	if tell(1); !l.Know(n) {
 		t.Error("it waits, and there is no replica")
 	}
 	a, b := NewStream(1), NewStream(2)
@@ -50,7 +55,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	}
 	s := l.InSync()
 	l.Writing(&s)
-	n := l.Tell(now, []coordinator.Level{level(1, 2)})
+	tell(2)
 	if l.Know(n) {
 		t.Error("a replica is not waited for while the record that names it is being written")
 	}
@@ -63,7 +68,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	if got := names(l); !slices.Equal(got, []uint64{1, 2}) || !l.Current() {
 		t.Errorf("the record names %v", got)
 	}
-	n = l.Tell(now, []coordinator.Level{level(1, 3)})
+	tell(3)
 	l.Confirm(now, a, n)
 	if l.Sweep(now.Add(patience)) || !l.Sweep(now.Add(patience+1)) || l.Replicas() != 1 {
 		t.Error("a replica that is silent is given up at another time")
@@ -85,7 +90,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 
 // TestManyReplicas: the record names so many, always the same.
 func TestManyReplicas(t *testing.T) {
-	l := NewLeader(1)
+	l := NewLeader(1, 1)
 	for i := range uint64(30) {
 		st := NewStream(i)
 		l.Add(1, st, nil, -1)
@@ -99,16 +104,16 @@ func TestManyReplicas(t *testing.T) {
 // TestReplicaThatDoesNotRead is ended when so many messages wait for it, and one whose confirmation is of
 // nothing that was sent is not believed.
 func TestReplicaThatDoesNotRead(t *testing.T) {
-	l, st := NewLeader(1), NewStream(1)
+	l, st := NewLeader(1, 1), NewStream(1)
 	l.Add(1, st, nil, -1)
 	if l.Confirm(1, st, 2) || l.Confirm(1, NewStream(1), 1) {
 		t.Error("it is believed")
 	}
-	for range queued {
+	for i := range uint64(queued) {
 		if st.over() {
 			t.Fatal("it was ended too early")
 		}
-		l.Tell(1, []coordinator.Level{level(1, 1)})
+		l.Tell(1, []coordinator.Level{level(1, 1)}, 2+i)
 	}
 	if !l.Sweep(1) || l.Replicas() != 0 {
 		t.Error("it goes on")
@@ -127,7 +132,7 @@ func TestLevelsOnTheWire(t *testing.T) {
 		}
 		levels = append(levels, one)
 	}
-	l, st := NewLeader(7), NewStream(1)
+	l, st := NewLeader(7, 1), NewStream(1)
 	l.Add(1, st, levels, 42)
 	var got []coordinator.Level
 	for complete := false; !complete; {

@@ -77,7 +77,6 @@ type membership struct {
 	recovering bool                         // the coordinator was recovering then
 	exempted   bool                         // and its own instance was left out
 	replicas   *leasereplica.Leader         // nil before the first term
-	told       uint64                       // the Levels that replicas have to know before the grants of this step are sent
 	blocked    map[*leasestream.Member]bool // with grants that wait
 	ownUntil   limit.Time
 }
@@ -153,7 +152,8 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
 		m.edition, m.inRecord = 0, 0
 		m.inSync.Store(0)
-		m.replicas = leasereplica.NewLeader(t.Epoch)
+		_, number := s.loop.coordinator.Levels()
+		m.replicas = leasereplica.NewLeader(t.Epoch, number)
 		for one := range s.loop.members.All() {
 			one.Waiting = nil
 		}

@@ -100,11 +100,8 @@ func (s *Service) tellReplicas(now limit.Time) {
 	if p == nil || p.replicas == nil {
 		return
 	}
-	levels, lowered := s.loop.coordinator.Levels()
-	number := p.replicas.Tell(now, levels)
-	if p.told = 0; lowered {
-		p.told = number
-	}
+	levels, number := s.loop.coordinator.Levels()
+	p.replicas.Tell(now, levels, number)
 }
 
 // sweepReplicas gives up replicas that do not keep up, and has the record name those that do.
@@ -130,7 +127,7 @@ func (s *Service) withhold(m *leasestream.Member, g *lease.Grant) bool {
 	if p == nil {
 		return false
 	}
-	w := leasestream.Withheld{Grant: *g, Levels: p.told} // the shares are not used again
+	w := leasestream.Withheld{Grant: *g, Levels: s.loop.coordinator.MustKnow(g)} // the shares are not used again
 	if !m.Own || !s.ownIsExempt(s.now()) {
 		s.include(m, &w)
 	}
