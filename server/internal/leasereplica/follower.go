@@ -58,10 +58,30 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// follow keeps a new replica by one stream, until that ends.
+// watch calls another when a member at another address leads. The stream to a leader whose host hangs does not
+// end before its connection is probed, and meanwhile the next leader had no replica.
+func (f *Follower) watch(ctx context.Context, address string, another func()) {
+	look := time.NewTicker(again)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		if now, ok := f.Leader(); ok && now != address {
+			another()
+		}
+	}
+}
+
+// follow keeps a new replica by one stream, until that ends or another member leads.
 func (f *Follower) follow(ctx context.Context, address string) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
+	watching.Go(func() { f.watch(ctx, address, cancel) })
 	stream, end, err := f.Connect(ctx, address, f.Shard)
 	if err != nil {
 		return err

@@ -8,7 +8,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -209,7 +211,7 @@ func TestFollower(t *testing.T) {
 	two := &script{say: []*leasepb.Levels{of(1, 10, false, level(4, 5))}}
 	three := &script{say: []*leasepb.Levels{of(1, 10, true), {Number: 2, Buckets: []byte{1}}}}
 	streams := []*script{one, two, three}
-	f := &Follower{Now: func() limit.Time { return 1 }, Connect: func(_ context.Context, address string, shard int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+	f := &Follower{Leader: func() (string, bool) { return "leader", true }, Now: func() limit.Time { return 1 }, Connect: func(_ context.Context, address string, shard int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
 		if address != "leader" || shard != 6 {
 			return nil, nil, fmt.Errorf("connected to %s of shard %d", address, shard)
 		}
@@ -235,4 +237,42 @@ func TestFollower(t *testing.T) {
 	if err := f.follow(t.Context(), "leader"); !errors.Is(err, errLevels) || !used(10, 10, three) || used(9, 9, one) || f.Buckets() != 0 {
 		t.Errorf("%v; the latest does not count", err)
 	}
+}
+
+// frozen is a leader whose connections stay open, and from which nothing comes.
+type frozen struct {
+	script
+	ctx context.Context
+}
+
+func (s *frozen) Recv() (*leasepb.Levels, error) {
+	<-s.ctx.Done()
+	return nil, s.ctx.Err()
+}
+
+// TestLeaderThatHangs is left when another one is known, so that this has a replica at once; while none is known, its
+// stream goes on.
+func TestLeaderThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var leader atomic.Value
+		leader.Store("a")
+		connected := make(chan string, 10)
+		f := &Follower{
+			Leader: func() (string, bool) { address := leader.Load().(string); return address, address != "" },
+			Now:    func() limit.Time { return 1 },
+			Connect: func(ctx context.Context, address string, _ int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+				connected <- address
+				return &frozen{ctx: ctx}, func() {}, nil
+			},
+		}
+		go f.Run(t.Context())
+		time.Sleep(time.Minute)
+		leader.Store("")
+		time.Sleep(time.Minute)
+		leader.Store("b")
+		time.Sleep(2 * again)
+		if n := len(connected); n != 2 || <-connected != "a" || <-connected != "b" {
+			t.Errorf("it connected %d times, want to a and then to b", n)
+		}
+	})
 }
