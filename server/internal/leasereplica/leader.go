@@ -1,15 +1,19 @@
 package leasereplica
 
 import (
+	"context"
+	"net"
 	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
@@ -18,6 +22,9 @@ const (
 	// patience is how long a replica may take to confirm. Not longer: what is lent waits for it. Not
 	// shorter: one that is dropped is sent every bucket again.
 	patience = 300 * time.Millisecond
+	// chance is how much of its patience a replica has left when the leader sees that it is late: the leader itself
+	// may have stood still, with the confirmation on the way. Not longer: it is part of what is waited for.
+	chance = 50 * time.Millisecond
 	// firstPatience is how long one may take to know all buckets, when nothing waits for it yet.
 	firstPatience = 30 * time.Second
 	// queued is how many messages wait for the network at most: what a leader sends while a million
@@ -31,18 +38,40 @@ type Leader struct {
 	epoch    uint64
 	number   uint64 // of the latest Levels
 	replicas map[uint64]*Stream
-	listed   []uint64 // that stand in the record, or may do so
+	doubts   map[string]doubt // by host
+	listed   []uint64         // that stand in the record, or may do so
 }
+
+// doubt is what is held against a host whose replicas were lost: one that is slow again and again would cost every
+// new key patience each time, and every one that begins anew is sent all buckets.
+type doubt struct {
+	pause time.Duration
+	until limit.Time // when its next replica may begin
+}
+
+// The pauses of a host. The first is not shorter than most hiccups last; a host that is lost again within
+// forgiven pauses waits for twice as long, up to the longest, which is not so long that a member that has got well is
+// missed at the next kill.
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+	forgiven     = 8
+)
+
+// maxReplicas bounds the replicas. Not fewer: those that the record names, and as many that begin. Not more: each
+// costs a message for each change, and the record names [coordinator.MaxInSync] of them.
+const maxReplicas = 2 * coordinator.MaxInSync
 
 // NewLeader returns a leader without replicas, of the term of an epoch. The number is that of the latest Level of
 // its coordinator.
 func NewLeader(epoch, number uint64) *Leader {
-	return &Leader{epoch: epoch, number: number, replicas: map[uint64]*Stream{}}
+	return &Leader{epoch: epoch, number: number, replicas: map[uint64]*Stream{}, doubts: map[string]doubt{}}
 }
 
 // Stream is what is sent to one replica. It is safe for concurrent use but for what the Leader does.
 type Stream struct {
 	id    uint64
+	host  string
 	out   chan *leasepb.Levels
 	ended chan struct{}
 	end   func() // may be called more than once
@@ -50,13 +79,19 @@ type Stream struct {
 	// Of the leader.
 	confirmed uint64
 	since     limit.Time // since when it was to confirm more
+	late      limit.Time // when that was seen to be too long ago; 0 = it was not
 }
 
-// NewStream returns a stream to the replica of that number.
-func NewStream(id uint64) *Stream {
-	s := &Stream{id: id, out: make(chan *leasepb.Levels, queued), ended: make(chan struct{})}
+// NewStream returns a stream to the replica of that number, on a host.
+func NewStream(id uint64, host string) *Stream {
+	s := &Stream{id: id, host: host, out: make(chan *leasepb.Levels, queued), ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	return s
+}
+
+// May says whether one more replica, on a host, may begin.
+func (l *Leader) May(now limit.Time, st *Stream) bool {
+	return len(l.replicas) < maxReplicas && now >= l.doubts[st.host].until && l.replicas[st.id] == nil
 }
 
 // Add begins to send to a replica: all that it has to know, and then what [Leader.Tell] is told.
@@ -109,38 +144,62 @@ func (l *Leader) Confirm(now limit.Time, st *Stream, number uint64) (first bool)
 		return false
 	}
 	first = st.confirmed == 0
-	st.confirmed, st.since = number, now
+	st.confirmed, st.since, st.late = number, now, 0
 	return first
 }
 
-// Remove forgets a replica whose stream has ended.
-func (l *Leader) Remove(st *Stream) {
-	if l.replicas[st.id] == st {
-		delete(l.replicas, st.id)
-	}
+// Remove forgets a replica whose stream has ended, and has the next one of its host wait.
+func (l *Leader) Remove(now limit.Time, st *Stream) {
 	st.end()
+	if l.replicas[st.id] != st {
+		return
+	}
+	delete(l.replicas, st.id)
+	d := l.doubts[st.host]
+	if d.pause == 0 || now > d.until.Add(forgiven*d.pause) {
+		d.pause = firstPause
+	} else {
+		d.pause = min(2*d.pause, longestPause)
+	}
+	d.until = now.Add(d.pause)
+	l.doubts[st.host] = d
 }
 
-// Sweep ends and forgets replicas that do not keep up, and reports whether there were any.
-func (l *Leader) Sweep(now limit.Time) (dropped bool) {
+// Sweep ends and forgets replicas that do not keep up, and reports whether there were any, and when one may be
+// that does not.
+func (l *Leader) Sweep(now limit.Time) (dropped bool, next limit.Time) {
+	next = lease.Never
 	for _, st := range l.replicas {
 		may := patience
 		if st.confirmed == 0 {
 			may = firstPatience
 		}
-		if st.over() || st.confirmed < l.number && now-st.since > limit.Time(may) {
-			l.Remove(st)
+		due := st.since.Add(may - chance)
+		switch {
+		case st.over():
+			due = now
+		case st.confirmed >= l.number:
+			continue
+		case now >= due && st.late == 0:
+			st.late = now
+		}
+		if st.late != 0 {
+			due = st.late.Add(chance)
+		}
+		if next = min(next, due); now >= due {
+			l.Remove(now, st)
 			dropped = true
 		}
 	}
-	return dropped
+	return dropped, next
 }
 
 // EndAll ends and forgets all replicas.
 func (l *Leader) EndAll() {
 	for _, st := range l.replicas {
-		l.Remove(st)
+		st.end()
 	}
+	clear(l.replicas)
 }
 
 // Replicas is how many there are.
@@ -188,6 +247,19 @@ func (l *Leader) Know(number uint64) bool {
 		}
 	}
 	return true
+}
+
+// HostOf returns the host at the other end of a stream; "" = it is in memory.
+func HostOf(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	return host
 }
 
 // Receive calls f with each number that the replica confirms, until the stream ends or f returns false.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
 )
@@ -47,7 +48,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	if tell(1); !l.Know(n) {
 		t.Error("it waits, and there is no replica")
 	}
-	a, b := NewStream(1), NewStream(2)
+	a, b := NewStream(1, "h"), NewStream(2, "h")
 	l.Add(now, a, nil, -1)
 	if got := names(l); len(got) != 0 {
 		t.Errorf("the record names %v before they know anything", got)
@@ -72,8 +73,13 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	}
 	tell(3)
 	l.Confirm(now, a, n)
-	if l.Sweep(now.Add(patience)) || !l.Sweep(now.Add(patience+1)) || l.Replicas() != 1 {
-		t.Error("a replica that is silent is given up at another time")
+	for _, tt := range []struct {
+		after, next time.Duration
+		dropped     bool
+	}{{0, patience - chance, false}, {patience - chance, patience, false}, {patience - 1, patience, false}, {patience, patience, true}} {
+		if dropped, next := l.Sweep(now.Add(tt.after)); dropped != tt.dropped || next != now.Add(tt.next) {
+			t.Errorf("after %v it was given up: %v, and would be after %v", tt.after, dropped, time.Duration(next-now))
+		}
 	}
 	if l.Know(n) {
 		t.Error("the record names it still, and it does not know")
@@ -81,7 +87,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	if names(l); !l.Know(n) {
 		t.Error("it is waited for though no record names it")
 	}
-	l.Remove(a)
+	l.Remove(now, a)
 	if l.Know(0) {
 		t.Error("a replica that is lost is taken for one that knows")
 	}
@@ -90,13 +96,71 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 	}
 }
 
+// TestHostsThatAreLostAgainAndAgain: the next replica of a host waits, for twice as long each time that it is lost
+// soon after it came, a minute at most, so that it does not hold up every new key and is not sent all
+// buckets all the time. Other hosts do not wait, and one that has done well begins anew.
+func TestHostsThatAreLostAgainAndAgain(t *testing.T) {
+	l, now := NewLeader(1, 1), limit.Time(time.Second)
+	id, waited, held := uint64(0), time.Duration(0), time.Duration(0)
+	lose := func() {
+		id++
+		st := NewStream(id, "slow")
+		l.Add(now, st, nil, -1)
+		l.Confirm(now, st, l.number)
+		l.Tell(now, []coordinator.Level{level(1, 1)}, l.number+1)
+		for dropped := false; !dropped; {
+			var next limit.Time
+			_, next = l.Sweep(now)
+			held += time.Duration(next - now)
+			now = next
+			dropped, _ = l.Sweep(now)
+		}
+		if !l.May(now, NewStream(0, "well")) {
+			t.Error("another host waits")
+		}
+		for ; !l.May(now, NewStream(0, "slow")); now = now.Add(10 * time.Millisecond) {
+			waited += 10 * time.Millisecond
+		}
+	}
+	for range 20 {
+		lose()
+	}
+	if held > 20*patience || waited < 13*time.Minute || waited > 20*time.Minute {
+		t.Errorf("it held the leader up for %v in %v", held, waited)
+	}
+	waited, now = 0, now.Add(10*time.Minute)
+	if lose(); waited != firstPause {
+		t.Errorf("one that did well for long waits for %v", waited)
+	}
+}
+
+// TestLeaderThatStoodStill gives a replica a chance whose confirmation may be on the way.
+func TestLeaderThatStoodStill(t *testing.T) {
+	l, st, now := NewLeader(1, 1), NewStream(1, "h"), limit.Time(time.Second)
+	l.Add(now, st, nil, -1)
+	l.Confirm(now, st, 1)
+	l.Tell(now, []coordinator.Level{level(1, 1)}, 2)
+	now = now.Add(time.Minute)
+	if dropped, _ := l.Sweep(now); dropped {
+		t.Error("it is given up before the leader has read what it said")
+	}
+	l.Confirm(now, st, 2)
+	if dropped, next := l.Sweep(now.Add(time.Minute)); dropped || next != lease.Never || l.May(now, st) {
+		t.Error("it is given up though it knows everything, or its number counts twice")
+	}
+}
+
 // TestManyReplicas: the record names so many, always the same.
 func TestManyReplicas(t *testing.T) {
 	l := NewLeader(1, 1)
 	for i := range uint64(30) {
-		st := NewStream(i)
-		l.Add(1, st, nil, -1)
-		l.Confirm(1, st, 1)
+		st := NewStream(i, "h")
+		if may := l.May(1, st); may != (i < maxReplicas) {
+			t.Errorf("replica %d may begin: %v", i, may)
+		} else if may {
+			l.Add(1, st, nil, -1)
+			l.Confirm(1, st, 1)
+		}
 	}
 	if got := names(l); len(got) != coordinator.MaxInSync || !l.Current() {
 		t.Errorf("the record names %v", got)
@@ -106,9 +170,9 @@ func TestManyReplicas(t *testing.T) {
 // TestReplicaThatDoesNotRead is ended when so many messages wait for it, and one whose confirmation is of
 // nothing that was sent is not believed.
 func TestReplicaThatDoesNotRead(t *testing.T) {
-	l, st := NewLeader(1, 1), NewStream(1)
+	l, st := NewLeader(1, 1), NewStream(1, "h")
 	l.Add(1, st, nil, -1)
-	if l.Confirm(1, st, 2) || l.Confirm(1, NewStream(1), 1) {
+	if l.Confirm(1, st, 2) || l.Confirm(1, NewStream(1, "h"), 1) {
 		t.Error("it is believed")
 	}
 	for i := range uint64(queued) {
@@ -117,7 +181,7 @@ func TestReplicaThatDoesNotRead(t *testing.T) {
 		}
 		l.Tell(1, []coordinator.Level{level(1, 1)}, 2+i)
 	}
-	if !l.Sweep(1) || l.Replicas() != 0 {
+	if dropped, _ := l.Sweep(1); !dropped || l.Replicas() != 0 {
 		t.Error("it goes on")
 	}
 }
@@ -134,7 +198,7 @@ func TestLevelsOnTheWire(t *testing.T) {
 		}
 		levels = append(levels, one)
 	}
-	l, st := NewLeader(7, 1), NewStream(1)
+	l, st := NewLeader(7, 1), NewStream(1, "h")
 	l.Add(1, st, levels, 42)
 	var got []coordinator.Level
 	for complete := false; !complete; {

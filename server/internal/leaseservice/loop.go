@@ -46,8 +46,8 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 			s.guard(nil, "sample", func() { pause = s.sample(s.now()) })
 			sample.Reset(pause)
 		}
-		s.sweepReplicas(s.now())
-		wait := max(0, time.Duration(s.next()-s.now()))
+		due := min(s.sweepReplicas(s.now()), s.next())
+		wait := max(0, time.Duration(due-s.now()))
 		if s.loop.panics > panics {
 			wait = max(wait, breath)
 		}

@@ -30,7 +30,7 @@ func (s *Service) newFollower(connect leasereplica.Connect) *leasereplica.Follow
 	return &leasereplica.Follower{Leader: leader, Connect: connect, Shard: s.opts.Shard, Now: s.now}
 }
 
-var errNoReplica = status.Error(codes.Unavailable, "this member has nothing to replicate: it does not lead, or does not know yet what the former leader has lent")
+var errNoReplica = status.Error(codes.Unavailable, "this member has nothing to replicate: it does not lead, or does not know yet what the former leader has lent, or has lost a replica of this host a moment ago, or has as many as it may")
 
 // Replicate implements the service of the protocol, for a follower.
 func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, leasepb.Levels]) error {
@@ -42,7 +42,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 	if err != nil {
 		return err
 	}
-	st := leasereplica.NewStream(first.GetReplica())
+	st := leasereplica.NewStream(first.GetReplica(), leasereplica.HostOf(srv.Context()))
 	added := false
 	if !s.inLoop(srv.Context(), func(now limit.Time) { added = s.addReplica(now, st) }) {
 		return leasestream.ErrGoing
@@ -55,7 +55,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 			return s.post(srv.Context(), event{snapshot: func(now limit.Time) { s.confirmed(now, st, number) }})
 		})
 		s.post(context.Background(), event{snapshot: func(now limit.Time) {
-			s.membership.replicas.Remove(st)
+			s.membership.replicas.Remove(now, st)
 			s.sweepReplicas(now)
 		}})
 	})
@@ -64,7 +64,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 
 // addReplica begins to send to a replica, if there is something that it can know.
 func (s *Service) addReplica(now limit.Time, st *leasereplica.Stream) (ok bool) {
-	if s.membership == nil || s.membership.replicas == nil || !s.lends(now) {
+	if s.membership == nil || s.membership.replicas == nil || !s.lends(now) || !s.membership.replicas.May(now, st) {
 		return false
 	}
 	levels, others, ok := s.loop.coordinator.Replicate(now)
@@ -104,19 +104,21 @@ func (s *Service) tellReplicas(now limit.Time) {
 	p.replicas.Tell(now, levels, number)
 }
 
-// sweepReplicas gives up replicas that do not keep up, and has the record name those that do.
-func (s *Service) sweepReplicas(now limit.Time) {
+// sweepReplicas gives up replicas that do not keep up, and has the record name those that do. It returns when
+// one may not keep up.
+func (s *Service) sweepReplicas(now limit.Time) (next limit.Time) {
 	p := s.membership
 	if p == nil || p.replicas == nil || !s.lends(now) {
-		return
+		return lease.Never
 	}
-	dropped := p.replicas.Sweep(now)
+	dropped, next := p.replicas.Sweep(now)
 	if p.replicas.Replicas() == 0 {
 		s.loop.coordinator.EndReplicating()
 	}
 	if dropped || !p.replicas.Current() {
 		s.publish() // and what waits for them is sent then
 	}
+	return next
 }
 
 // withhold keeps a grant back until the record says that its session may hold what it grants, since
