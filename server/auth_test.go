@@ -188,6 +188,18 @@ func (a *asker) overGRPC(rls, lease bool) {
 	if status.Code(err) != code(lease) {
 		a.t.Errorf("%q, leases: %v", a.token, err)
 	}
+	levels, err := leasepb.NewLeasesClient(a.conn).Replicate(ctx)
+	if err == nil {
+		_ = levels.Send(&leasepb.Confirmation{Replica: 1}) // the status says why not
+		_, err = levels.Recv()
+	}
+	want := code(false)
+	if a.token == memberToken {
+		want = codes.Unavailable // there is no cluster
+	}
+	if status.Code(err) != want {
+		a.t.Errorf("%q, replication: %v, want %v", a.token, err, want)
+	}
 	if _, err := healthpb.NewHealthClient(a.conn).Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 		a.t.Errorf("%q, health: %v", a.token, err)
 	}

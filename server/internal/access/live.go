@@ -160,6 +160,16 @@ func (s *Session) Identity() (*Identity, error) {
 	return id, nil
 }
 
+// Still says whether who has begun the stream has the role at this moment. A nil Session has every role: nobody
+// asked who it is.
+func (s *Session) Still(r Role) bool {
+	if s == nil {
+		return true
+	}
+	id, err := s.Identity()
+	return err == nil && id.May(r)
+}
+
 type contextKey struct{}
 
 // NewContext returns a context that carries the session of a stream.

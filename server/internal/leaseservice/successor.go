@@ -11,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/access"
 	"github.com/stint-io/stint/server/internal/leasereplica"
 	"github.com/stint-io/stint/server/internal/leasestream"
 )
@@ -42,7 +43,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 	if err != nil {
 		return err
 	}
-	st := leasereplica.NewStream(first.GetReplica(), leasereplica.HostOf(srv.Context()))
+	st, who := leasereplica.NewStream(first.GetReplica(), leasereplica.HostOf(srv.Context())), access.FromContext(srv.Context())
 	added := false
 	if !s.inLoop(srv.Context(), func(now limit.Time) { added = s.addReplica(now, st) }) {
 		return leasestream.ErrGoing
@@ -52,7 +53,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 	}
 	s.admission.Handlers.Go(func() {
 		st.Receive(srv, func(number uint64) bool {
-			return s.post(srv.Context(), event{snapshot: func(now limit.Time) { s.confirmed(now, st, number) }})
+			return who.Still(access.Member) && s.post(srv.Context(), event{snapshot: func(now limit.Time) { s.confirmed(now, st, number) }})
 		})
 		s.post(context.Background(), event{snapshot: func(now limit.Time) {
 			s.membership.replicas.Remove(now, st)

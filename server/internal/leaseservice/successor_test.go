@@ -2,10 +2,12 @@ package leaseservice
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,9 @@ import (
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/testca"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/access"
 )
 
 // replication is a stream in memory between two members: the leader's side, and by follows the follower's.
@@ -38,7 +42,7 @@ func (m *townMember) replicate(ctx context.Context, address string, _ int) (grpc
 	if leader == nil || leader.down || m.down || m.deaf {
 		return nil, nil, errCut
 	}
-	own, cancel := context.WithCancel(ctx)
+	own, cancel := context.WithCancel(access.NewContext(ctx, w.who))
 	k := &replication{ctx: own, cancel: cancel, to: m, up: make(chan *leasepb.Confirmation, 64), down: make(chan *leasepb.Levels, 64), over: make(chan struct{})}
 	leader.copies[k], m.copies[k] = true, true
 	go func() {
@@ -411,6 +415,44 @@ func TestReplicaInARecordThatIsBeingWritten(t *testing.T) {
 		pass(8 * time.Second)
 		if got := one.spend("key", 31); used+got > 30 {
 			t.Errorf("%d were admitted before the kill and %d after it, of 30", used, got)
+		}
+	})
+}
+
+// TestReplicaOfAMemberThatIsNoneAnyMore: a stream of an identity that has lost the role member ends with its next
+// confirmation.
+func TestReplicaOfAMemberThatIsNoneAnyMore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "auth.yaml")
+	roles := func(roles string) {
+		sum := sha256.Sum256([]byte("peer"))
+		testca.File(filepath.Dir(path), "auth.yaml", fmt.Appendf(nil, "identities: [{name: peer, token_sha256: '%x', roles: [%s]}]", sum, roles))
+	}
+	roles("member")
+	live, err := access.Open(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := access.TokenOf("peer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTown(t, func(w *town) {
+		w.config, w.who = dailyConfig, live.Begin(token)
+		w.start("a")
+		one := w.customer(1)
+		one.spend("first", 1)
+		follower := w.start("b")
+		w.settle(1)
+		roles("take")
+		if err := live.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if began := time.Now(); one.spend("second", 30) != 30 || time.Since(began) > 300*time.Millisecond {
+			t.Errorf("a key waits for %v", time.Since(began))
+		}
+		w.settle(0)
+		if _, buckets := follower.Replicas(); buckets > 2 {
+			t.Errorf("it was told of %d buckets", buckets)
 		}
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/server/internal/access"
 	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
@@ -36,6 +37,7 @@ type town struct {
 	bucket   reference
 	config   string
 	slow     time.Duration // what it takes to write to the register
+	who      *access.Session
 }
 
 // townMember is one run of a member.
