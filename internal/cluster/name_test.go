@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -70,6 +71,39 @@ func TestAwaitName(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAwaitNameAtOneMoment: of two processes that start under one name at the same moment, whether the name is free or that of a
+// process that was killed, one gets it and the other is told.
+func TestAwaitNameAtOneMoment(t *testing.T) {
+	for _, record := range []string{"", `{"ID":"a","Address":"10.0.0.9:8081"}`} {
+		synctest.Test(t, func(t *testing.T) {
+			r := alone.New()
+			if record != "" {
+				if _, err := r.Swap(t.Context(), "presence/a", 0, []byte(record)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			errs := make(chan error, 2)
+			for _, address := range []string{"10.0.0.1:8081", "10.0.0.2:8081"} {
+				go func() {
+					errs <- cluster.AwaitName(t.Context(), cluster.PresenceOptions{Register: late{r}, Self: cluster.Member{ID: "a", Address: address}, Logger: slog.New(slog.DiscardHandler)})
+				}()
+			}
+			one, two := <-errs, <-errs
+			if (one == nil) == (two == nil) || !errors.Is(cmp.Or(one, two), cluster.ErrNameTaken) {
+				t.Errorf("%v and %v, want that one of them has the name", one, two)
+			}
+		})
+	}
+}
+
+// late is a register that takes a moment to write.
+type late struct{ *alone.Register }
+
+func (r late) Swap(ctx context.Context, key string, revision uint64, value []byte) (uint64, error) {
+	<-time.After(10 * time.Millisecond)
+	return r.Register.Swap(ctx, key, revision, value)
 }
 
 // TestAwaitNameWithoutRegister: a register that does not answer is no proof that the name is taken.
