@@ -23,8 +23,8 @@ type Holders struct {
 }
 
 // The bounds of Holders. A session that has leases of more limits than maxHolderLimits counts as
-// a holder of any, and more sessions than maxHolders as unknown: the encoding stays below the
-// 256 KiB that a Kubernetes object can have of annotations, and the 1.5 MiB of an etcd value.
+// a holder of any, and more sessions than maxHolders as unknown. With fewer limits for each they fit into a
+// record; see maxRecord.
 const (
 	maxHolders      = 8192
 	maxHolderLimits = 4

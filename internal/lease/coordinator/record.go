@@ -32,8 +32,12 @@ func (s *InSync) Has(epoch, replica uint64) bool {
 	return s.Epoch == epoch && slices.Contains(s.Replicas, replica)
 }
 
-// The bounds of a Record: it stays below the 256 KiB that a Kubernetes object can have.
+// The bounds of a Record.
 const (
+	// maxRecord bounds its bytes. Not more: a Kubernetes object can have 256 KiB of annotations, and a record is
+	// base64 there twice, in the JSON of the election and as an annotation. A record that is too large would not be
+	// written: new sessions would be lent nothing, and a leader could not hand over.
+	maxRecord = 140_000
 	// MaxInSync bounds the replicas. More would tell no successor more.
 	MaxInSync = 8
 	usedSize  = 16 + 3*8 + 1
@@ -43,8 +47,21 @@ const (
 // take them for unknown.
 const recordVersion = 3
 
-// Encode returns the record as bytes: those of the holders, where it has nothing else.
+// Encode returns the record as bytes: those of the holders, where it has nothing else. Of a record that is too
+// large it leaves out what is left of the buckets, which replicas know as well, and if that is not enough, who
+// the holders are.
 func (r *Record) Encode() []byte {
+	b := r.encode()
+	if len(b) > maxRecord {
+		b = (&Record{Holders: r.Holders, InSync: r.InSync}).encode()
+	}
+	if len(b) > maxRecord {
+		b = (&Record{Holders: Holders{Unknown: true}, InSync: r.InSync}).encode()
+	}
+	return b
+}
+
+func (r *Record) encode() []byte {
 	holders := r.Holders.Encode()
 	if r.Used == nil && len(r.InSync.Replicas) == 0 {
 		return holders

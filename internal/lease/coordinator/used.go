@@ -28,8 +28,8 @@ type usedBucket struct {
 	leased bool          // there may be leases of it, also of nothing
 }
 
-// maxUsed bounds the buckets of a record, of usedSize bytes each.
-const maxUsed = 4096
+// maxUsed bounds the buckets of a record, of usedSize bytes each: they have to fit into maxRecord.
+const maxUsed = 3072
 
 // BucketID is a hash of a limit and a key that nobody finds two of.
 type BucketID [16]byte
