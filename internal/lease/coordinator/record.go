@@ -147,12 +147,15 @@ func decodeUsed(b []byte) *Used {
 		return nil
 	}
 	u := &Used{others: time.Duration(binary.BigEndian.Uint64(b)), of: map[BucketID]usedBucket{}}
+	if u.others > MaxAge {
+		return nil
+	}
 	for b = b[8:]; len(b) > 0; b = b[usedSize:] {
 		one := usedBucket{
 			tokens: fixed.Amount(binary.BigEndian.Uint64(b[16:])), age: time.Duration(binary.BigEndian.Uint64(b[24:])),
 			fills: time.Duration(binary.BigEndian.Uint64(b[32:])), held: b[40]&heldFlag != 0, leased: b[40]&leasedFlag != 0,
 		}
-		if one.age < 0 || one.fills < 0 || one.tokens > fixed.MaxAmount || one.tokens < -fixed.MaxAmount {
+		if one.age < 0 || one.age > MaxAge || one.fills < 0 || one.tokens > fixed.MaxAmount || one.tokens < -fixed.MaxAmount {
 			return nil
 		}
 		u.of[BucketID(b[:16])] = one

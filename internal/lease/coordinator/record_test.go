@@ -2,8 +2,10 @@ package coordinator
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint/internal/lease"
 )
@@ -55,4 +57,42 @@ func TestLargestRecord(t *testing.T) {
 			t.Errorf("%s: %d sessions, %d buckets, %d replicas, %v", tt.name, sessions, buckets, len(back.InSync.Replicas), err)
 		}
 	}
+}
+
+// FuzzRecord: whatever the backend has in the place of a record, a coordinator takes over with it, lends, and hands
+// over what can be read.
+func FuzzRecord(f *testing.F) {
+	full := Record{InSync: InSync{Epoch: 3, Replicas: []uint64{7}}, Used: &Used{others: 5, of: map[BucketID]usedBucket{bucketOf(theLimit): {tokens: 5, age: 3, fills: 9, held: true, leased: true}}}}
+	full.Holders.Include(anna.Session, "l")
+	text := full.Encode()
+	f.Add(text)
+	f.Add(text[:len(text)-1])
+	for _, at := range []int{len(text) - 49, len(text) - 25, len(text) - 17, len(text) - 9} { // others, tokens, age, fills
+		for _, extreme := range []uint64{1<<63 - 1, 1 << 63, 1 << 62, 0} {
+			damaged := append([]byte(nil), text...)
+			binary.BigEndian.PutUint64(damaged[at:], extreme)
+			f.Add(damaged)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := DecodeRecord(text)
+		if err != nil && !r.Holders.Unknown {
+			t.Fatal("what cannot be read is believed")
+		}
+		d := newDesk(t, lease.Terms{Rate: amount(1), Burst: 100e6})
+		d.start(1, 0)
+		d.c.Step(d.now, Takeover{Epoch: d.c.Epoch() + 1, Former: d.c.Epoch(), Holders: r.Holders, Used: r.Used})
+		for n := range uint64(3) { // past recovery
+			d.c.Step(d.now, &lease.Report{Member: bert, Epoch: d.c.Epoch(), Number: n + 1, Stamp: time.Duration(d.now), Demands: []lease.Demand{asks(10)}})
+			d.now = max(d.now.Add(lease.DefaultLease), d.c.Next())
+			d.c.Step(d.now, lease.Tick{})
+		}
+		if d.c.stats.Broken > 0 {
+			t.Fatal("a bucket failed")
+		}
+		last := Record{Holders: d.c.Holders(), Used: d.c.Used(d.now)}
+		if _, err := DecodeRecord(last.Encode()); err != nil {
+			t.Fatalf("its own record is damaged: %v; %+v", err, last.Used)
+		}
+	})
 }

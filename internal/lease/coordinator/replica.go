@@ -38,7 +38,7 @@ const minPrune = 1024
 // NewReplica returns a replica that knows nothing of single buckets yet: others says since when they
 // fill from empty; below 0 = they are full.
 func NewReplica(now limit.Time, others time.Duration) *Replica {
-	return &Replica{othersSince: now - limit.Time(max(0, others)), othersFull: others < 0, of: map[BucketID]replicated{}, prune: minPrune}
+	return &Replica{othersSince: now - limit.Time(min(max(0, others), MaxAge)), othersFull: others < 0, of: map[BucketID]replicated{}, prune: minPrune}
 }
 
 // Update takes what the coordinator said, at now or before: a bucket has filled for longer by then, and

@@ -41,6 +41,9 @@ func bucketOf(id lease.ResourceID) BucketID {
 	return BucketID(sum[:16])
 }
 
+// MaxAge is the longest age of a bucket that is believed, 36 years: no sum of it and of times that pass overflows.
+const MaxAge = time.Duration(1 << 60)
+
 // forever is longer than any bucket takes to fill.
 const forever = time.Duration(math.MaxInt64)
 

@@ -226,6 +226,7 @@ func TestLevelsOnTheWire(t *testing.T) {
 		func(m *leasepb.Levels) { m.Fills = nil },
 		func(m *leasepb.Levels) { m.Leased = nil },
 		func(m *leasepb.Levels) { m.Age[0] = -2 },
+		func(m *leasepb.Levels) { m.Age[0] = math.MaxInt64 },
 		func(m *leasepb.Levels) { m.Fills[0] = -1 },
 		func(m *leasepb.Levels) { m.Tokens[0] = math.MaxInt64 },
 		func(m *leasepb.Levels) { m.Tokens[0] = math.MinInt64 },

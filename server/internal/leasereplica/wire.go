@@ -45,7 +45,7 @@ func fromLevels(to []coordinator.Level, m *leasepb.Levels) ([]coordinator.Level,
 			Bucket: coordinator.BucketID(m.Buckets[i*size:]), Tokens: fixed.Amount(m.Tokens[i]),
 			Held: m.Age[i] == isHeld, Leased: m.Leased[i], Age: time.Duration(max(0, m.Age[i])), Fills: time.Duration(m.Fills[i]),
 		}
-		if m.Age[i] < isHeld || l.Fills < 0 || l.Tokens > fixed.MaxAmount || l.Tokens < -fixed.MaxAmount {
+		if m.Age[i] < isHeld || l.Age > coordinator.MaxAge || l.Fills < 0 || l.Tokens > fixed.MaxAmount || l.Tokens < -fixed.MaxAmount {
 			return nil, errLevels
 		}
 		to = append(to, l)
