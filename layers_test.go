@@ -72,6 +72,7 @@ limit < internal/due;
 internal/lease, internal/due < internal/lease/agent;
 internal/lease < internal/lease/pool;
 internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;
+NONE < internal/lease/holding < internal/lease/coordinator, server/internal/leaseservice;
 # A site joins both: it is an instance of its parent and lends on what it is lent.
 internal/lease/agent, internal/lease/coordinator < internal/lease/uplink;
 internal/lease < internal/lease/leasetest;
@@ -133,6 +134,7 @@ rules, internal/leasewire < server/internal/leaselimits;
 server/internal/leaselimits, server/internal/access < server/internal/leasestream;
 GRPC, internal/lease/uplink < server/internal/leaseparent;
 internal/lease/coordinator, internal/gen/leasepb < server/internal/leasereplica;
+server/internal/leaselimits, internal/lease/coordinator < server/internal/leasepage < server/internal/leaseservice;
 server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, server/internal/leasereplica, internal/cluster
 < server/internal/leaseservice;
 server/internal/leaseservice, client < server/internal/leaseshards;

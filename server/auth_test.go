@@ -200,6 +200,13 @@ func (a *asker) overGRPC(rls, lease bool) {
 	if status.Code(err) != want {
 		a.t.Errorf("%q, replication: %v, want %v", a.token, err, want)
 	}
+	_, err = leasepb.NewLeasesClient(a.conn).Ask(ctx, &leasepb.Asks{Asks: []*leasepb.Question{{Limit: "orders.rate"}}})
+	if want = code(false); a.token == memberToken {
+		want = codes.OK
+	}
+	if status.Code(err) != want {
+		a.t.Errorf("%q, asks: %v, want %v", a.token, err, want)
+	}
 	if _, err := healthpb.NewHealthClient(a.conn).Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 		a.t.Errorf("%q, health: %v", a.token, err)
 	}

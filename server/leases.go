@@ -23,6 +23,7 @@ type leases struct {
 	*leaseshards.Set
 	own      *leased.Store
 	state    *leasestate.State
+	peers    *askPeers
 	register *cluster.Witness  // of the members of a cluster; nil = there are none
 	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
 }
@@ -46,12 +47,16 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	if behind.shared != nil && register == nil {
 		options.Claim = coordinating{behind.shared}
 	}
-	l := leases{Set: leaseshards.New(options, o.Cluster.Shards), state: state, register: register}
+	l := leases{Set: leaseshards.New(options, o.Cluster.Shards), state: state, register: register, peers: &askPeers{options: o.peers()}}
 	away := client.NewTransport(o.peers())
+	ask := l.ask
+	if options.Parent != nil {
+		ask = nil // a site has its tokens by leases
+	}
 	l.own, err = leased.New(leased.Options{
 		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: l.Elsewhere, Away: register != nil,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return l.connect(ctx, away) },
-		ShardOf: l.ShardOf,
+		ShardOf: l.ShardOf, Ask: ask, Shards: l.Shards(),
 	})
 	if err != nil {
 		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
@@ -117,6 +122,7 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	}
 	stop()
 	coordinator.Wait()
+	l.peers.close("")
 	return nothingLent
 }
 
@@ -173,7 +179,7 @@ func (l *leases) metrics() *admin.Leases {
 	}
 	out := &admin.Leases{
 		Streams: f.Streams, Instances: f.Instances, Resources: f.Resources, Recovering: f.Recovering,
-		Reports: f.Reports, Grants: f.Grants, StreamsRefused: f.StreamsRefused, Expired: f.Expired,
+		Reports: f.Reports, Grants: f.Grants, Asks: f.Asks, Unlent: f.Unlent, StreamsRefused: f.StreamsRefused, Expired: f.Expired,
 		Failures: f.Broken + f.Panics, Refused: f.Refused,
 	}
 	for _, one := range l.Usage() {

@@ -220,3 +220,19 @@ type Share struct {
 	Limit Terms  // the whole limit
 	Token []byte // proof of the lease for the next coordinator; may be empty
 }
+
+// Ask is what a server asks for of a bucket of which it has no lease.
+type Ask struct {
+	Resource ResourceID
+	Cost     fixed.Amount // below 0 gives back what was not used
+	Peek     bool         // takes nothing
+}
+
+// Answer is the answer to an Ask. The zero value says that the resource has to be had by a lease.
+type Answer struct {
+	Decided    bool
+	Admitted   bool
+	Tokens     fixed.Amount  // that are left; below 0 after a limit was reduced
+	RetryAfter time.Duration // until the same cost fits, if not admitted; the longest Duration = never
+	ResetAfter time.Duration // until the bucket is full, likewise
+}

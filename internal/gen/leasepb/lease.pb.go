@@ -289,6 +289,249 @@ func (Ramp) EnumDescriptor() ([]byte, []int) {
 	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
 }
 
+// Asks are what a member asks for at once.
+type Asks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Asks          []*Question            `protobuf:"bytes,1,rep,name=asks,proto3" json:"asks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Asks) Reset() {
+	*x = Asks{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Asks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Asks) ProtoMessage() {}
+
+func (x *Asks) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Asks.ProtoReflect.Descriptor instead.
+func (*Asks) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Asks) GetAsks() []*Question {
+	if x != nil {
+		return x.Asks
+	}
+	return nil
+}
+
+// Question is for one bucket.
+type Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Limit string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// As the members of a cluster encode keys.
+	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// In millionths; below 0 gives back what was not used.
+	Cost int64 `protobuf:"zigzag64,3,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Takes nothing.
+	Peek          bool `protobuf:"varint,4,opt,name=peek,proto3" json:"peek,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Question) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *Question) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Question) GetCost() int64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *Question) GetPeek() bool {
+	if x != nil {
+		return x.Peek
+	}
+	return false
+}
+
+// Answers has one answer for each question, in their order.
+type Answers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Answers       []*Answer              `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answers) Reset() {
+	*x = Answers{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answers) ProtoMessage() {}
+
+func (x *Answers) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answers.ProtoReflect.Descriptor instead.
+func (*Answers) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Answers) GetAnswers() []*Answer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// Answer is for one bucket.
+type Answer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: the bucket has to be had by a lease.
+	Decided  bool `protobuf:"varint,1,opt,name=decided,proto3" json:"decided,omitempty"`
+	Admitted bool `protobuf:"varint,2,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	// That are left, in millionths; below 0 after a limit was reduced.
+	Tokens int64 `protobuf:"zigzag64,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Nanoseconds until the same cost fits, if it was not admitted; 2^63-1 = never.
+	RetryAfter int64 `protobuf:"varint,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Nanoseconds until the bucket is full; 2^63-1 = never.
+	ResetAfter    int64 `protobuf:"varint,5,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Answer) GetDecided() bool {
+	if x != nil {
+		return x.Decided
+	}
+	return false
+}
+
+func (x *Answer) GetAdmitted() bool {
+	if x != nil {
+		return x.Admitted
+	}
+	return false
+}
+
+func (x *Answer) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Answer) GetRetryAfter() int64 {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return 0
+}
+
+func (x *Answer) GetResetAfter() int64 {
+	if x != nil {
+		return x.ResetAfter
+	}
+	return 0
+}
+
 // Confirmation is what a follower says to the leader.
 type Confirmation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -302,7 +545,7 @@ type Confirmation struct {
 
 func (x *Confirmation) Reset() {
 	*x = Confirmation{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +557,7 @@ func (x *Confirmation) String() string {
 func (*Confirmation) ProtoMessage() {}
 
 func (x *Confirmation) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[0]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +570,7 @@ func (x *Confirmation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
 func (*Confirmation) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{0}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Confirmation) GetReplica() uint64 {
@@ -372,7 +615,7 @@ type Levels struct {
 
 func (x *Levels) Reset() {
 	*x = Levels{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +627,7 @@ func (x *Levels) String() string {
 func (*Levels) ProtoMessage() {}
 
 func (x *Levels) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[1]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +640,7 @@ func (x *Levels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Levels.ProtoReflect.Descriptor instead.
 func (*Levels) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{1}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Levels) GetNumber() uint64 {
@@ -501,7 +744,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +756,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[2]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +769,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{2}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Report) GetInstance() string {
@@ -619,7 +862,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +874,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[3]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +887,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{3}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Usage) GetLimit() string {
@@ -689,7 +932,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +944,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[4]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +957,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{4}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resource) GetLimit() string {
@@ -762,7 +1005,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +1017,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[5]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +1030,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{5}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Capacity) GetRate() int64 {
@@ -865,7 +1108,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1120,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[6]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1133,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{6}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Demand) GetHandle() uint32 {
@@ -1028,7 +1271,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1283,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[7]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1296,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{7}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Claim) GetRate() float64 {
@@ -1116,7 +1359,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1371,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[8]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1384,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{8}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Grant) GetEpoch() uint64 {
@@ -1268,7 +1511,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1523,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[9]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1536,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{9}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Share) GetHandle() uint32 {
@@ -1417,7 +1660,7 @@ type Suppression struct {
 
 func (x *Suppression) Reset() {
 	*x = Suppression{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1672,7 @@ func (x *Suppression) String() string {
 func (*Suppression) ProtoMessage() {}
 
 func (x *Suppression) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[10]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1685,7 @@ func (x *Suppression) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppression.ProtoReflect.Descriptor instead.
 func (*Suppression) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{10}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Suppression) GetReject() float64 {
@@ -1488,7 +1731,7 @@ type Terms struct {
 
 func (x *Terms) Reset() {
 	*x = Terms{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1743,7 @@ func (x *Terms) String() string {
 func (*Terms) ProtoMessage() {}
 
 func (x *Terms) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[11]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1756,7 @@ func (x *Terms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terms.ProtoReflect.Descriptor instead.
 func (*Terms) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{11}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Terms) GetRate() int64 {
@@ -1587,7 +1830,7 @@ type Suppress struct {
 
 func (x *Suppress) Reset() {
 	*x = Suppress{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1842,7 @@ func (x *Suppress) String() string {
 func (*Suppress) ProtoMessage() {}
 
 func (x *Suppress) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[12]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1855,7 @@ func (x *Suppress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suppress.ProtoReflect.Descriptor instead.
 func (*Suppress) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{12}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Suppress) GetReport() int64 {
@@ -1677,7 +1920,7 @@ type Guarantee struct {
 
 func (x *Guarantee) Reset() {
 	*x = Guarantee{}
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1932,7 @@ func (x *Guarantee) String() string {
 func (*Guarantee) ProtoMessage() {}
 
 func (x *Guarantee) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_lease_v1_lease_proto_msgTypes[13]
+	mi := &file_stint_lease_v1_lease_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1945,7 @@ func (x *Guarantee) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guarantee.ProtoReflect.Descriptor instead.
 func (*Guarantee) Descriptor() ([]byte, []int) {
-	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{13}
+	return file_stint_lease_v1_lease_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Guarantee) GetBand() uint32 {
@@ -1723,7 +1966,24 @@ var File_stint_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\n" +
-	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"@\n" +
+	"\x1astint/lease/v1/lease.proto\x12\x0estint.lease.v1\"4\n" +
+	"\x04Asks\x12,\n" +
+	"\x04asks\x18\x01 \x03(\v2\x18.stint.lease.v1.QuestionR\x04asks\"Z\n" +
+	"\bQuestion\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x12\n" +
+	"\x04cost\x18\x03 \x01(\x12R\x04cost\x12\x12\n" +
+	"\x04peek\x18\x04 \x01(\bR\x04peek\";\n" +
+	"\aAnswers\x120\n" +
+	"\aanswers\x18\x01 \x03(\v2\x16.stint.lease.v1.AnswerR\aanswers\"\x98\x01\n" +
+	"\x06Answer\x12\x18\n" +
+	"\adecided\x18\x01 \x01(\bR\adecided\x12\x1a\n" +
+	"\badmitted\x18\x02 \x01(\bR\badmitted\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\x12R\x06tokens\x12\x1f\n" +
+	"\vretry_after\x18\x04 \x01(\x03R\n" +
+	"retryAfter\x12\x1f\n" +
+	"\vreset_after\x18\x05 \x01(\x03R\n" +
+	"resetAfter\"@\n" +
 	"\fConfirmation\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x06R\areplica\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\"\xdc\x01\n" +
@@ -1879,10 +2139,11 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\x04Ramp\x12\x0e\n" +
 	"\n" +
 	"RAMP_EXACT\x10\x00\x12\x0f\n" +
-	"\vRAMP_LINEAR\x10\x012\x8a\x01\n" +
+	"\vRAMP_LINEAR\x10\x012\xc0\x01\n" +
 	"\x06Leases\x129\n" +
 	"\x04Hold\x12\x16.stint.lease.v1.Report\x1a\x15.stint.lease.v1.Grant(\x010\x01\x12E\n" +
-	"\tReplicate\x12\x1c.stint.lease.v1.Confirmation\x1a\x16.stint.lease.v1.Levels(\x010\x01B0Z.github.com/stint-io/stint/internal/gen/leasepbb\x06proto3"
+	"\tReplicate\x12\x1c.stint.lease.v1.Confirmation\x1a\x16.stint.lease.v1.Levels(\x010\x01\x124\n" +
+	"\x03Ask\x12\x14.stint.lease.v1.Asks\x1a\x17.stint.lease.v1.AnswersB0Z.github.com/stint-io/stint/internal/gen/leasepbb\x06proto3"
 
 var (
 	file_stint_lease_v1_lease_proto_rawDescOnce sync.Once
@@ -1897,52 +2158,60 @@ func file_stint_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_stint_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_stint_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_stint_lease_v1_lease_proto_goTypes = []any{
 	(Status)(0),          // 0: stint.lease.v1.Status
 	(Allocation)(0),      // 1: stint.lease.v1.Allocation
 	(Ramp)(0),            // 2: stint.lease.v1.Ramp
-	(*Confirmation)(nil), // 3: stint.lease.v1.Confirmation
-	(*Levels)(nil),       // 4: stint.lease.v1.Levels
-	(*Report)(nil),       // 5: stint.lease.v1.Report
-	(*Usage)(nil),        // 6: stint.lease.v1.Usage
-	(*Resource)(nil),     // 7: stint.lease.v1.Resource
-	(*Capacity)(nil),     // 8: stint.lease.v1.Capacity
-	(*Demand)(nil),       // 9: stint.lease.v1.Demand
-	(*Claim)(nil),        // 10: stint.lease.v1.Claim
-	(*Grant)(nil),        // 11: stint.lease.v1.Grant
-	(*Share)(nil),        // 12: stint.lease.v1.Share
-	(*Suppression)(nil),  // 13: stint.lease.v1.Suppression
-	(*Terms)(nil),        // 14: stint.lease.v1.Terms
-	(*Suppress)(nil),     // 15: stint.lease.v1.Suppress
-	(*Guarantee)(nil),    // 16: stint.lease.v1.Guarantee
+	(*Asks)(nil),         // 3: stint.lease.v1.Asks
+	(*Question)(nil),     // 4: stint.lease.v1.Question
+	(*Answers)(nil),      // 5: stint.lease.v1.Answers
+	(*Answer)(nil),       // 6: stint.lease.v1.Answer
+	(*Confirmation)(nil), // 7: stint.lease.v1.Confirmation
+	(*Levels)(nil),       // 8: stint.lease.v1.Levels
+	(*Report)(nil),       // 9: stint.lease.v1.Report
+	(*Usage)(nil),        // 10: stint.lease.v1.Usage
+	(*Resource)(nil),     // 11: stint.lease.v1.Resource
+	(*Capacity)(nil),     // 12: stint.lease.v1.Capacity
+	(*Demand)(nil),       // 13: stint.lease.v1.Demand
+	(*Claim)(nil),        // 14: stint.lease.v1.Claim
+	(*Grant)(nil),        // 15: stint.lease.v1.Grant
+	(*Share)(nil),        // 16: stint.lease.v1.Share
+	(*Suppression)(nil),  // 17: stint.lease.v1.Suppression
+	(*Terms)(nil),        // 18: stint.lease.v1.Terms
+	(*Suppress)(nil),     // 19: stint.lease.v1.Suppress
+	(*Guarantee)(nil),    // 20: stint.lease.v1.Guarantee
 }
 var file_stint_lease_v1_lease_proto_depIdxs = []int32{
-	9,  // 0: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
-	6,  // 1: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
-	7,  // 2: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
-	8,  // 3: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
-	10, // 4: stint.lease.v1.Demand.claims:type_name -> stint.lease.v1.Claim
-	8,  // 5: stint.lease.v1.Demand.most:type_name -> stint.lease.v1.Capacity
-	0,  // 6: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
-	12, // 7: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
-	0,  // 8: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
-	8,  // 9: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
-	14, // 10: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
-	13, // 11: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
-	1,  // 12: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
-	16, // 13: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
-	15, // 14: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
-	2,  // 15: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
-	5,  // 16: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
-	3,  // 17: stint.lease.v1.Leases.Replicate:input_type -> stint.lease.v1.Confirmation
-	11, // 18: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
-	4,  // 19: stint.lease.v1.Leases.Replicate:output_type -> stint.lease.v1.Levels
-	18, // [18:20] is the sub-list for method output_type
-	16, // [16:18] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	4,  // 0: stint.lease.v1.Asks.asks:type_name -> stint.lease.v1.Question
+	6,  // 1: stint.lease.v1.Answers.answers:type_name -> stint.lease.v1.Answer
+	13, // 2: stint.lease.v1.Report.demands:type_name -> stint.lease.v1.Demand
+	10, // 3: stint.lease.v1.Report.usage:type_name -> stint.lease.v1.Usage
+	11, // 4: stint.lease.v1.Demand.resource:type_name -> stint.lease.v1.Resource
+	12, // 5: stint.lease.v1.Demand.returned:type_name -> stint.lease.v1.Capacity
+	14, // 6: stint.lease.v1.Demand.claims:type_name -> stint.lease.v1.Claim
+	12, // 7: stint.lease.v1.Demand.most:type_name -> stint.lease.v1.Capacity
+	0,  // 8: stint.lease.v1.Grant.status:type_name -> stint.lease.v1.Status
+	16, // 9: stint.lease.v1.Grant.shares:type_name -> stint.lease.v1.Share
+	0,  // 10: stint.lease.v1.Share.status:type_name -> stint.lease.v1.Status
+	12, // 11: stint.lease.v1.Share.granted:type_name -> stint.lease.v1.Capacity
+	18, // 12: stint.lease.v1.Share.limit:type_name -> stint.lease.v1.Terms
+	17, // 13: stint.lease.v1.Share.suppression:type_name -> stint.lease.v1.Suppression
+	1,  // 14: stint.lease.v1.Terms.allocation:type_name -> stint.lease.v1.Allocation
+	20, // 15: stint.lease.v1.Terms.guarantees:type_name -> stint.lease.v1.Guarantee
+	19, // 16: stint.lease.v1.Terms.suppress:type_name -> stint.lease.v1.Suppress
+	2,  // 17: stint.lease.v1.Suppress.ramp:type_name -> stint.lease.v1.Ramp
+	9,  // 18: stint.lease.v1.Leases.Hold:input_type -> stint.lease.v1.Report
+	7,  // 19: stint.lease.v1.Leases.Replicate:input_type -> stint.lease.v1.Confirmation
+	3,  // 20: stint.lease.v1.Leases.Ask:input_type -> stint.lease.v1.Asks
+	15, // 21: stint.lease.v1.Leases.Hold:output_type -> stint.lease.v1.Grant
+	8,  // 22: stint.lease.v1.Leases.Replicate:output_type -> stint.lease.v1.Levels
+	5,  // 23: stint.lease.v1.Leases.Ask:output_type -> stint.lease.v1.Answers
+	21, // [21:24] is the sub-list for method output_type
+	18, // [18:21] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_stint_lease_v1_lease_proto_init() }
@@ -1950,14 +2219,14 @@ func file_stint_lease_v1_lease_proto_init() {
 	if File_stint_lease_v1_lease_proto != nil {
 		return
 	}
-	file_stint_lease_v1_lease_proto_msgTypes[9].OneofWrappers = []any{}
+	file_stint_lease_v1_lease_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_lease_v1_lease_proto_rawDesc), len(file_stint_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   14,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

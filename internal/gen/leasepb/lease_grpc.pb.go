@@ -86,6 +86,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Leases_Hold_FullMethodName      = "/stint.lease.v1.Leases/Hold"
 	Leases_Replicate_FullMethodName = "/stint.lease.v1.Leases/Replicate"
+	Leases_Ask_FullMethodName       = "/stint.lease.v1.Leases/Ask"
 )
 
 // LeasesClient is the client API for Leases service.
@@ -101,6 +102,9 @@ type LeasesClient interface {
 	// case the leader is lost. The first message comes from the follower. The leader keeps a grant back
 	// until all followers in its record have confirmed what they have to know of it.
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Confirmation, Levels], error)
+	// Ask is between the members of a cluster: one that is asked for a key takes tokens of its bucket
+	// where that is, without a lease. The answers come when a successor knows what was taken.
+	Ask(ctx context.Context, in *Asks, opts ...grpc.CallOption) (*Answers, error)
 }
 
 type leasesClient struct {
@@ -137,6 +141,16 @@ func (c *leasesClient) Replicate(ctx context.Context, opts ...grpc.CallOption) (
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Leases_ReplicateClient = grpc.BidiStreamingClient[Confirmation, Levels]
 
+func (c *leasesClient) Ask(ctx context.Context, in *Asks, opts ...grpc.CallOption) (*Answers, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Answers)
+	err := c.cc.Invoke(ctx, Leases_Ask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LeasesServer is the server API for Leases service.
 // All implementations must embed UnimplementedLeasesServer
 // for forward compatibility.
@@ -150,6 +164,9 @@ type LeasesServer interface {
 	// case the leader is lost. The first message comes from the follower. The leader keeps a grant back
 	// until all followers in its record have confirmed what they have to know of it.
 	Replicate(grpc.BidiStreamingServer[Confirmation, Levels]) error
+	// Ask is between the members of a cluster: one that is asked for a key takes tokens of its bucket
+	// where that is, without a lease. The answers come when a successor knows what was taken.
+	Ask(context.Context, *Asks) (*Answers, error)
 	mustEmbedUnimplementedLeasesServer()
 }
 
@@ -165,6 +182,9 @@ func (UnimplementedLeasesServer) Hold(grpc.BidiStreamingServer[Report, Grant]) e
 }
 func (UnimplementedLeasesServer) Replicate(grpc.BidiStreamingServer[Confirmation, Levels]) error {
 	return status.Error(codes.Unimplemented, "method Replicate not implemented")
+}
+func (UnimplementedLeasesServer) Ask(context.Context, *Asks) (*Answers, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedLeasesServer) mustEmbedUnimplementedLeasesServer() {}
 func (UnimplementedLeasesServer) testEmbeddedByValue()                {}
@@ -201,13 +221,36 @@ func _Leases_Replicate_Handler(srv interface{}, stream grpc.ServerStream) error 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Leases_ReplicateServer = grpc.BidiStreamingServer[Confirmation, Levels]
 
+func _Leases_Ask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Asks)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LeasesServer).Ask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Leases_Ask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LeasesServer).Ask(ctx, req.(*Asks))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Leases_ServiceDesc is the grpc.ServiceDesc for Leases service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Leases_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "stint.lease.v1.Leases",
 	HandlerType: (*LeasesServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Ask",
+			Handler:    _Leases_Ask_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Hold",

@@ -7,6 +7,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/ledger"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -110,7 +111,7 @@ func (c *Coordinator) remove(r *resource, gone func(*ledger.Account) bool) {
 			return false
 		}
 		if a.Closed && a.Own != nil {
-			a.session.closed.Close(bucketOf(r.ID), a.Own)
+			a.session.closed.Close(pool.IDOf(r.ID), a.Own)
 		}
 		delete(a.session.accounts, a.handle)
 		delete(a.session.of, r)

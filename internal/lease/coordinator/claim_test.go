@@ -17,8 +17,8 @@ func (d *desk) succeed() (annas, berts lease.Demand) {
 	d.report(anna, asks(40))
 	d.report(bert, asks(40))
 	d.report(cleo, asks(20))
-	d.giveBack(anna, 1, holding(40, 40, 0))
-	d.giveBack(bert, 2, holding(40, 40, 0))
+	d.giveBack(anna, 1, capacity(40, 40, 0))
+	d.giveBack(bert, 2, capacity(40, 40, 0))
 	claim := func(m lease.Member, nth int) lease.Demand {
 		for _, a := range d.c.list[0].accounts {
 			if a.session.Member == m {
@@ -62,7 +62,7 @@ func TestClaim(t *testing.T) {
 	d.send(lease.Report{Member: bert, Epoch: 2, Demands: []lease.Demand{more}})
 	number := d.c.list[0].accounts[1].Lease
 	d.send(lease.Report{Member: anna, Epoch: 2, Demands: []lease.Demand{{
-		Handle: 1, Lease: number, Rate: 5 * fixed.Token, AckedGrant: d.acked[anna], Returned: holding(30, 30, 0),
+		Handle: 1, Lease: number, Rate: 5 * fixed.Token, AckedGrant: d.acked[anna], Returned: capacity(30, 30, 0),
 	}}})
 	if got := d.lent(bert); got.Rate <= had.Rate {
 		t.Errorf("bert holds %+v, before anna gave back %+v", got, had)
@@ -159,7 +159,7 @@ func TestClaimOfWhatWasReturned(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.report(anna, asks(100))
 	number, old := d.leases[0], slices.Clone(d.tokens[d.leases[0]])
-	d.send(lease.Report{Member: anna, Epoch: 1, Demands: []lease.Demand{{Handle: 1, Lease: number, Closed: true, AckedGrant: d.acked[anna], Returned: holding(100, 100, 100)}}})
+	d.send(lease.Report{Member: anna, Epoch: 1, Demands: []lease.Demand{{Handle: 1, Lease: number, Closed: true, AckedGrant: d.acked[anna], Returned: capacity(100, 100, 100)}}})
 	d.pass(time.Second, anna)
 	d.report(bert, asks(100))
 	d.pass(time.Second, anna, bert)

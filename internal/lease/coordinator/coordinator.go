@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/ledger"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -57,12 +59,11 @@ type Options struct {
 type Coordinator struct {
 	opts         Options
 	recoverUntil limit.Time
-	expected     Holders    // until recoverUntil: who may hold leases of a former coordinator and has not reported
-	emptySince   limit.Time // pools that are made later were empty then; 0 = they are new
-	beganAt      limit.Time // with this epoch
-	settledAt    limit.Time // when the latest instance was known to hold nothing else of a former coordinator
-	draining     bool       // nothing is lent any more
-	used         Used       // of the predecessor's buckets; without a map = nothing is known
+	expected     holding.Holders // until recoverUntil: who may hold leases of a former coordinator and has not reported
+	emptySince   limit.Time      // pools that are made later were empty then; 0 = they are new
+	beganAt      limit.Time      // with this epoch
+	settledAt    limit.Time      // when the latest instance was known to hold nothing else of a former coordinator
+	draining     bool            // nothing is lent any more
 	sessions     map[lease.Member]*session
 	resources    map[lease.ResourceID]*resource
 	list         []*resource // in the order of making, so that a run can be repeated
@@ -75,6 +76,13 @@ type Coordinator struct {
 	stats        Stats
 	scratch      *ledger.Scratch // of all resources
 	replication
+	withoutLease
+}
+
+// withoutLease is the buckets that are not full and of which nobody has a lease.
+type withoutLease struct {
+	used   Used         // as the predecessor left them; without a map = nothing is known
+	unlent *pool.Unlent // of which servers have asked since, or that were lent
 }
 
 // replication is what replicas have to know.
@@ -96,17 +104,18 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
 	c := &Coordinator{opts: o, scratch: new(ledger.Scratch), replication: replication{number: 1}}
-	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, Holders{Unknown: o.Recovery > 0})
+	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, holding.Holders{Unknown: o.Recovery > 0})
 	c.sweepAt = now.Add(c.sweepInterval())
 	return c
 }
 
 // begin makes the coordinator that of an epoch, which knows of nothing that is lent.
 // Leases of the former one may be in use for as long as recovery, by those holders.
-func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders Holders) {
+func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders holding.Holders) {
 	c.opts.Epoch, c.opts.Former = epoch, former
 	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
 	c.beganAt, c.settledAt, c.used, c.draining, c.replicating = now, now, Used{}, false, false
+	c.unlent = new(pool.Unlent)
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
 	c.list, c.dirty, c.queue, c.accounts = nil, nil, nil, 0
 	if c.opts.Parent != nil {
@@ -146,6 +155,8 @@ type Stats struct {
 	Expired              uint64 // sessions whose leases ran out
 	Ended                uint64 // sessions that have ended in any way
 	Refused              uint64 // demands that got a status other than StatusOK
+	Asks                 uint64 // that were decided without a lease
+	Unlent               int    // buckets that are not full and of which nobody has a lease
 	Broken               uint64 // times that a resource failed
 	Recovering           bool
 }

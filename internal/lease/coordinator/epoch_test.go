@@ -16,7 +16,7 @@ import (
 func TestEpochsGrow(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.report(anna, asks(40))
-	d.giveBack(anna, 1, holding(40, 40, 0))
+	d.giveBack(anna, 1, capacity(40, 40, 0))
 	was := d.c.list[0].accounts[0]
 	claim := lease.Demand{Handle: 1, Resource: theLimit, Lease: was.Lease, Claim: d.tokens[was.Lease], Rate: 40 * fixed.Token, Returned: was.Returned}
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
 )
@@ -15,9 +16,10 @@ import (
 // the expiry of its session.
 func (c *Coordinator) sweep(now limit.Time) {
 	c.endExpired(now)
+	c.unlent.Sweep(now)
 	if now >= c.recoverUntil {
 		c.settledAt = c.settled(now)
-		c.expected = Holders{}
+		c.expected = holding.Holders{}
 	}
 	for _, r := range c.list {
 		if r.Recovering && now >= c.recoverUntil {
@@ -38,7 +40,7 @@ func (c *Coordinator) sweep(now limit.Time) {
 		if r.moves && r.Lent() == (lease.Capacity{}) {
 			c.remove(r, func(*ledger.Account) bool { return true })
 			r.dirty, r.moves = false, false
-		} else if r.dirty || !r.Idle(now) {
+		} else if !c.forgets(now, r) {
 			return false
 		}
 		if r.Supply != nil {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -16,7 +17,7 @@ func (Drain) Event() {}
 // Used returns what is known of the buckets at now; nil = a successor has to count them as empty. The
 // coordinator must lend nothing afterwards.
 func (c *Coordinator) Used(now limit.Time) *Used {
-	if c.opts.Parent != nil || c.Recovering(now) || len(c.list)+len(c.used.of) > maxUsed {
+	if c.opts.Parent != nil || c.Recovering(now) || len(c.list)+len(c.used.of)+c.unlent.Len() > maxUsed {
 		return nil
 	}
 	u := &Used{others: -1, of: map[BucketID]usedBucket{}}
@@ -24,9 +25,13 @@ func (c *Coordinator) Used(now limit.Time) *Used {
 		u.others = time.Duration(now - since)
 	}
 	c.unopened(now, func(id BucketID, b usedBucket) { u.of[id] = b })
+	c.unlent.Each(now, func(id BucketID, b *pool.Bucket) {
+		level := b.Level(now)
+		u.of[id] = usedBucket{tokens: level, fills: pool.Fills(b.Burst-level, b.Rate)}
+	})
 	for _, r := range c.list {
 		r.Pool.Refill(now)
-		u.of[bucketOf(r.ID)] = usedBucket{tokens: r.Pool.Level, fills: fills(r.Terms, r.Pool.Level), held: r.held(), leased: r.leased()}
+		u.of[pool.IDOf(r.ID)] = usedBucket{tokens: r.Pool.Level, fills: fills(r.Terms, r.Pool.Level), held: r.held(), leased: r.leased()}
 	}
 	return u
 }
@@ -68,8 +73,26 @@ func (c *Coordinator) takeUsed(id lease.ResourceID) (b usedBucket, listed, known
 	if c.used.of == nil {
 		return usedBucket{}, false, false
 	}
-	bucket := bucketOf(id)
+	bucket := pool.IDOf(id)
 	b, listed = c.used.of[bucket]
 	delete(c.used.of, bucket)
 	return b, listed, true
+}
+
+// begun is the bucket of a resource that nobody has opened in this term; ok is false while it may be lent by a
+// former coordinator.
+func (c *Coordinator) begun(now limit.Time, id lease.ResourceID, t *lease.Terms) (b pool.Bucket, ok bool) {
+	was, listed := c.used.of[pool.IDOf(id)]
+	if c.recovering(now, id.Limit) && (was.leased || c.used.of == nil) {
+		return b, false
+	}
+	b = pool.Bucket{Tokens: t.Burst, At: now, Rate: t.Rate, Burst: t.Burst}
+	switch {
+	case listed:
+		b.Tokens, b.At = was.tokens, c.fillsSince(&was, now)
+	case c.emptySince != 0:
+		b.Tokens, b.At = 0, c.othersEmptySince(now)
+	}
+	b.Told, b.ToldAt = b.Level(now), now // replicas know it as this coordinator does
+	return b, true
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -85,7 +86,7 @@ func (c *Coordinator) tell(r *resource, now limit.Time) {
 func (r *resource) level(tokens fixed.Amount) Level {
 	as := r.told.as
 	return Level{
-		Bucket: bucketOf(r.ID), Tokens: tokens, Held: as == toldHeld, Leased: as == toldHeld || as == toldLeased, Fills: fills(r.Terms, tokens),
+		Bucket: pool.IDOf(r.ID), Tokens: tokens, Held: as == toldHeld, Leased: as == toldHeld || as == toldLeased, Fills: fills(r.Terms, tokens),
 	}
 }
 
@@ -126,6 +127,7 @@ func (c *Coordinator) Replicate(now limit.Time) (levels []Level, others time.Dur
 			r.told = told{as: toldOther}
 		}
 	}
+	levels = c.replicateUnlent(now, levels)
 	c.replicating = true
 	c.unopened(now, func(id BucketID, b usedBucket) {
 		levels = append(levels, Level{Bucket: id, Tokens: b.tokens, Age: b.age, Fills: b.fills})

@@ -15,12 +15,12 @@ func TestTokensFromNowhere(t *testing.T) {
 	d.report(anna, asks(100))
 	d.report(bert, asks(100))
 	// Anna has spent all, and gives back an empty half of the bucket.
-	d.report(anna, d.holds(anna, 1, 100, holding(50, 50, 0)))
-	if got := d.lent(bert); got != holding(50, 50, 0) {
+	d.report(anna, d.holds(anna, 1, 100, capacity(50, 50, 0)))
+	if got := d.lent(bert); got != capacity(50, 50, 0) {
 		t.Fatalf("bert holds %+v", got)
 	}
 	level := d.tokensGiven()
-	d.report(bert, d.holds(bert, 2, 0, holding(0, 50, 50)))
+	d.report(bert, d.holds(bert, 2, 0, capacity(0, 50, 50)))
 	// 5 ms of his rate may have come, and 7 ms of what he does not hold.
 	if got := d.tokensGiven() - level; got > 2*fixed.Token {
 		t.Errorf("bert gave back a bucket that he said was full, and was lent empty a moment ago: so %v tokens are there again", got)
@@ -32,11 +32,11 @@ func TestTokensOfTheRate(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.report(anna, asks(100))
 	d.report(bert, asks(100))
-	d.report(anna, d.holds(anna, 1, 100, holding(50, 50, 0)))
+	d.report(anna, d.holds(anna, 1, 100, capacity(50, 50, 0)))
 	d.report(bert, d.holds(bert, 2, 100, lease.Capacity{}))
 	d.pass(600*time.Millisecond, anna, bert)
 	level := d.tokensGiven()
-	d.report(bert, d.holds(bert, 2, 0, holding(50, 50, 30)))
+	d.report(bert, d.holds(bert, 2, 0, capacity(50, 50, 30)))
 	if got := d.tokensGiven() - level; got < 30*fixed.Token || got > 32*fixed.Token {
 		t.Errorf("of 50/s held for 0.6 s bert gave back 30 tokens: %v are there", got)
 	}

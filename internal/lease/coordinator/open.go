@@ -3,6 +3,7 @@ package coordinator
 import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -43,7 +44,7 @@ func (c *Coordinator) open(now limit.Time, s *session, number uint64, d *lease.D
 	a := &account{session: s, resource: r, handle: d.Handle, since: now}
 	r.Open(&a.Account)
 	if a.Own != nil {
-		s.closed.Open(bucketOf(r.ID), a.Own)
+		s.closed.Open(pool.IDOf(r.ID), a.Own)
 	}
 	r.Name(&a.Account, r.Terms.CapName(s.Instance), s.site)
 	s.accounts[d.Handle], s.of[r] = a, a

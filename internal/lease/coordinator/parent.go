@@ -5,6 +5,7 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/ledger"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -38,10 +39,12 @@ func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lea
 		return r
 	}
 	was, listed, known := c.takeUsed(id)
+	_, unlent := c.unlent.Get(pool.IDOf(id))
 	// Nobody has anything of a bucket that nobody had a lease of.
-	frozen := c.recovering(now, id.Limit) && (was.leased || !known)
+	frozen := c.recovering(now, id.Limit) && (was.leased || !known) && !unlent
 	r := &resource{Resource: c.scratch.New(id, terms, now, frozen)}
 	switch {
+	case c.lendUnlent(now, r):
 	case terms.PerInstance():
 	case listed:
 		r.Begin(was.tokens, c.fillsSince(&was, now), now)

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease/holding"
 )
 
 // Record is what a coordinator keeps in the backend of a cluster for its successor.
 type Record struct {
 	// Holders are those who may hold leases.
-	Holders Holders
+	Holders holding.Holders
 	// InSync are the replicas that know what is left of each bucket.
 	InSync InSync
 	// Used is what is left of each bucket, in the last record of a coordinator that hands over; nil =
@@ -56,7 +57,7 @@ func (r *Record) Encode() []byte {
 		b = (&Record{Holders: r.Holders, InSync: r.InSync}).encode()
 	}
 	if len(b) > maxRecord {
-		b = (&Record{Holders: Holders{Unknown: true}, InSync: r.InSync}).encode()
+		b = (&Record{Holders: holding.Holders{Unknown: true}, InSync: r.InSync}).encode()
 	}
 	return b
 }
@@ -107,9 +108,9 @@ var errRecord = errors.New("lease: the record of the former coordinator cannot b
 // DecodeRecord reads what [Record.Encode] returned. Where it cannot, the holders are unknown, and the
 // error says so.
 func DecodeRecord(b []byte) (Record, error) {
-	unknown := Record{Holders: Holders{Unknown: true}}
+	unknown := Record{Holders: holding.Holders{Unknown: true}}
 	if len(b) == 0 || b[0] != recordVersion {
-		h, err := DecodeHolders(b)
+		h, err := holding.DecodeHolders(b)
 		return Record{Holders: h}, err
 	}
 	if len(b) < 5 {
@@ -119,7 +120,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	if b = b[5:]; uint64(len(b)) < n+9 {
 		return unknown, errRecord
 	}
-	holders, err := DecodeHolders(b[:n])
+	holders, err := holding.DecodeHolders(b[:n])
 	if err != nil {
 		return unknown, err
 	}

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
+	"github.com/stint-io/stint/internal/lease/pool"
 )
 
 // TestLargestRecord: whatever is in use, a record fits into a Kubernetes object, where it is in base64 twice, beside
 // what else is in there. What does not fit is left out: buckets first, then who the holders are.
 func TestLargestRecord(t *testing.T) {
 	sync := InSync{Epoch: 1 << 62, Replicas: []uint64{1, 2, 3, 4, 5, 6, 7, 8}}
-	holders := func(sessions, limits int) (h Holders) {
+	holders := func(sessions, limits int) (h holding.Holders) {
 		for s := range sessions {
 			for l := range limits {
 				h.Include(uint64(s), fmt.Sprint("limit", l))
@@ -25,7 +27,7 @@ func TestLargestRecord(t *testing.T) {
 	used := func(buckets int) *Used {
 		u := &Used{others: -1, of: map[BucketID]usedBucket{}}
 		for i := range buckets {
-			u.of[bucketOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: forever}
+			u.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: pool.Forever}
 		}
 		return u
 	}
@@ -36,9 +38,9 @@ func TestLargestRecord(t *testing.T) {
 		buckets  int // that are known; -1 = nothing is said
 	}{
 		{"buckets alone", Record{InSync: sync, Used: used(maxUsed)}, 0, maxUsed},
-		{"many sessions", Record{Holders: holders(maxHolders, 1), InSync: sync, Used: used(500)}, maxHolders, 500},
-		{"many of both", Record{Holders: holders(maxHolders, 1), InSync: sync, Used: used(maxUsed)}, maxHolders, -1},
-		{"many sessions of many limits", Record{Holders: holders(maxHolders, maxHolderLimits), InSync: sync, Used: used(1)}, -1, -1},
+		{"many sessions", Record{Holders: holders(holding.MaxSessions, 1), InSync: sync, Used: used(500)}, holding.MaxSessions, 500},
+		{"many of both", Record{Holders: holders(holding.MaxSessions, 1), InSync: sync, Used: used(maxUsed)}, holding.MaxSessions, -1},
+		{"many sessions of many limits", Record{Holders: holders(holding.MaxSessions, holding.MaxLimits), InSync: sync, Used: used(1)}, -1, -1},
 	} {
 		text := tt.record.Encode()
 		const others = 1024 // the rest of the claim, and other annotations
@@ -62,7 +64,7 @@ func TestLargestRecord(t *testing.T) {
 // FuzzRecord: whatever the backend has in the place of a record, a coordinator takes over with it, lends, and hands
 // over what can be read.
 func FuzzRecord(f *testing.F) {
-	full := Record{InSync: InSync{Epoch: 3, Replicas: []uint64{7}}, Used: &Used{others: 5, of: map[BucketID]usedBucket{bucketOf(theLimit): {tokens: 5, age: 3, fills: 9, held: true, leased: true}}}}
+	full := Record{InSync: InSync{Epoch: 3, Replicas: []uint64{7}}, Used: &Used{others: 5, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {tokens: 5, age: 3, fills: 9, held: true, leased: true}}}}
 	full.Holders.Include(anna.Session, "l")
 	text := full.Encode()
 	f.Add(text)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -15,7 +16,7 @@ import (
 // epoch at once and claims what it was lent, and nothing else is lent until the leases of
 // the other coordinator must have expired.
 func (c *Coordinator) rise(now limit.Time, received uint64) {
-	c.restart(now, c.above(received), c.opts.Epoch, Holders{Unknown: true})
+	c.restart(now, c.above(received), c.opts.Epoch, holding.Holders{Unknown: true})
 }
 
 // above returns an epoch above one that was received.
@@ -27,7 +28,7 @@ func (c *Coordinator) above(received uint64) uint64 {
 }
 
 // restart begins anew with an epoch, and sends every instance the new epoch at once.
-func (c *Coordinator) restart(now limit.Time, epoch, former uint64, holders Holders) {
+func (c *Coordinator) restart(now limit.Time, epoch, former uint64, holders holding.Holders) {
 	all := make([]*session, 0, len(c.sessions))
 	for _, s := range c.sessions {
 		all = append(all, s)
@@ -57,7 +58,7 @@ type Takeover struct {
 	Former uint64
 	// Holders are who may hold leases of the predecessor. It counts with Epoch. When all of
 	// them have reported completely, recovery is over before its time.
-	Holders Holders
+	Holders holding.Holders
 	// Used is what is known of the buckets, by the predecessor's last record or by a replica; nil =
 	// nothing, and they count as used up. It counts with Epoch, and belongs to the coordinator from
 	// here on.
@@ -100,7 +101,7 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 	if len(c.sessions) == 0 {
 		former = c.opts.Former
 	}
-	c.restart(now, c.above(c.opts.Epoch), former, Holders{Unknown: true})
+	c.restart(now, c.above(c.opts.Epoch), former, holding.Holders{Unknown: true})
 }
 
 // Recovering says whether leases of a former coordinator may be in use at now.
@@ -111,7 +112,7 @@ func (c *Coordinator) Recovering(now limit.Time) bool {
 // recovering says whether leases of a limit may be in use that a former coordinator granted
 // and that are not claimed yet.
 func (c *Coordinator) recovering(now limit.Time, limit string) bool {
-	return now < c.recoverUntil && c.expected.may(limit)
+	return now < c.recoverUntil && c.expected.May(limit)
 }
 
 // settled is when recovery ended, at the latest, for limits for which it has. What instances held of a former
@@ -130,7 +131,7 @@ func (c *Coordinator) RecoveredAt() limit.Time { return c.recoverUntil }
 // claimed: recovery does not wait for it any more. A claim that was refused is waited for, since
 // the instance may spend that lease until it expires.
 func (c *Coordinator) reported(now limit.Time, s *session, m *lease.Report) {
-	if _, ok := c.expected.of[s.Session]; !ok {
+	if !c.expected.Named(s.Session) {
 		return
 	}
 	for i := range m.Demands {

@@ -74,12 +74,12 @@ func TestRevokedAndReturnedLate(t *testing.T) {
 	if s := d.c.sessions[anna]; s.receivedAt > d.now.Add(-2*time.Second) {
 		t.Errorf("a session that keeps what is revoked was renewed at %v", d.now-s.receivedAt)
 	}
-	d.report(anna, d.holds(anna, 1, 100, holding(50, 50, 0)))
+	d.report(anna, d.holds(anna, 1, 100, capacity(50, 50, 0)))
 	if s := d.c.sessions[anna]; s.receivedAt < d.now.Add(-time.Second) {
 		t.Errorf("what was revoked was returned, and nothing is renewed")
 	}
 	d.pass(20*time.Second, anna, bert)
-	if d.lent(anna) != holding(50, 50, 0) || d.lent(bert) != holding(50, 50, 0) {
+	if d.lent(anna) != capacity(50, 50, 0) || d.lent(bert) != capacity(50, 50, 0) {
 		t.Errorf("anna holds %+v, bert %+v", d.lent(anna), d.lent(bert))
 	}
 }

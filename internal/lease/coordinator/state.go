@@ -5,13 +5,14 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 )
 
 // Stats returns totals and sizes.
 func (c *Coordinator) Stats() Stats {
 	s := c.stats
-	s.Instances, s.Resources = len(c.sessions), len(c.list)
+	s.Instances, s.Resources, s.Unlent = len(c.sessions), len(c.list), c.unlent.Len()
 	for _, r := range c.list {
 		s.Recovering = s.Recovering || r.Recovering
 	}
@@ -64,6 +65,22 @@ type ResourceState struct {
 	Leases       []LeaseState
 }
 
+// Parts are what the resource divides: the rate, or the permits of a semaphore.
+func (r *ResourceState) Parts() (capacity, lent, free fixed.Amount) {
+	if r.Terms.Semaphore {
+		return r.Terms.Burst, r.Lent.Burst, r.Free.Burst
+	}
+	return r.Terms.Rate, r.Lent.Rate, r.Free.Rate
+}
+
+// Gets is what the instance has of what its limit divides: the rate, or the permits.
+func (l *LeaseState) Gets(gauge bool) fixed.Amount {
+	if gauge {
+		return l.Capacity.Burst
+	}
+	return l.Capacity.Rate
+}
+
 // LeaseState is what one instance has of a resource.
 type LeaseState struct {
 	lease.Member
@@ -81,7 +98,7 @@ type LeaseState struct {
 
 // Holders returns who may hold leases: of this coordinator, and of the former one as far as they
 // have not reported yet.
-func (c *Coordinator) Holders() Holders {
+func (c *Coordinator) Holders() holding.Holders {
 	h := c.expected.Clone()
 	for _, s := range c.sessions {
 		for _, a := range s.accounts {

@@ -21,6 +21,8 @@ func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
 	case *lease.Report:
 		c.stats.Reports++
 		c.report(now, e)
+	case *Asked:
+		c.answer(now, e)
 	case Reconfigure:
 		c.reconfigure(now)
 	case Supplied:

@@ -1,12 +1,11 @@
 package coordinator
 
 import (
-	"crypto/sha256"
-	"math"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/pool"
 )
 
 // Used is what is known of the buckets that are not full when a term begins, so that the new coordinator
@@ -32,20 +31,10 @@ type usedBucket struct {
 const maxUsed = 3072
 
 // BucketID is a hash of a limit and a key that nobody finds two of.
-type BucketID [16]byte
-
-func bucketOf(id lease.ResourceID) BucketID {
-	text := make([]byte, 0, 128)
-	text = append(append(append(text, id.Limit...), 0), id.Key...)
-	sum := sha256.Sum256(text)
-	return BucketID(sum[:16])
-}
+type BucketID = pool.BucketID
 
 // MaxAge is the longest age of a bucket that is believed, 36 years: no sum of it and of times that pass overflows.
 const MaxAge = time.Duration(1 << 60)
-
-// forever is longer than any bucket takes to fill.
-const forever = time.Duration(math.MaxInt64)
 
 // fills is how long a bucket with so many tokens takes to be full, with those of all caps, when nothing of
 // it is lent. It is rounded up.
@@ -53,20 +42,9 @@ func fills(t *lease.Terms, tokens fixed.Amount) (longest time.Duration) {
 	if t.Semaphore || t.PerInstance() {
 		return 0
 	}
-	longest = fillsAt(t.Burst-tokens, t.Rate)
+	longest = pool.Fills(t.Burst-tokens, t.Rate)
 	for i := range t.Sites {
-		longest = max(longest, fillsAt(t.Sites[i].Burst, t.Sites[i].Rate))
+		longest = max(longest, pool.Fills(t.Sites[i].Burst, t.Sites[i].Rate))
 	}
 	return longest
-}
-
-// fillsAt is how long a rate takes for an amount.
-func fillsAt(amount, rate fixed.Amount) time.Duration {
-	switch {
-	case amount <= 0:
-		return 0
-	case rate <= 0 || amount.Scale(fixed.Amount(time.Second), rate) >= fixed.MaxAmount:
-		return forever
-	}
-	return time.Duration(amount.Scale(fixed.Amount(time.Second), rate)) + 1
 }

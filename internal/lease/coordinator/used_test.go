@@ -10,6 +10,8 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -26,6 +28,7 @@ type succession struct {
 	left    map[string]int64
 	others  int64 // of a key that is not in left
 	replica *Replica
+	asked   map[string]int64 // of these keys, the least that was left: a replica knows half of it at least
 }
 
 func (s *succession) coordinator() *Coordinator {
@@ -38,7 +41,7 @@ func (s *succession) coordinator() *Coordinator {
 const rounding = 100 * (fixed.Token / 1_000_000)
 
 func newSuccession(t *testing.T, r *rand.Rand) *succession {
-	s := &succession{t: t, r: r, now: limit.Time(time.Hour), burst: 1 + r.Int64N(40), left: map[string]int64{}}
+	s := &succession{t: t, r: r, now: limit.Time(time.Hour), burst: 1 + r.Int64N(40), left: map[string]int64{}, asked: map[string]int64{}}
 	s.others, s.epoch = s.burst, 1
 	s.c = s.coordinator()
 	return s
@@ -79,8 +82,12 @@ func (s *succession) step(e lease.Event) (last lease.Share) {
 	return last
 }
 
-// use has a new instance ask for n of a key, spend some of what it gets, and leave.
+// use has a new instance ask for n of a key, spend some of what it gets, and leave, or asks without a lease.
 func (s *succession) use(key string, n int64) {
+	if s.r.IntN(2) == 0 {
+		s.ask(key, n)
+		return
+	}
 	report, share, got, left := s.take(key, n)
 	spent := s.r.Int64N(got + 1)
 	s.left[key] = left - spent
@@ -89,6 +96,46 @@ func (s *succession) use(key string, n int64) {
 	report.Demands[0] = lease.Demand{Handle: 1, Lease: share.Lease, Returned: share.Granted, AckedGrant: 1 << 60}
 	report.Demands[0].Returned.Tokens = max(0, share.Granted.Tokens-fixed.Whole(spent))
 	s.step(report)
+}
+
+// ask asks for n of a key without a lease, and gives some back.
+func (s *succession) ask(key string, n int64) {
+	left, known := s.left[key]
+	if !known {
+		left = s.others
+	}
+	one := func(cost int64, peek bool) lease.Answer {
+		e := &Asked{Asks: []lease.Ask{{Resource: lease.ResourceID{Limit: "l", Key: key}, Cost: fixed.Whole(cost), Peek: peek}}}
+		if cost < 0 {
+			e.Asks[0].Cost = -fixed.Whole(-cost)
+		}
+		s.step(e)
+		return e.Answers[0]
+	}
+	for _, peek := range []bool{true, false} {
+		a := one(n, peek)
+		if !a.Decided {
+			return // there is a lease of it, or there may be one
+		}
+		if a.Admitted && !peek {
+			left -= n
+			if least, ok := s.asked[key]; !ok || left < least {
+				s.asked[key] = left
+			}
+		}
+		if a.Admitted != (n <= left || !peek && n <= left+n) || (a.Tokens+rounding).Floor() != left {
+			s.t.Fatalf("epoch %d, key %s: %d of %d: %+v", s.epoch, key, n, left, a)
+		}
+		if !a.Admitted {
+			break
+		}
+		if !peek {
+			back := s.r.Int64N(n + 1)
+			one(-back, false)
+			left += back
+		}
+	}
+	s.left[key] = left
 }
 
 // take has a new instance ask for n of a key, of which so many are left.
@@ -141,6 +188,7 @@ func (s *succession) succeed(planned bool) {
 	if !planned {
 		s.left, s.others = map[string]int64{}, 0
 	}
+	clear(s.asked)
 }
 
 // TestNothingIsLostOrLentTwiceByAHandOver: whatever random instances spend of random keys, over random
@@ -177,10 +225,10 @@ func TestHandOverOfALease(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	d.start(3, 0)
-	held := Holders{}
+	held := holding.Holders{}
 	held.Include(anna.Session, "l")
 	d.c.Step(d.now, Takeover{Epoch: 4, Former: 2, Holders: held, Used: &Used{others: -1, of: map[BucketID]usedBucket{
-		bucketOf(theLimit): {tokens: fixed.Whole(7), fills: time.Minute, held: true, leased: true},
+		pool.IDOf(theLimit): {tokens: fixed.Whole(7), fills: time.Minute, held: true, leased: true},
 	}}})
 	d.report(cleo, asks(100))
 	if r := d.c.list[0]; !r.Recovering || d.lent(cleo) != (lease.Capacity{}) {
@@ -193,9 +241,9 @@ func TestHandOverOfALease(t *testing.T) {
 
 // TestHandOverThatCannotBeRead: the holders are unknown then, and nothing of the buckets is believed.
 func TestHandOverThatCannotBeRead(t *testing.T) {
-	var h Holders
+	var h holding.Holders
 	h.Include(7, "a")
-	u := &Used{others: time.Hour, of: map[BucketID]usedBucket{{1}: {5, 6, 7, false, true}, {2}: {-7, 0, forever, true, false}}}
+	u := &Used{others: time.Hour, of: map[BucketID]usedBucket{{1}: {5, 6, 7, false, true}, {2}: {-7, 0, pool.Forever, true, false}}}
 	r := Record{Holders: h, InSync: InSync{9, []uint64{10, 11}}, Used: u}
 	whole := r.Encode()
 	got, err := DecodeRecord(whole)
@@ -224,12 +272,12 @@ func TestTooManyUsedBuckets(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.c.used.of = map[BucketID]usedBucket{}
 	for i := range maxUsed {
-		d.c.used.of[bucketOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: forever}
+		d.c.used.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: pool.Forever}
 	}
 	if u := d.c.Used(d.now); u == nil || len(u.of) != maxUsed {
 		t.Error("as many as can be are not handed over")
 	}
-	d.c.used.of[BucketID{}] = usedBucket{fills: forever}
+	d.c.used.of[BucketID{}] = usedBucket{fills: pool.Forever}
 	if u := d.c.Used(d.now); u != nil {
 		t.Errorf("%d are handed over", len(u.of))
 	}
@@ -244,7 +292,7 @@ func TestTooManyUsedBuckets(t *testing.T) {
 // again is full when it is opened the next time.
 func TestUsedBucketsRefill(t *testing.T) {
 	d := newDesk(t, lease.Terms{Rate: amount(2), Burst: fixed.Whole(100)})
-	u := &Used{others: -1, of: map[BucketID]usedBucket{bucketOf(theLimit): {tokens: fixed.Whole(10), age: 3 * time.Second, fills: 45 * time.Second}}}
+	u := &Used{others: -1, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {tokens: fixed.Whole(10), age: 3 * time.Second, fills: 45 * time.Second}}}
 	for range 2 {
 		d.c.Step(d.now, Takeover{Epoch: d.c.Epoch() + 1, Former: d.c.Epoch(), Used: u})
 		d.after(5 * time.Second)

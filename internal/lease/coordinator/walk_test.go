@@ -26,6 +26,7 @@ var aside = []string{
 	"Coordinator.drop", "Coordinator.open", "Coordinator.claim", "Coordinator.reported", "Coordinator.remove", "Seal.sign",
 	"Coordinator.supplied", "Coordinator.length", "Coordinator.path", // of a site, and of its parent
 	"Coordinator.tell",               // of replicas
+	"Coordinator.answer",             // of buckets without a lease
 	"account.cutTo", "account.obeys", // of caps
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
-	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -19,7 +19,7 @@ func New(terms lease.Terms, slow [4]bool, faults budget) (*Universe, *World) {
 		u.clocks[i] = clock{base: limit.Time((1 + 977*i) * int(time.Second)), slow: s}
 	}
 	w := &World{level: terms.Burst, faults: faults}
-	u.fleet.setOf(coordinator.Holders{})
+	u.fleet.setOf(holding.Holders{})
 	for i := range w.processes {
 		w.processes[i] = process{run: uint64(2 + i), machine: u.fleet.coordinators.begin(u.clock(w, i), number(2+i)), current: true, seenAt: u.clock(w, i)}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -25,7 +26,7 @@ type fleet struct {
 	spends  map[spend]spendable
 
 	sets      map[string]number // of holders, by their encoding
-	holders   []coordinator.Holders
+	holders   []holding.Holders
 	takeovers []coordinator.Takeover
 	taken     map[string]number
 }
@@ -220,7 +221,7 @@ func (f *fleet) claims(n number) bool {
 }
 
 // setOf returns the number of a set of holders.
-func (f *fleet) setOf(h coordinator.Holders) number {
+func (f *fleet) setOf(h holding.Holders) number {
 	key := string(h.Encode())
 	if n, ok := f.sets[key]; ok {
 		return n

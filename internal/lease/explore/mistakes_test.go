@@ -39,7 +39,7 @@ const (
 // modelled here.
 var mistakes = []mistake{
 	{"a successor ignores recovery", []edit{{coordinatorFolder + "coordinator.go", "now.Add(recovery), holders, 0", "now, holders, 0"}}, "orphans"},
-	{"recovery ends when one holder has claimed", []edit{{coordinatorFolder + "recovery.go", "return now < c.recoverUntil && c.expected.may(limit)", "return now < c.recoverUntil && c.expected.may(limit) && c.expected.Sessions() != 1"}}, "successor:"},
+	{"recovery ends when one holder has claimed", []edit{{coordinatorFolder + "recovery.go", "return now < c.recoverUntil && c.expected.May(limit)", "return now < c.recoverUntil && c.expected.May(limit) && c.expected.Sessions() != 1"}}, "successor:"},
 	{"recovery ends with a claim that was not accepted", []edit{{coordinatorFolder + "recovery.go", "if a := s.accounts[d.Handle]; a == nil || a.Lease != d.Lease && !a.resource.Claimed(d.Lease) {", "if s == nil {"}}, "orphans"},
 	{"a report that has not every lease ends recovery", []edit{{coordinatorFolder + "step.go", "	if m.Complete {", "	if m.Complete || true {"}}, "orphans"},
 	{"a holder is missing from the list", []edit{{coordinatorFolder + "state.go", "	for _, s := range c.sessions {\n		for _, a := range s.accounts {\n			if a.Lease != 0 ||", "	for _, s := range c.sessions {\n		for _, a := range s.accounts {\n			if s.Instance == \"anna\" && a.Lease != 0 ||"}, {coordinatorFolder + "state.go", "a.Held() != (lease.Capacity{}) {", "s.Instance == \"anna\" && a.Held() != (lease.Capacity{}) {"}}, "cold start"},

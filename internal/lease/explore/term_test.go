@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
-	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -145,7 +145,7 @@ func (u *Universe) elect(w *World, i int) (fault string, ok bool) {
 	epoch := max(former, u.fleet.coordinators.factsOf(p.machine).epoch) + 1
 	holders := w.record.holders
 	if w.record.run == 0 {
-		holders = u.fleet.setOf(coordinator.Holders{})
+		holders = u.fleet.setOf(holding.Holders{})
 	}
 	w.record = record{epoch: epoch, run: p.run, holders: holders}
 	p.term, p.until, p.published = epoch, u.clock(w, i).Add(TTL), holders

@@ -162,7 +162,7 @@ func everyFigure() (Figures, engine.Tally) {
 			Up: true, Calls: 14, Called: 15, Failures: 16, Timeouts: 17, LocalRefusals: 18, RoundTrip: 0.019, BreakersOpen: 20, Instances: 21,
 		},
 		Leases: &Leases{
-			Streams: 22, Instances: 23, Resources: 24, Reports: 25, Grants: 26, StreamsRefused: 27, Expired: 28, Failures: 29, Refused: map[string]uint64{"unknown_limit": 30},
+			Streams: 22, Instances: 23, Resources: 24, Unlent: 62, Asks: 63, Reports: 25, Grants: 26, StreamsRefused: 27, Expired: 28, Failures: 29, Refused: map[string]uint64{"unknown_limit": 30},
 			Usage: []LeaseUsage{{Limit: "a", Admitted: 60, Refused: 61}},
 			Limits: []LeasedLimit{
 				{Limit: "a", Capacity: 31, Lent: 32, Wanted: 33, Free: 34, SaturatedSeconds: 35},
@@ -210,6 +210,8 @@ stint_lease_streams 22
 stint_lease_instances 23
 stint_lease_resources 24
 stint_lease_recovering 0
+stint_lease_asked_keys 62
+stint_lease_asks_total 63
 stint_lease_reports_total 25
 stint_lease_grants_total 26
 stint_lease_streams_refused_total 27

@@ -6,7 +6,9 @@ import "github.com/prometheus/client_golang/prometheus"
 type Leases struct {
 	Streams, Instances, Resources int
 	Recovering                    bool
+	Unlent                        int // buckets that are not full and of which nobody has a lease
 	Reports, Grants               uint64
+	Asks                          uint64 // that were decided without a lease
 	StreamsRefused                uint64
 	Expired                       uint64 // instances whose leases ran out
 	Failures                      uint64 // of the coordinator
@@ -36,6 +38,7 @@ type LeasedLimit struct {
 // one.
 type leaseDescs struct {
 	streams, instances, resources, recovering             *prometheus.Desc
+	unlent, asks                                          *prometheus.Desc
 	reports, grants, refused, rejected, expired, failures *prometheus.Desc
 	capacity, lent, demand, free, saturated, seconds      *prometheus.Desc
 	reject, usage                                         *prometheus.Desc
@@ -43,7 +46,7 @@ type leaseDescs struct {
 
 func (d *leaseDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
-		d.streams, d.instances, d.resources, d.recovering, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
+		d.streams, d.instances, d.resources, d.recovering, d.unlent, d.asks, d.reports, d.grants, d.refused, d.rejected, d.expired, d.failures,
 		d.capacity, d.lent, d.demand, d.free, d.saturated, d.seconds, d.reject, d.usage,
 	} {
 		ch <- one
@@ -55,6 +58,8 @@ func (d *leaseDescs) collect(to metrics, l *Leases) {
 	to.gauge(d.instances, float64(l.Instances))
 	to.gauge(d.resources, float64(l.Resources))
 	to.truth(d.recovering, l.Recovering)
+	to.gauge(d.unlent, float64(l.Unlent))
+	to.count(d.asks, l.Asks)
 	to.count(d.reports, l.Reports)
 	to.count(d.grants, l.Grants)
 	for status, n := range l.Refused {

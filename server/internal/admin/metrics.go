@@ -128,6 +128,8 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 		streams:    desc("lease_streams", "Streams that instances hold to be lent parts of limits."),
 		instances:  desc("lease_instances", "Instances whose leases are counted, with a stream or without."),
 		resources:  desc("lease_resources", "Keys of leased limits that are in use."),
+		unlent:     desc("lease_asked_keys", "Keys of leased limits of which nobody has a lease, and whose buckets are not full."),
+		asks:       desc("lease_asks_total", "Requests that were decided at the coordinator, without a lease."),
 		recovering: desc("lease_recovering", "1 while leases of a former coordinator may be in use, so that little is lent."),
 		reports:    desc("lease_reports_total", "Reports that instances sent."),
 		grants:     desc("lease_grants_total", "Grants that were sent to instances."),

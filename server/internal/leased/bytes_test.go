@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leaseservice"
 	"github.com/stint-io/stint/server/internal/leasestate"
@@ -94,6 +95,63 @@ func TestBytesOfAKey(t *testing.T) {
 		lender.Wait()
 	})
 }
+
+// TestBytesOfAnAskedKey: what a key takes that comes once and is asked for, at the coordinator and here together.
+func TestBytesOfAnAskedKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set, err := rules.Parse("test", []byte("limits: [{name: a, key: [k], rate: 10/day, burst: 10, sharing: leased}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger := slog.New(slog.DiscardHandler)
+		service := leaseservice.New(leaseservice.Options{Limits: set, State: leasestate.State{Epoch: 1}, Logger: logger})
+		s, err := New(Options{
+			Store: memory.New(memory.Options{}), Limits: set, Logger: logger,
+			Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) },
+			Ask: func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+				return service.Answer(ctx, asks)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counters, err := s.Bind(store.Spec{ID: set.Variants()[0].ID, Policy: set.Variants()[0].Policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all, running sync.WaitGroup
+		running.Go(func() { service.Run(ctx) })
+		running.Go(func() {
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait() // both run
+		empty := heap()
+		for w := range 100 {
+			all.Go(func() {
+				for i := w; i < *bytesKeys; i += 100 {
+					charges := []store.Charge{{Counters: counters, Key: store.AppendKey(nil, fmt.Sprint("user-", i)), Cost: 1}}
+					if ok, err := s.Take(t.Context(), charges); err != nil || !ok {
+						t.Errorf("key %d: %v, %v", i, ok, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		n := (heap() - empty) / float64(*bytesKeys)
+		t.Logf("%.0f bytes for each of %d keys, of which %d have a lease", n, *bytesKeys, s.Keys())
+		if n > mostAsked && !testing.Short() {
+			t.Errorf("%.0f bytes for each key, want at most %d", n, mostAsked)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+// mostAsked is the goal for a key.
+const mostAsked = 200
 
 // The bytes that were reached, and a tenth more.
 const mostLeased, mostIdle = 3900, 4000

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/keytable"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -77,17 +78,33 @@ type part struct {
 	prepared limit.Prepared // from the lease
 	result   limit.Result   // of the lease; here it takes no memory of its own
 	loose    int64          // besides, of what was refunded
+
+	asked *asking // it is held without a lease, of these; nil = it is not
+	noAsk bool    // it has to have a lease
+	dry   bool    // it is rolled back in any case
+}
+
+// id is the resource of the part.
+func (p *part) id() lease.ResourceID {
+	return lease.ResourceID{Limit: p.to.name, Key: string(p.charge.Key)}
 }
 
 func (p *part) commit() {
 	if p.held {
-		p.held = false
-		p.entry.Value.commit(p)
+		if p.held = false; p.asked == nil {
+			p.entry.Value.commit(p)
+		}
 	}
 }
 
 func (p *part) rollback() {
-	if p.held {
+	switch {
+	case !p.held:
+	case p.asked != nil:
+		p.asked.giveBack(p.id(), p.charge.Cost)
+		p.held, p.asked = false, nil
+		p.charge.Verdict.Remaining += p.charge.Cost
+	default:
 		p.held, p.stale = false, true
 		p.entry.Value.rollback(p)
 	}

@@ -21,7 +21,7 @@ import (
 // is in use; a peek at one that has none opens none.
 func TestKeysOfLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, stop := open(t, leased.Options{}, `
+		f, stop := open(t, leased.Options{Ask: byLease}, `
   - {name: a, key: [k], rate: 10/day, sharing: leased}
   - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}
 `)
@@ -236,7 +236,7 @@ func TestReload(t *testing.T) {
   - {name: p, key: [k], algorithm: concurrency, max_in_flight: %d, timeout: 1h%s}
 `
 		const lent = ", sharing: leased"
-		f, stop := open(t, leased.Options{}, fmt.Sprintf(text, 10, "", 3, ""))
+		f, stop := open(t, leased.Options{Ask: byLease}, fmt.Sprintf(text, 10, "", 3, ""))
 		defer stop()
 		place := func(permit uint64, n int64) store.Charge {
 			c := f.charge("p", "1", n)

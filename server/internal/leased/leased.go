@@ -36,6 +36,10 @@ type Options struct {
 	// ShardOf returns the shard of a resource, where several coordinators have a shard each: Connect
 	// is asked for the shard that [client.StreamShard] finds in ctx. nil = there is one.
 	ShardOf func(id lease.ResourceID) int
+	// Ask asks a coordinator for tokens of keys that come seldom; nil = each key has a lease. Shards is how
+	// many coordinators there are; 0 = 1.
+	Ask    Ask
+	Shards int
 	// Away says that the coordinator may be in another process: a stream that goes silent is
 	// opened again, to the coordinator of then.
 	Away bool
@@ -61,6 +65,7 @@ type Store struct {
 	client *client.Client
 	other  func() string // lends the limits
 	names  *aliases
+	asking asking
 	table  *keytable.Table[keyLease]
 	origin time.Time // of the clock
 	pool   sync.Pool // of *work
@@ -83,6 +88,7 @@ func New(o Options) (*Store, error) {
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
+	s.asking = newAsking(o.Ask, o.Shards, o.ShardOf, s.keep)
 	// Connect ignores the addresses: they are for the log.
 	address, others := "this process", []string(nil)
 	if o.Away {
@@ -160,6 +166,9 @@ func (s *Store) Run(ctx context.Context) error {
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { s.sweep(own) })
+	if s.asking.asker != nil {
+		wg.Go(func() { s.asking.asker.run(own) })
+	}
 	if err := s.client.Run(ctx); err != nil {
 		return fmt.Errorf("leased: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leased"
@@ -28,6 +29,18 @@ func limits(t testing.TB, text string) *rules.Set {
 		t.Fatal(err)
 	}
 	return set
+}
+
+// asking asks a coordinator.
+func asking(of *leaseservice.Service) leased.Ask {
+	return func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+		return of.Answer(ctx, asks)
+	}
+}
+
+// byLease has each key have a lease.
+func byLease(_ context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+	return make([]lease.Answer, len(asks)), nil
 }
 
 // fixture is a store over memory, with a coordinator.
@@ -53,6 +66,9 @@ func open(t testing.TB, o leased.Options, text string) (f *fixture, stop func())
 	}
 	if o.Connect == nil {
 		o.Connect = func(ctx context.Context) (leased.Stream, error) { return service.Pipe(ctx) }
+	}
+	if o.Ask == nil {
+		o.Ask = asking(service)
 	}
 	s, err := leased.New(o)
 	if err != nil {
@@ -288,7 +304,7 @@ func TestRefund(t *testing.T) {
 // lease back.
 func TestTableOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, stop := open(t, leased.Options{MaxKeys: 3}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
+		f, stop := open(t, leased.Options{MaxKeys: 3, Ask: byLease}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
 		defer stop()
 		for _, key := range []string{"1", "2", "3"} {
 			f.take(true, f.charge("a", key, 6))
@@ -316,7 +332,7 @@ func TestTableOfKeys(t *testing.T) {
 // A shadow evaluates, charges when it fits, and refuses nothing.
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 4/day, sharing: leased}\n  - {name: x, rate: 100/day}\n")
+		f, stop := open(t, leased.Options{Ask: byLease}, "  - {name: a, key: [k], rate: 4/day, sharing: leased}\n  - {name: x, rate: 100/day}\n")
 		defer stop()
 		shadow := f.charge("a", "1", 3)
 		shadow.Shadow = true

@@ -24,6 +24,7 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 	allowed := true
 	for i := range w.leased {
 		p := &w.leased[i]
+		p.dry = true
 		err = s.do(ctx, p, take)
 		if p.rollback(); err != nil {
 			return false, err
@@ -47,14 +48,14 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
 		p.entry.Value.refund(min(p.charge.Cost, p.to.most.Load()))
 		return true
-	})
+	}, func(p *part) { s.asking.giveBack(p.id(), min(p.charge.Cost, p.to.most.Load())) })
 }
 
 // Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
 		return p.entry.Value.finish(p.charge.Permit)
-	})
+	}, nil)
 }
 
 // Reset implements store.Store. Of a lease it renews what is held here: what others
@@ -63,13 +64,13 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
 		p.entry.Value.reset()
 		return false
-	})
+	}, func(p *part) { s.asking.giveBack(p.id(), p.to.most.Load()) })
 }
 
 // back calls f for the charges on leases that there are, and the store behind for
 // those that are not on leases, or that f says it has not done: a permit may have been
-// taken before the limit became leased.
-func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(context.Context, []store.Charge) error, f func(*part) bool) error {
+// taken before the limit became leased. It calls asked for keys without a lease.
+func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(context.Context, []store.Charge) error, f func(*part) bool, asked func(*part)) error {
 	w, err := s.sort(charges)
 	if err != nil {
 		return err
@@ -80,6 +81,8 @@ func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(co
 		done := false
 		if p.entry = s.known(p.to, p.charge.Key); p.entry != nil {
 			done = f(p)
+		} else if asked != nil && s.mayAsk(p) {
+			asked(p)
 		}
 		if !done && p.to.semaphore {
 			w.exact = append(w.exact, *p.charge)

@@ -281,7 +281,13 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 		c.Verdict, c.Failed = limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: time.Second}, true
 		return nil
 	}
-	err := s.reach(p, how)
+	done, err := s.ask(ctx, p, how)
+	if done && err == nil {
+		return nil
+	}
+	if err == nil {
+		err = s.reach(p, how)
+	}
 	if err == nil && p.entry != nil {
 		if how == peek || c.Cost == 0 {
 			err = p.entry.Value.peek(p)

@@ -40,6 +40,13 @@ type Leader struct {
 	replicas map[uint64]*Stream
 	doubts   map[string]doubt // by host
 	listed   []uint64         // that stand in the record, or may do so
+	waiting  []waiting
+}
+
+// waiting is what is done when the replicas in the record know so many Levels.
+type waiting struct {
+	number uint64
+	f      func(known bool)
 }
 
 // doubt is what is held against a host whose replicas were lost: one that is slow again and again would cost every
@@ -194,8 +201,34 @@ func (l *Leader) Sweep(now limit.Time) (dropped bool, next limit.Time) {
 	return dropped, next
 }
 
-// EndAll ends and forgets all replicas.
+// After has f called when all replicas in the record know the Levels of that number, by the next Release, or
+// with false when the term has ended. It may be called at once.
+func (l *Leader) After(number uint64, f func(known bool)) {
+	if l.Know(number) {
+		f(true)
+		return
+	}
+	l.waiting = append(l.waiting, waiting{number, f})
+}
+
+// Release calls what waited for what is known by now.
+func (l *Leader) Release() {
+	n := 0
+	for n < len(l.waiting) && l.Know(l.waiting[n].number) {
+		l.waiting[n].f(true)
+		n++
+	}
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 {
+		l.waiting = nil
+	}
+}
+
+// EndAll ends and forgets all replicas, and what waits for them.
 func (l *Leader) EndAll() {
+	for _, w := range l.waiting {
+		w.f(false)
+	}
+	l.waiting = nil
 	for _, st := range l.replicas {
 		st.end()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leasereplica"
 	"github.com/stint-io/stint/server/internal/leasestate"
@@ -67,10 +68,10 @@ type membership struct {
 	follower *leasereplica.Follower
 
 	// The rest belongs to the loop.
-	holders    coordinator.Holders // those in the next record
-	published  coordinator.Holders // those that are in the record of this term for certain
-	edition    uint64              // of holders: it rises with each that is included
-	inRecord   uint64              // the edition that is in the record of this term
+	holders    holding.Holders // those in the next record
+	published  holding.Holders // those that are in the record of this term for certain
+	edition    uint64          // of holders: it rises with each that is included
+	inRecord   uint64          // the edition that is in the record of this term
 	publishing bool
 	term       uint64                       // the epoch of the record that this term began with
 	shrunk     uint64                       // sessions that had ended when holders was made anew
@@ -242,7 +243,7 @@ func recordOf(t *cluster.Term, forgets bool) (coordinator.Record, error) {
 	case t.Former == 0 || !forgets:
 		return coordinator.Record{}, nil
 	default:
-		return coordinator.Record{Holders: coordinator.Holders{Unknown: true}}, errors.New("it has published nothing")
+		return coordinator.Record{Holders: holding.Holders{Unknown: true}}, errors.New("it has published nothing")
 	}
 }
 

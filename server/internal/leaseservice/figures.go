@@ -1,14 +1,11 @@
 package leaseservice
 
-import (
-	"github.com/stint-io/stint/internal/fixed"
-	"github.com/stint-io/stint/internal/lease/coordinator"
-)
-
 // Figures are a sample of the service, a few seconds old at most.
 type Figures struct {
 	Streams, Instances, Resources int
+	Unlent                        int // buckets that are not full and of which nobody has a lease
 	Reports, Grants, Rounds       uint64
+	Asks                          uint64 // that were decided without a lease
 	Expired, Broken, Panics       uint64
 	StreamsRefused                uint64
 	Recovering                    bool
@@ -29,20 +26,4 @@ type LimitFigures struct {
 	// a key. What was attempted and admitted in all is known to the instances.
 	Suppressed bool
 	Reject     float64
-}
-
-// parts are what a resource divides: the rate, or the permits of a semaphore.
-func parts(r *coordinator.ResourceState) (capacity, lent, free fixed.Amount) {
-	if r.Terms.Semaphore {
-		return r.Terms.Burst, r.Lent.Burst, r.Free.Burst
-	}
-	return r.Terms.Rate, r.Lent.Rate, r.Free.Rate
-}
-
-// gets is what an instance has of what its limit divides: the rate, or the permits.
-func gets(l *coordinator.LeaseState, gauge bool) fixed.Amount {
-	if gauge {
-		return l.Capacity.Burst
-	}
-	return l.Capacity.Rate
 }

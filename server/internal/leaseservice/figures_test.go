@@ -13,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasepage"
 )
 
 // The figures follow what happens within a second: for how long a limit was saturated, which
@@ -181,7 +182,7 @@ func TestLeasesShownAreBounded(t *testing.T) {
 				t.Errorf("%d of %d, truncated: %v", len(l.Leases), l.Count, l.Truncated)
 			}
 		}
-		if !p.Truncated || shown != maxShownLeases || truncated == 0 || len(p.Resources) != keys {
+		if !p.Truncated || shown != leasepage.MaxLeases || truncated == 0 || len(p.Resources) != keys {
 			t.Errorf("%d are shown, of %d of %d keys not all; truncated: %v", shown, truncated, len(p.Resources), p.Truncated)
 		}
 		if p := r.page("?limit=shared"); p.Truncated || p.Total != 0 {

@@ -16,14 +16,15 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasepage"
 	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
-func (r *room) page(query string) leasesPage {
+func (r *room) page(query string) leasepage.Page {
 	r.t.Helper()
 	w := httptest.NewRecorder()
 	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/leases"+query, nil))
-	var p leasesPage
+	var p leasepage.Page
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
 		r.t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 	}

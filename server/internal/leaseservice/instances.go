@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasepage"
 )
 
 // InstanceFigures are what one instance has of one limit: sums over the keys, in tokens per
@@ -43,7 +44,7 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 		at, known := places[pair{name, instance}]
 		if !known {
 			at = len(figures)
-			if at == maxShownLeases {
+			if at == leasepage.MaxLeases {
 				at, others = -1, others+1
 			} else {
 				figures = append(figures, InstanceFigures{Instance: instance, Limit: name})
@@ -60,7 +61,7 @@ func (s *Service) instances(now limit.Time) (figures []InstanceFigures, others i
 			l := &r.Leases[i]
 			if f := of(r.ID.Limit, l.Instance); f != nil {
 				f.Wanted += l.Demand.Float()
-				f.Lent += gets(l, r.Terms.Semaphore).Float()
+				f.Lent += l.Gets(r.Terms.Semaphore).Float()
 			}
 		}
 		return true

@@ -9,6 +9,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasepage"
 	"github.com/stint-io/stint/server/internal/leasestream"
 )
 
@@ -63,7 +64,7 @@ func TestInstancesAreBounded(t *testing.T) {
 	var figures []InstanceFigures
 	var others int
 	r.inLoop(t.Context(), func(now limit.Time) {
-		for i := range maxShownLeases/2 + 2 {
+		for i := range leasepage.MaxLeases/2 + 2 {
 			m := r.loop.members.Admit(now, leasestream.New(t.Context(), nil), &lease.Report{Member: lease.Member{Instance: fmt.Sprint(i), Session: 1}}, 5)
 			m.Decided = map[string]lease.Usage{
 				"shared": {Limit: "shared", Admitted: uint64(i)}, "per-user": {Limit: "per-user", Admitted: uint64(i)}, "former": {Limit: "former", Admitted: 1},
@@ -72,7 +73,7 @@ func TestInstancesAreBounded(t *testing.T) {
 		}
 		figures, others = r.instances(now)
 	})
-	if len(figures) != maxShownLeases || others != 4 {
+	if len(figures) != leasepage.MaxLeases || others != 4 {
 		t.Errorf("%d are shown and %d not", len(figures), others)
 	}
 	for _, f := range figures {

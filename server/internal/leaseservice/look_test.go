@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/server/internal/leasepage"
 )
 
 // Who has, wants and gets what; and figures by limit, without keys.
@@ -21,10 +22,10 @@ func TestLook(t *testing.T) {
 	b.report(&leasepb.Demand{Handle: 1, Silent: true, Resource: &leasepb.Resource{Limit: "shared"}})
 	a.share(1)
 	b.share(1)
-	var p leasesPage
+	var p leasepage.Page
 	r.eventually("it is full and a has its part", func() bool {
 		p = r.page("?limit=shared")
-		return len(p.Resources) == 1 && p.Resources[0].Saturated && slices.ContainsFunc(p.Resources[0].Leases, func(l leaseOfOne) bool {
+		return len(p.Resources) == 1 && p.Resources[0].Saturated && slices.ContainsFunc(p.Resources[0].Leases, func(l leasepage.Lease) bool {
 			return l.Instance == "a" && l.Granted > 0
 		})
 	})
@@ -62,13 +63,13 @@ func TestLook(t *testing.T) {
 func TestLookIsBounded(t *testing.T) {
 	r := start(t, Options{Lease: time.Minute})
 	a := r.open("a", 1)
-	demands := make([]*leasepb.Demand, maxShown+5)
+	demands := make([]*leasepb.Demand, leasepage.MaxResources+5)
 	for i := range demands {
 		demands[i] = demand(uint32(i), "per-user", 0, fmt.Sprint(i), "x")
 	}
 	a.report(demands...)
-	a.share(maxShown)
-	if p := r.page(""); !p.Truncated || len(p.Resources) != maxShown || p.Total != len(demands) {
+	a.share(leasepage.MaxResources)
+	if p := r.page(""); !p.Truncated || len(p.Resources) != leasepage.MaxResources || p.Total != len(demands) {
 		t.Errorf("%d of %d resources, truncated %v", len(p.Resources), p.Total, p.Truncated)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Service) sample(now limit.Time) time.Duration {
 			l = &LimitFigures{Limit: r.ID.Limit}
 			byLimit[r.ID.Limit] = l
 		}
-		capacity, lent, free := parts(r)
+		capacity, lent, free := r.Parts()
 		l.Capacity += capacity.Float()
 		l.Lent += lent.Float()
 		l.Free += free.Float()
@@ -42,6 +42,7 @@ func (s *Service) sample(now limit.Time) time.Duration {
 	st := c.Stats()
 	f := &Figures{
 		Instances: st.Instances, Resources: st.Resources, Reports: st.Reports, Grants: st.Grants, Rounds: st.Rounds,
+		Asks: st.Asks, Unlent: st.Unlent,
 		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Recovering: st.Recovering, Refused: map[string]uint64{},
 	}
 	f.Streams, f.StreamsRefused = s.admission.Counts()

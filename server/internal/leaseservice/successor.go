@@ -213,6 +213,9 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 
 // releaseAll sends the grants that have waited for long enough.
 func (s *Service) releaseAll() {
+	if s.lends(s.now()) {
+		s.membership.replicas.Release()
+	}
 	for m := range s.membership.blocked {
 		if s.release(m); m.Waiting == nil {
 			delete(s.membership.blocked, m)

@@ -273,15 +273,7 @@ func TestKillsNeverRefill(t *testing.T) {
 					}
 				}
 			}
-			for _, a := range addresses {
-				m := w.members[a]
-				w.mu.Lock()
-				m.cut, m.deaf = false, false
-				again := m.down
-				if w.mu.Unlock(); again {
-					w.start(a)
-				}
-			}
+			w.heal(addresses)
 			pass(8 * time.Second)
 			w.settle(2).kill()
 			pass(8 * time.Second)

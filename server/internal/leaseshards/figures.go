@@ -19,6 +19,8 @@ func (s *Set) Figures() *leaseservice.Figures {
 		sum.Streams += f.Streams
 		sum.Instances = max(sum.Instances, f.Instances)
 		sum.Resources += f.Resources
+		sum.Unlent += f.Unlent
+		sum.Asks += f.Asks
 		sum.Reports += f.Reports
 		sum.Grants += f.Grants
 		sum.Rounds += f.Rounds

@@ -64,6 +64,25 @@ func (s *Set) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, lease
 	return one.Replicate(srv)
 }
 
+// Ask implements the service of the protocol: the call says which shard it is for.
+func (s *Set) Ask(ctx context.Context, m *leasepb.Asks) (*leasepb.Answers, error) {
+	one, err := s.addressed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return one.Ask(ctx, m)
+}
+
+// Answer answers what this server asks itself for: see [leaseservice.Service.Answer].
+func (s *Set) Answer(ctx context.Context, shard int, asks []lease.Ask) ([]lease.Answer, error) {
+	return s.all[shard].Answer(ctx, asks)
+}
+
+// Leader returns the member that coordinates a shard: see [leaseservice.Service.Leader].
+func (s *Set) Leader(shard int) (leader cluster.Member, here, known bool) {
+	return s.all[shard].Leader()
+}
+
 // addressed returns the service of the shard that a stream is for.
 func (s *Set) addressed(ctx context.Context) (*leaseservice.Service, error) {
 	shard := 0

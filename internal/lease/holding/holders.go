@@ -1,4 +1,5 @@
-package coordinator
+// Package holding says who may hold leases, for the successor of a coordinator: whose claims it has to wait for.
+package holding
 
 import (
 	"cmp"
@@ -22,12 +23,12 @@ type Holders struct {
 	of      map[uint64][]uint32 // hashes of limits by session, ascending; allLimits alone = any
 }
 
-// The bounds of Holders. A session that has leases of more limits than maxHolderLimits counts as
-// a holder of any, and more sessions than maxHolders as unknown. With fewer limits for each they fit into a
-// record; see maxRecord.
+// The bounds of Holders. A session that has leases of more limits than MaxLimits counts as
+// a holder of any, and more sessions than MaxSessions as unknown. With fewer limits for each they fit into a
+// record of a coordinator.
 const (
-	maxHolders      = 8192
-	maxHolderLimits = 4
+	MaxSessions = 8192
+	MaxLimits   = 4
 )
 
 // allLimits stands for every limit. No limit has this hash.
@@ -55,6 +56,12 @@ func (h *Holders) Covers(session uint64, limit string) bool {
 // Sessions is how many sessions are named.
 func (h *Holders) Sessions() int { return len(h.of) }
 
+// Named says whether the session is named.
+func (h *Holders) Named(session uint64) bool {
+	_, ok := h.of[session]
+	return ok
+}
+
 // Include says that the session may hold leases of the limit.
 func (h *Holders) Include(session uint64, limit string) {
 	if !h.Covers(session, limit) {
@@ -66,7 +73,7 @@ func (h *Holders) include(session uint64, limits ...uint32) {
 	if h.of == nil {
 		h.of = map[uint64][]uint32{}
 	}
-	if _, ok := h.of[session]; !ok && len(h.of) >= maxHolders {
+	if _, ok := h.of[session]; !ok && len(h.of) >= MaxSessions {
 		h.Unknown, h.of = true, nil
 	}
 	if h.Unknown {
@@ -74,7 +81,7 @@ func (h *Holders) include(session uint64, limits ...uint32) {
 	}
 	all := slices.Concat(h.of[session], limits)
 	slices.Sort(all)
-	if all = slices.Compact(all); all[0] == allLimits || len(all) > maxHolderLimits {
+	if all = slices.Compact(all); all[0] == allLimits || len(all) > MaxLimits {
 		all = []uint32{allLimits}
 	}
 	h.of[session] = all
@@ -118,8 +125,8 @@ func (h *Holders) Intersect(o *Holders) {
 	}
 }
 
-// may says whether any session may hold leases of the limit.
-func (h *Holders) may(limit string) bool {
+// May says whether any session may hold leases of the limit.
+func (h *Holders) May(limit string) bool {
 	if h.Unknown {
 		return true
 	}

@@ -1,0 +1,234 @@
+package leased
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+)
+
+const (
+	// batch is how many questions are sent at once. Not more: the coordinator answers a batch without a pause.
+	batch = 500
+	// flights is how many batches of a shard are under way at a time. Not fewer: one can be delayed by a
+	// follower. Not more: the longer they wait, the larger and the cheaper they are.
+	flights = 2
+	// askedFor is how long a request waits for its answer. Not longer: its caller waits as well. Not shorter:
+	// the coordinator waits for a follower for 300 ms.
+	askedFor = 500 * time.Millisecond
+)
+
+var errNoAnswer = errors.New("leased: the coordinator did not answer in time")
+
+// Ask asks the coordinator of a shard, and returns one answer for each question. After an error it is not known
+// whether something was taken.
+type Ask func(ctx context.Context, shard int, asks []lease.Ask) ([]lease.Answer, error)
+
+// asking is how keys without a lease are decided. The zero value decides none.
+type asking struct {
+	asker   *asker // nil = each key has a lease
+	shardOf func(lease.ResourceID) int
+	seed    maphash.Seed
+	recent  *recent
+	kept    func(id lease.ResourceID, cost int64)
+}
+
+// newAsking returns one that asks by ask; nil = it decides none. kept is called with what was given back of a
+// bucket of which there is a lease by then.
+func newAsking(ask Ask, shards int, shardOf func(lease.ResourceID) int, kept func(lease.ResourceID, int64)) asking {
+	if ask == nil {
+		return asking{}
+	}
+	return asking{asker: newAsker(ask, shards), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent), kept: kept}
+}
+
+// shard returns which coordinator has a resource.
+func (a *asking) shard(id lease.ResourceID) int {
+	if a.shardOf == nil {
+		return 0
+	}
+	return min(a.shardOf(id), len(a.asker.queues)-1)
+}
+
+// giveBack puts back what was taken and not used. It does not wait.
+func (a *asking) giveBack(id lease.ResourceID, cost int64) {
+	a.asker.queues[a.shard(id)].put(&question{
+		ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, leased: func() { a.kept(id, cost) },
+	})
+}
+
+// asker asks for many requests at once. It is safe for concurrent use.
+type asker struct {
+	ask    Ask
+	queues []askQueue // of each shard
+}
+
+// askQueue is what is to be asked of a shard.
+type askQueue struct {
+	mu      sync.Mutex
+	waiting []*question
+	open    bool
+	wake    chan struct{}
+}
+
+// question is one of a request.
+type question struct {
+	ask    lease.Ask
+	answer lease.Answer
+	err    error
+	done   chan struct{} // nil = nobody waits for the answer
+	leased func()        // nil = nothing; called when there is a lease of the bucket
+	mu     sync.Mutex
+	left   bool   // nobody waits any more
+	unused func() // called when it was admitted then
+	ended  bool
+}
+
+func newAsker(ask Ask, shards int) *asker {
+	a := &asker{ask: ask, queues: make([]askQueue, max(1, shards))}
+	for i := range a.queues {
+		a.queues[i].wake = make(chan struct{}, 1)
+	}
+	return a
+}
+
+// run asks until ctx ends.
+func (a *asker) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for i := range a.queues {
+		q := &a.queues[i]
+		q.mu.Lock()
+		q.open = true
+		q.mu.Unlock()
+		for range flights {
+			wg.Go(func() { a.serve(ctx, i, q) })
+		}
+	}
+	wg.Wait()
+	for i := range a.queues {
+		q := &a.queues[i]
+		q.mu.Lock()
+		q.open = false
+		left := q.waiting
+		q.waiting = nil
+		q.mu.Unlock()
+		for _, one := range left {
+			one.end(lease.Answer{}, ctx.Err())
+		}
+	}
+}
+
+func (a *asker) serve(ctx context.Context, shard int, q *askQueue) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		}
+		questions := q.take()
+		if len(questions) == 0 {
+			continue
+		}
+		asks := make([]lease.Ask, 0, len(questions)) // not used again: one that is late may still be read
+		for _, one := range questions {
+			asks = append(asks, one.ask)
+		}
+		asking, cancel := context.WithTimeout(ctx, 2*askedFor)
+		answers, err := a.ask(asking, shard, asks)
+		cancel()
+		if err == nil && len(answers) != len(asks) {
+			err = fmt.Errorf("leased: %d answers to %d questions", len(answers), len(asks))
+		}
+		for i, one := range questions {
+			var answer lease.Answer
+			if err == nil {
+				answer = answers[i]
+			}
+			if unused := one.end(answer, err); unused {
+				one.unused()
+			} else if one.leased != nil && err == nil && !answer.Decided {
+				one.leased()
+			}
+		}
+	}
+}
+
+// take returns the questions of a batch.
+func (q *askQueue) take() []*question {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.waiting), batch)
+	batch := q.waiting[:n:n]
+	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
+		q.waiting = nil
+	} else {
+		q.wakeUp()
+	}
+	return batch
+}
+
+// put adds a question; ok is false when nobody asks.
+func (q *askQueue) put(one *question) (ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open {
+		q.waiting = append(q.waiting, one)
+		q.wakeUp()
+	}
+	return q.open
+}
+
+func (q *askQueue) wakeUp() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end takes the answer. unused says that it admits a request that does not wait any more.
+func (one *question) end(answer lease.Answer, err error) (unused bool) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.answer, one.err, one.ended = answer, err, true
+	if one.done != nil {
+		close(one.done)
+	}
+	return one.left && answer.Admitted && !one.ask.Peek && one.ask.Cost > 0
+}
+
+// leave says that nobody waits any more; ok is false if the answer has come.
+func (one *question) leave() (ok bool) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.left = true
+	return !one.ended
+}
+
+// decide asks for one request, and waits for the answer.
+func (a *asking) decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool) (lease.Answer, error) {
+	one := &question{
+		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), unused: func() { a.giveBack(id, cost) },
+	}
+	if !a.asker.queues[a.shard(id)].put(one) {
+		return lease.Answer{}, errNoAnswer
+	}
+	late := time.NewTimer(askedFor)
+	defer late.Stop()
+	err := errNoAnswer
+	select {
+	case <-one.done:
+		return one.answer, one.err
+	case <-late.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if !one.leave() {
+		return one.answer, one.err
+	}
+	return lease.Answer{}, err
+}
