@@ -81,8 +81,8 @@ type Coordinator struct {
 
 // withoutLease is the buckets that are not full and of which nobody has a lease.
 type withoutLease struct {
-	used   Used         // as the predecessor left them; without a map = nothing is known
-	unlent *pool.Unlent // of which servers have asked since, or that were lent
+	used   Used    // as the predecessor left them; without a map = nothing is known
+	unlent *unlent // of which servers have asked since, or that were lent
 }
 
 // replication is what replicas have to know.
@@ -91,6 +91,8 @@ type replication struct {
 	levels      []Level // what the latest Step has changed for them
 	number      uint64  // of the latest Level: they are counted, from 2 on
 }
+
+type unlent = pool.Table[pool.Bucket, *pool.Bucket]
 
 // Reconfigure says that Resolve answers differently from here on.
 type Reconfigure struct{}
@@ -115,7 +117,7 @@ func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.
 	c.opts.Epoch, c.opts.Former = epoch, former
 	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
 	c.beganAt, c.settledAt, c.used, c.draining, c.replicating = now, now, Used{}, false, false
-	c.unlent = new(pool.Unlent)
+	c.unlent = new(unlent)
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}
 	c.list, c.dirty, c.queue, c.accounts = nil, nil, nil, 0
 	if c.opts.Parent != nil {

@@ -1,10 +1,10 @@
 package coordinator
 
 import (
-	"maps"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -23,59 +23,60 @@ type Level struct {
 type Replica struct {
 	othersSince limit.Time // all other buckets fill from empty since then
 	othersFull  bool       // or are full
-	of          map[BucketID]replicated
-	prune       int // at this size it forgets those that are full by now
+	of          pool.Table[replicated, *replicated]
+	sweepAt     limit.Time
 }
 
+// replicated is a Level and when it had the tokens.
 type replicated struct {
-	Level
-	at limit.Time // when it had the tokens
+	tokens       fixed.Amount
+	at           limit.Time
+	fills        time.Duration
+	held, leased bool
 }
 
-// minPrune is from how many buckets on a Replica looks for those that are full.
-const minPrune = 1024
+// sweepReplica is how often a Replica forgets some of those that are full. Not more often: it takes up to a millisecond.
+const sweepReplica = 250 * time.Millisecond
 
 // NewReplica returns a replica that knows nothing of single buckets yet: others says since when they
 // fill from empty; below 0 = they are full.
 func NewReplica(now limit.Time, others time.Duration) *Replica {
-	return &Replica{othersSince: now - limit.Time(min(max(0, others), MaxAge)), othersFull: others < 0, of: map[BucketID]replicated{}, prune: minPrune}
+	return &Replica{othersSince: now - limit.Time(min(max(0, others), MaxAge)), othersFull: others < 0, sweepAt: now}
 }
 
 // Update takes what the coordinator said, at now or before: a bucket has filled for longer by then, and
 // never for less.
 func (r *Replica) Update(now limit.Time, levels []Level) {
 	for i := range levels {
-		l := levels[i]
+		l := &levels[i]
 		if !l.Leased && l.Fills <= l.Age {
-			delete(r.of, l.Bucket)
+			r.of.Delete(l.Bucket)
 		} else {
-			r.of[l.Bucket] = replicated{l, now - limit.Time(l.Age)}
+			r.of.Put(l.Bucket, replicated{l.Tokens, now - limit.Time(l.Age), l.Fills, l.Held, l.Leased})
 		}
 	}
-	if len(r.of) < r.prune {
-		return
+	if now >= r.sweepAt {
+		r.sweepAt = now.Add(sweepReplica)
+		r.of.Sweep(now)
 	}
-	maps.DeleteFunc(r.of, func(_ BucketID, one replicated) bool { return one.full(now) })
-	r.prune = max(minPrune, 2*len(r.of))
 }
 
-func (r *replicated) full(now limit.Time) bool {
-	return !r.Leased && time.Duration(now-r.at) >= r.Fills
+// Full implements pool.Filling.
+func (b *replicated) Full(now limit.Time) bool {
+	return !b.leased && time.Duration(now-b.at) >= b.fills
 }
 
 // Buckets is how many are known.
-func (r *Replica) Buckets() int { return len(r.of) }
+func (r *Replica) Buckets() int { return r.of.Len() }
 
 // Used returns what is known for the term that begins at now.
 func (r *Replica) Used(now limit.Time) *Used {
-	u := &Used{others: -1, of: make(map[BucketID]usedBucket, len(r.of))}
+	u := &Used{others: -1, of: make(map[BucketID]usedBucket, r.of.Len())}
 	if !r.othersFull {
 		u.others = time.Duration(now - r.othersSince)
 	}
-	for id, one := range r.of {
-		if !one.full(now) {
-			u.of[id] = usedBucket{one.Tokens, time.Duration(now - one.at), one.Fills, one.Held, one.Leased}
-		}
-	}
+	r.of.Each(now, func(id BucketID, b *replicated) {
+		u.of[id] = usedBucket{b.tokens, time.Duration(now - b.at), b.fills, b.held, b.leased}
+	})
 	return u
 }

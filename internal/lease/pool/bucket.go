@@ -5,7 +5,8 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Bucket is a bucket of which nobody has a lease: it is spent token by token where it is.
+// Bucket is a bucket of which nobody has a lease: it is spent token by token where it is. It takes some 100 bytes in
+// a table.
 type Bucket struct {
 	Tokens fixed.Amount // at the time At; below 0 after a limit was reduced
 	At     limit.Time
@@ -68,69 +69,5 @@ func (b *Bucket) Tell(now limit.Time) (tokens fixed.Amount, ok bool) {
 	return level, true
 }
 
-// parts is among how many maps the buckets are divided, one of which Sweep looks through at a time.
-const parts = 64
-
-// Unlent are the buckets that are not full and of which nobody has a lease, at some 100 bytes each. The zero
-// value has none. It is not safe for concurrent use.
-type Unlent struct {
-	of    [parts]map[BucketID]Bucket
-	swept int
-	size  int
-}
-
-// Len is how many there are.
-func (u *Unlent) Len() int { return u.size }
-
-// Get returns a bucket.
-func (u *Unlent) Get(id BucketID) (b Bucket, ok bool) {
-	b, ok = u.of[id[0]%parts][id]
-	return b, ok
-}
-
-// Put adds or replaces a bucket.
-func (u *Unlent) Put(id BucketID, b Bucket) {
-	m := &u.of[id[0]%parts]
-	if *m == nil {
-		*m = map[BucketID]Bucket{}
-	}
-	was := len(*m)
-	(*m)[id] = b
-	u.size += len(*m) - was
-}
-
-// Delete forgets a bucket.
-func (u *Unlent) Delete(id BucketID) {
-	m := u.of[id[0]%parts]
-	was := len(m)
-	delete(m, id)
-	u.size += len(m) - was
-}
-
-// Each calls f with every bucket, which it may change. Full ones are forgotten.
-func (u *Unlent) Each(now limit.Time, f func(BucketID, *Bucket)) {
-	for i := range u.of {
-		u.each(i, now, f)
-	}
-}
-
-// Sweep forgets full buckets, of another part each time. Not of all at once: a million takes some 50 ms.
-func (u *Unlent) Sweep(now limit.Time) {
-	u.each(u.swept, now, nil)
-	u.swept = (u.swept + 1) % parts
-}
-
-func (u *Unlent) each(part int, now limit.Time, f func(BucketID, *Bucket)) {
-	m := u.of[part]
-	was := len(m)
-	for id, b := range m {
-		switch {
-		case b.Level(now) >= b.Burst:
-			delete(m, id)
-		case f != nil:
-			f(id, &b)
-			m[id] = b
-		}
-	}
-	u.size += len(m) - was
-}
+// Full says whether it is full at now.
+func (b *Bucket) Full(now limit.Time) bool { return b.Level(now) >= b.Burst }

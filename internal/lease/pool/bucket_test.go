@@ -94,7 +94,7 @@ func TestBucketAdopts(t *testing.T) {
 // TestUnlent: buckets are found as they were put, counted, and forgotten when they are full, by a sweep of all parts.
 func TestUnlent(t *testing.T) {
 	const n = 10_000
-	var u Unlent
+	var u Table[Bucket, *Bucket]
 	now := limit.Time(time.Hour)
 	id := func(i int) BucketID {
 		return IDOf(lease.ResourceID{Limit: "l", Key: string(binary.BigEndian.AppendUint32(nil, uint32(i)))})
