@@ -145,6 +145,21 @@ func TestAskedInTwoTerms(t *testing.T) {
 	}
 }
 
+// TestRefusedAfterAChange: an ask that finds a smaller limit, and is refused, has replicas know what is left by it.
+func TestRefusedAfterAChange(t *testing.T) {
+	d := newDesk(t, lease.Terms{Rate: fixed.Token / 1000, Burst: fixed.Whole(10)})
+	d.replicate()
+	d.one(theLimit, 8)
+	d.terms["l"] = lease.Terms{Rate: fixed.Token / 1000, Burst: fixed.Whole(5)}
+	d.step(Reconfigure{})
+	if a := d.one(theLimit, 1); a.Admitted || a.Tokens != fixed.Whole(-3) || a.ResetAfter < 8000*time.Second {
+		t.Errorf("%+v, want 3 that are owed", a)
+	}
+	if u := d.copy.Used(d.now); u.of[pool.IDOf(theLimit)].tokens != fixed.Whole(-3) {
+		t.Errorf("a replica knows of %v", u.of[pool.IDOf(theLimit)].tokens)
+	}
+}
+
 // TestManyAsks: however many keys are asked for, those that have refilled are forgotten, and a resource of which
 // nobody has a lease any more is kept as a bucket alone.
 func TestManyAsks(t *testing.T) {

@@ -58,11 +58,27 @@ func TestKeyThatComesOften(t *testing.T) {
 // TestPeekTakesNothing: a peek at a key without a lease says what is left of it, and a refund and a reset reach it.
 func TestPeekTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, stop := open(t, leased.Options{}, daily)
+		var f *fixture
+		var taking atomic.Int64
+		ask := func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+			for i := range asks {
+				if !asks[i].Peek {
+					taking.Add(1)
+				}
+			}
+			return f.coordinator.Answer(ctx, asks)
+		}
+		f, stop := open(t, leased.Options{Ask: ask}, daily)
 		defer stop()
 		synctest.Wait() // it runs
 		wants := func(what string, remaining int64) {
 			t.Helper()
+			before := taking.Load()
+			defer func() {
+				if n := taking.Load() - before; n > 0 {
+					t.Errorf("%s: %d questions of a peek take something", what, n)
+				}
+			}()
 			c := []store.Charge{f.charge("a", "x", 1)}
 			if ok, err := f.Peek(t.Context(), c); err != nil || ok != (remaining > 0) || c[0].Verdict.Remaining != remaining {
 				t.Errorf("%s: %v, %v, %+v, want %d", what, ok, err, c[0].Verdict, remaining)
@@ -87,6 +103,32 @@ func TestPeekTakesNothing(t *testing.T) {
 		if n := f.Keys(); n != 0 {
 			t.Errorf("%d leases", n)
 		}
+	})
+}
+
+// TestRefundOfWhatWasAskedFor: what was taken without a lease can be refunded when there is one, and is there again.
+func TestRefundOfWhatWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, daily)
+		defer stop()
+		synctest.Wait() // it runs
+		for range 5 {
+			f.take(true, f.charge("a", "x", 6))
+		}
+		if f.Keys() != 1 {
+			t.Fatalf("%d leases", f.Keys())
+		}
+		f.take(false, f.charge("a", "x", 1))
+		for range 5 {
+			if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "x", 6)}); err != nil {
+				t.Error(err)
+			}
+		}
+		for range 29 { // and a part of one more
+			f.take(true, f.charge("a", "x", 1))
+		}
+		time.Sleep(time.Second)
+		f.take(false, f.charge("a", "x", 2))
 	})
 }
 

@@ -341,3 +341,48 @@ func TestLeaderThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// TestAfter: what waits is called once, in order, when the replicas of the record know what it waits for, at once where
+// they do already, and with false when the term ends.
+func TestAfter(t *testing.T) {
+	l, now := NewLeader(5, 1), limit.Time(time.Second)
+	var said []string
+	after := func(what string, number uint64) {
+		l.After(number, func(known bool) { said = append(said, fmt.Sprint(what, known)) })
+	}
+	want := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(said, want) {
+			t.Errorf("%q, want %q", said, want)
+		}
+		said = nil
+	}
+	after("no replica ", 1)
+	want("no replica true")
+	a := NewStream(1, "h")
+	l.Add(now, a, nil, -1)
+	l.Confirm(now, a, (<-a.out).Number)
+	names(l)
+	for n := uint64(2); n <= 4; n++ {
+		l.Tell(now, []coordinator.Level{level(1, int64(9-n))}, n)
+	}
+	after("known ", 1)
+	after("two ", 2)
+	after("four ", 4)
+	after("three ", 3)
+	l.Release()
+	want("known true")
+	l.Confirm(now, a, 3)
+	l.Release()
+	want("two true")
+	l.Confirm(now, a, 4)
+	l.Release()
+	l.Release()
+	want("four true", "three true")
+	l.Tell(now, []coordinator.Level{level(1, 1)}, 5)
+	after("five ", 5)
+	l.EndAll()
+	l.EndAll()
+	l.Release()
+	want("five false")
+}
