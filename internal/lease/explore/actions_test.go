@@ -47,12 +47,18 @@ const (
 	leave                       // an instance leaves
 	pauseProcess                // a process is paused, or goes on
 	pauseInstance               // an instance is paused, or goes on
+	follow                      // the other process follows one that leads
+	learn                       // the replica of a leader is told the next levels
+	confirm                     // the leader knows what its replica was told
+	unfollow                    // the stream of a leader to its replica ends
+	ask                         // a server asks a leader for a token
 	actions
 )
 
 var actionNames = [...]string{
 	"tick", "deliver", "submit", "connect", "take", "run", "renew", "elect", "pass", "moment", "second", "seconds", "crash", "restart", "cut", "loseGrant",
 	"loseReport", "copyGrant", "copyReport", "copied", "copiedUp", "apart", "send", "answer", "resign", "leave", "pauseProcess", "pauseInstance",
+	"follow", "learn", "confirm", "unfollow", "ask",
 }
 
 // String returns the name of the action and the number of the process that does it.
@@ -151,8 +157,7 @@ func (u *Universe) advance(w *World, to time.Duration) {
 	if to <= w.now {
 		return
 	}
-	t := &u.fleet.terms
-	w.level = min(t.Burst, w.level+t.Rate.Scale(fixed.Amount(to-w.now), fixed.Amount(time.Second)))
+	u.fill(w, to-w.now, 0)
 	w.now = to
 	for i := range w.processes {
 		if p := &w.processes[i]; p.term != 0 && u.clocks[i].at(w.now) >= p.until {
@@ -168,7 +173,9 @@ func (u *Universe) pass(w *World, by time.Duration) (fault string) {
 	for i := range w.processes {
 		p := &w.processes[i]
 		if p.term != 0 && !p.paused && u.clock(w, i) >= p.until.Add(-TTL*3/4) && u.write(w, i) {
-			u.answered(w, i)
+			if fault = u.answered(w, i); fault != "" {
+				return fault
+			}
 		}
 	}
 	for _, k := range [...]Action{tick, run} {
@@ -205,12 +212,11 @@ func (u *Universe) stepInstance(w *World, i int, kind inputKind, arg number) (fa
 		return out.fault
 	}
 	m.machine = out.next
-	w.level -= fixed.Whole(out.admitted)
-	if w.level < -rounding {
-		return fmt.Sprintf("%d admitted, %v more than one bucket has", out.admitted, -w.level)
+	if out.admitted > 0 {
+		u.fill(w, 0, fixed.Whole(out.admitted))
 	}
-	if m.to == nobody {
-		return ""
+	if fault = w.over(); fault != "" || m.to == nobody {
+		return fault
 	}
 	for _, n := range out.messages {
 		m.up = later(m.up, n)
@@ -255,21 +261,24 @@ func (u *Universe) connect(w *World, i int) (fault string, ok bool) {
 	if to == nobody {
 		return "", false
 	}
-	m.to, m.down, m.waiting, m.lateUp = to, nil, nil, 0
+	if m.keeper != to {
+		m.keeper, m.waiting = to, nil
+	}
+	m.to, m.down, m.lateUp = to, nil, 0
 	return u.stepInstance(w, i, connected, 0), true
 }
 
 // cut ends the stream of an instance. What is on the way is lost.
 func (w *World) cut(i int) bool {
 	m := &w.instances[i]
-	m.to, m.up, m.down, m.waiting, m.lateUp = nobody, nil, nil, nil, 0
+	m.to, m.up, m.down, m.lateUp = nobody, nil, nil, 0
 	return true
 }
 
 // restart kills an instance. Another run of it begins.
 func (u *Universe) restart(w *World, i int) bool {
 	session := w.instances[i].session + 2
-	w.instances[i] = member{session: session, machine: u.fleet.instances.begin(u.local(w, i), session), to: nobody}
+	w.instances[i] = member{session: session, machine: u.fleet.instances.begin(u.local(w, i), session), to: nobody, keeper: nobody}
 	return true
 }
 

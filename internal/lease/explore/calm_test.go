@@ -11,10 +11,10 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// New returns a universe of a limit and clocks, and its first state: two processes that have not
-// begun a term, and two instances that are not connected.
-func New(terms lease.Terms, slow [4]bool, faults budget) (*Universe, *World) {
-	u := &Universe{fleet: newFleet(terms)}
+// New returns a universe of a limit, what the applications want of it, and clocks, and its first state: two
+// processes that have not begun a term, and two instances that are not connected.
+func New(terms lease.Terms, demand [2]fixed.Amount, slow [4]bool, faults budget) (*Universe, *World) {
+	u := &Universe{fleet: newFleet(terms, demand)}
 	for i, s := range slow {
 		u.clocks[i] = clock{base: limit.Time((1 + 977*i) * int(time.Second)), slow: s}
 	}
@@ -25,7 +25,7 @@ func New(terms lease.Terms, slow [4]bool, faults budget) (*Universe, *World) {
 	}
 	for i := range w.instances {
 		session := number(10 + i)
-		w.instances[i] = member{session: session, machine: u.fleet.instances.begin(u.local(w, i), session), to: nobody}
+		w.instances[i] = member{session: session, machine: u.fleet.instances.begin(u.local(w, i), session), to: nobody, keeper: nobody}
 	}
 	return u, w
 }
@@ -55,6 +55,13 @@ func (u *Universe) calm(w *World, without ...Action) (fault string) {
 			}
 		}
 	}
+	for i := range Action(2) {
+		for _, a := range [...]Action{learn, confirm} {
+			if fault, ok := u.apply(w, a<<1|i); ok {
+				return fault
+			}
+		}
+	}
 	best, at := Action(0), time.Duration(-1)
 	sooner := func(a Action, i int, when time.Duration) {
 		a = a<<1 | Action(i)
@@ -72,7 +79,7 @@ func (u *Universe) calm(w *World, without ...Action) (fault string) {
 		case p.term == 0:
 			sooner(elect, i, u.electable(w, i))
 		default:
-			if u.fleet.coordinators.factsOf(p.machine).holders != p.published {
+			if !u.recorded(w, i) {
 				sooner(renew, i, 0)
 			}
 		}
@@ -91,7 +98,7 @@ func (u *Universe) calm(w *World, without ...Action) (fault string) {
 func (u *Universe) settled(w *World) bool {
 	for i := range w.instances {
 		s := u.fleet.spendable(w.instances[i].machine, u.local(w, i))
-		switch fair := u.fleet.terms.Rate / 2; {
+		switch fair := min(u.fleet.terms.Rate/2, u.fleet.demand[i]); {
 		case w.instances[i].to == nobody:
 			return false
 		case u.fleet.terms.Burst > fixed.Token && (s.rate < fair-fair/32 || s.burst < fixed.Token):

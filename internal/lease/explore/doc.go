@@ -5,10 +5,12 @@
 // # The world
 //
 // A [World] is two coordinator processes, two instances, the streams between them, and the register
-// in which the processes elect the one that lends. Coordinator and agent are the shipped state
-// machines. The process around a coordinator is modelled as package server/internal/leaseservice
+// in which the processes elect the one that lends. Coordinator, replica and agent are the shipped
+// state machines. The process around a coordinator is modelled as package server/internal/leaseservice
 // does it: it steps the machine only in a term, and holds a grant back until the record says that
-// its session may hold a lease. The election is modelled as package internal/cluster does it.
+// its session may hold a lease, and until the replica that the record names knows what is left of the
+// bucket; so does the answer to a server that asks for a token. What goes between a leader and its replica is modelled as package
+// server/internal/leasereplica does it, and the election as package internal/cluster does.
 //
 // # How states are counted
 //

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	states   = flag.Int("states", 60_000, "how many states TestExhaustive finds in all, as 10000000")
+	states   = flag.Int("states", 100_000, "how many states TestExhaustive finds in all, as 10000000")
 	scenario = flag.String("scenario", "", "only scenarios that have this in their name")
 	sample   = flag.Int("sample", 500, "from one in so many states it is tried how long it takes until both instances have their fair share")
 )

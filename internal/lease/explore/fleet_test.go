@@ -1,8 +1,6 @@
 package explore
 
 import (
-	"time"
-
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
@@ -17,8 +15,10 @@ const theLimit = "l"
 // fleet steps the shipped machines, and numbers what goes between them.
 type fleet struct {
 	terms        lease.Terms
+	demand       [2]fixed.Amount // of the applications, per second
 	coordinators *machines[coordinator.Coordinator, lender]
 	instances    *machines[instance, holder]
+	replicas     *machines[coordinator.Replica, struct{}]
 
 	encoder *encoder
 	known   map[digest]number
@@ -27,14 +27,23 @@ type fleet struct {
 
 	sets      map[string]number // of holders, by their encoding
 	holders   []holding.Holders
-	takeovers []coordinator.Takeover
-	taken     map[string]number
+	takeovers []takeover
+	taken     map[takeover]number
+	usedSets  map[string]number // what is known of the buckets, as records that say nothing else
+	used      []string
+}
+
+// takeover is a coordinator.Takeover, whose parts belong to the coordinator that takes it.
+type takeover struct {
+	epoch, former uint64
+	holders, used number
 }
 
 // letter is a message.
 type letter struct {
 	report *lease.Report
 	grant  *lease.Grant
+	levels *levels
 }
 
 // instance is an agent with the bucket from which its application takes.
@@ -72,13 +81,14 @@ type spendable struct {
 	tokens      int64
 }
 
-func newFleet(terms lease.Terms) *fleet {
+func newFleet(terms lease.Terms, demand [2]fixed.Amount) *fleet {
 	l := layouts{}
 	f := &fleet{
-		terms: terms, encoder: newEncoder(l), known: map[digest]number{}, letters: make([]letter, 1), spends: map[spend]spendable{},
-		sets: map[string]number{}, taken: map[string]number{}, takeovers: make([]coordinator.Takeover, 1),
+		terms: terms, demand: demand, encoder: newEncoder(l), known: map[digest]number{}, letters: make([]letter, 1), spends: map[spend]spendable{},
+		sets: map[string]number{}, taken: map[takeover]number{}, takeovers: make([]takeover, 1), usedSets: map[string]number{}, used: make([]string, 1),
 		coordinators: newMachines[coordinator.Coordinator, lender](l),
 		instances:    newMachines[instance, holder](l),
+		replicas:     newMachines[coordinator.Replica, struct{}](l),
 	}
 	seal := coordinator.NewSeal([]byte("a key that all members have"))
 	c := f.coordinators
@@ -97,6 +107,8 @@ func newFleet(terms lease.Terms) *fleet {
 	i := f.instances
 	i.make = f.newInstance
 	i.step, i.facts = f.stepInstance, f.holder
+	r := f.replicas
+	r.make, r.step, r.facts = f.newReplica, f.stepReplica, func(*coordinator.Replica) struct{} { return struct{}{} }
 	return f
 }
 
@@ -109,25 +121,45 @@ func newMember(session number) lease.Member {
 func (f *fleet) newInstance(in input) *instance {
 	a := agent.New(agent.Options{Member: newMember(in.arg)})
 	i := &instance{Agent: a, bucket: bucket.NewBucket(a.Deadline())}
-	i.bucket.Declare(f.terms.Rate)
+	i.bucket.Declare(f.demand[in.arg%2])
 	i.handle = a.Open(in.now, lease.ResourceID{Limit: theLimit}, agent.LeaseOptions{Estimator: agent.Declared}, i.bucket)
 	return i
 }
 
-func (f *fleet) stepCoordinator(c *coordinator.Coordinator, in input) (messages []number, _ int64) {
+func (f *fleet) stepCoordinator(c *coordinator.Coordinator, in input) (out outcome) {
 	var event lease.Event = lease.Tick{}
+	ask := askFor()
 	switch in.kind {
+	case asked:
+		event = ask
 	case received:
 		event = f.letters[in.arg].report
 	case takenOver:
 		t := f.takeovers[in.arg]
-		t.Holders = t.Holders.Clone()
-		event = t
+		event = coordinator.Takeover{Epoch: t.epoch, Former: t.former, Holders: f.holders[t.holders].Clone(), Used: f.usedOf(t.used)}
+	case followed:
+		if told, others, ok := c.Replicate(in.now); ok {
+			_, number := c.Levels()
+			out.levels = f.letter(letter{levels: &levels{others, told, number}})
+		}
+		return out
+	case unfollowed:
+		c.EndReplicating()
+		return out
+	case handedOver:
+		out.used = f.numberOfUsed(c.Used(in.now))
+		return out
 	}
 	for _, g := range c.Step(in.now, event) {
-		messages = append(messages, f.letter(letter{grant: &g}))
+		out.messages, out.must = append(out.messages, f.letter(letter{grant: &g})), append(out.must, c.MustKnow(&g))
 	}
-	return messages, 0
+	if len(ask.Answers) > 0 && ask.Answers[0].Admitted {
+		out.admitted, out.must = 1, append(out.must, ask.Must)
+	}
+	if told, number := c.Levels(); len(told) > 0 {
+		out.levels = f.letter(letter{levels: &levels{list: told, number: number}})
+	}
+	return out
 }
 
 func (f *fleet) lender(c *coordinator.Coordinator) lender {
@@ -140,7 +172,7 @@ func (f *fleet) lender(c *coordinator.Coordinator) lender {
 	return l
 }
 
-func (f *fleet) stepInstance(i *instance, in input) (messages []number, admitted int64) {
+func (f *fleet) stepInstance(i *instance, in input) (out outcome) {
 	var event lease.Event = lease.Tick{}
 	switch in.kind {
 	case received:
@@ -154,17 +186,17 @@ func (f *fleet) stepInstance(i *instance, in input) (messages []number, admitted
 			if ok, _ := i.bucket.Allow(in.now, 1); !ok {
 				break
 			}
-			admitted++
+			out.admitted++
 		}
-		if admitted > 0 {
-			return nil, admitted
+		if out.admitted > 0 {
+			return out
 		}
 		event = agent.Starved{Handle: i.handle}
 	}
 	if r := i.Step(in.now, event); r != nil {
-		messages = append(messages, f.letter(letter{report: r}))
+		out.messages = append(out.messages, f.letter(letter{report: r}))
 	}
-	return messages, 0
+	return out
 }
 
 func (f *fleet) holder(i *instance) holder {
@@ -240,14 +272,12 @@ func (f *fleet) both(a, b number) number {
 }
 
 // takeover returns the number of a takeover.
-func (f *fleet) takeover(epoch, former uint64, holders number) number {
-	t := coordinator.Takeover{Epoch: epoch, Former: former, Holders: f.holders[holders].Clone()}
-	key := string(append([]byte(time.Duration(epoch).String()+time.Duration(former).String()), t.Holders.Encode()...))
-	if n, ok := f.taken[key]; ok {
+func (f *fleet) takeover(t takeover) number {
+	if n, ok := f.taken[t]; ok {
 		return n
 	}
 	n := number(len(f.takeovers))
-	f.taken[key] = n
+	f.taken[t] = n
 	f.takeovers = append(f.takeovers, t)
 	return n
 }

@@ -43,6 +43,7 @@ const (
 var ignored = map[string]string{
 	"coordinator.Coordinator.stats":   "figures",
 	"coordinator.Coordinator.out":     "memory of a step",
+	"coordinator.replication.levels":  "memory of a step",
 	"coordinator.session.of":          "an index of accounts",
 	"ledger.Resource.Scratch":         "memory of a round",
 	"coordinator.Coordinator.scratch": "memory of a round",

@@ -23,6 +23,10 @@ const (
 	ticked
 	received    // arg is a message
 	takenOver   // arg is a takeover
+	followed    // a replica begins
+	unfollowed  // there is no replica any more
+	handedOver  // the last record is made
+	asked       // a server asks for a token
 	connected   // the instance has a new stream
 	spent       // the application takes all that it may, or asks for a token
 	left        // the instance leaves
@@ -33,7 +37,10 @@ const (
 type outcome struct {
 	next     number
 	messages []number
-	admitted int64 // tokens that the application took
+	must     []uint64 // for each grant, and then for an answer: the number of the Level that replicas have to know first
+	levels   number   // what replicas are told; 0 = nothing
+	used     number   // what the last record says of the buckets; 0 = nothing
+	admitted int64    // tokens that the application took, or a server that asked
 	fault    string
 }
 
@@ -45,7 +52,7 @@ type machines[M, F any] struct {
 	encoder *encoder
 
 	make  func(in input) *M
-	step  func(m *M, in input) (messages []number, admitted int64)
+	step  func(m *M, in input) outcome
 	facts func(m *M) F
 
 	known map[digest]number
@@ -114,7 +121,7 @@ func (s *machines[M, F]) run(n number, in input, out *outcome) (m *M) {
 		return s.make(in)
 	}
 	m = deepCopy(s.copier, s.machine(n))
-	out.messages, out.admitted = s.step(m, in)
+	*out = s.step(m, in)
 	return m
 }
 

@@ -33,6 +33,8 @@ const (
 	ledgerFolder      = "internal/lease/ledger/"
 	agentFolder       = "internal/lease/agent/"
 	exploreFolder     = "internal/lease/explore/"
+
+	replicaFile = exploreFolder + "replica_test.go"
 )
 
 // mistakes are those of the shipped machines first, then those of the process around them, which is
@@ -43,9 +45,9 @@ var mistakes = []mistake{
 	{"recovery ends with a claim that was not accepted", []edit{{coordinatorFolder + "recovery.go", "if a := s.accounts[d.Handle]; a == nil || a.Lease != d.Lease && !a.resource.Claimed(d.Lease) {", "if s == nil {"}}, "orphans"},
 	{"a report that has not every lease ends recovery", []edit{{coordinatorFolder + "step.go", "	if m.Complete {", "	if m.Complete || true {"}}, "orphans"},
 	{"a holder is missing from the list", []edit{{coordinatorFolder + "state.go", "	for _, s := range c.sessions {\n		for _, a := range s.accounts {\n			if a.Lease != 0 ||", "	for _, s := range c.sessions {\n		for _, a := range s.accounts {\n			if s.Instance == \"anna\" && a.Lease != 0 ||"}, {coordinatorFolder + "state.go", "a.Held() != (lease.Capacity{}) {", "s.Instance == \"anna\" && a.Held() != (lease.Capacity{}) {"}}, "cold start"},
-	{"holders of the term before are forgotten", []edit{{coordinatorFolder + "state.go", "	h := c.expected.Clone()", "	h := Holders{}"}}, "third"},
+	{"holders of the term before are forgotten", []edit{{coordinatorFolder + "state.go", "	h := c.expected.Clone()", "	h := holding.Holders{}"}}, "third"},
 	{"a claim of a wrong epoch is believed", []edit{{coordinatorFolder + "seal.go", "[]uint64{epoch, m.Session,", "[]uint64{0, m.Session,"}}, "replay"},
-	{"a claim is believed twice", []edit{{ledgerFolder + "recovery.go", "if r.claimed[number] {", "if r.claimed[number] && false {"}, {coordinatorFolder + "recovery.go", "case !a.resource.Recovering || a.Lease != 0:", "case !a.resource.Recovering:"}, {coordinatorFolder + "recovery.go", "case a.Lease == 0 && a.Held() != (lease.Capacity{}), a.Lease != 0 && a.AckedGrant < a.Born:", "case a.Lease == 0 && a.Held() != (lease.Capacity{}):"}}, "claiming"},
+	{"a claim is believed twice", []edit{{ledgerFolder + "recovery.go", "if r.claimed[number] {", "if r.claimed[number] && false {"}, {coordinatorFolder + "recovery.go", "case !a.resource.Recovering || a.Lease != 0:", "case !a.resource.Recovering:"}, {coordinatorFolder + "recovery.go", "case a.Lease == 0 && a.Held() != (lease.Capacity{}), a.Lease != 0 && a.AckedGrant < a.Born:", "case a.Lease == 0 && a.Held() != (lease.Capacity{}):"}}, "anybody"},
 	{"what is claimed stays frozen", []edit{{ledgerFolder + "recovery.go", "	r.Frozen = r.Frozen.Sub(h)\n", ""}}, "successor:"},
 	{"an expired lease is freed without the drift margin", []edit{{coordinatorFolder + "step.go", "s.expires = now.Add(c.opts.Lease + c.opts.Lease/lease.DriftMargin)", "s.expires = now.Add(c.opts.Lease)"}}, "silent"},
 	{"an expired lease is freed a second early", []edit{{coordinatorFolder + "expiry.go", "if now >= s.expires {", "if now >= s.expires.Add(-time.Second) {"}, {coordinatorFolder + "expiry.go", "	\"slices\"\n", "	\"slices\"\n	\"time\"\n"}}, "silent"},
@@ -56,11 +58,30 @@ var mistakes = []mistake{
 	{"totals are taken for increments", []edit{{agentFolder + "grant.go", "		r.lease.granted = s.Granted\n	}\n	r.lease.claiming", "		r.lease.granted = r.lease.granted.Add(s.Granted)\n	}\n	r.lease.claiming"}}, "newcomer:"},
 	{"an agent panics where a claim was refused", []edit{{agentFolder + "grant.go", "		r.lease.orphan, r.lease.token = true, nil\n", "		panic(r.lease.number)\n"}}, "two successors"},
 	{"instances of a lower epoch are not sent above it", []edit{{coordinatorFolder + "step.go", "	if m.Epoch > c.opts.Epoch && m.Epoch <= MaxEpoch {", "	if m.Epoch > MaxEpoch {"}}, "forgotten"},
+	{"a successor lends what instances hold of a bucket that it knows", []edit{{coordinatorFolder + "parent.go", "(was.leased || !known)", "!known"}}, "known:"},
+	{"a bound that falls is not waited for", []edit{{coordinatorFolder + "level.go", "		if t.as != toldHeld || level < t.tokens {", "		if t.as != toldHeld {"}}, "drained"},
+	{"a grant waits for the levels of its own step alone", []edit{{coordinatorFolder + "level.go", "number = max(number, a.resource.told.must)", "if must := a.resource.told.must; must > c.number-uint64(len(c.levels)) {\n				number = max(number, must)\n			}"}}, "unconfirmed"},
+	{"a replica that begins is told all that is not lent", []edit{{coordinatorFolder + "level.go", "			tokens = r.told.tokens\n", "			tokens += 0\n"}}, "bounded"},
+	{"a replica begins in recovery", []edit{{coordinatorFolder + "level.go", "c.opts.Parent != nil || c.Recovering(now)", "c.opts.Parent != nil"}}, "recovering"},
+	{"a bucket that is lent is told as one that fills", []edit{{coordinatorFolder + "level.go", "Held: as == toldHeld, Leased", "Held: false, Leased"}}, "unclaimed"},
+	{"a bucket that was lent fills since the term began", []edit{{coordinatorFolder + "handover.go", "	if b.held {\n", "	if b.held && b.age < 0 {\n"}}, "unclaimed"},
+	{"an ask is answered while the bucket may be lent by a former leader", []edit{{coordinatorFolder + "handover.go", "	if c.recovering(now, id.Limit) && (was.leased || c.used.of == nil) {", "	if c.recovering(now, id.Limit) && was.leased && c.used.of == nil {"}}, "waited for"},
+	{"a lease begins with a full bucket where servers have asked", []edit{{coordinatorFolder + "unlent.go", "r.Begin(b.Tokens, b.At, now)", "r.Begin(b.Burst, now, now)"}}, "asked, then lent"},
+	{"a bucket whose last lease has ended counts as full", []edit{{coordinatorFolder + "unlent.go", "	c.unlent.Put(pool.IDOf(r.ID), b)\n", "	b.Must = 0\n"}}, "left"},
+	{"an answer waits for the levels of its own step alone", []edit{{coordinatorFolder + "ask.go", "		must = b.Must\n", "		if len(c.levels) > 0 {\n			must = b.Must\n		}\n"}}, "asked:"},
+	{"replicas are not told what servers have asked for", []edit{{coordinatorFolder + "ask.go", "		c.tellUnlent(now, id, &b)\n", ""}}, "asked"},
 
+	{"an answer is not kept back for the replica", []edit{{exploreFolder + "ask_test.go", "p.know(must)", "p.know(0)"}}, "asked:"},
 	{"a process grants after its term", []edit{{exploreFolder + "actions_test.go", "u.clocks[i].at(w.now) >= p.until {", "u.clocks[i].at(w.now) >= p.until.Add(4*TTL) {"}}, "behind"},
 	{"the epoch of a new term is that of the former", []edit{{exploreFolder + "term_test.go", "u.fleet.coordinators.factsOf(p.machine).epoch) + 1", "u.fleet.coordinators.factsOf(p.machine).epoch+1)"}}, "late:"},
 	{"a session that rejoins counts as in the record that is being replaced", []edit{{exploreFolder + "term_test.go", "	p.published = u.fleet.both(p.published, holders) // the record may be either\n", ""}}, "rejoined"},
-	{"a grant is sent before the record has its session", []edit{{exploreFolder + "term_test.go", "len(m.waiting) > 0 || u.fleet.lends(n) &&", "len(m.waiting) > 0 || n == 0 &&"}}, "unrecorded"},
+	{"a grant is sent before the record has its session", []edit{{exploreFolder + "term_test.go", "u.fleet.lends(g.grant) &&", "g.grant == 0 &&"}}, "unrecorded"},
+	{"a grant is not kept back for the replica", []edit{{exploreFolder + "term_test.go", "!p.know(g.must)", "!p.know(0)"}}, "unconfirmed"},
+	{"a replica that is lost is not waited for", []edit{{replicaFile, "(id != p.stream.id || p.stream.confirmed < must)", "id == p.stream.id && p.stream.confirmed < must"}}, "replica lost"},
+	{"a record that is being written does not count", []edit{{replicaFile, "{p.listed, p.writing.inSync}", "{p.listed, 0}"}}, "being written"},
+	{"what a replica knows outlives that its leader has gone above a higher epoch", []edit{{exploreFolder + "term_test.go", "		p.stream = stream{} // what", "		// what"}}, "risen"},
+	{"the replica of the term before the last counts", []edit{{coordinatorFolder + "record.go", "return s.Epoch == epoch && ", "return "}, {replicaFile, "known.epoch != former || ", ""}}, "twice"},
+	{"the last record of a leader counts for all that follow", []edit{{replicaFile, "if r.resigned && r.used != 0 {", "if r.used != 0 {"}}, "handed over"},
 }
 
 func read(t *testing.T, file string) string {

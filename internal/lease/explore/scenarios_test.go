@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/lease/holding"
 )
 
 // Scenario is a state from which a search begins, and what may fail in it.
@@ -17,9 +18,15 @@ type Scenario struct {
 	expensive bool
 }
 
+// rule is a limit, and what the two applications want of it per second.
+type rule struct {
+	terms  lease.Terms
+	demand [2]fixed.Amount
+}
+
 var (
-	four = lease.Terms{Rate: 4 * fixed.Token, Burst: 4 * fixed.Token}
-	one  = lease.Terms{Rate: 2 * fixed.Token, Burst: fixed.Token}
+	four = rule{lease.Terms{Rate: 4 * fixed.Token, Burst: 4 * fixed.Token}, [2]fixed.Amount{4 * fixed.Token, 4 * fixed.Token}}
+	one  = rule{lease.Terms{Rate: 2 * fixed.Token, Burst: fixed.Token}, [2]fixed.Amount{2 * fixed.Token, 2 * fixed.Token}}
 )
 
 // Clocks: of the processes, then of the instances.
@@ -32,7 +39,7 @@ var (
 // Scenarios are where searches begin. What may fail differs, since what may fail at once is what a
 // search can reach with so many states.
 func Scenarios() []Scenario {
-	return []Scenario{
+	return slices.Concat(replicaScenarios(), askScenarios(), []Scenario{
 		{"cold start", from(four, even, budget{cuts: 1, repeats: 1}, nothing), false},
 		{"newcomer: one instance has all, the other comes", from(four, even, budget{cuts: 1, repeats: 1, losses: 1}, newcomer), false},
 		{"newcomer, messages alone", from(four, even, budget{repeats: 1, losses: 2}, newcomer), false},
@@ -48,6 +55,7 @@ func Scenarios() []Scenario {
 		{"rejoined: a session that had ended is back while the record is written without it", from(four, even, budget{}, rejoined), false},
 		{"replay: a claim comes again, to another coordinator", from(four, even, budget{}, replayed), false},
 		{"claiming: a claim was accepted, and the answer is not there", from(four, even, budget{cuts: 1, repeats: 1}, claiming), false},
+		{"anybody: the same, by a record that does not say who may hold leases", from(four, even, budget{cuts: 1, repeats: 1}, anybody), false},
 		{"third: only one of two has claimed from the second coordinator", from(four, even, budget{}, third), false},
 		{"refused: leases whose claims were refused are about to end", from(four, even, budget{moments: 1}, refused), false},
 		{"silent: a lease is about to end, of an instance with a slow clock", from(four, slowInstances, budget{moments: 2, repeats: 1}, silent), false},
@@ -57,14 +65,14 @@ func Scenarios() []Scenario {
 		{"one token for two", from(one, even, budget{cuts: 1, repeats: 1}, halves), false},
 		{"forgotten: the register lost its record, and all leases have ended", from(four, even, budget{crashes: 1, cuts: 1, pauses: 1}, forgotten), false},
 		{"everything at once", from(four, slowInstances, budget{crashes: 1, cuts: 1, restarts: 1, losses: 1, repeats: 1, outages: 1, slows: 1, leaves: 1, pauses: 1}, halves), true},
-	}
+	})
 }
 
 // from returns the beginning of a scenario: a script, and then what may fail.
-func from(terms lease.Terms, slow [4]bool, faults budget, script func(*play)) func() (*Universe, *World, error) {
+func from(of rule, slow [4]bool, faults budget, script func(*play)) func() (*Universe, *World, error) {
 	return func() (*Universe, *World, error) {
 		p := &play{}
-		p.Universe, p.World = New(terms, slow, budget{crashes: 9, cuts: 9, restarts: 9, losses: 9, repeats: 9, outages: 9, slows: 9, leaves: 9, pauses: 9, takes: 9})
+		p.Universe, p.World = New(of.terms, of.demand, slow, budget{crashes: 9, cuts: 9, restarts: 9, losses: 9, repeats: 9, outages: 9, slows: 9, leaves: 9, pauses: 9, moments: 99, takes: 99, follows: 9, asks: 9})
 		script(p)
 		p.faults = faults
 		p.faults[takes] = 2
@@ -178,6 +186,15 @@ func refused(p *play) {
 // claiming: a successor has accepted the claim of an instance, which does not know it yet.
 func claiming(p *play) {
 	successor(p)
+	p.do(connect<<1, submit<<1)
+}
+
+// anybody: the same, and the record of the former leader cannot be read.
+func anybody(p *play) {
+	halves(p)
+	p.record.holders = p.fleet.setOf(holding.Holders{Unknown: true})
+	p.do(apart << 1)
+	p.lead(1)
 	p.do(connect<<1, submit<<1)
 }
 

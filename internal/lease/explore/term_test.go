@@ -22,11 +22,10 @@ func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok boo
 		}
 		return u.stepProcess(w, i, ticked, 0), true
 	case renew:
-		if f.holders == p.published || !u.write(w, i) {
+		if u.recorded(w, i) || !u.write(w, i) {
 			return "", false
 		}
-		u.answered(w, i)
-		return "", true
+		return u.answered(w, i), true
 	case elect:
 		return u.elect(w, i)
 	case crash:
@@ -51,16 +50,28 @@ func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok boo
 		if p.term == 0 || p.paused || p.writing.sent == 0 || p.apart {
 			return "", false
 		}
-		u.answered(w, i)
-		return "", true
+		return u.answered(w, i), true
 	case resign:
 		if p.term == 0 || p.apart || p.paused || w.record.run != p.run || !w.may(leaves) {
 			return "", false
 		}
+		out := u.fleet.coordinators.after(p.machine, input{u.clock(w, i), handedOver, 0})
+		if out.fault != "" {
+			return out.fault, true
+		}
+		p.machine = out.next
+		w.record.resigned, w.record.holders, w.record.used = true, f.holders, out.used
+		w.record.inSync.epoch, w.record.inSync.ids = p.term, p.named()
 		w.endTerm(i)
-		w.record.resigned, w.record.holders = true, f.holders
 		u.observe(w)
 		return "", true
+	case ask:
+		if p.term == 0 || p.paused || len(p.asks) >= inTransit || !w.may(asks) {
+			return "", false
+		}
+		return u.stepProcess(w, i, asked, 0), true
+	case follow, learn, confirm, unfollow:
+		return u.applyReplica(w, a, i)
 	}
 	return "", false
 }
@@ -71,10 +82,14 @@ func (u *Universe) clock(w *World, i int) limit.Time { return u.clocks[i].at(w.n
 // endTerm ends the term of a process and its streams. What it has sent may still arrive.
 func (w *World) endTerm(i int) {
 	p := &w.processes[i]
-	p.term, p.until, p.writing = 0, 0, write{}
+	p.term, p.until, p.writing, p.stream, p.listed, p.asks = 0, 0, write{}, stream{}, 0, nil
 	for j := range w.instances {
-		if m := &w.instances[j]; m.to == i {
-			m.to, m.up, m.waiting, m.lateUp = nobody, nil, nil, 0
+		m := &w.instances[j]
+		if m.to == i {
+			m.to, m.up, m.lateUp = nobody, nil, 0
+		}
+		if m.keeper == i {
+			m.keeper, m.waiting = nobody, nil
 		}
 	}
 }
@@ -100,39 +115,37 @@ func (u *Universe) write(w *World, i int) bool {
 		return true
 	}
 	holders := u.fleet.coordinators.factsOf(p.machine).holders
-	w.record.holders = holders
-	p.writing = write{u.clock(w, i), holders}
+	if !u.recorded(w, i) { // else it stays as it was, with what the former leader wrote of the buckets
+		w.record.holders, w.record.used = holders, 0
+		w.record.inSync.epoch, w.record.inSync.ids = p.term, [2]number{p.inSync()}
+	}
+	p.writing = write{u.clock(w, i), holders, p.inSync()}
 	p.published = u.fleet.both(p.published, holders) // the record may be either
 	u.observe(w)
 	return true
 }
 
-// renewalDue says whether a quarter of the term has passed, or others hold leases than the record says.
+// renewalDue says whether a quarter of the term has passed, or the record is not what it should be.
 func (u *Universe) renewalDue(w *World, i int) bool {
+	return u.clock(w, i) >= w.processes[i].until.Add(-TTL*3/4) || !u.recorded(w, i)
+}
+
+// recorded says whether the record has those who hold leases, and the replica that is in sync.
+func (u *Universe) recorded(w *World, i int) bool {
 	p := &w.processes[i]
-	return u.clock(w, i) >= p.until.Add(-TTL*3/4) || u.fleet.coordinators.factsOf(p.machine).holders != p.published
+	return u.fleet.coordinators.factsOf(p.machine).holders == p.published && p.inSync() == p.listed
 }
 
 // answered takes the answer to a renewal: the term lasts from when it was sent, and grants that waited
 // for the record are sent.
-func (u *Universe) answered(w *World, i int) {
+func (u *Universe) answered(w *World, i int) (fault string) {
 	p := &w.processes[i]
 	if p.term == 0 {
-		return
+		return ""
 	}
 	p.until = max(p.until, p.writing.sent.Add(TTL))
-	p.published, p.writing = p.writing.holders, write{}
-	for j := range w.instances {
-		m := &w.instances[j]
-		if m.to != i {
-			continue
-		}
-		waiting := m.waiting
-		m.waiting = nil
-		for _, n := range waiting {
-			u.sendGrant(w, i, j, n)
-		}
-	}
+	p.published, p.listed, p.writing = p.writing.holders, p.writing.inSync, write{}
+	return u.release(w, i)
 }
 
 // elect lets a process begin a term when the record is free or was not renewed for long enough.
@@ -147,10 +160,11 @@ func (u *Universe) elect(w *World, i int) (fault string, ok bool) {
 	if w.record.run == 0 {
 		holders = u.fleet.setOf(holding.Holders{})
 	}
-	w.record = record{epoch: epoch, run: p.run, holders: holders}
+	used := u.used(w, i, former)
+	w.record.epoch, w.record.run, w.record.holders, w.record.resigned = epoch, p.run, holders, false
 	p.term, p.until, p.published = epoch, u.clock(w, i).Add(TTL), holders
 	u.observe(w)
-	return u.stepProcess(w, i, takenOver, u.fleet.takeover(epoch, former, holders)), true
+	return u.stepProcess(w, i, takenOver, u.fleet.takeover(takeover{epoch, former, holders, used})), true
 }
 
 // electable is when a process that reaches the register may take the record over, if it stays as it is.
@@ -164,6 +178,9 @@ func (u *Universe) electable(w *World, i int) time.Duration {
 // crash ends a process. Another one begins in its place, without its memory.
 func (u *Universe) crash(w *World, i int) bool {
 	w.endTerm(i)
+	if w.processes[1-i].stream.id != 0 && u.unfollow(w, 1-i) != "" {
+		return false
+	}
 	next := w.processes[i].run + 2
 	w.processes[i] = process{
 		run: next, machine: u.fleet.coordinators.begin(u.clock(w, i), number(next)), apart: w.processes[i].apart,
@@ -179,30 +196,44 @@ func (u *Universe) stepProcess(w *World, i int, kind inputKind, arg number) (fau
 	if out.fault != "" {
 		return out.fault
 	}
+	epoch := u.fleet.coordinators.factsOf(p.machine).epoch
 	if p.machine = out.next; u.fleet.coordinators.factsOf(p.machine).broken {
 		return "the books of a coordinator do not add up"
 	}
-	for _, n := range out.messages {
+	if u.fleet.coordinators.factsOf(p.machine).epoch != epoch {
+		p.asks = nil
+		p.stream = stream{} // what the replica knows is of the former one
+	}
+	if fault = u.tell(w, i, &out); fault != "" {
+		return fault
+	}
+	if kind == asked && out.admitted > 0 {
+		fault = u.answer(w, i, out.must[len(out.messages)])
+	}
+	for k, n := range out.messages {
 		for j := range w.instances {
-			if m := &w.instances[j]; m.to == i && m.member() == u.fleet.letters[n].grant.To {
-				u.sendGrant(w, i, j, n)
+			if m := &w.instances[j]; m.keeper == i && m.member() == u.fleet.letters[n].grant.To {
+				u.sendGrant(w, i, j, withheld{n, out.must[k]})
 			}
 		}
 	}
-	return ""
+	return fault
 }
 
 func (m *member) member() lease.Member { return newMember(m.session) }
 
-// sendGrant sends a grant to an instance, or keeps it back until the record has its session.
-func (u *Universe) sendGrant(w *World, i, j int, n number) {
-	m := &w.instances[j]
-	if len(m.waiting) > 0 || u.fleet.lends(n) && !u.fleet.holders[w.processes[i].published].Covers(uint64(m.session), theLimit) {
-		m.waiting = later(m.waiting, n)
-	} else {
-		m.down = later(m.down, n)
+// sendGrant sends a grant to an instance, or keeps it back until the record has its session, and the replica
+// knows what is left of the bucket.
+func (u *Universe) sendGrant(w *World, i, j int, g withheld) {
+	m, p := &w.instances[j], &w.processes[i]
+	switch {
+	case len(m.waiting) > 0 || !p.know(g.must) || u.fleet.lends(g.grant) && !u.fleet.holders[p.published].Covers(uint64(m.session), theLimit):
+		m.waiting = append(m.waiting[:len(m.waiting):len(m.waiting)], g)
+	case m.to == i:
+		m.down = later(m.down, g.grant)
 	}
 	if len(m.down)+len(m.waiting) > 2*inTransit {
 		w.cut(j)
+		m.waiting = nil
 	}
 }

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
@@ -34,6 +33,7 @@ type World struct {
 	record    record
 	processes [2]process
 	instances [2]member
+	streams   number // that were opened to replicas
 	faults    budget // that may still happen
 }
 
@@ -43,6 +43,11 @@ type record struct {
 	epoch    uint64
 	resigned bool
 	holders  number
+	inSync   struct {
+		epoch uint64
+		ids   [2]number // of the replicas that are named; 0 = none
+	}
+	used number // what is left of each bucket; 0 = nothing is said
 }
 
 // process is a member of the cluster: a coordinator, and its part in the election.
@@ -60,11 +65,17 @@ type process struct {
 	published number // holders in the record, as far as it knows
 	writing   write  // a renewal that is written and not answered
 	paused    bool   // it does nothing
+
+	stream  stream   // to its replica
+	listed  number   // the replica in the record, as far as it knows; 0 = none
+	replica replica  // what it knows of the other one's buckets
+	asks    []asking // in order
 }
 
 type write struct {
 	sent    limit.Time // 0 = there is none
 	holders number
+	inSync  number
 }
 
 // member is an instance and its stream.
@@ -73,12 +84,13 @@ type member struct {
 	machine number
 	to      int // the process that its stream leads to, or nobody
 
-	up, down []number // messages on the way, in order
-	waiting  []number // grants that wait for the record
-	paused   bool     // it does nothing
-	late     number   // a grant that comes again, at any time; 0 = none
-	lateUp   number   // a report of this stream that comes again; 0 = none
-	replay   number   // a report with a claim that comes again, on any stream; 0 = none
+	up, down []number   // messages on the way, in order
+	keeper   int        // the process that knows the instance, also while it has no stream, or nobody
+	waiting  []withheld // there
+	paused   bool       // it does nothing
+	late     number     // a grant that comes again, at any time; 0 = none
+	lateUp   number     // a report of this stream that comes again; 0 = none
+	replay   number     // a report with a claim that comes again, on any stream; 0 = none
 }
 
 // fault kinds, each of which may happen so many times in one history.
@@ -95,6 +107,8 @@ const (
 	leaves                    // planned ends, of a term or an instance
 	pauses                    // of a process or an instance, and of all for seconds
 	moments                   // steps of time of an instant
+	follows                   // streams to a replica: no fault, but they make many states
+	asks                      // of servers for a token: no fault, but they make many states
 	takes                     // of tokens: no fault, but what may be spent is checked without them too
 	faultKinds
 )
@@ -132,88 +146,4 @@ func (c clock) when(t limit.Time) time.Duration {
 		d += grid
 	}
 	return d
-}
-
-// encode writes w as bytes; decode reads them.
-func (w *World) encode(b []byte) []byte {
-	n := func(v uint64) { b = binary.AppendUvarint(b, v) }
-	list := func(l []number) {
-		n(uint64(len(l)))
-		for _, v := range l {
-			n(uint64(v))
-		}
-	}
-	n(uint64(w.now / instant))
-	b = binary.AppendVarint(b, int64(w.level))
-	r := &w.record
-	n(r.run<<1 | bit(r.resigned))
-	n(r.epoch)
-	n(uint64(r.holders))
-	for i := range w.processes {
-		p := &w.processes[i]
-		n(p.run<<3 | bit(p.paused)<<2 | bit(p.apart)<<1 | bit(p.current))
-		n(uint64(p.machine))
-		n(p.term)
-		n(uint64(p.until))
-		n(uint64(p.seenAt))
-		n(uint64(p.published))
-		n(uint64(p.writing.sent))
-		n(uint64(p.writing.holders))
-	}
-	for i := range w.instances {
-		m := &w.instances[i]
-		n(uint64(m.session))
-		n(uint64(m.machine))
-		n(uint64(m.to+1)<<1 | bit(m.paused))
-		list(m.up)
-		list(m.down)
-		list(m.waiting)
-		n(uint64(m.late))
-		n(uint64(m.lateUp))
-		n(uint64(m.replay))
-	}
-	return append(b, w.faults[:]...)
-}
-
-func decode(b []byte) *World {
-	n := func() uint64 {
-		v, size := binary.Uvarint(b)
-		b = b[size:]
-		return v
-	}
-	list := func() []number {
-		l := make([]number, n())
-		for i := range l {
-			l[i] = number(n())
-		}
-		return l
-	}
-	w := &World{now: time.Duration(n()) * instant}
-	level, size := binary.Varint(b)
-	w.level, b = fixed.Amount(level), b[size:]
-	r := n()
-	w.record = record{run: r >> 1, resigned: r&1 == 1, epoch: n(), holders: number(n())}
-	for i := range w.processes {
-		r = n()
-		w.processes[i] = process{
-			run: r >> 3, paused: r&4 != 0, apart: r&2 != 0, current: r&1 != 0, machine: number(n()), term: n(), until: limit.Time(n()), seenAt: limit.Time(n()),
-			published: number(n()), writing: write{limit.Time(n()), number(n())},
-		}
-	}
-	for i := range w.instances {
-		session, machine := number(n()), number(n())
-		r = n()
-		w.instances[i] = member{
-			session: session, machine: machine, paused: r&1 != 0, to: int(r>>1) - 1, up: list(), down: list(), waiting: list(), late: number(n()), lateUp: number(n()), replay: number(n()),
-		}
-	}
-	copy(w.faults[:], b)
-	return w
-}
-
-func bit(b bool) uint64 {
-	if b {
-		return 1
-	}
-	return 0
 }
