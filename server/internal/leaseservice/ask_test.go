@@ -251,26 +251,36 @@ func TestAskThatWaitsAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestAskThatFails: a fault of the coordinator is an error of the ask, and the next one is answered.
+// TestAskThatFails: a fault of the coordinator before it answers is an error of the ask, one after it is not, and the
+// next ask is answered. Replicas begin anew: they have not been told what the step took before it failed.
 func TestAskThatFails(t *testing.T) {
-	inTown(t, func(w *town) {
-		w.config = dailyConfig
-		m := w.start("a")
-		for w.leader() == nil {
-			pass(10 * time.Millisecond)
-		}
-		step := m.step
-		m.inLoop(w.t.Context(), func(limit.Time) {
-			m.step = func(limit.Time, lease.Event) []lease.Grant {
-				m.step = step
-				panic("on purpose")
+	for _, after := range []bool{false, true} {
+		inTown(t, func(w *town) {
+			w.config = dailyConfig
+			w.start("a")
+			w.start("b")
+			m := w.settle(1)
+			step := m.step
+			m.inLoop(w.t.Context(), func(limit.Time) {
+				m.step = func(now limit.Time, e lease.Event) []lease.Grant {
+					if m.step = step; after {
+						step(now, e)
+					}
+					panic("on purpose")
+				}
+			})
+			answers, err := m.Answer(w.t.Context(), []lease.Ask{m.question("x", 1)})
+			if after && (err != nil || !answers[0].Admitted) || !after && status.Code(err) != codes.Unavailable {
+				t.Errorf("after %v: %v, %v", after, answers, err)
 			}
+			if in, _ := m.Replicas(); after && in != 0 {
+				t.Errorf("the record names %d replicas that were not told", in)
+			}
+			want := map[bool]int{true: 29, false: 30}[after]
+			if got := w.ask("x", 31); got != want {
+				t.Errorf("after %v: %d of %d were admitted", after, got, want)
+			}
+			w.settle(1)
 		})
-		if answers, err := m.Answer(w.t.Context(), []lease.Ask{m.question("x", 1)}); status.Code(err) != codes.Unavailable {
-			t.Errorf("%v, %v", answers, err)
-		}
-		if got := w.ask("x", 31); got != 30 {
-			t.Errorf("%d of 30 were admitted", got)
-		}
-	})
+	}
 }

@@ -278,6 +278,9 @@ func (s *Service) guard(from *leasestream.Stream, what string, f func()) {
 			return
 		}
 		s.loop.panics++
+		if m := s.membership; m != nil && m.replicas != nil {
+			m.replicas.EndAll() // they may have missed what the step has changed
+		}
 		s.opts.Logger.Error("the coordinator of leases failed", "in", what, "panic", p, "stack", string(debug.Stack()))
 		if from != nil {
 			from.End(errFault)
