@@ -14,6 +14,8 @@ import (
 
 var failOverLong = flag.Bool("fail-over", false, "tests of fail-over at their full length")
 
+var manyLimitsCount = flag.Int("limits", 200, "limits of TestBackendWrites at its full length")
+
 // TestFailOver: three members with a real etcd, all processes of their own, and instances that
 // demand twice the limit. What passes is held against one bucket in every interval. Exact figures
 // are printed; those that are asserted leave room for a busy machine.
@@ -314,7 +316,7 @@ func TestBackendWrites(t *testing.T) {
 	t.Parallel()
 	count, size := 10, 5
 	if *failOverLong {
-		count, size = 200, 96
+		count, size = *manyLimitsCount, 96
 	}
 	text := "limits:\n"
 	for i := range count {

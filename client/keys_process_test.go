@@ -20,6 +20,9 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/rules"
 )
 
 var keyShards = flag.Int("shards", 1, "among how many coordinators TestKeysThroughAMember divides its keys")
@@ -33,7 +36,8 @@ func TestKeysThroughAMember(t *testing.T) {
 		t.Skip("processes of their own: nothing for the race detector")
 	}
 	t.Parallel()
-	n := newNodes(t, "limits: [{name: per-user, key: [user], rate: 10/hour, burst: 1000000, sharing: leased}]\n")
+	const config = "limits: [{name: per-user, key: [user], rate: 10/hour, burst: 1000000, sharing: leased}]\n"
+	n := newNodes(t, config)
 	for _, m := range n.all {
 		m.env = append(m.env, fmt.Sprint("STINT_TEST_SHARDS=", *keyShards))
 	}
@@ -68,6 +72,32 @@ func TestKeysThroughAMember(t *testing.T) {
 	phase("random keys", *manyKeys, func(int) string { return user(rand.IntN(*manyKeys)) })
 	// One hot key spends at most its limit, so few keys that take turns stand for it.
 	phase("16 hot keys", 2**manyKeys, func(i int) string { return user(i % 16) })
+	if *keyShards == 1 {
+		load.direct = askDirectly(t, leader.address, config)
+		phase("16 other hot keys, a call to the leader for each request", *manyKeys, func(i int) string { return "other-" + strconv.Itoa(i%16) })
+	}
+}
+
+// askDirectly returns what asks the leader for a token of a key, one in each call, over 8 connections.
+func askDirectly(t *testing.T, address, config string) func(w int, key string) (admitted bool, err error) {
+	set, err := rules.Parse("test", []byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var leaders []leasepb.LeasesClient
+	for range 8 {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		leaders = append(leaders, leasepb.NewLeasesClient(conn))
+	}
+	return func(w int, key string) (bool, error) {
+		encoded, _ := set.Limits()[0].KeyOf(key)
+		m, err := leaders[w%len(leaders)].Ask(t.Context(), &leasepb.Asks{Asks: []*leasepb.Question{{Limit: "per-user", Key: encoded, Cost: 1_000_000}}})
+		return err == nil && m.Answers[0].Admitted, err
+	}
 }
 
 // memory is how many bytes all members have resident.
@@ -165,6 +195,8 @@ func TestDrainedKeysStayDrained(t *testing.T) {
 type keyLoad struct {
 	t     *testing.T
 	conns []rls.RateLimitServiceClient
+	// direct decides instead of these; nil = they do.
+	direct func(w int, key string) (admitted bool, err error)
 }
 
 func newKeyLoad(t *testing.T, address string) *keyLoad {
@@ -206,6 +238,15 @@ type keyResult struct {
 	longest   time.Duration
 }
 
+// decide sends a request.
+func (l *keyLoad) decide(w int, user string) (admitted bool, err error) {
+	if l.direct != nil {
+		return l.direct(w, user)
+	}
+	reply, err := l.conns[w%len(l.conns)].ShouldRateLimit(context.Background(), keyRequest("user", user))
+	return err == nil && reply.GetOverallCode() == rls.RateLimitResponse_OK, err
+}
+
 // run sends calls requests; key names that of each.
 func (l *keyLoad) run(calls int, key func(int) string) keyResult {
 	const inFlight = 64
@@ -219,13 +260,13 @@ func (l *keyLoad) run(calls int, key func(int) string) keyResult {
 		all.Go(func() {
 			for i := int(next.Add(1)) - 1; i < calls; i = int(next.Add(1)) - 1 {
 				user, sent := key(i), time.Now()
-				reply, err := l.conns[w%len(l.conns)].ShouldRateLimit(context.Background(), keyRequest("user", user))
+				admitted, err := l.decide(w, user)
 				took[i] = time.Since(sent)
 				if err != nil {
 					l.t.Errorf("%s: %v", user, err)
 					return
 				}
-				if reply.GetOverallCode() != rls.RateLimitResponse_OK {
+				if !admitted {
 					mu.Lock()
 					refused = append(refused, user)
 					mu.Unlock()
