@@ -176,6 +176,39 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
+// TestCoordinatorThatHangs: one request waits for a coordinator that does not answer, those of the next second do
+// not, and then it is asked again.
+func TestCoordinatorThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool
+		var f *fixture
+		ask := func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+			if hangs.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return f.coordinator.Answer(ctx, asks)
+		}
+		f, stop := open(t, leased.Options{Ask: ask}, daily)
+		defer stop()
+		synctest.Wait() // it runs
+		hangs.Store(true)
+		for i := range 20 {
+			began := time.Now()
+			f.take(true, f.charge("a", fmt.Sprint("x", i), 1))
+			if took := time.Since(began); (took > 400*time.Millisecond) != (i == 0) {
+				t.Errorf("request %d took %v", i, took)
+			}
+		}
+		hangs.Store(false)
+		time.Sleep(2 * time.Second)
+		before := f.Keys()
+		if f.take(true, f.charge("a", "y", 1)); f.Keys() != before {
+			t.Error("the key has a lease: it was not asked for")
+		}
+	})
+}
+
 // TestAsksThatFail: while the coordinator cannot be asked, keys are decided by leases.
 func TestAsksThatFail(t *testing.T) {
 	for what, ask := range map[string]leased.Ask{

@@ -21,6 +21,9 @@ const (
 	// askedFor is how long a request waits for its answer. Not longer: its caller waits as well. Not shorter:
 	// the coordinator waits for a follower for 300 ms.
 	askedFor = 500 * time.Millisecond
+	// givenUp is for how long nothing is asked of a coordinator that did not answer in time. Not longer: keys have
+	// leases meanwhile. Not shorter: each request would wait for it once more.
+	givenUp = time.Second
 )
 
 var errNoAnswer = errors.New("leased: the coordinator did not answer in time")
@@ -73,6 +76,7 @@ type askQueue struct {
 	mu      sync.Mutex
 	waiting []*question
 	open    bool
+	until   time.Time // nothing is asked before
 	wake    chan struct{}
 }
 
@@ -172,15 +176,23 @@ func (q *askQueue) take() []*question {
 	return batch
 }
 
-// put adds a question; ok is false when nobody asks.
+// giveUp has nothing be asked for a while.
+func (q *askQueue) giveUp() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Now().Add(givenUp)
+}
+
+// put adds a question; ok is false when nobody asks, or not now. What is given back is not lost for that.
 func (q *askQueue) put(one *question) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.open {
-		q.waiting = append(q.waiting, one)
-		q.wakeUp()
+	if !q.open || one.done != nil && time.Now().Before(q.until) {
+		return false
 	}
-	return q.open
+	q.waiting = append(q.waiting, one)
+	q.wakeUp()
+	return true
 }
 
 func (q *askQueue) wakeUp() {
@@ -214,7 +226,8 @@ func (a *asking) decide(ctx context.Context, id lease.ResourceID, cost int64, pe
 	one := &question{
 		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), unused: func() { a.giveBack(id, cost) },
 	}
-	if !a.asker.queues[a.shard(id)].put(one) {
+	q := &a.asker.queues[a.shard(id)]
+	if !q.put(one) {
 		return lease.Answer{}, errNoAnswer
 	}
 	late := time.NewTimer(askedFor)
@@ -224,6 +237,7 @@ func (a *asking) decide(ctx context.Context, id lease.ResourceID, cost int64, pe
 	case <-one.done:
 		return one.answer, one.err
 	case <-late.C:
+		q.giveUp()
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
