@@ -14,6 +14,7 @@ type meter struct {
 	fixed   FixedCounter
 	log     SlidingLog
 	sliding SlidingCounter
+	rising  RisingCounter
 }
 
 // ledger is the state that a meter counts in.
@@ -36,6 +37,8 @@ func newMeter(p Policy) meter {
 		m.log = NewSlidingLog(p)
 	case SlidingWindowCounter:
 		m.sliding = NewSlidingCounter(p)
+	case RisingWindow:
+		m.rising = NewRisingCounter(p)
 	default:
 		m.bucket = NewBucket(p)
 	}
@@ -79,6 +82,8 @@ func (m *meter) take(l *ledger, now Time, cost int64) Verdict {
 		v = m.log.Take(&l.log, at, cost)
 	case SlidingWindowCounter:
 		v = m.sliding.Take(&l.sliding, at, cost)
+	case RisingWindow:
+		v = m.rising.Take(&l.sliding, at, cost)
 	default:
 		v = m.bucket.Take(&l.bucket, at, cost)
 	}
@@ -101,6 +106,8 @@ func (m *meter) peek(l *ledger, now Time, cost int64) Verdict {
 		v = m.log.Peek(l.log, at, cost)
 	case SlidingWindowCounter:
 		v = m.sliding.Peek(l.sliding, at, cost)
+	case RisingWindow:
+		v = m.rising.Peek(l.sliding, at, cost)
 	default:
 		v = m.bucket.Peek(l.bucket, at, cost)
 	}
@@ -116,6 +123,8 @@ func (m *meter) refuse(l *ledger, now Time, cost int64) {
 		m.log.Refuse(&l.log, at, cost)
 	case SlidingWindowCounter:
 		m.sliding.Refuse(&l.sliding, at, cost)
+	case RisingWindow:
+		m.rising.Refuse(&l.sliding, at, cost)
 	default:
 		m.bucket.Refuse(&l.bucket, at, cost)
 	}
@@ -130,6 +139,7 @@ func (m *meter) count(l *ledger, now Time, cost int64) {
 	counting := *m
 	counting.bucket, counting.fixed = m.bucket.CountingRefused(), m.fixed.CountingRefused()
 	counting.log, counting.sliding = m.log.CountingRefused(), m.sliding.CountingRefused()
+	counting.rising = m.rising.CountingRefused()
 	counting.refuse(l, l.last, cost)
 }
 
@@ -148,6 +158,8 @@ func (m *meter) convert(l ledger, from *meter, now Time) ledger {
 		next.log = m.log.Convert(l.log, &from.log, now)
 	case SlidingWindowCounter:
 		next.sliding = m.sliding.Convert(l.sliding, &from.sliding, now)
+	case RisingWindow:
+		next.sliding = m.rising.Convert(l.sliding, &from.rising, now)
 	default:
 		next.bucket = m.bucket.Convert(l.bucket, &from.bucket, now)
 	}

@@ -19,12 +19,13 @@ const (
 	SlidingWindowLog                      // Rate.Count in any window of Rate.Period, exactly
 	SlidingWindowCounter                  // the same, estimated from two windows
 	Concurrency                           // MaxInFlight at a time
+	RisingWindow                          // Rate.Count in a window, and at most Rise more than in the one before
 )
 
 var algorithmNames = [...]string{
 	TokenBucket: "token_bucket", LeakyBucket: "leaky_bucket", FixedWindow: "fixed_window",
 	SlidingWindowLog: "sliding_window_log", SlidingWindowCounter: "sliding_window_counter",
-	Concurrency: "concurrency",
+	Concurrency: "concurrency", RisingWindow: "rising_window",
 }
 
 // AlgorithmNames returns the names that [ParseAlgorithm] knows, in the order of
@@ -107,6 +108,11 @@ type Policy struct {
 	// Rounding applies to SlidingWindowCounter.
 	Rounding Rounding
 
+	// Rise and Start are of a RisingWindow: how much more a window admits than the one before, at
+	// least 1, and what it admits at least, whatever came before; both at most MaxCount. A Start
+	// above Rate.Count counts as Rate.Count. Ignored by the others.
+	Rise, Start int64
+
 	// Ban, for a FixedWindow, is how long a key that went over stays refused
 	// after the end of its window; 0 = no ban.
 	Ban time.Duration
@@ -182,6 +188,17 @@ func (p Policy) Validate() error {
 	}
 	if p.Algorithm == Concurrency && p.MaxInFlight > MaxLogCount {
 		bad("max_in_flight is %d, above its bound of %d", p.MaxInFlight, MaxLogCount)
+	}
+	if p.Algorithm == RisingWindow {
+		if p.Rise < 1 || p.Rise > MaxCount {
+			bad("rise is %d, want 1 to %d: a window that may not rise stays at its start", p.Rise, int64(MaxCount))
+		}
+		if p.Start < 0 || p.Start > MaxCount {
+			bad("start is %d, want 0 to %d", p.Start, int64(MaxCount))
+		}
+		if p.CountRefused {
+			bad("count_refused has no meaning with %v: what was refused would let the next window rise", p.Algorithm)
+		}
 	}
 	if p.Ban != 0 && (p.Algorithm != FixedWindow || p.Ban < 0) {
 		bad("a ban wants a fixed window and a positive duration")

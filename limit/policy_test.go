@@ -144,7 +144,7 @@ func TestPolicyQuotaAndWindow(t *testing.T) {
 
 func TestAlgorithmNames(t *testing.T) {
 	names := AlgorithmNames()
-	if len(names) != int(Concurrency)+1 {
+	if len(names) != int(RisingWindow)+1 {
 		t.Fatalf("%d names", len(names))
 	}
 	for i, name := range names {

@@ -68,6 +68,7 @@ const (
 	ReasonStoreFailure               // the store did not answer, and the limit refuses then
 	ReasonSuppressed                 // the demand of all instances is above the limit, and each refuses a random fraction
 	ReasonRecovering                 // the coordinator of a shared limit has just begun, and does not know yet what is lent
+	ReasonRising                     // more than the window before and the limit's rise; retry in the next window
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota
@@ -77,7 +78,7 @@ var reasonNames = [...]string{
 	ReasonNone: "", ReasonRate: "rate_exceeded", ReasonConcurrency: "concurrency_exceeded",
 	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
 	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
-	ReasonRecovering: "recovering",
+	ReasonRecovering: "recovering", ReasonRising: "rising_too_fast",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

@@ -13,9 +13,9 @@ import (
 // The keys of stint's format. The schema and the reference page name the same.
 var (
 	rootKeys     = []string{"store", "defaults", "limits"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "rise", "start", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides"}
-	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "unlimited"}
+	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
 	exceedKeys   = []string{"reject", "ban"}
 	banKeys      = []string{"for", "after"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}

@@ -18,6 +18,7 @@ const defaultTimeout = time.Minute
 var (
 	buckets    = []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket}
 	windows    = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindowLog, limit.SlidingWindowCounter}
+	rising     = []limit.Algorithm{limit.RisingWindow}
 	semaphores = []limit.Algorithm{limit.Concurrency}
 )
 
@@ -26,8 +27,10 @@ var policyKeys = []struct {
 	key string
 	of  []limit.Algorithm
 }{
-	{"rate", slices.Concat(buckets, windows)},
+	{"rate", slices.Concat(buckets, windows, rising)},
 	{"burst", buckets},
+	{"rise", rising},
+	{"start", rising},
 	{"max_in_flight", semaphores},
 	{"timeout", semaphores},
 	{"align", []limit.Algorithm{limit.FixedWindow}},
@@ -164,12 +167,31 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 	if p.Algorithm == limit.TokenBucket {
 		p.Burst = p.Rate.Count
 	}
+	if p.Algorithm == limit.RisingWindow {
+		s.rise(p, from)
+	}
 	if n := from("burst"); n != nil {
 		burst, ok := s.integer(n, 0, limit.MaxCount)
 		p.Burst = burst
 		if ok && burst == 0 && p.Rate.Count > 0 && p.Algorithm == limit.TokenBucket {
 			s.Fault(n, "leave it out, or write rate: 0/s to refuse everything", "a token bucket with burst 0 admits nothing")
 		}
+	}
+}
+
+// rise reads how fast the rate may rise. Windows of a period other than a second are for limits that
+// are declared by it: a rise of 100 in a rate per minute is 100 per minute.
+func (s *scope) rise(p *limit.Policy, from func(string) *document.Node) {
+	n := from("rise")
+	if n == nil {
+		s.Fault(s.at(), "add rise: 100, how much more a window admits than the one before", "%s is a rising_window and has no rise", s.subject())
+		return
+	}
+	p.Rise, _ = s.integer(n, 1, limit.MaxCount)
+	// The default is the rise: an idle key is as one of which the window before was empty.
+	p.Start = p.Rise
+	if n := from("start"); n != nil {
+		p.Start, _ = s.integer(n, 0, limit.MaxCount)
 	}
 }
 

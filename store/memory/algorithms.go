@@ -29,6 +29,10 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 		a := limit.NewSlidingCounter(p)
 		counting := a.CountingRefused()
 		return newTableOf(c, ruleOf[limit.SlidingState](&a, either(&a, &counting)))
+	case limit.RisingWindow:
+		a := limit.NewRisingCounter(p)
+		counting := a.CountingRefused()
+		return newTableOf(c, ruleOf[limit.SlidingState](&a, either(&a, &counting)))
 	case limit.Concurrency:
 		a := limit.NewInFlight(p)
 		return newTableOf(c, permitsRule(&a))

@@ -56,7 +56,7 @@ func (r *rule) peek(s state, now limit.Time, cost int64, t terms) limit.Verdict 
 		w := r.fixedBy(t)
 		return w.Peek(s.fixed, now, cost)
 	default:
-		return r.sliding.Peek(s.sliding, now, cost)
+		return r.slidingBy(terms{}).Peek(s.sliding, now, cost)
 	}
 }
 
@@ -92,11 +92,26 @@ func (r *rule) fixedBy(t terms) limit.FixedCounter {
 	return w
 }
 
-func (r *rule) slidingBy(t terms) limit.SlidingCounter {
-	if t.counts {
-		return r.sliding.CountingRefused()
+// sliding is the arithmetic of a kind whose state is a SlidingState.
+type sliding interface {
+	Take(s *limit.SlidingState, now limit.Time, cost int64) limit.Verdict
+	Peek(s limit.SlidingState, now limit.Time, cost int64) limit.Verdict
+	Refuse(s *limit.SlidingState, now limit.Time, cost int64)
+}
+
+func (r *rule) slidingBy(t terms) sliding {
+	switch rising := r.policy.Algorithm == limit.RisingWindow; {
+	case rising && t.counts:
+		c := r.rising.CountingRefused()
+		return &c
+	case rising:
+		return &r.rising
+	case t.counts:
+		c := r.sliding.CountingRefused()
+		return &c
+	default:
+		return &r.sliding
 	}
-	return r.sliding
 }
 
 func (r *rule) refund(s *state, now limit.Time, cost int64) {

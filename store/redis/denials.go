@@ -16,7 +16,8 @@ import (
 // passed. Only a refund or a reset ends a refusal earlier, which are published to every
 // instance, or another policy, under which states are not looked up. Policies under which a
 // refusal changes the state, because they count it or ban, are always sent to Redis; so are
-// permits in flight, which are given back at any time.
+// permits in flight, which are given back at any time, and rising windows, where what others take
+// now is what the next window admits.
 type denials struct {
 	seed   maphash.Seed
 	on     atomic.Bool  // the subscription to refunds and resets of other instances is up
@@ -64,7 +65,7 @@ func (d *denials) answer(s *Store, o *operation) bool {
 		return false
 	}
 	p := &o.parts[0]
-	if p.cost == 0 || p.shadow || !p.rule.kind.scalar() {
+	if p.cost == 0 || p.shadow || !p.rule.kind.scalar() || p.rule.policy.Algorithm == limit.RisingWindow {
 		return false
 	}
 	sh := d.shard(p.key)

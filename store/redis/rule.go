@@ -60,6 +60,7 @@ type rule struct {
 	bucket  limit.Bucket
 	fixed   limit.FixedCounter
 	sliding limit.SlidingCounter
+	rising  limit.RisingCounter // if the policy is a RisingWindow, which is of the same kind
 }
 
 // state is the state of one scalar bucket.
@@ -86,7 +87,7 @@ func newRule(p limit.Policy) (*rule, error) {
 	switch p.Algorithm {
 	case limit.FixedWindow:
 		err = r.compileFixed(p)
-	case limit.SlidingWindowCounter, limit.SlidingWindowLog:
+	case limit.SlidingWindowCounter, limit.SlidingWindowLog, limit.RisingWindow:
 		err = r.compileSliding(p)
 	case limit.Concurrency:
 		r.kind = kindPermits
@@ -170,7 +171,7 @@ func (r *rule) compileFixed(p limit.Policy) error {
 }
 
 func (r *rule) compileSliding(p limit.Policy) error {
-	r.kind, r.sliding = kindSliding, limit.NewSlidingCounter(p)
+	r.kind, r.sliding, r.rising = kindSliding, limit.NewSlidingCounter(p), limit.NewRisingCounter(p)
 	period, err := micros("the period", p.Rate.Period)
 	if err != nil {
 		return err
@@ -184,6 +185,12 @@ func (r *rule) compileSliding(p limit.Policy) error {
 		r.tag = string(words(uint64(p.Rate.Period)))
 	}
 	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), 0, float64(p.Rounding)}
+	if p.Algorithm == limit.RisingWindow {
+		if p.Rise > maxCount || p.Start > maxCount {
+			return fmt.Errorf("a rise of %d from %d is above 2^50, the most that is exact in Redis", p.Rise, p.Start)
+		}
+		r.numbers[2], r.numbers[3] = float64(p.Rise), float64(min(p.Start, p.Rate.Count))
+	}
 	return nil
 }
 
@@ -349,7 +356,9 @@ func (r *rule) convert(raw string, now limit.Time) string {
 		s.fixed = r.fixed.Convert(s.fixed, &old.fixed, now)
 		s.fixed.Count = min(s.fixed.Count, 2*maxCount)
 	case kindSliding:
-		s.sliding = r.sliding.Convert(s.sliding, &old.sliding, now)
+		if s.sliding = r.sliding.Convert(s.sliding, &old.sliding, now); r.policy.Algorithm == limit.RisingWindow {
+			s.sliding = r.rising.Convert(old.decode(raw).sliding, &old.rising, now)
+		}
 		s.sliding.Cur = min(s.sliding.Cur, 2*maxCount)
 	}
 	return r.encode(s)
@@ -383,7 +392,7 @@ func (r *rule) writer(raw string) (*rule, bool) {
 			p.Align = limit.AlignFirstHit
 		}
 	case kindSliding:
-		p.Rate = limit.Rate{Count: 1, Period: max(time.Duration(word(0)), 1)}
+		p.Rate, p.Rise = limit.Rate{Count: 1, Period: max(time.Duration(word(0)), 1)}, 1
 	}
 	if p.Validate() != nil {
 		return nil, false

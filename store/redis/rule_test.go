@@ -32,6 +32,9 @@ func drawPolicy(r *rand.Rand, a limit.Algorithm) limit.Policy {
 		default:
 			p.Rate = limit.Rate{Count: drawCount(r), Period: drawPeriod(r)}
 			p.CountRefused, p.Rounding = r.IntN(3) == 0, limit.Rounding(r.IntN(3))
+			if a == limit.RisingWindow {
+				p.CountRefused, p.Rise, p.Start = false, 1+r.Int64N(1+p.Rate.Count), r.Int64N(1+p.Rate.Count)
+			}
 			if a == limit.SlidingWindowLog {
 				p.Rate.Count %= []int64{8, 64, limit.MaxLogCount + 1}[r.IntN(3)]
 			}

@@ -52,6 +52,14 @@ func newBucket(p limit.Policy) *bucket {
 			a := limit.NewSlidingCounter(counted(p, c))
 			return &a
 		})
+	case limit.RisingWindow:
+		return bucketOf(func(c *store.Charge) arithmetic[limit.SlidingState] {
+			a := limit.NewRisingCounter(p)
+			if c.CountRefused {
+				a = a.CountingRefused()
+			}
+			return &a
+		})
 	case limit.Concurrency:
 		a, s := limit.NewInFlight(p), new(limit.InFlightState)
 		return &bucket{

@@ -66,6 +66,9 @@ func Run(t *testing.T, open Open, o Options) {
 		return
 	}
 	for name, p := range policies() {
+		if p.Algorithm == limit.RisingWindow {
+			p.Start = 2 // so that a new key has less than its rate
+		}
 		t.Run("history/"+name, func(t *testing.T) { history(t, open, o, p, histories(), steps) })
 	}
 	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, o, histories(), steps) })
@@ -208,6 +211,7 @@ func policies() map[string]limit.Policy {
 		"sliding_counter_up":      {Algorithm: limit.SlidingWindowCounter, Rate: rate},
 		"sliding_counter_down":    {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundDown},
 		"sliding_counter_nearest": {Algorithm: limit.SlidingWindowCounter, Rate: rate, Rounding: limit.RoundNearest, CountRefused: true},
+		"rising_window":           {Algorithm: limit.RisingWindow, Rate: rate, Start: 7, Rise: 1},
 		"token_bucket_refused":    {Rate: rate, Burst: 9, CountRefused: true},
 		"leaky_bucket_refused":    {Algorithm: limit.LeakyBucket, Rate: rate, Burst: 5, CountRefused: true},
 		"concurrency":             {Algorithm: limit.Concurrency, MaxInFlight: 4, Timeout: 12 * time.Second},

@@ -60,6 +60,8 @@ local function fits(i, p, c1, c2)
 	elseif kind == FIXED then
 		local quota = c2 > 0 and c2 - 1 or pb[p]
 		return c1 <= quota and B[i] <= quota - c1
+	elseif kind == SLIDING and pc[p] > 0 then -- a rising window
+		return c1 <= max(0, min(pb[p], max(pd[p], C[i] + pc[p])) - B[i])
 	elseif kind == SLIDING then
 		local room = pb[p] - c1 - B[i]
 		if room < 0 then
