@@ -12,6 +12,7 @@ import (
 type FixedCounter struct {
 	quota        int64
 	period, ban  time.Duration
+	banFromNow   bool
 	firstHit     bool
 	countRefused bool
 	unlimited    bool
@@ -21,7 +22,8 @@ type FixedCounter struct {
 // that no window is open, whatever Start is; the zero value is a new key.
 //
 // A Count above the quota means that the key went over. That alone lengthens the
-// window by the ban, so a ban needs no field of its own.
+// window by the ban, so a ban needs no field of its own. A ban from now on is that of a window that
+// ends in the moment in which the key went over.
 type FixedState struct {
 	Start Time
 	Count int64
@@ -34,7 +36,7 @@ func NewFixedCounter(p Policy) FixedCounter {
 		quota: p.Rate.Count,
 		// A rate of 0 may come without a period. Its windows admit nothing, but need a length
 		// for the division by it.
-		period: max(p.Rate.Period, 1), ban: p.Ban,
+		period: max(p.Rate.Period, 1), ban: p.Ban, banFromNow: p.BanFromNow,
 		firstHit:     p.Align == AlignFirstHit,
 		countRefused: p.CountRefused, unlimited: p.Unlimited,
 	}
@@ -140,6 +142,10 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 	if w.ban > 0 {
 		if from.ban > 0 && s.Count > from.quota {
 			s.Count = max(s.Count, w.quota+1)
+			if w.banFromNow || from.banFromNow {
+				// What counts is when the window ended, from which the ban is counted.
+				s.Start = max(0, ended-Time(w.period))
+			}
 			return s
 		}
 		s.Count = min(s.Count, w.quota)
@@ -201,6 +207,9 @@ func (w *FixedCounter) goOver(s *FixedState, now Time, cost int64) bool {
 		s.Count = w.quota + 1
 	default:
 		return false
+	}
+	if w.banFromNow && s.Count > w.quota {
+		s.Start = now - Time(w.period)
 	}
 	return true
 }

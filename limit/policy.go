@@ -116,6 +116,10 @@ type Policy struct {
 	// Ban, for a FixedWindow, is how long a key that went over stays refused
 	// after the end of its window; 0 = no ban.
 	Ban time.Duration
+
+	// BanFromNow makes a ban end Ban after the request that went over, whenever the window
+	// would have ended.
+	BanFromNow bool
 }
 
 // Quota is the most that the policy admits at once: the burst of a token bucket, the queue of a
@@ -203,11 +207,18 @@ func (p Policy) Validate() error {
 	if p.Ban != 0 && (p.Algorithm != FixedWindow || p.Ban < 0) {
 		bad("a ban wants a fixed window and a positive duration")
 	}
+	if p.BanFromNow && (p.Ban <= 0 || p.Rate.Period > maxBanPeriod) {
+		bad("a ban from now on wants a duration, and a period of at most %v", maxBanPeriod)
+	}
 	if p.Align > AlignFirstHit || p.Rounding > RoundNearest {
 		bad("unknown alignment or rounding")
 	}
 	return errors.Join(errs...)
 }
+
+// maxBanPeriod bounds the period before a ban that begins at once. Its state has the time at which
+// such a window would have begun, which must not be before the epoch.
+const maxBanPeriod = 20 * 365 * 24 * time.Hour
 
 // MaxLogCount bounds what is remembered entry by entry, so that one key holds at most two
 // megabytes. Not larger: a flood of such keys fills any budget. Not smaller: logs of some ten

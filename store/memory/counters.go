@@ -31,6 +31,8 @@ type Counters struct {
 	// path then checks neither.
 	table atomic.Pointer[installed]
 	words atomic.Pointer[wordTable]
+
+	bans atomic.Pointer[bans] // nil while the policy does not ban
 }
 
 // installed makes a table of either kind fit an atomic pointer.

@@ -75,6 +75,7 @@ type Store struct {
 	overflowed int64 // Takes on overflow buckets of counters that were unbound
 
 	reclaimAt atomic.Uint64 // time since the store's beginning before which a full budget is not swept
+	banning   atomic.Bool   // some policy bans, or did
 	conflicts atomic.Int64  // Takes over several buckets that began again because a table moved
 }
 
@@ -125,6 +126,7 @@ func (s *Store) bind(spec store.Spec) (*Counters, error) {
 		s.counters[spec.ID] = c
 	}
 	c.setPolicy(spec.Policy)
+	c.keepBans(spec.Policy)
 	return c, nil
 }
 
@@ -156,6 +158,7 @@ func (s *Store) Close() error {
 func (s *Store) drop(c *Counters) {
 	delete(s.counters, c.id)
 	c.drop()
+	c.keepBans(limit.Policy{})
 	c.account.close()
 	s.overflowed += c.account.overflowed.Load()
 }

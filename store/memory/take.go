@@ -42,9 +42,16 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 		c := &charges[0]
 		own := c.Counters.(*Counters)
 		c.Verdict = own.take(own.hash(c.Key), askOf(c))
+		if s.banning.Load() {
+			s.noteBans(charges)
+		}
 		return c.Verdict.Allowed || c.Shadow, nil
 	}
-	return s.takeAll(charges), nil
+	allowed := s.takeAll(charges)
+	if s.banning.Load() {
+		s.noteBans(charges)
+	}
+	return allowed, nil
 }
 
 // Peek answers as Take would. It reads one bucket after the other.

@@ -32,6 +32,7 @@ func (s *Store) maintain() {
 		return
 	}
 	s.wg.Go(s.listen)
+	s.wg.Go(s.keepBans)
 	name := fmt.Sprintf("%016x", rand.Uint64())
 	b := s.laneOf(s.presenceKey())
 	for {

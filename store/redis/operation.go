@@ -38,6 +38,9 @@ type part struct {
 	// = the caller says that the window is still the same.
 	taken int64
 
+	// ends is when the ban ends that the bucket is under, in microseconds; 0 = it is under none.
+	ends int64
+
 	verdict limit.Verdict
 	// stand is the verdict of a cost of 0: the bucket without this charge.
 	stand limit.Verdict

@@ -138,7 +138,7 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 		default:
 			refused = refused || !sh.op.allowed
 			for j, i := range sh.parts {
-				o.parts[i].verdict, o.parts[i].stand = sh.op.parts[j].verdict, sh.op.parts[j].stand
+				o.parts[i].verdict, o.parts[i].stand, o.parts[i].ends = sh.op.parts[j].verdict, sh.op.parts[j].stand, sh.op.parts[j].ends
 			}
 		}
 	}

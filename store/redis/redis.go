@@ -37,6 +37,7 @@ type Store struct {
 	tried        chan struct{}                  // closed once the first attempt to connect has ended
 	lanes        []lane
 	denials      denials
+	bans         banIndex
 	instances    atomic.Int64 // last seen at this prefix; 0 = Redis was never reached
 	localCharges localCharges
 	assumed      sync.Once // the number of instances, which is logged
@@ -57,6 +58,7 @@ type Counters struct {
 	id    string
 	bound atomic.Pointer[bound]
 	local localCounters
+	bans  banTally
 }
 
 // bound is a policy in force and the prefix of its keys.
@@ -93,6 +95,7 @@ func open(o Options, now func() limit.Time) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tried = make(chan struct{})
 	s.denials.init()
+	s.bans.init()
 	s.lanes = make([]lane, s.laneCount())
 	shared := newBreaker(s)
 	for i := range s.lanes {
@@ -270,6 +273,9 @@ func (s *Store) decide(ctx context.Context, v verb, charges []store.Charge) (boo
 	allowed, err := o.allowed, o.err
 	if err == nil {
 		o.answer(charges)
+		if v == verbTake {
+			s.bans.note(o)
+		}
 	}
 	o.release()
 	return allowed && err == nil, err

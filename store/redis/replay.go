@@ -78,6 +78,9 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 		p, k := &o.parts[i], &b.buckets[o.in[i]]
 		if o.in[i] < b.scalars {
 			b.settle(o, p, k, now)
+			if p.rule.policy.Ban > 0 {
+				p.banEnds(k, now)
+			}
 		} else if o.allowed && p.verdict.Allowed && p.cost > 0 {
 			p.stand.Remaining += p.cost
 		}
@@ -95,6 +98,9 @@ func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 		p.verdict = k.rule.take(&k.state, now, p.cost, p.terms)
 		k.taken = true
 		k.refused = !p.verdict.Allowed && p.verdict.Reason != limit.ReasonCost
+	}
+	if p.rule.policy.Ban > 0 {
+		p.banEnds(k, now)
 	}
 	roundUp(&p.verdict)
 }

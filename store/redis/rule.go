@@ -162,6 +162,9 @@ func (r *rule) compileFixed(p limit.Policy) error {
 	if p.Align == limit.AlignFirstHit {
 		flags |= 1
 	}
+	if p.BanFromNow {
+		flags |= 2
+	}
 	if p.Ban > 0 {
 		count = uint64(p.Rate.Count) // by which a state says that there is a ban
 	}
@@ -391,6 +394,7 @@ func (r *rule) writer(raw string) (*rule, bool) {
 		if raw[from+24]&1 != 0 {
 			p.Align = limit.AlignFirstHit
 		}
+		p.BanFromNow = raw[from+24]&2 != 0
 	case kindSliding:
 		p.Rate, p.Rise = limit.Rate{Count: 1, Period: max(time.Duration(word(0)), 1)}, 1
 	}

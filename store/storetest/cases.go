@@ -246,6 +246,9 @@ var cases = []testCase{
 		h.wantRemaining(c, "k", 5)
 	}},
 	{"bans by attempts", "attempts count whether admitted or not; one too many within a period bans until that period has ended and the ban after it, whatever is asked meanwhile; the limit is charged with what is admitted", bans},
+	{"a ban ends when it should", "2,000 in 1,200 s and a ban of 3,600 s: it ends 3,600 s after the interval in which the key went over, or after the request that did, to the step of the clock", timeline},
+	{"bans are listed and lifted", "the list has the keys that are banned, whatever bytes they have, and each until when; a lift ends one ban", lists},
+	{"bans outlive a change of policy", "other amounts, lengths and ways to count end no ban, and the list keeps it", bansOutliveChanges},
 	{"any number of new keys", "a request may name more new keys of one limit than its table has room for", func(h *harness) {
 		for name, p := range policies() {
 			c := h.bind(name, p)
@@ -276,6 +279,7 @@ var cases = []testCase{
 
 // concurrent are those in which several goroutines use the store at the same time.
 var concurrent = []testCase{
+	{"bans that are listed and lifted meanwhile", "when all is quiet the list has the keys that are banned", bansMeanwhile},
 	{"one bucket under contention", "many takers at once get exactly the quota", func(h *harness) {
 		for name, p := range policies() {
 			c := h.bind(name, p)

@@ -206,6 +206,7 @@ func policies() map[string]limit.Policy {
 		"fixed_window_first_hit":  {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit},
 		"fixed_window_refused":    {Algorithm: limit.FixedWindow, Rate: rate, CountRefused: true},
 		"fixed_window_ban":        {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit, CountRefused: true, Ban: 25 * time.Second},
+		"fixed_window_ban_now":    {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit, CountRefused: true, Ban: 25 * time.Second, BanFromNow: true},
 		"sliding_log":             {Algorithm: limit.SlidingWindowLog, Rate: rate},
 		"sliding_log_refused":     {Algorithm: limit.SlidingWindowLog, Rate: rate, CountRefused: true},
 		"sliding_counter_up":      {Algorithm: limit.SlidingWindowCounter, Rate: rate},

@@ -160,6 +160,9 @@ local function refuse(i, p, c1, c2, fitted, counts)
 			return false -- banned already
 		elseif not counts and pc[p] > 0 and B[i] <= pb[p] then
 			B[i] = pb[p] + 1
+			if pd[p] >= 2 then
+				A[i] = now - pa[p] -- the ban begins now, and not when the window ends
+			end
 			dirty[i] = true
 			return true
 		end
@@ -169,6 +172,9 @@ local function refuse(i, p, c1, c2, fitted, counts)
 		lists.record(i, L[i] or lists.load(i), KEYS[i], pa[p], pb[p], c1)
 	elseif counts then
 		B[i] = min(B[i] + c1, MOST)
+		if kind == FIXED and not fitted and pd[p] >= 2 then
+			A[i] = now - pa[p]
+		end
 		dirty[i] = true
 	end
 	return counts
