@@ -45,6 +45,9 @@ type Ban struct {
 	// After is the rate of attempts, refused ones included, above which the ban
 	// begins. The zero value means the rate of the limit itself.
 	After limit.Rate
+	// FromNow makes it end For after the attempt that began it. Otherwise it ends For after
+	// the end of the period of After in which it began.
+	FromNow bool
 }
 
 // Limit is one limit as configured, compiled. It is read-only once loaded, and
@@ -84,8 +87,15 @@ type Limit struct {
 	// enforced; it is a shadow for the rest. See [Matched.Shadow].
 	EnforcePermyriad int
 
-	// Status is the HTTP status of a refusal, 400 to 599.
+	// Status is the HTTP status of a refusal, 300 to 599.
 	Status int
+
+	// OnExceed says what else becomes of a request over the limit.
+	OnExceed OnExceed
+
+	// Purpose says what the limit is for, such as provisioning, isolation or plan: a label for
+	// people and metrics; "" = none.
+	Purpose string
 
 	// Ban is nil when the limit bans nobody. Each Variant has the ban's counter.
 	Ban *Ban

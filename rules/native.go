@@ -2,7 +2,6 @@ package rules
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -13,11 +12,9 @@ import (
 // The keys of stint's format. The schema and the reference page name the same.
 var (
 	rootKeys     = []string{"store", "defaults", "limits"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "rise", "start", "count_refused", "unlimited", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "rise", "start", "count_refused", "unlimited", "purpose", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
-	exceedKeys   = []string{"reject", "ban"}
-	banKeys      = []string{"for", "after"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}
 	suppressKeys = []string{"report", "window", "interval", "average", "ramp", "full", "draws"}
@@ -141,6 +138,7 @@ func (b *builder) limit(s *scope) {
 	l.clause, l.Condition = c, text
 	b.key(s, l)
 	b.options(s, l)
+	b.purpose(s, l)
 	algorithm := s.algorithm()
 	policy, ok := s.policy(algorithm)
 	l.Base = Variant{ID: l.Name, Policy: policy}
@@ -288,68 +286,6 @@ func (b *builder) shadow(s *scope, l *Limit) {
 	byMode := false
 	s.either(mode, &byMode, "enforce", "shadow")
 	l.Shadow = l.Shadow || byMode
-}
-
-func (b *builder) exceed(s *scope, l *Limit, n *document.Node) {
-	if n.Kind != document.Map {
-		s.Wants(n, "a map such as {reject: 429}", "")
-		return
-	}
-	for _, f := range n.Fields {
-		if contains([]string{"queue", "redirect", "tag"}, f.Key.Text) {
-			s.Fault(f.Key, "reject and ban are", "on_exceed: %s is not in this version", f.Key.Text)
-		}
-	}
-	known := *n
-	known.Fields = slices.DeleteFunc(slices.Clone(n.Fields), func(f document.Field) bool {
-		return contains([]string{"queue", "redirect", "tag"}, f.Key.Text)
-	})
-	s.known(&known, "on_exceed", exceedKeys)
-	if reject := n.Get("reject"); reject != nil {
-		if status, ok := s.integer(reject, 400, 599); ok {
-			l.Status = int(status)
-		}
-	}
-	ban := n.Get("ban")
-	if ban == nil {
-		return
-	}
-	if !s.section(ban, "ban", "a map such as {for: 15m, after: 20/minute}", banKeys) {
-		return
-	}
-	l.Ban = &Ban{}
-	if length := ban.Get("for"); length == nil {
-		s.Fault(ban, "add for: 15m", "a ban needs its length")
-	} else if v, ok := s.duration(length); ok {
-		l.Ban.For = v
-	}
-	if after := ban.Get("after"); after != nil {
-		if r, ok := s.rate(after); ok {
-			l.Ban.After = r
-		}
-	} else if l.Base.Policy.Algorithm == limit.Concurrency {
-		s.Fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
-	}
-}
-
-// ban gives a variant its counter of attempts.
-func (b *builder) ban(s *scope, l *Limit, v *Variant) {
-	if l.Ban == nil || v.Policy.Unlimited || l.Ban.For <= 0 {
-		return
-	}
-	after := l.Ban.After
-	if after == (limit.Rate{}) {
-		after = v.Policy.Rate
-	}
-	// The "!" in front keeps it apart from every limit's name.
-	v.BanID = "!ban " + v.ID
-	v.BanPolicy = limit.Policy{
-		Algorithm: limit.FixedWindow, Align: limit.AlignFirstHit, Rate: after,
-		CountRefused: true, Ban: l.Ban.For,
-	}
-	if err := v.BanPolicy.Validate(); err != nil {
-		s.Fault(s.get("on_exceed"), "", "ban: %s", trimmed(err))
-	}
 }
 
 func trimmed(err error) string {

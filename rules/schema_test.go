@@ -58,6 +58,10 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"override", limits.Properties["overrides"].Items, overrideKeys},
 		{"on_exceed", exceed, exceedKeys},
 		{"ban", exceed.Properties["ban"], banKeys},
+		{"reject", exceed.Properties["reject"], rejectKeys},
+		{"queue", exceed.Properties["queue"], queueKeys},
+		{"redirect", exceed.Properties["redirect"], redirectKeys},
+		{"tag", exceed.Properties["tag"], tagKeys},
 		{"lease", limits.Properties["lease"], leaseKeys},
 	} {
 		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
