@@ -112,6 +112,9 @@ internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 
+# Bans are listed and lifted beside it.
+internal/engine, internal/document < internal/banlist;
+
 # The transports translate. None of them knows another.
 internal/engine, GRPC,
 github.com/envoyproxy/go-control-plane/envoy
@@ -119,7 +122,7 @@ github.com/envoyproxy/go-control-plane/envoy
 
 internal/engine, internal/answer < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
-internal/engine, github.com/prometheus/client_golang < server/internal/admin;
+internal/banlist, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
 
 # Who reaches a port: certificates in files, and identities with their roles. Neither knows a
 # protocol.

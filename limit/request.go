@@ -75,6 +75,14 @@ type Finisher interface {
 	Finish(ctx context.Context, req Request, permit uint64) error
 }
 
+// PatientTaker is a [Taker] some of whose limits let requests wait for their turn instead of
+// refusing them. Its Take waits as long as they allow.
+type PatientTaker interface {
+	Taker
+	// TakeWithin is Take that waits for at most d; with 0 it answers at once.
+	TakeWithin(ctx context.Context, req Request, d time.Duration) (Decision, error)
+}
+
 // Decision is the answer to a Take: whether the request may go on and, for each
 // limit that it met, how that limit stands. The zero value refuses.
 type Decision struct {
@@ -94,6 +102,14 @@ type Decision struct {
 	// Status is the HTTP status that the refusing limit asks for (429 unless
 	// its on_exceed says otherwise); 0 when Allowed.
 	Status int
+
+	// Action says what else the answer to a refused request has, as the refusing limit asks
+	// for; nil = nothing of its own.
+	Action *Action
+
+	// Tags are header fields for whoever serves the admitted request: it is over a limit that
+	// lets it through with a mark, so that less is served. Read-only.
+	Tags []Attribute
 
 	// Delay is how long an admitted request should be held back before it goes
 	// on, as leaky buckets ask for; 0 = go on at once.
@@ -129,6 +145,13 @@ type Result struct {
 	// Shadow is set when the limit is evaluated and counted but not enforced:
 	// its Verdict may refuse while the Decision allows.
 	Shadow bool
+
+	// Tagged is set, with Shadow, when the request is over a limit that lets it through with a
+	// mark: see Decision.Tags.
+	Tagged bool
+
+	// Purpose is the limit's label of that name; it may be empty.
+	Purpose string
 
 	// StoreFailed is set when the limit's counters could not be reached: its
 	// Verdict is what on_store_failure asks for, not how the limit stands.

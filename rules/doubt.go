@@ -28,6 +28,12 @@ func (b *builder) doubtName(d *file, n *document.Node, name string) {
 			return
 		}
 	}
+	if header, ok := strings.CutPrefix(name, "header:"); ok {
+		if near, ok := nearWord(header, knownHeaders); ok {
+			b.warn(d, n, "did you mean header:"+near+"?", "attribute %q has almost the name of another header field", name)
+		}
+		return
+	}
 	for _, prefix := range []string{"headers:", "header.", "headers.", "request.headers."} {
 		if rest, ok := strings.CutPrefix(strings.ToLower(name), prefix); ok && rest != "" {
 			b.warn(d, n, "write header:"+rest, "attribute %q is no header field", name)
@@ -50,18 +56,30 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 		b.warn(d, n, "use a star for any text, or when: "+variable+".matches('...')", "%q looks like a regular expression, and is compared as text with stars", text)
 	case name == ipAttribute && !strings.Contains(text, "/"):
 		b.warn(d, n, "write addresses and networks, as in 10.0.0.0/8", "%q is no address: it is compared as text", text)
-	case name == "method" && strings.Contains(text, "/"): // of gRPC: /package.Service/Method
+	case name == "method" && strings.HasPrefix(text, "/"): // of gRPC: /package.Service/Method
 	case name == "method" && strings.ContainsAny(text, "|, "):
 		b.warn(d, n, "write [GET, POST]", "%q is compared as one method", text)
 	case name == "method" && text != strings.ToUpper(text):
 		b.warn(d, n, "write "+strings.ToUpper(text), "%q is compared exactly, and methods are in upper case", text)
+	case name == "method":
+		if near, ok := nearWord(text, knownMethods); ok {
+			b.warn(d, n, "did you mean "+near+"?", "%q is no method of HTTP, and is compared exactly", text)
+		}
 	case name == "path" && text[0] != '/' && text[0] != '*':
 		b.warn(d, n, "write /"+text+" or *"+text, "%q matches no path: paths begin with a slash", text)
 	case name == "path" && strings.Contains(text, "?"):
 		b.warn(d, n, "a parameter of the query is the attribute query:NAME", "%q has a question mark, and paths come without their query", text)
+	case name == "path" && hasPlaceholder(text):
+		part, _ := placeholder(text)
+		b.warn(d, n, "write "+strings.Replace(text, part, "*", 1)+": a star stands for any text", "%s in %q is compared as it is written, and not with what stands there in a request", part, text)
 	case name == "host" && (strings.ContainsAny(text, ":/") && !isAddress(text) || text != strings.ToLower(text)):
 		b.warn(d, n, "", "%q matches no host: hosts are in lower case, without scheme, port and path", text)
 	}
+}
+
+func hasPlaceholder(path string) bool {
+	_, ok := placeholder(path)
+	return ok
 }
 
 func isAddress(text string) bool {

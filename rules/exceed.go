@@ -385,3 +385,36 @@ func (b *builder) purpose(s *scope, l *Limit) {
 	}
 	l.Purpose = text
 }
+
+// ExceedText says in words what becomes of a request over the limit.
+func (l *Limit) ExceedText() string {
+	o := &l.OnExceed
+	text := ""
+	if o.MaxWait > 0 {
+		text = fmt.Sprintf("wait up to %v, then ", o.MaxWait)
+	}
+	refusal := fmt.Sprintf("refuse with %d", l.Status)
+	if o.Action != nil && o.Action.Location != "" {
+		refusal = fmt.Sprintf("redirect to %s with %d", o.Action.Location, l.Status)
+	}
+	if o.Tag != nil {
+		text += fmt.Sprintf("let through with %s: %s", o.Tag.Name, o.Tag.Value)
+	} else {
+		text += refusal
+	}
+	if l.Ban == nil {
+		return text
+	}
+	after, from := l.Ban.After, "from the end of that period"
+	if after == (limit.Rate{}) {
+		after = l.Base.Policy.Rate
+	}
+	if l.Ban.FromNow {
+		from = "from then on"
+	}
+	text += fmt.Sprintf("; ban for %v after more than %v, %s", l.Ban.For, after, from)
+	if o.Tag != nil {
+		text += ", and " + refusal
+	}
+	return text
+}

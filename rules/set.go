@@ -62,10 +62,14 @@ func (s *Set) Unprovided() []Error {
 				continue
 			}
 			seen[name] = true
+			did := ""
+			if near, ok := nearAttribute(name); ok {
+				did = fmt.Sprintf("did you mean %s? ", near)
+			}
 			out = append(out, Error{
 				File: l.File, Line: l.Line,
 				Message: fmt.Sprintf("limit %q goes by %q, which no gateway and no middleware provides", l.Name, name),
-				Hint:    "the caller has to provide it: in the attributes of /v1/take, as an entry of Envoy's descriptor, with attr." + name + "= in the path of a decision endpoint, or with WithAttributes; header:NAME is provided",
+				Hint:    did + "the caller has to provide it: in the attributes of /v1/take, as an entry of Envoy's descriptor, with attr." + name + "= in the path of a decision endpoint, or with WithAttributes; header:NAME is provided",
 			})
 		}
 	}

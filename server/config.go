@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type config struct {
 	paths  []string
 	remote *remote // nil = the configuration is in files
 	rules  rules.Options
+	empty  bool   // a configuration without limits is taken
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
 	engine *engine.Engine
@@ -57,6 +59,9 @@ func (c *config) open(o *Options) error {
 	return err
 }
 
+// errEmpty refuses a configuration without limits.
+var errEmpty = errors.New("server: the configuration has no limits, so that nothing would be limited: add limits:, or take it with --allow-empty")
+
 // load reads the configuration, without making it the one in force.
 func (c *config) load() (*rules.Set, error) {
 	if c.remote != nil {
@@ -65,7 +70,22 @@ func (c *config) load() (*rules.Set, error) {
 	if len(c.paths) == 0 {
 		return c.rules.Parse("demo", []byte(DemoLimits))
 	}
-	return c.rules.Load(c.paths...)
+	set, err := c.rules.Load(c.paths...)
+	if err == nil {
+		err = c.full(set)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+// full returns an error for a set without limits, unless that is allowed.
+func (c *config) full(set *rules.Set) error {
+	if len(set.Limits()) == 0 && !c.empty {
+		return errEmpty
+	}
+	return nil
 }
 
 // check says whether this server can do what the set asks for. Counters do not
@@ -87,7 +107,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	defer c.mu.Unlock()
 	c.mu.attempts++
 	if err == nil {
-		err = c.check(set)
+		err = errors.Join(c.check(set), c.full(set))
 	}
 	var old *rules.Set
 	if err == nil {
@@ -167,7 +187,7 @@ func logFaults(log *slog.Logger, err error) {
 }
 
 func (c *config) logWarnings(set *rules.Set) {
-	for _, w := range set.Warnings() {
+	for _, w := range append(slices.Clone(set.Warnings()), set.Uncarried()...) {
 		w.Excerpt = ""
 		c.log.Warn("configuration", "warning", w.Error())
 	}
@@ -204,7 +224,7 @@ func same(a, b *rules.Limit) bool {
 		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
 		a.Sharing == b.Sharing && a.Split == b.Split && a.Suppress == b.Suppress && a.Lease.Allocation == b.Lease.Allocation && a.Lease.Safe == b.Lease.Safe &&
 		a.Lease.SafePlaces == b.Lease.SafePlaces && slices.Equal(a.Lease.Guarantees, b.Lease.Guarantees) &&
-		a.Status == b.Status && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
+		a.Status == b.Status && reflect.DeepEqual(a.OnExceed, b.OnExceed) && a.Purpose == b.Purpose && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
 		variant(&a.Base, &b.Base) &&
 		slices.EqualFunc(a.Overrides, b.Overrides, func(a, b rules.Override) bool { return variant(&a.Variant, &b.Variant) })
 }

@@ -115,6 +115,10 @@ type Options struct {
 	// RLSLimitHeader, RLSRemainingHeader and RLSResetHeader are the names of those
 	// header fields; "" = RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset.
 	RLSLimitHeader, RLSRemainingHeader, RLSResetHeader string
+	// AllowEmpty takes a configuration without limits, at the start and at a reload. Otherwise it
+	// is refused, for nothing would be limited.
+	AllowEmpty bool
+
 	// RLSShadow answers OK overall to whatever speaks Envoy's protocol. The limits
 	// are charged and the statuses say what they would say otherwise.
 	RLSShadow bool

@@ -106,8 +106,8 @@ func (c *config) compile(v *configstore.Version) (*rules.Set, error) {
 		files[i] = rules.File{Name: f.Name, Text: []byte(f.Text)}
 	}
 	set, err := c.rules.Compile(files...)
-	if err == nil && len(set.Limits()) == 0 {
-		err = errors.New("server: the configuration has no limits")
+	if err == nil {
+		err = c.full(set)
 	}
 	return set, err
 }

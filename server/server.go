@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/rules"
@@ -37,6 +38,7 @@ type Server struct {
 	opts   Options
 	config config
 	engine *engine.Engine
+	bans   *banlist.Bans
 	rls    *rls.Service
 
 	storage  *storage
@@ -75,7 +77,7 @@ func New(opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, ready: make(chan struct{})}
-	s.config.log, s.config.paths, s.config.rules = opts.Logger, opts.ConfigPaths, opts.rules()
+	s.config.log, s.config.paths, s.config.rules, s.config.empty = opts.Logger, opts.ConfigPaths, opts.rules(), opts.AllowEmpty
 	if err := s.config.open(&s.opts); err != nil {
 		return nil, err
 	}
@@ -106,6 +108,7 @@ func New(opts Options) (_ *Server, err error) {
 	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
+	s.bans = banlist.New(s.engine)
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
@@ -167,7 +170,7 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
+		Bans: admin.BanHandler(s.bans), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	secure(s.admin, s.security.admin)
@@ -222,6 +225,14 @@ func (s *Server) figures() admin.Figures {
 	st, n := s.storage.local.Stats(), s.rls.Counts()
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
+	f.Bans, f.Queues = s.bans.Tallies(), s.engine.QueueTallies()
+	unlimited := s.engine.UnlimitedRequests()
+	f.Unlimited, f.Purposes = unlimited[:], map[string]string{}
+	for _, l := range s.engine.Set().Limits() {
+		if l.Purpose != "" {
+			f.Purposes[l.Name] = l.Purpose
+		}
+	}
 	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
 	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(), s.leases.member(), c.remote.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()

@@ -15,7 +15,7 @@ import (
 
 // shared is a store that other processes use as well, and that may not answer.
 type shared interface {
-	store.Store
+	store.BanKeeper
 	Ready() error
 	Stats() redis.Stats
 	Claim(ctx context.Context, name, id, about string, lasts time.Duration) (redis.ClaimState, error)
@@ -41,7 +41,7 @@ func (c coordinating) Unclaim(ctx context.Context, id string, clean bool) error 
 
 // storage is where a server's counters are.
 type storage struct {
-	store.Store // what the engine asks
+	store.BanKeeper // what the engine asks
 
 	// local has the counters of this process: all of them, or those of the limits
 	// that decide by their share while the shared store does not answer.
@@ -78,19 +78,19 @@ func openStorage(name string, o *Options) (*storage, error) {
 	}
 	local := memory.New(memory.Options{MaxBytes: o.MaxBytes, Logger: o.Logger})
 	if remote == nil {
-		return &storage{Store: local, local: local, name: StoreMemory}, nil
+		return &storage{BanKeeper: local, local: local, name: StoreMemory}, nil
 	}
 	remote.Local, remote.Logger = local, o.Logger
 	st, err := redis.New(*remote)
 	if err != nil {
 		return nil, errors.Join(err, local.Close())
 	}
-	return &storage{Store: st, local: local, shared: st, name: remote.String()}, nil
+	return &storage{BanKeeper: st, local: local, shared: st, name: remote.String()}, nil
 }
 
 // Close closes the store, and the one behind it.
 func (s *storage) Close() error {
-	err := s.Store.Close()
+	err := s.BanKeeper.Close()
 	if s.shared != nil {
 		err = errors.Join(err, s.local.Close())
 	}

@@ -2,8 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 )
+
+// ErrBanID is wrapped by the errors of a [BanKeeper] about an ID, or a place in a list, that it never
+// gave out.
+var ErrBanID = errors.New("copy it from the list of bans")
 
 // Ban is a key that a policy with a ban ([limit.Policy.Ban]) refuses.
 type Ban struct {

@@ -90,7 +90,7 @@ func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
 
 // warnings are those that serve logs, and those for the author of a file.
 func warnings(set *rules.Set) []rules.Error {
-	return append(slices.Clone(set.Warnings()), set.Unprovided()...)
+	return slices.Concat(set.Warnings(), set.Unprovided(), set.Uncarried())
 }
 
 func plural(n int, word string) string {

@@ -236,6 +236,9 @@ type standing struct {
 	Why        string   `json:"why"`
 	Algorithm  string   `json:"algorithm"`
 	Rate       string   `json:"rate"`
+	Tagged     bool     `json:"tagged"`
+	OnExceed   string   `json:"on_exceed"`
+	Uncarried  []string `json:"uncarried"`
 }
 
 type reply struct {
@@ -304,7 +307,9 @@ func (s *standing) text() string {
 	if s.Soft {
 		text += ", above the soft threshold"
 	}
-	if s.Shadow {
+	if s.Tagged {
+		text += ", let through with a tag"
+	} else if s.Shadow {
 		text += ", shadow"
 	}
 	return text
@@ -325,6 +330,12 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		fmt.Fprintf(out, "  %s (%s:%d)\n    %s\n    %s\n", l.Name, l.File, l.Line, strings.TrimSpace(l.Algorithm+" "+l.Rate), l.Why)
 		if !l.Allowed && l.RetryAfter != nil {
 			fmt.Fprintf(out, "    retry after %s\n", duration(*l.RetryAfter))
+		}
+		if l.OnExceed != "" {
+			fmt.Fprintf(out, "    over the limit: %s\n", l.OnExceed)
+		}
+		for _, text := range l.Uncarried {
+			fmt.Fprintf(out, "    %s\n", text)
 		}
 	}
 	for _, d := range r.Descriptors {

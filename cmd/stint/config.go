@@ -114,7 +114,7 @@ func (p *pushed) who() string {
 
 // readLimits reads files and returns what is to be pushed, and its limits. What has a fault is said as
 // check says it.
-func readLimits(cmd *cobra.Command, how rules.Options, paths []string) ([]configstore.File, *rules.Set, error) {
+func readLimits(cmd *cobra.Command, how rules.Options, paths []string, empty bool) ([]configstore.File, *rules.Set, error) {
 	for _, path := range paths {
 		if _, err := os.Stat(path); err != nil {
 			return nil, nil, &exit{exitUsage, err}
@@ -123,7 +123,7 @@ func readLimits(cmd *cobra.Command, how rules.Options, paths []string) ([]config
 	files, err := rules.Read(paths...)
 	var set *rules.Set
 	if err == nil {
-		set, err = compile(how, files)
+		set, err = compile(how, files, empty)
 	}
 	if err != nil {
 		return nil, nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, err)
@@ -135,13 +135,13 @@ func readLimits(cmd *cobra.Command, how rules.Options, paths []string) ([]config
 }
 
 // compile returns the limits of what is to be pushed, or why a push of it is refused.
-func compile(how rules.Options, files []rules.File) (*rules.Set, error) {
+func compile(how rules.Options, files []rules.File, empty bool) (*rules.Set, error) {
 	set, err := how.Compile(files...)
 	if err == nil {
 		err = checkStore(set.Store())
 	}
-	if err == nil && len(set.Limits()) == 0 {
-		err = errors.New("the configuration has no limits, so that nothing would be limited")
+	if err == nil && len(set.Limits()) == 0 && !empty {
+		err = errors.New("the configuration has no limits, so that nothing would be limited\nhint: services take it only if they run with --allow-empty; push it with --allow-empty")
 	}
 	return set, err
 }
@@ -159,6 +159,7 @@ func newPush() *cobra.Command {
 	var b backend
 	var p pushed
 	var how rules.Options
+	var empty bool
 	cmd := &cobra.Command{
 		Use:   "push FILE... --to URL",
 		Short: "make files the configuration of all services that read it from the URL",
@@ -171,7 +172,7 @@ be.`,
   stint config push limits.d --to etcd://127.0.0.1:2379/stint --if-version 7`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, set, err := readLimits(cmd, how, args)
+			files, set, err := readLimits(cmd, how, args, empty)
 			if err != nil {
 				return err
 			}
@@ -185,6 +186,7 @@ be.`,
 	}
 	b.register(cmd)
 	p.register(cmd)
+	cmd.Flags().BoolVar(&empty, "allow-empty", false, "push a configuration without limits; services take it if they run with --allow-empty")
 	cmd.Flags().BoolVar(&how.MergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
 	return cmd
 }

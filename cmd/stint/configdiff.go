@@ -40,7 +40,7 @@ a fault, and 2 when that cannot be told.`,
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
-				_, fault = compile(how, files)
+				_, fault = compile(how, files, false)
 				now = stored(files)
 			}
 			return b.ask(cmd, func(ctx context.Context, s *configstore.Store) error {

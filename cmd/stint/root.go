@@ -76,6 +76,7 @@ func newRoot() *cobra.Command {
   stint config push stint.yaml --to URL   put limits where several services read them
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
+  stint ban ls                         list who is banned; stint ban rm lifts a ban
   stint doctor --store redis://host    examine the store that many services share
   stint simulate scenario.yaml         see how a fleet would share a limit
 
@@ -95,7 +96,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newCheck(), newConfig(), newTake(), newExplain(), newDoctor(), newSimulate(), &cobra.Command{
+	root.AddCommand(newServe(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newDoctor(), newSimulate(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

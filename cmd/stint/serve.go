@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server"
@@ -81,7 +82,7 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.GRPCAddr, "grpc", server.DefaultGRPCAddr, "address of the gRPC listener")
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
 	security.register(f, o)
-	f.Var((*configPaths)(&o.ConfigPaths), "config", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
+	registerConfig(f, o)
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	f.StringVar(&o.StateDir, "state-dir", "", "folder where the coordinator of leases keeps what the next start must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
 	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
@@ -103,6 +104,12 @@ also happens by itself when a file changes.`,
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
 	f.StringVar(&logFormat, "log", "text", "form of the log on standard error: text or json")
 	return cmd
+}
+
+// registerConfig adds the flags of the configuration.
+func registerConfig(f *pflag.FlagSet, o *server.Options) {
+	f.Var((*configPaths)(&o.ConfigPaths), "config", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
+	f.BoolVar(&o.AllowEmpty, "allow-empty", false, "take a configuration without limits, which is refused otherwise")
 }
 
 // defaultStateDir is the folder that systemd gives a service (StateDirectory=), or that of

@@ -43,7 +43,7 @@ func TestServeWithRedis(t *testing.T) {
 }
 
 func TestServeRefusesWrongStores(t *testing.T) {
-	config := file(t, "stint.yaml", "store: redis://:s3cret@h:port\nlimits: []\n")
+	config := file(t, "stint.yaml", "store: redis://:s3cret@h:port\nlimits: [{name: a, rate: 1/s}]\n")
 	for _, c := range []struct{ args, text string }{
 		{"--store redis://:s3cret@h?timeuot=1s", "timeout"},
 		{"--store redis:s3cret@h", `unknown store "redis"`},

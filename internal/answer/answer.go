@@ -63,7 +63,8 @@ type Options struct {
 // for, and X-RateLimit-Warning with the names of the limits that are used beyond
 // their soft threshold. On a refusal: Retry-After in whole seconds, at least 1
 // and never early; it is left out when no wait helps, as for a cost above what
-// the limit can ever admit.
+// the limit can ever admit; then the fields of the refusing limit's own, and Location if it
+// redirects.
 //
 // RateLimit, RateLimit-Policy and X-RateLimit-Warning are lists: members that h
 // has already are kept. All other fields are replaced. Unlimited policies and
@@ -88,15 +89,26 @@ func Header(h http.Header, d *limit.Decision, o Options) {
 	}
 	f.warning(d)
 	f.flush(h)
+	if a := d.Action; a != nil && !d.Allowed {
+		for _, field := range a.Header {
+			h.Set(field.Name, field.Value)
+		}
+		if a.Location != "" {
+			h.Set("Location", a.Location)
+		}
+	}
 }
 
 // Status returns the HTTP status of d's refusal: what the limit asks for if that
-// is a client or server error, else 429. It is 200 when d allows.
+// is a client or server error, or a redirect that says where to, else 429. It is 200 when d
+// allows.
 func Status(d *limit.Decision) int {
 	switch {
 	case d.Allowed:
 		return http.StatusOK
 	case d.Status >= 400 && d.Status <= 599:
+		return d.Status
+	case d.Status >= 300 && d.Status <= 399 && d.Action != nil && d.Action.Location != "":
 		return d.Status
 	default:
 		return http.StatusTooManyRequests
@@ -104,7 +116,7 @@ func Status(d *limit.Decision) int {
 }
 
 // WriteRefusal answers a refused request: header fields, status and a problem
-// document that no cache may keep.
+// document, or the body that the refusing limit has of its own, that no cache may keep.
 func WriteRefusal(w http.ResponseWriter, d *limit.Decision, o Options) {
 	WriteRefusalAs(w, Status(d), d, o)
 }
@@ -113,6 +125,10 @@ func WriteRefusal(w http.ResponseWriter, d *limit.Decision, o Options) {
 // gateways that understand few; the problem document keeps the real one.
 func WriteRefusalAs(w http.ResponseWriter, status int, d *limit.Decision, o Options) {
 	Header(w.Header(), d, o)
+	if d.Action != nil && d.Action.HasBody {
+		write(w, status, d.Action.ContentType, []byte(d.Action.Body))
+		return
+	}
 	writeProblem(w, status, Problem(make([]byte, 0, 512), d))
 }
 
@@ -140,8 +156,12 @@ func WriteErrorAs(w http.ResponseWriter, lineStatus, status int, detail string) 
 }
 
 func writeProblem(w http.ResponseWriter, status int, body []byte) {
+	write(w, status, "application/problem+json", body)
+}
+
+func write(w http.ResponseWriter, status int, kind string, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)

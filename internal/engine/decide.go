@@ -66,6 +66,9 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	}
 	q.conclude(allowed && !missing)
 	if !q.Peek {
+		if len(q.parts) == 0 {
+			e.countUnlimited(s, q)
+		}
 		for i := range q.skipped {
 			q.skipped[i].tally.skipped[q.skipped[i].why].Add(1)
 		}
@@ -202,6 +205,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		if h.Limit.Status != 0 {
 			p.status = h.Limit.Status
 		}
+		p.exceed, r.Purpose = &h.Limit.OnExceed, h.Limit.Purpose
 		r.Limit, r.Quota, r.Window, r.Detail = h.Limit.Name, b.quota, b.window, h.Variant.Detail
 	}
 	switch {
@@ -231,11 +235,13 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		charge.Cost = 0
 		ban = nil
 	}
+	// What is let through with a tag is not refused; a ban of the same limit is.
+	charge.Shadow = h.shadow || p.tag() != nil
 	p.charge = len(q.charges)
 	q.charges = append(q.charges, charge)
 	if ban != nil {
 		// A ban counts requests, whatever each of them costs.
-		charge.Counters, charge.Permit, charge.Cost = ban, 0, min(d.Cost, 1)
+		charge.Counters, charge.Permit, charge.Cost, charge.Shadow = ban, 0, min(d.Cost, 1), h.shadow
 		p.ban = len(q.charges)
 		q.charges = append(q.charges, charge)
 	}
@@ -246,6 +252,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 func (q *Query) conclude(allowed bool) {
 	d := &q.Decision
 	d.Allowed = allowed
+	d.Tags = d.Tags[:0]
 	places := false
 	for i := range q.parts {
 		p, r := &q.parts[i], &d.Results[i]
@@ -257,9 +264,15 @@ func (q *Query) conclude(allowed bool) {
 				r.RetryAfter = min(r.RetryAfter, permitWait)
 			}
 		}
+		tagged := p.charge >= 0 && !r.Allowed && !r.Shadow && p.tag() != nil
 		if p.ban >= 0 {
+			tagged = tagged && q.charges[p.ban].Verdict.Allowed
 			foldBan(&r.Verdict, &q.charges[p.ban].Verdict)
 			r.StoreFailed = r.StoreFailed || q.charges[p.ban].Failed
+		}
+		if tagged {
+			r.Shadow, r.Tagged = true, true
+			d.Tags = append(d.Tags, *p.tag())
 		}
 		switch {
 		case !allowed:
@@ -267,6 +280,8 @@ func (q *Query) conclude(allowed bool) {
 				d.Status = p.status
 				if r.Reason == limit.ReasonStoreFailure {
 					d.Status = unavailable
+				} else if p.exceed != nil {
+					d.Action = p.exceed.Action
 				}
 			}
 		case r.Allowed:
@@ -287,6 +302,17 @@ func (q *Query) conclude(allowed bool) {
 	if !allowed || !places {
 		d.Permit = 0
 	}
+	if !allowed {
+		d.Tags = d.Tags[:0]
+	}
+}
+
+// tag is the mark with which the limit lets a request through, or nil.
+func (p *part) tag() *limit.Attribute {
+	if p.exceed == nil {
+		return nil
+	}
+	return p.exceed.Tag
 }
 
 // foldBan merges the verdict of the counter of attempts into the limit's. A key whose attempts

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,7 @@ type Engine struct {
 	nearLimit     float32   // as in Options
 	queries       sync.Pool // of *Query
 	notReturned   atomic.Uint64
+	unlimited     [unlimitedCount]atomic.Uint64
 
 	swap struct {
 		sync.Mutex // held by Swap, so that configurations replace each other one by one
@@ -70,6 +72,7 @@ type snapshot struct {
 	bound   []bound             // by Variant.Index
 	byID    map[string]*binding // every counter of the snapshot
 	tallies map[string]*tally   // by limit name
+	queues  map[string]*queue   // by limit name, of limits that let requests wait
 }
 
 // bound is what is needed of a variant to make a decision.
@@ -122,10 +125,14 @@ func (e *Engine) Swap(set *rules.Set) error {
 		old = &snapshot{}
 	}
 	next, err := e.bind(set, old)
+	if err == nil {
+		err = e.bindQueues(next, old)
+	}
 	if err != nil {
 		return errors.Join(err, e.restore(old, next))
 	}
 	e.live.Store(next)
+	old.closeQueues(next)
 	return e.unbind(next, old)
 }
 
@@ -220,9 +227,17 @@ func (e *Engine) unbind(next, old *snapshot) error {
 	return errors.Join(errs...)
 }
 
-// Take decides one request by all limits that match it. Its only allocation is
-// the Decision's Results.
+// Take decides one request by all limits that match it. Where one of them has on_exceed: queue the
+// request waits for as long as it allows; see [Engine.TakeWithin]. The only allocation is the
+// Decision's Results.
 func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	if len(e.live.Load().queues) > 0 {
+		return e.TakeWithin(ctx, req, limit.Never)
+	}
+	return e.take(ctx, req)
+}
+
+func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
@@ -231,6 +246,7 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 	}
 	d := q.Decision
 	d.Results = append([]limit.Result(nil), d.Results...)
+	d.Tags = slices.Clone(d.Tags)
 	return d, nil
 }
 
@@ -238,6 +254,13 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 // attributes it was taken with. An error that wraps [store.ErrUnavailable] means that they may
 // stay taken until the limits' time-outs; calling Finish again is harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
+	if q := e.queueOf(e.live.Load(), req); q != nil {
+		return q.Finish(ctx, req, permit) // and lets the first who waits ask
+	}
+	return e.finish(ctx, req, permit)
+}
+
+func (e *Engine) finish(ctx context.Context, req limit.Request, permit uint64) error {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)

@@ -60,6 +60,10 @@ type Explained struct {
 	Used int64
 	// OnStoreFailure is how the limit is decided then.
 	OnStoreFailure rules.StoreFailure
+	// OnExceed says in words what becomes of a request over the limit, and Uncarried where it
+	// means less.
+	OnExceed  string
+	Uncarried []string
 }
 
 // Explain answers how req would be decided now. It takes nothing and counts nothing.
@@ -123,6 +127,9 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 func explainOne(h *Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	l := h.Limit
 	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
+	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
+		n.OnExceed, n.Uncarried = text, l.Uncarried()
+	}
 	if r.Reason == limit.ReasonMissing || r.StoreFailed {
 		n.Used = 0 // there is no bucket, or nobody knows it
 	}

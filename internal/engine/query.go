@@ -109,6 +109,7 @@ type part struct {
 	envoy       bool
 	countAlways bool
 	tally       *tally
+	exceed      *rules.OnExceed // nil for a limit that came with the request
 }
 
 // HitsOf returns the hits of descriptor i.
@@ -135,7 +136,7 @@ func (q *Query) single(req limit.Request) {
 }
 
 func (q *Query) reset() {
-	q.Decision = limit.Decision{Results: q.Decision.Results[:0]}
+	q.Decision = limit.Decision{Results: q.Decision.Results[:0], Tags: q.Decision.Tags[:0]}
 	q.Hits = q.Hits[:0]
 	q.matched, q.keys = q.matched[:0], q.keys[:0]
 	q.parts, q.charges, q.refunds = q.parts[:0], q.charges[:0], q.refunds[:0]

@@ -16,6 +16,7 @@ type tally struct {
 	near          atomic.Uint64
 	refused       [reasonCount]atomic.Uint64
 	shadowRefused [reasonCount]atomic.Uint64
+	tagged        [reasonCount]atomic.Uint64
 	skipped       [rules.SkipCount]atomic.Uint64
 	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
 }
@@ -33,6 +34,9 @@ type Tally struct {
 	// Refused counts by limit.Reason the requests that this limit refused,
 	// ShadowRefused those it would have refused were it enforced.
 	Refused, ShadowRefused [reasonCount]uint64
+	// Tagged counts by limit.Reason the requests over this limit that it let through with a
+	// mark.
+	Tagged [reasonCount]uint64
 	// Skipped counts by rules.Skip the requests that matched the limit and to which it did not
 	// apply.
 	Skipped [rules.SkipCount]uint64
@@ -49,6 +53,7 @@ func (t *tally) read(name string) Tally {
 	for i := range t.refused {
 		r.Refused[i] = t.refused[i].Load()
 		r.ShadowRefused[i] = t.shadowRefused[i].Load()
+		r.Tagged[i] = t.tagged[i].Load()
 	}
 	for i := range t.skipped {
 		r.Skipped[i] = t.skipped[i].Load()
@@ -79,6 +84,8 @@ func (t *tally) count(r *limit.Result) {
 		if r.Soft {
 			t.soft.Add(1)
 		}
+	case r.Tagged:
+		t.tagged[reason].Add(1)
 	case r.Shadow:
 		t.shadowRefused[reason].Add(1)
 	default:

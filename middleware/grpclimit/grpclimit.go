@@ -22,6 +22,10 @@
 // and ratelimit-policy, as the fields of the same name in HTTP, and
 // x-ratelimit-warning with the names of limits used beyond their soft threshold.
 //
+// A limit may let a call wait for its turn, or let it through with the metadata
+// x-ratelimit-degraded, for the handler, although it is over the limit. A redirect is a refusal
+// with the place in the header metadata location.
+//
 // Use the interceptors or the tap, not both: each of them takes.
 package grpclimit
 
@@ -169,7 +173,7 @@ func UnaryServerInterceptor(taker limit.Taker, opts ...Option) grpc.UnaryServerI
 			return nil, err
 		}
 		defer a.finish(ctx)
-		return handler(ctx, req)
+		return handler(a.tagged(ctx), req)
 	}
 }
 
@@ -184,6 +188,9 @@ func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServe
 			return err
 		}
 		defer a.finish(ctx)
+		if tagged := a.tagged(ctx); tagged != ctx {
+			stream = taggedStream{stream, tagged}
+		}
 		return handler(srv, stream)
 	}
 }
@@ -199,7 +206,7 @@ func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServe
 func ServerInHandle(taker limit.Taker, opts ...Option) tap.ServerInHandle {
 	g := newGuard(taker, opts)
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		a, d, err := g.take(ctx, info.FullMethodName, info.Header)
+		a, d, err := g.take(ctx, info.FullMethodName, info.Header, true)
 		if err != nil {
 			return ctx, err
 		}
@@ -219,12 +226,43 @@ type admission struct {
 	g      *guard
 	req    limit.Request
 	permit uint64
+	tags   []limit.Attribute
 }
+
+// degraded is limit.DegradedHeader as gRPC spells it. A client that sends it is not believed.
+const degraded = "x-ratelimit-degraded"
+
+// tagged returns ctx with the marks of the limits that let the call through although it is over
+// them.
+func (a admission) tagged(ctx context.Context) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if len(a.tags) == 0 && len(md[degraded]) == 0 {
+		return ctx
+	}
+	md = md.Copy()
+	delete(md, degraded)
+	for _, t := range a.tags {
+		delete(md, strings.ToLower(t.Name))
+	}
+	for _, t := range a.tags {
+		md.Append(t.Name, t.Value)
+	}
+	return metadata.NewIncomingContext(ctx, md)
+}
+
+// taggedStream is a stream with another context.
+type taggedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s taggedStream) Context() context.Context { return s.ctx }
 
 // admit decides about a call for the interceptors.
 func (g *guard) admit(ctx context.Context, fullMethod string) (admission, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	a, d, err := g.take(ctx, fullMethod, md)
+	a, d, err := g.take(ctx, fullMethod, md, false)
 	if err != nil {
 		return admission{}, err
 	}
@@ -242,13 +280,13 @@ func (g *guard) admit(ctx context.Context, fullMethod string) (admission, error)
 }
 
 // take asks about a call. An error is a gRPC status.
-func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (admission, limit.Decision, error) {
+func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD, atOnce bool) (admission, limit.Decision, error) {
 	a := admission{g: g, req: limit.Request{Attributes: g.describe(ctx, fullMethod, md)}}
 	if g.cost != nil {
 		a.req.Cost = g.cost(ctx, fullMethod)
 		a.req.Peek = a.req.Cost == 0
 	}
-	d, err := g.taker.Take(ctx, a.req)
+	d, err := g.ask(ctx, a.req, atOnce)
 	g.hooks.Decided(ctx, &d, err)
 	if err != nil {
 		if g.onError == Allow {
@@ -260,7 +298,16 @@ func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD) (ad
 	if g.finisher != nil {
 		a.permit = d.Permit
 	}
+	a.tags = d.Tags
 	return a, d, nil
+}
+
+// ask takes. With atOnce nothing waits.
+func (g *guard) ask(ctx context.Context, req limit.Request, atOnce bool) (limit.Decision, error) {
+	if patient, ok := g.taker.(limit.PatientTaker); ok && atOnce {
+		return patient.TakeWithin(ctx, req, 0)
+	}
+	return g.taker.Take(ctx, req)
 }
 
 // describe returns the attributes of a call.

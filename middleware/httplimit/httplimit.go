@@ -21,6 +21,10 @@
 // that applied ([WithHeaders] turns them off), X-RateLimit-Warning with the names
 // of limits that are used beyond their soft threshold, and on a refusal
 // Retry-After and an RFC 9457 problem document as the body.
+//
+// A limit may ask for more (on_exceed in a limits file): an answer of its own, a redirect, or that
+// the request waits for its turn. A request that a limit lets through although it is over it has
+// the header field X-RateLimit-Degraded, or another that the limit names, for the handler.
 package httplimit
 
 import (
@@ -216,8 +220,30 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		answer.WriteUnavailable(w)
 	default:
 		answer.Header(w.Header(), &d, m.answer)
+		if len(d.Tags) > 0 || r.Header[degraded] != nil {
+			r = marked(r, d.Tags)
+		}
 		next.ServeHTTP(w, r)
 	}
+}
+
+// degraded is limit.DegradedHeader as [http.Header] spells it. A client that sends it is not
+// believed.
+const degraded = "X-Ratelimit-Degraded"
+
+// marked returns a copy of r with the marks of the limits that let it through although it is over
+// them: a handler must not change the request that it was given.
+func marked(r *http.Request, tags []limit.Attribute) *http.Request {
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	r.Header.Del(degraded)
+	for _, t := range tags {
+		r.Header.Del(t.Name)
+	}
+	for _, t := range tags {
+		r.Header.Add(t.Name, t.Value)
+	}
+	return r
 }
 
 // describe appends the attributes of r to dst.

@@ -208,7 +208,7 @@ func banID(h uint64) string { return fmt.Sprintf("%016x", h) }
 func banHash(id string) (uint64, error) {
 	h, err := strconv.ParseUint(id, 16, 64)
 	if err != nil || len(id) != 16 {
-		return 0, fmt.Errorf("memory: %q is not the ID of a ban: copy it from the list of bans", id)
+		return 0, fmt.Errorf("memory: %.100q is not the ID of a ban: %w", id, store.ErrBanID)
 	}
 	return h, nil
 }

@@ -326,7 +326,7 @@ func parseEntry(text string) (entry, error) {
 	ends, member, ok := strings.Cut(text, "=")
 	n, err := strconv.ParseInt(ends, 10, 64)
 	if !ok || err != nil {
-		return entry{}, fmt.Errorf("redis: %q does not say where a list goes on: begin anew", text)
+		return entry{}, fmt.Errorf("redis: %.100q does not say where a list goes on: %w", text, store.ErrBanID)
 	}
 	return entry{n, member}, nil
 }
@@ -436,7 +436,7 @@ func memberOf(id string) (string, error) {
 		return member, nil
 	}
 	if !ok || strings.TrimSuffix(string(appendKey(nil, unescape(member))), "}") != member {
-		return "", fmt.Errorf("redis: %.200q is not the ID of a ban: copy it from the list of bans", id)
+		return "", fmt.Errorf("redis: %.100q is not the ID of a ban: %w", id, store.ErrBanID)
 	}
 	return member, nil
 }

@@ -31,6 +31,8 @@ type Options struct {
 	Version func() string
 	// Leases answers GET /v1/leases, which shows keys; nil = there is none.
 	Leases http.Handler
+	// Bans answers GET and DELETE /v1/bans, which show and take keys; nil = there are none.
+	Bans http.Handler
 	// RLConfig answers GET /rlconfig; nil = there is none.
 	RLConfig http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
@@ -84,6 +86,9 @@ func New(o Options) http.Handler {
 	})
 	if o.Leases != nil {
 		guarded.Handle("GET /v1/leases", o.Leases)
+	}
+	if o.Bans != nil {
+		guarded.Handle("/v1/bans", o.Bans)
 	}
 	if o.RLConfig != nil {
 		guarded.Handle("GET /rlconfig", o.RLConfig)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -30,6 +31,11 @@ type Figures struct {
 	RLSShadowed                    uint64 // of RLSOK, those over a limit
 
 	Leases *Leases // nil when no limit is shared by leases
+
+	Bans      []banlist.Tally
+	Queues    []engine.QueueTally
+	Unlimited []uint64          // by engine.Unlimited
+	Purposes  map[string]string // of the limits that have one
 
 	Security Security
 
@@ -72,6 +78,7 @@ type Collector struct {
 	security                                securityDescs
 	cluster                                 clusterDescs
 	config                                  configDescs
+	exceed                                  exceedDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -83,7 +90,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 	}
 	return &Collector{
 		tallies: tallies, figures: figures,
-		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
+		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, tagged when it lets requests over it through with a mark, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
 		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
 		skipped:     desc("limit_skipped_total", "Requests that a limit was meant for and to which it did not apply: missing_key, or condition_failed.", "limit", "reason"),
 		build:       desc("build_info", "Always 1; the label has the version.", "version"),
@@ -104,6 +111,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		security:    newSecurityDescs(desc),
 		cluster:     newClusterDescs(desc),
 		config:      newConfigDescs(desc),
+		exceed:      newExceedDescs(desc),
 	}
 }
 
@@ -161,6 +169,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.security.describe(ch)
 	c.cluster.describe(ch)
 	c.config.describe(ch)
+	c.exceed.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
@@ -191,6 +200,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.security.collect(to, &f.Security)
 	c.cluster.collect(to, f.Cluster)
 	c.config.collect(to, f.Config)
+	c.exceed.collect(to, &f)
 	for t := range c.tallies() {
 		to.count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
@@ -211,6 +221,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			if n := t.ShadowRefused[i]; n > 0 {
 				to.count(c.decisions, n, t.Limit, "shadow_refused", reason)
+			}
+			if n := t.Tagged[i]; n > 0 {
+				to.count(c.decisions, n, t.Limit, "tagged", reason)
 			}
 		}
 		if f.Shared != nil || f.Leases != nil {

@@ -12,7 +12,9 @@
 //
 // Each decision has X-Stint-Decision, allow or reject: an answer without it, such as
 // a 503 of a proxy in between, is none. The RateLimit field marks
-// refusals with a 5xx status, unless the fields are off.
+// refusals with a 5xx status, unless the fields are off. A limit with on_exceed: redirect refuses
+// with its status and Location; one with on_exceed: tag allows, with the header fields that mark
+// the request.
 //
 // Any method is answered. Options are further segments of the path, in any
 // order, and never the query: gateways put the client's own query there.
@@ -21,6 +23,9 @@
 //	attr.NAME=VALUE         an attribute of every request through this gateway, before all others
 //	from=x-forwarded        read X-Forwarded-Method, -Uri, -Proto and -Host only
 //	from=x-original         read X-Original-Method, -URI and -URL only
+//	wait=2s                 how long the answer may be held back for limits with on_exceed: queue and
+//	                        for leaky buckets, at most ten seconds: less than the gateway waits,
+//	                        which else does as if there were no limiter. Without it nothing waits
 //	once=x-request-id       the gateway sets this header field to a new value for each
 //	                        request of a client: a repeat within ten seconds gets the
 //	                        decision of the first and takes nothing
@@ -68,6 +73,10 @@ const (
 	statusField = "X-Stint-Status"
 	// delayField says how long a request should still be held back, in seconds.
 	delayField = "X-Stint-Delay"
+
+	// longestWait bounds what the option wait may ask for. Not longer: the server gives a request
+	// fifteen seconds in all.
+	longestWait = 10 * time.Second
 )
 
 // Options configure the endpoints. The zero value trusts no proxy, so that the
@@ -171,14 +180,22 @@ func (g *gate) attributes(dst []limit.Attribute, route *route, client netip.Addr
 // take decides, or finds that the same request was decided already.
 func (g *gate) take(r *http.Request, route *route, req limit.Request, client netip.Addr, trusted bool, o *forwarded.Origin) (limit.Decision, error) {
 	if route.once == "" || !trusted {
-		return g.taker.Take(r.Context(), req)
+		return g.ask(r.Context(), route, req)
 	}
 	lines := r.Header[route.once]
 	if len(lines) != 1 || lines[0] == "" || len(lines[0]) > maxID {
-		return g.taker.Take(r.Context(), req)
+		return g.ask(r.Context(), route, req)
 	}
 	id := g.seen.id(client, r.URL.EscapedPath(), lines[0], o.Method, o.Host, o.URI)
-	return g.seen.take(r.Context(), id, func() (limit.Decision, error) { return g.taker.Take(r.Context(), req) })
+	return g.seen.take(r.Context(), id, func() (limit.Decision, error) { return g.ask(r.Context(), route, req) })
+}
+
+// ask takes, and lets the request wait only as long as the gateway does.
+func (g *gate) ask(ctx context.Context, route *route, req limit.Request) (limit.Decision, error) {
+	if patient, ok := g.taker.(limit.PatientTaker); ok {
+		return patient.TakeWithin(ctx, req, max(route.wait, g.o.MaxDelay))
+	}
+	return g.taker.Take(ctx, req)
 }
 
 // write answers with a decision.
@@ -194,7 +211,7 @@ func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d
 		return
 	}
 	delay := d.Delay
-	if hold := min(delay, g.o.MaxDelay); hold > 0 {
+	if hold := min(delay, max(route.wait, g.o.MaxDelay)); hold > 0 {
 		if err := wait(ctx, hold); err != nil {
 			answer.WriteUnavailable(w)
 			return
@@ -205,6 +222,9 @@ func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d
 		w.Header().Set(delayField, strconv.FormatFloat(delay.Seconds(), 'f', 6, 64))
 	}
 	w.Header().Set(decisionField, decidedAllow)
+	for _, t := range d.Tags {
+		w.Header().Add(t.Name, t.Value)
+	}
 	answer.Header(w.Header(), d, g.o.Answer)
 	if route.nginx {
 		w.WriteHeader(http.StatusNoContent)

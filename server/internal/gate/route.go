@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
@@ -26,11 +27,12 @@ type route struct {
 	cost       int64
 	peek       bool
 	from       forwarded.Family
+	wait       time.Duration
 	once       string // canonical name of a header field, or ""
 	attributes [maxAttributes]limit.Attribute
 	n          int
 
-	hasCost, hasFrom bool
+	hasCost, hasFrom, hasWait bool
 }
 
 // fault says why a path is none of ours.
@@ -78,7 +80,7 @@ func (rt *route) option(option string) *fault {
 	}
 	attribute, isAttribute := strings.CutPrefix(name, "attr.")
 	switch {
-	case name == "cost" && rt.hasCost, name == "from" && rt.hasFrom, name == "once" && rt.once != "",
+	case name == "wait" && rt.hasWait, name == "cost" && rt.hasCost, name == "from" && rt.hasFrom, name == "once" && rt.once != "",
 		isAttribute && rt.has(attribute):
 		return badOption("option %s stands there twice", name)
 	case name == "cost":
@@ -93,6 +95,12 @@ func (rt *route) option(option string) *fault {
 		rt.from, rt.hasFrom = forwarded.XOriginal, true
 	case name == "from":
 		return badOption("from is %q, want x-forwarded or x-original", value)
+	case name == "wait":
+		d, err := time.ParseDuration(value)
+		if err != nil || d < 0 || d > longestWait {
+			return badOption("wait is %q, want a duration up to %v, such as 500ms", value, longestWait)
+		}
+		rt.wait, rt.hasWait = d, true
 	case name == "once" && value != "":
 		rt.once = textproto.CanonicalMIMEHeaderKey(value)
 	case name == "once":
@@ -104,7 +112,7 @@ func (rt *route) option(option string) *fault {
 		rt.attributes[rt.n] = limit.Attribute{Name: attribute, Value: identify.Bound(value)}
 		rt.n++
 	default:
-		return badOption("unknown option %q, want cost=, from=, once= or attr.NAME=", name)
+		return badOption("unknown option %q, want cost=, from=, wait=, once= or attr.NAME=", name)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -93,7 +94,7 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	}
 	var d limit.Decision
 	if b.domain == "" {
-		d, err = a.engine.Take(r.Context(), b.request)
+		d, err = a.engine.TakeWithin(r.Context(), b.request, longestWait)
 	} else {
 		q := b.query()
 		err = a.engine.Decide(r.Context(), q)
@@ -109,6 +110,15 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 		}
 	}
 	if !d.Allowed {
+		// The caller is a program that asks for a decision, and its HTTP client must not follow a
+		// redirect that is meant for the caller's own client.
+		if status := answer.Status(&d); d.Action != nil {
+			w.Header().Set("X-Stint-Status", strconv.Itoa(status))
+			if d.Action.Location != "" {
+				w.Header().Set("X-Stint-Location", d.Action.Location)
+			}
+			d.Action = nil
+		}
 		answer.WriteRefusal(w, &d, a.opts.Answer)
 		return
 	}

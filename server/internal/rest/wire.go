@@ -36,6 +36,13 @@ type decision struct {
 	Permit  uint64   `json:"permit,omitempty"`
 	Delay   *seconds `json:"delay,omitempty"`
 	Limits  []result `json:"limits"`
+	// Tags are header fields for whoever serves the request.
+	Tags []tag `json:"tags,omitempty"`
+}
+
+type tag struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 type result struct {
@@ -53,6 +60,8 @@ type result struct {
 	Shadow     bool    `json:"shadow,omitempty"`
 	// StoreFailed says that the figures are not how the limit stands.
 	StoreFailed bool   `json:"store_failed,omitempty"`
+	Tagged      bool   `json:"tagged,omitempty"`
+	Purpose     string `json:"purpose,omitempty"`
 	Detail      string `json:"detail,omitempty"`
 }
 
@@ -65,6 +74,9 @@ func newDecision(d *limit.Decision) decision {
 	for i := range d.Results {
 		out.Limits[i] = newResult(&d.Results[i])
 	}
+	for _, t := range d.Tags {
+		out.Tags = append(out.Tags, tag{t.Name, t.Value})
+	}
 	return out
 }
 
@@ -74,6 +86,7 @@ func newResult(r *limit.Result) result {
 		Quota: r.Quota, Window: seconds(r.Window), Cost: r.Cost, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(answer.ResetAfter(r)),
 		Soft: r.Soft, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Detail: r.Detail,
+		Tagged: r.Tagged, Purpose: r.Purpose,
 	}
 	if r.Quota == math.MaxInt64 {
 		// The largest number would only be misread.
@@ -120,6 +133,9 @@ type explained struct {
 	File      string            `json:"file,omitempty"`
 	Line      int               `json:"line,omitempty"`
 	Why       string            `json:"why"`
+	OnExceed  string            `json:"on_exceed,omitempty"`
+	// Uncarried says where on_exceed means less.
+	Uncarried []string `json:"uncarried,omitempty"`
 }
 
 func newExplanation(x *engine.Explanation) explanation {
@@ -148,6 +164,7 @@ func newExplanation(x *engine.Explanation) explanation {
 		e := explained{
 			result: newResult(&d.Results[i]), Algorithm: l.Policy.Algorithm.String(), Used: l.Used,
 			Key: make(map[string]string, len(l.Key)), File: l.File, Line: l.Line, Why: why(l, &d.Results[i]),
+			OnExceed: l.OnExceed, Uncarried: l.Uncarried,
 		}
 		if l.Policy.Algorithm != limit.Concurrency && !l.Policy.Unlimited {
 			e.Rate = l.Policy.Rate.String()
@@ -201,7 +218,9 @@ func why(l *engine.Explained, r *limit.Result) string {
 	default:
 		text += "; " + strconv.FormatInt(l.Used, 10) + " of " + strconv.FormatInt(r.Quota, 10) + " used, " + strconv.FormatInt(r.Cost, 10) + " asked: " + r.Reason.String()
 	}
-	if r.Shadow {
+	if r.Tagged {
+		text += "; let through, with a tag"
+	} else if r.Shadow {
 		text += "; shadow, not enforced"
 	}
 	return text

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -50,12 +51,37 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 	if over {
 		resp.OverallCode = pb.RateLimitResponse_OVER_LIMIT
 		addRetryAfter(resp, q.Decision.RetryAfter())
+		addAction(resp, q.Decision.Action)
+	}
+	for _, t := range q.Decision.Tags {
+		resp.RequestHeadersToAdd = append(resp.RequestHeadersToAdd, &corev3.HeaderValue{Key: t.Name, Value: t.Value})
 	}
 	if s.opts.Headers {
 		s.addHeaders(resp, q)
 	}
 	s.addMetadata(resp, req, q)
 	return resp
+}
+
+// addAction adds what the refusing limit wants the answer to have. The status is the proxy's: its
+// filter has one for all refusals.
+func addAction(resp *pb.RateLimitResponse, a *limit.Action) {
+	if a == nil {
+		return
+	}
+	add := func(name, value string) {
+		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, &corev3.HeaderValue{Key: name, Value: value})
+	}
+	for _, field := range a.Header {
+		add(field.Name, field.Value)
+	}
+	if a.Location != "" {
+		add("Location", a.Location)
+	}
+	if a.HasBody {
+		add("Content-Type", a.ContentType)
+		resp.RawBody = []byte(a.Body)
+	}
 }
 
 // fill writes the status of descriptor i. The tightest of its enforced limits
