@@ -358,7 +358,8 @@ func (j *journey) send(client, method, path string, header http.Header, body []b
 	transport := &http.Transport{DialContext: dialer.DialContext}
 	defer transport.CloseIdleConnections()
 	begin := time.Now()
-	res, err := (&http.Client{Transport: transport, Timeout: patience}).Do(req)
+	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res, err := (&http.Client{Transport: transport, Timeout: patience, CheckRedirect: asIs}).Do(req)
 	if err != nil {
 		j.t.Fatalf("%s %s from %s: %v", method, path, client, err)
 	}

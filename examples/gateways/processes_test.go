@@ -274,6 +274,7 @@ func (a *application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/abort":
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
+	w.Header()["X-Seen-Degraded"] = r.Header.Values("X-RateLimit-Degraded")
 	fmt.Fprintf(w, "application: %s %s with %d bytes", r.Method, r.URL.RequestURI(), len(body))
 }
 

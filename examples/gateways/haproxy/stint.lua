@@ -13,7 +13,7 @@ for _, name in ipairs({
 end
 
 local answers = {
-  "retry-after", "ratelimit", "ratelimit-policy",
+  "retry-after", "ratelimit", "ratelimit-policy", "location", "x-ratelimit-degraded",
   "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 
@@ -41,11 +41,12 @@ core.register_action("stint", { "http-req" }, function(txn, url)
   -- on a time-out of its own the client would ask again.
   local res = core.httpclient():get({ url = url, headers = headers, timeout = 1000 })
 
-  -- Refused: any 4xx, and a 5xx that stint says is a refusal, as on_exceed and
+  -- Refused: any 4xx, and a 3xx or 5xx that stint says is a refusal, as on_exceed and
   -- on_store_failure may ask for. Other 5xx, such as the hop's own 502, 503 and 504,
   -- are a failure to ask.
   local decision = res ~= nil and res.headers["x-stint-decision"]
-  local refused = res ~= nil and res.status >= 400 and (res.status < 500 or decision and decision[0] == "reject" or false)
+  local said = decision and decision[0] == "reject" or false
+  local refused = res ~= nil and res.status >= 300 and (said or res.status >= 400 and res.status < 500)
   if res == nil or res.status == 0 or (res.status >= 400 and not refused) then
     txn:set_var("txn.stint_error", true)
     return

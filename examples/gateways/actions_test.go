@@ -1,0 +1,61 @@
+//go:build linux
+
+package gateways_test
+
+import (
+	"net/http"
+	"path/filepath"
+	"testing"
+)
+
+// TestActions: redirect, tag and ban through each gateway.
+func TestActions(t *testing.T) {
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
+	writeFile(t, limits, `
+limits:
+  - {name: away, match: {path: /away}, key: [ip], rate: 1/h, on_exceed: {redirect: "https://example.com/busy?a=b"}}
+  - {name: less, match: {path: /less}, key: [ip], rate: 1/h, on_exceed: tag}
+  - {name: attempts, match: {path: /ban}, key: [ip], rate: 1/h, on_exceed: {reject: 403, ban: {for: 1h, after: 2/h, from: now}}}
+`)
+	for _, g := range gateways() {
+		t.Run(g.name, func(t *testing.T) {
+			app := startApplication(t)
+			s := startStint(t, limits)
+			s.timeout = "1s" // a busy machine does not always answer in time
+			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app)}
+			forged := http.Header{"X-Ratelimit-Degraded": {"forged"}}
+			seen := func(a answer) string {
+				if a.status != http.StatusOK {
+					t.Errorf("%v", a)
+				}
+				return a.header.Get("X-Seen-Degraded")
+			}
+			if got := seen(gate.send("127.0.0.2", http.MethodGet, "/less", forged, nil)); got != "" {
+				t.Errorf("the application was told %q by the client", got)
+			}
+			for range 2 {
+				if got := seen(gate.send("127.0.0.2", http.MethodGet, "/less", forged, nil)); got != "less" {
+					t.Errorf("over the limit the application was told %q, want less", got)
+				}
+			}
+			if got := seen(gate.send("127.0.0.2", http.MethodGet, "/free", forged, nil)); got != "" {
+				t.Errorf("without a limit the application was told %q", got)
+			}
+
+			seen(gate.send("127.0.0.2", http.MethodGet, "/away", nil, nil))
+			if a := gate.send("127.0.0.2", http.MethodGet, "/away", nil, nil); a.status != http.StatusFound || a.header.Get("Location") != "https://example.com/busy?a=b" {
+				t.Errorf("away: %v", a)
+			}
+
+			seen(gate.send("127.0.0.2", http.MethodGet, "/ban", nil, nil))
+			for range 4 {
+				if a := gate.send("127.0.0.2", http.MethodGet, "/ban", nil, nil); a.status != http.StatusForbidden {
+					t.Errorf("ban: %v", a)
+				}
+			}
+			if n := app.count("/ban"); n != 1 {
+				t.Errorf("the application was asked %d times by who is banned, want once", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/server"
+)
+
+// banPage is an answer of GET /v1/bans.
+type banPage struct {
+	Bans []struct {
+		Limit string
+		ID    string
+		Key   map[string]string
+		Exact bool
+		Ends  string
+	}
+	Next string
+}
+
+func (s *service) bans(query string) (page banPage) {
+	s.t.Helper()
+	a := s.do(http.MethodGet, s.admin+"/v1/bans?"+query, "")
+	if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != 200 {
+		s.t.Fatalf("bans: %d %s: %v", a.status, a.body, err)
+	}
+	return page
+}
+
+func (s *service) lift(query string) string {
+	s.t.Helper()
+	a := s.do(http.MethodDelete, s.admin+"/v1/bans?"+query, "")
+	return fmt.Sprintf("%d %s", a.status, strings.TrimSpace(a.body))
+}
+
+func (s *service) attempt(key string) int {
+	s.t.Helper()
+	text, err := json.Marshal(map[string]any{"attributes": map[string]string{"user": key}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.post("/v1/take", string(text)).status
+}
+
+const banLimits = "limits: [{name: login, key: [user], rate: 1/minute, on_exceed: {reject: 403, ban: {for: 1h, after: 1/minute, from: now}}}]"
+
+// TestBansAreListedAndLifted: over the admin port, with its token, whatever the keys are.
+func TestBansAreListedAndLifted(t *testing.T) {
+	s := start(t, banLimits)
+	strange := "\x00\r\n\x1b[31m\u202e<script>\"&%{}"
+	for _, key := range []string{"u1", strange, strings.Repeat("long", 100)} {
+		if a, b := s.attempt(key), s.attempt(key); a != 200 || b != 403 {
+			t.Fatalf("%q: %d, %d", key, a, b)
+		}
+	}
+	page := s.bans("limit=login")
+	if len(page.Bans) != 3 || page.Next != "" {
+		t.Fatalf("%+v", page)
+	}
+	keys := map[string]bool{}
+	for _, b := range page.Bans {
+		keys[b.Key["user"]] = b.Exact
+		if b.Limit != "login" || b.Ends == "" || b.ID == "" {
+			t.Errorf("%+v", b)
+		}
+	}
+	if !keys["u1"] || !keys[strange] || len(keys) != 3 {
+		t.Errorf("keys: %v", keys)
+	}
+	if a := s.do(http.MethodGet, s.admin+"/v1/bans", ""); strings.ContainsAny(a.body, "\x1b\u202e\r") {
+		t.Errorf("control characters in %q", a.body)
+	}
+	// A reload keeps them, one to no limits is refused.
+	write(t, s.path, strings.Replace(banLimits, "rate: 1/minute", "rate: 2/minute", 1))
+	if err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.path, "limits: []")
+	if err := s.Reload(); err == nil || !strings.Contains(err.Error(), "--allow-empty") {
+		t.Errorf("a reload to no limits: %v", err)
+	}
+	if n := len(s.bans("").Bans); n != 3 || s.attempt("u1") != 403 {
+		t.Errorf("%d bans after the reload", n)
+	}
+	for query, want := range map[string]string{
+		"limit=login&key=user%3Du1&all=true": "400 ", "limit=login&kee=user%3Du1": "400 ", "": "400 ", "all=false": "400 ",
+		"limit=logn&key=user%3Du1": "404 ", "limit=login&key=ip%3Du1": "400 ", "limit=login&id=x": "400 ", "limit=login": "400 ",
+		"limit=login&key=user%3Dnobody":                      `200 {"lifted":0,"more":false}`,
+		"limit=login&key=user%3Du1":                          `200 {"lifted":1,"more":false}`,
+		"limit=login&key=user%3D" + url.QueryEscape(strange): `200 {"lifted":1,"more":false}`,
+	} {
+		if got := s.lift(query); !strings.HasPrefix(got, want) {
+			t.Errorf("DELETE %s: %s, want %s", query, got, want)
+		}
+	}
+	if s.attempt("u1") != 200 {
+		t.Error("refused after its ban was lifted")
+	}
+	if got := s.lift("limit=login&id=" + s.bans("").Bans[0].ID); got != `200 {"lifted":1,"more":false}` {
+		t.Errorf("by ID: %s", got)
+	}
+	metrics := s.do(http.MethodGet, s.admin+"/metrics", "").body
+	for _, want := range []string{`stint_bans_active{limit="login"} 0`, `stint_bans_begun_total{limit="login"} 3`, `stint_unlimited_requests_total{reason="no_match"} 0`} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	for _, bad := range []string{"max=0", "max=1001", "max=x", "after=x", "after=%00", "limit=a&limit=b", "x=y"} {
+		if a := s.do(http.MethodGet, s.admin+"/v1/bans?"+bad, ""); a.status != 400 {
+			t.Errorf("GET %s: %d %s", bad, a.status, a.body)
+		}
+	}
+	guarded := start(t, banLimits, func(o *server.Options) { o.AdminToken = "secret-of-sixteen-bytes" })
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		if a := guarded.do(method, guarded.admin+"/v1/bans?all=true", ""); a.status != http.StatusUnauthorized {
+			t.Errorf("%s without the token: %d", method, a.status)
+		}
+	}
+}
+
+// TestBansAreStateInRedis: two services share bans and lifts, and they outlive both.
+func TestBansAreStateInRedis(t *testing.T) {
+	r := redistest.Start(t)
+	shared := func(o *server.Options) { o.Store = "redis://" + r.Addr() + "?timeout=10s" }
+	a, b := start(t, banLimits, shared), start(t, banLimits, shared)
+	for _, s := range []*service{a, b} {
+		await(t, "Redis to answer", func() bool { ok, _ := s.Readiness(); return ok })
+	}
+	a.attempt("u1")
+	a.attempt("u1")
+	b.attempt("u2")
+	b.attempt("u2")
+	for _, s := range []*service{a, b} {
+		await(t, "the list to have both", func() bool { return len(s.bans("").Bans) == 2 })
+	}
+	if got := b.lift("limit=login&key=user%3Du1"); got != `200 {"lifted":1,"more":false}` {
+		t.Error(got)
+	}
+	await(t, "the other service to hear of it", func() bool { return a.attempt("u1") != 403 || len(a.bans("").Bans) == 1 })
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.stop(); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, banLimits, shared)
+	await(t, "Redis to answer", func() bool { ok, _ := c.Readiness(); return ok })
+	if page := c.bans("limit=login"); c.attempt("u2") != 403 || len(page.Bans) < 1 {
+		t.Errorf("after a restart: %+v", page)
+	}
+	if got := c.lift("all=true"); !strings.HasPrefix(got, `200 {"lifted":`) || len(c.bans("").Bans) != 0 {
+		t.Errorf("lift all: %s", got)
+	}
+}
