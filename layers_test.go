@@ -28,6 +28,9 @@ limit < store < store/memory;
 store < store/storetest;
 store, github.com/redis/rueidis < store/redis;
 
+# What one server runs, what waits and what is turned away: the state machine, and its driver.
+limit < internal/admission < throttle;
+
 # What each recipient of a stream of messages is sent.
 limit < fanout;
 

@@ -12,7 +12,7 @@ import (
 )
 
 // roots are the folders that have all packages but that of the module itself.
-var roots = []string{"client", "cmd", "fanout", "internal", "limit", "middleware", "rules", "server", "sim", "split", "store"}
+var roots = []string{"client", "cmd", "fanout", "internal", "limit", "middleware", "rules", "server", "sim", "split", "store", "throttle"}
 
 // TestMapOfTheHouse: ARCHITECTURE.md names every package of the module, and no other.
 func TestMapOfTheHouse(t *testing.T) {

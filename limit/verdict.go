@@ -69,6 +69,10 @@ const (
 	ReasonSuppressed                 // the demand of all instances is above the limit, and each refuses a random fraction
 	ReasonRecovering                 // the coordinator of a shared limit has just begun, and does not know yet what is lent
 	ReasonRising                     // more than the window before and the limit's rise; retry in the next window
+	ReasonQueueFull                  // the queue of a throttle is full, and nothing less important waits in it
+	ReasonEvicted                    // it waited in a full queue and made room for a more important request
+	ReasonQueueTimeout               // it waited in the queue of a throttle for as long as it may
+	ReasonDeadline                   // it would not be done by the deadline of its context
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota
@@ -78,7 +82,8 @@ var reasonNames = [...]string{
 	ReasonNone: "", ReasonRate: "rate_exceeded", ReasonConcurrency: "concurrency_exceeded",
 	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
 	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
-	ReasonRecovering: "recovering", ReasonRising: "rising_too_fast",
+	ReasonRecovering: "recovering", ReasonRising: "rising_too_fast", ReasonQueueFull: "queue_full", ReasonEvicted: "evicted",
+	ReasonQueueTimeout: "queue_timeout", ReasonDeadline: "deadline",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

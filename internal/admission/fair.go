@@ -1,0 +1,149 @@
+package admission
+
+import "github.com/stint-io/stint/internal/waitline"
+
+// class is what waits in one class, shared between its keys by start-time fair queueing: each
+// key's next request has a virtual start, the lowest goes first, and what it costs is added to
+// its key's. A key that comes new starts at the virtual time, which is the start of the request
+// that was served last, so that it is next but for others that are new as well.
+//
+// Pure start-time fair queueing starves a key that has just been served while ever new keys
+// come, since the virtual time stands still for them. Therefore the virtual time also follows the
+// fluid one, in which all waiting keys are served at once: each cost moves it by cost/keys. The
+// lag between them is the dearest request: two keys that always wait differ by that much at most.
+type class struct {
+	flows   map[uint64]*flow
+	active  waitline.Alarms // keys with waiting requests, by virtual start
+	idle    waitline.Alarms // keys without, whose virtual start is still ahead of the virtual time
+	virtual int64
+	fluid   int64
+	dearest int64 // served since the class was last empty
+	waiting int
+	cost    int64
+}
+
+// flow is a key that has waiting requests, or has had more than its share.
+type flow struct {
+	key         uint64
+	start       int64 // virtual start of its next request
+	first, last *Item
+	waiting     int
+	cost        int64
+	place       waitline.Alarm // in active or idle
+}
+
+// push puts it at the end of its key. newest says that the newest go first: a new key then
+// starts a nanosecond before all others.
+func (c *class) push(it *Item, newest bool) {
+	f := c.flows[it.Key]
+	if f == nil {
+		f = &flow{key: it.Key}
+		c.flows[it.Key] = f
+	}
+	if f.first == nil {
+		f.start = max(f.start, c.virtual)
+		if at, _ := c.active.First(); newest && f.start <= c.virtual && at != waitline.Never {
+			f.start = min(f.start, at-1)
+		}
+		f.place.Unset()
+		c.active.Set(&f.place, f, f.start)
+		f.first = it
+	} else {
+		f.last.inFlow.next = it
+	}
+	it.flow, it.inFlow = f, links{prev: f.last}
+	f.last = it
+	f.waiting++
+	f.cost += it.Cost
+	c.waiting++
+	c.cost += it.Cost
+}
+
+// next returns the request that is served next.
+func (c *class) next(newest bool) *Item {
+	at, of := c.active.First()
+	if at == waitline.Never {
+		return nil
+	}
+	if newest {
+		return of.(*flow).last
+	}
+	return of.(*flow).first
+}
+
+// serve moves virtual time as the start of it, which waits, does. remove follows.
+func (c *class) serve(it *Item) {
+	f := it.flow
+	c.dearest = max(c.dearest, it.Cost)
+	c.virtual = max(c.virtual, f.start)
+	c.fluid = max(c.fluid, c.virtual) + it.Cost/int64(c.active.Len())
+	c.virtual = max(c.virtual, c.fluid-c.dearest)
+	f.start += it.Cost
+}
+
+// remove takes it out of its key. At most spare keys are remembered that have no request.
+func (c *class) remove(it *Item, spare int) {
+	f := it.flow
+	prev, next := it.inFlow.prev, it.inFlow.next
+	if prev == nil {
+		f.first = next
+	} else {
+		prev.inFlow.next = next
+	}
+	if next == nil {
+		f.last = prev
+	} else {
+		next.inFlow.prev = prev
+	}
+	it.flow, it.inFlow = nil, links{}
+	f.waiting--
+	f.cost -= it.Cost
+	c.waiting--
+	c.cost -= it.Cost
+	if f.first != nil {
+		c.active.Set(&f.place, f, f.start)
+	} else {
+		f.place.Unset()
+		c.idle.Set(&f.place, f, f.start)
+	}
+	c.forget(spare)
+}
+
+// settle adds to a key's start what a request has cost beyond its prediction, or takes from it.
+func (c *class) settle(key uint64, more int64, spare int) {
+	f := c.flows[key]
+	switch {
+	case c.waiting == 0:
+		return // nobody competes
+	case f == nil && more <= 0:
+		return
+	case f == nil:
+		f = &flow{key: key, start: c.virtual}
+		c.flows[key] = f
+	}
+	f.start = max(f.start+more, c.virtual)
+	if f.first != nil {
+		c.active.Set(&f.place, f, f.start)
+	} else {
+		c.idle.Set(&f.place, f, f.start)
+		c.forget(spare)
+	}
+}
+
+// forget drops keys that have had no more than their share, and those that are nearest to it
+// where there are too many. When nothing waits there is no competition, and all begin anew.
+func (c *class) forget(spare int) {
+	if c.waiting == 0 {
+		c.virtual, c.fluid, c.dearest = 0, 0, 0
+		spare = 0
+	}
+	for {
+		at, of := c.idle.First()
+		if at == waitline.Never || at > c.virtual && c.idle.Len() <= spare {
+			return
+		}
+		f := of.(*flow)
+		f.place.Unset()
+		delete(c.flows, f.key)
+	}
+}

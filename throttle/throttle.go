@@ -1,0 +1,251 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/admission"
+	"github.com/stint-io/stint/internal/waitline"
+	"github.com/stint-io/stint/limit"
+)
+
+// ErrCancelled is the cause with which [Throttle.Cancel] ends the context of a running request.
+var ErrCancelled = errors.New("throttle: the request was cancelled to protect the server")
+
+// Request is what a Throttle has to know of a request. The zero value is valid.
+type Request struct {
+	// Route is the signature: requests of one are expected to cost the same. A method with the
+	// pattern of a path, say, and never a path with identifiers.
+	Route string
+
+	Criticality Criticality
+
+	// Level came with the request and overrides the level of its user, if HasLevel.
+	Level    uint8
+	HasLevel bool
+
+	// User chooses the level inside the class, see LevelOf; "" = Key.
+	User string
+
+	// Key is who competes with others inside the class: each key gets the same share of what is
+	// served; "" = User.
+	Key string
+
+	// Cost is the CPU time that it will take; 0 = as the Predictor says.
+	Cost time.Duration
+}
+
+// Throttle runs what the server can, has a bounded number of requests wait and turns the rest
+// away. It has no goroutine, and one timer. It is safe for concurrent use; it must not be copied.
+type Throttle struct {
+	options Options
+	origin  time.Time
+	seed    maphash.Seed
+	calls   waitline.Dispatcher // unused: all waiters block
+
+	mu      sync.Mutex
+	machine *admission.Machine
+	timer   waitline.Timer[Throttle]
+	running works
+	lastID  uint64
+	classes [CriticalPlus + 1]ClassStats
+	errors  estimate
+}
+
+// New returns a Throttle. It needs no Close.
+func New(o Options) (*Throttle, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	o.setDefaults()
+	c := admission.Config{
+		Rate: o.Rate, Burst: int64(o.Burst), Concurrency: o.Concurrency,
+		MaxWaiting: o.MaxWaiting, MaxCost: int64(o.MaxWaitingCost), MaxWait: int64(o.MaxWait),
+		NewestFirst: o.NewestFirst,
+	}
+	if o.Adaptive != nil {
+		c.Floor = max(1, o.Adaptive.Min)
+	}
+	return &Throttle{options: o, origin: time.Now(), seed: maphash.MakeSeed(), machine: admission.New(c)}, nil
+}
+
+// Start waits until r may run. The Work is nil unless d.Allowed; its Done must be called.
+//
+// A request that is refused or evicted, waits for MaxWait, or would not be done by the deadline
+// of ctx has a Decision with the reason. err is for a ctx that ends first and for a request that
+// is not valid. Each call returns exactly once, with one of the three.
+func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decision, err error) {
+	if err := r.check(); err != nil {
+		return nil, limit.Decision{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, limit.Decision{}, err
+	}
+	w = t.work(ctx, r)
+	deadline, bounded := ctx.Deadline()
+
+	t.mu.Lock()
+	now := t.now()
+	w.item.Deadline = waitline.Never
+	if bounded {
+		w.item.Deadline = max(1, int64(deadline.Sub(t.origin)))
+	}
+	t.machine.Offer(now, &w.item)
+	state := w.item.State()
+	if state == admission.Waiting {
+		w.signal = waitline.Wake()
+	}
+	t.settle(now)
+	state = w.item.State()
+	if state != admission.Waiting {
+		d = t.outcome(w, now)
+		t.mu.Unlock()
+		return t.answer(w, d)
+	}
+	t.mu.Unlock()
+
+	err = w.signal.Await(ctx, func() bool { return t.leave(w) })
+	if err != nil {
+		t.left(w)
+		return nil, limit.Decision{}, err
+	}
+	return t.answer(w, w.decision)
+}
+
+// work returns the Work of r, not offered yet.
+func (t *Throttle) work(ctx context.Context, r Request) *Work {
+	user, key := r.User, r.Key
+	if user == "" {
+		user = r.Key
+	}
+	if key == "" {
+		key = r.User
+	}
+	level := r.Level
+	if !r.HasLevel {
+		level = LevelOf(user)
+	}
+	cost := r.Cost
+	if cost == 0 {
+		cost = t.options.Predict.Predict(r.Route)
+	}
+	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxDuration))}
+	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
+	w.item = admission.Item{
+		Class: uint8(w.request.Criticality), Level: level,
+		Key: maphash.String(t.seed, key), Route: maphash.String(t.seed, r.Route),
+		Cost: int64(w.predicted), Of: w,
+	}
+	return w
+}
+
+func (r *Request) check() error {
+	switch {
+	case r.Criticality > CriticalPlus:
+		return fmt.Errorf("throttle: a request of unknown %v", r.Criticality)
+	case r.HasLevel && r.Level >= Levels:
+		return fmt.Errorf("throttle: a request of level %d, want 0 to %d", r.Level, Levels-1)
+	case r.Cost < 0:
+		return fmt.Errorf("throttle: a request that costs %v, want 0 or more", r.Cost)
+	}
+	return nil
+}
+
+// now is nanoseconds since a moment before New, so that 0 is no time.
+func (t *Throttle) now() int64 { return 1 + int64(time.Since(t.origin)) }
+
+// settle tells those whose wait has ended and sets the timer, under the lock.
+func (t *Throttle) settle(now int64) {
+	for _, it := range t.machine.Ended() {
+		w := it.Of.(*Work)
+		w.decision = t.outcome(w, now)
+		w.signal.End(&t.calls, nil)
+	}
+	t.timer.Set(t, (*Throttle).fire, t.machine.Next(), now)
+}
+
+func (t *Throttle) fire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer.Fired()
+	now := t.now()
+	t.machine.Step(now)
+	t.settle(now)
+}
+
+// outcome counts how w has ended to wait and returns its Decision, under the lock, once.
+func (t *Throttle) outcome(w *Work, now int64) limit.Decision {
+	c := &t.classes[w.item.Class]
+	w.waited = time.Duration(now - w.item.Arrived())
+	switch w.item.State() {
+	case admission.Running:
+		c.Admitted++
+		t.lastID++
+		w.id = t.lastID
+		t.running.push(w)
+		return limit.Decision{Allowed: true}
+	case admission.Evicted:
+		c.Evicted++
+	case admission.Expired:
+		c.Expired++
+	default:
+		c.Refused++
+	}
+	return t.refusal(w.item.Reason(), now)
+}
+
+// refusal is what a client is told: the server is busy, and when what waits now will have been
+// served.
+func (t *Throttle) refusal(why limit.Reason, now int64) limit.Decision {
+	return limit.Decision{
+		Status: http.StatusServiceUnavailable,
+		Results: []limit.Result{{
+			Limit: t.options.Name, Algorithm: limit.Concurrency, Quota: math.MaxInt64, Cost: 1,
+			Verdict: limit.Verdict{Reason: why, RetryAfter: time.Duration(t.machine.Empty(now))},
+		}},
+	}
+}
+
+// answer calls the hooks for w, whose wait has ended, and returns what Start does.
+func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, error) {
+	h := &t.options.Hooks
+	if d.Allowed {
+		if t.options.Meter != nil {
+			w.mark = t.options.Meter.Begin()
+		}
+		if h.OnStart != nil {
+			h.OnStart(w.request.Criticality, w.predicted, w.waited)
+		}
+		return w, d, nil
+	}
+	if h.OnRefuse != nil {
+		h.OnRefuse(w.request.Criticality, d.Results[0].Reason, w.waited)
+	}
+	return nil, d, nil
+}
+
+// leave takes w out of the queue, if it still waits.
+func (t *Throttle) leave(w *Work) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	if !t.machine.Leave(now, &w.item) {
+		return false
+	}
+	t.classes[w.item.Class].Left++
+	w.waited = time.Duration(now - w.item.Arrived())
+	t.settle(now)
+	return true
+}
+
+func (t *Throttle) left(w *Work) {
+	if h := &t.options.Hooks; h.OnLeave != nil {
+		h.OnLeave(w.request.Criticality, w.waited)
+	}
+}
