@@ -104,7 +104,12 @@ const (
 	defaultMaxWait    = time.Second
 	defaultBurst      = 10 * time.Millisecond // of the rate
 	maxRate           = 1e6
-	maxDuration       = 365 * 24 * time.Hour // of any option, so that no sum overflows
+	maxDuration       = 365 * 24 * time.Hour // of any option
+
+	// Bounds so that no sum overflows: as many as may wait, each as dear as may be predicted.
+	maxMaxWaiting = 1 << 20
+	maxPredicted  = time.Hour
+	maxActual     = 24 * time.Hour
 )
 
 // check returns all that is wrong with o.
@@ -120,7 +125,7 @@ func (o *Options) check() error {
 	fault(o.Rate == 0 && o.Concurrency == 0, "neither Rate nor Concurrency is set: nothing would ever wait")
 	fault(o.Adaptive != nil && o.Concurrency == 0, "Adaptive needs Concurrency, the most that it may rise to")
 	fault(o.Adaptive != nil && (o.Adaptive.Min < 0 || o.Adaptive.Min > o.Concurrency), "Adaptive.Min is not from 0 to Concurrency")
-	fault(o.MaxWaiting < 0, "MaxWaiting %d is below 0", o.MaxWaiting)
+	fault(o.MaxWaiting < 0 || o.MaxWaiting > maxMaxWaiting, "MaxWaiting %d is not from 0 to %d", o.MaxWaiting, maxMaxWaiting)
 	for _, d := range []struct {
 		name  string
 		value time.Duration

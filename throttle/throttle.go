@@ -37,7 +37,8 @@ type Request struct {
 	// served; "" = User.
 	Key string
 
-	// Cost is the CPU time that it will take; 0 = as the Predictor says.
+	// Cost is the CPU time that it will take; 0 = as the Predictor says. More than an hour
+	// counts as an hour.
 	Cost time.Duration
 }
 
@@ -135,7 +136,7 @@ func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	if cost == 0 {
 		cost = t.options.Predict.Predict(r.Route)
 	}
-	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxDuration))}
+	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxPredicted))}
 	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
 	w.item = admission.Item{
 		Class: uint8(w.request.Criticality), Level: level,

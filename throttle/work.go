@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/admission"
@@ -22,6 +23,7 @@ type Work struct {
 	signal    waitline.Signal
 	decision  limit.Decision // of one that waited
 	waited    time.Duration
+	done      atomic.Bool
 
 	// Under the Throttle's lock:
 	item       admission.Item
@@ -92,31 +94,25 @@ func (w *Work) SetCost(cpu time.Duration) {
 	if w.item.State() != admission.Running {
 		return
 	}
-	w.soFar, w.hasCost = min(cpu, maxDuration), true
+	w.soFar, w.hasCost = min(cpu, maxActual), true
 	t.machine.Charge(t.now(), &w.item, int64(w.soFar))
 }
 
 // Done says that the request has run. Later calls do nothing.
 func (w *Work) Done() {
-	t := w.throttle
-	measured := time.Duration(-1)
-	if m := t.options.Meter; m != nil && w.running() {
-		measured = m.End(w.mark, t.service(w))
-	}
-	actual, service, done := t.finish(w, measured)
-	if !done {
+	if w.done.Swap(true) {
 		return
 	}
+	t := w.throttle
+	measured := time.Duration(-1)
+	if m := t.options.Meter; m != nil {
+		measured = m.End(w.mark, t.service(w))
+	}
+	actual, service := t.finish(w, measured)
 	t.options.Predict.Observe(w.request.Route, w.predicted, actual)
 	if h := &t.options.Hooks; h.OnDone != nil {
 		h.OnDone(w.request.Criticality, w.predicted, actual, service)
 	}
-}
-
-func (w *Work) running() bool {
-	w.throttle.mu.Lock()
-	defer w.throttle.mu.Unlock()
-	return w.item.State() == admission.Running
 }
 
 // service is how long w has run.
@@ -125,21 +121,18 @@ func (t *Throttle) service(w *Work) time.Duration {
 }
 
 // finish ends w. What was said counts before what was measured, and that before service time.
-func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time.Duration, done bool) {
+func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w.item.State() != admission.Running {
-		return 0, 0, false
-	}
 	now := t.now()
 	service = time.Duration(now - w.item.Started())
 	switch {
 	case w.hasCost:
 		actual = w.soFar
 	case measured >= 0:
-		actual = min(measured, maxDuration)
+		actual = min(measured, maxActual)
 	default:
-		actual = min(service, maxDuration)
+		actual = min(service, maxActual)
 	}
 	t.errors.observe(w.predicted, actual)
 	t.classes[w.item.Class].Done++
@@ -149,7 +142,7 @@ func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time
 		w.cancel(context.Canceled)
 	}
 	t.settle(now)
-	return actual, service, true
+	return actual, service
 }
 
 // Cancel ends the context of a running request with the cause ErrCancelled. It reports whether

@@ -42,7 +42,7 @@ func (b *bucket) charge(now, cost int64) {
 	if cost >= 0 {
 		b.empty = min(b.empty+b.span(cost), math.MaxInt64/2)
 	} else {
-		b.empty -= max(0, b.span(-cost)-1)
+		b.empty -= int64(min(math.Floor(float64(-cost)/b.rate), math.MaxInt64/4))
 		b.trim(now)
 	}
 }

@@ -20,6 +20,7 @@ type class struct {
 	dearest int64 // served since the class was last empty
 	waiting int
 	cost    int64
+	free    *flow // those that were dropped, by next: as many as there were at once
 }
 
 // flow is a key that has waiting requests, or has had more than its share.
@@ -30,16 +31,29 @@ type flow struct {
 	waiting     int
 	cost        int64
 	place       waitline.Alarm // in active or idle
+	next        *flow          // in free
+}
+
+// flowOf returns the flow of a key.
+func (c *class) flowOf(key uint64) *flow {
+	f := c.flows[key]
+	if f != nil {
+		return f
+	}
+	if f = c.free; f != nil {
+		c.free = f.next
+		*f = flow{key: key, start: c.virtual}
+	} else {
+		f = &flow{key: key, start: c.virtual}
+	}
+	c.flows[key] = f
+	return f
 }
 
 // push puts it at the end of its key. newest says that the newest go first: a new key then
 // starts a nanosecond before all others.
 func (c *class) push(it *Item, newest bool) {
-	f := c.flows[it.Key]
-	if f == nil {
-		f = &flow{key: it.Key}
-		c.flows[it.Key] = f
-	}
+	f := c.flowOf(it.Key)
 	if f.first == nil {
 		f.start = max(f.start, c.virtual)
 		if at, _ := c.active.First(); newest && f.start <= c.virtual && at != waitline.Never {
@@ -104,23 +118,21 @@ func (c *class) remove(it *Item, spare int) {
 		c.active.Set(&f.place, f, f.start)
 	} else {
 		f.place.Unset()
-		c.idle.Set(&f.place, f, f.start)
+		if f.start <= c.virtual || c.waiting == 0 {
+			c.drop(f)
+		} else {
+			c.idle.Set(&f.place, f, f.start)
+		}
 	}
 	c.forget(spare)
 }
 
 // settle adds to a key's start what a request has cost beyond its prediction, or takes from it.
 func (c *class) settle(key uint64, more int64, spare int) {
-	f := c.flows[key]
-	switch {
-	case c.waiting == 0:
-		return // nobody competes
-	case f == nil && more <= 0:
-		return
-	case f == nil:
-		f = &flow{key: key, start: c.virtual}
-		c.flows[key] = f
+	if c.waiting == 0 || more == 0 || more < 0 && c.flows[key] == nil {
+		return // nobody competes, or nothing is owed
 	}
+	f := c.flowOf(key)
 	f.start = max(f.start+more, c.virtual)
 	if f.first != nil {
 		c.active.Set(&f.place, f, f.start)
@@ -144,6 +156,11 @@ func (c *class) forget(spare int) {
 		}
 		f := of.(*flow)
 		f.place.Unset()
-		delete(c.flows, f.key)
+		c.drop(f)
 	}
+}
+
+func (c *class) drop(f *flow) {
+	delete(c.flows, f.key)
+	f.next, c.free = c.free, f
 }

@@ -22,29 +22,20 @@ import "math"
 type follower struct {
 	floor, ceiling int
 	current        float64
-	service        float64 // mean service time in nanoseconds, over about a round
-	reached        bool    // somebody waited for the limit in this round
+	reached        bool // somebody waited for the limit in this round
 
 	completions int     // of this round
 	seen, calm  float64 // service times of this round, and what they are without queueing
 	rounds      int     // since the last probe
 	probing     bool
 	probes      int // samples that the probe still wants
-	routes      map[uint64]*calmTime
 }
 
-// calmTime is what a route takes without queueing: the mean since the last probe but one.
-type calmTime struct{ sum, count, lastSum, lastCount float64 }
-
-const (
-	probeEvery = 100
-	maxRoutes  = 1024 // whose times are known; others do not teach. Not larger: 48 bytes each, by routes that a stranger may name
-)
+const probeEvery = 100
 
 func (f *follower) init(floor, ceiling int) {
 	f.floor, f.ceiling, f.current = floor, ceiling, float64(floor)
 	if floor > 0 {
-		f.routes = map[uint64]*calmTime{}
 		f.probe()
 	}
 }
@@ -70,23 +61,10 @@ func (f *follower) begin(it *Item, running int) {
 	it.probe = f.floor > 0 && running <= f.half()
 }
 
-// observe learns from a request that has run.
-func (f *follower) observe(it *Item, service int64, running int) {
-	f.service += (float64(service) - f.service) / max(1, min(float64(f.limit()), math.MaxInt32))
-	if f.floor == 0 {
-		return
-	}
-	r := f.routes[it.Route]
-	if r == nil {
-		if len(f.routes) >= maxRoutes {
-			return
-		}
-		r = &calmTime{}
-		f.routes[it.Route] = r
-	}
+// observe learns from a request of route r that has run.
+func (f *follower) observe(it *Item, r *routeTime, service int64, routes map[uint64]*routeTime) {
 	if it.probe {
-		r.sum += float64(service)
-		r.count++
+		r.calm.add(float64(service))
 		if f.probes--; f.probes <= 0 && f.probing {
 			f.probing, f.completions, f.seen, f.calm, f.reached = false, 0, 0, 0, false
 		}
@@ -95,17 +73,17 @@ func (f *follower) observe(it *Item, service int64, running int) {
 	if f.probing {
 		return
 	}
-	if n := r.count + r.lastCount; n > 0 {
+	if n := r.calm.count + r.lastCalm.count; n > 0 {
 		f.seen += float64(service)
-		f.calm += (r.sum + r.lastSum) / n
+		f.calm += (r.calm.sum + r.lastCalm.sum) / n
 	}
 	if f.completions++; f.completions >= int(f.current) {
-		f.step()
+		f.step(routes)
 	}
 }
 
 // step ends a round.
-func (f *follower) step() {
+func (f *follower) step(routes map[uint64]*routeTime) {
 	stretch := 1.0
 	if f.calm > 0 {
 		stretch = min(max(f.seen/f.calm, 0.5), 2)
@@ -118,8 +96,8 @@ func (f *follower) step() {
 	f.current = min(max(next, float64(f.floor)), float64(f.ceiling))
 	f.completions, f.seen, f.calm, f.reached = 0, 0, 0, false
 	if f.rounds++; f.rounds >= probeEvery || !known {
-		for _, r := range f.routes {
-			r.lastSum, r.lastCount, r.sum, r.count = r.sum, r.count, 0, 0
+		for _, r := range routes {
+			r.lastCalm, r.calm = r.calm, sample{}
 		}
 		f.probe()
 	}

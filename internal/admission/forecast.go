@@ -34,7 +34,63 @@ func (m *Machine) drain(now int64, count int, cost int64) int64 {
 		wait = max(0, b.empty+b.span(cost)-now)
 	}
 	if limit := m.follower.limit(); m.running >= limit {
-		wait = max(wait, int64(float64(count)*m.follower.service/float64(limit)))
+		wait = max(wait, int64(float64(count)*m.times.mean/float64(limit)))
 	}
 	return wait
+}
+
+// times has how long requests run: the mean of all and of each route.
+type times struct {
+	mean   float64 // in nanoseconds
+	count  float64
+	routes map[uint64]*routeTime
+}
+
+// routeTime is what requests of a route take. calm and lastCalm are for the follower.
+type routeTime struct {
+	mean, count    float64
+	calm, lastCalm sample
+}
+
+type sample struct{ sum, count float64 }
+
+func (s *sample) add(x float64) { s.sum, s.count = s.sum+x, s.count+1 }
+
+const (
+	// maxRoutes is of how many routes the times are known. Not larger: routes may be named by
+	// strangers, and each takes 100 bytes.
+	maxRoutes = 1024
+
+	// recent is how many requests a mean is about. Not fewer: a tenth of error is enough, for
+	// times that vary as much as their mean. Not more: a server that changes is noticed late.
+	recent = 100
+)
+
+// observe learns from a request that has run. It returns nil for a route that is one too many.
+func (t *times) observe(it *Item, service int64) *routeTime {
+	x := float64(service)
+	t.count = min(t.count+1, recent)
+	t.mean += (x - t.mean) / t.count
+	r := t.routes[it.Route]
+	if r == nil {
+		if len(t.routes) >= maxRoutes {
+			return nil
+		}
+		r = &routeTime{}
+		t.routes[it.Route] = r
+	}
+	r.count = min(r.count+1, recent)
+	r.mean += (x - r.mean) / r.count
+	return r
+}
+
+// least is the time that a request will take at least: its CPU time, or less where its route is
+// known to take less, as one does that uses several cores. A route that has not been seen may
+// take no time: nobody is refused for a guess.
+func (t *times) least(it *Item) int64 {
+	r := t.routes[it.Route]
+	if r == nil {
+		return 0
+	}
+	return min(it.Cost, int64(r.mean))
 }

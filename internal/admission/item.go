@@ -37,6 +37,7 @@ type Item struct {
 	arrived int64 // when it was offered
 	started int64
 	charged int64 // cost that has been taken from the bucket
+	latest  int64 // the last time at which it can start and still be done by its deadline
 
 	flow       *flow // while it waits
 	inFlow     links
@@ -62,12 +63,3 @@ func (it *Item) Started() int64 { return it.started }
 
 // end moves it to its last state, or to Running.
 func (it *Item) end(s State, why limit.Reason) { it.state, it.reason = s, why }
-
-// latest is the last time at which it can start and still be done by its deadline. A request
-// takes at least its CPU time.
-func (it *Item) latest() int64 {
-	if it.Deadline == waitline.Never {
-		return waitline.Never
-	}
-	return it.Deadline - it.Cost
-}

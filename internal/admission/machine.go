@@ -50,6 +50,7 @@ type Machine struct {
 
 	running  int
 	bucket   bucket
+	times    times
 	follower follower
 
 	expirations waitline.Alarms
@@ -69,6 +70,7 @@ func New(c Config) *Machine {
 		c.MaxWait = waitline.Never
 	}
 	m := &Machine{config: c, bucket: bucket{rate: c.Rate, burst: c.Burst, empty: math.MinInt64 / 2}}
+	m.times.routes = map[uint64]*routeTime{}
 	m.follower.init(c.Floor, c.Concurrency)
 	for i := range m.classes {
 		m.classes[i].flows = map[uint64]*flow{}
@@ -78,14 +80,17 @@ func New(c Config) *Machine {
 
 // Offer brings a request. It is Running, Waiting, Refused or Expired after it.
 func (m *Machine) Offer(now int64, it *Item) {
-	it.Cost, it.arrived = max(it.Cost, 1), now
+	it.Cost, it.arrived, it.latest = max(it.Cost, 1), now, waitline.Never
 	m.Step(now)
 	if m.top() < int(it.Class) && m.fits(now, it.Cost) {
 		m.start(now, it)
 		return
 	}
+	if it.Deadline != waitline.Never {
+		it.latest = it.Deadline - m.times.least(it)
+	}
 	switch {
-	case it.Deadline != waitline.Never && m.earliest(now, it) > it.latest():
+	case it.latest != waitline.Never && m.earliest(now, it) > it.latest:
 		it.end(Refused, limit.ReasonDeadline)
 		m.overloaded = m.waiting > 0
 		return
@@ -148,7 +153,9 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	m.settle(now, it, max(cost, 0))
 	it.end(Finished, limit.ReasonNone)
 	if sound {
-		m.follower.observe(it, now-it.started, m.running)
+		if r := m.times.observe(it, now-it.started); r != nil && m.config.Floor > 0 {
+			m.follower.observe(it, r, now-it.started, m.times.routes)
+		}
 	}
 	m.running--
 	m.Step(now)
@@ -248,7 +255,7 @@ func (m *Machine) push(now int64, it *Item) {
 	m.classes[it.Class].push(it, m.newest())
 	m.waiting++
 	m.cost += cost
-	expires := it.latest()
+	expires := it.latest
 	if m.config.MaxWait != waitline.Never {
 		expires = min(expires, waitline.Sum(now, m.config.MaxWait))
 	}
