@@ -13,24 +13,23 @@ type bucket struct {
 	empty int64
 }
 
-// span is the time in which cost comes in.
-func (b *bucket) span(cost int64) int64 {
-	t := math.Ceil(float64(cost) / b.rate)
-	if t >= math.MaxInt64/4 {
-		return math.MaxInt64 / 4
-	}
-	return int64(t)
-}
+// span is the time in which cost comes in, rounded up; within is rounded down.
+func (b *bucket) span(cost int64) int64 { return nanoseconds(math.Ceil(float64(cost) / b.rate)) }
+
+func (b *bucket) within(cost int64) int64 { return nanoseconds(math.Floor(float64(cost) / b.rate)) }
+
+// nanoseconds is t, bounded so that sums with a few others do not overflow.
+func nanoseconds(t float64) int64 { return int64(min(t, math.MaxInt64/4)) }
 
 // trim drops what is above the burst.
-func (b *bucket) trim(now int64) { b.empty = max(b.empty, now-b.span(b.burst)) }
+func (b *bucket) trim(now int64) { b.empty = max(b.empty, now-b.within(b.burst)) }
 
 // ready is when cost may start. What is dearer than the burst starts when the bucket is full.
 func (b *bucket) ready(cost int64) int64 {
 	if b.rate == 0 {
 		return math.MinInt64
 	}
-	return b.empty + b.span(min(cost, b.burst))
+	return b.empty + min(b.span(cost), b.within(b.burst))
 }
 
 // charge takes cost, which may be below 0 for a refund.
@@ -42,7 +41,7 @@ func (b *bucket) charge(now, cost int64) {
 	if cost >= 0 {
 		b.empty = min(b.empty+b.span(cost), math.MaxInt64/2)
 	} else {
-		b.empty -= int64(min(math.Floor(float64(-cost)/b.rate), math.MaxInt64/4))
+		b.empty -= b.within(-cost)
 		b.trim(now)
 	}
 }

@@ -82,10 +82,17 @@ func (h *history) pick(s State) *naiveItem {
 
 // event draws one event. It returns the request of it, if any.
 func (h *history) event(t *testing.T) {
-	h.now += int64([]int{0, 0, 1, 3, 20, 100}[h.IntN(6)])
-	if next := h.machine.Next(); h.IntN(4) == 0 && next != waitline.Never {
+	next := h.machine.Next()
+	if h.IntN(4) == 0 && next != waitline.Never {
 		h.now = max(h.now, next)
+	} else {
+		h.now += int64([]int{0, 0, 1, 3, 20, 100}[h.IntN(6)])
 	}
+	if h.machine.Step(h.now); h.now < next && len(h.machine.Ended()) > 0 {
+		t.Fatalf("%v: a wait ended, and the machine said %d", h, next)
+	}
+	h.oracle.step(h.now)
+	h.checkRate(t)
 	switch h.IntN(8) {
 	case 0, 1, 2, 3:
 		it := &naiveItem{Item: &Item{
@@ -112,8 +119,9 @@ func (h *history) event(t *testing.T) {
 		}
 	default:
 		if it := h.pick(Running); it != nil && h.IntN(2) == 0 {
-			if cost := int64(2 * h.IntN(50)); cost > it.charge {
-				h.machine.Charge(h.now, it.Item, cost)
+			cost := int64(2 * h.IntN(50))
+			h.machine.Charge(h.now, it.Item, cost)
+			if cost > it.charge {
 				h.oracle.settle(h.now, it, cost)
 			}
 		}
@@ -197,9 +205,35 @@ func (h *history) checkRate(t *testing.T) {
 			}
 			h.meter = max(h.meter, 0) + float64(it.Item.charged-was)
 			h.charged[it.Item] = it.Item.charged
-			if most := float64(max(h.config.Burst, it.Cost)); starts && h.meter > most {
+			if most := float64(max(h.config.Burst, it.Cost)); starts && h.meter > most+1e-6 {
 				t.Fatalf("%v: %v of cost started beyond the rate, at most %v may", h, h.meter, most)
 			}
+		}
+	}
+}
+
+// With rates and costs that divide into no whole nanoseconds, no interval has more than burst +
+// rate x T of cost.
+func TestRateIsNeverExceeded(t *testing.T) {
+	for seed := range histories(1000) {
+		r := rand.New(rand.NewPCG(uint64(seed), 7))
+		c := Config{Rate: 0.01 + 3*r.Float64(), Burst: 1 + r.Int64N(60), MaxWaiting: 5, Concurrency: 3}
+		h := &history{config: c, machine: New(c), now: 1, charged: map[*Item]int64{}}
+		for range 150 {
+			if h.now += r.Int64N(20); r.IntN(2) == 0 {
+				it := &naiveItem{Item: &Item{Cost: 1 + r.Int64N(40), Deadline: waitline.Never}}
+				h.items = append(h.items, it)
+				h.machine.Offer(h.now, it.Item)
+				h.checkRate(t)
+			}
+			for _, it := range h.items {
+				if it.State() == Running && r.IntN(4) == 0 {
+					h.machine.Finish(h.now, it.Item, r.Int64N(60), true)
+					h.checkRate(t)
+				}
+			}
+			h.machine.Step(h.now)
+			h.checkRate(t)
 		}
 	}
 }

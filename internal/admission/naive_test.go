@@ -159,6 +159,10 @@ func (n *naive) step(now int64) {
 		n.remove(it)
 		n.overloaded = len(n.waiting) > 0
 	}
+	n.serve()
+}
+
+func (n *naive) serve() {
 	for len(n.waiting) > 0 {
 		it := n.first()
 		if !n.fits(it.Cost) {
@@ -226,7 +230,7 @@ func (n *naive) offer(now int64, it *naiveItem) {
 		n.overloaded = len(n.waiting) > 0
 	}
 	n.push(it)
-	n.step(now)
+	n.serve()
 }
 
 func (n *naive) push(it *naiveItem) {
