@@ -18,6 +18,7 @@ type bytesSource struct{ rest []byte }
 
 func (b *bytesSource) IntN(n int) int {
 	if len(b.rest) < 2 {
+		b.rest = nil
 		return 0
 	}
 	v := int(b.rest[0])<<8 | int(b.rest[1])
