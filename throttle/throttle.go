@@ -140,10 +140,19 @@ func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
 	w.item = admission.Item{
 		Class: uint8(w.request.Criticality), Level: level,
-		Key: maphash.String(t.seed, key), Route: maphash.String(t.seed, r.Route),
+		Key: t.key(key), Route: maphash.String(t.seed, r.Route),
 		Cost: int64(w.predicted), Of: w,
 	}
 	return w
+}
+
+// key is a key as a number, by a hash whose seed nobody knows, so that nobody can choose to share
+// the number of another; 0 for no key.
+func (t *Throttle) key(key string) uint64 {
+	if key == "" {
+		return 0
+	}
+	return max(1, maphash.String(t.seed, key))
 }
 
 func (r *Request) check() error {

@@ -20,6 +20,7 @@ type class struct {
 	dearest int64 // served since the class was last empty
 	waiting int
 	cost    int64
+	bounded int64 // cost, of which each request is at most the bound of the queue
 	free    *flow // those that were dropped, by next: as many as there were at once
 }
 
@@ -30,6 +31,7 @@ type flow struct {
 	first, last *Item
 	waiting     int
 	cost        int64
+	bounded     int64
 	place       waitline.Alarm // in active or idle
 	next        *flow          // in free
 }
@@ -51,8 +53,8 @@ func (c *class) flowOf(key uint64) *flow {
 }
 
 // push puts it at the end of its key. newest says that the newest go first: a new key then
-// starts a nanosecond before all others.
-func (c *class) push(it *Item, newest bool) {
+// starts a nanosecond before all others. bounded is its cost, at most the bound of the queue.
+func (c *class) push(it *Item, bounded int64, newest bool) {
 	f := c.flowOf(it.Key)
 	if f.first == nil {
 		f.start = max(f.start, c.virtual)
@@ -69,8 +71,10 @@ func (c *class) push(it *Item, newest bool) {
 	f.last = it
 	f.waiting++
 	f.cost += it.Cost
+	f.bounded += bounded
 	c.waiting++
 	c.cost += it.Cost
+	c.bounded += bounded
 }
 
 // next returns the request that is served next.
@@ -96,7 +100,7 @@ func (c *class) serve(it *Item) {
 }
 
 // remove takes it out of its key. At most spare keys are remembered that have no request.
-func (c *class) remove(it *Item, spare int) {
+func (c *class) remove(it *Item, bounded int64, spare int) {
 	f := it.flow
 	prev, next := it.inFlow.prev, it.inFlow.next
 	if prev == nil {
@@ -112,8 +116,10 @@ func (c *class) remove(it *Item, spare int) {
 	it.flow, it.inFlow = nil, links{}
 	f.waiting--
 	f.cost -= it.Cost
+	f.bounded -= bounded
 	c.waiting--
 	c.cost -= it.Cost
+	c.bounded -= bounded
 	if f.first != nil {
 		c.active.Set(&f.place, f, f.start)
 	} else {

@@ -44,7 +44,7 @@ type history struct {
 }
 
 func newHistory(s source) *history {
-	c := Config{MaxWaiting: 1 + s.IntN(12)}
+	c := Config{MaxWaiting: 1 + s.IntN(20)}
 	if kind := s.IntN(3); kind != 0 {
 		c.Rate = []float64{0.5, 1, 2}[s.IntN(3)]
 		c.Burst = int64(2 + 2*s.IntN(40))
@@ -146,7 +146,7 @@ func (h *history) offer(t *testing.T, it *naiveItem) {
 		}
 	}
 	fits := h.machine.cost-below+h.oracle.bounded(it.Cost) <= h.oracle.config.MaxCost
-	if count > 0 && fits {
+	if count > 0 && fits && !h.oracle.flooded(it) {
 		t.Fatalf("%v: a request was refused while %d lower ones wait, and without them there would be room", h, count)
 	}
 }

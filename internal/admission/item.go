@@ -25,7 +25,7 @@ const (
 type Item struct {
 	Class    uint8  // 0 to Classes-1, the higher the more important
 	Level    uint8  // 0 to Levels-1 inside the class, the higher the more important
-	Key      uint64 // requests of one key share one turn
+	Key      uint64 // requests of one key share what one key gets; 0 = none
 	Route    uint64 // requests of one route are expected to take the same time
 	Cost     int64  // predicted, in nanoseconds of CPU; below 1 is 1
 	Deadline int64  // when it must be done; waitline.Never = no deadline

@@ -8,8 +8,9 @@
 // What it holds:
 //
 //  1. A request is refused for want of room only if the eviction of all that are lower would not
-//     make room, and evicted only for one that is higher, while none lower waits. Higher is the
-//     class, then the level. Among equals the newest goes.
+//     make room, or if its key has its share of the queue (see share). It is evicted only for one
+//     that is higher, while none lower waits. Higher is the class, then the level. Among equals
+//     the newest goes.
 //  2. Each request has exactly one outcome: it starts, is refused, is evicted, expires, or is
 //     taken back by its caller.
 //  3. The number and the cost of waiting requests never exceed their bounds. A request that is
@@ -47,6 +48,7 @@ type Machine struct {
 	classes [Classes]class
 	waiting int
 	cost    int64 // of those that wait, each at most MaxCost
+	shares  int   // the square root of MaxWaiting: 1/shares of the queue is a key's in any case
 
 	running  int
 	bucket   bucket
@@ -70,6 +72,7 @@ func New(c Config) *Machine {
 		c.MaxWait = waitline.Never
 	}
 	m := &Machine{config: c, bucket: bucket{rate: c.Rate, burst: c.Burst, empty: math.MinInt64 / 2}}
+	m.shares = max(1, int(math.Sqrt(float64(c.MaxWaiting))))
 	m.times.routes = map[uint64]*routeTime{}
 	m.follower.init(c.Floor, c.Concurrency)
 	for i := range m.classes {
@@ -94,7 +97,7 @@ func (m *Machine) Offer(now int64, it *Item) {
 		it.end(Refused, limit.ReasonDeadline)
 		m.overloaded = m.waiting > 0
 		return
-	case !m.makeRoom(it):
+	case m.hasShare(it) || !m.makeRoom(it):
 		it.end(Refused, limit.ReasonQueueFull)
 		m.overloaded = m.waiting > 0
 		return
@@ -252,7 +255,7 @@ func (m *Machine) push(now int64, it *Item) {
 	it.end(Waiting, limit.ReasonNone)
 	cost := min(it.Cost, m.config.MaxCost)
 	m.levels.push(it, cost)
-	m.classes[it.Class].push(it, m.newest())
+	m.classes[it.Class].push(it, cost, m.newest())
 	m.waiting++
 	m.cost += cost
 	expires := it.latest
@@ -265,13 +268,37 @@ func (m *Machine) push(now int64, it *Item) {
 func (m *Machine) remove(it *Item) {
 	cost := min(it.Cost, m.config.MaxCost)
 	m.levels.remove(it, cost)
-	m.classes[it.Class].remove(it, m.config.MaxWaiting)
+	m.classes[it.Class].remove(it, cost, m.config.MaxWaiting)
 	m.waiting--
 	m.cost -= cost
 	it.expiration.Unset()
 	if m.waiting == 0 {
 		m.overloaded = false
 	}
+}
+
+// hasShare says whether the key of it has its share of the queue, so that it gets no more:
+// otherwise a key that floods the queue shuts out all others of its class that are not of a
+// higher level. A key may have as much as is free for its class (a dynamic threshold, as in the
+// buffers of switches), so that n keys that flood leave the n+1st part to others. And it may have
+// 1/sqrt(MaxWaiting) of the queue in any case: that is far more than one user has at a time, so
+// that levels alone decide between ordinary users, and it takes sqrt(MaxWaiting) keys to fill the
+// queue. Requests without a key, which is 0, have no share.
+func (m *Machine) hasShare(it *Item) bool {
+	f := m.classes[it.Class].flows[it.Key]
+	if it.Key == 0 || f == nil || f.waiting == 0 {
+		return false
+	}
+	count, cost := 0, int64(0)
+	for i := int(it.Class); i < Classes; i++ {
+		count += m.classes[i].waiting
+		cost += m.classes[i].bounded
+	}
+	if f.waiting >= max(m.config.MaxWaiting/m.shares, m.config.MaxWaiting-count) {
+		return true
+	}
+	c := m.config.MaxCost
+	return c < math.MaxInt64 && f.bounded+min(it.Cost, c) > max(c/int64(m.shares), c-cost)
 }
 
 // makeRoom evicts what is lower than it until there is room for it. It evicts nothing and

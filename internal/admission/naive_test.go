@@ -199,6 +199,11 @@ func (n *naive) offer(now int64, it *naiveItem) {
 		n.overloaded = len(n.waiting) > 0
 		return
 	}
+	if n.flooded(it) {
+		it.outcome, it.reason = Refused, limit.ReasonQueueFull
+		n.overloaded = len(n.waiting) > 0
+		return
+	}
 	count, cost := len(n.waiting), int64(0)
 	var lower []*naiveItem
 	for _, o := range n.waiting {
@@ -270,6 +275,32 @@ func (n *naive) late(now int64, it *naiveItem) bool {
 		wait = max(0, (float64(ahead)-n.tokens)/n.config.Rate)
 	}
 	return float64(now)+wait > float64(it.Deadline)
+}
+
+// flooded says whether the key of it has as much of the queue as is free for its class, and more
+// than the square root of the queue.
+func (n *naive) flooded(it *naiveItem) bool {
+	own, high := n.of(int(it.Class), it.Key), []*naiveItem{}
+	if it.Key == 0 || len(own) == 0 {
+		return false
+	}
+	for _, o := range n.waiting {
+		if o.Class >= it.Class {
+			high = append(high, o)
+		}
+	}
+	parts := 1
+	for (parts+1)*(parts+1) <= n.config.MaxWaiting {
+		parts++
+	}
+	sum := func(all []*naiveItem) (s int64) {
+		for _, o := range all {
+			s += n.bounded(o.Cost)
+		}
+		return s
+	}
+	return len(own) >= max(n.config.MaxWaiting/parts, n.config.MaxWaiting-len(high)) ||
+		sum(own)+n.bounded(it.Cost) > max(n.config.MaxCost/int64(parts), n.config.MaxCost-sum(high))
 }
 
 func (n *naive) leave(now int64, it *naiveItem) {
