@@ -107,6 +107,10 @@ store/redis
 # Versions of a configuration in such a table. It knows neither a backend nor what a configuration says.
 internal/cluster < internal/configstore;
 
+# The other side of it: what a program sends. How many attempts a server is worth, and how many may
+# be retries, are arithmetic.
+limit < internal/accepts;
+
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.
 internal/answer, internal/forwarded/identify < middleware/httplimit;
