@@ -110,6 +110,10 @@ internal/cluster < internal/configstore;
 # The other side of it: what a program sends. How many attempts a server is worth, and how many may
 # be retries, are arithmetic.
 limit < internal/accepts;
+NONE < internal/retrybudget;
+
+# What a server says of its limits, read back. Servers do not link the parser.
+limit, github.com/dunglas/httpsfv < internal/answer/reader;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.

@@ -178,7 +178,7 @@ func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th, k := New(c), int64(math.Round(c.K*one))
+	th := New(c)
 	var accounts [Classes]account
 	var flying []Attempt
 	now, last := limit.Time(r.Int64N(1e18)), limit.Time(0)
@@ -236,23 +236,31 @@ func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
 			}
 		}
 		last = max(last, seen)
-		for of := range accounts {
-			acc, cl := accounts[of], th.at(last, of)
-			bound := k*acc.accepts + one*(acc.probes+acc.unknown+int64(c.Spare))
-			if th.calm(cl) {
-				bound += one * acc.inCalm
-			}
-			if one*acc.attempts > bound {
-				t.Fatalf("%s, step %d, class %d: %d attempts, want at most %.3f: %+v of %+v", name, step, of, acc.attempts, float64(bound)/one, acc, c)
-			}
-			if cl.credit < 0 || cl.credit > th.most(cl)+one*acc.probes {
-				t.Fatalf("%s, step %d, class %d: credit %d of %d", name, step, of, cl.credit, th.most(cl))
-			}
-			if sum := sum(cl.accepted[:]); sum != cl.total {
-				t.Fatalf("%s, step %d: %d accepts in the window, %d in its parts", name, step, cl.total, sum)
-			}
+		if err := within(th, c, last, &accounts); err != nil {
+			t.Fatalf("%s, step %d: %v of %+v", name, step, err, c)
 		}
 	}
+}
+
+// within holds what is promised of every class.
+func within(th *Throttle, c Config, now limit.Time, accounts *[Classes]account) error {
+	for of, acc := range accounts {
+		cl := th.at(now, of)
+		bound := th.k*acc.accepts + one*(acc.probes+acc.unknown+int64(c.Spare))
+		if th.calm(cl) {
+			bound += one * acc.inCalm
+		}
+		if one*acc.attempts > bound {
+			return fmt.Errorf("class %d: %d attempts, want at most %.3f: %+v", of, acc.attempts, float64(bound)/one, acc)
+		}
+		if cl.credit < 0 || cl.credit > th.most(cl)+one*acc.probes {
+			return fmt.Errorf("class %d: credit %d of %d", of, cl.credit, th.most(cl))
+		}
+		if sum := sum(cl.accepted[:]); sum != cl.total {
+			return fmt.Errorf("%d accepts in the window, %d in its parts", cl.total, sum)
+		}
+	}
+	return nil
 }
 
 func sum(parts []uint32) (n int64) {

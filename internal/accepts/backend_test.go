@@ -155,11 +155,18 @@ func (f *fleet) run(c Config) (s seen) {
 		delay := time.Duration(float64(f.latency) * (0.5 + f.r.Float64()))
 		heap.Push(&queue, event{at: e.at.Add(delay), client: cl, answer: true, accepted: accepted, attempt: a})
 	}
+	s.sentAfter = float64(sent) / float64(wanted)
+	s.ratio = float64(lateAttempts) / float64(lateAccepts)
+	s.used = float64(lateAccepts) / (60 * f.load * (1 - f.refuses))
+	f.sum(&s, c, seconds, share)
+	return s
+}
+
+// sum adds what is known at the end.
+func (f *fleet) sum(s *seen, c Config, seconds [][2]int, share map[*sender][2]float64) {
 	for _, cl := range f.clients {
 		s.bound += float64(cl.probes + cl.herd + c.Spare)
 	}
-	s.ratio = float64(lateAttempts) / float64(lateAccepts)
-	s.used = float64(lateAccepts) / (60 * f.load * (1 - f.refuses))
 	s.reopened = -1
 	for i, second := range seconds {
 		if second[0] > 0 && second[1] == second[0] {
@@ -167,14 +174,12 @@ func (f *fleet) run(c Config) (s seen) {
 			break
 		}
 	}
-	s.sentAfter = float64(sent) / float64(wanted)
 	var sum, squares, n float64
 	for _, x := range share {
 		part := x[0] / x[1]
 		sum, squares, n = sum+part, squares+part*part, n+1
 	}
 	s.fairness = sum * sum / (n * squares)
-	return s
 }
 
 func (f *fleet) gap(cl *sender) time.Duration {
