@@ -114,6 +114,16 @@ NONE < internal/retrybudget;
 
 # What a server says of its limits, read back. Servers do not link the parser.
 limit, github.com/dunglas/httpsfv < internal/answer/reader;
+internal/answer/reader < internal/holdoff;
+
+# The class of a request, from the context to the header field.
+NONE < internal/criticality;
+
+# How a program sends, and its two doors. Neither door knows the other, nor a store.
+internal/accepts, internal/retrybudget, internal/holdoff, internal/criticality, internal/keytable
+< middleware/outgoing;
+middleware/outgoing, internal/answer < middleware/httpclient;
+middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.

@@ -97,7 +97,7 @@ type class struct {
 	total    int64         // their sum
 	part     int64         // the part of the window that is being counted, since the epoch
 	refused  limit.Time    // of the last refusal of this class or one above it
-	ever     bool          // whether there was one
+	ever     bool          // whether there was one within the window
 	probeAt  limit.Time    // when the next probe may be sent
 	acceptAt limit.Time    // of the last accept
 	gap      int64         // between attempts while there is little credit, in nanoseconds
@@ -137,7 +137,7 @@ func (t *Throttle) Send(now limit.Time, of int, draw float64) (a Attempt, wait t
 	c := t.at(now, of)
 	a = Attempt{Class: of, Reserved: true, at: t.now}
 	switch {
-	case t.calm(c):
+	case c.calm():
 		a.Reserved = false
 		return a, 0, true
 	case c.credit-c.reserved*one >= one && (t.now >= c.next || c.credit-c.reserved*one >= few):
@@ -191,15 +191,6 @@ func (t *Throttle) Refused(now limit.Time, a Attempt) {
 // gave it up. What was reserved is free again.
 func (t *Throttle) Dropped(now limit.Time, a Attempt) { t.end(now, a) }
 
-// Open says whether a request of the class would be sent at now, other than as a probe.
-func (t *Throttle) Open(now limit.Time, of int) bool {
-	c := t.at(now, of)
-	return t.calm(c) || c.credit-c.reserved*one >= one
-}
-
-// Accepts returns how many attempts of a class the server accepted in the window before now.
-func (t *Throttle) Accepts(now limit.Time, of int) int64 { return t.at(now, of).total }
-
 func (t *Throttle) end(now limit.Time, a Attempt) *class {
 	c := t.at(now, a.Class)
 	if a.Reserved {
@@ -209,7 +200,7 @@ func (t *Throttle) end(now limit.Time, a Attempt) *class {
 }
 
 // calm reports whether nothing was refused for a window.
-func (t *Throttle) calm(c *class) bool { return !c.ever || t.now-c.refused > t.window }
+func (c *class) calm() bool { return !c.ever }
 
 // most is the credit that may be kept: what the accepts of the window have left over.
 func (t *Throttle) most(c *class) int64 { return t.spare + (t.k-one)*c.total }
@@ -218,6 +209,10 @@ func (t *Throttle) most(c *class) int64 { return t.spare + (t.k-one)*c.total }
 func (t *Throttle) at(now limit.Time, of int) *class {
 	t.now = max(t.now, now)
 	c := &t.classes[of]
+	if c.ever && t.now-c.refused > t.window {
+		// What was refused is forgotten, as at the start.
+		c.ever, c.gap, c.credit = false, 0, max(c.credit, t.spare)
+	}
 	part := int64(t.now) / t.slot
 	if part == c.part {
 		return c

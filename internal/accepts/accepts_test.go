@@ -20,6 +20,13 @@ func throttle(t testing.TB, c Config) *Throttle {
 	return New(c)
 }
 
+// open says whether a request of the class would be sent at now, other than as a probe.
+func open(th *Throttle, now limit.Time, of int) bool {
+	copied := *th
+	a, _, ok := copied.Send(now, of, 0)
+	return ok && !a.Probe
+}
+
 // TestWalk: a server that goes and comes back, seen by one client, step by step.
 func TestWalk(t *testing.T) {
 	const second = limit.Time(time.Second)
@@ -73,7 +80,7 @@ func TestWalk(t *testing.T) {
 1301s later: credit 2.0, in flight 0`); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if !th.Open(now, 0) || th.Accepts(now, 0) != 0 {
+	if !open(th, now, 0) || th.at(now, 0).total != 0 {
 		t.Error("after a window without refusals it is not open, or has accepts")
 	}
 }
@@ -91,7 +98,7 @@ func TestHigherRefusalsCountForLower(t *testing.T) {
 			th.Refused(0, a)
 		}
 		for other := range Classes {
-			if got, want := th.Open(0, other), other < of; got != want {
+			if got, want := open(th, 0, other), other < of; got != want {
 				t.Errorf("refusals of class %d: class %d open is %v, want %v", of, other, got, want)
 			}
 		}
@@ -107,7 +114,7 @@ func TestDroppedIsFree(t *testing.T) {
 	}
 	a, _, _ := th.Send(0, 0, 0)
 	th.Refused(0, a)
-	if th.Open(0, 0) {
+	if open(th, 0, 0) {
 		t.Fatal("open after the refusal that it has to spare")
 	}
 	// A probe that is dropped is lost, but not what it reserved.
@@ -224,9 +231,9 @@ func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
 				acc.accepts++
 			default:
 				for below := a.Class; below < Classes; below++ {
-					if th.calm(&th.classes[below]) {
+					if th.at(seen, below).calm() {
 						// Those in flight were sent before anybody could know.
-						accounts[below].unknown += accounts[below].inCalm
+						accounts[below].unknown += accounts[below].inCalm + int64(c.Spare)
 					}
 				}
 				th.Refused(seen, a)
@@ -246,9 +253,9 @@ func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
 func within(th *Throttle, c Config, now limit.Time, accounts *[Classes]account) error {
 	for of, acc := range accounts {
 		cl := th.at(now, of)
-		bound := th.k*acc.accepts + one*(acc.probes+acc.unknown+int64(c.Spare))
-		if th.calm(cl) {
-			bound += one * acc.inCalm
+		bound := th.k*acc.accepts + one*(acc.probes+acc.unknown)
+		if cl.calm() {
+			bound += one * (acc.inCalm + int64(c.Spare))
 		}
 		if one*acc.attempts > bound {
 			return fmt.Errorf("class %d: %d attempts, want at most %.3f: %+v", of, acc.attempts, float64(bound)/one, acc)

@@ -210,7 +210,7 @@ func (cl *sender) answered(e event) {
 	if e.accepted {
 		cl.ours.Accepted(e.at, e.attempt)
 	} else {
-		if cl.ours.calm(&cl.ours.classes[0]) {
+		if cl.ours.at(e.at, 0).calm() {
 			cl.herd += cl.inCalm
 		}
 		cl.ours.Refused(e.at, e.attempt)

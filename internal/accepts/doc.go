@@ -17,7 +17,8 @@
 //
 //	attempts <= K x accepts + probes + Spare + (in flight when the first refusal came)
 //
-// from the start to any moment, whatever the server does (TestBoundAtRandom). Requests that are
+// from the start to any moment, whatever the server does (TestBoundAtRandom). The last two count
+// once for each time that refusals begin after a window without any. Requests that are
 // refused locally count for nothing, so a server that accepts again multiplies the attempts by K
 // with each round trip. There is no latch: the next probe is never more than 1.5 x Probe away.
 // While there is little credit attempts are spaced as the accepts were, K times as close.

@@ -71,3 +71,17 @@ func withDetails(st *status.Status, quota *errdetails.QuotaFailure, retry *errde
 	}
 	return full.Err()
 }
+
+// RetryAfter returns the wait that a status error asks for in its RetryInfo, which [Of] writes, and
+// whether it asks for one. A negative one is 0, and one above a year is a year.
+func RetryAfter(err error) (time.Duration, bool) {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok && info.GetRetryDelay() != nil {
+			return min(max(info.GetRetryDelay().AsDuration(), 0), longestDelay), true
+		}
+	}
+	return 0, false
+}
+
+// longestDelay bounds what a server can ask for.
+const longestDelay = 365 * 24 * time.Hour
