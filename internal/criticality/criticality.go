@@ -1,45 +1,52 @@
 // Package criticality has the four classes of requests of Google's SRE book, and carries the class
-// of a request from a server's handler to the requests that it sends.
+// of a request from a context to the requests that are sent for it.
 package criticality
 
-import "context"
-
-// Header is the HTTP header field and the gRPC metadata key that has the class.
-const Header = "x-criticality"
-
-// Class says how much a request matters. Lower values matter more. The zero value is CriticalPlus,
-// so a class that is not known is [Default] and not the zero value.
-type Class uint8
-
-// The classes.
-const (
-	CriticalPlus  Class = iota // its failure is seen at once and by many
-	Critical                   // the default for requests that users wait for
-	SheddablePlus              // may fail for minutes: it is tried again, or a batch
-	Sheddable                  // may fail often, and for hours
-
-	// Count is how many classes there are.
-	Count int = iota
+import (
+	"context"
+	"strings"
 )
 
-// Default is the class of a request that says none.
-const Default = Critical
+// Header is the HTTP header field that has the class; in lower case it is the key of gRPC metadata.
+const Header = "X-Criticality"
 
-var names = [Count]string{"critical_plus", "critical", "sheddable_plus", "sheddable"}
+// Class says how much is lost when a request is not served. The zero value is [Default].
+type Class uint8
+
+// The classes. Requests of a lower class are held back before those of a higher one.
+const (
+	Default       Class = iota // nothing is said: as SheddablePlus
+	Sheddable                  // some are expected to fail, such as batch work that is tried again
+	SheddablePlus              // short outages are expected
+	Critical                   // users see the failure
+	CriticalPlus               // the most serious: a failure is seen by many
+)
+
+var names = [...]string{"default", "sheddable", "sheddable_plus", "critical", "critical_plus"}
 
 // String returns the name as it stands on the wire, such as "sheddable_plus".
 func (c Class) String() string {
-	if int(c) < Count {
+	if int(c) < len(names) {
 		return names[c]
 	}
 	return "unknown"
 }
 
-// Parse returns the class of that name. It does not know others.
-func Parse(name string) (Class, bool) {
-	for i, n := range names {
-		if n == name {
-			return Class(i), true
+// Rank is 0 for the most critical class and 3 for the least.
+func (c Class) Rank() int {
+	if c == Default {
+		c = SheddablePlus
+	}
+	return int(CriticalPlus - min(c, CriticalPlus))
+}
+
+// Parse returns the class that a header field names, in lower or upper case; parameters after a
+// semicolon are for the server. ok is false for the empty text and for other names.
+func Parse(field string) (c Class, ok bool) {
+	name, _, _ := strings.Cut(strings.Trim(field, " "), ";")
+	for c := Sheddable; c <= CriticalPlus; c++ {
+		if strings.EqualFold(name, names[c]) {
+			return c, true
 		}
 	}
 	return Default, false
@@ -52,11 +59,10 @@ func NewContext(ctx context.Context, c Class) context.Context {
 	return context.WithValue(ctx, key{}, c)
 }
 
-// FromContext returns the class of a context, and whether it has one; [Default] if not.
-func FromContext(ctx context.Context) (Class, bool) {
-	c, ok := ctx.Value(key{}).(Class)
-	if !ok || int(c) >= Count {
-		return Default, false
+// FromContext returns the class of a context, [Default] if it has none.
+func FromContext(ctx context.Context) Class {
+	if c, ok := ctx.Value(key{}).(Class); ok && c <= CriticalPlus {
+		return c
 	}
-	return c, true
+	return Default
 }

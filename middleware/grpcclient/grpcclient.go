@@ -27,7 +27,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -157,16 +156,15 @@ func (g *Guard) StreamClientInterceptor() grpc.StreamClientInterceptor {
 
 // call describes a call, and returns ctx with the class of the call in its metadata.
 func (g *Guard) call(ctx context.Context, method string, cc *grpc.ClientConn) (context.Context, outgoing.Call) {
-	c := outgoing.Call{Host: cc.CanonicalTarget(), Scope: method, Criticality: criticality.Default}
+	c := outgoing.Call{Host: cc.CanonicalTarget(), Scope: method}
 	if g.attributes != nil {
 		c.Attributes = g.attributes(ctx, method)
 	}
 	c.Attributes = append(c.Attributes, limit.Attribute{Name: "method", Value: method})
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if names := md.Get(criticality.Header); len(names) > 0 {
-		c.Criticality, _ = criticality.Parse(strings.ToLower(names[0]))
-	} else if class, told := criticality.FromContext(ctx); told {
-		c.Criticality = class
+		c.Criticality, _ = criticality.Parse(names[0])
+	} else if class := criticality.FromContext(ctx); class != criticality.Default {
 		ctx = metadata.AppendToOutgoingContext(ctx, criticality.Header, class.String())
 	}
 	return ctx, c

@@ -40,7 +40,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -136,11 +135,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.attributes != nil {
 		call.Attributes = append(t.attributes(req), call.Attributes...)
 	}
-	var told bool
-	call.Criticality, told = class(req)
 	send := req
-	if told && req.Header.Get(criticality.Header) == "" {
-		send = withHeader(req, criticality.Header, call.Criticality.String())
+	if field := req.Header.Get(criticality.Header); field != "" {
+		call.Criticality, _ = criticality.Parse(field)
+	} else if c := criticality.FromContext(req.Context()); c != criticality.Default {
+		send = withHeader(req, criticality.Header, c.String())
 	}
 	s := sending{t: t, req: send}
 	attempt, err := t.guard.Do(req.Context(), call, s.try)
@@ -278,16 +277,6 @@ func idempotent(req *http.Request) bool {
 
 func refused(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
-}
-
-// class returns the class of a request: that of its header field, or of its context.
-func class(req *http.Request) (c criticality.Class, told bool) {
-	if name := req.Header.Get(criticality.Header); name != "" {
-		if c, ok := criticality.Parse(strings.ToLower(name)); ok {
-			return c, true
-		}
-	}
-	return criticality.FromContext(req.Context())
 }
 
 func withHeader(req *http.Request, name, value string) *http.Request {

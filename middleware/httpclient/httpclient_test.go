@@ -371,9 +371,9 @@ func TestCriticality(t *testing.T) {
 	if with.Header.Get("x-criticality") != "" {
 		t.Error("the request was changed")
 	}
-	with.Header.Set("x-criticality", "critical_plus")
+	with.Header.Set("x-criticality", "critical_plus;level=42")
 	sent(t, tr, with, 200)
-	if got := fmt.Sprint(b.seen[0].criticality, ",", b.seen[1].criticality, ",", b.seen[2].criticality); got != ",sheddable,critical_plus" {
+	if got := fmt.Sprint(b.seen[0].criticality, ",", b.seen[1].criticality, ",", b.seen[2].criticality); got != ",sheddable,critical_plus;level=42" {
 		t.Errorf("the classes sent are %s", got)
 	}
 }

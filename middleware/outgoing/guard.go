@@ -29,14 +29,11 @@ const throttleName = "client-throttle"
 type Call struct {
 	Host  string // the server; names of more than 255 bytes are cut
 	Scope string // what of the server: requests of one scope are taken to meet the same policies
-	// Criticality is the request's class. See [CriticalityOf].
+	// Criticality is the request's class; 0 = that of its context.
 	Criticality Criticality
 	// Attributes describe the request to the limit of one's own, besides host.
 	Attributes []limit.Attribute
 }
-
-// CriticalityOf returns the class of a context; ok is false if it has none, and then it is Critical.
-func CriticalityOf(ctx context.Context) (c Criticality, ok bool) { return criticality.FromContext(ctx) }
 
 // Guard decides which requests are sent. It is safe for concurrent use and starts no goroutine,
 // except for requests that wait for Limit. [New] makes one.
@@ -120,6 +117,9 @@ func (g *Guard) begin(ctx context.Context, c Call, retry bool) (*Attempt, error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if c.Criticality == criticality.Default {
+		c.Criticality = criticality.FromContext(ctx)
+	}
 	c.Host, c.Scope = strings.ToLower(bound(c.Host)), bound(c.Scope)
 	start := g.now()
 	entry, err := g.host(start, c.Host)
@@ -191,7 +191,7 @@ func (a *Attempt) throttled(now limit.Time) error {
 	if a.guard.rules.Throttle.Off {
 		return nil
 	}
-	sent, wait, ok := a.entry.Value.throttle.Send(now, int(min(a.call.Criticality, Sheddable)), rand.Float64())
+	sent, wait, ok := a.entry.Value.throttle.Send(now, a.call.Criticality.Rank(), rand.Float64())
 	if !ok {
 		return refusal(a.call.Host, Throttled, throttleName, limit.ReasonSuppressed, wait)
 	}

@@ -37,7 +37,7 @@ func TestStorm(t *testing.T) {
 			running.Go(func() {
 				for range 200 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.Int64N(int64(time.Second))))
-					c := Call{Host: fmt.Sprint("host", r.IntN(3)), Scope: "/", Criticality: Criticality(r.IntN(4))}
+					c := Call{Host: fmt.Sprint("host", r.IntN(3)), Scope: "/", Criticality: Criticality(r.IntN(5))}
 					a, err := g.Do(ctx, c, func(int) Result {
 						tries.Add(1)
 						_ = sleep(ctx, time.Duration(r.Int64N(int64(50*time.Millisecond))))

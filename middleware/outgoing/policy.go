@@ -30,15 +30,16 @@ import (
 )
 
 // Criticality is the class of a request. It is read from the context, sent along as x-criticality,
-// and the less critical a request is, the sooner it is held back.
+// and the less critical a request is, the sooner it is held back. The zero value says nothing: no
+// class is sent, and the request is treated as SheddablePlus.
 type Criticality = criticality.Class
 
 // The classes.
 const (
-	CriticalPlus  = criticality.CriticalPlus
-	Critical      = criticality.Critical // the default
-	SheddablePlus = criticality.SheddablePlus
-	Sheddable     = criticality.Sheddable
+	Sheddable     = criticality.Sheddable     // some are expected to fail, such as batch work
+	SheddablePlus = criticality.SheddablePlus // short outages are expected
+	Critical      = criticality.Critical      // users see the failure
+	CriticalPlus  = criticality.CriticalPlus  // a failure is seen by many
 )
 
 // WithCriticality returns a context whose requests are of class c.

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -59,5 +60,32 @@ func TestOf(t *testing.T) {
 func TestOfZeroDecision(t *testing.T) {
 	if got := status.Code(Of(&limit.Decision{})); got != codes.ResourceExhausted {
 		t.Errorf("code is %v, want ResourceExhausted", got)
+	}
+}
+
+// TestRetryAfter: what Of writes is read back, and what others write is bounded.
+func TestRetryAfter(t *testing.T) {
+	for wait, want := range map[time.Duration]time.Duration{
+		1: 1, 1234567890: 1234567890, 0: time.Second, limit.Never - 1: longestDelay,
+	} {
+		err := Of(&limit.Decision{Results: []limit.Result{{Verdict: limit.Verdict{RetryAfter: wait}}}})
+		if got, ok := RetryAfter(err); got != want || !ok {
+			t.Errorf("a wait of %v is read as %v, %v, want %v", wait, got, ok, want)
+		}
+	}
+	never := Of(&limit.Decision{Results: []limit.Result{{Verdict: limit.Verdict{RetryAfter: limit.Never}}}})
+	for _, err := range []error{nil, never, status.Error(codes.Unavailable, "no")} {
+		if got, ok := RetryAfter(err); got != 0 || ok {
+			t.Errorf("%v asks for %v, want nothing", err, got)
+		}
+	}
+	for _, delay := range []*durationpb.Duration{{Seconds: -5}, {Seconds: 1 << 60}, {Nanos: -7}, {Seconds: -1 << 60, Nanos: 7}} {
+		st, err := status.New(codes.ResourceExhausted, "").WithDetails(&errdetails.RetryInfo{RetryDelay: delay})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := RetryAfter(st.Err()); !ok || got < 0 || got > longestDelay {
+			t.Errorf("%v is read as %v, %v", delay, got, ok)
+		}
 	}
 }

@@ -62,11 +62,14 @@ type Quota struct {
 // versions, then X-RateLimit-Remaining and -Reset, whose reset may be seconds or a date in seconds
 // or milliseconds since 1970.
 func Read(h http.Header, now time.Time) (s Standing) {
-	if d, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = d
+	server := func() time.Time { // what the server's clock says
+		if d, err := http.ParseTime(h.Get("Date")); err == nil {
+			return d
+		}
+		return now
 	}
 	for _, name := range []string{"Retry-After", "X-Ratelimit-Retry-After"} {
-		if s.RetryAfter, s.Wait = wait(h.Get(name), now); s.Wait {
+		if s.RetryAfter, s.Wait = wait(h.Get(name), server); s.Wait {
 			break
 		}
 	}
@@ -77,7 +80,7 @@ func Read(h http.Header, now time.Time) (s Standing) {
 		if len(s.Quotas) > 0 {
 			return s
 		}
-		if q, ok := plain(h, prefix, now); ok {
+		if q, ok := plain(h, prefix, server); ok {
 			s.Quotas = []Quota{q}
 		}
 	}
@@ -85,8 +88,10 @@ func Read(h http.Header, now time.Time) (s Standing) {
 }
 
 // wait reads a Retry-After.
-func wait(text string, now time.Time) (time.Duration, bool) {
-	text = strings.TrimSpace(text)
+func wait(text string, now func() time.Time) (time.Duration, bool) {
+	if text = strings.TrimSpace(text); text == "" {
+		return 0, false
+	}
 	if n, ok := digits(text); ok {
 		return seconds(n), true
 	}
@@ -97,7 +102,7 @@ func wait(text string, now time.Time) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return min(max(t.Sub(now), 0), Longest), true
+	return min(max(t.Sub(now()), 0), Longest), true
 }
 
 // list reads a RateLimit field: a list of limits, each a name with parameters.
@@ -164,7 +169,7 @@ func integer(item httpsfv.Item, name string) (int64, bool) {
 }
 
 // plain reads the fields with one number each.
-func plain(h http.Header, prefix string, now time.Time) (Quota, bool) {
+func plain(h http.Header, prefix string, now func() time.Time) (Quota, bool) {
 	remaining, ok := digits(strings.TrimSpace(h.Get(prefix + "Remaining")))
 	if !ok {
 		return Quota{}, false
@@ -173,9 +178,9 @@ func plain(h http.Header, prefix string, now time.Time) (Quota, bool) {
 	if n, ok := digits(strings.TrimSpace(h.Get(prefix + "Reset"))); ok {
 		switch {
 		case n >= epochMillis:
-			q.Reset = min(max(time.UnixMilli(min(n, math.MaxInt64/2)).Sub(now), 0), Longest)
+			q.Reset = min(max(time.UnixMilli(min(n, math.MaxInt64/2)).Sub(now()), 0), Longest)
 		case n >= epoch:
-			q.Reset = min(max(time.Unix(n, 0).Sub(now), 0), Longest)
+			q.Reset = min(max(time.Unix(n, 0).Sub(now()), 0), Longest)
 		default:
 			q.Reset = seconds(n)
 		}
