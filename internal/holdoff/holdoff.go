@@ -61,7 +61,7 @@ func (b *Book) Latest() limit.Time {
 }
 
 // Heard notes what an answer to a request of a scope says. refused tells whether the answer is a
-// refusal: another's Retry-After, such as that of a redirect, is not for us. A hold is never
+// refusal: the wait that another names, such as a redirect, is not for us. A hold is never
 // shortened: answers overtake each other.
 func (b *Book) Heard(now limit.Time, scope string, s reader.Standing, refused bool) {
 	named, exhausted := false, false

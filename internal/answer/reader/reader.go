@@ -57,7 +57,7 @@ type Quota struct {
 // Read returns what the header fields of an answer say at now, by the wall clock.
 //
 // Retry-After is a number of seconds or an HTTP date, which is compared with the server's own
-// Date. Where it is missing, X-RateLimit-Retry-After stands for it. Of the limits the RateLimit
+// Date. Where it is missing, the older field with X-RateLimit before it counts. Of the limits the RateLimit
 // field of the IETF's draft goes first, then RateLimit-Remaining and -Reset of its earlier
 // versions, then X-RateLimit-Remaining and -Reset, whose reset may be seconds or a date in seconds
 // or milliseconds since 1970.
@@ -87,7 +87,7 @@ func Read(h http.Header, now time.Time) (s Standing) {
 	return s
 }
 
-// wait reads a Retry-After.
+// wait reads the time that a refusal asks for.
 func wait(text string, now func() time.Time) (time.Duration, bool) {
 	if text = strings.TrimSpace(text); text == "" {
 		return 0, false
