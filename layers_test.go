@@ -116,11 +116,9 @@ NONE < internal/retrybudget;
 limit, github.com/dunglas/httpsfv < internal/answer/reader;
 internal/answer/reader < internal/holdoff;
 
-# The class of a request, from the context to the header field.
-NONE < internal/criticality;
-
-# How a program sends, and its two doors. Neither door knows the other, nor a store.
-internal/accepts, internal/retrybudget, internal/holdoff, internal/criticality, internal/keytable
+# How a program sends, and its two doors. Neither door knows the other, nor a store. The class of a
+# request goes on from the throttle that lets it in.
+internal/accepts, internal/retrybudget, internal/holdoff, internal/keytable, throttle
 < middleware/outgoing;
 middleware/outgoing, internal/answer < middleware/httpclient;
 middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;

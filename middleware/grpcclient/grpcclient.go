@@ -37,9 +37,9 @@ import (
 
 	"github.com/stint-io/stint/internal/answer/grpcerror"
 	"github.com/stint-io/stint/internal/answer/reader"
-	"github.com/stint-io/stint/internal/criticality"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/middleware/outgoing"
+	"github.com/stint-io/stint/throttle"
 )
 
 // Policy says how calls are sent; see [outgoing.Policy].
@@ -162,10 +162,12 @@ func (g *Guard) call(ctx context.Context, method string, cc *grpc.ClientConn) (c
 	}
 	c.Attributes = append(c.Attributes, limit.Attribute{Name: "method", Value: method})
 	md, _ := metadata.FromOutgoingContext(ctx)
-	if names := md.Get(criticality.Header); len(names) > 0 {
-		c.Criticality, _ = criticality.Parse(names[0])
-	} else if class := criticality.FromContext(ctx); class != criticality.Default {
-		ctx = metadata.AppendToOutgoingContext(ctx, criticality.Header, class.String())
+	if names := md.Get(throttle.Header); len(names) > 0 {
+		if i, err := throttle.ParseImportance(names[0]); err == nil {
+			c.Criticality = i.Criticality
+		}
+	} else if i := outgoing.ImportanceOf(ctx); i.Criticality != throttle.Default {
+		ctx = metadata.AppendToOutgoingContext(ctx, throttle.Header, i.String())
 	}
 	return ctx, c
 }

@@ -44,9 +44,9 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/answer/reader"
-	"github.com/stint-io/stint/internal/criticality"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/middleware/outgoing"
+	"github.com/stint-io/stint/throttle"
 )
 
 // Policy says how requests are sent; see [outgoing.Policy].
@@ -136,10 +136,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		call.Attributes = append(t.attributes(req), call.Attributes...)
 	}
 	send := req
-	if field := req.Header.Get(criticality.Header); field != "" {
-		call.Criticality, _ = criticality.Parse(field)
-	} else if c := criticality.FromContext(req.Context()); c != criticality.Default {
-		send = withHeader(req, criticality.Header, c.String())
+	if field := req.Header.Get(throttle.Header); field != "" {
+		if i, err := throttle.ParseImportance(field); err == nil {
+			call.Criticality = i.Criticality
+		}
+	} else if i := outgoing.ImportanceOf(req.Context()); i.Criticality != throttle.Default {
+		send = withHeader(req, throttle.Header, i.String())
 	}
 	s := sending{t: t, req: send}
 	attempt, err := t.guard.Do(req.Context(), call, s.try)

@@ -12,11 +12,11 @@ import (
 
 	"github.com/stint-io/stint/internal/accepts"
 	"github.com/stint-io/stint/internal/answer/reader"
-	"github.com/stint-io/stint/internal/criticality"
 	"github.com/stint-io/stint/internal/holdoff"
 	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/internal/retrybudget"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/throttle"
 )
 
 // maxName bounds hosts and scopes in bytes, since requests may be built from the input of strangers.
@@ -117,8 +117,8 @@ func (g *Guard) begin(ctx context.Context, c Call, retry bool) (*Attempt, error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if c.Criticality == criticality.Default {
-		c.Criticality = criticality.FromContext(ctx)
+	if c.Criticality == throttle.Default {
+		c.Criticality = ImportanceOf(ctx).Criticality
 	}
 	c.Host, c.Scope = strings.ToLower(bound(c.Host)), bound(c.Scope)
 	start := g.now()
@@ -191,7 +191,7 @@ func (a *Attempt) throttled(now limit.Time) error {
 	if a.guard.rules.Throttle.Off {
 		return nil
 	}
-	sent, wait, ok := a.entry.Value.throttle.Send(now, a.call.Criticality.Rank(), rand.Float64())
+	sent, wait, ok := a.entry.Value.throttle.Send(now, class(a.call.Criticality), rand.Float64())
 	if !ok {
 		return refusal(a.call.Host, Throttled, throttleName, limit.ReasonSuppressed, wait)
 	}

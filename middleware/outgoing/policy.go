@@ -18,34 +18,14 @@
 package outgoing
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/stint-io/stint/internal/accepts"
-	"github.com/stint-io/stint/internal/criticality"
 	"github.com/stint-io/stint/internal/retrybudget"
 	"github.com/stint-io/stint/limit"
 )
-
-// Criticality is the class of a request. It is read from the context, sent along as x-criticality,
-// and the less critical a request is, the sooner it is held back. The zero value says nothing: no
-// class is sent, and the request is treated as SheddablePlus.
-type Criticality = criticality.Class
-
-// The classes.
-const (
-	Sheddable     = criticality.Sheddable     // some are expected to fail, such as batch work
-	SheddablePlus = criticality.SheddablePlus // short outages are expected
-	Critical      = criticality.Critical      // users see the failure
-	CriticalPlus  = criticality.CriticalPlus  // a failure is seen by many
-)
-
-// WithCriticality returns a context whose requests are of class c.
-func WithCriticality(ctx context.Context, c Criticality) context.Context {
-	return criticality.NewContext(ctx, c)
-}
 
 // Policy says how requests are sent. The zero value throttles with K = 2 in a window of two minutes,
 // tries again up to twice within a budget of a tenth, obeys what servers say, and waits for
