@@ -284,6 +284,7 @@ func TestConfig(t *testing.T) {
 	}{
 		{Config{}, ""},
 		{Config{K: 1.1, Window: time.Second, Probe: time.Millisecond, Spare: 1}, ""},
+		{Config{K: 100, Window: time.Hour, Probe: time.Hour, Spare: 1_000_000}, ""},
 		{Config{K: 1}, "K is 1, want 1.1 to 100"},
 		{Config{K: math.NaN()}, "K is NaN"},
 		{Config{K: math.Inf(1)}, "K is +Inf"},
@@ -293,6 +294,7 @@ func TestConfig(t *testing.T) {
 		{Config{Probe: 3 * time.Minute}, "probe interval is 3m"},
 		{Config{Probe: -1}, "probe interval is -1ns"},
 		{Config{Spare: -1}, "Spare is -1"},
+		{Config{Spare: 1_000_001}, "Spare is 1000001"},
 	} {
 		c, err := tt.c.WithDefaults()
 		if tt.want == "" && (err != nil || c.K == 0 || c.Window == 0 || c.Probe == 0 || c.Spare == 0) {
@@ -300,6 +302,42 @@ func TestConfig(t *testing.T) {
 		} else if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: error %v, want %q", tt.c, err, tt.want)
 		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	c, err := Config{}.WithDefaults()
+	if want := (Config{K: 2, Window: 2 * time.Minute, Probe: time.Second, Spare: 10}); err != nil || c != want {
+		t.Errorf("%+v, %v, want %+v", c, err, want)
+	}
+}
+
+// TestSpacing: with little credit attempts are sent as far apart as the accepts were, divided by K,
+// and with more of it at once.
+func TestSpacing(t *testing.T) {
+	th := throttle(t, Config{K: 2, Spare: 1})
+	const ms = limit.Time(time.Millisecond)
+	now := 1000 * 1000 * ms
+	refused, _, _ := th.Send(now, 0, 0)
+	th.Refused(now, refused)
+	now += 1000 * ms
+	probe, _, ok := th.Send(now, 0, 0)
+	if !ok || !probe.Probe {
+		t.Fatal("no probe")
+	}
+	now += 100 * ms // a round trip
+	th.Accepted(now, probe)
+	if _, _, ok := th.Send(now, 0, 0); !ok {
+		t.Fatal("the first is not sent at once")
+	}
+	for range 2 {
+		if _, wait, ok := th.Send(now, 0, 0); ok || wait != 50*time.Millisecond {
+			t.Fatalf("the second is sent %v, or in %v, want in 50ms", ok, wait)
+		}
+	}
+	now += 50 * ms
+	if a, _, ok := th.Send(now, 0, 0); !ok || a.Probe {
+		t.Error("the second is not sent after 50ms")
 	}
 }
 

@@ -31,6 +31,8 @@ func TestHolds(t *testing.T) {
 		{"policy used up by an admitted request", reader.Standing{Quotas: []reader.Quota{quota("a", 0, 5*time.Second), quota("b", 1, 9*time.Second)}}, false, 5, 0},
 		{"policy that says no time", reader.Standing{Quotas: []reader.Quota{quota("a", 0, limit.Never)}}, false, 0, 0},
 		{"policy that refuses", reader.Standing{RetryAfter: 7 * time.Second, Wait: true, Quotas: []reader.Quota{quota("a", 0, 7*time.Second)}}, true, 7, 0},
+		{"policy that refuses without Retry-After", reader.Standing{Quotas: []reader.Quota{quota("a", 0, 5*time.Second)}}, true, 5, 0},
+		{"redirect that has a Retry-After", reader.Standing{RetryAfter: 9 * time.Second, Wait: true, Quotas: []reader.Quota{quota("a", 0, 5*time.Second)}}, false, 5, 0},
 		{"policy that refuses and says no time", reader.Standing{RetryAfter: 7 * time.Second, Wait: true, Quotas: []reader.Quota{quota("a", 0, limit.Never)}}, true, 7, 0},
 		{"refused for another reason than its policies", reader.Standing{RetryAfter: 7 * time.Second, Wait: true, Quotas: []reader.Quota{quota("a", 3, 9*time.Second)}}, true, 7, 7},
 		{"without names", reader.Standing{Quotas: []reader.Quota{{Reset: 5 * time.Second}}}, false, 5, 5},
@@ -91,5 +93,10 @@ func TestBounds(t *testing.T) {
 	}
 	if b.policies[policy{"kept", ""}] != now+60*second {
 		t.Error("a hold in force was forgotten")
+	}
+	now += 61 * second // the others are not in force any more, and make room
+	b.Heard(now, "/new", reader.Standing{Quotas: []reader.Quota{quota("new", 0, time.Second)}}, false)
+	if until, by := b.Until(now, "/new"); until != now+second || by != "new" {
+		t.Errorf("held until %v by %s, want a second by the new policy", until, by)
 	}
 }

@@ -51,6 +51,10 @@ func TestRead(t *testing.T) {
 		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1500000000", Standing{Quotas: []Quota{{}}}},
 		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 99999999999999999999", Standing{Quotas: []Quota{{Reset: Longest}}}},
 		{"X-RateLimit-Remaining: 12, 13", Standing{}},
+		{`RateLimit: "a";r=1;pk="text", "b";r=1;pk=7`, Standing{Quotas: []Quota{
+			{Policy: "a", Remaining: 1, Reset: limit.Never, Partition: "text"}, {Policy: "b", Remaining: 1, Reset: limit.Never},
+		}}},
+		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1500000000000", Standing{Quotas: []Quota{{}}}},
 	} {
 		h := http.Header{}
 		for line := range strings.SplitSeq(tt.fields, "\n") {
@@ -60,6 +64,16 @@ func TestRead(t *testing.T) {
 		}
 		if got := Read(h, noon); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s\ngot  %+v\nwant %+v", tt.fields, got, tt.want)
+		}
+	}
+}
+
+// TestLongest: what is above a year is a year.
+func TestLongest(t *testing.T) {
+	year := 365 * 24 * time.Hour
+	for _, text := range []string{"31536000", "31536001", strings.Repeat("9", 64)} {
+		if s := Read(http.Header{"Retry-After": {text}}, noon); s.RetryAfter != year {
+			t.Errorf("%s is read as %v, want a year", text, s.RetryAfter)
 		}
 	}
 }
