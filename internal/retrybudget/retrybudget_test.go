@@ -108,8 +108,8 @@ func TestFleet(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	for c, want := range map[Config]Config{
-		{}:                                          {Percent: 10, Most: 100},
-		{Percent: -3, Reserve: 1000, Most: 1}:       {Reserve: 1000, Most: 1},
+		{}:                                    {Percent: 10, Most: 100},
+		{Percent: -3, Reserve: 1000, Most: 1}: {Reserve: 1000, Most: 1},
 		{Percent: 100, Reserve: 1000, Most: 100000}: {Percent: 100, Reserve: 1000, Most: 100_000},
 	} {
 		if got, err := c.WithDefaults(); err != nil || got != want {
@@ -125,7 +125,7 @@ func TestConfig(t *testing.T) {
 		"Reserve is -1":   {Reserve: -1},
 		"Reserve is 1001": {Reserve: 1001},
 		"Most is -1":      {Most: -1},
-		"Most is 100001": {Most: 100_001},
+		"Most is 100001":  {Most: 100_001},
 	} {
 		if _, err := c.WithDefaults(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", c, err, want)
