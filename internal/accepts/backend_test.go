@@ -28,11 +28,11 @@ type fleet struct {
 }
 
 type sender struct {
-	rate                      float64
-	ours                      *Throttle
-	plain                     *plain // in place of ours
-	attempts, accepts, probes int
-	inCalm, herd              int
+	rate         float64
+	ours         *Throttle
+	plain        *plain // in place of ours
+	probes       int
+	inCalm, herd int
 }
 
 // event is a request to be sent, or an answer to one.

@@ -135,4 +135,3 @@ func TestPermitAtTheEndOfTheBody(t *testing.T) {
 		t.Errorf("%d held after the end", own.held)
 	}
 }
-

@@ -128,6 +128,10 @@ func (t *Transport) CloseIdleConnections() {
 
 // RoundTrip implements http.RoundTripper. It does not change req.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL == nil {
+		closeBody(req)
+		return nil, errors.New("httpclient: the request has no URL")
+	}
 	call := outgoing.Call{
 		Host: req.URL.Host, Scope: t.scope(req),
 		Attributes: []limit.Attribute{{Name: "method", Value: req.Method}, {Name: "path", Value: req.URL.Path}},

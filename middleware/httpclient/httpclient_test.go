@@ -383,6 +383,12 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestNoURL(t *testing.T) {
+	if resp, err := transport(t, always(200), Policy{}).RoundTrip(&http.Request{}); err == nil {
+		t.Errorf("%v, want an error", resp)
+	}
+}
+
 func TestScope(t *testing.T) {
 	for path, want := range map[string]string{
 		"/": "GET /", "": "GET ", "/v1": "GET /v1", "/v1/users": "GET /v1/users", "/v1/users/7/x": "GET /v1/users", "//a/b": "GET //a",

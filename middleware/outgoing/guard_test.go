@@ -110,6 +110,20 @@ func (m *moody) Finish(context.Context, limit.Request, uint64) error {
 	return nil
 }
 
+// TestPanic: an attempt that panics is ended, and its permit is free.
+func TestPanic(t *testing.T) {
+	own := &moody{}
+	own.calm.Store(true)
+	g := guard(t, Policy{Limit: own})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = g.Do(t.Context(), Call{Host: "a"}, func(int) Result { panic("the transport has a fault") })
+	}()
+	if s := g.Stats(); s.Sent != 1 || s.Dropped != 1 || own.held.Load() != 0 {
+		t.Errorf("%+v, %d permits held", s, own.held.Load())
+	}
+}
+
 // TestHostsAreBounded: a flood of names does not grow the table, and does not push out a server that
 // has asked to wait.
 func TestHostsAreBounded(t *testing.T) {

@@ -27,8 +27,7 @@ func (g *Guard) Do(ctx context.Context, c Call, try func(n int) Result) (*Attemp
 		return nil, err
 	}
 	for n := 1; ; n++ {
-		res := try(n)
-		a.End(res.Outcome, res.Standing)
+		res := a.run(try, n)
 		if !res.Again || n >= g.rules.Retry.Attempts || ctx.Err() != nil {
 			return a, nil
 		}
@@ -40,6 +39,21 @@ func (g *Guard) Do(ctx context.Context, c Call, try func(n int) Result) (*Attemp
 		a = next
 		g.counts.retries.Add(1)
 	}
+}
+
+// run calls try once. What a try holds that panics, or ends its goroutine, is free again.
+func (a *Attempt) run(try func(n int) Result, n int) Result {
+	returned := false
+	defer func() {
+		if !returned {
+			a.End(Dropped, Standing{})
+			a.Release()
+		}
+	}()
+	res := try(n)
+	returned = true
+	a.End(res.Outcome, res.Standing)
+	return res
 }
 
 // again waits and begins the next attempt; nil = there is none.
