@@ -58,6 +58,11 @@ func (c *expressions) environment() (*cel.Env, error) {
 		cel.Variable("request.host", cel.StringType),
 		cel.Variable("request.size", cel.IntType),
 		cel.Variable("request.headers", texts),
+		cel.Variable("origin.ip", cel.StringType),
+		cel.Variable("origin.user_ip", cel.StringType),
+		cel.Variable("origin.region_code", cel.StringType),
+		cel.Variable("origin.asn", cel.IntType),
+		inIPRange(), lowered("lower", strings.ToLower), lowered("upper", strings.ToUpper),
 		cel.ParserExpressionSizeLimit(maxExpression),
 		cel.ParserRecursionLimit(maxDepth),
 	}
@@ -145,7 +150,9 @@ func readBy(checked *cel.Ast) (names []string, wrong []expressionFault) {
 				headers++
 			case domainAttribute:
 			default:
-				if short, ok := strings.CutPrefix(name, "request."); ok {
+				if attribute := originAttributes[name]; attribute != "" {
+					names = append(names, attribute)
+				} else if short, ok := strings.CutPrefix(name, "request."); ok {
 					names = append(names, short)
 				} else if contains(shortVariables[:], name) {
 					names = append(names, name)
@@ -218,13 +225,16 @@ func (a *activation) ResolveName(name string) (any, bool) {
 		return a.headers, true
 	}
 	short := strings.TrimPrefix(name, "request.")
+	if attribute := originAttributes[name]; attribute != "" {
+		short = attribute
+	}
 	for i := range a.attrs {
 		if a.attrs[i].Name != short {
 			continue
 		}
-		if short == "size" {
-			size, err := strconv.ParseInt(a.attrs[i].Value, 10, 64)
-			return size, err == nil
+		if short == "size" || name == "origin.asn" {
+			number, err := strconv.ParseInt(a.attrs[i].Value, 10, 64)
+			return number, err == nil
 		}
 		return a.attrs[i].Value, true
 	}

@@ -61,10 +61,16 @@ func appendAddress(dst []byte, value string, ipv6 int) []byte {
 func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
 	for _, name := range l.Key {
 		value, ok := s.get(name)
+		if !ok {
+			value, ok = l.client(s, name)
+		}
+		if l.cut && len(value) > maxLiteral {
+			value = value[:maxLiteral]
+		}
 		switch {
 		case !ok:
 			dst, missing = append(dst, tagMissing), true
-		case name == ipAttribute:
+		case name == ipAttribute, name == userIPAttribute, name == xffAttribute:
 			dst = appendAddress(dst, value, l.ipv6)
 		default:
 			dst = appendPart(dst, value)

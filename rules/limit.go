@@ -146,6 +146,8 @@ type Limit struct {
 	Line int
 
 	order     int // in the Set
+	cut       bool     // a value counts by its first 128 bytes, not by its hash
+	users     []string // attributes of header fields that name the client behind a proxy
 	salt      uint64
 	clause    clause
 	ipv6      int

@@ -106,6 +106,8 @@ func (o Options) compile(sources []source, found *document.Faults) (*Set, error)
 			d.Fault(nil, "begin with limits: for stint's format, or with domain: for Envoy's", "the file is empty")
 		case isEnvoy(d.Root):
 			b.envoy(d)
+		case isArmor(d.Root):
+			b.armor(d)
 		default:
 			b.native(d)
 		}

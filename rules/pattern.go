@@ -129,6 +129,7 @@ type condition struct {
 type clause struct {
 	conditions []condition
 	expression *expression
+	unless     []*clause // none of which holds; one whose evaluation fails does not hold
 }
 
 // names appends the attributes that the clause reads.
@@ -138,6 +139,9 @@ func (c *clause) names(dst []string) []string {
 	}
 	if c.expression != nil {
 		dst = append(dst, c.expression.attributes...)
+	}
+	for _, other := range c.unless {
+		dst = other.names(dst)
 	}
 	return dst
 }
@@ -150,6 +154,13 @@ func (c *clause) holds(s *subject) bool {
 			return false
 		}
 	}
+	for _, other := range c.unless {
+		if other.holds(s) {
+			return false
+		}
+	}
+	// What failed before this does not hold, which is all that is to be known of it.
+	s.failed = false
 	return c.expression == nil || s.evaluate(c.expression)
 }
 

@@ -161,6 +161,9 @@ func (b *builder) finish() (*Set, error) {
 		for _, name := range l.Key {
 			b.attributes[name] = true
 		}
+		for _, name := range l.readsBesides() {
+			b.attributes[name] = true
+		}
 		if len(l.Overrides) > 0 {
 			l.overrides = newIndex(len(l.Overrides), func(i int) *clause { return &l.Overrides[i].clause })
 			for i := range l.Overrides {
