@@ -15,6 +15,8 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/internal/answer"
 )
 
 // adminFlags say where the admin port of a service is.
@@ -114,10 +116,14 @@ are the bans of all services that use it. The exit code is 0 also when there is 
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), struct {
+				text, err := json.MarshalIndent(struct {
 					Bans []listedBan `json:"bans"`
 					More bool        `json:"more"`
-				}{list, more})
+				}{list, more}, "", "  ")
+				if err == nil {
+					_, err = cmd.OutOrStdout().Write(append(answer.Printable(text), '\n'))
+				}
+				return err
 			}
 			return showBans(cmd.OutOrStdout(), list, more)
 		},
@@ -138,18 +144,18 @@ func (f *adminFlags) list(cmd *cobra.Command, args []string, most int) (list []l
 	}
 	for {
 		query.Set("max", strconv.Itoa(min(page, most-len(list))))
-		var answer struct {
+		var reply struct {
 			Bans []listedBan `json:"bans"`
 			Next string      `json:"next"`
 		}
-		if err := f.call(cmd, http.MethodGet, "/v1/bans", query, &answer); err != nil {
+		if err := f.call(cmd, http.MethodGet, "/v1/bans", query, &reply); err != nil {
 			return nil, false, err
 		}
-		list = append(list, answer.Bans...)
-		if answer.Next == "" || len(list) >= most {
-			return list, answer.Next != "", nil
+		list = append(list, reply.Bans...)
+		if reply.Next == "" || len(list) >= most {
+			return list, reply.Next != "", nil
 		}
-		query.Set("after", answer.Next)
+		query.Set("after", reply.Next)
 	}
 }
 
@@ -235,14 +241,14 @@ anew. With a shared store it is lifted for all services that use it. The exit co
 			}
 			total := 0
 			for {
-				var answer struct {
+				var reply struct {
 					Lifted int  `json:"lifted"`
 					More   bool `json:"more"`
 				}
-				if err := f.call(cmd, http.MethodDelete, "/v1/bans", query, &answer); err != nil {
+				if err := f.call(cmd, http.MethodDelete, "/v1/bans", query, &reply); err != nil {
 					return err
 				}
-				if total += answer.Lifted; !answer.More {
+				if total += reply.Lifted; !reply.More {
 					break
 				}
 			}

@@ -363,8 +363,8 @@ func (s *Store) appendBans(ctx context.Context, own *Counters, some []entry, lis
 		return nil, givenUp(ctx)
 	}
 	defer o.release()
-	if o.err != nil {
-		return nil, o.err
+	if err := o.unread(); err != nil {
+		return nil, err
 	}
 	for i, e := range some {
 		if p := &o.parts[i]; p.ends > 0 {
@@ -374,6 +374,19 @@ func (s *Store) appendBans(ctx context.Context, own *Counters, some []entry, lis
 		}
 	}
 	return list, nil
+}
+
+// unread returns an error if some state was not read, or not changed.
+func (o *operation) unread() error {
+	if o.err != nil {
+		return o.err
+	}
+	for i := range o.parts {
+		if o.parts[i].failed {
+			return fmt.Errorf("redis: %w: bans are unknown", store.ErrUnavailable)
+		}
+	}
+	return nil
 }
 
 // luaDrop removes an entry unless its ban has begun anew meanwhile.
@@ -414,7 +427,7 @@ func (s *Store) Lift(ctx context.Context, c store.Counters, ban store.Ban) (bool
 			return 0, givenUp(ctx)
 		}
 		defer o.release()
-		return o.parts[0].ends, o.err
+		return o.parts[0].ends, o.unread()
 	}
 	ends, err := ask(verbPeek)
 	if err != nil || ends == 0 {

@@ -175,8 +175,13 @@ func failBans(w http.ResponseWriter, err error) {
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	text, err := json.Marshal(v)
+	if err != nil {
+		answer.WriteUnavailable(w)
+		return
+	}
 	// A failed write means that the client has gone.
-	_ = json.NewEncoder(w).Encode(v)
+	_, _ = w.Write(append(answer.Printable(text), '\n'))
 }
 
 // exceedDescs describe what becomes of requests over limits.
