@@ -47,6 +47,9 @@ func all(t testing.TB, b *Bans, name string, page int) (list []Ban) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if len(some) > page {
+			t.Errorf("a page of %d has %d", page, len(some))
+		}
 		list = append(list, some...)
 		if after = next; after == "" {
 			return list

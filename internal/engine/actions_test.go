@@ -169,6 +169,17 @@ func TestUnlimitedRequestsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask([3]uint64{1, 1, 1}, "path=/a", "user=u")
+	// A rule without a limit says that nothing is to be limited.
+	free := newBench(t, "domain: d\ndescriptors: [{key: k}, {key: j, rate_limit: {unit: day, requests_per_unit: 9}}]")
+	for _, pair := range []string{"k=v", "other=v"} {
+		q := &engine.Query{Domain: "d", Descriptors: []engine.Descriptor{{Attributes: attributes(pair), Cost: 1}}}
+		if err := free.Decide(context.Background(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := free.UnlimitedRequests(); got != [3]uint64{1} {
+		t.Errorf("of a rule without a limit and of no rule: %v", got)
+	}
 }
 
 // Bans survive a reload, also one that changes the limit, and are gone with it.
