@@ -226,8 +226,7 @@ func (s *Server) figures() admin.Figures {
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
 	f.Bans, f.Queues = s.bans.Tallies(), s.engine.QueueTallies()
-	unlimited := s.engine.UnlimitedRequests()
-	f.Unlimited, f.Purposes = unlimited[:], map[string]string{}
+	f.Unlimited, f.Purposes = s.engine.UnlimitedRequests(), map[string]string{}
 	for _, l := range s.engine.Set().Limits() {
 		if l.Purpose != "" {
 			f.Purposes[l.Name] = l.Purpose

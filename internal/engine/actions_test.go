@@ -156,7 +156,7 @@ func TestUnlimitedRequestsAreCounted(t *testing.T) {
 		t.Helper()
 		b.take(1, attrs...)
 		b.peek(1, attrs...)
-		if got := b.UnlimitedRequests(); got != want {
+		if got := b.UnlimitedRequests(); [3]uint64(got) != want {
 			t.Errorf("%v: %v, want %v", attrs, got, want)
 		}
 	}
@@ -177,7 +177,7 @@ func TestUnlimitedRequestsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := free.UnlimitedRequests(); got != [3]uint64{1} {
+	if got := free.UnlimitedRequests(); [3]uint64(got) != [3]uint64{1} {
 		t.Errorf("of a rule without a limit and of no rule: %v", got)
 	}
 }

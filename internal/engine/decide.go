@@ -83,6 +83,22 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	return nil
 }
 
+// countUnlimited counts a request to which no limit applied. A rule in Envoy's format without a
+// rate_limit applies: it says that nothing is to be limited.
+//
+// Requests that are limited do not come here, so that they pay nothing for it.
+func (e *Engine) countUnlimited(s *snapshot, q *Query) {
+	switch {
+	case len(q.Hits) > 0 || len(q.Descriptors) == 0:
+	case len(q.skipped) > 0:
+		e.unlimited[UnlimitedSkipped].Add(1)
+	case q.Domain != "" && !s.set.HasDomain(q.Domain):
+		e.unlimited[UnlimitedDomain].Add(1)
+	default:
+		e.unlimited[UnlimitedNoMatch].Add(1)
+	}
+}
+
 // match fills in the hits of every descriptor.
 func (e *Engine) match(s *snapshot, q *Query) error {
 	replaces := false

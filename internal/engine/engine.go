@@ -53,7 +53,7 @@ type Engine struct {
 	nearLimit     float32   // as in Options
 	queries       sync.Pool // of *Query
 	notReturned   atomic.Uint64
-	unlimited     [unlimitedCount]atomic.Uint64
+	unlimited     unlimitedTally
 
 	swap struct {
 		sync.Mutex // held by Swap, so that configurations replace each other one by one
@@ -316,6 +316,13 @@ func (e *Engine) release(q *Query) {
 // another's; below 2^53, so that every JSON parser keeps it exactly; never 0.
 func newPermit() uint64 {
 	return rand.Uint64()>>11 | 1
+}
+
+// UnlimitedRequests counts by [Unlimited] the requests to which no limit applied. Peeks are not
+// counted.
+func (e *Engine) UnlimitedRequests() []uint64 {
+	n := e.unlimited.read()
+	return n[:]
 }
 
 // Tallies yields the tally of every configured limit, in no particular order,
