@@ -150,9 +150,6 @@ type Result struct {
 	// mark: see Decision.Tags.
 	Tagged bool
 
-	// Purpose is the limit's label of that name; it may be empty.
-	Purpose string
-
 	// StoreFailed is set when the limit's counters could not be reached: its
 	// Verdict is what on_store_failure asks for, not how the limit stands.
 	StoreFailed bool
@@ -160,6 +157,9 @@ type Result struct {
 	// Detail is a short text for people, such as the override that applied; it
 	// never holds a key. It may be empty.
 	Detail string
+
+	// Purpose is the limit's label of that name; it may be empty.
+	Purpose string
 }
 
 // RetryAfter returns how long to wait before the same request can pass: the

@@ -293,7 +293,7 @@ func TestWrongStores(t *testing.T) {
 		if !strings.HasPrefix(name, "redis://") {
 			continue
 		}
-		write(t, path, "store: "+name+"\nlimits: []\n")
+		write(t, path, "store: "+name+"\nlimits: [{name: a, rate: 1/s}]\n")
 		_, err = server.New(server.Options{ConfigPaths: []string{path}})
 		if err == nil || !strings.Contains(err.Error(), "store: in the files: ") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), password) {
 			t.Errorf("%s in a file: %v, want %q", name, err, want)

@@ -212,7 +212,7 @@ func TestMetricsHoldNoKeys(t *testing.T) {
 }
 
 func TestAdminIsGuarded(t *testing.T) {
-	s := start(t, "limits: []\n", func(o *server.Options) { o.AdminToken, o.AdminHosts = "open sesame", []string{"stint.internal"} })
+	s := start(t, "limits: [{name: a, rate: 1/s}]\n", func(o *server.Options) { o.AdminToken, o.AdminHosts = "open sesame", []string{"stint.internal"} })
 	for _, c := range []struct {
 		method, path string
 		header       []string
@@ -292,7 +292,7 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 
 // With a star every name is good.
 func TestAnyHost(t *testing.T) {
-	s := start(t, "limits: []\n", func(o *server.Options) { o.HTTPHosts = []string{"*"} })
+	s := start(t, "limits: [{name: a, rate: 1/s}]\n", func(o *server.Options) { o.HTTPHosts = []string{"*"} })
 	if a := s.do(http.MethodPost, s.http+"/v1/take", "{}", "Host", "limits.example"); a.status != 200 {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -320,7 +320,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	bad := filepath.Join(dir, "bad.yaml")
 	redis := filepath.Join(dir, "redis.yaml")
 	write(t, bad, "limits:\n  - {name: a, rate: NaN}\n")
-	write(t, redis, "store: redis://\nlimits: []\n")
+	write(t, redis, "store: redis://\nlimits: [{name: a, rate: 1/s}]\n")
 	for name, c := range map[string]struct {
 		opts server.Options
 		text string
@@ -345,7 +345,7 @@ func TestOptionsAreChecked(t *testing.T) {
 }
 
 func TestAddressInUse(t *testing.T) {
-	s := start(t, "limits: []\n")
+	s := start(t, "limits: [{name: a, rate: 1/s}]\n")
 	second, err := server.New(server.Options{
 		HTTPAddr: "127.0.0.1:0", GRPCAddr: s.Addrs().GRPC.String(), AdminAddr: "127.0.0.1:0",
 		Logger: slog.New(slog.DiscardHandler),
@@ -359,7 +359,7 @@ func TestAddressInUse(t *testing.T) {
 }
 
 func TestHealthAndReflection(t *testing.T) {
-	s := start(t, "limits: []\n")
+	s := start(t, "limits: [{name: a, rate: 1/s}]")
 	ctx := context.Background()
 	for _, name := range []string{"", "envoy.service.ratelimit.v3.RateLimitService"} {
 		h, err := healthpb.NewHealthClient(s.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: name})
