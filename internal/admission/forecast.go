@@ -46,15 +46,11 @@ type times struct {
 	routes map[uint64]*routeTime
 }
 
-// routeTime is what requests of a route take. calm and lastCalm are for the follower.
+// routeTime is what requests of a route take. calm is for the follower.
 type routeTime struct {
-	mean, count    float64
-	calm, lastCalm sample
+	mean, count float64
+	calm        calmTime
 }
-
-type sample struct{ sum, count float64 }
-
-func (s *sample) add(x float64) { s.sum, s.count = s.sum+x, s.count+1 }
 
 const (
 	// maxRoutes is of how many routes the times are known. Not larger: routes may be named by

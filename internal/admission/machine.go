@@ -155,11 +155,11 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	}
 	m.settle(now, it, max(cost, 0))
 	it.end(Finished, limit.ReasonNone)
+	var r *routeTime
 	if sound {
-		if r := m.times.observe(it, now-it.started); r != nil && m.config.Floor > 0 {
-			m.follower.observe(it, r, now-it.started, m.times.routes)
-		}
+		r = m.times.observe(it, now-it.started)
 	}
+	m.follower.observe(it, r, now-it.started, m.times.routes)
 	m.running--
 	m.Step(now)
 }

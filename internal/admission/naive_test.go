@@ -33,6 +33,7 @@ type naiveItem struct {
 
 type naiveKey struct {
 	start  int64
+	served bool
 	serial int
 	active bool
 }
@@ -65,7 +66,7 @@ func (n *naive) of(class int, key uint64) []*naiveItem {
 func (n *naive) key(it *naiveItem) *naiveKey {
 	at := [2]uint64{uint64(it.Class), it.Key}
 	if n.keys[at] == nil {
-		n.keys[at] = &naiveKey{start: n.clocks[it.Class].virtual}
+		n.keys[at] = &naiveKey{start: n.clocks[it.Class].virtual - 1}
 	}
 	return n.keys[at]
 }
@@ -170,12 +171,17 @@ func (n *naive) serve() {
 		}
 		active := int64(0)
 		for at, k := range n.keys {
-			if at[0] == uint64(it.Class) && k.active {
+			if at[0] == uint64(it.Class) && k != nil {
 				active++
 			}
 		}
 		c, k := &n.clocks[it.Class], n.key(it)
 		c.dearest = max(c.dearest, it.Cost)
+		if k.served {
+			c.virtual = k.start
+			c.fluid = min(c.fluid, k.start+c.dearest)
+		}
+		k.served = true
 		c.virtual = max(c.virtual, k.start)
 		c.fluid = max(c.fluid, c.virtual) + it.Cost/active
 		c.virtual = max(c.virtual, c.fluid-c.dearest)
@@ -250,7 +256,7 @@ func (n *naive) push(it *naiveItem) {
 	if !k.active {
 		n.serial++
 		k.active, k.serial = true, n.serial
-		k.start = max(k.start, c.virtual)
+		k.start = max(k.start, c.virtual-1)
 		if n.newest() && k.start <= c.virtual && lowest != waitline.Never {
 			k.start = min(k.start, lowest-1)
 		}
@@ -319,6 +325,7 @@ func (n *naive) settle(now int64, it *naiveItem, cost int64) {
 	competes := slices.ContainsFunc(n.waiting, func(o *naiveItem) bool { return o.Class == it.Class })
 	if competes && more != 0 && (k != nil || more > 0) {
 		k = n.key(it)
+		k.served = true
 		k.start = max(k.start+more, n.clocks[it.Class].virtual)
 		n.forget()
 	}
