@@ -98,18 +98,17 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 		w.item.Deadline = max(1, int64(deadline.Sub(t.origin)))
 	}
 	t.machine.Offer(now, &w.item)
-	state := w.item.State()
-	if state == admission.Waiting {
+	waits := w.item.State() == admission.Waiting
+	if waits {
 		w.signal = waitline.Wake()
+	} else {
+		d = t.outcome(w, now)
 	}
 	t.settle(now)
-	state = w.item.State()
-	if state != admission.Waiting {
-		d = t.outcome(w, now)
-		t.mu.Unlock()
+	t.mu.Unlock()
+	if !waits {
 		return t.answer(w, d)
 	}
-	t.mu.Unlock()
 
 	err = w.signal.Await(ctx, func() bool { return t.leave(w) })
 	if err != nil {

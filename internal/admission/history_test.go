@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -134,6 +135,9 @@ func (h *history) event(t *testing.T) {
 // offer brings a request to both, and holds the machine to its order.
 func (h *history) offer(t *testing.T, it *naiveItem) {
 	h.machine.Offer(h.now, it.Item)
+	if slices.Contains(h.machine.ended, it.Item) {
+		t.Fatalf("%v: a request that is being offered is among those whose wait has ended", h)
+	}
 	h.oracle.offer(h.now, it)
 	if it.Reason() != limit.ReasonQueueFull {
 		return

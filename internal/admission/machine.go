@@ -103,7 +103,7 @@ func (m *Machine) Offer(now int64, it *Item) {
 		return
 	}
 	m.push(now, it)
-	m.serve(now)
+	m.serve(now, it)
 }
 
 // Step ends waits that have lasted too long and starts what may start.
@@ -123,7 +123,7 @@ func (m *Machine) Step(now int64) {
 		}
 		m.ended = append(m.ended, it)
 	}
-	m.serve(now)
+	m.serve(now, nil)
 }
 
 // Leave takes a request out that its caller does not wait for any more. It reports whether it
@@ -172,8 +172,8 @@ func (m *Machine) settle(now int64, it *Item, cost int64) {
 }
 
 // Ended returns the requests whose wait has ended since the last call: they are Running, Evicted
-// or Expired. The slice is valid until the Machine is used again. A request that ends in the
-// Offer that brings it is not among them, unless it waited before it started.
+// or Expired. The slice is valid until the Machine is used again. A request whose state is not
+// Waiting after the Offer that brings it is not among them.
 func (m *Machine) Ended() []*Item {
 	ended := m.ended
 	m.ended = m.ended[:0]
@@ -229,8 +229,8 @@ func (m *Machine) fits(now, cost int64) bool {
 	return m.bucket.ready(cost) <= now
 }
 
-// serve starts what may start.
-func (m *Machine) serve(now int64) {
+// serve starts what may start. offered is being offered: its owner sees its state itself.
+func (m *Machine) serve(now int64, offered *Item) {
 	for m.waiting > 0 {
 		it := m.next()
 		if !m.fits(now, it.Cost) {
@@ -239,7 +239,9 @@ func (m *Machine) serve(now int64) {
 		m.classes[it.Class].serve(it)
 		m.remove(it)
 		m.start(now, it)
-		m.ended = append(m.ended, it)
+		if it != offered {
+			m.ended = append(m.ended, it)
+		}
 	}
 }
 

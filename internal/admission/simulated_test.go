@@ -68,9 +68,9 @@ func (s *server) offer(j *job) {
 		s.ended(j)
 	}
 	switch {
-	case j.State() == Waiting, slices.Contains(s.machine.ended, &j.Item):
+	case j.State() == Waiting:
 		s.waits(j, 1)
-	case j.State() == Running: // at once: it is not among those whose wait has ended
+	case j.State() == Running:
 		s.take(j)
 	}
 	s.settle()
