@@ -124,11 +124,11 @@ func ParseImportance(field string) (Importance, error) {
 }
 
 // FromStranger returns what i is worth from a peer that is not trusted, where the door's class
-// is door: it may lower itself and no more. Its class is at most the door's, and a level counts
-// only in a class below.
+// is door: it may lower itself and no more. Its class is at most the door's, which is also that of
+// one that says nothing, and a level counts only in a class below.
 func (i Importance) FromStranger(door Criticality) Importance {
 	door = door.orDefault()
-	if i.Criticality.orDefault() >= door {
+	if i.Criticality == Default || i.Criticality >= door {
 		return Importance{Criticality: door}
 	}
 	return i

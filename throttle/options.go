@@ -124,7 +124,7 @@ func (o *Options) check() error {
 	fault(o.Concurrency < 0, "Concurrency %d is below 0", o.Concurrency)
 	fault(o.Rate == 0 && o.Concurrency == 0, "neither Rate nor Concurrency is set: nothing would ever wait")
 	fault(o.Adaptive != nil && o.Concurrency == 0, "Adaptive needs Concurrency, the most that it may rise to")
-	fault(o.Adaptive != nil && (o.Adaptive.Min < 0 || o.Adaptive.Min > o.Concurrency), "Adaptive.Min is not from 0 to Concurrency")
+	fault(o.Adaptive != nil && o.Concurrency > 0 && (o.min() < 0 || o.min() > o.Concurrency), "Adaptive.Min %d is not from 0 to Concurrency %d", o.min(), o.Concurrency)
 	fault(o.MaxWaiting < 0 || o.MaxWaiting > maxMaxWaiting, "MaxWaiting %d is not from 0 to %d", o.MaxWaiting, maxMaxWaiting)
 	for _, d := range []struct {
 		name  string
@@ -152,4 +152,12 @@ func (o *Options) setDefaults() {
 	if o.Predict == nil {
 		o.Predict = newMeans()
 	}
+}
+
+// min is Adaptive.Min, as it is set.
+func (o *Options) min() int {
+	if o.Adaptive == nil {
+		return 0
+	}
+	return o.Adaptive.Min
 }

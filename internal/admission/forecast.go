@@ -82,11 +82,11 @@ func (t *times) observe(it *Item, service int64) *routeTime {
 
 // least is the time that a request will take at least: its CPU time, or less where its route is
 // known to take less, as one does that uses several cores. A route that has not been seen may
-// take no time: nobody is refused for a guess.
+// take no time, but for a nanosecond: nobody is refused for a guess.
 func (t *times) least(it *Item) int64 {
 	r := t.routes[it.Route]
 	if r == nil {
-		return 0
+		return 1
 	}
-	return min(it.Cost, int64(r.mean))
+	return max(1, min(it.Cost, int64(r.mean)))
 }

@@ -152,7 +152,7 @@ func (n *naive) step(now int64) {
 		switch aged := now-it.arrival >= n.config.MaxWait; {
 		case aged:
 			it.outcome, it.reason = Expired, limit.ReasonQueueTimeout
-		case it.Deadline <= now:
+		case it.Deadline-1 <= now:
 			it.outcome, it.reason = Expired, limit.ReasonDeadline
 		default:
 			continue
@@ -280,7 +280,7 @@ func (n *naive) late(now int64, it *naiveItem) bool {
 	if n.config.Rate > 0 {
 		wait = max(0, (float64(ahead)-n.tokens)/n.config.Rate)
 	}
-	return float64(now)+wait > float64(it.Deadline)
+	return float64(now)+wait > float64(it.Deadline-1)
 }
 
 // flooded says whether the key of it has as much of the queue as is free for its class, and more
