@@ -118,6 +118,9 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	return t.answer(w, w.decision)
 }
 
+// spare has the Works of refused requests, which nobody else has seen: under overload most are.
+var spare = sync.Pool{New: func() any { return new(Work) }}
+
 // work returns the Work of r, not offered yet.
 func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	user, key := r.User, r.Key
@@ -135,7 +138,8 @@ func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	if cost == 0 {
 		cost = t.options.Predict.Predict(r.Route)
 	}
-	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxPredicted))}
+	w := spare.Get().(*Work)
+	w.throttle, w.parent, w.request, w.predicted = t, ctx, r, max(1, min(cost, maxPredicted))
 	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
 	w.item = admission.Item{
 		Class: uint8(w.request.Criticality), Level: level,
@@ -236,6 +240,8 @@ func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, err
 	if h.OnRefuse != nil {
 		h.OnRefuse(w.request.Criticality, d.Results[0].Reason, w.waited)
 	}
+	*w = Work{}
+	spare.Put(w)
 	return nil, d, nil
 }
 

@@ -29,14 +29,15 @@ func BenchmarkAdmit(b *testing.B) {
 	items := crowd(1024, 500)
 	b.ReportAllocs()
 	now := int64(1)
+	it := &Item{}
 	for i := range b.N {
-		it := items[i%len(items)]
+		*it = items[i%len(items)]
 		now += 1000
-		m.Offer(now, &it)
+		m.Offer(now, it)
 		if it.State() != Running {
 			b.Fatal("not admitted")
 		}
-		m.Finish(now, &it, it.Cost, true)
+		m.Finish(now, it, it.Cost, true)
 	}
 }
 
@@ -57,9 +58,10 @@ func full(b *testing.B, n int) (*Machine, []Item) {
 func BenchmarkRefuse(b *testing.B) {
 	m, _ := full(b, 1024)
 	b.ReportAllocs()
+	it := &Item{}
 	for i := range b.N {
-		it := Item{Cost: 1_000_000, Deadline: waitline.Never}
-		m.Offer(int64(i+2), &it)
+		*it = Item{Cost: 1_000_000, Deadline: waitline.Never}
+		m.Offer(int64(i+2), it)
 		if it.Reason() != limit.ReasonQueueFull {
 			b.Fatal("not refused")
 		}
