@@ -128,6 +128,10 @@ middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;
 internal/answer, internal/forwarded/identify < middleware/httplimit;
 internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
 
+# What a request will cost, and did cost; and what servers report of it. Neither admits.
+NONE < internal/costs;
+internal/costs, google.golang.org/protobuf < internal/costs/orca;
+
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 
