@@ -19,7 +19,8 @@
 //     was surcharged added; a request that is dearer than the burst starts when the bucket is
 //     full, and those behind it wait until its debt is paid.
 //  5. A higher class is served first, inside it keys are served fairly by cost, and the requests
-//     of a key in their order.
+//     of a key in their order. A request whose cost the bucket has to save lets cheaper ones of
+//     other keys pass, until they are ahead by twice that.
 package admission
 
 import (
@@ -103,7 +104,7 @@ func (m *Machine) Offer(now int64, it *Item) {
 		return
 	}
 	m.push(now, it)
-	m.serve(now, it)
+	m.serve(now)
 }
 
 // Step ends waits that have lasted too long and starts what may start.
@@ -123,7 +124,7 @@ func (m *Machine) Step(now int64) {
 		}
 		m.ended = append(m.ended, it)
 	}
-	m.serve(now, nil)
+	m.serve(now)
 }
 
 // Leave takes a request out that its caller does not wait for any more. It reports whether it
@@ -155,11 +156,11 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	}
 	m.settle(now, it, max(cost, 0))
 	it.end(Finished, limit.ReasonNone)
-	var r *routeTime
 	if sound {
-		r = m.times.observe(it, now-it.started)
+		if r := m.times.observe(it, now-it.started); r != nil && m.config.Floor > 0 {
+			m.follower.observe(it, r, now-it.started, m.times.routes)
+		}
 	}
-	m.follower.observe(it, r, now-it.started, m.times.routes)
 	m.running--
 	m.Step(now)
 }
@@ -172,8 +173,8 @@ func (m *Machine) settle(now int64, it *Item, cost int64) {
 }
 
 // Ended returns the requests whose wait has ended since the last call: they are Running, Evicted
-// or Expired. The slice is valid until the Machine is used again. A request whose state is not
-// Waiting after the Offer that brings it is not among them.
+// or Expired. The slice is valid until the Machine is used again. A request that ends in the
+// Offer that brings it is not among them, unless it waited before it started.
 func (m *Machine) Ended() []*Item {
 	ended := m.ended
 	m.ended = m.ended[:0]
@@ -187,6 +188,9 @@ func (m *Machine) Next() int64 {
 	if m.bucket.rate > 0 && m.running < m.follower.limit() {
 		if it := m.next(); it != nil {
 			at = min(at, m.bucket.ready(it.Cost))
+			if other := m.passes(it); other != nil {
+				at = min(at, m.bucket.ready(other.Cost))
+			}
 		}
 	}
 	return at
@@ -229,19 +233,28 @@ func (m *Machine) fits(now, cost int64) bool {
 	return m.bucket.ready(cost) <= now
 }
 
-// serve starts what may start. offered is being offered: its owner sees its state itself.
-func (m *Machine) serve(now int64, offered *Item) {
+// passes returns the request that may pass first, or nil. The newest first is no order in which
+// others could pass.
+func (m *Machine) passes(first *Item) *Item {
+	if m.bucket.rate == 0 || m.newest() {
+		return nil
+	}
+	return m.classes[first.Class].passes(first)
+}
+
+// serve starts what may start.
+func (m *Machine) serve(now int64) {
 	for m.waiting > 0 {
 		it := m.next()
 		if !m.fits(now, it.Cost) {
-			return
+			if it = m.passes(it); it == nil || !m.fits(now, it.Cost) {
+				return
+			}
 		}
 		m.classes[it.Class].serve(it)
 		m.remove(it)
 		m.start(now, it)
-		if it != offered {
-			m.ended = append(m.ended, it)
-		}
+		m.ended = append(m.ended, it)
 	}
 }
 

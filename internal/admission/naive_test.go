@@ -103,6 +103,26 @@ func (n *naive) first() *naiveItem {
 	return best
 }
 
+// passes returns the cheapest of the oldest requests of keys, if it may pass first.
+func (n *naive) passes(first *naiveItem) *naiveItem {
+	if n.config.Rate == 0 || n.newest() {
+		return nil
+	}
+	var best *naiveItem
+	for _, it := range n.waiting {
+		if it.Class != first.Class || n.of(int(it.Class), it.Key)[0] != it {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(it.Cost, best.Cost), cmp.Compare(n.key(it).serial, n.key(best).serial)) < 0 {
+			best = it
+		}
+	}
+	if best.Cost >= first.Cost || n.key(best).start >= n.key(first).start+2*first.Cost {
+		return nil
+	}
+	return best
+}
+
 func (n *naive) fits(cost int64) bool {
 	if n.config.Concurrency > 0 && n.running >= n.config.Concurrency {
 		return false
@@ -167,7 +187,9 @@ func (n *naive) serve() {
 	for len(n.waiting) > 0 {
 		it := n.first()
 		if !n.fits(it.Cost) {
-			return
+			if it = n.passes(it); it == nil || !n.fits(it.Cost) {
+				return
+			}
 		}
 		active := int64(0)
 		for at, k := range n.keys {
