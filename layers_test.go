@@ -28,8 +28,13 @@ limit < store < store/memory;
 store < store/storetest;
 store, github.com/redis/rueidis < store/redis;
 
+# What a request will cost, and did cost; and what servers report of it. Neither admits.
+NONE < internal/costs;
+internal/costs, google.golang.org/protobuf < internal/costs/orca;
+
 # What one server runs, what waits and what is turned away: the state machine, and its driver.
-limit < internal/admission < throttle;
+limit < internal/admission;
+internal/admission, internal/costs < throttle;
 
 # What each recipient of a stream of messages is sent.
 limit < fanout;
@@ -127,10 +132,6 @@ middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;
 # server: any Taker will do.
 internal/answer, internal/forwarded/identify < middleware/httplimit;
 internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
-
-# What a request will cost, and did cost; and what servers report of it. Neither admits.
-NONE < internal/costs;
-internal/costs, google.golang.org/protobuf < internal/costs/orca;
 
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;

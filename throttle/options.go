@@ -50,13 +50,19 @@ type Options struct {
 	// in time where otherwise all would wait for long.
 	NewestFirst bool
 
-	// Predict tells what a request will cost and learns what it has cost; nil = the mean of
-	// the route's recent requests.
+	// Predict tells what a request will cost and learns what it has cost; nil = an Estimator
+	// with its defaults.
 	Predict Predictor
 
-	// Meter measures what running requests cost for which nobody says it; nil = their service
-	// time.
+	// Meter measures what running requests cost for which nobody says it; nil = a ProcessMeter.
 	Meter Meter
+
+	// Capacity is what the server has of each resource in a second, for SetUsage; nil = CPU
+	// alone counts.
+	Capacity Capacity
+
+	// Culprits are running requests that cost far more than was predicted.
+	Culprits Culprits
 
 	// Hooks are called with what happens.
 	Hooks Hooks
@@ -66,20 +72,6 @@ type Options struct {
 // ready for use.
 type Adaptive struct {
 	Min int // it is never below; 0 = 1
-}
-
-// Predictor predicts and learns the CPU time of requests. It is safe for concurrent use.
-type Predictor interface {
-	Predict(route string) time.Duration
-	Observe(route string, predicted, actual time.Duration)
-}
-
-// Meter measures the CPU time of running requests. It is safe for concurrent use.
-type Meter interface {
-	// Begin notes that a request begins to run and returns a mark.
-	Begin() (mark time.Duration)
-	// End notes that a request with that mark has ended after service, and returns its cost.
-	End(mark, service time.Duration) time.Duration
 }
 
 // Hooks let a program count what a Throttle does. A nil field is not called. They are called by
@@ -93,6 +85,9 @@ type Hooks struct {
 
 	// OnLeave is called when a caller stops waiting because its context has ended.
 	OnLeave func(c Criticality, waited time.Duration)
+
+	// OnCulprit is called when a running request is named as a culprit: see Culprits.
+	OnCulprit func(Running)
 
 	// OnDone is called when a request has run.
 	OnDone func(c Criticality, predicted, actual, service time.Duration)
@@ -132,6 +127,7 @@ func (o *Options) check() error {
 	}{{"Burst", o.Burst}, {"MaxWaitingCost", o.MaxWaitingCost}, {"MaxWait", o.MaxWait}} {
 		fault(d.value < 0 || d.value > maxDuration, "%s %v is not from 0 to %v", d.name, d.value, maxDuration)
 	}
+	errs = append(errs, o.Culprits.check(), o.Capacity.Validate())
 	return errors.Join(errs...)
 }
 
@@ -150,8 +146,12 @@ func (o *Options) setDefaults() {
 		o.MaxWait = defaultMaxWait
 	}
 	if o.Predict == nil {
-		o.Predict = newMeans()
+		o.Predict, _ = NewEstimator(EstimatorOptions{}) // the defaults are valid
 	}
+	if o.Meter == nil {
+		o.Meter = ProcessMeter()
+	}
+	o.Culprits.setDefaults()
 }
 
 // min is Adaptive.Min, as it is set.

@@ -1,6 +1,10 @@
 package throttle
 
-import "time"
+import (
+	"time"
+
+	"github.com/stint-io/stint/internal/costs"
+)
 
 // Stats is how a Throttle stands.
 type Stats struct {
@@ -13,6 +17,16 @@ type Stats struct {
 	// Predicted and Actual are the cost of all finished requests together, and Error is the
 	// sum of the absolute differences: Error/Actual is the relative error of predictions.
 	Predicted, Actual, Error time.Duration
+
+	// Of the Predictor, if it tells: finished requests that cost more than was predicted, routes
+	// with statistics of their own, predictions for unknown and for stale routes, and requests
+	// of routes for which there was no room.
+	Underestimated, Unknown, Stale, Overflow uint64
+	Routes                                   int
+
+	// Running requests that were named as culprits, and that were cancelled by Cancel or by
+	// the policy of Options.Culprits.
+	Culprits, Cancelled uint64
 }
 
 // ClassStats counts the requests of a class since New. Each Start that returned is in one of
@@ -46,6 +60,11 @@ func (t *Throttle) Stats() Stats {
 	}
 	if t.options.Concurrency > 0 {
 		s.Limit = t.machine.Limit()
+	}
+	s.Culprits, s.Cancelled = t.watch.named, t.watch.cancelled
+	if p, ok := t.options.Predict.(interface{ Stats() costs.Stats }); ok {
+		of := p.Stats()
+		s.Underestimated, s.Unknown, s.Stale, s.Overflow, s.Routes = of.Underestimated, of.Unknown, of.Stale, of.Overflow, of.Signatures
 	}
 	for c := Sheddable; c <= CriticalPlus; c++ {
 		s.Classes[c] = t.classes[c]

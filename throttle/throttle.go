@@ -57,6 +57,7 @@ type Throttle struct {
 	lastID  uint64
 	classes [CriticalPlus + 1]ClassStats
 	errors  estimate
+	watch   watch
 }
 
 // New returns a Throttle. It needs no Close.
@@ -95,20 +96,19 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	now := t.now()
 	w.item.Deadline = waitline.Never
 	if bounded {
-		w.item.Deadline = max(1, 1+int64(deadline.Sub(t.origin)))
+		w.item.Deadline = max(1, int64(deadline.Sub(t.origin)))
 	}
 	t.machine.Offer(now, &w.item)
-	waits := w.item.State() == admission.Waiting
-	if waits {
-		w.signal = waitline.Wake()
-	} else {
-		d = t.outcome(w, now)
+	if w.item.State() != admission.Waiting {
+		w.decision, w.told = t.outcome(w, now), true
+		t.settle(now)
+		t.mu.Unlock()
+		return t.answer(w, w.decision)
 	}
+	w.signal = waitline.Wake()
+	t.watch.contended = true
 	t.settle(now)
 	t.mu.Unlock()
-	if !waits {
-		return t.answer(w, d)
-	}
 
 	err = w.signal.Await(ctx, func() bool { return t.leave(w) })
 	if err != nil {
@@ -117,9 +117,6 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	}
 	return t.answer(w, w.decision)
 }
-
-// spare has the Works of refused requests, which nobody else has seen: under overload most are.
-var spare = sync.Pool{New: func() any { return new(Work) }}
 
 // work returns the Work of r, not offered yet.
 func (t *Throttle) work(ctx context.Context, r Request) *Work {
@@ -138,8 +135,7 @@ func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	if cost == 0 {
 		cost = t.options.Predict.Predict(r.Route)
 	}
-	w := spare.Get().(*Work)
-	w.throttle, w.parent, w.request, w.predicted = t, ctx, r, max(1, min(cost, maxPredicted))
+	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxPredicted))}
 	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
 	w.item = admission.Item{
 		Class: uint8(w.request.Criticality), Level: level,
@@ -177,19 +173,27 @@ func (t *Throttle) now() int64 { return 1 + int64(time.Since(t.origin)) }
 func (t *Throttle) settle(now int64) {
 	for _, it := range t.machine.Ended() {
 		w := it.Of.(*Work)
+		if w.told {
+			continue // it passed those that wait, in the Offer that brought it
+		}
 		w.decision = t.outcome(w, now)
 		w.signal.End(&t.calls, nil)
 	}
-	t.timer.Set(t, (*Throttle).fire, t.machine.Next(), now)
+	t.timer.Set(t, (*Throttle).fire, min(t.machine.Next(), t.nextLook(now)), now)
 }
 
 func (t *Throttle) fire() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.timer.Fired()
 	now := t.now()
 	t.machine.Step(now)
+	var found report
+	if t.watch.next != 0 && t.watch.next <= now {
+		found = t.look(now)
+	}
 	t.settle(now)
+	t.mu.Unlock()
+	t.tell(found)
 }
 
 // outcome counts how w has ended to wait and returns its Decision, under the lock, once.
@@ -202,6 +206,7 @@ func (t *Throttle) outcome(w *Work, now int64) limit.Decision {
 		t.lastID++
 		w.id = t.lastID
 		t.running.push(w)
+		w.mark = t.options.Meter.Begin()
 		return limit.Decision{Allowed: true}
 	case admission.Evicted:
 		c.Evicted++
@@ -229,9 +234,6 @@ func (t *Throttle) refusal(why limit.Reason, now int64) limit.Decision {
 func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, error) {
 	h := &t.options.Hooks
 	if d.Allowed {
-		if t.options.Meter != nil {
-			w.mark = t.options.Meter.Begin()
-		}
 		if h.OnStart != nil {
 			h.OnStart(w.request.Criticality, w.predicted, w.waited)
 		}
@@ -240,8 +242,6 @@ func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, err
 	if h.OnRefuse != nil {
 		h.OnRefuse(w.request.Criticality, d.Results[0].Reason, w.waited)
 	}
-	*w = Work{}
-	spare.Put(w)
 	return nil, d, nil
 }
 

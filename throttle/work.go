@@ -29,9 +29,11 @@ type Work struct {
 	item       admission.Item
 	ctx        context.Context // nil until somebody asks
 	cancel     context.CancelCauseFunc
+	told       bool // its outcome is counted already
 	cancelled  bool
 	soFar      time.Duration // what SetCost said
 	hasCost    bool
+	culprit    bool
 	prev, next *Work // of those that run
 }
 
@@ -104,11 +106,7 @@ func (w *Work) Done() {
 		return
 	}
 	t := w.throttle
-	measured := time.Duration(-1)
-	if m := t.options.Meter; m != nil {
-		measured = m.End(w.mark, t.service(w))
-	}
-	actual, service := t.finish(w, measured)
+	actual, service := t.finish(w, t.options.Meter.End(w.mark, t.service(w)))
 	t.options.Predict.Observe(w.request.Route, w.predicted, actual)
 	if h := &t.options.Hooks; h.OnDone != nil {
 		h.OnDone(w.request.Criticality, w.predicted, actual, service)
@@ -120,19 +118,15 @@ func (t *Throttle) service(w *Work) time.Duration {
 	return time.Duration(t.now() - w.item.Started())
 }
 
-// finish ends w. What was said counts before what was measured, and that before service time.
+// finish ends w. What was said counts before what was measured.
 func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
 	service = time.Duration(now - w.item.Started())
-	switch {
-	case w.hasCost:
+	actual = min(measured, maxActual)
+	if w.hasCost {
 		actual = w.soFar
-	case measured >= 0:
-		actual = min(measured, maxActual)
-	default:
-		actual = min(service, maxActual)
 	}
 	t.errors.observe(w.predicted, actual)
 	t.classes[w.item.Class].Done++
@@ -159,6 +153,7 @@ func (t *Throttle) Cancel(id uint64) bool {
 			return false
 		}
 		w.cancelled = true
+		t.watch.cancelled++
 		if w.cancel != nil {
 			w.cancel(ErrCancelled)
 		}
@@ -202,8 +197,18 @@ type Running struct {
 	Criticality Criticality
 	Age         time.Duration // since it started
 	Predicted   time.Duration
-	Cost        time.Duration // so far: what SetCost said, else Age
+	Cost        time.Duration // so far: what SetCost said, else what the Meter measured
+	Culprit     bool          // see Culprits
 	Cancelled   bool
+}
+
+// describe returns what is known of w, which runs. Under the lock.
+func (t *Throttle) describe(w *Work, now int64) Running {
+	return Running{
+		ID: w.id, Route: w.request.Route, User: w.request.User, Criticality: w.request.Criticality,
+		Age: time.Duration(now - w.item.Started()), Predicted: w.predicted, Cost: t.costSoFar(w),
+		Culprit: w.culprit, Cancelled: w.cancelled,
+	}
 }
 
 // Running returns the n dearest running requests, the dearest first.
@@ -215,15 +220,7 @@ func (t *Throttle) Running(n int) []Running {
 	now := t.now()
 	var all []Running
 	for w := t.running.first; w != nil; w = w.next {
-		age := time.Duration(now - w.item.Started())
-		r := Running{
-			ID: w.id, Route: w.request.Route, User: w.request.User, Criticality: w.request.Criticality,
-			Age: age, Predicted: w.predicted, Cost: age, Cancelled: w.cancelled,
-		}
-		if w.hasCost {
-			r.Cost = w.soFar
-		}
-		all = append(all, r)
+		all = append(all, t.describe(w, now))
 	}
 	t.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b Running) int { return cmp.Compare(b.Cost, a.Cost) })

@@ -64,40 +64,38 @@ func NewMeter(cpu, clock func() time.Duration, cores int) *Meter {
 	return m
 }
 
-// Mark is where a request began. The zero value is none.
-type Mark struct{ position float64 }
-
-// Enter notes that a request begins to run.
-func (m *Meter) Enter() Mark {
+// Begin notes that a request begins to run and returns a mark, from which its cost is counted.
+func (m *Meter) Begin() (mark time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advance()
 	m.running++
-	return Mark{m.position}
+	return time.Duration(m.position)
 }
 
-// Leave notes that a request which began at mark ends, and returns what it cost.
-func (m *Meter) Leave(mark Mark) time.Duration {
+// End notes that a request ends, and returns what it has cost since its mark. It is called once for
+// each Begin.
+func (m *Meter) End(mark, _ time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advance()
 	if m.running == 0 {
-		panic("costs: Leave without Enter")
+		panic("costs: End without Begin")
 	}
 	m.running--
 	return m.since(mark)
 }
 
-// SoFar returns what a running request has cost since mark.
-func (m *Meter) SoFar(mark Mark) time.Duration {
+// SoFar returns what a running request has cost since its mark.
+func (m *Meter) SoFar(mark time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.advance()
 	return m.since(mark)
 }
 
-func (m *Meter) since(mark Mark) time.Duration {
-	return time.Duration(math.Max(0, m.position-mark.position))
+func (m *Meter) since(mark time.Duration) time.Duration {
+	return max(0, time.Duration(m.position)-mark)
 }
 
 // advance brings the figures up to date, and begins a new interval where the last is over.

@@ -33,42 +33,42 @@ func near(t *testing.T, what string, got, want, slack time.Duration) {
 func TestMeterWalk(t *testing.T) {
 	p := &process{cores: 2}
 	m := p.meter()
-	a := m.Enter()
+	a := m.Begin()
 	p.computing = 1
 	p.run(100 * ms)
 	near(t, "alone", m.SoFar(a), 100*ms, 0)
-	b, c := m.Enter(), m.Enter()
+	b, c := m.Begin(), m.Begin()
 	p.computing = 3
 	p.run(300 * ms) // three share two cores
 	near(t, "the first", m.SoFar(a), 300*ms, ms)
-	near(t, "the second", m.Leave(b), 200*ms, ms)
-	near(t, "the third", m.Leave(c), 200*ms, ms)
+	near(t, "the second", m.End(b, 0), 200*ms, ms)
+	near(t, "the third", m.End(c, 0), 200*ms, ms)
 	p.computing = 0
 	p.run(10 * time.Second) // it waits for somebody else
-	near(t, "a wait is free", m.Leave(a), 300*ms, ms)
+	near(t, "a wait is free", m.End(a, 0), 300*ms, ms)
 	p.computing = 1
 	p.run(time.Second) // garbage collection while nobody is served
-	d := m.Enter()
+	d := m.Begin()
 	p.computing = 0
 	p.run(50 * ms)
-	near(t, "what was used before it is not its", m.Leave(d), 0, 0)
+	near(t, "what was used before it is not its", m.End(d, 0), 0, 0)
 }
 
 func TestMeterWithoutProcessClock(t *testing.T) {
 	var now time.Duration
 	m := NewMeter(nil, func() time.Duration { return now }, 2)
 	m.cpu = nil
-	a := m.Enter()
+	a := m.Begin()
 	now += 70 * ms
-	if got := m.Leave(a); got != 70*ms {
+	if got := m.End(a, 0); got != 70*ms {
 		t.Errorf("charged %v for 70ms of service time", got)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("Leave without Enter does not panic")
+			t.Error("End without Begin does not panic")
 		}
 	}()
-	m.Leave(a)
+	m.End(a, 0)
 }
 
 // TestChargesAreWhatWasUsed: for random requests that come and go, compute and wait, on a process
@@ -81,7 +81,7 @@ func TestChargesAreWhatWasUsed(t *testing.T) {
 		m := NewMeter(func() time.Duration { return p.used - p.used%max(1, lag) },
 			func() time.Duration { return p.now }, p.cores)
 		type request struct {
-			mark     Mark
+			mark     time.Duration
 			computes bool
 		}
 		var running []request
@@ -90,13 +90,13 @@ func TestChargesAreWhatWasUsed(t *testing.T) {
 		for range 5000 {
 			if len(running) == 0 || r.IntN(2) == 0 && len(running) < 20 {
 				computes := r.IntN(3) > 0
-				running = append(running, request{m.Enter(), computes})
+				running = append(running, request{m.Begin(), computes})
 				if computes {
 					p.computing++
 				}
 			} else {
 				i := r.IntN(len(running))
-				charged += m.Leave(running[i].mark)
+				charged += m.End(running[i].mark, 0)
 				if running[i].computes {
 					p.computing--
 				}
@@ -109,7 +109,7 @@ func TestChargesAreWhatWasUsed(t *testing.T) {
 			}
 		}
 		for _, q := range running {
-			charged += m.Leave(q.mark)
+			charged += m.End(q.mark, 0)
 		}
 		slack := used/100 + 2*time.Duration(p.cores)*(sampleEvery+length) + 2*lag
 		if (charged - used).Abs() > slack {
