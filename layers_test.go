@@ -133,6 +133,10 @@ middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;
 internal/answer, internal/forwarded/identify < middleware/httplimit;
 internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
 
+# The doors of a throttle: they describe a request, and read what it has cost.
+throttle, internal/costs/orca, internal/answer, internal/forwarded/identify < middleware/httpthrottle;
+throttle, internal/costs/orca, internal/answer/grpcerror, internal/forwarded/identify < middleware/grpcthrottle;
+
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 

@@ -73,6 +73,7 @@ const (
 	ReasonEvicted                    // it waited in a full queue and made room for a more important request
 	ReasonQueueTimeout               // it waited in the queue of a throttle for as long as it may
 	ReasonDeadline                   // it would not be done by the deadline of its context
+	ReasonCancelled                  // it ran, cost far more than was predicted, and was cancelled for those that waited
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota
@@ -83,7 +84,7 @@ var reasonNames = [...]string{
 	ReasonCost: "cost_exceeds_limit", ReasonBanned: "banned", ReasonMissing: "missing_key",
 	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
 	ReasonRecovering: "recovering", ReasonRising: "rising_too_fast", ReasonQueueFull: "queue_full", ReasonEvicted: "evicted",
-	ReasonQueueTimeout: "queue_timeout", ReasonDeadline: "deadline",
+	ReasonQueueTimeout: "queue_timeout", ReasonDeadline: "deadline", ReasonCancelled: "cancelled",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

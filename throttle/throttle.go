@@ -96,19 +96,21 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	now := t.now()
 	w.item.Deadline = waitline.Never
 	if bounded {
-		w.item.Deadline = max(1, int64(deadline.Sub(t.origin)))
+		w.item.Deadline = max(1, 1+int64(deadline.Sub(t.origin)))
 	}
 	t.machine.Offer(now, &w.item)
-	if w.item.State() != admission.Waiting {
-		w.decision, w.told = t.outcome(w, now), true
-		t.settle(now)
-		t.mu.Unlock()
-		return t.answer(w, w.decision)
+	waits := w.item.State() == admission.Waiting
+	if waits {
+		w.signal = waitline.Wake()
+		t.watch.contended = true
+	} else {
+		d = t.outcome(w, now)
 	}
-	w.signal = waitline.Wake()
-	t.watch.contended = true
 	t.settle(now)
 	t.mu.Unlock()
+	if !waits {
+		return t.answer(w, d)
+	}
 
 	err = w.signal.Await(ctx, func() bool { return t.leave(w) })
 	if err != nil {
@@ -117,6 +119,9 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	}
 	return t.answer(w, w.decision)
 }
+
+// spare has the Works of refused requests, which nobody else has seen: under overload most are.
+var spare = sync.Pool{New: func() any { return new(Work) }}
 
 // work returns the Work of r, not offered yet.
 func (t *Throttle) work(ctx context.Context, r Request) *Work {
@@ -135,7 +140,8 @@ func (t *Throttle) work(ctx context.Context, r Request) *Work {
 	if cost == 0 {
 		cost = t.options.Predict.Predict(r.Route)
 	}
-	w := &Work{throttle: t, parent: ctx, request: r, predicted: max(1, min(cost, maxPredicted))}
+	w := spare.Get().(*Work)
+	w.throttle, w.parent, w.request, w.predicted = t, ctx, r, max(1, min(cost, maxPredicted))
 	w.request.Level, w.request.Criticality = level, r.Criticality.orDefault()
 	w.item = admission.Item{
 		Class: uint8(w.request.Criticality), Level: level,
@@ -173,9 +179,6 @@ func (t *Throttle) now() int64 { return 1 + int64(time.Since(t.origin)) }
 func (t *Throttle) settle(now int64) {
 	for _, it := range t.machine.Ended() {
 		w := it.Of.(*Work)
-		if w.told {
-			continue // it passed those that wait, in the Offer that brought it
-		}
 		w.decision = t.outcome(w, now)
 		w.signal.End(&t.calls, nil)
 	}
@@ -221,11 +224,15 @@ func (t *Throttle) outcome(w *Work, now int64) limit.Decision {
 // refusal is what a client is told: the server is busy, and when what waits now will have been
 // served.
 func (t *Throttle) refusal(why limit.Reason, now int64) limit.Decision {
+	return t.decision(why, time.Duration(t.machine.Empty(now)))
+}
+
+func (t *Throttle) decision(why limit.Reason, retry time.Duration) limit.Decision {
 	return limit.Decision{
 		Status: http.StatusServiceUnavailable,
 		Results: []limit.Result{{
 			Limit: t.options.Name, Algorithm: limit.Concurrency, Quota: math.MaxInt64, Cost: 1,
-			Verdict: limit.Verdict{Reason: why, RetryAfter: time.Duration(t.machine.Empty(now))},
+			Verdict: limit.Verdict{Reason: why, RetryAfter: retry},
 		}},
 	}
 }
@@ -242,6 +249,8 @@ func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, err
 	if h.OnRefuse != nil {
 		h.OnRefuse(w.request.Criticality, d.Results[0].Reason, w.waited)
 	}
+	*w = Work{}
+	spare.Put(w)
 	return nil, d, nil
 }
 

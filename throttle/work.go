@@ -29,7 +29,6 @@ type Work struct {
 	item       admission.Item
 	ctx        context.Context // nil until somebody asks
 	cancel     context.CancelCauseFunc
-	told       bool // its outcome is counted already
 	cancelled  bool
 	soFar      time.Duration // what SetCost said
 	hasCost    bool
@@ -100,6 +99,13 @@ func (w *Work) SetCost(cpu time.Duration) {
 	t.machine.Charge(t.now(), &w.item, int64(w.soFar))
 }
 
+// HasCost says whether SetCost or SetUsage said what the request has cost.
+func (w *Work) HasCost() bool {
+	w.throttle.mu.Lock()
+	defer w.throttle.mu.Unlock()
+	return w.hasCost
+}
+
 // Done says that the request has run. Later calls do nothing.
 func (w *Work) Done() {
 	if w.done.Swap(true) {
@@ -160,6 +166,18 @@ func (t *Throttle) Cancel(id uint64) bool {
 		return true
 	}
 	return false
+}
+
+// Refusal returns what the client of a request that was cancelled is told: that it was too dear.
+// It is no use to try again soon, so no time is named. ok is false while it is not cancelled.
+func (w *Work) Refusal() (d limit.Decision, ok bool) {
+	t := w.throttle
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !w.cancelled {
+		return limit.Decision{}, false
+	}
+	return t.decision(limit.ReasonCancelled, limit.Never), true
 }
 
 // works is the list of those that run, in the order in which they started.

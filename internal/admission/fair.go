@@ -4,20 +4,21 @@ import "github.com/stint-io/stint/internal/waitline"
 
 // class is what waits in one class, shared between its keys by start-time fair queueing: each
 // key's next request has a virtual start, the lowest goes first, and what it costs is added to
-// its key's. A key that comes new starts at the virtual time, which is the start of the request
-// that was served last, so that it is next but for others that are new as well.
+// its key's. A key that comes new starts a nanosecond before the virtual time, which is the start
+// of the request that was served last, so that it is next but for others that are new as well.
 //
-// Pure start-time fair queueing starves a key that has just been served while ever new keys
-// come, since the virtual time stands still for them. Therefore the virtual time also follows the
-// fluid one, in which all waiting keys are served at once: each cost moves it by cost/keys. The
-// lag between them is the dearest request: two keys that always wait differ by that much at most.
+// Pure start-time fair queueing starves a key that has been served while ever new keys come, since
+// the virtual time stands still for them. Therefore the virtual time also follows a fluid one, in
+// which all keys are served at once, with a lag of the dearest request: each cost moves it by
+// cost/keys, where those count that wait and those that are ahead. That sum drifts, so the fluid
+// time is set right by each request of a key that was served before: its start is the lowest of
+// all, and no fluid time is further ahead than the dearest request.
 //
 // A request for whose cost the bucket has to save lets cheaper ones of other keys pass that fit
 // into what is saved already, or they would all wait for the time that its cost takes to come in.
-// It lets pass those that start, in virtual time, less than twice its cost after it: once, since
-// that is what a key with less than its share needs while the bucket saves, and once more, since
-// their costs move the fluid time meanwhile. Each key is ahead by that much at most, so that the
-// shares stay what they are.
+// It lets pass those that start, in virtual time, less than its cost after it, which is what a key
+// with less than its share needs while the bucket saves. Each key is ahead by that much at most,
+// so that the shares stay what they are.
 type class struct {
 	flows   map[uint64]*flow
 	active  waitline.Alarms // keys with waiting requests, by virtual start
@@ -35,6 +36,7 @@ type class struct {
 // flow is a key that has waiting requests, or has had more than its share.
 type flow struct {
 	key         uint64
+	served      bool  // since it came
 	start       int64 // virtual start of its next request
 	first, last *Item
 	waiting     int
@@ -53,9 +55,9 @@ func (c *class) flowOf(key uint64) *flow {
 	}
 	if f = c.free; f != nil {
 		c.free = f.next
-		*f = flow{key: key, start: c.virtual}
+		*f = flow{key: key, start: c.virtual - 1}
 	} else {
-		f = &flow{key: key, start: c.virtual}
+		f = &flow{key: key, start: c.virtual - 1}
 	}
 	c.flows[key] = f
 	return f
@@ -66,7 +68,7 @@ func (c *class) flowOf(key uint64) *flow {
 func (c *class) push(it *Item, bounded int64, newest bool) {
 	f := c.flowOf(it.Key)
 	if f.first == nil {
-		f.start = max(f.start, c.virtual)
+		f.start = max(f.start, c.virtual-1)
 		if at, _ := c.active.First(); newest && f.start <= c.virtual && at != waitline.Never {
 			f.start = min(f.start, at-1)
 		}
@@ -104,7 +106,7 @@ func (c *class) next(newest bool) *Item {
 func (c *class) passes(first *Item) *Item {
 	cost, of := c.prices.First()
 	f := of.(*flow)
-	if cost >= first.Cost || f.start-first.flow.start >= 2*first.Cost {
+	if cost >= first.Cost || f.start-first.flow.start >= first.Cost {
 		return nil
 	}
 	return f.first
@@ -114,10 +116,15 @@ func (c *class) passes(first *Item) *Item {
 func (c *class) serve(it *Item) {
 	f := it.flow
 	c.dearest = max(c.dearest, it.Cost)
+	if f.served {
+		c.virtual = f.start
+		c.fluid = min(c.fluid, f.start+c.dearest)
+	}
 	c.virtual = max(c.virtual, f.start)
-	c.fluid = max(c.fluid, c.virtual) + it.Cost/int64(c.active.Len())
+	c.fluid = max(c.fluid, c.virtual) + it.Cost/int64(c.active.Len()+c.idle.Len())
 	c.virtual = max(c.virtual, c.fluid-c.dearest)
 	f.start += it.Cost
+	f.served = true
 }
 
 // remove takes it out of its key. At most spare keys are remembered that have no request.
@@ -162,6 +169,7 @@ func (c *class) settle(key uint64, more int64, spare int) {
 		return // nobody competes, or nothing is owed
 	}
 	f := c.flowOf(key)
+	f.served = true
 	f.start = max(f.start+more, c.virtual)
 	if f.first != nil {
 		c.active.Set(&f.place, f, f.start)

@@ -20,7 +20,7 @@
 //     full, and those behind it wait until its debt is paid.
 //  5. A higher class is served first, inside it keys are served fairly by cost, and the requests
 //     of a key in their order. A request whose cost the bucket has to save lets cheaper ones of
-//     other keys pass, until they are ahead by twice that.
+//     other keys pass, until they are ahead by that cost.
 package admission
 
 import (
@@ -104,7 +104,7 @@ func (m *Machine) Offer(now int64, it *Item) {
 		return
 	}
 	m.push(now, it)
-	m.serve(now)
+	m.serve(now, it)
 }
 
 // Step ends waits that have lasted too long and starts what may start.
@@ -124,7 +124,7 @@ func (m *Machine) Step(now int64) {
 		}
 		m.ended = append(m.ended, it)
 	}
-	m.serve(now)
+	m.serve(now, nil)
 }
 
 // Leave takes a request out that its caller does not wait for any more. It reports whether it
@@ -156,11 +156,11 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	}
 	m.settle(now, it, max(cost, 0))
 	it.end(Finished, limit.ReasonNone)
+	var r *routeTime
 	if sound {
-		if r := m.times.observe(it, now-it.started); r != nil && m.config.Floor > 0 {
-			m.follower.observe(it, r, now-it.started, m.times.routes)
-		}
+		r = m.times.observe(it, now-it.started)
 	}
+	m.follower.observe(it, r, now-it.started, m.times.routes)
 	m.running--
 	m.Step(now)
 }
@@ -173,8 +173,8 @@ func (m *Machine) settle(now int64, it *Item, cost int64) {
 }
 
 // Ended returns the requests whose wait has ended since the last call: they are Running, Evicted
-// or Expired. The slice is valid until the Machine is used again. A request that ends in the
-// Offer that brings it is not among them, unless it waited before it started.
+// or Expired. The slice is valid until the Machine is used again. A request whose state is not
+// Waiting after the Offer that brings it is not among them.
 func (m *Machine) Ended() []*Item {
 	ended := m.ended
 	m.ended = m.ended[:0]
@@ -242,8 +242,8 @@ func (m *Machine) passes(first *Item) *Item {
 	return m.classes[first.Class].passes(first)
 }
 
-// serve starts what may start.
-func (m *Machine) serve(now int64) {
+// serve starts what may start. offered is being offered: its owner sees its state itself.
+func (m *Machine) serve(now int64, offered *Item) {
 	for m.waiting > 0 {
 		it := m.next()
 		if !m.fits(now, it.Cost) {
@@ -254,7 +254,9 @@ func (m *Machine) serve(now int64) {
 		m.classes[it.Class].serve(it)
 		m.remove(it)
 		m.start(now, it)
-		m.ended = append(m.ended, it)
+		if it != offered {
+			m.ended = append(m.ended, it)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func (n *naive) passes(first *naiveItem) *naiveItem {
 			best = it
 		}
 	}
-	if best.Cost >= first.Cost || n.key(best).start >= n.key(first).start+2*first.Cost {
+	if best.Cost >= first.Cost || n.key(best).start >= n.key(first).start+first.Cost {
 		return nil
 	}
 	return best

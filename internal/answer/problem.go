@@ -124,6 +124,16 @@ func explain(r limit.Reason) string {
 		return "more is asked of it than it admits, and a part is refused"
 	case limit.ReasonRecovering:
 		return "its coordinator has just begun and does not know yet what is lent"
+	case limit.ReasonQueueFull:
+		return "the server is busy and its queue is full"
+	case limit.ReasonEvicted:
+		return "it made room in the queue for a more important one"
+	case limit.ReasonQueueTimeout:
+		return "it has waited for as long as it may"
+	case limit.ReasonDeadline:
+		return "it would not be done by its deadline"
+	case limit.ReasonCancelled:
+		return "it cost far more than was expected while others waited"
 	default:
 		return "it does not say why"
 	}
