@@ -26,7 +26,7 @@ func start(t *testing.T, th *throttle.Throttle, r throttle.Request) *throttle.Wo
 // its number, with a cause that says who did it.
 func TestRunningAndCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottle(t, throttle.Options{Concurrency: 3})
+		th := newThrottle(t, throttle.Options{Concurrency: 3, Meter: throttle.ServiceTime()})
 		a, b, c := start(t, th, throttle.Request{Route: "a"}), start(t, th, throttle.Request{Route: "b", User: "anna"}), start(t, th, throttle.Request{Route: "c"})
 		if throttle.SetCost(t.Context(), time.Second) || !throttle.SetCost(b.Context(), time.Minute) || throttle.FromContext(b.Context()) != b {
 			t.Error("the Work was not found by its context")
@@ -138,6 +138,8 @@ func (m *meter) End(mark, _ time.Duration) time.Duration {
 	return 7 * time.Millisecond
 }
 
+func (m *meter) SoFar(mark time.Duration) time.Duration { return mark }
+
 // The default Predictor follows what requests cost, a Meter tells it, and hooks are called.
 func TestPredictionAndHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -167,14 +169,14 @@ func TestPredictionAndHooks(t *testing.T) {
 		time.AfterFunc(time.Millisecond, cancel)
 		_, _, _ = th.Start(ctx, throttle.Request{})
 		w.Done()
-		got, want := strings.Join(log, "\n"), `start sheddable_plus 1ms 0s
+		got, want := strings.Join(log, "\n"), `start sheddable_plus 5ms 0s
 refuse sheddable_plus queue_timeout 1s
-done sheddable_plus 1ms 7ms 1s
-start critical 7ms 0s
-done critical 7ms 3ms 0s
-start sheddable_plus 6.5ms 0s
+done sheddable_plus 5ms 7ms 1s
+start critical 7.04ms 0s
+done critical 7.04ms 3ms 0s
+start sheddable_plus 7.04ms 0s
 leave sheddable_plus 1ms
-done sheddable_plus 6.5ms 7ms 1ms`
+done sheddable_plus 7.04ms 7ms 1ms`
 		if got != want {
 			t.Errorf("hooks:\n%s\nwant\n%s", got, want)
 		}
