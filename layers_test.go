@@ -182,11 +182,14 @@ server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, s
 store/memory, store/redis, internal/cluster/clusterurl, internal/configstore
 < server;
 
+# The proxy: requests from one side to the other, and the server's own decisions in between.
+server, middleware/httplimit < proxy;
+
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, store/memory, store/redis < stint;
 
 # The command. Flags and the environment are read nowhere else.
-server, sim, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
+server, proxy, sim, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
 `
 
 // TestLayers holds the imports of every package, under every build constraint,

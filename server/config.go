@@ -36,6 +36,7 @@ type config struct {
 	empty  bool   // a configuration without limits is taken
 	store  string // what the files must name; "" = what they say does not matter
 	inUse  string // the store in use, for people
+	hosted bool   // without files there is no limit, as something else decides
 	engine *engine.Engine
 	leases *leases
 
@@ -66,6 +67,9 @@ var errEmpty = errors.New("server: the configuration has no limits, so that noth
 func (c *config) load() (*rules.Set, error) {
 	if c.remote != nil {
 		return c.remote.first(c)
+	}
+	if len(c.paths) == 0 && c.hosted {
+		return c.rules.Parse("none", []byte("store: memory\n"))
 	}
 	if len(c.paths) == 0 {
 		return c.rules.Parse("demo", []byte(DemoLimits))

@@ -26,6 +26,9 @@ type leases struct {
 	peers    *askPeers
 	register *cluster.Witness  // of the members of a cluster; nil = there are none
 	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
+
+	spendsOnly bool // the limits are lent elsewhere
+	alone      bool // and nobody is named who lends them
 }
 
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
@@ -116,7 +119,9 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 		l.Drain(draining)
 		stopSpending()
 	})()
-	if err := l.own.Run(spending); err != nil {
+	if l.alone {
+		<-ctx.Done()
+	} else if err := l.own.Run(spending); err != nil {
 		o.Logger.Error("the server cannot spend leases itself: limits shared by leases answer as their on_store_failure says", "error", err)
 		<-ctx.Done()
 	}
@@ -145,6 +150,10 @@ func (l *leases) untouched() bool { return l.state.Recovery == 0 }
 
 // reload makes the limits of set those that are lent and spent.
 func (l *leases) reload(set *rules.Set) {
+	if l.spendsOnly {
+		l.own.Reload(set, nil)
+		return
+	}
 	l.own.Reload(set, l.Set.Reload)
 }
 

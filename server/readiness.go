@@ -19,6 +19,11 @@ func (s *Server) Readiness() (ready bool, text string) {
 		return false, "starting or draining"
 	}
 	ready, text = s.storeReady()
+	if s.host != nil && s.host.Ready != nil && ready {
+		var more string
+		ready, more = s.host.Ready()
+		text = strings.Trim(text+"; "+more, "; ")
+	}
 	if other := s.leases.Elsewhere(); other != "" && ready {
 		return false, fmt.Sprintf("%s lends the limits that are shared by leases, so this service lends nothing: exactly one may", other)
 	}

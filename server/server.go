@@ -36,6 +36,7 @@ import (
 // methods are safe for concurrent use.
 type Server struct {
 	opts   Options
+	host   *Host // nil = the server has listeners of its own
 	config config
 	engine *engine.Engine
 	bans   *banlist.Bans
@@ -72,12 +73,17 @@ type Addrs struct{ HTTP, GRPC, Admin net.Addr }
 
 // New returns a server that is ready to run. Its error says everything that is
 // wrong with the options, or with the configuration.
-func New(opts Options) (_ *Server, err error) {
+func New(opts Options) (*Server, error) { return newServer(opts, nil) }
+
+// newServer makes a server, or what of it decides for a host.
+func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, ready: make(chan struct{})}
-	s.config.log, s.config.paths, s.config.rules, s.config.empty = opts.Logger, opts.ConfigPaths, opts.rules(), opts.AllowEmpty
+	s := &Server{opts: opts, host: host, ready: make(chan struct{})}
+	s.config.log, s.config.paths, s.config.rules = opts.Logger, opts.ConfigPaths, opts.rules()
+	s.config.empty = opts.AllowEmpty
+	s.config.hosted = host != nil
 	if err := s.config.open(&s.opts); err != nil {
 		return nil, err
 	}
@@ -102,7 +108,12 @@ func New(opts Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("%s: %w", place, err)
 	}
 	s.config.inUse = s.storage.name
-	if s.leases, err = openLeases(s.storage, set, &opts); err != nil {
+	if host != nil {
+		s.leases, err = openSpending(s.storage, set, &opts, host.Coordinators)
+	} else {
+		s.leases, err = openLeases(s.storage, set, &opts)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
 	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
@@ -152,11 +163,15 @@ func (s *Server) build() error {
 	secure(s.http, s.security.http)
 
 	registry := prometheus.NewPedanticRegistry()
-	for _, c := range []prometheus.Collector{
+	all := []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admin.NewCollector(s.engine.Tallies, s.figures),
-	} {
+	}
+	if s.host != nil {
+		all = append(all, s.host.Collectors...)
+	}
+	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("server: cannot register metrics: %w", err)
 		}

@@ -72,6 +72,7 @@ func newRoot() *cobra.Command {
 		Long: `stint limits rates exactly.
 
   stint serve                          start the service, no configuration needed
+  stint proxy --upstream URL           put limits in front of a server
   stint check stint.yaml               look for faults in limit files
   stint config push stint.yaml --to URL   put limits where several services read them
   stint take ip=192.0.2.7              ask a running service
@@ -86,8 +87,8 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := fromEnvironment(cmd.Flags(), os.LookupEnv); err != nil || cmd.Name() == serveName {
-				return err // serve has a log, and says it there
+			if err := fromEnvironment(cmd.Flags(), os.LookupEnv); err != nil || cmd.Name() == serveName || cmd.Name() == proxyName {
+				return err // these have a log, and say it there
 			}
 			for _, u := range unknownVariables(cmd.Root(), os.Environ()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "stint: %v\n", u)
@@ -96,7 +97,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newDoctor(), newSimulate(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newDoctor(), newSimulate(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,
