@@ -66,18 +66,16 @@ func (b *buffers) Put(one []byte) { b.pool.Put((*[bufferSize]byte)(one)) }
 // ServeHTTP implements [http.Handler].
 func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && r.Body != nil {
-		control := http.NewResponseController(w)
-		if r.ProtoMajor == 1 {
-			// Without it the server reads and drops the rest of the body once the answer begins,
-			// behind the back of who forwards it.
-			_ = control.EnableFullDuplex()
-		}
 		body := r.Body
 		if f.maxBody > 0 {
 			body = http.MaxBytesReader(w, body, f.maxBody)
 		}
 		own := *r
-		own.Body = &steadyBody{ReadCloser: body, control: control, pause: f.body, until: f.least(r.ContentLength)}
+		steady := &steadyBody{ReadCloser: body, control: http.NewResponseController(w), pause: f.body, until: f.least(r.ContentLength)}
+		own.Body = steady
+		if a, ok := w.(*reply); ok {
+			a.body = steady
+		}
 		r = &own
 	}
 	if a, ok := w.(*reply); ok {
@@ -106,6 +104,8 @@ type steadyBody struct {
 	pause   time.Duration // the longest between two parts; 0 = no bound
 	until   time.Time     // when it has to be whole; zero = whenever
 	ended   bool
+
+	deadline atomic.Int64 // of the present Read, Unix nanoseconds; 0 = there is none
 }
 
 // Read implements [io.Reader].
@@ -119,13 +119,26 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 	}
 	// A server that cannot has no slow clients: there is none but in tests.
 	_ = b.control.SetReadDeadline(at)
+	b.deadline.Store(at.UnixNano())
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		// From here on the server waits for the next request, by its own deadline.
+	if err == io.EOF {
+		// From here on the server looks whether the client goes, for as long as the answer takes. After
+		// any other error the deadline stays: the server reads on to see what is left of the body.
 		b.ended = true
+		b.deadline.Store(0)
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// late reports whether the body did not come in time. The server cancels a request then, before who reads
+// the body knows.
+func (b *steadyBody) late() bool {
+	if b == nil {
+		return false
+	}
+	at := b.deadline.Load()
+	return at != 0 && time.Now().UnixNano() >= at
 }
 
 // rewrite makes the request that the upstream gets.
@@ -201,12 +214,17 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var timeout net.Error
 	var up *upstreamError
+	late := false
 	if a, ok := w.(*reply); ok {
 		a.forwarded = false
+		late = a.body.late()
 	}
 	switch {
 	case errors.As(err, &tooLarge):
 		answer.WriteError(w, refusedBody.status, refusedBody.detail)
+	case late:
+		w.Header().Set("Connection", "close")
+		answer.WriteError(w, http.StatusRequestTimeout, "the body did not come in time")
 	case errors.Is(err, errNoUpstream):
 		f.unhealthy.Add(1)
 		w.Header().Set("Retry-After", "1")
@@ -221,9 +239,6 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(r.Context().Err(), context.Canceled):
 		// The client has gone, or the proxy ends: whoever still listens is told.
 		answer.WriteError(w, http.StatusServiceUnavailable, "the request was cancelled")
-	case errors.As(err, &timeout) && timeout.Timeout():
-		w.Header().Set("Connection", "close")
-		answer.WriteError(w, http.StatusRequestTimeout, "the body did not come in time")
 	default:
 		w.Header().Set("Connection", "close")
 		answer.WriteError(w, http.StatusBadRequest, "the body could not be read")

@@ -116,6 +116,9 @@ func (p *Proxy) newHTTP() *http.Server {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := newReply(w, r, p.opts.Timeouts.Body)
 	defer p.end(a, r)
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
+		p.expectBody(w)
+	}
 	if refused := screen(r, p.opts.MaxBody); refused != nil {
 		p.counts.refuse(refused)
 		w.Header().Set("Connection", "close")
@@ -126,6 +129,18 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	p.handler.ServeHTTP(a, r)
+}
+
+// expectBody prepares for a body over HTTP/1. Whatever becomes of the request, the server waits for the rest
+// of its body in the end, and not for ever. And it must not read and drop that rest once the answer begins,
+// behind the back of who forwards it, nor wait for it before a refusal: hence full duplex.
+func (p *Proxy) expectBody(w http.ResponseWriter) {
+	control := http.NewResponseController(w)
+	// Every server of net/http can do both.
+	_ = control.EnableFullDuplex()
+	if p.opts.Timeouts.Body > 0 {
+		_ = control.SetReadDeadline(time.Now().Add(p.opts.Timeouts.Body))
+	}
 }
 
 // end counts the answer, and looks at what the connection has done.

@@ -19,6 +19,7 @@ type reply struct {
 	slow      time.Duration
 	deadline  time.Time
 	kept      http.Header
+	body      *steadyBody // of the request; nil = it has none
 }
 
 var replies = sync.Pool{New: func() any { return &reply{kept: http.Header{}} }}
@@ -34,7 +35,7 @@ func newReply(w http.ResponseWriter, r *http.Request, slow time.Duration) *reply
 }
 
 func (a *reply) free() {
-	a.ResponseWriter = nil
+	a.ResponseWriter, a.body = nil, nil
 	clear(a.kept)
 	replies.Put(a)
 }

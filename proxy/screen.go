@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -53,6 +54,24 @@ func screen(r *http.Request, maxBody int64) (refused *refusal) {
 	}
 	if r.ProtoMajor == 1 {
 		return hop(r)
+	}
+	return stream(r)
+}
+
+// stream looks at what HTTP/2 says in other words than HTTP/1.1: its frames say how long a body is, and a
+// length beside them must agree (RFC 9113, 8.1.1); the host stands in a field of its own.
+func stream(r *http.Request) *refusal {
+	if r.URL.Host != "" || r.URL.Scheme != "" {
+		return refusedTarget
+	}
+	lengths := r.Header["Content-Length"]
+	if len(lengths) == 0 {
+		return nil
+	}
+	// net/http takes a length that is no number for 0.
+	n, err := strconv.ParseUint(lengths[0], 10, 63)
+	if len(lengths) > 1 || err != nil || int64(n) != r.ContentLength {
+		return refusedFraming
 	}
 	return nil
 }
