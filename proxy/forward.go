@@ -68,7 +68,7 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && r.Body != nil {
 		body := r.Body
 		if f.maxBody > 0 {
-			body = http.MaxBytesReader(w, body, f.maxBody)
+			body = http.MaxBytesReader(nil, body, f.maxBody)
 		}
 		own := *r
 		steady := &steadyBody{ReadCloser: body, control: http.NewResponseController(w), pause: f.body, until: f.least(r.ContentLength)}
@@ -145,6 +145,8 @@ func (b *steadyBody) late() bool {
 func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	out.URL.RawQuery = in.URL.RawQuery // as it came: it is not ours to judge
+	// The same map, not a copy: net/http puts the trailers into it once the body has ended.
+	out.Trailer = in.Trailer
 	peer, trusted := f.trusted.Peer(in.RemoteAddr)
 	client, _ := f.trusted.ClientIP(in.RemoteAddr, in.Header)
 	proto := "http"
@@ -221,6 +223,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	switch {
 	case errors.As(err, &tooLarge):
+		w.Header().Set("Connection", "close")
 		answer.WriteError(w, refusedBody.status, refusedBody.detail)
 	case late:
 		w.Header().Set("Connection", "close")

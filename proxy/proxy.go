@@ -147,6 +147,10 @@ func (p *Proxy) expectBody(w http.ResponseWriter) {
 func (p *Proxy) end(a *reply, r *http.Request) {
 	fault := recover()
 	p.counts.answered(a)
+	if a.expects && !a.forwarded {
+		// The server need not wait for a body that may never come.
+		_ = http.NewResponseController(a.ResponseWriter).SetReadDeadline(time.Now())
+	}
 	c := connectionOf(r)
 	switch {
 	case c == nil:

@@ -15,6 +15,7 @@ type reply struct {
 	status    int
 	grpc      bool // the caller speaks gRPC
 	forwarded bool // the answer is the upstream's
+	expects   bool // the client waits for 100 Continue before it sends its body
 	discard   bool // of the body: its text is in the status
 	slow      time.Duration
 	deadline  time.Time
@@ -27,6 +28,7 @@ var replies = sync.Pool{New: func() any { return &reply{kept: http.Header{}} }}
 func newReply(w http.ResponseWriter, r *http.Request, slow time.Duration) *reply {
 	a := replies.Get().(*reply)
 	a.ResponseWriter, a.status, a.forwarded, a.discard = w, 0, false, false
+	a.expects = len(r.Header["Expect"]) > 0
 	a.grpc = r.ProtoMajor == 2 && isGRPC(r.Header)
 	if a.slow, a.deadline = 0, (time.Time{}); r.ProtoMajor == 2 {
 		a.slow = slow // over HTTP/1 the connection has the bound
@@ -73,6 +75,10 @@ func (a *reply) WriteHeader(status int) {
 	if status >= 200 && a.status == 0 {
 		a.status = status
 		a.restore()
+		if a.expects && !a.forwarded {
+			// It may send its body all the same, or another request: nobody can tell which.
+			a.Header().Set("Connection", "close")
+		}
 		if a.grpc && !a.forwarded && status >= 300 {
 			a.translate(status)
 			status = http.StatusOK

@@ -141,6 +141,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	stop()
+	d.quit()
 	_ = s.admin.Close() // what is asked of it now may be cut: the process ends
 	all.Wait()
 	return errors.Join(err, s.close(nothingLent))
@@ -151,7 +152,14 @@ func (d *Decider) Close() error {
 	if !d.started.CompareAndSwap(false, true) {
 		return nil
 	}
+	d.quit()
 	return d.s.close(d.s.leases.untouched())
+}
+
+// quit ends what the listeners would have served.
+func (d *Decider) quit() {
+	d.s.endStreams()
+	d.s.grpc.Stop()
 }
 
 // openSpending makes leases of limits that services elsewhere lend.
