@@ -183,7 +183,7 @@ store/memory, store/redis, internal/cluster/clusterurl, internal/configstore
 < server;
 
 # The proxy: requests from one side to the other, and the server's own decisions in between.
-server, middleware/httplimit < proxy;
+server, middleware/httplimit, throttle, internal/costs/orca < proxy;
 
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, store/memory, store/redis < stint;

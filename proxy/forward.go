@@ -239,6 +239,9 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 			return
 		}
 		answer.WriteError(w, http.StatusBadGateway, "the server did not answer")
+	case cancelled(r.Context()):
+		w.Header().Set("Retry-After", "1")
+		answer.WriteError(w, http.StatusServiceUnavailable, "the request was cancelled to protect the server")
 	case errors.Is(r.Context().Err(), context.Canceled):
 		// The client has gone, or the proxy ends: whoever still listens is told.
 		answer.WriteError(w, http.StatusServiceUnavailable, "the request was cancelled")

@@ -47,12 +47,21 @@ var (
 	descService  = prometheus.NewDesc("stint_proxy_service_calls_total", "Requests that the service was to decide: answered, failed, or skipped because it had just failed.", []string{"outcome"}, nil)
 )
 
+var (
+	descWaiting     = prometheus.NewDesc("stint_proxy_throttle_waiting", "Requests that wait until the server has room.", nil, nil)
+	descWaitingCost = prometheus.NewDesc("stint_proxy_throttle_waiting_cost_seconds", "Predicted CPU time of the requests that wait.", nil, nil)
+	descRunning     = prometheus.NewDesc("stint_proxy_throttle_running", "Requests that the throttle has started.", nil, nil)
+	descLimit       = prometheus.NewDesc("stint_proxy_throttle_limit", "Requests that may run now; 0 = not bounded.", nil, nil)
+	descThrottled   = prometheus.NewDesc("stint_proxy_throttle_requests_total", "Requests by class and by what became of them: admitted, refused, evicted for a more important one, expired, or left by their clients.", []string{"class", "outcome"}, nil)
+	descError       = prometheus.NewDesc("stint_proxy_throttle_prediction_error", "Absolute error of predicted costs, as a share of the actual ones.", nil, nil)
+)
+
 // collector turns counts into metrics.
 type collector struct{ p *Proxy }
 
 // Describe implements [prometheus.Collector].
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descTunnels, descService} {
+	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descTunnels, descService, descWaiting, descWaitingCost, descRunning, descLimit, descThrottled, descError} {
 		ch <- d
 	}
 }
@@ -88,6 +97,20 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	count(descNone, p.forward.unhealthy.Load())
 	gauge(descTunnels, float64(p.pool.tunnels.count()))
+	if s, ok := p.throttled.standing(); ok {
+		gauge(descWaiting, float64(s.Waiting))
+		gauge(descWaitingCost, s.WaitingCost.Seconds())
+		gauge(descRunning, float64(s.Running))
+		gauge(descLimit, float64(s.Limit))
+		gauge(descError, overrun(&s))
+		for class, n := range s.Classes {
+			count(descThrottled, n.Admitted, class.String(), "admitted")
+			count(descThrottled, n.Refused, class.String(), "refused")
+			count(descThrottled, n.Evicted, class.String(), "evicted")
+			count(descThrottled, n.Expired, class.String(), "expired")
+			count(descThrottled, n.Left, class.String(), "left")
+		}
+	}
 	if s := p.service; s != nil {
 		count(descService, s.answered.Load(), "answered")
 		count(descService, s.failed.Load(), "failed")

@@ -30,13 +30,14 @@ const (
 
 // Proxy is one proxy. Make it with [New]; it runs once. Its methods are safe for concurrent use.
 type Proxy struct {
-	opts    Options
-	decider *server.Decider
-	service *service // nil = this process decides
-	pool    *pool
-	forward *forwarder
-	handler http.Handler // of a request that was not refused at the door
-	http    *http.Server
+	opts      Options
+	decider   *server.Decider
+	service   *service // nil = this process decides
+	pool      *pool
+	forward   *forwarder
+	throttled *throttled
+	handler   http.Handler // of a request that was not refused at the door
+	http      *http.Server
 
 	started  atomic.Bool
 	draining atomic.Bool
@@ -87,7 +88,14 @@ func New(o Options) (*Proxy, error) {
 	if o.Service.URL != "" && o.Service.OnFailure == FailureAllow {
 		choices = append(choices, httplimit.WithOnError(httplimit.Allow))
 	}
-	p.handler = httplimit.New(taker, choices...)(p.forward)
+	p.throttled = &throttled{
+		next: p.forward, trusted: forwarded.TrustPrefixes(trusted), log: o.Decide.Logger,
+		fields: answer.Options{RateLimitFields: draft, XRateLimit: o.Decide.XRateLimit},
+	}
+	if err := p.throttled.configure(p.decider.Limits()); err != nil {
+		return nil, errors.Join(err, p.decider.Close())
+	}
+	p.handler = httplimit.New(taker, choices...)(p.throttled)
 	p.http = p.newHTTP()
 	return p, nil
 }
@@ -238,6 +246,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return <-failed
 	}
 	all.Go(func() { p.pool.run(running) })
+	all.Go(func() { p.throttled.follow(running, p.decider.Changed, p.decider.Limits) })
 	all.Go(func() {
 		if err := p.decider.Serve(p.http, door); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("proxy: http listener: %w", err)

@@ -19,9 +19,10 @@ import (
 // running is a proxy that a test has started.
 type running struct {
 	*proxy.Proxy
-	url  string
-	stop context.CancelFunc
-	done chan error
+	url    string
+	config string // its limits file
+	stop   context.CancelFunc
+	done   chan error
 }
 
 // start runs a proxy in front of the upstreams until the test ends.
@@ -38,8 +39,12 @@ func start(t testing.TB, limits string, o proxy.Options) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config := ""
+	if len(o.Decide.ConfigPaths) > 0 {
+		config = o.Decide.ConfigPaths[0]
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Proxy: p, stop: stop, done: make(chan error, 1)}
+	r := &running{Proxy: p, config: config, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- p.Run(ctx) }()
 	t.Cleanup(func() { r.end(t) })
 	select {

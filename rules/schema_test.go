@@ -62,6 +62,9 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"queue", exceed.Properties["queue"], queueKeys},
 		{"redirect", exceed.Properties["redirect"], redirectKeys},
 		{"tag", exceed.Properties["tag"], tagKeys},
+		{"throttle", s.Properties["throttle"], throttleKeys},
+		{"queue", s.Properties["throttle"].Properties["queue"], throttleQueueKeys},
+		{"class", s.Properties["throttle"].Properties["classes"].Items, classKeys},
 		{"lease", limits.Properties["lease"], leaseKeys},
 	} {
 		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {

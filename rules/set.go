@@ -22,6 +22,7 @@ type Set struct {
 	domains    map[string]*descriptors
 	content    fingerprint
 	options    Options
+	throttle   *Throttle
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -169,6 +170,12 @@ func (b *builder) finish() (*Set, error) {
 			for i := range l.Overrides {
 				b.reads(&l.Overrides[i].clause)
 			}
+		}
+	}
+	if t := s.throttle; t != nil {
+		t.set = s
+		for _, name := range t.names() {
+			b.attributes[name] = true
 		}
 	}
 	s.index = newIndex(len(s.native), func(i int) *clause { return &s.native[i].clause })

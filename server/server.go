@@ -297,6 +297,9 @@ func (s *Server) Run(ctx context.Context) error {
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
 	serve("admin", func() error { return serveHTTP(s.admin, adminL, s.security.admin) })
 	set := s.engine.Set()
+	if t := set.Throttle(); t != nil {
+		s.opts.Logger.Warn("the section throttle is for 'stint proxy', which stands in front of a server: the service ignores it", "file", t.File, "line", t.Line)
+	}
 	running.Go(func() { s.config.watch(watching, set) })
 	running.Go(func() { s.security.watch(watching) })
 	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}

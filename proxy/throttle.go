@@ -1,0 +1,219 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/costs"
+	"github.com/stint-io/stint/internal/costs/orca"
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/throttle"
+)
+
+// throttled has admitted requests wait until the server behind has room, as the section throttle of the
+// limits file says. Without one it lets all pass.
+type throttled struct {
+	next    http.Handler
+	trusted *forwarded.Trusted
+	fields  answer.Options
+	log     *slog.Logger
+	now     atomic.Pointer[gate] // nil = no section
+}
+
+// gate is one section in force.
+type gate struct {
+	*throttle.Throttle
+	rules *rules.Throttle
+	plan  *identify.Plan
+}
+
+// configure makes the section of a set the one in force. Requests that wait by the one before go on to do so,
+// and what runs by it does not count for the new one.
+func (t *throttled) configure(set *rules.Set) error {
+	r := set.Throttle()
+	if r == nil {
+		t.now.Store(nil)
+		return nil
+	}
+	if old := t.now.Load(); old != nil && old.rules.Same(r) {
+		return nil
+	}
+	estimator, err := costs.New(costs.Options{Default: r.Cost})
+	if err != nil {
+		return err
+	}
+	o := throttle.Options{
+		Concurrency: r.Concurrency, Rate: r.Rate, MaxWaiting: r.MaxWaiting, MaxWaitingCost: r.MaxWaitingCost,
+		MaxWait: r.MaxWait, NewestFirst: r.NewestFirst, Predict: estimator,
+	}
+	if r.Adaptive {
+		o.Adaptive = &throttle.Adaptive{}
+	}
+	one, err := throttle.New(o)
+	if err != nil {
+		return err
+	}
+	t.now.Store(&gate{Throttle: one, rules: r, plan: identify.NewPlan(set.Attributes())})
+	return nil
+}
+
+// ServeHTTP implements [http.Handler].
+func (t *throttled) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g := t.now.Load()
+	if g == nil {
+		t.lower(r)
+		t.next.ServeHTTP(w, r)
+		return
+	}
+	work, d, err := g.Start(r.Context(), t.request(g, r))
+	switch {
+	case err != nil:
+		answer.WriteUnavailable(w)
+		return
+	case !d.Allowed:
+		answer.WriteRefusal(w, &d, t.fields)
+		return
+	}
+	defer work.Done()
+	r.Header[throttle.Header] = []string{work.Importance().String()}
+	ctx := work.Context()
+	if len(r.Header["Upgrade"]) > 0 {
+		// The work ends when the WebSocket begins: it may be open for days.
+		ctx = context.WithValue(r.Context(), openingKey{}, work)
+	}
+	t.next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// openingKey finds the work of a request that opens a WebSocket.
+type openingKey struct{}
+
+// lower holds what a stranger says of its importance to what any request may have.
+func (t *throttled) lower(r *http.Request) {
+	said := r.Header[throttle.Header]
+	if len(said) == 0 {
+		return
+	}
+	if _, trusted := t.trusted.Peer(r.RemoteAddr); trusted && len(said) == 1 {
+		return
+	}
+	r.Header[throttle.Header] = []string{importance(said).FromStranger(throttle.Default).String()}
+}
+
+// importance is what a request says of itself; what is malformed says nothing.
+func importance(said []string) throttle.Importance {
+	if len(said) != 1 {
+		return throttle.Importance{}
+	}
+	i, err := throttle.ParseImportance(said[0])
+	if err != nil {
+		return throttle.Importance{}
+	}
+	return i
+}
+
+// request is what the throttle has to know.
+func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
+	attrs := t.describe(make([]limit.Attribute, 0, 16), g, r)
+	door, signature := throttle.Default, ""
+	if class := g.rules.Class(attrs); class != nil {
+		door, _ = throttle.ParseCriticality(class.Criticality) // the rules know no other words
+		signature = class.When
+	}
+	if signature == "" {
+		signature = firstSegment(r.URL.Path)
+	}
+	given := importance(r.Header[throttle.Header])
+	if given.Criticality == throttle.Default {
+		given = throttle.Importance{Criticality: door}
+	} else if _, trusted := t.trusted.Peer(r.RemoteAddr); !trusted {
+		given = given.FromStranger(door)
+	}
+	of := limit.Request{Attributes: attrs}
+	user, _ := of.Get(g.rules.User)
+	key, _ := of.Get(g.rules.Key)
+	return throttle.Request{
+		Route: r.Method + " " + signature, Criticality: given.Criticality, Level: given.Level, HasLevel: given.HasLevel,
+		User: user, Key: key,
+	}
+}
+
+// describe appends the attributes of r.
+func (t *throttled) describe(dst []limit.Attribute, g *gate, r *http.Request) []limit.Attribute {
+	client, _ := t.trusted.ClientIP(r.RemoteAddr, r.Header)
+	dst = append(dst,
+		limit.Attribute{Name: "ip", Value: forwarded.IP(client, 128)},
+		limit.Attribute{Name: "method", Value: r.Method},
+		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
+		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
+	return g.plan.Append(dst, r.Header, r.URL.RawQuery)
+}
+
+// firstSegment is the first part of a path: what stands behind it may be an identifier, and each would have a
+// prediction of its own.
+func firstSegment(path string) string {
+	if len(path) > 1 {
+		if end := strings.IndexByte(path[1:], '/'); end >= 0 {
+			return path[:1+end]
+		}
+	}
+	return path
+}
+
+// follow keeps the section in force up to date until ctx ends.
+func (t *throttled) follow(ctx context.Context, changed func() <-chan struct{}, set func() *rules.Set) {
+	for {
+		next := changed() // before the set: what comes behind it is seen
+		if err := t.configure(set()); err != nil {
+			t.log.Error("the throttle of the limits file cannot be used, the one before stays in force", "error", err)
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reportCost tells the throttle what a request has cost the server behind, where that says so, and takes the
+// report away: it is not for clients.
+func reportCost(ctx context.Context, h http.Header) {
+	if len(h[orca.Field]) == 0 && len(h[orca.FieldBinary]) == 0 {
+		return
+	}
+	usage, err := orca.FromHeader(h)
+	delete(h, orca.Field)
+	delete(h, orca.FieldBinary)
+	if err != nil || usage == nil {
+		return
+	}
+	if cost, ok := (costs.Capacity{}).Cost(usage); ok {
+		throttle.SetCost(ctx, cost)
+	}
+}
+
+// cancelled reports whether a request was ended to protect the server.
+func cancelled(ctx context.Context) bool { return context.Cause(ctx) == throttle.ErrCancelled }
+
+// standing is how the throttle stands, for metrics.
+func (t *throttled) standing() (s throttle.Stats, ok bool) {
+	g := t.now.Load()
+	if g == nil {
+		return s, false
+	}
+	return g.Stats(), true
+}
+
+// overrun is the relative error of predicted costs.
+func overrun(s *throttle.Stats) float64 {
+	if s.Actual <= 0 {
+		return 0
+	}
+	return float64(s.Error) / float64(s.Actual)
+}
