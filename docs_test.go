@@ -158,3 +158,32 @@ func TestServicePage(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyPage: the reference of the proxy has every flag and metric, and none that there is not.
+func TestProxyPage(t *testing.T) {
+	page := pages(t)[filepath.Join("docs", "reference", "proxy.md")]
+	for file, pattern := range map[string]string{
+		"cmd/stint/proxy.go": `Var\((?:&|\(\*|p\.)[^"]+, "([a-z-]+)"`, "proxy/metrics.go": `NewDesc\("(stint_[a-z_]+)"`, "proxy/screen.go": `http\.Status\w+, "([a-z]+)"`,
+	} {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(src), -1) {
+			names[m[1]] = true
+			if !regexp.MustCompile("`(?:--)?" + m[1] + "`").MatchString(page) {
+				t.Errorf("docs/reference/proxy.md lacks %s of %s", m[1], file)
+			}
+		}
+		if len(names) < 5 {
+			t.Errorf("found %d names only in %s: the search is wrong", len(names), file)
+		}
+		kind := map[string]string{"cmd/stint/proxy.go": "`--([a-z-]+)`", "proxy/metrics.go": "`(stint_[a-z_]+)`"}[file]
+		for _, m := range regexp.MustCompile(kind).FindAllStringSubmatch(page, -1) {
+			if kind != "" && !names[m[1]] {
+				t.Errorf("docs/reference/proxy.md names %s, which is not in %s", m[1], file)
+			}
+		}
+	}
+}

@@ -322,7 +322,7 @@ func TestHealth(t *testing.T) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		t.Skip("the port was taken by somebody else: ", err)
+		t.Fatal("the port was taken by somebody else: ", err)
 	}
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "back") })}}
 	s.Start()

@@ -19,7 +19,6 @@ type refusal struct {
 
 var (
 	refusedFraming  = &refusal{http.StatusBadRequest, "framing", "the request has Content-Length and Transfer-Encoding, so its end is ambiguous"}
-	refusedField    = &refusal{http.StatusBadRequest, "field", "a header field is malformed"}
 	refusedHost     = &refusal{http.StatusBadRequest, "host", "the host is malformed"}
 	refusedTarget   = &refusal{http.StatusBadRequest, "target", "the request target is malformed"}
 	refusedHop      = &refusal{http.StatusBadRequest, "connection", "the field Connection names what is not of the connection"}

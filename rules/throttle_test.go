@@ -21,8 +21,11 @@ func TestThrottle(t *testing.T) {
 	for _, c := range []struct {
 		path, plan, want string
 	}{
-		{"/checkout/1", "", "critical_plus"}, {"/checkout", "gold", "critical_plus"}, {"/reports", "gold", "sheddable"},
-		{"/", "gold", "critical"}, {"/", "", ""},
+		{"/checkout/1", "", "critical_plus"},
+		{"/checkout", "gold", "critical_plus"},
+		{"/reports", "gold", "sheddable"},
+		{"/", "gold", "critical"},
+		{"/", "", ""},
 	} {
 		attrs := []limit.Attribute{{Name: "method", Value: "GET"}, {Name: "path", Value: c.path}, {Name: "header:x-plan", Value: c.plan}}
 		class := got.Class(attrs)
