@@ -89,6 +89,19 @@ func (r *recorded) all() string {
 	return b.String()
 }
 
+// take returns what came since it was called last, on each connection.
+func (r *recorded) take() (texts []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c, text := range r.text {
+		if len(text) > 0 {
+			texts = append(texts, string(text))
+			r.text[c] = nil
+		}
+	}
+	return texts
+}
+
 type writer func([]byte)
 
 func (w writer) Write(p []byte) (int, error) {
@@ -196,6 +209,37 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
+// FuzzRequests: whatever a client sends, the server behind is sent whole requests with one framing each, no more
+// of them than the proxy has counted, and the proxy goes on.
+func FuzzRequests(f *testing.F) {
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nX: y\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b",
+		"GET http://b/ HTTP/1.1\r\nHost: a\r\nConnection: close, x\r\n\r\n", "GET /%0d%0a HTTP/1.0\n\n", "OPTIONS * HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n\x81\x00",
+		preface + string(frame(frameSetting, 0, 0, nil)) + string(frame(frameHeaders, endStream|endHeaders, 1, fields(":method", "GET", ":scheme", "http", ":authority", "a", ":path", "/"))),
+	} {
+		f.Add([]byte(text))
+	}
+	u := record(f, okAnswer)
+	p := start(f, generous, proxy.Options{Upstreams: []string{u.url}, Timeouts: proxy.Timeouts{Body: time.Second, Header: time.Second, Idle: time.Second}, Grace: time.Second})
+	seen := 0
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c := dial(t, p)
+		c.Write(text)
+		c.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, c)
+		c.Close()
+		for _, sent := range u.take() {
+			seen += len(checkFraming(t, sent))
+		}
+		if counted, _ := p.Totals(); seen > counted {
+			t.Fatalf("the server behind was sent %d requests, the proxy has counted %d", seen, counted)
+		}
+	})
+}
+
 // checkFraming reads what came as strictly as can be, and returns the targets of the requests: each line ends
 // with CR LF, names are tokens, and the body has one framing.
 func checkFraming(t *testing.T, text string) (targets []string) {
@@ -226,8 +270,12 @@ func checkFraming(t *testing.T, text string) (targets []string) {
 				lengths++
 			case "transfer-encoding":
 				chunks++
-			case "upgrade", "http2-settings":
+			case "http2-settings":
 				t.Errorf("the server behind was sent %q", line)
+			case "upgrade":
+				if line != "Upgrade: websocket" {
+					t.Errorf("the server behind was sent %q", line)
+				}
 			}
 		}
 		if lengths+chunks > 1 {
