@@ -145,6 +145,38 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
+// A client that cancels each request once the server behind works on it is cut off as well: net/http alone
+// would let it go on for ever.
+func TestSteadyReset(t *testing.T) {
+	began, left := make(chan struct{}), make(chan struct{})
+	u := upstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+		left <- struct{}{}
+	})
+	p := start(t, generous, proxy.Options{Upstreams: []string{u}})
+	c := http2(t, p)
+	gone := make(chan struct{})
+	go func() { io.Copy(io.Discard, c); close(gone) }()
+	for i := uint32(0); ; i++ {
+		if i > 1000 {
+			t.Fatal("1,000 requests were cancelled, and the connection is still there")
+		}
+		id := 2*i + 1
+		c.Write(frame(frameHeaders, endStream|endHeaders, id, fields(":method", "GET", ":scheme", "http", ":authority", "a", ":path", "/")))
+		select {
+		case <-began:
+		case <-gone:
+			if i < 200 {
+				t.Errorf("the connection ended after %d requests, want at least 200", i)
+			}
+			return
+		}
+		c.Write(frame(frameReset, 0, id, []byte{0, 0, 0, 8}))
+		<-left
+	}
+}
+
 // What a stranger says of itself is replaced; what a trusted proxy says is kept, and its address added.
 func TestForwardedFields(t *testing.T) {
 	seen := make(chan http.Header, 1)
@@ -338,6 +370,9 @@ func TestBadUpstreams(t *testing.T) {
 				if err == nil {
 					got = fmt.Sprint(res.StatusCode)
 				}
+			}
+			if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+				got = "nothing"
 			}
 			if !strings.Contains(v.want, got) || v.want == "200" && string(body) != v.body {
 				t.Errorf("the client sees %s %q, %v, want %s %q", got, body, err, v.want, v.body)
