@@ -20,6 +20,9 @@ import (
 type recorded struct {
 	url string
 
+	listener net.Listener
+	serving  sync.WaitGroup
+
 	mu   sync.Mutex
 	text map[net.Conn][]byte
 }
@@ -31,27 +34,31 @@ func record(t testing.TB, answer string) *recorded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorded{url: "http://" + l.Addr().String(), text: map[net.Conn][]byte{}}
-	var all sync.WaitGroup
-	all.Go(func() {
+	r := &recorded{url: "http://" + l.Addr().String(), listener: l, text: map[net.Conn][]byte{}}
+	r.serving.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			all.Go(func() { r.serve(c, answer) })
+			r.serving.Go(func() { r.serve(c, answer) })
 		}
 	})
 	t.Cleanup(func() {
-		l.Close()
 		r.mu.Lock()
 		for c := range r.text {
 			c.Close()
 		}
 		r.mu.Unlock()
-		all.Wait()
+		r.wait()
 	})
 	return r
+}
+
+// wait waits until all that was sent is there; whoever sends has closed its connections.
+func (r *recorded) wait() {
+	r.listener.Close()
+	r.serving.Wait()
 }
 
 func (r *recorded) serve(c net.Conn, answer string) {
@@ -87,19 +94,6 @@ func (r *recorded) all() string {
 		b.Write(text)
 	}
 	return b.String()
-}
-
-// take returns what came since it was called last, on each connection.
-func (r *recorded) take() (texts []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for c, text := range r.text {
-		if len(text) > 0 {
-			texts = append(texts, string(text))
-			r.text[c] = nil
-		}
-	}
-	return texts
 }
 
 type writer func([]byte)
@@ -222,17 +216,19 @@ func FuzzRequests(f *testing.F) {
 	} {
 		f.Add([]byte(text))
 	}
-	u := record(f, okAnswer)
-	p := start(f, generous, proxy.Options{Upstreams: []string{u.url}, Timeouts: proxy.Timeouts{Body: time.Second, Header: time.Second, Idle: time.Second}, Grace: time.Second})
-	seen := 0
 	f.Fuzz(func(t *testing.T, text []byte) {
+		u := record(t, okAnswer)
+		p := start(t, generous, proxy.Options{Upstreams: []string{u.url}, Grace: time.Second})
 		c := dial(t, p)
 		c.Write(text)
 		c.(*net.TCPConn).CloseWrite()
 		io.Copy(io.Discard, c)
 		c.Close()
-		for _, sent := range u.take() {
-			seen += len(checkFraming(t, sent))
+		p.end(t)
+		u.wait()
+		seen := 0
+		for _, sent := range u.text {
+			seen += len(checkFraming(t, string(sent)))
 		}
 		if counted, _ := p.Totals(); seen > counted {
 			t.Fatalf("the server behind was sent %d requests, the proxy has counted %d", seen, counted)
