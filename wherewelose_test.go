@@ -8,15 +8,19 @@ import (
 	"testing"
 )
 
-// TestWhereWeLoseIsComplete: docs/where-we-lose.md links to every section that has a miss or
-// a rival that is better, has the worst figure of each missed goal of the benchmarks, and
-// names each such rival.
+// TestWhereWeLoseIsComplete: docs/where-we-lose.md and the page of protected servers link to every section that has a miss or
+// a rival that is better, have the worst figure of each missed goal of the benchmarks, and
+// name each such rival.
 func TestWhereWeLoseIsComplete(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("docs", "where-we-lose.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(text)
+	more, err := os.ReadFile(filepath.Join("docs", "where-we-lose-protecting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text) + string(more)
 	needs := func(what, why string) {
 		if !strings.Contains(page, what) {
 			t.Errorf("docs/where-we-lose.md lacks %q: %s", what, why)

@@ -133,13 +133,18 @@ func imports(t *testing.T, from, to string) bool {
 	return false
 }
 
-// TestMetricsExist: every metric of which a page speaks is in the reference of the service,
-// which a test holds to the code.
+// TestMetricsExist: every metric of which a page speaks is in the reference of the service or of the
+// proxy, which tests hold to the code.
 func TestMetricsExist(t *testing.T) {
 	reference, err := os.ReadFile(filepath.Join("reference", "service.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	proxy, err := os.ReadFile(filepath.Join("reference", "proxy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference = append(reference, proxy...)
 	found := 0
 	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {

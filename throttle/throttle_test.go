@@ -80,3 +80,32 @@ func TestWaitsEnd(t *testing.T) {
 		hold.Done()
 	})
 }
+
+// A caller whose context ends in the moment in which its request starts has the Work: nothing that
+// has started is lost.
+func TestStartAndCancelAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottle(t, throttle.Options{Concurrency: 1})
+		for range 200 {
+			first, _, _ := th.Start(t.Context(), throttle.Request{})
+			if first == nil {
+				t.Fatal("a request that had started was given up")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan *throttle.Work, 1)
+			go func() {
+				w, _, _ := th.Start(ctx, throttle.Request{})
+				ended <- w
+			}()
+			synctest.Wait()
+			cancel()
+			first.Done()
+			if w := <-ended; w != nil {
+				w.Done()
+			}
+		}
+		if s := th.Stats(); s.Running != 0 {
+			t.Errorf("%d run", s.Running)
+		}
+	})
+}

@@ -120,7 +120,6 @@ func (c *class) serve(it *Item) {
 		c.virtual = f.start
 		c.fluid = min(c.fluid, f.start+c.dearest)
 	}
-	c.virtual = max(c.virtual, f.start)
 	c.fluid = max(c.fluid, c.virtual) + it.Cost/int64(c.active.Len()+c.idle.Len())
 	c.virtual = max(c.virtual, c.fluid-c.dearest)
 	f.start += it.Cost

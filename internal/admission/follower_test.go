@@ -76,7 +76,13 @@ func TestLimitFollowsChanges(t *testing.T) {
 		workers int
 	}{{"begins", 1, 16}, {"three times as slow", 3, 16}, {"as fast as before", 1, 16}, {"half of the workers", 1, 8}, {"all workers", 1, 16}} {
 		slow, s.workers = c.slow, c.workers
-		s.run(s.now + second)
+		least := math.MaxInt
+		for range 1000 {
+			s.run(s.now + millisecond)
+			if !s.machine.follower.probing {
+				least = min(least, s.machine.Limit())
+			}
+		}
 		busy = 0
 		limit, n := 0.0, 20
 		for range n {
@@ -84,7 +90,10 @@ func TestLimitFollowsChanges(t *testing.T) {
 			limit += float64(s.machine.Limit()) / float64(n)
 		}
 		share := float64(busy) / float64(int64(c.workers)*2*second)
-		t.Logf("%-20s limit %5.1f, busy %.1f %%", c.name, limit, 100*share)
+		t.Logf("%-20s limit %5.1f, busy %.1f %%, at least %d in the first second", c.name, limit, 100*share, least)
+		if c.name != "begins" && least < c.workers/2 {
+			t.Errorf("%s: the limit fell to %d", c.name, least)
+		}
 		if p := float64(c.workers); share < 0.95 || limit > p+4*math.Sqrt(p) {
 			t.Errorf("%s: limit %v, busy %v", c.name, limit, share)
 		}

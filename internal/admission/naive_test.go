@@ -204,7 +204,6 @@ func (n *naive) serve() {
 			c.fluid = min(c.fluid, k.start+c.dearest)
 		}
 		k.served = true
-		c.virtual = max(c.virtual, k.start)
 		c.fluid = max(c.fluid, c.virtual) + it.Cost/active
 		c.virtual = max(c.virtual, c.fluid-c.dearest)
 		k.start += it.Cost
