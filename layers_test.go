@@ -137,6 +137,11 @@ internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
 throttle, internal/costs/orca, internal/answer, internal/forwarded/identify < middleware/httpthrottle;
 throttle, internal/costs/orca, internal/answer/grpcerror, internal/forwarded/identify < middleware/grpcthrottle;
 
+# Who a client is: databases of addresses, and tokens; then the attributes that are found by them.
+github.com/oschwald/maxminddb-golang/v2 < internal/geo;
+github.com/go-jose/go-jose/v4 < internal/claims;
+internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
+
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 

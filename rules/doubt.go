@@ -10,7 +10,7 @@ import (
 // provided reports whether a gateway or a middleware sets the attribute on requests.
 func provided(name string) bool {
 	switch name {
-	case ipAttribute, "method", "path", "host", "proto", "size", domainAttribute, "*":
+	case ipAttribute, userIPAttribute, xffAttribute, "sni", "method", "path", "host", "proto", "size", domainAttribute, "*":
 		return true
 	}
 	kind, _, ok := strings.Cut(name, ":")

@@ -145,7 +145,7 @@ type Limit struct {
 	File string
 	Line int
 
-	order     int // in the Set
+	order     int      // in the Set
 	cut       bool     // a value counts by its first 128 bytes, not by its hash
 	users     []string // attributes of header fields that name the client behind a proxy
 	salt      uint64

@@ -11,7 +11,7 @@ import (
 
 // The keys of stint's format. The schema and the reference page name the same.
 var (
-	rootKeys     = []string{"store", "defaults", "limits", "throttle"}
+	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity"}
 	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "rise", "start", "count_refused", "unlimited", "purpose", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
@@ -62,13 +62,17 @@ func (b *builder) native(d *file) {
 		}
 		d.known(defaults, "defaults", limitKeys)
 	}
+	identity := d.Root.Get("identity")
+	if identity != nil {
+		b.identity(d, identity)
+	}
 	throttle := d.Root.Get("throttle")
 	if throttle != nil {
 		b.throttle(d, throttle)
 	}
 	limits := d.Root.Get("limits")
 	if limits == nil {
-		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil && throttle == nil {
+		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil && throttle == nil && identity == nil {
 			d.Fault(d.Root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
 		}
 		return

@@ -65,6 +65,9 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"throttle", s.Properties["throttle"], throttleKeys},
 		{"queue", s.Properties["throttle"].Properties["queue"], throttleQueueKeys},
 		{"class", s.Properties["throttle"].Properties["classes"].Items, classKeys},
+		{"identity", s.Properties["identity"], identityKeys},
+		{"jwt", s.Properties["identity"].Properties["jwt"], jwtKeys},
+		{"geoip", s.Properties["identity"].Properties["geoip"], geoipKeys},
 		{"lease", limits.Properties["lease"], leaseKeys},
 	} {
 		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
@@ -133,7 +136,7 @@ func TestTheReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(src)
-	for _, keys := range [][]string{rootKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
+	for _, keys := range [][]string{rootKeys, identityKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
 		for _, key := range keys {
 			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
 				t.Errorf("%s is not on the page", key)

@@ -23,6 +23,7 @@ type Set struct {
 	content    fingerprint
 	options    Options
 	throttle   *Throttle
+	identity   Identity
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -59,13 +60,16 @@ func (s *Set) Unprovided() []Error {
 			names = l.Overrides[i].clause.names(names)
 		}
 		for _, name := range names {
-			if seen[name] || provided(name) {
+			if seen[name] || provided(name) || s.identity.finds(name) {
 				continue
 			}
 			seen[name] = true
 			did := ""
 			if near, ok := nearAttribute(name); ok {
 				did = fmt.Sprintf("did you mean %s? ", near)
+			}
+			if hint := identityHint(name); hint != "" {
+				did = hint + ", or "
 			}
 			out = append(out, Error{
 				File: l.File, Line: l.Line,
@@ -104,6 +108,7 @@ type builder struct {
 	expressions expressions
 	names       map[string]*Limit
 	storeAt     string
+	identityAt  *document.Node
 	attributes  map[string]bool
 	variants    int
 	full        bool

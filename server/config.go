@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/rules"
 )
@@ -29,16 +30,17 @@ const DemoLimits = `limits:
 
 // config owns what a server knows about its configuration.
 type config struct {
-	log    *slog.Logger
-	paths  []string
-	remote *remote // nil = the configuration is in files
-	rules  rules.Options
-	empty  bool   // a configuration without limits is taken
-	store  string // what the files must name; "" = what they say does not matter
-	inUse  string // the store in use, for people
-	hosted bool   // without files there is no limit, as something else decides
-	engine *engine.Engine
-	leases *leases
+	log      *slog.Logger
+	paths    []string
+	remote   *remote // nil = the configuration is in files
+	rules    rules.Options
+	empty    bool   // a configuration without limits is taken
+	store    string // what the files must name; "" = what they say does not matter
+	inUse    string // the store in use, for people
+	hosted   bool   // without files there is no limit, as something else decides
+	engine   *engine.Engine
+	leases   *leases
+	identity *derive.Source
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -115,6 +117,9 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	}
 	var old *rules.Set
 	if err == nil {
+		err = c.identify(set)
+	}
+	if err == nil {
 		old = c.engine.Set()
 		err = c.engine.Swap(set)
 	}
@@ -130,6 +135,18 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	added, removed, changed := diff(old, set)
 	log.Info("configuration loaded", "limits", len(set.Limits()),
 		"added", names(added), "removed", names(removed), "changed", names(changed))
+	return nil
+}
+
+// identify opens what the section identity of set names. After an error what was open stays.
+func (c *config) identify(set *rules.Set) error {
+	id := set.Identity()
+	err := c.identity.Configure(context.Background(), derive.Config{
+		Country: id.Country, ASN: id.ASN, Keys: id.JWKS, Issuer: id.Issuer, Audience: id.Audience, Token: id.Token, UserIP: id.UserIP,
+	})
+	if err != nil {
+		return fmt.Errorf("server: identity: %w", err)
+	}
 	return nil
 }
 

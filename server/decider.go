@@ -127,6 +127,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	all.Go(func() { nothingLent = s.leases.run(running, &s.opts) })
 	set := s.engine.Set()
 	all.Go(func() { s.config.watch(running, set) })
+	all.Go(func() { s.config.identity.Run(running) })
 	all.Go(func() { s.security.watch(running) })
 	all.Go(func() {
 		if err := serveHTTP(s.admin, l, s.security.admin); !errors.Is(err, http.ErrServerClosed) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/banlist"
+	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/rules"
@@ -116,7 +117,11 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
-	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit}); err != nil {
+	s.config.identity = derive.New(opts.Logger)
+	if err = s.config.identify(set); err != nil {
+		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
+	}
+	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.identity}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
@@ -241,6 +246,8 @@ func (s *Server) figures() admin.Figures {
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
 	f.Bans, f.Queues = s.bans.Tallies(), s.engine.QueueTallies()
+	id := s.config.identity.Figures()
+	f.Identity = admin.Identity{Tokens: id.Tokens, KeysGood: id.KeysGood, Databases: id.Databases}
 	f.Unlimited, f.Purposes = s.engine.UnlimitedRequests(), map[string]string{}
 	for _, l := range s.engine.Set().Limits() {
 		if l.Purpose != "" {
@@ -301,6 +308,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.opts.Logger.Warn("the section throttle is for 'stint proxy', which stands in front of a server: the service ignores it", "file", t.File, "line", t.Line)
 	}
 	running.Go(func() { s.config.watch(watching, set) })
+	running.Go(func() { s.config.identity.Run(watching) })
 	running.Go(func() { s.security.watch(watching) })
 	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
 	s.serving.Store(true)

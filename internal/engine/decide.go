@@ -104,6 +104,9 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	replaces := false
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
+		if q.Domain == "" { // the entries of a descriptor are matched as they came
+			d.Attributes = e.derive(s, d.Attributes)
+		}
 		d.first = len(q.Hits)
 		from := len(q.matched)
 		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Attributes, q.matched, q.keys)

@@ -37,6 +37,21 @@ type Options struct {
 	// NearLimit is the share of a rule in Envoy's format above which the hits that it
 	// admits are counted as near the limit, from 0 to 1; 0 = [DefaultNearLimit].
 	NearLimit float64
+
+	// Derive finds attributes from others; nil = none is.
+	Derive Deriver
+}
+
+// Deriver finds attributes of a request from others, such as the region of its ip. It is safe for
+// concurrent use.
+type Deriver interface {
+	// Derives reports whether it may find attributes of that name.
+	Derives(name string) bool
+	// Needs returns the attributes from which it finds those of names, beside those.
+	Needs(names []string) []string
+	// Derive returns attrs, and behind them those of names that it finds and that are not there. It
+	// does not change attrs.
+	Derive(names []string, attrs []limit.Attribute) []limit.Attribute
 }
 
 // DefaultNearLimit is the default of Envoy's own service.
@@ -51,6 +66,7 @@ type Engine struct {
 	overrideTally tally
 	quota         bool      // as in Options
 	nearLimit     float32   // as in Options
+	deriver       Deriver   // as in Options
 	queries       sync.Pool // of *Query
 	notReturned   atomic.Uint64
 	unlimited     unlimitedTally
@@ -72,7 +88,10 @@ type snapshot struct {
 	bound   []bound             // by Variant.Index
 	byID    map[string]*binding // every counter of the snapshot
 	tallies map[string]*tally   // by limit name
-	queues  map[string]*queue   // by limit name, of limits that let requests wait
+
+	attributes []string          // as Engine.Attributes returns them
+	derived    []string          // those that may be derived
+	queues     map[string]*queue // by limit name, of limits that let requests wait
 }
 
 // bound is what is needed of a variant to make a decision.
@@ -98,7 +117,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, quota: opts.Quota, nearLimit: float32(opts.NearLimit)}
+	e := &Engine{store: st, quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides.init(st, opts.MaxOverrides)
 	e.overrides.countAdmitted = set.Options().CountAdmitted
@@ -111,8 +130,9 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 // Set returns the configuration that decides now.
 func (e *Engine) Set() *rules.Set { return e.live.Load().set }
 
-// Attributes returns the names of the attributes that some limit reads.
-func (e *Engine) Attributes() []string { return e.Set().Attributes() }
+// Attributes returns the names of the attributes that some limit reads, and of those from which others
+// are derived.
+func (e *Engine) Attributes() []string { return e.live.Load().attributes }
 
 // Swap puts set in force. Counters are kept for variants whose ID stays the same, and dropped
 // for others. A request that has begun is decided by the configuration it began with. On an
@@ -145,6 +165,7 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		byID:    make(map[string]*binding, len(variants)),
 		tallies: make(map[string]*tally, len(variants)),
 	}
+	e.reads(s)
 	for _, l := range set.Limits() {
 		if b := &s.bound[l.Base.Index]; l.Envoy && !l.Base.Policy.Unlimited {
 			b.near = e.near(l.Base.Policy.Quota())
@@ -254,7 +275,9 @@ func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, e
 // attributes it was taken with. An error that wraps [store.ErrUnavailable] means that they may
 // stay taken until the limits' time-outs; calling Finish again is harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
-	if q := e.queueOf(e.live.Load(), req); q != nil {
+	s := e.live.Load()
+	req.Attributes = e.derive(s, req.Attributes)
+	if q := e.queueOf(s, req); q != nil {
 		return q.Finish(ctx, req, permit) // and lets the first who waits ask
 	}
 	return e.finish(ctx, req, permit)

@@ -137,7 +137,9 @@ func (e *Engine) queueOf(s *snapshot, req limit.Request) *queue {
 // as it is known that the permit comes too late, and with ctx. A delay that a leaky bucket asks
 // for is then part of the wait.
 func (e *Engine) TakeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
-	q := e.queueOf(e.live.Load(), req)
+	s := e.live.Load()
+	req.Attributes = e.derive(s, req.Attributes)
+	q := e.queueOf(s, req)
 	if q == nil || req.Peek || d <= 0 || req.Cost < 0 {
 		return e.take(ctx, req)
 	}

@@ -259,6 +259,9 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 		limit.Attribute{Name: "method", Value: r.Method},
 		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
 		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
+	if r.TLS != nil && r.TLS.ServerName != "" {
+		dst = append(dst, limit.Attribute{Name: "sni", Value: forwarded.Host(r.TLS.ServerName)})
+	}
 	read := m.read.Plan()
 	if (m.plan.Size() || read.Size()) && r.ContentLength >= 0 {
 		dst = append(dst, limit.Attribute{Name: "size", Value: strconv.FormatInt(r.ContentLength, 10)})

@@ -39,6 +39,8 @@ type Figures struct {
 
 	Security Security
 
+	Identity Identity
+
 	Cluster *Cluster // nil when this server is the only one
 
 	Config *Config // nil when the configuration is in files
@@ -79,6 +81,7 @@ type Collector struct {
 	cluster                                 clusterDescs
 	config                                  configDescs
 	exceed                                  exceedDescs
+	identity                                identityDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -112,6 +115,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		cluster:     newClusterDescs(desc),
 		config:      newConfigDescs(desc),
 		exceed:      newExceedDescs(desc),
+		identity:    newIdentityDescs(desc),
 	}
 }
 
@@ -170,6 +174,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.cluster.describe(ch)
 	c.config.describe(ch)
 	c.exceed.describe(ch)
+	c.identity.describe(ch)
 }
 
 // Collect implements [prometheus.Collector].
@@ -201,6 +206,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.cluster.collect(to, f.Cluster)
 	c.config.collect(to, f.Config)
 	c.exceed.collect(to, &f)
+	c.identity.collect(to, &f.Identity)
 	for t := range c.tallies() {
 		to.count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
