@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/admission"
+	"github.com/stint-io/stint/internal/costs"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
@@ -33,7 +34,8 @@ type Work struct {
 	soFar      time.Duration // what SetCost said
 	hasCost    bool
 	culprit    bool
-	prev, next *Work // of those that run
+	pin        *costs.Pin // nil = its thread is not known
+	prev, next *Work      // of those that run
 }
 
 type workKey struct{}
@@ -130,7 +132,7 @@ func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time
 	defer t.mu.Unlock()
 	now := t.now()
 	service = time.Duration(now - w.item.Started())
-	actual = min(measured, maxActual)
+	actual = min(measured+w.pinned(), maxActual)
 	if w.hasCost {
 		actual = w.soFar
 	}

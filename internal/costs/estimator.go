@@ -151,14 +151,15 @@ func (e *Estimator) ObserveAt(now time.Duration, signature string, predicted, ac
 
 // Exceeded learns while a request runs that it has cost soFar already. It matters for signatures
 // without statistics: their dear requests would all be taken for the default until the first of
-// them has finished.
+// them has finished. Twice that is predicted: of one that still runs, half is done on average.
 func (e *Estimator) Exceeded(signature string, soFar time.Duration) {
 	now := time.Since(e.begin)
 	s := e.own(now, signature)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.histogram.total == 0 && int64(soFar) > s.predicted.Load() && soFar > e.options.Default {
-		s.predicted.Store(int64(e.bound(soFar)))
+	likely := e.bound(2 * soFar)
+	if s.histogram.total == 0 && int64(likely) > s.predicted.Load() && soFar > e.options.Default {
+		s.predicted.Store(int64(likely))
 		s.last.Store(int64(now))
 	}
 }

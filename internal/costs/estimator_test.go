@@ -199,7 +199,7 @@ func TestExceededTeachesTheUnknown(t *testing.T) {
 	}
 	e.Exceeded("r", 300*ms)
 	e.Exceeded("r", 200*ms)
-	if got := e.Predict("r"); got != 300*ms {
+	if got := e.Predict("r"); got != 600*ms {
 		t.Errorf("predicted %v while one runs that has cost 300ms", got)
 	}
 	e.Observe("r", 0, 10*ms)

@@ -37,6 +37,9 @@ type Meter struct {
 	busy    float64       // running time of requests in this interval
 	charged float64       // in this interval
 	carry   float64       // used and not charged before it
+
+	pins   map[*Pin]struct{} // goroutines that are bound to their threads
+	pinned time.Duration     // CPU time of those that were
 }
 
 // sampleEvery is the least time between readings of the process clock. Not shorter: the kernel
@@ -55,7 +58,7 @@ func NewMeter(cpu, clock func() time.Duration, cores int) *Meter {
 	if cpu == nil {
 		cpu = processClock()
 	}
-	m := &Meter{clock: clock, cpu: cpu, cores: float64(max(1, cores)), rate: 1}
+	m := &Meter{clock: clock, cpu: cpu, cores: float64(max(1, cores)), rate: 1, pins: map[*Pin]struct{}{}}
 	m.now = clock()
 	m.began = m.now
 	if cpu != nil {
@@ -107,10 +110,10 @@ func (m *Meter) advance() {
 		m.charge(m.rate, elapsed)
 		return
 	}
-	reading := m.cpu()
+	reading := m.unexplained()
 	busy := m.busy + elapsed*float64(m.running)
 	// No request uses more than all cores; what is used beyond that is not theirs.
-	used := math.Min(float64(max(0, reading-m.used)), busy*m.cores)
+	used := math.Min(float64(reading-m.used), busy*m.cores)
 	owed := used + m.carry
 	rate := m.rate
 	if ran := elapsed * float64(m.running); m.running > 0 && elapsed >= float64(sampleEvery) {

@@ -90,6 +90,10 @@ func WithCost(f func(ctx context.Context, fullMethod string) time.Duration) Opti
 	return func(g *guard) { g.cost = f }
 }
 
+// WithThreadClock measures what a call costs by the clock of a thread, to which its handler is bound
+// while it runs: see [throttle.Work.Pin]. For handlers that mostly compute.
+func WithThreadClock() Option { return func(g *guard) { g.pin = true } }
+
 // WithExempt lets calls pass that neither wait nor count. The default are those of
 // grpc.health.v1.Health: a server that fails them because it is busy is taken out of service, and
 // the others are busier still.
@@ -106,6 +110,7 @@ type guard struct {
 	peers     *forwarded.Trusted
 	cost      func(context.Context, string) time.Duration
 	exempt    func(string) bool
+	pin       bool
 }
 
 func newGuard(t *throttle.Throttle, opts []Option) *guard {
@@ -164,7 +169,10 @@ func (g *guard) start(ctx context.Context, fullMethod string) (*call, error) {
 	case !d.Allowed:
 		return nil, grpcerror.Of(&d)
 	}
-	c := &call{work: work, ctx: work.Context()}
+	c := &call{work: work, ctx: work.Context(), unpin: func() {}}
+	if g.pin {
+		c.unpin = work.Pin()
+	}
 	if s := grpc.ServerTransportStreamFromContext(ctx); s != nil {
 		c.ServerTransportStream = s
 		c.ctx = grpc.NewContextWithServerTransportStream(c.ctx, c)
@@ -227,6 +235,7 @@ type call struct {
 	work  *throttle.Work
 	ctx   context.Context
 	usage throttle.Usage // as reported
+	unpin func()
 }
 
 // SetTrailer implements grpc.ServerTransportStream.
@@ -254,6 +263,7 @@ func (c *call) outcome(err error) error {
 }
 
 func (c *call) done() {
+	c.unpin()
 	if c.usage != nil && !c.work.HasCost() {
 		c.work.SetUsage(c.usage)
 	}

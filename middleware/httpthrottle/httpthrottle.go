@@ -7,8 +7,8 @@
 // It says which route a request belongs to, who sends it and how important it is, and what it
 // has cost if the handler reports that; it decides nothing itself.
 //
-// The route is the pattern of http.ServeMux, which is asked where New wraps it; else the method
-// with the first segment of the path. The user is the client's address. The header field
+// The route is the pattern of the http.ServeMux that New wraps, else that of one around it, else
+// the method with the first segment of the path. The user is the client's address. The header field
 // X-Criticality says how important a request is, such as critical or "sheddable;level=3": from
 // strangers it only lowers the class, see [WithTrustedPeers]. The context of the request carries
 // it on: a client of package outgoing sends it with the requests that the handler makes.
@@ -102,6 +102,11 @@ func WithCost(f func(*http.Request) time.Duration) Option {
 	return func(m *middleware) { m.cost = f }
 }
 
+// WithThreadClock measures what a request costs by the clock of a thread, to which its handler is
+// bound while it runs: see [throttle.Work.Pin]. For handlers that mostly compute; a proxy mostly
+// waits.
+func WithThreadClock() Option { return func(m *middleware) { m.pin = true } }
+
 // WithExempt lets requests pass that neither wait nor count, such as health checks: a server that
 // fails them because it is busy is taken out of service, and the others are busier still.
 func WithExempt(f func(*http.Request) bool) Option {
@@ -131,6 +136,7 @@ type middleware struct {
 	cost       func(*http.Request) time.Duration
 	exempt     func(*http.Request) bool
 	hide       bool
+	pin        bool
 	refused    func(http.ResponseWriter, *http.Request, *limit.Decision)
 }
 
@@ -149,9 +155,12 @@ func New(t *throttle.Throttle, opts ...Option) func(http.Handler) http.Handler {
 				next.ServeHTTP(w, r)
 				return
 			}
-			pattern := r.Pattern
-			if pattern == "" && mux != nil && m.route == nil {
+			pattern := ""
+			if mux != nil && m.route == nil {
 				_, pattern = mux.Handler(r)
+			}
+			if pattern == "" {
+				pattern = r.Pattern
 			}
 			m.serve(w, r, next, pattern)
 		})
@@ -186,6 +195,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		out.report()
 		r.Pattern, r.MultipartForm = inner.Pattern, inner.MultipartForm
 	}()
+	if m.pin {
+		defer work.Pin()()
+	}
 	next.ServeHTTP(out, inner)
 	out.end()
 }
