@@ -29,12 +29,11 @@ type Estimator = costs.Estimator
 func NewEstimator(o EstimatorOptions) (*Estimator, error) { return costs.New(o) }
 
 // Meter measures the CPU time of running requests. It is safe for concurrent use, is called under
-// the lock of a Throttle and must not call it.
+// the lock of a Throttle and must not call it. If it has a method SoFar(mark time.Duration)
+// time.Duration, that tells what a request that runs has cost; else its age does.
 type Meter interface {
 	// Begin notes that a request begins to run and returns a mark.
 	Begin() (mark time.Duration)
-	// SoFar returns what a running request with that mark has cost.
-	SoFar(mark time.Duration) time.Duration
 	// End notes that a request with that mark has ended after service, and returns its cost.
 	End(mark, service time.Duration) time.Duration
 }
@@ -117,7 +116,13 @@ func (t *Throttle) costSoFar(w *Work) time.Duration {
 	if w.hasCost {
 		return w.soFar
 	}
-	return min(t.options.Meter.SoFar(w.mark)+w.pinned(), maxActual)
+	cost := t.service(w)
+	if m, ok := t.options.Meter.(interface {
+		SoFar(mark time.Duration) time.Duration
+	}); ok {
+		cost = m.SoFar(w.mark)
+	}
+	return min(cost+w.pinned(), maxActual)
 }
 
 // pinned is what the clock of a thread says. Under the lock.

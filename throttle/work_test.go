@@ -59,7 +59,7 @@ func TestRunningAndCancel(t *testing.T) {
 // the next one waits until the rate has paid it. A refund lets it start earlier.
 func TestSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottle(t, throttle.Options{Rate: 1, Burst: 10 * time.Millisecond, MaxWait: 10 * time.Second})
+		th := newThrottle(t, throttle.Options{Rate: 1, Burst: 10 * time.Millisecond, Meter: throttle.ServiceTime(), MaxWait: 10 * time.Second})
 		w := start(t, th, throttle.Request{Cost: 10 * time.Millisecond})
 		w.SetCost(510 * time.Millisecond)
 		begin := time.Now()
@@ -108,7 +108,7 @@ func TestNewestFirst(t *testing.T) {
 // A request that cannot be done by its deadline is refused at once: those of its key are ahead.
 func TestDeadlineAtTheDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottle(t, throttle.Options{Rate: 1, MaxWait: 10 * time.Second})
+		th := newThrottle(t, throttle.Options{Rate: 1, Meter: throttle.ServiceTime(), MaxWait: 10 * time.Second})
 		start(t, th, throttle.Request{Cost: time.Second}).SetCost(time.Second)
 		for range 3 {
 			go func() { _, _, _ = th.Start(context.Background(), throttle.Request{Cost: time.Second}) }()
