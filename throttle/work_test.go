@@ -218,3 +218,22 @@ func TestOptions(t *testing.T) {
 		t.Errorf("stats %+v", s)
 	}
 }
+
+// A cancelled request says nothing of how long its route takes: the next one may still be in time.
+func TestCancelledTeachesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottle(t, throttle.Options{Concurrency: 1})
+		w := start(t, th, throttle.Request{Route: "r", Cost: time.Second})
+		th.Cancel(w.ID())
+		time.Sleep(time.Second)
+		w.Done()
+		hold := start(t, th, throttle.Request{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		begin := time.Now()
+		time.AfterFunc(time.Second/4, hold.Done)
+		if w, d, err := th.Start(ctx, throttle.Request{Route: "r", Cost: time.Second}); w == nil || time.Since(begin) != time.Second/4 {
+			t.Errorf("after %v: %+v, %v", time.Since(begin), d, err)
+		}
+	})
+}

@@ -1,6 +1,9 @@
 package admission
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // E30: 1,000 keys that send a request now and then, a fifth of the load together, and 16 keys that
 // send three times what the workers can. No mouse is refused, and where times vary a mouse's p99
@@ -92,5 +95,42 @@ func TestNewKeysDoNotStarveOthers(t *testing.T) {
 	t.Logf("%d of %d were of the key that always waits", served, all)
 	if served < all/4096 {
 		t.Errorf("%d of %d were of the key that always waits", served, all)
+	}
+}
+
+// Keys that always wait get the same cost, whatever a request of theirs costs and however wrong
+// its prediction is: at any time they differ by three times the dearest at most.
+func TestEqualShares(t *testing.T) {
+	for seed := range uint64(50) {
+		s := newServer(Config{Concurrency: 1, MaxWaiting: 400}, 1, seed)
+		keys := 2 + s.IntN(6)
+		costs, served := make([]int64, keys), make([]int64, keys)
+		dearest := int64(0)
+		for k := range costs {
+			costs[k] = (1 + s.Int64N(20)) * millisecond / 10
+			dearest = max(dearest, costs[k])
+		}
+		offer := func(k int) {
+			predicted := costs[k] * (1 + s.Int64N(8)) / 4 // a quarter to twice of what it will be
+			s.offer(&job{Item: Item{Class: 1, Key: uint64(k + 1), Cost: max(1, predicted)}, service: costs[k]})
+		}
+		s.ended = func(j *job) {
+			if j.State() != Finished {
+				t.Fatalf("seed %d: a request of %d waiting is %d", seed, s.machine.Waiting(), j.State())
+			}
+			served[j.Key-1] += j.service
+			offer(int(j.Key - 1))
+		}
+		for k := range keys {
+			for range 3 {
+				offer(k)
+			}
+		}
+		for range 100 {
+			s.run(s.now + 5*millisecond)
+			if least, most := slices.Min(served), slices.Max(served); most-least > 3*dearest {
+				t.Fatalf("seed %d: costs %v, served %v", seed, costs, served)
+			}
+		}
 	}
 }
