@@ -53,6 +53,7 @@ var packages = map[string]string{
 	"split":        "github.com/stint-io/stint/split",
 	"throttle":     "github.com/stint-io/stint/throttle",
 	"httpthrottle": "github.com/stint-io/stint/middleware/httpthrottle",
+	"grpcthrottle": "github.com/stint-io/stint/middleware/grpcthrottle",
 }
 
 // build makes stint, and one program of the fragments of all pages, side by side.

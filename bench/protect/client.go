@@ -31,6 +31,9 @@ func start(args ...string) (*server, error) {
 	}
 	s := &server{cmd: exec.Command(self, append([]string{"serve"}, args...)...)}
 	s.cmd.Stderr = os.Stderr
+	// More threads than cores: the kernel lets a thread that has slept go first, where Go's
+	// scheduler, with a thread for each core, lets it wait for up to 10 ms.
+	s.cmd.Env = append(os.Environ(), "GOMAXPROCS=8")
 	stdin, err := s.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
