@@ -45,7 +45,9 @@ type Meter interface {
 // What is right is the sum: all requests together cost what the process used. Requests that run
 // at the same time are taken for alike, so where one computes and the other waits, call
 // [SetCost]. Where the system does not tell the CPU time of a process, it is [ServiceTime].
-func ProcessMeter() Meter { return costs.NewMeter(nil, nil, min(runtime.NumCPU(), runtime.GOMAXPROCS(0))) }
+func ProcessMeter() Meter {
+	return costs.NewMeter(nil, nil, min(runtime.NumCPU(), runtime.GOMAXPROCS(0)))
+}
 
 // ServiceTime returns a Meter by which a request costs the time that it runs, whether it computes
 // or waits. It suits a server that mostly computes one request on each core, and tests in

@@ -182,7 +182,7 @@ func showMixed(length time.Duration) error {
 	cheap := stream{"cheap", 150, around(time.Millisecond, 0)}
 	all := []stream{cheap, {"middle", 15, around(10*time.Millisecond, 10*time.Second)}, {"dear", 6, around(500*time.Millisecond, 13*time.Second)}}
 	fmt.Printf("150 requests of 1 ms, 15 of 10 ms and 6 of 500 ms a second: 3.3 CPU-seconds a second; share %.1f\n\n", share)
-	fmt.Println("| | CPU-s/s | cheap p50 | cheap p99 | cheap, middle, dear done | refused | error of predictions |\n|---|---:|---:|---:|---:|---:|---:|")
+	fmt.Println("| | CPU-s/s | cheap p50 | cheap p99 | of it in the queue | cheap, middle, dear done | refused | error of predictions |\n|---|---:|---:|---:|---:|---:|---:|---:|")
 	for _, run := range []struct {
 		name    string
 		streams []stream
@@ -205,8 +205,8 @@ func showMixed(length time.Duration) error {
 		if st := out.state.Stats; st.Actual > 0 {
 			off = fmt.Sprintf("%.0f %%", 100*st.Error.Seconds()/st.Actual.Seconds())
 		}
-		fmt.Printf("| %s | %.3f | %v | %v | %d, %d, %d | %d, %d, %d | %s |\n", run.name, out.cores,
-			out.quantile("cheap", 0.5).Round(10*time.Microsecond), out.quantile("cheap", 0.99).Round(10*time.Microsecond),
+		fmt.Printf("| %s | %.3f | %v | %v | %v | %d, %d, %d | %d, %d, %d | %s |\n", run.name, out.cores,
+			out.quantile("cheap", 0.5).Round(10*time.Microsecond), out.quantile("cheap", 0.99).Round(10*time.Microsecond), out.state.Waited.Round(10*time.Microsecond),
 			len(out.latencies["cheap"]), len(out.latencies["middle"]), len(out.latencies["dear"]),
 			out.refused["cheap"], out.refused["middle"], out.refused["dear"], off)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -27,6 +28,10 @@ type state struct {
 	CPU   time.Duration // of the process
 	Named time.Duration // age of the first culprit when it was named; 0 = none
 	Stats throttle.Stats
+
+	// Waited is the p99 of the time in the queue of requests that are expected to take less
+	// than 5 ms, since the state was asked for last.
+	Waited time.Duration
 }
 
 // serve is the server. It prints its address, and ends when its standard input does.
@@ -52,16 +57,26 @@ func serve(args []string) error {
 	}
 	var mu sync.Mutex
 	var named time.Duration
+	var waits []time.Duration
 	o := throttle.Options{
 		MaxWait: 2 * time.Second, MaxWaitingCost: 5 * time.Second,
 		Culprits: throttle.Culprits{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))},
-		Hooks: throttle.Hooks{OnCulprit: func(r throttle.Running) {
-			mu.Lock()
-			defer mu.Unlock()
-			if named == 0 {
-				named = r.Age
-			}
-		}},
+		Hooks: throttle.Hooks{
+			OnCulprit: func(r throttle.Running) {
+				mu.Lock()
+				defer mu.Unlock()
+				if named == 0 {
+					named = r.Age
+				}
+			},
+			OnStart: func(_ throttle.Criticality, predicted, waited time.Duration) {
+				if predicted < 5*time.Millisecond {
+					mu.Lock()
+					defer mu.Unlock()
+					waits = append(waits, waited)
+				}
+			},
+		},
 	}
 	if *cancels {
 		o.Culprits.Cancel = throttle.CancelAbove(25 * time.Millisecond)
@@ -75,7 +90,12 @@ func serve(args []string) error {
 	outer.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = json.NewEncoder(w).Encode(state{CPU: used(syscall.RUSAGE_SELF), Named: named, Stats: stats()})
+		now := state{CPU: used(syscall.RUSAGE_SELF), Named: named, Stats: stats()}
+		if slices.Sort(waits); len(waits) > 0 {
+			now.Waited = waits[len(waits)*99/100]
+		}
+		waits = nil
+		_ = json.NewEncoder(w).Encode(now)
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
