@@ -247,6 +247,9 @@ func TestSweepIsRare(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
+	if e, err := New(Options{Min: 2 * ms, Max: 2 * ms}); err != nil || e.Predict("r") != 2*ms {
+		t.Errorf("one and the same bound: %v", err)
+	}
 	for _, o := range []Options{
 		{Quantile: 1},
 		{Quantile: -0.1},
