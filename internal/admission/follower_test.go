@@ -45,7 +45,7 @@ func TestLimitFollowsWorkers(t *testing.T) {
 		mean float64
 	}{{"constant", constant, 1e6}, {"exponential", exponential, 1e6}, {"two routes", mixed, 10.9e6}} {
 		for _, workers := range []int{1, 4, 16, 64} {
-			limit, busy, _ := loaded(Config{Concurrency: 1000, Floor: 1, MaxWaiting: 200, MaxWait: second}, workers, c.draw, c.mean, 15)
+			limit, busy, _ := loaded(Config{Concurrency: 1000, Floor: 1, MaxWaiting: 200, MaxWait: second}, workers, c.draw, c.mean, 9)
 			n := float64(workers)
 			t.Logf("%-12s %2d workers: limit %5.1f, busy %.1f %%", c.name, workers, limit, 100*busy)
 			if busy < 0.95 || limit > n+4*math.Sqrt(n)+2 {

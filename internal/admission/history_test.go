@@ -253,7 +253,7 @@ func histories(normal int) int {
 // Every request has the outcome, at the time, that the oracle says; the bounds on count, cost
 // and running requests hold; nobody is refused for want of room that an eviction would make.
 func TestAgainstOracle(t *testing.T) {
-	for seed := range histories(3000) {
+	for seed := range histories(1500) {
 		h := newHistory(rand.New(rand.NewPCG(uint64(seed), 13)))
 		for range 150 {
 			h.event(t)

@@ -4,7 +4,7 @@ import "testing"
 
 // E29: 16 workers, service times of 1 ms, half the load, then 1.4 times the capacity at once.
 // The queue delay, which is from arrival to a worker and includes the queue inside the server,
-// is averaged over each millisecond of 60 runs. It is stable from the last time on at which it
+// is averaged over each millisecond of 30 runs. It is stable from the last time on at which it
 // is more than a service time from where it ends.
 func TestSpike(t *testing.T) {
 	for _, c := range []struct {
@@ -20,7 +20,7 @@ func TestSpike(t *testing.T) {
 		{"the limit follows the server, 80 may wait; times vary", Config{Concurrency: 1000, Floor: 1, MaxWaiting: 80}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const runs, warm, after = 60, 500, 500 // milliseconds
+			const runs, warm, after = 30, 500, 500 // milliseconds
 			var sums, counts [after]float64
 			var limits, spent float64
 			for seed := range runs {
