@@ -138,8 +138,6 @@ func (m *meter) End(mark, _ time.Duration) time.Duration {
 	return 7 * time.Millisecond
 }
 
-func (m *meter) SoFar(mark time.Duration) time.Duration { return mark }
-
 // The default Predictor follows what requests cost, a Meter tells it, and hooks are called.
 func TestPredictionAndHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
