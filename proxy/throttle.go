@@ -52,6 +52,7 @@ func (t *throttled) configure(set *rules.Set) error {
 	o := throttle.Options{
 		Concurrency: r.Concurrency, Rate: r.Rate, MaxWaiting: r.MaxWaiting, MaxWaitingCost: r.MaxWaitingCost,
 		MaxWait: r.MaxWait, NewestFirst: r.NewestFirst, Predict: estimator,
+		Meter: throttle.ServiceTime(), // the CPU time of this process is not that of the server behind
 	}
 	if r.Adaptive {
 		o.Adaptive = &throttle.Adaptive{}
@@ -136,7 +137,10 @@ func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
 		given = given.FromStranger(door)
 	}
 	of := limit.Request{Attributes: attrs}
-	user, _ := of.Get(g.rules.User)
+	user, known := of.Get(g.rules.User)
+	if !known {
+		user, _ = of.Get("ip")
+	}
 	key, _ := of.Get(g.rules.Key)
 	return throttle.Request{
 		Route: r.Method + " " + signature, Criticality: given.Criticality, Level: given.Level, HasLevel: given.HasLevel,
