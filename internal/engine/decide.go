@@ -105,7 +105,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
 		if q.Domain == "" { // the entries of a descriptor are matched as they came
-			d.Attributes = e.derive(s, d.Attributes)
+			d.Attributes = s.derived.of(d.Attributes)
 		}
 		d.first = len(q.Hits)
 		from := len(q.matched)

@@ -6,33 +6,51 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// reads finds out which attributes the limits of s read, and which of them may be derived.
-func (e *Engine) reads(s *snapshot) {
-	s.attributes = s.set.Attributes()
-	if e.deriver == nil {
-		return
-	}
-	for _, name := range s.attributes {
-		if e.deriver.Derives(name) {
-			s.derived = append(s.derived, name)
-		}
-	}
-	if len(s.derived) == 0 {
-		return
-	}
-	s.attributes = slices.Clone(s.attributes)
-	for _, name := range e.deriver.Needs(s.derived) {
-		if !slices.Contains(s.attributes, name) {
-			s.attributes = append(s.attributes, name)
-		}
-	}
-	slices.Sort(s.attributes)
+// Deriver finds attributes of a request from others, such as the region of its ip. It is safe for
+// concurrent use.
+type Deriver interface {
+	// Derives reports whether it may find attributes of that name.
+	Derives(name string) bool
+	// Needs returns the attributes from which it finds those of names, beside those.
+	Needs(names []string) []string
+	// Derive returns attrs, and behind them those of names that it finds and that are not there. It
+	// does not change attrs.
+	Derive(names []string, attrs []limit.Attribute) []limit.Attribute
 }
 
-// derive returns attrs with those that the limits of s read and that are derived from them.
-func (e *Engine) derive(s *snapshot, attrs []limit.Attribute) []limit.Attribute {
-	if len(s.derived) == 0 {
+// derivation is what d does for the limits of one configuration. The zero value derives nothing.
+type derivation struct {
+	deriver Deriver
+	names   []string // that limits read, and that may be derived
+}
+
+// derivationOf returns it for limits that read these attributes, and all attributes that are then needed.
+func derivationOf(d Deriver, read []string) (x derivation, all []string) {
+	if d == nil {
+		return x, read
+	}
+	for _, name := range read {
+		if d.Derives(name) {
+			x.names = append(x.names, name)
+		}
+	}
+	if len(x.names) == 0 {
+		return x, read
+	}
+	x.deriver, all = d, slices.Clone(read)
+	for _, name := range d.Needs(x.names) {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return x, all
+}
+
+// of returns attrs with those that are derived from them.
+func (x *derivation) of(attrs []limit.Attribute) []limit.Attribute {
+	if len(x.names) == 0 {
 		return attrs
 	}
-	return e.deriver.Derive(s.derived, attrs)
+	return x.deriver.Derive(x.names, attrs)
 }

@@ -42,18 +42,6 @@ type Options struct {
 	Derive Deriver
 }
 
-// Deriver finds attributes of a request from others, such as the region of its ip. It is safe for
-// concurrent use.
-type Deriver interface {
-	// Derives reports whether it may find attributes of that name.
-	Derives(name string) bool
-	// Needs returns the attributes from which it finds those of names, beside those.
-	Needs(names []string) []string
-	// Derive returns attrs, and behind them those of names that it finds and that are not there. It
-	// does not change attrs.
-	Derive(names []string, attrs []limit.Attribute) []limit.Attribute
-}
-
 // DefaultNearLimit is the default of Envoy's own service.
 const DefaultNearLimit = 0.8
 
@@ -90,7 +78,7 @@ type snapshot struct {
 	tallies map[string]*tally   // by limit name
 
 	attributes []string          // as Engine.Attributes returns them
-	derived    []string          // those that may be derived
+	derived    derivation
 	queues     map[string]*queue // by limit name, of limits that let requests wait
 }
 
@@ -165,7 +153,7 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		byID:    make(map[string]*binding, len(variants)),
 		tallies: make(map[string]*tally, len(variants)),
 	}
-	e.reads(s)
+	s.derived, s.attributes = derivationOf(e.deriver, set.Attributes())
 	for _, l := range set.Limits() {
 		if b := &s.bound[l.Base.Index]; l.Envoy && !l.Base.Policy.Unlimited {
 			b.near = e.near(l.Base.Policy.Quota())
@@ -276,7 +264,7 @@ func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, e
 // stay taken until the limits' time-outs; calling Finish again is harmless.
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	s := e.live.Load()
-	req.Attributes = e.derive(s, req.Attributes)
+	req.Attributes = s.derived.of(req.Attributes)
 	if q := e.queueOf(s, req); q != nil {
 		return q.Finish(ctx, req, permit) // and lets the first who waits ask
 	}

@@ -138,7 +138,7 @@ func (e *Engine) queueOf(s *snapshot, req limit.Request) *queue {
 // for is then part of the wait.
 func (e *Engine) TakeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
 	s := e.live.Load()
-	req.Attributes = e.derive(s, req.Attributes)
+	req.Attributes = s.derived.of(req.Attributes)
 	q := e.queueOf(s, req)
 	if q == nil || req.Peek || d <= 0 || req.Cost < 0 {
 		return e.take(ctx, req)

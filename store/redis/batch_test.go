@@ -41,6 +41,9 @@ func (m *model) follow(p limit.Policy, now limit.Time) {
 	case limit.SlidingWindowCounter:
 		from, to := limit.NewSlidingCounter(old), limit.NewSlidingCounter(p)
 		m.sliding = to.Convert(m.sliding, &from, now)
+	case limit.RisingWindow:
+		from, to := limit.NewRisingCounter(old), limit.NewRisingCounter(p)
+		m.sliding = to.Convert(m.sliding, &from, now)
 	case limit.TokenBucket, limit.LeakyBucket:
 		from, to := limit.NewBucket(old), limit.NewBucket(p)
 		m.bucket = to.Convert(m.bucket, &from, now)
@@ -57,6 +60,9 @@ func (m *model) take(now limit.Time, cost int64, permit uint64) limit.Verdict {
 		return a.Take(&m.fixed, now, cost)
 	case limit.SlidingWindowCounter:
 		a := limit.NewSlidingCounter(m.policy)
+		return a.Take(&m.sliding, now, cost)
+	case limit.RisingWindow:
+		a := limit.NewRisingCounter(m.policy)
 		return a.Take(&m.sliding, now, cost)
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(m.policy)
@@ -80,6 +86,9 @@ func (m *model) peek(now limit.Time, cost int64) limit.Verdict {
 	case limit.SlidingWindowCounter:
 		a := limit.NewSlidingCounter(m.policy)
 		return a.Peek(m.sliding, now, cost)
+	case limit.RisingWindow:
+		a := limit.NewRisingCounter(m.policy)
+		return a.Peek(m.sliding, now, cost)
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(m.policy)
 		return a.Peek(m.log, now, cost)
@@ -98,6 +107,9 @@ func (m *model) refuse(now limit.Time, cost int64) {
 		a.Refuse(&m.fixed, now, cost)
 	case limit.SlidingWindowCounter:
 		a := limit.NewSlidingCounter(m.policy)
+		a.Refuse(&m.sliding, now, cost)
+	case limit.RisingWindow:
+		a := limit.NewRisingCounter(m.policy)
 		a.Refuse(&m.sliding, now, cost)
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(m.policy)
@@ -140,6 +152,9 @@ func (m *model) refund(now limit.Time, cost int64) {
 		a.Refund(&m.fixed, now, cost)
 	case limit.SlidingWindowCounter:
 		a := limit.NewSlidingCounter(m.policy)
+		a.Refund(&m.sliding, now, cost)
+	case limit.RisingWindow:
+		a := limit.NewRisingCounter(m.policy)
 		a.Refund(&m.sliding, now, cost)
 	case limit.SlidingWindowLog:
 		a := limit.NewSlidingLog(m.policy)
