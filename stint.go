@@ -81,6 +81,9 @@ func Per(attribute, rate string) (*Limiter, error) {
 }
 
 func newLimiter(set *rules.Set) (*Limiter, error) {
+	if id := set.Identity(); id.JWKS != "" || id.Country != "" || id.ASN != "" || len(id.UserIP) > 0 {
+		return nil, errors.New("stint: the file has a section identity, which the service and the proxy follow and this library does not: leave it out, and give claim:NAME, region, asn and user_ip as attributes")
+	}
 	l := &Limiter{store: set.Store()}
 	st, err := l.open()
 	if err == nil {

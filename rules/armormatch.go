@@ -96,6 +96,9 @@ func (l *Limit) client(s *subject, name string) (string, bool) {
 				}
 			}
 		}
+		if given, ok := s.get(userIPAttribute); ok {
+			return given, true
+		}
 		return s.get(ipAttribute)
 	case xffAttribute:
 		text, _ := s.get(xffHeader)

@@ -61,7 +61,7 @@ func appendAddress(dst []byte, value string, ipv6 int) []byte {
 func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
 	for _, name := range l.Key {
 		value, ok := s.get(name)
-		if !ok {
+		if !ok || name == userIPAttribute && len(l.users) > 0 {
 			value, ok = l.client(s, name)
 		}
 		if l.cut && len(value) > maxLiteral {

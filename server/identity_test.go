@@ -54,7 +54,8 @@ func bearer(t *testing.T, key ed25519.PrivateKey, tenant string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := jwt.Signed(signer).Claims(map[string]any{"tenant": tenant, "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	// As long as those of real issuers, which name many roles.
+	s, err := jwt.Signed(signer).Claims(map[string]any{"roles": strings.Repeat("role ", 500), "tenant": tenant, "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,11 +25,24 @@ func armorEngine(t *testing.T, st store.Store, policy string) *engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(st, set, engine.Options{})
+	e, err := engine.New(st, set, engine.Options{Derive: derivesIP{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// derivesIP stands for a server, which derives user_ip from ip where its own files name no header fields.
+type derivesIP struct{}
+
+func (derivesIP) Derives(name string) bool { return name == "user_ip" }
+func (derivesIP) Needs([]string) []string  { return []string{"ip"} }
+func (derivesIP) Derive(_ []string, attrs []limit.Attribute) []limit.Attribute {
+	ip, ok := limit.Request{Attributes: attrs}.Get("ip")
+	if !ok {
+		return attrs
+	}
+	return append(slices.Clone(attrs), limit.Attribute{Name: "user_ip", Value: ip})
 }
 
 func ask(t *testing.T, e *engine.Engine, attributes ...string) limit.Decision {

@@ -24,6 +24,10 @@ import (
 // limits match and count by is read several times.
 const MaxValue = 1 << 10
 
+// maxToken bounds it where limits read the claims of tokens, which have some KiB. Not larger: more is
+// not verified.
+const maxToken = 8<<10 + len("Bearer ")
+
 // maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers
 // send some thirty fields. Not larger: each costs its matching.
 const maxAll = 64
@@ -35,6 +39,7 @@ type Plan struct {
 	fields []field
 	all    bool // every header field
 	size   bool
+	most   int // bytes of a value, if that is more than MaxValue
 }
 
 // Live is the plan for a list of names that may change while it is in use, such as
@@ -91,6 +96,8 @@ func NewPlan(names []string) *Plan {
 			continue
 		}
 		switch kind {
+		case "claim":
+			p.most = maxToken
 		case "header":
 			p.fields = append(p.fields, field{name, inHeader, textproto.CanonicalMIMEHeaderKey(key)})
 		case "cookie":
@@ -126,7 +133,10 @@ func (p *Plan) Append(dst []limit.Attribute, h http.Header, query string) []limi
 			value, ok = parameter(query, f.key)
 		}
 		if ok {
-			dst = append(dst, limit.Attribute{Name: f.attribute, Value: Bound(value)})
+			if len(value) > p.most {
+				value = Bound(value)
+			}
+			dst = append(dst, limit.Attribute{Name: f.attribute, Value: value})
 		}
 	}
 	if p.all {
