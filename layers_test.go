@@ -95,6 +95,8 @@ internal/fixed < internal/lease/adjust;
 internal/leasewire, internal/lease/agent, internal/lease/adjust, internal/keytable < client;
 NONE < internal/traffic;
 internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;
+NONE < sim/internal/agenda < sim;
+rules < sim/internal/words < sim/internal/report < sim;
 
 # Who coordinates: one election over a small table of records, and the backends that keep
 # such a table. None of them knows another, and the election knows none of them.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // load is a Load at work: the parts of its instances at this moment.
@@ -67,7 +69,7 @@ func (g *engine) newLoads() {
 		}
 		g.loads = append(g.loads, l)
 		if l.Split.Move > 0 {
-			g.push(event{at: int64(l.Split.Move), kind: eventMove, ref: int32(i)})
+			g.push(event{At: int64(l.Split.Move), Of: what{kind: eventMove, ref: int32(i)}})
 		}
 		if l.Mishaps.Every > 0 {
 			g.pushMishap(int32(i))
@@ -139,7 +141,7 @@ func (g *engine) setRate(l *load, position int) {
 		return // it goes on when that is decided
 	}
 	if at, ok := gen.next(); ok {
-		g.push(event{at: at, kind: eventArrival, ref: int32(index), generation: gen.generation})
+		g.push(event{At: at, Of: what{kind: eventArrival, ref: int32(index), generation: gen.generation}})
 	}
 }
 
@@ -152,7 +154,7 @@ func (g *engine) again(loop int32) {
 	gen.asking, gen.base, gen.left = nil, g.now, 1
 	gen.generation++
 	if at, ok := gen.next(); ok {
-		g.push(event{at: at, kind: eventArrival, ref: loop - 1, generation: gen.generation})
+		g.push(event{At: at, Of: what{kind: eventArrival, ref: loop - 1, generation: gen.generation}})
 	}
 }
 
@@ -167,7 +169,7 @@ func (g *generator) next() (int64, bool) {
 	// Without the slack a whole number of nanoseconds that is rounded to a hair
 	// above it would come a nanosecond late.
 	wait = math.Ceil(wait - max(wait*1e-15, 1e-3))
-	if wait > float64(maxDuration) {
+	if wait > float64(words.MaxDuration) {
 		return 0, false
 	}
 	return g.base + int64(wait), true
@@ -176,23 +178,23 @@ func (g *generator) next() (int64, bool) {
 // arrive is the event of a generator, which is the earliest in the heap and is
 // replaced there by the next one.
 func (g *engine) arrive(e event) {
-	gen := &g.generators[e.ref]
-	if e.generation != gen.generation {
-		g.events.pop()
+	gen := &g.generators[e.Of.ref]
+	if e.Of.generation != gen.generation {
+		g.events.Pop()
 		return
 	}
 	l := g.loads[gen.load]
 	if l.Arrivals == Loop {
-		g.events.pop()
-		g.offer(int(gen.instance), gen.load, e.ref+1)
+		g.events.Pop()
+		g.offer(int(gen.instance), gen.load, e.Of.ref+1)
 		return
 	}
 	gen.left += l.step(gen.random)
 	if at, ok := gen.next(); ok {
 		g.seq++
-		g.events.replace(event{at: at, seq: g.seq, kind: eventArrival, ref: e.ref, generation: e.generation})
+		g.events.Replace(event{At: at, Seq: g.seq, Of: what{kind: eventArrival, ref: e.Of.ref, generation: e.Of.generation}})
 	} else {
-		g.events.pop()
+		g.events.Pop()
 	}
 	n := 1
 	if l.Arrivals == Bursts {
@@ -216,13 +218,13 @@ func (g *engine) move(i int32) {
 		l.parts[0] = last
 	}
 	g.setRates(i)
-	g.push(event{at: g.now + int64(l.Split.Move), kind: eventMove, ref: i})
+	g.push(event{At: g.now + int64(l.Split.Move), Of: what{kind: eventMove, ref: i}})
 }
 
 func (g *engine) pushMishap(i int32) {
 	l := g.loads[i]
 	wait := l.mishap.ExpFloat64() * float64(l.Mishaps.Every)
-	g.push(event{at: g.now + int64(min(wait, float64(maxDuration))) + 1, kind: eventMishap, ref: i})
+	g.push(event{At: g.now + int64(min(wait, float64(words.MaxDuration))) + 1, Of: what{kind: eventMishap, ref: i}})
 }
 
 // strike lets a mishap befall an instance of a load, unless one does already.
@@ -230,14 +232,14 @@ func (g *engine) strike(i int32) {
 	l := g.loads[i]
 	position := l.mishap.IntN(len(l.instances))
 	trough := l.mishap.Float64() < l.Mishaps.Troughs
-	length := min(l.mishap.ExpFloat64()*float64(l.Mishaps.Length), float64(maxDuration))
+	length := min(l.mishap.ExpFloat64()*float64(l.Mishaps.Length), float64(words.MaxDuration))
 	if l.factors[position] == 1 {
 		l.factors[position] = l.Mishaps.Spike
 		if trough {
 			l.factors[position] = l.Mishaps.Trough
 		}
 		g.setRate(l, position)
-		g.push(event{at: g.now + int64(length) + 1, kind: eventMishapEnd, ref: i, generation: uint32(position)})
+		g.push(event{At: g.now + int64(length) + 1, Of: what{kind: eventMishapEnd, ref: i, generation: uint32(position)}})
 	}
 	g.pushMishap(i)
 }

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/stint-io/stint/sim/internal/report"
 )
 
 // panel is what the chart of one system draws, in points over time.
@@ -23,7 +24,7 @@ func (h *chart) newPanel(row Row) panel {
 	p := panel{title: row.System}
 	r := row.First
 	p.title = fmt.Sprintf("%s: use %s, over by %s tokens, sum of shares at most %s of the limit",
-		row.System, digits(r.Use), digits(r.Over), digits(r.SharePeak))
+		row.System, report.Digits(r.Use), report.Digits(r.Over), report.Digits(r.SharePeak))
 	areas := len(h.ids)
 	if h.others > 0 {
 		areas++
@@ -111,64 +112,4 @@ func lasting(d time.Duration) string {
 		return " until the end"
 	}
 	return fmt.Sprintf(" for %v", d)
-}
-
-// niceStep is the distance of lines that makes three to seven of them up to top.
-func niceStep(top float64) float64 {
-	unit := math.Pow(10, math.Floor(math.Log10(top)))
-	for _, k := range []float64{0.2, 0.5, 1, 2} {
-		if top/(k*unit) <= 7 {
-			return k * unit
-		}
-	}
-	return 5 * unit
-}
-
-// niceTime is the distance of times on the axis: at most ten of them.
-func niceTime(whole time.Duration) time.Duration {
-	for _, unit := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
-		for _, k := range []time.Duration{1, 2, 5} {
-			if whole <= 10*k*unit {
-				return k * unit
-			}
-		}
-	}
-	for _, seconds := range []time.Duration{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 4 * 3600, 12 * 3600, 24 * 3600} {
-		if whole <= 10*seconds*time.Second {
-			return seconds * time.Second
-		}
-	}
-	return (whole / 10).Truncate(24*time.Hour) + 24*time.Hour
-}
-
-// shortTime writes a time of the axis in the unit that suits it.
-func shortTime(at time.Duration) string {
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
-		if at >= u.unit && at%u.unit == 0 {
-			return fmt.Sprintf("%d %s", at/u.unit, u.name)
-		}
-	}
-	if at == 0 {
-		return "0"
-	}
-	if at >= time.Minute {
-		return at.String()
-	}
-	return digits(at.Seconds()) + " s"
-}
-
-// short writes a number of the axis.
-func short(v float64) string {
-	for _, u := range []struct {
-		unit float64
-		name string
-	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if v >= u.unit*0.9999 {
-			return strconv.FormatFloat(v/u.unit, 'g', 3, 64) + u.name
-		}
-	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
 }

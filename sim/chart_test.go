@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/sim/internal/report"
 )
 
 // svg is what a test looks at in a chart.
@@ -153,17 +155,17 @@ func TestChartOfStrangeNumbers(t *testing.T) {
 
 func TestAxes(t *testing.T) {
 	for _, top := range []float64{0.3, 1, 1.05, 7, 999, 1050, 2e9} {
-		if n := top / niceStep(top); n < 2 || n > 7.0001 {
+		if n := top / report.NiceStep(top); n < 2 || n > 7.0001 {
 			t.Errorf("%v: %v lines", top, n)
 		}
 	}
 	for _, d := range []time.Duration{ms, 30 * ms, time.Second, 25 * time.Second, time.Minute, time.Hour, 30 * 24 * time.Hour} {
-		if n := d / niceTime(d); n < 1 || n > 10 {
+		if n := d / report.NiceTime(d); n < 1 || n > 10 {
 			t.Errorf("%v: %d times", d, n)
 		}
 	}
 	for d, want := range map[time.Duration]string{0: "0", 500 * ms: "0.5 s", 20 * time.Second: "20 s", 90 * time.Second: "90 s", time.Hour: "1 h"} {
-		if got := shortTime(d); got != want {
+		if got := report.ShortTime(d); got != want {
 			t.Errorf("%v: %q, want %q", d, got, want)
 		}
 	}

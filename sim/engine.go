@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/stint-io/stint/sim/internal/agenda"
 )
 
 // never is a time after every run.
@@ -29,7 +31,7 @@ type engine struct {
 
 	now    int64 // ns since the start
 	seq    uint64
-	events eventHeap
+	events agenda.Heap[what]
 	wakes  int // since time moved
 
 	actions    []action
@@ -80,8 +82,8 @@ func (g *engine) at(a Address) *process {
 
 func (g *engine) push(e event) {
 	g.seq++
-	e.seq = g.seq
-	g.events.push(e)
+	e.Seq = g.seq
+	g.events.Push(e)
 }
 
 // run lets the scenario's time pass.
@@ -93,11 +95,11 @@ func (g *engine) run(ctx context.Context) error {
 				time.Duration(g.now), g.scenario.Duration, context.Cause(ctx))
 		}
 		e := g.events[0]
-		if e.at >= int64(g.scenario.Duration) {
+		if e.At >= int64(g.scenario.Duration) {
 			break
 		}
-		if e.at != g.now {
-			g.now, g.wakes = e.at, 0
+		if e.At != g.now {
+			g.now, g.wakes = e.At, 0
 		}
 		g.handle(e)
 		if g.wakes > stuckAfter {
@@ -130,35 +132,35 @@ func (g *engine) begin() {
 			g.start(p)
 		}
 	}
-	g.push(event{at: 0, kind: eventSample})
-	g.push(event{at: 0, kind: eventLook})
+	g.push(event{At: 0, Of: what{kind: eventSample}})
+	g.push(event{At: 0, Of: what{kind: eventLook}})
 }
 
 func (g *engine) handle(e event) {
-	if e.kind == eventArrival {
+	if e.Of.kind == eventArrival {
 		g.arrive(e)
 		return
 	}
-	g.events.pop()
-	switch e.kind {
+	g.events.Pop()
+	switch e.Of.kind {
 	case eventAction:
-		g.actions[e.ref].do()
+		g.actions[e.Of.ref].do()
 	case eventMessage:
-		g.deliver(e.ref)
+		g.deliver(e.Of.ref)
 	case eventWake:
-		g.wake(g.processes[e.ref], e.generation)
+		g.wake(g.processes[e.Of.ref], e.Of.generation)
 	case eventMove:
-		g.move(e.ref)
+		g.move(e.Of.ref)
 	case eventMishap:
-		g.strike(e.ref)
+		g.strike(e.Of.ref)
 	case eventMishapEnd:
-		g.endMishap(e.ref, e.generation)
+		g.endMishap(e.Of.ref, e.Of.generation)
 	case eventLook:
 		g.recorder.look(g.now, g.processes[:g.scenario.Instances], g.demand)
-		g.push(event{at: g.now + g.recorder.lookEvery, kind: eventLook})
+		g.push(event{At: g.now + g.recorder.lookEvery, Of: what{kind: eventLook}})
 	case eventSample:
 		g.recorder.sample(g.now, g.processes[:g.scenario.Instances])
-		g.push(event{at: g.now + g.recorder.sampleEvery, kind: eventSample})
+		g.push(event{At: g.now + g.recorder.sampleEvery, Of: what{kind: eventSample}})
 	}
 }
 
@@ -265,7 +267,7 @@ func (g *engine) plan() {
 	}
 	slices.SortStableFunc(g.actions, func(a, b action) int { return cmp.Compare(a.at, b.at) })
 	for i, a := range g.actions {
-		g.events.push(event{at: a.at, seq: uint64(i), kind: eventAction, ref: int32(i)})
+		g.events.Push(event{At: a.at, Seq: uint64(i), Of: what{kind: eventAction, ref: int32(i)}})
 	}
 }
 

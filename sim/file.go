@@ -11,26 +11,8 @@ import (
 
 	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/sim/internal/words"
 )
-
-// fileBounds are those of a scenario's file.
-var fileBounds = document.Bounds{
-	// Not larger: with many keys in one map, a file of this size costs well below a
-	// second. Not smaller: a weight for each of ten thousand instances fits.
-	Bytes:   64 << 10,
-	Smaller: "write lists of instances as ranges, such as 0-99",
-
-	Depth: 32, // Scenarios nest to 5 levels.
-
-	// Something may be written for each of many instances.
-	Keys: 10_000,
-
-	// Not larger: a load or an event may cost much for each of its few values, and a
-	// file without aliases holds thousands. Not smaller: a fleet's loads are alike.
-	Anchors: 1000,
-	Aliased: 4096,
-}
 
 // MaxRuns is how many runs of each system a file may ask for. More would not make the
 // interval narrower by anything that can be seen.
@@ -56,7 +38,7 @@ func ParseFile(path string) (*File, error) {
 		return nil, err
 	}
 	defer file.Close()
-	src, err := io.ReadAll(io.LimitReader(file, int64(fileBounds.Bytes)+1))
+	src, err := io.ReadAll(io.LimitReader(file, int64(words.Bounds.Bytes)+1))
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +49,9 @@ func ParseFile(path string) (*File, error) {
 // error is a rules.Errors with all faults, each with its place and a hint.
 func ParseScenario(data []byte, name string) (*File, error) {
 	p := &scenarioParser{
-		fileReader: fileReader{document.Read(name, data, fileBounds, new(document.Faults))},
-		File:       File{Runs: 1, Systems: []string{ownName}, variants: map[string]Ours{}},
-		spots:      map[string]fileSpot{},
+		Reader: words.Read(name, data),
+		File:   File{Runs: 1, Systems: []string{ownName}, variants: map[string]Ours{}},
+		spots:  map[string]fileSpot{},
 	}
 	p.scenario = &p.Scenario
 	p.scenario.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
@@ -80,19 +62,15 @@ func ParseScenario(data []byte, name string) (*File, error) {
 	default:
 		p.root(p.Root)
 	}
-	var list rules.Errors
-	for _, f := range p.Faults.Sorted() {
-		list = append(list, rules.Error(f))
-	}
-	if list != nil {
-		return nil, list
+	if err := p.Err(); err != nil {
+		return nil, err
 	}
 	return &p.File, nil
 }
 
 // scenarioParser turns nodes into a File.
 type scenarioParser struct {
-	fileReader
+	words.Reader
 	File
 
 	scenario *Scenario
@@ -116,7 +94,7 @@ type fileSpot struct {
 }
 
 func (p *scenarioParser) root(n *document.Node) {
-	if !p.known(n, "a scenario", "name", "about", "limit", "burst", "instances", "duration", "seed",
+	if !p.Known(n, "a scenario", "name", "about", "limit", "burst", "instances", "duration", "seed",
 		"network", "load", "events", "weights", "old", "starts", "clocks", "failover", "measure",
 		"systems", "stint", "runs", "show") {
 		return
@@ -133,22 +111,22 @@ func (p *scenarioParser) root(n *document.Node) {
 	for _, f := range n.Fields {
 		p.spots[f.Key.Text] = fileSpot{f.Value, f.Key.Text}
 	}
-	s.Name = p.text(n.Get("name"), s.Name)
-	s.About = p.text(n.Get("about"), "")
+	s.Name = p.Text(n.Get("name"), s.Name)
+	s.About = p.Text(n.Get("about"), "")
 	if i := n.Get("instances"); i != nil {
-		s.Instances = int(p.whole(i, 1, MaxInstances))
+		s.Instances = int(p.Whole(i, 1, MaxInstances))
 	}
 	p.burst = n.Get("burst")
 	s.Limit = p.limit(n.Get("limit"), p.burst)
 	if d := n.Get("duration"); d != nil {
-		if s.Duration = p.span(d); s.Duration == 0 && parsedZero(d) {
+		if s.Duration = p.Span(d); s.Duration == 0 && words.Zero(d) {
 			p.Wants(d, "a duration above 0", "")
 		}
 	}
-	s.Seed = uint64(p.whole(n.Get("seed"), 0, math.MaxInt64))
-	s.Failover = p.truth(n.Get("failover"))
+	s.Seed = uint64(p.Whole(n.Get("seed"), 0, math.MaxInt64))
+	s.Failover = p.Truth(n.Get("failover"))
 	if v := n.Get("runs"); v != nil {
-		p.Runs = int(p.whole(v, 1, MaxRuns))
+		p.Runs = int(p.Whole(v, 1, MaxRuns))
 	}
 	p.network(n.Get("network"))
 	p.fleet(n)
@@ -167,34 +145,28 @@ func (p *scenarioParser) root(n *document.Node) {
 	}
 }
 
-// parsedZero reports whether n was read, and is zero.
-func parsedZero(n *document.Node) bool {
-	d, err := parseSpan(n)
-	return err == nil && d == 0
-}
-
 // limit reads a rate with its burst, by default what comes in one period, as in a
 // limit file.
 func (p *scenarioParser) limit(rate, burst *document.Node) Limit {
-	l := Limit{Rate: p.rate(rate)}
+	l := Limit{Rate: p.Rate(rate)}
 	if l.Rate.Period == 0 {
 		l.Rate.Period = time.Second
 	}
 	l.Burst = l.Rate.Count
 	if burst != nil {
-		l.Burst = p.whole(burst, 0, limit.MaxCount)
+		l.Burst = p.Whole(burst, 0, limit.MaxCount)
 	}
 	p.limits = append(p.limits, limitSpot{rate, l})
 	return l
 }
 
 func (p *scenarioParser) network(n *document.Node) {
-	if n == nil || !p.known(n, "network", "delay", "jitter", "in_order", "loss", "duplicate") {
+	if n == nil || !p.Known(n, "network", "delay", "jitter", "in_order", "loss", "duplicate") {
 		return
 	}
 	p.scenario.Network = Network{
-		Delay: p.span(n.Get("delay")), Jitter: p.span(n.Get("jitter")), InOrder: p.truth(n.Get("in_order")),
-		Loss: p.percent(n.Get("loss")), Duplicate: p.percent(n.Get("duplicate")),
+		Delay: p.Span(n.Get("delay")), Jitter: p.Span(n.Get("jitter")), InOrder: p.Truth(n.Get("in_order")),
+		Loss: p.Percent(n.Get("loss")), Duplicate: p.Percent(n.Get("duplicate")),
 	}
 	for _, f := range n.Fields {
 		p.spots["network."+f.Key.Text] = fileSpot{f.Value, "network." + f.Key.Text}
@@ -210,7 +182,7 @@ func (p *scenarioParser) fleet(root *document.Node) {
 			s.Weights[i] = 1
 		}
 		p.perInstance(n, false, func(a Address, v *document.Node) {
-			if w := uint32(p.whole(v, 1, math.MaxUint32)); int(a) < count {
+			if w := uint32(p.Whole(v, 1, math.MaxUint32)); int(a) < count {
 				s.Weights[a] = w
 			}
 		})
@@ -224,7 +196,7 @@ func (p *scenarioParser) fleet(root *document.Node) {
 	if n := root.Get("starts"); n != nil {
 		s.Starts = make([]time.Duration, count)
 		p.perInstance(n, false, func(a Address, v *document.Node) {
-			if at := p.span(v); int(a) < count {
+			if at := p.Span(v); int(a) < count {
 				s.Starts[a] = at
 			}
 		})
@@ -232,7 +204,7 @@ func (p *scenarioParser) fleet(root *document.Node) {
 	if n := root.Get("clocks"); n != nil {
 		s.Clocks = make([]time.Duration, count)
 		p.perInstance(n, true, func(a Address, v *document.Node) {
-			off := p.spanFrom(v, -maxDuration)
+			off := p.SpanFrom(v, -words.MaxDuration)
 			if a == Coordinator {
 				s.CoordinatorClock = off
 			} else if int(a) < count {
@@ -243,12 +215,12 @@ func (p *scenarioParser) fleet(root *document.Node) {
 }
 
 func (p *scenarioParser) measure(n *document.Node) {
-	if n == nil || !p.known(n, "measure", "from", "step", "sample", "look", "grace") {
+	if n == nil || !p.Known(n, "measure", "from", "step", "sample", "look", "grace") {
 		return
 	}
 	p.scenario.Measure = Measure{
-		From: p.span(n.Get("from")), Step: p.span(n.Get("step")), Sample: p.span(n.Get("sample")),
-		Look: p.span(n.Get("look")), Grace: p.span(n.Get("grace")),
+		From: p.Span(n.Get("from")), Step: p.Span(n.Get("step")), Sample: p.Span(n.Get("sample")),
+		Look: p.Span(n.Get("look")), Grace: p.Span(n.Get("grace")),
 	}
 	for _, f := range n.Fields {
 		p.spots["measure."+f.Key.Text] = fileSpot{f.Value, "measure." + f.Key.Text}

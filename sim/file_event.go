@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // maxEvents bounds what repeated events come to, all together: a mistyped every should
@@ -66,7 +67,7 @@ func (p *scenarioParser) event(where string, n *document.Node) {
 		p.Fault(n, hint, "want one of %s", strings.Join(eventKinds, ", "))
 		return
 	}
-	p.known(n, "an event of this kind", append([]string{"at", kind}, eventKeys[kind]...)...)
+	p.Known(n, "an event of this kind", append([]string{"at", kind}, eventKeys[kind]...)...)
 	if n.Get("at") == nil {
 		p.Fault(n, "add at: 20s", "the event has no time")
 		return
@@ -77,7 +78,7 @@ func (p *scenarioParser) event(where string, n *document.Node) {
 		if burst == nil {
 			burst = p.burst
 		}
-		s.Changes = append(s.Changes, Change{At: p.span(n.Get("at")), Limit: p.limit(n.Get(kind), burst)})
+		s.Changes = append(s.Changes, Change{At: p.Span(n.Get("at")), Limit: p.limit(n.Get(kind), burst)})
 	case "clock":
 		p.clock(n, where)
 	case "rolling_restart":
@@ -92,12 +93,12 @@ func (p *scenarioParser) event(where string, n *document.Node) {
 // clock reads that clocks are set forth or back.
 func (p *scenarioParser) clock(n *document.Node, where string) {
 	s := p.scenario
-	at, by := p.span(n.Get("at")), n.Get("by")
-	if by == nil || parsedZero(by) {
+	at, by := p.Span(n.Get("at")), n.Get("by")
+	if by == nil || words.Zero(by) {
 		p.Fault(n, "write it as {at: 20s, clock: all, by: -10s}", "an event of clocks needs by: how far they are set forth, or back")
 		return
 	}
-	d := p.spanFrom(by, -maxDuration)
+	d := p.SpanFrom(by, -words.MaxDuration)
 	nodes := p.nodes(n.Get("clock"), true)
 	if !p.room(n, len(s.ClockSteps)+len(nodes)) {
 		return
@@ -112,7 +113,7 @@ func (p *scenarioParser) clock(n *document.Node, where string) {
 func (p *scenarioParser) halts(n *document.Node, kind, where string) {
 	s := p.scenario
 	w := p.when(n)
-	backlog, upgrade := p.span(n.Get("backlog")), p.truth(n.Get("upgrade"))
+	backlog, upgrade := p.Span(n.Get("backlog")), p.Truth(n.Get("upgrade"))
 	if !p.room(n, len(s.Pauses)+len(s.Stops)+w.times) {
 		return
 	}
@@ -137,7 +138,7 @@ func (p *scenarioParser) partition(n *document.Node, where string) {
 	s := p.scenario
 	w := p.when(n)
 	nodes := p.nodes(n.Get("partition"), true)
-	cut := Direction(p.word(n.Get("cut"), "both", "outwards", "inwards"))
+	cut := Direction(p.OneOf(n.Get("cut"), "both", "outwards", "inwards"))
 	if !p.room(n, len(s.Partitions)+w.times) {
 		return
 	}
@@ -149,12 +150,12 @@ func (p *scenarioParser) partition(n *document.Node, where string) {
 
 func (p *scenarioParser) rolling(n *document.Node, where string) {
 	r := Rolling{
-		At: p.span(n.Get("at")), Every: p.span(n.Get("every")), Down: p.span(n.Get("down")),
-		Crash: p.truth(n.Get("crash")), Upgrade: p.truth(n.Get("upgrade")),
+		At: p.Span(n.Get("at")), Every: p.Span(n.Get("every")), Down: p.Span(n.Get("down")),
+		Crash: p.Truth(n.Get("crash")), Upgrade: p.Truth(n.Get("upgrade")),
 		Instances: p.instances(n.Get("rolling_restart")),
 	}
 	for _, key := range []string{"every", "down"} {
-		if v := n.Get(key); v == nil || r.Down == 0 && key == "down" && parsedZero(v) {
+		if v := n.Get(key); v == nil || r.Down == 0 && key == "down" && words.Zero(v) {
 			p.Fault(n, "write it as {at: 20s, rolling_restart: all, every: 5s, down: 2s}", "a rolling restart needs %s", key)
 		}
 	}
@@ -164,8 +165,8 @@ func (p *scenarioParser) rolling(n *document.Node, where string) {
 
 // when reads the time of an event. Without times it happens until the end of the run.
 func (p *scenarioParser) when(n *document.Node) when {
-	w := when{at: p.span(n.Get("at")), length: p.span(n.Get("for")), every: p.span(n.Get("every")), times: 1}
-	if long := n.Get("for"); long != nil && parsedZero(long) {
+	w := when{at: p.Span(n.Get("at")), length: p.Span(n.Get("for")), every: p.Span(n.Get("every")), times: 1}
+	if long := n.Get("for"); long != nil && words.Zero(long) {
 		p.Wants(long, "a duration above 0", "leave it out for an event that lasts until the end")
 	}
 	every, times := n.Get("every"), n.Get("times")
@@ -176,7 +177,7 @@ func (p *scenarioParser) when(n *document.Node) when {
 	case w.length == 0 || w.every <= w.length:
 		p.Fault(every, "", "an event that happens again needs a for that is shorter than every")
 	case times != nil:
-		w.times = int(p.whole(times, 1, maxEvents))
+		w.times = int(p.Whole(times, 1, maxEvents))
 	case w.at < p.scenario.Duration:
 		if n := (p.scenario.Duration - w.at - 1) / w.every; n >= maxEvents {
 			p.room(every, maxEvents+1)

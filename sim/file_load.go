@@ -5,20 +5,21 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // load reads one load. where is what the file calls it.
 func (p *scenarioParser) load(where string, n *document.Node) {
-	if !p.known(n, "a load", "demand", "from", "until", "on", "split", "move", "shuffle",
+	if !p.Known(n, "a load", "demand", "from", "until", "on", "split", "move", "shuffle",
 		"arrivals", "aligned", "cost", "wait", "mishaps") {
 		return
 	}
 	path := fmt.Sprintf("loads[%d]", len(p.scenario.Loads))
 	p.spots[path] = fileSpot{n, where}
 	l := Load{
-		Aligned: p.truth(n.Get("aligned")),
-		Cost:    p.whole(n.Get("cost"), 1, maxRequests),
-		Wait:    p.span(n.Get("wait")),
+		Aligned: p.Truth(n.Get("aligned")),
+		Cost:    p.Whole(n.Get("cost"), 1, maxRequests),
+		Wait:    p.Span(n.Get("wait")),
 		Demand:  p.demand(n),
 	}
 	p.spread(n, &l)
@@ -46,9 +47,9 @@ func (p *scenarioParser) demand(n *document.Node) []Step {
 		return nil
 	}
 	if demand.Kind != document.Map {
-		steps := []Step{{At: p.span(from), Rate: p.tokens(demand)}}
+		steps := []Step{{At: p.Span(from), Rate: p.tokens(demand)}}
 		if until != nil {
-			end := p.span(until)
+			end := p.Span(until)
 			if end <= steps[0].At {
 				p.Wants(until, fmt.Sprintf("a time after the load begins at %v", steps[0].At), "")
 			}
@@ -63,7 +64,7 @@ func (p *scenarioParser) demand(n *document.Node) []Step {
 	}
 	var steps []Step
 	for _, f := range demand.Fields {
-		step := Step{At: p.span(f.Key), Rate: p.tokens(f.Value)}
+		step := Step{At: p.Span(f.Key), Rate: p.tokens(f.Value)}
 		if k := len(steps); k > 0 && step.At < steps[k-1].At {
 			p.Fault(f.Key, "put them in order of time", "%v is before %v", step.At, steps[k-1].At)
 		}
@@ -98,15 +99,15 @@ func (p *scenarioParser) spread(n *document.Node, l *Load) {
 		p.split(split, &l.Split, count)
 	}
 	if move := n.Get("move"); move != nil {
-		l.Split.Move = p.span(move)
-		if l.Split.Move > 0 && l.Split.Move < minMove || parsedZero(move) {
+		l.Split.Move = p.Span(move)
+		if l.Split.Move > 0 && l.Split.Move < minMove || words.Zero(move) {
 			p.Wants(move, fmt.Sprintf("a duration of at least %v", minMove), "")
 		}
 		if count == 1 && l.Instances != nil {
 			p.Fault(move, "say on: one, for one of all", "the load is on one instance, it has nowhere to move")
 		}
 	}
-	if l.Split.Shuffle = p.truth(n.Get("shuffle")); l.Split.Shuffle && n.Get("move") == nil {
+	if l.Split.Shuffle = p.Truth(n.Get("shuffle")); l.Split.Shuffle && n.Get("move") == nil {
 		p.Fault(n.Get("shuffle"), "add move: 20s", "shuffle needs move: how long until the parts are dealt out again")
 	}
 }
@@ -120,7 +121,7 @@ func (p *scenarioParser) split(n *document.Node, s *Split, count int) {
 		s.Kind = Shares
 		sum := 0.0
 		for _, item := range n.Items {
-			s.Shares = append(s.Shares, p.number(item))
+			s.Shares = append(s.Shares, p.Number(item))
 			sum += s.Shares[len(s.Shares)-1]
 		}
 		if count > 0 && len(n.Items) != count {
@@ -132,13 +133,13 @@ func (p *scenarioParser) split(n *document.Node, s *Split, count int) {
 	case n.Kind == document.Map && len(n.Fields) == 1:
 		switch f := n.Fields[0]; f.Key.Text {
 		case "zipf":
-			s.Kind, s.Exponent = Zipf, p.number(f.Value)
+			s.Kind, s.Exponent = Zipf, p.Number(f.Value)
 			if s.Exponent == 0 {
 				s.Kind = Equal // every k to the power of 0 is 1
 			}
 			return
 		case "one":
-			s.Kind, s.Hot = OnOne, int(p.whole(f.Value, 0, int64(max(count-1, 0))))
+			s.Kind, s.Hot = OnOne, int(p.Whole(f.Value, 0, int64(max(count-1, 0))))
 			return
 		}
 	case n.Kind == document.Text:
@@ -158,18 +159,18 @@ func (p *scenarioParser) split(n *document.Node, s *Split, count int) {
 func (p *scenarioParser) arrivals(n *document.Node, l *Load) {
 	switch {
 	case n != nil && n.Kind == document.Map && len(n.Fields) == 1 && n.Fields[0].Key.Text == "bursts":
-		l.Arrivals, l.Size = Bursts, int(p.whole(n.Fields[0].Value, 1, 1_000_000))
+		l.Arrivals, l.Size = Bursts, int(p.Whole(n.Fields[0].Value, 1, 1_000_000))
 	case n != nil && n.Kind == document.Text && n.Text == "bursts":
 		p.Fault(n, "write it as {bursts: 10}", "bursts need their size")
 	case n != nil && n.Kind == document.Map:
 		p.Wants(n, "even, poisson, loop or {bursts: 10}", "")
 	default:
-		l.Arrivals = []Arrivals{Even, Poisson, Loop}[p.word(n, "even", "poisson", "loop")]
+		l.Arrivals = []Arrivals{Even, Poisson, Loop}[p.OneOf(n, "even", "poisson", "loop")]
 	}
 }
 
 func (p *scenarioParser) mishaps(n *document.Node) Mishaps {
-	if !p.known(n, "mishaps", "every", "length", "spike", "trough", "troughs") {
+	if !p.Known(n, "mishaps", "every", "length", "spike", "trough", "troughs") {
 		return Mishaps{}
 	}
 	for _, key := range []string{"every", "length"} {
@@ -178,8 +179,8 @@ func (p *scenarioParser) mishaps(n *document.Node) Mishaps {
 		}
 	}
 	return Mishaps{
-		Every: p.span(n.Get("every")), Length: p.span(n.Get("length")), Spike: p.number(n.Get("spike")),
-		Trough: p.percent(n.Get("trough")), Troughs: p.percent(n.Get("troughs")),
+		Every: p.Span(n.Get("every")), Length: p.Span(n.Get("length")), Spike: p.Number(n.Get("spike")),
+		Trough: p.Percent(n.Get("trough")), Troughs: p.Percent(n.Get("troughs")),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/partition"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // sharing reads how the limit is shared, with what only that way knows.
@@ -69,19 +70,19 @@ func (p *scenarioParser) suppress(n *document.Node, s *lease.Suppress) {
 		p.shared(v, (&lease.Suppress{Report: s.Report}).Validate())
 	}
 	if v := n.Get("average"); v != nil {
-		s.Admitted = p.word(v, "attempted", "admitted") == 1
+		s.Admitted = p.OneOf(v, "attempted", "admitted") == 1
 	}
 	if v := n.Get("ramp"); v != nil {
-		s.Ramp = lease.Ramp(p.word(v, "exact", "linear"))
+		s.Ramp = lease.Ramp(p.OneOf(v, "exact", "linear"))
 	}
 	if v := n.Get("full"); v != nil {
-		if s.Full = p.number(v); s.Full == 0 && p.Faults.Count() == before {
+		if s.Full = p.Number(v); s.Full == 0 && p.Faults.Count() == before {
 			p.Wants(v, "how many times the limit is refused altogether", "leave it out for the default")
 		}
 		p.shared(v, (&lease.Suppress{Full: s.Full}).Validate())
 	}
 	if v := n.Get("draws"); v != nil {
-		s.Independent = p.word(v, "balanced", "independent") == 1
+		s.Independent = p.OneOf(v, "balanced", "independent") == 1
 	}
 	window, interval := n.Get("window"), n.Get("interval")
 	if (window == nil) != (interval == nil) {
@@ -102,10 +103,10 @@ func (p *scenarioParser) suppress(n *document.Node, s *lease.Suppress) {
 
 // above reads a duration that is not zero.
 func (p *scenarioParser) above(n *document.Node) time.Duration {
-	if parsedZero(n) {
+	if words.Zero(n) {
 		p.Wants(n, "a duration above 0", "leave it out for the default")
 	}
-	return p.span(n)
+	return p.Span(n)
 }
 
 // shared reports what is wrong with the settings of a way of sharing that n is the latest of.
@@ -132,7 +133,7 @@ func (p *scenarioParser) parts(n *document.Node, s *OwnSplit) {
 		s.Window = p.above(v)
 	}
 	if v := n.Get("pace"); v != nil {
-		s.Pacing = partition.Pacing(p.word(v, "none", "even", "pid"))
+		s.Pacing = partition.Pacing(p.OneOf(v, "none", "even", "pid"))
 	}
 	if p.Faults.Count() > before {
 		return

@@ -12,6 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // ownName is how files call stint's own way to share.
@@ -67,7 +68,7 @@ func (f *File) Choose(names ...string) ([]System, error) {
 		}
 		k := slices.IndexFunc(Baselines(), func(b System) bool { return b.Name() == name })
 		if k < 0 {
-			faults = append(faults, unknownName("system", name, "some", known))
+			faults = append(faults, words.Unknown("system", name, "some", known))
 			continue
 		}
 		systems = append(systems, Baselines()[k])
@@ -83,7 +84,7 @@ var ownKeys = []string{
 
 // comparison reads which systems to compare and what to show of them.
 func (p *scenarioParser) comparison(root *document.Node) {
-	if n := root.Get("stint"); n != nil && p.known(n, "stint", ownKeys...) {
+	if n := root.Get("stint"); n != nil && p.Known(n, "stint", ownKeys...) {
 		p.options(n, &p.own)
 	}
 	if n := root.Get("systems"); n != nil {
@@ -96,7 +97,7 @@ func (p *scenarioParser) comparison(root *document.Node) {
 		}
 	}
 	for _, item := range root.Get("show").Each() {
-		if name, err := FigureNamed(p.text(item, "")); err == nil {
+		if name, err := FigureNamed(p.Text(item, "")); err == nil {
 			p.Show = append(p.Show, name)
 		} else {
 			p.Fault(item, "", "%s", strings.TrimPrefix(err.Error(), "sim: "))
@@ -118,7 +119,7 @@ func (p *scenarioParser) system(n *document.Node) {
 		p.addSystem(n, name)
 		return
 	}
-	if !p.known(n, "a variant of stint", append([]string{"name"}, ownKeys...)...) {
+	if !p.Known(n, "a variant of stint", append([]string{"name"}, ownKeys...)...) {
 		return
 	}
 	name := n.Get("name")
@@ -154,7 +155,7 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 		for k := fairshare.MaxMin; k <= fairshare.Busy; k++ {
 			words = append(words, k.String())
 		}
-		own.Allocation = fairshare.Allocation(p.word(v, words...))
+		own.Allocation = fairshare.Allocation(p.OneOf(v, words...))
 	}
 	if v := n.Get("lease"); v != nil {
 		own.Lease = p.above(v)
@@ -167,19 +168,19 @@ func (p *scenarioParser) options(n *document.Node, own *Ours) {
 		p.Fault(at, "", "refresh %v is not below lease %v: leases would end before they are renewed", refresh, length)
 	}
 	if v := n.Get("expiry"); v != nil {
-		own.Options.Expiry = agent.ExpiryMode(p.word(v, "pessimistic", "optimistic", "safe"))
+		own.Options.Expiry = agent.ExpiryMode(p.OneOf(v, "pessimistic", "optimistic", "safe"))
 	}
 	if v := n.Get("start"); v != nil {
 		own.Options.Start = 0
 		if v.Kind != document.Text || v.Text != "strict" {
-			own.Options.Start = termsOf(Limit{Rate: p.rate(v)}, 0).Rate
+			own.Options.Start = termsOf(Limit{Rate: p.Rate(v)}, 0).Rate
 		}
 	}
 	if v := n.Get("estimator"); v != nil {
-		own.Options.Estimator = []agent.Estimator{agent.Attempted, agent.Utilisation}[p.word(v, "attempted", "utilisation")]
+		own.Options.Estimator = []agent.Estimator{agent.Attempted, agent.Utilisation}[p.OneOf(v, "attempted", "utilisation")]
 	}
 	if v := n.Get("forgetful"); v != nil {
-		own.Forgetful = p.truth(v)
+		own.Forgetful = p.Truth(v)
 	}
 	p.sharing(n, own)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 const fullScenario = `
@@ -249,7 +250,7 @@ func TestParseScenarioText(t *testing.T) {
 		{good + "\tname: x\n", "indent with spaces"},
 		{good + "---\nname: x\n", "a second YAML document"},
 		{good + "name: \xff\n", "not valid UTF-8"},
-		{good + "# " + strings.Repeat("x", fileBounds.Bytes), "more than 65536 bytes"},
+		{good + "# " + strings.Repeat("x", words.Bounds.Bytes), "more than 65536 bytes"},
 		{good + "name: " + strings.Repeat("[", 40), "nested more than 32 deep"},
 		{good + "name:\n" + strings.Repeat("- ", 40), "nested more than 32 deep"},
 	} {

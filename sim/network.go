@@ -109,7 +109,7 @@ func (g *engine) send(from *process, to Address, message any, bytes int) {
 	}
 	for range copies {
 		slot := n.put(envelope{from: a, to: b, bytes: int32(bytes), message: message})
-		g.push(event{at: n.arrival(g.now, a, b), kind: eventMessage, ref: slot})
+		g.push(event{At: n.arrival(g.now, a, b), Of: what{kind: eventMessage, ref: slot}})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/stint-io/stint/internal/traffic"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -111,7 +112,7 @@ func (e *env) WakeAt(t limit.Time) {
 func (g *engine) setAlarm(p *process) {
 	p.alarm.generation++
 	p.alarm.pending = p.alarm.wanted
-	g.push(event{at: p.alarm.wanted, kind: eventWake, ref: int32(p.index), generation: p.alarm.generation})
+	g.push(event{At: p.alarm.wanted, Of: what{kind: eventWake, ref: int32(p.index), generation: p.alarm.generation}})
 }
 
 // wake is the event of an alarm.
@@ -261,13 +262,5 @@ const (
 
 // source returns a source of chance of its own for each combination of arguments.
 func source(seed uint64, of chance, index, restart uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(mix(seed, uint64(of)<<56|index), mix(seed+1, restart)))
-}
-
-// mix spreads two words over one: the finish of SplitMix64.
-func mix(a, b uint64) uint64 {
-	z := a*0x9e3779b97f4a7c15 + b
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return traffic.Seeded(seed, uint64(of), index, restart)
 }

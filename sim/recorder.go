@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/stint-io/stint/internal/traffic"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -61,7 +62,7 @@ type bin struct{ offered, admitted, refused int64 }
 
 func newRecorder(s *Scenario) *recorder {
 	r := &recorder{
-		s: s, from: int64(s.Measure.From), hash: mix(s.Seed, 0),
+		s: s, from: int64(s.Measure.From), hash: traffic.Mix(s.Seed, 0),
 		exact: newTimeline(s, 0), kind: newTimeline(s, s.Measure.Grace),
 		lookEvery: int64(s.Measure.Look), sampleEvery: int64(s.Measure.Sample),
 		one: window{span: second}, ten: window{span: 10 * second},
@@ -110,7 +111,7 @@ func (r *recorder) advance(now int64) {
 }
 
 func (r *recorder) note(now int64, what, instance int, cost int64) {
-	r.hash = mix(r.hash^uint64(now), uint64(what)<<60^uint64(uint32(instance))<<24^uint64(cost))
+	r.hash = traffic.Mix(r.hash^uint64(now), uint64(what)<<60^uint64(uint32(instance))<<24^uint64(cost))
 }
 
 // offer counts a request that a process will decide about. It returns whether one

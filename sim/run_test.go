@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/sim/internal/report"
 )
 
 // eventful has a bit of everything.
@@ -91,8 +92,8 @@ func TestCompare(t *testing.T) {
 				t.Errorf("%s: the first run is not that of the first seed", system.Name())
 			}
 		}
-		if got := c.Rows[i].Figures[use]; got != estimate(values) || got.Half == 0 || got.Min > got.Mean || got.Max < got.Mean {
-			t.Errorf("%s: use %+v, want %+v", system.Name(), got, estimate(values))
+		if got := c.Rows[i].Figures[use]; got != report.EstimateOf(values) || got.Half == 0 || got.Min > got.Mean || got.Max < got.Mean {
+			t.Errorf("%s: use %+v, want %+v", system.Name(), got, report.EstimateOf(values))
 		}
 	}
 	if _, err := Compare(t.Context(), s, nil, 0); err == nil {
@@ -104,20 +105,20 @@ func TestCompare(t *testing.T) {
 }
 
 func TestEstimate(t *testing.T) {
-	e := estimate([]float64{1, 2, 3, 4, 5})
+	e := report.EstimateOf([]float64{1, 2, 3, 4, 5})
 	if e.Mean != 3 || math.Abs(e.Half-2.776*math.Sqrt(2.5/5)) > 1e-9 || e.Min != 1 || e.Max != 5 || e.String() != "3 ± 2" {
 		t.Errorf("%+v %v", e, e)
 	}
-	if e := estimate([]float64{7}); e.Mean != 7 || e.Half != 0 || e.String() != "7" {
+	if e := report.EstimateOf([]float64{7}); e.Mean != 7 || e.Half != 0 || e.String() != "7" {
 		t.Errorf("%+v %v", e, e)
 	}
-	if e := estimate([]float64{0.1, 0.1, 0.1}); e.Mean != 0.1 || e.Half != 0 {
+	if e := report.EstimateOf([]float64{0.1, 0.1, 0.1}); e.Mean != 0.1 || e.Half != 0 {
 		t.Errorf("%+v", e)
 	}
-	if e := estimate([]float64{1, math.Inf(1)}); !math.IsInf(e.Mean, 1) || e.Half != 0 {
+	if e := report.EstimateOf([]float64{1, math.Inf(1)}); !math.IsInf(e.Mean, 1) || e.Half != 0 {
 		t.Errorf("%+v", e)
 	}
-	if e := estimate(slices.Repeat([]float64{0, 1}, 50)); math.Abs(e.Half-1.96*math.Sqrt(0.25*100/99/100)) > 1e-9 {
+	if e := report.EstimateOf(slices.Repeat([]float64{0, 1}, 50)); math.Abs(e.Half-1.96*math.Sqrt(0.25*100/99/100)) > 1e-9 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -1,53 +1,31 @@
 package sim
 
 import (
-	"encoding/csv"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/sim/internal/report"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 // Format is how a table is written. The zero value is Text.
-type Format uint8
+type Format = report.Format
 
 // The formats.
 const (
-	Text     Format = iota // aligned columns, with a legend
-	JSON                   // one object
-	CSV                    // a line of names, a line for each system
-	Markdown               // a table and a list
+	Text     = report.Text     // aligned columns, with a legend
+	JSON     = report.JSONText // one object
+	CSV      = report.CSV      // a line of names, a line for each system
+	Markdown = report.Markdown // a table and a list
 )
 
-var formatNames = []string{Text: "text", JSON: "json", CSV: "csv", Markdown: "markdown"}
-
 // FormatNames returns the names that [ParseFormat] reads.
-func FormatNames() []string { return slices.Clone(formatNames) }
+func FormatNames() []string { return report.FormatNames() }
 
 // ParseFormat reads the name of a format.
-func ParseFormat(name string) (Format, error) {
-	if i := slices.Index(formatNames, name); i >= 0 {
-		return Format(i), nil
-	}
-	return Text, unknownName("format", name, "one", formatNames)
-}
-
-// unknownName is the error for a name that is not among known: want says how many of
-// these there may be.
-func unknownName(what, name, want string, known []string) error {
-	text := fmt.Sprintf("sim: there is no %s %q, want %s of %s", what, name, want, strings.Join(known, ", "))
-	if hint := document.Meant(name, known); hint != "" {
-		text += ": " + hint
-	}
-	return errors.New(text)
-}
+func ParseFormat(name string) (Format, error) { return report.ParseFormat(name) }
 
 // legend says in plain words what a figure is, by its name.
 var legend = map[string]string{
@@ -101,20 +79,7 @@ func FigureNamed(name string) (string, error) {
 		}
 		known = append(known, f.Name)
 	}
-	return "", unknownName("figure", name, "some", known)
-}
-
-// column is a figure in a table.
-type column struct {
-	Figure
-	index int // in Row.Figures
-}
-
-func (c column) title() string {
-	if c.Unit == "" {
-		return c.Name
-	}
-	return fmt.Sprintf("%s (%s)", c.Name, c.Unit)
+	return "", words.Unknown("figure", name, "some", known)
 }
 
 // WriteTable writes how the systems did, a row for each and a column for each figure
@@ -124,10 +89,10 @@ func (c *Comparison) WriteTable(w io.Writer, format Format, figures []string) er
 	if len(figures) == 0 && (format == Text || format == Markdown) {
 		figures = DefaultFigures()
 	}
-	var columns []column
-	for i, f := range Figures() {
+	var chosen []int // of Figures
+	for i := range Figures() {
 		if len(figures) == 0 {
-			columns = append(columns, column{f, i})
+			chosen = append(chosen, i)
 		}
 	}
 	for _, name := range figures {
@@ -135,19 +100,24 @@ func (c *Comparison) WriteTable(w io.Writer, format Format, figures []string) er
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(Figures(), func(f Figure) bool { return f.Name == name })
-		columns = append(columns, column{Figures()[i], i})
+		chosen = append(chosen, slices.IndexFunc(Figures(), func(f Figure) bool { return f.Name == name }))
 	}
-	switch format {
-	case JSON:
-		return c.writeJSON(w, columns)
-	case CSV:
-		return c.writeCSV(w, columns)
-	case Markdown:
-		return c.writeMarkdown(w, columns)
-	default:
-		return c.writeText(w, columns)
+	t := report.Table{Heading: c.heading(), Runs: c.Runs}
+	for _, i := range chosen {
+		f := Figures()[i]
+		t.Columns = append(t.Columns, report.Column{Name: f.Name, Unit: f.Unit, About: legend[f.Name]})
 	}
+	for _, row := range c.Rows {
+		r := report.Row{System: row.System}
+		for _, i := range chosen {
+			r.Figures = append(r.Figures, row.Figures[i])
+		}
+		t.Rows = append(t.Rows, r)
+	}
+	if format == JSON {
+		return c.writeJSON(w, &t)
+	}
+	return t.Write(w, format)
 }
 
 // heading says what was run.
@@ -160,190 +130,18 @@ func (c *Comparison) heading() string {
 	return text + fmt.Sprintf(", seed %d", s.Seed)
 }
 
-// cells returns the table with its first line.
-func (c *Comparison) cells(columns []column) [][]string {
-	lines := [][]string{{"system"}}
-	for _, col := range columns {
-		lines[0] = append(lines[0], col.title())
-	}
-	for _, row := range c.Rows {
-		line := []string{row.System}
-		for _, col := range columns {
-			line = append(line, cell(row.Figures[col.index]))
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-func cell(e Estimate) string {
-	switch {
-	case math.IsInf(e.Mean, 0):
-		return "never"
-	case e.Runs < 2 || e.Half == 0:
-		return digits(e.Mean)
-	}
-	return digits(e.Mean) + " ± " + strconv.FormatFloat(e.Half, 'g', 2, 64)
-}
-
-// digits writes a number with four digits at least, and never as a power of ten.
-func digits(x float64) string {
-	size := math.Abs(x)
-	decimals := 4
-	for bound := 1.0; bound <= size && decimals > 0; bound *= 10 {
-		decimals--
-	}
-	if size > 0 && size < 0.001 {
-		return strconv.FormatFloat(x, 'g', 3, 64)
-	}
-	text := strconv.FormatFloat(x, 'f', decimals, 64)
-	if strings.Contains(text, ".") {
-		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
-	}
-	return text
-}
-
-func (c *Comparison) writeText(w io.Writer, columns []column) error {
-	var b strings.Builder
-	b.WriteString(c.heading() + "\n\n")
-	lines := c.cells(columns)
-	widths := make([]int, len(columns)+1)
-	for _, line := range lines {
-		for i, text := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-		}
-	}
-	for _, line := range lines {
-		for i, text := range line {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if i == 0 {
-				b.WriteString(text + pad)
-				continue
-			}
-			b.WriteString("  " + pad + text)
-		}
-		b.WriteString("\n")
-	}
-	b.WriteString("\n")
-	width := 0
-	for _, col := range columns {
-		width = max(width, len(col.Name))
-	}
-	for _, col := range columns {
-		fmt.Fprintf(&b, "%-*s  %s\n", width, col.Name, legend[col.Name])
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-func (c *Comparison) writeMarkdown(w io.Writer, columns []column) error {
-	escape := strings.NewReplacer("|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "[", `\[`)
-	var b strings.Builder
-	b.WriteString(escape.Replace(c.heading()) + "\n\n")
-	for i, line := range c.cells(columns) {
-		for k, text := range line {
-			line[k] = escape.Replace(text)
-		}
-		b.WriteString("| " + strings.Join(line, " | ") + " |\n")
-		if i == 0 {
-			b.WriteString("|---" + strings.Repeat("|--:", len(columns)) + "|\n")
-		}
-	}
-	b.WriteString("\n")
-	for _, col := range columns {
-		fmt.Fprintf(&b, "* %s: %s\n", col.Name, legend[col.Name])
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// writeCSV writes plain numbers; a time that was not reached is inf.
-func (c *Comparison) writeCSV(w io.Writer, columns []column) error {
-	out := csv.NewWriter(w)
-	line := []string{"system"}
-	for _, col := range columns {
-		line = append(line, col.title())
-		if c.Runs > 1 {
-			line = append(line, col.Name+" ±")
-		}
-	}
-	lines := [][]string{line}
-	number := func(x float64) string {
-		if math.IsInf(x, 0) {
-			return "inf"
-		}
-		return strconv.FormatFloat(x, 'g', -1, 64)
-	}
-	for _, row := range c.Rows {
-		line := []string{row.System}
-		for _, col := range columns {
-			e := row.Figures[col.index]
-			line = append(line, number(e.Mean))
-			if c.Runs > 1 {
-				line = append(line, number(e.Half))
-			}
-		}
-		lines = append(lines, line)
-	}
-	return out.WriteAll(lines)
-}
-
-// The object that JSON writes. A time that was not reached is null.
-type (
-	tableJSON struct {
-		Scenario  string       `json:"scenario"`
-		About     string       `json:"about,omitempty"`
-		Limit     string       `json:"limit"`
-		Burst     int64        `json:"burst"`
-		Instances int          `json:"instances"`
-		Seconds   float64      `json:"seconds"`
-		Seed      uint64       `json:"seed"`
-		Runs      int          `json:"runs"`
-		Figures   []figureJSON `json:"figures"`
-		Systems   []systemJSON `json:"systems"`
-	}
-	figureJSON struct {
-		Name  string `json:"name"`
-		Unit  string `json:"unit,omitempty"`
-		About string `json:"about"`
-	}
-	systemJSON struct {
-		System  string                  `json:"system"`
-		Figures map[string]estimateJSON `json:"figures"`
-	}
-	estimateJSON struct {
-		Mean *float64 `json:"mean"`
-		Half *float64 `json:"half"` // of the 95 % interval
-		Min  *float64 `json:"min"`
-		Max  *float64 `json:"max"`
-	}
-)
-
-func (c *Comparison) writeJSON(w io.Writer, columns []column) error {
+// writeJSON writes the table with what was run.
+func (c *Comparison) writeJSON(w io.Writer, t *report.Table) error {
 	s := &c.Scenario
-	t := tableJSON{
-		Scenario: s.Name, About: s.About, Limit: s.Limit.Rate.String(), Burst: s.Limit.Burst,
-		Instances: s.Instances, Seconds: s.Duration.Seconds(), Seed: s.Seed, Runs: c.Runs,
-	}
-	for _, col := range columns {
-		t.Figures = append(t.Figures, figureJSON{col.Name, col.Unit, legend[col.Name]})
-	}
-	finite := func(x float64) *float64 {
-		if math.IsInf(x, 0) || math.IsNaN(x) {
-			return nil
-		}
-		return &x
-	}
-	for _, row := range c.Rows {
-		x := systemJSON{System: row.System, Figures: map[string]estimateJSON{}}
-		for _, col := range columns {
-			e := row.Figures[col.index]
-			x.Figures[col.Name] = estimateJSON{finite(e.Mean), finite(e.Half), finite(e.Min), finite(e.Max)}
-		}
-		t.Systems = append(t.Systems, x)
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(t)
+	return report.WriteJSON(w, struct {
+		Scenario  string  `json:"scenario"`
+		About     string  `json:"about,omitempty"`
+		Limit     string  `json:"limit"`
+		Burst     int64   `json:"burst"`
+		Instances int     `json:"instances"`
+		Seconds   float64 `json:"seconds"`
+		Seed      uint64  `json:"seed"`
+		Runs      int     `json:"runs"`
+		report.JSON
+	}{s.Name, s.About, s.Limit.Rate.String(), s.Limit.Burst, s.Instances, s.Duration.Seconds(), s.Seed, c.Runs, t.JSON()})
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/stint-io/stint/sim/internal/report"
 )
 
 // sampleComparison has figures that are set by hand: the first is the mean of runs, the
@@ -77,7 +79,11 @@ func TestTableCSV(t *testing.T) {
 }
 
 func TestTableJSON(t *testing.T) {
-	var got tableJSON
+	var got struct {
+		report.JSON
+		Limit string
+		Runs  int
+	}
 	if err := json.Unmarshal([]byte(table(t, sampleComparison(3), JSON)), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +128,7 @@ func TestDigits(t *testing.T) {
 	for x, want := range map[float64]string{
 		0: "0", 1: "1", 0.98765: "0.9877", 12.3456: "12.35", 1234567: "1234567", 0.00012345: "0.000123", -2.5: "-2.5", 0.99999: "1",
 	} {
-		if got := digits(x); got != want || !utf8.ValidString(got) {
+		if got := report.Digits(x); got != want || !utf8.ValidString(got) {
 			t.Errorf("%v: %q, want %q", x, got, want)
 		}
 	}

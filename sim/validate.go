@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/sim/internal/words"
 )
 
 const (
-	// maxDuration keeps every time of a run, and of clocks set wrong, far from the
-	// ends of limit.Time.
-	maxDuration = 30 * 24 * time.Hour
 	// maxOffset is below origin, so that no clock shows a time before the epoch.
 	maxOffset = 10 * 24 * time.Hour
 	// minMove bounds how many events a moving load makes.
@@ -66,8 +64,8 @@ func (v *validation) fault(format string, args ...any) {
 
 // span checks a time within a run, or a length.
 func (v *validation) span(name string, d time.Duration) {
-	if d < 0 || d > maxDuration {
-		v.fault("%s is %v, want from 0 to %v", name, d, maxDuration)
+	if d < 0 || d > words.MaxDuration {
+		v.fault("%s is %v, want from 0 to %v", name, d, words.MaxDuration)
 	}
 }
 
@@ -104,8 +102,8 @@ func (v *validation) fleet() {
 	if s.Instances < 1 || s.Instances > MaxInstances {
 		v.fault("instances is %d, want from 1 to %d", s.Instances, MaxInstances)
 	}
-	if s.Duration <= 0 || s.Duration > maxDuration {
-		v.fault("duration is %v, want above 0 and at most %v", s.Duration, maxDuration)
+	if s.Duration <= 0 || s.Duration > words.MaxDuration {
+		v.fault("duration is %v, want above 0 and at most %v", s.Duration, words.MaxDuration)
 	}
 	v.limit("limit", s.Limit)
 	last := time.Duration(0)
@@ -223,8 +221,8 @@ func (v *validation) stops() {
 		name := fmt.Sprintf("rolling[%d]", i)
 		v.span(name+".at", r.At)
 		v.span(name+".every", r.Every)
-		if r.Down <= 0 || r.Down > maxDuration {
-			v.fault("%s.down is %v, want above 0 and at most %v", name, r.Down, maxDuration)
+		if r.Down <= 0 || r.Down > words.MaxDuration {
+			v.fault("%s.down is %v, want above 0 and at most %v", name, r.Down, words.MaxDuration)
 		}
 		for k, inst := range r.Instances {
 			v.instance(fmt.Sprintf("%s.instances[%d]", name, k), inst)
@@ -300,7 +298,7 @@ func (v *validation) split(name string, s *Split, n int) {
 			v.fault("%s.shares add up to %v, want a finite number above 0", name, sum)
 		}
 	}
-	if s.Move != 0 && s.Move < minMove || s.Move > maxDuration {
+	if s.Move != 0 && s.Move < minMove || s.Move > words.MaxDuration {
 		v.fault("%s.move is %v, want at least %v, or 0 to stay", name, s.Move, minMove)
 	}
 	if s.Shuffle && s.Move == 0 {
@@ -315,11 +313,11 @@ func (v *validation) mishaps(name string, m *Mishaps) {
 		}
 		return
 	}
-	if m.Every < minMove || m.Every > maxDuration {
-		v.fault("%s.every is %v, want from %v to %v", name, m.Every, minMove, maxDuration)
+	if m.Every < minMove || m.Every > words.MaxDuration {
+		v.fault("%s.every is %v, want from %v to %v", name, m.Every, minMove, words.MaxDuration)
 	}
-	if m.Length <= 0 || m.Length > maxDuration {
-		v.fault("%s.length is %v, want above 0 and at most %v", name, m.Length, maxDuration)
+	if m.Length <= 0 || m.Length > words.MaxDuration {
+		v.fault("%s.length is %v, want above 0 and at most %v", name, m.Length, words.MaxDuration)
 	}
 	v.amount(name+".spike", m.Spike)
 	v.part(name+".trough", m.Trough)

@@ -66,3 +66,17 @@ func (s Source) Next(wants []float64) []float64 {
 	}
 	return wants
 }
+
+// Seeded returns a source of chance of its own for each combination of arguments, so that what one
+// draws does not change what another one does.
+func Seeded(seed, of, index, again uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(Mix(seed, of<<56|index), Mix(seed+1, again)))
+}
+
+// Mix spreads two words over one: the finish of SplitMix64.
+func Mix(a, b uint64) uint64 {
+	z := a*0x9e3779b97f4a7c15 + b
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}

@@ -1,4 +1,4 @@
-package sim
+package agenda
 
 import (
 	"cmp"
@@ -12,8 +12,8 @@ import (
 func TestHeapEqualsSort(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var h eventHeap
-		var model []event
+		var h Heap[int32]
+		var model []Event[int32]
 		least := func() int {
 			at := 0
 			for i := range model {
@@ -24,27 +24,27 @@ func TestHeapEqualsSort(t *testing.T) {
 			return at
 		}
 		for seq := range uint64(400) {
-			e := event{at: r.Int64N(50), seq: seq, ref: int32(seq)}
+			e := Event[int32]{At: r.Int64N(50), Seq: seq, Of: int32(seq)}
 			switch k := r.IntN(4); {
 			case k < 2 || len(model) == 0:
-				h.push(e)
+				h.Push(e)
 				model = append(model, e)
 			case k == 2:
 				at := least()
-				if got := h.pop(); got != model[at] {
+				if got := h.Pop(); got != model[at] {
 					t.Fatalf("seed %d: popped %+v, want %+v", seed, got, model[at])
 				}
 				model = slices.Delete(model, at, at+1)
 			default:
-				h.replace(e)
+				h.Replace(e)
 				model[least()] = e
 			}
 		}
-		slices.SortFunc(model, func(a, b event) int {
-			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq))
+		slices.SortFunc(model, func(a, b Event[int32]) int {
+			return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Seq, b.Seq))
 		})
 		for _, want := range model {
-			if got := h.pop(); got != want {
+			if got := h.Pop(); got != want {
 				t.Fatalf("seed %d: popped %+v, want %+v", seed, got, want)
 			}
 		}
