@@ -195,8 +195,12 @@ server, middleware/httplimit, throttle, internal/costs/orca < proxy;
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, store/memory, store/redis < stint;
 
+# Servers under overload in virtual time, with the machines that ship.
+internal/admission, internal/accepts, internal/traffic, sim/internal/agenda, sim/internal/report < sim/overload;
+
 # The command. Flags and the environment are read nowhere else.
 server, proxy, sim, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
+server, sim, sim/overload, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
 `
 
 // TestLayers holds the imports of every package, under every build constraint,

@@ -30,6 +30,7 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/sim"
+	"github.com/stint-io/stint/sim/overload"
 )
 
 const (
@@ -241,6 +242,12 @@ func (p *page) checkYAML(f fence) {
 			name = "scenario.yaml"
 		}
 		p.write(name, text)
+		if strings.Contains(text, "\nservers:") {
+			if _, err := overload.ParseScenario([]byte(text), f.page); err != nil {
+				p.t.Errorf("%s:%d: %v", f.page, f.line, err)
+			}
+			return
+		}
 		if _, err := sim.ParseScenario([]byte(text), f.page); err != nil {
 			p.t.Errorf("%s:%d: %v", f.page, f.line, err)
 		}

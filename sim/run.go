@@ -2,10 +2,7 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 
 	"github.com/stint-io/stint/sim/internal/report"
 )
@@ -57,42 +54,27 @@ func Compare(ctx context.Context, s Scenario, systems []System, runs int) (*Comp
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	figures := Figures()
 	values := make([][]float64, len(systems)*runs) // by system, run, figure
 	firsts := make([]*Result, len(systems))
-	failed := make([]error, len(values))
-	jobs := make(chan int)
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(values)) {
-		workers.Go(func() {
-			for job := range jobs {
-				system, run := job/runs, job%runs
-				one := s
-				one.Seed += uint64(run)
-				result, err := Run(ctx, one, systems[system])
-				if err != nil {
-					failed[job] = err
-					cancel(err)
-					continue
-				}
-				for _, f := range figures {
-					values[job] = append(values[job], f.Of(result))
-				}
-				if run == 0 {
-					firsts[system] = result
-				}
-			}
-		})
-	}
-	for job := range values {
-		jobs <- job
-	}
-	close(jobs)
-	workers.Wait()
-	if err := errors.Join(failed...); err != nil {
-		return nil, context.Cause(ctx)
+	err := report.Each(ctx, len(values), func(ctx context.Context, job int) error {
+		system, run := job/runs, job%runs
+		one := s
+		one.Seed += uint64(run)
+		result, err := Run(ctx, one, systems[system])
+		if err != nil {
+			return err
+		}
+		for _, f := range figures {
+			values[job] = append(values[job], f.Of(result))
+		}
+		if run == 0 {
+			firsts[system] = result
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	c := &Comparison{Scenario: s, Runs: runs}
 	for i, system := range systems {

@@ -19,6 +19,7 @@ import (
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/sim"
+	"github.com/stint-io/stint/sim/overload"
 )
 
 // progressEvery is how often a simulation says how far it is. Not more often: a short
@@ -47,9 +48,10 @@ func newSimulate() *cobra.Command {
 	var o simulation
 	cmd := &cobra.Command{
 		Use:   "simulate FILE",
-		Short: "play a scenario and print how a limit would be shared",
-		Long: `Play a scenario, a fleet that shares one limit, in virtual time, with the code that
-the service and its clients run, and with models of published systems beside it.
+		Short: "play a scenario and print what a policy would do",
+		Long: `Play a scenario in virtual time: a fleet that shares one limit, or servers that are
+asked for more than they can do. It is played with the code that the service, its
+clients and throttled servers run, and with models of published systems beside it.
 Print a table with a row for each system, and draw a chart. The same file and seed
 give the same result.
 
@@ -57,6 +59,7 @@ The exit code is 0 when it was played, 1 when the file has faults or the simulat
 was ended, and 2 when the file cannot be read or a flag is wrong.`,
 		Example: `  stint simulate examples/scenarios/e4-one-hot-10.yaml
   stint simulate --runs 10 --systems stint,hermes --svg out.svg scenario.yaml
+  stint simulate examples/scenarios/overload-chain.yaml
   stint simulate --format csv --show use,over,t95 scenario.yaml`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,6 +87,9 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 	format, err := sim.ParseFormat(o.format)
 	if err != nil {
 		return &exit{exitUsage, fmt.Errorf("--format: %w", err)}
+	}
+	if overload.Speaks(path) {
+		return o.runServers(cmd, path, format)
 	}
 	file, err := sim.ParseFile(path)
 	if list := rules.Errors(nil); errors.As(err, &list) {
@@ -138,6 +144,10 @@ func (o *simulation) run(cmd *cobra.Command, path string) error {
 	if err := comparison.WriteChart(&svg); err != nil {
 		return &exit{exitNo, err}
 	}
+	return o.writeChart(&svg)
+}
+
+func (o *simulation) writeChart(svg *bytes.Buffer) error {
 	if err := os.WriteFile(o.svg, svg.Bytes(), 0o644); err != nil { //nolint:gosec // a picture is for all
 		return &exit{exitUsage, fmt.Errorf("--svg: %w", err)}
 	}

@@ -27,9 +27,19 @@ systems: [stint, {name: half, allocation: equal}]
 show: [use, over]
 `
 
+const busyServers = `duration: 1s
+servers: {a: {cores: 1}}
+routes: {get: {at: a, work: 1ms, slo: 20ms}}
+load: [{route: get, demand: 3000/s, class: critical_plus}]
+name: busy
+systems: [stint, none]
+`
+
 func TestSimulate(t *testing.T) {
 	good := file(t, "small.yaml", smallScenario)
 	bad := file(t, "bad.yaml", "limit: 100\ninstances: 3\nduration: 5s\nlaod: []\n")
+	servers := file(t, "servers.yaml", busyServers)
+	badServers := file(t, "bad-servers.yaml", strings.Replace(busyServers, "at: a", "at: aa", 1))
 	missing := filepath.Join(t.TempDir(), "none", "none.yaml")
 	for _, c := range []struct {
 		args []string
@@ -56,6 +66,11 @@ func TestSimulate(t *testing.T) {
 		{[]string{good, "--seed", "-1"}, nil, exitUsage, []string{"--seed"}},
 		{[]string{good, "--svg", filepath.Join(filepath.Dir(missing), "out.svg")}, nil, exitUsage, []string{"--svg"}},
 		{nil, nil, exitUsage, []string{"accepts 1 arg"}},
+		{[]string{servers}, nil, exitOK, []string{"busy: 1 servers", "\nstint ", "\nnone ", "goodput (1/s)"}},
+		{[]string{servers, "--runs", "2", "--systems", "stint,wisp", "--show", "useful,good-class-3", "--format", "csv"}, nil, exitOK, []string{"system,useful,", "good class 3", "\nwisp,"}},
+		{[]string{servers, "--loss", "1"}, nil, exitUsage, []string{"--loss is for fleets"}},
+		{[]string{servers, "--systems", "wips"}, nil, exitUsage, []string{"did you mean wisp?"}},
+		{[]string{badServers}, nil, exitNo, []string{badServers + ":3:", "did you mean a?", "stint: 1 fault"}},
 	} {
 		code, out, errOut := call(t, c.env, append([]string{"simulate"}, c.args...)...)
 		if code != c.code {
