@@ -23,24 +23,32 @@ func Run(ctx context.Context, s Scenario, system System) (*Result, error) {
 		s = s.clone()
 	}
 	e := newEnv(&s, system)
+	if err := e.play(ctx, system.Name()); err != nil {
+		return nil, err
+	}
+	return e.recorder.finish(e), nil
+}
+
+// play lets the scenario's time pass.
+func (e *Env) play(ctx context.Context, system string) error {
 	for i := range e.loads {
 		e.schedule(int32(i))
 	}
-	e.At(int64(s.Measure.From), func() { e.recorder.mark(e) })
+	e.At(int64(e.Scenario.Measure.From), func() { e.recorder.mark(e) })
 	for n := 0; len(e.events) > 0; n++ {
 		if n%checkEvery == 0 && ctx.Err() != nil {
-			return nil, fmt.Errorf("overload: %s of %s ended at %v of %v: %w", system.Name(), s.Name,
-				time.Duration(e.now), s.Duration, context.Cause(ctx))
+			return fmt.Errorf("overload: %s of %s ended at %v of %v: %w", system, e.Scenario.Name,
+				time.Duration(e.now), e.Scenario.Duration, context.Cause(ctx))
 		}
 		next := e.events.Pop()
-		if next.At >= int64(s.Duration) {
+		if next.At >= int64(e.Scenario.Duration) {
 			break
 		}
 		e.now = next.At
 		e.handle(next.Of)
 	}
-	e.now = int64(s.Duration)
-	return e.recorder.finish(e), nil
+	e.now = int64(e.Scenario.Duration)
+	return nil
 }
 
 // clone returns the scenario with steps of its own, since a run numbers them.

@@ -132,6 +132,59 @@ func TestConservation(t *testing.T) {
 	}
 }
 
+// When all is quiet, no policy holds anything for a call that has ended: places, credits, attempts.
+func TestNothingIsLeft(t *testing.T) {
+	for seed := range uint64(3) {
+		s := drawn(seed, 40*time.Second)
+		for i := range s.Loads {
+			s.Loads[i].Rate = append(s.Loads[i].Rate[:1:1], RateStep{At: ms, Rate: 4 * s.Loads[i].Rate[0].Rate}, RateStep{At: time.Second})
+		}
+		for _, system := range all(t) {
+			e := newEnv(&s, system)
+			e.play(t.Context(), system.Name())
+			for i, v := range e.servers {
+				if v.busy != 0 || v.queue.len() != 0 || v.lowest() != math.MaxInt {
+					t.Errorf("seed %d, %s: server %d has %d running and %d queued", seed, system.Name(), i, v.busy, v.queue.len())
+				}
+			}
+			held := 0
+			switch c := e.control.(type) {
+			case *breakwater:
+				for _, v := range c.sessions {
+					held += v.flying + v.pending + v.waiting.len()
+				}
+			case *cinnamon:
+				for _, v := range c.servers {
+					held += v.running
+				}
+			case *wisp:
+				for _, v := range c.servers {
+					held += v.running + len(v.queue)
+				}
+			case *apf:
+				for _, levels := range c.levels {
+					for _, f := range levels {
+						if f != nil {
+							held += f.running
+						}
+					}
+				}
+			case *ours:
+				for _, guards := range c.guards {
+					for _, g := range guards {
+						if g != nil {
+							held += g.machine.Running() + g.machine.Waiting()
+						}
+					}
+				}
+			}
+			if held != 0 {
+				t.Errorf("seed %d, %s: %d places are held", seed, system.Name(), held)
+			}
+		}
+	}
+}
+
 // The same scenario and seed give the same result; arrivals are the same for all systems.
 func TestDeterministic(t *testing.T) {
 	s := drawn(3, 2*time.Second)
@@ -171,6 +224,11 @@ func TestWalkOfARequest(t *testing.T) {
 	s.Routes[0].Timeout, s.Loads[0].Retries, s.Routes[0].Step.Parallel = 30*ms, 1, false
 	if r := play(t, s, none{}); r.All.Ended[TimedOut] != 1 || r.Attempts != 2 || r.Wasted != 1 {
 		t.Errorf("%v, %d attempts, wasted %v", r.All.Ended, r.Attempts, r.Wasted)
+	}
+	// An answer to what it has given up does not count, though it comes before the next attempt.
+	s.Loads[0].Backoff = 50 * ms
+	if r := play(t, s, none{}); r.All.Ended[TimedOut] != 1 || r.Attempts != 2 {
+		t.Errorf("%v, %d attempts", r.All.Ended, r.Attempts)
 	}
 }
 
