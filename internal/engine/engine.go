@@ -77,7 +77,7 @@ type snapshot struct {
 	byID    map[string]*binding // every counter of the snapshot
 	tallies map[string]*tally   // by limit name
 
-	attributes []string          // as Engine.Attributes returns them
+	attributes []string // as Engine.Attributes returns them
 	derived    derivation
 	queues     map[string]*queue // by limit name, of limits that let requests wait
 }
