@@ -77,7 +77,6 @@ type cinnamon struct {
 type cinnamonServer struct {
 	rejector
 	queue   agenda.Heap[*Call] // the most important first, then the oldest
-	waiting int
 	running int
 	places  int
 }

@@ -117,14 +117,8 @@ func (e *Env) Refuse(c *Call, o Outcome) {
 	e.push(e.now+int64(e.Scenario.Delay), happening{kind: answerArrives, call: c})
 }
 
-// Queued is how many calls wait in the run queue of a server.
-func (e *Env) Queued(server int) int { return e.servers[server].queue.len() }
-
 // Head is the oldest call in the run queue of a server, or nil.
 func (e *Env) Head(server int) *Call { return e.servers[server].queue.first() }
-
-// Running is how many calls a server has cores for now.
-func (e *Env) Running(server int) int { return e.servers[server].busy }
 
 // Used is the CPU time that a server has spent since the start, in nanoseconds.
 func (e *Env) Used(server int) int64 { return e.servers[server].used }

@@ -24,7 +24,6 @@ type recorder struct {
 	attempts   int64
 	usefulFrom []int64 // CPU time spent before figures count, by server
 	useful     []int64 // CPU time of good requests that ended while they count
-	marked     bool
 }
 
 type mean struct {
