@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-var graphs = flag.Int("graphs", 3, "how many graphs of services TestChains draws")
+var graphs = flag.Int("graphs", 2, "how many graphs of services TestChains draws")
 
 // spike is E29 with service times of 1 ms: half the capacity, then 1.4 times, after a third.
 func spike(length time.Duration) Scenario {
