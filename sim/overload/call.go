@@ -62,13 +62,12 @@ type Call struct {
 	work    int64 // CPU time, known to nobody before
 	outcome Outcome
 
-	waits  bool // it is at the server and has no core
-	next   int  // of the calls that its step makes
-	open   int  // calls that are not answered
-	failed Outcome
-	note   any // what the caller's policy remembers of it
-	item   admission.Item
-	lists  int // what the server's policy remembers of it
+	waits bool // it is at the server and has no core
+	next  int  // of the calls that its step makes
+	open  int  // calls that are not answered
+	note  any  // what the caller's policy remembers of it
+	item  admission.Item
+	lists int // what the server's policy remembers of it
 }
 
 // Sent says whether it was delivered. One that was may still end as Dropped, when a call that it
