@@ -59,6 +59,9 @@ func (c *Counters) noteBan(h uint64, key []byte) {
 	sh := &b.shards[shardOf(h)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if c.bans.Load() != b {
+		return // keepBans has emptied b, or is about to: an entry made now would be charged for ever
+	}
 	since := c.store.since()
 	known, ok := sh.keys[h]
 	if ok && since < known.ends {
