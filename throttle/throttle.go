@@ -242,7 +242,7 @@ func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, err
 	h := &t.options.Hooks
 	if d.Allowed {
 		if h.OnStart != nil {
-			h.OnStart(w.request.Criticality, w.predicted, w.waited)
+			t.started(w)
 		}
 		return w, d, nil
 	}
@@ -252,6 +252,18 @@ func (t *Throttle) answer(w *Work, d limit.Decision) (*Work, limit.Decision, err
 	*w = Work{}
 	spare.Put(w)
 	return nil, d, nil
+}
+
+// started calls the hook for w. If that panics nobody gets w, so its place is given back.
+func (t *Throttle) started(w *Work) {
+	returned := false
+	defer func() {
+		if !returned {
+			w.Done()
+		}
+	}()
+	t.options.Hooks.OnStart(w.request.Criticality, w.predicted, w.waited)
+	returned = true
 }
 
 // leave takes w out of the queue, if it still waits.

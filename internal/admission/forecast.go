@@ -44,17 +44,22 @@ type times struct {
 	mean   float64 // in nanoseconds
 	count  float64
 	routes map[uint64]*routeTime
+
+	newest, oldest *routeTime // by the last request that has run
 }
 
 // routeTime is what requests of a route take. calm is for the follower.
 type routeTime struct {
 	mean, count float64
 	calm        calmTime
+
+	route        uint64
+	newer, older *routeTime
 }
 
 const (
-	// maxRoutes is of how many routes the times are known. Not larger: routes may be named by
-	// strangers, and each takes 100 bytes.
+	// maxRoutes is of how many routes the times are known; the one that is unused for longest makes
+	// room. Not larger: routes may be named by strangers, and each takes 200 bytes.
 	maxRoutes = 1024
 
 	// recent is how many requests a mean is about. Not fewer: a tenth of error is enough, for
@@ -62,22 +67,54 @@ const (
 	recent = 100
 )
 
-// observe learns from a request that has run. It returns nil for a route that is one too many.
+// observe learns from a request that has run, and returns what is known of its route.
 func (t *times) observe(it *Item, service int64) *routeTime {
 	x := float64(service)
 	t.count = min(t.count+1, recent)
 	t.mean += (x - t.mean) / t.count
-	r := t.routes[it.Route]
-	if r == nil {
-		if len(t.routes) >= maxRoutes {
-			return nil
-		}
-		r = &routeTime{}
-		t.routes[it.Route] = r
-	}
+	r := t.use(it.Route)
 	r.count = min(r.count+1, recent)
 	r.mean += (x - r.mean) / r.count
 	return r
+}
+
+// use returns a route, which is the newest then. If it were not learnt where there is no room, a
+// stranger who names many would have the limit follow nothing from then on.
+func (t *times) use(route uint64) *routeTime {
+	r := t.routes[route]
+	switch {
+	case r != nil:
+		t.unlink(r)
+	case len(t.routes) >= maxRoutes:
+		r = t.oldest
+		t.unlink(r)
+		delete(t.routes, r.route)
+		*r = routeTime{route: route}
+	default:
+		r = &routeTime{route: route}
+	}
+	t.routes[route] = r
+	if r.older = t.newest; t.newest != nil {
+		t.newest.newer = r
+	} else {
+		t.oldest = r
+	}
+	t.newest = r
+	return r
+}
+
+func (t *times) unlink(r *routeTime) {
+	if r.newer != nil {
+		r.newer.older = r.older
+	} else {
+		t.newest = r.older
+	}
+	if r.older != nil {
+		r.older.newer = r.newer
+	} else {
+		t.oldest = r.newer
+	}
+	r.newer, r.older = nil, nil
 }
 
 // least is the time that a request will take at least: its CPU time, or less where its route is
