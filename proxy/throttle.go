@@ -143,7 +143,7 @@ func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
 	}
 	key, _ := of.Get(g.rules.Key)
 	return throttle.Request{
-		Route: r.Method + " " + signature, Criticality: given.Criticality, Level: given.Level, HasLevel: given.HasLevel,
+		Route: identify.Bound(r.Method + " " + signature), Criticality: given.Criticality, Level: given.Level, HasLevel: given.HasLevel,
 		User: user, Key: key,
 	}
 }

@@ -295,16 +295,24 @@ func withHeader(req *http.Request, name, value string) *http.Request {
 	return &clone
 }
 
-// maxDrain bounds what is read of an answer that is not returned, so that its connection can be used
-// again. Not more: a slow server would hold up the retry. Not less: a problem document fits.
-const maxDrain = 4 << 10
+const (
+	// maxDrain bounds what is read of an answer that is not returned, so that its connection can be
+	// used again. Not less: a problem document fits.
+	maxDrain = 4 << 10
+	// drainTime bounds the time for that. Not more: a server that sends no body would hold up the
+	// retry. Not less: bodies come with their header, or a round trip later.
+	drainTime = 100 * time.Millisecond
+)
 
 func drain(resp *http.Response) {
 	if resp == nil {
 		return
 	}
+	late := time.AfterFunc(drainTime, func() { _ = resp.Body.Close() })
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
-	_ = resp.Body.Close()
+	if late.Stop() {
+		_ = resp.Body.Close()
+	}
 }
 
 func closeBody(req *http.Request) {
