@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,7 +84,8 @@ func (c *connection) answeredOne() {
 
 // framing says how the body of r, which has a Transfer-Encoding, was announced: ambiguous where a
 // Content-Length came with it, clean where none did. Neither where the head is not known, as of the second
-// of two requests that came in one piece.
+// of two requests that came in one piece. Of one that came in several the last may look like a whole head,
+// if a field's value is a request line; but then it lacks fields that r has.
 func (c *connection) framing(r *http.Request) (ambiguous, clean bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,13 +93,22 @@ func (c *connection) framing(r *http.Request) (ambiguous, clean bool) {
 	if !whole || !bytes.HasPrefix(head, []byte(r.Method+" "+r.RequestURI+" ")) {
 		return false, false
 	}
-	for line := range bytes.SplitSeq(head, []byte("\n")) {
+	_, fields, _ := bytes.Cut(head, []byte("\n"))
+	known := 0
+	for line := range bytes.SplitSeq(fields, []byte("\n")) {
 		name, _, _ := bytes.Cut(line, []byte(":"))
-		if bytes.EqualFold(bytes.TrimSpace(name), []byte("Content-Length")) {
+		switch strings.ToLower(string(bytes.TrimSpace(name))) {
+		case "content-length":
 			return true, false
+		case "host", "transfer-encoding", "trailer": // net/http takes them out
+		default:
+			known++
 		}
 	}
-	return false, true
+	for _, lines := range r.Header {
+		known -= len(lines)
+	}
+	return false, known == 0
 }
 
 // listener hands out at most a number of connections at a time.

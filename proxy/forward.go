@@ -71,7 +71,10 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			body = http.MaxBytesReader(nil, body, f.maxBody)
 		}
 		own := *r
-		steady := &steadyBody{ReadCloser: body, control: http.NewResponseController(w), pause: f.body, until: f.least(r.ContentLength)}
+		steady := &steadyBody{
+			ReadCloser: body, control: http.NewResponseController(w), pause: f.body, until: f.least(r.ContentLength),
+			trailer: r.Trailer,
+		}
 		own.Body = steady
 		if a, ok := w.(*reply); ok {
 			a.body = steady
@@ -103,6 +106,7 @@ type steadyBody struct {
 	control *http.ResponseController
 	pause   time.Duration // the longest between two parts; 0 = no bound
 	until   time.Time     // when it has to be whole; zero = whenever
+	trailer http.Header   // has its fields once the body has ended
 	ended   bool
 
 	deadline atomic.Int64 // of the present Read, Unix nanoseconds; 0 = there is none
@@ -111,7 +115,9 @@ type steadyBody struct {
 // Read implements [io.Reader].
 func (b *steadyBody) Read(p []byte) (int, error) {
 	if b.pause == 0 || b.ended {
-		return b.ReadCloser.Read(p)
+		n, err := b.ReadCloser.Read(p)
+		withoutVouched(b.trailer)
+		return n, err
 	}
 	at := time.Now().Add(b.pause)
 	if !b.until.IsZero() && b.until.Before(at) {
@@ -125,6 +131,7 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 		// From here on the server looks whether the client goes, for as long as the answer takes. After
 		// any other error the deadline stays: the server reads on to see what is left of the body.
 		b.ended = true
+		withoutVouched(b.trailer)
 		b.deadline.Store(0)
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
@@ -147,6 +154,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.RawQuery = in.URL.RawQuery // as it came: it is not ours to judge
 	// The same map, not a copy: net/http puts the trailers into it once the body has ended.
 	out.Trailer = in.Trailer
+	withoutVouched(out.Trailer)
 	peer, trusted := f.trusted.Peer(in.RemoteAddr)
 	client, _ := f.trusted.ClientIP(in.RemoteAddr, in.Header)
 	proto := "http"
@@ -154,6 +162,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		proto = "https"
 	}
 	h := out.Header
+	withoutLookalikes(h)
 	text := address(peer)
 	forwardedFor := text
 	h.Del("X-Real-Ip")

@@ -52,6 +52,9 @@ func screen(r *http.Request, maxBody int64) (refused *refusal) {
 		}
 	}
 	if r.ProtoMajor == 1 {
+		// net/http ignores a Transfer-Encoding of HTTP/1.0, which others obey: RFC 9112, 6.1, has such a
+		// connection end.
+		r.Close = r.Close || r.ProtoMinor == 0
 		return hop(r)
 	}
 	return stream(r)

@@ -192,6 +192,10 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // receive takes an upstream's answer; from here on the request is in progress until its body is closed.
 func (p *pool) receive(res *http.Response, u *upstream) error {
+	if res.StatusCode < 100 {
+		_ = res.Body.Close() // it cannot be passed on
+		return errStatus
+	}
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		reportCost(res.Request.Context(), res.Header)
 		res.Body = &answered{ReadCloser: res.Body, of: res, upstream: u, pause: p.stream}
@@ -212,6 +216,9 @@ func (p *pool) receive(res *http.Response, u *upstream) error {
 
 // errSwitched says that an upstream has answered 101 to a request that did not ask for that.
 var errSwitched = errors.New("the upstream switched to a protocol that was not asked for")
+
+// errStatus says that an upstream has answered with a status that there is not.
+var errStatus = errors.New("the upstream answered with a status below 100")
 
 // errStalled says that an upstream has stopped in the middle of an answer.
 var errStalled = errors.New("the upstream stopped in the middle of its answer")
