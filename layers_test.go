@@ -26,6 +26,9 @@ internal/waitline < limit;
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;
 store < store/storetest;
+
+# Small values beside the counters, in this process.
+store, github.com/google/btree < internal/records;
 store, github.com/redis/rueidis < store/redis;
 
 # What a request will cost, and did cost; and what servers report of it. Neither admits.
