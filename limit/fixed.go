@@ -16,6 +16,7 @@ type FixedCounter struct {
 	firstHit     bool
 	countRefused bool
 	unlimited    bool
+	calendar     *calendar // nil = windows of one length
 }
 
 // FixedState is the state of one key under a [FixedCounter]. A Count of 0 means
@@ -32,7 +33,7 @@ type FixedState struct {
 // NewFixedCounter returns the arithmetic of a FixedWindow policy, which must be
 // valid.
 func NewFixedCounter(p Policy) FixedCounter {
-	return FixedCounter{
+	w := FixedCounter{
 		quota: p.Rate.Count,
 		// A rate of 0 may come without a period. Its windows admit nothing, but need a length
 		// for the division by it.
@@ -40,6 +41,10 @@ func NewFixedCounter(p Policy) FixedCounter {
 		firstHit:     p.Align == AlignFirstHit,
 		countRefused: p.CountRefused, unlimited: p.Unlimited,
 	}
+	if p.Align == AlignCalendar && p.Rate.Period != 0 {
+		w.calendar = calendarOf(p)
+	}
+	return w
 }
 
 // CountingRefused returns the arithmetic of the same limit under a policy that counts
@@ -138,7 +143,7 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 	if from.Fresh(s, now) {
 		return FixedState{}
 	}
-	ended := s.Start.Add(from.period)
+	ended := from.closes(s.Start)
 	if w.ban > 0 {
 		if from.ban > 0 && s.Count > from.quota {
 			s.Count = max(s.Count, w.quota+1)
@@ -150,7 +155,11 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 		}
 		s.Count = min(s.Count, w.quota)
 	}
-	latest := max(now, min(s.Start, ended.Add(-w.period)))
+	last := ended.Add(-w.period) // where the last window begins that ends with the old one, or behind it
+	if w.calendar != nil {
+		last = w.align(ended - 1)
+	}
+	latest := max(now, min(s.Start, last))
 	switch {
 	case !w.firstHit:
 		s.Start = w.align(latest)
@@ -159,10 +168,16 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 		// been taken a moment ago.
 		s.Start = latest
 	}
-	if s.Count > w.quota && ended > s.Start.Add(w.period) {
+	if s.Count > w.quota && ended > w.closes(s.Start) {
 		more := int64(ended-s.Start-1) / int64(w.period)
 		if w.quota > 0 {
 			more = min(more, (s.Count-1)/w.quota)
+		}
+		if w.calendar != nil {
+			// As if each were the longest one, so that they are not too few.
+			each := longest[w.calendar.span]
+			s.Start = w.align(min(s.Start.Add(time.Duration(min(more, int64(Never/each)))*each), ended-1))
+			return s
 		}
 		s.Start = s.Start.Add(time.Duration(more) * w.period)
 	}
@@ -180,11 +195,39 @@ func (w *FixedCounter) open(s FixedState, now Time) FixedState {
 	return FixedState{Start: w.align(now)}
 }
 
-func (w *FixedCounter) align(now Time) Time { return now - now%Time(w.period) }
+// align returns where the window begins that now is in.
+func (w *FixedCounter) align(now Time) Time {
+	if w.calendar != nil {
+		start, _ := w.calendar.window(now)
+		return start
+	}
+	return now - now%Time(w.period)
+}
+
+// closes returns where the window of a state ends, without a ban.
+func (w *FixedCounter) closes(start Time) Time {
+	if w.calendar != nil {
+		_, end := w.calendar.window(max(start, 0))
+		return end
+	}
+	return start.Add(w.period)
+}
+
+// Window returns the window of an aligned policy that now is in, from start up to and without end. With
+// AlignFirstHit it is the one that a request at now would open.
+func (w *FixedCounter) Window(now Time) (start, end Time) {
+	now = max(now, 0)
+	if !w.firstHit {
+		start = w.align(now)
+	} else {
+		start = now
+	}
+	return start, w.closes(start)
+}
 
 // end is when the window of s, and the ban behind it, is over.
 func (w *FixedCounter) end(s FixedState) Time {
-	end := s.Start.Add(w.period)
+	end := w.closes(s.Start)
 	if w.ban > 0 && s.Count > w.quota {
 		end = end.Add(w.ban)
 	}
@@ -199,7 +242,7 @@ func (w *FixedCounter) fits(s FixedState, cost int64) bool {
 // whether s changed.
 func (w *FixedCounter) goOver(s *FixedState, now Time, cost int64) bool {
 	switch {
-	case now >= s.Start.Add(w.period):
+	case now >= w.closes(s.Start):
 		return false // banned already: further requests do not prolong a ban
 	case w.countRefused:
 		s.Count = addCounts(s.Count, cost)
@@ -225,7 +268,7 @@ func (w *FixedCounter) verdict(s FixedState, now Time, cost int64, fits bool) Ve
 		v.Reason, v.RetryAfter = ReasonCost, Never
 	default:
 		v.Reason, v.RetryAfter = ReasonRate, v.ResetAfter
-		if now >= s.Start.Add(w.period) {
+		if now >= w.closes(s.Start) {
 			v.Reason = ReasonBanned
 		}
 	}

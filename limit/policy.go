@@ -57,6 +57,7 @@ type Alignment uint8
 const (
 	AlignEpoch    Alignment = iota // at multiples of the period since the Unix epoch, UTC
 	AlignFirstHit                  // at the key's first request after its last window ended
+	AlignCalendar                  // with the hour, day, week (from Monday), month or year of Policy.Zone
 )
 
 // Rounding says how a sliding window counter's estimate becomes whole. The zero
@@ -102,8 +103,15 @@ type Policy struct {
 	// in flight.
 	CountRefused bool
 
-	// Align says where fixed windows begin.
+	// Align says where fixed windows begin. For [AlignCalendar] the period of Rate is an hour, or 1,
+	// 7, 30 or 365 days, which stand for the day, week, month and year, however long they are. A
+	// window begins when the clock of Zone first shows its first date, so that every moment is in
+	// exactly one, whatever the clock does.
 	Align Alignment
+
+	// Zone is the IANA name of the time zone of AlignCalendar, such as Europe/Berlin; "" = UTC. See
+	// [LoadZone]. Empty for the others.
+	Zone string
 
 	// Rounding applies to SlidingWindowCounter.
 	Rounding Rounding
@@ -210,10 +218,32 @@ func (p Policy) Validate() error {
 	if p.BanFromNow && (p.Ban <= 0 || p.Rate.Period > maxBanPeriod) {
 		bad("a ban from now on wants a duration, and a period of at most %v", maxBanPeriod)
 	}
-	if p.Align > AlignFirstHit || p.Rounding > RoundNearest {
+	if p.Align > AlignCalendar || p.Rounding > RoundNearest {
 		bad("unknown alignment or rounding")
 	}
+	errs = append(errs, p.validateCalendar())
 	return errors.Join(errs...)
+}
+
+func (p Policy) validateCalendar() error {
+	if p.Align != AlignCalendar {
+		if p.Zone != "" {
+			return fmt.Errorf("limit: time zone %q has no meaning without windows of the calendar", p.Zone)
+		}
+		return nil
+	}
+	_, err := LoadZone(p.Zone)
+	switch _, known := spanOf(p.Rate.Period); {
+	case err != nil:
+		return err
+	case p.Algorithm != FixedWindow:
+		return fmt.Errorf("limit: windows of the calendar have no meaning with %v, use fixed_window", p.Algorithm)
+	case !known && !p.Unlimited && p.Rate.Period != 0:
+		return fmt.Errorf("limit: a period of %v has no windows of the calendar: want an hour, day, week, month (30 days) or year (365 days)", p.Rate.Period)
+	case p.Ban != 0:
+		return errors.New("limit: a ban wants windows of one length, not those of the calendar")
+	}
+	return nil
 }
 
 // maxBanPeriod bounds the period before a ban that begins at once. Its state has the time at which

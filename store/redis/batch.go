@@ -24,7 +24,8 @@ type batch struct {
 	rules   []*rule
 	runs    []run
 
-	back int64 // by how many microseconds the server's clock was set back recently; 0 = it was not
+	back int64      // by how many microseconds the server's clock was set back recently; 0 = it was not
+	seen limit.Time // what the server's clock has shown; 0 = not yet
 
 	numbers []byte
 	count   uint32 // of numbers
@@ -76,7 +77,7 @@ func (b *batch) reset() {
 	clear(b.runs)
 	clear(b.strings)
 	b.ops, b.buckets, b.rules, b.runs = b.ops[:0], b.buckets[:0], b.rules[:0], b.runs[:0]
-	b.conversions = b.conversions[:0]
+	b.conversions, b.seen = b.conversions[:0], 0
 	if b.index == nil || len(b.index) > maxBuckets {
 		b.index = make(map[string]int)
 	}
@@ -160,14 +161,16 @@ func (b *batch) repeated(o *operation) int {
 
 // encode returns the keys and arguments of the script: the numbers that lua/load.lua and
 // lua/decide.lua name, and the strings that they refer to.
-func (b *batch) encode(now limit.Time, void int64, hold float64, channel string) (keys, args []string) {
+// clock is about what the server's clock shows.
+func (b *batch) encode(now, clock limit.Time, void int64, hold float64, channel string) (keys, args []string) {
 	b.numbers = append(b.numbers[:0], 0xdd, 0, 0, 0, 0) // an array of count numbers
 	b.count = 0
 	args = append(make([]string, 0, 2+len(b.rules)+2*len(b.conversions)), "", channel)
 	keys = make([]string, 0, len(b.buckets))
 	b.put(float64(now/1000), float64(void), float64(b.back), hold, float64(len(b.rules)))
 	for _, r := range b.rules {
-		b.put(float64(r.kind), r.numbers[0], r.numbers[1], r.numbers[2], r.numbers[3])
+		n := r.numbersAt(clock)
+		b.put(float64(r.kind), n[0], n[1], n[2], n[3])
 		args = append(args, r.tag)
 	}
 	b.put(float64(len(b.buckets)), float64(b.scalars), float64(len(b.conversions)))
@@ -249,6 +252,7 @@ const (
 	decided outcome = iota
 	strange         // another policy wrote a state; conversions are prepared
 	late            // it ran too late to count; nothing was charged
+	moved           // the server's clock is in another window of the calendar; nothing was charged
 )
 
 var (
@@ -266,8 +270,12 @@ func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err
 	if err1 != nil || err2 != nil {
 		return 0, 0, errAnswer
 	}
-	if status == 2 {
+	switch status {
+	case 2:
 		return now, late, nil
+	case 3:
+		b.seen = limit.Time(now * 1000)
+		return now, moved, nil
 	}
 	if len(answer) < 4 {
 		return 0, 0, errAnswer

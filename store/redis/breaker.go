@@ -108,7 +108,7 @@ func probe(ctx context.Context, c rueidis.Client, key string) error {
 	one.reset()
 	one.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: key + ":probe", cost: 1}}})
 	one.arrange()
-	keys, args := one.encode(0, 0, keyGrace, "")
+	keys, args := one.encode(0, 0, 0, keyGrace, "")
 	return runScript(ctx, c, [][]string{keys}, [][]string{args})[0].Error()
 }
 

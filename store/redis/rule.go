@@ -3,6 +3,7 @@ package redis
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"math/bits"
 	"time"
@@ -168,9 +169,40 @@ func (r *rule) compileFixed(p limit.Policy) error {
 	if p.Ban > 0 {
 		count = uint64(p.Rate.Count) // by which a state says that there is a ban
 	}
+	if p.Align == limit.AlignCalendar {
+		flags = flagCalendar
+		zone := fnv.New64a()
+		zone.Write([]byte(p.Zone))
+		count = zone.Sum64()
+	}
 	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), ban, float64(flags)}
 	r.tag = string(append(words(uint64(p.Rate.Period), count, uint64(p.Ban)), byte(flags)))
 	return nil
+}
+
+// flagCalendar says that windows are those of the calendar, which has no other flags. Their tag has a
+// hash of the zone in the place of the count.
+const flagCalendar = 4
+
+func (r *rule) ofCalendar() bool { return r.kind == kindFixed && r.policy.Align == limit.AlignCalendar }
+
+// numbersAt returns the numbers for the script, which holds them for those of now and says so if they
+// are not: windows of the calendar differ in length, and Redis knows no calendar.
+func (r *rule) numbersAt(now limit.Time) [4]float64 {
+	if !r.ofCalendar() {
+		return r.numbers
+	}
+	start, end := r.fixed.Window(now)
+	return [4]float64{float64((end - start) / 1000), r.numbers[1], float64(start / 1000), flagCalendar}
+}
+
+// window numbers the window that now is in.
+func (r *rule) window(now limit.Time) int64 {
+	if r.ofCalendar() {
+		start, _ := r.fixed.Window(now)
+		return int64(start)
+	}
+	return int64(now) / 1000 / int64(r.numbers[0])
 }
 
 func (r *rule) compileSliding(p limit.Policy) error {
@@ -391,7 +423,11 @@ func (r *rule) writer(raw string) (*rule, bool) {
 		}
 	case kindFixed:
 		p.Rate, p.Ban = limit.Rate{Count: int64(word(1)), Period: time.Duration(word(0))}, time.Duration(word(2))
-		if raw[from+24]&1 != 0 {
+		if raw[from+24] == flagCalendar {
+			// The zone is not known any more. As a window of the greatest length it may count for
+			// longer than it should, never shorter.
+			p = limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignFirstHit, Rate: limit.Rate{Count: 1, Period: limit.LongestWindow(time.Duration(word(0)))}}
+		} else if raw[from+24]&1 != 0 {
 			p.Align = limit.AlignFirstHit
 		}
 		p.BanFromNow = raw[from+24]&2 != 0

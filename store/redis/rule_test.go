@@ -42,6 +42,10 @@ func drawPolicy(r *rand.Rand, a limit.Algorithm) limit.Policy {
 				p.Align = limit.Alignment(r.IntN(2))
 				if r.IntN(3) == 0 {
 					p.Ban = drawPeriod(r)
+				} else if r.IntN(3) == 0 {
+					p.Align = limit.AlignCalendar
+					p.Rate.Period = []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour}[r.IntN(5)]
+					p.Zone = []string{"", "Europe/Berlin", "Australia/Lord_Howe", "America/St_Johns", "Pacific/Apia"}[r.IntN(5)]
 				}
 			}
 			if p.Rate.Count == 0 && r.IntN(2) == 0 {

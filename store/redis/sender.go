@@ -241,7 +241,15 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 		} else if s.serverNow != nil {
 			now = s.serverNow()
 		}
-		keys[i], args[i] = b.encode(now, void, s.hold, s.channel())
+		clock := now
+		switch {
+		case now != 0:
+		case ok:
+			clock = max(b.seen, limit.Time(c.server*1000+sent-c.sent))
+		default:
+			clock = max(b.seen, s.wall())
+		}
+		keys[i], args[i] = b.encode(now, clock, void, s.hold, s.channel())
 		s.stats.called(len(b.ops))
 	}
 	return runScript(ctx, *s.client.Load(), keys, args)

@@ -62,7 +62,7 @@ func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 			owe.Refuse(&c.full, now, c.cost)
 		}
 	} else {
-		c.window = int64(now) / 1000 / int64(c.rule.numbers[0])
+		c.window = c.rule.window(now)
 	}
 	e := l.keys[key]
 	if e == nil || e.rule != c.rule || e.window != c.window {
@@ -108,7 +108,7 @@ func (s *Store) settle(b *breaker) {
 			continue
 		}
 		delete(l.keys, key)
-		if c.cost == 0 || c.rule.kind != kindBucket && int64(now)/1000/int64(c.rule.numbers[0]) != c.window {
+		if c.cost == 0 || c.rule.kind != kindBucket && c.rule.window(now) != c.window {
 			continue
 		}
 		o := newOperation(verbSettle, s.clock())
@@ -154,10 +154,7 @@ func (r *rule) setBack(s *state, now limit.Time, back int64) {
 		}
 	case kindFixed:
 		if s.fixed.Start > now {
-			s.fixed.Start = limit.Time(us-us%int64(r.numbers[0])) * 1000
-			if r.policy.Align == limit.AlignFirstHit {
-				s.fixed.Start = now
-			}
+			s.fixed.Start, _ = r.fixed.Window(now)
 		}
 	case kindSliding:
 		s.sliding.Index = min(s.sliding.Index, us/int64(r.numbers[0]))

@@ -204,6 +204,7 @@ func policies() map[string]limit.Policy {
 		"leaky_bucket":            {Algorithm: limit.LeakyBucket, Rate: rate, Burst: 5},
 		"fixed_window":            {Algorithm: limit.FixedWindow, Rate: rate},
 		"fixed_window_first_hit":  {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit},
+		"fixed_window_calendar":   {Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 7, Period: time.Hour}, Align: limit.AlignCalendar, Zone: "Asia/Kolkata"},
 		"fixed_window_refused":    {Algorithm: limit.FixedWindow, Rate: rate, CountRefused: true},
 		"fixed_window_ban":        {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit, CountRefused: true, Ban: 25 * time.Second},
 		"fixed_window_ban_now":    {Algorithm: limit.FixedWindow, Rate: rate, Align: limit.AlignFirstHit, CountRefused: true, Ban: 25 * time.Second, BanFromNow: true},

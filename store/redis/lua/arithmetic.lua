@@ -286,7 +286,7 @@ local function refund(i, p, c1, c2)
 		B[i] = max(0, B[i] - c1)
 		if kind == FIXED and B[i] == 0 then
 			-- No window is open; the next begins when something is taken.
-			A[i] = pd[p] % 2 == 1 and now or now - now % pa[p]
+			A[i] = opens[p]
 		end
 	elseif kind == LOG then
 		lists.refund(i, L[i] or lists.load(i), KEYS[i], pa[p], c1)
@@ -322,7 +322,7 @@ local function reset(i, p)
 	walks[i] = nil
 	A[i], B[i], C[i] = 0, 0, 0
 	if kind == FIXED then
-		A[i] = pd[p] % 2 == 1 and now or now - now % pa[p]
+		A[i] = opens[p]
 	elseif kind == SLIDING then
 		A[i] = floor(now / pa[p])
 	elseif kind == LOG then

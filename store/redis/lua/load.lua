@@ -10,7 +10,9 @@
 -- ARGV[1]  numbers, as MessagePack: see batch.encode
 -- ARGV[2]  the channel on which freed keys are told, or ''
 -- ARGV[3]  from here on, strings that the numbers refer to
--- answer   {now, status, admitted, {state of each scalar bucket before}, findings}
+-- answer   {now, status, admitted, {state of each scalar bucket before}, findings}; status 0 =
+--          decided, 1 = a state of another policy, 2 = too late, 3 = the windows of the calendar
+--          that were sent are not those of now
 local N = cmsgpack.unpack(ARGV[1])
 local pack, unpack_ = struct.pack, struct.unpack
 local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min, math.max
@@ -32,10 +34,23 @@ end
 -- The policies: five numbers each, and a string for the scalar kinds.
 local at = 6
 local kinds, pa, pb, pc, pd, tags = {}, {}, {}, {}, {}, {}
+local opens, calendar = {}, {} -- of fixed windows: where the one of now begins
 for p = 1, policies do
 	kinds[p], pa[p], pb[p], pc[p], pd[p] = N[at], N[at + 1], N[at + 2], N[at + 3], N[at + 4]
 	tags[p] = ARGV[2 + p]
 	at = at + 5
+	if kinds[p] == FIXED then
+		if pd[p] == 4 then
+			-- Of the calendar, whose windows differ in length: the sender knows where this one
+			-- begins, in the place of a ban, and how long it is.
+			calendar[p], opens[p], pc[p], pd[p] = true, pc[p], 0, 0
+			if now < opens[p] or now >= opens[p] + pa[p] then
+				return {now, 3}
+			end
+		else
+			opens[p] = pd[p] % 2 == 1 and now or now - now % pa[p]
+		end
+	end
 end
 
 -- The buckets: the policy of each. A, B and C are their states.
@@ -104,16 +119,15 @@ for i = 1, buckets do
 		end
 		strange = strange or v and (tag ~= tags[p] or not (start >= 0 and count >= 0 and start < TOP and count < TOP and start % 1 == 0 and count % 1 == 0))
 		if back > 0 and steps[i] > 0 and start > now then
-			start = pd[p] % 2 == 1 and now or now - now % pa[p]
+			start = opens[p]
 			dirty[i] = true
 		end
 		local ends = start + pa[p]
 		if pc[p] > 0 and count > pb[p] then
 			ends = ends + pc[p]
 		end
-		if count <= 0 or now >= ends then
-			count = 0
-			start = pd[p] % 2 == 1 and now or now - now % pa[p]
+		if count <= 0 or now >= ends or calendar[p] and start < opens[p] then
+			count, start = 0, opens[p]
 		end
 		A[i], B[i] = start, count
 	elseif kind == SLIDING then

@@ -1,0 +1,112 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// Windows of the calendar are those of package limit, months and years included, on a clock that leaps
+// over changes of offset and between windows of different lengths, also behind changes of the zone.
+func TestCalendar(t *testing.T) {
+	server := redistest.Start(t)
+	rnd := rand.New(rand.NewPCG(14, 4))
+	now := limit.At(time.Date(2024, 1, 30, 0, 0, 0, 0, time.UTC))
+	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, func() limit.Time { return now })
+	s.hold = 1e12
+	zones := []string{"", "Europe/Berlin", "Australia/Lord_Howe", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia"}
+	periods := []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour}
+	policy := func(n int) limit.Policy {
+		return limit.Policy{
+			Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 5, Period: periods[n%5]},
+			Align: limit.AlignCalendar, Zone: zones[rnd.IntN(len(zones))],
+		}
+	}
+	type one struct {
+		policy   limit.Policy
+		counters store.Counters
+		state    limit.FixedState
+	}
+	limits := make([]one, 10)
+	for i := range limits {
+		limits[i].policy = policy(i)
+	}
+	admitted := 0
+	for step := range 3000 {
+		i := rnd.IntN(len(limits))
+		l := &limits[i]
+		if l.counters == nil || rnd.IntN(50) == 0 {
+			from := limit.NewFixedCounter(l.policy)
+			if l.counters != nil {
+				l.policy = policy(i)
+			}
+			to := limit.NewFixedCounter(l.policy)
+			l.state = to.Convert(l.state, &from, now)
+			c, err := s.Bind(store.Spec{ID: fmt.Sprint("limit", i), Policy: l.policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.counters = c
+		}
+		counter := limit.NewFixedCounter(l.policy)
+		cost := rnd.Int64N(4)
+		want := counter.Take(&l.state, now, cost)
+		roundUp(&want)
+		charges := []store.Charge{{Counters: l.counters, Key: []byte("key"), Cost: cost}}
+		if _, err := s.Take(t.Context(), charges); err != nil {
+			t.Fatal(err)
+		}
+		if got := charges[0].Verdict; got != want {
+			t.Fatalf("step %d: %+v at %v: %+v, want %+v", step, l.policy, time.Unix(0, int64(now)).UTC(), got, want)
+		}
+		if want.Allowed {
+			admitted++
+		}
+		leap := []time.Duration{0, time.Minute, time.Hour, 24 * time.Hour, 10 * 24 * time.Hour}[rnd.IntN(5)]
+		now = now.Add(time.Duration(rnd.Int64N(int64(leap)+1)) / 1000 * 1000)
+	}
+	if admitted < 1000 || admitted > 2900 {
+		t.Error("one-sided: admitted ", admitted)
+	}
+}
+
+// The windows are those of the server's clock: a process that takes it for another one, because its own
+// is days off or the server's was set, sends the wrong ones once and counts in the right ones.
+func TestCalendarByTheServersClock(t *testing.T) {
+	server := redistest.Start(t)
+	policy := limit.Policy{
+		Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 3, Period: 365 * 24 * time.Hour}, Align: limit.AlignCalendar, Zone: "Asia/Kolkata",
+	}
+	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, nil)
+	c, err := s.Bind(store.Spec{ID: "year", Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, before := 0, s.Stats().Calls
+	for _, off := range []time.Duration{0, 400 * 24 * time.Hour, 800 * 24 * time.Hour, -400 * 24 * time.Hour} {
+		lane := &s.lanes[0]
+		lane.mu.Lock()
+		if off != 0 {
+			lane.clocks[0] = serverClock{time.Now().Add(off).UnixMicro(), s.clock()}
+		}
+		lane.mu.Unlock()
+		ok, err := s.Take(t.Context(), []store.Charge{{Counters: c, Key: []byte("k"), Cost: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			taken++
+		}
+	}
+	if taken != 3 {
+		t.Errorf("%d admitted, want 3", taken)
+	}
+	if calls := s.Stats().Calls - before; calls < 7 {
+		t.Errorf("%d calls for 4 requests: nothing was sent again", calls)
+	}
+}
