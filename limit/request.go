@@ -128,6 +128,10 @@ type Result struct {
 	// bucket, the count of a window, the permits of a concurrency limit.
 	Quota int64
 
+	// Nominal is what the limit is called by, at most Quota: above it requests are admitted with a
+	// warning up to the quota, as with hard: 250% in a limits file. 0 = Quota.
+	Nominal int64
+
 	// Window is the time in which Quota is granted: the length of a window, or
 	// the time in which an empty bucket fills; 0 for concurrency limits and for
 	// limits that never refill.

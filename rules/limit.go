@@ -76,9 +76,13 @@ type Limit struct {
 	// Missing says what happens when an attribute of Key is missing.
 	Missing Missing
 
-	// SoftPercent is the share of the quota, 1 to 100, above which a request
-	// is admitted with a warning; 0 = none.
+	// SoftPercent is the share of the nominal quota, 1 to 100, or to HardPercent if there is one,
+	// above which a request is admitted with a warning; 0 = none.
 	SoftPercent int
+
+	// HardPercent is the share of the nominal quota, 100 to 100000, above which requests are
+	// refused; 0 = the quota itself. The policies of the Variants have the count that it comes to.
+	HardPercent int
 
 	// Shadow limits are evaluated and counted, not enforced.
 	Shadow bool
@@ -172,6 +176,9 @@ type Variant struct {
 
 	// Policy is how they count. It is valid.
 	Policy limit.Policy
+
+	// Nominal is the count that the file says, of which Policy admits Limit.HardPercent.
+	Nominal int64
 
 	// BanID and BanPolicy are those of the counter of attempts behind a ban;
 	// BanID is empty when there is no ban.

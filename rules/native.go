@@ -12,8 +12,9 @@ import (
 // The keys of stint's format. The schema and the reference page name the same.
 var (
 	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "rounding", "rise", "start", "count_refused", "unlimited", "purpose", "soft", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
-	notInherited = []string{"name", "match", "when", "overrides"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "unlimited", "purpose", "soft", "hard", "horizons", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
+	notInherited = []string{"name", "match", "when", "overrides", "horizons"}
+	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "count_refused", "purpose", "shadow", "on_exceed", "sharing"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}
@@ -88,6 +89,10 @@ func (b *builder) native(d *file) {
 		if !d.section(n, "a limit", "a limit: a map with name and rate", limitKeys) {
 			continue
 		}
+		if list := n.Get("horizons"); list != nil {
+			b.horizons(d, n, list, defaults)
+			continue
+		}
 		b.limit(&scope{file: d, limit: n, defaults: defaults})
 	}
 }
@@ -150,6 +155,8 @@ func (b *builder) limit(s *scope) {
 	algorithm := s.algorithm()
 	policy, ok := s.policy(algorithm)
 	l.Base = Variant{ID: l.Name, Policy: policy}
+	b.doubtBudget(s, l, policy)
+	b.restrict(s, l, &l.Base)
 	if exceed := s.get("on_exceed"); exceed != nil {
 		b.exceed(s, l, exceed)
 	}
@@ -251,13 +258,7 @@ func (d *file) attribute(n *document.Node) (string, bool) {
 // options reads the keys that are neither policy nor condition.
 func (b *builder) options(s *scope, l *Limit) {
 	choice(s.file, s.get("missing"), &l.Missing, missingNames[:]...)
-	if n := s.get("soft"); n != nil {
-		if p, ok := s.percent(n); ok && p%100 != 0 {
-			s.Wants(n, "a whole percentage", "")
-		} else if ok {
-			l.SoftPercent = p / 100
-		}
-	}
+	b.thresholds(s, l)
 	b.shadow(s, l)
 	if n := s.get("enforce"); n != nil {
 		if p, ok := s.percent(n); ok {
@@ -337,6 +338,7 @@ func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm l
 			continue
 		}
 		o.Variant = Variant{ID: l.Name + "!" + id, Policy: policy, Detail: "override when " + o.When}
+		b.restrict(&of, l, &o.Variant)
 		b.ban(s, l, &o.Variant)
 		l.Overrides = append(l.Overrides, o)
 	}

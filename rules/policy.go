@@ -34,6 +34,8 @@ var policyKeys = []struct {
 	{"max_in_flight", semaphores},
 	{"timeout", semaphores},
 	{"align", []limit.Algorithm{limit.FixedWindow}},
+	{"timezone", []limit.Algorithm{limit.FixedWindow}},
+	{"hard", windows},
 	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
 	{"count_refused", slices.Concat(buckets, windows)},
 }
@@ -56,7 +58,7 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 	} else {
 		s.amounts(&p, from)
 	}
-	choice(s.file, from("align"), &p.Align, "epoch", "first_hit")
+	s.calendar(&p, from)
 	choice(s.file, from("rounding"), &p.Rounding, "up", "down", "nearest")
 	if n := from("count_refused"); n != nil {
 		p.CountRefused, _ = s.boolean(n)

@@ -213,7 +213,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 		c = h.override.counters
 		p.envoy, p.countAlways, p.tally = true, !e.overrides.countAdmitted || q.CountRefused, &e.overrideTally
 		p.quota, p.near = e.quota, e.near(h.Rate.Count)
-		r.Limit, r.Quota, r.Window = OverrideName, h.Rate.Count, h.override.window
+		r.Limit, r.Quota, r.Nominal, r.Window = OverrideName, h.Rate.Count, h.Rate.Count, h.override.window
 	} else {
 		b := &s.bound[h.Variant.Index]
 		c, ban = b.counters, b.ban
@@ -225,7 +225,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 			p.status = h.Limit.Status
 		}
 		p.exceed, r.Purpose = &h.Limit.OnExceed, h.Limit.Purpose
-		r.Limit, r.Quota, r.Window, r.Detail = h.Limit.Name, b.quota, b.window, h.Variant.Detail
+		r.Limit, r.Quota, r.Nominal, r.Window, r.Detail = h.Limit.Name, b.quota, b.nominal, b.window, h.Variant.Detail
 	}
 	switch {
 	case h.missing:
@@ -309,7 +309,7 @@ func (q *Query) conclude(allowed bool) {
 			if q.Peek {
 				left -= r.Cost // as it would be after the request
 			}
-			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, max(left, 0), p.soft)
+			r.Soft = p.soft > 0 && !r.StoreFailed && above(r.Quota, r.Nominal, max(left, 0), p.soft)
 			if !r.Shadow {
 				d.Delay = max(d.Delay, r.Delay)
 			}
@@ -352,9 +352,9 @@ func foldBan(v, ban *limit.Verdict) {
 	v.ResetAfter = max(v.ResetAfter, ban.ResetAfter)
 }
 
-// above reports whether more than percent of quota is used.
-func above(quota, remaining int64, percent int) bool {
+// above reports whether more than percent of nominal is used of quota.
+func above(quota, nominal, remaining int64, percent int) bool {
 	uHi, uLo := bits.Mul64(uint64(max(quota-remaining, 0)), 100)
-	tHi, tLo := bits.Mul64(uint64(quota), uint64(percent))
+	tHi, tLo := bits.Mul64(uint64(nominal), uint64(percent))
 	return uHi > tHi || uHi == tHi && uLo > tLo
 }

@@ -87,6 +87,7 @@ type bound struct {
 	counters store.Counters // nil when unlimited
 	ban      store.Counters // nil without a ban
 	quota    int64
+	nominal  int64
 	window   time.Duration
 	near     int64 // as in part
 	tally    *tally
@@ -176,6 +177,10 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 	for _, v := range variants {
 		b := &s.bound[v.Index]
 		b.quota, b.window = v.Policy.Quota(), v.Policy.Window()
+		b.nominal = b.quota
+		if v.Nominal > 0 {
+			b.nominal = v.Nominal
+		}
 		var err error
 		if !v.Policy.Unlimited {
 			if b.counters, err = e.bindOne(s, old, v.ID, v.Policy); err != nil {

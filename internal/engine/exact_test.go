@@ -23,19 +23,20 @@ func TestAboveIsExact(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	check := func(quota, left int64, percent int) {
+	check := func(quota, nominal, left int64, percent int) {
 		t.Helper()
 		used := new(big.Int).Sub(big.NewInt(quota), big.NewInt(left))
 		used.Mul(used, big.NewInt(100))
-		want := used.Cmp(new(big.Int).Mul(big.NewInt(quota), big.NewInt(int64(percent)))) > 0
-		if got := above(quota, left, percent); got != want {
-			t.Errorf("%d of %d left, above %d %%: %v, want %v", left, quota, percent, got, want)
+		want := used.Cmp(new(big.Int).Mul(big.NewInt(nominal), big.NewInt(int64(percent)))) > 0
+		if got := above(quota, nominal, left, percent); got != want {
+			t.Errorf("%d of %d left, above %d %% of %d: %v, want %v", left, quota, percent, nominal, got, want)
 		}
 	}
 	for quota := range int64(20) {
 		for left := range quota + 3 { // more than all may be left for a moment: none is used then
 			for percent := 1; percent <= 100; percent++ {
-				check(quota, left, percent)
+				check(quota, quota, left, percent)
+				check(quota, quota/2, left, percent)
 			}
 		}
 	}
@@ -44,8 +45,8 @@ func TestAboveIsExact(t *testing.T) {
 		quota := 1 + r.Int64N(math.MaxInt64)>>r.IntN(62)
 		percent := 1 + r.IntN(100)
 		edge := quota - quota/100*int64(percent)
-		check(quota, min(quota, max(0, edge+r.Int64N(5)-2)), percent)
-		check(quota, r.Int64N(quota), percent)
+		check(quota, quota, min(quota, max(0, edge+r.Int64N(5)-2)), percent)
+		check(quota, 1+r.Int64N(quota), r.Int64N(quota), percent)
 	}
 }
 

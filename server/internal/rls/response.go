@@ -133,13 +133,15 @@ func fill(a *answer, q *engine.Query, i int, now *time.Time) {
 		// that never do is no reset.
 		reset = limit.Never
 	}
-	if w := hit.Policy(); reset == 0 && w.Algorithm == limit.FixedWindow && w.Align == limit.AlignEpoch && w.Rate.Period > 0 {
+	if w := hit.Policy(); reset == 0 && w.Algorithm == limit.FixedWindow && w.Align != limit.AlignFirstHit && w.Rate.Period > 0 {
 		// An empty window is as good as new at once, but Envoy's service
 		// says when it ends.
 		if now.IsZero() {
 			*now = time.Now()
 		}
-		reset = w.Rate.Period - time.Duration(now.UnixNano()%int64(w.Rate.Period))
+		windows := limit.NewFixedCounter(w)
+		_, end := windows.Window(limit.At(*now))
+		reset = time.Duration(end - limit.At(*now))
 	}
 	if reset < limit.Never {
 		a.reset.Seconds = ceilSeconds(reset)
