@@ -160,6 +160,7 @@ func (b *builder) horizons(d *file, n, list, defaults *document.Node) {
 		return
 	}
 	name := n.Get("name")
+	shortest := time.Duration(math.MaxInt64)
 	for _, item := range list.Items {
 		if !d.section(item, "a horizon", "a horizon: a map with a rate", horizonKeys) {
 			continue
@@ -168,6 +169,9 @@ func (b *builder) horizons(d *file, n, list, defaults *document.Node) {
 		if rate == nil {
 			d.Fault(item, "add rate: 10M/month", "a horizon has no rate")
 			continue
+		}
+		if r, err := limit.ParseRate(rate.Text); err == nil {
+			shortest = min(shortest, r.Period)
 		}
 		one := &document.Node{Kind: document.Map, Line: item.Line, Column: item.Column}
 		one.Fields = append(one.Fields, item.Fields...)
@@ -189,6 +193,9 @@ func (b *builder) horizons(d *file, n, list, defaults *document.Node) {
 			one.Fields = append(one.Fields, written("name", name.Text+"/"+strings.TrimSpace(period), item))
 		}
 		b.limit(&scope{file: d, limit: one, defaults: defaults})
+	}
+	if shortest > time.Minute && shortest < math.MaxInt64 {
+		b.warn(d, list, "add a horizon for the moment, such as rate: 100/s", "the shortest horizon is %v: all of it may be used within a second", shortest)
 	}
 }
 

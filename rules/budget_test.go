@@ -108,6 +108,21 @@ limits:
 	}
 }
 
+// Horizons that leave the moment open let all of the shortest be used at once.
+func TestHorizonsWithoutARate(t *testing.T) {
+	for src, warned := range map[string]bool{
+		"[{rate: 5/month}, {rate: 5/hour}]":                         true,
+		"[{rate: 5/month}, {rate: 5/minute}]":                       false,
+		"[{rate: 5/month}, {rate: 5/10s, algorithm: fixed_window}]": false,
+		"[{rate: 5/day}]":                                           true,
+	} {
+		w := mustParse(t, "limits: [{name: a, horizons: "+src+"}]").Warnings()
+		if got := len(w) == 1 && strings.Contains(w[0].Message, "within a second"); got != warned || !warned && len(w) > 0 {
+			t.Errorf("%s: %v", src, w)
+		}
+	}
+}
+
 func TestBudgetAsBucket(t *testing.T) {
 	for src, warned := range map[string]bool{
 		"rate: 10M/month": true, "rate: 50k/day": true, "rate: 50k/day, algorithm: token_bucket": true,

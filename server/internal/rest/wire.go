@@ -51,6 +51,7 @@ type result struct {
 	Reason     string  `json:"reason,omitempty"`
 	Unlimited  bool    `json:"unlimited,omitempty"`
 	Quota      int64   `json:"quota"`
+	Nominal    int64   `json:"nominal,omitempty"` // where it is not the quota
 	Window     seconds `json:"window"`
 	Cost       int64   `json:"cost"`
 	Remaining  int64   `json:"remaining"`
@@ -87,6 +88,9 @@ func newResult(r *limit.Result) result {
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(answer.ResetAfter(r)),
 		Soft: r.Soft, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Detail: r.Detail,
 		Tagged: r.Tagged, Purpose: r.Purpose,
+	}
+	if r.Nominal != r.Quota {
+		out.Nominal = r.Nominal
 	}
 	if r.Quota == math.MaxInt64 {
 		// The largest number would only be misread.
