@@ -155,11 +155,10 @@ func (w *FixedCounter) Convert(s FixedState, from *FixedCounter, now Time) Fixed
 		}
 		s.Count = min(s.Count, w.quota)
 	}
-	last := ended.Add(-w.period) // where the last window begins that ends with the old one, or behind it
-	if w.calendar != nil {
-		last = w.align(ended - 1)
+	latest := max(now, s.Start)
+	if w.calendar == nil {
+		latest = max(now, min(s.Start, ended.Add(-w.period)))
 	}
-	latest := max(now, min(s.Start, last))
 	switch {
 	case !w.firstHit:
 		s.Start = w.align(latest)

@@ -21,6 +21,7 @@ func TestCalendarOfFiles(t *testing.T) {
 		"rate: 5/month, timezone: UTC":                    {Rate: limit.Rate{Count: 5, Period: month}, Align: limit.AlignCalendar},
 		"rate: 5/week":                                    {Rate: limit.Rate{Count: 5, Period: 7 * day}, Align: limit.AlignCalendar},
 		"rate: 5/day":                                     {Rate: limit.Rate{Count: 5, Period: day}},
+		"rate: 5/day, timezone: UTC":                      {Rate: limit.Rate{Count: 5, Period: day}},
 		"rate: 5/hour, timezone: Asia/Kolkata":            {Rate: limit.Rate{Count: 5, Period: time.Hour}, Align: limit.AlignCalendar, Zone: "Asia/Kolkata"},
 		"rate: 5/year, hard: 250%":                        {Rate: limit.Rate{Count: 12, Period: 365 * day}, Align: limit.AlignCalendar},
 		"rate: 5/minute":                                  {Rate: limit.Rate{Count: 5, Period: time.Minute}},
@@ -105,6 +106,10 @@ limits:
 	}
 	if w := s.Warnings(); len(w) != 0 {
 		t.Error(w)
+	}
+	l := mustParse(t, "limits: [{name: a, algorithm: fixed_window, rate: 7/week, hard: 150%}]").Limits()[0]
+	if l.SoftPercent != 100 || l.Base.Policy.Rate.Count != 10 || l.Base.Nominal != 7 {
+		t.Errorf("a hard threshold alone warns from the rate on: %+v", l)
 	}
 }
 

@@ -113,3 +113,69 @@ func TestCalendarByTheServersClock(t *testing.T) {
 		t.Errorf("%d calls for 4 requests: nothing was sent again", calls)
 	}
 }
+
+// The script refuses windows that are not those of its clock, on either side, and charges nothing.
+func TestCalendarOfAnotherTime(t *testing.T) {
+	server := redistest.Start(t)
+	now := limit.At(time.Date(2026, 6, 15, 0, 0, 0, 0, time.UTC))
+	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, func() limit.Time { return now })
+	r, err := newRule(limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 3, Period: 30 * 24 * time.Hour}, Align: limit.AlignCalendar})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, end := r.fixed.Window(now)
+	for clock, want := range map[limit.Time]outcome{start - 1: moved, start: decided, now: decided, end - 1: decided, end: moved} {
+		b := new(batch)
+		b.reset()
+		b.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: "month", cost: 1}}})
+		b.arrange()
+		keys, args := b.encode(now, clock, 0, keyGrace, "")
+		answer, err := runScript(t.Context(), *s.client.Load(), [][]string{keys}, [][]string{args})[0].ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, out, err := b.read(answer); err != nil || out != want {
+			t.Errorf("%v: outcome %d, want %d, %v", time.Unix(0, int64(clock)).UTC(), out, want, err)
+		}
+	}
+}
+
+// A process that knows nothing of the zone by which another one has counted takes what was used for used,
+// through the longest month.
+func TestCalendarOfAnUnknownZone(t *testing.T) {
+	server := redistest.Start(t)
+	var clock atomic.Int64
+	take := func(zone string) bool {
+		s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, func() limit.Time { return limit.Time(clock.Load()) })
+		s.hold = 1e12
+		c, err := s.Bind(store.Spec{ID: "month", Policy: limit.Policy{
+			Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 1, Period: 30 * 24 * time.Hour}, Align: limit.AlignCalendar, Zone: zone,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ok, err := s.Take(t.Context(), []store.Charge{{Counters: c, Key: []byte("k"), Cost: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	for _, at := range []struct {
+		time string
+		zone string
+		want bool
+	}{
+		{"2025-12-31T23:00:00Z", "Europe/Berlin", true}, // the first moment of January there
+		{"2026-01-31T20:00:00Z", "America/New_York", false},
+		{"2026-02-01T12:00:00Z", "America/New_York", true},
+	} {
+		moment, err := time.Parse(time.RFC3339, at.time)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clock.Store(moment.UnixNano())
+		if got := take(at.zone); got != at.want {
+			t.Errorf("%s in %s: admitted %v, want %v", at.time, at.zone, got, at.want)
+		}
+	}
+}
