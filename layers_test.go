@@ -29,6 +29,9 @@ store < store/storetest;
 
 # Small values beside the counters, in this process.
 store, github.com/google/btree < internal/records;
+
+# Counters and records that outlive the process, in a file.
+store/memory, internal/records, go.etcd.io/bbolt < store/durable;
 store, github.com/redis/rueidis < store/redis;
 
 # What a request will cost, and did cost; and what servers report of it. Neither admits.

@@ -86,7 +86,13 @@ func ruleOf[S any, A counting[S, A]](a A, of func(ask) A) rule[S] {
 		refund:     a.Refund,
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		arithmetic: a,
-		convert:    func(s S, from any, now limit.Time) S { return a.Convert(s, from.(A), now) },
+		convert: func(s S, from any, now limit.Time) S {
+			if same, ok := from.(A); ok {
+				return a.Convert(s, same, now)
+			}
+			// Rising windows and sliding ones have states of one type. Another algorithm starts afresh.
+			return *new(S)
+		},
 	}
 }
 

@@ -247,3 +247,41 @@ func TestDebtMoves(t *testing.T) {
 		t.Errorf("after 100 days: %+v, want one admitted", v)
 	}
 }
+
+// A change from any algorithm to any other starts afresh, and a change within one keeps what was used.
+func TestEveryAlgorithmToEveryOther(t *testing.T) {
+	policies := []limit.Policy{
+		{Rate: limit.PerHour(7), Burst: 7},
+		{Algorithm: limit.FixedWindow, Rate: limit.PerHour(7)},
+		{Algorithm: limit.SlidingWindowLog, Rate: limit.PerHour(7)},
+		{Algorithm: limit.SlidingWindowCounter, Rate: limit.PerHour(7)},
+		{Algorithm: limit.Concurrency, MaxInFlight: 7, Timeout: time.Hour},
+		{Algorithm: limit.RisingWindow, Rate: limit.PerHour(7), Rise: 1, Start: 7},
+	}
+	for i, from := range policies {
+		for j, to := range policies {
+			s := New(Options{})
+			var left int64
+			for _, p := range []limit.Policy{from, to} {
+				c, err := s.Bind(store.Spec{ID: "a", Policy: p})
+				if err != nil {
+					t.Fatal(err)
+				}
+				charges := []store.Charge{{Counters: c, Key: []byte("k"), Cost: 2, Permit: 1}}
+				if ok, err := s.Take(t.Context(), charges); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				left = charges[0].Verdict.Remaining
+			}
+			// A permit is held once, however often its number asks.
+			if want := int64(5); i == j && from.Algorithm != limit.Concurrency {
+				want = 3
+				if left != want {
+					t.Errorf("%v stays: %d left, want %d", from.Algorithm, left, want)
+				}
+			} else if i != j && left != want {
+				t.Errorf("%v to %v: %d left, want %d", from.Algorithm, to.Algorithm, left, want)
+			}
+		}
+	}
+}

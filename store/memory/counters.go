@@ -33,6 +33,20 @@ type Counters struct {
 	words atomic.Pointer[wordTable]
 
 	bans atomic.Pointer[bans] // nil while the policy does not ban
+
+	tag atomic.Pointer[any]
+}
+
+// SetTag keeps what a store around this one has to know of the counters; Tag returns it, nil if there is
+// nothing. They are safe for concurrent use.
+func (c *Counters) SetTag(tag any) { c.tag.Store(&tag) }
+
+// Tag returns what SetTag has set.
+func (c *Counters) Tag() any {
+	if t := c.tag.Load(); t != nil {
+		return *t
+	}
+	return nil
 }
 
 // installed makes a table of either kind fit an atomic pointer.

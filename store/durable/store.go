@@ -1,0 +1,359 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+const (
+	// DefaultBound is the counting that a crash loses at most. Not longer: a second of a month is nothing to
+	// anybody. Not shorter: each write syncs the disk, and an old disk does so fifty times a second.
+	DefaultBound = time.Second
+	// DefaultLong is the shortest window that is kept: what is shorter is over soon after a restart.
+	DefaultLong = time.Hour
+)
+
+// Options configure a [Store].
+type Options struct {
+	// Path is the file, in a folder that exists. Required.
+	Path string
+	// Bound is the counting that a crash loses at most, at least 50 ms; 0 = [DefaultBound]. Sync = none is
+	// lost: each Take waits for the disk.
+	Bound time.Duration
+	Sync  bool
+	// Long is the shortest window whose counts are kept; 0 = [DefaultLong]. The window of a bucket is the
+	// time in which it fills.
+	Long time.Duration
+	// Memory configures the store in memory.
+	Memory memory.Options
+	// Logger gets what operators should read; nil = nothing.
+	Logger *slog.Logger
+}
+
+// Store is a [store.Store] whose long windows outlive the process. It is safe for concurrent use. Open makes
+// it; Run must run.
+type Store struct {
+	*memory.Store
+	opts Options
+	db   *bolt.DB
+
+	mu       sync.RWMutex // held while counters are bound, and read while they are noted
+	counters map[string]*counters
+
+	records *Records
+	writer  writer
+}
+
+var (
+	_ store.BanKeeper = (*Store)(nil)
+	_ store.Records   = (*Records)(nil)
+)
+
+// counters are durable counters. They are those of the store in memory, which a charge refers to.
+type counters struct {
+	store.Counters
+	id     string
+	policy limit.Policy
+	noted  notes
+}
+
+// Open opens the file, makes it if there is none, and returns a store with what it says. The error says what
+// is wrong with the file, and the way out.
+func Open(o Options) (*Store, error) {
+	if o.Bound == 0 {
+		o.Bound = DefaultBound
+	}
+	if o.Long == 0 {
+		o.Long = DefaultLong
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Path == "" || o.Bound < 50*time.Millisecond || o.Long < 0 {
+		return nil, errors.New("durable: want a path, a bound of at least 50ms and windows that are not negative")
+	}
+	db, written, err := openFile(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	if ahead := time.Until(written); ahead > time.Second {
+		o.Logger.Warn("the file was written in the future: the clock was set back, and windows that it has begun count until they end",
+			"file", o.Path, "ahead", ahead.Round(time.Second))
+	}
+	s := &Store{Store: memory.New(o.Memory), opts: o, db: db, counters: make(map[string]*counters)}
+	s.records = newRecords(s, o.Memory.Now)
+	s.writer.init(s)
+	return s, nil
+}
+
+// Records returns the records in the file.
+func (s *Store) Records() *Records { return s.records }
+
+// durable reports whether the counts of a policy are kept.
+func (s *Store) durable(p limit.Policy) bool {
+	return memory.Persistable(p) && p.Rate.Count > 0 && p.Window() >= s.opts.Long
+}
+
+// Bind returns the counters called spec.ID, with the states that the file has of them.
+func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
+	if err := spec.Policy.Validate(); err != nil || !s.durable(spec.Policy) {
+		c, err := s.Store.Bind(spec)
+		if err == nil {
+			s.mu.Lock()
+			delete(s.counters, spec.ID) // it may have been durable under another policy
+			c.(*memory.Counters).SetTag(nil)
+			s.mu.Unlock()
+		}
+		return c, err
+	}
+	s.writer.mu.Lock() // no write until the file has the new policy
+	defer s.writer.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.counters[spec.ID]
+	if known != nil && known.policy == spec.Policy {
+		return known.Counters, nil
+	}
+	began := time.Now()
+	var c store.Counters
+	n := 0
+	err := guarded(func() (err error) {
+		return s.db.View(func(tx *bolt.Tx) error {
+			from, each, err := savedStates(tx, spec)
+			if err != nil {
+				return err
+			}
+			c, n, err = s.Store.Restore(spec, from, each)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("durable: the states of %q in %s: %w", spec.ID, s.opts.Path, err)
+	}
+	if n > 0 {
+		s.opts.Logger.Info("counts restored", "limit", spec.ID, "keys", n, "took", time.Since(began).Round(time.Millisecond))
+	}
+	if known == nil {
+		known = &counters{Counters: c, id: spec.ID}
+		known.noted.init(&s.writer)
+		s.counters[spec.ID] = known
+	}
+	known.policy = spec.Policy
+	c.(*memory.Counters).SetTag(known)
+	return c, s.rewrite(known)
+}
+
+// rewrite brings the states in the file under the policy of counters whose states in memory are. The
+// writer's lock is held, so that states of two policies are never together.
+func (s *Store) rewrite(c *counters) error {
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		b, err := tx.Bucket(countersBucket).CreateBucketIfNotExists([]byte(c.id))
+		if err != nil {
+			return err
+		}
+		from, ok, err := readPolicy(b)
+		if err != nil || ok && from == c.policy {
+			return err
+		}
+		states, err := b.CreateBucketIfNotExists(statesKey)
+		if err != nil {
+			return err
+		}
+		if !ok || !sameStates(from, c.policy) {
+			var keys [][]byte
+			if err := states.ForEach(func(key, _ []byte) error { keys = append(keys, bytes.Clone(key[1:])); return nil }); err != nil {
+				return err
+			}
+			for _, key := range keys {
+				if err := s.writeState(states, c, key); err != nil {
+					return err
+				}
+			}
+		}
+		return writePolicy(b, c.policy)
+	})
+	if err != nil {
+		return fmt.Errorf("durable: the states of %q in %s cannot be written: %w", c.id, s.opts.Path, err)
+	}
+	return nil
+}
+
+// sameStates reports whether a state means the same under both policies.
+func sameStates(a, b limit.Policy) bool {
+	switch {
+	case a.Ban != 0 || b.Ban != 0:
+	case a.Algorithm == limit.TokenBucket, a.Algorithm == limit.LeakyBucket:
+		a.Algorithm, a.Burst, a.CountRefused = b.Algorithm, b.Burst, b.CountRefused
+	default:
+		a.Rate.Count, a.CountRefused, a.Rounding = b.Rate.Count, b.CountRefused, b.Rounding
+	}
+	return a == b
+}
+
+// writeState writes the state that a key has in memory, or removes what the file has of it.
+func (s *Store) writeState(states *bolt.Bucket, c *counters, key []byte) error {
+	state, err := s.Store.Export(c.Counters, key, nil)
+	switch {
+	case err != nil:
+		return err
+	case len(state) == 0:
+		return states.Delete(fileKey(key))
+	}
+	return states.Put(fileKey(key), state)
+}
+
+// savedStates returns the policy of the states that the file has of a limit, and a function that goes through
+// them; nil = there are none.
+func savedStates(tx *bolt.Tx, spec store.Spec) (from limit.Policy, each func(func(key, state []byte) error) error, err error) {
+	b := tx.Bucket(countersBucket).Bucket([]byte(spec.ID))
+	if b == nil {
+		return spec.Policy, nil, nil
+	}
+	from, ok, err := readPolicy(b)
+	states := b.Bucket(statesKey)
+	if err != nil || !ok || states == nil {
+		return spec.Policy, nil, err
+	}
+	return from, func(put func(key, state []byte) error) error {
+		return states.ForEach(func(key, state []byte) error { return put(key[1:], state) })
+	}, nil
+}
+
+// Unbind writes what has changed and forgets the counters. The file keeps their states until they end, so
+// that a limit that was taken out by mistake and put back goes on where it was.
+func (s *Store) Unbind(c store.Counters) error {
+	id := c.Spec().ID
+	err := s.writer.flush()
+	s.mu.Lock()
+	if bound := s.counters[id]; bound != nil && bound.Counters == c {
+		delete(s.counters, id)
+	}
+	s.mu.Unlock()
+	return errors.Join(err, s.Store.Unbind(c))
+}
+
+// Take decides as the store in memory does. It returns when what it has counted is as safe as the bound says.
+func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
+	allowed, err := s.Store.Take(ctx, charges)
+	if err != nil {
+		return allowed, err
+	}
+	changed := admitted
+	if !allowed {
+		changed = refused
+	}
+	if err := s.note(ctx, charges, changed); err != nil {
+		return false, err
+	}
+	return allowed, nil
+}
+
+// Refund gives back what each charge took.
+func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
+	if err := s.Store.Refund(ctx, charges); err != nil {
+		return err
+	}
+	return s.note(ctx, charges, always)
+}
+
+// Reset drops the state of each bucket.
+func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
+	if err := s.Store.Reset(ctx, charges); err != nil {
+		return err
+	}
+	return s.note(ctx, charges, always)
+}
+
+// Lift ends a ban.
+func (s *Store) Lift(ctx context.Context, c store.Counters, b store.Ban) (bool, error) {
+	lifted, err := s.Store.Lift(ctx, c, b)
+	if lifted && err == nil && b.Key != nil {
+		err = s.note(ctx, []store.Charge{{Counters: c, Key: b.Key}}, always)
+	}
+	return lifted, err
+}
+
+// note notes the keys that charges have changed. It waits for the disk as the bound asks for; it returns an
+// error, which wraps store.ErrUnavailable, if ctx ends before or the disk fails: what was taken stays taken.
+func (s *Store) note(ctx context.Context, charges []store.Charge, changed func(*store.Charge) bool) error {
+	some := false
+	for i := range charges {
+		c := &charges[i]
+		if !changed(c) {
+			continue
+		}
+		if bound := s.of(c.Counters); bound != nil {
+			bound.noted.add(c.Key)
+			some = true
+		}
+	}
+	if !some {
+		return nil
+	}
+	return s.writer.wait(ctx)
+}
+
+func always(*store.Charge) bool { return true }
+
+func admitted(c *store.Charge) bool {
+	return c.Cost > 0 && (c.Verdict.Allowed || c.CountRefused || changedByRefusal(c))
+}
+
+func refused(c *store.Charge) bool { return c.Cost > 0 && (c.CountRefused || changedByRefusal(c)) }
+
+// changedByRefusal reports whether a refusal changes the state of a charge's key.
+func changedByRefusal(c *store.Charge) bool {
+	p := c.Counters.Spec().Policy
+	return p.CountRefused || p.Ban > 0
+}
+
+// of returns durable counters; nil for others.
+func (s *Store) of(c store.Counters) *counters {
+	own, ok := c.(*memory.Counters)
+	if !ok {
+		return nil
+	}
+	bound, _ := own.Tag().(*counters)
+	return bound
+}
+
+// Flush writes what has changed, and returns when it is on the disk.
+func (s *Store) Flush() error { return s.writer.flush() }
+
+// Run writes what has changed until ctx ends, then writes the rest and returns. Its error is that of the
+// last write.
+func (s *Store) Run(ctx context.Context) error { return s.writer.run(ctx) }
+
+// Close writes what has changed and closes the file. Run must have returned.
+func (s *Store) Close() error {
+	err := s.writer.flush()
+	return errors.Join(err, s.db.Close(), s.Store.Close())
+}
+
+// Stats describe the file.
+type Stats struct {
+	Bytes     int64         // the size of the file
+	Writes    uint64        // transactions
+	Failures  uint64        // of these
+	Behind    time.Duration // how long ago the last write began that has succeeded
+	Waits     uint64        // Takes that have waited for the disk
+	Bound     time.Duration // 0 = each Take waits
+	LastError string        // of the last write; "" = it succeeded
+}
+
+// FileStats describes the file.
+func (s *Store) FileStats() Stats { return s.writer.stats() }
+
+// fileKey is the key of a state in the file, where a key may not be empty.
+func fileKey(key []byte) []byte { return append([]byte{'k'}, key...) }

@@ -1,0 +1,428 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+	"github.com/stint-io/stint/store/storetest"
+)
+
+func TestStore(t *testing.T) {
+	n := 0
+	dir := t.TempDir()
+	storetest.Run(t, func(t testing.TB, now func() limit.Time) store.Store {
+		n++
+		s, err := Open(Options{Path: filepath.Join(dir, fmt.Sprint(n)), Long: 1, Memory: memory.Options{Now: now}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}, storetest.Options{Shared: true, Concurrent: testing.Short()})
+}
+
+// world is a file, and the clock of the processes that have it open one after the other.
+type world struct {
+	*testing.T
+	path  string
+	clock atomic.Int64
+	store *Store
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, path: filepath.Join(t.TempDir(), "stint.db")}
+	w.clock.Store(time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC).UnixNano())
+	w.open()
+	t.Cleanup(func() {
+		if err := w.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) now() limit.Time { return limit.Time(w.clock.Load()) }
+
+func (w *world) open() {
+	w.Helper()
+	s, err := Open(Options{Path: w.path, Memory: memory.Options{Now: w.now}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.store = s
+}
+
+// crash ends the process: what is not in the file is lost.
+func (w *world) crash() {
+	w.Helper()
+	if err := w.store.db.Close(); err != nil {
+		w.Fatal(err)
+	}
+	w.open()
+}
+
+func (w *world) bind(id string, p limit.Policy) store.Counters {
+	w.Helper()
+	c, err := w.store.Bind(store.Spec{ID: id, Policy: p})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) take(c store.Counters, key string, cost int64) limit.Verdict {
+	w.Helper()
+	charges := []store.Charge{{Counters: c, Key: []byte(key), Cost: cost}}
+	if _, err := w.store.Take(w.Context(), charges); err != nil {
+		w.Fatal(err)
+	}
+	return charges[0].Verdict
+}
+
+func (w *world) peek(c store.Counters, key string) limit.Verdict {
+	w.Helper()
+	charges := []store.Charge{{Counters: c, Key: []byte(key)}}
+	if _, err := w.store.Peek(w.Context(), charges); err != nil {
+		w.Fatal(err)
+	}
+	return charges[0].Verdict
+}
+
+func (w *world) flush() {
+	w.Helper()
+	if err := w.store.Flush(); err != nil {
+		w.Fatal(err)
+	}
+}
+
+const month = 30 * 24 * time.Hour
+
+var monthly = limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 10, Period: month}, Align: limit.AlignCalendar, Zone: "Europe/Berlin"}
+
+func TestWalk(t *testing.T) {
+	w := newWorld(t)
+	c := w.bind("month", monthly)
+	short := w.bind("minute", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerMinute(10)})
+	w.take(c, "acme", 3)
+	w.take(c, "", 2)
+	w.take(short, "acme", 4)
+	w.flush()
+	w.take(c, "acme", 4) // lost
+	w.crash()
+	c, short = w.bind("month", monthly), w.bind("minute", limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.PerMinute(10)})
+	for key, left := range map[string]int64{"acme": 7, "": 8, "other": 10} {
+		if v := w.peek(c, key); v.Remaining != left {
+			t.Errorf("%q has %d left, want %d", key, v.Remaining, left)
+		}
+	}
+	if v := w.peek(short, "acme"); v.Remaining != 10 {
+		t.Errorf("a short window came back: %+v", v)
+	}
+	// The month ends while nobody runs, and the file forgets it.
+	w.flush()
+	w.clock.Store(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC).UnixNano())
+	w.crash()
+	c = w.bind("month", monthly)
+	if v := w.peek(c, "acme"); v.Remaining != 10 {
+		t.Errorf("%+v", v)
+	}
+	if err := w.store.writer.prune(); err != nil {
+		t.Fatal(err)
+	}
+	// A limit that is taken out and put back goes on where it was.
+	w.take(c, "acme", 6)
+	if err := w.store.Unbind(c); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.peek(w.bind("month", monthly), "acme"); v.Remaining != 4 {
+		t.Errorf("%+v", v)
+	}
+	// Another policy: what was used stays used, then and after a crash.
+	tighter := monthly
+	tighter.Zone, tighter.Rate.Count = "America/New_York", 7
+	c = w.bind("month", tighter)
+	if v := w.peek(c, "acme"); v.Remaining != 1 {
+		t.Errorf("%+v", v)
+	}
+	w.crash()
+	if v := w.peek(w.bind("month", tighter), "acme"); v.Remaining != 1 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// drawPolicy draws a policy of a long window.
+func drawPolicy(r *rand.Rand) limit.Policy {
+	p := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(50), Period: []time.Duration{time.Hour, 24 * time.Hour, month}[r.IntN(3)]}}
+	switch p.Algorithm = limit.Algorithm(r.IntN(7)); p.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		p.Burst = p.Rate.Count + r.Int64N(20)
+	case limit.FixedWindow:
+		if p.Align = limit.Alignment(r.IntN(3)); p.Align == limit.AlignCalendar {
+			p.Zone = []string{"", "Asia/Kolkata", "America/St_Johns"}[r.IntN(3)]
+		} else if r.IntN(3) == 0 {
+			p.Ban = time.Hour
+		}
+	case limit.RisingWindow:
+		p.Rise, p.Start = 1+r.Int64N(10), r.Int64N(20)
+	case limit.SlidingWindowLog, limit.Concurrency:
+		p.Algorithm = limit.SlidingWindowCounter
+	}
+	p.CountRefused = p.Algorithm != limit.RisingWindow && r.IntN(4) == 0
+	return p
+}
+
+// Whatever is taken, given back and reset, under whatever policies: after a write and a crash every key
+// stands as it stood, also when the policy has changed meanwhile, and what was not written is all that is lost.
+func TestHistories(t *testing.T) {
+	r := rand.New(rand.NewPCG(14, 5))
+	w := newWorld(t)
+	for n := range 60 {
+		policies := make([]limit.Policy, 4)
+		counters := make([]store.Counters, len(policies))
+		for i := range policies {
+			policies[i] = drawPolicy(r)
+			counters[i] = w.bind(fmt.Sprint(n, " ", i), policies[i])
+		}
+		for range 1 + r.IntN(5) {
+			for range r.IntN(60) {
+				w.clock.Add(r.Int64N(int64(time.Hour)))
+				charges := make([]store.Charge, 1+r.IntN(2))
+				for i := range charges {
+					charges[i] = store.Charge{Counters: counters[(i+r.IntN(2))%4], Key: fmt.Append(nil, "key", r.IntN(6)), Cost: r.Int64N(5), CountRefused: r.IntN(8) == 0}
+				}
+				var err error
+				switch r.IntN(8) {
+				case 0:
+					err = w.store.Refund(t.Context(), charges)
+				case 1:
+					err = w.store.Reset(t.Context(), charges[:1])
+				default:
+					_, err = w.store.Take(t.Context(), charges)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r.IntN(3) == 0 {
+				i := r.IntN(4)
+				next := drawPolicy(r)
+				if r.IntN(2) == 0 {
+					next = policies[i]
+					next.Rate.Count++
+				}
+				policies[i], counters[i] = next, w.bind(fmt.Sprint(n, " ", i), next)
+			}
+			w.flush()
+			before := w.standing(counters)
+			w.crash()
+			for i := range counters {
+				counters[i] = w.bind(fmt.Sprint(n, " ", i), policies[i])
+			}
+			if after := w.standing(counters); after != before {
+				t.Fatalf("history %d:\n%s\nwas\n%s\nunder %+v", n, after, before, policies)
+			}
+		}
+	}
+}
+
+func (w *world) standing(counters []store.Counters) string {
+	var b strings.Builder
+	for i, c := range counters {
+		for k := range 6 {
+			v := w.peek(c, fmt.Sprint("key", k))
+			fmt.Fprintf(&b, "%d %d: %v\n", i, k, v)
+		}
+	}
+	return b.String()
+}
+
+func TestRecords(t *testing.T) {
+	w := newWorld(t)
+	r := rand.New(rand.NewPCG(14, 6))
+	storetest.Records(t, w.store.Records(), w.now, func(d time.Duration) { w.clock.Add(int64(d)) }, time.Second, func() store.Records {
+		w.flush()
+		switch r.IntN(3) {
+		case 0:
+			w.crash()
+		case 1:
+			if err := w.store.writer.prune(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return w.store.Records()
+	})
+}
+
+// A file that another process has, that is newer, damaged or no file is refused with what to do.
+func TestBadFiles(t *testing.T) {
+	w := newWorld(t)
+	w.take(w.bind("month", monthly), "acme", 3)
+	w.flush()
+	refused := func(name, path, want string) {
+		t.Helper()
+		if s, err := Open(Options{Path: path}); err == nil {
+			t.Errorf("%s: opened", name)
+			_ = s.Close()
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	refused("in use", w.path, "another process")
+	refused("a folder", t.TempDir(), "no regular file")
+	refused("no folder", filepath.Join(t.TempDir(), "none", "x"), "make the folder")
+	var snapshot bytes.Buffer
+	if err := w.store.Snapshot(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	file := func(content []byte) string {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	refused("text", file([]byte(strings.Repeat("no database\n", 1000))), "damaged")
+	refused("half", file(snapshot.Bytes()[:4096]), "damaged")
+	at := bytes.Index(snapshot.Bytes(), append([]byte("format"), make([]byte, 7)...))
+	newer := bytes.Clone(snapshot.Bytes())
+	for i := range newer {
+		if bytes.HasPrefix(newer[i:], append([]byte("format"), make([]byte, 7)...)) {
+			newer[i+len("format")+7] = formatVersion + 1
+		}
+	}
+	if at < 0 {
+		t.Fatal("the format is not in the file as it should be")
+	}
+	refused("newer", file(newer), "newer version")
+	// The snapshot itself is a file with everything.
+	s, err := Open(Options{Path: file(snapshot.Bytes()), Memory: memory.Options{Now: w.now}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := s.Bind(store.Spec{ID: "month", Policy: monthly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	charges := []store.Charge{{Counters: c, Key: []byte("acme")}}
+	if _, err := s.Peek(t.Context(), charges); err != nil || charges[0].Verdict.Remaining != 7 {
+		t.Errorf("%+v, %v", charges[0].Verdict, err)
+	}
+}
+
+// However a file is damaged, it is opened or refused with an error; nothing crashes.
+func TestDamage(t *testing.T) {
+	w := newWorld(t)
+	c := w.bind("month", monthly)
+	for i := range 300 {
+		w.take(c, fmt.Sprint("customer", i), 3)
+	}
+	if _, _, err := w.store.Records().Swap(t.Context(), "t", "k", nil, []byte("v"), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.flush()
+	var snapshot bytes.Buffer
+	if err := w.store.Snapshot(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(14, 7))
+	dir := t.TempDir()
+	refused := 0
+	for n := range 300 {
+		path := filepath.Join(dir, fmt.Sprint(n)) // one that faults keeps its lock until the process ends
+		bad := bytes.Clone(snapshot.Bytes())
+		switch r.IntN(3) {
+		case 0:
+			bad = bad[:r.IntN(len(bad))]
+		case 1:
+			clear(bad[r.IntN(len(bad)-64):][:64])
+		default:
+			for range 1 + r.IntN(20) {
+				bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
+			}
+		}
+		if err := os.WriteFile(path, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(Options{Path: path, Memory: memory.Options{Now: w.now}})
+		if err == nil {
+			if _, err = s.Bind(store.Spec{ID: "month", Policy: monthly}); err == nil {
+				_, err = s.Records().Range(t.Context(), "t", "", "", 10)
+			}
+			_ = guarded(s.Close)
+		}
+		if err != nil {
+			refused++
+		}
+	}
+	if refused < 100 {
+		t.Errorf("%d of 300 damaged files were noticed", refused)
+	}
+}
+
+// With Sync a Take returns when its count is in the file, however many there are at a time; without it, when
+// the last write is not longer ago than the bound.
+func TestSync(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stint.db")
+	s, err := Open(Options{Path: path, Sync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	p := monthly
+	p.Rate.Count = 1e6
+	c, err := s.Bind(store.Spec{ID: "month", Policy: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 20)
+	for range 20 {
+		go func() {
+			for range 20 {
+				if _, err := s.Take(context.Background(), []store.Charge{{Counters: c, Key: []byte("k"), Cost: 1}}); err != nil {
+					results <- err
+					return
+				}
+			}
+			results <- nil
+		}()
+	}
+	for range 20 {
+		if err := <-results; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := s.FileStats(); st.Writes >= 400 || st.Writes < 20 || st.Bound != 0 || st.Bytes == 0 {
+		t.Errorf("%+v: 400 Takes by 20 at a time want some 20 writes", st)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Close(); err != nil { // as a crash
+		t.Fatal(err)
+	}
+	if s, err = Open(Options{Path: path}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if c, err = s.Bind(store.Spec{ID: "month", Policy: p}); err != nil {
+		t.Fatal(err)
+	}
+	charges := []store.Charge{{Counters: c, Key: []byte("k")}}
+	if _, err := s.Peek(t.Context(), charges); err != nil || charges[0].Verdict.Remaining != 1e6-400 {
+		t.Errorf("%+v, %v", charges[0].Verdict, err)
+	}
+}

@@ -1,0 +1,365 @@
+package durable
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// A bound is divided: a write begins every quarter of it, and Takes wait from four fifths on, so that a timer
+// that is late on a busy machine does not break it.
+const (
+	writesInBound = 4
+	waitFrom      = 0.8
+	pruneEvery    = time.Hour
+)
+
+// writer writes what has changed. Its intervals are numbered: what is noted in one is on the disk when
+// written is that number or above.
+type writer struct {
+	store    *Store
+	interval atomic.Uint64
+	late     atomic.Bool // Takes have to wait: the oldest interval that is not written is as old as the bound
+	running  atomic.Bool
+	kick     chan struct{}
+	waits    atomic.Uint64
+
+	mu    sync.Mutex // held while a transaction is prepared and written
+	began time.Time  // of the interval that is collected; guarded by mu
+	timer *time.Timer
+
+	done struct {
+		sync.Mutex
+		written  uint64
+		at       time.Time     // when the last interval that was written began
+		changed  chan struct{} // closed and replaced when a write has ended
+		err      error         // of the last write
+		writes   uint64
+		failures uint64
+	}
+}
+
+func (w *writer) init(s *Store) {
+	w.store = s
+	w.interval.Store(1)
+	w.kick = make(chan struct{}, 1)
+	w.done.changed = make(chan struct{})
+	w.began, w.done.at = time.Now(), time.Now()
+	w.timer = time.AfterFunc(w.patience(), func() { w.late.Store(true) })
+}
+
+func (w *writer) patience() time.Duration {
+	return time.Duration(waitFrom * float64(w.store.opts.Bound))
+}
+
+// wait returns when what was noted before is as safe as the bound says.
+func (w *writer) wait(ctx context.Context) error {
+	if !w.store.opts.Sync && !w.late.Load() {
+		return nil
+	}
+	if !w.running.Load() {
+		return unavailable(w.flush())
+	}
+	w.waits.Add(1)
+	target := w.interval.Load()
+	for {
+		w.done.Lock()
+		written, changed, err := w.done.written, w.done.changed, w.done.err
+		w.done.Unlock()
+		switch {
+		case written >= target, !w.store.opts.Sync && !w.late.Load():
+			return nil
+		case err != nil:
+			return unavailable(err)
+		}
+		select {
+		case w.kick <- struct{}{}:
+		default:
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return unavailable(ctx.Err())
+		}
+	}
+}
+
+func unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("durable: counted, but not yet on the disk: %w: %w", store.ErrUnavailable, err)
+}
+
+// run writes at every tick, and when somebody waits.
+func (w *writer) run(ctx context.Context) error {
+	w.running.Store(true)
+	defer w.running.Store(false)
+	tick := time.NewTicker(w.store.opts.Bound / writesInBound)
+	defer tick.Stop()
+	prune := time.NewTicker(pruneEvery)
+	defer prune.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			w.running.Store(false) // those who come now write themselves
+			return w.flush()
+		case <-prune.C:
+			if err := w.prune(); err != nil {
+				w.store.opts.Logger.Error("counts that have ended stay in the file", "file", w.store.opts.Path, "error", err)
+			}
+			continue
+		case <-tick.C:
+		case <-w.kick:
+		}
+		_ = w.flush() // it is logged and counted
+	}
+}
+
+// flush writes what was noted before.
+func (w *writer) flush() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began := time.Now()
+	interval := w.interval.Add(1) - 1
+	changes := w.collect()
+	err := guarded(func() error { return w.write(changes) })
+	w.done.Lock()
+	defer w.done.Unlock()
+	if err != nil {
+		changes.giveBack()
+		w.done.failures++
+		if w.done.err == nil {
+			w.store.opts.Logger.Error("counts cannot be written: they are lost if the process ends", "file", w.store.opts.Path, "error", err)
+		}
+	} else {
+		if w.done.err != nil {
+			w.store.opts.Logger.Info("counts are written again", "file", w.store.opts.Path)
+		}
+		w.done.written, w.done.at = interval, w.began
+		w.began = began
+		w.late.Store(false)
+		w.timer.Reset(max(w.patience()-time.Since(began), time.Millisecond))
+		if !changes.empty() {
+			w.done.writes++
+		}
+	}
+	w.done.err = err
+	close(w.done.changed)
+	w.done.changed = make(chan struct{})
+	return err
+}
+
+// changes are what one transaction writes.
+type changes struct {
+	counters []*counters
+	keys     [][]string // of each of counters
+	records  map[string]map[string]entry
+	store    *Store
+}
+
+func (c *changes) empty() bool { return len(c.counters) == 0 && len(c.records) == 0 }
+
+func (w *writer) collect() *changes {
+	s := w.store
+	c := &changes{store: s}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, one := range s.counters {
+		if keys := one.noted.take(); len(keys) > 0 {
+			c.counters, c.keys = append(c.counters, one), append(c.keys, keys)
+		}
+	}
+	c.records = s.records.take()
+	return c
+}
+
+// giveBack notes again what could not be written.
+func (c *changes) giveBack() {
+	for i, one := range c.counters {
+		for _, key := range c.keys[i] {
+			one.noted.add([]byte(key))
+		}
+	}
+	c.store.records.giveBack()
+}
+
+func (w *writer) write(c *changes) error {
+	if c.empty() {
+		return nil
+	}
+	s := w.store
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for i, one := range c.counters {
+			b := tx.Bucket(countersBucket).Bucket([]byte(one.id))
+			if b == nil {
+				return fmt.Errorf("the file has no place for %q", one.id)
+			}
+			states, err := b.CreateBucketIfNotExists(statesKey)
+			if err != nil {
+				return err
+			}
+			slices.Sort(c.keys[i]) // neighbours are on one page
+			for _, key := range c.keys[i] {
+				if err := s.writeState(states, one, []byte(key)); err != nil {
+					return err
+				}
+			}
+		}
+		if err := writeRecords(tx, c.records); err != nil {
+			return err
+		}
+		return tx.Bucket(metaBucket).Put(writtenKey, binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano())))
+	})
+	if err == nil {
+		s.records.written()
+	}
+	return err
+}
+
+// pruned bounds what one transaction removes, so that counts wait for milliseconds.
+const pruned = 10_000
+
+// prune removes what has ended from the file.
+func (w *writer) prune() error {
+	for more := true; more; {
+		w.mu.Lock()
+		err := guarded(func() (err error) {
+			return w.store.db.Update(func(tx *bolt.Tx) error { more, err = w.pruneSome(tx); return err })
+		})
+		w.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) pruneSome(tx *bolt.Tx) (more bool, err error) {
+	now := limit.At(time.Now())
+	if w.store.opts.Memory.Now != nil {
+		now = w.store.opts.Memory.Now()
+	}
+	left := pruned
+	root := tx.Bucket(countersBucket)
+	err = root.ForEachBucket(func(id []byte) error {
+		b := root.Bucket(id)
+		p, ok, err := readPolicy(b)
+		states := b.Bucket(statesKey)
+		if err != nil || !ok || states == nil {
+			return err
+		}
+		left, err = removeIf(states, left, func(state []byte) bool { return memory.Ended(p, state, now) })
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	root = tx.Bucket(recordsBucket)
+	err = root.ForEachBucket(func(table []byte) error {
+		left, err = removeIf(root.Bucket(table), left, func(value []byte) bool {
+			e, ok := readEntry(value)
+			return ok && e.ended(now)
+		})
+		return err
+	})
+	return left == 0, err
+}
+
+// removeIf removes at most left entries and returns how many more it might have.
+func removeIf(b *bolt.Bucket, left int, ended func(value []byte) bool) (int, error) {
+	var keys [][]byte
+	c := b.Cursor()
+	for key, value := c.First(); key != nil && len(keys) < left; key, value = c.Next() {
+		if ended(value) {
+			keys = append(keys, bytes.Clone(key))
+		}
+	}
+	for _, key := range keys {
+		if err := b.Delete(key); err != nil {
+			return left, err
+		}
+	}
+	return left - len(keys), nil
+}
+
+func (w *writer) stats() Stats {
+	w.done.Lock()
+	defer w.done.Unlock()
+	st := Stats{
+		Writes: w.done.writes, Failures: w.done.failures, Behind: time.Since(w.done.at),
+		Waits: w.waits.Load(), Bound: w.store.opts.Bound,
+	}
+	if w.store.opts.Sync {
+		st.Bound = 0
+	}
+	if w.done.err != nil {
+		st.LastError = w.done.err.Error()
+	}
+	if info, err := os.Stat(w.store.opts.Path); err == nil {
+		st.Bytes = info.Size()
+	}
+	return st
+}
+
+// notes are the keys of one limit whose states have changed since they were written. A key that is noted
+// again in the same interval costs a look at recent.
+type notes struct {
+	writer *writer
+	seed   maphash.Seed
+	recent [4096]atomic.Uint64 // hashes of keys that were noted, mixed with the interval
+	shards [16]noteShard
+}
+
+type noteShard struct {
+	mu   sync.Mutex
+	keys map[string]struct{}
+}
+
+func (n *notes) init(w *writer) { n.writer, n.seed = w, maphash.MakeSeed() }
+
+// add notes a key whose state has changed before.
+func (n *notes) add(key []byte) {
+	h := maphash.Bytes(n.seed, key)
+	mark := h ^ n.writer.interval.Load()*0x9E3779B97F4A7C15
+	if n.recent[h%uint64(len(n.recent))].Load() == mark {
+		return // it is noted, and what it is noted for was before the end of the interval
+	}
+	sh := &n.shards[h>>60]
+	sh.mu.Lock()
+	if sh.keys == nil {
+		sh.keys = make(map[string]struct{})
+	}
+	sh.keys[string(key)] = struct{}{}
+	sh.mu.Unlock()
+	n.recent[h%uint64(len(n.recent))].Store(mark)
+}
+
+// take returns the keys and forgets them. The interval has ended before.
+func (n *notes) take() []string {
+	var keys []string
+	for i := range n.shards {
+		sh := &n.shards[i]
+		sh.mu.Lock()
+		taken := sh.keys
+		sh.keys = nil
+		sh.mu.Unlock()
+		for key := range taken {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
