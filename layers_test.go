@@ -32,6 +32,8 @@ store, github.com/google/btree < internal/records;
 
 # Counters and records that outlive the process, in a file.
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
+# Who changed what by hand.
+store < internal/audit;
 store, github.com/redis/rueidis < store/redis;
 
 # What a request will cost, and did cost; and what servers report of it. Neither admits.
