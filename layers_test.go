@@ -34,6 +34,9 @@ store, github.com/google/btree < internal/records;
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
 # Who changed what by hand.
 store < internal/audit;
+
+# What was admitted, by limit, key and hour.
+store < internal/usage;
 store, github.com/redis/rueidis < store/redis;
 
 # What a request will cost, and did cost; and what servers report of it. Neither admits.
