@@ -161,6 +161,9 @@ rules, store < internal/engine;
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;
 
+# Counters of single keys are read and changed by hand beside it.
+internal/engine, internal/document, internal/audit < internal/keyadmin;
+
 # The transports translate. None of them knows another.
 internal/engine, GRPC,
 github.com/envoyproxy/go-control-plane/envoy

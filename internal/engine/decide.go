@@ -278,6 +278,9 @@ func (q *Query) conclude(allowed bool) {
 		if p.charge >= 0 {
 			c := &q.charges[p.charge]
 			r.Verdict, r.StoreFailed = c.Verdict, c.Failed
+			if v := q.Hits[p.hit].Variant; c.HasQuota && v != nil {
+				r.Quota += c.Quota - v.Policy.Quota() // the key was granted more, for now
+			}
 			places = places || c.Permit != 0 && c.Verdict.Allowed
 			if r.Reason == limit.ReasonConcurrency {
 				r.RetryAfter = min(r.RetryAfter, permitWait)

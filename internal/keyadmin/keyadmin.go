@@ -1,0 +1,302 @@
+// Package keyadmin reads and changes the counter of one key by hand: it shows how it stands, resets it, gives
+// back what was taken, and grants more for the rest of a window. Each change is made once for a request ID, is
+// bounded, and is noted in the list of changes.
+//
+// It decides no request, and knows no HTTP.
+package keyadmin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stint-io/stint/internal/audit"
+	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// ErrBadRequest is wrapped by the errors that the caller has caused. ErrUnknown says that there is no such limit.
+var (
+	ErrBadRequest = errors.New("bad request")
+	ErrUnknown    = errors.New("there is no such limit")
+)
+
+// Options are the parts of [Keys]. Engine, Records and Audit are needed.
+type Options struct {
+	Engine  *engine.Engine
+	Records store.Records
+	Audit   *audit.Log
+	// Grants is the store of the engine, or what is behind it; nil = nothing can be granted.
+	Grants *Grants
+	// MaxGrant bounds what one key is granted in one window, in percent of its quota; 0 = 100.
+	MaxGrant int64
+	// Now is the clock; nil = the system's. Logger nil = slog.Default.
+	Now    func() limit.Time
+	Logger *slog.Logger
+}
+
+// Keys reads and changes counters. It is safe for concurrent use. Make it with [New].
+type Keys struct{ opts Options }
+
+// New returns what reads and changes the counters of an engine.
+func New(o Options) *Keys {
+	o.MaxGrant = cmp.Or(max(o.MaxGrant, 0), 100)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Now == nil {
+		o.Now = func() limit.Time { return limit.At(time.Now()) }
+	}
+	return &Keys{o}
+}
+
+// Key names a counter.
+type Key struct {
+	// Limit is the limit's name, and Override the condition of the override whose counter is meant, as
+	// [State] has it; "" = the limit's own.
+	Limit    string `json:"limit"`
+	Override string `json:"override,omitempty"`
+	// Attributes are those of the limit's key.
+	Attributes []limit.Attribute `json:"attributes"`
+}
+
+// Change says who changes something.
+type Change struct {
+	// Who is noted. ID, when set, makes the change once: asked for again with the same ID within a week it
+	// answers what it answered then.
+	Who, ID string
+}
+
+// State is how a counter stands.
+type State struct {
+	Limit    string `json:"limit"`
+	Override string `json:"override,omitempty"`
+	// Quota is the most that the key may use, with what was granted; Remaining is what is left of it, and
+	// Used the difference: at least what counts, for a limit in debt shows no more than its quota.
+	Quota     int64 `json:"quota"`
+	Used      int64 `json:"used"`
+	Remaining int64 `json:"remaining"`
+	Granted   int64 `json:"granted,omitempty"`
+	// ResetAfter is when nothing of it counts any more, in seconds.
+	ResetAfter float64 `json:"reset_after"`
+	// Changed is what this call gave back or granted.
+	Changed int64 `json:"changed,omitempty"`
+	// Repeated says that the change was made before, by a request with the same ID.
+	Repeated bool `json:"repeated,omitempty"`
+}
+
+// counter is one that was found.
+type counter struct {
+	engine.Counted
+	key []byte
+}
+
+func (c *counter) charge(cost int64) []store.Charge {
+	return []store.Charge{{Counters: c.Counters, Key: c.key, Cost: cost}}
+}
+
+func (c *counter) grantKey() grantKey { return grantKey{c.Variant.ID, string(c.key)} }
+
+// Get returns how the key stands, with the limit's own counter first and those of its overrides behind it.
+func (k *Keys) Get(ctx context.Context, key Key) ([]State, error) {
+	list, err := k.find(key, true)
+	if err != nil {
+		return nil, err
+	}
+	var all []State
+	for i := range list {
+		s, err := k.state(ctx, &list[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// find returns the counter of a key, or that of every variant for any.
+func (k *Keys) find(key Key, any bool) ([]counter, error) {
+	counters := k.opts.Engine.Counters(key.Limit)
+	if len(counters) == 0 {
+		var names []string
+		for _, l := range k.opts.Engine.Set().Limits() {
+			names = append(names, l.Name)
+		}
+		hint := "stint check lists the limits"
+		if near, ok := document.Suggest(key.Limit, names); ok {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		} else if slices.Contains(names, key.Limit) {
+			hint = "it is unlimited and counts nothing"
+		}
+		return nil, fmt.Errorf("keyadmin: limit %.100q: %w with counters; %s", key.Limit, ErrUnknown, hint)
+	}
+	if counters[0].Limit.Envoy {
+		return nil, fmt.Errorf("keyadmin: %w: limit %.100q is in Envoy's format, whose keys are not known by name", ErrBadRequest, key.Limit)
+	}
+	var found []counter
+	var whens []string
+	for _, c := range counters {
+		whens = append(whens, fmt.Sprintf("%q", c.When))
+		if c.When != key.Override && (!any || key.Override != "") {
+			continue
+		}
+		raw, err := c.Limit.KeyFrom(key.Attributes)
+		if err != nil {
+			return nil, fmt.Errorf("keyadmin: %w: %w", ErrBadRequest, err)
+		}
+		found = append(found, counter{c, raw})
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("keyadmin: %w: limit %.100q has no counter for override %.100q, want one of %s", ErrBadRequest, key.Limit, key.Override, strings.Join(whens[:min(len(whens), 10)], ", "))
+	}
+	return found, nil
+}
+
+func (k *Keys) state(ctx context.Context, c *counter) (State, error) {
+	charge := c.charge(0)
+	if _, err := k.opts.Engine.Store().Peek(ctx, charge); err != nil {
+		return State{}, fmt.Errorf("keyadmin: %w", err)
+	}
+	v := charge[0].Verdict
+	s := State{
+		Limit: c.Limit.Name, Override: c.When, Quota: c.Variant.Policy.Quota(),
+		Remaining: v.Remaining, ResetAfter: v.ResetAfter.Seconds(),
+	}
+	if k.opts.Grants != nil && grantable(c.Variant.Policy) {
+		s.Granted = k.opts.Grants.of(c.Variant.ID, c.key)
+		s.Quota += s.Granted
+	}
+	s.Used = max(0, s.Quota-s.Remaining)
+	return s, nil
+}
+
+// change makes one change of one counter and notes it.
+func (k *Keys) change(ctx context.Context, action string, key Key, by Change, n int64, do func(c *counter, before State) (int64, error)) (State, error) {
+	what := struct {
+		Action string
+		Key    Key
+		N      int64
+	}{action, key, n}
+	return k.once(ctx, by.ID, what, func() (State, error) {
+		list, err := k.find(key, false)
+		if err != nil {
+			return State{}, err
+		}
+		c := &list[0]
+		before, err := k.state(ctx, c)
+		if err != nil {
+			return State{}, err
+		}
+		changed, err := do(c, before)
+		if err != nil {
+			return State{}, err
+		}
+		after, err := k.state(ctx, c)
+		if err != nil {
+			after = before // it was changed all the same
+		}
+		after.Changed = changed
+		_, err = k.opts.Audit.Note(ctx, audit.Entry{
+			Who: by.Who, Action: "key." + action, What: key.text(), Request: by.ID,
+			Before: before.text(), After: fmt.Sprintf("%s, changed %d", after.text(), changed),
+		})
+		if err != nil {
+			k.opts.Logger.Error("a counter was changed and the list of changes lacks it", "who", by.Who, "action", action, "key", key.text(), "err", err)
+		}
+		return after, nil
+	})
+}
+
+func (s *State) text() string {
+	return fmt.Sprintf("used %d of %d", s.Used, s.Quota)
+}
+
+func (k *Key) text() string {
+	text := "key " + k.Limit
+	if k.Override != "" {
+		text += " (" + k.Override + ")"
+	}
+	for _, a := range k.Attributes {
+		text += " " + a.Name + "=" + a.Value
+	}
+	return text
+}
+
+// Reset makes the key as if it had never been seen: what it used, what it was granted, and its bans go.
+func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
+	return k.change(ctx, "reset", key, by, 0, func(c *counter, before State) (int64, error) {
+		charges := c.charge(0)
+		for _, b := range k.opts.Engine.Banners(key.Limit) {
+			if b.When == c.When {
+				charges = append(charges, store.Charge{Counters: b.Counters, Key: c.key})
+			}
+		}
+		if err := k.opts.Engine.Store().Reset(ctx, charges); err != nil {
+			return 0, fmt.Errorf("keyadmin: %w", err)
+		}
+		if k.opts.Grants != nil && grantable(c.Variant.Policy) {
+			if err := k.opts.Grants.forget(ctx, c.grantKey()); err != nil {
+				return 0, err
+			}
+		}
+		return before.Used, nil
+	})
+}
+
+// Refund gives back n of what the key used, at most what it used.
+func (k *Keys) Refund(ctx context.Context, key Key, n int64, by Change) (State, error) {
+	if err := amount(n); err != nil {
+		return State{}, err
+	}
+	return k.change(ctx, "refund", key, by, n, func(c *counter, before State) (int64, error) {
+		if c.Variant.Policy.Algorithm == limit.Concurrency {
+			return 0, fmt.Errorf("keyadmin: %w: limit %.100q counts what is in flight: that ends by itself", ErrBadRequest, key.Limit)
+		}
+		back := min(n, before.Used)
+		if before.Remaining == 0 {
+			back = n // it may be in debt, which is more than what is shown; the store gives back what was taken
+		}
+		if back == 0 {
+			return 0, nil
+		}
+		if err := k.opts.Engine.Store().Refund(ctx, c.charge(back)); err != nil {
+			return 0, fmt.Errorf("keyadmin: %w", err)
+		}
+		return back, nil
+	})
+}
+
+// Grant lets the key use n more in the window that is open: at most [Options.MaxGrant] percent of its quota in
+// all. It is for fixed windows.
+func (k *Keys) Grant(ctx context.Context, key Key, n int64, by Change) (State, error) {
+	if err := amount(n); err != nil {
+		return State{}, err
+	}
+	return k.change(ctx, "grant", key, by, n, func(c *counter, _ State) (int64, error) {
+		p := c.Variant.Policy
+		if k.opts.Grants == nil || !grantable(p) || p.Align == limit.AlignFirstHit {
+			return 0, fmt.Errorf("keyadmin: %w: limit %.100q is no fixed window of the calendar or the clock without a ban: nothing can be granted for the rest of it; give back what was taken with a refund", ErrBadRequest, key.Limit)
+		}
+		quota := p.Quota()
+		most := quota/100*k.opts.MaxGrant + quota%100*k.opts.MaxGrant/100
+		most = max(0, min(most, limit.MaxCount-quota))
+		window := limit.NewFixedCounter(p)
+		_, until := window.Window(k.opts.Now())
+		if _, err := k.opts.Grants.add(ctx, c.grantKey(), n, most, until); err != nil {
+			return 0, err
+		}
+		return n, nil
+	})
+}
+
+func amount(n int64) error {
+	if n < 1 || n > limit.MaxCount {
+		return fmt.Errorf("keyadmin: %w: the amount is %d, want 1 to %d", ErrBadRequest, n, int64(limit.MaxCount))
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package keyadmin_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/audit"
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/keyadmin"
+	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+const file = `
+limits:
+  - {name: month, key: [customer], algorithm: fixed_window, rate: 100/month, overrides: [{when: {plan: gold}, rate: 1000/month}]}
+  - {name: burst, key: [customer], match: {burst: yes}, rate: 50/s}
+  - {name: calls, key: [customer], match: {calls: yes}, algorithm: concurrency, max_in_flight: 3, timeout: 1m}
+`
+
+type desk struct {
+	*testing.T
+	engine  *engine.Engine
+	records store.Records
+	keys    *keyadmin.Keys
+	log     *audit.Log
+}
+
+func open(t *testing.T, rec store.Records) *desk {
+	t.Helper()
+	set, err := rules.Parse("limits", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec == nil {
+		rec = records.New(nil, 0)
+	}
+	st := memory.New(memory.Options{})
+	grants := keyadmin.Granting(st, rec, nil, nil)
+	e, err := engine.New(grants, set, engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	log := audit.New(rec, nil, 0)
+	return &desk{t, e, rec, keyadmin.New(keyadmin.Options{Engine: e, Records: rec, Audit: log, Grants: grants}), log}
+}
+
+func (d *desk) take(n int64) limit.Result {
+	d.Helper()
+	dec, err := d.engine.Take(d.Context(), limit.Request{Attributes: attrs, Cost: n})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return dec.Results[0]
+}
+
+var (
+	attrs = []limit.Attribute{{Name: "customer", Value: "acme"}}
+	month = keyadmin.Key{Limit: "month", Attributes: attrs}
+	jo    = keyadmin.Change{Who: "jo"}
+)
+
+// Step by step: what is used, given back, granted and reset; and what is noted of it.
+func TestWalkThrough(t *testing.T) {
+	d := open(t, nil)
+	d.take(60 - 20)
+	d.take(20)
+	if s, err := d.keys.Refund(t.Context(), month, 15, jo); err != nil || s.Used != 45 || s.Changed != 15 || s.Remaining != 55 {
+		t.Fatal(s, err)
+	}
+	if s, err := d.keys.Refund(t.Context(), month, 1000, jo); err != nil || s.Used != 0 || s.Changed != 45 {
+		t.Fatal("more than was taken: ", s, err)
+	}
+	if s, err := d.keys.Refund(t.Context(), month, 1000, jo); err != nil || s.Changed != 0 || s.Remaining != 100 {
+		t.Fatal("of nothing: ", s, err)
+	}
+	if s, err := d.keys.Grant(t.Context(), month, 30, jo); err != nil || s.Quota != 130 || s.Granted != 30 || s.Remaining != 130 {
+		t.Fatal(s, err)
+	}
+	for range 2 {
+		d.take(50)
+	}
+	if r := d.take(30); !r.Allowed || r.Quota != 130 || r.Remaining != 0 {
+		t.Fatal(r)
+	}
+	if r := d.take(1); r.Allowed {
+		t.Fatal("above what was granted: ", r)
+	}
+	if _, err := d.keys.Grant(t.Context(), month, 71, jo); !errors.Is(err, keyadmin.ErrBadRequest) || !strings.Contains(err.Error(), "100 is the most") {
+		t.Fatal(err)
+	}
+	if s, err := d.keys.Grant(t.Context(), month, 70, jo); err != nil || s.Quota != 200 || s.Remaining != 70 {
+		t.Fatal(s, err)
+	}
+	if s, err := d.keys.Reset(t.Context(), month, jo); err != nil || s.Quota != 100 || s.Used != 0 || s.Changed != 130 {
+		t.Fatal(s, err)
+	}
+	all, err := d.keys.Get(t.Context(), month)
+	if err != nil || len(all) != 2 || all[1].Override != "plan=gold" || all[1].Quota != 1000 || all[0].ResetAfter != 0 {
+		t.Fatal(all, err)
+	}
+	notes, _, err := d.log.List(t.Context(), "key month customer=acme", "", 100)
+	if err != nil || len(notes) != 6 || notes[0].Action != "key.reset" || notes[0].Who != "jo" || notes[0].Before != "used 130 of 200" {
+		t.Fatal(notes, err)
+	}
+}
+
+// What cannot be is refused, says why, and changes nothing.
+func TestRefused(t *testing.T) {
+	d := open(t, nil)
+	d.take(10)
+	key := func(name string, a ...limit.Attribute) keyadmin.Key { return keyadmin.Key{Limit: name, Attributes: a} }
+	for _, tt := range []struct {
+		key  keyadmin.Key
+		n    int64
+		want string
+	}{
+		{key("mont", attrs...), 1, `did you mean "month"`},
+		{key("", attrs...), 1, "no such limit"},
+		{key("month"), 1, "give each of them"},
+		{key("month", limit.Attribute{Name: "custmer", Value: "x"}), 1, "did you mean customer"},
+		{keyadmin.Key{Limit: "month", Override: "plan=tin", Attributes: attrs}, 1, `want one of "", "plan=gold"`},
+		{month, 0, "want 1 to"},
+		{month, -5, "want 1 to"},
+		{month, 1 << 62, "above the cap"},
+		{month, 101, "above the cap"},
+		{key("burst", attrs...), 1, "nothing can be granted"},
+		{key("calls", attrs...), 1, "nothing can be granted"},
+	} {
+		if _, err := d.keys.Grant(t.Context(), tt.key, tt.n, keyadmin.Change{Who: "jo", ID: "x"}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v %d: %v", tt.key, tt.n, err)
+		}
+	}
+	if _, err := d.keys.Refund(t.Context(), key("calls", attrs...), 1, jo); err == nil {
+		t.Error("a refund of what is in flight")
+	}
+	if s, err := d.keys.Get(t.Context(), month); err != nil || s[0].Used != 10 || s[0].Quota != 100 {
+		t.Error(s, err)
+	}
+	if notes, _, _ := d.log.List(t.Context(), "", "", 10); len(notes) != 0 {
+		t.Error(notes)
+	}
+	if _, err := d.keys.Grant(t.Context(), month, 1, keyadmin.Change{ID: strings.Repeat("x", 300)}); err == nil {
+		t.Error("a long ID")
+	}
+}
+
+// With one request ID a change is made once, however often and by however many it is asked for, in whatever process.
+func TestOnce(t *testing.T) {
+	rec := records.New(nil, 0)
+	here, there := open(t, rec), open(t, rec)
+	here.take(90)
+	there.take(90)
+	by := keyadmin.Change{Who: "jo", ID: "ticket-7"}
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			d := []*desk{here, there}[i%2]
+			s, err := d.keys.Grant(context.Background(), month, 40, by)
+			if err != nil && !errors.Is(err, keyadmin.ErrUnfinished) || err == nil && (s.Granted != 40 || s.Changed != 40) {
+				t.Error(s, err)
+			}
+		})
+	}
+	all.Wait()
+	s, err := there.keys.Grant(t.Context(), month, 40, by)
+	if err != nil || !s.Repeated || s.Granted != 40 {
+		t.Fatal(s, err)
+	}
+	if _, err := here.keys.Grant(t.Context(), month, 41, by); !errors.Is(err, keyadmin.ErrConflict) {
+		t.Fatal(err)
+	}
+	if notes, _, err := here.log.List(t.Context(), "", "", 10); err != nil || len(notes) != 1 || notes[0].Request != "ticket-7" {
+		t.Fatal(notes, err)
+	}
+}
+
+// broken fails after it has done what is asked for, as a store that answers too late.
+type broken struct {
+	store.Records
+	fail func() bool
+}
+
+func (b *broken) Swap(ctx context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
+	ok, present, err := b.Records.Swap(ctx, table, key, old, value, keep)
+	if err == nil && b.fail() {
+		return false, nil, store.ErrUnavailable
+	}
+	return ok, present, err
+}
+
+// However the records fail, and however often it is tried again with the same ID, a key is granted no more than once.
+func TestFailing(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		d := open(t, &broken{records.New(nil, 0), func() bool { return rnd.IntN(3) == 0 }})
+		by := keyadmin.Change{Who: "jo", ID: "a"}
+		for range 10 {
+			s, err := d.keys.Grant(t.Context(), month, 40, by)
+			if err == nil && s.Granted != 40 {
+				t.Fatal(s)
+			}
+		}
+		all, err := d.keys.Get(t.Context(), month)
+		if err != nil || all[0].Granted != 0 && all[0].Granted != 40 {
+			t.Fatal(all, err)
+		}
+	}
+}
+
+// What another process grants holds here once it is read, until the window ends.
+func TestSeen(t *testing.T) {
+	rec := records.New(nil, 0)
+	here, there := open(t, rec), open(t, rec)
+	if _, err := here.keys.Grant(t.Context(), month, 50, jo); err != nil {
+		t.Fatal(err)
+	}
+	now := limit.At(time.Now())
+	grants := keyadmin.Granting(there.engine.Store().(store.BanKeeper), rec, func() limit.Time { return now }, nil)
+	e, err := engine.New(grants, there.engine.Set(), engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func() limit.Result {
+		dec, err := e.Take(t.Context(), limit.Request{Attributes: attrs, Cost: 101, Peek: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dec.Results[0]
+	}
+	if r := take(); r.Allowed {
+		t.Fatal("before it was read: ", r)
+	}
+	if err := grants.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := take(); !r.Allowed || r.Quota != 150 {
+		t.Fatal(r)
+	}
+	now = now.Add(32 * 24 * time.Hour)
+	if r := take(); r.Allowed {
+		t.Fatal("after the window: ", r)
+	}
+}
