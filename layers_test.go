@@ -169,9 +169,9 @@ internal/engine, GRPC,
 github.com/envoyproxy/go-control-plane/envoy
 < server/internal/rls;
 
-internal/engine, internal/answer < server/internal/rest;
+internal/engine, internal/answer, internal/usage < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
-internal/banlist, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
+internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
 
 # Who reaches a port: certificates in files, and identities with their roles. Neither knows a
 # protocol.
@@ -200,7 +200,7 @@ GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
-store/memory, store/redis, internal/cluster/clusterurl, internal/configstore
+store/memory, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;
 
 # The proxy: requests from one side to the other, and the server's own decisions in between.

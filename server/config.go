@@ -41,6 +41,7 @@ type config struct {
 	engine   *engine.Engine
 	leases   *leases
 	identity *derive.Source
+	counted  func(...*rules.Set) // says of which limits usage is counted
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -121,7 +122,9 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	}
 	if err == nil {
 		old = c.engine.Set()
+		c.counted(old, set) // before a request meets a new limit, and as long as one may meet an old one
 		err = c.engine.Swap(set)
+		c.counted(c.engine.Set())
 	}
 	if err != nil {
 		c.mu.ok = false

@@ -126,6 +126,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	all.Go(func() { nothingLent = s.leases.run(running, &s.opts) })
 	set := s.engine.Set()
+	all.Go(func() { s.budgets.run(running, running) })
 	all.Go(func() { s.config.watch(running, set) })
 	all.Go(func() { s.config.identity.Run(running) })
 	all.Go(func() { s.security.watch(running) })

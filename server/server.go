@@ -46,6 +46,7 @@ type Server struct {
 	storage  *storage
 	met      atomic.Bool // the store answered once
 	leases   leases
+	budgets  budgets
 	security *security
 
 	grpc   *grpc.Server
@@ -121,10 +122,15 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if err = s.config.identify(set); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.engine, err = engine.New(s.leases.own, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.identity}); err != nil {
+	if s.budgets, err = openBudgets(s.leases.own, s.storage, &s.opts); err != nil {
+		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
+	}
+	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.identity}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
+	s.budgets.follow(s.engine, &s.opts)
+	s.config.counted = s.budgets.watch
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
@@ -162,7 +168,7 @@ func (s *Server) build() error {
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done()})))
+	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History})))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)
@@ -190,7 +196,7 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Bans: admin.BanHandler(s.bans), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
+		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	secure(s.admin, s.security.admin)
@@ -300,6 +306,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopLending()
 	nothingLent := false
 	running.Go(func() { nothingLent = s.leases.run(lending, &s.opts) })
+	running.Go(func() { s.budgets.run(watching, lending) })
 	serve("http", func() error { return serveHTTP(s.http, httpL, s.security.http) })
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
 	serve("admin", func() error { return serveHTTP(s.admin, adminL, s.security.admin) })
@@ -334,7 +341,7 @@ func (s *Server) close(nothingLent bool) error {
 }
 
 func (s *Server) closeStores(nothingLent bool) error {
-	return errors.Join(s.leases.close(nothingLent), s.storage.Close())
+	return errors.Join(s.budgets.close(), s.leases.close(nothingLent), s.storage.Close())
 }
 
 // listen opens all listeners or none.

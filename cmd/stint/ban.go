@@ -31,8 +31,9 @@ func (f *adminFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for an answer")
 }
 
-// call asks the admin port and reads its JSON into to.
-func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Values, to any) error {
+// call asks the admin port and reads its JSON into to. fields are names and values of header fields; those without
+// a value are not sent.
+func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Values, to any, fields ...string) error {
 	addr := f.url()
 	asker, err := f.secure(addr)
 	if err != nil {
@@ -44,6 +45,11 @@ func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Val
 	}
 	if err := f.authorize(req); err != nil {
 		return &exit{exitUsage, err}
+	}
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i+1] != "" {
+			req.Header.Set(fields[i], fields[i+1])
+		}
 	}
 	resp, err := asker.Do(req)
 	if err != nil {

@@ -97,7 +97,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newDoctor(), newSimulate(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

@@ -180,7 +180,7 @@ func (s *scan) mark(mark store.Mark) error {
 		return nil
 	}
 	at := s.step(start)
-	if s.row == nil || s.row.subject != subject || !s.row.Start.Equal(at) {
+	if s.row == nil || s.row.subject != subject || s.q.By != Total && !s.row.Start.Equal(at) {
 		if err := s.flush(); err != nil {
 			return err
 		}
@@ -216,9 +216,11 @@ func (s *scan) step(start int64) time.Time {
 	case Month:
 		return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, s.zone)
 	case Total:
-		return s.q.From.In(s.zone)
+		if !s.q.From.IsZero() {
+			return s.q.From.In(s.zone)
+		}
 	}
-	return t
+	return t // of a total without a beginning: the first hour
 }
 
 func has(attrs, want []limit.Attribute) bool {

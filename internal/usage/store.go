@@ -2,8 +2,11 @@ package usage
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
+	"time"
 
+	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
 
@@ -12,7 +15,21 @@ import (
 type Store struct {
 	store.BanKeeper
 	meter *Meter
-	of    atomic.Pointer[map[string]*Of] // by the ID of the counters
+	of    atomic.Pointer[map[string]*Of]    // by the ID of the counters
+	known atomic.Pointer[map[string]*Limit] // by name
+}
+
+// Limit is a limit that is counted.
+type Limit struct {
+	Name string
+	// IDs are those of its counters: the [store.Spec] has them.
+	IDs []string
+	// Key has the attributes of its key, in their order.
+	Key []string
+	// Zone is that of its days; nil = UTC.
+	Zone *time.Location
+	// Subject returns the attributes of a key of its counters.
+	Subject func(key []byte) []limit.Attribute
 }
 
 var _ store.BanKeeper = (*Store)(nil)
@@ -24,8 +41,53 @@ func Watching(st store.BanKeeper, m *Meter) *Store {
 	return s
 }
 
-// Watch says which counters are counted from now on, by the ID of their [store.Spec].
-func (s *Store) Watch(of map[string]*Of) { s.of.Store(&of) }
+// Watch says which limits are counted from now on.
+func (s *Store) Watch(limits []Limit) {
+	of, known := make(map[string]*Of), make(map[string]*Limit)
+	for i := range limits {
+		l := &limits[i]
+		known[l.Name] = l
+		one := NewOf(l.Name, l.Zone, l.Subject)
+		for _, id := range l.IDs {
+			of[id] = one
+		}
+	}
+	s.of.Store(&of)
+	s.known.Store(&known)
+}
+
+// Counts says whether a limit of that name is counted.
+func (s *Store) Counts(name string) bool { return (*s.known.Load())[name] != nil }
+
+// Meter returns what counts.
+func (s *Store) Meter() *Meter { return s.meter }
+
+// History is [History] of all that reports to the same records, with what this process has counted up to now. Days
+// and months are those of each limit's time zone, unless q says otherwise.
+func (s *Store) History(ctx context.Context, q Query, yield func(*Row) error) error {
+	if s.meter.opts.Records == nil {
+		return errors.New("usage: this process keeps no records")
+	}
+	if err := s.meter.Report(ctx); err != nil {
+		return err
+	}
+	known := *s.known.Load()
+	if q.Zone == nil {
+		q.Zone = func(name string) *time.Location {
+			if l := known[name]; l != nil {
+				return l.Zone
+			}
+			return nil
+		}
+	}
+	q.Order = func(name string) []string {
+		if l := known[name]; l != nil {
+			return l.Key
+		}
+		return nil
+	}
+	return History(ctx, s.meter.opts.Records, q, yield)
+}
 
 // Take implements [store.Store]. It counts the costs of a request that is admitted, as far as they fitted, and
 // those that are charged whatever comes of the request, for they were spent. What was decided without the

@@ -33,6 +33,8 @@ type Options struct {
 	Leases http.Handler
 	// Bans answers GET and DELETE /v1/bans, which show and take keys; nil = there are none.
 	Bans http.Handler
+	// Keys answers what is below /v1/admin/keys, and GET /v1/admin/audit; nil = there is none.
+	Keys http.Handler
 	// RLConfig answers GET /rlconfig; nil = there is none.
 	RLConfig http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
@@ -89,6 +91,11 @@ func New(o Options) http.Handler {
 	}
 	if o.Bans != nil {
 		guarded.Handle("/v1/bans", o.Bans)
+	}
+	if o.Keys != nil {
+		guarded.Handle("/v1/admin/keys", o.Keys)
+		guarded.Handle("/v1/admin/keys/", o.Keys)
+		guarded.Handle("GET /v1/admin/audit", o.Keys)
 	}
 	if o.RLConfig != nil {
 		guarded.Handle("GET /rlconfig", o.RLConfig)

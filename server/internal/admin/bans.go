@@ -15,7 +15,6 @@ import (
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
-	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
 
@@ -118,14 +117,8 @@ func liftBans(w http.ResponseWriter, r *http.Request, bans *banlist.Bans) {
 			ways++
 		}
 	}
-	var key []limit.Attribute
-	for _, text := range keys {
-		attribute, value, ok := strings.Cut(text, "=")
-		if !ok || attribute == "" {
-			err = errors.Join(err, fmt.Errorf("key is %.100q, want NAME=VALUE", text))
-		}
-		key = append(key, limit.Attribute{Name: attribute, Value: value})
-	}
+	key, wrong := keyOf(q)
+	err = errors.Join(err, wrong)
 	switch {
 	case err != nil:
 	case q.Has("all") && !all:

@@ -24,6 +24,8 @@ type Options struct {
 	// is not known. Done ends what waits for one.
 	Changed func() <-chan struct{}
 	Done    <-chan struct{}
+	// Usage reads what was used; nil = nothing is kept.
+	Usage History
 }
 
 type api struct {
@@ -31,9 +33,10 @@ type api struct {
 	opts   Options
 }
 
-// New returns the handler of POST /v1/take, /v1/explain and /v1/finish, and of GET /v1/limits/NAME.
+// New returns the handler of POST /v1/take, /v1/explain and /v1/finish, and of GET /v1/limits/NAME and /v1/usage.
 func New(e *engine.Engine, opts Options) http.Handler {
 	a := &api{e, opts}
+	usage := usageHandler(opts.Usage)
 	take, explain, finish := a.post(a.take), a.post(a.explain), a.post(a.finish)
 	calls := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, limitsPrefix) {
@@ -47,8 +50,10 @@ func New(e *engine.Engine, opts Options) http.Handler {
 			explain(w, r)
 		case "/v1/finish":
 			finish(w, r)
+		case "/v1/usage":
+			usage(w, r)
 		default:
-			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish, and GET /v1/limits/NAME")
+			answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain and /v1/finish, GET /v1/limits/NAME and GET /v1/usage")
 		}
 	})
 	return Guard(calls)

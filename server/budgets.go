@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/stint-io/stint/internal/audit"
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/keyadmin"
+	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/usage"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/store"
+)
+
+// longWindow is how long a window is whose usage is kept: what it admits is a budget, not a rate.
+const longWindow = time.Hour
+
+// budgets are what is remembered beside the counters.
+type budgets struct {
+	records store.Records
+	changes *audit.Log
+	grants  *keyadmin.Grants
+	usage   *usage.Store // what the engine asks
+	keys    *keyadmin.Keys
+}
+
+// openBudgets puts grants and usage in front of the counters. Records are where the counters are, as far as those
+// keep any.
+func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, err error) {
+	if shared, ok := st.shared.(store.Records); ok {
+		b.records = shared
+	} else {
+		b.records = records.New(nil, 0)
+	}
+	b.changes = audit.New(b.records, nil, 0)
+	b.grants = keyadmin.Granting(behind, b.records, nil, o.Logger)
+	folder := ""
+	if o.StateDir != "" {
+		folder = filepath.Join(o.StateDir, "usage")
+	}
+	meter, err := usage.New(usage.Options{Records: b.records, Folder: folder, Logger: o.Logger})
+	if err != nil {
+		return b, fmt.Errorf("server: %w", err)
+	}
+	b.usage = usage.Watching(b.grants, meter)
+	return b, nil
+}
+
+// follow makes what changes keys of e, and counts the usage of its limits.
+func (b *budgets) follow(e *engine.Engine, o *Options) {
+	b.keys = keyadmin.New(keyadmin.Options{Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Logger: o.Logger})
+	b.watch(e.Set())
+}
+
+// watch counts the usage of the limits of the sets that have a window of an hour or longer.
+func (b *budgets) watch(sets ...*rules.Set) {
+	var list []usage.Limit
+	for _, set := range sets {
+		for _, l := range set.Limits() {
+			// In Envoy's format keys have no names.
+			if one, long := counted(l); long && !l.Envoy {
+				list = append(list, one)
+			}
+		}
+	}
+	b.usage.Watch(list)
+}
+
+// counted is what usage must know of a limit.
+func counted(l *rules.Limit) (u usage.Limit, long bool) {
+	u = usage.Limit{Name: l.Name, Key: l.Key, Subject: func(key []byte) []limit.Attribute {
+		attrs, _, _ := l.ShowKey(key)
+		return attrs
+	}}
+	for _, v := range append([]*rules.Variant{&l.Base}, variants(l)...) {
+		if !v.Policy.Unlimited {
+			long = long || v.Policy.Window() >= longWindow
+			u.IDs = append(u.IDs, v.ID)
+		}
+	}
+	if zone, err := limit.LoadZone(l.Base.Policy.Zone); err == nil {
+		u.Zone = zone
+	}
+	return u, long
+}
+
+func variants(l *rules.Limit) (list []*rules.Variant) {
+	for i := range l.Overrides {
+		list = append(list, &l.Overrides[i].Variant)
+	}
+	return list
+}
+
+// run reports usage until reporting ends, which is after the last request, and follows grants until ctx ends.
+func (b *budgets) run(ctx, reporting context.Context) {
+	var all sync.WaitGroup
+	all.Go(func() { b.usage.Meter().Run(reporting) })
+	all.Go(func() { b.grants.Run(ctx) })
+	all.Wait()
+}
+
+func (b *budgets) close() error {
+	if b.usage == nil {
+		return nil
+	}
+	if err := b.usage.Meter().Close(); err != nil {
+		return errors.Join(errors.New("server: usage"), err)
+	}
+	return nil
+}
