@@ -20,7 +20,7 @@ var (
 	splitKeys    = []string{"instances", "weight"}
 	suppressKeys = []string{"report", "window", "interval", "average", "ramp", "full", "draws"}
 	stores       = []string{
-		"memory",
+		"memory", "file",
 		"redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel",
 		"valkey", "valkeys", "valkey+cluster", "valkeys+cluster", "valkey+sentinel", "valkeys+sentinel",
 	}
@@ -106,7 +106,7 @@ func (b *builder) store(d *file, n *document.Node) {
 	scheme, _, _ := strings.Cut(text, ":")
 	isURL := strings.HasPrefix(text, scheme+"://")
 	if !contains(stores, scheme) || isURL == (scheme == "memory") {
-		hint := "known stores: memory, redis://, redis+cluster://, redis+sentinel://; an s, as in rediss://, is TLS, and valkey may stand for redis"
+		hint := "known stores: memory, file:///PATH, redis://, redis+cluster://, redis+sentinel://; an s, as in rediss://, is TLS, and valkey may stand for redis"
 		if w, ok := document.Suggest(scheme, stores); ok && w != scheme {
 			hint = fmt.Sprintf("did you mean %s?", w)
 		}

@@ -35,6 +35,8 @@ type budgets struct {
 func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, err error) {
 	if shared, ok := st.shared.(store.Records); ok {
 		b.records = shared
+	} else if st.file != nil {
+		b.records = st.file.Records()
 	} else {
 		b.records = records.New(nil, 0)
 	}

@@ -36,6 +36,12 @@ const (
 	MinMaxBytes     = memory.MinMaxBytes
 )
 
+// What [Options.Sync] may be besides a duration.
+const (
+	SyncAlways = "always" // each decision waits until its count is on the disk
+	SyncNever  = "never"  // counts end with the process
+)
+
 // StoreMemory is the name of the store that keeps counters in this process.
 const StoreMemory = "memory"
 
@@ -70,8 +76,9 @@ type Options struct {
 	// what the files say. It stays for as long as the process.
 	Store string
 
-	// StateDir is a folder where the coordinator of leased limits keeps, from
-	// one start to the next, the record of the leases that may still be in use. It is
+	// StateDir is a folder where this server keeps, from one start to the next, the counts of
+	// long windows (see Sync), and the coordinator of leased limits the record of the leases that may
+	// still be in use. It is
 	// made when it is missing, and locked: it belongs to one process alone. "" =
 	// nothing is kept, and each start waits for one length of a lease before it lends.
 	StateDir string
@@ -81,6 +88,11 @@ type Options struct {
 	// FirstStart says that where StateDir has no file yet the limits were never
 	// lent before, so that it need not wait.
 	FirstStart bool
+
+	// Sync says how much counting of long windows a crash of this process may lose, where counters are in this
+	// process: a duration of at least 50ms, [SyncAlways] or [SyncNever]; "" = 1s. The counts are in a file,
+	// counts.db in StateDir or the one that Store names.
+	Sync string
 
 	// Cluster makes this server one of several that coordinate limits shared by leases. StateDir
 	// is not used then.
@@ -205,8 +217,13 @@ func (o *Options) complete() error {
 		errs = append(errs, err)
 	}
 	if o.Store != "" {
-		if _, err := parseStore(o.Store); err != nil {
+		if _, _, err := parseStore(o.Store); err != nil {
 			bad("%w", err)
+		}
+	}
+	if o.Sync != "" && o.Sync != SyncAlways && o.Sync != SyncNever {
+		if d, err := time.ParseDuration(o.Sync); err != nil || d < 50*time.Millisecond || d > time.Minute {
+			bad("sync is %q, want always, never, or a duration from 50ms to 1m such as 1s", o.Sync)
 		}
 	}
 	if _, err := answer.ParseDraft(o.RateLimitHeaders); err != nil {

@@ -260,7 +260,7 @@ func (s *Server) figures() admin.Figures {
 			f.Purposes[l.Name] = l.Purpose
 		}
 	}
-	f.Shared, f.NotReturned = s.storage.figures(), s.engine.NotReturned()
+	f.Shared, f.CountsFile, f.NotReturned = s.storage.figures(), s.storage.fileFigures(), s.engine.NotReturned()
 	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(), s.leases.member(), c.remote.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()
 	return f
@@ -307,6 +307,9 @@ func (s *Server) Run(ctx context.Context) error {
 	nothingLent := false
 	running.Go(func() { nothingLent = s.leases.run(lending, &s.opts) })
 	running.Go(func() { s.budgets.run(watching, lending) })
+	if f := s.storage.file; f != nil {
+		running.Go(func() { _ = f.Run(lending) }) // Close writes what is left, and says if that fails
+	}
 	serve("http", func() error { return serveHTTP(s.http, httpL, s.security.http) })
 	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
 	serve("admin", func() error { return serveHTTP(s.admin, adminL, s.security.admin) })

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/durable"
 	"github.com/stint-io/stint/store/memory"
 	"github.com/stint-io/stint/store/redis"
 )
@@ -48,44 +51,112 @@ type storage struct {
 	local *memory.Store
 	// shared is nil when local is all there is.
 	shared shared
+	// file has the long windows of local as well; nil = they end with the process.
+	file *durable.Store
 	// name is for people; it has no password.
 	name string
 }
 
-// parseStore reads the name of a store; nil Options are memory. Errors show no more
-// of the name than how it begins, for it may hold a password.
-func parseStore(name string) (*redis.Options, error) {
+// parseStore reads the name of a store; nil Options are memory, with a file if file is not "". Errors show no
+// more of the name than how it begins, for it may hold a password.
+func parseStore(name string) (remote *redis.Options, file string, err error) {
 	if name == StoreMemory {
-		return nil, nil
+		return nil, "", nil
+	}
+	if path, ok := strings.CutPrefix(name, "file://"); ok {
+		if !filepath.IsAbs(path) || strings.ContainsAny(path, "?#") {
+			return nil, "", errors.New("the store file:// wants the absolute path of a file, as in file:///var/lib/stint/counts.db")
+		}
+		return nil, path, nil
 	}
 	kind, _, _ := strings.Cut(name, ":")
 	if !strings.HasPrefix(name, kind+"://") || !strings.HasPrefix(kind, "redis") && !strings.HasPrefix(kind, "valkey") {
-		return nil, fmt.Errorf("unknown store %q, want memory or a URL such as redis://127.0.0.1:6379", kind)
+		return nil, "", fmt.Errorf("unknown store %q, want memory, a URL such as redis://127.0.0.1:6379, or a file such as file:///var/lib/stint/counts.db", kind)
 	}
 	o, err := redis.ParseURL(name)
 	if err != nil {
-		return nil, fmt.Errorf("the URL of the store is wrong: %w", err)
+		return nil, "", fmt.Errorf("the URL of the store is wrong: %w", err)
 	}
-	return &o, nil
+	return &o, "", nil
 }
 
 // openStorage opens the store of that name. It does not wait for a shared store to
 // answer: one that comes up later than this process is found then.
 func openStorage(name string, o *Options) (*storage, error) {
-	remote, err := parseStore(name)
+	remote, file, err := parseStore(name)
 	if err != nil {
 		return nil, err
 	}
-	local := memory.New(memory.Options{MaxBytes: o.MaxBytes, Logger: o.Logger})
+	inMemory := memory.Options{MaxBytes: o.MaxBytes, Logger: o.Logger}
 	if remote == nil {
+		st, err := openFile(file, inMemory, o)
+		if err != nil {
+			return nil, err
+		}
+		if st != nil {
+			return &storage{BanKeeper: st, local: st.Store, file: st, name: name}, nil
+		}
+		local := memory.New(inMemory)
 		return &storage{BanKeeper: local, local: local, name: StoreMemory}, nil
 	}
+	local := memory.New(inMemory)
 	remote.Local, remote.Logger = local, o.Logger
 	st, err := redis.New(*remote)
 	if err != nil {
 		return nil, errors.Join(err, local.Close())
 	}
 	return &storage{BanKeeper: st, local: local, shared: st, name: remote.String()}, nil
+}
+
+// countsFile is the name of the file with the counts of long windows in the state directory.
+const countsFile = "counts.db"
+
+// openFile opens the file that keeps the counts of long windows; nil = there is none. Where nobody has asked for
+// one, it is in the state directory, if that can be used.
+func openFile(path string, inMemory memory.Options, o *Options) (*durable.Store, error) {
+	asked := path != ""
+	if !asked {
+		if o.StateDir == "" || o.Sync == SyncNever {
+			return nil, nil
+		}
+		path = filepath.Join(o.StateDir, countsFile)
+	}
+	d := durable.Options{Path: path, Memory: inMemory, Logger: o.Logger}
+	switch o.Sync {
+	case "", SyncNever: // a file that is asked for is written
+	case SyncAlways:
+		d.Sync = true
+	default:
+		var err error
+		if d.Bound, err = time.ParseDuration(o.Sync); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if !asked {
+		if o.StateDirIfFree {
+			d.Wait = time.Millisecond // another process may have the default folder for long
+		}
+		err = os.MkdirAll(o.StateDir, 0o700)
+	}
+	var st *durable.Store
+	if err == nil {
+		st, err = durable.Open(d)
+	}
+	if err != nil && !asked && o.StateDirIfFree {
+		o.Logger.Warn("counts of long windows are kept in memory alone, and end with this process: name a folder with --state-dir", "error", err)
+		return nil, nil
+	}
+	return st, err
+}
+
+// fileFigures returns what metrics show of the file; nil when there is none.
+func (s *storage) fileFigures() *admin.CountsFile {
+	if s.file == nil {
+		return nil
+	}
+	st := s.file.FileStats()
+	return &admin.CountsFile{Bytes: st.Bytes, Writes: st.Writes, Failures: st.Failures, Behind: st.Behind.Seconds(), Waits: st.Waits, Bound: st.Bound.Seconds()}
 }
 
 // Close closes the store, and the one behind it.
@@ -122,6 +193,11 @@ func (s *storage) figures() *admin.SharedStore {
 // gateway that lets requests pass when no server is ready, limits that refuse without
 // it would admit everything.
 func (s *Server) storeReady() (ready bool, text string) {
+	if f := s.storage.file; f != nil {
+		if why := f.FileStats().LastError; why != "" {
+			return true, "counts cannot be written to " + s.storage.name + ", and are lost if this process ends: " + strings.ReplaceAll(why, "\n", "; ")
+		}
+	}
 	if s.storage.shared == nil {
 		return true, ""
 	}

@@ -34,17 +34,13 @@ var (
 	statesKey  = []byte("states")
 )
 
-// lockPatience is how long Open waits for another process that has the file: one that is being
-// replaced needs a moment to end.
-const lockPatience = 2 * time.Second
-
 // openFile opens or makes the file and checks that it can be read.
-func openFile(path string) (db *bolt.DB, written time.Time, err error) {
+func openFile(path string, wait time.Duration) (db *bolt.DB, written time.Time, err error) {
 	if info, statErr := os.Stat(path); statErr == nil && !info.Mode().IsRegular() {
 		return nil, written, fmt.Errorf("durable: %s is no regular file, give the path of a file", path)
 	}
 	err = guarded(func() error {
-		db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockPatience, FreelistType: bolt.FreelistMapType})
+		db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: wait, FreelistType: bolt.FreelistMapType})
 		if err != nil {
 			return err
 		}

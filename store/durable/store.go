@@ -35,6 +35,9 @@ type Options struct {
 	// Long is the shortest window whose counts are kept; 0 = [DefaultLong]. The window of a bucket is the
 	// time in which it fills.
 	Long time.Duration
+	// Wait is how long Open waits for another process that has the file; 0 = two seconds: one that is being
+	// replaced needs a moment to end.
+	Wait time.Duration
 	// Memory configures the store in memory.
 	Memory memory.Options
 	// Logger gets what operators should read; nil = nothing.
@@ -77,13 +80,16 @@ func Open(o Options) (*Store, error) {
 	if o.Long == 0 {
 		o.Long = DefaultLong
 	}
+	if o.Wait == 0 {
+		o.Wait = 2 * time.Second
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Path == "" || o.Bound < 50*time.Millisecond || o.Long < 0 {
 		return nil, errors.New("durable: want a path, a bound of at least 50ms and windows that are not negative")
 	}
-	db, written, err := openFile(o.Path)
+	db, written, err := openFile(o.Path, o.Wait)
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// A bound is divided: a write begins every quarter of it, and Takes wait from four fifths on, so that a timer
-// that is late on a busy machine does not break it.
+// A bound is divided: a write begins every quarter of it, and Takes wait from four fifths on, so that one that
+// has just looked at the clock is in it as well.
 const (
 	writesInBound = 4
 	waitFrom      = 0.8
@@ -32,14 +32,14 @@ const (
 type writer struct {
 	store    *Store
 	interval atomic.Uint64
-	late     atomic.Bool // Takes have to wait: the oldest interval that is not written is as old as the bound
+	start    time.Time
+	waitFrom atomic.Int64 // since start: from then on Takes wait, as the oldest interval that is not written is as old as the bound
 	running  atomic.Bool
 	kick     chan struct{}
 	waits    atomic.Uint64
 
 	mu    sync.Mutex // held while a transaction is prepared and written
 	began time.Time  // of the interval that is collected; guarded by mu
-	timer *time.Timer
 
 	done struct {
 		sync.Mutex
@@ -58,16 +58,22 @@ func (w *writer) init(s *Store) {
 	w.kick = make(chan struct{}, 1)
 	w.done.changed = make(chan struct{})
 	w.began, w.done.at = time.Now(), time.Now()
-	w.timer = time.AfterFunc(w.patience(), func() { w.late.Store(true) })
+	w.start = w.began
+	w.allow(w.start)
 }
 
-func (w *writer) patience() time.Duration {
-	return time.Duration(waitFrom * float64(w.store.opts.Bound))
+// allow lets Takes go on without waiting until an interval that began then is nearly as old as the bound.
+func (w *writer) allow(began time.Time) {
+	w.waitFrom.Store(int64(began.Sub(w.start)) + int64(waitFrom*float64(w.store.opts.Bound)))
 }
+
+// late reports whether Takes have to wait. It reads the clock: a timer that is late on a busy machine would
+// break the bound.
+func (w *writer) late() bool { return int64(time.Since(w.start)) >= w.waitFrom.Load() }
 
 // wait returns when what was noted before is as safe as the bound says.
 func (w *writer) wait(ctx context.Context) error {
-	if !w.store.opts.Sync && !w.late.Load() {
+	if !w.store.opts.Sync && !w.late() {
 		return nil
 	}
 	if !w.running.Load() {
@@ -80,7 +86,7 @@ func (w *writer) wait(ctx context.Context) error {
 		written, changed, err := w.done.written, w.done.changed, w.done.err
 		w.done.Unlock()
 		switch {
-		case written >= target, !w.store.opts.Sync && !w.late.Load():
+		case written >= target, !w.store.opts.Sync && !w.late():
 			return nil
 		case err != nil:
 			return unavailable(err)
@@ -151,8 +157,7 @@ func (w *writer) flush() error {
 		}
 		w.done.written, w.done.at = interval, w.began
 		w.began = began
-		w.late.Store(false)
-		w.timer.Reset(max(w.patience()-time.Since(began), time.Millisecond))
+		w.allow(began)
 		if !changes.empty() {
 			w.done.writes++
 		}

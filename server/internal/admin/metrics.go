@@ -25,6 +25,7 @@ type Figures struct {
 	StoreOverflows                       map[string]int64 // Takes, by the IDs of counters
 
 	Shared      *SharedStore // nil when the counters are in this process only
+	CountsFile  *CountsFile  // nil when they end with it
 	NotReturned uint64       // what the store did not take back
 
 	RLSOK, RLSOverLimit, RLSErrors uint64
@@ -82,6 +83,7 @@ type Collector struct {
 	config                                  configDescs
 	exceed                                  exceedDescs
 	identity                                identityDescs
+	file                                    fileDescs
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -116,6 +118,7 @@ func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures)
 		config:      newConfigDescs(desc),
 		exceed:      newExceedDescs(desc),
 		identity:    newIdentityDescs(desc),
+		file:        newFileDescs(desc),
 	}
 }
 
@@ -169,6 +172,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	c.shared.describe(ch)
+	c.file.describe(ch)
 	c.leases.describe(ch)
 	c.security.describe(ch)
 	c.cluster.describe(ch)
@@ -198,6 +202,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	to.count(c.rlsShadowed, f.RLSShadowed)
 	if f.Shared != nil {
 		c.shared.collect(to, f.Shared, f.NotReturned)
+	}
+	if f.CountsFile != nil {
+		c.file.collect(to, f.CountsFile)
 	}
 	if f.Leases != nil {
 		c.leases.collect(to, f.Leases)
