@@ -47,6 +47,11 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 		folder = filepath.Join(o.StateDir, "usage")
 	}
 	meter, err := usage.New(usage.Options{Records: b.records, Folder: folder, Logger: o.Logger})
+	if err != nil && folder != "" {
+		// A server without a disk admits requests all the same.
+		o.Logger.Error("usage is counted in memory alone: a kill of the process loses up to a second of it", "err", err)
+		meter, err = usage.New(usage.Options{Records: b.records, Logger: o.Logger})
+	}
 	if err != nil {
 		return b, fmt.Errorf("server: %w", err)
 	}
