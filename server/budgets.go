@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stint-io/stint/internal/audit"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/keyadmin"
@@ -110,6 +112,23 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
 	all.Wait()
+}
+
+// collectors are the metrics of usage.
+func (b *budgets) collectors() []prometheus.Collector {
+	stats := b.usage.Meter().Stats
+	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
+	}
+	return []prometheus.Collector{
+		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
+		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
+		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),
+		count("stint_usage_recovered_total", "Tables that processes which had ended left in the folder.", func(s usage.Stats) uint64 { return s.Recovered }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "stint_usage_keys", Help: "Keys whose usage is counted in this process now; an hour that is not reported yet counts as well.",
+		}, func() float64 { return float64(stats().Keys) }),
+	}
 }
 
 func (b *budgets) close() error {

@@ -179,6 +179,7 @@ func (s *Server) build() error {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admin.NewCollector(s.engine.Tallies, s.figures),
 	}
+	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {
 		all = append(all, s.host.Collectors...)
 	}

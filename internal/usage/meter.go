@@ -58,7 +58,7 @@ type Meter struct {
 
 	ended     atomic.Bool
 	reporting sync.Mutex // held by Report
-	stats     struct{ reports, failures, overflows, unsafe, recovered atomic.Uint64 }
+	stats     struct{ reports, failures, overflows, recovered atomic.Uint64 }
 }
 
 // Stats are figures of a [Meter] since it was made.
@@ -67,9 +67,6 @@ type Stats struct {
 	Reports, Failures uint64
 	// Overflows counts requests whose key was counted under [OtherKeys].
 	Overflows uint64
-	// Unsafe counts keys that were counted in memory although there is a folder, because the disk did
-	// not take them.
-	Unsafe uint64
 	// Recovered counts tables that a process which had ended left in the folder.
 	Recovered uint64
 	// Keys is how many keys of how many hours are in this process now.
@@ -254,7 +251,7 @@ func Attributes(subject string) (attrs []limit.Attribute) {
 func (m *Meter) Stats() Stats {
 	s := Stats{
 		Reports: m.stats.reports.Load(), Failures: m.stats.failures.Load(), Overflows: m.stats.overflows.Load(),
-		Unsafe: m.stats.unsafe.Load(), Recovered: m.stats.recovered.Load(),
+		Recovered: m.stats.recovered.Load(),
 	}
 	for _, t := range m.tables() {
 		s.Tables++
