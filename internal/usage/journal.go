@@ -162,12 +162,12 @@ func (m *Meter) recover(folder string) (left []*table, err error) {
 		}
 		t, damaged, err := readJournal(name)
 		if err != nil {
-			j.release()
+			_ = j.release() // the error is the other one
 			return nil, err
 		}
 		if t == nil { // killed before it had a header, or not ours
 			m.opts.Logger.Warn("a file of usage has no header and is left alone", "file", name)
-			j.release()
+			_ = j.release()
 			continue
 		}
 		if damaged {
