@@ -158,12 +158,14 @@ func (m *Meter) recover(folder string) (left []*table, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("usage: %w", err)
+			m.opts.Logger.Error("a file of usage is left alone: it cannot be opened", "err", err)
+			continue
 		}
 		t, damaged, err := readJournal(name)
-		if err != nil {
-			_ = j.release() // the error is the other one
-			return nil, err
+		if err != nil { // of a newer version, or it cannot be read
+			m.opts.Logger.Error("a file of usage is left alone: what it counted is not reported", "err", err)
+			_ = j.release()
+			continue
 		}
 		if t == nil { // killed before it had a header, or not ours
 			m.opts.Logger.Warn("a file of usage has no header and is left alone", "file", name)

@@ -1,9 +1,11 @@
 package usage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -260,7 +262,7 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// The files of a folder that nobody can read are left alone, and those of a newer version stop the start.
+// The files of a folder that nobody can read, and those of a newer version, are left alone, and that is said.
 func TestStrangeFiles(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, text string) {
@@ -271,9 +273,19 @@ func TestStrangeFiles(t *testing.T) {
 	write("1.usage", "")
 	write("2.usage", strings.Repeat("x", 100))
 	write("notes.txt", "mine")
-	meter(t, usage.Options{Folder: folder, Records: records.New(nil, 0)})
 	write("3.usage", "stintusg\x02\x00\x00\x00"+strings.Repeat("\x00", 100))
-	if _, err := usage.New(usage.Options{Folder: folder}); err == nil || !strings.Contains(err.Error(), "newer version") {
+	var said bytes.Buffer
+	m := meter(t, usage.Options{Folder: folder, Records: records.New(nil, 0), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	m.Taken(of("a", nil), []byte("acme"), 1)
+	if err := m.Report(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if text := said.String(); !strings.Contains(text, "newer version") || strings.Count(text, "has no header") != 2 {
+		t.Error(text)
+	}
+	for _, name := range []string{"1.usage", "2.usage", "3.usage", "notes.txt"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			t.Error(err)
+		}
 	}
 }
