@@ -156,7 +156,7 @@ func wholeHour(at time.Time) time.Time {
 		since -= floorDiv(since, 3600) * 3600
 		hour := at.Add(-time.Duration(since)*time.Second - time.Duration(at.Nanosecond()))
 		changed, _ := at.ZoneBounds()
-		if changed.IsZero() || !hour.Before(changed) {
+		if changed.IsZero() || changed.After(at) || !hour.Before(changed) {
 			return hour
 		}
 		at = changed.Add(-1)
@@ -185,7 +185,7 @@ func latestDate(at time.Time) date {
 	// Offsets are of less than a day, so only changes of the last two days matter.
 	for back := at; ; {
 		changed, _ := back.ZoneBounds()
-		if changed.IsZero() || at.Sub(changed) > 48*time.Hour {
+		if changed.IsZero() || changed.After(back) || at.Sub(changed) > 48*time.Hour {
 			return latest
 		}
 		back = changed.Add(-1)
@@ -219,16 +219,22 @@ func (c *calendar) dates(d date) (first, next date) {
 // next one does.
 func firstMoment(d date, zone *time.Location) time.Time {
 	midnight := time.Time(d)
+	before := math.MinInt
 	for at := midnight.Add(-48 * time.Hour).In(zone); ; {
 		changed, until := at.ZoneBounds()
 		_, offset := at.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
-		if first.Before(changed) {
+		if first.Before(changed) && offset != before {
 			first = changed
 		}
 		if until.IsZero() || first.Before(until) {
 			return first
 		}
-		at = until
+		if !until.After(at) {
+			// Beyond the database's table time.ZoneBounds gives years 365 days, and zones an end in them at
+			// which nothing changes.
+			until = at.Add(time.Hour)
+		}
+		before, at = offset, until
 	}
 }

@@ -293,6 +293,23 @@ func TestCalendarEnds(t *testing.T) {
 	}
 }
 
+// Any moment that a state may have, also far beyond the years for which zones are known, is in a window that is
+// found, not longer than it may be.
+func TestCalendarAtAnyTime(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(14, 8))
+	names := zones(t)
+	for range 20_000 {
+		period := []time.Duration{time.Hour, day, week, month, year}[rnd.IntN(5)]
+		name := names[rnd.IntN(len(names))]
+		c := limit.NewFixedCounter(calendarPolicy(1, period, name))
+		at := limit.Time(rnd.Int64())
+		start, end := c.Window(at)
+		if start > at || end <= at || start > 0 && end < math.MaxInt64 && time.Duration(end-start) > limit.LongestWindow(period) {
+			t.Fatalf("%s %v: %v is in a window from %v to %v", name, period, time.Unix(0, int64(at)).UTC(), time.Unix(0, int64(start)).UTC(), time.Unix(0, int64(end)).UTC())
+		}
+	}
+}
+
 func BenchmarkCalendarTake(b *testing.B) {
 	for name, p := range map[string]limit.Policy{
 		"calendar": calendarPolicy(limit.MaxCount, month, "Europe/Berlin"),

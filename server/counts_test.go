@@ -1,10 +1,20 @@
 package server
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -89,4 +99,79 @@ func TestCountsFileInUse(t *testing.T) {
 			t.Errorf("%+v was taken", bad)
 		}
 	}
+}
+
+// What the file costs of the service's throughput: decisions over HTTP on kept connections, of a month's limit of
+// 1,000 and of 100,000 customers, by a server with a file and by one without, in turns.
+//
+//	go test ./server -run xxx -bench CountsFile -benchtime 7x
+func BenchmarkCountsFile(b *testing.B) {
+	for _, customers := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(customers, " customers"), func(b *testing.B) {
+			var urls []string
+			for _, sync := range []string{SyncNever, "1s"} {
+				path := filepath.Join(b.TempDir(), "limits.yaml")
+				if err := os.WriteFile(path, []byte(strings.Replace(monthly, "10/month", "1G/month", 1)), 0o600); err != nil {
+					b.Fatal(err)
+				}
+				s, err := New(Options{
+					HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", ConfigPaths: []string{path},
+					StateDir: b.TempDir(), Sync: sync, Logger: slog.New(slog.DiscardHandler),
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(b.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- s.Run(ctx) }()
+				<-s.Ready()
+				b.Cleanup(func() {
+					cancel()
+					if err := <-ended; err != nil {
+						b.Error(err)
+					}
+				})
+				urls = append(urls, "http://"+s.Addrs().HTTP.String()+"/v1/take")
+			}
+			var ratios []float64
+			for b.Loop() {
+				without := takesOver(b, urls[0], customers)
+				ratios = append(ratios, float64(takesOver(b, urls[1], customers))/float64(without))
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "of-memory")
+			b.ReportMetric(ratios[0], "least")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// takesOver returns how many decisions eight connections have in a second.
+func takesOver(b *testing.B, url string, customers int) (n int64) {
+	var all sync.WaitGroup
+	var done atomic.Int64
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	defer client.CloseIdleConnections()
+	end := time.Now().Add(time.Second)
+	for g := range 8 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 14))
+			for time.Now().Before(end) {
+				resp, err := client.Post(url, "application/json", strings.NewReader(fmt.Sprintf(`{"attributes":{"account":"customer-%d"}}`, r.IntN(customers))))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != 200 {
+					b.Error(resp.Status)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return done.Load()
 }

@@ -32,6 +32,7 @@ var (
 	writtenKey = []byte("written") // Unix nanoseconds, big-endian
 	policyKey  = []byte("policy")  // JSON
 	statesKey  = []byte("states")
+	journalKey = []byte("journal") // changes of states that are not in states yet, by number
 )
 
 // openFile opens or makes the file and checks that it can be read.

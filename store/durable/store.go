@@ -1,15 +1,16 @@
 package durable
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -67,8 +68,10 @@ var (
 type counters struct {
 	store.Counters
 	id     string
-	policy limit.Policy
+	policy limit.Policy // changed with the writer's lock held
 	noted  notes
+
+	journal atomic.Int64 // about how many bytes its journal has
 }
 
 // Open opens the file, makes it if there is none, and returns a store with what it says. The error says what
@@ -97,9 +100,14 @@ func Open(o Options) (*Store, error) {
 		o.Logger.Warn("the file was written in the future: the clock was set back, and windows that it has begun count until they end",
 			"file", o.Path, "ahead", ahead.Round(time.Second))
 	}
-	s := &Store{Store: memory.New(o.Memory), opts: o, db: db, counters: make(map[string]*counters)}
+	s := &Store{opts: o, db: db, counters: make(map[string]*counters)}
 	s.records = newRecords(s, o.Memory.Now)
 	s.writer.init(s)
+	inMemory := o.Memory
+	if inMemory.Now == nil {
+		inMemory.Now = s.writer.now
+	}
+	s.Store = memory.New(inMemory)
 	return s, nil
 }
 
@@ -163,28 +171,22 @@ func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 // rewrite brings the states in the file under the policy of counters whose states in memory are. The
 // writer's lock is held, so that states of two policies are never together.
 func (s *Store) rewrite(c *counters) error {
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := s.update(func(tx *bolt.Tx) error {
 		b, err := tx.Bucket(countersBucket).CreateBucketIfNotExists([]byte(c.id))
 		if err != nil {
 			return err
 		}
 		from, ok, err := readPolicy(b)
-		if err != nil || ok && from == c.policy {
-			return err
-		}
-		states, err := b.CreateBucketIfNotExists(statesKey)
 		if err != nil {
 			return err
 		}
+		c.journal.Store(journalBytes(b))
+		if ok && from == c.policy {
+			return nil
+		}
 		if !ok || !sameStates(from, c.policy) {
-			var keys [][]byte
-			if err := states.ForEach(func(key, _ []byte) error { keys = append(keys, bytes.Clone(key[1:])); return nil }); err != nil {
+			if err := s.rewriteStates(b, c); err != nil {
 				return err
-			}
-			for _, key := range keys {
-				if err := s.writeState(states, c, key); err != nil {
-					return err
-				}
 			}
 		}
 		return writePolicy(b, c.policy)
@@ -193,6 +195,11 @@ func (s *Store) rewrite(c *counters) error {
 		return fmt.Errorf("durable: the states of %q in %s cannot be written: %w", c.id, s.opts.Path, err)
 	}
 	return nil
+}
+
+// update is a transaction that writes, whose panics are errors.
+func (s *Store) update(f func(*bolt.Tx) error) error {
+	return guarded(func() error { return s.db.Update(f) })
 }
 
 // sameStates reports whether a state means the same under both policies.
@@ -207,16 +214,21 @@ func sameStates(a, b limit.Policy) bool {
 	return a == b
 }
 
-// writeState writes the state that a key has in memory, or removes what the file has of it.
-func (s *Store) writeState(states *bolt.Bucket, c *counters, key []byte) error {
-	state, err := s.Store.Export(c.Counters, key, nil)
-	switch {
-	case err != nil:
+// rewriteStates writes the state that each key of the file has in memory.
+func (s *Store) rewriteStates(b *bolt.Bucket, c *counters) error {
+	var keys []string
+	if err := eachState(b, func(key, _ []byte) error { keys = append(keys, string(key)); return nil }); err != nil {
 		return err
-	case len(state) == 0:
-		return states.Delete(fileKey(key))
 	}
-	return states.Put(fileKey(key), state)
+	for _, name := range [][]byte{statesKey, journalKey} {
+		if err := b.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
+			return err
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return s.writeJournal(b, c, keys)
 }
 
 // savedStates returns the policy of the states that the file has of a limit, and a function that goes through
@@ -227,13 +239,10 @@ func savedStates(tx *bolt.Tx, spec store.Spec) (from limit.Policy, each func(fun
 		return spec.Policy, nil, nil
 	}
 	from, ok, err := readPolicy(b)
-	states := b.Bucket(statesKey)
-	if err != nil || !ok || states == nil {
+	if err != nil || !ok {
 		return spec.Policy, nil, err
 	}
-	return from, func(put func(key, state []byte) error) error {
-		return states.ForEach(func(key, state []byte) error { return put(key[1:], state) })
-	}, nil
+	return from, func(put func(key, state []byte) error) error { return eachState(b, put) }, nil
 }
 
 // Unbind writes what has changed and forgets the counters. The file keeps their states until they end, so
@@ -360,6 +369,3 @@ type Stats struct {
 
 // FileStats describes the file.
 func (s *Store) FileStats() Stats { return s.writer.stats() }
-
-// fileKey is the key of a state in the file, where a key may not be empty.
-func fileKey(key []byte) []byte { return append([]byte{'k'}, key...) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +18,10 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// A bound is divided: a write begins every quarter of it, and Takes wait from four fifths on, so that one that
+// A bound is divided: a write begins twice in it, and Takes wait from four fifths on, so that one that
 // has just looked at the clock is in it as well.
 const (
-	writesInBound = 4
+	writesInBound = 2
 	waitFrom      = 0.8
 	pruneEvery    = time.Hour
 )
@@ -33,7 +32,9 @@ type writer struct {
 	store    *Store
 	interval atomic.Uint64
 	start    time.Time
+	begin    limit.Time   // start, by the wall clock
 	waitFrom atomic.Int64 // since start: from then on Takes wait, as the oldest interval that is not written is as old as the bound
+	overdue  atomic.Bool  // a Take has seen that it is so
 	running  atomic.Bool
 	kick     chan struct{}
 	waits    atomic.Uint64
@@ -58,7 +59,7 @@ func (w *writer) init(s *Store) {
 	w.kick = make(chan struct{}, 1)
 	w.done.changed = make(chan struct{})
 	w.began, w.done.at = time.Now(), time.Now()
-	w.start = w.began
+	w.start, w.begin = w.began, limit.At(w.began)
 	w.allow(w.start)
 }
 
@@ -67,9 +68,28 @@ func (w *writer) allow(began time.Time) {
 	w.waitFrom.Store(int64(began.Sub(w.start)) + int64(waitFrom*float64(w.store.opts.Bound)))
 }
 
-// late reports whether Takes have to wait. It reads the clock: a timer that is late on a busy machine would
-// break the bound.
-func (w *writer) late() bool { return int64(time.Since(w.start)) >= w.waitFrom.Load() }
+// now is the clock of the store in memory, which each Take reads before it counts: the wall clock at the start,
+// carried on by the monotonic one. That Takes have to wait is seen by the same reading: a timer would be late
+// on a busy machine, and a second reading costs as much as the rest of what is done here.
+func (w *writer) now() limit.Time {
+	since := time.Since(w.start)
+	if int64(since) >= w.waitFrom.Load() && !w.overdue.Load() {
+		w.overdue.Store(true)
+	}
+	return w.begin.Add(since)
+}
+
+// late reports whether Takes have to wait.
+func (w *writer) late() bool {
+	if w.store.opts.Memory.Now == nil && !w.overdue.Load() {
+		return false
+	}
+	late := int64(time.Since(w.start)) >= w.waitFrom.Load()
+	if !late {
+		w.overdue.Store(false) // it was before the last write ended
+	}
+	return late
+}
 
 // wait returns when what was noted before is as safe as the bound says.
 func (w *writer) wait(ctx context.Context) error {
@@ -131,7 +151,9 @@ func (w *writer) run(ctx context.Context) error {
 		case <-tick.C:
 		case <-w.kick:
 		}
-		_ = w.flush() // it is logged and counted
+		if err := w.flush(); err == nil { // a failure is logged and counted
+			w.fold(ctx)
+		}
 	}
 }
 
@@ -213,15 +235,8 @@ func (w *writer) write(c *changes) error {
 			if b == nil {
 				return fmt.Errorf("the file has no place for %q", one.id)
 			}
-			states, err := b.CreateBucketIfNotExists(statesKey)
-			if err != nil {
+			if err := s.writeJournal(b, one, c.keys[i]); err != nil {
 				return err
-			}
-			slices.Sort(c.keys[i]) // neighbours are on one page
-			for _, key := range c.keys[i] {
-				if err := s.writeState(states, one, []byte(key)); err != nil {
-					return err
-				}
 			}
 		}
 		if err := writeRecords(tx, c.records); err != nil {
@@ -325,7 +340,7 @@ func (w *writer) stats() Stats {
 type notes struct {
 	writer *writer
 	seed   maphash.Seed
-	recent [4096]atomic.Uint64 // hashes of keys that were noted, mixed with the interval
+	recent atomic.Pointer[[]atomic.Uint64] // hashes of keys that were noted, mixed with the interval
 	shards [16]noteShard
 }
 
@@ -334,13 +349,30 @@ type noteShard struct {
 	keys map[string]struct{}
 }
 
-func (n *notes) init(w *writer) { n.writer, n.seed = w, maphash.MakeSeed() }
+// A limit begins with leastRecent places, which are doubled while it has more keys in one interval than a quarter
+// of them, up to mostRecent: a megabyte for a limit of which a hundred thousand keys change in a second.
+const (
+	leastRecent = 1 << 10
+	mostRecent  = 1 << 17
+)
+
+func (n *notes) init(w *writer) {
+	n.writer, n.seed = w, maphash.MakeSeed()
+	n.makeRoom(leastRecent)
+}
+
+func (n *notes) makeRoom(places int) {
+	recent := make([]atomic.Uint64, places)
+	n.recent.Store(&recent)
+}
 
 // add notes a key whose state has changed before.
 func (n *notes) add(key []byte) {
 	h := maphash.Bytes(n.seed, key)
 	mark := h ^ n.writer.interval.Load()*0x9E3779B97F4A7C15
-	if n.recent[h%uint64(len(n.recent))].Load() == mark {
+	recent := *n.recent.Load()
+	place := &recent[h&uint64(len(recent)-1)]
+	if place.Load() == mark {
 		return // it is noted, and what it is noted for was before the end of the interval
 	}
 	sh := &n.shards[h>>60]
@@ -350,7 +382,7 @@ func (n *notes) add(key []byte) {
 	}
 	sh.keys[string(key)] = struct{}{}
 	sh.mu.Unlock()
-	n.recent[h%uint64(len(n.recent))].Store(mark)
+	place.Store(mark)
 }
 
 // take returns the keys and forgets them. The interval has ended before.
@@ -365,6 +397,9 @@ func (n *notes) take() []string {
 		for key := range taken {
 			keys = append(keys, key)
 		}
+	}
+	if places := len(*n.recent.Load()); len(keys) > places/4 && places < mostRecent {
+		n.makeRoom(2 * places)
 	}
 	return keys
 }
