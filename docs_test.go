@@ -142,6 +142,7 @@ func TestServicePage(t *testing.T) {
 	maps.Copy(metrics, collect("server/internal/admin/security.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/admin/cluster.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/admin/config.go", `desc\("([a-z_]+)"`, "stint_"))
+	maps.Copy(metrics, collect("server/internal/admin/counts.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/admin/identity.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/admin/bans.go", `desc\("([a-z_]+)"`, "stint_"))
 	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")

@@ -200,7 +200,7 @@ GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
-store/memory, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
+store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;
 
 # The proxy: requests from one side to the other, and the server's own decisions in between.

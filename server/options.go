@@ -171,6 +171,17 @@ type Options struct {
 	Version string
 }
 
+// checkSync returns an error for what Sync cannot be.
+func checkSync(sync string) error {
+	if sync == "" || sync == SyncAlways || sync == SyncNever {
+		return nil
+	}
+	if d, err := time.ParseDuration(sync); err != nil || d < 50*time.Millisecond || d > time.Minute {
+		return fmt.Errorf("server: sync is %q, want always, never, or a duration from 50ms to 1m such as 1s", sync)
+	}
+	return nil
+}
+
 // complete fills in the defaults and returns everything that is wrong.
 func (o *Options) complete() error {
 	def := func(s *string, v string) {
@@ -221,11 +232,7 @@ func (o *Options) complete() error {
 			bad("%w", err)
 		}
 	}
-	if o.Sync != "" && o.Sync != SyncAlways && o.Sync != SyncNever {
-		if d, err := time.ParseDuration(o.Sync); err != nil || d < 50*time.Millisecond || d > time.Minute {
-			bad("sync is %q, want always, never, or a duration from 50ms to 1m such as 1s", o.Sync)
-		}
-	}
+	errs = append(errs, checkSync(o.Sync))
 	if _, err := answer.ParseDraft(o.RateLimitHeaders); err != nil {
 		bad("%w", err)
 	}

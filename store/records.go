@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -53,4 +55,18 @@ type Records interface {
 
 	// Marks is Range for a table of marks.
 	Marks(ctx context.Context, table, prefix, after string, most int) ([]Mark, error)
+}
+
+// CheckRecord returns an error for a table, a key or a value that no [Records] takes.
+func CheckRecord(table, key string, value []byte) error {
+	if table == "" || len(table) > 32 || strings.Trim(table, "abcdefghijklmnopqrstuvwxyz") != "" {
+		return fmt.Errorf("records: %.40q cannot be the name of a table: use up to 32 letters a to z", table)
+	}
+	if key == "" || len(key) > MaxRecordKey {
+		return fmt.Errorf("records: a key has %d bytes, want 1 to %d", len(key), MaxRecordKey)
+	}
+	if len(value) > MaxRecordValue {
+		return fmt.Errorf("records: a value has %d bytes, want at most %d", len(value), MaxRecordValue)
+	}
+	return nil
 }

@@ -84,8 +84,7 @@ also happens by itself when a file changes.`,
 	security.register(f, o)
 	registerConfig(f, o)
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
-	f.StringVar(&o.Sync, "sync", "1s", "how much counting of long windows a crash may lose, where counters are in this process: a duration, always (nothing) or never (they are not kept)")
-	f.StringVar(&o.StateDir, "state-dir", "", "folder for the counts of long windows, and for what the next coordinator of leases must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
+	registerState(f, o)
 	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
@@ -105,6 +104,12 @@ also happens by itself when a file changes.`,
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
 	f.StringVar(&logFormat, "log", "text", "form of the log on standard error: text or json")
 	return cmd
+}
+
+// registerState adds the flags of what is kept for the next start.
+func registerState(f *pflag.FlagSet, o *server.Options) {
+	f.StringVar(&o.Sync, "sync", "1s", "how much counting of long windows a crash may lose, where counters are in this process: a duration, always (nothing) or never (they are not kept)")
+	f.StringVar(&o.StateDir, "state-dir", "", "folder for the counts of long windows, and for what the next coordinator of leases must know, or none (default: $STATE_DIRECTORY, $XDG_STATE_HOME/stint or ~/.local/state/stint, where one can be used)")
 }
 
 // registerConfig adds the flags of the configuration.

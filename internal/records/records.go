@@ -59,23 +59,9 @@ func New(now func() limit.Time, maxBytes int64) *Memory {
 	return &Memory{now: now, maxBytes: maxBytes, tables: make(map[string]*btree.BTreeG[item])}
 }
 
-// Check returns an error for a table or a key that no [store.Records] takes.
-func Check(table, key string, value []byte) error {
-	if table == "" || len(table) > 32 || strings.Trim(table, "abcdefghijklmnopqrstuvwxyz") != "" {
-		return fmt.Errorf("records: %q cannot be the name of a table: use up to 32 letters a to z", table)
-	}
-	if key == "" || len(key) > store.MaxRecordKey {
-		return fmt.Errorf("records: a key has %d bytes, want 1 to %d", len(key), store.MaxRecordKey)
-	}
-	if len(value) > store.MaxRecordValue {
-		return fmt.Errorf("records: a value has %d bytes, want at most %d", len(value), store.MaxRecordValue)
-	}
-	return nil
-}
-
 // Get implements [store.Records].
 func (m *Memory) Get(_ context.Context, table, key string) ([]byte, error) {
-	if err := Check(table, key, nil); err != nil {
+	if err := store.CheckRecord(table, key, nil); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -86,7 +72,7 @@ func (m *Memory) Get(_ context.Context, table, key string) ([]byte, error) {
 
 // Swap implements [store.Records].
 func (m *Memory) Swap(_ context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
-	if err := Check(table, key, value); err != nil {
+	if err := store.CheckRecord(table, key, value); err != nil {
 		return false, nil, err
 	}
 	m.mu.Lock()
@@ -118,7 +104,7 @@ func (m *Memory) Range(_ context.Context, table, prefix, after string, most int)
 // Raise implements [store.Records].
 func (m *Memory) Raise(_ context.Context, table string, marks []store.Mark, keep time.Duration) error {
 	for i := range marks {
-		if err := Check(table, marks[i].Key, nil); err != nil {
+		if err := store.CheckRecord(table, marks[i].Key, nil); err != nil {
 			return err
 		}
 	}
@@ -227,7 +213,7 @@ func (m *Memory) dropEnded(now limit.Time) {
 }
 
 func (m *Memory) each(table, prefix, after string, most int, f func(item)) error {
-	if err := Check(table, "any", nil); err != nil {
+	if err := store.CheckRecord(table, "any", nil); err != nil {
 		return err
 	}
 	m.mu.Lock()

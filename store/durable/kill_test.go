@@ -142,9 +142,10 @@ func newVictim(t *testing.T, bound time.Duration, sync bool) *victim {
 	return v
 }
 
+// look is what was acknowledged at some moment between two.
 type look struct {
-	at    time.Time
-	acked [killKeys]uint64
+	from, to time.Time
+	acked    [killKeys]uint64
 }
 
 // round runs the process, kills it after it has counted for so long (or while it starts), and compares.
@@ -167,11 +168,11 @@ func (v *victim) round(after time.Duration) (lost, counted uint64) {
 	for end := time.After(after); ; {
 		select {
 		case <-tick.C:
-			one := look{at: time.Now()}
+			one := look{from: time.Now()}
 			for k := range killKeys {
 				one.acked[k] = v.ledger.acknowledged[k].Load()
 			}
-			// It was so at the end of the look at the latest: the beginning is later than it seems.
+			one.to = time.Now()
 			looks = append(looks, one)
 			continue
 		case <-end:
@@ -188,14 +189,14 @@ func (v *victim) round(after time.Duration) (lost, counted uint64) {
 	has := v.read()
 	var safe [killKeys]uint64
 	copy(safe[:], v.base[:])
-	var last time.Time // when it was seen to count the last time
+	var last time.Time // it has counted after this
 	for i := 1; i < len(looks); i++ {
 		if looks[i].acked != looks[i-1].acked {
-			last = looks[i].at
+			last = looks[i-1].from
 		}
 	}
 	for _, l := range looks {
-		if last.Sub(l.at) >= v.bound {
+		if last.Sub(l.to) >= v.bound {
 			safe = l.acked
 		}
 	}

@@ -53,7 +53,7 @@ func newRecords(s *Store, now func() limit.Time) *Records {
 
 // Get implements [store.Records].
 func (r *Records) Get(_ context.Context, table, key string) ([]byte, error) {
-	if err := records.Check(table, key, nil); err != nil {
+	if err := store.CheckRecord(table, key, nil); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -99,7 +99,7 @@ func (r *Records) put(table, key string, e entry) {
 
 // Swap implements [store.Records]. It returns when the record is as safe as the store's bound says.
 func (r *Records) Swap(ctx context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
-	if err := records.Check(table, key, value); err != nil {
+	if err := store.CheckRecord(table, key, value); err != nil {
 		return false, nil, err
 	}
 	swapped, present, err := r.swap(table, key, old, value, keep)
@@ -134,7 +134,7 @@ func (r *Records) swap(table, key string, old, value []byte, keep time.Duration)
 // Raise implements [store.Records].
 func (r *Records) Raise(ctx context.Context, table string, marks []store.Mark, keep time.Duration) error {
 	for i := range marks {
-		if err := records.Check(table, marks[i].Key, nil); err != nil {
+		if err := store.CheckRecord(table, marks[i].Key, nil); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func (r *Records) Marks(_ context.Context, table, prefix, after string, most int
 
 // each goes through what the file has, with what was changed since in its place.
 func (r *Records) each(table, prefix, after string, most int, f func(key string, value []byte)) error {
-	if err := records.Check(table, "any", nil); err != nil {
+	if err := store.CheckRecord(table, "any", nil); err != nil {
 		return err
 	}
 	r.mu.Lock()
