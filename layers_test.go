@@ -158,6 +158,9 @@ internal/geo, internal/claims, internal/filewatch, limit < internal/derive < ser
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 
+# Costs that are taken before they are known.
+internal/engine < internal/reserve;
+
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;
 
@@ -169,7 +172,7 @@ internal/engine, GRPC,
 github.com/envoyproxy/go-control-plane/envoy
 < server/internal/rls;
 
-internal/engine, internal/answer, internal/usage < server/internal/rest;
+internal/engine, internal/answer, internal/usage, internal/reserve < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
 

@@ -140,11 +140,13 @@ func TestMetricsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy, err := os.ReadFile(filepath.Join("reference", "proxy.md"))
-	if err != nil {
-		t.Fatal(err)
+	for _, page := range []string{"proxy.md", "usage.md"} {
+		more, err := os.ReadFile(filepath.Join("reference", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reference = append(reference, more...)
 	}
-	reference = append(reference, proxy...)
 	found := 0
 	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {

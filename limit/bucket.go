@@ -124,6 +124,9 @@ func (b *Bucket) Refuse(s *BucketState, now Time, cost int64) {
 // Refund gives back cost, as far as the bucket has room for it.
 func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(uint64(cost), b.p)) }
 
+// Holds reports whether what was taken at a time can be given back: a bucket takes back what it has room for.
+func (b *Bucket) Holds(BucketState, Time, Time) bool { return true }
+
 // Fresh says whether s equals the state of a key that was never seen.
 func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now)) }
 

@@ -125,6 +125,9 @@ func (w *FixedCounter) Refund(s *FixedState, now Time, cost int64) {
 	s.Count = max(0, s.Count-cost)
 }
 
+// Holds reports whether what was taken at a time is counted in the window of s, so that it can be given back.
+func (w *FixedCounter) Holds(s FixedState, _, taken Time) bool { return taken >= s.Start }
+
 // Fresh says whether s equals the state of a key that was never seen.
 func (w *FixedCounter) Fresh(s FixedState, now Time) bool {
 	return s.Count <= 0 || max(now, 0) >= w.end(s)

@@ -94,6 +94,11 @@ func (c *RisingCounter) Refund(s *SlidingState, now Time, cost int64) {
 	c.window.Refund(s, now, cost)
 }
 
+// Holds reports whether what was taken at a time is counted in the present window of s.
+func (c *RisingCounter) Holds(s SlidingState, now, taken Time) bool {
+	return c.window.Holds(s, now, taken)
+}
+
 // Fresh says whether s equals the state of a key that was never seen.
 func (c *RisingCounter) Fresh(s SlidingState, now Time) bool {
 	s = c.window.advance(s, max(now, 0))

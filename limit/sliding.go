@@ -87,6 +87,12 @@ func (c *SlidingCounter) Refund(s *SlidingState, now Time, cost int64) {
 	}
 }
 
+// Holds reports whether what was taken at a time is counted in the present window of s, so that it can be given
+// back: of the window before less and less counts.
+func (c *SlidingCounter) Holds(s SlidingState, now, taken Time) bool {
+	return int64(uint64(max(taken, 0))/c.period) >= c.advance(s, max(now, 0)).Index
+}
+
 // Fresh says whether s equals the state of a key that was never seen.
 func (c *SlidingCounter) Fresh(s SlidingState, now Time) bool {
 	now = max(now, 0)

@@ -112,6 +112,12 @@ func (s *scope) share(n *document.Node, low, high int) (int, bool) {
 	return 0, false
 }
 
+// chargedAfter reads when a limit is charged.
+func (s *scope) chargedAfter(n *document.Node) (after bool) {
+	s.either(n, &after, "before", "after")
+	return after
+}
+
 // restrict makes the count of a policy the one above which requests are refused.
 func (b *builder) restrict(s *scope, l *Limit, v *Variant) {
 	p := &v.Policy

@@ -84,6 +84,10 @@ type Limit struct {
 	// refused; 0 = the quota itself. The policies of the Variants have the count that it comes to.
 	HardPercent int
 
+	// ChargeAfter limits are charged what a request has cost, whether it fits or not: a request of cost 0
+	// asks beforehand, and is refused when nothing is left.
+	ChargeAfter bool
+
 	// Shadow limits are evaluated and counted, not enforced.
 	Shadow bool
 

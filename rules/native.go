@@ -12,9 +12,9 @@ import (
 // The keys of stint's format. The schema and the reference page name the same.
 var (
 	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "unlimited", "purpose", "soft", "hard", "horizons", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "soft", "hard", "horizons", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons"}
-	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "count_refused", "purpose", "shadow", "on_exceed", "sharing"}
+	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "count_refused", "charge", "purpose", "shadow", "on_exceed", "sharing"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}
@@ -259,6 +259,7 @@ func (d *file) attribute(n *document.Node) (string, bool) {
 func (b *builder) options(s *scope, l *Limit) {
 	choice(s.file, s.get("missing"), &l.Missing, missingNames[:]...)
 	b.thresholds(s, l)
+	l.ChargeAfter = s.chargedAfter(s.get("charge"))
 	b.shadow(s, l)
 	if n := s.get("enforce"); n != nil {
 		if p, ok := s.percent(n); ok {

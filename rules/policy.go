@@ -38,6 +38,7 @@ var policyKeys = []struct {
 	{"hard", windows},
 	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
 	{"count_refused", slices.Concat(buckets, windows)},
+	{"charge", slices.Concat(buckets, windows)},
 }
 
 // algorithm reads the algorithm of the limit; its overrides share it.
@@ -62,6 +63,9 @@ func (s *scope) policy(algorithm limit.Algorithm) (limit.Policy, bool) {
 	choice(s.file, from("rounding"), &p.Rounding, "up", "down", "nearest")
 	if n := from("count_refused"); n != nil {
 		p.CountRefused, _ = s.boolean(n)
+	}
+	if s.chargedAfter(from("charge")) {
+		p.CountRefused = true
 	}
 	if s.Faults.Count() > before {
 		return p, false

@@ -14,6 +14,7 @@ import (
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/keyadmin"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/internal/usage"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -30,6 +31,8 @@ type budgets struct {
 	grants  *keyadmin.Grants
 	usage   *usage.Store // what the engine asks
 	keys    *keyadmin.Keys
+
+	reservations *reserve.Book
 }
 
 // openBudgets puts grants and usage in front of the counters. Records are where the counters are, as far as those
@@ -64,6 +67,7 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 // follow makes what changes keys of e, and counts the usage of its limits.
 func (b *budgets) follow(e *engine.Engine, o *Options) {
 	b.keys = keyadmin.New(keyadmin.Options{Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Logger: o.Logger})
+	b.reservations = reserve.New(e, b.records, o.Logger, nil)
 	b.watch(e.Set())
 }
 
@@ -111,6 +115,7 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
+	all.Go(func() { b.reservations.Run(ctx) })
 	all.Wait()
 }
 

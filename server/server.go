@@ -168,7 +168,7 @@ func (s *Server) build() error {
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History})))
+	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations})))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)

@@ -66,6 +66,10 @@ type Charge struct {
 	// limits ignore it.
 	CountRefused bool
 
+	// TakenAt is, for a Refund, when the cost was taken, so that nothing is given back to a later window than
+	// the one it was taken from: that would admit more than its quota. It is by the wall clock; 0 = a moment ago.
+	TakenAt limit.Time
+
 	// Quota, when HasQuota is set, replaces the count of a fixed window without a ban: the
 	// request brings its own limit. Requests with different Quotas share the bucket. Other
 	// policies ignore it.

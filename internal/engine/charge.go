@@ -37,7 +37,11 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (
 	if err == nil {
 		err = q.unknownQuota(n)
 	}
-	if err != nil || !allowed || !missing && !q.quotasOver(n) {
+	over := false
+	if err == nil && allowed {
+		over, err = e.nothingLeft(ctx, q)
+	}
+	if err != nil || !allowed || !missing && !over && !q.quotasOver(n) {
 		return allowed, err
 	}
 	return false, e.giveBack(ctx, q)
@@ -45,6 +49,35 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (
 
 // decidable reports whether every limit with a refund can be decided without the store. If not,
 // a failure of the refund is an error.
+// nothingLeft refuses requests of cost 0 by limits that are charged afterwards and have nothing left, and reports
+// whether there are any that count. To others such a request costs nothing, and fits.
+func (e *Engine) nothingLeft(ctx context.Context, q *Query) (over bool, err error) {
+	var probes []store.Charge
+	var parts []int
+	for i := range q.parts {
+		p := &q.parts[i]
+		if p.after && p.charge >= 0 && q.charges[p.charge].Cost == 0 && q.charges[p.charge].Verdict.Allowed {
+			c := q.charges[p.charge]
+			c.Cost, c.Shadow = 1, true
+			probes, parts = append(probes, c), append(parts, i)
+		}
+	}
+	if len(probes) == 0 {
+		return false, nil
+	}
+	if _, err := e.store.Peek(ctx, probes); err != nil {
+		return false, err
+	}
+	for i := range probes {
+		if v := &probes[i].Verdict; !v.Allowed {
+			p := &q.parts[parts[i]]
+			q.charges[p.charge].Verdict = *v
+			over = over || !p.shadow
+		}
+	}
+	return over, nil
+}
+
 func (q *Query) decidable() bool {
 	for i := range q.refunds {
 		if q.refunds[i].OnFailure == store.FailTake {

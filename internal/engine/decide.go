@@ -217,7 +217,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	} else {
 		b := &s.bound[h.Variant.Index]
 		c, ban = b.counters, b.ban
-		p.envoy, p.soft, p.tally = h.Limit.Envoy, h.Limit.SoftPercent, b.tally
+		p.envoy, p.soft, p.tally, p.after = h.Limit.Envoy, h.Limit.SoftPercent, b.tally, h.Limit.ChargeAfter
 		p.quota = p.envoy && c != nil && (h.Limit.QuotaMode || e.quota)
 		p.near = b.near
 		p.countAlways = h.Variant.Policy.CountRefused || q.CountRefused && h.Variant.Policy.Algorithm != limit.Concurrency

@@ -99,9 +99,10 @@ type skipped struct {
 // part has the charges and options behind one Result.
 type part struct {
 	hit         int
-	before      int // the part of the same variant before this one; see link
-	charge, ban int // indices into charges; -1 = none
-	soft        int // percent; 0 = none
+	before      int  // the part of the same variant before this one; see link
+	charge, ban int  // indices into charges; -1 = none
+	soft        int  // percent; 0 = none
+	after       bool // as rules.Limit.ChargeAfter
 	status      int
 	near        int64 // of a rule in Envoy's format, what is used when it is near its limit; -1 = none
 	shadow      bool  // refuses nothing

@@ -74,16 +74,21 @@ type counting[S, A any] interface {
 	Peek(s S, now limit.Time, cost int64) limit.Verdict
 	Refuse(s *S, now limit.Time, cost int64)
 	Refund(s *S, now limit.Time, cost int64)
+	Holds(s S, now, taken limit.Time) bool
 	Fresh(s S, now limit.Time) bool
 	Convert(s S, from A, now limit.Time) S
 }
 
 func ruleOf[S any, A counting[S, A]](a A, of func(ask) A) rule[S] {
 	return rule[S]{
-		take:       func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Take(s, now, k.cost) },
-		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Peek(*s, now, k.cost) },
-		refuse:     func(s *S, now limit.Time, k ask) { of(k).Refuse(s, now, k.cost) },
-		refund:     a.Refund,
+		take:   func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Take(s, now, k.cost) },
+		peek:   func(s *S, now limit.Time, k ask) limit.Verdict { return of(k).Peek(*s, now, k.cost) },
+		refuse: func(s *S, now limit.Time, k ask) { of(k).Refuse(s, now, k.cost) },
+		refund: func(s *S, now, taken limit.Time, cost int64) {
+			if taken == 0 || a.Holds(*s, now, taken) {
+				a.Refund(s, now, cost)
+			}
+		},
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		arithmetic: a,
 		convert: func(s S, from any, now limit.Time) S {
@@ -104,7 +109,7 @@ func permitsRule(a *limit.InFlight) rule[limit.InFlightState] {
 		},
 		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return a.Peek(*s, now, k.cost) },
 		refuse:     func(s *S, now limit.Time, k ask) { a.Refuse(s, now, k.cost) },
-		refund:     func(*S, limit.Time, int64) {}, // a permit in flight is given back by Finish
+		refund:     func(*S, limit.Time, limit.Time, int64) {}, // a permit in flight is given back by Finish
 		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
 		finish:     func(s *S, permit uint64) { a.Finish(s, permit) },
 		bytes:      (*S).Bytes,
@@ -121,7 +126,7 @@ type admitsAll struct{}
 
 func (admitsAll) take(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
 func (admitsAll) peek(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
-func (admitsAll) refund(uint64, int64) bool              { return true }
+func (admitsAll) refund(uint64, limit.Time, int64) bool  { return true }
 func (admitsAll) finish(uint64, uint64) bool             { return true }
 func (admitsAll) reset(uint64) bool                      { return true }
 func (admitsAll) join(uint64, *member, bool) bool        { return true }

@@ -90,7 +90,7 @@ func (a ask) joined(b ask) ask {
 type table interface {
 	take(h uint64, a ask) (limit.Verdict, bool)
 	peek(h uint64, a ask) (limit.Verdict, bool)
-	refund(h uint64, cost int64) bool
+	refund(h uint64, taken limit.Time, cost int64) bool
 	finish(h uint64, permit uint64) bool
 	reset(h uint64) bool
 
@@ -258,8 +258,8 @@ func (c *Counters) peek(h uint64, a ask) limit.Verdict {
 	return unlimited
 }
 
-func (c *Counters) refund(h uint64, cost int64) {
-	for t := c.current(); t != nil && !t.refund(h, cost); {
+func (c *Counters) refund(h uint64, taken limit.Time, cost int64) {
+	for t := c.current(); t != nil && !t.refund(h, taken, cost); {
 		t = t.successor()
 	}
 }

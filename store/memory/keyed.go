@@ -123,7 +123,7 @@ func (k *Keyed) standing(key string, cost int64) (limit.Verdict, error) {
 // it. Costs that Take would not accept are ignored.
 func (k *Keyed) Refund(key string, cost int64) {
 	if checkCost(cost) == nil {
-		k.counters.refund(k.counters.hashString(key), cost)
+		k.counters.refund(k.counters.hashString(key), 0, cost)
 	}
 }
 

@@ -13,7 +13,7 @@ type rule[S any] struct {
 	take   func(s *S, now limit.Time, a ask) limit.Verdict
 	peek   func(s *S, now limit.Time, a ask) limit.Verdict
 	refuse func(s *S, now limit.Time, a ask)
-	refund func(s *S, now limit.Time, cost int64)
+	refund func(s *S, now, taken limit.Time, cost int64) // taken 0 = a moment ago
 	fresh  func(s *S, now limit.Time) bool
 
 	finish func(s *S, permit uint64) // nil unless permits are held

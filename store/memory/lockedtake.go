@@ -107,8 +107,8 @@ func (t *lockedTable[S]) peek(h uint64, a ask) (v limit.Verdict, done bool) {
 	return v, done
 }
 
-func (t *lockedTable[S]) refund(h uint64, cost int64) bool {
-	return t.touch(h, func(s *S, now limit.Time) { t.rule.refund(s, now, cost) })
+func (t *lockedTable[S]) refund(h uint64, taken limit.Time, cost int64) bool {
+	return t.touch(h, func(s *S, now limit.Time) { t.rule.refund(s, now, taken, cost) })
 }
 
 func (t *lockedTable[S]) reset(h uint64) bool {

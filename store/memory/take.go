@@ -70,7 +70,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) 
 
 // Refund gives back what each charge took.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
-	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.refund(h, charge.Cost) })
+	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.refund(h, charge.TakenAt, charge.Cost) })
 }
 
 // Finish gives back the permits that the charges name.

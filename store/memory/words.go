@@ -330,7 +330,7 @@ func (t *wordTable) change(h uint64, f func(uint64) uint64) bool {
 	}
 }
 
-func (t *wordTable) refund(h uint64, cost int64) bool {
+func (t *wordTable) refund(h uint64, _ limit.Time, cost int64) bool {
 	return t.change(h, func(w uint64) uint64 {
 		if w == 0 {
 			return 0

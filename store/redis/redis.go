@@ -293,6 +293,10 @@ func (s *Store) act(ctx context.Context, v verb, charges []store.Charge) error {
 		// A charge that was decided without the counters took nothing from them.
 		if v != verbRefund || !charges[i].Failed {
 			o.fill(charges[i:i+1], false)
+			if v == verbRefund && charges[i].TakenAt > 0 && len(o.parts) > 0 {
+				p := &o.parts[len(o.parts)-1]
+				p.taken = s.serverTime(p.key, charges[i].TakenAt)
+			}
 		}
 	}
 	if len(o.parts) == 0 {
@@ -305,6 +309,28 @@ func (s *Store) act(ctx context.Context, v verb, charges []store.Charge) error {
 	err := o.err
 	o.release()
 	return errors.Join(local, err)
+}
+
+// serverTime is a moment of this process's wall clock on the clock of the server that has a key, in microseconds,
+// at least 1.
+func (s *Store) serverTime(key string, at limit.Time) int64 {
+	micros := int64(at) / 1000
+	if s.now != nil {
+		return max(micros, 1)
+	}
+	l := s.laneOf(key)
+	var n uint16
+	if s.opts.Topology == Cluster {
+		n = slot(key)
+	}
+	l.mu.Lock()
+	c, ok := l.clocks[n]
+	l.mu.Unlock()
+	if ok {
+		ahead := c.server + (s.clock()-c.sent)/1000 - time.Now().UnixMicro()
+		micros += ahead
+	}
+	return max(micros, 1)
 }
 
 func givenUp(ctx context.Context) error {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stint-io/stint/limit"
@@ -31,6 +32,7 @@ type body struct {
 	request   limit.Request
 	permit    uint64
 	hasPermit bool
+	ttl       time.Duration // of a reservation; 0 = the default
 
 	// domain and descriptors are what files in Envoy's format are asked.
 	domain      string
@@ -90,6 +92,8 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.domain(&b.domain)
 		case name == "descriptors":
 			return p.descriptors(&b.descriptors)
+		case name == "ttl":
+			return p.duration(name, &b.ttl)
 		case name == "count_refused":
 			return p.flag(name, &b.request.CountRefused)
 		default:
@@ -158,6 +162,22 @@ func (p *parser) flag(name string, to *bool) error {
 		return p.fail(p.at, "%s is %s, want true or false", name, kind(t))
 	}
 	*to = v
+	return nil
+}
+
+// duration reads a text such as "60s".
+func (p *parser) duration(name string, to *time.Duration) error {
+	t, err := p.token()
+	if err != nil {
+		return err
+	}
+	text, ok := t.(string)
+	if !ok {
+		return p.fail(p.at, "%s is %s, want a duration such as \"60s\"", name, kind(t))
+	}
+	if *to, err = time.ParseDuration(text); err != nil || *to <= 0 {
+		return p.fail(p.at, "%s is %q, want a positive duration such as \"60s\"", name, text)
+	}
 	return nil
 }
 

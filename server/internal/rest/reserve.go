@@ -1,0 +1,130 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/reserve"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// Reservations are costs that are taken before they are known. [reserve.Book] has them.
+type Reservations interface {
+	Reserve(ctx context.Context, req limit.Request, ttl time.Duration) (reserve.Reservation, limit.Decision, error)
+	Commit(ctx context.Context, id string, actual int64) (reserve.Reservation, error)
+	Release(ctx context.Context, id string) (reserve.Reservation, error)
+}
+
+// reservation is one on the wire.
+type reservation struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"`
+	Reserved int64     `json:"reserved"`
+	Clamped  bool      `json:"clamped,omitempty"`
+	Actual   *int64    `json:"actual,omitempty"`
+	Late     bool      `json:"late,omitempty"`
+	Ends     time.Time `json:"ends"`
+	Limits   []result  `json:"limits,omitempty"`
+}
+
+func newReservation(r *reserve.Reservation) reservation {
+	out := reservation{ID: r.ID, State: string(r.State), Reserved: r.Reserved, Clamped: r.Clamped, Late: r.Late, Ends: r.Ends.UTC()}
+	if r.State == reserve.Committed {
+		out.Actual = &r.Actual
+	}
+	return out
+}
+
+func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
+	b, err := parse(src, "attributes", "cost", "ttl")
+	if err == nil && b.request.Peek {
+		err = errors.New("cost is 0, want what is reserved")
+	}
+	if err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	one, d, err := a.opts.Reservations.Reserve(r.Context(), b.request, b.ttl)
+	switch {
+	case err != nil:
+		a.failReservation(w, err)
+	case !d.Allowed:
+		d.Action = nil // it is for the caller's own client
+		answer.WriteRefusal(w, &d, a.opts.Answer)
+	default:
+		answer.Header(w.Header(), &d, a.opts.Answer)
+		out := newReservation(&one)
+		out.Limits = newDecision(&d).Limits
+		writeJSON(w, out)
+	}
+}
+
+func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
+	var body struct {
+		ID     string
+		Actual *int64
+	}
+	if !readExactly(w, src, &body, `{"id": "...", "actual": 100}`) {
+		return
+	}
+	if body.Actual == nil {
+		answer.WriteError(w, http.StatusBadRequest, `"actual" is missing, want what was used`)
+		return
+	}
+	one, err := a.opts.Reservations.Commit(r.Context(), body.ID, *body.Actual)
+	a.settled(w, &one, err)
+}
+
+func (a *api) release(w http.ResponseWriter, r *http.Request, src []byte) {
+	var body struct{ ID string }
+	if !readExactly(w, src, &body, `{"id": "..."}`) {
+		return
+	}
+	one, err := a.opts.Reservations.Release(r.Context(), body.ID)
+	a.settled(w, &one, err)
+}
+
+func (a *api) settled(w http.ResponseWriter, one *reserve.Reservation, err error) {
+	if err != nil {
+		a.failReservation(w, err)
+		return
+	}
+	writeJSON(w, newReservation(one))
+}
+
+// readExactly reads a body that has nothing but the fields of to; it answers those that have something else.
+func readExactly(w http.ResponseWriter, src []byte, to any, want string) bool {
+	d := json.NewDecoder(bytes.NewReader(src))
+	d.DisallowUnknownFields()
+	err := d.Decode(to)
+	if err == nil && d.More() {
+		err = errors.New("it goes on after its end")
+	}
+	if err != nil {
+		answer.WriteError(w, http.StatusBadRequest, fmt.Sprintf("the body cannot be read, want %s with whole numbers: %v", want, err))
+		return false
+	}
+	return true
+}
+
+func (a *api) failReservation(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, reserve.ErrUnknown):
+		answer.WriteError(w, http.StatusNotFound, err.Error())
+	case errors.Is(err, reserve.ErrSettled):
+		answer.WriteError(w, http.StatusConflict, err.Error())
+	case errors.Is(err, reserve.ErrBad):
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+	case errors.Is(err, store.ErrFull):
+		answer.WriteError(w, http.StatusServiceUnavailable, "too many reservations are open")
+	default:
+		a.fail(w, err)
+	}
+}
