@@ -155,6 +155,9 @@ github.com/oschwald/maxminddb-golang/v2 < internal/geo;
 github.com/go-jose/go-jose/v4 < internal/claims;
 internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
 
+# The counters of limits that come with requests.
+store < internal/override < internal/engine;
+
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
 

@@ -105,7 +105,9 @@ func (l *SlidingLog) Refund(s *LogState, now Time, cost int64) {
 }
 
 // Holds reports whether what was taken at a time is still counted.
-func (l *SlidingLog) Holds(_ LogState, now, taken Time) bool { return taken.Add(l.period) > max(now, 0) }
+func (l *SlidingLog) Holds(_ LogState, now, taken Time) bool {
+	return taken.Add(l.period) > max(now, 0)
+}
 
 // Fresh says whether s equals the state of a key that was never seen.
 func (l *SlidingLog) Fresh(s LogState, now Time) bool {

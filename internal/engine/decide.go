@@ -3,10 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"time"
 
+	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -126,12 +128,15 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 			})
 		}
 		if d.HasOverride && s.set.HasDomain(q.Domain) {
-			o, err := e.overrides.get(d.Override.Period, time.Now())
+			o, err := e.overrides.Get(d.Override.Period, time.Now())
+			if errors.Is(err, override.ErrTooMany) {
+				return fmt.Errorf("engine: %w: %w", ErrBadRequest, err)
+			}
 			if err != nil {
 				return err
 			}
 			from := len(q.keys)
-			q.keys = appendOverrideKey(q.keys, q.Domain, d.Attributes)
+			q.keys = override.AppendKey(q.keys, q.Domain, d.Attributes)
 			q.Hits = append(q.Hits, Hit{Rate: d.Override, override: o, key: q.keys[from:len(q.keys):len(q.keys)]})
 		}
 		d.end = len(q.Hits)
@@ -210,10 +215,10 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	r := limit.Result{Algorithm: h.Policy().Algorithm, Cost: d.Cost, Shadow: h.shadow}
 	var c, ban store.Counters
 	if h.Variant == nil {
-		c = h.override.counters
-		p.envoy, p.countAlways, p.tally = true, !e.overrides.countAdmitted || q.CountRefused, &e.overrideTally
+		c = h.override.Counters
+		p.envoy, p.countAlways, p.tally = true, !e.overrides.CountAdmitted || q.CountRefused, &e.overrideTally
 		p.quota, p.near = e.quota, e.near(h.Rate.Count)
-		r.Limit, r.Quota, r.Nominal, r.Window = OverrideName, h.Rate.Count, h.Rate.Count, h.override.window
+		r.Limit, r.Quota, r.Nominal, r.Window = OverrideName, h.Rate.Count, h.Rate.Count, h.override.Window
 	} else {
 		b := &s.bound[h.Variant.Index]
 		c, ban = b.counters, b.ban

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -42,6 +43,12 @@ type Options struct {
 	Derive Deriver
 }
 
+// OverrideName is the name of limits that come with requests, in decisions and metrics.
+const OverrideName = override.Name
+
+// DefaultMaxOverrides is the default of [Options.MaxOverrides].
+const DefaultMaxOverrides = override.DefaultMax
+
 // DefaultNearLimit is the default of Envoy's own service.
 const DefaultNearLimit = 0.8
 
@@ -50,7 +57,7 @@ const DefaultNearLimit = 0.8
 type Engine struct {
 	store         store.Store
 	live          atomic.Pointer[snapshot]
-	overrides     overrides
+	overrides     *override.Tables
 	overrideTally tally
 	quota         bool      // as in Options
 	nearLimit     float32   // as in Options
@@ -108,8 +115,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	}
 	e := &Engine{store: st, quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
 	e.queries.New = func() any { return new(Query) }
-	e.overrides.init(st, opts.MaxOverrides)
-	e.overrides.countAdmitted = set.Options().CountAdmitted
+	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	if err := e.Swap(set); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -84,7 +85,7 @@ type Hit struct {
 	// counts nor refuses: a rule without a limit, or one that another replaced.
 	Result int
 
-	override *override
+	override *override.Table
 	key      []byte
 	shadow   bool
 	missing  bool
