@@ -119,7 +119,7 @@ func TestHorizonsWithoutARate(t *testing.T) {
 		"[{rate: 5/month}, {rate: 5/hour}]":                         true,
 		"[{rate: 5/month}, {rate: 5/minute}]":                       false,
 		"[{rate: 5/month}, {rate: 5/10s, algorithm: fixed_window}]": false,
-		"[{rate: 5/day}]":                                           true,
+		"[{rate: 5/day}, {rate: 50/month}]":                         true,
 	} {
 		w := mustParse(t, "limits: [{name: a, horizons: "+src+"}]").Warnings()
 		if got := len(w) == 1 && strings.Contains(w[0].Message, "within a second"); got != warned || !warned && len(w) > 0 {
