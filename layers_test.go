@@ -163,6 +163,10 @@ rules, store < internal/engine;
 
 # Costs that are taken before they are known.
 internal/engine < internal/reserve;
+internal/costs < internal/estimate;
+
+# Streams against a budget in virtual time, on the machines that ship.
+internal/reserve, internal/estimate, internal/records, store/memory, sim/internal/agenda < sim/budgets;
 
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;

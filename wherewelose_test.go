@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhereWeLoseIsComplete: docs/where-we-lose.md and the page of protected servers link to every section that has a miss or
+// TestWhereWeLoseIsComplete: docs/where-we-lose.md and the pages of protected servers and of budgets link to every section that has a miss or
 // a rival that is better, have the worst figure of each missed goal of the benchmarks, and
 // name each such rival.
 func TestWhereWeLoseIsComplete(t *testing.T) {
@@ -16,11 +16,14 @@ func TestWhereWeLoseIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := os.ReadFile(filepath.Join("docs", "where-we-lose-protecting.md"))
-	if err != nil {
-		t.Fatal(err)
+	page := string(text)
+	for _, name := range []string{"where-we-lose-protecting.md", "where-we-lose-budgets.md"} {
+		more, err := os.ReadFile(filepath.Join("docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page += string(more)
 	}
-	page := string(text) + string(more)
 	needs := func(what, why string) {
 		if !strings.Contains(page, what) {
 			t.Errorf("docs/where-we-lose.md lacks %q: %s", what, why)

@@ -106,6 +106,7 @@ type record struct {
 	Actual   int64
 	Clamped  bool
 	Late     bool
+	Charge   bool // what is reserved stays charged when its time is over
 }
 
 func (r *record) shown(id string) Reservation {
@@ -114,8 +115,9 @@ func (r *record) shown(id string) Reservation {
 
 // Reserve takes the cost of req, an estimate, for as long as ttl (0 = [DefaultTTL]). The Decision may refuse; then
 // nothing was taken, and there is no reservation. An estimate above what a limit can ever admit is clamped to that:
-// it would never be admitted, not even when nothing was used.
-func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration) (Reservation, limit.Decision, error) {
+// it would never be admitted, not even when nothing was used. charge says that what is reserved stays charged when
+// its time is over, for budgets of money: a caller that died may have spent it.
+func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (Reservation, limit.Decision, error) {
 	if ttl == 0 {
 		ttl = DefaultTTL
 	}
@@ -135,7 +137,7 @@ func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration
 	if err != nil || !d.Allowed {
 		return Reservation{}, d, err
 	}
-	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), Reserved: req.Cost, Clamped: clamped}
+	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), Reserved: req.Cost, Clamped: clamped, Charge: charge}
 	id := rand.Text()
 	err = b.keep(ctx, id, &r, ttl)
 	if err != nil {
@@ -252,7 +254,7 @@ func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool
 			continue
 		}
 		parts := r.Parts
-		if was.State == Expired { // it was given back
+		if was.State == Expired && !r.Charge { // it was given back
 			parts = make([]engine.Part, len(r.Parts))
 			copy(parts, r.Parts)
 			for i := range parts {
@@ -260,7 +262,11 @@ func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool
 			}
 		}
 		// The caller may have gone; what it has decided is done.
-		return r.shown(id), b.taker.Settle(context.WithoutCancel(ctx), parts, r.Taken, r.Actual)
+		actual := r.Actual
+		if r.State == Expired && r.Charge {
+			actual = r.Reserved
+		}
+		return r.shown(id), b.taker.Settle(context.WithoutCancel(ctx), parts, r.Taken, actual)
 	}
 }
 

@@ -51,7 +51,7 @@ func request(cost int64) limit.Request {
 
 func (w *world) reserve(cost int64) (reserve.Reservation, bool) {
 	w.Helper()
-	r, d, err := w.book.Reserve(w.Context(), request(cost), 0)
+	r, d, err := w.book.Reserve(w.Context(), request(cost), 0, false)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -152,6 +152,25 @@ func TestExpiry(t *testing.T) {
 	if _, err := w.book.Commit(t.Context(), r.ID, 300); !errors.Is(err, reserve.ErrUnknown) {
 		t.Error(err)
 	}
+}
+
+// What a caller that died may have spent stays charged, where that is asked for, and a commit that comes late after
+// all makes it what was spent.
+func TestExpiryCharges(t *testing.T) {
+	w := newWorld(t, "{name: tokens, key: [tenant], algorithm: fixed_window, rate: 1000/hour}")
+	r, _, err := w.book.Reserve(t.Context(), request(800), 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Add(int64(reserve.DefaultTTL))
+	if err := w.book.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.is(800, "after its end")
+	if got, err := w.book.Commit(t.Context(), r.ID, 300); err != nil || !got.Late {
+		t.Errorf("%+v, %v", got, err)
+	}
+	w.is(300, "a late commit")
 }
 
 // What comes back of a window that has ended is not given to the one that is open.
@@ -277,12 +296,12 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	for _, ttl := range []time.Duration{-1, 1, reserve.MaxTTL + 1} {
-		if _, _, err := w.book.Reserve(t.Context(), request(1), ttl); !errors.Is(err, reserve.ErrBad) {
+		if _, _, err := w.book.Reserve(t.Context(), request(1), ttl, false); !errors.Is(err, reserve.ErrBad) {
 			t.Error(ttl, err)
 		}
 	}
 	for _, cost := range []int64{0, -1, math.MaxInt64} {
-		if _, _, err := w.book.Reserve(t.Context(), request(cost), 0); !errors.Is(err, reserve.ErrBad) {
+		if _, _, err := w.book.Reserve(t.Context(), request(cost), 0, false); !errors.Is(err, reserve.ErrBad) {
 			t.Error(cost, err)
 		}
 	}
@@ -300,7 +319,7 @@ func (deaf) Swap(context.Context, string, string, []byte, []byte, time.Duration)
 func TestRecordsFail(t *testing.T) {
 	w := newWorld(t, perMinute)
 	book := reserve.New(w.engine, deaf{}, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(0, w.clock.Load()) })
-	if _, _, err := book.Reserve(t.Context(), request(10), 0); !errors.Is(err, store.ErrUnavailable) {
+	if _, _, err := book.Reserve(t.Context(), request(10), 0, false); !errors.Is(err, store.ErrUnavailable) {
 		t.Error(err)
 	}
 	w.is(0, "records fail")

@@ -44,6 +44,8 @@ var commands = []struct {
 	{"ZADD", []string{"KEY", "1", "m"}},
 	{"ZCARD", []string{"KEY"}},
 	{"ZRANGE", []string{"KEY", "0", "0"}},
+	{"ZRANGEBYLEX", []string{"KEY", "-", "+"}},
+	{"ZSCORE", []string{"KEY", "1"}},
 	{"ZRANGEBYSCORE", []string{"KEY", "0", "0"}},
 	{"ZREM", []string{"KEY", "m"}},
 	{"ZREMRANGEBYSCORE", []string{"KEY", "0", "0"}},

@@ -34,6 +34,8 @@ type body struct {
 	hasPermit bool
 	ttl       time.Duration // of a reservation; 0 = the default
 
+	chargeExpired bool
+
 	// domain and descriptors are what files in Envoy's format are asked.
 	domain      string
 	descriptors []descriptor
@@ -94,6 +96,8 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.descriptors(&b.descriptors)
 		case name == "ttl":
 			return p.duration(name, &b.ttl)
+		case name == "charge_expired":
+			return p.flag(name, &b.chargeExpired)
 		case name == "count_refused":
 			return p.flag(name, &b.request.CountRefused)
 		default:

@@ -17,7 +17,7 @@ import (
 
 // Reservations are costs that are taken before they are known. [reserve.Book] has them.
 type Reservations interface {
-	Reserve(ctx context.Context, req limit.Request, ttl time.Duration) (reserve.Reservation, limit.Decision, error)
+	Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (reserve.Reservation, limit.Decision, error)
 	Commit(ctx context.Context, id string, actual int64) (reserve.Reservation, error)
 	Release(ctx context.Context, id string) (reserve.Reservation, error)
 }
@@ -43,7 +43,7 @@ func newReservation(r *reserve.Reservation) reservation {
 }
 
 func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost", "ttl")
+	b, err := parse(src, "attributes", "cost", "ttl", "charge_expired")
 	if err == nil && b.request.Peek {
 		err = errors.New("cost is 0, want what is reserved")
 	}
@@ -51,7 +51,7 @@ func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	one, d, err := a.opts.Reservations.Reserve(r.Context(), b.request, b.ttl)
+	one, d, err := a.opts.Reservations.Reserve(r.Context(), b.request, b.ttl, b.chargeExpired)
 	switch {
 	case err != nil:
 		a.failReservation(w, err)
