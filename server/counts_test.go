@@ -91,7 +91,7 @@ func TestCountsFileInUse(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := New(Options{StateDir: folder})
-	if err == nil || !strings.Contains(err.Error(), "another process has") {
+	if err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("%v", err)
 	}
 	for _, bad := range []Options{{Sync: "often"}, {Sync: "1ms"}, {Sync: "1h"}, {Store: "file://relative"}, {Store: "file:///x?sync=always"}} {

@@ -116,7 +116,7 @@ func TestSaysThatItLearns(t *testing.T) {
 func TestStateDirectoryUsedTwice(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, leasedConfig, stateIn(dir))
-	if _, err := server.New(server.Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "another process has") {
+	if _, err := server.New(server.Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("the second one: %v", err)
 	}
 	second := start(t, leasedConfig, func(o *server.Options) {

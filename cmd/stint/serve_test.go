@@ -90,7 +90,7 @@ func TestServeKeepsState(t *testing.T) {
 	second := serveProcess(t, []string{"XDG_STATE_HOME=" + home}, "--config", config)
 	second.await("in use by another process")
 	code, _, errOut := call(t, nil, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--state-dir", dir)
-	if code != exitUsage || !strings.Contains(errOut, "in use by another process: exactly one coordinator may lend a limit") {
+	if code != exitUsage || !strings.Contains(errOut, "counts.db is in use by another process: stop it") {
 		t.Errorf("a second service with the same folder: exit code %d\n%s", code, errOut)
 	}
 	other := t.TempDir()

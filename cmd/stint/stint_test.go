@@ -70,12 +70,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// environment is that of a child: without the state that the user of this machine or an earlier test has left.
+func environment(t *testing.T, env []string) []string {
+	t.Helper()
+	return append(append(os.Environ(), "STATE_DIRECTORY=", "XDG_STATE_HOME="+t.TempDir()), env...)
+}
+
 // call runs the command to its end.
 func call(t *testing.T, env []string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	cmd := exec.Command(built.get(t), args...)
-	cmd.Stdout, cmd.Stderr, cmd.Env = &o, &e, append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = &o, &e, environment(t, env)
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
@@ -97,7 +103,7 @@ func serveProcess(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
 	p := &process{t: t, cmd: exec.Command(built.get(t), args...)}
-	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Env = environment(t, env)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -69,9 +69,9 @@ func start(t *testing.T, end syscall.Signal, name string, args ...string) *proce
 	t.Helper()
 	p := &process{name: name, cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	// Caddy saves its state below these.
+	// Caddy and stint save their state below these.
 	state := t.TempDir()
-	p.cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+state, "XDG_DATA_HOME="+state)
+	p.cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+state, "XDG_DATA_HOME="+state, "XDG_STATE_HOME="+state, "STATE_DIRECTORY=")
 	// Should the tests die without its cleanup, its children go as well.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: end}
 	if err := p.cmd.Start(); err != nil {

@@ -64,7 +64,7 @@ var errNewer = errors.New("a newer version of this program has written it")
 func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return fmt.Errorf("durable: another process has %s open: stop it, or give this one a file of its own", path)
+		return fmt.Errorf("durable: %s is in use by another process: stop it, or give this one a file of its own", path)
 	case errors.Is(err, errNewer):
 		return fmt.Errorf("durable: %s: %w, run that one, or put the file aside to begin anew", path, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):

@@ -37,8 +37,7 @@ func (b *breaker) failed(err error, asked int64, key string) {
 		return
 	}
 	b.key.Store(&key)
-	b.store.stats.open.Add(1)
-	b.store.health.lost(b.store, err)
+	b.store.health.opened(b.store, err)
 	if !b.store.start(b.probe) {
 		b.store.stats.open.Add(-1)
 	}
@@ -61,9 +60,7 @@ func (b *breaker) probe() {
 		if err == nil {
 			b.last.Store(s.clock())
 			b.open.Store(false)
-			if s.stats.open.Add(-1) == 0 {
-				s.health.found(s)
-			}
+			s.health.closed(s)
 			s.settle(b)
 			return
 		}
@@ -138,11 +135,35 @@ const maxLogged = 8
 
 var errConnecting = fmt.Errorf("redis: %w: connecting", store.ErrUnavailable)
 
-// lost records that the connection cannot be used, and logs it once for each reason.
-func (h *health) lost(s *Store, err error) {
-	h.reason.Store(&err)
+// opened records that a breaker opened.
+func (h *health) opened(s *Store, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s.stats.open.Add(1)
+	h.note(s, err)
+}
+
+// closed records that a breaker closed. With the last one all is well: the reason goes first, so that nobody sees
+// no open breaker and still a reason, and under the lock, so that no reason of a breaker that opens meanwhile goes.
+func (h *health) closed(s *Store) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.stats.open.Load() == 1 {
+		h.clear(s)
+	}
+	s.stats.open.Add(-1)
+}
+
+// lost records that the connection cannot be used, and logs it once for each reason.
+func (h *health) lost(s *Store, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.note(s, err)
+}
+
+// note keeps a reason, and logs it; h.mu is held.
+func (h *health) note(s *Store, err error) {
+	h.reason.Store(&err)
 	if err == errConnecting || s.ctx.Err() != nil || h.logged[err.Error()] || len(h.logged) >= maxLogged {
 		return
 	}
@@ -153,10 +174,16 @@ func (h *health) lost(s *Store, err error) {
 	s.opts.Logger.Error("the store does not answer, limits decide as their on_store_failure says", "store", s.opts.String(), "error", err)
 }
 
+// found records that the connection can be used.
 func (h *health) found(s *Store) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clear(s)
+}
+
+// clear forgets the reason; h.mu is held.
+func (h *health) clear(s *Store) {
 	if old := h.reason.Swap(nil); old != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		clear(h.logged)
 		s.opts.Logger.Info("the store answers", "store", s.opts.String())
 	}

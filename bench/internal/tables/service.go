@@ -149,7 +149,7 @@ func startBoth(ctx context.Context, dir, noopBin, stintBin string) (noop, stint 
 	if err := noop.start(ctx, addr[0], nil, noopBin, "-grpc", addr[0]); err != nil {
 		return noop, stint, err
 	}
-	return noop, stint, stint.start(ctx, addr[1], nil, stintBin, "serve", "--config", config,
+	return noop, stint, stint.start(ctx, addr[1], []string{"STATE_DIRECTORY=", "XDG_STATE_HOME=" + dir}, stintBin, "serve", "--config", config,
 		"--grpc", addr[1], "--http", addr[2], "--admin", addr[3])
 }
 
