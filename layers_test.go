@@ -32,6 +32,8 @@ store, github.com/google/btree < internal/records;
 
 # Counters and records that outlive the process, in a file.
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
+# Which keys crossed a threshold, once per window. It sends nothing.
+store < internal/crossings;
 # Who changed what by hand.
 store < internal/audit;
 
