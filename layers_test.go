@@ -34,6 +34,8 @@ store, github.com/google/btree < internal/records;
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
 # Which keys crossed a threshold, once per window. It sends nothing.
 store < internal/crossings;
+# Signed messages to one URL, each until it is taken.
+NONE < internal/webhook;
 # Who changed what by hand.
 store < internal/audit;
 
