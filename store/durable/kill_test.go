@@ -24,8 +24,11 @@ import (
 // A process that counts at full speed is killed at a random moment, again and again on the same file. What
 // it has acknowledged stands in memory that is shared with the test, which looks every few milliseconds:
 // after each kill the file can be opened, has nothing that was not taken, and lacks the counts of no longer
-// than the bound: while a late write holds Takes up nothing is counted. With Sync it has all that was
-// acknowledged.
+// than the bound: of two Takes that it lacks, none was called later than the bound after the other was acknowledged.
+// With Sync it has all that was acknowledged.
+//
+// When a Take was called counts, and not when it was acknowledged: any process may stand still between its last
+// instruction and the moment when somebody hears of it.
 //
 //	STINT_KILLS=1000 go test ./store/durable -run TestKill -timeout 60m -v
 func TestKill(t *testing.T) {
@@ -58,10 +61,15 @@ func TestKill(t *testing.T) {
 	}
 }
 
-const killKeys = 40
+const killKeys, killWorkers = 40, 4
 
 // ledger is memory that two processes share: what was attempted and acknowledged of each key.
-type ledger struct{ attempted, acknowledged [killKeys]atomic.Uint64 }
+type ledger struct {
+	attempted, acknowledged [killKeys]atomic.Uint64
+	// called is when the last Take of each goroutine that was acknowledged was called, by the wall clock, which
+	// processes share.
+	called [killWorkers]atomic.Int64
+}
 
 func openLedger(path string) (*ledger, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -105,18 +113,20 @@ func TestVictim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for g := range 4 {
+	for g := range killWorkers {
 		go func() {
 			r := rand.New(rand.NewPCG(uint64(g), uint64(os.Getpid())))
 			for {
 				k := r.IntN(killKeys)
 				l.attempted[k].Add(1)
+				called := time.Now().UnixNano()
 				ok, err := s.Take(context.Background(), []store.Charge{{Counters: c, Key: binary.AppendUvarint(nil, uint64(k)), Cost: 1}})
 				if !ok || err != nil {
 					fmt.Println("victim:", ok, err)
 					os.Exit(3)
 				}
 				l.acknowledged[k].Add(1)
+				l.called[g].Store(called)
 			}
 		}()
 	}
@@ -142,10 +152,10 @@ func newVictim(t *testing.T, bound time.Duration, sync bool) *victim {
 	return v
 }
 
-// look is what was acknowledged at some moment between two.
+// look is what was acknowledged at some moment.
 type look struct {
-	from, to time.Time
-	acked    [killKeys]uint64
+	acked [killKeys]uint64
+	to    int64 // they were before this
 }
 
 // round runs the process, kills it after it has counted for so long (or while it starts), and compares.
@@ -168,11 +178,11 @@ func (v *victim) round(after time.Duration) (lost, counted uint64) {
 	for end := time.After(after); ; {
 		select {
 		case <-tick.C:
-			one := look{from: time.Now()}
+			one := look{}
 			for k := range killKeys {
 				one.acked[k] = v.ledger.acknowledged[k].Load()
 			}
-			one.to = time.Now()
+			one.to = time.Now().UnixNano()
 			looks = append(looks, one)
 			continue
 		case <-end:
@@ -189,14 +199,12 @@ func (v *victim) round(after time.Duration) (lost, counted uint64) {
 	has := v.read()
 	var safe [killKeys]uint64
 	copy(safe[:], v.base[:])
-	var last time.Time // it has counted after this
-	for i := 1; i < len(looks); i++ {
-		if looks[i].acked != looks[i-1].acked {
-			last = looks[i-1].from
-		}
+	last := int64(0)
+	for g := range killWorkers {
+		last = max(last, v.ledger.called[g].Swap(0))
 	}
 	for _, l := range looks {
-		if last.Sub(l.to) >= v.bound {
+		if last-l.to >= int64(v.bound) {
 			safe = l.acked
 		}
 	}

@@ -160,7 +160,7 @@ func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 	}
 	if known == nil {
 		known = &counters{Counters: c, id: spec.ID}
-		known.noted.init(&s.writer)
+		known.noted.init()
 		s.counters[spec.ID] = known
 	}
 	known.policy = spec.Policy
