@@ -33,9 +33,9 @@ store, github.com/google/btree < internal/records;
 # Counters and records that outlive the process, in a file.
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
 # Which keys crossed a threshold, once per window. It sends nothing.
-store < internal/crossings;
+store < internal/crossings < server;
 # Signed messages to one URL, each until it is taken.
-NONE < internal/webhook;
+NONE < internal/webhook < server;
 # Who changed what by hand.
 store < internal/audit;
 

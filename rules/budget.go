@@ -165,6 +165,8 @@ func (b *builder) horizons(d *file, n, list, defaults *document.Node) {
 		d.Fault(o, "write the limit as several with a rate each", "a limit with horizons has no overrides")
 		return
 	}
+	b.inHorizons = true
+	defer func() { b.inHorizons = false }()
 	name := n.Get("name")
 	shortest := time.Duration(math.MaxInt64)
 	for _, item := range list.Items {

@@ -84,6 +84,9 @@ type Limit struct {
 	// refused; 0 = the quota itself. The policies of the Variants have the count that it comes to.
 	HardPercent int
 
+	// Events are the crossing events that are noted: soft, hard, under, saturated. Read-only.
+	Events []string
+
 	// ChargeAfter limits are charged what a request has cost, whether it fits or not: a request of cost 0
 	// asks beforehand, and is refused when nothing is left.
 	ChargeAfter bool

@@ -11,10 +11,10 @@ import (
 
 // The keys of stint's format. The schema and the reference page name the same.
 var (
-	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity"}
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "soft", "hard", "horizons", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
+	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons"}
-	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "count_refused", "charge", "purpose", "shadow", "on_exceed", "sharing"}
+	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "purpose", "shadow", "on_exceed", "sharing"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}
@@ -67,13 +67,17 @@ func (b *builder) native(d *file) {
 	if identity != nil {
 		b.identity(d, identity)
 	}
+	events := d.Root.Get("events")
+	if events != nil {
+		b.events(d, events)
+	}
 	throttle := d.Root.Get("throttle")
 	if throttle != nil {
 		b.throttle(d, throttle)
 	}
 	limits := d.Root.Get("limits")
 	if limits == nil {
-		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil && throttle == nil && identity == nil {
+		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil && throttle == nil && identity == nil && events == nil {
 			d.Fault(d.Root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
 		}
 		return
@@ -169,6 +173,7 @@ func (b *builder) limit(s *scope) {
 	b.local(s, l)
 	b.split(s, l)
 	b.suppress(s, l)
+	b.limitEvents(s, l)
 	b.add(d, n, l)
 }
 

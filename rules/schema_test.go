@@ -66,6 +66,7 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"queue", s.Properties["throttle"].Properties["queue"], throttleQueueKeys},
 		{"class", s.Properties["throttle"].Properties["classes"].Items, classKeys},
 		{"identity", s.Properties["identity"], identityKeys},
+		{"events", s.Properties["events"], eventsKeys},
 		{"jwt", s.Properties["identity"].Properties["jwt"], jwtKeys},
 		{"geoip", s.Properties["identity"].Properties["geoip"], geoipKeys},
 		{"lease", limits.Properties["lease"], leaseKeys},
@@ -136,7 +137,7 @@ func TestTheReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(src)
-	for _, keys := range [][]string{rootKeys, identityKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
+	for _, keys := range [][]string{rootKeys, identityKeys, eventsKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
 		for _, key := range keys {
 			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
 				t.Errorf("%s is not on the page", key)

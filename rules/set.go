@@ -24,6 +24,7 @@ type Set struct {
 	options    Options
 	throttle   *Throttle
 	identity   Identity
+	events     Events
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -109,6 +110,8 @@ type builder struct {
 	names       map[string]*Limit
 	storeAt     string
 	identityAt  *document.Node
+	eventsAt    *document.Node
+	inHorizons  bool // the limit that is read is one of several with one key
 	attributes  map[string]bool
 	variants    int
 	full        bool

@@ -29,6 +29,7 @@ type budgets struct {
 	records store.Records
 	changes *audit.Log
 	grants  *keyadmin.Grants
+	events  *events
 	usage   *usage.Store // what the engine asks
 	keys    *keyadmin.Keys
 
@@ -60,19 +61,22 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 	if err != nil {
 		return b, fmt.Errorf("server: %w", err)
 	}
-	b.usage = usage.Watching(b.grants, meter)
+	b.events = openEvents(b.grants, b.records, o.Logger)
+	b.usage = usage.Watching(b.events.store, meter)
 	return b, nil
 }
 
 // follow makes what changes keys of e, and counts the usage of its limits.
 func (b *budgets) follow(e *engine.Engine, o *Options) {
-	b.keys = keyadmin.New(keyadmin.Options{Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Logger: o.Logger})
+	b.keys = keyadmin.New(keyadmin.Options{Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Logger: o.Logger})
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
 	b.watch(e.Set())
 }
 
-// watch counts the usage of the limits of the sets that have a window of an hour or longer.
+// watch finds the crossings of the limits of the sets, and counts the usage of those that have a window of an hour or
+// longer.
 func (b *budgets) watch(sets ...*rules.Set) {
+	b.events.watch(sets...)
 	var list []usage.Limit
 	for _, set := range sets {
 		for _, l := range set.Limits() {
@@ -115,6 +119,7 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
+	all.Go(func() { b.events.run(reporting) })
 	all.Go(func() { b.reservations.Run(ctx) })
 	all.Wait()
 }
@@ -125,15 +130,14 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	return []prometheus.Collector{
+	return append(b.events.collectors(),
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
 		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),
 		count("stint_usage_recovered_total", "Tables that processes which had ended left in the folder.", func(s usage.Stats) uint64 { return s.Recovered }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "stint_usage_keys", Help: "Keys whose usage is counted in this process now; an hour that is not reported yet counts as well.",
-		}, func() float64 { return float64(stats().Keys) }),
-	}
+		}, func() float64 { return float64(stats().Keys) }))
 }
 
 func (b *budgets) close() error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/webhook"
 	"github.com/stint-io/stint/rules"
 )
 
@@ -42,6 +43,7 @@ type config struct {
 	leases   *leases
 	identity *derive.Source
 	counted  func(...*rules.Set) // says of which limits usage is counted
+	aim      func(webhook.Target)
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -117,6 +119,10 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		err = errors.Join(c.check(set), c.full(set))
 	}
 	var old *rules.Set
+	var target webhook.Target
+	if err == nil {
+		target, err = readTarget(set)
+	}
 	if err == nil {
 		err = c.identify(set)
 	}
@@ -133,6 +139,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		return err
 	}
 	c.leases.reload(set)
+	c.aim(target)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)
@@ -245,7 +252,7 @@ func same(a, b *rules.Limit) bool {
 		return a.ID == b.ID && a.Policy == b.Policy && a.BanPolicy == b.BanPolicy
 	}
 	return a.Condition == b.Condition && slices.Equal(a.Key, b.Key) && a.Missing == b.Missing &&
-		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.HardPercent == b.HardPercent && a.ChargeAfter == b.ChargeAfter && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
+		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.HardPercent == b.HardPercent && a.ChargeAfter == b.ChargeAfter && slices.Equal(a.Events, b.Events) && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
 		a.Sharing == b.Sharing && a.Split == b.Split && a.Suppress == b.Suppress && a.Lease.Allocation == b.Lease.Allocation && a.Lease.Safe == b.Lease.Safe &&
 		a.Lease.SafePlaces == b.Lease.SafePlaces && slices.Equal(a.Lease.Guarantees, b.Lease.Guarantees) &&
 		a.Status == b.Status && reflect.DeepEqual(a.OnExceed, b.OnExceed) && a.Purpose == b.Purpose && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&

@@ -130,7 +130,12 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	}
 	s.bans = banlist.New(s.engine)
 	s.budgets.follow(s.engine, &s.opts)
-	s.config.counted = s.budgets.watch
+	s.config.counted, s.config.aim = s.budgets.watch, s.budgets.events.sender.Aim
+	target, err := readTarget(set)
+	if err != nil {
+		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
+	}
+	s.config.aim(target)
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()

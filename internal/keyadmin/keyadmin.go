@@ -35,6 +35,8 @@ type Options struct {
 	Audit   *audit.Log
 	// Grants is the store of the engine, or what is behind it; nil = nothing can be granted.
 	Grants *Grants
+	// Granted is told of each grant; nil = nobody is.
+	Granted func(c store.Counters, key []byte, n int64)
 	// MaxGrant bounds what one key is granted in one window, in percent of its quota; 0 = 100.
 	MaxGrant int64
 	// Now is the clock; nil = the system's. Logger nil = slog.Default.
@@ -289,6 +291,9 @@ func (k *Keys) Grant(ctx context.Context, key Key, n int64, by Change) (State, e
 		_, until := window.Window(k.opts.Now())
 		if _, err := k.opts.Grants.add(ctx, c.grantKey(), n, most, until); err != nil {
 			return 0, err
+		}
+		if k.opts.Granted != nil {
+			k.opts.Granted(c.Counters, c.key, n)
 		}
 		return n, nil
 	})

@@ -124,6 +124,9 @@ func (s *Sender) Aim(t Target) {
 	}
 }
 
+// Aimed reports whether there is a target.
+func (s *Sender) Aimed() bool { return s.target.Load().URL != "" }
+
 // Stats returns the figures.
 func (s *Sender) Stats() Stats {
 	return Stats{s.taken.Load(), s.refused.Load(), s.unreached.Load(), s.failing.Load()}
@@ -133,7 +136,7 @@ func (s *Sender) Stats() Stats {
 func (s *Sender) Run(ctx context.Context) {
 	for {
 		pause := poll
-		if s.target.Load().URL != "" {
+		if s.Aimed() {
 			pause = s.pass(ctx)
 		}
 		nudged := s.opts.Outbox.Nudged()
@@ -147,7 +150,7 @@ func (s *Sender) Run(ctx context.Context) {
 		case <-s.wake:
 		case <-ctx.Done():
 			timer.Stop()
-			if !s.away() && s.target.Load().URL != "" {
+			if !s.away() && s.Aimed() {
 				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), atEnd)
 				s.pass(last)
 				cancel()

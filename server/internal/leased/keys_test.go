@@ -407,6 +407,7 @@ func TestShadowWithoutLease(t *testing.T) {
 			return c
 		}
 		f.take(true, f.charge("a", "1", 1))
+		f.take(true, f.charge("a", "1", 0)) // in use now: the one before may have waited for a second
 		if c := f.take(true, shadow("2", 1), f.charge("x", "", 1))[0]; c.Verdict.Allowed || c.Verdict.Reason != limit.ReasonTableFull {
 			t.Errorf("the table is full: %+v", c)
 		}
