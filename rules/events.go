@@ -65,12 +65,12 @@ func (b *builder) events(d *file, n *document.Node) {
 	}
 }
 
-// limitEvents reads which crossing events of a limit are noted. Those of budgets are, where nothing is written; a rate
-// is crossed too often to be news.
+// limitEvents reads which crossing events of a limit are noted. Where nothing is written they are for budgets with
+// thresholds. Not for others: events tell the log which key it was.
 func (b *builder) limitEvents(s *scope, l *Limit) {
 	n, window := s.get("events"), l.eventWindow()
 	if n == nil {
-		if window >= time.Hour && !l.Envoy {
+		if window >= time.Hour && !l.Envoy && (l.SoftPercent > 0 || l.HardPercent > 0) {
 			l.Events = eventWords
 		}
 		return

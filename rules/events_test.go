@@ -9,19 +9,21 @@ import (
 // TestEventsOfLimits: which crossings of a limit are noted.
 func TestEventsOfLimits(t *testing.T) {
 	for src, want := range map[string][]string{
-		"rate: 5/month":                            eventWords,
-		"rate: 5/hour":                             eventWords,
-		"rate: 5/s":                                nil,
-		"rate: 5/minute":                           nil,
-		"rate: 5/minute, events: [soft]":           {"soft"},
-		"rate: 5/month, events: [under,hard]":      {"under", "hard"},
-		"rate: 5/month, events: [hard,hard]":       {"hard"},
-		"rate: 5/month, events: none":              nil,
-		"rate: 5/month, events: soft":              {"soft"},
-		"rate: 5/month, events: []":                nil,
-		"rate: 5/month, sharing: leased":           nil, // the keys are counted elsewhere
-		"unlimited: true, key: []":                 nil,
-		"algorithm: concurrency, max_in_flight: 5": nil,
+		"rate: 5/month":            nil,
+		"rate: 5/month, soft: 80%": eventWords,
+		"rate: 5/hour, hard: 200%, algorithm: fixed_window": eventWords,
+		"rate: 5/minute, soft: 80%":                         nil,
+		"rate: 5/s":                                         nil,
+		"rate: 5/minute":                                    nil,
+		"rate: 5/minute, events: [soft]":                    {"soft"},
+		"rate: 5/month, events: [under,hard]":               {"under", "hard"},
+		"rate: 5/month, events: [hard,hard]":                {"hard"},
+		"rate: 5/month, events: none":                       nil,
+		"rate: 5/month, events: soft":                       {"soft"},
+		"rate: 5/month, events: []":                         nil,
+		"rate: 5/month, sharing: leased":                    nil, // the keys are counted elsewhere
+		"unlimited: true, key: []":                          nil,
+		"algorithm: concurrency, max_in_flight: 5":          nil,
 	} {
 		l := mustParse(t, "limits: [{name: a, "+src+"}]").Limits()[0]
 		if !slices.Equal(l.Events, want) {

@@ -68,8 +68,10 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 
 // follow makes what changes keys of e, and counts the usage of its limits.
 func (b *budgets) follow(e *engine.Engine, o *Options) {
-	b.keys = keyadmin.New(keyadmin.Options{Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Logger: o.Logger})
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
+	b.keys = keyadmin.New(keyadmin.Options{
+		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
+	})
 	b.watch(e.Set())
 }
 

@@ -195,7 +195,7 @@ func (s *storage) figures() *admin.SharedStore {
 func (s *Server) storeReady() (ready bool, text string) {
 	if f := s.storage.file; f != nil {
 		if why := f.FileStats().LastError; why != "" {
-			return true, "counts cannot be written to " + s.storage.name + ", and are lost if this process ends: " + strings.ReplaceAll(why, "\n", "; ")
+			return true, "counts cannot be written to their file, and are lost if this process ends: " + strings.ReplaceAll(why, "\n", "; ")
 		}
 	}
 	if s.storage.shared == nil {

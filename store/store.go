@@ -76,6 +76,9 @@ type Charge struct {
 	Quota    int64
 	HasQuota bool
 
+	// Granted is the part of Quota that the key has on top of what its limit says, for now. Stores ignore it.
+	Granted int64
+
 	// Shadow charges are evaluated, and charged when they fit and the request
 	// is admitted, but their refusal refuses nothing.
 	Shadow bool

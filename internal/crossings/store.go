@@ -83,50 +83,31 @@ func (s *Store) Watch(limits []Limit) {
 	s.of.Store(&of)
 }
 
-// fewQuotas is for how many charges the quotas that came with them fit on the stack.
-const fewQuotas = 16
-
 // Take implements [store.Store].
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
-	of := *s.of.Load()
-	if len(of) == 0 {
-		return s.BanKeeper.Take(ctx, charges)
-	}
-	// A charge that comes with a quota says what the limit is for this key; one that leaves with another was
-	// granted the difference, for now, and is called by what it had.
-	var few [fewQuotas]int64
-	own := few[:]
-	if len(charges) > len(own) {
-		own = make([]int64, len(charges))
-	}
-	for i := range charges {
-		if own[i] = -1; charges[i].HasQuota {
-			own[i] = charges[i].Quota
-		}
-	}
 	allowed, err := s.BanKeeper.Take(ctx, charges)
 	if err != nil {
 		return allowed, err
 	}
+	of := *s.of.Load()
+	if len(of) == 0 {
+		return allowed, nil
+	}
 	for i := range charges {
 		if c := &charges[i]; !c.Failed {
 			if w := of[c.Counters.Spec().ID]; w != nil {
-				s.note(w, c, own[i], 0)
+				s.note(w, c, 0)
 			}
 		}
 	}
 	return allowed, nil
 }
 
-// note has the watcher see how a key stands. own is the quota with which its charge came, -1 for none, and back how
-// much was given back before.
-func (s *Store) note(w *watched, c *store.Charge, own, back int64) {
+// note has the watcher see how a key stands. back is how much was given back before.
+func (s *Store) note(w *watched, c *store.Charge, back int64) {
 	quota, nominal := w.quota, w.quota
-	if own >= 0 {
-		quota, nominal = own, own
-	}
 	if c.HasQuota {
-		quota = c.Quota
+		quota, nominal = c.Quota, c.Quota-c.Granted
 	}
 	if w.HardPercent > 0 {
 		nominal = nominalOf(nominal, w.HardPercent)
@@ -192,7 +173,7 @@ func (s *Store) look(c *store.Charge, amount int64) {
 		return
 	}
 	s.looks <- look{w, store.Charge{
-		Counters: c.Counters, Key: slices.Clone(c.Key), Quota: c.Quota, HasQuota: c.HasQuota, OnFailure: store.FailAllow,
+		Counters: c.Counters, Key: slices.Clone(c.Key), Quota: c.Quota, HasQuota: c.HasQuota, Granted: c.Granted, OnFailure: store.FailAllow,
 	}, amount}
 }
 
@@ -226,12 +207,8 @@ func (s *Store) Run(ctx context.Context) {
 
 func (s *Store) see(ctx context.Context, l *look) {
 	one := [1]store.Charge{l.charge}
-	own := int64(-1)
-	if l.charge.HasQuota {
-		own = l.charge.Quota
-	}
 	// A store that does not answer says so itself; what is missed is found by the next refund, if at all.
 	if _, err := s.Peek(ctx, one[:]); err == nil && !one[0].Failed {
-		s.note(l.of, &one[0], own, l.amount)
+		s.note(l.of, &one[0], l.amount)
 	}
 }

@@ -59,6 +59,9 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		return err
 	}
 	missing, n := e.assess(s, q)
+	if q.reserve {
+		q.clamp()
+	}
 	allowed := true
 	if len(q.charges) > 0 {
 		var err error
@@ -242,6 +245,9 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	}
 	charge := store.Charge{
 		Counters: c, Key: h.key, Cost: d.Cost, Shadow: h.shadow, OnFailure: h.onFailure(), CountRefused: q.CountRefused,
+	}
+	if q.reserve {
+		charge.OnFailure = store.FailTake // what is not counted cannot be given back
 	}
 	if h.Variant == nil {
 		charge.Quota, charge.HasQuota = h.Rate.Count, true

@@ -39,6 +39,7 @@ type Query struct {
 	// Hits are the limits that apply to each descriptor; see [Query.HitsOf].
 	Hits []Hit
 
+	reserve bool // the cost is an estimate: see TakeParts
 	one     [1]Descriptor
 	matched []rules.Matched
 	keys    []byte

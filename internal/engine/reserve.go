@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/stint-io/stint/limit"
@@ -17,22 +18,28 @@ type Part struct {
 	// Quota is the count that the request brought along, if HasQuota.
 	Quota    int64
 	HasQuota bool `json:",omitempty"`
+	// Permit is what was taken of a counter of requests in flight. Its Cost is 0.
+	Permit uint64 `json:",omitempty"`
 }
 
-// TakeParts decides as Take does, and returns what was taken of which counter, for a caller that settles it
-// later. Permits in flight are not among it: they end with [Engine.Finish].
-func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []Part, error) {
+// TakeParts decides as Take does, and returns what was taken of which counter, and the cost, for a caller that
+// settles it later. A cost above what a limit can ever admit is clamped to that: it would be refused for ever, not
+// only as long as others use the limit. Of a limit of requests in flight it takes one, whatever the cost.
+func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []Part, int64, error) {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
-	if err := e.Decide(ctx, q); err != nil {
-		return limit.Decision{}, nil, err
+	q.reserve = true
+	err := e.Decide(ctx, q)
+	q.reserve = false
+	if err != nil {
+		return limit.Decision{}, nil, 0, err
 	}
-	d := q.Decision
+	d, cost := q.Decision, q.Descriptors[0].Cost
 	d.Results = slices.Clone(d.Results)
 	d.Tags = slices.Clone(d.Tags)
 	if !d.Allowed {
-		return d, nil, nil
+		return d, nil, cost, nil
 	}
 	var parts []Part
 	for i := range q.parts {
@@ -41,13 +48,42 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 			continue
 		}
 		c := &q.charges[p.charge]
-		spec := c.Counters.Spec()
-		if c.Cost == 0 || c.Failed || !c.Verdict.Allowed || spec.Policy.Algorithm == limit.Concurrency {
+		if c.Cost == 0 || c.Failed || !c.Verdict.Allowed {
 			continue
 		}
-		parts = append(parts, Part{ID: spec.ID, Key: slices.Clone(c.Key), Cost: c.Cost, Quota: c.Quota, HasQuota: c.HasQuota})
+		one := Part{ID: c.Counters.Spec().ID, Key: slices.Clone(c.Key), Cost: c.Cost, Quota: c.Quota - c.Granted, HasQuota: c.HasQuota, Permit: c.Permit}
+		if c.Permit != 0 {
+			one.Cost = 0
+		}
+		parts = append(parts, one)
 	}
-	return d, parts, nil
+	return d, parts, cost, nil
+}
+
+// clamp makes the cost of a reservation one that each limit can admit.
+func (q *Query) clamp() {
+	d := &q.Descriptors[0]
+	most := d.Cost
+	for i := range q.parts {
+		p, r := &q.parts[i], &q.Decision.Results[i]
+		if p.charge < 0 {
+			continue
+		}
+		if c := &q.charges[p.charge]; r.Algorithm == limit.Concurrency {
+			c.Cost = min(c.Cost, 1)
+		} else if !r.Shadow && r.Quota > 0 {
+			most = min(most, r.Quota)
+		}
+	}
+	d.Cost = most
+	for i := range q.parts {
+		r := &q.Decision.Results[i]
+		r.Cost = most
+		if c := q.parts[i].charge; c >= 0 {
+			q.charges[c].Cost = min(q.charges[c].Cost, most)
+			r.Cost = q.charges[c].Cost
+		}
+	}
 }
 
 // Settle makes what was taken of each counter, at a time by the wall clock, the actual cost. What is over is
@@ -55,7 +91,7 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 // Counters that the configuration has no more are left out.
 func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, actual int64) error {
 	s := e.live.Load()
-	var over, back []store.Charge
+	var over, back, ended []store.Charge
 	for i := range parts {
 		p := &parts[i]
 		b := s.byID[p.ID]
@@ -64,6 +100,9 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, act
 		}
 		c := store.Charge{Counters: b.counters, Key: p.Key, Quota: p.Quota, HasQuota: p.HasQuota}
 		switch {
+		case p.Permit != 0:
+			c.Permit = p.Permit
+			ended = append(ended, c)
 		case actual > p.Cost:
 			// A shadow, so that one that is over its limit does not leave the others uncharged.
 			c.Cost, c.CountRefused, c.Shadow = actual-p.Cost, true, true
@@ -73,15 +112,15 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, act
 			back = append(back, c)
 		}
 	}
+	var failed, uncharged, held error
 	if len(back) > 0 {
-		if err := e.store.Refund(ctx, back); err != nil {
-			return err
-		}
+		failed = e.store.Refund(ctx, back)
 	}
 	if len(over) > 0 {
-		if _, err := e.store.Take(ctx, over); err != nil {
-			return err
-		}
+		_, uncharged = e.store.Take(ctx, over)
 	}
-	return nil
+	if len(ended) > 0 {
+		held = e.store.Finish(ctx, ended)
+	}
+	return errors.Join(failed, uncharged, held)
 }

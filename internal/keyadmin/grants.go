@@ -143,13 +143,14 @@ func (g *Grants) raise(charges []store.Charge) {
 		c := &charges[i]
 		spec := c.Counters.Spec()
 		extra := g.of(spec.ID, c.Key)
-		if extra == 0 || !grantable(spec.Policy) {
+		if extra == c.Granted || !grantable(spec.Policy) {
 			continue
 		}
 		if !c.HasQuota {
 			c.Quota, c.HasQuota = spec.Policy.Quota(), true
 		}
-		c.Quota = min(c.Quota+extra, limit.MaxCount)
+		c.Quota = min(c.Quota-c.Granted+extra, limit.MaxCount) // a charge may come again
+		c.Granted = extra
 	}
 }
 

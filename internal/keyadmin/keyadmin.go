@@ -37,6 +37,8 @@ type Options struct {
 	Grants *Grants
 	// Granted is told of each grant; nil = nobody is.
 	Granted func(c store.Counters, key []byte, n int64)
+	// Reserved knows what is reserved of a key; nil = nothing ever is.
+	Reserved Reserved
 	// MaxGrant bounds what one key is granted in one window, in percent of its quota; 0 = 100.
 	MaxGrant int64
 	// Now is the clock; nil = the system's. Logger nil = slog.Default.
@@ -194,23 +196,26 @@ func (k *Keys) change(ctx context.Context, action string, key Key, by Change, n 
 		if err != nil {
 			return State{}, err
 		}
-		changed, err := do(c, before)
-		if err != nil {
-			return State{}, err
+		changed, failed := do(c, before)
+		if failed != nil && !errors.Is(failed, store.ErrUnavailable) {
+			return State{}, failed
 		}
 		after, err := k.state(ctx, c)
 		if err != nil {
 			after = before // it was changed all the same
 		}
 		after.Changed = changed
-		_, err = k.opts.Audit.Note(ctx, audit.Entry{
+		entry := audit.Entry{
 			Who: by.Who, Action: "key." + action, What: key.text(), Request: by.ID,
 			Before: before.text(), After: fmt.Sprintf("%s, changed %d", after.text(), changed),
-		})
-		if err != nil {
+		}
+		if failed != nil {
+			entry.After += ", and it may not last: the store did not answer"
+		}
+		if _, err = k.opts.Audit.Note(ctx, entry); err != nil {
 			k.opts.Logger.Error("a counter was changed and the list of changes lacks it", "who", by.Who, "action", action, "key", key.text(), "err", err)
 		}
-		return after, nil
+		return after, failed
 	})
 }
 
@@ -229,13 +234,27 @@ func (k *Key) text() string {
 	return text
 }
 
-// Reset makes the key as if it had never been seen: what it used, what it was granted, and its bans go.
+// Reserved is what reservations hold of keys of the counter of an ID.
+type Reserved interface {
+	// Held is how much is reserved: it counts as used, and comes back by itself.
+	Held(ctx context.Context, counter string, key []byte) (int64, error)
+	// Forget makes what is reserved come back to nobody.
+	Forget(ctx context.Context, counter string, key []byte) error
+}
+
+// Reset makes the key as if it had never been seen: what it used, what it was granted, and its bans go. Reservations
+// that are open give nothing back to it.
 func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 	return k.change(ctx, "reset", key, by, 0, func(c *counter, before State) (int64, error) {
 		charges := c.charge(0)
 		for _, b := range k.opts.Engine.Banners(key.Limit) {
 			if b.When == c.When {
 				charges = append(charges, store.Charge{Counters: b.Counters, Key: c.key})
+			}
+		}
+		if k.opts.Reserved != nil { // before the reset: what comes back in between is reset as well
+			if err := k.opts.Reserved.Forget(ctx, c.Counters.Spec().ID, c.key); err != nil {
+				return 0, fmt.Errorf("keyadmin: %w", err)
 			}
 		}
 		if err := k.opts.Engine.Store().Reset(ctx, charges); err != nil {
@@ -250,28 +269,47 @@ func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 	})
 }
 
-// Refund gives back n of what the key used, at most what it used.
+// Refund gives back n of what the key used, at most what it used. What is reserved is not used yet: it comes back by
+// itself.
 func (k *Keys) Refund(ctx context.Context, key Key, n int64, by Change) (State, error) {
 	if err := amount(n); err != nil {
 		return State{}, err
 	}
-	return k.change(ctx, "refund", key, by, n, func(c *counter, before State) (int64, error) {
+	return k.change(ctx, "refund", key, by, n, func(c *counter, before State) (back int64, err error) {
 		if c.Variant.Policy.Algorithm == limit.Concurrency {
 			return 0, fmt.Errorf("keyadmin: %w: limit %.100q counts what is in flight: that ends by itself", ErrBadRequest, key.Limit)
 		}
-		back := min(n, before.Used)
-		if before.Remaining == 0 {
-			back = n // it may be in debt, which is more than what is shown; the store gives back what was taken
+		held := int64(0)
+		if k.opts.Reserved != nil {
+			if held, err = k.opts.Reserved.Held(ctx, c.Counters.Spec().ID, c.key); err != nil {
+				return 0, fmt.Errorf("keyadmin: %w", err)
+			}
 		}
-		if back == 0 {
-			return 0, nil
+		// A key in debt has used more than is shown. It is paid a quota at a time, each of which is seen to have
+		// been used.
+		for state, steps := before, 0; ; steps++ {
+			some := min(n-back, state.Used-held)
+			if some <= 0 {
+				return back, nil
+			}
+			if state.Remaining > 0 || steps == maxSteps {
+				n = back + some
+			}
+			if err := k.opts.Engine.Store().Refund(ctx, c.charge(some)); err != nil {
+				return back, fmt.Errorf("keyadmin: %w", err)
+			}
+			if back += some; back == n {
+				return back, nil
+			}
+			if state, err = k.state(ctx, c); err != nil {
+				return back, fmt.Errorf("keyadmin: %w", err)
+			}
 		}
-		if err := k.opts.Engine.Store().Refund(ctx, c.charge(back)); err != nil {
-			return 0, fmt.Errorf("keyadmin: %w", err)
-		}
-		return back, nil
 	})
 }
+
+// maxSteps is how many quotas of a debt one refund pays. Not more: each asks the store twice.
+const maxSteps = 100
 
 // Grant lets the key use n more in the window that is open: at most [Options.MaxGrant] percent of its quota in
 // all. It is for fixed windows.

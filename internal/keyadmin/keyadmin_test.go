@@ -251,3 +251,48 @@ func TestSeen(t *testing.T) {
 		t.Fatal("after the window: ", r)
 	}
 }
+
+// reserved is what is reserved of every key.
+type reserved struct {
+	n         int64
+	forgotten int
+}
+
+func (r *reserved) Held(context.Context, string, []byte) (int64, error) { return r.n, nil }
+func (r *reserved) Forget(context.Context, string, []byte) error        { r.forgotten++; return nil }
+
+// TestRefundOfDebt: whatever a key has used, in debt or not, a refund gives back what it says, and never more than was
+// used without what is reserved.
+func TestRefundOfDebt(t *testing.T) {
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		d := open(t, nil)
+		held := &reserved{n: rnd.Int64N(2) * rnd.Int64N(100)}
+		d.keys = keyadmin.New(keyadmin.Options{Engine: d.engine, Records: d.records, Audit: d.log, Reserved: held})
+		used := int64(0)
+		for range 1 + rnd.IntN(4) {
+			n := 1 + rnd.Int64N(150)
+			c := d.engine.Counters("month")[0]
+			key, _ := c.Limit.KeyFrom(attrs)
+			charge := []store.Charge{{Counters: c.Counters, Key: key, Cost: n, CountRefused: true, Shadow: true}}
+			if _, err := d.engine.Store().Take(t.Context(), charge); err != nil {
+				t.Fatal(err)
+			}
+			used += n
+		}
+		ask := 1 + rnd.Int64N(2*used)
+		s, err := d.keys.Refund(t.Context(), month, ask, jo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := max(0, used-held.n); s.Changed > min(ask, most) || held.n == 0 && s.Changed != min(ask, used) {
+			t.Fatalf("seed %d: %d used, %d reserved: a refund of %d gave %d", seed, used, held.n, ask, s.Changed)
+		}
+		if left := used - s.Changed; s.Used != min(left, 100) {
+			t.Fatalf("seed %d: %d used after %d of %d came back", seed, s.Used, s.Changed, used)
+		}
+		if s, err = d.keys.Reset(t.Context(), month, jo); err != nil || s.Used != 0 || held.forgotten != 1 {
+			t.Fatal(s, err, held.forgotten)
+		}
+	}
+}

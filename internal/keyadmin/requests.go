@@ -2,6 +2,7 @@ package keyadmin
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -32,6 +33,7 @@ var (
 // request is what stands under an ID.
 type request struct {
 	Hash string `json:"hash"` // of what is asked for
+	By   string `json:"by"`   // different for each attempt
 	Done *State `json:"done,omitempty"`
 }
 
@@ -51,13 +53,15 @@ func (k *Keys) once(ctx context.Context, id string, what any, do func() (State, 
 		return State{}, fmt.Errorf("keyadmin: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	begun := request{Hash: hex.EncodeToString(sum[:16])}
+	begun := request{Hash: hex.EncodeToString(sum[:16]), By: rand.Text()}
 	begins, err := json.Marshal(begun)
 	if err != nil {
 		return State{}, fmt.Errorf("keyadmin: %w", err)
 	}
 	first, present, err := k.opts.Records.Swap(ctx, RequestsTable, id, nil, begins, keepRequests)
 	if err != nil {
+		// It may be noted all the same, by this attempt, which does not go on.
+		_, _, _ = k.opts.Records.Swap(context.WithoutCancel(ctx), RequestsTable, id, begins, nil, 0)
 		return State{}, fmt.Errorf("keyadmin: nothing was done: the request ID cannot be noted: %w", err)
 	}
 	if !first {

@@ -33,6 +33,9 @@ const (
 	// missing to others. Not shorter: each server asks the store.
 	sweepEvery = time.Second
 	sweepMost  = 256
+	// answerWithin bounds a call once it has begun. It goes on without its caller, who may have gone: what is half
+	// done, nobody could finish.
+	answerWithin = 10 * time.Second
 
 	byID  = "reservations"
 	byEnd = "reservationends" // keys are the end in hexadecimal, and the ID
@@ -61,7 +64,7 @@ const (
 
 // Taker takes and settles. [engine.Engine] is one.
 type Taker interface {
-	TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []engine.Part, error)
+	TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []engine.Part, int64, error)
 	Settle(ctx context.Context, parts []engine.Part, taken limit.Time, actual int64) error
 }
 
@@ -107,6 +110,8 @@ type record struct {
 	Clamped  bool
 	Late     bool
 	Charge   bool // what is reserved stays charged when its time is over
+	// By is different for each attempt to change the record, so that one whose answer was lost can be recognised.
+	By string
 }
 
 func (r *record) shown(id string) Reservation {
@@ -127,53 +132,63 @@ func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration
 	if req.Cost < 1 || req.Cost > limit.MaxCount {
 		return Reservation{}, limit.Decision{}, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, req.Cost, int64(limit.MaxCount))
 	}
+	ctx, cancel := alone(ctx)
+	defer cancel()
 	now := limit.At(b.now()) // before it is taken: a window that begins in between gets nothing back
-	d, parts, err := b.taker.TakeParts(ctx, req)
-	clamped := false
-	if most := ever(&d); err == nil && !d.Allowed && most > 0 && most < req.Cost {
-		clamped, req.Cost = true, most
-		d, parts, err = b.taker.TakeParts(ctx, req)
-	}
+	d, parts, cost, err := b.taker.TakeParts(ctx, req)
 	if err != nil || !d.Allowed {
 		return Reservation{}, d, err
 	}
-	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), Reserved: req.Cost, Clamped: clamped, Charge: charge}
+	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), Reserved: cost, Clamped: cost < req.Cost, Charge: charge}
 	id := rand.Text()
-	err = b.keep(ctx, id, &r, ttl)
-	if err != nil {
-		// Nobody could settle it.
-		return Reservation{}, limit.Decision{}, errors.Join(err, b.taker.Settle(context.WithoutCancel(ctx), parts, now, 0))
+	if unknown, err := b.keep(ctx, id, &r, ttl); err != nil {
+		return Reservation{}, limit.Decision{}, errors.Join(err, b.abandon(ctx, id, &r, unknown))
 	}
 	return r.shown(id), d, nil
 }
 
-// ever is the most that a request may cost by the limits that refuse this one for its cost alone; 0 = none does.
-func ever(d *limit.Decision) (most int64) {
-	for i := range d.Results {
-		r := &d.Results[i]
-		if r.Shadow || r.Allowed || r.Reason != limit.ReasonCost {
-			continue
-		}
-		if most == 0 || r.Quota < most {
-			most = r.Quota
-		}
-	}
-	return most
+// alone is ctx without its end: see answerWithin.
+func alone(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 }
 
-// keep writes a new reservation, its end first: an end without a reservation is passed over.
-func (b *Book) keep(ctx context.Context, id string, r *record, ttl time.Duration) error {
+// keep writes a new reservation, its end first: an end without a reservation is passed over. unknown = the
+// reservation may have been written in spite of the error.
+func (b *Book) keep(ctx context.Context, id string, r *record, ttl time.Duration) (unknown bool, err error) {
 	value, err := json.Marshal(r)
+	if err == nil {
+		_, _, err = b.records.Swap(ctx, byEnd, endKey(r.Ends, id), nil, []byte{1}, ttl+remembered)
+	}
+	if err == nil {
+		_, _, err = b.records.Swap(ctx, byID, id, nil, value, ttl+remembered)
+		unknown = errors.Is(err, store.ErrUnavailable)
+	}
 	if err != nil {
-		return err
+		return unknown, fmt.Errorf("reserve: it cannot be kept: %w", err)
 	}
-	if _, _, err := b.records.Swap(ctx, byEnd, endKey(r.Ends, id), nil, []byte{1}, ttl+remembered); err != nil {
-		return fmt.Errorf("reserve: it cannot be kept: %w", err)
+	return false, nil
+}
+
+// abandon gives back what was reserved under an ID that nobody will know. unknown = the record may have been written,
+// or may be yet: one that is ended takes its place, so that it is given back once.
+func (b *Book) abandon(ctx context.Context, id string, r *record, unknown bool) error {
+	if unknown {
+		ended := *r
+		ended.State = Released
+		value, err := json.Marshal(&ended)
+		if err != nil {
+			return err
+		}
+		swapped, _, err := b.records.Swap(ctx, byID, id, nil, value, remembered)
+		if err != nil {
+			return nil // it stays charged, or the sweep gives it back: too much, and never too little
+		}
+		if !swapped {
+			_, err = b.Release(ctx, id)
+			return err
+		}
 	}
-	if _, _, err := b.records.Swap(ctx, byID, id, nil, value, ttl+remembered); err != nil {
-		return fmt.Errorf("reserve: it cannot be kept: %w", err)
-	}
-	return nil
+	return b.taker.Settle(ctx, r.Parts, r.Taken, 0)
 }
 
 func endKey(at limit.Time, id string) string { return fmt.Sprintf("%016x/%s", uint64(at), id) }
@@ -216,58 +231,6 @@ func (b *Book) Release(ctx context.Context, id string) (Reservation, error) {
 			return false, nil
 		}
 	})
-}
-
-// settle changes a reservation as change says, and settles its cost if that says so. The record is changed first: of
-// several that settle one at a time one wins, and a process that dies in between leaves the reserved cost charged,
-// which is too much and never too little of what was reserved.
-func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool, error)) (Reservation, error) {
-	if id == "" || len(id) > 64 {
-		return Reservation{}, ErrUnknown
-	}
-	for {
-		old, err := b.records.Get(ctx, byID, id)
-		if err != nil {
-			return Reservation{}, err
-		}
-		if old == nil {
-			return Reservation{}, ErrUnknown
-		}
-		var r record
-		if err := json.Unmarshal(old, &r); err != nil {
-			return Reservation{}, fmt.Errorf("reserve: the record of a reservation cannot be read: %w", err)
-		}
-		was := r
-		settle, err := change(&r)
-		if err != nil || !settle {
-			return r.shown(id), err
-		}
-		value, err := json.Marshal(&r)
-		if err != nil {
-			return Reservation{}, err
-		}
-		swapped, _, err := b.records.Swap(ctx, byID, id, old, value, remembered)
-		if err != nil {
-			return Reservation{}, err
-		}
-		if !swapped {
-			continue
-		}
-		parts := r.Parts
-		if was.State == Expired && !r.Charge { // it was given back
-			parts = make([]engine.Part, len(r.Parts))
-			copy(parts, r.Parts)
-			for i := range parts {
-				parts[i].Cost = 0
-			}
-		}
-		// The caller may have gone; what it has decided is done.
-		actual := r.Actual
-		if r.State == Expired && r.Charge {
-			actual = r.Reserved
-		}
-		return r.shown(id), b.taker.Settle(context.WithoutCancel(ctx), parts, r.Taken, actual)
-	}
 }
 
 // Run releases reservations whose time is over, until ctx ends.

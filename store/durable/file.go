@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -69,6 +70,8 @@ func explain(path string, err error) error {
 		return fmt.Errorf("durable: %s: %w, run that one, or put the file aside to begin anew", path, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("durable: %w: make the folder, and let this user write in it", err)
+	case errors.As(err, new(*os.PathError)), errors.As(err, new(syscall.Errno)):
+		return fmt.Errorf("durable: %s cannot be used (%w): make room, or choose another --state-dir; the counts in it are as they were", path, err)
 	default:
 		return fmt.Errorf("durable: %s is damaged (%w): restore a snapshot, or put the file aside to begin anew", path, err)
 	}

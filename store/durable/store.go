@@ -258,7 +258,8 @@ func (s *Store) Unbind(c store.Counters) error {
 	return errors.Join(err, s.Store.Unbind(c))
 }
 
-// Take decides as the store in memory does. It returns when what it has counted is as safe as the bound says.
+// Take decides as the store in memory does. It returns when what it has counted is as safe as the bound says, or as
+// OnFailure says if that cannot be.
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
 	allowed, err := s.Store.Take(ctx, charges)
 	if err != nil {
@@ -268,7 +269,9 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 	if !allowed {
 		changed = refused
 	}
-	if err := s.note(ctx, charges, changed); err != nil {
+	if err := s.note(ctx, charges, changed); err != nil && allowed {
+		return s.unwritten(charges, err)
+	} else if err != nil {
 		return false, err
 	}
 	return allowed, nil
