@@ -159,6 +159,12 @@ github.com/oschwald/maxminddb-golang/v2 < internal/geo;
 github.com/go-jose/go-jose/v4 < internal/claims;
 internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
 
+# Which customer has which plan.
+internal/audit < internal/plans < server/internal/admin;
+
+# How often each limit was met, and with which answer.
+rules < internal/tally < internal/engine;
+
 # The counters of limits that come with requests.
 store < internal/override < internal/engine;
 

@@ -125,15 +125,28 @@ func (b *builder) restrict(s *scope, l *Limit, v *Variant) {
 	if l.HardPercent == 0 || p.Unlimited {
 		return
 	}
-	hi, lo := bits.Mul64(uint64(p.Rate.Count), uint64(l.HardPercent))
+	p.Rate.Count = l.hard(p.Rate.Count)
+	if err := p.Validate(); err != nil {
+		s.Fault(s.get("hard"), "", "%d%% of the rate: %s", l.HardPercent, trimmed(err))
+	}
+}
+
+// hard is the count above which requests are refused.
+func (l *Limit) hard(nominal int64) int64 {
+	hi, lo := bits.Mul64(uint64(nominal), uint64(l.HardPercent))
 	count := uint64(math.MaxUint64)
 	if hi < 100 {
 		count, _ = bits.Div64(hi, lo, 100)
 	}
-	p.Rate.Count = int64(min(count, math.MaxInt64))
-	if err := p.Validate(); err != nil {
-		s.Fault(s.get("hard"), "", "%d%% of the rate: %s", l.HardPercent, trimmed(err))
+	return int64(min(count, math.MaxInt64))
+}
+
+// Restricted returns the count above which requests are refused, for another nominal count than the file's.
+func (l *Limit) Restricted(nominal int64) int64 {
+	if l.HardPercent == 0 {
+		return nominal
 	}
+	return min(l.hard(nominal), limit.MaxCount)
 }
 
 // doubtBudget warns of a budget that is written as a bucket: it is full at the start and refills all the

@@ -61,6 +61,9 @@ type Limit struct {
 	// Domain is empty for stint's format, Envoy's domain for Envoy's.
 	Domain string
 
+	// Plan is that whose limit it is; "" = none.
+	Plan string
+
 	// Envoy is set for a limit from a file in Envoy's format, which follows the
 	// semantics of Envoy's rate limit service.
 	Envoy bool
@@ -180,6 +183,10 @@ type Variant struct {
 	// ID identifies the counters. It is the same after a reload as long as the
 	// limit's name and the override's condition are.
 	ID string
+
+	// Pool is the name that limits of several plans have in common, whose counters are the same ones: a request
+	// brings its count along. "" = the counters are the variant's own.
+	Pool string
 
 	// Policy is how they count. It is valid.
 	Policy limit.Policy

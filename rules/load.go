@@ -111,7 +111,7 @@ func (o Options) compile(sources []source, found *document.Faults) (*Set, error)
 		default:
 			b.native(d)
 		}
-		if found.Count() == before && len(b.set.limits) == limits && (d.Root.Get("store") == nil && d.Root.Get("throttle") == nil && d.Root.Get("identity") == nil && d.Root.Get("events") == nil || d.Root.Get("limits") != nil) {
+		if found.Count() == before && len(b.set.limits) == limits && (isEnvoy(d.Root) || d.Root.Get("limits") != nil || !slices.ContainsFunc(d.Root.Fields, func(f document.Field) bool { return contains(settingKeys, f.Key.Text) })) {
 			b.warn(d, d.Root, "", "the file has no limits, so nothing is limited by it")
 		}
 	}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,7 +12,8 @@ import (
 
 // The keys of stint's format. The schema and the reference page name the same.
 var (
-	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events"}
+	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events", "plans", "customers"}
+	settingKeys  = []string{"store", "throttle", "identity", "events"} // of a file that may have no limits
 	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons"}
 	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "purpose", "shadow", "on_exceed", "sharing"}
@@ -75,9 +77,13 @@ func (b *builder) native(d *file) {
 	if throttle != nil {
 		b.throttle(d, throttle)
 	}
+	plans, customers := d.Root.Get("plans"), d.Root.Get("customers")
+	if plans != nil || customers != nil {
+		b.plans(d, plans, customers, defaults)
+	}
 	limits := d.Root.Get("limits")
 	if limits == nil {
-		if len(d.Root.Fields) == 0 || d.Root.Get("store") == nil && defaults == nil && throttle == nil && identity == nil && events == nil {
+		if !slices.ContainsFunc(d.Root.Fields, func(f document.Field) bool { return contains(rootKeys, f.Key.Text) }) {
 			d.Fault(d.Root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
 		}
 		return
@@ -93,12 +99,17 @@ func (b *builder) native(d *file) {
 		if !d.section(n, "a limit", "a limit: a map with name and rate", limitKeys) {
 			continue
 		}
-		if list := n.Get("horizons"); list != nil {
-			b.horizons(d, n, list, defaults)
-			continue
-		}
-		b.limit(&scope{file: d, limit: n, defaults: defaults})
+		b.one(d, n, defaults)
 	}
+}
+
+// one compiles a limit, of one rate or of several.
+func (b *builder) one(d *file, n, defaults *document.Node) {
+	if list := n.Get("horizons"); list != nil {
+		b.horizons(d, n, list, defaults)
+		return
+	}
+	b.limit(&scope{file: d, limit: n, defaults: defaults})
 }
 
 func (b *builder) store(d *file, n *document.Node) {
@@ -174,6 +185,7 @@ func (b *builder) limit(s *scope) {
 	b.split(s, l)
 	b.suppress(s, l)
 	b.limitEvents(s, l)
+	b.pool(s, l)
 	b.add(d, n, l)
 }
 
@@ -187,11 +199,7 @@ func (b *builder) name(s *scope, l *Limit) {
 	if !ok {
 		return
 	}
-	// Names go into header fields as quoted text and, before a "!", into the
-	// identity of counters.
-	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' && r != '!' }
-	if name == "" || len(name) > maxName || strings.TrimSpace(name) != name ||
-		strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+	if !plainName(name) {
 		s.Fault(n, `use up to 128 printable ASCII characters without " \ and !`, "%q cannot be the name of a limit", name)
 		return
 	}
@@ -202,6 +210,14 @@ func (b *builder) name(s *scope, l *Limit) {
 	l.Name = name
 	l.File, l.Line = s.Name, n.Line
 	b.names[name] = l
+}
+
+// plainName reports whether a name can stand in header fields as quoted text and, before a "!", in the identity of
+// counters.
+func plainName(name string) bool {
+	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '"' && r != '\\' && r != '!' }
+	return name != "" && len(name) <= maxName && strings.TrimSpace(name) == name &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !plain(r) })
 }
 
 func (b *builder) key(s *scope, l *Limit) {

@@ -25,6 +25,7 @@ type Set struct {
 	throttle   *Throttle
 	identity   Identity
 	events     Events
+	plans      Plans
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -111,7 +112,10 @@ type builder struct {
 	storeAt     string
 	identityAt  *document.Node
 	eventsAt    *document.Node
-	inHorizons  bool // the limit that is read is one of several with one key
+	plansAt     *document.Node
+	inHorizons  bool              // the limit that is read is one of several with one key
+	inPlan      string            // the plan of the limit that is read; "" = none
+	pools       map[string]*Limit // by Variant.Pool, the first of each
 	attributes  map[string]bool
 	variants    int
 	full        bool
@@ -122,7 +126,7 @@ func newBuilder(found *document.Faults) *builder {
 	s.activations.New = func() any { return new(activation) }
 	return &builder{
 		set: s, faults: found,
-		names: make(map[string]*Limit), attributes: make(map[string]bool),
+		names: make(map[string]*Limit), pools: make(map[string]*Limit), attributes: make(map[string]bool),
 	}
 }
 

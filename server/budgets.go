@@ -13,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/audit"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/keyadmin"
+	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/internal/usage"
@@ -32,6 +33,8 @@ type budgets struct {
 	events  *events
 	usage   *usage.Store // what the engine asks
 	keys    *keyadmin.Keys
+
+	customers *plans.Desk
 
 	reservations *reserve.Book
 }
@@ -67,7 +70,8 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 }
 
 // follow makes what changes keys of e, and counts the usage of its limits.
-func (b *budgets) follow(e *engine.Engine, o *Options) {
+func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
+	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
 	b.keys = keyadmin.New(keyadmin.Options{
 		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
@@ -93,7 +97,11 @@ func (b *budgets) watch(sets ...*rules.Set) {
 
 // counted is what usage must know of a limit.
 func counted(l *rules.Limit) (u usage.Limit, long bool) {
-	u = usage.Limit{Name: l.Name, Key: l.Key, Subject: func(key []byte) []limit.Attribute {
+	name := l.Name
+	if l.Base.Pool != "" {
+		name = l.Base.Pool // what a customer has used, whatever the plan was
+	}
+	u = usage.Limit{Name: name, Key: l.Key, Subject: func(key []byte) []limit.Attribute {
 		attrs, _, _ := l.ShowKey(key)
 		return attrs
 	}}
@@ -121,6 +129,7 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
+	all.Go(func() { b.customers.Run(ctx) })
 	all.Go(func() { b.events.run(reporting) })
 	all.Go(func() { b.reservations.Run(ctx) })
 	all.Wait()
@@ -132,7 +141,7 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	return append(b.events.collectors(),
+	return append(append(b.events.collectors(), planCollectors(b.customers)...),
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
 		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/webhook"
 	"github.com/stint-io/stint/rules"
 )
@@ -44,6 +45,10 @@ type config struct {
 	identity *derive.Source
 	counted  func(...*rules.Set) // says of which limits usage is counted
 	aim      func(webhook.Target)
+
+	customers *plans.Directory
+	next      settings          // of the set that is being put in force; mu is held
+	use       func(*plans.View) // says which plans there are
 
 	mu struct {
 		sync.Mutex // held while a configuration replaces another
@@ -119,9 +124,8 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		err = errors.Join(c.check(set), c.full(set))
 	}
 	var old *rules.Set
-	var target webhook.Target
 	if err == nil {
-		target, err = readTarget(set)
+		c.next, err = c.readSettings(set)
 	}
 	if err == nil {
 		err = c.identify(set)
@@ -139,7 +143,8 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		return err
 	}
 	c.leases.reload(set)
-	c.aim(target)
+	c.aim(c.next.target)
+	c.use(c.next.plans)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -58,7 +59,7 @@ func (e *events) watch(sets ...*rules.Set) {
 	for _, set := range sets {
 		for _, l := range set.Limits() {
 			one := crossings.Limit{
-				Name: l.Name, SoftPercent: l.SoftPercent, HardPercent: l.HardPercent, Shadow: l.Shadow,
+				Name: cmp.Or(l.Base.Pool, l.Name), SoftPercent: l.SoftPercent, HardPercent: l.HardPercent, Shadow: l.Shadow,
 				Show: func(key []byte) []limit.Attribute {
 					attrs, _, _ := l.ShowKey(key)
 					return attrs

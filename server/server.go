@@ -26,6 +26,7 @@ import (
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
@@ -119,23 +120,24 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.storage.Close())
 	}
 	s.config.identity = derive.New(opts.Logger)
-	if err = s.config.identify(set); err != nil {
+	if err = s.config.identify(set); err == nil {
+		s.config.customers = plans.NewDirectory(nil)
+		s.config.next, err = s.config.readSettings(set)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	if s.budgets, err = openBudgets(s.leases.own, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.identity}); err != nil {
+	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
-	s.budgets.follow(s.engine, &s.opts)
-	s.config.counted, s.config.aim = s.budgets.watch, s.budgets.events.sender.Aim
-	target, err := readTarget(set)
-	if err != nil {
-		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
-	}
-	s.config.aim(target)
+	s.budgets.follow(s.engine, s.config.customers, &s.opts)
+	s.config.counted, s.config.aim, s.config.use = s.budgets.watch, s.budgets.events.sender.Aim, s.budgets.customers.Use
+	s.config.aim(s.config.next.target)
+	s.config.use(s.config.next.plans)
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
@@ -202,7 +204,7 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
+		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() []admin.Plan { return planNames(s.engine.Set()) }, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	secure(s.admin, s.security.admin)

@@ -25,7 +25,7 @@ func armorEngine(t *testing.T, st store.Store, policy string) *engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(st, set, engine.Options{Derive: derivesIP{}})
+	e, err := engine.New(st, set, engine.Options{Derive: func(*rules.Set) engine.Deriver { return derivesIP{} }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 )
@@ -12,6 +13,27 @@ type Counted struct {
 	// When is the condition of the override whose counter it is; "" = the limit's own.
 	When     string
 	Counters store.Counters
+}
+
+// own returns the count of a budget of a plan for a request: how much is admitted, and the nominal count.
+func (s *snapshot) own(l *rules.Limit, v *rules.Variant, attrs []limit.Attribute) (quota, nominal int64) {
+	quota, nominal = v.Policy.Quota(), v.Nominal
+	if s.derived.counts == nil {
+		return quota, nominal
+	}
+	if n := s.derived.counts.Count(attrs, v.Pool, nominal); n != nominal {
+		quota, nominal = l.Restricted(n), n
+	}
+	return quota, nominal
+}
+
+// Quota returns how much a counter admits for a key of these attributes. own = its charges have to say so.
+func (e *Engine) Quota(c *Counted, attrs []limit.Attribute) (quota int64, own bool) {
+	if c.Variant.Pool == "" {
+		return c.Variant.Policy.Quota(), false
+	}
+	quota, _ = e.live.Load().own(c.Limit, c.Variant, attrs)
+	return quota, true
 }
 
 // Counters returns the counters of the limit of that name, its own first; none for a limit that is unlimited

@@ -75,13 +75,13 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 			e.countUnlimited(s, q)
 		}
 		for i := range q.skipped {
-			q.skipped[i].tally.skipped[q.skipped[i].why].Add(1)
+			q.skipped[i].tally.Skip(q.skipped[i].why)
 		}
 		for i := range q.parts {
 			p, r := &q.parts[i], &q.Decision.Results[i]
-			p.tally.count(r)
+			p.tally.Count(r)
 			if p.near >= 0 && (q.Decision.Allowed || p.countAlways) {
-				p.tally.countNear(r, q.charges[p.charge].Cost, p.near)
+				p.tally.CountNear(r, q.charges[p.charge].Cost, p.near)
 			}
 		}
 	}
@@ -249,8 +249,12 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	if q.reserve {
 		charge.OnFailure = store.FailTake // what is not counted cannot be given back
 	}
-	if h.Variant == nil {
+	switch {
+	case h.Variant == nil:
 		charge.Quota, charge.HasQuota = h.Rate.Count, true
+	case h.Variant.Pool != "":
+		charge.Quota, r.Nominal = s.own(h.Limit, h.Variant, d.Attributes)
+		charge.HasQuota, r.Quota = true, charge.Quota
 	}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {
 		if q.Decision.Permit == 0 {
@@ -289,8 +293,8 @@ func (q *Query) conclude(allowed bool) {
 		if p.charge >= 0 {
 			c := &q.charges[p.charge]
 			r.Verdict, r.StoreFailed = c.Verdict, c.Failed
-			if v := q.Hits[p.hit].Variant; c.HasQuota && v != nil {
-				r.Quota += c.Quota - v.Policy.Quota() // the key was granted more, for now
+			if c.HasQuota && q.Hits[p.hit].Variant != nil {
+				r.Quota = c.Quota // the plan's, and what the key was granted
 			}
 			places = places || c.Permit != 0 && c.Verdict.Allowed
 			if r.Reason == limit.ReasonConcurrency {

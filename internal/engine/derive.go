@@ -21,6 +21,7 @@ type Deriver interface {
 // derivation is what d does for the limits of one configuration. The zero value derives nothing.
 type derivation struct {
 	deriver Deriver
+	counts  Counter  // nil = every budget has the count of its plan
 	names   []string // that limits read, and that may be derived
 }
 
@@ -29,19 +30,22 @@ func derivationOf(d Deriver, read []string) (x derivation, all []string) {
 	if d == nil {
 		return x, read
 	}
-	for _, name := range read {
-		if d.Derives(name) {
-			x.names = append(x.names, name)
+	x.deriver, all = d, slices.Clone(read)
+	x.counts, _ = d.(Counter)
+	for i := 0; i < len(all); i++ { // what others are found from may be derived as well
+		name := all[i]
+		if !d.Derives(name) {
+			continue
+		}
+		x.names = append(x.names, name)
+		for _, more := range d.Needs([]string{name}) {
+			if !slices.Contains(all, more) {
+				all = append(all, more)
+			}
 		}
 	}
 	if len(x.names) == 0 {
-		return x, read
-	}
-	x.deriver, all = d, slices.Clone(read)
-	for _, name := range d.Needs(x.names) {
-		if !slices.Contains(all, name) {
-			all = append(all, name)
-		}
+		return derivation{}, read
 	}
 	slices.Sort(all)
 	return x, all

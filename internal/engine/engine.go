@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/tally"
+
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -39,8 +41,15 @@ type Options struct {
 	// admits are counted as near the limit, from 0 to 1; 0 = [DefaultNearLimit].
 	NearLimit float64
 
-	// Derive finds attributes from others; nil = none is.
-	Derive Deriver
+	// Derive returns what finds attributes from others for the limits of a set; nil = none is. One that is a
+	// [Counter] as well knows other counts of budgets.
+	Derive func(*rules.Set) Deriver
+}
+
+// Counter knows other counts of budgets of plans. It is safe for concurrent use.
+type Counter interface {
+	// Count returns what a request has in place of nominal, the count that its plan says, of the budget of that name.
+	Count(attrs []limit.Attribute, budget string, nominal int64) int64
 }
 
 // OverrideName is the name of limits that come with requests, in decisions and metrics.
@@ -58,11 +67,11 @@ type Engine struct {
 	store         store.Store
 	live          atomic.Pointer[snapshot]
 	overrides     *override.Tables
-	overrideTally tally
-	quota         bool      // as in Options
-	nearLimit     float32   // as in Options
-	deriver       Deriver   // as in Options
-	queries       sync.Pool // of *Query
+	overrideTally tally.Counter
+	quota         bool                     // as in Options
+	nearLimit     float32                  // as in Options
+	deriver       func(*rules.Set) Deriver // as in Options
+	queries       sync.Pool                // of *Query
 	notReturned   atomic.Uint64
 	unlimited     unlimitedTally
 
@@ -80,9 +89,9 @@ var (
 // live, apart from the atomic numbers in its tallies.
 type snapshot struct {
 	set     *rules.Set
-	bound   []bound             // by Variant.Index
-	byID    map[string]*binding // every counter of the snapshot
-	tallies map[string]*tally   // by limit name
+	bound   []bound                   // by Variant.Index
+	byID    map[string]*binding       // every counter of the snapshot
+	tallies map[string]*tally.Counter // by limit name
 
 	attributes []string // as Engine.Attributes returns them
 	derived    derivation
@@ -97,7 +106,7 @@ type bound struct {
 	nominal  int64
 	window   time.Duration
 	near     int64 // as in part
-	tally    *tally
+	tally    *tally.Counter
 }
 
 type binding struct {
@@ -158,9 +167,12 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		set:     set,
 		bound:   make([]bound, len(variants)),
 		byID:    make(map[string]*binding, len(variants)),
-		tallies: make(map[string]*tally, len(variants)),
+		tallies: make(map[string]*tally.Counter, len(variants)),
 	}
-	s.derived, s.attributes = derivationOf(e.deriver, set.Attributes())
+	s.attributes = set.Attributes()
+	if e.deriver != nil {
+		s.derived, s.attributes = derivationOf(e.deriver(set), set.Attributes())
+	}
 	for _, l := range set.Limits() {
 		if b := &s.bound[l.Base.Index]; l.Envoy && !l.Base.Policy.Unlimited {
 			b.near = e.near(l.Base.Policy.Quota())
@@ -170,7 +182,7 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		t := s.tallies[l.Name]
 		if t == nil {
 			if t = old.tallies[l.Name]; t == nil {
-				t = new(tally)
+				t = new(tally.Counter)
 			}
 			s.tallies[l.Name] = t
 		}
@@ -209,6 +221,9 @@ func (e *Engine) near(quota int64) int64 {
 }
 
 func (e *Engine) bindOne(s, old *snapshot, id string, p limit.Policy) (store.Counters, error) {
+	if b := s.byID[id]; b != nil { // budgets of plans that share a counter
+		return b.counters, nil
+	}
 	if b := old.byID[id]; b != nil && b.policy == p {
 		s.byID[id] = b
 		return b.counters, nil
@@ -353,16 +368,16 @@ func (e *Engine) UnlimitedRequests() []uint64 {
 func (e *Engine) Tallies() iter.Seq[Tally] {
 	return func(yield func(Tally) bool) {
 		tallies := e.live.Load().tallies
-		requests := e.overrideTally.read(OverrideName)
+		requests := e.overrideTally.Read(OverrideName)
 		if t := tallies[OverrideName]; t != nil {
 			// Somebody called a limit so: names stay unique.
-			requests = t.read(OverrideName)
+			requests = t.Read(OverrideName)
 		}
 		if !yield(requests) {
 			return
 		}
 		for name, t := range tallies {
-			if name != OverrideName && !yield(t.read(name)) {
+			if name != OverrideName && !yield(t.Read(name)) {
 				return
 			}
 		}

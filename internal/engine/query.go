@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/stint-io/stint/internal/tally"
+
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -94,7 +96,7 @@ type Hit struct {
 
 // skipped is a limit that matched the request and does not apply.
 type skipped struct {
-	tally *tally
+	tally *tally.Counter
 	why   rules.Skip
 }
 
@@ -111,7 +113,7 @@ type part struct {
 	quota       bool  // refuses only together with all other quota parts
 	envoy       bool
 	countAlways bool
-	tally       *tally
+	tally       *tally.Counter
 	exceed      *rules.OnExceed // nil for a limit that came with the request
 }
 
@@ -188,5 +190,31 @@ func (h *Hit) onFailure() store.OnFailure {
 		return store.FailLocal
 	default:
 		return store.FailAllow
+	}
+}
+
+// clamp makes the cost of a reservation one that each limit can admit.
+func (q *Query) clamp() {
+	d := &q.Descriptors[0]
+	most := d.Cost
+	for i := range q.parts {
+		p, r := &q.parts[i], &q.Decision.Results[i]
+		if p.charge < 0 {
+			continue
+		}
+		if c := &q.charges[p.charge]; r.Algorithm == limit.Concurrency {
+			c.Cost = min(c.Cost, 1)
+		} else if !r.Shadow && r.Quota > 0 {
+			most = min(most, r.Quota)
+		}
+	}
+	d.Cost = most
+	for i := range q.parts {
+		r := &q.Decision.Results[i]
+		r.Cost = most
+		if c := q.parts[i].charge; c >= 0 {
+			q.charges[c].Cost = min(q.charges[c].Cost, most)
+			r.Cost = q.charges[c].Cost
+		}
 	}
 }

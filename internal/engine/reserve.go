@@ -60,32 +60,6 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 	return d, parts, cost, nil
 }
 
-// clamp makes the cost of a reservation one that each limit can admit.
-func (q *Query) clamp() {
-	d := &q.Descriptors[0]
-	most := d.Cost
-	for i := range q.parts {
-		p, r := &q.parts[i], &q.Decision.Results[i]
-		if p.charge < 0 {
-			continue
-		}
-		if c := &q.charges[p.charge]; r.Algorithm == limit.Concurrency {
-			c.Cost = min(c.Cost, 1)
-		} else if !r.Shadow && r.Quota > 0 {
-			most = min(most, r.Quota)
-		}
-	}
-	d.Cost = most
-	for i := range q.parts {
-		r := &q.Decision.Results[i]
-		r.Cost = most
-		if c := q.parts[i].charge; c >= 0 {
-			q.charges[c].Cost = min(q.charges[c].Cost, most)
-			r.Cost = q.charges[c].Cost
-		}
-	}
-}
-
 // Settle makes what was taken of each counter, at a time by the wall clock, the actual cost. What is over is
 // charged whether it fits or not; what is under comes back, unless the window has ended from which it was taken.
 // Counters that the configuration has no more are left out.

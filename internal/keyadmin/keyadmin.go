@@ -97,11 +97,17 @@ type State struct {
 // counter is one that was found.
 type counter struct {
 	engine.Counted
-	key []byte
+	key   []byte
+	quota int64
+	own   bool // charges say the quota
 }
 
 func (c *counter) charge(cost int64) []store.Charge {
-	return []store.Charge{{Counters: c.Counters, Key: c.key, Cost: cost}}
+	charge := store.Charge{Counters: c.Counters, Key: c.key, Cost: cost}
+	if c.own {
+		charge.Quota, charge.HasQuota = c.quota, true
+	}
+	return []store.Charge{charge}
 }
 
 func (c *counter) grantKey() grantKey { return grantKey{c.Variant.ID, string(c.key)} }
@@ -153,7 +159,9 @@ func (k *Keys) find(key Key, any bool) ([]counter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("keyadmin: %w: %w", ErrBadRequest, err)
 		}
-		found = append(found, counter{c, raw})
+		one := counter{Counted: c, key: raw}
+		one.quota, one.own = k.opts.Engine.Quota(&c, key.Attributes)
+		found = append(found, one)
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("keyadmin: %w: limit %.100q has no counter for override %.100q, want one of %s", ErrBadRequest, key.Limit, key.Override, strings.Join(whens[:min(len(whens), 10)], ", "))
@@ -168,7 +176,7 @@ func (k *Keys) state(ctx context.Context, c *counter) (State, error) {
 	}
 	v := charge[0].Verdict
 	s := State{
-		Limit: c.Limit.Name, Override: c.When, Quota: c.Variant.Policy.Quota(),
+		Limit: c.Limit.Name, Override: c.When, Quota: c.quota,
 		Remaining: v.Remaining, ResetAfter: v.ResetAfter.Seconds(),
 	}
 	if k.opts.Grants != nil && grantable(c.Variant.Policy) {
@@ -322,7 +330,7 @@ func (k *Keys) Grant(ctx context.Context, key Key, n int64, by Change) (State, e
 		if k.opts.Grants == nil || !grantable(p) || p.Align == limit.AlignFirstHit {
 			return 0, fmt.Errorf("keyadmin: %w: limit %.100q is no fixed window of the calendar or the clock without a ban: nothing can be granted for the rest of it; give back what was taken with a refund", ErrBadRequest, key.Limit)
 		}
-		quota := p.Quota()
+		quota := c.quota
 		most := quota/100*k.opts.MaxGrant + quota%100*k.opts.MaxGrant/100
 		most = max(0, min(most, limit.MaxCount-quota))
 		window := limit.NewFixedCounter(p)

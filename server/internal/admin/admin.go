@@ -35,6 +35,8 @@ type Options struct {
 	Bans http.Handler
 	// Keys answers what is below /v1/admin/keys, and GET /v1/admin/audit; nil = there is none.
 	Keys http.Handler
+	// Customers answers GET /v1/admin/plans, and what is below /v1/admin/customers; nil = there is none.
+	Customers http.Handler
 	// RLConfig answers GET /rlconfig; nil = there is none.
 	RLConfig http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
@@ -96,6 +98,10 @@ func New(o Options) http.Handler {
 		guarded.Handle("/v1/admin/keys", o.Keys)
 		guarded.Handle("/v1/admin/keys/", o.Keys)
 		guarded.Handle("GET /v1/admin/audit", o.Keys)
+	}
+	if o.Customers != nil {
+		guarded.Handle("GET /v1/admin/plans", o.Customers)
+		guarded.Handle("/v1/admin/customers", o.Customers)
 	}
 	if o.RLConfig != nil {
 		guarded.Handle("GET /rlconfig", o.RLConfig)

@@ -57,7 +57,7 @@ next:
 	for name, values := range q {
 		for _, k := range known {
 			if name == k {
-				if len(values) > 1 && k != "key" {
+				if len(values) > 1 && k != "key" && k != "count" {
 					return nil, fmt.Errorf("%s is given twice", k)
 				}
 				continue next

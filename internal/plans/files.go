@@ -1,0 +1,139 @@
+package plans
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// MaxName is how many bytes the name of a customer has at most.
+const MaxName = 512
+
+// maxFaults is how many faults of a file are told.
+const maxFaults = 10
+
+// Files are what limits files say of customers.
+type Files struct {
+	// Plans are the names of those that there are, Default the one of everyone else, and By the attributes that name
+	// customers.
+	Plans   []string
+	Default string
+	By      []string
+	// From is the path of a CSV file; "" = none. List are customers of the limits file itself, by name.
+	From string
+	List map[string]string
+}
+
+// Read reads the customers of files.
+func (d *Directory) Read(f Files) (*View, error) {
+	r := &View{dir: d, plans: f.Plans, by: f.By, usual: f.Default, exists: make(map[string]bool, len(f.Plans)), files: newTable(len(f.List))}
+	number := make(map[string]uint32, len(f.Plans))
+	for i, name := range f.Plans {
+		number[name], r.exists[name] = uint32(i), true
+	}
+	add := func(name, plan, until string) error {
+		n, ok := number[plan]
+		if !ok {
+			return fmt.Errorf("customer %.100q: there is no plan %.100q, want one of %s", name, plan, strings.Join(f.Plans[:min(len(f.Plans), 10)], ", "))
+		}
+		if err := CheckName(name); err != nil {
+			return err
+		}
+		h := maphash.String(d.seed, name)
+		if _, there := r.files.plan[h]; there {
+			return fmt.Errorf("customer %.100q is there twice", name)
+		}
+		r.files.plan[h] = n
+		if until != "" {
+			end, err := ParseTime(until)
+			if err != nil {
+				return fmt.Errorf("customer %.100q: %w", name, err)
+			}
+			r.files.more[h] = &Assignment{Plan: plan, Until: end}
+		}
+		return nil
+	}
+	if f.From != "" {
+		if err := readCSV(f.From, add); err != nil {
+			return nil, err
+		}
+	}
+	for name, plan := range f.List {
+		if err := add(name, plan, ""); err != nil {
+			return nil, fmt.Errorf("plans: customers: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// readCSV reads lines of a customer, a plan, and when it ends, which may be left out.
+func readCSV(path string, add func(name, plan, until string) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("plans: customers: from: %w", err)
+	}
+	defer file.Close()
+	in := csv.NewReader(file)
+	in.ReuseRecord, in.FieldsPerRecord, in.TrimLeadingSpace, in.Comment = true, -1, true, '#'
+	var faults []error
+	for first := true; ; first = false {
+		fields, err := in.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			line, _ := in.FieldPos(0)
+			switch {
+			case first && fields[0] == "customer": // a header
+				continue
+			case len(fields) < 2 || len(fields) > 3:
+				err = fmt.Errorf("line %d has %d fields, want customer,plan or customer,plan,until", line, len(fields))
+			default:
+				until := ""
+				if len(fields) == 3 {
+					until = fields[2]
+				}
+				if err = add(strings.TrimSpace(fields[0]), strings.TrimSpace(fields[1]), strings.TrimSpace(until)); err != nil {
+					err = fmt.Errorf("line %d: %w", line, err)
+				}
+			}
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("plans: %s: %w", path, err))
+			if len(faults) == maxFaults {
+				break
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// CheckName returns an error for what cannot be the name of a customer.
+func CheckName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a customer has no name")
+	case len(name) > MaxName:
+		return fmt.Errorf("the name of a customer has %d bytes, want at most %d", len(name), MaxName)
+	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '�' }):
+		return fmt.Errorf("%.100q cannot be the name of a customer: it has control characters, or is not UTF-8", name)
+	}
+	return nil
+}
+
+// ParseTime reads a time as RFC 3339 has it, or a date, whose midnight UTC it is.
+func ParseTime(text string) (time.Time, error) {
+	if at, err := time.Parse(time.DateOnly, text); err == nil {
+		return at, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("%.100q is no time: write 2026-12-31, which is its midnight UTC, or 2026-12-31T18:00:00+01:00", text)
+	}
+	return at, nil
+}

@@ -1,0 +1,111 @@
+// Package tally counts the answers of limits: admitted, refused and why, without taking a lock.
+package tally
+
+import (
+	"sync/atomic"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+)
+
+const reasonCount = limit.ReasonCount
+
+// Counter counts the answers of one limit. It is safe for concurrent use; its zero value has counted nothing.
+type Counter struct {
+	allowed       atomic.Uint64
+	soft          atomic.Uint64
+	near          atomic.Uint64
+	refused       [reasonCount]atomic.Uint64
+	shadowRefused [reasonCount]atomic.Uint64
+	tagged        [reasonCount]atomic.Uint64
+	skipped       [rules.SkipCount]atomic.Uint64
+	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
+}
+
+// Tally counts the answers of the limit of that name since the process began, or since the
+// limit was configured. Peeks are not counted.
+type Tally struct {
+	Limit string
+	// Allowed counts the requests that fitted this limit, and Soft those of them above its soft
+	// threshold.
+	Allowed, Soft uint64
+	// NearLimit counts, for a rule in Envoy's format, the hits that were admitted
+	// above the share that is called near.
+	NearLimit uint64
+	// Refused counts by limit.Reason the requests that this limit refused,
+	// ShadowRefused those it would have refused were it enforced.
+	Refused, ShadowRefused [reasonCount]uint64
+	// Tagged counts by limit.Reason the requests over this limit that it let through with a
+	// mark.
+	Tagged [reasonCount]uint64
+	// Skipped counts by rules.Skip the requests that matched the limit and to which it did not
+	// apply.
+	Skipped [rules.SkipCount]uint64
+	// WithoutStore counts those among all of them that were decided as
+	// on_store_failure says, because the store did not answer.
+	WithoutStore Fallbacks
+}
+
+// Fallbacks are decisions that were made without the store.
+type Fallbacks struct{ Allowed, Refused, ShadowRefused uint64 }
+
+// Read returns the counts, with the name of the limit.
+func (t *Counter) Read(name string) Tally {
+	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load()}
+	for i := range t.refused {
+		r.Refused[i] = t.refused[i].Load()
+		r.ShadowRefused[i] = t.shadowRefused[i].Load()
+		r.Tagged[i] = t.tagged[i].Load()
+	}
+	for i := range t.skipped {
+		r.Skipped[i] = t.skipped[i].Load()
+	}
+	w := &t.withoutStore
+	r.WithoutStore = Fallbacks{w.allowed.Load(), w.refused.Load(), w.shadowRefused.Load()}
+	return r
+}
+
+// CountNear counts the part of an admitted cost above near.
+func (t *Counter) CountNear(r *limit.Result, taken, near int64) {
+	if !r.Allowed || r.StoreFailed {
+		return
+	}
+	if n := min(r.Quota-r.Remaining-near, taken); n > 0 {
+		t.near.Add(uint64(n))
+	}
+}
+
+// Skip counts a request that matched the limit and to which it did not apply.
+func (t *Counter) Skip(why rules.Skip) { t.skipped[why].Add(1) }
+
+// Count counts an answer.
+func (t *Counter) Count(r *limit.Result) {
+	reason := int(r.Reason)
+	if reason >= reasonCount {
+		reason = 0
+	}
+	switch {
+	case r.Allowed:
+		t.allowed.Add(1)
+		if r.Soft {
+			t.soft.Add(1)
+		}
+	case r.Tagged:
+		t.tagged[reason].Add(1)
+	case r.Shadow:
+		t.shadowRefused[reason].Add(1)
+	default:
+		t.refused[reason].Add(1)
+	}
+	if !r.StoreFailed {
+		return
+	}
+	switch w := &t.withoutStore; {
+	case r.Allowed:
+		w.allowed.Add(1)
+	case r.Shadow:
+		w.shadowRefused.Add(1)
+	default:
+		w.refused.Add(1)
+	}
+}
