@@ -17,6 +17,8 @@ type reservationAnswer struct {
 	State    string
 	Reserved int64
 	Clamped  bool
+	Extended bool
+	Used     int64
 	Actual   *int64
 	Limits   []struct{ Remaining int64 }
 }
@@ -74,5 +76,58 @@ func TestReserve(t *testing.T) {
 		if got := a.post("/v1/reserve", body); got.status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}
+	}
+}
+
+// A renewal says what was used, at any server that shares the Redis; what is wrong changes nothing.
+func TestRenew(t *testing.T) {
+	r := redistest.Start(t)
+	shared := func(o *server.Options) { o.Store = "redis://" + r.Addr() + "?timeout=10s" }
+	a, b := start(t, tokenLimits, shared), start(t, tokenLimits, shared)
+	read := func(got answer) (out reservationAnswer) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(got.body), &out); err != nil || got.status != http.StatusOK {
+			t.Fatal(got.status, got.body, err)
+		}
+		return out
+	}
+	one := read(a.post("/v1/reserve", `{"attributes":{"tenant":"acme"},"cost":100,"ttl":"60s"}`))
+	if got := read(b.post("/v1/renew", `{"id":"`+one.ID+`","used":64}`)); got.State != "open" || got.Used != 64 || got.Reserved != 100 || got.Extended {
+		t.Errorf("%+v", got)
+	}
+	for range 2 {
+		if got := read(b.post("/v1/renew", `{"id":"`+one.ID+`","used":300,"ttl":"2m"}`)); got.Used != 300 || got.Reserved != 300 || !got.Extended {
+			t.Errorf("%+v", got)
+		}
+	}
+	for body, status := range map[string]int{
+		`{"id":"stranger","used":1}`:                           http.StatusNotFound,
+		`{"id":"` + one.ID + `"}`:                              http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":-1}`:                    http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":NaN}`:                   http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":9223372036854775808}`:   http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":4611686018427387905}`:   http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":"0s"}`:        http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":"-5s"}`:       http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":"87600h"}`:    http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":""}`:          http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":60}`:          http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"actual":1}`:        http.StatusBadRequest,
+		`{"id":"` + one.ID + `","used":900,"ttl":"1s"} more`:   http.StatusBadRequest,
+		`{"id":"` + one.ID[1:] + `","used":900,"ttl":"60s"}`:   http.StatusNotFound,
+		`{"id":"` + one.ID + `\u0000","used":900,"ttl":"60s"}`: http.StatusNotFound,
+	} {
+		if got := a.post("/v1/renew", body); got.status != status {
+			t.Errorf("%s: %d %s, want %d", body, got.status, got.body, status)
+		}
+	}
+	if again := read(a.post("/v1/reserve", `{"attributes":{"tenant":"acme"},"cost":600}`)); again.Limits[0].Remaining != 100 {
+		t.Errorf("%+v", again)
+	}
+	if done := read(a.post("/v1/commit", `{"id":"`+one.ID+`","actual":250}`)); *done.Actual != 250 {
+		t.Errorf("%+v", done)
+	}
+	if got := b.post("/v1/renew", `{"id":"`+one.ID+`","used":400}`); got.status != http.StatusConflict {
+		t.Errorf("%+v", got)
 	}
 }

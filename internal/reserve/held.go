@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -41,21 +40,20 @@ func (b *Book) Forget(ctx context.Context, counter string, key []byte) error {
 
 // holders calls see with each part of an open reservation that holds something of a key.
 func (b *Book) holders(ctx context.Context, counter string, key []byte, see func(id string, r *record, part int) error) error {
-	after := fmt.Sprintf("%016x", uint64(limit.At(b.now())))
-	for {
+	for after := ""; ; {
 		ends, err := b.records.Range(ctx, byEnd, "", after, sweepMost)
 		if err != nil {
 			return err
 		}
 		for _, e := range ends {
 			after = e.Key
-			id := e.Key[17:]
+			id := id(e.Key)
 			raw, err := b.records.Get(ctx, byID, id)
 			if err != nil {
 				return err
 			}
 			r := new(record)
-			if raw == nil || json.Unmarshal(raw, r) != nil || r.State != Open {
+			if raw == nil || json.Unmarshal(raw, r) != nil || r.State != Open || endKey(r.Due, id) != e.Key {
 				continue
 			}
 			for i := range r.Parts {

@@ -1,6 +1,7 @@
-// Package reserve takes a cost before it is known, and settles it when it is: reserve an estimate, commit the
-// actual cost, or release it. What is over becomes debt, what is under comes back at once, and a reservation that
-// nobody settles is released when its time is over. Each is settled once, whichever process is asked, however often.
+// Package reserve takes a cost before it is known, and settles it when it is: reserve an estimate, renew it with what
+// was used so far, commit the actual cost, or release it. What is over becomes debt, what is under comes back at once,
+// and a reservation that nobody settles is released when its time is over, but for what a renewal has said was used.
+// Each is settled once, whichever process is asked, however often.
 //
 // It speaks no protocol, and knows no limit.
 package reserve
@@ -29,6 +30,10 @@ const (
 const (
 	// remembered is how long an ended reservation is known, for a commit that comes late or again.
 	remembered = time.Hour
+	// unswept is how long one is kept that nobody has ended: no server may run, or the clock may be put on. Not shorter:
+	// what it holds would be charged for as long as its window lasts, mostly a month at most. Not longer: a store that no
+	// server uses any more is to be empty some day.
+	unswept = 32 * 24 * time.Hour
 	// sweepEvery is how often reservations whose time is over are looked for. Not longer: what they hold is
 	// missing to others. Not shorter: each server asks the store.
 	sweepEvery = time.Second
@@ -59,7 +64,7 @@ const (
 	Open      State = "open"
 	Committed State = "committed"
 	Released  State = "released"
-	Expired   State = "expired" // released because its time was over
+	Expired   State = "expired" // its time was over, and what was not used was released
 )
 
 // Taker takes and settles. [engine.Engine] is one.
@@ -89,12 +94,15 @@ func New(t Taker, records store.Records, log *slog.Logger, now func() time.Time)
 type Reservation struct {
 	ID       string
 	State    State
-	Reserved int64 // at most what was asked for: see Clamped
+	Reserved int64 // at most what was asked for (see Clamped), or what was used if that is more (see Extended)
 	Actual   int64 // if State is Committed
+	Used     int64 // the most that a renewal has said was used so far
+	// Extended says that more was used than was reserved, and that it was charged, whether it fitted or not.
+	Extended bool
 	// Clamped says that the estimate was above what the limits can ever admit, and that Reserved is that.
 	Clamped bool
-	// Late says that the commit came when the reservation had been released because its time was over, and that
-	// the whole actual cost was charged then.
+	// Late says that a renewal or the commit came when the time of the reservation was over and what was not used
+	// had been released, and that what was used was charged all the same.
 	Late bool
 	Ends time.Time
 }
@@ -105,29 +113,38 @@ type record struct {
 	Parts    []engine.Part
 	Taken    limit.Time
 	Ends     limit.Time
+	Due      limit.Time    // the time under which it is listed in byEnd; not after Ends
+	TTL      time.Duration // of a renewal that names none
 	Reserved int64
 	Actual   int64
+	Used     int64
+	Told     bool `json:",omitempty"` // a renewal has said what was used
+	Extended bool `json:",omitempty"`
 	Clamped  bool
 	Late     bool
-	Charge   bool // what is reserved stays charged when its time is over
+	Charge   bool // what is reserved stays charged when its time is over, if no renewal has said what was used
 	// By is different for each attempt to change the record, so that one whose answer was lost can be recognised.
 	By string
 }
 
 func (r *record) shown(id string) Reservation {
-	return Reservation{id, r.State, r.Reserved, r.Actual, r.Clamped, r.Late, time.Unix(0, int64(r.Ends))}
+	return Reservation{
+		ID: id, State: r.State, Reserved: r.Reserved, Actual: r.Actual, Used: r.Used,
+		Extended: r.Extended, Clamped: r.Clamped, Late: r.Late, Ends: time.Unix(0, int64(r.Ends)),
+	}
 }
 
 // Reserve takes the cost of req, an estimate, for as long as ttl (0 = [DefaultTTL]). The Decision may refuse; then
 // nothing was taken, and there is no reservation. An estimate above what a limit can ever admit is clamped to that:
 // it would never be admitted, not even when nothing was used. charge says that what is reserved stays charged when
-// its time is over, for budgets of money: a caller that died may have spent it.
+// its time is over, for budgets of money: a caller that died may have spent it. It says nothing once [Book.Renew] has
+// said what was used.
 func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (Reservation, limit.Decision, error) {
 	if ttl == 0 {
 		ttl = DefaultTTL
 	}
-	if ttl < MinTTL || ttl > MaxTTL {
-		return Reservation{}, limit.Decision{}, fmt.Errorf("reserve: %w: ttl is %v, want %v to %v", ErrBad, ttl, MinTTL, MaxTTL)
+	if err := checkTTL(ttl); err != nil {
+		return Reservation{}, limit.Decision{}, err
 	}
 	if req.Cost < 1 || req.Cost > limit.MaxCount {
 		return Reservation{}, limit.Decision{}, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, req.Cost, int64(limit.MaxCount))
@@ -139,12 +156,19 @@ func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration
 	if err != nil || !d.Allowed {
 		return Reservation{}, d, err
 	}
-	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), Reserved: cost, Clamped: cost < req.Cost, Charge: charge}
+	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), TTL: ttl, Reserved: cost, Clamped: cost < req.Cost, Charge: charge}
 	id := rand.Text()
-	if unknown, err := b.keep(ctx, id, &r, ttl); err != nil {
+	if unknown, err := b.keep(ctx, id, &r); err != nil {
 		return Reservation{}, limit.Decision{}, errors.Join(err, b.abandon(ctx, id, &r, unknown))
 	}
 	return r.shown(id), d, nil
+}
+
+func checkTTL(ttl time.Duration) error {
+	if ttl < MinTTL || ttl > MaxTTL {
+		return fmt.Errorf("reserve: %w: ttl is %v, want %v to %v", ErrBad, ttl, MinTTL, MaxTTL)
+	}
+	return nil
 }
 
 // alone is ctx without its end: see answerWithin.
@@ -154,13 +178,14 @@ func alone(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // keep writes a new reservation, its end first: an end without a reservation is passed over. unknown = the
 // reservation may have been written in spite of the error.
-func (b *Book) keep(ctx context.Context, id string, r *record, ttl time.Duration) (unknown bool, err error) {
-	value, err := json.Marshal(r)
+func (b *Book) keep(ctx context.Context, id string, r *record) (unknown bool, err error) {
+	err = b.list(ctx, id, r)
+	var value []byte
 	if err == nil {
-		_, _, err = b.records.Swap(ctx, byEnd, endKey(r.Ends, id), nil, []byte{1}, ttl+remembered)
+		value, err = json.Marshal(r)
 	}
 	if err == nil {
-		_, _, err = b.records.Swap(ctx, byID, id, nil, value, ttl+remembered)
+		_, _, err = b.records.Swap(ctx, byID, id, nil, value, unswept)
 		unknown = errors.Is(err, store.ErrUnavailable)
 	}
 	if err != nil {
@@ -191,11 +216,9 @@ func (b *Book) abandon(ctx context.Context, id string, r *record, unknown bool) 
 	return b.taker.Settle(ctx, r.Parts, r.Taken, 0)
 }
 
-func endKey(at limit.Time, id string) string { return fmt.Sprintf("%016x/%s", uint64(at), id) }
-
 // Commit makes the actual cost of a reservation known. What is above the reserved cost is charged even if it does
 // not fit; what is below comes back. The same commit again changes nothing, and answers the same; another one is an
-// error that wraps [ErrSettled]. After the end of the reservation the whole actual cost is charged: it was spent.
+// error that wraps [ErrSettled]. After the end of the reservation what was released then is charged again: it was spent.
 func (b *Book) Commit(ctx context.Context, id string, actual int64) (Reservation, error) {
 	if actual < 0 || actual > limit.MaxCount {
 		return Reservation{}, fmt.Errorf("reserve: %w: the actual cost is %d, want 0 to %d", ErrBad, actual, int64(limit.MaxCount))
@@ -217,8 +240,8 @@ func (b *Book) Commit(ctx context.Context, id string, actual int64) (Reservation
 	})
 }
 
-// Release gives a reservation back. Again, and after its end, it changes nothing; after a commit it is an error
-// that wraps [ErrSettled].
+// Release gives a reservation back, whatever a renewal has said was used: commit that where it counts. Again, and after
+// its end, it changes nothing; after a commit it is an error that wraps [ErrSettled].
 func (b *Book) Release(ctx context.Context, id string) (Reservation, error) {
 	return b.settle(ctx, id, func(r *record) (bool, error) {
 		switch r.State {
@@ -231,52 +254,4 @@ func (b *Book) Release(ctx context.Context, id string) (Reservation, error) {
 			return false, nil
 		}
 	})
-}
-
-// Run releases reservations whose time is over, until ctx ends.
-func (b *Book) Run(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if err := b.Sweep(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("reservations whose time is over cannot be released yet", "error", err)
-		}
-	}
-}
-
-// Sweep releases the reservations whose time is over. Several processes may do so at a time.
-func (b *Book) Sweep(ctx context.Context) error {
-	for {
-		ends, err := b.records.Range(ctx, byEnd, "", "", sweepMost)
-		if err != nil {
-			return err
-		}
-		now := fmt.Sprintf("%016x", uint64(limit.At(b.now())))
-		for _, e := range ends {
-			if e.Key[:16] > now {
-				return nil
-			}
-			_, err := b.settle(ctx, e.Key[17:], func(r *record) (bool, error) {
-				if r.State != Open {
-					return false, nil
-				}
-				r.State = Expired
-				return true, nil
-			})
-			if err != nil && !errors.Is(err, ErrUnknown) {
-				return err
-			}
-			if _, _, err := b.records.Swap(ctx, byEnd, e.Key, e.Value, nil, 0); err != nil {
-				return err
-			}
-		}
-		if len(ends) < sweepMost {
-			return nil
-		}
-	}
 }

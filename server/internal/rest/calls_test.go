@@ -27,7 +27,7 @@ func TestBadCalls(t *testing.T) {
 	}{
 		{"GET", "/v1/take", "", 405, "use POST"},
 		{"PUT", "/v1/finish", "{}", 405, "use POST"},
-		{"POST", "/v1/nothing", "{}", 404, "/v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/commit and /v1/release"},
+		{"POST", "/v1/nothing", "{}", 404, "/v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release"},
 		{"POST", "/", "{}", 404, "no such call"},
 		{"POST", "/v1/take", "", 400, "the body is empty"},
 		{"POST", "/v1/take", " \n", 400, "the body is empty"},

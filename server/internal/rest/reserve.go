@@ -18,6 +18,7 @@ import (
 // Reservations are costs that are taken before they are known. [reserve.Book] has them.
 type Reservations interface {
 	Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (reserve.Reservation, limit.Decision, error)
+	Renew(ctx context.Context, id string, used int64, ttl time.Duration) (reserve.Reservation, error)
 	Commit(ctx context.Context, id string, actual int64) (reserve.Reservation, error)
 	Release(ctx context.Context, id string) (reserve.Reservation, error)
 }
@@ -28,6 +29,8 @@ type reservation struct {
 	State    string    `json:"state"`
 	Reserved int64     `json:"reserved"`
 	Clamped  bool      `json:"clamped,omitempty"`
+	Extended bool      `json:"extended,omitempty"`
+	Used     int64     `json:"used,omitempty"`
 	Actual   *int64    `json:"actual,omitempty"`
 	Late     bool      `json:"late,omitempty"`
 	Ends     time.Time `json:"ends"`
@@ -35,7 +38,10 @@ type reservation struct {
 }
 
 func newReservation(r *reserve.Reservation) reservation {
-	out := reservation{ID: r.ID, State: string(r.State), Reserved: r.Reserved, Clamped: r.Clamped, Late: r.Late, Ends: r.Ends.UTC()}
+	out := reservation{
+		ID: r.ID, State: string(r.State), Reserved: r.Reserved, Clamped: r.Clamped, Extended: r.Extended, Used: r.Used,
+		Late: r.Late, Ends: r.Ends.UTC(),
+	}
 	if r.State == reserve.Committed {
 		out.Actual = &r.Actual
 	}
@@ -64,6 +70,34 @@ func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
 		out.Limits = newDecision(&d).Limits
 		writeJSON(w, out)
 	}
+}
+
+func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {
+	var body struct {
+		ID   string
+		Used *int64
+		TTL  *string
+	}
+	if !readExactly(w, src, &body, `{"id": "...", "used": 100, "ttl": "60s"}`) {
+		return
+	}
+	var ttl time.Duration
+	var err error
+	if body.TTL != nil {
+		if ttl, err = time.ParseDuration(*body.TTL); err == nil && ttl == 0 {
+			err = errors.New("it is 0")
+		}
+	}
+	switch {
+	case err != nil:
+		answer.WriteError(w, http.StatusBadRequest, fmt.Sprintf(`"ttl" is %.40q, want a duration such as "60s"`, *body.TTL))
+		return
+	case body.Used == nil:
+		answer.WriteError(w, http.StatusBadRequest, `"used" is missing, want what was used so far`)
+		return
+	}
+	one, err := a.opts.Reservations.Renew(r.Context(), body.ID, *body.Used, ttl)
+	a.settled(w, &one, err)
 }
 
 func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {

@@ -24,7 +24,7 @@ type Options struct {
 	// is not known. Done ends what waits for one.
 	Changed func() <-chan struct{}
 	Done    <-chan struct{}
-	// Reservations are taken and settled by POST /v1/reserve, /v1/commit and /v1/release.
+	// Reservations are taken and settled by POST /v1/reserve, /v1/renew, /v1/commit and /v1/release.
 	Reservations Reservations
 	// Usage reads what was used; nil = nothing is kept.
 	Usage History
@@ -35,13 +35,13 @@ type api struct {
 	opts   Options
 }
 
-// New returns the handler of POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/commit and /v1/release, and of GET /v1/limits/NAME and /v1/usage.
+// New returns the handler of POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, and of GET /v1/limits/NAME and /v1/usage.
 func New(e *engine.Engine, opts Options) http.Handler {
 	a := &api{e, opts}
 	usage := usageHandler(opts.Usage)
 	posts := map[string]http.HandlerFunc{
 		"/v1/take": a.post(a.take), "/v1/explain": a.post(a.explain), "/v1/finish": a.post(a.finish),
-		"/v1/reserve": a.post(a.reserve), "/v1/commit": a.post(a.commit), "/v1/release": a.post(a.release),
+		"/v1/reserve": a.post(a.reserve), "/v1/renew": a.post(a.renew), "/v1/commit": a.post(a.commit), "/v1/release": a.post(a.release),
 	}
 	calls := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, limitsPrefix) {
@@ -56,7 +56,7 @@ func New(e *engine.Engine, opts Options) http.Handler {
 			usage(w, r)
 			return
 		}
-		answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/commit and /v1/release, GET /v1/limits/NAME and GET /v1/usage")
+		answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, GET /v1/limits/NAME and GET /v1/usage")
 	})
 	return Guard(calls)
 }

@@ -1,0 +1,91 @@
+package reserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// Reservations are listed in byEnd, each under a time that is not after its end. A renewal leaves it there, so that it
+// costs one write; the sweep lists it anew. A reservation that has been listed twice counts where its record says.
+
+func endKey(at limit.Time, id string) string { return fmt.Sprintf("%016x/%s", uint64(at), id) }
+
+// list puts a reservation under its end. The record that says so is to be written afterwards: a key without one is
+// passed over.
+func (b *Book) list(ctx context.Context, id string, r *record) error {
+	r.Due = r.Ends
+	_, _, err := b.records.Swap(ctx, byEnd, endKey(r.Due, id), nil, []byte{1}, unswept)
+	return err
+}
+
+// Run releases reservations whose time is over, until ctx ends.
+func (b *Book) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := b.Sweep(ctx); err != nil && ctx.Err() == nil {
+			b.log.Warn("reservations whose time is over cannot be released yet", "error", err)
+		}
+	}
+}
+
+// Sweep ends the reservations whose time is over: what was not used is released. Several processes may do so at a time.
+func (b *Book) Sweep(ctx context.Context) error {
+	for {
+		ends, err := b.records.Range(ctx, byEnd, "", "", sweepMost)
+		if err != nil {
+			return err
+		}
+		now := limit.At(b.now()) // once: the clock may be put back in between
+		until := endKey(now, "~")
+		for _, e := range ends {
+			if e.Key > until {
+				return nil
+			}
+			if err := b.end(ctx, e.Key, now); err != nil {
+				return err
+			}
+			if _, _, err := b.records.Swap(ctx, byEnd, e.Key, e.Value, nil, 0); err != nil {
+				return err
+			}
+		}
+		if len(ends) < sweepMost {
+			return nil
+		}
+	}
+}
+
+// end ends the reservation of a key of byEnd that is not after now, or lists it under its present end.
+func (b *Book) end(ctx context.Context, key string, now limit.Time) error {
+	r, err := b.settle(ctx, id(key), func(r *record) (bool, error) {
+		if r.State != Open || r.Ends > now {
+			return false, nil
+		}
+		r.State = Expired
+		return true, nil
+	})
+	if err == nil && r.State == Open {
+		_, _, err = b.change(ctx, id(key), func(r *record) (bool, error) {
+			if r.State != Open || r.Ends <= now || endKey(r.Due, id(key)) != key {
+				return false, nil
+			}
+			return true, b.list(ctx, id(key), r)
+		})
+	}
+	if errors.Is(err, ErrUnknown) {
+		return nil
+	}
+	return err
+}
+
+// id is that of a key of byEnd.
+func id(key string) string { return key[17:] }
