@@ -44,7 +44,7 @@ store < internal/usage;
 store, github.com/redis/rueidis < store/redis;
 
 # What a request will cost, and did cost; and what servers report of it. Neither admits.
-NONE < internal/costs;
+NONE < internal/quantile < internal/costs;
 internal/costs, google.golang.org/protobuf < internal/costs/orca;
 
 # What one server runs, what waits and what is turned away: the state machine, and its driver.
@@ -173,7 +173,7 @@ rules, store < internal/engine;
 
 # Costs that are taken before they are known.
 internal/engine < internal/reserve;
-internal/costs < internal/estimate;
+store, internal/due, internal/quantile < internal/estimate < internal/reserve;
 
 # Streams against a budget in virtual time, on the machines that ship.
 internal/reserve, internal/estimate, internal/records, store/memory, sim/internal/agenda < sim/budgets;

@@ -2,11 +2,15 @@ package costs
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/quantile"
 )
+
+// dearest is the largest cost that is told from larger ones: no request is expected to use more CPU.
+const dearest = 36 * time.Minute
 
 // Options set up an [Estimator]. The zero value has the defaults.
 type Options struct {
@@ -94,7 +98,7 @@ type entry struct {
 	last      atomic.Int64 // when the last sample came
 
 	mu        sync.Mutex
-	histogram histogram
+	histogram quantile.Histogram // of microseconds
 }
 
 // New returns an estimator without statistics.
@@ -104,7 +108,7 @@ func New(o Options) (*Estimator, error) {
 		return nil, err
 	}
 	return &Estimator{
-		options: o, growth: math.Exp2(1 / float64(o.HalfLife)), begin: time.Now(), overflow: &entry{},
+		options: o, growth: quantile.Growth(o.HalfLife), begin: time.Now(), overflow: &entry{},
 	}, nil
 }
 
@@ -125,7 +129,7 @@ func (e *Estimator) PredictAt(now time.Duration, signature string) time.Duration
 		e.stats.stale.Add(1)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return max(known, e.bound(s.histogram.dearest()))
+		return max(known, e.bound(time.Duration(s.histogram.Max())*time.Microsecond))
 	default:
 		return known
 	}
@@ -144,8 +148,8 @@ func (e *Estimator) ObserveAt(now time.Duration, signature string, predicted, ac
 	s := e.own(now, signature)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.histogram.add(actual, e.growth, e.options.Quantile)
-	s.predicted.Store(int64(max(1, e.bound(middle(s.histogram.at)))))
+	s.histogram.Add(int64(min(actual, dearest)/time.Microsecond), 1, e.growth, e.options.Quantile)
+	s.predicted.Store(int64(max(1, e.bound(time.Duration(s.histogram.Value())*time.Microsecond))))
 	s.last.Store(int64(now))
 }
 
@@ -158,7 +162,7 @@ func (e *Estimator) Exceeded(signature string, soFar time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	likely := e.bound(2 * soFar)
-	if s.histogram.total == 0 && int64(likely) > s.predicted.Load() && soFar > e.options.Default {
+	if s.histogram.Empty() && int64(likely) > s.predicted.Load() && soFar > e.options.Default {
 		s.predicted.Store(int64(likely))
 		s.last.Store(int64(now))
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/quantile"
 )
 
 const ms = time.Millisecond
@@ -49,7 +51,7 @@ func TestWalk(t *testing.T) {
 		"its median: a 110µs, b 5ms",
 		"b has no room of its own: a 110µs, b 999.424ms",
 		"a minute later both are stale: a 204.8ms, b 1.015808s",
-		"b has taken the place of a: a 1.015808s, b 10.5µs",
+		"b has taken the place of a: a 1.015808s, b 10µs",
 	}, "\n")
 	if got := strings.Join(steps, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -57,23 +59,6 @@ func TestWalk(t *testing.T) {
 	if got := e.Stats(); got.Observed != 5 || got.Overflow != 1 || got.Signatures != 1 ||
 		got.Predicted != 5*ms || got.Actual != 1200220*time.Microsecond {
 		t.Errorf("stats %+v", got)
-	}
-}
-
-// TestBuckets: every cost lies in its bucket, buckets follow each other, and the middle is off
-// by no more than was promised.
-func TestBuckets(t *testing.T) {
-	for b := range buckets - 1 {
-		low, high := bounds(b)
-		if next, _ := bounds(b + 1); next != high || bucketOf(low) != b || bucketOf(high-1) != b {
-			t.Fatalf("bucket %d is %v to %v; its ends are in %d and %d", b, low, high, bucketOf(low), bucketOf(high-1))
-		}
-		if off := max(middle(b)-low, high-middle(b)); b >= subBuckets && float64(off) > RelativeError*float64(low) {
-			t.Fatalf("bucket %d is %v to %v: its middle is off by %v", b, low, high, off)
-		}
-	}
-	if bucketOf(math.MaxInt64) != buckets-1 || bucketOf(-1) != 0 {
-		t.Error("costs out of range are not in the last and first bucket")
 	}
 }
 
@@ -149,7 +134,7 @@ func TestPredictionIsTheQuantile(t *testing.T) {
 			low, high := quantiles(recent, o.Quantile)
 			got := e.PredictAt(0, "r")
 			slack := func(d time.Duration) float64 {
-				return float64(d)*RelativeError + float64(time.Microsecond)
+				return float64(d)*quantile.RelativeError + float64(time.Microsecond)
 			}
 			if float64(got) < float64(low)-slack(low) || float64(got) > float64(high)+slack(high) {
 				t.Fatalf("seed %d, sample %d: predicted %v, the %.3f quantile is %v to %v", seed, i, got, o.Quantile, low, high)

@@ -20,6 +20,10 @@ type Part struct {
 	HasQuota bool `json:",omitempty"`
 	// Permit is what was taken of a counter of requests in flight. Its Cost is 0.
 	Permit uint64 `json:",omitempty"`
+	// Left is what the key had left when it was taken. It is not kept.
+	Left int64 `json:"-"`
+	// Shadow says that the counter refuses nothing.
+	Shadow bool `json:"-"`
 }
 
 // TakeParts decides as Take does, and returns what was taken of which counter, and the cost, for a caller that
@@ -52,6 +56,7 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 			continue
 		}
 		one := Part{ID: c.Counters.Spec().ID, Key: slices.Clone(c.Key), Cost: c.Cost, Quota: c.Quota - c.Granted, HasQuota: c.HasQuota, Permit: c.Permit}
+		one.Left, one.Shadow = d.Results[i].Remaining, d.Results[i].Shadow
 		if c.Permit != 0 {
 			one.Cost = 0
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -75,10 +76,11 @@ type Taker interface {
 
 // Book has the reservations of a store. It is safe for concurrent use; New makes it.
 type Book struct {
-	taker   Taker
-	records store.Records
-	log     *slog.Logger
-	now     func() time.Time
+	taker     Taker
+	records   store.Records
+	log       *slog.Logger
+	now       func() time.Time
+	estimator *estimate.Estimator // nil = every cost is given
 }
 
 // New returns the book of the reservations in records, which are where the counters are. now is the clock; nil =
@@ -87,8 +89,12 @@ func New(t Taker, records store.Records, log *slog.Logger, now func() time.Time)
 	if now == nil {
 		now = time.Now
 	}
-	return &Book{t, records, log, now}
+	return &Book{taker: t, records: records, log: log, now: now}
 }
+
+// Learn makes e estimate the cost of requests that have none, and learn from what is committed. Call it before the first
+// request.
+func (b *Book) Learn(e *estimate.Estimator) { b.estimator = e }
 
 // Reservation is one as a caller sees it.
 type Reservation struct {
@@ -105,6 +111,8 @@ type Reservation struct {
 	// had been released, and that what was used was charged all the same.
 	Late bool
 	Ends time.Time
+	// Estimate is what Reserved was by; nil = its caller gave the cost.
+	Estimate *Estimate
 }
 
 // record is a reservation as it is kept.
@@ -123,6 +131,10 @@ type record struct {
 	Clamped  bool
 	Late     bool
 	Charge   bool // what is reserved stays charged when its time is over, if no renewal has said what was used
+	// Of is what its cost teaches; nil = nothing.
+	Of *estimate.Subject `json:",omitempty"`
+	// Estimate is there if the cost was estimated.
+	Estimate *Estimate `json:",omitempty"`
 	// By is different for each attempt to change the record, so that one whose answer was lost can be recognised.
 	By string
 }
@@ -130,15 +142,15 @@ type record struct {
 func (r *record) shown(id string) Reservation {
 	return Reservation{
 		ID: id, State: r.State, Reserved: r.Reserved, Actual: r.Actual, Used: r.Used,
-		Extended: r.Extended, Clamped: r.Clamped, Late: r.Late, Ends: time.Unix(0, int64(r.Ends)),
+		Extended: r.Extended, Clamped: r.Clamped, Late: r.Late, Ends: time.Unix(0, int64(r.Ends)), Estimate: r.Estimate,
 	}
 }
 
 // Reserve takes the cost of req, an estimate, for as long as ttl (0 = [DefaultTTL]). The Decision may refuse; then
 // nothing was taken, and there is no reservation. An estimate above what a limit can ever admit is clamped to that:
-// it would never be admitted, not even when nothing was used. charge says that what is reserved stays charged when
-// its time is over, for budgets of money: a caller that died may have spent it. It says nothing once [Book.Renew] has
-// said what was used.
+// it would never be admitted, not even when nothing was used. A cost of 0 is estimated; see [Book.Learn]. charge says
+// that what is reserved stays charged when its time is over, for budgets of money: a caller that died may have spent it.
+// It says nothing once [Book.Renew] has said what was used.
 func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (Reservation, limit.Decision, error) {
 	if ttl == 0 {
 		ttl = DefaultTTL
@@ -146,19 +158,24 @@ func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration
 	if err := checkTTL(ttl); err != nil {
 		return Reservation{}, limit.Decision{}, err
 	}
-	if req.Cost < 1 || req.Cost > limit.MaxCount {
-		return Reservation{}, limit.Decision{}, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, req.Cost, int64(limit.MaxCount))
+	g, err := b.guess(&req)
+	if err != nil {
+		return Reservation{}, limit.Decision{}, err
 	}
 	ctx, cancel := alone(ctx)
 	defer cancel()
 	now := limit.At(b.now()) // before it is taken: a window that begins in between gets nothing back
-	d, parts, cost, err := b.taker.TakeParts(ctx, req)
+	id := rand.Text()
+	d, parts, cost, err := b.take(ctx, id, &req, g, now, ttl)
 	if err != nil || !d.Allowed {
 		return Reservation{}, d, err
 	}
-	r := record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), TTL: ttl, Reserved: cost, Clamped: cost < req.Cost, Charge: charge}
-	id := rand.Text()
+	r := record{
+		State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), TTL: ttl, Reserved: cost, Clamped: cost < req.Cost, Charge: charge,
+		Of: g.of, Estimate: g.shown,
+	}
 	if unknown, err := b.keep(ctx, id, &r); err != nil {
+		b.forget(id)
 		return Reservation{}, limit.Decision{}, errors.Join(err, b.abandon(ctx, id, &r, unknown))
 	}
 	return r.shown(id), d, nil

@@ -93,9 +93,11 @@ func (b *Book) change(ctx context.Context, id string, change func(*record) (bool
 			if is, failed := b.records.Get(ctx, byID, id); failed != nil || !bytes.Equal(is, value) {
 				return nil, nil, err
 			}
+			b.changed(id, was, r)
 			return was, r, err
 		}
 		if swapped {
+			b.changed(id, was, r)
 			return was, r, nil
 		}
 	}

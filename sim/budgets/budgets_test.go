@@ -38,7 +38,7 @@ func TestE33(t *testing.T) {
 			{"max_tokens, released when it expires", budgets.Reserving(ttl, false)},
 			{"learned, charged when it expires", budgets.Learning(0.9, ttl, true, true)},
 			{"learned, released when it expires", budgets.Learning(0.9, ttl, false, true)},
-			{"learned p90 to the end, charged when it expires", budgets.Learning(0.9, ttl, true, false)},
+			{"learned, of streams that declare nothing, charged when it expires", budgets.Learning(0.9, ttl, true, false)},
 			{"max_tokens, 60 s, released (Limitador's RFC 0021)", budgets.Reserving(time.Minute, false)},
 			{"probe, then charge (Envoy AI Gateway, LiteLLM)", budgets.Probing},
 		} {

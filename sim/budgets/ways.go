@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
@@ -27,14 +28,10 @@ func limits(budget int64, now func() limit.Time, options string) (*engine.Engine
 // reserving is stint's way.
 type reserving struct {
 	book     *reserve.Book
-	estimate *estimate.Estimator // nil = what is declared is reserved
-	now      func() limit.Time
 	ttl      time.Duration
 	charge   bool
-	prudent  bool
-	left     int64            // of the budget, as the last decision has said
-	open     int64            // what open streams declare above what is reserved
-	owes     map[string]int64 // of each
+	learns   bool
+	declares bool
 }
 
 // Reserving reserves what a stream declares and commits what it has cost. charge: what is reserved by streams whose
@@ -49,50 +46,42 @@ func newReserving(budget int64, now func() limit.Time, ttl time.Duration, charge
 		return nil, err
 	}
 	book := reserve.New(e, records.New(now, 0), slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(0, int64(now())) })
-	return &reserving{book: book, now: now, ttl: ttl, charge: charge, left: budget, owes: map[string]int64{}}, nil
+	return &reserving{book: book, ttl: ttl, charge: charge}, nil
 }
 
-// Learning reserves an estimate that is learned.
-// prudent: see [estimate.Estimator.Prudent].
-func Learning(quantile float64, ttl time.Duration, charge, prudent bool) New {
+// Learning reserves an estimate that is learned. Where streams declare the most that they can cost, that is reserved near
+// the end of the budget; where they do not, an estimate to the end.
+func Learning(quantile float64, ttl time.Duration, charge, declares bool) New {
 	return func(budget int64, now func() limit.Time) (Way, error) {
 		w, err := newReserving(budget, now, ttl, charge)
 		if err != nil {
 			return nil, err
 		}
-		w.prudent = prudent
-		w.estimate, err = estimate.New(estimate.Options{Quantile: quantile})
+		w.learns, w.declares = true, declares
+		e, err := estimate.New(estimate.Options{
+			Config: estimate.Config{By: []string{"model", "tenant"}, Declared: "max_tokens", Quantile: quantile},
+			Now:    func() time.Duration { return time.Duration(now()) },
+		})
+		w.book.Learn(e)
 		return w, err
 	}
 }
 
 func (w *reserving) Begin(declared int64) (string, int64, bool, error) {
-	estimated := declared
-	if w.estimate != nil {
-		estimated = w.estimate.Estimate(time.Duration(w.now()), "model", "tenant", declared)
+	q := limit.Request{Cost: declared}
+	if w.learns {
+		q.Cost = 0
+		q.Attributes = []limit.Attribute{{Name: "model", Value: "m"}, {Name: "tenant", Value: "t"}}
 	}
-	if w.prudent {
-		estimated = w.estimate.Prudent(estimated, declared, w.left, w.open)
+	if w.declares {
+		q.Attributes = append(q.Attributes, limit.Attribute{Name: "max_tokens", Value: strconv.FormatInt(declared, 10)})
 	}
-	r, d, err := w.book.Reserve(context.Background(), limit.Request{Cost: estimated}, w.ttl, w.charge)
-	if len(d.Results) > 0 {
-		w.left = d.Results[0].Remaining
-	}
-	if d.Allowed {
-		w.owes[r.ID] = declared - estimated
-		w.open += declared - estimated
-	}
-	return r.ID, estimated, d.Allowed, err
+	r, d, err := w.book.Reserve(context.Background(), q, w.ttl, w.charge)
+	return r.ID, r.Reserved, d.Allowed, err
 }
 
-func (w *reserving) End(id string, declared, estimated, actual int64) error {
-	if w.estimate != nil {
-		w.estimate.Settle(time.Duration(w.now()), "model", "tenant", declared, estimated, actual)
-	}
-	w.open -= w.owes[id]
-	delete(w.owes, id)
+func (w *reserving) End(id string, _, _, actual int64) error {
 	_, err := w.book.Commit(context.Background(), id, actual)
-	w.left += estimated - actual
 	return err
 }
 

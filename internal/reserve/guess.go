@@ -1,0 +1,108 @@
+package reserve
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/estimate"
+	"github.com/stint-io/stint/limit"
+)
+
+// Estimate says by what a cost was reserved that its caller did not give.
+type Estimate struct {
+	Cost    int64         // what the request is expected to cost
+	From    estimate.From // what it is learned from
+	Settled int64         // how many requests that were
+	// Declared is the most that the request said that it can cost; 0 = it did not say.
+	Declared int64
+	// Whole says that Declared was reserved: a budget was so near its end that it might not have done otherwise.
+	Whole bool
+}
+
+// guess is what is known of the cost of a request.
+type guess struct {
+	of    *estimate.Subject
+	by    estimate.Estimate
+	shown *Estimate // nil = its caller gave the cost
+}
+
+// guess checks the cost of a request, and estimates one that it does not have.
+func (b *Book) guess(req *limit.Request) (g guess, err error) {
+	if b.estimator != nil {
+		of, on, err := b.estimator.Subject(req.Attributes)
+		if err != nil && req.Cost == 0 {
+			return g, fmt.Errorf("reserve: %w: %w", ErrBad, err)
+		}
+		if on && err == nil {
+			g.of = &of
+		}
+	}
+	if req.Cost == 0 && g.of != nil {
+		g.by = b.estimator.Estimate(*g.of)
+		g.shown = &Estimate{Cost: g.by.Cost, From: g.by.From, Settled: g.by.Settled, Declared: g.of.Declared}
+		req.Cost = g.by.Cost
+	}
+	if req.Cost < 1 || req.Cost > limit.MaxCount {
+		return g, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, req.Cost, int64(limit.MaxCount))
+	}
+	return g, nil
+}
+
+// take takes the cost of a request; where that is an estimate which might not do, what the request declares. An estimate
+// is taken and looked at, not asked for beforehand: it does as a rule, and one call of the store is enough.
+func (b *Book) take(ctx context.Context, id string, req *limit.Request, g guess, now limit.Time, ttl time.Duration) (limit.Decision, []engine.Part, int64, error) {
+	d, parts, cost, err := b.taker.TakeParts(ctx, *req)
+	if err != nil || !d.Allowed || g.shown == nil {
+		return d, parts, cost, err
+	}
+	if !b.estimator.Open(id, &g.by, holds(parts), ttl) {
+		if err := b.taker.Settle(ctx, parts, now, 0); err != nil {
+			return limit.Decision{}, nil, 0, err // it stays charged: too much, and never too little
+		}
+		g.shown.Whole = true
+		req.Cost = g.of.Declared
+		if d, parts, cost, err = b.taker.TakeParts(ctx, *req); err != nil || !d.Allowed {
+			return d, parts, cost, err
+		}
+	}
+	b.estimator.Reserved(&g.by, g.shown.Whole)
+	return d, parts, cost, nil
+}
+
+// holds are the keys whose budget an estimate may overspend.
+func holds(parts []engine.Part) (list []estimate.Hold) {
+	for i := range parts {
+		if p := &parts[i]; p.Permit == 0 && !p.Shadow {
+			list = append(list, estimate.Hold{Key: p.ID + "\x00" + string(p.Key), Left: p.Left})
+		}
+	}
+	return list
+}
+
+// changed is called once for each change of a reservation, by whoever made it.
+func (b *Book) changed(id string, was, r *record) {
+	if b.estimator == nil {
+		return
+	}
+	if r.State == Open {
+		b.estimator.Extend(id, min(time.Duration(r.Ends-limit.At(b.now())), MaxTTL)) // the clock may jump
+		return
+	}
+	b.estimator.Close(id)
+	if r.State == Committed && was.State != Committed && r.Of != nil {
+		estimated := int64(0)
+		if r.Estimate != nil {
+			estimated = r.Estimate.Cost
+		}
+		b.estimator.Settle(*r.Of, estimated, r.Actual)
+	}
+}
+
+// forget takes back that a reservation is open.
+func (b *Book) forget(id string) {
+	if b.estimator != nil {
+		b.estimator.Close(id)
+	}
+}
