@@ -104,6 +104,7 @@ internal/lease < internal/lease/leasetest;
 internal/lease/agent, internal/lease/coordinator < internal/lease/explore;
 internal/fixed, limit < internal/partition < split < examples/newyear;
 GRPC < internal/gen/leasepb;
+GRPC < internal/gen/memberpb;
 internal/lease, internal/gen/leasepb < internal/leasewire;
 limit < internal/keytable;
 internal/fixed < internal/lease/adjust;
@@ -192,6 +193,7 @@ github.com/envoyproxy/go-control-plane/envoy
 internal/engine, internal/answer, internal/usage, internal/reserve < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
+internal/usage, internal/keyadmin, internal/gen/memberpb < server/internal/members;
 
 # Who reaches a port: certificates in files, and identities with their roles. Neither knows a
 # protocol.
@@ -218,7 +220,7 @@ rules, store, client < server/internal/leased;
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 
-server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin,
+server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;

@@ -18,7 +18,7 @@ import (
 	"github.com/stint-io/stint/internal/leasewire"
 )
 
-// askPeers are the connections by which this server asks other members for tokens of keys. It is safe for
+// askPeers are the connections by which this server asks other members. It is safe for
 // concurrent use.
 type askPeers struct {
 	options client.Options
@@ -59,6 +59,14 @@ func (a *askPeers) close(address string) {
 
 var errNoLeader = errors.New("no member coordinates the limits that are shared by leases")
 
+// dropUnless closes the connection to a member that does not answer, so that the next one is made by the certificates
+// of then.
+func (a *askPeers) dropUnless(address string, err error) {
+	if status.Code(err) == codes.Unavailable {
+		a.close(address)
+	}
+}
+
 // ask asks the coordinator of a shard, in this process or in that of the member that leads.
 func (l *leases) ask(ctx context.Context, shard int, asks []lease.Ask) ([]lease.Answer, error) {
 	leader, here, known := l.Leader(shard)
@@ -75,9 +83,7 @@ func (l *leases) ask(ctx context.Context, shard int, asks []lease.Ask) ([]lease.
 	ctx = metadata.AppendToOutgoingContext(ctx, client.ShardHeader, strconv.Itoa(shard))
 	m, err := leasepb.NewLeasesClient(conn).Ask(ctx, leasewire.ToAsks(asks))
 	if err != nil {
-		if status.Code(err) == codes.Unavailable {
-			l.peers.close(leader.Address) // the next one is made by the certificates of then
-		}
+		l.peers.dropUnless(leader.Address, err)
 		return nil, fmt.Errorf("%s at %s leads: %w", leader.ID, leader.Address, err)
 	}
 	return leasewire.FromAnswers(m, len(asks))

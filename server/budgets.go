@@ -37,11 +37,13 @@ type budgets struct {
 	customers *plans.Desk
 
 	reservations *reserve.Book
+
+	others *others // of a cluster whose members have counters of their own; nil = there are none
 }
 
 // openBudgets puts grants and usage in front of the counters. Records are where the counters are, as far as those
 // keep any.
-func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, err error) {
+func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	if shared, ok := st.shared.(store.Records); ok {
 		b.records = shared
 	} else if st.file != nil {
@@ -50,16 +52,21 @@ func openBudgets(behind store.BanKeeper, st *storage, o *Options) (b budgets, er
 		b.records = records.New(nil, 0)
 	}
 	b.changes = audit.New(b.records, nil, 0)
-	b.grants = keyadmin.Granting(behind, b.records, nil, o.Logger)
+	reported := b.records
+	if l.register != nil && st.shared == nil {
+		b.others = openOthers(l, b.records, st.file != nil, o)
+		reported = b.others.fan
+	}
+	b.grants = keyadmin.Granting(l.own, b.records, nil, o.Logger)
 	folder := ""
 	if o.StateDir != "" {
 		folder = filepath.Join(o.StateDir, "usage")
 	}
-	meter, err := usage.New(usage.Options{Records: b.records, Folder: folder, Logger: o.Logger})
+	meter, err := usage.New(usage.Options{Records: reported, Folder: folder, Logger: o.Logger})
 	if err != nil && folder != "" {
 		// A server without a disk admits requests all the same.
 		o.Logger.Error("usage is counted in memory alone: a kill of the process loses up to a second of it", "err", err)
-		meter, err = usage.New(usage.Options{Records: b.records, Logger: o.Logger})
+		meter, err = usage.New(usage.Options{Records: reported, Logger: o.Logger})
 	}
 	if err != nil {
 		return b, fmt.Errorf("server: %w", err)
@@ -127,7 +134,10 @@ func variants(l *rules.Limit) (list []*rules.Variant) {
 // run reports usage until reporting ends, which is after the last request, and follows grants until ctx ends.
 func (b *budgets) run(ctx, reporting context.Context) {
 	var all sync.WaitGroup
-	all.Go(func() { b.usage.Meter().Run(reporting) })
+	all.Go(func() {
+		defer b.others.run()() // the others are told of what is reported at the end
+		b.usage.Meter().Run(reporting)
+	})
 	all.Go(func() { b.grants.Run(ctx) })
 	all.Go(func() { b.customers.Run(ctx) })
 	all.Go(func() { b.events.run(reporting) })
@@ -141,7 +151,7 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	return append(append(b.events.collectors(), planCollectors(b.customers)...),
+	return append(append(append(b.events.collectors(), planCollectors(b.customers)...), b.others.collectors()...),
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
 		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),

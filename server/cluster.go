@@ -245,6 +245,7 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 	}
 	asking, cancel := context.WithTimeout(ctx, askBackend)
 	defer cancel()
+	l.node = c.Node
 	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
 	presence := cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger}
 	_, err := keys(asking)

@@ -26,6 +26,7 @@ type leases struct {
 	peers    *askPeers
 	register *cluster.Witness  // of the members of a cluster; nil = there are none
 	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
+	node     string            // this member's name
 
 	spendsOnly bool // the limits are lent elsewhere
 	alone      bool // and nobody is named who lends them

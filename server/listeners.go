@@ -17,6 +17,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/gen/leasepb"
+	"github.com/stint-io/stint/internal/gen/memberpb"
 	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/server/internal/gate"
@@ -65,7 +66,7 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 	})
 }
 
-func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
 	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -74,6 +75,7 @@ func newGRPC(streams context.Context, service *rls.Service, leases leasepb.Lease
 	h.Shutdown() // until the server is ready
 	pb.RegisterRateLimitServiceServer(s, service)
 	leasepb.RegisterLeasesServer(s, leases)
+	memberpb.RegisterMembersServer(s, others)
 	healthpb.RegisterHealthServer(s, h)
 	reflection.Register(s)
 	return s, h

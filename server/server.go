@@ -127,7 +127,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.budgets, err = openBudgets(s.leases.own, s.storage, &s.opts); err != nil {
+	if s.budgets, err = openBudgets(&s.leases, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver}); err != nil {
@@ -171,7 +171,7 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Set, s.opts.Logger, s.security.options()...)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Set, s.budgets.others.service(), s.opts.Logger, s.security.options()...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})

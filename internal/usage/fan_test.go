@@ -1,142 +1,241 @@
-package usage
+package usage_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/usage"
+	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
 
-// Peer hands marks to another process, and returns a word that is another one after each start of that process.
-type Peer func(ctx context.Context, marks []store.Mark) (start string, err error)
-
-// Fan is a [store.Records] of this process whose marks of usage all peers have as well. Each of them keeps the
-// marks of all, so any of them answers for all, and one that has lost its own gets them back. It is safe for
-// concurrent use. Make it with [Fanning], and let Run keep peers up to date.
-type Fan struct {
-	store.Records
-	keep  time.Duration
-	peers []*peer
+// members are processes of a cluster in virtual time.
+type members struct {
+	t       *testing.T
+	lossy   bool
+	records []store.Records
+	fans    []*usage.Fan // nil = it does not run
+	meters  []*usage.Meter
+	stop    []func()
 }
 
-// peer is what is known of one.
-type peer struct {
-	send Peer
+var errLost = errors.New("lost")
 
-	mu     sync.Mutex // held while it is sent to
-	start  string     // as it said last
-	behind bool       // it may lack marks
-}
-
-// Fanning returns own with peers. keep is how long marks of usage are kept; 0 = [DefaultKeep].
-func Fanning(own store.Records, keep time.Duration, peers ...Peer) *Fan {
-	if keep <= 0 {
-		keep = DefaultKeep
+func newMembers(t *testing.T, n int) *members {
+	all := &members{t: t, records: make([]store.Records, n), fans: make([]*usage.Fan, n), meters: make([]*usage.Meter, n), stop: make([]func(), n)}
+	for i := range n {
+		all.start(i, true)
 	}
-	f := &Fan{Records: own, keep: keep}
-	for _, send := range peers {
-		f.peers = append(f.peers, &peer{send: send, behind: true})
-	}
-	return f
-}
-
-// Raise implements [store.Records]. Marks of usage count as taken once a majority of the members have them: until then the
-// journal of their meter stays. A peer that does not take them gets them later.
-func (f *Fan) Raise(ctx context.Context, table string, marks []store.Mark, keep time.Duration) error {
-	if err := f.Records.Raise(ctx, table, marks, keep); err != nil || table != Table || len(f.peers) == 0 {
-		return err
-	}
-	errs := make([]error, len(f.peers))
-	var all sync.WaitGroup
-	for i, p := range f.peers {
-		all.Go(func() { errs[i] = p.take(ctx, marks) })
-	}
-	all.Wait()
-	took := 1
-	for _, err := range errs {
-		if err == nil {
-			took++
+	t.Cleanup(func() {
+		for i := range n {
+			all.end(i)
 		}
-	}
-	if members := len(f.peers) + 1; took > members/2 {
-		return nil
-	}
-	return fmt.Errorf("usage: %d of %d members took the report, want more than a half: %w: %w", took, len(f.peers)+1, store.ErrUnavailable, errors.Join(errs...))
+	})
+	return all
 }
 
-// take sends marks to p.
-func (p *peer) take(ctx context.Context, marks []store.Mark) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	start, err := p.send(ctx, marks)
-	// One that began anew has only what came since.
-	if err != nil || start != p.start {
-		p.behind = true
+// start starts a member, with what it had or with nothing.
+func (m *members) start(i int, empty bool) {
+	if empty {
+		m.records[i] = records.New(nil, 0)
 	}
-	if err == nil {
-		p.start = start
-	}
-	return err
+	m.fans[i] = usage.NewFan(usage.FanOptions{
+		Own: m.records[i],
+		Others: func() (list []usage.Other) {
+			for j, f := range m.fans {
+				if j != i && f != nil {
+					list = append(list, usage.Other{Name: fmt.Sprint(j), Address: fmt.Sprint(j)})
+				}
+			}
+			return list
+		},
+		Send: func(ctx context.Context, address string, msg usage.Message) (usage.Reply, error) {
+			to := m.fans[address[0]-'0']
+			if to == nil || m.lossy && rand.IntN(4) == 0 {
+				return usage.Reply{}, errLost
+			}
+			r, err := to.Told(ctx, msg)
+			if m.lossy && rand.IntN(4) == 0 {
+				return usage.Reply{}, errLost // it was taken all the same
+			}
+			return r, err
+		},
+	})
+	m.meters[i] = meter(m.t, usage.Options{Records: m.fans[i]})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	fan, meter := m.fans[i], m.meters[i]
+	running.Go(func() {
+		defer func() {
+			for meter.Report(context.Background()) != nil {
+			}
+		}()
+		fan.Run(ctx)
+	})
+	m.stop[i] = func() { cancel(); running.Wait() }
 }
 
-// Run brings peers that lack marks up to date, every so often until ctx ends.
-func (f *Fan) Run(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		var all sync.WaitGroup
-		for _, p := range f.peers {
-			all.Go(func() { _ = f.refresh(ctx, p) }) // it is tried again
-		}
-		all.Wait()
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+func (m *members) end(i int) {
+	if m.fans[i] != nil {
+		m.stop[i]()
+		m.fans[i] = nil
 	}
 }
 
-// refresh sends everything to a peer that may lack some of it, and asks the others whether they began anew.
-func (f *Fan) refresh(ctx context.Context, p *peer) error {
-	if err := p.take(ctx, nil); err != nil {
-		return err
-	}
-	p.mu.Lock()
-	behind := p.behind
-	// What is raised from now on is sent to it anyway.
-	p.behind = false
-	p.mu.Unlock()
-	if !behind {
-		return nil
-	}
-	for after := ""; ; {
-		marks, err := f.Marks(ctx, Table, "", after, batch)
-		if err == nil && len(marks) > 0 {
-			after = marks[len(marks)-1].Key
-			err = p.take(ctx, marks)
-		}
-		if err != nil {
-			p.mu.Lock()
-			p.behind = true
-			p.mu.Unlock()
-			return err
-		}
-		if len(marks) < batch {
-			return nil
-		}
+// Invariant: whatever is lost, said twice or forgotten by a member that begins anew, once messages arrive again all
+// members have the same history, and each key's sum in it is what was counted.
+func TestMembersHaveTheSameHistory(t *testing.T) {
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 14))
+			all := newMembers(t, 4)
+			of, want := of("month", nil), map[string]uint64{}
+			for range 300 {
+				i := r.IntN(4)
+				switch n := r.IntN(20); {
+				case n == 0 && all.fans[i] != nil:
+					if err := all.meters[i].Report(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					all.lossy = false
+					<-time.After(5 * time.Second) // what a member without a file is told by others has to be told before it goes
+					all.end(i)
+					all.start(i, r.IntN(2) == 0)
+				case n == 1:
+					all.lossy = !all.lossy
+				case n < 6:
+					<-time.After(time.Duration(r.IntN(1500)) * time.Millisecond)
+				case n == 6:
+					<-time.After(20 * time.Second)
+				case n < 10:
+					if err := all.meters[i].Report(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				default:
+					key, cost := fmt.Sprint(r.IntN(5)), 1+r.Int64N(9)
+					all.meters[i].Taken(of, []byte(key), cost)
+					want["customer="+key] += uint64(cost)
+				}
+			}
+			all.lossy = false
+			for _, m := range all.meters {
+				if err := m.Report(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(10 * time.Second)
+			first := rows(t, all.records[0], usage.Query{})
+			for i := range all.fans {
+				if got := rows(t, all.records[i], usage.Query{}); !slices.Equal(got, first) {
+					t.Fatalf("seed %d: member %d has\n%q, and member 0\n%q", seed, i, got, first)
+				}
+				if s := all.fans[i].Stats(); s.Others != 3 || s.UpToDate != 3 {
+					t.Errorf("seed %d: member %d: %+v", seed, i, s)
+				}
+				err := usage.History(t.Context(), all.records[i], usage.Query{By: usage.Total}, func(row *usage.Row) error {
+					if row.Used() != want[row.Subject()] {
+						t.Errorf("seed %d: member %d: %s used %d, want %d", seed, i, row.Subject(), row.Used(), want[row.Subject()])
+					}
+					return nil
+				})
+				if err != nil || len(first) == 0 {
+					t.Fatal(err, len(first))
+				}
+			}
+		})
 	}
 }
 
-// Told keeps what a peer has sent. Marks that are none of usage are refused.
-func (f *Fan) Told(ctx context.Context, marks []store.Mark) error {
-	for i := range marks {
-		if _, _, _, _, ok := cutMark(marks[i].Key); !ok {
-			return fmt.Errorf("usage: %.200q is no mark of usage", marks[i].Key)
+// A member that takes nothing for long is compared when it comes back: what was noted for it is bounded.
+func TestMemberThatWasAwayIsCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newMembers(t, 2)
+		<-time.After(3 * time.Second)
+		all.end(1)
+		of := of("month", nil)
+		for i := range 12_000 {
+			all.meters[0].Taken(of, fmt.Append(nil, i), 1)
+		}
+		if err := all.meters[0].Report(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all.start(1, false)
+		<-time.After(5 * time.Second)
+		if a, b := rows(t, all.records[0], usage.Query{}), rows(t, all.records[1], usage.Query{}); len(a) != 12_000 || !slices.Equal(a, b) {
+			t.Errorf("%d and %d rows", len(a), len(b))
+		}
+	})
+}
+
+// Counts in memory alone are safe once a majority has them; alone nothing is.
+func TestKeptByAMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newMembers(t, 4)
+		if err := all.fans[0].Kept(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+			t.Error("before anybody was told:", err)
+		}
+		<-time.After(3 * time.Second)
+		if err := all.fans[0].Kept(t.Context()); err != nil {
+			t.Error(err)
+		}
+		all.end(1)
+		all.end(2)
+		all.end(3)
+		all.meters[0].Taken(of("month", nil), []byte("a"), 1)
+		if err := all.meters[0].Report(t.Context()); err != nil {
+			t.Error("what is counted is there for those who ask here:", err)
+		}
+		<-time.After(10 * time.Second)
+		if err := all.fans[0].Kept(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+			t.Error("while three of four are gone:", err)
+		}
+	})
+}
+
+// What cannot be is refused whole; what a newer version may send is left out.
+func TestTold(t *testing.T) {
+	now := limit.At(time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC))
+	own := records.New(func() limit.Time { return now }, 0)
+	f := usage.NewFan(usage.FanOptions{Own: own, Now: func() limit.Time { return now }})
+	key := func(at time.Time, kind string) string {
+		return fmt.Sprintf("month\x00customer=a\x00%011d%sorigin", at.Unix(), kind)
+	}
+	today, good := time.Date(2026, 11, 24, 11, 0, 0, 0, time.UTC), store.Mark{Key: "month\x00customer=a\x0001795518000torigin", N: 5}
+	for _, bad := range []store.Mark{
+		{Key: "", N: 1}, {Key: "month", N: 1}, {Key: "month\x00a\x00x", N: 1}, {Key: "month\x00a\x00-0000000001t", N: 1},
+		{Key: key(today.AddDate(0, 0, 4), "t"), N: 1}, {Key: key(today, "t"), N: 1 << 63},
+		{Key: strings.Repeat("x", 2000) + key(today, "t"), N: 1},
+	} {
+		if _, err := f.Told(t.Context(), usage.Message{Marks: []store.Mark{good, bad}}); !errors.Is(err, usage.ErrMarks) {
+			t.Errorf("%.40q: %v", bad.Key, err)
 		}
 	}
-	return f.Records.Raise(ctx, Table, marks, f.keep)
+	if _, err := f.Told(t.Context(), usage.Message{Marks: make([]store.Mark, 1001)}); !errors.Is(err, usage.ErrMarks) {
+		t.Error(err)
+	}
+	if got := rows(t, own, usage.Query{}); len(got) != 0 {
+		t.Errorf("refused, and yet there: %q", got)
+	}
+	_, err := f.Told(t.Context(), usage.Message{Marks: []store.Mark{
+		{Key: key(today, "t"), N: 5}, {Key: key(today, "q"), N: 7}, {Key: key(today.AddDate(-2, 0, 0), "t"), N: 9},
+	}})
+	if got := rows(t, own, usage.Query{}); err != nil || !slices.Equal(got, []string{"month customer=a 11-24T11:00Z 5-0"}) {
+		t.Errorf("%v, %q", err, got)
+	}
+	// What a member says again with less changes nothing.
+	if _, err := f.Told(t.Context(), usage.Message{Marks: []store.Mark{{Key: key(today, "t"), N: 3}}}); err != nil {
+		t.Error(err)
+	}
+	if got := rows(t, own, usage.Query{}); !slices.Equal(got, []string{"month customer=a 11-24T11:00Z 5-0"}) {
+		t.Errorf("%q", got)
+	}
 }

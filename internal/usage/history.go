@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -176,7 +177,7 @@ func (s *scan) jump(after string) string {
 
 func (s *scan) mark(mark store.Mark) error {
 	name, subject, start, kind, ok := cutMark(mark.Key)
-	if !ok || !s.q.From.IsZero() && start < s.q.From.Unix() || !s.q.To.IsZero() && start >= s.q.To.Unix() {
+	if !ok || kind != markTaken && kind != markReturned || !s.q.From.IsZero() && start < s.q.From.Unix() || !s.q.To.IsZero() && start >= s.q.To.Unix() {
 		return nil
 	}
 	at := s.step(start)
@@ -190,12 +191,21 @@ func (s *scan) mark(mark store.Mark) error {
 		}
 		s.row = &Row{Limit: name, Key: attrs, Start: at, subject: subject}
 	}
-	if kind == markTaken {
-		s.row.Taken += mark.N
-	} else {
-		s.row.Returned += mark.N
+	switch kind {
+	case markTaken:
+		s.row.Taken = sumUp(s.row.Taken, mark.N)
+	case markReturned:
+		s.row.Returned = sumUp(s.row.Returned, mark.N)
 	}
 	return nil
+}
+
+// sumUp is the sum, or the largest number.
+func sumUp(a, b uint64) uint64 {
+	if a+b < a {
+		return math.MaxUint64
+	}
+	return a + b
 }
 
 func (s *scan) flush() error {

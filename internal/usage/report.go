@@ -39,7 +39,7 @@ func cutMark(key string) (name, subject string, start int64, kind byte, ok bool)
 		return "", "", 0, 0, false
 	}
 	start, err := strconv.ParseInt(rest[:11], 10, 64)
-	return name, subject, start, rest[11], err == nil && (rest[11] == markTaken || rest[11] == markReturned)
+	return name, subject, start, rest[11], err == nil
 }
 
 // Run reports what was counted every [Options.Every] until ctx ends, and then once more.
@@ -84,7 +84,7 @@ func (m *Meter) Report(ctx context.Context) error {
 			continue
 		}
 		if t != m.current.Load() {
-			errs = append(errs, m.drop(t))
+			errs = append(errs, m.drop(ctx, t))
 		}
 	}
 	return errors.Join(errs...)
@@ -134,8 +134,20 @@ func (m *Meter) reportTable(ctx context.Context, t *table) error {
 	return send()
 }
 
-// drop forgets a table that is closed and wholly reported.
-func (m *Meter) drop(t *table) error {
+// Keeper is what records may be that take marks before they are safe.
+type Keeper interface {
+	// Kept returns nil when what was raised before the call outlives a kill of this process.
+	Kept(ctx context.Context) error
+}
+
+// heldBack is for how long a table that is reported and not safe stays. Not for ever: each is a file.
+const heldBack = 7 * 24
+
+// drop forgets a table that is closed and wholly reported, once what it counted is safe.
+func (m *Meter) drop(ctx context.Context, t *table) error {
+	if !m.kept(ctx) && hourOf(m.opts.Now())-t.hour < heldBack {
+		return nil
+	}
 	// It was closed before it was read, unless turn is at work: then the next report reads the rest.
 	m.mu.Lock()
 	found := false
@@ -162,16 +174,25 @@ func (m *Meter) drop(t *table) error {
 	return nil
 }
 
+// kept says whether what was raised outlives this process.
+func (m *Meter) kept(ctx context.Context) bool {
+	k, late := m.opts.Records.(Keeper)
+	return !late || k.Kept(ctx) == nil
+}
+
 // Close lets go of the files. What is not reported stays in them for the next process. Nothing may be counted
 // any more.
 func (m *Meter) Close() error {
 	m.reporting.Lock()
 	defer m.reporting.Unlock()
 	m.ended.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	kept := m.kept(ctx)
 	var errs []error
 	for _, t := range m.tables() {
 		t.close()
-		whole := true
+		whole := kept
 		for _, s := range t.all() {
 			whole = whole && s.n.taken.Load() == s.reported.taken && s.n.returned.Load() == s.reported.returned
 			// The mapped memory goes.

@@ -4,15 +4,11 @@ package usage_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,17 +35,13 @@ const (
 	rowKeys  = 16
 	takers   = 4 // of a node
 	mostCost = 3
-	// apart is the time between two kills. Not shorter: members that keep their records in memory alone have
-	// to be told what they lost before the others are killed.
-	apart = 300 * time.Millisecond
+	apart    = 300 * time.Millisecond // between two kills
 )
 
 // nodeConfig is what a node is told.
 type nodeConfig struct {
 	Folder, Acks string
-	Redis        string   // "" = a cluster
-	Listen       string   // this node
-	Peers        []string // the others
+	Redis        string
 	Takes        uint64
 	Burst        int // how many a taker takes, and then rests for a millisecond
 }
@@ -117,31 +109,6 @@ func (r redisMarks) Raise(ctx context.Context, table string, marks []store.Mark,
 	return nil
 }
 
-// httpPeer sends marks to another node.
-func httpPeer(address string) usage.Peer {
-	client := &http.Client{Timeout: 2 * time.Second}
-	return func(ctx context.Context, marks []store.Mark) (string, error) {
-		body, err := json.Marshal(marks)
-		if err != nil {
-			return "", err
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/marks", bytes.NewReader(body))
-		if err != nil {
-			return "", err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return "", err
-		}
-		defer resp.Body.Close()
-		start, err := io.ReadAll(resp.Body)
-		if err == nil && resp.StatusCode != http.StatusOK {
-			err = errors.New(resp.Status)
-		}
-		return string(start), err
-	}
-}
-
 // runNode takes until its callers were told of as many requests as it shall take, reports, says so, and serves what it
 // knows until its input ends.
 func runNode(c *nodeConfig) error {
@@ -151,16 +118,11 @@ func runNode(c *nodeConfig) error {
 	if err != nil {
 		return err
 	}
-	var rec store.Records
-	if c.Redis != "" {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.Redis}, DisableCache: true})
-		if err != nil {
-			return err
-		}
-		rec = redisMarks{client: client}
-	} else if rec, err = serveNode(ctx, c); err != nil {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.Redis}, DisableCache: true})
+	if err != nil {
 		return err
 	}
+	rec := redisMarks{client: client}
 	meter, err := usage.New(usage.Options{Records: rec, Folder: c.Folder, Every: 50 * time.Millisecond})
 	if err != nil {
 		return err
@@ -201,41 +163,6 @@ func runNode(c *nodeConfig) error {
 	fmt.Println("done")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return nil
-}
-
-// serveNode makes the node a member of a cluster.
-func serveNode(ctx context.Context, c *nodeConfig) (store.Records, error) {
-	own := records.New(nil, 0)
-	var peers []usage.Peer
-	for _, p := range c.Peers {
-		peers = append(peers, httpPeer(p))
-	}
-	fan := usage.Fanning(own, 0, peers...)
-	start := strconv.FormatUint(rand.Uint64(), 36)
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /marks", func(w http.ResponseWriter, r *http.Request) {
-		var marks []store.Mark
-		if err := json.NewDecoder(r.Body).Decode(&marks); err != nil || fan.Told(r.Context(), marks) != nil {
-			http.Error(w, "bad marks", http.StatusBadRequest)
-			return
-		}
-		fmt.Fprint(w, start)
-	})
-	mux.HandleFunc("GET /totals", func(w http.ResponseWriter, r *http.Request) {
-		totals, err := totalsOf(r.Context(), own)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		_ = json.NewEncoder(w).Encode(totals)
-	})
-	l, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return nil, err
-	}
-	go func() { _ = http.Serve(l, mux) }()
-	go fan.Run(ctx, 100*time.Millisecond)
-	return fan, nil
 }
 
 func totalsOf(ctx context.Context, from store.Records) ([rowKeys]uint64, error) {
@@ -292,8 +219,9 @@ func (n *node) kill() {
 	_ = n.cmd.Wait()
 }
 
-// TestUsageEqualsAdmitted is the row of four nodes: STINT_USAGE_TAKES=10000000 runs it whole.
-func TestUsageEqualsAdmitted(t *testing.T) {
+// TestTakesEqualReports is four meters that are killed at random moments, at full speed: STINT_USAGE_TAKES=10000000
+// runs it whole. cmd/stint has the same with services.
+func TestTakesEqualReports(t *testing.T) {
 	takes, kills := 200_000, 6
 	if text := os.Getenv("STINT_USAGE_TAKES"); text != "" {
 		var err error
@@ -302,38 +230,15 @@ func TestUsageEqualsAdmitted(t *testing.T) {
 		}
 		kills = 60
 	}
-	for _, way := range []string{"redis", "cluster"} {
-		t.Run(way, func(t *testing.T) { fourNodes(t, way, takes, kills) })
-	}
-}
-
-func fourNodes(t *testing.T, way string, takes, kills int) {
 	nodes := make([]*node, 4)
-	addresses := make([]string, len(nodes))
-	redis := ""
-	if way == "redis" {
-		redis = redistest.Start(t).Addr()
-	}
-	for i := range nodes {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addresses[i] = l.Addr().String()
-		_ = l.Close()
-	}
+	redis := redistest.Start(t).Addr()
 	for i := range nodes {
 		folder := t.TempDir()
 		n := &node{t: t, config: nodeConfig{
 			Folder: filepath.Join(folder, "usage"), Acks: filepath.Join(folder, "acks"), Redis: redis,
-			Listen: addresses[i], Takes: uint64(takes / len(nodes)),
+			Takes: uint64(takes / len(nodes)),
 			Burst: max(1, takes/len(nodes)/takers/kills/int(apart/time.Millisecond)),
 		}}
-		for j, a := range addresses {
-			if j != i {
-				n.config.Peers = append(n.config.Peers, a)
-			}
-		}
 		var err error
 		if n.acks, err = mapAcks(n.config.Acks); err != nil {
 			t.Fatal(err)
@@ -369,73 +274,45 @@ func fourNodes(t *testing.T, way string, takes, kills int) {
 			sum += n.acks.key[k].Load()
 		}
 	}
-	for name, totals := range seen(t, way, redis, addresses, sum) {
-		var reported uint64
-		for k := range admitted {
-			reported += totals[k]
-			if totals[k] < admitted[k] || totals[k] > admitted[k]+uint64(killed*takers*mostCost) {
-				t.Errorf("%s: customer %d: %d admitted, %d reported", name, k, admitted[k], totals[k])
-			}
+	totals := seen(t, redis)
+	var reported uint64
+	for k := range admitted {
+		reported += totals[k]
+		if totals[k] < admitted[k] || totals[k] > admitted[k]+uint64(killed*takers*mostCost) {
+			t.Errorf("customer %d: %d admitted, %d reported", k, admitted[k], totals[k])
 		}
-		t.Logf("%s, %s: %d requests, %d kills: %d acknowledged, %d reported: %d more, at most %d were in flight when a process was killed", way, name, requests, killed, sum, reported, int64(reported-sum), killed*takers*mostCost)
-		if reported < sum || reported > sum+uint64(killed*takers*mostCost) {
-			t.Errorf("%s: %d acknowledged, %d reported", name, sum, reported)
-		}
+	}
+	t.Logf("%d requests, %d kills: %d acknowledged, %d reported: %d more, at most %d were in flight when a process was killed", requests, killed, sum, reported, int64(reported-sum), killed*takers*mostCost)
+	if reported < sum || reported > sum+uint64(killed*takers*mostCost) {
+		t.Errorf("%d acknowledged, %d reported", sum, reported)
 	}
 }
 
-// seen returns the totals as Redis has them, or as each node of the cluster.
-func seen(t *testing.T, way, redis string, addresses []string, least uint64) map[string][rowKeys]uint64 {
+// seen returns the totals as Redis has them.
+func seen(t *testing.T, redis string) [rowKeys]uint64 {
 	t.Helper()
-	all := make(map[string][rowKeys]uint64)
-	if way == "redis" {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	found, err := client.Do(t.Context(), client.B().Hgetall().Key(usage.Table).Build()).AsStrMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := records.New(nil, 0)
+	for key, text := range found {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err == nil {
+			err = rec.Raise(t.Context(), usage.Table, []store.Mark{{Key: key, N: n}}, 0)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer client.Close()
-		found, err := client.Do(t.Context(), client.B().Hgetall().Key(usage.Table).Build()).AsStrMap()
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec := records.New(nil, 0)
-		for key, text := range found {
-			n, err := strconv.ParseUint(text, 10, 64)
-			if err == nil {
-				err = rec.Raise(t.Context(), usage.Table, []store.Mark{{Key: key, N: n}}, 0)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if all["Redis"], err = totalsOf(t.Context(), rec); err != nil {
-			t.Fatal(err)
-		}
-		return all
 	}
-	// What the last reports said reaches every node; one that was started again has to be told all.
-	for begun := time.Now(); ; <-time.After(50 * time.Millisecond) {
-		same := true
-		for i, a := range addresses {
-			var totals [rowKeys]uint64
-			resp, err := http.Get("http://" + a + "/totals")
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = json.NewDecoder(resp.Body).Decode(&totals)
-			_ = resp.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var sum uint64
-			for _, n := range totals {
-				sum += n
-			}
-			same = same && sum >= least && (i == 0 || totals == all["node 0"])
-			all[fmt.Sprint("node ", i)] = totals
-		}
-		if same || time.Since(begun) > 20*time.Second {
-			return all
-		}
+	totals, err := totalsOf(t.Context(), rec)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return totals
 }

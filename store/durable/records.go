@@ -144,6 +144,9 @@ func (r *Records) Raise(ctx context.Context, table string, marks []store.Mark, k
 	return r.store.writer.wait(ctx)
 }
 
+// Kept returns nil when what was changed before the call is on the disk.
+func (r *Records) Kept(context.Context) error { return r.store.Flush() }
+
 func (r *Records) raise(table string, marks []store.Mark, keep time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

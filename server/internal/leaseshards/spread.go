@@ -46,6 +46,14 @@ func (s *Set) Join(c leaseservice.Cluster, o cluster.PresenceOptions) error {
 	return nil
 }
 
+// Members returns the members that are alive, with this one, as far as is known; nil where there is one shard.
+func (s *Set) Members() []cluster.Member {
+	if s.spread == nil {
+		return nil
+	}
+	return s.spread.presence.Members()
+}
+
 // beginSpreading hands over what others should lead, until stop.
 func (s *Set) beginSpreading() (stop func()) {
 	if s.spread == nil {
