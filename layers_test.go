@@ -285,6 +285,36 @@ func TestLayers(t *testing.T) {
 	}
 }
 
+// TestSmallPartsStaySmall: who imports one package of the library does not link expressions, Redis or the service.
+func TestSmallPartsStaySmall(t *testing.T) {
+	imports := map[string][]string{}
+	for _, f := range readSources(t) {
+		if !f.test {
+			imports[f.pkg] = append(imports[f.pkg], f.imports()...)
+		}
+	}
+	for _, small := range []string{
+		"limit", "store", "store/memory", "store/durable", "client", "split", "throttle", "fanout", "middleware/httplimit", "middleware/grpclimit",
+		"middleware/httpthrottle", "middleware/grpcthrottle", "middleware/httpclient", "middleware/grpcclient", "middleware/outgoing",
+	} {
+		if len(imports[small]) == 0 {
+			t.Errorf("found nothing that %s imports: the search is wrong", small)
+		}
+		seen := map[string]bool{small: true}
+		for todo := []string{small}; len(todo) > 0; todo = todo[1:] {
+			for _, path := range imports[todo[0]] {
+				if strings.HasPrefix(path, "cel.dev/") || strings.HasPrefix(path, "github.com/redis/") || path == modulePath+"/server" {
+					t.Errorf("%s links %s, which %s imports", small, path, todo[0])
+				}
+				if own, isOwn := strings.CutPrefix(path, modulePath+"/"); isOwn && !seen[own] {
+					seen[own] = true
+					todo = append(todo, own)
+				}
+			}
+		}
+	}
+}
+
 // resolve returns the policy's name for an import path: "" for the standard
 // library, which is open to all.
 func resolve(order lattice, path string) (name string, ok bool) {

@@ -23,7 +23,7 @@ type hits struct {
 // search ranks the files as a newcomer sees them: those that bear the word in their name
 // first, then by the number of lines with the word, whatever its case. Tests, generated code,
 // examples and the simulator's models of other systems are left out, and so are the modules
-// bench, tools and examples/pubsub.
+// bench, tools, examples/frameworks and examples/pubsub.
 func search(t *testing.T, word string) []hits {
 	t.Helper()
 	const named = 1 << 20 // above any number of lines

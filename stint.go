@@ -16,8 +16,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -30,17 +33,22 @@ import (
 // Limiter decides by the limits of a configuration. Its counters are where the
 // configuration says with store: in the memory of this process, or in a Redis or
 // Valkey that other processes use as well. Make one with [Open], [Parse] or [Per]. It
-// is safe for concurrent use, and starts goroutines only for Redis; Close ends them.
+// is safe for concurrent use. It starts goroutines for Redis, and one that follows the files of Open; Close ends them.
 //
 // With Redis, a limiter is made without waiting for an answer. Whenever there is
 // none within the time-out of the URL (50 ms), each limit answers as its
 // on_store_failure says, and [limit.Result] has StoreFailed set. When the connection
 // is lost or found, [log/slog.Default] gets a line.
 type Limiter struct {
-	stores []io.Closer // in the order in which they are closed
-	store  string      // as the configuration names it
-	engine *engine.Engine
-	paths  []string
+	stores  []io.Closer // in the order in which they are closed
+	store   string      // as the configuration names it
+	engine  *engine.Engine
+	paths   []string
+	loading sync.Mutex // held while files are read and put in force
+
+	// What follows the files of Open; nil without files.
+	stop  context.CancelFunc
+	ended chan struct{} // closed when it has ended
 }
 
 var (
@@ -48,8 +56,10 @@ var (
 	_ limit.AttributeReader = (*Limiter)(nil)
 )
 
-// Open returns a limiter for the limits in files and folders. The error lists
-// every fault with its place. See [Limiter.Reload] to follow changes.
+// Open returns a limiter for the limits in files and folders, and follows them until Close: what is changed there is in
+// force within a second where the system notifies of changes, within ten where it does not, and every counter stays. A
+// change with a fault is logged by [log/slog.Default], once, and the limits stay as they were. The error of Open lists every
+// fault with its place.
 func Open(paths ...string) (*Limiter, error) {
 	set, err := rules.Load(paths...)
 	if err != nil {
@@ -59,8 +69,31 @@ func Open(paths ...string) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.paths = paths
+	l.paths = slices.Clone(paths)
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop, l.ended = stop, make(chan struct{})
+	go func() {
+		defer close(l.ended)
+		l.follow(ctx, set)
+	}()
 	return l, nil
+}
+
+// follow puts in force what has changed in the files since set was loaded from them, until ctx ends.
+func (l *Limiter) follow(ctx context.Context, set *rules.Set) {
+	// The error is that of ctx.
+	_ = set.Watch(ctx, l.paths, func(set *rules.Set, err error) {
+		l.loading.Lock()
+		defer l.loading.Unlock()
+		if err == nil {
+			err = l.use(set)
+		}
+		if err != nil {
+			slog.Error("the limits stay as they were: what has changed cannot be used", "files", l.paths, "err", err)
+			return
+		}
+		slog.Info("limits were loaded again", "files", l.paths)
+	})
 }
 
 // Parse returns a limiter for the limits in text, which is what a file would hold.
@@ -74,15 +107,35 @@ func Parse(text string) (*Limiter, error) {
 
 // Per returns a limiter with one limit: rate, such as "100/s", for each value of
 // an attribute, such as "ip" or "header:x-api-key". Requests without the
-// attribute share one bucket.
-func Per(attribute, rate string) (*Limiter, error) {
-	return Parse(fmt.Sprintf("limits:\n  - {name: per-client, key: [%s], rate: %s, missing: all}\n",
-		strconv.Quote(attribute), strconv.Quote(rate)))
+// attribute share one bucket. Its burst is the count of the rate; see [WithBurst].
+func Per(attribute, rate string, opts ...PerOption) (*Limiter, error) {
+	limit := fmt.Sprintf("name: per-client, key: [%s], rate: %s, missing: all", strconv.Quote(attribute), strconv.Quote(rate))
+	var more string
+	for _, o := range opts {
+		o(&more)
+	}
+	return Parse("limits:\n  - {" + limit + more + "}\n")
+}
+
+// PerOption changes the limit of [Per].
+type PerOption func(more *string)
+
+// WithBurst sets how many requests may come at once, at least 0, after a pause. The last one given counts.
+func WithBurst(n int64) PerOption {
+	return func(more *string) { *more = fmt.Sprintf(", burst: %d", n) }
+}
+
+// usable returns an error for what the service follows and this library does not.
+func usable(set *rules.Set) error {
+	if id := set.Identity(); id.JWKS != "" || id.Country != "" || id.ASN != "" || len(id.UserIP) > 0 {
+		return errors.New("stint: the file has a section identity, which the service and the proxy follow and this library does not: leave it out, and give claim:NAME, region, asn and user_ip as attributes")
+	}
+	return nil
 }
 
 func newLimiter(set *rules.Set) (*Limiter, error) {
-	if id := set.Identity(); id.JWKS != "" || id.Country != "" || id.ASN != "" || len(id.UserIP) > 0 {
-		return nil, errors.New("stint: the file has a section identity, which the service and the proxy follow and this library does not: leave it out, and give claim:NAME, region, asn and user_ip as attributes")
+	if err := usable(set); err != nil {
+		return nil, err
 	}
 	l := &Limiter{store: set.Store()}
 	st, err := l.open()
@@ -129,15 +182,25 @@ func (l *Limiter) Finish(ctx context.Context, req limit.Request, permit uint64) 
 // the middlewares know which header fields to look at.
 func (l *Limiter) Attributes() []string { return l.engine.Attributes() }
 
-// Reload loads the files given to [Open] again and keeps every counter. On an
+// Reload loads the files given to [Open] again, at once, and keeps every counter. On an
 // error the limits stay as they were. Another store than before is an error:
 // counters do not move.
 func (l *Limiter) Reload() error {
 	if len(l.paths) == 0 {
 		return errors.New("stint: this limiter was not opened from files")
 	}
+	l.loading.Lock()
+	defer l.loading.Unlock()
 	set, err := rules.Load(l.paths...)
 	if err != nil {
+		return err
+	}
+	return l.use(set)
+}
+
+// use puts a set in force. loading is held.
+func (l *Limiter) use(set *rules.Set) error {
+	if err := usable(set); err != nil {
 		return err
 	}
 	if set.Store() != l.store {
@@ -147,10 +210,14 @@ func (l *Limiter) Reload() error {
 	return l.engine.Swap(set)
 }
 
-// Close drops the counters of this process and ends the connections to Redis, which
+// Close follows files no longer, drops the counters of this process and ends the connections to Redis, which
 // keeps its own. The limiter is not used afterwards.
 func (l *Limiter) Close() error {
 	var errs []error
+	if l.stop != nil {
+		l.stop()
+		<-l.ended
+	}
 	for _, s := range l.stores {
 		errs = append(errs, s.Close())
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint"
 	"github.com/stint-io/stint/limit"
@@ -106,6 +107,70 @@ func TestReload(t *testing.T) {
 	remaining(3)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What changes in the files is in force without a call, and a change with a fault is not. Counters stay.
+func TestOpenFollowsItsFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stint.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("limits: [{name: a, rate: 5/hour}]\n")
+	l, err := stint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(cost int64) limit.Result {
+		t.Helper()
+		d, err := l.Take(t.Context(), limit.Request{Cost: cost, Peek: cost == 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Results[0]
+	}
+	look(3)
+	followed := func(name string) {
+		t.Helper()
+		late := time.After(30 * time.Second) // the files are looked at every ten
+		for tick := time.Tick(10 * time.Millisecond); look(0).Limit != name; {
+			select {
+			case <-tick:
+			case <-late:
+				t.Fatalf("the limit is %s, want %s", look(0).Limit, name)
+			}
+		}
+	}
+	write("limits: [{name: b, rate: 7/hour}, {name: a, rate: 7/hour}]\n")
+	followed("b")
+	write("limits: [{name: c, rate: 5/lunch}]\n")
+	write("limits: [{name: a, rate: 5/hour}]\n")
+	followed("a")
+	if r := look(0); r.Remaining != 2 {
+		t.Errorf("%d remaining, want 2: what was used stays used", r.Remaining)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPerWithBurst(t *testing.T) {
+	l, err := stint.Per("key", "1/hour", stint.WithBurst(9), stint.WithBurst(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	req := limit.Request{Attributes: []limit.Attribute{{Name: "key", Value: "k"}}}
+	for i, want := range []bool{true, true, false} {
+		if d, err := l.Take(t.Context(), req); err != nil || d.Allowed != want {
+			t.Errorf("take %d: %v %v, want %v", i, d.Allowed, err, want)
+		}
+	}
+	if _, err := stint.Per("key", "1/s", stint.WithBurst(-1)); err == nil {
+		t.Error("a burst of -1 was taken")
 	}
 }
 

@@ -60,9 +60,10 @@ type Limiter struct {
 // limiterName is the name of the limit in a Result, which must have one.
 const limiterName = "limiter"
 
-// NewLimiter returns a limiter with policy p. Concurrency policies are an error: their permits
+// NewLimiter returns a limiter with policy p, which is unlimited when its rate is [Inf]. Concurrency policies are an error: their permits
 // are given back by finishing, which takes a [Finisher].
 func NewLimiter(p Policy) (*Limiter, error) {
+	p = p.infinite()
 	if err := checkLimiter(p); err != nil {
 		return nil, err
 	}
@@ -72,6 +73,12 @@ func NewLimiter(p Policy) (*Limiter, error) {
 	defer l.unlock()
 	l.quicken(l.epoch)
 	return l, nil
+}
+
+// infinite is p, unlimited when its rate is Inf.
+func (p Policy) infinite() Policy {
+	p.Unlimited = p.Unlimited || p.Rate == Inf && p.Algorithm != Concurrency
+	return p
 }
 
 func checkLimiter(p Policy) error {
@@ -304,9 +311,12 @@ func (l *Limiter) Policy() Policy {
 	return l.meter.policy
 }
 
-// SetRate changes the rate; see [Limiter.SetPolicy].
+// SetRate changes the rate; see [Limiter.SetPolicy]. [Inf] makes l unlimited, and another rate after it limited again.
 func (l *Limiter) SetRate(r Rate) error {
-	return l.change(func(p *Policy) { p.Rate = r })
+	return l.change(func(p *Policy) {
+		p.Unlimited = p.Unlimited && p.Rate != Inf
+		p.Rate = r
+	})
 }
 
 // SetBurst changes the burst of a bucket; see [Limiter.SetPolicy].
@@ -332,6 +342,7 @@ func (l *Limiter) change(edit func(*Policy)) error {
 	defer l.unlock()
 	p := l.meter.policy
 	edit(&p)
+	p = p.infinite()
 	if err := checkLimiter(p); err != nil {
 		return err
 	}

@@ -20,6 +20,10 @@ type Rate struct {
 // MaxCount is the largest count of a rate, a burst or a cost: 2^62.
 const MaxCount = 1 << 62
 
+// Inf is the rate of a [Limiter] that admits everything, whatever its burst is. [Limiter.SetRate] with another rate makes it
+// a limit again. Elsewhere it is a rate like others, at which a bucket is full after a nanosecond: write Unlimited there.
+var Inf = Rate{MaxCount, time.Nanosecond}
+
 // PerSecond is n per second.
 func PerSecond(n int64) Rate { return Rate{n, time.Second} }
 

@@ -10,7 +10,7 @@
 //
 // Each call has these attributes, in this order:
 //
-//   - those of [WithAttributes]; where a name occurs twice the first one counts
+//   - those of [WithAttributes], and key of [WithKey]; where a name occurs twice the first one counts
 //   - ip, the client's address: see [WithTrustedProxies] and [WithIPv6Prefix]
 //   - method, the full method, such as /grpc.health.v1.Health/Check
 //   - those that [WithMetadata] names
@@ -83,6 +83,13 @@ func WithAttributes(f func(ctx context.Context, fullMethod string) []limit.Attri
 	return func(g *guard) { g.attributes = f }
 }
 
+// WithKey adds the attribute key, by which stint.Per("key", rate) or a limit with key: [key] counts: f says who makes a
+// call, such as the user that an outer interceptor has put into ctx. "" = nobody, so that the call has no such attribute.
+// f is called once for each call, concurrently. It goes with [WithAttributes], and comes after those.
+func WithKey(f func(ctx context.Context, fullMethod string) string) Option {
+	return func(g *guard) { g.key = f }
+}
+
 // WithMetadata adds the attributes header:<name> for the metadata keys named.
 // What a call does not have is no attribute; of several values the first counts;
 // values are cut at 1 KiB.
@@ -140,9 +147,10 @@ type wanted struct{ attribute, key string }
 type guard struct {
 	hooks      *limit.Hooks // nil = none
 	taker      limit.Taker
-	finisher   limit.Finisher        // nil when the taker holds no concurrency limits
-	reader     limit.AttributeReader // nil when the taker does not say what it reads
-	attributes func(context.Context, string) []limit.Attribute
+	finisher   limit.Finisher                                  // nil when the taker holds no concurrency limits
+	reader     limit.AttributeReader                           // nil when the taker does not say what it reads
+	attributes func(context.Context, string) []limit.Attribute // nil = none
+	key        func(context.Context, string) string            // nil = none
 	metadata   []wanted
 	trusted    *forwarded.Trusted
 	ipv6Bits   int
@@ -315,6 +323,11 @@ func (g *guard) describe(ctx context.Context, fullMethod string, md metadata.MD)
 	attributes := make([]limit.Attribute, 0, 2+len(g.metadata))
 	if g.attributes != nil {
 		attributes = append(attributes, g.attributes(ctx, fullMethod)...)
+	}
+	if g.key != nil {
+		if key := g.key(ctx, fullMethod); key != "" {
+			attributes = append(attributes, limit.Attribute{Name: "key", Value: key})
+		}
 	}
 	if ip := forwarded.IP(g.clientIP(ctx, md), g.ipv6Bits); ip != "" {
 		attributes = append(attributes, limit.Attribute{Name: "ip", Value: ip})

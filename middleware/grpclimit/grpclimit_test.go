@@ -203,7 +203,8 @@ func TestAttributes(t *testing.T) {
 				proxies []netip.Prefix
 				ip      string
 			}{{nil, "127.0.0.1"}, {[]netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, "2001:db8::7"}} {
-				client := dial(t, way(b, custom, grpclimit.WithMetadata("X-Api-Key", "absent"), grpclimit.WithIPv6Prefix(128),
+				key := grpclimit.WithKey(func(_ context.Context, method string) string { return method[1:5] })
+				client := dial(t, way(b, custom, key, grpclimit.WithMetadata("X-Api-Key", "absent"), grpclimit.WithIPv6Prefix(128),
 					grpclimit.WithTrustedProxies(tt.proxies...),
 					grpclimit.WithCost(func(context.Context, string) int64 { return 3 }))...)
 				if _, err := client.Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
@@ -211,6 +212,7 @@ func TestAttributes(t *testing.T) {
 				}
 				want := []limit.Attribute{
 					{Name: "route", Value: "Check"},
+					{Name: "key", Value: "grpc"},
 					{Name: "ip", Value: tt.ip},
 					{Name: "method", Value: checkMethod},
 					{Name: "header:x-api-key", Value: "k1"},

@@ -50,3 +50,15 @@ func ExampleWithRequestAttributes() {
 	mux := http.NewServeMux()
 	mux.Handle("GET /users/{user}", protect(http.NotFoundHandler()))
 }
+
+// Each user has a limit, and who is none has one for all.
+func ExampleWithKey() {
+	var taker limit.Taker = &budget{size: 100} // such as stint.Per("key", "100/s", stint.WithBurst(200))
+
+	protect := httplimit.New(taker, httplimit.WithKey(func(r *http.Request) string {
+		user, _, _ := r.BasicAuth()
+		return user
+	}))
+	mux := http.NewServeMux()
+	mux.Handle("/", protect(http.NotFoundHandler()))
+}

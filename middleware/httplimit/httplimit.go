@@ -8,7 +8,7 @@
 //
 // Each request has these attributes, in this order:
 //
-//   - those of [WithAttributes]; where a name occurs twice the first one counts
+//   - those of [WithAttributes], and key of [WithKey]; where a name occurs twice the first one counts
 //   - ip, the client's address: see [WithTrustedProxies] and [WithIPv6Prefix]
 //   - method
 //   - path, without query and cleaned of //, /./ and /../
@@ -72,6 +72,13 @@ type Option func(*middleware)
 // found. f is called once for each request, concurrently.
 func WithAttributes(f func(*http.Request) []limit.Attribute) Option {
 	return func(m *middleware) { m.attributes = f }
+}
+
+// WithKey adds the attribute key, by which stint.Per("key", rate) or a limit with key: [key] counts: f says who sends a
+// request, such as the user of its session. "" = nobody, so that the request has no such attribute. f is called once for
+// each request, concurrently. It goes with [WithAttributes], and comes after those.
+func WithKey(f func(*http.Request) string) Option {
+	return func(m *middleware) { m.key = f }
 }
 
 // WithRequestAttributes adds the attributes named, of these kinds:
@@ -145,10 +152,11 @@ func WithHooks(h limit.Hooks) Option {
 type middleware struct {
 	hooks      *limit.Hooks // nil = none
 	taker      limit.Taker
-	finisher   limit.Finisher // nil when the taker holds no concurrency limits
-	attributes func(*http.Request) []limit.Attribute
-	plan       *identify.Plan // of WithRequestAttributes
-	read       *identify.Live // what the taker's limits read
+	finisher   limit.Finisher                        // nil when the taker holds no concurrency limits
+	attributes func(*http.Request) []limit.Attribute // nil = none
+	key        func(*http.Request) string            // nil = none
+	plan       *identify.Plan                        // of WithRequestAttributes
+	read       *identify.Live                        // what the taker's limits read
 	trusted    *forwarded.Trusted
 	ipv6Bits   int
 	answer     answer.Options
@@ -250,6 +258,11 @@ func marked(r *http.Request, tags []limit.Attribute) *http.Request {
 func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.Attribute {
 	if m.attributes != nil {
 		dst = append(dst, m.attributes(r)...)
+	}
+	if m.key != nil {
+		if key := m.key(r); key != "" {
+			dst = append(dst, limit.Attribute{Name: "key", Value: key})
+		}
 	}
 	client, _ := m.trusted.ClientIP(r.RemoteAddr, r.Header)
 	if ip := forwarded.IP(client, m.ipv6Bits); ip != "" {

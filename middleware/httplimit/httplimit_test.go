@@ -145,6 +145,7 @@ func TestAttributes(t *testing.T) {
 			user, _, _ := r.BasicAuth()
 			return []limit.Attribute{{Name: "user", Value: user}}
 		}),
+		httplimit.WithKey(func(r *http.Request) string { return r.Header.Get("X-Api-Key") }),
 		httplimit.WithRequestAttributes("header:x-api-key", "cookie:s", "query:tenant", "header:absent", "size", "user"))(okHandler)
 	r := httptest.NewRequest("POST", "http://API.example:8080/a%2Fb//../c/?tenant=t", strings.NewReader("12345"))
 	r.RemoteAddr = "10.0.0.1:1"
@@ -155,6 +156,7 @@ func TestAttributes(t *testing.T) {
 	get(t, h, r)
 	want := []limit.Attribute{
 		{Name: "user", Value: "u1"},
+		{Name: "key", Value: "k"},
 		{Name: "ip", Value: "2001:db8:1::/48"},
 		{Name: "method", Value: "POST"},
 		{Name: "path", Value: "/a/c/"},
@@ -171,6 +173,11 @@ func TestAttributes(t *testing.T) {
 	get(t, h, r)
 	if ip, _ := b.seen.Get("ip"); ip != "203.0.113.9" {
 		t.Errorf("an untrusted peer is %s", ip)
+	}
+	r.Header.Del("X-Api-Key")
+	get(t, h, r)
+	if key, there := b.seen.Get("key"); there {
+		t.Errorf("nobody has the key %q", key)
 	}
 }
 
