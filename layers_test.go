@@ -231,6 +231,9 @@ server, middleware/httplimit, throttle, internal/costs/orca < proxy;
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, store/memory, store/redis < stint;
 
+# A gateway of language models and its servers: it asks stint over HTTP, as any program does, and imports nothing of it.
+NONE < examples/llm;
+
 # Servers under overload in virtual time, with the machines that ship.
 internal/admission, internal/accepts, internal/traffic, sim/internal/agenda, sim/internal/report < sim/overload;
 
