@@ -22,6 +22,7 @@ type Scenario struct {
 	Median    float64 // tokens of an answer
 	Sigma     float64 // of its logarithm
 	Rate      float64 // tokens a second of one stream
+	Piece     int64   // tokens that a gateway says it will send before it sends them; 0 = it says nothing before the end
 	CrashAt   float64 // share of the budget at whose use half of the streams lose their gateway; 0 = none does
 	Seed      uint64
 }
@@ -37,6 +38,8 @@ type Result struct {
 // A Way decides streams. id names one to End; estimated is what it has asked for.
 type Way interface {
 	Begin(declared int64) (id string, estimated int64, ok bool, err error)
+	// Renew says that a stream has used so much, or will in a moment.
+	Renew(id string, used int64) error
 	End(id string, declared, estimated, actual int64) error
 	// Tick is called every second of virtual time.
 	Tick() error
@@ -133,8 +136,26 @@ func (r *run) begin() error {
 	n := r.next
 	r.next++
 	r.running[n] = &stream{id, estimated, length, r.now}
+	if r.Piece > 0 {
+		if err := r.renew(n, 0); err != nil {
+			return err
+		}
+	}
 	r.in(time.Duration(float64(length)/r.Rate*float64(time.Second)), func() error { return r.end(n) })
 	return nil
+}
+
+// renew says that a stream, which has sent so much, will send a piece more. Its gateway does not know where it ends.
+func (r *run) renew(n int, sent int64) error {
+	s := r.running[n]
+	if s == nil {
+		return nil // it has ended, or its gateway has crashed
+	}
+	used := min(sent+r.Piece, r.MaxTokens)
+	if used < r.MaxTokens {
+		r.in(time.Duration(float64(r.Piece)/r.Rate*float64(time.Second)), func() error { return r.renew(n, used) })
+	}
+	return r.way.Renew(s.id, used)
 }
 
 func (r *run) end(n int) error {

@@ -85,6 +85,11 @@ func (w *reserving) End(id string, _, _, actual int64) error {
 	return err
 }
 
+func (w *reserving) Renew(id string, used int64) error {
+	_, err := w.book.Renew(context.Background(), id, used, 0)
+	return err
+}
+
 func (w *reserving) Tick() error { return w.book.Sweep(context.Background()) }
 
 // probing asks whether anything is left, and charges at the end.
@@ -113,5 +118,7 @@ func (w *probing) End(_ string, _, _, actual int64) error {
 	_, err := w.ask(actual)
 	return err
 }
+
+func (*probing) Renew(string, int64) error { return nil }
 
 func (*probing) Tick() error { return nil }
