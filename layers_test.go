@@ -105,6 +105,11 @@ internal/lease/agent, internal/lease/coordinator < internal/lease/explore;
 internal/fixed, limit < internal/partition < split < examples/newyear;
 GRPC < internal/gen/leasepb;
 GRPC < internal/gen/memberpb;
+# The messages of stint's own service, for everybody's clients; those of Kuadrant's, on Envoy's; and what protoc
+# reads of Envoy's.
+GRPC < stintpb;
+GRPC, github.com/envoyproxy/go-control-plane/envoy < internal/gen/kuadrantpb;
+GRPC, github.com/envoyproxy/go-control-plane/envoy < proto/imports;
 internal/lease, internal/gen/leasepb < internal/leasewire;
 limit < internal/keytable;
 internal/fixed < internal/lease/adjust;
@@ -186,9 +191,8 @@ internal/engine, internal/document < internal/banlist;
 internal/engine, internal/document, internal/audit < internal/keyadmin;
 
 # The transports translate. None of them knows another.
-internal/engine, GRPC,
-github.com/envoyproxy/go-control-plane/envoy
-< server/internal/rls;
+internal/reserve, internal/gen/kuadrantpb < server/internal/rls;
+internal/reserve, stintpb < server/internal/rpc;
 
 internal/engine, internal/answer, internal/usage, internal/reserve < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
@@ -220,7 +224,7 @@ rules, store, client < server/internal/leased;
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 
-server/internal/rls, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members,
+server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;

@@ -18,9 +18,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/gen/kuadrantpb"
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/server/internal/access"
 	"github.com/stint-io/stint/server/internal/gate"
+	"github.com/stint-io/stint/stintpb"
 )
 
 // tokenHeader carries the token of a gateway on its decision endpoint: there Authorization is what
@@ -149,7 +151,9 @@ func grpcCredential(ctx context.Context) (access.Credential, error) {
 // roleOf is the role that a method needs. What is not known here is between servers.
 func roleOf(method string) (role access.Role, open bool) {
 	switch {
-	case method == pb.RateLimitService_ShouldRateLimit_FullMethodName:
+	case method == pb.RateLimitService_ShouldRateLimit_FullMethodName,
+		strings.HasPrefix(method, "/"+stintpb.Limits_ServiceDesc.ServiceName+"/"),
+		strings.HasPrefix(method, "/"+kuadrantpb.RateLimitService_ServiceDesc.ServiceName+"/"):
 		return access.Take, false
 	case method == leasepb.Leases_Hold_FullMethodName:
 		return access.Lease, false

@@ -16,12 +16,15 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/gen/kuadrantpb"
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/gen/memberpb"
 	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rls"
+	"github.com/stint-io/stint/server/internal/rpc"
+	"github.com/stint-io/stint/stintpb"
 )
 
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
@@ -66,14 +69,18 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 	})
 }
 
-func newGRPC(streams context.Context, service *rls.Service, leases leasepb.LeasesServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
 	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(stintpb.Limits_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(kuadrantpb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(envoyHealth, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(leasepb.Leases_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.Shutdown() // until the server is ready
 	pb.RegisterRateLimitServiceServer(s, service)
+	stintpb.RegisterLimitsServer(s, own)
+	kuadrantpb.RegisterRateLimitServiceServer(s, kuadrant)
 	leasepb.RegisterLeasesServer(s, leases)
 	memberpb.RegisterMembersServer(s, others)
 	healthpb.RegisterHealthServer(s, h)

@@ -32,6 +32,7 @@ import (
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rest"
 	"github.com/stint-io/stint/server/internal/rls"
+	"github.com/stint-io/stint/server/internal/rpc"
 )
 
 // Server is one instance of the service. Make it with [New]; it runs once. Its
@@ -171,7 +172,7 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, s.leases.Set, s.budgets.others.service(), s.opts.Logger, s.security.options()...)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.budgets.others.service(), s.opts.Logger, s.security.options()...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/stint-io/stint/limit"
@@ -33,6 +34,28 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
+	return e.takeParts(ctx, q)
+}
+
+// TakeDescriptors is TakeParts for several descriptors, which have one cost. A limit that came with one of them cannot
+// be settled later, and no cost is given back: such a descriptor is an error that wraps [ErrBadRequest].
+func (e *Engine) TakeDescriptors(ctx context.Context, domain string, descriptors []Descriptor, cost int64) (limit.Decision, []Part, int64, error) {
+	q := new(Query)
+	q.Domain, q.Descriptors = domain, slices.Clone(descriptors)
+	for i := range q.Descriptors {
+		d := &q.Descriptors[i]
+		if d.HasOverride || d.Refund {
+			return limit.Decision{}, nil, 0, fmt.Errorf("engine: %w: descriptor %d brings its own limit, or gives back: neither can be reserved", ErrBadRequest, i)
+		}
+		d.Cost = cost
+	}
+	if len(q.Descriptors) == 0 {
+		return limit.Decision{}, nil, 0, fmt.Errorf("engine: %w: there is no descriptor", ErrBadRequest)
+	}
+	return e.takeParts(ctx, q)
+}
+
+func (e *Engine) takeParts(ctx context.Context, q *Query) (limit.Decision, []Part, int64, error) {
 	q.reserve = true
 	err := e.Decide(ctx, q)
 	q.reserve = false
@@ -43,7 +66,7 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 	d.Results = slices.Clone(d.Results)
 	d.Tags = slices.Clone(d.Tags)
 	if !d.Allowed {
-		return d, nil, cost, nil
+		return d, nil, cost, e.uncount(ctx, q)
 	}
 	var parts []Part
 	for i := range q.parts {
@@ -63,6 +86,24 @@ func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decisi
 		parts = append(parts, one)
 	}
 	return d, parts, cost, nil
+}
+
+// uncount gives back what limits that count refused requests have counted: an estimate that is refused is no use.
+func (e *Engine) uncount(ctx context.Context, q *Query) error {
+	var back []store.Charge
+	for i := range q.parts {
+		p := &q.parts[i]
+		if p.charge < 0 || !p.countAlways {
+			continue
+		}
+		if c := q.charges[p.charge]; c.Cost > 0 && !c.Failed && c.Permit == 0 {
+			back = append(back, store.Charge{Counters: c.Counters, Key: c.Key, Cost: c.Cost, Quota: c.Quota - c.Granted, HasQuota: c.HasQuota})
+		}
+	}
+	if len(back) == 0 {
+		return nil
+	}
+	return e.store.Refund(ctx, back)
 }
 
 // Settle makes what was taken of each counter, at a time by the wall clock, the actual cost. What is over is

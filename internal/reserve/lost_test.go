@@ -149,3 +149,21 @@ func TestClampedWhileRefusedCount(t *testing.T) {
 	}
 	w.is(10, "clamped")
 }
+
+// TestRefusedWhileRefusedCount: an estimate that is refused is not counted, where refused requests are.
+func TestRefusedWhileRefusedCount(t *testing.T) {
+	w := newWorld(t, "{name: hour, key: [tenant], rate: 1000/hour, algorithm: fixed_window, count_refused: true}, {name: all, rate: 5000/hour, algorithm: fixed_window, count_refused: true}")
+	r, _ := w.reserve(800)
+	for range 3 {
+		if _, ok := w.reserve(300); ok {
+			t.Error("300 of 200 were reserved")
+		}
+	}
+	if _, err := w.book.Commit(t.Context(), r.ID, 800); err != nil {
+		t.Fatal(err)
+	}
+	x, err := w.engine.Explain(t.Context(), request(1))
+	if err != nil || x.Limits[0].Used != 800 || x.Limits[1].Used != 800 {
+		t.Errorf("%+v %v", x.Limits, err)
+	}
+}

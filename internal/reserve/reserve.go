@@ -71,6 +71,7 @@ const (
 // Taker takes and settles. [engine.Engine] is one.
 type Taker interface {
 	TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []engine.Part, int64, error)
+	TakeDescriptors(ctx context.Context, domain string, descriptors []engine.Descriptor, cost int64) (limit.Decision, []engine.Part, int64, error)
 	Settle(ctx context.Context, parts []engine.Part, taken limit.Time, actual int64) error
 }
 
@@ -170,13 +171,35 @@ func (b *Book) Reserve(ctx context.Context, req limit.Request, ttl time.Duration
 	if err != nil || !d.Allowed {
 		return Reservation{}, d, err
 	}
-	r := record{
+	return b.opened(ctx, id, d, &record{
 		State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), TTL: ttl, Reserved: cost, Clamped: cost < req.Cost, Charge: charge,
 		Of: g.of, Estimate: g.shown,
+	})
+}
+
+// ReserveDescriptors is Reserve for descriptors in Envoy's form, which have one cost, from 1. It estimates nothing.
+func (b *Book) ReserveDescriptors(ctx context.Context, domain string, descriptors []engine.Descriptor, cost int64, ttl time.Duration) (Reservation, limit.Decision, error) {
+	if err := checkTTL(ttl); err != nil {
+		return Reservation{}, limit.Decision{}, err
 	}
-	if unknown, err := b.keep(ctx, id, &r); err != nil {
+	if cost < 1 || cost > limit.MaxCount {
+		return Reservation{}, limit.Decision{}, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, cost, int64(limit.MaxCount))
+	}
+	ctx, cancel := alone(ctx)
+	defer cancel()
+	now := limit.At(b.now())
+	d, parts, taken, err := b.taker.TakeDescriptors(ctx, domain, descriptors, cost)
+	if err != nil || !d.Allowed {
+		return Reservation{}, d, err
+	}
+	return b.opened(ctx, rand.Text(), d, &record{State: Open, Parts: parts, Taken: now, Ends: now.Add(ttl), TTL: ttl, Reserved: taken, Clamped: taken < cost})
+}
+
+// opened keeps a reservation whose cost is taken, or gives that back.
+func (b *Book) opened(ctx context.Context, id string, d limit.Decision, r *record) (Reservation, limit.Decision, error) {
+	if unknown, err := b.keep(ctx, id, r); err != nil {
 		b.forget(id)
-		return Reservation{}, limit.Decision{}, errors.Join(err, b.abandon(ctx, id, &r, unknown))
+		return Reservation{}, limit.Decision{}, errors.Join(err, b.abandon(ctx, id, r, unknown))
 	}
 	return r.shown(id), d, nil
 }

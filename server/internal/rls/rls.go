@@ -1,6 +1,6 @@
 // Package rls speaks Envoy's rate limit service, version 3, over gRPC and as
-// POST /json: it translates requests into queries of the engine and decisions
-// into responses. It decides nothing.
+// POST /json, and the service of Kuadrant's filter, which has the same messages: it translates requests into queries
+// of the engine and decisions into responses. It decides nothing.
 //
 // Where it differs from the service of Envoy's own project: an override without a
 // unit is an InvalidArgument and not a crash, keys never collide, everything has
@@ -89,11 +89,23 @@ type call struct {
 
 // ShouldRateLimit decides one request.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	return s.ask(ctx, req, nil)
+}
+
+// ask decides one request; change, unless it is nil, says how it differs from one that takes.
+func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func(*engine.Query)) (*pb.RateLimitResponse, error) {
 	c := s.calls.Get().(*call)
 	defer s.release(c)
 	err := c.translate(req)
 	if err == nil {
+		if change != nil {
+			change(&c.query)
+			defer func() { c.query.Peek, c.query.CountRefused = false, false }()
+		}
 		err = s.engine.Decide(ctx, &c.query)
+	}
+	if c.query.CountRefused {
+		c.query.Decision.Allowed = true // a report is of what has been: nothing is refused
 	}
 	if err != nil {
 		s.counts.Errors.Add(1)
