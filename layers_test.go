@@ -233,7 +233,7 @@ store/memory, store/durable, store/redis, internal/records, internal/cluster/clu
 server, middleware/httplimit, throttle, internal/costs/orca < proxy;
 
 # The library's front door: limits from a file, kept in this process or in Redis.
-internal/engine, store/memory, store/redis < stint;
+internal/engine, internal/reserve, internal/records, store/memory, store/redis < stint;
 
 # A gateway of language models and its servers: it asks stint over HTTP, as any program does, and imports nothing of it.
 NONE < examples/llm;

@@ -23,6 +23,7 @@ import (
 	"sync"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -49,6 +50,14 @@ type Limiter struct {
 	// What follows the files of Open; nil without files.
 	stop  context.CancelFunc
 	ended chan struct{} // closed when it has ended
+
+	book struct { // of reservations, from the first on
+		sync.Mutex
+		*reserve.Book
+		stop    context.CancelFunc
+		running sync.WaitGroup
+		closed  bool
+	}
 }
 
 var (
@@ -218,6 +227,7 @@ func (l *Limiter) Close() error {
 		l.stop()
 		<-l.ended
 	}
+	l.closeBook()
 	for _, s := range l.stores {
 		errs = append(errs, s.Close())
 	}
