@@ -12,8 +12,8 @@ import (
 
 // The keys of stint's format. The schema and the reference page name the same.
 var (
-	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events", "plans", "customers"}
-	settingKeys  = []string{"store", "throttle", "identity", "events"} // of a file that may have no limits
+	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events", "estimates", "plans", "customers"}
+	settingKeys  = []string{"store", "throttle", "identity", "events", "estimates"} // of a file that may have no limits
 	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons"}
 	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "purpose", "shadow", "on_exceed", "sharing"}
@@ -72,6 +72,9 @@ func (b *builder) native(d *file) {
 	events := d.Root.Get("events")
 	if events != nil {
 		b.events(d, events)
+	}
+	if estimates := d.Root.Get("estimates"); estimates != nil {
+		b.estimates(d, estimates)
 	}
 	throttle := d.Root.Get("throttle")
 	if throttle != nil {

@@ -67,6 +67,7 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"class", s.Properties["throttle"].Properties["classes"].Items, classKeys},
 		{"identity", s.Properties["identity"], identityKeys},
 		{"events", s.Properties["events"], eventsKeys},
+		{"estimates", s.Properties["estimates"], estimatesKeys},
 		{"plan", s.Properties["plans"].Items, planKeys},
 		{"customers", s.Properties["customers"], customersKeys},
 		{"jwt", s.Properties["identity"].Properties["jwt"], jwtKeys},
@@ -139,7 +140,7 @@ func TestTheReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(src)
-	for _, keys := range [][]string{rootKeys, identityKeys, eventsKeys, planKeys, customersKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
+	for _, keys := range [][]string{rootKeys, identityKeys, eventsKeys, estimatesKeys, planKeys, customersKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
 		for _, key := range keys {
 			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
 				t.Errorf("%s is not on the page", key)

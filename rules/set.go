@@ -25,6 +25,7 @@ type Set struct {
 	throttle   *Throttle
 	identity   Identity
 	events     Events
+	estimates  Estimates
 	plans      Plans
 
 	activations      sync.Pool // of *activation
@@ -113,6 +114,7 @@ type builder struct {
 	identityAt  *document.Node
 	eventsAt    *document.Node
 	plansAt     *document.Node
+	estimatesAt *document.Node
 	inHorizons  bool              // the limit that is read is one of several with one key
 	inPlan      string            // the plan of the limit that is read; "" = none
 	pools       map[string]*Limit // by Variant.Pool, the first of each

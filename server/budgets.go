@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/audit"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/internal/keyadmin"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
@@ -37,6 +38,7 @@ type budgets struct {
 	customers *plans.Desk
 
 	reservations *reserve.Book
+	estimates    *estimate.Estimator
 
 	others *others // of a cluster whose members have counters of their own; nil = there are none
 }
@@ -71,6 +73,9 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	if err != nil {
 		return b, fmt.Errorf("server: %w", err)
 	}
+	if b.estimates, err = openEstimates(b.records, st, o); err != nil {
+		return b, err
+	}
 	b.events = openEvents(b.grants, b.records, o.Logger)
 	b.usage = usage.Watching(b.events.store, meter)
 	return b, nil
@@ -80,6 +85,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
+	b.reservations.Learn(b.estimates)
 	b.keys = keyadmin.New(keyadmin.Options{
 		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
 	})
@@ -142,6 +148,7 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	all.Go(func() { b.customers.Run(ctx) })
 	all.Go(func() { b.events.run(reporting) })
 	all.Go(func() { b.reservations.Run(ctx) })
+	all.Go(func() { b.estimates.Run(reporting) })
 	all.Wait()
 }
 
@@ -151,7 +158,8 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	return append(append(append(b.events.collectors(), planCollectors(b.customers)...), b.others.collectors()...),
+	own := append(append(append(b.events.collectors(), planCollectors(b.customers)...), b.others.collectors()...), estimateMetrics{b.estimates})
+	return append(own,
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
 		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/webhook"
 	"github.com/stint-io/stint/rules"
@@ -45,6 +46,7 @@ type config struct {
 	identity *derive.Source
 	counted  func(...*rules.Set) // says of which limits usage is counted
 	aim      func(webhook.Target)
+	estimate func(estimate.Config) error
 
 	customers *plans.Directory
 	next      settings          // of the set that is being put in force; mu is held
@@ -145,6 +147,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	c.leases.reload(set)
 	c.aim(c.next.target)
 	c.use(c.next.plans)
+	c.learn(set)
 	c.succeededLocked()
 	c.logWarnings(set)
 	added, removed, changed := diff(old, set)

@@ -137,8 +137,10 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	s.bans = banlist.New(s.engine)
 	s.budgets.follow(s.engine, s.config.customers, &s.opts)
 	s.config.counted, s.config.aim, s.config.use = s.budgets.watch, s.budgets.events.sender.Aim, s.budgets.customers.Use
+	s.config.estimate = s.budgets.estimates.Configure
 	s.config.aim(s.config.next.target)
 	s.config.use(s.config.next.plans)
+	s.config.learn(set)
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()

@@ -247,6 +247,12 @@ type reply struct {
 	Unmatched []string          `json:"unmatched"`
 	Count     int               `json:"unmatched_count"`
 	WhyNot    map[string]string `json:"why_not"`
+	Estimate  *struct {
+		Cost     int64  `json:"cost"`
+		From     string `json:"from"`
+		Settled  int64  `json:"settled"`
+		Declared int64  `json:"declared"`
+	} `json:"estimate"`
 
 	Descriptors []struct {
 		Entries []string `json:"entries"`
@@ -337,6 +343,17 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		for _, text := range l.Uncarried {
 			fmt.Fprintf(out, "    %s\n", text)
 		}
+	}
+	if e := r.Estimate; e != nil {
+		from := map[string]string{
+			"own":   fmt.Sprintf("learned from %d requests of its own", e.Settled),
+			"model": fmt.Sprintf("learned from %d requests of its model", e.Settled),
+			"start": "nothing is learned yet",
+		}[e.From]
+		if e.Declared > 0 {
+			from += fmt.Sprintf(", of %d declared", e.Declared)
+		}
+		fmt.Fprintf(out, "a reservation without a cost would take %d: %s\n", e.Cost, from)
 	}
 	for _, d := range r.Descriptors {
 		if !d.Applies {

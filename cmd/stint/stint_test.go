@@ -202,6 +202,19 @@ func TestServeWithoutConfiguration(t *testing.T) {
 	}
 }
 
+// What a reservation would take is explained where costs are estimated.
+func TestExplainEstimate(t *testing.T) {
+	p := serveProcess(t, nil, "--config", file(t, "stint.yaml", "estimates: {by: model, start: 700}\nlimits:\n  - {name: tokens, rate: 3000/hour}\n"))
+	for args, want := range map[string]string{
+		"model=m max_tokens=4096": "a reservation without a cost would take 700: nothing is learned yet, of 4096 declared\n",
+		"model=m":                 "a reservation without a cost would take 700: nothing is learned yet\n",
+	} {
+		if code, out, _ := call(t, []string{"STINT_ADDR=" + p.http}, append([]string{"explain"}, strings.Fields(args)...)...); code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%s: %d %s", args, code, out)
+		}
+	}
+}
+
 func TestTakeAndExplain(t *testing.T) {
 	p := serveProcess(t, nil, "--config", file(t, "stint.yaml", "limits:\n  - {name: per-user, key: [user], rate: 3/hour}\n"))
 	if !strings.Contains(p.greeting, `-d '{"attributes":{"user":"demo"}}'`) {

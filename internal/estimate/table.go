@@ -52,7 +52,8 @@ type entry struct {
 	dirty bool   // something was settled since the records were read
 }
 
-func (n *entry) value() int64 { return max(n.costs.Value(), 1) }
+// value is the estimate: not below the quantile, so that no smaller share of requests is within it.
+func (n *entry) value() int64 { return max(n.costs.Top(), 1) }
 
 // owed is the share of what requests declare above their estimates that those in flight at a time will use. A
 // request is in flight for as long as it is long, so each counts by what it has cost.

@@ -8,7 +8,7 @@ import (
 )
 
 // Buckets are one wide below 16 and a sixteenth of an octave above, so the middle of a bucket is off by at most 1/32 of
-// the value (half of one below 16).
+// the value, and its end by 1/16; below 16 both are exact.
 //
 // A histogram and not a sketch by samples (t-digest, P2, frugal streaming), because its error is
 // bounded for every distribution, an update is a few machine words, and old samples can be
@@ -19,7 +19,7 @@ const (
 	buckets    = subBuckets * (octaves + 1)
 
 	// RelativeError bounds how far [Histogram.Value] is from the exact quantile of the same weighted samples, relative
-	// to it. Below 16 it is half of one.
+	// to it. Below 16 it is exact.
 	RelativeError = 1.0 / (2 * subBuckets)
 )
 
@@ -131,6 +131,12 @@ func (h *Histogram) Empty() bool { return h.newest == 0 }
 func (h *Histogram) Value() int64 {
 	low, high := bounds(h.at)
 	return low + (high-low)/2
+}
+
+// Top is the largest value of the bucket that the quantile is in: at least the quantile, and at most 1/16 above it.
+func (h *Histogram) Top() int64 {
+	_, high := bounds(h.at)
+	return high - 1
 }
 
 // Max returns the upper bound of the largest sample that still has weight.

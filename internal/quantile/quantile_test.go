@@ -73,6 +73,9 @@ func TestValueIsTheQuantile(t *testing.T) {
 				return sorted[len(sorted)-1].value
 			}
 			low, high := float64(find(q-1e-9)), float64(find(q+1e-9))
+			if top := float64(h.Top()); top < low || top > high*(1+2*RelativeError) {
+				t.Fatalf("seed %d, sample %d: at most %v, the %.3f quantile is %v to %v", seed, i, top, q, low, high)
+			}
 			if got := float64(h.Value()); got < low*(1-RelativeError)-1 || got > high*(1+RelativeError)+1 {
 				t.Fatalf("seed %d, sample %d: %v, the %.3f quantile is %v to %v", seed, i, got, q, low, high)
 			}

@@ -3,6 +3,7 @@ package reserve
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
@@ -41,13 +42,34 @@ func (b *Book) guess(req *limit.Request) (g guess, err error) {
 	}
 	if req.Cost == 0 && g.of != nil {
 		g.by = b.estimator.Estimate(*g.of)
-		g.shown = &Estimate{Cost: g.by.Cost, From: g.by.From, Settled: g.by.Settled, Declared: g.of.Declared}
+		g.shown = newEstimate(&g.by)
 		req.Cost = g.by.Cost
 	}
 	if req.Cost < 1 || req.Cost > limit.MaxCount {
 		return g, fmt.Errorf("reserve: %w: cost is %d, want 1 to %d", ErrBad, req.Cost, int64(limit.MaxCount))
 	}
 	return g, nil
+}
+
+// Guess returns by what a request without a cost would be reserved while its budgets are far from their ends; nil =
+// nothing is estimated, or the request has none of the attributes that it would be estimated by. An error wraps [ErrBad].
+func (b *Book) Guess(attrs []limit.Attribute) (*Estimate, error) {
+	if b.estimator == nil {
+		return nil, nil
+	}
+	of, on, err := b.estimator.Subject(attrs)
+	if err != nil {
+		return nil, fmt.Errorf("reserve: %w: %w", ErrBad, err)
+	}
+	if !on || !slices.ContainsFunc(of.Values, func(v string) bool { return v != "" }) {
+		return nil, nil
+	}
+	e := b.estimator.Estimate(of)
+	return newEstimate(&e), nil
+}
+
+func newEstimate(e *estimate.Estimate) *Estimate {
+	return &Estimate{Cost: e.Cost, From: e.From, Settled: e.Settled, Declared: e.Subject.Declared}
 }
 
 // take takes the cost of a request; where that is an estimate which might not do, what the request declares. An estimate

@@ -35,6 +35,8 @@ type body struct {
 	ttl       time.Duration // of a reservation; 0 = the default
 
 	chargeExpired bool
+	hasCost       bool
+	declared      int64 // the most that a reservation can cost; 0 = it is not said
 
 	// domain and descriptors are what files in Envoy's format are asked.
 	domain      string
@@ -89,7 +91,10 @@ func parse(src []byte, fields ...string) (body, error) {
 		case name == "attributes":
 			return p.attributes(&b.request)
 		case name == "cost":
+			b.hasCost = true
 			return p.cost(&b.request)
+		case name == "declared":
+			return p.declared(&b.declared)
 		case name == "domain":
 			return p.domain(&b.domain)
 		case name == "descriptors":
@@ -154,6 +159,15 @@ func (p *parser) cost(req *limit.Request) error {
 	}
 	req.Cost = int64(n)
 	return nil
+}
+
+func (p *parser) declared(to *int64) error {
+	n, err := p.integer("declared", limit.MaxCount)
+	if err == nil && n == 0 {
+		return p.fail(p.at, "declared is 0, want the most that the request can cost")
+	}
+	*to = int64(n)
+	return err
 }
 
 func (p *parser) flag(name string, to *bool) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -21,6 +22,7 @@ type Reservations interface {
 	Renew(ctx context.Context, id string, used int64, ttl time.Duration) (reserve.Reservation, error)
 	Commit(ctx context.Context, id string, actual int64) (reserve.Reservation, error)
 	Release(ctx context.Context, id string) (reserve.Reservation, error)
+	Guess(attrs []limit.Attribute) (*reserve.Estimate, error)
 }
 
 // reservation is one on the wire.
@@ -34,13 +36,30 @@ type reservation struct {
 	Actual   *int64    `json:"actual,omitempty"`
 	Late     bool      `json:"late,omitempty"`
 	Ends     time.Time `json:"ends"`
+	Estimate *estimate `json:"estimate,omitempty"`
 	Limits   []result  `json:"limits,omitempty"`
+}
+
+// estimate says by what a cost is reserved that its caller did not give.
+type estimate struct {
+	Cost     int64  `json:"cost"`
+	From     string `json:"from"`
+	Settled  int64  `json:"settled"`
+	Declared int64  `json:"declared,omitempty"`
+	Whole    bool   `json:"whole,omitempty"`
+}
+
+func newEstimate(e *reserve.Estimate) *estimate {
+	if e == nil {
+		return nil
+	}
+	return &estimate{e.Cost, string(e.From), e.Settled, e.Declared, e.Whole}
 }
 
 func newReservation(r *reserve.Reservation) reservation {
 	out := reservation{
 		ID: r.ID, State: string(r.State), Reserved: r.Reserved, Clamped: r.Clamped, Extended: r.Extended, Used: r.Used,
-		Late: r.Late, Ends: r.Ends.UTC(),
+		Late: r.Late, Ends: r.Ends.UTC(), Estimate: newEstimate(r.Estimate),
 	}
 	if r.State == reserve.Committed {
 		out.Actual = &r.Actual
@@ -49,9 +68,9 @@ func newReservation(r *reserve.Reservation) reservation {
 }
 
 func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost", "ttl", "charge_expired")
-	if err == nil && b.request.Peek {
-		err = errors.New("cost is 0, want what is reserved")
+	b, err := parse(src, "attributes", "cost", "declared", "ttl", "charge_expired")
+	if err == nil {
+		err = a.guess(&b)
 	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
@@ -70,6 +89,26 @@ func (a *api) reserve(w http.ResponseWriter, r *http.Request, src []byte) {
 		out.Limits = newDecision(&d).Limits
 		writeJSON(w, out)
 	}
+}
+
+// guess has the cost of a reservation estimated that has none, if the limits file says how.
+func (a *api) guess(b *body) error {
+	e := a.engine.Set().Estimates()
+	_, twice := b.request.Get(e.Declared)
+	switch {
+	case b.request.Peek:
+		return errors.New("cost is 0, want what is reserved; leave it out to have it estimated")
+	case b.declared > 0 && len(e.By) == 0:
+		return errors.New("nothing is estimated, so that declared means nothing: reserve it as cost, or add estimates: to the limits file")
+	case b.declared > 0 && twice:
+		return fmt.Errorf("declared is given, and the attribute %s as well: give one of them", e.Declared)
+	case b.declared > 0:
+		b.request.Attributes = append(b.request.Attributes, limit.Attribute{Name: e.Declared, Value: strconv.FormatInt(b.declared, 10)})
+	}
+	if !b.hasCost && len(e.By) > 0 {
+		b.request.Cost = 0
+	}
+	return nil
 }
 
 func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {

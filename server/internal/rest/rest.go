@@ -149,7 +149,16 @@ func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
 		a.fail(w, err)
 		return
 	}
-	writeJSON(w, newExplanation(&x))
+	out := newExplanation(&x)
+	if b.domain == "" && a.opts.Reservations != nil {
+		guess, err := a.opts.Reservations.Guess(b.request.Attributes)
+		if err != nil {
+			a.failReservation(w, err)
+			return
+		}
+		out.Estimate = newEstimate(guess)
+	}
+	writeJSON(w, out)
 }
 
 func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {

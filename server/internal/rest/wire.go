@@ -110,6 +110,8 @@ type explanation struct {
 	WhyNot map[string]string `json:"why_not"`
 	// Descriptors are there for a request with a domain.
 	Descriptors []met `json:"descriptors,omitempty"`
+	// Estimate is what a reservation without a cost would take.
+	Estimate *estimate `json:"estimate,omitempty"`
 }
 
 // met is what a descriptor met of the rules in Envoy's format.
