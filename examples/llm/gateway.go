@@ -181,7 +181,7 @@ func (g *gateway) refuse(ctx context.Context, w http.ResponseWriter, tenant stri
 		return
 	}
 	e := newChatError("tokens", "rate_limit_exceeded", "")
-	if slices.ContainsFunc(a.body.Violated, func(name string) bool { return name != "tokens/minute" }) {
+	if slices.ContainsFunc(a.body.Violated, func(name string) bool { return !strings.HasSuffix(name, "/minute") }) {
 		e.Error.Type, e.Error.Code = "insufficient_quota", "insufficient_quota"
 	}
 	e.Error.Message = fmt.Sprintf("budget of %s for model %s: %s", tenant, ask.Model, a.body.Detail)

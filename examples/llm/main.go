@@ -103,7 +103,7 @@ type settings struct {
 }
 
 func usual() settings {
-	return settings{For: 60 * time.Second, KillAt: 8 * time.Second, TTL: 3 * time.Second, Streams: 8, Rate: 100, Scale: 1, Seed: 1}
+	return settings{For: 60 * time.Second, KillAt: 5 * time.Second, TTL: 3 * time.Second, Streams: 8, Rate: 100, Scale: 1, Seed: 1}
 }
 
 func (s settings) validate() error {

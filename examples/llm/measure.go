@@ -32,7 +32,7 @@ func (b budget) String() string {
 }
 
 var budgets = []budget{
-	{unitMoney, "", "money"},
+	{unitMoney, "", "money/month"},
 	{unitTokens, "large", "tokens/month"},
 	{unitTokens, "small", "tokens/month"},
 }
