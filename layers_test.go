@@ -118,6 +118,8 @@ NONE < internal/traffic;
 internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;
 NONE < sim/internal/agenda < sim;
 rules < sim/internal/words < sim/internal/report < sim;
+# Charts. It knows nothing of what it draws.
+NONE < internal/picture < sim, sim/overload, internal/replay;
 
 # Who coordinates: one election over a small table of records, and the backends that keep
 # such a table. None of them knows another, and the election knows none of them.
@@ -183,6 +185,10 @@ store, internal/due, internal/quantile < internal/estimate < internal/reserve;
 
 # Streams against a budget in virtual time, on the machines that ship.
 internal/reserve, internal/estimate, internal/records, store/memory, sim/internal/agenda < sim/budgets;
+
+# Access logs, decided by a configuration at the times of the log, on the machines that ship.
+internal/forwarded/identify < internal/accesslog;
+internal/accesslog, internal/engine, internal/derive, store/memory < internal/replay < cmd/stint;
 
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;

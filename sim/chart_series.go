@@ -14,6 +14,7 @@ type panel struct {
 	title    string
 	at       []time.Duration
 	limit    []float64
+	demand   []float64
 	admitted []float64
 	refused  []float64
 	areas    [][]float64 // by area, others last
@@ -44,6 +45,7 @@ func (h *chart) newPanel(row Row) panel {
 			mean.At += s.At / time.Duration(len(group))
 			mean.Limit += s.Limit / float64(len(group))
 			if from+g > 0 {
+				mean.Demand += s.Demand
 				mean.Admitted += s.Admitted
 				mean.Refused += s.Refused
 				rates++
@@ -61,6 +63,7 @@ func (h *chart) newPanel(row Row) panel {
 		}
 		p.at = append(p.at, mean.At)
 		p.limit = append(p.limit, mean.Limit)
+		p.demand = append(p.demand, mean.Demand/max(rates, 1))
 		p.admitted = append(p.admitted, mean.Admitted/max(rates, 1))
 		p.refused = append(p.refused, mean.Refused/max(rates, 1))
 		for k := range sum {
@@ -73,14 +76,16 @@ func (h *chart) newPanel(row Row) panel {
 // mark is an event of the scenario.
 type mark struct {
 	at   time.Duration
-	text string
+	name string // for the picture
+	text string // with its time
 }
 
 // marks returns the events of a scenario in order of time, the first of many.
 func (s *Scenario) marks() []mark {
 	var marks []mark
 	add := func(at time.Duration, format string, args ...any) {
-		marks = append(marks, mark{at, fmt.Sprintf("%v: ", at) + fmt.Sprintf(format, args...)})
+		name := fmt.Sprintf(format, args...)
+		marks = append(marks, mark{at, name, fmt.Sprintf("%v: %s", at, name)})
 	}
 	for _, c := range s.Changes {
 		add(c.At, "the limit becomes %v", c.Limit.Rate)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/sim/internal/report"
+	"github.com/stint-io/stint/internal/picture"
 )
 
 // svg is what a test looks at in a chart.
@@ -92,23 +92,27 @@ func TestChart(t *testing.T) {
 		Network: Network{Delay: 10 * ms}, Loads: []Load{{Demand: steady(300)}},
 	}, &Ours{}, EqualSplit{})
 	got := drawn(t, c)
-	if fmt.Sprint(got.paths) != "map[admitted:2 area:6 limit:2 refused:2]" {
+	if fmt.Sprint(got.paths) != "map[admitted:2 area:6 demand:2 limit:2 refused:2]" {
 		t.Errorf("paths %v", got.paths)
 	}
 	all := strings.Join(got.texts, "\n")
 	for _, want := range []string{
 		`<script>"x" & y`, "a < b", "stint: use ", "equal-split: use ", "admitted by all", "prefers-color-scheme:dark",
-		"1s: the limit becomes 200/s", "2s: instance 1 crashes, down for 500ms", "2.5 s", "100", "200",
+		"1s: the limit becomes 200/s", "2s: instance 1 crashes, down for 500ms", "\nthe limit becomes 200/s\n", "\ninstance 1 crashes, down for 500ms\n",
+		"\n2.5\n", "time since the start of the run, in s", "demand of all", "100", "200",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in\n%s", want, all)
 		}
 	}
+	if limit, admitted := strings.LastIndex(got.text, `class="limit"`), strings.LastIndex(got.text, `class="admitted"`); limit < admitted {
+		t.Error("what is admitted is drawn over the limit")
+	}
 	if strings.Contains(got.text, "<script") {
 		t.Error("the name is not escaped")
 	}
 	for _, p := range got.points {
-		if p[0] < chartLeft || p[0] > chartRight || p[1] < chartHeader || p[1] > chartHeader+2*chartPanel {
+		if p[0] < chartLeft || p[0] > chartRight || p[1] < chartHeader || p[1] > chartHeader+2*(chartPanel+chartEvents) {
 			t.Errorf("a point at %v", p)
 		}
 	}
@@ -129,7 +133,7 @@ func TestChartIsBounded(t *testing.T) {
 	if !strings.Contains(all, "\n150\n") || !strings.Contains(all, "188 others") {
 		t.Errorf("the busiest instance has no area of its own, or the others none:\n%s", all)
 	}
-	if most := 2 * (maxAreas + 1 + 3) * maxPoints; len(got.points) > most {
+	if most := 2 * (maxAreas + 1 + 4) * maxPoints; len(got.points) > most {
 		t.Errorf("%d points, want at most %d", len(got.points), most)
 	}
 	for range 30 {
@@ -155,18 +159,26 @@ func TestChartOfStrangeNumbers(t *testing.T) {
 
 func TestAxes(t *testing.T) {
 	for _, top := range []float64{0.3, 1, 1.05, 7, 999, 1050, 2e9} {
-		if n := top / report.NiceStep(top); n < 2 || n > 7.0001 {
+		if n := top / picture.NiceStep(top); n < 2 || n > 7.0001 {
 			t.Errorf("%v: %v lines", top, n)
 		}
 	}
 	for _, d := range []time.Duration{ms, 30 * ms, time.Second, 25 * time.Second, time.Minute, time.Hour, 30 * 24 * time.Hour} {
-		if n := d / report.NiceTime(d); n < 1 || n > 10 {
+		if n := d / picture.NiceTime(d); n < 1 || n > 10 {
 			t.Errorf("%v: %d times", d, n)
 		}
 	}
-	for d, want := range map[time.Duration]string{0: "0", 500 * ms: "0.5 s", 20 * time.Second: "20 s", 90 * time.Second: "90 s", time.Hour: "1 h"} {
-		if got := report.ShortTime(d); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
+	for _, c := range []struct {
+		whole time.Duration
+		want  string
+	}{{30 * ms, "0 5 10 15 20 25 30 ms"}, {2 * time.Second, "0 0.2 0.4 0.6 0.8 1 1.2 1.4 1.6 1.8 2 s"}, {90 * time.Second, "0 10 20 30 40 50 60 70 80 90 s"}, {8 * time.Minute, "0 1 2 3 4 5 6 7 8 min"}, {9 * time.Hour, "0 1 2 3 4 5 6 7 8 9 h"}, {6 * 24 * time.Hour, "0 1 2 3 4 5 6 days"}} {
+		step, got := picture.NiceTime(c.whole), ""
+		unit, name := picture.TimeUnit(step)
+		for at := time.Duration(0); at <= c.whole; at += step {
+			got += picture.Tick(at, unit) + " "
+		}
+		if got += name; got != c.want {
+			t.Errorf("%v: ticks %s, want %s", c.whole, got, c.want)
 		}
 	}
 }

@@ -80,6 +80,7 @@ func newRoot() *cobra.Command {
   stint ban ls                         list who is banned; stint ban rm lifts a ban
   stint doctor --store redis://host    examine the store that many services share
   stint simulate scenario.yaml         see how a fleet would share a limit
+  stint replay --config new.yaml access.log   see what limits would have refused
 
 Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
 is STINT_ADMIN_TOKEN_FILE.`,
@@ -97,7 +98,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), newReplay(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

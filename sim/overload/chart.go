@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/stint-io/stint/internal/picture"
 	"github.com/stint-io/stint/sim/internal/report"
 )
 
@@ -22,7 +23,7 @@ const (
 
 // chart draws a comparison.
 type chart struct {
-	report.SVG
+	picture.SVG
 
 	scenario *Scenario
 	top      float64 // requests per second
@@ -38,7 +39,7 @@ func (c *Comparison) WriteChart(w io.Writer) error {
 	h.Text(chartLeft, 26, "title", "start", c.Scenario.Name)
 	x := chartLeft
 	for _, l := range []struct{ class, name string }{
-		{"limit", "requests"}, {"admitted", "answered well and in time"}, {"refused", "not"},
+		{"demand", "requests"}, {"admitted", "answered well and in time"}, {"refused", "not"},
 	} {
 		fmt.Fprintf(h, `<line class="%s" x1="%d" y1="48" x2="%d" y2="48"/>`+"\n", l.class, x, x+26)
 		h.Text(x+32, 52, "", "start", l.name)
@@ -53,7 +54,8 @@ func (c *Comparison) WriteChart(w io.Writer) error {
 	for i, row := range rows {
 		h.draw(i, row.System, row.First, perBin)
 	}
-	h.Text(chartLeft, height-8, "faint", "start", "time since the start of the run")
+	_, unit := picture.TimeUnit(picture.NiceTime(c.Scenario.Duration))
+	h.Text(chartLeft, height-8, "faint", "start", "time since the start of the run, in "+unit)
 	h.WriteString("</svg>\n")
 	_, err := io.WriteString(w, h.String())
 	return err
@@ -73,24 +75,26 @@ func (h *chart) draw(index int, name string, r *Result, perBin float64) {
 	x := func(at time.Duration) float64 {
 		return chartLeft + float64(at)/float64(h.scenario.Duration)*(chartRight-chartLeft)
 	}
-	step := report.NiceStep(h.top)
+	step := picture.NiceStep(h.top)
 	for v := 0.0; v <= h.top; v += step {
-		fmt.Fprintf(h, `<line class="grid" x1="%d" y1="%s" x2="%d" y2="%s"/>`+"\n", chartLeft, report.Pixel(y(v)), chartRight, report.Pixel(y(v)))
-		h.Text(chartLeft-8, int(y(v))+4, "faint", "end", report.Short(v))
+		fmt.Fprintf(h, `<line class="grid" x1="%d" y1="%s" x2="%d" y2="%s"/>`+"\n", chartLeft, picture.Pixel(y(v)), chartRight, picture.Pixel(y(v)))
+		h.Text(chartLeft-8, int(y(v))+4, "faint", "end", picture.Short(v))
 	}
-	for at := time.Duration(0); at <= h.scenario.Duration; at += report.NiceTime(h.scenario.Duration) {
-		h.Text(int(x(at)), bottom+18, "faint", "middle", report.ShortTime(at))
+	pace := picture.NiceTime(h.scenario.Duration)
+	unit, _ := picture.TimeUnit(pace)
+	for at := time.Duration(0); at <= h.scenario.Duration; at += pace {
+		h.Text(int(x(at)), bottom+18, "faint", "middle", picture.Tick(at, unit))
 	}
 	fmt.Fprintf(h, `<g clip-path="url(#plot%d)">`+"\n", index)
 	at := make([]time.Duration, bins)
 	lines := map[string][]float64{}
 	for k, b := range r.Timeline {
 		at[k] = b.At + h.scenario.Duration/(2*bins)
-		lines["limit"] = append(lines["limit"], float64(b.Offered)*perBin)
+		lines["demand"] = append(lines["demand"], float64(b.Offered)*perBin)
 		lines["admitted"] = append(lines["admitted"], float64(b.Good)*perBin)
 		lines["refused"] = append(lines["refused"], float64(b.Bad)*perBin)
 	}
-	for _, class := range []string{"limit", "refused", "admitted"} {
+	for _, class := range []string{"demand", "refused", "admitted"} {
 		h.WriteString(`<path class="` + class + `" d="`)
 		h.Line(at, lines[class], x, y, false)
 		h.WriteString(`"/>` + "\n")

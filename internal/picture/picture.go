@@ -1,4 +1,6 @@
-package report
+// Package picture writes charts as SVG: paths over time, texts, and axes with round numbers. It is read
+// on white and on black alike. It knows nothing of what it draws.
+package picture
 
 import (
 	"encoding/xml"
@@ -28,10 +30,12 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}
 .grid{stroke:#d0d7de;stroke-width:1}
 .mark{stroke:#656d76;stroke-width:1;stroke-dasharray:1 3}
 .area{fill-opacity:.6;stroke:none}
-.limit,.admitted,.refused{fill:none;stroke-width:1.5;stroke-linejoin:round}
+.limit,.demand,.admitted,.refused{fill:none;stroke-width:1.5;stroke-linejoin:round}
 .limit{stroke:#cf222e;stroke-width:2;stroke-dasharray:7 3}
+.demand{stroke:#0969da;stroke-width:1.2}
 .admitted{stroke:#1f2328}
 .refused{stroke:#8250df;stroke-dasharray:2 2}
+.note{font-size:11px}
 @media (prefers-color-scheme:dark){
 text{fill:#e6edf3}
 .faint{fill:#9198a1}
@@ -39,6 +43,7 @@ text{fill:#e6edf3}
 .grid{stroke:#30363d}
 .mark{stroke:#9198a1}
 .limit{stroke:#ff7b72}
+.demand{stroke:#58a6ff}
 .admitted{stroke:#f0f6fc}
 .refused{stroke:#d2a8ff}
 }
@@ -83,7 +88,7 @@ func (h *SVG) Text(x, y int, class, anchor, text string) {
 	if class != "" {
 		class = ` class="` + class + `"`
 	}
-	fmt.Fprintf(h, `<text%s x="%d" y="%d" text-anchor="%s">%s</text>`+"\n", class, x, y, anchor, Escaped(text, 110))
+	fmt.Fprintf(h, `<text%s x="%d" y="%d" text-anchor="%s">%s</text>`+"\n", class, x, y, anchor, Escaped(text, 140))
 }
 
 // Escaped returns text for XML, cut to some characters.
@@ -130,23 +135,25 @@ func NiceTime(whole time.Duration) time.Duration {
 	return (whole / 10).Truncate(24*time.Hour) + 24*time.Hour
 }
 
-// ShortTime writes a time of the axis in the unit that suits it.
-func ShortTime(at time.Duration) string {
+// TimeUnit is the unit in which all ticks of an axis are written whose distance is step, such as "s".
+func TimeUnit(step time.Duration) (unit time.Duration, name string) {
 	for _, u := range []struct {
 		unit time.Duration
 		name string
-	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
-		if at >= u.unit && at%u.unit == 0 {
-			return fmt.Sprintf("%d %s", at/u.unit, u.name)
+	}{{24 * time.Hour, "days"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if step >= u.unit && step%u.unit == 0 {
+			return u.unit, u.name
 		}
 	}
-	if at == 0 {
-		return "0"
+	if step < time.Second && step < 100*time.Millisecond {
+		return time.Millisecond, "ms"
 	}
-	if at >= time.Minute {
-		return at.String()
-	}
-	return Digits(at.Seconds()) + " s"
+	return time.Second, "s"
+}
+
+// Tick writes a time in a unit.
+func Tick(at, unit time.Duration) string {
+	return strconv.FormatFloat(float64(at)/float64(unit), 'f', -1, 64)
 }
 
 // Short writes a number of the axis.

@@ -1,0 +1,306 @@
+// Package accesslog reads the access logs of HTTP servers and proxies: when each request came, and
+// the attributes by which limits match and count.
+//
+// It reads nginx's and Apache's common and combined formats, formats in the syntax of nginx's
+// log_format, one JSON object in each line (Envoy, Caddy, nginx with escape=json), and CSV with a line
+// of names. Lines are read within bounds, and a line that cannot be read is an error of that line
+// alone. It decides nothing and keeps nothing.
+package accesslog
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/limit"
+)
+
+// What is wrong with a line.
+var (
+	ErrShape = errors.New("the line does not have the format of the log")
+	ErrTime  = errors.New("the line has no time that can be read")
+	ErrCost  = errors.New("the line has no cost that can be read")
+	ErrLong  = errors.New("the line is longer than 1 MiB")
+)
+
+// Line is one request of a log.
+type Line struct {
+	// At is when the request came, or, with Coarse, the second in which it came.
+	At     limit.Time
+	Coarse bool
+
+	// Took is how long it took, in nanoseconds; -1 = the log does not say.
+	Took int64
+	// Status is the HTTP status of the answer; 0 = the log does not say.
+	Status int
+	// Cost is what it costs, 1 unless [Want.Cost] names a field.
+	Cost int64
+
+	// Values are those of [Want.Attributes], in their order; "" = the line has none.
+	Values []string
+}
+
+// Want says what to read of each line.
+type Want struct {
+	// Attributes are the names of limits' attributes.
+	Attributes []string
+	// Fields says for attributes in which field of the log they are, such as user: jwt_sub.
+	// Others are looked for under the names that servers give them.
+	Fields map[string]string
+	// Cost is the field with the cost of a request, a whole number; "" = each costs 1.
+	Cost string
+}
+
+// Where a field goes. From firstValue on they are indices of attributes.
+const (
+	toTime = iota
+	toTook
+	toStatus
+	toCost
+	toRequest
+	toMethod
+	toTarget
+	toQuery
+	firstValue
+)
+
+// none marks a field that nobody wants.
+const none = -1
+
+// sink says what a field is for.
+type sink struct {
+	to   int // an index of Parser.raw, or none
+	rank int // where several fields have one purpose, the one of the least rank counts
+	unit unit
+	ends bool // a time is when the request ended
+	kind kind
+}
+
+// kind says how a value is read.
+type kind uint8
+
+const (
+	asText kind = iota
+	asAddress
+	asHost
+)
+
+// Parser reads lines of one format. Make one with [Format.Parser]. It is used by one goroutine at a
+// time.
+type Parser struct {
+	want   Want
+	format *Format
+	source fieldSource
+
+	raw   []string
+	ranks []int
+	sinks []*sink // of raw
+	seen  []bool  // of raw: some line had it
+
+	method, path, host int // indices in Line.Values; -1 = not wanted
+	request            bool
+	queries            *identify.Plan
+	queryAt            []int // index in Line.Values of each query parameter
+	attrs              []limit.Attribute
+
+	clock  clock
+	coarse bool
+}
+
+// fieldSource splits a line into fields.
+type fieldSource interface {
+	split(p *Parser, line string) error
+}
+
+// Parser returns what reads lines of the format.
+func (f *Format) Parser(want Want) (*Parser, error) {
+	p := &Parser{want: want, format: f}
+	n := firstValue + len(want.Attributes)
+	p.raw, p.ranks, p.sinks, p.seen = make([]string, n), make([]int, n), make([]*sink, n), make([]bool, n)
+	p.method, p.path, p.host = slices.Index(want.Attributes, "method"), slices.Index(want.Attributes, "path"), slices.Index(want.Attributes, "host")
+	var queries []string
+	for i, name := range want.Attributes {
+		if strings.HasPrefix(name, "query:") && len(name) > len("query:") && want.Fields[name] == "" {
+			queries, p.queryAt = append(queries, name), append(p.queryAt, i)
+		}
+	}
+	if queries != nil {
+		p.queries = identify.NewPlan(queries)
+	}
+	p.request = p.method >= 0 || p.path >= 0 || p.queries != nil
+	var err error
+	p.source, err = f.bind(p)
+	return p, err
+}
+
+// Has reports whether a line so far had the attribute.
+func (p *Parser) Has(attribute string) bool {
+	i := slices.Index(p.want.Attributes, attribute)
+	return i >= 0 && p.seen[firstValue+i]
+}
+
+// HasTook reports whether a line so far said how long the request took.
+func (p *Parser) HasTook() bool { return p.seen[toTook] }
+
+// Coarse reports whether a line so far had a time in whole seconds.
+func (p *Parser) Coarse() bool { return p.coarse }
+
+// Parse reads a line without its end. dst.Values must have the length of [Want.Attributes]; the
+// values are parts of line wherever nothing has to be decoded, and nothing is allocated then.
+func (p *Parser) Parse(line string, dst *Line) error {
+	clear(p.raw)
+	if err := p.source.split(p, strings.TrimSuffix(line, "\r")); err != nil {
+		return err
+	}
+	at, coarse, ok := p.clock.parse(p.raw[toTime])
+	if !ok {
+		return ErrTime
+	}
+	dst.At, dst.Coarse = at, coarse
+	p.coarse = p.coarse || coarse
+	dst.Took = -1
+	if text := p.raw[toTook]; text != "" {
+		if took, ok := parseTook(text, p.sinks[toTook].unit); ok {
+			dst.Took = took
+			// A request that is logged at its end came before it. Where only the second of the end is
+			// known, that is as good a guess of its arrival as any.
+			if p.sinks[toTime].ends && !coarse {
+				dst.At -= limit.Time(took)
+			}
+		}
+	}
+	dst.Status = int(shortNumber(p.raw[toStatus]))
+	dst.Cost = 1
+	if p.want.Cost != "" {
+		cost, ok := wholeNumber(p.raw[toCost])
+		if !ok || cost > limit.MaxCount {
+			return ErrCost
+		}
+		dst.Cost = cost
+	}
+	copy(dst.Values, p.raw[firstValue:])
+	p.describe(dst)
+	for i, v := range dst.Values {
+		if v != "" && !p.seen[firstValue+i] {
+			p.seen[firstValue+i] = true
+		}
+	}
+	return nil
+}
+
+// describe fills in the attributes that are read from others: those of the request line, and those that
+// the service cleans as it does.
+func (p *Parser) describe(dst *Line) {
+	method, target := p.raw[toMethod], p.raw[toTarget]
+	if p.request && (method == "" || target == "") {
+		if m, t, ok := splitRequest(p.raw[toRequest]); ok {
+			if method == "" {
+				method = m
+			}
+			if target == "" {
+				target = t
+			}
+		}
+	}
+	if p.method >= 0 && dst.Values[p.method] == "" {
+		dst.Values[p.method] = method
+	}
+	if target != "" && (p.path >= 0 || p.queries != nil) {
+		target = originForm(target)
+	}
+	if p.path >= 0 && dst.Values[p.path] == "" && target != "" {
+		dst.Values[p.path] = identify.BoundPath(forwarded.Path(target))
+	}
+	if p.queries != nil {
+		query := p.raw[toQuery]
+		if query == "" {
+			query = forwarded.Query(target)
+		}
+		if query != "" {
+			p.parameters(dst, query)
+		}
+	}
+	for i := range dst.Values {
+		s, v := p.sinks[firstValue+i], dst.Values[i]
+		switch {
+		case s == nil || v == "":
+		case s.kind == asAddress:
+			dst.Values[i] = addressOf(v)
+		case s.kind == asHost:
+			dst.Values[i] = forwarded.Host(v)
+		case i != p.path && len(v) > identify.MaxValue:
+			dst.Values[i] = identify.Bound(v)
+		}
+	}
+}
+
+func (p *Parser) parameters(dst *Line, query string) {
+	p.attrs = p.queries.Append(p.attrs[:0], nil, query)
+	for _, a := range p.attrs {
+		for _, i := range p.queryAt {
+			if p.want.Attributes[i] == a.Name && dst.Values[i] == "" {
+				dst.Values[i] = a.Value
+			}
+		}
+	}
+}
+
+// put notes a field. A lone dash says that there is none.
+func (p *Parser) put(s *sink, value string) {
+	if s.to == none || value == "" || value == "-" {
+		return
+	}
+	if p.raw[s.to] != "" && p.ranks[s.to] <= s.rank {
+		return
+	}
+	p.raw[s.to], p.ranks[s.to], p.sinks[s.to] = value, s.rank, s
+	p.seen[s.to] = true
+}
+
+// splitRequest cuts a request line, such as "GET /a?b=c HTTP/1.1".
+func splitRequest(s string) (method, target string, ok bool) {
+	method, rest, ok := strings.Cut(s, " ")
+	if !ok || method == "" {
+		return "", "", false
+	}
+	if i := strings.LastIndexByte(rest, ' '); i > 0 && strings.HasPrefix(rest[i+1:], "HTTP/") {
+		rest = rest[:i]
+	}
+	return method, rest, rest != ""
+}
+
+// originForm returns the target without scheme and host.
+func originForm(target string) string {
+	if target[0] == '/' {
+		return target
+	}
+	_, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		return target
+	}
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		if rest[i] == '/' {
+			return rest[i:]
+		}
+		return "/" + rest[i:]
+	}
+	return "/"
+}
+
+// addressOf returns an address as the service names it: without port, IPv6 as a prefix. Text that is no
+// address stays as it is.
+func addressOf(s string) string {
+	if strings.IndexByte(s, ':') < 0 {
+		return s
+	}
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return forwarded.IP(addr, forwarded.DefaultIPv6Bits)
+	}
+	if host, err := netip.ParseAddrPort(s); err == nil {
+		return forwarded.IP(host.Addr(), forwarded.DefaultIPv6Bits)
+	}
+	return s
+}
