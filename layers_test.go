@@ -134,6 +134,9 @@ internal/cluster/alone, internal/cluster/etcd, internal/cluster/redis, internal/
 store/redis
 < internal/cluster/clusterurl;
 
+# Small values of all members in such a table, as other records.
+internal/cluster, store < internal/cluster/tables < server;
+
 # Versions of a configuration in such a table. It knows neither a backend nor what a configuration says.
 internal/cluster < internal/configstore;
 

@@ -54,12 +54,12 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 		b.records = records.New(nil, 0)
 	}
 	b.changes = audit.New(b.records, nil, 0)
-	reported := b.records
+	reported, granted := b.records, b.records
 	if l.register != nil && st.shared == nil {
 		b.others = openOthers(l, b.records, st.file != nil, o)
-		reported = b.others.fan
+		reported, granted = b.others.fan, b.others.shared
 	}
-	b.grants = keyadmin.Granting(l.own, b.records, nil, o.Logger)
+	b.grants = keyadmin.Granting(l.own, granted, nil, o.Logger)
 	folder := ""
 	if o.StateDir != "" {
 		folder = filepath.Join(o.StateDir, "usage")
@@ -86,9 +86,14 @@ func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
 	b.reservations.Learn(b.estimates)
-	b.keys = keyadmin.New(keyadmin.Options{
+	k := keyadmin.Options{
 		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
-	})
+	}
+	b.others.follow(&k)
+	b.keys = keyadmin.New(k)
+	if b.others != nil {
+		b.others.keys = b.keys
+	}
 	b.watch(e.Set())
 }
 

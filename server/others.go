@@ -2,12 +2,16 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/internal/cluster"
+	"github.com/stint-io/stint/internal/cluster/tables"
 	"github.com/stint-io/stint/internal/gen/memberpb"
+	"github.com/stint-io/stint/internal/keyadmin"
 	"github.com/stint-io/stint/internal/usage"
 	"github.com/stint-io/stint/server/internal/members"
 	"github.com/stint-io/stint/store"
@@ -19,11 +23,13 @@ type others struct {
 	leases *leases
 	peers  *askPeers
 	fan    *usage.Fan
+	shared store.Records  // in the register of the cluster: all members see the same
+	keys   *keyadmin.Keys // of this member
 }
 
 // openOthers returns the members that l finds. outlives says that own outlives a kill of this process.
 func openOthers(l *leases, own store.Records, outlives bool, o *Options) *others {
-	all := &others{leases: l, peers: &askPeers{options: o.peers()}}
+	all := &others{leases: l, peers: &askPeers{options: o.peers()}, shared: tables.New(l.register, nil)}
 	all.fan = usage.NewFan(usage.FanOptions{Own: own, Outlives: outlives, Others: all.there, Send: all.send, Logger: o.Logger})
 	return all
 }
@@ -59,12 +65,54 @@ func (o *others) send(ctx context.Context, address string, m usage.Message) (usa
 	return r, err
 }
 
+// Members implements [keyadmin.Others].
+func (o *others) Members() (names []string) {
+	for _, m := range o.there() {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// changeTime bounds a change at another member. Not longer: whoever asked waits for those that hang.
+const changeTime = 2 * time.Second
+
+// Change implements [keyadmin.Others].
+func (o *others) Change(ctx context.Context, member string, c keyadmin.Remote) (keyadmin.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	for _, m := range o.there() {
+		if m.Name != member {
+			continue
+		}
+		conn, err := o.peers.conn(m.Address)
+		if err != nil {
+			return keyadmin.State{}, err
+		}
+		_, self := o.leases.members()
+		c.By.Who += ", at member " + self
+		if c.By.ID != "" {
+			c.By.Who += ", request " + c.By.ID
+		}
+		s, err := members.Change(ctx, conn, c)
+		o.peers.dropUnless(m.Address, err)
+		return s, err
+	}
+	return keyadmin.State{}, fmt.Errorf("server: the member %s has gone", member)
+}
+
+// follow gives o the keys of this member, and says what they need of others.
+func (o *others) follow(k *keyadmin.Options) {
+	if o != nil {
+		k.Others, k.Requests = o, o.shared
+	}
+}
+
 // service is what other members may call.
 func (o *others) service() memberpb.MembersServer {
 	if o == nil {
 		return &members.Service{}
 	}
-	return &members.Service{Told: o.fan.Told}
+	return &members.Service{Told: o.fan.Told, Here: o.keys.Here}
 }
 
 // run tells the others what they lack, until stop.

@@ -22,7 +22,14 @@ type counter struct {
 	Granted    int64   `json:"granted,omitempty"`
 	ResetAfter float64 `json:"reset_after"`
 	Changed    int64   `json:"changed,omitempty"`
-	Repeated   bool    `json:"repeated,omitempty"`
+	Members    []struct {
+		Member    string `json:"member"`
+		Used      int64  `json:"used"`
+		Remaining int64  `json:"remaining"`
+		Changed   int64  `json:"changed,omitempty"`
+	} `json:"members,omitempty"`
+	Unreached []string `json:"unreached,omitempty"`
+	Repeated  bool     `json:"repeated,omitempty"`
 }
 
 func newKey() *cobra.Command {
@@ -165,6 +172,12 @@ func (c keyChange) command() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), "it was done before by a call with this request ID, which answered:")
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %d\n", map[string]string{"reset": "dropped", "refund": "gave back", "grant": "granted"}[c.name], reply.Changed)
+			for _, m := range reply.Members {
+				fmt.Fprintf(cmd.OutOrStdout(), "of this at member %s: %d\n", plain(m.Member), m.Changed)
+			}
+			for _, m := range reply.Unreached {
+				fmt.Fprintf(cmd.OutOrStdout(), "warning: member %s did not answer, and has what it had counted: look at it, and ask again with another request ID\n", plain(m))
+			}
 			return showCounters(cmd, []counter{reply})
 		},
 	}

@@ -33,6 +33,10 @@ type Options struct {
 	Engine  *engine.Engine
 	Records store.Records
 	Audit   *audit.Log
+	// Requests keeps which request IDs were seen; nil = Records.
+	Requests store.Records
+	// Others are the other members of a cluster whose counters are their own; nil = there are none.
+	Others Others
 	// Grants is the store of the engine, or what is behind it; nil = nothing can be granted.
 	Grants *Grants
 	// Granted is told of each grant; nil = nobody is.
@@ -53,6 +57,9 @@ type Keys struct{ opts Options }
 func New(o Options) *Keys {
 	o.MaxGrant = cmp.Or(max(o.MaxGrant, 0), 100)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Requests == nil {
+		o.Requests = o.Records
+	}
 	if o.Now == nil {
 		o.Now = func() limit.Time { return limit.At(time.Now()) }
 	}
@@ -90,6 +97,10 @@ type State struct {
 	ResetAfter float64 `json:"reset_after"`
 	// Changed is what this call gave back or granted.
 	Changed int64 `json:"changed,omitempty"`
+	// Members is what other members of a cluster have of it, whose counters are their own, and Unreached are those
+	// that did not answer: what they have counted stays as it was.
+	Members   []MemberState `json:"members,omitempty"`
+	Unreached []string      `json:"unreached,omitempty"`
 	// Repeated says that the change was made before, by a request with the same ID.
 	Repeated bool `json:"repeated,omitempty"`
 }
@@ -205,6 +216,10 @@ func (k *Keys) change(ctx context.Context, action string, key Key, by Change, n 
 			return State{}, err
 		}
 		changed, failed := do(c, before)
+		var elsewhere State
+		if failed == nil && k.spread(c) {
+			elsewhere = k.elsewhere(ctx, action, key, by, n, changed)
+		}
 		if failed != nil && !errors.Is(failed, store.ErrUnavailable) {
 			return State{}, failed
 		}
@@ -213,9 +228,16 @@ func (k *Keys) change(ctx context.Context, action string, key Key, by Change, n 
 			after = before // it was changed all the same
 		}
 		after.Changed = changed
+		after.Members, after.Unreached = elsewhere.Members, elsewhere.Unreached
+		for _, m := range after.Members {
+			after.Changed += m.Changed
+		}
 		entry := audit.Entry{
 			Who: by.Who, Action: "key." + action, What: key.text(), Request: by.ID,
-			Before: before.text(), After: fmt.Sprintf("%s, changed %d", after.text(), changed),
+			Before: before.text(), After: fmt.Sprintf("%s, changed %d", after.text(), after.Changed),
+		}
+		if len(after.Unreached) > 0 {
+			entry.After += ", not at " + strings.Join(after.Unreached, ", ")
 		}
 		if failed != nil {
 			entry.After += ", and it may not last: the store did not answer"
@@ -286,6 +308,9 @@ func (k *Keys) Refund(ctx context.Context, key Key, n int64, by Change) (State, 
 	return k.change(ctx, "refund", key, by, n, func(c *counter, before State) (back int64, err error) {
 		if c.Variant.Policy.Algorithm == limit.Concurrency {
 			return 0, fmt.Errorf("keyadmin: %w: limit %.100q counts what is in flight: that ends by itself", ErrBadRequest, key.Limit)
+		}
+		if c.Limit.Sharing.Local() {
+			return 0, fmt.Errorf("keyadmin: %w: limit %.100q is decided by instances on what each is lent: no count says what the key has used, so that nothing can be given back of it; reset the key", ErrBadRequest, key.Limit)
 		}
 		held := int64(0)
 		if k.opts.Reserved != nil {

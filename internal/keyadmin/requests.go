@@ -58,10 +58,10 @@ func (k *Keys) once(ctx context.Context, id string, what any, do func() (State, 
 	if err != nil {
 		return State{}, fmt.Errorf("keyadmin: %w", err)
 	}
-	first, present, err := k.opts.Records.Swap(ctx, RequestsTable, id, nil, begins, keepRequests)
+	first, present, err := k.opts.Requests.Swap(ctx, RequestsTable, id, nil, begins, keepRequests)
 	if err != nil {
 		// It may be noted all the same, by this attempt, which does not go on.
-		_, _, _ = k.opts.Records.Swap(context.WithoutCancel(ctx), RequestsTable, id, begins, nil, 0)
+		_, _, _ = k.opts.Requests.Swap(context.WithoutCancel(ctx), RequestsTable, id, begins, nil, 0)
 		return State{}, fmt.Errorf("keyadmin: nothing was done: the request ID cannot be noted: %w", err)
 	}
 	if !first {
@@ -79,7 +79,7 @@ func (k *Keys) once(ctx context.Context, id string, what any, do func() (State, 
 	if err != nil {
 		// What failed without a doubt may be asked for again.
 		if !errors.Is(err, store.ErrUnavailable) {
-			_, _, gone := k.opts.Records.Swap(ctx, RequestsTable, id, begins, nil, 0)
+			_, _, gone := k.opts.Requests.Swap(ctx, RequestsTable, id, begins, nil, 0)
 			err = errors.Join(err, gone)
 		}
 		return s, err
@@ -87,7 +87,7 @@ func (k *Keys) once(ctx context.Context, id string, what any, do func() (State, 
 	begun.Done = &s
 	ends, err := json.Marshal(begun)
 	if err == nil {
-		_, _, err = k.opts.Records.Swap(ctx, RequestsTable, id, begins, ends, keepRequests)
+		_, _, err = k.opts.Requests.Swap(ctx, RequestsTable, id, begins, ends, keepRequests)
 	}
 	if err != nil {
 		k.opts.Logger.Warn("a change was made and its request ID is not noted as done", "id", id, "err", err)

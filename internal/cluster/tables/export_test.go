@@ -1,0 +1,4 @@
+package tables
+
+// Path is where a value stands.
+var Path = path
