@@ -44,7 +44,7 @@ wrong or a file has faults.`,
   stint doctor --cluster etcd://127.0.0.1:2379/stint`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			url, err := storeOf(cmd, store, files)
+			url, long, err := storeOf(cmd, store, files)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ wrong or a file has faults.`,
 				if err != nil {
 					return &exit{exitUsage, err}
 				}
-				report.examine(ctx, o)
+				report.examine(ctx, o, long)
 			}
 			if cluster != "" {
 				if err := report.examineCluster(ctx, cluster); err != nil {
@@ -76,23 +76,32 @@ wrong or a file has faults.`,
 	return cmd
 }
 
-// storeOf is the store that serve would use.
-func storeOf(cmd *cobra.Command, store string, paths []string) (string, error) {
+// storeOf is the store that serve would use, and which limits have windows that should outlive a restart.
+func storeOf(cmd *cobra.Command, store string, paths []string) (url string, long []string, err error) {
+	var set *rules.Set
 	switch {
-	case store != "" || len(paths) == 0:
-		return cmp.Or(store, server.StoreMemory), nil
+	case len(paths) == 0:
+		return cmp.Or(store, server.StoreMemory), nil, nil
 	case len(paths) == 1 && server.IsConfigURL(paths[0]):
-		return storeAt(cmd, paths[0])
+		set, err = limitsAt(cmd, paths[0])
+	default:
+		if set, err = rules.Load(paths...); err != nil {
+			err = &exit{exitUsage, err}
+		}
 	}
-	set, err := rules.Load(paths...)
 	if err != nil {
-		return "", &exit{exitUsage, err}
+		return "", nil, err
 	}
-	return cmp.Or(set.Store(), server.StoreMemory), nil
+	for _, l := range set.Limits() {
+		if p := l.Base.Policy; !p.Unlimited && p.Window() >= time.Hour && !l.Sharing.Local() {
+			long = append(long, l.Name)
+		}
+	}
+	return cmp.Or(store, set.Store(), server.StoreMemory), long, nil
 }
 
-// storeAt is the store of the latest version at the URL of a backend.
-func storeAt(cmd *cobra.Command, url string) (store string, err error) {
+// limitsAt are those of the latest version at the URL of a backend.
+func limitsAt(cmd *cobra.Command, url string) (set *rules.Set, err error) {
 	b := backend{url: url, flag: "--config"}
 	err = b.ask(cmd, func(ctx context.Context, s *configstore.Store) error {
 		v, err := s.Latest(ctx)
@@ -103,13 +112,10 @@ func storeAt(cmd *cobra.Command, url string) (store string, err error) {
 		for _, f := range v.Files {
 			files = append(files, rules.File{Name: f.Name, Text: []byte(f.Text)})
 		}
-		set, err := rules.Options{MergeDomains: true}.Compile(files...)
-		if err == nil {
-			store = cmp.Or(set.Store(), server.StoreMemory)
-		}
+		set, err = rules.Options{MergeDomains: true}.Compile(files...)
 		return err
 	})
-	return store, err
+	return set, err
 }
 
 // doctorReport is what doctor prints with --json.
@@ -130,9 +136,9 @@ type finding struct {
 	ofCluster bool
 }
 
-func (r *doctorReport) examine(ctx context.Context, o redis.Options) {
+func (r *doctorReport) examine(ctx context.Context, o redis.Options, long []string) {
 	r.Store = o.String()
-	for _, f := range redis.Diagnose(ctx, o) {
+	for _, f := range redis.Diagnose(ctx, o, long...) {
 		r.OK = r.OK && f.Level != redis.Bad
 		r.Findings = append(r.Findings, finding{Check: f.Check, Level: f.Level.String(), Text: f.Text, Advice: f.Advice})
 	}

@@ -32,6 +32,8 @@ func TestDoctor(t *testing.T) {
 		{nil, []string{"--store", url}, exitOK, "store redis://" + healthy.Addr() + "\nok    reach             " + healthy.Addr() + " answers\nok    version           redis ", ""},
 		{[]string{"STINT_STORE=" + url}, nil, exitOK, "ok    scripts ", ""},
 		{[]string{"STINT_STORE=" + url}, []string{"--config", named}, exitOK, "store redis://" + healthy.Addr(), ""},
+		{nil, []string{"--store", url, "--config", file(t, "month.yaml", "limits: [{name: month, key: [customer], algorithm: fixed_window, rate: 10/month}, {name: now, key: [customer], rate: 10/s}]\n")}, exitOK, "warn  persistence       no append-only file and no snapshots: a restart forgets every count, and these limits have long windows: month\n                        set appendonly yes", ""},
+		{nil, []string{"--store", url}, exitOK, "ok    persistence ", ""},
 		{nil, []string{"--store", "redis://" + healthy.Addr()}, exitNo, "FAIL  reach             " + healthy.Addr() + ": a password is needed", ""},
 		{nil, []string{"--config", named}, exitNo, "counters are evicted while they count, and their limits begin anew\n                        set maxmemory-policy noeviction", ""},
 		{nil, []string{"--store", "redis://:" + password + "@h:x"}, exitUsage, "", "stint: redis: address 1 of the URL: its port is no number from 1 to 65535"},

@@ -49,9 +49,10 @@ type Finding struct {
 // it is. It writes only keys and messages that begin with the prefix and doctor:,
 // which it deletes. The findings come in the order of the examination; one that ends
 // it is the last. It takes about 100 round trips for each master and returns soon
-// after ctx ends. No finding has a password in it.
-func Diagnose(ctx context.Context, o Options) []Finding {
-	e := &examination{o: o}
+// after ctx ends. No finding has a password in it. longWindows are names of limits whose counts must outlive the
+// server: with some it is a warning that nothing is written to a disk.
+func Diagnose(ctx context.Context, o Options, longWindows ...string) []Finding {
+	e := &examination{o: o, long: longWindows}
 	if err := e.o.complete(); err != nil {
 		e.add("reach", Bad, strings.ReplaceAll(err.Error(), "\n", "; "), "correct the URL")
 		return e.found
@@ -108,7 +109,9 @@ func connect(ctx context.Context, o Options) (rueidis.Client, error) {
 type examination struct {
 	o     Options
 	found []Finding
-	at    string // in front of texts
+	at    string   // in front of texts
+	long  []string // limits whose counts must outlive the server
+	saves schedule
 }
 
 func (e *examination) add(check string, level Level, text, advice string) {
@@ -218,6 +221,9 @@ func (e *examination) info(ctx context.Context, c rueidis.Client) error {
 	}
 	info := fields(text)
 	e.memory(info)
+	if len(e.long) > 0 {
+		e.saves = schedules(ctx, c)
+	}
 	e.persistence(info)
 	e.replication(info)
 	return nil
@@ -272,6 +278,22 @@ func size(n int64) string {
 	return strconv.FormatFloat(value, 'g', 4, 64) + " " + unit
 }
 
+// schedule is when a server takes snapshots, as its configuration says: "" = never. It is not known where the user
+// may not ask.
+type schedule struct {
+	when  string
+	known bool
+}
+
+// schedules asks with a command that users of stint need for nothing else.
+func schedules(ctx context.Context, c rueidis.Client) (s schedule) {
+	// An error is that of a user, or of a service that hides its configuration: then nothing is said of it.
+	if is, err := c.Do(ctx, c.B().ConfigGet().Parameter("save").Build()).AsStrMap(); err == nil {
+		s.when, s.known = is["save"]
+	}
+	return s
+}
+
 func (e *examination) persistence(info map[string]string) {
 	const check = "persistence"
 	aof := info["aof_enabled"] == "1"
@@ -280,6 +302,9 @@ func (e *examination) persistence(info map[string]string) {
 		e.add(check, Warning, "the server could not save the last time, and may refuse writes for it", "look at its log and its disk")
 	case aof:
 		e.add(check, Good, "append-only file: a restart forgets what its last fsync lacks", "")
+	case e.saves.known && e.saves.when == "":
+		e.add(check, Warning, "no append-only file and no snapshots: a restart forgets every count, and these limits have long windows: "+strings.Join(e.long[:min(len(e.long), 3)], ", "),
+			"set appendonly yes with appendfsync everysec: then a crash forgets a second of counting")
 	default:
 		e.add(check, Good, "no append-only file: a restart forgets what the last snapshot lacks", "")
 	}

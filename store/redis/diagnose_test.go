@@ -140,6 +140,10 @@ func TestDiagnoseEviction(t *testing.T) {
 
 func TestDiagnosePersistence(t *testing.T) {
 	want(t, diagnose(t, redistest.Start(t, "--appendonly", "yes").URL()), "persistence", Good, "append-only file: a restart forgets what its last fsync lacks")
+	none := redistest.Start(t).URL() // it saves nothing
+	want(t, diagnose(t, none), "persistence", Good, "no append-only file: a restart forgets what the last snapshot lacks")
+	want(t, Diagnose(t.Context(), parsed(t, none+"?timeout=10s"), "month", "year"), "persistence", Warning, "these limits have long windows: month, year | set appendonly yes")
+	want(t, Diagnose(t.Context(), parsed(t, redistest.Start(t, "--save", "3600 1").URL()+"?timeout=10s"), "month"), "persistence", Good, "what the last snapshot lacks")
 	e := &examination{}
 	e.persistence(map[string]string{"rdb_last_bgsave_status": "err"})
 	want(t, e.found, "persistence", Warning, "could not save")
