@@ -193,6 +193,9 @@ internal/reserve, internal/estimate, internal/records, store/memory, sim/interna
 internal/forwarded/identify < internal/accesslog;
 internal/accesslog, internal/engine, internal/derive, store/memory < internal/replay < cmd/stint;
 
+# Tests of limits files, on the same machines.
+internal/engine, internal/derive, internal/document, internal/forwarded/identify, store/memory < internal/limittest < cmd/stint;
+
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;
 

@@ -74,6 +74,7 @@ func newRoot() *cobra.Command {
   stint serve                          start the service, no configuration needed
   stint proxy --upstream URL           put limits in front of a server
   stint check stint.yaml               look for faults in limit files
+  stint test login_test.yaml           test limits with requests and expectations
   stint config push stint.yaml --to URL   put limits where several services read them
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
@@ -98,7 +99,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), newReplay(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), newReplay(), newTest(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,
