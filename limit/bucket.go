@@ -85,6 +85,14 @@ func (b Bucket) CountingRefused() Bucket {
 	return b
 }
 
+// WithQuota returns the arithmetic of the same rate for a bucket that holds quota, from 0 to [MaxCount]. States mean
+// the same under both: each says what is used.
+func (b Bucket) WithQuota(quota int64) Bucket {
+	b.quota = uint64(quota)
+	b.burstTicks = mul(b.quota, b.p)
+	return b
+}
+
 // Take takes cost at now if it fits. If it does not, s changes only when the policy
 // counts refused requests. cost is from 0 to [MaxCount].
 func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {

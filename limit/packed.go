@@ -35,6 +35,14 @@ func (b *Bucket) Pack() (PackedBucket, bool) {
 	return PackedBucket{n: b.n, token: b.p, burstTicks: b.burstTicks.Lo, exact: *b}, fits
 }
 
+// WithQuota returns the arithmetic of the same rate for a bucket that holds quota, from 0 to [MaxCount], or as much
+// as can be packed if that is less.
+func (b PackedBucket) WithQuota(quota int64) PackedBucket {
+	b.exact = b.exact.WithQuota(min(quota, int64(packedRoom/b.token)))
+	b.burstTicks = b.exact.burstTicks.Lo
+	return b
+}
+
 // Holds reports whether a word has room for that much used. It can be above the quota where a
 // former policy had a larger one.
 func (b *PackedBucket) Holds(used int64) bool {

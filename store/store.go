@@ -71,8 +71,8 @@ type Charge struct {
 	TakenAt limit.Time
 
 	// Quota, when HasQuota is set, replaces the count of a fixed window without a ban: the
-	// request brings its own limit. Requests with different Quotas share the bucket. Other
-	// policies ignore it.
+	// request brings its own limit. Requests with different Quotas share the bucket. Of a token or leaky
+	// bucket it replaces the burst, in the store in memory alone. Other policies ignore it.
 	Quota    int64
 	HasQuota bool
 

@@ -39,7 +39,14 @@ func newLockedTable(c *Counters, p limit.Policy) table {
 	default:
 		a := limit.NewBucket(p)
 		counting := a.CountingRefused()
-		return newTableOf(c, ruleOf[limit.BucketState](&a, either(&a, &counting)))
+		pick := either(&a, &counting)
+		return newTableOf(c, ruleOf[limit.BucketState](&a, func(k ask) *limit.Bucket {
+			if !k.own {
+				return pick(k)
+			}
+			b := pick(k).WithQuota(k.quota)
+			return &b
+		}))
 	}
 }
 

@@ -64,7 +64,7 @@ type ask struct {
 	cost   int64
 	permit uint64
 	counts bool  // charge the cost even if it does not fit
-	quota  int64 // of a fixed window, if own
+	quota  int64 // of a fixed window or of a bucket, if own
 	own    bool
 }
 

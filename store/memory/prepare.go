@@ -101,10 +101,10 @@ func (t *wordTable) prepare(h uint64, cost int64) (hold limit.Prepared, v limit.
 		was := t.effective(w)
 		next, fits := t.bucket.Take(was, tick, cost)
 		if !fits {
-			return hold, t.refusal(was, tick, cost, false), true
+			return hold, refusal(&t.bucket, was, tick, cost, false), true
 		}
 		if p.CompareAndSwap(w, next) {
-			return limit.Prepared{Cost: cost, Of: t, Mark: [6]uint64{h, was, next, tick}}, t.admission(was, next, tick), true
+			return limit.Prepared{Cost: cost, Of: t, Mark: [6]uint64{h, was, next, tick}}, admission(&t.bucket, was, next, tick), true
 		}
 	}
 	return

@@ -334,11 +334,12 @@ func (m *member) check(since uint64, now limit.Time) limit.Verdict {
 	case m.word != nil:
 		t := m.words
 		tick := t.tickAt(since)
-		next, fits := t.bucket.Take(m.was, tick, m.cost)
+		b := t.by(m.ask)
+		next, fits := b.Take(m.was, tick, m.cost)
 		if !fits {
-			return t.refusal(m.was, tick, m.cost, m.over)
+			return refusal(b, m.was, tick, m.cost, m.over)
 		}
-		v := t.bucket.Verdict(next, tick, 0)
+		v := b.Verdict(next, tick, 0)
 		v.Delay = t.bucket.Delay(m.was, tick)
 		return v
 	}
@@ -351,7 +352,7 @@ func (m *member) commit(since uint64, now limit.Time) {
 	case m.mu != nil:
 		m.charge.Verdict = m.held.commitHeld(m, now)
 	case m.word != nil:
-		m.was, _ = m.words.bucket.Take(m.was, m.words.tickAt(since), m.cost)
+		m.was, _ = m.words.by(m.ask).Take(m.was, m.words.tickAt(since), m.cost)
 	}
 }
 
@@ -367,9 +368,9 @@ func (m *member) refuse(since uint64, now limit.Time) {
 			m.was = t.bucket.Owe(m.was, tick, m.cost)
 		}
 		if v.Allowed {
-			untouched(v, t.bucket.Verdict(m.was, tick, 0))
+			untouched(v, t.by(m.ask).Verdict(m.was, tick, 0))
 		} else {
-			*v = t.refusal(m.was, tick, m.cost, m.over)
+			*v = refusal(t.by(m.ask), m.was, tick, m.cost, m.over)
 		}
 	}
 }

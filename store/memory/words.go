@@ -209,10 +209,19 @@ func (t *wordTable) hasSlot(h uint64) bool {
 	return s != nil && !vacant
 }
 
+// by returns the arithmetic for an ask, which may bring its own quota.
+func (t *wordTable) by(a ask) *limit.PackedBucket {
+	if !a.own {
+		return &t.bucket
+	}
+	b := t.bucket.WithQuota(a.quota)
+	return &b
+}
+
 // after is the word after an ask at a tick, and whether the ask fits. One that does not fit and
 // is not counted leaves the word as it is.
-func (t *wordTable) after(word, tick uint64, a ask) (next uint64, fits bool) {
-	next, fits = t.bucket.Take(word, tick, a.cost)
+func (t *wordTable) after(b *limit.PackedBucket, word, tick uint64, a ask) (next uint64, fits bool) {
+	next, fits = b.Take(word, tick, a.cost)
 	switch {
 	case fits:
 	case a.cost > 0 && (a.counts || t.counts):
@@ -224,6 +233,7 @@ func (t *wordTable) after(word, tick uint64, a ask) (next uint64, fits bool) {
 }
 
 func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
+	b := t.by(a)
 	for {
 		p, over := t.obtain(h, false)
 		if p == nil {
@@ -238,12 +248,12 @@ func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
 		}
 		for w, ok := settled(p); ok; w, ok = settled(p) {
 			was := t.effective(w)
-			next, fits := t.after(was, tick, a)
+			next, fits := t.after(b, was, tick, a)
 			switch {
 			case fits && (a.cost == 0 || p.CompareAndSwap(w, next)):
-				return t.admission(was, next, tick), true
+				return admission(b, was, next, tick), true
 			case !fits && (next == was || p.CompareAndSwap(w, next)):
-				return t.refusal(next, tick, a.cost, false), true
+				return refusal(b, next, tick, a.cost, false), true
 			}
 		}
 		t.shards[shardOf(h)].isClosed() // waits until the shard has moved
@@ -253,13 +263,14 @@ func (t *wordTable) take(h uint64, a ask) (limit.Verdict, bool) {
 // takeShared takes from the overflow bucket. decided is false when that has moved, or when the
 // key got a slot in between: from then on its Takes are counted there.
 func (t *wordTable) takeShared(h, tick uint64, a ask) (v limit.Verdict, decided bool) {
+	b := t.by(a)
 	for w, ok := settled(&t.overflow); ok; w, ok = settled(&t.overflow) {
-		next, fits := t.after(w, tick, a)
+		next, fits := t.after(b, w, tick, a)
 		switch {
 		case !fits && next == w:
-			return t.refusal(w, tick, a.cost, true), true
+			return refusal(b, w, tick, a.cost, true), true
 		case a.cost == 0:
-			return t.admission(w, next, tick), true
+			return admission(b, w, next, tick), true
 		case !t.overflow.CompareAndSwap(w, w|wordLocked):
 			continue
 		case t.hasSlot(h):
@@ -268,22 +279,22 @@ func (t *wordTable) takeShared(h, tick uint64, a ask) (v limit.Verdict, decided 
 		}
 		t.overflow.Store(next)
 		if !fits {
-			return t.refusal(next, tick, a.cost, true), true
+			return refusal(b, next, tick, a.cost, true), true
 		}
-		return t.admission(w, next, tick), true
+		return admission(b, w, next, tick), true
 	}
 	t.store.awaitMove()
 	return v, false
 }
 
-func (t *wordTable) admission(was, next, tick uint64) limit.Verdict {
-	v := t.bucket.Verdict(next, tick, 0)
-	v.Delay = t.bucket.Delay(was, tick)
+func admission(b *limit.PackedBucket, was, next, tick uint64) limit.Verdict {
+	v := b.Verdict(next, tick, 0)
+	v.Delay = b.Delay(was, tick)
 	return v
 }
 
-func (t *wordTable) refusal(w, tick uint64, cost int64, over bool) limit.Verdict {
-	v := t.bucket.Verdict(w, tick, cost)
+func refusal(b *limit.PackedBucket, w, tick uint64, cost int64, over bool) limit.Verdict {
+	v := b.Verdict(w, tick, cost)
 	if over && v.Reason == limit.ReasonRate {
 		v.Reason = limit.ReasonTableFull
 	}
@@ -297,10 +308,11 @@ func (t *wordTable) peek(h uint64, a ask) (limit.Verdict, bool) {
 		return limit.Verdict{}, false
 	}
 	was := t.effective(w)
-	if next, fits := t.bucket.Take(was, tick, a.cost); fits {
-		return t.admission(was, next, tick), true
+	b := t.by(a)
+	if next, fits := b.Take(was, tick, a.cost); fits {
+		return admission(b, was, next, tick), true
 	}
-	return t.bucket.Verdict(was, tick, a.cost), true
+	return b.Verdict(was, tick, a.cost), true
 }
 
 // change applies f to the word of a key that has one.
