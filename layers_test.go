@@ -216,6 +216,9 @@ internal/usage, internal/keyadmin, internal/gen/memberpb < server/internal/membe
 internal/filewatch < server/internal/tlsfiles;
 internal/filewatch, internal/document < server/internal/access;
 
+# A transport whose clients say who they are within its protocol.
+internal/override, internal/reserve, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
+
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
 # of instances, which are held to their identity; the stream of a site to its parent; what members know
 # of each other's buckets; then the service that joins them.
@@ -236,7 +239,7 @@ rules, store, client < server/internal/leased;
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 
-server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members,
+server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;

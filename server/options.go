@@ -52,9 +52,12 @@ type Options struct {
 	// takes a free one; see [Server.Addrs].
 	HTTPAddr, GRPCAddr, AdminAddr string
 
-	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS and AdminTLS go before it for
+	// RESPAddr is that of the listener for clients of Redis; "" = there is none.
+	RESPAddr string
+
+	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS, AdminTLS and RESPTLS go before it for
 	// one, field by field, and [NoFile] takes one away. The zero values are plain text.
-	TLS, HTTPTLS, GRPCTLS, AdminTLS TLSFiles
+	TLS, HTTPTLS, GRPCTLS, AdminTLS, RESPTLS TLSFiles
 	// AuthFile names identities with their tokens, names of certificates, and roles; it is loaded
 	// again when it changes. "" = nobody is asked who it is, but for the admin token and the
 	// client certificates that TLS asks for.
@@ -204,7 +207,7 @@ func (o *Options) complete() error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("server: "+format, args...)) }
-	for _, a := range []struct{ name, addr string }{{"http", o.HTTPAddr}, {"grpc", o.GRPCAddr}, {"admin", o.AdminAddr}} {
+	for _, a := range o.listeners() {
 		if _, _, err := net.SplitHostPort(a.addr); err != nil {
 			bad("%s address %q: %w, write it as 127.0.0.1:8080", a.name, a.addr, err)
 		}

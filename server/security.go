@@ -56,18 +56,22 @@ func (f TLSFiles) over(all TLSFiles) tlsfiles.Files {
 	return out
 }
 
-// listener is what is known of one of the three before it listens.
+// listener is what is known of one before it listens.
 type listener struct {
 	name, addr string
 	tls        tlsfiles.Files
 }
 
-func (o *Options) listeners() [3]listener {
-	return [3]listener{
+func (o *Options) listeners() []listener {
+	list := []listener{
 		{"http", o.HTTPAddr, o.HTTPTLS.over(o.TLS)},
 		{"grpc", o.GRPCAddr, o.GRPCTLS.over(o.TLS)},
 		{"admin", o.AdminAddr, o.AdminTLS.over(o.TLS)},
 	}
+	if o.RESPAddr != "" {
+		list = append(list, listener{"resp", o.RESPAddr, o.RESPTLS.over(o.TLS)})
+	}
+	return list
 }
 
 // secured returns what is wrong with the security of the listeners. Whoever reaches a port without
@@ -102,7 +106,7 @@ func (o *Options) secured() (errs []error) {
 
 // security says who may reach the listeners. Without certificates all are plain text.
 type security struct {
-	http, grpc, admin *tlsfiles.Source // nil = plain text
+	http, grpc, admin, resp *tlsfiles.Source // nil = plain text
 
 	guard guard
 }
@@ -121,8 +125,8 @@ func openSecurity(o *Options) (*security, error) {
 		}
 		s.guard.live = live
 	}
-	protocols := map[string][]string{"http": {"h2", "http/1.1"}, "grpc": {"h2"}, "admin": {"h2", "http/1.1"}}
-	to := map[string]**tlsfiles.Source{"http": &s.http, "grpc": &s.grpc, "admin": &s.admin}
+	protocols := map[string][]string{"http": {"h2", "http/1.1"}, "grpc": {"h2"}, "admin": {"h2", "http/1.1"}} // clients of Redis name none
+	to := map[string]**tlsfiles.Source{"http": &s.http, "grpc": &s.grpc, "admin": &s.admin, "resp": &s.resp}
 	for _, l := range o.listeners() {
 		if !l.tls.Given() {
 			continue
@@ -142,7 +146,7 @@ func (s *security) sources(f func(name string, t *tlsfiles.Source)) {
 	for _, one := range []struct {
 		name string
 		t    *tlsfiles.Source
-	}{{"http", s.http}, {"grpc", s.grpc}, {"admin", s.admin}} {
+	}{{"http", s.http}, {"grpc", s.grpc}, {"admin", s.admin}, {"resp", s.resp}} {
 		if one.t != nil {
 			f(one.name, one.t)
 		}
@@ -212,7 +216,7 @@ func (s *security) watch(ctx context.Context) {
 }
 
 // figures are what metrics show.
-func (s *security) figures() (f admin.Security) {
+func (s *security) figures(door *respDoor) (f admin.Security) {
 	s.sources(func(name string, t *tlsfiles.Source) {
 		now := t.Figures()
 		f.Certificates = append(f.Certificates, admin.Certificate{Listener: name, OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Expires: float64(now.Expires.Unix()), Refused: now.Refused})
@@ -220,6 +224,10 @@ func (s *security) figures() (f admin.Security) {
 	if g := &s.guard; g.live != nil {
 		now := g.live.Figures()
 		f.Identities = &admin.Identities{OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Count: now.Identities}
+		if door.Server != nil {
+			unauthenticated, denied := door.Refusals()
+			f.Refused = append(f.Refused, admin.Refused{Listener: "resp", Unauthenticated: unauthenticated, Denied: denied})
+		}
 		for name, of := range map[string]*refusals{"http": &g.http, "grpc": &g.grpc, "admin": &g.admin} {
 			f.Refused = append(f.Refused, admin.Refused{Listener: name, Unauthenticated: of.unauthenticated.Load(), Denied: of.denied.Load()})
 		}

@@ -63,6 +63,7 @@ type Server struct {
 	http       *http.Server
 	farewell   farewell // of http
 	admin      *http.Server
+	resp       respDoor
 
 	reloading sync.Mutex // held from reading the files until they are in force
 
@@ -73,7 +74,10 @@ type Server struct {
 }
 
 // Addrs are the addresses that a server listens on.
-type Addrs struct{ HTTP, GRPC, Admin net.Addr }
+type Addrs struct {
+	HTTP, GRPC, Admin net.Addr
+	RESP              net.Addr // nil without Options.RESPAddr
+}
 
 // New returns a server that is ready to run. Its error says everything that is
 // wrong with the options, or with the configuration.
@@ -183,6 +187,9 @@ func (s *Server) build() error {
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)
 
+	if err := s.openRESP(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
 	registry := prometheus.NewPedanticRegistry()
 	all := []prometheus.Collector{
 		collectors.NewGoCollector(),
@@ -192,6 +199,9 @@ func (s *Server) build() error {
 	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {
 		all = append(all, s.host.Collectors...)
+	}
+	if s.resp.Server != nil {
+		all = append(all, s.resp.Server)
 	}
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
@@ -224,8 +234,8 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Addrs() Addrs { return s.addrs }
 
 // TLS says which listeners serve TLS.
-func (s *Server) TLS() (http, grpc, admin bool) {
-	return s.security.http != nil, s.security.grpc != nil, s.security.admin != nil
+func (s *Server) TLS() (http, grpc, admin, resp bool) {
+	return s.security.http != nil, s.security.grpc != nil, s.security.admin != nil, s.security.resp != nil
 }
 
 // Limits returns the configuration in force.
@@ -272,7 +282,7 @@ func (s *Server) figures() admin.Figures {
 		}
 	}
 	f.Shared, f.CountsFile, f.NotReturned = s.storage.figures(), s.storage.fileFigures(), s.engine.NotReturned()
-	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(), s.leases.member(), c.remote.metrics()
+	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(&s.resp), s.leases.member(), c.remote.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()
 	return f
 }
@@ -289,20 +299,17 @@ func (s *Server) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return s.close(s.leases.untouched())
 	}
-	httpL, grpcL, adminL, err := s.listen(ctx)
+	doors, err := s.listen(ctx)
 	if err != nil {
 		return errors.Join(err, s.close(s.leases.untouched()))
 	}
-	if err := s.leases.join(ctx, &s.opts, grpcL.Addr()); err != nil {
-		for _, l := range []net.Listener{httpL, grpcL, adminL} {
-			err = errors.Join(err, l.Close())
-		}
-		return errors.Join(err, s.close(s.leases.untouched()))
+	if err := s.leases.join(ctx, &s.opts, doors.grpc.Addr()); err != nil {
+		return errors.Join(err, doors.close(), s.close(s.leases.untouched()))
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	var running sync.WaitGroup
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	serve := func(name string, f func() error) {
 		running.Go(func() {
 			err := f()
@@ -321,9 +328,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if f := s.storage.file; f != nil {
 		running.Go(func() { _ = f.Run(lending) }) // Close writes what is left, and says if that fails
 	}
-	serve("http", func() error { return serveHTTP(s.http, httpL, s.security.http) })
-	serve("grpc", func() error { return s.grpc.Serve(grpcL) })
-	serve("admin", func() error { return serveHTTP(s.admin, adminL, s.security.admin) })
+	serve("http", func() error { return serveHTTP(s.http, doors.http, s.security.http) })
+	serve("grpc", func() error { return s.grpc.Serve(doors.grpc) })
+	serve("admin", func() error { return serveHTTP(s.admin, doors.admin, s.security.admin) })
+	if doors.resp != nil {
+		serve("resp", func() error { return s.resp.serve(doors.resp) })
+	}
 	set := s.engine.Set()
 	if t := set.Throttle(); t != nil {
 		s.opts.Logger.Warn("the section throttle is for 'stint proxy', which stands in front of a server: the service ignores it", "file", t.File, "line", t.Line)
@@ -331,7 +341,7 @@ func (s *Server) Run(ctx context.Context) error {
 	running.Go(func() { s.config.watch(watching, set) })
 	running.Go(func() { s.config.identity.Run(watching) })
 	running.Go(func() { s.security.watch(watching) })
-	s.addrs = Addrs{HTTP: httpL.Addr(), GRPC: grpcL.Addr(), Admin: adminL.Addr()}
+	s.addrs = doors.addrs()
 	s.serving.Store(true)
 	s.reportHealth()
 	running.Go(func() { s.watchReadiness(watching) })
@@ -342,7 +352,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	stopWatching()
-	s.drain(httpL)
+	s.drain(doors.http)
 	stopLending() // not before: requests in progress spend leases
 	running.Wait()
 	return errors.Join(err, s.close(nothingLent))
@@ -356,33 +366,6 @@ func (s *Server) close(nothingLent bool) error {
 
 func (s *Server) closeStores(nothingLent bool) error {
 	return errors.Join(s.budgets.close(), s.leases.close(nothingLent), s.storage.Close())
-}
-
-// listen opens all listeners or none.
-func (s *Server) listen(ctx context.Context) (httpL, grpcL, adminL net.Listener, err error) {
-	var open []net.Listener
-	listen := func(name, addr string) net.Listener {
-		if err != nil {
-			return nil
-		}
-		var l net.Listener
-		if l, err = new(net.ListenConfig).Listen(ctx, "tcp", addr); err != nil {
-			err = fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", name, err, name)
-			return nil
-		}
-		open = append(open, l)
-		if !loopback(addr) {
-			s.opts.Logger.Warn("listening beyond this machine", "listener", name, "address", l.Addr().String())
-		}
-		return l
-	}
-	httpL, grpcL, adminL = listen("http", s.opts.HTTPAddr), listen("grpc", s.opts.GRPCAddr), listen("admin", s.opts.AdminAddr)
-	if err != nil {
-		for _, l := range open {
-			err = errors.Join(err, l.Close())
-		}
-	}
-	return httpL, grpcL, adminL, err
 }
 
 // drain ends all listeners. The admin port goes last, so that it can show what is
@@ -420,6 +403,11 @@ func (s *Server) drain(httpL net.Listener) {
 		case <-lingering.Done():
 		}
 		s.shutdown(ctx, s.http)
+	})
+	wg.Go(func() {
+		if s.resp.shutdown(ctx) {
+			s.opts.Logger.Warn("some connections of clients of Redis did not end within the grace time and are cut", "grace", s.opts.Grace)
+		}
 	})
 	wg.Wait()
 	s.shutdown(ctx, s.admin)

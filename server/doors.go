@@ -1,0 +1,57 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// doors are the listeners of a server.
+type doors struct {
+	http, grpc, admin net.Listener
+	resp              net.Listener // nil = there is none
+}
+
+// all are those that are open.
+func (d *doors) all() (list []net.Listener) {
+	for _, l := range []net.Listener{d.http, d.grpc, d.admin, d.resp} {
+		if l != nil {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+func (d *doors) close() (err error) {
+	for _, l := range d.all() {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+func (d *doors) addrs() Addrs {
+	a := Addrs{HTTP: d.http.Addr(), GRPC: d.grpc.Addr(), Admin: d.admin.Addr()}
+	if d.resp != nil {
+		a.RESP = d.resp.Addr()
+	}
+	return a
+}
+
+// listen opens all listeners or none.
+func (s *Server) listen(ctx context.Context) (*doors, error) {
+	d := new(doors)
+	to := map[string]*net.Listener{"http": &d.http, "grpc": &d.grpc, "admin": &d.admin, "resp": &d.resp}
+	for _, one := range s.opts.listeners() {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", one.addr)
+		if err != nil {
+			err = fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", one.name, err, one.name)
+			return nil, errors.Join(err, d.close())
+		}
+		*to[one.name] = l
+		if !loopback(one.addr) {
+			s.opts.Logger.Warn("listening beyond this machine", "listener", one.name, "address", l.Addr().String())
+		}
+	}
+	return d, nil
+}
