@@ -25,6 +25,8 @@ internal/waitline < limit;
 
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;
+# Who among the tenants of one bucket may take next; the store counts the bucket.
+store < internal/tenants < internal/engine;
 store < store/storetest;
 
 # Small values beside the counters, in this process.

@@ -74,6 +74,7 @@ const (
 	ReasonQueueTimeout               // it waited in the queue of a throttle for as long as it may
 	ReasonDeadline                   // it would not be done by the deadline of its context
 	ReasonCancelled                  // it ran, cost far more than was predicted, and was cancelled for those that waited
+	ReasonShare                      // the tenant has its share of the limit, and what is left is for others that want theirs
 
 	// ReasonCount is one more than the last reason.
 	ReasonCount int = iota
@@ -85,6 +86,7 @@ var reasonNames = [...]string{
 	ReasonTableFull: "table_full", ReasonStoreFailure: "store_failure", ReasonSuppressed: "suppressed",
 	ReasonRecovering: "recovering", ReasonRising: "rising_too_fast", ReasonQueueFull: "queue_full", ReasonEvicted: "evicted",
 	ReasonQueueTimeout: "queue_timeout", ReasonDeadline: "deadline", ReasonCancelled: "cancelled",
+	ReasonShare: "share_exceeded",
 }
 
 // String returns the reason as it stands on the wire, in metrics and in logs,

@@ -59,7 +59,12 @@ func appendAddress(dst []byte, value string, ipv6 int) []byte {
 // appendKey appends the key of the limit's bucket. missing reports that the
 // request lacks an attribute of it.
 func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
-	for _, name := range l.Key {
+	return l.appendParts(dst, l.Key, s)
+}
+
+// appendParts appends the values of the attributes called names. missing is as for appendKey.
+func (l *Limit) appendParts(dst []byte, names []string, s *subject) (key []byte, missing bool) {
+	for _, name := range names {
 		value, ok := s.get(name)
 		if !ok || name == userIPAttribute && len(l.users) > 0 {
 			value, ok = l.client(s, name)

@@ -128,6 +128,9 @@ type Limit struct {
 	Split    Split
 	Suppress Suppress
 
+	// Share says how a bucket is divided among tenants; nil = who asks first takes.
+	Share *Share
+
 	// Base is the policy where no override applies.
 	Base Variant
 

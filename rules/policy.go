@@ -39,6 +39,7 @@ var policyKeys = []struct {
 	{"rounding", []limit.Algorithm{limit.SlidingWindowCounter}},
 	{"count_refused", slices.Concat(buckets, windows)},
 	{"charge", slices.Concat(buckets, windows)},
+	{"share", []limit.Algorithm{limit.TokenBucket}},
 }
 
 // algorithm reads the algorithm of the limit; its overrides share it.

@@ -73,6 +73,7 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 		{"jwt", s.Properties["identity"].Properties["jwt"], jwtKeys},
 		{"geoip", s.Properties["identity"].Properties["geoip"], geoipKeys},
 		{"lease", limits.Properties["lease"], leaseKeys},
+		{"share", limits.Properties["share"], shareKeys},
 	} {
 		if got, want := tt.got.keys(), slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, the format has %v", tt.where, got, want)
@@ -140,7 +141,7 @@ func TestTheReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(src)
-	for _, keys := range [][]string{rootKeys, identityKeys, eventsKeys, estimatesKeys, planKeys, customersKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
+	for _, keys := range [][]string{rootKeys, identityKeys, eventsKeys, estimatesKeys, planKeys, customersKeys, jwtKeys, geoipKeys, limitKeys, overrideKeys, exceedKeys, banKeys, leaseKeys, splitKeys, suppressKeys, shareKeys, sharingNames[:], allocationNames[:], envoyKeysIn["a descriptor"], envoyKeysIn["rate_limit"], limit.AlgorithmNames()} {
 		for _, key := range keys {
 			if !strings.Contains(page, "`"+key+"`") && !strings.Contains(page, key+":") {
 				t.Errorf("%s is not on the page", key)

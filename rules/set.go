@@ -58,6 +58,9 @@ func (s *Set) Unprovided() []Error {
 			continue
 		}
 		names := slices.Clone(l.Key)
+		if l.Share != nil {
+			names = append(names, l.Share.By...)
+		}
 		names = l.clause.names(names)
 		for i := range l.Overrides {
 			names = l.Overrides[i].clause.names(names)
@@ -175,6 +178,11 @@ func (b *builder) finish() (*Set, error) {
 		b.reads(&l.clause)
 		for _, name := range l.Key {
 			b.attributes[name] = true
+		}
+		if l.Share != nil {
+			for _, name := range l.Share.By {
+				b.attributes[name] = true
+			}
 		}
 		for _, name := range l.readsBesides() {
 			b.attributes[name] = true

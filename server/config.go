@@ -261,7 +261,7 @@ func same(a, b *rules.Limit) bool {
 	}
 	return a.Condition == b.Condition && slices.Equal(a.Key, b.Key) && a.Missing == b.Missing &&
 		a.OnStoreFailure == b.OnStoreFailure && a.SoftPercent == b.SoftPercent && a.HardPercent == b.HardPercent && a.ChargeAfter == b.ChargeAfter && slices.Equal(a.Events, b.Events) && a.Shadow == b.Shadow && a.EnforcePermyriad == b.EnforcePermyriad &&
-		a.Sharing == b.Sharing && a.Split == b.Split && a.Suppress == b.Suppress && a.Lease.Allocation == b.Lease.Allocation && a.Lease.Safe == b.Lease.Safe &&
+		a.Sharing == b.Sharing && reflect.DeepEqual(a.Share, b.Share) && a.Split == b.Split && a.Suppress == b.Suppress && a.Lease.Allocation == b.Lease.Allocation && a.Lease.Safe == b.Lease.Safe &&
 		a.Lease.SafePlaces == b.Lease.SafePlaces && slices.Equal(a.Lease.Guarantees, b.Lease.Guarantees) &&
 		a.Status == b.Status && reflect.DeepEqual(a.OnExceed, b.OnExceed) && a.Purpose == b.Purpose && a.QuotaMode == b.QuotaMode && slices.Equal(a.Replaces, b.Replaces) &&
 		variant(&a.Base, &b.Base) &&

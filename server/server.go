@@ -135,7 +135,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if s.budgets, err = openBudgets(&s.leases, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver}); err != nil {
+	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares()}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
@@ -272,7 +272,7 @@ func (s *Server) figures() admin.Figures {
 	st, n := s.storage.local.Stats(), s.rls.Counts()
 	f.Version, f.Limits = s.opts.Version, len(s.engine.Set().Limits())
 	f.StoreKeys, f.StoreBytes, f.StoreMaxBytes, f.StoreOverflows = st.Keys, st.Bytes, st.MaxBytes, st.Overflows
-	f.Bans, f.Queues = s.bans.Tallies(), s.engine.QueueTallies()
+	f.Bans, f.Queues, f.Shares = s.bans.Tallies(), s.engine.QueueTallies(), s.engine.ShareTallies()
 	id := s.config.identity.Figures()
 	f.Identity = admin.Identity{Tokens: id.Tokens, KeysGood: id.KeysGood, Databases: id.Databases}
 	f.Unlimited, f.Purposes = s.engine.UnlimitedRequests(), map[string]string{}

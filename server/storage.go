@@ -168,6 +168,12 @@ func (s *storage) Close() error {
 	return err
 }
 
+// shares is what keeps shares of tenants outside of this process; nil = nothing does.
+func (s *storage) shares() store.Shares {
+	kept, _ := s.shared.(store.Shares)
+	return kept
+}
+
 // figures returns what metrics show of the shared store; nil when there is none.
 func (s *storage) figures() *admin.SharedStore {
 	if s.shared == nil {

@@ -239,6 +239,7 @@ type standing struct {
 	Tagged     bool     `json:"tagged"`
 	OnExceed   string   `json:"on_exceed"`
 	Uncarried  []string `json:"uncarried"`
+	Share      string   `json:"share"`
 }
 
 type reply struct {
@@ -336,6 +337,9 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		fmt.Fprintf(out, "  %s (%s:%d)\n    %s\n    %s\n", l.Name, l.File, l.Line, strings.TrimSpace(l.Algorithm+" "+l.Rate), l.Why)
 		if !l.Allowed && l.RetryAfter != nil {
 			fmt.Fprintf(out, "    retry after %s\n", duration(*l.RetryAfter))
+		}
+		if l.Share != "" {
+			fmt.Fprintf(out, "    %s\n", l.Share)
 		}
 		if l.OnExceed != "" {
 			fmt.Fprintf(out, "    over the limit: %s\n", l.OnExceed)

@@ -7,8 +7,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// charge takes or peeks at the store.
-func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (bool, error) {
+// chargeStore takes or peeks at the store.
+func (e *Engine) chargeStore(ctx context.Context, q *Query, missing bool, n quotas) (bool, error) {
 	// A request that misses a key is refused whatever the other limits say, so they are only
 	// peeked at, unless they count refused requests.
 	if q.Peek || missing && !q.CountRefused {

@@ -273,6 +273,9 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	charge.Shadow = h.shadow || p.tag() != nil
 	p.charge = len(q.charges)
 	q.charges = append(q.charges, charge)
+	if h.Variant != nil && s.bound[h.Variant.Index].shared != nil {
+		q.gateFor(h.Limit, s.bound[h.Variant.Index].shared, d, len(q.parts), p.charge)
+	}
 	if ban != nil {
 		// A ban counts requests, whatever each of them costs.
 		charge.Counters, charge.Permit, charge.Cost, charge.Shadow = ban, 0, min(d.Cost, 1), h.shadow

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/tally"
+	"github.com/stint-io/stint/internal/tenants"
 
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
@@ -44,6 +45,10 @@ type Options struct {
 	// Derive returns what finds attributes from others for the limits of a set; nil = none is. One that is a
 	// [Counter] as well knows other counts of budgets.
 	Derive func(*rules.Set) Deriver
+
+	// Shares keeps what tenants have taken of limits that they share. nil = the store does if it is a
+	// [store.Shares], and otherwise this process.
+	Shares store.Shares
 }
 
 // Counter knows other counts of budgets of plans. It is safe for concurrent use.
@@ -65,6 +70,7 @@ const DefaultNearLimit = 0.8
 // Make one with [New]. It is safe for concurrent use.
 type Engine struct {
 	store         store.Store
+	shares        store.Shares
 	live          atomic.Pointer[snapshot]
 	overrides     *override.Tables
 	overrideTally tally.Counter
@@ -92,6 +98,7 @@ type snapshot struct {
 	bound   []bound                   // by Variant.Index
 	byID    map[string]*binding       // every counter of the snapshot
 	tallies map[string]*tally.Counter // by limit name
+	shared  map[string]*shared        // by the ID of counters
 
 	attributes []string // as Engine.Attributes returns them
 	derived    derivation
@@ -107,6 +114,7 @@ type bound struct {
 	window   time.Duration
 	near     int64 // as in part
 	tally    *tally.Counter
+	shared   *shared // nil where tenants do not share it
 }
 
 type binding struct {
@@ -122,7 +130,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
+	e := &Engine{store: st, shares: sharesOf(st, opts), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	if err := e.Swap(set); err != nil {
@@ -156,6 +164,9 @@ func (e *Engine) Swap(set *rules.Set) error {
 		return errors.Join(err, e.restore(old, next))
 	}
 	e.live.Store(next)
+	if t, ok := e.shares.(*tenants.Table); ok {
+		t.Keep(func(id string) bool { return next.shared[id] != nil })
+	}
 	old.closeQueues(next)
 	return e.unbind(next, old)
 }
@@ -186,7 +197,14 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 			}
 			s.tallies[l.Name] = t
 		}
-		s.bound[l.Base.Index].tally = t
+		b := &s.bound[l.Base.Index]
+		b.tally, b.shared = t, sharedOf(l, old.shared[l.Base.ID])
+		if b.shared != nil {
+			if s.shared == nil {
+				s.shared = map[string]*shared{}
+			}
+			s.shared[l.Base.ID] = b.shared
+		}
 		for i := range l.Overrides {
 			b := &s.bound[l.Overrides[i].Variant.Index]
 			b.tally, b.near = t, -1

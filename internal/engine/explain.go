@@ -64,6 +64,8 @@ type Explained struct {
 	// means less.
 	OnExceed  string
 	Uncarried []string
+	// Share says in words which share of the limit the request's tenant has; "" = the limit is not shared.
+	Share string
 }
 
 // Explain answers how req would be decided now. It takes nothing and counts nothing.
@@ -86,7 +88,9 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 	for i := range q.parts {
 		h := &q.Hits[q.parts[i].hit]
 		matched[h.Limit.Name] = true
-		x.Limits = append(x.Limits, explainOne(h, &x.Decision.Results[i], q.descriptorOf(q.parts[i].hit).Attributes))
+		n := explainOne(h, &x.Decision.Results[i], q.descriptorOf(q.parts[i].hit).Attributes)
+		n.Share = q.shareText(i)
+		x.Limits = append(x.Limits, n)
 	}
 	set := e.Set()
 	x.HasDomain = q.Domain != "" && set.HasDomain(q.Domain)

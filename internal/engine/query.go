@@ -52,6 +52,10 @@ type Query struct {
 	standing []*store.Charge
 	skipped  []skipped
 
+	// Of limits that tenants share: what is asked, what is given back, and the names of the tenants.
+	gates, returned []gate
+	tenants         []byte
+
 	// With many parts: the latest part of each variant, and how many parts are linked. See
 	// link.
 	latest map[*rules.Variant]int
@@ -146,6 +150,7 @@ func (q *Query) reset() {
 	q.matched, q.keys = q.matched[:0], q.keys[:0]
 	q.parts, q.charges, q.refunds = q.parts[:0], q.charges[:0], q.refunds[:0]
 	q.skipped = q.skipped[:0]
+	q.gates, q.returned, q.tenants = q.gates[:0], q.returned[:0], q.tenants[:0]
 	clear(q.latest)
 	q.linked = 0
 }

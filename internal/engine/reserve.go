@@ -25,6 +25,8 @@ type Part struct {
 	Left int64 `json:"-"`
 	// Shadow says that the counter refuses nothing.
 	Shadow bool `json:"-"`
+	// Tenant is whose share it was taken of, in a limit that tenants share.
+	Tenant []byte `json:",omitempty"`
 }
 
 // TakeParts decides as Take does, and returns what was taken of which counter, and the cost, for a caller that
@@ -83,6 +85,7 @@ func (e *Engine) takeParts(ctx context.Context, q *Query) (limit.Decision, []Par
 		if c.Permit != 0 {
 			one.Cost = 0
 		}
+		one.Tenant = q.tenantOf(p.charge)
 		parts = append(parts, one)
 	}
 	return d, parts, cost, nil
@@ -142,5 +145,5 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, act
 	if len(ended) > 0 {
 		held = e.store.Finish(ctx, ended)
 	}
-	return errors.Join(failed, uncharged, held)
+	return errors.Join(failed, uncharged, held, e.settleShares(ctx, s, parts, actual))
 }

@@ -35,6 +35,7 @@ type Figures struct {
 
 	Bans      []banlist.Tally
 	Queues    []engine.QueueTally
+	Shares    []engine.ShareTally
 	Unlimited []uint64          // by engine.Unlimited
 	Purposes  map[string]string // of the limits that have one
 

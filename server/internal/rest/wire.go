@@ -142,6 +142,8 @@ type explained struct {
 	OnExceed  string            `json:"on_exceed,omitempty"`
 	// Uncarried says where on_exceed means less.
 	Uncarried []string `json:"uncarried,omitempty"`
+	// Share says which share the tenant has.
+	Share string `json:"share,omitempty"`
 }
 
 func newExplanation(x *engine.Explanation) explanation {
@@ -170,7 +172,7 @@ func newExplanation(x *engine.Explanation) explanation {
 		e := explained{
 			result: newResult(&d.Results[i]), Algorithm: l.Policy.Algorithm.String(), Used: l.Used,
 			Key: make(map[string]string, len(l.Key)), File: l.File, Line: l.Line, Why: why(l, &d.Results[i]),
-			OnExceed: l.OnExceed, Uncarried: l.Uncarried,
+			OnExceed: l.OnExceed, Uncarried: l.Uncarried, Share: l.Share,
 		}
 		if l.Policy.Algorithm != limit.Concurrency && !l.Policy.Unlimited {
 			e.Rate = l.Policy.Rate.String()
