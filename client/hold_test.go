@@ -1,0 +1,120 @@
+package client
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+)
+
+func hold(t *testing.T, l *Limiter, n int64) *Hold {
+	t.Helper()
+	h, d, err := l.Hold(t.Context(), n)
+	if err != nil || d.Allowed != (h != nil) {
+		t.Fatal(h, d, err)
+	}
+	return h
+}
+
+func TestHoldWalk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lentAll(t, 10, 1000)
+		if h := hold(t, l, 1000); h.Cost() != 1000 || h.Clamped() {
+			t.Error(h)
+		} else if err := h.Commit(100); err != nil || l.Remaining() != 900 {
+			t.Error(err, l.Remaining())
+		} else if err := h.Commit(100); err != nil || l.Remaining() != 900 {
+			t.Error(err, l.Remaining())
+		} else if err := h.Commit(101); !errors.Is(err, ErrSettled) || !errors.Is(h.Release(), ErrSettled) {
+			t.Error(err)
+		}
+		a, b := hold(t, l, 500), hold(t, l, 400)
+		if hold(t, l, 1) != nil {
+			t.Error("nothing is left")
+		}
+		if err := a.Commit(700); err != nil { // 200 of debt: 20 s
+			t.Error(err)
+		}
+		if err := b.Release(); err != nil || l.Remaining() != 200 {
+			t.Error(err, l.Remaining()) // the debt is paid of what came back
+		}
+		c := hold(t, l, 200)
+		if err := c.Commit(300); err != nil { // 100 of debt: 10 s
+			t.Error(err)
+		}
+		time.Sleep(9 * time.Second)
+		if l.Allow() {
+			t.Error("the debt is not paid")
+		}
+		time.Sleep(1200 * time.Millisecond)
+		if !l.Allow() {
+			t.Error("the debt is paid")
+		}
+		time.Sleep(5 * time.Minute)
+		if h := hold(t, l, 5000); h.Cost() != 1000 || !h.Clamped() {
+			t.Error(h)
+		} else if err := h.Release(); err != nil || l.Remaining() != 1000 {
+			t.Error(err, l.Remaining())
+		}
+	})
+}
+
+// Whatever is held, and committed with less or more: what was committed, but for the debt that nobody has paid yet, and
+// what is held are never above the burst and what was refilled.
+func TestHoldNeverOver(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd, begin := rand.New(rand.NewPCG(seed, 7)), time.Now()
+			const rate, burst = 50, 300
+			l := lentAll(t, rate, burst)
+			var open []*Hold
+			committed, held := int64(0), int64(0)
+			for range 300 {
+				time.Sleep(time.Duration(rnd.Int64N(int64(300 * time.Millisecond))))
+				if len(open) == 0 || rnd.IntN(2) == 0 {
+					before := int64(burst) + int64(rate*time.Since(begin).Seconds()) - committed - held
+					cost := 1 + rnd.Int64N(120)
+					h := hold(t, l, cost)
+					if h == nil {
+						continue
+					}
+					if cost > before {
+						t.Fatalf("seed %d: %d were admitted of %d", seed, cost, before)
+					}
+					open, held = append(open, h), held+cost
+					continue
+				}
+				i := rnd.IntN(len(open))
+				h := open[i]
+				open = append(open[:i], open[i+1:]...)
+				actual := rnd.Int64N(h.Cost()*3/2 + 1)
+				if err := h.Commit(actual); err != nil {
+					t.Fatal(err)
+				}
+				committed, held = committed+actual, held-h.Cost()
+			}
+		})
+	}
+}
+
+func TestHoldBadInput(t *testing.T) {
+	l := lentAll(t, 10, 100)
+	for _, bad := range []int64{0, -1, math.MinInt64, math.MaxInt64} {
+		if h, _, err := l.Hold(t.Context(), bad); err == nil || h != nil {
+			t.Error(bad, h)
+		}
+	}
+	h := hold(t, l, 10)
+	for _, bad := range []int64{-1, math.MinInt64, math.MaxInt64} {
+		if err := h.Commit(bad); err == nil {
+			t.Error(bad)
+		}
+	}
+	if err := h.Commit(limit.MaxCount); err != nil || l.Allow() {
+		t.Error(err)
+	}
+}
