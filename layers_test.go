@@ -173,7 +173,7 @@ github.com/go-jose/go-jose/v4 < internal/claims;
 internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
 
 # Which customer has which plan.
-internal/audit < internal/plans < server/internal/admin;
+internal/audit, limit < internal/plans < server/internal/admin;
 
 # How often each limit was met, and with which answer.
 rules < internal/tally < internal/engine;

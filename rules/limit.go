@@ -64,6 +64,9 @@ type Limit struct {
 	// Plan is that whose limit it is; "" = none.
 	Plan string
 
+	// Within is the limit whose count this one hands out, as it is written; "" = none. See [Set.Divisions].
+	Within string
+
 	// Envoy is set for a limit from a file in Envoy's format, which follows the
 	// semantics of Envoy's rate limit service.
 	Envoy bool

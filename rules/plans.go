@@ -39,8 +39,12 @@ var (
 	customersKeys = []string{"by", "default", "from", "list"}
 )
 
-// maxPlans bounds the plans of a file. Not more: each customer's is two bytes.
-const maxPlans = 1000
+// maxPlans bounds the plans of a file, and maxCustomer the bytes of a customer's name. Not more: each limit of a plan has
+// a counter in memory and series of metrics, and a name is a part of keys.
+const (
+	maxPlans    = 1000
+	maxCustomer = 512
+)
 
 // Plans returns the sections plans and customers of the files. Read-only.
 func (s *Set) Plans() *Plans { return &s.plans }
@@ -143,6 +147,10 @@ func (b *builder) assigned(d *file, n *document.Node, p *Plans) {
 		return
 	}
 	for _, f := range list.Fields {
+		if name := f.Key.Text; name == "" || len(name) > maxCustomer || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			d.Fault(f.Key, "", "%.100q cannot be the name of a customer: want 1 to %d bytes without control characters", name, maxCustomer)
+			continue
+		}
 		if plan, ok := d.str(f.Value, "a plan"); ok {
 			exists(f.Value, plan)
 			p.List = append(p.List, Customer{f.Key.Text, plan, d.Name, f.Key.Line})

@@ -27,6 +27,7 @@ type Set struct {
 	events     Events
 	estimates  Estimates
 	plans      Plans
+	divisions  []Division
 
 	activations      sync.Pool // of *activation
 	expressionErrors atomic.Int64
@@ -66,7 +67,7 @@ func (s *Set) Unprovided() []Error {
 			names = l.Overrides[i].clause.names(names)
 		}
 		for _, name := range names {
-			if seen[name] || provided(name) || s.identity.finds(name) {
+			if seen[name] || provided(name) || s.identity.finds(name) || name == PlanAttribute && len(s.plans.Names) > 0 {
 				continue
 			}
 			seen[name] = true
@@ -121,6 +122,7 @@ type builder struct {
 	inHorizons  bool              // the limit that is read is one of several with one key
 	inPlan      string            // the plan of the limit that is read; "" = none
 	pools       map[string]*Limit // by Variant.Pool, the first of each
+	withins     []withinAt
 	attributes  map[string]bool
 	variants    int
 	full        bool
@@ -162,6 +164,7 @@ func (b *builder) warn(d *file, n *document.Node, hint, format string, args ...a
 
 // finish builds what Match works on.
 func (b *builder) finish() (*Set, error) {
+	b.divisions()
 	if err := errorsOf(b.faults); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type budgets struct {
 	keys    *keyadmin.Keys
 
 	customers *plans.Desk
+	set       func() *rules.Set
 
 	reservations *reserve.Book
 	estimates    *estimate.Estimator
@@ -84,6 +85,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 // follow makes what changes keys of e, and counts the usage of its limits.
 func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
+	b.set = e.Set
 	b.reservations = reserve.New(e, b.records, o.Logger, nil)
 	b.reservations.Learn(b.estimates)
 	k := keyadmin.Options{
@@ -163,7 +165,7 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	own := append(append(append(b.events.collectors(), planCollectors(b.customers)...), b.others.collectors()...), estimateMetrics{b.estimates})
+	own := append(append(append(b.events.collectors(), planCollectors(b.customers, b.set)...), b.others.collectors()...), estimateMetrics{b.estimates})
 	return append(own,
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),

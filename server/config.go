@@ -150,6 +150,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	c.learn(set)
 	c.succeededLocked()
 	c.logWarnings(set)
+	c.warnAssigned(set, c.next.plans)
 	added, removed, changed := diff(old, set)
 	log.Info("configuration loaded", "limits", len(set.Limits()),
 		"added", names(added), "removed", names(removed), "changed", names(changed))
@@ -179,6 +180,9 @@ func (c *config) reload() error {
 
 // watch follows the configuration until ctx ends. set is the one in force.
 func (c *config) watch(ctx context.Context, set *rules.Set) {
+	var customers sync.WaitGroup
+	defer customers.Wait()
+	customers.Go(func() { c.watchCustomers(ctx) })
 	switch {
 	case c.remote != nil:
 		c.remote.run(ctx, c)

@@ -145,6 +145,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	s.config.aim(s.config.next.target)
 	s.config.use(s.config.next.plans)
 	s.config.learn(set)
+	s.openCustomers()
 	s.config.engine, s.config.leases = s.engine, &s.leases
 	s.config.mu.attempts = 1
 	s.config.succeededLocked()
@@ -217,7 +218,9 @@ func (s *Server) build() error {
 		authorize = s.security.guard.onAdmin
 	}
 	s.admin = newHTTP(admin.New(admin.Options{
-		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() []admin.Plan { return planNames(s.engine.Set()) }, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
+		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() ([]admin.Plan, []admin.Assigned) {
+			return planNames(s.engine.Set()), assigned(s.engine.Set(), s.budgets.customers.View())
+		}, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
 	}), s.opts.Logger)
 	secure(s.admin, s.security.admin)

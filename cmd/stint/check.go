@@ -39,11 +39,15 @@ with --cluster the backend of a cluster.`,
 			if err == nil {
 				err = checkStore(set.Store())
 			}
+			var doubts []rules.Error
+			if err == nil {
+				doubts, err = checkCustomers(set)
+			}
 			out, errOut := cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if asJSON {
-				return checkJSON(out, set, err)
+				return checkJSON(out, set, doubts, err)
 			}
-			return checkText(out, errOut, set, err)
+			return checkText(out, errOut, set, doubts, err)
 		},
 	}
 	cmd.Flags().BoolVar(&how.MergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
@@ -71,7 +75,19 @@ func checkStore(url string) error {
 	return nil
 }
 
-func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
+// checkCustomers reads the files of customers that a set names, and returns what is doubtful about them.
+func checkCustomers(set *rules.Set) (doubts []rules.Error, err error) {
+	warnings, err := server.CheckCustomers(set)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range warnings {
+		doubts = append(doubts, rules.Error{File: "customers", Message: text})
+	}
+	return doubts, nil
+}
+
+func checkText(out, errOut io.Writer, set *rules.Set, doubts []rules.Error, err error) error {
 	if err != nil {
 		fmt.Fprintln(errOut, err)
 		n := 1
@@ -80,7 +96,7 @@ func checkText(out, errOut io.Writer, set *rules.Set, err error) error {
 		}
 		return &exit{exitNo, fmt.Errorf("%d %s", n, plural(n, "fault"))}
 	}
-	for _, w := range warnings(set) {
+	for _, w := range append(warnings(set), doubts...) {
 		fmt.Fprintf(errOut, "warning: %v\n", w)
 	}
 	n := len(set.Limits())
@@ -110,7 +126,7 @@ type fault struct {
 	Excerpt string `json:"excerpt,omitempty"`
 }
 
-func checkJSON(out io.Writer, set *rules.Set, err error) error {
+func checkJSON(out io.Writer, set *rules.Set, doubts []rules.Error, err error) error {
 	report := struct {
 		OK       bool    `json:"ok"`
 		Limits   int     `json:"limits"`
@@ -125,7 +141,7 @@ func checkJSON(out io.Writer, set *rules.Set, err error) error {
 		report.Errors = faults(list)
 	} else {
 		report.Limits = len(set.Limits())
-		report.Warnings = faults(warnings(set))
+		report.Warnings = faults(append(warnings(set), doubts...))
 	}
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")

@@ -126,7 +126,7 @@ func readLimits(cmd *cobra.Command, how rules.Options, paths []string, empty boo
 		set, err = compile(how, files, empty)
 	}
 	if err != nil {
-		return nil, nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, err)
+		return nil, nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, nil, err)
 	}
 	for _, w := range warnings(set) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", w)

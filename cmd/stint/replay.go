@@ -174,7 +174,7 @@ func loadLimits(cmd *cobra.Command, paths []string) (*rules.Set, error) {
 	}
 	set, err := rules.Load(paths...)
 	if err != nil {
-		return nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, err)
+		return nil, checkText(cmd.OutOrStdout(), cmd.ErrOrStderr(), nil, nil, err)
 	}
 	return set, nil
 }

@@ -99,7 +99,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newDoctor(), newSimulate(), newReplay(), newTest(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

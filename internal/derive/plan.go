@@ -13,9 +13,11 @@ const Plan = "plan"
 type Plans interface {
 	// By returns the attributes that name customers; nil = there are no plans.
 	By() []string
-	// Plan returns the plan of a request; "" = no attribute names a customer. known says that it is the customer's
-	// own, and not the one of everyone else.
+	// Plan returns the plan of a request; "" = there are no plans. known says that it is a customer's own, and not the
+	// one of everyone else.
 	Plan(attrs []limit.Attribute) (plan string, known bool)
+	// Exists reports whether there is a plan of that name.
+	Exists(plan string) bool
 	// Count returns what a request has in place of nominal, the count that its plan says, of the budget of that name.
 	Count(attrs []limit.Attribute, budget string, nominal int64) int64
 }
@@ -39,7 +41,8 @@ func (p Planned) Needs(names []string) []string {
 }
 
 // Derive is [Source.Derive], and adds the plan at last: the customer may be derived as well. A customer's own plan
-// counts, whatever the caller says; the plan of everyone else only where the caller says none.
+// counts, whatever the caller says; the plan of everyone else where the caller says none, or one that does not exist: it
+// would have no limits.
 func (p Planned) Derive(names []string, attrs []limit.Attribute) []limit.Attribute {
 	out := p.Source.Derive(names, attrs)
 	if !slices.Contains(names, Plan) {
@@ -50,7 +53,7 @@ func (p Planned) Derive(names []string, attrs []limit.Attribute) []limit.Attribu
 		return out
 	}
 	said, there := value(out, Plan)
-	if there && (!known || said == plan) {
+	if there && (said == plan || !known && p.Exists(said)) {
 		return out
 	}
 	if len(out) == len(attrs) {

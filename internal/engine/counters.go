@@ -37,22 +37,43 @@ func (e *Engine) Quota(c *Counted, attrs []limit.Attribute) (quota int64, own bo
 }
 
 // Counters returns the counters of the limit of that name, its own first; none for a limit that is unlimited
-// or unknown.
-func (e *Engine) Counters(name string) (list []Counted) {
+// or unknown. A budget of plans is found by its name alone as well: attrs say whose, and so which plan's.
+func (e *Engine) Counters(name string, attrs []limit.Attribute) (list []Counted) {
 	s := e.live.Load()
 	for _, l := range s.set.Limits() {
-		if l.Name != name {
+		if l.Name == name {
+			return s.counters(l)
+		}
+	}
+	plan := ""
+	for _, l := range s.set.Limits() {
+		if l.Base.Pool != name || name == "" {
 			continue
 		}
-		add := func(v *rules.Variant, when string) {
-			if c := s.bound[v.Index].counters; c != nil {
-				list = append(list, Counted{l, v, when, c})
+		if plan == "" {
+			for _, a := range s.derived.of(attrs) {
+				if a.Name == rules.PlanAttribute {
+					plan = a.Value
+				}
 			}
 		}
-		add(&l.Base, "")
-		for i := range l.Overrides {
-			add(&l.Overrides[i].Variant, l.Overrides[i].When)
+		if l.Plan == plan {
+			return s.counters(l)
 		}
+	}
+	return nil
+}
+
+// counters returns those of a limit.
+func (s *snapshot) counters(l *rules.Limit) (list []Counted) {
+	add := func(v *rules.Variant, when string) {
+		if c := s.bound[v.Index].counters; c != nil {
+			list = append(list, Counted{l, v, when, c})
+		}
+	}
+	add(&l.Base, "")
+	for i := range l.Overrides {
+		add(&l.Overrides[i].Variant, l.Overrides[i].When)
 	}
 	return list
 }

@@ -142,7 +142,7 @@ func (k *Keys) Get(ctx context.Context, key Key) ([]State, error) {
 
 // find returns the counter of a key, or that of every variant for any.
 func (k *Keys) find(key Key, any bool) ([]counter, error) {
-	counters := k.opts.Engine.Counters(key.Limit)
+	counters := k.opts.Engine.Counters(key.Limit, key.Attributes)
 	if len(counters) == 0 {
 		var names []string
 		for _, l := range k.opts.Engine.Set().Limits() {

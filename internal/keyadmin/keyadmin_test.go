@@ -272,7 +272,7 @@ func TestRefundOfDebt(t *testing.T) {
 		used := int64(0)
 		for range 1 + rnd.IntN(4) {
 			n := 1 + rnd.Int64N(150)
-			c := d.engine.Counters("month")[0]
+			c := d.engine.Counters("month", nil)[0]
 			key, _ := c.Limit.KeyFrom(attrs)
 			charge := []store.Charge{{Counters: c.Counters, Key: key, Cost: n, CountRefused: true, Shadow: true}}
 			if _, err := d.engine.Store().Take(t.Context(), charge); err != nil {

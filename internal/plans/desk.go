@@ -17,20 +17,20 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// The tables: customers by name, and which have changed, by time.
+// The tables: customers by name; the names of those that have changed, by number; and the latest number.
 const (
 	customersTable = "customers"
 	changesTable   = "customerchanges"
+	headTable      = "customerhead"
+	headKey        = "n"
 )
 
 const (
-	// seenEvery is how often changes of other servers are looked for.
+	// seenEvery is how often changes of other servers are looked for. Not longer: they are seen within two seconds.
 	seenEvery = time.Second
 	// keepChanges is how long a change is listed. Not shorter: a server that was stopped for longer reads all
 	// customers again.
 	keepChanges = time.Hour
-	// skew is how far clocks of servers may differ until a change is seen late.
-	skew = 30 * time.Second
 	// page is how many records are read at once.
 	page = 1000
 	// maxCounts is how many budgets of a customer may have other counts.
@@ -51,9 +51,10 @@ type Customer struct {
 	Name string `json:"customer"`
 	Assignment
 	// Version counts the changes of the customer, from 1.
-	Version uint64    `json:"version"`
-	Who     string    `json:"who"`
-	At      time.Time `json:"at"`
+	Version uint64 `json:"version"`
+	// Who made the latest change, and At when.
+	Who string    `json:"who"`
+	At  time.Time `json:"at"`
 }
 
 // Change says who changes a customer. Version, where it is not 0, must be the one that is there.
@@ -64,17 +65,19 @@ type Change struct {
 
 // Desk changes which plan a customer has, in records that servers share. It is safe for concurrent use.
 type Desk struct {
-	dir     *Directory
-	view    atomic.Pointer[View]
-	records store.Records
-	audit   *audit.Log
-	log     *slog.Logger
-	budgets func(plan string) []string // the names of the budgets of a plan whose counts can be other ones
+	dir      *Directory
+	view     atomic.Pointer[View]
+	records  store.Records
+	audit    *audit.Log
+	log      *slog.Logger
+	follower follower
+	budgets  func(plan string) []string // the names of the budgets of a plan whose counts can be other ones
 }
 
 // NewDesk returns a desk for the directory. budgets returns the names of the budgets of a plan.
 func NewDesk(dir *Directory, records store.Records, log *audit.Log, logger *slog.Logger, budgets func(plan string) []string) *Desk {
 	d := &Desk{dir: dir, records: records, audit: log, log: cmp.Or(logger, slog.Default()), budgets: budgets}
+	d.follower.desk = d
 	d.view.Store(&View{dir: dir})
 	return d
 }
@@ -123,12 +126,23 @@ func (d *Desk) check(name string, a *Assignment) error {
 	return nil
 }
 
+// Changed is a customer after a change.
+type Changed struct {
+	Customer
+	// Before is the plan that it had, and BeforeFrom where that was from: set, files, or default, which is what a
+	// customer has that nobody knows.
+	Before     string `json:"before"`
+	BeforeFrom string `json:"before_from"`
+}
+
 // Set gives a customer a plan, in place of what was set before.
-func (d *Desk) Set(ctx context.Context, name string, a Assignment, by Change) (Customer, error) {
+func (d *Desk) Set(ctx context.Context, name string, a Assignment, by Change) (c Changed, err error) {
 	if err := d.check(name, &a); err != nil {
-		return Customer{}, err
+		return c, err
 	}
-	return d.change(ctx, name, &a, by)
+	c.Before, c.BeforeFrom = d.View().named(name)
+	c.Customer, err = d.change(ctx, name, &a, by)
+	return c, err
 }
 
 // Remove takes away what was set: the customer has what the files say.
@@ -154,7 +168,7 @@ func (d *Desk) change(ctx context.Context, name string, a *Assignment, by Change
 		}
 		switch {
 		case by.Version != 0 && by.Version != was.Version:
-			return was, fmt.Errorf("plans: %w: it has version %d", ErrConflict, was.Version)
+			return was, fmt.Errorf("plans: %w: %.100q has version %d", ErrConflict, name, was.Version)
 		case a == nil && old == nil:
 			return Customer{}, fmt.Errorf("plans: %w: %.100q was not set, and has what the files say", ErrUnknown, name)
 		}
@@ -180,8 +194,7 @@ func (d *Desk) change(ctx context.Context, name string, a *Assignment, by Change
 
 // note tells other servers and the audit of a change that was made.
 func (d *Desk) note(ctx context.Context, name string, old, value []byte, by Change) error {
-	key := fmt.Sprintf("%016x/%s", uint64(d.dir.now().UnixNano()), name)
-	_, _, err := d.records.Swap(ctx, changesTable, key, nil, []byte{1}, keepChanges)
+	err := d.tell(ctx, name)
 	action := "customer.set"
 	if value == nil {
 		action = "customer.remove"
@@ -190,7 +203,7 @@ func (d *Desk) note(ctx context.Context, name string, old, value []byte, by Chan
 		d.log.Error("a customer was changed and the list of changes lacks it", "who", by.Who, "action", action, "err", failed)
 	}
 	if err != nil {
-		return fmt.Errorf("plans: it was changed, and other servers may see it only when they start again: set it once more: %w", err)
+		return fmt.Errorf("plans: it was changed, and other servers may see it only when they start again: do it once more: %w", err)
 	}
 	return nil
 }
@@ -248,9 +261,12 @@ func (d *Desk) get(ctx context.Context, name string) (Customer, error) {
 // List returns customers that were set, by name, at most most of them that come behind after. next is where to go on;
 // "" = there are no more.
 func (d *Desk) List(ctx context.Context, after string, most int) (list []Customer, next string, err error) {
-	found, err := d.records.Range(ctx, customersTable, "", after, most)
+	found, err := d.records.Range(ctx, customersTable, "", after, most+1)
 	if err != nil {
 		return nil, "", fmt.Errorf("plans: %w", err)
+	}
+	if len(found) > most {
+		found, next = found[:most], found[most-1].Key
 	}
 	for _, r := range found {
 		var c Customer
@@ -258,9 +274,6 @@ func (d *Desk) List(ctx context.Context, after string, most int) (list []Custome
 			return nil, "", fmt.Errorf("plans: the record of customer %.100q cannot be read: %w", r.Key, err)
 		}
 		list = append(list, c)
-	}
-	if len(found) == most {
-		next = found[most-1].Key
 	}
 	return list, next, nil
 }

@@ -2,7 +2,10 @@ package plans
 
 import (
 	"hash/maphash"
+	"maps"
+	"math"
 	"math/bits"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +40,7 @@ type Assignment struct {
 	Plan  string    `json:"plan"`
 	Until time.Time `json:"until,omitzero"`
 	Then  string    `json:"then,omitempty"`
-	// Counts are other counts of budgets, by the name that the limit has in the plan.
+	// Counts are other counts of budgets, by the name that the limit has in the plan. They end with it.
 	Counts map[string]Count `json:"counts,omitempty"`
 }
 
@@ -85,12 +88,17 @@ type View struct {
 	usual  string
 	exists map[string]bool
 	files  table
+	plain  map[string]int64 // how many customers of files have nothing but a plan, by plan
 }
 
 // By returns the attributes that name customers; nil = there are no plans.
 func (v *View) By() []string { return v.by }
 
-// Plan returns the plan of a request; "" = no attribute names a customer. known says that it is a customer's own.
+// Exists reports whether there is a plan of that name.
+func (v *View) Exists(plan string) bool { return v.exists[plan] }
+
+// Plan returns the plan of a request: that of the customer it names, and the default one where it names none. known
+// says that it is a customer's own.
 func (v *View) Plan(attrs []limit.Attribute) (plan string, known bool) {
 	v.dir.mu.RLock()
 	defer v.dir.mu.RUnlock()
@@ -106,32 +114,30 @@ func (v *View) Count(attrs []limit.Attribute, budget string, nominal int64) int6
 		return nominal
 	}
 	if _, a, _ := v.find(attrs); a != nil {
-		if c, ok := a.Counts[budget]; ok && (c.Until.IsZero() || v.dir.now().Before(c.Until)) {
-			return c.of(nominal)
-		}
+		return v.count(a, budget, nominal)
 	}
 	return nominal
 }
 
 // find goes through the attributes that name customers. The directory's lock is held.
 func (v *View) find(attrs []limit.Attribute) (plan string, more *Assignment, known bool) {
-	named := false
 	for _, by := range v.by {
 		for i := range attrs {
-			if attrs[i].Name != by {
+			if !sameName(by, attrs[i].Name) {
 				continue
 			}
-			named = true
 			if plan, more = v.of(maphash.String(v.dir.seed, attrs[i].Value)); plan != "" {
 				return plan, more, true
 			}
 			break
 		}
 	}
-	if !named {
-		return "", nil, false
-	}
 	return v.usual, nil, false
+}
+
+// sameName compares an attribute of the files with one of a request: the names of header fields have no case.
+func sameName(by, name string) bool {
+	return by == name || len(by) == len(name) && strings.HasPrefix(by, "header:") && strings.EqualFold(by, name)
 }
 
 // of returns what a customer has; "" = no plan that exists. What was set comes before the files.
@@ -168,10 +174,10 @@ func (v *View) named(name string) (plan, from string) {
 	return plan, "files"
 }
 
-// now is the plan that a customer has at this time.
+// now is the plan that a customer has at this time. Other counts are those of the plan, and end with it.
 func (v *View) now(plan string, more *Assignment) (string, *Assignment) {
 	if more != nil && !more.Until.IsZero() && !v.dir.now().Before(more.Until) {
-		return more.Then, more
+		return more.Then, nil
 	}
 	return plan, more
 }
@@ -222,4 +228,66 @@ func (v *View) Stats() (s Stats) {
 		}
 	}
 	return s
+}
+
+// Assigned returns how much customers with a plan of their own are assigned of a budget, all together, and how many they
+// are. nominal has its count by plan; a plan that is not in it assigns nothing. It goes through the customers that were
+// set.
+func (v *View) Assigned(budget string, nominal map[string]int64) (sum int64, customers int) {
+	add := func(plan string, more *Assignment, times int64) {
+		count, ok := nominal[plan]
+		if !ok {
+			return
+		}
+		if customers += int(times); more != nil {
+			count = v.count(more, budget, count)
+		}
+		if hi, lo := bits.Mul64(uint64(count), uint64(times)); hi > 0 || lo > uint64(math.MaxInt64-sum) {
+			sum = math.MaxInt64
+		} else {
+			sum += int64(lo)
+		}
+	}
+	d := v.dir
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	plain := maps.Clone(v.plain)
+	live := make(map[string]int64)
+	for h, n := range d.live.plan {
+		plan, more := v.now(d.plans[n], d.live.more[h])
+		if !v.exists[plan] {
+			continue // it has what the files say
+		}
+		if n, ok := v.files.plan[h]; ok && v.files.more[h] == nil {
+			plain[v.plans[n]]--
+		}
+		if more == nil {
+			live[plan]++
+		} else {
+			add(plan, more, 1)
+		}
+	}
+	for h, a := range v.files.more {
+		if n, ok := d.live.plan[h]; ok {
+			if plan, _ := v.now(d.plans[n], d.live.more[h]); v.exists[plan] {
+				continue
+			}
+		}
+		plan, more := v.now(a.Plan, a)
+		add(plan, more, 1)
+	}
+	for _, times := range []map[string]int64{plain, live} {
+		for plan, n := range times {
+			add(plan, nil, n)
+		}
+	}
+	return sum, customers
+}
+
+// count is what an assignment says of a budget now, in place of the plan's.
+func (v *View) count(a *Assignment, budget string, nominal int64) int64 {
+	if c, ok := a.Counts[budget]; ok && (c.Until.IsZero() || v.dir.now().Before(c.Until)) {
+		return c.of(nominal)
+	}
+	return nominal
 }

@@ -1,12 +1,15 @@
 package plans
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,7 +34,7 @@ type Files struct {
 
 // Read reads the customers of files.
 func (d *Directory) Read(f Files) (*View, error) {
-	r := &View{dir: d, plans: f.Plans, by: f.By, usual: f.Default, exists: make(map[string]bool, len(f.Plans)), files: newTable(len(f.List))}
+	r := &View{dir: d, plans: f.Plans, by: f.By, usual: f.Default, exists: make(map[string]bool, len(f.Plans)), files: newTable(len(f.List)), plain: make(map[string]int64, len(f.Plans))}
 	number := make(map[string]uint32, len(f.Plans))
 	for i, name := range f.Plans {
 		number[name], r.exists[name] = uint32(i), true
@@ -44,18 +47,21 @@ func (d *Directory) Read(f Files) (*View, error) {
 		if err := CheckName(name); err != nil {
 			return err
 		}
+		plan = f.Plans[n] // not a part of a line, which would be kept as well
 		h := maphash.String(d.seed, name)
 		if _, there := r.files.plan[h]; there {
 			return fmt.Errorf("customer %.100q is there twice", name)
 		}
-		r.files.plan[h] = n
-		if until != "" {
+		if until == "" {
+			r.plain[plan]++
+		} else {
 			end, err := ParseTime(until)
 			if err != nil {
 				return fmt.Errorf("customer %.100q: %w", name, err)
 			}
 			r.files.more[h] = &Assignment{Plan: plan, Until: end}
 		}
+		r.files.plan[h] = n
 		return nil
 	}
 	if f.From != "" {
@@ -63,10 +69,14 @@ func (d *Directory) Read(f Files) (*View, error) {
 			return nil, err
 		}
 	}
-	for name, plan := range f.List {
-		if err := add(name, plan, ""); err != nil {
-			return nil, fmt.Errorf("plans: customers: %w", err)
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(f.List)) {
+		if err := add(name, f.List[name], ""); err != nil && len(faults) < maxFaults {
+			faults = append(faults, fmt.Errorf("plans: customers: %w", err))
 		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -78,7 +88,11 @@ func readCSV(path string, add func(name, plan, until string) error) error {
 		return fmt.Errorf("plans: customers: from: %w", err)
 	}
 	defer file.Close()
-	in := csv.NewReader(file)
+	text := bufio.NewReader(file)
+	if mark, _ := text.Peek(3); string(mark) == "\ufeff" { // spreadsheets write it
+		_, _ = text.Discard(3)
+	}
+	in := csv.NewReader(text)
 	in.ReuseRecord, in.FieldsPerRecord, in.TrimLeadingSpace, in.Comment = true, -1, true, '#'
 	var faults []error
 	for first := true; ; first = false {
@@ -128,12 +142,12 @@ func CheckName(name string) error {
 
 // ParseTime reads a time as RFC 3339 has it, or a date, whose midnight UTC it is.
 func ParseTime(text string) (time.Time, error) {
-	if at, err := time.Parse(time.DateOnly, text); err == nil {
-		return at, nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
+	at, err := time.Parse(time.DateOnly, text)
 	if err != nil {
-		return at, fmt.Errorf("%.100q is no time: write 2026-12-31, which is its midnight UTC, or 2026-12-31T18:00:00+01:00", text)
+		at, err = time.Parse(time.RFC3339, text)
+	}
+	if err != nil || at.Year() < 1970 {
+		return time.Time{}, fmt.Errorf("%.100q is no time from 1970 on: write 2026-12-31, which is its midnight UTC, or 2026-12-31T18:00:00+01:00", text)
 	}
 	return at, nil
 }

@@ -5,10 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/stint-io/stint/store"
 )
 
-// Load reads every customer that was set.
-func (d *Desk) Load(ctx context.Context) error {
+// Open reads every customer that was set, so that they are known before the first request. After an error [Desk.Run]
+// tries again. It is not called while Run runs.
+func (d *Desk) Open(ctx context.Context) error { return d.follower.look(ctx) }
+
+// load reads every customer that was set.
+func (d *Desk) load(ctx context.Context) error {
 	live := newTable(0)
 	for after := ""; ; {
 		found, err := d.records.Range(ctx, customersTable, "", after, page)
@@ -36,9 +42,8 @@ func (d *Desk) Load(ctx context.Context) error {
 func (d *Desk) Run(ctx context.Context) {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
-	f := follower{desk: d, seen: make(map[string]bool)}
 	for failing := false; ; {
-		err := f.look(ctx)
+		err := d.follower.look(ctx)
 		if failing != (err != nil) && ctx.Err() == nil {
 			if failing = err != nil; failing {
 				d.log.Warn("changes of customers are not seen", "err", err)
@@ -54,51 +59,97 @@ func (d *Desk) Run(ctx context.Context) {
 	}
 }
 
-// follower remembers which changes it has seen.
+// follower knows up to which number of the list of changes it has seen them. Changes are numbered without gaps, so that
+// no clock matters: not that of the server which made one, nor that of the one which sees it.
 type follower struct {
-	desk *Desk
-	last time.Time // of the latest look that was answered
-	seen map[string]bool
+	desk   *Desk
+	at     uint64
+	loaded bool
 }
 
-// look reads the customers that have changed since the last look. The first one, and one after a long time, reads all.
+// look reads the customers that have changed since the last look. Where the list does not go back to there, or begins
+// anew because the store has lost it, it reads all.
 func (f *follower) look(ctx context.Context) error {
-	d := f.desk
-	now := d.dir.now()
-	if f.last.IsZero() || now.Sub(f.last) > keepChanges/2 || now.Before(f.last) {
-		if err := d.Load(ctx); err != nil {
-			return err
-		}
-		if f.last.IsZero() {
-			f.last = now
-		}
+	head, err := f.desk.head(ctx)
+	if err != nil {
+		return err
 	}
-	seen := make(map[string]bool)
-	for after := fmt.Sprintf("%016x", uint64(f.last.Add(-skew).UnixNano())); ; {
-		found, err := d.records.Range(ctx, changesTable, "", after, page)
+	if !f.loaded || head < f.at {
+		return f.load(ctx, head)
+	}
+	from := f.at
+	for {
+		found, err := f.desk.records.Range(ctx, changesTable, "", number(f.at), page)
 		if err != nil {
 			return err
 		}
+		if f.at < head && (len(found) == 0 || found[0].Key != number(f.at+1)) {
+			return f.load(ctx, head) // what was listed is gone
+		}
 		for _, r := range found {
-			after = r.Key
-			if seen[r.Key] = true; f.seen[r.Key] {
-				continue
-			}
-			name := r.Key[17:]
-			raw, err := d.records.Get(ctx, customersTable, name)
-			if err != nil {
+			if err := f.desk.read(ctx, string(r.Value)); err != nil {
 				return err
 			}
-			var c Customer
-			if raw == nil {
-				d.see(name, nil)
-			} else if json.Unmarshal(raw, &c) == nil {
-				d.see(name, &c.Assignment)
+			if _, err := fmt.Sscanf(r.Key, "%x", &f.at); err != nil {
+				return fmt.Errorf("plans: the list of changes has %.40q: %w", r.Key, err)
 			}
 		}
 		if len(found) < page {
-			f.last, f.seen = now, seen
-			return nil
+			break
 		}
 	}
+	if f.at > head && f.at > from { // who made the latest change has not said so
+		return f.desk.records.Raise(ctx, headTable, []store.Mark{{Key: headKey, N: f.at}}, 0)
+	}
+	return nil
+}
+
+// load reads every customer. head was the number of the latest change before.
+func (f *follower) load(ctx context.Context, head uint64) error {
+	err := f.desk.load(ctx)
+	if err == nil {
+		f.at, f.loaded = head, true
+	}
+	return err
+}
+
+// number is the key of a change.
+func number(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+// head returns the number of the latest change, as far as it is known.
+func (d *Desk) head(ctx context.Context) (uint64, error) {
+	found, err := d.records.Marks(ctx, headTable, "", "", 1)
+	if err != nil || len(found) == 0 {
+		return 0, err
+	}
+	return found[0].N, nil
+}
+
+// tell adds the change of a customer to the list.
+func (d *Desk) tell(ctx context.Context, name string) error {
+	n, err := d.head(ctx)
+	for err == nil {
+		var added bool
+		n++
+		if added, _, err = d.records.Swap(ctx, changesTable, number(n), nil, []byte(name), keepChanges); added {
+			return d.records.Raise(ctx, headTable, []store.Mark{{Key: headKey, N: n}}, 0)
+		}
+	}
+	return err
+}
+
+// read puts in the directory what is recorded of a customer.
+func (d *Desk) read(ctx context.Context, name string) error {
+	raw, err := d.records.Get(ctx, customersTable, name)
+	if err != nil {
+		return err
+	}
+	var c Customer
+	switch {
+	case raw == nil:
+		d.see(name, nil)
+	case json.Unmarshal(raw, &c) == nil:
+		d.see(name, &c.Assignment)
+	}
+	return nil
 }

@@ -80,7 +80,7 @@ func TestLostAnswers(t *testing.T) {
 // TestResetAndReserved: what an open reservation holds comes back once, not to a key that was reset, nor beside a refund.
 func TestResetAndReserved(t *testing.T) {
 	w := newWorld(t, "{name: hour, key: [tenant], rate: 1000/hour, algorithm: fixed_window}")
-	c := w.engine.Counters("hour")[0]
+	c := w.engine.Counters("hour", nil)[0]
 	key, err := c.Limit.KeyFrom(request(1).Attributes)
 	if err != nil {
 		t.Fatal(err)

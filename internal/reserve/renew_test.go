@@ -117,7 +117,7 @@ func TestRenewSeveral(t *testing.T) {
 		t.Fatalf("%+v %v", x.Limits, err)
 	}
 	// Reset by hand: nothing comes back to it that is gone, and what is used from then on counts in whole.
-	c := w.engine.Counters("tokens")[0]
+	c := w.engine.Counters("tokens", nil)[0]
 	key, err := c.Limit.KeyFrom(request(1).Attributes)
 	if err != nil {
 		t.Fatal(err)

@@ -28,20 +28,43 @@ type PlanLimit struct {
 	Budget string `json:"budget,omitempty"`
 }
 
+// Assigned is a limit whose count the plans of customers hand out.
+type Assigned struct {
+	Limit string `json:"limit"`
+	// Count is what the limit has, and Assigned what Customers customers with a plan of their own may use together, by the
+	// limits of plans that are called Budgets.
+	Count     int64    `json:"count"`
+	Assigned  int64    `json:"assigned"`
+	Customers int      `json:"customers"`
+	Budgets   []string `json:"budgets"`
+	Over      bool     `json:"over"`
+}
+
+// String says it in words.
+func (a Assigned) String() string {
+	text := fmt.Sprintf("%s of the plans of %d customers come to %d, and limit %q has %d", strings.Join(a.Budgets, " and "), a.Customers, a.Assigned, a.Limit, a.Count)
+	if a.Over {
+		text += ": it is over-subscribed, and customers are refused within their plans when they use them up"
+	}
+	return text
+}
+
 // The bounds of a page of customers.
 const usualCustomers, maxCustomers = 100, 1000
 
 // CustomerHandler answers GET /v1/admin/plans, and GET, PUT and DELETE /v1/admin/customers: which plan a customer has.
 // who says who sends a request; nil = its address.
-func CustomerHandler(desk *plans.Desk, list func() []Plan, who func(*http.Request) string) http.Handler {
+func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who func(*http.Request) string) http.Handler {
 	if who == nil {
 		who = func(r *http.Request) string { return "admin from " + r.RemoteAddr }
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/admin/plans", func(w http.ResponseWriter, _ *http.Request) {
+		all, assigned := list()
 		writeJSON(w, struct {
-			Plans []Plan `json:"plans"`
-		}{append([]Plan{}, list()...)})
+			Plans    []Plan     `json:"plans"`
+			Assigned []Assigned `json:"assigned,omitempty"`
+		}{append([]Plan{}, all...), assigned})
 	})
 	mux.HandleFunc("GET /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) { getCustomers(w, r, desk) })
 	mux.HandleFunc("PUT /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) {
