@@ -77,7 +77,7 @@ func TestCheckCustomers(t *testing.T) {
 		"acme,pro\n\x00\x01\xff,pro\n":            "line 2: ",
 		"acme,pro\n" + string([]byte{0xff, 0xfe}): "line 2 has 1 fields",
 		"acme,pro,friday\n":                       "no time from 1970",
-		strings.Repeat("a", 1<<20) + ",pro\n":     "has 1048576 bytes, want at most 512",
+		strings.Repeat("a", 1<<20) + ",pro\n":     "line 1 has more than 4096 bytes",
 	} {
 		if err := os.WriteFile(csv, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package plans
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -88,43 +89,77 @@ func readCSV(path string, add func(name, plan, until string) error) error {
 		return fmt.Errorf("plans: customers: from: %w", err)
 	}
 	defer file.Close()
-	text := bufio.NewReader(file)
+	text := bufio.NewReaderSize(file, 64<<10)
 	if mark, _ := text.Peek(3); string(mark) == "\ufeff" { // spreadsheets write it
 		_, _ = text.Discard(3)
 	}
-	in := csv.NewReader(text)
-	in.ReuseRecord, in.FieldsPerRecord, in.TrimLeadingSpace, in.Comment = true, -1, true, '#'
+	return readLines(path, text, add)
+}
+
+// readLines is readCSV for an open file. Lines without quotes, which are nearly all, are read without a copy.
+func readLines(path string, text *bufio.Reader, add func(name, plan, until string) error) error {
 	var faults []error
-	for first := true; ; first = false {
-		fields, err := in.Read()
-		if errors.Is(err, io.EOF) {
+	for line := 1; len(faults) < maxFaults; line++ {
+		raw, err := text.ReadSlice('\n')
+		whole := raw
+		for errors.Is(err, bufio.ErrBufferFull) && len(whole) <= maxLine { // a long one
+			whole = append([]byte{}, whole...)
+			raw, err = text.ReadSlice('\n')
+			whole = append(whole, raw...)
+		}
+		if err != nil && !errors.Is(err, io.EOF) && len(whole) <= maxLine {
+			return errors.Join(append(faults, fmt.Errorf("plans: %s: %w", path, err))...)
+		}
+		if fault := readLine(whole, line == 1, add); fault != nil {
+			faults = append(faults, fmt.Errorf("plans: %s: line %d%w", path, line, fault))
+		}
+		if err != nil || len(whole) > maxLine {
 			break
-		}
-		if err == nil {
-			line, _ := in.FieldPos(0)
-			switch {
-			case first && fields[0] == "customer": // a header
-				continue
-			case len(fields) < 2 || len(fields) > 3:
-				err = fmt.Errorf("line %d has %d fields, want customer,plan or customer,plan,until", line, len(fields))
-			default:
-				until := ""
-				if len(fields) == 3 {
-					until = fields[2]
-				}
-				if err = add(strings.TrimSpace(fields[0]), strings.TrimSpace(fields[1]), strings.TrimSpace(until)); err != nil {
-					err = fmt.Errorf("line %d: %w", line, err)
-				}
-			}
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("plans: %s: %w", path, err))
-			if len(faults) == maxFaults {
-				break
-			}
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// maxLine bounds a line of a file of customers: a name of MaxName bytes that is all quotes fits, with its plan and time.
+const maxLine = 4 << 10
+
+// readLine reads a customer, a plan, and when it ends. An error begins with a colon or a verb, behind the line's number.
+func readLine(raw []byte, first bool, add func(name, plan, until string) error) error {
+	if len(raw) > maxLine {
+		return fmt.Errorf(" has more than %d bytes, want customer,plan or customer,plan,until", maxLine)
+	}
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || raw[0] == '#' {
+		return nil
+	}
+	var fields []string
+	if bytes.IndexByte(raw, '"') < 0 {
+		fields = strings.Split(string(raw), ",")
+	} else {
+		in := csv.NewReader(bytes.NewReader(raw))
+		in.FieldsPerRecord, in.TrimLeadingSpace = -1, true
+		var err error
+		if fields, err = in.Read(); err != nil {
+			return errors.New(": its quotes are wrong: a name with a comma or a quote is written as \"a,b\" or \"say \"\"hi\"\"\"")
+		}
+	}
+	if len(fields) < 2 || len(fields) > 3 {
+		return fmt.Errorf(" has %d fields, want customer,plan or customer,plan,until", len(fields))
+	}
+	for i := range fields {
+		fields[i] = strings.TrimSpace(fields[i])
+	}
+	if first && fields[0] == "customer" { // a header
+		return nil
+	}
+	until := ""
+	if len(fields) == 3 {
+		until = fields[2]
+	}
+	if err := add(fields[0], fields[1], until); err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	return nil
 }
 
 // CheckName returns an error for what cannot be the name of a customer.

@@ -54,130 +54,162 @@ func (c *cuttable) Swap(ctx context.Context, table, key string, old, value []byt
 	return c.Records.Swap(ctx, table, key, old, value, keep)
 }
 
-// Three servers on one records store, and a plain map: whatever is set, removed, refused, reloaded and forgotten at
-// random, each server says what the map says once it has looked, and the one that made a change at once. Clocks of the
-// servers jump together, as plans end by them; the list of changes does not go by clocks.
+// world is three servers on one records store, and a plain map of what they were told.
+type world struct {
+	*testing.T
+	r       *rand.Rand
+	rec     *cuttable
+	offices []*office
+	now     time.Time
+	model   map[string]entry
+}
+
+type entry struct {
+	plans.Assignment
+	version uint64
+}
+
+var customers = []string{"acme", "bob", "cleo", "dan", "eve"}
+
+// check holds what an office says of a customer against the map.
+func (w *world) check(o *office, name string) {
+	w.Helper()
+	plan, count := "free", int64(100)
+	if name == "acme" {
+		plan = "pro"
+	}
+	if e, ok := w.model[name]; ok {
+		switch {
+		case e.Until.IsZero() || w.now.Before(e.Until):
+			plan = e.Plan
+			if c, ok := e.Counts["messages"]; ok && (c.Until.IsZero() || w.now.Before(c.Until)) {
+				count = max(c.N, c.Percent)
+			}
+		case e.Then != "":
+			plan = e.Then
+		}
+	}
+	o.has(name, plan, count)
+}
+
+// later is a time within two days.
+func (w *world) later() time.Time {
+	return w.now.Add(time.Duration(1 + w.r.Int64N(int64(48*time.Hour))))
+}
+
+// assignment is one at random.
+func (w *world) assignment() plans.Assignment {
+	a := plans.Assignment{Plan: files.Plans[w.r.IntN(3)]}
+	if w.r.IntN(2) == 0 {
+		a.Until = w.later()
+		if w.r.IntN(2) == 0 {
+			a.Then = files.Plans[w.r.IntN(3)]
+		}
+	}
+	if w.r.IntN(2) == 0 {
+		c := plans.Count{N: 1 + w.r.Int64N(1000)}
+		if w.r.IntN(2) == 0 {
+			c = plans.Count{Percent: 1 + w.r.Int64N(1000)}
+		}
+		if w.r.IntN(2) == 0 {
+			c.Until = w.later()
+		}
+		a.Counts = map[string]plans.Count{"messages": c}
+	}
+	return a
+}
+
+// change has an office set or remove a customer, and the map the same; it says whether it was done.
+func (w *world) change(o *office, name string, remove bool) bool {
+	w.Helper()
+	was, there := w.model[name]
+	by := plans.Change{}
+	if w.r.IntN(3) == 0 {
+		by.Version = uint64(w.r.IntN(4))
+	}
+	conflict := by.Version != 0 && by.Version != was.version
+	var err error
+	if remove {
+		if err = o.Remove(w.Context(), name, by); err == nil {
+			delete(w.model, name)
+		}
+	} else {
+		a := w.assignment()
+		var c plans.Changed
+		if c, err = o.Set(w.Context(), name, a, by); err == nil {
+			w.model[name] = entry{a, was.version + 1}
+			if c.Version != was.version+1 {
+				w.Fatalf("version %d after %d", c.Version, was.version)
+			}
+		}
+	}
+	switch {
+	case conflict && !errors.Is(err, plans.ErrConflict):
+		w.Fatalf("version %d was changed by version %d: %v", was.version, by.Version, err)
+	case !conflict && remove && !there && !errors.Is(err, plans.ErrUnknown), !conflict && (there || !remove) && err != nil:
+		w.Fatal(err)
+	}
+	return err == nil
+}
+
+// forget loses the list of changes, as after an hour, and neither the customers nor the latest number.
+func (w *world) forget() {
+	fresh := records.New(nil, 0)
+	found, _ := w.rec.Records.Range(w.Context(), "customers", "", "", 1000)
+	for _, one := range found {
+		_, _, _ = fresh.Swap(w.Context(), "customers", one.Key, nil, one.Value, 0)
+	}
+	head, _ := w.rec.Records.Marks(w.Context(), "customerhead", "", "", 1)
+	_ = fresh.Raise(w.Context(), "customerhead", head, 0)
+	w.rec.Records = fresh
+}
+
+// look has every office look for changes, and checks all that they say.
+func (w *world) look() {
+	w.Helper()
+	for _, o := range w.offices {
+		if err := o.Open(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		for _, name := range customers {
+			w.check(o, name)
+		}
+	}
+}
+
+// Whatever is set, removed, refused, reloaded and forgotten at random by three servers, each says what a plain map says
+// once it has looked, and the one that made a change at once. Clocks of the servers jump together, as plans end by them.
 func TestModel(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 1))
-			rec := &cuttable{Records: records.New(nil, 0)}
-			offices := []*office{newOffice(t, rec, files), newOffice(t, rec, files), newOffice(t, rec, files)}
-			for _, o := range offices {
-				if err := o.Open(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+			w := &world{T: t, r: rand.New(rand.NewPCG(seed, 1)), rec: &cuttable{Records: records.New(nil, 0)}, model: map[string]entry{}}
+			for range 3 {
+				w.offices = append(w.offices, newOffice(t, w.rec, files))
 			}
-			type entry struct {
-				plans.Assignment
-				version uint64
-			}
-			model := make(map[string]entry)
-			names := []string{"acme", "bob", "cleo", "dan", "eve"}
-			now := offices[0].now
-			check := func(o *office, name string) {
-				t.Helper()
-				plan, count := "free", int64(100)
-				if name == "acme" {
-					plan = "pro"
-				}
-				if e, ok := model[name]; ok {
-					switch {
-					case e.Until.IsZero() || now.Before(e.Until):
-						plan = e.Plan
-						if c, ok := e.Counts["messages"]; ok && (c.Until.IsZero() || now.Before(c.Until)) {
-							count = max(c.N, c.Percent)
-						}
-					case e.Then != "":
-						plan = e.Then
-					}
-				}
-				o.has(name, plan, count)
-			}
+			w.now = w.offices[0].now
+			w.look()
 			for step := range 400 {
-				o := offices[r.IntN(len(offices))]
-				name := names[r.IntN(len(names))]
-				was, there := model[name]
-				by := plans.Change{}
-				if r.IntN(3) == 0 {
-					by.Version = uint64(r.IntN(4))
-				}
-				conflict := by.Version != 0 && by.Version != was.version
-				var err error
-				changed := false
-				switch r.IntN(8) {
-				case 0:
-					if err = o.Remove(t.Context(), name, by); err == nil {
-						delete(model, name)
-						changed = true
-					} else if !conflict && there || conflict && !errors.Is(err, plans.ErrConflict) {
-						t.Fatalf("step %d: %v", step, err)
-					}
+				o := w.offices[w.r.IntN(len(w.offices))]
+				name := customers[w.r.IntN(len(customers))]
+				switch kind := w.r.IntN(8); kind {
 				case 1:
-					now = now.Add(time.Duration(r.Int64N(int64(48*time.Hour))) - 12*time.Hour)
-					for _, o := range offices {
-						o.now = now
+					w.now = w.now.Add(time.Duration(w.r.Int64N(int64(48*time.Hour))) - 12*time.Hour)
+					for _, o := range w.offices {
+						o.now = w.now
 					}
 				case 2:
 					o.read(files)
 				case 3:
-					if r.IntN(5) == 0 { // the list of changes is lost, as after an hour
-						fresh := records.New(nil, 0)
-						for _, table := range []string{"customers"} {
-							found, _ := rec.Records.Range(t.Context(), table, "", "", 1000)
-							for _, one := range found {
-								_, _, _ = fresh.Swap(t.Context(), table, one.Key, nil, one.Value, 0)
-							}
-						}
-						if head, _ := rec.Records.Marks(t.Context(), "customerhead", "", "", 1); len(head) > 0 {
-							_ = fresh.Raise(t.Context(), "customerhead", head, 0)
-						}
-						rec.Records = fresh
+					if w.r.IntN(5) == 0 {
+						w.forget()
 					}
 				default:
-					a := plans.Assignment{Plan: files.Plans[r.IntN(3)]}
-					if r.IntN(2) == 0 {
-						a.Until = now.Add(time.Duration(1 + r.Int64N(int64(48*time.Hour))))
-						if r.IntN(2) == 0 {
-							a.Then = files.Plans[r.IntN(3)]
-						}
-					}
-					if r.IntN(2) == 0 {
-						c := plans.Count{N: 1 + r.Int64N(1000)}
-						if r.IntN(2) == 0 {
-							c = plans.Count{Percent: 1 + r.Int64N(1000)}
-						}
-						if r.IntN(2) == 0 {
-							c.Until = now.Add(time.Duration(1 + r.Int64N(int64(48*time.Hour))))
-						}
-						a.Counts = map[string]plans.Count{"messages": c}
-					}
-					var c plans.Changed
-					if c, err = o.Set(t.Context(), name, a, by); err == nil {
-						model[name] = entry{a, was.version + 1}
-						changed = true
-						if c.Version != was.version+1 {
-							t.Fatalf("step %d: version %d after %d", step, c.Version, was.version)
-						}
-					} else if !conflict || !errors.Is(err, plans.ErrConflict) {
-						t.Fatalf("step %d: %v", step, err)
+					if w.change(o, name, kind == 0) {
+						w.check(o, name)
 					}
 				}
-				if changed {
-					if conflict {
-						t.Fatalf("step %d: version %d was changed by version %d", step, was.version, by.Version)
-					}
-					check(o, name)
-				}
-				if r.IntN(3) == 0 {
-					for _, o := range offices {
-						if err := o.Open(t.Context()); err != nil {
-							t.Fatal(err)
-						}
-						for _, name := range names {
-							check(o, name)
-						}
-					}
+				if w.r.IntN(3) == 0 {
+					w.look()
 				}
 				if t.Failed() {
 					t.Fatalf("step %d", step)

@@ -267,16 +267,18 @@ func TestBadFiles(t *testing.T) {
 	f := files
 	f.From = filepath.Join(t.TempDir(), "c.csv")
 	for text, want := range map[string]string{
-		"a,pro\nb,platinum\n":                 `line 2: customer "b": there is no plan "platinum", want one of free, pro, gold`,
-		"a,pro\na,gold\n":                     `line 2: customer "a" is there twice`,
-		"acme,pro\n":                          `customer "acme" is there twice`,
-		"a,pro,2026,x\n":                      "line 1 has 4 fields",
-		"\x00\xff\xfe\x1b,pro\n":              "line 1: ",
-		"a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n":   "line 10 has 1 fields",
-		"a,pro,tomorrow\n":                    `"tomorrow" is no time from 1970`,
-		"a,pro,0001-01-01\n":                  "is no time from 1970",
-		"a,\"pro\nb,pro\n":                    "extraneous or missing",
-		strings.Repeat("n", 1<<20) + ",pro\n": "has 1048576 bytes",
+		"a,pro\nb,platinum\n":                  `line 2: customer "b": there is no plan "platinum", want one of free, pro, gold`,
+		"a,pro\na,gold\n":                      `line 2: customer "a" is there twice`,
+		"acme,pro\n":                           `customer "acme" is there twice`,
+		"a,pro,2026,x\n":                       "line 1 has 4 fields",
+		"\x00\xff\xfe\x1b,pro\n":               "line 1: ",
+		"a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n":    "line 10 has 1 fields",
+		"a,pro,tomorrow\n":                     `"tomorrow" is no time from 1970`,
+		"a,pro,0001-01-01\n":                   "is no time from 1970",
+		"a,\"pro\nb,pro\n":                     "line 1: its quotes are wrong",
+		strings.Repeat("n", 600) + ",pro\n":    "has 600 bytes, want at most 512",
+		strings.Repeat("n", 1<<20) + ",pro\n":  "line 1 has more than 4096 bytes",
+		"a,pro\n" + strings.Repeat("n", 1<<20): "line 2 has more than 4096 bytes",
 	} {
 		if err := os.WriteFile(f.From, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
