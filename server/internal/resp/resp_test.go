@@ -341,3 +341,61 @@ func TestNothingIsAllocated(t *testing.T) {
 		t.Errorf("%v allocations for two commands", n)
 	}
 }
+
+// A connection too many is told so; one that ends makes room. Serve ends when all have.
+func TestTooManyConnections(t *testing.T) {
+	s := newServer(t, func(o *Options) { o.MaxConnections = 1 })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, t.Context(), l) }()
+	dial := func() (net.Conn, string) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, "PING\r\n")
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		return c, line
+	}
+	first, line := dial()
+	if line != "+PONG\r\n" {
+		t.Fatalf("%q", line)
+	}
+	second, line := dial()
+	if !strings.HasPrefix(line, "-ERR max number of clients") && line != "" { // reset, for what it has sent
+		t.Errorf("one too many: %q", line)
+	}
+	if s.figures.refused.Load() != 1 {
+		t.Errorf("%d refused", s.figures.refused.Load())
+	}
+	_, _ = first.Close(), second.Close()
+	for { // until the server has seen the end of the first
+		c, line := dial()
+		_ = c.Close()
+		if line == "+PONG\r\n" {
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A fault in one command ends its connection, is told, and leaves the others alone.
+func TestFault(t *testing.T) {
+	told := ""
+	s := newServer(t, func(o *Options) {
+		o.Engine, o.Fault = nil, func(command string, _ any) { told = command }
+	})
+	if got := play(s, array("RL.TAKE", "1", "a", "b"), 999); got != "" || told != "RL.TAKE" {
+		t.Errorf("%q, %q", got, told)
+	}
+	if got := play(s, array("PING"), 999); got != "+PONG\r\n" {
+		t.Errorf("%q", got)
+	}
+}
