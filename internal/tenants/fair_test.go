@@ -138,3 +138,26 @@ func TestFairWhileDemandMoves(t *testing.T) {
 		}
 	}
 }
+
+// What a decision costs, refused or not, while so many tenants have taken tokens.
+func BenchmarkTakeShare(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			w := newWorld(b, 1_000_000, 1_000_000)
+			names := make([]string, n)
+			for i := range names {
+				names[i] = name(i)
+				w.share(names[i], 1)
+			}
+			i := 0
+			for b.Loop() {
+				w.now += 500
+				w.share(names[i%n], 1)
+				i++
+			}
+			if s := w.share(names[0], 1); n > 1 && s.Tenants < n/10 {
+				b.Fatalf("%d tenants", s.Tenants)
+			}
+		})
+	}
+}

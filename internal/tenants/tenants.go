@@ -140,7 +140,8 @@ func (t *Table) do(ctx context.Context, s *store.Share, f func(*divided, *bucket
 	if d.spec != s.Terms {
 		d.spec, d.terms = s.Terms, termsOf(s.Terms)
 	}
-	now := float64(t.now()) / 1000
+	at := t.now()
+	now := float64(at/1000) + float64(at%1000)/1000 // whole microseconds exactly, as Redis has them
 	b := d.buckets[string(s.Key)]
 	if b == nil {
 		d.sweep(now)
