@@ -36,7 +36,7 @@ local function remove(name)
 	call('HDEL', hash, 'w' .. name)
 end
 local function settle()
-	if call('EXISTS', set) == 1 then return end
+	if call('ZCARD', set) > 0 then return end
 	taken, weight, virtual = 0, 0, 0
 	for _, f in ipairs(floors) do taken = taken + f.taken end
 end
@@ -68,7 +68,7 @@ local function owing()
 	for _, f in ipairs(floors) do
 		if f.taken > 0 then return true end
 	end
-	return call('EXISTS', set) == 1
+	return call('ZCARD', set) > 0
 end
 local function takenBy(name)
 	if place[name] then return floors[place[name]].taken end
@@ -131,11 +131,13 @@ end
 -- takes again.
 local config = table.concat(names)
 if (known[8] or '') ~= config then
-	local all = call('HGETALL', hash)
-	for i = 1, #all, 2 do
-		local name = string.sub(all[i], 2)
-		if string.sub(all[i], 1, 1) == 'g' and not place[name] then
-			local own = tonumber(all[i + 1])
+	local former, from = known[8] or '', 1
+	while from <= #former do
+		local _, colon, size = string.find(former, '^(%d+):', from)
+		from = colon + 1 + size
+		local name = string.sub(former, colon + 1, from - 1)
+		if not place[name] then
+			local own = tonumber(call('HGET', hash, 'g' .. name) or 0)
 			call('HDEL', hash, 'g' .. name, 'a' .. name)
 			taken = math.max(taken - own, 0)
 			if own > 0 then add(name, name == me and mine or 1, own) end
@@ -231,13 +233,8 @@ for _, f in ipairs(floors) do
 	if f.asked then put('a' .. f.name, text(f.asked)) end
 end
 call(unpack(write))
-local lives = math.ceil(hold / 1000 + 1000)
-if rate > 0 then lives = math.ceil(math.min(lives + taken / rate / 1000, 3.2e10)) end
-if rate == 0 and taken > 0 then
-	call('PERSIST', set)
-	call('PERSIST', hash)
-else
-	call('PEXPIRE', set, lives)
-	call('PEXPIRE', hash, lives)
-end
+local lives = 3.2e10 -- a year
+if rate > 0 then lives = math.ceil(math.min(hold / 1000 + 1000 + taken / rate / 1000, lives)) end
+call('PEXPIRE', set, lives)
+call('PEXPIRE', hash, lives)
 return answer
