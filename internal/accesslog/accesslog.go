@@ -52,6 +52,8 @@ type Want struct {
 	Fields map[string]string
 	// Cost is the field with the cost of a request, a whole number; "" = each costs 1.
 	Cost string
+
+	whole bool // read lines to their end, whatever is wanted of them
 }
 
 // Where a field goes. From firstValue on they are indices of attributes.

@@ -114,7 +114,7 @@ func detect(first string) (*Format, error) {
 		if err != nil {
 			return nil, err
 		}
-		p, err := f.Parser(Want{})
+		p, err := f.Parser(Want{whole: true})
 		if err != nil {
 			return nil, err
 		}

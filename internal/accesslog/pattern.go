@@ -10,18 +10,24 @@ type patternFields struct {
 	pieces []piece
 	sinks  []*sink
 	open   bool
+	last   int // the piece with the last field that is wanted: an open format is not read further
 }
 
 func bindPattern(f *Format, p *Parser) (*patternFields, error) {
-	b := &patternFields{pieces: f.pattern, open: f.open}
-	timed := false
-	for _, piece := range f.pattern {
+	b := &patternFields{pieces: f.pattern, open: f.open, last: len(f.pattern) - 1}
+	timed, last := false, 0
+	for i, piece := range f.pattern {
 		s := &sink{to: none}
 		if piece.variable != "" {
 			s = p.sinkOf(piece.variable)
 		}
 		timed = timed || s.to == toTime
-		b.sinks = append(b.sinks, s)
+		if b.sinks = append(b.sinks, s); s.to != none {
+			last = i
+		}
+	}
+	if f.open && !p.want.whole {
+		b.last = last
 	}
 	if !timed {
 		return nil, errors.New("accesslog: the format has no time: one of $msec, $time_iso8601 and $time_local")
@@ -57,6 +63,9 @@ func (b *patternFields) split(p *Parser, line string) error {
 				value = unescape(value)
 			}
 			p.put(s, value)
+		}
+		if i == b.last {
+			break
 		}
 	}
 	if !b.open && line != "" {

@@ -22,6 +22,7 @@ const blockSize = 256 << 10
 type Block struct {
 	Text  string // lines with their ends; the last one of a log may have none
 	First int    // the number of the first line, from 1
+	Lines int    // how many ends of lines Text has
 	// Long are the numbers of lines in front of or among those of Text that were left out, because they
 	// have more than [MaxLine] bytes.
 	Long []int
@@ -96,7 +97,8 @@ func (b *Blocks) Next() (Block, error) {
 				continue
 			}
 			block.Text = string(b.buf[:end+1])
-			b.line += strings.Count(block.Text, "\n")
+			block.Lines = strings.Count(block.Text, "\n")
+			b.line += block.Lines
 			b.drop(end + 1)
 			return block, nil
 		}
@@ -110,7 +112,8 @@ func (b *Blocks) last(block Block) (Block, error) {
 		return Block{}, err
 	}
 	block.Text = string(b.buf[:b.have])
-	b.line += strings.Count(block.Text, "\n")
+	block.Lines = strings.Count(block.Text, "\n")
+	b.line += block.Lines
 	b.have = 0
 	return block, nil
 }

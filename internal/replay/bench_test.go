@@ -1,8 +1,9 @@
 package replay
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,18 +16,16 @@ import (
 	"github.com/stint-io/stint/rules"
 )
 
-// logOf writes a combined log of n lines, of 100,000 clients by Zipf's law, 2,000 lines in each second.
-func logOf(n int) []byte {
-	var b bytes.Buffer
+// writeLog writes a combined log of n lines, of 100,000 clients by Zipf's law, 2,000 lines in each second.
+func writeLog(b *bufio.Writer, n int) {
 	r := rand.New(rand.NewPCG(1, 2))
 	clients := rand.NewZipf(r, 1.2, 10, 99_999)
 	at := time.Date(2026, 10, 10, 0, 0, 0, 0, time.UTC)
 	for i := range n {
 		k := clients.Uint64()
-		fmt.Fprintf(&b, "10.%d.%d.7 - - [%s] \"GET /api/orders/%d?page=2 HTTP/1.1\" 200 5316 \"https://shop.example.org/\" \"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0\"\n",
+		fmt.Fprintf(b, "10.%d.%d.7 - - [%s] \"GET /api/orders/%d?page=2 HTTP/1.1\" 200 5316 \"https://shop.example.org/\" \"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0\"\n",
 			k>>8, k&255, at.Add(time.Duration(i/2000)*time.Second).Format("02/Jan/2006:15:04:05 -0700"), k%1000)
 	}
-	return b.Bytes()
 }
 
 // BenchmarkReplay replays STINT_LINES lines (default 200,000) of a combined log by a limit for each client.
@@ -42,7 +41,13 @@ func BenchmarkReplay(b *testing.B) {
 		lines = n
 	}
 	path := b.TempDir() + "/access.log"
-	if err := os.WriteFile(path, logOf(lines), 0o600); err != nil {
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	text := bufio.NewWriter(file)
+	writeLog(text, lines)
+	if err := errors.Join(text.Flush(), file.Close()); err != nil {
 		b.Fatal(err)
 	}
 	set, err := rules.Parse("bench", []byte("limits:\n  - {name: per-ip, match: {path: /api/*}, key: [ip], rate: 5/s, burst: 10}\n"))

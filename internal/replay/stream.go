@@ -119,7 +119,7 @@ func (s *stream) parse(block *accesslog.Block) (batch, error) {
 		b.all++
 		bad(n, accesslog.ErrLong)
 	}
-	count := strings.Count(block.Text, "\n") + 1
+	count := block.Lines + 1
 	b.lines = make([]accesslog.Line, 0, count)
 	values := make([]string, count*len(s.names))
 	n := block.First - 1

@@ -15,6 +15,7 @@ type timeline struct {
 	start limit.Time
 	width time.Duration
 	last  int
+	until limit.Time // the end of the slot last
 }
 
 // series counts requests in the slots of a timeline. What is neither admitted nor refused was refused by
@@ -23,6 +24,9 @@ type series struct{ asked, admitted, refused []int64 }
 
 // slot returns the slot of a time, which is not before the one of the call before.
 func (t *timeline) slot(at limit.Time, p *player) int {
+	if at < t.until {
+		return t.last
+	}
 	for int64(at-t.start)/int64(t.width) >= maxSlots {
 		t.width *= 2
 		p.total.series.halve()
@@ -33,6 +37,7 @@ func (t *timeline) slot(at limit.Time, p *player) int {
 		}
 	}
 	t.last = int(int64(at-t.start) / int64(t.width))
+	t.until = t.start + limit.Time(t.last+1)*limit.Time(t.width)
 	return t.last
 }
 
