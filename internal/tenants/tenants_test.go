@@ -60,6 +60,24 @@ func TestWalkThrough(t *testing.T) {
 	}
 }
 
+// While another has asked lately, a tenant leaves as much as it takes.
+func TestHalfIsLeft(t *testing.T) {
+	w := newWorld(t, 1, 9)
+	w.take("other", 1)
+	w.now = w.now.Add(5 * time.Second) // all is refilled, and the other still counts
+	for i := range 5 {
+		if got := w.take("a", 1); got != (i < 4) {
+			t.Errorf("request %d of a burst of 9: %v", i+1, got)
+		}
+	}
+	w.now = w.now.Add(6 * time.Second) // the other is forgotten
+	for i := range 10 {
+		if got := w.take("a", 1); got != (i < 9) {
+			t.Errorf("alone, request %d of a burst of 9: %v", i+1, got)
+		}
+	}
+}
+
 // A tenant that is alone is answered as by a bucket of its own, whatever it asks.
 func TestALoneTenantHasAll(t *testing.T) {
 	for seed := range uint64(20) {
