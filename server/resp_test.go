@@ -256,3 +256,21 @@ func TestRESPOnASharedStore(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// A bucket of a day is as empty after a restart as it was before; one of a second is full.
+func TestRESPLongBucketsOutliveTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	kept := func(o *server.Options) { o.StateDir, o.FirstStart = dir, true }
+	for _, limited := range []string{"0\n", "1\n"} {
+		s := start(t, "limits: [{name: per-ip, key: [ip], rate: 5/hour}]", withRESP, kept)
+		if out := s.tool("redis-cli", "CL.THROTTLE", "a", "1", "2", "86400", "2"); !strings.HasPrefix(out, limited+"2\n0\n") {
+			t.Errorf("%q, want it to begin with %q", out, limited)
+		}
+		if out := s.tool("redis-cli", "CL.THROTTLE", "a", "1", "2000000", "1", "2"); !strings.HasPrefix(out, "0\n2\n0\n") {
+			t.Errorf("a short one: %q", out)
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
