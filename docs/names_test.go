@@ -140,7 +140,7 @@ func TestMetricsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range []string{"proxy.md", "usage.md", "events.md"} {
+	for _, page := range []string{"proxy.md", "usage.md", "events.md", "plans.md"} {
 		more, err := os.ReadFile(filepath.Join("reference", page))
 		if err != nil {
 			t.Fatal(err)

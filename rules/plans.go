@@ -3,6 +3,7 @@ package rules
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
@@ -184,7 +185,11 @@ func (b *builder) plan(d *file, n, defaults *document.Node, p *Plans) {
 		return
 	}
 	b.inPlan = name
-	defer func() { b.inPlan = "" }()
+	from := len(b.set.limits)
+	defer func() {
+		b.inPlan = ""
+		b.doubtMoment(d, at, name, b.set.limits[from:])
+	}()
 	for _, item := range limits.Items {
 		if !d.section(item, "a limit", "a limit: a map with name and rate", limitKeys) {
 			continue
@@ -192,6 +197,24 @@ func (b *builder) plan(d *file, n, defaults *document.Node, p *Plans) {
 		if one := b.ofPlan(d, item, defaults, name, p); one != nil {
 			b.one(d, one, defaults)
 		}
+	}
+}
+
+// doubtMoment warns of a plan without a limit for the moment: what is for an hour or a month may be used within a second.
+func (b *builder) doubtMoment(d *file, at *document.Node, plan string, limits []*Limit) {
+	shortest := time.Duration(0)
+	for _, l := range limits {
+		p := &l.Base.Policy
+		switch {
+		case p.Algorithm == limit.Concurrency:
+			return
+		case !p.Unlimited && (shortest == 0 || p.Rate.Period < shortest):
+			shortest = p.Rate.Period
+		}
+	}
+	if shortest > time.Minute {
+		b.warn(d, at, "add a limit for the moment, such as {name: moment, rate: 100/s}",
+			"the shortest window of plan %q is %v: all of it may be used within a second", plan, shortest)
 	}
 }
 

@@ -68,6 +68,10 @@ func TestPlans(t *testing.T) {
 	if fmt.Sprint(pools) != fmt.Sprint(want) {
 		t.Errorf("counters %v, want %v", pools, want)
 	}
+	// pro has nothing for the moment: all of a month may be used within a second.
+	if w := s.Warnings(); len(w) != 1 || !strings.Contains(w[0].Message, `the shortest window of plan "pro" is 720h0m0s`) {
+		t.Errorf("%v", w)
+	}
 	for _, w := range s.Unprovided() {
 		if strings.Contains(w.Message, `"plan"`) {
 			t.Errorf("the plan is found by the service: %v", w)
