@@ -175,6 +175,9 @@ internal/geo, internal/claims, internal/filewatch, limit < internal/derive < ser
 # Which customer has which plan.
 internal/audit, limit < internal/plans < server/internal/admin;
 
+# Both by the files alone, without a service.
+internal/derive, internal/plans, rules < internal/derive/fromfiles < server;
+
 # How often each limit was met, and with which answer.
 rules < internal/tally < internal/engine;
 
@@ -193,10 +196,10 @@ internal/reserve, internal/estimate, internal/records, store/memory, sim/interna
 
 # Access logs, decided by a configuration at the times of the log, on the machines that ship.
 internal/forwarded/identify < internal/accesslog;
-internal/accesslog, internal/engine, internal/derive, store/memory < internal/replay < cmd/stint;
+internal/accesslog, internal/engine, internal/derive/fromfiles, store/memory < internal/replay < cmd/stint;
 
 # Tests of limits files, on the same machines.
-internal/engine, internal/derive, internal/document, internal/forwarded/identify, store/memory < internal/limittest < cmd/stint;
+internal/engine, internal/derive/fromfiles, internal/document, internal/forwarded/identify, store/memory < internal/limittest < cmd/stint;
 
 # Bans are listed and lifted beside it.
 internal/engine, internal/document < internal/banlist;

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/internal/derive"
+	"github.com/stint-io/stint/internal/derive/fromfiles"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/filewatch"
 	"github.com/stint-io/stint/internal/plans"
@@ -41,19 +42,10 @@ func (c *config) readSettings(set *rules.Set) (s settings, err error) {
 		return s, err
 	}
 	s.stamp = stampOf(set.Plans().From)
-	if s.plans, err = c.customers.Read(filesOf(set.Plans())); err != nil {
+	if s.plans, err = c.customers.Read(fromfiles.Customers(set.Plans())); err != nil {
 		return s, fmt.Errorf("server: %w", err)
 	}
 	return s, nil
-}
-
-// filesOf is what the files say of customers.
-func filesOf(p *rules.Plans) plans.Files {
-	f := plans.Files{Plans: p.Names, Default: p.Default, By: p.By, From: p.From, List: make(map[string]string, len(p.List))}
-	for _, c := range p.List {
-		f.List[c.Name] = c.Plan
-	}
-	return f
 }
 
 // watchCustomers loads the configuration again when the file of customers that it names has changed, until ctx ends.
@@ -165,7 +157,7 @@ func assigned(set *rules.Set, view *plans.View) (list []admin.Assigned) {
 // CheckCustomers reads the files of customers that a configuration names, as a server does at its start, and returns
 // what is doubtful about them. A file that is not there is no error: it need only be where the service runs.
 func CheckCustomers(set *rules.Set) (warnings []string, err error) {
-	files := filesOf(set.Plans())
+	files := fromfiles.Customers(set.Plans())
 	if _, err := os.Stat(files.From); files.From != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
 		warnings = append(warnings, fmt.Sprintf("customers: the file %s is not read: it has to be where the service runs", files.From))
 		files.From = ""

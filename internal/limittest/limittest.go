@@ -8,13 +8,12 @@ package limittest
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/stint-io/stint/internal/derive"
+	"github.com/stint-io/stint/internal/derive/fromfiles"
 	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -90,9 +89,8 @@ func Run(ctx context.Context, name string, src []byte) (*Report, error) {
 func (t *test) run(ctx context.Context, set *rules.Set, start time.Time) (*Test, error) {
 	out := &Test{Name: t.name, Line: t.line, Failures: []Failure{}}
 	now := limit.At(start)
-	source := derive.New(slog.New(slog.DiscardHandler))
-	id := set.Identity()
-	if err := source.Configure(ctx, derive.Config{Country: id.Country, ASN: id.ASN, UserIP: id.UserIP}); err != nil {
+	source, err := fromfiles.Open(ctx, set, func() time.Time { return time.Unix(0, int64(now)) })
+	if err != nil {
 		return nil, err
 	}
 	st := memory.New(memory.Options{Now: func() limit.Time { return now }})

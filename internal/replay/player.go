@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/accesslog"
 	"github.com/stint-io/stint/internal/derive"
+	"github.com/stint-io/stint/internal/derive/fromfiles"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -22,7 +22,7 @@ import (
 type player struct {
 	set      *rules.Set
 	maxBytes int64
-	source   *derive.Source
+	source   derive.Planned
 	engine   *engine.Engine
 	store    *memory.Store
 	now      limit.Time // the store's clock
@@ -64,10 +64,10 @@ type counts struct {
 }
 
 func newPlayer(set *rules.Set, maxBytes int64) (*player, error) {
-	p := &player{set: set, maxBytes: maxBytes, source: derive.New(slog.New(slog.DiscardHandler))}
-	id := set.Identity()
-	if err := p.source.Configure(context.Background(), derive.Config{Country: id.Country, ASN: id.ASN, UserIP: id.UserIP}); err != nil {
-		return nil, fmt.Errorf("replay: identity: %w", err)
+	p := &player{set: set, maxBytes: maxBytes}
+	var err error
+	if p.source, err = fromfiles.Open(context.Background(), set, func() time.Time { return time.Unix(0, int64(p.now)) }); err != nil {
+		return nil, fmt.Errorf("replay: %w", err)
 	}
 	p.limits = make([]*counts, len(set.Variants()))
 	for _, l := range set.Limits() {

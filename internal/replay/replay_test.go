@@ -178,3 +178,18 @@ func TestInFlight(t *testing.T) {
 		t.Errorf("%d refused, want 3: those at 50, 99 and 105 ms", r.Refused)
 	}
 }
+
+// Lines have the plans of their customers, as in a service.
+func TestPlans(t *testing.T) {
+	const files = `
+plans:
+  - {name: free, limits: [{name: messages, rate: 1/day, algorithm: fixed_window}]}
+  - {name: pro, limits: [{name: messages, rate: 9/day, algorithm: fixed_window}]}
+customers: {by: ip, default: free, list: {192.0.2.7: pro}}
+`
+	lines := csv(0, 1, 2) + "1791640500003,192.0.2.8\n1791640500004,192.0.2.8\n"
+	r := play(t, files, &replay.Options{}, lines)
+	if r.Admitted != 4 || r.Refused != 1 {
+		t.Errorf("%d admitted and %d refused, want 4 and 1", r.Admitted, r.Refused)
+	}
+}
