@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -19,6 +20,8 @@ type Part struct {
 	// Quota is the count that the request brought along, if HasQuota.
 	Quota    int64
 	HasQuota bool `json:",omitempty"`
+	// Algorithm is that by which it was taken; "" = it is not known.
+	Algorithm string `json:",omitempty"`
 	// Permit is what was taken of a counter of requests in flight. Its Cost is 0.
 	Permit uint64 `json:",omitempty"`
 	// Left is what the key had left when it was taken. It is not kept.
@@ -81,6 +84,7 @@ func (e *Engine) takeParts(ctx context.Context, q *Query) (limit.Decision, []Par
 			continue
 		}
 		one := Part{ID: c.Counters.Spec().ID, Key: slices.Clone(c.Key), Cost: c.Cost, Quota: c.Quota - c.Granted, HasQuota: c.HasQuota, Permit: c.Permit}
+		one.Algorithm = c.Counters.Spec().Policy.Algorithm.String()
 		one.Left, one.Shadow = d.Results[i].Remaining, d.Results[i].Shadow
 		if c.Permit != 0 {
 			one.Cost = 0
@@ -110,11 +114,12 @@ func (e *Engine) uncount(ctx context.Context, q *Query) error {
 }
 
 // Settle makes what was taken of each counter, at a time by the wall clock, the actual cost. What is over is
-// charged whether it fits or not; what is under comes back, unless the window has ended from which it was taken.
+// charged whether it fits or not; what is under comes back, as long as the counter still counts it (see returns).
 // Counters that the configuration has no more are left out.
-func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, actual int64) error {
+func (e *Engine) Settle(ctx context.Context, parts []Part, taken, now limit.Time, actual int64) error {
 	s := e.live.Load()
 	var over, back, ended []store.Charge
+	var settled []Part
 	for i := range parts {
 		p := &parts[i]
 		b := s.byID[p.ID]
@@ -131,9 +136,13 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, act
 			c.Cost, c.CountRefused, c.Shadow = actual-p.Cost, true, true
 			over = append(over, c)
 		case actual < p.Cost:
+			if !p.returns(b.policy, taken, now) {
+				continue
+			}
 			c.Cost, c.TakenAt = p.Cost-actual, taken
 			back = append(back, c)
 		}
+		settled = append(settled, *p)
 	}
 	var failed, uncharged, held error
 	if len(back) > 0 {
@@ -145,5 +154,41 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken limit.Time, act
 	if len(ended) > 0 {
 		held = e.store.Finish(ctx, ended)
 	}
-	return errors.Join(failed, uncharged, held, e.settleShares(ctx, s, parts, actual))
+	return errors.Join(failed, uncharged, held, e.settleShares(ctx, s, settled, actual))
+}
+
+// clockSkew is how far clocks of servers may differ. What was taken later than that from now was taken before the
+// clock was put back, and nobody knows in which window.
+const clockSkew = 30 * time.Second
+
+// returns reports whether what was taken can come back. A counter that counts by another algorithm has begun anew and
+// does not hold it. A bucket has refilled what was taken longer ago than it takes to fill it: giving that back as well
+// would save it up, one burst for each time that the bucket is emptied by reservations. Of windows the store knows.
+func (p *Part) returns(policy limit.Policy, taken, now limit.Time) bool {
+	switch {
+	case p.Algorithm != "" && p.Algorithm != policy.Algorithm.String():
+		return false
+	case taken > now.Add(clockSkew) && !sameWindow(policy, taken, now):
+		return false
+	case policy.Algorithm == limit.TokenBucket, policy.Algorithm == limit.LeakyBucket:
+		return now < taken.Add(policy.Window()) || policy.Window() == 0
+	default:
+		return true
+	}
+}
+
+// sameWindow reports whether two times are in one window, where that depends on nothing but the times.
+func sameWindow(p limit.Policy, a, b limit.Time) bool {
+	switch {
+	case p.Unlimited:
+		return true
+	case p.Algorithm == limit.FixedWindow && p.Align != limit.AlignFirstHit:
+		window := limit.NewFixedCounter(p)
+		start, end := window.Window(b)
+		return start <= a && a < end
+	case p.Algorithm == limit.SlidingWindowCounter, p.Algorithm == limit.RisingWindow:
+		return a/limit.Time(p.Rate.Period) == b/limit.Time(p.Rate.Period)
+	default:
+		return false
+	}
 }

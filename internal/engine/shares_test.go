@@ -163,7 +163,7 @@ func TestSharesAreSettled(t *testing.T) {
 		if string(parts[0].Tenant) != "\x04acme" || cost != tt.cost {
 			t.Errorf("got %+v", parts)
 		}
-		if err := b.Settle(ctx, parts, limit.Time(b.now.Load()), tt.actual); err != nil {
+		if err := b.Settle(ctx, parts, limit.Time(b.now.Load()), limit.Time(b.now.Load()), tt.actual); err != nil {
 			t.Fatal(err)
 		}
 		if d := b.peek(1, "path=/a", "tenant=acme"); d.Results[0].Remaining != 8-int64(tt.use) {

@@ -80,7 +80,7 @@ func (b *Book) take(ctx context.Context, id string, req *limit.Request, g guess,
 		return d, parts, cost, err
 	}
 	if !b.estimator.Open(id, &g.by, holds(parts), ttl) {
-		if err := b.taker.Settle(ctx, parts, now, 0); err != nil {
+		if err := b.taker.Settle(ctx, parts, now, now, 0); err != nil {
 			return limit.Decision{}, nil, 0, err // it stays charged: too much, and never too little
 		}
 		g.shown.Whole = true
@@ -113,12 +113,12 @@ func (b *Book) changed(id string, was, r *record) {
 		return
 	}
 	b.estimator.Close(id)
-	if r.State == Committed && was.State != Committed && r.Of != nil {
+	if r.State == Committed && was.State != Committed && was.Of != nil {
 		estimated := int64(0)
 		if r.Estimate != nil {
 			estimated = r.Estimate.Cost
 		}
-		b.estimator.Settle(*r.Of, estimated, r.Actual)
+		b.estimator.Settle(*was.Of, estimated, r.Actual)
 	}
 }
 

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 )
+
+// mostReturned is how far above what was reserved a renewal may be, all together, for that to come back. Counters stop at
+// their greatest number: what they have not counted would come back of what others have used. Not larger: half a million
+// such renewals stay below the least of these numbers, 2^51 in Redis. Not smaller: a request costs less.
+const mostReturned = 1 << 32
 
 // Renew says what was used of a reservation so far, and has it live for another ttl from now (0 = as long as it was
 // made for). When its time is over, what was used stays charged and the rest comes back. Whoever says so before it uses
@@ -29,7 +33,9 @@ func (b *Book) Renew(ctx context.Context, id string, used int64, ttl time.Durati
 	}
 	ctx, cancel := alone(ctx)
 	defer cancel()
+	by := ""
 	was, r, err := b.change(ctx, id, func(r *record) (bool, error) {
+		by = ""
 		switch {
 		case r.State == Committed:
 			return false, fmt.Errorf("reserve: %w: it was committed with %d", ErrSettled, r.Actual)
@@ -50,7 +56,9 @@ func (b *Book) Renew(ctx context.Context, id string, used int64, ttl time.Durati
 				return false, err
 			}
 		}
+		r.Over = min(r.Over+max(used-r.Reserved, 0), limit.MaxCount)
 		r.Used, r.Told, r.Reserved = used, true, max(r.Reserved, used)
+		by = r.owe(limit.At(b.now()), used)
 		for i := range r.Parts {
 			if p := &r.Parts[i]; p.Permit == 0 {
 				p.Cost = max(p.Cost, used)
@@ -61,22 +69,11 @@ func (b *Book) Renew(ctx context.Context, id string, used int64, ttl time.Durati
 	if r == nil {
 		return Reservation{}, err
 	}
-	if was == nil {
-		return r.shown(id), err
+	if was != nil {
+		err = errors.Join(err, b.charge(ctx, id, by, r))
 	}
-	return r.shown(id), errors.Join(err, b.extend(ctx, was, r))
-}
-
-// extend charges what each part holds more than before: all these hold what was used.
-func (b *Book) extend(ctx context.Context, was, r *record) error {
-	var parts []engine.Part
-	for i := range r.Parts {
-		if was.Parts[i].Cost < r.Parts[i].Cost {
-			parts = append(parts, was.Parts[i])
-		}
+	if err == nil && r.overdue(limit.At(b.now())) {
+		_, err = b.chargeLeft(ctx, id)
 	}
-	if len(parts) == 0 {
-		return nil
-	}
-	return b.taker.Settle(ctx, parts, r.Taken, r.Used)
+	return r.shown(id), err
 }

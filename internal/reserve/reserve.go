@@ -72,7 +72,7 @@ const (
 type Taker interface {
 	TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []engine.Part, int64, error)
 	TakeDescriptors(ctx context.Context, domain string, descriptors []engine.Descriptor, cost int64) (limit.Decision, []engine.Part, int64, error)
-	Settle(ctx context.Context, parts []engine.Part, taken limit.Time, actual int64) error
+	Settle(ctx context.Context, parts []engine.Part, taken, now limit.Time, actual int64) error
 }
 
 // Book has the reservations of a store. It is safe for concurrent use; New makes it.
@@ -119,23 +119,25 @@ type Reservation struct {
 // record is a reservation as it is kept.
 type record struct {
 	State    State
-	Parts    []engine.Part
+	Parts    []engine.Part `json:",omitempty"`
 	Taken    limit.Time
 	Ends     limit.Time
 	Due      limit.Time    // the time under which it is listed in byEnd; not after Ends
 	TTL      time.Duration // of a renewal that names none
 	Reserved int64
-	Actual   int64
-	Used     int64
-	Told     bool `json:",omitempty"` // a renewal has said what was used
-	Extended bool `json:",omitempty"`
-	Clamped  bool
-	Late     bool
-	Charge   bool // what is reserved stays charged when its time is over, if no renewal has said what was used
+	Actual   int64 `json:",omitempty"`
+	Used     int64 `json:",omitempty"`
+	Told     bool  `json:",omitempty"` // a renewal has said what was used
+	Extended bool  `json:",omitempty"`
+	Clamped  bool  `json:",omitempty"`
+	Late     bool  `json:",omitempty"`
+	Charge   bool  `json:",omitempty"` // what is reserved stays charged when its time is over, if no renewal has said what was used
 	// Of is what its cost teaches; nil = nothing.
 	Of *estimate.Subject `json:",omitempty"`
 	// Estimate is there if the cost was estimated.
 	Estimate *Estimate `json:",omitempty"`
+	Over     int64     `json:",omitempty"` // how much of it was charged above what was reserved
+	Owes     []owed    `json:",omitempty"`
 	// By is different for each attempt to change the record, so that one whose answer was lost can be recognised.
 	By string
 }
@@ -253,7 +255,7 @@ func (b *Book) abandon(ctx context.Context, id string, r *record, unknown bool) 
 			return err
 		}
 	}
-	return b.taker.Settle(ctx, r.Parts, r.Taken, 0)
+	return b.taker.Settle(ctx, r.Parts, r.Taken, r.Taken, 0)
 }
 
 // Commit makes the actual cost of a reservation known. What is above the reserved cost is charged even if it does
@@ -263,7 +265,7 @@ func (b *Book) Commit(ctx context.Context, id string, actual int64) (Reservation
 	if actual < 0 || actual > limit.MaxCount {
 		return Reservation{}, fmt.Errorf("reserve: %w: the actual cost is %d, want 0 to %d", ErrBad, actual, int64(limit.MaxCount))
 	}
-	return b.settle(ctx, id, func(r *record) (settle bool, err error) {
+	return b.settled(ctx, id, func(r *record) (settle bool, err error) {
 		switch r.State {
 		case Open, Expired:
 			r.Late = r.State == Expired
@@ -283,7 +285,7 @@ func (b *Book) Commit(ctx context.Context, id string, actual int64) (Reservation
 // Release gives a reservation back, whatever a renewal has said was used: commit that where it counts. Again, and after
 // its end, it changes nothing; after a commit it is an error that wraps [ErrSettled].
 func (b *Book) Release(ctx context.Context, id string) (Reservation, error) {
-	return b.settle(ctx, id, func(r *record) (bool, error) {
+	return b.settled(ctx, id, func(r *record) (bool, error) {
 		switch r.State {
 		case Open:
 			r.State = Released

@@ -8,28 +8,45 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/limit"
 )
 
 // settle changes a reservation as change says, and settles its cost if that says so. The record is changed first: of
-// several that settle one at a time one wins, and a process that dies in between leaves the reserved cost charged,
-// which is too much and never too little of what was reserved.
-func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool, error)) (Reservation, error) {
-	ctx, cancel := alone(ctx)
-	defer cancel()
+// several that settle one at a time one wins. A process that dies in between leaves the reserved cost charged, which is
+// too much, and what is over as owed.
+func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool, error)) (*record, error) {
+	by := ""
 	was, r, err := b.change(ctx, id, func(r *record) (bool, error) {
 		settle, err := change(r)
 		if settle && err == nil {
+			by = r.owe(limit.At(b.now()), r.charged())
 			r.hold(r.charged())
 		}
 		return settle, err
 	})
-	if r == nil || was == nil {
-		if r == nil {
-			return Reservation{}, err
+	if was == nil {
+		if err == nil && r.overdue(limit.At(b.now())) {
+			r, err = b.chargeLeft(ctx, id)
 		}
-		return r.shown(id), err
+		return r, err
 	}
-	return r.shown(id), errors.Join(err, b.taker.Settle(ctx, was.Parts, r.Taken, r.charged()))
+	rest := slices.DeleteFunc(slices.Clone(was.Parts), func(p engine.Part) bool {
+		return p.Permit == 0 && (p.Cost < r.charged() || was.Over > mostReturned)
+	})
+	return r, errors.Join(err, b.charge(ctx, id, by, r), b.taker.Settle(ctx, rest, r.Taken, limit.At(b.now()), r.charged()))
+}
+
+// settled is settle for a caller.
+func (b *Book) settled(ctx context.Context, id string, change func(*record) (bool, error)) (Reservation, error) {
+	ctx, cancel := alone(ctx)
+	defer cancel()
+	r, err := b.settle(ctx, id, change)
+	if r == nil {
+		return Reservation{}, err
+	}
+	return r.shown(id), err
 }
 
 // charged is what stays charged of a reservation that has ended.
@@ -46,8 +63,13 @@ func (r *record) charged() int64 {
 	}
 }
 
-// hold makes each part what is charged of it from now on. A part of a limit of requests in flight has no cost.
+// hold makes each part what is charged of it from now on. A part of a limit of requests in flight has no cost. What can
+// never be settled again needs no parts, and many are remembered.
 func (r *record) hold(cost int64) {
+	if r.State == Committed || r.State == Released {
+		r.Parts, r.Of = nil, nil
+		return
+	}
 	for i := range r.Parts {
 		if p := &r.Parts[i]; p.Permit == 0 {
 			p.Cost = cost
@@ -84,7 +106,7 @@ func (b *Book) change(ctx context.Context, id string, change func(*record) (bool
 			return nil, nil, err
 		}
 		keep := remembered
-		if r.State == Open {
+		if r.State == Open || len(r.Owes) > 0 {
 			keep = unswept
 		}
 		swapped, _, err := b.records.Swap(ctx, byID, id, old, value, keep)

@@ -66,6 +66,8 @@ func (b *Book) Sweep(ctx context.Context) error {
 
 // end ends the reservation of a key of byEnd that is not after now, or lists it under its present end.
 func (b *Book) end(ctx context.Context, key string, now limit.Time) error {
+	ctx, cancel := alone(ctx)
+	defer cancel()
 	r, err := b.settle(ctx, id(key), func(r *record) (bool, error) {
 		if r.State != Open || r.Ends > now {
 			return false, nil
@@ -80,6 +82,9 @@ func (b *Book) end(ctx context.Context, key string, now limit.Time) error {
 			}
 			return true, b.list(ctx, id(key), r)
 		})
+	}
+	if err == nil && len(r.Owes) > 0 && !r.overdue(now) { // somebody charges it, or has died of it
+		_, _, err = b.records.Swap(ctx, byEnd, endKey(now.Add(overdue), id(key)), nil, []byte{1}, unswept)
 	}
 	if errors.Is(err, ErrUnknown) {
 		return nil
