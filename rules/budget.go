@@ -108,7 +108,7 @@ func (s *scope) share(n *document.Node, low, high int) (int, bool) {
 	if n.Kind == document.Text && ok && err == nil && low <= v && v <= high && digits[0] != '+' {
 		return v, true
 	}
-	s.Wants(n, "a whole percentage from "+strconv.Itoa(low)+"% to "+strconv.Itoa(high)+"%", percentHint(n))
+	s.Wants(n, "a whole percentage from "+strconv.Itoa(low)+"% to "+strconv.Itoa(high)+"%", percentHint(n, low))
 	return 0, false
 }
 

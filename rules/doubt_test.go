@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/document"
 )
 
 // TestDoubts: what loads and would yet never apply is warned of, once.
@@ -67,7 +69,7 @@ func TestDoubts(t *testing.T) {
 
 func TestRateHints(t *testing.T) {
 	for written, want := range map[string]string{
-		"10r/s": "10/s", "10 r/m": "10/m", "5 per minute": "5/minute", "5/60": "5/60s", "5/hr": "5/h",
+		"10r/s": "10/s", "100 M/month": "100M/month", "10 r/m": "10/m", "5 per minute": "5/minute", "5/60": "5/60s", "5/hr": "5/h",
 		"1,000/s": "1000/s", "1_000/s": "1000/s", ".5/s": "0.5/s", "5 Per Hour": "5/hour",
 		"unlimited": "unlimited: true",
 		"":          rateForms, "-1/s": rateForms, "5": rateForms, "5/0": rateForms, "NaN/s": rateForms, "5/fortnight": rateForms,
@@ -160,5 +162,20 @@ func TestUnprovidedAttributes(t *testing.T) {
 	}
 	if len(s.Warnings()) > 0 {
 		t.Errorf("loading warns as well: %v", s.Warnings())
+	}
+}
+
+// The hint for a percentage is one that is in its range.
+func TestPercentHint(t *testing.T) {
+	for _, c := range []struct {
+		low           int
+		written, want string
+	}{
+		{0, "0.8", "did you mean 80%?"}, {0, "80", "did you mean 80%?"}, {0, "many", "write it as 80%"},
+		{100, "250", "did you mean 250%?"}, {100, "2.5", "did you mean 250%?"}, {100, "50%", "write it as 100%"},
+	} {
+		if got := percentHint(&document.Node{Text: c.written}, c.low); got != c.want {
+			t.Errorf("%q from %d%%: %q, want %q", c.written, c.low, got, c.want)
+		}
 	}
 }

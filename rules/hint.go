@@ -36,21 +36,21 @@ func truthHint(n *document.Node) string {
 	return ""
 }
 
-// percentHint is the hint for a percentage without its sign.
-func percentHint(n *document.Node) string {
+// percentHint is the hint for a percentage without its sign, which is at least low: 0.8 and 2.5 are shares.
+func percentHint(n *document.Node, low int) string {
 	v, err := strconv.ParseFloat(n.Text, 64)
-	switch {
-	case err != nil || v < 0 || v > 100:
-		return "write it as 80%"
-	case v > 0 && v < 1:
+	if err == nil && (0 < v && v < 1 || v < float64(low)) {
 		v *= 100
+	}
+	if err != nil || v < float64(low) || v > float64(max(100, 10*low)) {
+		return fmt.Sprintf("write it as %d%%", max(low, 80))
 	}
 	return fmt.Sprintf("did you mean %s%%?", strconv.FormatFloat(v, 'g', 4, 64))
 }
 
 const rateForms = "write it as 100/s, 5/minute or 20/10s"
 
-// rateHint is the hint for a rate in another notation: nginx's 10r/s, "5 per minute", 5/60.
+// rateHint is the hint for a rate in another notation: nginx's 10r/s, "5 per minute", 5/60, "100 M/month".
 func rateHint(text string) string {
 	plain := strings.ToLower(strings.TrimSpace(text))
 	if plain == "unlimited" {
@@ -64,7 +64,7 @@ func rateHint(text string) string {
 	if short, ok := strings.CutSuffix(count, "r"); ok {
 		count = strings.TrimSpace(short)
 	}
-	count = strings.NewReplacer(",", "", "_", "").Replace(count)
+	count = strings.NewReplacer(",", "", "_", "", " ", "", "m", "M", "g", "G").Replace(count)
 	if strings.HasPrefix(count, ".") {
 		count = "0" + count
 	}

@@ -100,7 +100,7 @@ func (d *file) percent(n *document.Node) (int, bool) {
 			return int(v), true
 		}
 	}
-	d.Wants(n, "a percentage from 0% to 100%", percentHint(n))
+	d.Wants(n, "a percentage from 0% to 100%", percentHint(n, 0))
 	return 0, false
 }
 

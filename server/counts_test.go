@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -98,6 +99,20 @@ func TestCountsFileInUse(t *testing.T) {
 		if _, err := New(bad); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
+	}
+}
+
+// A default folder whose process is ending is waited for: without it the counts would begin anew.
+func TestCountsFileOfOneThatEnds(t *testing.T) {
+	folder := t.TempDir()
+	first, ended := counting(t, Options{StateDir: folder}, monthly), make(chan error, 1)
+	time.AfterFunc(50*time.Millisecond, func() { ended <- first.close(true) })
+	second := counting(t, Options{StateDir: folder, StateDirIfFree: true}, monthly)
+	if second.storage.file == nil {
+		t.Error("the second server keeps no counts")
+	}
+	if err := errors.Join(<-ended, second.close(true)); err != nil {
+		t.Error(err)
 	}
 }
 

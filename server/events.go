@@ -44,7 +44,7 @@ func readTarget(set *rules.Set) (t webhook.Target, err error) {
 	}
 	text, err := os.ReadFile(c.SecretFile)
 	if err != nil {
-		return t, fmt.Errorf("server: events: secret_file: %w", err)
+		return t, fmt.Errorf("server: events: secret_file: %w: write one with echo whsec_$(head -c 32 /dev/urandom | base64) > %s", err, c.SecretFile)
 	}
 	if t.Secrets, err = webhook.ParseSecrets(text); err != nil {
 		return t, fmt.Errorf("server: events: secret_file %s: %w", c.SecretFile, err)

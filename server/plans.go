@@ -159,7 +159,7 @@ func assigned(set *rules.Set, view *plans.View) (list []admin.Assigned) {
 func CheckCustomers(set *rules.Set) (warnings []string, err error) {
 	files := fromfiles.Customers(set.Plans())
 	if _, err := os.Stat(files.From); files.From != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-		warnings = append(warnings, fmt.Sprintf("customers: the file %s is not read: it has to be where the service runs", files.From))
+		warnings = append(warnings, fmt.Sprintf("the file %s is not read: it has to be where the service runs", files.From))
 		files.From = ""
 	}
 	view, err := plans.NewDirectory(nil).Read(files)

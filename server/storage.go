@@ -111,6 +111,11 @@ func openStorage(name string, o *Options) (*storage, error) {
 // countsFile is the name of the file with the counts of long windows in the state directory.
 const countsFile = "counts.db"
 
+// defaultFolderWait is how long a start waits for a default folder that another process has. Not shorter: one that was
+// just killed needs some 100 ms on a busy machine, and without the folder its counts would begin anew. Not longer: the
+// other process may run on, and this one starts without a folder.
+const defaultFolderWait = 500 * time.Millisecond
+
 // openFile opens the file that keeps the counts of long windows; nil = there is none. Where nobody has asked for
 // one, it is in the state directory, if that can be used.
 func openFile(path string, inMemory memory.Options, o *Options) (*durable.Store, error) {
@@ -135,7 +140,7 @@ func openFile(path string, inMemory memory.Options, o *Options) (*durable.Store,
 	var err error
 	if !asked {
 		if o.StateDirIfFree {
-			d.Wait = time.Millisecond // another process may have the default folder for long
+			d.Wait = defaultFolderWait
 		}
 		err = os.MkdirAll(o.StateDir, 0o700)
 	}

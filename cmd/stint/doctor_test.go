@@ -40,7 +40,7 @@ func TestDoctor(t *testing.T) {
 		{nil, []string{"--store", "redis"}, exitUsage, "", "the URL has no scheme"},
 		{nil, []string{"--config", file(t, "b.yaml", "limits: 1\n")}, exitUsage, "", "want a list of limits"},
 		{nil, []string{"--config", "nowhere.yaml"}, exitUsage, "", "nowhere.yaml"},
-		{nil, []string{"redis://h"}, exitUsage, "", "stint --help"},
+		{nil, []string{"redis://h"}, exitUsage, "", "stint doctor --help"},
 	} {
 		code, out, errOut := call(t, c.env, append([]string{"doctor"}, c.args...)...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errOut, c.err) || (errOut == "") != (c.err == "") {

@@ -50,13 +50,13 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	var e *exit
 	if !errors.As(err, &e) {
-		fmt.Fprintf(errOut, "stint: %v\nhint: see stint --help\n", err)
+		fmt.Fprintf(errOut, "stint: %v\nhint: see %s --help\n", err, cmd.CommandPath())
 		return exitUsage
 	}
 	if e.err != nil {
@@ -78,6 +78,8 @@ func newRoot() *cobra.Command {
   stint config push stint.yaml --to URL   put limits where several services read them
   stint take ip=192.0.2.7              ask a running service
   stint explain ip=192.0.2.7           ask which limits apply and how full they are
+  stint key get LIMIT customer=acme    what a key has used; give back, grant, reset
+  stint customer set acme --plan pro   give a customer a plan; stint plan ls lists them
   stint ban ls                         list who is banned; stint ban rm lifts a ban
   stint doctor --store redis://host    examine the store that many services share
   stint simulate scenario.yaml         see how a fleet would share a limit
