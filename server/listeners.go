@@ -63,6 +63,8 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 			health.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":
 			fmt.Fprintln(w, "ok")
+		case r.URL.Path == documentPath:
+			serveDocument(w, r)
 		default:
 			calls.ServeHTTP(w, r)
 		}

@@ -11,6 +11,7 @@ tool (
 )
 
 require (
+	github.com/goccy/go-yaml v1.19.2
 	github.com/gordonklaus/ineffassign v0.2.0
 	github.com/kisielk/errcheck v1.30.0
 	golang.org/x/tools v0.52.0

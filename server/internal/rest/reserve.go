@@ -131,6 +131,9 @@ func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {
 	case err != nil:
 		answer.WriteError(w, http.StatusBadRequest, fmt.Sprintf(`"ttl" is %.40q, want a duration such as "60s"`, *body.TTL))
 		return
+	case body.ID == "":
+		answer.WriteError(w, http.StatusBadRequest, noID)
+		return
 	case body.Used == nil:
 		answer.WriteError(w, http.StatusBadRequest, `"used" is missing, want what was used so far`)
 		return
@@ -147,7 +150,11 @@ func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 	if !readExactly(w, src, &body, `{"id": "...", "actual": 100}`) {
 		return
 	}
-	if body.Actual == nil {
+	switch {
+	case body.ID == "":
+		answer.WriteError(w, http.StatusBadRequest, noID)
+		return
+	case body.Actual == nil:
 		answer.WriteError(w, http.StatusBadRequest, `"actual" is missing, want what was used`)
 		return
 	}
@@ -158,6 +165,10 @@ func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 func (a *api) release(w http.ResponseWriter, r *http.Request, src []byte) {
 	var body struct{ ID string }
 	if !readExactly(w, src, &body, `{"id": "..."}`) {
+		return
+	}
+	if body.ID == "" {
+		answer.WriteError(w, http.StatusBadRequest, noID)
 		return
 	}
 	one, err := a.opts.Reservations.Release(r.Context(), body.ID)
@@ -171,6 +182,9 @@ func (a *api) settled(w http.ResponseWriter, one *reserve.Reservation, err error
 	}
 	writeJSON(w, newReservation(one))
 }
+
+// noID answers a call that says no reservation.
+const noID = `"id" is missing, want that of the answer to /v1/reserve`
 
 // readExactly reads a body that has nothing but the fields of to; it answers those that have something else.
 func readExactly(w http.ResponseWriter, src []byte, to any, want string) bool {
