@@ -139,6 +139,9 @@ func usable(set *rules.Set) error {
 	if id := set.Identity(); id.JWKS != "" || id.Country != "" || id.ASN != "" || len(id.UserIP) > 0 {
 		return errors.New("stint: the file has a section identity, which the service and the proxy follow and this library does not: leave it out, and give claim:NAME, region, asn and user_ip as attributes")
 	}
+	if len(set.Plans().Names) > 0 {
+		return errors.New("stint: the file has plans, which the service and the proxy give to customers and this library does not: write limits with match: {plan: pro} in their place, and give plan as an attribute")
+	}
 	return nil
 }
 

@@ -212,3 +212,15 @@ func TestMiddlewareReadsWhatTheLimitsRead(t *testing.T) {
 		}
 	}
 }
+
+// What the service follows and the library does not is an error: limits that nothing meets would admit everything.
+func TestParseRefusesWhatTheLibraryDoesNotFollow(t *testing.T) {
+	for section, want := range map[string]string{
+		"identity: {user_ip_headers: [x-user-ip]}":                                                        "section identity",
+		"plans: [{name: free, limits: [{name: m, rate: 1/s}]}]\ncustomers: {by: customer, default: free}": "the file has plans",
+	} {
+		if _, err := stint.Parse(section + "\nlimits: [{name: l, rate: 1/s}]\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", section, err, want)
+		}
+	}
+}
