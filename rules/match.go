@@ -89,7 +89,7 @@ func (s *subject) shadowed(i int) bool {
 // a star.
 func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
 	first := len(dst)
-	dst, scratch = s.MatchAll(domain, attrs, dst, scratch)
+	dst, scratch = s.MatchAll(domain, attrs, attrs, dst, scratch)
 	kept := dst[:first]
 	for i := first; i < len(dst); i++ {
 		if dst[i].Skip == SkipNone {
@@ -99,8 +99,9 @@ func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scrat
 	return kept, scratch
 }
 
-// MatchAll is [Set.Match], and also appends the limits that are skipped; see [Matched.Skip].
-func (s *Set) MatchAll(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
+// MatchAll is [Set.Match], and also appends the limits that are skipped; see [Matched.Skip]. Envoy limits match entries,
+// a descriptor as it came, and all others attrs, which may have more.
+func (s *Set) MatchAll(domain string, attrs, entries []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
 	sub := subject{domain: domain, attrs: attrs, set: s}
 	first := len(dst)
 	var lists [16][]int32
@@ -136,7 +137,7 @@ func (s *Set) MatchAll(domain string, attrs []limit.Attribute, dst []Matched, sc
 	}
 	sub.release()
 	if root := s.domains[domain]; root != nil {
-		dst, scratch = root.match(attrs, dst, first, scratch)
+		dst, scratch = root.match(entries, dst, first, scratch)
 	}
 	return dst, scratch
 }

@@ -35,7 +35,7 @@ func TestPlans(t *testing.T) {
 		for i := 0; i < len(pairs); i += 2 {
 			attrs = append(attrs, limit.Attribute{Name: pairs[i], Value: pairs[i+1]})
 		}
-		found, _ := s.MatchAll("", attrs, nil, nil)
+		found, _ := s.MatchAll("", attrs, attrs, nil, nil)
 		var names []string
 		for i := range found {
 			name := found[i].Limit.Name

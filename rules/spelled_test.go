@@ -222,7 +222,7 @@ descriptors:
 	for request, found := range map[string]int{"": 0, "user=u": 1, "path=/x": 0, "path=/y": 0, "path=/x user=u": 1, "path=/x user=u more=m": 0, "user=u more=m": 0, "other=o": 0} {
 		for _, domain := range []string{"edge", "", "other"} {
 			before := []Matched{{Skip: 9}}
-			dst, scratch := s.MatchAll(domain, attrs(request), before, []byte("before"))
+			dst, scratch := s.MatchAll(domain, attrs(request), attrs(request), before, []byte("before"))
 			want := found
 			if domain != "edge" {
 				want = 0

@@ -71,7 +71,7 @@ func TestWhyNotAgreesWithMatch(t *testing.T) {
 			}
 			applied++
 		}
-		all, _ := s.MatchAll("", request, nil, nil)
+		all, _ := s.MatchAll("", request, request, nil, nil)
 		for _, m := range all {
 			if m.Skip == SkipNone != meets[m.Limit] {
 				t.Fatalf("%q: %s is skipped (%v) and matched (%v)", list, m.Limit.Name, m.Skip, meets[m.Limit])

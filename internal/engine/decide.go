@@ -109,12 +109,11 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	replaces := false
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
-		if q.Domain == "" { // the entries of a descriptor are matched as they came
-			d.Attributes = s.derived.of(d.Attributes)
-		}
+		entries := d.Attributes // Envoy's rules match them as they came
+		d.Attributes = s.derived.of(entries)
 		d.first = len(q.Hits)
 		from := len(q.matched)
-		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Attributes, q.matched, q.keys)
+		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Attributes, entries, q.matched, q.keys)
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
 			if m.Skip != rules.SkipNone {
@@ -139,7 +138,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 				return err
 			}
 			from := len(q.keys)
-			q.keys = override.AppendKey(q.keys, q.Domain, d.Attributes)
+			q.keys = override.AppendKey(q.keys, q.Domain, entries)
 			q.Hits = append(q.Hits, Hit{Rate: d.Override, override: o, key: q.keys[from:len(q.keys):len(q.keys)]})
 		}
 		d.end = len(q.Hits)

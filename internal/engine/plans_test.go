@@ -297,3 +297,31 @@ func TestTheArticlesPlan(t *testing.T) {
 		t.Errorf("after %d refused by %s of %d", sent, r.Limit, r.Nominal)
 	}
 }
+
+// A proxy that asks by Envoy's protocol names the customer in an entry: the limits of his plan apply as over HTTP, and
+// rules in Envoy's format match the entries as they came.
+func TestPlansOfDescriptors(t *testing.T) {
+	s := newShop(t, `
+plans:
+  - {name: free, limits: [{name: messages, rate: 10/month, algorithm: fixed_window}]}
+  - {name: pro, limits: [{name: messages, rate: 20/month, algorithm: fixed_window}]}
+customers: {by: customer, default: free, list: {acme: pro}}
+`)
+	for customer, want := range map[string]int64{"acme": 20, "bob": 10} {
+		admitted := int64(0)
+		for {
+			entry := Descriptor{Attributes: []limit.Attribute{{Name: "customer", Value: customer}}, Cost: 1}
+			q := Query{Domain: "edge", Descriptors: []Descriptor{entry, {Attributes: []limit.Attribute{{Name: "path", Value: "/"}}, Cost: 1}}}
+			if err := s.engine.Decide(t.Context(), &q); err != nil {
+				t.Fatal(err)
+			}
+			if !q.Decision.Allowed || admitted > want {
+				break
+			}
+			admitted++
+		}
+		if admitted != want {
+			t.Errorf("%s: %d were admitted, want %d", customer, admitted, want)
+		}
+	}
+}
