@@ -19,7 +19,7 @@ type terms struct {
 func termsOf(c *store.Charge, r *rule) terms {
 	t := terms{counts: (c.CountRefused || r.policy.CountRefused) && r.kind != kindPermits}
 	if c.HasQuota && r.kind == kindFixed && r.policy.Ban == 0 {
-		t.quota, t.own = c.Quota, true
+		t.quota, t.own = min(c.Quota, maxCount), true // what is above is not exact here, and nobody uses so much
 	}
 	return t
 }

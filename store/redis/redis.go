@@ -217,9 +217,10 @@ func (s *Store) check(ctx context.Context, charges []store.Charge) error {
 		if c := charges[i].Cost; c < 0 || c > limit.MaxCount {
 			return fmt.Errorf("redis: cost %d is not within 0 and %d", c, int64(limit.MaxCount))
 		}
-		if q := charges[i].Quota; charges[i].HasQuota && (q < 0 || q > maxCount) {
-			return fmt.Errorf("redis: quota %d is not within 0 and 2^50, the most that is exact in Redis", q)
+		if q := charges[i].Quota; charges[i].HasQuota && q < 0 {
+			return fmt.Errorf("redis: quota %d is negative", q)
 		}
+
 	}
 	return nil
 }
