@@ -65,6 +65,10 @@ func TestReserve(t *testing.T) {
 		`{"id":"` + one.ID + `","actual":1.5}`:                 http.StatusBadRequest,
 		`{"id":"` + one.ID + `","actual":9223372036854775808}`: http.StatusBadRequest,
 		`{"id":"` + one.ID + `","actual":1,"x":1}`:             http.StatusBadRequest,
+		`{"id":"` + one.ID + `","actual":100}}`:                http.StatusBadRequest,
+		`{"id":"` + one.ID + `","actual":1,"actual":100}`:      http.StatusBadRequest,
+		`{"id":"` + one.ID + `","ACTUAL":100}`:                 http.StatusBadRequest,
+		`{"id":{"actual":100}}`:                                http.StatusBadRequest,
 		`{"id":7,"actual":1}`:                                  http.StatusBadRequest,
 		`[]`:                                                   http.StatusBadRequest,
 	} {

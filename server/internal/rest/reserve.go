@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -117,7 +119,7 @@ func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {
 		Used *int64
 		TTL  *string
 	}
-	if !readExactly(w, src, &body, `{"id": "...", "used": 100, "ttl": "60s"}`) {
+	if !readExactly(w, src, &body, `{"id": "...", "used": 100, "ttl": "60s"}`, "id", "used", "ttl") {
 		return
 	}
 	var ttl time.Duration
@@ -147,7 +149,7 @@ func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 		ID     string
 		Actual *int64
 	}
-	if !readExactly(w, src, &body, `{"id": "...", "actual": 100}`) {
+	if !readExactly(w, src, &body, `{"id": "...", "actual": 100}`, "id", "actual") {
 		return
 	}
 	switch {
@@ -164,7 +166,7 @@ func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 
 func (a *api) release(w http.ResponseWriter, r *http.Request, src []byte) {
 	var body struct{ ID string }
-	if !readExactly(w, src, &body, `{"id": "..."}`) {
+	if !readExactly(w, src, &body, `{"id": "..."}`, "id") {
 		return
 	}
 	if body.ID == "" {
@@ -186,13 +188,25 @@ func (a *api) settled(w http.ResponseWriter, one *reserve.Reservation, err error
 // noID answers a call that says no reservation.
 const noID = `"id" is missing, want that of the answer to /v1/reserve`
 
-// readExactly reads a body that has nothing but the fields of to; it answers those that have something else.
-func readExactly(w http.ResponseWriter, src []byte, to any, want string) bool {
-	d := json.NewDecoder(bytes.NewReader(src))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	if err == nil && d.More() {
-		err = errors.New("it goes on after its end")
+// readExactly reads a body that has nothing but the fields of to, by these names and once each; it answers those that have
+// something else.
+func readExactly(w http.ResponseWriter, src []byte, to any, want string, fields ...string) bool {
+	p := &parser{src: src, dec: json.NewDecoder(bytes.NewReader(src))}
+	p.dec.UseNumber()
+	err := p.object(func(name string) error {
+		if !slices.Contains(fields, name) {
+			return p.fail(p.at, "unknown field %q", name)
+		}
+		_, err := p.token()
+		return err
+	})
+	if err == nil {
+		if _, end := p.token(); !errors.Is(end, io.EOF) {
+			err = p.fail(p.at, "it goes on after its end")
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(src, to)
 	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, fmt.Sprintf("the body cannot be read, want %s with whole numbers: %v", want, err))
