@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -207,6 +208,9 @@ func readExactly(w http.ResponseWriter, src []byte, to any, want string, fields 
 	}
 	if err == nil {
 		err = json.Unmarshal(src, to)
+	}
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) && wrong.Field != "" {
+		err = fmt.Errorf("%q cannot be a %s", strings.ToLower(wrong.Field), wrong.Value)
 	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, fmt.Sprintf("the body cannot be read, want %s with whole numbers: %v", want, err))
