@@ -12,6 +12,7 @@ import (
 // A service in a program of one's own, until ctx ends.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	s, err := server.New(server.Options{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0"})
 	if err != nil {
 		fmt.Println(err)
