@@ -181,6 +181,9 @@ internal/derive, internal/plans, rules < internal/derive/fromfiles < server;
 # How often each limit was met, and with which answer.
 rules < internal/tally < internal/engine;
 
+# Requests that wait for a limit.
+rules < internal/waitqueue < internal/engine;
+
 # The counters of limits that come with requests.
 store < internal/override < internal/engine;
 
@@ -211,6 +214,7 @@ internal/engine, internal/document, internal/audit < internal/keyadmin;
 internal/reserve, internal/gen/kuadrantpb < server/internal/rls;
 internal/reserve, stintpb < server/internal/rpc;
 
+internal/engine < internal/explain < server/internal/rest;
 internal/engine, internal/answer, internal/usage, internal/reserve < server/internal/rest;
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -106,7 +107,7 @@ limits:
 	if after := b.peek(1, "path=/less"); before.Allowed || after.Allowed {
 		t.Errorf("a peek: %+v, %+v", before, after)
 	}
-	x, err := b.Explain(context.Background(), limit.Request{Attributes: attributes("path=/away")})
+	x, err := explain.Request(context.Background(), b.Engine, limit.Request{Attributes: attributes("path=/away")})
 	if err != nil || x.Limits[0].OnExceed != "redirect to /busy with 303" || len(x.Limits[0].Uncarried) != 1 {
 		t.Errorf("explain: %+v, %v", x.Limits, err)
 	}

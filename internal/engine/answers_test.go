@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -95,7 +96,7 @@ limits:
 		"bucket": {Algorithm: limit.TokenBucket, Quota: 20, Window: 2 * time.Second}, "fixed": {Algorithm: limit.FixedWindow, Quota: 30, Window: time.Minute},
 		"log": {Algorithm: limit.SlidingWindowLog, Quota: 40, Window: time.Hour}, "places": {Algorithm: limit.Concurrency, Quota: 50}, "strict": {Algorithm: limit.TokenBucket, Quota: 5, Window: time.Hour},
 	}
-	x, err := b.Explain(t.Context(), limit.Request{})
+	x, err := explain.Request(t.Context(), b.Engine, limit.Request{})
 	if err != nil || len(x.Limits) != len(want) {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -234,20 +235,20 @@ func TestExplainOfAMissingKey(t *testing.T) {
 	}
 	b := newBench(t, "limits: [{name: strict, key: [user], rate: 5/hour, burst: 5, missing: reject}, {name: all, rate: 9/hour, burst: 9}]\n")
 	b.take(2, "user=u")
-	x, err := b.Explain(t.Context(), limit.Request{Attributes: attributes("ip=192.0.2.7")})
+	x, err := explain.Request(t.Context(), b.Engine, limit.Request{Attributes: attributes("ip=192.0.2.7")})
 	if err != nil || x.Decision.Allowed || len(x.Limits) != 2 || x.Limits[0].Used != 0 || x.Limits[1].Used != 2 || fmt.Sprint(x.Limits[0].Key) != "[{user }]" {
 		t.Errorf("%+v, %v", x, err)
 	}
-	one, err := b.Explain(t.Context(), limit.Request{Attributes: attributes("user=u")})
+	one, err := explain.Request(t.Context(), b.Engine, limit.Request{Attributes: attributes("user=u")})
 	if err != nil || one.UnmatchedCount != 0 || one.Limits[0].Used != 2 {
 		t.Errorf("%+v, %v", one, err)
 	}
 	b = newBench(t, "limits: [{name: x, match: {path: /x}, rate: 5/hour}]\n")
-	if x, err = b.Explain(t.Context(), limit.Request{}); err != nil || len(x.WhyNot) != 1 || x.WhyNot[0] != "the request has no path, and match wants /x" {
+	if x, err = explain.Request(t.Context(), b.Engine, limit.Request{}); err != nil || len(x.WhyNot) != 1 || x.WhyNot[0] != "the request has no path, and match wants /x" {
 		t.Errorf("%q, %v", x.WhyNot, err)
 	}
 	q := engine.Query{Descriptors: []engine.Descriptor{{Cost: limit.MaxCount + 1}}}
-	if _, err := b.ExplainQuery(t.Context(), &q); !errors.Is(err, engine.ErrBadRequest) {
+	if _, err := explain.Query(t.Context(), b.Engine, &q); !errors.Is(err, engine.ErrBadRequest) {
 		t.Errorf("a cost that nobody has: %v", err)
 	}
 }
@@ -310,7 +311,7 @@ func TestDescriptorsThatMeetOneLimit(t *testing.T) {
 	if err := e.FinishQuery(t.Context(), &q, 7); !errors.Is(err, engine.ErrBadRequest) {
 		t.Errorf("%v", err)
 	}
-	if x, err := e.ExplainQuery(t.Context(), &engine.Query{}); err != nil || len(x.Unmatched) != 3 || fmt.Sprintf("%q", x.WhyNot) != `["" "" ""]` {
+	if x, err := explain.Query(t.Context(), e, &engine.Query{}); err != nil || len(x.Unmatched) != 3 || fmt.Sprintf("%q", x.WhyNot) != `["" "" ""]` {
 		t.Errorf("nothing is asked: %+v, %v", x, err)
 	}
 }

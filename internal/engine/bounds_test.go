@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -131,7 +132,7 @@ func TestUnmatchedAreBounded(t *testing.T) {
 		text += fmt.Sprintf("  - {name: l%d, match: {path: /p%d}, rate: 1/hour}\n", i, i)
 	}
 	b := newBench(t, text)
-	x, err := b.Explain(t.Context(), limit.Request{Attributes: attributes("path=/p7")})
+	x, err := explain.Request(t.Context(), b.Engine, limit.Request{Attributes: attributes("path=/p7")})
 	if err != nil || x.UnmatchedCount != 149 || len(x.Unmatched) != 100 || len(x.WhyNot) != 100 {
 		t.Errorf("%d do not match, %d are named, %d reasons: %v", x.UnmatchedCount, len(x.Unmatched), len(x.WhyNot), err)
 	}

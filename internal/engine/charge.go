@@ -47,8 +47,6 @@ func (e *Engine) chargeStore(ctx context.Context, q *Query, missing bool, n quot
 	return false, e.giveBack(ctx, q)
 }
 
-// decidable reports whether every limit with a refund can be decided without the store. If not,
-// a failure of the refund is an error.
 // nothingLeft refuses requests of cost 0 by limits that are charged afterwards and have nothing left, and reports
 // whether there are any that count. To others such a request costs nothing, and fits.
 func (e *Engine) nothingLeft(ctx context.Context, q *Query) (over bool, err error) {
@@ -78,6 +76,8 @@ func (e *Engine) nothingLeft(ctx context.Context, q *Query) (over bool, err erro
 	return over, nil
 }
 
+// decidable reports whether every limit with a refund can be decided without the store. If not,
+// a failure of the refund is an error.
 func (q *Query) decidable() bool {
 	for i := range q.refunds {
 		if q.refunds[i].OnFailure == store.FailTake {
@@ -136,22 +136,6 @@ func (q *Query) goesBack(i int) *store.Charge {
 		return nil
 	}
 	return c
-}
-
-// lost counts err if it says that the store did not answer, and reports whether it does.
-func (e *Engine) lost(err error) bool {
-	if !errors.Is(err, store.ErrUnavailable) {
-		return false
-	}
-	e.notReturned.Add(1)
-	return true
-}
-
-func (e *Engine) unlessLost(err error) error {
-	if e.lost(err) {
-		return nil
-	}
-	return err
 }
 
 // restate corrects the verdicts of q.standing, which include the cost of the request, to show

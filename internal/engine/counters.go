@@ -15,24 +15,12 @@ type Counted struct {
 	Counters store.Counters
 }
 
-// own returns the count of a budget of a plan for a request: how much is admitted, and the nominal count.
-func (s *snapshot) own(l *rules.Limit, v *rules.Variant, attrs []limit.Attribute) (quota, nominal int64) {
-	quota, nominal = v.Policy.Quota(), v.Nominal
-	if s.derived.counts == nil {
-		return quota, nominal
-	}
-	if n := s.derived.counts.Count(attrs, v.Pool, nominal); n != nominal {
-		quota, nominal = l.Restricted(n), n
-	}
-	return quota, nominal
-}
-
 // Quota returns how much a counter admits for a key of these attributes. own = its charges have to say so.
 func (e *Engine) Quota(c *Counted, attrs []limit.Attribute) (quota int64, own bool) {
 	if c.Variant.Pool == "" {
 		return c.Variant.Policy.Quota(), false
 	}
-	quota, _ = e.live.Load().own(c.Limit, c.Variant, attrs)
+	quota, _ = e.live.Load().derived.own(c.Limit, c.Variant, attrs)
 	return quota, true
 }
 

@@ -252,7 +252,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	case h.Variant == nil:
 		charge.Quota, charge.HasQuota = h.Rate.Count, true
 	case h.Variant.Pool != "":
-		charge.Quota, r.Nominal = s.own(h.Limit, h.Variant, d.Attributes)
+		charge.Quota, r.Nominal = s.derived.own(h.Limit, h.Variant, d.Attributes)
 		charge.HasQuota, r.Quota = true, charge.Quota
 	}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {

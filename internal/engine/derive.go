@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 // Deriver finds attributes of a request from others, such as the region of its ip. It is safe for
@@ -16,6 +17,12 @@ type Deriver interface {
 	// Derive returns attrs, and behind them those of names that it finds and that are not there. It
 	// does not change attrs.
 	Derive(names []string, attrs []limit.Attribute) []limit.Attribute
+}
+
+// Counter knows other counts of budgets of plans. It is safe for concurrent use.
+type Counter interface {
+	// Count returns what a request has in place of nominal, the count that its plan says, of the budget of that name.
+	Count(attrs []limit.Attribute, budget string, nominal int64) int64
 }
 
 // derivation is what d does for the limits of one configuration. The zero value derives nothing.
@@ -57,4 +64,16 @@ func (x *derivation) of(attrs []limit.Attribute) []limit.Attribute {
 		return attrs
 	}
 	return x.deriver.Derive(x.names, attrs)
+}
+
+// own returns the count of a budget of a plan for a request: how much is admitted, and the nominal count.
+func (x *derivation) own(l *rules.Limit, v *rules.Variant, attrs []limit.Attribute) (quota, nominal int64) {
+	quota, nominal = v.Policy.Quota(), v.Nominal
+	if x.counts == nil {
+		return quota, nominal
+	}
+	if n := x.counts.Count(attrs, v.Pool, nominal); n != nominal {
+		quota, nominal = l.Restricted(n), n
+	}
+	return quota, nominal
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/tenants"
+	"github.com/stint-io/stint/internal/waitqueue"
 
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
@@ -49,12 +50,6 @@ type Options struct {
 	// Shares keeps what tenants have taken of limits that they share. nil = the store does if it is a
 	// [store.Shares], and otherwise this process.
 	Shares store.Shares
-}
-
-// Counter knows other counts of budgets of plans. It is safe for concurrent use.
-type Counter interface {
-	// Count returns what a request has in place of nominal, the count that its plan says, of the budget of that name.
-	Count(attrs []limit.Attribute, budget string, nominal int64) int64
 }
 
 // OverrideName is the name of limits that come with requests, in decisions and metrics.
@@ -87,7 +82,7 @@ type Engine struct {
 }
 
 var (
-	_ limit.Finisher        = (*Engine)(nil)
+	_ limit.PatientTaker    = (*Engine)(nil)
 	_ limit.AttributeReader = (*Engine)(nil)
 )
 
@@ -102,7 +97,7 @@ type snapshot struct {
 
 	attributes []string // as Engine.Attributes returns them
 	derived    derivation
-	queues     map[string]*queue // by limit name, of limits that let requests wait
+	queues     waitqueue.Queues // by limit name, of limits that let requests wait
 }
 
 // bound is what is needed of a variant to make a decision.
@@ -130,7 +125,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, shares: sharesOf(st, opts), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
+	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	if err := e.Swap(set); err != nil {
@@ -158,7 +153,7 @@ func (e *Engine) Swap(set *rules.Set) error {
 	}
 	next, err := e.bind(set, old)
 	if err == nil {
-		err = e.bindQueues(next, old)
+		next.queues, err = waitqueue.Bind(set, old.queues, atOnce{e}, func() waitqueue.Queues { return e.live.Load().queues })
 	}
 	if err != nil {
 		return errors.Join(err, e.restore(old, next))
@@ -167,7 +162,7 @@ func (e *Engine) Swap(set *rules.Set) error {
 	if t, ok := e.shares.(*tenants.Table); ok {
 		t.Keep(func(id string) bool { return next.shared[id] != nil })
 	}
-	old.closeQueues(next)
+	old.queues.CloseUnless(next.queues)
 	return e.unbind(next, old)
 }
 
@@ -401,3 +396,64 @@ func (e *Engine) Tallies() iter.Seq[Tally] {
 		}
 	}
 }
+
+// lost counts err if it says that the store did not answer, and reports whether it does.
+func (e *Engine) lost(err error) bool {
+	if !errors.Is(err, store.ErrUnavailable) {
+		return false
+	}
+	e.notReturned.Add(1)
+	return true
+}
+
+func (e *Engine) unlessLost(err error) error {
+	if e.lost(err) {
+		return nil
+	}
+	return err
+}
+
+// atOnce decides without a wait.
+type atOnce struct{ e *Engine }
+
+func (a atOnce) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+	return a.e.take(ctx, req)
+}
+
+func (a atOnce) Finish(ctx context.Context, req limit.Request, permit uint64) error {
+	return a.e.finish(ctx, req, permit)
+}
+
+// queueOf returns the queue of the first limit of a request that has one, or nil.
+func (e *Engine) queueOf(s *snapshot, req limit.Request) *waitqueue.Queue {
+	if len(s.queues) == 0 {
+		return nil
+	}
+	q := e.queries.Get().(*Query)
+	defer e.release(q)
+	q.single(req)
+	q.reset()
+	q.matched, q.keys = s.set.Match("", req.Attributes, q.matched, q.keys)
+	for i := range q.matched {
+		if m := &q.matched[i]; m.Limit.OnExceed.MaxWait > 0 && !m.Shadow && m.Limit.Sharing == rules.SharingExact {
+			return s.queues[m.Limit.Name]
+		}
+	}
+	return nil
+}
+
+// TakeWithin is Take that lets the request wait for at most d where its limits have on_exceed:
+// queue; with d of 0 it is refused at once. See [waitqueue.Queue.TakeWithin]. A delay that a leaky bucket asks
+// for is then part of the wait.
+func (e *Engine) TakeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
+	s := e.live.Load()
+	req.Attributes = s.derived.of(req.Attributes)
+	q := e.queueOf(s, req)
+	if q == nil || req.Peek || d <= 0 || req.Cost < 0 {
+		return e.take(ctx, req)
+	}
+	return q.TakeWithin(ctx, req, d)
+}
+
+// QueueTallies returns those of all queues.
+func (e *Engine) QueueTallies() []waitqueue.Tally { return e.live.Load().queues.Tallies() }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -433,7 +434,7 @@ limits:
 `)
 	wantAllowed(t, b.take(3, "user=u", "path=/api/x"), 7, 97)
 	for range 3 {
-		x, err := b.Explain(context.Background(), limit.Request{Attributes: attributes("user=u", "path=/api/x")})
+		x, err := explain.Request(context.Background(), b.Engine, limit.Request{Attributes: attributes("user=u", "path=/api/x")})
 		if err != nil {
 			t.Fatal(err)
 		}

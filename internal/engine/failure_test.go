@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -478,7 +479,7 @@ func TestExplainWithoutTheStore(t *testing.T) {
 	f, b := newFlaky(t, "limits:\n  - {name: a, rate: 5/hour, on_store_failure: reject}\n")
 	wantAllowed(t, b.take(3), 2)
 	f.down()
-	x, err := b.Explain(t.Context(), limit.Request{})
+	x, err := explain.Request(t.Context(), b.Engine, limit.Request{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -266,7 +267,7 @@ func TestExplainQuery(t *testing.T) {
 		return q
 	}
 	for range 2 {
-		x, err := b.ExplainQuery(t.Context(), q("k=a1", "w=1", "z=1"))
+		x, err := explain.Query(t.Context(), b.Engine, q("k=a1", "w=1", "z=1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,16 +281,16 @@ func TestExplainQuery(t *testing.T) {
 			t.Errorf("unmatched %v", x.Unmatched)
 		}
 	}
-	x, err := b.ExplainQuery(t.Context(), q("r=1", "k=a2"))
+	x, err := explain.Query(t.Context(), b.Engine, q("r=1", "k=a2"))
 	if err != nil || len(x.Limits) != 1 || x.Descriptors[1].Why != "another rule of the request replaces it" || x.Descriptors[1].Rule != "edge.k_a*" || x.Descriptors[1].Applies || !x.Descriptors[0].Applies {
 		t.Errorf("%+v, %v", x, err)
 	}
 	other := q("k=a1")
 	other.Domain = "other"
-	if x, err = b.ExplainQuery(t.Context(), other); err != nil || x.HasDomain || x.Descriptors[0].Why != "no file in Envoy's format has the domain" || x.UnmatchedCount != 0 {
+	if x, err = explain.Query(t.Context(), b.Engine, other); err != nil || x.HasDomain || x.Descriptors[0].Why != "no file in Envoy's format has the domain" || x.UnmatchedCount != 0 {
 		t.Errorf("%+v, %v", x, err)
 	}
-	if x, err = b.Explain(t.Context(), limit.Request{Attributes: attributes("k=a1")}); err != nil || x.Descriptors != nil || x.HasDomain || x.UnmatchedCount != 0 {
+	if x, err = explain.Request(t.Context(), b.Engine, limit.Request{Attributes: attributes("k=a1")}); err != nil || x.Descriptors != nil || x.HasDomain || x.UnmatchedCount != 0 {
 		t.Errorf("without a domain: %+v, %v", x, err)
 	}
 }
@@ -300,11 +301,11 @@ func TestExplainQueryOfSeveralDescriptors(t *testing.T) {
 	q := &engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{
 		{Attributes: attributes("z=0"), Cost: 1}, {Attributes: attributes("x=1"), Cost: 1}, {Attributes: attributes("x=1", "y=2"), Cost: 1},
 	}}
-	x, err := b.ExplainQuery(t.Context(), q)
+	x, err := explain.Query(t.Context(), b.Engine, q)
 	if err != nil || len(x.Limits) != 2 || fmt.Sprint(x.Limits[0].Key, x.Limits[1].Key) != "[{x 1}] [{y 2}]" || x.UnmatchedCount != 0 {
 		t.Fatalf("%+v, %v", x, err)
 	}
-	y, err := b.ExplainQuery(t.Context(), &engine.Query{Domain: "edge", Descriptors: q.Descriptors[:2]})
+	y, err := explain.Query(t.Context(), b.Engine, &engine.Query{Domain: "edge", Descriptors: q.Descriptors[:2]})
 	if err != nil || len(y.WhyNot) != 1 || !strings.HasPrefix(y.WhyNot[0], "of the first descriptor: ") {
 		t.Errorf("why not y: %q, %v", y.WhyNot, err)
 	}

@@ -192,3 +192,34 @@ func sameWindow(p limit.Policy, a, b limit.Time) bool {
 		return false
 	}
 }
+
+// settleShares makes what was taken of shares the actual cost.
+func (e *Engine) settleShares(ctx context.Context, s *snapshot, parts []Part, actual int64) error {
+	var errs []error
+	for i := range parts {
+		p := &parts[i]
+		of := s.shared[p.ID]
+		if of == nil || p.Tenant == nil || actual == p.Cost {
+			continue
+		}
+		a := store.Share{Terms: &of.terms, Key: p.Key, Tenant: p.Tenant, Cost: actual - p.Cost, CountRefused: true}
+		settle := e.shares.TakeShare
+		if a.Cost < 0 {
+			a.Cost, settle = -a.Cost, e.shares.ReturnShare
+		}
+		if err := settle(ctx, &a); err != nil && !e.lost(err) { // a share that is lost is refilled by time
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tenantOf returns whose share a charge was taken of, nil = of none.
+func (q *Query) tenantOf(charge int) []byte {
+	for i := range q.gates {
+		if g := &q.gates[i]; g.charge == charge && g.held {
+			return slices.Clone(g.Tenant)
+		}
+	}
+	return nil
+}

@@ -5,65 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 )
-
-// shared is a limit that tenants share.
-type shared struct {
-	name  string
-	terms store.ShareTerms
-
-	// As of the latest decision.
-	tenants atomic.Int64
-	taken   atomic.Uint64 // bits of a float64
-	at      atomic.Int64  // Unix nanoseconds
-}
-
-// gate asks whether a tenant has room for a charge.
-type gate struct {
-	store.Share
-	of           *shared
-	charge, part int
-	held         bool // the cost was taken
-	refused      bool
-	off          bool // nobody knows: the limit's counters decide alone
-}
-
-// sharesOf returns what keeps shares beside a store.
-func sharesOf(st store.Store, o Options) store.Shares {
-	if o.Shares != nil {
-		return o.Shares
-	}
-	if s, ok := st.(store.Shares); ok {
-		return s
-	}
-	return tenants.New(tenants.Options{})
-}
-
-// sharedOf returns how a limit is shared, nil = by nobody. What was seen of it before stays.
-func sharedOf(l *rules.Limit, old *shared) *shared {
-	if l.Share == nil {
-		return nil
-	}
-	s := &shared{name: l.Name, terms: store.ShareTerms{ID: l.Base.ID, Policy: l.Base.Policy, Weights: l.Share.Weights}}
-	for _, g := range l.Share.Guarantees {
-		s.terms.Guaranteed = append(s.terms.Guaranteed, store.Guaranteed{Tenant: g.Tenant, Rate: g.Rate})
-	}
-	if old != nil {
-		s.tenants.Store(old.tenants.Load())
-		s.taken.Store(old.taken.Load())
-		s.at.Store(old.at.Load())
-	}
-	return s
-}
 
 // gateFor adds a gate before a charge of a limit that tenants share.
 func (q *Query) gateFor(l *rules.Limit, s *shared, d *Descriptor, part, charge int) {
@@ -77,16 +25,6 @@ func (q *Query) gateFor(l *rules.Limit, s *shared, d *Descriptor, part, charge i
 		return
 	}
 	q.gates = append(q.gates, g)
-}
-
-// tenantOf returns whose share a charge was taken of, nil = of none.
-func (q *Query) tenantOf(charge int) []byte {
-	for i := range q.gates {
-		if g := &q.gates[i]; g.charge == charge && g.held {
-			return slices.Clone(g.Tenant)
-		}
-	}
-	return nil
 }
 
 // charge takes or peeks at the store, after the shares of tenants.
@@ -175,8 +113,8 @@ func (e *Engine) concludeShares(ctx context.Context, q *Query, allowed bool) {
 	}
 }
 
-// shareText says in words which share of a part's limit the tenant has; "" = the limit is not shared.
-func (q *Query) shareText(part int) string {
+// ShareText says in words which share of the limit of a Result the tenant has; "" = the limit is not shared.
+func (q *Query) ShareText(part int) string {
 	for i := range q.gates {
 		g := &q.gates[i]
 		if g.part != part {
@@ -195,12 +133,6 @@ func (q *Query) shareText(part int) string {
 		return text + fmt.Sprintf("; now %.4g/s, and %d tenants have taken %.4g of %d tokens", g.Rate, g.Tenants, g.Taken, g.Terms.Policy.Burst)
 	}
 	return ""
-}
-
-func (s *shared) note(a *store.Share) {
-	s.tenants.Store(int64(a.Tenants))
-	s.taken.Store(math.Float64bits(a.Taken))
-	s.at.Store(time.Now().UnixNano())
 }
 
 // ShareTally says how a limit that tenants share stands. Of one with a key it is the bucket that was asked
@@ -233,25 +165,4 @@ func (e *Engine) ShareTallies() (list []ShareTally) {
 		list = append(list, t)
 	}
 	return list
-}
-
-// settleShares makes what was taken of shares the actual cost.
-func (e *Engine) settleShares(ctx context.Context, s *snapshot, parts []Part, actual int64) error {
-	var errs []error
-	for i := range parts {
-		p := &parts[i]
-		of := s.shared[p.ID]
-		if of == nil || p.Tenant == nil || actual == p.Cost {
-			continue
-		}
-		a := store.Share{Terms: &of.terms, Key: p.Key, Tenant: p.Tenant, Cost: actual - p.Cost, CountRefused: true}
-		settle := e.shares.TakeShare
-		if a.Cost < 0 {
-			a.Cost, settle = -a.Cost, e.shares.ReturnShare
-		}
-		if err := settle(ctx, &a); err != nil && !e.lost(err) { // a share that is lost is refilled by time
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

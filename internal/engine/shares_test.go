@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -79,7 +80,7 @@ func TestATenantAboveItsShareIsRefused(t *testing.T) {
 	if d := b.take(1, "path=/a"); !d.Allowed {
 		t.Errorf("got %+v", d)
 	}
-	x, err := b.Explain(context.Background(), limit.Request{Attributes: attributes("path=/a", "tenant=initech"), Cost: 1})
+	x, err := explain.Request(context.Background(), b.Engine, limit.Request{Attributes: attributes("path=/a", "tenant=initech"), Cost: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -26,7 +27,7 @@ limits:
 		t.Helper()
 		b.take(1, strings.Fields(request)...)
 		b.peek(1, strings.Fields(request)...)
-		if _, err := b.Explain(context.Background(), limit.Request{Attributes: attributes(strings.Fields(request)...)}); err != nil {
+		if _, err := explain.Request(context.Background(), b.Engine, limit.Request{Attributes: attributes(strings.Fields(request)...)}); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range skips {

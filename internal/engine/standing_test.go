@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -24,7 +25,7 @@ limits:
 	refused := []string{"user=u", "name=n"}
 	wantRemaining(t, b.take(1, refused...), 0, 7, 2)
 	wantRemaining(t, b.peek(1, refused...), 0, 7, 2)
-	x, err := b.Explain(context.Background(), limit.Request{Attributes: attributes(refused...), Cost: 2})
+	x, err := explain.Request(context.Background(), b.Engine, limit.Request{Attributes: attributes(refused...), Cost: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@
 package estimate
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -195,34 +194,5 @@ func (e *Estimator) Settle(s Subject, estimated, actual int64) {
 	}
 	if !e.table.learn(e.options.Now(), s, actual, &e.conf) {
 		e.stats.Shared++
-	}
-}
-
-// Run keeps what is learned in the records, and learns from them what other processes have, until ctx ends.
-func (e *Estimator) Run(ctx context.Context) {
-	if e.options.Records == nil {
-		<-ctx.Done()
-		return
-	}
-	tick := time.NewTicker(exchangeEvery)
-	defer tick.Stop()
-	failing := false
-	exchange := func(ctx context.Context) {
-		err := e.Exchange(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			e.options.Logger.Warn("what is learned of costs cannot be kept yet", "error", err)
-		}
-		failing = err != nil
-	}
-	for {
-		exchange(ctx)
-		select {
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
-			defer cancel()
-			exchange(last)
-			return
-		case <-tick.C:
-		}
 	}
 }

@@ -31,19 +31,37 @@ const (
 	moved = 1.0 / 16
 )
 
-// record is what stands in the records of an entry. A quantile is enough of a distribution to go on with: one that has
-// some weight at its own quantile, and the rest as it is, has the same quantile.
-type record struct {
-	By       string  `json:"by"` // the attributes whose values the key has
-	Quantile float64 `json:"quantile"`
-	Estimate int64   `json:"estimate"`
-	Settled  int64   `json:"settled"`
-	Owed     float64 `json:"owed"`
-	At       int64   `json:"at"` // seconds since the epoch, by the clock of who wrote it
-}
-
 func (r *record) good(c *Config) bool {
 	return r.By == strings.Join(c.By, " ") && r.Quantile == c.Quantile && r.Estimate > 0 && r.Estimate <= limit.MaxCount && r.Settled > 0 && r.Owed >= 0 && r.Owed <= 1
+}
+
+// Run keeps what is learned in the records, and learns from them what other processes have, until ctx ends.
+func (e *Estimator) Run(ctx context.Context) {
+	if e.options.Records == nil {
+		<-ctx.Done()
+		return
+	}
+	tick := time.NewTicker(exchangeEvery)
+	defer tick.Stop()
+	failing := false
+	exchange := func(ctx context.Context) {
+		err := e.Exchange(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			e.options.Logger.Warn("what is learned of costs cannot be kept yet", "error", err)
+		}
+		failing = err != nil
+	}
+	for {
+		exchange(ctx)
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+			defer cancel()
+			exchange(last)
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // Exchange writes what was learned since the last time, and takes over what others have written of that of which

@@ -181,3 +181,14 @@ func (r *room) sweep(now time.Duration) {
 		}
 	}
 }
+
+// record is what stands in the records of an entry. A quantile is enough of a distribution to go on with: one that has
+// some weight at its own quantile, and the rest as it is, has the same quantile.
+type record struct {
+	By       string  `json:"by"` // the attributes whose values the key has
+	Quantile float64 `json:"quantile"`
+	Estimate int64   `json:"estimate"`
+	Settled  int64   `json:"settled"`
+	Owed     float64 `json:"owed"`
+	At       int64   `json:"at"` // seconds since the epoch, by the clock of who wrote it
+}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/store"
@@ -162,7 +163,7 @@ func TestRefusedWhileRefusedCount(t *testing.T) {
 	if _, err := w.book.Commit(t.Context(), r.ID, 800); err != nil {
 		t.Fatal(err)
 	}
-	x, err := w.engine.Explain(t.Context(), request(1))
+	x, err := explain.Request(t.Context(), w.engine, request(1))
 	if err != nil || x.Limits[0].Used != 800 || x.Limits[1].Used != 800 {
 		t.Errorf("%+v %v", x.Limits, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/limit"
 )
@@ -112,7 +113,7 @@ func TestRenewSeveral(t *testing.T) {
 	if _, ok := w.reserve(1); ok {
 		t.Error("the permit was given back")
 	}
-	x, err := w.engine.Explain(t.Context(), request(1))
+	x, err := explain.Request(t.Context(), w.engine, request(1))
 	if err != nil || x.Limits[0].Used != 600 || x.Limits[1].Used != 600 {
 		t.Fatalf("%+v %v", x.Limits, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/limit"
@@ -61,7 +62,7 @@ func (w *world) reserve(cost int64) (reserve.Reservation, bool) {
 // used is what counts of the first limit.
 func (w *world) used() int64 {
 	w.Helper()
-	x, err := w.engine.Explain(w.Context(), request(1))
+	x, err := explain.Request(w.Context(), w.engine, request(1))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -211,8 +211,12 @@ func TestTold(t *testing.T) {
 	}
 	today, good := time.Date(2026, 11, 24, 11, 0, 0, 0, time.UTC), store.Mark{Key: "month\x00customer=a\x0001795518000torigin", N: 5}
 	for _, bad := range []store.Mark{
-		{Key: "", N: 1}, {Key: "month", N: 1}, {Key: "month\x00a\x00x", N: 1}, {Key: "month\x00a\x00-0000000001t", N: 1},
-		{Key: key(today.AddDate(0, 0, 4), "t"), N: 1}, {Key: key(today, "t"), N: 1 << 63},
+		{Key: "", N: 1},
+		{Key: "month", N: 1},
+		{Key: "month\x00a\x00x", N: 1},
+		{Key: "month\x00a\x00-0000000001t", N: 1},
+		{Key: key(today.AddDate(0, 0, 4), "t"), N: 1},
+		{Key: key(today, "t"), N: 1 << 63},
 		{Key: strings.Repeat("x", 2000) + key(today, "t"), N: 1},
 	} {
 		if _, err := f.Told(t.Context(), usage.Message{Marks: []store.Mark{good, bad}}); !errors.Is(err, usage.ErrMarks) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/waitqueue"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -34,7 +35,7 @@ type Figures struct {
 	Leases *Leases // nil when no limit is shared by leases
 
 	Bans      []banlist.Tally
-	Queues    []engine.QueueTally
+	Queues    []waitqueue.Tally
 	Shares    []engine.ShareTally
 	Unlimited []uint64          // by engine.Unlimited
 	Purposes  map[string]string // of the limits that have one

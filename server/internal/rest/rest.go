@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -139,11 +140,11 @@ func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	var x engine.Explanation
+	var x explain.Explanation
 	if b.domain == "" {
-		x, err = a.engine.Explain(r.Context(), b.request)
+		x, err = explain.Request(r.Context(), a.engine, b.request)
 	} else {
-		x, err = a.engine.ExplainQuery(r.Context(), b.query())
+		x, err = explain.Query(r.Context(), a.engine, b.query())
 	}
 	if err != nil {
 		a.fail(w, err)

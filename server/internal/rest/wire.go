@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
-	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -122,7 +122,7 @@ type met struct {
 	Why     string   `json:"why,omitempty"`
 }
 
-func newMet(m *engine.Met) met {
+func newMet(m *explain.Met) met {
 	out := met{Rule: m.Rule, Applies: m.Applies, Why: m.Why, Entries: make([]string, len(m.Entries))}
 	for i, a := range m.Entries {
 		out.Entries[i] = a.Name + "=" + a.Value
@@ -146,7 +146,7 @@ type explained struct {
 	Share string `json:"share,omitempty"`
 }
 
-func newExplanation(x *engine.Explanation) explanation {
+func newExplanation(x *explain.Explanation) explanation {
 	d := &x.Decision
 	out := explanation{
 		Allowed: d.Allowed, Status: d.Status, Limits: make([]explained, len(x.Limits)),
@@ -194,7 +194,7 @@ func newExplanation(x *engine.Explanation) explanation {
 }
 
 // why says in a sentence how a limit came to its answer.
-func why(l *engine.Explained, r *limit.Result) string {
+func why(l *explain.Explained, r *limit.Result) string {
 	text := "applies to every request"
 	if l.Condition != "" {
 		text = "the request fulfils " + l.Condition

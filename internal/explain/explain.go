@@ -1,9 +1,12 @@
-package engine
+// Package explain says how a request would be decided and why: which limits apply, which do not, and for what reason.
+// It takes nothing.
+package explain
 
 import (
 	"cmp"
 	"context"
 
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -68,16 +71,16 @@ type Explained struct {
 	Share string
 }
 
-// Explain answers how req would be decided now. It takes nothing and counts nothing.
-func (e *Engine) Explain(ctx context.Context, req limit.Request) (Explanation, error) {
-	q := e.queries.Get().(*Query)
-	defer e.release(q)
-	q.single(req)
-	return e.ExplainQuery(ctx, q)
+// Request answers how req would be decided by e now. It takes nothing and counts nothing.
+func Request(ctx context.Context, e *engine.Engine, req limit.Request) (Explanation, error) {
+	return Query(ctx, e, &engine.Query{
+		CountRefused: req.CountRefused,
+		Descriptors:  []engine.Descriptor{{Attributes: req.Attributes, Cost: cmp.Or(req.Cost, 1)}},
+	})
 }
 
-// ExplainQuery is Explain for a Query of [Engine.Decide] without overrides.
-func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error) {
+// Query is Request for a Query of [engine.Engine.Decide] without overrides. It makes q a Peek and decides it.
+func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation, error) {
 	q.Peek = true
 	if err := e.Decide(ctx, q); err != nil {
 		return Explanation{}, err
@@ -85,12 +88,18 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 	x := Explanation{Decision: q.Decision}
 	x.Decision.Results = append([]limit.Result(nil), q.Decision.Results...)
 	matched := make(map[string]bool, len(q.Hits))
-	for i := range q.parts {
-		h := &q.Hits[q.parts[i].hit]
-		matched[h.Limit.Name] = true
-		n := explainOne(h, &x.Decision.Results[i], q.descriptorOf(q.parts[i].hit).Attributes)
-		n.Share = q.shareText(i)
-		x.Limits = append(x.Limits, n)
+	for i := range q.Descriptors {
+		hits := q.HitsOf(i)
+		for k := range hits {
+			h := &hits[k]
+			if h.Result != len(x.Limits) { // it counts nothing, or together with one before it
+				continue
+			}
+			matched[h.Limit.Name] = true
+			n := explainOne(h, &x.Decision.Results[h.Result], q.Descriptors[i].Attributes)
+			n.Share = q.ShareText(h.Result)
+			x.Limits = append(x.Limits, n)
+		}
 	}
 	set := e.Set()
 	x.HasDomain = q.Domain != "" && set.HasDomain(q.Domain)
@@ -98,7 +107,7 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 		if q.Domain == "" {
 			break
 		}
-		m := q.met(i)
+		m := met(q, i)
 		switch {
 		case m.Rule != "":
 			matched[m.Rule] = true
@@ -128,7 +137,7 @@ func (e *Engine) ExplainQuery(ctx context.Context, q *Query) (Explanation, error
 	return x, nil
 }
 
-func explainOne(h *Hit, r *limit.Result, attrs []limit.Attribute) Explained {
+func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	l := h.Limit
 	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
 	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
@@ -153,17 +162,8 @@ func explainOne(h *Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	return n
 }
 
-// descriptorOf returns the descriptor of a hit.
-func (q *Query) descriptorOf(hit int) *Descriptor {
-	i := 0
-	for q.Descriptors[i].end <= hit {
-		i++
-	}
-	return &q.Descriptors[i]
-}
-
 // met says which rule in Envoy's format descriptor i matched.
-func (q *Query) met(i int) Met {
+func met(q *engine.Query, i int) Met {
 	m := Met{Entries: q.Descriptors[i].Attributes}
 	for _, h := range q.HitsOf(i) {
 		if h.Limit == nil || !h.Limit.Envoy {
