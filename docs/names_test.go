@@ -14,11 +14,15 @@ import (
 // roots are the folders that have all packages but that of the module itself.
 var roots = []string{"client", "cmd", "fanout", "internal", "limit", "middleware", "rules", "server", "sim", "split", "store", "throttle"}
 
-// TestMapOfTheHouse: ARCHITECTURE.md names every package of the module, and no other.
+// TestMapOfTheHouse: ARCHITECTURE.md and the page of rooms name every package of the module, and no other.
 func TestMapOfTheHouse(t *testing.T) {
-	text, err := os.ReadFile("ARCHITECTURE.md")
-	if err != nil {
-		t.Fatal(err)
+	var text []byte
+	for _, page := range []string{"ARCHITECTURE.md", "reference/rooms.md"} {
+		src, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, src...)
 	}
 	named := map[string]bool{}
 	for _, name := range regexp.MustCompile(`[a-z]+(?:/[a-z]+)*(?:/\{[a-z,\s]+\}|\b)`).FindAllString(string(text), -1) {
@@ -41,7 +45,7 @@ func TestMapOfTheHouse(t *testing.T) {
 			room := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), ".."+string(filepath.Separator)))
 			if !named[room] {
 				named[room] = true // say it once
-				t.Errorf("ARCHITECTURE.md does not name %s", room)
+				t.Errorf("reference/rooms.md does not name %s", room)
 			}
 			return nil
 		})
@@ -55,7 +59,7 @@ func TestMapOfTheHouse(t *testing.T) {
 	for room := range named {
 		for _, folder := range []string{"internal/", "server/internal/", "store/", "middleware/", "cmd/"} {
 			if _, err := os.Stat(filepath.Join("..", room)); err != nil && strings.HasPrefix(room, folder) {
-				t.Errorf("ARCHITECTURE.md names %s, which does not exist", room)
+				t.Errorf("ARCHITECTURE.md or reference/rooms.md names %s, which does not exist", room)
 			}
 		}
 	}

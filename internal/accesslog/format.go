@@ -6,41 +6,12 @@ import (
 	"strings"
 )
 
-// The formats that have names.
-const (
-	Common   = "common"
-	Combined = "combined"
-	JSON     = "json"
-	CSV      = "csv"
-	Auto     = "auto"
-)
-
 // named are formats in the syntax of log_format. Whatever a line has behind them is ignored: many
 // servers add fields.
 var named = map[string]string{
 	Common:   `$remote_addr $remote_logname $remote_user [$time_local] "$request" $status $body_bytes_sent`,
 	Combined: `$remote_addr $remote_logname $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`,
 }
-
-// Format is that of a log. It is immutable and safe for concurrent use.
-type Format struct {
-	name    string
-	pattern []piece
-	open    bool   // a line may have more behind the pattern
-	columns string // of CSV: the line of names
-	comma   byte   // of CSV
-}
-
-// Name returns the name of the format, or its text.
-func (f *Format) Name() string { return f.name }
-
-// Names reports whether line is the line of names of the format's CSV.
-func (f *Format) Names(line string) bool {
-	return f.columns != "" && strings.TrimSuffix(line, "\r") == f.columns
-}
-
-// piece is a text of a pattern and the variable behind it; "" = none.
-type piece struct{ text, variable string }
 
 // ParseFormat returns the format of that name, or with that text in the syntax of nginx's log_format.
 // first is the first line of the log, which is needed for "auto" and "csv".
@@ -126,16 +97,4 @@ func detect(first string) (*Format, error) {
 		return f, nil
 	}
 	return nil, errors.New("accesslog: the first line is neither combined, common, JSON nor CSV with a line of names: give the format of the log, such as nginx's log_format")
-}
-
-// bind returns what splits lines for p.
-func (f *Format) bind(p *Parser) (fieldSource, error) {
-	switch {
-	case f.pattern != nil:
-		return bindPattern(f, p)
-	case f.columns != "":
-		return bindColumns(f, p)
-	default:
-		return newObjects(), nil
-	}
 }

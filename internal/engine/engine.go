@@ -18,11 +18,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/internal/waitqueue"
-
-	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/stint-io/stint/internal/tally"
-
 	"github.com/stint-io/stint/internal/override"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -181,6 +180,10 @@ func (h *Hit) Policy() limit.Policy {
 	}
 	return h.Variant.Policy
 }
+
+// Key is the key of the limit's bucket that the hit selects; see [rules.Limit.KeyText]. It belongs to the
+// Query and is valid until the next Decide.
+func (h *Hit) Key() []byte { return h.key }
 
 // onFailure says how the hit is decided where the store does not answer. For Envoy's rules, and
 // for limits that come with a request, the proxy decides (failure_mode_deny): it gets an error.

@@ -12,59 +12,6 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// handler answers a command; args are those after its name. It returns how the command ended.
-type handler struct {
-	name   string
-	kind   command
-	open   bool // to those who have not said who they are
-	least  int  // arguments
-	most   int
-	usage  string
-	answer func(c *conn, args [][]byte) outcome
-}
-
-// handlers are by the length of their names: to find one reads no text twice, and allocates nothing.
-var handlers = func() (by [16][]handler) {
-	for _, h := range [...]handler{
-		{"CL.THROTTLE", throttle, false, 4, 5, "key max_burst count period [quantity]", (*conn).throttle},
-		{"GCRA", gcra, false, 4, 6, "key max_burst tokens_per_period period [TOKENS count]", (*conn).gcra},
-		{"RL.TAKE", take, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).take},
-		{"RL.PEEK", peek, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).peek},
-		{"RL.FINISH", finish, false, 3, MaxArguments, "permit name value [name value ...]", (*conn).finish},
-		{"RL.RESERVE", reserving, false, 4, MaxArguments, "cost ttl_ms name value [name value ...] [CHARGE]", (*conn).reserve},
-		{"RL.COMMIT", commit, false, 2, 2, "id actual", (*conn).commit},
-		{"RL.RENEW", renew, false, 2, 3, "id used [ttl_ms]", (*conn).renew},
-		{"RL.RELEASE", release, false, 1, 1, "id", (*conn).release},
-		{"PING", session, false, 0, 1, "[text]", (*conn).ping},
-		{"ECHO", session, false, 1, 1, "text", (*conn).echo},
-		{"HELLO", session, true, 0, 7, "[2|3 [AUTH name token] [SETNAME name]]", (*conn).hello},
-		{"AUTH", session, true, 1, 2, "[name] token", (*conn).auth},
-		{"QUIT", session, true, 0, MaxArguments, "", (*conn).leave},
-		{"CLIENT", session, false, 1, MaxArguments, "SETNAME name | GETNAME | ID | SETINFO name value", (*conn).client},
-		{"SELECT", session, false, 1, 1, "0", (*conn).choose},
-		{"INFO", session, false, 0, MaxArguments, "", (*conn).info},
-		{"COMMAND", session, false, 0, MaxArguments, "", (*conn).list},
-		{"CONFIG", session, false, 1, MaxArguments, "GET name", (*conn).config},
-	} {
-		by[len(h.name)] = append(by[len(h.name)], h)
-	}
-	return by
-}()
-
-// find returns the handler of a name in any case; nil = there is none.
-func find(name []byte) *handler {
-	if len(name) >= len(handlers) {
-		return nil
-	}
-	list := handlers[len(name)]
-	for i := range list {
-		if same(name, list[i].name) {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
 // same reports whether a text is a word in capitals, in any case.
 func same(text []byte, word string) bool {
 	if len(text) != len(word) {
@@ -79,42 +26,6 @@ func same(text []byte, word string) bool {
 		}
 	}
 	return true
-}
-
-// command answers one command.
-func (c *conn) command(args [][]byte) {
-	h := find(args[0])
-	if h == nil {
-		c.strange(args[0])
-		return
-	}
-	args = args[1:]
-	c.now = h.name
-	how := failed
-	switch {
-	case !h.open && !c.may():
-	case len(args) < h.least || len(args) > h.most:
-		c.w.fail("ERR wrong number of arguments for '" + h.name + "' command, want " + h.name + " " + h.usage)
-	default:
-		how = h.answer(c, args)
-	}
-	c.server.figures.commands[h.kind][how].Add(1)
-}
-
-// strange answers a command that there is not. What only a browser sends ends the connection: a page must not spend
-// limits by what it posts to this machine.
-func (c *conn) strange(name []byte) {
-	c.server.figures.commands[unknown][failed].Add(1)
-	if same(name, "POST") || same(name, "HOST:") {
-		c.quit = true
-		c.w.fail("ERR this is no HTTP port: stint answers HTTP at the address of --http")
-		return
-	}
-	if c.server.opts.Identities != nil && c.session == nil {
-		c.may()
-		return
-	}
-	c.w.fail(fmt.Sprintf("ERR unknown command %q: this is stint, which decides limits. It has CL.THROTTLE, GCRA, RL.TAKE, RL.PEEK, RL.FINISH, RL.RESERVE, RL.COMMIT, RL.RENEW, RL.RELEASE", name[:min(len(name), 32)]))
 }
 
 // wrong answers a value that is none.
@@ -217,11 +128,11 @@ func seconds(text []byte) (time.Duration, bool) {
 
 // five takes from a bucket and answers as redis-cell does.
 func (c *conn) five(key []byte, t override.Terms, cost int64) outcome {
-	if c.server.opts.Buckets == nil {
-		c.w.fail("ERR " + c.server.opts.NoBuckets)
+	if c.opts.Buckets == nil {
+		c.w.fail("ERR " + c.opts.NoBuckets)
 		return failed
 	}
-	v, err := c.server.opts.Buckets.Take(c.ctx, &c.call, key, t, cost)
+	v, err := c.opts.Buckets.Take(c.ctx, &c.call, key, t, cost)
 	if err != nil {
 		return c.fails(err)
 	}

@@ -2,8 +2,8 @@ package resp
 
 import (
 	"context"
-	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/override"
@@ -16,11 +16,13 @@ const mostOut = 16 << 10
 
 // conn is one connection. It belongs to its goroutine.
 type conn struct {
-	server *Server
-	ctx    context.Context
-	conn   net.Conn
-	id     int64
-	name   string
+	opts    *Options
+	figures *figures
+	ending  *atomic.Bool // the server ends
+	ctx     context.Context
+	conn    net.Conn
+	id      int64
+	name    string
 
 	session *access.Session // nil = nobody has proved who he is
 	reader  reader
@@ -33,30 +35,10 @@ type conn struct {
 	now     string    // the command that is run, for a fault
 }
 
-// run answers commands until the client goes, or breaks the protocol.
-func (c *conn) run() {
-	defer func() {
-		if p := recover(); p != nil && c.server.opts.Fault != nil {
-			c.server.opts.Fault(c.now, p)
-		}
-	}()
-	for !c.quit {
-		err := c.reader.fill(c.conn)
-		if err != nil {
-			return // it is closed, or too slow
-		}
-		err = c.batch()
-		if !c.flush() || err != nil {
-			return
-		}
-		c.hurry()
-	}
-}
-
 // hurry bounds how long the rest of a command may take. Who has to say yet who he is has a deadline already.
 func (c *conn) hurry() {
 	partial := c.reader.partial()
-	if partial == c.tardy || c.server.opts.Identities != nil && c.session == nil {
+	if partial == c.tardy || c.opts.Identities != nil && c.session == nil {
 		return
 	}
 	c.tardy = partial
@@ -69,11 +51,11 @@ func (c *conn) hurry() {
 
 // readBy sets until when something may come. A server that ends has set it for all, or does it here.
 func (c *conn) readBy(by time.Time) {
-	if c.server.ending.Load() {
+	if c.ending.Load() {
 		return
 	}
 	_ = c.conn.SetReadDeadline(by)
-	if c.server.ending.Load() {
+	if c.ending.Load() {
 		_ = c.conn.SetReadDeadline(time.Now().Add(linger))
 	}
 }
@@ -83,28 +65,6 @@ func (c *conn) known() {
 	_ = c.conn.SetWriteDeadline(time.Time{})
 	c.writeBy, c.tardy = time.Time{}, false
 	c.readBy(time.Time{})
-}
-
-// batch answers the commands that have come.
-func (c *conn) batch() error {
-	for !c.quit {
-		args, err := c.reader.next()
-		switch {
-		case errors.Is(err, errIncomplete):
-			return nil
-		case err != nil:
-			c.server.figures.protocol.Add(1)
-			c.w.fail("ERR " + err.Error())
-			return err
-		case len(args) == 0:
-			continue
-		}
-		c.command(args)
-		if len(c.w.out) >= mostOut && !c.flush() {
-			return net.ErrClosed
-		}
-	}
-	return nil
 }
 
 // flush writes the answers; false = the client does not take them.
@@ -126,7 +86,7 @@ func (c *conn) flush() bool {
 
 // identify makes who shows the credential the one that the connection speaks for.
 func (c *conn) identify(shown access.Credential) error {
-	session := c.server.opts.Identities.Begin(shown)
+	session := c.opts.Identities.Begin(shown)
 	if _, err := session.Identity(); err != nil {
 		return err
 	}
@@ -139,22 +99,22 @@ func (c *conn) identify(shown access.Credential) error {
 
 // may reports whether the client may ask for decisions at this moment, and answers if not.
 func (c *conn) may() bool {
-	if c.server.opts.Identities == nil {
+	if c.opts.Identities == nil {
 		return true
 	}
 	if c.session == nil {
-		c.server.figures.unauthenticated.Add(1)
+		c.figures.unauthenticated.Add(1)
 		c.w.fail("NOAUTH Authentication required: send AUTH TOKEN, or HELLO 3 AUTH default TOKEN")
 		return false
 	}
 	id, err := c.session.Identity()
 	if err != nil {
-		c.server.figures.unauthenticated.Add(1)
+		c.figures.unauthenticated.Add(1)
 		c.w.fail("NOAUTH " + err.Error())
 		return false
 	}
 	if err := id.Refuses(access.Take); err != nil {
-		c.server.figures.denied.Add(1)
+		c.figures.denied.Add(1)
 		c.w.fail("NOPERM " + err.Error())
 		return false
 	}

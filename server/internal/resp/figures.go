@@ -46,42 +46,9 @@ type figures struct {
 	commands                       [commands][outcomes]atomic.Uint64
 }
 
-// Refusals returns how many commands came without a proof of who sends them, and how many from somebody without the role.
-func (s *Server) Refusals() (unauthenticated, denied uint64) {
-	return s.figures.unauthenticated.Load(), s.figures.denied.Load()
-}
-
 var (
 	openDesc     = prometheus.NewDesc("stint_resp_connections", "Connections of clients of Redis that are open.", nil, nil)
 	takenDesc    = prometheus.NewDesc("stint_resp_connections_total", "Connections of clients of Redis that were taken, and those that were refused because there were too many.", []string{"outcome"}, nil)
 	protocolDesc = prometheus.NewDesc("stint_resp_protocol_errors_total", "Connections that were closed because what came was no command.", nil, nil)
 	commandsDesc = prometheus.NewDesc("stint_resp_commands_total", "Commands of clients of Redis, and how they ended: allowed, refused, done, or error.", []string{"command", "outcome"}, nil)
 )
-
-var _ prometheus.Collector = (*Server)(nil)
-
-// Describe implements [prometheus.Collector].
-func (s *Server) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{openDesc, takenDesc, protocolDesc, commandsDesc} {
-		to <- d
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (s *Server) Collect(to chan<- prometheus.Metric) {
-	s.mu.Lock()
-	open := len(s.conns)
-	s.mu.Unlock()
-	f := &s.figures
-	to <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, float64(open))
-	to <- prometheus.MustNewConstMetric(takenDesc, prometheus.CounterValue, float64(f.connections.Load()), "taken")
-	to <- prometheus.MustNewConstMetric(takenDesc, prometheus.CounterValue, float64(f.refused.Load()), "refused")
-	to <- prometheus.MustNewConstMetric(protocolDesc, prometheus.CounterValue, float64(f.protocol.Load()))
-	for c := range f.commands {
-		for o := range f.commands[c] {
-			if n := f.commands[c][o].Load(); n > 0 {
-				to <- prometheus.MustNewConstMetric(commandsDesc, prometheus.CounterValue, float64(n), commandNames[c], outcomeNames[o])
-			}
-		}
-	}
-}

@@ -65,7 +65,7 @@ func (c *conn) decide(args [][]byte, peek bool) outcome {
 		return failed
 	}
 	req.Peek = peek
-	d, err := c.server.opts.Engine.TakeWithin(c.ctx, req, longestWait)
+	d, err := c.opts.Engine.TakeWithin(c.ctx, req, longestWait)
 	if err != nil {
 		return c.fails(err)
 	}
@@ -89,7 +89,7 @@ func (c *conn) finish(args [][]byte) outcome {
 	if !ok {
 		return failed
 	}
-	if err := c.server.opts.Engine.Finish(c.ctx, limit.Request{Attributes: attrs, Cost: 1}, uint64(permit)); err != nil {
+	if err := c.opts.Engine.Finish(c.ctx, limit.Request{Attributes: attrs, Cost: 1}, uint64(permit)); err != nil {
 		return c.fails(err)
 	}
 	return c.ok()
@@ -109,7 +109,7 @@ func (c *conn) reserve(args [][]byte) outcome {
 	if !ok {
 		return failed
 	}
-	one, d, err := c.server.opts.Reservations.Reserve(c.ctx, req, time.Duration(ttl)*time.Millisecond, charge)
+	one, d, err := c.opts.Reservations.Reserve(c.ctx, req, time.Duration(ttl)*time.Millisecond, charge)
 	switch {
 	case err != nil:
 		return c.fails(err)
@@ -126,7 +126,7 @@ func (c *conn) commit(args [][]byte) outcome {
 	if !ok {
 		return failed
 	}
-	one, err := c.server.opts.Reservations.Commit(c.ctx, string(args[0]), actual)
+	one, err := c.opts.Reservations.Commit(c.ctx, string(args[0]), actual)
 	return c.settled(&one, err)
 }
 
@@ -141,12 +141,12 @@ func (c *conn) renew(args [][]byte) outcome {
 			return failed
 		}
 	}
-	one, err := c.server.opts.Reservations.Renew(c.ctx, string(args[0]), used, time.Duration(ttl)*time.Millisecond)
+	one, err := c.opts.Reservations.Renew(c.ctx, string(args[0]), used, time.Duration(ttl)*time.Millisecond)
 	return c.settled(&one, err)
 }
 
 func (c *conn) release(args [][]byte) outcome {
-	one, err := c.server.opts.Reservations.Release(c.ctx, string(args[0]))
+	one, err := c.opts.Reservations.Release(c.ctx, string(args[0]))
 	return c.settled(&one, err)
 }
 

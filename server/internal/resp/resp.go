@@ -11,64 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-io/stint/internal/engine"
-	"github.com/stint-io/stint/internal/override"
-	"github.com/stint-io/stint/internal/reserve"
-	"github.com/stint-io/stint/limit"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stint-io/stint/server/internal/access"
 )
-
-// MaxConnections is the most connections at a time. Not larger: each may hold a command of [MaxCommand] and answers.
-// Not smaller: Redis takes as many by default.
-const MaxConnections = 10_000
-
-// The times that a client may take.
-const (
-	connectTime = 5 * time.Second        // to shake hands, and to send a token where one is asked for
-	readTime    = 10 * time.Second       // to send the rest of a command
-	writeTime   = 15 * time.Second       // to take answers
-	linger      = 250 * time.Millisecond // after the listener has closed: commands that are on their way are answered
-	longestWait = 5 * time.Second        // for a limit with on_exceed: queue
-)
-
-// Engine decides by the limits of the file. [engine.Engine] does.
-type Engine interface {
-	TakeWithin(ctx context.Context, req limit.Request, most time.Duration) (limit.Decision, error)
-	Finish(ctx context.Context, req limit.Request, permit uint64) error
-}
-
-var _ Engine = (*engine.Engine)(nil)
-
-// Reservations are costs that are taken before they are known. [reserve.Book] has them.
-type Reservations interface {
-	Reserve(ctx context.Context, req limit.Request, ttl time.Duration, charge bool) (reserve.Reservation, limit.Decision, error)
-	Commit(ctx context.Context, id string, actual int64) (reserve.Reservation, error)
-	Renew(ctx context.Context, id string, used int64, ttl time.Duration) (reserve.Reservation, error)
-	Release(ctx context.Context, id string) (reserve.Reservation, error)
-}
-
-// TLS is the certificate of the listener.
-type TLS interface {
-	Config() *tls.Config
-	Handshake(peer net.Addr, err error)
-}
-
-// Options are what a [Server] asks.
-type Options struct {
-	Engine       Engine
-	Reservations Reservations
-	// Buckets are those of CL.THROTTLE and GCRA; nil = NoBuckets says why there are none.
-	Buckets   *override.Buckets
-	NoBuckets string
-	// Identities say who comes; nil = nobody is asked.
-	Identities *access.Live
-	TLS        TLS // nil = plain text
-	Version    string
-	// Fault is told what a command has panicked with.
-	Fault func(command string, p any)
-	// MaxConnections bounds the connections at a time; 0 = [MaxConnections].
-	MaxConnections int
-}
 
 // Server serves connections. It is safe for concurrent use; New makes it.
 type Server struct {
@@ -165,7 +111,7 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	}
 	defer s.remove(raw)
 	s.figures.connections.Add(1)
-	c := &conn{server: s, ctx: ctx, conn: raw, id: s.serial.Add(1)}
+	c := &conn{opts: &s.opts, figures: &s.figures, ending: &s.ending, ctx: ctx, conn: raw, id: s.serial.Add(1)}
 	if s.opts.TLS != nil || s.opts.Identities != nil {
 		_ = raw.SetDeadline(time.Now().Add(connectTime))
 	}
@@ -189,4 +135,37 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 		_ = raw.SetReadDeadline(time.Now().Add(linger))
 	}
 	c.run()
+}
+
+// Refusals returns how many commands came without a proof of who sends them, and how many from somebody without the role.
+func (s *Server) Refusals() (unauthenticated, denied uint64) {
+	return s.figures.unauthenticated.Load(), s.figures.denied.Load()
+}
+
+var _ prometheus.Collector = (*Server)(nil)
+
+// Describe implements [prometheus.Collector].
+func (s *Server) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{openDesc, takenDesc, protocolDesc, commandsDesc} {
+		to <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (s *Server) Collect(to chan<- prometheus.Metric) {
+	s.mu.Lock()
+	open := len(s.conns)
+	s.mu.Unlock()
+	f := &s.figures
+	to <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, float64(open))
+	to <- prometheus.MustNewConstMetric(takenDesc, prometheus.CounterValue, float64(f.connections.Load()), "taken")
+	to <- prometheus.MustNewConstMetric(takenDesc, prometheus.CounterValue, float64(f.refused.Load()), "refused")
+	to <- prometheus.MustNewConstMetric(protocolDesc, prometheus.CounterValue, float64(f.protocol.Load()))
+	for c := range f.commands {
+		for o := range f.commands[c] {
+			if n := f.commands[c][o].Load(); n > 0 {
+				to <- prometheus.MustNewConstMetric(commandsDesc, prometheus.CounterValue, float64(n), commandNames[c], outcomeNames[o])
+			}
+		}
+	}
 }

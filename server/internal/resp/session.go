@@ -72,7 +72,7 @@ func (c *conn) hello(args [][]byte) outcome {
 	c.w.bulk("server")
 	c.w.bulk("stint")
 	c.w.bulk("version")
-	c.w.bulk(c.server.opts.Version)
+	c.w.bulk(c.opts.Version)
 	c.w.bulk("proto")
 	c.w.integer(2 + oneIf(three))
 	c.w.pair("id", c.id)
@@ -98,14 +98,14 @@ func (c *conn) auth(args [][]byte) outcome {
 }
 
 func (c *conn) prove(name, token []byte) bool {
-	if c.server.opts.Identities == nil {
+	if c.opts.Identities == nil {
 		c.w.fail("ERR AUTH was sent, and this server asks nobody who he is: start it with --auth FILE, or send no token")
 		return false
 	}
 	shown, err := access.TokenOf(string(token))
 	if err == nil && string(name) != "default" {
 		var id *access.Identity
-		if id, err = c.server.opts.Identities.Identify(&shown); err == nil && id.Name != string(name) {
+		if id, err = c.opts.Identities.Identify(&shown); err == nil && id.Name != string(name) {
 			err = access.ErrToken
 		}
 	}
@@ -113,7 +113,7 @@ func (c *conn) prove(name, token []byte) bool {
 		err = c.identify(shown)
 	}
 	if err != nil {
-		c.server.figures.unauthenticated.Add(1)
+		c.figures.unauthenticated.Add(1)
 		c.w.fail("WRONGPASS " + err.Error())
 		return false
 	}
@@ -169,7 +169,7 @@ func (c *conn) choose(args [][]byte) outcome {
 }
 
 func (c *conn) info([][]byte) outcome {
-	c.w.bulk(strings.Join([]string{"# Server", "server_name:stint", "stint_version:" + c.server.opts.Version, "redis_mode:standalone", "# Persistence", "loading:0", ""}, "\r\n"))
+	c.w.bulk(strings.Join([]string{"# Server", "server_name:stint", "stint_version:" + c.opts.Version, "redis_mode:standalone", "# Persistence", "loading:0", ""}, "\r\n"))
 	return done
 }
 

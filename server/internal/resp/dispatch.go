@@ -1,0 +1,138 @@
+package resp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+)
+
+// run answers commands until the client goes, or breaks the protocol.
+func (c *conn) run() {
+	defer func() {
+		if p := recover(); p != nil && c.opts.Fault != nil {
+			c.opts.Fault(c.now, p)
+		}
+	}()
+	for !c.quit {
+		err := c.reader.fill(c.conn)
+		if err != nil {
+			return // it is closed, or too slow
+		}
+		err = c.batch()
+		if !c.flush() || err != nil {
+			return
+		}
+		c.hurry()
+	}
+}
+
+// batch answers the commands that have come.
+func (c *conn) batch() error {
+	for !c.quit {
+		args, err := c.reader.next()
+		switch {
+		case errors.Is(err, errIncomplete):
+			return nil
+		case err != nil:
+			c.figures.protocol.Add(1)
+			c.w.fail("ERR " + err.Error())
+			return err
+		case len(args) == 0:
+			continue
+		}
+		c.command(args)
+		if len(c.w.out) >= mostOut && !c.flush() {
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
+// handler answers a command; args are those after its name. It returns how the command ended.
+type handler struct {
+	name   string
+	kind   command
+	open   bool // to those who have not said who they are
+	least  int  // arguments
+	most   int
+	usage  string
+	answer func(c *conn, args [][]byte) outcome
+}
+
+// handlers are by the length of their names: to find one reads no text twice, and allocates nothing.
+var handlers = func() (by [16][]handler) {
+	for _, h := range [...]handler{
+		{"CL.THROTTLE", throttle, false, 4, 5, "key max_burst count period [quantity]", (*conn).throttle},
+		{"GCRA", gcra, false, 4, 6, "key max_burst tokens_per_period period [TOKENS count]", (*conn).gcra},
+		{"RL.TAKE", take, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).take},
+		{"RL.PEEK", peek, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).peek},
+		{"RL.FINISH", finish, false, 3, MaxArguments, "permit name value [name value ...]", (*conn).finish},
+		{"RL.RESERVE", reserving, false, 4, MaxArguments, "cost ttl_ms name value [name value ...] [CHARGE]", (*conn).reserve},
+		{"RL.COMMIT", commit, false, 2, 2, "id actual", (*conn).commit},
+		{"RL.RENEW", renew, false, 2, 3, "id used [ttl_ms]", (*conn).renew},
+		{"RL.RELEASE", release, false, 1, 1, "id", (*conn).release},
+		{"PING", session, false, 0, 1, "[text]", (*conn).ping},
+		{"ECHO", session, false, 1, 1, "text", (*conn).echo},
+		{"HELLO", session, true, 0, 7, "[2|3 [AUTH name token] [SETNAME name]]", (*conn).hello},
+		{"AUTH", session, true, 1, 2, "[name] token", (*conn).auth},
+		{"QUIT", session, true, 0, MaxArguments, "", (*conn).leave},
+		{"CLIENT", session, false, 1, MaxArguments, "SETNAME name | GETNAME | ID | SETINFO name value", (*conn).client},
+		{"SELECT", session, false, 1, 1, "0", (*conn).choose},
+		{"INFO", session, false, 0, MaxArguments, "", (*conn).info},
+		{"COMMAND", session, false, 0, MaxArguments, "", (*conn).list},
+		{"CONFIG", session, false, 1, MaxArguments, "GET name", (*conn).config},
+	} {
+		by[len(h.name)] = append(by[len(h.name)], h)
+	}
+	return by
+}()
+
+// find returns the handler of a name in any case; nil = there is none.
+func find(name []byte) *handler {
+	if len(name) >= len(handlers) {
+		return nil
+	}
+	list := handlers[len(name)]
+	for i := range list {
+		if same(name, list[i].name) {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// command answers one command.
+func (c *conn) command(args [][]byte) {
+	h := find(args[0])
+	if h == nil {
+		c.strange(args[0])
+		return
+	}
+	args = args[1:]
+	c.now = h.name
+	how := failed
+	switch {
+	case !h.open && !c.may():
+	case len(args) < h.least || len(args) > h.most:
+		c.w.fail("ERR wrong number of arguments for '" + h.name + "' command, want " + h.name + " " + h.usage)
+	default:
+		how = h.answer(c, args)
+	}
+	c.figures.commands[h.kind][how].Add(1)
+}
+
+// strange answers a command that there is not. What only a browser sends ends the connection: a page must not spend
+// limits by what it posts to this machine.
+func (c *conn) strange(name []byte) {
+	c.figures.commands[unknown][failed].Add(1)
+	if same(name, "POST") || same(name, "HOST:") {
+		c.quit = true
+		c.w.fail("ERR this is no HTTP port: stint answers HTTP at the address of --http")
+		return
+	}
+	if c.opts.Identities != nil && c.session == nil {
+		c.may()
+		return
+	}
+	c.w.fail(fmt.Sprintf("ERR unknown command %q: this is stint, which decides limits. It has CL.THROTTLE, GCRA, RL.TAKE, RL.PEEK, RL.FINISH, RL.RESERVE, RL.COMMIT, RL.RENEW, RL.RELEASE", name[:min(len(name), 32)]))
+}
