@@ -135,6 +135,11 @@ func (o *replaying) options(cmd *cobra.Command, logs []string) (*replay.Options,
 		if !ok || attribute == "" || field == "" {
 			return wrong("--field is %q, want ATTRIBUTE=FIELD\nhint: --field user=account takes the attribute user from the field account", f)
 		}
+		for other, taken := range options.Fields {
+			if taken == field && other != attribute {
+				return wrong("--field gives the field %s to the attributes %s and %s, and it can be one: name another field", field, min(other, attribute), max(other, attribute))
+			}
+		}
 		options.Fields[attribute] = field
 	}
 	var err error

@@ -31,6 +31,7 @@ func TestReplayAndTestCommands(t *testing.T) {
 		{[]string{"replay", "--config", bad, log}, exitNo, []string{"did you mean key?", "1 fault"}},
 		{[]string{"replay", "--config", limits, limits}, exitUsage, []string{"no line could be read", "hint: say with --format"}},
 		{[]string{"replay", "--config", limits, "--format", "nginx", log}, exitUsage, []string{`unknown format "nginx"`}},
+		{[]string{"replay", "--config", limits, "--field", "user=a", "--field", "ip=a", log}, exitUsage, []string{"the attributes ip and user"}},
 		{[]string{"replay", "--config", limits, "--field", "user", log}, exitUsage, []string{"ATTRIBUTE=FIELD"}},
 		{[]string{"replay", "--config", limits, "--reorder", "-1s", log}, exitUsage, []string{"--reorder"}},
 		{[]string{"replay", "--config", limits, "--memory", "1KiB", log}, exitUsage, []string{"64KiB"}},
