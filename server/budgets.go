@@ -29,6 +29,7 @@ const longWindow = time.Hour
 // budgets are what is remembered beside the counters.
 type budgets struct {
 	records store.Records
+	held    store.Records // those of reservations
 	changes *audit.Log
 	grants  *keyadmin.Grants
 	events  *events
@@ -53,6 +54,9 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 		b.records = st.file.Records()
 	} else {
 		b.records = records.New(nil, 0)
+	}
+	if b.held = b.records; st.shared == nil && st.file == nil {
+		b.held = records.New(nil, 0) // strangers make them: they must not take the room of plans, grants and usage
 	}
 	b.changes = audit.New(b.records, nil, 0)
 	reported, granted := b.records, b.records
@@ -86,7 +90,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
 	b.set = e.Set
-	b.reservations = reserve.New(e, b.records, o.Logger, nil)
+	b.reservations = reserve.New(e, b.held, o.Logger, nil)
 	b.reservations.Learn(b.estimates)
 	k := keyadmin.Options{
 		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
