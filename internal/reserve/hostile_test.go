@@ -203,3 +203,50 @@ func TestBucketsDoNotSaveUp(t *testing.T) {
 		}
 	}
 }
+
+// mute are records that do what they are told and do not answer, from the next change of a reservation on.
+type mute struct {
+	store.Records
+	mute, silent bool
+}
+
+func (m *mute) Swap(ctx context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
+	swapped, present, err := m.Records.Swap(ctx, table, key, old, value, keep)
+	if m.mute && table == "reservations" {
+		m.silent = true
+		return false, nil, store.ErrUnavailable
+	}
+	return swapped, present, err
+}
+
+func (m *mute) Get(ctx context.Context, table, key string) ([]byte, error) {
+	if m.silent {
+		return nil, store.ErrUnavailable
+	}
+	return m.Records.Get(ctx, table, key)
+}
+
+// A commit that was noted, and whose caller nobody answered, is charged, also after the reservation has expired.
+func TestUnheardCommit(t *testing.T) {
+	for _, expired := range []bool{false, true} {
+		w := newWorld(t, "{name: hour, key: [tenant], rate: 100000/hour, algorithm: fixed_window}")
+		kept := &mute{Records: records.New(w.now, 0)}
+		w.book = reserve.New(w.engine, kept, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(0, w.clock.Load()) })
+		r, _ := w.reserve(100)
+		if expired {
+			w.pass(2 * time.Minute)
+		}
+		kept.mute = true
+		if _, err := w.book.Commit(t.Context(), r.ID, 5000); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		kept.mute, kept.silent = false, false
+		if got, err := w.book.Commit(t.Context(), r.ID, 5000); err != nil || got.Actual != 5000 {
+			t.Fatal(got, err)
+		}
+		for range 3 {
+			w.pass(time.Minute)
+		}
+		w.is(5000, fmt.Sprint("expired: ", expired))
+	}
+}

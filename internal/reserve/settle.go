@@ -19,9 +19,13 @@ import (
 func (b *Book) settle(ctx context.Context, id string, change func(*record) (bool, error)) (*record, error) {
 	by := ""
 	was, r, err := b.change(ctx, id, func(r *record) (bool, error) {
+		listed := r.State == Open
 		settle, err := change(r)
 		if settle && err == nil {
-			by = r.owe(limit.At(b.now()), r.charged())
+			now := limit.At(b.now())
+			if by = r.owe(now, r.charged()); by != "" && !listed { // the sweep has to find it
+				_, _, err = b.records.Swap(ctx, byEnd, endKey(now.Add(overdue), id), nil, []byte{1}, unswept)
+			}
 			r.hold(r.charged())
 		}
 		return settle, err
