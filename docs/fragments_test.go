@@ -61,7 +61,7 @@ func build(t *testing.T, pages map[string][]fence, ports map[string]ports) (bin 
 	t.Helper()
 	// go test repeats an old result until a file or folder changes that the test has opened.
 	// What it builds in other processes is not among them, so open it here.
-	for _, root := range append(roots, "examples") {
+	for _, root := range append(roots, "examples", "clients") {
 		err := filepath.WalkDir(filepath.Join("..", root), func(string, fs.DirEntry, error) error { return nil })
 		if err != nil {
 			t.Fatal(err)

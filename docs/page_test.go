@@ -94,8 +94,10 @@ func newPage(t *testing.T, bin, name string, ports ports, fences []fence) *page 
 		t.Fatal(err)
 	}
 	p := &page{t: t, bin: bin, dir: t.TempDir(), name: name, ports: ports, fences: fences}
-	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(p.dir, "examples")); err != nil {
-		t.Fatal(err)
+	for _, folder := range []string{"examples", "clients"} {
+		if err := os.Symlink(filepath.Join(root, folder), filepath.Join(p.dir, folder)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// Programs of the page are a module that finds this one beside it.
 	for _, file := range []string{"go.mod", "go.sum"} {

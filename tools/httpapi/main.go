@@ -53,7 +53,7 @@ func write(document []byte) ([]byte, error) {
 	p.line("# The HTTP API\n")
 	p.line("<!-- Written by ./scripts/generate from server/openapi.yaml: change that. -->\n")
 	p.line("The service sends its [description in OpenAPI 3.1](../../server/openapi.yaml) as `GET /openapi.yaml`. [The service](service.md) says more")
-	p.line("about header fields and ports.\n")
+	p.line("about header fields and ports; [how to ask from Python or TypeScript](../how-to/ask-from-python-or-typescript.md).\n")
 	p.line("%s\n", strings.TrimSpace(text(get(p.doc, "info", "description"))))
 	for _, tag := range list(get(p.doc, "tags")) {
 		name := text(get(tag, "name"))

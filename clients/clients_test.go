@@ -1,0 +1,149 @@
+//go:build linux
+
+// Package clients_test runs the tests of the clients for other languages against the real stint serve. It has no client of its
+// own: Go programs use the library, or package stintpb.
+package clients_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/redistest"
+)
+
+const (
+	patience = time.Minute // bounds each wait, on a machine that is busy with other tests
+	token    = "a-token-of-a-client-in-tests"
+	mostLine = 300 // a client stays thin
+)
+
+// TestClients runs each client's own tests against two services: one with limits.yaml, and one that asks for a token.
+func TestClients(t *testing.T) {
+	dir := t.TempDir()
+	stint := filepath.Join(dir, "stint")
+	if out, err := exec.Command("go", "build", "-o", stint, "../cmd/stint").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file("edge.token", token+"\n")
+	auth := file("auth.yaml", "identities:\n  - {name: edge, token_file: edge.token, roles: [take]}\n")
+	environment := append(os.Environ(),
+		"STINT_URL="+serve(t, stint, "--config", "limits.yaml", "--state-dir", filepath.Join(dir, "state")),
+		"STINT_AUTH_URL="+serve(t, stint, "--auth", auth, "--state-dir", "none"),
+		"STINT_TOKEN="+token, "PYTHONPATH=src", "PYTHONDONTWRITEBYTECODE=1",
+	)
+	for _, c := range []struct {
+		folder, source, passed string
+		fewest                 int
+		command                []string
+	}{
+		{"python", "src/stint_client/__init__.py", `Ran (\d+) tests in [^\n]*\n\nOK\n`, 17, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
+		{"typescript", "src/index.js", `(?:#|ℹ) pass (\d+)\n`, 12, []string{"node", "--test", "test/client.test.js"}},
+	} {
+		t.Run(c.folder, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(filepath.Join(c.folder, c.source))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(text, []byte("\n")); n >= mostLine {
+				t.Errorf("%s has %d lines, want fewer than %d", c.source, n, mostLine)
+			}
+			cmd := exec.Command(c.command[0], c.command[1:]...)
+			cmd.Dir, cmd.Env, cmd.WaitDelay = c.folder, environment, time.Second
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %v (./scripts/test installs what is missing)\n%s", c.command, err, out)
+			}
+			var passed int
+			if m := regexp.MustCompile(c.passed).FindSubmatch(out); m != nil {
+				_, _ = fmt.Sscan(string(m[1]), &passed)
+			}
+			if passed < c.fewest {
+				t.Errorf("%d tests passed, want %d at least: the search is wrong\n%s", passed, c.fewest, out)
+			}
+		})
+	}
+}
+
+// TestReadmes: what the pages of the clients show is what the how-to guide runs.
+func TestReadmes(t *testing.T) {
+	guide, err := os.ReadFile("../docs/how-to/ask-from-python-or-typescript.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{"python", "typescript"} {
+		readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```(?:python|js)\n(.*?)```").FindAllSubmatch(readme, -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s/README.md shows no program", folder)
+		}
+		for _, b := range blocks {
+			if !bytes.Contains(guide, b[1]) {
+				t.Errorf("%s/README.md shows a program that the how-to guide does not run:\n%s", folder, b[1])
+			}
+		}
+	}
+}
+
+// serve runs stint serve until the test ends, and returns the address of its HTTP port once it is ready.
+func serve(t *testing.T, stint string, args ...string) string {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	out, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", redistest.ReservePort(t))
+	cmd := exec.Command(stint, append([]string{"serve", "--http", address, "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	read := func() string {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := <-ended; err != nil {
+			t.Errorf("stint serve ended with %v\n%s", err, read())
+		}
+	})
+	for deadline := time.Now().Add(patience); !strings.Contains(read(), "\nready\n"); {
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("stint serve ended with %v\n%s", err, read())
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("stint serve is not ready:\n%s", read())
+		}
+	}
+	return "http://" + address
+}

@@ -1,0 +1,295 @@
+"""A thin client of stint's HTTP API, with the standard library alone.
+
+It asks, and does not decide: each call is one request to the service. A refusal is an answer, a
+Decision whose ``allowed`` is False; only what is no answer is raised, as a StintError. Leases, by which
+a process decides without asking, are not in it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional
+from urllib.parse import urlencode, urlsplit
+
+__all__ = ["Client", "Decision", "Refused", "Reservation", "Result", "StintError"]
+
+
+class StintError(Exception):
+    """There is no decision. ``status`` is the HTTP status, 0 where no answer came; ``hint`` says what to do."""
+
+    def __init__(self, message: str, status: int = 0, hint: str = "") -> None:
+        super().__init__(f"stint: {message}; {hint}" if hint else f"stint: {message}")
+        self.status, self.hint = status, hint
+
+
+class Refused(StintError):
+    """Raised only where a refusal cannot be returned: by wait and by with client.reserving(...)."""
+
+    def __init__(self, decision: "Decision", message: str) -> None:
+        super().__init__(message, decision.status, "look at its decision, or ask explain why")
+        self.decision = decision
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one limit stands. Times are seconds; None: no wait helps. ``raw`` is all that the service said."""
+
+    name: str
+    allowed: bool
+    quota: int
+    remaining: int
+    retry_after: Optional[float]
+    reset_after: Optional[float]
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the request may go on.
+
+    ``retry_after`` is in seconds: 0 when it is allowed, None when no wait helps. ``delay`` is for how many
+    seconds to hold an allowed request back. ``permit`` is to be given to finish. ``tags`` are header fields
+    for the server that serves the request. ``results`` are there when it is allowed; when it is not,
+    ``violated`` names the limits that refuse, ``reason`` and ``detail`` say why, ``status`` is the status for
+    your own client, and ``location`` where to redirect it.
+    """
+
+    allowed: bool
+    results: tuple[Result, ...] = ()
+    retry_after: Optional[float] = 0.0
+    delay: float = 0.0
+    permit: Optional[int] = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    violated: tuple[str, ...] = ()
+    reason: str = ""
+    detail: str = ""
+    status: int = 200
+    location: str = ""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+@dataclass
+class Reservation:
+    """What was reserved of limits, or the refusal. In a with statement it is released unless it was committed."""
+
+    client: "Client" = field(repr=False)
+    decision: Decision
+    id: str = ""
+    reserved: int = 0
+    ends: str = ""
+    state: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def renew(self, used: int, ttl: Optional[float] = None) -> "Reservation":
+        """Say what was used so far; it lives on for ttl seconds, or as long as before."""
+        body = {"id": self.id, "used": used}
+        return self._settle("/v1/renew", body if ttl is None else {**body, "ttl": f"{ttl}s"})
+
+    def commit(self, actual: int) -> "Reservation":
+        """Say what was used. The rest comes back; what is over is charged. Again with the same number is harmless."""
+        return self._settle("/v1/commit", {"id": self.id, "actual": actual})
+
+    def release(self) -> "Reservation":
+        """Give all back."""
+        return self._settle("/v1/release", {"id": self.id})
+
+    def _settle(self, path: str, body: Mapping[str, Any]) -> "Reservation":
+        if not self.id:
+            raise Refused(self.decision, "the reservation was refused, so there is nothing to settle")
+        return self._read(self.client._call("POST", path, body)[1])
+
+    def _read(self, raw: Mapping[str, Any]) -> "Reservation":
+        self.raw, self.id, self.reserved = raw, raw["id"], raw["reserved"]
+        self.ends, self.state = raw["ends"], raw["state"]
+        return self
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.state == "open":
+            try:
+                self.release()
+            except StintError:
+                if kind is None:
+                    raise  # else the error of the block is the one to see; the reservation ends by itself
+
+
+class Client:
+    """A client of one service. It is safe for use by several threads, each of which has a connection of its own.
+
+    ``base_url`` is such as http://127.0.0.1:8080, ``token`` that of an identity with the role take,
+    ``timeout`` seconds for each call; a limit that queues may hold an answer back for 5 s. ``context`` is for
+    TLS: a CA of your own, or a client certificate.
+    """
+
+    def __init__(self, base_url: str, token: Optional[str] = None, timeout: float = 10.0, context: Optional[ssl.SSLContext] = None) -> None:
+        url = urlsplit(base_url)
+        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+            raise ValueError(f"base_url is {base_url!r}, want one such as http://127.0.0.1:8080")
+        self._https, self._host, self._port = url.scheme == "https", url.hostname, url.port
+        self._prefix, self._timeout, self._context = url.path.rstrip("/"), timeout, context
+        self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._local = threading.local()
+
+    def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False) -> Decision:
+        """Take cost from every limit that the request meets, or from none. A cost of 0 only looks."""
+        body: dict[str, Any] = {"attributes": dict(attributes), "cost": cost}
+        if count_refused:
+            body["count_refused"] = True
+        return self._decide("/v1/take", body)[0]
+
+    def wait(
+        self, attributes: Mapping[str, str], cost: int = 1, *, timeout: Optional[float] = None, sleep: Callable[[float], None] = time.sleep
+    ) -> Decision:
+        """Take, and while that is refused sleep for retry_after and take again; then sleep for delay.
+
+        Raises Refused at once where no wait helps, or where it would be longer than what is left of timeout.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            d = self.take(attributes, cost)
+            pause = d.delay if d.allowed else d.retry_after
+            if pause is None:
+                raise Refused(d, f"refused, and no wait helps: {d.detail}")
+            if not d.allowed and time.monotonic() + pause > end:
+                raise Refused(d, f"refused, and the wait of {pause} s is longer than the timeout: {d.detail}")
+            if pause > 0 or not d.allowed:
+                sleep(max(pause, 0 if d.allowed else 0.001))
+            if d.allowed:
+                return d
+
+    def finish(self, attributes: Mapping[str, str], permit: int) -> None:
+        """Give back the permit of a request in flight, with the attributes of its take."""
+        self._call("POST", "/v1/finish", {"attributes": dict(attributes), "permit": permit})
+
+    def explain(self, attributes: Mapping[str, str], cost: int = 1) -> dict[str, Any]:
+        """Say which limits the request meets, why, and how full they are. Takes nothing."""
+        return self._call("POST", "/v1/explain", {"attributes": dict(attributes), "cost": cost})[1]
+
+    def reserve(
+        self, attributes: Mapping[str, str], cost: Optional[int] = None, *,
+        ttl: Optional[float] = None, declared: Optional[int] = None, charge_expired: bool = False,
+    ) -> Reservation:
+        """Take an estimate before the cost is known. Without cost the service estimates it where it is told how.
+
+        A refusal is a Reservation whose decision says so. ttl is 1 to 3600 seconds, 60 by default.
+        """
+        body: dict[str, Any] = {"attributes": dict(attributes)}
+        for name, value in (("cost", cost), ("declared", declared), ("ttl", None if ttl is None else f"{ttl}s")):
+            if value is not None:
+                body[name] = value
+        if charge_expired:
+            body["charge_expired"] = True
+        decision, raw = self._decide("/v1/reserve", body)
+        reservation = Reservation(self, decision)
+        return reservation._read(raw) if decision.allowed else reservation
+
+    def reserving(self, attributes: Mapping[str, str], cost: Optional[int] = None, **options: Any) -> Reservation:
+        """Reserve for a with statement: raises Refused where reserve returns a refusal."""
+        r = self.reserve(attributes, cost, **options)
+        if not r:
+            raise Refused(r.decision, f"refused: {r.decision.detail}")
+        return r
+
+    def usage(self, **query: Any) -> list[dict[str, Any]]:
+        """Rows of what was used: customer, key, limit, from_, to, by (hour, day, month, total), timezone."""
+        query = {name.rstrip("_"): value for name, value in query.items()}
+        return self._call("GET", "/v1/usage?" + urlencode(query, doseq=True), None)[1]["usage"]
+
+    def close(self) -> None:
+        """Close this thread's connection. The next call opens another one."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+        self._local.connection = None
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _decide(self, path: str, body: Mapping[str, Any]) -> tuple[Decision, dict[str, Any]]:
+        status, raw, headers = self._call("POST", path, body)
+        if "violated-policies" not in raw:
+            if raw.get("allowed") is not True and "id" not in raw:
+                raise StintError(f"POST {path} was answered with {status} without a decision", status, "is base_url that of stint serve?")
+            return Decision(
+                allowed=True,
+                results=tuple(_result(r) for r in raw.get("limits", ())),
+                delay=raw.get("delay", 0.0),
+                permit=raw.get("permit"),
+                tags={t["name"]: t["value"] for t in raw.get("tags", ())},
+            ), raw
+        return Decision(
+            allowed=False,
+            retry_after=raw.get("retry_after"),
+            violated=tuple(raw["violated-policies"]),
+            reason=raw.get("reason", ""),
+            detail=raw.get("detail", ""),
+            status=int(headers.get("X-Stint-Status", status)),
+            location=headers.get("X-Stint-Location", ""),
+        ), raw
+
+    def _call(self, method: str, path: str, body: Optional[Mapping[str, Any]]) -> tuple[int, dict[str, Any], Any]:
+        payload = None if body is None else json.dumps(body).encode()
+        while True:
+            kept = getattr(self._local, "connection", None)
+            connection = kept or self._connect()
+            self._local.connection, response = connection, None
+            try:
+                connection.request(method, self._prefix + path, payload, self._headers)
+                response = connection.getresponse()
+                text = response.read()
+                break
+            except (OSError, http.client.HTTPException) as err:
+                self.close()
+                # A kept connection that ends before a byte of the answer was idle for too long: a new one will do.
+                if not (kept and response is None and isinstance(err, ConnectionError)):
+                    raise self._unreachable(err) from err
+        try:
+            raw = json.loads(text) if text else {}
+        except ValueError:
+            raw = None
+        known = isinstance(raw, dict)
+        if known and (response.status < 300 or "violated-policies" in raw):
+            return response.status, raw, response.headers
+        detail = (known and raw.get("detail")) or "no text of stint"
+        hint = _HINTS.get(response.status, "see docs/reference/http-api.md")
+        raise StintError(f"{method} {path} was answered with {response.status}: {detail}", response.status, hint)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._https:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+
+    def _unreachable(self, err: Exception) -> StintError:
+        hint = f"is stint serve running at {self._host}:{self._port}, and is timeout ({self._timeout} s) long enough?"
+        return StintError(f"no answer: {err or type(err).__name__}", 0, hint)
+
+
+def _result(r: Mapping[str, Any]) -> Result:
+    return Result(r["name"], r["allowed"], r["quota"], r["remaining"], r["retry_after"], r["reset_after"], r)
+
+
+_HINTS = {
+    400: "the request has a fault, do not repeat it as it is",
+    401: "give Client a token of an identity in the file of --auth",
+    403: "the identity of the token needs the role take",
+    404: "is base_url the HTTP port of stint serve, and the id of a reservation right?",
+    409: "an earlier call said something else: keep what it said",
+    421: "use an IP address, or allow the name with --http-host",
+    503: "ask again, and decide meanwhile whether requests go on without a decision",
+}

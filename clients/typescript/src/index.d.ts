@@ -1,0 +1,139 @@
+/** What the request is, by name. */
+export type Attributes = Readonly<Record<string, string>>;
+
+/** How one limit stands. Times are seconds; null: no wait helps. `raw` is all that the service said. */
+export interface Result {
+  readonly name: string;
+  readonly allowed: boolean;
+  readonly quota: number;
+  readonly remaining: number;
+  readonly retryAfter: number | null;
+  readonly resetAfter: number | null;
+  readonly raw: Readonly<Record<string, unknown>>;
+}
+
+/** Whether the request may go on. */
+export interface Decision {
+  readonly allowed: boolean;
+  /** How each limit stands, when it is allowed. */
+  readonly results: readonly Result[];
+  /** Seconds; 0 when it is allowed, null when no wait helps. */
+  readonly retryAfter: number | null;
+  /** Seconds to hold an allowed request back. */
+  readonly delay: number;
+  /** To be given to finish. */
+  readonly permit: number | null;
+  /** Header fields for the server that serves the request. */
+  readonly tags: Readonly<Record<string, string>>;
+  /** Names of the limits that refuse. */
+  readonly violated: readonly string[];
+  /** Why they refuse: a word such as rate_exceeded, and a sentence. */
+  readonly reason: string;
+  readonly detail: string;
+  /** The status for your own client, and where to redirect it. */
+  readonly status: number;
+  readonly location: string;
+}
+
+/** There is no decision. */
+export class StintError extends Error {
+  /** The HTTP status, 0 where no answer came. */
+  readonly status: number;
+  /** What to do. */
+  readonly hint: string;
+  constructor(message: string, status?: number, hint?: string, cause?: unknown);
+}
+
+/** Thrown only where a refusal cannot be returned: by wait and reserving. */
+export class Refused extends StintError {
+  readonly decision: Decision;
+  constructor(decision: Decision, message: string);
+}
+
+/** What was reserved of limits, or the refusal. */
+export class Reservation {
+  private constructor();
+  readonly decision: Decision;
+  /** Empty when it was refused. */
+  readonly id: string;
+  readonly reserved: number;
+  /** An RFC 3339 time. */
+  readonly ends: string;
+  readonly state: "open" | "committed" | "released" | "expired" | "";
+  readonly raw: Readonly<Record<string, unknown>>;
+  /** Says what was used so far; it lives on for ttl seconds, or as long as before. */
+  renew(used: number, options?: { ttl?: number }): Promise<this>;
+  /** Says what was used. The rest comes back; what is over is charged. Again with the same number is harmless. */
+  commit(actual: number): Promise<this>;
+  /** Gives all back. */
+  release(): Promise<this>;
+}
+
+export interface ClientOptions {
+  /** Of an identity with the role take. */
+  token?: string;
+  /** Seconds for each call, 10 by default. A limit that queues may hold an answer back for 5 s. */
+  timeout?: number;
+  /** In place of the global one, such as for a CA of your own. */
+  fetch?: typeof fetch;
+}
+
+export interface ReserveOptions {
+  /** What is reserved. Without it the service estimates it where it is told how; else it is 1. */
+  cost?: number;
+  /** Seconds, 1 to 3600, 60 by default. */
+  ttl?: number;
+  /** The most that the request can cost, where costs are estimated. */
+  declared?: number;
+  /** What is reserved stays charged when ttl is over. */
+  chargeExpired?: boolean;
+  signal?: AbortSignal;
+}
+
+export interface UsageQuery {
+  customer?: string;
+  /** NAME=VALUE, one for each attribute. */
+  key?: string | readonly string[];
+  limit?: string;
+  /** Such as 2026-11-01 or 2026-11, in UTC. */
+  from?: string;
+  to?: string;
+  by?: "hour" | "day" | "month" | "total";
+  timezone?: string;
+}
+
+export interface UsageRow {
+  readonly limit: string;
+  readonly key: Readonly<Record<string, string>>;
+  /** An RFC 3339 time. */
+  readonly start: string;
+  readonly used: number;
+  readonly taken: number;
+  readonly returned: number;
+}
+
+/** A client of one service. Calls may overlap. */
+export class Client {
+  /** baseURL is such as http://127.0.0.1:8080. */
+  constructor(baseURL: string | URL, options?: ClientOptions);
+  /** Takes cost from every limit that the request meets, or from none. A cost of 0 only looks. */
+  take(attributes: Attributes, options?: { cost?: number; countRefused?: boolean; signal?: AbortSignal }): Promise<Decision>;
+  /**
+   * Takes, and while that is refused sleeps for retryAfter and takes again; then sleeps for delay. Throws
+   * Refused at once where no wait helps, or where it would be longer than what is left of timeout (seconds).
+   */
+  wait(
+    attributes: Attributes,
+    options?: { cost?: number; timeout?: number; signal?: AbortSignal; sleep?: (seconds: number, signal?: AbortSignal) => Promise<unknown> },
+  ): Promise<Decision>;
+  /** Gives back the permit of a request in flight, with the attributes of its take. */
+  finish(attributes: Attributes, permit: number): Promise<void>;
+  /** Says which limits the request meets, why, and how full they are. Takes nothing. */
+  explain(attributes: Attributes, options?: { cost?: number; signal?: AbortSignal }): Promise<Record<string, unknown>>;
+  /** Takes an estimate before the cost is known. A refusal is a Reservation whose decision says so. */
+  reserve(attributes: Attributes, options?: ReserveOptions): Promise<Reservation>;
+  /** Reserves, calls body, and releases what body has not committed. Throws Refused in place of a refusal. */
+  reserving<T>(attributes: Attributes, options: ReserveOptions, body: (reservation: Reservation) => T | Promise<T>): Promise<T>;
+  /** Rows of what was used. */
+  usage(query?: UsageQuery, options?: { signal?: AbortSignal }): Promise<UsageRow[]>;
+}

@@ -1,0 +1,200 @@
+// The client against a real service: STINT_URL is one with ../limits.yaml, STINT_AUTH_URL one that asks for STINT_TOKEN.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { json } from "node:stream/consumers";
+import { test } from "node:test";
+import * as stint from "stint-client";
+import { Client, Refused, Reservation, StintError } from "stint-client";
+
+const client = new Client(process.env.STINT_URL);
+const run = `js${process.pid}`;
+let users = 0;
+// Each test has counters of its own.
+const request = (path, user = `${run}-${++users}`) => ({ user, path });
+
+test("take", async () => {
+  const two = request("/two");
+  let d = await client.take(two);
+  assert.deepEqual([d.allowed, d.retryAfter, d.delay, d.violated, d.status], [true, 0, 0, [], 200]);
+  assert.equal(d.results.length, 1);
+  const { name, allowed, quota, remaining, raw } = d.results[0];
+  assert.deepEqual([name, allowed, quota, remaining, raw.window], ["two", true, 2, 1, 3600]);
+  assert.ok((await client.take(two)).allowed);
+  d = await client.take(two);
+  assert.deepEqual([d.allowed, d.violated, d.reason, d.status, d.results], [false, ["two"], "rate_exceeded", 403, []]);
+  assert.ok(d.retryAfter > 0 && d.retryAfter <= 3600, String(d.retryAfter));
+  assert.match(d.detail, /two/);
+});
+
+test("cost", async () => {
+  const two = request("/two"), debt = request("/debt");
+  assert.equal((await client.take(two, { cost: 0 })).results[0].remaining, 2);
+  const d = await client.take(two, { cost: 3 });
+  assert.deepEqual([d.allowed, d.reason, d.retryAfter], [false, "cost_exceeds_limit", null]);
+  assert.equal((await client.take(debt, { cost: 5, countRefused: true })).allowed, false);
+  assert.equal((await client.take(debt)).allowed, false, "it is in debt");
+});
+
+test("what the caller's own client is told", async () => {
+  const tag = request("/tag"), away = request("/away");
+  assert.deepEqual((await client.take(tag)).tags, {});
+  assert.deepEqual((await client.take(tag)).tags, { "X-RateLimit-Degraded": "tag" });
+  await client.take(away);
+  const d = await client.take(away);
+  assert.deepEqual([d.allowed, d.status, d.location], [false, 302, "https://example.com/busy"]);
+});
+
+test("a permit", async () => {
+  const job = request("/job");
+  const { permit } = await client.take(job);
+  assert.ok(Number.isSafeInteger(permit));
+  assert.equal((await client.take(job)).reason, "concurrency_exceeded");
+  await client.finish(job, permit);
+  assert.ok((await client.take(job)).allowed);
+});
+
+test("wait", async () => {
+  const second = request("/second"), two = request("/two");
+  await client.take(second);
+  const begin = performance.now();
+  assert.ok((await client.wait(second)).allowed);
+  assert.ok(performance.now() - begin >= 900, "as long as retryAfter says");
+  await client.take(two, { cost: 2 });
+  const sleep = () => assert.fail("it slept");
+  await assert.rejects(client.wait(two, { timeout: 1, sleep }), (err) => err instanceof Refused && err.status === 403 && err.decision.violated[0] === "two");
+  await assert.rejects(client.wait(two, { cost: 3, sleep }), /no wait helps/);
+  const stop = new AbortController();
+  const waiting = client.wait(two, { signal: stop.signal });
+  setTimeout(() => stop.abort(new Error("the caller has gone")), 50);
+  await assert.rejects(waiting, /the caller has gone/);
+  await assert.rejects(client.take(two, { signal: stop.signal }), /the caller has gone/);
+});
+
+test("delay", async () => {
+  const leaky = request("/leaky"), slept = [];
+  let d;
+  for (let i = 0; i < 2; i++) d = await client.wait(leaky, { sleep: async (s) => slept.push(s) });
+  assert.deepEqual(slept, [d.delay], "the second is held back");
+});
+
+const left = async (tokens) => (await client.take(tokens, { cost: 0 })).results[0].remaining;
+
+test("reserve", async () => {
+  const tokens = request("/tokens");
+  const r = await client.reserve(tokens, { cost: 800, ttl: 60, chargeExpired: true });
+  assert.ok(r instanceof Reservation && r.decision.allowed);
+  assert.deepEqual([r.reserved, r.state, r.decision.results[0].remaining, await left(tokens)], [800, "open", 200, 200]);
+  assert.equal((await r.renew(100, { ttl: 30 })).raw.used, 100);
+  assert.equal((await r.renew(150)).raw.used, 150);
+  const refused = await client.reserve(tokens, { cost: 300 });
+  assert.deepEqual([refused.decision.allowed, refused.id, refused.decision.violated], [false, "", ["tokens"]]);
+  for (const settle of [() => refused.release(), () => refused.commit(1), () => refused.renew(1)]) await assert.rejects(settle, Refused);
+  for (let i = 0; i < 2; i++) assert.equal((await r.commit(300)).state, "committed");
+  assert.deepEqual([await left(tokens), r.raw.actual], [700, 300]);
+  await assert.rejects(r.commit(301), (err) => err instanceof StintError && err.status === 409 && /an earlier call/.test(err.message));
+  assert.equal((await (await client.reserve(tokens, { cost: 700 })).release()).state, "released");
+  assert.equal(await left(tokens), 700);
+  const estimated = await client.reserve({ ...request("/tokens"), model: "new" }, { declared: 500 });
+  assert.deepEqual([estimated.reserved, estimated.raw.estimate.declared], [100, 500]);
+});
+
+test("reserving", async () => {
+  const tokens = request("/tokens");
+  assert.equal(await client.reserving(tokens, { cost: 800 }, async (r) => (await r.commit(200)).state), "committed");
+  assert.equal(await left(tokens), 800);
+  assert.equal(await client.reserving(tokens, { cost: 700 }, () => left(tokens)), 100);
+  assert.equal(await left(tokens), 800, "what was not committed comes back");
+  await assert.rejects(client.reserving(tokens, { cost: 700 }, () => { throw new RangeError("mine"); }), RangeError);
+  assert.equal(await left(tokens), 800);
+  await assert.rejects(client.reserving(tokens, { cost: 900 }, () => assert.fail("it was refused")), Refused);
+});
+
+test("explain and usage", async () => {
+  const two = request("/two");
+  await client.take(two);
+  const x = await client.explain(two, { cost: 2 });
+  assert.deepEqual([x.allowed, x.limits[0].used], [false, 1]);
+  const rows = await client.usage({ key: [`user=${two.user}`], limit: "two", by: "total", from: "2020-01" });
+  assert.deepEqual(rows.map((row) => [row.limit, row.used]), [["two", 1]]);
+});
+
+test("faults", async () => {
+  const auth = process.env.STINT_AUTH_URL;
+  for (const [call, status, hint] of [
+    [() => client.take({ "": "x" }), 400, /has a fault/],
+    [() => client.usage({ by: "week" }), 400, /has a fault/],
+    [() => new Client(`${process.env.STINT_URL}/nowhere`).take({}), 404, /HTTP port/],
+    [() => new Client("http://127.0.0.1:2").take({}), 0, /is stint serve running/],
+    [() => new Client(auth).take({}), 401, /--auth/],
+    [() => new Client(auth, { token: "wrong-token-of-20-bytes" }).take({}), 401, /--auth/],
+  ]) {
+    await assert.rejects(call, (err) => {
+      assert.ok(err instanceof StintError && !(err instanceof Refused), String(err));
+      assert.equal(err.status, status, err.message);
+      assert.match(err.hint, hint);
+      return true;
+    });
+  }
+  for (const url of ["127.0.0.1:8080", "ftp://x", "http://", "http://x?y"]) assert.throws(() => new Client(url), TypeError, url);
+  assert.ok((await new Client(`${auth}/`, { token: process.env.STINT_TOKEN }).take({ user: "x" })).allowed);
+});
+
+test("a server that is not stint", async () => {
+  let status, body, asked;
+  const server = createServer(async (req, res) => {
+    asked = await json(req);
+    if (status === 0) return; // never an answer
+    res.writeHead(status, { Location: "/elsewhere" });
+    res.end(body);
+  });
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  const odd = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 0.3 });
+  try {
+    for ([status, body] of [[429, "<html>"], [502, ""], [200, "<html>"], [200, "[1]"], [200, "{}"], [204, undefined], [307, ""], [503, '{"detail":"down"}'], [429, "null"], [0, ""]]) {
+      await assert.rejects(odd.take({}), (err) => err instanceof StintError && !(err instanceof Refused) && err.status === status, `${status} ${body}`);
+    }
+    [status, body] = [200, '{"allowed":true,"limits":[],"new_field":1}'];
+    assert.ok((await odd.take({})).allowed);
+    [status, body] = [200, "[1]"];
+    await assert.rejects(odd.explain({}), StintError);
+
+    const open = '{"id":"X","state":"open","reserved":1,"ends":""}';
+    [status, body] = [200, open];
+    const r = await odd.reserve({ a: "b" }, { ttl: 1.5, declared: 7, chargeExpired: true });
+    assert.deepEqual(asked, { attributes: { a: "b" }, ttl: "1.5s", declared: 7, charge_expired: true });
+    await r.renew(3, { ttl: 2 });
+    assert.deepEqual(asked, { id: "X", used: 3, ttl: "2s" });
+
+    // A release that fails is an error, unless the body has one of its own.
+    for (const error of [undefined, new RangeError("mine")]) {
+      [status, body] = [200, open];
+      const reserving = odd.reserving({}, {}, () => {
+        status = 503;
+        if (error) throw error;
+      });
+      await assert.rejects(reserving, error ?? StintError);
+    }
+
+    status = 0;
+    const patient = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 60 });
+    const stop = new AbortController();
+    setTimeout(() => stop.abort(new RangeError("gone")), 20);
+    await assert.rejects(patient.take({}, { signal: stop.signal }), RangeError);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
+// The types are written by hand: they have each class and method that the module has, and no other.
+test("types", async () => {
+  const types = await readFile(new URL("../src/index.d.ts", import.meta.url), "utf8");
+  assert.deepEqual([...types.matchAll(/^export class (\w+)/gm)].map((m) => m[1]).sort(), Object.keys(stint).sort());
+  for (const name of ["Client", "Reservation"]) {
+    const [text] = new RegExp(`^export class ${name} [^]*?^}`, "m").exec(types);
+    const declared = [...text.matchAll(/^  (\w+)(?:<T>)?\(/gm)].map((m) => m[1]);
+    const real = Object.getOwnPropertyNames(stint[name].prototype).filter((n) => !n.startsWith("_"));
+    assert.deepEqual(declared.filter((n) => n !== "constructor").sort(), real.filter((n) => n !== "constructor").sort());
+  }
+});
