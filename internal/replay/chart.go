@@ -31,7 +31,6 @@ type panel struct {
 	series      series
 	old         *series // of the configuration to compare with
 	rate        float64 // requests per second that the limit admits; 0 = that depends on the key
-	shadow      bool
 }
 
 // chart draws a report.

@@ -48,7 +48,7 @@ func BenchmarkCommand(b *testing.B) {
 					key = b.Name() + string(rune('a'+s.serial.Add(1)%26))
 				}
 				from := &again{text: strings.Repeat(array("CL.THROTTLE", key, "1000000", "1000000", "1"), 16)}
-				c := &conn{server: s, ctx: b.Context(), conn: &script{in: from}}
+				c := s.conn(b.Context(), &script{in: from})
 				for pb.Next() {
 					if err := c.reader.fill(from); err != nil {
 						b.Error(err)

@@ -100,9 +100,14 @@ func (s *Server) remove(c net.Conn) {
 	delete(s.conns, c)
 }
 
+// conn is a new connection.
+func (s *Server) conn(ctx context.Context, raw net.Conn) *conn {
+	return &conn{opts: &s.opts, figures: &s.figures, ending: &s.ending, ctx: ctx, conn: raw, id: s.serial.Add(1)}
+}
+
 // serve serves one connection until it ends.
 func (s *Server) serve(ctx context.Context, raw net.Conn) {
-	defer raw.Close()
+	defer func() { _ = raw.Close() }()
 	if !s.add(raw) {
 		s.figures.refused.Add(1)
 		_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
@@ -111,7 +116,7 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	}
 	defer s.remove(raw)
 	s.figures.connections.Add(1)
-	c := &conn{opts: &s.opts, figures: &s.figures, ending: &s.ending, ctx: ctx, conn: raw, id: s.serial.Add(1)}
+	c := s.conn(ctx, raw)
 	if s.opts.TLS != nil || s.opts.Identities != nil {
 		_ = raw.SetDeadline(time.Now().Add(connectTime))
 	}

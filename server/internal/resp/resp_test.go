@@ -67,7 +67,7 @@ func (s *script) SetWriteDeadline(time.Time) error { return nil }
 // play sends input in pieces of at most so many bytes and returns the answers.
 func play(s *Server, input string, piece int) string {
 	p := &script{in: &pieces{strings.NewReader(input), piece}}
-	c := &conn{server: s, ctx: context.Background(), conn: p}
+	c := s.conn(context.Background(), p)
 	c.run()
 	return p.out.String()
 }
@@ -276,7 +276,7 @@ func TestPipeline(t *testing.T) {
 	s := newServer(t)
 	in := strings.Repeat(array("CL.THROTTLE", "k", "9999", "1", "1"), 1000)
 	w := &writes{}
-	c := &conn{server: s, ctx: t.Context(), conn: &script{in: strings.NewReader(in)}}
+	c := s.conn(t.Context(), &script{in: strings.NewReader(in)})
 	c.conn.(*script).Conn = nil
 	c.conn = &counted{c.conn.(*script), w}
 	c.run()
@@ -329,7 +329,7 @@ func (c *counted) Write(p []byte) (int, error) { c.w.n++; return c.script.Write(
 func TestNothingIsAllocated(t *testing.T) {
 	in := []byte(array("CL.THROTTLE", "some-key", "100", "1000", "1") + array("GCRA", "some-key", "100", "1000", "1", "TOKENS", "1"))
 	p := &script{}
-	c := &conn{server: newServer(t), ctx: t.Context(), conn: p}
+	c := newServer(t).conn(t.Context(), p)
 	from := bytes.NewReader(nil)
 	if n := testing.AllocsPerRun(1000, func() {
 		from.Reset(in)
