@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -13,14 +14,19 @@ import (
 var ErrSettled = errors.New("client: the hold is settled")
 
 // mostDebt bounds what one commit may owe, in bursts of the limit. Not smaller: a cost may be far above its estimate.
-// Not larger: each burst of it waits in the queue.
+// Not larger: each piece of it waits in the queue.
 const mostDebt = 64
 
+// pieces is in how many pieces a burst of debt is paid. Not fewer: one instance among many may never be lent a whole
+// burst. Not more: each waits for itself.
+const pieces = 16
+
 // Hold is a cost that was taken of a lease before it is known. It is settled once, by Commit or Release. Until then the
-// process holds it; when the process ends it comes back with the lease. It is safe for concurrent use; [Limiter.Hold]
-// makes it.
+// process holds it; when the process ends it comes back with the lease. It is safe for concurrent use; [Limiter.Hold] and
+// [Keyed.Hold] make it.
 type Hold struct {
-	limiter *Limiter
+	limiter *Limiter // nil = no limit applies
+	entry   *entry   // of a Keyed, open until it is settled
 	cost    int64
 	clamped bool
 
@@ -33,8 +39,8 @@ type Hold struct {
 // does. A refusal is a Decision, and the Hold is nil then. An estimate above the burst of the limit, which would never be
 // admitted, is clamped to that.
 func (l *Limiter) Hold(ctx context.Context, cost int64) (*Hold, limit.Decision, error) {
-	if cost < 1 || cost > limit.MaxCount {
-		return nil, limit.Decision{}, fmt.Errorf("client: the cost of a hold is %d, want 1 to %d", cost, int64(limit.MaxCount))
+	if err := checkHold(cost); err != nil {
+		return nil, limit.Decision{}, err
 	}
 	held := max(1, min(cost, l.lease.quota()))
 	d, err := l.Take(ctx, limit.Request{Cost: held})
@@ -42,6 +48,51 @@ func (l *Limiter) Hold(ctx context.Context, cost int64) (*Hold, limit.Decision, 
 		return nil, d, err
 	}
 	return &Hold{limiter: l, cost: held, clamped: held < cost}, d, nil
+}
+
+// Hold is [Limiter.Hold] of the key that req selects, with its cost. A request that lacks an attribute of the key is held
+// nothing of, unless [KeyedOptions] refuse it. The key keeps its lease, and its place in the table, until the Hold is
+// settled and its debt is paid: settle each one. Of what is in flight nothing can be held: that is an error.
+func (k *Keyed) Hold(ctx context.Context, req limit.Request) (*Hold, limit.Decision, error) {
+	if k.opts.Semaphore {
+		return nil, limit.Decision{}, fmt.Errorf("client: limit %q is of what is in flight, which has no cost to hold: use Take", k.name)
+	}
+	if err := checkHold(req.Cost); err != nil {
+		return nil, limit.Decision{}, err
+	}
+	var room [usualKey]byte
+	key, err := k.key(room[:0], req)
+	if errors.Is(err, errMissing) {
+		d, err := k.Take(ctx, req)
+		if err != nil || !d.Allowed {
+			return nil, d, err
+		}
+		return &Hold{cost: req.Cost}, d, nil
+	}
+	if err != nil {
+		return nil, limit.Decision{}, err
+	}
+	e, err := k.entry(key)
+	if errors.Is(err, keytable.ErrFull) {
+		return nil, k.refuse(req, limit.ReasonTableFull, k.opts.Idle), nil
+	}
+	if err != nil {
+		return nil, limit.Decision{}, err
+	}
+	h, d, err := e.Value.limiter.Hold(ctx, req.Cost)
+	if h == nil {
+		e.Done()
+		return nil, d, err
+	}
+	h.entry = e
+	return h, d, nil
+}
+
+func checkHold(cost int64) error {
+	if cost < 1 || cost > limit.MaxCount {
+		return fmt.Errorf("client: the cost of a hold is %d, want 1 to %d", cost, int64(limit.MaxCount))
+	}
+	return nil
 }
 
 // Cost is what is held.
@@ -66,10 +117,15 @@ func (h *Hold) Commit(actual int64) error {
 		return nil
 	}
 	h.settled, h.actual = true, actual
-	if actual <= h.cost {
+	switch {
+	case h.limiter == nil:
+	case actual <= h.cost:
 		h.limiter.putBack(h.cost - actual)
-	} else {
+	default:
 		h.limiter.owe(actual - h.cost)
+	}
+	if h.entry != nil {
+		h.entry.Done()
 	}
 	return nil
 }
@@ -94,11 +150,12 @@ func (l *Limiter) putBack(n int64) {
 // owe takes n as soon as it is there, before all who come later. Where nothing is lent any more that ends with an error,
 // and nothing is admitted either.
 func (l *Limiter) owe(n int64) {
-	for range mostDebt {
-		if n <= 0 {
-			return
-		}
-		some := min(n, max(1, l.lease.quota()))
+	burst := l.lease.quota()
+	if burst <= limit.MaxCount {
+		n = min(n, mostDebt*burst)
+	}
+	for n > 0 {
+		some := min(n, burst/pieces+1)
 		l.WaitFunc(some, limit.Never, func(error) {})
 		n -= some
 	}

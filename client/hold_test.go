@@ -118,3 +118,76 @@ func TestHoldBadInput(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A hold of a key is of that key alone. The key stays in the table until the hold is settled and its debt is paid; a
+// request without the attribute is held nothing of, and what cannot be held is an error that changes nothing.
+func TestHoldOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, time.Millisecond)
+		h.terms["m"] = rateOf(10, 100)
+		c, stop := h.begin(t, "one")
+		defer stop()
+		k, err := c.Keyed("m", []string{"account"}, KeyedOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := func(account string, n int64) *Hold {
+			t.Helper()
+			req := limit.Request{Cost: n}
+			if account != "" {
+				req.Attributes = []limit.Attribute{{Name: "account", Value: account}}
+			}
+			h, d, err := k.Hold(t.Context(), req)
+			if err != nil || d.Allowed != (h != nil) {
+				t.Fatal(h, d, err)
+			}
+			return h
+		}
+		a, other := hold("a", 100), hold("b", 100)
+		if hold("a", 1) != nil || other == nil {
+			t.Error("a key has its own limit")
+		}
+		if err := other.Release(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if n := k.Keys(); n != 1 {
+			t.Errorf("%d keys, want the one that is held", n)
+		}
+		if b := hold("a", 100); b == nil {
+			t.Error("it was refilled")
+		} else if err := errors.Join(a.Commit(1100), b.Commit(100)); err != nil { // 1000 of debt: 100 s
+			t.Error(err)
+		}
+		time.Sleep(95 * time.Second)
+		if n := k.Keys(); n != 1 || hold("a", 1) != nil {
+			t.Errorf("%d keys, before the debt is paid", n)
+		}
+		time.Sleep(7 * time.Second)
+		if last := hold("a", 1); last == nil || last.Release() != nil || last.Release() != nil {
+			t.Error("the debt is paid")
+		}
+		time.Sleep(5 * time.Minute)
+		if n := k.Keys(); n != 0 {
+			t.Errorf("%d keys in the end", n)
+		}
+		if none := hold("", 5); none == nil || none.Cost() != 5 || none.Commit(50) != nil || !errors.Is(none.Commit(51), ErrSettled) {
+			t.Error("no limit applies")
+		}
+		for _, bad := range []int64{0, -1, math.MinInt64, math.MaxInt64} {
+			if h, _, err := k.Hold(t.Context(), limit.Request{Cost: bad}); err == nil || h != nil {
+				t.Error(bad, h)
+			}
+		}
+		places, err := c.Keyed("p", []string{"account"}, KeyedOptions{Semaphore: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, _, err := places.Hold(t.Context(), limit.Request{Cost: 1}); err == nil || h != nil {
+			t.Error("of what is in flight")
+		}
+		if n := k.Keys() + places.Keys(); n > 1 { // the one that asks whether the name is right
+			t.Errorf("%d keys after bad input", n)
+		}
+	})
+}
