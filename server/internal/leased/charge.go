@@ -21,8 +21,8 @@ type charger interface {
 	rollback(p *part)
 	// peek makes the verdict of p say how the lease stands, cost apart.
 	peek(p *part) error
-	// drain takes n, or what there is of it, at once.
-	drain(n int64)
+	// owe takes n, at once or as soon as it comes, before anything else is admitted.
+	owe(n int64)
 	// refund puts back n that was taken earlier.
 	refund(n int64)
 	// finish releases what a permit holds, and says whether it held anything.
@@ -83,6 +83,9 @@ type part struct {
 	noAsk bool    // it has to have a lease
 	dry   bool    // it is rolled back in any case
 }
+
+// always says whether the part is charged whether it fits or not, and whatever the others say.
+func (p *part) always() bool { return p.charge.CountRefused && p.charge.Cost > 0 }
 
 // id is the resource of the part.
 func (p *part) id() lease.ResourceID {

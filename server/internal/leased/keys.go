@@ -62,7 +62,7 @@ func (s *Store) open(of *lent, key string) (keyLease, error) {
 		return l, err
 	}
 	r, err := s.client.Limit(l.alias, client.LimitOptions{})
-	l.charger = &rate{taker: taker{lease: r}, limiter: r}
+	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of}
 	return l, err
 }
 

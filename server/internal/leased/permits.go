@@ -81,7 +81,7 @@ func (g *permits) end(permits ...uint64) {
 
 func (g *permits) refund(int64) {}
 
-func (g *permits) drain(int64) {} // what was refused is not in flight
+func (g *permits) owe(int64) {} // what was refused is not in flight
 
 func (g *permits) finish(permit uint64) bool {
 	g.mu.Lock()

@@ -14,15 +14,20 @@ import (
 type rate struct {
 	taker
 	limiter *client.Limiter
+	of      *lent
 
 	// loose are tokens that were committed and refunded. They are spent first. No more of
 	// them count than the bucket of the limit is short of, so that it never has more than
 	// its burst.
 	loose atomic.Int64
 	debt  debt
+	owed  owed
 }
 
 func (r *rate) prepare(ctx context.Context, p *part, wait bool) (err error) {
+	if owes, err := r.owes(ctx, p, wait); owes || err != nil {
+		return err
+	}
 	p.loose = r.spendLoose(p.charge.Cost)
 	n := p.charge.Cost - p.loose
 	if n > 0 {
@@ -61,8 +66,21 @@ func (r *rate) rollback(p *part) {
 	r.refund(p.loose)
 }
 
-// refund keeps what came back. How much of it counts is known when it is spent.
+// peek is that of the taker, unless something is owed.
+func (r *rate) peek(p *part) error {
+	if p.charge.Cost == 0 || r.owed.tokens.Load() == 0 {
+		return r.taker.peek(p)
+	}
+	return r.indebted(p)
+}
+
+// refund pays what is owed with what came back, and keeps the rest.
 func (r *rate) refund(n int64) {
+	r.keep(min(n-r.owed.forgive(n), r.of.most.Load()))
+}
+
+// keep makes n loose. How much of it counts is known when it is spent.
+func (r *rate) keep(n int64) {
 	for {
 		was := r.loose.Load()
 		if r.loose.CompareAndSwap(was, min(was, math.MaxInt64-n)+n) {
@@ -97,19 +115,10 @@ func (r *rate) stands(res *limit.Result) bool {
 	return err == nil
 }
 
-func (r *rate) drain(n int64) {
-	n -= r.spendLoose(n)
-	for range 4 { // others take at the same time
-		left := min(n, r.limiter.Remaining())
-		if left <= 0 || r.limiter.AllowN(time.Now(), left) {
-			return
-		}
-	}
-}
-
 func (r *rate) finish(uint64) bool { return true }
 
 func (r *rate) reset() {
+	r.owed.forgive(math.MaxInt64)
 	var res limit.Result
 	if r.stands(&res) {
 		r.debt.add(res.Quota, &res)
@@ -117,4 +126,12 @@ func (r *rate) reset() {
 	}
 }
 
-func (r *rate) expire(limit.Time) bool { return false }
+// expire pays on, where that has failed. Who owes something is in use. So is the one lease of a limit without a key, as
+// long as the bucket is short of what was taken here, and that may come back.
+func (r *rate) expire(limit.Time) (inUse bool) {
+	if r.owed.tokens.Load() > 0 {
+		r.pay()
+		return true
+	}
+	return len(r.of.key) == 0 && r.debt.tokens(new(limit.Result)) > 0
+}

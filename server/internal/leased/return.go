@@ -46,7 +46,7 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 // it is still there; permits only end by Finish.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
-		p.entry.Value.refund(min(p.charge.Cost, p.to.most.Load()))
+		p.entry.Value.refund(p.charge.Cost)
 		return true
 	}, func(p *part) { s.asking.giveBack(p.id(), min(p.charge.Cost, p.to.most.Load())) })
 }

@@ -127,10 +127,11 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 		w.commit()
 	} else {
 		w.rollback()
-		s.drain(w)
 	}
 	for i := range w.leased {
-		if p := &w.leased[i]; p.charge.Shadow {
+		if p := &w.leased[i]; p.always() && (!allowed || p.charge.Shadow) {
+			s.owe(ctx, p)
+		} else if p.charge.Shadow {
 			s.shadow(ctx, p, allowed)
 		}
 	}
@@ -246,16 +247,6 @@ func (s *Store) refused(ctx context.Context, w *work) error {
 		}
 	}
 	return nil
-}
-
-// drain charges what counts though it was refused to the leases, as far as they have it.
-func (s *Store) drain(w *work) {
-	for i := range w.leased {
-		p := &w.leased[i]
-		if p.charge.CountRefused && p.charge.Cost > 0 && s.reach(p, take) == nil && p.entry != nil {
-			p.entry.Value.drain(p.charge.Cost)
-		}
-	}
 }
 
 // way is how a part is decided.
