@@ -2,12 +2,14 @@ package leased
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
 )
 
 const (
@@ -31,9 +33,9 @@ type owed struct {
 	failed  bool        // the latest piece was sent away: the next tick tries again
 }
 
-// owe charges a part whether it fits or not. A key that comes seldom is asked for first. A charge for which no lease can
-// be had, because the table is full of keys in use, has failed, and is lost.
-func (s *Store) owe(ctx context.Context, p *part) {
+// owe charges a part whether it fits or not. A key that comes seldom is asked for first. An error says that it could not
+// be charged: no lease can be had.
+func (s *Store) owe(ctx context.Context, p *part) error {
 	c := p.charge
 	if !c.Shadow { // its refusal stands
 		defer func(v limit.Verdict, failed bool) { c.Verdict, c.Failed = v, failed }(c.Verdict, c.Failed)
@@ -48,19 +50,18 @@ func (s *Store) owe(ctx context.Context, p *part) {
 		case err != nil || !a.Decided:
 		case a.Admitted:
 			c.Verdict.Remaining, c.Verdict.ResetAfter = max(0, a.Tokens.Floor()), a.ResetAfter
-			return
+			return nil
 		default:
 			s.lease(p, p.own.quota-a.Tokens.Floor())
 		}
 	}
-	if s.reach(p, take) != nil || p.entry == nil {
+	if err := s.reach(p, take); err != nil {
 		c.Failed = true
-		return
+		return fmt.Errorf("leased: limit %q is not charged, there is no lease: %w: %w", p.to.name, err, store.ErrUnavailable)
 	}
 	p.entry.Value.owe(c.Cost)
-	if p.entry.Value.peek(p) != nil {
-		c.Failed = true
-	}
+	c.Failed = p.entry.Value.peek(p) != nil
+	return nil
 }
 
 // owe takes n, and what is not there as soon as it comes. Until then nothing is admitted. It does not wait.

@@ -1,7 +1,9 @@
 package leased_test
 
 import (
+	"errors"
 	"log/slog"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/reserve"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/store"
 )
 
 // desk is a server that reserves.
@@ -30,8 +33,10 @@ func deskOf(t *testing.T, f *fixture) *desk {
 	return &desk{f, reserve.New(e, records.New(now, 0), slog.New(slog.DiscardHandler), nil), e}
 }
 
-func asker(cost int64) limit.Request {
-	return limit.Request{Attributes: []limit.Attribute{{Name: "k", Value: "1"}}, Cost: cost}
+func asker(cost int64) limit.Request { return askerOf("1", cost) }
+
+func askerOf(key string, cost int64) limit.Request {
+	return limit.Request{Attributes: []limit.Attribute{{Name: "k", Value: key}}, Cost: cost}
 }
 
 // reserve returns the ID of a reservation, or "" when it is refused.
@@ -155,4 +160,62 @@ func TestUnderComesBack(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A commit that finds no room for a lease is an error, and is charged when there is room.
+func TestDebtWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{MaxKeys: 1, Ask: byLease}, "  - {name: a, key: [k], rate: 1/s, burst: 100, sharing: leased}\n")
+		defer stop()
+		d := deskOf(t, f)
+		id := d.reserve(100)
+		time.Sleep(2 * time.Minute) // its lease is closed
+		other, _, err := d.book.Reserve(t.Context(), askerOf("2", 100), time.Hour, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.commit(other.ID, 200) // 100 s of debt, in which its key is in use
+		if _, err := d.book.Commit(t.Context(), id, 400); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%v, want that the store is unavailable", err)
+		}
+		if n := f.Owed(); n < 99 || n > 100 {
+			t.Errorf("%d are owed", n)
+		}
+		for range 4 {
+			time.Sleep(time.Minute)
+			_ = d.book.Sweep(t.Context()) // an error, as long as there is no room
+		}
+		if n := f.Owed(); n < 60 || n > 300 {
+			t.Errorf("%d are owed, of 300 less 100 of the bucket and what was paid", n)
+		}
+	})
+}
+
+// At most 64 bursts are owed, however often and however much is committed; a reset forgives it.
+func TestDebtIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := open(t, leased.Options{}, "  - {name: a, rate: 100/day, sharing: leased}\n")
+		defer stop()
+		d := deskOf(t, f)
+		for _, over := range []int64{limit.MaxCount, 5000, math.MaxInt64} {
+			c := f.charge("a", "", over)
+			c.Shadow, c.CountRefused = true, true
+			if _, err := f.Take(t.Context(), []store.Charge{c}); err != nil {
+				t.Fatal(err)
+			}
+			if n := f.Owed(); n < 63*100 || n > 64*100 {
+				t.Errorf("%d are owed after %d, want 64 bursts of 100", n, over)
+			}
+		}
+		if err := f.Reset(t.Context(), []store.Charge{f.charge("a", "", 0)}); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.Owed(); n != 0 {
+			t.Errorf("%d are owed after a reset", n)
+		}
+		settle()
+		if n := d.left(); n < 99 || n > 101 {
+			t.Errorf("%d of 100 are left after a reset", n)
+		}
+	})
 }

@@ -130,12 +130,14 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 	}
 	for i := range w.leased {
 		if p := &w.leased[i]; p.always() && (!allowed || p.charge.Shadow) {
-			s.owe(ctx, p)
+			if fault := s.owe(ctx, p); p.charge.Shadow {
+				err = errors.Join(err, fault) // nobody is refused: who charges tries again
+			}
 		} else if p.charge.Shadow {
 			s.shadow(ctx, p, allowed)
 		}
 	}
-	return allowed, nil
+	return allowed && err == nil, err
 }
 
 const (
