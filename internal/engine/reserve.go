@@ -150,6 +150,11 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken, now limit.Time
 	}
 	if len(over) > 0 {
 		_, uncharged = e.store.Take(ctx, over)
+		for i := range over { // a shadow that is not reached fails nothing
+			if over[i].Failed && uncharged == nil {
+				uncharged = fmt.Errorf("engine: what is over was not charged: %w", store.ErrUnavailable)
+			}
+		}
 	}
 	if len(ended) > 0 {
 		held = e.store.Finish(ctx, ended)

@@ -22,6 +22,9 @@ func (s *Store) unwritten(charges []store.Charge, why error) (allowed bool, err 
 		if !admitted(c) || s.of(c.Counters) == nil {
 			continue
 		}
+		if c.Shadow && c.OnFailure == store.FailTake {
+			continue // it is counted, and refuses nothing
+		}
 		c.Failed = true
 		if c.Shadow {
 			continue
