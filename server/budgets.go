@@ -88,7 +88,11 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 
 // follow makes what changes keys of e, and counts the usage of its limits.
 func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
-	b.customers = plans.NewDesk(dir, b.records, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
+	customers := b.records
+	if b.others != nil {
+		customers = b.others.shared
+	}
+	b.customers = plans.NewDesk(dir, customers, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
 	b.set = e.Set
 	b.reservations = reserve.New(e, b.held, o.Logger, nil)
 	b.reservations.Learn(b.estimates)

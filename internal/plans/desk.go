@@ -35,6 +35,8 @@ const (
 	page = 1000
 	// maxCounts is how many budgets of a customer may have other counts.
 	maxCounts = 32
+	// forgotten is how many changes are taken off a list that is full at once: not each change has to do it.
+	forgotten = 50
 	// swaps is how often a change is tried again because another came first.
 	swaps = 20
 )
@@ -180,6 +182,9 @@ func (d *Desk) change(ctx context.Context, name string, a *Assignment, by Change
 			}
 		}
 		swapped, _, err := d.records.Swap(ctx, customersTable, name, old, value, 0)
+		if errors.Is(err, store.ErrFull) {
+			return Customer{}, fmt.Errorf("plans: %w: take back some that were set, or write those that stay in the file of customers (customers.from), which has room for a million", err)
+		}
 		if err != nil {
 			return Customer{}, fmt.Errorf("plans: %w", err)
 		}

@@ -3,6 +3,7 @@ package plans
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,7 +12,12 @@ import (
 
 // Open reads every customer that was set, so that they are known before the first request. After an error [Desk.Run]
 // tries again. It is not called while Run runs.
-func (d *Desk) Open(ctx context.Context) error { return d.follower.look(ctx) }
+func (d *Desk) Open(ctx context.Context) error {
+	if d.View().By() == nil {
+		return nil
+	}
+	return d.follower.look(ctx)
+}
 
 // load reads every customer that was set.
 func (d *Desk) load(ctx context.Context) error {
@@ -43,7 +49,10 @@ func (d *Desk) Run(ctx context.Context) {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
 	for failing := false; ; {
-		err := d.follower.look(ctx)
+		var err error
+		if d.View().By() != nil { // without plans there are no customers
+			err = d.follower.look(ctx)
+		}
 		if failing != (err != nil) && ctx.Err() == nil {
 			if failing = err != nil; failing {
 				d.log.Warn("changes of customers are not seen", "err", err)
@@ -78,15 +87,20 @@ func (f *follower) look(ctx context.Context) error {
 		return f.load(ctx, head)
 	}
 	from := f.at
+	if f.at == head { // as a rule; a list of one thousand changes is not read each time
+		if next, err := f.desk.records.Get(ctx, changesTable, number(f.at+1)); err != nil || next == nil {
+			return err
+		}
+	}
 	for {
 		found, err := f.desk.records.Range(ctx, changesTable, "", number(f.at), page)
 		if err != nil {
 			return err
 		}
-		if f.at < head && (len(found) == 0 || found[0].Key != number(f.at+1)) {
-			return f.load(ctx, head) // what was listed is gone
-		}
 		for _, r := range found {
+			if r.Key != number(f.at+1) {
+				return f.load(ctx, head) // what was listed is gone
+			}
 			if err := f.desk.read(ctx, string(r.Value)); err != nil {
 				return err
 			}
@@ -98,7 +112,10 @@ func (f *follower) look(ctx context.Context) error {
 			break
 		}
 	}
-	if f.at > head && f.at > from { // who made the latest change has not said so
+	if f.at < head {
+		return f.load(ctx, head)
+	}
+	if f.at > from && f.at > head { // who made the latest change has not said so
 		return f.desk.records.Raise(ctx, headTable, []store.Mark{{Key: headKey, N: f.at}}, 0)
 	}
 	return nil
@@ -131,8 +148,28 @@ func (d *Desk) tell(ctx context.Context, name string) error {
 	for err == nil {
 		var added bool
 		n++
-		if added, _, err = d.records.Swap(ctx, changesTable, number(n), nil, []byte(name), keepChanges); added {
+		added, _, err = d.records.Swap(ctx, changesTable, number(n), nil, []byte(name), keepChanges)
+		switch {
+		case added:
 			return d.records.Raise(ctx, headTable, []store.Mark{{Key: headKey, N: n}}, 0)
+		case errors.Is(err, store.ErrFull):
+			err = d.forget(ctx, err)
+			n--
+		}
+	}
+	return err
+}
+
+// forget takes the oldest changes off the list, of which there is no room for more. Who has not seen them reads all
+// customers. It returns full if there are none.
+func (d *Desk) forget(ctx context.Context, full error) error {
+	found, err := d.records.Range(ctx, changesTable, "", "", forgotten)
+	if err == nil && len(found) == 0 {
+		err = full
+	}
+	for _, r := range found {
+		if err == nil {
+			_, _, err = d.records.Swap(ctx, changesTable, r.Key, r.Value, nil, 0)
 		}
 	}
 	return err

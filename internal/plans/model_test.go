@@ -19,6 +19,7 @@ type cuttable struct {
 	store.Records
 	away     atomic.Bool
 	unraised bool // marks are lost
+	room     int  // for changes that are listed; 0 = without bound
 }
 
 func (c *cuttable) cut(away bool) { c.away.Store(away) }
@@ -50,6 +51,11 @@ func (c *cuttable) Raise(ctx context.Context, table string, marks []store.Mark, 
 func (c *cuttable) Swap(ctx context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
 	if c.away.Load() {
 		return false, nil, store.ErrUnavailable
+	}
+	if table == "customerchanges" && value != nil && c.room > 0 {
+		if found, _ := c.Range(ctx, table, "", "", c.room); len(found) == c.room {
+			return false, nil, store.ErrFull
+		}
 	}
 	return c.Records.Swap(ctx, table, key, old, value, keep)
 }
@@ -152,8 +158,17 @@ func (w *world) change(o *office, name string, remove bool) bool {
 	return err == nil
 }
 
-// forget loses the list of changes, as after an hour, and neither the customers nor the latest number.
+// forget loses the list of changes, as after an hour, or any of them, and neither the customers nor the latest number.
 func (w *world) forget() {
+	if w.r.IntN(2) == 0 {
+		changes, _ := w.rec.Range(w.Context(), "customerchanges", "", "", 1000)
+		for _, c := range changes {
+			if w.r.IntN(3) == 0 {
+				_, _, _ = w.rec.Swap(w.Context(), "customerchanges", c.Key, c.Value, nil, 0)
+			}
+		}
+		return
+	}
 	fresh := records.New(nil, 0)
 	found, _ := w.rec.Records.Range(w.Context(), "customers", "", "", 1000)
 	for _, one := range found {
@@ -187,6 +202,9 @@ func TestModel(t *testing.T) {
 				w.offices = append(w.offices, newOffice(t, w.rec, files))
 			}
 			w.now = w.offices[0].now
+			if seed%2 == 1 {
+				w.rec.room = 7
+			}
 			w.look()
 			for step := range 400 {
 				o := w.offices[w.r.IntN(len(w.offices))]

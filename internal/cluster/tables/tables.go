@@ -1,10 +1,12 @@
 // Package tables keeps small values by table and key in the register of a cluster, so that all members see the same
-// ones: what is rarely changed, and by hand. It keeps no marks, and knows nothing of what the values say.
+// ones: what is rarely changed, and by hand. It is not for marks that rise with requests, and knows nothing of what the
+// values say.
 package tables
 
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -19,11 +21,14 @@ import (
 )
 
 const (
-	// MaxRecords bounds the values of one table: some 5 MB, which are read at each change. Not fewer: a week of
-	// request IDs must fit.
+	// MaxRecords bounds the values of one table: some 5 MB, which are read at each new value. Not fewer: a week of
+	// request IDs must fit. Not more: etcd keeps 2 GB in all and its versions for a while, and answers a list at once.
 	MaxRecords = 10_000
 	// swept is how many values that have ended are deleted at one change, so that no change takes long.
 	swept = 50
+	// answerTime bounds one call of the register, which may never answer. Not shorter: a full table comes at once. Not
+	// longer: somebody waits.
+	answerTime = 3 * time.Second
 )
 
 // Tables is a [store.Records] over a register. New makes it; it is safe for concurrent use. Values are in the
@@ -40,7 +45,28 @@ func New(r cluster.Register, now func() limit.Time) *Tables {
 	if now == nil {
 		now = func() limit.Time { return limit.At(time.Now()) }
 	}
-	return &Tables{r, now}
+	return &Tables{bounded{r}, now}
+}
+
+// bounded is a register whose calls end.
+type bounded struct{ cluster.Register }
+
+func (b bounded) Read(ctx context.Context, key string) (cluster.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return b.Register.Read(ctx, key)
+}
+
+func (b bounded) Swap(ctx context.Context, key string, revision uint64, value []byte) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return b.Register.Swap(ctx, key, revision, value)
+}
+
+func (b bounded) List(ctx context.Context, prefix string) (map[string]cluster.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return b.Register.List(ctx, prefix)
 }
 
 // row is a value in the register.
@@ -184,12 +210,38 @@ func (t *Tables) Range(ctx context.Context, table, prefix, after string, most in
 	return found, err
 }
 
-var errMarks = errors.New("tables: a register keeps no marks: they change too often")
+// Raise implements [store.Records], with a read and a write for each mark.
+func (t *Tables) Raise(ctx context.Context, table string, marks []store.Mark, keep time.Duration) error {
+	for i := range marks {
+		if err := store.CheckRecord(table, marks[i].Key, nil); err != nil {
+			return err
+		}
+	}
+	for _, m := range marks {
+		is, err := t.Get(ctx, table, m.Key)
+		for raised := false; err == nil && !raised && (is == nil || number(is) < m.N); {
+			raised, is, err = t.Swap(ctx, table, m.Key, is, binary.BigEndian.AppendUint64(nil, m.N), keep)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// Raise implements [store.Records]: it fails.
-func (t *Tables) Raise(context.Context, string, []store.Mark, time.Duration) error { return errMarks }
+// Marks implements [store.Records].
+func (t *Tables) Marks(ctx context.Context, table, prefix, after string, most int) (found []store.Mark, err error) {
+	values, err := t.Range(ctx, table, prefix, after, most)
+	for _, v := range values {
+		found = append(found, store.Mark{Key: v.Key, N: number(v.Value)})
+	}
+	return found, err
+}
 
-// Marks implements [store.Records]: it fails.
-func (t *Tables) Marks(context.Context, string, string, string, int) ([]store.Mark, error) {
-	return nil, errMarks
+// number is the number of a mark's value; 0 for a value that is none.
+func number(value []byte) uint64 {
+	if len(value) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(value)
 }

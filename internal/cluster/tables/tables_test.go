@@ -104,7 +104,38 @@ func TestFull(t *testing.T) {
 	if all, err := register.List(t.Context(), "full/"); err != nil || len(all) >= tables.MaxRecords {
 		t.Error(len(all), err)
 	}
-	if err := m.Raise(t.Context(), "full", nil, 0); err == nil {
-		t.Error("a mark was taken")
+}
+
+// Marks of two members only rise, in whatever order they come, and end.
+func TestMarks(t *testing.T) {
+	now := limit.Time(1)
+	clock := func() limit.Time { return now }
+	register := alone.New()
+	members := []store.Records{tables.New(register, clock), tables.New(register, clock)}
+	oracle, r := records.New(clock, 0), rand.New(rand.NewPCG(14, 2))
+	for n := range 1000 {
+		now = now.Add(time.Duration(r.IntN(20)) * time.Second)
+		marks := []store.Mark{{Key: fmt.Sprint("m", r.IntN(4)), N: r.Uint64N(9)}, {Key: fmt.Sprint("m", r.IntN(4)), N: uint64(n)}}
+		keep := time.Duration(r.IntN(3)) * 50 * time.Second
+		if err := errors.Join(members[r.IntN(2)].Raise(t.Context(), "marks", marks, keep), oracle.Raise(t.Context(), "marks", marks, keep)); err != nil {
+			t.Fatal(err)
+		}
+		after, most := fmt.Sprint("m", r.IntN(4)), r.IntN(5)
+		got, err := members[r.IntN(2)].Marks(t.Context(), "marks", "m", after, most)
+		if want, _ := oracle.Marks(t.Context(), "marks", "m", after, most); err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("step %d: %v, %v, want %v", n, got, err, want)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if err := tables.New(register, clock).Raise(t.Context(), "head", []store.Mark{{Key: "n", N: uint64(i)}}, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got, err := members[0].Marks(t.Context(), "head", "", "", 2); err != nil || len(got) != 1 || got[0].N != 19 {
+		t.Error(got, err)
 	}
 }
