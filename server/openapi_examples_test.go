@@ -115,7 +115,7 @@ func (o *openAPI) refusesWhatIsRefused(op operation, schema any, body object) {
 	}
 	refused := 0
 	for _, name := range append(slices.Sorted(maps.Keys(mapOf(o.at(schema, "properties")))), "unknown") {
-		for _, value := range []any{nil, "", json.Number("-1"), json.Number("1.5"), true, []any{}, object{"": ""}, "gone"} {
+		for _, value := range []any{nil, "", json.Number("-1"), json.Number("1.5"), json.Number("7"), true, []any{}, object{"": ""}, "gone"} {
 			changed := maps.Clone(body)
 			changed[name] = value
 			if value == "gone" {
