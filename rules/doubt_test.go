@@ -171,8 +171,12 @@ func TestPercentHint(t *testing.T) {
 		low           int
 		written, want string
 	}{
-		{0, "0.8", "did you mean 80%?"}, {0, "80", "did you mean 80%?"}, {0, "many", "write it as 80%"},
-		{100, "250", "did you mean 250%?"}, {100, "2.5", "did you mean 250%?"}, {100, "50%", "write it as 100%"},
+		{0, "0.8", "did you mean 80%?"},
+		{0, "80", "did you mean 80%?"},
+		{0, "many", "write it as 80%"},
+		{100, "250", "did you mean 250%?"},
+		{100, "2.5", "did you mean 250%?"},
+		{100, "50%", "write it as 100%"},
 	} {
 		if got := percentHint(&document.Node{Text: c.written}, c.low); got != c.want {
 			t.Errorf("%q from %d%%: %q, want %q", c.written, c.low, got, c.want)
