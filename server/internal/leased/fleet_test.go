@@ -167,7 +167,7 @@ func actual(r *rand.Rand, cost int64) int64 {
 // reserves uses a server until end.
 func (f *fleet) reserves(d *desk, r *rand.Rand, end time.Time) {
 	for time.Now().Before(end) {
-		time.Sleep(time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)))
+		time.Sleep(time.Duration(r.ExpFloat64() * float64(60*time.Millisecond)))
 		cost := 1 + r.Int64N(60)
 		got, _, err := d.book.Reserve(f.Context(), asker(cost), time.Hour, false)
 		if err != nil {
@@ -178,7 +178,7 @@ func (f *fleet) reserves(d *desk, r *rand.Rand, end time.Time) {
 			continue
 		}
 		f.net.Add(cost)
-		time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
+		time.Sleep(time.Duration(r.ExpFloat64() * float64(300*time.Millisecond)))
 		if r.IntN(3) == 0 {
 			used := r.Int64N(2 * cost)
 			if _, err := d.book.Renew(f.Context(), got.ID, used, 0); err != nil {
@@ -186,7 +186,7 @@ func (f *fleet) reserves(d *desk, r *rand.Rand, end time.Time) {
 			}
 			f.net.Add(max(used, cost) - cost)
 			cost = max(used, cost)
-			time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
+			time.Sleep(time.Duration(r.ExpFloat64() * float64(300*time.Millisecond)))
 		}
 		n := actual(r, cost)
 		if r.IntN(5) == 0 {
@@ -206,7 +206,7 @@ func (f *fleet) reserves(d *desk, r *rand.Rand, end time.Time) {
 // holds uses a client until end, or until it is cut. The last hold of one that is cut stays open.
 func (f *fleet) holds(hold func(cost int64) (*client.Hold, error), r *rand.Rand, end time.Time, w *wire) {
 	for time.Now().Before(end) {
-		time.Sleep(time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)))
+		time.Sleep(time.Duration(r.ExpFloat64() * float64(60*time.Millisecond)))
 		cost := 1 + r.Int64N(60)
 		h, err := hold(cost)
 		if err != nil {
@@ -217,7 +217,7 @@ func (f *fleet) holds(hold func(cost int64) (*client.Hold, error), r *rand.Rand,
 			continue
 		}
 		w.held.Add(cost)
-		time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
+		time.Sleep(time.Duration(r.ExpFloat64() * float64(300*time.Millisecond)))
 		if w.cut.Load() {
 			return
 		}
@@ -228,6 +228,32 @@ func (f *fleet) holds(hold func(cost int64) (*client.Hold, error), r *rand.Rand,
 		f.net.Add(min(0, n-cost))
 		w.held.Add(max(0, n-cost))
 		f.count(cost, n)
+	}
+}
+
+// exact takes all that servers and the client that is left can have in 5 seconds, after a pause: nothing was lost, and nothing
+// is there twice.
+func (f *fleet) exact(hold func(cost int64) (*client.Hold, error)) {
+	taken, begun := int64(0), time.Now()
+	for time.Since(begun) < 5*time.Second {
+		for _, s := range f.servers {
+			if s.reserve(5) != "" {
+				taken += 5
+			}
+		}
+		if h, err := hold(5); err != nil {
+			f.Error(err)
+		} else if h != nil {
+			taken += 5
+		}
+		if most := float64(f.burst) + float64(f.rate)*time.Since(begun).Seconds(); float64(taken) > most+1e-3 {
+			f.Errorf("%d were taken in %v, want at most %.0f", taken, time.Since(begun), most)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if least := (f.burst + 5*f.rate) * 9 / 10; taken < least {
+		f.Errorf("%d were taken in 5 s of %d/s and a burst of %d, want at least %d", taken, f.rate, f.burst, least)
 	}
 }
 
@@ -255,10 +281,10 @@ func holder(t *testing.T, c *client.Client, keyed bool) func(cost int64) (*clien
 
 // Whatever servers reserve, renew, commit and release, and clients hold, with less and with more: what is reserved and
 // committed, but for the debt that is not paid yet, is never above what one bucket has. Two clients crash with holds open.
-// In the end all debt is paid, and the bucket is full again: nothing is lost.
+// In the end all debt is paid, and what the bucket has can be had: nothing is lost.
 func TestFleetOfReservations(t *testing.T) {
 	const rate, burst = 100, 400
-	for seed := range seeds(6, 2) {
+	for seed := range seeds(4, 1) {
 		for keyed, text := range []string{
 			"  - {name: a, rate: 100/s, burst: 400, sharing: leased}\n",
 			"  - {name: a, key: [k], rate: 100/s, burst: 400, sharing: leased}\n",
@@ -266,6 +292,7 @@ func TestFleetOfReservations(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, text, rate, burst, 3)
 				var wg sync.WaitGroup
+				var left func(int64) (*client.Hold, error)
 				end := time.Now().Add(40 * time.Second)
 				for i, d := range f.servers {
 					for k := range 2 {
@@ -275,6 +302,7 @@ func TestFleetOfReservations(t *testing.T) {
 				for i, name := range []string{"one", "two", "three"} {
 					c, w := f.client(name)
 					hold := holder(t, c, keyed == 1)
+					left = hold // of the last, which does not crash
 					for k := range 2 {
 						wg.Go(func() { f.holds(hold, rand.New(rand.NewPCG(seed, uint64(10*i+k+100))), end, w) })
 					}
@@ -296,14 +324,7 @@ func TestFleetOfReservations(t *testing.T) {
 					t.Errorf("seed %d: %d used of %d, %d over, %d under", seed, used, rate*40+burst, f.over.Load(), f.under.Load())
 				}
 				t.Logf("seed %d: %d used of %d, %d over, %d under", seed, used, rate*40+burst, f.over.Load(), f.under.Load())
-				full := false
-				for try := 0; try < 20 && !full; try++ { // of others, who have to spare it
-					full = f.servers[seed%3].reserve(burst) != ""
-					settle()
-				}
-				if !full {
-					t.Errorf("seed %d: the bucket is not full in the end", seed)
-				}
+				f.exact(left)
 				f.end()
 			})
 		}

@@ -99,6 +99,15 @@ func TestDebtWalk(t *testing.T) {
 			if took := time.Since(begun); took < 5*time.Second || took > 5500*time.Millisecond {
 				t.Errorf("%s: one was admitted after %v, want 5.1 s", text, took)
 			}
+			more := 0
+			for begun = time.Now(); time.Since(begun) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+				if _, ok := d.takes(); ok {
+					more++
+				}
+			}
+			if more < 18 || more > 21 {
+				t.Errorf("%s: %d were admitted in the next 2 s, want 20", text, more)
+			}
 		})
 	}
 }
