@@ -106,7 +106,7 @@ func checkText(out, errOut io.Writer, set *rules.Set, doubts []rules.Error, err 
 
 // warnings are those that serve logs, and those for the author of a file.
 func warnings(set *rules.Set) []rules.Error {
-	return slices.Concat(set.Warnings(), set.Unprovided(), set.Uncarried())
+	return slices.Concat(set.Warnings(), set.Unprovided(), set.Uncarried(), set.Unkept())
 }
 
 func plural(n int, word string) string {

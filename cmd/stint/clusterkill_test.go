@@ -6,8 +6,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,4 +111,67 @@ func countFor(p *process, long time.Duration) (called []time.Time) {
 		}
 	}
 	return called
+}
+
+const leasedDay = "limits: [{name: day, key: [customer], rate: 2400/day, burst: 2400, sharing: leased, on_store_failure: reject}]\n"
+
+// decides asks for a cost until a lease decides, and returns whether it was admitted.
+func (p *process) decides(cost int) bool {
+	p.t.Helper()
+	body := ""
+	for begun := time.Now(); time.Since(begun) < time.Minute; <-time.After(50 * time.Millisecond) {
+		var status int
+		if status, body = p.takeOf("anna", cost); status == http.StatusOK || strings.Contains(body, `"reason":"rate_exceeded"`) {
+			return status == http.StatusOK
+		}
+	}
+	p.t.Fatalf("no lease decides: %s", body)
+	return false
+}
+
+// TestLeasedDayAfterAKillOfAll: a leased limit whose bucket takes a day to fill begins empty when every member is killed
+// at once, so that no more is admitted than the limit says, and what was left is lost.
+func TestLeasedDayAfterAKillOfAll(t *testing.T) {
+	t.Parallel()
+	limits, folder := file(t, "stint.yaml", leasedDay), t.TempDir()
+	url := "etcd://" + etcdtest.Start(t).Addr() + "/leased"
+	var members []*process
+	begin := func() {
+		members = nil
+		for _, name := range []string{"m1", "m2"} {
+			members = append(members, serveProcess(t, nil, "--config", limits, "--state-dir", filepath.Join(folder, name), "--cluster", url, "--node", name))
+		}
+	}
+	begin()
+	if !members[0].decides(100) {
+		t.Fatal("the first bucket is not full")
+	}
+	for _, m := range members {
+		m.kill()
+	}
+	begin()
+	if members[0].decides(100) {
+		t.Error("after a kill of all the bucket has what nobody knows that it has")
+	}
+}
+
+// TestLeasedDayAlone: a server that is alone knows nothing of what a leased bucket had: it begins empty after a kill, and
+// full after an end in order.
+func TestLeasedDayAlone(t *testing.T) {
+	t.Parallel()
+	args := []string{"--config", file(t, "stint.yaml", leasedDay), "--state-dir", t.TempDir()}
+	p := serveProcess(t, nil, args...)
+	p.kill() // so that the next start does not know what was lent
+	p = serveProcess(t, nil, args...)
+	if p.decides(100) {
+		t.Error("after a kill the bucket has what nobody knows that it has")
+	}
+	for i := range 2 {
+		p.end(syscall.SIGTERM)
+		p = serveProcess(t, nil, args...)
+		if got := p.decides(2400); !got {
+			t.Errorf("start %d after an end in order: the whole bucket is not there: correct docs/where-we-lose-budgets.md", i)
+		}
+	}
+	p.kill()
 }
