@@ -63,6 +63,16 @@ func TestCustomersOfMembers(t *testing.T) {
 	}
 	await(t, "the customer of the file to be known as another", func() bool { return one.spends("acme", "11").status == http.StatusTooManyRequests })
 
+	// What was changed by way of a member is in its own list.
+	for _, c := range []struct {
+		s       *service
+		changes int
+	}{{one, 2}, {two, 1}} {
+		a := c.s.do(http.MethodGet, c.s.admin+"/v1/admin/audit?what=customer+bob", "")
+		if strings.Count(a.body, `"customer.`) != c.changes || strings.Count(a.body, `"who":"admin from 127.0.0.1`) != c.changes {
+			t.Errorf("want %d changes, and who made them: %s", c.changes, a.body)
+		}
+	}
 	begun = time.Now()
 	fill(t, backend.Addr())
 	t.Logf("filled in %v", time.Since(begun))
