@@ -52,7 +52,7 @@ func New(e *engine.Engine) *Bans { return &Bans{e} }
 
 // counters returns the counters of the limit of that name, or of all for "". The error names limits
 // that ban.
-func (b *Bans) counters(name string) ([]engine.Banner, error) {
+func (b *Bans) counters(name string) ([]engine.Counted, error) {
 	list := b.engine.Banners(name)
 	if len(list) > 0 || name == "" {
 		return list, nil
@@ -96,7 +96,7 @@ func (b *Bans) Page(ctx context.Context, name, after string, most int) (list []B
 		return nil, "", err
 	}
 	if after != "" {
-		i := slices.IndexFunc(counters, func(of engine.Banner) bool { return of.Variant.BanID == id })
+		i := slices.IndexFunc(counters, func(of engine.Counted) bool { return of.Variant.BanID == id })
 		if i < 0 {
 			return nil, "", fmt.Errorf("banlist: %w: the configuration has changed since the list began: begin anew", engine.ErrBadRequest)
 		}
@@ -144,7 +144,7 @@ func cutPlace(text string) (id, at string, err error) {
 // Lift ends the ban that a key has with a limit, whichever override it came by, and returns how
 // many there were. The limit itself is not refilled.
 func (b *Bans) Lift(ctx context.Context, name string, key []limit.Attribute) (lifted int, err error) {
-	return b.lift(ctx, name, func(of engine.Banner) (store.Ban, error) {
+	return b.lift(ctx, name, func(of engine.Counted) (store.Ban, error) {
 		k, err := of.Limit.KeyFrom(key)
 		if err != nil {
 			err = fmt.Errorf("banlist: %w: %w", engine.ErrBadRequest, err)
@@ -155,10 +155,10 @@ func (b *Bans) Lift(ctx context.Context, name string, key []limit.Attribute) (li
 
 // LiftID ends the ban with that [Ban.ID].
 func (b *Bans) LiftID(ctx context.Context, name, id string) (lifted int, err error) {
-	return b.lift(ctx, name, func(engine.Banner) (store.Ban, error) { return store.Ban{ID: id}, nil })
+	return b.lift(ctx, name, func(engine.Counted) (store.Ban, error) { return store.Ban{ID: id}, nil })
 }
 
-func (b *Bans) lift(ctx context.Context, name string, which func(engine.Banner) (store.Ban, error)) (lifted int, err error) {
+func (b *Bans) lift(ctx context.Context, name string, which func(engine.Counted) (store.Ban, error)) (lifted int, err error) {
 	k, err := b.keeper()
 	if err != nil {
 		return 0, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -395,7 +396,7 @@ func TestAttemptsOutOfReach(t *testing.T) {
 	if wantAllowed(t, d, 8); !d.Results[0].StoreFailed {
 		t.Errorf("%+v", d.Results[0])
 	}
-	if n := tallyOf(t, b, "a").WithoutStore; n != (engine.Fallbacks{Allowed: 1}) {
+	if n := tallyOf(t, b, "a").WithoutStore; n != (tally.Fallbacks{Allowed: 1}) {
 		t.Errorf("%+v", n)
 	}
 }

@@ -24,13 +24,16 @@ func (e *Engine) Quota(c *Counted, attrs []limit.Attribute) (quota int64, own bo
 	return quota, true
 }
 
+// taking is what requests are charged to.
+func taking(b *bound) store.Counters { return b.counters }
+
 // Counters returns the counters of the limit of that name, its own first; none for a limit that is unlimited
 // or unknown. A budget of plans is found by its name alone as well: attrs say whose, and so which plan's.
 func (e *Engine) Counters(name string, attrs []limit.Attribute) (list []Counted) {
 	s := e.live.Load()
 	for _, l := range s.set.Limits() {
 		if l.Name == name {
-			return s.counters(l)
+			return s.of(l, taking)
 		}
 	}
 	plan := ""
@@ -46,51 +49,33 @@ func (e *Engine) Counters(name string, attrs []limit.Attribute) (list []Counted)
 			}
 		}
 		if l.Plan == plan {
-			return s.counters(l)
+			return s.of(l, taking)
 		}
 	}
 	return nil
 }
 
-// counters returns those of a limit.
-func (s *snapshot) counters(l *rules.Limit) (list []Counted) {
+// Banners returns the counters of attempts, behind which are bans, of the limit of that name, or of all limits for "".
+func (e *Engine) Banners(name string) (list []Counted) {
+	s := e.live.Load()
+	for _, l := range s.set.Limits() {
+		if l.Ban != nil && (name == "" || l.Name == name) {
+			list = append(list, s.of(l, func(b *bound) store.Counters { return b.ban })...)
+		}
+	}
+	return list
+}
+
+// of returns counters of a limit and of its overrides, where they have some.
+func (s *snapshot) of(l *rules.Limit, counters func(*bound) store.Counters) (list []Counted) {
 	add := func(v *rules.Variant, when string) {
-		if c := s.bound[v.Index].counters; c != nil {
+		if c := counters(&s.bound[v.Index]); c != nil {
 			list = append(list, Counted{l, v, when, c})
 		}
 	}
 	add(&l.Base, "")
 	for i := range l.Overrides {
 		add(&l.Overrides[i].Variant, l.Overrides[i].When)
-	}
-	return list
-}
-
-// Banner is a counter of attempts behind a ban.
-type Banner struct {
-	Limit   *rules.Limit
-	Variant *rules.Variant
-	// When is the condition of the override whose counter it is; "" = the limit's own.
-	When     string
-	Counters store.Counters
-}
-
-// Banners returns the counters of attempts of the limit of that name, or of all limits for "".
-func (e *Engine) Banners(name string) (list []Banner) {
-	s := e.live.Load()
-	for _, l := range s.set.Limits() {
-		if l.Ban == nil || name != "" && l.Name != name {
-			continue
-		}
-		add := func(v *rules.Variant, when string) {
-			if c := s.bound[v.Index].ban; c != nil {
-				list = append(list, Banner{l, v, when, c})
-			}
-		}
-		add(&l.Base, "")
-		for i := range l.Overrides {
-			add(&l.Overrides[i].Variant, l.Overrides[i].When)
-		}
 	}
 	return list
 }

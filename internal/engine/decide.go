@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/override"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -96,11 +97,11 @@ func (e *Engine) countUnlimited(s *snapshot, q *Query) {
 	switch {
 	case len(q.Hits) > 0 || len(q.Descriptors) == 0:
 	case len(q.skipped) > 0:
-		e.unlimited[UnlimitedSkipped].Add(1)
+		e.unlimited[tally.UnlimitedSkipped].Add(1)
 	case q.Domain != "" && !s.set.HasDomain(q.Domain):
-		e.unlimited[UnlimitedDomain].Add(1)
+		e.unlimited[tally.UnlimitedDomain].Add(1)
 	default:
-		e.unlimited[UnlimitedNoMatch].Add(1)
+		e.unlimited[tally.UnlimitedNoMatch].Add(1)
 	}
 }
 

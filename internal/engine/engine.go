@@ -73,7 +73,7 @@ type Engine struct {
 	deriver       func(*rules.Set) Deriver // as in Options
 	queries       sync.Pool                // of *Query
 	notReturned   atomic.Uint64
-	unlimited     unlimitedTally
+	unlimited     tally.UnlimitedCounter
 
 	swap struct {
 		sync.Mutex // held by Swap, so that configurations replace each other one by one
@@ -370,15 +370,15 @@ func newPermit() uint64 {
 // UnlimitedRequests counts by [Unlimited] the requests to which no limit applied. Peeks are not
 // counted.
 func (e *Engine) UnlimitedRequests() []uint64 {
-	n := e.unlimited.read()
+	n := e.unlimited.Read()
 	return n[:]
 }
 
 // Tallies yields the tally of every configured limit, in no particular order,
 // and that of the limits that came with requests. It never has more entries than
 // limits: keys are not counted apart.
-func (e *Engine) Tallies() iter.Seq[Tally] {
-	return func(yield func(Tally) bool) {
+func (e *Engine) Tallies() iter.Seq[tally.Tally] {
+	return func(yield func(tally.Tally) bool) {
 		tallies := e.live.Load().tallies
 		requests := e.overrideTally.Read(OverrideName)
 		if t := tallies[OverrideName]; t != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -151,7 +152,7 @@ func loadFiles(t *testing.T, texts ...string) (*rules.Set, error) {
 	return rules.Load(dir)
 }
 
-func tallyOf(t *testing.T, b *bench, name string) engine.Tally {
+func tallyOf(t *testing.T, b *bench, name string) tally.Tally {
 	t.Helper()
 	for n := range b.Tallies() {
 		if n.Limit == name {
@@ -159,7 +160,7 @@ func tallyOf(t *testing.T, b *bench, name string) engine.Tally {
 		}
 	}
 	t.Fatalf("there is no tally of %s", name)
-	return engine.Tally{}
+	return tally.Tally{}
 }
 
 // Each limit is decided as its on_store_failure says, and the result says that it was.
@@ -167,15 +168,15 @@ func TestStoreFailureAsEachLimitSays(t *testing.T) {
 	for _, c := range []struct {
 		limits string
 		status int // 0 = allowed
-		want   engine.Fallbacks
+		want   tally.Fallbacks
 	}{
-		{"{name: a, rate: 2/hour, soft: 50%, on_store_failure: allow}", 0, engine.Fallbacks{Allowed: 3}},
-		{"{name: a, rate: 2/hour, soft: 50%}", 0, engine.Fallbacks{Allowed: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: reject, on_exceed: {reject: 418}}", 503, engine.Fallbacks{Refused: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: reject, shadow: true}", 0, engine.Fallbacks{ShadowRefused: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: local, on_exceed: {reject: 418}}", 418, engine.Fallbacks{Allowed: 2, Refused: 1}},
-		{"{name: a, rate: 9/hour, on_store_failure: reject, on_exceed: {ban: {for: 1h}}}", 503, engine.Fallbacks{Refused: 3}},
-		{"{name: a, rate: 9/hour, on_store_failure: local, on_exceed: {ban: {for: 1h, after: 2/hour}}}", 429, engine.Fallbacks{Allowed: 2, Refused: 1}},
+		{"{name: a, rate: 2/hour, soft: 50%, on_store_failure: allow}", 0, tally.Fallbacks{Allowed: 3}},
+		{"{name: a, rate: 2/hour, soft: 50%}", 0, tally.Fallbacks{Allowed: 3}},
+		{"{name: a, rate: 2/hour, on_store_failure: reject, on_exceed: {reject: 418}}", 503, tally.Fallbacks{Refused: 3}},
+		{"{name: a, rate: 2/hour, on_store_failure: reject, shadow: true}", 0, tally.Fallbacks{ShadowRefused: 3}},
+		{"{name: a, rate: 2/hour, on_store_failure: local, on_exceed: {reject: 418}}", 418, tally.Fallbacks{Allowed: 2, Refused: 1}},
+		{"{name: a, rate: 9/hour, on_store_failure: reject, on_exceed: {ban: {for: 1h}}}", 503, tally.Fallbacks{Refused: 3}},
+		{"{name: a, rate: 9/hour, on_store_failure: local, on_exceed: {ban: {for: 1h, after: 2/hour}}}", 429, tally.Fallbacks{Allowed: 2, Refused: 1}},
 	} {
 		f, b := newFlaky(t, "limits:\n  - "+c.limits+"\n")
 		f.down()
@@ -487,7 +488,7 @@ func TestExplainWithoutTheStore(t *testing.T) {
 		x.Limits[0].OnStoreFailure.String() != "reject" {
 		t.Errorf("%+v", x)
 	}
-	if got := tallyOf(t, b, "a").WithoutStore; got != (engine.Fallbacks{}) {
+	if got := tallyOf(t, b, "a").WithoutStore; got != (tally.Fallbacks{}) {
 		t.Errorf("a peek was counted: %+v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -152,7 +153,7 @@ func TestNobodyIsWithoutAPlan(t *testing.T) {
 	if d := s.take(1, "user", "u"); len(d.Results) != 0 {
 		t.Errorf("%+v", d.Results)
 	}
-	if n := s.engine.UnlimitedRequests(); n[UnlimitedSkipped] != 1 || n[UnlimitedNoMatch] != 0 {
+	if n := s.engine.UnlimitedRequests(); n[tally.UnlimitedSkipped] != 1 || n[tally.UnlimitedNoMatch] != 0 {
 		t.Errorf("%v", n)
 	}
 }

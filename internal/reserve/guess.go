@@ -11,17 +11,6 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Estimate says by what a cost was reserved that its caller did not give.
-type Estimate struct {
-	Cost    int64         // what the request is expected to cost
-	From    estimate.From // what it is learned from
-	Settled int64         // how many requests that were
-	// Declared is the most that the request said that it can cost; 0 = it did not say.
-	Declared int64
-	// Whole says that Declared was reserved: a budget was so near its end that it might not have done otherwise.
-	Whole bool
-}
-
 // guess is what is known of the cost of a request.
 type guess struct {
 	of    *estimate.Subject

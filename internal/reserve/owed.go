@@ -19,14 +19,6 @@ import (
 // clocks of servers differ.
 const overdue = time.Minute
 
-// owed is what is yet to be charged.
-type owed struct {
-	By     string     // different for each
-	At     limit.Time // since when; 0 = nobody is charging it
-	Parts  []engine.Part
-	Actual int64 // what each part is to be
-}
-
 // over are the parts that hold less than actual.
 func over(parts []engine.Part, actual int64) (list []engine.Part) {
 	for i := range parts {

@@ -9,11 +9,6 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// mostReturned is how far above what was reserved a renewal may be, all together, for that to come back. Counters stop at
-// their greatest number: what they have not counted would come back of what others have used. Not larger: half a million
-// such renewals stay below the least of these numbers, 2^51 in Redis. Not smaller: a request costs less.
-const mostReturned = 1 << 32
-
 // Renew says what was used of a reservation so far, and has it live for another ttl from now (0 = as long as it was
 // made for). When its time is over, what was used stays charged and the rest comes back. Whoever says so before it uses
 // what it says loses nothing when it crashes: at most that last piece was not used. Used above what is reserved is

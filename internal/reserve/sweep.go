@@ -3,24 +3,10 @@ package reserve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/stint-io/stint/limit"
 )
-
-// Reservations are listed in byEnd, each under a time that is not after its end. A renewal leaves it there, so that it
-// costs one write; the sweep lists it anew. A reservation that has been listed twice counts where its record says.
-
-func endKey(at limit.Time, id string) string { return fmt.Sprintf("%016x/%s", uint64(at), id) }
-
-// list puts a reservation under its end. The record that says so is to be written afterwards: a key without one is
-// passed over.
-func (b *Book) list(ctx context.Context, id string, r *record) error {
-	r.Due = r.Ends
-	_, _, err := b.records.Swap(ctx, byEnd, endKey(r.Due, id), nil, []byte{1}, unswept)
-	return err
-}
 
 // Run releases reservations whose time is over, until ctx ends.
 func (b *Book) Run(ctx context.Context) {
@@ -91,6 +77,3 @@ func (b *Book) end(ctx context.Context, key string, now limit.Time) error {
 	}
 	return err
 }
-
-// id is that of a key of byEnd.
-func id(key string) string { return key[17:] }

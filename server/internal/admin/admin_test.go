@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -29,7 +29,7 @@ type port struct {
 func newPort() *port {
 	p := &port{ready: true}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(NewCollector(func() iter.Seq[engine.Tally] { return func(func(engine.Tally) bool) {} }, func() Figures { return Figures{Version: "v7"} }))
+	registry.MustRegister(NewCollector(func() iter.Seq[tally.Tally] { return func(func(tally.Tally) bool) {} }, func() Figures { return Figures{Version: "v7"} }))
 	p.o = Options{
 		Metrics: registry,
 		Ready:   func() (bool, string) { return p.ready, p.text },
@@ -153,7 +153,7 @@ func TestOtherOrigins(t *testing.T) {
 }
 
 // everyFigure has a value of its own in each place.
-func everyFigure() (Figures, engine.Tally) {
+func everyFigure() (Figures, tally.Tally) {
 	f := Figures{
 		Version: "v1", Limits: 3, ReloadOK: true, ReloadTime: 1234.5, ReloadErrors: 4, ReloadAttempts: 5,
 		StoreKeys: 6, StoreBytes: 7, StoreMaxBytes: 8, StoreOverflows: map[string]int64{"a": 9}, RLSOK: 10, RLSOverLimit: 11, RLSErrors: 12,
@@ -171,7 +171,7 @@ func everyFigure() (Figures, engine.Tally) {
 		},
 	}
 	f.RLSShadowed = 50
-	a := engine.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51, WithoutStore: engine.Fallbacks{Allowed: 42, Refused: 43, ShadowRefused: 44}}
+	a := tally.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51, WithoutStore: tally.Fallbacks{Allowed: 42, Refused: 43, ShadowRefused: 44}}
 	a.Refused[limit.ReasonRate], a.Refused[limit.ReasonBanned], a.ShadowRefused[limit.ReasonCost] = 45, 46, 47
 	a.Skipped[rules.SkipMissingKey], a.Skipped[rules.SkipCondition] = 48, 49
 	return f, a
@@ -181,7 +181,7 @@ func everyFigure() (Figures, engine.Tally) {
 // for another's.
 func TestMetrics(t *testing.T) {
 	f, a := everyFigure()
-	tallies := func() iter.Seq[engine.Tally] { return slices.Values([]engine.Tally{a, {Limit: "b"}}) }
+	tallies := func() iter.Seq[tally.Tally] { return slices.Values([]tally.Tally{a, {Limit: "b"}}) }
 	lines := scrape(t, NewCollector(tallies, func() Figures { return f }))
 	for _, line := range strings.Split(strings.TrimSpace(`
 stint_build_info{version="v1"} 1

@@ -15,6 +15,7 @@ import (
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/store"
 )
 
@@ -223,7 +224,7 @@ func (d *exceedDescs) collect(to metrics, f *Figures) {
 		to.gauge(d.taken, s.Use, s.Limit)
 	}
 	for i, n := range f.Unlimited {
-		to.count(d.unlimited, n, engine.Unlimited(i).String())
+		to.count(d.unlimited, n, tally.Unlimited(i).String())
 	}
 	for name, purpose := range f.Purposes {
 		to.gauge(d.purpose, 1, name, purpose)

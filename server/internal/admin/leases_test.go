@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 )
 
 // Leased limits are shown by limit, and nothing where there is none.
 func TestMetricsOfLeases(t *testing.T) {
 	f := Figures{}
-	c := NewCollector(func() iter.Seq[engine.Tally] { return func(func(engine.Tally) bool) {} }, func() Figures { return f })
+	c := NewCollector(func() iter.Seq[tally.Tally] { return func(func(tally.Tally) bool) {} }, func() Figures { return f })
 	for _, line := range scrape(t, c) {
 		if strings.HasPrefix(line, "stint_lease") {
 			t.Errorf("no limit is leased: %s", line)

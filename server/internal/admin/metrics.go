@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/waitqueue"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -37,7 +38,7 @@ type Figures struct {
 	Bans      []banlist.Tally
 	Queues    []waitqueue.Tally
 	Shares    []engine.ShareTally
-	Unlimited []uint64          // by engine.Unlimited
+	Unlimited []uint64          // by tally.Unlimited
 	Purposes  map[string]string // of the limits that have one
 
 	Security Security
@@ -70,7 +71,7 @@ type SharedStore struct {
 // series has a limit's name in its labels and never a key: the number of series
 // is that of the limits, whatever clients send.
 type Collector struct {
-	tallies func() iter.Seq[engine.Tally]
+	tallies func() iter.Seq[tally.Tally]
 	figures func() Figures
 
 	decisions, soft, skipped                *prometheus.Desc
@@ -91,7 +92,7 @@ type Collector struct {
 var _ prometheus.Collector = (*Collector)(nil)
 
 // NewCollector returns a collector that reads from both functions at each scrape.
-func NewCollector(tallies func() iter.Seq[engine.Tally], figures func() Figures) *Collector {
+func NewCollector(tallies func() iter.Seq[tally.Tally], figures func() Figures) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("stint_"+name, help, labels, nil)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -21,14 +21,14 @@ import (
 // A limit has a series for each answer that it gave, from the first one on, and none for
 // those that it never gave: ten thousand limits make no more series than they have answers.
 func TestSeriesBeginWithTheFirstCount(t *testing.T) {
-	once := engine.Tally{Limit: "once", Soft: 1, NearLimit: 1}
+	once := tally.Tally{Limit: "once", Soft: 1, NearLimit: 1}
 	for i := range once.Skipped {
 		once.Skipped[i] = 1
 	}
 	for i := range once.Refused {
 		once.Refused[i], once.ShadowRefused[i] = 1, 1
 	}
-	tallies := func() iter.Seq[engine.Tally] { return slices.Values([]engine.Tally{once, {Limit: "never"}}) }
+	tallies := func() iter.Seq[tally.Tally] { return slices.Values([]tally.Tally{once, {Limit: "never"}}) }
 	want := []string{
 		`stint_decisions_total{limit="once",outcome="allowed",reason=""} 0`, `stint_decisions_total{limit="never",outcome="allowed",reason=""} 0`,
 		`stint_soft_exceeded_total{limit="once"} 1`, `stint_rls_near_limit_hits_total{limit="once"} 1`,
@@ -136,7 +136,7 @@ func TestAllowedHosts(t *testing.T) {
 // The sizes that are counted apart end with 256 requests: what is above is in the last bucket.
 func TestLargestBatches(t *testing.T) {
 	f := Figures{Shared: &SharedStore{Up: true, BatchSizes: [10]uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 5}}}
-	none := func() iter.Seq[engine.Tally] { return slices.Values([]engine.Tally(nil)) }
+	none := func() iter.Seq[tally.Tally] { return slices.Values([]tally.Tally(nil)) }
 	var buckets []string
 	for _, line := range scrape(t, NewCollector(none, func() Figures { return f })) {
 		if size, ok := strings.CutPrefix(line, "stint_store_batch_size_bucket"); ok {

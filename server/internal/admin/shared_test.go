@@ -10,16 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 )
 
 // The sizes of calls are a histogram, and nothing of a shared store is shown where
 // there is none.
 func TestMetricsOfASharedStore(t *testing.T) {
 	f := Figures{NotReturned: 2}
-	tallies := func() iter.Seq[engine.Tally] {
-		return func(yield func(engine.Tally) bool) {
-			yield(engine.Tally{Limit: "a", WithoutStore: engine.Fallbacks{Allowed: 4, Refused: 1}})
+	tallies := func() iter.Seq[tally.Tally] {
+		return func(yield func(tally.Tally) bool) {
+			yield(tally.Tally{Limit: "a", WithoutStore: tally.Fallbacks{Allowed: 4, Refused: 1}})
 		}
 	}
 	c := NewCollector(tallies, func() Figures { return f })

@@ -1,4 +1,4 @@
-package engine
+package tally
 
 import "sync/atomic"
 
@@ -11,7 +11,7 @@ const (
 	UnlimitedSkipped                  // limits are meant for it and were skipped: see Tally.Skipped
 	UnlimitedDomain                   // its domain is in no file in Envoy's format
 
-	unlimitedCount int = iota
+	unlimitedReasons int = iota
 )
 
 // String returns the reason as it stands in metrics.
@@ -19,10 +19,11 @@ func (u Unlimited) String() string {
 	return [...]string{"no_match", "skipped", "unknown_domain"}[u]
 }
 
-// unlimitedTally counts requests to which no limit applied.
-type unlimitedTally [unlimitedCount]atomic.Uint64
+// UnlimitedCounter counts requests to which no limit applied. It is safe for concurrent use; its zero value has counted none.
+type UnlimitedCounter [unlimitedReasons]atomic.Uint64
 
-func (t *unlimitedTally) read() (n [unlimitedCount]uint64) {
+// Read returns the counts by [Unlimited].
+func (t *UnlimitedCounter) Read() (n [unlimitedReasons]uint64) {
 	for i := range n {
 		n[i] = t[i].Load()
 	}
