@@ -243,7 +243,8 @@ server/internal/leaseservice, client < server/internal/leaseshards;
 
 # The server's own instance: it spends leases as any client does, by a stream that the
 # server hands it.
-rules, store, client < server/internal/leased;
+internal/lease < server/internal/leaseask;
+rules, store, client, server/internal/leaseask < server/internal/leased;
 
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;

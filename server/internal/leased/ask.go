@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 
-	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -13,7 +12,7 @@ import (
 
 // mayAsk says whether a part can be asked for: a limit with a key, per time, that refuses and counts what it admits.
 func (s *Store) mayAsk(p *part) bool {
-	return s.asking.asker != nil && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.Shadow && !p.charge.CountRefused && p.charge.Cost >= 0
+	return s.asking.Asks() && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.Shadow && !p.charge.CountRefused && p.charge.Cost >= 0
 }
 
 // ask decides a part without a lease, if that can be; done is false where it has to have one.
@@ -26,7 +25,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	}
 	dry := how == peek || p.dry
 	id := p.id()
-	a, err := s.asking.decide(ctx, id, p.charge.Cost, dry)
+	a, err := s.asking.Decide(ctx, id, p.charge.Cost, dry)
 	switch {
 	case ctx.Err() != nil:
 		return true, ctx.Err()
@@ -35,7 +34,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 		return false, nil
 	}
 	var room [usualKey]byte
-	if !dry && s.asking.recent.often(s.asking.seed, s.now(), p.to.tableKey(room[:0], p.charge.Key)) {
+	if !dry && s.asking.Often(s.now(), p.to.tableKey(room[:0], p.charge.Key)) {
 		s.lease(p, p.own.quota-a.Tokens.Floor())
 	}
 	v := &p.charge.Verdict
@@ -63,18 +62,4 @@ func (s *Store) lease(p *part, used int64) {
 		r.debt.add(max(0, used), new(limit.Result))
 	}
 	e.Done()
-}
-
-// keep puts back what a request has not used of a key that has a lease by now.
-func (s *Store) keep(id lease.ResourceID, cost int64) {
-	s.mu.Lock()
-	to := s.lent[id.Limit]
-	s.mu.Unlock()
-	if to == nil {
-		return
-	}
-	if e := s.known(to, []byte(id.Key)); e != nil {
-		e.Value.refund(cost)
-		e.Done()
-	}
 }

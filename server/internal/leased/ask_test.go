@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leaseask"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
 )
@@ -211,7 +212,7 @@ func TestCoordinatorThatHangs(t *testing.T) {
 
 // TestAsksThatFail: while the coordinator cannot be asked, keys are decided by leases.
 func TestAsksThatFail(t *testing.T) {
-	for what, ask := range map[string]leased.Ask{
+	for what, ask := range map[string]leaseask.Ask{
 		"an error": func(context.Context, int, []lease.Ask) ([]lease.Answer, error) { return nil, errors.New("away") },
 		"too few": func(_ context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
 			return make([]lease.Answer, len(asks)-1), nil

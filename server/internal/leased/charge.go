@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/keytable"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leaseask"
 	"github.com/stint-io/stint/store"
 )
 
@@ -79,9 +80,9 @@ type part struct {
 	result   limit.Result   // of the lease; here it takes no memory of its own
 	loose    int64          // besides, of what was refunded
 
-	asked *asking // it is held without a lease, of these; nil = it is not
-	noAsk bool    // it has to have a lease
-	dry   bool    // it is rolled back in any case
+	asked *leaseask.Asking // it is held without a lease, of these; nil = it is not
+	noAsk bool             // it has to have a lease
+	dry   bool             // it is rolled back in any case
 }
 
 // always says whether the part is charged whether it fits or not, and whatever the others say.
@@ -104,7 +105,7 @@ func (p *part) rollback() {
 	switch {
 	case !p.held:
 	case p.asked != nil:
-		p.asked.giveBack(p.id(), p.charge.Cost)
+		p.asked.GiveBack(p.id(), p.charge.Cost)
 		p.held, p.asked = false, nil
 		p.charge.Verdict.Remaining += p.charge.Cost
 	default:

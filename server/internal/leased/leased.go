@@ -21,6 +21,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/leaseask"
 	"github.com/stint-io/stint/store"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	ShardOf func(id lease.ResourceID) int
 	// Ask asks a coordinator for tokens of keys that come seldom; nil = each key has a lease. Shards is how
 	// many coordinators there are; 0 = 1.
-	Ask    Ask
+	Ask    leaseask.Ask
 	Shards int
 	// Away says that the coordinator may be in another process: a stream that goes silent is
 	// opened again, to the coordinator of then.
@@ -65,7 +66,7 @@ type Store struct {
 	client *client.Client
 	other  func() string // lends the limits
 	names  *aliases
-	asking asking
+	asking leaseask.Asking
 	table  *keytable.Table[keyLease]
 	origin time.Time // of the clock
 	pool   sync.Pool // of *work
@@ -88,7 +89,7 @@ func New(o Options) (*Store, error) {
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
-	s.asking = newAsking(o.Ask, o.Shards, o.ShardOf, s.keep)
+	s.asking = leaseask.New(o.Ask, o.Shards, o.ShardOf, s.keep)
 	// Connect ignores the addresses: they are for the log.
 	address, others := "this process", []string(nil)
 	if o.Away {
@@ -166,8 +167,8 @@ func (s *Store) Run(ctx context.Context) error {
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { s.sweep(own) })
-	if s.asking.asker != nil {
-		wg.Go(func() { s.asking.asker.run(own) })
+	if s.asking.Asks() {
+		wg.Go(func() { s.asking.Run(own) })
 	}
 	if err := s.client.Run(ctx); err != nil {
 		return fmt.Errorf("leased: %w", err)
@@ -212,3 +213,17 @@ func (s *Store) Unbind(c store.Counters) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error { return s.exact.Close() }
+
+// keep puts back what a request has not used of a key that has a lease by now.
+func (s *Store) keep(id lease.ResourceID, cost int64) {
+	s.mu.Lock()
+	to := s.lent[id.Limit]
+	s.mu.Unlock()
+	if to == nil {
+		return
+	}
+	if e := s.known(to, []byte(id.Key)); e != nil {
+		e.Value.refund(cost)
+		e.Done()
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/server/internal/leaseask"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
 	"github.com/stint-io/stint/server/internal/leasestate"
@@ -32,7 +33,7 @@ func limits(t testing.TB, text string) *rules.Set {
 }
 
 // asking asks a coordinator.
-func asking(of *leaseservice.Service) leased.Ask {
+func asking(of *leaseservice.Service) leaseask.Ask {
 	return func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
 		return of.Answer(ctx, asks)
 	}

@@ -48,7 +48,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
 		p.entry.Value.refund(p.charge.Cost)
 		return true
-	}, func(p *part) { s.asking.giveBack(p.id(), min(p.charge.Cost, p.to.most.Load())) })
+	}, func(p *part) { s.asking.GiveBack(p.id(), min(p.charge.Cost, p.to.most.Load())) })
 }
 
 // Finish implements store.Store.
@@ -64,7 +64,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
 		p.entry.Value.reset()
 		return false
-	}, func(p *part) { s.asking.giveBack(p.id(), p.to.most.Load()) })
+	}, func(p *part) { s.asking.GiveBack(p.id(), p.to.most.Load()) })
 }
 
 // back calls f for the charges on leases that there are, and the store behind for

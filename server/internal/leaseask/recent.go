@@ -1,4 +1,4 @@
-package leased
+package leaseask
 
 import (
 	"hash/maphash"

@@ -1,4 +1,6 @@
-package leased
+// Package leaseask asks coordinators about keys that come too seldom to have a lease: the questions of many requests go in
+// one call. It knows neither limits nor charges, and takes from no lease.
+package leaseask
 
 import (
 	"context"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
 )
 
 const (
@@ -18,22 +21,22 @@ const (
 	// flights is how many batches of a shard are under way at a time. Not fewer: one can be delayed by a
 	// follower. Not more: the longer they wait, the larger and the cheaper they are.
 	flights = 2
-	// askedFor is how long a request waits for its answer. Not longer: its caller waits as well. Not shorter:
+	// Patience is how long a request waits for its answer. Not longer: its caller waits as well. Not shorter:
 	// the coordinator waits for a follower for 300 ms.
-	askedFor = 500 * time.Millisecond
+	Patience = 500 * time.Millisecond
 	// givenUp is for how long nothing is asked of a coordinator that did not answer in time. Not longer: keys have
 	// leases meanwhile. Not shorter: each request would wait for it once more.
 	givenUp = time.Second
 )
 
-var errNoAnswer = errors.New("leased: the coordinator did not answer in time")
+var errNoAnswer = errors.New("leaseask: the coordinator did not answer in time")
 
 // Ask asks the coordinator of a shard, and returns one answer for each question. After an error it is not known
 // whether something was taken.
 type Ask func(ctx context.Context, shard int, asks []lease.Ask) ([]lease.Answer, error)
 
-// asking is how keys without a lease are decided. The zero value decides none.
-type asking struct {
+// Asking is how keys without a lease are decided. It is safe for concurrent use; the zero value decides none.
+type Asking struct {
 	asker   *asker // nil = each key has a lease
 	shardOf func(lease.ResourceID) int
 	seed    maphash.Seed
@@ -41,25 +44,34 @@ type asking struct {
 	kept    func(id lease.ResourceID, cost int64)
 }
 
-// newAsking returns one that asks by ask; nil = it decides none. kept is called with what was given back of a
+// New returns one that asks by ask; nil = it decides none. kept is called with what was given back of a
 // bucket of which there is a lease by then.
-func newAsking(ask Ask, shards int, shardOf func(lease.ResourceID) int, kept func(lease.ResourceID, int64)) asking {
+func New(ask Ask, shards int, shardOf func(lease.ResourceID) int, kept func(lease.ResourceID, int64)) Asking {
 	if ask == nil {
-		return asking{}
+		return Asking{}
 	}
-	return asking{asker: newAsker(ask, shards), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent), kept: kept}
+	return Asking{asker: newAsker(ask, shards), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent), kept: kept}
 }
 
+// Asks reports whether keys are asked for; else each has a lease.
+func (a *Asking) Asks() bool { return a.asker != nil }
+
+// Run asks until ctx ends.
+func (a *Asking) Run(ctx context.Context) { a.asker.run(ctx) }
+
+// Often counts a request for a key, and says whether it comes so often that it deserves a lease.
+func (a *Asking) Often(now limit.Time, key []byte) bool { return a.recent.often(a.seed, now, key) }
+
 // shard returns which coordinator has a resource.
-func (a *asking) shard(id lease.ResourceID) int {
+func (a *Asking) shard(id lease.ResourceID) int {
 	if a.shardOf == nil {
 		return 0
 	}
 	return min(a.shardOf(id), len(a.asker.queues)-1)
 }
 
-// giveBack puts back what was taken and not used. It does not wait.
-func (a *asking) giveBack(id lease.ResourceID, cost int64) {
+// GiveBack puts back what was taken and not used. It does not wait.
+func (a *Asking) GiveBack(id lease.ResourceID, cost int64) {
 	a.asker.queues[a.shard(id)].put(&question{
 		ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, leased: func() { a.kept(id, cost) },
 	})
@@ -142,11 +154,11 @@ func (a *asker) serve(ctx context.Context, shard int, q *askQueue) {
 		for _, one := range questions {
 			asks = append(asks, one.ask)
 		}
-		asking, cancel := context.WithTimeout(ctx, 2*askedFor)
+		asking, cancel := context.WithTimeout(ctx, 2*Patience)
 		answers, err := a.ask(asking, shard, asks)
 		cancel()
 		if err == nil && len(answers) != len(asks) {
-			err = fmt.Errorf("leased: %d answers to %d questions", len(answers), len(asks))
+			err = fmt.Errorf("leaseask: %d answers to %d questions", len(answers), len(asks))
 		}
 		for i, one := range questions {
 			var answer lease.Answer
@@ -221,16 +233,17 @@ func (one *question) leave() (ok bool) {
 	return !one.ended
 }
 
-// decide asks for one request, and waits for the answer.
-func (a *asking) decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool) (lease.Answer, error) {
+// Decide asks for one request, and waits for the answer, at most [Patience]. An error says that it is not known whether
+// something was taken; what was, without a caller that waits, goes back.
+func (a *Asking) Decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool) (lease.Answer, error) {
 	one := &question{
-		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), unused: func() { a.giveBack(id, cost) },
+		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), unused: func() { a.GiveBack(id, cost) },
 	}
 	q := &a.asker.queues[a.shard(id)]
 	if !q.put(one) {
 		return lease.Answer{}, errNoAnswer
 	}
-	late := time.NewTimer(askedFor)
+	late := time.NewTimer(Patience)
 	defer late.Stop()
 	err := errNoAnswer
 	select {

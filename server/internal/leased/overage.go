@@ -1,0 +1,40 @@
+package leased
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+)
+
+// owe charges a part whether it fits or not. A key that comes seldom is asked for first. An error says that it could not
+// be charged: no lease can be had.
+func (s *Store) owe(ctx context.Context, p *part) error {
+	c := p.charge
+	if !c.Shadow { // its refusal stands
+		defer func(v limit.Verdict, failed bool) { c.Verdict, c.Failed = v, failed }(c.Verdict, c.Failed)
+	}
+	c.Failed, c.Verdict = false, limit.Verdict{Allowed: true, Remaining: p.own.quota}
+	if p.entry == nil {
+		p.entry = s.known(p.to, c.Key)
+	}
+	if p.entry == nil && s.asking.Asks() && len(p.to.key) > 0 && !p.to.semaphore {
+		a, err := s.asking.Decide(ctx, p.id(), c.Cost, false)
+		switch {
+		case err != nil || !a.Decided:
+		case a.Admitted:
+			c.Verdict.Remaining, c.Verdict.ResetAfter = max(0, a.Tokens.Floor()), a.ResetAfter
+			return nil
+		default:
+			s.lease(p, p.own.quota-a.Tokens.Floor())
+		}
+	}
+	if err := s.reach(p, take); err != nil {
+		c.Failed = true
+		return fmt.Errorf("leased: limit %q is not charged, there is no lease: %w: %w", p.to.name, err, store.ErrUnavailable)
+	}
+	p.entry.Value.owe(c.Cost)
+	c.Failed = p.entry.Value.peek(p) != nil
+	return nil
+}
