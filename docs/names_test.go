@@ -158,6 +158,9 @@ func TestMetricsExist(t *testing.T) {
 		}
 		text, err := os.ReadFile(path)
 		for _, name := range regexp.MustCompile(`\bstint_[a-z_]+[a-z]\b`).FindAllString(string(text), -1) {
+			if name == "stint_client" { // the package of Python
+				continue
+			}
 			found++
 			if !regexp.MustCompile("`" + name + "[`{]").Match(reference) {
 				t.Errorf("%s names the metric %s, which does not exist", path, name)
