@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,9 +22,10 @@ import (
 // members are processes of a cluster in virtual time.
 type members struct {
 	t       *testing.T
-	lossy   bool
+	lossy   atomic.Bool
 	records []store.Records
-	fans    []*usage.Fan // nil = it does not run
+	fans    []*usage.Fan                // nil = it does not run
+	reached []atomic.Pointer[usage.Fan] // the same, as others see it
 	meters  []*usage.Meter
 	stop    []func()
 }
@@ -31,7 +33,7 @@ type members struct {
 var errLost = errors.New("lost")
 
 func newMembers(t *testing.T, n int) *members {
-	all := &members{t: t, records: make([]store.Records, n), fans: make([]*usage.Fan, n), meters: make([]*usage.Meter, n), stop: make([]func(), n)}
+	all := &members{t: t, records: make([]store.Records, n), fans: make([]*usage.Fan, n), reached: make([]atomic.Pointer[usage.Fan], n), meters: make([]*usage.Meter, n), stop: make([]func(), n)}
 	for i := range n {
 		all.start(i, true)
 	}
@@ -51,25 +53,26 @@ func (m *members) start(i int, empty bool) {
 	m.fans[i] = usage.NewFan(usage.FanOptions{
 		Own: m.records[i],
 		Others: func() (list []usage.Other) {
-			for j, f := range m.fans {
-				if j != i && f != nil {
+			for j := range m.reached {
+				if j != i && m.reached[j].Load() != nil {
 					list = append(list, usage.Other{Name: fmt.Sprint(j), Address: fmt.Sprint(j)})
 				}
 			}
 			return list
 		},
 		Send: func(ctx context.Context, address string, msg usage.Message) (usage.Reply, error) {
-			to := m.fans[address[0]-'0']
-			if to == nil || m.lossy && rand.IntN(4) == 0 {
+			to := m.reached[address[0]-'0'].Load()
+			if to == nil || m.lossy.Load() && rand.IntN(4) == 0 {
 				return usage.Reply{}, errLost
 			}
 			r, err := to.Told(ctx, msg)
-			if m.lossy && rand.IntN(4) == 0 {
+			if m.lossy.Load() && rand.IntN(4) == 0 {
 				return usage.Reply{}, errLost // it was taken all the same
 			}
 			return r, err
 		},
 	})
+	m.reached[i].Store(m.fans[i])
 	m.meters[i] = meter(m.t, usage.Options{Records: m.fans[i]})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -87,6 +90,7 @@ func (m *members) start(i int, empty bool) {
 func (m *members) end(i int) {
 	if m.fans[i] != nil {
 		m.stop[i]()
+		m.reached[i].Store(nil)
 		m.fans[i] = nil
 	}
 }
@@ -106,12 +110,12 @@ func TestMembersHaveTheSameHistory(t *testing.T) {
 					if err := all.meters[i].Report(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					all.lossy = false
+					all.lossy.Store(false)
 					<-time.After(5 * time.Second) // what a member without a file is told by others has to be told before it goes
 					all.end(i)
 					all.start(i, r.IntN(2) == 0)
 				case n == 1:
-					all.lossy = !all.lossy
+					all.lossy.Store(!all.lossy.Load())
 				case n < 6:
 					<-time.After(time.Duration(r.IntN(1500)) * time.Millisecond)
 				case n == 6:
@@ -126,7 +130,7 @@ func TestMembersHaveTheSameHistory(t *testing.T) {
 					want["customer="+key] += uint64(cost)
 				}
 			}
-			all.lossy = false
+			all.lossy.Store(false)
 			for _, m := range all.meters {
 				if err := m.Report(t.Context()); err != nil {
 					t.Fatal(err)

@@ -50,6 +50,9 @@ func figures(t *testing.T, seeds int, name string, piece int64, create budgets.N
 //
 //	STINT_SEEDS=10 go test ./sim/budgets -run E33 -v
 func TestE33(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const ttl, piece, short = 2 * time.Minute, 64, 10 * time.Second
 	seeds := 2
 	if n, err := strconv.Atoi(os.Getenv("STINT_SEEDS")); err == nil && n > 0 {
