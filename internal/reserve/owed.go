@@ -29,7 +29,7 @@ func over(parts []engine.Part, actual int64) (list []engine.Part) {
 	return list
 }
 
-// owe notes that the parts are to become actual as far as they are below it, and returns by whom; "" = none is.
+// owe notes that the parts are to become actual as far as they are below it, and returns the ID of the change that charges them; "" = none is below.
 func (r *record) owe(now limit.Time, actual int64) (by string) {
 	parts := over(r.Parts, actual)
 	if len(parts) == 0 {
