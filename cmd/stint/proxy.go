@@ -107,7 +107,7 @@ func (p *proxyFlags) register(f *pflag.FlagSet, o *proxy.Options) {
 // complete puts into the options what the flags say.
 func (p *proxyFlags) complete(cmd *cobra.Command, o *proxy.Options) (err error) {
 	d := &o.Decide
-	d.Version = version
+	d.Version = version()
 	d.TrustedProxies = append([]string{}, p.trusted...)
 	if p.onFailure == "" {
 		p.onFailure = "local"
@@ -157,15 +157,10 @@ func runProxy(ctx context.Context, o proxy.Options, out io.Writer) error {
 	case err := <-ended:
 		return failed(err)
 	}
-	for {
-		select {
-		case <-hangups:
-			// Reload logs its fault; the proxy goes on.
-			_ = p.Reload()
-		case err := <-ended:
-			return failed(err)
-		}
-	}
+	return life{
+		ended: ended, hangups: hangups, reload: p.Reload, log: o.Decide.Logger, systemd: newNotifier(os.Getenv),
+		status: func() string { return "forwards to " + strings.Join(o.Upstreams, ", ") },
+	}.follow(ctx)
 }
 
 // proxyGreeting is what a newcomer should know.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -14,8 +15,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is that of the next release while it is being made.
-const version = "0.1.0-dev"
+// next is the version of the next release while it is being made.
+const next = "0.1.0-dev"
+
+// released is the version of a release: scripts/release sets it by -ldflags -X, and nothing else
+// does. "" = this is another build.
+var released string
 
 // The exit codes of every command.
 const (
@@ -87,7 +92,7 @@ func newRoot() *cobra.Command {
 
 Every flag can be set in the environment: --http is STINT_HTTP, --admin-token-file
 is STINT_ADMIN_TOKEN_FILE.`,
-		Version:       version,
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -101,7 +106,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newMan(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,
@@ -113,9 +118,31 @@ is STINT_ADMIN_TOKEN_FILE.`,
 	return root
 }
 
-func versionLine() string {
-	line := "stint " + version
+// version is that of the release, or of the module that go install was given, or else the next one.
+func version() string {
+	if released != "" {
+		return released
+	}
 	if info, ok := debug.ReadBuildInfo(); ok {
+		if v := moduleVersion(info.Main.Version); v != "" {
+			return v
+		}
+	}
+	return next
+}
+
+// moduleVersion returns the version of a module that was tagged, without its v; "" = it was not.
+func moduleVersion(v string) string {
+	tagged := regexp.MustCompile(`^v(\d+\.\d+\.\d+(-[a-z]+(\.\d+)?)?)$`).FindStringSubmatch(v)
+	if tagged == nil {
+		return ""
+	}
+	return tagged[1]
+}
+
+func versionLine() string {
+	line := "stint " + version()
+	if info, ok := debug.ReadBuildInfo(); ok && line == "stint "+next {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
 				line += "+" + s.Value[:12]

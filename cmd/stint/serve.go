@@ -143,7 +143,7 @@ func optionsOfServe() (*server.Options, byteSize) {
 
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, o server.Options, out io.Writer) error {
-	o.Version = version
+	o.Version = version()
 	s, err := server.New(o)
 	if err != nil {
 		return &exit{exitUsage, err}
@@ -168,15 +168,10 @@ func serve(ctx context.Context, o server.Options, out io.Writer) error {
 	case err := <-ended:
 		return failed(err)
 	}
-	for {
-		select {
-		case <-hangups:
-			// Reload logs its fault; the service goes on.
-			_ = s.Reload()
-		case err := <-ended:
-			return failed(err)
-		}
-	}
+	return life{
+		ended: ended, hangups: hangups, reload: s.Reload, log: o.Logger, systemd: newNotifier(os.Getenv),
+		status: func() string { return fmt.Sprintf("%d limits, store %s", len(s.Limits().Limits()), s.Store()) },
+	}.follow(ctx)
 }
 
 func failed(err error) error {

@@ -178,7 +178,7 @@ func file(t *testing.T, name, text string) string {
 // The first minute of a newcomer: start, paste the line that is printed, stop.
 func TestServeWithoutConfiguration(t *testing.T) {
 	p := serveProcess(t, nil)
-	for _, text := range []string{"stint " + version, "store   memory", "limits  2", "grpc    127.0.0.1:", "try it:"} {
+	for _, text := range []string{"stint " + version(), "store   memory", "limits  2", "grpc    127.0.0.1:", "try it:"} {
 		if !strings.Contains(p.greeting, text) {
 			t.Errorf("the greeting has no %q:\n%s", text, p.greeting)
 		}
@@ -404,7 +404,7 @@ func TestCheck(t *testing.T) {
 
 func TestVersionHelpCompletion(t *testing.T) {
 	for _, c := range []struct{ args, text string }{
-		{"version", "stint " + version + " ("},
+		{"version", "stint " + version() + " ("},
 		{"--help", "stint serve"},
 		{"serve --help", "SIGHUP"},
 		{"completion bash", "bash completion"},
