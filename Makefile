@@ -19,9 +19,13 @@ help: ## Show this list
 build: ## Build bin/stint
 	$(GO) build -trimpath -o bin/stint ./cmd/stint
 
+.PHONY: release
+release: ## Build what is published into dist, with checksums and bills of materials
+	./scripts/release dist
+
 .PHONY: test
-test: ## Test without the race detector and without the gateways
-	$(GO) test $$($(GO) list ./... | grep -v /examples/gateways)
+test: ## Test without the race detector, the gateways and the packages
+	$(GO) test $$($(GO) list ./... | grep -vE '/(examples/gateways|deploy)$$')
 
 .PHONY: race
 race: ## Test with the race detector, gateways included

@@ -1,0 +1,296 @@
+// Package deploy_test builds what is published of this version, installs it, and starts the service
+// as the installed files say. ./scripts/package-test does the same at length, in a fresh Debian that
+// systemd has booted.
+package deploy_test
+
+import (
+	"bufio"
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const released = "9.8.7-rc.1"
+
+// release builds a release for this system alone, and returns its folder.
+func release(t *testing.T) string {
+	t.Helper()
+	dist := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.Command("../scripts/release", "--only", "linux/"+runtime.GOARCH, dist)
+	cmd.Env = append(os.Environ(), "VERSION=v"+released, "SOURCE_DATE_EPOCH=1795366276")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/release: %v\n%s", err, out)
+	}
+	run(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
+	return dist
+}
+
+// run runs a command in a folder and returns what it prints.
+func run(t *testing.T, folder, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = folder
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// files are the files, links and folders below a folder, without those of dpkg itself.
+func files(t *testing.T, root string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
+		if rel, _ := filepath.Rel(root, name); err == nil && !strings.HasPrefix(rel, "var/lib/dpkg") {
+			found = append(found, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestPackage installs the package for Debian below an empty folder, with its scripts; starts the service as the
+// installed unit says, with nothing but the installed files in sight; stops it; installs again over a file that was
+// edited; and removes the package, after which nothing is left.
+func TestPackage(t *testing.T) {
+	dist := release(t)
+	root := filepath.Join(t.TempDir(), "root")
+	for _, folder := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/systemd", "etc/systemd/system"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, root)
+	deb := filepath.Join(dist, "stint_"+strings.ReplaceAll(released, "-", "~")+"_"+runtime.GOARCH+".deb")
+	dpkg := func(args ...string) {
+		t.Helper()
+		run(t, dist, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-confold"}, args...)...)
+	}
+	dpkg("--install", deb)
+	if out := run(t, dist, filepath.Join(root, "usr/bin/stint"), "version"); !strings.HasPrefix(out, "stint "+released+" (go") {
+		t.Errorf("stint version: %s", out)
+	}
+	sbomIsComplete(t, filepath.Join(root, "usr/bin/stint"), filepath.Join(root, "usr/share/doc/stint/sbom.cdx.json"))
+
+	s := startUnit(t, root)
+	resp, err := http.Post(s.http+"/v1/take", "application/json", strings.NewReader(`{"attributes": {"ip": "192.0.2.7"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"name":"requests-per-ip"`) {
+		t.Errorf("the first request: %s, %s, %v", resp.Status, body, err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	s.stop()
+
+	limits := filepath.Join(root, "etc/stint/limits.yaml")
+	edited := read(t, limits) + "# edited\n"
+	if err := os.WriteFile(limits, []byte(edited), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	dpkg("--install", deb)
+	if read(t, limits) != edited {
+		t.Error("an upgrade has replaced a limits file that was edited")
+	}
+	dpkg("--remove", "stint")
+	if read(t, limits) != edited {
+		t.Error("the limits file went before the purge")
+	}
+	if err := os.RemoveAll(filepath.Join(root, "run")); err != nil { // of the test
+		t.Fatal(err)
+	}
+	dpkg("--purge", "stint")
+	left := slices.DeleteFunc(files(t, root), func(name string) bool { return slices.Contains(before, name) })
+	if len(left) > 0 {
+		t.Errorf("a purge has left %v", left)
+	}
+}
+
+// sbomIsComplete: the bill lists each module that the program names, and nothing else but Go's library.
+func sbomIsComplete(t *testing.T, program, file string) {
+	t.Helper()
+	var bill struct {
+		Components []struct{ Name, Version string } `json:"components"`
+	}
+	if err := json.Unmarshal([]byte(read(t, file)), &bill); err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, m := range info.Deps {
+		want = append(want, m.Path+" "+m.Version)
+	}
+	for _, c := range bill.Components {
+		got = append(got, c.Name+" "+c.Version)
+	}
+	want = append(want, "std "+strings.TrimPrefix(info.GoVersion, "go"))
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) || len(want) < 20 {
+		t.Errorf("the bill lists %d modules\n%v\nwant %d\n%v", len(got), got, len(want), want)
+	}
+	for _, s := range info.Settings {
+		if slices.Contains([]string{"vcs.revision", "-ldflags"}, s.Key) || strings.Contains(s.Value, os.TempDir()) {
+			t.Errorf("the program says where it was built: %s=%s", s.Key, s.Value)
+		}
+	}
+}
+
+// unitProcess is a service that was started as systemd would.
+type unitProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	told func() string
+	http string
+}
+
+// startUnit runs ExecStart= of the installed unit with its environment, in the installed files
+// as the root of the file system, and waits for READY=1.
+func startUnit(t *testing.T, root string) *unitProcess {
+	t.Helper()
+	unit := read(t, filepath.Join(root, "usr/lib/systemd/system/stint.service"))
+	value := func(name string) string {
+		m := regexp.MustCompile(`(?m)^` + name + `=-?(.+)$`).FindStringSubmatch(unit)
+		if m == nil {
+			t.Fatalf("the unit has no %s=", name)
+		}
+		return m[1]
+	}
+	if value("Type") != "notify" || value("StateDirectory") != "stint" {
+		t.Fatal("the unit has another type, or another state directory")
+	}
+	for _, folder := range []string{"var/lib/stint", "run"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(root, "run/notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is sent by then
+	words := strings.Fields(value("ExecStart"))
+	s := &unitProcess{t: t, cmd: &exec.Cmd{Path: words[0], Args: words, Dir: "/", SysProcAttr: &syscall.SysProcAttr{Chroot: root}}}
+	s.cmd.Env = []string{value("Environment"), "STATE_DIRECTORY=/var/lib/stint", "NOTIFY_SOCKET=/run/notify",
+		"STINT_HTTP=127.0.0.1:0", "STINT_GRPC=127.0.0.1:0", "STINT_ADMIN=127.0.0.1:0"}
+	for line := range strings.Lines(read(t, filepath.Join(root, value("EnvironmentFile")))) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			s.cmd.Env = append(s.cmd.Env, line)
+		}
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd.Stderr = os.Stderr
+	if err := s.cmd.Start(); err != nil {
+		t.Fatalf("%v: %v (this test runs as root, as installing does)", words, err)
+	}
+	t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			_ = s.cmd.Process.Kill() // it may have ended by itself
+			_ = s.cmd.Wait()
+		}
+	})
+	s.told = func() string {
+		t.Helper()
+		buf := make([]byte, 4096)
+		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := conn.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if m := regexp.MustCompile(`^ +http +(http://\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			s.http = m[1]
+		}
+		if lines.Text() == "ready" {
+			break
+		}
+	}
+	if got := s.told(); !strings.HasPrefix(got, "READY=1\nSTATUS=1 limits, store memory") || s.http == "" {
+		t.Fatalf("systemd is told %q", got)
+	}
+	return s
+}
+
+// stop ends the service as systemd does.
+func (s *unitProcess) stop() {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Fatal(err)
+	}
+	if got := s.told(); !strings.HasPrefix(got, "STOPPING=1") {
+		s.t.Errorf("at the end systemd is told %q", got)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("the service ended with %v", err)
+	}
+}
+
+// TestUnit: systemd reads the unit without a complaint, and rates how far it is shut in.
+func TestUnit(t *testing.T) {
+	unit := filepath.Join(t.TempDir(), "stint.service")
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Verify looks for the program too: any will do.
+	text := strings.ReplaceAll(read(t, "systemd/stint.service"), "/usr/bin/stint", program)
+	if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, ".", "systemd-analyze", "verify", "--man=no", unit); out != "" {
+		t.Errorf("systemd-analyze verify: %s", out)
+	}
+	out := run(t, ".", "systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=15", unit)
+	fmt.Println(strings.TrimSpace(out[strings.LastIndex(out, "→"):])) // at most 1.5 of 10
+}
+
+// TestInstalledByGo: "go install github.com/stint-io/stint/cmd/stint@latest" refuses a module with one of
+// these in its go.mod.
+func TestInstalledByGo(t *testing.T) {
+	if m := regexp.MustCompile(`(?m)^(replace|exclude)\b.*`).FindString(read(t, "../go.mod")); m != "" {
+		t.Errorf("go.mod has %q", m)
+	}
+}
