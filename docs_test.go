@@ -135,6 +135,7 @@ func TestServicePage(t *testing.T) {
 	}
 	flags := collect("cmd/stint/serve.go", `Var\((?:&|\(\*)[^,]+, "([a-z-]+)"`, "--")
 	maps.Copy(flags, collect("cmd/stint/security.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
+	maps.Copy(flags, collect("cmd/stint/envoy.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	maps.Copy(flags, collect("cmd/stint/cluster.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	maps.Copy(flags, collect("cmd/stint/parent.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	metrics := collect("server/internal/admin/metrics.go", `desc\("([a-z_]+)"`, "stint_")

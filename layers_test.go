@@ -263,6 +263,9 @@ internal/engine, internal/reserve, internal/records, store/memory, store/redis <
 # A gateway of language models and its servers: it asks stint over HTTP, as any program does, and imports nothing of it.
 NONE < examples/llm;
 
+# The environment of Envoy's own service, as flags of the command.
+NONE < internal/envoyenv < cmd/stint;
+
 # Servers under overload in virtual time, with the machines that ship.
 internal/admission, internal/accepts, internal/traffic, sim/internal/agenda, sim/internal/report < sim/overload;
 

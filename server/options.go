@@ -55,6 +55,10 @@ type Options struct {
 	// RESPAddr is that of the listener for clients of Redis; "" = there is none.
 	RESPAddr string
 
+	// EnvoyDebugAddr is that of a listener in plain text which shows the rules in force as the debug port of
+	// Envoy's own service does, and changes nothing; "" = there is none.
+	EnvoyDebugAddr string
+
 	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS, AdminTLS and RESPTLS go before it for
 	// one, field by field, and [NoFile] takes one away. The zero values are plain text.
 	TLS, HTTPTLS, GRPCTLS, AdminTLS, RESPTLS TLSFiles
@@ -212,7 +216,7 @@ func (o *Options) complete() error {
 			bad("%s address %q: %w, write it as 127.0.0.1:8080", a.name, a.addr, err)
 		}
 	}
-	errs = append(errs, o.secured()...)
+	errs = append(errs, append(o.secured(), o.checkPages()...)...)
 	if err := o.Parent.complete(); err != nil {
 		errs = append(errs, err)
 	}

@@ -64,6 +64,7 @@ type Server struct {
 	farewell   farewell // of http
 	admin      *http.Server
 	resp       respDoor
+	pages      pages
 
 	reloading sync.Mutex // held from reading the files until they are in force
 
@@ -306,13 +307,17 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.close(s.leases.untouched()))
 	}
+	if err = s.pages.listen(ctx, s); err != nil {
+		return errors.Join(err, doors.close(), s.close(s.leases.untouched()))
+	}
 	if err := s.leases.join(ctx, &s.opts, doors.grpc.Addr()); err != nil {
+		s.pages.close()
 		return errors.Join(err, doors.close(), s.close(s.leases.untouched()))
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	var running sync.WaitGroup
-	failed := make(chan error, 4)
+	failed := make(chan error, 6)
 	serve := func(name string, f func() error) {
 		running.Go(func() {
 			err := f()
@@ -334,6 +339,9 @@ func (s *Server) Run(ctx context.Context) error {
 	serve("http", func() error { return serveHTTP(s.http, doors.http, s.security.http) })
 	serve("grpc", func() error { return s.grpc.Serve(doors.grpc) })
 	serve("admin", func() error { return serveHTTP(s.admin, doors.admin, s.security.admin) })
+	running.Go(func() {
+		s.pages.serve(func(err error) { failed <- fmt.Errorf("server: page listener: %w", err) })
+	})
 	if doors.resp != nil {
 		serve("resp", func() error { return s.resp.serve(doors.resp) })
 	}
@@ -414,6 +422,7 @@ func (s *Server) drain(httpL net.Listener) {
 	})
 	wg.Wait()
 	s.shutdown(ctx, s.admin)
+	s.pages.close()
 }
 
 func (s *Server) shutdown(ctx context.Context, h *http.Server) {

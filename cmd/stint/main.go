@@ -6,4 +6,4 @@ import (
 	_ "time/tzdata" // time zones of limits, also where the system has none, as in a small container
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(arguments(os.Args), os.Stdin, os.Stdout, os.Stderr)) }

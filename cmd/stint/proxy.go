@@ -124,7 +124,7 @@ func (p *proxyFlags) complete(cmd *cobra.Command, o *proxy.Options) (err error) 
 	if d.AdminToken, err = readToken(p.adminToken, "--admin-token-file"); err != nil {
 		return err
 	}
-	if d.Logger, err = newLogger(p.log, cmd.ErrOrStderr()); err != nil {
+	if d.Logger, err = newLogger(p.log, "info", cmd.ErrOrStderr()); err != nil {
 		return err
 	}
 	for _, u := range unknownVariables(cmd.Root(), os.Environ()) {

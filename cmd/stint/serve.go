@@ -28,7 +28,8 @@ const serveName = "serve"
 func newServe() *cobra.Command {
 	o, maxBytes := optionsOfServe()
 	var security securityFlags
-	var logFormat string
+	var envoy envoyFlags
+	var logFormat, logLevel string
 	var trusted []string
 	cmd := &cobra.Command{
 		Use:   serveName,
@@ -46,6 +47,10 @@ also happens by itself when a file changes.`,
     --tls-cert tls.crt --tls-key tls.key --tls-client-ca clients.crt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			notes, err := envoy.read(cmd.Flags(), os.Environ())
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
 			if cmd.Flags().Changed("trusted-proxy") {
 				// None: no proxy is trusted.
 				o.TrustedProxies = []string{}
@@ -55,12 +60,14 @@ also happens by itself when a file changes.`,
 					}
 				}
 			}
-			var err error
 			if o.AdminToken, err = readToken(security.adminToken, "--admin-token-file"); err != nil {
 				return &exit{exitUsage, err}
 			}
-			if o.Logger, err = newLogger(logFormat, cmd.ErrOrStderr()); err != nil {
+			if o.Logger, err = newLogger(logFormat, logLevel, cmd.ErrOrStderr()); err != nil {
 				return &exit{exitUsage, err}
+			}
+			for _, note := range notes {
+				o.Logger.Warn(note)
 			}
 			for _, u := range unknownVariables(cmd.Root(), os.Environ()) {
 				o.Logger.Warn(u.String())
@@ -89,20 +96,12 @@ also happens by itself when a file changes.`,
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
-	f.BoolVar(&o.RLSHeaders, "rls-headers", false, "add RateLimit-Limit, -Remaining and -Reset to answers to Envoy")
-	f.BoolVar(&o.RLSMetadata, "rls-metadata", false, "add domain, descriptors and rule metadata to answers to Envoy")
-	f.StringVar(&o.RLSLimitHeader, "rls-limit-header", "RateLimit-Limit", "name of that header field in answers to Envoy")
-	f.StringVar(&o.RLSRemainingHeader, "rls-remaining-header", "RateLimit-Remaining", "name of that header field in answers to Envoy")
-	f.StringVar(&o.RLSResetHeader, "rls-reset-header", "RateLimit-Reset", "name of that header field in answers to Envoy")
-	f.BoolVar(&o.RLSShadow, "rls-shadow", false, "answer OK overall to Envoy whatever the limits say; the statuses tell")
-	f.BoolVar(&o.RLSQuota, "rls-quota", false, "every rule in Envoy's format is a quota: refuse only what all of them refuse")
-	f.BoolVar(&o.RLSMergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
-	f.BoolVar(&o.RLSCountAdmitted, "rls-count-admitted", false, "rules in Envoy's format count admitted requests only")
-	f.Float64Var(&o.RLSNearLimit, "rls-near-limit", 0.8, "share of a rule in Envoy's format above which hits are counted as near its limit")
 	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")
 	f.DurationVar(&o.Grace, "grace", server.DefaultGrace, "how long a stop waits for requests to end")
 	f.DurationVar(&o.DrainDelay, "drain-delay", 0, "how long to be not ready before a stop closes the listeners")
 	f.StringVar(&logFormat, "log", "text", "form of the log on standard error: text or json")
+	f.StringVar(&logLevel, "log-level", "info", "least level that is logged: debug, info, warn or error")
+	envoy.register(f, o)
 	return cmd
 }
 
@@ -282,12 +281,17 @@ func readToken(file, flag string) (string, error) {
 	return token, nil
 }
 
-func newLogger(format string, w io.Writer) (*slog.Logger, error) {
+func newLogger(format, level string, w io.Writer) (*slog.Logger, error) {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("unknown log level %q, want debug, info, warn or error", level)
+	}
+	o := &slog.HandlerOptions{Level: least}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, nil)), nil
+		return slog.New(slog.NewTextHandler(w, o)), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, nil)), nil
+		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("unknown log form %q, want text or json", format)
 }

@@ -102,8 +102,15 @@ type process struct {
 func serveProcess(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-	p := &process{t: t, cmd: exec.Command(built.get(t), args...)}
-	p.cmd.Env = environment(t, env)
+	cmd := exec.Command(built.get(t), args...)
+	cmd.Env = environment(t, env)
+	return start(t, cmd)
+}
+
+// start starts a command and reads its output until it listens.
+func start(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
