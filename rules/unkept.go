@@ -20,7 +20,7 @@ func (s *Set) Unkept() (list []Error) {
 		if l.Sharing == SharingLeased && longest >= keptWindow && len(list) < document.MaxFaults {
 			list = append(list, Error{
 				File: l.File, Line: l.Line, Hint: "for a budget use sharing: exact, with a state directory or Redis",
-				Message: fmt.Sprintf("limit %q: its bucket takes %v to fill and is leased, which no file keeps: it begins empty when all coordinators are killed, and full after each restart of one that is alone", l.Name, longest),
+				Message: fmt.Sprintf("limit %q: its bucket takes %v to fill and is leased, which no file keeps: it begins empty when all coordinators are killed", l.Name, longest),
 			})
 		}
 	}

@@ -188,7 +188,7 @@ func openSpending(behind *storage, set *rules.Set, o *Options, coordinators []st
 		},
 	})
 	if err != nil {
-		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
+		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false, nil))
 	}
 	return l, nil
 }

@@ -45,7 +45,7 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	}
 	options := leaseservice.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
 	if options.Parent, err = o.Parent.options(); err != nil {
-		return leases{}, errors.Join(err, state.Close(true))
+		return leases{}, errors.Join(err, state.Close(state.Recovery == 0, state.Last))
 	}
 	o.Parent.warnOfSites(o, set)
 	if behind.shared != nil && register == nil {
@@ -63,7 +63,7 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 		ShardOf: l.ShardOf, Ask: ask, Shards: l.Shards(),
 	})
 	if err != nil {
-		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false))
+		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false, nil))
 	}
 	if d := l.recovering(); d > 0 {
 		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", state.Why)
@@ -164,7 +164,11 @@ func (l *leases) close(nothingLent bool) error {
 	if l.register != nil {
 		closed = l.register.Close()
 	}
-	if err := l.state.Close(nothingLent); err != nil {
+	var last []byte
+	if nothingLent {
+		last = l.Last()
+	}
+	if err := l.state.Close(nothingLent, last); err != nil {
 		return errors.Join(fmt.Errorf("server: state directory: %w", err), closed)
 	}
 	return closed

@@ -35,7 +35,8 @@ type Options struct {
 	// Lease and Refresh are sent to instances; 0 = the defaults.
 	Lease, Refresh time.Duration
 	// Recovery is how long leases of a former coordinator may still be in use. 0 says
-	// that there are none, so that everything can be lent at once.
+	// that there are none, so that everything can be lent at once. After a Former that
+	// may have leases in use every bucket counts as empty.
 	Recovery time.Duration
 	// Resolve returns the terms of a resource, or why it has none.
 	Resolve func(lease.ResourceID) (lease.Terms, lease.Status)
@@ -107,6 +108,9 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
 	c := &Coordinator{opts: o, scratch: new(ledger.Scratch), replication: replication{number: 1}}
 	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, holding.Holders{Unknown: o.Recovery > 0})
+	if o.Recovery > 0 && o.Former != 0 {
+		c.emptySince = max(now, 1) // it ended without a word: what the buckets had is not known
+	}
 	c.sweepAt = now.Add(c.sweepInterval())
 	return c
 }

@@ -17,6 +17,18 @@ type Used struct {
 	of     map[BucketID]usedBucket
 }
 
+// Later moves what is known to a moment that is d later, in which nothing was lent. d is at least 0.
+func (u *Used) Later(d time.Duration) {
+	d = min(d, MaxAge)
+	if u.others >= 0 {
+		u.others = min(u.others+d, MaxAge)
+	}
+	for id, b := range u.of {
+		b.age = min(b.age+d, MaxAge)
+		u.of[id] = b
+	}
+}
+
 // usedBucket is one that had so many tokens that were not lent, that long before. Tokens may be below
 // 0, after a limit was reduced.
 type usedBucket struct {

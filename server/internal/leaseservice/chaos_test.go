@@ -136,7 +136,7 @@ func (w *world) end(killed bool) {
 	g.running.open()
 	g.stop()
 	nothingLent := <-g.ran
-	if err := g.state.Close(nothingLent && !killed); err != nil { // a kill only frees the lock
+	if err := g.state.Close(nothingLent && !killed, g.service.Last()); err != nil { // a kill only frees the lock
 		w.t.Error(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // Claim is where services that could lend the same limits agree on which of them does.
@@ -270,6 +271,25 @@ func (s *Service) takeOver(now limit.Time) {
 		s.send(&grants[i])
 	}
 }
+
+// resume begins with the buckets as the former coordinator left them at its end in order, at which nothing
+// was lent; they count as empty where that is not known. After a crash the coordinator counts them as empty itself.
+func (s *Service) resume(st *leasestate.State) {
+	if st.Former == 0 || st.Recovery > 0 || s.parent != nil {
+		return
+	}
+	var used *coordinator.Used
+	if r, err := coordinator.DecodeRecord(st.Last); err == nil && r.Used != nil {
+		used = r.Used
+		used.Later(st.Down)
+	}
+	s.step(s.now(), coordinator.Takeover{Epoch: st.Epoch, Former: st.Former, Used: used})
+	s.noteEpoch()
+}
+
+// Last returns what a later start on the same host has to know of what is left. It is called when Run has
+// reported that nothing is lent.
+func (s *Service) Last() []byte { return s.lastRecord(s.now()) }
 
 // shut ends lending: another service does it.
 func (s *Service) shut() {

@@ -211,7 +211,7 @@ func (s *Service) Drain(ctx context.Context, on bool) {
 func (s *Service) lastRecord(now limit.Time) []byte {
 	c := s.loop.coordinator
 	r := coordinator.Record{Holders: c.Holders(), Used: c.Used(now)}
-	if p := s.membership; p.replicas != nil {
+	if p := s.membership; p != nil && p.replicas != nil {
 		r.InSync = p.replicas.Listed()
 	}
 	return r.Encode()

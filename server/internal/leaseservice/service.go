@@ -151,6 +151,7 @@ func New(o Options) *Service {
 	s.loop.coordinator, s.loop.epoch = c, c.Epoch()
 	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
+	s.resume(&o.State)
 	s.claim.init(&s.opts)
 	return s
 }

@@ -129,6 +129,9 @@ func (s *Set) Run(ctx context.Context) (nothingLent bool) {
 	return !slices.Contains(nothing, false)
 }
 
+// Last returns what a later start of a server that is alone has to know: see [leaseservice.Service.Last].
+func (s *Set) Last() []byte { return s.all[0].Last() }
+
 // Drain has all lend nothing more, before this server gives back its own leases: its successors lend
 // what comes back. Without other members it does nothing.
 func (s *Set) Drain(ctx context.Context) {

@@ -68,7 +68,7 @@ func TestHowLongIsLearnt(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 	for _, st := range []State{first, second} {
-		if err := errors.Join(st.Raise(st.Epoch+1), st.Close(true), st.Close(false)); err != nil {
+		if err := errors.Join(st.Raise(st.Epoch+1), st.Close(true, nil), st.Close(false, nil)); err != nil {
 			t.Errorf("nothing is kept, and nothing can fail: %v", err)
 		}
 	}
@@ -80,21 +80,21 @@ func TestHowLongIsLearnt(t *testing.T) {
 		if err != nil || st.Recovery != 0 || st.Why != "" {
 			t.Fatalf("%+v, %v", st, err)
 		}
-		if err := st.Close(false); err != nil {
+		if err := st.Close(false, nil); err != nil {
 			t.Fatal(err)
 		}
 		if st, err = Open(dir, c.now, true); err != nil || st.Recovery != c.learn+c.learn/margin || !strings.Contains(st.Why, "while something was lent") {
 			t.Errorf("leases of %v, then %v: %+v, %v", c.former, c.now, st, err)
 		}
 		for range 2 { // the second time there is nothing to end
-			if err := st.Close(true); err != nil {
+			if err := st.Close(true, nil); err != nil {
 				t.Error(err)
 			}
 		}
 		if st, err = Open(dir, c.now, false); err != nil || st.Recovery != 0 {
 			t.Errorf("after a good end: %+v, %v", st, err)
 		}
-		if err := st.Close(true); err != nil {
+		if err := st.Close(true, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestHowLongIsLearnt(t *testing.T) {
 	if err != nil || !strings.Contains(lost.Why, "or its file was lost") {
 		t.Errorf("%+v, %v", lost, err)
 	}
-	if err := lost.Close(true); err != nil {
+	if err := lost.Close(true, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -151,7 +151,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	if err := st.Raise(st.Epoch + 1); err == nil || !strings.Contains(err.Error(), "cannot write the state") {
 		t.Errorf("it cannot be replaced: %v", err)
 	}
-	if err := st.Close(true); err == nil {
+	if err := st.Close(true, nil); err == nil {
 		t.Error("that the good end cannot be written is not told")
 	}
 	free()
@@ -167,7 +167,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	if err := st.Raise(st.Epoch + 1); err == nil || !strings.Contains(err.Error(), "make the directory writable") {
 		t.Errorf("without the directory: %v", err)
 	}
-	if err := st.Close(false); err != nil {
+	if err := st.Close(false, nil); err != nil {
 		t.Error(err)
 	}
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))

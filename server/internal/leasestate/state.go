@@ -29,6 +29,10 @@ type State struct {
 	// for people why.
 	Recovery time.Duration
 	Why      string
+	// Last is what the former coordinator said at its end of what is left, and Down how long ago that
+	// is by the wall clock, at least 0. Last is nil where Recovery is not 0, and where it said nothing.
+	Last []byte
+	Down time.Duration
 
 	path    string        // of the file; empty = nothing is kept
 	longest time.Duration // of leases that may be in use
@@ -49,6 +53,9 @@ type stateFile struct {
 	Key   []byte `json:"key"`
 	// Clean says that the coordinator of that epoch ended with nothing lent.
 	Clean bool `json:"clean"`
+	// Last is what is left, as the coordinator says it, and At when that was. They are there with Clean.
+	Last []byte    `json:"last,omitempty"`
+	At   time.Time `json:"at,omitzero"`
 	// Lease is the length of the longest leases that may be in use, in nanoseconds.
 	Lease time.Duration `json:"lease_ns"`
 }
@@ -110,8 +117,10 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 		// Should this process end before they do, the next one must wait as long.
 		st.longest = max(was.Lease, length)
 		st.Recovery, st.Why = recoveryTime(st.longest), why
+	} else {
+		st.Last, st.Down = was.Last, max(0, time.Since(was.At))
 	}
-	return st, st.write(false)
+	return st, st.write(false, nil)
 }
 
 // recoveryTime is how long leases of that length may be in use after their coordinator has
@@ -124,11 +133,12 @@ func recoveryTime(length time.Duration) time.Duration {
 }
 
 // Close writes that the coordinator has ended. nothingLent is what Run returned: that no
-// instance holds anything, of this coordinator or of a former one.
-func (st *State) Close(nothingLent bool) error {
+// instance holds anything, of this coordinator or of a former one. last is what is left then, for
+// the next one; nil = it is not known.
+func (st *State) Close(nothingLent bool, last []byte) error {
 	var err error
 	if nothingLent { // else the file says that something is
-		err = st.write(true)
+		err = st.write(true, last)
 	}
 	if st.lock != nil {
 		err = errors.Join(err, st.lock.Close())
@@ -140,7 +150,7 @@ func (st *State) Close(nothingLent bool) error {
 // Raise writes that the coordinator has gone above an epoch that instances knew.
 func (st *State) Raise(epoch uint64) error {
 	st.Epoch = epoch
-	return st.write(false)
+	return st.write(false, nil)
 }
 
 // lockFile is the name of the file that is locked in the state directory.
@@ -163,11 +173,11 @@ func lockDirectory(dir string) (*os.File, error) {
 }
 
 // write replaces the file as a whole: a crash leaves the old one or the new one.
-func (st *State) write(clean bool) (err error) {
+func (st *State) write(clean bool, last []byte) (err error) {
 	if st.path == "" {
 		return nil
 	}
-	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, Clean: clean, Lease: st.longest})
+	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, Clean: clean, Last: last, At: time.Now(), Lease: st.longest})
 	if err != nil {
 		return fmt.Errorf("lease: cannot write the state: %w", err)
 	}

@@ -31,7 +31,7 @@ func TestState(t *testing.T) {
 	}
 	end := func(st *State, nothingLent bool) {
 		t.Helper()
-		if err := st.Close(nothingLent); err != nil {
+		if err := st.Close(nothingLent, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestBadState(t *testing.T) {
 		}
 	}
 	a, b := Fresh(time.Minute), Fresh(time.Minute)
-	if a.Recovery < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true) != nil {
+	if a.Recovery < time.Minute || a.Epoch == 0 || bytes.Equal(a.Key, b.Key) || a.Close(true, nil) != nil {
 		t.Errorf("without a directory: %d %v", a.Epoch, a.Recovery)
 	}
 }
@@ -146,7 +146,7 @@ func TestRaisedEpochIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, nothingLent := range []bool{false, true} {
-		if err := st.Close(nothingLent); err != nil {
+		if err := st.Close(nothingLent, nil); err != nil {
 			t.Fatal(err)
 		}
 		former := max(st.Epoch, far)
@@ -157,7 +157,7 @@ func TestRaisedEpochIsKept(t *testing.T) {
 			t.Errorf("epoch %d after %d, of which %d is known; learns for %v", st.Epoch, former, st.Former, st.Recovery)
 		}
 	}
-	if err := st.Close(true); err != nil {
+	if err := st.Close(true, nil); err != nil {
 		t.Error(err)
 	}
 }
