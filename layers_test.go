@@ -246,6 +246,9 @@ server/internal/leaseservice, client < server/internal/leaseshards;
 internal/lease < server/internal/leaseask;
 rules, store, client, server/internal/leaseask < server/internal/leased;
 
+# How long requests for decisions take.
+GRPC, github.com/prometheus/client_golang < server/internal/latency < server;
+
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 

@@ -71,6 +71,13 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 	})
 }
 
+// grpcDoors are the services that decide, as the metric of their latency calls them.
+var grpcDoors = map[string]string{
+	pb.RateLimitService_ServiceDesc.ServiceName:         "envoy",
+	stintpb.Limits_ServiceDesc.ServiceName:              "grpc",
+	kuadrantpb.RateLimitService_ServiceDesc.ServiceName: "kuadrant",
+}
+
 func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
 	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
 	h := health.NewServer()

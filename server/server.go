@@ -30,6 +30,7 @@ import (
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
+	"github.com/stint-io/stint/server/internal/latency"
 	"github.com/stint-io/stint/server/internal/rest"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
@@ -180,11 +181,12 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.budgets.others.service(), s.opts.Logger, s.security.options()...)
+	taken := latency.New()
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), grpc.ChainUnaryInterceptor(taken.Unary(grpcDoors)))...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := s.security.guard.onHTTP(route(gates, rest.Guard(s.rls), http.HandlerFunc(s.healthcheck), rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations})))
+	api := s.security.guard.onHTTP(route(taken.HTTP("gateway", gates), taken.HTTP("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), taken.HTTP("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations}))))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)
@@ -201,6 +203,8 @@ func (s *Server) build() error {
 	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {
 		all = append(all, s.host.Collectors...)
+	} else {
+		all = append(all, taken.Collector())
 	}
 	if s.resp.Server != nil {
 		all = append(all, s.resp.Server)
