@@ -1,4 +1,4 @@
-package deploy_test
+package prometheus_test
 
 import (
 	"encoding/json"
@@ -97,7 +97,7 @@ func monitor(t *testing.T) *monitored {
 		return name
 	}
 	stint := filepath.Join(dir, "stint")
-	if out, err := exec.Command("go", "build", "-o", stint, "../cmd/stint").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", stint, "../../cmd/stint").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	port := func() string { return fmt.Sprint("127.0.0.1:", redistest.ReservePort(t)) }
@@ -123,7 +123,7 @@ func monitor(t *testing.T) *monitored {
 	ask(t, services)
 	get(t, "http://"+entrance+"/healthz", ok)
 
-	rules, err := filepath.Abs(filepath.Join("prometheus", "stint.rules.yml"))
+	rules, err := filepath.Abs("stint.rules.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

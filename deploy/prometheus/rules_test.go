@@ -1,6 +1,6 @@
-// Package deploy_test holds the files of this folder against the programs that read them: a real
+// Package prometheus_test holds the rules, and the dashboard beside them, against the programs that read them: a real
 // Prometheus with real servers, and promtool.
-package deploy_test
+package prometheus_test
 
 import (
 	"encoding/json"
@@ -26,7 +26,7 @@ func read(t *testing.T, elements ...string) string {
 func alerts(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, text := range strings.Split(read(t, "prometheus", "stint.rules.yml"), "- alert: ")[1:] {
+	for _, text := range strings.Split(read(t, "stint.rules.yml"), "- alert: ")[1:] {
 		name, rest, _ := strings.Cut(text, "\n")
 		if found[name] != "" {
 			t.Errorf("there are two alerts %s", name)
@@ -45,12 +45,12 @@ func TestAlerts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("processes of their own: nothing for the race detector")
 	}
-	for _, args := range [][]string{{"check", "rules", "prometheus/stint.rules.yml"}, {"test", "rules", "prometheus/stint.rules.test.yml", "prometheus/stint.hours.test.yml"}} {
+	for _, args := range [][]string{{"check", "rules", "stint.rules.yml"}, {"test", "rules", "stint.rules.test.yml", "stint.hours.test.yml"}} {
 		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	tests, page := read(t, "prometheus", "stint.rules.test.yml")+read(t, "prometheus", "stint.hours.test.yml"), read(t, "..", "docs", "reference", "alerts.md")
+	tests, page := read(t, "stint.rules.test.yml")+read(t, "stint.hours.test.yml"), read(t, "..", "..", "docs", "reference", "alerts.md")
 	all := alerts(t)
 	for name, text := range all {
 		for _, want := range []string{`severity: (page|warning)\b`, ` summary: ".+\."`, ` description: ".+\."`, `alerts\.md#` + strings.ToLower(name) + "\n"} {
@@ -84,7 +84,7 @@ func expressions(t *testing.T) map[string][]string {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "grafana", "stint.json")), &d); err != nil {
+	if err := json.Unmarshal([]byte(read(t, "..", "grafana", "stint.json")), &d); err != nil {
 		t.Fatal(err)
 	}
 	found := map[string][]string{}
@@ -158,7 +158,7 @@ func TestPrometheus(t *testing.T) {
 
 	reference := ""
 	for _, page := range []string{"service", "proxy", "plans", "events", "usage"} {
-		reference += read(t, "..", "docs", "reference", page+".md")
+		reference += read(t, "..", "..", "docs", "reference", page+".md")
 	}
 	scraped, unseen := m.names(), []string{}
 	for _, name := range metricNames(t) {
@@ -180,7 +180,7 @@ func TestPrometheus(t *testing.T) {
 // metricNames are all metrics that rules and dashboard name.
 func metricNames(t *testing.T) []string {
 	t.Helper()
-	text := read(t, "prometheus", "stint.rules.yml")
+	text := read(t, "stint.rules.yml")
 	for _, all := range expressions(t) {
 		text += strings.Join(all, "\n") + "\n"
 	}
