@@ -227,6 +227,7 @@ internal/filewatch, internal/document < server/internal/access;
 
 # A transport whose clients say who they are within its protocol.
 internal/override, internal/reserve, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
+internal/engine, internal/answer, internal/forwarded/identify, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
 
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
 # of instances, which are held to their identity; the stream of a site to its parent; what members know
@@ -252,7 +253,7 @@ GRPC, github.com/prometheus/client_golang < server/internal/latency < server;
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 
-server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp,
+server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp, server/internal/spoe,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;

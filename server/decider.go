@@ -53,7 +53,7 @@ func NewDecider(o Options, h Host) (*Decider, error) {
 	if o.Cluster.URL != "" || len(o.Parent.Addresses) > 0 || o.StateDir != "" {
 		return nil, errors.New("server: a decider lends nothing: it has no cluster, no parent and no state directory")
 	}
-	o.HTTPAddr, o.GRPCAddr, o.RESPAddr = "", "", ""
+	o.HTTPAddr, o.GRPCAddr, o.RESPAddr, o.SPOEAddr = "", "", "", ""
 	s, err := newServer(o, &h)
 	if err != nil {
 		return nil, err

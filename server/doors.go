@@ -10,12 +10,12 @@ import (
 // doors are the listeners of a server.
 type doors struct {
 	http, grpc, admin net.Listener
-	resp              net.Listener // nil = there is none
+	resp, spoe        net.Listener // nil = there is none
 }
 
 // all are those that are open.
 func (d *doors) all() (list []net.Listener) {
-	for _, l := range []net.Listener{d.http, d.grpc, d.admin, d.resp} {
+	for _, l := range []net.Listener{d.http, d.grpc, d.admin, d.resp, d.spoe} {
 		if l != nil {
 			list = append(list, l)
 		}
@@ -35,13 +35,16 @@ func (d *doors) addrs() Addrs {
 	if d.resp != nil {
 		a.RESP = d.resp.Addr()
 	}
+	if d.spoe != nil {
+		a.SPOE = d.spoe.Addr()
+	}
 	return a
 }
 
 // listen opens all listeners or none.
 func (s *Server) listen(ctx context.Context) (*doors, error) {
 	d := new(doors)
-	to := map[string]*net.Listener{"http": &d.http, "grpc": &d.grpc, "admin": &d.admin, "resp": &d.resp}
+	to := map[string]*net.Listener{"http": &d.http, "grpc": &d.grpc, "admin": &d.admin, "resp": &d.resp, "spoe": &d.spoe}
 	for _, one := range s.opts.listeners() {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", one.addr)
 		if err != nil {

@@ -54,14 +54,16 @@ type Options struct {
 
 	// RESPAddr is that of the listener for clients of Redis; "" = there is none.
 	RESPAddr string
+	// SPOEAddr is that of the listener for HAProxy's stream processing offload; "" = there is none.
+	SPOEAddr string
 
 	// EnvoyDebugAddr is that of a listener in plain text which shows the rules in force as the debug port of
 	// Envoy's own service does, and changes nothing; "" = there is none.
 	EnvoyDebugAddr string
 
-	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS, AdminTLS and RESPTLS go before it for
+	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS, AdminTLS, RESPTLS and SPOETLS go before it for
 	// one, field by field, and [NoFile] takes one away. The zero values are plain text.
-	TLS, HTTPTLS, GRPCTLS, AdminTLS, RESPTLS TLSFiles
+	TLS, HTTPTLS, GRPCTLS, AdminTLS, RESPTLS, SPOETLS TLSFiles
 	// AuthFile names identities with their tokens, names of certificates, and roles; it is loaded
 	// again when it changes. "" = nobody is asked who it is, but for the admin token and the
 	// client certificates that TLS asks for.

@@ -1,9 +1,6 @@
 package server
 
 import (
-	"context"
-	"net"
-
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/server/internal/resp"
 )
@@ -11,10 +8,7 @@ import (
 // respDoor is the listener for clients of Redis. The zero value has none.
 type respDoor struct {
 	*resp.Server // nil = there is none
-
-	end, cut   context.Context
-	drain, now context.CancelFunc
-	ended      chan struct{} // closed when all connections are
+	door
 }
 
 // openRESP makes the door, if there is an address for it.
@@ -37,30 +31,6 @@ func (s *Server) openRESP() error {
 			return err
 		}
 	}
-	d := &s.resp
-	d.Server, d.ended = resp.New(o), make(chan struct{})
-	d.end, d.drain = context.WithCancel(context.Background())
-	d.cut, d.now = context.WithCancel(context.Background())
+	s.resp = respDoor{resp.New(o), openDoor()}
 	return nil
-}
-
-// serve answers clients until drain is called.
-func (d *respDoor) serve(l net.Listener) error {
-	defer close(d.ended)
-	return d.Serve(d.end, d.cut, l)
-}
-
-// shutdown answers what is on its way, and cuts what has not ended when ctx does.
-func (d *respDoor) shutdown(ctx context.Context) (cut bool) {
-	if d.Server == nil {
-		return false
-	}
-	d.drain()
-	defer d.now()
-	select {
-	case <-d.ended:
-		return false
-	case <-ctx.Done():
-		return true
-	}
 }

@@ -71,6 +71,9 @@ func (o *Options) listeners() []listener {
 	if o.RESPAddr != "" {
 		list = append(list, listener{"resp", o.RESPAddr, o.RESPTLS.over(o.TLS)})
 	}
+	if o.SPOEAddr != "" {
+		list = append(list, listener{"spoe", o.SPOEAddr, o.SPOETLS.over(o.TLS)})
+	}
 	return list
 }
 
@@ -106,7 +109,7 @@ func (o *Options) secured() (errs []error) {
 
 // security says who may reach the listeners. Without certificates all are plain text.
 type security struct {
-	http, grpc, admin, resp *tlsfiles.Source // nil = plain text
+	http, grpc, admin, resp, spoe *tlsfiles.Source // nil = plain text
 
 	guard guard
 }
@@ -126,7 +129,7 @@ func openSecurity(o *Options) (*security, error) {
 		s.guard.live = live
 	}
 	protocols := map[string][]string{"http": {"h2", "http/1.1"}, "grpc": {"h2"}, "admin": {"h2", "http/1.1"}} // clients of Redis name none
-	to := map[string]**tlsfiles.Source{"http": &s.http, "grpc": &s.grpc, "admin": &s.admin, "resp": &s.resp}
+	to := map[string]**tlsfiles.Source{"http": &s.http, "grpc": &s.grpc, "admin": &s.admin, "resp": &s.resp, "spoe": &s.spoe}
 	for _, l := range o.listeners() {
 		if !l.tls.Given() {
 			continue
@@ -146,7 +149,7 @@ func (s *security) sources(f func(name string, t *tlsfiles.Source)) {
 	for _, one := range []struct {
 		name string
 		t    *tlsfiles.Source
-	}{{"http", s.http}, {"grpc", s.grpc}, {"admin", s.admin}, {"resp", s.resp}} {
+	}{{"http", s.http}, {"grpc", s.grpc}, {"admin", s.admin}, {"resp", s.resp}, {"spoe", s.spoe}} {
 		if one.t != nil {
 			f(one.name, one.t)
 		}
@@ -216,7 +219,7 @@ func (s *security) watch(ctx context.Context) {
 }
 
 // figures are what metrics show.
-func (s *security) figures(door *respDoor) (f admin.Security) {
+func (s *security) figures(redis *respDoor, haproxy *spoeDoor) (f admin.Security) {
 	s.sources(func(name string, t *tlsfiles.Source) {
 		now := t.Figures()
 		f.Certificates = append(f.Certificates, admin.Certificate{Listener: name, OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Expires: float64(now.Expires.Unix()), Refused: now.Refused})
@@ -224,9 +227,13 @@ func (s *security) figures(door *respDoor) (f admin.Security) {
 	if g := &s.guard; g.live != nil {
 		now := g.live.Figures()
 		f.Identities = &admin.Identities{OK: now.OK, Reloads: now.Reloads, Failures: now.Failures, Count: now.Identities}
-		if door.Server != nil {
-			unauthenticated, denied := door.Refusals()
+		if redis.Server != nil {
+			unauthenticated, denied := redis.Refusals()
 			f.Refused = append(f.Refused, admin.Refused{Listener: "resp", Unauthenticated: unauthenticated, Denied: denied})
+		}
+		if haproxy.Server != nil {
+			unauthenticated, denied := haproxy.Refusals()
+			f.Refused = append(f.Refused, admin.Refused{Listener: "spoe", Unauthenticated: unauthenticated, Denied: denied})
 		}
 		for name, of := range map[string]*refusals{"http": &g.http, "grpc": &g.grpc, "admin": &g.admin} {
 			f.Refused = append(f.Refused, admin.Refused{Listener: name, Unauthenticated: of.unauthenticated.Load(), Denied: of.denied.Load()})

@@ -66,6 +66,7 @@ type Server struct {
 	admin      *http.Server
 	resp       respDoor
 	pages      pages
+	spoe       spoeDoor
 
 	reloading sync.Mutex // held from reading the files until they are in force
 
@@ -79,6 +80,7 @@ type Server struct {
 type Addrs struct {
 	HTTP, GRPC, Admin net.Addr
 	RESP              net.Addr // nil without Options.RESPAddr
+	SPOE              net.Addr // nil without Options.SPOEAddr
 }
 
 // New returns a server that is ready to run. Its error says everything that is
@@ -194,6 +196,7 @@ func (s *Server) build() error {
 	if err := s.openRESP(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
+	s.openSPOE(fields)
 	registry := prometheus.NewPedanticRegistry()
 	all := []prometheus.Collector{
 		collectors.NewGoCollector(),
@@ -208,6 +211,9 @@ func (s *Server) build() error {
 	}
 	if s.resp.Server != nil {
 		all = append(all, s.resp.Server)
+	}
+	if s.spoe.Server != nil {
+		all = append(all, s.spoe.Server)
 	}
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
@@ -242,8 +248,8 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Addrs() Addrs { return s.addrs }
 
 // TLS says which listeners serve TLS.
-func (s *Server) TLS() (http, grpc, admin, resp bool) {
-	return s.security.http != nil, s.security.grpc != nil, s.security.admin != nil, s.security.resp != nil
+func (s *Server) TLS() (http, grpc, admin, resp, spoe bool) {
+	return s.security.http != nil, s.security.grpc != nil, s.security.admin != nil, s.security.resp != nil, s.security.spoe != nil
 }
 
 // Limits returns the configuration in force.
@@ -290,7 +296,7 @@ func (s *Server) figures() admin.Figures {
 		}
 	}
 	f.Shared, f.CountsFile, f.NotReturned = s.storage.figures(), s.storage.fileFigures(), s.engine.NotReturned()
-	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(&s.resp), s.leases.member(), c.remote.metrics()
+	f.Leases, f.Security, f.Cluster, f.Config = s.leases.metrics(), s.security.figures(&s.resp, &s.spoe), s.leases.member(), c.remote.metrics()
 	f.RLSOK, f.RLSOverLimit, f.RLSErrors, f.RLSShadowed = n.OK.Load(), n.OverLimit.Load(), n.Errors.Load(), n.Shadowed.Load()
 	return f
 }
@@ -347,7 +353,10 @@ func (s *Server) Run(ctx context.Context) error {
 		s.pages.serve(func(err error) { failed <- fmt.Errorf("server: page listener: %w", err) })
 	})
 	if doors.resp != nil {
-		serve("resp", func() error { return s.resp.serve(doors.resp) })
+		serve("resp", func() error { return s.resp.run(s.resp.Serve, doors.resp) })
+	}
+	if doors.spoe != nil {
+		serve("spoe", func() error { return s.spoe.run(s.spoe.Serve, doors.spoe) })
 	}
 	set := s.engine.Set()
 	if t := set.Throttle(); t != nil {
@@ -419,11 +428,13 @@ func (s *Server) drain(httpL net.Listener) {
 		}
 		s.shutdown(ctx, s.http)
 	})
-	wg.Go(func() {
-		if s.resp.shutdown(ctx) {
-			s.opts.Logger.Warn("some connections of clients of Redis did not end within the grace time and are cut", "grace", s.opts.Grace)
-		}
-	})
+	for of, d := range map[string]*door{"clients of Redis": &s.resp.door, "HAProxy": &s.spoe.door} {
+		wg.Go(func() {
+			if d.shutdown(ctx) {
+				s.opts.Logger.Warn("some connections did not end within the grace time and are cut", "of", of, "grace", s.opts.Grace)
+			}
+		})
+	}
 	wg.Wait()
 	s.shutdown(ctx, s.admin)
 	s.pages.close()

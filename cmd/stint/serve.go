@@ -36,7 +36,7 @@ func newServe() *cobra.Command {
 		Short: "start the service",
 		Long: `Start the service: Envoy's rate limit protocol over gRPC and POST /json, stint's
 own JSON API, decision endpoints for nginx, Caddy, Traefik and HAProxy, an admin
-port with metrics, and with --resp commands of Redis. Without --config it enforces two limits for trying it out.
+port with metrics, with --resp commands of Redis, and with --spoe queries of HAProxy. Without --config it enforces two limits for trying it out.
 
 SIGTERM and SIGINT drain and stop it. SIGHUP loads the configuration again, which
 also happens by itself when a file changes.`,
@@ -192,12 +192,15 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "%s\n", versionLine())
 	fmt.Fprintf(&b, "  limits  %d (%s)\n", len(set.Limits()), source)
 	fmt.Fprintf(&b, "  store   %s\n", s.Store())
-	onHTTP, onGRPC, onAdmin, onRESP := s.TLS()
+	onHTTP, onGRPC, onAdmin, onRESP, onSPOE := s.TLS()
 	fmt.Fprintf(&b, "  http    %s://%s\n", scheme(onHTTP), a.HTTP)
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
 	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
 	if a.RESP != nil {
 		fmt.Fprintf(&b, "  resp    %s (CL.THROTTLE, RL.TAKE%s)\n", a.RESP, map[bool]string{true: ", TLS"}[onRESP])
+	}
+	if a.SPOE != nil {
+		fmt.Fprintf(&b, "  spoe    %s (HAProxy%s)\n", a.SPOE, map[bool]string{true: ", TLS"}[onSPOE])
 	}
 	options := ""
 	if onHTTP {

@@ -37,6 +37,8 @@ func gateways() []gateway {
 	return []gateway{
 		{"nginx", startNginx, open},
 		{"haproxy", startHAProxy, open},
+		{"haproxy spoe", startSPOE(false), open},
+		{"haproxy spoe fail-closed", startSPOE(true), []int{http.StatusServiceUnavailable}},
 		{"caddy", startCaddy("Caddyfile"), []int{http.StatusBadGateway, http.StatusGatewayTimeout}},
 		{"caddy fail-open", startCaddy("Caddyfile.failopen"), open},
 	}

@@ -179,18 +179,19 @@ func freeAddrs(t *testing.T, n int) []string {
 // service is a running stint.
 type service struct {
 	*process
-	http, grpc, admin string
-	timeout           string // of gateways that ask it; as published unless a test sets it
+	http, grpc, admin, spoe string
+	timeout                 string // of gateways that ask it; as published unless a test sets it
 }
 
 func startStint(t *testing.T, config string) *service {
 	t.Helper()
-	a := freeAddrs(t, 3)
-	s := &service{http: a[0], grpc: a[1], admin: a[2], timeout: "100ms"}
+	a := freeAddrs(t, 4)
+	s := &service{http: a[0], grpc: a[1], admin: a[2], spoe: a[3], timeout: "100ms"}
 	s.process = start(t, syscall.SIGKILL, stintBinary, "serve",
-		"--http", s.http, "--grpc", s.grpc, "--admin", s.admin, "--config", config)
+		"--http", s.http, "--grpc", s.grpc, "--admin", s.admin, "--spoe", s.spoe, "--config", config)
 	s.await(t, s.http)
 	s.await(t, s.grpc)
+	s.await(t, s.spoe)
 	eventually(t, "stint to be ready", func() bool {
 		res, err := http.Get("http://" + s.admin + "/readyz")
 		if err != nil {
