@@ -139,6 +139,9 @@ store/redis
 # Small values of all members in such a table, as other records.
 internal/cluster, store < internal/cluster/tables < server;
 
+# A configuration by Envoy's discovery protocol. It does not know what the documents say.
+GRPC, github.com/envoyproxy/go-control-plane/envoy, github.com/envoyproxy/go-control-plane/ratelimit < internal/xds < server;
+
 # Versions of a configuration in such a table. It knows neither a backend nor what a configuration says.
 internal/cluster < internal/configstore;
 

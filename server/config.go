@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/derive"
@@ -16,6 +17,7 @@ import (
 	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/webhook"
+	"github.com/stint-io/stint/internal/xds"
 	"github.com/stint-io/stint/rules"
 )
 
@@ -33,20 +35,23 @@ const DemoLimits = `limits:
 
 // config owns what a server knows about its configuration.
 type config struct {
-	log      *slog.Logger
-	paths    []string
-	remote   *remote // nil = the configuration is in files
-	rules    rules.Options
-	empty    bool   // a configuration without limits is taken
-	store    string // what the files must name; "" = what they say does not matter
-	inUse    string // the store in use, for people
-	hosted   bool   // without files there is no limit, as something else decides
-	engine   *engine.Engine
-	leases   *leases
-	identity *derive.Source
-	counted  func(...*rules.Set) // says of which limits usage is counted
-	aim      func(webhook.Target)
-	estimate func(estimate.Config) error
+	log        *slog.Logger
+	paths      []string
+	remote     *remote // nil = the configuration is in files, or is discovered
+	xds        *xds.Client
+	isLoaded   atomic.Bool // of xds: a configuration has come
+	startEmpty bool        // of xds: the service is ready before it has
+	rules      rules.Options
+	empty      bool   // a configuration without limits is taken
+	store      string // what the files must name; "" = what they say does not matter
+	inUse      string // the store in use, for people
+	hosted     bool   // without files there is no limit, as something else decides
+	engine     *engine.Engine
+	leases     *leases
+	identity   *derive.Source
+	counted    func(...*rules.Set) // says of which limits usage is counted
+	aim        func(webhook.Target)
+	estimate   func(estimate.Config) error
 
 	customers *plans.Directory
 	next      settings          // of the set that is being put in force; mu is held
@@ -68,6 +73,9 @@ func (c *config) open(o *Options) error {
 	if err != nil || url == "" {
 		return err
 	}
+	if xds.IsURL(url) {
+		return c.openDiscovery(url, o.Logger)
+	}
 	c.remote, err = openRemote(url, o)
 	return err
 }
@@ -80,8 +88,8 @@ func (c *config) load() (*rules.Set, error) {
 	if c.remote != nil {
 		return c.remote.first(c)
 	}
-	if len(c.paths) == 0 && c.hosted {
-		return c.rules.Parse("none", []byte("store: memory\n"))
+	if c.xds != nil || len(c.paths) == 0 && c.hosted {
+		return c.noLimits()
 	}
 	if len(c.paths) == 0 {
 		return c.rules.Parse("demo", []byte(DemoLimits))
@@ -144,6 +152,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		logFaults(log, err)
 		return err
 	}
+	c.isLoaded.Store(true)
 	c.leases.reload(set)
 	c.aim(c.next.target)
 	c.use(c.next.plans)
@@ -171,8 +180,11 @@ func (c *config) identify(set *rules.Set) error {
 
 // reload loads the configuration again and makes it the one in force.
 func (c *config) reload() error {
-	if c.remote != nil {
+	switch {
+	case c.remote != nil:
 		return c.remote.check(context.Background(), c, true)
+	case c.xds != nil:
+		return nil // what is new comes by itself
 	}
 	set, err := c.load()
 	return c.apply(set, err)
@@ -186,6 +198,8 @@ func (c *config) watch(ctx context.Context, set *rules.Set) {
 	switch {
 	case c.remote != nil:
 		c.remote.run(ctx, c)
+	case c.xds != nil:
+		c.xds.Run(ctx)
 	case len(c.paths) > 0:
 		err := set.Watch(ctx, c.paths, func(set *rules.Set, err error) {
 			// apply logs the error and counts it.

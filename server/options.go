@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/xds"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/store/memory"
@@ -76,7 +77,9 @@ type Options struct {
 	Insecure bool
 
 	// ConfigPaths are limit files and folders of them, or one URL of a backend in which the
-	// configuration is kept, such as etcd://127.0.0.1:2379/stint; none = [DemoLimits]. They
+	// configuration is kept, such as etcd://127.0.0.1:2379/stint, or of a server of Envoy's discovery protocol,
+	// xds://127.0.0.1:18000/NODE: then it listens without one, and Envoy's protocol is answered with Unavailable
+	// until it has come; none = [DemoLimits]. They
 	// are loaded again when they change and on [Server.Reload].
 	ConfigPaths []string
 
@@ -227,7 +230,7 @@ func (o *Options) complete() error {
 		errs = append(errs, err)
 	}
 	member := &o.Cluster
-	if member.URL == "" && url != "" {
+	if member.URL == "" && url != "" && !xds.IsURL(url) {
 		// Who reads a configuration from a URL has a name there, also without a cluster.
 		rest := o.Cluster
 		rest.Node = ""

@@ -45,7 +45,10 @@ func (s *Server) Readiness() (ready bool, text string) {
 	if st, member := s.leases.Standing(); member && !st.Known && ready && s.leases.Leasing() {
 		text = strings.TrimPrefix(text+"; no member of the cluster coordinates the limits that are shared by leases: leases run on until they end, and then on_store_failure decides", "; ")
 	}
-	if _, amiss := s.config.remote.status(); amiss != "" && ready {
+	if why := s.config.missing(); why != "" && ready {
+		return false, why
+	}
+	if _, amiss := s.config.status(); amiss != "" && ready {
 		text = strings.Join(slices.DeleteFunc([]string{text, amiss}, func(s string) bool { return s == "" }), "; ")
 	}
 	return ready, text
@@ -53,7 +56,7 @@ func (s *Server) Readiness() (ready bool, text string) {
 
 // configVersion says which version of the configuration is in force; "" = it is in files.
 func (s *Server) configVersion() string {
-	version, _ := s.config.remote.status()
+	version, _ := s.config.status()
 	return version
 }
 

@@ -112,6 +112,9 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, err
 	}
 	name, place := opts.Store, "server"
+	if s.config.xds != nil && name == "" {
+		name = StoreMemory // what comes later cannot say
+	}
 	if name == "" {
 		name, place = set.Store(), "server: store: in the files"
 		s.config.store = name
@@ -176,7 +179,7 @@ func (s *Server) build() error {
 	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit}
 	s.rls = rls.New(s.engine, rls.Options{
 		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
-		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader,
+		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded,
 	})
 	if s.opts.RLSShadow {
 		s.opts.Logger.Warn("every request over Envoy's protocol is answered OK, whatever the limits say: --rls-shadow is set")

@@ -50,6 +50,9 @@ type Options struct {
 	// Shadow makes the overall code OK whatever the limits say. The statuses say
 	// what they would say otherwise, and what is let pass is counted.
 	Shadow bool
+	// Loaded reports whether there is a configuration; nil = there always is. Without one, every
+	// request is answered with Unavailable.
+	Loaded func() bool
 }
 
 // Service is the rate limit service. It is safe for concurrent use.
@@ -87,6 +90,9 @@ type call struct {
 	attrs []limit.Attribute
 }
 
+// errNotLoaded refuses to answer, so that the proxy does what it is told to do then (failure_mode_deny).
+var errNotLoaded = status.Error(codes.Unavailable, "no rate limit configuration loaded")
+
 // ShouldRateLimit decides one request.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	return s.ask(ctx, req, nil)
@@ -96,7 +102,10 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func(*engine.Query)) (*pb.RateLimitResponse, error) {
 	c := s.calls.Get().(*call)
 	defer s.release(c)
-	err := c.translate(req)
+	err := errNotLoaded
+	if s.opts.Loaded == nil || s.opts.Loaded() {
+		err = c.translate(req)
+	}
 	if err == nil {
 		if change != nil {
 			change(&c.query)
