@@ -127,8 +127,8 @@ type Options struct {
 	// empty but not nil = none.
 	TrustedProxies []string
 
-	// RateLimitHeaders is the version of the RateLimit fields, "draft-10" or
-	// "off"; "" = draft-10. XRateLimit adds the X-RateLimit fields.
+	// RateLimitHeaders is the version of the RateLimit fields: "draft-11", "draft-10", "draft-07",
+	// "draft-06", "draft-03" or "off"; "" = draft-10. XRateLimit adds the X-RateLimit fields.
 	RateLimitHeaders string
 	XRateLimit       bool
 

@@ -96,7 +96,7 @@ func (p *proxyFlags) register(f *pflag.FlagSet, o *proxy.Options) {
 	f.StringVar(&d.AdminTLS.Key, "admin-tls-key", "", "its private key")
 	f.StringVar(&p.adminToken, "admin-token-file", "", "file with the bearer token that admin requests need")
 	f.StringSliceVar(&d.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
-	f.StringVar(&d.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
+	f.StringVar(&d.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-11, draft-10, draft-07, draft-06, draft-03 or off")
 	f.BoolVar(&d.XRateLimit, "x-ratelimit-headers", false, "send the X-RateLimit header fields as well")
 	f.BoolVar(&d.Profiles, "pprof", false, "serve profiles on the admin port")
 	f.DurationVar(&o.Grace, "grace", proxy.DefaultGrace, "how long a stop waits for requests and WebSockets to end")

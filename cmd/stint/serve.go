@@ -94,7 +94,7 @@ also happens by itself when a file changes.`,
 	registerState(f, o)
 	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
-	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-10 or off")
+	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-11, draft-10, draft-07, draft-06, draft-03 or off")
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")
 	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles on the admin port")
 	f.DurationVar(&o.Grace, "grace", server.DefaultGrace, "how long a stop waits for requests to end")

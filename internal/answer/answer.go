@@ -23,19 +23,30 @@ type Draft string
 // The versions. The draft renames its parameters from time to time; a new
 // version becomes a new name here, so that clients never meet a silent change.
 const (
-	Draft10 Draft = "draft-10" // r and t, q and w
-	Off     Draft = "off"      // neither field is sent
+	// Draft11 is as Draft10, and says of permits in flight that they are (qu). Its r may be used within its t, which
+	// it calls the effective window: Draft10 here has these figures as well.
+	Draft11 Draft = "draft-11"
+	Draft10 Draft = "draft-10" // lists of limits: r and t, q and w
+	// Draft07 has one limit in RateLimit, as limit, remaining and reset.
+	Draft07 Draft = "draft-07"
+	// Draft06 has one limit in RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset; policies in RateLimit-Policy.
+	Draft06 Draft = "draft-06"
+	// Draft03 is as Draft06, with the policies in RateLimit-Limit.
+	Draft03 Draft = "draft-03"
+	Off     Draft = "off" // none of these fields is sent
 )
+
+const drafts = Draft11 + ", " + Draft10 + ", " + Draft07 + ", " + Draft06 + ", " + Draft03 + " or " + Off
 
 // ParseDraft returns the version of that name. The empty name is [Draft10].
 func ParseDraft(name string) (Draft, error) {
 	switch d := Draft(name); d {
 	case "":
 		return Draft10, nil
-	case Draft10, Off:
+	case Draft11, Draft10, Draft07, Draft06, Draft03, Off:
 		return d, nil
 	default:
-		return "", fmt.Errorf("answer: unknown version %q of the RateLimit fields, want %s or %s", name, Draft10, Off)
+		return "", fmt.Errorf("answer: unknown version %q of the RateLimit fields, want %s", name, drafts)
 	}
 }
 
@@ -59,7 +70,7 @@ type Options struct {
 //
 // On every answer: RateLimit-Policy and RateLimit with one member for each
 // enforced limit (at most eight, those that refused before the others, because
-// gateways read answers into buffers of 4 KiB), the X-RateLimit fields if asked
+// gateways read answers into buffers of 4 KiB), or what older versions have in their place, the X-RateLimit fields if asked
 // for, and X-RateLimit-Warning with the names of the limits that are used beyond
 // their soft threshold. On a refusal: Retry-After in whole seconds, at least 1
 // and never early; it is left out when no wait helps, as for a cost above what
@@ -73,9 +84,13 @@ type Options struct {
 func Header(h http.Header, d *limit.Decision, o Options) {
 	var f fields
 	f.text.Grow(estimate(d))
-	if o.RateLimitFields == "" || o.RateLimitFields == Draft10 {
+	switch o.RateLimitFields {
+	case "", Draft10, Draft11:
+		f.units = o.RateLimitFields == Draft11
 		f.members(fieldPolicy, d, o.MarkRefusals)
 		f.members(fieldRateLimit, d, o.MarkRefusals)
+	case Draft07, Draft06, Draft03:
+		f.older(d, o.RateLimitFields)
 	}
 	retry, wait := retrySeconds(d)
 	if o.XRateLimit {

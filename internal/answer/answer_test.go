@@ -375,7 +375,7 @@ func TestWriteErrors(t *testing.T) {
 }
 
 func TestParseDraft(t *testing.T) {
-	for name, want := range map[string]Draft{"": Draft10, "draft-10": Draft10, "off": Off} {
+	for name, want := range map[string]Draft{"": Draft10, "draft-10": Draft10, "draft-11": Draft11, "draft-07": Draft07, "draft-06": Draft06, "draft-03": Draft03, "off": Off} {
 		if got, err := ParseDraft(name); got != want || err != nil {
 			t.Errorf("ParseDraft(%q) = %q, %v, want %q", name, got, err, want)
 		}

@@ -26,6 +26,11 @@ type field uint8
 const (
 	fieldPolicy field = iota
 	fieldRateLimit
+	fieldOnePolicies // of older versions: no limit is named
+	fieldOne
+	fieldLimit
+	fieldRemaining
+	fieldReset
 	fieldXLimit
 	fieldXRemaining
 	fieldXReset
@@ -38,10 +43,16 @@ const (
 // String returns the field's name as [http.Header] spells it.
 func (f field) String() string {
 	switch f {
-	case fieldPolicy:
+	case fieldPolicy, fieldOnePolicies:
 		return "Ratelimit-Policy"
-	case fieldRateLimit:
+	case fieldRateLimit, fieldOne:
 		return "Ratelimit"
+	case fieldLimit:
+		return "Ratelimit-Limit"
+	case fieldRemaining:
+		return "Ratelimit-Remaining"
+	case fieldReset:
+		return "Ratelimit-Reset"
 	case fieldXLimit:
 		return "X-Ratelimit-Limit"
 	case fieldXRemaining:
@@ -71,6 +82,8 @@ type fields struct {
 		end  int
 	}
 	n int
+
+	units bool // policies say what they count, where it is not requests
 }
 
 // estimate returns about how many bytes the fields of d take.
@@ -164,6 +177,9 @@ func (f *fields) members(what field, d *limit.Decision, mark bool) {
 // policy writes the parameters of RateLimit-Policy.
 func (f *fields) policy(r *limit.Result) {
 	f.parameter(";q=", r.Quota)
+	if f.units && r.Algorithm == limit.Concurrency {
+		f.text.WriteString(`;qu="concurrent-requests"`)
+	}
 	if r.Window > 0 {
 		f.parameter(";w=", seconds(r.Window))
 	}
@@ -186,7 +202,7 @@ func (f *fields) comma() {
 
 func (f *fields) parameter(name string, v int64) {
 	f.text.WriteString(name)
-	f.number(min(max(v, 0), maxInteger))
+	f.count(v)
 }
 
 // name writes an sf-string. It holds printable ASCII only; other bytes become

@@ -55,8 +55,12 @@ type Draft = answer.Draft
 
 // The versions of ratelimit and ratelimit-policy.
 const (
-	Draft10 = answer.Draft10 // draft-ietf-httpapi-ratelimit-headers-10
-	Off     = answer.Off     // neither is sent
+	Draft11 = answer.Draft11 // draft-ietf-httpapi-ratelimit-headers-11: as Draft10, and permits in flight are named as such
+	Draft10 = answer.Draft10 // lists of limits: r and t, q and w
+	Draft07 = answer.Draft07 // one limit: limit, remaining and reset
+	Draft06 = answer.Draft06 // one limit: RateLimit-Limit, -Remaining and -Reset; RateLimit-Policy
+	Draft03 = answer.Draft03 // as Draft06, with the policies in RateLimit-Limit
+	Off     = answer.Off     // none of these
 )
 
 // OnError says what becomes of a call about which no decision could be made.

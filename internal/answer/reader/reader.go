@@ -58,7 +58,7 @@ type Quota struct {
 //
 // Retry-After is a number of seconds or an HTTP date, which is compared with the server's own
 // Date. Where it is missing, the older field with X-RateLimit before it counts. Of the limits the RateLimit
-// field of the IETF's draft goes first, then RateLimit-Remaining and -Reset of its earlier
+// field of the IETF's draft, versions 7 to 11, goes first, then RateLimit-Remaining and -Reset of its earlier
 // versions, then X-RateLimit-Remaining and -Reset, whose reset may be seconds or a date in seconds
 // or milliseconds since 1970.
 func Read(h http.Header, now time.Time) (s Standing) {
@@ -74,7 +74,9 @@ func Read(h http.Header, now time.Time) (s Standing) {
 		}
 	}
 	if lines := h["Ratelimit"]; len(lines) > 0 {
-		s.Quotas = list(lines)
+		if s.Quotas = list(lines); len(s.Quotas) == 0 {
+			s.Quotas = one(lines)
+		}
 	}
 	for _, prefix := range []string{"Ratelimit-", "X-Ratelimit-"} {
 		if len(s.Quotas) > 0 {
@@ -129,6 +131,32 @@ func list(lines []string) []Quota {
 		}
 	}
 	return quotas
+}
+
+// one reads a RateLimit field of draft 7: one limit, as limit, remaining and reset.
+func one(lines []string) []Quota {
+	if len(lines) > maxQuotas || len(strings.Join(lines, "")) > maxText {
+		return nil
+	}
+	members, err := httpsfv.UnmarshalDictionary(lines)
+	if err != nil {
+		return nil
+	}
+	number := func(name string) (int64, bool) {
+		m, _ := members.Get(name)
+		item, _ := m.(httpsfv.Item)
+		n, ok := item.Value.(int64)
+		return n, ok && n >= 0
+	}
+	q := Quota{Reset: limit.Never}
+	ok := false
+	if q.Remaining, ok = number("remaining"); !ok {
+		return nil
+	}
+	if n, ok := number("reset"); ok {
+		q.Reset = seconds(n)
+	}
+	return []Quota{q}
 }
 
 func quota(item httpsfv.Item) (q Quota, ok bool) {
