@@ -213,6 +213,10 @@ internal/engine, internal/document < internal/banlist;
 # Counters of single keys are read and changed by hand beside it.
 internal/engine, internal/document, internal/audit < internal/keyadmin;
 
+# Hits of rules, as Envoy's own service counts them; and what sends counters.
+internal/engine < internal/hits < server/internal/rls, server;
+NONE < internal/statsd < server;
+
 # The transports translate. None of them knows another.
 internal/reserve, internal/gen/kuadrantpb < server/internal/rls;
 internal/reserve, stintpb < server/internal/rpc;

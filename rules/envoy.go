@@ -128,6 +128,7 @@ type envoyPath struct {
 	keys   []string // of the entries
 	values []string // of the entries, as written
 	shares []string // per entry, the pattern that stands for its values, or ""
+	metric []bool   // per entry, whether its value is in the name of the rule's statistics
 }
 
 func (b *builder) descriptors(d *file, path envoyPath, into *descriptors, list *document.Node) {
@@ -173,12 +174,11 @@ func (b *builder) descriptor(d *file, path envoyPath, into *descriptors, n *docu
 		share = value
 	}
 	next.shares = append(path.shares[:len(path.shares):len(path.shares)], share)
+	next.metric = append(path.metric[:len(path.metric):len(path.metric)], d.flag(n, "value_to_metric"))
 	if !into.add(rule, value != "") {
 		d.Fault(n.Get("key"), "", "duplicate descriptor composite key '%s'", next.shown)
 		return
 	}
-	d.flag(n, "detailed_metric")
-	d.flag(n, "value_to_metric")
 	below := n.Get("descriptors")
 	hasBelow := below != nil && len(below.Items) > 0
 	if limits := n.Get("rate_limit"); limits != nil && limits.Kind == document.Map || !hasBelow {
@@ -194,6 +194,7 @@ func (b *builder) envoyLimit(d *file, path envoyPath, n, limits *document.Node) 
 	l := &Limit{
 		Name: printable(path.shown), Domain: path.domain, Envoy: true, Key: path.keys, Values: path.values, share: path.shares,
 		Status: 429, EnforcePermyriad: 10000, Shadow: d.flag(n, "shadow_mode"), QuotaMode: d.flag(n, "quota_mode"),
+		detailed: d.flag(n, "detailed_metric"), metric: path.metric,
 		Condition: "domain=" + quoteIfOdd(path.domain) + " descriptor" + path.id, ipv6: 128,
 	}
 	if m := n.Get("metadata"); m != nil && m.Kind == document.Map {

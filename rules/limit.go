@@ -172,6 +172,8 @@ type Limit struct {
 	clause    clause
 	ipv6      int
 	overrides *index
+	detailed  bool     // Envoy's detailed_metric
+	metric    []bool   // Envoy's value_to_metric, per entry
 	share     []string // Envoy's share_threshold: per entry, the pattern that stands for its values, or ""
 }
 

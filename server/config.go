@@ -49,6 +49,7 @@ type config struct {
 	engine     *engine.Engine
 	leases     *leases
 	identity   *derive.Source
+	followed   func(*rules.Set)    // is told what is in force; nil = nobody
 	counted    func(...*rules.Set) // says of which limits usage is counted
 	aim        func(webhook.Target)
 	estimate   func(estimate.Config) error
@@ -151,6 +152,9 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 		c.mu.errors++
 		logFaults(log, err)
 		return err
+	}
+	if c.followed != nil {
+		c.followed(set)
 	}
 	c.isLoaded.Store(true)
 	c.leases.reload(set)

@@ -61,6 +61,14 @@ type Options struct {
 	// EnvoyDebugAddr is that of a listener in plain text which shows the rules in force as the debug port of
 	// Envoy's own service does, and changes nothing; "" = there is none.
 	EnvoyDebugAddr string
+	// EnvoyPrometheus is the address and path, such as 127.0.0.1:9090/metrics, of a listener in plain text with the
+	// statistics of Envoy's own service under its names; "" = there is none.
+	EnvoyPrometheus string
+	// StatsD is where these statistics are sent: tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT; "" =
+	// nowhere. StatsDInterval is how often, from 100 ms; 0 = 10 s. StatsDTags are NAME=VALUE.
+	StatsD         string
+	StatsDInterval time.Duration
+	StatsDTags     []string
 
 	// TLS are the certificates of all listeners; HTTPTLS, GRPCTLS, AdminTLS, RESPTLS and SPOETLS go before it for
 	// one, field by field, and [NoFile] takes one away. The zero values are plain text.
@@ -244,7 +252,7 @@ func (o *Options) complete() error {
 			bad("%w", err)
 		}
 	}
-	errs = append(errs, checkSync(o.Sync))
+	errs = append(errs, checkSync(o.Sync), o.checkStatistics())
 	if _, err := answer.ParseDraft(o.RateLimitHeaders); err != nil {
 		bad("%w", err)
 	}

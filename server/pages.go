@@ -1,12 +1,14 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 )
 
@@ -19,7 +21,11 @@ type pages struct {
 
 // checkPages returns what is wrong with their addresses.
 func (o *Options) checkPages() (errs []error) {
-	for _, p := range []struct{ name, addr string }{{"envoy-debug", o.EnvoyDebugAddr}} {
+	prometheus, path := prometheusAt(o.EnvoyPrometheus)
+	if o.EnvoyPrometheus != "" && (path == "/" || strings.ContainsAny(path, "{} ?")) {
+		errs = append(errs, fmt.Errorf("server: the envoy-prometheus address %q has no path, write it as 127.0.0.1:9090/metrics", o.EnvoyPrometheus))
+	}
+	for _, p := range []struct{ name, addr string }{{"envoy-debug", o.EnvoyDebugAddr}, {"envoy-prometheus", prometheus}} {
 		if p.addr == "" {
 			continue
 		}
@@ -37,6 +43,10 @@ func (s *Server) pagesOf() (list []page) {
 	if s.opts.EnvoyDebugAddr != "" {
 		list = append(list, page{"envoy-debug", s.opts.EnvoyDebugAddr, s.debugPage()})
 	}
+	if s.opts.EnvoyPrometheus != "" {
+		addr, path := prometheusAt(s.opts.EnvoyPrometheus)
+		list = append(list, page{"envoy-prometheus", addr, s.prometheusPage(path)})
+	}
 	return list
 }
 
@@ -51,7 +61,17 @@ func (s *Server) debugPage() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		// A failed write means that the client has gone.
-		_, _ = io.WriteString(w, "/rlconfig: print out the currently loaded configuration for debugging\n")
+		_, _ = io.WriteString(w, "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n")
+	})
+	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
+		out := bufio.NewWriter(w)
+		each := func(name string, value uint64) { fmt.Fprintf(out, "%s: %d\n", name, value) }
+		if s.hits != nil {
+			s.statistics(each)
+		} else {
+			s.serviceCounts(each)
+		}
+		_ = out.Flush() // see above
 	})
 	mux.HandleFunc("GET /rlconfig", s.rlconfig)
 	return mux

@@ -26,7 +26,9 @@ import (
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/internal/plans"
+	"github.com/stint-io/stint/internal/statsd"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
@@ -66,6 +68,7 @@ type Server struct {
 	admin      *http.Server
 	resp       respDoor
 	pages      pages
+	hits       *hits.Table // nil = nobody wants to know
 	spoe       spoeDoor
 
 	reloading sync.Mutex // held from reading the files until they are in force
@@ -146,6 +149,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
+	s.countHits(set)
 	s.budgets.follow(s.engine, s.config.customers, &s.opts)
 	s.config.counted, s.config.aim, s.config.use = s.budgets.watch, s.budgets.events.sender.Aim, s.budgets.customers.Use
 	s.config.estimate = s.budgets.estimates.Configure
@@ -179,7 +183,7 @@ func (s *Server) build() error {
 	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit}
 	s.rls = rls.New(s.engine, rls.Options{
 		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
-		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded,
+		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded, Hits: s.hits,
 	})
 	if s.opts.RLSShadow {
 		s.opts.Logger.Warn("every request over Envoy's protocol is answered OK, whatever the limits say: --rls-shadow is set")
@@ -352,6 +356,9 @@ func (s *Server) Run(ctx context.Context) error {
 	serve("http", func() error { return serveHTTP(s.http, doors.http, s.security.http) })
 	serve("grpc", func() error { return s.grpc.Serve(doors.grpc) })
 	serve("admin", func() error { return serveHTTP(s.admin, doors.admin, s.security.admin) })
+	if s.opts.StatsD != "" {
+		running.Go(func() { statsd.New(*s.opts.statsd(s.statistics)).Run(lending) }) // counts what is answered while draining
+	}
 	running.Go(func() {
 		s.pages.serve(func(err error) { failed <- fmt.Errorf("server: page listener: %w", err) })
 	})

@@ -43,7 +43,11 @@ func (e *envoyFlags) register(f *pflag.FlagSet, o *server.Options) {
 	f.BoolVar(&o.RLSCountAdmitted, "rls-count-admitted", false, "rules in Envoy's format count admitted requests only")
 	f.Float64Var(&o.RLSNearLimit, "rls-near-limit", 0.8, "share of a rule in Envoy's format above which hits are counted as near its limit")
 	f.BoolVar(&e.environment, "envoy-environment", false, "read the environment of the image of envoyproxy/ratelimit; flags and STINT_ variables win. Under the name ratelimit it is on")
-	f.StringVar(&o.EnvoyDebugAddr, "envoy-debug", "", "address of a listener with /rlconfig, as the debug port of Envoy's own service (default: none)")
+	f.StringVar(&o.EnvoyDebugAddr, "envoy-debug", "", "address of a listener with /rlconfig and /stats, as the debug port of Envoy's own service (default: none)")
+	f.StringVar(&o.EnvoyPrometheus, "envoy-prometheus", "", "address and path, such as 127.0.0.1:9090/metrics, of a listener with the statistics of Envoy's own service (default: none)")
+	f.StringVar(&o.StatsD, "statsd", "", "where these statistics are sent: tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT (default: nowhere)")
+	f.DurationVar(&o.StatsDInterval, "statsd-interval", 0, "how often they are sent (default 10s)")
+	f.StringSliceVar(&o.StatsDTags, "statsd-tag", nil, "NAME=VALUE on each of them; may be repeated")
 }
 
 // read sets the flags that nobody has given by the environment of Envoy's own service, if that is

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -144,8 +145,8 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		return false, err
 	}
 	// No version: numbers of a server that was started anew may begin again, with other resources.
-	if err := stream.Send(&discovery.DiscoveryRequest{Node: node, TypeUrl: TypeURL}); err != nil {
-		return false, err
+	if err := stream.Send(&discovery.DiscoveryRequest{Node: node, TypeUrl: TypeURL}); err != nil && !errors.Is(err, io.EOF) {
+		return false, err // after EOF Recv says what it is
 	}
 	refusals, accepted := 0, ""
 	for {
@@ -166,7 +167,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 			refusals, accepted = 0, got.VersionInfo
 			reply.VersionInfo = accepted
 		}
-		if err := stream.Send(reply); err != nil {
+		if err := stream.Send(reply); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -53,6 +54,8 @@ type Options struct {
 	// Loaded reports whether there is a configuration; nil = there always is. Without one, every
 	// request is answered with Unavailable.
 	Loaded func() bool
+	// Hits counts the hits of rules in Envoy's format; nil = nobody does.
+	Hits *hits.Table
 }
 
 // Service is the rate limit service. It is safe for concurrent use.
@@ -69,6 +72,8 @@ type Counts struct {
 	OK, OverLimit, Errors atomic.Uint64
 	// Shadowed are those OK that Options.Shadow made so.
 	Shadowed atomic.Uint64
+	// Unavailable are those errors that are no fault of the request.
+	Unavailable atomic.Uint64
 }
 
 // New returns a service that asks e.
@@ -118,7 +123,13 @@ func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func
 	}
 	if err != nil {
 		s.counts.Errors.Add(1)
-		return nil, toStatus(ctx, err)
+		if err = toStatus(ctx, err); status.Code(err) == codes.Unavailable {
+			s.counts.Unavailable.Add(1)
+		}
+		return nil, err
+	}
+	if s.opts.Hits != nil {
+		s.countHits(req, c)
 	}
 	resp := s.response(req, &c.query)
 	if resp.OverallCode == pb.RateLimitResponse_OK {
@@ -130,6 +141,16 @@ func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func
 		s.counts.OverLimit.Add(1)
 	}
 	return resp, nil
+}
+
+// countHits counts what became of each descriptor. After translate c has the entries of all, one after the other.
+func (s *Service) countHits(req *pb.RateLimitRequest, c *call) {
+	from := 0
+	for i, d := range req.Descriptors {
+		to := from + len(d.GetEntries())
+		s.opts.Hits.Count(&c.query, i, c.attrs[from:to])
+		from = to
+	}
 }
 
 // release keeps the scratch unless one request made it large.
