@@ -274,3 +274,34 @@ func TestRESPLongBucketsOutliveTheProcess(t *testing.T) {
 		}
 	}
 }
+
+// A client that closes its direction with its last command, as a shell pipe does, has its answer and then the end, also
+// where the end comes together with the command, of which nothing wakes the connection later. One that sends its
+// command in pieces has its answer as well.
+func TestRESPHalfClosed(t *testing.T) {
+	s := start(t, "limits: [{name: per-ip, key: [ip], rate: 5/hour}]", withRESP)
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for range 8 {
+				c, err := net.Dial("tcp", s.Addrs().RESP.String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+				for _, piece := range []string{"PI", "NG\r\nECHO x", "\r\n"}[i%3:] {
+					_, err = io.WriteString(c, piece)
+				}
+				if err == nil {
+					err = c.(*net.TCPConn).CloseWrite()
+				}
+				text, readErr := io.ReadAll(c)
+				if err = errors.Join(err, readErr, c.Close()); err != nil || i%3 == 0 && string(text) != "+PONG\r\n$1\r\nx\r\n" {
+					t.Errorf("%q, %v", text, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

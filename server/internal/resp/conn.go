@@ -21,6 +21,7 @@ type conn struct {
 	ending  *atomic.Bool // the server ends
 	ctx     context.Context
 	conn    net.Conn
+	socket  *socket // nil = commands are read from conn
 	id      int64
 	name    string
 
@@ -72,16 +73,29 @@ func (c *conn) flush() bool {
 	if len(c.w.out) == 0 {
 		return true
 	}
+	rest := c.w.out
+	if c.socket != nil {
+		rest = rest[c.socket.write(rest):]
+	}
+	var err error
+	if len(rest) > 0 {
+		err = c.write(rest)
+	}
+	if c.w.out = c.w.out[:0]; cap(c.w.out) > 2*mostOut {
+		c.w.out = nil
+	}
+	return err == nil
+}
+
+// write writes answers, and waits until the client takes them.
+func (c *conn) write(out []byte) error {
 	// To set a deadline for each batch would cost more than a decision.
 	if now := time.Now(); c.writeBy.Sub(now) < writeTime*2/3 {
 		c.writeBy = now.Add(writeTime)
 		_ = c.conn.SetWriteDeadline(c.writeBy)
 	}
-	_, err := c.conn.Write(c.w.out)
-	if c.w.out = c.w.out[:0]; cap(c.w.out) > 2*mostOut {
-		c.w.out = nil
-	}
-	return err == nil
+	_, err := c.conn.Write(out)
+	return err
 }
 
 // identify makes who shows the credential the one that the connection speaks for.

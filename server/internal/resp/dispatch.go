@@ -3,6 +3,7 @@ package resp
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 )
 
@@ -13,17 +14,24 @@ func (c *conn) run() {
 			c.opts.Fault(c.now, p)
 		}
 	}()
-	for !c.quit {
-		err := c.reader.fill(c.conn)
-		if err != nil {
-			return // it is closed, or too slow
-		}
-		err = c.batch()
-		if !c.flush() || err != nil {
-			return
-		}
-		c.hurry()
+	if c.runRaw() {
+		return
 	}
+	for c.turn(c.conn) {
+	}
+}
+
+// turn reads once and answers; false = the connection has ended, or nothing has come.
+func (c *conn) turn(from io.Reader) bool {
+	if err := c.reader.fill(from); err != nil {
+		return false // it is closed, or too slow
+	}
+	err := c.batch()
+	if !c.flush() || err != nil || c.quit {
+		return false
+	}
+	c.hurry()
+	return true
 }
 
 // batch answers the commands that have come.
