@@ -184,6 +184,11 @@ internal/derive, internal/plans, rules < internal/derive/fromfiles < server;
 # How often each limit was met, and with which answer.
 rules < internal/tally < internal/engine;
 
+# Which keys are met most of late, and which requests there were in the latest hour; what sees both.
+NONE < internal/topkeys;
+store/memory < internal/lasthour;
+internal/tally, internal/topkeys, internal/lasthour < internal/watch;
+
 # Requests that wait for a limit.
 rules < internal/waitqueue < internal/engine;
 
@@ -248,6 +253,10 @@ server/internal/leaselimits, internal/lease/coordinator < server/internal/leasep
 server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, server/internal/leasereplica, internal/cluster
 < server/internal/leaseservice;
 server/internal/leaseservice, client < server/internal/leaseshards;
+
+# What operators look at in a browser. The admin port asks who they are.
+internal/watch, internal/banlist, internal/explain, internal/answer, internal/forwarded/identify, internal/picture, server/internal/leasepage
+< server/internal/ui < server/internal/admin;
 
 # The server's own instance: it spends leases as any client does, by a stream that the
 # server hands it.

@@ -56,3 +56,23 @@ func (l *Limit) KeyFrom(attrs []limit.Attribute) ([]byte, error) {
 	}
 	return key, nil
 }
+
+// KeyTextOf is [Limit.KeyText] for the beginning of a key of so many bytes, such as where no more of it was kept.
+func (l *Limit) KeyTextOf(begin []byte, size int) string {
+	if size <= len(begin) {
+		return l.KeyText(begin)
+	}
+	whole := 0
+	for whole < len(begin) {
+		_, n := keyPart(begin[whole:])
+		if n == 0 {
+			break
+		}
+		whole += n
+	}
+	key := append([]byte(nil), begin...)
+	if rest := len(key) - whole; rest > 1 && key[whole] <= maxLiteral {
+		key[whole], whole = byte(rest-1), len(key)
+	}
+	return strings.TrimSuffix(l.KeyText(key[:whole]), " ") + "..."
+}

@@ -129,6 +129,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	all.Go(func() { s.budgets.run(running, running) })
 	all.Go(func() { s.config.watch(running, set) })
 	all.Go(func() { s.config.identity.Run(running) })
+	all.Go(func() { s.dashboard.Run(running) })
 	all.Go(func() { s.security.watch(running) })
 	all.Go(func() {
 		if err := serveHTTP(s.admin, l, s.security.admin); !errors.Is(err, http.ErrServerClosed) {

@@ -18,7 +18,7 @@ import (
 var order = []string{
 	"take", "explain", "finish", "reserve", "renew", "commit", "release", "getLimit", "getUsage",
 	"gateForwardAuth", "gateNginx", "envoyJSON", "healthz", "healthcheck", "getDocument", "readyz",
-	"listBans", "liftBans", "getKey", "grantKey", "refundKey", "resetKey", "listChanges",
+	"listBans", "liftBans", "getTop", "getKey", "grantKey", "refundKey", "resetKey", "listChanges",
 	"listPlans", "setCustomer", "getCustomers", "removeCustomer", "getLeases", "reload", "getMetrics", "getInstanceMetrics", "getRLConfig",
 }
 
@@ -26,8 +26,8 @@ var order = []string{
 var rare = map[string]string{
 	"Decision.delay": "wire.go", "Result.detail": "wire.go", "Result.store_failed": "wire.go",
 	"Explained.detail": "wire.go", "Explained.store_failed": "wire.go", "Explained.uncarried": "wire.go", "Explained.soft": "wire.go",
-	"Bans.bans.override": "bans.go",
-	"Reservation.late":   "reserve.go", "Estimate.whole": "reserve.go", "ConfiguredLimit.split": "limits.go",
+	"Bans.bans.override": "bans.go", "Top.limits.shadow": "figures.go", "Top.limits.let_through_per_second": "figures.go",
+	"Reservation.late": "reserve.go", "Estimate.whole": "reserve.go", "ConfiguredLimit.split": "limits.go",
 	"ConfiguredLimit.split.instances": "limits.go", "ConfiguredLimit.split.weight": "limits.go",
 	"Counter.members": "keyadmin.go", "Counter.unreached": "keyadmin.go", "Counter.members.member": "others.go",
 	"Counter.members.used": "others.go", "Counter.members.remaining": "others.go", "Counter.members.changed": "others.go",
@@ -36,7 +36,7 @@ var rare = map[string]string{
 // written reports whether a file of the API has a field in what it writes.
 func written(t *testing.T, path, file string) bool {
 	t.Helper()
-	for _, folder := range []string{"internal/rest", "internal/admin", "../internal/keyadmin"} {
+	for _, folder := range []string{"internal/rest", "internal/admin", "internal/ui", "../internal/keyadmin"} {
 		text, err := os.ReadFile(filepath.Join(folder, file))
 		if err == nil && strings.Contains(string(text), `json:"`+path[strings.LastIndexByte(path, '.')+1:]) {
 			return true
@@ -197,6 +197,8 @@ func (o *openAPI) unshown() []sent {
 		{"refundKey", month + "0", "", 409, []string{"Idempotency-Key", "first"}},
 		{"getKey", o.admin + "/v1/admin/keys?limit=none", "", 404, nil},
 		{"listBans", o.admin + "/v1/bans?max=1", "", 200, nil},
+		{"getTop", o.admin + "/v1/top?limits=2&keys=20", "", 200, nil},
+		{"getTop", o.admin + "/v1/top?keys=21", "", 400, nil},
 		{"listBans", o.admin + "/v1/bans?lmit=a", "", 400, nil},
 		{"listBans", o.admin + "/v1/bans", "", 421, []string{"Host", "example.com"}},
 		{"listChanges", o.admin + "/v1/admin/audit?max=1", "", 200, nil},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -250,6 +251,9 @@ func (o *openAPI) examples(t *testing.T, what string, media object) {
 // profiles are for who develops stint, and no part of the API.
 const profiles = "/debug/pprof/"
 
+// dashboard is for browsers. What follows it are the ends of its paths.
+var dashboard = []string{"/ui", "/ui/", "/login", "/logout", "/static/", "/events"}
+
 // TestOpenAPIIsWhole: each path that stands in the code of the HTTP and of the admin port is in the document, with its method,
 // and each of the document is in the code.
 func TestOpenAPIIsWhole(t *testing.T) {
@@ -265,7 +269,7 @@ func TestOpenAPIIsWhole(t *testing.T) {
 		for name := range paths {
 			documented = documented || path != "/" && strings.HasSuffix(path, "/") && strings.HasPrefix(name, path)
 		}
-		if path == "/" || strings.HasPrefix(path, profiles) || strings.HasPrefix(path, "/grpc.") {
+		if path == "/" || strings.HasPrefix(path, profiles) || slices.Contains(dashboard, path) || strings.HasPrefix(path, "/grpc.") {
 			continue
 		}
 		if !documented || method != "" && item[strings.ToLower(method)] == nil {

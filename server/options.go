@@ -178,6 +178,9 @@ type Options struct {
 	// machine. The decision endpoints take every name, as gateways pass on that of
 	// the site they protect.
 	HTTPHosts []string
+	// DashboardURL is where people reach the admin port, such as https://stint.internal.example: problem documents then
+	// link the page of the limit that refused; "" = they link none.
+	DashboardURL string
 	// Profiles serves /debug/pprof/ on the admin port.
 	Profiles bool
 
@@ -229,7 +232,7 @@ func (o *Options) complete() error {
 			bad("%s address %q: %w, write it as 127.0.0.1:8080", a.name, a.addr, err)
 		}
 	}
-	errs = append(errs, append(o.secured(), o.checkPages()...)...)
+	errs = append(errs, append(append(o.secured(), o.checkPages()...), o.checkDashboard()...)...)
 	if err := o.Parent.complete(); err != nil {
 		errs = append(errs, err)
 	}

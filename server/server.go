@@ -29,6 +29,7 @@ import (
 	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/statsd"
+	"github.com/stint-io/stint/internal/watch"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
@@ -36,17 +37,20 @@ import (
 	"github.com/stint-io/stint/server/internal/rest"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
+	"github.com/stint-io/stint/server/internal/ui"
 )
 
 // Server is one instance of the service. Make it with [New]; it runs once. Its
 // methods are safe for concurrent use.
 type Server struct {
-	opts   Options
-	host   *Host // nil = the server has listeners of its own
-	config config
-	engine *engine.Engine
-	bans   *banlist.Bans
-	rls    *rls.Service
+	opts      Options
+	host      *Host // nil = the server has listeners of its own
+	config    config
+	engine    *engine.Engine
+	bans      *banlist.Bans
+	watch     *watch.Watch
+	dashboard *ui.UI
+	rls       *rls.Service
 
 	storage  *storage
 	met      atomic.Bool // the store answered once
@@ -145,7 +149,8 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if s.budgets, err = openBudgets(&s.leases, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares()}); err != nil {
+	s.watch = watch.New()
+	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
@@ -180,7 +185,7 @@ func (s *Server) build() error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit}
+	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit, Dashboard: s.opts.limitPage()}
 	s.rls = rls.New(s.engine, rls.Options{
 		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
 		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded, Hits: s.hits,
@@ -235,8 +240,9 @@ func (s *Server) build() error {
 	if s.security.guard.live != nil {
 		authorize = s.security.guard.onAdmin
 	}
+	s.openDashboard(streams.Done())
 	s.admin = newHTTP(admin.New(admin.Options{
-		Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() ([]admin.Plan, []admin.Assigned) {
+		UI: s.dashboard, Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() ([]admin.Plan, []admin.Assigned) {
 			return planNames(s.engine.Set()), assigned(s.engine.Set(), s.budgets.customers.View())
 		}, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
@@ -374,6 +380,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	running.Go(func() { s.config.watch(watching, set) })
 	running.Go(func() { s.config.identity.Run(watching) })
+	running.Go(func() { s.dashboard.Run(watching) })
 	running.Go(func() { s.security.watch(watching) })
 	s.addrs = doors.addrs()
 	s.serving.Store(true)

@@ -86,6 +86,7 @@ func newRoot() *cobra.Command {
   stint key get LIMIT customer=acme    what a key has used; give back, grant, reset
   stint customer set acme --plan pro   give a customer a plan; stint plan ls lists them
   stint ban ls                         list who is banned; stint ban rm lifts a ban
+  stint top                            limits and their top keys, as they change
   stint doctor --store redis://host    examine the store that many services share
   stint simulate scenario.yaml         see how a fleet would share a limit
   stint replay --config new.yaml access.log   see what limits would have refused
@@ -106,7 +107,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newMan(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newMan(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

@@ -51,6 +51,7 @@ func (s *securityFlags) register(f *pflag.FlagSet, o *server.Options) {
 	f.BoolVar(&o.Insecure, "insecure", false, "allow addresses that other machines reach without TLS, or without a proof of who comes")
 	f.StringVar(&s.adminToken, "admin-token-file", "", "file with the bearer token that admin requests need")
 	f.StringSliceVar(&o.AdminHosts, "admin-host", nil, "name by which the admin port may be addressed; may be repeated")
+	f.StringVar(&o.DashboardURL, "dashboard-url", "", "where people reach the admin port, such as https://stint.internal.example: refusals then link the page of their limit")
 	f.StringSliceVar(&o.HTTPHosts, "http-host", nil, "name by which the HTTP port may be addressed, or * for any; may be repeated")
 }
 

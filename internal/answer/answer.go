@@ -64,6 +64,10 @@ type Options struct {
 	// RateLimit field, with nothing remaining: there are gateways that see by the
 	// field alone whether a 5xx is a refusal or the absence of a decision.
 	MarkRefusals bool
+
+	// Dashboard is the URL of the dashboard's page of a limit up to its name, which problem documents then link; "" = none
+	// is linked.
+	Dashboard string
 }
 
 // Header adds to h what d says about its limits.
@@ -144,7 +148,7 @@ func WriteRefusalAs(w http.ResponseWriter, status int, d *limit.Decision, o Opti
 		write(w, status, d.Action.ContentType, []byte(d.Action.Body))
 		return
 	}
-	writeProblem(w, status, Problem(make([]byte, 0, 512), d))
+	writeProblem(w, status, refusal(make([]byte, 0, 512), d, o.Dashboard))
 }
 
 // WriteUnavailable answers a request about which no decision could be made: 503

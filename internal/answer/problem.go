@@ -2,6 +2,7 @@ package answer
 
 import (
 	"net/http"
+	"net/url"
 	"strconv"
 	"unicode/utf8"
 
@@ -26,6 +27,8 @@ type problem struct {
 	status              int
 	// decision, if any, gives the extension members.
 	decision *limit.Decision
+	// dashboard is as in Options.
+	dashboard string
 }
 
 // Problem appends to dst the RFC 9457 problem document of d's refusal and
@@ -34,8 +37,11 @@ type problem struct {
 // otherwise. Its extension members are violated-policies (at most eight names),
 // reason (that of the first limit that refused) and retry_after (seconds, as in
 // the Retry-After field).
-func Problem(dst []byte, d *limit.Decision) []byte {
-	p := problem{kind: typeQuota, title: titleQuota, status: Status(d), decision: d}
+func Problem(dst []byte, d *limit.Decision) []byte { return refusal(dst, d, "") }
+
+// refusal is Problem with a link to the limit that refused.
+func refusal(dst []byte, d *limit.Decision, dashboard string) []byte {
+	p := problem{kind: typeQuota, title: titleQuota, status: Status(d), decision: d, dashboard: dashboard}
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow && !r.Allowed && r.Reason == limit.ReasonBanned {
 			p.kind, p.title = typeAbnormal, titleAbnormal
@@ -56,6 +62,10 @@ func appendProblem(b []byte, p problem) []byte {
 	b = strconv.AppendInt(b, int64(p.status), 10)
 	if p.decision != nil {
 		b = appendRefusal(b, p.decision)
+		if r := p.decision.Refused(); r != nil && p.dashboard != "" {
+			b = append(b, `,"limit-page":`...)
+			b = appendString(b, p.dashboard+url.QueryEscape(r.Limit))
+		}
 	} else if p.detail != "" {
 		b = append(b, `,"detail":`...)
 		b = appendString(b, p.detail)

@@ -80,7 +80,7 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		}
 		for i := range q.parts {
 			p, r := &q.parts[i], &q.Decision.Results[i]
-			p.tally.Count(r)
+			p.tally.Count(q.Hits[p.hit].key, r)
 			if p.near >= 0 && (q.Decision.Allowed || p.countAlways) {
 				p.tally.CountNear(r, q.charges[p.charge].Cost, p.near)
 			}

@@ -49,6 +49,9 @@ type Options struct {
 	// Shares keeps what tenants have taken of limits that they share. nil = the store does if it is a
 	// [store.Shares], and otherwise this process.
 	Shares store.Shares
+
+	// Watch returns who is told of each answer of a limit, with the key of its bucket; nil = nobody is.
+	Watch func(limit string) tally.Watcher
 }
 
 // OverrideName is the name of limits that come with requests, in decisions and metrics.
@@ -74,10 +77,9 @@ type Engine struct {
 	queries       sync.Pool                // of *Query
 	notReturned   atomic.Uint64
 	unlimited     tally.UnlimitedCounter
+	watch         func(limit string) tally.Watcher // as in Options
 
-	swap struct {
-		sync.Mutex // held by Swap, so that configurations replace each other one by one
-	}
+	swap sync.Mutex // held by Swap, so that configurations replace each other one by one
 }
 
 var (
@@ -124,7 +126,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive}
+	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	if err := e.Swap(set); err != nil {
@@ -187,7 +189,7 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		t := s.tallies[l.Name]
 		if t == nil {
 			if t = old.tallies[l.Name]; t == nil {
-				t = new(tally.Counter)
+				t = tally.New(e.watch, l.Name)
 			}
 			s.tallies[l.Name] = t
 		}

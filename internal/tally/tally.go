@@ -20,6 +20,21 @@ type Counter struct {
 	tagged        [reasonCount]atomic.Uint64
 	skipped       [rules.SkipCount]atomic.Uint64
 	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
+	watcher       Watcher // nil = nobody is told
+}
+
+// Watcher is told of each answer of a limit, with the key of the bucket. It is safe for concurrent use and keeps neither.
+type Watcher interface {
+	Saw(key []byte, r *limit.Result)
+}
+
+// New returns the counter of the limit of that name, which tells what watch returns of each answer; nil = it tells nobody.
+func New(watch func(limit string) Watcher, limit string) *Counter {
+	c := new(Counter)
+	if watch != nil {
+		c.watcher = watch(limit)
+	}
+	return c
 }
 
 // Tally counts the answers of the limit of that name since the process began, or since the
@@ -78,8 +93,11 @@ func (t *Counter) CountNear(r *limit.Result, taken, near int64) {
 // Skip counts a request that matched the limit and to which it did not apply.
 func (t *Counter) Skip(why rules.Skip) { t.skipped[why].Add(1) }
 
-// Count counts an answer.
-func (t *Counter) Count(r *limit.Result) {
+// Count counts an answer of the bucket of a key.
+func (t *Counter) Count(key []byte, r *limit.Result) {
+	if t.watcher != nil {
+		t.watcher.Saw(key, r)
+	}
 	reason := int(r.Reason)
 	if reason >= reasonCount {
 		reason = 0

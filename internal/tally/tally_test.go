@@ -1,6 +1,7 @@
 package tally
 
 import (
+	"fmt"
 	"reflect"
 	"sync"
 	"testing"
@@ -28,7 +29,7 @@ func TestEachAnswer(t *testing.T) {
 	shadowed := *shadow
 	shadowed.StoreFailed = true
 	for _, r := range []*limit.Result{verdict(true, limit.ReasonNone), soft, verdict(false, limit.ReasonRate), shadow, tagged, failed, admitted, unsaid, &shadowed} {
-		c.Count(r)
+		c.Count(nil, r)
 	}
 	c.Skip(rules.SkipMissingKey)
 	want := Tally{Limit: "a", Allowed: 3, Soft: 1, WithoutStore: Fallbacks{Allowed: 1, Refused: 1, ShadowRefused: 1}}
@@ -59,6 +60,24 @@ func TestNear(t *testing.T) {
 	}
 }
 
+// A watcher is told of each answer with its key.
+func TestWatcher(t *testing.T) {
+	w := &told{}
+	c := New(func(limit string) Watcher { w.text = limit; return w }, "a")
+	c.Count([]byte("k1"), verdict(true, limit.ReasonNone))
+	c.Count([]byte("k2"), verdict(false, limit.ReasonRate))
+	if w.text != "a k1 true k2 false" {
+		t.Error(w.text)
+	}
+	New(nil, "a").Count([]byte("k"), verdict(true, limit.ReasonNone))
+}
+
+type told struct{ text string }
+
+func (w *told) Saw(key []byte, r *limit.Result) {
+	w.text += fmt.Sprint(" ", string(key), " ", r.Allowed)
+}
+
 // Many at once: no answer is lost.
 func TestConcurrent(t *testing.T) {
 	var c Counter
@@ -66,8 +85,8 @@ func TestConcurrent(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 1000 {
-				c.Count(verdict(true, limit.ReasonNone))
-				c.Count(verdict(false, limit.ReasonRate))
+				c.Count(nil, verdict(true, limit.ReasonNone))
+				c.Count(nil, verdict(false, limit.ReasonRate))
 			}
 		})
 	}

@@ -39,6 +39,8 @@ type Options struct {
 	Customers http.Handler
 	// RLConfig answers GET /rlconfig; nil = there is none.
 	RLConfig http.Handler
+	// UI answers what is below /ui, which browsers reach with a session, and GET /v1/top; nil = there is none.
+	UI http.Handler
 	// Reload loads the configuration again. The error says what is wrong with it.
 	Reload func() error
 	// Token, when set, must come as "Authorization: Bearer TOKEN" with every
@@ -113,26 +115,42 @@ func New(o Options) http.Handler {
 		guarded.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		guarded.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	mux.Handle("/", requireToken(o.Token, o.Authorize, guarded))
+	if o.UI != nil {
+		guarded.Handle("GET /v1/top", o.UI)
+		dashboard := newSessions(permit(o.Token, o.Authorize), o.UI)
+		mux.Handle("/ui", dashboard)
+		mux.Handle("/ui/", dashboard)
+	}
+	mux.Handle("/", requireToken(permit(o.Token, o.Authorize), guarded))
 	return requireHost(o.Hosts, http.NewCrossOriginProtection().Handler(mux))
 }
 
-func requireToken(token string, authorize func(*http.Request) (int, string), next http.Handler) http.Handler {
+// permit says who may go on; nil = everybody.
+func permit(token string, authorize func(*http.Request) (int, string)) permission {
 	if token == "" && authorize == nil {
-		return next
+		return nil
 	}
 	want := sha256.Sum256([]byte(token))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return func(r *http.Request) (status int, text string) {
 		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		// Sums of equal length compare in the same time whatever was given.
 		have := sha256.Sum256([]byte(given))
-		status, text := http.StatusUnauthorized, "the admin token is missing or wrong"
 		switch {
 		case token != "" && ok && subtle.ConstantTimeCompare(have[:], want[:]) == 1:
-			status = 0
+			return 0, ""
 		case authorize != nil:
-			status, text = authorize(r)
+			return authorize(r)
 		}
+		return http.StatusUnauthorized, "the admin token is missing or wrong"
+	}
+}
+
+func requireToken(permit permission, next http.Handler) http.Handler {
+	if permit == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, text := permit(r)
 		if status == 0 {
 			next.ServeHTTP(w, r)
 			return

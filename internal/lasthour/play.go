@@ -1,0 +1,156 @@
+package lasthour
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// ErrConcurrency says that how long requests ran is not kept.
+var ErrConcurrency = errors.New("lasthour: what another number of requests in flight would do is not known: when requests ended is not kept")
+
+// Answer says what another policy would have done.
+type Answer struct {
+	// From and To say of which time.
+	From, To time.Time
+	// Asked are the requests, and Refused those that were refused in truth.
+	Asked, Refused float64
+	// Now are those that the first policy refuses when they are played again: it differs from Refused by what is
+	// known less exactly, by other limits that charge, and by changes in between. Then are those that the other refuses.
+	Now, Then float64
+	// Sampling is the standard error of Then because of the keys that are not kept; 0 = all are.
+	Sampling float64
+	// Keys are those that were played, and KeysRefused those of them of which the other policy refuses a request. One key
+	// in Part is kept; figures count each for as many.
+	Keys, KeysRefused, Part int
+	// Slot is how exactly times are known: a bucket may be off by what it refills in that time.
+	Slot time.Duration
+}
+
+// played is an entry of some key.
+type played struct {
+	entry
+	key int
+}
+
+// WhatIf plays the requests of the latest time, an hour for 0, by two policies.
+func (l *Log) WhatIf(ctx context.Context, now, then limit.Policy, latest time.Duration) (Answer, error) {
+	if now.Algorithm == limit.Concurrency || then.Algorithm == limit.Concurrency {
+		return Answer{}, ErrConcurrency
+	}
+	if latest <= 0 || latest > Hour {
+		latest = Hour
+	}
+	list, keys, from := l.snapshot(latest)
+	part := math.Exp2(float64(bits.OnesCount64(l.mask.Load())))
+	at := func(unit uint32) time.Time {
+		return time.Unix(0, int64(l.r.start)+int64(unit)*int64(Slot)).UTC()
+	}
+	a := Answer{From: at(from), To: time.Unix(0, int64(l.r.now())).UTC(), Keys: keys, Part: int(part), Slot: time.Duration(l.width.Load()) * Slot}
+	for i := range list {
+		a.Asked += float64(list[i].asked) * part
+		a.Refused += float64(list[i].asked-list[i].took) * part
+	}
+	for _, one := range []struct {
+		policy limit.Policy
+		total  *float64
+	}{{now, &a.Now}, {then, &a.Then}} {
+		refused, err := play(ctx, list, keys, one.policy, l.r.start)
+		if err != nil {
+			return Answer{}, err
+		}
+		squares, with := 0.0, 0
+		for _, n := range refused {
+			*one.total += float64(n) * part
+			squares += float64(n) * float64(n)
+			if n > 0 {
+				with++
+			}
+		}
+		a.Sampling, a.KeysRefused = math.Sqrt(squares*part*(part-1)), with
+	}
+	return a, nil
+}
+
+// snapshot copies what is kept, ascending by time.
+func (l *Log) snapshot(latest time.Duration) (list []played, keys int, from uint32) {
+	now := l.r.unit()
+	from = l.since.Load()
+	if n := uint32(latest / Slot); now > n {
+		from = max(from, now-n)
+	}
+	mask := l.mask.Load()
+	l.each(func(_ *shard, id name, t *track) {
+		if id.hash&mask != 0 {
+			return
+		}
+		before := len(list)
+		for _, e := range t.entries {
+			if e.at >= from {
+				list = append(list, played{e, keys})
+			}
+		}
+		if len(list) > before {
+			keys++
+		}
+	})
+	slices.SortStableFunc(list, func(a, b played) int { return cmp.Compare(a.at, b.at) })
+	return list, keys, from
+}
+
+// play returns how many requests of each key a policy refuses. Buckets are full at the beginning.
+func play(ctx context.Context, list []played, keys int, policy limit.Policy, start limit.Time) (refused []int64, err error) {
+	clock := start
+	st := memory.New(memory.Options{Now: func() limit.Time { return clock }, MaxBytes: 256 << 20})
+	defer func() { err = errors.Join(err, st.Close()) }()
+	counters, err := st.Bind(store.Spec{ID: "what if", Policy: policy})
+	if err != nil {
+		return nil, fmt.Errorf("lasthour: %w", err)
+	}
+	refused = make([]int64, keys)
+	charges := make([]store.Charge, 1)
+	key := make([]byte, 8)
+	for i := range list {
+		e := &list[i]
+		if i%1024 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		clock = max(clock, start+limit.Time(e.at)*limit.Time(Slot))
+		binary.LittleEndian.PutUint64(key, uint64(e.key))
+		asked := int64(e.asked)
+		cost := max((int64(e.cost)+asked/2)/asked, 0)
+		fit := asked
+		if cost > 0 {
+			charges[0] = store.Charge{Counters: counters, Key: key}
+			if _, err := st.Peek(ctx, charges); err != nil {
+				return nil, fmt.Errorf("lasthour: %w", err)
+			}
+			fit = min(asked, charges[0].Verdict.Remaining/cost)
+		}
+		over := asked - fit
+		if !policy.CountRefused {
+			over = 0 // what is refused takes nothing
+		}
+		for _, n := range []int64{fit, over} {
+			if n == 0 || cost == 0 || n > limit.MaxCount/cost {
+				continue
+			}
+			charges[0] = store.Charge{Counters: counters, Key: key, Cost: n * cost}
+			if _, err := st.Take(ctx, charges); err != nil {
+				return nil, fmt.Errorf("lasthour: %w", err)
+			}
+		}
+		refused[e.key] += asked - fit
+	}
+	return refused, nil
+}
