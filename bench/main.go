@@ -37,6 +37,7 @@ func allTables() []table {
 		{"flood", "a full table never forgets a limited key", steps{tables.Flood}},
 		{"match", "matching against 10 and 10,000 limits", steps{tables.Match}},
 		{"rls", "the service against a server that always says OK", steps{tables.Service}},
+		{"take", "POST /v1/take against a bare handler of the same JSON", steps{tables.Take}},
 		{"tls", "the service by TLS against itself in plain text", steps{tables.TLS}},
 		{"redis", "the Redis store against a bare script and other limiters", steps{tables.RedisKeys, tables.RedisHot}},
 		{"leases", "a decision on a lease, an idle instance, a round of the coordinator", steps{tables.Leases}},

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
@@ -32,13 +33,18 @@ type Options struct {
 }
 
 type api struct {
-	engine *engine.Engine
-	opts   Options
+	engine  *engine.Engine
+	opts    Options
+	buffers sync.Pool // of *[]byte
+
+	// The values of header fields that all answers share. Nobody writes to them.
+	isJSON, noStore []string
 }
 
 // New returns the handler of POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, and of GET /v1/limits/NAME and /v1/usage.
 func New(e *engine.Engine, opts Options) http.Handler {
-	a := &api{e, opts}
+	a := &api{engine: e, opts: opts, isJSON: []string{"application/json"}, noStore: []string{"no-store"}}
+	a.buffers.New = func() any { room := make([]byte, 0, 1<<10); return &room }
 	usage := usageHandler(opts.Usage)
 	posts := map[string]http.HandlerFunc{
 		"/v1/take": a.post(a.take), "/v1/explain": a.post(a.explain), "/v1/finish": a.post(a.finish),
@@ -81,7 +87,10 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 			answer.WriteError(w, http.StatusMethodNotAllowed, "use POST")
 			return
 		}
-		src, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+		buffer := a.buffers.Get().(*[]byte)
+		defer a.keep(buffer)
+		src, err := readBody(w, r, (*buffer)[:0])
+		*buffer = src[:0]
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 64 KiB")
 			return
@@ -94,8 +103,35 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 	}
 }
 
+// maxKept bounds the buffers that are used again. Nearly all bodies and answers are below it.
+const maxKept = 4 << 10
+
+// keep takes back a buffer that nothing refers to any more.
+func (a *api) keep(buffer *[]byte) {
+	if cap(*buffer) <= maxKept {
+		a.buffers.Put(buffer)
+	}
+}
+
+// readBody reads a body into the room of to, as far as it has some. What is read is valid until
+// that room is used again: who keeps a part of it copies it.
+func readBody(w http.ResponseWriter, r *http.Request, to []byte) ([]byte, error) {
+	if r.ContentLength >= 0 && r.ContentLength <= int64(cap(to)) {
+		// net/http reads no more than the length that was announced.
+		to = to[:r.ContentLength]
+		n, err := io.ReadFull(r.Body, to)
+		return to[:n], err
+	}
+	all, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	return all, err
+}
+
 func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "cost", "count_refused", "domain", "descriptors")
+	var b body
+	var err error
+	if !quick(src, &b) {
+		b, err = parse(src, "attributes", "cost", "count_refused", "domain", "descriptors")
+	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
@@ -130,8 +166,15 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteRefusal(w, &d, a.opts.Answer)
 		return
 	}
-	answer.Header(w.Header(), &d, a.opts.Answer)
-	writeJSON(w, newDecision(&d))
+	h := w.Header()
+	answer.Header(h, &d, a.opts.Answer)
+	// Each with the capacity of one: what is added makes a copy.
+	h["Content-Type"], h["Cache-Control"] = a.isJSON[:1:1], a.noStore[:1:1]
+	text := a.buffers.Get().(*[]byte)
+	defer a.keep(text)
+	*text = append(appendDecision((*text)[:0], &d), '\n')
+	// A failed write means that the client has gone: there is nothing left to do.
+	_, _ = w.Write(*text)
 }
 
 func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {

@@ -14,22 +14,7 @@ import (
 // that does not end.
 type seconds time.Duration
 
-func (s seconds) MarshalJSON() ([]byte, error) {
-	d := time.Duration(s)
-	if d == limit.Never {
-		return []byte("null"), nil
-	}
-	whole := strconv.AppendInt(nil, int64(d/time.Second), 10)
-	rest := d % time.Second
-	if rest == 0 {
-		return whole, nil
-	}
-	digits := strconv.Itoa(int(rest + time.Second))[1:]
-	for digits[len(digits)-1] == '0' {
-		digits = digits[:len(digits)-1]
-	}
-	return append(append(whole, '.'), digits...), nil
-}
+func (s seconds) MarshalJSON() ([]byte, error) { return appendSeconds(nil, time.Duration(s)), nil }
 
 type decision struct {
 	Allowed bool     `json:"allowed"`

@@ -1,0 +1,138 @@
+package rest
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/limit"
+)
+
+// appendDecision appends what [json.Marshal] makes of newDecision(d), without reflection: it is the
+// answer to every request that is let through.
+func appendDecision(to []byte, d *limit.Decision) []byte {
+	to = append(to, `{"allowed":`...)
+	to = strconv.AppendBool(to, d.Allowed)
+	if d.Permit != 0 {
+		to = append(to, `,"permit":`...)
+		to = strconv.AppendUint(to, d.Permit, 10)
+	}
+	if d.Delay > 0 {
+		to = append(to, `,"delay":`...)
+		to = appendSeconds(to, d.Delay)
+	}
+	to = append(to, `,"limits":[`...)
+	for i := range d.Results {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		to = appendResult(to, &d.Results[i])
+	}
+	to = append(to, ']')
+	for i, t := range d.Tags {
+		if i == 0 {
+			to = append(to, `,"tags":[`...)
+		} else {
+			to = append(to, ',')
+		}
+		to = append(to, `{"name":`...)
+		to = appendText(to, t.Name)
+		to = append(to, `,"value":`...)
+		to = appendText(to, t.Value)
+		to = append(to, '}')
+	}
+	if len(d.Tags) > 0 {
+		to = append(to, ']')
+	}
+	return append(to, '}')
+}
+
+func appendResult(to []byte, r *limit.Result) []byte {
+	quota, remaining := r.Quota, r.Remaining
+	to = append(to, `{"name":`...)
+	to = appendText(to, r.Limit)
+	to = append(to, `,"allowed":`...)
+	to = strconv.AppendBool(to, r.Allowed)
+	if reason := r.Reason.String(); reason != "" {
+		to = append(to, `,"reason":`...)
+		to = appendText(to, reason)
+	}
+	if r.Quota == math.MaxInt64 {
+		to = append(to, `,"unlimited":true`...)
+		quota, remaining = 0, 0
+	}
+	to = appendNumber(to, `,"quota":`, quota)
+	if r.Nominal != r.Quota && r.Nominal != 0 {
+		to = appendNumber(to, `,"nominal":`, r.Nominal)
+	}
+	to = append(to, `,"window":`...)
+	to = appendSeconds(to, r.Window)
+	to = appendNumber(to, `,"cost":`, r.Cost)
+	to = appendNumber(to, `,"remaining":`, remaining)
+	to = append(to, `,"retry_after":`...)
+	to = appendSeconds(to, r.RetryAfter)
+	to = append(to, `,"reset_after":`...)
+	to = appendSeconds(to, answer.ResetAfter(r))
+	to = appendTrue(to, `,"soft":true`, r.Soft)
+	to = appendTrue(to, `,"shadow":true`, r.Shadow)
+	to = appendTrue(to, `,"store_failed":true`, r.StoreFailed)
+	to = appendTrue(to, `,"tagged":true`, r.Tagged)
+	if r.Purpose != "" {
+		to = append(to, `,"purpose":`...)
+		to = appendText(to, r.Purpose)
+	}
+	if r.Detail != "" {
+		to = append(to, `,"detail":`...)
+		to = appendText(to, r.Detail)
+	}
+	return append(to, '}')
+}
+
+func appendNumber(to []byte, member string, n int64) []byte {
+	return strconv.AppendInt(append(to, member...), n, 10)
+}
+
+func appendTrue(to []byte, member string, is bool) []byte {
+	if is {
+		return append(to, member...)
+	}
+	return to
+}
+
+// appendText appends a string as json.Marshal does, which escapes what HTML would understand.
+func appendText(to []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			text, err := json.Marshal(s)
+			if err != nil {
+				panic(err) // a string always encodes
+			}
+			return append(to, text...)
+		}
+	}
+	to = append(to, '"')
+	to = append(to, s...)
+	return append(to, '"')
+}
+
+// appendSeconds appends a duration in seconds with up to nine decimals; null for a wait that does
+// not end.
+func appendSeconds(to []byte, d time.Duration) []byte {
+	if d == limit.Never {
+		return append(to, "null"...)
+	}
+	to = strconv.AppendInt(to, int64(d/time.Second), 10)
+	rest := d % time.Second
+	if rest == 0 {
+		return to
+	}
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], int64(rest+time.Second), 10)
+	text[0] = '.'
+	for text[len(text)-1] == '0' {
+		text = text[:len(text)-1]
+	}
+	return append(to, text...)
+}
