@@ -225,6 +225,9 @@ NONE < internal/statsd < server;
 # The transports translate. None of them knows another.
 internal/reserve, internal/gen/kuadrantpb < server/internal/rls;
 internal/reserve, stintpb < server/internal/rpc;
+# Quotas of Envoys, as leases; and a filter that behaves as Envoy's, for tests.
+rules, GRPC, github.com/envoyproxy/go-control-plane/envoy, internal/lease/agent < server/internal/rlqs;
+GRPC, github.com/envoyproxy/go-control-plane/envoy < internal/envoyfilter;
 
 internal/engine < internal/explain < server/internal/rest;
 internal/engine, internal/answer, internal/usage, internal/reserve < server/internal/rest;
@@ -269,7 +272,7 @@ GRPC, github.com/prometheus/client_golang < server/internal/latency < server;
 # Bounds and keepalive of the gRPC server; benchmarks give them to a server that does nothing.
 GRPC < internal/grpcserver;
 
-server/internal/rls, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp, server/internal/spoe,
+server/internal/rls, server/internal/rlqs, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp, server/internal/spoe,
 server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;

@@ -53,6 +53,7 @@ type config struct {
 	counted    func(...*rules.Set) // says of which limits usage is counted
 	aim        func(webhook.Target)
 	estimate   func(estimate.Config) error
+	reassign   func() // has quotas follow the limits in force
 
 	customers *plans.Directory
 	next      settings          // of the set that is being put in force; mu is held
@@ -158,6 +159,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	}
 	c.isLoaded.Store(true)
 	c.leases.reload(set)
+	c.reassign()
 	c.aim(c.next.target)
 	c.use(c.next.plans)
 	c.learn(set)

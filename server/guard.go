@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -152,6 +153,7 @@ func grpcCredential(ctx context.Context) (access.Credential, error) {
 func roleOf(method string) (role access.Role, open bool) {
 	switch {
 	case method == pb.RateLimitService_ShouldRateLimit_FullMethodName,
+		method == quotapb.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName,
 		strings.HasPrefix(method, "/"+stintpb.Limits_ServiceDesc.ServiceName+"/"),
 		strings.HasPrefix(method, "/"+kuadrantpb.RateLimitService_ServiceDesc.ServiceName+"/"):
 		return access.Take, false

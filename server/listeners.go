@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -78,12 +79,13 @@ var grpcDoors = map[string]string{
 	kuadrantpb.RateLimitService_ServiceDesc.ServiceName: "kuadrant",
 }
 
-func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, quotas quotapb.RateLimitQuotaServiceServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
 	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(stintpb.Limits_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(kuadrantpb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	h.SetServingStatus(quotapb.RateLimitQuotaService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(envoyHealth, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(leasepb.Leases_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.Shutdown() // until the server is ready
@@ -91,6 +93,7 @@ func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, ku
 	stintpb.RegisterLimitsServer(s, own)
 	kuadrantpb.RegisterRateLimitServiceServer(s, kuadrant)
 	leasepb.RegisterLeasesServer(s, leases)
+	quotapb.RegisterRateLimitQuotaServiceServer(s, quotas)
 	memberpb.RegisterMembersServer(s, others)
 	healthpb.RegisterHealthServer(s, h)
 	reflection.Register(s)

@@ -35,6 +35,7 @@ import (
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/latency"
 	"github.com/stint-io/stint/server/internal/rest"
+	"github.com/stint-io/stint/server/internal/rlqs"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
 	"github.com/stint-io/stint/server/internal/ui"
@@ -51,6 +52,7 @@ type Server struct {
 	watch     *watch.Watch
 	dashboard *ui.UI
 	rls       *rls.Service
+	quotas    *rlqs.Service
 
 	storage  *storage
 	met      atomic.Bool // the store answered once
@@ -195,8 +197,9 @@ func (s *Server) build() error {
 	}
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
+	s.openQuotas(streams.Done())
 	taken := latency.New()
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), grpc.ChainUnaryInterceptor(taken.Unary(grpcDoors)))...)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), grpc.ChainUnaryInterceptor(taken.Unary(grpcDoors)))...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
@@ -355,6 +358,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopLending()
 	nothingLent := false
 	running.Go(func() { nothingLent = s.leases.run(lending, &s.opts) })
+	running.Go(func() { s.quotas.Run(lending) })
 	running.Go(func() { s.budgets.run(watching, lending) })
 	if f := s.storage.file; f != nil {
 		running.Go(func() { _ = f.Run(lending) }) // Close writes what is left, and says if that fails

@@ -22,13 +22,21 @@ type Pipe struct {
 
 // Pipe opens a stream that lives until ctx ends, once this service is the coordinator. Keys in its reports are those of
 // [rules.Matched], as the engine has them.
-func (s *Service) Pipe(ctx context.Context) (*Pipe, error) {
+func (s *Service) Pipe(ctx context.Context) (*Pipe, error) { return s.pipe(ctx, true) }
+
+// LastingPipe is Pipe for an instance whose leases outlast a term of this service, as those of instances in
+// other processes do: somebody else uses them, who cannot be told that the term has ended.
+func (s *Service) LastingPipe(ctx context.Context) (*Pipe, error) {
+	return s.pipe(ctx, s.membership == nil)
+}
+
+func (s *Service) pipe(ctx context.Context, ownInstance bool) (*Pipe, error) {
 	if !s.awaitClaim(ctx) {
 		return nil, leasestream.ErrGoing
 	}
 	own, cancel := context.WithCancelCause(ctx)
 	p := &Pipe{service: s, stream: leasestream.New(own, cancel)}
-	p.stream.Own = true
+	p.stream.Own = ownInstance
 	if err := s.admission.Enter(p.stream, s.opts.MaxStreams); err != nil {
 		cancel(err)
 		return nil, err

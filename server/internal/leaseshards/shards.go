@@ -105,6 +105,11 @@ func (s *Set) Pipe(ctx context.Context, shard int) (*leaseservice.Pipe, error) {
 	return s.all[shard].Pipe(ctx)
 }
 
+// LastingPipe is Pipe for an instance whose leases outlast a term: see [leaseservice.Service.LastingPipe].
+func (s *Set) LastingPipe(ctx context.Context, shard int) (*leaseservice.Pipe, error) {
+	return s.all[shard].LastingPipe(ctx)
+}
+
 // FindLeader waits until it is known which member coordinates a shard.
 func (s *Set) FindLeader(ctx context.Context, shard int) (leader cluster.Member, here bool, err error) {
 	return s.all[shard].FindLeader(ctx)

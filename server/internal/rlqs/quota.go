@@ -1,0 +1,309 @@
+package rlqs
+
+import (
+	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+)
+
+// quota is one bucket of one Envoy.
+type quota struct {
+	session *Session
+	id      string // canonical
+	name    *BucketName
+	parts   []*part
+	limited bool // false = no limit applies
+	refused bool // no assignment is possible: see Session.open
+
+	demand  demand
+	pending usage      // reported too soon to measure a rate by
+	heard   limit.Time // when it was reported last
+	used    limit.Time // when it had a request last
+
+	current    strategy
+	rate       fixed.Amount // of it
+	sent       limit.Time   // when current was sent last; 0 = not yet
+	ends       limit.Time   // when the Envoy certainly uses it no more
+	changed    limit.Time
+	aboveSince limit.Time // when the assignment came to be above the lease; 0 = it is not
+	lookAt     limit.Time // when a change that has to wait is due; 0 = none
+	former     []exposure
+	refilled   fixed.Amount // by changes since the report
+	abandoned  bool
+	ending     bool // it is closed when nothing is in use
+	dirty      bool
+}
+
+type usage struct{ allowed, denied uint64 }
+
+// exposure is an assignment that another one has followed.
+type exposure struct {
+	of      lease.Capacity
+	settled limit.Time // when the other one has arrived, if the stream has not ended
+	ends    limit.Time // when it is over by itself
+}
+
+func (q *quota) touch() {
+	if !q.dirty {
+		q.dirty = true
+		q.session.dirty = append(q.session.dirty, q)
+	}
+}
+
+// inUse is the most of rate and burst that the Envoy may be using.
+func (q *quota) inUse(now limit.Time) lease.Capacity {
+	var most lease.Capacity
+	if now < q.ends {
+		most = lease.Capacity{Rate: q.rate, Burst: q.current.size()}
+	}
+	kept := q.former[:0]
+	for _, e := range q.former {
+		if now < min(e.settled, e.ends) {
+			kept = append(kept, e)
+			most.Rate, most.Burst = max(most.Rate, e.of.Rate), max(most.Burst, e.of.Burst)
+		}
+	}
+	q.former = kept
+	return most
+}
+
+// lost takes note that the stream has ended: what was sent last may not have arrived.
+func (q *quota) lost(now limit.Time) {
+	for i := range q.former {
+		if e := &q.former[i]; now < e.settled {
+			e.settled = lease.Never
+		}
+	}
+}
+
+// report takes note of a usage report.
+func (q *quota) report(now limit.Time, u usage) {
+	first := q.heard == 0
+	q.pending.allowed, q.pending.denied = saturatingAdd(q.pending.allowed, u.allowed), saturatingAdd(q.pending.denied, u.denied)
+	if u.allowed > 0 || u.denied > 0 || first {
+		q.used = now
+	}
+	q.heard = now
+	defer q.touch()
+	admitted, left := tokensOf(u.allowed), fixed.Amount(fixed.MaxAmount)
+	if u.denied > 0 {
+		left = 0 // its bucket was empty
+	}
+	q.refilled = 0
+	if first {
+		// The request that made the bucket says nothing about a rate; and what an Envoy admitted before its
+		// stream was lost, it had of another lease.
+		q.demand.at, q.pending = now, usage{}
+		return
+	}
+	if span := time.Duration(now - q.demand.at); span >= minSpan {
+		rose := q.demand.report(saturatingAdd(q.pending.allowed, q.pending.denied), q.pending.denied, span)
+		if rose { // it may all have come at the end of the interval
+			left = min(left, max(0, q.current.size()-admitted))
+		}
+		q.demand.at, q.pending = now, usage{}
+	}
+	for _, p := range q.parts {
+		p.spend(now, admitted, left)
+	}
+}
+
+// mostDebt is the most that a lease is below 0: what was spent above it is paid back from the rate, and
+// a report that is false, or of a time without assignment, is not held against the Envoy for longer
+// than two report intervals.
+func (p *part) mostDebt() fixed.Amount {
+	return fixed.SaturatingAdd(p.held.Burst, min(p.held.Rate, fixed.MaxAmount/16)*5)
+}
+
+// repayWithin is how long paying back takes: a report interval of Envoy.
+const repayWithin = 5
+
+// next returns the strategy that follows from the leases; ok is false while there is nothing to say.
+func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
+	if !q.limited {
+		return strategy{rule: ruleAllow}, 0, true
+	}
+	allowed := lease.Capacity{Rate: fixed.MaxAmount, Burst: fixed.MaxAmount}
+	level := fixed.Amount(fixed.MaxAmount)
+	spent := q.expectedUse(now)
+	for _, p := range q.parts {
+		if !p.known || p.answer.Recovering && p.held.Rate == 0 || p.answer.Status != lease.StatusOK && p.held.Rate == 0 {
+			return strategy{}, 0, false
+		}
+		a := p.allowed()
+		if a.Rate == 0 || a.Burst < fixed.Token {
+			if q.sent == 0 && now < p.since.Add(answerWithin) && p.answer.Limit.Rate > 0 {
+				return strategy{}, 0, false // others have to give back first
+			}
+			return strategy{rule: ruleDeny}, 0, true
+		}
+		allowed.Rate, allowed.Burst = min(allowed.Rate, a.Rate), min(allowed.Burst, a.Burst)
+		level = min(level, p.expected(now, spent))
+	}
+	least := least(allowed.Burst)
+	if debt := -level; debt > least {
+		allowed.Rate -= min(allowed.Rate/2, debt/repayWithin)
+	}
+	size := min(max(least, level-q.refilled), allowed.Burst)
+	s = bucketOf(allowed.Rate, size.Floor(), q.current)
+	return s, min(s.rate(), allowed.Rate), true
+}
+
+// expectedUse is what the Envoy has admitted since its latest report, at the rate of that one.
+func (q *quota) expectedUse(now limit.Time) fixed.Amount {
+	rate, err := fixed.AmountOf(q.demand.rate)
+	if err != nil {
+		rate = fixed.MaxAmount / 4
+	}
+	if q.current.rule == ruleTokens {
+		rate = min(rate, q.rate)
+	}
+	return rate.Scale(fixed.Amount(max(0, now-q.heard)), fixed.Amount(time.Second))
+}
+
+// The differences that are worth a change, which fills Envoy's bucket: a rate that is higher by 1/32,
+// and a size that is twice as large.
+const (
+	worthRate = 32
+	worthSize = 2
+)
+
+// least is the size that an assignment has at least, whatever is left of the lease: a quarter of its
+// burst, or eight tokens if it has those. Not less: random arrivals overflow a bucket of one token, which
+// wastes a third of its rate. Not more: it is filled at each change, and what was not there is paid back.
+func least(burst fixed.Amount) fixed.Amount {
+	return min(burst, max(8*fixed.Token, burst/4))
+}
+
+// trimWithin is how long an assignment may stay a little above the lease, which is given back that much
+// later. Not longer: a lease that does not come down within five seconds is not renewed. Not shorter: a
+// report may come until then.
+const trimWithin = 2500 * time.Millisecond
+
+// evaluate decides whether the Envoy is sent something, and notes it down as sent. changed says whether
+// it is another assignment than it has.
+func (q *quota) evaluate(now limit.Time) (send bool) {
+	if q.ending || q.abandoned || q.refused {
+		return false
+	}
+	s, rate, ok := q.next(now)
+	if !ok {
+		return false
+	}
+	silent := now > q.heard.Add(silentAfter)
+	if !q.differs(now, s, rate) {
+		return q.current.rule != ruleNone && now >= q.refreshAt() && !silent && q.put(now, q.current, q.rate)
+	}
+	if q.sent != 0 && now < q.changed.Add(changeGap) {
+		q.lookAt = q.changed.Add(changeGap)
+		return now >= q.refreshAt() && !silent && q.above() < 2 && q.put(now, q.current, q.rate)
+	}
+	return q.put(now, s, rate)
+}
+
+// refreshAt is when the assignment has to be sent again.
+func (q *quota) refreshAt() limit.Time {
+	switch {
+	case q.sent == 0:
+		return 0
+	case !q.limited:
+		return q.sent.Add(unlimitedTTL / 3)
+	}
+	return q.sent.Add(refreshAfter)
+}
+
+// above says whether the Envoy has more than is allowed: 0 = no, 1 = a little, 2 = much.
+func (q *quota) above() (how int) {
+	for _, p := range q.parts {
+		a := p.allowed()
+		switch {
+		case q.rate > a.Rate+a.Rate/worthRate || q.current.size() > a.Burst+a.Burst/2:
+			return 2
+		case q.rate > a.Rate || q.current.size() > a.Burst:
+			how = 1
+		}
+	}
+	return how
+}
+
+// differs says whether the strategy is worth a change, or has to be one. Most changes wait for a report:
+// what is left of the lease is best known then.
+func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
+	reported := q.heard == now
+	above := 0
+	if s.rule == ruleTokens && q.current.rule == ruleTokens {
+		above = q.above()
+	}
+	switch {
+	case above == 0:
+		q.aboveSince = 0
+	case q.aboveSince == 0:
+		q.aboveSince = now
+	}
+	switch {
+	case q.current.rule != s.rule || now >= q.ends:
+		return true
+	case s.rule != ruleTokens:
+		return false
+	case above == 2, above == 1 && (reported || now >= q.aboveSince.Add(trimWithin)):
+		return true
+	case rate > q.rate+q.rate/worthRate, reported && rate > q.rate+q.rate/(4*worthRate):
+		return true
+	case reported && rate < q.rate-q.rate/8: // something is to be paid back
+		return true
+	}
+	return reported && s.MaxTokens >= worthSize*q.current.MaxTokens
+}
+
+// put notes down what is sent. It returns false when the leases end too soon for an assignment.
+func (q *quota) put(now limit.Time, s strategy, rate fixed.Amount) bool {
+	ttl := q.ttl(now)
+	if s.rule == ruleDeny {
+		ttl = TTL // it uses no lease
+	}
+	if ttl < time.Second {
+		return false
+	}
+	if s != q.current || now >= q.ends {
+		if now < q.ends && q.current.rule == ruleTokens {
+			q.former = append(q.former, exposure{
+				of: lease.Capacity{Rate: q.rate, Burst: q.current.size()}, settled: now.Add(Delivery), ends: q.ends,
+			})
+		}
+		if q.sent != 0 && q.heard != now {
+			q.refilled += s.size()
+		}
+		q.changed = now
+	}
+	q.current, q.rate, q.sent = s, rate, now
+	q.ends = now.Add(ttl + Delivery)
+	q.session.out = append(q.session.out, Action{Bucket: q.name, strategy: s, TTL: ttl})
+	return true
+}
+
+// ttl is how long an assignment may be used from now on.
+func (q *quota) ttl(now limit.Time) time.Duration {
+	if !q.limited {
+		return unlimitedTTL
+	}
+	ttl := TTL
+	for _, p := range q.parts {
+		end := limit.Time(p.agent.agent.Deadline().Load())
+		ttl = min(ttl, (time.Duration(end-now)-Delivery)/time.Second*time.Second)
+	}
+	return ttl
+}
+
+func saturatingAdd(a, b uint64) uint64 {
+	if a+b < a {
+		return 1<<64 - 1
+	}
+	return a + b
+}
+
+// tokensOf is a count of requests as tokens, bounded far above what any limit admits.
+func tokensOf(n uint64) fixed.Amount {
+	return fixed.Whole(int64(min(n, uint64(fixed.MaxAmount/fixed.Token/4))))
+}

@@ -1,0 +1,247 @@
+package rlqs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+)
+
+// Stream carries the messages of one instance to its coordinator and back. Send and Receive are called
+// by one goroutine each.
+type Stream interface {
+	Send(r *lease.Report) error
+	CloseSend() error
+	Receive() (*lease.Grant, error)
+}
+
+// Options are the choices of a Service. Limits and Connect are required.
+type Options struct {
+	// Limits returns the limits in force.
+	Limits func() *rules.Set
+	// Connect opens a stream to the coordinator of a shard, that lives until ctx ends. Keys in its
+	// reports are those of [rules.Matched].
+	Connect func(ctx context.Context, shard int) (Stream, error)
+	// ShardOf returns the shard of a resource, of Shards; nil and 0 = there is one.
+	ShardOf func(lease.ResourceID) int
+	Shards  int
+	// Draining is closed before the server ends all streams; nil = they end without a word.
+	Draining <-chan struct{}
+	// Logger takes what operators should read; nil = [slog.Default]. Keys never are in it.
+	Logger *slog.Logger
+}
+
+// Service is the quota service. Make it with [New]; it serves while [Service.Run] runs. It is safe for
+// concurrent use.
+type Service struct {
+	pb.UnimplementedRateLimitQuotaServiceServer
+	opts   Options
+	origin time.Time // of the clock
+
+	mu       sync.Mutex
+	running  context.Context // of Run; nil = it does not run
+	sessions map[*running]struct{}
+	wg       sync.WaitGroup
+	ended    SessionStats // of sessions that are over
+	refused  uint64       // reports that were wrong
+
+	warned sync.Map // names of limits that are not leased, once each
+}
+
+// New returns a service that has no streams yet.
+func New(o Options) *Service {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Service{opts: o, origin: time.Now(), sessions: map[*running]struct{}{}}
+}
+
+// now is the service's clock: monotonic, and never 0.
+func (s *Service) now() limit.Time { return limit.Time(time.Since(s.origin) + time.Second) }
+
+// Run owns the sessions until ctx ends, and returns when all have given back what they held. It runs
+// once.
+func (s *Service) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.running = ctx
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.running = nil
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// Reload has the sessions follow the limits that are in force now.
+func (s *Service) Reload() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.sessions {
+		select {
+		case r.rematch <- struct{}{}:
+		default: // it will see the latest
+		}
+	}
+}
+
+// begin makes the session of a stream.
+func (s *Service) begin() (*running, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return nil, errGoing
+	}
+	ctx, cancel := context.WithCancel(s.running)
+	r := &running{
+		service: s, ctx: ctx, cancel: cancel, events: make(chan event, 64), rematch: make(chan struct{}, 1),
+		lost: make(chan struct{}), over: make(chan struct{}), outbox: outbox{wake: make(chan struct{}, 1)}, links: map[Peer]*link{},
+	}
+	r.session = NewSession(SessionOptions{
+		Instance: instanceName(), Number: max(1, rand.Uint64()), Match: s.match, Shards: s.opts.Shards, ShardOf: s.opts.ShardOf,
+		Send: r.sendReport, Joined: r.join, Jitter: rand.Float64,
+	}, s.now())
+	s.sessions[r] = struct{}{}
+	s.wg.Go(func() {
+		defer s.finish(r)
+		r.run()
+	})
+	return r, nil
+}
+
+func (s *Service) finish(r *running) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, r)
+	s.ended.add(*r.stats.Load())
+}
+
+var errGoing = status.Error(codes.Unavailable, "the server goes: come back later")
+
+// errSlow ends a stream whose Envoy does not read what it is sent: it may be using what was given to
+// others.
+var errSlow = status.Error(codes.ResourceExhausted, "the assignments are not read: read them as they come")
+
+// StreamRateLimitQuotas serves one Envoy.
+func (s *Service) StreamRateLimitQuotas(srv pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
+	r, err := s.begin()
+	if err != nil {
+		return err
+	}
+	reading := make(chan error, 1)
+	go func() { reading <- s.read(r, srv) }() // ends with the stream, whose handler has returned then
+	writing := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() { writing <- r.outbox.write(srv, stop) }() // ends before the handler
+	select {
+	case err = <-reading:
+	case err = <-writing:
+		writing = nil
+	case <-r.lost:
+		err = errSlow
+	case <-r.over:
+		err = errGoing
+	case <-srv.Context().Done():
+		err = status.FromContextError(srv.Context().Err()).Err()
+	}
+	if s.draining() {
+		r.drain()
+		err = errGoing
+	}
+	r.lose()
+	close(stop)
+	if writing != nil {
+		select {
+		case <-writing:
+		case <-time.After(Delivery):
+		}
+	}
+	return err
+}
+
+func (s *Service) draining() bool {
+	select {
+	case <-s.opts.Draining:
+		return true
+	default:
+		return false // also where there is no such channel
+	}
+}
+
+// read hands reports to the session, one at a time. Its error says what the stream ends with.
+func (s *Service) read(r *running, srv pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
+	reports := reader{names: map[string]*BucketName{}}
+	for {
+		m, err := srv.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		usages, err := reports.read(m)
+		if err != nil {
+			s.mu.Lock()
+			s.refused++
+			s.mu.Unlock()
+			return err
+		}
+		if !r.post(event{usages: usages}) {
+			return errGoing
+		}
+	}
+}
+
+// match returns the limits of a bucket.
+func (s *Service) match(b *BucketName) Targets {
+	var t Targets
+	matched, _ := s.opts.Limits().Match(b.Domain, b.Pairs, nil, nil)
+	for _, m := range matched {
+		switch {
+		case m.Shadow, m.Limit.Whitelist, m.Variant.Policy.Unlimited:
+		case assignable(m.Limit) && !m.Missing:
+			t.IDs = append(t.IDs, lease.ResourceID{Limit: m.Limit.Name, Key: string(m.Key)})
+		default:
+			t.Unleased = true
+			s.warn(m.Limit)
+		}
+	}
+	if len(t.IDs) > 0 {
+		t.Unleased = false
+	}
+	return t
+}
+
+// assignable says whether parts of a limit can be assigned.
+func assignable(l *rules.Limit) bool {
+	return !l.Envoy && (l.Sharing == rules.SharingLeased || l.Sharing == rules.SharingSplit) && l.Base.Policy.Algorithm != limit.Concurrency
+}
+
+// warn says once of a limit that it does not hold for buckets.
+func (s *Service) warn(l *rules.Limit) {
+	if _, known := s.warned.LoadOrStore(l.Name, true); known {
+		return
+	}
+	s.opts.Logger.Warn("a limit applies to buckets of Envoy's quota filter but cannot be assigned to them, so it does not hold for them: a bucket with no other limit gets no assignment, and its Envoy does what its no_assignment_behavior says. Add sharing: leased to the limit, which has to be one of requests per time in stint's format",
+		"limit", l.Name, "file", l.File, "line", l.Line)
+}
+
+func (a *SessionStats) add(b SessionStats) {
+	a.Allowed, a.Denied = saturatingAdd(a.Allowed, b.Allowed), saturatingAdd(a.Denied, b.Denied)
+	a.Assigned += b.Assigned
+	a.Changed += b.Changed
+	a.Abandoned += b.Abandoned
+	a.Crowded += b.Crowded
+	a.Unleased += b.Unleased
+	a.Over = saturatingAdd(a.Over, b.Over)
+}

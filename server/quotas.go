@@ -1,0 +1,39 @@
+package server
+
+import (
+	"context"
+	"strconv"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/server/internal/leased"
+	"github.com/stint-io/stint/server/internal/rlqs"
+)
+
+// openQuotas makes the service that assigns quotas to Envoys: each of their buckets is an instance of
+// the coordinator. draining is closed before their streams end.
+func (s *Server) openQuotas(draining <-chan struct{}) {
+	away := client.NewTransport(s.opts.peers())
+	s.quotas = rlqs.New(rlqs.Options{
+		Limits: s.engine.Set, ShardOf: s.leases.ShardOf, Shards: s.leases.Shards(), Draining: draining, Logger: s.opts.Logger,
+		Connect: func(ctx context.Context, shard int) (rlqs.Stream, error) {
+			leader, here, err := s.leases.FindLeader(ctx, shard)
+			if err != nil {
+				return nil, err
+			}
+			if here {
+				return s.leases.LastingPipe(ctx, shard)
+			}
+			if shard > 0 {
+				ctx = metadata.AppendToOutgoingContext(ctx, client.ShardHeader, strconv.Itoa(shard))
+			}
+			stream, err := away.Connect(ctx, leader.Address)
+			if err != nil {
+				return nil, err
+			}
+			return leased.Away(stream), nil
+		},
+	})
+	s.config.reassign = s.quotas.Reload
+}

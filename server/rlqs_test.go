@@ -1,0 +1,191 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+const quotas = `
+limits:
+  - name: api
+    match: {name: api}
+    key: [user]
+    rate: 100/s
+    burst: 100
+    sharing: leased
+  - name: web
+    match: {name: web}
+    rate: 100/s
+    burst: 100
+    sharing: leased
+  - name: closed
+    match: {name: closed}
+    rate: 0/s
+    sharing: leased
+  - name: exact
+    match: {name: exact}
+    rate: 10/s
+`
+
+// quotaStream is one stream to the quota service, with what it was sent.
+type quotaStream struct {
+	pb.RateLimitQuotaService_StreamRateLimitQuotasClient
+	t testing.TB
+}
+
+func (s *service) quotas() *quotaStream {
+	s.t.Helper()
+	conn, err := grpc.NewClient(s.Addrs().GRPC.String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	s.t.Cleanup(cancel)
+	stream, err := pb.NewRateLimitQuotaServiceClient(conn).StreamRateLimitQuotas(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &quotaStream{stream, s.t}
+}
+
+func usageOf(allowed, denied uint64, pairs ...string) *pb.RateLimitQuotaUsageReports_BucketQuotaUsage {
+	id := &pb.BucketId{Bucket: map[string]string{}}
+	for i := 0; i < len(pairs); i += 2 {
+		id.Bucket[pairs[i]] = pairs[i+1]
+	}
+	return &pb.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id, NumRequestsAllowed: allowed, NumRequestsDenied: denied, TimeElapsed: durationpb.New(0)}
+}
+
+func (q *quotaStream) report(domain string, usages ...*pb.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+	q.t.Helper()
+	if err := q.Send(&pb.RateLimitQuotaUsageReports{Domain: domain, BucketQuotaUsages: usages}); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// answer returns the next action.
+func (q *quotaStream) answer() *pb.RateLimitQuotaResponse_BucketAction {
+	q.t.Helper()
+	m, err := q.Recv()
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	if len(m.BucketAction) == 0 {
+		q.t.Fatal("a response without actions")
+	}
+	return m.BucketAction[0]
+}
+
+// ends returns the status that the stream ends with.
+func (q *quotaStream) ends() codes.Code {
+	q.t.Helper()
+	for {
+		if _, err := q.Recv(); err == io.EOF {
+			return codes.OK
+		} else if err != nil {
+			return status.Code(err)
+		}
+	}
+}
+
+// TestQuotasOfEnvoy: the duties of a server of the protocol.
+func TestQuotasOfEnvoy(t *testing.T) {
+	s := leasing(t, quotas)
+	q := s.quotas()
+	begin := time.Now()
+	q.report("edge", usageOf(1, 0, "name", "web"))
+	a := q.answer()
+	t.Logf("the first report was answered after %v", time.Since(begin))
+	assigned := a.GetQuotaAssignmentAction()
+	bucket := assigned.GetRateLimitStrategy().GetTokenBucket()
+	if bucket == nil || bucket.MaxTokens < 1 || assigned.AssignmentTimeToLive.AsDuration() < time.Second {
+		t.Fatalf("assigned %v", a)
+	}
+	if n := assigned.AssignmentTimeToLive.AsDuration(); n%time.Second != 0 {
+		t.Errorf("a time to live of %v, of which Envoy ignores a part", n)
+	}
+	if bucket.FillInterval.AsDuration()%time.Second != 0 || bucket.FillInterval.AsDuration() == 0 {
+		t.Errorf("a fill interval of %v", bucket.FillInterval.AsDuration())
+	}
+	// It is sent again before its time is over, without a report.
+	received := time.Now()
+	q.answer()
+	if waited := time.Since(received); waited > assigned.AssignmentTimeToLive.AsDuration()-500*time.Millisecond {
+		t.Errorf("refreshed after %v, of %v", waited, assigned.AssignmentTimeToLive.AsDuration())
+	}
+	// The domain may be left out later. The order of pairs means nothing, which a map has none of.
+	q.report("", usageOf(1, 0, "name", "free"))
+	for {
+		a = q.answer()
+		if a.BucketId.Bucket["name"] == "free" {
+			break
+		}
+	}
+	if a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetBlanketRule() != typev3.RateLimitStrategy_ALLOW_ALL || a.GetQuotaAssignmentAction().AssignmentTimeToLive.AsDuration() < time.Second {
+		t.Errorf("without a limit: %v", a)
+	}
+	closed := s.quotas()
+	closed.report("edge", usageOf(1, 0, "name", "closed"))
+	if a = closed.answer(); a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetBlanketRule() != typev3.RateLimitStrategy_DENY_ALL {
+		t.Errorf("with a limit of 0: %v", a)
+	}
+}
+
+// TestQuotaInput: what is wrong ends the stream and changes nothing; what is absurd is bounded.
+func TestQuotaInput(t *testing.T) {
+	s := leasing(t, quotas)
+	many := usageOf(1, 0)
+	for i := range 33 {
+		many.BucketId.Bucket[fmt.Sprint("k", i)] = "v"
+	}
+	negative := usageOf(1, 0, "name", "web")
+	negative.TimeElapsed = durationpb.New(-time.Second)
+	broken := usageOf(1, 0, "name", "web")
+	broken.TimeElapsed = &durationpb.Duration{Seconds: math.MaxInt64, Nanos: -7}
+	for what, m := range map[string]*pb.RateLimitQuotaUsageReports{
+		"no domain":         {BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web")}},
+		"no bucket":         {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{}}},
+		"nil usage":         {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{nil}},
+		"an empty key":      {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "", "web")}},
+		"an empty value":    {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "")}},
+		"many pairs":        {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{many}},
+		"negative":          {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{negative}},
+		"no duration":       {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{broken}},
+		"one of two is bad": {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web"), negative}},
+	} {
+		q := s.quotas()
+		if err := q.Send(m); err != nil {
+			t.Fatal(err)
+		}
+		if code := q.ends(); code != codes.InvalidArgument {
+			t.Errorf("%s: ended with %v", what, code)
+		}
+	}
+	other := s.quotas()
+	other.report("edge", usageOf(1, 0, "name", "web"))
+	other.answer()
+	other.report("core", usageOf(1, 0, "name", "web"))
+	if code := other.ends(); code != codes.InvalidArgument {
+		t.Errorf("another domain: ended with %v", code)
+	}
+	// Counts that no sum holds.
+	q := s.quotas()
+	q.report("edge", usageOf(math.MaxUint64, math.MaxUint64, "name", "web"), usageOf(math.MaxUint64, 1, "name", "web"))
+	q.report("edge", usageOf(math.MaxUint64, math.MaxUint64, "name", "web"))
+	if a := q.answer(); a.GetQuotaAssignmentAction() == nil {
+		t.Errorf("after absurd counts: %v", a)
+	}
+}
