@@ -207,8 +207,10 @@ func startUnit(t *testing.T, root string) *unitProcess {
 	t.Cleanup(func() { _ = conn.Close() }) // nothing is sent by then
 	words := strings.Fields(value("ExecStart"))
 	s := &unitProcess{t: t, cmd: &exec.Cmd{Path: words[0], Args: words, Dir: "/", SysProcAttr: &syscall.SysProcAttr{Chroot: root}}}
-	s.cmd.Env = []string{value("Environment"), "STATE_DIRECTORY=/var/lib/stint", "NOTIFY_SOCKET=/run/notify",
-		"STINT_HTTP=127.0.0.1:0", "STINT_GRPC=127.0.0.1:0", "STINT_ADMIN=127.0.0.1:0"}
+	s.cmd.Env = []string{
+		value("Environment"), "STATE_DIRECTORY=/var/lib/stint", "NOTIFY_SOCKET=/run/notify",
+		"STINT_HTTP=127.0.0.1:0", "STINT_GRPC=127.0.0.1:0", "STINT_ADMIN=127.0.0.1:0",
+	}
 	for line := range strings.Lines(read(t, filepath.Join(root, value("EnvironmentFile")))) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			s.cmd.Env = append(s.cmd.Env, line)

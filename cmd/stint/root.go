@@ -88,6 +88,7 @@ func newRoot() *cobra.Command {
   stint ban ls                         list who is banned; stint ban rm lifts a ban
   stint top                            limits and their top keys, as they change
   stint doctor --store redis://host    examine the store that many services share
+  stint ready --wait 30s               ask whether a service should get requests
   stint simulate scenario.yaml         see how a fleet would share a limit
   stint replay --config new.yaml access.log   see what limits would have refused
 
@@ -107,7 +108,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newMan(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newReady(), newMan(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,
