@@ -250,7 +250,7 @@ func startUnit(t *testing.T, root string) *unitProcess {
 			break
 		}
 	}
-	if got := s.told(); !strings.HasPrefix(got, "READY=1\nSTATUS=1 limits, store memory") || s.http == "" {
+	if got := s.told(); !strings.HasPrefix(got, "READY=1\nSTATUS=1 limit, store memory") || s.http == "" {
 		t.Fatalf("systemd is told %q", got)
 	}
 	return s

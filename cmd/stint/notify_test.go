@@ -44,7 +44,7 @@ func TestServiceTellsSystemd(t *testing.T) {
 		_, next := manager(t, socket)
 		config := file(t, "stint.yaml", "limits: [{name: a, rate: 5/s}]\n")
 		p := serveProcess(t, []string{"NOTIFY_SOCKET=" + socket}, "--config", config)
-		if got, want := next(), "READY=1\nSTATUS=1 limits, store memory"; got != want {
+		if got, want := next(), "READY=1\nSTATUS=1 limit, store memory"; got != want {
 			t.Errorf("at the start %q, want %q", got, want)
 		}
 		resp, err := http.Get(p.admin + "/readyz")
@@ -56,7 +56,7 @@ func TestServiceTellsSystemd(t *testing.T) {
 		}
 		for text, want := range map[string]string{
 			"limits: [{name: a, rate: 5/lunch}]\n": "the former configuration is in force: ",
-			"limits: [{name: a, rate: 6/s}]\n":     "STATUS=1 limits, store memory",
+			"limits: [{name: a, rate: 6/s}]\n":     "STATUS=1 limit, store memory",
 		} {
 			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 				t.Fatal(err)

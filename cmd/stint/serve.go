@@ -169,7 +169,10 @@ func serve(ctx context.Context, o server.Options, out io.Writer) error {
 	}
 	return life{
 		ended: ended, hangups: hangups, reload: s.Reload, log: o.Logger, systemd: newNotifier(os.Getenv),
-		status: func() string { return fmt.Sprintf("%d limits, store %s", len(s.Limits().Limits()), s.Store()) },
+		status: func() string {
+			n := len(s.Limits().Limits())
+			return fmt.Sprintf("%d %s, store %s", n, plural(n, "limit"), s.Store())
+		},
 	}.follow(ctx)
 }
 
