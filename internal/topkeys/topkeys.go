@@ -31,8 +31,8 @@ const (
 	slots  = 2 * places
 
 	// MaxPerSecond is about how many events in a second are counted one by one. Of more, one in 2, 4, 8, ... is, for as
-	// many. Not larger: an event costs some 50 to 150 ns, so that they take less than 1 % of a processor.
-	MaxPerSecond = 50_000
+	// many. Not larger: each costs some 50 to 250 ns, so that they take less than 1 % of a processor.
+	MaxPerSecond = 20_000
 
 	// rescale is the exponent at which weights start from 1 again. A float64 has room for e^700.
 	rescale = 300
@@ -141,7 +141,8 @@ type Key struct {
 	// Rate is how many events a second there are of late, and Over by how much it may be too high. It is never too low,
 	// but for chance where events are sampled: see [View].
 	Rate, Over float64
-	// Sure says that the key belongs to those before every key that is not in the list, whatever the errors are.
+	// Sure says that the key is met more than every key that is not in the list, whatever the errors are; where events
+	// are sampled by three standard deviations.
 	Sure bool
 }
 
@@ -165,6 +166,8 @@ func (s *Sketch) View(n int) View {
 	for i := range s.shards {
 		v.Error = max(v.Error, s.shards[i].collect(v.Keys, unit, &v.Rate))
 	}
+	// deviations is three times the standard deviation of a rate by sampling.
+	deviations := func(rate float64) float64 { return 3 * math.Sqrt(rate*float64(v.One-1)/(2*Memory.Seconds())) }
 	for group, list := range v.Keys {
 		slices.SortFunc(list, func(a, b Key) int {
 			return cmp.Or(cmp.Compare(b.Rate-b.Over/2, a.Rate-a.Over/2), slices.Compare(a.Text, b.Text))
@@ -177,7 +180,7 @@ func (s *Sketch) View(n int) View {
 			list = list[:n:n]
 		}
 		for i := range list {
-			list[i].Sure = list[i].Rate-list[i].Over > next
+			list[i].Sure = list[i].Rate-list[i].Over-deviations(list[i].Rate) > next+deviations(next)
 		}
 		v.Keys[group] = list
 	}

@@ -3,6 +3,8 @@ package admin
 import (
 	"crypto/rand"
 	"net/http"
+	"net/url"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -89,10 +91,14 @@ func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // within returns a path of the dashboard: never another place.
 func within(next string) string {
-	if len(next) > 2000 || next != ui.Prefix && !strings.HasPrefix(next, ui.Prefix+"/") && !strings.HasPrefix(next, ui.Prefix+"?") || strings.HasPrefix(next, loginPath) || strings.HasPrefix(next, ui.Prefix+"/events") {
-		return ui.Prefix
+	u, err := url.Parse(next)
+	switch {
+	case err != nil || len(next) > 2000 || u.Scheme != "" || u.Host != "" || path.Clean(u.Path) != u.Path:
+	case u.Path != ui.Prefix && !strings.HasPrefix(u.Path, ui.Prefix+"/"), u.Path == loginPath, u.Path == ui.Prefix+"/events":
+	default:
+		return u.RequestURI()
 	}
-	return next
+	return ui.Prefix
 }
 
 // allowed says whether a request may go on: by its session, or by what it shows itself.

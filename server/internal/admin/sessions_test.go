@@ -1,0 +1,117 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/server/internal/ui"
+)
+
+// board is a port with a dashboard that says who has come.
+func board(token string) (*port, http.Handler, *int) {
+	p := newPort()
+	seen := new(int)
+	p.o.Token = token
+	p.o.UI = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { *seen++; fmt.Fprint(w, "keys of clients") })
+	return p, New(p.o), seen
+}
+
+func browse(h http.Handler, method, path, form string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(form))
+	r.Host = "127.0.0.1:8082"
+	if form != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// A session from the token to its end: a stranger sees nothing, the cookie lets in, another does not, and it is over
+// when the token is, or who has it signs out.
+func TestSession(t *testing.T) {
+	_, h, seen := board("open sesame")
+	for _, path := range []string{"/ui", "/ui/limit?name=a", "/ui/bans", "/ui/events?of=/ui", "/ui/nothing"} {
+		if w := browse(h, "GET", path, ""); w.Code != 401 || strings.Contains(w.Body.String(), "keys of clients") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	want(t, browse(h, "POST", "/ui/bans/lift", "limit=a&id=1"), 401, "sign in first")
+	want(t, browse(h, "GET", "/v1/top", ""), 401, "token")
+	want(t, browse(h, "POST", "/ui/login", "token=guess"), 401, "not the token")
+	if *seen != 0 {
+		t.Fatalf("a stranger was served %d times", *seen)
+	}
+	w := browse(h, "POST", "/ui/login", url.Values{"token": {"open sesame"}, "next": {"/ui/limit?name=a"}}.Encode())
+	want(t, w, 303, "")
+	cookie := w.Result().Cookies()[0]
+	if w.Header().Get("Location") != "/ui/limit?name=a" || !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/ui" || cookie.Name != ui.Cookie || len(cookie.Value) < 40 {
+		t.Errorf("%v %+v", w.Header(), cookie)
+	}
+	with := []string{"Cookie", cookie.Name + "=" + cookie.Value}
+	want(t, browse(h, "GET", "/ui", "", with...), 200, "keys of clients")
+	want(t, browse(h, "GET", "/ui/login?next=/ui/bans", "", with...), 303, "")
+	want(t, browse(h, "GET", "/ui", "", "Cookie", cookie.Name+"="+cookie.Value[1:]+"A"), 401, "Token")
+	want(t, browse(h, "GET", "/v1/top", "", with...), 401, "token") // the cookie is of the dashboard alone
+	want(t, browse(h, "GET", "/ui", "", "Authorization", "Bearer open sesame"), 200, "keys of clients")
+	// Another site sends nothing, and a name that points here does not either.
+	want(t, browse(h, "POST", "/ui/bans/lift", "limit=a&id=1", append(with, "Origin", "https://evil.example")...), 403, "")
+	want(t, browse(h, "POST", "/ui/bans/lift", "limit=a&id=1", append(with, "Sec-Fetch-Site", "cross-site")...), 403, "")
+	want(t, browse(h, "GET", "/ui", "", append(with, "Host", "evil.example")...), 421, "")
+	want(t, browse(h, "POST", "/ui/logout", "", with...), 303, "")
+	want(t, browse(h, "GET", "/ui", "", with...), 401, "Token")
+}
+
+// After the token nobody is led away from the dashboard.
+func TestNextStaysHere(t *testing.T) {
+	_, h, _ := board("open sesame")
+	for _, next := range []string{"https://evil.example", "//evil.example", "/ui/../v1/bans#", "/uix", "javascript:alert(1)", "/ui/login", "/ui/events?of=/ui", "/ui/" + strings.Repeat("x", 3000)} {
+		w := browse(h, "POST", "/ui/login", url.Values{"token": {"open sesame"}, "next": {next}}.Encode())
+		if to := w.Header().Get("Location"); to != "/ui" && !strings.HasPrefix(to, "/ui/") {
+			t.Errorf("%.40s leads to %q", next, to)
+		}
+	}
+}
+
+// Who guesses has to wait, and the right token has to wait with him.
+func TestGuessing(t *testing.T) {
+	_, h, seen := board("open sesame")
+	codes := map[int]int{}
+	for i := range 40 {
+		codes[browse(h, "POST", "/ui/login", fmt.Sprintf("token=%d", i)).Code]++
+	}
+	if codes[401] < 20 || codes[401] > 25 || codes[429] < 15 || *seen != 0 {
+		t.Errorf("%v, served %d", codes, *seen)
+	}
+}
+
+// Without a token the port is open, and the dashboard too; of more sessions than there is room for the first ends.
+func TestSessionsAreBounded(t *testing.T) {
+	_, open, _ := board("")
+	want(t, browse(open, "GET", "/ui", ""), 200, "keys of clients")
+	want(t, browse(open, "GET", "/ui/login", ""), 303, "")
+	_, h, _ := board("open sesame")
+	var cookies []*http.Cookie
+	for range mostSessions + 1 {
+		cookies = append(cookies, browse(h, "POST", "/ui/login", "token=open+sesame").Result().Cookies()[0])
+	}
+	in := 0
+	for _, c := range cookies {
+		if browse(h, "GET", "/ui", "", "Cookie", c.Name+"="+c.Value).Code == 200 {
+			in++
+		}
+	}
+	if in != mostSessions {
+		t.Errorf("%d of %d sessions go on", in, len(cookies))
+	}
+}
