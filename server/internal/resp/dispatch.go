@@ -1,60 +1,6 @@
 package resp
 
-import (
-	"errors"
-	"fmt"
-	"io"
-	"net"
-)
-
-// run answers commands until the client goes, or breaks the protocol.
-func (c *conn) run() {
-	defer func() {
-		if p := recover(); p != nil && c.opts.Fault != nil {
-			c.opts.Fault(c.now, p)
-		}
-	}()
-	if c.runRaw() {
-		return
-	}
-	for c.turn(c.conn) {
-	}
-}
-
-// turn reads once and answers; false = the connection has ended, or nothing has come.
-func (c *conn) turn(from io.Reader) bool {
-	if err := c.reader.fill(from); err != nil {
-		return false // it is closed, or too slow
-	}
-	err := c.batch()
-	if !c.flush() || err != nil || c.quit {
-		return false
-	}
-	c.hurry()
-	return true
-}
-
-// batch answers the commands that have come.
-func (c *conn) batch() error {
-	for !c.quit {
-		args, err := c.reader.next()
-		switch {
-		case errors.Is(err, errIncomplete):
-			return nil
-		case err != nil:
-			c.figures.protocol.Add(1)
-			c.w.fail("ERR " + err.Error())
-			return err
-		case len(args) == 0:
-			continue
-		}
-		c.command(args)
-		if len(c.w.out) >= mostOut && !c.flush() {
-			return net.ErrClosed
-		}
-	}
-	return nil
-}
+import "fmt"
 
 // handler answers a command; args are those after its name. It returns how the command ended.
 type handler struct {

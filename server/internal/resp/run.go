@@ -5,13 +5,11 @@ import (
 	"io"
 	"net"
 	"os"
-	"syscall"
 	"time"
-	"unsafe"
 )
 
-// This file spares the read that finds nothing. A [net.Conn] that has read all that there is reads once more before it
-// waits, which is a quarter of the work of a command that comes alone. Here a connection waits as soon as it was sent
+// The loops below spare the read that finds nothing. A [net.Conn] that has read all that there is reads once more before it
+// waits, which is a quarter of the work of a command that comes alone. runRaw's connection waits as soon as it was sent
 // less than there was room for: what comes later wakes it.
 //
 // One thing does not: an end of the input that came with the last command, from a client that sends no more and still
@@ -21,48 +19,53 @@ import (
 // that each busy connection sets as often.
 const lookAfter = 250 * time.Millisecond
 
-// socket is the connection of the kernel, while its Read lends it.
-type socket struct {
-	fd    uintptr
-	empty bool // the latest Read has found nothing
-	short bool // the latest Read has taken all that there was
-	looks bool // there is a deadline after which it is looked at once more
+// run answers commands until the client goes, or breaks the protocol.
+func (c *conn) run() {
+	defer func() {
+		if p := recover(); p != nil && c.opts.Fault != nil {
+			c.opts.Fault(c.now, p)
+		}
+	}()
+	if c.runRaw() {
+		return
+	}
+	for c.turn(c.conn) {
+	}
 }
 
-// Read reads once, without waiting.
-func (s *socket) Read(p []byte) (int, error) {
-	// It does not block, so the scheduler need not know of it.
-	n, _, e := syscall.RawSyscall(syscall.SYS_READ, s.fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
-	s.empty, s.short = e == syscall.EAGAIN, int(n) < len(p)
-	switch {
-	case e != 0:
-		return 0, e
-	case n == 0:
-		return 0, io.EOF
+// turn reads once and answers; false = the connection has ended, or nothing has come.
+func (c *conn) turn(from io.Reader) bool {
+	if err := c.reader.fill(from); err != nil {
+		return false // it is closed, or too slow
 	}
-	return int(n), nil
+	err := c.batch()
+	if !c.flush() || err != nil || c.quit {
+		return false
+	}
+	c.hurry()
+	return true
 }
 
-// write writes what there is room for, without waiting. An error shows when the rest is written.
-func (s *socket) write(p []byte) int {
-	n, _, e := syscall.RawSyscall(syscall.SYS_WRITE, s.fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
-	if e != 0 {
-		return 0
+// batch answers the commands that have come.
+func (c *conn) batch() error {
+	for !c.quit {
+		args, err := c.reader.next()
+		switch {
+		case errors.Is(err, errIncomplete):
+			return nil
+		case err != nil:
+			c.figures.protocol.Add(1)
+			c.w.fail("ERR " + err.Error())
+			return err
+		case len(args) == 0:
+			continue
+		}
+		c.command(args)
+		if len(c.w.out) >= mostOut && !c.flush() {
+			return net.ErrClosed
+		}
 	}
-	return int(n)
-}
-
-// rawOf returns the connection of the kernel; nil = the bytes on it are not those of the commands.
-func rawOf(c net.Conn) syscall.RawConn {
-	plain, ok := c.(*net.TCPConn)
-	if !ok {
-		return nil
-	}
-	raw, err := plain.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	return raw
+	return nil
 }
 
 // runRaw is run of a connection that the kernel has as it is; false = it has not.
