@@ -29,7 +29,7 @@ type replaying struct {
 	statuses        []int
 	memory          int64
 	svg, progress   string
-	asJSON          bool
+	asJSON, bursts  bool
 }
 
 func newReplay() *cobra.Command {
@@ -64,6 +64,7 @@ flag is wrong. Lines that cannot be read are counted, and the first are shown.`,
 	f.BoolVar(&o.bunched, "bunched", false, "where the log has whole seconds, take the requests of a second to come at its beginning, not evenly within it")
 	f.IntSliceVar(&o.statuses, "refused-status", []int{429}, "statuses of requests that were refused when the log was written")
 	f.Var(byteSize{&o.memory, server.MinMaxBytes}, "memory", "memory of the counters, as of serve (default 256MiB)")
+	f.BoolVar(&o.bursts, "bursts", false, "also say which bursts the token buckets would have needed, at half of their rate, at it, and at twice as much")
 	f.StringVar(&o.svg, "svg", "", "file to draw a chart to")
 	f.StringVar(&o.progress, "progress", o.progress, "when to print on standard error how far it is: "+strings.Join(progressWhen, ", ")+"; auto is on a terminal")
 	f.BoolVar(&o.asJSON, "json", false, "print one JSON object")
@@ -124,7 +125,7 @@ func (o *replaying) options(cmd *cobra.Command, logs []string) (*replay.Options,
 		return wrong("--reorder is %v, want from 0 to 1h", o.reorder)
 	}
 	options := &replay.Options{
-		Format: o.format, Cost: o.cost, Reorder: o.reorder, Bunched: o.bunched, Statuses: o.statuses, MaxBytes: o.memory,
+		Format: o.format, Cost: o.cost, Reorder: o.reorder, Bunched: o.bunched, Statuses: o.statuses, MaxBytes: o.memory, Bursts: o.bursts,
 		Fields: map[string]string{},
 	}
 	if o.reorder == 0 {

@@ -27,6 +27,7 @@ func TestReplayAndTestCommands(t *testing.T) {
 		{[]string{"replay", "--config", limits, "--field", "ip=who", log}, exitOK, []string{"4 admitted, 0 refused"}},
 		{[]string{"replay", "--config", limits, "--json", log}, exitOK, []string{`"refused": 2`, `"key": "ip=192.0.2.7"`, `"keys_error": 0`}},
 		{[]string{"replay", "--config", limits, "--progress", "always", log}, exitOK, []string{"2 admitted"}},
+		{[]string{"replay", "--config", limits, "--bursts", log}, exitOK, []string{"c, the burst with which so many of 1 keys are refused nothing:\n  rate  half", "\n  1/2s     4        4          4    4\n"}},
 		{[]string{"replay", log}, exitUsage, []string{"hint: --config"}},
 		{[]string{"replay", "--config", bad, log}, exitNo, []string{"did you mean key?", "1 fault"}},
 		{[]string{"replay", "--config", limits, limits}, exitUsage, []string{"no line could be read", "hint: say with --format"}},

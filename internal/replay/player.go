@@ -30,6 +30,7 @@ type player struct {
 	attrs    []limit.Attribute
 
 	limits  []*counts // by Variant.Index of the limit's base
+	fits    *fits     // nil = nobody asked
 	total   counts
 	time    timeline
 	flights flights
@@ -192,6 +193,7 @@ func (p *player) count() {
 		}
 		r, c := &d.Results[h.Result], p.limits[h.Limit.Base.Index]
 		c.asked++
+		p.fits.note(h, r, p.now, p.query.Descriptors[0].Cost)
 		c.series.add(slot, d.Allowed, !r.Allowed)
 		if d.Allowed {
 			c.admitted++

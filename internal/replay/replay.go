@@ -61,6 +61,9 @@ type Options struct {
 	// MaxBytes bounds the counters, as in the service; 0 = its default.
 	MaxBytes int64
 
+	// Bursts asks which bursts the token buckets of Set would have needed: [Limit.Bursts].
+	Bursts bool
+
 	// OnDecision, if it is not nil, gets each line with the decision of Set. Both are valid during the
 	// call only.
 	OnDecision func(line *accesslog.Line, d *limit.Decision)
@@ -99,6 +102,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	var err error
 	if r.player, err = newPlayer(o.Set, o.MaxBytes); err != nil {
 		return nil, err
+	}
+	if o.Bursts {
+		r.player.fits = &fits{of: map[int]*bursts{}}
 	}
 	r.names = r.player.engine.Attributes()
 	if o.Against != nil {

@@ -95,6 +95,9 @@ type Limit struct {
 	Newly     int64 `json:"newly,omitempty"`
 	NewlyKeys []Key `json:"newly_keys,omitempty"`
 
+	// Bursts are of token buckets, the limit's own rate first, then its overrides; nil unless [Options.Bursts] asks.
+	Bursts []Bursts `json:"bursts,omitempty"`
+
 	limit  *rules.Limit
 	series series
 }
@@ -149,7 +152,7 @@ func (p *player) fill(r *Result) {
 			Asked: c.asked, Admitted: c.admitted, Refused: c.refused, Others: c.asked - c.admitted - c.refused, Banned: c.banned, Missing: c.missing, Shadow: c.shadow,
 			Keys: keysOf(&c.keys, l), KeysError: c.keys.bound(),
 			Newly: c.newly, NewlyKeys: keysOf(&c.newKeys, l),
-			limit: l, series: c.series,
+			Bursts: p.fits.report(l), limit: l, series: c.series,
 		}
 		if c.first != 0 {
 			first, last := stamp(c.first), stamp(c.last)

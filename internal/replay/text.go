@@ -30,6 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		l := &r.Limits[i]
 		writeKeys(&b, l.Name+", refused most", l.Keys, l.KeysError)
 		writeKeys(&b, l.Name+", newly refused", l.NewlyKeys, 0)
+		writeBursts(&b, l)
 	}
 	if r.Bad > 0 {
 		fmt.Fprintf(&b, "\n%d of %d lines could not be read:\n", r.Bad, r.Lines)
@@ -133,4 +134,23 @@ func writeKeys(b *strings.Builder, title string, keys []Key, bound int64) {
 		table = append(table, []string{"  " + k.Key, number(k.Refused), k.First.Format(clockForm), k.Last.Format(clockForm)})
 	}
 	writeTable(b, table)
+}
+
+// writeBursts writes a table for each policy of the limit.
+func writeBursts(b *strings.Builder, l *Limit) {
+	for _, of := range l.Bursts {
+		title := l.Name
+		if of.Of != "" {
+			title += ", " + of.Of
+		}
+		fmt.Fprintf(b, "\n%s, the burst with which so many of %d keys are refused nothing:\n", title, of.Keys)
+		table := [][]string{{"  rate", "half", "9 in 10", "99 in 100", "all"}}
+		for _, r := range of.Rates {
+			table = append(table, []string{"  " + r.Rate, number(r.Half), number(r.Nine), number(r.Ninety), number(r.All)})
+		}
+		writeTable(b, table)
+		if of.Left > 0 {
+			fmt.Fprintf(b, "  without %d requests of further keys\n", of.Left)
+		}
+	}
 }
