@@ -149,6 +149,7 @@ func TestServicePage(t *testing.T) {
 	maps.Copy(metrics, collect("server/estimates.go", `NewDesc\("stint_([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/resp/figures.go", `NewDesc\("(stint_[a-z_]+)"`, ""))
 	metrics["stint_request_duration_seconds"] = true // server/internal/latency has it alone
+	metrics["stint_otlp_spans_total"] = true         // internal/telemetry
 	maps.Copy(metrics, collect("server/internal/spoe/figures.go", `NewDesc\("(stint_[a-z_]+)"`, ""))
 	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")
 	options := collect("server/internal/gate/route.go", `case name == "([a-z]+)"`, "")

@@ -292,6 +292,14 @@ NONE < internal/envoyenv < cmd/stint;
 # Servers under overload in virtual time, with the machines that ship.
 internal/admission, internal/accepts, internal/traffic, sim/internal/agenda, sim/internal/report < sim/overload;
 
+# What is sent to a receiver of OpenTelemetry. The command links it, and nothing else does.
+GRPC, store, github.com/prometheus/client_golang,
+go.opentelemetry.io/otel, go.opentelemetry.io/otel/sdk, go.opentelemetry.io/otel/sdk/metric, go.opentelemetry.io/otel/trace,
+go.opentelemetry.io/otel/exporters/otlp/otlptrace, go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc, go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp,
+go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc, go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp,
+go.opentelemetry.io/contrib/bridges/prometheus
+< internal/telemetry < cmd/stint;
+
 # The command. Flags and the environment are read nowhere else.
 server, proxy, sim, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;
 server, sim, sim/overload, client, github.com/spf13/cobra, github.com/spf13/pflag < cmd/stint;

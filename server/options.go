@@ -183,6 +183,8 @@ type Options struct {
 	DashboardURL string
 	// Profiles serves /debug/pprof/ on the admin port.
 	Profiles bool
+	// Instrument watches requests and metrics; nil = nothing does.
+	Instrument Instrument
 
 	// Grace is how long a shutdown waits for requests to end; 0 = DefaultGrace.
 	Grace time.Duration
@@ -207,6 +209,9 @@ func checkSync(sync string) error {
 
 // complete fills in the defaults and returns everything that is wrong.
 func (o *Options) complete() error {
+	if o.Instrument == nil {
+		o.Instrument = unwatched{}
+	}
 	def := func(s *string, v string) {
 		if *s == "" {
 			*s = v

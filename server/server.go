@@ -33,7 +33,6 @@ import (
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
-	"github.com/stint-io/stint/server/internal/latency"
 	"github.com/stint-io/stint/server/internal/rest"
 	"github.com/stint-io/stint/server/internal/rlqs"
 	"github.com/stint-io/stint/server/internal/rls"
@@ -152,7 +151,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.watch = watch.New()
-	if s.engine, err = engine.New(s.budgets.usage, set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit}); err != nil {
+	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.usage), set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
@@ -198,12 +197,12 @@ func (s *Server) build() error {
 	streams, endStreams := context.WithCancel(context.Background())
 	s.endStreams = endStreams
 	s.openQuotas(streams.Done())
-	taken := latency.New()
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), grpc.ChainUnaryInterceptor(taken.Unary(grpcDoors)))...)
+	taken, watched := watchHTTP(s.opts.Instrument)
+	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
-	api := s.security.guard.onHTTP(route(taken.HTTP("gateway", gates), taken.HTTP("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), taken.HTTP("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations}))))
+	api := s.security.guard.onHTTP(route(watched("gateway", gates), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), watched("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations}))))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)
@@ -230,11 +229,13 @@ func (s *Server) build() error {
 	if s.spoe.Server != nil {
 		all = append(all, s.spoe.Server)
 	}
+	all = append(all, s.opts.Instrument.Collectors()...)
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("server: cannot register metrics: %w", err)
 		}
 	}
+	s.opts.Instrument.Metrics(registry)
 	instances := prometheus.NewPedanticRegistry()
 	if err := instances.Register(admin.NewInstanceCollector(s.leases.instances)); err != nil {
 		return fmt.Errorf("server: cannot register metrics: %w", err)

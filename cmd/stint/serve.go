@@ -143,10 +143,15 @@ func optionsOfServe() (*server.Options, byteSize) {
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, o server.Options, out io.Writer) error {
 	o.Version = version()
+	sent, err := openTelemetry(ctx, &o)
+	if err != nil {
+		return &exit{exitUsage, err}
+	}
 	s, err := server.New(o)
 	if err != nil {
 		return &exit{exitUsage, err}
 	}
+	defer sent.start()()
 	// Before anybody can know that the process is there, so that no SIGHUP
 	// ends it.
 	hangups := make(chan os.Signal, 1)
