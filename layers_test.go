@@ -226,7 +226,7 @@ NONE < internal/statsd < server;
 internal/reserve, internal/gen/kuadrantpb < server/internal/rls;
 internal/reserve, stintpb < server/internal/rpc;
 # Quotas of Envoys, as leases; and a filter that behaves as Envoy's, for tests.
-rules, GRPC, github.com/envoyproxy/go-control-plane/envoy, internal/lease/agent < server/internal/rlqs;
+rules, GRPC, github.com/envoyproxy/go-control-plane/envoy, github.com/prometheus/client_golang, internal/lease/agent < server/internal/rlqs;
 GRPC, github.com/envoyproxy/go-control-plane/envoy < internal/envoyfilter;
 
 internal/engine < internal/explain < server/internal/rest;

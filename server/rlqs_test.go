@@ -189,3 +189,64 @@ func TestQuotaInput(t *testing.T) {
 		t.Errorf("after absurd counts: %v", a)
 	}
 }
+
+// TestTenThousandBuckets: one report of as many buckets as an Envoy with a bucket for each user sends
+// after its stream was lost. All are answered.
+func TestTenThousandBuckets(t *testing.T) {
+	s := leasing(t, quotas)
+	q := s.quotas()
+	const n = 10_000
+	m := &pb.RateLimitQuotaUsageReports{Domain: "edge"}
+	for i := range n {
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, usageOf(1, 0, "name", "api", "user", fmt.Sprint("u", i)))
+	}
+	begin := time.Now()
+	if err := q.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	answered := map[string]bool{}
+	for len(answered) < n {
+		m, err := q.Recv()
+		if err != nil {
+			t.Fatalf("after %d of %d: %v", len(answered), n, err)
+		}
+		for _, a := range m.BucketAction {
+			if a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket() == nil {
+				t.Fatalf("assigned %v", a)
+			}
+			answered[a.BucketId.Bucket["user"]] = true
+		}
+	}
+	t.Logf("%d buckets were assigned after %v", n, time.Since(begin))
+}
+
+// TestQuotasEnd: a server that stops ends what it has assigned, and requests that it is asked about itself
+// spend the same limit.
+func TestQuotasEnd(t *testing.T) {
+	s := leasing(t, quotas)
+	if status, x := s.take(`{"name":"web"}`, 90); status != 200 || !x.Allowed {
+		t.Fatalf("%d %+v", status, x)
+	}
+	q := s.quotas()
+	q.report("edge", usageOf(1, 0, "name", "web"))
+	if b := q.answer().GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket(); b.GetMaxTokens() > 20 {
+		t.Errorf("90 tokens of 100 were spent, and the Envoy is given %d", b.GetMaxTokens())
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	for {
+		m, err := q.Recv()
+		if err != nil {
+			t.Fatalf("the stream ended without a word: %v", err)
+		}
+		if ttl := m.BucketAction[0].GetQuotaAssignmentAction().GetAssignmentTimeToLive(); ttl != nil && ttl.AsDuration() == 0 {
+			break
+		}
+	}
+	if code := q.ends(); code != codes.Unavailable && code != codes.Canceled {
+		t.Errorf("the stream ended with %v", code)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}

@@ -216,6 +216,7 @@ func (s *Server) build() error {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admin.NewCollector(s.engine.Tallies, s.figures),
+		s.quotas,
 	}
 	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rate_limit_quota/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -81,25 +83,27 @@ func TestEnvoyLimits(t *testing.T) {
 	}
 }
 
-// TestEnvoyConfiguration holds envoy.yaml against Envoy's own definition of its
+// TestEnvoyConfiguration holds envoy.yaml and quota.yaml against Envoy's own definition of its
 // configuration: every field exists, every message is complete.
 func TestEnvoyConfiguration(t *testing.T) {
-	src, err := os.ReadFile(filepath.Join("envoy", "envoy.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	asJSON, err := yaml.YAMLToJSON(src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var bootstrap bootstrapv3.Bootstrap
-	if err := protojson.Unmarshal(asJSON, &bootstrap); err != nil {
-		t.Fatal(err)
-	}
-	if err := bootstrap.ValidateAll(); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(bootstrap.GetStaticResources().GetClusters()); n != 2 {
-		t.Errorf("got %d clusters, want 2", n)
+	for _, name := range []string{"envoy.yaml", "quota.yaml"} {
+		src, err := os.ReadFile(filepath.Join("envoy", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asJSON, err := yaml.YAMLToJSON(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bootstrap bootstrapv3.Bootstrap
+		if err := protojson.Unmarshal(asJSON, &bootstrap); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := bootstrap.ValidateAll(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if n := len(bootstrap.GetStaticResources().GetClusters()); n != 2 {
+			t.Errorf("%s: got %d clusters, want 2", name, n)
+		}
 	}
 }

@@ -172,9 +172,15 @@ func TestReadBody(t *testing.T) {
 		length, actual int
 		want           bool
 	}{
-		{"empty", 0, 0, true}, {"announced", 100, 100, true}, {"as much as there is room", 1 << 10, 1 << 10, true}, {"above the room", 1<<10 + 1, 1<<10 + 1, true},
-		{"not announced", -1, 3000, true}, {"the largest", MaxBodyBytes, MaxBodyBytes, true}, {"too large", MaxBodyBytes + 1, MaxBodyBytes + 1, false},
-		{"too large, not announced", -1, MaxBodyBytes + 1, false}, {"ends early", 100, 99, false},
+		{"empty", 0, 0, true},
+		{"announced", 100, 100, true},
+		{"as much as there is room", 1 << 10, 1 << 10, true},
+		{"above the room", 1<<10 + 1, 1<<10 + 1, true},
+		{"not announced", -1, 3000, true},
+		{"the largest", MaxBodyBytes, MaxBodyBytes, true},
+		{"too large", MaxBodyBytes + 1, MaxBodyBytes + 1, false},
+		{"too large, not announced", -1, MaxBodyBytes + 1, false},
+		{"ends early", 100, 99, false},
 	} {
 		src := bytes.Repeat([]byte("x"), tt.actual)
 		r := httptest.NewRequest(http.MethodPost, "/v1/take", iotest.HalfReader(bytes.NewReader(src)))

@@ -34,11 +34,13 @@ func (d *demand) report(requests, denied uint64, span time.Duration) (rose bool)
 	now := n / seconds
 	// The number of random arrivals varies by its square root. What is within three of that is taken
 	// for the same rate, and averaged.
-	noise := 3 * math.Sqrt(max(n, d.rate*seconds, 1)) / seconds
+	noise := 3 * math.Sqrt(max(d.rate*seconds, 1)) / seconds
 	before := d.measured
 	switch {
 	case !d.known || math.Abs(now-d.rate) > noise:
-		d.rate, d.same = now, 1
+		d.rate, d.same = now, 0
+	case d.same == 0:
+		d.rate, d.same = now, 1 // it changed within the span before, so this is the first whole one
 	default:
 		d.same = min(d.same+1, longestMean)
 		d.rate += (now - d.rate) / float64(d.same)
@@ -63,7 +65,8 @@ func (d *demand) amount(rate, guess fixed.Amount) fixed.Amount {
 		a = fixed.MaxAmount / 4
 	}
 	// A bucket without requests keeps a little: its next requests are decided before it can report.
-	return max(a, rate/idlePart, 1)
+	// And one with few has some room, since it is seldom measured well and costs the others little.
+	return max(a+min(a/2, rate/idlePart), rate/idlePart, 1)
 }
 
 // idlePart is the part of a limit that a bucket without requests demands. Not more: a hundred idle

@@ -19,6 +19,7 @@ type quota struct {
 
 	demand  demand
 	pending usage      // reported too soon to measure a rate by
+	denied  bool       // the latest report had refused requests
 	heard   limit.Time // when it was reported last
 	used    limit.Time // when it had a request last
 
@@ -88,7 +89,7 @@ func (q *quota) report(now limit.Time, u usage) {
 	q.heard = now
 	defer q.touch()
 	admitted, left := tokensOf(u.allowed), fixed.Amount(fixed.MaxAmount)
-	if u.denied > 0 {
+	if q.denied = u.denied > 0; q.denied {
 		left = 0 // its bucket was empty
 	}
 	q.refilled = 0
@@ -142,7 +143,7 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 		allowed.Rate, allowed.Burst = min(allowed.Rate, a.Rate), min(allowed.Burst, a.Burst)
 		level = min(level, p.expected(now, spent))
 	}
-	least := least(allowed.Burst)
+	least := least(allowed)
 	if debt := -level; debt > least {
 		allowed.Rate -= min(allowed.Rate/2, debt/repayWithin)
 	}
@@ -170,11 +171,12 @@ const (
 	worthSize = 2
 )
 
-// least is the size that an assignment has at least, whatever is left of the lease: a quarter of its
-// burst, or eight tokens if it has those. Not less: random arrivals overflow a bucket of one token, which
-// wastes a third of its rate. Not more: it is filled at each change, and what was not there is paid back.
-func least(burst fixed.Amount) fixed.Amount {
-	return min(burst, max(8*fixed.Token, burst/4))
+// least is the size that an assignment has at least, whatever is left of the lease, if its burst is as
+// large: a quarter of that burst, eight tokens, and what the rate brings in 50 ms. Not less: random
+// arrivals overflow a bucket of one token, which wastes a third of its rate, and requests come in clumps
+// where a machine is busy. Not more: it is filled at each change, and what was not there is paid back.
+func least(of lease.Capacity) fixed.Amount {
+	return min(of.Burst, max(8*fixed.Token, of.Burst/4, of.Rate/20))
 }
 
 // trimWithin is how long an assignment may stay a little above the lease, which is given back that much
@@ -249,8 +251,15 @@ func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
 		return false
 	case above == 2, above == 1 && (reported || now >= q.aboveSince.Add(trimWithin)):
 		return true
+	case !q.denied && q.demand.known && q.rate.Float() >= q.demand.asked:
+		// It has what it needs, and more is for a rise that may come.
+		if reported && rate > q.rate+q.rate/4 {
+			return true
+		}
 	case rate > q.rate+q.rate/worthRate, reported && rate > q.rate+q.rate/(4*worthRate):
 		return true
+	}
+	switch {
 	case reported && rate < q.rate-q.rate/8: // something is to be paid back
 		return true
 	}

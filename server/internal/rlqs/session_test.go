@@ -1,0 +1,111 @@
+package rlqs
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stint-io/stint/internal/fixed"
+)
+
+// TestAbandon: a bucket without requests is abandoned after a minute, its lease comes back, and the next
+// request has an assignment again.
+func TestAbandon(t *testing.T) {
+	w := newWorld(t, 1, termsOf(100, 100))
+	e := w.addEnvoy(20)
+	other := w.addEnvoy(500)
+	w.run(15 * time.Second)
+	e.load(0)
+	w.run(AbandonAfter - 10*time.Second)
+	if !e.filter.Has(e.key) || e.filter.Assigned(e.key) == nil {
+		t.Fatal("abandoned too soon")
+	}
+	w.run(15 * time.Second)
+	if e.filter.Has(e.key) || e.session.Buckets() != 0 || e.session.Stats().Abandoned != 1 {
+		t.Fatalf("not abandoned: %+v", e.session.Stats())
+	}
+	before := other.allowed
+	w.run(10 * time.Second)
+	if used := other.allowed - before; used < 950 {
+		t.Errorf("the other Envoy has %d of 1000 of the limit", used)
+	}
+	e.load(20)
+	w.run(time.Second)
+	if e.filter.Assigned(e.key) == nil {
+		t.Error("subscribed again, and not assigned")
+	}
+	w.check(1)
+}
+
+// TestStrategies: a token bucket never fills faster than the rate, is exact to a thousandth, and is never
+// taken by Envoy for the one before.
+func TestStrategies(t *testing.T) {
+	former := strategy{}
+	for _, rate := range []fixed.Amount{1, 7, 999_999, 1_000_000, 1_500_000, 33_333_333, 999_999_999, 1_000_000_000, 1e15, fixed.MaxAmount} {
+		for _, size := range []int64{1, 2, 50, math.MaxInt64} {
+			s := bucketOf(rate, size, former)
+			if s.rule != ruleTokens || s.MaxTokens < 1 || s.Tokens < 1 || s.Interval < 1 {
+				t.Fatalf("rate %v, size %d: %+v", rate, size, s)
+			}
+			// The slowest bucket of Envoy fills a token a year.
+			if got := s.rate(); got > max(rate, 1) {
+				t.Errorf("rate %v: %+v fills %v", rate, s, got)
+			} else if rate >= fixed.Token/1000 && rate <= 4e15 && float64(got) < float64(rate)*0.998 {
+				t.Errorf("rate %v: %+v fills %v only", rate, s, got)
+			}
+			if former.rule == ruleTokens && former.MaxTokens == s.MaxTokens && former.Tokens == s.Tokens && former.Interval != s.Interval {
+				t.Errorf("Envoy takes %+v for %+v", s, former)
+			}
+			former = s
+		}
+	}
+}
+
+// FuzzReports: whatever a stream sends is an error and changes nothing, or is assigned within the limit.
+func FuzzReports(f *testing.F) {
+	seed := func(m *pb.RateLimitQuotaUsageReports) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	id := &pb.BucketId{Bucket: map[string]string{"name": "web"}}
+	seed(&pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{BucketId: id, NumRequestsAllowed: 1}}})
+	seed(&pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{BucketId: id, NumRequestsAllowed: math.MaxUint64, NumRequestsDenied: math.MaxUint64}}})
+	seed(&pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{}, nil}})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := new(pb.RateLimitQuotaUsageReports)
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		w := newWorld(t, 1, termsOf(100, 10))
+		e := w.addEnvoy(0)
+		e.open()
+		for range 3 {
+			usages, err := e.reader.read(m)
+			if err != nil {
+				if e.session.Buckets() != 0 {
+					t.Fatal("a wrong report made a bucket")
+				}
+				return
+			}
+			e.session.Report(w.clock(), usages)
+			w.run(5 * time.Second)
+			rate := fixed.Amount(0)
+			for _, q := range e.session.quotas {
+				if use := q.inUse(w.clock()); use.Rate < 0 || use.Burst < 0 {
+					t.Fatalf("in use: %v", use)
+				} else {
+					rate += use.Rate
+				}
+			}
+			if rate > w.terms.Rate {
+				t.Fatalf("%v of %v is in use", rate, w.terms.Rate)
+			}
+		}
+	})
+}
