@@ -135,7 +135,9 @@ func (r *reader) configuration() {
 func (r *reader) answers() {
 	headers := r.truth("LIMIT_RESPONSE_HEADERS_ENABLED", false)
 	for _, b := range []struct{ name, flag string }{
-		{"RESPONSE_DYNAMIC_METADATA", "rls-metadata"}, {"SHADOW_MODE", "rls-shadow"}, {"QUOTA_MODE", "rls-quota"},
+		{"RESPONSE_DYNAMIC_METADATA", "rls-metadata"},
+		{"SHADOW_MODE", "rls-shadow"},
+		{"QUOTA_MODE", "rls-quota"},
 		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "rls-count-admitted"},
 	} {
 		if r.truth(b.name, false) {

@@ -120,8 +120,19 @@ descriptors:
   - {key: open}
 `)
 	for _, d := range [][]string{
-		{"k", "x"}, {"d", "v:1"}, {"d", ""}, {"deep", "1.2.3.4", "two", "x", "three", "33"}, {"s", "files/a"}, {"s", "files/b"}, {"w", "ab"}, {"v", "ab"},
-		{"shadow", "x"}, {"free", "x"}, {"open", "x"}, {"none", "x"}, {"d", "a\nfake:1|c"},
+		{"k", "x"},
+		{"d", "v:1"},
+		{"d", ""},
+		{"deep", "1.2.3.4", "two", "x", "three", "33"},
+		{"s", "files/a"},
+		{"s", "files/b"},
+		{"w", "ab"},
+		{"v", "ab"},
+		{"shadow", "x"},
+		{"free", "x"},
+		{"open", "x"},
+		{"none", "x"},
+		{"d", "a\nfake:1|c"},
 	} {
 		b.ask(t, 2, d)
 	}
