@@ -132,7 +132,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if len(c.o.Header) > 0 {
 		ctx = metadata.NewOutgoingContext(ctx, metadata.New(c.o.Header))
 	}
