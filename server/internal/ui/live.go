@@ -64,7 +64,7 @@ func (s shown) since(before shown) (c change) {
 // events streams the changes of a page, which the query names, as Server-Sent Events.
 func (u *UI) events(w http.ResponseWriter, r *http.Request) {
 	at, err := url.ParseRequestURI(r.URL.Query().Get("of"))
-	if err != nil || pages[at.Path] == nil {
+	if err != nil || at.Host != "" || at.Scheme != "" || pages[at.Path] == nil {
 		answer.WriteError(w, http.StatusBadRequest, "of is no page of the dashboard")
 		return
 	}
