@@ -151,6 +151,7 @@ func TestServicePage(t *testing.T) {
 	metrics["stint_request_duration_seconds"] = true // server/internal/latency has it alone
 	metrics["stint_otlp_spans_total"] = true         // internal/telemetry
 	maps.Copy(metrics, collect("server/internal/spoe/figures.go", `NewDesc\("(stint_[a-z_]+)"`, ""))
+	maps.Copy(metrics, collect("server/internal/rlqs/figures.go", `NewDesc\("(stint_[a-z_]+)"`, ""))
 	reasons := collect("limit/verdict.go", `Reason[A-Z]\w+: +"([a-z_]+)"`, "")
 	options := collect("server/internal/gate/route.go", `case name == "([a-z]+)"`, "")
 	for _, names := range []map[string]bool{flags, metrics, reasons, options} {
