@@ -38,7 +38,6 @@ func TestQuotasOfTwentyEnvoys(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-
 	var mu sync.Mutex
 	level, at, worst := burst, time.Now(), 0.0
 	admit := func() {
