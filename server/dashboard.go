@@ -15,12 +15,13 @@ import (
 )
 
 // openDashboard makes what the admin port shows to people. done ends what it streams.
-func (s *Server) openDashboard(done <-chan struct{}) {
+func (s *Server) openDashboard(done <-chan struct{}) *ui.UI {
 	s.dashboard = ui.New(ui.Options{
 		Version: s.opts.Version, ConfigVersion: s.configVersion, Ready: s.Readiness,
 		Limits: func() *rules.Set { return s.engine.Set() }, Tallies: s.engine.Tallies, Elsewhere: s.leases.elsewhereDecided, Watch: s.watch,
 		Leases: http.HandlerFunc(s.leases.serveLeases), Members: s.memberViews, Bans: s.bans, Engine: s.engine, Done: done,
 	})
+	return s.dashboard
 }
 
 // elsewhereDecided is what instances of other processes have admitted and refused, by limit.

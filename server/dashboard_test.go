@@ -89,8 +89,11 @@ func TestDashboardLiftsBans(t *testing.T) {
 		header       []string
 		status       int
 	}{
-		{"POST", body, form, 401}, {"POST", body, append(append(form, token...), "Origin", "https://evil.example"), 403},
-		{"GET", "", token, 405}, {"POST", "limit=login", append(form, token...), 400}, {"POST", "limit=nope&id=x", append(form, token...), 400},
+		{"POST", body, form, 401},
+		{"POST", body, append(append(form, token...), "Origin", "https://evil.example"), 403},
+		{"GET", "", token, 405},
+		{"POST", "limit=login", append(form, token...), 400},
+		{"POST", "limit=nope&id=x", append(form, token...), 400},
 	} {
 		if a := s.do(one.method, s.admin+"/ui/bans/lift", one.body, one.header...); a.status != one.status {
 			t.Errorf("%s %q %v: %d, want %d", one.method, one.body, one.header, a.status, one.status)

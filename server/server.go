@@ -245,9 +245,8 @@ func (s *Server) build() error {
 	if s.security.guard.live != nil {
 		authorize = s.security.guard.onAdmin
 	}
-	s.openDashboard(streams.Done())
 	s.admin = newHTTP(admin.New(admin.Options{
-		UI: s.dashboard, Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() ([]admin.Plan, []admin.Assigned) {
+		UI: s.openDashboard(streams.Done()), Bans: admin.BanHandler(s.bans), Keys: admin.KeyHandler(s.budgets.keys, s.budgets.changes, nil), Customers: admin.CustomerHandler(s.budgets.customers, func() ([]admin.Plan, []admin.Assigned) {
 			return planNames(s.engine.Set()), assigned(s.engine.Set(), s.budgets.customers.View())
 		}, nil), Metrics: registry, Instances: instances, Ready: s.Readiness, Version: s.configVersion, Reload: s.Reload, Leases: http.HandlerFunc(s.leases.serveLeases), RLConfig: http.HandlerFunc(s.rlconfig),
 		Token: s.opts.AdminToken, Authorize: authorize, Hosts: s.opts.AdminHosts, Profiles: s.opts.Profiles,
