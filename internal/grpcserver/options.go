@@ -1,5 +1,5 @@
 // Package grpcserver has the options of stint's gRPC server: bounds on what a stranger
-// can send, keepalive, and what a panic of a handler becomes. It registers no service.
+// can send, keepalive, texts that are not UTF-8, and what a panic of a handler becomes. It registers no service.
 //
 // It is apart from package server so that benchmarks can give a server that does
 // nothing the same options: what is then between the two is the work of a decision.
@@ -34,6 +34,7 @@ const streamWorkers = 128
 // their context does; fault is told the method and the value of each panic.
 func Options(streams context.Context, maxMessage int, fault func(method string, p any)) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
