@@ -12,12 +12,13 @@ var (
 	overDesc     = prometheus.NewDesc("stint_rlqs_over_total", "Requests that Envoys admitted above what their leases had; they are paid back.", nil, nil)
 	abandonDesc  = prometheus.NewDesc("stint_rlqs_abandoned_total", "Buckets that were abandoned after a silence.", nil, nil)
 	nothingDesc  = prometheus.NewDesc("stint_rlqs_unassigned_total", "Buckets that got no assignment, by why.", []string{"reason"}, nil)
+	turnedDesc   = prometheus.NewDesc("stint_rlqs_refused_streams_total", "Streams that were refused because there were too many.", nil, nil)
 	wrongDesc    = prometheus.NewDesc("stint_rlqs_wrong_reports_total", "Reports that were refused.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{streamsDesc, bucketsDesc, requestsDesc, assignedDesc, changedDesc, overDesc, abandonDesc, nothingDesc, wrongDesc} {
+	for _, d := range []*prometheus.Desc{streamsDesc, bucketsDesc, requestsDesc, assignedDesc, changedDesc, overDesc, abandonDesc, nothingDesc, turnedDesc, wrongDesc} {
 		ch <- d
 	}
 }
@@ -25,7 +26,7 @@ func (s *Service) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
-	sum, streams, buckets, wrong := s.ended, 0, int64(0), s.refused
+	sum, streams, buckets, wrong, long, turned := s.ended, 0, int64(0), s.refused, s.long, s.turned
 	for r := range s.sessions {
 		if st := r.stats.Load(); st != nil {
 			sum.add(*st)
@@ -48,5 +49,7 @@ func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	send(abandonDesc, prometheus.CounterValue, float64(sum.Abandoned))
 	send(nothingDesc, prometheus.CounterValue, float64(sum.Unleased), "not_leased")
 	send(nothingDesc, prometheus.CounterValue, float64(sum.Crowded), "too_many")
+	send(nothingDesc, prometheus.CounterValue, float64(long), "too_long")
+	send(turnedDesc, prometheus.CounterValue, float64(turned))
 	send(wrongDesc, prometheus.CounterValue, float64(wrong))
 }

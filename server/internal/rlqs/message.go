@@ -15,12 +15,15 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// Bounds on what one report may hold. Envoy builds a bucket of a handful of pairs. Values have no bound
-// of their own, only the message has.
+// Bounds on what one report may hold. Envoy builds a bucket of a handful of pairs.
 const (
 	MaxPairs       = 32
 	MaxKeyBytes    = 256
 	MaxDomainBytes = 256
+	// MaxIDBytes bounds all keys and values of a bucket. One that is longer is left out of its report, and has no
+	// assignment: values may be header fields, and what one client sends must not end the stream. Not larger: it is
+	// kept for each bucket. Not smaller: tokens are some hundred bytes.
+	MaxIDBytes = 2 << 10
 )
 
 func invalid(format string, args ...any) error {
@@ -30,7 +33,7 @@ func invalid(format string, args ...any) error {
 // reader translates the reports of one stream.
 type reader struct {
 	domain string
-	names  map[string]*BucketName // by canonical key, so that a bucket that is known is not made again
+	long   uint64 // buckets that were left out
 }
 
 // read returns what a report says, or what is wrong with it; then nothing of it counts.
@@ -56,9 +59,13 @@ func (r *reader) read(m *pb.RateLimitQuotaUsageReports) ([]Usage, error) {
 		if e := u.GetTimeElapsed(); e != nil && (e.CheckValid() != nil || e.AsDuration() < 0) {
 			return nil, invalid("time_elapsed of usage %d is no duration of at least 0", i)
 		}
-		name, key, err := r.name(i, pairs)
+		name, key, err := bucketName(i, pairs)
 		if err != nil {
 			return nil, err
+		}
+		if len(key) > MaxIDBytes {
+			r.long++
+			continue
 		}
 		usages = append(usages, Usage{Bucket: name, Key: key, Allowed: u.GetNumRequestsAllowed(), Denied: u.GetNumRequestsDenied()})
 	}
@@ -66,17 +73,14 @@ func (r *reader) read(m *pb.RateLimitQuotaUsageReports) ([]Usage, error) {
 		r.domain = m.Domain
 	}
 	for i := range usages {
-		name := usages[i].Bucket
-		if name.Domain = r.domain; len(r.names) < MaxBuckets {
-			r.names[usages[i].Key] = name
-		}
+		usages[i].Bucket.Domain = r.domain
 	}
 	return usages, nil
 }
 
-// name returns the name of a bucket, and its canonical key: the order of pairs means nothing.
-func (r *reader) name(i int, pairs map[string]string) (*BucketName, string, error) {
-	name := &BucketName{Domain: r.domain, Pairs: make([]limit.Attribute, 0, len(pairs))}
+// bucketName returns the name of a bucket, and its canonical key: the order of pairs means nothing.
+func bucketName(i int, pairs map[string]string) (*BucketName, string, error) {
+	name := &BucketName{Pairs: make([]limit.Attribute, 0, len(pairs))}
 	size := 0
 	for k, v := range pairs {
 		if k == "" || v == "" {
@@ -92,9 +96,6 @@ func (r *reader) name(i int, pairs map[string]string) (*BucketName, string, erro
 	key := make([]byte, 0, size)
 	for _, p := range name.Pairs {
 		key = appendString(appendString(key, p.Name), p.Value)
-	}
-	if known := r.names[string(key)]; known != nil {
-		name = known
 	}
 	return name, string(key), nil
 }

@@ -38,6 +38,7 @@ type running struct {
 // event is what the session is woken by.
 type event struct {
 	usages    []Usage
+	taken     chan struct{} // closed when the usages were reported
 	peer      Peer
 	grant     *lease.Grant
 	connected bool
@@ -129,6 +130,7 @@ func (r *running) take(e event) {
 			r.session.Connected(now, e.peer)
 		default:
 			r.session.Report(now, e.usages)
+			close(e.taken)
 		}
 		select {
 		case e = <-r.events:

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -36,6 +37,8 @@ type Options struct {
 	// ShardOf returns the shard of a resource, of Shards; nil and 0 = there is one.
 	ShardOf func(lease.ResourceID) int
 	Shards  int
+	// MaxStreams bounds the streams, also those that have ended while what they were assigned is in use; 0 = [MaxStreams].
+	MaxStreams int
 	// Draining is closed before the server ends all streams; nil = they end without a word.
 	Draining <-chan struct{}
 	// Logger takes what operators should read; nil = [slog.Default]. Keys never are in it.
@@ -55,14 +58,20 @@ type Service struct {
 	wg       sync.WaitGroup
 	ended    SessionStats // of sessions that are over
 	refused  uint64       // reports that were wrong
+	long     uint64       // buckets that were left out of reports
+	turned   uint64       // streams for which there was no room
 
-	warned sync.Map // names of limits that are not leased, once each
+	buckets atomic.Int64 // of all sessions, also those that are ending
+	warned  sync.Map     // names of limits that are not leased, once each
 }
 
 // New returns a service that has no streams yet.
 func New(o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = MaxStreams
 	}
 	return &Service{opts: o, origin: time.Now(), sessions: map[*running]struct{}{}}
 }
@@ -102,6 +111,10 @@ func (s *Service) begin() (*running, error) {
 	if s.running == nil {
 		return nil, errGoing
 	}
+	if len(s.sessions) >= s.opts.MaxStreams {
+		s.turned++
+		return nil, errFull
+	}
 	ctx, cancel := context.WithCancel(s.running)
 	r := &running{
 		service: s, ctx: ctx, cancel: cancel, events: make(chan event, 64), rematch: make(chan struct{}, 1),
@@ -109,7 +122,7 @@ func (s *Service) begin() (*running, error) {
 	}
 	r.session = NewSession(SessionOptions{
 		Instance: instanceName(), Number: max(1, rand.Uint64()), Match: s.match, Shards: s.opts.Shards, ShardOf: s.opts.ShardOf,
-		Send: r.sendReport, Joined: r.join, Jitter: rand.Float64,
+		Send: r.sendReport, Joined: r.join, Jitter: rand.Float64, Buckets: &s.buckets,
 	}, s.now())
 	s.sessions[r] = struct{}{}
 	s.wg.Go(func() {
@@ -123,10 +136,14 @@ func (s *Service) finish(r *running) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, r)
+	s.buckets.Add(-int64(len(r.session.all))) // none, but at the end of the server
 	s.ended.add(*r.stats.Load())
 }
 
 var errGoing = status.Error(codes.Unavailable, "the server goes: come back later")
+
+// errFull ends a stream for which there is no room.
+var errFull = status.Error(codes.ResourceExhausted, "too many Envoys hold a stream here: add servers")
 
 // errSlow ends a stream whose Envoy does not read what it is sent: it may be using what was given to
 // others.
@@ -180,7 +197,7 @@ func (s *Service) draining() bool {
 
 // read hands reports to the session, one at a time. Its error says what the stream ends with.
 func (s *Service) read(r *running, srv pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
-	reports := reader{names: map[string]*BucketName{}}
+	reports := reader{}
 	for {
 		m, err := srv.Recv()
 		if errors.Is(err, io.EOF) {
@@ -190,13 +207,26 @@ func (s *Service) read(r *running, srv pb.RateLimitQuotaService_StreamRateLimitQ
 			return err
 		}
 		usages, err := reports.read(m)
-		if err != nil {
+		if err != nil || reports.long > 0 {
 			s.mu.Lock()
-			s.refused++
+			s.long += reports.long
+			if err != nil {
+				s.refused++
+			}
 			s.mu.Unlock()
+			reports.long = 0
+		}
+		if err != nil {
 			return err
 		}
-		if !r.post(event{usages: usages}) {
+		// One at a time: a report can have as many buckets as a message has room for.
+		taken := make(chan struct{})
+		if !r.post(event{usages: usages, taken: taken}) {
+			return errGoing
+		}
+		select {
+		case <-taken:
+		case <-r.over:
 			return errGoing
 		}
 	}

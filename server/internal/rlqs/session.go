@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
@@ -34,7 +35,7 @@ type Action struct {
 	strategy
 }
 
-// SessionOptions are the options of a Session. All but Jitter and Shards are required.
+// SessionOptions are the options of a Session. All but Jitter, Shards and Buckets are required.
 type SessionOptions struct {
 	// Instance is the name under which the Envoy is an instance of the coordinator, Number the session.
 	Instance string
@@ -49,6 +50,8 @@ type SessionOptions struct {
 	// Joined says that there is a member more, which needs a stream.
 	Joined func(Peer)
 	Jitter func() float64
+	// Buckets counts those of all sessions, of which there are at most [MaxAllBuckets]; nil = they are not bounded.
+	Buckets *atomic.Int64
 }
 
 // Peer names one member of a session: an Envoy has one for each shard, and one more for each further
@@ -62,6 +65,13 @@ const maxLayers = 16
 // MaxBuckets is how many buckets one Envoy may have. Not more: a stranger could fill the memory, at some
 // two kilobytes each here and at the coordinator. Not fewer: each may be of one user.
 const MaxBuckets = 1 << 16
+
+// The bounds of a server. Not more: each bucket takes some kilobytes here and at the coordinator, and each stream
+// five goroutines. Not fewer: there is a stream for each Envoy.
+const (
+	MaxAllBuckets = 1 << 18
+	MaxStreams    = 4096
+)
 
 // member is an instance of a coordinator.
 type member struct {
@@ -121,7 +131,7 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 		u := &usages[i]
 		q := s.quotas[u.Key]
 		switch {
-		case q == nil && len(s.quotas) >= MaxBuckets:
+		case q == nil && (len(s.quotas) >= MaxBuckets || s.full()):
 			s.stats.Crowded++
 			continue
 		case q == nil:
@@ -140,6 +150,16 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 	}
 }
 
+// full says that all sessions together have as many buckets as there may be.
+func (s *Session) full() bool { return s.opts.Buckets != nil && s.opts.Buckets.Load() >= MaxAllBuckets }
+
+// note counts buckets of all sessions.
+func (s *Session) note(n int) {
+	if s.opts.Buckets != nil {
+		s.opts.Buckets.Add(int64(n))
+	}
+}
+
 // count adds usage to what the next reports say of the limits.
 func (s *Session) count(q *quota, u *Usage) {
 	for _, p := range q.parts {
@@ -153,6 +173,7 @@ func (s *Session) subscribe(now limit.Time, u *Usage) *quota {
 	q := &quota{session: s, id: u.Key, name: u.Bucket, used: now}
 	s.quotas[u.Key] = q
 	s.all = append(s.all, q)
+	s.note(1)
 	s.open(now, q)
 	return q
 }
@@ -407,6 +428,7 @@ func (s *Session) keepHouse(now limit.Time) {
 		}
 		kept = append(kept, q)
 	}
+	s.note(len(kept) - len(s.all))
 	clear(s.all[len(kept):])
 	s.all = kept
 }

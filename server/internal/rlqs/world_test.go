@@ -133,7 +133,7 @@ func (e *envoy) open() bool {
 		Joined: func(p Peer) { w.after(0, func() { s.Connected(w.clock(), p) }) },
 		Jitter: w.rand.Float64,
 	}, w.clock())
-	e.session, e.reader = s, &reader{names: map[string]*BucketName{}}
+	e.session, e.reader = s, &reader{}
 	w.sessions[s] = true
 	return true
 }
