@@ -32,20 +32,25 @@ type conn struct {
 	quit    bool
 	tardy   bool // there is a deadline for the rest of a command
 
+	answered, tardyAt uint64 // commands, and how many when the deadline was set
+
 	writeBy time.Time // the deadline of writes that is set
 	now     string    // the command that is run, for a fault
 }
 
 // hurry bounds how long the rest of a command may take. Who has to say yet who he is has a deadline already.
 func (c *conn) hurry() {
-	partial := c.reader.partial()
-	if partial == c.tardy || c.opts.Identities != nil && c.session == nil {
+	partial, another := c.reader.partial(), c.answered != c.tardyAt
+	if partial == c.tardy && !(partial && another) || c.opts.Identities != nil && c.session == nil {
 		return
 	}
-	c.tardy = partial
+	c.tardy, c.tardyAt = partial, c.answered
 	by := time.Time{}
 	if partial {
 		by = time.Now().Add(readTime)
+	}
+	if c.socket != nil {
+		c.socket.looks = false // its deadline is replaced
 	}
 	c.readBy(by)
 }

@@ -61,6 +61,7 @@ func (c *conn) batch() error {
 			continue
 		}
 		c.command(args)
+		c.answered++
 		if len(c.w.out) >= mostOut && !c.flush() {
 			return net.ErrClosed
 		}
