@@ -164,7 +164,7 @@ func TestDashboardStreams(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("the stream ended without the change")
+	t.Fatalf("the stream ended without the change: %v", lines.Err())
 }
 
 // A refusal links the page of its limit, if the service knows where people find it.
