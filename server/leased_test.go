@@ -469,13 +469,15 @@ func TestReloadOfLeasedLimits(t *testing.T) {
 }
 
 // A stop answers what is under way by its leases, and leaves nothing lent: the next
-// start lends at once.
+// start lends at once what is left.
 func TestStopGivesOwnLeasesBack(t *testing.T) {
 	dir := t.TempDir()
-	for range 2 {
-		s := start(t, "limits:\n  - {name: l, rate: 5/hour, sharing: leased}\n", stateIn(dir))
-		if status, _ := s.take(`{}`, 5); status != 200 {
-			t.Fatalf("%d", status)
+	for _, c := range []struct{ cost, want int }{{3, 200}, {2, 200}, {1, 429}} { // of 5 tokens
+		s := start(t, "limits:
+  - {name: l, rate: 5/hour, burst: 5, sharing: leased}
+", stateIn(dir))
+		if status, x := s.take(`{}`, c.cost); status != c.want {
+			t.Fatalf("a cost of %d: %d %+v", c.cost, status, x)
 		}
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
