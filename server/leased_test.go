@@ -473,9 +473,7 @@ func TestReloadOfLeasedLimits(t *testing.T) {
 func TestStopGivesOwnLeasesBack(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ cost, want int }{{3, 200}, {2, 200}, {1, 429}} { // of 5 tokens
-		s := start(t, "limits:
-  - {name: l, rate: 5/hour, burst: 5, sharing: leased}
-", stateIn(dir))
+		s := start(t, "limits: [{name: l, rate: 5/hour, burst: 5, sharing: leased}]", stateIn(dir))
 		if status, x := s.take(`{}`, c.cost); status != c.want {
 			t.Fatalf("a cost of %d: %d %+v", c.cost, status, x)
 		}
