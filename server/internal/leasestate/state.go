@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	mrand "math/rand/v2"
 	"os"
 	"path/filepath"
@@ -46,6 +47,14 @@ var ErrInUse = errors.New("lease: the state directory is in use by another proce
 const File = "leases.json"
 
 const keyLength = 32
+
+// The bounds of what the file says. What is beyond was not written by a coordinator, and would not add up: a wait
+// that overflows is none.
+const (
+	maxFile  = 1 << 20 // bytes; the longest record of a coordinator takes a fifth
+	maxEpoch = 1 << 63 // the clock says so in the year 2262
+	maxLease = 365 * 24 * time.Hour
+)
 
 // stateFile is what the file holds.
 type stateFile struct {
@@ -97,7 +106,7 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 	}()
 	path := filepath.Join(dir, File)
 	var was stateFile
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		was = stateFile{Key: make([]byte, keyLength), Lease: length, Clean: first}
@@ -107,7 +116,7 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 		return State{}, fmt.Errorf("lease: cannot read the state of the former coordinator: %w; make it readable, or give another directory", err)
 	default:
 		// The text is not shown: it has the key.
-		if err := json.Unmarshal(text, &was); err != nil || was.Epoch == 0 || len(was.Key) != keyLength || was.Lease <= 0 {
+		if err := json.Unmarshal(text, &was); err != nil || was.Epoch == 0 || was.Epoch > maxEpoch || len(was.Key) != keyLength || was.Lease <= 0 || was.Lease > maxLease {
 			return State{}, fmt.Errorf("lease: %s is not the state of a coordinator: restore it, or remove it once the leases of the former coordinator have ended", path)
 		}
 	}
@@ -121,6 +130,16 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 		st.Last, st.Down = was.Last, max(0, time.Since(was.At))
 	}
 	return st, st.write(false, nil)
+}
+
+// readFile reads a file of at most maxFile bytes; of a longer one it reads a byte more, which is no state then.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
 // recoveryTime is how long leases of that length may be in use after their coordinator has
