@@ -146,10 +146,17 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 		if json.Unmarshal(body, &p) != nil || p.Detail == "" {
 			p.Detail = strings.TrimSpace(string(body[:min(len(body), 200)]))
 		}
-		return 0, nil, fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
+		err := fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
+		if strings.HasPrefix(p.Detail, plainToTLS) {
+			err = fmt.Errorf("%w\nhint: write https:// in --addr", err)
+		}
+		return 0, nil, err
 	}
 	return resp.StatusCode, body, nil
 }
+
+// plainToTLS is how net/http answers a request without TLS where TLS is wanted.
+const plainToTLS = "Client sent an HTTP request to an HTTPS server"
 
 // hintOf says what to do about a service that could not be asked.
 func hintOf(err error, secured bool) string {

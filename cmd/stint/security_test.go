@@ -23,6 +23,7 @@ func TestServeAndTakeByTLS(t *testing.T) {
 	ca, foreign, dir := testca.New(), testca.New(), t.TempDir()
 	cert, key := ca.Issue(testca.Names{Server: true}).Write(dir, "tls")
 	authority, foreignAuthority := testca.File(dir, "ca.crt", ca.PEM), testca.File(dir, "foreign-ca.crt", foreign.PEM)
+	two := testca.File(dir, "two.token", []byte(takeToken+"\nthe-next-token\n"))
 	take, other, wrong := testca.File(dir, "take.token", []byte(takeToken+"\n")), testca.File(dir, "other.token", []byte(otherToken)), testca.File(dir, "wrong.token", []byte("token-of-nobody-000"))
 	auth := testca.File(dir, "auth.yaml", []byte("identities:\n"+
 		"  - {name: edge, token_file: take.token, certificate: {cn: edge}, roles: [take]}\n"+
@@ -55,6 +56,8 @@ func TestServeAndTakeByTLS(t *testing.T) {
 		{"--ca " + authority + " --addr http://127.0.0.1:1", exitUsage, "write https://"},
 		{"--token-file " + take + " --addr http://192.0.2.1:1", exitUsage, "not sent in plain text"},
 		{"--token-file " + authority + "x", exitUsage, "--token-file"},
+		{"--token-file " + two, exitUsage, "--token-file has several lines"},
+		{"--addr " + strings.Replace(p.http, "https:", "http:", 1), exitUsage, "hint: write https:// in --addr"},
 	} {
 		args := append([]string{"take", "user=u", "--addr", p.http}, strings.Fields(c.flags)...)
 		code, out, errOut := call(t, nil, args...)

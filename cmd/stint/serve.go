@@ -289,6 +289,9 @@ func readToken(file, flag string) (string, error) {
 	if token == "" {
 		return "", fmt.Errorf("the file given with %s is empty, put a token in it", flag)
 	}
+	if strings.ContainsAny(token, "\r\n") {
+		return "", fmt.Errorf("the file given with %s has several lines, put one token in it, in one line", flag)
+	}
 	return token, nil
 }
 
@@ -302,6 +305,12 @@ func newLogger(format, level string, w io.Writer) (*slog.Logger, error) {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, o)), nil
 	case "json":
+		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindDuration { // 5.078s, and no number without a unit
+				a.Value = slog.StringValue(a.Value.Duration().String())
+			}
+			return a
+		}
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("unknown log form %q, want text or json", format)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -244,5 +245,34 @@ func TestTelemetryIsRefused(t *testing.T) {
 	code, _, text := call(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL=http/json"}, "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	if code != exitUsage || !strings.Contains(text, `OTEL_EXPORTER_OTLP_PROTOCOL is "http/json", want grpc or http/protobuf`) {
 		t.Errorf("got %d, %s", code, text)
+	}
+}
+
+// TestTelemetryLog: a receiver that is away is told of in the form of the log, metrics too, and durations
+// have a unit there.
+func TestTelemetryLog(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "http://" + l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	limits := file(t, "limits.yaml", "limits:\n  - {name: lent, rate: 10/s, sharing: leased}\n")
+	p := serveProcess(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + nobody, "OTEL_METRIC_EXPORT_INTERVAL=100"}, "--config", limits, "--log", "json", "--state-dir", t.TempDir())
+	for seen := ""; !strings.Contains(seen, "failed to upload metrics") || !strings.Contains(seen, `"for":"5`); {
+		line, err := p.log.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the log ended: %v\n%s", err, seen)
+		}
+		if !json.Valid([]byte(line)) {
+			t.Fatalf("a line is not JSON: %s", line)
+		}
+		seen += line
+	}
+	if code := p.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -42,7 +42,13 @@ type Tally struct {
 }
 
 // ErrNoBans says that there is no limit of that name which bans. It wraps [engine.ErrBadRequest].
-var ErrNoBans = fmt.Errorf("no such limit bans: %w", engine.ErrBadRequest)
+var ErrNoBans error = noBans{}
+
+type noBans struct{}
+
+func (noBans) Error() string { return "no limit of that name bans" }
+
+func (noBans) Unwrap() error { return engine.ErrBadRequest }
 
 // Bans are those of an engine's limits. It is safe for concurrent use. Make it with [New].
 type Bans struct{ engine *engine.Engine }

@@ -199,7 +199,7 @@ func TestWrongQuestions(t *testing.T) {
 	b, e := newBans(t, "limits: [{name: login, key: [user, ip], rate: 1/h, on_exceed: {ban: {for: 1h}}}, {name: plain, rate: 1/s}]", memory.Options{})
 	ctx := context.Background()
 	for _, name := range []string{"logn", "plain", "\x00"} {
-		if _, err := b.Lift(ctx, name, nil); !errors.Is(err, ErrNoBans) || !strings.Contains(err.Error(), "login") {
+		if _, err := b.Lift(ctx, name, nil); !errors.Is(err, ErrNoBans) || !errors.Is(err, engine.ErrBadRequest) || !strings.Contains(err.Error(), ": no limit of that name bans; ") || !strings.Contains(err.Error(), "login") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

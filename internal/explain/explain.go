@@ -5,6 +5,7 @@ package explain
 import (
 	"cmp"
 	"context"
+	"strconv"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -69,6 +70,9 @@ type Explained struct {
 	Uncarried []string
 	// Share says in words which share of the limit the request's tenant has; "" = the limit is not shared.
 	Share string
+	// Enforce is the percentage of keys for which the limit is enforced, where that is said and the limit
+	// is no shadow for all of them; "" otherwise.
+	Enforce string
 }
 
 // Request answers how req would be decided by e now. It takes nothing and counts nothing.
@@ -142,6 +146,9 @@ func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explain
 	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
 	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
 		n.OnExceed, n.Uncarried = text, l.Uncarried()
+	}
+	if !l.Shadow && l.EnforcePermyriad < 10000 {
+		n.Enforce = strconv.FormatFloat(float64(l.EnforcePermyriad)/100, 'f', -1, 64) + "%"
 	}
 	if r.Reason == limit.ReasonMissing || r.StoreFailed {
 		n.Used = 0 // there is no bucket, or nobody knows it

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
@@ -56,6 +57,10 @@ func Open(ctx context.Context, env func(string) string, version string, log *slo
 		return nil, nil
 	}
 	t := &Telemetry{log: log}
+	// The SDK's own handler writes lines of another form to standard error. Metrics that were not sent come here.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("OpenTelemetry reports a fault", "error", err)
+	}))
 	own := resource.NewSchemaless(attribute.String("service.name", "stint"), attribute.String("service.version", version))
 	named, err := resource.New(ctx, resource.WithFromEnv(), resource.WithTelemetrySDK())
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,28 @@ func TestNoDecision(t *testing.T) {
 	for path, body := range map[string]string{"/v1/take": "{}", "/v1/explain": "{}", "/v1/finish": `{"permit":1}`} {
 		if a := s.call(path, body); a.code != 503 || a.Detail != "the rate limiter could not decide" || a.Violated != nil || a.header.Get("Retry-After") != "1" {
 			t.Errorf("%s: %+v", path, a)
+		}
+	}
+}
+
+// A key for which a limit is not enforced yet is told so, and which part of the keys it is.
+func TestExplainEnforce(t *testing.T) {
+	s := newService(t, "limits:\n  - {name: some, key: [user], rate: 10/hour, enforce: 0%}\n  - {name: half, key: [user], rate: 10/hour, enforce: 12.5%}\n")
+	for user, half := 0, 0; half == 0; user++ {
+		a := s.call("/v1/explain", `{"attributes":{"user":"u`+strconv.Itoa(user)+`"}}`)
+		if a.code != 200 || len(a.Limits) != 2 {
+			t.Fatalf("%+v", a)
+		}
+		const why = "applies to every request; one bucket for each user; 0 of 10 used, 1 asked: fits"
+		if got, want := a.Limits[0].Why, why+"; not enforced for this key, for enforce is 0%"; got != want {
+			t.Fatalf("got  %s\nwant %s", got, want)
+		}
+		switch got := a.Limits[1].Why; got {
+		case why:
+			half++
+		case why + "; not enforced for this key, for enforce is 12.5%":
+		default:
+			t.Fatalf("of half: %s", got)
 		}
 	}
 }

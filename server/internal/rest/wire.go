@@ -213,6 +213,8 @@ func why(l *explain.Explained, r *limit.Result) string {
 	}
 	if r.Tagged {
 		text += "; let through, with a tag"
+	} else if r.Shadow && l.Enforce != "" {
+		text += "; not enforced for this key, for enforce is " + l.Enforce
 	} else if r.Shadow {
 		text += "; shadow, not enforced"
 	}
