@@ -336,9 +336,16 @@ func bansLive(u *UI, r *request) (parts []part) {
 	for _, b := range list {
 		var key []string
 		for _, a := range b.Key {
-			key = append(key, a.Name+"="+strconv.Quote(strings.ToValidUTF8(a.Value, "\uFFFD")))
+			value := strings.ToValidUTF8(a.Value, "\uFFFD")
+			if a.Name != "ip" { // as in the other pages
+				value = strconv.Quote(value)
+			}
+			key = append(key, a.Name+"="+value)
 		}
-		if b.Key == nil {
+		switch {
+		case len(b.Key) == 0 && b.Key != nil:
+			key = []string{"all requests"}
+		case b.Key == nil:
 			key = []string{"(not known: only its hash is kept)"}
 		}
 		parts = append(parts, u.part("bans", idOf("x", b.Limit+"\x00"+b.ID), "ban", map[string]any{
