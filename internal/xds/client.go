@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// nackPause is how long the second of several refusals in a row waits, and the others twice as long as the one
-	// before: servers send a version again as soon as it is refused.
+	// nackPause is how long the second of several answers in a row waits that refuse, or acknowledge what is in force
+	// already, and the others twice as long as the one before: servers send a version again as soon as it is refused.
 	nackPause = 100 * time.Millisecond
 	// nackPauseMax is the longest of these waits, and so how late a correction can be.
 	nackPauseMax = 2 * time.Second
@@ -62,6 +62,7 @@ type Client struct {
 	tried  [sha256.Size]byte // what take was asked last
 	answer error             // what it said
 	asked  bool
+	same   bool // the latest response was in force already
 }
 
 // New returns a client that gives every change to take. take returns an error for what cannot be put in force; it must have
@@ -148,7 +149,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	if err := stream.Send(&discovery.DiscoveryRequest{Node: node, TypeUrl: TypeURL}); err != nil && !errors.Is(err, io.EOF) {
 		return false, err // after EOF Recv says what it is
 	}
-	refusals, accepted := 0, ""
+	idle, accepted := 0, ""
 	for {
 		got, err := stream.Recv()
 		if err != nil {
@@ -157,14 +158,18 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		answered = true
 		c.away(nil)
 		reply := &discovery.DiscoveryRequest{Node: node, TypeUrl: got.TypeUrl, ResponseNonce: got.Nonce}
-		if err := c.receive(got); err != nil {
-			if refusals++; refusals > 1 {
-				pause(ctx, min(nackPause<<min(refusals-2, 20), nackPauseMax))
-			}
+		err = c.receive(got)
+		if idle++; err == nil && !c.same {
+			idle = 0
+		}
+		if idle > 1 {
+			pause(ctx, min(nackPause<<min(idle-2, 20), nackPauseMax))
+		}
+		if err != nil {
 			reply.VersionInfo = accepted
 			reply.ErrorDetail = &spb.Status{Code: int32(codes.InvalidArgument), Message: fmt.Sprintf("%.*s", maxReason, err.Error())}
 		} else {
-			refusals, accepted = 0, got.VersionInfo
+			accepted = got.VersionInfo
 			reply.VersionInfo = accepted
 		}
 		if err := stream.Send(reply); err != nil && !errors.Is(err, io.EOF) {
@@ -207,10 +212,11 @@ func (c *Client) node() (*corev3.Node, error) {
 // receive has a response put in force. What was tried already, and is sent again, is not tried again.
 func (c *Client) receive(got *discovery.DiscoveryResponse) error {
 	list, sum, err := read(got)
+	c.same = err == nil && c.asked && c.tried == sum
 	switch {
 	case err != nil:
 		c.asked = false
-	case c.asked && c.tried == sum:
+	case c.same:
 		err = c.answer
 	default:
 		err = c.take(got.VersionInfo, list)

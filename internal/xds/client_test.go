@@ -351,3 +351,31 @@ func TestDocument(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", d.docs[0], want)
 	}
 }
+
+// A server that answers each acknowledgement with the same again is not answered as fast as it can: that would take a
+// processor here and there.
+func TestSameWithoutEnd(t *testing.T) {
+	const n = 5
+	begin, enough := time.Now(), make(chan struct{})
+	c, got := run(t, options(t, serve(t, &scripted{do: func(_ int64, stream grpc.BidiStreamingServer[discovery.DiscoveryRequest, discovery.DiscoveryResponse]) error {
+		for i := 0; ; i++ {
+			if r, err := stream.Recv(); err != nil || r.ErrorDetail != nil {
+				return fmt.Errorf("%v %v", r, err)
+			}
+			if i == n {
+				close(enough)
+			}
+			if err := stream.Send(&discovery.DiscoveryResponse{VersionInfo: "1", Nonce: fmt.Sprint(i), TypeUrl: xds.TypeURL, Resources: []*anypb.Any{packed(t, rule("one", "edge", "a"))}}); err != nil {
+				return err
+			}
+		}
+	}}), ""), nil)
+	<-enough
+	// 100, 200 and 400 ms, after the first that is the same.
+	if took := time.Since(begin); took < 700*time.Millisecond {
+		t.Errorf("%d answers in %v", n, took)
+	}
+	if first := <-got; first.version != "1" || len(got) > 0 || c.Status().Problem != "" {
+		t.Errorf("%+v and %d more, %+v", first, len(got), c.Status())
+	}
+}
