@@ -112,6 +112,26 @@ func TestDashboardLiftsBans(t *testing.T) {
 	}
 }
 
+// A page of another site may link to the dashboard, and cannot hold its streams or have it work.
+func TestDashboardIsNotEmbedded(t *testing.T) {
+	s := start(t, boardLimits)
+	for _, one := range []struct {
+		path, site, dest string
+		status           int
+	}{
+		{"/ui/events?of=/ui", "cross-site", "empty", 403},
+		{"/ui/events?of=/ui", "same-site", "image", 403}, // another port of this machine
+		{"/ui/limit?name=login&rate=1/s", "cross-site", "iframe", 403},
+		{"/ui", "cross-site", "document", 200},
+		{"/ui", "same-origin", "empty", 200},
+		{"/ui", "none", "document", 200},
+	} {
+		if a := s.do("GET", s.admin+one.path, "", "Sec-Fetch-Site", one.site, "Sec-Fetch-Dest", one.dest); a.status != one.status {
+			t.Errorf("%+v: %d %.200s", one, a.status, a.body)
+		}
+	}
+}
+
 // Changes are streamed, and only what has changed.
 func TestDashboardStreams(t *testing.T) {
 	s := start(t, boardLimits)

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"html/template"
 	"net/http"
 	"net/netip"
@@ -74,11 +75,10 @@ var functions = template.FuncMap{
 	"whole":   func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) },
 }
 
-// idOf is an ID for an element about something of any name.
+// idOf is an ID for an element about something of any name. Clients choose keys, so no two have one that they could find.
 func idOf(kind, name string) string {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	return fmt.Sprintf("%s%016x", kind, h.Sum64())
+	sum := sha256.Sum256([]byte(name))
+	return kind + hex.EncodeToString(sum[:16])
 }
 
 // part renders an element.

@@ -89,8 +89,19 @@ func Secure(h http.Header) {
 // ServeHTTP implements [http.Handler].
 func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	Secure(w.Header())
+	if embedded(r) {
+		http.Error(w, "a page of another site may link here, and no more", http.StatusForbidden)
+		return
+	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	u.mux.ServeHTTP(w, r)
+}
+
+// embedded says that a page of another site asks, and not by a link. It cannot read the answer, but it could hold all
+// streams, or have hours played again.
+func embedded(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
 // static answers with a style, a script or a picture. They have no secret.
