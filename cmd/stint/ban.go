@@ -71,7 +71,7 @@ func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Val
 		if resp.StatusCode == http.StatusNotFound {
 			code = exitNo
 		}
-		return &exit{code, fmt.Errorf("the service answered %s: %s", resp.Status, plain(p.Detail))}
+		return &exit{code, fmt.Errorf("the service answered %s: %s%s", resp.Status, plain(p.Detail), hintOfAnswer(resp.StatusCode, p.Detail, "--admin"))}
 	}
 	if err := json.Unmarshal(body, to); err != nil {
 		return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w\nhint: --admin is the address of the admin port", err)}

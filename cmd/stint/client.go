@@ -146,17 +146,22 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 		if json.Unmarshal(body, &p) != nil || p.Detail == "" {
 			p.Detail = strings.TrimSpace(string(body[:min(len(body), 200)]))
 		}
-		err := fmt.Errorf("the service answered %s: %s", resp.Status, strconv.QuoteToGraphic(p.Detail))
-		if strings.HasPrefix(p.Detail, plainToTLS) {
-			err = fmt.Errorf("%w\nhint: write https:// in --addr", err)
-		}
-		return 0, nil, err
+		return 0, nil, fmt.Errorf("the service answered %s: %s%s", resp.Status, strconv.QuoteToGraphic(p.Detail), hintOfAnswer(resp.StatusCode, p.Detail, "--addr"))
 	}
 	return resp.StatusCode, body, nil
 }
 
-// plainToTLS is how net/http answers a request without TLS where TLS is wanted.
-const plainToTLS = "Client sent an HTTP request to an HTTPS server"
+// hintOfAnswer says what to do about an answer that is a fault, in a line of its own; "" = the answer says it.
+// flag is the one with the address.
+func hintOfAnswer(status int, detail, flag string) string {
+	switch {
+	case strings.HasPrefix(detail, "Client sent an HTTP request to an HTTPS server"): // net/http says so
+		return "\nhint: write https:// in " + flag
+	case status == http.StatusUnauthorized:
+		return "\nhint: give a token with --token-file, or over TLS a certificate with --cert and --key"
+	}
+	return ""
+}
 
 // hintOf says what to do about a service that could not be asked.
 func hintOf(err error, secured bool) string {

@@ -44,6 +44,7 @@ func TestServeAndTakeByTLS(t *testing.T) {
 		{"--ca " + authority + " --token-file " + take, exitOK, "allowed"},
 		{"--ca " + authority + " --cert " + edgeCert + " --key " + edgeKey, exitOK, "allowed"},
 		{"--ca " + authority, exitUsage, "401 Unauthorized: \"nothing proves who you are"},
+		{"--ca " + authority, exitUsage, "\nhint: give a token with --token-file"},
 		{"--ca " + authority + " --token-file " + wrong, exitUsage, "401 Unauthorized: \"the token is not known"},
 		{"--ca " + authority + " --token-file " + other, exitUsage, "403 Forbidden: \"the identity orders lacks the role take: add it to its roles in the file of --auth"},
 		{"--ca " + authority + " --cert " + nobodyCert + " --key " + nobodyKey, exitUsage, "those of no identity"},

@@ -371,6 +371,10 @@ func TestAdminToken(t *testing.T) {
 			t.Errorf("token %q: %d, want %d", token, resp.StatusCode, want)
 		}
 	}
+	code, _, errOut := call(t, nil, "top", "--once", "--admin", p.admin)
+	if want := "the admin token is missing or wrong\nhint: give a token with --token-file"; code != exitUsage || !strings.Contains(errOut, want) {
+		t.Errorf("exit code %d, want %d with %q\n%s", code, exitUsage, want, errOut)
+	}
 }
 
 func TestCheck(t *testing.T) {
