@@ -114,7 +114,7 @@ func (s *Sender) Run(ctx context.Context) {
 // flush sends what has grown.
 func (s *Sender) flush() error {
 	now := map[string]uint64{}
-	var lines []string
+	var lines, names []string
 	s.o.Read(func(name string, value uint64) {
 		now[name] = value
 		was := s.sent[name]
@@ -122,7 +122,7 @@ func (s *Sender) flush() error {
 			was = 0 // counted anew
 		}
 		if grown := value - was; grown > 0 {
-			lines = append(lines, name+s.before+strconv.FormatUint(grown, 10)+s.after)
+			lines, names = append(lines, name+s.before+strconv.FormatUint(grown, 10)+s.after), append(names, name)
 		}
 	})
 	if len(lines) == 0 {
@@ -143,6 +143,7 @@ func (s *Sender) flush() error {
 	if s.network == "tcp" {
 		most = 1 << 16
 	}
+	first := 0 // of the packet
 	for i, line := range lines {
 		packet.WriteString(line)
 		if i == len(lines)-1 || packet.Len()+len(lines[i+1]) > most {
@@ -150,6 +151,9 @@ func (s *Sender) flush() error {
 				_ = s.conn.Close()
 				s.conn = nil
 				return err
+			}
+			for ; first <= i; first++ {
+				s.sent[names[first]] = now[names[first]] // what comes after may fail
 			}
 			packet.Reset()
 		}
