@@ -152,7 +152,7 @@ func (o *Options) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("proxy: "+format, args...)) }
 	if len(o.Upstreams) == 0 {
-		bad("no upstream: name the server to protect, such as http://127.0.0.1:3000")
+		bad("no upstream: name the server to protect, as --upstream http://127.0.0.1:3000 does")
 	}
 	for _, text := range o.Upstreams {
 		if _, err := parseUpstream(text); err != nil {
@@ -176,7 +176,7 @@ func (o *Options) check() error {
 			bad("a service and a coordinator both decide: name one of them")
 		}
 	} else if len(o.Decide.ConfigPaths) == 0 {
-		bad("there are no limits: name a limits file, or a service that decides")
+		bad("there are no limits: name a limits file with --config, or a service that decides with --service")
 	}
 	if o.MaxBody < 0 || o.MaxConnections < 0 || o.Grace < 0 || o.DrainDelay < 0 || o.Health.Interval < 0 || o.Service.Timeout < 0 {
 		bad("a bound or a time is negative")

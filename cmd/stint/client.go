@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,7 +93,7 @@ is taken. The exit code is that of take.`,
 			if f.asJSON {
 				return printRaw(cmd.OutOrStdout(), code, body)
 			}
-			return printExplain(cmd.OutOrStdout(), code, body)
+			return printExplain(cmd.OutOrStdout(), code, body, args)
 		},
 	}
 	f.register(cmd)
@@ -252,6 +254,8 @@ type standing struct {
 	OnExceed   string   `json:"on_exceed"`
 	Uncarried  []string `json:"uncarried"`
 	Share      string   `json:"share"`
+
+	Key map[string]string `json:"key"`
 }
 
 type reply struct {
@@ -334,7 +338,18 @@ func (s *standing) text() string {
 	return text
 }
 
-func printExplain(out io.Writer, code int, body []byte) error {
+// foundPairs are the attributes of a key that the service has found by itself, and that args do not give.
+func foundPairs(key map[string]string, args []string) []string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(key)) {
+		if !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, name+"=") }) {
+			pairs = append(pairs, name+"="+key[name])
+		}
+	}
+	return pairs
+}
+
+func printExplain(out io.Writer, code int, body []byte, args []string) error {
 	var r reply
 	if err := json.Unmarshal(body, &r); err != nil || code != http.StatusOK {
 		return &exit{exitUsage, errors.Join(errors.New("the service's answer is not understood"), err)}
@@ -350,6 +365,9 @@ func printExplain(out io.Writer, code int, body []byte) error {
 		if !l.Allowed && l.RetryAfter != nil {
 			fmt.Fprintf(out, "    retry after %s\n", duration(*l.RetryAfter))
 		}
+		if pairs := foundPairs(l.Key, args); len(pairs) > 0 {
+			fmt.Fprintf(out, "    found: %s\n", strings.Join(pairs, ", "))
+		}
 		if l.Share != "" {
 			fmt.Fprintf(out, "    %s\n", l.Share)
 		}
@@ -362,8 +380,8 @@ func printExplain(out io.Writer, code int, body []byte) error {
 	}
 	if e := r.Estimate; e != nil {
 		from := map[string]string{
-			"own":   fmt.Sprintf("learned from %d requests of its own", e.Settled),
-			"model": fmt.Sprintf("learned from %d requests of its model", e.Settled),
+			"own":   fmt.Sprintf("learned from %s of its own", plural(int(e.Settled), "request")),
+			"model": fmt.Sprintf("learned from %s of its model", plural(int(e.Settled), "request")),
 			"start": "nothing is learned yet",
 		}[e.From]
 		if e.Declared > 0 {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -68,6 +72,11 @@ func (e *envoyFlags) read(f *pflag.FlagSet, environ []string) (notes []string, e
 		}
 		if err := f.Set(one.Name, one.Value); err != nil {
 			return nil, fmt.Errorf("%s: %w", one.From, err)
+		}
+		if one.Name == "config" && !strings.Contains(one.Value, "://") {
+			if _, err := os.Stat(one.Value); errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("environment: %s make the folder %s, which there is not: correct them, or make it", one.From, one.Value)
+			}
 		}
 	}
 	return t.Notes, nil

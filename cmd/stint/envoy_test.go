@@ -99,6 +99,10 @@ func TestEnvoysEnvironmentIsChecked(t *testing.T) {
 	if code != exitUsage || !strings.Contains(errOut, `REDIS_TIMEOUT is "10", want a duration, such as 500ms or 10s`) {
 		t.Errorf("exit code %d\n%s", code, errOut)
 	}
+	code, _, errOut = call(t, []string{"RUNTIME_ROOT=/none/that/is"}, "serve", "--envoy-environment")
+	if code != exitUsage || !strings.Contains(errOut, "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY make the folder /none/that/is/config, which there is not") {
+		t.Errorf("exit code %d\n%s", code, errOut)
+	}
 	p := serveProcess(t, []string{"REDIS_TIMEOUT=10", "PORT=x"})
 	if code := p.end(syscall.SIGTERM); code != exitOK {
 		t.Errorf("exit code %d", code)

@@ -222,6 +222,21 @@ func TestExplainEstimate(t *testing.T) {
 	}
 }
 
+// What the service finds by itself is shown, and what was given is not repeated.
+func TestExplainFound(t *testing.T) {
+	p := serveProcess(t, nil, "--config", file(t, "stint.yaml",
+		"identity: {user_ip_headers: [True-Client-IP]}\nlimits:\n  - {name: per-client, key: [user_ip, host], rate: 3/hour}\n"))
+	for args, want := range map[string]string{
+		"ip=192.0.2.7 host=h header:true-client-ip=198.51.100.9": "asked: fits\n    found: user_ip=198.51.100.9\n",
+		"ip=192.0.2.7 host=h user_ip=203.0.113.5":                "asked: fits\n",
+	} {
+		code, out, _ := call(t, []string{"STINT_ADDR=" + p.http}, append([]string{"explain"}, strings.Fields(args)...)...)
+		if code != exitOK || !strings.HasSuffix(out, want) {
+			t.Errorf("%s: %d %s", args, code, out)
+		}
+	}
+}
+
 func TestTakeAndExplain(t *testing.T) {
 	p := serveProcess(t, nil, "--config", file(t, "stint.yaml", "limits:\n  - {name: per-user, key: [user], rate: 3/hour}\n"))
 	if !strings.Contains(p.greeting, `-d '{"attributes":{"user":"demo"}}'`) {

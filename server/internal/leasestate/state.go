@@ -41,7 +41,7 @@ type State struct {
 }
 
 // ErrInUse says that another process is the coordinator of a state directory.
-var ErrInUse = errors.New("lease: the state directory is in use by another process: exactly one coordinator may lend a limit, so give each service limits of its own and a directory of its own")
+var ErrInUse = errors.New("lease: the state directory is in use by another process: exactly one coordinator may lend a limit, so give each service a directory of its own with --state-dir, and limits of its own unless all have one store or cluster")
 
 // File is the name of the file in the state directory.
 const File = "leases.json"
