@@ -12,6 +12,7 @@ type socket struct {
 	fd    uintptr
 	empty bool // the latest Read has found nothing
 	short bool // the latest Read has taken all that there was
+	again bool // there was more after turnsAtOnce
 	looks bool // there is a deadline after which it is looked at once more
 }
 

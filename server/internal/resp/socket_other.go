@@ -9,8 +9,8 @@ import (
 
 // socket is for Linux alone.
 type socket struct {
-	fd                  uintptr
-	empty, short, looks bool
+	fd                         uintptr
+	empty, short, again, looks bool
 }
 
 func (*socket) Read([]byte) (int, error) { return 0, syscall.ENOSYS }
