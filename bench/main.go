@@ -46,6 +46,7 @@ func allTables() []table {
 		{"follow", "real processes whose demands change at random", steps{tables.Follow}},
 		{"waiters", "a hundred thousand who wait for one limit, without blocking", steps{tables.Waiters}},
 		{"redis-rls", "the service with Redis against envoyproxy/ratelimit", steps{tables.RedisService}},
+		{"envoy-agree", "the answers of the service against those of envoyproxy/ratelimit", steps{tables.EnvoyAgree}},
 	}
 }
 
@@ -74,6 +75,8 @@ func run(args []string, out io.Writer) error {
 	strict := flags.Bool("strict", false, "fail when a goal is missed")
 	root := flags.String("root", "..", "the repository's folder, to build the service from")
 	binary := flags.String("stint", "", "measure this binary of stint's instead of building cmd/stint")
+	requests := flags.Int("requests", 0, "of envoy-agree: requests of each configuration instead of 1,000")
+	seed := flags.Uint64("seed", 1, "of envoy-agree: draws the requests")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -81,7 +84,10 @@ func run(args []string, out io.Writer) error {
 	if *quick {
 		cfg = tables.Quick(*root)
 	}
-	cfg.Binary = *binary
+	cfg.Binary, cfg.AgreeSeed = *binary, *seed
+	if *requests > 0 {
+		cfg.Agree = *requests
+	}
 	rep := &tables.Report{Out: out}
 	found := false
 	writeMachine(out, cfg)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -187,33 +186,7 @@ func startStint(ctx context.Context, bin, config, redis string) (*contestant, er
 	if err != nil {
 		return c, err
 	}
-	return c, awaitReady(ctx, "http://"+addr[2]+"/readyz")
-}
-
-// awaitReady waits, at most 10 seconds, until a service says that it is connected
-// to its store: it answers before.
-func awaitReady(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("bench: %s is not OK within 10 s", url))
-	defer cancel()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return fmt.Errorf("bench: %w", err)
-		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-again.C:
-		}
-	}
+	return c, process.AwaitOK(ctx, "http://"+addr[2]+"/readyz")
 }
 
 // startEnvoy starts envoyproxy/ratelimit. All but the addresses, the pool and the

@@ -47,6 +47,9 @@ type Config struct {
 
 	Waiters int // callers who wait for one limit
 
+	Agree     int    // requests of each configuration that two services are asked
+	AgreeSeed uint64 // draws them
+
 	Root   string // the repository, to build the service from
 	Binary string // stint's binary; empty = built from Root
 }
@@ -62,7 +65,7 @@ func Full(root string) Config {
 		Fleets: []int{2, 3, 10, 96}, FleetSteps: 3, FleetEven: 6 * time.Second, FleetHot: 8 * time.Second,
 		FleetSmall: 22 * time.Second, FleetSettle: 5 * time.Second,
 		Steps: []float64{3, 5, 10, 30, 100}, StepOver: 7 * time.Second,
-		FollowFleets: 5, FollowChanges: 10, Waiters: 100_000, Root: root,
+		FollowFleets: 5, FollowChanges: 10, Waiters: 100_000, Agree: 1000, Root: root,
 	}
 }
 
@@ -77,7 +80,7 @@ func Quick(root string) Config {
 		Fleets: []int{10, 96}, FleetSteps: 1, FleetEven: 3 * time.Second, FleetHot: 4 * time.Second,
 		FleetSmall: 4 * time.Second, FleetSettle: 2 * time.Second,
 		Steps: []float64{3, 30}, StepOver: 4 * time.Second,
-		FollowFleets: 1, FollowChanges: 4, Waiters: 20_000, Root: root,
+		FollowFleets: 1, FollowChanges: 4, Waiters: 20_000, Agree: 200, Root: root,
 	}
 }
 
