@@ -189,6 +189,52 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Names with values of requests go on over a reload as well, and those of a domain that is gone do not come back.
+func TestFollowKeepsValues(t *testing.T) {
+	const text = "domain: edge\ndescriptors: [{key: d, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 20}}]"
+	b := newBench(t, text)
+	b.ask(t, 1, []string{"d", "x"})
+	b.t.Follow(parse(t, text))
+	if got := b.read()["edge.d_x"]; got.Total != 1 {
+		t.Errorf("after a reload %+v", got)
+	}
+	b.t.Follow(parse(t, "domain: other\ndescriptors: [{key: d, rate_limit: {unit: year, requests_per_unit: 20}}]"))
+	b.t.Follow(parse(t, text))
+	if got := b.read(); len(got) != 0 {
+		t.Errorf("after its domain was gone: %v", got)
+	}
+}
+
+// A limit that comes with a request is counted by its entries, as that service does; beyond the bound all of a domain
+// are one name, which outlives a reload and ends with its domain.
+func TestOwnLimits(t *testing.T) {
+	const text = "domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 20}}]"
+	b := newBench(t, text)
+	own := func(entries ...limit.Attribute) {
+		q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{{Attributes: entries, Cost: 2, Override: limit.PerHour(3), HasOverride: true}}}
+		if err := b.e.Decide(context.Background(), &q); err != nil {
+			t.Fatal(err)
+		}
+		b.t.Count(&q, 0, entries)
+	}
+	own(limit.Attribute{Name: "k", Value: "v"}, limit.Attribute{Name: "two"})
+	own(limit.Attribute{Name: "k", Value: "v"}, limit.Attribute{Name: "two"})
+	own(limit.Attribute{Name: "k", Value: strings.Repeat("long", 1000)})
+	want := map[string]hits.Counts{"edge.k_v.two": {Total: 4, Over: 2, Within: 2}, "edge.other": {Total: 2, Within: 2}}
+	if got := b.read(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	b.t.Follow(parse(t, text))
+	own(limit.Attribute{Name: "k", Value: strings.Repeat("long", 1001)})
+	if got := b.read()["edge.other"]; got.Total != 4 {
+		t.Errorf("after a reload %+v", got)
+	}
+	b.t.Follow(parse(t, strings.Replace(text, "edge", "another", 1)))
+	if got := b.read(); len(got) != 0 {
+		t.Errorf("%v are left", got)
+	}
+}
+
 // A rule whose name does not vary is counted without an allocation.
 func TestAllocates(t *testing.T) {
 	b := newBench(t, "domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 20}}]")

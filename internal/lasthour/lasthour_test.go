@@ -163,8 +163,15 @@ func TestAnHour(t *testing.T) {
 	}
 	l.Add([]byte("new"), 0, true)
 	for latest, want := range map[time.Duration]float64{0: 61, time.Hour: 61, 9*time.Minute + time.Second: 10, 99 * time.Hour: 61} {
-		if a, err := l.WhatIf(t.Context(), p, p, latest); err != nil || a.Asked != want || a.Keys != 2 {
+		a, err := l.WhatIf(t.Context(), p, p, latest)
+		if err != nil || a.Asked != want || a.Keys != 2 {
 			t.Errorf("%v: %+v, %v", latest, a, err)
+		}
+		if latest == 0 || latest > Hour {
+			latest = Hour
+		}
+		if to := time.Unix(0, int64(c.now())); !a.To.Equal(to) || !a.From.Equal(to.Add(-latest)) {
+			t.Errorf("of %v: %v to %v, now is %v", latest, a.From, a.To, to)
 		}
 	}
 	gone := rec.Open()

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -207,6 +208,60 @@ func TestConcurrentCallers(t *testing.T) {
 				t.Errorf("%+v", k)
 			}
 		}
+	}
+}
+
+// Keys are in the order of the middle of what they may have. One is surely on top if the least that it may have is above
+// the most of the next: where events are sampled, by three standard deviations of both.
+func TestOrderAndSure(t *testing.T) {
+	for _, one := range []struct {
+		skip uint32
+		n    [3]float64 // of keys a, b, c
+		over [3]float64
+		want string
+	}{
+		{0, [3]float64{600, 500, 100}, [3]float64{}, "a b sure"},
+		{0, [3]float64{600, 650, 100}, [3]float64{0, 110, 0}, "a b sure"}, // 600 and 540 to 650
+		{0, [3]float64{600, 650, 100}, [3]float64{0, 90, 0}, "b a sure"},  // 600 and 560 to 650
+		{0, [3]float64{600, 500, 400}, [3]float64{0, 150, 0}, "a b"},      // b has 350 at least, and c 400
+		{0, [3]float64{600, 500, 400}, [3]float64{500, 0, 0}, "b c"},      // a has 100 to 600
+		{7, [3]float64{60_000, 50_000, 41_000}, [3]float64{}, "a b sure"}, // far enough from each other
+		{7, [3]float64{60_000, 50_000, 49_000}, [3]float64{}, "a b"},      // by chance c may have more
+		{7, [3]float64{60_000, 50_000, 48_000}, [3]float64{}, "a b"},      // each alone is not enough
+	} {
+		s := New(start)
+		s.skip.Store(one.skip)
+		sh := &s.shards[0]
+		for i := range one.n {
+			sh.add(uint64(i+1)<<8|1, 1, []byte{'a' + byte(i)}, 1)
+			sh.n[i], sh.over[i] = one.n[i], one.over[i]
+		}
+		list, got := s.View(2).Keys[1], ""
+		for _, k := range list {
+			got += string(k.Text) + " "
+		}
+		if list[1].Sure {
+			got += "sure"
+		}
+		if got := strings.TrimSpace(got); got != one.want {
+			t.Errorf("%+v: %s", one, got)
+		}
+	}
+}
+
+// When weights begin from 1 again, a count and its error shrink alike, and a place is found as before.
+func TestRescale(t *testing.T) {
+	s := New(start)
+	sh := &s.shards[0]
+	sh.add(257, 1, []byte("a"), 8)
+	sh.over[0] = 2
+	s.Tick(start.Add(rescale * Memory))
+	if sh.n[0] != 8 || s.weight.Load() == math.Float64bits(1) {
+		t.Errorf("before its time: %g", sh.n[0])
+	}
+	s.Tick(start.Add(rescale*Memory + time.Second))
+	if small := math.Exp(-rescale); sh.n[0] > 8*small || sh.n[0] <= 0 || math.Abs(sh.over[0]/sh.n[0]-0.25) > 1e-9 || math.Abs(sh.total/sh.n[0]-1) > 1e-9 || s.weight.Load() != math.Float64bits(1) {
+		t.Errorf("%g, error %g, all %g", sh.n[0], sh.over[0], sh.total)
 	}
 }
 
