@@ -55,8 +55,12 @@ func (c *conn) hurry() {
 	c.readBy(by)
 }
 
-// readBy sets until when something may come. A server that ends has set it for all, or does it here.
+// readBy sets until when something may come, in place of every such time before. A server that ends has set it for all,
+// or does it here.
 func (c *conn) readBy(by time.Time) {
+	if c.socket != nil {
+		c.socket.looks = false // that time was for a look
+	}
 	if c.ending.Load() {
 		return
 	}

@@ -88,7 +88,6 @@ func (c *conn) runRaw() bool {
 		if !c.socket.looks || !errors.Is(err, os.ErrDeadlineExceeded) || c.ending.Load() {
 			return true
 		}
-		c.socket.looks = false
 		c.readBy(time.Time{})
 	}
 }
@@ -112,11 +111,9 @@ func (c *conn) turns(fd uintptr) bool {
 
 // lookLater sets the deadline after which the connection is looked at, unless there is one, for whatever reason.
 func (c *conn) lookLater() {
-	switch s := c.socket; {
-	case c.tardy || c.opts.Identities != nil && c.session == nil:
-		s.looks = false
-	case !s.looks:
-		s.looks = true
-		c.readBy(time.Now().Add(lookAfter))
+	if c.socket.looks || c.tardy || c.opts.Identities != nil && c.session == nil {
+		return
 	}
+	c.readBy(time.Now().Add(lookAfter))
+	c.socket.looks = true
 }
