@@ -74,10 +74,16 @@ func TestRedis(t *testing.T) {
 		{"REDIS_URL=host:6379 REDIS_AUTH=p@s:/s", "redis://p%40s:%2Fs@host:6379"},
 		{"REDIS_URL=host:6379 REDIS_AUTH=secret REDIS_TLS=true REDIS_TLS_CACERT=/ca.pem", "rediss://:secret@host:6379?ca=%2Fca.pem"},
 		{"REDIS_URL=rediss://host:6379", "rediss://host:6379"},
+		{"REDIS_URL=host:6379 REDIS_TLS_CACERT=/ca.pem REDIS_TLS_CLIENT_CERT=/c.pem REDIS_TLS_CLIENT_KEY=/k.pem", "redis://host:6379"},
+		{"REDIS_TYPE=CLUSTER REDIS_URL=a:1,_b:2", "redis+cluster://a:1,b:2"}, // _ is a space
 		{"REDIS_TYPE=CLUSTER REDIS_URL=a:1,b:2 REDIS_TIMEOUT=2s CACHE_KEY_PREFIX=edge:", "redis+cluster://a:1,b:2?prefix=edge%3A&timeout=2s"},
 		{"REDIS_TYPE=SENTINEL REDIS_URL=mymaster,a:1,b:2 REDIS_AUTH=x:y REDIS_SENTINEL_AUTH=z", "redis+sentinel://x:y@a:1,b:2/mymaster?sentinel_password=z"},
 	} {
-		got, err := envoyenv.Translate(append(strings.Fields(c.env), "REDIS_SOCKET_TYPE=tcp"))
+		env := append(strings.Fields(c.env), "REDIS_SOCKET_TYPE=tcp")
+		for i := range env {
+			env[i] = strings.ReplaceAll(env[i], ",_", ", ")
+		}
+		got, err := envoyenv.Translate(env)
 		if err != nil {
 			t.Errorf("%s: %v", c.env, err)
 		}

@@ -19,6 +19,7 @@ import (
 	control "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	pb "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -252,6 +253,77 @@ func TestClosesAtOnce(t *testing.T) {
 	if st := c.Status(); st.Loaded || !strings.Contains(st.Away, "go away") {
 		t.Errorf("%+v", st)
 	}
+}
+
+// A stream that had an answer makes the next wait the shortest again, and each stream has the headers of the URL.
+func TestAnswerEndsTheBackoff(t *testing.T) {
+	begin := time.Now()
+	enough := make(chan struct{})
+	s := &scripted{}
+	s.do = func(n int64, stream grpc.BidiStreamingServer[discovery.DiscoveryRequest, discovery.DiscoveryResponse]) error {
+		if md, _ := metadata.FromIncomingContext(stream.Context()); strings.Join(md.Get("authorization"), ",") != "Bearer x" {
+			t.Errorf("stream %d has the headers %v", n, md)
+		}
+		if n == 13 {
+			close(enough)
+		}
+		return stream.Send(&discovery.DiscoveryResponse{VersionInfo: "1", TypeUrl: xds.TypeURL})
+	}
+	o := options(t, serve(t, s), "&header_password=Authorization:Bearer%20x")
+	o.BackoffMax = time.Hour
+	run(t, o, nil)
+	<-enough
+	// The waits would double from 10 ms to 20 s, and be 20 s together at least.
+	if took := time.Since(begin); took > 15*time.Second {
+		t.Errorf("13 streams in %v", took)
+	}
+}
+
+// A version that is refused is said once, and the next one too, also when it is refused for the same reason.
+func TestRefusedForTheSameReason(t *testing.T) {
+	done := make(chan struct{})
+	s := &scripted{do: func(_ int64, stream grpc.BidiStreamingServer[discovery.DiscoveryRequest, discovery.DiscoveryResponse]) error {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		for _, version := range []string{"1", "1", "2"} {
+			if err := stream.Send(&discovery.DiscoveryResponse{VersionInfo: version, TypeUrl: xds.TypeURL}); err != nil {
+				return err
+			}
+			if _, err := stream.Recv(); err != nil {
+				return err
+			}
+		}
+		close(done)
+		<-stream.Context().Done()
+		return nil
+	}}
+	var said lines
+	c := xds.New(options(t, serve(t, s), ""), slog.New(slog.NewTextHandler(&said, nil)), func(string, []xds.Document) error { return errors.New("there is nothing") })
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	<-done
+	if st := c.Status(); st.Refused != "2" || st.Problem != "there is nothing" {
+		t.Errorf("%+v", st)
+	}
+	cancel()
+	running.Wait()
+	if n := strings.Count(said.String(), "is refused"); n != 2 {
+		t.Errorf("said %d times: %s", n, said.String())
+	}
+}
+
+// lines are those of a log.
+type lines struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Builder.Write(p)
 }
 
 // A message above the bound ends the stream, and is no configuration; the next that is smaller is taken.

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stint-io/stint/server/internal/ui"
 )
@@ -114,4 +116,41 @@ func TestSessionsAreBounded(t *testing.T) {
 	if in != mostSessions {
 		t.Errorf("%d of %d sessions go on", in, len(cookies))
 	}
+}
+
+// A session is over when the token that it began with is good no more, and after sessionFor; then it takes no room either.
+func TestSessionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := "first"
+		s := newSessions(func(r *http.Request) (int, string) {
+			if r.Header.Get("Authorization") != "Bearer "+good {
+				return http.StatusUnauthorized, "no"
+			}
+			return 0, ""
+		}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		login := func() []string {
+			w := browse(s, "POST", "/ui/login", "token="+good)
+			if len(w.Result().Cookies()) != 1 {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+			c := w.Result().Cookies()[0]
+			if c.MaxAge != 12*60*60 {
+				t.Errorf("the cookie lasts %d s", c.MaxAge)
+			}
+			return []string{"Cookie", c.Name + "=" + c.Value}
+		}
+		with := login()
+		want(t, browse(s, "GET", "/ui", "", with...), 200, "")
+		good = "second"
+		want(t, browse(s, "GET", "/ui", "", with...), 401, "Token")
+		want(t, browse(s, "GET", "/ui", "", append(with, "Authorization", "Bearer second")...), 401, "Token")
+		with = login()
+		time.Sleep(12 * time.Hour)
+		want(t, browse(s, "GET", "/ui", "", with...), 200, "")
+		time.Sleep(time.Second)
+		want(t, browse(s, "GET", "/ui", "", with...), 401, "Token")
+		if login(); len(s.mu.all) != 1 {
+			t.Errorf("%d sessions are kept", len(s.mu.all))
+		}
+	})
 }

@@ -75,6 +75,7 @@ func TestQuickWalk(t *testing.T) {
 		`{"a`:                                         false,
 		`{"cost":1} x`:                                false,
 		"{\"attributes\":{\"a\":\"b\x00\"}}":          false,
+		"{\"attributes\":{\"a\":\"\n}}":               false,
 	} {
 		if got := agrees(t, []byte(src)); got != want {
 			t.Errorf("%q: quick says %v, want %v", src, got, want)
