@@ -57,6 +57,12 @@ type Limit struct {
 	} `yaml:"replaces"`
 }
 
+// The names of the sets of envoyproxy/ratelimit's integration suite.
+const (
+	SuiteSet    = "test/integration, config"
+	SuiteReload = "test/integration, reload"
+)
+
 // published are the configurations that come with envoyproxy/ratelimit and are
 // good, by their places in its module.
 var published = []struct {
@@ -70,8 +76,8 @@ var published = []struct {
 	{"test/config/share_threshold", []string{"test/config/share_threshold.yaml"}, false},
 	{"test/config/wildcard", []string{"test/config/wildcard.yaml"}, false},
 	{"test/config/merge_domain_key1 and 2", []string{"test/config/merge_domain_key*.yaml"}, true},
-	{"test/integration, config", []string{"test/integration/runtime/current/ratelimit/config/*.yaml"}, false},
-	{"test/integration, reload", []string{"test/integration/runtime/current/ratelimit/reload.yaml"}, false},
+	{SuiteSet, []string{"test/integration/runtime/current/ratelimit/config/*.yaml"}, false},
+	{SuiteReload, []string{"test/integration/runtime/current/ratelimit/reload.yaml"}, false},
 }
 
 // Published reads the configurations that come with envoyproxy/ratelimit from its

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -52,22 +53,13 @@ func (w Walk) Run(ctx context.Context, p Programs) (o Outcome, err error) {
 		return o, fmt.Errorf("agree: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	env, stop, err := w.environment(ctx, dir)
+	where, err := w.place(ctx, dir)
 	if err != nil {
 		return o, err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	there, err := startService(ctx, env, p.Envoy)
+	defer func() { err = errors.Join(err, where.stop()) }()
+	there, here, err := where.start(ctx, p)
 	defer there.stop()
-	if err != nil {
-		return o, err
-	}
-	// stint is the other program by its name.
-	link := filepath.Join(dir, "ratelimit")
-	if err := os.Symlink(p.Stint, link); err != nil {
-		return o, fmt.Errorf("agree: %w", err)
-	}
-	here, err := startService(ctx, env, link)
 	defer here.stop()
 	if err != nil {
 		return o, err
@@ -75,32 +67,81 @@ func (w Walk) Run(ctx context.Context, p Programs) (o Outcome, err error) {
 	return w.ask(ctx, there, here)
 }
 
-// environment is that of both services, but for their addresses.
-func (w Walk) environment(ctx context.Context, dir string) (env []string, stop func() error, err error) {
-	config := filepath.Join(dir, "config")
-	if err := os.Mkdir(config, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("agree: %w", err)
-	}
-	// All but the last line is where things are. The timeout is the default of
-	// envoyproxy/ratelimit: a machine with other work on it must not show as errors.
-	env = []string{
+// place is where two services find their configuration.
+type place struct {
+	dir  string
+	env  []string      // of both services, but for their addresses
+	xds  *controlPlane // nil = files
+	sets int           // configurations until now
+}
+
+func (w Walk) place(ctx context.Context, dir string) (*place, error) {
+	// The timeout is the default of envoyproxy/ratelimit: a machine with other work on
+	// it must not show as errors.
+	p := &place{dir: dir, env: []string{
 		"HOME=" + dir, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + w.Redis, "CACHE_KEY_PREFIX=" + filepath.Base(dir) + "_", "REDIS_TIMEOUT=10s",
 		"USE_STATSD=false", "LOG_LEVEL=error", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true",
 		"LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true", fmt.Sprintf("MERGE_DOMAIN_CONFIG=%v", w.Set.Merge),
+	}}
+	if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
+		return nil, fmt.Errorf("agree: %w", err)
 	}
 	if w.XDS {
-		c, err := serveXDS(ctx, w.Set)
-		if err != nil {
-			return nil, nil, err
+		var err error
+		if p.xds, err = serveXDS(ctx); err != nil {
+			return nil, err
 		}
-		return append(env, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+c.addr, "CONFIG_GRPC_XDS_NODE_ID="+node), c.stop, nil
+		p.env = append(p.env, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.xds.addr, "CONFIG_GRPC_XDS_NODE_ID="+node)
+	} else {
+		p.env = append(p.env, "RUNTIME_ROOT="+dir, "RUNTIME_WATCH_ROOT=false")
 	}
-	for _, f := range w.Set.Files {
-		if err := os.WriteFile(filepath.Join(config, f.Name), f.Text, 0o600); err != nil {
-			return nil, nil, fmt.Errorf("agree: %w", err)
+	if err := p.put(ctx, w.Set.Files); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+func (p *place) stop() error {
+	if p.xds == nil {
+		return nil
+	}
+	return p.xds.stop()
+}
+
+// put makes files the configuration.
+func (p *place) put(ctx context.Context, files []File) error {
+	if p.sets++; p.xds != nil {
+		return p.xds.put(ctx, p.sets, files)
+	}
+	wanted := map[string]bool{}
+	for _, f := range files {
+		wanted[f.Name] = true
+		if err := os.WriteFile(filepath.Join(p.dir, "config", f.Name), f.Text, 0o600); err != nil {
+			return fmt.Errorf("agree: %w", err)
 		}
 	}
-	return append(env, "RUNTIME_ROOT="+dir, "RUNTIME_WATCH_ROOT=false"), func() error { return nil }, nil
+	there, err := os.ReadDir(filepath.Join(p.dir, "config"))
+	for _, f := range there {
+		if !wanted[f.Name()] {
+			err = errors.Join(err, os.Remove(filepath.Join(p.dir, "config", f.Name())))
+		}
+	}
+	return err
+}
+
+// start starts both services. They are to be stopped even when there is an error.
+func (p *place) start(ctx context.Context, programs Programs) (there, here *service, err error) {
+	// stint is the other program by its name.
+	link := filepath.Join(p.dir, "ratelimit")
+	if err := os.Symlink(programs.Stint, link); err != nil {
+		return &service{}, &service{}, fmt.Errorf("agree: %w", err)
+	}
+	there, err = startService(ctx, p.env, programs.Envoy)
+	if err != nil {
+		return there, &service{}, err
+	}
+	here, err = startService(ctx, p.env, link)
+	return there, here, err
 }
 
 // service is one that answers.
@@ -133,7 +174,7 @@ func startService(ctx context.Context, env []string, bin string) (*service, erro
 		if err != nil {
 			return s, fmt.Errorf("agree: %w", err)
 		}
-		env = append(env, prefix+"HOST="+host, prefix+"PORT="+port)
+		env = append(slices.Clone(env), prefix+"HOST="+host, prefix+"PORT="+port)
 		if last = addr; prefix == "" {
 			health = "http://" + addr + "/healthcheck"
 		}
@@ -142,7 +183,7 @@ func startService(ctx context.Context, env []string, bin string) (*service, erro
 	if err != nil {
 		return s, err
 	}
-	if s.process, err = process.Start(append(env, "STINT_ADMIN="+admin), bin); err != nil {
+	if s.process, err = process.Start(append(slices.Clone(env), "STINT_ADMIN="+admin), bin); err != nil {
 		return s, err
 	}
 	if err := process.AwaitOK(ctx, health); err != nil {

@@ -21,31 +21,37 @@ const node = "agree"
 
 // controlPlane is go-control-plane with one configuration, for both services.
 type controlPlane struct {
-	addr  string
-	grpc  *grpc.Server
-	ended chan error
+	addr   string
+	states cache.SnapshotCache
+	grpc   *grpc.Server
+	ended  chan error
 }
 
-// serveXDS serves a set until it is stopped. The protocol has no field for
-// share_threshold and value_to_metric: neither service sees them.
-func serveXDS(ctx context.Context, set Set) (*controlPlane, error) {
+// put makes files the configuration. The protocol has no field for share_threshold
+// and value_to_metric: neither service sees them.
+func (c *controlPlane) put(ctx context.Context, version int, files []File) error {
 	var list []types.Resource
-	for _, f := range set.Files {
+	for _, f := range files {
 		list = append(list, &config.RateLimitConfig{Name: f.Name, Domain: f.Domain, Descriptors: resources(f.Descriptors)})
 	}
-	snapshot, err := cache.NewSnapshot("1", map[resource.Type][]types.Resource{resource.RateLimitConfigType: list})
+	snapshot, err := cache.NewSnapshot(fmt.Sprint(version), map[resource.Type][]types.Resource{resource.RateLimitConfigType: list})
+	if err == nil {
+		err = c.states.SetSnapshot(ctx, node, snapshot)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("agree: %w", err)
+		return fmt.Errorf("agree: %w", err)
 	}
+	return nil
+}
+
+// serveXDS serves until it is stopped, nothing at first.
+func serveXDS(ctx context.Context) (*controlPlane, error) {
 	states := cache.NewSnapshotCache(false, cache.IDHash{}, nil)
-	if err := states.SetSnapshot(ctx, node, snapshot); err != nil {
-		return nil, fmt.Errorf("agree: %w", err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("agree: %w", err)
 	}
-	c := &controlPlane{addr: l.Addr().String(), grpc: grpc.NewServer(), ended: make(chan error, 1)}
+	c := &controlPlane{addr: l.Addr().String(), states: states, grpc: grpc.NewServer(), ended: make(chan error, 1)}
 	discovery.RegisterAggregatedDiscoveryServiceServer(c.grpc, control.NewServer(ctx, states, nil))
 	go func() { c.ended <- c.grpc.Serve(l) }() // ends with stop
 	return c, nil

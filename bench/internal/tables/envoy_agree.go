@@ -62,6 +62,9 @@ func EnvoyAgree(cfg Config, rep *Report) (err error) {
 		}
 	}
 	writeAgreement(rep, append(rows, outcomeRow("all", total)), total)
+	if err := envoySuite(ctx, rep, sets, server.Addr, programs); err != nil {
+		return err
+	}
 	rep.AtMost("answers that differ from those of envoyproxy/ratelimit without a reason", float64(total.Unexplained), 0, "")
 	if total.Unexplained > 0 {
 		return fmt.Errorf("bench: %d answers differ without a reason:\n%s", total.Unexplained, strings.Join(total.Examples[:min(10, len(total.Examples))], "\n"))
@@ -102,4 +105,46 @@ func writeAgreement(rep *Report, rows [][]string, total agree.Outcome) {
 	for _, d := range agree.Deviations() {
 		fmt.Fprintf(rep.Out, "* %s, %d answers: %s.\n", d.Name, total.Known[d], d.Reason)
 	}
+}
+
+// envoySuite runs the requests of envoyproxy/ratelimit's integration suite. An answer
+// of stint's that the suite does not expect is an error.
+func envoySuite(ctx context.Context, rep *Report, sets []agree.Set, redis string, programs agree.Programs) error {
+	plain := agree.Suite{Redis: redis}
+	for _, s := range sets {
+		switch s.Name {
+		case agree.SuiteSet:
+			plain.Set = s
+		case agree.SuiteReload:
+			plain.Reload = s
+		}
+	}
+	local, stopping, both, xds := plain, plain, plain, plain
+	local.Env, local.Local = []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000"}, "_local"
+	stopping.Env, stopping.Stop = []string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"}, true
+	both.Env, both.Local, both.Stop = append(local.Env, stopping.Env...), "_local", true
+	xds.XDS = true
+	var rows [][]string
+	var faults []string
+	missed := 0
+	for _, v := range []struct {
+		name  string
+		suite agree.Suite
+	}{{"by file", plain}, {"with the local cache", local}, {"refusals stop the counting", stopping}, {"both of these", both}, {"by xDS", xds}} {
+		f, err := v.suite.Run(ctx, programs)
+		if err != nil {
+			return fmt.Errorf("bench: integration suite, %s: %w", v.name, err)
+		}
+		rows = append(rows, []string{v.name, fmt.Sprint(f.Steps), fmt.Sprint(f.There), fmt.Sprint(f.Here)})
+		missed += f.Steps - f.Here
+		faults = append(faults, f.Faults...)
+	}
+	rep.Section("The integration suite of envoyproxy/ratelimit",
+		"The requests of its tests of the configuration, of a file or resource that is added and taken away, and of shared thresholds, with what they expect. It starts the service in its own process, so that it cannot be pointed at another.")
+	rep.Table([]string{"", "requests", "as expected there", "as expected here"}, rows)
+	rep.AtMost("requests of envoyproxy/ratelimit's integration suite that are not answered as it expects", float64(missed), 0, "")
+	if missed > 0 {
+		return fmt.Errorf("bench: %d requests of the integration suite are not answered as it expects:\n%s", missed, strings.Join(faults, "\n"))
+	}
+	return nil
 }
