@@ -211,8 +211,12 @@ func TestTenThousandBuckets(t *testing.T) {
 			t.Fatalf("after %d of %d: %v", len(answered), n, err)
 		}
 		for _, a := range m.BucketAction {
-			if a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket() == nil {
-				t.Fatalf("assigned %v", a)
+			strategy := a.GetQuotaAssignmentAction().GetRateLimitStrategy()
+			if strategy.GetTokenBucket() == nil {
+				if strategy.GetBlanketRule() != typev3.RateLimitStrategy_DENY_ALL {
+					t.Fatalf("assigned %v", a)
+				}
+				continue // the first assignment has run out before the last was made, on a busy machine
 			}
 			answered[a.BucketId.Bucket["user"]] = true
 		}
