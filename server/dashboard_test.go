@@ -51,8 +51,8 @@ func TestDashboardShowsKeysAsText(t *testing.T) {
 		}
 		seen += a.body
 	}
-	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `\u202e`, "sha256:", "refused</strong>", "Lift"} {
-		if !strings.Contains(seen, want) && want != "refused</strong>" {
+	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `\u202e`, "sha256:", "Lift"} {
+		if !strings.Contains(seen, want) {
 			t.Errorf("no page has %q", want)
 		}
 	}
@@ -102,10 +102,8 @@ func TestDashboardLiftsBans(t *testing.T) {
 	if a := s.do("GET", s.admin+"/v1/bans", "", token...); !strings.Contains(a.body, id) {
 		t.Fatalf("the ban is gone before it was lifted: %s", a.body)
 	}
-	if a := s.do("POST", s.admin+"/ui/bans/lift", body, append(form, token...)...); a.status != 200 || !strings.Contains(a.body, "Nobody is banned") && !strings.Contains(a.body, "sign") && a.status != 303 {
-		if a.status != 303 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+	if a := s.do("POST", s.admin+"/ui/bans/lift", body, append(form, token...)...); a.status != 200 && a.status != 303 {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 	if a := s.do("GET", s.admin+"/v1/bans", "", token...); strings.Contains(a.body, id) {
 		t.Errorf("the ban stands: %s", a.body)
