@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -72,6 +73,21 @@ func TestSession(t *testing.T) {
 	want(t, browse(h, "GET", "/ui", "", append(with, "Host", "evil.example")...), 421, "")
 	want(t, browse(h, "POST", "/ui/logout", "", with...), 303, "")
 	want(t, browse(h, "GET", "/ui", "", with...), 401, "Token")
+}
+
+// Over TLS the cookie is for TLS alone.
+func TestSessionOverTLS(t *testing.T) {
+	_, h, _ := board("open sesame")
+	for _, over := range []*tls.ConnectionState{nil, {}} {
+		r := httptest.NewRequest("POST", "/ui/login", strings.NewReader("token=open+sesame"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Host, r.TLS = "localhost", over
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if c := w.Result().Cookies(); len(c) != 1 || c[0].Secure != (over != nil) {
+			t.Errorf("over TLS: %v, the cookies are %v", over != nil, c)
+		}
+	}
 }
 
 // After the token nobody is led away from the dashboard.
