@@ -190,9 +190,9 @@ func TestQuotaInput(t *testing.T) {
 	}
 }
 
-// TestTenThousandBuckets: one report of as many buckets as an Envoy with a bucket for each user sends
+// TestTenThousandBucketsCrowd: one report of as many buckets as an Envoy with a bucket for each user sends
 // after its stream was lost. All are answered.
-func TestTenThousandBuckets(t *testing.T) {
+func TestTenThousandBucketsCrowd(t *testing.T) {
 	s := leasing(t, quotas)
 	q := s.quotas()
 	const n = 10_000
@@ -211,12 +211,8 @@ func TestTenThousandBuckets(t *testing.T) {
 			t.Fatalf("after %d of %d: %v", len(answered), n, err)
 		}
 		for _, a := range m.BucketAction {
-			strategy := a.GetQuotaAssignmentAction().GetRateLimitStrategy()
-			if strategy.GetTokenBucket() == nil {
-				if strategy.GetBlanketRule() != typev3.RateLimitStrategy_DENY_ALL {
-					t.Fatalf("assigned %v", a)
-				}
-				continue // the first assignment has run out before the last was made, on a busy machine
+			if a.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket() == nil {
+				t.Fatalf("assigned %v", a)
 			}
 			answered[a.BucketId.Bucket["user"]] = true
 		}
