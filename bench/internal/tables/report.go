@@ -57,7 +57,7 @@ type Config struct {
 // Full is what the published tables are made with.
 func Full(root string) Config {
 	return Config{
-		Slice: 200 * time.Millisecond, Rounds: 9, Keys: 1_000_000,
+		Slice: 200 * time.Millisecond, Rounds: 11, Keys: 1_000_000,
 		Contention: 2 * time.Second, Budget: 16 << 20, Victims: 10_000, Limits: 10_000,
 		Pairs: 7, Service: 4 * time.Second,
 		Redis: time.Second, RedisKeys: 100_000, RedisService: 1500 * time.Millisecond,
