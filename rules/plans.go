@@ -81,7 +81,9 @@ func (b *builder) plans(d *file, plans, customers, defaults *document.Node) {
 			b.plan(d, n, defaults, p)
 		}
 	}
-	b.assigned(d, customers, p)
+	if len(p.Names) > 0 { // else each plan has a fault of its own
+		b.assigned(d, customers, p)
+	}
 }
 
 func planHint(plans *document.Node) string {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ import (
 
 // kept is an exporter that keeps what it is given, and refuses while err is there.
 type kept struct {
+	mu    sync.Mutex
 	sizes []int
 	err   error
 	bound []time.Duration // how long each send may take
@@ -36,11 +38,32 @@ type kept struct {
 
 func (k *kept) ExportSpans(ctx context.Context, spans []trace.ReadOnlySpan) error {
 	at, _ := ctx.Deadline()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.sizes, k.bound = append(k.sizes, len(spans)), append(k.bound, time.Until(at))
 	return k.err
 }
 
-func (k *kept) Shutdown(context.Context) error { k.ended++; return k.err }
+func (k *kept) Shutdown(context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended++
+	return k.err
+}
+
+// refuse has it refuse from here on; nil = take.
+func (k *kept) refuse(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = err
+}
+
+// seen is what it was given: how many each time, and how long each send could take.
+func (k *kept) seen() (sizes []int, bound []time.Duration, ended int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.sizes), slices.Clone(k.bound), k.ended
+}
 
 // world is a queue with a tracer before it, all of whose spans are sampled.
 func world(k *kept, log *slog.Logger) (*queue, *Telemetry) {
@@ -74,32 +97,33 @@ func TestQueue(t *testing.T) {
 		ran := make(chan error, 1)
 		go func() { ran <- world.Run(ctx, t.Context()) }()
 		synctest.Wait()
-		if len(k.sizes) != 8 || slices.Max(k.sizes) != batch || slices.Min(k.sizes) != batch || k.bound[0] != patience {
-			t.Errorf("sent at once: %v, each for at most %v", k.sizes, k.bound)
+		sizes, bound, _ := k.seen()
+		if len(sizes) != 8 || slices.Max(sizes) != batch || slices.Min(sizes) != batch || bound[0] != patience {
+			t.Errorf("sent at once: %v, each for at most %v", sizes, bound)
 		}
 		world.end(3)
 		time.Sleep(interval - time.Millisecond)
 		synctest.Wait()
-		if len(k.sizes) != 8 {
-			t.Errorf("three spans did not wait: %v", k.sizes)
+		if sizes, _, _ = k.seen(); len(sizes) != 8 {
+			t.Errorf("three spans did not wait: %v", sizes)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if len(k.sizes) != 9 || k.sizes[8] != 3 {
-			t.Errorf("after a second: %v", k.sizes)
+		if sizes, _, _ = k.seen(); len(sizes) != 9 || sizes[8] != 3 {
+			t.Errorf("after a second: %v", sizes)
 		}
 		time.Sleep(5 * interval)
 		synctest.Wait()
-		if len(k.sizes) != 9 {
-			t.Errorf("nothing was sent: %v", k.sizes)
+		if sizes, _, _ = k.seen(); len(sizes) != 9 {
+			t.Errorf("nothing was sent: %v", sizes)
 		}
-		k.err = errors.New("away")
+		k.refuse(errors.New("away"))
 		for range 2 {
 			world.end(2)
 			time.Sleep(interval)
 			synctest.Wait()
 		}
-		k.err = nil
+		k.refuse(nil)
 		for range 2 {
 			world.end(1)
 			time.Sleep(interval)
@@ -112,14 +136,16 @@ func TestQueue(t *testing.T) {
 		synctest.Wait() // the loop has it
 		world.end(batch)
 		stop()
-		if err := <-ran; err != nil || k.ended != 1 {
-			t.Errorf("it ended %d times with %v", k.ended, err)
+		err := <-ran
+		sizes, _, ended := k.seen()
+		if err != nil || ended != 1 {
+			t.Errorf("it ended %d times with %v", ended, err)
 		}
 		if got := counts(q); got != fmt.Sprintf("sent %d, failed 4, dropped 7", queued+3+2+batch+1) {
 			t.Errorf("at the end: %s", got)
 		}
-		if slices.Max(k.sizes) > batch {
-			t.Errorf("more than a batch at once: %v", k.sizes)
+		if slices.Max(sizes) > batch {
+			t.Errorf("more than a batch at once: %v", sizes)
 		}
 	})
 }
