@@ -184,7 +184,7 @@ internal/derive, internal/plans, rules < internal/derive/fromfiles < server;
 # How often each limit was met, and with which answer.
 rules < internal/tally < internal/engine;
 
-# Which keys are met most of late, and which requests there were in the latest hour; what sees both.
+# Which keys are met most often now, and which requests there were in the latest hour; what sees both.
 NONE < internal/topkeys;
 store/memory < internal/lasthour;
 internal/tally, internal/topkeys, internal/lasthour < internal/watch;

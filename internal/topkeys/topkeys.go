@@ -1,4 +1,4 @@
-// Package topkeys finds the keys that are met most of late, among any number of keys, in bounded memory.
+// Package topkeys finds the keys that are met most often in the last minutes, among any number of keys, in bounded memory.
 //
 // It is Space-Saving (Metwally, Agrawal and El Abbadi, 2005) with forward decay (Cormode, Shkapenyuk, Srivastava and
 // Xu, 2009): an event of age a counts exp(-a/[Memory]), so that keys which become hot late overtake those that were
@@ -138,7 +138,7 @@ type Key struct {
 	// Text is the beginning of the key, at most MaxKey bytes; Size is how many bytes the whole key has, at most 65535.
 	Text []byte
 	Size int
-	// Rate is how many events a second there are of late, and Over by how much it may be too high. It is never too low,
+	// Rate is how many events a second there are now, and Over by how much it may be too high. It is never too low,
 	// but for chance where events are sampled: see [View].
 	Rate, Over float64
 	// Sure says that the key is met more than every key that is not in the list, whatever the errors are; where events

@@ -1,4 +1,4 @@
-// Package watch sees what limits answer, for people who watch them: which keys are met and refused most of late, and
+// Package watch sees what limits answer, for people who watch them: which keys are met and refused most often now, and
 // which requests there were in the latest hour. It decides nothing, and does not know what keys mean.
 package watch
 
@@ -120,7 +120,7 @@ type Top struct {
 	One int
 }
 
-// Top returns the n keys of each limit that are admitted most of late, and those that are refused most. Refusals of
+// Top returns the n keys of each limit that are admitted most often now, and those that are refused most often. Refusals of
 // limits that only watch count as others.
 func (w *Watch) Top(n int) Top {
 	a, r := w.admitted.View(n), w.refused.View(n)
