@@ -241,8 +241,9 @@ internal/filewatch < server/internal/tlsfiles;
 internal/filewatch, internal/document < server/internal/access;
 
 # A transport whose clients say who they are within its protocol.
-internal/override, internal/reserve, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
-internal/engine, internal/answer, internal/forwarded/identify, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
+NONE < server/internal/accept;
+internal/override, internal/reserve, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
+internal/engine, internal/answer, internal/forwarded/identify, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
 
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
 # of instances, which are held to their identity; the stream of a site to its parent; what members know

@@ -3,10 +3,10 @@ package resp
 import (
 	"context"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/override"
+	"github.com/stint-io/stint/server/internal/accept"
 	"github.com/stint-io/stint/server/internal/access"
 )
 
@@ -18,7 +18,7 @@ const mostOut = 16 << 10
 type conn struct {
 	opts    *Options
 	figures *figures
-	ending  *atomic.Bool // the server ends
+	ending  func() bool // the server ends
 	ctx     context.Context
 	conn    net.Conn
 	socket  *socket // nil = commands are read from conn
@@ -61,12 +61,12 @@ func (c *conn) readBy(by time.Time) {
 	if c.socket != nil {
 		c.socket.looks = false // that time was for a look
 	}
-	if c.ending.Load() {
+	if c.ending() {
 		return
 	}
 	_ = c.conn.SetReadDeadline(by)
-	if c.ending.Load() {
-		_ = c.conn.SetReadDeadline(time.Now().Add(linger))
+	if c.ending() {
+		_ = c.conn.SetReadDeadline(time.Now().Add(accept.Linger))
 	}
 }
 

@@ -19,11 +19,10 @@ const MaxConnections = 10_000
 
 // The times that a client may take.
 const (
-	connectTime = 5 * time.Second        // to shake hands, and to send a token where one is asked for
-	readTime    = 10 * time.Second       // to send the rest of a command
-	writeTime   = 15 * time.Second       // to take answers
-	linger      = 250 * time.Millisecond // after the listener has closed: commands that are on their way are answered
-	longestWait = 5 * time.Second        // for a limit with on_exceed: queue
+	connectTime = 5 * time.Second  // to shake hands, and to send a token where one is asked for
+	readTime    = 10 * time.Second // to send the rest of a command
+	writeTime   = 15 * time.Second // to take answers
+	longestWait = 5 * time.Second  // for a limit with on_exceed: queue
 )
 
 // Engine decides by the limits of the file. [engine.Engine] does.

@@ -5,14 +5,13 @@ package resp
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stint-io/stint/server/internal/accept"
 	"github.com/stint-io/stint/server/internal/access"
 )
 
@@ -22,9 +21,7 @@ type Server struct {
 	figures figures
 	serial  atomic.Int64 // of connections, for CLIENT ID
 
-	ending atomic.Bool
-	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
+	conns *accept.Conns
 }
 
 // New returns a server.
@@ -32,89 +29,31 @@ func New(o Options) *Server {
 	if o.MaxConnections == 0 {
 		o.MaxConnections = MaxConnections
 	}
-	return &Server{opts: o, conns: map[net.Conn]struct{}{}}
+	return &Server{opts: o, conns: accept.New(o.MaxConnections)}
 }
 
 // Serve takes connections from l and answers them until ctx ends. Then it closes l, answers for a moment what is on
 // its way, and returns when all connections are closed: at the latest when cut does. The error is that of the
 // listener, nil after the end of ctx.
 func (s *Server) Serve(ctx, cut context.Context, l net.Listener) error {
-	stop := context.AfterFunc(ctx, func() {
-		s.ending.Store(true)
-		_ = l.Close() // Accept has its error
-		s.each(func(c net.Conn) { _ = c.SetReadDeadline(time.Now().Add(linger)) })
-	})
-	defer stop()
-	abort := context.AfterFunc(cut, func() { s.each(func(c net.Conn) { _ = c.Close() }) })
-	defer abort()
-	var running sync.WaitGroup
-	defer running.Wait()
-	for pause := time.Duration(0); ; {
-		conn, err := l.Accept()
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil
-		case err != nil && temporary(err):
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-			continue
-		case err != nil:
-			return err
-		}
-		pause = 0
-		running.Go(func() { s.serve(cut, conn) })
-	}
-}
-
-// temporary reports whether it may help to accept again: too many files are open, or a client has gone.
-func temporary(err error) bool {
-	var one net.Error
-	return errors.As(err, &one) && !errors.Is(err, net.ErrClosed)
-}
-
-func (s *Server) each(do func(net.Conn)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		do(c)
-	}
-}
-
-// add makes a connection one of those that are served.
-func (s *Server) add(c net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.conns) >= s.opts.MaxConnections {
-		return false
-	}
-	s.conns[c] = struct{}{}
-	return true
-}
-
-func (s *Server) remove(c net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
+	return s.conns.Serve(ctx, cut, l, func(raw net.Conn) { s.serve(cut, raw) })
 }
 
 // conn is a new connection.
 func (s *Server) conn(ctx context.Context, raw net.Conn) *conn {
-	return &conn{opts: &s.opts, figures: &s.figures, ending: &s.ending, ctx: ctx, conn: raw, id: s.serial.Add(1)}
+	return &conn{opts: &s.opts, figures: &s.figures, ending: s.conns.Ending, ctx: ctx, conn: raw, id: s.serial.Add(1)}
 }
 
 // serve serves one connection until it ends.
 func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	defer func() { _ = raw.Close() }()
-	if !s.add(raw) {
+	if !s.conns.Add(raw) {
 		s.figures.refused.Add(1)
 		_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = raw.Write([]byte("-ERR max number of clients reached\r\n")) // or he sees it closed
 		return
 	}
-	defer s.remove(raw)
+	defer s.conns.Remove(raw)
 	s.figures.connections.Add(1)
 	c := s.conn(ctx, raw)
 	if s.opts.TLS != nil || s.opts.Identities != nil {
@@ -136,8 +75,8 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	if s.opts.Identities == nil && s.opts.TLS != nil {
 		c.known()
 	}
-	if s.ending.Load() { // it came while the others were told
-		_ = raw.SetReadDeadline(time.Now().Add(linger))
+	if s.conns.Ending() { // it came while the others were told
+		_ = raw.SetReadDeadline(time.Now().Add(accept.Linger))
 	}
 	c.run()
 }
@@ -158,9 +97,7 @@ func (s *Server) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (s *Server) Collect(to chan<- prometheus.Metric) {
-	s.mu.Lock()
-	open := len(s.conns)
-	s.mu.Unlock()
+	open := s.conns.Open()
 	f := &s.figures
 	to <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, float64(open))
 	to <- prometheus.MustNewConstMetric(takenDesc, prometheus.CounterValue, float64(f.connections.Load()), "taken")

@@ -85,7 +85,7 @@ func (c *conn) runRaw() bool {
 		if err == nil && c.socket.again {
 			continue
 		}
-		if !c.socket.looks || !errors.Is(err, os.ErrDeadlineExceeded) || c.ending.Load() {
+		if !c.socket.looks || !errors.Is(err, os.ErrDeadlineExceeded) || c.ending() {
 			return true
 		}
 		c.readBy(time.Time{})

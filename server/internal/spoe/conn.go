@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/server/internal/accept"
 	"github.com/stint-io/stint/server/internal/access"
 )
 
@@ -147,11 +148,11 @@ func (c *conn) refuses() *fault {
 
 // readBy sets until when something may come. A server that ends has set it for all, or does it here.
 func (c *conn) readBy(by time.Time) {
-	if !c.server.ending.Load() {
+	if !c.server.conns.Ending() {
 		_ = c.conn.SetReadDeadline(by)
 	}
-	if c.server.ending.Load() {
-		_ = c.conn.SetReadDeadline(time.Now().Add(linger))
+	if c.server.conns.Ending() {
+		_ = c.conn.SetReadDeadline(time.Now().Add(accept.Linger))
 	}
 }
 
@@ -171,7 +172,7 @@ func (c *conn) read() (h header, payload []byte, why *fault) {
 	if _, err := c.in.Discard(prefixLen); err != nil {
 		return h, nil, c.ended(err, true)
 	}
-	if whole := uint64(c.in.Buffered()) >= n; !whole && !c.server.ending.Load() {
+	if whole := uint64(c.in.Buffered()) >= n; !whole && !c.server.conns.Ending() {
 		c.readBy(time.Now().Add(readTime))
 		defer c.readBy(time.Time{})
 	}
@@ -192,7 +193,7 @@ func (c *conn) read() (h header, payload []byte, why *fault) {
 // ended is what to say when nothing more can be read.
 func (c *conn) ended(err error, within bool) *fault {
 	switch {
-	case c.server.ending.Load():
+	case c.server.conns.Ending():
 		return &fault{statusNormal, "stint ends"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &fault{statusTimeout, "the rest of a frame did not come in time"}

@@ -44,9 +44,7 @@ func (s *Server) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (s *Server) Collect(to chan<- prometheus.Metric) {
-	s.mu.Lock()
-	open := len(s.conns)
-	s.mu.Unlock()
+	open := s.conns.Open()
 	f := &s.figures
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)

@@ -146,9 +146,8 @@ func TestTimes(t *testing.T) {
 }
 
 func TestTooManyConnections(t *testing.T) {
-	s := newServer(t)
-	s.opts.MaxConnections = 1
-	s.add(&gateway{})
+	s := New(Options{MaxConnections: 1})
+	s.conns.Add(&gateway{})
 	g := &gateway{in: bytes.NewReader(nil), Conn: closer{}}
 	s.serve(t.Context(), g)
 	if got := read(t, g.out.Bytes()); len(got) != 1 || !strings.HasPrefix(got[0], "102 0/0 status-code=13") || s.figures.full.Load() != 1 {

@@ -28,10 +28,9 @@ const (
 
 // The times that a gateway may take.
 const (
-	connectTime = 5 * time.Second        // to shake hands, and to say HELLO
-	readTime    = 10 * time.Second       // to send the rest of a frame
-	writeTime   = 15 * time.Second       // to take answers
-	linger      = 250 * time.Millisecond // after the listener has closed: frames that are on their way are answered
+	connectTime = 5 * time.Second  // to shake hands, and to say HELLO
+	readTime    = 10 * time.Second // to send the rest of a frame
+	writeTime   = 15 * time.Second // to take answers
 )
 
 // Engine decides by the limits of the file. [engine.Engine] does.
