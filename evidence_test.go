@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 )
 
 // evidencePages returns docs/evidence.md and docs/evidence/*.md with their texts.
@@ -24,40 +26,6 @@ func evidencePages(t *testing.T) map[string]string {
 		t.Fatalf("found %d pages of evidence only: the search is wrong", len(found))
 	}
 	return found
-}
-
-// TestEvidenceIsWellFormed: each table of evidence ends with what is met and missed, and the
-// index names every page.
-func TestEvidenceIsWellFormed(t *testing.T) {
-	all := evidencePages(t)
-	rows := 0
-	for name, text := range all {
-		if name == "docs/evidence.md" {
-			continue
-		}
-		if link := "](evidence/" + path.Base(name) + ")"; !strings.Contains(all["docs/evidence.md"], link) {
-			t.Errorf("docs/evidence.md does not link to %s", name)
-		}
-		for _, table := range benchTables(text) {
-			verdict := slices.Index(table.head, "")
-			if verdict < 0 {
-				continue // of causes
-			}
-			for _, row := range table.rows {
-				rows++
-				if len(row) != len(table.head) {
-					t.Errorf("%s: a row has %d cells, want %d: %s", name, len(row), len(table.head), strings.Join(row, " | "))
-				} else if !slices.Contains([]string{"met", "**missed**", "**open**", "stated"}, row[verdict]) {
-					t.Errorf("%s: %q is %q, want met, **missed**, **open** or stated", name, row[0], row[verdict])
-				} else if bold := strings.Contains(strings.Join(row[:verdict], " "), "**"); bold != (row[verdict] == "**missed**") {
-					t.Errorf("%s: %q is %s: what misses a goal, and nothing else, is bold", name, row[0], row[verdict])
-				}
-			}
-		}
-	}
-	if rows < 100 {
-		t.Errorf("found %d rows only: the search is wrong", rows)
-	}
 }
 
 // TestEvidenceCommands: the packages, tests, scripts, tables and scenarios in the commands of
@@ -225,4 +193,50 @@ func (c commandTargets) unknownTests(packages []string, run string) (faults []st
 		}
 	}
 	return faults
+}
+
+// TestLedger: each row of evidence.yaml has every field, its command names things that exist, and a
+// goal that is missed has a cause.
+func TestLedger(t *testing.T) {
+	text, err := os.ReadFile("evidence.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ledger struct {
+		Rows []struct {
+			Claim   string `yaml:"claim"`
+			Command string `yaml:"command"`
+			Figure  string `yaml:"figure"`
+			Goal    string `yaml:"goal"`
+			Met     *bool  `yaml:"met"`
+			Cause   string `yaml:"cause"`
+			Commit  string `yaml:"commit"`
+			Date    string `yaml:"date"`
+			Machine string `yaml:"machine"`
+		} `yaml:"rows"`
+	}
+	if err := yaml.UnmarshalWithOptions(text, &ledger, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	known := readCommandTargets(t)
+	for _, row := range ledger.Rows {
+		for field, value := range map[string]string{
+			"claim": row.Claim, "command": row.Command, "figure": row.Figure, "goal": row.Goal,
+			"commit": row.Commit, "date": row.Date, "machine": row.Machine,
+		} {
+			if value == "" {
+				t.Errorf("evidence.yaml: %q has no %s", row.Claim, field)
+			}
+		}
+		switch {
+		case row.Met == nil:
+			t.Errorf("evidence.yaml: %q does not say whether the goal is met", row.Claim)
+		case *row.Met == (row.Cause != ""):
+			t.Errorf("evidence.yaml: %q: met is %v and cause is %q: a missed goal, and no other, has a cause", row.Claim, *row.Met, row.Cause)
+		}
+		faults, _ := known.faults(row.Command)
+		for _, fault := range faults {
+			t.Errorf("evidence.yaml: %q: %s: %s", row.Claim, row.Command, fault)
+		}
+	}
 }

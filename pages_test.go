@@ -12,56 +12,6 @@ import (
 	"unicode"
 )
 
-// maxPageWords is what a reader takes in at once. References, the glossary, decisions and the
-// tables of benchmarks are looked up and not read, and may be longer.
-const maxPageWords = 1500
-
-// tooLongYet are pages that are still longer. It only shrinks.
-var tooLongYet = []string{}
-
-func TestPagesAreShort(t *testing.T) {
-	read := 0
-	for name, text := range pages(t) {
-		name = filepath.ToSlash(name)
-		if !strings.HasPrefix(name, "docs/") || lookedUp(name) {
-			continue
-		}
-		read++
-		words, excused := countWords(text), slices.Contains(tooLongYet, name)
-		switch {
-		case words > maxPageWords && !excused:
-			t.Errorf("%s has %d words, want at most %d: split it, or move what is looked up to docs/reference", name, words, maxPageWords)
-		case words <= maxPageWords && excused:
-			t.Errorf("%s has %d words: take it off tooLongYet", name, words)
-		}
-	}
-	for _, name := range tooLongYet {
-		if _, err := os.Stat(filepath.FromSlash(name)); err != nil {
-			t.Errorf("%s is gone: take it off tooLongYet", name)
-		}
-	}
-	if read < 10 {
-		t.Errorf("found %d pages only: the search is wrong", read)
-	}
-}
-
-func lookedUp(name string) bool {
-	return slices.ContainsFunc([]string{"docs/reference/", "docs/benchmarks/", "docs/decisions/", "docs/GLOSSARY.md"}, func(place string) bool {
-		return strings.HasPrefix(name, place)
-	})
-}
-
-// countWords counts what has a letter or a digit: the frame of a table is no word.
-func countWords(text string) int {
-	words := 0
-	for _, field := range strings.Fields(text) {
-		if strings.ContainsFunc(field, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
-			words++
-		}
-	}
-	return words
-}
-
 // TestLinks follows every link from one page to a file of this repository, and to a heading
 // in it.
 func TestLinks(t *testing.T) {

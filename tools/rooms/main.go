@@ -2,13 +2,11 @@
 // lines, the largest cycle of files that use each other's declarations, and the fields of
 // the largest struct. Tests and generated code do not count.
 //
-//	cd tools && go run ./rooms            a table of every package
-//	cd tools && go run ./rooms -check     and an error where a bound is exceeded
+//	cd tools && go run ./rooms
 package main
 
 import (
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -24,13 +22,6 @@ import (
 
 const module = "github.com/stint-io/stint"
 
-// The bounds. Lines and cycles are those of rooms inside internal/, fields those of lease code.
-const (
-	maxLines  = 2000
-	maxCycle  = 4
-	maxFields = 20
-)
-
 // room is what was measured of one package.
 type room struct {
 	path   string
@@ -43,7 +34,6 @@ type room struct {
 
 func main() {
 	log.SetFlags(0)
-	check := flag.Bool("check", false, "fail where a bound is exceeded")
 	root := flag.String("root", "..", "folder of the module")
 	flag.Parse()
 	rooms, err := measure(*root)
@@ -51,32 +41,12 @@ func main() {
 		log.Fatal("rooms: ", err)
 	}
 	fmt.Println("| package | files | lines | files in the largest cycle | largest struct | fields |\n|---|---:|---:|---:|---|---:|")
-	var faults []error
 	total := 0
 	for _, r := range rooms {
 		total += r.lines
 		fmt.Printf("| %s | %d | %d | %d | %s | %d |\n", r.path, r.files, r.lines, len(r.cycle), r.widest, r.fields)
-		faults = append(faults, r.faults()...)
 	}
 	fmt.Printf("\n%d lines in %d packages\n", total, len(rooms))
-	if err := errors.Join(faults...); *check && err != nil {
-		log.Fatal(err)
-	}
-}
-
-// faults are the bounds that a room exceeds.
-func (r room) faults() (list []error) {
-	inside := strings.HasPrefix(r.path, "internal/") || strings.Contains(r.path, "/internal/")
-	if inside && r.lines > maxLines {
-		list = append(list, fmt.Errorf("%s has %d lines, want at most %d", r.path, r.lines, maxLines))
-	}
-	if inside && len(r.cycle) > maxCycle {
-		list = append(list, fmt.Errorf("%s has a cycle of %d files, want at most %d: %s", r.path, len(r.cycle), maxCycle, strings.Join(r.cycle, " ")))
-	}
-	if lease := strings.HasPrefix(r.path, "internal/lease"); lease && r.fields > maxFields {
-		list = append(list, fmt.Errorf("%s: %s has %d fields, want at most %d", r.path, r.widest, r.fields, maxFields))
-	}
-	return list
 }
 
 // measure loads the packages of the module in root.

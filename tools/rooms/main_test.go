@@ -36,11 +36,4 @@ func TestMeasure(t *testing.T) {
 	if i < 0 || rooms[i].lines < 1000 || rooms[i].files < 5 || rooms[i].fields < 10 {
 		t.Errorf("%d rooms, internal/lease/agent is %+v", len(rooms), rooms[max(0, i)])
 	}
-	many := room{path: "internal/x", lines: maxLines + 1, cycle: make([]string, maxCycle+1)}
-	if n := len(many.faults()); n != 2 {
-		t.Errorf("%d faults of a room that is too long and tangled, want 2", n)
-	}
-	if n := len((room{path: "internal/lease/x", lines: maxLines, cycle: make([]string, maxCycle), fields: maxFields + 1}).faults()); n != 1 {
-		t.Errorf("%d faults of a struct of %d fields, want 1", n, maxFields+1)
-	}
 }
