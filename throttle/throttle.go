@@ -222,9 +222,9 @@ func (t *Throttle) outcome(w *Work, now int64) limit.Decision {
 }
 
 // refusal is what a client is told: the server is busy, and when what waits now will have been
-// served.
+// served. That is an estimate, so clients are not asked back within less than a second.
 func (t *Throttle) refusal(why limit.Reason, now int64) limit.Decision {
-	return t.decision(why, time.Duration(t.machine.Empty(now)))
+	return t.decision(why, max(time.Second, time.Duration(t.machine.Empty(now))))
 }
 
 func (t *Throttle) decision(why limit.Reason, retry time.Duration) limit.Decision {

@@ -200,6 +200,26 @@ func retrySeconds(d *limit.Decision) (int64, bool) {
 	return max(1, seconds(wait)), true
 }
 
+// AppendSeconds appends d as a JSON number of seconds with up to nine decimals, or null for
+// [limit.Never].
+func AppendSeconds(dst []byte, d time.Duration) []byte {
+	if d == limit.Never {
+		return append(dst, "null"...)
+	}
+	dst = strconv.AppendInt(dst, int64(d/time.Second), 10)
+	rest := d % time.Second
+	if rest == 0 {
+		return dst
+	}
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], int64(rest+time.Second), 10)
+	text[0] = '.'
+	for text[len(text)-1] == '0' {
+		text = text[:len(text)-1]
+	}
+	return append(dst, text...)
+}
+
 // seconds returns d in whole seconds, rounded up.
 func seconds(d time.Duration) int64 {
 	if d <= 0 {

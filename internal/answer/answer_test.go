@@ -302,7 +302,7 @@ func TestProblem(t *testing.T) {
 		{
 			"quota", refuse(shadow, refused("a<b", 5, time.Second, limit.ReasonRate, 6100*time.Millisecond)),
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"limit 'a<b' refused the request: its rate is used up; retry after 7 s","violated-policies":["a<b"],"reason":"rate_exceeded","retry_after":7}`,
+				`"detail":"limit 'a<b' refused the request: its rate is used up; retry after 7 s","violated-policies":["a<b"],"reason":"rate_exceeded","retry_after":6.1}`,
 		},
 		{
 			"banned by the second", refuse(refused("x", 5, time.Second, limit.ReasonRate, time.Second), refused("y", 5, time.Second, limit.ReasonBanned, time.Minute)),

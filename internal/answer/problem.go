@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stint-io/stint/limit"
@@ -35,8 +36,8 @@ type problem struct {
 // returns it. Its type is abnormal-usage-detected when a limit has banned the
 // key, temporary-reduced-capacity when the status is 503, and quota-exceeded
 // otherwise. Its extension members are violated-policies (at most eight names),
-// reason (that of the first limit that refused) and retry_after (seconds, as in
-// the Retry-After field).
+// reason (that of the first limit that refused) and retry_after (the exact wait in
+// seconds, which the Retry-After field has rounded up to a whole second).
 func Problem(dst []byte, d *limit.Decision) []byte { return refusal(dst, d, "") }
 
 // refusal is Problem with a link to the limit that refused.
@@ -108,7 +109,11 @@ func appendRefusal(b []byte, d *limit.Decision) []byte {
 	}
 	if wait {
 		b = append(b, `,"retry_after":`...)
-		b = strconv.AppendInt(b, retry, 10)
+		exact := d.RetryAfter()
+		if exact <= 0 { // the limit does not know it
+			exact = time.Duration(retry) * time.Second
+		}
+		b = AppendSeconds(b, exact)
 	}
 	return b
 }

@@ -33,7 +33,7 @@ func ExampleNew() {
 	// 200 OK, retry after ""
 	// hello
 	// 429 Too Many Requests, retry after "7"
-	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"limit 'per-ip' refused the request: its rate is used up; retry after 7 s","violated-policies":["per-ip"],"reason":"rate_exceeded","retry_after":7}
+	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"limit 'per-ip' refused the request: its rate is used up; retry after 7 s","violated-policies":["per-ip"],"reason":"rate_exceeded","retry_after":6.5}
 }
 
 func ExampleWithRequestAttributes() {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/limit"
@@ -21,7 +20,7 @@ func appendDecision(to []byte, d *limit.Decision) []byte {
 	}
 	if d.Delay > 0 {
 		to = append(to, `,"delay":`...)
-		to = appendSeconds(to, d.Delay)
+		to = answer.AppendSeconds(to, d.Delay)
 	}
 	to = append(to, `,"limits":[`...)
 	for i := range d.Results {
@@ -68,13 +67,13 @@ func appendResult(to []byte, r *limit.Result) []byte {
 		to = appendNumber(to, `,"nominal":`, r.Nominal)
 	}
 	to = append(to, `,"window":`...)
-	to = appendSeconds(to, r.Window)
+	to = answer.AppendSeconds(to, r.Window)
 	to = appendNumber(to, `,"cost":`, r.Cost)
 	to = appendNumber(to, `,"remaining":`, remaining)
 	to = append(to, `,"retry_after":`...)
-	to = appendSeconds(to, r.RetryAfter)
+	to = answer.AppendSeconds(to, r.RetryAfter)
 	to = append(to, `,"reset_after":`...)
-	to = appendSeconds(to, answer.ResetAfter(r))
+	to = answer.AppendSeconds(to, answer.ResetAfter(r))
 	to = appendTrue(to, `,"soft":true`, r.Soft)
 	to = appendTrue(to, `,"shadow":true`, r.Shadow)
 	to = appendTrue(to, `,"store_failed":true`, r.StoreFailed)
@@ -115,24 +114,4 @@ func appendText(to []byte, s string) []byte {
 	to = append(to, '"')
 	to = append(to, s...)
 	return append(to, '"')
-}
-
-// appendSeconds appends a duration in seconds with up to nine decimals; null for a wait that does
-// not end.
-func appendSeconds(to []byte, d time.Duration) []byte {
-	if d == limit.Never {
-		return append(to, "null"...)
-	}
-	to = strconv.AppendInt(to, int64(d/time.Second), 10)
-	rest := d % time.Second
-	if rest == 0 {
-		return to
-	}
-	var digits [20]byte
-	text := strconv.AppendInt(digits[:0], int64(rest+time.Second), 10)
-	text[0] = '.'
-	for text[len(text)-1] == '0' {
-		text = text[:len(text)-1]
-	}
-	return append(to, text...)
 }

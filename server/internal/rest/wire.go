@@ -14,7 +14,7 @@ import (
 // that does not end.
 type seconds time.Duration
 
-func (s seconds) MarshalJSON() ([]byte, error) { return appendSeconds(nil, time.Duration(s)), nil }
+func (s seconds) MarshalJSON() ([]byte, error) { return answer.AppendSeconds(nil, time.Duration(s)), nil }
 
 type decision struct {
 	Allowed bool     `json:"allowed"`
