@@ -57,7 +57,7 @@ func TestBadHTTPInput(t *testing.T) {
 			"attribute no string": {`{"attributes":{"ip":7}}`, 400, `the attribute \"ip\" is a number, want a string`},
 			"attribute nested":    {`{"attributes":{"ip":` + strings.Repeat("[", 1000) + `}}`, 400, "a list, want a string"},
 			"attribute unnamed":   {`{"attributes":{"":"x"}}`, 400, "an attribute has no name"},
-			"attributes many":     {`{"attributes":{` + many(65) + `}}`, 400, "more than 64 attributes"},
+			"attributes many":     {`{"attributes":{` + many(257) + `}}`, 400, "more than 256 attributes"},
 			"name long":           {`{"attributes":{"` + strings.Repeat("n", 300) + `":"x"}}`, 400, "300 bytes"},
 			"cost negative":       {`{` + ip + `,"cost":-1}`, 400, "cost is -1"},
 			"cost a fraction":     {`{` + ip + `,"cost":1.5}`, 400, "cost is 1.5"},
@@ -69,7 +69,7 @@ func TestBadHTTPInput(t *testing.T) {
 			"cost overflows":      {`{` + ip + `,"cost":18446744073709551617}`, 400, "want a whole number"},
 			"cost of 40 digits":   {`{` + ip + `,"cost":` + strings.Repeat("9", 400) + `}`, 400, "want a whole number"},
 			"invalid UTF-8":       {"{\"attributes\":{\"ip\":\"192.0.2.7\xff\"}}", 400, "column 31: the body is not valid UTF-8"},
-			"10 MB":               {`{` + ip + `,"x":"` + strings.Repeat("x", 10<<20) + `"}`, 413, "larger than 64 KiB"},
+			"10 MB":               {`{` + ip + `,"x":"` + strings.Repeat("x", 10<<20) + `"}`, 413, "larger than 256 KiB"},
 		} {
 			a := s.post("/v1/take", c.body)
 			if a.status != c.status || !strings.Contains(a.body, c.text) || a.header.Get("Content-Type") != "application/problem+json" {

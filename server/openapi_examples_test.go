@@ -146,7 +146,7 @@ type sent struct {
 // unshown are requests that no example shows, in their order.
 func (o *openAPI) unshown() []sent {
 	o.t.Helper()
-	long := `{"attributes":{"x":"` + strings.Repeat("x", 64<<10) + `"}}`
+	long := `{"attributes":{"x":"` + strings.Repeat("x", 256<<10) + `"}}`
 	month := o.admin + "/v1/admin/keys/refund?amount=1&limit=month&key=customer=acme"
 	id := o.ids["id W5IJNI4C33Q2RGMSUYS7TAITT2"]
 	var small struct{ ID string }
@@ -159,6 +159,8 @@ func (o *openAPI) unshown() []sent {
 		{"take", "", `{"attributes":{"path":"/login","ip":"192.0.2.7"}}`, 403, nil},
 		{"take", "", `{"attributes":{"path":"/hard"}}`, 200, nil},
 		{"take", "", `{"attributes":{"path":"/away"},"cost":2}`, 429, nil},
+		{"take", "", `{"attributes":{"path":"/own","way":"429"},"cost":2}`, 429, nil},
+		{"take", "", `{"attributes":{"path":"/own","way":"410"},"cost":2}`, 410, nil},
 		{"take", "", `{"attributes":{"path":"/less"}}`, 200, nil},
 		{"take", "", `{"attributes":{"path":"/less"}}`, 200, nil},
 		{"take", "", `{"attributes":{"path":"/watched"}}`, 200, nil},

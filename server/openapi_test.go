@@ -38,6 +38,8 @@ limits:
   - {name: render, match: {path: /render}, algorithm: concurrency, max_in_flight: 3}
   - {name: one, match: {path: /one}, rate: 1/hour}
   - {name: away, match: {path: /away}, rate: 1/hour, on_exceed: {redirect: "https://example.com/busy"}}
+  - {name: own, match: {path: /own, way: "429"}, rate: 1/hour, on_exceed: {reject: {body: later, header: {X-Own: "1"}}}}
+  - {name: gone, match: {path: /own, way: "410"}, rate: 1/hour, on_exceed: {reject: {status: 410, body: gone, header: {X-Own: "1"}}}}
   - {name: less, match: {path: /less}, rate: 1/hour, on_exceed: tag}
   - {name: watched, match: {path: /watched}, rate: 1/hour, shadow: true}
   - {name: free, match: {path: /free}, unlimited: true}

@@ -65,6 +65,9 @@ type Options struct {
 	// field alone whether a 5xx is a refusal or the absence of a decision.
 	MarkRefusals bool
 
+	// Members appends further members to the problem document of a refusal, each with a comma before it; nil = none.
+	Members func(dst []byte, d *limit.Decision) []byte
+
 	// Dashboard is the URL of the dashboard's page of a limit up to its name, which problem documents then link; "" = none
 	// is linked.
 	Dashboard string
@@ -148,7 +151,7 @@ func WriteRefusalAs(w http.ResponseWriter, status int, d *limit.Decision, o Opti
 		write(w, status, d.Action.ContentType, []byte(d.Action.Body))
 		return
 	}
-	writeProblem(w, status, refusal(make([]byte, 0, 512), d, o.Dashboard))
+	writeProblem(w, status, refusal(make([]byte, 0, 512), d, o))
 }
 
 // WriteUnavailable answers a request about which no decision could be made: 503

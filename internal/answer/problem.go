@@ -28,8 +28,7 @@ type problem struct {
 	status              int
 	// decision, if any, gives the extension members.
 	decision *limit.Decision
-	// dashboard is as in Options.
-	dashboard string
+	options  Options
 }
 
 // Problem appends to dst the RFC 9457 problem document of d's refusal and
@@ -38,11 +37,11 @@ type problem struct {
 // otherwise. Its extension members are violated-policies (at most eight names),
 // reason (that of the first limit that refused) and retry_after (the exact wait in
 // seconds, which the Retry-After field has rounded up to a whole second).
-func Problem(dst []byte, d *limit.Decision) []byte { return refusal(dst, d, "") }
+func Problem(dst []byte, d *limit.Decision) []byte { return refusal(dst, d, Options{}) }
 
-// refusal is Problem with a link to the limit that refused.
-func refusal(dst []byte, d *limit.Decision, dashboard string) []byte {
-	p := problem{kind: typeQuota, title: titleQuota, status: Status(d), decision: d, dashboard: dashboard}
+// refusal is Problem with what o adds to it.
+func refusal(dst []byte, d *limit.Decision, o Options) []byte {
+	p := problem{kind: typeQuota, title: titleQuota, status: Status(d), decision: d, options: o}
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow && !r.Allowed && r.Reason == limit.ReasonBanned {
 			p.kind, p.title = typeAbnormal, titleAbnormal
@@ -63,9 +62,12 @@ func appendProblem(b []byte, p problem) []byte {
 	b = strconv.AppendInt(b, int64(p.status), 10)
 	if p.decision != nil {
 		b = appendRefusal(b, p.decision)
-		if r := p.decision.Refused(); r != nil && p.dashboard != "" {
+		if r := p.decision.Refused(); r != nil && p.options.Dashboard != "" {
 			b = append(b, `,"limit-page":`...)
-			b = appendString(b, p.dashboard+url.QueryEscape(r.Limit))
+			b = appendString(b, p.options.Dashboard+url.QueryEscape(r.Limit))
+		}
+		if p.options.Members != nil {
+			b = p.options.Members(b, p.decision)
 		}
 	} else if p.detail != "" {
 		b = append(b, `,"detail":`...)

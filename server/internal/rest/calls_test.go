@@ -3,6 +3,7 @@ package rest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -58,7 +59,7 @@ func TestBadCalls(t *testing.T) {
 		{"POST", "/v1/finish", `{"permit":1,"cost":1}`, 400, `unknown field "cost"`},
 		{"POST", "/v1/commit", `{"id":"x","actual":1.5}`, 400, `"actual" cannot be a number 1.5`},
 		{"POST", "/v1/commit", `{"id":"x","actual":"1"}`, 400, `"actual" cannot be a string`},
-		{"POST", "/v1/take", `{"attributes":{"a":"` + strings.Repeat("x", rest.MaxBodyBytes) + `"}}`, 413, "64 KiB"},
+		{"POST", "/v1/take", `{"attributes":{"a":"` + strings.Repeat("x", rest.MaxBodyBytes) + `"}}`, 413, "256 KiB"},
 	} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body)))
@@ -72,12 +73,12 @@ func TestBadCalls(t *testing.T) {
 	// As many attributes as may be, with names as long as may be.
 	var b strings.Builder
 	for i := range rest.MaxAttributes {
-		b.WriteString(`,"` + itoa(int64(i)) + strings.Repeat("n", rest.MaxNameBytes-2) + `":"x"`)
+		b.WriteString(fmt.Sprintf(`,"%03d%s":"x"`, i, strings.Repeat("n", rest.MaxNameBytes-3)))
 	}
 	if a := s.call("/v1/take", `{"attributes":{`+b.String()[1:]+`}}`); a.code != 200 || a.Limits[0].Remaining != 4 {
 		t.Errorf("%d %+v", a.code, a)
 	}
-	if a := s.call("/v1/take", `{"attributes":{"more":"x"`+b.String()+`}}`); a.code != 400 || !strings.Contains(a.Detail, "more than 64 attributes") {
+	if a := s.call("/v1/take", `{"attributes":{"more":"x"`+b.String()+`}}`); a.code != 400 || !strings.Contains(a.Detail, "more than 256 attributes") {
 		t.Errorf("%d %+v", a.code, a)
 	}
 }

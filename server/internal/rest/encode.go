@@ -22,6 +22,14 @@ func appendDecision(to []byte, d *limit.Decision) []byte {
 		to = append(to, `,"delay":`...)
 		to = answer.AppendSeconds(to, d.Delay)
 	}
+	to = appendResults(to, d)
+	if len(d.Tags) > 0 {
+		to = appendPairs(append(to, `,"tags":`...), d.Tags)
+	}
+	return append(to, '}')
+}
+
+func appendResults(to []byte, d *limit.Decision) []byte {
 	to = append(to, `,"limits":[`...)
 	for i := range d.Results {
 		if i > 0 {
@@ -29,30 +37,55 @@ func appendDecision(to []byte, d *limit.Decision) []byte {
 		}
 		to = appendResult(to, &d.Results[i])
 	}
-	to = append(to, ']')
-	for i, t := range d.Tags {
-		if i == 0 {
-			to = append(to, `,"tags":[`...)
-		} else {
-			to = append(to, ',')
-		}
-		to = append(to, `{"name":`...)
-		to = appendText(to, t.Name)
-		to = append(to, `,"value":`...)
-		to = appendText(to, t.Value)
-		to = append(to, '}')
+	return append(to, ']')
+}
+
+// appendRefusal appends what a caller that answers in place of the service has to know of a refusal beside the problem
+// document: how every limit stands, and what the refusing one wants its clients to be answered.
+func appendRefusal(to []byte, d *limit.Decision, a *limit.Action) []byte {
+	to = appendResults(to, d)
+	if a == nil {
+		return to
 	}
-	if len(d.Tags) > 0 {
-		to = append(to, ']')
+	to = append(to, `,"action":{"status":`...)
+	to = strconv.AppendInt(to, int64(a.Status), 10)
+	if a.Location != "" {
+		to = append(to, `,"location":`...)
+		to = appendText(to, a.Location)
+	}
+	if a.HasBody {
+		to = append(to, `,"content_type":`...)
+		to = appendText(to, a.ContentType)
+		to = append(to, `,"body":`...)
+		to = appendText(to, a.Body)
+	}
+	if len(a.Header) > 0 {
+		to = append(to, `,"header":`...)
+		to = appendPairs(to, a.Header)
 	}
 	return append(to, '}')
+}
+
+// appendPairs appends a list of names with values.
+func appendPairs(to []byte, list []limit.Attribute) []byte {
+	for i, p := range list {
+		to = append(to, "[,"[min(i, 1)])
+		to = append(to, `{"name":`...)
+		to = appendText(to, p.Name)
+		to = append(to, `,"value":`...)
+		to = appendText(to, p.Value)
+		to = append(to, '}')
+	}
+	return append(to, ']')
 }
 
 func appendResult(to []byte, r *limit.Result) []byte {
 	quota, remaining := r.Quota, r.Remaining
 	to = append(to, `{"name":`...)
 	to = appendText(to, r.Limit)
-	to = append(to, `,"allowed":`...)
+	to = append(to, `,"algorithm":"`...)
+	to = append(to, r.Algorithm.String()...)
+	to = append(to, `","allowed":`...)
 	to = strconv.AppendBool(to, r.Allowed)
 	if reason := r.Reason.String(); reason != "" {
 		to = append(to, `,"reason":`...)

@@ -16,10 +16,11 @@ import (
 
 // Bounds on one request.
 const (
-	// MaxBodyBytes bounds a body. Not smaller: a full set of attributes with
-	// long header values fits. Not larger: each connection may send one.
-	MaxBodyBytes  = 64 << 10
-	MaxAttributes = 64
+	// MaxBodyBytes bounds a body. A request whose header has 64 KiB, the most that stint proxy takes, must fit: a byte
+	// that is not UTF-8 becomes three, and so does half of an escaped character.
+	MaxBodyBytes = 256 << 10
+	// MaxAttributes admits 64 header fields (header:*) beside those that limits name.
+	MaxAttributes = 256
 	MaxNameBytes  = 256
 
 	// Envoy's service is asked with a handful of each.

@@ -144,7 +144,7 @@ func TestAppendDecision(t *testing.T) {
 		for range random.IntN(4) {
 			r := limit.Result{
 				Verdict: limit.Verdict{Allowed: flag(), Reason: limit.Reason(random.IntN(6)), Remaining: number(), RetryAfter: wait(), ResetAfter: wait()},
-				Limit:   text(), Quota: number(), Nominal: number(), Window: wait(), Cost: number(),
+				Limit:   text(), Algorithm: limit.Algorithm(random.IntN(5)), Quota: number(), Nominal: number(), Window: wait(), Cost: number(),
 				Soft: flag(), Shadow: flag(), StoreFailed: flag(), Tagged: flag(), Purpose: text(), Detail: text(),
 			}
 			if flag() {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
@@ -92,7 +93,7 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 		src, err := readBody(w, r, (*buffer)[:0])
 		*buffer = src[:0]
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 64 KiB")
+			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 256 KiB")
 			return
 		}
 		if err != nil {
@@ -138,7 +139,7 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	}
 	var d limit.Decision
 	if b.domain == "" {
-		d, err = a.engine.TakeWithin(r.Context(), b.request, longestWait)
+		d, err = a.engine.TakeWithin(r.Context(), b.request, patience(w, r))
 	} else {
 		q := b.query()
 		err = a.engine.Decide(r.Context(), q)
@@ -156,14 +157,19 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	if !d.Allowed {
 		// The caller is a program that asks for a decision, and its HTTP client must not follow a
 		// redirect that is meant for the caller's own client.
-		if status := answer.Status(&d); d.Action != nil {
-			w.Header().Set("X-Stint-Status", strconv.Itoa(status))
-			if d.Action.Location != "" {
-				w.Header().Set("X-Stint-Location", d.Action.Location)
+		action := d.Action
+		if action != nil {
+			own := *action
+			own.Status = answer.Status(&d)
+			action, d.Action = &own, nil
+			w.Header().Set("X-Stint-Status", strconv.Itoa(own.Status))
+			if own.Location != "" {
+				w.Header().Set("X-Stint-Location", own.Location)
 			}
-			d.Action = nil
 		}
-		answer.WriteRefusal(w, &d, a.opts.Answer)
+		o := a.opts.Answer
+		o.Members = func(to []byte, d *limit.Decision) []byte { return appendRefusal(to, d, action) }
+		answer.WriteRefusal(w, &d, o)
 		return
 	}
 	h := w.Header()
@@ -175,6 +181,32 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	*text = append(appendDecision((*text)[:0], &d), '\n')
 	// A failed write means that the client has gone: there is nothing left to do.
 	_, _ = w.Write(*text)
+}
+
+// mostPatience is the longest max_wait of a queue.
+const mostPatience = time.Minute
+
+// patience returns how long the answer may be held back for limits with on_exceed: queue: what the caller asks for by the
+// preference wait (RFC 7240), in seconds, else longestWait. The deadlines of the connection make room for it.
+func patience(w http.ResponseWriter, r *http.Request) time.Duration {
+	for _, line := range r.Header["Prefer"] {
+		for preference := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(preference), "=")
+			seconds, err := strconv.ParseUint(value, 10, 31)
+			if !strings.EqualFold(name, "wait") || err != nil {
+				continue
+			}
+			wait := min(time.Duration(seconds)*time.Second, mostPatience)
+			if wait > longestWait {
+				control := http.NewResponseController(w)
+				// A connection whose deadlines cannot be moved ends with the usual ones.
+				_ = control.SetReadDeadline(time.Time{})
+				_ = control.SetWriteDeadline(time.Now().Add(wait + longestWait))
+			}
+			return wait
+		}
+	}
+	return longestWait
 }
 
 func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {

@@ -14,7 +14,9 @@ import (
 // that does not end.
 type seconds time.Duration
 
-func (s seconds) MarshalJSON() ([]byte, error) { return answer.AppendSeconds(nil, time.Duration(s)), nil }
+func (s seconds) MarshalJSON() ([]byte, error) {
+	return answer.AppendSeconds(nil, time.Duration(s)), nil
+}
 
 type decision struct {
 	Allowed bool     `json:"allowed"`
@@ -32,6 +34,7 @@ type tag struct {
 
 type result struct {
 	Name       string  `json:"name"`
+	Algorithm  string  `json:"algorithm"`
 	Allowed    bool    `json:"allowed"`
 	Reason     string  `json:"reason,omitempty"`
 	Unlimited  bool    `json:"unlimited,omitempty"`
@@ -68,7 +71,7 @@ func newDecision(d *limit.Decision) decision {
 
 func newResult(r *limit.Result) result {
 	out := result{
-		Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(),
+		Name: r.Limit, Algorithm: r.Algorithm.String(), Allowed: r.Allowed, Reason: r.Reason.String(),
 		Quota: r.Quota, Window: seconds(r.Window), Cost: r.Cost, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(answer.ResetAfter(r)),
 		Soft: r.Soft, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Detail: r.Detail,
@@ -117,14 +120,13 @@ func newMet(m *explain.Met) met {
 
 type explained struct {
 	result
-	Algorithm string            `json:"algorithm"`
-	Rate      string            `json:"rate,omitempty"`
-	Used      int64             `json:"used"`
-	Key       map[string]string `json:"key"`
-	File      string            `json:"file,omitempty"`
-	Line      int               `json:"line,omitempty"`
-	Why       string            `json:"why"`
-	OnExceed  string            `json:"on_exceed,omitempty"`
+	Rate     string            `json:"rate,omitempty"`
+	Used     int64             `json:"used"`
+	Key      map[string]string `json:"key"`
+	File     string            `json:"file,omitempty"`
+	Line     int               `json:"line,omitempty"`
+	Why      string            `json:"why"`
+	OnExceed string            `json:"on_exceed,omitempty"`
 	// Uncarried says where on_exceed means less.
 	Uncarried []string `json:"uncarried,omitempty"`
 	// Share says which share the tenant has.
@@ -155,7 +157,7 @@ func newExplanation(x *explain.Explanation) explanation {
 	for i := range x.Limits {
 		l := &x.Limits[i]
 		e := explained{
-			result: newResult(&d.Results[i]), Algorithm: l.Policy.Algorithm.String(), Used: l.Used,
+			result: newResult(&d.Results[i]), Used: l.Used,
 			Key: make(map[string]string, len(l.Key)), File: l.File, Line: l.Line, Why: why(l, &d.Results[i]),
 			OnExceed: l.OnExceed, Uncarried: l.Uncarried, Share: l.Share,
 		}
