@@ -112,6 +112,10 @@ func TestServiceFails(t *testing.T) {
 			if m := p.metrics(t); !strings.Contains(m, `stint_proxy_service_calls_total{outcome="failed"} `) || strings.Contains(m, `stint_proxy_service_calls_total{outcome="failed"} 0`) {
 				t.Errorf("%s, %v: no failure in the metrics", url, choice)
 			}
+			admitted := strings.Count(want, "200")
+			if line := fmt.Sprintf("\nstint_unlimited_total{limit=\"\",reason=\"no_service\"} %d\n", admitted); strings.Contains(p.metrics(t), line) != (admitted > 0) {
+				t.Errorf("%s, %v: %d are admitted without the service, and the metrics say otherwise", url, choice, admitted)
+			}
 			p.end(t)
 		}
 	}

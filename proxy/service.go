@@ -128,7 +128,13 @@ func (s *service) without(ctx context.Context, req limit.Request) (limit.Decisio
 	if s.onFailure == FailureLocal {
 		d, err := s.local.Take(ctx, req)
 		d.Permit <<= 1 // see Finish
+		if d.Allowed && !req.Peek {
+			s.local.CountNoService()
+		}
 		return d, err
+	}
+	if s.onFailure == FailureAllow && !req.Peek {
+		s.local.CountNoService()
 	}
 	return limit.Decision{}, errService // the middleware allows or refuses
 }

@@ -36,15 +36,7 @@ const (
 	SkipNone       Skip = iota // it applies
 	SkipMissingKey             // the request lacks an attribute of the key
 	SkipCondition              // the expression of the condition failed, as for an attribute that is missing
-
-	// SkipCount is one more than the last reason.
-	SkipCount int = iota
 )
-
-var skipNames = [...]string{SkipNone: "", SkipMissingKey: "missing_key", SkipCondition: "condition_failed"}
-
-// String returns the reason as it stands in metrics.
-func (s Skip) String() string { return wordOf(skipNames[:], s) }
 
 // subject is a request while it is matched.
 type subject struct {

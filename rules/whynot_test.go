@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -53,7 +52,7 @@ func TestWhyNotAgreesWithMatch(t *testing.T) {
 		"method": {"GET", "POST"}, "path": {"/login", "/x"}, "ip": {"10.1.2.3", "192.0.2.7", "nonsense"},
 		"user": {"u", ""}, "size": {"5000", "1", "x"}, "header:x-tier": {"gold", "tin"}, "header:X-Key": {"k"},
 	}
-	applied, skipped := 0, [SkipCount]int{}
+	applied, skipped := 0, [SkipCondition + 1]int{}
 	for range 3000 {
 		var list []string
 		for name, choices := range values {
@@ -90,8 +89,5 @@ func TestWhyNotAgreesWithMatch(t *testing.T) {
 	}
 	if applied == 0 || skipped[SkipMissingKey] == 0 || skipped[SkipCondition] == 0 {
 		t.Fatalf("%d applied, skipped %v: the requests try nothing", applied, skipped)
-	}
-	if fmt.Sprint(SkipMissingKey, SkipCondition, Skip(9)) != "missing_key condition_failed unknown" {
-		t.Error("the reasons have other names")
 	}
 }

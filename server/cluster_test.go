@@ -200,15 +200,28 @@ func TestClusterOptions(t *testing.T) {
 // on_store_failure, and says so in the answer, in /readyz and in a metric.
 func TestDecisionsWithoutALeaseAreCounted(t *testing.T) {
 	t.Parallel()
-	s := start(t, clusterLimits, joins("etcd://127.0.0.1:1/nowhere", "n0"))
+	s := start(t, clusterLimits+"  - {name: open, match: {path: /open}, rate: 30/day, sharing: leased, on_store_failure: allow}\n", joins("etcd://127.0.0.1:1/nowhere", "n0"))
+	for range 2 {
+		if a := s.post("/v1/take", `{"attributes":{"path":"/open"}}`); a.status != http.StatusOK {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
 	for range 3 {
 		if a := s.post("/v1/take", `{"attributes":{"user":"anna"}}`); a.status != http.StatusServiceUnavailable && !strings.Contains(a.body, "store_failure") {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	}
-	const line = `stint_store_decisions_without_store_total{limit="day",outcome="refused"} 3`
-	if a := s.do(http.MethodGet, s.admin+"/metrics", ""); !strings.Contains(a.body, line) {
-		t.Errorf("no %s", line)
+	for _, line := range []string{
+		`stint_decisions_total{limit="day",outcome="refused",reason="store_failure"} 3`,
+		`stint_unlimited_total{limit="open",reason="no_coordinator"} 2`, `stint_unlimited_total{limit="day",reason="missing_key"} 2`,
+	} {
+		if a := s.do(http.MethodGet, s.admin+"/metrics", ""); !strings.Contains(a.body, line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	const holes = `"unlimited":[{"name":"day","reason":"missing_key"},{"name":"open","reason":"no_coordinator"}]`
+	if a := s.post("/v1/explain", `{"attributes":{"path":"/open"}}`); !strings.Contains(a.body, holes) {
+		t.Errorf("explain: no %s in %s", holes, a.body)
 	}
 	if a := s.do(http.MethodGet, s.admin+"/readyz", ""); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, "no member of the cluster coordinates") {
 		t.Errorf("/readyz: %d %s", a.status, a.body)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leased"
@@ -70,6 +71,9 @@ func (d *Decider) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 func (d *Decider) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	return d.s.engine.Finish(ctx, req, permit)
 }
+
+// CountNoService counts a request that the program admitted because the service that was to decide did not answer.
+func (d *Decider) CountNoService() { d.s.engine.CountUnlimited(tally.NoService) }
 
 // Attributes returns the names of the attributes that some limit reads.
 func (d *Decider) Attributes() []string { return d.s.engine.Attributes() }

@@ -110,7 +110,6 @@ func TestRedisIsShared(t *testing.T) {
 	for _, want := range []string{
 		"\nstint_store_up 1\n", "\nstint_store_breaker_open 0\n", "\nstint_store_batch_size_bucket{le=\"256\"} ",
 		"\nstint_store_calls_total ", "\nstint_store_round_trip_seconds 0.0", "\nstint_store_keys 0\n",
-		"\nstint_store_decisions_without_store_total{limit=\"open\",outcome=\"allowed\"} 0\n",
 	} {
 		if !strings.Contains(m, want) {
 			t.Errorf("no %q in the metrics", want)
@@ -173,9 +172,7 @@ func TestRedisDies(t *testing.T) {
 	m := s.do("GET", s.admin+"/metrics", "").body
 	for _, want := range []string{
 		"\nstint_store_up 0\n", "\nstint_store_breaker_open 1\n", "\nstint_store_keys 1\n",
-		"\nstint_store_decisions_without_store_total{limit=\"closed\",outcome=\"refused\"} 2\n",
-		"\nstint_store_decisions_without_store_total{limit=\"share\",outcome=\"allowed\"} 5\n",
-		"\nstint_store_decisions_without_store_total{limit=\"share\",outcome=\"refused\"} 1\n",
+		"\nstint_unlimited_total{limit=\"share\",reason=\"store_failed\"} 5\n",
 		"\nstint_decisions_total{limit=\"closed\",outcome=\"refused\",reason=\"store_failure\"} 2\n",
 	} {
 		if !strings.Contains(m, want) {

@@ -264,7 +264,11 @@ type reply struct {
 	Unmatched []string          `json:"unmatched"`
 	Count     int               `json:"unmatched_count"`
 	WhyNot    map[string]string `json:"why_not"`
-	Estimate  *struct {
+	Unlimited []struct {
+		Name   string `json:"name"`
+		Reason string `json:"reason"`
+	} `json:"unlimited"`
+	Estimate *struct {
 		Cost     int64  `json:"cost"`
 		From     string `json:"from"`
 		Settled  int64  `json:"settled"`
@@ -393,6 +397,13 @@ func printExplain(out io.Writer, code int, body []byte, args []string) error {
 		if !d.Applies {
 			fmt.Fprintf(out, "descriptor %s: no limit, %s\n", strings.Join(d.Entries, " "), strings.TrimSpace(d.Rule+" "+d.Why))
 		}
+	}
+	for _, h := range r.Unlimited {
+		if h.Name == "" {
+			fmt.Fprintf(out, "without any limit: %s\n", h.Reason)
+			continue
+		}
+		fmt.Fprintf(out, "without %s: %s\n", h.Name, h.Reason)
 	}
 	if r.Count > 0 {
 		fmt.Fprintln(out, "does not apply:")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -150,26 +151,34 @@ limits:
 	}
 }
 
-// Requests that no limit applies to are counted once each, with the reason.
+// Requests that no limit matches are counted once each, with the reason.
 func TestUnlimitedRequestsAreCounted(t *testing.T) {
 	b := newBench(t, "limits: [{name: a, match: {path: /a}, key: [user], rate: 100/h}, {name: free, match: {path: /free}, unlimited: true}]")
-	ask := func(want [3]uint64, attrs ...string) {
+	noMatch, unknown := uint64(0), uint64(0)
+	check := func(b *bench, what any) {
+		t.Helper()
+		got := b.UnlimitedRequests()
+		if got[tally.NoMatch] != noMatch || got[tally.UnknownDomain] != unknown {
+			t.Errorf("%v: %v, want %d without a match and %d of an unknown domain", what, got, noMatch, unknown)
+		}
+	}
+	ask := func(attrs ...string) {
 		t.Helper()
 		b.take(1, attrs...)
 		b.peek(1, attrs...)
-		if got := b.UnlimitedRequests(); [3]uint64(got) != want {
-			t.Errorf("%v: %v, want %v", attrs, got, want)
-		}
+		check(b, attrs)
 	}
-	ask([3]uint64{}, "path=/a", "user=u")
-	ask([3]uint64{1}, "path=/b")
-	ask([3]uint64{1, 1}, "path=/a")
-	ask([3]uint64{1, 1}, "path=/free")
+	ask("path=/a", "user=u")
+	noMatch++
+	ask("path=/b")
+	ask("path=/a") // the limit a counts it
+	ask("path=/free")
 	q := &engine.Query{Domain: "nowhere", Descriptors: []engine.Descriptor{{Attributes: attributes("k=v"), Cost: 1}, {Cost: 1}}}
 	if err := b.Decide(context.Background(), q); err != nil {
 		t.Fatal(err)
 	}
-	ask([3]uint64{1, 1, 1}, "path=/a", "user=u")
+	unknown++
+	ask("path=/a", "user=u")
 	// A rule without a limit says that nothing is to be limited.
 	free := newBench(t, "domain: d\ndescriptors: [{key: k}, {key: j, rate_limit: {unit: day, requests_per_unit: 9}}]")
 	for _, pair := range []string{"k=v", "other=v"} {
@@ -178,9 +187,8 @@ func TestUnlimitedRequestsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := free.UnlimitedRequests(); [3]uint64(got) != [3]uint64{1} {
-		t.Errorf("of a rule without a limit and of no rule: %v", got)
-	}
+	unknown = 0
+	check(free, "a rule without a limit, and no rule")
 }
 
 // Bans survive a reload, also one that changes the limit, and are gone with it.

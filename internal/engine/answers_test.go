@@ -396,8 +396,8 @@ func TestAttemptsOutOfReach(t *testing.T) {
 	if wantAllowed(t, d, 8); !d.Results[0].StoreFailed {
 		t.Errorf("%+v", d.Results[0])
 	}
-	if n := tallyOf(t, b, "a").WithoutStore; n != (tally.Fallbacks{Allowed: 1}) {
-		t.Errorf("%+v", n)
+	if n := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; n != 1 {
+		t.Errorf("counted %d", n)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/stint-io/stint/internal/override"
@@ -72,11 +73,14 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	}
 	q.conclude(allowed && !missing)
 	if !q.Peek {
-		if len(q.parts) == 0 {
-			e.countUnlimited(s, q)
-		}
-		for i := range q.skipped {
-			q.skipped[i].tally.Skip(q.skipped[i].why)
+		if allowed && !missing {
+			q.unlimited(s, func(_ *rules.Limit, c *tally.Counter, why tally.Unlimited) {
+				if c == nil {
+					e.unlimited.Count(why)
+				} else {
+					c.CountUnlimited(why)
+				}
+			})
 		}
 		for i := range q.parts {
 			p, r := &q.parts[i], &q.Decision.Results[i]
@@ -89,20 +93,55 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	return nil
 }
 
-// countUnlimited counts a request to which no limit applied. A rule in Envoy's format without a
-// rate_limit applies: it says that nothing is to be limited.
-//
-// Requests that are limited do not come here, so that they pay nothing for it.
-func (e *Engine) countUnlimited(s *snapshot, q *Query) {
-	switch {
-	case len(q.Hits) > 0 || len(q.Descriptors) == 0:
-	case len(q.skipped) > 0:
-		e.unlimited[tally.UnlimitedSkipped].Add(1)
-	case q.Domain != "" && !s.set.HasDomain(q.Domain):
-		e.unlimited[tally.UnlimitedDomain].Add(1)
-	default:
-		e.unlimited[tally.UnlimitedNoMatch].Add(1)
+// unlimited calls f for each limit without which q is admitted, and for q itself when no limit matches; then the limit
+// and its counter are nil. A rule in Envoy's format without a rate_limit matches: it says that nothing is to be limited.
+func (q *Query) unlimited(s *snapshot, f func(l *rules.Limit, c *tally.Counter, why tally.Unlimited)) {
+	for i := range q.skipped {
+		f(q.skipped[i].limit, q.skipped[i].tally, q.skipped[i].reason())
 	}
+	for i := range q.parts {
+		p, r, h := &q.parts[i], &q.Decision.Results[i], &q.Hits[q.parts[i].hit]
+		if !r.StoreFailed {
+			continue
+		}
+		why := tally.StoreFailed
+		if h.Limit != nil && h.Limit.Sharing != rules.SharingExact {
+			why = tally.NoCoordinator
+		}
+		f(h.Limit, p.tally, why)
+	}
+	switch {
+	case len(q.Hits) > 0 || len(q.skipped) > 0 || len(q.Descriptors) == 0:
+	case q.Domain != "" && !s.set.HasDomain(q.Domain):
+		f(nil, nil, tally.UnknownDomain)
+	default:
+		f(nil, nil, tally.NoMatch)
+	}
+}
+
+// Hole is a limit without which a request is admitted. Limit is empty when no limit matches.
+type Hole struct {
+	Limit string
+	Why   tally.Unlimited
+}
+
+// Holes returns the limits without which q, which was decided, is admitted. A refused query has none.
+func (e *Engine) Holes(q *Query) (holes []Hole) {
+	if !q.Decision.Allowed {
+		return nil
+	}
+	q.unlimited(e.live.Load(), func(l *rules.Limit, c *tally.Counter, why tally.Unlimited) {
+		name := ""
+		if l != nil {
+			name = l.Name
+		} else if c != nil {
+			name = OverrideName
+		}
+		if h := (Hole{name, why}); !slices.Contains(holes, h) {
+			holes = append(holes, h)
+		}
+	})
+	return holes
 }
 
 // match fills in the hits of every descriptor.
@@ -118,7 +157,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
 			if m.Skip != rules.SkipNone {
-				q.skipped = append(q.skipped, skipped{s.bound[m.Limit.Base.Index].tally, m.Skip})
+				q.skipped = append(q.skipped, skipped{m.Limit, s.bound[m.Limit.Base.Index].tally, m.Skip})
 				continue
 			}
 			if m.Limit.Envoy && d.HasOverride {

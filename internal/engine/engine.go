@@ -369,12 +369,16 @@ func newPermit() uint64 {
 	return rand.Uint64()>>11 | 1
 }
 
-// UnlimitedRequests counts by [Unlimited] the requests to which no limit applied. Peeks are not
-// counted.
+// UnlimitedRequests counts by [tally.Unlimited] the requests that were admitted because no limit matched or no service
+// decided. Peeks are not counted.
 func (e *Engine) UnlimitedRequests() []uint64 {
 	n := e.unlimited.Read()
 	return n[:]
 }
+
+// CountUnlimited counts a request that was admitted without this engine, for a reason that concerns no limit in
+// particular.
+func (e *Engine) CountUnlimited(why tally.Unlimited) { e.unlimited.Count(why) }
 
 // Tallies yields the tally of every configured limit, in no particular order,
 // and that of the limits that came with requests. It never has more entries than

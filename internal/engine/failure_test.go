@@ -167,16 +167,16 @@ func tallyOf(t *testing.T, b *bench, name string) tally.Tally {
 func TestStoreFailureAsEachLimitSays(t *testing.T) {
 	for _, c := range []struct {
 		limits string
-		status int // 0 = allowed
-		want   tally.Fallbacks
+		status int    // 0 = allowed
+		want   uint64 // admitted without the limit
 	}{
-		{"{name: a, rate: 2/hour, soft: 50%, on_store_failure: allow}", 0, tally.Fallbacks{Allowed: 3}},
-		{"{name: a, rate: 2/hour, soft: 50%}", 0, tally.Fallbacks{Allowed: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: reject, on_exceed: {reject: 418}}", 503, tally.Fallbacks{Refused: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: reject, shadow: true}", 0, tally.Fallbacks{ShadowRefused: 3}},
-		{"{name: a, rate: 2/hour, on_store_failure: local, on_exceed: {reject: 418}}", 418, tally.Fallbacks{Allowed: 2, Refused: 1}},
-		{"{name: a, rate: 9/hour, on_store_failure: reject, on_exceed: {ban: {for: 1h}}}", 503, tally.Fallbacks{Refused: 3}},
-		{"{name: a, rate: 9/hour, on_store_failure: local, on_exceed: {ban: {for: 1h, after: 2/hour}}}", 429, tally.Fallbacks{Allowed: 2, Refused: 1}},
+		{"{name: a, rate: 2/hour, soft: 50%, on_store_failure: allow}", 0, 3},
+		{"{name: a, rate: 2/hour, soft: 50%}", 0, 3},
+		{"{name: a, rate: 2/hour, on_store_failure: reject, on_exceed: {reject: 418}}", 503, 0},
+		{"{name: a, rate: 2/hour, on_store_failure: reject, shadow: true}", 0, 3},
+		{"{name: a, rate: 2/hour, on_store_failure: local, on_exceed: {reject: 418}}", 418, 2},
+		{"{name: a, rate: 9/hour, on_store_failure: reject, on_exceed: {ban: {for: 1h}}}", 503, 0},
+		{"{name: a, rate: 9/hour, on_store_failure: local, on_exceed: {ban: {for: 1h, after: 2/hour}}}", 429, 2},
 	} {
 		f, b := newFlaky(t, "limits:\n  - "+c.limits+"\n")
 		f.down()
@@ -193,13 +193,13 @@ func TestStoreFailureAsEachLimitSays(t *testing.T) {
 		if c.status == 503 && (d.Refused().Reason != limit.ReasonStoreFailure || d.RetryAfter() != retryAfter) {
 			t.Errorf("%s: refused for %v, retry after %v", c.limits, d.Refused().Reason, d.RetryAfter())
 		}
-		if got := tallyOf(t, b, "a").WithoutStore; got != c.want {
-			t.Errorf("%s: tallied %+v, want %+v", c.limits, got, c.want)
+		if got := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; got != c.want {
+			t.Errorf("%s: tallied %d, want %d", c.limits, got, c.want)
 		}
 		f.up()
 		d = b.take(1)
 		wantAllowedAny(t, d)
-		if d.Results[0].StoreFailed || tallyOf(t, b, "a").WithoutStore != c.want {
+		if d.Results[0].StoreFailed || tallyOf(t, b, "a").Unlimited[tally.StoreFailed] != c.want {
 			t.Errorf("%s: %+v with the store back", c.limits, d.Results[0])
 		}
 	}
@@ -488,7 +488,7 @@ func TestExplainWithoutTheStore(t *testing.T) {
 		x.Limits[0].OnStoreFailure.String() != "reject" {
 		t.Errorf("%+v", x)
 	}
-	if got := tallyOf(t, b, "a").WithoutStore; got != (tally.Fallbacks{}) {
-		t.Errorf("a peek was counted: %+v", got)
+	if got := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; got != 0 {
+		t.Errorf("a peek was counted: %d", got)
 	}
 }

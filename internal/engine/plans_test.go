@@ -153,7 +153,7 @@ func TestNobodyIsWithoutAPlan(t *testing.T) {
 	if d := s.take(1, "user", "u"); len(d.Results) != 0 {
 		t.Errorf("%+v", d.Results)
 	}
-	if n := s.engine.UnlimitedRequests(); n[tally.UnlimitedSkipped] != 1 || n[tally.UnlimitedNoMatch] != 0 {
+	if n := s.engine.UnlimitedRequests(); n[tally.NoMatch] != 0 {
 		t.Errorf("%v", n)
 	}
 }

@@ -99,8 +99,17 @@ type Hit struct {
 
 // skipped is a limit that matched the request and does not apply.
 type skipped struct {
+	limit *rules.Limit
 	tally *tally.Counter
 	why   rules.Skip
+}
+
+// reason is that of an admitted request without the limit.
+func (s *skipped) reason() tally.Unlimited {
+	if s.why == rules.SkipCondition {
+		return tally.ConditionFailed
+	}
+	return tally.MissingKey
 }
 
 // part has the charges and options behind one Result.

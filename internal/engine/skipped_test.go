@@ -2,13 +2,15 @@ package engine_test
 
 import (
 	"context"
+	"maps"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 // A limit that was meant for a request and does not apply is counted with its reason:
@@ -40,8 +42,8 @@ limits:
 			want[s] = n
 		}
 		for _, name := range []string{"user", "size", "login"} {
-			got := tallyOf(t, b, name).Skipped
-			if n := want[name]; got[rules.SkipMissingKey] != n[0] || got[rules.SkipCondition] != n[1] {
+			got := tallyOf(t, b, name).Unlimited
+			if n := want[name]; got[tally.MissingKey] != n[0] || got[tally.ConditionFailed] != n[1] {
 				t.Fatalf("%q: %s is skipped %v times, want %v", request, name, got, n)
 			}
 		}
@@ -55,7 +57,7 @@ limits:
 		t.Fatal(err)
 	}
 	ask("size=1", "user")
-	if n := tallyOf(t, b, "more").Skipped[rules.SkipMissingKey]; n != 1 {
+	if n := tallyOf(t, b, "more").Unlimited[tally.MissingKey]; n != 1 {
 		t.Errorf("more is skipped %d times, want 1", n)
 	}
 	// Each descriptor of a query counts.
@@ -63,7 +65,77 @@ limits:
 	if err := b.Decide(context.Background(), &q); err != nil {
 		t.Fatal(err)
 	}
-	if n := tallyOf(t, b, "more").Skipped[rules.SkipMissingKey]; n != 3 {
+	if n := tallyOf(t, b, "more").Unlimited[tally.MissingKey]; n != 3 {
 		t.Errorf("more is skipped %d times, want 3", n)
+	}
+}
+
+// Each admitted request is counted once for each limit that it was admitted without, and a refused one for none. What
+// explain answers before a request is what is counted for it.
+func TestHolesAreWhatIsExplained(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	f, b := newFlaky(t, `
+limits:
+  - {name: user, key: [user], rate: 100/hour}
+  - {name: size, when: request.size > 1000, rate: 100/hour}
+  - {name: login, match: {path: /login}, key: [ip], rate: 3/hour}
+  - {name: closed, match: {path: /closed}, rate: 3/hour, on_store_failure: reject}
+  - {name: watch, match: {path: /login}, key: [user], rate: 1/hour, on_store_failure: reject, shadow: true}
+`)
+	counted := func() map[engine.Hole]uint64 {
+		n := map[engine.Hole]uint64{}
+		add := func(limit string, counts []uint64) {
+			for why, count := range counts {
+				if count > 0 {
+					n[engine.Hole{Limit: limit, Why: tally.Unlimited(why)}] = count
+				}
+			}
+		}
+		add("", b.UnlimitedRequests())
+		for tl := range b.Tallies() {
+			add(tl.Limit, tl.Unlimited[:])
+		}
+		return n
+	}
+	failed, seen := false, map[tally.Unlimited]int{}
+	for range 2000 {
+		if r.IntN(10) == 0 {
+			if failed = !failed; failed {
+				f.down()
+			} else {
+				f.up()
+			}
+		}
+		var pairs []string
+		for _, choice := range [][]string{{"user=u", "user=v", ""}, {"size=1", "size=5000", "size=big", ""}, {"path=/login", "path=/closed", "path=/x", ""}, {"ip=192.0.2.7", ""}} {
+			if pair := choice[r.IntN(len(choice))]; pair != "" {
+				pairs = append(pairs, pair)
+			}
+		}
+		req := limit.Request{Attributes: attributes(pairs...)}
+		x, err := explain.Request(t.Context(), b.Engine, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := counted()
+		for _, h := range x.Unlimited {
+			want[h]++
+			seen[h.Why]++
+		}
+		d, err := b.Engine.Take(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed && len(x.Unlimited) > 0 && x.Decision.Allowed {
+			t.Fatalf("%v: explain admits and take refuses", pairs)
+		}
+		if got := counted(); !maps.Equal(got, want) {
+			t.Fatalf("%v with the store failed %v: allowed %v, counted %v, want %v", pairs, failed, d.Allowed, got, want)
+		}
+	}
+	if len(seen) < 3 {
+		t.Errorf("only %v were met", seen)
 	}
 }

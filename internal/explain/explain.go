@@ -28,6 +28,9 @@ type Explanation struct {
 	// WhyNot says for each of Unmatched why it does not apply to the first descriptor; empty
 	// for a rule in Envoy's format, for which see Descriptors.
 	WhyNot []string
+	// Unlimited are the limits without which the request would be admitted; nil = it would be refused, or all apply
+	// that match.
+	Unlimited []engine.Hole
 	// Descriptors says for each descriptor which rule in Envoy's format it matched; nil for a
 	// request without a domain.
 	Descriptors []Met
@@ -89,7 +92,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 	if err := e.Decide(ctx, q); err != nil {
 		return Explanation{}, err
 	}
-	x := Explanation{Decision: q.Decision}
+	x := Explanation{Decision: q.Decision, Unlimited: e.Holes(q)}
 	x.Decision.Results = append([]limit.Result(nil), q.Decision.Results...)
 	matched := make(map[string]bool, len(q.Hits))
 	for i := range q.Descriptors {

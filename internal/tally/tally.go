@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 const reasonCount = limit.ReasonCount
@@ -18,8 +17,7 @@ type Counter struct {
 	refused       [reasonCount]atomic.Uint64
 	shadowRefused [reasonCount]atomic.Uint64
 	tagged        [reasonCount]atomic.Uint64
-	skipped       [rules.SkipCount]atomic.Uint64
-	withoutStore  struct{ allowed, refused, shadowRefused atomic.Uint64 }
+	unlimited     UnlimitedCounter
 	watcher       Watcher // nil = nobody is told
 }
 
@@ -53,30 +51,21 @@ type Tally struct {
 	// Tagged counts by limit.Reason the requests over this limit that it let through with a
 	// mark.
 	Tagged [reasonCount]uint64
-	// Skipped counts by rules.Skip the requests that matched the limit and to which it did not
-	// apply.
-	Skipped [rules.SkipCount]uint64
-	// WithoutStore counts those among all of them that were decided as
-	// on_store_failure says, because the store did not answer.
-	WithoutStore Fallbacks
+	// Unlimited counts by [Unlimited] the requests that were admitted without the limit. Those for which the
+	// store failed are in the other counts as well.
+	Unlimited [unlimitedReasons]uint64
 }
-
-// Fallbacks are decisions that were made without the store.
-type Fallbacks struct{ Allowed, Refused, ShadowRefused uint64 }
 
 // Read returns the counts, with the name of the limit.
 func (t *Counter) Read(name string) Tally {
-	r := Tally{Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load()}
+	r := Tally{
+		Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load(), Unlimited: t.unlimited.Read(),
+	}
 	for i := range t.refused {
 		r.Refused[i] = t.refused[i].Load()
 		r.ShadowRefused[i] = t.shadowRefused[i].Load()
 		r.Tagged[i] = t.tagged[i].Load()
 	}
-	for i := range t.skipped {
-		r.Skipped[i] = t.skipped[i].Load()
-	}
-	w := &t.withoutStore
-	r.WithoutStore = Fallbacks{w.allowed.Load(), w.refused.Load(), w.shadowRefused.Load()}
 	return r
 }
 
@@ -90,8 +79,8 @@ func (t *Counter) CountNear(r *limit.Result, taken, near int64) {
 	}
 }
 
-// Skip counts a request that matched the limit and to which it did not apply.
-func (t *Counter) Skip(why rules.Skip) { t.skipped[why].Add(1) }
+// CountUnlimited counts a request that was admitted without the limit.
+func (t *Counter) CountUnlimited(why Unlimited) { t.unlimited.Count(why) }
 
 // Count counts an answer of the bucket of a key.
 func (t *Counter) Count(key []byte, r *limit.Result) {
@@ -114,16 +103,5 @@ func (t *Counter) Count(key []byte, r *limit.Result) {
 		t.shadowRefused[reason].Add(1)
 	default:
 		t.refused[reason].Add(1)
-	}
-	if !r.StoreFailed {
-		return
-	}
-	switch w := &t.withoutStore; {
-	case r.Allowed:
-		w.allowed.Add(1)
-	case r.Shadow:
-		w.shadowRefused.Add(1)
-	default:
-		w.refused.Add(1)
 	}
 }

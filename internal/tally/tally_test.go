@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 func verdict(allowed bool, reason limit.Reason) *limit.Result {
@@ -31,10 +30,10 @@ func TestEachAnswer(t *testing.T) {
 	for _, r := range []*limit.Result{verdict(true, limit.ReasonNone), soft, verdict(false, limit.ReasonRate), shadow, tagged, failed, admitted, unsaid, &shadowed} {
 		c.Count(nil, r)
 	}
-	c.Skip(rules.SkipMissingKey)
-	want := Tally{Limit: "a", Allowed: 3, Soft: 1, WithoutStore: Fallbacks{Allowed: 1, Refused: 1, ShadowRefused: 1}}
+	c.CountUnlimited(MissingKey)
+	want := Tally{Limit: "a", Allowed: 3, Soft: 1}
 	want.Refused[limit.ReasonRate], want.Refused[limit.ReasonStoreFailure], want.Refused[0] = 1, 1, 1
-	want.ShadowRefused[limit.ReasonRate], want.Tagged[limit.ReasonRate], want.Skipped[rules.SkipMissingKey] = 2, 1, 1
+	want.ShadowRefused[limit.ReasonRate], want.Tagged[limit.ReasonRate], want.Unlimited[MissingKey] = 2, 1, 1
 	if got := c.Read("a"); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}

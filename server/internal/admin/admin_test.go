@@ -14,7 +14,6 @@ import (
 
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 // port is the admin handler with answers that the test sets.
@@ -171,9 +170,10 @@ func everyFigure() (Figures, tally.Tally) {
 		},
 	}
 	f.RLSShadowed = 50
-	a := tally.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51, WithoutStore: tally.Fallbacks{Allowed: 42, Refused: 43, ShadowRefused: 44}}
+	a := tally.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51}
 	a.Refused[limit.ReasonRate], a.Refused[limit.ReasonBanned], a.ShadowRefused[limit.ReasonCost] = 45, 46, 47
-	a.Skipped[rules.SkipMissingKey], a.Skipped[rules.SkipCondition] = 48, 49
+	a.Unlimited[tally.MissingKey], a.Unlimited[tally.ConditionFailed], a.Unlimited[tally.StoreFailed], a.Unlimited[tally.NoCoordinator] = 48, 49, 42, 43
+	f.Unlimited = []uint64{tally.NoService: 52, tally.NoMatch: 53, tally.UnknownDomain: 44}
 	return f, a
 }
 
@@ -229,23 +229,25 @@ stint_lease_saturated_seconds_total{limit="a"} 35
 stint_suppression_reject_fraction{limit="b"} 0.36
 stint_decisions_total{limit="a",outcome="allowed",reason=""} 40
 stint_soft_exceeded_total{limit="a"} 41
-stint_store_decisions_without_store_total{limit="a",outcome="allowed"} 42
-stint_store_decisions_without_store_total{limit="a",outcome="refused"} 43
-stint_store_decisions_without_store_total{limit="a",outcome="shadow_refused"} 44
+stint_unlimited_total{limit="a",reason="store_failed"} 42
+stint_unlimited_total{limit="a",reason="no_coordinator"} 43
+stint_unlimited_total{limit="",reason="unknown_domain"} 44
+stint_unlimited_total{limit="",reason="no_service"} 52
+stint_unlimited_total{limit="",reason="no_match"} 53
 stint_decisions_total{limit="a",outcome="refused",reason="rate_exceeded"} 45
 stint_decisions_total{limit="a",outcome="refused",reason="banned"} 46
 stint_decisions_total{limit="a",outcome="shadow_refused",reason="cost_exceeds_limit"} 47
 stint_rls_shadowed_total 50
 stint_rls_near_limit_hits_total{limit="a"} 51
-stint_limit_skipped_total{limit="a",reason="missing_key"} 48
-stint_limit_skipped_total{limit="a",reason="condition_failed"} 49
+stint_unlimited_total{limit="a",reason="missing_key"} 48
+stint_unlimited_total{limit="a",reason="condition_failed"} 49
 stint_decisions_total{limit="b",outcome="allowed",reason=""} 0`), "\n") {
 		if !slices.Contains(lines, line) {
 			t.Errorf("no %s", line)
 		}
 	}
 	for _, line := range lines {
-		for _, never := range []string{`stint_soft_exceeded_total{limit="b"}`, `stint_suppression_reject_fraction{limit="a"}`, `stint_limit_skipped_total{limit="b"`, `limit="b",outcome="refused"`} {
+		for _, never := range []string{`stint_soft_exceeded_total{limit="b"}`, `stint_suppression_reject_fraction{limit="a"}`, `stint_unlimited_total{limit="b"`, `limit="b",outcome="refused"`} {
 			if strings.HasPrefix(line, never) || strings.HasPrefix(line, "stint_decisions") && strings.Contains(line, never) {
 				t.Errorf("%s", line)
 			}

@@ -15,7 +15,6 @@ import (
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/banlist"
 	"github.com/stint-io/stint/internal/engine"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/store"
 )
 
@@ -183,25 +182,24 @@ type exceedDescs struct {
 	active, begun, unlisted *prometheus.Desc
 	waiting, waits          *prometheus.Desc
 	tenants, taken          *prometheus.Desc
-	unlimited, purpose      *prometheus.Desc
+	purpose                 *prometheus.Desc
 }
 
 func newExceedDescs(desc func(name, help string, labels ...string) *prometheus.Desc) exceedDescs {
 	return exceedDescs{
-		active:    desc("bans_active", "Keys that a limit has banned now; with a shared store those of all processes.", "limit"),
-		begun:     desc("bans_begun_total", "Bans that began. Of the processes that share a store one counts each.", "limit"),
-		unlisted:  desc("bans_unlisted_total", "Bans that stand and that a list may lack, because there was no room for their keys or the store did not take them.", "limit"),
-		waiting:   desc("queue_waiting", "Requests that wait for a limit with on_exceed: queue.", "limit"),
-		waits:     desc("queue_waits_total", "Ends of waits: admitted, late (the wait would have been too long, or was), full, or left by the caller. Requests that need not wait count as admitted.", "limit", "outcome"),
-		tenants:   desc("share_tenants", "Tenants of a limit with share that have taken tokens which are not refilled yet; of a limit with a key those of the bucket that was asked last.", "limit"),
-		taken:     desc("share_taken_ratio", "The part of the burst that these tokens are: 0 = all that is wanted fits, near 1 = tenants want more than there is.", "limit"),
-		unlimited: desc("unlimited_requests_total", "Requests to which no limit applied: no_match, skipped (see stint_limit_skipped_total), or unknown_domain.", "reason"),
-		purpose:   desc("limit_info", "Always 1; the labels have the limit's purpose.", "limit", "purpose"),
+		active:   desc("bans_active", "Keys that a limit has banned now; with a shared store those of all processes.", "limit"),
+		begun:    desc("bans_begun_total", "Bans that began. Of the processes that share a store one counts each.", "limit"),
+		unlisted: desc("bans_unlisted_total", "Bans that stand and that a list may lack, because there was no room for their keys or the store did not take them.", "limit"),
+		waiting:  desc("queue_waiting", "Requests that wait for a limit with on_exceed: queue.", "limit"),
+		waits:    desc("queue_waits_total", "Ends of waits: admitted, late (the wait would have been too long, or was), full, or left by the caller. Requests that need not wait count as admitted.", "limit", "outcome"),
+		tenants:  desc("share_tenants", "Tenants of a limit with share that have taken tokens which are not refilled yet; of a limit with a key those of the bucket that was asked last.", "limit"),
+		taken:    desc("share_taken_ratio", "The part of the burst that these tokens are: 0 = all that is wanted fits, near 1 = tenants want more than there is.", "limit"),
+		purpose:  desc("limit_info", "Always 1; the labels have the limit's purpose.", "limit", "purpose"),
 	}
 }
 
 func (d *exceedDescs) describe(ch chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{d.active, d.begun, d.unlisted, d.waiting, d.waits, d.tenants, d.taken, d.unlimited, d.purpose} {
+	for _, one := range []*prometheus.Desc{d.active, d.begun, d.unlisted, d.waiting, d.waits, d.tenants, d.taken, d.purpose} {
 		ch <- one
 	}
 }
@@ -222,9 +220,6 @@ func (d *exceedDescs) collect(to metrics, f *Figures) {
 	for _, s := range f.Shares {
 		to.gauge(d.tenants, float64(s.Tenants), s.Limit)
 		to.gauge(d.taken, s.Use, s.Limit)
-	}
-	for i, n := range f.Unlimited {
-		to.count(d.unlimited, n, tally.Unlimited(i).String())
 	}
 	for name, purpose := range f.Purposes {
 		to.gauge(d.purpose, 1, name, purpose)

@@ -10,7 +10,6 @@ import (
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/waitqueue"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 // Figures are what the service looks like at one moment.
@@ -74,7 +73,7 @@ type Collector struct {
 	tallies func() iter.Seq[tally.Tally]
 	figures func() Figures
 
-	decisions, soft, skipped                *prometheus.Desc
+	decisions, soft, unlimited              *prometheus.Desc
 	build, limits                           *prometheus.Desc
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
@@ -100,7 +99,7 @@ func NewCollector(tallies func() iter.Seq[tally.Tally], figures func() Figures) 
 		tallies: tallies, figures: figures,
 		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, tagged when it lets requests over it through with a mark, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
 		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
-		skipped:     desc("limit_skipped_total", "Requests that a limit was meant for and to which it did not apply: missing_key, or condition_failed.", "limit", "reason"),
+		unlimited:   desc("unlimited_total", "Requests that were admitted without the limit: missing_key, condition_failed, store_failed, or no_coordinator. Without a limit's name: no_match, unknown_domain, or no_service.", "limit", "reason"),
 		build:       desc("build_info", "Always 1; the label has the version.", "version"),
 		limits:      desc("config_limits", "Limits in the configuration in force."),
 		reloadOK:    desc("config_last_reload_successful", "1 if the last attempt to load the configuration took effect, 0 if the one before stays in force."),
@@ -137,7 +136,6 @@ func newSharedDescs(desc func(name, help string, labels ...string) *prometheus.D
 		instances:   desc("store_instances", "Processes seen to share the store, this one included."),
 		roundTrip:   desc("store_round_trip_seconds", "How long a call takes, smoothed."),
 		notReturned: desc("store_not_returned_total", "Times that the store did not answer when something was to be given back."),
-		without:     desc("store_decisions_without_store_total", "What each limit answered because the store did not, or because it had no lease: allowed, refused, or shadow_refused.", "limit", "outcome"),
 	}
 }
 
@@ -169,7 +167,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.decisions, c.soft, c.skipped, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
+		c.decisions, c.soft, c.unlimited, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
 		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit,
 	} {
 		ch <- d
@@ -217,6 +215,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.config.collect(to, f.Config)
 	c.exceed.collect(to, &f)
 	c.identity.collect(to, &f.Identity)
+	for i, n := range f.Unlimited {
+		if n > 0 {
+			to.count(c.unlimited, n, "", tally.Unlimited(i).String())
+		}
+	}
 	for t := range c.tallies() {
 		to.count(c.decisions, t.Allowed, t.Limit, "allowed", "")
 		if t.Soft > 0 {
@@ -225,9 +228,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if t.NearLimit > 0 {
 			to.count(c.nearLimit, t.NearLimit, t.Limit)
 		}
-		for i, n := range t.Skipped {
+		for i, n := range t.Unlimited {
 			if n > 0 {
-				to.count(c.skipped, n, t.Limit, rules.Skip(i).String())
+				to.count(c.unlimited, n, t.Limit, tally.Unlimited(i).String())
 			}
 		}
 		for i := range t.Refused {
@@ -241,11 +244,6 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			if n := t.Tagged[i]; n > 0 {
 				to.count(c.decisions, n, t.Limit, "tagged", reason)
 			}
-		}
-		if f.Shared != nil || f.Leases != nil {
-			to.count(c.shared.without, t.WithoutStore.Allowed, t.Limit, "allowed")
-			to.count(c.shared.without, t.WithoutStore.Refused, t.Limit, "refused")
-			to.count(c.shared.without, t.WithoutStore.ShadowRefused, t.Limit, "shadow_refused")
 		}
 	}
 }

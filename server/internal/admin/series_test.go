@@ -15,15 +15,14 @@ import (
 
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/rules"
 )
 
 // A limit has a series for each answer that it gave, from the first one on, and none for
 // those that it never gave: ten thousand limits make no more series than they have answers.
 func TestSeriesBeginWithTheFirstCount(t *testing.T) {
 	once := tally.Tally{Limit: "once", Soft: 1, NearLimit: 1}
-	for i := range once.Skipped {
-		once.Skipped[i] = 1
+	for i := range once.Unlimited {
+		once.Unlimited[i] = 1
 	}
 	for i := range once.Refused {
 		once.Refused[i], once.ShadowRefused[i] = 1, 1
@@ -33,8 +32,8 @@ func TestSeriesBeginWithTheFirstCount(t *testing.T) {
 		`stint_decisions_total{limit="once",outcome="allowed",reason=""} 0`, `stint_decisions_total{limit="never",outcome="allowed",reason=""} 0`,
 		`stint_soft_exceeded_total{limit="once"} 1`, `stint_rls_near_limit_hits_total{limit="once"} 1`,
 	}
-	for i := range once.Skipped {
-		want = append(want, fmt.Sprintf(`stint_limit_skipped_total{limit="once",reason="%v"} 1`, rules.Skip(i)))
+	for i := range once.Unlimited {
+		want = append(want, fmt.Sprintf(`stint_unlimited_total{limit="once",reason="%v"} 1`, tally.Unlimited(i)))
 	}
 	for i := range once.Refused {
 		for _, outcome := range []string{"refused", "shadow_refused"} {

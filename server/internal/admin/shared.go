@@ -5,12 +5,12 @@ import "github.com/prometheus/client_golang/prometheus"
 // sharedDescs describe the metrics of a store outside of this process. They are
 // sent only where there is one.
 type sharedDescs struct {
-	up, calls, failures, timeouts, local, batch, breakers, instances, roundTrip, notReturned, without *prometheus.Desc
+	up, calls, failures, timeouts, local, batch, breakers, instances, roundTrip, notReturned *prometheus.Desc
 }
 
 func (d *sharedDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, one := range []*prometheus.Desc{
-		d.up, d.calls, d.failures, d.timeouts, d.local, d.batch, d.breakers, d.instances, d.roundTrip, d.notReturned, d.without,
+		d.up, d.calls, d.failures, d.timeouts, d.local, d.batch, d.breakers, d.instances, d.roundTrip, d.notReturned,
 	} {
 		ch <- one
 	}

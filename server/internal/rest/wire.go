@@ -96,10 +96,18 @@ type explanation struct {
 	UnmatchedCount int         `json:"unmatched_count"`
 	// WhyNot says of limits in Unmatched why they do not apply.
 	WhyNot map[string]string `json:"why_not"`
+	// Unlimited are the limits without which the request would be admitted.
+	Unlimited []hole `json:"unlimited,omitempty"`
 	// Descriptors are there for a request with a domain.
 	Descriptors []met `json:"descriptors,omitempty"`
 	// Estimate is what a reservation without a cost would take.
 	Estimate *estimate `json:"estimate,omitempty"`
+}
+
+// hole is a limit without which a request would be admitted.
+type hole struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
 }
 
 // met is what a descriptor met of the rules in Envoy's format.
@@ -147,6 +155,9 @@ func newExplanation(x *explain.Explanation) explanation {
 	if !d.Allowed {
 		s := seconds(d.RetryAfter())
 		out.RetryAfter = &s
+	}
+	for _, h := range x.Unlimited {
+		out.Unlimited = append(out.Unlimited, hole{h.Limit, h.Why.String()})
 	}
 	for i := range x.Descriptors {
 		out.Descriptors = append(out.Descriptors, newMet(&x.Descriptors[i]))

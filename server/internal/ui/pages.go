@@ -446,6 +446,11 @@ func explained(x *explain.Explanation) (v answerView) {
 		}
 		v.Limits = append(v.Limits, one)
 	}
+	for _, h := range x.Unlimited {
+		if h.Limit != "" {
+			v.Other = append(v.Other, "admitted without "+h.Limit+": "+h.Why.String())
+		}
+	}
 	for i, name := range x.Unmatched {
 		v.Other = append(v.Other, name+": "+cmp.Or(x.WhyNot[i], "does not match"))
 	}
