@@ -24,6 +24,10 @@ type Part struct {
 	Algorithm string `json:",omitempty"`
 	// Permit is what was taken of a counter of requests in flight. Its Cost is 0.
 	Permit uint64 `json:",omitempty"`
+	// Window is the time from when the caller noted that it takes to the middle of the window that was taken
+	// from, where a window begins with the first request. That may be later than the caller's note, so the note
+	// does not say in which window it is. The middle does, even if clocks differ by less than half a window.
+	Window time.Duration `json:",omitempty"`
 	// Left is what the key had left when it was taken. It is not kept.
 	Left int64 `json:"-"`
 	// Shadow says that the counter refuses nothing.
@@ -89,6 +93,9 @@ func (e *Engine) takeParts(ctx context.Context, q *Query) (limit.Decision, []Par
 		if c.Permit != 0 {
 			one.Cost = 0
 		}
+		if policy := c.Counters.Spec().Policy; policy.Algorithm == limit.FixedWindow && policy.Align == limit.AlignFirstHit {
+			one.Window = c.Verdict.ResetAfter - policy.Rate.Period/2
+		}
 		one.Tenant = q.tenantOf(p.charge)
 		parts = append(parts, one)
 	}
@@ -139,7 +146,7 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken, now limit.Time
 			if !p.returns(b.policy, taken, now) {
 				continue
 			}
-			c.Cost, c.TakenAt = p.Cost-actual, taken
+			c.Cost, c.TakenAt = p.Cost-actual, taken.Add(p.Window)
 			back = append(back, c)
 		}
 		settled = append(settled, *p)
