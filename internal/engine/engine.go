@@ -78,6 +78,7 @@ type Engine struct {
 	notReturned   atomic.Uint64
 	unlimited     tally.UnlimitedCounter
 	watch         func(limit string) tally.Watcher // as in Options
+	lines         *lines
 
 	swap sync.Mutex // held by Swap, so that configurations replace each other one by one
 }
@@ -129,6 +130,10 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
+	var err error
+	if e.lines, err = newLines(e); err != nil {
+		return nil, err
+	}
 	if err := e.Swap(set); err != nil {
 		return nil, err
 	}
@@ -305,6 +310,7 @@ func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, e
 func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	s := e.live.Load()
 	req.Attributes = s.derived.of(req.Attributes)
+	defer e.lines.finished(ctx, req)
 	if q := e.queueOf(s, req); q != nil {
 		return q.Finish(ctx, req, permit) // and lets the first who waits ask
 	}

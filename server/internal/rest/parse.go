@@ -35,6 +35,7 @@ type body struct {
 	hasPermit bool
 	ttl       time.Duration // of a reservation; 0 = the default
 
+	queue         bool // wait for a turn at every limit
 	chargeExpired bool
 	hasCost       bool
 	declared      int64 // the most that a reservation can cost; 0 = it is not said
@@ -67,7 +68,7 @@ type parser struct {
 	at  int64 // offset of the token last read
 }
 
-// parse reads {"attributes":{...},"cost":n,"count_refused":true,"permit":n}, and beside
+// parse reads {"attributes":{...},"cost":n,"count_refused":true,"queue":true,"permit":n}, and beside
 // them "domain" and "descriptors" where the fields have "domain". It is strict: a field it
 // does not know, a field twice, a value of another kind, a fraction for a number
 // are errors with a place. An explicit cost of 0 asks without taking.
@@ -102,6 +103,8 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.descriptors(&b.descriptors)
 		case name == "ttl":
 			return p.duration(name, &b.ttl)
+		case name == "queue":
+			return p.flag(name, &b.queue)
 		case name == "charge_expired":
 			return p.flag(name, &b.chargeExpired)
 		case name == "count_refused":
@@ -118,6 +121,8 @@ func parse(src []byte, fields ...string) (body, error) {
 		return b, p.fail(p.at, "the body goes on after its end")
 	}
 	switch {
+	case b.domain != "" && b.queue:
+		return b, p.fail(0, `a request with a "domain" is decided at once: leave out "queue"`)
 	case b.domain == "" && b.descriptors != nil:
 		return b, p.fail(0, `"descriptors" are asked within a domain: add "domain"`)
 	case b.domain != "" && len(b.descriptors) == 0 && len(b.request.Attributes) == 0:

@@ -17,7 +17,7 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-var takeFields = []string{"attributes", "cost", "count_refused", "domain", "descriptors"}
+var takeFields = []string{"attributes", "cost", "count_refused", "queue", "domain", "descriptors"}
 
 // agrees: what quick accepts, parse accepts with the same result.
 func agrees(t *testing.T, src []byte) (accepted bool) {
@@ -101,7 +101,7 @@ func FuzzQuick(f *testing.F) {
 
 // TestQuickAgrees: so it is with bodies made of the pieces of real ones.
 func TestQuickAgrees(t *testing.T) {
-	pieces := []string{`{`, `}`, `,`, `:`, `"attributes"`, `"cost"`, `"count_refused"`, `"a"`, `"b"`, `{"a":"b"}`, `{"user":"u"}`, `"cost":1`, `"cost":0`, `"count_refused":true`, `"attributes":{"a":"b","c":"d"}`, ` `, "\n", `1`, `true`, `false`, `"`, `\`, `"domain":"d"`, `é`}
+	pieces := []string{`{`, `}`, `,`, `:`, `"attributes"`, `"cost"`, `"count_refused"`, `"a"`, `"b"`, `{"a":"b"}`, `{"user":"u"}`, `"cost":1`, `"cost":0`, `"count_refused":true`, `"attributes":{"a":"b","c":"d"}`, ` `, "\n", `1`, `true`, `false`, `"`, `\`, `"domain":"d"`, `"queue":true`, `é`}
 	random, accepted := rand.New(rand.NewPCG(1, 2)), 0
 	for range 200_000 {
 		src := []byte{}

@@ -131,16 +131,19 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	var b body
 	var err error
 	if !quick(src, &b) {
-		b, err = parse(src, "attributes", "cost", "count_refused", "domain", "descriptors")
+		b, err = parse(src, "attributes", "cost", "count_refused", "queue", "domain", "descriptors")
 	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	var d limit.Decision
-	if b.domain == "" {
+	switch {
+	case b.domain == "" && b.queue:
+		d, err = a.engine.TakeInLine(r.Context(), b.request, patience(w, r))
+	case b.domain == "":
 		d, err = a.engine.TakeWithin(r.Context(), b.request, patience(w, r))
-	} else {
+	default:
 		q := b.query()
 		err = a.engine.Decide(r.Context(), q)
 		d = q.Decision
