@@ -96,13 +96,44 @@ func ParseRate(s string) (Rate, error) {
 	}
 	hi, lo := bits.Mul64(uint64(d), uint64(scale))
 	if hi != 0 || lo > math.MaxInt64 {
-		return Rate{}, fmt.Errorf("limit: rate %q is below one per 292 years", s)
+		return Rate{}, fmt.Errorf("limit: rate %q is below one per 292 years, or has more decimals than its period allows", s)
 	}
 	r := Rate{n, time.Duration(lo)}
 	if err := r.Validate(); err != nil {
 		return Rate{}, fmt.Errorf("limit: rate %q: %w", s, err)
 	}
 	return r, nil
+}
+
+// DefaultBurst returns the burst of a rate that is written without one: the count as it is written, rounded up. So 1/m and
+// 0.0167/s have a burst of 1, 100/m one of 100, and 33.3/s one of 34. It has the errors of [ParseRate].
+func DefaultBurst(rate string) (int64, error) {
+	if _, err := ParseRate(rate); err != nil {
+		return 0, err
+	}
+	count, _, _ := strings.Cut(rate, "/")
+	n, scale, err := parseCount(strings.TrimSpace(count))
+	if err != nil {
+		return 0, err
+	}
+	if n%scale != 0 {
+		return n/scale + 1, nil
+	}
+	return n / scale, nil
+}
+
+// WithCount returns r with the count n and a period that is as long in proportion, rounded up to a nanosecond: the rate of a
+// window that holds n. n is from 1 to r.Count; otherwise WithCount returns r.
+func (r Rate) WithCount(n int64) Rate {
+	if n < 1 || n >= r.Count {
+		return r
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(r.Period))
+	period, rest := bits.Div64(hi, lo, uint64(r.Count)) // below r.Period
+	if rest > 0 {
+		period++
+	}
+	return Rate{n, time.Duration(period)}
 }
 
 // parseCount reads a decimal number with an optional suffix as n/scale.

@@ -305,7 +305,7 @@ func (b *builder) banOf(s *scope, l *Limit, ban *document.Node) {
 	s.either(ban.Get("from"), &l.Ban.FromNow, "period_end", "now")
 	if after := ban.Get("after"); after != nil {
 		if r, ok := s.rate(after); ok {
-			l.Ban.After = r
+			l.Ban.After = r.WithCount(writtenCount(after))
 		}
 	} else if l.Base.Policy.Algorithm == limit.Concurrency {
 		s.Fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
@@ -323,6 +323,13 @@ func (b *builder) ban(s *scope, l *Limit, v *Variant) {
 	after := l.Ban.After
 	if after == (limit.Rate{}) {
 		after = v.Policy.Rate
+		rate := s.override.Get("rate")
+		if rate == nil {
+			rate = s.get("rate")
+		}
+		if rate != nil && slices.Contains(buckets, v.Policy.Algorithm) {
+			after = after.WithCount(writtenCount(rate)) // a window has a whole count already
+		}
 	}
 	// The "!" in front keeps it apart from every limit's name.
 	v.BanID = "!ban " + v.ID

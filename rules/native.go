@@ -366,7 +366,7 @@ func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm l
 		}
 		o.Variant = Variant{ID: l.Name + "!" + id, Policy: policy, Detail: "override when " + o.When}
 		b.restrict(&of, l, &o.Variant)
-		b.ban(s, l, &o.Variant)
+		b.ban(&of, l, &o.Variant)
 		l.Overrides = append(l.Overrides, o)
 	}
 }

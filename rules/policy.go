@@ -168,11 +168,13 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 		return
 	}
 	p.Rate, _ = s.rate(n)
-	// The default burst of a token bucket is the refill of one period, so that 100/minute
-	// admits 100 at once. A leaky bucket without burst has no queue: it refuses requests that
+	// The default burst of a token bucket is the count as it is written, so that 100/minute admits 100 at once and
+	// 0.0167/s one. What a window holds at once is the same. A leaky bucket without burst has no queue: it refuses requests that
 	// arrive faster than the rate, as nginx does.
 	if p.Algorithm == limit.TokenBucket {
-		p.Burst = p.Rate.Count
+		p.Burst = writtenCount(n)
+	} else if p.Algorithm != limit.LeakyBucket {
+		p.Rate = p.Rate.WithCount(writtenCount(n))
 	}
 	if p.Algorithm == limit.RisingWindow {
 		s.rise(p, from)
@@ -184,6 +186,15 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 			s.Fault(n, "leave it out, or write rate: 0/s to refuse everything", "a token bucket with burst 0 admits nothing")
 		}
 	}
+}
+
+// writtenCount is the count of a rate as it is written, rounded up; 0 = the rate has a fault.
+func writtenCount(n *document.Node) int64 {
+	count, err := limit.DefaultBurst(n.Text)
+	if err != nil {
+		return 0
+	}
+	return count
 }
 
 // rise reads how fast the rate may rise. Windows of a period other than a second are for limits that

@@ -145,14 +145,16 @@ func (p *scenarioParser) root(n *document.Node) {
 	}
 }
 
-// limit reads a rate with its burst, by default what comes in one period, as in a
-// limit file.
+// limit reads a rate with its burst, by default the count as it is written, as in a
+// limits file.
 func (p *scenarioParser) limit(rate, burst *document.Node) Limit {
 	l := Limit{Rate: p.Rate(rate)}
 	if l.Rate.Period == 0 {
 		l.Rate.Period = time.Second
 	}
-	l.Burst = l.Rate.Count
+	if rate != nil {
+		l.Burst, _ = limit.DefaultBurst(rate.Text) // 0 after a fault
+	}
 	if burst != nil {
 		l.Burst = p.Whole(burst, 0, limit.MaxCount)
 	}

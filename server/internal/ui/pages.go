@@ -261,8 +261,15 @@ func (u *UI) whatIf(ctx context.Context, l *rules.Limit, rate, burst string) (a 
 	if then.Rate, err = limit.ParseRate(rate); err != nil {
 		return a, then, err
 	}
-	if then.Burst != 0 {
-		then.Burst = then.Rate.Count
+	written, err := limit.DefaultBurst(rate)
+	if err != nil {
+		return a, then, err
+	}
+	switch {
+	case then.Algorithm == limit.TokenBucket:
+		then.Burst = written
+	case then.Algorithm != limit.LeakyBucket:
+		then.Rate = then.Rate.WithCount(written)
 	}
 	if burst != "" {
 		if then.Burst, err = strconv.ParseInt(burst, 10, 64); err != nil {
