@@ -61,6 +61,8 @@ NONE < internal/testca;
 
 # Real servers for tests. Nothing but tests imports it.
 github.com/redis/rueidis < internal/redistest < internal/etcdtest;
+# Real gateways with the published configurations.
+internal/redistest < internal/gatewaytest;
 
 # YAML is read in one place, within bounds.
 github.com/goccy/go-yaml < internal/document;
@@ -220,6 +222,7 @@ internal/engine, internal/document, internal/audit < internal/keyadmin;
 
 # Hits of rules, as Envoy's own service counts them; and what sends counters.
 internal/engine < internal/hits < server/internal/rls, server;
+internal/answer < server/internal/rls;
 NONE < internal/statsd < server;
 
 # The transports translate. None of them knows another.
@@ -242,7 +245,7 @@ internal/filewatch, internal/document < server/internal/access;
 
 # A transport whose clients say who they are within its protocol.
 NONE < server/internal/accept;
-internal/override, internal/reserve, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
+internal/override, internal/reserve, internal/answer, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
 internal/engine, internal/answer, internal/forwarded/identify, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
 
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams

@@ -82,7 +82,7 @@ func (x Reservation_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reservation_State.Descriptor instead.
 func (Reservation_State) EnumDescriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{10, 0}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type TakeRequest struct {
@@ -160,7 +160,9 @@ type Decision struct {
 	// For Finish; 0 where no limit of requests in flight applies.
 	Permit uint64 `protobuf:"varint,6,opt,name=permit,proto3" json:"permit,omitempty"`
 	// Header fields for whoever serves the request.
-	Tags          map[string]string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Tags map[string]string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Of a refusal: what the refusing limit wants its client to be answered, where that is more than a status.
+	Action        *Action `protobuf:"bytes,8,opt,name=action,proto3" json:"action,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +246,138 @@ func (x *Decision) GetTags() map[string]string {
 	return nil
 }
 
+func (x *Decision) GetAction() *Action {
+	if x != nil {
+		return x.Action
+	}
+	return nil
+}
+
+// An answer of a limit's own.
+type Action struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the client is sent.
+	Location string `protobuf:"bytes,1,opt,name=location,proto3" json:"location,omitempty"`
+	// In place of a problem document; not set where the limit has none.
+	Body        *string `protobuf:"bytes,2,opt,name=body,proto3,oneof" json:"body,omitempty"`
+	ContentType string  `protobuf:"bytes,3,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// Further header fields.
+	Header        []*Field `protobuf:"bytes,4,rep,name=header,proto3" json:"header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Action) Reset() {
+	*x = Action{}
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Action) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Action) ProtoMessage() {}
+
+func (x *Action) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Action.ProtoReflect.Descriptor instead.
+func (*Action) Descriptor() ([]byte, []int) {
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Action) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Action) GetBody() string {
+	if x != nil && x.Body != nil {
+		return *x.Body
+	}
+	return ""
+}
+
+func (x *Action) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
+}
+
+func (x *Action) GetHeader() []*Field {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+// A header field.
+type Field struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Field) Reset() {
+	*x = Field{}
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Field) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Field) ProtoMessage() {}
+
+func (x *Field) ProtoReflect() protoreflect.Message {
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Field.ProtoReflect.Descriptor instead.
+func (*Field) Descriptor() ([]byte, []int) {
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Field) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Field) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // How one limit that applies stands.
 type Limit struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -261,14 +395,16 @@ type Limit struct {
 	// It only counts.
 	Shadow bool `protobuf:"varint,10,opt,name=shadow,proto3" json:"shadow,omitempty"`
 	// It did as its on_store_failure says, and the figures are not how it stands.
-	StoreFailed   bool `protobuf:"varint,11,opt,name=store_failed,json=storeFailed,proto3" json:"store_failed,omitempty"`
+	StoreFailed bool `protobuf:"varint,11,opt,name=store_failed,json=storeFailed,proto3" json:"store_failed,omitempty"`
+	// It admits, and is used beyond its soft threshold.
+	Soft          bool `protobuf:"varint,12,opt,name=soft,proto3" json:"soft,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limit) Reset() {
 	*x = Limit{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[2]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -280,7 +416,7 @@ func (x *Limit) String() string {
 func (*Limit) ProtoMessage() {}
 
 func (x *Limit) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[2]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -293,7 +429,7 @@ func (x *Limit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limit.ProtoReflect.Descriptor instead.
 func (*Limit) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{2}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Limit) GetName() string {
@@ -373,6 +509,13 @@ func (x *Limit) GetStoreFailed() bool {
 	return false
 }
 
+func (x *Limit) GetSoft() bool {
+	if x != nil {
+		return x.Soft
+	}
+	return false
+}
+
 type FinishRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attributes    map[string]string      `protobuf:"bytes,1,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -383,7 +526,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[3]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +538,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[3]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +551,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{3}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FinishRequest) GetAttributes() map[string]string {
@@ -433,7 +576,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[4]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +588,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[4]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +601,7 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{4}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{6}
 }
 
 type ReserveRequest struct {
@@ -476,7 +619,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[5]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +631,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[5]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +644,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{5}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReserveRequest) GetAttributes() map[string]string {
@@ -543,7 +686,7 @@ type ReserveResponse struct {
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[6]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +698,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[6]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +711,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{6}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReserveResponse) GetDecision() *Decision {
@@ -598,7 +741,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[7]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +753,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[7]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +766,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{7}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RenewRequest) GetId() string {
@@ -658,7 +801,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[8]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +813,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[8]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +826,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{8}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CommitRequest) GetId() string {
@@ -709,7 +852,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[9]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +864,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[9]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +877,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{9}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseRequest) GetId() string {
@@ -766,7 +909,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[10]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +921,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_stint_limits_v1_limits_proto_msgTypes[10]
+	mi := &file_stint_limits_v1_limits_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +934,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{10}
+	return file_stint_limits_v1_limits_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reservation) GetId() string {
@@ -871,7 +1014,7 @@ const file_stint_limits_v1_limits_proto_rawDesc = "" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
-	"\x05_cost\"\xe3\x02\n" +
+	"\x05_cost\"\x94\x03\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\x05R\x06status\x12:\n" +
@@ -880,10 +1023,20 @@ const file_stint_limits_v1_limits_proto_rawDesc = "" +
 	"\x05delay\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12.\n" +
 	"\x06limits\x18\x05 \x03(\v2\x16.stint.limits.v1.LimitR\x06limits\x12\x16\n" +
 	"\x06permit\x18\x06 \x01(\x04R\x06permit\x127\n" +
-	"\x04tags\x18\a \x03(\v2#.stint.limits.v1.Decision.TagsEntryR\x04tags\x1a7\n" +
+	"\x04tags\x18\a \x03(\v2#.stint.limits.v1.Decision.TagsEntryR\x04tags\x12/\n" +
+	"\x06action\x18\b \x01(\v2\x17.stint.limits.v1.ActionR\x06action\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe6\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x99\x01\n" +
+	"\x06Action\x12\x1a\n" +
+	"\blocation\x18\x01 \x01(\tR\blocation\x12\x17\n" +
+	"\x04body\x18\x02 \x01(\tH\x00R\x04body\x88\x01\x01\x12!\n" +
+	"\fcontent_type\x18\x03 \x01(\tR\vcontentType\x12.\n" +
+	"\x06header\x18\x04 \x03(\v2\x16.stint.limits.v1.FieldR\x06headerB\a\n" +
+	"\x05_body\"1\n" +
+	"\x05Field\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xfa\x02\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\bR\aallowed\x12\x16\n" +
@@ -898,7 +1051,8 @@ const file_stint_limits_v1_limits_proto_rawDesc = "" +
 	"resetAfter\x12\x16\n" +
 	"\x06shadow\x18\n" +
 	" \x01(\bR\x06shadow\x12!\n" +
-	"\fstore_failed\x18\v \x01(\bR\vstoreFailed\"\xb6\x01\n" +
+	"\fstore_failed\x18\v \x01(\bR\vstoreFailed\x12\x12\n" +
+	"\x04soft\x18\f \x01(\bR\x04soft\"\xb6\x01\n" +
 	"\rFinishRequest\x12N\n" +
 	"\n" +
 	"attributes\x18\x01 \x03(\v2..stint.limits.v1.FinishRequest.AttributesEntryR\n" +
@@ -968,60 +1122,64 @@ func file_stint_limits_v1_limits_proto_rawDescGZIP() []byte {
 }
 
 var file_stint_limits_v1_limits_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_stint_limits_v1_limits_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_stint_limits_v1_limits_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_stint_limits_v1_limits_proto_goTypes = []any{
 	(Reservation_State)(0),        // 0: stint.limits.v1.Reservation.State
 	(*TakeRequest)(nil),           // 1: stint.limits.v1.TakeRequest
 	(*Decision)(nil),              // 2: stint.limits.v1.Decision
-	(*Limit)(nil),                 // 3: stint.limits.v1.Limit
-	(*FinishRequest)(nil),         // 4: stint.limits.v1.FinishRequest
-	(*FinishResponse)(nil),        // 5: stint.limits.v1.FinishResponse
-	(*ReserveRequest)(nil),        // 6: stint.limits.v1.ReserveRequest
-	(*ReserveResponse)(nil),       // 7: stint.limits.v1.ReserveResponse
-	(*RenewRequest)(nil),          // 8: stint.limits.v1.RenewRequest
-	(*CommitRequest)(nil),         // 9: stint.limits.v1.CommitRequest
-	(*ReleaseRequest)(nil),        // 10: stint.limits.v1.ReleaseRequest
-	(*Reservation)(nil),           // 11: stint.limits.v1.Reservation
-	nil,                           // 12: stint.limits.v1.TakeRequest.AttributesEntry
-	nil,                           // 13: stint.limits.v1.Decision.TagsEntry
-	nil,                           // 14: stint.limits.v1.FinishRequest.AttributesEntry
-	nil,                           // 15: stint.limits.v1.ReserveRequest.AttributesEntry
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*Action)(nil),                // 3: stint.limits.v1.Action
+	(*Field)(nil),                 // 4: stint.limits.v1.Field
+	(*Limit)(nil),                 // 5: stint.limits.v1.Limit
+	(*FinishRequest)(nil),         // 6: stint.limits.v1.FinishRequest
+	(*FinishResponse)(nil),        // 7: stint.limits.v1.FinishResponse
+	(*ReserveRequest)(nil),        // 8: stint.limits.v1.ReserveRequest
+	(*ReserveResponse)(nil),       // 9: stint.limits.v1.ReserveResponse
+	(*RenewRequest)(nil),          // 10: stint.limits.v1.RenewRequest
+	(*CommitRequest)(nil),         // 11: stint.limits.v1.CommitRequest
+	(*ReleaseRequest)(nil),        // 12: stint.limits.v1.ReleaseRequest
+	(*Reservation)(nil),           // 13: stint.limits.v1.Reservation
+	nil,                           // 14: stint.limits.v1.TakeRequest.AttributesEntry
+	nil,                           // 15: stint.limits.v1.Decision.TagsEntry
+	nil,                           // 16: stint.limits.v1.FinishRequest.AttributesEntry
+	nil,                           // 17: stint.limits.v1.ReserveRequest.AttributesEntry
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_stint_limits_v1_limits_proto_depIdxs = []int32{
-	12, // 0: stint.limits.v1.TakeRequest.attributes:type_name -> stint.limits.v1.TakeRequest.AttributesEntry
-	16, // 1: stint.limits.v1.Decision.retry_after:type_name -> google.protobuf.Duration
-	16, // 2: stint.limits.v1.Decision.delay:type_name -> google.protobuf.Duration
-	3,  // 3: stint.limits.v1.Decision.limits:type_name -> stint.limits.v1.Limit
-	13, // 4: stint.limits.v1.Decision.tags:type_name -> stint.limits.v1.Decision.TagsEntry
-	16, // 5: stint.limits.v1.Limit.retry_after:type_name -> google.protobuf.Duration
-	16, // 6: stint.limits.v1.Limit.reset_after:type_name -> google.protobuf.Duration
-	14, // 7: stint.limits.v1.FinishRequest.attributes:type_name -> stint.limits.v1.FinishRequest.AttributesEntry
-	15, // 8: stint.limits.v1.ReserveRequest.attributes:type_name -> stint.limits.v1.ReserveRequest.AttributesEntry
-	16, // 9: stint.limits.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
-	2,  // 10: stint.limits.v1.ReserveResponse.decision:type_name -> stint.limits.v1.Decision
-	11, // 11: stint.limits.v1.ReserveResponse.reservation:type_name -> stint.limits.v1.Reservation
-	16, // 12: stint.limits.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	0,  // 13: stint.limits.v1.Reservation.state:type_name -> stint.limits.v1.Reservation.State
-	17, // 14: stint.limits.v1.Reservation.ends:type_name -> google.protobuf.Timestamp
-	1,  // 15: stint.limits.v1.Limits.Take:input_type -> stint.limits.v1.TakeRequest
-	4,  // 16: stint.limits.v1.Limits.Finish:input_type -> stint.limits.v1.FinishRequest
-	6,  // 17: stint.limits.v1.Limits.Reserve:input_type -> stint.limits.v1.ReserveRequest
-	8,  // 18: stint.limits.v1.Limits.Renew:input_type -> stint.limits.v1.RenewRequest
-	9,  // 19: stint.limits.v1.Limits.Commit:input_type -> stint.limits.v1.CommitRequest
-	10, // 20: stint.limits.v1.Limits.Release:input_type -> stint.limits.v1.ReleaseRequest
-	2,  // 21: stint.limits.v1.Limits.Take:output_type -> stint.limits.v1.Decision
-	5,  // 22: stint.limits.v1.Limits.Finish:output_type -> stint.limits.v1.FinishResponse
-	7,  // 23: stint.limits.v1.Limits.Reserve:output_type -> stint.limits.v1.ReserveResponse
-	11, // 24: stint.limits.v1.Limits.Renew:output_type -> stint.limits.v1.Reservation
-	11, // 25: stint.limits.v1.Limits.Commit:output_type -> stint.limits.v1.Reservation
-	11, // 26: stint.limits.v1.Limits.Release:output_type -> stint.limits.v1.Reservation
-	21, // [21:27] is the sub-list for method output_type
-	15, // [15:21] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	14, // 0: stint.limits.v1.TakeRequest.attributes:type_name -> stint.limits.v1.TakeRequest.AttributesEntry
+	18, // 1: stint.limits.v1.Decision.retry_after:type_name -> google.protobuf.Duration
+	18, // 2: stint.limits.v1.Decision.delay:type_name -> google.protobuf.Duration
+	5,  // 3: stint.limits.v1.Decision.limits:type_name -> stint.limits.v1.Limit
+	15, // 4: stint.limits.v1.Decision.tags:type_name -> stint.limits.v1.Decision.TagsEntry
+	3,  // 5: stint.limits.v1.Decision.action:type_name -> stint.limits.v1.Action
+	4,  // 6: stint.limits.v1.Action.header:type_name -> stint.limits.v1.Field
+	18, // 7: stint.limits.v1.Limit.retry_after:type_name -> google.protobuf.Duration
+	18, // 8: stint.limits.v1.Limit.reset_after:type_name -> google.protobuf.Duration
+	16, // 9: stint.limits.v1.FinishRequest.attributes:type_name -> stint.limits.v1.FinishRequest.AttributesEntry
+	17, // 10: stint.limits.v1.ReserveRequest.attributes:type_name -> stint.limits.v1.ReserveRequest.AttributesEntry
+	18, // 11: stint.limits.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	2,  // 12: stint.limits.v1.ReserveResponse.decision:type_name -> stint.limits.v1.Decision
+	13, // 13: stint.limits.v1.ReserveResponse.reservation:type_name -> stint.limits.v1.Reservation
+	18, // 14: stint.limits.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	0,  // 15: stint.limits.v1.Reservation.state:type_name -> stint.limits.v1.Reservation.State
+	19, // 16: stint.limits.v1.Reservation.ends:type_name -> google.protobuf.Timestamp
+	1,  // 17: stint.limits.v1.Limits.Take:input_type -> stint.limits.v1.TakeRequest
+	6,  // 18: stint.limits.v1.Limits.Finish:input_type -> stint.limits.v1.FinishRequest
+	8,  // 19: stint.limits.v1.Limits.Reserve:input_type -> stint.limits.v1.ReserveRequest
+	10, // 20: stint.limits.v1.Limits.Renew:input_type -> stint.limits.v1.RenewRequest
+	11, // 21: stint.limits.v1.Limits.Commit:input_type -> stint.limits.v1.CommitRequest
+	12, // 22: stint.limits.v1.Limits.Release:input_type -> stint.limits.v1.ReleaseRequest
+	2,  // 23: stint.limits.v1.Limits.Take:output_type -> stint.limits.v1.Decision
+	7,  // 24: stint.limits.v1.Limits.Finish:output_type -> stint.limits.v1.FinishResponse
+	9,  // 25: stint.limits.v1.Limits.Reserve:output_type -> stint.limits.v1.ReserveResponse
+	13, // 26: stint.limits.v1.Limits.Renew:output_type -> stint.limits.v1.Reservation
+	13, // 27: stint.limits.v1.Limits.Commit:output_type -> stint.limits.v1.Reservation
+	13, // 28: stint.limits.v1.Limits.Release:output_type -> stint.limits.v1.Reservation
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_stint_limits_v1_limits_proto_init() }
@@ -1030,13 +1188,14 @@ func file_stint_limits_v1_limits_proto_init() {
 		return
 	}
 	file_stint_limits_v1_limits_proto_msgTypes[0].OneofWrappers = []any{}
+	file_stint_limits_v1_limits_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stint_limits_v1_limits_proto_rawDesc), len(file_stint_limits_v1_limits_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

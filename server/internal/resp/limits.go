@@ -31,8 +31,8 @@ func (c *conn) attributes(args [][]byte) ([]limit.Attribute, bool) {
 		case name == "" || len(name) > maxName:
 			c.w.fail("ERR the name of an attribute has 1 to 256 bytes")
 			return nil, false
-		case !utf8.ValidString(name) || !utf8.ValidString(value):
-			c.w.fail("ERR an attribute is not valid UTF-8")
+		case !utf8.ValidString(name):
+			c.w.fail("ERR the name of an attribute is not valid UTF-8")
 			return nil, false
 		}
 		for _, before := range list {

@@ -105,7 +105,11 @@ func TestAnswers(t *testing.T) {
 		return out
 	}
 	decision := func(allowed int, of any, quota, remaining, retry, reset int, reason any) string {
-		return "*16\r\n" + flat("allowed", allowed, "limit", of, "quota", quota, "remaining", remaining, "retry_after_ms", retry, "reset_after_ms", reset, "delay_ms", 0, "reason", reason)
+		rest := flat("allowed", allowed, "limit", of, "quota", quota, "remaining", remaining, "retry_after_ms", retry, "reset_after_ms", reset, "delay_ms", 0, "reason", reason)
+		if allowed == 1 {
+			return "*16\r\n" + rest
+		}
+		return "*18\r\n" + rest + flat("status", 429)
 	}
 	steps := []struct{ in, out string }{
 		{"PING\r\n", "+PONG\r\n"},
@@ -239,7 +243,7 @@ var badInput = []struct{ in, want string }{
 	{array("RL.TAKE", "1", "a", "b", "c"), "-ERR an attribute has a name and no value"},
 	{array("RL.TAKE", "1", "a", "b", "a", "c"), "-ERR the attribute a stands there twice"},
 	{array("RL.TAKE", "1", "", "b"), "-ERR the name of an attribute"},
-	{array("RL.TAKE", "1", "a", "\xff"), "-ERR an attribute is not valid UTF-8"},
+	{array("RL.TAKE", "1", "a\xff", "b"), "-ERR the name of an attribute is not valid UTF-8"},
 	{array("RL.FINISH", "x", "a", "b"), "-ERR permit is"},
 	{array("RL.COMMIT", "x", "-1"), "-ERR actual is"},
 	{array("RL.RENEW", "x", "y"), "-ERR used is"},

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -110,9 +111,17 @@ func (w *writer) decision(d *limit.Decision) {
 	if r == nil {
 		r = d.Tightest()
 	}
+	warned := warnings(d)
 	n := 8
-	if d.Permit != 0 {
-		n++
+	for _, more := range []bool{d.Permit != 0, !d.Allowed, len(d.Tags) > 0, warned > 0} {
+		n += int(oneIf(more))
+	}
+	a := d.Action
+	if a == nil || d.Allowed {
+		a = &limit.Action{}
+	}
+	for _, more := range []bool{a.Location != "", a.HasBody, a.HasBody, len(a.Header) > 0} {
+		n += int(oneIf(more))
 	}
 	w.pairs(n)
 	w.bulk("allowed")
@@ -142,4 +151,53 @@ func (w *writer) decision(d *limit.Decision) {
 	if d.Permit != 0 {
 		w.pair("permit", int64(d.Permit))
 	}
+	if !d.Allowed {
+		w.pair("status", int64(answer.Status(d)))
+	}
+	if a.Location != "" {
+		w.bulk("location")
+		w.bulk(a.Location)
+	}
+	if a.HasBody {
+		w.bulk("body")
+		w.bulk(a.Body)
+		w.bulk("content_type")
+		w.bulk(a.ContentType)
+	}
+	if len(a.Header) > 0 {
+		w.bulk("header")
+		w.attributes(a.Header)
+	}
+	if len(d.Tags) > 0 {
+		w.bulk("tags")
+		w.attributes(d.Tags)
+	}
+	if warned > 0 {
+		w.bulk("warning")
+		w.array(warned)
+		for i := range d.Results {
+			if r := &d.Results[i]; r.Soft {
+				w.bulk(r.Limit)
+			}
+		}
+	}
+}
+
+// attributes answers an array of names and values, one behind the other.
+func (w *writer) attributes(list []limit.Attribute) {
+	w.array(2 * len(list))
+	for _, a := range list {
+		w.bulk(a.Name)
+		w.bulk(a.Value)
+	}
+}
+
+// warnings counts the limits that are used beyond their soft threshold.
+func warnings(d *limit.Decision) (n int) {
+	for i := range d.Results {
+		if d.Results[i].Soft {
+			n++
+		}
+	}
+	return n
 }

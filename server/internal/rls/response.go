@@ -2,18 +2,21 @@ package rls
 
 import (
 	"math"
+	"net/http"
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
 )
 
-// answer is what one descriptor's status is made of, in one allocation.
-type answer struct {
+// parts is what one descriptor's status is made of, in one allocation.
+type parts struct {
 	status pb.RateLimitResponse_DescriptorStatus
 	limit  pb.RateLimitResponse_RateLimit
 	reset  durationpb.Duration
@@ -22,14 +25,14 @@ type answer struct {
 // single is the whole response to the most common request, one descriptor.
 type single struct {
 	response pb.RateLimitResponse
-	answer   answer
+	answer   parts
 	statuses [1]*pb.RateLimitResponse_DescriptorStatus
 }
 
 // response translates the decision.
 func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLimitResponse {
 	var resp *pb.RateLimitResponse
-	var answers []answer
+	var answers []parts
 	var now time.Time // read only if a status needs it
 	n := len(q.Descriptors)
 	if n == 1 {
@@ -40,7 +43,7 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 		resp.Statuses[0] = &one.answer.status
 	} else {
 		resp = &pb.RateLimitResponse{Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, n)}
-		answers = make([]answer, n)
+		answers = make([]parts, n)
 		for i := range answers {
 			fill(&answers[i], q, i, &now)
 			resp.Statuses[i] = &answers[i].status
@@ -53,6 +56,7 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 		addRetryAfter(resp, q.Decision.RetryAfter())
 		addAction(resp, q.Decision.Action)
 	}
+	addWarning(resp, &q.Decision)
 	for _, t := range q.Decision.Tags {
 		resp.RequestHeadersToAdd = append(resp.RequestHeadersToAdd, &corev3.HeaderValue{Key: t.Name, Value: t.Value})
 	}
@@ -61,6 +65,20 @@ func (s *Service) response(req *pb.RateLimitRequest, q *engine.Query) *pb.RateLi
 	}
 	s.addMetadata(resp, req, q)
 	return resp
+}
+
+// addWarning names the limits that are used beyond their soft threshold, as over HTTP. Envoy passes the
+// field on with the answer of an admitted request too.
+func addWarning(resp *pb.RateLimitResponse, d *limit.Decision) {
+	if !slices.ContainsFunc(d.Results, func(r limit.Result) bool { return r.Soft }) {
+		return
+	}
+	const name = "X-Ratelimit-Warning"
+	h := http.Header{}
+	answer.Header(h, d, answer.Options{RateLimitFields: answer.Off})
+	for _, value := range h[name] {
+		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, &corev3.HeaderValue{Key: "X-RateLimit-Warning", Value: value})
+	}
 }
 
 // addAction adds what the refusing limit wants the answer to have. The status is the proxy's: its
@@ -88,7 +106,7 @@ func addAction(resp *pb.RateLimitResponse, a *limit.Action) {
 // speaks for it; a rule of Envoy's in shadow mode only where there is no other. A
 // limit whose store failed has a code and no figures: Envoy makes no header fields
 // of a status without a current limit, and any number would be invented.
-func fill(a *answer, q *engine.Query, i int, now *time.Time) {
+func fill(a *parts, q *engine.Query, i int, now *time.Time) {
 	st := &a.status
 	st.Code = pb.RateLimitResponse_OK
 	var best *limit.Result

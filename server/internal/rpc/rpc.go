@@ -159,7 +159,7 @@ func lifetime(d *durationpb.Duration) (time.Duration, error) {
 func decision(d *limit.Decision) *stintpb.Decision {
 	out := &stintpb.Decision{Allowed: d.Allowed, Permit: d.Permit}
 	if !d.Allowed {
-		out.Status, out.RetryAfter = int32(d.Status), duration(d.RetryAfter())
+		out.Status, out.RetryAfter, out.Action = int32(d.Status), duration(d.RetryAfter()), action(d.Action)
 	}
 	if d.Delay > 0 {
 		out.Delay = durationpb.New(d.Delay)
@@ -167,7 +167,7 @@ func decision(d *limit.Decision) *stintpb.Decision {
 	for i := range d.Results {
 		r := &d.Results[i]
 		one := &stintpb.Limit{
-			Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(), Cost: r.Cost, Shadow: r.Shadow, StoreFailed: r.StoreFailed,
+			Name: r.Limit, Allowed: r.Allowed, Reason: r.Reason.String(), Cost: r.Cost, Shadow: r.Shadow, StoreFailed: r.StoreFailed, Soft: r.Soft,
 			Quota: r.Quota, Remaining: r.Remaining, RetryAfter: duration(r.RetryAfter), ResetAfter: duration(r.ResetAfter),
 		}
 		if r.Quota == math.MaxInt64 {
@@ -180,6 +180,21 @@ func decision(d *limit.Decision) *stintpb.Decision {
 			out.Tags = make(map[string]string, len(d.Tags))
 		}
 		out.Tags[t.Name] = t.Value
+	}
+	return out
+}
+
+// action is nil where the limit asks for no more than a status.
+func action(a *limit.Action) *stintpb.Action {
+	if a == nil {
+		return nil
+	}
+	out := &stintpb.Action{Location: a.Location}
+	if a.HasBody {
+		out.Body, out.ContentType = &a.Body, a.ContentType
+	}
+	for _, f := range a.Header {
+		out.Header = append(out.Header, &stintpb.Field{Name: f.Name, Value: f.Value})
 	}
 	return out
 }

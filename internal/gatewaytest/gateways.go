@@ -1,0 +1,80 @@
+//go:build linux
+
+package gatewaytest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// StartNginx runs nginx with the configuration in folder, which is that of examples/gateways/nginx.
+// It returns the address at which it listens.
+func StartNginx(t testing.TB, folder string, s *Service, app *Application) string {
+	t.Helper()
+	listen := FreeAddrs(t, 1)[0]
+	site, state := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(site, "static"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(site, "static", "index.html"), []byte("the index"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	readableByAll(t, site)
+	dir := Render(t, folder, map[string]string{
+		"127.0.0.1:8080": s.HTTP, "127.0.0.1:9000": app.Addr, "100ms": s.Timeout, "127.0.0.1:8000": listen,
+		"/run/stint-nginx": state, "/srv/stint-example": site,
+	})
+	Start(t, syscall.SIGTERM, "nginx", "-p", state, "-c", filepath.Join(dir, "nginx.conf"), "-g", "daemon off;").
+		Await(t, listen)
+	return listen
+}
+
+// StartHAProxy runs HAProxy with haproxy.cfg in folder, which asks by Lua.
+func StartHAProxy(t testing.TB, folder string, s *Service, app *Application) string {
+	t.Helper()
+	a := FreeAddrs(t, 2)
+	_, adminPort, _ := net.SplitHostPort(s.Admin)
+	dir := Render(t, folder, map[string]string{
+		"127.0.0.1:8080": s.HTTP, "127.0.0.1:9000": app.Addr, "100ms": s.Timeout,
+		"127.0.0.1:8000": a[0], "127.0.0.1:8001": a[1], "check port 8082": "check port " + adminPort,
+	})
+	// -C: lua-load is relative to the folder of the configuration.
+	Start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy.cfg").Await(t, a[0])
+	return a[0]
+}
+
+// StartSPOE runs HAProxy with haproxy-spoe.cfg in folder, which asks by SPOE.
+func StartSPOE(t testing.TB, folder string, s *Service, app *Application) string {
+	t.Helper()
+	listen := FreeAddrs(t, 1)[0]
+	dir := Render(t, folder, map[string]string{
+		"127.0.0.1:8083": s.SPOE, "127.0.0.1:9000": app.Addr, "100ms": s.Timeout, "127.0.0.1:8000": listen,
+	})
+	Start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy-spoe.cfg").Await(t, listen)
+	return listen
+}
+
+// StartCaddy runs Caddy with a Caddyfile in folder.
+func StartCaddy(t testing.TB, folder, file string, s *Service, app *Application) string {
+	t.Helper()
+	listen := FreeAddrs(t, 1)[0]
+	dir := Render(t, folder, map[string]string{
+		"127.0.0.1:8080": s.HTTP, "127.0.0.1:9000": app.Addr, "100ms": s.Timeout, "127.0.0.1:8000": listen,
+	})
+	Start(t, syscall.SIGTERM, "caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, file)).
+		Await(t, listen)
+	return listen
+}
+
+// readableByAll lets nginx's worker, which does not run as root, into a folder of the test's.
+func readableByAll(t testing.TB, dir string) {
+	t.Helper()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
