@@ -2,6 +2,8 @@ module github.com/stint-io/stint
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require (
 	cel.dev/cel-go v0.33.2
 	github.com/dunglas/httpsfv v1.1.2

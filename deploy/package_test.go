@@ -97,8 +97,10 @@ func TestPackage(t *testing.T) {
 		run(t, dist, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-confold"}, args...)...)
 	}
 	dpkg("--install", deb)
-	if out := run(t, dist, filepath.Join(root, "usr/bin/stint"), "version"); !strings.HasPrefix(out, "stint "+released+" (go") {
-		t.Errorf("stint version: %s", out)
+	_, toolchain, _ := strings.Cut(read(t, "../go.mod"), "\ntoolchain ")
+	toolchain, _, _ = strings.Cut(toolchain, "\n")
+	if out := run(t, dist, filepath.Join(root, "usr/bin/stint"), "version"); !strings.HasPrefix(out, "stint "+released+" ("+toolchain) {
+		t.Errorf("stint version: %s, want it built by %s", out, toolchain)
 	}
 	sbomIsComplete(t, filepath.Join(root, "usr/bin/stint"), filepath.Join(root, "usr/share/doc/stint/sbom.cdx.json"))
 
