@@ -1,11 +1,16 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/server"
 )
@@ -95,5 +100,54 @@ func TestFirstTakeAtASite(t *testing.T) {
 		if a := site.post("/v1/take", fmt.Sprintf(`{"attributes":{"account":"new-%d"}}`, i)); a.status != 200 || strings.Contains(a.body, `"store_failed":true`) {
 			t.Errorf("key %d: %d %s", i, a.status, a.body)
 		}
+	}
+}
+
+// TestSemaphoreBelowASite: workers of two programs at two sites share the permits of the root. They use all of them,
+// and never more.
+func TestSemaphoreBelowASite(t *testing.T) {
+	const permits, workers, turns = 3, 4, 20
+	const limits = `limits:
+  - {name: jobs, algorithm: concurrency, max_in_flight: 3, sharing: leased}
+`
+	root := start(t, limits, func(o *server.Options) { o.StateDir, o.FirstStart = t.TempDir(), true })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var inUse, most atomic.Int64
+	var group sync.WaitGroup
+	var once sync.Once
+	full := make(chan struct{}) // all permits were in use at once
+	for _, name := range []string{"eu", "us"} {
+		site := start(t, limits, below(name, root.Addrs().GRPC.String()))
+		jobs, err := site.instance(name+"-program").Semaphore("jobs", client.LimitOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range workers {
+			group.Go(func() {
+				for range turns {
+					if err := jobs.Acquire(ctx, 1); err != nil {
+						t.Errorf("a worker at %s: %v", name, err)
+						return
+					}
+					now := inUse.Add(1)
+					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+					}
+					if now == permits {
+						once.Do(func() { close(full) })
+					}
+					select { // the first ones hold theirs until all are in use
+					case <-full:
+					case <-ctx.Done():
+					}
+					inUse.Add(-1)
+					jobs.Release(1)
+				}
+			})
+		}
+	}
+	group.Wait()
+	if got := most.Load(); got != permits {
+		t.Errorf("%d permits were in use at once, want %d", got, permits)
 	}
 }

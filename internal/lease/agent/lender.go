@@ -179,7 +179,8 @@ func (r *resource) addLoad(d *lease.Demand) {
 		d.Claims = slices.Clone(r.site.sent)
 	}
 	d.Most = r.site.load.Most
-	if r.answer.limit().Semaphore {
+	// The site knows the kind from its own limit. The first demand is sent before the coordinator has answered.
+	if r.site.load.Permits {
 		d.Shortfall = d.Rate
 	}
 }

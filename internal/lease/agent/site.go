@@ -26,6 +26,7 @@ type Lender interface {
 
 // Load is what a site is asked for.
 type Load struct {
+	Permits    bool         // the limit is a semaphore: Demand is permits, not a rate
 	Demand     fixed.Amount // per second; of a semaphore, permits
 	Shortfall  fixed.Amount // tokens that are missing now
 	ShortUntil limit.Time   // from when on they are of no use; lease.Never = not known

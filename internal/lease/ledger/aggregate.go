@@ -11,6 +11,7 @@ import (
 // Aggregate is what the instances of a site ask for together, and what the site has free of what
 // its parent lends.
 type Aggregate struct {
+	Permits    bool           // the limit is a semaphore
 	Demand     fixed.Amount   // per second; of a semaphore, permits
 	Shortfall  fixed.Amount   // tokens that instances are missing and the pool does not have
 	ShortUntil limit.Time     // from when on they are of no use; lease.Never = not known
@@ -29,7 +30,7 @@ func (r *Resource) Aggregate(now limit.Time) Aggregate {
 	p.Refill(now)
 	sum := Aggregate{
 		Free: lease.Capacity{Rate: max(0, p.Rate), Burst: p.Spare(), Tokens: max(0, p.Level)}, Room: max(0, p.Room()),
-		ShortUntil: now, Most: lease.Capacity{Rate: r.Supply.Own.Rate, Burst: r.Supply.Own.Burst},
+		ShortUntil: now, Permits: r.Supply.Own.Semaphore, Most: lease.Capacity{Rate: r.Supply.Own.Rate, Burst: r.Supply.Own.Burst},
 	}
 	r.Supply.Groups = r.Supply.Groups[:0]
 	whole := r.Whole()

@@ -55,6 +55,7 @@ type node struct {
 
 	agent   *agent.Agent
 	bucket  *bucket.Bucket
+	crew    *crew // workers that wait; nil = arrivals that do not
 	handle  uint32
 	opts    agent.LeaseOptions
 	rate    float64
@@ -163,7 +164,15 @@ func (tr *tree) startInstance(n *node) {
 	n.agent = agent.New(agent.Options{Member: lease.Member{Instance: n.name, Session: n.session}, Jitter: tr.rand.Float64})
 	n.bucket = bucket.NewBucket(n.agent.Deadline())
 	n.bucket.Random(tr.rand.Float64)
-	n.handle = n.agent.Open(tr.clock(n), lease.ResourceID{Limit: "l"}, n.opts, n.bucket)
+	spent := agent.Bucket(n.bucket)
+	if n.crew != nil {
+		n.crew.spender = n.bucket
+		if tr.terms.Semaphore {
+			n.crew.spender = bucket.NewSemaphore(n.agent.Deadline())
+		}
+		spent = n.crew
+	}
+	n.handle = n.agent.Open(tr.clock(n), lease.ResourceID{Limit: "l"}, n.opts, spent)
 	tr.stepAgent(n, lease.Tick{})
 }
 
@@ -269,6 +278,8 @@ func (tr *tree) run(d time.Duration) {
 			switch {
 			case what.site != nil:
 				tr.stepSite(what, lease.Tick{})
+			case what.crew != nil && tr.now >= what.crew.next():
+				what.crew.act()
 			case tr.now >= what.next:
 				tr.arrive(what)
 			default:
@@ -283,7 +294,11 @@ func (n *node) due() limit.Time {
 	if n.site != nil {
 		return n.site.Next() - n.offset
 	}
-	return min(n.next, n.agent.Next()-n.offset)
+	next := min(n.next, n.agent.Next()-n.offset)
+	if n.crew != nil {
+		next = min(next, n.crew.next())
+	}
+	return next
 }
 
 func (tr *tree) load(n *node, rate float64) {

@@ -256,7 +256,7 @@ func (u *supply) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 func (u *supply) Load(now limit.Time) agent.Load {
 	a := u.Aggregate(now)
 	return agent.Load{
-		Demand: a.Demand, Shortfall: a.Shortfall, ShortUntil: a.ShortUntil, Claims: a.Claims, Weight: a.Weight, Band: a.Band, Most: a.Most,
+		Permits: a.Permits, Demand: a.Demand, Shortfall: a.Shortfall, ShortUntil: a.ShortUntil, Claims: a.Claims, Weight: a.Weight, Band: a.Band, Most: a.Most,
 		Free: a.Free, Room: a.Room,
 	}
 }
