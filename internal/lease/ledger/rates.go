@@ -73,7 +73,7 @@ func (r *Resource) targetRates() {
 	}
 	weights := fixed.Amount(0)
 	for i, a := range r.accounts {
-		weights += burstWeight(r.shares[i], a.Demand)
+		weights += a.burstWeight(r.shares[i])
 	}
 	for i, a := range r.accounts {
 		s := r.shares[i]
@@ -87,7 +87,7 @@ func (r *Resource) targetRates() {
 		}
 		switch {
 		case r.Contended:
-			a.target.Burst = least + rest.Scale(burstWeight(s, a.Demand), weights)/fixed.Token*fixed.Token
+			a.target.Burst = least + rest.Scale(a.burstWeight(s), weights)/fixed.Token*fixed.Token
 		case capacity > 0:
 			a.target.Burst = least + room + rest.Scale(min(s, capacity), capacity)/fixed.Token*fixed.Token
 		}
@@ -101,10 +101,14 @@ func (r *Resource) targetRates() {
 // of burst K that is refilled at the rate s of random arrivals refuses s/2K of them. The sum of
 // s/2K over all accounts, for a given sum of K, is least where K is proportional to the square
 // root of s. An account with far more demand than rate has an empty bucket at any burst, and
-// weighs an eighth.
-func burstWeight(s, want fixed.Amount) fixed.Amount {
+// weighs an eighth. A site divides its burst among its instances, so it weighs as much as they do together:
+// n of them of the rate s/n each come to sqrt(s*n), and each needs a token of its own however little is left.
+func (a *Account) burstWeight(s fixed.Amount) fixed.Amount {
+	if a.site != nil && a.site.lends {
+		return fixed.Amount(math.Sqrt(float64(s) * float64(max(1, a.Weight))))
+	}
 	w := fixed.Amount(math.Sqrt(float64(s)))
-	if want-want/16 > s {
+	if want := a.Demand; want-want/16 > s {
 		return w / 8
 	}
 	return w
