@@ -281,7 +281,11 @@ server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, s
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;
 
+# Who asks a service over HTTP: one client.
+internal/answer < internal/remote;
+
 # The proxy: requests from one side to the other, and the server's own decisions in between.
+internal/remote < proxy, cmd/stint;
 server, middleware/httplimit, throttle, internal/costs/orca < proxy;
 
 # The library's front door: limits from a file, kept in this process or in Redis.

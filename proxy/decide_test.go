@@ -109,8 +109,8 @@ func TestServiceFails(t *testing.T) {
 			if fmt.Sprint(got) != want {
 				t.Errorf("%s, %v: %v, want %s", url, choice, got, want)
 			}
-			if m := p.metrics(t); !strings.Contains(m, `stint_proxy_service_calls_total{outcome="failed"} `) || strings.Contains(m, `stint_proxy_service_calls_total{outcome="failed"} 0`) {
-				t.Errorf("%s, %v: no failure in the metrics", url, choice)
+			if m := p.metrics(t); !strings.Contains(m, `stint_proxy_service_calls_total{outcome="answered"} 0`) || !strings.Contains(m, "stint_proxy_service_up 0") {
+				t.Errorf("%s, %v: the metrics do not say that the service is out", url, choice)
 			}
 			admitted := strings.Count(want, "200")
 			if line := fmt.Sprintf("\nstint_unlimited_total{limit=\"\",reason=\"no_service\"} %d\n", admitted); strings.Contains(p.metrics(t), line) != (admitted > 0) {

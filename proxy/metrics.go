@@ -37,14 +37,16 @@ func (c *counts) answered(a *reply) {
 }
 
 var (
-	descRequests = prometheus.NewDesc("stint_proxy_requests_total", "Requests by the class of their status and by who answered: upstream, or the proxy itself; none when the client went before an answer began.", []string{"status", "by"}, nil)
-	descRefused  = prometheus.NewDesc("stint_proxy_refused_requests_total", "Requests refused at the door, before any limit, by what is wrong with them.", []string{"reason"}, nil)
-	descUp       = prometheus.NewDesc("stint_proxy_upstream_up", "1 if the upstream is healthy, 0 if it was taken out.", []string{"upstream"}, nil)
-	descInFlight = prometheus.NewDesc("stint_proxy_upstream_requests_in_flight", "Requests and WebSockets that the upstream has in progress.", []string{"upstream"}, nil)
-	descFailures = prometheus.NewDesc("stint_proxy_upstream_failures_total", "Failures of the upstream: refused a connection, timeout, broken before an answer, or cut within one.", []string{"upstream", "reason"}, nil)
-	descNone     = prometheus.NewDesc("stint_proxy_unhealthy_requests_total", "Requests answered 503 because no upstream was healthy.", nil, nil)
-	descTunnels  = prometheus.NewDesc("stint_proxy_websockets", "WebSockets in progress.", nil, nil)
-	descService  = prometheus.NewDesc("stint_proxy_service_calls_total", "Requests that the service was to decide: answered, failed, or skipped because it had just failed.", []string{"outcome"}, nil)
+	descRequests      = prometheus.NewDesc("stint_proxy_requests_total", "Requests by the class of their status and by who answered: upstream, or the proxy itself; none when the client went before an answer began.", []string{"status", "by"}, nil)
+	descRefused       = prometheus.NewDesc("stint_proxy_refused_requests_total", "Requests refused at the door, before any limit, by what is wrong with them.", []string{"reason"}, nil)
+	descUp            = prometheus.NewDesc("stint_proxy_upstream_up", "1 if the upstream is healthy, 0 if it was taken out.", []string{"upstream"}, nil)
+	descInFlight      = prometheus.NewDesc("stint_proxy_upstream_requests_in_flight", "Requests and WebSockets that the upstream has in progress.", []string{"upstream"}, nil)
+	descFailures      = prometheus.NewDesc("stint_proxy_upstream_failures_total", "Failures of the upstream: refused a connection, timeout, broken before an answer, or cut within one.", []string{"upstream", "reason"}, nil)
+	descNone          = prometheus.NewDesc("stint_proxy_unhealthy_requests_total", "Requests answered 503 because no upstream was healthy.", nil, nil)
+	descTunnels       = prometheus.NewDesc("stint_proxy_websockets", "WebSockets in progress.", nil, nil)
+	descService       = prometheus.NewDesc("stint_proxy_service_calls_total", "Requests that the service was to decide: answered; refused, as it does not take the question; failed; or skipped because it was out.", []string{"outcome"}, nil)
+	descCoordinatorUp = prometheus.NewDesc("stint_proxy_coordinator_up", "1 if a coordinator of leased limits answers, 0 if none does; absent without such limits.", nil, nil)
+	descServiceUp     = prometheus.NewDesc("stint_proxy_service_up", "1 if the service answers, 0 if it is out or was not reached yet.", nil, nil)
 )
 
 var (
@@ -61,7 +63,7 @@ type collector struct{ p *Proxy }
 
 // Describe implements [prometheus.Collector].
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descTunnels, descService, descWaiting, descWaitingCost, descRunning, descLimit, descThrottled, descError} {
+	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descTunnels, descService, descServiceUp, descCoordinatorUp, descWaiting, descWaitingCost, descRunning, descLimit, descThrottled, descError} {
 		ch <- d
 	}
 }
@@ -111,9 +113,23 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			count(descThrottled, n.Left, class.String(), "left")
 		}
 	}
+	if leases, met, problem := p.decider.Coordinator(); leases && p.service == nil {
+		up := 0.0
+		if met && problem == nil {
+			up = 1
+		}
+		gauge(descCoordinatorUp, up)
+	}
 	if s := p.service; s != nil {
-		count(descService, s.answered.Load(), "answered")
-		count(descService, s.failed.Load(), "failed")
-		count(descService, s.skipped.Load(), "skipped")
+		n := s.Figures()
+		count(descService, n.Answered, "answered")
+		count(descService, n.Refused, "refused")
+		count(descService, n.Failed, "failed")
+		count(descService, n.Skipped, "skipped")
+		up := 1.0
+		if met, problem := s.Standing(); !met || problem != nil {
+			up = 0
+		}
+		gauge(descServiceUp, up)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/remote"
 	"github.com/stint-io/stint/server"
 )
 
@@ -19,9 +20,8 @@ const (
 	DefaultHTTPAddr  = "127.0.0.1:8000"
 	DefaultAdminAddr = "127.0.0.1:8082"
 
-	// DefaultServiceTimeout bounds a call of the service. Not longer: a request waits for it. Not
-	// shorter: a service across a data centre answers in a few milliseconds, in its pauses in tens.
-	DefaultServiceTimeout = 50 * time.Millisecond
+	// DefaultServiceTimeout is after what time without an answer the service is asked whether it lives.
+	DefaultServiceTimeout = remote.DefaultTimeout
 
 	// DefaultGrace is how long requests may take to end once the proxy stops. Not longer:
 	// orchestrators kill after 30 s.
@@ -62,7 +62,7 @@ func (f OnFailure) String() string {
 // Service is a stint service that decides in place of this process. The zero value is none.
 type Service struct {
 	URL     string        // of its HTTP port, such as http://127.0.0.1:8080; "" = this process decides
-	Timeout time.Duration // of a call; 0 = [DefaultServiceTimeout]
+	Timeout time.Duration // after which it is asked whether it lives; 0 = [DefaultServiceTimeout]
 	// OnFailure says what becomes of requests while it does not answer.
 	OnFailure OnFailure
 	// Attributes are what it is told of a request besides ip, method, path and host, such as

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,9 +85,6 @@ func New(o Options) (*Proxy, error) {
 	}
 	if o.Decide.XRateLimit {
 		choices = append(choices, httplimit.WithXRateLimit())
-	}
-	if o.Service.URL != "" && o.Service.OnFailure == FailureAllow {
-		choices = append(choices, httplimit.WithOnError(httplimit.Allow))
 	}
 	p.throttled = &throttled{
 		next: p.forward, trusted: forwarded.TrustPrefixes(trusted), log: o.Decide.Logger,
@@ -189,11 +187,29 @@ func (p *Proxy) readiness() (ready bool, text string) {
 	case healthy == 0:
 		return false, "no upstream is healthy"
 	case healthy < all:
-		return true, fmt.Sprintf("%d of %d upstreams are healthy", healthy, all)
-	case p.service != nil && p.service.failing():
-		return true, "the service does not answer: " + p.opts.Service.OnFailure.String() + " decides"
+		text = fmt.Sprintf("%d of %d upstreams are healthy", healthy, all)
 	}
-	return true, ""
+	ready, more := p.deciderReadiness()
+	return ready, strings.Trim(text+"; "+more, "; ")
+}
+
+// deciderReadiness is that of the service or the coordinator that decides.
+func (p *Proxy) deciderReadiness() (ready bool, text string) {
+	if p.service != nil {
+		return p.service.readiness()
+	}
+	leases, met, problem := p.decider.Coordinator()
+	switch {
+	case !leases || met && problem == nil:
+		return true, ""
+	case len(p.opts.Coordinators) == 0:
+		return true, "limits with sharing: leased have no coordinator and are decided by on_store_failure: name one with --coordinator"
+	case met:
+		return true, fmt.Sprintf("no coordinator answers: leases run on until they end, and then on_store_failure decides: %v", problem)
+	case problem != nil:
+		return false, fmt.Sprintf("no coordinator was reached yet: %v", problem)
+	}
+	return false, "no coordinator was reached yet"
 }
 
 // Ready is closed once the listeners accept connections.
@@ -246,6 +262,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return <-failed
 	}
 	all.Go(func() { p.pool.run(running) })
+	if p.service != nil {
+		all.Go(func() { p.service.Run(running) })
+	}
 	all.Go(func() { p.throttled.follow(running, p.decider.Changed, p.decider.Limits) })
 	all.Go(func() {
 		if err := p.decider.Serve(p.http, door); !errors.Is(err, http.ErrServerClosed) {

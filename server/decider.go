@@ -78,6 +78,20 @@ func (d *Decider) CountNoService() { d.s.engine.CountUnlimited(tally.NoService) 
 // Attributes returns the names of the attributes that some limit reads.
 func (d *Decider) Attributes() []string { return d.s.engine.Attributes() }
 
+// Coordinator says how the coordinator of leased limits stands: whether there are such limits, whether one has ever
+// answered, and why none does now; nil = one does, or the first try has not ended.
+func (d *Decider) Coordinator() (leases, met bool, problem error) {
+	l := &d.s.leases
+	if !l.own.Leases() {
+		return false, false, nil
+	}
+	if l.alone {
+		return true, false, errors.New("none is named, as --coordinator does")
+	}
+	met, problem = l.own.Coordinator()
+	return true, met, problem
+}
+
 // Limits returns the configuration in force.
 func (d *Decider) Limits() *rules.Set { return d.s.Limits() }
 

@@ -31,6 +31,9 @@ func (f *adminFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for an answer")
 }
 
+// maxAnswer bounds what a service may answer. Lists of many keys are long.
+const maxAnswer = 16 << 20
+
 // call asks the admin port and reads its JSON into to. fields are names and values of header fields; those without
 // a value are not sent.
 func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Values, to any, fields ...string) error {

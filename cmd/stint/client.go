@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,11 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/remote"
 )
-
-// maxAnswer bounds what a service may answer. Explanations of many limits are
-// long, but not that long.
-const maxAnswer = 16 << 20
 
 type clientFlags struct {
 	domain  string
@@ -122,35 +120,27 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 	if err != nil {
 		return 0, nil, err
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, addr+path, bytes.NewReader(text))
+	to, err := url.Parse(addr)
+	if err != nil {
+		return 0, nil, fmt.Errorf("--addr: %w", err)
+	}
+	token, err := f.token(to)
 	if err != nil {
 		return 0, nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	if err := f.authorize(req); err != nil {
-		return 0, nil, err
-	}
-	resp, err := asker.Do(req)
+	service, err := remote.New(remote.Options{URL: addr, HTTP: asker, Token: token})
 	if err != nil {
+		return 0, nil, fmt.Errorf("--addr: %w", err)
+	}
+	code, body, err := service.Call(cmd.Context(), path, text)
+	var fault *remote.Fault
+	switch {
+	case errors.As(err, &fault):
+		return 0, nil, fmt.Errorf("the service answered %s: %s%s", fault.Text, strconv.QuoteToGraphic(fault.Detail), hintOfAnswer(fault.Status, fault.Detail, "--addr"))
+	case err != nil:
 		return 0, nil, fmt.Errorf("%w\nhint: %s", err, hintOf(err, strings.HasPrefix(addr, "https:")))
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return 0, nil, fmt.Errorf("the service's answer broke off: %w", err)
-	}
-	var p struct {
-		Detail string `json:"detail"`
-	}
-	refused := resp.Header.Get("Content-Type") == "application/problem+json" && bytes.Contains(body, []byte("violated-policies"))
-	if resp.StatusCode != http.StatusOK && !refused {
-		// Whatever the body is, its text is all there is to say.
-		if json.Unmarshal(body, &p) != nil || p.Detail == "" {
-			p.Detail = strings.TrimSpace(string(body[:min(len(body), 200)]))
-		}
-		return 0, nil, fmt.Errorf("the service answered %s: %s%s", resp.Status, strconv.QuoteToGraphic(p.Detail), hintOfAnswer(resp.StatusCode, p.Detail, "--addr"))
-	}
-	return resp.StatusCode, body, nil
+	return code, body, nil
 }
 
 // hintOfAnswer says what to do about an answer that is a fault, in a line of its own; "" = the answer says it.

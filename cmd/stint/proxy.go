@@ -69,7 +69,7 @@ func (p *proxyFlags) register(f *pflag.FlagSet, o *proxy.Options) {
 	f.StringVar(&d.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	f.Var(&p.maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
 	f.StringVar(&o.Service.URL, "service", "", "URL of a stint service that decides, such as http://127.0.0.1:8080")
-	f.DurationVar(&o.Service.Timeout, "service-timeout", proxy.DefaultServiceTimeout, "how long a decision of the service may take")
+	f.DurationVar(&o.Service.Timeout, "service-timeout", proxy.DefaultServiceTimeout, "after what time without an answer the service is asked whether it lives")
 	f.StringVar(&p.onFailure, "on-service-failure", "", "what becomes of requests when the service does not answer: local, allow or reject (default local with --config, else allow)")
 	f.StringSliceVar(&o.Service.Attributes, "attribute", nil, "attribute that the service is told of besides ip, method, path and host, such as header:x-api-key; may be repeated")
 	f.StringVar(&o.Service.TokenFile, "service-token-file", "", "file with the token that is sent to the service")

@@ -92,20 +92,28 @@ func (f *clientFlags) secure(addr string) (*http.Client, error) {
 	}, nil
 }
 
-// authorize adds the token, which is not sent to another machine in plain text.
+// authorize adds the token.
 func (f *clientFlags) authorize(req *http.Request) error {
+	token, err := f.token(req.URL)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return err
+}
+
+// token reads the token, which is not sent to another machine in plain text; "" = there is none.
+func (f *clientFlags) token(to *url.URL) (string, error) {
 	if f.tokenFile == "" {
-		return nil
+		return "", nil
 	}
 	token, err := readToken(f.tokenFile, "--token-file")
 	if err != nil {
-		return err
+		return "", err
 	}
-	if req.URL.Scheme != "https" && !onLoopback(req.URL) {
-		return fmt.Errorf("the token is not sent in plain text to %s, where everybody on the way could read it: write https:// in --addr", req.URL.Host)
+	if to.Scheme != "https" && !onLoopback(to) {
+		return "", fmt.Errorf("the token is not sent in plain text to %s, where everybody on the way could read it: write https:// in --addr", to.Host)
 	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	return nil
+	return token, nil
 }
 
 func onLoopback(u *url.URL) bool {

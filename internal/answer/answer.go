@@ -173,12 +173,19 @@ func WriteError(w http.ResponseWriter, status int, detail string) {
 
 // WriteErrorAs is WriteError with another status on the status line.
 func WriteErrorAs(w http.ResponseWriter, lineStatus, status int, detail string) {
-	writeProblem(w, lineStatus, appendProblem(make([]byte, 0, 256),
-		problem{kind: typeBlank, title: http.StatusText(status), status: status, detail: detail}))
+	writeProblem(w, lineStatus, AppendError(make([]byte, 0, 256), status, detail))
+}
+
+// ProblemType is the media type of problem documents.
+const ProblemType = "application/problem+json"
+
+// AppendError appends the problem document of [WriteError].
+func AppendError(dst []byte, status int, detail string) []byte {
+	return appendProblem(dst, problem{kind: typeBlank, title: http.StatusText(status), status: status, detail: detail})
 }
 
 func writeProblem(w http.ResponseWriter, status int, body []byte) {
-	write(w, status, "application/problem+json", body)
+	write(w, status, ProblemType, body)
 }
 
 func write(w http.ResponseWriter, status int, kind string, body []byte) {

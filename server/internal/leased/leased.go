@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/client"
@@ -64,6 +65,7 @@ type Options struct {
 type Store struct {
 	exact  store.Store
 	client *client.Client
+	met    atomic.Bool   // a coordinator has answered
 	other  func() string // lends the limits
 	names  *aliases
 	asking leaseask.Asking
@@ -93,13 +95,18 @@ func New(o Options) (*Store, error) {
 	// Connect ignores the addresses: they are for the log.
 	address, others := "this process", []string(nil)
 	if o.Away {
-		address = "the member that leads"
+		address = "the coordinator"
 		others = []string{address} // a client with one address alone waits for it
 	}
 	c, err := client.New(client.Options{
 		Transport: &transport{connect: o.Connect, shardOf: o.ShardOf, names: s.names}, Address: address, Others: others,
 		Instance: fmt.Sprintf("%s-%08x", cmp.Or(o.Instance, "server"), rand.Uint32()),
 		Logger:   o.Logger,
+		OnConnection: func(up bool) {
+			if up {
+				s.met.Store(true)
+			}
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("leased: %w", err)
@@ -175,6 +182,17 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Leases reports whether there are limits that are leased.
+func (s *Store) Leases() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lent) > 0
+}
+
+// Coordinator says whether a coordinator has ever answered, and why none does now; nil = one does, or the first try has
+// not ended.
+func (s *Store) Coordinator() (met bool, problem error) { return s.met.Load(), s.client.Err() }
 
 // Keys is how many keys have a lease, or ask for one.
 func (s *Store) Keys() int { return s.table.Len() }
