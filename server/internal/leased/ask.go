@@ -10,9 +10,9 @@ import (
 // This file is keys that come seldom: their coordinator is asked for each request, in one round trip with others.
 // A key that comes often, or of which somebody has a lease, has a lease here.
 
-// mayAsk says whether a part can be asked for: a limit with a key, per time, that refuses and counts what it admits.
+// mayAsk says whether a part can be asked for: a limit with a key, per time, that counts what it admits.
 func (s *Store) mayAsk(p *part) bool {
-	return s.asking.Asks() && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.Shadow && !p.charge.CountRefused && p.charge.Cost >= 0
+	return s.asking.Asks() && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.CountRefused && p.charge.Cost >= 0
 }
 
 // ask decides a part without a lease, if that can be; done is false where it has to have one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -344,6 +345,39 @@ func TestShadow(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	})
+}
+
+// A shadow counts as a limit that refuses does, from the first request of a key on: with a tag, one
+// that is not counted would pass unmarked on top of the limit.
+func TestShadowCountsFromTheFirstRequest(t *testing.T) {
+	for name, o := range map[string]leased.Options{"asked": {}, "by lease": {Ask: byLease}} {
+		for of, key := range map[string]string{"a": "1", "b": ""} {
+			left := func(shadow bool) (list []int64) {
+				synctest.Test(t, func(t *testing.T) {
+					f, stop := open(t, o, "  - {name: a, key: [k], rate: 9/day, sharing: leased}\n  - {name: b, rate: 9/day, sharing: leased}\n")
+					defer stop()
+					for range 12 {
+						c := f.charge(of, key, 1)
+						c.Shadow = shadow
+						charges := []store.Charge{c}
+						if _, err := f.Take(t.Context(), charges); err != nil {
+							t.Fatal(err)
+						}
+						if v := charges[0].Verdict; v.Allowed {
+							list = append(list, v.Remaining)
+						} else {
+							list = append(list, -1)
+						}
+						time.Sleep(time.Second)
+					}
+				})
+				return list
+			}
+			if got, want := left(true), left(false); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: a shadow has left %v, a limit that refuses %v", name, of, got, want)
+			}
+		}
+	}
 }
 
 // Without a coordinator each charge answers as it asks for.

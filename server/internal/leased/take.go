@@ -208,14 +208,19 @@ func (s *Store) prepareAll(ctx context.Context, w *work, how way) (refuser int, 
 	return len(w.leased), nil
 }
 
-// shadow decides a charge that refuses nothing, when the request is decided. It does not
-// wait for more.
+// shadow decides a charge that refuses nothing, when the request is decided. It waits for the first
+// answer about a key, since a request that is not counted would come on top of the limit before a
+// tag marks the next one. It does not wait for more where the lease is short.
 func (s *Store) shadow(ctx context.Context, p *part, allowed bool) {
 	how := peek
 	if allowed {
 		how = takeAtOnce
 	}
-	if s.do(ctx, p, how) != nil {
+	err := s.do(ctx, p, how)
+	if err == nil && how == takeAtOnce && p.unknown {
+		err = s.do(ctx, p, take)
+	}
+	if err != nil {
 		p.charge.Verdict, p.charge.Failed = limit.Verdict{Allowed: true, Remaining: p.own.quota}, true
 	}
 	p.commit()
@@ -292,7 +297,7 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 	case err == nil && (!p.unknown || p.more && !c.Shadow): // it is waited for, if anything
 		return nil
 	case err == nil && how == takeAtOnce && c.Shadow:
-		// It has been asked for, and a shadow does not wait for the answer.
+		// It has been asked for; shadow waits for the answer.
 		c.Verdict = limit.Verdict{Allowed: true, Remaining: p.own.quota}
 		return nil
 	case errors.Is(err, errMoved), s.moved(p):
