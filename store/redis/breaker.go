@@ -21,6 +21,10 @@ type breaker struct {
 	open  atomic.Bool
 	last  atomic.Int64           // time of the latest answer, on the store's clock
 	key   atomic.Pointer[string] // a key of the call that failed
+
+	// rejoin is until when, on the store's clock, limits with store.FailLocal are still decided by
+	// their shares.
+	rejoin atomic.Int64
 }
 
 func newBreaker(s *Store) *breaker {
@@ -58,10 +62,8 @@ func (b *breaker) probe() {
 	for {
 		err := b.try()
 		if err == nil {
-			b.last.Store(s.clock())
-			b.open.Store(false)
+			b.close()
 			s.health.closed(s)
-			s.settle(b)
 			return
 		}
 		s.health.lost(s, describe(err, s.opts))
@@ -72,6 +74,26 @@ func (b *breaker) probe() {
 		pause = min(2*pause, b.longest())
 	}
 }
+
+// close ends an outage: what was admitted without the server is settled, and a grace begins if
+// other instances share the limits.
+func (b *breaker) close() {
+	s := b.store
+	now := s.clock()
+	b.last.Store(now)
+	if s.sharers() > 1 {
+		b.rejoin.Store(now + int64(b.grace()))
+	}
+	b.open.Store(false)
+	s.settle(b, "")
+}
+
+// grace is for how long shares decide after an outage. Had the server been away for all, then all are back
+// by then and have charged what their shares refilled. Otherwise the first would take that as well.
+func (b *breaker) grace() time.Duration { return 2 * b.longest() }
+
+// rejoining reports whether shares still decide.
+func (b *breaker) rejoining() bool { return b.store.clock() < b.rejoin.Load() }
 
 // longest is the longest pause: four times as long in a Cluster, whose failover takes at least a
 // second and where each lane of a lost master has a probe.

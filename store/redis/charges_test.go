@@ -95,7 +95,7 @@ func TestChargesKeptWithoutTheServer(t *testing.T) {
 	var l localCharges
 	add := func(key string, r *rule, cost int64, at limit.Time, want int64) {
 		t.Helper()
-		l.add(key, &localCharge{rule: r, cost: cost}, at)
+		l.add(key, &localCharge{rule: r, cost: cost, counts: true}, at)
 		if got := l.keys[key]; got == nil || got.cost != want || got.rule != r {
 			t.Errorf("%s: %+v, want a cost of %d", key, got, want)
 		}

@@ -155,10 +155,15 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
 				return
 			}
-			local = append(local, store.Charge{
+			one := store.Charge{
 				Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow,
 				CountRefused: p.terms.counts, Quota: partOf(p.terms.quota, n), HasQuota: p.terms.own,
-			})
+			}
+			if err := s.open(ctx, p.key, one); err != nil {
+				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
+				return
+			}
+			local = append(local, one)
 			at = append(at, i)
 		}
 	}
@@ -181,7 +186,7 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 		p.verdict = local[j].Verdict
 		if o.verb == verbTake && (p.terms.counts || o.allowed && p.verdict.Allowed) {
 			s.charged(p)
-			s.settle(s.laneOf(p.key).breaker)
+			s.settle(s.laneOf(p.key).breaker, p.key)
 		}
 	}
 }

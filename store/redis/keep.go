@@ -37,13 +37,21 @@ func (s *Store) maintain() {
 	b := s.laneOf(s.presenceKey())
 	for {
 		s.present(name, b.breaker)
-		for i := range s.lanes {
-			if i == 0 || s.lanes[i].breaker != s.lanes[i-1].breaker {
-				s.settle(s.lanes[i].breaker)
-			}
-		}
+		s.settleAll()
 		if !s.wait(jitter(2 * heartbeat)) {
 			return
+		}
+	}
+}
+
+// settleAll charges what was admitted without Redis, or part of it, at every server that answers.
+func (s *Store) settleAll() {
+	s.repaying.Lock()
+	defer s.repaying.Unlock()
+	for i := range s.lanes {
+		if b := s.lanes[i].breaker; i == 0 || b != s.lanes[i-1].breaker {
+			s.settle(b, "")
+			s.repay(b)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func (s *Store) perform(ctx context.Context, o *operation) *operation {
 		return s.spread(ctx, o, groups)
 	}
 	o = s.ask(ctx, o)
-	if o != nil && o.err != nil && (o.verb == verbTake || o.verb == verbPeek) {
+	if o != nil && o.err != nil && o.decides() {
 		for i := range o.parts {
 			o.parts[i].failed = true
 		}
@@ -35,6 +35,10 @@ func (s *Store) ask(ctx context.Context, o *operation) *operation {
 	}
 	if err := s.down(l.breaker); err != nil {
 		o.err = err
+		return o
+	}
+	if o.local() && l.breaker.rejoining() {
+		o.err = errRejoining
 		return o
 	}
 	o.deadline = int64(time.Since(s.begin) + patience)
@@ -84,14 +88,21 @@ func (s *Store) down(b *breaker) error {
 	return nil
 }
 
-// groups returns the parts of an operation by slot, or nil when they share one.
-func (s *Store) groups(o *operation) map[uint16][]int {
-	if s.opts.Topology != Cluster || len(o.parts) == 1 {
+// groups returns the parts of an operation that are asked for together, or nil when all are: those
+// in one slot, and while shares still decide, those that they decide.
+func (s *Store) groups(o *operation) map[int][]int {
+	if len(o.parts) == 1 {
 		return nil
 	}
-	groups := make(map[uint16][]int)
+	groups := make(map[int][]int)
 	for i := range o.parts {
-		n := slot(o.parts[i].key)
+		p, n := &o.parts[i], 0
+		if s.opts.Topology == Cluster {
+			n = int(slot(p.key))
+		}
+		if o.decides() && p.onFailure == store.FailLocal && s.opts.Local != nil && s.laneOf(p.key).breaker.rejoining() {
+			n += slots
+		}
 		groups[n] = append(groups[n], i)
 	}
 	if len(groups) == 1 {
@@ -100,13 +111,30 @@ func (s *Store) groups(o *operation) map[uint16][]int {
 	return groups
 }
 
+var errRejoining = fmt.Errorf("redis: %w: other instances may not be back yet", store.ErrUnavailable)
+
+func (o *operation) decides() bool { return o.verb == verbTake || o.verb == verbPeek }
+
+// local reports whether shares can decide an operation.
+func (o *operation) local() bool {
+	if !o.decides() {
+		return false
+	}
+	for i := range o.parts {
+		if o.parts[i].onFailure != store.FailLocal || o.parts[i].counters.store.opts.Local == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // spread performs an operation whose parts are in several slots, which no script can decide as
 // one: the slots decide their parts concurrently, and when one refuses, what the others took is
 // given back. Until then such a bucket is charged for a refused request: while the slowest slot
 // answers (at most the time-out) and while the refund waits for its lane and is under way (at
 // most twice that). In that time other requests can be refused because of it; none is admitted
 // above the limit.
-func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]int) *operation {
+func (s *Store) spread(ctx context.Context, o *operation, groups map[int][]int) *operation {
 	type share struct {
 		op    *operation
 		parts []int
@@ -143,7 +171,7 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[uint16][]in
 		}
 	}
 	o.allowed = !refused
-	if o.err != nil && (o.verb == verbTake || o.verb == verbPeek) {
+	if o.err != nil && o.decides() {
 		s.fallBack(ctx, o)
 	}
 	for _, sh := range shares {

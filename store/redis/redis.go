@@ -40,6 +40,7 @@ type Store struct {
 	bans         banIndex
 	instances    atomic.Int64 // last seen at this prefix; 0 = Redis was never reached
 	localCharges localCharges
+	repaying     sync.Mutex
 	assumed      sync.Once // the number of instances, which is logged
 	presence     presence  // of the goroutine that runs maintain
 	health       health

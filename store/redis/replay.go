@@ -31,7 +31,7 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 		case verbSettle:
 			for i := range o.parts {
 				if k := &b.buckets[o.in[i]]; k.rule.kind.scalar() {
-					k.rule.settle(&k.state, now, o.parts[i].cost, o.owed)
+					k.rule.settle(&k.state, now, o.parts[i].cost, o.owed, o.parts[i].terms.counts)
 					k.taken, k.refused = true, false
 				}
 			}

@@ -1,24 +1,39 @@
 package redis
 
 import (
+	"context"
 	"math"
 	"math/bits"
+	"sort"
 	"sync"
 	"time"
 
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
 )
 
 // localCharges is what counters in this process admitted while Redis did not answer. It is
-// charged to Redis as soon as that answers, whether it fits or not. Otherwise each outage would
-// add the local share to the limit, and with a server that stands still for a part of each
-// second nearly twice the limit would be admitted.
+// charged to Redis afterwards. Otherwise each outage would add the local share to the limit, and
+// with a server that stands still for a part of each second nearly twice the limit would be
+// admitted.
 //
-// A bucket refills during an outage, and so do the shares: what is owed at the end is less than
-// what was admitted, and depends on when it was. Let A be the sum of the charges, S the state of
-// the bucket, and L the state in which these charges at their times would have left a full
-// bucket of the whole limit. The script sets the state to max(S + A, L). The charges of other
-// instances are added to that, in any order.
+// A bucket refills during an outage, and so do the shares. Let A be what a share admitted, and U
+// what its own bucket lacks at the end. A - U is what the share refilled: Redis is charged with
+// that at once, as its bucket has refilled as well, and by more than all shares together. U is
+// the burst of the share. It is owed: the share opens the next outage without it, and Redis is
+// charged with it when it has tokens left over. So the shares admit their bursts once, however
+// often Redis comes and goes, and no request is refused to pay for them.
+//
+// When Redis answered other instances meanwhile, they have spent the refill, and A - U finds no
+// tokens. Charged as debt it would refuse everybody for as long as the outage has lasted, so it is
+// forgiven: that is the excess that docs/explanation/failures.md states. When Redis was away for
+// all of them, nothing is forgiven as long as none takes from Redis before all have settled; see
+// breaker.grace.
+//
+// Windows that do not slide are charged at once and as far as they have room; sliding ones owe
+// as buckets do. Counters that count refused requests, or
+// ban, are charged with everything: let S be the state of a bucket and L the state in which its
+// charges at their times would have left a full one, then the script sets it to max(S + A, L).
 type localCharges struct {
 	mu   sync.Mutex
 	keys map[string]*localCharge
@@ -28,9 +43,14 @@ type localCharges struct {
 type localCharge struct {
 	counters *Counters
 	rule     *rule
-	cost     int64
+	counts   bool              // everything is charged, whether it fits or not
+	cost     int64             // admitted and not settled
 	full     limit.BucketState // L, by this process's wall clock
-	window   int64             // for other kinds, the window of the charges: they count in no other
+	window   int64             // of windows that do not slide: charges count in no other
+
+	owed    int64 // of the share's burst; see localCharges
+	settled int64 // when cost was last settled, on the store's clock
+	rested  bool  // Redis has answered since the share was last used
 }
 
 // maxLocalCharges bounds the keys; what further keys take locally is not charged afterwards. Not
@@ -45,10 +65,24 @@ func (s *Store) wall() limit.Time {
 	return limit.At(time.Now())
 }
 
+// owes reports whether charges by this rule come back little by little, so that a share owes its
+// burst.
+func (r *rule) owes() bool {
+	switch r.policy.Algorithm {
+	case limit.TokenBucket, limit.LeakyBucket:
+		return r.n > 0
+	case limit.SlidingWindowCounter, limit.SlidingWindowLog:
+		return true
+	default:
+		return false
+	}
+}
+
 // charged records what the local counters took for a part.
 func (s *Store) charged(p *part) {
 	if p.cost > 0 && p.rule.kind != kindPermits {
-		s.localCharges.add(p.key, &localCharge{counters: p.counters, rule: p.rule, cost: p.cost}, s.wall())
+		c := &localCharge{counters: p.counters, rule: p.rule, cost: p.cost, counts: p.terms.counts || p.rule.policy.Ban > 0}
+		s.localCharges.add(p.key, c, s.wall())
 	}
 }
 
@@ -56,27 +90,31 @@ func (s *Store) charged(p *part) {
 func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.rule.kind == kindBucket {
-		if c.full == (limit.BucketState{}) {
+	switch {
+	case c.rule.kind == kindBucket:
+		if c.counts && c.full == (limit.BucketState{}) {
 			owe := c.rule.bucket.CountingRefused()
 			owe.Refuse(&c.full, now, c.cost)
 		}
-	} else {
+	case !c.rule.owes() || c.counts:
 		c.window = c.rule.window(now)
 	}
 	e := l.keys[key]
 	if e == nil || e.rule != c.rule || e.window != c.window {
-		if e == nil && len(l.keys) >= maxLocalCharges {
+		switch {
+		case e != nil:
+			c.owed, c.settled = e.owed, e.settled
+		case len(l.keys) >= maxLocalCharges:
 			return
-		}
-		if l.keys == nil {
+		case l.keys == nil:
 			l.keys = make(map[string]*localCharge)
 		}
 		l.keys[key] = c
 		return
 	}
+	e.counts = e.counts || c.counts
 	e.cost = min(e.cost, math.MaxInt64-c.cost) + c.cost
-	if e.rule.kind == kindBucket {
+	if e.rule.kind == kindBucket && e.counts {
 		owe := e.rule.bucket.CountingRefused()
 		owe.Refuse(&e.full, now, c.cost)
 	}
@@ -86,15 +124,70 @@ func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 func (l *localCharges) refunded(key string, cost int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.keys[key]; e != nil {
-		e.cost -= min(e.cost, cost)
-		e.rule.bucket.Refund(&e.full, 0, cost)
+	e := l.keys[key]
+	if e == nil {
+		return
+	}
+	e.rule.bucket.Refund(&e.full, 0, cost)
+	for _, of := range []*int64{&e.cost, &e.owed} {
+		back := min(*of, cost)
+		*of, cost = *of-back, cost-back
 	}
 }
 
-// settle charges to Redis what was admitted without it for the keys of a breaker, and does not
-// wait for the answer. Charges that fail are sent again with the next heartbeat.
-func (s *Store) settle(b *breaker) {
+// open prepares the share of a key for its first use in an outage: it lacks what it owes. ask is
+// a charge of the share.
+func (s *Store) open(ctx context.Context, key string, ask store.Charge) error {
+	l := &s.localCharges
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.keys[key]
+	if e == nil || !e.rested {
+		return nil
+	}
+	e.rested = false
+	if e.owed == 0 {
+		return nil
+	}
+	ask.Cost, ask.CountRefused, ask.Shadow = 0, false, true
+	one := []store.Charge{ask}
+	if _, err := s.opts.Local.Peek(ctx, one); err != nil {
+		return err
+	}
+	share := ask.Counters.Spec().Policy
+	lacks := float64(share.Quota() - one[0].Verdict.Remaining)
+	if e.rule.kind == kindBucket {
+		// Remaining is rounded; this is not, but for the last digits.
+		lacks = one[0].Verdict.ResetAfter.Seconds()/share.Rate.Period.Seconds()*float64(share.Rate.Count) + 1e-6
+	}
+	if more := e.owed - int64(lacks); more > 0 {
+		one[0].Cost, one[0].CountRefused = more, true
+		_, err := s.opts.Local.Take(ctx, one)
+		return err
+	}
+	return nil
+}
+
+// lacks returns what the share of an entry lacks, which is the part of its charges that is owed.
+func (s *Store) lacks(key string, e *localCharge) int64 {
+	local := &e.counters.local
+	local.mu.Lock()
+	counters := local.counters
+	local.mu.Unlock()
+	if counters == nil || !e.rule.owes() || e.counts {
+		return 0
+	}
+	one := []store.Charge{{Counters: counters, Key: []byte(key), Shadow: true}}
+	if _, err := s.opts.Local.Peek(s.ctx, one); err != nil {
+		return 0
+	}
+	return counters.Spec().Policy.Quota() - one[0].Verdict.Remaining
+}
+
+// settle charges to Redis what was admitted without it for the keys of a breaker, but for what
+// is owed, and does not wait for the answer. only is one of the keys, or "" for all. Charges that
+// fail are sent again with the next heartbeat.
+func (s *Store) settle(b *breaker, only string) {
 	if b.open.Load() || s.client.Load() == nil {
 		return
 	}
@@ -102,28 +195,51 @@ func (s *Store) settle(b *breaker) {
 	l := &s.localCharges
 	byLane := make(map[*lane][]*operation)
 	l.mu.Lock()
-	for key, c := range l.keys {
+	one := func(key string, c *localCharge) {
 		to := s.laneOf(key)
-		if to.breaker != b {
-			continue
+		if c == nil || to.breaker != b {
+			return
 		}
-		delete(l.keys, key)
-		if c.cost == 0 || c.rule.kind != kindBucket && c.rule.window(now) != c.window {
-			continue
+		c.rested = true
+		if c.cost > 0 {
+			all := min(c.cost, math.MaxInt64-c.owed) + c.owed
+			c.owed = min(s.lacks(key, c), all)
+			c.cost, c.settled = 0, s.clock()
+			over := c.window != 0 && c.rule.window(now) != c.window
+			if all > c.owed && !over {
+				o := s.settlement(key, c, all-c.owed)
+				if c.counts && c.rule.kind == kindBucket && c.rule.n > 0 {
+					wait := c.rule.bucket.Peek(c.full, now, 0).ResetAfter
+					o.owed = min(int64(wait/step)+1, maxSpan)
+				}
+				byLane[to] = append(byLane[to], o)
+			}
+			c.full = limit.BucketState{}
 		}
-		o := newOperation(verbSettle, s.clock())
-		o.unattended, o.settles = true, c
-		o.parts = append(o.parts, part{counters: c.counters, rule: c.rule, key: key, cost: c.cost, terms: terms{counts: true}})
-		if c.rule.kind == kindBucket && c.rule.n > 0 {
-			wait := c.rule.bucket.Peek(c.full, now, 0).ResetAfter
-			o.owed = min(int64(wait/step)+1, maxSpan)
+		if c.owed == 0 {
+			delete(l.keys, key)
 		}
-		byLane[to] = append(byLane[to], o)
+	}
+	if only != "" {
+		one(only, l.keys[only])
+	} else {
+		for key, c := range l.keys {
+			one(key, c)
+		}
 	}
 	l.mu.Unlock()
 	for to, ops := range byLane {
 		to.enqueue(ops...)
 	}
+}
+
+// settlement is the operation that charges a cost to the key of c.
+func (s *Store) settlement(key string, c *localCharge, cost int64) *operation {
+	o := newOperation(verbSettle, s.clock())
+	o.unattended = true
+	o.settles = &localCharge{counters: c.counters, rule: c.rule, counts: c.counts, cost: cost, full: c.full, settled: c.settled}
+	o.parts = append(o.parts, part{counters: c.counters, rule: c.rule, key: key, cost: cost, terms: terms{counts: c.counts}})
+	return o
 }
 
 // settled puts back what could not be charged. It may have been, if the answer was lost:
@@ -132,6 +248,84 @@ func (o *operation) settled() {
 	if o.err != nil && o.settles != nil {
 		s := o.parts[0].counters.store
 		s.localCharges.add(o.parts[0].key, o.settles, s.wall())
+	}
+}
+
+// repaidAtOnce bounds the keys whose bursts are paid in one exchange, and repaidPerHeartbeat those
+// of one heartbeat.
+const (
+	repaidAtOnce       = maxBuckets / 2
+	repaidPerHeartbeat = 8 * repaidAtOnce
+)
+
+// repay pays bursts that shares owe, as far as Redis has tokens left over for their keys: one stays, so
+// that a limit of a few tokens an hour admits each as it comes.
+func (s *Store) repay(b *breaker) {
+	l := &s.localCharges
+	now := s.clock()
+	var keys []string
+	var parts []part
+	l.mu.Lock()
+	for key, c := range l.keys {
+		if len(keys) == repaidPerHeartbeat {
+			break
+		}
+		// Other instances that were cut off as well have settled what their shares refilled by then.
+		if c.owed > 0 && c.cost == 0 && c.rested && now-c.settled >= int64(heartbeat) && s.laneOf(key).breaker == b {
+			keys = append(keys, key)
+			parts = append(parts, part{counters: c.counters, rule: c.rule, key: key, shadow: true})
+		}
+	}
+	l.mu.Unlock()
+	for len(keys) > 0 && !b.open.Load() {
+		n := min(len(keys), repaidAtOnce)
+		s.repaySome(keys[:n], parts[:n])
+		keys, parts = keys[n:], parts[n:]
+	}
+}
+
+func (s *Store) repaySome(keys []string, parts []part) {
+	l := &s.localCharges
+	look := newOperation(verbPeek, s.clock())
+	look.parts = append(look.parts, parts...)
+	if look = s.perform(s.ctx, look); look == nil {
+		return
+	}
+	defer look.release()
+	pay := newOperation(verbTake, s.clock())
+	l.mu.Lock()
+	for i, key := range keys {
+		p, c := parts[i], l.keys[key]
+		left := look.parts[i].verdict.Remaining - 1
+		if look.err != nil || look.parts[i].failed || c == nil || left <= 0 || c.owed == 0 {
+			continue
+		}
+		p.cost = min(c.owed, left)
+		pay.parts = append(pay.parts, p)
+	}
+	l.mu.Unlock()
+	if len(pay.parts) == 0 {
+		pay.release()
+		return
+	}
+	if pay = s.perform(s.ctx, pay); pay == nil {
+		return
+	}
+	defer pay.release()
+	if pay.err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range pay.parts {
+		p := &pay.parts[i]
+		c := l.keys[p.key]
+		if p.failed || !p.verdict.Allowed || c == nil {
+			continue
+		}
+		if c.owed -= min(c.owed, p.cost); c.owed == 0 && c.cost == 0 {
+			delete(l.keys, p.key)
+		}
 	}
 }
 
@@ -193,11 +387,16 @@ func (l *lane) noteStepped(b *batch) {
 // after reports whether a bucket of state a is full later than one of state b.
 func after(a, b limit.BucketState) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
 
-// settle sets the state of a scalar bucket to what it would be with the charges of an outage;
-// see localCharges.
-func (r *rule) settle(s *state, now limit.Time, cost, owed int64) {
+// settle charges a scalar bucket with what was admitted in an outage; see the script's settle.
+func (r *rule) settle(s *state, now limit.Time, cost, owed int64, counts bool) {
 	if r.kind != kindBucket {
-		r.refuse(s, now, cost, terms{counts: true})
+		if counts {
+			r.refuse(s, now, cost, terms{counts: true})
+		} else if fits := sort.Search(int(min(cost, r.policy.Quota())), func(n int) bool {
+			return !r.peek(*s, now, int64(n)+1, terms{}).Allowed
+		}); fits > 0 {
+			r.take(s, now, int64(fits), terms{})
+		}
 		return
 	}
 	if r.outside(s) {
@@ -208,12 +407,18 @@ func (r *rule) settle(s *state, now limit.Time, cost, owed int64) {
 	var carry uint64
 	sum.Lo, carry = bits.Add64(sum.Lo, s.bucket.Lo, 0)
 	sum.Hi += s.bucket.Hi + carry
-	least := r.join(float64(int64(now)/1000+owed), 0)
-	if r.n == 0 {
-		least = limit.BucketState{}
+	least, empty := limit.BucketState{}, r.join(r.numbers[1], uint64(r.numbers[2]))
+	if r.n > 0 {
+		least = r.join(float64(int64(now)/1000+owed), 0)
+		empty = r.join(float64(int64(now)/1000)+r.numbers[1], uint64(r.numbers[2]))
 	}
 	if after(least, sum) {
 		sum = least
+	}
+	if !counts && after(sum, empty) {
+		if sum = empty; after(s.bucket, sum) {
+			return
+		}
 	}
 	s.bucket = sum
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// TestSettled: what was admitted while Redis was away leaves in Redis the state that it
-// would have left had it been charged when it was admitted, to the microsecond, under
-// every kind of limit; and with two instances one that is at least as strict.
+// TestSettled: what was counted, refused or not, while Redis was away leaves in Redis the state that
+// it would have left had it been charged at once, to the microsecond, under every kind of limit; and
+// with two instances one that is at least as strict.
 func TestSettled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -58,7 +58,7 @@ func TestSettled(t *testing.T) {
 			}
 			i, cost := r.IntN(instances), r.Int64N(1+p.Quota()/4)
 			c := counters[i].(*Counters)
-			stores[i].charged(&part{counters: c, rule: c.bound.Load().rule, key: key, cost: cost})
+			stores[i].charged(&part{counters: c, rule: c.bound.Load().rule, key: key, cost: cost, terms: terms{counts: true}})
 			if v := book.peek(now(), cost); cost > 0 && v.Allowed {
 				book.take(now(), cost, 0)
 			} else {
@@ -67,7 +67,7 @@ func TestSettled(t *testing.T) {
 		}
 		clock.Add(r.Int64N(int64(p.Rate.Period)/8) / 1000 * 1000)
 		for _, s := range stores {
-			s.settle(s.lanes[0].breaker)
+			s.settle(s.lanes[0].breaker, "")
 		}
 		want := book.peek(now(), 0)
 		var got limit.Verdict

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"testing"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 
 // TestSettledToTheTick: what is charged to a bucket for the time without the server is
 // added to its state to the last tick, which is then full no sooner than what is owed says;
-// what is charged to a window counts in it. Answers before and after are the book's.
+// what is charged to a window counts in it. Unless refused requests count, that is as much as
+// fits. Answers before and after are the book's.
 func TestSettledToTheTick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -35,7 +37,7 @@ func TestSettledToTheTick(t *testing.T) {
 		h.begin("settled", p)
 		l := h.limits[0]
 		m, rule := l.keys[0], l.counters.(*Counters).bound.Load().rule
-		for range 6 {
+		for round := range 6 {
 			h.round([]*request{h.ofOne(l, verbTake, boundedCost(p, h.cost(l)))})
 			if r.IntN(2) == 0 {
 				h.clock.Add(r.Int64N(min(int64(p.Rate.Period), 1e9)+1000) / 1000 * 1000)
@@ -44,8 +46,9 @@ func TestSettledToTheTick(t *testing.T) {
 			cost := boundedCost(p, h.cost(l))
 			o.owed = r.Int64N(1 << r.IntN(30))
 			c := h.charge(l, 0, cost)
-			o.parts = append(o.parts, part{counters: l.counters.(*Counters), rule: rule, key: h.store.keyOfCharge(c), cost: cost, terms: terms{counts: true}})
-			h.settleByTheBook(m, p, cost, o.owed)
+			counts := (n+round)%2 == 0
+			o.parts = append(o.parts, part{counters: l.counters.(*Counters), rule: rule, key: h.store.keyOfCharge(c), cost: cost, terms: terms{counts: counts}})
+			h.settleByTheBook(m, p, cost, o.owed, counts)
 			beside := h.ofOne(l, verbTake, 1) // in the same run of the script
 			beside.expect(h.now())
 			take := beside.operation(h.store)
@@ -76,8 +79,16 @@ func (h *history) ofOne(l *limitByBook, v verb, cost int64) *request {
 }
 
 // settleByTheBook charges a model for the time without the server.
-func (h *history) settleByTheBook(m *model, p limit.Policy, cost, owed int64) {
+func (h *history) settleByTheBook(m *model, p limit.Policy, cost, owed int64, counts bool) {
 	if p.Algorithm > limit.LeakyBucket {
+		if !counts {
+			fits := sort.Search(int(min(cost, p.Quota())), func(n int) bool { return !m.peek(h.now(), int64(n)+1).Allowed })
+			if fits > 0 {
+				m.take(h.now(), int64(fits), 0)
+			}
+			m.settled()
+			return
+		}
 		in := m.policy
 		m.policy.CountRefused = true
 		m.refuse(h.now(), cost)
@@ -98,6 +109,16 @@ func (h *history) settleByTheBook(m *model, p limit.Policy, cost, owed int64) {
 		hi, lo = bits.Mul64(uint64(h.now())+uint64(owed)*1000, n)
 		if least := big128(limit.BucketState{Hi: hi, Lo: lo}); least.Cmp(sum) > 0 {
 			sum = least
+		}
+	}
+	if !counts {
+		t := new(big.Int).Mul(new(big.Int).SetUint64(uint64(h.now())), new(big.Int).SetUint64(n))
+		empty := t.Add(t, new(big.Int).Mul(big.NewInt(p.Quota()), new(big.Int).SetUint64(per)))
+		if before := big128(m.bucket); before.Cmp(empty) > 0 {
+			empty = before
+		}
+		if sum.Cmp(empty) > 0 {
+			sum = empty
 		}
 	}
 	words := sum.FillBytes(make([]byte, 16))

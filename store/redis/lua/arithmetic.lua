@@ -294,11 +294,27 @@ local function refund(i, p, c1, c2)
 	dirty[i] = true
 end
 
--- settle charges what was admitted while the server was away. A bucket then owes the
--- cost, and is full no sooner than owed microseconds from now.
-local function settle(i, p, c1, c2, owed)
+-- settle charges what was admitted while the server was away. With counts all of it is charged:
+-- a bucket then owes the cost, and is full no sooner than owed microseconds from now. Otherwise
+-- as much is charged as fits.
+local function settle(i, p, c1, c2, owed, counts)
 	if kinds[p] ~= BUCKET then
-		refuse(i, p, c1, 0, true, true)
+		if counts then
+			refuse(i, p, c1, 0, true, true)
+			return
+		end
+		local low, high = 0, min(c1, pb[p])
+		while low < high do
+			local mid = ceil((low + high) / 2)
+			if fits(i, p, mid, 0) then
+				low = mid
+			else
+				high = mid - 1
+			end
+		end
+		if low > 0 then
+			charge(i, p, low, 0)
+		end
 		return
 	end
 	if A[i] >= OWED then
@@ -310,6 +326,13 @@ local function settle(i, p, c1, c2, owed)
 	end
 	if pd[p] ~= 1 and u < now + owed then
 		u, f = now + owed, 0
+	end
+	local deep = (pd[p] == 1 and 0 or now) + pb[p]
+	if not counts and (u > deep or u == deep and f > pc[p]) then
+		u, f = deep, pc[p]
+		if A[i] > u or A[i] == u and B[i] > f then
+			return
+		end
 	end
 	if u >= OWED then
 		u, f = OWED, 0

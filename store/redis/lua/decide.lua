@@ -76,13 +76,14 @@ while at <= length do
 		end
 	else
 		for c = 0, charges - 1 do
-			local i, c1, c2 = floor(N[at + 3 * c] / 4), N[at + 3 * c + 1], N[at + 3 * c + 2]
+			local w, c1, c2 = N[at + 3 * c], N[at + 3 * c + 1], N[at + 3 * c + 2]
+			local i = floor(w / 4)
 			local p = N[first + i]
 			if what == REFUND then
 				refund(i, p, c1, c2)
 				freed[i] = true
 			elseif what == SETTLE then
-				settle(i, p, c1, c2, again)
+				settle(i, p, c1, c2, again, w % 4 >= 2)
 			elseif what == FINISH then
 				if kinds[p] == PLACES then
 					walks[i] = nil
