@@ -156,3 +156,73 @@ func TestBansAreStateInRedis(t *testing.T) {
 		t.Errorf("lift all: %s", got)
 	}
 }
+
+const actionLimits = `limits:
+- {name: login, key: [user], match: {kind: login}, rate: 100/minute, on_exceed: {reject: 403, ban: {for: 2h, after: 3/minute, from: now}}}
+- {name: search, key: [user], match: {kind: search}, algorithm: fixed_window, rate: 2/day, on_exceed: tag}
+- {name: report, key: [user], match: {kind: report}, algorithm: fixed_window, rate: 2/day, on_exceed: {redirect: /busy}}
+- {name: api, key: [user], match: {kind: api}, algorithm: fixed_window, rate: 100/day, soft: 2%}
+`
+
+// TestActionsOutliveRestarts: what is banned, tagged, redirected or warned stays so over restarts, with a file, with
+// Redis and with a Redis Cluster; the list, the metrics and the lift of bans are complete.
+func TestActionsOutliveRestarts(t *testing.T) {
+	for name, adjust := range map[string]func() func(*server.Options){
+		"file": func() func(*server.Options) { dir := t.TempDir(); return func(o *server.Options) { o.StateDir = dir } },
+		"redis": func() func(*server.Options) {
+			url := redistest.Start(t).URL() + "?timeout=10s"
+			return func(o *server.Options) { o.Store = url }
+		},
+		"cluster": func() func(*server.Options) {
+			url := redistest.StartCluster(t).URL() + "?timeout=10s"
+			return func(o *server.Options) { o.Store = url }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with := adjust()
+			ask := func(s *service, kind, user string) string {
+				a := s.post("/v1/take", fmt.Sprintf(`{"attributes":{"kind":%q,"user":%q}}`, kind, user))
+				text := fmt.Sprint(a.status, " ", a.header.Get("X-Stint-Status"), a.header.Get("X-Stint-Location"), a.header.Get("X-RateLimit-Warning"))
+				if strings.Contains(a.body, `"tags"`) {
+					text += "tagged"
+				}
+				return text
+			}
+			want := map[string]string{"login": "403 ", "search": "200 tagged", "report": "429 302/busy", "api": `200 "api"`}
+			for round := range 3 {
+				s := start(t, actionLimits, with)
+				await(t, "the service to be ready", func() bool { ok, _ := s.Readiness(); return ok })
+				for range 4 * (1 - min(round, 1)) {
+					for kind := range want {
+						ask(s, kind, "u1")
+					}
+				}
+				for kind, want := range want {
+					if got := ask(s, kind, "u1"); got != want {
+						t.Errorf("start %d, %s: %q, want %q", round, kind, got, want)
+					}
+					if got := ask(s, kind, fmt.Sprint("new", round)); got != "200 " {
+						t.Errorf("start %d, %s: another is answered %q", round, kind, got)
+					}
+				}
+				await(t, "the ban to be listed", func() bool { return len(s.bans("").Bans) == 1 })
+				await(t, "the ban in the metrics", func() bool {
+					return strings.Contains(s.do(http.MethodGet, s.admin+"/metrics", "").body, "stint_bans_active{limit=\"login\"} 1\n")
+				})
+				if round == 2 {
+					if got := s.lift("all=true"); got != `200 {"lifted":1,"more":false}` || ask(s, "login", "u1") != "200 " {
+						t.Errorf("lifted: %s", got)
+					}
+				}
+				if err := s.stop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := start(t, actionLimits, with)
+			await(t, "the service to be ready", func() bool { ok, _ := s.Readiness(); return ok })
+			if got := ask(s, "login", "u1"); got != "200 " || len(s.bans("").Bans) != 0 {
+				t.Errorf("the ban that was lifted is back: %q, %+v", got, s.bans(""))
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ type Options struct {
 	Bound time.Duration
 	Sync  bool
 	// Long is the shortest window whose counts are kept; 0 = [DefaultLong]. The window of a bucket is the
-	// time in which it fills.
+	// time in which it fills. Bans are kept whatever their windows.
 	Long time.Duration
 	// Wait is how long Open waits for another process that has the file; 0 = two seconds: one that is being
 	// replaced needs a moment to end.
@@ -114,10 +115,13 @@ func Open(o Options) (*Store, error) {
 // Records returns the records in the file.
 func (s *Store) Records() *Records { return s.records }
 
-// durable reports whether the counts of a policy are kept.
+// durable reports whether the counts of a policy, or its bans, are kept.
 func (s *Store) durable(p limit.Policy) bool {
-	return memory.Persistable(p) && p.Rate.Count > 0 && p.Window() >= s.opts.Long
+	return memory.Persistable(p) && (p.Ban > 0 || p.Rate.Count > 0 && p.Window() >= s.opts.Long)
 }
+
+// bansOnly reports whether the states of keys that are not banned are left out, as they end soon.
+func (s *Store) bansOnly(p limit.Policy) bool { return p.Ban > 0 && p.Window() < s.opts.Long }
 
 // Bind returns the counters called spec.ID, with the states that the file has of them.
 func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
@@ -295,11 +299,49 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 
 // Lift ends a ban.
 func (s *Store) Lift(ctx context.Context, c store.Counters, b store.Ban) (bool, error) {
+	if b.ID != "" {
+		if b.Key = s.Store.KeyOfBan(c, b.ID); b.Key == nil {
+			key, err := s.keyInFile(c, b.ID)
+			if err != nil {
+				return false, err
+			}
+			b.Key = key
+		}
+	}
 	lifted, err := s.Store.Lift(ctx, c, b)
-	if lifted && err == nil && b.Key != nil {
+	if lifted && err == nil {
 		err = s.note(ctx, []store.Charge{{Counters: c, Key: b.Key}}, always)
 	}
 	return lifted, err
+}
+
+// keyInFile returns the key of a ban that is too long for the list.
+func (s *Store) keyInFile(c store.Counters, id string) (found []byte, err error) {
+	bound := s.of(c)
+	if bound == nil {
+		return nil, nil
+	}
+	if err := s.writer.flush(); err != nil {
+		return nil, unavailable(err)
+	}
+	err = guarded(func() error {
+		return s.db.View(func(tx *bolt.Tx) error {
+			b := tx.Bucket(countersBucket).Bucket([]byte(bound.id))
+			if b == nil {
+				return nil
+			}
+			return eachState(b, func(key, _ []byte) error {
+				if s.Store.BanID(c, key) == id {
+					found = bytes.Clone(key)
+				}
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("durable: %s cannot be read: %w", s.opts.Path, err)
+	}
+	return found, nil
 }
 
 // note notes the keys that charges have changed. It waits for the disk as the bound asks for; it returns an
@@ -311,10 +353,12 @@ func (s *Store) note(ctx context.Context, charges []store.Charge, changed func(*
 		if !changed(c) {
 			continue
 		}
-		if bound := s.of(c.Counters); bound != nil {
-			bound.noted.add(c.Key)
-			some = true
+		bound := s.of(c.Counters)
+		if bound == nil || c.Cost > 0 && c.Verdict.Allowed && s.bansOnly(c.Counters.Spec().Policy) {
+			continue
 		}
+		bound.noted.add(c.Key)
+		some = true
 	}
 	if !some {
 		return nil

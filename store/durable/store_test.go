@@ -426,3 +426,92 @@ func TestSync(t *testing.T) {
 		t.Errorf("%+v, %v", charges[0].Verdict, err)
 	}
 }
+
+// TestBansOutliveRestarts: a ban lasts as long as it says whatever its period, over restarts and crashes, and the
+// list, the figures and the lifts are complete after each. Bans, attempts, lifts and restarts come at random.
+func TestBansOutliveRestarts(t *testing.T) {
+	for range 20 {
+		seed := rand.Uint64()
+		r := rand.New(rand.NewPCG(seed, 12))
+		w := newWorld(t)
+		fail := func(format string, args ...any) {
+			t.Helper()
+			t.Fatalf("seed %d: %s", seed, fmt.Sprintf(format, args...))
+		}
+		p := limit.Policy{
+			Algorithm: limit.FixedWindow, Align: limit.AlignFirstHit, CountRefused: true,
+			Rate:       limit.Rate{Count: r.Int64N(6), Period: []time.Duration{time.Second, time.Minute, time.Hour, 5 * time.Hour}[r.IntN(4)]},
+			Ban:        []time.Duration{time.Second, 10 * time.Minute, 2 * time.Hour, 48 * time.Hour}[r.IntN(4)],
+			BanFromNow: r.IntN(2) == 0,
+		}
+		c := w.bind("!ban login", p)
+		until := map[string]limit.Time{} // what the policy says
+		name := func() string {
+			key := fmt.Sprint("key", r.IntN(8))
+			if r.IntN(3) == 0 {
+				key += strings.Repeat("long", 200)
+			}
+			return key
+		}
+		for range 60 {
+			w.clock.Add(r.Int64N(int64(p.Ban) / 8))
+			for key, end := range until {
+				if w.now() >= end {
+					delete(until, key)
+				}
+			}
+			switch r.IntN(5) {
+			case 0:
+				w.flush()
+				w.crash()
+				c = w.bind("!ban login", p)
+			case 1:
+				key := name()
+				lifted, err := w.store.Lift(t.Context(), c, store.Ban{Key: []byte(key)})
+				if _, banned := until[key]; err != nil || lifted != banned {
+					fail("lift of %.9s: %v, %v; banned %v", key, lifted, err, banned)
+				}
+				delete(until, key)
+			case 2:
+				list, _, err := w.store.Bans(t.Context(), c, "", 100)
+				if err != nil || len(list) == 0 || r.IntN(2) == 0 {
+					continue
+				}
+				lifted, err := w.store.Lift(t.Context(), c, store.Ban{ID: list[0].ID})
+				if err != nil || !lifted {
+					fail("lift by ID: %v, %v", lifted, err)
+				}
+				for key := range until {
+					if w.store.BanID(c, []byte(key)) == list[0].ID {
+						delete(until, key)
+					}
+				}
+			default:
+				key := name()
+				for range 1 + r.IntN(8) {
+					v := w.take(c, key, 1)
+					if _, banned := until[key]; banned && v.Allowed {
+						fail("%.9s is admitted while it is banned", key)
+					} else if !banned && !v.Allowed {
+						until[key] = w.now().Add(v.ResetAfter)
+					}
+				}
+			}
+			list, _, err := w.store.Bans(t.Context(), c, "", 100)
+			if err != nil || len(list) != len(until) || w.store.BanFigures(c).Active != int64(len(until)) {
+				fail("%d listed, %d active, want %d: %v", len(list), w.store.BanFigures(c).Active, len(until), err)
+			}
+			for _, b := range list {
+				found := false
+				for key, end := range until {
+					if w.store.BanID(c, []byte(key)) == b.ID {
+						found = w.now().Add(b.Left) == end && (string(b.Key) == key || b.Key == nil && len(key) > 500)
+					}
+				}
+				if !found {
+					fail("the list has %+v", b)
+				}
+			}
+		}
+	}
+}

@@ -52,24 +52,31 @@ func (b bannedKey) bytes() int64 { return banOverhead + int64(len(b.key)) }
 
 // noteBan makes an entry for a key that was just refused, if it is banned.
 func (c *Counters) noteBan(h uint64, key []byte) {
+	if b := c.bans.Load(); b != nil && c.listBan(h, key) {
+		b.begun.Add(1)
+	}
+}
+
+// listBan makes an entry for a key, if it is banned, and reports whether it did.
+func (c *Counters) listBan(h uint64, key []byte) bool {
 	b := c.bans.Load()
 	if b == nil {
-		return
+		return false
 	}
 	sh := &b.shards[shardOf(h)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if c.bans.Load() != b {
-		return // keepBans has emptied b, or is about to: an entry made now would be charged for ever
+		return false // keepBans has emptied b, or is about to: an entry made now would be charged for ever
 	}
 	since := c.store.since()
 	known, ok := sh.keys[h]
 	if ok && since < known.ends {
-		return
+		return false
 	}
 	left, banned := c.bannedFor(h)
 	if !banned {
-		return
+		return false
 	}
 	if ok {
 		c.dropBan(sh, h)
@@ -86,13 +93,13 @@ func (c *Counters) noteBan(h uint64, key []byte) {
 	if !c.account.reserve(entry.bytes(), 0) {
 		// The ban stands; only the list lacks it.
 		b.unlisted.Add(1)
-		return
+		return false
 	}
 	if sh.keys == nil {
 		sh.keys = map[uint64]bannedKey{}
 	}
 	sh.keys[h] = entry
-	b.begun.Add(1)
+	return true
 }
 
 // bannedFor says whether a key is banned, and for how long yet. A cost of 0 fits unless the key
@@ -214,6 +221,36 @@ func banHash(id string) (uint64, error) {
 		return 0, fmt.Errorf("memory: %.100q is not the ID of a ban: %w", id, store.ErrBanID)
 	}
 	return h, nil
+}
+
+// KeyOfBan returns the key of a ban by its ID; nil if the list has no such ban, or its key is too long to be
+// kept.
+func (s *Store) KeyOfBan(c store.Counters, id string) []byte {
+	own, err := s.own(c)
+	if err != nil {
+		return nil
+	}
+	h, err := banHash(id)
+	b := own.bans.Load()
+	if err != nil || b == nil {
+		return nil
+	}
+	sh := &b.shards[shardOf(h)]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e, ok := sh.keys[h]; ok && e.named {
+		return []byte(e.key)
+	}
+	return nil
+}
+
+// BanID returns the ID that a ban of a key has; "" for counters of another store.
+func (s *Store) BanID(c store.Counters, key []byte) string {
+	own, err := s.own(c)
+	if err != nil {
+		return ""
+	}
+	return banID(own.hash(key))
 }
 
 // Lift ends a ban.

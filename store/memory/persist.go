@@ -38,7 +38,7 @@ func (s *Store) Export(c store.Counters, key, dst []byte) ([]byte, error) {
 }
 
 // Restore is Bind for counters whose states were exported under the policy from. It restores what each
-// gives to put, and returns how many states it restored. Counters that are bound already are returned as they
+// gives to put, lists the bans among it, and returns how many states it restored. Counters that are bound already are returned as they
 // are: their states are newer.
 func (s *Store) Restore(spec store.Spec, from limit.Policy, each func(put func(key, state []byte) error) error) (store.Counters, int, error) {
 	s.mu.Lock()
@@ -62,9 +62,11 @@ func (s *Store) Restore(spec store.Spec, from limit.Policy, each func(put func(k
 		if Ended(from, state, now) {
 			return nil
 		}
-		if err := restore(c.hash(key), state); err != nil {
+		h := c.hash(key)
+		if err := restore(h, state); err != nil {
 			return err
 		}
+		c.listBan(h, key)
 		n++
 		return nil
 	})

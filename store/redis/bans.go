@@ -65,6 +65,8 @@ const (
 	// banFigures is how often the number of bans is read. Not more often: each limit that bans is
 	// asked for. Not less often: that is how often metrics are.
 	banFigures = 5 * time.Second
+	// firstBanFigures is when it is read first: limits are bound by then.
+	firstBanFigures = 500 * time.Millisecond
 	// banGrace is how long an entry is kept after its ban has ended, and the whole index after the
 	// last one: clocks differ.
 	banGrace = 5 * time.Second
@@ -138,7 +140,7 @@ func (p *part) member() string {
 
 // keepBans writes the index until the store closes.
 func (s *Store) keepBans() {
-	ticker := time.NewTicker(banFigures)
+	ticker := time.NewTicker(firstBanFigures)
 	defer ticker.Stop()
 	batch := make([]note, 0, notesAtOnce)
 	for {
@@ -147,6 +149,7 @@ func (s *Store) keepBans() {
 			return
 		case <-ticker.C:
 			s.countBans()
+			ticker.Reset(banFigures)
 			continue
 		case n := <-s.bans.notes:
 			batch = append(batch[:0], n)
