@@ -2,6 +2,10 @@
 
 import json
 import os
+import random
+import signal
+import socket
+import sys
 import threading
 import unittest
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,6 +13,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from stint_client import Client, Refused, StintError
 
 URL = os.environ["STINT_URL"]
+SEED = random.randrange(2**32)
+print("seed", SEED, file=sys.stderr)
+
+
+class OfNoLine(Client):
+    """A client of a service that knows no line."""
+
+    def _call(self, method, path, body, *args):
+        return super()._call(method, path, {**body, "queue": False}, *args)
 
 
 class ClientTest(unittest.TestCase):
@@ -16,6 +29,7 @@ class ClientTest(unittest.TestCase):
         self.client = Client(URL)
         self.addCleanup(self.client.close)
         self.user = {"user": f"{self.id()}-{os.getpid()}"}  # each test has counters of its own
+        self.random = random.Random(SEED)
 
     def test_take(self):
         d = self.client.take({**self.user, "path": "/two"})
@@ -27,7 +41,8 @@ class ClientTest(unittest.TestCase):
         self.assertTrue(self.client.take({**self.user, "path": "/two"}))
         d = self.client.take({**self.user, "path": "/two"})
         self.assertFalse(d or d.allowed)
-        self.assertEqual((d.violated, d.reason, d.status, d.results), (("two",), "rate_exceeded", 403, ()))
+        self.assertEqual((d.violated, d.reason, d.status, d.results), (("two",), "rate_exceeded", 403, d.results))
+        self.assertEqual([(r.name, r.allowed) for r in d.results], [("two", False)])
         self.assertTrue(0 < d.retry_after <= 3600, d.retry_after)
         self.assertIn("two", d.detail)
 
@@ -44,6 +59,11 @@ class ClientTest(unittest.TestCase):
         self.client.take({**self.user, "path": "/away"})
         d = self.client.take({**self.user, "path": "/away"})
         self.assertEqual((d.allowed, d.status, d.location), (False, 302, "https://example.com/busy"))
+        self.assertEqual((d.body, d.headers, d.content_type), (None, {}, ""))
+        own = [self.client.take({**self.user, "path": "/own"}) for _ in range(3)]
+        self.assertEqual([(d.allowed, d.status, d.warnings) for d in own], [(True, 200, ()), (True, 200, ("own",)), (False, 503, d.warnings)])
+        d = own[2]
+        self.assertEqual((d.body, d.content_type, d.headers), ("<p>ü</p>", "text/html", {"X-Reason": "quota", "X-Kind": "own"}))
 
     def test_permit(self):
         job = {**self.user, "path": "/job"}
@@ -54,17 +74,30 @@ class ClientTest(unittest.TestCase):
         self.assertTrue(self.client.take(job))
 
     def test_wait(self):
-        slept = []
         second = {**self.user, "path": "/second"}
         self.client.wait(second)
-        self.assertTrue(self.client.wait(second, sleep=lambda s: (slept.append(s), threading.Event().wait(s))))
-        self.assertEqual(slept[0], 1, "what retry_after says")
+        self.assertTrue(self.client.wait(second, sleep=self.fail), "the service holds it in line")
+        slept = []
+        with OfNoLine(URL) as client:
+            while not slept:
+                client.wait({**self.user, "path": "/ten"}, sleep=lambda s: (slept.append(s), threading.Event().wait(s)))
+        self.assertTrue(0 < slept[0] < 0.1, f"{slept}: not the exact retry_after")
         self.client.take({**self.user, "path": "/two"}, cost=2)
         with self.assertRaises(Refused) as caught:
             self.client.wait({**self.user, "path": "/two"}, timeout=1, sleep=self.fail)
         self.assertEqual((caught.exception.decision.violated, caught.exception.status), (("two",), 403))
         with self.assertRaisesRegex(Refused, "no wait helps"):
             self.client.wait({**self.user, "path": "/two"}, cost=3, sleep=self.fail)
+
+    def test_a_wait_is_no_failure(self):
+        with Client(URL, timeout=4) as client:
+            answers = []  # the queue is longer than the timeout allows: those that would come too late are refused at once
+            threads = [threading.Thread(target=lambda: answers.append(client.take({**self.user, "path": "/line"}))) for _ in range(80)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual((len(answers), {d.reason for d in answers}), (80, {"", "rate_exceeded"}))
 
     def test_delay(self):
         slept = []
@@ -117,7 +150,31 @@ class ClientTest(unittest.TestCase):
             with self.client.reserving(attributes, 800):
                 1 / 0
         self.assertEqual(self.left(), 800)
+        for _ in range(20):
+            reports = sorted(self.random.sample(range(1, 900), self.random.randrange(4)))
+            end = self.random.choice(("return", "raise", "commit", "release"))
+            before, want = self.left(), 0
+            with self.subTest(reports=reports, end=end), self.client.reserving(attributes, min(before, 10)) as r:
+                try:
+                    with r:
+                        for used in reports:
+                            want = used
+                            r.renew(used)
+                        if end == "raise":
+                            1 / 0
+                        if end == "commit":
+                            want = r.commit(min(before, 7)).raw["actual"]
+                        if end == "release":
+                            want = 0
+                            r.release()
+                except ZeroDivisionError:
+                    pass
+                self.assertIn(r.state, ("committed", "released"))
+                self.assertEqual(before - self.left(), want, "what was reported last is charged")
+            self.user = {"user": self.user["user"] + "+"}
+            attributes = {**self.user, "path": "/tokens"}
         with self.assertRaises(Refused) as caught:
+            self.client.reserving(attributes, 1000)
             self.client.reserving(attributes, 900)
         self.assertEqual(caught.exception.decision.reason, "rate_exceeded")
 
@@ -163,6 +220,138 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((len(allowed), sum(allowed)), (100, 50))
 
 
+    def test_fork(self):
+        """Decisions are of the request that asked, in the parent and its children, also where exceptions end calls."""
+
+        class Interrupted(Exception):
+            pass
+
+        def interrupt(*_):
+            raise Interrupted
+
+        def ask(r, interrupts):
+            for _ in range(30):
+                path = r.choice(("/always", "/never"))
+                try:
+                    try:
+                        if interrupts and r.random() < 0.2:
+                            signal.setitimer(signal.ITIMER_REAL, r.uniform(0.00001, 0.003))
+                        d = self.client.take({"path": path})
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    if d.allowed != (path == "/always") or [x.name for x in d.results] != [path[1:]]:
+                        return f"{path} was answered with {d}"
+                except Interrupted:
+                    pass
+            return ""
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        for round in range(20):
+            self.client.take({"path": "/always"})
+            reports = []
+            wait, go = os.pipe()
+            for n in range(4):
+                read, write = os.pipe()
+                child = os.fork()
+                if child == 0:
+                    wrong = "it did not end"
+                    os.close(go)
+                    try:
+                        os.read(wait, 1)
+                        wrong = ask(random.Random(SEED + 4 * round + n), n % 2)
+                    except BaseException as err:
+                        wrong = repr(err)
+                    finally:
+                        os.write(write, wrong.encode())
+                        os._exit(0)
+                os.close(write)
+                reports.append((child, read))
+            os.close(wait)
+            os.close(go)
+            wrong = [ask(self.random, False)]
+            for child, read in reports:
+                with os.fdopen(read, "rb") as pipe:
+                    wrong.append(pipe.read().decode())
+                os.waitpid(child, 0)
+            self.assertEqual(wrong, [""] * 5)
+
+
+class Broken:
+    """A server that ends connections at random: before, in the middle of or after a request, or within its answer."""
+
+    def __init__(self, rand):
+        self.random, self.read, self.ends = rand, {}, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self.accept)
+        self.thread.start()
+
+    def accept(self):
+        threads = []
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                break
+            threads.append(threading.Thread(target=self.serve, args=(connection,)))
+            threads[-1].start()
+        for t in threads:
+            t.join()
+
+    def serve(self, connection):
+        answer = b'{"allowed":true,"limits":[],"id":"X","state":"open","reserved":1,"ends":""}'
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+        with connection, connection.makefile("rb") as stream:
+            while True:
+                end = self.random.choice(("no", "no", "no", "head", "body", "answer", "after"))
+                length = 0
+                line = stream.readline()
+                while line not in (b"\r\n", b""):
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                    line = stream.readline()
+                if line == b"":
+                    return
+                if end == "head":
+                    self.ends += 1
+                    return
+                call = json.loads(stream.read(length))["attributes"]["call"]
+                self.read[call] = self.read.get(call, 0) + 1
+                if end == "body":
+                    self.ends += 1
+                    return
+                connection.sendall(answer[: 30 if end == "answer" else None])
+                if end != "no":
+                    self.ends += 1
+                    return
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+class BrokenServerTest(unittest.TestCase):
+    def test_nothing_is_charged_twice(self):
+        server = Broken(random.Random(SEED))
+        self.addCleanup(server.close)
+        answered, failed = set(), set()
+        with Client(f"http://127.0.0.1:{server.port}", timeout=5) as client:
+            for n in range(300):
+                call = str(n)
+                try:
+                    client.take({"call": call}, cost=100)
+                    answered.add(call)
+                except StintError as err:
+                    self.assertIn(err.status, (0, 200))  # 200: the answer broke off within its header
+                    failed.add(call)
+        self.assertEqual([call for call, n in server.read.items() if n > 1], [], "a take that was read is not sent again")
+        self.assertLessEqual(answered, set(server.read))
+        self.assertLessEqual(len(failed), server.ends)
+        self.assertGreater(len(failed), 20)
+
+
 class Odd(BaseHTTPRequestHandler):
     """A server that is not stint: it closes each connection after its answer without saying so, or answers with a page."""
 
@@ -177,6 +366,11 @@ class Odd(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = True
 
+    def finish(self):
+        super().finish()
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.server.ended.release()
+
     def log_message(self, *_):
         pass
 
@@ -184,6 +378,7 @@ class Odd(BaseHTTPRequestHandler):
 class OddServerTest(unittest.TestCase):
     def setUp(self):
         self.server = HTTPServer(("127.0.0.1", 0), Odd)
+        self.server.ended = threading.Semaphore(0)
         self.addCleanup(self.server.server_close)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         thread.start()
@@ -196,11 +391,13 @@ class OddServerTest(unittest.TestCase):
         self.server.status, self.server.body = 200, b'{"allowed":true,"limits":[],"new_field":1}'
         for _ in range(3):
             self.assertTrue(self.client.take({}))
+            self.server.ended.acquire(timeout=60)  # the end of an idle connection is seen before the next call
 
     def test_what_is_sent(self):
         self.server.status, self.server.body = 200, b'{"id":"X","state":"open","reserved":1,"ends":""}'
         r = self.client.reserve({"a": "b"}, ttl=1.5, declared=7, charge_expired=True)
         self.assertEqual(self.server.asked, {"attributes": {"a": "b"}, "ttl": "1.5s", "declared": 7, "charge_expired": True})
+        self.server.ended.acquire(timeout=60)
         r.renew(3, ttl=2)
         self.assertEqual(self.server.asked, {"id": "X", "used": 3, "ttl": "2s"})
 
@@ -219,6 +416,7 @@ class OddServerTest(unittest.TestCase):
                 self.client.take({})
             self.assertNotIsInstance(caught.exception, Refused)
             self.assertEqual(caught.exception.status, status)
+            self.server.ended.acquire(timeout=60)
 
 
 if __name__ == "__main__":

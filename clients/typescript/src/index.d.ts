@@ -15,7 +15,7 @@ export interface Result {
 /** Whether the request may go on. */
 export interface Decision {
   readonly allowed: boolean;
-  /** How each limit stands, when it is allowed. */
+  /** How each limit stands. */
   readonly results: readonly Result[];
   /** Seconds; 0 when it is allowed, null when no wait helps. */
   readonly retryAfter: number | null;
@@ -30,9 +30,15 @@ export interface Decision {
   /** Why they refuse: a word such as rate_exceeded, and a sentence. */
   readonly reason: string;
   readonly detail: string;
+  /** The limits that are used beyond their soft threshold. */
+  readonly warnings: readonly string[];
   /** The status for your own client, and where to redirect it. */
   readonly status: number;
   readonly location: string;
+  /** For your own client, where a limit has an answer of its own; body is null where it has none. */
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string | null;
+  readonly contentType: string;
 }
 
 /** There is no decision. */
@@ -61,6 +67,8 @@ export class Reservation {
   readonly ends: string;
   readonly state: "open" | "committed" | "released" | "expired" | "";
   readonly raw: Readonly<Record<string, unknown>>;
+  /** The most that renew has reported. */
+  readonly used: number;
   /** Says what was used so far; it lives on for ttl seconds, or as long as before. */
   renew(used: number, options?: { ttl?: number }): Promise<this>;
   /** Says what was used. The rest comes back; what is over is charged. Again with the same number is harmless. */
@@ -72,7 +80,7 @@ export class Reservation {
 export interface ClientOptions {
   /** Of an identity with the role take. */
   token?: string;
-  /** Seconds for each call, 10 by default. A limit that queues may hold an answer back for 5 s. */
+  /** Seconds for each call, 10 by default. The time for which wait is held in line comes on top. */
   timeout?: number;
   /** In place of the global one, such as for a CA of your own. */
   fetch?: typeof fetch;
@@ -116,10 +124,15 @@ export interface UsageRow {
 export class Client {
   /** baseURL is such as http://127.0.0.1:8080. */
   constructor(baseURL: string | URL, options?: ClientOptions);
-  /** Takes cost from every limit that the request meets, or from none. A cost of 0 only looks. */
+  /**
+   * Takes cost from every limit that the request meets, or from none. A cost of 0 only looks. A limit with
+   * on_exceed: queue holds the answer back for half of the timeout at most, and 5 s.
+   */
   take(attributes: Attributes, options?: { cost?: number; countRefused?: boolean; signal?: AbortSignal }): Promise<Decision>;
   /**
-   * Takes, and while that is refused sleeps for retryAfter and takes again; then sleeps for delay. Throws
+   * Takes, and waits for the turn: in line at the service for up to 5 s, else by sleep. Those who wait at one
+   * service for the same bucket are served in the order in which they came. A turn that is further away, or at
+   * a limit for which there is no line, is waited for by sleeping for retryAfter and asking again. Throws
    * Refused at once where no wait helps, or where it would be longer than what is left of timeout (seconds).
    */
   wait(
@@ -132,7 +145,10 @@ export class Client {
   explain(attributes: Attributes, options?: { cost?: number; signal?: AbortSignal }): Promise<Record<string, unknown>>;
   /** Takes an estimate before the cost is known. A refusal is a Reservation whose decision says so. */
   reserve(attributes: Attributes, options?: ReserveOptions): Promise<Reservation>;
-  /** Reserves, calls body, and releases what body has not committed. Throws Refused in place of a refusal. */
+  /**
+   * Reserves and calls body. Where that ends without a commit, also by an error, what renew has reported last is
+   * committed; without a renew all comes back. Throws Refused in place of a refusal.
+   */
   reserving<T>(attributes: Attributes, options: ReserveOptions, body: (reservation: Reservation) => T | Promise<T>): Promise<T>;
   /** Rows of what was used. */
   usage(query?: UsageQuery, options?: { signal?: AbortSignal }): Promise<UsageRow[]>;

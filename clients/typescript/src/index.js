@@ -29,10 +29,12 @@ export class Reservation {
   constructor(client, decision, raw) {
     this.#client = client;
     this.decision = decision;
+    this.used = 0;
     this.#read(decision.allowed ? raw : { id: "", state: "", reserved: 0, ends: "" });
   }
 
   renew(used, { ttl } = {}) {
+    this.used = Math.max(this.used, used); // also where the call fails: it was used
     return this.#settle("/v1/renew", { used, ttl: seconds(ttl) });
   }
 
@@ -78,13 +80,16 @@ export class Client {
 
   async take(attributes, { cost = 1, countRefused = false, signal } = {}) {
     const body = { attributes, cost, ...(countRefused && { count_refused: true }) };
-    return (await this.#decide("/v1/take", body, signal)).decision;
+    return (await this.#decide("/v1/take", body, signal, Math.min(longestHold, this.#timeout / 2))).decision;
   }
 
   async wait(attributes, { cost = 1, timeout = Infinity, signal, sleep = pause } = {}) {
     const end = performance.now() + timeout * 1000;
-    for (;;) {
-      const d = await this.take(attributes, { cost, signal });
+    for (let refused = 0; ; refused++) {
+      // Newcomers join shorter lines only, so that nobody who was refused finds every line full.
+      const hold = Math.max(0, Math.min(refused ? longestHold : longestHold / 2, (end - performance.now()) / 1000));
+      const body = { attributes, cost, queue: true };
+      const d = (await this.#decide("/v1/take", body, signal, hold, this.#timeout + hold)).decision;
       if (d.allowed) {
         if (d.delay > 0) await sleep(d.delay, signal);
         return d;
@@ -93,7 +98,9 @@ export class Client {
       if (performance.now() + d.retryAfter * 1000 > end) {
         throw new Refused(d, `refused, and the wait of ${d.retryAfter} s is longer than the timeout: ${d.detail}`);
       }
-      await sleep(Math.max(d.retryAfter, 0.001), signal);
+      // From the second time on others ask at the same moment.
+      const jitter = refused ? Math.random() * Math.min(d.retryAfter / 10, 0.1) : 0;
+      await sleep(Math.max(d.retryAfter + jitter, 0.001), signal);
     }
   }
 
@@ -114,15 +121,16 @@ export class Client {
   async reserving(attributes, options, body) {
     const r = await this.reserve(attributes, options);
     if (!r.decision.allowed) throw new Refused(r.decision, `refused: ${r.decision.detail}`);
+    const settle = async () => r.state === "open" && (r.used ? r.commit(r.used) : r.release());
     let result;
     try {
       result = await body(r);
     } catch (err) {
-      // The error of the body is the one to see. A reservation that is not released ends by itself.
-      if (r.state === "open") await r.release().catch(() => {});
+      // The error of the body is the one to see. A reservation that is not settled ends by itself.
+      await settle().catch(() => {});
       throw err;
     }
-    if (r.state === "open") await r.release();
+    await settle();
     return result;
   }
 
@@ -134,12 +142,14 @@ export class Client {
     return (await this._call("GET", `/v1/usage?${q}`, undefined, signal)).raw.usage;
   }
 
-  async #decide(path, body, signal) {
-    const { status, raw, headers } = await this._call("POST", path, JSON.stringify(body), signal);
+  async #decide(path, body, signal, hold = 0, timeout = this.#timeout) {
+    const { status, raw, headers } = await this._call("POST", path, JSON.stringify(body), signal, { Prefer: `wait=${hold.toFixed(3)}` }, timeout);
+    const results = (raw.limits ?? []).map(result);
+    const warnings = results.filter((r) => r.raw.soft && !r.raw.shadow).map((r) => r.name);
     if (raw["violated-policies"]) {
       const decision = {
         allowed: false,
-        results: [],
+        results,
         retryAfter: raw.retry_after ?? null,
         delay: 0,
         permit: null,
@@ -149,6 +159,10 @@ export class Client {
         detail: raw.detail ?? "",
         status: Number(headers.get("X-Stint-Status") ?? status),
         location: headers.get("X-Stint-Location") ?? "",
+        warnings,
+        headers: pairs(raw.action?.header),
+        body: raw.action?.body ?? null,
+        contentType: raw.action?.content_type ?? "",
       };
       return { decision, raw };
     }
@@ -157,34 +171,38 @@ export class Client {
     }
     const decision = {
       allowed: true,
-      results: (raw.limits ?? []).map(result),
+      results,
       retryAfter: 0,
       delay: raw.delay ?? 0,
       permit: raw.permit ?? null,
-      tags: Object.fromEntries((raw.tags ?? []).map((t) => [t.name, t.value])),
+      tags: pairs(raw.tags),
       violated: [],
       reason: "",
       detail: "",
       status: 200,
       location: "",
+      warnings,
+      headers: {},
+      body: null,
+      contentType: "",
     };
     return { decision, raw };
   }
 
-  /** One request. An answer that is neither a success nor a refusal is thrown. */
-  async _call(method, path, body, signal) {
+  /** One request, never sent twice. An answer that is neither a success nor a refusal is thrown. */
+  async _call(method, path, body, signal, headers = {}, timeout = this.#timeout) {
     const late = new AbortController();
-    const timer = setTimeout(() => late.abort(), this.#timeout * 1000);
+    const timer = setTimeout(() => late.abort(), timeout * 1000);
     const stop = () => late.abort();
     signal?.addEventListener("abort", stop, { once: true });
     let response, text;
     try {
       signal?.throwIfAborted();
-      response = await this.#fetch(this.#base + path, { method, body, headers: this.#headers, redirect: "manual", signal: late.signal });
+      response = await this.#fetch(this.#base + path, { method, body, headers: { ...this.#headers, ...headers }, redirect: "manual", signal: late.signal });
       text = await response.text();
     } catch (err) {
       signal?.throwIfAborted();
-      const why = late.signal.aborted ? `nothing within ${this.#timeout} s` : (err.cause?.message ?? err.message);
+      const why = late.signal.aborted ? `nothing within ${timeout} s` : (err.cause?.message ?? err.message);
       throw new StintError(`no answer: ${why}`, 0, `is stint serve running at ${this.#base}, and is timeout (${this.#timeout} s) long enough?`, err);
     } finally {
       clearTimeout(timer);
@@ -208,6 +226,10 @@ const result = (r) => ({
   resetAfter: r.reset_after,
   raw: r,
 });
+
+const pairs = (list) => Object.fromEntries((list ?? []).map((p) => [p.name, p.value]));
+
+const longestHold = 5; // seconds for which the service holds an answer back
 
 const seconds = (s) => (s === undefined ? undefined : `${s}s`);
 

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
+import { createServer as createTCPServer } from "node:net";
 import { json } from "node:stream/consumers";
 import { test } from "node:test";
 import * as stint from "stint-client";
@@ -10,6 +11,17 @@ import { Client, Refused, Reservation, StintError } from "stint-client";
 const client = new Client(process.env.STINT_URL);
 const run = `js${process.pid}`;
 let users = 0;
+const seed = Math.floor(Math.random() * 2 ** 32);
+console.log("seed", seed);
+/** A generator of numbers from 0 to 1 (mulberry32). */
+const generator = (a) => () => {
+  a = (a + 0x6d2b79f5) | 0;
+  let t = Math.imul(a ^ (a >>> 15), 1 | a);
+  t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+  return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+};
+const random = generator(seed);
+const oneOf = (list) => list[Math.floor(random() * list.length)];
 // Each test has counters of its own.
 const request = (path, user = `${run}-${++users}`) => ({ user, path });
 
@@ -22,7 +34,7 @@ test("take", async () => {
   assert.deepEqual([name, allowed, quota, remaining, raw.window], ["two", true, 2, 1, 3600]);
   assert.ok((await client.take(two)).allowed);
   d = await client.take(two);
-  assert.deepEqual([d.allowed, d.violated, d.reason, d.status, d.results], [false, ["two"], "rate_exceeded", 403, []]);
+  assert.deepEqual([d.allowed, d.violated, d.reason, d.status, d.results.map((r) => [r.name, r.allowed])], [false, ["two"], "rate_exceeded", 403, [["two", false]]]);
   assert.ok(d.retryAfter > 0 && d.retryAfter <= 3600, String(d.retryAfter));
   assert.match(d.detail, /two/);
 });
@@ -43,6 +55,14 @@ test("what the caller's own client is told", async () => {
   await client.take(away);
   const d = await client.take(away);
   assert.deepEqual([d.allowed, d.status, d.location], [false, 302, "https://example.com/busy"]);
+  assert.deepEqual([d.body, d.headers, d.contentType], [null, {}, ""]);
+  const own = request("/own");
+  for (const [allowed, status, warnings] of [[true, 200, []], [true, 200, ["own"]]]) {
+    const d = await client.take(own);
+    assert.deepEqual([d.allowed, d.status, d.warnings], [allowed, status, warnings]);
+  }
+  const last = await client.take(own);
+  assert.deepEqual([last.status, last.body, last.contentType, last.headers], [503, "<p>ü</p>", "text/html", { "X-Reason": "quota", "X-Kind": "own" }]);
 });
 
 test("a permit", async () => {
@@ -57,11 +77,20 @@ test("a permit", async () => {
 test("wait", async () => {
   const second = request("/second"), two = request("/two");
   await client.take(second);
-  const begin = performance.now();
-  assert.ok((await client.wait(second)).allowed);
-  assert.ok(performance.now() - begin >= 900, "as long as retryAfter says");
-  await client.take(two, { cost: 2 });
   const sleep = () => assert.fail("it slept");
+  assert.ok((await client.wait(second, { sleep })).allowed, "the service holds it in line");
+  const impatient = new Client(process.env.STINT_URL, { timeout: 1 });
+  assert.ok((await impatient.wait(second, { sleep })).allowed, "for as long as the timeout");
+  const slept = [], hundred = request("/hundred");
+  const old = new Client(process.env.STINT_URL, { // a service that knows no line
+    fetch: (url, init) => fetch(url, { ...init, body: JSON.stringify({ ...JSON.parse(init.body), queue: false }) }),
+  });
+  while (!slept.length) await old.wait(hundred, { sleep: async (s) => slept.push(s) });
+  assert.ok(slept[0] > 0 && slept[0] < 0.01, `${slept}: not the exact retryAfter`);
+  const line = request("/line"), hasty = new Client(process.env.STINT_URL, { timeout: 4 }); // the queue is longer than that allows
+  const answers = await Promise.all(Array.from({ length: 80 }, () => hasty.take(line)));
+  assert.deepEqual([...new Set(answers.map((d) => d.reason))].sort(), ["", "rate_exceeded"]);
+  await client.take(two, { cost: 2 });
   await assert.rejects(client.wait(two, { timeout: 1, sleep }), (err) => err instanceof Refused && err.status === 403 && err.decision.violated[0] === "two");
   await assert.rejects(client.wait(two, { cost: 3, sleep }), /no wait helps/);
   const stop = new AbortController();
@@ -108,6 +137,20 @@ test("reserving", async () => {
   await assert.rejects(client.reserving(tokens, { cost: 700 }, () => { throw new RangeError("mine"); }), RangeError);
   assert.equal(await left(tokens), 800);
   await assert.rejects(client.reserving(tokens, { cost: 900 }, () => assert.fail("it was refused")), Refused);
+  for (let i = 0; i < 20; i++) {
+    const tokens = request("/tokens");
+    const reports = Array.from({ length: Math.floor(random() * 4) }, () => 1 + Math.floor(random() * 900)).sort((a, b) => a - b);
+    const end = oneOf(["return", "throw", "commit", "release"]);
+    let want = 0;
+    const reserving = client.reserving(tokens, { cost: 10 }, async (r) => {
+      for (want of reports) await r.renew(want);
+      if (end === "throw") throw new RangeError("mine");
+      if (end === "commit") await r.commit((want = 7));
+      if (end === "release") await r.release((want = 0));
+    });
+    await (end === "throw" ? assert.rejects(reserving, RangeError) : reserving);
+    assert.equal(1000 - (await left(tokens)), want, `${reports}, then ${end}: what was reported last is charged`);
+  }
 });
 
 test("explain and usage", async () => {
@@ -183,6 +226,69 @@ test("a server that is not stint", async () => {
     await assert.rejects(patient.take({}, { signal: stop.signal }), RangeError);
   } finally {
     server.closeAllConnections();
+    server.close();
+  }
+});
+
+// Decisions are of the request that asked, also where others are given up in the middle.
+test("calls that are given up", async () => {
+  await Promise.all(
+    Array.from({ length: 200 }, async () => {
+      const path = oneOf(["/always", "/never"]), stop = new AbortController();
+      if (random() < 0.3) setTimeout(() => stop.abort(new RangeError("gone")), random() * 10);
+      try {
+        const d = await client.take({ path }, { signal: stop.signal });
+        assert.deepEqual([d.allowed, d.results.map((r) => r.name)], [path === "/always", [path.slice(1)]]);
+      } catch (err) {
+        if (!(err instanceof RangeError)) throw err;
+      }
+    }),
+  );
+});
+
+// A server that ends connections at random: before, in the middle of or after a request, or within its answer.
+test("nothing is charged twice", async () => {
+  const read = new Map();
+  let ends = 0;
+  const answer = '{"allowed":true,"limits":[]}';
+  const server = createTCPServer((connection) => {
+    let text = "";
+    connection.on("error", () => {});
+    connection.on("data", (data) => {
+      text += data;
+      const head = text.indexOf("\r\n\r\n");
+      if (head < 0) return;
+      const end = oneOf(["no", "no", "no", "head", "body", "answer", "after"]);
+      if (end === "head") return (ends++, connection.destroy());
+      const length = Number(/content-length: (\d+)/i.exec(text)[1]);
+      if (text.length < head + 4 + length) return;
+      const { call } = JSON.parse(text.slice(head + 4)).attributes;
+      text = "";
+      read.set(call, (read.get(call) ?? 0) + 1);
+      if (end === "body") return (ends++, connection.destroy());
+      const all = `HTTP/1.1 200 OK\r\nContent-Length: ${answer.length}\r\n\r\n${answer}`;
+      if (end === "no") return connection.write(all);
+      ends++;
+      connection.end(end === "answer" ? all.slice(0, 30) : all);
+    });
+  });
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  const broken = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 5 });
+  let answered = 0, failed = 0;
+  try {
+    for (let i = 0; i < 200; i++) {
+      try {
+        await broken.take({ call: String(i) }, { cost: 100 });
+        answered++;
+        assert.equal(read.get(String(i)), 1);
+      } catch (err) {
+        assert.ok(err instanceof StintError && [0, 200].includes(err.status), String(err));
+        failed++;
+      }
+    }
+    assert.deepEqual([...read].filter(([, n]) => n > 1), [], "a take that was read is not sent again");
+    assert.ok(answered > 20 && failed > 20 && failed <= ends, `${answered} answered, ${failed} failed, ${ends} ended`);
+  } finally {
     server.close();
   }
 });

@@ -190,16 +190,16 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 const mostPatience = time.Minute
 
 // patience returns how long the answer may be held back for limits with on_exceed: queue: what the caller asks for by the
-// preference wait (RFC 7240), in seconds, else longestWait. The deadlines of the connection make room for it.
+// preference wait (RFC 7240), in seconds, here with a fraction, else longestWait. The deadlines of the connection make room for it.
 func patience(w http.ResponseWriter, r *http.Request) time.Duration {
 	for _, line := range r.Header["Prefer"] {
 		for preference := range strings.SplitSeq(line, ",") {
 			name, value, _ := strings.Cut(strings.TrimSpace(preference), "=")
-			seconds, err := strconv.ParseUint(value, 10, 31)
-			if !strings.EqualFold(name, "wait") || err != nil {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if !strings.EqualFold(name, "wait") || err != nil || !(seconds >= 0) { // also NaN
 				continue
 			}
-			wait := min(time.Duration(seconds)*time.Second, mostPatience)
+			wait := time.Duration(min(seconds, mostPatience.Seconds()) * float64(time.Second))
 			if wait > longestWait {
 				control := http.NewResponseController(w)
 				// A connection whose deadlines cannot be moved ends with the usual ones.

@@ -10,11 +10,15 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import os
+import random
+import select
+import socket
 import ssl
-import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 from urllib.parse import urlencode, urlsplit
 
 __all__ = ["Client", "Decision", "Refused", "Reservation", "Result", "StintError"]
@@ -55,9 +59,10 @@ class Decision:
 
     ``retry_after`` is in seconds: 0 when it is allowed, None when no wait helps. ``delay`` is for how many
     seconds to hold an allowed request back. ``permit`` is to be given to finish. ``tags`` are header fields
-    for the server that serves the request. ``results`` are there when it is allowed; when it is not,
-    ``violated`` names the limits that refuse, ``reason`` and ``detail`` say why, ``status`` is the status for
-    your own client, and ``location`` where to redirect it.
+    for the server that serves the request, ``warnings`` the limits that are used beyond their soft threshold.
+    When it is refused, ``violated`` names the limits that refuse, and ``reason`` and ``detail`` say why. The
+    rest is for your own client: ``status``, ``location`` where a limit redirects, and ``headers``, ``body``
+    and ``content_type`` where a limit has an answer of its own; ``body`` is None where it has none.
     """
 
     allowed: bool
@@ -71,6 +76,10 @@ class Decision:
     detail: str = ""
     status: int = 200
     location: str = ""
+    warnings: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Optional[str] = None
+    content_type: str = ""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -78,7 +87,11 @@ class Decision:
 
 @dataclass
 class Reservation:
-    """What was reserved of limits, or the refusal. In a with statement it is released unless it was committed."""
+    """What was reserved of limits, or the refusal.
+
+    In a with statement that ends without a commit, also by an exception, what renew has reported last is
+    committed; without a renew all comes back.
+    """
 
     client: "Client" = field(repr=False)
     decision: Decision
@@ -87,12 +100,14 @@ class Reservation:
     ends: str = ""
     state: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    used: int = 0
 
     def __bool__(self) -> bool:
         return self.decision.allowed
 
     def renew(self, used: int, ttl: Optional[float] = None) -> "Reservation":
         """Say what was used so far; it lives on for ttl seconds, or as long as before."""
+        self.used = max(self.used, used)  # also where the call fails: it was used
         body = {"id": self.id, "used": used}
         return self._settle("/v1/renew", body if ttl is None else {**body, "ttl": f"{ttl}s"})
 
@@ -120,18 +135,21 @@ class Reservation:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self.state == "open":
             try:
-                self.release()
+                self.commit(self.used) if self.used else self.release()
             except StintError:
                 if kind is None:
                     raise  # else the error of the block is the one to see; the reservation ends by itself
 
 
 class Client:
-    """A client of one service. It is safe for use by several threads, each of which has a connection of its own.
+    """A client of one service. It is safe for use by several threads, and by processes that fork.
 
     ``base_url`` is such as http://127.0.0.1:8080, ``token`` that of an identity with the role take,
-    ``timeout`` seconds for each call; a limit that queues may hold an answer back for 5 s. ``context`` is for
-    TLS: a CA of your own, or a client certificate.
+    ``timeout`` how many seconds the service may take to answer; the time for which wait is held in line comes
+    on top. ``context`` is for TLS: a CA of your own, or a client certificate.
+
+    A connection serves one call at a time and belongs to the process that made it. One whose call did not
+    end with a whole answer is closed. A call is sent again only where the service cannot have read all of it.
     """
 
     def __init__(self, base_url: str, token: Optional[str] = None, timeout: float = 10.0, context: Optional[ssl.SSLContext] = None) -> None:
@@ -141,34 +159,48 @@ class Client:
         self._https, self._host, self._port = url.scheme == "https", url.hostname, url.port
         self._prefix, self._timeout, self._context = url.path.rstrip("/"), timeout, context
         self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-        self._local = threading.local()
+        # Without a lock, which a fork could copy while another thread holds it: append and pop are atomic.
+        self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
 
     def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False) -> Decision:
-        """Take cost from every limit that the request meets, or from none. A cost of 0 only looks."""
+        """Take cost from every limit that the request meets, or from none. A cost of 0 only looks.
+
+        A limit with on_exceed: queue holds the answer back for half of the timeout at most, and 5 s.
+        """
         body: dict[str, Any] = {"attributes": dict(attributes), "cost": cost}
         if count_refused:
             body["count_refused"] = True
-        return self._decide("/v1/take", body)[0]
+        return self._decide("/v1/take", body, min(_HOLD, self._timeout / 2))[0]
 
     def wait(
         self, attributes: Mapping[str, str], cost: int = 1, *, timeout: Optional[float] = None, sleep: Callable[[float], None] = time.sleep
     ) -> Decision:
-        """Take, and while that is refused sleep for retry_after and take again; then sleep for delay.
+        """Take, and wait for the turn: in line at the service for up to 5 s, else by sleep.
 
-        Raises Refused at once where no wait helps, or where it would be longer than what is left of timeout.
+        Those who wait at one service for the same bucket are served in the order in which they came. A turn
+        that is further away, or at a limit for which there is no line, is waited for by sleeping for
+        retry_after and asking again. Raises Refused at once where no wait helps, or where it would be longer
+        than what is left of timeout.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
+        refused = 0
         while True:
-            d = self.take(attributes, cost)
-            pause = d.delay if d.allowed else d.retry_after
+            # Newcomers join shorter lines only, so that nobody who was refused finds every line full.
+            hold = max(0, min(_HOLD if refused else _HOLD / 2, end - time.monotonic()))
+            d = self._decide("/v1/take", {"attributes": dict(attributes), "cost": cost, "queue": True}, hold, self._timeout + hold)[0]
+            if d.allowed:
+                if d.delay > 0:
+                    sleep(d.delay)
+                return d
+            pause = d.retry_after
             if pause is None:
                 raise Refused(d, f"refused, and no wait helps: {d.detail}")
-            if not d.allowed and time.monotonic() + pause > end:
+            if time.monotonic() + pause > end:
                 raise Refused(d, f"refused, and the wait of {pause} s is longer than the timeout: {d.detail}")
-            if pause > 0 or not d.allowed:
-                sleep(max(pause, 0 if d.allowed else 0.001))
-            if d.allowed:
-                return d
+            if refused:  # others ask at the same moment
+                pause += random.uniform(0, min(pause / 10, 0.1))
+            sleep(max(pause, 0.001))
+            refused += 1
 
     def finish(self, attributes: Mapping[str, str], permit: int) -> None:
         """Give back the permit of a request in flight, with the attributes of its take."""
@@ -197,7 +229,10 @@ class Client:
         return reservation._read(raw) if decision.allowed else reservation
 
     def reserving(self, attributes: Mapping[str, str], cost: Optional[int] = None, **options: Any) -> Reservation:
-        """Reserve for a with statement: raises Refused where reserve returns a refusal."""
+        """Reserve for a with statement: raises Refused where reserve returns a refusal.
+
+        What renew has reported last is committed at its end, or what commit says; else all comes back.
+        """
         r = self.reserve(attributes, cost, **options)
         if not r:
             raise Refused(r.decision, f"refused: {r.decision.detail}")
@@ -209,11 +244,12 @@ class Client:
         return self._call("GET", "/v1/usage?" + urlencode(query, doseq=True), None)[1]["usage"]
 
     def close(self) -> None:
-        """Close this thread's connection. The next call opens another one."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-        self._local.connection = None
+        """Close the connections that no call uses. The next call opens another one."""
+        while self._idle:
+            try:
+                self._idle.pop()[1].close()
+            except IndexError:
+                return  # another thread was faster
 
     def __enter__(self) -> "Client":
         return self
@@ -221,44 +257,69 @@ class Client:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _decide(self, path: str, body: Mapping[str, Any]) -> tuple[Decision, dict[str, Any]]:
-        status, raw, headers = self._call("POST", path, body)
+    def _decide(self, path: str, body: Mapping[str, Any], hold: float = 0, timeout: float = 0) -> tuple[Decision, dict[str, Any]]:
+        status, raw, headers = self._call("POST", path, body, {"Prefer": f"wait={hold:.3f}"}, timeout)
+        results = tuple(_result(r) for r in raw.get("limits", ()))
+        warnings = tuple(r.name for r in results if r.raw.get("soft") and not r.raw.get("shadow"))
         if "violated-policies" not in raw:
             if raw.get("allowed") is not True and "id" not in raw:
                 raise StintError(f"POST {path} was answered with {status} without a decision", status, "is base_url that of stint serve?")
             return Decision(
                 allowed=True,
-                results=tuple(_result(r) for r in raw.get("limits", ())),
+                results=results,
                 delay=raw.get("delay", 0.0),
                 permit=raw.get("permit"),
-                tags={t["name"]: t["value"] for t in raw.get("tags", ())},
+                tags=_pairs(raw.get("tags", ())),
+                warnings=warnings,
             ), raw
+        action = raw.get("action", {})
         return Decision(
             allowed=False,
+            results=results,
             retry_after=raw.get("retry_after"),
             violated=tuple(raw["violated-policies"]),
             reason=raw.get("reason", ""),
             detail=raw.get("detail", ""),
             status=int(headers.get("X-Stint-Status", status)),
             location=headers.get("X-Stint-Location", ""),
+            warnings=warnings,
+            headers=_pairs(action.get("header", ())),
+            body=action.get("body"),
+            content_type=action.get("content_type", ""),
         ), raw
 
-    def _call(self, method: str, path: str, body: Optional[Mapping[str, Any]]) -> tuple[int, dict[str, Any], Any]:
+    def _call(
+        self, method: str, path: str, body: Optional[Mapping[str, Any]], headers: Mapping[str, str] = {}, timeout: float = 0
+    ) -> tuple[int, dict[str, Any], Any]:
         payload = None if body is None else json.dumps(body).encode()
         while True:
-            kept = getattr(self._local, "connection", None)
+            kept = self._kept()
             connection = kept or self._connect()
-            self._local.connection, response = connection, None
+            sock, whole = connection.sock, False
             try:
-                connection.request(method, self._prefix + path, payload, self._headers)
+                if kept is None:
+                    connection.connect()
+                    sock = connection.sock
+                sock.settimeout(timeout or self._timeout)
+                try:
+                    connection.request(method, self._prefix + path, payload, {**self._headers, **headers})
+                except ConnectionError:
+                    if kept is None:
+                        raise
+                    continue  # the connection took less than the whole request, so it was not decided
                 response = connection.getresponse()
                 text = response.read()
+                whole = not response.will_close
                 break
             except (OSError, http.client.HTTPException) as err:
-                self.close()
-                # A kept connection that ends before a byte of the answer was idle for too long: a new one will do.
-                if not (kept and response is None and isinstance(err, ConnectionError)):
-                    raise self._unreachable(err) from err
+                raise self._unreachable(err) from err
+            finally:
+                # Also where a signal handler or a greenlet's timeout ends the call by an exception of its own.
+                if whole and len(self._idle) < _MOST_IDLE:
+                    self._idle.append((os.getpid(), connection))
+                else:
+                    connection.close()
+                    _drop(sock)
         try:
             raw = json.loads(text) if text else {}
         except ValueError:
@@ -269,6 +330,17 @@ class Client:
         detail = (known and raw.get("detail")) or "no text of stint"
         hint = _HINTS.get(response.status, "see docs/reference/http-api.md")
         raise StintError(f"{method} {path} was answered with {response.status}: {detail}", response.status, hint)
+
+    def _kept(self) -> Optional[http.client.HTTPConnection]:
+        """The connection used last that still stands, or None. Those of the parent process are dropped."""
+        while True:
+            try:
+                process, connection = self._idle.pop()
+            except IndexError:
+                return None
+            if process == os.getpid() and not _ended(connection.sock):
+                return connection
+            connection.close()
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._https:
@@ -283,6 +355,35 @@ class Client:
 def _result(r: Mapping[str, Any]) -> Result:
     return Result(r["name"], r["allowed"], r["quota"], r["remaining"], r["retry_after"], r["reset_after"], r)
 
+
+def _pairs(pairs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {p["name"]: p["value"] for p in pairs}
+
+
+def _ended(sock: socket.socket) -> bool:
+    """Whether an idle connection has something to read, which is its end."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([sock], [], [], 0)[0])
+
+
+def _drop(sock: Optional[socket.socket]) -> None:
+    """End a connection at once, whatever still refers to it: the service then gives up a call that it holds in line."""
+    if sock is None:
+        return
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it has ended
+    file = sock.detach()
+    if file >= 0:
+        socket.close(file)
+
+
+_HOLD = 5  # seconds for which the service holds an answer back
+_MOST_IDLE = 16
 
 _HINTS = {
     400: "the request has a fault, do not repeat it as it is",
