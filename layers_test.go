@@ -64,6 +64,9 @@ github.com/redis/rueidis < internal/redistest < internal/etcdtest;
 # Real gateways with the published configurations.
 internal/redistest < internal/gatewaytest;
 
+# The one form of IP addresses.
+NONE < internal/address < internal/forwarded;
+
 # YAML is read in one place, within bounds.
 github.com/goccy/go-yaml < internal/document;
 
@@ -73,13 +76,14 @@ github.com/fsnotify/fsnotify < internal/filewatch;
 internal/document,
 cel.dev/cel-go,
 internal/filewatch,
+internal/address,
 limit
 < rules;
 
 # Translations of a request and of an answer, for whoever speaks HTTP or gRPC.
 # They decide nothing.
 limit < internal/answer;
-github.com/gaissmai/bart < internal/forwarded;
+github.com/gaissmai/bart, internal/address < internal/forwarded;
 limit, internal/forwarded < internal/forwarded/identify;
 
 google.golang.org/grpc,
@@ -173,7 +177,7 @@ throttle, internal/costs/orca, internal/answer, internal/forwarded/identify < mi
 throttle, internal/costs/orca, internal/answer/grpcerror, internal/forwarded/identify < middleware/grpcthrottle;
 
 # Who a client is: databases of addresses, and tokens; then the attributes that are found by them.
-github.com/oschwald/maxminddb-golang/v2 < internal/geo;
+github.com/oschwald/maxminddb-golang/v2, internal/address < internal/geo;
 github.com/go-jose/go-jose/v4 < internal/claims;
 internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
 
@@ -208,7 +212,7 @@ store, internal/due, internal/quantile < internal/estimate < internal/reserve;
 internal/reserve, internal/estimate, internal/records, store/memory, sim/internal/agenda < sim/budgets;
 
 # Access logs, decided by a configuration at the times of the log, on the machines that ship.
-internal/forwarded/identify < internal/accesslog;
+internal/forwarded/identify, internal/address < internal/accesslog;
 internal/accesslog, internal/engine, internal/derive/fromfiles, store/memory < internal/replay < cmd/stint;
 
 # Tests of limits files, on the same machines.

@@ -80,7 +80,7 @@ func New(o Options) (*Proxy, error) {
 	}
 	p.forward = newForwarder(&o, p.pool, forwarded.TrustPrefixes(trusted))
 	choices := []httplimit.Option{
-		httplimit.WithTrustedProxies(trusted...), httplimit.WithIPv6Prefix(128), // limits cut addresses themselves
+		httplimit.WithTrustedProxies(trusted...),
 		httplimit.WithHeaders(draft), httplimit.WithRequestAttributes(o.Service.Attributes...),
 	}
 	if o.Decide.XRateLimit {

@@ -152,10 +152,10 @@ func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
 func (t *throttled) describe(dst []limit.Attribute, g *gate, r *http.Request) []limit.Attribute {
 	client, _ := t.trusted.ClientIP(r.RemoteAddr, r.Header)
 	dst = append(dst,
-		limit.Attribute{Name: "ip", Value: forwarded.IP(client, 128)},
+		limit.Attribute{Name: "ip", Value: forwarded.IP(client)},
 		limit.Attribute{Name: "method", Value: r.Method},
-		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
 		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
+	dst = identify.AppendURL(dst, r.URL)
 	return g.plan.Append(dst, r.Header, r.URL.RawQuery)
 }
 

@@ -93,7 +93,7 @@ func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 				continue
 			}
 			p := newPattern(name, text)
-			if name == ipAttribute && strings.Contains(text, "/") && !p.net.IsValid() {
+			if name == ipAttribute && strings.Contains(text, "/") && !p.isNet {
 				d.Fault(item, "write it as 10.0.0.0/8 or 2001:db8::/32", "%q is not a network of addresses", text)
 				ok = false
 			}

@@ -47,7 +47,9 @@ func (b *builder) doubtName(d *file, n *document.Node, name string) {
 func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *pattern) {
 	text := p.text
 	switch {
-	case p.net.IsValid() || text == "" || strings.Trim(text, "*") == "":
+	case p.isNet && !p.net.IsValid():
+		b.warn(d, n, "write the IPv4 networks that are meant", "%q matches no address: a client behind NAT64 is known by its IPv4 address", text)
+	case p.isNet || text == "" || strings.Trim(text, "*") == "":
 	case strings.HasPrefix(text, "^"), strings.HasPrefix(text, "~"), strings.HasSuffix(text, "$"), strings.Contains(text, `\`), strings.Contains(text, ".*") && name == "path":
 		variable := name
 		if !contains(shortVariables[:], name) {
@@ -69,6 +71,10 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 		b.warn(d, n, "write /"+text+" or *"+text, "%q matches no path: paths begin with a slash", text)
 	case name == "path" && strings.Contains(text, "?"):
 		b.warn(d, n, "a parameter of the query is the attribute query:NAME", "%q has a question mark, and paths come without their query", text)
+	case name == "path" && strings.Contains(text, "%"):
+		b.warn(d, n, "write what the escapes stand for", "%q matches no path: percent escapes are decoded before", text)
+	case name == "path" && (strings.Contains(text, "//") || strings.Contains(text+"/", "/./") || strings.Contains(text+"/", "/../")):
+		b.warn(d, n, "write it without //, /./ and /../", "%q matches no path of a usual client: paths are cleaned before", text)
 	case name == "path" && hasPlaceholder(text):
 		part, _ := placeholder(text)
 		b.warn(d, n, "write "+strings.Replace(text, part, "*", 1)+": a star stands for any text", "%s in %q is compared as it is written, and not with what stands there in a request", part, text)

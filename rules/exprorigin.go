@@ -6,6 +6,8 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
 // originAttributes are the variables of the client's origin, as Cloud Armor calls them, and the
@@ -17,13 +19,13 @@ var originAttributes = map[string]string{
 // inIPRange is inIpRange(address, network): false for a text that is no address.
 func inIPRange() cel.EnvOption {
 	return cel.Function("inIpRange", cel.Overload("in_ip_range", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType,
-		cel.BinaryBinding(func(address, network ref.Val) ref.Val {
+		cel.BinaryBinding(func(text, network ref.Val) ref.Val {
 			net, err := netip.ParsePrefix(string(network.(types.String)))
 			if err != nil {
 				return types.NewErr("inIpRange: %q is not a network of addresses", string(network.(types.String)))
 			}
-			addr, bits, ok := parseAddress(string(address.(types.String)))
-			net = unmapPrefix(net)
+			addr, bits, ok := parseAddress(string(text.(types.String)))
+			net = address.Prefix(net)
 			return types.Bool(ok && net.Contains(addr) && bits >= net.Bits())
 		})))
 }

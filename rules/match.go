@@ -1,6 +1,10 @@
 package rules
 
 import (
+	"bytes"
+	"slices"
+	"strings"
+
 	"github.com/stint-io/stint/limit"
 )
 
@@ -94,6 +98,57 @@ func (s *Set) Match(domain string, attrs []limit.Attribute, dst []Matched, scrat
 // MatchAll is [Set.Match], and also appends the limits that are skipped; see [Matched.Skip]. Envoy limits match entries,
 // a descriptor as it came, and all others attrs, which may have more.
 func (s *Set) MatchAll(domain string, attrs, entries []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
+	first := len(dst)
+	dst, scratch = s.matchNative(domain, attrs, dst, scratch)
+	for i := range attrs {
+		if strings.HasPrefix(attrs[i].Name, readingPrefix) {
+			dst, scratch = s.matchReading(domain, attrs, attrs[i].Value, dst, first, scratch)
+		}
+	}
+	if root := s.domains[domain]; root != nil {
+		dst, scratch = root.match(entries, dst, first, scratch)
+	}
+	return dst, scratch
+}
+
+// readingPrefix begins the names of attributes that are other readings of the attribute path: what a server could make of
+// the path that the client sent.
+const readingPrefix = "path:"
+
+// matchReading adds to dst[first:] what applies to a request whose path is another one. A limit applies once for each
+// variant and key that it has by some reading, and is skipped if it is by all readings by which it is meant.
+func (s *Set) matchReading(domain string, attrs []limit.Attribute, path string, dst []Matched, first int, scratch []byte) ([]Matched, []byte) {
+	attrs = slices.Clone(attrs)
+	at := slices.IndexFunc(attrs, func(a limit.Attribute) bool { return a.Name == "path" })
+	if at < 0 {
+		at, attrs = len(attrs), append(attrs, limit.Attribute{Name: "path"})
+	}
+	attrs[at].Value = path
+	found, scratch := s.matchNative(domain, attrs, nil, scratch)
+	for _, m := range found {
+		from, _ := slices.BinarySearchFunc(dst[first:], m.Limit.order, func(m Matched, order int) int { return m.Limit.order - order })
+		to := first + from
+		for from = to; to < len(dst) && dst[to].Limit == m.Limit; to++ {
+			if o := &dst[to]; o.Variant == m.Variant && bytes.Equal(o.Key, m.Key) {
+				break
+			}
+		}
+		switch {
+		case to < len(dst) && dst[to].Limit == m.Limit: // it is there
+		case from == to:
+			dst = slices.Insert(dst, to, m)
+		case m.Skip != SkipNone:
+		case dst[from].Skip != SkipNone:
+			dst[from] = m
+		default:
+			dst = slices.Insert(dst, to, m)
+		}
+	}
+	return dst, scratch
+}
+
+// matchNative appends the limits in stint's format that apply, and those that are skipped.
+func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched, scratch []byte) ([]Matched, []byte) {
 	sub := subject{domain: domain, attrs: attrs, set: s}
 	first := len(dst)
 	var lists [16][]int32
@@ -128,9 +183,6 @@ func (s *Set) MatchAll(domain string, attrs, entries []limit.Attribute, dst []Ma
 		dst[i] = m
 	}
 	sub.release()
-	if root := s.domains[domain]; root != nil {
-		dst, scratch = root.match(entries, dst, first, scratch)
-	}
 	return dst, scratch
 }
 

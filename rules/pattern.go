@@ -3,6 +3,8 @@ package rules
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
 // ipAttribute is compared as an address wherever it occurs.
@@ -31,19 +33,19 @@ func sameName(canonical, name string) bool {
 type pattern struct {
 	text  string
 	parts []string     // the literals around the stars; nil for an exact text
-	net   netip.Prefix // valid for addresses
+	isNet bool         // the text is an address or a network
+	net   netip.Prefix // of it; not valid if it contains no client
 }
 
 func newPattern(name, text string) pattern {
 	p := pattern{text: text}
 	if name == ipAttribute {
 		if net, err := netip.ParsePrefix(text); err == nil {
-			p.net = unmapPrefix(net)
+			p.net, p.isNet = address.Prefix(net), true
 			return p
 		}
-		if addr, err := netip.ParseAddr(text); err == nil {
-			addr = addr.Unmap().WithZone("")
-			p.net = netip.PrefixFrom(addr, addr.BitLen())
+		if addr, ok := address.Parse(text); ok {
+			p.net, p.isNet = netip.PrefixFrom(addr, addr.BitLen()), true
 			return p
 		}
 	}
@@ -51,14 +53,6 @@ func newPattern(name, text string) pattern {
 		p.parts = strings.Split(text, "*")
 	}
 	return p
-}
-
-// unmapPrefix turns a network within ::ffff:0:0/96 into one of IPv4.
-func unmapPrefix(net netip.Prefix) netip.Prefix {
-	if net.Addr().Is4In6() && net.Bits() >= 96 {
-		return netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96).Masked()
-	}
-	return net.Masked()
 }
 
 // parseAddress reads the value of the attribute ip: an address, or an IPv6 network, to which
@@ -73,20 +67,16 @@ func parseAddress(value string) (addr netip.Addr, bits int, ok bool) {
 		}
 		return net.Masked().Addr(), net.Bits(), true
 	}
-	addr, err := netip.ParseAddr(value)
-	if err != nil {
-		return netip.Addr{}, 0, false
-	}
-	addr = addr.Unmap().WithZone("")
-	return addr, addr.BitLen(), true
+	addr, ok = address.Parse(value)
+	return addr, addr.BitLen(), ok
 }
 
-func (p *pattern) exact() bool { return p.parts == nil && !p.net.IsValid() }
+func (p *pattern) exact() bool { return p.parts == nil && !p.isNet }
 
 // literal returns the text with which every matching value begins, and that with which it ends.
 func (p *pattern) literal() (prefix, suffix string) {
 	switch {
-	case p.net.IsValid():
+	case p.isNet:
 		return "", ""
 	case p.parts == nil:
 		return p.text, p.text
@@ -95,9 +85,9 @@ func (p *pattern) literal() (prefix, suffix string) {
 }
 
 func (p *pattern) matches(value string) bool {
-	if p.net.IsValid() {
+	if p.isNet {
 		addr, bits, ok := parseAddress(value)
-		return ok && bits >= p.net.Bits() && p.net.Contains(addr)
+		return ok && p.net.Contains(addr) && bits >= p.net.Bits()
 	}
 	if p.parts == nil {
 		return p.text == value

@@ -201,7 +201,7 @@ func (s *Server) build() error {
 	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
-	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields, IPv6Bits: 128})
+	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields})
 	api := s.security.guard.onHTTP(route(watched("gateway", gates), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), watched("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations}))))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track

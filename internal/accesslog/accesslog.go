@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stint-io/stint/internal/address"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
 	"github.com/stint-io/stint/limit"
@@ -126,7 +127,12 @@ func (p *Parser) describe(dst *Line) {
 		target = originForm(target)
 	}
 	if p.path >= 0 && dst.Values[p.path] == "" && target != "" {
-		dst.Values[p.path] = identify.BoundPath(forwarded.Path(target))
+		p.attrs = identify.AppendPath(p.attrs[:0], target)
+		for _, a := range p.attrs {
+			if i := slices.Index(p.want.Attributes, a.Name); i >= 0 {
+				dst.Values[i] = a.Value
+			}
+		}
 	}
 	if p.queries != nil {
 		query := p.raw[toQuery]
@@ -145,7 +151,7 @@ func (p *Parser) describe(dst *Line) {
 			dst.Values[i] = addressOf(v)
 		case s.kind == asHost:
 			dst.Values[i] = forwarded.Host(v)
-		case i != p.path && len(v) > identify.MaxValue:
+		case i != p.path && !strings.HasPrefix(p.want.Attributes[i], "path:") && len(v) > identify.MaxValue:
 			dst.Values[i] = identify.Bound(v)
 		}
 	}
@@ -192,17 +198,16 @@ func originForm(target string) string {
 	return "/"
 }
 
-// addressOf returns an address as the service names it: without port, IPv6 as a prefix. Text that is no
-// address stays as it is.
+// addressOf returns an address as the service names it: without port. Text that is no address stays as it is.
 func addressOf(s string) string {
 	if strings.IndexByte(s, ':') < 0 {
 		return s
 	}
-	if addr, err := netip.ParseAddr(s); err == nil {
-		return forwarded.IP(addr, forwarded.DefaultIPv6Bits)
+	if addr, ok := address.Parse(s); ok {
+		return addr.String()
 	}
 	if host, err := netip.ParseAddrPort(s); err == nil {
-		return forwarded.IP(host.Addr(), forwarded.DefaultIPv6Bits)
+		return forwarded.IP(host.Addr())
 	}
 	return s
 }

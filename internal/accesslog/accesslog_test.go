@@ -49,8 +49,8 @@ func TestFormats(t *testing.T) {
 		{"apache escapes quotes by a backslash", "", `::1 - - [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.0" 200 - "-" "a \"b\" c"`, `2026-10-10T13:55:36Z coarse 200 ip="::1" method="GET" path="/" header:user-agent="a \"b\" c"`},
 		{"common", "", `h - - [10/Oct/2026:13:55:36 +0000] "GET http://e.org/p HTTP/1.0" 404 5`, `2026-10-10T13:55:36Z coarse 404 ip="h" method="GET" path="/p"`},
 		{"a request that was none", "combined", `192.0.2.7 - - [10/Oct/2026:13:55:36 +0000] "\x16\x03\x01" 400 0 "-" "-"`, `2026-10-10T13:55:36Z coarse 400 ip="192.0.2.7"`},
-		{"log_format", `$msec|$remote_addr|$request_method|$request_uri|$http_x_api_key|${request_time}s`, "1791665736.250|2001:db8::1|PUT|/a//b|key|0.250s", `2026-10-10T20:55:36Z took 250ms ip="2001:db8::/64" method="PUT" path="/a/b" header:x-api-key="key"`},
-		{"envoy", "", envoyLine, `2026-10-10T20:55:36.123Z took 12ms 200 ip="2001:db8:1:2::/64" method="POST" path="/login" host="example.com" header:user-agent="a\"b" query:tenant="x"`},
+		{"log_format", `$msec|$remote_addr|$request_method|$request_uri|$http_x_api_key|${request_time}s`, "1791665736.250|2001:db8::1|PUT|/a//b|key|0.250s", `2026-10-10T20:55:36Z took 250ms ip="2001:db8::1" method="PUT" path="/a/b" header:x-api-key="key"`},
+		{"envoy", "", envoyLine, `2026-10-10T20:55:36.123Z took 12ms 200 ip="2001:db8:1:2:3::4" method="POST" path="/login" host="example.com" header:user-agent="a\"b" query:tenant="x"`},
 		{"caddy", "", caddyLine, `2026-10-10T20:55:36Z took 500ms 429 ip="192.0.2.9" method="GET" path="/x" host="localhost" header:user-agent="curl/7" query:tenant="1" header:x-api-key="k"`},
 	} {
 		f, err := ParseFormat(c.format, c.line)

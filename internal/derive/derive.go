@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/stint-io/stint/internal/address"
 	"github.com/stint-io/stint/internal/claims"
 	"github.com/stint-io/stint/internal/filewatch"
 	"github.com/stint-io/stint/internal/geo"
@@ -236,16 +237,15 @@ func (s *sources) address(attrs []limit.Attribute) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	text, _, _ = strings.Cut(text, "/") // a network of IPv6, to which some doors shorten
-	addr, err := netip.ParseAddr(text)
-	return addr, err == nil
+	return address.Parse(text)
 }
 
 // user is the first address in the header fields of the operator's, else ip.
 func (s *sources) user(attrs []limit.Attribute) (string, bool) {
 	for _, name := range s.config.UserIP {
 		if text, ok := value(attrs, name); ok {
-			if addr, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
-				return addr.Unmap().WithZone("").String(), true
+			if addr, ok := address.Parse(strings.TrimSpace(text)); ok {
+				return addr.String(), true
 			}
 		}
 	}

@@ -6,31 +6,30 @@ import (
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
-// DefaultIPv6Bits is the length to which [IP] cuts IPv6 addresses. Not longer:
-// one subscriber has a /64, and each of its 2^64 addresses would be a new key.
-// Not shorter: neighbours would share one.
-const DefaultIPv6Bits = 64
-
-// IP returns addr as the value of the attribute ip: an IPv4 address as it is,
-// an IPv6 address as the prefix of ipv6Bits that holds it, such as
-// "2001:db8:0:1::/64". Loopback addresses and a length of 128 keep the address
-// itself; a length outside 1 to 128 means [DefaultIPv6Bits]. It is empty for an
-// address that is not valid.
-func IP(addr netip.Addr, ipv6Bits int) string {
+// IP returns addr as the value of the attribute ip, in the form of [address.Of]. Limits cut it to a network where they
+// count by it. It is empty for an address that is not valid.
+func IP(addr netip.Addr) string {
 	if !addr.IsValid() {
 		return ""
 	}
-	addr = addr.Unmap().WithZone("")
-	if ipv6Bits < 1 || ipv6Bits > 128 {
-		ipv6Bits = DefaultIPv6Bits
-	}
-	if addr.Is4() || addr.IsLoopback() || ipv6Bits == 128 {
-		return addr.String()
-	}
-	return netip.PrefixFrom(addr, ipv6Bits).Masked().String()
+	return address.Of(addr).String()
 }
+
+// Network returns addr as [IP] does, and an IPv6 address as the prefix of that many bits that holds it, such as
+// "2001:db8:0:1::/64": one subscriber has a /64. Loopback addresses are not cut.
+func Network(addr netip.Addr, bits int) string {
+	if addr = address.Of(addr); !addr.Is6() || addr.IsLoopback() || bits < 1 || bits >= 128 {
+		return IP(addr)
+	}
+	return netip.PrefixFrom(addr, bits).Masked().String()
+}
+
+// SubscriberBits is the length of the prefix that one subscriber of IPv6 has.
+const SubscriberBits = 64
 
 // Host returns the value of the attribute host for a Host field: in lower case,
 // without port and final dot, for these name no other host. It is empty when s
@@ -64,6 +63,26 @@ func Path(uri string) string {
 		uri = unescape(uri)
 	}
 	return CleanPath(uri)
+}
+
+// Readings returns the paths that servers make of a URI as sent. Path is that of [Path]: decoded, then cleaned. Cleaned is
+// cleaned, then decoded, as by servers that route by the path with its escapes, in which %2f is no slash and %2e no dot;
+// sent is decoded and not cleaned. Each is empty if it is equal to one before it.
+func Readings(uri string) (path, cleaned, sent string) {
+	path = Path(uri)
+	if i := strings.IndexAny(uri, "?#"); i >= 0 {
+		uri = uri[:i]
+	}
+	if uri == path {
+		return path, "", ""
+	}
+	if cleaned = unescape(CleanPath(uri)); cleaned == path {
+		cleaned = ""
+	}
+	if sent = unescape(uri); sent == path || sent == cleaned {
+		sent = ""
+	}
+	return path, cleaned, sent
 }
 
 // unescape decodes percent escapes and leaves malformed ones as they are. Servers

@@ -178,20 +178,24 @@ func TestIP(t *testing.T) {
 		bits int
 		want string
 	}{
-		{"192.0.2.7", 0, "192.0.2.7"},
-		{"::ffff:192.0.2.7", 0, "192.0.2.7"},
-		{"2001:db8:0:1:ffff::9", 0, "2001:db8:0:1::/64"},
+		{"192.0.2.7", 64, "192.0.2.7"},
+		{"::ffff:192.0.2.7", 64, "192.0.2.7"},
+		{"64:ff9b::192.0.2.7", 64, "192.0.2.7"},
+		{"64:ff9b::192.0.2.7", 0, "192.0.2.7"},
+		{"64:ff9b:1::192.0.2.7", 0, "64:ff9b:1::c000:207"},
+		{"2001:db8:0:1:ffff::9", SubscriberBits, "2001:db8:0:1::/64"},
 		{"2001:db8:0:1:ffff::9", 48, "2001:db8::/48"},
 		{"2001:db8::9", 128, "2001:db8::9"},
-		{"2001:db8::9", 999, "2001:db8::/64"},
-		{"::1", 0, "::1"},
-		{"fe80::1%eth0", 0, "fe80::/64"},
+		{"2001:db8::9", 0, "2001:db8::9"},
+		{"2001:db8::9", 999, "2001:db8::9"},
+		{"::1", 64, "::1"},
+		{"fe80::1%eth0", 64, "fe80::/64"},
 	} {
-		if got := IP(netip.MustParseAddr(tt.addr), tt.bits); got != tt.want {
-			t.Errorf("IP(%s, %d) = %s, want %s", tt.addr, tt.bits, got, tt.want)
+		if got := Network(netip.MustParseAddr(tt.addr), tt.bits); got != tt.want {
+			t.Errorf("Network(%s, %d) = %s, want %s", tt.addr, tt.bits, got, tt.want)
 		}
 	}
-	if got := IP(netip.Addr{}, 0); got != "" {
+	if got := IP(netip.Addr{}); got != "" {
 		t.Errorf("no address is %q", got)
 	}
 }

@@ -3,6 +3,8 @@ package forwarded
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
 // node parses an address as proxies write it: 192.0.2.7, 192.0.2.7:1234,
@@ -18,7 +20,7 @@ func node(s string) (netip.Addr, bool) {
 		if !ok || !strings.Contains(host, ":") || port != "" && !isPort(port) {
 			return netip.Addr{}, false
 		}
-		return address(host)
+		return address.Parse(host)
 	}
 	if host, port, ok := strings.Cut(s, ":"); ok && !strings.Contains(port, ":") {
 		if !isPort(s[len(host):]) {
@@ -26,15 +28,7 @@ func node(s string) (netip.Addr, bool) {
 		}
 		s = host
 	}
-	return address(s)
-}
-
-func address(s string) (netip.Addr, bool) {
-	addr, err := netip.ParseAddr(s)
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	return addr.Unmap().WithZone(""), true
+	return address.Parse(s)
 }
 
 // isPort reports whether s is a colon and a port: up to five digits, or a

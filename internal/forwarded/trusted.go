@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/gaissmai/bart"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
 const (
@@ -88,21 +90,17 @@ func TrustPrefixes(prefixes []netip.Prefix, from ...Source) *Trusted {
 		t.sources = []Source{XForwardedFor, Forwarded, XRealIP}
 	}
 	for _, p := range prefixes {
-		// An IPv4 prefix written as ::ffff:10.0.0.0/104 means the IPv4 one.
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		if p.IsValid() {
-			t.table.Insert(p.Masked())
+		if p = address.Prefix(p); p.IsValid() {
+			t.table.Insert(p)
 		}
 	}
 	return t
 }
 
-// Contains reports whether addr is a trusted proxy. An IPv4 address mapped to
-// IPv6 counts as the IPv4 address.
+// Contains reports whether addr is a trusted proxy, in the form of
+// [address.Of].
 func (t *Trusted) Contains(addr netip.Addr) bool {
-	return t != nil && t.table != nil && addr.IsValid() && t.table.Contains(addr.Unmap())
+	return t != nil && t.table != nil && addr.IsValid() && t.table.Contains(address.Of(addr))
 }
 
 // Peer returns the address of the connection's other end, from an
@@ -110,11 +108,10 @@ func (t *Trusted) Contains(addr netip.Addr) bool {
 // valid for unix sockets and the like.
 func (t *Trusted) Peer(remoteAddr string) (netip.Addr, bool) {
 	if ap, err := netip.ParseAddrPort(remoteAddr); err == nil {
-		addr := ap.Addr().Unmap().WithZone("")
+		addr := address.Of(ap.Addr())
 		return addr, t.Contains(addr)
 	}
-	if addr, err := netip.ParseAddr(remoteAddr); err == nil {
-		addr = addr.Unmap().WithZone("")
+	if addr, ok := address.Parse(remoteAddr); ok {
 		return addr, t.Contains(addr)
 	}
 	// net/http has "@" or nothing for a unix socket that is not bound.

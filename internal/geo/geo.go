@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"github.com/oschwald/maxminddb-golang/v2"
+
+	"github.com/stint-io/stint/internal/address"
 )
 
 // Unknown is the region of an address that is in no database, as ISO 3166 leaves it to its users.
@@ -87,7 +89,7 @@ func (d *Database) lookup(addr netip.Addr, into any, path ...any) error {
 	if c == nil || !addr.IsValid() {
 		return errNone
 	}
-	found := c.reader.Lookup(addr.Unmap().WithZone(""))
+	found := c.reader.Lookup(address.Of(addr))
 	if err := found.Err(); err != nil {
 		return err
 	}

@@ -307,7 +307,7 @@ func (r reader) attributes(s *step) []limit.Attribute {
 			}
 		case "path":
 			query = forwarded.Query(value.Text)
-			attrs = append(attrs, limit.Attribute{Name: name, Value: identify.BoundPath(forwarded.Path(value.Text))})
+			attrs = identify.AppendPath(attrs, value.Text)
 		case "host":
 			attrs = append(attrs, limit.Attribute{Name: name, Value: forwarded.Host(value.Text)})
 		default:

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/accesslog"
+	"github.com/stint-io/stint/internal/forwarded/identify"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 )
@@ -115,6 +116,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		slices.Sort(r.names)
 		r.names = slices.Compact(r.names)
 		r.player.comparing, r.against.comparing = true, true
+	}
+	if slices.Contains(r.names, "path") {
+		r.names = append(slices.Clone(r.names), identify.PathCleaned, identify.PathSent)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup

@@ -114,9 +114,9 @@ func WithTrustedProxies(proxies ...netip.Prefix) Option {
 	return func(g *guard) { g.trusted = forwarded.TrustPrefixes(proxies) }
 }
 
-// WithIPv6Prefix sets the length, 1 to 128, to which the attribute ip cuts IPv6
-// addresses. The default is 64, as in 2001:db8:0:1::/64, because one subscriber
-// has that many addresses; 128 keeps addresses whole.
+// WithIPv6Prefix cuts IPv6 addresses in the attribute ip to a prefix of that length, 1 to 127, such as 2001:db8:0:1::/64,
+// for a Taker that counts by the attribute as it is. By default it has the whole address: the limits of a file match it,
+// and cut it to their ipv6_prefix, 64, where they count by it.
 func WithIPv6Prefix(bits int) Option {
 	return func(g *guard) { g.ipv6Bits = bits }
 }
@@ -333,7 +333,7 @@ func (g *guard) describe(ctx context.Context, fullMethod string, md metadata.MD)
 			attributes = append(attributes, limit.Attribute{Name: "key", Value: key})
 		}
 	}
-	if ip := forwarded.IP(g.clientIP(ctx, md), g.ipv6Bits); ip != "" {
+	if ip := forwarded.Network(g.clientIP(ctx, md), g.ipv6Bits); ip != "" {
 		attributes = append(attributes, limit.Attribute{Name: "ip", Value: ip})
 	}
 	attributes = append(attributes, limit.Attribute{Name: "method", Value: identify.Bound(fullMethod)})

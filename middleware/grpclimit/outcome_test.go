@@ -263,8 +263,8 @@ func TestWhatACallIsCalled(t *testing.T) {
 		"as it is":   {peerOf("192.0.2.7:1"), nil, nil, []limit.Attribute{ip, method}},
 		"no address": {peer.NewContext(metadata.NewIncomingContext(t.Context(), md), &peer.Peer{}), nil, nil, []limit.Attribute{method}},
 		"no peer":    {metadata.NewIncomingContext(t.Context(), md), nil, nil, []limit.Attribute{method}},
-		"one subscriber's IPv6": {peerOf("[2001:db8:1:2:3::4]:1"), nil, nil, []limit.Attribute{
-			{Name: "ip", Value: "2001:db8:1:2::/64"}, method,
+		"IPv6": {peerOf("[2001:db8:1:2:3::4]:1"), nil, nil, []limit.Attribute{
+			{Name: "ip", Value: "2001:db8:1:2:3::4"}, method,
 		}},
 		"by the program": {peerOf("192.0.2.7:1"), nil, []grpclimit.Option{grpclimit.WithAttributes(func(_ context.Context, m string) []limit.Attribute {
 			return []limit.Attribute{{Name: "service", Value: m[:5]}}

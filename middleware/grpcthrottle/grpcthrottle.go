@@ -197,7 +197,7 @@ func (g *guard) describe(ctx context.Context, fullMethod string) throttle.Reques
 		q.User = identify.Bound(g.user(ctx, fullMethod))
 	} else {
 		addr, _ := g.peers.Peer(remote)
-		q.User = forwarded.IP(addr, 0)
+		q.User = forwarded.Network(addr, forwarded.SubscriberBits)
 	}
 	if g.key != nil {
 		q.Key = identify.Bound(g.key(ctx, fullMethod))

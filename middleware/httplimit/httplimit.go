@@ -107,9 +107,9 @@ func WithTrustedProxies(proxies ...netip.Prefix) Option {
 	return func(m *middleware) { m.trusted = forwarded.TrustPrefixes(proxies) }
 }
 
-// WithIPv6Prefix sets the length, 1 to 128, to which the attribute ip cuts IPv6
-// addresses. The default is 64, as in 2001:db8:0:1::/64, because one subscriber
-// has that many addresses; 128 keeps addresses whole.
+// WithIPv6Prefix cuts IPv6 addresses in the attribute ip to a prefix of that length, 1 to 127, such as 2001:db8:0:1::/64,
+// for a Taker that counts by the attribute as it is. By default it has the whole address: the limits of a file match it,
+// and cut it to their ipv6_prefix, 64, where they count by it.
 func WithIPv6Prefix(bits int) Option {
 	return func(m *middleware) { m.ipv6Bits = bits }
 }
@@ -269,13 +269,11 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 		}
 	}
 	client, _ := m.trusted.ClientIP(r.RemoteAddr, r.Header)
-	if ip := forwarded.IP(client, m.ipv6Bits); ip != "" {
+	if ip := forwarded.Network(client, m.ipv6Bits); ip != "" {
 		dst = append(dst, limit.Attribute{Name: "ip", Value: ip})
 	}
-	dst = append(dst,
-		limit.Attribute{Name: "method", Value: r.Method},
-		limit.Attribute{Name: "path", Value: identify.BoundPath(forwarded.CleanPath(r.URL.Path))},
-		limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
+	dst = identify.AppendURL(append(dst, limit.Attribute{Name: "method", Value: r.Method}), r.URL)
+	dst = append(dst, limit.Attribute{Name: "host", Value: forwarded.Host(r.Host)})
 	if r.TLS != nil && r.TLS.ServerName != "" {
 		dst = append(dst, limit.Attribute{Name: "sni", Value: forwarded.Host(r.TLS.ServerName)})
 	}

@@ -159,7 +159,7 @@ func TestAttributes(t *testing.T) {
 		{Name: "key", Value: "k"},
 		{Name: "ip", Value: "2001:db8:1::/48"},
 		{Name: "method", Value: "POST"},
-		{Name: "path", Value: "/a/c/"},
+		{Name: "path", Value: "/a/c/"}, {Name: "path:cleaned", Value: "/c/"}, {Name: "path:sent", Value: "/a/b//../c/"},
 		{Name: "host", Value: "api.example"},
 		{Name: "size", Value: "5"},
 		{Name: "header:x-api-key", Value: "k"},

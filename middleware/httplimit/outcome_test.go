@@ -184,12 +184,12 @@ func TestWhatARequestIsCalled(t *testing.T) {
 		opts   []httplimit.Option
 		want   string
 	}{
-		"as it is":              {"", 5, nil, nil, base},
-		"no address":            {"@", 5, nil, nil, "method=PUT path=/a host=example.com"},
-		"one subscriber's IPv6": {"[2001:db8:1:2:3::4]:1", 5, nil, nil, "ip=2001:db8:1:2::/64 method=PUT path=/a host=example.com"},
-		"by the program":        {"", 5, nil, []httplimit.Option{program}, "verb=PUT " + base},
-		"whole IPv6": {
-			"[2001:db8:1:2:3::4]:1", 5, nil, []httplimit.Option{httplimit.WithIPv6Prefix(128)}, "ip=2001:db8:1:2:3::4 method=PUT path=/a host=example.com",
+		"as it is":       {"", 5, nil, nil, base},
+		"no address":     {"@", 5, nil, nil, "method=PUT path=/a host=example.com"},
+		"IPv6":           {"[2001:db8:1:2:3::4]:1", 5, nil, nil, "ip=2001:db8:1:2:3::4 method=PUT path=/a host=example.com"},
+		"by the program": {"", 5, nil, []httplimit.Option{program}, "verb=PUT " + base},
+		"one subscriber's IPv6": {
+			"[2001:db8:1:2:3::4]:1", 5, nil, []httplimit.Option{httplimit.WithIPv6Prefix(64)}, "ip=2001:db8:1:2::/64 method=PUT path=/a host=example.com",
 		},
 		"named":              {"", 12345, nil, []httplimit.Option{httplimit.WithRequestAttributes("header:x-a", "size", "query:q", "header:absent")}, base + " size=12345 header:x-a=1 query:q=2"},
 		"read":               {"", 12345, []string{"header:x-a", "ip", "size", "query:q", "header:absent"}, nil, base + " size=12345 header:x-a=1 query:q=2"},

@@ -236,7 +236,7 @@ func (m *middleware) userOf(r *http.Request) string {
 		return identify.Bound(m.user(r))
 	}
 	client, _ := m.proxies.ClientIP(r.RemoteAddr, r.Header)
-	return forwarded.IP(client, 0)
+	return forwarded.Network(client, forwarded.SubscriberBits)
 }
 
 // maxImportance bounds the field X-Criticality. Not smaller: there may be parameters to come.

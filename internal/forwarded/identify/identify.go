@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -165,6 +166,33 @@ const MaxPath = 64 << 10
 
 // BoundPath cuts a path to [MaxPath].
 func BoundPath(path string) string { return path[:min(len(path), MaxPath)] }
+
+// Names of the other readings of a path. A limit applies to a request if it applies to any of them; see package rules.
+const (
+	PathCleaned = "path:cleaned"
+	PathSent    = "path:sent"
+)
+
+// AppendPath appends the attribute path of a URI as sent, and its other readings, of which most requests have none; see
+// [forwarded.Readings]. It appends nothing for an empty path.
+func AppendPath(dst []limit.Attribute, uri string) []limit.Attribute {
+	path, cleaned, sent := forwarded.Readings(uri)
+	for _, a := range [...]limit.Attribute{{Name: "path", Value: path}, {Name: PathCleaned, Value: cleaned}, {Name: PathSent, Value: sent}} {
+		if a.Value != "" {
+			a.Value = BoundPath(a.Value)
+			dst = append(dst, a)
+		}
+	}
+	return dst
+}
+
+// AppendURL is [AppendPath] for the path of a URL that a server has parsed.
+func AppendURL(dst []limit.Attribute, u *url.URL) []limit.Attribute {
+	if u.RawPath == "" && forwarded.CleanPath(u.Path) == u.Path {
+		return append(dst, limit.Attribute{Name: "path", Value: BoundPath(u.Path)}) // whose escapes decode to nothing that counts
+	}
+	return AppendPath(dst, u.EscapedPath())
+}
 
 // Bound returns a value of at most [MaxValue] bytes. Of a longer one it keeps the
 // beginning, which patterns may name, and puts the SHA-256 of the whole behind it: two

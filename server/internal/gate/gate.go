@@ -88,10 +88,6 @@ type Options struct {
 	// Answer says which header fields are sent.
 	Answer answer.Options
 
-	// IPv6Bits is the length to which the attribute ip cuts IPv6 addresses;
-	// 0 is 64, 128 keeps them whole.
-	IPv6Bits int
-
 	// MaxDelay is how long the answer about a request is held back when a leaky
 	// bucket asks for it. 0 answers at once, and leaves the delay to those who
 	// read X-Stint-Delay (seconds): most gateways wait some 100 ms and then do
@@ -161,13 +157,11 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // attributes describes the client's request.
 func (g *gate) attributes(dst []limit.Attribute, route *route, client netip.Addr, o *forwarded.Origin, h http.Header) []limit.Attribute {
 	dst = append(dst, route.attributes[:route.n]...)
-	if ip := forwarded.IP(client, g.o.IPv6Bits); ip != "" {
+	if ip := forwarded.IP(client); ip != "" {
 		dst = append(dst, limit.Attribute{Name: "ip", Value: ip})
 	}
 	dst = append(dst, limit.Attribute{Name: "method", Value: o.Method})
-	if path := forwarded.Path(o.URI); path != "" {
-		dst = append(dst, limit.Attribute{Name: "path", Value: identify.BoundPath(path)})
-	}
+	dst = identify.AppendPath(dst, o.URI)
 	if o.Host != "" {
 		dst = append(dst, limit.Attribute{Name: "host", Value: o.Host})
 	}

@@ -169,9 +169,9 @@ func TestAttributes(t *testing.T) {
 				"X-Api-Key", "k", "Cookie", "s=1", "X-Other", "o",
 			},
 			attributes{
-				{Name: "ip", Value: "2001:db8::/64"},
+				{Name: "ip", Value: "2001:db8::7"},
 				{Name: "method", Value: "POST"},
-				{Name: "path", Value: "/login"},
+				{Name: "path", Value: "/login"}, {Name: "path:sent", Value: "//login"},
 				{Name: "host", Value: "shop"},
 				{Name: "proto", Value: "https"},
 				{Name: "header:x-api-key", Value: "k"},

@@ -75,8 +75,12 @@ func (q *query) argument(name []byte, v *value) {
 	case string(name) == "cost":
 		q.cost(v)
 		return
-	case len(q.request.Attributes) == maxAttributes:
+	case len(q.request.Attributes) >= maxAttributes:
 		q.refuse("the message has more than " + strconv.Itoa(maxAttributes) + " arguments")
+		return
+	}
+	if string(name) == "path" && (v.kind == typeString || v.kind == typeBinary) {
+		q.request.Attributes = identify.AppendPath(q.request.Attributes, string(v.bytes))
 		return
 	}
 	if s := attribute(string(name), v); s != "" {
@@ -106,7 +110,7 @@ func attribute(name string, v *value) string {
 	case typeBool:
 		return strconv.FormatBool(v.flag)
 	case typeIPv4, typeIPv6:
-		return forwarded.IP(v.addr, 128)
+		return forwarded.IP(v.addr)
 	case typeString, typeBinary:
 		s = string(v.bytes)
 	case typeUint64:
@@ -118,10 +122,8 @@ func attribute(name string, v *value) string {
 	switch name {
 	case "ip":
 		if addr, err := netip.ParseAddr(s); err == nil {
-			return forwarded.IP(addr, 128)
+			return forwarded.IP(addr)
 		}
-	case "path":
-		return identify.BoundPath(forwarded.Path(s))
 	case "host":
 		return forwarded.Host(s)
 	}

@@ -404,9 +404,8 @@ func (u *UI) attributes(text, ip string) (attrs []limit.Attribute, err error) {
 		}
 		attrs = append(attrs, limit.Attribute{Name: "ip", Value: addr.String()})
 	}
+	attrs = identify.AppendPath(append(attrs, limit.Attribute{Name: "method", Value: a.method}), cmp.Or(a.url.RequestURI(), "/"))
 	attrs = append(attrs,
-		limit.Attribute{Name: "method", Value: a.method},
-		limit.Attribute{Name: "path", Value: identify.BoundPath(cmp.Or(forwarded.Path(a.url.RequestURI()), "/"))},
 		limit.Attribute{Name: "host", Value: forwarded.Host(cmp.Or(a.header.Get("Host"), a.url.Host))},
 		limit.Attribute{Name: "proto", Value: a.url.Scheme},
 	)
