@@ -155,23 +155,36 @@ type Service struct {
 	// Timeout takes the place of the published 100ms in the configuration of gateways that ask it,
 	// since a busy machine does not always answer in time.
 	Timeout string
+	command []string
 }
 
-// StartService starts binary with a limits file and further flags of serve, and waits until it is
-// ready.
+// StartService starts binary with a limits file and further flags of serve, and waits until it
+// listens. AwaitReady waits until it is ready.
 func StartService(t testing.TB, binary, config string, flags ...string) *Service {
 	t.Helper()
 	a := FreeAddrs(t, 4)
 	s := &Service{HTTP: a[0], GRPC: a[1], Admin: a[2], SPOE: a[3], Timeout: "100ms"}
-	s.Process = Start(t, syscall.SIGKILL, binary, append([]string{
-		"serve",
+	s.command = append([]string{
+		binary, "serve",
 		"--http", s.HTTP, "--grpc", s.GRPC, "--admin", s.Admin, "--spoe", s.SPOE, "--config", config,
-	}, flags...)...)
+	}, flags...)
+	s.start(t)
+	return s
+}
+
+func (s *Service) start(t testing.TB) {
+	t.Helper()
+	s.Process = Start(t, syscall.SIGKILL, s.command[0], s.command[1:]...)
 	s.Await(t, s.HTTP)
 	s.Await(t, s.GRPC)
 	s.Await(t, s.SPOE)
-	AwaitReady(t, s.Admin)
-	return s
+}
+
+// Restart kills the service and starts it again, with nothing that it kept.
+func (s *Service) Restart(t testing.TB) {
+	t.Helper()
+	s.Kill(t)
+	s.start(t)
 }
 
 // AwaitReady waits until /readyz at an admin address says that it is ready.

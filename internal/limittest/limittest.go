@@ -109,7 +109,9 @@ func (t *test) run(ctx context.Context, set *rules.Set, start time.Time) (*Test,
 		admitted := 0
 		for n := range s.repeat {
 			var q engine.Query
-			q.Descriptors = []engine.Descriptor{{Attributes: attrs, Cost: s.cost}}
+			// As POST /v1/take: a cost of 0 asks whether 1 would be admitted, and takes nothing.
+			q.Peek = s.cost == 0
+			q.Descriptors = []engine.Descriptor{{Attributes: attrs, Cost: max(1, s.cost)}}
 			if err := e.Decide(ctx, &q); err != nil {
 				return nil, err
 			}
