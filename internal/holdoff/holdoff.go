@@ -5,7 +5,7 @@
 // A policy holds back the requests whose scope has met it, such as a path: a client cannot know
 // what a policy covers before it has seen it in an answer, and to hold back everything for a limit
 // on logins would be worse than a request that is refused. A Retry-After of an answer that names no
-// exhausted policy holds back the whole server, and so do X-RateLimit fields, which have no names.
+// exhausted policy holds back the whole server, and so do X-RateLimit fields that name no resource.
 package holdoff
 
 import (

@@ -193,16 +193,11 @@ func outcome(ctx context.Context, err error, reached bool) outgoing.Outcome {
 func standing(err error, sent ...metadata.MD) outgoing.Standing {
 	h := http.Header{}
 	for _, md := range sent {
-		for _, name := range [...]string{"Ratelimit", "Retry-After", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Retry-After"} {
-			if values := md.Get(name); len(values) > 0 {
-				h[name] = values
-			}
+		for name, values := range md {
+			h[name] = append(h[name], values...)
 		}
 	}
-	s := outgoing.Standing{}
-	if len(h) > 0 {
-		s = reader.Read(h, time.Now())
-	}
+	s := reader.Read(h, time.Now())
 	if err != nil {
 		if wait, ok := grpcerror.RetryAfter(err); ok {
 			s.RetryAfter, s.Wait = wait, true

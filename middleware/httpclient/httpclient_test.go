@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -424,4 +426,98 @@ func taker(t testing.TB, r limit.Rate) limit.Taker {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// TestFieldsOfProviders: an attempt after a refusal comes when the server's fields say, in the forms of large services.
+func TestFieldsOfProviders(t *testing.T) {
+	for _, fields := range [][]string{
+		{"Retry-After", "3"},
+		{"Retry-After", "2.939"},
+		{"Retry-After", "EPOCH"},
+		{"Retry-After", "1, 3"},
+		{"retry-after-ms", "3000"},
+		{"X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "EPOCH"},
+		{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "EPOCH.12"},
+		{"X-RateLimit-Remaining", "-1", "X-RateLimit-Reset", "3"},
+		{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset-After", "3.0", "X-RateLimit-Bucket", "b"},
+		{"x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens", "3s", "x-ratelimit-remaining-requests", "9"},
+		{"anthropic-ratelimit-requests-remaining", "0", "anthropic-ratelimit-requests-reset", "TIME"},
+		{"RateLimit", `"a";r=0;t=3`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			<-time.After(26 * 365 * 24 * time.Hour) // from the year 2000, in which seconds since 1970 are no dates yet
+			b := &backend{answer: func(n int, _ *http.Request) (*http.Response, error) {
+				if n > 1 {
+					return respond(200), nil
+				}
+				fields := slices.Clone(fields)
+				for i, text := range fields {
+					end := time.Now().Add(3 * time.Second)
+					text = strings.ReplaceAll(text, "EPOCH", fmt.Sprint(end.Unix()))
+					fields[i] = strings.ReplaceAll(text, "TIME", end.UTC().Format(time.RFC3339))
+				}
+				return respond(429, fields...), nil
+			}}
+			tr := transport(t, b, Policy{Retry: outgoing.Retry{Reserve: 1}, MaxWait: 10 * time.Second})
+			resp, err := tr.RoundTrip(get(t, "http://a/v1/x"))
+			if err != nil || resp.StatusCode != 200 || len(b.seen) != 2 {
+				t.Fatalf("%v: %v, %v, %d attempts", fields, resp, err, len(b.seen))
+			}
+			if gap := b.seen[1].after; gap < 2900*time.Millisecond || gap > 3600*time.Millisecond {
+				t.Errorf("%v: the next attempt came after %v, want 3 s", fields, gap)
+			}
+		})
+	}
+}
+
+// TestNamedBudgets: a budget of a server that its answers name, and that is used up, holds back the requests that have met it
+// and no other, for random servers.
+func TestNamedBudgets(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			paths, budgets := 2+r.IntN(6), 2+r.IntN(3)
+			of, left := map[string]int{}, make([]int, budgets)
+			for i := range paths {
+				of[fmt.Sprintf("/p%d", i)] = r.IntN(budgets)
+			}
+			for i := range left {
+				left[i] = 1 + r.IntN(10)
+			}
+			form := r.IntN(3)
+			<-time.After(26 * 365 * 24 * time.Hour)
+			resets := time.Now().Add(time.Minute)
+			b := &backend{answer: func(_ int, req *http.Request) (*http.Response, error) {
+				i := of[req.URL.Path]
+				if left[i] == 0 {
+					t.Errorf("a request of a budget that is used up was sent: %s", req.URL.Path)
+				}
+				left[i]--
+				n := fmt.Sprint(left[i])
+				switch name := fmt.Sprint("b", i); form {
+				case 0:
+					return respond(200, "X-RateLimit-Resource", name, "X-RateLimit-Remaining", n, "X-RateLimit-Reset", fmt.Sprint(resets.Unix())), nil
+				case 1:
+					return respond(200, "x-ratelimit-remaining-"+name, n, "x-ratelimit-reset-"+name, time.Until(resets).String()), nil
+				default:
+					return respond(200, "vendor-ratelimit-"+name+"-remaining", n, "vendor-ratelimit-"+name+"-reset", resets.Format(time.RFC3339)), nil
+				}
+			}}
+			tr := transport(t, b, Policy{})
+			met := map[string]bool{}
+			for range 100 {
+				path := fmt.Sprintf("/p%d", r.IntN(paths))
+				if left[of[path]] == 0 && !met[path] {
+					continue // the client cannot know which budget it is
+				}
+				used := left[of[path]] == 0
+				if _, err := tr.RoundTrip(get(t, "http://a"+path)); (err != nil) != used {
+					t.Fatalf("form %d: a request to %s, whose budget is used up: %v, got %v", form, path, used, err)
+				}
+				met[path] = true
+			}
+		})
+	}
 }

@@ -7,8 +7,11 @@
 package reader
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +33,10 @@ const (
 	// maxName bounds names and partition keys in bytes: longer ones are cut.
 	maxName = 128
 
-	// epoch is the number of seconds above which a reset is a date. Not smaller: a wait of 31
+	// maxNumber bounds the text of a number or a date.
+	maxNumber = 64
+
+	// epoch is the number of seconds above which a wait is a date. Not smaller: a wait of 31
 	// years is none. Not larger: it is a date of 2001.
 	epoch = 1_000_000_000
 	// epochMillis is the same for dates in milliseconds.
@@ -54,57 +60,207 @@ type Quota struct {
 	Reset     time.Duration // until there is more; [limit.Never] = not known
 }
 
-// Read returns what the header fields of an answer say at now, by the wall clock.
+// Read returns what the header fields of an answer say at now, by the wall clock. Names count whatever
+// their case, so that gRPC metadata can be given as it is.
 //
-// Retry-After is a number of seconds or an HTTP date, which is compared with the server's own
-// Date. Where it is missing, the older field with X-RateLimit before it counts. Of the limits the RateLimit
-// field of the IETF's draft, versions 7 to 11, goes first, then RateLimit-Remaining and -Reset of its earlier
-// versions, then X-RateLimit-Remaining and -Reset, whose reset may be seconds or a date in seconds
-// or milliseconds since 1970.
+// A wait is what Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and others that end so say; of
+// several the longest. It is a number of seconds (or milliseconds) with or without a fraction, a
+// duration such as 6m0s, an HTTP date or an RFC 3339 time. A number of a billion and more is a date in
+// seconds, one a thousand times as large in milliseconds. Dates are compared with the server's own.
+//
+// Of the limits the RateLimit field of the IETF's draft, versions 7 to 11, goes first. Otherwise they
+// are what fields with RateLimit or Rate-Limit in their names say remains, and when it is reset, in the
+// forms that a wait has. Such a limit is named by the rest of the names, as "tokens" is in
+// X-RateLimit-Remaining-Tokens and Anthropic-RateLimit-Tokens-Remaining, or by X-RateLimit-Resource or
+// -Bucket, or not at all. Of those without a name RateLimit-Remaining counts before others.
 func Read(h http.Header, now time.Time) (s Standing) {
+	var lines []string
+	families := map[family]map[kind][]string{}
 	server := func() time.Time { // what the server's clock says
 		if d, err := http.ParseTime(h.Get("Date")); err == nil {
 			return d
 		}
 		return now
 	}
-	for _, name := range []string{"Retry-After", "X-Ratelimit-Retry-After"} {
-		if s.RetryAfter, s.Wait = wait(h.Get(name), server); s.Wait {
-			break
+	for name, values := range h {
+		name = strings.ToLower(name)
+		unit := time.Second
+		before, isMillis := strings.CutSuffix(name, "-ms")
+		if isMillis {
+			unit = time.Millisecond
+		}
+		switch {
+		case name == "ratelimit":
+			lines = append(lines, values...)
+		case strings.HasSuffix(before, "retry-after"):
+			if d, ok := wait(values, unit, server); ok {
+				s.RetryAfter, s.Wait = max(s.RetryAfter, d), true
+			}
+		default:
+			f, what := familyOf(name)
+			if what == "" || families[f] == nil && len(families) == maxQuotas {
+				continue
+			}
+			if families[f] == nil {
+				families[f] = map[kind][]string{}
+			}
+			families[f][what] = values
 		}
 	}
-	if lines := h["Ratelimit"]; len(lines) > 0 {
+	if len(lines) > 0 {
 		if s.Quotas = list(lines); len(s.Quotas) == 0 {
 			s.Quotas = one(lines)
 		}
 	}
-	for _, prefix := range []string{"Ratelimit-", "X-Ratelimit-"} {
-		if len(s.Quotas) > 0 {
-			return s
-		}
-		if q, ok := plain(h, prefix, server); ok {
-			s.Quotas = []Quota{q}
-		}
+	if len(s.Quotas) == 0 {
+		s.Quotas = quotas(families, server)
 	}
 	return s
 }
 
-// wait reads the time that a refusal asks for.
-func wait(text string, now func() time.Time) (time.Duration, bool) {
-	if text = strings.TrimSpace(text); text == "" {
+// wait reads a time to wait: the longest of all values, each of which may be a list.
+func wait(values []string, unit time.Duration, now func() time.Time) (longest time.Duration, ok bool) {
+	for _, text := range values[:min(len(values), maxQuotas)] {
+		if len(text) > maxText {
+			continue
+		}
+		d, known := when(text, unit, now)
+		if !known { // a date has a comma of its own
+			for part := range strings.SplitSeq(text, ",") {
+				if one, is := when(part, unit, now); is {
+					d, known = max(d, one), true
+				}
+			}
+		}
+		if known {
+			longest, ok = max(longest, d), true
+		}
+	}
+	return longest, ok
+}
+
+// when reads one time to wait, or the moment of its end.
+func when(text string, unit time.Duration, now func() time.Time) (time.Duration, bool) {
+	if text = strings.TrimSpace(text); text == "" || len(text) > maxNumber {
 		return 0, false
 	}
-	if n, ok := digits(text); ok {
-		return seconds(n), true
+	until := func(t time.Time) (time.Duration, bool) { return min(max(t.Sub(now()), 0), Longest), true }
+	if n, fraction, ok := decimal(text); ok {
+		switch {
+		case unit == time.Second && n >= epochMillis:
+			return until(time.UnixMilli(min(n, math.MaxInt64/2)).Add(time.Duration(fraction / 1000)))
+		case unit == time.Second && n >= epoch:
+			return until(time.Unix(n, fraction))
+		case n >= int64(Longest/unit):
+			return Longest, true
+		default:
+			return min(time.Duration(n)*unit+time.Duration(fraction)*unit/time.Second, Longest), true
+		}
 	}
-	if len(text) > len(http.TimeFormat)+10 {
-		return 0, false
+	if d, err := time.ParseDuration(text); err == nil && text[0] != '-' {
+		return min(d, Longest), true
 	}
-	t, err := http.ParseTime(text)
-	if err != nil {
-		return 0, false
+	if t, err := http.ParseTime(text); err == nil {
+		return until(t)
 	}
-	return min(max(t.Sub(now()), 0), Longest), true
+	for _, layout := range [...]string{time.RFC3339, time.RFC1123Z} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return until(t)
+		}
+	}
+	return 0, false
+}
+
+// family is a limit by the names of its fields.
+type family struct{ vendor, policy string }
+
+// The kinds of fields that a family has. Of a limit whose reset is told in both ways the time from now
+// counts, which depends on no clock.
+const (
+	remaining  kind = "remaining"
+	reset      kind = "reset"
+	resetAfter kind = "reset-after"
+	resource   kind = "resource"
+)
+
+type kind string
+
+// familyOf takes a name such as x-ratelimit-remaining-tokens apart; "" = it says nothing of a limit.
+func familyOf(name string) (f family, k kind) {
+	if len(name) > maxName {
+		return f, ""
+	}
+	for _, stem := range [...]string{"ratelimit-", "rate-limit-"} {
+		vendor, rest, ok := strings.Cut(name, stem)
+		if !ok || vendor != "" && !strings.HasSuffix(vendor, "-") {
+			continue
+		}
+		if rest == "resource" || rest == "bucket" {
+			return family{vendor: vendor}, resource
+		}
+		for _, k := range [...]kind{remaining, resetAfter, reset} { // reset-after before reset
+			rest := "-" + rest + "-"
+			if before, after, ok := strings.Cut(rest, "-"+string(k)+"-"); ok {
+				return family{vendor, strings.Trim(before+"-"+after, "-")}, k
+			}
+		}
+	}
+	return f, ""
+}
+
+// quotas returns the limits of families that say what remains, in the order of their names.
+func quotas(families map[family]map[kind][]string, now func() time.Time) (list []Quota) {
+	order := slices.SortedFunc(maps.Keys(families), func(a, b family) int {
+		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.vendor, b.vendor))
+	})
+	for _, f := range order {
+		fields := families[f]
+		left, ok := least(fields[remaining])
+		if !ok {
+			continue
+		}
+		q := Quota{Policy: f.policy, Remaining: left, Reset: limit.Never}
+		if name := fields[resource]; f.policy == "" && len(name) > 0 {
+			q.Policy = cut(strings.TrimSpace(name[0]))
+		}
+		if slices.ContainsFunc(list, func(other Quota) bool { return other.Policy == q.Policy }) {
+			continue
+		}
+		for _, k := range [...]kind{resetAfter, reset} {
+			if d, ok := wait(fields[k], time.Second, now); ok {
+				q.Reset = d
+				break
+			}
+		}
+		list = append(list, q)
+	}
+	return list
+}
+
+// least reads what remains: the smallest of all values. Below nothing is nothing. Parameters, as in
+// 76;w=21600, are left out.
+func least(values []string) (n int64, ok bool) {
+	for _, text := range values[:min(len(values), maxQuotas)] {
+		if len(text) > maxText {
+			continue
+		}
+		for part := range strings.SplitSeq(text, ",") {
+			part, _, _ = strings.Cut(part, ";")
+			part = strings.TrimSpace(part)
+			positive, negative := strings.CutPrefix(part, "-")
+			one, _, is := decimal(positive)
+			if !is {
+				continue
+			}
+			if negative {
+				one = 0
+			}
+			if !ok || one < n {
+				n, ok = one, true
+			}
+		}
+	}
+	return n, ok
 }
 
 // list reads a RateLimit field: a list of limits, each a name with parameters.
@@ -196,36 +352,25 @@ func integer(item httpsfv.Item, name string) (int64, bool) {
 	return n, ok && n >= 0
 }
 
-// plain reads the fields with one number each.
-func plain(h http.Header, prefix string, now func() time.Time) (Quota, bool) {
-	remaining, ok := digits(strings.TrimSpace(h.Get(prefix + "Remaining")))
-	if !ok {
-		return Quota{}, false
+// decimal reads a number of at least 0, and its fraction in billionths, rounded up. A number that does not
+// fit is the largest there is.
+func decimal(text string) (n, fraction int64, ok bool) {
+	whole, rest, _ := strings.Cut(text, ".")
+	if len(text) > maxNumber || whole+rest == "" || strings.Trim(whole+rest, "0123456789") != "" {
+		return 0, 0, false
 	}
-	q := Quota{Remaining: remaining, Reset: limit.Never}
-	if n, ok := digits(strings.TrimSpace(h.Get(prefix + "Reset"))); ok {
-		switch {
-		case n >= epochMillis:
-			q.Reset = min(max(time.UnixMilli(min(n, math.MaxInt64/2)).Sub(now()), 0), Longest)
-		case n >= epoch:
-			q.Reset = min(max(time.Unix(n, 0).Sub(now()), 0), Longest)
-		default:
-			q.Reset = seconds(n)
-		}
-	}
-	return q, true
-}
-
-// digits reads a number without sign; one that does not fit is the largest there is.
-func digits(text string) (int64, bool) {
-	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseInt("0"+whole, 10, 64)
 	if err != nil {
-		return math.MaxInt64, true
+		return math.MaxInt64, 0, true
 	}
-	return n, true
+	const places = 9
+	more := strings.Trim(rest[min(len(rest), places):], "0") != ""
+	rest = (rest + "000000000")[:places]
+	fraction, _ = strconv.ParseInt(rest, 10, 64) // digits alone
+	if more {
+		fraction++
+	}
+	return n, fraction, true
 }
 
 func seconds(n int64) time.Duration {

@@ -2,6 +2,7 @@ package reader
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"reflect"
 	"strings"
@@ -23,10 +24,28 @@ func TestRead(t *testing.T) {
 		{"Retry-After: 7", Standing{RetryAfter: 7 * time.Second, Wait: true}},
 		{"Retry-After:  7 ", Standing{RetryAfter: 7 * time.Second, Wait: true}},
 		{"Retry-After: 0", Standing{Wait: true}},
-		{"Retry-After: 1000000000000", Standing{RetryAfter: Longest, Wait: true}},
+		{"Retry-After: 999999999", Standing{RetryAfter: Longest, Wait: true}},
+		{"Retry-After: 1795435260", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: 1795435260.5\nDate: Mon, 23 Nov 2026 12:00:30 GMT", Standing{RetryAfter: 30500 * time.Millisecond, Wait: true}},
+		{"Retry-After: 1795435260250", Standing{RetryAfter: time.Minute + 250*time.Millisecond, Wait: true}},
+		{"Retry-After: 1000000000000", Standing{Wait: true}},
 		{"Retry-After: 99999999999999999999999999", Standing{RetryAfter: Longest, Wait: true}},
 		{"Retry-After: -1", Standing{}},
-		{"Retry-After: 1.5", Standing{}},
+		{"Retry-After: 1.5", Standing{RetryAfter: 1500 * time.Millisecond, Wait: true}},
+		{"Retry-After: 2.0", Standing{RetryAfter: 2 * time.Second, Wait: true}},
+		{"Retry-After: 1.939", Standing{RetryAfter: 1939 * time.Millisecond, Wait: true}},
+		{"Retry-After: 0.0000000001", Standing{RetryAfter: 1, Wait: true}},
+		{"Retry-After: .", Standing{}},
+		{"Retry-After: 1e3", Standing{}},
+		{"Retry-After: 5, 60", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: 60\nRetry-After: 5", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: Mon, 23 Nov 2026 12:01:00 GMT\nRetry-After: 5", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: Mon, 23 Nov 2026 12:01:00 +0000", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: 2026-11-23T12:01:00Z", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: 6m0s", Standing{RetryAfter: 6 * time.Minute, Wait: true}},
+		{"Retry-After: -6m0s", Standing{}},
+		{"Retry-After-Ms: 1500", Standing{RetryAfter: 1500 * time.Millisecond, Wait: true}},
+		{"Retry-After: 1\nX-Ms-Retry-After-Ms: 1500.5", Standing{RetryAfter: 1500500 * time.Microsecond, Wait: true}},
 		{"Retry-After: soon", Standing{}},
 		{"Retry-After: " + strings.Repeat("9", 100), Standing{}},
 		{"Retry-After: Mon, 23 Nov 2026 12:01:00 GMT", Standing{RetryAfter: time.Minute, Wait: true}},
@@ -56,7 +75,19 @@ func TestRead(t *testing.T) {
 		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1795435260000", Standing{Quotas: []Quota{{Reset: time.Minute}}}},
 		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1500000000", Standing{Quotas: []Quota{{}}}},
 		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 99999999999999999999", Standing{Quotas: []Quota{{Reset: Longest}}}},
-		{"X-RateLimit-Remaining: 12, 13", Standing{}},
+		{"X-RateLimit-Remaining: 12, 13", Standing{Quotas: []Quota{{Remaining: 12, Reset: limit.Never}}}},
+		{"X-RateLimit-Remaining: 598.7\nX-RateLimit-Reset: 1795435203.12", Standing{Quotas: []Quota{{Remaining: 598, Reset: 3120 * time.Millisecond}}}},
+		{"X-RateLimit-Remaining: -1\nX-RateLimit-Reset: 60", Standing{Quotas: []Quota{{Reset: time.Minute}}}},
+		{"X-RateLimit-Remaining: none\nX-RateLimit-Reset: 60", Standing{}},
+		{"X-Rate-Limit-Remaining: 0\nX-Rate-Limit-Reset: 1795435203", Standing{Quotas: []Quota{{Reset: 3 * time.Second}}}},
+		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: 3.5\nX-RateLimit-Reset: 1795435203\nX-RateLimit-Bucket: abcd", Standing{Quotas: []Quota{{Policy: "abcd", Reset: 3500 * time.Millisecond}}}},
+		{"X-RateLimit-Resource: search\nX-RateLimit-Used: 30\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1795435203", Standing{Quotas: []Quota{{Policy: "search", Reset: 3 * time.Second}}}},
+		{"x-ratelimit-remaining-requests: 59\nx-ratelimit-reset-requests: 1s\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 6m0s", Standing{Quotas: []Quota{
+			{Policy: "requests", Remaining: 59, Reset: time.Second}, {Policy: "tokens", Reset: 6 * time.Minute},
+		}}},
+		{"anthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 2026-11-23T12:00:03Z", Standing{Quotas: []Quota{{Policy: "input-tokens", Reset: 3 * time.Second}}}},
+		{"RateLimit-Limit: 100;w=21600\nRateLimit-Remaining: 76;w=21600", Standing{Quotas: []Quota{{Remaining: 76, Reset: limit.Never}}}},
+		{"X-Calibratelimit-Remaining: 0", Standing{}},
 		{`RateLimit: "a";r=1;pk="text", "b";r=1;pk=7`, Standing{Quotas: []Quota{
 			{Policy: "a", Remaining: 1, Reset: limit.Never, Partition: "text"}, {Policy: "b", Remaining: 1, Reset: limit.Never},
 		}}},
@@ -191,4 +222,66 @@ func ascii(name string) string {
 		}
 	}
 	return string(out)
+}
+
+// TestForms: a wait is read whatever the name and the form in which it is told, and whatever shorter ones are told beside it;
+// never as shorter than it is, and no more than the form rounds.
+func TestForms(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 20_000 {
+		d := time.Duration(r.Int64N(int64([]time.Duration{time.Second, time.Hour, 300 * 24 * time.Hour}[r.IntN(3)])))
+		server := noon.Add(time.Duration(r.Int64N(int64(48*time.Hour))) - 24*time.Hour).Truncate(time.Second)
+		end := server.Add(d)
+		up := func(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(unit) }
+		forms := []struct {
+			text string
+			unit time.Duration
+		}{
+			{fmt.Sprint(int64(up(d, time.Second) / time.Second)), time.Second},
+			{fmt.Sprintf("%d.%09d", d/time.Second, d%time.Second), 1},
+			{d.String(), 1},
+			{fmt.Sprint(end.Add(time.Second - 1).Unix()), time.Second},
+			{fmt.Sprintf("%d.%09d", end.Unix(), end.Nanosecond()), 1},
+			{fmt.Sprint(end.Add(time.Millisecond - 1).UnixMilli()), time.Millisecond},
+			{end.Add(time.Second - 1).Format(http.TimeFormat), time.Second},
+			{end.Add(time.Second - 1).Format(time.RFC1123Z), time.Second},
+			{end.Format(time.RFC3339Nano), 1},
+		}
+		f := forms[r.IntN(len(forms))]
+		cased := func(name string) string {
+			return []func(string) string{strings.ToLower, strings.ToUpper, http.CanonicalHeaderKey}[r.IntN(3)](name)
+		}
+		h := http.Header{"Date": {server.Format(http.TimeFormat)}}
+		shorter := fmt.Sprint(int64(d/time.Second) / 2)
+		values := [][]string{{f.text}, {shorter, f.text}, {f.text, shorter}}
+		if !strings.Contains(f.text, ",") {
+			values = append(values, []string{shorter + ", " + f.text}, []string{f.text + "," + shorter})
+		}
+		value := values[r.IntN(len(values))]
+		var got time.Duration
+		if r.IntN(2) == 0 {
+			h[cased([]string{"Retry-After", "X-RateLimit-Retry-After", "X-Retry-After"}[r.IntN(3)])] = value
+			s := Read(h, noon)
+			if got = s.RetryAfter; !s.Wait {
+				t.Fatalf("%v is not read", h)
+			}
+		} else {
+			names := [][3]string{
+				{"x-ratelimit-remaining", "x-ratelimit-reset", ""}, {"X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
+				{"X-RateLimit-Remaining-Tokens", "X-RateLimit-Reset-Tokens", "tokens"}, {"RateLimit-Remaining", "RateLimit-Reset-After", ""},
+				{"Anthropic-RateLimit-Output-Tokens-Remaining", "Anthropic-RateLimit-Output-Tokens-Reset", "output-tokens"},
+			}[r.IntN(5)]
+			h[cased(names[0])], h[cased(names[1])] = []string{"0"}, value
+			s := Read(h, noon)
+			if len(s.Quotas) != 1 || s.Quotas[0].Policy != names[2] || s.Wait {
+				t.Fatalf("%v is read as %+v", h, s)
+			}
+			got = s.Quotas[0].Reset
+		}
+		if got < d || got >= d+f.unit {
+			t.Fatalf("%v, %v is read as %v of %v", h, d, got, f)
+		}
+	}
 }
