@@ -52,6 +52,8 @@ type times struct {
 type routeTime struct {
 	mean, count float64
 	calm        calmTime
+	round       uint64
+	inRound     float64
 
 	route        uint64
 	newer, older *routeTime

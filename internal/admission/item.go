@@ -33,8 +33,8 @@ type Item struct {
 
 	state   State
 	reason  limit.Reason
-	probe   bool  // it started with room to spare: its service time is one without queueing
-	arrived int64 // when it was offered
+	cohort  uint32 // of requests that started with room to spare; 0 = it did not
+	arrived int64  // when it was offered
 	started int64
 	charged int64 // cost that has been taken from the bucket
 	latest  int64 // the last time at which it can start and still be done by its deadline

@@ -124,6 +124,7 @@ func (m *Machine) Step(now int64) {
 		}
 		m.ended = append(m.ended, it)
 	}
+	m.follower.tick(now)
 	m.serve(now, nil)
 }
 
@@ -160,7 +161,7 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	if sound {
 		r = m.times.observe(it, now-it.started)
 	}
-	m.follower.observe(it, r, now-it.started, m.times.routes)
+	m.follower.observe(it, r, now-it.started, &m.times, m.overloaded)
 	m.running--
 	m.Step(now)
 }
@@ -185,6 +186,9 @@ func (m *Machine) Ended() []*Item {
 // a time.
 func (m *Machine) Next() int64 {
 	at, _ := m.expirations.First()
+	if m.follower.probing && m.waiting > 0 {
+		at = min(at, m.follower.until)
+	}
 	if m.bucket.rate > 0 && m.running < m.follower.limit() {
 		if it := m.next(); it != nil {
 			at = min(at, m.bucket.ready(it.Cost))

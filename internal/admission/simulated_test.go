@@ -90,7 +90,7 @@ func (s *server) settle() {
 
 // take has a worker take a job, or puts it in the queue inside.
 func (s *server) take(j *job) {
-	if s.busy == s.workers {
+	if s.busy >= s.workers {
 		s.inside = append(s.inside, j)
 		return
 	}
@@ -104,7 +104,7 @@ func (s *server) finish(j *job) {
 	j.event.Unset()
 	s.busy--
 	j.done = s.now
-	if len(s.inside) > 0 {
+	if len(s.inside) > 0 && s.busy < s.workers {
 		next := s.inside[0]
 		s.inside = s.inside[1:]
 		s.take(next)
