@@ -19,16 +19,15 @@ type Allocation uint8
 // The ways to divide.
 const (
 	AllocationMaxMin       Allocation = iota // fair: small demands in full, the rest in equal parts
-	AllocationProportional                   // in overload each in proportion to its demand
+	AllocationProportional                   // in overload its part by weight, and what others leave of theirs
 	AllocationEqual                          // the same for each, whatever its demand
 	AllocationStatic                         // the whole limit for each
 	AllocationNone                           // its demand for each: no limit
-	AllocationBusy                           // from instances that do not use their share to those that do
 )
 
 var allocationNames = [...]string{
 	AllocationMaxMin: "max_min", AllocationProportional: "proportional", AllocationEqual: "equal",
-	AllocationStatic: "static", AllocationNone: "none", AllocationBusy: "busy",
+	AllocationStatic: "static", AllocationNone: "none",
 }
 
 // String returns the word used in limit files.
@@ -44,11 +43,6 @@ type Lease struct {
 	// instances.
 	Safe       limit.Rate
 	SafePlaces int64
-
-	// Tolerance is the fraction of its share that an instance may leave unused and still count
-	// as busy. Changes below the fraction Change of a share are not made. 0 = the defaults, 0.1
-	// and 0.01. Busy only; Change is below Tolerance.
-	Tolerance, Change float64
 
 	// Guarantees are what bands get before higher bands get everything, ascending by band.
 	// Read-only.
@@ -132,57 +126,38 @@ func (b *builder) leasable(s *scope, at *document.Node, v *Variant) {
 	}
 }
 
-// The default thresholds of AllocationBusy, and the largest tolerance: twice the tolerance stays
-// with instances that do not need it, which has to be less than a whole share.
-const (
-	usualTolerance, usualChange = 0.1, 0.01
-	mostTolerance               = 0.4
-)
+// busyWord is another word for max_min. The rule that it stood for moved capacity from instances that did not use
+// their share, by a threshold of use, and left a part of the limit unused.
+const busyWord = "busy"
 
-// busyThresholds reads tolerance and change. A change as large as the tolerance is a fault: an
-// instance could lack just what would make it busy, and never get it.
-func (s *scope) busyThresholds(l *Limit, n *document.Node) {
-	read := func(key string) (part float64, at *document.Node) {
-		if at = n.Get(key); at == nil {
-			return 0, nil
+// busyThresholds reads tolerance and change, which belonged to that rule.
+func (b *builder) busyThresholds(s *scope, n *document.Node) {
+	allocation := n.Get("allocation")
+	for _, key := range []string{"tolerance", "change"} {
+		at := n.Get(key)
+		switch {
+		case at == nil:
+		case allocation == nil || allocation.Text != busyWord:
+			s.Fault(at, "leave "+key+" out", "%s has no meaning but with allocation: %s", key, busyWord)
+		case at.Kind != document.Float:
+			s.Wants(at, "a part of a share, such as 0.05", "")
+		default:
+			b.warn(s.file, at, "leave "+key+" out", "%s changes nothing: allocation: %s divides as max_min does, without a threshold", key, busyWord)
 		}
-		if l.Lease.Allocation != AllocationBusy {
-			s.Fault(at, "use allocation: busy, or leave "+key+" out", "%s has no meaning with allocation: %v", key, l.Lease.Allocation)
-			return 0, nil
-		}
-		part, err := strconv.ParseFloat(at.Text, 64)
-		if at.Kind != document.Float || err != nil || !(part > 0 && part <= mostTolerance) {
-			s.Wants(at, fmt.Sprintf("a part of a share above 0 and at most %v, such as 0.05", mostTolerance), "")
-			return 0, nil
-		}
-		return part, at
 	}
-	tolerance, first := read("tolerance")
-	change, second := read("change")
-	if first == nil && second == nil {
-		return
-	}
-	if cmp.Or(change, usualChange) >= cmp.Or(tolerance, usualTolerance) {
-		at := second
-		if at == nil {
-			at = first
-		}
-		s.Fault(at, "lower change or raise tolerance", "change %v is not below tolerance %v: an instance could become busy and never be seen so",
-			cmp.Or(change, usualChange), cmp.Or(tolerance, usualTolerance))
-		return
-	}
-	l.Lease.Tolerance, l.Lease.Change = tolerance, change
 }
 
 func (b *builder) leaseOptions(s *scope, l *Limit, n *document.Node) {
 	if !s.section(n, "lease", "a map such as {allocation: max_min, safe: 10/s}", leaseKeys) {
 		return
 	}
-	choice(s.file, n.Get("allocation"), &l.Lease.Allocation, allocationNames[:]...)
+	if choice(s.file, n.Get("allocation"), &l.Lease.Allocation, append(allocationNames[:], busyWord)...); l.Lease.Allocation > AllocationNone {
+		l.Lease.Allocation = AllocationMaxMin
+	}
 	if safe := n.Get("safe"); safe != nil {
 		l.Lease.Safe, l.Lease.SafePlaces = s.leaseAmount(l, safe)
 	}
-	s.busyThresholds(l, n)
+	b.busyThresholds(s, n)
 	if sites := n.Get("sites"); sites != nil {
 		s.siteCaps(l, sites)
 	}

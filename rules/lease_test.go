@@ -154,27 +154,18 @@ func TestVariantByKey(t *testing.T) {
 	}
 }
 
-// The thresholds of busy are parts of a share, and a change that is worth a move is below
-// the tolerance.
-func TestBusyThresholds(t *testing.T) {
-	for _, tt := range []struct{ lease, fault string }{
-		{"{allocation: busy, tolerance: 0.2, change: 0.05}", ""},
-		{"{allocation: busy, tolerance: 0.05}", ""},
-		{"{allocation: busy, change: 0.05}", ""},
-		{"{allocation: busy, tolerance: 0.05, change: 0.05}", "change 0.05 is not below tolerance 0.05"},
-		{"{allocation: busy, tolerance: 0.01}", "change 0.01 is not below tolerance 0.01"},
-		{"{allocation: busy, change: 0.2}", "change 0.2 is not below tolerance 0.1"},
-		{"{allocation: busy, tolerance: 0.5}", "above 0 and at most 0.4"},
-		{"{allocation: busy, change: -0.1}", "above 0 and at most 0.4"},
-		{"{allocation: busy, tolerance: .nan}", "above 0 and at most 0.4"},
-		{"{allocation: max_min, tolerance: 0.2}", "tolerance has no meaning with allocation: max_min"},
+// Busy is another word for max_min. The thresholds of the rule that it stood for are read, and warned of.
+func TestBusyIsMaxMin(t *testing.T) {
+	for options, warnings := range map[string]int{
+		"allocation: busy": 0, "allocation: busy, guarantees: {1: 5/s}": 0,
+		"allocation: busy, tolerance: 0.2": 1, "allocation: busy, change: 0.01": 1, "allocation: busy, tolerance: 0.05, change: 0.05": 2,
 	} {
-		_, err := Parse("f.yaml", []byte("limits:\n  - {name: l, rate: 100/s, sharing: leased, lease: "+tt.lease+"}\n"))
-		if tt.fault == "" && err != nil {
-			t.Errorf("%s: %v", tt.lease, err)
+		s := mustParse(t, "limits:\n  - {name: l, rate: 100/s, sharing: leased, lease: {"+options+"}}\n")
+		if got := s.Limits()[0].Lease.Allocation; got != AllocationMaxMin {
+			t.Errorf("%s: %v", options, got)
 		}
-		if tt.fault != "" && (err == nil || !strings.Contains(err.Error(), tt.fault)) {
-			t.Errorf("%s: %v, want a fault with %q", tt.lease, err, tt.fault)
+		if got := s.Warnings(); len(got) != warnings {
+			t.Errorf("%s: %v, want %d warnings", options, got, warnings)
 		}
 	}
 }

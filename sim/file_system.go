@@ -152,10 +152,12 @@ func (p *scenarioParser) addSystem(n *document.Node, name string) {
 func (p *scenarioParser) options(n *document.Node, own *Ours) {
 	if v := n.Get("allocation"); v != nil {
 		var words []string
-		for k := fairshare.MaxMin; k <= fairshare.Busy; k++ {
+		for k := fairshare.MaxMin; k <= fairshare.None; k++ {
 			words = append(words, k.String())
 		}
-		own.Allocation = fairshare.Allocation(p.OneOf(v, words...))
+		if own.Allocation = fairshare.Allocation(p.OneOf(v, append(words, "busy")...)); own.Allocation > fairshare.None {
+			own.Allocation = fairshare.MaxMin // "busy" is another word for it
+		}
 	}
 	if v := n.Get("lease"); v != nil {
 		own.Lease = p.above(v)

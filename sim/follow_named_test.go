@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -59,33 +58,6 @@ func TestLoopOfWaitAfterPause(t *testing.T) {
 	for _, x := range r.Samples {
 		if share := float64(x.Shares[0]); x.At > 18500*time.Millisecond && math.Abs(share-1000.0/3) > 10 {
 			t.Fatalf("the loop has %.4g of 1000/s at %v, where a third is fair", share, x.At)
-		}
-	}
-}
-
-// With allocation: busy one that begins beside one that wants all has what it wants, and
-// two that both want all become equal.
-func TestBusyStarvesNobody(t *testing.T) {
-	play := func(before, after []float64) (*witness, *vector) {
-		v := &vector{seed: 1, limit: Limit{limit.PerSecond(100), 20}, alloc: fairshare.Busy, kinds: []Arrivals{Even, Even}, weights: []uint32{1, 1}}
-		v.moves = []move{{0, before}, {5 * time.Second, after}}
-		v.end = 20 * time.Second
-		w, r := v.run(t)
-		if r == nil || r.Over > 0 || r.SharePeak > 1 {
-			t.Fatalf("over the limit: %+v", r)
-		}
-		return w, v
-	}
-	w, v := play([]float64{0, 300}, []float64{20, 300})
-	notes := w.notes[0]
-	first, last := notes[8*time.Second/noted], notes[(v.end-noted)/noted]
-	if asked, got := last.attempted-first.attempted, last.admitted-first.admitted; got < 0.97*asked {
-		t.Errorf("20/s beside 300/s of 100/s: %v of %v", got, asked)
-	}
-	w, v = play([]float64{0, 300}, []float64{300, 300})
-	for i, notes := range w.notes {
-		if got := notes[(v.end-noted)/noted].share; math.Abs(got-50) > 2.5 {
-			t.Errorf("instance %d of two that want all has %v of 100/s", i, got)
 		}
 	}
 }

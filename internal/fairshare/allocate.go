@@ -14,15 +14,14 @@ type Allocation uint8
 // The kinds of allocation.
 const (
 	MaxMin       Allocation = iota // exact weighted max-min fairness, by priority bands
-	Proportional                   // in overload each gets in proportion to what it wants
+	Proportional                   // by weight, and what is left of that in proportion to what is missing; see [Allocator]
 	Equal                          // each gets capacity/instances, by weight, whatever it wants
 	Static                         // each gets what it wants up to the whole capacity: a limit per instance
 	None                           // each gets what it wants: no limit
-	Busy                           // the max-rate rule of Hermes: from claimants that do not use their share to those that do
 )
 
 var allocationNames = [...]string{
-	MaxMin: "max_min", Proportional: "proportional", Equal: "equal", Static: "static", None: "none", Busy: "busy",
+	MaxMin: "max_min", Proportional: "proportional", Equal: "equal", Static: "static", None: "none",
 }
 
 // String returns the kind as it stands in a limits file.
@@ -36,8 +35,6 @@ func (k Allocation) String() string {
 // Claim is the part of one instance in an allocation.
 type Claimant struct {
 	Want   fixed.Amount // per second; 0 = nothing
-	Has    fixed.Amount // what it holds
-	Used   fixed.Amount // of what it holds, per second; for Busy
 	Weight uint32       // 0 counts as 1
 	Band   uint8        // higher goes first
 }
@@ -65,12 +62,6 @@ type Guarantee struct {
 //     Bands do not matter.
 //   - Equal: the sum is the capacity, wanted or not. Nothing but weights matters.
 //   - Static and None: each claim stands alone, so the sum may be above the capacity.
-//   - Busy: those that leave a part of what they hold unused give of it to those that use
-//     all of theirs, and those become equal in small steps; it settles while demands
-//     stay. The sum is the capacity as soon as one holds or wants something.
-//     Bands do not matter, and Want only says that an instance that holds nothing wants
-//     something. A Used must have been measured while the Has beside it was held: one
-//     of an older, smaller share looks idle.
 //
 // Where a part is not a whole number of millionths it is rounded down or up, so that
 // the sum is exact: which of the two depends on the order of the claims and on nothing
@@ -82,15 +73,6 @@ type Allocator struct {
 	// the band wants it. What a band does not want of its guarantee is not kept for
 	// it. Of two for one band the latter counts. MaxMin alone looks at them.
 	Guarantees []Guarantee
-
-	// BusyTolerance is the part of its share that an instance may leave unused and
-	// still count as busy, at most 0.4; 0 is 0.1. Not smaller: measured use is never
-	// exact. Not larger: twice as much stays with each that does not need it. Busy only.
-	BusyTolerance float64
-	// BusyChange is the part of a share that is too little to be moved; 0 is 0.01. It is
-	// relative to the share, not to the limit, so that it means the same among 3
-	// instances and among 1,000. Busy only.
-	BusyChange float64
 
 	contenders []contender
 	bands      []band // by number; made when there is more than one
@@ -115,13 +97,6 @@ func (a *Allocator) Validate() error {
 			bad("band %d has two guarantees: keep one", g.Band)
 		}
 		seen[g.Band] = true
-	}
-	// Written so that NaN is refused.
-	if t := a.BusyTolerance; !(t >= 0 && t <= maxTolerance) {
-		bad("the busy tolerance is %v, want 0 to %v: twice as much stays where it is not needed", t, maxTolerance)
-	}
-	if c := a.BusyChange; !(c >= 0 && c <= maxChange) {
-		bad("the busy change is %v, want 0 to %v", c, maxChange)
 	}
 	return errors.Join(errs...)
 }
@@ -148,8 +123,6 @@ func (a *Allocator) Allocate(capacity fixed.Amount, claims []Claimant, shares []
 		for i := range claims {
 			shares[i] = fixed.Amount(claims[i].want())
 		}
-	case Busy:
-		a.busy(c, claims, shares)
 	default:
 		clear(shares)
 	}

@@ -42,11 +42,11 @@ func checkShares(t testing.TB, a *Allocator, capacity fixed.Amount, claims []Cla
 			t.Fatalf("%v: share %d is %d", a.Kind, i, s)
 		}
 		c := claims[i]
-		if a.Kind != Equal && a.Kind != Busy && uint64(s) > fixed.Clamp(c.Want) {
+		if a.Kind != Equal && uint64(s) > fixed.Clamp(c.Want) {
 			t.Fatalf("%v: share %d is %d, above the %d that it wants", a.Kind, i, s, c.Want)
 		}
 		total, wants = total.Add(uint64(s)), wants.Add(fixed.Clamp(c.Want))
-		active = active || c.Want > 0 || c.Has > 0 || c.Used > 0
+		active = active || c.Want > 0
 	}
 	most := fixed.Clamp(capacity)
 	want := most
@@ -80,7 +80,6 @@ func TestAllocateWalkThrough(t *testing.T) {
 	weighted[0].Weight, weighted[1].Weight = 3, 2
 	banded := tokens(100, 100, 100)
 	banded[0].Band, banded[2].Band = 1, 7
-	million := fixed.Amount(1_000_000)
 	for _, tt := range []struct {
 		name     string
 		kind     Allocation
@@ -112,11 +111,6 @@ func TestAllocateWalkThrough(t *testing.T) {
 		{"no limit", None, fixed.Whole(60), tokens(100, 60, 7), []fixed.Amount{100 * fixed.Token, 60 * fixed.Token, 7 * fixed.Token}},
 		{"no limit", None, 0, []Claimant{{Want: -1}, {Want: math.MaxInt64}}, []fixed.Amount{0, fixed.MaxAmount}},
 		{"unknown kind", Allocation(99), fixed.Whole(60), nil, []fixed.Amount{}},
-		{"Hermes with limit 1", Busy, fixed.Token, []Claimant{
-			{Want: fixed.Token, Has: million / 3, Used: million / 3},
-			{Want: fixed.Token, Has: million / 3, Used: million / 3},
-			{Want: fixed.Token, Has: million / 3, Used: million / 3},
-		}, []fixed.Amount{333_333, 333_333, 333_334}},
 	} {
 		t.Run(tt.kind.String()+"/"+tt.name, func(t *testing.T) {
 			got := sharesOf(t, &Allocator{Kind: tt.kind}, tt.capacity, tt.claims)
@@ -172,10 +166,10 @@ func TestGuarantees(t *testing.T) {
 func TestAllocateDoesNotOverflow(t *testing.T) {
 	claims := make([]Claimant, 10_000)
 	for i := range claims {
-		claims[i] = Claimant{Want: fixed.MaxAmount, Has: fixed.MaxAmount, Used: fixed.MaxAmount, Weight: math.MaxUint32, Band: uint8(i % 2)}
+		claims[i] = Claimant{Want: fixed.MaxAmount, Weight: math.MaxUint32, Band: uint8(i % 2)}
 	}
 	claims[17].Want = math.MaxInt64
-	for kind := MaxMin; kind <= Busy; kind++ {
+	for kind := MaxMin; kind <= None; kind++ {
 		for _, capacity := range []fixed.Amount{1, fixed.Token, fixed.MaxAmount - 1, fixed.MaxAmount, math.MaxInt64} {
 			a := &Allocator{Kind: kind, Guarantees: []Guarantee{{0, fixed.MaxAmount}, {1, fixed.MaxAmount}}}
 			if kind != MaxMin {
@@ -189,7 +183,6 @@ func TestAllocateDoesNotOverflow(t *testing.T) {
 func TestAllocatorValidate(t *testing.T) {
 	for _, a := range []Allocator{
 		{},
-		{Kind: Busy, BusyTolerance: 0.4, BusyChange: 0.5},
 		{Guarantees: []Guarantee{{1, 0}, {2, fixed.MaxAmount}}},
 		{Kind: Equal},
 	} {
@@ -201,14 +194,11 @@ func TestAllocatorValidate(t *testing.T) {
 		a    Allocator
 		want []string
 	}{
-		{Allocator{Kind: 6}, []string{"unknown Allocation(6)"}},
+		{Allocator{Kind: 5}, []string{"unknown Allocation(5)"}},
 		{Allocator{Kind: Equal, Guarantees: []Guarantee{{1, 5}}}, []string{"guarantees work with max_min only, not with equal"}},
 		{Allocator{Guarantees: []Guarantee{{1, -5}, {1, math.MaxInt64}}}, []string{
 			"the guarantee of band 1 is -5e-06", "want 0 to", "band 1 has two guarantees",
 		}},
-		{Allocator{BusyTolerance: math.NaN(), BusyChange: math.NaN()}, []string{"the busy tolerance is NaN", "the busy change is NaN"}},
-		{Allocator{BusyTolerance: 0.41, BusyChange: -0.01}, []string{"the busy tolerance is 0.41", "the busy change is -0.01"}},
-		{Allocator{BusyTolerance: math.Inf(1)}, []string{"the busy tolerance is +Inf"}},
 	} {
 		err := tt.a.Validate()
 		if err == nil {
@@ -225,7 +215,7 @@ func TestAllocatorValidate(t *testing.T) {
 			t.Errorf("%+v: %T does not hold all faults", tt.a, err)
 		}
 	}
-	if got := Busy.String(); got != "busy" {
+	if got := Static.String(); got != "static" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -269,7 +259,7 @@ func TestAllocateAllocatesNothingAfterTheFirst(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	claims := randomClaims(rng, 500)
 	shares := make([]fixed.Amount, len(claims))
-	for kind := MaxMin; kind <= Busy; kind++ {
+	for kind := MaxMin; kind <= None; kind++ {
 		a := &Allocator{Kind: kind}
 		if kind == MaxMin {
 			a.Guarantees = []Guarantee{{1, fixed.Token}}

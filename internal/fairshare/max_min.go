@@ -4,7 +4,7 @@ import "github.com/stint-io/stint/internal/fixed"
 
 // contender takes part in a division by levels.
 type contender struct {
-	amount uint64 // what it wants; for raise, what it has
+	amount uint64 // what it wants
 	weight uint64
 	index  int // of its claim
 }
@@ -138,32 +138,6 @@ func fill(group []contender, amount uint64, shares []fixed.Amount) {
 			}
 		}
 		served = len(rest) < len(group)
-		group = rest
-	}
-	byWeight(group, amount, weights, shares)
-}
-
-// raise adds an amount to what the members of a group have: the least per weight
-// first, up to one level. It uses the group up.
-func raise(group []contender, amount uint64, shares []fixed.Amount) {
-	var weights uint64
-	for i := range group {
-		amount += group[i].amount
-		weights += group[i].weight
-	}
-	for above := true; above; {
-		rest := group[:0]
-		for _, c := range group {
-			// One that has as much as the level, which falls as it goes, keeps it.
-			if fixed.ProductAtMost(amount, c.weight, c.amount, weights) {
-				shares[c.index] = fixed.Amount(c.amount)
-				amount -= c.amount
-				weights -= c.weight
-			} else {
-				rest = append(rest, c)
-			}
-		}
-		above = len(rest) < len(group)
 		group = rest
 	}
 	byWeight(group, amount, weights, shares)

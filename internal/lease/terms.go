@@ -27,7 +27,7 @@ func (t *Terms) Equal(o *Terms) bool {
 		return false
 	}
 	return t.Rate == o.Rate && t.Burst == o.Burst && t.Semaphore == o.Semaphore && t.Allocation == o.Allocation && t.Safe == o.Safe &&
-		t.BusyTolerance == o.BusyTolerance && t.BusyChange == o.BusyChange && slices.Equal(t.Guarantees, o.Guarantees) && slices.Equal(t.Sites, o.Sites)
+		slices.Equal(t.Guarantees, o.Guarantees) && slices.Equal(t.Sites, o.Sites)
 }
 
 // Unlimited is the lendable rate and burst of a limit whose sum over instances is not bounded:
@@ -51,8 +51,6 @@ type Terms struct {
 	Allocation fairshare.Allocation
 	Safe       fixed.Amount          // per instance; 0 = the limit divided by the instances
 	Guarantees []fairshare.Guarantee // read-only
-	// As in fairshare.Allocator.
-	BusyTolerance, BusyChange float64
 
 	// Sites are caps on what single sites or instances may have. Read-only.
 	Sites []SiteCap

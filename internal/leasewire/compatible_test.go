@@ -50,7 +50,7 @@ func everyGrant() *lease.Grant {
 			Contended: true, Saturated: true, Recovering: true, Token: []byte("token"),
 			Suppress: bucket.Suppression{Reject: 0.25, Rate: 27, Burst: 28_000_000},
 			Limit: lease.Terms{
-				Rate: 29, Burst: 30_000_000, Semaphore: true, Allocation: fairshare.Busy, Safe: 31,
+				Rate: 29, Burst: 30_000_000, Semaphore: true, Allocation: fairshare.Allocation(leasepb.Allocation_ALLOCATION_BUSY), Safe: 31,
 				Guarantees: []fairshare.Guarantee{{Band: 32, Amount: fixed.Amount(33)}},
 				Suppress:   &lease.Suppress{Report: 50 * time.Millisecond, Window: time.Minute, Intervals: 60, Ramp: lease.RampLinear, Full: 3.5, Admitted: true, Independent: true},
 			},

@@ -190,7 +190,8 @@ const (
 	Allocation_ALLOCATION_EQUAL        Allocation = 2
 	Allocation_ALLOCATION_STATIC       Allocation = 3
 	Allocation_ALLOCATION_NONE         Allocation = 4
-	Allocation_ALLOCATION_BUSY         Allocation = 5
+	// Coordinators of earlier versions send it: it divides as MAX_MIN does.
+	Allocation_ALLOCATION_BUSY Allocation = 5
 )
 
 // Enum value maps for Allocation.

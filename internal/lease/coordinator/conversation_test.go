@@ -115,7 +115,7 @@ func (c *conversation) duration(text string) time.Duration {
 func (c *conversation) terms(s settings) lease.Terms {
 	t := lease.Terms{Rate: c.amount(s["rate"]), Burst: c.amount(s["burst"]), Safe: c.amount(s["safe"])}
 	_, t.Semaphore = s["semaphore"]
-	for kind := fairshare.MaxMin; kind <= fairshare.Busy; kind++ {
+	for kind := fairshare.MaxMin; kind <= fairshare.None; kind++ {
 		name := kind.String()
 		if s["division"] == name {
 			t.Allocation = fairshare.Allocation(kind)

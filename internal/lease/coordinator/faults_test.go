@@ -64,7 +64,7 @@ func randomFaults(t *testing.T, seed uint64) {
 	rates := []fixed.Amount{fixed.Token / 2, fixed.Token, 3 * fixed.Token, 20 * fixed.Token, 300 * fixed.Token}
 	rate := rates[r.IntN(len(rates))]
 	terms := lease.Terms{Rate: rate, Burst: max(fixed.Token, rate.Scale(fixed.Amount(1+r.IntN(20)), 10)/fixed.Token*fixed.Token)}
-	terms.Allocation = []fairshare.Allocation{fairshare.MaxMin, fairshare.MaxMin, fairshare.MaxMin, fairshare.Proportional, fairshare.Equal, fairshare.Busy}[r.IntN(6)]
+	terms.Allocation = []fairshare.Allocation{fairshare.MaxMin, fairshare.MaxMin, fairshare.MaxMin, fairshare.Proportional, fairshare.Equal}[r.IntN(5)]
 	f := newFleet(t, seed, 1+r.IntN(6), terms)
 	f.delay = time.Duration(1+r.IntN(80)) * time.Millisecond
 	f.jitter = time.Duration(r.IntN(100)) * time.Millisecond

@@ -172,7 +172,7 @@ func liveTerms(t *testing.T, seed uint64) {
 		rate = rates[r.IntN(len(rates))]
 		return rate, fixed.Whole(r.Int64N(2*rate.Floor() + 3))
 	}
-	terms := lease.Terms{Allocation: []fairshare.Allocation{fairshare.MaxMin, fairshare.MaxMin, fairshare.Proportional, fairshare.Equal, fairshare.Busy}[r.IntN(5)]}
+	terms := lease.Terms{Allocation: []fairshare.Allocation{fairshare.MaxMin, fairshare.MaxMin, fairshare.Proportional, fairshare.Equal}[r.IntN(4)]}
 	terms.Rate, terms.Burst = draw()
 	v := &live{fleet: newFleet(t, seed, 1+r.IntN(5), terms), real: terms}
 	v.coord.opts.Resolve, v.noting = v.resolve, true

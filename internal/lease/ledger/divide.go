@@ -29,12 +29,7 @@ func (r *Resource) divide(now limit.Time) {
 		if a.Silent {
 			continue
 		}
-		c := fairshare.Claimant{Want: a.Demand, Has: a.Held().Rate, Used: a.Demand, Weight: a.Weight, Band: a.Band}
-		if r.Terms.Semaphore {
-			c.Has = a.Held().Burst
-		}
-		c.Used = min(c.Used, c.Has)
-		c.Want = min(c.Want, a.most())
+		c := fairshare.Claimant{Want: min(a.Demand, a.most()), Weight: a.Weight, Band: a.Band}
 		wanted = fixed.SaturatingAdd(wanted, c.Want)
 		r.addClaims(a, c)
 	}
@@ -49,7 +44,7 @@ func (r *Resource) divide(now limit.Time) {
 	if !bands {
 		left -= silent
 	}
-	r.alloc.Kind, r.alloc.Guarantees, r.alloc.BusyTolerance, r.alloc.BusyChange = r.Terms.Allocation, r.Terms.Guarantees, r.Terms.BusyTolerance, r.Terms.BusyChange
+	r.alloc.Kind, r.alloc.Guarantees = r.Terms.Allocation, r.Terms.Guarantees
 	r.alloc.Allocate(left, r.claims, r.parts)
 	if wanted = fixed.SaturatingAdd(wanted, silent); r.Supply != nil {
 		whole := r.Whole()

@@ -42,7 +42,7 @@ func (a *Account) most() fixed.Amount {
 
 // claimCount is how many claims the account has in a division.
 func (a *Account) claimCount() int {
-	if a.site == nil || a.Demand == 0 || a.resource.Terms.Allocation == fairshare.Busy {
+	if a.site == nil || a.Demand == 0 {
 		return 1
 	}
 	return max(1, len(a.site.claims))
@@ -68,10 +68,6 @@ func (r *Resource) addClaims(a *Account, one fairshare.Claimant) {
 		for i := range own {
 			own[i].Want = parts[i]
 		}
-	}
-	for i := range own {
-		own[i].Has = one.Has.Scale(own[i].Want, max(1, one.Want))
-		own[i].Used = min(own[i].Want, own[i].Has)
 	}
 }
 

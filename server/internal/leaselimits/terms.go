@@ -29,7 +29,7 @@ func suppress(o *rules.Suppress) *lease.Suppress {
 
 // terms translates a policy. Rates are rounded down.
 func terms(p *limit.Policy, o *rules.Lease) lease.Terms {
-	t := lease.Terms{Semaphore: p.Algorithm == limit.Concurrency, Allocation: fairshare.Allocation(o.Allocation), BusyTolerance: o.Tolerance, BusyChange: o.Change}
+	t := lease.Terms{Semaphore: p.Algorithm == limit.Concurrency, Allocation: fairshare.Allocation(o.Allocation)}
 	amount := func(r limit.Rate, places int64) fixed.Amount {
 		if t.Semaphore {
 			return fixed.Whole(places)

@@ -67,7 +67,7 @@ func TestTerms(t *testing.T) {
 			Rate: 1_500_000, Burst: fixed.Whole(90), Safe: 500_000,
 			Guarantees: []fairshare.Guarantee{{Band: 0, Amount: fixed.Token}, {Band: 2, Amount: 500_000}},
 		},
-		"busy": {Rate: 1_500_000, Burst: fixed.Whole(90), Allocation: fairshare.Busy, BusyTolerance: 0.25, BusyChange: 0.125},
+		"busy": {Rate: 1_500_000, Burst: fixed.Whole(90)},
 		"free": {Rate: unlimited, Burst: unlimited, Allocation: fairshare.None}, "none": {},
 		"open":   {Burst: unlimited, Semaphore: true, Allocation: fairshare.None},
 		"huge":   {Rate: unlimited, Burst: unlimited},
@@ -87,12 +87,12 @@ func TestTerms(t *testing.T) {
 
 // Limit files and the machines have the same allocations, by number.
 func TestAllocations(t *testing.T) {
-	for a := range rules.AllocationBusy + 1 {
+	for a := range rules.AllocationNone + 1 {
 		if fairshare.Allocation(a).String() != a.String() {
 			t.Errorf("allocation %d is %v in limit files and %v to the coordinator", a, a, fairshare.Allocation(a))
 		}
 	}
-	if (rules.AllocationBusy+1).String() != "unknown" || int(rules.AllocationBusy) != int(fairshare.Busy) {
+	if (rules.AllocationNone+1).String() != "unknown" || int(rules.AllocationNone) != int(fairshare.None) {
 		t.Error("an allocation is missing here")
 	}
 }
