@@ -14,8 +14,9 @@
 // status RESOURCE_EXHAUSTED with QuotaFailure and RetryInfo, as package grpclimit answers.
 //
 // Refusals are RESOURCE_EXHAUSTED and UNAVAILABLE, and DEADLINE_EXCEEDED of a call that was sent. A
-// call for which there was no connection counts for nothing, and so does one that its caller
-// cancelled.
+// call for which there was no connection counts for nothing, and so do one that its caller
+// cancelled and one whose message is larger than either side allows, which gRPC calls
+// RESOURCE_EXHAUSTED as well. The latter is not tried again.
 //
 // A unary call is tried again when there was no connection, when the server says in RetryInfo when
 // to, and, for the methods of [WithIdempotent], after every refusal. Streams are not tried again:
@@ -27,6 +28,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -113,7 +115,7 @@ func (g *Guard) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 			switch {
 			case err == nil || res.Outcome == outgoing.Accepted:
 			case res.Outcome == outgoing.Dropped:
-				res.Again = ctx.Err() == nil
+				res.Again = ctx.Err() == nil && !tooLarge(err)
 			default:
 				_, asked := grpcerror.RetryAfter(err)
 				res.Again = asked || g.idempotent(method)
@@ -180,12 +182,29 @@ func outcome(ctx context.Context, err error, reached bool) outgoing.Outcome {
 			return outgoing.Dropped
 		}
 	case codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded:
-		if !reached {
+		if !reached || tooLarge(err) {
 			return outgoing.Dropped
 		}
 		return outgoing.Refused
 	}
 	return outgoing.Accepted
+}
+
+// tooLarge reports whether err says that a message was too large to be sent or received. The status is
+// that of load, and the implementations of gRPC tell the two apart by their texts alone: that of Go, those
+// on its core, and those of Java, .NET and Node.
+func tooLarge(err error) bool {
+	st, ok := status.FromError(err)
+	if !ok || st.Code() != codes.ResourceExhausted {
+		return false
+	}
+	text := strings.ToLower(st.Message())
+	for _, size := range [...]string{"message larger than max", "message after decompression larger than max", "message exceeds maximum size", "message exceeds the maximum configured message size", "message with a size larger than"} {
+		if strings.Contains(text, size) {
+			return true
+		}
+	}
+	return false
 }
 
 // standing returns what an answer says of the server's limits: in the details of its status, and in
@@ -246,6 +265,16 @@ func (s *stream) Header() (metadata.MD, error) {
 		s.end(outgoing.Accepted, standing(nil, md), false)
 	}
 	return md, err
+}
+
+// SendMsg implements grpc.ClientStream. An error of its own ends the stream; io.EOF says that the server has
+// ended it, and RecvMsg says how.
+func (s *stream) SendMsg(m any) error {
+	err := s.ClientStream.SendMsg(m)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.end(outcome(s.ctx, err, true), outgoing.Standing{}, true)
+	}
+	return err
 }
 
 // RecvMsg implements grpc.ClientStream.

@@ -3,7 +3,9 @@ package grpcclient_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +31,15 @@ type service struct {
 	calls  atomic.Int64
 	class  atomic.Value // the x-criticality of the last call
 	answer func(ctx context.Context, n int64) error
+	// serving says of which requests the answer has a byte; nil = of none.
+	serving func(of string) bool
+}
+
+func (s *service) response(req *healthpb.HealthCheckRequest) *healthpb.HealthCheckResponse {
+	if s.serving != nil && s.serving(req.Service) {
+		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}
+	}
+	return &healthpb.HealthCheckResponse{}
 }
 
 func (s *service) ask(ctx context.Context) error {
@@ -37,18 +48,18 @@ func (s *service) ask(ctx context.Context) error {
 	return s.answer(ctx, s.calls.Add(1))
 }
 
-func (s *service) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+func (s *service) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	if err := s.ask(ctx); err != nil {
 		return nil, err
 	}
-	return &healthpb.HealthCheckResponse{}, nil
+	return s.response(req), nil
 }
 
-func (s *service) Watch(_ *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
+func (s *service) Watch(req *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
 	if err := s.ask(stream.Context()); err != nil {
 		return err
 	}
-	return stream.Send(&healthpb.HealthCheckResponse{})
+	return stream.Send(s.response(req))
 }
 
 // dial starts a server with s and connects a client with a guard.
@@ -350,4 +361,61 @@ type recorder struct {
 func (r *recorder) Take(_ context.Context, req limit.Request) (limit.Decision, error) {
 	r.seen = req
 	return limit.Decision{Allowed: true}, r.err
+}
+
+// TestMessageTooLarge: calls whose message is larger than one of the sides allows, at random, are sent once at most, fail with
+// their own error, and hold back no other call.
+func TestMessageTooLarge(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 8 {
+		bound := 100 + r.IntN(10_000)
+		s := answers(nil)
+		var serverOptions []grpc.ServerOption
+		var callOptions []grpc.CallOption
+		where := []string{"sent", "received", "received by the server", "sent by the server"}[r.IntN(4)]
+		switch where {
+		case "sent":
+			callOptions = append(callOptions, grpc.MaxCallSendMsgSize(bound))
+		case "received":
+			callOptions = append(callOptions, grpc.MaxCallRecvMsgSize(1))
+		case "received by the server":
+			serverOptions = append(serverOptions, grpc.MaxRecvMsgSize(bound))
+		default:
+			serverOptions = append(serverOptions, grpc.MaxSendMsgSize(1))
+		}
+		c, guard := dial(t, s, grpcclient.Policy{Retry: outgoing.Retry{Reserve: 1000}}, serverOptions, grpcclient.WithIdempotent(func(string) bool { return true }))
+		small := &healthpb.HealthCheckRequest{Service: "empty"}
+		large := &healthpb.HealthCheckRequest{Service: strings.Repeat("x", bound+r.IntN(100_000))}
+		if where == "received" || where == "sent by the server" {
+			s.serving = func(of string) bool { return of != "empty" } // an empty answer has no byte
+		}
+		for i := range 30 {
+			var err error
+			if stream := r.IntN(2) == 0; stream {
+				var w grpc.ServerStreamingClient[healthpb.HealthCheckResponse]
+				if w, err = c.Watch(t.Context(), large, callOptions...); err == nil {
+					_, err = w.Recv()
+				}
+			} else {
+				_, err = c.Check(t.Context(), large, callOptions...)
+			}
+			var refusal *grpcclient.Refusal
+			if status.Code(err) != codes.ResourceExhausted || errors.As(err, &refusal) {
+				t.Fatalf("too large to be %s, call %d: %v", where, i, err)
+			}
+		}
+		if n := s.calls.Load(); n > 30 {
+			t.Errorf("too large to be %s: the server got %d calls of 30", where, n)
+		}
+		for i := range 20 {
+			if _, err := c.Check(t.Context(), small, callOptions...); err != nil {
+				t.Fatalf("after messages too large to be %s: small call %d: %v, %+v", where, i, err, guard.Stats())
+			}
+		}
+		if st := guard.Stats(); st.Throttled != 0 || st.Refused != 0 || st.Retries != 0 {
+			t.Errorf("too large to be %s: %+v", where, st)
+		}
+	}
 }
