@@ -199,6 +199,16 @@ func (t *Throttle) end(now limit.Time, a Attempt) *class {
 	return c
 }
 
+// Calm reports whether nothing was refused for a window, so that t is as a new one.
+func (t *Throttle) Calm(now limit.Time) bool {
+	for of := range t.classes {
+		if !t.at(now, of).calm() {
+			return false
+		}
+	}
+	return true
+}
+
 // calm reports whether nothing was refused for a window.
 func (c *class) calm() bool { return !c.ever }
 

@@ -13,8 +13,8 @@
 // A call that is held back fails with an error that is a [*Refusal] for errors.As and has the
 // status RESOURCE_EXHAUSTED with QuotaFailure and RetryInfo, as package grpclimit answers.
 //
-// Refusals are RESOURCE_EXHAUSTED and UNAVAILABLE, and DEADLINE_EXCEEDED of a call that was sent. A
-// call for which there was no connection counts for nothing, and so do one that its caller
+// Refusals are RESOURCE_EXHAUSTED and UNAVAILABLE, and for its method alone DEADLINE_EXCEEDED of a call
+// that was sent. A call for which there was no connection counts for nothing, and so do one that its caller
 // cancelled and one whose message is larger than either side allows, which gRPC calls
 // RESOURCE_EXHAUSTED as well. The latter is not tried again.
 //
@@ -182,8 +182,11 @@ func outcome(ctx context.Context, err error, reached bool) outgoing.Outcome {
 			return outgoing.Dropped
 		}
 	case codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded:
-		if !reached || tooLarge(err) {
+		switch {
+		case !reached || tooLarge(err):
 			return outgoing.Dropped
+		case status.Code(err) == codes.DeadlineExceeded:
+			return outgoing.Unanswered
 		}
 		return outgoing.Refused
 	}

@@ -216,9 +216,17 @@ func (s *sending) result() outgoing.Result {
 		return outgoing.Result{Outcome: outgoing.Dropped}
 	case neverSent(s.err):
 		return outgoing.Result{Outcome: outgoing.Dropped, Again: replayable}
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(s.err):
+		return outgoing.Result{Outcome: outgoing.Unanswered, Again: replayable && s.t.idempotent(s.req)}
 	default:
 		return outgoing.Result{Outcome: outgoing.Refused, Again: replayable && s.t.idempotent(s.req)}
 	}
+}
+
+// timedOut reports whether an error is a timeout, such as that of http.Transport.ResponseHeaderTimeout.
+func timedOut(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
 }
 
 // notSent returns what a request that was held back gets.

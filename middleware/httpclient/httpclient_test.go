@@ -521,3 +521,56 @@ func TestNamedBudgets(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowPaths: requests that end by the caller's own deadline, of some paths of a server at random, hold back others of these
+// paths and none of another one. Where requests to many paths are not answered the server is spared as a whole.
+func TestSlowPaths(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			slow := 1 + r.IntN(20)
+			b := &backend{answer: func(_ int, req *http.Request) (*http.Response, error) {
+				if strings.HasPrefix(req.URL.Path, "/slow") {
+					<-req.Context().Done()
+					return nil, req.Context().Err()
+				}
+				return respond(200), nil
+			}}
+			tr := transport(t, b, Policy{Throttle: outgoing.Throttle{Probe: time.Minute}})
+			polls := 0
+			for range 600 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(50))*time.Millisecond)
+				resp, err := tr.RoundTrip(get(t, fmt.Sprintf("http://a/slow%d", r.IntN(slow))).WithContext(ctx))
+				cancel()
+				if err == nil {
+					t.Fatal(resp)
+				}
+				if errors.Is(err, context.DeadlineExceeded) {
+					polls++
+				}
+			}
+			sent := 0
+			for range 20 {
+				if _, err := tr.RoundTrip(get(t, "http://a/quick")); err == nil {
+					sent++
+				}
+			}
+			if slow <= 8 && sent != 20 {
+				t.Errorf("%d slow paths: %d of 20 quick requests were sent: %+v", slow, sent, tr.Stats())
+			}
+			if most := 10*min(slow, 8) + 10; polls > most {
+				t.Errorf("%d slow paths: %d requests that were not answered, want %d at most", slow, polls, most)
+			}
+			<-time.After(5 * time.Minute) // what was refused is forgotten
+			for i := range min(slow, 8) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				if _, err := tr.RoundTrip(get(t, fmt.Sprintf("http://a/slow%d", i)).WithContext(ctx)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%d slow paths: path %d is held back for ever: %v", slow, i, err)
+				}
+				cancel()
+			}
+		})
+	}
+}

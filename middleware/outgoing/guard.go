@@ -3,6 +3,7 @@ package outgoing
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,6 +22,11 @@ import (
 
 // maxName bounds hosts and scopes in bytes, since requests may be built from the input of strangers.
 const maxName = 255
+
+// maxSlow bounds the scopes of one server that have a throttle of their own since their requests were not
+// answered in time. Where more are slow it is the server that is slow. Not fewer: a server may have some calls
+// that wait for an event. Not more: each takes some 2 KiB, and a server that hangs gets ten requests of each.
+const maxSlow = 8
 
 // throttleName is the throttle's name in Decisions.
 const throttleName = "client-throttle"
@@ -51,8 +57,25 @@ type Guard struct {
 type host struct {
 	mu       sync.Mutex
 	throttle *accepts.Throttle
+	slow     map[string]*accepts.Throttle // of scopes
 	budget   *retrybudget.Budget
 	holds    *holdoff.Book
+}
+
+// own returns the throttle of a scope with a request that was not answered in time; nil = there are too many.
+func (h *host) own(now limit.Time, scope string, c accepts.Config) *accepts.Throttle {
+	if t := h.slow[scope]; t != nil {
+		return t
+	}
+	maps.DeleteFunc(h.slow, func(_ string, t *accepts.Throttle) bool { return t.Calm(now) })
+	if len(h.slow) >= maxSlow {
+		return nil
+	}
+	if h.slow == nil {
+		h.slow = map[string]*accepts.Throttle{}
+	}
+	h.slow[scope] = accepts.New(c)
+	return h.slow[scope]
 }
 
 // Idle implements keytable.Value: what a server asked for is not forgotten.
@@ -103,6 +126,8 @@ type Attempt struct {
 	entry   *keytable.Entry[*host] // nil = nothing is remembered of the server
 	call    Call
 	sent    accepts.Attempt
+	slow    *accepts.Throttle // of the scope; nil = none
+	ofSlow  accepts.Attempt
 	request limit.Request
 	permit  uint64
 	ended   atomic.Bool
@@ -191,12 +216,23 @@ func (a *Attempt) throttled(now limit.Time) error {
 	if a.guard.rules.Throttle.Off {
 		return nil
 	}
-	sent, wait, ok := a.entry.Value.throttle.Send(now, class(a.call.Criticality), rand.Float64())
+	h, of := a.entry.Value, class(a.call.Criticality)
+	if slow := h.slow[a.call.Scope]; slow != nil {
+		sent, wait, ok := slow.Send(now, of, rand.Float64())
+		if !ok {
+			return refusal(a.call.Host, Throttled, throttleName, limit.ReasonSuppressed, wait)
+		}
+		a.slow, a.ofSlow = slow, sent
+	}
+	sent, wait, ok := h.throttle.Send(now, of, rand.Float64())
 	if !ok {
+		if a.slow != nil {
+			a.slow.Dropped(now, a.ofSlow)
+		}
 		return refusal(a.call.Host, Throttled, throttleName, limit.ReasonSuppressed, wait)
 	}
 	a.sent = sent
-	if sent.Probe {
+	if sent.Probe || a.ofSlow.Probe {
 		a.guard.counts.probes.Add(1)
 	}
 	return nil
@@ -249,9 +285,10 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Accepted Outcome = iota // the server answered, whatever it said
-	Refused                 // it refused, or did not answer in time
-	Dropped                 // it never got the request, or the caller gave it up
+	Accepted   Outcome = iota // the server answered, whatever it said
+	Refused                   // it refused, or the connection broke before an answer
+	Dropped                   // it never got the request, or the caller gave it up
+	Unanswered                // it got the request, and did not answer by the caller's deadline
 )
 
 // Standing is what an answer says about the server's limits. The zero value is nothing.
@@ -262,7 +299,7 @@ func (a *Attempt) End(o Outcome, s Standing) {
 	if a.ended.Swap(true) {
 		return
 	}
-	a.guard.counts.outcomes[min(o, Dropped)].Add(1)
+	a.guard.counts.outcomes[min(o, Unanswered)].Add(1)
 	a.settle(o, s)
 }
 
@@ -275,19 +312,36 @@ func (a *Attempt) settle(o Outcome, s Standing) {
 	h, now := a.entry.Value, g.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if o != Dropped {
+	if o == Accepted || o == Refused {
 		h.holds.Heard(now, a.call.Scope, s, o == Refused)
 	}
 	if g.rules.Throttle.Off {
 		return
 	}
+	ofServer, ofScope := o, o
+	if o == Unanswered {
+		ofServer, ofScope = Dropped, Refused
+		if a.slow == nil {
+			a.slow, a.ofSlow = h.own(now, a.call.Scope, g.rules.throttle), accepts.Attempt{Class: class(a.call.Criticality)}
+		}
+		if a.slow == nil {
+			ofServer = Refused
+		}
+	}
+	settle(h.throttle, now, ofServer, a.sent)
+	if a.slow != nil {
+		settle(a.slow, now, ofScope, a.ofSlow)
+	}
+}
+
+func settle(t *accepts.Throttle, now limit.Time, o Outcome, a accepts.Attempt) {
 	switch o {
 	case Accepted:
-		h.throttle.Accepted(now, a.sent)
+		t.Accepted(now, a)
 	case Refused:
-		h.throttle.Refused(now, a.sent)
+		t.Refused(now, a)
 	default:
-		h.throttle.Dropped(now, a.sent)
+		t.Dropped(now, a)
 	}
 }
 

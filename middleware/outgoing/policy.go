@@ -12,9 +12,12 @@
 // the server refuses is tried again, if it may be, within a budget.
 //
 // Accepted is every answer but a refusal (429 and 503, RESOURCE_EXHAUSTED and UNAVAILABLE).
-// A request that was sent and not answered, because the connection broke or its time was over,
-// counts as refused: servers under load look like that. One that never reached the server, because
-// there was no connection, and one that its caller cancelled count for nothing.
+// A request that was sent and not answered, because the connection broke, counts as refused: servers
+// under load look like that. One whose deadline came before the answer counts as refused for its scope
+// alone, which is throttled by itself: a call that waits for an event, such as a long poll, closes no
+// other. Where requests of more than eight scopes are not answered in time the server counts as a whole.
+// A request that never reached the server, because there was no connection, and one that its caller
+// cancelled count for nothing.
 package outgoing
 
 import (

@@ -109,7 +109,7 @@ func (g *Guard) budget(a *Attempt, take bool) bool {
 // counts are what a Guard has done, for [Guard.Stats].
 type counts struct {
 	sent, retries, unpaid, probes atomic.Int64
-	outcomes                      [Dropped + 1]atomic.Int64
+	outcomes                      [Unanswered + 1]atomic.Int64
 	heldBack                      [causes]atomic.Int64
 }
 
@@ -133,7 +133,7 @@ func (g *Guard) Stats() Stats {
 	c := &g.counts
 	return Stats{
 		Sent: c.sent.Load(), Retries: c.retries.Load(), Unpaid: c.unpaid.Load(), Probes: c.probes.Load(),
-		Accepted: c.outcomes[Accepted].Load(), Refused: c.outcomes[Refused].Load(), Dropped: c.outcomes[Dropped].Load(),
+		Accepted: c.outcomes[Accepted].Load(), Refused: c.outcomes[Refused].Load() + c.outcomes[Unanswered].Load(), Dropped: c.outcomes[Dropped].Load(),
 		Held: c.heldBack[Held].Load(), Throttled: c.heldBack[Throttled].Load(), Limited: c.heldBack[Limited].Load(),
 		Hosts: int64(g.hosts.Len()),
 	}
