@@ -136,7 +136,7 @@ func TestMixturesInOverload(t *testing.T) {
 	mean := 0.0
 	for i := range 20 {
 		m := drawMixture(r)
-		places := 2 << r.IntN(7)
+		places := 4 << r.IntN(6)
 		config := Config{Concurrency: 1000, Floor: 1, MaxWaiting: 1024, MaxWait: second}
 		_, busy, limit := m.play(config, places, places, 2, r.Uint64(), 5)
 		mean += busy / 20
