@@ -37,11 +37,12 @@ func (l *lines) String() string {
 // eventually waits until ok says so.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatal("this does not come: ", what)
+			t.Fatal("timed out waiting for ", what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
