@@ -290,7 +290,7 @@ internal/answer < internal/remote;
 
 # The proxy: requests from one side to the other, and the server's own decisions in between.
 internal/remote < proxy, cmd/stint;
-server, middleware/httplimit, throttle, internal/costs/orca < proxy;
+server, middleware/httplimit, middleware/httpthrottle < proxy;
 
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, internal/reserve, internal/records, store/memory, store/redis < stint;

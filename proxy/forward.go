@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/throttle"
 )
 
 // forwarder hands requests to an upstream, and its answers back.
@@ -27,20 +28,23 @@ type forwarder struct {
 	maxBody int64         // 0 = no bound
 	log     *slog.Logger
 
-	unhealthy atomic.Uint64 // requests without an upstream
+	unhealthy atomic.Uint64   // requests without an upstream
+	cut       context.Context // ends when what is in progress is cut
 }
 
 func newForwarder(o *Options, p *pool, trusted *forwarded.Trusted) *forwarder {
 	f := &forwarder{
-		pool: p, trusted: trusted, maxBody: o.MaxBody,
+		pool: p, trusted: trusted, maxBody: o.MaxBody, cut: context.Background(),
 		body: o.Timeouts.Body, log: o.Decide.Logger,
 	}
 	f.reverse = httputil.ReverseProxy{
-		Rewrite:      f.rewrite,
-		Transport:    p,
-		ErrorHandler: f.failed,
-		BufferPool:   &buffers{},
-		ErrorLog:     slog.NewLogLogger(o.Decide.Logger.Handler(), slog.LevelDebug),
+		Rewrite: f.rewrite,
+
+		ModifyResponse: answerBegins,
+		Transport:      p,
+		ErrorHandler:   f.failed,
+		BufferPool:     &buffers{},
+		ErrorLog:       slog.NewLogLogger(o.Decide.Logger.Handler(), slog.LevelDebug),
 	}
 	return f
 }
@@ -76,14 +80,16 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			trailer: r.Trailer,
 		}
 		own.Body = steady
-		if a, ok := w.(*reply); ok {
+		if a := replyOf(w); a != nil {
 			a.body = steady
 		}
 		r = &own
 	}
-	if a, ok := w.(*reply); ok {
+	if a := replyOf(w); a != nil {
 		a.keep()
 	}
+	r, end := outlive(r, f.cut)
+	defer end()
 	f.reverse.ServeHTTP(w, r)
 }
 
@@ -226,7 +232,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var up *upstreamError
 	late := false
-	if a, ok := w.(*reply); ok {
+	if a := replyOf(w); a != nil {
 		a.forwarded = false
 		late = a.body.late()
 	}
@@ -248,10 +254,10 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 			return
 		}
 		answer.WriteError(w, http.StatusBadGateway, "the server did not answer")
-	case cancelled(r.Context()):
+	case context.Cause(r.Context()) == throttle.ErrCancelled:
 		w.Header().Set("Retry-After", "1")
 		answer.WriteError(w, http.StatusServiceUnavailable, "the request was cancelled to protect the server")
-	case errors.Is(r.Context().Err(), context.Canceled):
+	case errors.Is(r.Context().Err(), context.Canceled), errors.Is(err, errClientGone):
 		// The client has gone, or the proxy ends: whoever still listens is told.
 		answer.WriteError(w, http.StatusServiceUnavailable, "the request was cancelled")
 	default:

@@ -88,7 +88,6 @@ func New(o Options) (*Proxy, error) {
 	}
 	p.throttled = &throttled{
 		next: p.forward, trusted: forwarded.TrustPrefixes(trusted), log: o.Decide.Logger,
-		fields: answer.Options{RateLimitFields: draft, XRateLimit: o.Decide.XRateLimit},
 	}
 	if err := p.throttled.configure(p.decider.Limits()); err != nil {
 		return nil, errors.Join(err, p.decider.Close())
@@ -244,6 +243,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer stop()
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
+	p.forward.cut = requests
 	p.http.BaseContext = func(net.Listener) context.Context { return requests }
 	var all sync.WaitGroup
 	failed := make(chan error, 2)

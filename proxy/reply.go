@@ -42,6 +42,20 @@ func (a *reply) free() {
 	replies.Put(a)
 }
 
+// replyOf finds the reply below what has been wrapped around it; nil = there is none.
+func replyOf(w http.ResponseWriter) *reply {
+	for {
+		if a, ok := w.(*reply); ok {
+			return a
+		}
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return nil
+		}
+		w = outer.Unwrap()
+	}
+}
+
 // Unwrap is for [http.ResponseController].
 func (a *reply) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 

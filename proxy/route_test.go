@@ -12,10 +12,9 @@ import (
 
 // A route is remembered with its prediction, so a stranger's path is not kept whole.
 func TestRouteIsBounded(t *testing.T) {
-	of := &throttled{trusted: forwarded.TrustPrefixes(nil)}
-	g := &gate{rules: &rules.Throttle{}, plan: identify.NewPlan(nil)}
+	g := &gate{of: &throttled{trusted: forwarded.TrustPrefixes(nil)}, rules: &rules.Throttle{}, plan: identify.NewPlan(nil)}
 	for _, path := range []string{"/" + strings.Repeat("a", 60_000), "/a/" + strings.Repeat("b", 60_000)} {
-		if n := len(of.request(g, httptest.NewRequest("GET", path, nil)).Route); n > identify.MaxValue {
+		if n := len(g.request(httptest.NewRequest("GET", path, nil)).Route); n > identify.MaxValue {
 			t.Errorf("a route of %d bytes", n)
 		}
 	}

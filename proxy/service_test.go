@@ -274,7 +274,9 @@ func TestServiceRefusesTheProxy(t *testing.T) {
 	u := upstream(t, func(http.ResponseWriter, *http.Request) {})
 	deny := upstream(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 	p := start(t, "", proxy.Options{Upstreams: []string{u}, Service: proxy.Service{URL: deny, OnFailure: proxy.FailureReject, Timeout: time.Second}})
-	eventually(t, "not ready", func() bool { return strings.Contains(p.ready(t), "503 not ready") && strings.Contains(p.ready(t), "401") })
+	eventually(t, "not ready", func() bool {
+		return strings.Contains(p.ready(t), "503 not ready") && strings.Contains(p.ready(t), "401")
+	})
 	if res, _ := get(t, p.url); res.StatusCode != http.StatusServiceUnavailable {
 		t.Error(res.Status)
 	}
@@ -289,7 +291,9 @@ func TestCoordinatorOutIsVisible(t *testing.T) {
 	o := proxy.Options{Upstreams: []string{u}, Coordinators: []string{"127.0.0.1:1"}}
 	o.Decide.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	dead := start(t, limits, o)
-	eventually(t, "not ready", func() bool { return strings.HasPrefix(dead.ready(t), "503 not ready: no coordinator was reached yet: ") })
+	eventually(t, "not ready", func() bool {
+		return strings.HasPrefix(dead.ready(t), "503 not ready: no coordinator was reached yet: ")
+	})
 	eventually(t, "a line of the log", func() bool {
 		return strings.Contains(log.String(), "no connection to the coordinator") && !strings.Contains(log.String(), "member that leads")
 	})

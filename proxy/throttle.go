@@ -7,12 +7,11 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/costs"
-	"github.com/stint-io/stint/internal/costs/orca"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/middleware/httpthrottle"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/throttle"
 )
@@ -22,7 +21,6 @@ import (
 type throttled struct {
 	next    http.Handler
 	trusted *forwarded.Trusted
-	fields  answer.Options
 	log     *slog.Logger
 	now     atomic.Pointer[gate] // nil = no section
 }
@@ -30,6 +28,8 @@ type throttled struct {
 // gate is one section in force.
 type gate struct {
 	*throttle.Throttle
+	http.Handler
+	of    *throttled
 	rules *rules.Throttle
 	plan  *identify.Plan
 }
@@ -61,39 +61,27 @@ func (t *throttled) configure(set *rules.Set) error {
 	if err != nil {
 		return err
 	}
-	t.now.Store(&gate{Throttle: one, rules: r, plan: identify.NewPlan(set.Attributes())})
+	g := &gate{Throttle: one, of: t, rules: r, plan: identify.NewPlan(set.Attributes())}
+	g.Handler = httpthrottle.New(one, httpthrottle.WithRequest(g.request), httpthrottle.WithPlace(g.place), httpthrottle.WithoutReports())(http.HandlerFunc(t.admitted))
+	t.now.Store(g)
 	return nil
 }
 
 // ServeHTTP implements [http.Handler].
 func (t *throttled) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g := t.now.Load()
-	if g == nil {
-		t.lower(r)
-		t.next.ServeHTTP(w, r)
+	if g := t.now.Load(); g != nil {
+		g.ServeHTTP(w, r)
 		return
 	}
-	work, d, err := g.Start(r.Context(), t.request(g, r))
-	switch {
-	case err != nil:
-		answer.WriteUnavailable(w)
-		return
-	case !d.Allowed:
-		answer.WriteRefusal(w, &d, t.fields)
-		return
-	}
-	defer work.Done()
-	r.Header[throttle.Header] = []string{work.Importance().String()}
-	ctx := work.Context()
-	if len(r.Header["Upgrade"]) > 0 {
-		// The work ends when the WebSocket begins: it may be open for days.
-		ctx = context.WithValue(r.Context(), openingKey{}, work)
-	}
-	t.next.ServeHTTP(w, r.WithContext(ctx))
+	t.lower(r)
+	t.next.ServeHTTP(w, r)
 }
 
-// openingKey finds the work of a request that opens a WebSocket.
-type openingKey struct{}
+// admitted tells the server behind how important a request is.
+func (t *throttled) admitted(w http.ResponseWriter, r *http.Request) {
+	r.Header[throttle.Header] = []string{throttle.FromContext(r.Context()).Importance().String()}
+	t.next.ServeHTTP(w, r)
+}
 
 // lower holds what a stranger says of its importance to what any request may have.
 func (t *throttled) lower(r *http.Request) {
@@ -120,8 +108,9 @@ func importance(said []string) throttle.Importance {
 }
 
 // request is what the throttle has to know.
-func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
-	attrs := t.describe(make([]limit.Attribute, 0, 16), g, r)
+func (g *gate) request(r *http.Request) throttle.Request {
+	trusted := g.of.trusted
+	attrs := g.describe(make([]limit.Attribute, 0, 16), r)
 	door, signature := throttle.Default, ""
 	if class := g.rules.Class(attrs); class != nil {
 		door, _ = throttle.ParseCriticality(class.Criticality) // the rules know no other words
@@ -133,7 +122,7 @@ func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
 	given := importance(r.Header[throttle.Header])
 	if given.Criticality == throttle.Default {
 		given = throttle.Importance{Criticality: door}
-	} else if _, trusted := t.trusted.Peer(r.RemoteAddr); !trusted {
+	} else if _, ok := trusted.Peer(r.RemoteAddr); !ok {
 		given = given.FromStranger(door)
 	}
 	of := limit.Request{Attributes: attrs}
@@ -148,9 +137,22 @@ func (t *throttled) request(g *gate, r *http.Request) throttle.Request {
 	}
 }
 
+// place says for how long a request counts.
+func (g *gate) place(r *http.Request) httpthrottle.Place {
+	class := g.rules.Class(g.describe(make([]limit.Attribute, 0, 16), r))
+	switch {
+	case class == nil || class.CountsUntil == "":
+		return httpthrottle.PlaceByAnswer
+	case class.CountsUntil == "answer":
+		return httpthrottle.PlaceUntilAnswer
+	default:
+		return httpthrottle.PlaceUntilEnd
+	}
+}
+
 // describe appends the attributes of r.
-func (t *throttled) describe(dst []limit.Attribute, g *gate, r *http.Request) []limit.Attribute {
-	client, _ := t.trusted.ClientIP(r.RemoteAddr, r.Header)
+func (g *gate) describe(dst []limit.Attribute, r *http.Request) []limit.Attribute {
+	client, _ := g.of.trusted.ClientIP(r.RemoteAddr, r.Header)
 	dst = append(dst,
 		limit.Attribute{Name: "ip", Value: forwarded.IP(client)},
 		limit.Attribute{Name: "method", Value: r.Method},
@@ -184,26 +186,6 @@ func (t *throttled) follow(ctx context.Context, changed func() <-chan struct{}, 
 		}
 	}
 }
-
-// reportCost tells the throttle what a request has cost the server behind, where that says so, and takes the
-// report away: it is not for clients.
-func reportCost(ctx context.Context, h http.Header) {
-	if len(h[orca.Field]) == 0 && len(h[orca.FieldBinary]) == 0 {
-		return
-	}
-	usage, err := orca.FromHeader(h)
-	delete(h, orca.Field)
-	delete(h, orca.FieldBinary)
-	if err != nil || usage == nil {
-		return
-	}
-	if cost, ok := (costs.Capacity{}).Cost(usage); ok {
-		throttle.SetCost(ctx, cost)
-	}
-}
-
-// cancelled reports whether a request was ended to protect the server.
-func cancelled(ctx context.Context) bool { return context.Cause(ctx) == throttle.ErrCancelled }
 
 // standing is how the throttle stands, for metrics.
 func (t *throttled) standing() (s throttle.Stats, ok bool) {

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/stint-io/stint/throttle"
 )
 
 const (
@@ -197,8 +195,7 @@ func (p *pool) receive(res *http.Response, u *upstream) error {
 		return errStatus
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols {
-		reportCost(res.Request.Context(), res.Header)
-		res.Body = &answered{ReadCloser: res.Body, of: res, upstream: u, pause: p.stream}
+		res.Body = &answered{ReadCloser: res.Body, upstream: u, pause: p.stream}
 		return nil
 	}
 	inner, ok := res.Body.(io.ReadWriteCloser)
@@ -206,9 +203,6 @@ func (p *pool) receive(res *http.Response, u *upstream) error {
 	if !ok || asked == "" || !strings.EqualFold(asked, res.Header.Get("Upgrade")) {
 		_ = res.Body.Close() // it is of no use
 		return errSwitched
-	}
-	if work, ok := res.Request.Context().Value(openingKey{}).(*throttle.Work); ok {
-		work.Done()
 	}
 	res.Body = p.tunnels.open(inner, u, p.stream)
 	return nil
@@ -226,7 +220,6 @@ var errStalled = errors.New("the upstream stopped in the middle of its answer")
 // answered is the body of an upstream's answer, which must not stop coming.
 type answered struct {
 	io.ReadCloser
-	of       *http.Response
 	upstream *upstream
 	pause    time.Duration // the longest between two parts; 0 = no bound
 	timer    *time.Timer
@@ -250,13 +243,8 @@ func (b *answered) Read(p []byte) (int, error) {
 
 func (b *answered) judge(err error, stalled bool) error {
 	switch {
-	case err == io.EOF:
-		if len(b.of.Trailer) > 0 {
-			reportCost(b.of.Request.Context(), b.of.Trailer)
-		}
+	case err == nil, err == io.EOF:
 		return err
-	case err == nil:
-		return nil
 	case stalled:
 		err = errStalled
 	}

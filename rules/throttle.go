@@ -53,6 +53,9 @@ type Class struct {
 	When string
 	// Criticality is sheddable, sheddable_plus, critical or critical_plus.
 	Criticality string
+	// CountsUntil is answer or end: for how long its requests hold their places; "" = an event stream until its answer
+	// has begun, all others until it has ended.
+	CountsUntil string
 
 	clause clause
 }
@@ -60,8 +63,9 @@ type Class struct {
 var (
 	throttleKeys      = []string{"concurrency", "rate", "adaptive", "queue", "user", "key", "cost", "classes"}
 	throttleQueueKeys = []string{"max", "cost", "max_wait", "order"}
-	classKeys         = []string{"match", "when", "criticality"}
+	classKeys         = []string{"match", "when", "criticality", "counts_until"}
 	orders            = []string{"oldest_first", "newest_first"}
+	countsUntil       = []string{"answer", "end"}
 	criticalities     = []string{"sheddable", "sheddable_plus", "critical", "critical_plus"}
 )
 
@@ -90,7 +94,7 @@ func (t *Throttle) Same(o *Throttle) bool {
 	a.Classes, a.File, a.Line, a.set = nil, "", 0, nil
 	b.Classes, b.File, b.Line, b.set = nil, "", 0, nil
 	return reflect.DeepEqual(a, b) && slices.EqualFunc(t.Classes, o.Classes, func(x, y Class) bool {
-		return x.When == y.When && x.Criticality == y.Criticality
+		return x.When == y.When && x.Criticality == y.Criticality && x.CountsUntil == y.CountsUntil
 	})
 }
 
@@ -201,6 +205,11 @@ func (b *builder) classes(d *file, n *document.Node, t *Throttle) {
 		if word == nil {
 			d.Fault(item, "add criticality: critical", "a class has no criticality")
 			continue
+		}
+		if until := item.Get("counts_until"); until != nil {
+			if i, ok := d.Word(until, countsUntil...); ok {
+				c.CountsUntil = countsUntil[i]
+			}
 		}
 		if i, ok := d.Word(word, criticalities...); ok {
 			c.Criticality = criticalities[i]

@@ -108,10 +108,13 @@ func (c *config) load() (*rules.Set, error) {
 
 // full returns an error for a set without limits, unless that is allowed.
 func (c *config) full(set *rules.Set) error {
-	if len(set.Limits()) == 0 && !c.empty {
-		return errEmpty
+	switch {
+	case len(set.Limits()) > 0, c.empty, c.hosted && set.Throttle() != nil:
+		return nil
+	case c.hosted:
+		return errors.New("server: the configuration has neither limits nor a throttle, so that nothing would be held back: add limits:")
 	}
-	return nil
+	return errEmpty
 }
 
 // check says whether this server can do what the set asks for. Counters do not

@@ -34,6 +34,7 @@ type Work struct {
 	soFar      time.Duration // what SetCost said
 	hasCost    bool
 	culprit    bool
+	left       bool       // it goes on without a place
 	pin        *costs.Pin // nil = its thread is not known
 	prev, next *Work      // of those that run
 }
@@ -51,7 +52,7 @@ func (w *Work) Context() context.Context {
 		switch {
 		case w.cancelled:
 			w.cancel(ErrCancelled)
-		case w.item.State() != admission.Running:
+		case w.item.State() != admission.Running && !w.left:
 			w.cancel(context.Canceled)
 		}
 	}
@@ -109,12 +110,18 @@ func (w *Work) HasCost() bool {
 }
 
 // Done says that the request has run. Later calls do nothing.
-func (w *Work) Done() {
+func (w *Work) Done() { w.end(false) }
+
+// Leave is Done for a request that goes on without a place, such as a stream whose answer has begun: its context ends with
+// the one that Start got.
+func (w *Work) Leave() { w.end(true) }
+
+func (w *Work) end(goesOn bool) {
 	if w.done.Swap(true) {
 		return
 	}
 	t := w.throttle
-	actual, service := t.finish(w, t.options.Meter.End(w.mark, t.service(w)))
+	actual, service := t.finish(w, goesOn, t.options.Meter.End(w.mark, t.service(w)))
 	t.options.Predict.Observe(w.request.Route, w.predicted, actual)
 	if h := &t.options.Hooks; h.OnDone != nil {
 		h.OnDone(w.request.Criticality, w.predicted, actual, service)
@@ -127,7 +134,7 @@ func (t *Throttle) service(w *Work) time.Duration {
 }
 
 // finish ends w. What was said counts before what was measured.
-func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time.Duration) {
+func (t *Throttle) finish(w *Work, goesOn bool, measured time.Duration) (actual, service time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
@@ -140,7 +147,7 @@ func (t *Throttle) finish(w *Work, measured time.Duration) (actual, service time
 	t.classes[w.item.Class].Done++
 	t.running.remove(w)
 	t.machine.Finish(now, &w.item, int64(actual), !w.cancelled)
-	if w.cancel != nil {
+	if w.left = goesOn; w.cancel != nil && !goesOn {
 		w.cancel(context.Canceled)
 	}
 	t.settle(now)

@@ -66,7 +66,7 @@ type Options struct {
 	MarkRefusals bool
 
 	// Members appends further members to the problem document of a refusal, each with a comma before it; nil = none.
-	Members func(dst []byte, d *limit.Decision) []byte
+	Members func(dst []byte) []byte
 
 	// Dashboard is the URL of the dashboard's page of a limit up to its name, which problem documents then link; "" = none
 	// is linked.

@@ -67,7 +67,7 @@ func appendProblem(b []byte, p problem) []byte {
 			b = appendString(b, p.options.Dashboard+url.QueryEscape(r.Limit))
 		}
 		if p.options.Members != nil {
-			b = p.options.Members(b, p.decision)
+			b = p.options.Members(b)
 		}
 	} else if p.detail != "" {
 		b = append(b, `,"detail":`...)

@@ -235,9 +235,19 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if len(d.Tags) > 0 || r.Header[degraded] != nil {
 			r = marked(r, d.Tags)
 		}
+		if d.Permit != 0 {
+			r = r.WithContext(context.WithValue(r.Context(), permitKey{}, true))
+		}
 		next.ServeHTTP(w, r)
 	}
 }
+
+type permitKey struct{}
+
+// HoldsPermit reports whether the request with this context holds a permit of a concurrency limit, which is released
+// when its handler returns. A handler that has another server do the work should not return before that has ended it,
+// even if the client has gone: more would run there than the limit says.
+func HoldsPermit(ctx context.Context) bool { return ctx.Value(permitKey{}) != nil }
 
 // degraded is limit.DegradedHeader as [http.Header] spells it. A client that sends it is not
 // believed.

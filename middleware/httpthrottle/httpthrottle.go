@@ -23,8 +23,9 @@
 // request_cost of an ORCA report in its header or trailer fields (Endpoint-Load-Metrics, in which
 // cpu is CPU time in milliseconds); what the throttle's Meter measures.
 //
-// Flushing, hijacking, streaming and http.ResponseController work as before. A connection that is
-// hijacked or streams runs until its handler returns, and holds its place as long.
+// Flushing, hijacking, streaming and http.ResponseController work as before. A request holds its place until its handler
+// returns. A connection that is hijacked, and an event stream (text/event-stream), hold it until they have begun: they may
+// be open for days and do little. [WithPlace] says otherwise.
 package httpthrottle
 
 import (
@@ -123,7 +124,28 @@ func WithRefused(f func(http.ResponseWriter, *http.Request, *limit.Decision)) Op
 	return func(m *middleware) { m.refused = f }
 }
 
+// Place says for how long a request holds its place.
+type Place uint8
+
+// The choices.
+const (
+	PlaceByAnswer    Place = iota // an event stream until it has begun, any other until it has ended
+	PlaceUntilAnswer              // until the answer has begun
+	PlaceUntilEnd                 // until the answer has ended
+)
+
+// WithPlace sets for how long a request holds its place: until the answer has begun, for long polls and streams that do
+// little; until it has ended, for event streams that are work, such as the tokens of a language model.
+func WithPlace(f func(*http.Request) Place) Option { return func(m *middleware) { m.place = f } }
+
+// WithRequest sets all that the throttle has to know of a request, in place of the options for its parts.
+func WithRequest(f func(*http.Request) throttle.Request) Option {
+	return func(m *middleware) { m.request = f }
+}
+
 type middleware struct {
+	request    func(*http.Request) throttle.Request
+	place      func(*http.Request) Place
 	throttle   *throttle.Throttle
 	route      func(*http.Request) string
 	keys       *identify.Plan
@@ -214,6 +236,9 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, d *limit.Dec
 
 // describe returns what the throttle has to know of r.
 func (m *middleware) describe(r *http.Request, pattern string) throttle.Request {
+	if m.request != nil {
+		return m.request(r)
+	}
 	importance := m.importanceOf(r)
 	q := throttle.Request{
 		Route: m.routeOf(r, pattern), User: m.userOf(r),

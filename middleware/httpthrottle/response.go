@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/stint-io/stint/throttle"
 )
@@ -58,7 +59,21 @@ func (w *response) WriteHeader(status int) {
 			w.usage = w.m.reported(w.Header())
 		}
 		w.ResponseWriter.WriteHeader(status)
+		if status == http.StatusSwitchingProtocols || w.leaves() {
+			w.report()
+			w.work.Leave()
+		}
 	}
+}
+
+// leaves reports whether the request gives its place back now that its answer has begun.
+func (w *response) leaves() bool {
+	place := PlaceByAnswer
+	if w.m.place != nil {
+		place = w.m.place(w.r)
+	}
+	kind, _, _ := strings.Cut(w.Header().Get("Content-Type"), ";")
+	return place == PlaceUntilAnswer || place == PlaceByAnswer && strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
 // begin sends the header, if it was not sent, and reports whether the body may be written.
@@ -103,7 +118,10 @@ func (w *response) FlushError() error {
 // Hijack implements http.Hijacker.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffer, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	w.hijacked = w.hijacked || err == nil
+	if err == nil {
+		w.hijacked = true
+		w.work.Leave()
+	}
 	return conn, buffer, err
 }
 

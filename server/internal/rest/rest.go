@@ -170,9 +170,9 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 				w.Header().Set("X-Stint-Location", own.Location)
 			}
 		}
-		o := a.opts.Answer
-		o.Members = func(to []byte, d *limit.Decision) []byte { return appendRefusal(to, d, action) }
-		answer.WriteRefusal(w, &d, o)
+		o, refused := a.opts.Answer, d // a copy: what is admitted does not go to the heap
+		o.Members = func(to []byte) []byte { return appendRefusal(to, &refused, action) }
+		answer.WriteRefusal(w, &refused, o)
 		return
 	}
 	h := w.Header()
