@@ -1,12 +1,20 @@
 package access
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,6 +150,8 @@ func TestWhoIsWho(t *testing.T) {
 		{testca.Names{CommonName: "OPS"}, ErrCertificate.Error()},
 		{testca.Names{CommonName: "orders.shop"}, ErrCertificate.Error()},
 		{testca.Names{DNS: "ops"}, ErrCertificate.Error()},
+		{testca.Names{DNS: "stranger.shop", CommonName: "ops"}, ErrCertificate.Error()},
+		{testca.Names{URI: "spiffe://shop/stranger", CommonName: "ops"}, ErrCertificate.Error()},
 		{testca.Names{URI: "spiffe://shop/orders/x"}, ErrCertificate.Error()},
 		{testca.Names{}, ErrCertificate.Error()},
 		{testca.Names{CommonName: "ops", NotBefore: -2 * time.Hour, NotAfter: -time.Minute}, ErrExpired.Error()},
@@ -157,6 +167,58 @@ func TestWhoIsWho(t *testing.T) {
 	}
 	if got := who(Credential{}, nil); got != ErrNone.Error() {
 		t.Errorf("nothing: %s", got)
+	}
+}
+
+// TestCommonNameCountsAlone: a certificate with a subject alternative name of any kind is never known by its
+// common name.
+func TestCommonNameCountsAlone(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	table := parse(t, "identities: [{name: ops, certificate: [{cn: ops}, {dns: ops.shop}, {uri: \"spiffe://shop/ops\"}], roles: [admin]}]", nil)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), Subject: pkix.Name{CommonName: "ops"}}
+		known, named := false, false
+		for _, kind := range random.Perm(5)[:random.IntN(4)] {
+			named = true
+			switch mine := random.IntN(4) == 0; kind {
+			case 0:
+				template.DNSNames, known = []string{map[bool]string{true: "ops.shop", false: "ops"}[mine]}, known || mine
+			case 1:
+				u := &url.URL{Scheme: "spiffe", Host: "shop", Path: map[bool]string{true: "/ops", false: "/other"}[mine]}
+				template.URIs, known = []*url.URL{u}, known || mine
+			case 2:
+				template.IPAddresses = []net.IP{net.IPv4(192, 0, 2, 7)}
+			case 3:
+				template.EmailAddresses = []string{"ops@shop.example"}
+			case 4: // a name of a kind that package x509 does not read: registeredID
+				if !known && len(template.DNSNames)+len(template.URIs)+len(template.IPAddresses)+len(template.EmailAddresses) == 0 {
+					template.ExtraExtensions = []pkix.Extension{{Id: subjectAltName, Value: []byte{0x30, 0x04, 0x88, 0x02, 0x2a, 0x03}}}
+				}
+			}
+		}
+		if len(template.ExtraExtensions) > 0 { // it replaces the names of all other kinds
+			known = false
+		}
+		der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := CertificateOf(leaf)
+		id, err := table.Identify(&c, time.Now())
+		if want := known || !named; (err == nil) != want {
+			t.Errorf("DNS %v, URIs %v, IPs %v, email %v, other %v: %v, %v, want known: %v",
+				leaf.DNSNames, leaf.URIs, leaf.IPAddresses, leaf.EmailAddresses, template.ExtraExtensions, id, err, want)
+		}
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"slices"
 	"time"
 )
 
@@ -111,8 +114,9 @@ func (t *Table) Identify(c *Credential, now time.Time) (*Identity, error) {
 	return nil, ErrNone
 }
 
-// named returns the identity of a certificate: by its URIs, else by its DNS names, else by its common
-// name, which older authorities use.
+// named returns the identity of a certificate: by its URIs, else by its DNS names. The common name counts
+// only in a certificate without subject alternative names, as in RFC 6125: an authority that checks those
+// may let its users choose the common name.
 func (t *Table) named(leaf *x509.Certificate) (*Identity, error) {
 	var found *Identity
 	clash := false
@@ -130,7 +134,7 @@ func (t *Table) named(leaf *x509.Certificate) (*Identity, error) {
 			see(dnsName, d)
 		}
 	}
-	if found == nil && leaf.Subject.CommonName != "" {
+	if !hasAlternativeNames(leaf) && leaf.Subject.CommonName != "" {
 		see(commonName, leaf.Subject.CommonName)
 	}
 	switch {
@@ -140,4 +144,12 @@ func (t *Table) named(leaf *x509.Certificate) (*Identity, error) {
 		return nil, ErrCertificate
 	}
 	return found, nil
+}
+
+var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// hasAlternativeNames reports whether a certificate has subject alternative names of any kind, also of kinds
+// that package x509 does not read.
+func hasAlternativeNames(leaf *x509.Certificate) bool {
+	return slices.ContainsFunc(leaf.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(subjectAltName) })
 }
