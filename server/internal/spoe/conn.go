@@ -241,7 +241,8 @@ func (c *conn) decide(q *query) {
 		c.fail(q, "bad_request: "+q.problem)
 		return
 	}
-	d, err := c.server.opts.Engine.Take(c.ctx, q.request)
+	// HAProxy lets a request pass whose answer comes after its timeout processing, so no limit may hold it back.
+	d, err := c.server.opts.Engine.TakeWithin(c.ctx, q.request, 0)
 	if err != nil {
 		c.fail(q, problemNoDecision)
 		return

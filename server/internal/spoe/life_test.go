@@ -22,7 +22,7 @@ type slow struct {
 	more chan struct{}
 }
 
-func (s *slow) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+func (s *slow) TakeWithin(ctx context.Context, req limit.Request, _ time.Duration) (limit.Decision, error) {
 	s.ask <- req
 	select {
 	case <-s.more:
@@ -96,13 +96,15 @@ func (l *listener) Close() error {
 
 type broken struct{}
 
-func (broken) Take(context.Context, limit.Request) (limit.Decision, error) {
+func (broken) TakeWithin(context.Context, limit.Request, time.Duration) (limit.Decision, error) {
 	return limit.Decision{}, errors.New("no store")
 }
 
 type panics struct{}
 
-func (panics) Take(context.Context, limit.Request) (limit.Decision, error) { panic("broken") }
+func (panics) TakeWithin(context.Context, limit.Request, time.Duration) (limit.Decision, error) {
+	panic("broken")
+}
 
 // Without a decision there is none: neither a fault of the store nor one of ours is an answer that lets a request pass.
 func TestNoDecision(t *testing.T) {

@@ -35,7 +35,7 @@ const (
 
 // Engine decides by the limits of the file. [engine.Engine] does.
 type Engine interface {
-	Take(ctx context.Context, req limit.Request) (limit.Decision, error)
+	TakeWithin(ctx context.Context, req limit.Request, wait time.Duration) (limit.Decision, error)
 }
 
 var _ Engine = (*engine.Engine)(nil)
