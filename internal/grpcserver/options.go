@@ -13,12 +13,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 )
 
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
 // and answered in microseconds, so all of these are generous.
 const (
-	maxMetadata   = 16 << 10 // clients are proxies that send their own
+	// maxMetadata bounds the metadata of a call: names and values, in bytes. Proxies send what clients choose, such as
+	// tracestate, and Envoy admits 60 KiB of header fields.
+	maxMetadata = 64 << 10
+	// maxHeaderList bounds what is read of it. Above it grpc-go ends the whole connection, with all calls of all
+	// clients behind a proxy, so a call is refused long before.
+	maxHeaderList = 1 << 20
+
 	maxStreams    = 1024     // per connection; Envoy multiplexes all its requests on a few
 	connectTime   = 5 * time.Second
 	connectionAge = 30 * time.Minute // so that clients spread anew over instances that were added
@@ -38,7 +45,8 @@ func Options(streams context.Context, maxMessage int, fault func(method string, 
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxHeaderListSize(maxMetadata),
+		grpc.MaxHeaderListSize(maxHeaderList),
+		grpc.InTapHandle(boundMetadata),
 		grpc.ConnectionTimeout(connectTime),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -49,6 +57,20 @@ func Options(streams context.Context, maxMessage int, fault func(method string, 
 		grpc.UnaryInterceptor(Survive(fault)),
 		grpc.ChainStreamInterceptor(SurviveStream(fault), endWith(streams)),
 	}
+}
+
+// boundMetadata refuses a call whose metadata is too large, before its stream begins.
+func boundMetadata(ctx context.Context, call *tap.Info) (context.Context, error) {
+	size := 0
+	for name, values := range call.Header {
+		for _, v := range values {
+			size += len(name) + len(v)
+		}
+	}
+	if size > maxMetadata {
+		return nil, status.Errorf(codes.InvalidArgument, "stint: the metadata of the call has %d bytes, want at most %d", size, maxMetadata)
+	}
+	return ctx, nil
 }
 
 // stream is a stream with a context of its own.
