@@ -274,6 +274,7 @@ func TestSmuggledTokens(t *testing.T) {
 		body, method := takeOfU, "POST"
 		if tt.url == gate {
 			body, method = "", "GET"
+			tt.header = append(tt.header, "X-Forwarded-For", "192.0.2.7")
 		}
 		if code, text, err := fetch(web, method, tt.url, body, tt.header...); err != nil || code != tt.want {
 			t.Errorf("%s %.120q: %d %s, %v, want %d", tt.url, tt.header, code, text, err, tt.want)

@@ -189,7 +189,7 @@ func TestDashboardStreams(t *testing.T) {
 func TestDashboardIsLinked(t *testing.T) {
 	s := start(t, `limits: [{name: "a b", rate: 1/h}]`, func(o *server.Options) { o.DashboardURL = "https://stint.internal.example/" })
 	s.do("POST", s.http+"/v1/take", `{"attributes": {}}`)
-	if a := s.do("POST", s.http+"/v1/gate/forward-auth", ""); a.status != 429 || !strings.Contains(a.body, `"limit-page":"https://stint.internal.example/ui/limit?name=a+b"`) {
+	if a := s.do("POST", s.http+"/v1/gate/forward-auth", "", "X-Forwarded-For", "192.0.2.7"); a.status != 429 || !strings.Contains(a.body, `"limit-page":"https://stint.internal.example/ui/limit?name=a+b"`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	for _, bad := range []string{"stint.internal", "ftp://x", "https://", "https://x?a=1"} {

@@ -27,9 +27,9 @@ const strangeHostLog = time.Minute
 // the public domain name system: IP addresses, names without a dot and names below
 // privateDomains are the service's own, the machine's name is, and what is configured.
 //
-// The decision endpoints of gateways are left out: some gateways pass on the Host of
-// their client, which names the site that is protected. So are /healthz and
-// /healthcheck, which show nothing else: Envoy's health checks name the cluster.
+// A gateway sends the service's own name, too, as a page could also describe its requests
+// as gateways do. /healthz and /healthcheck are left out: they show nothing else, and
+// Envoy's health checks name the cluster.
 func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	names := configured
 	if name, err := os.Hostname(); err == nil {
@@ -42,7 +42,7 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 	}
 	var logged atomic.Int64 // when a refusal was logged last, Unix nanoseconds; 0 = never
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, gate.Prefix) || r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !mayBePublic(r.Host) || admin.HostAllowed(r.Host, names) {
+		if r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !mayBePublic(r.Host) || admin.HostAllowed(r.Host, names) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -50,7 +50,12 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 			o.Logger.Warn("a request was refused because it addressed the service by a name that is not its own: allow the name with --http-host if it is",
 				"host", r.Host[:min(len(r.Host), 100)])
 		}
-		answer.WriteError(w, http.StatusMisdirectedRequest, "this name is not one of the service: use an IP address or localhost, or allow the name with --http-host")
+		const text = "this name is not one of the service: use an IP address or localhost, or allow the name with --http-host"
+		if strings.HasPrefix(r.URL.Path, gate.Prefix) {
+			gate.Refuse(w, r, http.StatusMisdirectedRequest, text)
+			return
+		}
+		answer.WriteError(w, http.StatusMisdirectedRequest, text)
 	})
 }
 

@@ -189,6 +189,8 @@ func (o *openAPI) unshown() []sent {
 		{"getUsage", o.http + "/v1/usage?by=week", "", 400, nil},
 		{"getUsage", o.http + "/v1/usage?format=csv", "", 200, nil},
 		{"getUsage", o.http + "/v1/usage?format=jsonl", "", 200, nil},
+		{"gateForwardAuth", o.http + "/v1/gate/forward-auth", "", 403, nil},
+		{"gateForwardAuth", "", "", 421, []string{"Host", "example.com"}},
 		{"gateForwardAuth", "", "", 400, []string{"X-Forwarded-Uri", "/a", "X-Original-Uri", "/b"}},
 		{"gateForwardAuth", "", "", 429, []string{"X-Forwarded-Uri", "/one"}},
 		{"gateNginx", "", "", 403, []string{"X-Forwarded-Uri", "/one"}},

@@ -152,7 +152,7 @@ func (s *service) withoutRedis(t *testing.T, share int) {
 			t.Errorf("share, request %d: %d %s", i+1, a.status, a.body)
 		}
 	}
-	a := s.do("GET", s.http+"/v1/gate/forward-auth/attr.kind=closed", "")
+	a := s.do("GET", s.http+"/v1/gate/forward-auth/attr.kind=closed", "", "X-Forwarded-For", "192.0.2.7")
 	if a.status != 503 || a.header.Get("X-Stint-Decision") != "reject" || a.header.Get("RateLimit") == "" {
 		t.Errorf("gate: %d %v", a.status, a.header)
 	}

@@ -3,12 +3,15 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -253,7 +256,7 @@ func TestAdminIsGuarded(t *testing.T) {
 }
 
 // A page that points its own name at this machine is of the same origin to its browser,
-// and is refused by the name. Gateways pass on the name of the site that they protect.
+// and is refused by the name.
 func TestStrangeHostsAreRefused(t *testing.T) {
 	s := start(t, "limits:\n  - {name: per-ip, key: [ip], rate: 50/hour}\n", func(o *server.Options) { o.HTTPHosts = []string{"Limits.Example"} })
 	own, err := os.Hostname()
@@ -283,10 +286,61 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 			t.Errorf("as %s: %d %s", host, a.status, a.body)
 		}
 	}
-	for _, path := range []string{"/v1/gate/forward-auth", "/v1/gate/nginx", "/healthz", "/healthcheck"} {
-		if a := s.do(http.MethodGet, s.http+path, "", "Host", "shop.example", "X-Forwarded-For", "192.0.2.8"); a.status/100 != 2 {
+	for _, path := range []string{"/healthz", "/healthcheck"} {
+		if a := s.do(http.MethodGet, s.http+path, "", "Host", "shop.example"); a.status/100 != 2 {
 			t.Errorf("%s as shop.example: %d %s", path, a.status, a.body)
 		}
+	}
+	if a := s.do(http.MethodGet, s.http+"/v1/gate/forward-auth", "", "Host", "limits.example", "X-Forwarded-For", "192.0.2.8"); a.status != 200 {
+		t.Errorf("a gateway that is allowed a name: %d %s", a.status, a.body)
+	}
+}
+
+// TestPagesCannotAskAsGateways: a page in a user's browser takes nothing by the calls of gateways, with any method
+// and all header fields that it can send, whether it is of another origin or has pointed its own name at the service.
+func TestPagesCannotAskAsGateways(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	s := start(t, "limits:\n  - {name: per-user, key: [user], rate: 5/hour}\n")
+	some := func(pairs ...string) []string {
+		var list []string
+		for i := 0; i < len(pairs); i += 2 {
+			if random.IntN(2) == 0 {
+				list = append(list, pairs[i], pairs[i+1])
+			}
+		}
+		return list
+	}
+	for range 100 {
+		method := []string{"GET", "HEAD", "POST", "OPTIONS"}[random.IntN(4)]
+		gateway := []string{"forward-auth", "nginx"}[random.IntN(2)]
+		path := "/v1/gate/" + gateway + []string{"", "/from=x-forwarded", "/from=x-original"}[random.IntN(3)] + "/attr.user=acme/cost=3"
+		header := some("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image", "Origin", "https://evil.example", "Referer", "https://evil.example/",
+			"Accept", "image/*", "Content-Type", "text/plain", "Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", "x-forwarded-for")
+		want := http.StatusForbidden
+		if random.IntN(2) == 0 { // to the browser the page is of the same origin: it can set nearly every field
+			want = http.StatusMisdirectedRequest
+			header = append(header, some("X-Forwarded-For", "192.0.2.7", "X-Forwarded-Uri", "/", "X-Original-Uri", "/", "X-Forwarded-Host", "shop.example")...)
+			header = append(header, "Host", "rebound.example:"+fmt.Sprint(1+random.IntN(60000)))
+		}
+		a := s.do(method, s.http+path, "", header...)
+		status := a.status
+		if gateway == "nginx" {
+			if a.status != http.StatusForbidden {
+				t.Errorf("%s %s %q: %d", method, path, header, a.status)
+			}
+			status, _ = strconv.Atoi(a.header.Get("X-Stint-Status"))
+		}
+		if status != want || a.header.Get("X-Stint-Decision") != "reject" {
+			t.Errorf("%s %s %q: %d %s, want the refusal %d", method, path, header, status, a.body, want)
+		}
+	}
+	if left := s.remaining(`{"user":"acme"}`); left != 5 {
+		t.Errorf("%d are left of 5", left)
+	}
+	if a := s.do("GET", s.http+"/v1/gate/forward-auth/attr.user=acme/cost=3", "", "X-Forwarded-For", "192.0.2.7", "Sec-Fetch-Site", "cross-site"); a.status != 200 {
+		t.Errorf("a gateway that passes on the fields of a browser: %d %s", a.status, a.body)
 	}
 }
 

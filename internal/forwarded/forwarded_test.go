@@ -140,7 +140,7 @@ func TestOriginal(t *testing.T) {
 		{"nothing", AnyFamily, header(), Origin{}},
 		{
 			"Traefik and Caddy", AnyFamily, header("X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "Shop.Example:8443", "X-Forwarded-Uri", "/a?b=c"),
-			Origin{Method: "POST", Scheme: "https", Host: "shop.example", URI: "/a?b=c"},
+			Origin{Method: "POST", Scheme: "https", Host: "shop.example", Authority: "Shop.Example:8443", URI: "/a?b=c"},
 		},
 		{"nginx", AnyFamily, header("X-Original-Method", "PUT", "X-Original-Uri", "/a?b"), Origin{Method: "PUT", URI: "/a?b"}},
 		{
@@ -153,7 +153,7 @@ func TestOriginal(t *testing.T) {
 		{"the client adds a line", AnyFamily, header("X-Forwarded-Method", "GET", "X-Forwarded-Method", "POST"), Origin{Method: "GET", Conflict: true}},
 		{"pinned to one", XOriginal, header("X-Original-Uri", "/login", "X-Forwarded-Uri", "/free", "X-Forwarded-Host", "evil"), Origin{URI: "/login"}},
 		{"pinned to the other", XForwarded, header("X-Original-Uri", "/login", "X-Forwarded-Uri", "/free"), Origin{URI: "/free"}},
-		{"lists: the nearest proxy's", AnyFamily, header("X-Forwarded-Host", "evil, shop.example", "X-Forwarded-Proto", "ftp, HTTPS"), Origin{Scheme: "https", Host: "shop.example"}},
+		{"lists: the nearest proxy's", AnyFamily, header("X-Forwarded-Host", "evil, shop.example", "X-Forwarded-Proto", "ftp, HTTPS"), Origin{Scheme: "https", Host: "shop.example", Authority: "shop.example"}},
 		{"nonsense", AnyFamily, header("X-Forwarded-Method", "GET /", "X-Forwarded-Proto", "gopher", "X-Forwarded-Host", strings.Repeat("a", 256)), Origin{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

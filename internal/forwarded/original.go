@@ -35,6 +35,8 @@ type Origin struct {
 	Scheme string
 	// Host is as [Host] returns it.
 	Host string
+	// Authority is the host and port as the client sent them, or "" if X-Forwarded-Host has none.
+	Authority string
 	// URI is the path and query as sent, at most 64 KiB.
 	URI string
 	// Conflict is set when fields that should say the same do not: some of them
@@ -57,7 +59,10 @@ func OriginalFrom(h http.Header, from Family) Origin {
 		o.Method = o.agree(o.Method, o.single(h["X-Forwarded-Method"]))
 		o.URI = o.agree(o.URI, target(o.single(h["X-Forwarded-Uri"])))
 		o.Scheme = scheme(last(h["X-Forwarded-Proto"]))
-		o.Host = Host(last(h["X-Forwarded-Host"]))
+		authority := last(h["X-Forwarded-Host"])
+		if o.Host = Host(authority); o.Host != "" {
+			o.Authority = authority
+		}
 	}
 	if from != XForwarded {
 		o.Method = o.agree(o.Method, o.single(h["X-Original-Method"]))
@@ -80,6 +85,17 @@ func OriginalFrom(h http.Header, from Family) Origin {
 		o.URI, o.Conflict = "", true
 	}
 	return o
+}
+
+// Described reports whether a request has any field by which proxies and gateways describe the request of
+// their client.
+func Described(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Original-") || name == "Forwarded" || name == "X-Real-Ip" {
+			return true
+		}
+	}
+	return false
 }
 
 // agree returns what both say, where an empty one says nothing.

@@ -29,6 +29,8 @@
 //	once=x-request-id       the gateway sets this header field to a new value for each
 //	                        request of a client: a repeat within ten seconds gets the
 //	                        decision of the first and takes nothing
+//	location=absolute       a redirect to a path becomes one to the client's own site, by the scheme and host
+//	                        that the gateway says: Traefik takes a path for one of the service that it asks
 //
 // as in /v1/gate/nginx/once=x-request-id/attr.route=checkout. Values are percent
 // decoded. A path with an unknown option, or one that stands there twice, is
@@ -51,7 +53,9 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
@@ -132,7 +136,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		origin = forwarded.OriginalFrom(r.Header, route.from)
 	}
 	if origin.Conflict {
-		g.refuseConflict(w, &route)
+		refuseConflict(w, route.nginx)
 		return
 	}
 	if origin.Method == "" {
@@ -150,6 +154,9 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		answer.WriteUnavailable(w)
 		return
+	}
+	if route.absolute && !d.Allowed {
+		d = absolute(d, &origin)
 	}
 	g.write(r.Context(), w, &route, &d)
 }
@@ -228,17 +235,66 @@ func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d
 	w.WriteHeader(http.StatusOK)
 }
 
-// refuseConflict refuses a request that is described twice and differently.
-func (g *gate) refuseConflict(w http.ResponseWriter, route *route) {
-	const text = "header fields that describe the original request contradict each other; " +
-		"the gateway must overwrite or remove what clients send (or pin one family with from=)"
-	status := http.StatusBadRequest
-	w.Header().Set(decisionField, decidedReject)
-	if route.nginx {
-		w.Header().Set(statusField, strconv.Itoa(status))
-		status = http.StatusForbidden
+// absolute returns the decision with a Location that needs no base, as far as the gateway says where the client
+// asked. The action, which the limit owns, is not changed.
+func absolute(d limit.Decision, o *forwarded.Origin) limit.Decision {
+	if d.Action == nil || d.Action.Location == "" || o.Authority == "" {
+		return d
 	}
-	answer.WriteErrorAs(w, status, http.StatusBadRequest, text)
+	scheme := map[string]string{"http": "http", "ws": "http", "https": "https", "wss": "https"}[o.Scheme]
+	base, err := url.Parse(scheme + "://" + o.Authority)
+	if err != nil || scheme == "" || base.Host != o.Authority || base.Hostname() == "" {
+		return d
+	}
+	if uri, err := url.ParseRequestURI(o.URI); err == nil {
+		base.Path, base.RawPath = uri.Path, uri.RawPath
+	}
+	to, err := base.Parse(d.Action.Location)
+	if err != nil {
+		return d
+	}
+	own := *d.Action
+	own.Location = to.String()
+	d.Action = &own
+	return d
+}
+
+// refuseConflict refuses a request that is described twice and differently.
+func refuseConflict(w http.ResponseWriter, nginx bool) {
+	refuse(w, nginx, http.StatusBadRequest, "header fields that describe the original request contradict each other; "+
+		"the gateway must overwrite or remove what clients send (or pin one family with from=)")
+}
+
+// Guard refuses what a page in a user's browser can send here. A gateway describes the request that it asks
+// about by X-Forwarded-* or X-Original-* fields. A page of another origin cannot set those: a browser first
+// asks for permission, which this service never gives. Fields such as Sec-Fetch-Site would not tell the two
+// apart, as gateways pass them on.
+func Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !forwarded.Described(r.Header) {
+			Refuse(w, r, http.StatusForbidden, "a gateway describes the request that it asks about by X-Forwarded-* or X-Original-* fields, and none came: "+
+				"set X-Forwarded-For at least")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Refuse refuses a request to a path below [Prefix], in a way that its gateway takes for a refusal.
+func Refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
+	w.Header().Set("Cache-Control", "no-store")
+	mode, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
+	refuse(w, mode == "nginx", status, text)
+}
+
+func refuse(w http.ResponseWriter, nginx bool, status int, text string) {
+	sent := status
+	w.Header().Set(decisionField, decidedReject)
+	if nginx {
+		w.Header().Set(statusField, strconv.Itoa(status))
+		sent = http.StatusForbidden
+	}
+	answer.WriteErrorAs(w, sent, status, text)
 }
 
 var errGone = errors.New("gate: the gateway went away while its request was held back")

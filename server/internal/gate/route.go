@@ -29,6 +29,7 @@ type route struct {
 	from       forwarded.Family
 	wait       time.Duration
 	once       string // canonical name of a header field, or ""
+	absolute   bool   // Location has to be an absolute address
 	attributes [maxAttributes]limit.Attribute
 	n          int
 
@@ -81,7 +82,7 @@ func (rt *route) option(option string) *fault {
 	attribute, isAttribute := strings.CutPrefix(name, "attr.")
 	switch {
 	case name == "wait" && rt.hasWait, name == "cost" && rt.hasCost, name == "from" && rt.hasFrom, name == "once" && rt.once != "",
-		isAttribute && rt.has(attribute):
+		name == "location" && rt.absolute, isAttribute && rt.has(attribute):
 		return badOption("option %s stands there twice", name)
 	case name == "cost":
 		n, err := strconv.ParseInt(value, 10, 64)
@@ -105,6 +106,10 @@ func (rt *route) option(option string) *fault {
 		rt.once = textproto.CanonicalMIMEHeaderKey(value)
 	case name == "once":
 		return badOption("once wants the name of a header field, as in once=x-request-id")
+	case name == "location" && value == "absolute":
+		rt.absolute = true
+	case name == "location":
+		return badOption("location is %q, want absolute", value)
 	case isAttribute && attribute != "":
 		if rt.n == maxAttributes {
 			return badOption("more than %d attributes", maxAttributes)
@@ -112,7 +117,7 @@ func (rt *route) option(option string) *fault {
 		rt.attributes[rt.n] = limit.Attribute{Name: attribute, Value: identify.Bound(value)}
 		rt.n++
 	default:
-		return badOption("unknown option %q, want cost=, from=, wait=, once= or attr.NAME=", name)
+		return badOption("unknown option %q, want cost=, from=, wait=, once=, location= or attr.NAME=", name)
 	}
 	return nil
 }
