@@ -25,8 +25,8 @@ import (
 // that is busy with other things.
 const patience = 30 * time.Second
 
-// stintBinary and grpcurlBinary are built once, by TestMain.
-var stintBinary, grpcurlBinary string
+// stintBinary and grpcurlBinary are built once, by TestMain. traefikBinary comes from a cache.
+var stintBinary, grpcurlBinary, traefikBinary string
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -52,6 +52,12 @@ func buildAndRun(m *testing.M) int {
 			return 1
 		}
 	}
+	traefik, err := exec.Command("../../scripts/traefik").Output()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "scripts/traefik: %v\n", err)
+		return 1
+	}
+	traefikBinary = strings.TrimSpace(string(traefik))
 	return m.Run()
 }
 

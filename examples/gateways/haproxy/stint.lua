@@ -3,17 +3,17 @@
 -- goes on.
 
 -- Headers that belong to the client's own connection, or to the body, which is not
--- sent.
+-- sent. Host would name the site that is protected, and stint refuses strange names.
 local dropped = {}
 for _, name in ipairs({
   "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-  "content-length", "content-type", "expect", "accept-encoding", "range",
+  "content-length", "content-type", "expect", "accept-encoding", "range", "host",
 }) do
   dropped[name] = true
 end
 
 local answers = {
-  "retry-after", "ratelimit", "ratelimit-policy", "location", "x-ratelimit-degraded",
+  "retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-warning", "location", "x-ratelimit-degraded",
   "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 
