@@ -163,6 +163,27 @@ func (b *builder) doubtBudget(s *scope, l *Limit, p limit.Policy) {
 		"a token_bucket of %s refills all the time: up to twice %s fit in one %s", rate.Text, strings.TrimSpace(count), strings.TrimSpace(word))
 }
 
+// CountsUsage reports whether it is kept what each key has used in which hour: where the file says so, or says nothing
+// and the limit is a budget: a fixed window of an hour or longer whose key has no address. Addresses are as many as
+// there are strangers, and each takes room for as long as usage is kept.
+func (l *Limit) CountsUsage() bool {
+	if l.Envoy {
+		return false // keys have no names
+	}
+	if l.Usage != nil {
+		return *l.Usage
+	}
+	for _, name := range l.Key {
+		if name == "ip" || strings.HasSuffix(name, "_ip") {
+			return false
+		}
+	}
+	long := func(v *Variant) bool {
+		return v.Policy.Algorithm == limit.FixedWindow && !v.Policy.Unlimited && v.Policy.Window() >= time.Hour
+	}
+	return long(&l.Base) || slices.ContainsFunc(l.Overrides, func(o Override) bool { return long(&o.Variant) })
+}
+
 // horizons compiles a limit of several rates as one limit for each, called after its period: a request
 // is admitted by all of them, or takes from none.
 func (b *builder) horizons(d *file, n, list, defaults *document.Node) {

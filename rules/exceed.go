@@ -374,8 +374,13 @@ func (l *Limit) Uncarried() (list []string) {
 	return list
 }
 
-// purpose reads the label of the limit.
+// purpose reads the label of the limit, and whether its usage is kept.
 func (b *builder) purpose(s *scope, l *Limit) {
+	if n := s.get("usage"); n != nil {
+		if v, ok := s.boolean(n); ok {
+			l.Usage = &v
+		}
+	}
 	n := s.get("purpose")
 	if n == nil {
 		return

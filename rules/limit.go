@@ -110,6 +110,10 @@ type Limit struct {
 	// OnExceed says what else becomes of a request over the limit.
 	OnExceed OnExceed
 
+	// Usage says whether the file asks for a history of what keys have used; nil = it does not say.
+	// See [Limit.CountsUsage].
+	Usage *bool
+
 	// Purpose says what the limit is for, such as provisioning, isolation or plan: a label for
 	// people and metrics; "" = none.
 	Purpose string

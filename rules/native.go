@@ -14,9 +14,9 @@ import (
 var (
 	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events", "estimates", "plans", "customers"}
 	settingKeys  = []string{"store", "throttle", "identity", "events", "estimates"} // of a file that may have no limits
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "purpose", "within", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress", "share"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "usage", "purpose", "within", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress", "share"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons", "within", "share"}
-	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "purpose", "within", "shadow", "on_exceed", "sharing"}
+	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "usage", "purpose", "within", "shadow", "on_exceed", "sharing"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
 	leaseKeys    = []string{"allocation", "safe", "guarantees", "tolerance", "change", "sites"}
 	splitKeys    = []string{"instances", "weight"}

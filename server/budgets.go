@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,9 +21,6 @@ import (
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 )
-
-// longWindow is how long a window is whose usage is kept: what it admits is a budget, not a rate.
-const longWindow = time.Hour
 
 // budgets are what is remembered beside the counters.
 type budgets struct {
@@ -107,16 +103,14 @@ func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.watch(e.Set())
 }
 
-// watch finds the crossings of the limits of the sets, and counts the usage of those that have a window of an hour or
-// longer.
+// watch finds the crossings of the limits of the sets, and counts the usage of those that ask for it.
 func (b *budgets) watch(sets ...*rules.Set) {
 	b.events.watch(sets...)
 	var list []usage.Limit
 	for _, set := range sets {
 		for _, l := range set.Limits() {
-			// In Envoy's format keys have no names.
-			if one, long := counted(l); long && !l.Envoy {
-				list = append(list, one)
+			if l.CountsUsage() {
+				list = append(list, counted(l))
 			}
 		}
 	}
@@ -124,7 +118,7 @@ func (b *budgets) watch(sets ...*rules.Set) {
 }
 
 // counted is what usage must know of a limit.
-func counted(l *rules.Limit) (u usage.Limit, long bool) {
+func counted(l *rules.Limit) (u usage.Limit) {
 	name := l.Name
 	if l.Base.Pool != "" {
 		name = l.Base.Pool // what a customer has used, whatever the plan was
@@ -135,14 +129,13 @@ func counted(l *rules.Limit) (u usage.Limit, long bool) {
 	}}
 	for _, v := range append([]*rules.Variant{&l.Base}, variants(l)...) {
 		if !v.Policy.Unlimited {
-			long = long || v.Policy.Window() >= longWindow
 			u.IDs = append(u.IDs, v.ID)
 		}
 	}
 	if zone, err := limit.LoadZone(l.Base.Policy.Zone); err == nil {
 		u.Zone = zone
 	}
-	return u, long
+	return u
 }
 
 func variants(l *rules.Limit) (list []*rules.Variant) {

@@ -15,7 +15,8 @@ import (
 var _ store.Records = (*Store)(nil)
 
 // Records of a table are in one slot: a hash of the values by key, a sorted set of the keys in the order of their
-// bytes, and one of when they end. What has ended is not there for anybody, and is removed by later writes.
+// bytes, and one of when they end. What has ended is not there for anybody, and is removed by later writes. A table
+// without records that are kept for ever expires with the last one.
 
 // luaRecords begins each script. KEYS are the three, ARGV[1] is the time in milliseconds, or 0 for the server's
 // own.
@@ -41,8 +42,13 @@ local function write(key, value, keep)
 	call('ZADD', KEYS[2], 0, key)
 	if keep > 0 then call('ZADD', KEYS[3], now + keep, key) else call('ZREM', KEYS[3], key) end
 end
-local function sweep()
-	for _, key in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 20)) do remove(key) end
+local function sweep(most)
+	for _, key in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, most)) do remove(key) end
+	if ARGV[1] ~= '0' then return end -- by a clock that is not the server's
+	local left = 100 * 365 * 86400000 -- for ever: more commands would need more rights
+	local last = call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
+	if last and call('ZCARD', KEYS[3]) == call('ZCARD', KEYS[2]) then left = math.max(tonumber(last) - now, 0) + 1000 end
+	for i = 1, 3 do call('PEXPIRE', KEYS[i], string.format('%.0f', left)) end
 end
 `
 
@@ -55,7 +61,7 @@ local key, old, value = ARGV[2], ARGV[3] == '1' and ARGV[4] or false, ARGV[5] ==
 local is = read(key)
 if is ~= old then return {0, is} end
 if value then write(key, value, tonumber(ARGV[7])) else remove(key) end
-sweep()
+sweep(20)
 return {1, value}`
 
 // luaRange: the least and the greatest key as ZRANGEBYLEX takes them, and how many. It returns keys and values.
@@ -88,7 +94,7 @@ for i = 3, #ARGV, 2 do
 	end
 	if value then write(key, value, keep) end
 end
-sweep()
+sweep(2 * #ARGV)
 return 1`
 
 // Get implements [store.Records].
