@@ -26,9 +26,9 @@
 //	request.size     int: the attribute size
 //	request.headers  map(string, string): attributes header:NAME, names in lower case
 //
-// An expression that fails, such as one that reads an attribute that the request
-// does not have, does not hold; [Set.ExpressionErrors] counts these. An
-// expression has a cost bound, so none can stall a request.
+// What becomes of a request for which an expression fails, such as one that reads an attribute that the request does not
+// have, or that costs too much, is [Limit.OnConditionError]; [Set.ExpressionErrors] counts these. An expression has a cost
+// bound, so none can stall a request.
 //
 // # Keys
 //

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,7 +30,13 @@ type expression struct {
 	program cel.Program
 	// attributes are the names that it reads; "*" for any, "header:*" for any header.
 	attributes []string
+	// whole is set if it reads all header fields, and not only those that it names.
+	whole bool
 }
+
+// allHeaders is the name under which expressions read every header field. As an attribute of a request it says that the
+// request has more fields than it has attributes.
+const allHeaders = headerPrefix + "*"
 
 // shortVariables are attributes that expressions can name without attributes[...].
 var shortVariables = [...]string{"ip", "user", "method", "path", "host"}
@@ -105,7 +113,8 @@ func (c *expressions) compile(src string) (*expression, []expressionFault) {
 		return nil, one(err.Error())
 	}
 	names, wrong := readBy(checked)
-	return &expression{program: program, attributes: names}, wrong
+	whole := contains(names, "*") || contains(names, allHeaders)
+	return &expression{program: program, attributes: names, whole: whole}, wrong
 }
 
 // readBy lists the attributes that an expression reads. A header name that is not in lower case
@@ -166,6 +175,9 @@ func readBy(checked *cel.Ast) (names []string, wrong []expressionFault) {
 				return
 			}
 			from, key := args[0], args[1]
+			if e.AsCall().FunctionName() == "inIpRange" {
+				wrong = append(wrong, wrongNetwork(checked, key)...)
+			}
 			if e.AsCall().FunctionName() == "@in" {
 				from, key = key, from
 			} else if e.AsCall().FunctionName() != "_[_]" {
@@ -180,11 +192,27 @@ func readBy(checked *cel.Ast) (names []string, wrong []expressionFault) {
 	}))
 	switch {
 	case whole > named && headers == whole-named:
-		names = append(names, headerPrefix+"*")
+		names = append(names, allHeaders)
 	case whole > named:
 		names = append(names, "*")
 	}
 	return names, wrong
+}
+
+// wrongNetwork is the fault of a network that is written in an expression and is none: each evaluation would fail.
+func wrongNetwork(checked *cel.Ast, e celast.Expr) []expressionFault {
+	if e.Kind() != celast.LiteralKind {
+		return nil
+	}
+	text, _ := e.AsLiteral().(types.String)
+	if _, err := netip.ParsePrefix(string(text)); err == nil {
+		return nil
+	}
+	at := checked.NativeRep().SourceInfo().GetStartLocation(e.ID())
+	return []expressionFault{{
+		line: at.Line(), column: at.Column() + 1,
+		message: strconv.Quote(string(text)) + " is not a network of addresses", hint: "write it as 10.0.0.0/8 or 2001:db8::/32",
+	}}
 }
 
 // activation gives an expression the request's attributes. Maps are made when
@@ -194,6 +222,7 @@ type activation struct {
 	attrs      []limit.Attribute
 	attributes map[string]string
 	headers    map[string]string
+	whole      bool // the expression reads all header fields
 }
 
 // Parent implements cel.Activation.
@@ -206,6 +235,9 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	case domainAttribute:
 		return a.domain, true
 	case "attributes":
+		if a.cut() {
+			return errHeaders, true
+		}
 		if a.attributes == nil {
 			a.attributes = make(map[string]string, len(a.attrs))
 			for i := len(a.attrs) - 1; i >= 0; i-- {
@@ -214,6 +246,9 @@ func (a *activation) ResolveName(name string) (any, bool) {
 		}
 		return a.attributes, true
 	case "request.headers":
+		if a.cut() {
+			return errHeaders, true
+		}
 		if a.headers == nil {
 			a.headers = make(map[string]string)
 			for i := len(a.attrs) - 1; i >= 0; i-- {
@@ -234,11 +269,22 @@ func (a *activation) ResolveName(name string) (any, bool) {
 		}
 		if short == "size" || name == "origin.asn" {
 			number, err := strconv.ParseInt(a.attrs[i].Value, 10, 64)
-			return number, err == nil
+			if err != nil {
+				return types.NewErr("%s is not a known number: %.20q", short, a.attrs[i].Value), true
+			}
+			return number, true
 		}
 		return a.attrs[i].Value, true
 	}
 	return nil, false
+}
+
+// errHeaders is the value of header fields that are not all known.
+var errHeaders = types.NewErr("the request has more header fields than are read")
+
+// cut reports whether the expression reads all header fields, and the request has more than its attributes say.
+func (a *activation) cut() bool {
+	return a.whole && slices.ContainsFunc(a.attrs, func(b limit.Attribute) bool { return b.Name == allHeaders })
 }
 
 // evaluate reports whether the expression holds.
@@ -248,10 +294,14 @@ func (s *subject) evaluate(e *expression) bool {
 		domain, _ := s.get(domainAttribute)
 		*s.activation = activation{domain: domain, attrs: s.attrs}
 	}
+	s.activation.whole = e.whole
 	value, _, err := e.program.Eval(s.activation)
 	if err != nil {
 		s.set.expressionErrors.Add(1)
-		s.failed = true
+		s.fault, s.why = failedEvaluation, err
+		if text := err.Error(); strings.HasPrefix(text, "no such attribute") || strings.HasPrefix(text, "no such key") {
+			s.fault = missingAttribute
+		}
 		return false
 	}
 	return value == types.True

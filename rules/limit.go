@@ -22,6 +22,50 @@ var missingNames = [...]string{MissingSkip: "skip", MissingAll: "all", MissingRe
 // String returns the word used in limit files.
 func (m Missing) String() string { return wordOf(missingNames[:], m) }
 
+// ConditionError says what a limit does with a request for which its condition cannot be evaluated. The zero value is
+// ConditionErrorDefault.
+type ConditionError uint8
+
+// The choices.
+const (
+	// ConditionErrorDefault skips the limit where an attribute is missing, and where it is a shadow; otherwise, as when
+	// the evaluation costs too much, the limit applies: a client must not choose that it does not.
+	ConditionErrorDefault ConditionError = iota
+	ConditionErrorMatch                  // the limit applies
+	ConditionErrorSkip                   // the limit is skipped
+)
+
+// conditionErrorNames are the words of the choices that a file can name.
+var conditionErrorNames = [...]string{"match", "skip"}
+
+// String returns the word used in limits files; "" for the default.
+func (c ConditionError) String() string {
+	if c == ConditionErrorDefault {
+		return ""
+	}
+	return wordOf(conditionErrorNames[:], c-1)
+}
+
+// fault is why a condition could not be evaluated.
+type fault uint8
+
+const (
+	noFault          fault = iota
+	missingAttribute       // the request lacks an attribute, or a header field
+	failedEvaluation       // it costs too much, or the attributes that it reads are not all known
+)
+
+// matchesDespite reports whether the limit applies to a request for which its condition could not be evaluated.
+func (l *Limit) matchesDespite(f fault) bool {
+	switch l.OnConditionError {
+	case ConditionErrorMatch:
+		return f != noFault
+	case ConditionErrorSkip:
+		return false
+	}
+	return f == failedEvaluation && !l.Shadow
+}
+
 // StoreFailure says how a limit answers while its store does not. The zero value
 // is FailureAllow.
 type StoreFailure uint8
@@ -124,6 +168,8 @@ type Limit struct {
 	// OnStoreFailure says how the limit answers while its store does not. It is
 	// not for limits in Envoy's format: the proxy decides about those.
 	OnStoreFailure StoreFailure
+	// OnConditionError says what becomes of a request for which the condition cannot be evaluated.
+	OnConditionError ConditionError
 
 	// Sharing says how instances share the limit.
 	Sharing Sharing

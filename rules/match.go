@@ -26,6 +26,10 @@ type Matched struct {
 	// evaluated. Only Limit is set then.
 	Skip Skip
 
+	// ConditionFailed is set when the condition could not be evaluated, and the limit applies as its OnConditionError
+	// says.
+	ConditionFailed bool
+
 	// Missing is set when the request lacks an attribute of the key and the
 	// limit says to refuse it then. Nothing is to be charged.
 	Missing bool
@@ -48,7 +52,8 @@ type subject struct {
 	attrs      []limit.Attribute
 	set        *Set
 	activation *activation
-	failed     bool // the evaluation of the latest expression failed
+	fault      fault // of the latest clause; noFault = it was evaluated
+	why        error // the error of the latest evaluation that failed
 }
 
 func (s *subject) get(name string) (string, bool) {
@@ -154,12 +159,14 @@ func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched,
 	var lists [16][]int32
 	for _, list := range s.index.candidates(&sub, lists[:0]) {
 		for _, number := range list {
-			sub.failed = false
+			sub.fault = noFault
 			switch l := s.native[number]; {
 			case l.clause.holds(&sub):
-				dst = insert(dst, first, l, SkipNone)
-			case sub.failed:
-				dst = insert(dst, first, l, SkipCondition)
+				dst = insert(dst, first, Matched{Limit: l})
+			case l.matchesDespite(sub.fault):
+				dst = insert(dst, first, Matched{Limit: l, ConditionFailed: true})
+			case sub.fault != noFault:
+				dst = insert(dst, first, Matched{Limit: l, Skip: SkipCondition})
 			}
 		}
 	}
@@ -168,7 +175,7 @@ func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched,
 		if dst[i].Skip != SkipNone {
 			continue
 		}
-		m := Matched{Limit: l, Variant: l.variant(&sub), Shadow: l.Shadow}
+		m := Matched{Limit: l, Variant: l.variant(&sub), Shadow: l.Shadow, ConditionFailed: dst[i].ConditionFailed}
 		at, missing := len(scratch), false
 		if scratch, missing = l.appendKey(scratch, &sub); missing && l.Missing == MissingSkip {
 			scratch = scratch[:at]
@@ -188,21 +195,22 @@ func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched,
 
 // insert keeps dst[first:] ascending, without duplicates: a limit that is filed under several
 // prefixes is found once for each that fits.
-func insert(dst []Matched, first int, l *Limit, skip Skip) []Matched {
+func insert(dst []Matched, first int, m Matched) []Matched {
 	at := len(dst)
-	for at > first && dst[at-1].Limit.order >= l.order {
-		if dst[at-1].Limit == l {
+	for at > first && dst[at-1].Limit.order >= m.Limit.order {
+		if dst[at-1].Limit == m.Limit {
 			return dst
 		}
 		at--
 	}
 	dst = append(dst, Matched{})
 	copy(dst[at+1:], dst[at:])
-	dst[at] = Matched{Limit: l, Skip: skip}
+	dst[at] = m
 	return dst
 }
 
-// variant returns the policy of the first override that holds, or the base.
+// variant returns the policy of the first override that holds, or the base. An override whose condition costs too much to
+// evaluate holds if it admits no more at once than the base: a client must not choose the larger of both.
 func (l *Limit) variant(s *subject) *Variant {
 	if l.overrides == nil {
 		return &l.Base
@@ -214,7 +222,8 @@ func (l *Limit) variant(s *subject) *Variant {
 			if int(number) >= best {
 				break
 			}
-			if l.Overrides[number].clause.holds(s) {
+			o := &l.Overrides[number]
+			if s.fault = noFault; o.clause.holds(s) || s.fault == failedEvaluation && o.Policy.Quota() <= l.Base.Policy.Quota() {
 				best = int(number)
 				break
 			}

@@ -14,7 +14,7 @@ import (
 var (
 	rootKeys     = []string{"store", "defaults", "limits", "throttle", "identity", "events", "estimates", "plans", "customers"}
 	settingKeys  = []string{"store", "throttle", "identity", "events", "estimates"} // of a file that may have no limits
-	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "usage", "purpose", "within", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_store_failure", "sharing", "lease", "split", "suppress", "share"}
+	limitKeys    = []string{"name", "match", "when", "key", "rate", "burst", "algorithm", "max_in_flight", "timeout", "align", "timezone", "rounding", "rise", "start", "count_refused", "charge", "unlimited", "usage", "purpose", "within", "soft", "hard", "horizons", "events", "shadow", "mode", "enforce", "missing", "ipv6_prefix", "overrides", "on_exceed", "on_condition_error", "on_store_failure", "sharing", "lease", "split", "suppress", "share"}
 	notInherited = []string{"name", "match", "when", "overrides", "horizons", "within", "share"}
 	horizonKeys  = []string{"rate", "burst", "algorithm", "align", "timezone", "rounding", "soft", "hard", "events", "count_refused", "charge", "usage", "purpose", "within", "shadow", "on_exceed", "sharing"}
 	overrideKeys = []string{"when", "rate", "burst", "max_in_flight", "timeout", "rise", "start", "unlimited"}
@@ -299,6 +299,11 @@ func (b *builder) options(s *scope, l *Limit) {
 		if bits, ok := s.integer(n, 1, 128); ok {
 			l.ipv6 = int(bits)
 		}
+	}
+	if n := s.get("on_condition_error"); n != nil {
+		var c ConditionError
+		choice(s.file, n, &c, conditionErrorNames[:]...)
+		l.OnConditionError = c + 1
 	}
 	choice(s.file, s.get("on_store_failure"), &l.OnStoreFailure, failureNames[:]...)
 	choice(s.file, s.get("sharing"), &l.Sharing, sharingNames[:]...)

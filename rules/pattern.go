@@ -150,7 +150,7 @@ func (c *clause) holds(s *subject) bool {
 		}
 	}
 	// What failed before this does not hold, which is all that is to be known of it.
-	s.failed = false
+	s.fault = noFault
 	return c.expression == nil || s.evaluate(c.expression)
 }
 

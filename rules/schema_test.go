@@ -81,7 +81,7 @@ func TestSchemaHasTheKeysOfTheFormat(t *testing.T) {
 	}
 	for key, want := range map[string][]string{
 		"algorithm": limit.AlgorithmNames(), "missing": missingNames[:],
-		"sharing": sharingNames[:], "on_store_failure": failureNames[:],
+		"sharing": sharingNames[:], "on_store_failure": failureNames[:], "on_condition_error": conditionErrorNames[:],
 	} {
 		if got := limits.Properties[key].Enum; !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, the format has %v", key, got, want)

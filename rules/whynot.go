@@ -22,7 +22,7 @@ func (s *Set) WhyNot(l *Limit, domain string, attrs []limit.Attribute) string {
 		}
 	}
 	if len(faults) == 0 && l.clause.expression != nil {
-		if text := sub.whyNotExpression(l.clause.expression); text != "" {
+		if text := sub.whyNotExpression(l.clause.expression); text != "" && !l.matchesDespite(sub.fault) {
 			faults = append(faults, text)
 		}
 	}
@@ -71,8 +71,11 @@ func (s *subject) whyNotExpression(e *expression) string {
 	if s.evaluate(e) {
 		return ""
 	}
-	if !s.failed {
+	if s.fault == noFault {
 		return "when does not hold"
+	}
+	if s.fault == failedEvaluation {
+		return "when could not be evaluated: " + s.why.Error()
 	}
 	for _, name := range e.attributes {
 		if _, ok := s.get(name); !ok && !strings.Contains(name, "*") {

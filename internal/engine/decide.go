@@ -85,6 +85,9 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		for i := range q.parts {
 			p, r := &q.parts[i], &q.Decision.Results[i]
 			p.tally.Count(q.Hits[p.hit].key, r)
+			if q.Hits[p.hit].despite {
+				p.tally.CountDespite()
+			}
 			if p.near >= 0 && (q.Decision.Allowed || p.countAlways) {
 				p.tally.CountNear(r, q.charges[p.charge].Cost, p.near)
 			}
@@ -166,7 +169,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 			replaces = replaces || len(m.Limit.Replaces) > 0
 			q.Hits = append(q.Hits, Hit{
 				Limit: m.Limit, Variant: m.Variant,
-				key: m.Key, shadow: m.Shadow, missing: m.Missing,
+				key: m.Key, shadow: m.Shadow, missing: m.Missing, despite: m.ConditionFailed,
 			})
 		}
 		if d.HasOverride && s.set.HasDomain(q.Domain) {

@@ -93,6 +93,7 @@ type Hit struct {
 
 	override *override.Table
 	key      []byte
+	despite  bool // the condition could not be evaluated
 	shadow   bool
 	missing  bool
 }
@@ -134,6 +135,10 @@ func (q *Query) HitsOf(i int) []Hit {
 	d := &q.Descriptors[i]
 	return q.Hits[d.first:d.end]
 }
+
+// ConditionFailed reports whether the condition of the limit could not be evaluated, so that it applies as its
+// OnConditionError says.
+func (h *Hit) ConditionFailed() bool { return h.despite }
 
 // InQuota reports whether h refuses only together with all other quotas of the
 // request.

@@ -52,7 +52,7 @@ limits:
 	ask("user=u size=5000 path=/login ip=192.0.2.7")
 	ask("path=/x", "user", "size")
 	ask("path=/login", "user", "size", "login")
-	ask("user=u path=/login size=big", "size", "login")
+	ask("user=u path=/login", "size", "login")
 	if err := b.Swap(parse(t, yaml+"  - {name: more, key: [other], rate: 1/hour}\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -137,5 +137,53 @@ limits:
 	}
 	if len(seen) < 3 {
 		t.Errorf("only %v were met", seen)
+	}
+}
+
+// What becomes of a request for which a condition cannot be evaluated is what the limit says, and is counted.
+func TestConditionErrors(t *testing.T) {
+	for _, c := range []struct {
+		options string
+		// What becomes of a request without the attribute, and of one whose attribute is no number.
+		missing, unknown string
+	}{
+		{"", "skipped", "matched"},
+		{", on_condition_error: match", "matched", "matched"},
+		{", on_condition_error: skip", "skipped", "skipped"},
+		{", shadow: true", "skipped", "skipped"},
+		{", shadow: true, on_condition_error: match", "matched", "matched"},
+	} {
+		b := newBench(t, "limits: [{name: a, when: request.size > 1000, rate: 100/h"+c.options+"}]")
+		for request, want := range map[string]string{"path=/x": c.missing, "size=unknown": c.unknown, "size=1001": "holds", "size=1000": "no"} {
+			before := tallyOf(t, b, "a")
+			x, err := explain.Request(t.Context(), b.Engine, limit.Request{Attributes: attributes(request)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.take(1, request)
+			after := tallyOf(t, b, "a")
+			despite, skipped, met := after.Despite-before.Despite, after.Unlimited[tally.ConditionFailed]-before.Unlimited[tally.ConditionFailed], after.Allowed-before.Allowed
+			got := map[[3]uint64]string{{1, 0, 1}: "matched", {0, 1, 0}: "skipped", {0, 0, 1}: "holds", {0, 0, 0}: "no"}[[3]uint64{despite, skipped, met}]
+			if got != want {
+				t.Errorf("%q, %s: %q (%d %d %d), want %s", c.options, request, got, despite, skipped, met, want)
+			}
+			if applies := len(x.Limits) == 1; applies != (met == 1) || applies && x.Limits[0].ConditionFailed != (want == "matched") || want == "skipped" && !strings.HasPrefix(x.WhyNot[0], "when could not be evaluated") {
+				t.Errorf("%q, %s: explained by %+v %q", c.options, request, x.Limits, x.WhyNot)
+			}
+		}
+	}
+}
+
+// A client cannot make an override fail that admits less than the limit, nor one apply that admits more.
+func TestConditionErrorsOfOverrides(t *testing.T) {
+	b := newBench(t, `limits: [{name: a, rate: 5/h, overrides: [{when: request.size > 1000, rate: 2/h}, {when: 'attributes["n"].matches("x") && request.size < 10', unlimited: true}]}]`)
+	for request, want := range map[string]int64{"size=2000": 2, "size=5": 5, "size=unknown": 2, "path=/x": 5} {
+		if d := b.peek(1, request); d.Results[0].Quota != want {
+			t.Errorf("%s: %d, want %d", request, d.Results[0].Quota, want)
+		}
+	}
+	b = newBench(t, `limits: [{name: a, rate: 5/h, overrides: [{when: request.size < 10, unlimited: true}]}]`)
+	if d := b.peek(1, "size=unknown"); d.Results[0].Quota != 5 {
+		t.Errorf("%+v", d.Results)
 	}
 }

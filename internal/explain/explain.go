@@ -55,6 +55,8 @@ type Explained struct {
 	Line int
 	// Condition is the condition of the limit; empty for none.
 	Condition string
+	// ConditionFailed is set when the condition could not be evaluated, and the limit applies all the same.
+	ConditionFailed bool
 	// Policy is what applies, overrides considered.
 	Policy limit.Policy
 	// Override says which override applies; empty for none.
@@ -146,7 +148,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 
 func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	l := h.Limit
-	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
+	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, ConditionFailed: h.ConditionFailed(), Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
 	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
 		n.OnExceed, n.Uncarried = text, l.Uncarried()
 	}

@@ -18,6 +18,7 @@ type Counter struct {
 	shadowRefused [reasonCount]atomic.Uint64
 	tagged        [reasonCount]atomic.Uint64
 	unlimited     UnlimitedCounter
+	despite       atomic.Uint64
 	watcher       Watcher // nil = nobody is told
 }
 
@@ -54,12 +55,14 @@ type Tally struct {
 	// Unlimited counts by [Unlimited] the requests that were admitted without the limit. Those for which the
 	// store failed are in the other counts as well.
 	Unlimited [unlimitedReasons]uint64
+	// Despite counts the requests to which the limit applied because its condition could not be evaluated.
+	Despite uint64
 }
 
 // Read returns the counts, with the name of the limit.
 func (t *Counter) Read(name string) Tally {
 	r := Tally{
-		Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load(), Unlimited: t.unlimited.Read(),
+		Limit: name, Allowed: t.allowed.Load(), Soft: t.soft.Load(), NearLimit: t.near.Load(), Unlimited: t.unlimited.Read(), Despite: t.despite.Load(),
 	}
 	for i := range t.refused {
 		r.Refused[i] = t.refused[i].Load()
@@ -81,6 +84,9 @@ func (t *Counter) CountNear(r *limit.Result, taken, near int64) {
 
 // CountUnlimited counts a request that was admitted without the limit.
 func (t *Counter) CountUnlimited(why Unlimited) { t.unlimited.Count(why) }
+
+// CountDespite counts a request to which the limit applied because its condition could not be evaluated.
+func (t *Counter) CountDespite() { t.despite.Add(1) }
 
 // Count counts an answer of the bucket of a key.
 func (t *Counter) Count(key []byte, r *limit.Result) {

@@ -288,8 +288,12 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 		dst = append(dst, limit.Attribute{Name: "sni", Value: forwarded.Host(r.TLS.ServerName)})
 	}
 	read := m.read.Plan()
-	if (m.plan.Size() || read.Size()) && r.ContentLength >= 0 {
-		dst = append(dst, limit.Attribute{Name: "size", Value: strconv.FormatInt(r.ContentLength, 10)})
+	if m.plan.Size() || read.Size() {
+		size := "unknown" // a condition that reads it cannot be evaluated
+		if r.ContentLength >= 0 {
+			size = strconv.FormatInt(r.ContentLength, 10)
+		}
+		dst = append(dst, limit.Attribute{Name: "size", Value: size})
 	}
 	dst = m.plan.Append(dst, r.Header, r.URL.RawQuery)
 	return read.Append(dst, r.Header, r.URL.RawQuery)

@@ -196,8 +196,8 @@ func TestWhatARequestIsCalled(t *testing.T) {
 		"nobody reads it":    {"", 12345, []string{"header:x-a"}, nil, base + " header:x-a=1"},
 		"an empty body":      {"", 0, []string{"size"}, nil, base + " size=0"},
 		"one byte":           {"", 1, []string{"size"}, nil, base + " size=1"},
-		"of unknown size":    {"", -1, []string{"size"}, nil, base},
-		"named and not told": {"", -1, nil, []httplimit.Option{httplimit.WithRequestAttributes("size")}, base},
+		"of unknown size":    {"", -1, []string{"size"}, nil, base + " size=unknown"},
+		"named and not told": {"", -1, nil, []httplimit.Option{httplimit.WithRequestAttributes("size")}, base + " size=unknown"},
 	} {
 		o := &oracle{decision: limit.Decision{Allowed: true}}
 		taker := limit.Taker(o)

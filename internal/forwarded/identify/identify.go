@@ -13,6 +13,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -29,9 +30,9 @@ const MaxValue = 1 << 10
 // not verified.
 const maxToken = 8<<10 + len("Bearer ")
 
-// maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers
-// send some thirty fields. Not larger: each costs its matching.
-const maxAll = 64
+// maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers send some thirty fields. Not larger:
+// each costs its matching, and a service takes 256 attributes.
+const maxAll = 200
 
 // Plan is a compiled list of attribute names. The zero value takes nothing. It
 // is immutable and safe for concurrent use.
@@ -82,7 +83,8 @@ const (
 )
 
 // NewPlan compiles names such as "header:x-api-key", "cookie:session" and
-// "query:tenant". "header:*" and "*" name every header field, at most 64 of them.
+// "query:tenant". "header:*" and "*" name every header field, at most 200 of them: of a
+// request with more the attribute "header:*" is their number.
 // Names of other kinds are left to those who know them.
 func NewPlan(names []string) *Plan {
 	p := &Plan{names: slices.Clone(names)}
@@ -151,6 +153,9 @@ func (p *Plan) Append(dst []limit.Attribute, h http.Header, query string) []limi
 // there, and so count.
 func appendAll(dst []limit.Attribute, h http.Header) []limit.Attribute {
 	names := slices.Sorted(maps.Keys(h))
+	if len(names) > maxAll {
+		dst = append(dst, limit.Attribute{Name: "header:*", Value: strconv.Itoa(len(names))})
+	}
 	for _, name := range names[:min(len(names), maxAll)] {
 		if lines := h[name]; len(lines) > 0 {
 			dst = append(dst, limit.Attribute{Name: "header:" + strings.ToLower(name), Value: Bound(lines[0])})

@@ -66,8 +66,8 @@ func TestAppendAll(t *testing.T) {
 	for i := range 1000 {
 		h[fmt.Sprint("X-", i)] = []string{"x"}
 	}
-	if got := NewPlan([]string{"*"}).Append(nil, h, ""); len(got) != maxAll {
-		t.Errorf("%d attributes of 1002 fields, want %d", len(got), maxAll)
+	if got := NewPlan([]string{"*"}).Append(nil, h, ""); len(got) != maxAll+1 || got[0] != (limit.Attribute{Name: "header:*", Value: "1002"}) {
+		t.Errorf("%d attributes of 1002 fields, want %d, the first of which says how many there are: %v", len(got), maxAll+1, got[0])
 	}
 }
 

@@ -73,7 +73,7 @@ type Collector struct {
 	tallies func() iter.Seq[tally.Tally]
 	figures func() Figures
 
-	decisions, soft, unlimited              *prometheus.Desc
+	decisions, soft, unlimited, despite     *prometheus.Desc
 	build, limits                           *prometheus.Desc
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
@@ -100,6 +100,7 @@ func NewCollector(tallies func() iter.Seq[tally.Tally], figures func() Figures) 
 		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, tagged when it lets requests over it through with a mark, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
 		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
 		unlimited:   desc("unlimited_total", "Requests that were admitted without the limit: missing_key, condition_failed, store_failed, or no_coordinator. Without a limit's name: no_match, unknown_domain, or no_service.", "limit", "reason"),
+		despite:     desc("condition_errors_total", "Requests to which the limit applied because its condition could not be evaluated.", "limit"),
 		build:       desc("build_info", "Always 1; the label has the version.", "version"),
 		limits:      desc("config_limits", "Limits in the configuration in force."),
 		reloadOK:    desc("config_last_reload_successful", "1 if the last attempt to load the configuration took effect, 0 if the one before stays in force."),
@@ -167,7 +168,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.decisions, c.soft, c.unlimited, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
+		c.decisions, c.soft, c.unlimited, c.despite, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
 		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit,
 	} {
 		ch <- d
@@ -227,6 +228,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if t.NearLimit > 0 {
 			to.count(c.nearLimit, t.NearLimit, t.Limit)
+		}
+		if t.Despite > 0 {
+			to.count(c.despite, t.Despite, t.Limit)
 		}
 		for i, n := range t.Unlimited {
 			if n > 0 {

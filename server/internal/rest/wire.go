@@ -197,6 +197,9 @@ func why(l *explain.Explained, r *limit.Result) string {
 	if l.Condition != "" {
 		text = "the request fulfils " + l.Condition
 	}
+	if l.ConditionFailed {
+		text = "it cannot be found out whether the request fulfils " + l.Condition + ", and the limit applies then (on_condition_error)"
+	}
 	switch len(l.Key) {
 	case 0:
 		text += "; all such requests share one bucket"

@@ -410,7 +410,7 @@ func (u *UI) attributes(text, ip string) (attrs []limit.Attribute, err error) {
 		limit.Attribute{Name: "proto", Value: a.url.Scheme},
 	)
 	attrs = u.plan.Plan().Append(attrs, a.header, a.url.RawQuery)
-	if len(attrs) > 128 {
+	if len(attrs) > 256 {
 		return nil, errors.New("the request has too many attributes")
 	}
 	return attrs, nil
