@@ -260,7 +260,7 @@ func (k *Keyed) refuse(req limit.Request, reason limit.Reason, after time.Durati
 	}
 	var r limit.Result
 	k.refuseTo(&r, req, reason, after)
-	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+	return refusal(r)
 }
 
 func (k *Keyed) refuseTo(r *limit.Result, req limit.Request, reason limit.Reason, after time.Duration) {

@@ -18,7 +18,11 @@ var (
 	_ limit.Finisher        = (*Keyed)(nil)
 )
 
-const statusTooManyRequests = 429
+// The HTTP status of a refusal: unavailable where no coordinator answers, which is no fault of the client.
+const (
+	statusTooManyRequests = 429
+	statusUnavailable     = 503
+)
 
 // Take makes a Limiter a [limit.Taker]. The request's attributes do not matter. Where
 // the lease is short while capacity may be free elsewhere it asks at once and waits for
@@ -104,7 +108,15 @@ func (l *leasedLimit) decision(cost int64, allowed bool) limit.Decision {
 	if allowed {
 		return limit.Decision{Allowed: true, Results: []limit.Result{r}}
 	}
-	return limit.Decision{Status: statusTooManyRequests, Results: []limit.Result{r}}
+	return refusal(r)
+}
+
+func refusal(r limit.Result) limit.Decision {
+	status := statusTooManyRequests
+	if r.Reason == limit.ReasonStoreFailure {
+		status = statusUnavailable
+	}
+	return limit.Decision{Status: status, Results: []limit.Result{r}}
 }
 
 // describeTo is decision with memory of the caller's.
