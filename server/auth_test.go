@@ -425,7 +425,7 @@ func TestForgedEpoch(t *testing.T) {
 				t.Errorf("%s: handle %d: %v", tt.token, s.GetHandle(), s.GetStatus())
 			}
 		}
-		if strings.Contains(g.log.String(), "later epoch") != tt.believed || strings.Count(g.log.String(), "is not believed") != 1 {
+		if strings.Contains(g.log.String(), "has heard a coordinator") != tt.believed || strings.Count(g.log.String(), "is not believed") != 1 {
 			t.Errorf("%s: the log:\n%s", tt.token, g.log)
 		}
 	}

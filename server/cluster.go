@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -142,8 +144,9 @@ func fingerprint(key []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// leaseKeys returns the keys by which members sign leases, as the register and the file say.
-func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][]byte, error) {
+// leaseKeys returns the keys by which members sign leases, as the register and the file say. Former are those that
+// it returned before: a register that has lost its records is given the first of them again.
+func leaseKeys(ctx context.Context, register cluster.Register, file string, former [][]byte) ([][]byte, error) {
 	var own [][]byte
 	if file != "" {
 		var err error
@@ -169,6 +172,8 @@ func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][
 			return nil, errOtherKey
 		case own != nil:
 			next.Fingerprint = fingerprint(own[0])
+		case record.Revision == 0 && len(former) > 0:
+			next.Key = former[0]
 		case record.Revision == 0:
 			next.Key = make([]byte, 32)
 			rand.Read(next.Key) // never fails
@@ -188,7 +193,10 @@ func leaseKeys(ctx context.Context, register cluster.Register, file string) ([][
 		if own != nil {
 			return own, nil
 		}
-		return [][]byte{next.Key}, nil
+		if i := slices.IndexFunc(former, func(k []byte) bool { return bytes.Equal(k, next.Key) }); i >= 0 {
+			former = slices.Delete(slices.Clone(former), i, i+1)
+		}
+		return append([][]byte{next.Key}, former...), nil
 	}
 }
 
@@ -237,11 +245,21 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 		return nil
 	}
 	c := &o.Cluster
+	var known struct {
+		sync.Mutex
+		keys [][]byte
+	}
 	keys := func(ctx context.Context) ([][]byte, error) {
 		if err := agreeOnShards(ctx, l.register, c.Shards); err != nil {
 			return nil, err
 		}
-		return leaseKeys(ctx, l.register, c.LeaseKeyFile)
+		known.Lock()
+		defer known.Unlock()
+		keys, err := leaseKeys(ctx, l.register, c.LeaseKeyFile, known.keys)
+		if err == nil && c.LeaseKeyFile == "" {
+			known.keys = keys
+		}
+		return keys, err
 	}
 	asking, cancel := context.WithTimeout(ctx, askBackend)
 	defer cancel()
@@ -261,7 +279,7 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 	if c.Shards == 1 {
 		l.presence = cluster.NewPresence(presence) // of several shards the Set has one
 	}
-	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate}, presence); err != nil {
+	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate, First: o.FirstStart}, presence); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	return nil

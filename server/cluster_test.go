@@ -20,7 +20,7 @@ const clusterLimits = "limits:\n  - {name: day, key: [user], rate: 30/day, shari
 // joins makes a server a member.
 func joins(url, node string, adjust ...func(*server.Options)) func(*server.Options) {
 	return func(o *server.Options) {
-		o.Cluster.URL, o.Cluster.Node = url, node
+		o.Cluster.URL, o.Cluster.Node, o.FirstStart = url, node, true
 		for _, f := range adjust {
 			f(o)
 		}

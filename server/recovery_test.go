@@ -157,7 +157,7 @@ func TestEpochGoesUp(t *testing.T) {
 	if err != nil || g.GetEpoch() <= high {
 		t.Fatalf("it answers with epoch %d, %v", g.GetEpoch(), err)
 	}
-	if a := s.do("GET", s.admin+"/readyz", ""); a.status != 503 || strings.Count(s.log.String(), "heard a coordinator of a later epoch") != 1 {
+	if a := s.do("GET", s.admin+"/readyz", ""); a.status != 503 || strings.Count(s.log.String(), "heard a coordinator that this one does not know of") != 1 {
 		t.Errorf("/readyz: %d %s; the log: %s", a.status, a.body, s.log.String())
 	}
 	if err := s.stop(); err != nil {

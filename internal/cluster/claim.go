@@ -42,6 +42,19 @@ type claim struct {
 
 	Resigned bool   `json:"resigned,omitempty"`
 	State    []byte `json:"state,omitempty"`
+
+	// Lost says that State may be older than what a leader published last.
+	Lost bool `json:"lost,omitempty"`
+
+	// Unled is set where the term was given up before Began had returned nil and anything was published: State
+	// is what the term before left.
+	Unled *unled `json:"unled,omitempty"`
+}
+
+// unled is the term before one that was given up before it led.
+type unled struct {
+	Epoch uint64 `json:"epoch"` // 0 = there was none
+	Clean bool   `json:"clean,omitempty"`
 }
 
 func (c *claim) ttl() time.Duration { return time.Duration(c.TTLMillis) * time.Millisecond }

@@ -38,22 +38,26 @@ func TestRenewalsInDoubt(t *testing.T) {
 	if last.over != "" || m.term.until != first.sent+ttl {
 		t.Errorf("over %q, and the term ends %v after the renewal was sent", last.over, m.term.until-first.sent)
 	}
-	// Without any in doubt, somebody else has changed it.
+	// Without any in doubt, somebody else has changed it, or it was lost: it is read.
 	m.step(m.term.renew, tick{})
 	if m.pending == nil {
 		t.Fatal("no renewal")
 	}
-	if out := m.step(m.pending.sent+10, answered{err: ErrChanged}); out.over == "" || a.machine.leadsUntil() != 0 {
+	out := m.step(m.pending.sent+10, answered{err: ErrChanged})
+	if out.over != "" || out.send == nil || out.send.swap {
+		t.Fatalf("the record was changed: %+v", out)
+	}
+	w.write((&claim{Epoch: 2, ID: "B", Run: "runB", TTLMillis: 1000}).encode())
+	if out := m.step(out.send.sent+10, answered{record: w.record}); out.over == "" || a.machine.leadsUntil() != 0 {
 		t.Errorf("the record was changed by another: %+v", out)
 	}
 }
 
-// TestForeignRecordInDoubt: a leader that reads a record which is not of its term has lost it, also
-// when its own clock says that the term lasts: a register may forget, and people delete records.
+// TestForeignRecordInDoubt: a leader that reads a record of another term has lost its own, also when its own clock
+// says that it lasts.
 func TestForeignRecordInDoubt(t *testing.T) {
 	oneGoroutine(t)
 	for what, value := range map[string]*claim{
-		"no record":      nil,
 		"another member": {Epoch: 2, ID: "B", Run: "runB", TTLMillis: 1000},
 		"another epoch":  {Epoch: 2, ID: "A", Run: "runA", TTLMillis: 1000},
 	} {
@@ -68,9 +72,7 @@ func TestForeignRecordInDoubt(t *testing.T) {
 			t.Fatalf("%+v is sent", out.send)
 		}
 		w.record = Record{}
-		if value != nil {
-			w.write(value.encode())
-		}
+		w.write(value.encode())
 		if out := m.step(now+10, answered{record: w.record}); out.over == "" || !out.end || m.leadsUntil() != 0 {
 			t.Errorf("%s: %+v", what, out)
 		}

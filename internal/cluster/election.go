@@ -78,7 +78,7 @@ func New(o Options) (*Election, error) {
 	}
 	e.loop.machine.cfg = config{
 		self: o.Self, run: hex.EncodeToString(run), ttl: o.TTL,
-		forgets: o.Register.Forgets(), epoch: o.Epoch, yield: o.Yield,
+		forgets: o.Register.Forgets(), first: o.First, epoch: o.Epoch, yield: o.Yield,
 	}
 	e.loop.events = make(chan any)
 	e.leader.Store(&leaderView{})

@@ -30,7 +30,7 @@ func play(t *testing.T, r cluster.Register, id string) *player {
 	t.Helper()
 	p := &player{}
 	e, err := cluster.New(cluster.Options{
-		Register: r, Scope: "default", Self: cluster.Member{ID: id, Address: id + ":1"},
+		Register: r, Scope: "default", Self: cluster.Member{ID: id, Address: id + ":1"}, First: true,
 		Began:  func(_ context.Context, term cluster.Term) error { p.terms = append(p.terms, term); return nil },
 		Ended:  func() { p.ends++ },
 		Logger: slog.New(slog.DiscardHandler),
@@ -234,7 +234,7 @@ func TestLog(t *testing.T) {
 					<-ctx.Done()
 				}
 			}},
-			Scope: "default", Self: cluster.Member{ID: "a"},
+			Scope: "default", Self: cluster.Member{ID: "a"}, First: true,
 			Logger: slog.New(slog.NewTextHandler(&out, nil)),
 		})
 		if err != nil {
@@ -291,7 +291,7 @@ func TestTermContext(t *testing.T) {
 		}
 		var e *cluster.Election
 		e, err := cluster.New(cluster.Options{
-			Register: alone.New(), Scope: "default", Self: cluster.Member{ID: "a"},
+			Register: alone.New(), Scope: "default", Self: cluster.Member{ID: "a"}, First: true,
 			Began: func(ctx context.Context, term cluster.Term) error {
 				add("began %d leads %t", term.Epoch, e.Leads(time.Now()))
 				if err := e.Publish(ctx, []byte("first")); err != nil {

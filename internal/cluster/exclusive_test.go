@@ -42,7 +42,11 @@ func troubledWorld(t testing.TB, seed uint64) *world {
 		answer:  w.random.Float64() * 0.3,
 		pause:   w.random.Float64() * 0.05,
 	}
+	w.loses = w.random.IntN(2) == 0
 	for _, n := range w.members {
+		if n.cfg.first = !w.loses; w.loses {
+			n.cfg.epoch = func() uint64 { return uint64(w.now) } // as a clock does
+		}
 		n.zero = w.upTo(time.Hour)
 		if w.random.IntN(2) == 0 {
 			n.rate = 1 + 1.0/driftPart
@@ -62,7 +66,11 @@ func (w *world) trouble() {
 		n := w.members[w.random.IntN(len(w.members))]
 		switch w.random.IntN(8) {
 		case 0:
-			n.step(retire{state: w.newState()})
+			state := w.newState()
+			if w.early[w.published] = n.app == beginning && n.term.held && n.state.version == n.term.version; w.now < n.paused {
+				delete(w.early, w.published) // the wish comes later
+			}
+			n.step(retire{state: state})
 		case 1:
 			if n.term.held {
 				n.step(publish{w.newState()})
@@ -76,9 +84,38 @@ func (w *world) trouble() {
 		case 6:
 			w.faults.down = true
 			w.after(w.upTo(2*ttl), func() { w.faults.down = false })
+		case 7:
+			w.lose()
 		}
 		w.trouble()
 	})
+}
+
+// lose has the register lose its record, or show an earlier one, at most once in the time for which a call may be
+// under way, and not one that is new.
+func (w *world) lose() {
+	value := w.record.Value
+	if !w.loses || w.now < w.lost+4*ttl || w.now < w.born+ttl || value == nil {
+		return
+	}
+	last, err := decodeClaim(value)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	known := true
+	for _, n := range w.members {
+		if n.epoch != last.Epoch || n.write != last.Write {
+			known, w.hidden = false, last.Epoch // one that has not seen it cannot know that it was there
+		}
+	}
+	switch {
+	case known && w.earlier != nil && w.random.IntN(2) == 0:
+		w.writes++
+		w.record, w.lost = Record{Revision: w.writes, Value: w.earlier}, w.now
+	default:
+		w.earlier = value
+		w.record, w.lost = Record{}, w.now
+	}
 }
 
 func (w *world) newState() []byte {

@@ -17,8 +17,11 @@ type machine struct {
 
 	// seen is the record as it was read or written last.
 	seen observation
-	// epoch is the highest of all records seen. A record that disappears does not lower it.
-	epoch uint64
+	// epoch is the highest of all records seen, and write the highest number of its records. A record that
+	// disappears does not lower them. outdated says that the record seen last is not a later one than those
+	// before: the register has lost records.
+	epoch, write uint64
+	outdated     bool
 
 	// pending is the operation under way; nil = none.
 	pending *operation
@@ -44,6 +47,7 @@ type config struct {
 	run     string // of this election alone
 	ttl     time.Duration
 	forgets bool
+	first   bool
 	epoch   func() uint64            // the highest known from elsewhere
 	yield   func(holder string) bool // another member should lead; nil = never
 }
@@ -63,10 +67,12 @@ type observation struct {
 
 // tenure is the term of this member.
 type tenure struct {
-	held  bool // the record is ours as far as is known, and until has not come
-	epoch uint64
-	until time.Duration // TTL after the last renewal that is known to be written was sent
-	renew time.Duration // when the next renewal is due
+	held    bool // the record is ours as far as is known, and until has not come
+	epoch   uint64
+	from    Term          // as Began was told
+	version uint64        // of the state that was taken over
+	until   time.Duration // TTL after the last renewal that is known to be written was sent
+	renew   time.Duration // when the next renewal is due
 }
 
 // phase is what the program that elects does with the term.
@@ -88,6 +94,7 @@ type state struct {
 // resignation is the wish to give a term up, and to say so in the record.
 type resignation struct {
 	write bool          // the record still has to be written
+	unled *unled        // the term was given up before it led
 	bound time.Duration // give up writing it then
 	again time.Duration // do not campaign before
 	stop  bool          // never campaign again
@@ -212,12 +219,8 @@ func (m *machine) answer(now time.Duration, e answered, out *output) {
 	case e.err == nil:
 		m.received(now, e.record, out)
 	case errors.Is(e.err, ErrChanged):
+		// Somebody else has the record, or it was lost, or an earlier renewal of unknown outcome has changed it.
 		m.read = true
-		// An earlier renewal of unknown outcome may be what changed the record. Without one,
-		// somebody else has it.
-		if m.term.held && len(m.doubts) == 0 {
-			m.endTerm("another member has the record", out)
-		}
 	default:
 		m.read = true
 		m.pace = op.sent + m.cfg.ttl/retriesPerTTL

@@ -16,7 +16,7 @@ func (m *machine) next(now time.Duration) *operation {
 		case m.read:
 			return &operation{sent: now}
 		case now >= m.term.renew, m.state.version > m.state.written, len(m.doubts) > 0:
-			return m.swap(now, m.term.epoch, false)
+			return m.swap(now, m.term.epoch)
 		}
 		return nil
 	case m.resign.write:
@@ -26,7 +26,9 @@ func (m *machine) next(now time.Duration) *operation {
 		case m.read:
 			return &operation{sent: now}
 		}
-		return m.swap(now, m.term.epoch, true)
+		op := m.swap(now, m.term.epoch)
+		op.claim.Resigned, op.claim.Unled = true, m.resign.unled
+		return op
 	case m.resign.stop:
 		return nil
 	case m.read, !m.seen.valid, now >= m.poll:
@@ -52,10 +54,12 @@ func (m *machine) takeAt() (time.Duration, bool) {
 	}
 	switch c := m.seen.claim; {
 	case c == nil:
-		// A record that was seen and is gone was deleted by hand, or lost, in the middle of a term.
-		if m.cfg.forgets || m.seen.follows {
+		// A record that is gone was deleted by hand, or lost, in the middle of a term.
+		if m.cfg.forgets || m.seen.follows || m.outdated || !m.cfg.first {
 			at += patience(m.cfg.ttl)
 		}
+	case m.outdated:
+		at += patience(max(m.cfg.ttl, c.ttl())) // another term may last
 	case c.Run == m.cfg.run: // ours, without a term
 	case c.Resigned:
 		// A backend that forgets may show a record of before the present leader's term.
@@ -80,15 +84,17 @@ func (m *machine) take(now time.Duration) *operation {
 	if m.seen.claim != nil {
 		m.state.value = m.seen.claim.State
 	}
-	return m.swap(now, highest+1, false)
+	op := m.swap(now, highest+1)
+	op.claim.Lost = m.before().Lost
+	return op
 }
 
-func (m *machine) swap(now time.Duration, epoch uint64, resigned bool) *operation {
+func (m *machine) swap(now time.Duration, epoch uint64) *operation {
 	m.writes++
 	c := &claim{
 		Epoch: epoch, ID: m.cfg.self.ID, Address: m.cfg.self.Address,
-		Run: m.cfg.run, Write: m.writes, TTLMillis: millis(m.cfg.ttl),
-		Resigned: resigned, State: m.state.value,
+		Run: m.cfg.run, Write: m.writes, TTLMillis: millis(m.cfg.ttl), State: m.state.value,
+		Lost: m.term.from.Lost && m.state.version == m.term.version,
 	}
 	return &operation{swap: true, revision: m.seen.revision, claim: c, sent: now, version: m.state.version}
 }

@@ -30,11 +30,15 @@ type Member struct {
 // Term is one leader's time in office.
 type Term struct {
 	Epoch  uint64 // above that of every earlier term
-	Former uint64 // epoch of the record before; 0 = there was none
+	Former uint64 // epoch of the term before that led; 0 = none is known
 	State  []byte // what the former leader published last; nil = nothing
 
 	// Clean says that the former leader resigned: it grants nothing any more.
 	Clean bool
+
+	// Lost says that State may be older than what a leader published last: the register has lost records, or had
+	// none and was not known to be new.
+	Lost bool
 }
 
 // Options are the options of an Election. Register, Scope and Self.ID are required.
@@ -43,6 +47,9 @@ type Options struct {
 	Scope    string // which limits, such as "default"; letters, digits and "-._/"
 	Self     Member
 	TTL      time.Duration // 0 = DefaultTTL. It may differ between members.
+
+	// First says that where there is no record none was lost: nobody has led the scope yet.
+	First bool
 
 	// Epoch returns the highest epoch that is known from elsewhere, such as reports of instances,
 	// a state folder, or the wall clock in nanoseconds. A new term's is above it. nil = 0. It is

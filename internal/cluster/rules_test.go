@@ -74,22 +74,62 @@ func TestLongerTTLOfTheLeader(t *testing.T) {
 	atLeast(t, "the take-over", w.now-since, patience(5*ttl))
 }
 
-func TestRecordDeletedByHand(t *testing.T) {
+// TestRecordIsLost: the leader writes it again, and its term goes on. Where the leader has gone, the next one
+// knows that there was a term, and that what it published is lost.
+func TestRecordIsLost(t *testing.T) {
 	oneGoroutine(t)
 	w := calm(t, 2)
+	w.loses = true
 	w.runUntil("one leads", func() bool { return w.members[0].leads() })
+	w.members[0].step(publish{[]byte("1")})
 	w.run(ttl)
 	a, b := w.members[0], w.members[1]
 	w.record = Record{}
 	begin := w.now
-	w.runUntil("A notices", func() bool { return !a.leads() })
-	if took := w.now - begin; took > ttl/renewalsPerTTL+20*time.Millisecond {
-		t.Errorf("A noticed after %v", took)
+	w.runUntil("A writes it again", func() bool { return w.record.Revision != 0 })
+	if took := w.now - begin; took > ttl/renewalsPerTTL+100*time.Millisecond || a.term.epoch != 1 || !a.leads() {
+		t.Errorf("A wrote epoch %d after %v", a.term.epoch, took)
 	}
-	w.runUntil("one leads", func() bool { return a.leads() || b.leads() })
+	w.run(5 * ttl)
+	if c, err := decodeClaim(w.record.Value); err != nil || w.terms != 1 || string(c.State) != "1" {
+		t.Errorf("%d terms, and the record has %v (%v)", w.terms, c, err)
+	}
+	a.cut = true
+	w.record, begin = Record{}, w.now
+	w.runUntil("B leads", b.leads)
 	atLeast(t, "the next term", w.now-begin, patience(ttl))
-	if w.epochs != 2 {
-		t.Errorf("epoch %d follows 1 whose record is gone", w.epochs)
+	if got := b.began[0]; got.Epoch != 2 || got.Former != 1 || !got.Lost || got.State != nil {
+		t.Errorf("B begins %+v", got)
+	}
+}
+
+// TestTermThatDoesNotLead: a member that ends before Began has returned, or whose Began fails, leaves what it found:
+// the next one follows the term before.
+func TestTermThatDoesNotLead(t *testing.T) {
+	oneGoroutine(t)
+	for what, clean := range map[string]bool{"it is stopped": true, "Began fails": true, "after a kill, it is stopped": false, "after a kill, Began fails": false} {
+		w := newWorld(t, 0, 3, faults{delay: 10 * time.Millisecond})
+		a, b, c := w.members[0], w.members[1], w.members[2]
+		a.step(tick{})
+		w.runUntil("A leads", a.leads)
+		a.step(publish{[]byte("of A")})
+		w.run(ttl)
+		b.wrong = errors.New("wrong")
+		b.step(tick{})
+		w.run(ttl)
+		a.cut = !clean
+		if clean {
+			a.step(retire{})
+		}
+		w.runUntil("B begins", func() bool { return len(b.began) == 1 })
+		if strings.Contains(what, "stopped") {
+			b.step(retire{state: []byte("of B"), stop: true})
+		}
+		c.step(tick{})
+		w.runUntil("C leads", c.leads)
+		if got := c.began[0]; got.Former != 1 || string(got.State) != "of A" || got.Clean != clean || got.Lost {
+			t.Errorf("%s: C begins %+v", what, got)
+		}
 	}
 }
 
@@ -245,7 +285,7 @@ func TestBeganFails(t *testing.T) {
 	b.step(tick{})
 	w.runUntil("B leads", b.leads)
 	atLeast(t, "B's term", w.now-begin, 0)
-	if !b.began[0].Clean || a.ends != 0 {
+	if b.began[0].Former != 0 || b.began[0].Lost || a.ends != 0 {
 		t.Errorf("B begins %+v, A was told of %d ends", b.began[0], a.ends)
 	}
 	b.step(retire{})

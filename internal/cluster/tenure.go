@@ -6,7 +6,7 @@ import "time"
 func (m *machine) written(now time.Duration, op operation, revision uint64, out *output) {
 	// Operations in doubt name an older revision: they cannot be done any more.
 	m.doubts = nil
-	took := m.seen.claim
+	from := m.before()
 	m.observe(now, revision, op.claim, nil)
 	m.state.written = max(m.state.written, op.version)
 	switch {
@@ -17,13 +17,14 @@ func (m *machine) written(now time.Duration, op operation, revision uint64, out 
 	case op.claim.Epoch == m.term.epoch:
 		// A renewal of a term that has ended meanwhile. The record is ours without a term.
 	default:
-		m.beginTerm(now, op, took, out)
+		m.beginTerm(now, op, from, out)
 	}
 }
 
 // beginTerm takes up the term that a swap has written, if it lasts yet.
-func (m *machine) beginTerm(now time.Duration, op operation, former *claim, out *output) {
-	m.term = tenure{held: true, epoch: op.claim.Epoch}
+func (m *machine) beginTerm(now time.Duration, op operation, from Term, out *output) {
+	from.Epoch = op.claim.Epoch
+	m.term = tenure{held: true, epoch: op.claim.Epoch, from: from, version: op.version}
 	m.extend(op.sent)
 	if now >= m.term.until {
 		m.term.held = false
@@ -31,16 +32,28 @@ func (m *machine) beginTerm(now time.Duration, op operation, former *claim, out 
 	}
 	if m.resign.stop {
 		m.term.held = false
-		m.resign.write = true
+		m.resign.write, m.resign.unled = true, from.unled()
 		return
 	}
 	m.app = beginning
-	t := Term{Epoch: m.term.epoch}
-	if former != nil {
-		t.Former, t.State, t.Clean = former.Epoch, former.State, former.Resigned
-	}
-	out.begin = &t
+	out.begin = &from
 }
+
+// before returns the term before one that takes the record that was seen.
+func (m *machine) before() Term {
+	c := m.seen.claim
+	switch {
+	case m.outdated:
+		return Term{Former: m.epoch, Lost: true}
+	case c == nil:
+		return Term{Lost: !m.cfg.first}
+	case c.Unled != nil:
+		return Term{Former: c.Unled.Epoch, State: c.State, Clean: c.Unled.Clean, Lost: c.Lost}
+	}
+	return Term{Former: c.Epoch, State: c.State, Clean: c.Resigned, Lost: c.Lost}
+}
+
+func (t *Term) unled() *unled { return &unled{t.Former, t.Clean} }
 
 // extend makes the term last from a renewal that was sent then.
 func (m *machine) extend(sent time.Duration) {
@@ -51,6 +64,7 @@ func (m *machine) extend(sent time.Duration) {
 // received takes a record that was read.
 func (m *machine) received(now time.Duration, r Record, out *output) {
 	m.read = false
+	silent := now - m.readAt
 	m.readAt = now
 	m.poll = now + m.cfg.ttl/renewalsPerTTL
 	var c *claim
@@ -59,7 +73,8 @@ func (m *machine) received(now time.Duration, r Record, out *output) {
 		c, fault = decodeClaim(r.Value)
 	}
 	changed := r.Revision != m.seen.revision || !m.seen.valid
-	if changed {
+	// That there is no record has no revision: there may have been one in a time without reads.
+	if changed || r.Revision == 0 && silent > m.cfg.ttl/2 {
 		m.observe(now, r.Revision, c, fault)
 	}
 	ours := c != nil && c.Run == m.cfg.run
@@ -67,6 +82,11 @@ func (m *machine) received(now time.Duration, r Record, out *output) {
 		m.resign.write = false // it is done, or another member has the record
 	}
 	if !m.term.held {
+		return
+	}
+	if m.outdated {
+		// Whoever comes to a record that was lost waits for a TTL: the term goes on, and so does its record.
+		m.term.renew = now
 		return
 	}
 	if !ours || c.Epoch != m.term.epoch {
@@ -92,8 +112,11 @@ func (m *machine) observe(now time.Duration, revision uint64, c *claim, fault er
 	switch {
 	case c != nil:
 		m.seen.follows = before.claim != nil && before.claim.Epoch == c.Epoch
-		m.epoch = max(m.epoch, c.Epoch)
+		if m.outdated = c.Epoch < m.epoch || c.Epoch == m.epoch && c.Write <= m.write; !m.outdated {
+			m.epoch, m.write = c.Epoch, c.Write
+		}
 	case revision == 0:
+		m.outdated = m.epoch > 0
 		m.seen.follows = before.revision != 0
 	}
 }
@@ -112,8 +135,8 @@ func (m *machine) appBegan(now time.Duration, err error, out *output) {
 	case err == nil:
 		m.app = serving // if the term is over, Ended is called at the end of the step
 	case m.term.held:
-		m.app = idle
 		m.retire(now, retire{}, out)
+		m.app = idle
 	default:
 		m.app = idle
 	}
@@ -128,7 +151,11 @@ func (m *machine) retire(now time.Duration, e retire, out *output) {
 	if !m.term.held {
 		return
 	}
-	if e.state != nil {
+	m.resign.unled = nil
+	if m.app == beginning && m.state.version == m.term.version {
+		// The program may not know yet what the former leader left: that is what the record goes on to say.
+		m.resign.unled = m.term.from.unled()
+	} else if e.state != nil {
 		m.state.value = e.state
 		m.state.version++
 	}

@@ -28,9 +28,16 @@ type world struct {
 	log     *strings.Builder // nil = no log
 
 	terms     int
-	epochs    uint64 // the highest that led
-	published int    // the state that was published last: states are numbers that rise
-	kept      int    // the highest that its publisher knows to be written
+	epochs    uint64        // the highest that led
+	led       uint64        // the epoch of the latest term that led
+	early     map[int]bool  // states of terms that were given up before they led
+	loses     bool          // the register does
+	earlier   []byte        // what it once held
+	lost      time.Duration // when it lost a record last
+	born      time.Duration // when a record was written where there was none
+	hidden    uint64        // the epoch of a record that it lost and that not all had seen
+	published int           // the state that was published last: states are numbers that rise
+	kept      int           // the highest that its publisher knows to be written
 }
 
 // faults are what goes wrong, each with a probability.
@@ -85,13 +92,13 @@ type node struct {
 const ttl = time.Second
 
 func newWorld(t testing.TB, seed uint64, members int, f faults) *world {
-	w := &world{t: t, faults: f}
+	w := &world{t: t, faults: f, early: map[int]bool{}}
 	if seed != 0 {
 		w.random = rand.New(rand.NewPCG(seed, 1))
 	}
 	for i := range members {
 		n := &node{w: w, name: string(rune('A' + i)), rate: 1}
-		n.cfg = config{self: Member{ID: n.name}, run: "run" + n.name, ttl: ttl, epoch: func() uint64 { return 0 }}
+		n.cfg = config{self: Member{ID: n.name}, run: "run" + n.name, ttl: ttl, first: true, epoch: func() uint64 { return 0 }}
 		w.members = append(w.members, n)
 	}
 	return w
@@ -158,7 +165,7 @@ func (n *node) step(e any) {
 		if n.term.epoch <= w.epochs {
 			w.t.Fatalf("at %v %s leads in epoch %d, after epoch %d", w.now, n.name, n.term.epoch, w.epochs)
 		}
-		w.epochs = n.term.epoch
+		w.epochs, w.led = n.term.epoch, n.term.epoch
 	}
 	if n.term.held && n.state.written == n.state.version {
 		w.kept = max(w.kept, number(n.state.value))
@@ -197,6 +204,22 @@ func (n *node) step(e any) {
 func (w *world) checkTerm(n *node, t Term) {
 	if t.Former >= t.Epoch {
 		w.t.Fatalf("at %v epoch %d of %s comes after epoch %d", w.now, t.Epoch, n.name, t.Former)
+	}
+	if t.Epoch > w.hidden && w.hidden > 0 {
+		w.kept, w.led, w.hidden = 0, 0, 0
+	}
+	if t.Former < w.led && !t.Lost {
+		w.t.Fatalf("at %v epoch %d of %s comes after epoch %d, and epoch %d led", w.now, t.Epoch, n.name, t.Former, w.led)
+	}
+	if t.Lost {
+		if !w.loses {
+			w.t.Fatalf("at %v epoch %d of %s takes records for lost", w.now, t.Epoch, n.name)
+		}
+		w.kept = 0
+		return
+	}
+	if w.early[number(t.State)] {
+		w.t.Fatalf("at %v epoch %d of %s begins with the state %s of a term that did not lead", w.now, t.Epoch, n.name, t.State)
 	}
 	if got := number(t.State); got < w.kept {
 		w.t.Fatalf("at %v epoch %d of %s begins with the state %d, after %d was written", w.now, t.Epoch, n.name, got, w.kept)
@@ -254,6 +277,9 @@ func (w *world) perform(op operation) answered {
 		return answered{err: ErrChanged}
 	}
 	w.writes++
+	if w.record.Revision == 0 {
+		w.born = w.now
+	}
 	w.record = Record{Revision: w.writes, Value: op.claim.encode()}
 	return answered{revision: w.writes}
 }

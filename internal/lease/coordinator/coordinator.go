@@ -59,6 +59,7 @@ type Options struct {
 // use.
 type Coordinator struct {
 	opts         Options
+	first        uint64 // the lowest epoch of this coordinator; it may have risen since
 	recoverUntil limit.Time
 	expected     holding.Holders // until recoverUntil: who may hold leases of a former coordinator and has not reported
 	emptySince   limit.Time      // pools that are made later were empty then; 0 = they are new
@@ -106,7 +107,7 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.Refresh = cmp.Or(o.Refresh, lease.DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
-	c := &Coordinator{opts: o, scratch: new(ledger.Scratch), replication: replication{number: 1}}
+	c := &Coordinator{opts: o, first: o.Epoch, scratch: new(ledger.Scratch), replication: replication{number: 1}}
 	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, holding.Holders{Unknown: o.Recovery > 0})
 	if o.Recovery > 0 && o.Former != 0 {
 		c.emptySince = max(now, 1) // it ended without a word: what the buckets had is not known

@@ -14,6 +14,8 @@ import (
 type Record struct {
 	// Holders are those who may hold leases.
 	Holders holding.Holders
+	// Epoch is the coordinator's where it has risen above that of its term; 0 = it has not.
+	Epoch uint64
 	// InSync are the replicas that know what is left of each bucket.
 	InSync InSync
 	// Used is what is left of each bucket, in the last record of a coordinator that hands over; nil =
@@ -48,21 +50,29 @@ const (
 // take them for unknown.
 const recordVersion = 3
 
+// risenVersion is the first byte of a record that begins with the coordinator's epoch.
+const risenVersion = 4
+
 // Encode returns the record as bytes: those of the holders, where it has nothing else. Of a record that is too
 // large it leaves out what is left of the buckets, which replicas know as well, and if that is not enough, who
 // the holders are.
 func (r *Record) Encode() []byte {
 	b := r.encode()
 	if len(b) > maxRecord {
-		b = (&Record{Holders: r.Holders, InSync: r.InSync}).encode()
+		b = (&Record{Epoch: r.Epoch, Holders: r.Holders, InSync: r.InSync}).encode()
 	}
 	if len(b) > maxRecord {
-		b = (&Record{Holders: holding.Holders{Unknown: true}, InSync: r.InSync}).encode()
+		b = (&Record{Epoch: r.Epoch, Holders: holding.Holders{Unknown: true}, InSync: r.InSync}).encode()
 	}
 	return b
 }
 
 func (r *Record) encode() []byte {
+	if r.Epoch != 0 {
+		rest := *r
+		rest.Epoch = 0
+		return append(binary.BigEndian.AppendUint64([]byte{risenVersion}, r.Epoch), rest.encode()...)
+	}
 	holders := r.Holders.Encode()
 	if r.Used == nil && len(r.InSync.Replicas) == 0 {
 		return holders
@@ -109,6 +119,11 @@ var errRecord = errors.New("lease: the record of the former coordinator cannot b
 // error says so.
 func DecodeRecord(b []byte) (Record, error) {
 	unknown := Record{Holders: holding.Holders{Unknown: true}}
+	if len(b) > 9 && b[0] == risenVersion && b[9] != risenVersion {
+		r, err := DecodeRecord(b[9:])
+		r.Epoch = binary.BigEndian.Uint64(b[1:])
+		return r, err
+	}
 	if len(b) == 0 || b[0] != recordVersion {
 		h, err := holding.DecodeHolders(b)
 		return Record{Holders: h}, err

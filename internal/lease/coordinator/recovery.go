@@ -10,13 +10,27 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// rise goes above a higher epoch that a report had. The coordinator of that epoch has lent what
-// this one does not know of: the file with the epoch was lost, or the clock that made the epoch
-// was set back. So this one begins anew, as its own successor. Every instance is sent the new
-// epoch at once and claims what it was lent, and nothing else is lent until the leases of
-// the other coordinator must have expired.
+// rise goes above an epoch that a report had, of a coordinator that this one does not know of: the epoch is
+// higher than its own, or between those of its predecessor and its own. What that one has lent is not known: the
+// record of it was lost or is an old copy, or the clock that made the epoch was set back. So this
+// coordinator begins anew, as its own successor. Every instance is sent the new epoch at once and claims what it was
+// lent, and nothing else is lent until the leases of the other coordinator must have expired.
 func (c *Coordinator) rise(now limit.Time, received uint64) {
-	c.restart(now, c.above(received), c.opts.Epoch, holding.Holders{Unknown: true})
+	former := c.opts.Epoch
+	if received < former && !c.lent() {
+		former = received // its leases can be claimed
+	}
+	c.restart(now, c.above(max(received, c.opts.Epoch)), former, holding.Holders{Unknown: true})
+}
+
+// Knows reports whether an epoch is one of this coordinator or of those that it follows.
+func (c *Coordinator) Knows(epoch uint64) bool {
+	return epoch <= c.opts.Former || c.first <= epoch && epoch <= c.opts.Epoch
+}
+
+// lent reports whether an instance holds anything of this coordinator.
+func (c *Coordinator) lent() bool {
+	return slices.ContainsFunc(c.list, func(r *resource) bool { return r.Lent() != lease.Capacity{} })
 }
 
 // above returns an epoch above one that was received.
@@ -80,8 +94,11 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 		c.opts.Seal = e.Seal
 	}
 	if e.Epoch != 0 {
-		// Not below an epoch that this coordinator has sent: its instances would ignore it.
-		c.restart(now, max(e.Epoch, c.opts.Epoch+1), e.Former, e.Holders)
+		if e.Epoch < c.opts.Epoch || e.Epoch == c.opts.Epoch && c.stats.Grants > 0 {
+			e.Epoch = c.opts.Epoch + 1 // instances ignore what is not above the epoch that they were sent
+		}
+		c.restart(now, e.Epoch, e.Former, e.Holders)
+		c.first = e.Epoch
 		switch {
 		case e.Former == 0:
 			c.emptySince = 0 // there was no coordinator before

@@ -52,7 +52,7 @@ func (c *Coordinator) Step(now limit.Time, e lease.Event) []lease.Grant {
 // report receives a report: it renews the leases of the session, and each demand in it
 // updates an account.
 func (c *Coordinator) report(now limit.Time, m *lease.Report) {
-	if m.Epoch > c.opts.Epoch && m.Epoch <= MaxEpoch {
+	if !c.Knows(m.Epoch) && m.Epoch <= MaxEpoch {
 		c.rise(now, m.Epoch)
 	}
 	s := c.sessions[m.Member]

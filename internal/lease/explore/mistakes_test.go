@@ -57,7 +57,7 @@ var mistakes = []mistake{
 	{"an agent extends leases that are not claimed yet", []edit{{agentFolder + "agent.go", "			if r.lease.claiming && r.lease.number != 0 {", "			if r.lease.claiming && r.lease.number == 0 {"}}, "refused"},
 	{"totals are taken for increments", []edit{{agentFolder + "grant.go", "		r.lease.granted = s.Granted\n	}\n	r.lease.claiming", "		r.lease.granted = r.lease.granted.Add(s.Granted)\n	}\n	r.lease.claiming"}}, "newcomer:"},
 	{"an agent panics where a claim was refused", []edit{{agentFolder + "grant.go", "		r.lease.orphan, r.lease.token = true, nil\n", "		panic(r.lease.number)\n"}}, "two successors"},
-	{"instances of a lower epoch are not sent above it", []edit{{coordinatorFolder + "step.go", "	if m.Epoch > c.opts.Epoch && m.Epoch <= MaxEpoch {", "	if m.Epoch > MaxEpoch {"}}, "forgotten"},
+	{"instances of a lower epoch are not sent above it", []edit{{coordinatorFolder + "step.go", "	if !c.Knows(m.Epoch) && m.Epoch <= MaxEpoch {", "	if m.Epoch > MaxEpoch {"}}, "forgotten"},
 	{"a successor lends what instances hold of a bucket that it knows", []edit{{coordinatorFolder + "parent.go", "(was.leased || !known)", "!known"}}, "known:"},
 	{"a bound that falls is not waited for", []edit{{coordinatorFolder + "level.go", "		if t.as != toldHeld || level < t.tokens {", "		if t.as != toldHeld {"}}, "drained"},
 	{"a grant waits for the levels of its own step alone", []edit{{coordinatorFolder + "level.go", "number = max(number, a.resource.told.must)", "if must := a.resource.told.must; must > c.number-uint64(len(c.levels)) {\n				number = max(number, must)\n			}"}}, "unconfirmed"},

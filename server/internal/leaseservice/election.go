@@ -95,6 +95,9 @@ type Cluster struct {
 	Self     cluster.Member
 	// TTL is how long a term lasts without a renewal; 0 = the default of internal/cluster.
 	TTL time.Duration
+	// First says that where the register has no record of a leader there never was one. Otherwise one may have
+	// lent, and the first leader lends nothing new before those leases have ended.
+	First bool
 	// Yield says of a scope whether another member than the holder and this one should lead it: see
 	// [cluster.Options]. nil = never.
 	Yield func(scope, holder string) bool
@@ -119,7 +122,7 @@ func (s *Service) Join(c Cluster) error {
 		yield = func(holder string) bool { return c.Yield(scope, holder) }
 	}
 	e, err := cluster.New(cluster.Options{
-		Register: c.Register, Scope: scope, Yield: yield, Self: c.Self, TTL: c.TTL, Logger: s.opts.Logger,
+		Register: c.Register, Scope: scope, Yield: yield, Self: c.Self, TTL: c.TTL, First: c.First, Logger: s.opts.Logger,
 		Epoch: func() uint64 { return max(m.epoch.Load(), leasestate.Above(0)) },
 		Began: s.termBegan, Ended: s.termEnded,
 	})
@@ -148,6 +151,7 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		}
 		seal = coordinator.NewSeal(keys[0], keys[1:]...)
 	}
+	former := cmp.Or(record.Epoch, t.Former)
 	known := false
 	if !s.inLoop(ctx, func(now limit.Time) {
 		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
@@ -166,12 +170,12 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		known = used != nil
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
-		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: t.Former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
+		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
 		s.noteEpoch()
 	}) {
 		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
 	}
-	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "shard", s.opts.Shard, "epoch", t.Epoch, "former_epoch", t.Former, "holders", holders.Sessions(), "buckets_known", known || t.Former == 0, "recovering", s.Recovering() > 0)
+	s.opts.Logger.Info("this member coordinates the limits that are shared by leases", "shard", s.opts.Shard, "epoch", t.Epoch, "former_epoch", former, "holders", holders.Sessions(), "buckets_known", known || t.Former == 0, "recovering", s.Recovering() > 0)
 	return nil
 }
 
@@ -210,11 +214,19 @@ func (s *Service) Drain(ctx context.Context, on bool) {
 // or after it has ended.
 func (s *Service) lastRecord(now limit.Time) []byte {
 	c := s.loop.coordinator
-	r := coordinator.Record{Holders: c.Holders(), Used: c.Used(now)}
+	r := coordinator.Record{Epoch: s.risenEpoch(), Holders: c.Holders(), Used: c.Used(now)}
 	if p := s.membership; p != nil && p.replicas != nil {
 		r.InSync = p.replicas.Listed()
 	}
 	return r.Encode()
+}
+
+// risenEpoch returns the epoch of the coordinator where it is above that of the term; 0 = it is not.
+func (s *Service) risenEpoch() uint64 {
+	if epoch := s.loop.coordinator.Epoch(); s.membership != nil && epoch != s.membership.term {
+		return epoch
+	}
+	return 0
 }
 
 // Reseal replaces the keys that sign leases and are believed, while leases are in use.
@@ -231,6 +243,8 @@ func (s *Service) Reseal(keys [][]byte) {
 // killed has handed on the record of its own predecessor, whose buckets are older.
 func recordOf(t *cluster.Term, forgets bool) (coordinator.Record, error) {
 	switch {
+	case t.Lost:
+		return coordinator.Record{Holders: holding.Holders{Unknown: true}}, errors.New("the backend has lost its record, or it is the first start")
 	case len(t.State) > 0:
 		r, err := coordinator.DecodeRecord(t.State)
 		if !t.Clean || forgets {

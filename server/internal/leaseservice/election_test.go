@@ -1,7 +1,6 @@
 package leaseservice
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -71,78 +70,6 @@ func TestLeaderLeaves(t *testing.T) {
 			w.live(2*time.Second, all)
 		}
 	})
-}
-
-// TestTownIsNeverOver: whichever member is killed, leaves or is cut off from the register, and wherever
-// the load goes, never more is admitted than one bucket would admit, and when all is well again all of
-// the limit is.
-func TestTownIsNeverOver(t *testing.T) {
-	for seed := range uint64(20) {
-		inTown(t, func(w *town) {
-			r := rand.New(rand.NewPCG(seed, 12))
-			addresses := []string{"a", "b", "c"}
-			for _, a := range addresses {
-				w.start(a)
-			}
-			var all []*resident
-			for i := range 1 + r.IntN(5) {
-				all = append(all, w.resident(i))
-			}
-			for range 12 {
-				for _, one := range all {
-					one.demand = []float64{0, 3, 60, 300}[r.IntN(4)]
-				}
-				m := w.members[addresses[r.IntN(3)]]
-				if l := w.leader(); l != nil && r.IntN(2) == 0 {
-					m = l
-				}
-				switch r.IntN(4) {
-				case 0:
-					m.kill()
-				case 1:
-					m.stop()
-					m.kill()
-				case 2:
-					w.mu.Lock()
-					m.cut = true
-					w.mu.Unlock()
-				case 3:
-					i := r.IntN(len(all))
-					all[i].stop()
-					demand := all[i].demand
-					all[i] = w.resident(100 + r.IntN(1000))
-					all[i].demand = demand
-				}
-				w.live(time.Duration(r.Int64N(int64(7*time.Second))), all)
-				for _, a := range addresses {
-					m := w.members[a]
-					if w.mu.Lock(); r.IntN(3) > 0 {
-						m.cut = false
-					}
-					again := m.down && r.IntN(3) > 0
-					if w.mu.Unlock(); again {
-						w.start(a)
-					}
-				}
-			}
-			for _, a := range addresses {
-				m := w.members[a]
-				w.mu.Lock()
-				m.cut = false
-				again := m.down
-				if w.mu.Unlock(); again {
-					w.start(a)
-				}
-			}
-			for _, one := range all {
-				one.demand = 300
-			}
-			w.live(8*time.Second, all)
-			if got := w.live(10*time.Second, all); got < 970 {
-				t.Errorf("seed %d: %d of 1,000 were admitted in ten quiet seconds", seed, got)
-			}
-		})
-	}
 }
 
 // TestLeaderHandsOver while it goes on as a member: no second is poor, and never more is admitted than one

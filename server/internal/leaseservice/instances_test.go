@@ -65,7 +65,7 @@ func TestInstancesAreBounded(t *testing.T) {
 	var others int
 	r.inLoop(t.Context(), func(now limit.Time) {
 		for i := range leasepage.MaxLeases/2 + 2 {
-			m := r.loop.members.Admit(now, leasestream.New(t.Context(), nil), &lease.Report{Member: lease.Member{Instance: fmt.Sprint(i), Session: 1}}, 5)
+			m := r.loop.members.Admit(now, leasestream.New(t.Context(), nil), &lease.Report{Member: lease.Member{Instance: fmt.Sprint(i), Session: 1}}, r.loop.coordinator.Knows)
 			m.Decided = map[string]lease.Usage{
 				"shared": {Limit: "shared", Admitted: uint64(i)}, "per-user": {Limit: "per-user", Admitted: uint64(i)}, "former": {Limit: "former", Admitted: 1},
 			}

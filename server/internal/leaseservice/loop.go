@@ -105,7 +105,7 @@ func (s *Service) take(now limit.Time, e event) {
 		e.stream.End(s.notHere())
 		e.stream.Take()
 	default:
-		if m := s.loop.members.Admit(now, e.stream, e.report, s.loop.coordinator.Epoch()); m != nil {
+		if m := s.loop.members.Admit(now, e.stream, e.report, s.loop.coordinator.Knows); m != nil {
 			m.Decided = s.limits.Load().Count(m.Decided, e.report.Usage)
 			s.feed(now, e.stream, e.report)
 			if e.report.Leaving {

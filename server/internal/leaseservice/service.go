@@ -18,6 +18,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leaselimits"
@@ -222,8 +223,12 @@ func (s *Service) risen() {
 	}
 	if p := s.membership; p != nil && p.replicas != nil {
 		p.replicas.EndAll() // what they know is of the former one
+		// Grants wait until a successor knows that anybody may hold leases.
+		p.holders, p.published = c.Holders(), holding.Holders{}
+		p.edition++
+		s.publish()
 	}
-	s.opts.Logger.Error("an instance has heard a coordinator of a later epoch: the state was lost, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
+	s.opts.Logger.Error("an instance has heard a coordinator that this one does not know of: the state was lost or is an old copy, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)
 	s.noteEpoch()
 	if s.opts.Raise == nil {

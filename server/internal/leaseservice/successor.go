@@ -184,7 +184,7 @@ func (s *Service) publish() {
 	case <-p.records: // of a former term
 	default:
 	}
-	r := holdersRecord{coordinator.Record{Holders: p.holders.Clone(), InSync: p.replicas.InSync()}, p.edition, p.term}
+	r := holdersRecord{coordinator.Record{Epoch: s.risenEpoch(), Holders: p.holders.Clone(), InSync: p.replicas.InSync()}, p.edition, p.term}
 	p.replicas.Writing(&r.InSync)
 	p.records <- r
 }

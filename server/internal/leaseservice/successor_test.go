@@ -131,7 +131,7 @@ type customer struct {
 }
 
 func (w *town) customer(i int) *customer {
-	c, err := client.New(client.Options{Transport: w, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("c", i), Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(client.Options{Transport: &resident{town: w}, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("c", i), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -369,7 +369,7 @@ func TestEpochOfAnotherIsHigher(t *testing.T) {
 				t.Errorf("raised to %v, received %v", raised, received[len(received)-1])
 			}
 			text := lines.String()
-			if strings.Count(text, "later epoch") != 1 || strings.Contains(text, "cannot be kept") != (fault != nil) {
+			if strings.Count(text, "does not know of") != 1 || strings.Contains(text, "cannot be kept") != (fault != nil) {
 				t.Errorf("logged:\n%s", text)
 			}
 			time.Sleep(lease.DefaultLease + lease.DefaultLease/64)

@@ -1,6 +1,7 @@
 package leaseservice
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,13 +32,19 @@ import (
 type town struct {
 	t        *testing.T
 	register *alone.Register
+	kept     map[string]cluster.Record // what the register held at an earlier moment
+	lost     bool                      // it has lost records
 	mu       sync.Mutex
+	fuse     int                    // how many more events of members until blown is called; 0 = it is not
+	lines    bool                   // only lines of the log count
+	blown    func(m *townMember)    // with the member of the last of them
 	members  map[string]*townMember // by address
 	serial   int
 	bucket   reference
 	config   string
 	slow     time.Duration // what it takes to write to the register
 	who      *access.Session
+	step     time.Duration // between requests of an instance, at least; 0 = 5 ms
 }
 
 // townMember is one run of a member.
@@ -57,15 +64,19 @@ var errCut = errors.New("cut off")
 
 // Read implements cluster.Register, for this member.
 func (m *townMember) Read(ctx context.Context, key string) (cluster.Record, error) {
-	if m.isCut() {
+	if m.event(false); m.isCut() {
 		return cluster.Record{}, errCut
 	}
-	return m.town.register.Read(ctx, key)
+	pass(m.town.delay())
+	r, err := m.town.register.Read(ctx, key)
+	pass(m.town.delay())
+	m.event(false)
+	return r, err
 }
 
 // Swap implements cluster.Register.
 func (m *townMember) Swap(ctx context.Context, key string, revision uint64, value []byte) (uint64, error) {
-	if m.isCut() {
+	if m.event(false); m.isCut() {
 		return 0, errCut
 	}
 	pass(m.town.delay())
@@ -74,8 +85,27 @@ func (m *townMember) Swap(ctx context.Context, key string, revision uint64, valu
 	}
 	at, err := m.town.register.Swap(ctx, key, revision, value)
 	pass(m.town.delay())
+	m.event(false)
 	return at, err
 }
+
+// event is one of a member that lives: a call of the register, the answer to it, or a line of the log.
+func (m *townMember) event(line bool) {
+	m.town.mu.Lock()
+	defer m.town.mu.Unlock()
+	if m.town.fuse == 0 || m.down || m.town.lines && !line {
+		return
+	}
+	if m.town.fuse--; m.town.fuse == 0 {
+		go m.town.blown(m)
+	}
+}
+
+// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: a line of the log is an event.
+func (m *townMember) Enabled(context.Context, slog.Level) bool  { return true }
+func (m *townMember) Handle(context.Context, slog.Record) error { m.event(true); return nil }
+func (m *townMember) WithAttrs([]slog.Attr) slog.Handler        { return m }
+func (m *townMember) WithGroup(string) slog.Handler             { return m }
 
 func (m *townMember) List(ctx context.Context, prefix string) (map[string]cluster.Record, error) {
 	return m.town.register.List(ctx, prefix)
@@ -86,6 +116,27 @@ func (m *townMember) Watch(ctx context.Context, prefix string) <-chan struct{} {
 }
 func (m *townMember) Forgets() bool { return false }
 func (m *townMember) Close() error  { return nil }
+
+// keep remembers what the register holds.
+func (w *town) keep() {
+	w.kept, _ = w.register.List(context.Background(), "")
+}
+
+// put has the register hold other records from now on.
+func (w *town) put(records map[string]cluster.Record) {
+	present, _ := w.register.List(context.Background(), "")
+	w.mu.Lock()
+	w.lost = true
+	w.mu.Unlock()
+	for key, r := range present {
+		_, _ = w.register.Swap(context.Background(), key, r.Revision, records[key].Value)
+	}
+	for key, r := range records {
+		if _, ok := present[key]; !ok {
+			_, _ = w.register.Swap(context.Background(), key, 0, r.Value)
+		}
+	}
+}
 
 // write says what it takes to write to the register from now on.
 func (w *town) write(takes time.Duration) {
@@ -110,15 +161,19 @@ func (m *townMember) isCut() bool {
 func (w *town) start(address string) *townMember {
 	w.serial++
 	m := &townMember{town: w, address: address, wires: map[*cable]bool{}, copies: map[*replication]bool{}}
-	m.Service = New(Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(slog.DiscardHandler)})
-	err := m.Join(Cluster{Register: m, Self: cluster.Member{ID: fmt.Sprint(address, "-", w.serial), Address: address}, Replicate: m.replicate})
+	m.Service = New(Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(m)})
+	keys := func(ctx context.Context) ([][]byte, error) {
+		_, err := m.Read(ctx, "lease-key") // as the members of package server do
+		return [][]byte{[]byte("all have it")}, err
+	}
+	err := m.Join(Cluster{Register: m, Self: cluster.Member{ID: fmt.Sprint(address, "-", w.serial), Address: address}, Replicate: m.replicate, Keys: keys, First: w.serial <= 3})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
 	go func() { m.Run(ctx); close(ended) }()
-	m.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	m.stop = func() { cancel(); <-ended }
 	w.t.Cleanup(m.stop)
 	w.mu.Lock()
 	w.members[address] = m
@@ -154,15 +209,16 @@ func (w *town) leader() *townMember {
 }
 
 // Connect implements client.Transport.
-func (w *town) Connect(ctx context.Context, address string) (client.Stream, error) {
+func (r *resident) Connect(ctx context.Context, address string) (client.Stream, error) {
+	w := r.town
 	w.mu.Lock()
 	m := w.members[address]
-	if m == nil || m.down {
+	if m == nil || m.down || r.cut {
 		w.mu.Unlock()
 		return nil, errCut
 	}
 	own, cancel := context.WithCancel(ctx)
-	k := &cable{town: w, ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
+	k := &cable{town: w, of: r, ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
 	m.wires[k] = true
 	w.mu.Unlock()
 	go func() {
@@ -175,6 +231,7 @@ func (w *town) Connect(ctx context.Context, address string) (client.Stream, erro
 // cable is a stream in memory: the server's side.
 type cable struct {
 	town   *town
+	of     *resident
 	ctx    context.Context
 	cancel context.CancelFunc
 	up     chan *leasepb.Report
@@ -211,7 +268,10 @@ func (k *cable) Send(g *leasepb.Grant) error {
 // covered checks what a successor relies on: who is lent something stands in the record.
 func (k *cable) covered(g *leasepb.Grant) {
 	member := k.member.Load()
-	if member == nil || !slices.ContainsFunc(g.GetShares(), func(s *leasepb.Share) bool { return s.GetLease() != 0 }) {
+	k.town.mu.Lock()
+	lost := k.town.lost
+	k.town.mu.Unlock()
+	if member == nil || lost || !slices.ContainsFunc(g.GetShares(), func(s *leasepb.Share) bool { return s.GetLease() != 0 }) {
 		return
 	}
 	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(0, 1))
@@ -302,21 +362,26 @@ func (r *reference) take(now time.Time) {
 
 // resident is an instance with a load.
 type resident struct {
-	limiter *client.Limiter
-	demand  float64 // per second
-	owed    float64
-	stop    func()
+	town     *town
+	name     string
+	cut      bool // it reaches no member
+	admitted int
+	limiter  *client.Limiter
+	demand   float64 // per second
+	owed     float64
+	stop     func()
 }
 
 func (w *town) resident(i int) *resident {
-	c, err := client.New(client.Options{Transport: w, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("i", i), Logger: slog.New(slog.DiscardHandler)})
+	r := &resident{town: w, name: fmt.Sprint("i", i)}
+	c, err := client.New(client.Options{Transport: r, Address: "a", Others: []string{"b", "c"}, Instance: fmt.Sprint("i", i), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
 	go func() { c.Run(ctx); close(ended) }()
-	r := &resident{stop: sync.OnceFunc(func() { cancel(); <-ended })}
+	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	w.t.Cleanup(r.stop)
 	if r.limiter, err = c.Limit("shared", client.LimitOptions{}); err != nil {
 		w.t.Fatal(err)
@@ -324,14 +389,29 @@ func (w *town) resident(i int) *resident {
 	return r
 }
 
+// part cuts it off from all members, or lets it reach them again.
+func (r *resident) part(cut bool) {
+	r.town.mu.Lock()
+	defer r.town.mu.Unlock()
+	r.cut = cut
+	for _, m := range r.town.members {
+		for k := range m.wires {
+			if k.of == r && cut {
+				k.cancel()
+			}
+		}
+	}
+}
+
 // live lets time pass, with the load of all.
 func (w *town) live(d time.Duration, all []*resident) (admitted int) {
-	const step = 5 * time.Millisecond
+	step := cmp.Or(w.step, 5*time.Millisecond)
 	before := w.bucket.admitted
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(step) {
 		for _, r := range all {
 			for r.owed += r.demand * step.Seconds(); r.owed >= 1; r.owed-- {
 				if r.limiter.Allow() {
+					r.admitted++
 					w.bucket.take(time.Now())
 				}
 			}

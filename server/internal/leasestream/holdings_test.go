@@ -84,7 +84,7 @@ func (k *gatekeeper) admitted(s *Members, now limit.Time, st *Stream, r *lease.R
 	if err := st.Permit(r); err != nil {
 		return nil, err
 	}
-	m := s.Admit(now, st, r, 5)
+	m := s.Admit(now, st, r, upTo5)
 	if m == nil {
 		end, ok := st.Cause().(End)
 		if !ok {
@@ -328,13 +328,16 @@ func TestEpochsThatAreBelieved(t *testing.T) {
 		{k.stream(), 4, 4}, {k.stream(), 5, 5}, {k.stream(), 6, 0}, {k.stream(), 1 << 62, 0}, {&Stream{}, 6, 6},
 	} {
 		r := &lease.Report{Epoch: c.epoch}
-		if s.believe(1, c.st, r, 5); r.Epoch != c.believed {
+		if s.believe(1, c.st, r, upTo5); r.Epoch != c.believed {
 			t.Errorf("the epoch %d counts as %d, want %d", c.epoch, r.Epoch, c.believed)
 		}
 	}
 	k.change("member")
 	r := &lease.Report{Epoch: 1 << 61}
-	if s.believe(1, k.stream(), r, 5); r.Epoch != 1<<61 {
+	if s.believe(1, k.stream(), r, upTo5); r.Epoch != 1<<61 {
 		t.Errorf("a member's epoch counts as %d", r.Epoch)
 	}
 }
+
+// upTo5 is a coordinator of epoch 5, which knows those before.
+func upTo5(epoch uint64) bool { return epoch <= 5 }

@@ -91,7 +91,7 @@ func NewMembers(lease time.Duration, logger *slog.Logger) *Members {
 // Admit returns the member that a report is of, or ends the stream and returns nil. A report is
 // changed to what the identity may ask for and may say of epochs, of which the coordinator has
 // reached one.
-func (all *Members) Admit(now limit.Time, st *Stream, r *lease.Report, epoch uint64) *Member {
+func (all *Members) Admit(now limit.Time, st *Stream, r *lease.Report, knows func(epoch uint64) bool) *Member {
 	if st.Cause() != nil {
 		return nil // ended meanwhile
 	}
@@ -133,7 +133,7 @@ func (all *Members) Admit(now limit.Time, st *Stream, r *lease.Report, epoch uin
 		close(st.accepted)
 	}
 	m.heard, m.Own, m.may = now, st.Own, st.holder.may
-	all.believe(now, st, r, epoch)
+	all.believe(now, st, r, knows)
 	if !all.openHandles(m, st, r) {
 		st.End(errHandles)
 		return nil
@@ -216,17 +216,17 @@ func (all *Members) openHandles(m *Member, st *Stream, r *lease.Report) (ok bool
 	return len(m.handles) <= MaxHandles
 }
 
-// believe bounds the epoch of a report. One above the coordinator's own makes it begin anew, and nothing is
+// believe bounds the epoch of a report. One that the coordinator does not know makes it begin anew, and nothing is
 // lent for a lease's length meanwhile, so an identity that has the role lease alone is not believed: its
 // report counts as one of an instance that has heard no coordinator.
-func (all *Members) believe(now limit.Time, st *Stream, r *lease.Report, epoch uint64) {
-	if st.holder.may == nil || r.Epoch <= epoch {
+func (all *Members) believe(now limit.Time, st *Stream, r *lease.Report, knows func(epoch uint64) bool) {
+	if st.holder.may == nil || knows(r.Epoch) {
 		return
 	}
 	if all.disbelieved++; all.disbelieved == 1 || now-all.disbelievedAt > limit.Time(time.Minute) {
 		all.disbelievedAt = now
-		all.logger.Warn("an instance reports an epoch above that of this coordinator and is not believed: it lies, or this coordinator has lost its state and its clock was set back; in that case correct the clock and start it again",
-			"instance", r.Instance, "reported", r.Epoch, "epoch", epoch)
+		all.logger.Warn("an instance reports the epoch of a coordinator that this one does not know of, and is not believed: it lies, or this coordinator has lost its state or has an old copy, or its clock was set back; in that case correct the clock and start it again",
+			"instance", r.Instance, "reported", r.Epoch)
 	}
 	r.Epoch = 0
 }
