@@ -57,7 +57,7 @@ func appendAddress(dst []byte, value string, ipv6 int) []byte {
 }
 
 // appendKey appends the key of the limit's bucket. missing reports that the
-// request lacks an attribute of it.
+// request lacks an attribute of it, or has an empty one.
 func (l *Limit) appendKey(dst []byte, s *subject) (key []byte, missing bool) {
 	return l.appendParts(dst, l.Key, s)
 }
@@ -73,7 +73,7 @@ func (l *Limit) appendParts(dst []byte, names []string, s *subject) (key []byte,
 			value = value[:maxLiteral]
 		}
 		switch {
-		case !ok:
+		case !ok || value == "":
 			dst, missing = append(dst, tagMissing), true
 		case name == ipAttribute, name == userIPAttribute, name == xffAttribute:
 			dst = appendAddress(dst, value, l.ipv6)

@@ -120,7 +120,7 @@ func TestVariantByKey(t *testing.T) {
 		{"bob", "::ffff:10.1.2.3", 30},
 		{"bob", "11.1.2.3", 10},
 		{"cel", "2001:db8::1", 40},
-		{"", "not an address", 10},
+		{"x", "not an address", 10},
 		{strings.Repeat("b", 200), "10.1.2.3", 10},
 	} {
 		attrs := []limit.Attribute{{Name: "user", Value: c.user}, {Name: "ip", Value: c.ip}}

@@ -81,7 +81,7 @@ limits:
 		{"", "ip=::ffff:10.255.0.1", "nets"},
 		{"", "ip=11.0.0.1", ""},
 		{"", "header:X-TENANT=t", `tenant[header:x-tenant="t"]`},
-		{"", "header:x-tenant=", `tenant[header:x-tenant=""]`},
+		{"", "header:x-tenant=", ""}, // as if it were not there
 		{"edge", "", "edge"},
 		{"", "domain=edge", "edge"},
 		{"other", "domain=edge", ""},

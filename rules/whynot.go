@@ -28,7 +28,9 @@ func (s *Set) WhyNot(l *Limit, domain string, attrs []limit.Attribute) string {
 	}
 	if len(faults) == 0 && l.Missing == MissingSkip {
 		for _, name := range l.Key {
-			if _, ok := sub.get(name); !ok {
+			if value, ok := sub.get(name); ok && value == "" {
+				faults = append(faults, name+" is empty, and is part of the key (missing: skip)")
+			} else if !ok {
 				faults = append(faults, sub.missing(name)+", which is part of the key (missing: skip)")
 			}
 		}

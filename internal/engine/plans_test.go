@@ -135,11 +135,11 @@ customers: {by: customer, default: pro}
 	month(s.take(1, "customer", "bob"), true, "pro.messages", 100, 150, 149, false)
 }
 
-// Who names no customer, an unknown one, or a plan that does not exist meets the default plan; a request without the
-// attribute of its key is counted as skipped, not as one that no limit knows.
+// Requests that name an unknown customer, or a plan that does not exist, meet the default plan. Those that name no customer
+// have the default plan, of which the limits do as their missing says.
 func TestNobodyIsWithoutAPlan(t *testing.T) {
 	s := newShop(t, sold)
-	for _, attrs := range [][]string{{"customer", "zed"}, {"customer", ""}, {"customer", "zed", "plan", "none"}} {
+	for _, attrs := range [][]string{{"customer", "zed"}, {"customer", "zed", "plan", "none"}} {
 		if d := s.take(1, attrs...); len(d.Results) != 1 || d.Results[0].Limit != "free.messages" {
 			t.Errorf("%v: %+v", attrs, d.Results)
 		}
@@ -150,8 +150,16 @@ func TestNobodyIsWithoutAPlan(t *testing.T) {
 	if d := s.take(1, "customer", "acme", "plan", "free"); d.Results[0].Limit != "pro.messages" {
 		t.Errorf("and not of one that has: %+v", d.Results)
 	}
-	if d := s.take(1, "user", "u"); len(d.Results) != 0 {
-		t.Errorf("%+v", d.Results)
+	for _, attrs := range [][]string{{"user", "u"}, {"customer", ""}} {
+		if d := s.take(1, attrs...); len(d.Results) != 0 {
+			t.Errorf("%v: %+v", attrs, d.Results)
+		}
+	}
+	all := newShop(t, strings.Replace(sold, "{name: messages,", "{name: messages, missing: all,", 1))
+	for _, attrs := range [][]string{{"user", "u"}, {"customer", ""}} {
+		if d := all.take(1, attrs...); len(d.Results) != 1 || d.Results[0].Limit != "free.messages" {
+			t.Errorf("%v with missing: all: %+v", attrs, d.Results)
+		}
 	}
 	if n := s.engine.UnlimitedRequests(); n[tally.NoMatch] != 0 {
 		t.Errorf("%v", n)

@@ -187,3 +187,27 @@ func TestConditionErrorsOfOverrides(t *testing.T) {
 		t.Errorf("%+v", d.Results)
 	}
 }
+
+// An empty value of a key attribute is a missing one, whatever the limit says of those.
+func TestEmptyIsMissing(t *testing.T) {
+	b := newBench(t, `
+limits:
+  - {name: reject, key: [user, ip], rate: 100/h, missing: reject}
+  - {name: all, key: [user, ip], rate: 100/h, missing: all}
+  - {name: skip, key: [user, ip], rate: 100/h}
+`)
+	for _, same := range [][2]string{{"ip=192.0.2.7 user=", "ip=192.0.2.7"}, {"user= ip=", ""}, {"ip= user=u", "user=u"}} {
+		empty, absent := b.peek(1, strings.Fields(same[0])...), b.peek(1, strings.Fields(same[1])...)
+		if empty.Allowed || len(empty.Results) != 2 || empty.Results[0].Reason != limit.ReasonMissing {
+			t.Errorf("%s: %+v", same[0], empty)
+		}
+		for i := range empty.Results {
+			if empty.Results[i] != absent.Results[i] {
+				t.Errorf("%s: %+v\nwant %+v", same[0], empty.Results[i], absent.Results[i])
+			}
+		}
+	}
+	if d := b.take(1, "user=u", "ip=192.0.2.7"); !d.Allowed || len(d.Results) != 3 {
+		t.Errorf("%+v", d)
+	}
+}
