@@ -7,7 +7,7 @@ import (
 )
 
 // refusals are the reasons of a refusal at the door, as in metrics.
-var refusals = [...]string{"framing", "host", "target", "connection", "upgrade", "method", "fields", "body", "resets"}
+var refusals = [...]string{"framing", "host", "target", "connection", "upgrade", "method", "fields", "body", "resets", "duplicate"}
 
 // counts are what the proxy has done.
 type counts struct {

@@ -105,6 +105,9 @@ type Options struct {
 	Service Service
 	// Coordinators are the gRPC addresses of services that lend limits that are shared by leases.
 	Coordinators []string
+	// AllowDuplicates lets requests pass that have a header field, cookie or query parameter which limits read more than
+	// once, or one that servers take for it; otherwise they are refused, see [httplimit.WithoutDuplicates].
+	AllowDuplicates bool
 	// MaxBody is the largest body in bytes; 0 = no bound, since bodies are not kept.
 	MaxBody int64
 	// MaxConnections bounds the connections of clients; those above it wait. 0 = 16,384.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/forwarded/identify"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/middleware/httplimit"
 	"github.com/stint-io/stint/server"
@@ -37,7 +38,8 @@ type Proxy struct {
 	pool      *pool
 	forward   *forwarder
 	throttled *throttled
-	handler   http.Handler // of a request that was not refused at the door
+	read      *identify.Live // what limits read of a request
+	handler   http.Handler   // of a request that was not refused at the door
 	http      *http.Server
 
 	started  atomic.Bool
@@ -71,13 +73,14 @@ func New(o Options) (*Proxy, error) {
 	if p.decider, err = server.NewDecider(o.Decide, host); err != nil {
 		return nil, err
 	}
-	var taker limit.Taker = p.decider
+	var taker limit.AttributeReader = p.decider
 	if o.Service.URL != "" {
 		if p.service, err = newService(&o, p.decider); err != nil {
 			return nil, errors.Join(err, p.decider.Close())
 		}
 		taker = p.service
 	}
+	p.read = identify.NewLive(taker.Attributes)
 	p.forward = newForwarder(&o, p.pool, forwarded.TrustPrefixes(trusted))
 	choices := []httplimit.Option{
 		httplimit.WithTrustedProxies(trusted...),
@@ -132,6 +135,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Close && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
+	}
+	if !p.opts.AllowDuplicates {
+		if name := p.read.Plan().Ambiguous(r.Header, r.URL.RawQuery); name != "" {
+			p.counts.refuse(refusedTwice)
+			answer.WriteError(a, refusedTwice.status, identify.AmbiguousText(name))
+			return
+		}
 	}
 	p.handler.ServeHTTP(a, r)
 }

@@ -27,6 +27,7 @@ var (
 	refusedFields   = &refusal{http.StatusRequestHeaderFieldsTooLarge, "fields", "there are too many header fields"}
 	refusedBody     = &refusal{http.StatusRequestEntityTooLarge, "body", "the body is larger than allowed"}
 	refusedResets   = &refusal{http.StatusTooManyRequests, "resets", "too many requests of this connection were cancelled"}
+	refusedTwice    = &refusal{http.StatusBadRequest, "duplicate", "the request has what limits read more than once"}
 	refusedTransfer = &refusal{http.StatusBadRequest, "framing", "the framing of the body is not understood"}
 )
 

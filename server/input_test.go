@@ -69,7 +69,7 @@ func TestBadHTTPInput(t *testing.T) {
 			"cost overflows":      {`{` + ip + `,"cost":18446744073709551617}`, 400, "want a whole number"},
 			"cost of 40 digits":   {`{` + ip + `,"cost":` + strings.Repeat("9", 400) + `}`, 400, "want a whole number"},
 			"invalid UTF-8":       {"{\"attributes\":{\"ip\":\"192.0.2.7\xff\"}}", 400, "column 31: the body is not valid UTF-8"},
-			"10 MB":               {`{` + ip + `,"x":"` + strings.Repeat("x", 10<<20) + `"}`, 413, "larger than 256 KiB"},
+			"10 MB":               {`{` + ip + `,"x":"` + strings.Repeat("x", 10<<20) + `"}`, 413, "larger than 512 KiB"},
 		} {
 			a := s.post("/v1/take", c.body)
 			if a.status != c.status || !strings.Contains(a.body, c.text) || a.header.Get("Content-Type") != "application/problem+json" {

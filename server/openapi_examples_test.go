@@ -146,7 +146,7 @@ type sent struct {
 // unshown are requests that no example shows, in their order.
 func (o *openAPI) unshown() []sent {
 	o.t.Helper()
-	long := `{"attributes":{"x":"` + strings.Repeat("x", 256<<10) + `"}}`
+	long := `{"attributes":{"x":"` + strings.Repeat("x", 512<<10) + `"}}`
 	month := o.admin + "/v1/admin/keys/refund?amount=1&limit=month&key=customer=acme"
 	id := o.ids["id W5IJNI4C33Q2RGMSUYS7TAITT2"]
 	var small struct{ ID string }

@@ -80,6 +80,7 @@ func (p *proxyFlags) register(f *pflag.FlagSet, o *proxy.Options) {
 	f.StringVar(&d.Peer.TokenFile, "peer-token-file", "", "file with the token that is sent to coordinators")
 	f.StringVar(&o.Health.Path, "health-path", "", "path by which upstreams are examined, such as /healthz (default: whether they accept connections)")
 	f.DurationVar(&o.Health.Interval, "health-interval", time.Second, "time between two examinations of an upstream")
+	f.BoolVar(&o.AllowDuplicates, "allow-duplicates", false, "let requests pass that have a header field, cookie or query parameter which limits read more than once")
 	f.Var(&p.maxBody, "max-body", "largest body of a request, such as 10MiB; 0 = no bound")
 	f.IntVar(&o.MaxConnections, "max-connections", 16<<10, "most connections of clients; those above wait")
 	f.DurationVar(&o.Timeouts.Header, "header-timeout", 10*time.Second, "how long a client may take to send a header")

@@ -98,6 +98,12 @@ func WithRequestAttributes(names ...string) Option {
 	}
 }
 
+// WithoutDuplicates answers 400 to a request that has a header field, cookie or query parameter which the limits read more
+// than once, or one that servers take for it, such as X_Api_Key for X-Api-Key: the first counts here, and many servers take
+// the last, so that a client would be counted under one key and served under another. Use it where another server reads
+// the request again; a Go handler takes the first, too.
+func WithoutDuplicates() Option { return func(m *middleware) { m.unique = true } }
+
 // WithTrustedProxies believes X-Forwarded-For, Forwarded or X-Real-IP (the first
 // that is there) from these proxies, and from these only. A list is read from
 // the right and the first address that is not among proxies is the client. Every
@@ -163,6 +169,7 @@ type middleware struct {
 	read       *identify.Live                        // what the taker's limits read
 	trusted    *forwarded.Trusted
 	ipv6Bits   int
+	unique     bool // see WithoutDuplicates
 	answer     answer.Options
 	onError    OnError
 	cost       func(*http.Request) int64
@@ -196,6 +203,14 @@ func New(taker limit.Taker, opts ...Option) func(http.Handler) http.Handler {
 }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.unique {
+		for _, plan := range [...]*identify.Plan{m.plan, m.read.Plan()} {
+			if name := plan.Ambiguous(r.Header, r.URL.RawQuery); name != "" {
+				answer.WriteError(w, http.StatusBadRequest, identify.AmbiguousText(name))
+				return
+			}
+		}
+	}
 	room := m.room.Get().(*[]limit.Attribute)
 	defer m.free(room)
 	*room = m.describe((*room)[:0], r)

@@ -40,8 +40,10 @@ type Plan struct {
 	names  []string
 	fields []field
 	all    bool // every header field
-	size   bool
-	most   int // bytes of a value, if that is more than MaxValue
+	// underscores is set if the name of a header field has one.
+	underscores bool
+	size        bool
+	most        int // bytes of a value, if that is more than MaxValue
 }
 
 // Live is the plan for a list of names that may change while it is in use, such as
@@ -103,6 +105,7 @@ func NewPlan(names []string) *Plan {
 			p.most = maxToken
 		case "header":
 			p.fields = append(p.fields, field{name, inHeader, textproto.CanonicalMIMEHeaderKey(key)})
+			p.underscores = p.underscores || strings.IndexByte(key, '_') >= 0
 		case "cookie":
 			p.fields = append(p.fields, field{name, inCookie, key})
 		case "query":

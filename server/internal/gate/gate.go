@@ -26,6 +26,8 @@
 //	wait=2s                 how long the answer may be held back for limits with on_exceed: queue and
 //	                        for leaky buckets, at most ten seconds: less than the gateway waits,
 //	                        which else does as if there were no limiter. Without it nothing waits
+//	duplicates=refuse       a request that has a header field, cookie or query parameter which limits read
+//	                        more than once, or one that servers take for it, is refused as malformed
 //	once=x-request-id       the gateway sets this header field to a new value for each
 //	                        request of a client: a repeat within ten seconds gets the
 //	                        decision of the first and takes nothing
@@ -138,6 +140,12 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if origin.Conflict {
 		refuseConflict(w, route.nginx)
 		return
+	}
+	if route.unique {
+		if name := g.plan.Plan().Ambiguous(r.Header, forwarded.Query(origin.URI)); name != "" {
+			refuse(w, route.nginx, http.StatusBadRequest, identify.AmbiguousText(name))
+			return
+		}
 	}
 	if origin.Method == "" {
 		origin.Method = r.Method

@@ -34,6 +34,8 @@ type route struct {
 	n          int
 
 	hasCost, hasFrom, hasWait bool
+
+	unique bool // what limits read must be there once
 }
 
 // fault says why a path is none of ours.
@@ -90,6 +92,10 @@ func (rt *route) option(option string) *fault {
 			return badOption("cost is %q, want a number from 0 (which only looks) to %d", value, int64(limit.MaxCount))
 		}
 		rt.cost, rt.peek, rt.hasCost = n, n == 0, true
+	case name == "duplicates" && value == "refuse":
+		rt.unique = true
+	case name == "duplicates":
+		return badOption("duplicates is %q, want refuse", value)
 	case name == "from" && value == "x-forwarded":
 		rt.from, rt.hasFrom = forwarded.XForwarded, true
 	case name == "from" && value == "x-original":
@@ -117,7 +123,7 @@ func (rt *route) option(option string) *fault {
 		rt.attributes[rt.n] = limit.Attribute{Name: attribute, Value: identify.Bound(value)}
 		rt.n++
 	default:
-		return badOption("unknown option %q, want cost=, from=, wait=, once=, location= or attr.NAME=", name)
+		return badOption("unknown option %q, want cost=, from=, wait=, once=, location=, duplicates= or attr.NAME=", name)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func TestBadCalls(t *testing.T) {
 		{"POST", "/v1/finish", `{"permit":1,"cost":1}`, 400, `unknown field "cost"`},
 		{"POST", "/v1/commit", `{"id":"x","actual":1.5}`, 400, `"actual" cannot be a number 1.5`},
 		{"POST", "/v1/commit", `{"id":"x","actual":"1"}`, 400, `"actual" cannot be a string`},
-		{"POST", "/v1/take", `{"attributes":{"a":"` + strings.Repeat("x", rest.MaxBodyBytes) + `"}}`, 413, "256 KiB"},
+		{"POST", "/v1/take", `{"attributes":{"a":"` + strings.Repeat("x", rest.MaxBodyBytes) + `"}}`, 413, "512 KiB"},
 	} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body)))

@@ -17,8 +17,8 @@ import (
 // Bounds on one request.
 const (
 	// MaxBodyBytes bounds a body. A request whose header has 64 KiB, the most that stint proxy takes, must fit: a byte
-	// that is not UTF-8 becomes three, and so does half of an escaped character.
-	MaxBodyBytes = 256 << 10
+	// that is not UTF-8 becomes three, an escaped control character six, and a path may be there in three readings.
+	MaxBodyBytes = 512 << 10
 	// MaxAttributes admits 64 header fields (header:*) beside those that limits name.
 	MaxAttributes = 256
 	MaxNameBytes  = 256

@@ -93,7 +93,7 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 		src, err := readBody(w, r, (*buffer)[:0])
 		*buffer = src[:0]
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 256 KiB")
+			answer.WriteError(w, http.StatusRequestEntityTooLarge, "the body is larger than 512 KiB")
 			return
 		}
 		if err != nil {
