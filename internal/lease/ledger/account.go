@@ -31,7 +31,7 @@ type Account struct {
 	cap    *pool.Cap      // of a site with a cap; else nil
 	Own    *Pool          // of a limit per instance, what the instance was not lent; else nil
 	target lease.Capacity // what the latest round assigned
-	served fixed.Amount   // seconds of rotation that it had, divided by its weight
+	served fixed.Amount   // turns in a rotation that it had, each divided by its weight
 }
 
 // totals holds the running totals of a lease. What was granted less what was returned is the
@@ -86,6 +86,7 @@ type attempts struct {
 // fixed.MaxAmount is no cap.
 type caps struct {
 	CapRate, CapBurst fixed.Amount
+	cappedAt          limit.Time // when they changed last
 }
 
 // AboveCap says whether the instance holds more than a cap that it was given.
@@ -101,7 +102,7 @@ func (a *Account) InTransit() lease.Capacity { return a.unacked }
 func (a *Account) Sent(number uint64) {
 	a.Pending = false
 	if a.unsent != (lease.Capacity{}) {
-		a.unackedGrants = append(a.unackedGrants, unackedGrant{number, a.unsent})
+		a.unackedGrants = append(a.unackedGrants, unackedGrant{number, a.resource.Pool.At, a.unsent})
 		a.unsent = lease.Capacity{}
 	}
 }
@@ -124,7 +125,10 @@ func (a *Account) Settle(returned lease.Capacity, landed fixed.Amount) bool {
 	}
 	a.growRefundable()
 	a.refillOwn()
-	a.Returned = returned
+	above := a.AboveCap()
+	if a.Returned = returned; above && !a.AboveCap() {
+		a.resource.trip.observe(time.Duration(a.resource.Pool.At - a.cappedAt))
+	}
 	// Returned tokens were within burst that is returned as well, or did not fit into the bucket
 	// when they arrived; and they were lent, or refilled by the rate. So an instance with false
 	// totals can return what it has spent itself, and no more.
@@ -211,6 +215,7 @@ func (a *Account) Acknowledge(number uint64) (tokens fixed.Amount) {
 	p.Reserved -= a.unackedTokens()
 	for ; len(a.unackedGrants) > 0 && a.unackedGrants[0].number <= a.AckedGrant; a.unackedGrants = a.unackedGrants[1:] {
 		tokens = fixed.SaturatingAdd(tokens, a.unackedGrants[0].more.Tokens)
+		a.resource.trip.observe(time.Duration(p.At - a.unackedGrants[0].at))
 		a.unacked = a.unacked.Sub(a.unackedGrants[0].more)
 	}
 	if len(a.unackedGrants) == 0 {
@@ -223,6 +228,7 @@ func (a *Account) Acknowledge(number uint64) (tokens fixed.Amount) {
 // unackedGrant is what an unacknowledged Grant granted.
 type unackedGrant struct {
 	number uint64
+	at     limit.Time // when it was sent
 	more   lease.Capacity
 }
 

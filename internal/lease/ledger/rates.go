@@ -239,6 +239,7 @@ func (r *Resource) lendTokens(now limit.Time) {
 			continue
 		}
 		a.grant(g)
+		a.shortSince = now // it has waited no longer than the others, however much it still wants
 		if a.Shortfall -= t; a.Shortfall <= 0 || a.Shortfall < fixed.Token && a.target.Rate == 0 {
 			a.Shortfall, a.shortSince = 0, 0
 		}

@@ -31,6 +31,7 @@ type Resource struct {
 	divider      divider
 	Rotation     Rotation
 	tokenByToken bool // tokens are lent one by one
+	trip         roundTrip
 
 	pool.Load
 	recovery

@@ -10,12 +10,29 @@ import (
 	"github.com/stint-io/stint/limit"
 )
 
-// rotationTokens is how many tokens are refilled in one period of a rotation. Not fewer: each
-// change costs a round trip in which no instance has the rate. Not more: the others wait that long.
-const rotationTokens = 8
+// rotationTrips is how many round trips one period of a rotation has. Each change costs one, in which no instance has
+// the rate, so 20 leave 0.95 of it; and the other instances wait that long.
+const rotationTrips = 20
 
-// minRotation is the shortest period of a rotation, for high rates and the same reason.
+// minRotation is the shortest period of a rotation of permits, and that of rates until a round trip was measured.
 const minRotation = 2 * time.Second
+
+// shortestRotation is the shortest period of a rotation of rates: each change is some messages for each token of the burst.
+const shortestRotation = 250 * time.Millisecond
+
+// mostSingleTokens is up to how many tokens per second an instance is lent single tokens, each with messages of its own.
+const mostSingleTokens = 4 * fixed.Token
+
+// roundTrip is from a grant to its acknowledgment, or from a cap until the instance has come down to it: the shortest
+// of late, since an acknowledgment may wait for something else to report.
+type roundTrip time.Duration
+
+func (t *roundTrip) observe(d time.Duration) {
+	if *t == 0 || d < time.Duration(*t) {
+		*t = roundTrip(max(d, time.Microsecond))
+	}
+	*t += (roundTrip(d) - *t) / 64
+}
 
 // rotate sets the targets if the bucket has fewer tokens than there are accounts with demand,
 // and reports whether it did.
@@ -45,10 +62,10 @@ func (r *Resource) rotate(now limit.Time) bool {
 		r.Rotation = Rotation{Members: r.Rotation.Members[:0]}
 		return true // not a token fits: every account returns the burst of former terms
 	}
-	if !many || !silent && (tiny || !r.Saturated || !r.allBusy(wanting, tokens)) {
-		// The rate is enough for all but the burst is not, or some have too little demand to use
-		// up their period: tokens are lent one by one, on demand. A silent instance reports no
-		// demand, so it has its period.
+	if !many || !silent && (tiny || !r.Saturated || r.singleTokens(tokens) || !r.allBusy(wanting, tokens)) {
+		// The rate is enough for all but the burst is not, tokens are so few that single ones cost next to nothing, or
+		// some have too little demand to use up their period: tokens are lent one by one, on demand. A silent instance
+		// reports no demand, so it has its period.
 		r.Rotation, r.tokenByToken = Rotation{Members: r.Rotation.Members[:0]}, true
 		if many && !tiny {
 			r.lendToBusy(wanting, tokens, now)
@@ -91,6 +108,13 @@ func (r *Resource) lendToBusy(wanting []*Account, tokens int64, now limit.Time) 
 	}
 }
 
+// singleTokens says whether tokens come so seldom that each can be lent by itself: its burst is missing here for a round
+// trip.
+func (r *Resource) singleTokens(tokens int64) bool {
+	share := r.Terms.Rate / fixed.Amount(tokens)
+	return share <= mostSingleTokens && share.Float()*time.Duration(r.trip).Seconds()*rotationTrips <= 1
+}
+
 // allBusy says whether each account has enough demand to use up a period: twice the rate that
 // it holds then. With less demand the bucket would be full for a part of the period.
 func (r *Resource) allBusy(wanting []*Account, tokens int64) bool {
@@ -104,9 +128,18 @@ func (r *Resource) allBusy(wanting []*Account, tokens int64) bool {
 
 // nextRotation begins a period of a rotation of rates.
 func (r *Resource) nextRotation(wanting []*Account, tokens int, now limit.Time) {
-	length := max(minRotation, time.Duration(float64(rotationTokens*tokens)/max(r.Terms.Rate.Float(), 1e-6)*float64(time.Second)))
+	length := rotationTrips * time.Duration(r.trip)
+	if r.trip == 0 {
+		length = minRotation
+	}
+	// One token more, so that each instance has one in its turn at least.
+	length = max(shortestRotation, length+time.Duration(float64(tokens)/max(r.Terms.Rate.Float(), 1e-6)*float64(time.Second)))
 	r.chooseNext(wanting, tokens, length, now)
 }
+
+// turn is one period of a rotation in Account.served, which is divided by weights. Turns are counted and not their
+// length, which varies: those with shorter ones would come back sooner, and others wait for two rounds.
+const turn = fixed.Amount(1) << 32
 
 // chooseNext begins a period, for the accounts that were served least, by band and weight.
 func (r *Resource) chooseNext(wanting []*Account, tokens int, length time.Duration, now limit.Time) {
@@ -124,7 +157,7 @@ func (r *Resource) chooseNext(wanting []*Account, tokens int, length time.Durati
 	}
 	r.Rotation.Members = append(r.Rotation.Members[:0], wanting[:tokens]...)
 	for _, a := range r.Rotation.Members {
-		a.served = max(a.served, least) + fixed.Amount(length.Seconds()*float64(fixed.Token))/fixed.Amount(max(1, a.Weight))
+		a.served = max(a.served, least) + turn/fixed.Amount(max(1, a.Weight))
 	}
 	r.Rotation.Until = now.Add(length)
 }

@@ -87,7 +87,7 @@ func (d *tinyRate) token() {
 // TestTurnsOfACutBurst: a turn of more than there are tokens ends with the cut. (Found
 // by one of 100,000 random schedules of TestLiveTerms.)
 func TestTurnsOfACutBurst(t *testing.T) {
-	r := new(Scratch).New(lease.ResourceID{Limit: "l"}, lease.Terms{Rate: fixed.Token, Burst: 2 * fixed.Token}, 1, false)
+	r := new(Scratch).New(lease.ResourceID{Limit: "l"}, lease.Terms{Rate: 10 * fixed.Token, Burst: 2 * fixed.Token}, 1, false)
 	for range 3 {
 		opened(r).Demand = 20 * fixed.Token
 	}
@@ -95,14 +95,14 @@ func TestTurnsOfACutBurst(t *testing.T) {
 	if len(r.Rotation.Members) != 2 {
 		t.Fatalf("%d have the turn of two tokens", len(r.Rotation.Members))
 	}
-	r.SetTerms(lease.Terms{Rate: fixed.Token, Burst: fixed.Token}, 3)
+	r.SetTerms(lease.Terms{Rate: 10 * fixed.Token, Burst: fixed.Token}, 3)
 	r.Round(4)
 	var rate, burst fixed.Amount
 	for _, a := range r.accounts {
 		rate, burst = rate+a.target.Rate, burst+a.target.Burst
 	}
-	if rate != fixed.Token || burst != fixed.Token {
-		t.Errorf("%v/s and burst %v are to be lent of 1/s and 1", rate, burst)
+	if rate != 10*fixed.Token || burst != fixed.Token {
+		t.Errorf("%v/s and burst %v are to be lent of 10/s and 1", rate, burst)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestKindChangesAnew(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	kinds := map[string]lease.Terms{
-		"rotating":   {Rate: fixed.Token, Burst: 2 * fixed.Token},
+		"rotating":   {Rate: 10 * fixed.Token, Burst: 2 * fixed.Token},
 		"one by one": {Rate: 10 * fixed.Token, Burst: 2 * fixed.Token},
 		"rate":       {Rate: 10 * fixed.Token, Burst: 40 * fixed.Token},
 		"permits":    {Burst: 4 * fixed.Token, Semaphore: true},

@@ -80,7 +80,7 @@ func (r *Resource) revoke() {
 		if capRate == a.CapRate && capBurst == a.CapBurst {
 			continue
 		}
-		a.CapRate, a.CapBurst = capRate, capBurst
+		a.caps = caps{capRate, capBurst, r.Pool.At}
 		if capRate != fixed.MaxAmount || capBurst != fixed.MaxAmount {
 			a.Pending = true
 		}

@@ -38,7 +38,9 @@ type crew struct {
 	line    []time.Duration // the lengths of those that wait
 	serveAt limit.Time      // when the first in line is served, if nothing comes before
 
-	first limit.Time // when a worker was served first; 0 = none was
+	first limit.Time    // when a worker was served first; 0 = none was
+	last  limit.Time    // when one was served last
+	gap   time.Duration // the longest time between two
 	took  int64
 	held  float64 // permit seconds
 	since limit.Time
@@ -143,7 +145,10 @@ func (c *crew) work(length time.Duration) {
 	tr := c.tree
 	if c.took++; c.first == 0 {
 		c.first = tr.now
+	} else {
+		c.gap = max(c.gap, time.Duration(tr.now-c.last))
 	}
+	c.last = tr.now
 	c.working = append(c.working, worker{tr.now.Add(length), length})
 	if tr.terms.Semaphore {
 		if n := tr.inUse(); n > tr.terms.Burst.Floor() {
@@ -289,4 +294,50 @@ func usedBy(tr *tree) (took int64, held float64) {
 		}
 	}
 	return took, held
+}
+
+// TestTurnsOfScarceTokens: instances whose part of the limit is about a token per second or less, each with a worker
+// that waits, have their turns one after the other: each is served about as often as one bucket with a fair line would
+// serve it.
+func TestTurnsOfScarceTokens(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	draw := rand.New(rand.NewPCG(seed, 0))
+	for i := range 40 {
+		turnsOfScarceTokens(t, draw.Uint64(), i == 0)
+	}
+}
+
+func turnsOfScarceTokens(t *testing.T, seed uint64, usual bool) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	n := 2 + rng.IntN(19)
+	each := 0.05 + 1.15*rng.Float64() // tokens per second and instance
+	terms := lease.Terms{Rate: fixed.Amount(each * float64(n) * float64(fixed.Token)), Burst: fixed.Whole(1 + rng.Int64N(int64(n)))}
+	delay := time.Duration(1+rng.IntN(10)) * time.Millisecond
+	if usual {
+		n, delay, terms = 10, 5*time.Millisecond, lease.Terms{Rate: fixed.Token, Burst: fixed.Token}
+	}
+	tr := newTree(t, rng.Uint64(), terms)
+	tr.delay = delay
+	for range n {
+		tr.addCrew(nil, []time.Duration{time.Millisecond})
+	}
+	turn := time.Duration(float64(n) / terms.Rate.Float() * float64(time.Second))
+	tr.run(3 * turn)
+	began, before := tr.now, int64(0)
+	for _, x := range tr.nodes {
+		x.crew.gap, x.crew.last = 0, tr.now
+		before += x.crew.took
+	}
+	tr.run(max(12*turn, time.Minute))
+	took, worst := int64(0), time.Duration(0)
+	for _, x := range tr.nodes {
+		worst = max(worst, x.crew.gap, time.Duration(tr.now-x.crew.last))
+		took += x.crew.took
+	}
+	use := float64(took-before) / (terms.Rate.Float() * time.Duration(tr.now-began).Seconds())
+	// An instance whose part is more than a token or two in a round trip has several in one turn, and the others wait for it.
+	if most := max(10*time.Second, turn+turn/4); use < 0.95 || worst > most {
+		t.Errorf("seed %d: %v/s, burst %v, among %d, delay %v: use %.3f, one was not served for %v, want %v; a turn is %v", seed, terms.Rate, terms.Burst, n, delay, use, worst, most, turn)
+	}
 }
