@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -48,6 +49,7 @@ type world struct {
 	t    *testing.T
 	rng  *rand.Rand // of the goroutine that makes the faults
 	dir  string     // of the coordinator's state; "" = it keeps none
+	old  []byte     // its file at an earlier moment
 	sets []*rules.Set
 	rate []float64 // of the sets
 
@@ -125,6 +127,23 @@ func (w *world) start() {
 	w.mu.Lock()
 	w.coord = g
 	w.mu.Unlock()
+}
+
+// keep remembers the file of the state, and putBack has an old copy in its place.
+func (w *world) keep() {
+	if w.dir != "" {
+		w.old, _ = os.ReadFile(filepath.Join(w.dir, leasestate.File))
+	}
+}
+
+func (w *world) putBack() {
+	file := filepath.Join(w.dir, leasestate.File)
+	if w.rng.IntN(2) == 0 {
+		os.Remove(file)
+	}
+	if err := os.WriteFile(file, w.old, 0o600); err != nil {
+		w.t.Error(err)
+	}
 }
 
 // end ends the coordinator: at once and without a word, or as SIGTERM does.
@@ -361,6 +380,14 @@ func chaos(t *testing.T, seed uint64, state string) {
 		w.rate = append(w.rate, float64(r))
 		rate, burst = max(rate, float64(r)), max(burst, float64(b))
 	}
+	if w.dir != "" && rng.IntN(2) == 0 {
+		// What lent nothing has a clean end, of which a copy is worth something.
+		first, err := leasestate.Open(w.dir, 0, true)
+		if err = errors.Join(err, first.Close(true, nil)); err != nil {
+			t.Fatal(err)
+		}
+		w.keep()
+	}
 	const faults, calm = 40 * time.Second, 9 * time.Second
 	end := w.origin.Add(faults + calm)
 	w.start()
@@ -404,6 +431,13 @@ func (w *world) disturb(instances []*spender, until time.Duration) (recovered ti
 			killed := w.rng.IntN(2) == 0
 			note("the coordinator ends, killed: %v, state kept: %v", killed, w.dir != "")
 			w.end(killed)
+			old := w.old != nil && w.rng.IntN(2) == 0
+			if old {
+				note("an old copy of the state is put back")
+				w.putBack()
+			} else if w.old == nil {
+				w.keep()
+			}
 			wait([]time.Duration{time.Millisecond, time.Second, 8 * time.Second}[w.rng.IntN(3)])
 			w.start()
 			note("another begins")

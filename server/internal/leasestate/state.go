@@ -60,6 +60,8 @@ const (
 type stateFile struct {
 	Epoch uint64 `json:"epoch"`
 	Key   []byte `json:"key"`
+	// File is the identity of the file itself: a copy, such as one from a backup, has another.
+	File string `json:"file,omitempty"`
 	// Clean says that the coordinator of that epoch ended with nothing lent.
 	Clean bool `json:"clean"`
 	// Last is what is left, as the coordinator says it, and At when that was. They are there with Clean.
@@ -106,7 +108,7 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 	}()
 	path := filepath.Join(dir, File)
 	var was stateFile
-	text, err := readFile(path)
+	text, file, err := readFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		was = stateFile{Key: make([]byte, keyLength), Lease: length, Clean: first}
@@ -121,6 +123,10 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 		}
 	}
 	why := cmp.Or(st.Why, "the coordinator before ended while something was lent")
+	if was.File != "" && file != "" && was.File != file {
+		// Another coordinator may have lent since it was made.
+		was.Clean, why = false, "its file is a copy, as from a backup"
+	}
 	st = State{Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, path: path, longest: length, lock: lock}
 	if !was.Clean {
 		// Should this process end before they do, the next one must wait as long.
@@ -132,14 +138,16 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 	return st, st.write(false, nil)
 }
 
-// readFile reads a file of at most maxFile bytes; of a longer one it reads a byte more, which is no state then.
-func readFile(path string) ([]byte, error) {
+// readFile reads a file of at most maxFile bytes, and its identity; of a longer one it reads a byte more, which is no
+// state then.
+func readFile(path string) (text []byte, file string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFile+1))
+	text, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	return text, identity(f), err
 }
 
 // recoveryTime is how long leases of that length may be in use after their coordinator has
@@ -196,10 +204,6 @@ func (st *State) write(clean bool, last []byte) (err error) {
 	if st.path == "" {
 		return nil
 	}
-	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, Clean: clean, Last: last, At: time.Now(), Lease: st.longest})
-	if err != nil {
-		return fmt.Errorf("lease: cannot write the state: %w", err)
-	}
 	dir := filepath.Dir(st.path)
 	f, err := os.CreateTemp(dir, File+".*") // 0600
 	if err != nil {
@@ -210,7 +214,10 @@ func (st *State) write(clean bool, last []byte) (err error) {
 			err = fmt.Errorf("lease: cannot write the state: %w", errors.Join(err, os.Remove(f.Name())))
 		}
 	}()
-	_, err = f.Write(append(text, '\n'))
+	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, File: identity(f), Clean: clean, Last: last, At: time.Now(), Lease: st.longest})
+	if err == nil {
+		_, err = f.Write(append(text, '\n'))
+	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
