@@ -217,7 +217,12 @@ func (c *Client) now() limit.Time { return limit.Time(time.Second + time.Since(c
 // at converts a time of the caller's. What is in the future counts as the present:
 // the lease of a time to come is not there yet.
 func (c *Client) at(t time.Time) limit.Time {
-	return max(1, min(limit.Time(time.Second+t.Sub(c.origin)), c.now()))
+	return max(1, min(c.on(t), c.now()))
+}
+
+// on is t by the client's clock.
+func (c *Client) on(t time.Time) limit.Time {
+	return max(0, limit.Time(time.Second).Add(t.Sub(c.origin)))
 }
 
 // Limit opens a rate that has no key. A limit is opened once and its Limiter shared:

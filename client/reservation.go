@@ -30,7 +30,7 @@ func (l *Limiter) Reserve() Reservation { return l.ReserveN(time.Now(), 1) }
 // nothing is leased at the moment, it is asked for, and the time is a guess.
 func (l *Limiter) ReserveN(t time.Time, n int64) Reservation {
 	c := l.lease.client
-	now, from := c.at(t), limit.Time(time.Second+t.Sub(c.origin))
+	now, from := c.at(t), c.on(t)
 	switch {
 	case n < 0 || n > l.lease.quota():
 		return Reservation{}
@@ -94,7 +94,7 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 		return limit.Never
 	}
 	c := r.limiter.lease.client
-	from, act := limit.Time(time.Second+t.Sub(c.origin)), r.act
+	from, act := c.on(t), r.act
 	if r.waiter != nil {
 		l := &r.limiter.lease
 		l.mu.Lock()

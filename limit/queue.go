@@ -350,7 +350,7 @@ func (q *Queue) fire() {
 func (q *Queue) patience(ctx context.Context, now Time, d time.Duration) patience {
 	b := patience{longest: d, latest: now.Add(d)}
 	if deadline, ok := ctx.Deadline(); ok {
-		if t := max(0, Time(1+deadline.Sub(q.origin))); t < b.latest {
+		if t := max(0, Time(1).Add(deadline.Sub(q.origin))); t < b.latest {
 			b.latest, b.hurried = t, true
 		}
 	}

@@ -20,8 +20,18 @@ func (t Time) Add(d time.Duration) Time {
 	return math.MaxInt64
 }
 
-// At converts a [time.Time] by its wall clock reading.
-func At(t time.Time) Time { return Time(t.UnixNano()) }
+// At converts a [time.Time] by its wall clock reading. Times before 1678 and after 2261 are the first
+// and the last that a Time can have.
+func At(t time.Time) Time {
+	const second = int64(time.Second)
+	switch s := t.Unix(); {
+	case s < math.MinInt64/second:
+		return math.MinInt64
+	case s >= math.MaxInt64/second:
+		return math.MaxInt64
+	}
+	return Time(t.UnixNano())
+}
 
 // Never is an endless wait: that of a refusal which no time ends, such as a cost above the burst
 // or an empty bucket with rate 0.

@@ -98,12 +98,16 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // time-out would hold a connection of the upstream for days.
 const leastRate = 1 << 10
 
+// longest bounds the time for a body, so that no sum overflows.
+const longest = 10 * 365 * 24 * time.Hour
+
 // least returns when a body of that length has to be there; the zero time = whenever it comes.
 func (f *forwarder) least(length int64) time.Time {
 	if length < 0 || f.body == 0 {
 		return time.Time{}
 	}
-	return time.Now().Add(f.body + time.Duration(length/leastRate)*time.Second)
+	seconds := min(length/leastRate, int64(longest/time.Second)) // a length is what a client says
+	return time.Now().Add(min(f.body, longest) + time.Duration(seconds)*time.Second)
 }
 
 // steadyBody is a client's body that must not stop coming.

@@ -96,7 +96,7 @@ func (t *Throttle) Start(ctx context.Context, r Request) (w *Work, d limit.Decis
 	now := t.now()
 	w.item.Deadline = waitline.Never
 	if bounded {
-		w.item.Deadline = max(1, 1+int64(deadline.Sub(t.origin)))
+		w.item.Deadline = max(1, int64(limit.Time(1).Add(deadline.Sub(t.origin))))
 	}
 	t.machine.Offer(now, &w.item)
 	waits := w.item.State() == admission.Waiting

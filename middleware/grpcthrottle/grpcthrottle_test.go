@@ -3,6 +3,8 @@ package grpcthrottle
 import (
 	"context"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -260,5 +262,37 @@ func TestDescribe(t *testing.T) {
 	g := newGuard(nil, []Option{ByMethod(), WithCost(func(context.Context, string) time.Duration { return 5 * ms })})
 	if q := g.describe(t.Context(), "/a/B"); q.Key != "/a/B" || q.Cost != 5*ms || q.User != "" {
 		t.Errorf("%+v", q)
+	}
+}
+
+// TestFarDeadlines: a call that waits for a place is served with any timeout from ten seconds on, also with
+// those that gRPC's specification allows and a time.Duration does not hold.
+func TestFarDeadlines(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	th := newThrottle(t, throttle.Options{Concurrency: 1, MaxWait: time.Hour})
+	client := serve(t, th, func(context.Context) error {
+		time.Sleep(ms)
+		return nil
+	}, WithExempt(none))
+	for range 20 {
+		deadline := time.Unix(time.Now().Unix()+10+r.Int64N(1<<(34+r.IntN(24))), 0)
+		if r.IntN(2) == 0 {
+			deadline = time.Now().Add(math.MaxInt64 - time.Duration(r.Int64N(int64(3*time.Second))))
+		}
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		var all sync.WaitGroup
+		for _, call := range kinds {
+			for range 3 {
+				all.Go(func() {
+					if err := call(ctx, client); err != nil {
+						t.Errorf("until %v: %v", deadline, err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		cancel()
 	}
 }
