@@ -63,6 +63,7 @@ type membership struct {
 	epoch    atomic.Uint64
 	terms    atomic.Uint64 // of this member
 	inSync   atomic.Int64  // replicas in the latest record
+	settled  atomic.Int64  // when leases of the leader before the latest term have ended, as a limit.Time
 
 	records  chan holdersRecord // to the publisher
 	follower *leasereplica.Follower
@@ -170,6 +171,7 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		known = used != nil
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
+		m.settled.Store(int64(m.ownUntil))
 		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
 		s.noteEpoch()
 	}) {
@@ -203,6 +205,9 @@ func (s *Service) HandOver(ctx context.Context) error {
 	}
 	return err
 }
+
+// Settled reports whether all leases of the leader before this member's latest term have ended.
+func (s *Service) Settled() bool { return int64(s.now()) >= s.membership.settled.Load() }
 
 // Drain has the coordinator lend nothing more, or lend again. It is for a member of a cluster that is
 // about to hand over: what comes back meanwhile is the successor's.

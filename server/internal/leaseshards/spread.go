@@ -81,7 +81,8 @@ func (s *Set) beginSpreading() (stop func()) {
 }
 
 // handOver hands one shard over, if the same members have been there for a while and another one should
-// lead it.
+// lead it. A shard whose former leader was killed stays for as long as its recovery may take: until then that one may
+// count as alive.
 func (s *Set) handOver(ctx context.Context) {
 	if !s.spread.presence.Stable() {
 		return
@@ -90,7 +91,7 @@ func (s *Set) handOver(ctx context.Context) {
 	for shard, one := range s.all {
 		_, here, _ := one.Leader()
 		preferred, _ := cluster.Preferred(members, leaseservice.Scope(shard, len(s.all)))
-		if !here || preferred.ID == s.spread.self.ID {
+		if !here || preferred.ID == s.spread.self.ID || !one.Settled() {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, handOverEvery)
