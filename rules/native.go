@@ -125,8 +125,13 @@ func (b *builder) store(d *file, n *document.Node) {
 	isURL := strings.HasPrefix(text, scheme+"://")
 	if !contains(stores, scheme) || isURL == (scheme == "memory") {
 		hint := "known stores: memory, file:///PATH, redis://, redis+cluster://, redis+sentinel://; an s, as in rediss://, is TLS, and valkey may stand for redis"
-		if w, ok := document.Suggest(scheme, stores); ok && w != scheme {
+		w, near := document.Suggest(scheme, stores)
+		if near && w != scheme {
 			hint = fmt.Sprintf("did you mean %s?", w)
+		}
+		if !isURL && !near && !contains(stores, scheme) || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz+") != "" {
+			d.Fault(n, hint, "unknown store: it begins with no scheme") // what it begins with may be a user or a password
+			return
 		}
 		d.Fault(n, hint, "unknown store %q", scheme)
 		return

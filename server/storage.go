@@ -71,6 +71,10 @@ func parseStore(name string) (remote *redis.Options, file string, err error) {
 	}
 	kind, _, _ := strings.Cut(name, ":")
 	if !strings.HasPrefix(name, kind+"://") || !strings.HasPrefix(kind, "redis") && !strings.HasPrefix(kind, "valkey") {
+		known := strings.HasPrefix(kind, "redis") || strings.HasPrefix(kind, "valkey")
+		if !known && !strings.HasPrefix(name, kind+"://") || strings.Trim(kind, "abcdefghijklmnopqrstuvwxyz+") != "" {
+			kind = "..." // it may be a user or a password
+		}
 		return nil, "", fmt.Errorf("unknown store %q, want memory, a URL such as redis://127.0.0.1:6379, or a file such as file:///var/lib/stint/counts.db", kind)
 	}
 	o, err := redis.ParseURL(name)

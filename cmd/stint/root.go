@@ -10,9 +10,13 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-io/stint/internal/cluster/clusterurl"
 )
 
 // next is the version of the next release while it is being made.
@@ -61,13 +65,44 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	}
 	var e *exit
 	if !errors.As(err, &e) {
-		fmt.Fprintf(errOut, "stint: %v\nhint: see %s --help\n", err, cmd.CommandPath())
+		fmt.Fprintf(errOut, "stint: %s\nhint: see %s --help\n", redacted(err, args), cmd.CommandPath())
 		return exitUsage
 	}
 	if e.err != nil {
-		fmt.Fprintf(errOut, "stint: %v\n", e.err)
+		fmt.Fprintf(errOut, "stint: %s\n", redacted(e.err, args))
 	}
 	return e.code
+}
+
+// redacted returns the text of an error without the passwords of URLs that stand among the arguments or in the
+// environment, in whatever place: errors repeat what they do not understand.
+func redacted(err error, args []string) string {
+	text := err.Error()
+	for _, e := range os.Environ() {
+		if strings.HasPrefix(e, variablePrefix) {
+			args = append(args[:len(args):len(args)], e)
+		}
+	}
+	for _, arg := range args {
+		_, value, _ := strings.Cut(arg, "=") // of --store=URL and STINT_STORE=URL
+		for _, whole := range []string{arg, value} {
+			for _, part := range append(strings.Split(whole, ","), whole) {
+				if strings.HasPrefix(part, "http://") || strings.HasPrefix(part, "https://") {
+					if !strings.Contains(part, "@") {
+						continue
+					}
+				}
+				shown := clusterurl.Redacted(part)
+				if shown == part || part == "" {
+					continue
+				}
+				quoted := strconv.Quote(part)
+				text = strings.ReplaceAll(text, part, shown)
+				text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], shown)
+			}
+		}
+	}
+	return text
 }
 
 func newRoot() *cobra.Command {

@@ -60,6 +60,7 @@ type Faults struct {
 
 // Add records a fault, unless the same is there.
 func (f *Faults) Add(e Fault) {
+	e.Message = userinfo.ReplaceAllString(e.Message, "://...@")
 	// A value that others inherit, or that stands behind an alias, is met once for
 	// each of them.
 	if f.seen[e] {
@@ -100,9 +101,17 @@ func (f *Faults) Sorted() []Fault {
 	return list
 }
 
-// secrets are what may be a password: what stands before the @ of a URL, or of what
-// was meant to be one, and parameters of that name.
-var secrets = regexp.MustCompile(`(?i)(?:://|(?:redis|valkey)[a-z+]*:(?://)?)(\S*)@|password=([^&\s"']+)`)
+// secrets are what may be a password: all that stands behind the name of a value that has one, such as a store, what
+// stands before an @, what follows the scheme of a store, and parameters of that name.
+var secrets = regexp.MustCompile(`(?i)` +
+	`(?:^|[\s{,"'])(?:store|cluster|url|dsn|\w*(?:password|passwd|secret|token))["']?\s*[:=]\s*(\S.*)$` +
+	`|(?:redis|valkey|etcd)[a-z+]*:(?://)?(\S*)` +
+	`|\w[\w+.-]*://([^\s"']*)@` +
+	`|([^\s"'=,({\[]+)@` +
+	`|passw[a-z]*=([^&\s"']+)`)
+
+// userinfo is the user and the password of a URL.
+var userinfo = regexp.MustCompile(`://[^\s"']*@`)
 
 // masked returns the line with stars in place of passwords, as many as there are
 // characters, so that columns stay where they are.
@@ -110,9 +119,14 @@ func masked(line string) string {
 	var b strings.Builder
 	from := 0
 	for _, m := range secrets.FindAllStringSubmatchIndex(line, -1) {
-		start, end := m[2], m[3]
-		if start < 0 {
-			start, end = m[4], m[5]
+		var start, end int
+		for i := 2; i < len(m); i += 2 {
+			if m[i] >= 0 {
+				start, end = m[i], m[i+1]
+			}
+		}
+		if value := strings.Trim(line[start:end], ` "'}],`); start == m[2] && len(value) < 20 && strings.Trim(strings.ToLower(value), "abcdefghijklmnopqrstuvwxyz") == "" {
+			continue // a word, such as memory misspelled
 		}
 		b.WriteString(line[from:start])
 		b.WriteString(strings.Repeat("*", utf8.RuneCountInString(line[start:end])))

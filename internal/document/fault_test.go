@@ -26,9 +26,12 @@ func TestExcerptsAreCutAroundThePlace(t *testing.T) {
 
 func TestMaskedLinesKeepTheirColumns(t *testing.T) {
 	for line, want := range map[string]string{
-		"store: redis://ü:pé@h:1, x: y@z":       "store: redis://****@h:1, x: y@z",
-		"store: redis+sentinel://h?password=ab": "store: redis+sentinel://h?password=**",
-		"  path: /a@b":                          "  path: /a@b",
+		"store: redis://ü:pé@h:1, x: y@z":  "store: ************************",
+		"{\"store\":\"u:pw@h\", a: b}":     "{\"store\":***************",
+		"- redis+sentinel://h?password=ab": "- redis+sentinel://*************",
+		"at u:pw@127.0.0.1:1, b":           "at ****@127.0.0.1:1, b",
+		"  path: /search":                  "  path: /search",
+		"  - name: store":                  "  - name: store",
 	} {
 		if got := masked(line); got != want {
 			t.Errorf("%s is masked as %s, want %s", line, got, want)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,27 +60,48 @@ func Open(text string) (cluster.Register, error) {
 	return r, nil
 }
 
-// Redacted returns a URL without its passwords, for people.
+// shown are the parameters that Redacted keeps: others may be misspelled ones that have a password.
+var shown = []string{"ca", "cert", "db", "instances", "key", "password_file", "prefix", "replicas", "server", "server_name", "timeout", "token_file"}
+
+// plainHosts are hosts with ports, and a path. What else stands in the place of a host may be the rest of a password.
+var plainHosts = regexp.MustCompile(`^(?:(?:\[[0-9A-Fa-f:.]*\]|[A-Za-z0-9._-]*)(?::[0-9]{1,5})?,?)*(?:/[A-Za-z0-9._/-]*)?$`)
+
+// brokenURL is what was meant to be a URL, or has a password as a parameter.
+var brokenURL = regexp.MustCompile(`(?i)^(?:redis|valkey|etcd)[a-z+]*:|passw[a-z]*=`)
+
+// Redacted returns a URL without what may be a password, for people. A text without a scheme that cannot be a
+// path is "...".
 func Redacted(text string) string {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
+		if strings.Contains(text, "@") && strings.Contains(text, ":") || brokenURL.MatchString(text) {
+			return "..."
+		}
 		return text
 	}
-	rest, query, _ := strings.Cut(rest, "?")
+	user := ""
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, _, _ := strings.Cut(rest[:at], ":")
-		if rest = rest[at+1:]; user != "" {
-			rest = user + "@" + rest
+		name, _, both := strings.Cut(rest[:at], ":")
+		if both && plainHosts.MatchString(name) && name != "" {
+			user = name + "@"
 		}
+		rest = rest[at+1:]
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if !plainHosts.MatchString(rest) {
+		rest = "..."
 	}
 	var kept []string
 	for pair := range strings.SplitSeq(query, "&") {
-		if name, _, _ := strings.Cut(pair, "="); pair != "" && !strings.HasSuffix(name, "password") {
+		if name, _, _ := strings.Cut(pair, "="); slices.Contains(shown, name) {
 			kept = append(kept, pair)
 		}
 	}
-	if len(kept) > 0 {
+	if rest = user + rest; len(kept) > 0 {
 		rest += "?" + strings.Join(kept, "&")
+	}
+	if strings.Trim(strings.ToLower(scheme), "abcdefghijklmnopqrstuvwxyz+") != "" {
+		scheme = "..."
 	}
 	return scheme + "://" + rest
 }
