@@ -46,7 +46,8 @@ func (l *leasedLimit) take(ctx context.Context, req limit.Request) (limit.Decisi
 		if err := l.fault(); err != nil {
 			return limit.Decision{}, err
 		}
-		return l.decision(cost, l.remaining(l.client.now()) >= cost), nil
+		// What is not here may come, as in prepare.
+		return l.decision(cost, l.remaining(l.client.now()) >= cost || l.hopeful(cost)), nil
 	}
 	allowed, err := l.takeCost(ctx, cost)
 	if err != nil {

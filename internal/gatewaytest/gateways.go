@@ -3,7 +3,9 @@
 package gatewaytest
 
 import (
+	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -66,6 +68,26 @@ func StartCaddy(t testing.TB, folder, file string, s *Service, app *Application)
 	})
 	Start(t, syscall.SIGTERM, "caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, file)).
 		Await(t, listen)
+	return listen
+}
+
+// StartTraefik runs the Traefik at binary with dynamic.yml in folder, and a static configuration that has an
+// entry point.
+func StartTraefik(t testing.TB, binary, folder string, s *Service, app *Application) string {
+	t.Helper()
+	listen := FreeAddrs(t, 1)[0]
+	dir := Render(t, folder, map[string]string{"127.0.0.1:8080": s.HTTP, "127.0.0.1:9000": app.Addr})
+	static := filepath.Join(t.TempDir(), "traefik.yml")
+	text := fmt.Sprintf("entryPoints: {web: {address: %q}}\nproviders: {file: {filename: %q}}\n", listen, filepath.Join(dir, "dynamic.yml"))
+	if err := os.WriteFile(static, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	Start(t, syscall.SIGTERM, binary, "--configFile="+static).Await(t, listen)
+	// It listens before it has read its routes, and answers 404 until then.
+	Eventually(t, "the routes of Traefik", func() bool {
+		res, err := http.Get("http://" + listen + "/ready")
+		return err == nil && res.Body.Close() == nil && res.StatusCode != http.StatusNotFound
+	})
 	return listen
 }
 

@@ -180,10 +180,19 @@ func (s *Service) start(t testing.TB) {
 	s.Await(t, s.SPOE)
 }
 
-// Restart kills the service and starts it again, with nothing that it kept.
+// Restart kills the service and starts it again. Without the flag --state-dir it has nothing of what it
+// kept.
 func (s *Service) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill(t)
+	s.start(t)
+}
+
+// StopAndStart ends the service by SIGTERM and starts it again.
+func (s *Service) StopAndStart(t testing.TB) {
+	t.Helper()
+	s.Signal(t, syscall.SIGTERM)
+	<-s.done
 	s.start(t)
 }
 
