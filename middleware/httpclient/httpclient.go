@@ -72,8 +72,8 @@ func WithIdempotent(f func(*http.Request) bool) Option {
 	return func(t *Transport) { t.idempotent = f }
 }
 
-// WithRefused sets which answers are refusals. The default is the statuses 429 and 503. f must not
-// read the body. It is called concurrently.
+// WithRefused sets which answers are refusals. The default is the statuses 429 and 503, and 403 with a
+// Retry-After, as GitHub answers. f must not read the body. It is called concurrently.
 func WithRefused(f func(*http.Response) bool) Option { return func(t *Transport) { t.refused = f } }
 
 // WithAttributes adds attributes of a request for Policy.Limit, besides host, method and path; of a
@@ -290,7 +290,14 @@ func idempotent(req *http.Request) bool {
 }
 
 func refused(resp *http.Response) bool {
-	return resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return true
+	case http.StatusForbidden:
+		return resp.Header.Get("Retry-After") != ""
+	default:
+		return false
+	}
 }
 
 func withHeader(req *http.Request, name, value string) *http.Request {

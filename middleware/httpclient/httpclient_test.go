@@ -430,6 +430,9 @@ func taker(t testing.TB, r limit.Rate) limit.Taker {
 
 // TestFieldsOfProviders: an attempt after a refusal comes when the server's fields say, in the forms of large services.
 func TestFieldsOfProviders(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
 	for _, fields := range [][]string{
 		{"Retry-After", "3"},
 		{"Retry-After", "2.939"},
@@ -456,7 +459,11 @@ func TestFieldsOfProviders(t *testing.T) {
 					text = strings.ReplaceAll(text, "EPOCH", fmt.Sprint(end.Unix()))
 					fields[i] = strings.ReplaceAll(text, "TIME", end.UTC().Format(time.RFC3339))
 				}
-				return respond(429, fields...), nil
+				status := 429
+				if fields[0] == "Retry-After" && r.IntN(2) == 0 {
+					status = 403
+				}
+				return respond(status, fields...), nil
 			}}
 			tr := transport(t, b, Policy{Retry: outgoing.Retry{Reserve: 1}, MaxWait: 10 * time.Second})
 			resp, err := tr.RoundTrip(get(t, "http://a/v1/x"))

@@ -66,7 +66,8 @@ type Quota struct {
 // A wait is what Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and others that end so say; of
 // several the longest. It is a number of seconds (or milliseconds) with or without a fraction, a
 // duration such as 6m0s, an HTTP date or an RFC 3339 time. A number of a billion and more is a date in
-// seconds, one a thousand times as large in milliseconds. Dates are compared with the server's own.
+// seconds, one a thousand times as large in milliseconds. Dates are compared with the server's own, to which
+// the Age of a cached answer is added.
 //
 // Of the limits the RateLimit field of the IETF's draft, versions 7 to 11, goes first. Otherwise they
 // are what fields with RateLimit or Rate-Limit in their names say remains, and when it is reset, in the
@@ -77,10 +78,12 @@ func Read(h http.Header, now time.Time) (s Standing) {
 	var lines []string
 	families := map[family]map[kind][]string{}
 	server := func() time.Time { // what the server's clock says
-		if d, err := http.ParseTime(h.Get("Date")); err == nil {
-			return d
+		d, err := http.ParseTime(h.Get("Date"))
+		if err != nil {
+			return now
 		}
-		return now
+		age, _ := when(h.Get("Age"), time.Second, func() time.Time { return now }) // of a cache's answer
+		return d.Add(age)
 	}
 	for name, values := range h {
 		name = strings.ToLower(name)

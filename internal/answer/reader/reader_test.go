@@ -42,6 +42,8 @@ func TestRead(t *testing.T) {
 		{"Retry-After: Mon, 23 Nov 2026 12:01:00 GMT\nRetry-After: 5", Standing{RetryAfter: time.Minute, Wait: true}},
 		{"Retry-After: Mon, 23 Nov 2026 12:01:00 +0000", Standing{RetryAfter: time.Minute, Wait: true}},
 		{"Retry-After: 2026-11-23T12:01:00Z", Standing{RetryAfter: time.Minute, Wait: true}},
+		{"Retry-After: Mon, 23 Nov 2026 12:01:00 GMT\nDate: Mon, 23 Nov 2026 12:00:30 GMT\nAge: 20", Standing{RetryAfter: 10 * time.Second, Wait: true}},
+		{"X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1795435260\nDate: Mon, 23 Nov 2026 11:00:00 GMT\nAge: 3700", Standing{Quotas: []Quota{{}}}},
 		{"Retry-After: 6m0s", Standing{RetryAfter: 6 * time.Minute, Wait: true}},
 		{"Retry-After: -6m0s", Standing{}},
 		{"Retry-After-Ms: 1500", Standing{RetryAfter: 1500 * time.Millisecond, Wait: true}},
