@@ -58,6 +58,7 @@ type Throttle struct {
 	classes [CriticalPlus + 1]ClassStats
 	errors  estimate
 	watch   watch
+	begun   func(route string) // of the Predictor; nil = it does not want to know
 }
 
 // New returns a Throttle. It needs no Close.
@@ -74,7 +75,11 @@ func New(o Options) (*Throttle, error) {
 	if o.Adaptive != nil {
 		c.Floor = max(1, o.Adaptive.Min)
 	}
-	return &Throttle{options: o, origin: time.Now(), seed: maphash.MakeSeed(), machine: admission.New(c)}, nil
+	t := &Throttle{options: o, origin: time.Now(), seed: maphash.MakeSeed(), machine: admission.New(c)}
+	if p, ok := o.Predict.(interface{ Started(route string) }); ok {
+		t.begun = p.Started
+	}
+	return t, nil
 }
 
 // Start waits until r may run. The Work is nil unless d.Allowed; its Done must be called.
@@ -210,6 +215,9 @@ func (t *Throttle) outcome(w *Work, now int64) limit.Decision {
 		w.id = t.lastID
 		t.running.push(w)
 		w.mark = t.options.Meter.Begin()
+		if t.begun != nil {
+			t.begun(w.request.Route)
+		}
 		return limit.Decision{Allowed: true}
 	case admission.Evicted:
 		c.Evicted++

@@ -2,6 +2,7 @@ package costs
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,8 +98,28 @@ type entry struct {
 	predicted atomic.Int64 // what Predict says, 0 = nothing is known
 	last      atomic.Int64 // when the last sample came
 
+	// asked is when the first prediction was made since a request of it started or finished; 0 = none.
+	// Where that is long ago, its price may have shut it out.
+	asked atomic.Int64
+
 	mu        sync.Mutex
 	histogram quantile.Histogram // of microseconds
+	fade      float64            // halvings of the price at which the next sample's request started
+}
+
+// leastHalving is the time in which the price of a signature that is shut out halves, or four times the
+// price if that is longer: so long a request waits at most by default before it is refused, and in
+// shorter times a request that was shut out by chance would come in cheaply.
+const leastHalving = time.Second
+
+// halvings is how often a price has halved because requests ask and none starts.
+func (s *entry) halvings(now, price time.Duration) float64 {
+	asked := s.asked.Load()
+	half := float64(max(leastHalving, 4*price))
+	if asked == 0 || float64(int64(now)-asked) < half {
+		return 0
+	}
+	return float64(int64(now)-asked) / half
 }
 
 // New returns an estimator without statistics.
@@ -128,11 +149,34 @@ func (e *Estimator) PredictAt(now time.Duration, signature string) time.Duration
 	case now-time.Duration(s.last.Load()) > e.options.StaleAfter:
 		e.stats.stale.Add(1)
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		return max(known, e.bound(time.Duration(s.histogram.Max())*time.Microsecond))
-	default:
+		known = max(known, e.bound(time.Duration(s.histogram.Max())*time.Microsecond))
+		s.mu.Unlock()
+	}
+	if s == e.overflow {
 		return known
 	}
+	if s.asked.Load() == 0 {
+		s.asked.CompareAndSwap(0, max(1, int64(now)))
+		return known
+	}
+	if n := s.halvings(now, known); n > 0 {
+		return e.bound(time.Duration(float64(known) * math.Exp2(-n)))
+	}
+	return known
+}
+
+// Started learns that a request of this signature runs: it is not shut out by its price.
+func (e *Estimator) Started(signature string) { e.StartedAt(time.Since(e.begin), signature) }
+
+// StartedAt is Started at a time since the estimator was built.
+func (e *Estimator) StartedAt(now time.Duration, signature string) {
+	s := e.find(signature)
+	if n := s.halvings(now, time.Duration(s.predicted.Load())); n > 0 {
+		s.mu.Lock()
+		s.fade = max(s.fade, n)
+		s.mu.Unlock()
+	}
+	s.asked.Store(0)
 }
 
 // Observe learns that a request of this signature cost actual, for which predicted was
@@ -148,6 +192,11 @@ func (e *Estimator) ObserveAt(now time.Duration, signature string, predicted, ac
 	s := e.own(now, signature)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n := max(s.fade, s.halvings(now, time.Duration(s.predicted.Load()))); n > 0 {
+		s.histogram.Fade(math.Exp2(n)) // what was known shut it out
+		s.fade = 0
+	}
+	s.asked.Store(0)
 	s.histogram.Add(int64(min(actual, dearest)/time.Microsecond), 1, e.growth, e.options.Quantile)
 	s.predicted.Store(int64(max(1, e.bound(time.Duration(s.histogram.Value())*time.Microsecond))))
 	s.last.Store(int64(now))

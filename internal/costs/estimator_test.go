@@ -297,3 +297,38 @@ func BenchmarkObserve(b *testing.B) {
 		e.Observe("GET /users/{id}", ms, time.Duration(r.ExpFloat64()*float64(ms)))
 	}
 }
+
+// A price halves while requests ask and none starts, and not while requests run for long or nobody asks.
+func TestPriceOfTheShutOut(t *testing.T) {
+	e, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Second
+	for range 100 {
+		e.ObserveAt(at, "kind", 0, 300*time.Millisecond)
+	}
+	known := e.PredictAt(at, "kind")
+	e.StartedAt(at, "kind")
+	if got := e.PredictAt(at+5*time.Minute, "kind"); got != known {
+		t.Errorf("%v after five minutes in which nobody asked, and %v before", got, known)
+	}
+	at += 5 * time.Minute
+	for i := range 20 {
+		at += time.Minute
+		e.StartedAt(at, "kind") // and runs
+		if got := e.PredictAt(at, "kind"); got < known/2 {
+			t.Errorf("%v after %d requests that started and run, and %v before", got, i, known)
+		}
+	}
+	e.StartedAt(at, "kind")
+	before := e.PredictAt(at, "kind")
+	for range 10 {
+		at += 2 * time.Second
+		if got := e.PredictAt(at, "kind"); got >= before {
+			t.Errorf("%v, %v before, while requests are shut out", got, before)
+		} else {
+			before = got
+		}
+	}
+}

@@ -89,6 +89,17 @@ func (h *Histogram) Add(value int64, samples, growth, quantile float64) {
 	h.move(quantile)
 }
 
+// Fade makes the samples so far count so many times less than the next.
+func (h *Histogram) Fade(times float64) {
+	if h.newest == 0 {
+		return
+	}
+	h.newest *= min(times, maxNewest)
+	if h.newest > maxNewest {
+		h.divide()
+	}
+}
+
 // divide makes the next sample's weight 1 again. Buckets of no weight in comparison become empty.
 func (h *Histogram) divide() {
 	h.total, h.below = 0, 0
