@@ -101,6 +101,7 @@ type entry struct {
 	// asked is when the first prediction was made since a request of it started or finished; 0 = none.
 	// Where that is long ago, its price may have shut it out.
 	asked atomic.Int64
+	asks  atomic.Int64 // predictions since then
 
 	mu        sync.Mutex
 	histogram quantile.Histogram // of microseconds
@@ -112,14 +113,14 @@ type entry struct {
 // shorter times a request that was shut out by chance would come in cheaply.
 const leastHalving = time.Second
 
-// halvings is how often a price has halved because requests ask and none starts.
+// halvings is how often a price has halved because requests ask and none starts, at most once for each.
 func (s *entry) halvings(now, price time.Duration) float64 {
 	asked := s.asked.Load()
 	half := float64(max(leastHalving, 4*price))
 	if asked == 0 || float64(int64(now)-asked) < half {
 		return 0
 	}
-	return float64(int64(now)-asked) / half
+	return min(float64(int64(now)-asked)/half, float64(s.asks.Load()))
 }
 
 // New returns an estimator without statistics.
@@ -159,6 +160,7 @@ func (e *Estimator) PredictAt(now time.Duration, signature string) time.Duration
 		s.asked.CompareAndSwap(0, max(1, int64(now)))
 		return known
 	}
+	s.asks.Add(1)
 	if n := s.halvings(now, known); n > 0 {
 		return e.bound(time.Duration(float64(known) * math.Exp2(-n)))
 	}
@@ -176,7 +178,12 @@ func (e *Estimator) StartedAt(now time.Duration, signature string) {
 		s.fade = max(s.fade, n)
 		s.mu.Unlock()
 	}
+	s.started()
+}
+
+func (s *entry) started() {
 	s.asked.Store(0)
+	s.asks.Store(0)
 }
 
 // Observe learns that a request of this signature cost actual, for which predicted was
@@ -196,7 +203,7 @@ func (e *Estimator) ObserveAt(now time.Duration, signature string, predicted, ac
 		s.histogram.Fade(math.Exp2(n)) // what was known shut it out
 		s.fade = 0
 	}
-	s.asked.Store(0)
+	s.started()
 	s.histogram.Add(int64(min(actual, dearest)/time.Microsecond), 1, e.growth, e.options.Quantile)
 	s.predicted.Store(int64(max(1, e.bound(time.Duration(s.histogram.Value())*time.Microsecond))))
 	s.last.Store(int64(now))

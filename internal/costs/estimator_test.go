@@ -32,6 +32,8 @@ func TestWalk(t *testing.T) {
 	now := time.Duration(0)
 	say := func(what string) {
 		steps = append(steps, fmt.Sprintf("%s: a %v, b %v", what, e.PredictAt(now, "a"), e.PredictAt(now, "b")))
+		e.StartedAt(now, "a")
+		e.StartedAt(now, "b")
 	}
 	say("nothing is known")
 	e.ObserveAt(now, "a", 5*ms, 100*time.Microsecond)
