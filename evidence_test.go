@@ -185,6 +185,7 @@ func (c commandTargets) unknownTests(packages []string, run string) (faults []st
 		return faults
 	}
 	for pattern := range strings.SplitSeq(run, "|") {
+		pattern, _, _ = strings.Cut(pattern, "/") // of a subtest, its test
 		match, err := regexp.Compile(pattern)
 		if err != nil {
 			faults = append(faults, err.Error())

@@ -262,7 +262,7 @@ func httpWays() []way {
 			each("the published file passes on fields that it names", fieldsOut),
 		)),
 		gateway("HAProxy with SPOE", func(t testing.TB, s *site) string {
-			return gatewaytest.StartSPOE(t, gateways+"haproxy", s.service, s.app)
+			return gatewaytest.StartSPOE(t, gateways+"haproxy", false, s.service, s.app)
 		}, with(
 			each("the published file passes on fields that it names", fieldsOut),
 			each("the published file names the arguments of a query", fieldsIn),

@@ -197,6 +197,13 @@ func with(sets ...map[feature]string) map[feature]string {
 	return all
 }
 
+// without returns the union but for one element.
+func without(f feature, sets ...map[feature]string) map[feature]string {
+	all := with(sets...)
+	delete(all, f)
+	return all
+}
+
 // each gives several elements one reason.
 func each(why string, features ...feature) map[feature]string {
 	set := map[feature]string{}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+
+	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
 // TestActions: redirect, tag and ban through each gateway.
@@ -19,9 +21,9 @@ limits:
 `)
 	for _, g := range gateways() {
 		t.Run(g.name, func(t *testing.T) {
-			app := startApplication(t)
+			app := gatewaytest.StartApplication(t)
 			s := startStint(t, limits)
-			s.timeout = "1s" // a busy machine does not always answer in time
+			s.Timeout = "1s" // a busy machine does not always answer in time
 			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app)}
 			forged := http.Header{"X-Ratelimit-Degraded": {"forged"}}
 			seen := func(a answer) string {
@@ -53,7 +55,7 @@ limits:
 					t.Errorf("ban: %v", a)
 				}
 			}
-			if n := app.count("/ban"); n != 1 {
+			if n := app.Count("/ban"); n != 1 {
 				t.Errorf("the application was asked %d times by who is banned, want once", n)
 			}
 		})

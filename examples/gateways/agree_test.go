@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
 // TestGatewaysAgreeWithTake: requests that come through each gateway get the same decisions, and the same figures, as
@@ -35,9 +37,9 @@ limits:
 }
 
 func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand) {
-	app := startApplication(t)
+	app := gatewaytest.StartApplication(t)
 	asked, told := startStint(t, limits), startStint(t, limits)
-	asked.timeout = "5s" // a decision is wanted, however busy the machine is
+	asked.Timeout = "5s" // a decision is wanted, however busy the machine is
 	j := &journey{t: t, app: app, url: "http://" + g.start(t, asked, app), silent: g.silent}
 	direct := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	const requests = 120
@@ -72,9 +74,9 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 			t.Fatal(err)
 		}
 		from := fmt.Sprintf("request %d, %s with %v", i, body, header)
-		before := app.count(attributes["path"])
+		before := app.Count(attributes["path"])
 		got := j.send(client, method, path, header, nil)
-		want, err := direct.Post("http://"+told.http+"/v1/take", "application/json", strings.NewReader(string(body)))
+		want, err := direct.Post("http://"+told.HTTP+"/v1/take", "application/json", strings.NewReader(string(body)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +100,7 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 		}
 		if want.StatusCode != http.StatusOK {
 			refused++
-			if n := app.count(attributes["path"]) - before; n != 0 {
+			if n := app.Count(attributes["path"]) - before; n != 0 {
 				t.Fatalf("%s: the refused request reached the application", from)
 			}
 		} else if got.header.Get("X-Seen-Degraded") != tag {

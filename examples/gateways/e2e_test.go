@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
+
+	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
 // gateway is one published configuration and what its README promises.
@@ -39,8 +41,8 @@ type gateway struct {
 func gateways() []gateway {
 	open := []int{http.StatusOK}
 	return []gateway{
-		{name: "nginx", start: startNginx, unreachable: open},
-		{name: "haproxy", start: startHAProxy, unreachable: open},
+		{name: "nginx", start: in("nginx", gatewaytest.StartNginx), unreachable: open},
+		{name: "haproxy", start: in("haproxy", gatewaytest.StartHAProxy), unreachable: open},
 		{name: "haproxy spoe", start: startSPOE(false), unreachable: open},
 		{name: "haproxy spoe fail-closed", start: startSPOE(true), unreachable: []int{http.StatusServiceUnavailable}},
 		{name: "caddy", start: startCaddy("Caddyfile"), unreachable: []int{http.StatusBadGateway, http.StatusGatewayTimeout}},
@@ -49,72 +51,40 @@ func gateways() []gateway {
 	}
 }
 
-// unreachableBound is how long a request may take while stint cannot be asked.
-// The configurations wait for 50 ms to connect and 100 ms for an answer; the rest
-// is for a busy machine.
-const unreachableBound = 2 * time.Second
-
-func startNginx(t *testing.T, s *service, app *application) string {
-	listen := freeAddrs(t, 1)[0]
-	site, state := t.TempDir(), t.TempDir()
-	writeFile(t, filepath.Join(site, "static", "index.html"), "the index")
-	readableByAll(t, site)
-	dir := render(t, "nginx", map[string]string{
-		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout, "127.0.0.1:8000": listen,
-		"/run/stint-nginx": state, "/srv/stint-example": site,
-	})
-	start(t, syscall.SIGTERM, "nginx", "-p", state, "-c", filepath.Join(dir, "nginx.conf"), "-g", "daemon off;").
-		await(t, listen)
-	return listen
+// in starts a gateway with the configuration in a folder.
+func in(folder string, start func(testing.TB, string, *service, *application) string) func(*testing.T, *service, *application) string {
+	return func(t *testing.T, s *service, app *application) string { return start(t, folder, s, app) }
 }
 
-func startHAProxy(t *testing.T, s *service, app *application) string {
-	a := freeAddrs(t, 2)
-	_, adminPort, _ := net.SplitHostPort(s.admin)
-	dir := render(t, "haproxy", map[string]string{
-		"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout,
-		"127.0.0.1:8000": a[0], "127.0.0.1:8001": a[1], "check port 8082": "check port " + adminPort,
-	})
-	// -C: lua-load is relative to the folder of the configuration.
-	start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy.cfg").await(t, a[0])
-	return a[0]
+func startSPOE(closed bool) func(*testing.T, *service, *application) string {
+	return func(t *testing.T, s *service, app *application) string {
+		return gatewaytest.StartSPOE(t, "haproxy", closed, s, app)
+	}
 }
 
 func startCaddy(file string) func(*testing.T, *service, *application) string {
 	return func(t *testing.T, s *service, app *application) string {
-		listen := freeAddrs(t, 1)[0]
-		dir := render(t, "caddy", map[string]string{
-			"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr, "100ms": s.timeout, "127.0.0.1:8000": listen,
-		})
-		start(t, syscall.SIGTERM, "caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, file)).
-			await(t, listen)
-		return listen
+		return gatewaytest.StartCaddy(t, "caddy", file, s, app)
 	}
 }
 
-// startTraefik starts Traefik with a static configuration beside the published one.
 func startTraefik(t *testing.T, s *service, app *application) string {
-	listen := freeAddrs(t, 1)[0]
-	dir := render(t, "traefik", map[string]string{"127.0.0.1:8080": s.http, "127.0.0.1:9000": app.addr})
-	static := filepath.Join(t.TempDir(), "traefik.yml")
-	writeFile(t, static, fmt.Sprintf("entryPoints: {web: {address: %q}}\nproviders: {file: {filename: %q}}\n", listen, filepath.Join(dir, "dynamic.yml")))
-	start(t, syscall.SIGTERM, traefikBinary, "--configFile="+static).await(t, listen)
-	// It listens before it has read its routes, and answers 404 until then.
-	eventually(t, "the routes of Traefik", func() bool {
-		res, err := http.Get("http://" + listen + "/ready")
-		return err == nil && res.Body.Close() == nil && res.StatusCode != http.StatusNotFound
-	})
-	return listen
+	return gatewaytest.StartTraefik(t, traefikBinary, "traefik", s, app)
 }
+
+// unreachableBound is how long a request may take while stint cannot be asked.
+// The configurations wait for 50 ms to connect and 100 ms for an answer; the rest
+// is for a busy machine.
+const unreachableBound = 2 * time.Second
 
 // TestGateways holds every promise of this folder's READMEs that does not need
 // the service to fail.
 func TestGateways(t *testing.T) {
 	for _, g := range gateways() {
 		t.Run(g.name, func(t *testing.T) {
-			app := startApplication(t)
+			app := gatewaytest.StartApplication(t)
 			s := startStint(t, "limits.yaml")
-			s.timeout = "1s" // a busy machine does not always answer in time
+			s.Timeout = "1s" // a busy machine does not always answer in time
 			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app), silent: g.silent}
 
 			gate.fivePassAndTheSixthIsRefused("127.0.0.2")
@@ -130,25 +100,25 @@ func TestGateways(t *testing.T) {
 func TestServiceHungAndDead(t *testing.T) {
 	for _, g := range gateways() {
 		t.Run(g.name, func(t *testing.T) {
-			app := startApplication(t)
+			app := gatewaytest.StartApplication(t)
 			s := startStint(t, "limits.yaml")
 			gate := &journey{t: t, app: app, url: "http://" + g.start(t, s, app), silent: g.silent}
-			eventually(t, "the client to have spent its five", func() bool {
+			gatewaytest.Eventually(t, "the client to have spent its five", func() bool {
 				return gate.send("127.0.0.2", http.MethodGet, "/", nil, nil).status == http.StatusTooManyRequests
 			})
 
 			if !g.waits {
-				s.hang(t)
+				s.Hang(t)
 				gate.serviceUnreachable("hung", g.unreachable)
-				s.signal(t, syscall.SIGCONT)
+				s.Signal(t, syscall.SIGCONT)
 				// HAProxy may have marked the service down and takes a moment to
 				// see it again.
-				eventually(t, "the resumed service to refuse the spent client", func() bool {
+				gatewaytest.Eventually(t, "the resumed service to refuse the spent client", func() bool {
 					return gate.send("127.0.0.2", http.MethodGet, "/", nil, nil).status == http.StatusTooManyRequests
 				})
 			}
 
-			s.kill(t)
+			s.Kill(t)
 			gate.serviceUnreachable("dead", g.unreachable)
 		})
 	}
@@ -157,9 +127,9 @@ func TestServiceHungAndDead(t *testing.T) {
 // TestNginxAsksTwiceAndIsChargedOnce: an index file is an internal redirect, which
 // passes nginx's access phase again.
 func TestNginxAsksTwiceAndIsChargedOnce(t *testing.T) {
-	app := startApplication(t)
+	app := gatewaytest.StartApplication(t)
 	s := startStint(t, "limits.yaml")
-	gate := &journey{t: t, app: app, url: "http://" + startNginx(t, s, app)}
+	gate := &journey{t: t, app: app, url: "http://" + gatewaytest.StartNginx(t, "nginx", s, app)}
 	for want := int64(4); want >= 0; want-- {
 		a := gate.send("127.0.0.2", http.MethodGet, "/static/", nil, nil)
 		if a.status != http.StatusOK || string(a.body) != "the index" {
@@ -218,7 +188,7 @@ func (j *journey) fivePassAndTheSixthIsRefused(client string) {
 	if ct := a.header.Get("Content-Type"); !strings.HasPrefix(ct, "application/problem+json") {
 		t.Errorf("Content-Type of a refusal is %q, want application/problem+json", ct)
 	}
-	if n := j.app.count("/sixth"); n != 0 {
+	if n := j.app.Count("/sixth"); n != 0 {
 		t.Errorf("the refused request reached the application %d times", n)
 	}
 }
@@ -260,7 +230,7 @@ func (j *journey) forgeriesDoNotHelp(spent string) {
 	if a := j.send("127.0.0.9", http.MethodGet, "/", http.Header{"X-Request-Id": {"same"}}, nil); a.status != http.StatusTooManyRequests {
 		j.t.Errorf("the sixth request with a repeated X-Request-Id: %v", a)
 	}
-	if n := j.app.count("/forged"); n != 0 {
+	if n := j.app.Count("/forged"); n != 0 {
 		j.t.Errorf("%d forged requests reached the application", n)
 	}
 }
@@ -294,7 +264,7 @@ func (j *journey) applicationErrorsAreLeftAlone(client string) {
 	if a.status != http.StatusBadGateway {
 		j.t.Errorf("the application's death became %v, want 502", a)
 	}
-	if n := j.app.count("/abort"); n != 1 {
+	if n := j.app.Count("/abort"); n != 1 {
 		j.t.Errorf("the application got the request %d times, want once", n)
 	}
 }
@@ -308,7 +278,7 @@ func (j *journey) serviceUnreachable(state string, want []int) {
 		if method == http.MethodPost {
 			payload = bytes.Repeat([]byte("x"), 48_000)
 		}
-		before := j.app.count(path)
+		before := j.app.Count(path)
 		a := j.send("127.0.0.5", method, path, nil, payload)
 		slowest = max(slowest, a.took)
 		if !slices.Contains(want, a.status) {
@@ -317,7 +287,7 @@ func (j *journey) serviceUnreachable(state string, want []int) {
 		if a.took > unreachableBound {
 			j.t.Errorf("service %s, request %d took %v, want at most %v", state, i+1, a.took, unreachableBound)
 		}
-		reached := j.app.count(path) - before
+		reached := j.app.Count(path) - before
 		if passed := a.status == http.StatusOK; passed != (reached == 1) || reached > 1 {
 			j.t.Errorf("service %s, request %d: status %d, but it reached the application %d times", state, i+1, a.status, reached)
 		}
@@ -393,7 +363,7 @@ func (j *journey) send(client, method, path string, header http.Header, body []b
 	defer transport.CloseIdleConnections()
 	begin := time.Now()
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	res, err := (&http.Client{Transport: transport, Timeout: patience, CheckRedirect: asIs}).Do(req)
+	res, err := (&http.Client{Transport: transport, Timeout: gatewaytest.Patience, CheckRedirect: asIs}).Do(req)
 	if err != nil {
 		j.t.Fatalf("%s %s from %s: %v", method, path, client, err)
 	}
@@ -415,7 +385,6 @@ func writeFile(t *testing.T, name, text string) {
 	}
 }
 
-// readableByAll lets nginx's worker, which does not run as root, into a folder of
 // the test's.
 func readableByAll(t *testing.T, dir string) {
 	t.Helper()

@@ -36,7 +36,7 @@ func shouldRateLimit(t *testing.T, s *service, domain, key, value string) (code 
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), grpcurlBinary, "-plaintext", "-d", string(body), s.grpc,
+	out, err := exec.CommandContext(t.Context(), grpcurlBinary, "-plaintext", "-d", string(body), s.GRPC,
 		"envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit").CombinedOutput()
 	if err != nil {
 		t.Fatalf("grpcurl: %v\n%s", err, out)

@@ -13,19 +13,21 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
 // startBare starts HAProxy with the published configuration without all that asks stint.
 func startBare(t *testing.T, s *service, app *application) string {
-	listen := freeAddrs(t, 1)[0]
-	dir := render(t, "haproxy", map[string]string{"127.0.0.1:9000": app.addr, "127.0.0.1:8000": listen})
+	listen := gatewaytest.FreeAddrs(t, 1)[0]
+	dir := gatewaytest.Render(t, "haproxy", map[string]string{"127.0.0.1:9000": app.Addr, "127.0.0.1:8000": listen})
 	name := filepath.Join(dir, "haproxy-spoe.cfg")
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	writeFile(t, name, regexp.MustCompile(`(?m)^    .*stint.*$|(?s)backend stint-spoe.*`).ReplaceAllString(string(text), ""))
-	start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy-spoe.cfg").await(t, listen)
+	gatewaytest.Start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy-spoe.cfg").Await(t, listen)
 	return listen
 }
 
@@ -41,17 +43,17 @@ func TestWhatAskingCosts(t *testing.T) {
 	}
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	writeFile(t, limits, "limits: [{name: many, key: [ip], rate: 1000000/s}]\n")
-	app, s := startApplication(t), startStint(t, limits)
-	s.timeout = "5s"
+	app, s := gatewaytest.StartApplication(t), startStint(t, limits)
+	s.Timeout = "5s"
 	ways := []struct {
 		name, url string
 		took      []time.Duration
 	}{
 		{name: "without", url: "http://" + startBare(t, s, app)},
-		{name: "by Lua", url: "http://" + startHAProxy(t, s, app)},
+		{name: "by Lua", url: "http://" + gatewaytest.StartHAProxy(t, "haproxy", s, app)},
 		{name: "by SPOE", url: "http://" + startSPOE(false)(t, s, app)},
 	}
-	client := &http.Client{Timeout: patience}
+	client := &http.Client{Timeout: gatewaytest.Patience}
 	defer client.CloseIdleConnections()
 	for i := range n + 20 {
 		for w := range ways {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -48,13 +49,28 @@ func StartHAProxy(t testing.TB, folder string, s *Service, app *Application) str
 	return a[0]
 }
 
-// StartSPOE runs HAProxy with haproxy-spoe.cfg in folder, which asks by SPOE.
-func StartSPOE(t testing.TB, folder string, s *Service, app *Application) string {
+// StartSPOE runs HAProxy with haproxy-spoe.cfg in folder, which asks by SPOE; closed = with the line that it has
+// for failing closed.
+func StartSPOE(t testing.TB, folder string, closed bool, s *Service, app *Application) string {
 	t.Helper()
 	listen := FreeAddrs(t, 1)[0]
 	dir := Render(t, folder, map[string]string{
 		"127.0.0.1:8083": s.SPOE, "127.0.0.1:9000": app.Addr, "100ms": s.Timeout, "127.0.0.1:8000": listen,
 	})
+	if closed {
+		name := filepath.Join(dir, "haproxy-spoe.cfg")
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const line = "# http-request return status 503"
+		if strings.Count(string(text), line) != 1 {
+			t.Fatalf("%s has no line for failing closed", name)
+		}
+		if err := os.WriteFile(name, []byte(strings.Replace(string(text), line, line[2:], 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	Start(t, syscall.SIGTERM, "haproxy", "-db", "-C", dir, "-f", "haproxy-spoe.cfg").Await(t, listen)
 	return listen
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/stint-io/stint/internal/redistest"
 )
 
-// patience bounds every wait for something that is sure to come, on a machine
+// Patience bounds every wait for something that is sure to come, on a machine
 // that is busy with other things.
-const patience = 30 * time.Second
+const Patience = 30 * time.Second
 
 // Process is a program that runs until its test ends or until it is killed.
 type Process struct {
@@ -57,7 +57,7 @@ func Start(t testing.TB, end syscall.Signal, name string, args ...string) *Proce
 		_ = p.cmd.Process.Signal(end)
 		select {
 		case <-p.done:
-		case <-time.After(patience):
+		case <-time.After(Patience):
 			t.Errorf("%s did not end on %v", name, end)
 			_ = p.cmd.Process.Kill()
 			<-p.done
@@ -122,10 +122,10 @@ func (p *Process) Await(t testing.TB, addr string) {
 	})
 }
 
-// Eventually asks again and again until ok, and fails the test when patience ends.
+// Eventually asks again and again until ok, and fails the test when Patience ends.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -133,7 +133,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("waited %v in vain for %s", patience, what)
+			t.Fatalf("waited %v in vain for %s", Patience, what)
 		}
 	}
 }
@@ -262,7 +262,7 @@ func StartApplication(t testing.TB) *Application {
 		t.Fatal(err)
 	}
 	app := &Application{Addr: l.Addr().String(), hits: map[string]int{}}
-	srv := &http.Server{Handler: app, ReadHeaderTimeout: patience}
+	srv := &http.Server{Handler: app, ReadHeaderTimeout: Patience}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
