@@ -52,7 +52,7 @@ func readToken(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token := strings.TrimSpace(string(text))
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff"))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
 		return "", fmt.Errorf("%s does not hold one token, write it there on one line", file)
 	}

@@ -36,7 +36,7 @@ func newService(o *Options, local *server.Decider) (*service, error) {
 		if err != nil {
 			return nil, fmt.Errorf("proxy: cannot read the token of the service: %w", err)
 		}
-		token = strings.TrimSpace(string(text))
+		token = strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff"))
 	}
 	var err error
 	s.Client, err = remote.New(remote.Options{

@@ -140,6 +140,9 @@ func (b *builder) store(d *file, n *document.Node) {
 		d.Fault(n, "name it in one file only", "another store is named at %s", b.storeAt)
 		return
 	}
+	if i := strings.Index(text, "${"); i >= 0 && strings.Contains(text[i:], "}") {
+		b.warn(d, n, "set STINT_STORE in the environment, which goes first, or name a file with ?password_file=", "the store has a ${...} in it, which is taken as it stands: variables are not expanded in a limits file")
+	}
 	b.set.store, b.storeAt = text, fmt.Sprintf("%s:%d", d.Name, n.Line)
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -46,7 +47,7 @@ func readTarget(set *rules.Set) (t webhook.Target, err error) {
 	if err != nil {
 		return t, fmt.Errorf("server: events: secret_file: %w: write one with echo whsec_$(head -c 32 /dev/urandom | base64) > %s", err, c.SecretFile)
 	}
-	if t.Secrets, err = webhook.ParseSecrets(text); err != nil {
+	if t.Secrets, err = webhook.ParseSecrets(bytes.TrimPrefix(text, []byte("\ufeff"))); err != nil {
 		return t, fmt.Errorf("server: events: secret_file %s: %w", c.SecretFile, err)
 	}
 	t.URL = c.Webhook

@@ -23,13 +23,15 @@ func (c *configPaths) String() string {
 	return strings.Join(shown, ", ")
 }
 
-// Set adds what one flag says.
+// Set adds what one flag says. Spaces around a comma belong to no path.
 func (c *configPaths) Set(value string) error {
 	if server.IsConfigURL(value) {
 		*c = append(*c, value)
 		return nil
 	}
-	*c = append(*c, strings.Split(value, ",")...)
+	for path := range strings.SplitSeq(value, ",") {
+		*c = append(*c, strings.TrimSpace(path))
+	}
 	return nil
 }
 

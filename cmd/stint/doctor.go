@@ -63,6 +63,9 @@ wrong or a file has faults.`,
 					return err
 				}
 			}
+			for _, line := range exposed(cmd.Flags(), files, store, url, cluster) {
+				report.Findings = append(report.Findings, finding{Check: "files", Level: "warning", Text: line})
+			}
 			if asJSON {
 				return report.json(cmd.OutOrStdout())
 			}
@@ -168,6 +171,9 @@ func (r *doctorReport) text(out io.Writer) error {
 		r.write(&b, false)
 	case r.Cluster == "":
 		fmt.Fprintln(&b, "store memory: nothing to examine, each process counts by itself\nhint: name a store that many share with --store redis://host:6379, or the backend of a cluster with --cluster etcd://host:2379/prefix")
+	}
+	if r.Store == server.StoreMemory {
+		r.write(&b, false)
 	}
 	if r.Cluster != "" {
 		fmt.Fprintf(&b, "cluster %s\n", r.Cluster)

@@ -21,7 +21,7 @@ func variable(flag string) string {
 }
 
 // fromEnvironment sets the flags that were not given from the variables of the same
-// name.
+// name. One that is empty counts as not set: Compose and Kubernetes write those.
 func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -29,7 +29,7 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 			return
 		}
 		name := variable(f.Name)
-		if v, ok := lookup(name); ok {
+		if v, ok := lookup(name); ok && v != "" {
 			if err := flags.Set(f.Name, v); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}

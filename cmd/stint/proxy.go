@@ -128,6 +128,9 @@ func (p *proxyFlags) complete(cmd *cobra.Command, o *proxy.Options) (err error) 
 	if d.Logger, err = newLogger(p.log, "info", cmd.ErrOrStderr()); err != nil {
 		return err
 	}
+	for _, line := range exposed(cmd.Flags(), d.ConfigPaths, d.Store) {
+		d.Logger.Warn(line)
+	}
 	for _, u := range unknownVariables(cmd.Root(), os.Environ()) {
 		d.Logger.Warn(u.String())
 	}

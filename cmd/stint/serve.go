@@ -81,6 +81,9 @@ also happens by itself when a file changes.`,
 			case "":
 				o.StateDir, o.StateDirIfFree = defaultStateDir(os.Getenv), true
 			}
+			for _, line := range exposed(cmd.Flags(), o.ConfigPaths, o.Store, o.Cluster.URL) {
+				o.Logger.Warn(line)
+			}
 			return serve(cmd.Context(), *o, cmd.OutOrStdout())
 		},
 	}
@@ -285,7 +288,7 @@ func readToken(file, flag string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token of %s: %w", flag, err)
 	}
-	token := strings.TrimSpace(string(text))
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), byteOrderMark))
 	if token == "" {
 		return "", fmt.Errorf("the file given with %s is empty, put a token in it", flag)
 	}
@@ -294,6 +297,9 @@ func readToken(file, flag string) (string, error) {
 	}
 	return token, nil
 }
+
+// byteOrderMark is what some editors begin a file with.
+const byteOrderMark = "\ufeff"
 
 func newLogger(format, level string, w io.Writer) (*slog.Logger, error) {
 	var least slog.Level

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -128,6 +129,7 @@ func (r *reading) parameter(name, value string) {
 		r.o.Timeout = d
 	case "password_file":
 		text, ok := r.file(name)
+		text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin with a byte order mark
 		if ok && strings.TrimSpace(string(text)) == "" {
 			r.bad("the file of password_file: it is empty, put the password in it")
 		}

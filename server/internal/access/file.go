@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -296,5 +297,6 @@ func readTokenFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(path)
+	text, err := os.ReadFile(path)
+	return bytes.TrimPrefix(text, []byte("\ufeff")), err // some editors begin with a byte order mark
 }
