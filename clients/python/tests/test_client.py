@@ -90,6 +90,9 @@ class ClientTest(unittest.TestCase):
             self.client.wait({**self.user, "path": "/two"}, cost=3, sleep=self.fail)
 
     def test_a_wait_is_no_failure(self):
+        with Client(URL, timeout=0.3) as client:
+            for _ in range(2):  # the second one is held for longer than the timeout
+                client.wait({**self.user, "path": "/second"}, sleep=self.fail)
         with Client(URL, timeout=4) as client:
             answers = []  # the queue is longer than the timeout allows: those that would come too late are refused at once
             threads = [threading.Thread(target=lambda: answers.append(client.take({**self.user, "path": "/line"}))) for _ in range(80)]
