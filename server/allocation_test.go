@@ -72,6 +72,8 @@ func TestBusyUsesAsMuchAsMaxMin(t *testing.T) {
 		}
 	}
 	const from, to = 10 * time.Second, 20 * time.Second
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
 	began, counting := time.Now(), false
 	for now := time.Duration(0); now < to; now = time.Since(began) {
 		if now >= from && !counting {
@@ -89,7 +91,7 @@ func TestBusyUsesAsMuchAsMaxMin(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(5 * time.Millisecond) // the pace of the load
+		<-pace.C
 	}
 	used := make([][2]int64, len(fleets))
 	for _, x := range all {
