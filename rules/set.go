@@ -126,6 +126,7 @@ type builder struct {
 	attributes  map[string]bool
 	variants    int
 	full        bool
+	warned      map[document.Fault]bool // without excerpts
 }
 
 func newBuilder(found *document.Faults) *builder {
@@ -156,10 +157,19 @@ func (b *builder) add(d *file, n *document.Node, l *Limit) bool {
 }
 
 func (b *builder) warn(d *file, n *document.Node, hint, format string, args ...any) {
-	e := Error(d.At(n.Line, n.Column, hint, format, args...))
-	if !slices.Contains(b.set.warnings, e) && len(b.set.warnings) < document.MaxFaults {
-		b.set.warnings = append(b.set.warnings, e)
+	if len(b.set.warnings) >= document.MaxFaults {
+		return
 	}
+	f := d.At(n.Line, n.Column, hint, format, args...)
+	if b.warned[f] {
+		return
+	}
+	if b.warned == nil {
+		b.warned = map[document.Fault]bool{}
+	}
+	b.warned[f] = true
+	f.Excerpt = d.Excerpt(f)
+	b.set.warnings = append(b.set.warnings, Error(f))
 }
 
 // finish builds what Match works on.

@@ -50,6 +50,7 @@ type Document struct {
 	Faults *Faults  // those of this document and of others read with it
 
 	bounds Bounds
+	masked map[int]string // lines without passwords, by number
 }
 
 // Read reads the text of a file that is called name. What is wrong with it goes to
@@ -112,12 +113,12 @@ func (d *Document) checkText() bool {
 			column++
 			if r == utf8.RuneError {
 				if _, n := utf8.DecodeRuneInString(line[j:]); n == 1 {
-					d.Faults.Add(d.At(i+1, column, "save the file as UTF-8", "byte 0x%02x is not valid UTF-8", line[j]))
+					d.add(d.At(i+1, column, "save the file as UTF-8", "byte 0x%02x is not valid UTF-8", line[j]))
 					return false
 				}
 			}
 			if r < ' ' && r != '\t' && r != '\r' || r == 0x7f {
-				d.Faults.Add(d.At(i+1, column, "", "control character %#U", r))
+				d.add(d.At(i+1, column, "", "control character %#U", r))
 				return false
 			}
 		}
@@ -136,18 +137,32 @@ func (d *Document) syntax(err error) {
 		hint = syntaxHint(e.GetMessage(), d.Lines[p.Line-1])
 	}
 	message := strings.ReplaceAll(e.GetMessage(), "\t", `\t`)
-	d.Faults.Add(d.At(p.Line, p.Column, hint, "yaml: %s", message))
+	d.add(d.At(p.Line, p.Column, hint, "yaml: %s", message))
 }
 
-// At returns a fault at a place, both from 1, or 0 for none. An empty hint leaves it
-// out.
+// At returns a fault at a place, both from 1, or 0 for none, without its excerpt. An empty hint leaves it out.
 func (d *Document) At(line, column int, hint, format string, args ...any) Fault {
-	f := Fault{File: d.Name, Line: line, Column: column, Hint: hint, Message: fmt.Sprintf(format, args...)}
-	if line > 0 && line <= len(d.Lines) {
-		f.Excerpt = excerpt(masked(d.Lines[line-1]), line, column)
-	}
-	return f
+	return Fault{File: d.Name, Line: line, Column: column, Hint: hint, Message: fmt.Sprintf(format, args...)}
 }
+
+// Excerpt returns the line of a fault of this document with a caret below the column, without passwords. It reads the
+// whole line.
+func (d *Document) Excerpt(f Fault) string {
+	if f.Line < 1 || f.Line > len(d.Lines) {
+		return ""
+	}
+	line, ok := d.masked[f.Line]
+	if !ok {
+		if line = masked(d.Lines[f.Line-1]); d.masked == nil {
+			d.masked = map[int]string{}
+		}
+		d.masked[f.Line] = line
+	}
+	return excerpt(line, f.Line, f.Column)
+}
+
+// add records a fault of this document.
+func (d *Document) add(f Fault) { d.Faults.add(f, func() string { return d.Excerpt(f) }) }
 
 // Fault records what is wrong with n, or with the whole file when n is nil. An empty
 // hint leaves it out.
@@ -156,7 +171,7 @@ func (d *Document) Fault(n *Node, hint, format string, args ...any) {
 	if n != nil {
 		line, column = n.Line, n.Column
 	}
-	d.Faults.Add(d.At(line, column, hint, format, args...))
+	d.add(d.At(line, column, hint, format, args...))
 }
 
 // Wants records that n is not what it has to be.

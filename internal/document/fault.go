@@ -59,10 +59,15 @@ type Faults struct {
 }
 
 // Add records a fault, unless the same is there.
-func (f *Faults) Add(e Fault) {
+func (f *Faults) Add(e Fault) { f.add(e, func() string { return e.Excerpt }) }
+
+// add records a fault with the excerpt that the function returns. It is not called for a fault that is not kept: a long line
+// would be read for each of its faults.
+func (f *Faults) add(e Fault, excerpt func() string) {
 	e.Message = userinfo.ReplaceAllString(e.Message, "://...@")
 	// A value that others inherit, or that stands behind an alias, is met once for
 	// each of them.
+	e.Excerpt = ""
 	if f.seen[e] {
 		return
 	}
@@ -74,6 +79,7 @@ func (f *Faults) Add(e Fault) {
 		f.seen = make(map[Fault]bool)
 	}
 	f.seen[e] = true
+	e.Excerpt = excerpt()
 	f.list = append(f.list, e)
 }
 

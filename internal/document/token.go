@@ -19,7 +19,7 @@ func (d *Document) checkTokens(tokens token.Tokens) bool {
 			continue
 		}
 		refuse := func(hint, format string, args ...any) bool {
-			d.Faults.Add(d.At(t.Position.Line, t.Position.Column, hint, format, args...))
+			d.add(d.At(t.Position.Line, t.Position.Column, hint, format, args...))
 			return false
 		}
 		opensBlock := t.Position.Line != line || previous == token.SequenceEntryType
