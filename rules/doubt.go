@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/stint-io/stint/internal/document"
@@ -81,6 +82,52 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 	case name == "host" && (strings.ContainsAny(text, ":/") && !isAddress(text) || text != strings.ToLower(text)):
 		b.warn(d, n, "", "%q matches no host: hosts are in lower case, without scheme, port and path", text)
 	}
+}
+
+// maxWide bounds the overrides with which the ones behind them are compared, so that checking is linear.
+const maxWide = 16
+
+// wide reports whether the clause may hold for all requests for which another holds: it has no expression, and a pattern
+// with a star or a network for each attribute.
+func (c *clause) wide() bool {
+	for i := range c.conditions {
+		if !slices.ContainsFunc(c.conditions[i].patterns, func(p pattern) bool { return !p.exact() }) {
+			return false
+		}
+	}
+	return c.expression == nil
+}
+
+// covers reports whether c, which is wide, holds whenever other does. It may miss that it does.
+func (c *clause) covers(other *clause) bool {
+	for i := range c.conditions {
+		mine := &c.conditions[i]
+		at := slices.IndexFunc(other.conditions, func(o condition) bool { return o.name == mine.name })
+		if at < 0 {
+			return false
+		}
+		for j := range other.conditions[at].patterns {
+			q := &other.conditions[at].patterns[j]
+			if !slices.ContainsFunc(mine.patterns, func(p pattern) bool { return p.covers(q) }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// covers reports whether p matches each value that q matches. It may miss that it does.
+func (p *pattern) covers(q *pattern) bool {
+	switch {
+	case p.text == "*" || p.text == q.text:
+		return true
+	case p.isNet && q.isNet:
+		return p.net.Bits() <= q.net.Bits() && p.net.Contains(q.net.Addr())
+	case q.exact():
+		return p.matches(q.text)
+	}
+	first, _ := q.literal()
+	return len(p.parts) == 2 && p.parts[1] == "" && strings.HasPrefix(first, p.parts[0])
 }
 
 func hasPlaceholder(path string) bool {

@@ -191,3 +191,34 @@ func TestPercentHint(t *testing.T) {
 		}
 	}
 }
+
+// What a limit does to requests over it, and to some of them by an override, is warned of where it cannot be meant.
+func TestDoubtsOfActions(t *testing.T) {
+	for limit, want := range map[string]string{
+		"key: [ip], rate: 10/m, on_exceed: {ban: {for: 1h, after: 5/m}}":                                                           "within it",
+		"key: [ip], rate: 10/m, on_exceed: {ban: {for: 1h, after: 599/h}}":                                                         "within it",
+		"key: [ip], rate: 10/m, burst: 50, on_exceed: {ban: {for: 1h, after: 40/m}}":                                               "within it",
+		"key: [ip], rate: 10/m, on_exceed: {ban: {for: 1h, after: 10/m}}":                                                          "",
+		"key: [ip], rate: 10/m, on_exceed: {ban: {for: 1h, after: 600/h}}":                                                         "",
+		"key: [ip], rate: 10/m, on_exceed: {ban: {for: 1h}}":                                                                       "",
+		"key: [ip], rate: 10/m, overrides: [{when: {ip: 10.0.0.0/8}, rate: 100/m}], on_exceed: {ban: {for: 1h, after: 20/m}}":      "override when",
+		"rate: 10/m, on_exceed: {ban: {for: 1h}}":                                                                                  "has all clients banned",
+		`key: [user], rate: 1/m, overrides: [{when: {user: "*"}, rate: 2/m}, {when: {user: acme}, rate: 3/m}]`:                     "never reached",
+		`key: [user], rate: 1/m, overrides: [{when: {user: "a*"}, rate: 2/m}, {when: {user: "ab*", path: /x}, rate: 3/m}]`:         "never reached",
+		`key: [ip], rate: 1/m, overrides: [{when: {ip: 10.0.0.0/8}, rate: 2/m}, {when: {ip: [10.1.0.0/16, 10.2.3.4]}, rate: 3/m}]`: "never reached",
+		`key: [user], rate: 1/m, overrides: [{when: {user: acme}, rate: 3/m}, {when: {user: "*"}, rate: 2/m}]`:                     "",
+		`key: [user], rate: 1/m, overrides: [{when: {user: "*", path: /x}, rate: 2/m}, {when: {user: acme}, rate: 3/m}]`:           "",
+		`key: [ip], rate: 1/m, overrides: [{when: {ip: 10.1.0.0/16}, rate: 2/m}, {when: {ip: 10.0.0.0/8}, rate: 3/m}]`:             "",
+		"rate: 1/m, on_exceed: {redirect: /busy}":                                                                                  "from one redirect to the next",
+		"match: {path: /api/*}, rate: 1/m, on_exceed: {redirect: /api/busy}":                                                       "from one redirect to the next",
+		"match: {path: /api/*, method: GET}, rate: 1/m, on_exceed: {redirect: {location: /api/busy?x=1, status: 303}}":             "from one redirect to the next",
+		"match: {path: /api/*, method: POST}, rate: 1/m, on_exceed: {redirect: {location: /api/busy, status: 303}}":                "",
+		"match: {path: /api/*}, rate: 1/m, on_exceed: {redirect: /busy}":                                                           "",
+		"rate: 1/m, on_exceed: {redirect: https://example.com/busy}":                                                               "",
+	} {
+		list := mustParse(t, "limits: [{name: a, "+limit+"}]").Warnings()
+		if want == "" && len(list) > 0 || want != "" && (len(list) != 1 || !strings.Contains(list[0].Error(), want)) {
+			t.Errorf("%s: %v, want %q", limit, list, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"math/bits"
 	"net/url"
 	"slices"
 	"strings"
@@ -239,6 +240,21 @@ func (b *builder) redirect(s *scope, l *Limit, n *document.Node) {
 	}
 	a.Location = text
 	l.Status, l.OnExceed.Action = a.Status, a
+	if path && l.clause.meets(u.Path) {
+		b.warn(s.file, at, "redirect to a path that the limit does not match", "%s meets the limit as well: a client over the limit is sent from one redirect to the next", text)
+	}
+}
+
+// meets reports whether a request for path by GET meets the clause, as far as that is known of one that met it with another
+// path.
+func (c *clause) meets(path string) bool {
+	for i := range c.conditions {
+		cond := &c.conditions[i]
+		if cond.name == "path" && !cond.matches(path) || cond.name == "method" && !cond.matches("GET") {
+			return false
+		}
+	}
+	return c.expression == nil && c.unless == nil
 }
 
 func (b *builder) tag(s *scope, l *Limit, n *document.Node) {
@@ -310,8 +326,29 @@ func (b *builder) banOf(s *scope, l *Limit, ban *document.Node) {
 	} else if l.Base.Policy.Algorithm == limit.Concurrency {
 		s.Fault(ban, "add after: 20/minute", "the ban of a concurrency limit needs a rate of attempts")
 	}
+	if len(l.Key) == 0 {
+		b.warn(s.file, ban, "add a key, such as key: ip", "the limit has no key: one client that goes over it has all clients banned")
+	}
 	if l.OnExceed.MaxWait > 0 {
 		b.warn(s.file, ban, "leave one out, or ban after many more attempts than the limit admits", "each request that waits in the queue is counted twice or more by the ban: when it comes and when it is tried again")
+	}
+}
+
+// doubtBan warns of a ban that begins before the limit refuses.
+func (b *builder) doubtBan(s *scope, l *Limit, v *Variant) {
+	at, p, after := s.get("on_exceed").Get("ban").Get("after"), &v.Policy, l.Ban.After
+	if at == nil || after.Period == 0 || p.Algorithm == limit.Concurrency || p.Rate.Period == 0 {
+		return
+	}
+	whose := "limit"
+	if s.override != nil {
+		whose = v.Detail
+	}
+	asked, _ := bits.Mul64(uint64(after.Count), uint64(p.Rate.Period))
+	admitted, _ := bits.Mul64(uint64(p.Rate.Count), uint64(after.Period))
+	askedLow, admittedLow := uint64(after.Count)*uint64(p.Rate.Period), uint64(p.Rate.Count)*uint64(after.Period)
+	if asked < admitted || asked == admitted && askedLow < admittedLow || after.Count < p.Quota() && after.Period <= p.Rate.Period {
+		b.warn(s.file, at, "ban after more attempts than are admitted", "the %s admits %v and %d at once, and the ban begins after %v: it bans clients that are within it", whose, p.Rate, p.Quota(), after)
 	}
 }
 
@@ -320,6 +357,7 @@ func (b *builder) ban(s *scope, l *Limit, v *Variant) {
 	if l.Ban == nil || v.Policy.Unlimited || l.Ban.For <= 0 {
 		return
 	}
+	b.doubtBan(s, l, v)
 	after := l.Ban.After
 	if after == (limit.Rate{}) {
 		after = v.Policy.Rate

@@ -347,6 +347,7 @@ func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm l
 		return
 	}
 	lines := make(map[string]int)
+	var wide []*Override // those before that may cover others
 	for _, n := range list.Items {
 		if !s.section(n, "an override", "an override: a map with when and rate", overrideKeys) {
 			continue
@@ -376,6 +377,11 @@ func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm l
 		policy, fine := of.policy(algorithm)
 		if !fine || !ok {
 			continue
+		}
+		if i := slices.IndexFunc(wide, func(w *Override) bool { return w.clause.covers(&o.clause) }); i >= 0 {
+			b.warn(s.file, n, "write it before that one: the first that holds counts", "the override is never reached: when %s holds before it for all of its requests", wide[i].When)
+		} else if len(wide) < maxWide && o.clause.wide() {
+			wide = append(wide, &o)
 		}
 		o.Variant = Variant{ID: l.Name + "!" + id, Policy: policy, Detail: "override when " + o.When}
 		b.restrict(&of, l, &o.Variant)
