@@ -100,8 +100,16 @@ func (n *nodes) start() {
 func (n *nodes) restart(m *node) {
 	n.t.Helper()
 	m.kill()
+	m.later()
 	m.begin(n.t)
 	m.ready(n.t)
+}
+
+// later says that a start is not the first one.
+func (m *node) later() {
+	if !slices.Contains(m.env, "STINT_TEST_LATER=1") {
+		m.env = append(m.env, "STINT_TEST_LATER=1")
+	}
 }
 
 // spread waits until each of the shards is led by the member that should lead it.

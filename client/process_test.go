@@ -71,7 +71,7 @@ func serveMain() error {
 	shards, _ := strconv.Atoi(os.Getenv("STINT_TEST_SHARDS")) // 0 = one
 	s, err := server.New(server.Options{
 		Parent: parent, HTTPAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", GRPCAddr: os.Getenv("STINT_TEST_ADDRESS"),
-		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"), FirstStart: true,
+		ConfigPaths: []string{os.Getenv("STINT_TEST_CONFIG")}, StateDir: os.Getenv("STINT_TEST_STATE"), FirstStart: os.Getenv("STINT_TEST_LATER") == "",
 		Cluster: server.Cluster{URL: os.Getenv("STINT_TEST_CLUSTER"), Node: os.Getenv("STINT_TEST_NODE"), Shards: shards},
 	})
 	if err != nil {

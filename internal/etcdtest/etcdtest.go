@@ -37,6 +37,7 @@ type Server struct {
 	addr string
 	args []string
 	path string
+	dir  string
 	cmd  *exec.Cmd // nil = it does not run
 	log  transcript
 }
@@ -47,8 +48,9 @@ func Start(t testing.TB) *Server {
 	s := &Server{t: t, path: build(t)}
 	client, peer := port(t), port(t)
 	s.addr = client
+	s.dir = folder(t)
 	s.args = []string{
-		"--name", "test", "--data-dir", folder(t), "--log-level", "error",
+		"--name", "test", "--data-dir", s.dir, "--log-level", "error",
 		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
 		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
 		"--initial-cluster", "test=http://" + peer,
@@ -74,6 +76,14 @@ func (s *Server) Kill() {
 	s.signal(syscall.SIGKILL)
 	_ = s.cmd.Wait()
 	s.cmd = nil
+}
+
+// Forget removes the data of a server that does not run.
+func (s *Server) Forget() {
+	s.t.Helper()
+	if err := os.RemoveAll(filepath.Join(s.dir, "member")); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // Restart starts a server that does not run, and returns when it answers.

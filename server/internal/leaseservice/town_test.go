@@ -172,8 +172,8 @@ func (w *town) start(address string) *townMember {
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
-	go func() { m.Run(ctx); close(ended) }()
 	m.stop = func() { cancel(); <-ended }
+	go func() { m.Run(ctx); close(ended) }()
 	w.t.Cleanup(m.stop)
 	w.mu.Lock()
 	w.members[address] = m
