@@ -2,11 +2,13 @@
 // what another rate or burst would have done with them.
 //
 // It keeps all requests of some keys, not some requests of all keys, so that the bucket of a key that is kept can be
-// played again exactly. As memory fills, a limit keeps fewer keys, chosen by a hash. Requests of one key within a slot of
+// played again exactly. As memory fills, a limit keeps fewer keys: those that asked most, and of the others a part that
+// is chosen by a hash. From then on all its requests are counted by the minute. Requests of one key within a slot of
 // time, 10 ms at first, are kept as one number. It keeps no key, only hashes of them, and decides nothing.
 package lasthour
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -55,7 +57,50 @@ type Log struct {
 	mask  atomic.Uint64 // keys are kept whose hash has none of these bits
 	width atomic.Uint32 // of a slot, in units of Slot
 	bytes atomic.Int64
-	since atomic.Uint32 // the first unit from which all is kept
+	since atomic.Uint32           // the first unit from which all is kept
+	all   atomic.Pointer[minutes] // nil while all keys are kept
+}
+
+// minutes counts the requests of all keys in the latest hour.
+type minutes struct {
+	sync.Mutex
+	counts [countedMinutes]struct {
+		minute         uint32 // since the start
+		asked, refused uint64
+	}
+}
+
+const (
+	unitsOfAMinute = uint32(time.Minute / Slot)
+	countedMinutes = uint32(Hour/time.Minute) + 2 // the parts of the first and the last
+)
+
+func (m *minutes) add(e *entry) {
+	minute := e.at / unitsOfAMinute
+	m.Lock()
+	defer m.Unlock()
+	c := &m.counts[minute%countedMinutes]
+	if c.minute != minute {
+		if c.minute > minute {
+			return // older than an hour
+		}
+		c.minute, c.asked, c.refused = minute, 0, 0
+	}
+	c.asked += uint64(e.asked)
+	c.refused += uint64(e.asked - e.took)
+}
+
+// sum returns what was counted from a minute on.
+func (m *minutes) sum(from uint32) (asked, refused float64) {
+	m.Lock()
+	defer m.Unlock()
+	for i := range m.counts {
+		if c := &m.counts[i]; c.minute >= from {
+			asked += float64(c.asked)
+			refused += float64(c.refused)
+		}
+	}
+	return asked, refused
 }
 
 // shard has some of the keys.
@@ -72,6 +117,7 @@ type name struct {
 // track has the requests of one key, ascending by time.
 type track struct {
 	log     *Log
+	top     bool // it asked so much that it is kept whatever its hash
 	entries []entry
 }
 
@@ -124,9 +170,6 @@ func (r *Recorder) unit() uint32 {
 // Add keeps a request of a key, with its cost from 0, and whether it was admitted. It keeps no reference to key.
 func (l *Log) Add(key []byte, cost int64, admitted bool) {
 	h := maphash.Bytes(l.r.seed, key)
-	if h&l.mask.Load() != 0 {
-		return
-	}
 	at := l.r.unit()
 	at -= at % l.width.Load()
 	e := entry{at: at, asked: 1, cost: uint32(min(max(cost, 0), math.MaxUint32))}
@@ -136,8 +179,14 @@ func (l *Log) Add(key []byte, cost int64, admitted bool) {
 	sh := &l.r.shards[h>>60]
 	sh.Lock()
 	defer sh.Unlock()
+	if all := l.all.Load(); all != nil {
+		all.add(&e)
+	}
 	t := sh.tracks[name{h, l.group}]
 	if t == nil {
+		if h&l.mask.Load() != 0 {
+			return
+		}
 		if !l.grow(trackBytes) {
 			return
 		}
@@ -239,15 +288,13 @@ func (t *track) fit(entries []entry) {
 	t.log.shrink(int64(before-cap(t.entries)) * entryBytes)
 }
 
-// thin halves what is kept of a limit: every other key, or times that are half as exact.
+// thin halves what is kept of a limit: every other key, but for those that asked most, or times that are half as exact.
 func (r *Recorder) thin(l *Log) {
-	keys := 0
-	l.each(func(sh *shard, id name, t *track) { keys++ })
-	if keys >= fewKeys {
+	if keys := l.pickTop(); keys >= fewKeys {
 		mask := l.mask.Load()<<1 | 1
 		l.mask.Store(mask)
 		l.each(func(sh *shard, id name, t *track) {
-			if id.hash&mask != 0 {
+			if id.hash&mask != 0 && !t.top {
 				l.shrink(trackBytes + int64(cap(t.entries))*entryBytes)
 				delete(sh.tracks, id)
 			}
@@ -266,6 +313,65 @@ func (r *Recorder) thin(l *Log) {
 		}
 		t.fit(joined)
 	})
+}
+
+// pickTop chooses the keys that asked most, as many as half of fewKeys, and returns how many others there are; 0 where
+// those take most of the memory. It begins to count all requests.
+func (l *Log) pickTop() (others int) {
+	type one struct {
+		id    name
+		asked uint64
+		bytes int64
+	}
+	var keys []one
+	count := new(minutes)
+	lockAll := l.all.Load() == nil
+	if lockAll {
+		for i := range l.r.shards {
+			l.r.shards[i].Lock()
+		}
+	}
+	visit := func(_ *shard, id name, t *track) {
+		k := one{id: id, bytes: trackBytes + int64(cap(t.entries))*entryBytes}
+		for i := range t.entries {
+			k.asked += uint64(t.entries[i].asked)
+			if lockAll {
+				count.add(&t.entries[i])
+			}
+		}
+		keys = append(keys, k)
+	}
+	if lockAll { // what comes meanwhile would be counted twice or not at all
+		l.visit(visit)
+		l.all.Store(count)
+		for i := range l.r.shards {
+			l.r.shards[i].Unlock()
+		}
+	} else {
+		l.each(visit)
+	}
+	slices.SortFunc(keys, func(a, b one) int { return cmp.Compare(b.asked, a.asked) })
+	top, bytes := map[name]bool{}, int64(0)
+	for _, k := range keys[:min(len(keys), fewKeys/2)] {
+		top[k.id] = true
+		bytes += k.bytes
+	}
+	l.each(func(_ *shard, id name, t *track) { t.top = top[id] })
+	if bytes > l.bytes.Load()/2 {
+		return 0
+	}
+	return len(keys) - len(top)
+}
+
+// visit calls f for every key of the limit, whose shards are locked.
+func (l *Log) visit(f func(sh *shard, id name, t *track)) {
+	for i := range l.r.shards {
+		for id, t := range l.r.shards[i].tracks {
+			if id.group == l.group {
+				f(&l.r.shards[i], id, t)
+			}
+		}
+	}
 }
 
 // each calls f for every key of the limit, with its shard locked.

@@ -241,3 +241,55 @@ func TestConcurrentCallers(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 }
+
+// Traffic of an hour with some keys that ask much, beside very many that ask seldom, in little memory: totals are exact,
+// the keys that ask most are kept, and what another rate refuses is known within the error that is stated.
+func TestTopKeysAreKept(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 20))
+	for range 8 {
+		c := newClock()
+		rec := New(300_000, c.now)
+		l := rec.Open()
+		heavy := 1 + r.IntN(4)
+		share := 0.2 + 0.6*r.Float64()
+		policy := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(60), Period: time.Minute}, Burst: 1 + r.Int64N(60)}
+		var at []limit.Time
+		var keys []int
+		asked, refused := 0.0, 0.0
+		for now := begin; now < begin+limit.Time(50*time.Minute); now += limit.Time(25 * time.Millisecond) { // 40 in a second
+			c.Store(int64(now))
+			key := heavy + r.IntN(100_000)
+			if r.Float64() < share {
+				key = r.IntN(heavy)
+			}
+			admitted := r.IntN(3) > 0
+			l.Add(fmt.Append(nil, key), 1, admitted)
+			asked++
+			if !admitted {
+				refused++
+			}
+			at, keys = append(at, now), append(keys, key)
+			if len(at)%4 == 0 {
+				rec.Sweep()
+			}
+		}
+		a, err := l.WhatIf(context.Background(), policy, policy, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := float64(refusals(t, policy, at, keys, 1))
+		t.Logf("%d keys with %.0f %% of all, %v: %.0f refused, %.0f in truth, sampling error %.0f; %d keys played, one in %d, slots of %v",
+			heavy, 100*share, policy.Rate, a.Then, want, a.Sampling, a.Keys, a.Part, a.Slot)
+		if a.Part == 1 {
+			t.Error("all keys were kept: the test shows nothing")
+		}
+		if a.Asked != asked || a.Refused != refused {
+			t.Errorf("asked %v, refused %v, and in truth %v and %v", a.Asked, a.Refused, asked, refused)
+		}
+		if math.Abs(a.Then-want) > 0.02*want+5*a.Sampling {
+			t.Errorf("%.0f refused, %.0f in truth, with an error of %.0f", a.Then, want, a.Sampling)
+		}
+	}
+}

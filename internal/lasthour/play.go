@@ -23,15 +23,15 @@ var ErrConcurrency = errors.New("lasthour: what another number of requests in fl
 type Answer struct {
 	// From and To say of which time.
 	From, To time.Time
-	// Asked are the requests, and Refused those that were refused in truth.
+	// Asked are the requests, and Refused those that were refused in truth, of all keys.
 	Asked, Refused float64
 	// Now are those that the first policy refuses when they are played again: it differs from Refused by what is
 	// known less exactly, by other limits that charge, and by changes in between. Then are those that the other refuses.
 	Now, Then float64
 	// Sampling is the standard error of Then because of the keys that are not kept; 0 = all are.
 	Sampling float64
-	// Keys are those that were played, and KeysRefused those of them of which the other policy refuses a request. One key
-	// in Part is kept; figures count each for as many.
+	// Keys are those that were played, and KeysRefused those of them of which the other policy refuses a request. The keys
+	// that asked most are kept, and one in Part of the others; figures count each of these for as many as they stand for.
 	Keys, KeysRefused, Part int
 	// Slot is how exactly times are known: a bucket may be off by what it refills in that time.
 	Slot time.Duration
@@ -51,15 +51,30 @@ func (l *Log) WhatIf(ctx context.Context, now, then limit.Policy, latest time.Du
 	if latest <= 0 || latest > Hour {
 		latest = Hour
 	}
-	list, keys, from := l.snapshot(latest)
+	list, top, from := l.snapshot(latest)
+	keys := len(top)
 	part := math.Exp2(float64(bits.OnesCount64(l.mask.Load())))
 	at := func(unit uint32) time.Time {
 		return time.Unix(0, int64(l.r.start)+int64(unit)*int64(Slot)).UTC()
 	}
 	a := Answer{From: at(from), To: time.Unix(0, int64(l.r.now())).UTC(), Keys: keys, Part: int(part), Slot: time.Duration(l.width.Load()) * Slot}
+	ofTop, ofOthers := 0.0, 0.0
 	for i := range list {
-		a.Asked += float64(list[i].asked) * part
-		a.Refused += float64(list[i].asked-list[i].took) * part
+		a.Refused += float64(list[i].asked - list[i].took)
+		if asked := float64(list[i].asked); top[list[i].key] {
+			ofTop += asked
+		} else {
+			ofOthers += asked
+		}
+	}
+	a.Asked = ofTop + ofOthers
+	weight := 1.0 // of a request of another key
+	if all := l.all.Load(); all != nil {
+		a.Asked, a.Refused = all.sum(from / unitsOfAMinute)
+		if ofOthers > 0 {
+			weight = max(1, (a.Asked-ofTop)/ofOthers)
+		}
+		a.Sampling = a.Asked - ofTop - weight*ofOthers // where no other is kept, nothing is known of them
 	}
 	for _, one := range []struct {
 		policy limit.Policy
@@ -70,42 +85,54 @@ func (l *Log) WhatIf(ctx context.Context, now, then limit.Policy, latest time.Du
 			return Answer{}, err
 		}
 		squares, with := 0.0, 0
-		for _, n := range refused {
-			*one.total += float64(n) * part
-			squares += float64(n) * float64(n)
+		for key, n := range refused {
 			if n > 0 {
 				with++
 			}
+			if top[key] {
+				*one.total += float64(n)
+				continue
+			}
+			*one.total += float64(n) * weight
+			squares += float64(n) * float64(n)
 		}
-		a.Sampling, a.KeysRefused = math.Sqrt(squares*part*(part-1)), with
+		a.KeysRefused = with
+		if ofOthers > 0 {
+			a.Sampling = math.Sqrt(squares * weight * (weight - 1))
+		}
 	}
 	return a, nil
 }
 
-// snapshot copies what is kept, ascending by time.
-func (l *Log) snapshot(latest time.Duration) (list []played, keys int, from uint32) {
+// snapshot copies what is kept, ascending by time. top says of each key whether it is one of those that asked most.
+func (l *Log) snapshot(latest time.Duration) (list []played, top []bool, from uint32) {
 	now := l.r.unit()
 	from = l.since.Load()
 	if n := uint32(latest / Slot); now > n {
 		from = max(from, now-n)
 	}
+	if l.all.Load() != nil { // counts are by the minute
+		if from -= from % unitsOfAMinute; from < l.since.Load() {
+			from += unitsOfAMinute
+		}
+	}
 	mask := l.mask.Load()
 	l.each(func(_ *shard, id name, t *track) {
-		if id.hash&mask != 0 {
+		if id.hash&mask != 0 && !t.top {
 			return
 		}
 		before := len(list)
 		for _, e := range t.entries {
 			if e.at >= from {
-				list = append(list, played{e, keys})
+				list = append(list, played{e, len(top)})
 			}
 		}
 		if len(list) > before {
-			keys++
+			top = append(top, t.top)
 		}
 	})
 	slices.SortStableFunc(list, func(a, b played) int { return cmp.Compare(a.at, b.at) })
-	return list, keys, from
+	return list, top, from
 }
 
 // play returns how many requests of each key a policy refuses. Buckets are full at the beginning.
