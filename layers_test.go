@@ -247,8 +247,10 @@ internal/usage, internal/keyadmin, internal/gen/memberpb < server/internal/membe
 internal/filewatch < server/internal/tlsfiles;
 internal/filewatch, internal/document < server/internal/access;
 
+# How many connections a listener has, and one source of them.
+NONE < internal/connlimit < server/internal/accept, server, proxy;
+
 # A transport whose clients say who they are within its protocol.
-NONE < server/internal/accept;
 internal/override, internal/reserve, internal/answer, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
 internal/engine, internal/answer, internal/forwarded/identify, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
 

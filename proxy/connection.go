@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/connlimit"
 )
 
 // maxHead is how much of a request's head a connection remembers. Not more: it is kept for each. Not
@@ -111,17 +113,21 @@ func (c *connection) framing(r *http.Request) (ambiguous, clean bool) {
 	return false, known == 0
 }
 
-// listener hands out at most a number of connections at a time.
+// listener hands out at most a number of connections at a time. Those above it wait, except that a source which has
+// its part of all is refused.
 type listener struct {
 	net.Listener
 	writeTime time.Duration
+	bound     *connlimit.Conns
 	room      chan struct{}
 	done      chan struct{} // closed by Close
 	once      sync.Once
 }
 
-func newListener(l net.Listener, most int, writeTime time.Duration) *listener {
-	return &listener{Listener: l, writeTime: writeTime, room: make(chan struct{}, most), done: make(chan struct{})}
+func newListener(l net.Listener, bound *connlimit.Conns, most int, writeTime time.Duration) *listener {
+	return &listener{
+		Listener: l, writeTime: writeTime, bound: bound, room: make(chan struct{}, most), done: make(chan struct{}),
+	}
 }
 
 // Accept implements [net.Listener].
@@ -131,12 +137,23 @@ func (l *listener) Accept() (net.Conn, error) {
 	case <-l.done:
 		return nil, net.ErrClosed
 	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			<-l.room
+			return nil, err
+		}
+		leave, ok := l.bound.Enter(c.RemoteAddr())
+		if !ok {
+			_ = c.Close()
+			continue
+		}
+		release := func() {
+			leave()
+			<-l.room
+		}
+		return &connection{Conn: c, writeTime: l.writeTime, release: release}, nil
 	}
-	return &connection{Conn: c, writeTime: l.writeTime, release: func() { <-l.room }}, nil
 }
 
 // Close implements [net.Listener].

@@ -43,6 +43,7 @@ var (
 	descInFlight      = prometheus.NewDesc("stint_proxy_upstream_requests_in_flight", "Requests and WebSockets that the upstream has in progress.", []string{"upstream"}, nil)
 	descFailures      = prometheus.NewDesc("stint_proxy_upstream_failures_total", "Failures of the upstream: refused a connection, timeout, broken before an answer, or cut within one.", []string{"upstream", "reason"}, nil)
 	descNone          = prometheus.NewDesc("stint_proxy_unhealthy_requests_total", "Requests answered 503 because no upstream was healthy.", nil, nil)
+	descConnections   = prometheus.NewDesc("stint_proxy_refused_connections_total", "Connections that were closed because their source had too many.", nil, nil)
 	descTunnels       = prometheus.NewDesc("stint_proxy_websockets", "WebSockets in progress.", nil, nil)
 	descService       = prometheus.NewDesc("stint_proxy_service_calls_total", "Requests that the service was to decide: answered; refused, as it does not take the question; failed; or skipped because it was out.", []string{"outcome"}, nil)
 	descCoordinatorUp = prometheus.NewDesc("stint_proxy_coordinator_up", "1 if a coordinator of leased limits answers, 0 if none does; absent without such limits.", nil, nil)
@@ -63,7 +64,7 @@ type collector struct{ p *Proxy }
 
 // Describe implements [prometheus.Collector].
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descTunnels, descService, descServiceUp, descCoordinatorUp, descWaiting, descWaitingCost, descRunning, descLimit, descThrottled, descError} {
+	for _, d := range []*prometheus.Desc{descRequests, descRefused, descUp, descInFlight, descFailures, descNone, descConnections, descTunnels, descService, descServiceUp, descCoordinatorUp, descWaiting, descWaitingCost, descRunning, descLimit, descThrottled, descError} {
 		ch <- d
 	}
 }
@@ -98,6 +99,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		count(descFailures, u.cut.Load(), u.name, "cut")
 	}
 	count(descNone, p.forward.unhealthy.Load())
+	count(descConnections, p.connections.Refused())
 	gauge(descTunnels, float64(p.pool.tunnels.count()))
 	if s, ok := p.throttled.standing(); ok {
 		gauge(descWaiting, float64(s.Waiting))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/connlimit"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
 	"github.com/stint-io/stint/limit"
@@ -47,6 +48,8 @@ type Proxy struct {
 	ready    chan struct{}
 	addr     net.Addr
 	counts   counts
+
+	connections *connlimit.Conns
 }
 
 // New returns a proxy that is ready to run. Its error says everything that is wrong with the options, or
@@ -55,7 +58,7 @@ func New(o Options) (*Proxy, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	p := &Proxy{opts: o, ready: make(chan struct{})}
+	p := &Proxy{opts: o, ready: make(chan struct{}), connections: connlimit.New(o.MaxConnections)}
 	var err error
 	if p.pool, err = newPool(&o); err != nil {
 		return nil, err
@@ -248,7 +251,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		err = fmt.Errorf("proxy: cannot listen for http: %w; choose another address with --http", err)
 		return errors.Join(err, p.decider.Close())
 	}
-	door := newListener(plain, p.opts.MaxConnections, p.opts.Timeouts.Body)
+	door := newListener(plain, p.connections, p.opts.MaxConnections, p.opts.Timeouts.Body)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))

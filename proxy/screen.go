@@ -7,7 +7,7 @@ import (
 )
 
 // maxFields bounds the header fields of a request. Not more: each is looked at several times. Not less:
-// browsers send some thirty, gateways add ten.
+// browsers send some thirty, gateways add ten. The attribute header:* gives as many.
 const maxFields = 256
 
 // refusal is why a request is refused before any limit is asked.

@@ -150,7 +150,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	all.Go(func() { s.dashboard.Run(running) })
 	all.Go(func() { s.security.watch(running) })
 	all.Go(func() {
-		if err := serveHTTP(s.admin, l, s.security.admin); !errors.Is(err, http.ErrServerClosed) {
+		if err := serveHTTP(s.admin, s.connections.bound("admin", l), s.security.admin); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("server: admin listener: %w", err)
 		}
 	})

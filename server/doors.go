@@ -51,7 +51,7 @@ func (s *Server) listen(ctx context.Context) (*doors, error) {
 			err = fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", one.name, err, one.name)
 			return nil, errors.Join(err, d.close())
 		}
-		*to[one.name] = l
+		*to[one.name] = s.connections.bound(one.name, l)
 		if !loopback(one.addr) {
 			s.opts.Logger.Warn("listening beyond this machine", "listener", one.name, "address", l.Addr().String())
 		}

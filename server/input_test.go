@@ -57,7 +57,7 @@ func TestBadHTTPInput(t *testing.T) {
 			"attribute no string": {`{"attributes":{"ip":7}}`, 400, `the attribute \"ip\" is a number, want a string`},
 			"attribute nested":    {`{"attributes":{"ip":` + strings.Repeat("[", 1000) + `}}`, 400, "a list, want a string"},
 			"attribute unnamed":   {`{"attributes":{"":"x"}}`, 400, "an attribute has no name"},
-			"attributes many":     {`{"attributes":{` + many(257) + `}}`, 400, "more than 256 attributes"},
+			"attributes many":     {`{"attributes":{` + many(513) + `}}`, 400, "more than 512 attributes"},
 			"name long":           {`{"attributes":{"` + strings.Repeat("n", 300) + `":"x"}}`, 400, "300 bytes"},
 			"cost negative":       {`{` + ip + `,"cost":-1}`, 400, "cost is -1"},
 			"cost a fraction":     {`{` + ip + `,"cost":1.5}`, 400, "cost is 1.5"},

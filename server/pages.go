@@ -85,7 +85,7 @@ func (p *pages) listen(ctx context.Context, s *Server) error {
 			p.close()
 			return fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", one.name, err, one.name)
 		}
-		p.open = append(p.open, l)
+		p.open = append(p.open, s.connections.bound("pages", l))
 		p.list = append(p.list, newHTTP(ownHosts(s.opts.HTTPHosts, &s.opts, one.handler), s.opts.Logger))
 		s.opts.Logger.Info("listening", "listener", one.name, "address", l.Addr().String())
 	}

@@ -58,6 +58,8 @@ type Server struct {
 	leases   leases
 	budgets  budgets
 	security *security
+	// connections bound those of the listeners.
+	connections connections
 
 	grpc   *grpc.Server
 	health struct {
@@ -100,7 +102,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, host: host, ready: make(chan struct{})}
+	s := &Server{opts: opts, host: host, connections: newConnections(), ready: make(chan struct{})}
 	s.config.log, s.config.paths, s.config.rules = opts.Logger, opts.ConfigPaths, opts.rules()
 	s.config.empty = opts.AllowEmpty
 	s.config.hosted = host != nil
@@ -217,6 +219,7 @@ func (s *Server) build() error {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admin.NewCollector(s.engine.Tallies, s.figures),
 		s.quotas,
+		s.connections,
 	}
 	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {

@@ -26,7 +26,7 @@ const (
 	// clients behind a proxy, so a call is refused long before.
 	maxHeaderList = 1 << 20
 
-	maxStreams    = 1024     // per connection; Envoy multiplexes all its requests on a few
+	maxStreams    = 1024 // per connection; Envoy multiplexes all its requests on a few
 	connectTime   = 5 * time.Second
 	connectionAge = 30 * time.Minute // so that clients spread anew over instances that were added
 	ageGrace      = 30 * time.Second

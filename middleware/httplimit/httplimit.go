@@ -87,7 +87,7 @@ func WithKey(f func(*http.Request) string) Option {
 
 // WithRequestAttributes adds the attributes named, of these kinds:
 // "header:x-api-key", "cookie:session" and "query:tenant"; "header:*" for every
-// header field (at most 64); "size" for the length of the body in bytes, where
+// header field (at most 256); "size" for the length of the body in bytes, where
 // the client declares it. The attribute's name is the whole text. What a request
 // does not have is no attribute; of what it has several times, the first counts;
 // values are cut at 1 KiB. Names of other kinds are ignored, so that it can be

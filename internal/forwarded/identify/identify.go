@@ -30,9 +30,9 @@ const MaxValue = 1 << 10
 // not verified.
 const maxToken = 8<<10 + len("Bearer ")
 
-// maxAll bounds the attributes that "header:*" and "*" give. Not smaller: browsers send some thirty fields. Not larger:
-// each costs its matching, and a service takes 256 attributes.
-const maxAll = 200
+// maxAll bounds the attributes that "header:*" and "*" give. Package proxy accepts as many fields, so a client of it cannot
+// push out the one that a limit reads by fields that it makes up.
+const maxAll = 256
 
 // Plan is a compiled list of attribute names. The zero value takes nothing. It
 // is immutable and safe for concurrent use.
@@ -85,7 +85,7 @@ const (
 )
 
 // NewPlan compiles names such as "header:x-api-key", "cookie:session" and
-// "query:tenant". "header:*" and "*" name every header field, at most 200 of them: of a
+// "query:tenant". "header:*" and "*" name every header field, at most 256 of them: of a
 // request with more the attribute "header:*" is their number.
 // Names of other kinds are left to those who know them.
 func NewPlan(names []string) *Plan {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/connlimit"
 )
 
 // Linger is for how long a connection is read from after the listener has closed: what is on its way is answered.
@@ -16,14 +18,14 @@ const Linger = 250 * time.Millisecond
 
 // Conns are the connections of a listener. Its methods are safe for concurrent use; New makes it.
 type Conns struct {
-	most   int
+	bound  *connlimit.Conns
 	ending atomic.Bool
 	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
+	conns  map[net.Conn]func() // what ends its part in bound
 }
 
-// New returns Conns with at most so many connections at a time, at least 1.
-func New(most int) *Conns { return &Conns{most: most, conns: map[net.Conn]struct{}{}} }
+// New returns Conns with at most so many connections at a time, at least 1, and a bound for each source.
+func New(most int) *Conns { return &Conns{bound: connlimit.New(most), conns: map[net.Conn]func(){}} }
 
 // Serve takes connections from l and calls serve with each, in a goroutine of its own, until ctx ends. Then it closes
 // l, has what is on its way read for [Linger], and returns when every serve has: connections that were added are
@@ -73,14 +75,16 @@ func (s *Conns) each(do func(net.Conn)) {
 	}
 }
 
-// Add makes a connection one of those that are served; false = there are as many as there may be.
+// Add makes a connection one of those that are served; false = there are as many as there may be, of its source or of
+// all.
 func (s *Conns) Add(c net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.conns) >= s.most {
+	leave, ok := s.bound.Enter(c.RemoteAddr())
+	if !ok {
 		return false
 	}
-	s.conns[c] = struct{}{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = leave
 	return true
 }
 
@@ -88,6 +92,9 @@ func (s *Conns) Add(c net.Conn) bool {
 func (s *Conns) Remove(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if leave := s.conns[c]; leave != nil {
+		leave()
+	}
 	delete(s.conns, c)
 }
 

@@ -7,6 +7,32 @@ import (
 	"testing"
 )
 
+// TestSources: one source does not take all connections.
+func TestSources(t *testing.T) {
+	s := New(50)
+	for range 100 {
+		s.Add(&from{addr: "192.0.2.7"})
+	}
+	other := &from{addr: "192.0.2.8"}
+	if s.Open() >= 50 || !s.Add(other) {
+		t.Fatalf("one source has %d connections of 50, and another has none", s.Open())
+	}
+	open := s.Open()
+	s.Remove(other)
+	s.Remove(other)
+	if s.Open() != open-1 {
+		t.Errorf("%d open after one of %d has ended", s.Open(), open)
+	}
+}
+
+// from is a connection of a source.
+type from struct {
+	net.Conn
+	addr string
+}
+
+func (f *from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.addr)} }
+
 // There are at most so many connections; the end of the one context has them read for a moment, that of the other closes
 // those that go on, and Serve returns when all have ended.
 func TestServe(t *testing.T) {

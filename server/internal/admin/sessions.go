@@ -2,13 +2,16 @@ package admin
 
 import (
 	"crypto/rand"
+	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/ui"
 )
@@ -18,6 +21,9 @@ const (
 	sessionFor = 12 * time.Hour
 	// mostSessions bounds how many people are: of more the first has to sign in again.
 	mostSessions = 64
+	// burstOfGuesses is how many wrong tokens one source may give at once, and mostGuessers how many sources are told
+	// apart: those beyond have one burst together.
+	burstOfGuesses, mostGuessers = 20, 1024
 	// loginPath is where the token is given.
 	loginPath = ui.Prefix + "/login"
 )
@@ -30,11 +36,11 @@ type permission func(*http.Request) (status int, text string)
 type sessions struct {
 	permit permission // nil = whoever reaches the port may do everything
 	next   http.Handler
-	wrong  *limit.Limiter // of wrong tokens
 
 	mu struct {
 		sync.Mutex
-		all map[string]session // by the value of the cookie
+		all   map[string]session        // by the value of the cookie
+		wrong map[string]*limit.Limiter // of wrong tokens, by where they come from; "" is all others
 	}
 }
 
@@ -45,14 +51,34 @@ type session struct {
 }
 
 func newSessions(permit permission, next http.Handler) *sessions {
-	// Of all who try together: a token is a long random one, and this is for those that are not.
-	wrong, err := limit.NewLimiter(limit.Policy{Rate: limit.PerMinute(30), Burst: 20})
-	if err != nil {
-		panic(err) // the policy is a constant
-	}
-	s := &sessions{permit: permit, next: next, wrong: wrong}
-	s.mu.all = map[string]session{}
+	s := &sessions{permit: permit, next: next}
+	s.mu.all, s.mu.wrong = map[string]session{}, map[string]*limit.Limiter{}
 	return s
+}
+
+// guesses returns the limiter of wrong tokens from where r comes: a token is a long random one, and this is for those
+// that are not. Each source has its own, so that nobody locks out others by guessing.
+func (s *sessions) guesses(r *http.Request) *limit.Limiter {
+	from := ""
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		from = forwarded.Network(peer.Addr(), 64)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.wrong[from] == nil && len(s.mu.wrong) >= mostGuessers {
+		maps.DeleteFunc(s.mu.wrong, func(_ string, l *limit.Limiter) bool { return l.Remaining() == burstOfGuesses })
+		if len(s.mu.wrong) >= mostGuessers {
+			from = ""
+		}
+	}
+	if s.mu.wrong[from] == nil {
+		l, err := limit.NewLimiter(limit.Policy{Rate: limit.PerMinute(30), Burst: burstOfGuesses})
+		if err != nil {
+			panic(err) // the policy is a constant
+		}
+		s.mu.wrong[from] = l
+	}
+	return s.mu.wrong[from]
 }
 
 // ServeHTTP implements [http.Handler].
@@ -126,12 +152,13 @@ func (s *sessions) check(r *http.Request, token string) (status int) {
 func (s *sessions) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	token, next := r.PostFormValue("token"), within(r.PostFormValue("next"))
-	if s.wrong.Remaining() == 0 {
+	guesses := s.guesses(r)
+	if guesses.Remaining() == 0 {
 		ui.Login(w, http.StatusTooManyRequests, next, "Too many wrong tokens were given. Wait a moment.")
 		return
 	}
 	if status := s.check(r, token); status != 0 {
-		s.wrong.Allow()
+		guesses.Allow()
 		ui.Login(w, status, next, "That is not the token of the admin port.")
 		return
 	}

@@ -3,8 +3,10 @@ package admin
 import (
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -101,16 +103,61 @@ func TestNextStaysHere(t *testing.T) {
 	}
 }
 
-// Who guesses has to wait, and the right token has to wait with him.
+// TestGuessing: a source that guesses has to wait, and the right token from there has to wait too. Other sources do not. An
+// IPv6 network is one source, and of more sources than are told apart the rest share one burst.
 func TestGuessing(t *testing.T) {
-	_, h, seen := board("open sesame")
-	codes := map[int]int{}
-	for i := range 40 {
-		codes[browse(h, "POST", "/ui/login", fmt.Sprintf("token=%d", i)).Code]++
-	}
-	if codes[401] < 20 || codes[401] > 25 || codes[429] < 15 || *seen != 0 {
-		t.Errorf("%v, served %d", codes, *seen)
-	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	synctest.Test(t, func(t *testing.T) {
+		_, h, seen := board("open sesame")
+		login := func(from, token string) int {
+			r := httptest.NewRequest("POST", "/ui/login", strings.NewReader(url.Values{"token": {token}}.Encode()))
+			r.Host, r.RemoteAddr = "127.0.0.1:8082", netip.AddrPortFrom(netip.MustParseAddr(from), uint16(1+random.IntN(65000))).String()
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code
+		}
+		for n := range 50 {
+			codes := map[int]int{}
+			for i := range burstOfGuesses + random.IntN(40) {
+				from := fmt.Sprintf("192.0.2.%d", n)
+				if n%2 == 0 {
+					from = fmt.Sprintf("2001:db8:0:%x::%x", n, 1+random.IntN(1<<16))
+				}
+				codes[login(from, fmt.Sprint(i))]++
+			}
+			if codes[401] != burstOfGuesses || len(codes) > 2 || codes[429] != 0 && len(codes) != 2 {
+				t.Fatalf("source %d: %v, want %d wrong tokens", n, codes, burstOfGuesses)
+			}
+			if code := login(fmt.Sprintf("198.51.100.%d", n), "open sesame"); code != 303 {
+				t.Fatalf("the right token from elsewhere: %d", code)
+			}
+		}
+		if code := login("192.0.2.1", "open sesame"); code != 429 {
+			t.Errorf("the right token from where was guessed: %d", code)
+		}
+		for n := range mostGuessers {
+			login(fmt.Sprintf("10.0.%d.%d", n>>8, n&255), "wrong")
+		}
+		wrong := 0
+		for n := range 5 * burstOfGuesses {
+			if login(fmt.Sprintf("10.1.0.%d", n), "wrong") == 401 {
+				wrong++
+			}
+		}
+		if wrong > burstOfGuesses {
+			t.Errorf("%d wrong tokens of sources beyond %d, want at most %d", wrong, mostGuessers, burstOfGuesses)
+		}
+		time.Sleep(time.Minute)
+		if code := login("203.0.113.7", "open sesame"); code != 303 {
+			t.Errorf("the right token a minute later: %d", code)
+		}
+		if *seen != 0 {
+			t.Errorf("%d were served", *seen)
+		}
+	})
 }
 
 // Without a token the port is open, and the dashboard too; of more sessions than there is room for the first ends.

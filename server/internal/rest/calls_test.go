@@ -78,7 +78,7 @@ func TestBadCalls(t *testing.T) {
 	if a := s.call("/v1/take", `{"attributes":{`+b.String()[1:]+`}}`); a.code != 200 || a.Limits[0].Remaining != 4 {
 		t.Errorf("%d %+v", a.code, a)
 	}
-	if a := s.call("/v1/take", `{"attributes":{"more":"x"`+b.String()+`}}`); a.code != 400 || !strings.Contains(a.Detail, "more than 256 attributes") {
+	if a := s.call("/v1/take", `{"attributes":{"more":"x"`+b.String()+`}}`); a.code != 400 || !strings.Contains(a.Detail, "more than 512 attributes") {
 		t.Errorf("%d %+v", a.code, a)
 	}
 }

@@ -19,8 +19,8 @@ const (
 	// MaxBodyBytes bounds a body. A request whose header has 64 KiB, the most that stint proxy takes, must fit: a byte
 	// that is not UTF-8 becomes three, an escaped control character six, and a path may be there in three readings.
 	MaxBodyBytes = 512 << 10
-	// MaxAttributes admits 64 header fields (header:*) beside those that limits name.
-	MaxAttributes = 256
+	// MaxAttributes admits 256 header fields (header:*) beside those that limits name.
+	MaxAttributes = 512
 	MaxNameBytes  = 256
 
 	// Envoy's service is asked with a handful of each.
