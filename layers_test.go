@@ -121,7 +121,7 @@ GRPC, github.com/envoyproxy/go-control-plane/envoy < proto/imports;
 internal/lease, internal/gen/leasepb < internal/leasewire;
 limit < internal/keytable;
 internal/fixed < internal/lease/adjust;
-internal/leasewire, internal/lease/agent, internal/lease/adjust, internal/keytable < client;
+internal/leasewire, internal/lease/agent, internal/lease/pool, internal/lease/adjust, internal/keytable < client;
 NONE < internal/traffic;
 internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;
 NONE < sim/internal/agenda < sim;

@@ -268,9 +268,12 @@ func (l *leasedLimit) open(c *Client, name, key string, attributes []string, o L
 		if l.semaphore {
 			return fmt.Errorf("client: limit %q: a semaphore has no rate to adjust", name)
 		}
-		if l.adjuster, err = o.Adjust.adjuster(); err != nil {
+		a, err := o.Adjust.adjuster()
+		if err != nil {
 			return fmt.Errorf("client: limit %q: %w", name, err)
 		}
+		l.paced = &paced{Bucket: l.spender.(*bucket.Bucket), adjuster: a}
+		l.spender = l.paced
 	}
 	l.client, l.opts = c, o
 	l.id = lease.ResourceID{Limit: name, Key: key}

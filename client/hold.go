@@ -139,7 +139,7 @@ func (l *Limiter) putBack(n int64) {
 		return
 	}
 	now := l.lease.client.now()
-	l.bucket.Refund(now, n)
+	l.refund(now, n)
 	l.lease.mu.Lock()
 	defer l.lease.unlock()
 	if l.lease.line.First() != nil {

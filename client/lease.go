@@ -11,7 +11,6 @@ import (
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
-	"github.com/stint-io/stint/internal/lease/adjust"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
@@ -78,9 +77,9 @@ type leasedLimit struct {
 	shown   LeaseState // as OnLease was called last; guarded by the lane's mu, as touched
 	touched bool       // it is in the lane's touched
 
-	adjuster    *adjust.Adjuster // nil = the whole lease is spent
-	rate, burst fixed.Amount     // in force before it is adjusted
-	leaseless   bool             // by UpdateFallback
+	paced       *paced       // the spender, if Adjust is set; else nil
+	rate, burst fixed.Amount // in force before it is paced
+	leaseless   bool         // by UpdateFallback
 }
 
 // Observe implements [agent.Bucket].
@@ -96,13 +95,8 @@ func (l *leasedLimit) Update(now limit.Time, rate, burst, add fixed.Amount) (sur
 	l.rate, l.burst, l.leaseless = rate, burst, false
 	l.lane().decided.watch(l)
 	l.touch()
-	if l.adjuster == nil {
-		surplus, held = l.spender.Update(now, rate, burst, add)
-	} else {
-		r, d := l.adjusted()
-		surplus, _ = l.spender.Update(now, r, d, add)
-		held = fixed.Whole(burst.Floor())
-	}
+	surplus, held = l.spender.Update(now, rate, burst, add)
+	l.pace(now)
 	l.settle(now)
 	return surplus, held
 }
@@ -114,10 +108,8 @@ func (l *leasedLimit) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 	l.rate, l.burst, l.leaseless = rate, burst, true
 	l.lane().decided.watch(l)
 	l.touch()
-	if l.adjuster != nil {
-		rate, burst = l.adjusted()
-	}
 	l.spender.UpdateFallback(now, rate, burst)
+	l.pace(now)
 	l.settle(now)
 }
 
@@ -126,21 +118,30 @@ func (l *leasedLimit) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 func (l *leasedLimit) Suppress(now limit.Time, s bucket.Suppression, independent bool) {
 	l.mu.Lock()
 	defer l.unlock()
-	if b, ok := l.spender.(*bucket.Bucket); ok {
+	if b, ok := l.spender.(interface {
+		Suppress(now limit.Time, s bucket.Suppression, independent bool)
+	}); ok {
 		b.Suppress(now, s, independent)
 	}
 	l.settle(now)
 }
 
-// adjusted is what is spent of the rate and burst in force.
-func (l *leasedLimit) adjusted() (rate, burst fixed.Amount) {
-	rate = l.adjuster.Rate(l.rate)
-	if rate >= l.rate {
-		return rate, l.burst
+// slowed says whether n is refused for the sake of a receiver that fails, and not because the lease is short.
+func (l *leasedLimit) slowed(now limit.Time, n int64) bool {
+	return l.paced != nil && l.paced.binds(now, n)
+}
+
+// pace puts in force at which rate the lease is spent. Where tokens are lent without a rate it is a part of that of the
+// limit.
+func (l *leasedLimit) pace(now limit.Time) {
+	if l.paced == nil {
+		return
 	}
-	// A large burst would go to a receiver that was just slowed down for.
-	part := rate.Float() / l.rate.Float()
-	return rate, min(l.burst, max(fixed.Token, fixed.Whole(int64(l.burst.Float()*part))))
+	rate, burst := l.rate, l.burst
+	if whole := &l.state.Load().Limit; rate == 0 {
+		rate, burst = whole.Rate, whole.Burst
+	}
+	l.paced.set(now, rate, burst)
 }
 
 // The least time between two signals that a lease is short: what is asked has to be
@@ -171,6 +172,8 @@ func (l *leasedLimit) signal(now limit.Time, last int64) {
 func (l *leasedLimit) hopeful(n int64) bool {
 	st := l.state.Load()
 	switch {
+	case l.slowed(l.client.now(), n):
+		return false
 	case st.Known && st.Limit.Suppress != nil && st.Held != (lease.Capacity{}):
 		return false // it has the whole limit
 	case st.Known && st.Recovering && st.Held == (lease.Capacity{}):

@@ -24,7 +24,7 @@ import (
 // what [LimitOptions] say of that. Waiters stay in line. It is safe for
 // concurrent use; [Client.Limit] makes one.
 type Limiter struct {
-	bucket *bucket.Bucket // the lease's spender, for calls that do not go through the interface
+	bucket *bucket.Bucket // the lease's spender, for calls that do not go through the interface; below lease.paced, if any
 	lease  leasedLimit
 }
 
@@ -35,6 +35,9 @@ func (l *Limiter) Name() string { return l.lease.id.Limit }
 func (l *Limiter) Allow() bool {
 	c := l.lease.client
 	now := c.now()
+	if l.lease.paced != nil {
+		return l.AllowN(time.Now(), 1)
+	}
 	allowed, decided := l.bucket.Allow(now, 1)
 	switch {
 	case allowed:
@@ -54,7 +57,11 @@ func (l *Limiter) Allow() bool {
 // counts as the present. A negative n is refused.
 func (l *Limiter) AllowN(t time.Time, n int64) bool {
 	now := l.lease.client.at(t)
-	allowed, decided := l.bucket.Allow(now, n)
+	allow := l.bucket.Allow
+	if l.lease.paced != nil {
+		allow = l.lease.paced.Allow
+	}
+	allowed, decided := allow(now, n)
 	if !allowed {
 		return l.lease.short(now, n, decided)
 	}
@@ -68,7 +75,9 @@ func (l *leasedLimit) short(now limit.Time, n int64, decided bool) bool {
 		l.admitted(n)
 		return true
 	}
-	l.starve(now)
+	if !l.slowed(now, n) {
+		l.starve(now)
+	}
 	l.refused(n)
 	return false
 }
@@ -178,7 +187,7 @@ type outcomes struct {
 // Report says how many requests succeeded and failed at the receiver since the last
 // call; see [LimitOptions.Adjust], without which it does nothing.
 func (l *Limiter) Report(succeeded, failed int64) {
-	if l.lease.adjuster == nil || succeeded < 0 || failed < 0 {
+	if l.lease.paced == nil || succeeded < 0 || failed < 0 {
 		return
 	}
 	o := &l.lease.outcomes
@@ -199,18 +208,19 @@ func (l *Limiter) Failed() { l.Report(0, 1) }
 func (l *leasedLimit) judge(now limit.Time) {
 	l.mu.Lock()
 	defer l.unlock()
-	changed := l.adjuster.Observe(now, l.outcomes.good.Load(), l.outcomes.failed.Load())
-	l.outcomes.next.Store(int64(l.adjuster.Next()))
-	if !changed {
-		return
+	changed := l.paced.adjuster.Observe(now, l.outcomes.good.Load(), l.outcomes.failed.Load())
+	l.outcomes.next.Store(int64(l.paced.adjuster.Next()))
+	if changed {
+		l.pace(now)
+		l.settle(now)
 	}
-	rate, burst := l.adjusted()
-	if l.leaseless {
-		l.spender.UpdateFallback(now, rate, burst)
+}
+
+// refund puts back n that was taken and not used.
+func (l *Limiter) refund(now limit.Time, n int64) {
+	if l.lease.paced != nil {
+		l.lease.paced.Refund(now, n)
 	} else {
-		// What no longer fits is not given back: it was to be spent here, and the
-		// coordinator counts it as spent.
-		l.spender.Update(now, rate, burst, 0)
+		l.bucket.Refund(now, n)
 	}
-	l.settle(now)
 }

@@ -87,7 +87,9 @@ type LimitOptions struct {
 
 // Adjustment is how a Limiter reacts to a receiver that fails. It spends a part of its
 // lease: less by steps while some requests fail, the slow rate when most do, a
-// heartbeat when that fails too, and back up when they succeed. The demand that is
+// heartbeat when that fails too, and back up when they succeed. The slow rate and the heartbeat
+// are bounds of what is spent, also while leases end and are taken anew. A request that they refuse
+// is refused at once: the coordinator has nothing to do with it. The demand that is
 // reported to the coordinator stays what it is. The zero value is what each field says of 0.
 type Adjustment struct {
 	// Interval is how long outcomes are counted before they change anything; 0 = 5 s.

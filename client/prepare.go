@@ -85,7 +85,11 @@ func (l *leasedLimit) commit(h limit.Prepared) {
 func (l *Limiter) rollback(h limit.Prepared) {
 	now := l.lease.client.now()
 	// Of what was waited for the setting is not known, so it counts as taken under another.
-	l.bucket.Rollback(now, bucket.Prepared{
+	rollback := l.bucket.Rollback
+	if l.lease.paced != nil {
+		rollback = l.lease.paced.Rollback
+	}
+	rollback(now, bucket.Prepared{
 		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: fixed.Amount(h.Mark[markRate]),
 		Whole: h.Mark[markBurst] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)

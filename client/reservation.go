@@ -145,7 +145,7 @@ func (r Reservation) Cancel() bool {
 		l.settle(now)
 		return true
 	}
-	r.limiter.bucket.Refund(now, r.waiter.Cost)
+	r.limiter.refund(now, r.waiter.Cost)
 	l.settle(now)
 	return true
 }

@@ -86,7 +86,7 @@ func (l *leasedLimit) takeShort(ctx context.Context, now limit.Time, n int64, de
 		} else {
 			l.spender.Refuse(n)
 		}
-		if !taken {
+		if !taken && !l.slowed(now, n) {
 			l.starve(now)
 		}
 		return taken, nil

@@ -213,17 +213,25 @@ func (a *Adjuster) Mode() AdjusterMode { return a.mode }
 // Rate is how much of a leased rate may be spent, in tokens per second: from 0 to lease.
 // A lease below the slow rate or the heartbeat rate is not exceeded to reach it.
 func (a *Adjuster) Rate(lease fixed.Amount) fixed.Amount {
-	if lease <= 0 {
-		return 0
+	most, slows := a.Most(lease)
+	if !slows {
+		most = lease
 	}
-	switch a.mode {
-	case AdjusterSlow:
-		return min(lease, a.slow)
-	case AdjusterHeartbeat:
-		return min(lease, a.heartbeat)
-	default:
-		return min(lease, max(a.slow, fixed.Amount(fixed.MulDiv(uint64(lease), a.part, uint64(fixed.Token)))))
+	return max(0, min(lease, most))
+}
+
+// Most is the rate above which nothing is to be spent, whatever is leased, in tokens per second; ok is false while
+// the whole lease may be spent. In normal mode it is a part of a leased rate, and at least the slow rate.
+func (a *Adjuster) Most(lease fixed.Amount) (rate fixed.Amount, ok bool) {
+	switch {
+	case a.mode == AdjusterSlow:
+		return a.slow, true
+	case a.mode == AdjusterHeartbeat:
+		return a.heartbeat, true
+	case a.part == uint64(fixed.Token):
+		return 0, false
 	}
+	return max(a.slow, fixed.Amount(fixed.MulDiv(uint64(max(0, lease)), a.part, uint64(fixed.Token)))), true
 }
 
 // Factor is Rate as a part of the lease, from 0 to 1, for graphs; of a lease of 0 it
