@@ -468,7 +468,8 @@ func (w *world) disturb(instances []*spender, until time.Duration) (recovered ti
 	}
 	mending.Wait()
 	note("all is mended")
-	return recovered
+	// It may have recovered anew: an instance has heard a coordinator of which an old state does not know.
+	return max(recovered, passed()+w.coord.service.Recovering())
 }
 
 // check holds every interval against burst + rate x T, and the calm end against the limit.
