@@ -70,15 +70,10 @@ var (
 // change with a fault is logged by [log/slog.Default], once, and the limits stay as they were. The error of Open lists every
 // fault with its place.
 func Open(paths ...string) (*Limiter, error) {
-	set, err := rules.Load(paths...)
+	l, set, err := load(paths)
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLimiter(set)
-	if err != nil {
-		return nil, err
-	}
-	l.paths = slices.Clone(paths)
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop, l.ended = stop, make(chan struct{})
 	go func() {
@@ -103,6 +98,26 @@ func (l *Limiter) follow(ctx context.Context, set *rules.Set) {
 		}
 		slog.Info("limits were loaded again", "files", l.paths)
 	})
+}
+
+// Load returns a limiter for the limits in files and folders as they are now, and does not follow them. It starts no
+// goroutine unless they name a Redis, so that it can be used in a test with package testing/synctest.
+func Load(paths ...string) (*Limiter, error) {
+	l, _, err := load(paths)
+	return l, err
+}
+
+func load(paths []string) (*Limiter, *rules.Set, error) {
+	set, err := rules.Load(paths...)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := newLimiter(set)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.paths = slices.Clone(paths)
+	return l, set, nil
 }
 
 // Parse returns a limiter for the limits in text, which is what a file would hold.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stint-io/stint"
@@ -222,5 +223,43 @@ func TestParseRefusesWhatTheLibraryDoesNotFollow(t *testing.T) {
 		if _, err := stint.Parse(section + "\nlimits: [{name: l, rate: 1/s}]\n"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", section, err, want)
 		}
+	}
+}
+
+// A limiter of files can be used in virtual time, and read its files again when it is told to.
+func TestLoadInVirtualTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stint.yaml")
+	write := func(rate string) {
+		if err := os.WriteFile(path, []byte("limits:\n  - {name: login, key: [user], rate: "+rate+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("2/hour")
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := stint.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer limiter.Close()
+		take := func(want bool) {
+			t.Helper()
+			d, err := limiter.Take(t.Context(), limit.Request{Attributes: []limit.Attribute{{Name: "user", Value: "u1"}}})
+			if err != nil || d.Allowed != want {
+				t.Errorf("allowed %v, %v, want %v", d.Allowed, err, want)
+			}
+		}
+		take(true)
+		take(true)
+		take(false)
+		time.Sleep(30 * time.Minute)
+		take(true)
+		take(false)
+		write("1/hour")
+		time.Sleep(time.Hour)
+		take(true)
+		take(true) // the files are not followed
+	})
+	if _, err := stint.Load(filepath.Join(t.TempDir(), "none.yaml")); err == nil {
+		t.Error("a file that is not there was loaded")
 	}
 }

@@ -38,6 +38,8 @@ var packages = map[string]string{
 	"log":          "log",
 	"os":           "os",
 	"time":         "time",
+	"testing":      "testing",
+	"synctest":     "testing/synctest",
 	"grpc":         "google.golang.org/grpc",
 	"credentials":  "google.golang.org/grpc/credentials",
 	"stint":        "github.com/stint-io/stint",
