@@ -337,7 +337,9 @@ func turnsOfScarceTokens(t *testing.T, seed uint64, usual bool) {
 	}
 	use := float64(took-before) / (terms.Rate.Float() * time.Duration(tr.now-began).Seconds())
 	// An instance whose part is more than a token or two in a round trip has several in one turn, and the others wait for it.
-	if most := max(10*time.Second, turn+turn/4); use < 0.95 || worst > most {
+	// Such a turn is 20 round trips and a token.
+	cycle := time.Duration(float64(n) / terms.Burst.Float() * (20*(2*delay+2*time.Millisecond).Seconds() + terms.Burst.Float()/terms.Rate.Float()) * float64(time.Second))
+	if most := max(10*time.Second, turn+turn/4, cycle+cycle/4); use < 0.95 || worst > most {
 		t.Errorf("seed %d: %v/s, burst %v, among %d, delay %v: use %.3f, one was not served for %v, want %v; a turn is %v", seed, terms.Rate, terms.Burst, n, delay, use, worst, most, turn)
 	}
 }
