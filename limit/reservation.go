@@ -69,8 +69,10 @@ func (r Reservation) DelayFrom(t time.Time) time.Duration {
 // Cancel is shorthand for CancelAt(time.Now()).
 func (r Reservation) Cancel() bool { return r.CancelAt(time.Now()) }
 
-// CancelAt gives the permit back, for a holder that has not used it and will not. The limiter is
-// then as if it had never been reserved, except that other reservations keep their times. It
+// CancelAt gives the permit back, for a holder that has not used it and will not. Other
+// reservations keep their times. As long as one of them waits, requests stand behind it: what was
+// given back is not free for a call that does not wait, and the time of the reservation goes to
+// the next one. After that the limiter is as if the permit had never been reserved. CancelAt
 // reports whether the cost was given back.
 //
 // It is not when the reservation was cancelled before; when, since its time, 64 others were

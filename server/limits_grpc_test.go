@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -210,5 +212,20 @@ func TestChargeAfterOverRLS(t *testing.T) {
 	send(700)
 	if got := send(0); got != pb.RateLimitResponse_OVER_LIMIT {
 		t.Error(got)
+	}
+}
+
+// A reservation without a cost is estimated over gRPC as it is over HTTP, and takes 1 where nothing is estimated.
+func TestReserveOverGRPCIsEstimated(t *testing.T) {
+	for limits, want := range map[string]int64{learnedLimits: 1000, tokenLimits: 1} {
+		s := start(t, limits)
+		c := stintpb.NewLimitsClient(s.conn)
+		got, err := c.Reserve(t.Context(), &stintpb.ReserveRequest{Attributes: map[string]string{"model": "large", "tenant": "acme"}})
+		if err != nil || got.Reservation.GetReserved() != want {
+			t.Errorf("%v %v, want %d", got, err, want)
+		}
+		if a := s.post("/v1/reserve", `{"attributes":{"model":"large","tenant":"acme"}}`); a.status != 200 || !strings.Contains(a.body, fmt.Sprintf(`"reserved":%d`, want)) {
+			t.Errorf("over HTTP: %d %s, want %d", a.status, a.body, want)
+		}
 	}
 }

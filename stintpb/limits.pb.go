@@ -607,7 +607,7 @@ func (*FinishResponse) Descriptor() ([]byte, []int) {
 type ReserveRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Attributes map[string]string      `protobuf:"bytes,1,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The estimate, from 1 to 2^62.
+	// The estimate, from 1 to 2^62. Without it the service estimates it, or takes 1 where the limits file has no estimates.
 	Cost int64 `protobuf:"varint,2,opt,name=cost,proto3" json:"cost,omitempty"`
 	// From 1 s to 1 h; a minute where it is not set.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`

@@ -94,7 +94,9 @@ func (s *Service) Reserve(ctx context.Context, in *stintpb.ReserveRequest) (*sti
 	if err != nil {
 		return nil, err
 	}
-	req.Cost = in.GetCost()
+	if req.Cost = in.GetCost(); req.Cost == 0 && len(s.engine.Set().Estimates().By) == 0 {
+		req.Cost = 1 // as over HTTP; otherwise it is estimated
+	}
 	r, d, err := s.book.Reserve(ctx, req, ttl, in.GetChargeExpired())
 	if err != nil {
 		return nil, toStatus(ctx, err)
