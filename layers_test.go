@@ -169,6 +169,7 @@ middleware/outgoing, internal/answer/grpcerror < middleware/grpcclient;
 
 # One line to protect a handler. Neither kind knows a store, a limits file or the
 # server: any Taker will do.
+limit < internal/held < middleware/httplimit, middleware/grpclimit;
 internal/answer, internal/forwarded/identify < middleware/httplimit;
 internal/answer/grpcerror, internal/forwarded/identify < middleware/grpclimit;
 

@@ -205,6 +205,11 @@ func (l *Limiter) Finish(ctx context.Context, req limit.Request, permit uint64) 
 	return l.engine.Finish(ctx, req, permit)
 }
 
+// Keep implements [limit.Keeper].
+func (l *Limiter) Keep(ctx context.Context, req limit.Request, permit uint64) error {
+	return l.engine.Keep(ctx, req, permit)
+}
+
 // Attributes returns the names of the attributes that some limit reads, from which
 // the middlewares know which header fields to look at.
 func (l *Limiter) Attributes() []string { return l.engine.Attributes() }

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"slices"
 	"time"
 	"unsafe"
@@ -89,6 +90,23 @@ func (f *InFlight) Finish(s *InFlightState, permit uint64) bool {
 		return true
 	})
 	return len(s.permits) != before
+}
+
+// Keep has what is held under the number permit expire a whole time-out from now, and reports whether anything is held. It
+// never expires sooner than before.
+func (f *InFlight) Keep(s *InFlightState, now Time, permit uint64) bool {
+	at := f.clamp(*s, now)
+	kept := false
+	for i := range s.permits {
+		if p := &s.permits[i]; p.permit == permit && p.expires > at {
+			p.expires, kept = max(p.expires, at.Add(f.timeout)), true
+		}
+	}
+	if kept {
+		s.latest = at
+		slices.SortStableFunc(s.permits, func(a, b heldPermit) int { return cmp.Compare(a.expires, b.expires) })
+	}
+	return kept
 }
 
 // Fresh says whether s equals the state of a key that was never seen.

@@ -75,6 +75,13 @@ type Finisher interface {
 	Finish(ctx context.Context, req Request, permit uint64) error
 }
 
+// Keeper is a [Finisher] whose permits can be kept for longer than a time-out by a holder that lives.
+type Keeper interface {
+	Finisher
+	// Keep has the permits of the Decision of this request expire a whole time-out from now. What has expired stays so.
+	Keep(ctx context.Context, req Request, permit uint64) error
+}
+
 // PatientTaker is a [Taker] some of whose limits let requests wait for their turn instead of
 // refusing them. Its Take waits as long as they allow.
 type PatientTaker interface {
@@ -98,6 +105,10 @@ type Decision struct {
 	// Permit names the permits that the request holds under concurrency limits; 0 when it holds
 	// none. See [Finisher].
 	Permit uint64
+
+	// PermitFor is how long the permits are held: the shortest time-out of the limits. Who needs them for longer calls
+	// Keep of a [Keeper] in time. 0 = there is no permit, or that is not known.
+	PermitFor time.Duration
 
 	// Status is the HTTP status that the refusing limit asks for (429 unless
 	// its on_exceed says otherwise); 0 when Allowed.

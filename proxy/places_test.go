@@ -212,3 +212,30 @@ throttle:
 	}
 	eventually(t, "places", func() bool { return fast() == http.StatusOK })
 }
+
+// A WebSocket that is open for longer than the time-out of its limit keeps its permit, whoever decides.
+func TestOpenSocketsKeepTheirPermits(t *testing.T) {
+	const limits = "limits: [{name: sockets, key: [ip], algorithm: concurrency, max_in_flight: 2, timeout: 300ms}]\n"
+	a, _ := service(t, limits)
+	u := echo(t)
+	for name, p := range map[string]*running{
+		"--config": start(t, limits, proxy.Options{Upstreams: []string{u}, Grace: time.Second}),
+		"--service": start(t, "", proxy.Options{Upstreams: []string{u}, Grace: time.Second, Service: proxy.Service{
+			URL: "http://" + a.HTTP.String(), OnFailure: proxy.FailureReject, Timeout: 5 * time.Second,
+		}}),
+	} {
+		one, in := upgrade(t, p)
+		two, _ := upgrade(t, p)
+		for begun := time.Now(); time.Since(begun) < time.Second; {
+			if res, _ := get(t, p.url); res.StatusCode != http.StatusTooManyRequests {
+				t.Fatalf("%s: a third request beside two sockets, %v after they were opened: %d", name, time.Since(begun), res.StatusCode)
+			}
+		}
+		say(t, one, in, "hello")
+		two.Close()
+		eventually(t, "a place", func() bool {
+			res, _ := get(t, p.url)
+			return res.StatusCode != http.StatusTooManyRequests
+		})
+	}
+}

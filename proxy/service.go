@@ -24,7 +24,7 @@ type service struct {
 }
 
 var (
-	_ limit.Finisher        = (*service)(nil)
+	_ limit.Keeper          = (*service)(nil)
 	_ limit.AttributeReader = (*service)(nil)
 )
 
@@ -86,6 +86,14 @@ func (s *service) Finish(ctx context.Context, req limit.Request, permit uint64) 
 		return s.local.Finish(ctx, req, permit>>1)
 	}
 	return s.Client.Finish(ctx, req, permit>>1)
+}
+
+// Keep implements [limit.Keeper].
+func (s *service) Keep(ctx context.Context, req limit.Request, permit uint64) error {
+	if permit&1 == 0 {
+		return s.local.Keep(ctx, req, permit>>1)
+	}
+	return s.Client.Keep(ctx, req, permit>>1)
 }
 
 // readiness says whether requests should be sent to this proxy as far as the service is concerned: not before it was

@@ -30,7 +30,7 @@ type Decider struct {
 }
 
 var (
-	_ limit.Finisher        = (*Decider)(nil)
+	_ limit.Keeper          = (*Decider)(nil)
 	_ limit.AttributeReader = (*Decider)(nil)
 )
 
@@ -70,6 +70,11 @@ func (d *Decider) Take(ctx context.Context, req limit.Request) (limit.Decision, 
 // Finish gives back the permits in flight that a Decision's Permit names.
 func (d *Decider) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	return d.s.engine.Finish(ctx, req, permit)
+}
+
+// Keep implements [limit.Keeper].
+func (d *Decider) Keep(ctx context.Context, req limit.Request, permit uint64) error {
+	return d.s.engine.Keep(ctx, req, permit)
 }
 
 // CountNoService counts a request that the program admitted because the service that was to decide did not answer.

@@ -61,6 +61,9 @@ type Charge struct {
 	// back by the same number. Other algorithms ignore it.
 	Permit uint64
 
+	// Keep has a Finish not give the permits back, but have them expire a whole time-out from now: their holder lives.
+	Keep bool
+
 	// CountRefused takes the cost even if it does not fit here, or the request is refused by
 	// another charge, as limit.Policy.CountRefused does for all charges of a limit. Concurrency
 	// limits ignore it.

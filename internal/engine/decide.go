@@ -303,6 +303,9 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 			q.Decision.Permit = newPermit()
 		}
 		charge.Permit = q.Decision.Permit
+		if t := h.Variant.Policy.Timeout; q.Decision.PermitFor == 0 || t < q.Decision.PermitFor {
+			q.Decision.PermitFor = t
+		}
 	}
 	if d.Refund {
 		if d.Cost > 0 && !q.Peek {
@@ -382,7 +385,7 @@ func (q *Query) conclude(allowed bool) {
 		d.Status = tooManyRequests
 	}
 	if !allowed || !places {
-		d.Permit = 0
+		d.Permit, d.PermitFor = 0, 0
 	}
 	if !allowed {
 		d.Tags = d.Tags[:0]

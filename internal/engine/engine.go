@@ -85,6 +85,7 @@ type Engine struct {
 
 var (
 	_ limit.PatientTaker    = (*Engine)(nil)
+	_ limit.Keeper          = (*Engine)(nil)
 	_ limit.AttributeReader = (*Engine)(nil)
 )
 
@@ -317,6 +318,19 @@ func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) e
 	return e.finish(ctx, req, permit)
 }
 
+// Keep implements [limit.Keeper].
+func (e *Engine) Keep(ctx context.Context, req limit.Request, permit uint64) error {
+	q := e.queries.Get().(*Query)
+	defer e.release(q)
+	q.single(req)
+	return e.finishQuery(ctx, q, permit, true)
+}
+
+// KeepQuery is Keep for a Query of [Engine.Decide].
+func (e *Engine) KeepQuery(ctx context.Context, q *Query, permit uint64) error {
+	return e.finishQuery(ctx, q, permit, true)
+}
+
 func (e *Engine) finish(ctx context.Context, req limit.Request, permit uint64) error {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
@@ -326,6 +340,10 @@ func (e *Engine) finish(ctx context.Context, req limit.Request, permit uint64) e
 
 // FinishQuery is Finish for a Query of [Engine.Decide].
 func (e *Engine) FinishQuery(ctx context.Context, q *Query, permit uint64) error {
+	return e.finishQuery(ctx, q, permit, false)
+}
+
+func (e *Engine) finishQuery(ctx context.Context, q *Query, permit uint64, keep bool) error {
 	if permit == 0 {
 		return nil
 	}
@@ -343,7 +361,7 @@ func (e *Engine) FinishQuery(ctx context.Context, q *Query, permit uint64) error
 			continue
 		}
 		q.charges = append(q.charges, store.Charge{
-			Counters: s.bound[h.Variant.Index].counters, Key: h.key, Permit: permit, OnFailure: h.onFailure(),
+			Counters: s.bound[h.Variant.Index].counters, Key: h.key, Permit: permit, Keep: keep, OnFailure: h.onFailure(),
 		})
 	}
 	if len(q.charges) == 0 {

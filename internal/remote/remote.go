@@ -88,7 +88,7 @@ type life struct {
 	end context.CancelCauseFunc
 }
 
-var _ limit.Finisher = (*Client)(nil)
+var _ limit.Keeper = (*Client)(nil)
 
 // New returns a client. It asks nothing yet.
 func New(o Options) (*Client, error) {
@@ -252,6 +252,13 @@ func (c *Client) take(ctx context.Context, req limit.Request, prefer []string) (
 // Finish implements [limit.Finisher].
 func (c *Client) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	_, _, err := c.Call(ctx, "/v1/finish", appendQuestion(nil, limit.Request{Attributes: req.Attributes}, permit))
+	return err
+}
+
+// Keep implements [limit.Keeper].
+func (c *Client) Keep(ctx context.Context, req limit.Request, permit uint64) error {
+	question := appendQuestion(nil, limit.Request{Attributes: req.Attributes}, permit)
+	_, _, err := c.Call(ctx, "/v1/finish", append(question[:len(question)-1], `,"keep":true}`...))
 	return err
 }
 

@@ -127,6 +127,7 @@ type pair struct {
 type admission struct {
 	Allowed *bool    `json:"allowed"`
 	Permit  uint64   `json:"permit"`
+	For     *seconds `json:"permit_for"`
 	Delay   *seconds `json:"delay"`
 	Limits  []result `json:"limits"`
 	Tags    []pair   `json:"tags"`
@@ -216,7 +217,7 @@ func admitted(body []byte) (limit.Decision, error) {
 	if err := json.Unmarshal(body, &m); err != nil || m.Allowed == nil {
 		return limit.Decision{}, fmt.Errorf("the service's answer is no decision: %.100q", body)
 	}
-	d := limit.Decision{Allowed: *m.Allowed, Permit: m.Permit, Delay: m.Delay.or(0), Tags: attributes(m.Tags)}
+	d := limit.Decision{Allowed: *m.Allowed, Permit: m.Permit, PermitFor: m.For.or(0), Delay: m.Delay.or(0), Tags: attributes(m.Tags)}
 	for i := range m.Limits {
 		d.Results = append(d.Results, m.Limits[i].result())
 	}

@@ -47,6 +47,7 @@ import (
 	"github.com/stint-io/stint/internal/answer/grpcerror"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/internal/held"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -184,7 +185,7 @@ func UnaryServerInterceptor(taker limit.Taker, opts ...Option) grpc.UnaryServerI
 		if err != nil {
 			return nil, err
 		}
-		defer a.finish(ctx)
+		defer a.finish()
 		return handler(a.tagged(ctx), req)
 	}
 }
@@ -199,7 +200,7 @@ func StreamServerInterceptor(taker limit.Taker, opts ...Option) grpc.StreamServe
 		if err != nil {
 			return err
 		}
-		defer a.finish(ctx)
+		defer a.finish()
 		if tagged := a.tagged(ctx); tagged != ctx {
 			stream = taggedStream{stream, tagged}
 		}
@@ -225,9 +226,9 @@ func ServerInHandle(taker limit.Taker, opts ...Option) tap.ServerInHandle {
 		if !d.Allowed {
 			return ctx, grpcerror.Of(&d)
 		}
-		if a.permit != 0 {
+		if a.held != nil {
 			// gRPC ends a call's context with the call, however it ends.
-			context.AfterFunc(ctx, func() { a.finish(ctx) })
+			context.AfterFunc(ctx, a.finish)
 		}
 		return ctx, nil
 	}
@@ -235,10 +236,10 @@ func ServerInHandle(taker limit.Taker, opts ...Option) tap.ServerInHandle {
 
 // admission is a call that was let in.
 type admission struct {
-	g      *guard
-	req    limit.Request
-	permit uint64
-	tags   []limit.Attribute
+	g    *guard
+	req  limit.Request
+	held *held.Permit // nil = it holds none
+	tags []limit.Attribute
 }
 
 // degraded is limit.DegradedHeader as gRPC spells it. A client that sends it is not believed.
@@ -284,7 +285,7 @@ func (g *guard) admit(ctx context.Context, fullMethod string) (admission, error)
 	}
 	if d.Delay > 0 {
 		if err := wait(ctx, d.Delay); err != nil {
-			a.finish(ctx)
+			a.finish()
 			return admission{}, err
 		}
 	}
@@ -307,8 +308,8 @@ func (g *guard) take(ctx context.Context, fullMethod string, md metadata.MD, atO
 		// The reason is the operator's: it may name hosts.
 		return admission{}, limit.Decision{}, status.Error(codes.Unavailable, "the rate limiter could not decide")
 	}
-	if g.finisher != nil {
-		a.permit = d.Permit
+	if g.finisher != nil && d.Permit != 0 {
+		a.held = held.Hold(ctx, g.finisher, a.req, d.Permit, d.PermitFor)
 	}
 	a.tags = d.Tags
 	return a, d, nil
@@ -388,21 +389,11 @@ func (g *guard) sendHeader(ctx context.Context, d *limit.Decision) {
 	_ = grpc.SetHeader(ctx, md)
 }
 
-// finishTimeout bounds the release of permits, for which an answer may wait.
-// Not longer: the limit's time-out does the same. Not shorter: a store across a
-// data centre answers in milliseconds.
-const finishTimeout = time.Second
-
-// finish releases the permits. It outlives the call's context, which
-// is done when the client went away.
-func (a admission) finish(ctx context.Context) {
-	if a.permit == 0 {
-		return
+// finish releases the permits.
+func (a admission) finish() {
+	if a.held != nil {
+		a.held.Release()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-	defer cancel()
-	// The permits expire at the limit's own time-out where this fails.
-	_ = a.g.finisher.Finish(ctx, a.req, a.permit)
 }
 
 // wait waits for d. Its error is a gRPC status.

@@ -38,6 +38,7 @@ import (
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/internal/held"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -233,7 +234,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	if d.Permit != 0 && m.finisher != nil {
-		defer m.finish(r, req, d.Permit)
+		defer held.Hold(r.Context(), m.finisher, req, d.Permit, d.PermitFor).Release()
 	}
 	switch {
 	case !d.Allowed && m.denied != nil:
@@ -313,20 +314,6 @@ func (m *middleware) describe(dst []limit.Attribute, r *http.Request) []limit.At
 	dst = m.plan.Append(dst, r.Header, r.URL.RawQuery)
 	return read.Append(dst, r.Header, r.URL.RawQuery)
 }
-
-// finish releases the permits. It outlives the request's context,
-// which is done when the client went away.
-func (m *middleware) finish(r *http.Request, req limit.Request, permit uint64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), finishTimeout)
-	defer cancel()
-	// The permits expire at the limit's own time-out where this fails.
-	_ = m.finisher.Finish(ctx, req, permit)
-}
-
-// finishTimeout bounds the release of permits, for which a client's answer
-// may wait. Not longer: the limit's time-out does the same. Not shorter: a store
-// across a data centre answers in milliseconds.
-const finishTimeout = time.Second
 
 func (m *middleware) free(room *[]limit.Attribute) {
 	// Values belong to requests and must not outlive them here.

@@ -114,11 +114,17 @@ func permitsRule(a *limit.InFlight) rule[limit.InFlightState] {
 		take: func(s *S, now limit.Time, k ask) limit.Verdict {
 			return a.Take(s, now, k.cost, k.permit)
 		},
-		peek:       func(s *S, now limit.Time, k ask) limit.Verdict { return a.Peek(*s, now, k.cost) },
-		refuse:     func(s *S, now limit.Time, k ask) { a.Refuse(s, now, k.cost) },
-		refund:     func(*S, limit.Time, limit.Time, int64) {}, // a permit in flight is given back by Finish
-		fresh:      func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
-		finish:     func(s *S, permit uint64) { a.Finish(s, permit) },
+		peek:   func(s *S, now limit.Time, k ask) limit.Verdict { return a.Peek(*s, now, k.cost) },
+		refuse: func(s *S, now limit.Time, k ask) { a.Refuse(s, now, k.cost) },
+		refund: func(*S, limit.Time, limit.Time, int64) {}, // a permit in flight is given back by Finish
+		fresh:  func(s *S, now limit.Time) bool { return a.Fresh(*s, now) },
+		finish: func(s *S, now limit.Time, permit uint64, keep bool) {
+			if keep {
+				a.Keep(s, now, permit)
+			} else {
+				a.Finish(s, permit)
+			}
+		},
 		bytes:      (*S).Bytes,
 		clone:      (*S).Clone,
 		arithmetic: a,
@@ -134,7 +140,7 @@ type admitsAll struct{}
 func (admitsAll) take(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
 func (admitsAll) peek(uint64, ask) (limit.Verdict, bool) { return unlimited, true }
 func (admitsAll) refund(uint64, limit.Time, int64) bool  { return true }
-func (admitsAll) finish(uint64, uint64) bool             { return true }
+func (admitsAll) finish(uint64, uint64, bool) bool       { return true }
 func (admitsAll) reset(uint64) bool                      { return true }
 func (admitsAll) join(uint64, *member, bool) bool        { return true }
 func (admitsAll) successor() table                       { return nil }

@@ -91,7 +91,7 @@ type table interface {
 	take(h uint64, a ask) (limit.Verdict, bool)
 	peek(h uint64, a ask) (limit.Verdict, bool)
 	refund(h uint64, taken limit.Time, cost int64) bool
-	finish(h uint64, permit uint64) bool
+	finish(h uint64, permit uint64, keep bool) bool
 	reset(h uint64) bool
 
 	// join finds the bucket of a key for a Take over several buckets; see takeAll. With keep it
@@ -264,8 +264,8 @@ func (c *Counters) refund(h uint64, taken limit.Time, cost int64) {
 	}
 }
 
-func (c *Counters) finish(h uint64, permit uint64) {
-	for t := c.current(); t != nil && !t.finish(h, permit); {
+func (c *Counters) finish(h uint64, permit uint64, keep bool) {
+	for t := c.current(); t != nil && !t.finish(h, permit, keep); {
 		t = t.successor()
 	}
 }

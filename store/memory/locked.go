@@ -16,9 +16,9 @@ type rule[S any] struct {
 	refund func(s *S, now, taken limit.Time, cost int64) // taken 0 = a moment ago
 	fresh  func(s *S, now limit.Time) bool
 
-	finish func(s *S, permit uint64) // nil unless permits are held
-	bytes  func(s *S) int            // the memory that s refers to; nil = none
-	clone  func(s *S) S              // a copy that shares no memory; nil = assignment is enough
+	finish func(s *S, now limit.Time, permit uint64, keep bool) // nil unless permits are held
+	bytes  func(s *S) int                                       // the memory that s refers to; nil = none
+	clone  func(s *S) S                                         // a copy that shares no memory; nil = assignment is enough
 
 	// arithmetic is the value behind the functions above; convert takes that of the table from
 	// which a state comes.

@@ -118,18 +118,18 @@ func (t *lockedTable[S]) reset(h uint64) bool {
 	})
 }
 
-func (t *lockedTable[S]) finish(h, permit uint64) bool {
+func (t *lockedTable[S]) finish(h, permit uint64, keep bool) bool {
 	if t.rule.finish == nil {
 		return true
 	}
-	if !t.touch(h, func(s *S, _ limit.Time) { t.rule.finish(s, permit) }) {
+	if !t.touch(h, func(s *S, now limit.Time) { t.rule.finish(s, now, permit, keep) }) {
 		return false
 	}
 	// A permit that was granted while the table was full is in the overflow bucket.
 	t.overflow.mu.Lock()
 	moved := t.overflow.closed
 	if !moved {
-		t.change(&t.overflow.states[0], func(s *S) { t.rule.finish(s, permit) })
+		t.change(&t.overflow.states[0], func(s *S) { t.rule.finish(s, t.store.time(t.store.since()), permit, keep) })
 	}
 	t.overflow.mu.Unlock()
 	if moved {

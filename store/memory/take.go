@@ -75,7 +75,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 
 // Finish gives back the permits that the charges name.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
-	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.finish(h, charge.Permit) })
+	return s.each(ctx, charges, func(c *Counters, h uint64, charge *store.Charge) { c.finish(h, charge.Permit, charge.Keep) })
 }
 
 // Reset drops the state of each bucket.

@@ -356,7 +356,7 @@ func (t *wordTable) reset(h uint64) bool {
 	return t.change(h, func(uint64) uint64 { return tick }) // full as of now
 }
 
-func (t *wordTable) finish(uint64, uint64) bool { return true }
+func (t *wordTable) finish(uint64, uint64, bool) bool { return true }
 
 func (t *wordTable) successor() table { return t.next.Load().get() }
 

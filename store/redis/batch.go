@@ -209,7 +209,7 @@ func (b *batch) encode(now, clock limit.Time, void int64, hold float64, channel 
 func (b *batch) putPart(o *operation, i int, args []string) []string {
 	p := &o.parts[i]
 	where := float64(4 * (o.in[i] + 1))
-	if p.terms.counts {
+	if p.terms.counts || p.keep {
 		where += 2
 	}
 	if p.shadow {

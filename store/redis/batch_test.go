@@ -167,9 +167,13 @@ func (m *model) refund(now limit.Time, cost int64) {
 	}
 }
 
-func (m *model) finish(permit uint64) {
-	if m.policy.Algorithm == limit.Concurrency {
-		a := limit.NewInFlight(m.policy)
+func (m *model) finish(now limit.Time, permit uint64, keep bool) {
+	if m.policy.Algorithm != limit.Concurrency {
+		return
+	}
+	if a := limit.NewInFlight(m.policy); keep {
+		a.Keep(&m.places, now, permit)
+	} else {
 		a.Finish(&m.places, permit)
 	}
 }
@@ -211,7 +215,7 @@ func (q *request) expect(now limit.Time) {
 		}
 	case verbFinish:
 		for i, m := range q.models {
-			m.finish(q.charges[i].Permit)
+			m.finish(now, q.charges[i].Permit, q.charges[i].Keep)
 		}
 	case verbReset:
 		for _, m := range q.models {

@@ -322,6 +322,7 @@ func (h *history) draw() *request {
 		}
 		c := h.charge(l, min(r.IntN(4), 2), h.cost(l))
 		c.Permit, c.Shadow = r.Uint64N(8), r.IntN(6) == 0
+		c.Keep = q.verb == verbFinish && r.IntN(2) == 0
 		if r.IntN(32) == 0 {
 			c.Permit = 1<<64 - 1
 		}

@@ -211,7 +211,7 @@ func (s *Store) actLocally(ctx context.Context, v verb, charges []store.Charge) 
 		}
 		b := own.bound.Load()
 		one := []store.Charge{{
-			Counters: counters, Key: appendKey([]byte(b.head), c.Key), Cost: c.Cost, Permit: c.Permit,
+			Counters: counters, Key: appendKey([]byte(b.head), c.Key), Cost: c.Cost, Permit: c.Permit, Keep: c.Keep,
 		}}
 		switch v {
 		case verbRefund:

@@ -29,6 +29,7 @@ type part struct {
 	cost     int64
 	permit   uint64
 	shadow   bool
+	keep     bool // of a Finish
 	terms    terms
 
 	onFailure store.OnFailure
@@ -170,7 +171,7 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 		}
 		o.home = append(o.home, len(o.parts))
 		o.parts = append(o.parts, part{
-			counters: own, rule: rule, key: string(key), cost: c.Cost, permit: c.Permit,
+			counters: own, rule: rule, key: string(key), cost: c.Cost, permit: c.Permit, keep: c.Keep,
 			shadow: c.Shadow, onFailure: c.OnFailure, terms: termsOf(c, rule),
 		})
 	}
@@ -209,7 +210,7 @@ func (o *operation) twin() *operation {
 	for i := range o.parts {
 		p := &o.parts[i]
 		t.parts = append(t.parts, part{
-			counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit,
+			counters: p.counters, rule: p.rule, key: p.key, cost: p.cost, permit: p.permit, keep: p.keep,
 			shadow: p.shadow, onFailure: p.onFailure, terms: p.terms,
 		})
 	}

@@ -15,7 +15,7 @@ import (
 type bucket struct {
 	take, peek func(now limit.Time, c *store.Charge) limit.Verdict
 	refuse     func(now limit.Time, c *store.Charge)
-	finish     func(permit uint64)
+	finish     func(now limit.Time, permit uint64, keep bool)
 }
 
 // arithmetic is what the algorithms of package limit have in common.
@@ -66,7 +66,13 @@ func newBucket(p limit.Policy) *bucket {
 			take:   func(now limit.Time, c *store.Charge) limit.Verdict { return a.Take(s, now, c.Cost, c.Permit) },
 			peek:   func(now limit.Time, c *store.Charge) limit.Verdict { return a.Peek(*s, now, c.Cost) },
 			refuse: func(limit.Time, *store.Charge) {},
-			finish: func(permit uint64) { a.Finish(s, permit) },
+			finish: func(now limit.Time, permit uint64, keep bool) {
+				if keep {
+					a.Keep(s, now, permit)
+				} else {
+					a.Finish(s, permit)
+				}
+			},
 		}
 	default:
 		return bucketOf(func(c *store.Charge) arithmetic[limit.BucketState] {
@@ -88,7 +94,7 @@ func bucketOf[S any](of func(*store.Charge) arithmetic[S]) *bucket {
 		take:   func(now limit.Time, c *store.Charge) limit.Verdict { return of(c).Take(s, now, c.Cost) },
 		peek:   func(now limit.Time, c *store.Charge) limit.Verdict { return of(c).Peek(*s, now, c.Cost) },
 		refuse: func(now limit.Time, c *store.Charge) { of(c).Refuse(s, now, c.Cost) },
-		finish: func(uint64) {},
+		finish: func(limit.Time, uint64, bool) {},
 	}
 }
 
@@ -106,7 +112,8 @@ func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
 			one := []store.Charge{charge(c, fmt.Sprint(k), cost)}
 			one[0].Permit = permit
 			if p.Algorithm == limit.Concurrency && r.IntN(3) == 0 {
-				keys[k].finish(permit)
+				one[0].Keep = r.IntN(2) == 0
+				keys[k].finish(h.now(), permit, one[0].Keep)
 				if err := h.store.Finish(context.Background(), one); err != nil {
 					t.Fatal(err)
 				}

@@ -26,8 +26,8 @@ type charger interface {
 	owe(n int64)
 	// refund puts back n that was taken earlier.
 	refund(n int64)
-	// finish releases what a permit holds, and says whether it held anything.
-	finish(permit uint64) bool
+	// finish releases what a permit holds, or keeps it for another time-out, and says whether it held anything.
+	finish(permit uint64, keep bool) bool
 	// reset makes what the lease has as good as new.
 	reset()
 	// expire releases permits whose time is over at now, and says whether any are in use.

@@ -3,6 +3,7 @@ package leased
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/limit"
@@ -25,6 +26,7 @@ type permits struct {
 // held is what one permit of the engine holds.
 type held struct {
 	permits []uint64 // of the client
+	timeout time.Duration
 	ends    limit.Time
 }
 
@@ -44,7 +46,8 @@ func (g *permits) commit(p *part) {
 	defer g.mu.Unlock()
 	h := g.held[p.charge.Permit]
 	if len(h.permits) == 0 {
-		h.ends = g.now().Add(p.own.timeout)
+		h.timeout = p.own.timeout
+		h.ends = g.now().Add(h.timeout)
 		g.compact()
 		g.due = append(g.due, ending{p.charge.Permit, h.ends})
 	}
@@ -83,12 +86,29 @@ func (g *permits) refund(int64) {}
 
 func (g *permits) owe(int64) {} // what was refused is not in flight
 
-func (g *permits) finish(permit uint64) bool {
+func (g *permits) finish(permit uint64, keep bool) bool {
+	if keep {
+		return g.keep(permit)
+	}
 	g.mu.Lock()
 	h, ok := g.held[permit]
 	delete(g.held, permit)
 	g.mu.Unlock()
 	g.end(h.permits...)
+	return ok
+}
+
+// keep has a permit end a whole time-out from now.
+func (g *permits) keep(permit uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h, ok := g.held[permit]
+	if ok {
+		h.ends = g.now().Add(h.timeout)
+		g.held[permit] = h
+		g.compact()
+		g.due = append(g.due, ending{permit, h.ends})
+	}
 	return ok
 }
 

@@ -115,7 +115,7 @@ func (r *rate) stands(res *limit.Result) bool {
 	return err == nil
 }
 
-func (r *rate) finish(uint64) bool { return true }
+func (r *rate) finish(uint64, bool) bool { return true }
 
 func (r *rate) reset() {
 	r.owed.forgive(math.MaxInt64)

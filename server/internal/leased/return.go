@@ -54,7 +54,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 // Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
-		return p.entry.Value.finish(p.charge.Permit)
+		return p.entry.Value.finish(p.charge.Permit, p.charge.Keep)
 	}, nil)
 }
 

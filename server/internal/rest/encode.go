@@ -18,6 +18,10 @@ func appendDecision(to []byte, d *limit.Decision) []byte {
 		to = append(to, `,"permit":`...)
 		to = strconv.AppendUint(to, d.Permit, 10)
 	}
+	if d.PermitFor > 0 {
+		to = append(to, `,"permit_for":`...)
+		to = answer.AppendSeconds(to, d.PermitFor)
+	}
 	if d.Delay > 0 {
 		to = append(to, `,"delay":`...)
 		to = answer.AppendSeconds(to, d.Delay)

@@ -33,6 +33,7 @@ type body struct {
 	request   limit.Request
 	permit    uint64
 	hasPermit bool
+	keep      bool          // of a permit
 	ttl       time.Duration // of a reservation; 0 = the default
 
 	queue         bool // wait for a turn at every limit
@@ -107,6 +108,8 @@ func parse(src []byte, fields ...string) (body, error) {
 			return p.flag(name, &b.queue)
 		case name == "charge_expired":
 			return p.flag(name, &b.chargeExpired)
+		case name == "keep":
+			return p.flag(name, &b.keep)
 		case name == "count_refused":
 			return p.flag(name, &b.request.CountRefused)
 		default:

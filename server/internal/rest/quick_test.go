@@ -139,7 +139,7 @@ func TestAppendDecision(t *testing.T) {
 	for range 20_000 {
 		d := limit.Decision{Allowed: flag(), Delay: max(0, wait())}
 		if flag() {
-			d.Permit = random.Uint64()
+			d.Permit, d.PermitFor = random.Uint64(), max(0, wait())
 		}
 		for range random.IntN(4) {
 			r := limit.Result{

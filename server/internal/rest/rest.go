@@ -241,7 +241,7 @@ func (a *api) explain(w http.ResponseWriter, r *http.Request, src []byte) {
 }
 
 func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {
-	b, err := parse(src, "attributes", "permit", "domain", "descriptors")
+	b, err := parse(src, "attributes", "permit", "keep", "domain", "descriptors")
 	if err == nil && !b.hasPermit {
 		err = errors.New(`the field "permit" is missing, want the permit of the answer to /v1/take`)
 	}
@@ -249,9 +249,14 @@ func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if b.domain == "" {
+	switch {
+	case b.domain == "" && b.keep:
+		err = a.engine.Keep(r.Context(), b.request, b.permit)
+	case b.domain == "":
 		err = a.engine.Finish(r.Context(), b.request, b.permit)
-	} else {
+	case b.keep:
+		err = a.engine.KeepQuery(r.Context(), b.query(), b.permit)
+	default:
 		err = a.engine.FinishQuery(r.Context(), b.query(), b.permit)
 	}
 	if err != nil {

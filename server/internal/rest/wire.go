@@ -19,10 +19,11 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 }
 
 type decision struct {
-	Allowed bool     `json:"allowed"`
-	Permit  uint64   `json:"permit,omitempty"`
-	Delay   *seconds `json:"delay,omitempty"`
-	Limits  []result `json:"limits"`
+	Allowed   bool     `json:"allowed"`
+	Permit    uint64   `json:"permit,omitempty"`
+	PermitFor *seconds `json:"permit_for,omitempty"`
+	Delay     *seconds `json:"delay,omitempty"`
+	Limits    []result `json:"limits"`
 	// Tags are header fields for whoever serves the request.
 	Tags []tag `json:"tags,omitempty"`
 }
@@ -56,6 +57,10 @@ type result struct {
 
 func newDecision(d *limit.Decision) decision {
 	out := decision{Allowed: d.Allowed, Permit: d.Permit, Limits: make([]result, len(d.Results))}
+	if d.PermitFor > 0 {
+		s := seconds(d.PermitFor)
+		out.PermitFor = &s
+	}
 	if d.Delay > 0 {
 		s := seconds(d.Delay)
 		out.Delay = &s

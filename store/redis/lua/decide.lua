@@ -87,7 +87,11 @@ while at <= length do
 			elseif what == FINISH then
 				if kinds[p] == PLACES then
 					walks[i] = nil
-					held.leave(i, ARGV[c2])
+					if w % 4 >= 2 then
+						held.keep(i, p, ARGV[c2])
+					else
+						held.leave(i, ARGV[c2])
+					end
 				end
 			else
 				reset(i, p)

@@ -94,6 +94,20 @@ local function places()
 		end
 	end
 
+	-- keep has the places of a permit expire a whole time-out from now.
+	local function keep(i, p, permit)
+		local h = load(i)
+		local had = h.doubled and tonumber(call('HGET', second[i], 'n' .. permit)) or 1
+		for m = 0, had - 1 do
+			local member = m == 0 and permit or permit .. '.' .. m
+			local ends = tonumber(call('ZSCORE', KEYS[i], member) or 0)
+			if ends > h.moment then
+				call('ZADD', KEYS[i], whole(max(ends, h.moment + pa[p])), member)
+				h.latest, h.last, dirty[i] = h.moment, nil, true
+			end
+		end
+	end
+
 	local function save(i)
 		local h = H[i]
 		call('HSET', second[i], 'u', whole(h.used), 'l', whole(h.latest))
@@ -108,5 +122,5 @@ local function places()
 		assert(load(i).used, 'places without a number')
 	end
 
-	return {load = load, check = check, expired = expired, last = last, cost = costof, occupy = occupy, leave = leave, save = save}
+	return {load = load, check = check, expired = expired, last = last, cost = costof, occupy = occupy, leave = leave, keep = keep, save = save}
 end
