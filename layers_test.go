@@ -258,7 +258,7 @@ internal/engine, internal/answer, internal/forwarded/identify, server/internal/a
 # The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
 # of instances, which are held to their identity; the stream of a site to its parent; what members know
 # of each other's buckets; then the service that joins them.
-internal/lease < server/internal/leasestate;
+internal/lease, golang.org/x/sys < server/internal/leasestate;
 rules, internal/leasewire < server/internal/leaselimits;
 server/internal/leaselimits, server/internal/access < server/internal/leasestream;
 GRPC, internal/lease/uplink < server/internal/leaseparent;

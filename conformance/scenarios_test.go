@@ -315,9 +315,11 @@ func scenarios() []scenario {
 			steps: []step{
 				takes(query{key: "a", cost: 5, reserve: true}, want{allowed: true, remaining: -1}),
 				first(refused(429, "refund", "rate_exceeded")),
-				{do: release}, first(allowed(4)),
+				{do: release},
+				first(allowed(4)),
 				takes(query{key: "a", cost: 4, reserve: true}, want{allowed: true, remaining: -1}),
-				{do: commit}, first(allowed(2)),
+				{do: commit},
+				first(allowed(2)),
 			},
 			notShared: map[string]string{"leases": leasedWithout + "windows"},
 		},
@@ -456,7 +458,9 @@ func scenarios() []scenario {
 			steps: []step{
 				takes(query{key: "a", hold: true}, want{allowed: true, remaining: -1}),
 				first(want{status: 429, limit: "in-flight", reason: "concurrency_exceeded", remaining: -1}),
-				{do: finish}, takes(query{key: "a", hold: true, soon: true}, want{allowed: true, remaining: -1}), {do: finish},
+				{do: finish},
+				takes(query{key: "a", hold: true, soon: true}, want{allowed: true, remaining: -1}),
+				{do: finish},
 			},
 		},
 		{

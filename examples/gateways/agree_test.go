@@ -61,9 +61,17 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 			header.Add("X-Api-Key", key)
 		}
 		for _, forged := range [][2]string{
-			{"X-Forwarded-For", "203.0.113.9"}, {"X-Forwarded-Method", "OPTIONS"}, {"X-Forwarded-Uri", "/free"}, {"X-Original-Uri", "/free"},
-			{"X-Forwarded-Host", "elsewhere.example"}, {"Forwarded", "for=203.0.113.9;host=elsewhere.example"}, {"X-Real-Ip", "203.0.113.9"},
-			{"X-Ratelimit-Degraded", "forged"}, {"X-Ratelimit-Warning", `"forged"`}, {"Ratelimit", `"forged";r=9`}, {"X-Stint-Decision", "allow"},
+			{"X-Forwarded-For", "203.0.113.9"},
+			{"X-Forwarded-Method", "OPTIONS"},
+			{"X-Forwarded-Uri", "/free"},
+			{"X-Original-Uri", "/free"},
+			{"X-Forwarded-Host", "elsewhere.example"},
+			{"Forwarded", "for=203.0.113.9;host=elsewhere.example"},
+			{"X-Real-Ip", "203.0.113.9"},
+			{"X-Ratelimit-Degraded", "forged"},
+			{"X-Ratelimit-Warning", `"forged"`},
+			{"Ratelimit", `"forged";r=9`},
+			{"X-Stint-Decision", "allow"},
 		} {
 			if random.IntN(8) == 0 {
 				header.Set(forged[0], forged[1])

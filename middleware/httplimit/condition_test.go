@@ -31,7 +31,9 @@ func TestNoConditionIsMadeToFail(t *testing.T) {
 		"many":   {`size(request.headers) > 70`, func(r *http.Request, _ int) bool { return len(r.Header) > 70 }},
 		"all":    {`attributes.exists(a, a == "header:x-scan-id")`, func(r *http.Request, _ int) bool { return r.Header.Get("X-Scan-Id") != "" }},
 		"size":   {`request.size > 1000`, func(_ *http.Request, size int) bool { return size > 1000 }},
-		"armor":  {`has(request.headers.x_scan) || request.headers["user-agent"].contains("scan") && path.contains("/v1/")`, func(r *http.Request, _ int) bool { return strings.Contains(r.UserAgent(), "scan") && strings.Contains(r.URL.Path, "/v1/") }},
+		"armor": {`has(request.headers.x_scan) || request.headers["user-agent"].contains("scan") && path.contains("/v1/")`, func(r *http.Request, _ int) bool {
+			return strings.Contains(r.UserAgent(), "scan") && strings.Contains(r.URL.Path, "/v1/")
+		}},
 	} {
 		l, err := stint.Parse("limits:\n  - name: a\n    rate: 0/s\n    when: '" + c.when + "'\n")
 		if err != nil {

@@ -271,8 +271,10 @@ func TestForms(t *testing.T) {
 			}
 		} else {
 			names := [][3]string{
-				{"x-ratelimit-remaining", "x-ratelimit-reset", ""}, {"X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
-				{"X-RateLimit-Remaining-Tokens", "X-RateLimit-Reset-Tokens", "tokens"}, {"RateLimit-Remaining", "RateLimit-Reset-After", ""},
+				{"x-ratelimit-remaining", "x-ratelimit-reset", ""},
+				{"X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", ""},
+				{"X-RateLimit-Remaining-Tokens", "X-RateLimit-Reset-Tokens", "tokens"},
+				{"RateLimit-Remaining", "RateLimit-Reset-After", ""},
 				{"Anthropic-RateLimit-Output-Tokens-Remaining", "Anthropic-RateLimit-Output-Tokens-Reset", "output-tokens"},
 			}[r.IntN(5)]
 			h[cased(names[0])], h[cased(names[1])] = []string{"0"}, value

@@ -171,7 +171,8 @@ func TestAttributes(t *testing.T) {
 			attributes{
 				{Name: "ip", Value: "2001:db8::7"},
 				{Name: "method", Value: "POST"},
-				{Name: "path", Value: "/login"}, {Name: "path:sent", Value: "//login"},
+				{Name: "path", Value: "/login"},
+				{Name: "path:sent", Value: "//login"},
 				{Name: "host", Value: "shop"},
 				{Name: "proto", Value: "https"},
 				{Name: "header:x-api-key", Value: "k"},
