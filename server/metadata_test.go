@@ -24,8 +24,8 @@ type connections struct {
 	begun int
 }
 
-func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-func (c *connections) HandleRPC(context.Context, stats.RPCStats)                       {}
+func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (c *connections) HandleRPC(context.Context, stats.RPCStats)                         {}
 func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
