@@ -49,9 +49,8 @@ type reply struct {
 	want
 	retry  float64 // seconds; below 0 = none
 	permit string
-	id     string   // of a reservation
-	header []string // of a response, for messages
-	err    error    // there is no decision
+	id     string // of a reservation
+	err    error  // there is no decision
 }
 
 func (r reply) String() string {

@@ -104,8 +104,17 @@ func FuzzMatchKey(f *testing.F) {
 		m, _ := s.Match("", list, nil, nil)
 		return m[0].Key
 	}
+	given := func(values ...string) (bits uint8) {
+		for i, v := range values {
+			if v != "" {
+				bits |= 1 << i
+			}
+		}
+		return bits
+	}
 	f.Fuzz(func(t *testing.T, ip1, a1, b1, ip2, a2, b2 string, p1, p2 uint8) {
-		p1, p2 = p1&7, p2&7
+		// An empty value is a missing one.
+		p1, p2 = p1&given(ip1, a1, b1), p2&given(ip2, a2, b2)
 		same := p1 == p2 && (p1&2 == 0 || a1 == a2) && (p1&4 == 0 || b1 == b2) &&
 			(p1&1 == 0 || bytes.Equal(appendAddress(nil, ip1, 64), appendAddress(nil, ip2, 64)))
 		k1, k2 := key(ip1, a1, b1, p1), key(ip2, a2, b2, p2)

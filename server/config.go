@@ -112,7 +112,7 @@ func (c *config) full(set *rules.Set) error {
 	case len(set.Limits()) > 0, c.empty, c.hosted && set.Throttle() != nil:
 		return nil
 	case c.hosted:
-		return errors.New("server: the configuration has neither limits nor a throttle, so that nothing would be held back: add limits:")
+		return errors.New("server: the configuration has neither limits nor a throttle, so that nothing would be held back: add a section limits")
 	}
 	return errEmpty
 }

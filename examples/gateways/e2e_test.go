@@ -384,13 +384,3 @@ func writeFile(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 }
-
-// the test's.
-func readableByAll(t *testing.T, dir string) {
-	t.Helper()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-}

@@ -84,6 +84,9 @@ func (b *breaker) close() {
 	if s.sharers() > 1 {
 		b.rejoin.Store(now + int64(b.grace()))
 	}
+	// Before requests go to the server, so that none takes the tokens that were spent meanwhile: what finds
+	// no tokens is forgiven. And again for requests that a share decided since.
+	s.settle(b, "")
 	b.open.Store(false)
 	s.settle(b, "")
 }

@@ -186,7 +186,9 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 		p.verdict = local[j].Verdict
 		if o.verb == verbTake && (p.terms.counts || o.allowed && p.verdict.Allowed) {
 			s.charged(p)
-			s.settle(s.laneOf(p.key).breaker, p.key)
+			if b := s.laneOf(p.key).breaker; !b.open.Load() {
+				s.settle(b, p.key)
+			}
 		}
 	}
 }

@@ -50,7 +50,9 @@ func (s *Store) settleAll() {
 	defer s.repaying.Unlock()
 	for i := range s.lanes {
 		if b := s.lanes[i].breaker; i == 0 || b != s.lanes[i-1].breaker {
-			s.settle(b, "")
+			if !b.open.Load() {
+				s.settle(b, "")
+			}
 			s.repay(b)
 		}
 	}

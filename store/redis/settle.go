@@ -188,7 +188,7 @@ func (s *Store) lacks(key string, e *localCharge) int64 {
 // is owed, and does not wait for the answer. only is one of the keys, or "" for all. Charges that
 // fail are sent again with the next heartbeat.
 func (s *Store) settle(b *breaker, only string) {
-	if b.open.Load() || s.client.Load() == nil {
+	if s.client.Load() == nil {
 		return
 	}
 	now := s.wall()
