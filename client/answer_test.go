@@ -62,7 +62,11 @@ func TestWhatARefusalSays(t *testing.T) {
 				l.lease.client.lanes()[0].agent.Deadline().Store(int64(l.lease.client.now()))
 			}
 			d, err := l.Take(t.Context(), limit.Request{Cost: tt.cost})
-			if err != nil || d.Allowed || d.Status != 429 || len(d.Results) != 1 {
+			status := 429
+			if tt.reason == limit.ReasonStoreFailure {
+				status = 503 // no fault of the caller's
+			}
+			if err != nil || d.Allowed || d.Status != status || len(d.Results) != 1 {
 				t.Fatalf("%s: %+v, %v", name, d, err)
 			}
 			r := d.Results[0]

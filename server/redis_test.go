@@ -279,7 +279,7 @@ func TestStoreStaysOverReload(t *testing.T) {
 func TestWrongStores(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stint.yaml")
 	for name, want := range map[string]string{
-		"redis": `unknown store "redis"`, "memory:": `unknown store "memory"`, "redis:" + password + "@h": `unknown store "redis"`,
+		"redis": `unknown store "redis"`, "memory:": `unknown store "..."`, "redis:" + password + "@h": `unknown store "redis"`,
 		"postgres://u:" + password + "@h": `unknown store "postgres"`, "redis://:" + password + "@h/x": "db wants a number",
 		"redis://:" + password + "@h?timeuot=1s": "timeout", "redis+sentinel://:" + password + "@h": "master",
 	} {

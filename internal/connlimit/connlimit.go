@@ -103,6 +103,15 @@ type conn struct {
 	leave func()
 }
 
+// CloseWrite ends one half of a TCP connection. Package net/http needs it to end a connection whose request it has
+// not read to its end: without it the client gets a reset in place of the answer.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Conn.Close()
+}
+
 // Close implements [net.Conn].
 func (c *conn) Close() error {
 	defer c.leave()
