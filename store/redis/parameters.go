@@ -59,11 +59,13 @@ func (r *reading) query(text string) {
 func (r *reading) unknown(position int, name string, show bool) {
 	what := fmt.Sprintf("parameter %d of the URL", position)
 	hint := "known are " + strings.Join(parameters, ", ")
-	if !show || len(name) > 2*maxParameter {
+	near := nearest(name)
+	// A password with a ? in it looks like a parameter. One that resembles none that is known is not shown.
+	if !show || near == "" && len(name) > 3 {
 		hint += "; write a & in a value as %26"
 	} else {
 		what = fmt.Sprintf("the parameter %q", name)
-		if near := nearest(name); near != "" {
+		if near != "" {
 			hint = fmt.Sprintf("did you mean %s? %s", near, hint)
 		}
 	}
