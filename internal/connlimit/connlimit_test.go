@@ -15,7 +15,7 @@ func peer(n int) net.Addr {
 		return &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(n)), Port: 1000 + rand.IntN(60000)}
 	}
 	// All addresses of a /64 are one source.
-	return &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("2001:db8:0:%x::%x", n, 1+rand.IntN(1<<16))), Port: 1}
+	return &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("2001:db8:0:%x::%x", n, 1+rand.IntN(1<<16-1))), Port: 1}
 }
 
 // TestBoundsHold: in any history there are never more connections than the bound, no source has more than three quarters,
