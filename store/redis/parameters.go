@@ -20,14 +20,9 @@ var parameters = []string{
 	"sentinel_password", "sentinel_username", "server_name", "timeout",
 }
 
-const (
-	// maxParameter is how long the longest of their names is.
-	maxParameter = len("insecure_skip_verify")
-
-	// maxFile bounds the files that a URL names, in bytes: bundles of
-	// authorities are the longest.
-	maxFile = 1 << 20
-)
+// maxFile bounds the files that a URL names, in bytes: bundles of
+// authorities are the longest.
+const maxFile = 1 << 20
 
 // query reads the parameters of the URL.
 func (r *reading) query(text string) {
