@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
@@ -308,40 +309,62 @@ func TestStoreBehindDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A request whose context ends while it waits for a lease fails with the context's error, and
-// takes nothing.
+// A request whose context ends while it waits for a lease, or for an answer about a key that has none, fails with the
+// context's error, and takes nothing.
 func TestContextEndsWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		never := func(ctx context.Context) (leased.Stream, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		f, stop := open(t, leased.Options{Connect: never}, `
+	for _, asks := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var f *fixture
+			up := make(chan struct{}) // closed when the coordinator begins to answer
+			o := leased.Options{Ask: byLease, Connect: func(ctx context.Context) (leased.Stream, error) {
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-up:
+					return f.coordinator.Pipe(ctx)
+				}
+			}}
+			if asks {
+				o.Ask = func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-up:
+						return f.coordinator.Answer(ctx, asks)
+					}
+				}
+			}
+			f, stop := open(t, o, `
   - {name: a, key: [k], rate: 10/day, sharing: leased}
   - {name: b, key: [k], rate: 10/day, sharing: leased}
   - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, sharing: leased}
 `)
-		defer stop()
-		for _, charges := range [][]store.Charge{
-			{f.charge("a", "1", 1)},
-			{f.charge("p", "1", 1)},
-			{f.charge("a", "1", 1), f.charge("b", "1", 1)},
-			{f.charge("a", "1", 1), f.charge("p", "1", 1)},
-		} {
-			for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Take, f.Peek} {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-				begun := time.Now()
-				got, err := ask(ctx, charges)
-				if got || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%+v: %v, %v, want %v", charges, got, err, context.DeadlineExceeded)
+			defer stop()
+			synctest.Wait() // until it asks
+			for _, charges := range [][]store.Charge{
+				{f.charge("a", "1", 1)},
+				{f.charge("p", "1", 1)},
+				{f.charge("a", "1", 1), f.charge("b", "1", 1)},
+				{f.charge("a", "1", 1), f.charge("p", "1", 1)},
+			} {
+				for _, ask := range []func(context.Context, []store.Charge) (bool, error){f.Take, f.Peek} {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+					begun := time.Now()
+					got, err := ask(ctx, charges)
+					if got || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%+v: %v, %v, want %v", charges, got, err, context.DeadlineExceeded)
+					}
+					if d := time.Since(begun); d != 10*time.Millisecond {
+						t.Errorf("%+v: ended after %v", charges, d)
+					}
+					cancel()
 				}
-				if d := time.Since(begun); d != 10*time.Millisecond {
-					t.Errorf("%+v: ended after %v", charges, d)
-				}
-				cancel()
 			}
-		}
-	})
+			close(up)
+			settle()
+			f.take(true, f.charge("a", "1", 10), f.charge("b", "1", 10), f.charge("p", "1", 3))
+		})
+	}
 }
 
 // A refund to a bucket of which nothing was taken adds nothing to it.
