@@ -109,7 +109,7 @@ func (a *Account) burstWeight(s fixed.Amount) fixed.Amount {
 	}
 	w := fixed.Amount(math.Sqrt(float64(s)))
 	if want := a.Demand; want-want/16 > s {
-		return w / 8
+		return max(1, w/8) // the least rates are a few millionths
 	}
 	return w
 }
