@@ -228,11 +228,11 @@ func agreeOnShards(ctx context.Context, register cluster.Register, n int) error 
 }
 
 // openCluster opens the backend; nil = there is none.
-func openCluster(o *Options) (*cluster.Witness, error) {
-	if o.Cluster.URL == "" {
+func openCluster(url string) (*cluster.Witness, error) {
+	if url == "" {
 		return nil, nil
 	}
-	register, err := clusterurl.Open(o.Cluster.URL)
+	register, err := clusterurl.Open(url)
 	if err != nil {
 		return nil, fmt.Errorf("server: --cluster: %w", err)
 	}
@@ -244,12 +244,22 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 	if l.register == nil {
 		return nil
 	}
-	c := &o.Cluster
+	c := &l.cluster
+	l.node = c.Node
+	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
+	if a, ok := grpcAddr.(*net.TCPAddr); ok && c.Advertise == "" && a.IP.IsUnspecified() {
+		self.Address = "" // of services that share a store; others have said it
+	}
+	presence := cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger}
+	member := leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Replicate: o.replicate, First: o.FirstStart, WhenLeasing: l.implied}
 	var known struct {
 		sync.Mutex
 		keys [][]byte
 	}
-	keys := func(ctx context.Context) ([][]byte, error) {
+	if l.implied {
+		known.keys = [][]byte{l.state.Key} // of a former start, where the store has lost its own
+	}
+	member.Keys = func(ctx context.Context) ([][]byte, error) {
 		if err := agreeOnShards(ctx, l.register, c.Shards); err != nil {
 			return nil, err
 		}
@@ -261,11 +271,21 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 		}
 		return keys, err
 	}
+	if !l.implied {
+		if err := l.introduce(ctx, o, member.Keys, presence); err != nil {
+			return err
+		}
+	}
+	if err := l.Join(member, presence); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// introduce says to the other members that this one is there, and returns an error where it may not be one.
+func (l *leases) introduce(ctx context.Context, o *Options, keys func(context.Context) ([][]byte, error), presence cluster.PresenceOptions) error {
 	asking, cancel := context.WithTimeout(ctx, askBackend)
 	defer cancel()
-	l.node = c.Node
-	self := cluster.Member{ID: c.Node, Address: cmp.Or(c.Advertise, grpcAddr.String())}
-	presence := cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger}
 	_, err := keys(asking)
 	if err == nil {
 		err = awaitName(ctx, presence)
@@ -276,11 +296,8 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 	case err != nil && ctx.Err() == nil:
 		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
 	}
-	if c.Shards == 1 {
+	if l.cluster.Shards == 1 {
 		l.presence = cluster.NewPresence(presence) // of several shards the Set has one
-	}
-	if err := l.Join(leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Keys: keys, Replicate: o.replicate, First: o.FirstStart}, presence); err != nil {
-		return fmt.Errorf("server: %w", err)
 	}
 	return nil
 }
@@ -327,10 +344,15 @@ func (l *leases) reseal(o *Options) error {
 // member returns what metrics show of a member of a cluster; nil = there is none.
 func (l *leases) member() *admin.Cluster {
 	st, ok := l.Standing()
-	if !ok {
+	if !ok || l.implied && !l.Leasing() {
 		return nil
 	}
 	return &admin.Cluster{Leads: st.Led > 0, LeaderKnown: st.Known, Epoch: l.epochSeen(), Terms: st.Terms, Shards: st.Shards, Led: st.Led, Replicas: st.Replicas, ReplicaBuckets: st.ReplicaBuckets}
+}
+
+// errNoAddress says that this member cannot reach the one that leads.
+func errNoAddress(leader cluster.Member) error {
+	return fmt.Errorf("%s lends the limits that are shared by leases, and does not say where it is reached: start each service that shares the store with --advertise, such as 10.0.0.7:8081, and --cluster with the URL of the store", leader.ID)
 }
 
 // connect opens the stream of this server's own instance: to the coordinator in this process, or
@@ -343,6 +365,9 @@ func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Str
 	}
 	if here {
 		return l.Pipe(ctx, shard)
+	}
+	if leader.Address == "" {
+		return nil, errNoAddress(leader)
 	}
 	stream, err := away.Connect(ctx, leader.Address)
 	if err != nil {

@@ -42,7 +42,7 @@ func (s *Server) memberViews(ctx context.Context) (list []ui.Member, err error) 
 		}
 		return byName[name]
 	}
-	if s.leases.register != nil {
+	if s.leases.presence != nil || s.leases.Shards() > 1 {
 		alive, self := s.leases.members()
 		for _, m := range alive {
 			member(m.ID).Address = m.Address

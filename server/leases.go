@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type leases struct {
 	state    *leasestate.State
 	peers    *askPeers
 	register *cluster.Witness  // of the members of a cluster; nil = there are none
+	cluster  Cluster           // as it is asked for, or implied
+	implied  bool              // it is of the services that share the store
 	presence *cluster.Presence // of a member with one shard, so that its name is known; else nil
 	node     string            // this member's name
 
@@ -35,45 +38,48 @@ type leases struct {
 // openLeases makes the coordinator, which lends nothing before it runs, and the store
 // of this server's own leases, over that of all other limits.
 func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
-	register, err := openCluster(o)
-	if err != nil {
+	l := leases{cluster: o.Cluster, implied: o.Cluster.URL == "" && behind.shared != nil, peers: &askPeers{options: o.peers()}}
+	if l.implied {
+		// Services that share the store elect the one that lends, as those of a cluster that names it do.
+		l.cluster = Cluster{URL: behind.url, Node: cmp.Or(o.Cluster.Node, randomNode()), Shards: 1}
+	}
+	var err error
+	if l.register, err = openCluster(l.cluster.URL); err != nil {
 		return leases{}, err
 	}
-	state, err := openState(o)
+	l.state, err = l.openState(o)
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	options := leaseservice.Options{Limits: set, State: *state, Raise: state.Raise, Logger: o.Logger}
+	options := leaseservice.Options{Limits: set, State: *l.state, Raise: l.state.Raise, Logger: o.Logger}
 	if options.Parent, err = o.Parent.options(); err != nil {
-		return leases{}, errors.Join(err, state.Close(state.Recovery == 0, state.Last))
+		return leases{}, errors.Join(err, l.state.Close(l.untouched(), l.state.Last))
 	}
 	o.Parent.warnOfSites(o, set)
-	if behind.shared != nil && register == nil {
-		options.Claim = coordinating{behind.shared}
-	}
-	l := leases{Set: leaseshards.New(options, o.Cluster.Shards), state: state, register: register, peers: &askPeers{options: o.peers()}}
+	l.Set = leaseshards.New(options, l.cluster.Shards)
 	away := client.NewTransport(o.peers())
 	ask := l.ask
 	if options.Parent != nil {
 		ask = nil // a site has its tokens by leases
 	}
 	l.own, err = leased.New(leased.Options{
-		Store: behind, Limits: set, Logger: o.Logger, Elsewhere: l.Elsewhere, Away: register != nil,
+		Store: behind, Limits: set, Logger: o.Logger, Away: l.register != nil,
 		Connect: func(ctx context.Context) (leased.Stream, error) { return l.connect(ctx, away) },
 		ShardOf: l.ShardOf, Ask: ask, Shards: l.Shards(),
 	})
 	if err != nil {
-		return leases{}, errors.Join(fmt.Errorf("server: %w", err), state.Close(false, nil))
+		return leases{}, errors.Join(fmt.Errorf("server: %w", err), l.state.Close(false, nil))
 	}
 	if d := l.recovering(); d > 0 {
-		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", state.Why)
+		o.Logger.Warn("leases of a former coordinator may be in use: limits shared by leases lend nothing new until they have ended, and the server is not ready", "for", d.Round(time.Millisecond), "because", l.state.Why)
 	}
 	return l, nil
 }
 
 // openState reads what the former coordinator has kept.
-func openState(o *Options) (*leasestate.State, error) {
-	if o.Cluster.URL != "" {
+func (l *leases) openState(o *Options) (*leasestate.State, error) {
+	member := l.register != nil
+	if member && (!l.implied || o.StateDir == "") {
 		// What the former coordinator knew is in the cluster's backend.
 		state := leasestate.Fresh(0)
 		state.Recovery, state.Why = 0, ""
@@ -83,11 +89,18 @@ func openState(o *Options) (*leasestate.State, error) {
 		state := leasestate.Fresh(0)
 		return &state, nil
 	}
-	state, err := leasestate.Open(o.StateDir, 0, o.FirstStart)
+	open := func() (leasestate.State, error) { return leasestate.Open(o.StateDir, 0, o.FirstStart) }
+	if member {
+		open = func() (leasestate.State, error) { return leasestate.OpenMember(o.StateDir, 0) }
+	}
+	state, err := open()
 	if err != nil && o.StateDirIfFree {
 		o.Logger.Warn("the state directory cannot be used, so nothing is kept for the next start", "directory", o.StateDir, "error", err)
 		state, err = leasestate.Fresh(0), nil
 		state.Why = "the state directory cannot be used"
+		if member {
+			state.Recovery, state.Why = 0, ""
+		}
 	}
 	return &state, err
 }

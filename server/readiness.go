@@ -24,14 +24,13 @@ func (s *Server) Readiness() (ready bool, text string) {
 		ready, more = s.host.Ready()
 		text = strings.Trim(text+"; "+more, "; ")
 	}
-	if other := s.leases.Elsewhere(); other != "" && ready {
-		return false, fmt.Sprintf("%s lends the limits that are shared by leases, so this service lends nothing: exactly one may", other)
-	}
 	if s.leases.Asking() && ready {
-		if s.leases.register != nil {
-			return false, "no member of the cluster coordinates the limits that are shared by leases yet"
+		return false, "no member of the cluster coordinates the limits that are shared by leases yet"
+	}
+	if s.leases.implied && s.leases.Leasing() && ready {
+		if leader, here, known := s.leases.Leader(0); known && !here && leader.Address == "" {
+			return false, errNoAddress(leader).Error()
 		}
-		return false, "asking Redis whether another service lends the limits that are shared by leases"
 	}
 	if problem := s.leases.ParentProblem(); problem != nil && !s.leases.Supplied() && ready {
 		return false, fmt.Sprintf("site %s has no capacity of limits shared by leases: %v", s.opts.Parent.Site, problem)

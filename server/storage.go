@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,25 +20,6 @@ type shared interface {
 	store.BanKeeper
 	Ready() error
 	Stats() redis.Stats
-	Claim(ctx context.Context, name, id, about string, lasts time.Duration) (redis.ClaimState, error)
-	Unclaim(ctx context.Context, name, id string, clean bool) error
-}
-
-// coordinating is the claim to lend limits, by which services that share a store agree on
-// one of them.
-type coordinating struct{ shared shared }
-
-const coordinator = "coordinator" // the name of the claim
-
-// Claim implements lease.Claim.
-func (c coordinating) Claim(ctx context.Context, id, about string, lasts time.Duration) (holder string, lost bool, err error) {
-	st, err := c.shared.Claim(ctx, coordinator, id, about, lasts)
-	return st.Holder, st.Lost, err
-}
-
-// Unclaim implements lease.Claim.
-func (c coordinating) Unclaim(ctx context.Context, id string, clean bool) error {
-	return c.shared.Unclaim(ctx, coordinator, id, clean)
 }
 
 // storage is where a server's counters are.
@@ -53,8 +33,8 @@ type storage struct {
 	shared shared
 	// file has the long windows of local as well; nil = they end with the process.
 	file *durable.Store
-	// name is for people; it has no password.
-	name string
+	// name is for people; it has no password, and url may have one.
+	name, url string
 }
 
 // parseStore reads the name of a store; nil Options are memory, with a file if file is not "". Errors show no
@@ -109,7 +89,7 @@ func openStorage(name string, o *Options) (*storage, error) {
 	if err != nil {
 		return nil, errors.Join(err, local.Close())
 	}
-	return &storage{BanKeeper: st, local: local, shared: st, name: remote.String()}, nil
+	return &storage{BanKeeper: st, local: local, shared: st, name: remote.String(), url: name}, nil
 }
 
 // countsFile is the name of the file with the counts of long windows in the state directory.

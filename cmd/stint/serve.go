@@ -81,8 +81,6 @@ also happens by itself when a file changes.`,
 			case "":
 				o.StateDir, o.StateDirIfFree = defaultStateDir(os.Getenv), true
 			}
-			// A backend of a cluster without a record is taken for a new one, unless a member knows a record.
-			o.FirstStart = o.Cluster.URL != ""
 			for _, line := range exposed(cmd.Flags(), o.ConfigPaths, o.Store, o.Cluster.URL) {
 				o.Logger.Warn(line)
 			}

@@ -80,6 +80,7 @@ func New(o Options) (*Election, error) {
 		self: o.Self, run: hex.EncodeToString(run), ttl: o.TTL,
 		forgets: o.Register.Forgets(), first: o.First, epoch: o.Epoch, yield: o.Yield,
 	}
+	e.loop.machine.epoch = o.Known
 	e.loop.events = make(chan any)
 	e.leader.Store(&leaderView{})
 	return e, nil

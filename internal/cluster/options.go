@@ -36,6 +36,10 @@ type Term struct {
 	// Clean says that the former leader resigned: it grants nothing any more.
 	Clean bool
 
+	// Watched says that this member saw the former leader's record renewed before it saw it as it was left.
+	// So it is the latest one, also of a register that forgets.
+	Watched bool
+
 	// Lost says that State may be older than what a leader published last: the register has lost records, or had
 	// none and was not known to be new.
 	Lost bool
@@ -50,6 +54,10 @@ type Options struct {
 
 	// First says that where there is no record none was lost: nobody has led the scope yet.
 	First bool
+
+	// Known is the epoch of the latest term that this member knows of from a former run; 0 = none. A record
+	// of an earlier term, and none, is one that the register has lost.
+	Known uint64
 
 	// Epoch returns the highest epoch that is known from elsewhere, such as reports of instances,
 	// a state folder, or the wall clock in nanoseconds. A new term's is above it. nil = 0. It is

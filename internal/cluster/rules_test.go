@@ -103,6 +103,61 @@ func TestRecordIsLost(t *testing.T) {
 	}
 }
 
+// TestKnownTerm: a member that knows a term from a former run takes an earlier record, and none, for one that was lost.
+func TestKnownTerm(t *testing.T) {
+	oneGoroutine(t)
+	for _, known := range []uint64{0, 1, 2, 7} {
+		for _, empty := range []bool{false, true} {
+			w := newWorld(t, 0, 2, faults{delay: 10 * time.Millisecond})
+			w.loses = true
+			a, c := w.members[0], w.members[1]
+			a.step(tick{})
+			w.runUntil("A leads", a.leads)
+			a.step(publish{[]byte("of A")})
+			w.run(ttl)
+			a.step(retire{stop: true})
+			w.run(ttl)
+			if empty && known == 0 {
+				continue // nobody knows that there was a term
+			}
+			if empty {
+				w.record = Record{}
+			}
+			c.machine.epoch = known
+			c.step(tick{})
+			w.runUntil("C leads", c.leads)
+			got, lost := c.began[0], empty || known > 1
+			if got.Lost != lost || got.Clean == lost || got.Watched || got.Epoch <= known || lost && got.Former != known || !lost && string(got.State) != "of A" {
+				t.Errorf("knows %d, without records %v: C begins %+v", known, empty, got)
+			}
+		}
+	}
+}
+
+// TestWatched: a term says whether its member saw the one before renewed, and then given up.
+func TestWatched(t *testing.T) {
+	oneGoroutine(t)
+	for _, watches := range []bool{true, false} {
+		w := newWorld(t, 0, 2, faults{delay: 10 * time.Millisecond})
+		a, b := w.members[0], w.members[1]
+		a.step(tick{})
+		w.runUntil("A leads", a.leads)
+		if watches {
+			b.step(tick{})
+		}
+		w.run(2 * ttl)
+		a.step(retire{stop: true})
+		w.run(50 * time.Millisecond)
+		if !watches {
+			b.step(tick{})
+		}
+		w.runUntil("B leads", b.leads)
+		if got := b.began[0]; got.Watched != watches || !got.Clean {
+			t.Errorf("B watches %v, and begins %+v", watches, got)
+		}
+	}
+}
+
 // TestTermThatDoesNotLead: a member that ends before Began has returned, or whose Began fails, leaves what it found:
 // the next one follows the term before.
 func TestTermThatDoesNotLead(t *testing.T) {

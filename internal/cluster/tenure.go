@@ -50,7 +50,7 @@ func (m *machine) before() Term {
 	case c.Unled != nil:
 		return Term{Former: c.Unled.Epoch, State: c.State, Clean: c.Unled.Clean, Lost: c.Lost}
 	}
-	return Term{Former: c.Epoch, State: c.State, Clean: c.Resigned, Lost: c.Lost}
+	return Term{Former: c.Epoch, State: c.State, Clean: c.Resigned, Watched: m.seen.follows, Lost: c.Lost}
 }
 
 func (t *Term) unled() *unled { return &unled{t.Former, t.Clean} }

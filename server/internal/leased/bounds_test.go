@@ -30,7 +30,7 @@ type spender struct {
 }
 
 // begin starts one on the limits in text. The bubble ends it with stop.
-func begin(t *testing.T, text string, elsewhere func() string) (s *spender, stop func()) {
+func begin(t *testing.T, text string, parted func()) (s *spender, stop func()) {
 	t.Helper()
 	set, err := rules.Parse("test", []byte("limits:\n"+text))
 	if err != nil {
@@ -39,12 +39,13 @@ func begin(t *testing.T, text string, elsewhere func() string) (s *spender, stop
 	logger := slog.New(slog.DiscardHandler)
 	service := leaseservice.New(leaseservice.Options{Limits: set, State: leasestate.State{Epoch: 1}, Logger: logger})
 	own, err := New(Options{
-		Store: memory.New(memory.Options{}), Limits: set, Logger: logger, Elsewhere: elsewhere,
+		Store: memory.New(memory.Options{}), Limits: set, Logger: logger,
 		Connect: func(ctx context.Context) (Stream, error) { return service.Pipe(ctx) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	own.parted = parted
 	s = &spender{own, map[string]store.Counters{}, set}
 	for _, v := range set.Variants() {
 		if s.counters[v.ID], err = s.Bind(store.Spec{ID: v.ID, Policy: v.Policy}); err != nil {
@@ -289,11 +290,10 @@ func TestReloadBetweenTwoLeases(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var s *spender
 			asked := -1000
-			s, stop := begin(t, fmt.Sprintf(text, ", sharing: leased"), func() string {
+			s, stop := begin(t, fmt.Sprintf(text, ", sharing: leased"), func() {
 				if asked++; asked == at {
 					s.Reload(after, nil)
 				}
-				return ""
 			})
 			defer stop()
 			both := func() []store.Charge { return []store.Charge{s.charge("a", 2), s.charge("b", 2)} }

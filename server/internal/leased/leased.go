@@ -45,10 +45,6 @@ type Options struct {
 	// Away says that the coordinator may be in another process: a stream that goes silent is
 	// opened again, to the coordinator of then.
 	Away bool
-	// Elsewhere says who else lends the limits, "" = nobody is known; nil = nobody can.
-	// Where somebody does, every request for a leased limit is refused, whatever its
-	// OnFailure: there would be more of the limit than there is.
-	Elsewhere func() string
 	// Instance is how the name of this instance begins; "" = "server". A random
 	// number is added: no other process has the name.
 	Instance string
@@ -65,8 +61,8 @@ type Options struct {
 type Store struct {
 	exact  store.Store
 	client *client.Client
-	met    atomic.Bool   // a coordinator has answered
-	other  func() string // lends the limits
+	met    atomic.Bool // a coordinator has answered
+	parted func()      // for tests: called before each part is decided
 	names  *aliases
 	asking leaseask.Asking
 	table  *keytable.Table[keyLease]
@@ -87,7 +83,7 @@ type Store struct {
 // New returns a Store. It connects to nothing before Run.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		exact: o.Store, other: o.Elsewhere, routes: map[string]*route{}, names: newAliases(),
+		exact: o.Store, routes: map[string]*route{}, names: newAliases(),
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }

@@ -224,34 +224,6 @@ func TestLateRefund(t *testing.T) {
 	})
 }
 
-// Where somebody else lends the same limits none of them admits, whatever its OnFailure:
-// the others decide as ever, and when nobody else lends, they all do.
-func TestElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		other := ""
-		f, stop := open(t, leased.Options{Elsewhere: func() string { return other }}, `
-  - {name: a, key: [k], rate: 10/day, sharing: leased}
-  - {name: x, key: [k], rate: 10/day}
-`)
-		defer stop()
-		f.take(true, f.charge("a", "1", 1))
-		other = "10.0.0.1"
-		for _, how := range []store.OnFailure{store.FailTake, store.FailAllow, store.FailReject, store.FailLocal} {
-			c := f.charge("a", "1", 1)
-			c.OnFailure = how
-			c = f.take(false, c)[0]
-			if v := c.Verdict; !c.Failed || v.Allowed || v.Reason != limit.ReasonStoreFailure || v.RetryAfter != time.Second {
-				t.Errorf("%v: %+v", how, c)
-			}
-		}
-		f.take(false, f.charge("a", "1", 1), f.charge("x", "1", 10))
-		f.take(true, f.charge("x", "1", 10))
-		other = ""
-		f.take(true, f.charge("a", "1", 9))
-		f.take(false, f.charge("a", "1", 1))
-	})
-}
-
 // behind is a store that does not answer while it is down.
 type behind struct {
 	store.Store

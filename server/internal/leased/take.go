@@ -275,9 +275,8 @@ func (s *Store) do(ctx context.Context, p *part, how way) error {
 		c.Verdict = limit.Verdict{Reason: limit.ReasonCost, RetryAfter: limit.Never}
 		return nil
 	}
-	if s.other != nil && s.other() != "" {
-		c.Verdict, c.Failed = limit.Verdict{Reason: limit.ReasonStoreFailure, RetryAfter: time.Second}, true
-		return nil
+	if s.parted != nil {
+		s.parted()
 	}
 	done, err := s.ask(ctx, p, how)
 	if done && err == nil {

@@ -56,7 +56,7 @@ func (s *Service) Answer(ctx context.Context, asks []lease.Ask) (answers []lease
 
 // answer is Answer in the loop. known is called when the answers may be sent, or cannot.
 func (s *Service) answer(now limit.Time, e *coordinator.Asked, known func(bool)) {
-	if !s.lends(now) {
+	if !s.lends() {
 		known(false)
 		return
 	}

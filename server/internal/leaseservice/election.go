@@ -59,6 +59,7 @@ type membership struct {
 	self     cluster.Member
 	keys     func(ctx context.Context) ([][]byte, error) // nil = that of the State
 	forgets  bool                                        // the backend may lose a record
+	waits    bool                                        // it takes no part before a limit is shared by leases
 	known    atomic.Bool                                 // a leader was known once
 	epoch    atomic.Uint64
 	terms    atomic.Uint64 // of this member
@@ -99,6 +100,8 @@ type Cluster struct {
 	// First says that where the register has no record of a leader there never was one. Otherwise one may have
 	// lent, and the first leader lends nothing new before those leases have ended.
 	First bool
+	// WhenLeasing says that this member takes no part before a limit is shared by leases.
+	WhenLeasing bool
 	// Yield says of a scope whether another member than the holder and this one should lead it: see
 	// [cluster.Options]. nil = never.
 	Yield func(scope, holder string) bool
@@ -112,9 +115,9 @@ type Cluster struct {
 }
 
 // Join makes the service one of several members, of which the elected one lends. It is called
-// before Run, of a service without a Claim. An error says what is wrong with c.
+// before Run. An error says what is wrong with c.
 func (s *Service) Join(c Cluster) error {
-	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), records: make(chan holdersRecord, 1), blocked: map[*leasestream.Member]bool{}}
+	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), waits: c.WhenLeasing, records: make(chan holdersRecord, 1), blocked: map[*leasestream.Member]bool{}}
 	m.follower = s.newFollower(c.Replicate)
 	m.epoch.Store(s.loop.epoch)
 	scope := Scope(s.opts.Shard, s.opts.Shards)
@@ -123,7 +126,7 @@ func (s *Service) Join(c Cluster) error {
 		yield = func(holder string) bool { return c.Yield(scope, holder) }
 	}
 	e, err := cluster.New(cluster.Options{
-		Register: c.Register, Scope: scope, Yield: yield, Self: c.Self, TTL: c.TTL, First: c.First, Logger: s.opts.Logger,
+		Register: c.Register, Scope: scope, Yield: yield, Self: c.Self, TTL: c.TTL, First: c.First, Known: s.opts.State.Former, Logger: s.opts.Logger,
 		Epoch: func() uint64 { return max(m.epoch.Load(), leasestate.Above(0)) },
 		Began: s.termBegan, Ended: s.termEnded,
 	})
@@ -139,7 +142,7 @@ func (s *Service) Join(c Cluster) error {
 // this member leads.
 func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 	m := s.membership
-	record, err := recordOf(&t, m.forgets)
+	record, err := recordOf(&t, m.forgets, &s.opts.State)
 	if err != nil {
 		s.opts.Logger.Warn("what the former coordinator has lent is not known: nothing new is lent until its leases have ended", "error", err)
 	}
@@ -174,6 +177,7 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		m.settled.Store(int64(m.ownUntil))
 		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
 		s.noteEpoch()
+		s.raise(s.loop.epoch)
 	}) {
 		return cmp.Or(ctx.Err(), errors.New("the service has ended"))
 	}
@@ -245,15 +249,21 @@ func (s *Service) Reseal(keys [][]byte) {
 // nothing was ever lent, unless the backend may have lost a later one.
 //
 // What it says of the buckets is of the moment in which the predecessor resigned. A leader that was
-// killed has handed on the record of its own predecessor, whose buckets are older.
-func recordOf(t *cluster.Term, forgets bool) (coordinator.Record, error) {
+// killed has handed on the record of its own predecessor, whose buckets are older. A backend that forgets may show
+// a resignation that another term followed, unless this member saw it happen, or knows by its state folder that the
+// term was its own and that it led no later one.
+func recordOf(t *cluster.Term, forgets bool, own *leasestate.State) (coordinator.Record, error) {
 	switch {
 	case t.Lost:
 		return coordinator.Record{Holders: holding.Holders{Unknown: true}}, errors.New("the backend has lost its record, or it is the first start")
 	case len(t.State) > 0:
 		r, err := coordinator.DecodeRecord(t.State)
-		if !t.Clean || forgets {
+		mine := own.Former != 0 && own.Former == cmp.Or(r.Epoch, t.Former)
+		switch {
+		case !t.Clean || forgets && !t.Watched && !mine:
 			r.Used = nil
+		case mine && r.Used != nil:
+			r.Used.Later(own.Down)
 		}
 		if forgets {
 			r.InSync = coordinator.InSync{}
@@ -345,13 +355,16 @@ func (s *Service) sendOn(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Gr
 	}
 	// Whether it can be sent or not, the status says the same.
 	_ = srv.Send(&leasepb.Grant{NotMaster: true, Master: leader.Address})
+	if leader.Address == "" {
+		return status.Errorf(codes.FailedPrecondition, "member %s coordinates these limits, and does not say where it is reached: start it with --advertise", leader.ID)
+	}
 	return status.Errorf(codes.FailedPrecondition, "member %s at %q coordinates these limits: open the stream there", leader.ID, leader.Address)
 }
 
 // shrink takes what has ended out of the record, so that a successor does not wait for it.
 func (s *Service) shrink(now limit.Time) {
 	p := s.membership
-	if p == nil || !s.lends(now) {
+	if p == nil || !s.lends() {
 		return
 	}
 	c := s.loop.coordinator
@@ -382,6 +395,19 @@ func (s *Service) shorten(g *lease.Grant) {
 	g.Refresh = min(g.Refresh, max(lease.MinReportGap, left/renewals))
 }
 
+// Asking says whether it is not known yet which member may lend.
+func (s *Service) Asking() bool {
+	if s.membership == nil || s.membership.waits && !s.Leasing() {
+		return false
+	}
+	if _, _, known := s.Leader(); known {
+		s.membership.known.Store(true)
+	}
+	// Later a backend that is gone makes all members alike, and a load balancer must not take
+	// all of them away.
+	return !s.membership.known.Load()
+}
+
 // beginElecting takes part in the election until stop, which resigns with who may hold leases in the end.
 func (s *Service) beginElecting() (stop func()) {
 	p := s.membership
@@ -391,6 +417,13 @@ func (s *Service) beginElecting() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		if p.waits {
+			select {
+			case <-s.leasing.began:
+			case <-ctx.Done():
+				return
+			}
+		}
 		if err := p.election.Run(ctx); err != nil {
 			s.opts.Logger.Error("this member takes no part in the election any more", "error", err)
 		}
@@ -414,11 +447,13 @@ func (s *Service) beginElecting() (stop func()) {
 		}
 	})
 	return func() {
-		resigning, done := context.WithTimeout(ctx, time.Second)
-		if err := p.election.Resign(resigning, s.lastRecord(s.now())); err != nil && p.election.Leads(time.Now()) {
-			s.opts.Logger.Warn("the term cannot be given up: the next leader waits for its end", "error", err)
+		if s.lends() {
+			resigning, done := context.WithTimeout(ctx, time.Second)
+			if err := p.election.Resign(resigning, s.lastRecord(s.now())); err != nil && s.lends() {
+				s.opts.Logger.Warn("the term cannot be given up: the next leader waits for its end", "error", err)
+			}
+			done()
 		}
-		done()
 		cancel()
 		wg.Wait()
 	}

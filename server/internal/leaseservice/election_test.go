@@ -7,6 +7,7 @@ import (
 	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
 // TestLeaderIsKilled: all demand moves when the leader was killed. 95 % of the limit is admitted again
@@ -103,17 +104,32 @@ func TestLeaderHandsOver(t *testing.T) {
 }
 
 // TestBucketsThatAreBelieved: what is left of the buckets counts only where the one that wrote it resigned, and
-// the backend loses nothing: a later leader may have lent since.
+// a later leader cannot have lent since: the backend loses nothing, or this member saw the resignation happen, or
+// its own state says that the term was its own latest one.
 func TestBucketsThatAreBelieved(t *testing.T) {
 	c := coordinator.New(coordinator.Options{Epoch: 1, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) {
 		return lease.Terms{}, lease.StatusUnknownLimit
 	}}, 1)
-	last := coordinator.Record{Used: c.Used(2), InSync: coordinator.InSync{Epoch: 1, Replicas: []uint64{7}}}
-	state := last.Encode()
-	for _, tt := range []struct{ clean, forgets, want bool }{{true, false, true}, {false, false, false}, {true, true, false}, {false, true, false}} {
-		r, err := recordOf(&cluster.Term{Former: 1, State: state, Clean: tt.clean}, tt.forgets)
-		if err != nil || (r.Used != nil) != tt.want || r.InSync.Has(1, 7) == tt.forgets {
-			t.Errorf("resigned %v, forgets %v: believed %+v, %v", tt.clean, tt.forgets, r, err)
+	for bits := range 32 {
+		clean, forgets, watched, known, risen := bits&1 != 0, bits&2 != 0, bits&4 != 0, bits&8 != 0, bits&16 != 0
+		last := coordinator.Record{Used: c.Used(2), InSync: coordinator.InSync{Epoch: 1, Replicas: []uint64{7}}}
+		own := leasestate.State{Former: 6}
+		if risen {
+			last.Epoch = 9
+		}
+		if known {
+			if own.Former = 7; risen {
+				own.Former = 9
+			}
+		}
+		r, err := recordOf(&cluster.Term{Former: 7, State: last.Encode(), Clean: clean, Watched: watched}, forgets, &own)
+		want := clean && (!forgets || watched || known)
+		if err != nil || (r.Used != nil) != want || r.InSync.Has(1, 7) == forgets {
+			t.Errorf("resigned %v, forgets %v, watched %v, its own %v, risen %v: believed %+v, %v", clean, forgets, watched, known, risen, r, err)
+		}
+		r, err = recordOf(&cluster.Term{Former: 7, State: last.Encode(), Clean: clean, Watched: watched, Lost: true}, forgets, &own)
+		if err == nil || r.Used != nil || !r.Holders.Unknown {
+			t.Errorf("a record that was lost: believed %+v, %v", r, err)
 		}
 	}
 }

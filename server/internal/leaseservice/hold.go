@@ -22,10 +22,7 @@ func (s *Service) Hold(srv grpc.BidiStreamingServer[leasepb.Report, leasepb.Gran
 	ctx, cancel := context.WithCancelCause(srv.Context())
 	st := leasestream.New(ctx, cancel)
 	defer cancel(nil)
-	if !s.lends(s.now()) {
-		if s.membership == nil {
-			return s.notHere()
-		}
+	if !s.lends() {
 		if err := s.sendOn(srv); err != nil {
 			return err
 		}

@@ -141,8 +141,14 @@ func (c *call) wantEnd(t *testing.T, code codes.Code, text string) {
 	}
 }
 
+// lender is a service that runs until stop.
+type lender struct {
+	*Service
+	stop func()
+}
+
 // lend runs a service in a bubble, with the defaults.
-func lend(t *testing.T, change ...func(*Options)) claimant {
+func lend(t *testing.T, change ...func(*Options)) lender {
 	o := Options{Limits: limits(t, config), State: leasestate.State{Epoch: 5, Key: make([]byte, 32)}, Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&o)
@@ -151,11 +157,11 @@ func lend(t *testing.T, change ...func(*Options)) claimant {
 }
 
 // live runs a service until stop.
-func live(t *testing.T, s *Service) claimant {
+func live(t *testing.T, s *Service) lender {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { s.Run(ctx); close(ended) }()
-	c := claimant{s, sync.OnceFunc(func() { cancel(); <-ended })}
+	c := lender{s, sync.OnceFunc(func() { cancel(); <-ended })}
 	t.Cleanup(c.stop)
 	return c
 }
@@ -373,7 +379,7 @@ func TestRunEndsLast(t *testing.T) {
 	})
 }
 
-func pipeOf(t *testing.T, s claimant) *Pipe {
+func pipeOf(t *testing.T, s lender) *Pipe {
 	t.Helper()
 	p, err := s.Pipe(t.Context())
 	if err != nil {

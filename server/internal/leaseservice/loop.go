@@ -19,7 +19,6 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 	sample := time.NewTimer(0)
 	defer sample.Stop()
 	s.loop.sampled = s.now()
-	claiming := s.beginClaiming(ctx)
 	resign := s.beginElecting()
 	onward, endReporting := context.WithCancel(context.WithoutCancel(ctx))
 	defer endReporting()
@@ -63,9 +62,7 @@ func (s *Service) Run(ctx context.Context) (nothingLent bool) {
 	close(s.ended)
 	resign()
 	s.admission.Handlers.Wait()
-	claiming.Wait()
 	reporting.Wait()
-	s.unclaim(nothingLent)
 	return nothingLent
 }
 
@@ -101,8 +98,8 @@ func (s *Service) take(now limit.Time, e event) {
 		s.guard(nil, "look", func() { e.snapshot(now) })
 	case e.report == nil:
 		s.loop.members.Gone(e.stream)
-	case !s.lends(s.now()): // the claim may have ended while others were taken
-		e.stream.End(s.notHere())
+	case !s.lends(): // the term may have ended while others were taken
+		e.stream.End(errNotLeader)
 		e.stream.Take()
 	default:
 		if m := s.loop.members.Admit(now, e.stream, e.report, s.loop.coordinator.Knows); m != nil {

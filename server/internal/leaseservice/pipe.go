@@ -20,7 +20,7 @@ type Pipe struct {
 	closed  sync.Once
 }
 
-// Pipe opens a stream that lives until ctx ends, once this service is the coordinator. Keys in its reports are those of
+// Pipe opens a stream that lives until ctx ends. Keys in its reports are those of
 // [rules.Matched], as the engine has them.
 func (s *Service) Pipe(ctx context.Context) (*Pipe, error) { return s.pipe(ctx, true) }
 
@@ -31,8 +31,8 @@ func (s *Service) LastingPipe(ctx context.Context) (*Pipe, error) {
 }
 
 func (s *Service) pipe(ctx context.Context, ownInstance bool) (*Pipe, error) {
-	if !s.awaitClaim(ctx) {
-		return nil, leasestream.ErrGoing
+	if !s.lends() {
+		return nil, errNotLeader
 	}
 	own, cancel := context.WithCancelCause(ctx)
 	p := &Pipe{service: s, stream: leasestream.New(own, cancel)}

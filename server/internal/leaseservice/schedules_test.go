@@ -19,8 +19,8 @@ var (
 )
 
 // TestTownSchedules: members are killed, end at SIGTERM, or are cut off from the register at any event of any of
-// them; the register is slow, loses its records, or goes back to those of an earlier moment; instances are cut off
-// and replaced; and the load moves. In no interval more than one bucket is admitted.
+// them; the register is slow, loses its records, or goes back to those of an earlier moment, and so does the state
+// folder of a member; instances are cut off and replaced; and the load moves. In no interval more than one bucket is admitted.
 func TestTownSchedules(t *testing.T) {
 	first, schedules := *townFirst, *townSchedules
 	if first == 0 {
@@ -49,8 +49,9 @@ type townFleet struct {
 	poor      int // 1 = two seconds after the last fault less than 0.95 of what is free was used
 	begun     time.Time
 	ending    sync.WaitGroup
-	restored  time.Time // when the register went back
-	started   time.Time // when a member began last
+	restored  time.Time         // when the register went back
+	started   time.Time         // when a member began last
+	former    map[string]uint64 // what state folders said at an earlier start
 }
 
 func (f *townFleet) log(format string, args ...any) {
@@ -58,14 +59,16 @@ func (f *townFleet) log(format string, args ...any) {
 }
 
 func townSchedule(w *town, seed uint64) (poor int) {
-	f := &townFleet{town: w, r: rand.New(rand.NewPCG(seed, 12)), addresses: []string{"a", "b", "c"}, begun: time.Now()}
+	f := &townFleet{town: w, r: rand.New(rand.NewPCG(seed, 12)), addresses: []string{"a", "b", "c"}, begun: time.Now(), former: map[string]uint64{}}
+	w.forgets = f.r.IntN(2) == 0
+	w.heard = func(address, line string) { f.log("  %s: %s", address, line) }
 	for _, a := range f.addresses {
 		w.start(a)
 	}
 	for i := range 2 + f.r.IntN(4) {
 		f.all = append(f.all, w.resident(i))
 	}
-	w.live(time.Second, f.all) // that nobody has lent before is true as long as nobody has
+	w.live(2*time.Second, f.all) // that nobody has lent before is true as long as nobody has
 	w.keep()
 	for range 12 {
 		if f.r.IntN(2) == 0 {
@@ -165,6 +168,12 @@ func (f *townFleet) mend(n int) {
 				f.live(2*time.Second-d, f.all)
 			}
 			f.log("%s begins", a)
+			f.mu.Lock()
+			if f.r.IntN(4) == 0 {
+				f.folders[a] = f.former[a] // an old copy was put back
+			}
+			f.former[a] = f.folders[a]
+			f.mu.Unlock()
 			f.start(a)
 			f.started = time.Now()
 		}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,9 +61,6 @@ type Options struct {
 	// MaxStreams bounds the instances; 0 = DefaultMaxStreams. MaxResources
 	// bounds the resources; 0 = the default of the coordinator.
 	MaxStreams, MaxResources int
-	// Claim is where services that could lend the same limits agree on one of them; nil
-	// = there is no such place, and this one lends.
-	Claim Claim
 	// Parent is where this service, as that of a site, has its capacity from; nil = it has all
 	// of the limits itself.
 	Parent *leaseparent.Parent
@@ -79,12 +77,16 @@ type Options struct {
 type Service struct {
 	leasepb.UnimplementedLeasesServer
 
-	opts   Options
-	origin time.Time // of the clock
-	limits atomic.Pointer[leaselimits.Index]
-	events chan event
-	reload chan struct{} // limits has changed
-	ended  chan struct{} // closed when Run has ended
+	opts    Options
+	origin  time.Time // of the clock
+	limits  atomic.Pointer[leaselimits.Index]
+	events  chan event
+	reload  chan struct{} // limits has changed
+	leasing struct {
+		begin sync.Once
+		began chan struct{} // closed when a limit was first shared by leases
+	}
+	ended chan struct{} // closed when Run has ended
 
 	admission leasestream.Admission
 
@@ -110,7 +112,6 @@ type Service struct {
 	// recoveredAt is when the coordinator knows what is lent, as a limit.Time.
 	recoveredAt atomic.Int64
 
-	claim      claim
 	membership *membership
 	parent     *leaseparent.Link // nil = this is no site
 
@@ -138,7 +139,8 @@ func New(o Options) *Service {
 		events: make(chan event, batch), ended: make(chan struct{}), snapshots: make(chan struct{}, 1),
 		reload: make(chan struct{}, 1),
 	}
-	s.limits.Store(leaselimits.New(o.Limits))
+	s.leasing.began = make(chan struct{})
+	s.setLimits(o.Limits)
 	s.figures.Store(&Figures{})
 	s.loop.members, s.loop.saturated = leasestream.NewMembers(o.Lease, o.Logger), map[string]float64{}
 	var seal *coordinator.Seal
@@ -153,7 +155,6 @@ func New(o Options) *Service {
 	s.recoveredAt.Store(int64(c.RecoveredAt()))
 	s.patience.firstReport, s.patience.stalled = firstReport, stalled
 	s.resume(&o.State)
-	s.claim.init(&s.opts)
 	return s
 }
 
@@ -179,10 +180,17 @@ func (s *Service) ShardOf(id lease.ResourceID) int {
 
 // Reload makes the service lend by the limits of set from here on.
 func (s *Service) Reload(set *rules.Set) {
-	s.limits.Store(leaselimits.New(set))
+	s.setLimits(set)
 	select {
 	case s.reload <- struct{}{}:
 	default: // it will see the latest
+	}
+}
+
+func (s *Service) setLimits(set *rules.Set) {
+	s.limits.Store(leaselimits.New(set))
+	if s.Leasing() {
+		s.leasing.begin.Do(func() { close(s.leasing.began) })
 	}
 }
 
@@ -231,12 +239,41 @@ func (s *Service) risen() {
 	s.opts.Logger.Error("an instance has heard a coordinator that this one does not know of: the state was lost or is an old copy, the clock was set back, or a second coordinator lends the same limits, of which there may be exactly one; nothing new is lent until the leases of the other one have ended",
 		"epoch", s.loop.epoch, "now", epoch)
 	s.noteEpoch()
+	s.raise(epoch)
+}
+
+// raise keeps the epoch in which this service lends from here on.
+func (s *Service) raise(epoch uint64) {
 	if s.opts.Raise == nil {
 		return
 	}
 	if err := s.opts.Raise(epoch); err != nil {
-		s.opts.Logger.Error("the epoch cannot be kept: leases of this coordinator cannot be claimed from the next one", "error", err)
+		s.opts.Logger.Error("the epoch cannot be kept: a next coordinator does not know what this one has lent", "error", err)
 	}
+}
+
+// resume begins with the buckets as the former coordinator left them at its end in order, at which nothing
+// was lent; they count as empty where that is not known. After a crash the coordinator counts them as empty itself.
+func (s *Service) resume(st *leasestate.State) {
+	if st.Former == 0 || st.Recovery > 0 || s.parent != nil {
+		return
+	}
+	var used *coordinator.Used
+	if r, err := coordinator.DecodeRecord(st.Last); err == nil && r.Used != nil {
+		used = r.Used
+		used.Later(st.Down)
+	}
+	s.step(s.now(), coordinator.Takeover{Epoch: st.Epoch, Former: st.Former, Used: used})
+	s.noteEpoch()
+}
+
+// Last returns what a later start on the same host has to know of what is left. It is called when Run has
+// reported that nothing is lent.
+func (s *Service) Last() []byte { return s.lastRecord(s.now()) }
+
+// lends says whether this service may lend: it has no rivals, or is elected.
+func (s *Service) lends() bool {
+	return s.membership == nil || s.membership.election.Leads(time.Now())
 }
 
 // Recovering is for how long yet the coordinator does not know what a former one has lent,
@@ -266,7 +303,7 @@ func (s *Service) send(g *lease.Grant) {
 
 // deliver puts a grant on the stream of an instance, if it has one.
 func (s *Service) deliver(m *leasestream.Member, g *lease.Grant) {
-	if m.Stream == nil || !s.lends(s.now()) {
+	if m.Stream == nil || !s.lends() {
 		return
 	}
 	if m.Own && s.membership != nil {
@@ -322,7 +359,7 @@ func (s *Service) newCoordinator(o coordinator.Options) *coordinator.Coordinator
 	s.parent = leaseparent.New(leaseparent.Options{
 		Parent:    s.opts.Parent,
 		Translate: func(id lease.ResourceID) (lease.ResourceID, []string, bool) { return s.limits.Load().Translate(id) },
-		Lends:     func() bool { return s.lends(s.now()) },
+		Lends:     func() bool { return s.lends() },
 		Post:      func(ctx context.Context, e lease.Event) bool { return s.post(ctx, event{parent: e}) },
 		Logger:    s.opts.Logger,
 	}, o, s.now())

@@ -65,7 +65,7 @@ func (s *Service) Replicate(srv grpc.BidiStreamingServer[leasepb.Confirmation, l
 
 // addReplica begins to send to a replica, if there is something that it can know.
 func (s *Service) addReplica(now limit.Time, st *leasereplica.Stream) (ok bool) {
-	if s.membership == nil || s.membership.replicas == nil || !s.lends(now) || !s.membership.replicas.May(now, st) {
+	if s.membership == nil || s.membership.replicas == nil || !s.lends() || !s.membership.replicas.May(now, st) {
 		return false
 	}
 	levels, others, ok := s.loop.coordinator.Replicate(now)
@@ -109,7 +109,7 @@ func (s *Service) tellReplicas(now limit.Time) {
 // one may not keep up.
 func (s *Service) sweepReplicas(now limit.Time) (next limit.Time) {
 	p := s.membership
-	if p == nil || p.replicas == nil || !s.lends(now) {
+	if p == nil || p.replicas == nil || !s.lends() {
 		return lease.Never
 	}
 	dropped, next := p.replicas.Sweep(now)
@@ -197,7 +197,7 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 	}
 	p.publishing = false
 	if err != nil {
-		if s.lends(s.now()) {
+		if s.lends() {
 			s.publish() // the backend may be gone for a moment
 		}
 		return
@@ -213,7 +213,7 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 
 // releaseAll sends the grants that have waited for long enough.
 func (s *Service) releaseAll() {
-	if s.lends(s.now()) {
+	if s.lends() {
 		s.membership.replicas.Release()
 	}
 	for m := range s.membership.blocked {

@@ -34,6 +34,8 @@ type town struct {
 	register *alone.Register
 	kept     map[string]cluster.Record // what the register held at an earlier moment
 	lost     bool                      // it has lost records
+	forgets  bool                      // it says that it may, as Redis does; then members have state folders
+	folders  map[string]uint64         // by address: the epoch in its state folder
 	mu       sync.Mutex
 	fuse     int                    // how many more events of members until blown is called; 0 = it is not
 	lines    bool                   // only lines of the log count
@@ -44,7 +46,8 @@ type town struct {
 	config   string
 	slow     time.Duration // what it takes to write to the register
 	who      *access.Session
-	step     time.Duration // between requests of an instance, at least; 0 = 5 ms
+	heard    func(address, line string) // takes what members log; nil = nothing does
+	step     time.Duration              // between requests of an instance, at least; 0 = 5 ms
 }
 
 // townMember is one run of a member.
@@ -102,10 +105,22 @@ func (m *townMember) event(line bool) {
 }
 
 // Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: a line of the log is an event.
-func (m *townMember) Enabled(context.Context, slog.Level) bool  { return true }
-func (m *townMember) Handle(context.Context, slog.Record) error { m.event(true); return nil }
-func (m *townMember) WithAttrs([]slog.Attr) slog.Handler        { return m }
-func (m *townMember) WithGroup(string) slog.Handler             { return m }
+func (m *townMember) Enabled(context.Context, slog.Level) bool { return true }
+
+func (m *townMember) Handle(_ context.Context, r slog.Record) error {
+	m.event(true)
+	if m.town.heard != nil {
+		line := r.Message
+		r.Attrs(func(a slog.Attr) bool {
+			line += " " + a.String()
+			return true
+		})
+		m.town.heard(m.address, line)
+	}
+	return nil
+}
+func (m *townMember) WithAttrs([]slog.Attr) slog.Handler { return m }
+func (m *townMember) WithGroup(string) slog.Handler      { return m }
 
 func (m *townMember) List(ctx context.Context, prefix string) (map[string]cluster.Record, error) {
 	return m.town.register.List(ctx, prefix)
@@ -114,7 +129,7 @@ func (m *townMember) List(ctx context.Context, prefix string) (map[string]cluste
 func (m *townMember) Watch(ctx context.Context, prefix string) <-chan struct{} {
 	return m.town.register.Watch(ctx, prefix)
 }
-func (m *townMember) Forgets() bool { return false }
+func (m *townMember) Forgets() bool { return m.town.forgets }
 func (m *townMember) Close() error  { return nil }
 
 // keep remembers what the register holds.
@@ -161,7 +176,12 @@ func (m *townMember) isCut() bool {
 func (w *town) start(address string) *townMember {
 	w.serial++
 	m := &townMember{town: w, address: address, wires: map[*cable]bool{}, copies: map[*replication]bool{}}
-	m.Service = New(Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(m)})
+	o := Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(m)}
+	if w.forgets {
+		o.State.Former = w.folder(address)
+		o.Raise = m.raise
+	}
+	m.Service = New(o)
 	keys := func(ctx context.Context) ([][]byte, error) {
 		_, err := m.Read(ctx, "lease-key") // as the members of package server do
 		return [][]byte{[]byte("all have it")}, err
@@ -179,6 +199,23 @@ func (w *town) start(address string) *townMember {
 	w.members[address] = m
 	w.mu.Unlock()
 	return m
+}
+
+// folder is the epoch in the state folder of an address; 0 = it is empty.
+func (w *town) folder(address string) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.folders[address]
+}
+
+// raise is Options.Raise, of a member that lives.
+func (m *townMember) raise(epoch uint64) error {
+	m.town.mu.Lock()
+	defer m.town.mu.Unlock()
+	if !m.down {
+		m.town.folders[m.address] = epoch
+	}
+	return nil
 }
 
 // kill ends a run without a word.
@@ -201,7 +238,7 @@ func (w *town) leader() *townMember {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range w.members {
-		if !m.down && m.lends(m.now()) {
+		if !m.down && m.lends() {
 			return m
 		}
 	}
@@ -275,7 +312,10 @@ func (k *cable) covered(g *leasepb.Grant) {
 		return
 	}
 	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(0, 1))
-	var claim struct{ State []byte }
+	var claim struct {
+		State []byte
+		Lost  bool
+	}
 	if err == nil {
 		err = json.Unmarshal(record.Value, &claim)
 	}
@@ -284,6 +324,9 @@ func (k *cable) covered(g *leasepb.Grant) {
 		return
 	}
 	known, err := coordinator.DecodeRecord(claim.State)
+	if claim.Lost || k.town.forgets && len(claim.State) == 0 {
+		return // the successor waits for everybody
+	}
 	if err != nil || !known.Holders.Covers(member.Session, "shared") && !known.Holders.Covers(member.Session, "daily") {
 		k.town.t.Errorf("session %x is sent a lease, and the record does not have it (%v)", member.Session, err)
 	}
@@ -422,7 +465,7 @@ func (w *town) live(d time.Duration, all []*resident) (admitted int) {
 
 func inTown(t *testing.T, f func(w *town)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &town{t: t, register: alone.New(), members: map[string]*townMember{}, config: config}
+		w := &town{t: t, register: alone.New(), members: map[string]*townMember{}, folders: map[string]uint64{}, config: config}
 		w.bucket = reference{rate: 100, burst: 10, level: 10, at: time.Now()}
 		f(w)
 		if w.bucket.least < -1e-6 {

@@ -178,9 +178,6 @@ func (s *Set) Asking() bool {
 	return slices.ContainsFunc(s.all, (*leaseservice.Service).Asking)
 }
 
-// Elsewhere says who else lends the limits; "" = nobody is known.
-func (s *Set) Elsewhere() string { return s.all[0].Elsewhere() }
-
 // ParentProblem returns what is wrong with the parent; nil = nothing, or there is none.
 func (s *Set) ParentProblem() error { return s.all[0].ParentProblem() }
 

@@ -36,6 +36,7 @@ type State struct {
 	Down time.Duration
 
 	path    string        // of the file; empty = nothing is kept
+	raised  bool          // an epoch of this process is in the file
 	longest time.Duration // of leases that may be in use
 	lock    *os.File      // held while this process is the coordinator
 }
@@ -88,15 +89,33 @@ func aboveAt(former uint64, now time.Time, chance uint64) uint64 {
 	return max(former+1+chance, uint64(max(0, now.UnixNano())))
 }
 
+// OpenMember is Open for a coordinator that is elected: where its rivals agree on it, they find what the former
+// coordinator has lent. Former is the epoch of the latest term that began with [State.Raise] for this
+// directory; 0 = none did. Nothing is written before Raise.
+func OpenMember(dir string, length time.Duration) (State, error) {
+	st, err := open(dir, cmp.Or(length, lease.DefaultLease), true)
+	st.Epoch, st.Recovery, st.Why = Above(st.Former), 0, ""
+	return st, err
+}
+
 // Open reads the state that the former coordinator has kept in dir, and writes
 // that another has begun, with leases of that length (0 = the default). Without a file
 // nothing is known of a former one, as the file may have been lost, unless first says
 // that there was none. A directory that is not there is
 // made, for its owner alone. While another process uses it the error is [ErrInUse].
-func Open(dir string, length time.Duration, first bool) (st State, err error) {
-	if length == 0 {
-		length = lease.DefaultLease
+func Open(dir string, length time.Duration, first bool) (State, error) {
+	st, err := open(dir, cmp.Or(length, lease.DefaultLease), first)
+	if err == nil {
+		err = st.Raise(st.Epoch)
 	}
+	if err != nil {
+		return State{}, errors.Join(err, st.unlock())
+	}
+	return st, nil
+}
+
+// open reads the state and locks its directory.
+func open(dir string, length time.Duration, first bool) (st State, err error) {
 	lock, err := lockDirectory(dir)
 	if err != nil {
 		return State{}, err
@@ -135,7 +154,7 @@ func Open(dir string, length time.Duration, first bool) (st State, err error) {
 	} else {
 		st.Last, st.Down = was.Last, max(0, time.Since(was.At))
 	}
-	return st, st.write(false, nil)
+	return st, nil
 }
 
 // readFile reads a file of at most maxFile bytes, and its identity; of a longer one it reads a byte more, which is no
@@ -164,19 +183,24 @@ func recoveryTime(length time.Duration) time.Duration {
 // the next one; nil = it is not known.
 func (st *State) Close(nothingLent bool, last []byte) error {
 	var err error
-	if nothingLent { // else the file says that something is
+	if nothingLent && st.raised { // else the file says that something is, or what it said before
 		err = st.write(true, last)
 	}
-	if st.lock != nil {
-		err = errors.Join(err, st.lock.Close())
-		st.lock = nil
-	}
-	return err
+	return errors.Join(err, st.unlock())
 }
 
-// Raise writes that the coordinator has gone above an epoch that instances knew.
+func (st *State) unlock() error {
+	if st.lock == nil {
+		return nil
+	}
+	lock := st.lock
+	st.lock = nil
+	return lock.Close()
+}
+
+// Raise writes that the coordinator lends in an epoch from here on.
 func (st *State) Raise(epoch uint64) error {
-	st.Epoch = epoch
+	st.Epoch, st.raised = epoch, true
 	return st.write(false, nil)
 }
 

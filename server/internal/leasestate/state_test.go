@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,35 @@ import (
 
 	"github.com/stint-io/stint/internal/lease"
 )
+
+// TestOpenMember: a member finds the epoch of its own latest term, however many runs without one came in between, and
+// nothing else.
+func TestOpenMember(t *testing.T) {
+	dir := t.TempDir()
+	former, key := uint64(0), []byte(nil)
+	for run := range 40 {
+		st, err := OpenMember(dir, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Former != former || st.Recovery != 0 || st.Why != "" || st.Epoch <= former {
+			t.Fatalf("run %d: epoch %d after %d, want after %d; learns for %v because %q", run, st.Epoch, st.Former, former, st.Recovery, st.Why)
+		}
+		if former != 0 && !bytes.Equal(st.Key, key) {
+			t.Fatalf("run %d: another key", run)
+		}
+		key = st.Key
+		for range rand.IntN(3) {
+			former = st.Epoch + rand.Uint64N(1000)
+			if err := st.Raise(former); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := st.Close(rand.IntN(2) == 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // A coordinator waits for leases of the one before, and of one that it knows nothing of.
 func TestState(t *testing.T) {
