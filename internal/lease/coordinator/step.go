@@ -139,7 +139,7 @@ func (c *Coordinator) runRounds(now limit.Time) {
 		c.stats.Rounds++
 		r.queued = false
 		if r.due = lease.Never; !r.Broken && !c.draining {
-			if r.due = r.Round(now); r.Broken {
+			if r.due = max(r.Round(now), now.Add(r.delay())); r.Broken {
 				c.stats.Broken++
 			}
 		}

@@ -247,7 +247,8 @@ func (r *Resource) lendTokens(now limit.Time) {
 }
 
 // nextRound is when the next round is due if no report comes before: when the pool has the
-// tokens that an account is missing, or when the rotation goes on.
+// tokens that an account is missing, or when the rotation goes on. Several tokens of a fast rate go together, unless
+// the pool is full before: what is refilled then is lost.
 func (r *Resource) nextRound(now limit.Time) limit.Time {
 	p, least, next := &r.Pool, fixed.MaxAmount, lease.Never
 	if r.Rotation.Until != 0 {
@@ -258,8 +259,12 @@ func (r *Resource) nextRound(now limit.Time) limit.Time {
 			least = min(least, max(a.Shortfall, fixed.Token))
 		}
 	}
-	if missing := min(least, p.Room()) - p.Level; least < fixed.MaxAmount && p.Rate > 0 && missing > 0 {
-		next = min(next, now.Add(max(lease.MinReportGap, time.Duration(float64(missing)/float64(p.Rate)*float64(time.Second))+1)))
+	room := p.Room() - p.Level
+	if least == fixed.MaxAmount || p.Rate <= 0 || min(least-p.Level, room) <= 0 {
+		return next
 	}
-	return next
+	until := func(tokens fixed.Amount) time.Duration {
+		return time.Duration(float64(tokens)/float64(p.Rate)*float64(time.Second)) + 1
+	}
+	return min(next, now.Add(min(until(room), max(lease.MinReportGap, until(least-p.Level)))))
 }

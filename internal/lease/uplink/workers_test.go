@@ -303,9 +303,15 @@ func TestTurnsOfScarceTokens(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	draw := rand.New(rand.NewPCG(seed, 0))
-	for i := range 40 {
+	draws := 40
+	if testing.Short() {
+		draws = 4 // one goroutine: nothing for the race detector
+	}
+	for i := range draws {
 		turnsOfScarceTokens(t, draw.Uint64(), i == 0)
 	}
+	// A report arrives some milliseconds before each token, so that a round is due just before the pool is full.
+	turnsOfScarceTokens(t, 8193029639160673335, false)
 }
 
 func turnsOfScarceTokens(t *testing.T, seed uint64, usual bool) {
@@ -329,18 +335,19 @@ func turnsOfScarceTokens(t *testing.T, seed uint64, usual bool) {
 		x.crew.gap, x.crew.last = 0, tr.now
 		before += x.crew.took
 	}
-	tr.run(max(12*turn, time.Minute))
+	tr.run(max(12*turn, 400*turn/time.Duration(n), time.Minute))
 	took, worst := int64(0), time.Duration(0)
 	for _, x := range tr.nodes {
 		worst = max(worst, x.crew.gap, time.Duration(tr.now-x.crew.last))
 		took += x.crew.took
 	}
-	use := float64(took-before) / (terms.Rate.Float() * time.Duration(tr.now-began).Seconds())
+	took -= before
+	tokens := terms.Rate.Float() * time.Duration(tr.now-began).Seconds()
 	// An instance whose part is more than a token or two in a round trip has several in one turn, and the others wait for it.
 	// Such a turn is 20 round trips and a token.
 	cycle := time.Duration(float64(n) / terms.Burst.Float() * (20*(2*delay+2*time.Millisecond).Seconds() + terms.Burst.Float()/terms.Rate.Float()) * float64(time.Second))
-	// The use is at least 0.95 in all but one of some 300 draws, and was 0.94 there; the ledger has it as missed.
-	if most := max(10*time.Second, turn+turn/4, cycle+cycle/4); use < 0.92 || worst > most {
-		t.Errorf("seed %d: %v/s, burst %v, among %d, delay %v: use %.3f, one was not served for %v, want %v; a turn is %v", seed, terms.Rate, terms.Burst, n, delay, use, worst, most, turn)
+	if most := max(10*time.Second, turn+turn/4, cycle+cycle/4); took < int64(0.95*tokens) || worst > most {
+		t.Errorf("seed %d: %v/s, burst %v, among %d, delay %v: %d of %.1f tokens were used, one was not served for %v, want %v; a turn is %v",
+			seed, terms.Rate, terms.Burst, n, delay, took, tokens, worst, most, turn)
 	}
 }
