@@ -148,6 +148,39 @@ func TestWiderSlots(t *testing.T) {
 	}
 }
 
+// Requests of clients that know nothing of each other, of a key whose times are known to seconds, and a bucket that holds
+// less than it refills in that time: as many are refused as in truth, within what chance does to either.
+func TestSmallBursts(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	r := rand.New(rand.NewPCG(seed, 5))
+	for range 10 {
+		c := newClock()
+		rec := New(12<<10, c.now)
+		l := rec.Open()
+		var at []limit.Time
+		often := math.Exp2(2 * r.Float64()) // in a second
+		p := limit.Policy{Rate: limit.Rate{Count: max(1, int64(often*60*(0.3+0.6*r.Float64()))), Period: time.Minute}, Burst: 1 + r.Int64N(4)}
+		for range int(50 * time.Minute / Slot) {
+			if r.Float64() < often*Slot.Seconds() {
+				l.Add([]byte("k"), 1, true)
+				at = append(at, c.now())
+			}
+			if c.Add(int64(Slot)); c.Load()%int64(100*time.Millisecond) == 0 {
+				rec.Sweep()
+			}
+		}
+		a, err := l.WhatIf(t.Context(), p, p, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := float64(refusals(t, p, at, make([]int, len(at)), 1))
+		if a.Slot < time.Second || math.Abs(a.Then-want) > 4*math.Sqrt(want) || a.Now != a.Then {
+			t.Errorf("%.1f/s, %v, burst %d, slots of %v: %.0f refused, %.0f in truth", often, p.Rate, p.Burst, a.Slot, a.Then, want)
+		}
+	}
+}
+
 // What is older than an hour is gone, and its memory with it; of a shorter time less is played.
 func TestAnHour(t *testing.T) {
 	c := newClock()
@@ -254,8 +287,7 @@ func TestTopKeysAreKept(t *testing.T) {
 		l := rec.Open()
 		heavy := 1 + r.IntN(4)
 		share := 0.2 + 0.6*r.Float64()
-		// A slot of 5 s is played at one time, so a burst below what it refills refuses more than in truth.
-		policy := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(60), Period: time.Minute}, Burst: 6 + r.Int64N(60)}
+		policy := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(60), Period: time.Minute}, Burst: 1 + r.Int64N(60)}
 		var at []limit.Time
 		var keys []int
 		asked, refused := 0.0, 0.0

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -33,14 +34,26 @@ type Answer struct {
 	// Keys are those that were played, and KeysRefused those of them of which the other policy refuses a request. The keys
 	// that asked most are kept, and one in Part of the others; figures count each of these for as many as they stand for.
 	Keys, KeysRefused, Part int
-	// Slot is how exactly times are known: a bucket may be off by what it refills in that time.
+	// Slot is how exactly times are known. Requests of one key within it are played at random times, as of clients that
+	// know nothing of each other: a bucket may be off by what it refills in that time.
 	Slot time.Duration
 }
+
+// mostRequests is about how many requests, or groups of them, are played by a policy. It takes half a second.
+const mostRequests = 1 << 20
 
 // played is an entry of some key.
 type played struct {
 	entry
-	key int
+	key  int
+	hash uint64
+}
+
+// requests are some of an entry that are played at one time.
+type requests struct {
+	at      uint32
+	key     int
+	n, cost int64 // of each
 }
 
 // WhatIf plays the requests of the latest time, an hour for 0, by two policies.
@@ -57,7 +70,8 @@ func (l *Log) WhatIf(ctx context.Context, now, then limit.Policy, latest time.Du
 	at := func(unit uint32) time.Time {
 		return time.Unix(0, int64(l.r.start)+int64(unit)*int64(Slot)).UTC()
 	}
-	a := Answer{From: at(from), To: time.Unix(0, int64(l.r.now())).UTC(), Keys: keys, Part: int(part), Slot: time.Duration(l.width.Load()) * Slot}
+	width := l.width.Load()
+	a := Answer{From: at(from), To: time.Unix(0, int64(l.r.now())).UTC(), Keys: keys, Part: int(part), Slot: time.Duration(width) * Slot}
 	ofTop, ofOthers := 0.0, 0.0
 	for i := range list {
 		a.Refused += float64(list[i].asked - list[i].took)
@@ -80,7 +94,7 @@ func (l *Log) WhatIf(ctx context.Context, now, then limit.Policy, latest time.Du
 		policy limit.Policy
 		total  *float64
 	}{{now, &a.Now}, {then, &a.Then}} {
-		refused, err := play(ctx, list, keys, one.policy, l.r.start)
+		refused, err := play(ctx, list, width, keys, one.policy, l.r.start)
 		if err != nil {
 			return Answer{}, err
 		}
@@ -124,7 +138,7 @@ func (l *Log) snapshot(latest time.Duration) (list []played, top []bool, from ui
 		before := len(list)
 		for _, e := range t.entries {
 			if e.at >= from {
-				list = append(list, played{e, len(top)})
+				list = append(list, played{e, len(top), id.hash})
 			}
 		}
 		if len(list) > before {
@@ -135,8 +149,30 @@ func (l *Log) snapshot(latest time.Duration) (list []played, top []bool, from ui
 	return list, top, from
 }
 
+// spread appends the requests of the entries of one slot, ascending by time: at random times, or at regular ones where an
+// entry has more requests than parts. A slot has so many units. The times are the same whatever the policy.
+func spread(list []requests, slot []played, width, parts uint32) []requests {
+	var random rand.PCG
+	for i := range slot {
+		e := &slot[i]
+		random.Seed(e.hash, uint64(e.at))
+		n := min(e.asked, parts)
+		for j := range n {
+			r := requests{at: e.at + uint32(uint64(width)*uint64(j)/uint64(n)), key: e.key, n: int64(e.asked / n), cost: (int64(e.cost) + int64(e.asked)/2) / int64(e.asked)}
+			if e.asked <= parts {
+				r.at = e.at + uint32(random.Uint64()%uint64(width))
+			} else if j < e.asked%n {
+				r.n++
+			}
+			list = append(list, r)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b requests) int { return cmp.Compare(a.at, b.at) })
+	return list
+}
+
 // play returns how many requests of each key a policy refuses. Buckets are full at the beginning.
-func play(ctx context.Context, list []played, keys int, policy limit.Policy, start limit.Time) (refused []int64, err error) {
+func play(ctx context.Context, list []played, width uint32, keys int, policy limit.Policy, start limit.Time) (refused []int64, err error) {
 	clock := start
 	st := memory.New(memory.Options{Now: func() limit.Time { return clock }, MaxBytes: 256 << 20})
 	defer func() { err = errors.Join(err, st.Close()) }()
@@ -147,37 +183,50 @@ func play(ctx context.Context, list []played, keys int, policy limit.Policy, sta
 	refused = make([]int64, keys)
 	charges := make([]store.Charge, 1)
 	key := make([]byte, 8)
-	for i := range list {
-		e := &list[i]
-		if i%1024 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		clock = max(clock, start+limit.Time(e.at)*limit.Time(Slot))
-		binary.LittleEndian.PutUint64(key, uint64(e.key))
-		asked := int64(e.asked)
-		cost := max((int64(e.cost)+asked/2)/asked, 0)
-		fit := asked
-		if cost > 0 {
+	one := func(r *requests) error {
+		clock = max(clock, start+limit.Time(r.at)*limit.Time(Slot))
+		binary.LittleEndian.PutUint64(key, uint64(r.key))
+		fit := r.n
+		if r.cost > 0 {
 			charges[0] = store.Charge{Counters: counters, Key: key}
 			if _, err := st.Peek(ctx, charges); err != nil {
-				return nil, fmt.Errorf("lasthour: %w", err)
+				return err
 			}
-			fit = min(asked, charges[0].Verdict.Remaining/cost)
+			fit = min(r.n, charges[0].Verdict.Remaining/r.cost)
 		}
-		over := asked - fit
+		refused[r.key] += r.n - fit
+		over := r.n - fit
 		if !policy.CountRefused {
 			over = 0 // what is refused takes nothing
 		}
 		for _, n := range []int64{fit, over} {
-			if n == 0 || cost == 0 || n > limit.MaxCount/cost {
+			if n == 0 || r.cost == 0 || n > limit.MaxCount/r.cost {
 				continue
 			}
-			charges[0] = store.Charge{Counters: counters, Key: key, Cost: n * cost}
+			charges[0] = store.Charge{Counters: counters, Key: key, Cost: n * r.cost}
 			if _, err := st.Take(ctx, charges); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	parts := min(width, uint32(1+mostRequests/(1+len(list))))
+	var slot []requests
+	for rest := list; len(rest) > 0; {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		n := 1
+		for n < len(rest) && rest[n].at == rest[0].at {
+			n++
+		}
+		slot = spread(slot[:0], rest[:n], width, parts)
+		for i := range slot {
+			if err := one(&slot[i]); err != nil {
 				return nil, fmt.Errorf("lasthour: %w", err)
 			}
 		}
-		refused[e.key] += asked - fit
+		rest = rest[n:]
 	}
 	return refused, nil
 }
