@@ -133,7 +133,7 @@ func TestServicePage(t *testing.T) {
 		}
 		return names
 	}
-	flags := collect("cmd/stint/serve.go", `Var\((?:&|\(\*)[^,]+, "([a-z-]+)"`, "--")
+	flags := collect("cmd/stint/serve.go", `VarP?\((?:&|\(\*)[^,]+, "([a-z-]+)"`, "--")
 	maps.Copy(flags, collect("cmd/stint/security.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	maps.Copy(flags, collect("cmd/stint/envoy.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
 	maps.Copy(flags, collect("cmd/stint/cluster.go", `Var\(&[^,]+, "([a-z-]+)"`, "--"))
@@ -173,7 +173,7 @@ func TestServicePage(t *testing.T) {
 func TestProxyPage(t *testing.T) {
 	page := pages(t)[filepath.Join("docs", "reference", "proxy.md")]
 	for file, pattern := range map[string]string{
-		"cmd/stint/proxy.go": `Var\((?:&|\(\*|p\.)[^"]+, "([a-z-]+)"`, "proxy/metrics.go": `NewDesc\("(stint_[a-z_]+)"`, "proxy/screen.go": `http\.Status\w+, "([a-z]+)"`,
+		"cmd/stint/proxy.go": `VarP?\((?:&|\(\*|p\.)[^"]+, "([a-z-]+)"`, "proxy/metrics.go": `NewDesc\("(stint_[a-z_]+)"`, "proxy/screen.go": `http\.Status\w+, "([a-z]+)"`,
 	} {
 		src, err := os.ReadFile(file)
 		if err != nil {

@@ -298,6 +298,9 @@ server, middleware/httplimit, middleware/httpthrottle < proxy;
 # The library's front door: limits from a file, kept in this process or in Redis.
 internal/engine, internal/reserve, internal/records, store/memory, store/redis < stint;
 
+# One limit among processes, drawn.
+client, server, internal/picture < examples/fleet;
+
 # A gateway of language models and its servers: it asks stint over HTTP, as any program does, and imports nothing of it.
 NONE < examples/llm;
 

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,6 +88,15 @@ func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 			ok = false
 		}
 		for _, item := range items {
+			if item.Kind == document.Map && len(item.Fields) > 0 {
+				one := item.Fields[0]
+				kind := strings.TrimSuffix(strings.ToLower(f.Key.Text), "s")
+				if contains(knownKinds, kind) || kind == "querie" || kind == "param" {
+					d.Wants(item, "a value or a pattern such as /api/*", fmt.Sprintf("write %q: %s", kind+":"+one.Key.Text, one.Value.Text))
+					ok = false
+					continue
+				}
+			}
 			text, readable := d.str(item, "a value or a pattern such as /api/*")
 			if !readable {
 				ok = false

@@ -68,6 +68,8 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 		if near, ok := nearWord(text, knownMethods); ok {
 			b.warn(d, n, "did you mean "+near+"?", "%q is no method of HTTP, and is compared exactly", text)
 		}
+	case name == "path" && strings.HasSuffix(text, "/") && len(text) > 1 && !strings.Contains(text, "*"):
+		b.warn(d, n, "write "+text+"* for what is below it", "%q matches that path alone, and nothing below it", text)
 	case name == "path" && text[0] != '/' && text[0] != '*':
 		b.warn(d, n, "write /"+text+" or *"+text, "%q matches no path: paths begin with a slash", text)
 	case name == "path" && strings.Contains(text, "?"):

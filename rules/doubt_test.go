@@ -148,7 +148,7 @@ func TestFilesWithoutLimits(t *testing.T) {
 // An attribute that only the caller can provide is named once, where it is used first.
 func TestUnprovidedAttributes(t *testing.T) {
 	s := mustParse(t, `limits:
-  - {name: good, match: {path: /x, "header:a": b}, key: [ip, "cookie:c", "query:q"], when: 'request.size > 1 && request.headers["x"] != ""', rate: 1/s}
+  - {name: good, match: {path: /x, "header:a": b}, key: [ip, "cookie:c", "query:q"], missing: skip, when: 'request.size > 1 && request.headers["x"] != ""', rate: 1/s}
   - {name: leased, key: [account], rate: 1/s, sharing: leased}
   - name: mine
     key: [user]

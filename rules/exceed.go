@@ -63,7 +63,7 @@ func (b *builder) exceed(s *scope, l *Limit, n *document.Node) {
 		return
 	}
 	if n.Kind != document.Map {
-		s.Wants(n, "a map such as {reject: 429}", "")
+		s.Wants(n, "a map such as {reject: 429}", foreignExceed(n))
 		return
 	}
 	s.known(n, "on_exceed", exceedKeys)
@@ -320,7 +320,10 @@ func (b *builder) banOf(s *scope, l *Limit, ban *document.Node) {
 	}
 	s.either(ban.Get("from"), &l.Ban.FromNow, "period_end", "now")
 	if after := ban.Get("after"); after != nil {
-		if r, ok := s.rate(after); ok {
+		if after.Kind == document.Int && l.Base.Policy.Rate.Period != 0 {
+			_, period, _ := strings.Cut(l.Base.Policy.Rate.String(), "/")
+			s.Wants(after, "a rate with its period", fmt.Sprintf("did you mean %s/%s?", after.Text, period))
+		} else if r, ok := s.rate(after); ok {
 			l.Ban.After = r.WithCount(writtenCount(after))
 		}
 	} else if l.Base.Policy.Algorithm == limit.Concurrency {

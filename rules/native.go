@@ -292,6 +292,14 @@ func (d *file) attribute(n *document.Node) (string, bool) {
 // options reads the keys that are neither policy nor condition.
 func (b *builder) options(s *scope, l *Limit) {
 	choice(s.file, s.get("missing"), &l.Missing, missingNames[:]...)
+	if s.get("missing") == nil {
+		for _, name := range l.Key {
+			if kind, _, ok := strings.Cut(name, ":"); ok && contains([]string{"header", "cookie", "query"}, kind) {
+				b.warn(s.file, s.get("key"), "write missing: reject, or missing: all for one bucket of all that lack it, or missing: skip where that is meant", "a client that leaves %s out is not limited", name)
+				break
+			}
+		}
+	}
 	b.thresholds(s, l)
 	l.ChargeAfter = s.chargedAfter(s.get("charge"))
 	b.shadow(s, l)

@@ -44,7 +44,14 @@ var policyKeys = []struct {
 
 // algorithm reads the algorithm of the limit; its overrides share it.
 func (s *scope) algorithm() (a limit.Algorithm) {
-	choice(s.file, s.get("algorithm"), &a, limit.AlgorithmNames()...)
+	n := s.get("algorithm")
+	if n != nil && n.Kind == document.Text {
+		if hint := foreignAlgorithm(n.Text); hint != "" {
+			s.Wants(n, "one of "+strings.Join(limit.AlgorithmNames(), ", "), hint)
+			return a
+		}
+	}
+	choice(s.file, n, &a, limit.AlgorithmNames()...)
 	return a
 }
 

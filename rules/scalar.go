@@ -186,8 +186,11 @@ func (d *file) known(n *document.Node, where string, words []string) {
 		if contains(words, f.Key.Text) && f.Key.Kind == document.Text {
 			continue
 		}
-		hint := document.Meant(f.Key.Text, words)
-		if hint == "" && len(words) <= 32 {
+		hint := foreignHint(n, f.Key, f.Value, words)
+		if hint == "" {
+			hint = document.Meant(f.Key.Text, words)
+		}
+		if hint == "" {
 			hint = "known keys: " + strings.Join(words, ", ")
 		}
 		d.Fault(f.Key, hint, "unknown key %q in %s", f.Key.Text, where)

@@ -28,6 +28,13 @@ var (
 func nearAttribute(name string) (string, bool) {
 	kind, rest, colon := strings.Cut(name, ":")
 	if !colon {
+		if here, ok := sameAttribute(name); ok {
+			return here, true
+		}
+		// What the caller calls its users is not the address of one.
+		if strings.HasPrefix(name, "user") && name != "userip" {
+			return "", false
+		}
 		if contains(knownKinds, name) {
 			return name + ":NAME", true
 		}

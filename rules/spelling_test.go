@@ -103,7 +103,7 @@ func TestNoTypoNoWarning(t *testing.T) {
 		}
 	}
 	for _, h := range append(knownHeaders, "x-plan", "x-acme-team", "dnt") {
-		if ok, text := warned(fmt.Sprintf("limits: [{name: a, rate: 1/s, key: [\"header:%s\"]}]", h)); ok {
+		if ok, text := warned(fmt.Sprintf("limits: [{name: a, rate: 1/s, missing: skip, key: [\"header:%s\"]}]", h)); ok {
 			t.Errorf("%s: %s", h, text)
 		}
 	}

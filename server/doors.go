@@ -52,6 +52,9 @@ func (s *Server) listen(ctx context.Context) (*doors, error) {
 			return nil, errors.Join(err, d.close())
 		}
 		*to[one.name] = s.connections.bound(one.name, l)
+		if one.name == "grpc" && s.security.grpc == nil {
+			d.grpc = &plainHTTP{d.grpc, func() net.Addr { return s.addrs.HTTP }}
+		}
 		if !loopback(one.addr) {
 			s.opts.Logger.Warn("listening beyond this machine", "listener", one.name, "address", l.Addr().String())
 		}

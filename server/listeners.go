@@ -72,6 +72,26 @@ func route(gates, json, health, calls http.Handler) http.Handler {
 	})
 }
 
+// onAdmin says of what the admin port has where that is.
+func (s *Server) onAdmin(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); {
+		case s.addrs.Admin == nil:
+		case path == "", path == "ui", path == "metrics", path == "readyz", path == "admin", r.URL.Path == "/v1/bans", r.URL.Path == "/v1/leases", r.URL.Path == "/v1/top", strings.HasPrefix(r.URL.Path, "/v1/admin/"):
+			answer.WriteError(w, http.StatusNotFound, fmt.Sprintf("the dashboard, metrics and administration are on the admin port: %s://%v/ui and /metrics", scheme(s.security.admin != nil), s.addrs.Admin))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func scheme(secure bool) string {
+	if secure {
+		return "https"
+	}
+	return "http"
+}
+
 // grpcDoors are the services that decide, as the metric of their latency calls them.
 var grpcDoors = map[string]string{
 	pb.RateLimitService_ServiceDesc.ServiceName:         "envoy",

@@ -59,14 +59,17 @@ func (s *Server) configVersion() string {
 	return version
 }
 
-// reportHealth makes the gRPC health service say what Readiness says. It reports whether that has
-// changed, and what it says.
+// reportHealth makes the gRPC health service say what Readiness says. It reports whether the server has become ready,
+// degraded or neither since the last report, and what Readiness says.
 func (s *Server) reportHealth() (changed, ready bool, text string) {
 	// The last report must come from the last check.
 	s.health.Lock()
 	defer s.health.Unlock()
-	if ready, text = s.Readiness(); ready == s.health.serving {
-		return false, ready, text
+	ready, text = s.Readiness()
+	changed = ready && s.health.degraded != (text != "")
+	s.health.degraded = ready && text != ""
+	if ready == s.health.serving {
+		return changed, ready, text
 	}
 	s.health.serving = ready
 	if ready {

@@ -65,7 +65,8 @@ type Server struct {
 	health struct {
 		sync.Mutex
 		*health.Server
-		serving bool // what it says
+		serving  bool // what it says
+		degraded bool // it serves, and something is amiss
 	}
 	// endStreams ends the streams that clients keep open for as long as they
 	// like, such as those that watch the health.
@@ -204,7 +205,7 @@ func (s *Server) build() error {
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields})
-	api := s.security.guard.onHTTP(route(watched("gateway", gate.Guard(gates)), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), watched("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations}))))
+	api := s.security.guard.onHTTP(route(watched("gateway", gate.Guard(gates)), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), s.onAdmin(watched("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations})))))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)
@@ -344,6 +345,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.pages.close()
 		return errors.Join(err, doors.close(), s.close(s.leases.untouched()))
 	}
+	s.addrs = doors.addrs()
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	var running sync.WaitGroup
@@ -390,7 +392,6 @@ func (s *Server) Run(ctx context.Context) error {
 	running.Go(func() { s.config.identity.Run(watching) })
 	running.Go(func() { s.dashboard.Run(watching) })
 	running.Go(func() { s.security.watch(watching) })
-	s.addrs = doors.addrs()
 	s.serving.Store(true)
 	s.reportHealth()
 	running.Go(func() { s.watchReadiness(watching) })

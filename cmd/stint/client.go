@@ -353,6 +353,9 @@ func printExplain(out io.Writer, code int, body []byte, args []string) error {
 		verdict = "would be refused"
 	}
 	fmt.Fprintln(out, verdict)
+	if len(r.Limits) == 0 && r.Count == 0 && len(r.Descriptors) == 0 {
+		fmt.Fprintln(out, "  no limit of stint's format is in force; rules in Envoy's format are asked about with --domain and --entry")
+	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		fmt.Fprintf(out, "  %s (%s:%d)\n    %s\n    %s\n", l.Name, l.File, l.Line, strings.TrimSpace(l.Algorithm+" "+l.Rate), l.Why)

@@ -48,8 +48,9 @@ happens by itself when a file changes.`,
     --config stint.yaml --store redis://127.0.0.1:6379 --health-path /healthz
   stint proxy --upstream h2c://127.0.0.1:50051 --service http://limits:8080 --on-service-failure allow
   stint proxy --upstream http://127.0.0.1:3000 --config stint.yaml --coordinator limits:8081`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, files []string) error {
+			o.Decide.ConfigPaths = append(o.Decide.ConfigPaths, files...)
 			if err := f.complete(cmd, o); err != nil {
 				return &exit{exitUsage, err}
 			}
@@ -65,7 +66,7 @@ func (p *proxyFlags) register(f *pflag.FlagSet, o *proxy.Options) {
 	f.StringSliceVar(&o.Upstreams, "upstream", nil, "URL of the server to protect, with http, https or h2c; may be repeated for equal servers")
 	f.StringVar(&o.HTTPAddr, "http", proxy.DefaultHTTPAddr, "address on which requests are taken")
 	f.StringVar(&d.AdminAddr, "admin", proxy.DefaultAdminAddr, "address of metrics, health and reload")
-	f.Var((*configPaths)(&d.ConfigPaths), "config", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes")
+	f.VarP((*configPaths)(&d.ConfigPaths), "config", "c", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes")
 	f.StringVar(&d.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	f.Var(&p.maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
 	f.StringVar(&o.Service.URL, "service", "", "URL of a stint service that decides, such as http://127.0.0.1:8080")

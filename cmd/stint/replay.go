@@ -159,7 +159,7 @@ func (o *replaying) options(cmd *cobra.Command, logs []string) (*replay.Options,
 			stdin++
 			log = replay.Log{Name: "stdin", Open: func() (io.ReadCloser, error) { return io.NopCloser(cmd.InOrStdin()), nil }}
 		} else if info, err := os.Stat(name); err != nil {
-			return nil, &exit{exitUsage, err}
+			return nil, &exit{exitUsage, fmt.Errorf("%w\nhint: name the access logs to replay, or - for standard input", err)}
 		} else if info.IsDir() {
 			return wrong("%s is a folder\nhint: name its files, as in %s", name, filepath.Join(name, "*.log"))
 		}

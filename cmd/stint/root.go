@@ -65,7 +65,8 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	}
 	var e *exit
 	if !errors.As(err, &e) {
-		fmt.Fprintf(errOut, "stint: %s\nhint: see %s --help\n", redacted(err, args), cmd.CommandPath())
+		text, hint := usageFault(err, cmd)
+		fmt.Fprintf(errOut, "stint: %s\nhint: %s\n", redacted(errors.New(text), args), hint)
 		return exitUsage
 	}
 	if e.err != nil {
@@ -113,6 +114,7 @@ func newRoot() *cobra.Command {
 
   stint serve                          start the service, no configuration needed
   stint proxy --upstream URL           put limits in front of a server
+  stint init                           write a limit file to begin with
   stint check stint.yaml               look for faults in limit files
   stint test login_test.yaml           test limits with requests and expectations
   stint config push stint.yaml --to URL   put limits where several services read them
@@ -143,7 +145,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newReady(), newMan(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newInit(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newReady(), newMan(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

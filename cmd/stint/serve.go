@@ -32,21 +32,24 @@ func newServe() *cobra.Command {
 	var logFormat, logLevel string
 	var trusted []string
 	cmd := &cobra.Command{
-		Use:   serveName,
+		Use:   serveName + " [FILE...]",
 		Short: "start the service",
 		Long: `Start the service: Envoy's rate limit protocol over gRPC and POST /json, stint's
 own JSON API, decision endpoints for nginx, Caddy, Traefik and HAProxy, an admin
-port with metrics, with --resp commands of Redis, and with --spoe queries of HAProxy. Without --config it enforces two limits for trying it out.
+port with metrics, with --resp commands of Redis, and with --spoe queries of HAProxy. FILE is
+a limit file or a folder of them, as with --config; without one the service enforces
+two limits for trying it out, and stint init writes a file to begin with.
 
 SIGTERM and SIGINT drain and stop it. SIGHUP loads the configuration again, which
 also happens by itself when a file changes.`,
 		Example: `  stint serve
-  stint serve --config stint.yaml --config limits.d
-  stint serve --config stint.yaml --store redis://127.0.0.1:6379
+  stint serve stint.yaml
+  stint serve stint.yaml --store redis://127.0.0.1:6379
   stint serve --http 0.0.0.0:8080 --trusted-proxy 10.0.0.0/8 \
     --tls-cert tls.crt --tls-key tls.key --tls-client-ca clients.crt`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, files []string) error {
+			o.ConfigPaths = append(o.ConfigPaths, files...)
 			notes, err := envoy.read(cmd.Flags(), os.Environ())
 			if err != nil {
 				return &exit{exitUsage, err}
@@ -116,7 +119,7 @@ func registerState(f *pflag.FlagSet, o *server.Options) {
 
 // registerConfig adds the flags of the configuration.
 func registerConfig(f *pflag.FlagSet, o *server.Options) {
-	f.Var((*configPaths)(&o.ConfigPaths), "config", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
+	f.VarP((*configPaths)(&o.ConfigPaths), "config", "c", "limit file or folder of limit files, may be repeated; or the URL of a backend that 'stint config push' writes, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
 	f.BoolVar(&o.AllowEmpty, "allow-empty", false, "take a configuration without limits, which is refused otherwise")
 }
 
@@ -207,6 +210,7 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "  http    %s://%s\n", scheme(onHTTP), a.HTTP)
 	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
 	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
+	fmt.Fprintf(&b, "  ui      %s://%s/ui\n", scheme(onAdmin), a.Admin)
 	if a.RESP != nil {
 		fmt.Fprintf(&b, "  resp    %s (CL.THROTTLE, RL.TAKE%s)\n", a.RESP, map[bool]string{true: ", TLS"}[onRESP])
 	}

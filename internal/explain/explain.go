@@ -69,6 +69,8 @@ type Explained struct {
 	Used int64
 	// OnStoreFailure is how the limit is decided then.
 	OnStoreFailure rules.StoreFailure
+	// Lent says that a coordinator lends the limit, which then takes the place of the store.
+	Lent bool
 	// OnExceed says in words what becomes of a request over the limit, and Uncarried where it
 	// means less.
 	OnExceed  string
@@ -148,7 +150,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 
 func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explained {
 	l := h.Limit
-	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, ConditionFailed: h.ConditionFailed(), Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure}
+	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, ConditionFailed: h.ConditionFailed(), Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure, Lent: l.Sharing.Local()}
 	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
 		n.OnExceed, n.Uncarried = text, l.Uncarried()
 	}

@@ -121,6 +121,12 @@ func New(o Options) http.Handler {
 		mux.Handle("/ui", dashboard)
 		mux.Handle("/ui/", dashboard)
 	}
+	mux.Handle("GET /{$}", http.RedirectHandler("/ui", http.StatusSeeOther))
+	for _, path := range []string{"/v1/take", "/v1/explain", "/v1/finish", "/v1/reserve", "/v1/gate/", "/v1/usage", "/json"} {
+		guarded.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "requests are decided on the HTTP port: this is the admin port, with the dashboard at /ui and metrics at /metrics", http.StatusNotFound)
+		})
+	}
 	mux.Handle("/", requireToken(permit(o.Token, o.Authorize), guarded))
 	return requireHost(o.Hosts, http.NewCrossOriginProtection().Handler(mux))
 }

@@ -64,7 +64,7 @@ func New(e *engine.Engine, opts Options) http.Handler {
 			usage(w, r)
 			return
 		}
-		answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, GET /v1/limits/NAME and GET /v1/usage")
+		answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, GET /v1/limits/NAME, GET /v1/usage and GET /openapi.yaml, which describes them; gateways ask below /v1/gate/, Envoy's format is POST /json, and /healthz says that the process is there")
 	})
 	return Guard(calls)
 }

@@ -226,7 +226,11 @@ func why(l *explain.Explained, r *limit.Result) string {
 	case r.Reason == limit.ReasonMissing:
 		text += "; the request lacks a part of the key, and the limit refuses then"
 	case r.StoreFailed:
-		text += "; its store does not answer, and on_store_failure is " + l.OnStoreFailure.String()
+		whose := "its store does not answer"
+		if l.Lent {
+			whose = "no coordinator lends of it"
+		}
+		text += "; " + whose + ", and on_store_failure is " + l.OnStoreFailure.String()
 	case r.Allowed:
 		text += "; " + strconv.FormatInt(l.Used, 10) + " of " + strconv.FormatInt(r.Quota, 10) + " used, " + strconv.FormatInt(r.Cost, 10) + " asked: fits"
 	default:

@@ -40,6 +40,12 @@ class Refused(StintError):
         self.decision = decision
 
 
+def _seconds(ttl: float) -> str:
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise TypeError(f"ttl is {ttl!r}, want seconds as a number, such as 60")
+    return f"{ttl}s"
+
+
 @dataclass(frozen=True)
 class Result:
     """How one limit stands. Times are seconds; None: no wait helps. ``raw`` is all that the service said."""
@@ -109,7 +115,7 @@ class Reservation:
         """Say what was used so far; it lives on for ttl seconds, or as long as before."""
         self.used = max(self.used, used)  # also where the call fails: it was used
         body = {"id": self.id, "used": used}
-        return self._settle("/v1/renew", body if ttl is None else {**body, "ttl": f"{ttl}s"})
+        return self._settle("/v1/renew", body if ttl is None else {**body, "ttl": _seconds(ttl)})
 
     def commit(self, actual: int) -> "Reservation":
         """Say what was used. The rest comes back; what is over is charged. Again with the same number is harmless."""
@@ -219,7 +225,7 @@ class Client:
         A refusal is a Reservation whose decision says so. ttl is 1 to 3600 seconds, 60 by default.
         """
         body: dict[str, Any] = {"attributes": dict(attributes)}
-        for name, value in (("cost", cost), ("declared", declared), ("ttl", None if ttl is None else f"{ttl}s")):
+        for name, value in (("cost", cost), ("declared", declared), ("ttl", None if ttl is None else _seconds(ttl))):
             if value is not None:
                 body[name] = value
         if charge_expired:

@@ -1,0 +1,87 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stint-io/stint/limit"
+)
+
+// TestForeignWords: each name from another rate limiter is refused with the line to write in its place, no name has
+// two, and none is a name here.
+func TestForeignWords(t *testing.T) {
+	seen := map[string]bool{}
+	add := func(names []string) {
+		for _, name := range names {
+			if seen[name] {
+				t.Errorf("%s is there twice", name)
+			}
+			if seen[name] = true; contains(limitKeys, name) {
+				t.Errorf("%s is a key of a limit", name)
+			}
+		}
+	}
+	add(countKeys)
+	add(periodKeys)
+	for hint, names := range foreignKeys {
+		add(names)
+		for _, name := range names {
+			_, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, rate: 1/s, %s: x}]", name))
+			if err == nil || !strings.Contains(err.Error(), "hint: "+hint) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for name, hint := range foreignAlgorithms {
+		_, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, rate: 1/s, algorithm: %s}]", strings.ToUpper(name)))
+		if err == nil || !strings.Contains(err.Error(), "hint: "+hint) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, word := range strings.FieldsFunc(hint, func(r rune) bool { return r == ' ' || r == ',' }) {
+			if _, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, rate: 1/s, algorithm: %s}]", word)); strings.Contains(word, "_") && err != nil {
+				t.Errorf("%s: %s is no algorithm: %v", name, word, err)
+			}
+		}
+	}
+}
+
+// TestForeignRates: the rate that a count and a period with keys of their own are together is one that can be read.
+func TestForeignRates(t *testing.T) {
+	for _, count := range countKeys {
+		for i, period := range periodKeys {
+			value, want := "1m", "7/1m"
+			switch {
+			case strings.Contains(period, "ms"):
+				value, want = "500", "7/500ms"
+			case i%3 == 1:
+				value, want = "60", "7/60s"
+			case i%3 == 2:
+				value, want = "minutes", "7/minute"
+			}
+			_, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, %s: 7, %s: %s}]", count, period, value))
+			if err == nil || !strings.Contains(err.Error(), "hint: a rate has its period: write rate: "+want) {
+				t.Errorf("%s: 7, %s: %s: want %s: %v", count, period, value, want, err)
+			}
+			if _, err := limit.ParseRate(want); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	_, err := Parse("l.yaml", []byte("limits: [{name: a, limit: 5, per: user}]"))
+	if err == nil || !strings.Contains(err.Error(), "write key: [user]; the period is a part of the rate, as in rate: 5/minute") {
+		t.Error(err)
+	}
+}
+
+// TestForeignAttributes: a name that means something else than the nearest name here is not suggested.
+func TestForeignAttributes(t *testing.T) {
+	for name, want := range map[string]string{
+		"client_ip": "ip", "REMOTE_ADDR": "ip", "x-forwarded-for": "ip", "api_key": "header:x-api-key", "uri": "path",
+		"user_id": "", "userid": "", "username": "", "user_name": "", "tenant": "", "customer": "",
+	} {
+		if got, _ := nearAttribute(name); got != want {
+			t.Errorf("%s: %q is suggested, want %q", name, got, want)
+		}
+	}
+}
