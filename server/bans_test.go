@@ -109,6 +109,15 @@ func TestBansAreListedAndLifted(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
+	// The refused configuration was never in force: no request was without a limit, until one has no key.
+	const unlimited = "\nstint_unlimited_total{"
+	if i := strings.Index(metrics, unlimited); i >= 0 {
+		t.Errorf("%.80s", metrics[i+1:])
+	}
+	s.post("/v1/take", `{"attributes": {"path": "/"}}`)
+	if metrics := s.do(http.MethodGet, s.admin+"/metrics", "").body; !strings.Contains(metrics, unlimited+`limit="login",reason="missing_key"} 1`+"\n") || strings.Count(metrics, unlimited) != 1 {
+		t.Error("a request without a key is not counted alone")
+	}
 	for _, bad := range []string{"max=0", "max=1001", "max=x", "after=x", "after=%00", "limit=a&limit=b", "x=y"} {
 		if a := s.do(http.MethodGet, s.admin+"/v1/bans?"+bad, ""); a.status != 400 {
 			t.Errorf("GET %s: %d %s", bad, a.status, a.body)
