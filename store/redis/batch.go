@@ -257,59 +257,95 @@ const (
 
 var (
 	errAnswer   = errors.New("redis: the script's answer cannot be read: is another script in its place, or a proxy between?")
+	errPolicies = errors.New("other processes keep changing the policy of its states")
+	errLate     = errors.New("it decides too late")
 	errDisagree = errors.New("redis: the script and package limit disagree: does the server count in 64-bit floating point numbers as Redis does?")
 )
 
-// read reads the script's answer and sets the results of the operations.
-func (b *batch) read(answer []rueidis.RedisMessage) (now int64, out outcome, err error) {
+// reply is what the script answered for a batch.
+type reply struct {
+	err      error // no answer
+	out      outcome
+	now      int64 // microseconds, on the server's clock
+	admitted int64
+	raws     []raw // the scalar states before
+	findings []finding
+	unread   error // the answer cannot be read
+}
+
+// raw is a state as Redis has it, if there is one.
+type raw struct {
+	text  string
+	there bool
+}
+
+// read reads an answer about some scalar states.
+func (r *reply) read(answer []rueidis.RedisMessage, scalars int) {
+	r.unread = errAnswer
 	if len(answer) < 2 {
-		return 0, 0, errAnswer
+		return
 	}
 	now, err1 := answer[0].AsInt64()
 	status, err2 := answer[1].AsInt64()
 	if err1 != nil || err2 != nil {
-		return 0, 0, errAnswer
+		return
 	}
+	r.now = now
 	switch status {
-	case 2:
-		return now, late, nil
-	case 3:
-		b.seen = limit.Time(now * 1000)
-		return now, moved, nil
+	case 2, 3:
+		r.out, r.unread = late, nil
+		if status == 3 {
+			r.out = moved
+		}
+		return
 	}
 	if len(answer) < 4 {
-		return 0, 0, errAnswer
+		return
 	}
 	raws, err := answer[3].ToArray()
-	if err != nil || len(raws) != b.scalars {
-		return 0, 0, errAnswer
+	if err != nil || len(raws) != scalars {
+		return
 	}
+	r.raws = make([]raw, scalars)
 	for i := range raws {
-		b.buckets[i].raw, b.buckets[i].there = "", !raws[i].IsNil()
-		if b.buckets[i].there {
-			if b.buckets[i].raw, err = raws[i].ToString(); err != nil {
-				return 0, 0, errAnswer
+		if r.raws[i].there = !raws[i].IsNil(); r.raws[i].there {
+			if r.raws[i].text, err = raws[i].ToString(); err != nil {
+				return
 			}
 		}
 	}
-	at := limit.Time(now * 1000)
 	if status == 1 {
-		b.convert(at)
-		return now, strange, nil
+		r.out, r.unread = strange, nil
+		return
 	}
-	admitted, err := answer[2].AsInt64()
-	if err != nil || len(answer) < 5 {
-		return 0, 0, errAnswer
+	if r.admitted, err = answer[2].AsInt64(); err != nil || len(answer) < 5 {
+		return
 	}
 	found, err := answer[4].ToArray()
 	if err != nil {
-		return 0, 0, errAnswer
+		return
 	}
-	findings, err := readFindings(found)
-	if err != nil {
-		return 0, 0, err
+	r.findings, r.unread = readFindings(found)
+}
+
+// accepts sets the results of the operations.
+func (b *batch) accepts(r reply) (out outcome, err error) {
+	if r.unread != nil {
+		return 0, r.unread
 	}
-	return now, decided, b.replay(at, admitted, findings)
+	for i := range r.raws {
+		b.buckets[i].raw, b.buckets[i].there = r.raws[i].text, r.raws[i].there
+	}
+	at := limit.Time(r.now * 1000)
+	switch r.out {
+	case moved:
+		b.seen = at
+	case strange:
+		b.convert(at)
+	case decided:
+		return decided, b.replay(at, r.admitted, r.findings)
+	}
+	return r.out, nil
 }
 
 func readFindings(list []rueidis.RedisMessage) ([]finding, error) {

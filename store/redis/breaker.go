@@ -18,9 +18,16 @@ import (
 // one was sent; then a probe asks until there is an answer.
 type breaker struct {
 	store *Store
-	open  atomic.Bool
-	last  atomic.Int64           // time of the latest answer, on the store's clock
-	key   atomic.Pointer[string] // a key of the call that failed
+
+	// open, outages and ending are changed with localCharges.mu held.
+	open    atomic.Bool
+	outages atomic.Int64 // the number of the latest outage
+	ending  atomic.Bool  // what the shares refilled is being settled for the last time
+
+	settling atomic.Int64 // settlements that have not ended
+
+	last atomic.Int64           // time of the latest answer, on the store's clock
+	key  atomic.Pointer[string] // a key of the call that failed
 
 	// rejoin is until when, on the store's clock, limits with store.FailLocal are still decided by
 	// their shares.
@@ -30,6 +37,7 @@ type breaker struct {
 func newBreaker(s *Store) *breaker {
 	b := &breaker{store: s}
 	b.last.Store(-1)
+	b.outages.Store(1) // until the first contact
 	return b
 }
 
@@ -37,7 +45,7 @@ func (b *breaker) succeeded(at int64) { b.last.Store(at) }
 
 // failed records that a call for key, sent at asked, failed.
 func (b *breaker) failed(err error, asked int64, key string) {
-	if b.last.Load() >= asked || b.store.ctx.Err() != nil || !b.open.CompareAndSwap(false, true) {
+	if b.last.Load() >= asked || b.store.ctx.Err() != nil || !b.trip() {
 		return
 	}
 	b.key.Store(&key)
@@ -45,6 +53,30 @@ func (b *breaker) failed(err error, asked int64, key string) {
 	if !b.store.start(b.probe) {
 		b.store.stats.open.Add(-1)
 	}
+}
+
+// trip opens the breaker, unless it is open.
+func (b *breaker) trip() bool {
+	l := &b.store.localCharges
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.open.Load() {
+		return false
+	}
+	if !b.rejoining() {
+		b.outages.Add(1)
+	}
+	b.open.Store(true)
+	return true
+}
+
+// outage is the number of the outage in which shares decide and refill, or 0. After the first contact it ends
+// with the grace of the instance.
+func (b *breaker) outage() int64 {
+	if b.store.client.Load() == nil || b.open.Load() && !b.ending.Load() || b.rejoining() {
+		return b.outages.Load()
+	}
+	return 0
 }
 
 // The pauses between probes. The longest is short enough to notice an answer well within a
@@ -62,7 +94,9 @@ func (b *breaker) probe() {
 	for {
 		err := b.try()
 		if err == nil {
-			b.close()
+			err = b.close()
+		}
+		if err == nil {
 			s.health.closed(s)
 			return
 		}
@@ -75,20 +109,42 @@ func (b *breaker) probe() {
 	}
 }
 
-// close ends an outage: what was admitted without the server is settled, and a grace begins if
-// other instances share the limits.
-func (b *breaker) close() {
+// close ends an outage: what the shares refilled is settled before requests go to the server, so that none
+// takes the tokens that were spent meanwhile. A grace begins if other instances share the limits. A
+// settlement that the server does not answer is an error, and the outage goes on.
+func (b *breaker) close() error {
 	s := b.store
-	now := s.clock()
-	b.last.Store(now)
-	if s.sharers() > 1 {
-		b.rejoin.Store(now + int64(b.grace()))
+	l := &s.localCharges
+	for b.settling.Load() > 0 { // of before the outage; what fails is to be settled again
+		if !s.wait(s.glance()) {
+			return s.ctx.Err()
+		}
 	}
-	// Before requests go to the server, so that none takes the tokens that were spent meanwhile: what finds
-	// no tokens is forgiven. And again for requests that a share decided since.
-	s.settle(b, "")
-	b.open.Store(false)
-	s.settle(b, "")
+	l.mu.Lock()
+	ops := s.collect(b, "", b.outage())
+	l.mu.Unlock()
+	if err := s.charge(ops); err != nil {
+		return err
+	}
+	// Again for what shares have decided since; without a grace they do not refill from here on.
+	alone := s.sharers() == 1
+	l.mu.Lock()
+	ops = s.collect(b, "", b.outage())
+	b.ending.Store(alone)
+	l.mu.Unlock()
+	err := s.charge(ops)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		now := s.clock()
+		b.last.Store(now)
+		if !alone {
+			b.rejoin.Store(now + int64(b.grace()))
+		}
+		b.open.Store(false)
+	}
+	b.ending.Store(false)
+	return err
 }
 
 // grace is for how long shares decide after an outage. Had the server been away for all, then all are back
@@ -115,23 +171,36 @@ func (b *breaker) try() error {
 	s := b.store
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
-	return probe(ctx, *s.client.Load(), *b.key.Load())
+	one, keys, args, err := probing(*b.key.Load())
+	if err != nil {
+		return err
+	}
+	return s.runs(ctx, []*batch{one}, keys, args, []int64{0})[0].err
 }
 
 // probe runs the script for a key in the slot of another, as requests do: other
 // commands may be allowed when it is not. It writes, since a replica and a full
 // server answer questions.
 func probe(ctx context.Context, c rueidis.Client, key string) error {
-	r, err := newRule(probed)
+	_, keys, args, err := probing(key)
 	if err != nil {
 		return err
+	}
+	return runScript(ctx, c, keys, args)[0].Error()
+}
+
+// probing is what a probe asks.
+func probing(key string) (b *batch, keys, args [][]string, err error) {
+	r, err := newRule(probed)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	one := new(batch)
 	one.reset()
 	one.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: key + ":probe", cost: 1}}})
 	one.arrange()
-	keys, args := one.encode(0, 0, 0, keyGrace, "")
-	return runScript(ctx, c, [][]string{keys}, [][]string{args})[0].Error()
+	k, a := one.encode(0, 0, 0, keyGrace, "")
+	return one, [][]string{k}, [][]string{a}, nil
 }
 
 // wait waits for d; false when the store closed before.

@@ -130,11 +130,11 @@ func TestCalendarOfAnotherTime(t *testing.T) {
 		b.accept(&operation{verb: verbTake, parts: []part{{rule: r, key: "month", cost: 1}}})
 		b.arrange()
 		keys, args := b.encode(now, clock, 0, keyGrace, "")
-		answer, err := runScript(t.Context(), *s.client.Load(), [][]string{keys}, [][]string{args})[0].ToArray()
-		if err != nil {
-			t.Fatal(err)
+		answer := s.runs(t.Context(), []*batch{b}, [][]string{keys}, [][]string{args}, []int64{0})[0]
+		if answer.err != nil {
+			t.Fatal(answer.err)
 		}
-		if _, out, err := b.read(answer); err != nil || out != want {
+		if out, err := b.accepts(answer); err != nil || out != want {
 			t.Errorf("%v: outcome %d, want %d, %v", time.Unix(0, int64(clock)).UTC(), out, want, err)
 		}
 	}

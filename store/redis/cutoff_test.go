@@ -75,11 +75,12 @@ func (s *services) reach(i int, on bool) {
 	one := s.stores[i]
 	b := one.lanes[0].breaker
 	if on {
-		b.close()
-		s.settled(i)
+		if err := b.close(); err != nil {
+			s.Fatal(err)
+		}
 		return
 	}
-	b.open.Store(true)
+	b.trip()
 }
 
 // cut says when a service cannot reach Redis, in seconds.
@@ -125,8 +126,9 @@ func TestCutOff(t *testing.T) {
 	for n := 2; n <= 5; n++ {
 		fleets[n] = newServices(t, server, n)
 	}
-	for range environment(t, "STINT_HISTORIES", 30) {
-		seed := rand.Uint64()
+	first := environment(t, "STINT_SEED", 1+rand.IntN(1e9))
+	for i := range environment(t, "STINT_HISTORIES", 30) {
+		seed := uint64(first) + uint64(i)
 		r := rand.New(rand.NewPCG(seed, 28))
 		n := 2 + r.IntN(4)
 		rate := int64(n) * (1 + r.Int64N(40))
@@ -140,7 +142,7 @@ func TestCutOff(t *testing.T) {
 		c.cuts = drawCuts(r, n, c.together, math.Max(1, period.Seconds()/2))
 		c.run(fmt.Sprint("cut", seed))
 		if t.Failed() {
-			t.Fatalf("seed %d: %d services, %v, burst %d, demand %v times the rate, together %v, cuts %v", seed, n, p.Rate, p.Burst, c.demand, c.together, c.cuts)
+			t.Fatalf("STINT_SEED=%d: %d services, %v, burst %d, demand %v times the rate, together %v, cuts %v", seed, n, p.Rate, p.Burst, c.demand, c.together, c.cuts)
 		}
 	}
 }
@@ -248,7 +250,9 @@ func (c *cutOff) run(id string) {
 		if err := one.Unbind(c.bound[i]); err != nil {
 			c.Fatal(err)
 		}
+		one.localCharges.mu.Lock()
 		one.localCharges.keys = nil
+		one.localCharges.mu.Unlock()
 		c.beats[i] = 0
 	}
 	c.clock.Add(int64(24 * time.Hour))

@@ -159,10 +159,6 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 				Counters: c, Key: []byte(p.key), Cost: p.cost, Permit: p.permit, Shadow: p.shadow,
 				CountRefused: p.terms.counts, Quota: partOf(p.terms.quota, n), HasQuota: p.terms.own,
 			}
-			if err := s.open(ctx, p.key, one); err != nil {
-				o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
-				return
-			}
 			local = append(local, one)
 			at = append(at, i)
 		}
@@ -171,26 +167,53 @@ func (s *Store) fallBack(ctx context.Context, o *operation) {
 	if len(local) == 0 {
 		return
 	}
+	ops, err := s.decideLocally(ctx, o, local, at)
+	if err != nil {
+		o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
+	}
+	s.enqueue(ops)
+}
+
+// decideLocally decides charges, of the parts at, by shares, and returns the settlements that are due at once.
+// All of it is one step for those that settle.
+func (s *Store) decideLocally(ctx context.Context, o *operation, local []store.Charge, at []int) (map[*lane][]*operation, error) {
+	l := &s.localCharges
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	outages := make([]int64, len(at))
+	for j, i := range at {
+		key := o.parts[i].key
+		outages[j] = s.laneOf(key).breaker.outage()
+		if err := s.open(ctx, key, outages[j], local[j]); err != nil {
+			return nil, err
+		}
+	}
 	decide := s.opts.Local.Take
 	if o.verb == verbPeek || !o.allowed {
 		decide = s.opts.Local.Peek
 	}
 	allowed, err := decide(ctx, local)
 	if err != nil {
-		o.err = fmt.Errorf("redis: %w: %w; and the counters that stand in: %w", store.ErrUnavailable, why, err)
-		return
+		return nil, err
 	}
 	o.allowed = o.allowed && allowed
+	var ops map[*lane][]*operation
 	for j, i := range at {
 		p := &o.parts[i]
 		p.verdict = local[j].Verdict
 		if o.verb == verbTake && (p.terms.counts || o.allowed && p.verdict.Allowed) {
-			s.charged(p)
-			if b := s.laneOf(p.key).breaker; !b.open.Load() {
-				s.settle(b, p.key)
+			s.charged(p, outages[j])
+			if b := s.laneOf(p.key).breaker; !b.open.Load() && s.client.Load() != nil {
+				for to, one := range s.collect(b, p.key, outages[j]) {
+					if ops == nil {
+						ops = make(map[*lane][]*operation)
+					}
+					ops[to] = append(ops[to], one...)
+				}
 			}
 		}
 	}
+	return ops, nil
 }
 
 // actLocally does a Refund, Finish or Reset at the local counters, for what they admitted.

@@ -50,9 +50,7 @@ func (s *Store) settleAll() {
 	defer s.repaying.Unlock()
 	for i := range s.lanes {
 		if b := s.lanes[i].breaker; i == 0 || b != s.lanes[i-1].breaker {
-			if !b.open.Load() {
-				s.settle(b, "")
-			}
+			s.settle(b)
 			s.repay(b)
 		}
 	}
@@ -66,17 +64,10 @@ func (s *Store) connect() bool {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, longest) {
 		c, err := s.dial()
 		if err == nil {
-			s.mu.Lock()
-			closed := s.closed
-			if !closed {
-				s.client.Store(&c)
-			}
-			s.mu.Unlock()
-			if closed {
+			if !s.meet(&c) {
 				c.Close()
 				return false
 			}
-			s.health.found(s)
 			if first {
 				close(s.tried)
 			}
@@ -91,6 +82,37 @@ func (s *Store) connect() bool {
 			return false
 		}
 	}
+}
+
+// meet makes c the client, unless the store is closed. What shares have decided until then is settled first, as
+// after an outage.
+func (s *Store) meet(c *rueidis.Client) bool {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	l := &s.localCharges
+	l.mu.Lock()
+	var opened []*breaker
+	for key := range l.keys {
+		if b := s.laneOf(key).breaker; !b.open.Load() {
+			b.open.Store(true)
+			b.key.Store(&key)
+			opened = append(opened, b)
+		}
+	}
+	s.client.Store(c)
+	l.mu.Unlock()
+	s.mu.Unlock()
+	for _, b := range opened {
+		s.health.opened(s, errConnecting)
+		if !s.start(b.probe) {
+			s.stats.open.Add(-1)
+		}
+	}
+	s.health.found(s)
+	return true
 }
 
 func (s *Store) dial() (rueidis.Client, error) {

@@ -183,7 +183,8 @@ func TestSettledIsKeptUntilItIsCharged(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	for _, failed := range []error{nil, store.ErrUnavailable} {
-		s := &Store{}
+		s := &Store{lanes: make([]lane, 1)}
+		s.lanes[0].breaker = newBreaker(s)
 		r, err := newRule(tokens(1, time.Second, 10))
 		if err != nil {
 			t.Fatal(err)

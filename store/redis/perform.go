@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ func (s *Store) perform(ctx context.Context, o *operation) *operation {
 func (s *Store) ask(ctx context.Context, o *operation) *operation {
 	l := s.laneOf(o.parts[0].key)
 	patience := s.opts.Timeout
+	outage := l.breaker.outages.Load()
 	if s.client.Load() == nil {
 		patience -= s.awaitContact(ctx)
 	}
@@ -56,6 +58,10 @@ func (s *Store) ask(ctx context.Context, o *operation) *operation {
 		}
 	}
 	if o.stage.Load() != stageAbandoned {
+		if o.err == nil && o.allowed && l.breaker.outages.Load() != outage && o.takesFromShares() {
+			// Shares may have refilled since the server took the tokens.
+			o.err = errOutage
+		}
 		return o
 	}
 	t := o.twin()
@@ -112,6 +118,15 @@ func (s *Store) groups(o *operation) map[int][]int {
 }
 
 var errRejoining = fmt.Errorf("redis: %w: other instances may not be back yet", store.ErrUnavailable)
+
+var errOutage = fmt.Errorf("redis: %w: it answered when shares decided already", store.ErrUnavailable)
+
+// takesFromShares reports whether a part of a Take has a share that refills.
+func (o *operation) takesFromShares() bool {
+	return o.verb == verbTake && slices.ContainsFunc(o.parts, func(p part) bool {
+		return p.onFailure == store.FailLocal && p.counters.store.opts.Local != nil && p.rule.kind != kindPermits
+	})
+}
 
 func (o *operation) decides() bool { return o.verb == verbTake || o.verb == verbPeek }
 

@@ -28,6 +28,8 @@ type Store struct {
 	// serverNow replaces the clock of the server alone.
 	serverNow func() limit.Time
 	hold      float64
+	// server replaces the runs of the script, each of which is void after a moment of the server's clock.
+	server func(ctx context.Context, batches []*batch, void []int64) []reply
 
 	ctx    context.Context // ends when the Store closes
 	cancel context.CancelFunc
@@ -86,6 +88,15 @@ func New(o Options) (*Store, error) {
 }
 
 func open(o Options, now func() limit.Time) (*Store, error) {
+	s, err := build(o, now)
+	if err == nil {
+		s.wg.Go(s.maintain)
+	}
+	return s, err
+}
+
+// build returns a store that does not connect.
+func build(o Options, now func() limit.Time) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -106,7 +117,6 @@ func open(o Options, now func() limit.Time) (*Store, error) {
 		}
 	}
 	s.health.lost(s, errConnecting)
-	s.wg.Go(s.maintain)
 	return s, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -194,12 +195,16 @@ func (x *sender) exchange(batches []*batch, again bool) {
 			case err == nil && attempt < attempts && ctx.Err() == nil:
 				unfinished = append(unfinished, b)
 			case err == nil:
-				b.fail(fmt.Errorf("redis: %w: other processes keep changing the policy of its states", store.ErrUnavailable))
+				err := errPolicies
+				if out == late {
+					err = errLate
+				}
+				b.fail(l.blame(err, sent, b))
 			case again && len(b.ops) > 1 && !infrastructure(err) && !errors.Is(err, errAnswer) && !errors.Is(err, errDisagree):
 				// The script stopped before it wrote.
 				x.separate(b)
 			default:
-				b.fail(l.blame(err, sent, b.buckets[0].key))
+				b.fail(l.blame(err, sent, b))
 			}
 		}
 		left = unfinished
@@ -207,9 +212,9 @@ func (x *sender) exchange(batches []*batch, again bool) {
 }
 
 // run runs the script for each batch.
-func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.RedisResult {
+func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []reply {
 	s := l.store
-	keys, args := make([][]string, len(batches)), make([][]string, len(batches))
+	keys, args, voids := make([][]string, len(batches)), make([][]string, len(batches)), make([]int64, len(batches))
 	for i, b := range batches {
 		var void int64
 		l.mu.Lock()
@@ -250,22 +255,38 @@ func (l *lane) run(ctx context.Context, batches []*batch, sent int64) []rueidis.
 			clock = max(b.seen, s.wall())
 		}
 		keys[i], args[i] = b.encode(now, clock, void, s.hold, s.channel())
+		voids[i] = void
 		s.stats.called(len(b.ops))
 	}
-	return runScript(ctx, *s.client.Load(), keys, args)
+	return s.runs(ctx, batches, keys, args, voids)
+}
+
+// runs runs the script for each batch.
+func (s *Store) runs(ctx context.Context, batches []*batch, keys, args [][]string, void []int64) []reply {
+	if s.server != nil {
+		return s.server(ctx, batches, void)
+	}
+	replies := make([]reply, len(batches))
+	for i, r := range runScript(ctx, *s.client.Load(), keys, args) {
+		answer, err := r.ToArray()
+		if replies[i].err = err; err == nil {
+			replies[i].read(answer, batches[i].scalars)
+		}
+	}
+	return replies
 }
 
 // take reads the answer for one batch.
-func (l *lane) take(b *batch, r rueidis.RedisResult, sent int64) (outcome, error) {
+func (l *lane) take(b *batch, r reply, sent int64) (outcome, error) {
 	s := l.store
-	answer, err := r.ToArray()
-	if err != nil {
-		return 0, err
+	if r.err != nil {
+		return 0, r.err
 	}
 	received := s.clock()
 	l.breaker.succeeded(received)
 	s.stats.trip(time.Duration(received - sent))
-	now, out, err := b.read(answer)
+	now := r.now
+	out, err := b.accepts(r)
 	if err != nil {
 		return 0, err
 	}
@@ -318,6 +339,11 @@ func (l *lane) compare(expected, now, received int64) {
 	l.store.opts.Logger.Warn("the store's clock was set back", "store", l.store.opts.String(), "by", time.Duration(behind)*step)
 }
 
+// settles reports whether a batch charges what was admitted without the server.
+func (b *batch) settles() bool {
+	return slices.ContainsFunc(b.ops, func(o *operation) bool { return o.verb == verbSettle })
+}
+
 // fail fails every operation of a batch.
 func (b *batch) fail(err error) {
 	for _, o := range b.ops {
@@ -340,7 +366,7 @@ func (x *sender) separate(b *batch) {
 
 // blame turns the failure of a call into an error for its callers, and reports it to the breaker
 // unless it concerns a single key.
-func (l *lane) blame(err error, sent int64, key string) error {
+func (l *lane) blame(err error, sent int64, b *batch) error {
 	l.store.stats.failures.Add(1)
 	if errors.Is(err, context.DeadlineExceeded) {
 		l.store.stats.timeouts.Add(1)
@@ -348,7 +374,10 @@ func (l *lane) blame(err error, sent int64, key string) error {
 	server := infrastructure(err)
 	err = describe(err, l.store.opts)
 	if server {
-		l.breaker.failed(err, sent, key)
+		if b.settles() {
+			sent = math.MaxInt64 // no request goes to the server before what was admitted without it
+		}
+		l.breaker.failed(err, sent, b.buckets[0].key)
 	} else {
 		l.store.health.odd(l.store, err)
 	}
@@ -357,11 +386,11 @@ func (l *lane) blame(err error, sent int64, key string) error {
 
 // infrastructure reports whether an error concerns the server rather than the value of one key.
 func infrastructure(err error) bool {
-	if errors.Is(err, errAnswer) || errors.Is(err, errDisagree) {
+	if errors.Is(err, errAnswer) || errors.Is(err, errDisagree) || errors.Is(err, errPolicies) {
 		return false
 	}
-	e, ok := rueidis.IsRedisErr(err)
-	if !ok {
+	e := (*rueidis.RedisError)(nil)
+	if !errors.As(err, &e) || e == rueidis.Nil {
 		return true
 	}
 	for _, word := range []string{"LOADING", "READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH", "NOPERM", "WRONGPASS", "MISCONF", "NOREPLICAS", "BUSY", "TRYAGAIN", "UNKILLABLE"} {

@@ -26,9 +26,24 @@ import (
 //
 // When Redis answered other instances meanwhile, they have spent the refill, and A - U finds no
 // tokens. Charged as debt it would refuse everybody for as long as the outage has lasted, so it is
-// forgiven: that is the excess that docs/explanation/failures.md states. When Redis was away for
-// all of them, nothing is forgiven as long as none takes from Redis before all have settled; see
-// breaker.grace.
+// forgiven: that is the excess that docs/explanation/failures.md states.
+//
+// When Redis was away for all of them, nothing is lost by that. Let H be what the bucket in Redis
+// lacks of its burst. For each share let D be what it admitted and Redis is not charged with, L what its
+// bucket lacks, and E = max(0, D - L) what it refilled. Let
+//
+//	P = min(burst, H + the sum of E) + the sum of min(D, L)
+//
+// P is between 0 and the burst and the bursts of the shares. A decision of a share adds its cost to D and
+// to L, and so to P. A second takes the rate from P at most. A settlement moves E to H as far as there is room
+// and leaves P as it is. A request that Redis admits adds its cost to P if each E is 0. So if Redis
+// decides only then, no T admits more than rate x T and the largest P. Therefore
+//
+//   - no request goes to Redis before the settlements are answered, and one that is not answered
+//     opens the breaker again: see breaker.close and lane.blame; for other instances there is breaker.grace;
+//   - shares refill in outages alone: before its first decision in one, and before each outside of one, a
+//     share lacks D: see open;
+//   - an answer of Redis that comes after shares began to decide is not used: see Store.ask.
 //
 // Windows that do not slide are charged at once and as far as they have room; sliding ones owe
 // as buckets do. Counters that count refused requests, or
@@ -44,13 +59,12 @@ type localCharge struct {
 	counters *Counters
 	rule     *rule
 	counts   bool              // everything is charged, whether it fits or not
-	cost     int64             // admitted and not settled
+	cost     int64             // admitted and to be settled at once
 	full     limit.BucketState // L, by this process's wall clock
 	window   int64             // of windows that do not slide: charges count in no other
 
-	owed    int64 // of the share's burst; see localCharges
-	settled int64 // when cost was last settled, on the store's clock
-	rested  bool  // Redis has answered since the share was last used
+	owed   int64 // of the share's burst; see localCharges
+	outage int64 // in which the share was opened; 0 = Redis has decided since
 }
 
 // maxLocalCharges bounds the keys; what further keys take locally is not charged afterwards. Not
@@ -78,18 +92,22 @@ func (r *rule) owes() bool {
 	}
 }
 
-// charged records what the local counters took for a part.
-func (s *Store) charged(p *part) {
+// owes reports whether a part of the charges, as much as the share lacks, is owed.
+func (c *localCharge) owes() bool { return c.rule.owes() && !c.counts }
+
+// charged records what the local counters took for a part, in an outage or else 0. mu is held.
+func (s *Store) charged(p *part, outage int64) {
 	if p.cost > 0 && p.rule.kind != kindPermits {
-		c := &localCharge{counters: p.counters, rule: p.rule, cost: p.cost, counts: p.terms.counts || p.rule.policy.Ban > 0}
+		c := &localCharge{counters: p.counters, rule: p.rule, cost: p.cost, counts: p.terms.counts || p.rule.policy.Ban > 0, outage: outage}
+		if c.owes() && outage == 0 {
+			c.cost, c.owed = 0, p.cost
+		}
 		s.localCharges.add(p.key, c, s.wall())
 	}
 }
 
-// add adds c, charged now unless it was recorded before.
+// add adds c, charged now unless it was recorded before. mu is held.
 func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	switch {
 	case c.rule.kind == kindBucket:
 		if c.counts && c.full == (limit.BucketState{}) {
@@ -103,7 +121,7 @@ func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 	if e == nil || e.rule != c.rule || e.window != c.window {
 		switch {
 		case e != nil:
-			c.owed, c.settled = e.owed, e.settled
+			c.owed += min(e.owed, math.MaxInt64-c.owed)
 		case len(l.keys) >= maxLocalCharges:
 			return
 		case l.keys == nil:
@@ -114,6 +132,7 @@ func (l *localCharges) add(key string, c *localCharge, now limit.Time) {
 	}
 	e.counts = e.counts || c.counts
 	e.cost = min(e.cost, math.MaxInt64-c.cost) + c.cost
+	e.owed = min(e.owed, math.MaxInt64-c.owed) + c.owed
 	if e.rule.kind == kindBucket && e.counts {
 		owe := e.rule.bucket.CountingRefused()
 		owe.Refuse(&e.full, now, c.cost)
@@ -135,17 +154,14 @@ func (l *localCharges) refunded(key string, cost int64) {
 	}
 }
 
-// open prepares the share of a key for its first use in an outage: it lacks what it owes. ask is
-// a charge of the share.
-func (s *Store) open(ctx context.Context, key string, ask store.Charge) error {
-	l := &s.localCharges
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.keys[key]
-	if e == nil || !e.rested {
+// open prepares the share of a key for its first use in an outage, or for a use outside of one: it lacks what
+// it owes. ask is a charge of the share. mu is held.
+func (s *Store) open(ctx context.Context, key string, outage int64, ask store.Charge) error {
+	e := s.localCharges.keys[key]
+	if e == nil || outage != 0 && e.outage == outage {
 		return nil
 	}
-	e.rested = false
+	e.outage = outage
 	if e.owed == 0 {
 		return nil
 	}
@@ -174,7 +190,7 @@ func (s *Store) lacks(key string, e *localCharge) int64 {
 	local.mu.Lock()
 	counters := local.counters
 	local.mu.Unlock()
-	if counters == nil || !e.rule.owes() || e.counts {
+	if counters == nil || !e.owes() {
 		return 0
 	}
 	one := []store.Charge{{Counters: counters, Key: []byte(key), Shadow: true}}
@@ -184,37 +200,78 @@ func (s *Store) lacks(key string, e *localCharge) int64 {
 	return counters.Spec().Policy.Quota() - one[0].Verdict.Remaining
 }
 
-// settle charges to Redis what was admitted without it for the keys of a breaker, but for what
-// is owed, and does not wait for the answer. only is one of the keys, or "" for all. Charges that
-// fail are sent again with the next heartbeat.
-func (s *Store) settle(b *breaker, only string) {
-	if s.client.Load() == nil {
-		return
+// settle charges to Redis what is due for the keys of a breaker, and does not wait for the answer. Charges
+// that fail are sent again with the next heartbeat or when the breaker closes.
+func (s *Store) settle(b *breaker) {
+	l := &s.localCharges
+	l.mu.Lock()
+	var ops map[*lane][]*operation
+	if s.client.Load() != nil && !b.open.Load() {
+		ops = s.collect(b, "", b.outage())
 	}
+	l.mu.Unlock()
+	s.enqueue(ops)
+}
+
+func (s *Store) enqueue(ops map[*lane][]*operation) {
+	for to, some := range ops {
+		to.enqueue(some...)
+	}
+}
+
+// charge settles and waits, past requests that are queued. The error is the first that concerns the server.
+func (s *Store) charge(ops map[*lane][]*operation) (failed error) {
+	for to, some := range ops {
+		x := &sender{lane: to}
+		for len(some) > 0 {
+			n := min(len(some), maxBuckets)
+			x.ops, some = append(x.ops[:0], some[:n]...), some[n:]
+			before := failed
+			if before == nil {
+				x.exchange(x.fill(), true)
+			}
+			for _, o := range x.ops {
+				if before != nil {
+					o.err = before
+				} else if o.err != nil && infrastructure(o.err) {
+					failed = o.err
+				}
+				o.end()
+			}
+		}
+	}
+	return failed
+}
+
+// collect returns the operations that charge what is due. only is one of the keys of a breaker, or "" for all.
+// mu is held.
+func (s *Store) collect(b *breaker, only string, outage int64) map[*lane][]*operation {
 	now := s.wall()
 	l := &s.localCharges
-	byLane := make(map[*lane][]*operation)
-	l.mu.Lock()
+	var byLane map[*lane][]*operation
 	one := func(key string, c *localCharge) {
 		to := s.laneOf(key)
 		if c == nil || to.breaker != b {
 			return
 		}
-		c.rested = true
 		if c.cost > 0 {
-			all := min(c.cost, math.MaxInt64-c.owed) + c.owed
-			c.owed = min(s.lacks(key, c), all)
-			c.cost, c.settled = 0, s.clock()
-			over := c.window != 0 && c.rule.window(now) != c.window
-			if all > c.owed && !over {
-				o := s.settlement(key, c, all-c.owed)
+			if !c.owes() || outage != 0 && c.outage == outage {
+				all := min(c.cost, math.MaxInt64-c.owed) + c.owed
+				c.owed = min(s.lacks(key, c), all)
+				c.cost = all - c.owed
+			}
+			if over := c.window != 0 && c.rule.window(now) != c.window; c.cost > 0 && !over {
+				o := s.settlement(key, c, c.cost)
 				if c.counts && c.rule.kind == kindBucket && c.rule.n > 0 {
 					wait := c.rule.bucket.Peek(c.full, now, 0).ResetAfter
 					o.owed = min(int64(wait/step)+1, maxSpan)
 				}
+				if byLane == nil {
+					byLane = make(map[*lane][]*operation)
+				}
 				byLane[to] = append(byLane[to], o)
 			}
-			c.full = limit.BucketState{}
+			c.cost, c.full = 0, limit.BucketState{}
 		}
 		if c.owed == 0 {
 			delete(l.keys, key)
@@ -227,17 +284,15 @@ func (s *Store) settle(b *breaker, only string) {
 			one(key, c)
 		}
 	}
-	l.mu.Unlock()
-	for to, ops := range byLane {
-		to.enqueue(ops...)
-	}
+	return byLane
 }
 
 // settlement is the operation that charges a cost to the key of c.
 func (s *Store) settlement(key string, c *localCharge, cost int64) *operation {
 	o := newOperation(verbSettle, s.clock())
+	s.laneOf(key).breaker.settling.Add(1)
 	o.unattended = true
-	o.settles = &localCharge{counters: c.counters, rule: c.rule, counts: c.counts, cost: cost, full: c.full, settled: c.settled}
+	o.settles = &localCharge{counters: c.counters, rule: c.rule, counts: c.counts, cost: cost, full: c.full}
 	o.parts = append(o.parts, part{counters: c.counters, rule: c.rule, key: key, cost: cost, terms: terms{counts: c.counts}})
 	return o
 }
@@ -245,8 +300,14 @@ func (s *Store) settlement(key string, c *localCharge, cost int64) *operation {
 // settled puts back what could not be charged. It may have been, if the answer was lost:
 // then the limit is stricter by that much, and not exceeded.
 func (o *operation) settled() {
-	if o.err != nil && o.settles != nil {
-		s := o.parts[0].counters.store
+	if o.settles == nil {
+		return
+	}
+	s := o.parts[0].counters.store
+	s.localCharges.mu.Lock()
+	defer s.localCharges.mu.Unlock()
+	s.laneOf(o.parts[0].key).breaker.settling.Add(-1)
+	if o.err != nil {
 		s.localCharges.add(o.parts[0].key, o.settles, s.wall())
 	}
 }
@@ -261,8 +322,10 @@ const (
 // repay pays bursts that shares owe, as far as Redis has tokens left over for their keys: one stays, so
 // that a limit of a few tokens an hour admits each as it comes.
 func (s *Store) repay(b *breaker) {
+	if b.outage() != 0 || s.clock() < b.rejoin.Load()+int64(b.grace()) {
+		return // Other instances that were cut off as well may not have settled what their shares refilled.
+	}
 	l := &s.localCharges
-	now := s.clock()
 	var keys []string
 	var parts []part
 	l.mu.Lock()
@@ -270,8 +333,7 @@ func (s *Store) repay(b *breaker) {
 		if len(keys) == repaidPerHeartbeat {
 			break
 		}
-		// Other instances that were cut off as well have settled what their shares refilled by then.
-		if c.owed > 0 && c.cost == 0 && c.rested && now-c.settled >= int64(heartbeat) && s.laneOf(key).breaker == b {
+		if c.owed > 0 && c.cost == 0 && s.laneOf(key).breaker == b {
 			keys = append(keys, key)
 			parts = append(parts, part{counters: c.counters, rule: c.rule, key: key, shadow: true})
 		}
