@@ -116,12 +116,21 @@ var secrets = regexp.MustCompile(`(?i)` +
 	`|([^\s"'=,({\[]+)@` +
 	`|passw[a-z]*=([^&\s"']+)`)
 
+// otherURL is a URL of a scheme and what follows it. Of one that is not of the web a part may be a password, also
+// where it is broken.
+var otherURL = regexp.MustCompile(`(?i)\b([a-z][\w+.-]*):/{1,2}([^\s"']+)`)
+
 // userinfo is the user and the password of a URL.
 var userinfo = regexp.MustCompile(`://[^\s"']*@`)
 
 // masked returns the line with stars in place of passwords, as many as there are
 // characters, so that columns stay where they are.
 func masked(line string) string {
+	for _, m := range slices.Backward(otherURL.FindAllStringSubmatchIndex(line, -1)) {
+		if scheme := strings.ToLower(line[m[2]:m[3]]); scheme != "http" && scheme != "https" {
+			line = line[:m[4]] + strings.Repeat("*", utf8.RuneCountInString(line[m[4]:m[5]])) + line[m[5]:]
+		}
+	}
 	var b strings.Builder
 	from := 0
 	for _, m := range secrets.FindAllStringSubmatchIndex(line, -1) {

@@ -31,6 +31,8 @@ func TestMaskedLinesKeepTheirColumns(t *testing.T) {
 		"- redis+sentinel://h?password=ab": "- redis+sentinel://*************",
 		"at u:pw@127.0.0.1:1, b":           "at ****@127.0.0.1:1, b",
 		"  path: /search":                  "  path: /search",
+		"stor: postgres://:pw#[::1]:1":     "stor: postgres://***********",
+		"jwks: https://é.example:1/keys":   "jwks: https://é.example:1/keys",
 		"  - name: store":                  "  - name: store",
 	} {
 		if got := masked(line); got != want {
