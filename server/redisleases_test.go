@@ -182,7 +182,8 @@ func TestNoAddress(t *testing.T) {
 	first.eventually(first.admin+"/metrics", "stint_cluster_leads 1\n")
 	first.awaitReadiness(200, "")
 	second := startRedis(t, r, redisLeases, open)
-	second.awaitReadiness(503, "does not say where it is reached: start each service that shares the store with --advertise")
+	second.awaitReadiness(503, "not ready: ")
+	second.eventually(second.admin+"/readyz", "does not say where it is reached: start each service that shares the store with --advertise")
 	stream, err := leasepb.NewLeasesClient(second.conn).Hold(t.Context())
 	if err != nil {
 		t.Fatal(err)
