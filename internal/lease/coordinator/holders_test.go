@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,5 +125,28 @@ func TestHoldersOfACoordinator(t *testing.T) {
 	d.pass(lease.DefaultLease+time.Second, anna, lease.Member{Instance: "dora", Session: 14})
 	if h = d.c.Holders(); h.Covers(bert.Session, "l") || !h.Covers(anna.Session, "l") || !h.Covers(14, "l") || h.Covers(14, "m") {
 		t.Errorf("after the leases of the former term: %+v", h)
+	}
+}
+
+// TestEndAfterAClaim: a coordinator that ends between a claim and the grant that answers it leaves a bucket that is
+// lent. Its successor waits for the lease.
+func TestEndAfterAClaim(t *testing.T) {
+	d := newDesk(t, hundred)
+	d.report(anna, asks(100))
+	d.after(time.Second)
+	claim := lease.Demand{Handle: 1, Resource: theLimit, Lease: d.leases[0], Claim: slices.Clone(d.tokens[d.leases[0]]), Rate: amount(100)}
+	held, used := d.c.Holders(), d.c.Used(d.now)
+	d.start(1, 0)
+	d.c.Step(d.now, Takeover{Epoch: 2, Former: 1, Holders: held, Used: used})
+	d.c.Step(d.now, &lease.Report{Member: anna, Epoch: 1, Number: 9, Stamp: time.Duration(d.now), Complete: true, Demands: []lease.Demand{claim}})
+	if held, used = d.c.Holders(), d.c.Used(d.now); used == nil || !held.Covers(anna.Session, "l") {
+		t.Fatalf("it ends with %+v and the holders %+v", used, held)
+	}
+	d.start(1, 0)
+	d.c.Step(d.now, Takeover{Epoch: 3, Former: 2, Holders: held, Used: used})
+	d.report(bert, asks(100))
+	d.pass(time.Second, bert)
+	if got := d.lent(bert); got != (lease.Capacity{}) {
+		t.Errorf("bert is lent %+v while anna may spend what she had", got)
 	}
 }

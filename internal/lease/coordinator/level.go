@@ -37,9 +37,10 @@ func (r *resource) held() bool {
 	return false
 }
 
-// leased says whether an instance may have a lease of the resource, which the successor waits for.
+// leased says whether an instance may have a lease of the resource, which the successor waits for: also one that it
+// has claimed and that has no number yet.
 func (r *resource) leased() bool {
-	return r.Recovering || slices.ContainsFunc(r.accounts, func(a *account) bool { return a.Lease != 0 })
+	return r.Recovering || slices.ContainsFunc(r.accounts, func(a *account) bool { return a.Lease != 0 || a.Held() != (lease.Capacity{}) })
 }
 
 // standing is how the bucket of r is.
