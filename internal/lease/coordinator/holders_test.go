@@ -150,3 +150,13 @@ func TestEndAfterAClaim(t *testing.T) {
 		t.Errorf("bert is lent %+v while anna may spend what she had", got)
 	}
 }
+
+// TestPredecessorHadRisen: the clock that makes the epoch of a term may be behind that of a member whose epoch the
+// predecessor went above. Instances ignore what is not above it.
+func TestPredecessorHadRisen(t *testing.T) {
+	d := newDesk(t, hundred)
+	d.c.Step(d.now, Takeover{Epoch: 5, Former: 68, Holders: holding.Holders{Unknown: true}})
+	if epoch := d.c.Epoch(); epoch <= 68 || !d.c.Knows(68) || d.c.Knows(epoch+1) {
+		t.Errorf("it begins with epoch %d", epoch)
+	}
+}

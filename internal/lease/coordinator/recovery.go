@@ -66,7 +66,8 @@ func (c *Coordinator) restart(now limit.Time, epoch, former uint64, holders hold
 // Takeover says that another coordinator may have lent until now: the coordinator begins
 // anew, above its own epoch, and recovers for the length of a lease.
 type Takeover struct {
-	// Epoch is that of the new term; 0 = one above the present epoch.
+	// Epoch is that of the new term; 0 = one above the present epoch. Where it is not above Former the coordinator
+	// takes one that is.
 	Epoch uint64
 	// Former is the epoch of the predecessor, whose leases can be claimed. It counts with Epoch.
 	Former uint64
@@ -96,6 +97,9 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 	if e.Epoch != 0 {
 		if e.Epoch < c.opts.Epoch || e.Epoch == c.opts.Epoch && c.stats.Grants > 0 {
 			e.Epoch = c.opts.Epoch + 1 // instances ignore what is not above the epoch that they were sent
+		}
+		if e.Epoch <= e.Former {
+			e.Epoch = c.above(e.Former) // the predecessor had risen to an epoch that this member's clock has not reached
 		}
 		c.restart(now, e.Epoch, e.Former, e.Holders)
 		c.first = e.Epoch

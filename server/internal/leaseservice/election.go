@@ -176,6 +176,11 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
 		m.settled.Store(int64(m.ownUntil))
 		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
+		if s.risenEpoch() != 0 {
+			m.published = holding.Holders{} // grants wait until a successor knows the epoch
+			m.edition++
+			s.publish()
+		}
 		s.noteEpoch()
 		s.raise(s.loop.epoch)
 	}) {

@@ -1,6 +1,9 @@
 package leaseservice
 
 import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,4 +135,50 @@ func TestBucketsThatAreBelieved(t *testing.T) {
 			t.Errorf("a record that was lost: believed %+v, %v", r, err)
 		}
 	}
+}
+
+// TestPredecessorHadRisen to an epoch that the clocks of the others have not reached: the next leader goes above it,
+// else instances would take nothing from it, and says so in its record before it lends.
+func TestPredecessorHadRisen(t *testing.T) {
+	inTown(t, func(w *town) {
+		for _, a := range []string{"a", "b"} {
+			w.start(a)
+		}
+		all := []*resident{w.resident(1), w.resident(2)}
+		all[0].demand, all[1].demand = 200, 200
+		w.live(3*time.Second, all)
+		w.leader().kill()
+		record, state := w.record()
+		_, epoch, _ := w.members["a"].Terms()
+		state.Epoch = epoch + uint64(time.Hour)
+		text := strings.NewReplacer(
+			`"state":"`, `"state":"`+base64.StdEncoding.EncodeToString(state.Encode())+`","was":"`,
+			`"write":`, `"write":9`, // a later record of the same term
+		).Replace(string(record.Value))
+		if _, err := w.register.Swap(w.t.Context(), "leader/"+Scope(0, 1), record.Revision, []byte(text)); err != nil {
+			w.t.Fatal(err)
+		}
+		w.live(3*time.Second, all)
+		_, now, _ := w.leader().Terms()
+		if _, next := w.record(); now <= state.Epoch || next.Epoch != now {
+			t.Errorf("after epoch %d the next leader lends in %d, and its record says %d", state.Epoch, now, next.Epoch)
+		}
+	})
+}
+
+// record returns what the register has of the leader, and the state in it.
+func (w *town) record() (cluster.Record, coordinator.Record) {
+	var claim struct{ State []byte }
+	record, err := w.register.Read(w.t.Context(), "leader/"+Scope(0, 1))
+	if err == nil {
+		err = json.Unmarshal(record.Value, &claim)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	state, err := coordinator.DecodeRecord(claim.State)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return record, state
 }
