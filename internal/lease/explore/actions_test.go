@@ -13,6 +13,9 @@ import (
 type Universe struct {
 	fleet  *fleet
 	clocks [4]clock // of the processes, then of the instances
+
+	forgets bool // the register may lose what it has said that it holds, and says so
+	folders bool // processes have state folders
 }
 
 // Action is an event. The low bits say of which process or instance.
@@ -52,6 +55,13 @@ const (
 	confirm                     // the leader knows what its replica was told
 	unfollow                    // the stream of a leader to its replica ends
 	ask                         // a server asks a leader for a token
+	win                         // a process is elected, and its coordinator has not taken over yet
+	begin                       // the coordinator takes over
+	quit                        // a process that was elected gives the term up before that: it ends, or fails
+	restore                     // a process begins anew with an old copy of its state folder
+	lose                        // the register loses its record
+	keep                        // the record is one that the register may go back to
+	goBack                      // the register has that record again
 	actions
 )
 
@@ -59,6 +69,7 @@ var actionNames = [...]string{
 	"tick", "deliver", "submit", "connect", "take", "run", "renew", "elect", "pass", "moment", "second", "seconds", "crash", "restart", "cut", "loseGrant",
 	"loseReport", "copyGrant", "copyReport", "copied", "copiedUp", "apart", "send", "answer", "resign", "leave", "pauseProcess", "pauseInstance",
 	"follow", "learn", "confirm", "unfollow", "ask",
+	"win", "begin", "quit", "restore", "lose", "keep", "goBack",
 }
 
 // String returns the name of the action and the number of the process that does it.
@@ -71,7 +82,9 @@ func every(f func(Action)) {
 			continue
 		}
 		f(k << 1)
-		if k != pass && k != moment && k != second && k != seconds {
+		switch k {
+		case pass, moment, second, seconds, lose, keep, goBack:
+		default:
 			f(k<<1 | 1)
 		}
 	}
@@ -131,6 +144,16 @@ func (u *Universe) apply(w *World, a Action) (fault string, ok bool) {
 			return "", false
 		}
 		return u.stepInstance(w, i, left, 0), true
+	case lose:
+		return "", w.record.run != 0 && w.may(oblivions) && u.lose(w, record{})
+	case keep:
+		if w.record == w.kept || w.lost || !w.may(keeps) {
+			return "", false
+		}
+		w.kept = w.record
+		return "", true
+	case goBack:
+		return "", w.kept.run != 0 && w.kept != w.record && w.may(oblivions) && u.lose(w, w.kept)
 	}
 	return u.applyProcess(w, a>>1, i)
 }
@@ -172,7 +195,7 @@ func (u *Universe) pass(w *World, by time.Duration) (fault string) {
 	u.advance(w, w.now+by)
 	for i := range w.processes {
 		p := &w.processes[i]
-		if p.term != 0 && !p.paused && u.clock(w, i) >= p.until.Add(-TTL*3/4) && u.write(w, i) {
+		if p.term != 0 && !p.paused && (p.outdated || u.clock(w, i) >= p.until.Add(-TTL*3/4)) && u.write(w, i) {
 			if fault = u.answered(w, i); fault != "" {
 				return fault
 			}
@@ -254,7 +277,7 @@ func (u *Universe) connect(w *World, i int) (fault string, ok bool) {
 	}
 	to := nobody
 	for i := range w.processes {
-		if p := &w.processes[i]; !p.paused && p.term != 0 && (to == nobody || p.term > w.processes[to].term) {
+		if p := &w.processes[i]; !p.paused && p.leads() && (to == nobody || p.term > w.processes[to].term) {
 			to = i
 		}
 	}
@@ -308,7 +331,7 @@ func (u *Universe) again(w *World, a Action, i int) (fault string, ok bool) {
 		n := m.replay
 		m.replay = 0
 		for p := range w.processes {
-			if w.processes[p].term != 0 && !w.processes[p].paused {
+			if w.processes[p].leads() && !w.processes[p].paused {
 				return u.stepProcess(w, p, received, n), true
 			}
 		}

@@ -21,7 +21,7 @@ func New(terms lease.Terms, demand [2]fixed.Amount, slow [4]bool, faults budget)
 	w := &World{level: terms.Burst, faults: faults}
 	u.fleet.setOf(holding.Holders{})
 	for i := range w.processes {
-		w.processes[i] = process{run: uint64(2 + i), machine: u.fleet.coordinators.begin(u.clock(w, i), number(2+i)), current: true, seenAt: u.clock(w, i)}
+		w.processes[i] = process{run: uint64(2 + i), machine: u.fleet.coordinators.begin(u.clock(w, i), number(2+i)), current: true, seenAt: u.clock(w, i), first: true}
 	}
 	for i := range w.instances {
 		session := number(10 + i)
@@ -77,9 +77,13 @@ func (u *Universe) calm(w *World, without ...Action) (fault string) {
 		case p.writing.sent != 0:
 			sooner(answer, i, 0)
 		case p.term == 0:
-			sooner(elect, i, u.electable(w, i))
+			if at := u.electable(w, i); at != never {
+				sooner(elect, i, at)
+			}
+		case p.beginning:
+			sooner(begin, i, 0)
 		default:
-			if !u.recorded(w, i) {
+			if p.outdated || !u.recorded(w, i) {
 				sooner(renew, i, 0)
 			}
 		}

@@ -34,7 +34,8 @@ const (
 	agentFolder       = "internal/lease/agent/"
 	exploreFolder     = "internal/lease/explore/"
 
-	replicaFile = exploreFolder + "replica_test.go"
+	replicaFile  = exploreFolder + "replica_test.go"
+	electionFile = exploreFolder + "election_test.go"
 )
 
 // mistakes are those of the shipped machines first, then those of the process around them, which is
@@ -58,6 +59,8 @@ var mistakes = []mistake{
 	{"totals are taken for increments", []edit{{agentFolder + "grant.go", "		r.lease.granted = s.Granted\n	}\n	r.lease.claiming", "		r.lease.granted = r.lease.granted.Add(s.Granted)\n	}\n	r.lease.claiming"}}, "newcomer:"},
 	{"an agent panics where a claim was refused", []edit{{agentFolder + "grant.go", "		r.lease.orphan, r.lease.token = true, nil\n", "		panic(r.lease.number)\n"}}, "two successors"},
 	{"instances of a lower epoch are not sent above it", []edit{{coordinatorFolder + "step.go", "	if !c.Knows(m.Epoch) && m.Epoch <= MaxEpoch {", "	if m.Epoch > MaxEpoch {"}}, "forgotten"},
+	{"a lease that was claimed a moment ago is not waited for", []edit{{coordinatorFolder + "level.go", "return a.Lease != 0 || a.Held() != (lease.Capacity{})", "return a.Lease != 0"}}, "elected, with"},
+	{"a successor begins below the epoch to which its predecessor had risen", []edit{{coordinatorFolder + "recovery.go", "if e.Epoch <= e.Former {", "if e.Epoch == 0 {"}}, "forgets, resigned"},
 	{"a successor lends what instances hold of a bucket that it knows", []edit{{coordinatorFolder + "parent.go", "(was.leased || !known)", "!known"}}, "known:"},
 	{"a bound that falls is not waited for", []edit{{coordinatorFolder + "level.go", "		if t.as != toldHeld || level < t.tokens {", "		if t.as != toldHeld {"}}, "drained"},
 	{"a grant waits for the levels of its own step alone", []edit{{coordinatorFolder + "level.go", "number = max(number, a.resource.told.must)", "if must := a.resource.told.must; must > c.number-uint64(len(c.levels)) {\n				number = max(number, must)\n			}"}}, "unconfirmed"},
@@ -73,15 +76,28 @@ var mistakes = []mistake{
 
 	{"an answer is not kept back for the replica", []edit{{exploreFolder + "ask_test.go", "p.know(must)", "p.know(0)"}}, "asked:"},
 	{"a process grants after its term", []edit{{exploreFolder + "actions_test.go", "u.clocks[i].at(w.now) >= p.until {", "u.clocks[i].at(w.now) >= p.until.Add(4*TTL) {"}}, "behind"},
-	{"the epoch of a new term is that of the former", []edit{{exploreFolder + "term_test.go", "u.fleet.coordinators.factsOf(p.machine).epoch) + 1", "u.fleet.coordinators.factsOf(p.machine).epoch+1)"}}, "late:"},
-	{"a session that rejoins counts as in the record that is being replaced", []edit{{exploreFolder + "term_test.go", "	p.published = u.fleet.both(p.published, holders) // the record may be either\n", ""}}, "rejoined"},
+	{"the epoch of a new term is that of the former", []edit{{electionFile, "max(p.epoch, w.latest, u.fleet.coordinators.factsOf(p.machine).epoch) + 1", "max(p.epoch, w.latest, u.fleet.coordinators.factsOf(p.machine).epoch+1)"}, {coordinatorFolder + "recovery.go", "if e.Epoch <= e.Former {", "if e.Epoch < e.Former {"}}, "late:"},
+	{"a session that rejoins counts as in the record that is being replaced", []edit{{exploreFolder + "term_test.go", "		p.published = u.fleet.both(p.published, r.holders) // the record may be either\n", ""}}, "rejoined"},
 	{"a grant is sent before the record has its session", []edit{{exploreFolder + "term_test.go", "u.fleet.lends(g.grant) &&", "g.grant == 0 &&"}}, "unrecorded"},
 	{"a grant is not kept back for the replica", []edit{{exploreFolder + "term_test.go", "!p.know(g.must)", "!p.know(0)"}}, "unconfirmed"},
 	{"a replica that is lost is not waited for", []edit{{replicaFile, "(id != p.stream.id || p.stream.confirmed < must)", "id == p.stream.id && p.stream.confirmed < must"}}, "replica lost"},
 	{"a record that is being written does not count", []edit{{replicaFile, "{p.listed, p.writing.inSync}", "{p.listed, 0}"}}, "being written"},
 	{"what a replica knows outlives that its leader has gone above a higher epoch", []edit{{exploreFolder + "term_test.go", "		p.stream = stream{} // what", "		// what"}}, "risen"},
 	{"the replica of the term before the last counts", []edit{{coordinatorFolder + "record.go", "return s.Epoch == epoch && ", "return "}, {replicaFile, "known.epoch != former || ", ""}}, "twice"},
-	{"the last record of a leader counts for all that follow", []edit{{replicaFile, "if r.resigned && r.used != 0 {", "if r.used != 0 {"}}, "handed over"},
+	{"the last record of a leader counts for all that follow", []edit{{electionFile, "case !p.from.clean || u.forgets", "case u.forgets"}}, "handed over"},
+
+	{"a process that ends before it has taken over says that nothing is lent", []edit{{electionFile, "	w.endTerm(i)\n	u.store(w, i, r)", "	r.holders, r.used = 0, 0\n	w.endTerm(i)\n	u.store(w, i, r)"}}, "given up: "},
+	{"a term that was given up before it led makes the one before it clean", []edit{{electionFile, "clean: r.unled.clean", "clean: r.resigned"}}, "given up, handed over"},
+	{"a record that was lost counts as none", []edit{{electionFile, "p.seen != 0, p.epoch > 0", "p.seen != 0, p.epoch == 0"}}, "lost, cut off"},
+	{"a record that was lost is taken at once", []edit{{electionFile, "waits = u.forgets || p.follows || p.outdated || !p.first", "waits = u.forgets"}}, "lost, going on"},
+	{"what was lent under a record that was lost is not waited for", []edit{{electionFile, "	case p.from.lost || !r.published", "	case !r.published"}}, "lost, cut off"},
+	{"an old record counts as the present one", []edit{{electionFile, "if p.outdated = r.epoch < p.epoch || r.epoch == p.epoch && r.write <= p.write; !p.outdated {", "{"}}, "gone back, cut off"},
+	{"an earlier record of the present term counts as the present one", []edit{{electionFile, "p.outdated = r.epoch < p.epoch || r.epoch == p.epoch && r.write <= p.write;", "p.outdated = r.epoch < p.epoch;"}}, "gone back, within"},
+	{"a successor does not say that the record was lost", []edit{{electionFile, "unled{}, p.from.lost\n", "unled{}, false\n"}}, "gone back, twice"},
+	{"a process that begins anew does not know the epoch in its state folder", []edit{{electionFile, "known: folder, epoch: folder}", "known: folder}"}}, "begin anew"},
+	{"a register that forgets is believed", []edit{{electionFile, "!p.from.watched && !mine", "!p.from.watched && !mine && false"}}, "forgets, resigned"},
+	{"a resignation counts as watched by a process that began later", []edit{{electionFile, "p.follows = p.seen == r.epoch", "p.follows = p.seen <= r.epoch"}}, "forgets, resigned"},
+	{"a resignation counts by a state folder of any epoch", []edit{{electionFile, "p.known == cmp.Or(r.risen, p.from.epoch)", "p.known <= cmp.Or(r.risen, p.from.epoch)"}}, "forgets, copied"},
 }
 
 func read(t *testing.T, file string) string {

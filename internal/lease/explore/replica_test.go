@@ -84,7 +84,7 @@ func (u *Universe) applyReplica(w *World, a Action, i int) (fault string, ok boo
 	p, to := &w.processes[i], &w.processes[1-i]
 	switch a {
 	case follow:
-		if p.term == 0 || p.paused || to.paused || !w.may(follows) {
+		if !p.leads() || p.paused || to.paused || !w.may(follows) {
 			return "", false
 		}
 		return u.follow(w, i)
@@ -97,7 +97,7 @@ func (u *Universe) applyReplica(w *World, a Action, i int) (fault string, ok boo
 		return "", true
 	case confirm:
 		s := &p.stream
-		if p.term == 0 || p.paused || s.received == 0 {
+		if !p.leads() || p.paused || s.received == 0 {
 			return "", false
 		}
 		return u.confirmed(w, i), true
@@ -205,12 +205,9 @@ func (u *Universe) release(w *World, i int) (fault string) {
 	return fault
 }
 
-// used is what a process knows of the buckets when its term begins, after that of an epoch.
-func (u *Universe) used(w *World, i int, former uint64) number {
-	r, known := &w.record, &w.processes[i].replica
-	if r.resigned && r.used != 0 {
-		return r.used
-	}
+// used is what a process knows of the buckets as a replica, when its term begins after that of an epoch.
+func (u *Universe) used(w *World, i int, former uint64, r *record) number {
+	known := &w.processes[i].replica
 	named := coordinator.InSync{Epoch: r.inSync.epoch, Replicas: []uint64{uint64(r.inSync.ids[0]), uint64(r.inSync.ids[1])}}
 	if known.id == 0 || known.epoch != former || !named.Has(former, uint64(known.id)) {
 		return 0

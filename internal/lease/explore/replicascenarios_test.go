@@ -47,7 +47,7 @@ func (p *play) replicate() { p.do(follow<<1, learn<<1, confirm<<1) }
 
 // lentToOne: the first instance holds a part, and the other has not come.
 func lentToOne(p *play) {
-	p.do(elect << 1)
+	p.lead(0)
 	p.until(func() bool {
 		return p.fleet.spendable(p.instances[0].machine, p.local(p.World, 0)).tokens > 0 && p.quiet()
 	}, connect<<1|1)
@@ -149,10 +149,13 @@ func handedOverOnce(p *play) {
 // risen: the register lost its record, and a process that began anew leads, with a replica. Then an instance came
 // that knows a higher epoch, and was lent everything when recovery was over. Instances that begin anew know no epoch.
 func risen(p *play) {
-	p.record.epoch = 50
+	p.latest = 50
 	p.until(func() bool { return p.record.epoch > 50 && p.settled(p.World) && p.quiet() })
-	p.do(crash<<1, crash<<1|1, seconds<<1, seconds<<1)
-	p.record = record{}
+	p.setBack()
+	p.processes[0].first = true
+	for i := range p.processes {
+		p.processes[i].follows = false
+	}
 	inSync(p)
 	p.do(connect << 1)
 	for range 40 {

@@ -39,7 +39,7 @@ var (
 // Scenarios are where searches begin. What may fail differs, since what may fail at once is what a
 // search can reach with so many states.
 func Scenarios() []Scenario {
-	return slices.Concat(replicaScenarios(), askScenarios(), []Scenario{
+	return slices.Concat(replicaScenarios(), askScenarios(), oblivionScenarios(), []Scenario{
 		{"cold start", from(four, even, budget{cuts: 1, repeats: 1}, nothing), false},
 		{"newcomer: one instance has all, the other comes", from(four, even, budget{cuts: 1, repeats: 1, losses: 1}, newcomer), false},
 		{"newcomer, messages alone", from(four, even, budget{repeats: 1, losses: 2}, newcomer), false},
@@ -72,7 +72,7 @@ func Scenarios() []Scenario {
 func from(of rule, slow [4]bool, faults budget, script func(*play)) func() (*Universe, *World, error) {
 	return func() (*Universe, *World, error) {
 		p := &play{}
-		p.Universe, p.World = New(of.terms, of.demand, slow, budget{crashes: 9, cuts: 9, restarts: 9, losses: 9, repeats: 9, outages: 9, slows: 9, leaves: 9, pauses: 9, moments: 99, takes: 99, follows: 9, asks: 9})
+		p.Universe, p.World = New(of.terms, of.demand, slow, budget{crashes: 9, cuts: 9, restarts: 9, losses: 9, repeats: 9, outages: 9, slows: 9, leaves: 9, pauses: 9, moments: 99, takes: 99, follows: 9, asks: 9, stops: 9, oblivions: 9, copies: 9, keeps: 9})
 		script(p)
 		p.faults = faults
 		p.faults[takes] = 2
@@ -144,11 +144,16 @@ func twoSuccessors(p *play) {
 	p.lead(0)
 }
 
-// lead lets time pass until a process begins a term.
-func (p *play) lead(i int) {
-	for p.err == nil && p.electable(p.World, i) > p.now {
+// await lets time pass until a process may be elected.
+func (p *play) await(i int) {
+	for end := p.now + 2*patience; p.err == nil && p.now < end && p.electable(p.World, i) > p.now; {
 		p.do(pass << 1)
 	}
+}
+
+// lead lets time pass until a process begins a term.
+func (p *play) lead(i int) {
+	p.await(i)
 	p.do(elect<<1 | Action(i))
 }
 
@@ -247,7 +252,7 @@ func silent(p *play) {
 // lateGrant: an instance that had all of the limit has half of it, from the second coordinator. A grant of
 // the first one is still on the way.
 func lateGrant(p *play) {
-	p.record.epoch = 2 // leases of epoch 3 have higher numbers than those of epoch 4
+	p.latest = 2 // leases of epoch 3 have higher numbers than those of epoch 4
 	p.do(elect<<1 | 1)
 	without := connect<<1 | 1
 	p.until(func() bool { return len(p.instances[0].down) > 0 && p.fleet.lends(p.instances[0].down[0]) }, without)
@@ -315,12 +320,21 @@ func (p *play) quick(i int) {
 // below the epoch that the instances know.
 func forgotten(p *play) {
 	halves(p)
-	p.record.epoch = 50 // epochs of the next terms begin again far below
+	p.latest = 50 // epochs of the next terms begin again far below
 	p.do(crash << 1)
 	p.until(func() bool { return p.record.epoch > 50 })
 	p.until(func() bool { return p.settled(p.World) && p.quiet() && p.now > 3*time.Second })
+	p.setBack()
+}
+
+// setBack: nobody remembers anything, all leases have ended, and clocks are set back.
+func (p *play) setBack() {
 	p.do(crash<<1, crash<<1|1, seconds<<1, seconds<<1)
-	p.record = record{}
+	p.record, p.latest = record{}, 0
+	for i := range p.processes {
+		p.processes[i].epoch, p.processes[i].write, p.processes[i].folder = 0, 0, 0
+		p.see(p.World, i)
+	}
 }
 
 // settle lets everything go on without faults, and returns after how much time and how many events
@@ -331,7 +345,15 @@ func (u *Universe) settle(w World, most time.Duration) (took time.Duration, even
 		if w.now-begun > most {
 			return w.now - begun, events, fmt.Sprintf("after %v and %d events without a fault, an instance has less than its fair share: %s", w.now-begun, events, u.describe(&w))
 		}
-		if fault = u.calm(&w); fault == "" {
+		before := w.now
+		fault = u.calm(&w)
+		for i := range w.instances {
+			m := &w.instances[i]
+			if w.now > before && m.to != nobody && !u.fleet.instances.factsOf(m.machine).leased && fault == "" {
+				fault = u.stepInstance(&w, i, spent, 0) // its application is refused
+			}
+		}
+		if fault == "" {
 			fault = u.check(&w)
 		}
 		if fault != "" {

@@ -1,8 +1,6 @@
 package explore
 
 import (
-	"time"
-
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/limit"
@@ -17,25 +15,39 @@ func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok boo
 	f := u.fleet.coordinators.factsOf(p.machine)
 	switch a {
 	case run:
-		if p.term == 0 || p.paused || f.next > u.clock(w, i) {
+		if !p.leads() || p.paused || f.next > u.clock(w, i) {
 			return "", false
 		}
 		return u.stepProcess(w, i, ticked, 0), true
 	case renew:
-		if u.recorded(w, i) || !u.write(w, i) {
+		if u.recorded(w, i) && !p.outdated || !u.write(w, i) {
 			return "", false
 		}
 		return u.answered(w, i), true
 	case elect:
-		return u.elect(w, i)
+		if !u.win(w, i) {
+			return "", false
+		}
+		return u.begin(w, i), true
+	case win:
+		return "", w.may(stops) && u.win(w, i)
+	case begin:
+		if !p.beginning || p.paused {
+			return "", false
+		}
+		return u.begin(w, i), true
+	case quit:
+		return "", u.quit(w, i)
 	case crash:
-		return "", w.may(crashes) && u.crash(w, i)
+		return "", w.may(crashes) && u.crash(w, i, false)
+	case restore:
+		return "", w.may(copies) && u.crash(w, i, true)
 	case apart:
 		if !p.apart && !w.may(outages) {
 			return "", false
 		}
-		if p.apart = !p.apart; !p.apart && !p.current {
-			p.current, p.seenAt = true, u.clock(w, i)
+		if p.apart = !p.apart; !p.current && u.reads(w, i) {
+			u.see(w, i)
 		}
 		return "", true
 	case send:
@@ -52,7 +64,7 @@ func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok boo
 		}
 		return u.answered(w, i), true
 	case resign:
-		if p.term == 0 || p.apart || p.paused || w.record.run != p.run || !w.may(leaves) {
+		if !p.leads() || p.apart || p.paused || w.record.run != p.run || w.record.resigned || !w.may(leaves) {
 			return "", false
 		}
 		out := u.fleet.coordinators.after(p.machine, input{u.clock(w, i), handedOver, 0})
@@ -60,13 +72,13 @@ func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok boo
 			return out.fault, true
 		}
 		p.machine = out.next
-		w.record.resigned, w.record.holders, w.record.used = true, f.holders, out.used
-		w.record.inSync.epoch, w.record.inSync.ids = p.term, p.named()
+		r := u.published(w, i, p.named())
+		r.resigned, r.used = true, out.used
 		w.endTerm(i)
-		u.observe(w)
+		u.store(w, i, r)
 		return "", true
 	case ask:
-		if p.term == 0 || p.paused || len(p.asks) >= inTransit || !w.may(asks) {
+		if !p.leads() || p.paused || len(p.asks) >= inTransit || !w.may(asks) {
 			return "", false
 		}
 		return u.stepProcess(w, i, asked, 0), true
@@ -83,6 +95,7 @@ func (u *Universe) clock(w *World, i int) limit.Time { return u.clocks[i].at(w.n
 func (w *World) endTerm(i int) {
 	p := &w.processes[i]
 	p.term, p.until, p.writing, p.stream, p.listed, p.asks = 0, 0, write{}, stream{}, 0, nil
+	p.from, p.beginning, p.wrote = predecessor{}, false, record{}
 	for j := range w.instances {
 		m := &w.instances[j]
 		if m.to == i {
@@ -94,46 +107,50 @@ func (w *World) endTerm(i int) {
 	}
 }
 
-// observe lets every process that reaches the register see a record that was just written.
-func (u *Universe) observe(w *World) {
-	for i := range w.processes {
-		p := &w.processes[i]
-		if p.current = !p.apart; p.current {
-			p.seenAt = u.clock(w, i)
-		}
-	}
-}
-
 // write writes a renewal to the register, with who may hold leases.
 func (u *Universe) write(w *World, i int) bool {
 	p := &w.processes[i]
 	if p.term == 0 || p.apart || p.paused || p.writing.sent != 0 || !u.renewalDue(w, i) {
 		return false
 	}
-	if w.record.run != p.run {
+	if !p.outdated && (w.record.run != p.run || w.record.epoch != p.term) {
 		w.endTerm(i)
 		return true
 	}
-	holders := u.fleet.coordinators.factsOf(p.machine).holders
+	r := p.wrote
 	if !u.recorded(w, i) { // else it stays as it was, with what the former leader wrote of the buckets
-		w.record.holders, w.record.used = holders, 0
-		w.record.inSync.epoch, w.record.inSync.ids = p.term, [2]number{p.inSync()}
+		r = u.published(w, i, [2]number{p.inSync()})
 	}
-	p.writing = write{u.clock(w, i), holders, p.inSync()}
-	p.published = u.fleet.both(p.published, holders) // the record may be either
-	u.observe(w)
+	p.writing = write{u.clock(w, i), p.published, p.inSync()}
+	if p.leads() {
+		p.writing.holders = r.holders
+		p.published = u.fleet.both(p.published, r.holders) // the record may be either
+	}
+	p.wrote = u.store(w, i, r)
 	return true
+}
+
+// published is the record of a leader with what it knows.
+func (u *Universe) published(w *World, i int, inSync [2]number) record {
+	p := &w.processes[i]
+	f := u.fleet.coordinators.factsOf(p.machine)
+	r := record{epoch: p.term, published: true, holders: f.holders}
+	if r.inSync.epoch, r.inSync.ids = p.term, inSync; f.epoch != p.term {
+		r.risen = f.epoch
+	}
+	return r
 }
 
 // renewalDue says whether a quarter of the term has passed, or the record is not what it should be.
 func (u *Universe) renewalDue(w *World, i int) bool {
-	return u.clock(w, i) >= w.processes[i].until.Add(-TTL*3/4) || !u.recorded(w, i)
+	p := &w.processes[i]
+	return u.clock(w, i) >= p.until.Add(-TTL*3/4) || p.outdated || !u.recorded(w, i)
 }
 
 // recorded says whether the record has those who hold leases, and the replica that is in sync.
 func (u *Universe) recorded(w *World, i int) bool {
 	p := &w.processes[i]
-	return u.fleet.coordinators.factsOf(p.machine).holders == p.published && p.inSync() == p.listed
+	return p.beginning || u.fleet.coordinators.factsOf(p.machine).holders == p.published && p.inSync() == p.listed
 }
 
 // answered takes the answer to a renewal: the term lasts from when it was sent, and grants that waited
@@ -146,47 +163,6 @@ func (u *Universe) answered(w *World, i int) (fault string) {
 	p.until = max(p.until, p.writing.sent.Add(TTL))
 	p.published, p.listed, p.writing = p.writing.holders, p.writing.inSync, write{}
 	return u.release(w, i)
-}
-
-// elect lets a process begin a term when the record is free or was not renewed for long enough.
-func (u *Universe) elect(w *World, i int) (fault string, ok bool) {
-	p := &w.processes[i]
-	if p.term != 0 || p.apart || p.paused || u.electable(w, i) > w.now {
-		return "", false
-	}
-	former := w.record.epoch
-	epoch := max(former, u.fleet.coordinators.factsOf(p.machine).epoch) + 1
-	holders := w.record.holders
-	if w.record.run == 0 {
-		holders = u.fleet.setOf(holding.Holders{})
-	}
-	used := u.used(w, i, former)
-	w.record.epoch, w.record.run, w.record.holders, w.record.resigned = epoch, p.run, holders, false
-	p.term, p.until, p.published = epoch, u.clock(w, i).Add(TTL), holders
-	u.observe(w)
-	return u.stepProcess(w, i, takenOver, u.fleet.takeover(takeover{epoch, former, holders, used})), true
-}
-
-// electable is when a process that reaches the register may take the record over, if it stays as it is.
-func (u *Universe) electable(w *World, i int) time.Duration {
-	if r, p := &w.record, &w.processes[i]; r.run != 0 && !r.resigned && r.run != p.run {
-		return u.clocks[i].when(p.seenAt.Add(patience))
-	}
-	return w.now
-}
-
-// crash ends a process. Another one begins in its place, without its memory.
-func (u *Universe) crash(w *World, i int) bool {
-	w.endTerm(i)
-	if w.processes[1-i].stream.id != 0 && u.unfollow(w, 1-i) != "" {
-		return false
-	}
-	next := w.processes[i].run + 2
-	w.processes[i] = process{
-		run: next, machine: u.fleet.coordinators.begin(u.clock(w, i), number(next)), apart: w.processes[i].apart,
-		current: !w.processes[i].apart, seenAt: u.clock(w, i),
-	}
-	return true
 }
 
 // stepProcess steps the coordinator of a process in its term, and sends what it grants.
@@ -203,6 +179,10 @@ func (u *Universe) stepProcess(w *World, i int, kind inputKind, arg number) (fau
 	if u.fleet.coordinators.factsOf(p.machine).epoch != epoch {
 		p.asks = nil
 		p.stream = stream{} // what the replica knows is of the former one
+		if epoch := u.fleet.coordinators.factsOf(p.machine).epoch; epoch != p.term {
+			p.published = u.fleet.setOf(holding.Holders{}) // grants wait for a record with the epoch
+			u.raise(p, epoch)
+		}
 	}
 	if fault = u.tell(w, i, &out); fault != "" {
 		return fault
@@ -219,6 +199,9 @@ func (u *Universe) stepProcess(w *World, i int, kind inputKind, arg number) (fau
 	}
 	return fault
 }
+
+// leads says whether a process may lend.
+func (p *process) leads() bool { return p.term != 0 && !p.beginning }
 
 func (m *member) member() lease.Member { return newMember(m.session) }
 

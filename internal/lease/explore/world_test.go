@@ -31,6 +31,9 @@ type World struct {
 	now       time.Duration // since the beginning; clocks are at [clock.at] of it
 	level     fixed.Amount  // of one bucket with the whole limit, from which all that was admitted was taken
 	record    record
+	kept      record // what the register held at an earlier moment
+	lost      bool   // the register lost its record, or has that of an earlier moment, and no process has written since
+	latest    uint64 // the highest epoch of a term; a wall clock that was not set back is above it
 	processes [2]process
 	instances [2]member
 	streams   number // that were opened to replicas
@@ -40,14 +43,35 @@ type World struct {
 // record is what the register holds.
 type record struct {
 	run      uint64 // of the process that wrote it; 0 = there is no record
+	write    uint64 // numbers the records of a run
 	epoch    uint64
 	resigned bool
-	holders  number
-	inSync   struct {
+	unled    unled
+	lost     bool // what follows may be older than what a leader published last
+
+	published bool // a leader has published what follows, which its successors hand on until they publish
+	holders   number
+	risen     uint64 // the epoch of the coordinator, where it has risen above that of its term; 0 = it has not
+	inSync    struct {
 		epoch uint64
 		ids   [2]number // of the replicas that are named; 0 = none
 	}
 	used number // what is left of each bucket; 0 = nothing is said
+}
+
+// unled is the term before one that was given up before its process had taken over.
+type unled struct {
+	is    bool
+	epoch uint64 // 0 = there was none
+	clean bool
+}
+
+// predecessor is what a process knows of the term before its own.
+type predecessor struct {
+	epoch   uint64 // 0 = none is known
+	clean   bool   // its leader resigned
+	watched bool   // the process saw the record before it saw the resignation
+	lost    bool   // its record may be older than what a leader published last
 }
 
 // process is a member of the cluster: a coordinator, and its part in the election.
@@ -55,12 +79,25 @@ type process struct {
 	run     uint64 // differs from that of every other process
 	machine number
 
-	term  uint64     // the epoch of its term; 0 = none
-	until limit.Time // the end of its term, by its clock
+	term      uint64      // the epoch of its term; 0 = none
+	until     limit.Time  // the end of its term, by its clock
+	from      predecessor // of the term
+	beginning bool        // its coordinator has not taken over yet
+	wrote     record      // the latest of the term
+	writes    uint64      // records that it wrote
 
-	current bool       // it has seen the present revision of the record
-	seenAt  limit.Time // since when, by its clock
-	apart   bool       // it does not reach the register
+	current  bool       // it has seen the present revision of the record
+	seenAt   limit.Time // since when, by its clock
+	seen     uint64     // the epoch of the record that it saw last; 0 = there was none
+	follows  bool       // it saw the record before that too, of the same epoch, or that there was one
+	outdated bool       // the record is not a later one than those that it saw before
+	epoch    uint64     // the highest of the records that it saw, and of which it knew when it began
+	write    uint64     // the highest number of the records of that epoch
+	apart    bool       // it does not reach the register
+	first    bool       // it knows that no process has led before
+
+	folder uint64 // the epoch in its state folder; 0 = none
+	known  uint64 // the same when it began
 
 	published number // holders in the record, as far as it knows
 	writing   write  // a renewal that is written and not answered
@@ -97,19 +134,23 @@ type member struct {
 type faultKind int
 
 const (
-	crashes  faultKind = iota // of a coordinator process, which begins again without memory
-	cuts                      // of a stream
-	restarts                  // of an instance, without its last report
-	losses                    // of a single message
-	repeats                   // of a single message
-	outages                   // of the way between a process and the register
-	slows                     // writes to the register whose answer is late or lost
-	leaves                    // planned ends, of a term or an instance
-	pauses                    // of a process or an instance, and of all for seconds
-	moments                   // steps of time of an instant
-	follows                   // streams to a replica: no fault, but they make many states
-	asks                      // of servers for a token: no fault, but they make many states
-	takes                     // of tokens: no fault, but what may be spent is checked without them too
+	crashes   faultKind = iota // of a coordinator process, which begins again without memory
+	cuts                       // of a stream
+	restarts                   // of an instance, without its last report
+	losses                     // of a single message
+	repeats                    // of a single message
+	outages                    // of the way between a process and the register
+	slows                      // writes to the register whose answer is late or lost
+	leaves                     // planned ends, of a term or an instance
+	pauses                     // of a process or an instance, and of all for seconds
+	moments                    // steps of time of an instant
+	stops                      // of processes between their election and their taking over
+	oblivions                  // of the register, which loses its record or goes back to an earlier one
+	copies                     // of state folders, which are put back
+	keeps                      // moments to which the register may go back: no fault, but they make many states
+	follows                    // streams to a replica: no fault, but they make many states
+	asks                       // of servers for a token: no fault, but they make many states
+	takes                      // of tokens: no fault, but what may be spent is checked without them too
 	faultKinds
 )
 
