@@ -28,6 +28,9 @@ type network struct {
 	cut     []bool        // by service
 	loses   []float64     // by service, the part of the calls and answers that is lost
 	latency []time.Duration
+
+	stores []*Store
+	early  map[uint64]int64 // by permit, the takes that were run while the service had that much to settle
 }
 
 // way takes the time of one way and reports whether the other end is reached.
@@ -66,7 +69,7 @@ func (w *network) server(service int) func(context.Context, []*batch, []int64) [
 			}
 			replies := make([]reply, len(calls))
 			for i, b := range calls {
-				replies[i] = w.run(b, void[i])
+				replies[i] = w.run(service, b, void[i])
 			}
 			w.mu.Unlock()
 			if w.way(service) {
@@ -87,7 +90,7 @@ func (w *network) server(service int) func(context.Context, []*batch, []int64) [
 }
 
 // run does what the script does. mu is held.
-func (w *network) run(b *batch, void int64) reply {
+func (w *network) run(service int, b *batch, void int64) reply {
 	now := limit.At(time.Now()) / 1000 * 1000
 	a := reply{now: int64(now) / 1000}
 	if void > 0 && a.now > void {
@@ -117,6 +120,10 @@ func (w *network) run(b *batch, void int64) reply {
 			k := &b.buckets[o.in[i]]
 			if o.verb == verbTake && allowed && p.cost > 0 && k.rule.peek(k.state, now, p.cost, p.terms).Allowed {
 				k.rule.take(&k.state, now, p.cost, p.terms)
+				// A token is lost in fractions.
+				if left := w.stores[service].unsettled(p.key); p.permit != 0 && left > 1 {
+					w.early[p.permit] = left
+				}
 			}
 		}
 	}
@@ -127,6 +134,20 @@ func (w *network) run(b *batch, void int64) reply {
 	return a
 }
 
+// unsettled is what a share refilled of what it admitted, and the server is not charged with.
+func (s *Store) unsettled(key string) int64 {
+	s.localCharges.mu.Lock()
+	defer s.localCharges.mu.Unlock()
+	e := s.localCharges.keys[key]
+	if e == nil {
+		return 0
+	}
+	if n := s.laneOf(key).breaker.outage(); n != 0 && e.outage == n {
+		return e.cost + e.owed - s.lacks(key, e)
+	}
+	return e.cost
+}
+
 // noClient takes the place of a client that is never called.
 type noClient struct{ rueidis.Client }
 
@@ -134,7 +155,8 @@ func (noClient) Close() {}
 
 // TestOutages holds the bounds of explanation/failures.md in virtual time, with servers that stand still, networks
 // that are cut, answers that are lost or late, again and again, and any number of requests under way. The stores
-// are real, but for the script and the connection. Afterwards the limit is used, and without requests all
+// are real, but for the script and the connection. No answer of Redis is used that it gave while the service had
+// something to settle. Afterwards the limit is used, and without requests all
 // is paid that is owed.
 //
 //	STINT_HISTORIES=20000 go test ./store/redis -run 'TestOutages$' -timeout 2h
@@ -184,6 +206,7 @@ type outageHistory struct {
 	stores   []*Store
 	bound    []store.Counters
 	admitted atomic.Int64
+	asked    atomic.Uint64
 
 	book  limit.Bucket // which never fails
 	state limit.BucketState
@@ -193,6 +216,7 @@ func (h *outageHistory) run() {
 	h.net = &network{
 		r: rand.New(rand.NewPCG(h.r.Uint64(), 2)), rows: map[string]string{},
 		cut: make([]bool, h.n), loses: make([]float64, h.n), latency: make([]time.Duration, h.n),
+		early: map[uint64]int64{},
 	}
 	rate, quota := float64(h.policy.Rate.Count), float64(h.policy.Quota())
 	var beats sync.WaitGroup
@@ -216,6 +240,7 @@ func (h *outageHistory) run() {
 			}
 		})
 	}
+	h.net.stores = h.stores
 	h.load(h.fault)
 	// The limit is used as without an outage once what shares owe is paid.
 	settled := time.Duration(math.Ceil(4*quota/rate+5)) * time.Second
@@ -294,7 +319,7 @@ func (h *outageHistory) fault() {
 	if !h.together && r.IntN(2) == 0 { // some of what follows is lost
 		w.loses[i] = r.Float64()
 		w.mu.Unlock()
-		time.Sleep(time.Duration(r.Int64N(int64(8 * h.timeout))))
+		time.Sleep(time.Duration(r.Int64N(int64(2 * longestPause))))
 		w.mu.Lock()
 		w.loses[i] = 0
 	}
@@ -322,7 +347,8 @@ func (h *outageHistory) load(fault func()) (want float64) {
 					}
 					mu.Unlock()
 					all.Go(func() {
-						one := []store.Charge{local(h.bound[i], 0)}
+						id := h.asked.Add(1)
+						one := []store.Charge{local(h.bound[i], id)}
 						ok, err := h.stores[i].Take(context.Background(), one)
 						if err != nil {
 							h.Error(err)
@@ -330,6 +356,11 @@ func (h *outageHistory) load(fault func()) (want float64) {
 						if ok {
 							h.admitted.Add(1)
 						}
+						h.net.mu.Lock()
+						if left := h.net.early[id]; left > 0 && ok && !one[0].Failed {
+							h.Errorf("Redis admitted a request while the service had %d to settle", left)
+						}
+						h.net.mu.Unlock()
 					})
 				}
 			}
