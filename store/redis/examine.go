@@ -41,6 +41,10 @@ var commands = []struct {
 	{"HGET", []string{"KEY", "f"}},
 	{"HMGET", []string{"KEY", "f"}},
 	{"HSET", []string{"KEY", "f", "1"}},
+	{"SADD", []string{"KEY", "m"}},
+	{"SMEMBERS", []string{"KEY"}},
+	{"SREM", []string{"KEY", "m"}},
+	{"WAIT", []string{"0", "0"}},
 	{"ZADD", []string{"KEY", "1", "m"}},
 	{"ZCARD", []string{"KEY"}},
 	{"ZRANGE", []string{"KEY", "0", "0"}},
@@ -55,7 +59,7 @@ var commands = []struct {
 }
 
 // creators are commands that leave a key where there was none.
-var creators = []string{"LPUSH", "RPUSH", "HSET", "ZADD"}
+var creators = []string{"LPUSH", "RPUSH", "HSET", "SADD", "ZADD"}
 
 // permissions tries every command, and then a script. Every key that it writes has a unique name
 // and expires.
