@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,15 +27,40 @@ import (
 
 const released = "9.8.7-rc.1"
 
-// release builds a release for this system alone, and returns its folder.
+// built is a release for this system alone, which all tests install.
+var built struct {
+	once   sync.Once
+	folder string
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.folder != "" {
+		if err := os.RemoveAll(built.folder); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	os.Exit(code)
+}
+
+// release returns the folder of the release.
 func release(t *testing.T) string {
 	t.Helper()
-	dist := filepath.Join(t.TempDir(), "dist")
-	cmd := exec.Command("../scripts/release", "--only", "linux/"+runtime.GOARCH, dist)
-	cmd.Env = append(os.Environ(), "VERSION=v"+released, "SOURCE_DATE_EPOCH=1795366276")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("scripts/release: %v\n%s", err, out)
+	built.once.Do(func() {
+		if built.folder, built.err = os.MkdirTemp("", "release"); built.err != nil {
+			return
+		}
+		cmd := exec.Command("../scripts/release", "--only", "linux/"+runtime.GOARCH, filepath.Join(built.folder, "dist"))
+		cmd.Env = append(os.Environ(), "VERSION=v"+released, "SOURCE_DATE_EPOCH=1795366276")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("scripts/release: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
+	dist := filepath.Join(built.folder, "dist")
 	run(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
 	return dist
 }
@@ -296,5 +322,92 @@ func TestUnit(t *testing.T) {
 func TestInstalledByGo(t *testing.T) {
 	if m := regexp.MustCompile(`(?m)^(replace|exclude)\b.*`).FindString(read(t, "../go.mod")); m != "" {
 		t.Errorf("go.mod has %q", m)
+	}
+}
+
+// TestImage loads the image by hand, as a container engine does, and runs the service in it: its files alone are in
+// sight, and it is the user that the image names.
+func TestImage(t *testing.T) {
+	dist := release(t)
+	folder, root := t.TempDir(), t.TempDir()
+	run(t, folder, "tar", "-xf", filepath.Join(dist, "stint_"+released+"_linux_"+runtime.GOARCH+"_image.tar"))
+	var manifest []struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(folder, "manifest.json"))), &manifest); err != nil || len(manifest) != 1 {
+		t.Fatalf("%v in %v", err, manifest)
+	}
+	var image struct {
+		Architecture, OS string
+		Config           struct {
+			User            string
+			Entrypoint, Cmd []string
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(folder, manifest[0].Config))), &image); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(manifest[0].RepoTags, []string{"stint:" + released}) || image.Architecture != runtime.GOARCH || image.OS != "linux" || image.Config.User != "65532:65532" {
+		t.Errorf("%+v, %+v", manifest[0], image)
+	}
+	for _, layer := range manifest[0].Layers {
+		run(t, root, "tar", "-xpf", filepath.Join(folder, layer))
+	}
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(read(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")), "BEGIN CERTIFICATE"); n < 50 {
+		t.Errorf("%d authorities", n)
+	}
+	args := append(slices.Clone(image.Config.Entrypoint[1:]), image.Config.Cmd...)
+	cmd := exec.Command(image.Config.Entrypoint[0], append(args, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0")...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	cmd.Dir, cmd.Env = "/", []string{"STINT_STATE_DIR=/var/lib/stint"}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	url := ""
+	for lines := bufio.NewScanner(out); url == "" && lines.Scan(); {
+		if m := regexp.MustCompile(`^  http +(http://\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			url = m[1]
+		}
+	}
+	go io.Copy(io.Discard, out)
+	resp, err := http.Post(url+"/v1/take", "application/json", strings.NewReader(`{"attributes": {"ip": "192.0.2.7"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Errorf("the first request: %s", resp.Status)
+	}
+	if _, err := os.Stat(filepath.Join(root, "var/lib/stint/counts.db")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClientsInstall: pip and npm install the clients that a release has.
+func TestClientsInstall(t *testing.T) {
+	dist := release(t)
+	folder := t.TempDir()
+	run(t, folder, "python3", "-m", "venv", "venv")
+	run(t, folder, "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", filepath.Join(dist, "stint_client-9.8.7rc1.tar.gz"))
+	if out := run(t, folder, "venv/bin/python", "-c", "import stint_client, importlib.metadata as m; print(stint_client.Client.__name__, m.version('stint-client'))"); out != "Client 9.8.7rc1\n" {
+		t.Errorf("Python says %q", out)
+	}
+	run(t, folder, "npm", "install", "--silent", "--no-audit", "--no-fund", filepath.Join(dist, "stint-client-"+released+".tgz"))
+	if out := run(t, folder, "node", "--input-type=module", "-e", "import { Client } from 'stint-client'; console.log(Client.name)"); out != "Client\n" {
+		t.Errorf("Node says %q", out)
 	}
 }

@@ -63,7 +63,11 @@ func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 		return nil, false
 	}
 	if n.Kind != document.Map {
-		d.Wants(n, "a map such as {method: POST, path: /login}", "for an expression, write when: 'request.size > 1000'")
+		hint := "for an expression, write when: 'request.size > 1000'"
+		if n.Kind == document.List {
+			hint = "alternatives are a list of values: match: {path: [/a, /b]}"
+		}
+		d.Wants(n, "a map such as {method: POST, path: /login}", hint)
 		return nil, false
 	}
 	if len(n.Fields) > maxParts {

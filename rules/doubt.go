@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -70,6 +71,12 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 		}
 	case name == "path" && strings.HasSuffix(text, "/") && len(text) > 1 && !strings.Contains(text, "*"):
 		b.warn(d, n, "write "+text+"* for what is below it", "%q matches that path alone, and nothing below it", text)
+	case name == "path" && text[0] == '!':
+		b.warn(d, n, "write an override for it: overrides: [{when: {path: "+text[1:]+"}, unlimited: true}]", "%q is compared as text: there is no way to write all other paths", text)
+	case name == "path" && strings.Contains(text, "://"):
+		_, rest, _ := strings.Cut(text, "://")
+		host, path, _ := strings.Cut(rest, "/")
+		b.warn(d, n, fmt.Sprintf("write {host: %s, path: /%s}", host, path), "%q matches no path: paths come without scheme and host", text)
 	case name == "path" && text[0] != '/' && text[0] != '*':
 		b.warn(d, n, "write /"+text+" or *"+text, "%q matches no path: paths begin with a slash", text)
 	case name == "path" && strings.Contains(text, "?"):

@@ -24,17 +24,18 @@ var foreignKeys = map[string][]string{
 	`put it below match:, such as match: {"header:X-Tenant": acme}`: strings.Fields("header headers cookie cookies query"),
 	"write it as when:, in CEL, or as match:": strings.Fields(`if condition conditions filter filters expression expr rule rules
 		selector predicate`),
-	"write it below on_exceed:, such as on_exceed: {reject: 429}": strings.Fields(`reject block ban queue redirect tag delay nodelay on_limit action actions response
-		status_code http_status code message body error_message block_duration blockduration ban_duration ban_time penalty
-		penalty_time throttle`),
+	"write it below on_exceed:, such as on_exceed: {reject: 429}": strings.Fields(`reject redirect tag on_limit action actions response status_code http_status code message body
+		error_message throttle`),
+	"write on_exceed: {ban: {for: 15m, after: 20/minute}}": strings.Fields("ban block block_duration blockduration ban_duration ban_time penalty penalty_time"),
+	"write on_exceed: {queue: {max_wait: 2s}}":             strings.Fields("queue delay nodelay wait max_wait"),
 	"write an override: overrides: [{when: {ip: 10.0.0.0/8}, unlimited: true}]": strings.Fields(`whitelist allowlist allow_list white_list exempt exempts exemptions
 		except exclude excludes excluded skip bypass ignore allow trusted`),
 	"the number of tokens at once is burst: 20": strings.Fields(`burst_size burstsize max_burst maxburst burst_capacity bucket_size
 		bucketsize bucket_capacity capacity bucket`),
 	"write it as algorithm:": strings.Fields("strategy type kind algo method_of mode_of limiter"),
 	"write it as purpose: text, or as a comment that begins with #": strings.Fields("description desc comment comments note notes title summary"),
-	"write it as name:":          strings.Fields("id limit_name key_name label"),
-	"write it as max_in_flight:": strings.Fields("max_concurrent max_concurrency concurrent concurrency max_connections connections parallel max_parallel"),
+	"write it as name:": strings.Fields("id limit_name key_name label"),
+	"write algorithm: concurrency and max_in_flight: 5":         strings.Fields("max_concurrent max_concurrency concurrent concurrency max_connections connections parallel max_parallel"),
 	"the number is given by the caller, as cost of the request": strings.Fields("cost weight hits_addend hits increment"),
 	"write it as on_store_failure: allow, reject or local":      strings.Fields("fail_open failopen failure_mode failure_mode_deny fail_closed on_error on_failure fallback"),
 }
@@ -146,15 +147,15 @@ func foreignExceed(n *document.Node) string {
 		return fmt.Sprintf("write on_exceed: {reject: %s}", n.Text)
 	}
 	switch strings.ToLower(n.Text) {
-	case "ban", "block", "blacklist", "jail":
+	case "ban", "blacklist", "jail":
 		return "write on_exceed: {ban: {for: 15m, after: 20/minute}}"
-	case "queue", "wait", "delay", "nodelay", "pace", "shape":
+	case "queue", "wait", "delay", "nodelay", "pace", "shape", "hold":
 		return "write on_exceed: {queue: {max_wait: 2s}}"
 	case "redirect":
 		return "write on_exceed: {redirect: /busy}"
 	case "log", "shadow", "warn", "allow", "none", "monitor", "report":
 		return "write shadow: true in place of on_exceed: the limit counts and refuses nothing"
-	case "deny", "drop", "error", "refuse", "429":
+	case "deny", "block", "drop", "error", "refuse":
 		return "write on_exceed: {reject: 429}, or leave it out"
 	}
 	return "keys: " + strings.Join(exceedKeys, ", ")

@@ -303,7 +303,9 @@ func (b *builder) options(s *scope, l *Limit) {
 	b.thresholds(s, l)
 	l.ChargeAfter = s.chargedAfter(s.get("charge"))
 	b.shadow(s, l)
-	if n := s.get("enforce"); n != nil {
+	if n := s.get("enforce"); n != nil && n.Kind == document.Bool {
+		s.Wants(n, "a percentage from 0% to 100%", map[bool]string{true: "leave it out", false: "write shadow: true"}[n.Text == "true"])
+	} else if n != nil {
 		if p, ok := s.percent(n); ok {
 			l.EnforcePermyriad = p
 			if len(l.Key) == 0 && p > 0 && p < 10000 {
@@ -351,7 +353,11 @@ func trimmed(err error) string {
 
 func (b *builder) overrides(s *scope, l *Limit, list *document.Node, algorithm limit.Algorithm) {
 	if list.Kind != document.List {
-		s.Wants(list, "a list of overrides", "put a dash before each override")
+		hint := "put a dash before each override"
+		if list.Kind == document.Map && len(list.Fields) > 0 && !contains(overrideKeys, list.Fields[0].Key.Text) {
+			hint = fmt.Sprintf("write [{when: {user: %s}, rate: 100/minute}]", list.Fields[0].Key.Text)
+		}
+		s.Wants(list, "a list of overrides", hint)
 		return
 	}
 	lines := make(map[string]int)

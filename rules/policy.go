@@ -170,6 +170,10 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 		return
 	}
 	n := from("rate")
+	if n == nil && (s.get("max_in_flight") != nil || s.get("concurrency") != nil) {
+		s.Fault(at, "add algorithm: concurrency, and max_in_flight: 5", "%s has no rate, and no algorithm whose requests are counted while they run", s.subject())
+		return
+	}
 	if n == nil {
 		s.Fault(at, "add rate: 100/s, or unlimited: true", "%s has no rate", s.subject())
 		return

@@ -125,7 +125,11 @@ func (d *file) rate(n *document.Node) (limit.Rate, bool) {
 		if n.Kind == document.Int {
 			d.Wants(n, "a rate with its period", fmt.Sprintf("did you mean %s/s?", n.Text))
 		} else {
-			d.Wants(n, "a rate", rateForms)
+			hint := rateForms
+			if n.Kind == document.List {
+				hint = "several rates at once are horizons: [{rate: 10/s}, {rate: 100/minute}]"
+			}
+			d.Wants(n, "a rate", hint)
 		}
 		return limit.Rate{}, false
 	}

@@ -17,13 +17,13 @@ import (
 )
 
 func newCheck() *cobra.Command {
-	var asJSON bool
+	var asJSON, strict bool
 	var how rules.Options
 	cmd := &cobra.Command{
-		Use:   "check FILE...",
+		Use: "check FILE...", SuggestFor: []string{"validate", "lint", "verify"},
 		Short: "look for faults in limit files",
 		Long: `Look for faults in limit files and folders of them, all together, as serve would
-load them. The exit code is 0 when they are good, 1 when there are faults, and 2
+load them. The exit code is 0 when they are good, 1 when there are faults or, with --strict, warnings, and 2
 when a file cannot be read. Nothing is connected to: stint doctor asks the store, and
 with --cluster the backend of a cluster.`,
 		Example: `  stint check stint.yaml
@@ -45,12 +45,20 @@ with --cluster the backend of a cluster.`,
 			}
 			out, errOut := cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if asJSON {
-				return checkJSON(out, set, doubts, err)
+				err = checkJSON(out, set, doubts, err)
+			} else {
+				err = checkText(out, errOut, set, doubts, err)
 			}
-			return checkText(out, errOut, set, doubts, err)
+			if n := len(doubts); strict && err == nil && set != nil {
+				if n += len(warnings(set)); n > 0 {
+					return &exit{exitNo, fmt.Errorf("%d %s, and --strict takes them for faults", n, plural(n, "warning"))}
+				}
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&how.MergeDomains, "rls-merge-domains", false, "several files in Envoy's format may have one domain")
+	cmd.Flags().BoolVar(&strict, "strict", false, "end with exit code 1 also for warnings")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }

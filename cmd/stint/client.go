@@ -336,7 +336,9 @@ func (s *standing) text() string {
 func foundPairs(key map[string]string, args []string) []string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(key)) {
-		if !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, name+"=") }) {
+		if !slices.ContainsFunc(args, func(a string) bool {
+			return len(a) > len(name) && a[len(name)] == '=' && strings.EqualFold(a[:len(name)], name)
+		}) {
 			pairs = append(pairs, name+"="+key[name])
 		}
 	}

@@ -30,6 +30,7 @@ limits:
     match: {method: POST, path: /login}
     key: [ip]
     rate: 5/minute
+    algorithm: sliding_window_log # at most 5 in any minute; without it 5 at once, then one each 12 s
     on_exceed: {ban: {for: 15m, after: 20/minute}}
 
   # A thousand requests an hour to the API, but for health checks and the office: there is no

@@ -72,3 +72,23 @@ func TestUsageFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestStrictCheck: warnings are faults where that is asked for, and only there.
+func TestStrictCheck(t *testing.T) {
+	t.Parallel()
+	doubtful := file(t, "doubtful.yaml", "limits: [{name: a, key: [client_ip], rate: 5/m}]\n")
+	good := file(t, "good.yaml", firstFile)
+	for _, tt := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"check", doubtful}, exitOK},
+		{[]string{"check", "--strict", doubtful}, exitNo},
+		{[]string{"check", "--strict", "--json", doubtful}, exitNo},
+		{[]string{"check", "--strict", good}, exitOK},
+	} {
+		if code, out, errOut := call(t, nil, tt.args...); code != tt.want {
+			t.Errorf("%v: exit code %d, want %d: %s%s", tt.args, code, tt.want, out, errOut)
+		}
+	}
+}

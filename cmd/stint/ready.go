@@ -16,7 +16,7 @@ func newReady() *cobra.Command {
 	var f adminFlags
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "ready",
+		Use: "ready", SuggestFor: []string{"status", "health", "ping"},
 		Short: "ask a running service whether it should get requests",
 		Long: `Ask a running service whether it should get requests, as /readyz on its admin port
 says. The exit code is 0 when it should, 1 when it should not yet, and 2 when it does

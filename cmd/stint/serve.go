@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -32,7 +33,7 @@ func newServe() *cobra.Command {
 	var logFormat, logLevel string
 	var trusted []string
 	cmd := &cobra.Command{
-		Use:   serveName + " [FILE...]",
+		Use: serveName + " [FILE...]", SuggestFor: []string{"run", "start", "server", "up"},
 		Short: "start the service",
 		Long: `Start the service: Envoy's rate limit protocol over gRPC and POST /json, stint's
 own JSON API, decision endpoints for nginx, Caddy, Traefik and HAProxy, an admin
@@ -50,6 +51,11 @@ also happens by itself when a file changes.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			o.ConfigPaths = append(o.ConfigPaths, files...)
+			for _, path := range o.ConfigPaths {
+				if _, err := os.Stat(path); !server.IsConfigURL(path) && errors.Is(err, fs.ErrNotExist) {
+					return &exit{exitUsage, fmt.Errorf("%s: there is no such file\nhint: stint init %s writes one to begin with", path, quoted(path))}
+				}
+			}
 			notes, err := envoy.read(cmd.Flags(), os.Environ())
 			if err != nil {
 				return &exit{exitUsage, err}

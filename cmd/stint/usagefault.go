@@ -8,9 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// flagsElsewhere are flags of other programs, by what is to be written here.
+// flagsElsewhere are flags of other programs and commands, by what is to be written here: the first that there is.
 var flagsElsewhere = map[string]string{
-	"port": "--http 127.0.0.1:8080", "p": "--http 127.0.0.1:8080", "listen": "--http 127.0.0.1:8080", "addr": "--http 127.0.0.1:8080", "address": "--http 127.0.0.1:8080",
+	"port": "--http 127.0.0.1:8080", "p": "--http 127.0.0.1:8080", "listen": "--http 127.0.0.1:8080", "addr": "--http 127.0.0.1:8080|--admin http://127.0.0.1:8082", "address": "--http 127.0.0.1:8080|--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082",
+	"url": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082", "admin": "--addr http://127.0.0.1:8080", "http": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082", "server": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082",
 	"bind": "--http 127.0.0.1:8080", "host": "--http 127.0.0.1:8080", "l": "--http 127.0.0.1:8080", "http-port": "--http 127.0.0.1:8080", "grpc-port": "--grpc 127.0.0.1:8081",
 	"admin-port": "--admin 127.0.0.1:8082", "metrics": "--admin 127.0.0.1:8082", "metrics-port": "--admin 127.0.0.1:8082", "metrics-addr": "--admin 127.0.0.1:8082",
 	"file": "--config FILE", "f": "--config FILE", "config-file": "--config FILE", "conf": "--config FILE",
@@ -21,9 +22,8 @@ var flagsElsewhere = map[string]string{
 }
 
 var (
-	unknownFlag  = regexp.MustCompile(`^unknown (?:flag: --([\w-]+)|shorthand flag: '(.)')`)
-	badValue     = regexp.MustCompile(`(?s)^invalid argument (".*") for "([^"]*)" flag: (.*)$`)
-	unknownWords = regexp.MustCompile(`^unknown command ("[^"]*") for "([^"]*)"`)
+	unknownFlag = regexp.MustCompile(`^unknown (?:flag: --([\w-]+)|shorthand flag: '(.)')`)
+	badValue    = regexp.MustCompile(`(?s)^invalid argument (".*") for "([^"]*)" flag: (.*)$`)
 )
 
 // usageFault says in plain words what is wrong with a command line, and what to do.
@@ -31,10 +31,11 @@ func usageFault(err error, cmd *cobra.Command) (text, hint string) {
 	text = err.Error()
 	hint = fmt.Sprintf("see %s --help", cmd.CommandPath())
 	if m := unknownFlag.FindStringSubmatch(text); m != nil {
-		here, ok := flagsElsewhere[m[1]+m[2]]
-		name, _, _ := strings.Cut(strings.TrimPrefix(here, "--"), " ")
-		if ok && cmd.Flags().Lookup(name) != nil {
-			return text, "write " + here + "; " + hint
+		for here := range strings.SplitSeq(flagsElsewhere[m[1]+m[2]], "|") {
+			name, _, _ := strings.Cut(strings.TrimPrefix(here, "--"), " ")
+			if here != "" && cmd.Flags().Lookup(name) != nil {
+				return text, "write " + here + "; " + hint
+			}
 		}
 		return text, hint
 	}
@@ -58,8 +59,8 @@ func usageFault(err error, cmd *cobra.Command) (text, hint string) {
 		}
 		return fmt.Sprintf("%s of --%s: %s", value, flag, why), hint
 	}
-	if m := unknownWords.FindStringSubmatch(text); m != nil && cmd.HasSubCommands() {
-		return text, hint
+	if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); example != "" && (strings.HasPrefix(text, "accepts ") || strings.HasPrefix(text, "requires ")) {
+		return text, "as in " + example + "; " + hint
 	}
 	return text, hint
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -168,12 +169,20 @@ func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explain
 		}
 		return n
 	}
-	req := limit.Request{Attributes: attrs}
 	for _, name := range l.Key {
-		value, _ := req.Get(name)
-		n.Key = append(n.Key, limit.Attribute{Name: name, Value: value})
+		n.Key = append(n.Key, limit.Attribute{Name: name, Value: valueOf(attrs, name)})
 	}
 	return n
+}
+
+// valueOf is the value of an attribute of a key. Names of header fields are in any case.
+func valueOf(attrs []limit.Attribute, name string) string {
+	for _, a := range attrs {
+		if a.Name == name || strings.HasPrefix(name, "header:") && strings.EqualFold(a.Name, name) {
+			return a.Value
+		}
+	}
+	return ""
 }
 
 // met says which rule in Envoy's format descriptor i matched.
