@@ -97,6 +97,7 @@ func (l *Limiter) follow(ctx context.Context, set *rules.Set) {
 			return
 		}
 		slog.Info("limits were loaded again", "files", l.paths)
+		doubted(set)
 	})
 }
 
@@ -172,7 +173,21 @@ func newLimiter(set *rules.Set) (*Limiter, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	doubted(set)
 	return l, nil
+}
+
+// doubted logs what is doubtful in a configuration. A name that no middleware provides may be one of the caller's own,
+// so it is doubted only where it is close to one that they provide.
+func doubted(set *rules.Set) {
+	for _, w := range set.Warnings() {
+		slog.Warn("configuration", "warning", w.Error())
+	}
+	for _, w := range set.Unprovided() {
+		if strings.HasPrefix(w.Hint, "did you mean") {
+			slog.Warn("configuration", "warning", w.Error())
+		}
+	}
 }
 
 // open opens the store that the configuration names.

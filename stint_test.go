@@ -1,8 +1,10 @@
 package stint_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -261,5 +263,26 @@ func TestLoadInVirtualTime(t *testing.T) {
 	})
 	if _, err := stint.Load(filepath.Join(t.TempDir(), "none.yaml")); err == nil {
 		t.Error("a file that is not there was loaded")
+	}
+}
+
+// TestDoubtsAreLogged: what stint check warns of is in the log of a program, but for names that may be its own.
+func TestDoubtsAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	former := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(former)
+	for attribute, want := range map[string]string{"client_ip": "did you mean ip?", "IP": "write ip", "tenant": "", "ip": "", "header:x-api-key": ""} {
+		log.Reset()
+		l, err := stint.Per(attribute, "5/s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := log.String(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: logged %q, want %q", attribute, got, want)
+		}
 	}
 }
