@@ -23,6 +23,7 @@ import (
 type members struct {
 	t       *testing.T
 	lossy   atomic.Bool
+	cut     atomic.Bool // no member reaches another
 	records []store.Records
 	fans    []*usage.Fan                // nil = it does not run
 	reached []atomic.Pointer[usage.Fan] // the same, as others see it
@@ -33,10 +34,16 @@ type members struct {
 var errLost = errors.New("lost")
 
 func newMembers(t *testing.T, n int) *members {
-	all := &members{t: t, records: make([]store.Records, n), fans: make([]*usage.Fan, n), reached: make([]atomic.Pointer[usage.Fan], n), meters: make([]*usage.Meter, n), stop: make([]func(), n)}
+	all := noMembers(t, n)
 	for i := range n {
 		all.start(i, true)
 	}
+	return all
+}
+
+// noMembers has room for n members, and none of them runs.
+func noMembers(t *testing.T, n int) *members {
+	all := &members{t: t, records: make([]store.Records, n), fans: make([]*usage.Fan, n), reached: make([]atomic.Pointer[usage.Fan], n), meters: make([]*usage.Meter, n), stop: make([]func(), n)}
 	t.Cleanup(func() {
 		for i := range n {
 			all.end(i)
@@ -62,7 +69,7 @@ func (m *members) start(i int, empty bool) {
 		},
 		Send: func(ctx context.Context, address string, msg usage.Message) (usage.Reply, error) {
 			to := m.reached[address[0]-'0'].Load()
-			if to == nil || m.lossy.Load() && rand.IntN(4) == 0 {
+			if to == nil || m.cut.Load() || m.lossy.Load() && rand.IntN(4) == 0 {
 				return usage.Reply{}, errLost
 			}
 			r, err := to.Told(ctx, msg)
@@ -183,10 +190,21 @@ func TestMemberThatWasAwayIsCompared(t *testing.T) {
 // Counts in memory alone are safe once a majority has them; alone nothing is.
 func TestKeptByAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := newMembers(t, 4)
+		all := noMembers(t, 4)
+		all.start(0, true)
+		synctest.Wait()
+		if err := all.fans[0].Kept(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+			t.Error("alone:", err)
+		}
+		all.cut.Store(true)
+		for i := 1; i < 4; i++ {
+			all.start(i, true)
+		}
+		<-time.After(3 * time.Second)
 		if err := all.fans[0].Kept(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 			t.Error("before anybody was told:", err)
 		}
+		all.cut.Store(false)
 		<-time.After(3 * time.Second)
 		if err := all.fans[0].Kept(t.Context()); err != nil {
 			t.Error(err)
