@@ -84,7 +84,6 @@ type want struct {
 	location    string
 	tag         [2]string
 	warning     string
-	waited      bool
 	invalid     bool // the request is refused as malformed, with no decision
 }
 
@@ -181,6 +180,11 @@ func takes(q query, w want) step { return step{q: q, want: w} }
 
 func first(w want) step { return takes(query{key: "a"}, w) }
 
+// tooLong is a queue in which the second request would wait for longer than it may.
+var tooLong = []step{
+	takes(query{path: "/queue/long", key: "a"}, allowed(-1)), takes(query{path: "/queue/long", key: "a"}, refused(429, "long", "rate_exceeded")),
+}
+
 const leasedWithout = "leased limits do not support "
 
 // vip are the customers with a plan of their own: one of each way.
@@ -231,13 +235,13 @@ func scenarios() []scenario {
 			})},
 		},
 		{
-			name:   "queue",
-			limits: `- {name: queue, match: {path: /queue}, key: ["header:x-api-key"], rate: 4/s, burst: 1, on_exceed: {queue: {max_wait: 2s}}}`,
-			about:  []feature{waits},
-			steps: []step{first(allowed(-1)), first(want{allowed: true, remaining: -1, waited: true}), first(want{
-				allowed: true, remaining: -1, waited: true,
-			})},
-			without:   map[feature][]step{waits: {first(allowed(-1)), first(refused(429, "queue", "rate_exceeded"))}},
+			name: "queue",
+			limits: `- {name: queue, match: {path: /queue}, key: ["header:x-api-key"], rate: 4/s, burst: 1, on_exceed: {queue: {max_wait: 2s}}}
+- {name: long, match: {path: /queue/long}, key: ["header:x-api-key"], rate: 1/h, on_exceed: {queue: {max_wait: 2s}}}`,
+			about: []feature{waits},
+			steps: append([]step{first(allowed(-1)), first(allowed(-1)), first(allowed(-1))}, tooLong...),
+			// 4/s may have refilled before the second request.
+			without:   map[feature][]step{waits: tooLong},
 			notShared: map[string]string{"leases": leasedWithout + "queues"},
 		},
 		{
