@@ -51,7 +51,7 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	options := leaseservice.Options{Limits: set, State: *l.state, Raise: l.state.Raise, Logger: o.Logger}
+	options := leaseservice.Options{Limits: set, State: *l.state, Raise: l.state.Raise, RaiseOf: l.state.RaiseOf, Logger: o.Logger}
 	if options.Parent, err = o.Parent.options(); err != nil {
 		return leases{}, errors.Join(err, l.state.Close(l.untouched(), l.state.Last))
 	}

@@ -55,6 +55,8 @@ type Options struct {
 	// Raise is called with an epoch that the coordinator has gone up to, to keep it; nil = it
 	// is not kept.
 	Raise func(epoch uint64) error
+	// RaiseOf is Raise for one of several shards, by its [Scope].
+	RaiseOf func(scope string, epoch uint64) error
 	// Lease and Refresh are how long leases last and how often instances
 	// report; 0 = the defaults of internal/lease.
 	Lease, Refresh time.Duration

@@ -40,7 +40,12 @@ func New(o leaseservice.Options, n int) *Set {
 	s := &Set{}
 	for shard := range max(1, n) {
 		own := o
-		own.Shard, own.Shards = shard, max(1, n)
+		if own.Shard, own.Shards = shard, max(1, n); n > 1 {
+			scope := leaseservice.Scope(shard, n)
+			if own.State = o.State.Of(scope); o.RaiseOf != nil {
+				own.Raise = func(epoch uint64) error { return o.RaiseOf(scope, epoch) }
+			}
+		}
 		s.all = append(s.all, leaseservice.New(own))
 	}
 	return s

@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	mrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
@@ -34,6 +37,9 @@ type State struct {
 	// is by the wall clock, at least 0. Last is nil where Recovery is not 0, and where it said nothing.
 	Last []byte
 	Down time.Duration
+
+	epochs map[string]uint64 // by name, where several coordinators of one process are elected each for itself
+	mu     *sync.Mutex       // of RaiseOf
 
 	path    string        // of the file; empty = nothing is kept
 	raised  bool          // an epoch of this process is in the file
@@ -60,7 +66,9 @@ const (
 // stateFile is what the file holds.
 type stateFile struct {
 	Epoch uint64 `json:"epoch"`
-	Key   []byte `json:"key"`
+	// Epochs are those of several coordinators in one process, by name.
+	Epochs map[string]uint64 `json:"epochs,omitempty"`
+	Key    []byte            `json:"key"`
 	// File is the identity of the file itself: a copy, such as one from a backup, has another.
 	File string `json:"file,omitempty"`
 	// Clean says that the coordinator of that epoch ended with nothing lent.
@@ -77,7 +85,7 @@ type stateFile struct {
 func Fresh(length time.Duration) State {
 	key := make([]byte, keyLength)
 	rand.Read(key)
-	return State{Epoch: Above(0), Key: key, Recovery: recoveryTime(length), Why: "there is no state directory"}
+	return State{Epoch: Above(0), Key: key, mu: new(sync.Mutex), Recovery: recoveryTime(length), Why: "there is no state directory"}
 }
 
 // Above is an epoch above a former one. It goes by the clock, so that a coordinator whose
@@ -137,7 +145,7 @@ func open(dir string, length time.Duration, first bool) (st State, err error) {
 		return State{}, fmt.Errorf("lease: cannot read the state of the former coordinator: %w; make it readable, or give another directory", err)
 	default:
 		// The text is not shown: it has the key.
-		if err := json.Unmarshal(text, &was); err != nil || was.Epoch == 0 || was.Epoch > maxEpoch || len(was.Key) != keyLength || was.Lease <= 0 || was.Lease > maxLease {
+		if err := json.Unmarshal(text, &was); err != nil || was.Epoch == 0 || was.Epoch > maxEpoch || len(was.Key) != keyLength || was.Lease <= 0 || was.Lease > maxLease || slices.ContainsFunc(slices.Collect(maps.Values(was.Epochs)), func(epoch uint64) bool { return epoch > maxEpoch }) {
 			return State{}, fmt.Errorf("lease: %s is not the state of a coordinator: restore it, or remove it once the leases of the former coordinator have ended", path)
 		}
 	}
@@ -146,7 +154,7 @@ func open(dir string, length time.Duration, first bool) (st State, err error) {
 		// Another coordinator may have lent since it was made.
 		was.Clean, why = false, "its file is a copy, as from a backup"
 	}
-	st = State{Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, path: path, longest: length, lock: lock}
+	st = State{Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, epochs: was.Epochs, mu: new(sync.Mutex), path: path, longest: length, lock: lock}
 	if !was.Clean {
 		// Should this process end before they do, the next one must wait as long.
 		st.longest = max(was.Lease, length)
@@ -204,6 +212,26 @@ func (st *State) Raise(epoch uint64) error {
 	return st.write(false, nil)
 }
 
+// Of is the state of one of several coordinators in this process that are elected each for itself: of another one's
+// epoch nothing follows for it.
+func (st State) Of(name string) State {
+	st.Former = st.epochs[name]
+	return st
+}
+
+// RaiseOf is Raise for one of several coordinators in this process. It is safe for concurrent use.
+func (st *State) RaiseOf(name string, epoch uint64) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	epochs := maps.Clone(st.epochs)
+	if epochs == nil {
+		epochs = map[string]uint64{}
+	}
+	epochs[name] = epoch
+	st.epochs = epochs
+	return st.Raise(max(epoch, st.Epoch))
+}
+
 // lockFile is the name of the file that is locked in the state directory.
 const lockFile = "lock"
 
@@ -238,7 +266,7 @@ func (st *State) write(clean bool, last []byte) (err error) {
 			err = fmt.Errorf("lease: cannot write the state: %w", errors.Join(err, os.Remove(f.Name())))
 		}
 	}()
-	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Key: st.Key, File: identity(f), Clean: clean, Last: last, At: time.Now(), Lease: st.longest})
+	text, err := json.Marshal(stateFile{Epoch: st.Epoch, Epochs: st.epochs, Key: st.Key, File: identity(f), Clean: clean, Last: last, At: time.Now(), Lease: st.longest})
 	if err == nil {
 		_, err = f.Write(append(text, '\n'))
 	}
