@@ -28,7 +28,8 @@ func (c *Coordinator) Each(now limit.Time, f func(*ResourceState) bool) {
 		leases := st.Leases[:0]
 		st = ResourceState{
 			ID: r.ID, Terms: *r.Terms, Demand: r.TotalDemand, Recovering: r.Recovering, Saturated: r.Saturated, Broken: r.Broken || r.Check() != nil, Reject: r.Reject(),
-			Free: lease.Capacity{Rate: max(0, r.Pool.Rate), Burst: max(0, r.Pool.Burst), Tokens: max(0, r.Pool.Level)},
+			Free:     lease.Capacity{Rate: max(0, r.Pool.Rate), Burst: max(0, r.Pool.Burst), Tokens: max(0, r.Pool.Level)},
+			Reserved: r.Pool.Reserved,
 		}
 		if r.Saturated {
 			st.SaturatedFor = time.Duration(now - r.SaturatedSince)
@@ -56,6 +57,8 @@ type ResourceState struct {
 	Demand fixed.Amount   // by all instances
 	Lent   lease.Capacity // rate and burst that instances hold, as counted
 	Free   lease.Capacity // what is not lent
+
+	Reserved fixed.Amount // the part of the free burst that is for tokens on the way to instances
 
 	Recovering   bool
 	Broken       bool          // a round failed, or the books do not add up

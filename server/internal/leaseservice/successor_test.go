@@ -34,7 +34,7 @@ type replication struct {
 }
 
 // replicate opens a stream to the member at an address.
-func (m *townMember) replicate(ctx context.Context, address string, _ int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
+func (m *townMember) replicate(ctx context.Context, address string, shard int) (grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], func(), error) {
 	w := m.town
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *townMember) replicate(ctx context.Context, address string, _ int) (grpc
 	leader.copies[k], m.copies[k] = true, true
 	go func() {
 		// The status of the handler is for the follower, which asks again whatever it is.
-		_ = leader.Replicate(k)
+		_ = leader.shard(shard).Replicate(k)
 		close(k.over)
 	}()
 	return (*followerEnd)(k), cancel, nil

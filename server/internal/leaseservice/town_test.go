@@ -35,7 +35,7 @@ type town struct {
 	kept     map[string]cluster.Record // what the register held at an earlier moment
 	lost     bool                      // it has lost records
 	forgets  bool                      // it says that it may, as Redis does; then members have state folders
-	folders  map[string]uint64         // by address: the epoch in its state folder
+	folders  map[string]folder         // by address
 	mu       sync.Mutex
 	fuse     int                    // how many more events of members until blown is called; 0 = it is not
 	lines    bool                   // only lines of the log count
@@ -43,24 +43,30 @@ type town struct {
 	members  map[string]*townMember // by address
 	serial   int
 	bucket   reference
+	more     []reference // of limits beside shared
 	config   string
+	shards   int
 	slow     time.Duration // what it takes to write to the register
 	who      *access.Session
 	heard    func(address, line string) // takes what members log; nil = nothing does
 	step     time.Duration              // between requests of an instance, at least; 0 = 5 ms
 }
 
+// folder is a state folder: the epoch of each shard.
+type folder [4]uint64
+
 // townMember is one run of a member.
 type townMember struct {
-	*Service
-	town    *town
-	address string
-	stop    func()
-	down    bool // it was killed: nothing reaches it, and nothing comes from it
-	cut     bool // it does not reach the register
-	deaf    bool // nothing reaches it from the leader's replication
-	wires   map[*cable]bool
-	copies  map[*replication]bool
+	*Service // of the first shard
+	others   []*Service
+	town     *town
+	address  string
+	stop     func()
+	down     bool // it was killed: nothing reaches it, and nothing comes from it
+	cut      bool // it does not reach the register
+	deaf     bool // nothing reaches it from the leader's replication
+	wires    map[*cable]bool
+	copies   map[*replication]bool
 }
 
 var errCut = errors.New("cut off")
@@ -177,23 +183,33 @@ func (w *town) start(address string) *townMember {
 	w.serial++
 	m := &townMember{town: w, address: address, wires: map[*cable]bool{}, copies: map[*replication]bool{}}
 	o := Options{Limits: limits(w.t, w.config), State: leasestate.State{Epoch: leasestate.Above(0), Key: []byte("all have it")}, Logger: slog.New(m)}
-	if w.forgets {
-		o.State.Former = w.folder(address)
-		o.Raise = m.raise
-	}
-	m.Service = New(o)
 	keys := func(ctx context.Context) ([][]byte, error) {
 		_, err := m.Read(ctx, "lease-key") // as the members of package server do
 		return [][]byte{[]byte("all have it")}, err
 	}
-	err := m.Join(Cluster{Register: m, Self: cluster.Member{ID: fmt.Sprint(address, "-", w.serial), Address: address}, Replicate: m.replicate, Keys: keys, First: w.serial <= 3})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(w.t.Context())
-	ended := make(chan struct{})
-	m.stop = func() { cancel(); <-ended }
-	go func() { m.Run(ctx); close(ended) }()
+	var running sync.WaitGroup
+	m.stop = func() { cancel(); running.Wait() }
+	for shard := range w.shards {
+		o.Shard, o.Shards = shard, w.shards
+		if w.forgets {
+			o.State.Former = w.folder(address, shard)
+			o.Raise = func(epoch uint64) error { return m.raise(shard, epoch) }
+		}
+		s := New(o)
+		if m.Service == nil {
+			m.Service = s
+		} else {
+			m.others = append(m.others, s)
+		}
+		err := s.Join(Cluster{Register: m, Self: cluster.Member{ID: fmt.Sprint(address, "-", w.serial), Address: address}, Replicate: m.replicate, Keys: keys, First: w.serial <= 3})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for shard := range w.shards {
+		running.Go(func() { m.shard(shard).Run(ctx) })
+	}
 	w.t.Cleanup(m.stop)
 	w.mu.Lock()
 	w.members[address] = m
@@ -201,19 +217,29 @@ func (w *town) start(address string) *townMember {
 	return m
 }
 
-// folder is the epoch in the state folder of an address; 0 = it is empty.
-func (w *town) folder(address string) uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.folders[address]
+// shard is the service of a shard.
+func (m *townMember) shard(shard int) *Service {
+	if shard == 0 {
+		return m.Service
+	}
+	return m.others[shard-1]
 }
 
-// raise is Options.Raise, of a member that lives.
-func (m *townMember) raise(epoch uint64) error {
+// folder is the epoch of a shard in the state folder of an address; 0 = it is empty.
+func (w *town) folder(address string, shard int) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.folders[address][shard]
+}
+
+// raise is Options.Raise of a shard, of a member that lives.
+func (m *townMember) raise(shard int, epoch uint64) error {
 	m.town.mu.Lock()
 	defer m.town.mu.Unlock()
 	if !m.down {
-		m.town.folders[m.address] = epoch
+		folder := m.town.folders[m.address]
+		folder[shard] = epoch
+		m.town.folders[m.address] = folder
 	}
 	return nil
 }
@@ -255,11 +281,11 @@ func (r *resident) Connect(ctx context.Context, address string) (client.Stream, 
 		return nil, errCut
 	}
 	own, cancel := context.WithCancel(ctx)
-	k := &cable{town: w, of: r, ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
+	k := &cable{town: w, of: r, shard: client.StreamShard(ctx), ctx: own, cancel: cancel, up: make(chan *leasepb.Report, 64), back: make(chan *leasepb.Grant, 64), over: make(chan struct{})}
 	m.wires[k] = true
 	w.mu.Unlock()
 	go func() {
-		k.err = m.Hold(k)
+		k.err = m.shard(k.shard).Hold(k)
 		close(k.over)
 	}()
 	return (*clientEnd)(k), nil
@@ -269,6 +295,7 @@ func (r *resident) Connect(ctx context.Context, address string) (client.Stream, 
 type cable struct {
 	town   *town
 	of     *resident
+	shard  int
 	ctx    context.Context
 	cancel context.CancelFunc
 	up     chan *leasepb.Report
@@ -311,7 +338,7 @@ func (k *cable) covered(g *leasepb.Grant) {
 	if member == nil || lost || !slices.ContainsFunc(g.GetShares(), func(s *leasepb.Share) bool { return s.GetLease() != 0 }) {
 		return
 	}
-	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(0, 1))
+	record, err := k.town.register.Read(context.Background(), "leader/"+Scope(k.shard, k.town.shards))
 	var claim struct {
 		State []byte
 		Lost  bool
@@ -327,7 +354,8 @@ func (k *cable) covered(g *leasepb.Grant) {
 	if claim.Lost || k.town.forgets && len(claim.State) == 0 {
 		return // the successor waits for everybody
 	}
-	if err != nil || !known.Holders.Covers(member.Session, "shared") && !known.Holders.Covers(member.Session, "daily") {
+	covers := func(limit string) bool { return known.Holders.Covers(member.Session, limit) }
+	if err != nil || !covers("daily") && !slices.ContainsFunc(k.town.names(), covers) {
 		k.town.t.Errorf("session %x is sent a lease, and the record does not have it (%v)", member.Session, err)
 	}
 }
@@ -410,9 +438,19 @@ type resident struct {
 	cut      bool // it reaches no member
 	admitted int
 	limiter  *client.Limiter
-	demand   float64 // per second
+	others   []*client.Limiter // of the other limits
+	demand   float64           // per second, of each limit
 	owed     float64
 	stop     func()
+}
+
+// names are those of the limits that residents use.
+func (w *town) names() []string {
+	names := []string{"shared"}
+	for i := range w.more {
+		names = append(names, fmt.Sprint("shared-", i))
+	}
+	return names
 }
 
 func (w *town) resident(i int) *resident {
@@ -426,9 +464,14 @@ func (w *town) resident(i int) *resident {
 	go func() { c.Run(ctx); close(ended) }()
 	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	w.t.Cleanup(r.stop)
-	if r.limiter, err = c.Limit("shared", client.LimitOptions{}); err != nil {
-		w.t.Fatal(err)
+	for _, name := range w.names() {
+		l, err := c.Limit(name, client.LimitOptions{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		r.others = append(r.others, l)
 	}
+	r.limiter, r.others = r.others[0], r.others[1:]
 	return r
 }
 
@@ -449,7 +492,7 @@ func (r *resident) part(cut bool) {
 // live lets time pass, with the load of all.
 func (w *town) live(d time.Duration, all []*resident) (admitted int) {
 	step := cmp.Or(w.step, 5*time.Millisecond)
-	before := w.bucket.admitted
+	before := w.admitted()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(step) {
 		for _, r := range all {
 			for r.owed += r.demand * step.Seconds(); r.owed >= 1; r.owed-- {
@@ -457,19 +500,36 @@ func (w *town) live(d time.Duration, all []*resident) (admitted int) {
 					r.admitted++
 					w.bucket.take(time.Now())
 				}
+				for i, l := range r.others {
+					if l.Allow() {
+						r.admitted++
+						w.more[i].take(time.Now())
+					}
+				}
 			}
 		}
 	}
-	return w.bucket.admitted - before
+	return w.admitted() - before
+}
+
+// admitted is how many were, of all limits.
+func (w *town) admitted() int {
+	n := w.bucket.admitted
+	for i := range w.more {
+		n += w.more[i].admitted
+	}
+	return n
 }
 
 func inTown(t *testing.T, f func(w *town)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &town{t: t, register: alone.New(), members: map[string]*townMember{}, folders: map[string]uint64{}, config: config}
+		w := &town{t: t, register: alone.New(), members: map[string]*townMember{}, folders: map[string]folder{}, config: config, shards: 1}
 		w.bucket = reference{rate: 100, burst: 10, level: 10, at: time.Now()}
 		f(w)
-		if w.bucket.least < -1e-6 {
-			t.Errorf("%v more than one bucket was admitted", -w.bucket.least)
+		for _, b := range append(w.more, w.bucket) {
+			if b.least < -1e-6 {
+				t.Errorf("%v more than one bucket was admitted", -b.least)
+			}
 		}
 	})
 }

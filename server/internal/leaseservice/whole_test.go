@@ -34,7 +34,7 @@ func TestWholeBurstIsLent(t *testing.T) {
 		}
 		text := fmt.Sprintf("limits: [{name: shared, rate: 1/%v, burst: %d, sharing: leased}]", (period / time.Duration(burst)).Truncate(time.Second), burst)
 		synctest.Test(t, func(t *testing.T) {
-			w := &town{t: t, register: alone.New(), lost: true, members: map[string]*townMember{}}
+			w := &town{t: t, register: alone.New(), lost: true, members: map[string]*townMember{}, shards: 1}
 			s := New(Options{Limits: limits(t, text), State: state, Logger: slog.New(slog.DiscardHandler)})
 			m := &townMember{Service: live(t, s).Service, town: w, address: "a", wires: map[*cable]bool{}}
 			w.members["a"] = m
