@@ -278,7 +278,7 @@ func (f *townFleet) fault() {
 		f.all[i].part(true)
 	case 9:
 		// A process that has read nothing cannot know that records were there.
-		if f.r.IntN(2) == 0 || time.Since(f.started) < 2*time.Second {
+		if f.r.IntN(2) == 0 || time.Since(f.started) < 2*time.Second || f.readers() == 0 {
 			f.log("the register loses its records")
 			f.put(nil)
 			break
@@ -294,8 +294,23 @@ func (f *townFleet) fault() {
 	}
 }
 
+// readers is how many members live and reach the register.
+func (f *townFleet) readers() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if !m.down && !m.cut {
+			n++
+		}
+	}
+	return n
+}
+
 // end kills a member, ends it in order, or cuts it off from the register.
 func (f *townFleet) end(m *townMember, how int) {
+	if time.Since(f.restored) < 2*time.Second && f.readers() == 1 {
+		return // what nobody alive remembers is not prevented
+	}
 	switch how {
 	case 0:
 		f.log("%s is killed", m.address)
