@@ -139,7 +139,7 @@ func TestLeasedDayAfterAKillOfAll(t *testing.T) {
 	begin := func() {
 		members = nil
 		for _, name := range []string{"m1", "m2"} {
-			members = append(members, serveProcess(t, nil, "--config", limits, "--state-dir", filepath.Join(folder, name), "--cluster", url, "--node", name))
+			members = append(members, serveProcess(t, nil, "--config", limits, "--state-dir", filepath.Join(folder, name), "--cluster", url, "--cluster-ttl", "5s", "--node", name)) // a busy machine ends no term
 		}
 	}
 	begin()

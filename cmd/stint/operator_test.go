@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,10 +101,32 @@ func newFleet(t *testing.T, perDay int) *fleet {
 		p := serveProcess(t, nil, "--config", f.url, "--cluster", f.url, "--node", fmt.Sprint("n", i))
 		f.members, f.loads = append(f.members, p), append(f.loads, readLoads(p.log))
 	}
+	for _, p := range f.members { // the first leader lends nothing before it knows that nobody else does
+		for begun := time.Now(); !strings.HasPrefix(p.readiness(), "ready"); <-time.After(50 * time.Millisecond) {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("a member is not ready: %s", p.readiness())
+			}
+		}
+	}
 	for i := range 6 {
 		f.instances = append(f.instances, operatorsInstance(t, f.members[i%3], fmt.Sprint("i", i)))
 	}
 	return f
+}
+
+// readiness is what /readyz says.
+func (p *process) readiness() string {
+	p.t.Helper()
+	reply, err := http.Get(p.admin + "/readyz")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // push runs the command.
@@ -129,6 +152,7 @@ func (f *fleet) enforce(perDay int) {
 func (f *fleet) raise(version uint64, perDay int) change {
 	f.t.Helper()
 	var waiting, pushing sync.WaitGroup
+	var begun atomic.Bool // the change has
 	ended := make([]time.Time, len(f.instances))
 	for i, l := range f.instances {
 		waiting.Go(func() {
@@ -136,15 +160,20 @@ func (f *fleet) raise(version uint64, perDay int) change {
 			ctx, cancel := context.WithCancel(f.t.Context())
 			defer time.AfterFunc(time.Minute, cancel).Stop()
 			defer cancel()
-			if err := l.Wait(ctx); err != nil {
-				f.t.Errorf("instance %d was not served: %v", i, err)
+			// A caller who is served before was not waiting for the change: what others gave back has come late.
+			for served := false; !served; {
+				if err := l.Wait(ctx); err != nil {
+					f.t.Errorf("instance %d was not served: %v", i, err)
+					return
+				}
+				ended[i], served = time.Now(), begun.Load()
 			}
-			ended[i] = time.Now()
 		})
 	}
-	<-time.After(200 * time.Millisecond) // a caller who is served until then was not waiting for the change
+	<-time.After(200 * time.Millisecond)
 	longest := standstill()
 	c := change{begun: time.Now()}
+	begun.Store(true)
 	pushing.Go(func() {
 		f.push(perDay)
 		c.returned = time.Since(c.begun)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +26,9 @@ import (
 
 // serveName is the name of the command that has a log.
 const serveName = "serve"
+
+// plainPath is a path that cannot be a broken URL.
+var plainPath = regexp.MustCompile(`^[\w./ -]+$`)
 
 func newServe() *cobra.Command {
 	o, maxBytes := optionsOfServe()
@@ -53,7 +57,10 @@ also happens by itself when a file changes.`,
 			o.ConfigPaths = append(o.ConfigPaths, files...)
 			for _, path := range o.ConfigPaths {
 				if _, err := os.Stat(path); !server.IsConfigURL(path) && errors.Is(err, fs.ErrNotExist) {
-					return &exit{exitUsage, fmt.Errorf("%s: there is no such file\nhint: stint init %s writes one to begin with", path, quoted(path))}
+					if !plainPath.MatchString(path) {
+						path = "..." // it may be a URL with a password
+					}
+					return &exit{exitUsage, fmt.Errorf("%s: there is no such file\nhint: stint init writes one to begin with", path)}
 				}
 			}
 			notes, err := envoy.read(cmd.Flags(), os.Environ())

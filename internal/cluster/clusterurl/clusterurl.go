@@ -64,7 +64,9 @@ func Open(text string) (cluster.Register, error) {
 var shown = []string{"ca", "cert", "db", "instances", "key", "password_file", "prefix", "replicas", "server", "server_name", "timeout", "token_file"}
 
 // plainHosts are hosts with ports, and a path. What else stands in the place of a host may be the rest of a password.
-var plainHosts = regexp.MustCompile(`^(?:(?:\[[0-9A-Fa-f:.]*\]|[A-Za-z0-9._-]*)(?::[0-9]{1,5})?,?)*(?:/[A-Za-z0-9._/-]*)?$`)
+var plainHosts = regexp.MustCompile(`^` + oneHost + `(?:,` + oneHost + `)*(?:/[A-Za-z0-9._/-]*)?$`)
+
+const oneHost = `(?:\[[0-9A-Fa-f:.]*\]|[A-Za-z0-9._-]*)(?::[0-9]{1,5})?`
 
 // brokenURL is what was meant to be a URL, or has a password as a parameter.
 var brokenURL = regexp.MustCompile(`(?i)^(?:redis|valkey|etcd)[a-z+]*:|passw[a-z]*=`)
