@@ -159,7 +159,7 @@ func work(address, who string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	go c.Run(context.Background())
+	go func() { _ = c.Run(context.Background()) }() // it ends with the process
 	l, err := c.Limit("fleet", client.LimitOptions{})
 	if err != nil {
 		return err

@@ -40,6 +40,9 @@ type Options struct {
 	Recovery time.Duration
 	// Resolve returns the terms of a resource, or why it has none.
 	Resolve func(lease.ResourceID) (lease.Terms, lease.Status)
+	// First says that no coordinator is known to have lent before: buckets that are asked for in recovery are full
+	// at its end. Otherwise they are empty, since a former one may have lent of them.
+	First bool
 	// Seal signs leases for the next coordinator, and reads what the former one
 	// signed; nil = instances cannot claim anything.
 	Seal *Seal
@@ -63,6 +66,7 @@ type Coordinator struct {
 	recoverUntil limit.Time
 	expected     holding.Holders // until recoverUntil: who may hold leases of a former coordinator and has not reported
 	emptySince   limit.Time      // pools that are made later were empty then; 0 = they are new
+	full         bool            // and so are those that are made in recovery
 	beganAt      limit.Time      // with this epoch
 	settledAt    limit.Time      // when the latest instance was known to hold nothing else of a former coordinator
 	draining     bool            // nothing is lent any more
@@ -109,6 +113,7 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
 	c := &Coordinator{opts: o, first: o.Epoch, scratch: new(ledger.Scratch), replication: replication{number: 1}}
 	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, holding.Holders{Unknown: o.Recovery > 0})
+	c.full = o.First
 	if o.Recovery > 0 && o.Former != 0 {
 		c.emptySince = max(now, 1) // it ended without a word: what the buckets had is not known
 	}
@@ -120,7 +125,7 @@ func New(o Options, now limit.Time) *Coordinator {
 // Leases of the former one may be in use for as long as recovery, by those holders.
 func (c *Coordinator) begin(now limit.Time, epoch, former uint64, recovery time.Duration, holders holding.Holders) {
 	c.opts.Epoch, c.opts.Former = epoch, former
-	c.recoverUntil, c.expected, c.emptySince = now.Add(recovery), holders, 0
+	c.recoverUntil, c.expected, c.emptySince, c.full = now.Add(recovery), holders, 0, false
 	c.beganAt, c.settledAt, c.used, c.draining, c.replicating = now, now, Used{}, false, false
 	c.unlent = new(unlent)
 	c.sessions, c.resources = map[lease.Member]*session{}, map[lease.ResourceID]*resource{}

@@ -52,7 +52,7 @@ func (c *Coordinator) newResource(now limit.Time, id lease.ResourceID, terms lea
 	case c.emptySince != 0 && !r.Recovering:
 		r.Begin(0, c.othersEmptySince(now), now)
 		r.told.as = toldIdle
-	case c.emptySince == 0 && r.Recovering:
+	case c.full && r.Recovering:
 		r.Begin(terms.Lendable().Burst, now, now) // nobody is known to have lent of it
 	}
 	return r

@@ -105,7 +105,7 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 		c.first = e.Epoch
 		switch {
 		case e.Former == 0:
-			c.emptySince = 0 // there was no coordinator before
+			c.emptySince, c.full = 0, true // there was no coordinator before
 		case e.Used != nil:
 			if c.used, c.emptySince = *e.Used, 0; c.used.others >= 0 {
 				c.emptySince = now - limit.Time(c.used.others)

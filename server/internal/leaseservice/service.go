@@ -150,7 +150,7 @@ func New(o Options) *Service {
 		seal = coordinator.NewSeal(o.State.Key)
 	}
 	c := s.newCoordinator(coordinator.Options{
-		Epoch: o.State.Epoch, Former: o.State.Former, Above: leasestate.Above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, MaxResources: o.MaxResources, Seal: seal,
+		Epoch: o.State.Epoch, Former: o.State.Former, Above: leasestate.Above, Lease: o.Lease, Refresh: o.Refresh, Recovery: o.State.Recovery, First: o.State.First, MaxResources: o.MaxResources, Seal: seal,
 		Resolve: s.resolve,
 	})
 	s.loop.coordinator, s.loop.epoch = c, c.Epoch()

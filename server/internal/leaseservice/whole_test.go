@@ -25,7 +25,7 @@ func TestWholeBurstIsLent(t *testing.T) {
 		// From a token in a million seconds to one in a hundred.
 		period := time.Duration(float64(time.Second) * float64(burst) * []float64{1e2, 1e3, 1e4, 1e5, 9e5}[r.IntN(5)])
 		waits, former := r.IntN(2) == 0, r.IntN(3) == 0
-		state := leasestate.State{Epoch: 9}
+		state := leasestate.State{Epoch: 9, First: !former}
 		if waits || former {
 			state.Recovery = lease.DefaultLease + lease.DefaultLease/64
 		}

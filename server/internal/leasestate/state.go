@@ -29,6 +29,8 @@ type State struct {
 	// Key signs leases; nil = instances cannot claim what a former coordinator
 	// lent them.
 	Key []byte
+	// First says that the state directory is there and has no file: nobody is known to have lent before.
+	First bool
 	// Recovery is how long leases of a former coordinator may still be in use, and Why says
 	// for people why.
 	Recovery time.Duration
@@ -154,7 +156,7 @@ func open(dir string, length time.Duration, first bool) (st State, err error) {
 		// Another coordinator may have lent since it was made.
 		was.Clean, why = false, "its file is a copy, as from a backup"
 	}
-	st = State{Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, epochs: was.Epochs, mu: new(sync.Mutex), path: path, longest: length, lock: lock}
+	st = State{First: was.Epoch == 0, Epoch: Above(was.Epoch), Former: was.Epoch, Key: was.Key, epochs: was.Epochs, mu: new(sync.Mutex), path: path, longest: length, lock: lock}
 	if !was.Clean {
 		// Should this process end before they do, the next one must wait as long.
 		st.longest = max(was.Lease, length)
