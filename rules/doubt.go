@@ -58,6 +58,8 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 			variable = `attributes["` + name + `"]`
 		}
 		b.warn(d, n, "use a star for any text, or when: "+variable+".matches('...')", "%q looks like a regular expression, and is compared as text with stars", text)
+	case strings.HasPrefix(text, "!"):
+		b.warn(d, n, "write an override for it, or a condition such as when: "+name+" != 'x'", "%q is compared as it is written: a pattern has no negation", text)
 	case name == ipAttribute && !strings.Contains(text, "/"):
 		b.warn(d, n, "write addresses and networks, as in 10.0.0.0/8", "%q is no address: it is compared as text", text)
 	case name == "method" && strings.HasPrefix(text, "/"): // of gRPC: /package.Service/Method
@@ -71,8 +73,6 @@ func (b *builder) doubtPattern(d *file, n *document.Node, name string, p *patter
 		}
 	case name == "path" && strings.HasSuffix(text, "/") && len(text) > 1 && !strings.Contains(text, "*"):
 		b.warn(d, n, "write "+text+"* for what is below it", "%q matches that path alone, and nothing below it", text)
-	case name == "path" && text[0] == '!':
-		b.warn(d, n, "write an override for it: overrides: [{when: {path: "+text[1:]+"}, unlimited: true}]", "%q is compared as text: there is no way to write all other paths", text)
 	case name == "path" && strings.Contains(text, "://"):
 		_, rest, _ := strings.Cut(text, "://")
 		host, path, _ := strings.Cut(rest, "/")

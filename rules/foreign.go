@@ -68,6 +68,15 @@ func foreignHint(n *document.Node, key, value *document.Node, words []string) st
 		}
 		return ""
 	}
+	if contains(words, "limits") && contains(strings.Fields("redis backend storage cache db database"), written) {
+		return "write store: redis://127.0.0.1:6379"
+	}
+	if contains(words, "limits") && contains(strings.Fields("jwt jwks oidc auth"), written) {
+		return "write identity: {jwt: {jwks: https://issuer.example/keys}}"
+	}
+	if contains(words, "ban") && contains(words, "queue") && contains(append([]string{"message", "status_code", "code"}, rejectKeys...), written) {
+		return "write it below reject:, such as {reject: {status: 429, body: 'slow down'}}"
+	}
 	if contains(words, "limits") && contains(limitKeys, written) {
 		return fmt.Sprintf("%s: belongs to one limit: write it below limits:, or below defaults: for all of them", written)
 	}
@@ -168,7 +177,7 @@ var sameAttributes = map[string][]string{
 	"path":                 strings.Fields("uri url endpoint route request_path request_uri"),
 	"method":               strings.Fields("verb http_method request_method"),
 	"host":                 strings.Fields("hostname vhost authority server_name"),
-	"header:x-api-key":     strings.Fields("api_key apikey api-key x-api-key key"),
+	"header:x-api-key":     strings.Fields("api_key apikey api-key x-api-key"),
 	"header:user-agent":    strings.Fields("user_agent useragent user-agent ua"),
 	"header:authorization": strings.Fields("authorization auth bearer"),
 }

@@ -85,3 +85,52 @@ func TestForeignAttributes(t *testing.T) {
 		}
 	}
 }
+
+// TestExemptNeedsNoKey: who meets an unlimited override is not refused for want of a key.
+func TestExemptNeedsNoKey(t *testing.T) {
+	set, err := Parse("l.yaml", []byte(`limits: [{name: a, key: ["header:x-api-key"], missing: reject, rate: 1/s, overrides: [{when: {path: /health}, unlimited: true}]}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"/health": false, "/other": true} {
+		matched, _ := set.Match("", []limit.Attribute{{Name: "path", Value: path}}, nil, nil)
+		if len(matched) != 1 || matched[0].Missing != want {
+			t.Errorf("%s: %+v, want missing %v", path, matched, want)
+		}
+	}
+}
+
+// TestMoreForeignWords: what people write in places where another thing stands here.
+func TestMoreForeignWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"redis: localhost:6379\nlimits: [{name: a, rate: 1/s}]":                             "write store: redis://127.0.0.1:6379",
+		"jwt: {secret: x}\nlimits: [{name: a, rate: 1/s}]":                                  "write identity: {jwt: {jwks:",
+		"limits: [{name: a, rate: 1/s, on_exceed: {status: 429}}]":                          "write it below reject:",
+		"limits: [{name: a, rate: '10/s, 1000/day'}]":                                       "several rates at once are horizons",
+		"limits: [{name: a, rate: [10/s, 1000/day]}]":                                       "several rates at once are horizons",
+		"limits: [{name: a, algorithm: semaphore, max: 10}]":                                "write concurrency",
+		"limits: [{name: a, concurrency: 5}]":                                               "algorithm: concurrency",
+		"limits: [{name: a, rate: 1/s, enforce: false}]":                                    "write shadow: true",
+		"limits: [{name: a, rate: 1/s, overrides: {acme: 100/minute}}]":                     "write [{when: {user: acme}",
+		"limits: [{name: a, rate: 1/s, overrides: [{match: {ip: 1.2.3.4}, rate: 5/s}]}]":    "in an override it is when:",
+		"limits: [{name: a, rate: 1/s, match: [{path: /a}, {path: /b}]}]":                   "alternatives are a list of values",
+		"limits: [{name: a, rate: 1/s, key: [ip], on_exceed: {ban: {after: 20, for: 1h}}}]": "did you mean 20/s?",
+		"limits: [{name: a, rate: 5/m, key: [ip], on_exceed: {ban: {after: 20, for: 1h}}}]": "did you mean 20/m?",
+		"limits: [{name: a, rate: 1/s, match: {header: {x-a: b}}}]":                         `write "header:x-a": b`,
+		"limits: [{name: a, rate: 1/s, store: memory}]":                                     "at the top of the file",
+		"rate: 5/s\nlimits: [{name: a, rate: 1/s}]":                                         "belongs to one limit",
+	} {
+		_, err := Parse("l.yaml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want %q: %v", text, want, err)
+		}
+		if strings.Contains(text, "semaphore") && strings.Contains(err.Error(), "add rate") {
+			t.Errorf("%s: what follows is about another algorithm: %v", text, err)
+		}
+	}
+	for name, want := range map[string]string{"jwt.sub": "claim:sub", "cookie.session": "cookie:session", "$remote_addr": "ip"} {
+		if got, _ := nearAttribute(name); got != want {
+			t.Errorf("%s: %q is suggested, want %q", name, got, want)
+		}
+	}
+}

@@ -56,6 +56,9 @@ func rateHint(text string) string {
 	if plain == "unlimited" {
 		return "write unlimited: true in place of rate"
 	}
+	if strings.Count(plain, "/") > 1 && strings.Contains(plain, ",") {
+		return "several rates at once are horizons: [{rate: 10/s}, {rate: 1000/day}]"
+	}
 	count, period, ok := strings.Cut(strings.ReplaceAll(plain, " per ", "/"), "/")
 	if !ok {
 		return rateForms

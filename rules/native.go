@@ -116,6 +116,9 @@ func (b *builder) one(d *file, n, defaults *document.Node) {
 }
 
 func (b *builder) store(d *file, n *document.Node) {
+	if n.Kind != document.Text || len(n.Text) > 20 || strings.Trim(strings.ToLower(n.Text), "abcdefghijklmnopqrstuvwxyz") != "" {
+		d.Conceal(n) // else it is a word, such as memory misspelled
+	}
 	text, ok := d.str(n, "a store, such as memory or redis://host:6379")
 	if !ok {
 		return

@@ -48,6 +48,11 @@ func (s *scope) algorithm() (a limit.Algorithm) {
 	if n != nil && n.Kind == document.Text {
 		if hint := foreignAlgorithm(n.Text); hint != "" {
 			s.Wants(n, "one of "+strings.Join(limit.AlgorithmNames(), ", "), hint)
+			for i, name := range limit.AlgorithmNames() { // what is said of other keys is about the one that is meant
+				if strings.Contains(hint, "write "+name) {
+					a = limit.Algorithm(i)
+				}
+			}
 			return a
 		}
 	}

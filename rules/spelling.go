@@ -28,7 +28,17 @@ var (
 func nearAttribute(name string) (string, bool) {
 	kind, rest, colon := strings.Cut(name, ":")
 	if !colon {
-		if here, ok := sameAttribute(name); ok {
+		for _, prefix := range []string{"jwt.", "claims.", "token."} {
+			if rest, ok := strings.CutPrefix(name, prefix); ok && rest != "" {
+				return "claim:" + rest, true
+			}
+		}
+		for _, kind := range []string{"cookie", "query", "header"} {
+			if rest, ok := strings.CutPrefix(name, kind+"."); ok && rest != "" {
+				return kind + ":" + rest, true
+			}
+		}
+		if here, ok := sameAttribute(strings.TrimPrefix(name, "$")); ok {
 			return here, true
 		}
 		// What the caller calls its users is not the address of one.

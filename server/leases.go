@@ -133,7 +133,7 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 		l.Drain(draining)
 		stopSpending()
 	})()
-	if l.alone {
+	if l.alone || l.implied && l.AwaitLeasing(spending) != nil {
 		<-ctx.Done()
 	} else if err := l.own.Run(spending); err != nil {
 		o.Logger.Error("the server cannot spend leases itself: limits shared by leases answer as their on_store_failure says", "error", err)

@@ -165,6 +165,10 @@ func TestNoElectionWithoutLeases(t *testing.T) {
 	if body := s.do("GET", s.admin+"/metrics", "").body; strings.Contains(body, "stint_cluster_") {
 		t.Error("its metrics show a cluster")
 	}
+	<-time.After(4 * time.Second) // longer than it looks for who leads
+	if log := s.log.String(); strings.Contains(log, "coordinator") {
+		t.Errorf("it logs of a coordinator that nobody needs: %s", log)
+	}
 	write(t, s.path, redisLeases)
 	if err := s.Reload(); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -31,8 +30,8 @@ with --cluster the backend of a cluster.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, path := range args {
-				if _, err := os.Stat(path); err != nil {
-					return &exit{exitUsage, err}
+				if err := thereIs(path); err != nil {
+					return err
 				}
 			}
 			set, err := how.Load(args...)

@@ -30,6 +30,21 @@ const serveName = "serve"
 // plainPath is a path that cannot be a broken URL.
 var plainPath = regexp.MustCompile(`^[\w./ -]+$`)
 
+// thereIs returns an error where a limit file cannot be found.
+func thereIs(path string) error {
+	_, err := os.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return &exit{exitUsage, err}
+		}
+		return nil
+	}
+	if !plainPath.MatchString(path) {
+		path = "..." // it may be a URL with a password
+	}
+	return &exit{exitUsage, fmt.Errorf("%s: there is no such file (%w)\nhint: stint init writes one to begin with", path, fs.ErrNotExist)}
+}
+
 func newServe() *cobra.Command {
 	o, maxBytes := optionsOfServe()
 	var security securityFlags
@@ -56,11 +71,11 @@ also happens by itself when a file changes.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			o.ConfigPaths = append(o.ConfigPaths, files...)
 			for _, path := range o.ConfigPaths {
-				if _, err := os.Stat(path); !server.IsConfigURL(path) && errors.Is(err, fs.ErrNotExist) {
-					if !plainPath.MatchString(path) {
-						path = "..." // it may be a URL with a password
-					}
-					return &exit{exitUsage, fmt.Errorf("%s: there is no such file\nhint: stint init writes one to begin with", path)}
+				if server.IsConfigURL(path) {
+					continue
+				}
+				if err := thereIs(path); errors.Is(err, fs.ErrNotExist) {
+					return err
 				}
 			}
 			notes, err := envoy.read(cmd.Flags(), os.Environ())

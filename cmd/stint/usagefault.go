@@ -37,6 +37,9 @@ func usageFault(err error, cmd *cobra.Command) (text, hint string) {
 				return text, "write " + here + "; " + hint
 			}
 		}
+		if name := cmd.Name(); (name == "take" || name == "explain") && m[1] != "" {
+			return text, fmt.Sprintf("an attribute has no dashes: write %s=VALUE; %s", m[1], hint)
+		}
 		return text, hint
 	}
 	if m := badValue.FindStringSubmatch(text); m != nil {

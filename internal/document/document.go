@@ -161,6 +161,21 @@ func (d *Document) Excerpt(f Fault) string {
 	return excerpt(line, f.Line, f.Column)
 }
 
+// Conceal has no excerpt show the rest of the line in which n begins, since it may have a password.
+func (d *Document) Conceal(n *Node) {
+	if n.Line < 1 || n.Line > len(d.Lines) {
+		return
+	}
+	if d.masked == nil {
+		d.masked = map[int]string{}
+	}
+	runes := []rune(masked(d.Lines[n.Line-1]))
+	for i := max(0, n.Column-1); i < len(runes); i++ {
+		runes[i] = '*'
+	}
+	d.masked[n.Line] = string(runes)
+}
+
 // add records a fault of this document.
 func (d *Document) add(f Fault) { d.Faults.add(f, func() string { return d.Excerpt(f) }) }
 

@@ -12,15 +12,18 @@ import (
 func (b *Book) Run(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if err := b.Sweep(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("reservations whose time is over cannot be released yet", "error", err)
+		err := b.Sweep(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			b.log.Warn("reservations whose time is over cannot be released while the store does not answer; more of this is not logged until it does", "error", err)
 		}
+		failing = err != nil
 	}
 }
 

@@ -67,6 +67,8 @@ type reading struct {
 	// frank says that wrong parts of the URL may be shown. They must not be where they may be
 	// the rest of a password that has a / or a ? in it.
 	frank bool
+	// broken says that a host is: what follows may be the rest of a password.
+	broken bool
 	// passwordless says that there is a user and no password beside it.
 	passwordless bool
 }
@@ -107,6 +109,7 @@ func (r *reading) read(s string) {
 		return
 	}
 	r.hosts(hosts)
+	r.broken = len(r.errs) > 0
 	r.path(path)
 	r.query(query)
 	r.finish()
@@ -225,7 +228,7 @@ func (r *reading) number(name, text string, to *int) {
 
 // quoted returns a wrong text for an error, if it may be shown.
 func (r *reading) quoted(text string) string {
-	if !r.frank {
+	if !r.frank || r.broken {
 		return ""
 	}
 	return fmt.Sprintf(", this is %q", text)

@@ -422,12 +422,8 @@ func (s *Service) beginElecting() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if p.waits {
-			select {
-			case <-s.leasing.began:
-			case <-ctx.Done():
-				return
-			}
+		if p.waits && s.AwaitLeasing(ctx) != nil {
+			return
 		}
 		if err := p.election.Run(ctx); err != nil {
 			s.opts.Logger.Error("this member takes no part in the election any more", "error", err)

@@ -196,6 +196,16 @@ func (s *Service) setLimits(set *rules.Set) {
 	}
 }
 
+// AwaitLeasing waits until a limit is shared by leases.
+func (s *Service) AwaitLeasing(ctx context.Context) error {
+	select {
+	case <-s.leasing.began:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Leasing says whether a limit of those in force is shared by leases.
 func (s *Service) Leasing() bool { return s.limits.Load().Leasing() }
 

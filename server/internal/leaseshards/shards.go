@@ -166,6 +166,9 @@ func (s *Set) Reload(set *rules.Set) {
 	}
 }
 
+// AwaitLeasing waits until a limit is shared by leases.
+func (s *Set) AwaitLeasing(ctx context.Context) error { return s.all[0].AwaitLeasing(ctx) }
+
 // Leasing says whether a limit of those in force is shared by leases.
 func (s *Set) Leasing() bool { return s.all[0].Leasing() }
 
