@@ -197,6 +197,9 @@ func (d *file) known(n *document.Node, where string, words []string) {
 		if hint == "" {
 			hint = "known keys: " + strings.Join(words, ", ")
 		}
+		if strings.Contains(hint, "mean store?") || strings.Contains(hint, "store: ") {
+			d.Conceal(f.Value) // it may be a URL with a password
+		}
 		d.Fault(f.Key, hint, "unknown key %q in %s", f.Key.Text, where)
 	}
 }
