@@ -20,6 +20,9 @@ type fleetOf struct {
 // max_min and one by busy, with the same requests at the same moments. From 10 s on busy uses at least 0.98 of what
 // max_min uses.
 func TestBusyUsesAsMuchAsMaxMin(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures rates, which the race detector slows down")
+	}
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Log("seed", seed)
