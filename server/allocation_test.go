@@ -21,7 +21,7 @@ type fleetOf struct {
 // max_min uses.
 func TestBusyUsesAsMuchAsMaxMin(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it measures rates, which the race detector slows down")
+		t.Skip("rates in real time: nothing for the race detector")
 	}
 	t.Parallel()
 	seed := rand.Uint64()
