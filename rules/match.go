@@ -183,7 +183,7 @@ func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched,
 			continue
 		}
 		m.Key = scratch[at:len(scratch):len(scratch)]
-		m.Missing = missing && l.Missing == MissingReject && !m.Variant.Policy.Unlimited // who is exempt needs no key
+		m.Missing = missing && l.Missing == MissingReject && !m.Variant.Policy.Unlimited // an exempt request needs no key
 		if l.EnforcePermyriad < 10000 && permyriad(l.salt, m.Key) >= l.EnforcePermyriad {
 			m.Shadow = true
 		}

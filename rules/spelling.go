@@ -41,7 +41,7 @@ func nearAttribute(name string) (string, bool) {
 		if here, ok := sameAttribute(strings.TrimPrefix(name, "$")); ok {
 			return here, true
 		}
-		// What the caller calls its users is not the address of one.
+		// A caller's own name for its users is not their address.
 		if strings.HasPrefix(name, "user") && name != "userip" {
 			return "", false
 		}

@@ -24,7 +24,7 @@ func (l *plainHTTP) Accept() (net.Conn, error) {
 	return &sniffed{Conn: c, http: l.http}, nil
 }
 
-// sniffed is a connection whose first bytes are looked at. What is written before that is held back: gRPC speaks first,
+// sniffed is a connection whose first bytes are looked at. Earlier writes are held back: gRPC speaks first,
 // and a client of HTTP/1 would not understand it.
 type sniffed struct {
 	net.Conn

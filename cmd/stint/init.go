@@ -25,7 +25,7 @@ limits:
     rate: 10/s
     burst: 20
 
-  # Five attempts to log in a minute. Who goes on is refused for a quarter of an hour.
+  # Five attempts to log in a minute. A client that goes on is refused for a quarter of an hour.
   - name: login
     match: {method: POST, path: /login}
     key: [ip]

@@ -175,7 +175,7 @@ func work(address, who string, out io.Writer) error {
 		}
 		if which := int(now.Sub(begin) / bin); which != counted {
 			if _, err := fmt.Fprintln(out, counted, count); err != nil {
-				return nil // whoever reads has gone
+				return nil // the reader has gone
 			}
 			counted, count = which, 0
 		}
