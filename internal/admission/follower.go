@@ -26,6 +26,7 @@ type follower struct {
 	// Of this round:
 	number      uint64
 	reached     bool // a request waited for the limit
+	lost        bool // a request did not get in or waited too long
 	skipped     bool // the round does not count: it is the first after a probe, and short requests end first
 	completions int
 	known       float64 // completions of routes with a calm time
@@ -50,9 +51,9 @@ type follower struct {
 	until      int64   // when the probe ends at the latest
 	wanted     int     // samples that the probe still wants
 	probed     float64 // the limit at the last probe
-	overloaded int     // rounds of overload since the last probe
-	due        int     // of these, until the next
-	doubts     int     // of these, until the next if calm times are doubtful
+	overloaded int     // rounds with lost requests, one after another, since the last probe
+	every      int     // about as many of these until the next
+	due        int     // exactly as many
 	doubtful   bool    // a queue is likely, but calm times are those of fewer than recent requests
 }
 
@@ -72,13 +73,13 @@ const (
 	// sure is how many standard errors are significant: one round in 740 errs.
 	sure = 3
 
-	// A probe comes after probeEvery/2 to 3/2 probeEvery rounds of overload, at random, so that
-	// servers do not probe together. It costs half of some four rounds: 1 %.
+	// A probe comes after half to 3/2 of so many rounds of overload, at random, so that servers do
+	// not probe together. The first comes soon, and so does the next after one that has replaced a
+	// calm time: it may have been too long itself, since a limit of many times the workers falls by
+	// half with each probe. Any other doubles the rounds until the next. At probeEvery it costs half
+	// of some four rounds: 1 %.
+	firstProbe = 4
 	probeEvery = 200
-
-	// doubtEvery is after how many rounds the first probe comes while calm times are doubtful;
-	// each later one takes twice as many.
-	doubtEvery = 4
 
 	// patience is how many mean service times a probe lasts at most, so that requests that hang do
 	// not hold it.
@@ -96,7 +97,7 @@ func (f *follower) init(floor, ceiling int) {
 	f.floor, f.ceiling = floor, ceiling
 	if floor > 0 {
 		f.current = float64(max(floor, min(initial, ceiling)))
-		f.probed, f.number, f.cohort, f.doubts = f.current, 1, 1, doubtEvery
+		f.probed, f.number, f.cohort, f.every = f.current, 1, 1, firstProbe
 		f.pace = math.Sqrt(f.current)
 	}
 }
@@ -135,7 +136,7 @@ func (f *follower) begin(it *Item, running int) {
 }
 
 // observe learns from a request of route r that has run; r is nil if it teaches nothing.
-func (f *follower) observe(it *Item, r *routeTime, service int64, t *times, overloaded bool) {
+func (f *follower) observe(it *Item, r *routeTime, service int64, t *times) {
 	if f.floor == 0 {
 		return
 	}
@@ -160,7 +161,7 @@ func (f *follower) observe(it *Item, r *routeTime, service int64, t *times, over
 		f.compare(r, x)
 	}
 	if f.completions++; f.completions >= int(f.current) {
-		f.step(now, overloaded, t.mean)
+		f.step(now, t.mean)
 	}
 }
 
@@ -169,7 +170,7 @@ func (f *follower) observe(it *Item, r *routeTime, service int64, t *times, over
 func (f *follower) learn(t *times) {
 	for _, r := range t.routes {
 		if r.calm.learn() {
-			f.stretch, f.timed = 0, 0
+			f.stretch, f.timed, f.every = 0, 0, firstProbe
 		}
 	}
 	f.started, f.running = 0, 0
@@ -194,31 +195,29 @@ func (f *follower) compare(r *routeTime, x float64) {
 // begins starts a round.
 func (f *follower) begins() {
 	f.number++
-	f.reached, f.skipped, f.completions = false, false, 0
+	f.reached, f.lost, f.skipped, f.completions = false, false, false, 0
 	f.known, f.off, f.noise, f.lack, f.weighted, f.weights = 0, 0, 0, 0, 0, 0
 }
 
 // step ends a round.
-func (f *follower) step(now int64, overloaded bool, mean float64) {
-	known := f.known > 0
+func (f *follower) step(now int64, mean float64) {
+	known, lost := f.known > 0, f.lost
 	if known && !f.skipped {
 		f.adjust(mean)
 	}
 	f.current = min(max(f.current, float64(f.floor)), float64(f.ceiling))
-	if !overloaded {
+	if !lost {
 		f.overloaded = 0
 	} else if !f.skipped {
 		if f.overloaded++; f.overloaded == 1 {
-			f.due = probeEvery/2 + int(uint64(now)*golden>>32%probeEvery)
+			f.due = f.every/2 + int(uint64(now)*golden>>32%uint64(f.every))
 		}
 	}
 	f.begins()
 	switch {
-	case !overloaded:
+	case !lost:
 	case f.overloaded >= f.due, f.current < f.probed/2:
-		f.probe(now, mean)
-	case (!known || f.doubtful) && f.overloaded >= f.doubts:
-		f.doubts = min(2*f.doubts, probeEvery)
+		f.every = min(2*f.every, probeEvery)
 		f.probe(now, mean)
 	}
 }

@@ -96,11 +96,11 @@ func (m *Machine) Offer(now int64, it *Item) {
 	switch {
 	case it.latest != waitline.Never && m.earliest(now, it) > it.latest:
 		it.end(Refused, limit.ReasonDeadline)
-		m.overloaded = m.waiting > 0
+		m.lost()
 		return
 	case m.hasShare(it) || !m.makeRoom(it):
 		it.end(Refused, limit.ReasonQueueFull)
-		m.overloaded = m.waiting > 0
+		m.lost()
 		return
 	}
 	m.push(now, it)
@@ -116,7 +116,7 @@ func (m *Machine) Step(now int64) {
 		}
 		it := of.(*Item)
 		m.remove(it)
-		m.overloaded = m.waiting > 0
+		m.lost()
 		if now-it.arrived >= m.config.MaxWait {
 			it.end(Expired, limit.ReasonQueueTimeout)
 		} else {
@@ -161,9 +161,15 @@ func (m *Machine) Finish(now int64, it *Item, cost int64, sound bool) {
 	if sound {
 		r = m.times.observe(it, now-it.started)
 	}
-	m.follower.observe(it, r, now-it.started, &m.times, m.overloaded)
+	m.follower.observe(it, r, now-it.started, &m.times)
 	m.running--
 	m.Step(now)
+}
+
+// lost records that a request did not get in or waited too long.
+func (m *Machine) lost() {
+	m.overloaded = m.waiting > 0
+	m.follower.lost = true
 }
 
 func (m *Machine) settle(now int64, it *Item, cost int64) {
@@ -340,7 +346,7 @@ func (m *Machine) makeRoom(it *Item) bool {
 		victim.end(Evicted, limit.ReasonEvicted)
 		m.ended = append(m.ended, victim)
 	}
-	m.overloaded = m.waiting > 0
+	m.lost()
 	return true
 }
 
