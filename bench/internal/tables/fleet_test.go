@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,8 +99,11 @@ func TestReadRounds(t *testing.T) {
 	}
 }
 
-// Twenty real processes are asked for three times the limit. Leases are never over;
-// suppression is near the limit soon, and above it by no more than it says.
+var quietMachine = flag.Bool("quiet-machine", false, "hold TestSteps to what suppression may admit above the limit, which depends on when the machine runs each process")
+
+// Twenty real processes are asked for three times the limit. Leases are never over. Suppression is
+// above the limit by no more than it says: package sim holds it to that in virtual time, and this
+// test on a quiet machine.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	cfg := tinyWithStint(t)
@@ -114,7 +118,8 @@ func TestSteps(t *testing.T) {
 		if !strings.HasSuffix(g.What, " over") && !strings.HasSuffix(g.What, " above in the first second") {
 			continue
 		}
-		if promises++; !g.Met {
+		promises++
+		if leased := strings.HasPrefix(g.What, "leased"); !g.Met && (leased || *quietMachine) {
 			t.Errorf("%s: %s, want %s\n%s", g.What, g.Seen, g.Bound, &out)
 		}
 	}
