@@ -21,8 +21,8 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/gen/memberpb"
 	"github.com/stint-io/stint/internal/grpcserver"
-	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/server/internal/gate"
+	"github.com/stint-io/stint/server/internal/rlqs"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
 	"github.com/stint-io/stint/stintpb"
@@ -31,8 +31,8 @@ import (
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
 // and answered in microseconds, so all of these are generous.
 const (
-	maxHeaderBytes = 64 << 10             // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
-	maxMessage     = leasewire.MaxMessage // of gRPC: a report about all that an instance uses; what rls takes is far below
+	maxHeaderBytes = 64 << 10        // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
+	maxMessage     = rlqs.MaxMessage // of gRPC: a report about all buckets of an Envoy; others take less
 	readHeaderTime = 5 * time.Second
 	readTime       = 10 * time.Second
 	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow gets an answer

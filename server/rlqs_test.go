@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,7 +147,8 @@ func TestQuotasOfEnvoy(t *testing.T) {
 	}
 }
 
-// TestQuotaInput: what is wrong ends the stream and changes nothing; what is absurd is bounded.
+// TestQuotaInput: a wrong domain is a fault of the Envoy and ends the stream. A wrong usage can come from a request of
+// a client: its bucket is abandoned and all others of the report are assigned. Absurd counts are bounded.
 func TestQuotaInput(t *testing.T) {
 	s := leasing(t, quotas)
 	many := usageOf(1, 0)
@@ -155,24 +159,33 @@ func TestQuotaInput(t *testing.T) {
 	negative.TimeElapsed = durationpb.New(-time.Second)
 	broken := usageOf(1, 0, "name", "web")
 	broken.TimeElapsed = &durationpb.Duration{Seconds: math.MaxInt64, Nanos: -7}
-	for what, m := range map[string]*pb.RateLimitQuotaUsageReports{
-		"no domain":         {BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web")}},
-		"no bucket":         {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{}}},
-		"nil usage":         {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{nil}},
-		"an empty key":      {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "", "web")}},
-		"an empty value":    {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "")}},
-		"many pairs":        {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{many}},
-		"negative":          {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{negative}},
-		"no duration":       {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{broken}},
-		"one of two is bad": {Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web"), negative}},
+	longKey := usageOf(1, 0, strings.Repeat("k", 257), "v")
+	long := usageOf(1, 0, "name", strings.Repeat("u", 57_000))
+	for what, wrong := range map[string]*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+		"no bucket": {}, "nil usage": nil, "no pairs": usageOf(1, 0), "an empty key": usageOf(1, 0, "", "web"), "an empty value": usageOf(1, 0, "name", ""),
+		"many pairs": many, "a long key": longKey, "a long value": long, "negative": negative, "no duration": broken,
 	} {
 		q := s.quotas()
-		if err := q.Send(m); err != nil {
-			t.Fatal(err)
+		q.report("edge", wrong, usageOf(1, 0, "name", "api", "user", what))
+		abandoned := false
+		for assigned := false; !assigned || !abandoned && (wrong == many || wrong == longKey || wrong == long); {
+			m, err := q.Recv()
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			for _, a := range m.BucketAction {
+				assigned = assigned || a.BucketId.Bucket["user"] == what && a.GetQuotaAssignmentAction() != nil
+				abandoned = abandoned || a.GetAbandonAction() != nil && maps.Equal(a.BucketId.Bucket, wrong.BucketId.Bucket)
+			}
 		}
-		if code := q.ends(); code != codes.InvalidArgument {
-			t.Errorf("%s: ended with %v", what, code)
-		}
+	}
+	if text := s.do(http.MethodGet, s.admin+"/metrics", "").body; !strings.Contains(text, `stint_rlqs_unassigned_total{reason="wrong"} 7`) || !strings.Contains(text, `stint_rlqs_unassigned_total{reason="too_long"} 1`) {
+		t.Errorf("not counted:\n%s", text)
+	}
+	nameless := s.quotas()
+	nameless.report("", usageOf(1, 0, "name", "web"))
+	if code := nameless.ends(); code != codes.InvalidArgument {
+		t.Errorf("no domain: ended with %v", code)
 	}
 	other := s.quotas()
 	other.report("edge", usageOf(1, 0, "name", "web"))
@@ -187,6 +200,33 @@ func TestQuotaInput(t *testing.T) {
 	q.report("edge", usageOf(math.MaxUint64, math.MaxUint64, "name", "web"))
 	if a := q.answer(); a.GetQuotaAssignmentAction() == nil {
 		t.Errorf("after absurd counts: %v", a)
+	}
+}
+
+// TestLongReports: a report of as many long buckets as an Envoy may have been asked for while it had no stream is taken.
+func TestLongReports(t *testing.T) {
+	s := leasing(t, quotas)
+	q := s.quotas()
+	m := &pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web")}}
+	pad := strings.Repeat("u", 57_000)
+	const n = 500
+	for i := range n {
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, usageOf(1, 0, "name", "api", "user", fmt.Sprint(pad, i)))
+	}
+	if err := q.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	for abandoned, assigned := 0, false; abandoned < n || !assigned; {
+		m, err := q.Recv()
+		if err != nil {
+			t.Fatalf("%d of %d abandoned: %v", abandoned, n, err)
+		}
+		for _, a := range m.BucketAction {
+			if a.GetAbandonAction() != nil {
+				abandoned++
+			}
+			assigned = assigned || a.GetQuotaAssignmentAction() != nil
+		}
 	}
 }
 

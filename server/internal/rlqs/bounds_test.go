@@ -1,10 +1,12 @@
 package rlqs
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 
@@ -56,7 +58,7 @@ func TestRoomForStreams(t *testing.T) {
 	})
 }
 
-// TestLongBucket: a bucket whose name is longer than the bound is left out of its report, and the others count.
+// TestLongBucket: a bucket whose name is longer than the bound is rejected, and the others of its report count.
 func TestLongBucket(t *testing.T) {
 	r := &reader{}
 	bucket := func(value string) *pb.RateLimitQuotaUsageReports_BucketQuotaUsage {
@@ -65,7 +67,63 @@ func TestLongBucket(t *testing.T) {
 	usages, err := r.read(&pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{
 		bucket("a"), bucket(strings.Repeat("b", MaxIDBytes)), bucket(strings.Repeat("c", MaxIDBytes-12)),
 	}})
-	if err != nil || len(usages) != 2 || r.long != 1 || usages[1].Bucket.Domain != "edge" {
-		t.Errorf("%d usages, %d left out, %v", len(usages), r.long, err)
+	if err != nil || len(usages) != 3 || r.long != 1 || usages[0].Reject || !usages[1].Reject || usages[2].Reject || usages[2].Bucket.Domain != "edge" {
+		t.Errorf("%d usages, %d too long, %v", len(usages), r.long, err)
+	}
+}
+
+// TestNoRoom: where there is no room for the names of more buckets, they are abandoned at once, and idle ones sooner.
+func TestNoRoom(t *testing.T) {
+	s := NewSession(SessionOptions{Instance: "i", Number: 1, Match: func(*BucketName) Targets { return Targets{} }, Send: func(Peer, *lease.Report) {}, Joined: func(Peer) {}}, 1)
+	now := limit.Time(1)
+	abandoned := func() (n int) {
+		for _, a := range s.Advance(now) {
+			if a.Abandon {
+				n++
+			}
+		}
+		return n
+	}
+	pad := strings.Repeat("k", 1000)
+	const most = maxStreamIDs / 1000
+	for i := range most + 500 {
+		s.Report(now, []Usage{{Bucket: &BucketName{}, Key: fmt.Sprintf("%07d", i) + pad[7:], Allowed: 1}})
+	}
+	if n := abandoned(); n != 500 || s.Buckets() != most || s.Stats().Crowded != 500 {
+		t.Fatalf("%d abandoned at once, %d kept, %+v", n, s.Buckets(), s.Stats())
+	}
+	if now = now.Add(crowdedAfter + housekeeping); abandoned() != most {
+		t.Errorf("%d are abandoned after a silence", s.Stats().Abandoned)
+	}
+	if now = now.Add(Delivery + housekeeping); abandoned() != 0 || s.Buckets() != 0 || s.names != 0 {
+		t.Errorf("%d buckets and %d bytes are kept", s.Buckets(), s.names)
+	}
+}
+
+// TestAbandonEvery: a bucket without requests is abandoned, whether a limit applies or none, and whether it can be
+// assigned.
+func TestAbandonEvery(t *testing.T) {
+	for what, targets := range map[string]Targets{"unlimited": {}, "unassignable": {Unleased: true}, "limited": {IDs: []lease.ResourceID{{Limit: "l"}}}} {
+		s := NewSession(SessionOptions{Instance: "i", Number: 1, Match: func(*BucketName) Targets { return targets }, Send: func(Peer, *lease.Report) {}, Joined: func(Peer) {}}, 1)
+		now := limit.Time(1)
+		report := func(n uint64) { s.Report(now, []Usage{{Bucket: &BucketName{}, Key: "k", Allowed: n}}) }
+		report(1)
+		for ; now < limit.Time(AbandonAfter+2*housekeeping); now = now.Add(housekeeping) {
+			s.Advance(now)
+			if s.Stats().Abandoned > 0 && now < limit.Time(AbandonAfter) {
+				t.Fatalf("%s: abandoned after %v", what, time.Duration(now))
+			}
+			if now%limit.Time(5*time.Second) == 1 {
+				report(0)
+			}
+		}
+		if s.Stats().Abandoned != 1 {
+			t.Errorf("%s: not abandoned", what)
+		}
+		report(0) // it was on its way
+		s.Advance(now.Add(Delivery + 2*housekeeping))
+		if s.Buckets() != 0 {
+			t.Errorf("%s: kept", what)
+		}
 	}
 }

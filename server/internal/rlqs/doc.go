@@ -37,6 +37,8 @@ const (
 	// assignment each second. Not shorter: the next request after that meets the behaviour that Envoy
 	// is configured with for buckets without assignment.
 	AbandonAfter = time.Minute
+	// crowdedAfter is the same where half of the room for buckets is taken. Two reports show that it is idle.
+	crowdedAfter = 10 * time.Second
 	// answerWithin is how long a bucket of which nothing is lent has no assignment, before it gets one
 	// that denies all: what others have to give back needs that long.
 	answerWithin = 2*Delivery + 500*time.Millisecond

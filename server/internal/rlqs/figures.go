@@ -26,7 +26,7 @@ func (s *Service) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
-	sum, streams, buckets, wrong, long, turned := s.ended, 0, int64(0), s.refused, s.long, s.turned
+	sum, streams, buckets, refused, wrong, long, turned := s.ended, 0, int64(0), s.refused, s.wrong, s.long, s.turned
 	for r := range s.sessions {
 		if st := r.stats.Load(); st != nil {
 			sum.add(*st)
@@ -50,6 +50,7 @@ func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	send(nothingDesc, prometheus.CounterValue, float64(sum.Unleased), "not_leased")
 	send(nothingDesc, prometheus.CounterValue, float64(sum.Crowded), "too_many")
 	send(nothingDesc, prometheus.CounterValue, float64(long), "too_long")
+	send(nothingDesc, prometheus.CounterValue, float64(wrong), "wrong")
 	send(turnedDesc, prometheus.CounterValue, float64(turned))
-	send(wrongDesc, prometheus.CounterValue, float64(wrong))
+	send(wrongDesc, prometheus.CounterValue, float64(refused))
 }

@@ -1,6 +1,8 @@
 package rlqs
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,10 +22,14 @@ const (
 	MaxPairs       = 32
 	MaxKeyBytes    = 256
 	MaxDomainBytes = 256
-	// MaxIDBytes bounds all keys and values of a bucket. One that is longer is left out of its report, and has no
-	// assignment: values may be header fields, and what one client sends must not end the stream. Not larger: it is
+	// MaxIDBytes bounds all keys and values of a bucket, which may be header fields of clients. Not larger: it is
 	// kept for each bucket. Not smaller: tokens are some hundred bytes.
 	MaxIDBytes = 2 << 10
+	// maxStreamIDs bounds the keys and values of all buckets of a stream, 256 bytes for each of MaxBuckets.
+	maxStreamIDs = MaxBuckets << 8
+	// MaxMessage bounds a report. A report has all buckets of an Envoy, and those that it has not been told to
+	// abandon yet: a longer one would come again for ever, since Envoy never drops a bucket without an assignment.
+	MaxMessage = 4 * maxStreamIDs
 )
 
 func invalid(format string, args ...any) error {
@@ -33,10 +39,13 @@ func invalid(format string, args ...any) error {
 // reader translates the reports of one stream.
 type reader struct {
 	domain string
-	long   uint64 // buckets that were left out
+	long   uint64 // usages of buckets that are too long
+	wrong  uint64 // usages of buckets without a valid name
+	why    error  // of the latest of those
 }
 
-// read returns what a report says, or what is wrong with it; then nothing of it counts.
+// read returns what a report says. An error is a fault of the Envoy's configuration. A usage that is wrong may come
+// from a request of a client: it is left out, or has Reject set where Envoy can be told to abandon its bucket.
 func (r *reader) read(m *pb.RateLimitQuotaUsageReports) ([]Usage, error) {
 	switch domain := m.GetDomain(); {
 	case domain == "" && r.domain == "":
@@ -45,65 +54,74 @@ func (r *reader) read(m *pb.RateLimitQuotaUsageReports) ([]Usage, error) {
 		return nil, invalid("the domain has %d bytes, at most %d are taken", len(domain), MaxDomainBytes)
 	case domain != "" && r.domain != "" && domain != r.domain:
 		return nil, invalid("the domain changed within a stream, from %.64q to %.64q: open a stream for each", r.domain, domain)
+	case r.domain == "":
+		r.domain = domain
 	}
 	// Without usages it is of an Envoy whose buckets were all abandoned: it goes on to report.
 	usages := make([]Usage, 0, len(m.BucketQuotaUsages))
-	for i, u := range m.BucketQuotaUsages {
-		pairs := u.GetBucketId().GetBucket()
-		if len(pairs) == 0 {
-			return nil, invalid("usage %d has no bucket_id, or one without pairs", i)
+	for _, u := range m.BucketQuotaUsages {
+		name, key, err := bucketName(r.domain, u.GetBucketId().GetBucket())
+		usage := Usage{Bucket: name, Key: key, Allowed: u.GetNumRequestsAllowed(), Denied: u.GetNumRequestsDenied()}
+		switch {
+		case err != nil:
+			r.wrong, r.why = r.wrong+1, err
+			usage.Reject = true
+		case len(key) > MaxIDBytes:
+			r.long, r.why = r.long+1, fmt.Errorf("its keys and values have %d bytes, at most %d are taken", len(key), MaxIDBytes)
+			usage.Reject = true
 		}
-		if len(pairs) > MaxPairs {
-			return nil, invalid("the bucket_id of usage %d has %d pairs, at most %d are taken", i, len(pairs), MaxPairs)
+		if name != nil {
+			usages = append(usages, usage)
 		}
-		if e := u.GetTimeElapsed(); e != nil && (e.CheckValid() != nil || e.AsDuration() < 0) {
-			return nil, invalid("time_elapsed of usage %d is no duration of at least 0", i)
-		}
-		name, key, err := bucketName(i, pairs)
-		if err != nil {
-			return nil, err
-		}
-		if len(key) > MaxIDBytes {
-			r.long++
-			continue
-		}
-		usages = append(usages, Usage{Bucket: name, Key: key, Allowed: u.GetNumRequestsAllowed(), Denied: u.GetNumRequestsDenied()})
-	}
-	if r.domain == "" {
-		r.domain = m.Domain
-	}
-	for i := range usages {
-		usages[i].Bucket.Domain = r.domain
 	}
 	return usages, nil
 }
 
-// bucketName returns the name of a bucket, and its canonical key: the order of pairs means nothing.
-func bucketName(i int, pairs map[string]string) (*BucketName, string, error) {
-	name := &BucketName{Pairs: make([]limit.Attribute, 0, len(pairs))}
+// bucketName returns the name of a bucket, and its canonical key: the order of pairs means nothing. The name is nil
+// where there are no pairs, which Envoy sends where the only one has an empty value.
+func bucketName(domain string, pairs map[string]string) (_ *BucketName, key string, err error) {
+	if len(pairs) == 0 {
+		return nil, "", errors.New("it has no pair with a value")
+	}
+	name := &BucketName{Domain: domain, Pairs: make([]limit.Attribute, 0, len(pairs))}
+	if len(pairs) > MaxPairs {
+		err = fmt.Errorf("it has %d pairs, at most %d are taken", len(pairs), MaxPairs)
+	}
 	size := 0
 	for k, v := range pairs {
-		if k == "" || v == "" {
-			return nil, "", invalid("the bucket_id of usage %d has an empty key or value", i)
-		}
-		if len(k) > MaxKeyBytes {
-			return nil, "", invalid("the bucket_id of usage %d has a key of %d bytes, at most %d are taken", i, len(k), MaxKeyBytes)
+		switch {
+		case k == "" || v == "":
+			err = errors.New("a pair has an empty key or value")
+		case len(k) > MaxKeyBytes:
+			err = fmt.Errorf("a key has %d bytes, at most %d are taken", len(k), MaxKeyBytes)
 		}
 		name.Pairs = append(name.Pairs, limit.Attribute{Name: k, Value: v})
 		size += len(k) + len(v) + 16
 	}
-	slices.SortFunc(name.Pairs, func(a, b limit.Attribute) int { return strings.Compare(a.Name, b.Name) })
-	key := make([]byte, 0, size)
-	for _, p := range name.Pairs {
-		key = appendString(appendString(key, p.Name), p.Value)
+	if err != nil {
+		return name, "", err
 	}
-	return name, string(key), nil
+	slices.SortFunc(name.Pairs, func(a, b limit.Attribute) int { return strings.Compare(a.Name, b.Name) })
+	id := make([]byte, 0, size)
+	for _, p := range name.Pairs {
+		id = appendString(appendString(id, p.Name), p.Value)
+	}
+	return name, string(id), nil
 }
 
 // appendString appends a string after its length, so that no two lists of strings are one.
 func appendString(dst []byte, s string) []byte {
 	n := len(s)
 	return append(append(dst, byte(n>>24), byte(n>>16), byte(n>>8), byte(n)), s...)
+}
+
+// size is about how many bytes an action has in a message.
+func (a *Action) size() int {
+	n := 64
+	for _, p := range a.Bucket.Pairs {
+		n += len(p.Name) + len(p.Value) + 16
+	}
+	return n
 }
 
 // response is the message that says actions.

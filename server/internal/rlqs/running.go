@@ -192,8 +192,8 @@ func (o *outbox) put(actions []Action) {
 	}
 }
 
-// maxActions is how many actions one message has. Not more: an Envoy takes no message above 4 MiB.
-const maxActions = 2000
+// maxActions is how many bytes of actions one message has. gRPC clients take messages up to 4 MiB by default.
+const maxActions = 1 << 20
 
 // next returns what is to be sent, and marks the beginning or the end of a write.
 func (o *outbox) next() []Action {
@@ -203,7 +203,11 @@ func (o *outbox) next() []Action {
 	if len(o.pending) == 0 {
 		return nil
 	}
-	n := min(len(o.pending), maxActions)
+	n, size := 0, 0
+	for n < len(o.pending) && size < maxActions {
+		size += o.pending[n].size()
+		n++
+	}
 	out := o.pending[:n:n]
 	o.pending = append([]Action(nil), o.pending[n:]...)
 	clear(o.place)

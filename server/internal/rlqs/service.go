@@ -12,6 +12,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/lease"
@@ -58,8 +59,11 @@ type Service struct {
 	wg       sync.WaitGroup
 	ended    SessionStats // of sessions that are over
 	refused  uint64       // reports that were wrong
-	long     uint64       // buckets that were left out of reports
+	wrong    uint64       // usages that were, of buckets without a valid name
+	long     uint64       // usages of buckets with a name that is too long
 	turned   uint64       // streams for which there was no room
+
+	refusedLog, wrongLog sometimes
 
 	buckets atomic.Int64 // of all sessions, also those that are ending
 	warned  sync.Map     // names of limits that are not leased, once each
@@ -207,15 +211,7 @@ func (s *Service) read(r *running, srv pb.RateLimitQuotaService_StreamRateLimitQ
 			return err
 		}
 		usages, err := reports.read(m)
-		if err != nil || reports.long > 0 {
-			s.mu.Lock()
-			s.long += reports.long
-			if err != nil {
-				s.refused++
-			}
-			s.mu.Unlock()
-			reports.long = 0
-		}
+		s.note(srv.Context(), &reports, err)
 		if err != nil {
 			return err
 		}
@@ -230,6 +226,44 @@ func (s *Service) read(r *running, srv pb.RateLimitQuotaService_StreamRateLimitQ
 			return errGoing
 		}
 	}
+}
+
+// logEvery is between two lines about wrong reports, or about wrong usages.
+const logEvery = time.Minute
+
+// note counts and logs what was wrong with a report.
+func (s *Service) note(ctx context.Context, r *reader, err error) {
+	if err == nil && r.why == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		from = p.Addr.String()
+	}
+	if err != nil {
+		if s.refused++; s.refusedLog.due() {
+			s.opts.Logger.Error("an Envoy's stream of quotas is ended, and it opens another: none of its buckets is assigned until its configuration is right", "error", err, "from", from, "reports", s.refused)
+		}
+	}
+	if s.wrong, s.long = s.wrong+r.wrong, s.long+r.long; r.why != nil && s.wrongLog.due() {
+		s.opts.Logger.Warn("a bucket of Envoy's quota filter has a name that gets no assignment, so Envoy does with its requests what no_assignment_behavior says: have the matcher check header fields of clients before they become a bucket",
+			"because", r.why, "domain", r.domain, "from", from, "wrong", s.wrong, "too_long", s.long)
+	}
+	r.wrong, r.long, r.why = 0, 0, nil
+}
+
+// sometimes is when something was logged last.
+type sometimes struct{ at time.Time }
+
+// due reports whether the last time was logEvery ago.
+func (s *sometimes) due() bool {
+	if !s.at.IsZero() && time.Since(s.at) < logEvery {
+		return false
+	}
+	s.at = time.Now()
+	return true
 }
 
 // match returns the limits of a bucket.

@@ -92,12 +92,15 @@ type Session struct {
 	list    []*member // in the order of making
 	quotas  map[string]*quota
 	all     []*quota // those in quotas, and those that are ending
+	names   int      // bytes of the names of quotas
 	dirty   []*quota
 	out     []Action
-	houseAt limit.Time
-	gone    bool // the stream has ended
-	left    bool
-	stats   SessionStats
+	// rejected are buckets that are abandoned at the next Advance.
+	rejected []*BucketName
+	houseAt  limit.Time
+	gone     bool // the stream has ended
+	left     bool
+	stats    SessionStats
 }
 
 // SessionStats are running totals of a session.
@@ -122,6 +125,7 @@ type Usage struct {
 	Bucket          *BucketName
 	Key             string // canonical, of the bucket
 	Allowed, Denied uint64
+	Reject          bool // there is no assignment for such a bucket, which is abandoned at once
 }
 
 // Report takes a usage report.
@@ -129,10 +133,15 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 	s.now = now
 	for i := range usages {
 		u := &usages[i]
+		if u.Reject {
+			s.rejected = append(s.rejected, u.Bucket)
+			continue
+		}
 		q := s.quotas[u.Key]
 		switch {
-		case q == nil && (len(s.quotas) >= MaxBuckets || s.full()):
+		case q == nil && s.full(len(u.Key)):
 			s.stats.Crowded++
+			s.rejected = append(s.rejected, u.Bucket)
 			continue
 		case q == nil:
 			q = s.subscribe(now, u)
@@ -150,8 +159,15 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 	}
 }
 
-// full says that all sessions together have as many buckets as there may be.
-func (s *Session) full() bool { return s.opts.Buckets != nil && s.opts.Buckets.Load() >= MaxAllBuckets }
+// full says that there is no room for one bucket more, with a name of that size.
+func (s *Session) full(size int) bool {
+	return len(s.quotas) >= MaxBuckets || s.names+size > maxStreamIDs || s.opts.Buckets != nil && s.opts.Buckets.Load() >= MaxAllBuckets
+}
+
+// crowded says that half of the room is taken, so that buckets have to be abandoned sooner.
+func (s *Session) crowded() bool {
+	return len(s.quotas) > MaxBuckets/2 || s.names > maxStreamIDs/2 || s.opts.Buckets != nil && s.opts.Buckets.Load() > MaxAllBuckets/2
+}
 
 // note counts buckets of all sessions.
 func (s *Session) note(n int) {
@@ -172,6 +188,7 @@ func (s *Session) count(q *quota, u *Usage) {
 func (s *Session) subscribe(now limit.Time, u *Usage) *quota {
 	q := &quota{session: s, id: u.Key, name: u.Bucket, used: now}
 	s.quotas[u.Key] = q
+	s.names += len(u.Key)
 	s.all = append(s.all, q)
 	s.note(1)
 	s.open(now, q)
@@ -246,6 +263,7 @@ func (s *Session) retire(q *quota) {
 	q.ending = true
 	if s.quotas[q.id] == q {
 		delete(s.quotas, q.id)
+		s.names -= len(q.id)
 	}
 	s.noteLoad(q)
 }
@@ -356,7 +374,7 @@ func (s *Session) Next() limit.Time {
 		}
 		next = min(next, m.agent.Next())
 	}
-	if len(s.dirty) > 0 {
+	if len(s.dirty) > 0 || len(s.rejected) > 0 {
 		return s.now
 	}
 	return next
@@ -384,6 +402,10 @@ func (s *Session) Advance(now limit.Time) []Action {
 		s.houseAt = now.Add(housekeeping)
 		s.keepHouse(now)
 	}
+	for _, name := range s.rejected {
+		s.out = append(s.out, Action{Bucket: name, Abandon: true})
+	}
+	s.rejected = nil
 	dirty := s.dirty
 	s.dirty = nil
 	for _, q := range dirty {
@@ -408,6 +430,10 @@ func (s *Session) consider(now limit.Time, q *quota) {
 // keepHouse refreshes assignments, abandons buckets and ends what is not in use any more.
 func (s *Session) keepHouse(now limit.Time) {
 	kept := s.all[:0]
+	idleFor := AbandonAfter
+	if s.crowded() {
+		idleFor = crowdedAfter
+	}
 	for _, q := range s.all {
 		switch {
 		case q.ending && q.inUse(now) == lease.Capacity{}:
@@ -417,7 +443,7 @@ func (s *Session) keepHouse(now limit.Time) {
 		case q.abandoned && now >= q.ends, !q.abandoned && now > q.heard.Add(silentAfter+TTL+Delivery):
 			s.retire(q)
 		case q.abandoned:
-		case q.limited && now > q.used.Add(AbandonAfter) && q.sent != 0:
+		case now > q.used.Add(idleFor):
 			q.abandoned = true
 			q.ends = min(q.ends, now.Add(Delivery))
 			s.stats.Abandoned++
