@@ -192,8 +192,12 @@ func (o *outbox) put(actions []Action) {
 	}
 }
 
-// maxActions is how many bytes of actions one message has. gRPC clients take messages up to 4 MiB by default.
-const maxActions = 1 << 20
+// maxActions is how many actions one message has, and maxActionBytes after how many bytes no other one is added. Not
+// more: gRPC clients take messages up to 4 MiB by default, and the time that one takes counts as not being read.
+const (
+	maxActions     = 500
+	maxActionBytes = 1 << 18
+)
 
 // next returns what is to be sent, and marks the beginning or the end of a write.
 func (o *outbox) next() []Action {
@@ -204,7 +208,7 @@ func (o *outbox) next() []Action {
 		return nil
 	}
 	n, size := 0, 0
-	for n < len(o.pending) && size < maxActions {
+	for n < min(len(o.pending), maxActions) && size < maxActionBytes {
 		size += o.pending[n].size()
 		n++
 	}
