@@ -290,3 +290,21 @@ func TestQuotasEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestQuotasGivenBack: a server that stops gives back what Envoys had, so the next one with its state directory lends at
+// once.
+func TestQuotasGivenBack(t *testing.T) {
+	folder := stateIn(t.TempDir())
+	for i := range 3 {
+		s := start(t, quotas, folder)
+		if log := s.log.String(); strings.Contains(log, "while something was lent") {
+			t.Fatalf("start %d has to wait for leases:\n%s", i, log)
+		}
+		q := s.quotas()
+		q.report("edge", usageOf(1, 0, "name", "web"))
+		q.answer()
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

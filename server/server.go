@@ -461,6 +461,7 @@ func (s *Server) drain(httpL net.Listener) {
 			}
 		})
 	}
+	wg.Go(func() { s.quotas.Drain(ctx) }) // what Envoys were assigned is in use for some time yet
 	wg.Wait()
 	s.shutdown(ctx, s.admin)
 	s.pages.close()

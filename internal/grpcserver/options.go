@@ -28,8 +28,7 @@ const (
 
 	maxStreams    = 1024 // per connection; Envoy multiplexes all its requests on a few
 	connectTime   = 5 * time.Second
-	connectionAge = 30 * time.Minute // so that clients spread anew over instances that were added
-	ageGrace      = 30 * time.Second
+	connectionAge = 30 * time.Minute // so that clients spread anew over instances that were added; streams go on
 )
 
 // streamWorkers are goroutines that answer streams one after the other. A new goroutine
@@ -50,8 +49,7 @@ func Options(streams context.Context, maxMessage int, fault func(method string, 
 		grpc.ConnectionTimeout(connectTime),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: ageGrace,
-			Time: time.Minute, Timeout: 10 * time.Second,
+			MaxConnectionAge: connectionAge, Time: time.Minute, Timeout: 10 * time.Second,
 		}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(Survive(fault)),

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,6 +98,21 @@ func (s *Service) Run(ctx context.Context) {
 	s.wg.Wait()
 }
 
+// Drain waits until every session has given back what it held, or ctx is done. It is called when Draining is closed and
+// before the context of Run ends, with which the coordinator ends too.
+func (s *Service) Drain(ctx context.Context) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.sessions))
+	s.mu.Unlock()
+	for _, r := range all {
+		select {
+		case <-r.over:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Reload has the sessions follow the limits that are in force now.
 func (s *Service) Reload() {
 	s.mu.Lock()
@@ -112,7 +129,7 @@ func (s *Service) Reload() {
 func (s *Service) begin() (*running, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running == nil {
+	if s.running == nil || s.draining() {
 		return nil, errGoing
 	}
 	if len(s.sessions) >= s.opts.MaxStreams {
