@@ -34,6 +34,7 @@ var packages = map[string]string{
 	"errors":       "errors",
 	"fmt":          "fmt",
 	"http":         "net/http",
+	"httptest":     "net/http/httptest",
 	"netip":        "net/netip",
 	"log":          "log",
 	"os":           "os",

@@ -119,7 +119,9 @@ func (b *builder) reject(s *scope, l *Limit, n *document.Node) {
 		status(v)
 	}
 	a.Status = l.Status
-	if v := n.Get("body"); v != nil {
+	if v := n.Get("body"); v != nil && (v.Kind == document.Map || v.Kind == document.List) {
+		s.Wants(v, "text", `quote JSON: body: '{"error": "too many requests"}'`)
+	} else if v != nil {
 		if text, ok := s.str(v, "text"); ok {
 			if len(text) > maxBody {
 				s.Fault(v, "answer with a redirect, or a reference to a page", "the body has %d bytes, want at most %d", len(text), maxBody)

@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -77,6 +78,9 @@ func (s *Set) Unprovided() []Error {
 			}
 			if hint := identityHint(name); hint != "" {
 				did = hint + ", or "
+			}
+			if names := strings.FieldsFunc(name, func(r rune) bool { return r == ',' || r == ' ' }); len(names) > 1 {
+				did = "for several attributes write [" + strings.Join(names, ", ") + "]; otherwise "
 			}
 			out = append(out, Error{
 				File: l.File, Line: l.Line,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -234,7 +235,11 @@ func (o *Options) complete() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("server: "+format, args...)) }
 	for _, a := range o.listeners() {
 		if _, _, err := net.SplitHostPort(a.addr); err != nil {
-			bad("%s address %q: %w, write it as 127.0.0.1:8080", a.name, a.addr, err)
+			example := "127.0.0.1:8080"
+			if port, err := strconv.ParseUint(a.addr, 10, 16); err == nil {
+				example = fmt.Sprintf("127.0.0.1:%d, or :%[1]d for all interfaces", port)
+			}
+			bad("%s address %q: %w, write it as %s", a.name, a.addr, err, example)
 		}
 	}
 	errs = append(errs, append(append(o.secured(), o.checkPages()...), o.checkDashboard()...)...)

@@ -94,6 +94,10 @@ type fileSpot struct {
 }
 
 func (p *scenarioParser) root(n *document.Node) {
+	if n.Get("limits") != nil || n.Get("domain") != nil {
+		p.Fault(nil, "a scenario describes one limit and its load, such as examples/scenarios/e1-step-10.yaml; stint replay plays a log against a limits file", "this is a limits file, not a scenario")
+		return
+	}
 	if !p.Known(n, "a scenario", "name", "about", "limit", "burst", "instances", "duration", "seed",
 		"network", "load", "events", "weights", "old", "starts", "clocks", "failover", "measure",
 		"systems", "stint", "runs", "show") {

@@ -194,7 +194,14 @@ func (f *clientFlags) question(args []string) (map[string]any, error) {
 		}
 		name, value, ok := strings.Cut(a, "=")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("%q is no attribute, write it as ip=192.0.2.7", a)
+			example := "ip=192.0.2.7"
+			switch {
+			case strings.HasPrefix(a, "/"):
+				example = "path=" + a
+			case a != "" && strings.ToUpper(a) == a && strings.ToLower(a) != a:
+				example = "method=" + a
+			}
+			return nil, fmt.Errorf("%q is not an attribute, write it as %s", a, example)
 		}
 		if _, twice := attributes[name]; twice && f.domain == "" {
 			return nil, fmt.Errorf("the attribute %q is given twice", name)
@@ -306,7 +313,7 @@ func (s *standing) text() string {
 	text := fmt.Sprintf("%d of %d left", s.Remaining, s.Quota)
 	if s.Failed {
 		// The figures are not how the limit stands.
-		text = "the store did not answer, decided as on_store_failure says"
+		text = "the store or the coordinator did not answer; decided by on_store_failure"
 		if !s.Allowed && s.Reason != "store_failure" {
 			text += ", refused: " + s.Reason
 		}
@@ -316,7 +323,7 @@ func (s *standing) text() string {
 		return text
 	}
 	if s.ResetAfter != nil && *s.ResetAfter > 0 {
-		text += ", as new in " + duration(*s.ResetAfter)
+		text += ", resets in " + duration(*s.ResetAfter)
 	}
 	if !s.Allowed {
 		text += ", refused: " + s.Reason

@@ -35,7 +35,7 @@ descriptors:
 		{[]string{"take", "--domain", "edge"}, exitUsage, "user=u1"},
 		{[]string{"take", "--domain", "edge", "+", "user=u"}, exitUsage, "no entry before a +"},
 		{[]string{"take", "--domain", "edge", "user=u", "+"}, exitUsage, "user=u1"},
-		{[]string{"take", "user=u", "+"}, exitUsage, `"+" is no attribute`},
+		{[]string{"take", "user=u", "+"}, exitUsage, `"+" is not an attribute`},
 	} {
 		code, out, errOut := call(t, addr, c.args...)
 		if code != c.code || !strings.Contains(out+errOut, c.text) {

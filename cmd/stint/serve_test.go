@@ -27,7 +27,7 @@ func TestServeWithRedis(t *testing.T) {
 	}
 	p.await("the store does not answer")
 	for args, want := range map[string]string{
-		"user=u":      "allowed\n  lenient: the store did not answer, decided as on_store_failure says\n",
+		"user=u":      "allowed\n  lenient: the store or the coordinator did not answer; decided by on_store_failure\n",
 		"user=strict": "refused by strict: ", // store_failure
 	} {
 		code, out, _ := call(t, []string{"STINT_ADDR=" + p.http}, "take", args)

@@ -259,7 +259,7 @@ func TestTakeAndExplain(t *testing.T) {
 		{[]string{"take", "user=v", "--cost", "1"}, exitNo, "refused by per-user"},
 		{[]string{"take", "path=/x"}, exitOK, "no limit applies"},
 		{[]string{"explain", "path=/x", "--json"}, exitOK, `"unmatched":["per-user"]`},
-		{[]string{"take", "user"}, exitUsage, `"user" is no attribute`},
+		{[]string{"take", "user"}, exitUsage, `"user" is not an attribute`},
 		{[]string{"take", "user=u", "user=v"}, exitUsage, "given twice"},
 		{[]string{"take", "user=u", "--cost", "-1"}, exitUsage, "want at least 0"},
 		{[]string{"take", "user=u", "--cost", "99999999999999999999"}, exitUsage, "--cost"},

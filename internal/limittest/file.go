@@ -85,6 +85,10 @@ func parse(name string, src []byte) (*file, error) {
 		}
 		return nil, f.err()
 	}
+	if f.Root.Get("limits") != nil || f.Root.Get("domain") != nil {
+		f.Fault(f.Root, "put tests into a file of their own that begins with config: and the path of this one", "this is a limits file, not a file with tests")
+		return nil, f.err()
+	}
 	if !f.mapOf(f.Root, "a file with tests", fileKeys) {
 		return nil, f.err()
 	}

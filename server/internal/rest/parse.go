@@ -90,7 +90,7 @@ func parse(src []byte, fields ...string) (body, error) {
 		}
 		switch {
 		case !known:
-			return p.fail(p.at, "unknown field %q, want one of %q", name, fields)
+			return p.fail(p.at, "unknown field %q, want one of %q; an attribute goes into {\"attributes\":{%[1]q:...}}", name, fields)
 		case name == "attributes":
 			return p.attributes(&b.request)
 		case name == "cost":
