@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/server/internal/leaseservice"
 )
 
@@ -54,6 +55,10 @@ func (l *leases) epochSeen() (highest uint64) {
 
 // serveLeases answers GET /v1/leases: what this member coordinates, and who coordinates the rest.
 func (l *leases) serveLeases(w http.ResponseWriter, r *http.Request) {
+	if _, err := answer.Parameters(r, "limit"); err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	list, all := l.elsewhere()
 	if len(list) == 0 {
 		l.Set.ServeHTTP(w, r)

@@ -179,7 +179,7 @@ func (o *openAPI) operations() (all []operation) {
 				continue
 			}
 			id := op["operationId"].(string)
-			all = append(all, operation{id, method, path, item.(object)["servers"] != nil, op})
+			all = append(all, operation{id, method, path, item.(object)["x-port"] == "admin", op})
 		}
 	}
 	return all

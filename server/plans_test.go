@@ -183,7 +183,7 @@ func TestCustomersRefuse(t *testing.T) {
 		{http.MethodPut, "customer=bob&plan=pro&version=3", 409, "has version 0"},
 		{http.MethodDelete, "customer=bob", 404, "was not set"},
 		{http.MethodDelete, "customer=bob&plan=pro", 400, "unknown parameter"},
-		{http.MethodGet, "customer=", 400, "has no name"},
+		{http.MethodGet, "customer=", 400, "has no value"},
 		{http.MethodGet, "max=0", 400, "want 1 to 1000"},
 		{http.MethodPost, "customer=bob", 405, ""},
 		{http.MethodGet, "", 200, `"customers":[]`},

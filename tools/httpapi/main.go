@@ -185,7 +185,7 @@ func (p *page) kind(s any) string {
 		return strings.Join(values, ", ")
 	case get(s, "items") != nil:
 		return "list of " + p.kind(get(s, "items"))
-	case get(s, "format") != nil:
+	case get(s, "format") != nil && text(get(s, "type")) == "string":
 		return text(get(s, "format"))
 	case get(s, "type") == nil:
 		return "any"

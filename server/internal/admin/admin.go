@@ -59,9 +59,11 @@ type Options struct {
 
 // New returns the handler.
 func New(o Options) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux, open := http.NewServeMux(), http.NewServeMux()
+	mux.Handle("/healthz", open)
+	mux.Handle("/readyz", open)
+	open.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	open.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		version := ""
 		if o.Version != nil {
 			version = o.Version()

@@ -67,7 +67,13 @@ func TestHealthAndReadiness(t *testing.T) {
 	p.ready = false
 	want(t, p.ask("GET", "/readyz"), 503, "not ready: the store is slow\n")
 	want(t, p.ask("GET", "/healthz"), 200, "ok\n")
-	want(t, p.ask("POST", "/readyz"), 404, "")
+	for _, path := range []string{"/readyz", "/healthz"} {
+		w := p.ask("POST", path)
+		want(t, w, 405, "")
+		if allow := w.Header().Get("Allow"); allow != "GET, HEAD" {
+			t.Errorf("POST %s: Allow is %q", path, allow)
+		}
+	}
 	want(t, p.ask("GET", "/nothing"), 404, "")
 }
 

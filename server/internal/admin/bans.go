@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,29 +45,8 @@ func BanHandler(bans *banlist.Bans) http.Handler {
 	return mux
 }
 
-// parameters refuses what a call does not know: a filter with a typo would lift every ban.
-func parameters(r *http.Request, known ...string) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, errors.New("the query is malformed")
-	}
-next:
-	for name, values := range q {
-		for _, k := range known {
-			if name == k {
-				if len(values) > 1 && k != "key" && k != "count" {
-					return nil, fmt.Errorf("%s is given twice", k)
-				}
-				continue next
-			}
-		}
-		return nil, fmt.Errorf("unknown parameter %.100q, want %s", name, strings.Join(known, ", "))
-	}
-	return q, nil
-}
-
 func listBans(w http.ResponseWriter, r *http.Request, bans *banlist.Bans) {
-	q, err := parameters(r, "limit", "after", "max")
+	q, err := answer.Parameters(r, "limit", "after", "max")
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
@@ -108,7 +85,7 @@ func listBans(w http.ResponseWriter, r *http.Request, bans *banlist.Bans) {
 }
 
 func liftBans(w http.ResponseWriter, r *http.Request, bans *banlist.Bans) {
-	q, err := parameters(r, "limit", "key", "id", "all")
+	q, err := answer.Parameters(r, "limit", "key", "id", "all")
 	name, keys, id := q.Get("limit"), q["key"], q.Get("id")
 	all := q.Get("all") == "true"
 	ways := 0

@@ -68,7 +68,7 @@ func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who fun
 	})
 	mux.HandleFunc("GET /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) { getCustomers(w, r, desk) })
 	mux.HandleFunc("PUT /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) {
-		q, err := parameters(r, "customer", "plan", "until", "then", "count", "version")
+		q, err := answer.Parameters(r, "customer", "plan", "until", "then", "count", "version")
 		var a plans.Assignment
 		by := plans.Change{Who: who(r)}
 		if err == nil {
@@ -89,7 +89,7 @@ func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who fun
 		writeJSON(w, c)
 	})
 	mux.HandleFunc("DELETE /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) {
-		q, err := parameters(r, "customer", "version")
+		q, err := answer.Parameters(r, "customer", "version")
 		by := plans.Change{Who: who(r)}
 		if err == nil {
 			by.Version, err = version(q)
@@ -108,7 +108,7 @@ func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who fun
 }
 
 func getCustomers(w http.ResponseWriter, r *http.Request, desk *plans.Desk) {
-	q, err := parameters(r, "customer", "after", "max")
+	q, err := answer.Parameters(r, "customer", "after", "max")
 	most := usualCustomers
 	if text := q.Get("max"); err == nil && text != "" {
 		if most, err = strconv.Atoi(text); err != nil || most < 1 || most > maxCustomers {

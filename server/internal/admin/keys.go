@@ -73,7 +73,7 @@ func KeyHandler(keys *keyadmin.Keys, log *audit.Log, who func(*http.Request) str
 
 // keyQuery reads which key is meant, and the amount; 0 = none is given.
 func keyQuery(r *http.Request) (key keyadmin.Key, n int64, err error) {
-	q, err := parameters(r, "limit", "override", "key", "amount")
+	q, err := answer.Parameters(r, "limit", "override", "key", "amount")
 	if err != nil {
 		return key, 0, err
 	}
@@ -104,7 +104,7 @@ func keyOf(q url.Values) (key []limit.Attribute, err error) {
 }
 
 func listChanges(w http.ResponseWriter, r *http.Request, log *audit.Log) {
-	q, err := parameters(r, "what", "after", "max")
+	q, err := answer.Parameters(r, "what", "after", "max")
 	most := usualBans
 	if text := q.Get("max"); err == nil && text != "" {
 		if most, err = strconv.Atoi(text); err != nil || most < 1 || most > audit.MaxPage {

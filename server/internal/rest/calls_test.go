@@ -47,7 +47,7 @@ func TestBadCalls(t *testing.T) {
 		{"POST", "/v1/take", `{"attributes":{"a":true}}`, 400, `the attribute "a" is true`},
 		{"POST", "/v1/take", `{"attributes":{"a":{}}}`, 400, "is an object"},
 		{"POST", "/v1/take", `{"attributes":{"":"x"}}`, 400, "no name"},
-		{"POST", "/v1/take", `{"attributes":{"` + strings.Repeat("n", rest.MaxNameBytes+1) + `":"x"}}`, 400, "257 bytes, at most 256"},
+		{"POST", "/v1/take", `{"attributes":{"` + strings.Repeat("n", rest.MaxNameLength+1) + `":"x"}}`, 400, "257 characters, at most 256"},
 		{"POST", "/v1/take", `{"attributes":[]}`, 400, "found a list"},
 		{"POST", "/v1/take", `{"cost":1.5}`, 400, "cost is 1.5"},
 		{"POST", "/v1/take", `{"cost":"1"}`, 400, "cost is a string"},
@@ -73,7 +73,7 @@ func TestBadCalls(t *testing.T) {
 	// As many attributes as may be, with names as long as may be.
 	var b strings.Builder
 	for i := range rest.MaxAttributes {
-		b.WriteString(fmt.Sprintf(`,"%03d%s":"x"`, i, strings.Repeat("n", rest.MaxNameBytes-3)))
+		b.WriteString(fmt.Sprintf(`,"%03d%s":"x"`, i, strings.Repeat("n", rest.MaxNameLength-3)))
 	}
 	if a := s.call("/v1/take", `{"attributes":{`+b.String()[1:]+`}}`); a.code != 200 || a.Limits[0].Remaining != 4 {
 		t.Errorf("%d %+v", a.code, a)

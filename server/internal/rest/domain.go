@@ -2,6 +2,7 @@ package rest
 
 import (
 	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -31,8 +32,8 @@ func (p *parser) domain(to *string) error {
 		return err
 	case text == "":
 		return p.fail(p.at, "the domain is empty, leave it out to ask limits in stint's own format alone")
-	case len(text) > MaxNameBytes:
-		return p.fail(p.at, "the domain has %d bytes, at most %d are taken", len(text), MaxNameBytes)
+	case utf8.RuneCountInString(text) > MaxNameLength:
+		return p.fail(p.at, "the domain has %d characters, at most %d are taken", utf8.RuneCountInString(text), MaxNameLength)
 	}
 	*to = text
 	return nil
@@ -88,8 +89,8 @@ func (p *parser) entries(to *[]limit.Attribute) error {
 			return err
 		case a.Name == "":
 			return p.fail(p.at, "an entry has no key")
-		case len(a.Name) > MaxNameBytes:
-			return p.fail(p.at, "the key of an entry has %d bytes, at most %d are taken", len(a.Name), MaxNameBytes)
+		case utf8.RuneCountInString(a.Name) > MaxNameLength:
+			return p.fail(p.at, "the key of an entry has %d characters, at most %d are taken", utf8.RuneCountInString(a.Name), MaxNameLength)
 		}
 		*to = append(*to, a)
 		return nil

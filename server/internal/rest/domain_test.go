@@ -156,7 +156,7 @@ func TestWrongDomains(t *testing.T) {
 		`{"domain":"edge","descriptors":[]}`:                        `add one of them`,
 		`{"domain":""}`:                                             "line 1, column 11: the domain is empty",
 		`{"domain":7}`:                                              "the domain is a number, want a string",
-		`{"domain":"` + strings.Repeat("d", 257) + `"}`:             "the domain has 257 bytes",
+		`{"domain":"` + strings.Repeat("d", 257) + `"}`:             "the domain has 257 characters",
 		`{"domain":"edge","descriptors":{}}`:                        "found an object, want a list",
 		`{"domain":"edge","descriptors":[{}]}`:                      "a descriptor has no entries",
 		`{"domain":"edge","descriptors":[{"entries":[]}]}`:          "a descriptor has no entries",
@@ -167,7 +167,7 @@ func TestWrongDomains(t *testing.T) {
 		`{"domain":"edge","descriptors":[{"cost":-1}]}`:             "cost is -1",
 		`{"domain":"edge","descriptors":[` + many + `]}`:            "more than 100 descriptors",
 		`{"domain":"edge","descriptors":[` + entries(strings.Split(strings.Repeat("a=b ", 33), " ")[:33]...) + `]}`: "more than 32 entries",
-		`{"domain":"edge","descriptors":[` + entries(strings.Repeat("k", 257)+"=v") + `]}`:                          "has 257 bytes",
+		`{"domain":"edge","descriptors":[` + entries(strings.Repeat("k", 257)+"=v") + `]}`:                          "has 257 characters",
 		`{"domain":"edge","descriptors":[` + entries("ip=x"):                                                        "the body ends too early",
 	} {
 		for _, path := range []string{"/v1/take", "/v1/explain"} {

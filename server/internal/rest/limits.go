@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -67,12 +68,15 @@ func (a *api) limits(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	wait := time.Duration(0)
-	if text := r.URL.Query().Get("wait"); text != "" {
-		var err error
+	q, err := answer.Parameters(r, "wait")
+	if text := q.Get("wait"); text != "" {
 		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
-			answer.WriteError(w, http.StatusBadRequest, "wait is no duration, want one such as 5s")
-			return
+			err = errors.New("wait is no duration, want one such as 5s")
 		}
+	}
+	if err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
 	}
 	name, known := strings.TrimPrefix(r.URL.Path, limitsPrefix), r.Header.Get("If-None-Match")
 	over := time.NewTimer(min(wait, longestWait))

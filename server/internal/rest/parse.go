@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,8 @@ const (
 	MaxBodyBytes = 512 << 10
 	// MaxAttributes admits 256 header fields (header:*) beside those that limits name.
 	MaxAttributes = 512
-	MaxNameBytes  = 256
+	// MaxNameLength bounds names in characters, as JSON Schema counts them.
+	MaxNameLength = 256
 
 	// Envoy's service is asked with a handful of each.
 	MaxDescriptors = 100
@@ -72,7 +74,7 @@ type parser struct {
 // parse reads {"attributes":{...},"cost":n,"count_refused":true,"queue":true,"permit":n}, and beside
 // them "domain" and "descriptors" where the fields have "domain". It is strict: a field it
 // does not know, a field twice, a value of another kind, a fraction for a number
-// are errors with a place. An explicit cost of 0 asks without taking.
+// (1.5, not 2.0) are errors with a place. An explicit cost of 0 asks without taking.
 func parse(src []byte, fields ...string) (body, error) {
 	b := body{request: limit.Request{Cost: 1}}
 	p := &parser{src: src, dec: json.NewDecoder(bytes.NewReader(src))}
@@ -139,8 +141,8 @@ func (p *parser) attributes(req *limit.Request) error {
 		switch {
 		case name == "":
 			return p.fail(p.at, "an attribute has no name")
-		case len(name) > MaxNameBytes:
-			return p.fail(p.at, "an attribute's name has %d bytes, at most %d are taken", len(name), MaxNameBytes)
+		case utf8.RuneCountInString(name) > MaxNameLength:
+			return p.fail(p.at, "an attribute's name has %d characters, at most %d are taken", utf8.RuneCountInString(name), MaxNameLength)
 		case len(req.Attributes) == MaxAttributes:
 			return p.fail(p.at, "more than %d attributes", MaxAttributes)
 		}
@@ -209,7 +211,7 @@ func (p *parser) duration(name string, to *time.Duration) error {
 }
 
 func (p *parser) permit(to *uint64) (err error) {
-	*to, err = p.integer("permit", 1<<63)
+	*to, err = p.integer("permit", math.MaxInt64)
 	return err
 }
 
@@ -222,11 +224,36 @@ func (p *parser) integer(name string, most uint64) (uint64, error) {
 	if !ok {
 		return 0, p.fail(p.at, "%s is %s, want a whole number from 0 to %d", name, kind(t), most)
 	}
-	n, err := strconv.ParseUint(text.String(), 10, 64)
-	if err != nil || n > most {
+	n, ok := wholeNumber(text.String())
+	if !ok || n > most {
 		return 0, p.fail(p.at, "%s is %.40s, want a whole number from 0 to %d", name, text, most)
 	}
 	return n, nil
+}
+
+// wholeNumber reads a JSON number that JSON Schema takes for an integer, such as 2, 2.0 or 2e3.
+func wholeNumber(text string) (n uint64, ok bool) {
+	digits, exponent := text, 0
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		var err error
+		if exponent, err = strconv.Atoi(text[i+1:]); err != nil {
+			return 0, false
+		}
+		digits = text[:i]
+	}
+	digits, negative := strings.CutPrefix(digits, "-")
+	whole, fraction, _ := strings.Cut(digits, ".")
+	digits = strings.TrimRight(whole+fraction, "0")
+	exponent += len(whole) - len(digits)
+	digits = strings.TrimLeft(digits, "0")
+	switch {
+	case digits == "":
+		return 0, true
+	case negative || exponent < 0 || exponent > 19: // 10^19 is the largest power of ten below 2^64
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits+strings.Repeat("0", exponent), 10, 64)
+	return n, err == nil
 }
 
 // object reads an object and calls member after each name.

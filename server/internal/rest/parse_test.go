@@ -3,6 +3,9 @@ package rest
 import (
 	"encoding/json"
 	"errors"
+	"math"
+	"math/big"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +39,32 @@ func TestParse(t *testing.T) {
 		if err != nil || b.request.Cost != want.Cost || b.request.Peek != want.Peek {
 			t.Errorf("%s: %+v, %v", src, b.request, err)
 		}
+	}
+}
+
+// A number without a fraction is whole however it is written, as in JSON Schema, at every call that takes one.
+func TestWholeNumbers(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"0": 0, "-0": 0, "0.0": 0, "2": 2, "2.0": 2, "2.00e0": 2, "2e3": 2000, "2E+3": 2000, "0.002e3": 2, "120e-1": 12, "1.5e1": 15,
+		"4611686018427387904": 1 << 62, "18446744073709551615": math.MaxUint64, "1e19": 1e19, "0.0e400": 0, "100e-2": 1,
+	} {
+		if got, ok := wholeNumber(text); !ok || got != want {
+			t.Errorf("%s is %d, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"1.5", "-1", "-1.0", "1e-1", "15e-2", "1e20", "18446744073709551616", "1e400", "1e999999999", "1e-999999999", "1e99999999999999999999"} {
+		if got, ok := wholeNumber(text); ok {
+			t.Errorf("%s is %d", text, got)
+		}
+	}
+	b, err := parse([]byte(`{"cost":2.0,"permit":3e0}`), "cost", "permit")
+	if err != nil || b.request.Cost != 2 || b.permit != 3 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	var settled struct{ Actual *whole }
+	w := httptest.NewRecorder()
+	if !readExactly(w, []byte(`{"actual":2.0}`), &settled, "", "actual") || *settled.Actual != 2 {
+		t.Errorf("%+v: %s", settled, w.Body)
 	}
 }
 
@@ -124,12 +153,19 @@ func FuzzBody(f *testing.F) {
 		}
 		var plain struct {
 			Attributes  map[string]string
-			Cost        *int64
+			Cost        *json.Number
 			Domain      string
 			Descriptors []struct {
 				Entries []struct{ Key, Value string }
-				Cost    *int64
+				Cost    *json.Number
 			}
+		}
+		exactly := func(text json.Number, n int64) bool {
+			r, ok := new(big.Rat).SetString(text.String())
+			return ok && r.Cmp(new(big.Rat).SetInt64(n)) == 0
+		}
+		if plain.Cost != nil && !b.request.Peek && !exactly(*plain.Cost, b.request.Cost) {
+			t.Fatalf("%q: the cost is %d", src, b.request.Cost)
 		}
 		if err := json.Unmarshal(src, &plain); err != nil || len(plain.Attributes) != len(b.request.Attributes) {
 			t.Fatalf("%q is taken, but: %v %v", src, plain, err)
@@ -139,7 +175,7 @@ func FuzzBody(f *testing.F) {
 		}
 		for i, d := range b.descriptors {
 			p := plain.Descriptors[i]
-			if len(d.entries) != len(p.Entries) || len(d.entries) == 0 || len(d.entries) > MaxEntries || d.hasCost != (p.Cost != nil) || d.hasCost && d.cost != *p.Cost {
+			if len(d.entries) != len(p.Entries) || len(d.entries) == 0 || len(d.entries) > MaxEntries || d.hasCost != (p.Cost != nil) || d.hasCost && !exactly(*p.Cost, d.cost) {
 				t.Fatalf("%q: %+v", src, d)
 			}
 			for j, e := range d.entries {

@@ -95,7 +95,7 @@ func (q *quickReader) attributes(req *limit.Request) bool {
 			return false
 		}
 		name, ok := q.text()
-		if !ok || len(name) == 0 || len(name) > MaxNameBytes || !q.next(':') {
+		if !ok || len(name) == 0 || len(name) > MaxNameLength || !q.next(':') {
 			return false
 		}
 		for i := range n {

@@ -37,7 +37,7 @@ func agrees(t *testing.T, src []byte) (accepted bool) {
 
 // TestQuickWalk: what is read without the strict parser, and what is left to it.
 func TestQuickWalk(t *testing.T) {
-	long := strings.Repeat("n", MaxNameBytes)
+	long := strings.Repeat("n", MaxNameLength)
 	for src, want := range map[string]bool{
 		`{}`:                                 true,
 		`{"attributes":{}}`:                  true,

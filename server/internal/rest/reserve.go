@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,7 +118,7 @@ func (a *api) guess(b *body) error {
 func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {
 	var body struct {
 		ID   string
-		Used *int64
+		Used *whole
 		TTL  *string
 	}
 	if !readExactly(w, src, &body, `{"id": "...", "used": 100, "ttl": "60s"}`, "id", "used", "ttl") {
@@ -141,14 +142,14 @@ func (a *api) renew(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, `"used" is missing, want what was used so far`)
 		return
 	}
-	one, err := a.opts.Reservations.Renew(r.Context(), body.ID, *body.Used, ttl)
+	one, err := a.opts.Reservations.Renew(r.Context(), body.ID, int64(*body.Used), ttl)
 	a.settled(w, &one, err)
 }
 
 func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 	var body struct {
 		ID     string
-		Actual *int64
+		Actual *whole
 	}
 	if !readExactly(w, src, &body, `{"id": "...", "actual": 100}`, "id", "actual") {
 		return
@@ -161,7 +162,7 @@ func (a *api) commit(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, `"actual" is missing, want what was used`)
 		return
 	}
-	one, err := a.opts.Reservations.Commit(r.Context(), body.ID, *body.Actual)
+	one, err := a.opts.Reservations.Commit(r.Context(), body.ID, int64(*body.Actual))
 	a.settled(w, &one, err)
 }
 
@@ -188,6 +189,24 @@ func (a *api) settled(w http.ResponseWriter, one *reserve.Reservation, err error
 
 // noID answers a call that says no reservation.
 const noID = `"id" is missing, want that of the answer to /v1/reserve`
+
+// whole is a number of a body that [wholeNumber] reads.
+type whole int64
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (n *whole) UnmarshalJSON(text []byte) error {
+	v, ok := uint64(0), false
+	what := map[byte]string{'"': "string", '{': "object", '[': "list", 't': "bool", 'f': "bool"}[text[0]]
+	if what == "" {
+		v, ok = wholeNumber(string(text))
+		what = "number " + string(text[:min(len(text), 40)])
+	}
+	if !ok || v > limit.MaxCount {
+		return &json.UnmarshalTypeError{Value: what, Type: reflect.TypeFor[int64]()}
+	}
+	*n = whole(v)
+	return nil
+}
 
 // readExactly reads a body that has nothing but the fields of to, by these names and once each; it answers those that have
 // something else.

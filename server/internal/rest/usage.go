@@ -80,11 +80,11 @@ func usageHandler(read History) http.HandlerFunc {
 func usageQuery(r *http.Request) (q usage.Query, format string, err error) {
 	var errs []error
 	bad := func(text string, args ...any) { errs = append(errs, fmt.Errorf(text, args...)) }
-	values := r.URL.Query()
+	values, err := answer.Parameters(r, customer, "key", "limit", "from", "to", "by", "timezone", "format")
+	if err != nil {
+		return q, "", err
+	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if len(values[name]) > 1 && name != "key" {
-			bad("%.100q is given twice", name)
-		}
 		value := values[name][0]
 		switch name {
 		case customer:
@@ -114,8 +114,6 @@ func usageQuery(r *http.Request) (q usage.Query, format string, err error) {
 			if format = value; formats[format] == nil {
 				bad("format is %.100q, want json, jsonl or csv", value)
 			}
-		default:
-			bad("unknown parameter %.100q, want customer, key, limit, from, to, by, timezone or format", name)
 		}
 		if err != nil {
 			errs = append(errs, err)

@@ -116,7 +116,11 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request) {
 
 // serveTop answers GET /v1/top.
 func (u *UI) serveTop(w http.ResponseWriter, r *http.Request) {
-	q, err := topQuery(r.URL.Query())
+	values, err := answer.Parameters(r, "find", "sort", "limits", "keys")
+	var q query
+	if err == nil {
+		q, err = topQuery(values)
+	}
 	if err != nil {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
