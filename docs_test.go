@@ -146,6 +146,7 @@ func TestServicePage(t *testing.T) {
 	maps.Copy(metrics, collect("server/internal/admin/counts.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/admin/identity.go", `desc\("([a-z_]+)"`, "stint_"))
 	metrics["stint_refused_connections_total"] = true // server/connections.go
+	metrics["stint_grpc_refused_total"] = true        // server/refusedcalls.go
 	maps.Copy(metrics, collect("server/internal/admin/bans.go", `desc\("([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/estimates.go", `NewDesc\("stint_([a-z_]+)"`, "stint_"))
 	maps.Copy(metrics, collect("server/internal/resp/figures.go", `NewDesc\("(stint_[a-z_]+)"`, ""))

@@ -243,6 +243,9 @@ internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
 internal/usage, internal/keyadmin, internal/gen/memberpb < server/internal/members;
 
+# One line of a log a minute.
+NONE < internal/lograte < server/internal/tlsfiles, server;
+
 # Who reaches a port: certificates in files, and identities with their roles. Neither knows a
 # protocol.
 internal/filewatch < server/internal/tlsfiles;

@@ -6,20 +6,16 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/lograte"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/gate"
 )
 
 // anyHost, among the configured names, allows every name.
 const anyHost = "*"
-
-// strangeHostLog is how often refused names are logged at most. A client that uses a
-// wrong name uses it often.
-const strangeHostLog = time.Minute
 
 // ownHosts refuses requests that address the service by a name that is not its own.
 // A page in a user's browser can point its own name at this machine, and is then, to
@@ -40,13 +36,13 @@ func ownHosts(configured []string, o *Options, next http.Handler) http.Handler {
 			return next
 		}
 	}
-	var logged atomic.Int64 // when a refusal was logged last, Unix nanoseconds; 0 = never
+	var logged lograte.Minute
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/healthz" || r.URL.Path == "/healthcheck" || !mayBePublic(r.Host) || admin.HostAllowed(r.Host, names) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if last, now := logged.Load(), time.Now().UnixNano(); (last == 0 || now-last >= int64(strangeHostLog)) && logged.CompareAndSwap(last, now) {
+		if logged.Allow(time.Now()) {
 			o.Logger.Warn("a request was refused because it addressed the service by a name that is not its own: allow the name with --http-host if it is",
 				"host", r.Host[:min(len(r.Host), 100)])
 		}

@@ -126,7 +126,7 @@ func TestBadRLSInput(t *testing.T) {
 		return request("edge", 1, ds...)
 	}
 	wide := descriptor()
-	for range 33 {
+	for range 101 {
 		wide.Entries = append(wide.Entries, good().Entries[0])
 	}
 	unchanged(t, yaml, func(s *service) {
@@ -138,11 +138,11 @@ func TestBadRLSInput(t *testing.T) {
 			"no domain":             {request("", 1, good()), codes.InvalidArgument, "domain must not be empty"},
 			"no descriptors":        {request("edge", 1), codes.InvalidArgument, "descriptor list must not be empty"},
 			"domain long":           {request(strings.Repeat("d", 300), 1, good()), codes.InvalidArgument, "300 bytes"},
-			"101 descriptors":       {repeated(101, good()), codes.InvalidArgument, "101 descriptors, at most 100"},
-			"100,000 descriptors":   {repeated(100_000, good()), codes.ResourceExhausted, "larger than max"},
-			"entries":               {request("edge", 1, wide), codes.InvalidArgument, "33 entries"},
+			"1,001 descriptors":     {repeated(1001, good()), codes.InvalidArgument, "1001 descriptors, at most 1000"},
+			"400,000 descriptors":   {repeated(400_000, good()), codes.Internal, "larger than max"},
+			"entries":               {request("edge", 1, wide), codes.InvalidArgument, "101 entries"},
 			"key long":              {request("edge", 1, good(), descriptor(strings.Repeat("k", 257)+"=v")), codes.InvalidArgument, "entry 0 of descriptor 1"},
-			"value too long":        {request("edge", 1, descriptor("ip="+strings.Repeat("v", 1<<20))), codes.ResourceExhausted, "larger than max"},
+			"value too long":        {request("edge", 1, descriptor("ip="+strings.Repeat("v", 4<<20))), codes.Internal, "larger than max"},
 			"hits overflow":         {request("edge", 1, hits(good(), limit.MaxCount+1)), codes.InvalidArgument, "hits_addend of descriptor 0"},
 			"hits max":              {request("edge", 1, good(), hits(good(), math.MaxUint64)), codes.InvalidArgument, "hits_addend of descriptor 1"},
 			"override without unit": {request("edge", 1, override(good(), 5, typev3.RateLimitUnit_UNKNOWN)), codes.InvalidArgument, "has the unit UNKNOWN, set unit"},

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,7 +21,6 @@ import (
 	"github.com/stint-io/stint/internal/gen/memberpb"
 	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/server/internal/gate"
-	"github.com/stint-io/stint/server/internal/rlqs"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
 	"github.com/stint-io/stint/stintpb"
@@ -31,8 +29,7 @@ import (
 // The bounds on what a stranger can send. Honest requests are some hundred bytes
 // and answered in microseconds, so all of these are generous.
 const (
-	maxHeaderBytes = 64 << 10        // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
-	maxMessage     = rlqs.MaxMessage // of gRPC: a report about all buckets of an Envoy; others take less
+	maxHeaderBytes = 64 << 10 // of HTTP: a gateway passes on all that it takes from its clients, nginx 32 KiB
 	readHeaderTime = 5 * time.Second
 	readTime       = 10 * time.Second
 	writeTime      = 15 * time.Second // above readTime, so that a client that was too slow gets an answer
@@ -99,8 +96,8 @@ var grpcDoors = map[string]string{
 	kuadrantpb.RateLimitService_ServiceDesc.ServiceName: "kuadrant",
 }
 
-func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, quotas quotapb.RateLimitQuotaServiceServer, others memberpb.MembersServer, log *slog.Logger, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
-	s := grpc.NewServer(append(grpcserver.Options(streams, maxMessage, faultsTo(log)), more...)...)
+func newGRPC(service *rls.Service, own *rpc.Service, kuadrant *rls.Kuadrant, leases leasepb.LeasesServer, quotas quotapb.RateLimitQuotaServiceServer, others memberpb.MembersServer, c grpcserver.Config, more ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+	s := grpc.NewServer(append(grpcserver.Options(c), more...)...)
 	h := health.NewServer()
 	h.SetServingStatus(pb.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(stintpb.Limits_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -109,13 +106,14 @@ func newGRPC(streams context.Context, service *rls.Service, own *rpc.Service, ku
 	h.SetServingStatus(envoyHealth, healthpb.HealthCheckResponse_SERVING)
 	h.SetServingStatus(leasepb.Leases_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	h.Shutdown() // until the server is ready
-	pb.RegisterRateLimitServiceServer(s, service)
-	stintpb.RegisterLimitsServer(s, own)
-	kuadrantpb.RegisterRateLimitServiceServer(s, kuadrant)
-	leasepb.RegisterLeasesServer(s, leases)
-	quotapb.RegisterRateLimitQuotaServiceServer(s, quotas)
-	memberpb.RegisterMembersServer(s, others)
-	healthpb.RegisterHealthServer(s, h)
+	to := c.Noting(s)
+	pb.RegisterRateLimitServiceServer(to, service)
+	stintpb.RegisterLimitsServer(to, own)
+	kuadrantpb.RegisterRateLimitServiceServer(to, kuadrant)
+	leasepb.RegisterLeasesServer(to, leases)
+	quotapb.RegisterRateLimitQuotaServiceServer(to, quotas)
+	memberpb.RegisterMembersServer(to, others)
+	healthpb.RegisterHealthServer(to, h)
 	reflection.Register(s)
 	return s, h
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/internal/xds"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/rls"
@@ -37,6 +38,9 @@ const (
 	DefaultMaxBytes = memory.DefaultMaxBytes
 	MinMaxBytes     = memory.MinMaxBytes
 )
+
+// DefaultGRPCMetadata is the default of [Options.GRPCMetadata].
+const DefaultGRPCMetadata = grpcserver.DefaultMetadata
 
 // What [Options.Sync] may be besides a duration.
 const (
@@ -140,6 +144,11 @@ type Options struct {
 	// "draft-06", "draft-03" or "off"; "" = draft-10. XRateLimit adds the X-RateLimit fields.
 	RateLimitHeaders string
 	XRateLimit       bool
+
+	// GRPCMetadata is how many bytes of metadata a call over gRPC may have, names and values, at most 8 MiB;
+	// 0 = DefaultGRPCMetadata.
+	// Envoy sends what its clients choose, such as tracestate.
+	GRPCMetadata int64
 
 	// RLSHeaders and RLSMetadata add to responses of Envoy's rate limit service
 	// the header fields and the dynamic metadata that Envoy's own service
@@ -278,6 +287,9 @@ func (o *Options) complete() error {
 		if !fieldName(h.name) {
 			bad("--%s is %q, want the name of a header field: letters, digits and hyphens", h.flag, h.name)
 		}
+	}
+	if o.GRPCMetadata < 0 || o.GRPCMetadata > grpcserver.MaxMetadata {
+		bad("--grpc-metadata is %d bytes, want at most %d", o.GRPCMetadata, grpcserver.MaxMetadata)
 	}
 	if !o.RLSHeaders && (changed(o.RLSLimitHeader, rls.HeaderLimit) || changed(o.RLSRemainingHeader, rls.HeaderRemaining) || changed(o.RLSResetHeader, rls.HeaderReset)) {
 		bad("header fields for Envoy have names of their own and are not sent: add --rls-headers, or leave the names out")

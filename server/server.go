@@ -26,6 +26,7 @@ import (
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/forwarded"
+	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/statsd"
@@ -201,7 +202,9 @@ func (s *Server) build() error {
 	s.endStreams = endStreams
 	s.openQuotas(streams.Done())
 	taken, watched := watchHTTP(s.opts.Instrument)
-	s.grpc, s.health.Server = newGRPC(streams, s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), s.opts.Logger, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
+	refused := &refusedCalls{log: s.opts.Logger}
+	own := grpcserver.Config{Streams: streams, MaxReport: rlqs.MaxMessage, MaxMetadata: int(s.opts.GRPCMetadata), Fault: faultsTo(s.opts.Logger), Refused: refused.note}
+	s.grpc, s.health.Server = newGRPC(s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), own, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields})
@@ -221,6 +224,7 @@ func (s *Server) build() error {
 		admin.NewCollector(s.engine.Tallies, s.figures),
 		s.quotas,
 		s.connections,
+		refused,
 	}
 	all = append(all, s.budgets.collectors()...)
 	if s.host != nil {

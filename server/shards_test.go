@@ -193,10 +193,10 @@ func take(ctx context.Context, k *client.Keyed, user string, patient bool) int64
 	return 0
 }
 
-// metric returns the value of a metric without labels.
-func metric(t *testing.T, s *service, name string) (n int) {
+// metric returns the value of a metric, whose name has its labels.
+func metric(t *testing.T, s *service, name string, header ...string) (n int) {
 	t.Helper()
-	for line := range strings.Lines(s.do(http.MethodGet, s.admin+"/metrics", "").body) {
+	for line := range strings.Lines(s.do(http.MethodGet, s.admin+"/metrics", "", header...).body) {
 		if _, err := fmt.Sscanf(line, name+" %d", &n); err == nil {
 			return n
 		}

@@ -15,7 +15,6 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/stint-io/stint/internal/grpcserver"
-	"github.com/stint-io/stint/internal/leasewire"
 )
 
 type service struct {
@@ -52,9 +51,9 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	s := grpc.NewServer(grpcserver.Options(context.Background(), leasewire.MaxMessage, func(method string, p any) {
+	s := grpc.NewServer(grpcserver.Options(grpcserver.Config{Streams: context.Background(), Fault: func(method string, p any) {
 		fmt.Fprintln(os.Stderr, "noop:", method, p)
-	})...)
+	}})...)
 	rls.RegisterRateLimitServiceServer(s, service{})
 	return s.Serve(l)
 }

@@ -127,6 +127,9 @@ also happens by itself when a file changes.`,
 	f.StringVar(&o.Store, "store", "", "where counters are kept: memory, or a URL such as redis://127.0.0.1:6379 (default: what the files say)")
 	registerState(f, o)
 	f.Var(&maxBytes, "max-bytes", "most memory for counters in this process, such as 512MiB or 1GiB")
+	o.GRPCMetadata = server.DefaultGRPCMetadata
+	metadata := byteSize{bytes: &o.GRPCMetadata}
+	f.Var(&metadata, "grpc-metadata", "most metadata of a call over gRPC, up to 8MiB: Envoy sends what its clients choose")
 	f.StringSliceVar(&trusted, "trusted-proxy", nil, "address or CIDR whose forwarded headers are believed, or none; may be repeated (default loopback)")
 	f.StringVar(&o.RateLimitHeaders, "ratelimit-headers", "draft-10", "version of the RateLimit header fields: draft-11, draft-10, draft-07, draft-06, draft-03 or off")
 	f.BoolVar(&o.XRateLimit, "x-ratelimit-headers", true, "send the X-RateLimit header fields as well")

@@ -19,7 +19,7 @@ import (
 func TestStreamsOutliveTheAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		streams, end := context.WithCancel(context.Background())
-		s := grpc.NewServer(Options(streams, 1<<20, func(string, any) {})...)
+		s := grpc.NewServer(Options(Config{Streams: streams, Fault: func(string, any) {}})...)
 		h := health.NewServer()
 		healthpb.RegisterHealthServer(s, h)
 		l := bufconn.Listen(1 << 16)

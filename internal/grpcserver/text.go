@@ -20,8 +20,16 @@ type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
+// reports is the message that may be larger than [MaxMessage].
+const reports = "envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports"
+
 // Unmarshal implements [encoding.CodecV2].
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if data.Len() > MaxMessage {
+		if m, ok := v.(protobuf.Message); !ok || m.ProtoReflect().Descriptor().FullName() != reports {
+			return fmt.Errorf("%s (%d vs. %d)", tooLarge, data.Len(), MaxMessage)
+		}
+	}
 	err := c.CodecV2.Unmarshal(data, v)
 	if err == nil {
 		return nil

@@ -13,10 +13,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// MaxBodyBytes bounds the body of POST /json, as a gRPC message is bounded. Not
-// smaller: a proxy takes header fields of 64 KiB, and several descriptors may each
-// have one as a value. Not larger: each connection may send one.
-const MaxBodyBytes = 1 << 20
+// MaxBodyBytes bounds the body of POST /json, as a gRPC message is bounded. A proxy takes header fields of 64 KiB, and
+// many descriptors may each have one as a value. Each connection may send one.
+const MaxBodyBytes = 4 << 20
 
 // errorHeader says in words what the short text of a failed /json leaves out.
 const errorHeader = "X-Stint-Error"

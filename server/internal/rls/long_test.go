@@ -39,7 +39,7 @@ func TestLongValuesCount(t *testing.T) {
 	}
 	const ok, over = pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT
 	random := rand.New(rand.NewPCG(1, 2))
-	for n := 1; n < 900<<10; n = n*3 + random.IntN(n+1) {
+	for n := 1; n < 4<<20; n = n*3 + random.IntN(n+1) {
 		for _, last := range []string{"a", "b"} { // which differ in their last byte
 			value := strings.Repeat("v", n) + last
 			for i, want := range []pb.RateLimitResponse_Code{ok, ok, over, over} {

@@ -26,12 +26,12 @@ import (
 )
 
 // Bounds on what one request may hold. Envoy sends a handful of descriptors of a
-// few entries each; a request ten times that size still passes. Values have no bound
+// few entries each, as its configuration says. Values have no bound
 // of their own, only the message has: clients choose them, a long one counts by its
 // SHA-256, and an error would let it pass a proxy that fails open.
 const (
-	MaxDescriptors = 100
-	MaxEntries     = 32
+	MaxDescriptors = 1000
+	MaxEntries     = 100
 	MaxKeyBytes    = 256
 	MaxDomainBytes = 256
 )

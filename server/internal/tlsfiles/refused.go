@@ -7,12 +7,9 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
-	"time"
-)
 
-// refusedLog is the shortest time between two log lines about clients that were refused. Not shorter: a
-// client tries again several times a second.
-const refusedLog = time.Minute
+	"github.com/stint-io/stint/internal/lograte"
+)
 
 // noCertificate is how crypto/tls says that a client showed none. It has no error value for it.
 const noCertificate = "client didn't provide a certificate"
@@ -28,7 +25,7 @@ var reasons = [...]struct{ name, advice string }{
 // refusals count handshakes that ended because of the client's certificate, by reason.
 type refusals struct {
 	by     [len(reasons)]atomic.Uint64
-	logged atomic.Int64 // when one was logged last, Unix nanoseconds; 0 = never
+	logged lograte.Minute
 }
 
 func (r *refusals) counts() map[string]uint64 {
@@ -70,7 +67,7 @@ func (s *Source) Handshake(peer net.Addr, err error) {
 	}
 	r := &s.refused
 	r.by[index].Add(1)
-	if last, now := r.logged.Load(), s.opts.Now().UnixNano(); (last == 0 || now-last >= int64(refusedLog)) && r.logged.CompareAndSwap(last, now) {
+	if r.logged.Allow(s.opts.Now()) {
 		s.opts.Logger.Warn("a client was refused because of its certificate: others in the next minute are counted only, in stint_tls_clients_refused_total",
 			"listener", s.opts.Name, "peer", peer.String(), "reason", reasons[index].name, "subject", subject, "error", err, "advice", reasons[index].advice)
 	}
