@@ -180,7 +180,7 @@ throttle, internal/costs/orca, internal/answer/grpcerror, internal/forwarded/ide
 # Who a client is: databases of addresses, and tokens; then the attributes that are found by them.
 github.com/oschwald/maxminddb-golang/v2, internal/address < internal/geo;
 github.com/go-jose/go-jose/v4 < internal/claims;
-internal/geo, internal/claims, internal/filewatch, limit < internal/derive < server;
+internal/geo, internal/claims, internal/filewatch, internal/forwarded/identify, limit < internal/derive < server;
 
 # Which customer has which plan.
 internal/audit, limit < internal/plans < server/internal/admin;

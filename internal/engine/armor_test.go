@@ -37,6 +37,9 @@ type derivesIP struct{}
 
 func (derivesIP) Derives(name string) bool { return name == "user_ip" }
 func (derivesIP) Needs([]string) []string  { return []string{"ip"} }
+
+func (derivesIP) Translates(string) bool                                { return false }
+func (derivesIP) Translate(entries []limit.Attribute) []limit.Attribute { return entries }
 func (derivesIP) Derive(_ []string, attrs []limit.Attribute) []limit.Attribute {
 	ip, ok := limit.Request{Attributes: attrs}.Get("ip")
 	if !ok {

@@ -152,11 +152,10 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	replaces := false
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
-		entries := d.Attributes // Envoy's rules match them as they came
-		d.Attributes = s.derived.of(entries)
+		d.Derived = s.derived.ofDescriptor(d)
 		d.first = len(q.Hits)
 		from := len(q.matched)
-		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Attributes, entries, q.matched, q.keys)
+		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Derived, d.Attributes, q.matched, q.keys)
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
 			if m.Skip != rules.SkipNone {
@@ -181,7 +180,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 				return err
 			}
 			from := len(q.keys)
-			q.keys = override.AppendKey(q.keys, q.Domain, entries)
+			q.keys = override.AppendKey(q.keys, q.Domain, d.Attributes)
 			q.Hits = append(q.Hits, Hit{Rate: d.Override, override: o, key: q.keys[from:len(q.keys):len(q.keys)]})
 		}
 		d.end = len(q.Hits)
@@ -295,7 +294,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	case h.Variant == nil:
 		charge.Quota, charge.HasQuota = h.Rate.Count, true
 	case h.Variant.Pool != "":
-		charge.Quota, r.Nominal = s.derived.own(h.Limit, h.Variant, d.Attributes)
+		charge.Quota, r.Nominal = s.derived.own(h.Limit, h.Variant, d.Derived)
 		charge.HasQuota, r.Quota = true, charge.Quota
 	}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {

@@ -17,6 +17,12 @@ type Deriver interface {
 	// Derive returns attrs, and behind them those of names that it finds and that are not there. It
 	// does not change attrs.
 	Derive(names []string, attrs []limit.Attribute) []limit.Attribute
+	// Translates reports whether a descriptor of Envoy's may have the attribute of that name in another form, or under
+	// another name.
+	Translates(name string) bool
+	// Translate returns the entries of such a descriptor in the forms and under the names that limits know. It does not
+	// change entries.
+	Translate(entries []limit.Attribute) []limit.Attribute
 }
 
 // Counter knows other counts of budgets of plans. It is safe for concurrent use.
@@ -30,6 +36,8 @@ type derivation struct {
 	deriver Deriver
 	counts  Counter  // nil = every budget has the count of its plan
 	names   []string // that limits read, and that may be derived
+	// translates is set where limits read what descriptors of Envoy's have in another form.
+	translates bool
 }
 
 // derivationOf returns it for limits that read these attributes, and all attributes that are then needed.
@@ -51,11 +59,21 @@ func derivationOf(d Deriver, read []string) (x derivation, all []string) {
 			}
 		}
 	}
+	x.translates = slices.ContainsFunc(all, d.Translates)
 	if len(x.names) == 0 {
-		return derivation{}, read
+		x.counts = nil
+		return x, read
 	}
 	slices.Sort(all)
 	return x, all
+}
+
+// ofDescriptor returns what limits in stint's format see of a descriptor.
+func (x *derivation) ofDescriptor(d *Descriptor) []limit.Attribute {
+	if d.Described && x.translates {
+		return x.of(x.deriver.Translate(d.Attributes))
+	}
+	return x.of(d.Attributes)
 }
 
 // of returns attrs with those that are derived from them.

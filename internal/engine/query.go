@@ -64,6 +64,9 @@ type Query struct {
 // Descriptor is one set of attributes.
 type Descriptor struct {
 	Attributes []limit.Attribute
+	// Described says that they are the entries of a descriptor of Envoy's. Rules in its format match them as they came;
+	// limits in stint's format see an address as ip, and a path as other transports give it.
+	Described bool
 
 	// Cost has no default: 0 takes nothing. At most limit.MaxCount.
 	Cost int64
@@ -76,6 +79,9 @@ type Descriptor struct {
 	// domain is configured.
 	Override    limit.Rate
 	HasOverride bool
+
+	// Derived are the attributes that limits in stint's format see. Decide sets it.
+	Derived []limit.Attribute
 
 	first, end int // its part of Hits
 }

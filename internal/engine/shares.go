@@ -16,7 +16,7 @@ import (
 // gateFor adds a gate before a charge of a limit that tenants share.
 func (q *Query) gateFor(l *rules.Limit, s *shared, d *Descriptor, part, charge int) {
 	from := len(q.tenants)
-	q.tenants = l.AppendTenant(q.tenants, d.Attributes)
+	q.tenants = l.AppendTenant(q.tenants, d.Derived)
 	g := gate{of: s, part: part, charge: charge}
 	g.Terms, g.Tenant, g.Key = &s.terms, q.tenants[from:len(q.tenants):len(q.tenants)], q.charges[charge].Key
 	if d.Refund {

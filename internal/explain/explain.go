@@ -108,7 +108,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 				continue
 			}
 			matched[h.Limit.Name] = true
-			n := explainOne(h, &x.Decision.Results[h.Result], q.Descriptors[i].Attributes)
+			n := explainOne(h, &x.Decision.Results[h.Result], &q.Descriptors[i])
 			n.Share = q.ShareText(h.Result)
 			x.Limits = append(x.Limits, n)
 		}
@@ -138,7 +138,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 			x.Unmatched = append(x.Unmatched, l.Name)
 			why := ""
 			if !l.Envoy && len(q.Descriptors) > 0 {
-				why = set.WhyNot(l, q.Domain, q.Descriptors[0].Attributes)
+				why = set.WhyNot(l, q.Domain, q.Descriptors[0].Derived)
 				if why != "" && len(q.Descriptors) > 1 {
 					why = "of the first descriptor: " + why
 				}
@@ -149,7 +149,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 	return x, nil
 }
 
-func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explained {
+func explainOne(h *engine.Hit, r *limit.Result, d *engine.Descriptor) Explained {
 	l := h.Limit
 	n := Explained{File: l.File, Line: l.Line, Condition: l.Condition, ConditionFailed: h.ConditionFailed(), Policy: h.Policy(), Override: h.Variant.Detail, Used: max(r.Quota-r.Remaining, 0), OnStoreFailure: l.OnStoreFailure, Lent: l.Sharing.Local()}
 	if text := l.ExceedText(); !l.Envoy && text != "refuse with 429" {
@@ -163,14 +163,14 @@ func explainOne(h *engine.Hit, r *limit.Result, attrs []limit.Attribute) Explain
 	}
 	if l.Envoy {
 		// The key is the descriptor itself, in which a name may stand twice.
-		for i, a := range attrs {
+		for i, a := range d.Attributes {
 			a.Value = cmp.Or(l.SharedValue(i), a.Value)
 			n.Key = append(n.Key, a)
 		}
 		return n
 	}
 	for _, name := range l.Key {
-		n.Key = append(n.Key, limit.Attribute{Name: name, Value: valueOf(attrs, name)})
+		n.Key = append(n.Key, limit.Attribute{Name: name, Value: valueOf(d.Derived, name)})
 	}
 	return n
 }

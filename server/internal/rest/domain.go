@@ -20,7 +20,7 @@ func (b *body) query() *engine.Query {
 		if d.hasCost {
 			cost = d.cost
 		}
-		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: d.entries, Cost: cost})
+		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: d.entries, Described: true, Cost: cost})
 	}
 	return q
 }

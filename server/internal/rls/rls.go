@@ -211,7 +211,7 @@ func (c *call) translate(req *pb.RateLimitRequest) error {
 			}
 			c.attrs = append(c.attrs, limit.Attribute{Name: e.GetKey(), Value: e.GetValue()})
 		}
-		out := engine.Descriptor{Attributes: c.attrs[from:len(c.attrs):len(c.attrs)], Cost: cost}
+		out := engine.Descriptor{Attributes: c.attrs[from:len(c.attrs):len(c.attrs)], Described: true, Cost: cost}
 		if h := d.GetHitsAddend(); h != nil {
 			if h.Value > limit.MaxCount {
 				return invalid("hits_addend of descriptor %d is %d, at most %d is taken", i, h.Value, int64(limit.MaxCount))
