@@ -101,6 +101,13 @@ func remainingOf(h http.Header) (left int64, limit string) {
 		return -1, ""
 	}
 	left = -1
+	if len(list) == 0 { // Envoy writes 10, 10;w=60;name="per-client"
+		if n, err := strconv.ParseInt(h.Get("X-RateLimit-Remaining"), 10, 64); err == nil {
+			left = n
+		}
+		_, limit, _ = strings.Cut(h.Get("X-RateLimit-Limit"), `name="`)
+		limit, _, _ = strings.Cut(limit, `"`)
+	}
 	for _, member := range list {
 		item, ok := member.(httpsfv.Item)
 		if !ok {
@@ -276,6 +283,17 @@ func httpWays() []way {
 			each("Traefik passes on no field with what it admits", remaining, warning),
 			each("the published file names the fields that it asks with", fieldsIn),
 		)),
+		gateway("Envoy with ratelimit", func(t testing.TB, s *site) string {
+			return gatewaytest.StartEnvoy(t, envoy, gateways+"envoy", "envoy.yaml", s.service, s.app)
+		}, with(
+			each("Envoy has one status for all refusals, 429 in the published file", status),
+			each("Envoy's rate limit service has no place for a reason", reason),
+			each("Envoy shows a limit by its figures, and there are none where its store failed", name),
+			each("the published file names the entries that it sends", fieldsIn),
+		)),
+		gateway("Envoy with ext_authz", func(t testing.TB, s *site) string {
+			return gatewaytest.StartEnvoy(t, envoy, gateways+"envoy", "ext-authz.yaml", s.service, s.app)
+		}, each("the published file names the fields that it asks with", fieldsIn)),
 		{
 			name:   "stint proxy --config",
 			lacks:  proxyLacks,

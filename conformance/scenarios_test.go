@@ -163,7 +163,9 @@ var groups = []group{
 	{name: recoveringGroup, unready: true, afresh: true, notShared: map[string]string{
 		"memory": "only leases have a coordinator", "file": "only leases have a coordinator", "redis": "only leases have a coordinator",
 	}, notIn: map[string]string{
-		"HAProxy with Lua": "the published file lets requests pass while the service is not ready",
+		"HAProxy with Lua":     "the published file lets requests pass while the service is not ready",
+		"Envoy with ratelimit": "the published file lets requests pass while the service is not ready",
+		"Envoy with ext_authz": "the published file lets requests pass while the service is not ready",
 	}},
 	{name: restartGroup, notShared: map[string]string{"memory": "counters in memory end with the process"}, notIn: map[string]string{
 		"stint proxy --coordinator": "it is the service that is restarted; what the proxy was lent, it has",

@@ -29,8 +29,8 @@ type site struct {
 
 var sharings = []string{"memory", "file", "redis", "leases"}
 
-// binary is stint, built once, and traefik comes from a cache.
-var binary, traefik string
+// binary is stint, built once. Traefik and Envoy come from a cache.
+var binary, traefik, envoy string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "stint-conformance-")
@@ -45,12 +45,14 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "building stint: %v\n%s", err, out)
 		os.Exit(1)
 	}
-	path, err := exec.Command("../scripts/traefik").Output()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "scripts/traefik: %v\n", err)
-		os.Exit(1)
+	for name, to := range map[string]*string{"traefik": &traefik, "envoy": &envoy} {
+		path, err := exec.Command("../scripts/" + name).Output()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "scripts/%s: %v\n", name, err)
+			os.Exit(1)
+		}
+		*to = strings.TrimSpace(string(path))
 	}
-	traefik = strings.TrimSpace(string(path))
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)

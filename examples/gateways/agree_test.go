@@ -5,6 +5,7 @@ package gateways_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dunglas/httpsfv"
 
 	"github.com/stint-io/stint/internal/gatewaytest"
 )
@@ -40,7 +43,7 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 	app := gatewaytest.StartApplication(t)
 	asked, told := startStint(t, limits), startStint(t, limits)
 	asked.Timeout = "5s" // a decision is wanted, however busy the machine is
-	j := &journey{t: t, app: app, url: "http://" + g.start(t, asked, app), silent: g.silent}
+	j := g.journey(t, asked, app)
 	direct := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	const requests = 120
 	refused, warned := 0, 0
@@ -103,6 +106,9 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 		if status, err := strconv.Atoi(want.Header.Get("X-Stint-Status")); err == nil {
 			want.StatusCode = status // a client of /v1/take does not follow a redirect
 		}
+		if want.StatusCode != http.StatusOK {
+			want.StatusCode = g.status(want.StatusCode)
+		}
 		if got.status != want.StatusCode {
 			t.Fatalf("%s: %v through the gateway, %d by /v1/take", from, got, want.StatusCode)
 		}
@@ -129,6 +135,13 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 		if want.Header.Get("X-RateLimit-Warning") != "" {
 			warned++
 		}
+		if g.own { // of the limit with the least left
+			if left, most := got.remaining(t), leastLeft(t, want.Header); left != most {
+				t.Fatalf("%s: %d are left through the gateway, %d by /v1/take", from, left, most)
+			}
+			want.Header.Del("RateLimit")
+			want.Header.Del("RateLimit-Policy")
+		}
 		// The times differ by when the two were asked.
 		for _, field := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Warning"} {
 			if a, b := withoutTimes(got.header.Get(field)), withoutTimes(want.Header.Get(field)); a != b {
@@ -140,6 +153,24 @@ func (g *gateway) agreesWithTake(t *testing.T, limits string, random *rand.Rand)
 		t.Errorf("%d of %d were refused, %d warned: too few or too many to tell decisions apart", refused, requests, warned)
 	}
 	t.Logf("%d requests, %d refused and %d warned by both", requests, refused, warned)
+}
+
+// leastLeft returns what is left of the limit of which the least is.
+func leastLeft(t *testing.T, h http.Header) int64 {
+	t.Helper()
+	list, err := httpsfv.UnmarshalList(h.Values("RateLimit"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := int64(math.MaxInt64)
+	for _, member := range list {
+		if item, ok := member.(httpsfv.Item); ok {
+			if n, ok := item.Params.Get("r"); ok {
+				left = min(left, n.(int64))
+			}
+		}
+	}
+	return left
 }
 
 func withoutTimes(field string) string {

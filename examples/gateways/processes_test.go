@@ -18,8 +18,8 @@ type (
 	application = gatewaytest.Application
 )
 
-// stintBinary and grpcurlBinary are built once, by TestMain. traefikBinary comes from a cache.
-var stintBinary, grpcurlBinary, traefikBinary string
+// stintBinary and grpcurlBinary are built once, by TestMain. traefikBinary and envoyBinary come from a cache.
+var stintBinary, grpcurlBinary, traefikBinary, envoyBinary string
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -45,12 +45,14 @@ func buildAndRun(m *testing.M) int {
 			return 1
 		}
 	}
-	traefik, err := exec.Command("../../scripts/traefik").Output()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "scripts/traefik: %v\n", err)
-		return 1
+	for name, to := range map[string]*string{"traefik": &traefikBinary, "envoy": &envoyBinary} {
+		path, err := exec.Command("../../scripts/" + name).Output()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "scripts/%s: %v\n", name, err)
+			return 1
+		}
+		*to = strings.TrimSpace(string(path))
 	}
-	traefikBinary = strings.TrimSpace(string(traefik))
 	return m.Run()
 }
 

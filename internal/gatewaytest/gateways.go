@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // StartNginx runs nginx with the configuration in folder, which is that of examples/gateways/nginx.
@@ -105,6 +106,56 @@ func StartTraefik(t testing.TB, binary, folder string, s *Service, app *Applicat
 		return err == nil && res.Body.Close() == nil && res.StatusCode != http.StatusNotFound
 	})
 	return listen
+}
+
+// StartEnvoy runs the Envoy at binary with a file in folder. It asks further services over gRPC as well.
+func StartEnvoy(t testing.TB, binary, folder, file string, s *Service, app *Application, further ...*Service) string {
+	t.Helper()
+	listen := FreeAddrs(t, 1)[0]
+	port := func(addr string) string {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "port_value: " + port
+	}
+	timeout, err := time.ParseDuration(s.Timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := Render(t, folder, map[string]string{
+		"port_value: 8000": port(listen), "port_value: 9000": port(app.Addr), "port_value: 8080": port(s.HTTP), "port_value: 8081": port(s.GRPC),
+		" timeout: 0.1s": fmt.Sprintf(" timeout: %gs", timeout.Seconds()),
+	})
+	name := filepath.Join(dir, file)
+	if len(further) > 0 {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for line := range strings.Lines(string(text)) {
+			lines = append(lines, line)
+			if strings.Contains(line, "- endpoint:") && strings.Contains(line, port(s.GRPC)) {
+				for _, f := range further {
+					lines = append(lines, strings.Replace(line, port(s.GRPC), port(f.GRPC), 1))
+				}
+			}
+		}
+		if err := os.WriteFile(name, []byte(strings.Join(lines, "")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	RunEnvoy(t, binary, name, listen)
+	return listen
+}
+
+// RunEnvoy runs the Envoy at binary with a configuration, and waits until it listens.
+func RunEnvoy(t testing.TB, binary, config, listen string) *Process {
+	t.Helper()
+	p := Start(t, syscall.SIGKILL, binary, "-c", config, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning")
+	p.Await(t, listen)
+	return p
 }
 
 // readableByAll lets nginx's worker, which does not run as root, into a folder of the test's.

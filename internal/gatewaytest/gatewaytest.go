@@ -180,12 +180,34 @@ func (s *Service) start(t testing.TB) {
 	s.Await(t, s.SPOE)
 }
 
+// AwaitEnd waits until the process has ended.
+func (p *Process) AwaitEnd(t testing.TB) {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(Patience):
+		t.Errorf("%s has not ended after %v", p.name, Patience)
+	}
+}
+
 // Restart kills the service and starts it again. Without the flag --state-dir it has nothing of what it
 // kept.
 func (s *Service) Restart(t testing.TB) {
 	t.Helper()
-	s.Kill(t)
+	if s.Running() {
+		s.Kill(t)
+	}
 	s.start(t)
+}
+
+// Running reports whether the process has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
 }
 
 // StopAndStart ends the service by SIGTERM and starts it again.
@@ -276,7 +298,7 @@ func StartApplication(t testing.TB) *Application {
 }
 
 // ServeHTTP says in the answer what came. It copies X-RateLimit-Degraded of the request to
-// X-Seen-Degraded.
+// X-Seen-Degraded. At /json it answers with the body that came, as JSON.
 func (a *Application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.OnRequest != nil {
 		a.OnRequest(r)
@@ -288,6 +310,10 @@ func (a *Application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/forbidden":
 		w.WriteHeader(http.StatusForbidden)
+	case "/json":
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body)
+		return
 	case "/abort":
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}

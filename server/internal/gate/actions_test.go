@@ -48,6 +48,12 @@ limits:
 		if r, body := ask("forward-auth", "/own"); r.StatusCode != 503 || body != "later" || r.Header.Get("X-Reason") != "quota" || r.Header.Get(decisionField) != decidedReject {
 			t.Errorf("own: %d %q %v", r.StatusCode, body, r.Header)
 		}
+		if r, body := ask("forward-auth/refuse=4xx", "/own"); r.StatusCode != 429 || body != "later" || r.Header.Get("X-Reason") != "quota" || r.Header.Get(statusField) != "503" || r.Header.Get(decisionField) != decidedReject {
+			t.Errorf("own, by 4xx only: %d %q %v", r.StatusCode, body, r.Header)
+		}
+		if r, _ := ask("forward-auth/refuse=4xx", "/away"); r.StatusCode != 307 || r.Header.Get(statusField) != "" {
+			t.Errorf("away, by 4xx only: %d %v", r.StatusCode, r.Header)
+		}
 		if r, _ := ask("forward-auth", "/away"); r.StatusCode != 307 || r.Header.Get("Location") != "/busy" || r.Header.Get(decisionField) != decidedReject {
 			t.Errorf("away: %d %v", r.StatusCode, r.Header)
 		}
@@ -65,7 +71,7 @@ limits:
 		if r, _ := ask("forward-auth/wait=1s", "/slow"); r.StatusCode != 200 || time.Since(start) != 200*time.Millisecond {
 			t.Errorf("slow: %d after %v", r.StatusCode, time.Since(start))
 		}
-		for _, bad := range []string{"wait=1h", "wait=-1s", "wait=x", "wait=1s/wait=1s"} {
+		for _, bad := range []string{"wait=1h", "wait=-1s", "wait=x", "wait=1s/wait=1s", "refuse=5xx", "refuse=4xx/refuse=4xx"} {
 			if r, _ := ask("nginx/"+bad, "/slow"); r.StatusCode != 400 {
 				t.Errorf("%s: %d", bad, r.StatusCode)
 			}

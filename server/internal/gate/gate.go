@@ -33,6 +33,8 @@
 //	                        decision of the first and takes nothing
 //	location=absolute       a redirect to a path becomes one to the client's own site, by the scheme and host
 //	                        that the gateway says: Traefik takes a path for one of the service that it asks
+//	refuse=4xx              a refusal whose status would be 5xx is answered with 429, and that status in
+//	                        X-Stint-Status: Envoy takes a 5xx for an outage, and lets the request pass
 //
 // as in /v1/gate/nginx/once=x-request-id/attr.route=checkout. Values are percent
 // decoded. A path with an unknown option, or one that stands there twice, is
@@ -75,7 +77,7 @@ const (
 	decisionField = "X-Stint-Decision"
 	decidedAllow  = "allow"
 	decidedReject = "reject"
-	// statusField gives nginx the status that 403 stands for.
+	// statusField gives gateways the status that 403 or 429 stands for.
 	statusField = "X-Stint-Status"
 	// delayField says how long a request should still be held back, in seconds.
 	delayField = "X-Stint-Delay"
@@ -215,6 +217,9 @@ func (g *gate) write(ctx context.Context, w http.ResponseWriter, route *route, d
 		if route.nginx {
 			w.Header().Set(statusField, strconv.Itoa(status))
 			status = http.StatusForbidden
+		} else if route.only4xx && status >= http.StatusInternalServerError {
+			w.Header().Set(statusField, strconv.Itoa(status))
+			status = http.StatusTooManyRequests
 		}
 		answer.WriteRefusalAs(w, status, d, g.o.Answer)
 		return

@@ -35,7 +35,8 @@ type route struct {
 
 	hasCost, hasFrom, hasWait bool
 
-	unique bool // what limits read must be there once
+	unique  bool // what limits read must be there once
+	only4xx bool // a refusal has a status of 4xx
 }
 
 // fault says why a path is none of ours.
@@ -84,7 +85,7 @@ func (rt *route) option(option string) *fault {
 	attribute, isAttribute := strings.CutPrefix(name, "attr.")
 	switch {
 	case name == "wait" && rt.hasWait, name == "cost" && rt.hasCost, name == "from" && rt.hasFrom, name == "once" && rt.once != "",
-		name == "location" && rt.absolute, isAttribute && rt.has(attribute):
+		name == "location" && rt.absolute, name == "refuse" && rt.only4xx, isAttribute && rt.has(attribute):
 		return badOption("option %s stands there twice", name)
 	case name == "cost":
 		n, err := strconv.ParseInt(value, 10, 64)
@@ -116,6 +117,10 @@ func (rt *route) option(option string) *fault {
 		rt.absolute = true
 	case name == "location":
 		return badOption("location is %q, want absolute", value)
+	case name == "refuse" && value == "4xx":
+		rt.only4xx = true
+	case name == "refuse":
+		return badOption("refuse is %q, want 4xx", value)
 	case isAttribute && attribute != "":
 		if rt.n == maxAttributes {
 			return badOption("more than %d attributes", maxAttributes)
@@ -123,7 +128,7 @@ func (rt *route) option(option string) *fault {
 		rt.attributes[rt.n] = limit.Attribute{Name: attribute, Value: identify.Bound(value)}
 		rt.n++
 	default:
-		return badOption("unknown option %q, want cost=, from=, wait=, once=, location=, duplicates= or attr.NAME=", name)
+		return badOption("unknown option %q, want cost=, from=, wait=, once=, location=, duplicates=, refuse= or attr.NAME=", name)
 	}
 	return nil
 }
