@@ -182,8 +182,15 @@ func TestRESPIdentities(t *testing.T) {
 		}
 	}
 	say("PING\r\n", "-NOAUTH ")
+	say("MULTI\r\n", "-NOAUTH ")
 	say("AUTH "+takeToken+"\r\n", "+OK")
 	say("PING\r\n", "+PONG")
+	say("MULTI\r\n", "+OK")
+	say("DEL a\r\n", "+QUEUED")
+	say("RESET\r\n", "+RESET")
+	say("DEL a\r\n", "-NOAUTH ")
+	say("AUTH "+takeToken+"\r\n", "+OK")
+	say("EXEC\r\n", "-ERR EXEC without MULTI")
 	testca.File(g.dir, "take.token", []byte("another-token-of-edge\n"))
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
@@ -266,8 +273,14 @@ func TestRESPLongBucketsOutliveTheProcess(t *testing.T) {
 		if out := s.tool("redis-cli", "CL.THROTTLE", "a", "1", "2", "86400", "2"); !strings.HasPrefix(out, limited+"2\n0\n") {
 			t.Errorf("%q, want it to begin with %q", out, limited)
 		}
-		if out := s.tool("redis-cli", "CL.THROTTLE", "a", "1", "2000000", "1", "2"); !strings.HasPrefix(out, "0\n2\n0\n") {
+		if out := s.tool("redis-cli", "CL.THROTTLE", "a", "1", "2", "1", "1"); !strings.HasPrefix(out, "1\n2\n0\n") {
+			t.Errorf("the same under other terms: %q", out)
+		}
+		if out := s.tool("redis-cli", "CL.THROTTLE", "b", "1", "2000000", "1", "2"); !strings.HasPrefix(out, "0\n2\n0\n") {
 			t.Errorf("a short one: %q", out)
+		}
+		if out := s.tool("redis-cli", "CL.THROTTLE", "c", "0", "1", "1800"); !strings.HasPrefix(out, "0\n1\n0\n") {
+			t.Errorf("one of half an hour is not kept: %q", out)
 		}
 		if err := s.stop(); err != nil {
 			t.Fatal(err)

@@ -13,12 +13,8 @@ import (
 // ErrTerms is wrapped by the errors of terms that no bucket can have.
 var ErrTerms = errors.New("bad limit")
 
-const (
-	// longest is how long a bucket may take to fill: some 73 years, as much as a word of the store in memory has.
-	longest = 1<<61 - 1
-	// long is from when on a bucket is one whose counts outlive the process, where any do.
-	long = time.Hour
-)
+// longest is how long a bucket may take to fill: some 73 years, as much as a word of the store in memory has.
+const longest = 1<<61 - 1
 
 // Buckets are the buckets of limits that come with requests: one for each key, whatever terms its requests bring. A
 // bucket knows time alone, as a key of the generic cell rate algorithm does: it is until when the key is used. One
@@ -27,26 +23,18 @@ const (
 //
 // The store must honour [store.Charge.Quota] for buckets. Buckets are safe for concurrent use.
 type Buckets struct {
-	store       store.Store
-	short, slow store.Counters
+	store    store.Store
+	counters store.Counters
 }
 
 // NewBuckets binds the counters.
 func NewBuckets(st store.Store) (*Buckets, error) {
-	b := &Buckets{store: st}
-	for _, one := range []struct {
-		to    *store.Counters
-		id    string
-		burst int64
-	}{{&b.short, " bucket", int64(long) - 1}, {&b.slow, " long bucket", longest}} {
-		p := limit.Policy{Rate: limit.Rate{Count: 1, Period: 1}, Burst: one.burst}
-		c, err := st.Bind(store.Spec{ID: Name + one.id, Policy: p})
-		if err != nil {
-			return nil, fmt.Errorf("override: cannot bind the buckets: %w", err)
-		}
-		*one.to = c
+	p := limit.Policy{Rate: limit.Rate{Count: 1, Period: 1}, Burst: longest}
+	c, err := st.Bind(store.Spec{ID: Name + " bucket", Policy: p})
+	if err != nil {
+		return nil, fmt.Errorf("override: cannot bind the buckets: %w", err)
 	}
-	return b, nil
+	return &Buckets{st, c}, nil
 }
 
 // Terms are a limit that comes with a request: Count tokens per Period, and Burst of them at once. All are above 0.
@@ -84,14 +72,24 @@ func (b *Buckets) Take(ctx context.Context, call *Call, key []byte, t Terms, cos
 		return limit.Verdict{}, fmt.Errorf("%w: the cost is negative", ErrTerms)
 	}
 	c := &call.charges[0]
-	*c = store.Charge{Counters: b.short, Key: key, Cost: min(cost, t.Burst+1) * one, Quota: t.Burst * one, HasQuota: true}
-	if time.Duration(c.Quota) >= long {
-		c.Counters = b.slow
-	}
+	*c = store.Charge{Counters: b.counters, Key: key, Cost: min(cost, t.Burst+1) * one, Quota: t.Burst * one, HasQuota: true}
 	if _, err := b.store.Take(ctx, call.charges[:]); err != nil {
 		return limit.Verdict{}, err
 	}
 	v := c.Verdict
+	if over := v.ResetAfter - time.Duration(c.Quota); cost == 0 && over > 0 {
+		v.Allowed, v.RetryAfter = false, over // other terms have taken more than these hold
+	}
 	v.Remaining /= one
 	return v, nil
+}
+
+// Reset drops the bucket of a key, and reports whether anything of it was used.
+func (b *Buckets) Reset(ctx context.Context, call *Call, key []byte) (used bool, err error) {
+	c := &call.charges[0]
+	*c = store.Charge{Counters: b.counters, Key: key, Quota: longest, HasQuota: true}
+	if _, err := b.store.Take(ctx, call.charges[:]); err != nil {
+		return false, err
+	}
+	return c.Verdict.ResetAfter > 0, b.store.Reset(ctx, call.charges[:])
 }

@@ -118,6 +118,39 @@ func TestChangingTermsGiveNothing(t *testing.T) {
 	}
 }
 
+// A key is one bucket, however long buckets of its terms take to fill: what was taken under one is missing under the others.
+func TestTermsShareABucket(t *testing.T) {
+	terms := []Terms{
+		{Burst: 10, Count: 10, Period: time.Hour},
+		{Burst: 10, Count: 10, Period: time.Second},
+		{Burst: 10, Count: 10, Period: 59 * time.Minute},
+		{Burst: 1, Count: 1, Period: 30 * 24 * time.Hour},
+	}
+	for _, first := range terms {
+		for _, then := range terms {
+			w := newWorld(t)
+			if v := w.take("k", first, first.Burst); !v.Allowed || v.Remaining != 0 {
+				t.Fatalf("%+v: %+v", first, v)
+			}
+			// Of the time that is used each token of the other terms has its part, rounded up.
+			one := int64(then.Period) / then.Count
+			want := max(0, then.Burst-(int64(first.Period)+one-1)/one)
+			if v := w.take("k", then, 0); v.Remaining != want {
+				t.Errorf("%+v, then %+v: %d left, want %d", first, then, v.Remaining, want)
+			}
+			if used, err := w.buckets.Reset(t.Context(), &w.call, []byte("k")); err != nil || !used {
+				t.Errorf("reset: %v, %v", used, err)
+			}
+			if used, err := w.buckets.Reset(t.Context(), &w.call, []byte("k")); err != nil || used {
+				t.Errorf("a reset of nothing: %v, %v", used, err)
+			}
+			if v := w.take("k", then, then.Burst); !v.Allowed {
+				t.Errorf("after a reset: %+v", v)
+			}
+		}
+	}
+}
+
 // Terms that no bucket can have are refused, and so is a negative cost.
 func TestBadTerms(t *testing.T) {
 	w := newWorld(t)

@@ -354,7 +354,7 @@ func (s *Store) note(ctx context.Context, charges []store.Charge, changed func(*
 			continue
 		}
 		bound := s.of(c.Counters)
-		if bound == nil || c.Cost > 0 && c.Verdict.Allowed && s.bansOnly(c.Counters.Spec().Policy) {
+		if bound == nil || c.Cost > 0 && c.Verdict.Allowed && (s.bansOnly(c.Counters.Spec().Policy) || s.endsSoon(c)) {
 			continue
 		}
 		bound.noted.add(c.Key)
@@ -364,6 +364,17 @@ func (s *Store) note(ctx context.Context, charges []store.Charge, changed func(*
 		return nil
 	}
 	return s.writer.wait(ctx)
+}
+
+// endsSoon reports whether what a charge took is over before a window that is kept: it brought its own quota, and fits into
+// a bucket of that quota, however long the bucket of the policy takes to fill.
+func (s *Store) endsSoon(c *store.Charge) bool {
+	p := c.Counters.Spec().Policy
+	if !c.HasQuota || p.Algorithm != limit.TokenBucket && p.Algorithm != limit.LeakyBucket {
+		return false
+	}
+	p.Burst = c.Quota
+	return p.Window() < s.opts.Long
 }
 
 func always(*store.Charge) bool { return true }

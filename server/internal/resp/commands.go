@@ -143,6 +143,24 @@ func (c *conn) five(key []byte, t override.Terms, cost int64) outcome {
 	return refused
 }
 
+// del drops buckets, so that their keys are as new.
+func (c *conn) del(keys [][]byte) outcome {
+	if c.opts.Buckets == nil {
+		c.w.fail("ERR " + c.opts.NoBuckets)
+		return failed
+	}
+	n := int64(0)
+	for _, key := range keys {
+		used, err := c.opts.Buckets.Reset(c.ctx, &c.call, key)
+		if err != nil {
+			return c.fails(err)
+		}
+		n += oneIf(used)
+	}
+	c.w.integer(n)
+	return done
+}
+
 // fails answers an error of what was asked.
 func (c *conn) fails(err error) outcome {
 	switch {

@@ -26,9 +26,12 @@ type conn struct {
 	name    string
 
 	session *access.Session // nil = nobody has proved who he is
+	first   *access.Session // of the client's certificate; nil = it has none
 	reader  reader
 	w       writer
 	call    override.Call
+	block   *block // nil = none was begun by MULTI
+	due     *block // to be run now
 	quit    bool
 	tardy   bool // there is a deadline for the rest of a command
 

@@ -11,30 +11,36 @@ type handler struct {
 	most   int
 	usage  string
 	answer func(c *conn, args [][]byte) outcome
+	now    bool // run at once within a block
 }
 
 // handlers are by the length of their names: to find one reads no text twice, and allocates nothing.
 var handlers = func() (by [16][]handler) {
 	for _, h := range [...]handler{
-		{"CL.THROTTLE", throttle, false, 4, 5, "key max_burst count period [quantity]", (*conn).throttle},
-		{"GCRA", gcra, false, 4, 6, "key max_burst tokens_per_period period [TOKENS count]", (*conn).gcra},
-		{"RL.TAKE", take, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).take},
-		{"RL.PEEK", peek, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).peek},
-		{"RL.FINISH", finish, false, 3, MaxArguments, "permit name value [name value ...]", (*conn).finish},
-		{"RL.RESERVE", reserving, false, 4, MaxArguments, "cost ttl_ms name value [name value ...] [CHARGE]", (*conn).reserve},
-		{"RL.COMMIT", commit, false, 2, 2, "id actual", (*conn).commit},
-		{"RL.RENEW", renew, false, 2, 3, "id used [ttl_ms]", (*conn).renew},
-		{"RL.RELEASE", release, false, 1, 1, "id", (*conn).release},
-		{"PING", session, false, 0, 1, "[text]", (*conn).ping},
-		{"ECHO", session, false, 1, 1, "text", (*conn).echo},
-		{"HELLO", session, true, 0, 7, "[2|3 [AUTH name token] [SETNAME name]]", (*conn).hello},
-		{"AUTH", session, true, 1, 2, "[name] token", (*conn).auth},
-		{"QUIT", session, true, 0, MaxArguments, "", (*conn).leave},
-		{"CLIENT", session, false, 1, MaxArguments, "SETNAME name | GETNAME | ID | SETINFO name value", (*conn).client},
-		{"SELECT", session, false, 1, 1, "0", (*conn).choose},
-		{"INFO", session, false, 0, MaxArguments, "", (*conn).info},
-		{"COMMAND", session, false, 0, MaxArguments, "", (*conn).list},
-		{"CONFIG", session, false, 1, MaxArguments, "GET name", (*conn).config},
+		{"MULTI", session, false, 0, 0, "", (*conn).multi, true},
+		{"EXEC", session, false, 0, 0, "", (*conn).exec, true},
+		{"DISCARD", session, false, 0, 0, "", (*conn).discard, true},
+		{"RESET", session, true, 0, 0, "", (*conn).reset, true},
+		{"QUIT", session, true, 0, MaxArguments, "", (*conn).leave, true},
+		{"CL.THROTTLE", throttle, false, 4, 5, "key max_burst count period [quantity]", (*conn).throttle, false},
+		{"GCRA", gcra, false, 4, 6, "key max_burst tokens_per_period period [TOKENS count]", (*conn).gcra, false},
+		{"DEL", del, false, 1, MaxArguments, "key [key ...]", (*conn).del, false},
+		{"RL.TAKE", take, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).take, false},
+		{"RL.PEEK", peek, false, 3, MaxArguments, "cost name value [name value ...]", (*conn).peek, false},
+		{"RL.FINISH", finish, false, 3, MaxArguments, "permit name value [name value ...]", (*conn).finish, false},
+		{"RL.RESERVE", reserving, false, 4, MaxArguments, "cost ttl_ms name value [name value ...] [CHARGE]", (*conn).reserve, false},
+		{"RL.COMMIT", commit, false, 2, 2, "id actual", (*conn).commit, false},
+		{"RL.RENEW", renew, false, 2, 3, "id used [ttl_ms]", (*conn).renew, false},
+		{"RL.RELEASE", release, false, 1, 1, "id", (*conn).release, false},
+		{"PING", session, false, 0, 1, "[text]", (*conn).ping, false},
+		{"ECHO", session, false, 1, 1, "text", (*conn).echo, false},
+		{"HELLO", session, true, 0, 7, "[2|3 [AUTH name token] [SETNAME name]]", (*conn).hello, false},
+		{"AUTH", session, true, 1, 2, "[name] token", (*conn).auth, false},
+		{"CLIENT", session, false, 1, MaxArguments, "SETNAME name | GETNAME | ID | SETINFO name value", (*conn).client, false},
+		{"SELECT", session, false, 1, 1, "0", (*conn).choose, false},
+		{"INFO", session, false, 0, MaxArguments, "", (*conn).info, false},
+		{"COMMAND", session, false, 0, MaxArguments, "", (*conn).list, false},
+		{"CONFIG", session, false, 1, MaxArguments, "GET name", (*conn).config, false},
 	} {
 		by[len(h.name)] = append(by[len(h.name)], h)
 	}
@@ -58,21 +64,32 @@ func find(name []byte) *handler {
 // command answers one command.
 func (c *conn) command(args [][]byte) {
 	h := find(args[0])
+	if c.block != nil && (h == nil || !h.now) {
+		c.queue(h, args)
+		return
+	}
 	if h == nil {
 		c.strange(args[0])
 		return
 	}
-	args = args[1:]
 	c.now = h.name
 	how := failed
-	switch {
-	case !h.open && !c.may():
-	case len(args) < h.least || len(args) > h.most:
-		c.w.fail("ERR wrong number of arguments for '" + h.name + "' command, want " + h.name + " " + h.usage)
-	default:
-		how = h.answer(c, args)
+	if c.fits(h, args[1:]) {
+		how = h.answer(c, args[1:])
 	}
 	c.figures.commands[h.kind][how].Add(1)
+}
+
+// fits reports whether the client may run a command with so many arguments, and answers if not.
+func (c *conn) fits(h *handler, args [][]byte) bool {
+	switch {
+	case !h.open && !c.may():
+		return false
+	case len(args) < h.least || len(args) > h.most:
+		c.w.fail("ERR wrong number of arguments for '" + h.name + "' command, want " + h.name + " " + h.usage)
+		return false
+	}
+	return true
 }
 
 // strange answers a command that there is not. What only a browser sends ends the connection: a page must not spend
@@ -88,5 +105,5 @@ func (c *conn) strange(name []byte) {
 		c.may()
 		return
 	}
-	c.w.fail(fmt.Sprintf("ERR unknown command %q: this is stint, which decides limits. It has CL.THROTTLE, GCRA, RL.TAKE, RL.PEEK, RL.FINISH, RL.RESERVE, RL.COMMIT, RL.RENEW, RL.RELEASE", name[:min(len(name), 32)]))
+	c.w.fail(fmt.Sprintf("ERR unknown command %q: this is stint, which decides limits. It has CL.THROTTLE, GCRA, DEL, RL.TAKE, RL.PEEK, RL.FINISH, RL.RESERVE, RL.COMMIT, RL.RENEW, RL.RELEASE", name[:min(len(name), 32)]))
 }

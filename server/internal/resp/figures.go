@@ -12,6 +12,7 @@ type command uint8
 const (
 	throttle command = iota
 	gcra
+	del
 	take
 	peek
 	reserving
@@ -24,7 +25,7 @@ const (
 	commands
 )
 
-var commandNames = [commands]string{"CL.THROTTLE", "GCRA", "RL.TAKE", "RL.PEEK", "RL.RESERVE", "RL.COMMIT", "RL.RENEW", "RL.RELEASE", "RL.FINISH", "session", "unknown"}
+var commandNames = [commands]string{"CL.THROTTLE", "GCRA", "DEL", "RL.TAKE", "RL.PEEK", "RL.RESERVE", "RL.COMMIT", "RL.RENEW", "RL.RELEASE", "RL.FINISH", "session", "unknown"}
 
 // outcome is how a command ended.
 type outcome uint8

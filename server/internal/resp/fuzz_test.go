@@ -14,6 +14,7 @@ func FuzzInput(f *testing.F) {
 		}
 	}
 	f.Add(array("HELLO", "3")+array("RL.TAKE", "1", "ip", "a")+"CL.THROTTLE a 1 2 3\r\n", uint8(1))
+	f.Add(array("MULTI")+array("CL.THROTTLE", "a", "1", "2", "3")+array("EXEC")+"multi\r\nNO\r\nexec\r\nRESET\r\nDEL a\r\n", uint8(2))
 	f.Fuzz(func(t *testing.T, in string, piece uint8) {
 		if strings.Contains(strings.ToUpper(in), "RESERVE") {
 			return // its answers have an ID that is drawn at random

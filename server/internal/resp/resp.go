@@ -70,6 +70,7 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 		state := secured.ConnectionState()
 		if s.opts.Identities != nil && len(state.VerifiedChains) > 0 {
 			_ = c.identify(access.CertificateOf(state.PeerCertificates[0])) // or he has a token
+			c.first = c.session
 		}
 	}
 	if s.opts.Identities == nil && s.opts.TLS != nil {

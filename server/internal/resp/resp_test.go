@@ -126,6 +126,23 @@ func TestAnswers(t *testing.T) {
 		{array("RL.TAKE", "5", "ip", "192.0.2.7"), decision(1, "per-ip", 5, 0, -1, 3600000, nil)},
 		{array("RL.TAKE", "1", "ip", "192.0.2.7"), decision(0, "per-ip", 5, 0, 720000, 3600000, "rate_exceeded")},
 		{array("RL.TAKE", "1", "user", "u"), "*16\r\n" + flat("allowed", 1, "limit", nil) + "$5\r\nquota\r\n:9223372036854775807\r\n$9\r\nremaining\r\n:9223372036854775807\r\n" + flat("retry_after_ms", -1, "reset_after_ms", 0, "delay_ms", 0, "reason", nil)},
+		{array("CL.THROTTLE", "user123", "15", "30", "1"), "*5\r\n:1\r\n:16\r\n:0\r\n:32\r\n:32\r\n"}, // other terms, the same bucket
+		{array("DEL", "user123", "nobody", "user9"), ":2\r\n"},
+		{array("CL.THROTTLE", "user123", "15", "30", "1"), "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:1\r\n"},
+		{array("MULTI"), "+OK\r\n"},
+		{array("CL.THROTTLE", "m", "1", "1", "3600"), "+QUEUED\r\n"},
+		{array("MULTI"), "-ERR MULTI calls can not be nested\r\n"},
+		{array("CL.THROTTLE", "m", "1", "0", "3600"), "+QUEUED\r\n"},
+		{array("RL.PEEK", "5", "ip", "192.0.2.8"), "+QUEUED\r\n"},
+		{array("EXEC"), "*3\r\n*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:3600\r\n-ERR count is \"0\", want a whole number from 1 to 999999999999999999\r\n" + decision(1, "per-ip", 5, 5, -1, 0, nil)},
+		{array("EXEC"), "-ERR EXEC without MULTI\r\n"},
+		{array("DISCARD"), "-ERR DISCARD without MULTI\r\n"},
+		{array("MULTI") + array("CL.THROTTLE", "m", "1", "1", "3600") + array("DISCARD"), "+OK\r\n+QUEUED\r\n+OK\r\n"},
+		{array("MULTI") + array("CL.THROTTLE", "m") + array("DEL", "m") + array("EXEC"), "+OK\r\n-ERR wrong number of arguments for 'CL.THROTTLE' command, want CL.THROTTLE key max_burst count period [quantity]\r\n" +
+			"+QUEUED\r\n-EXECABORT Transaction discarded because of previous errors.\r\n"},
+		{array("MULTI") + array("EXEC"), "+OK\r\n*0\r\n"},
+		{array("CL.THROTTLE", "m", "1", "1", "3600"), "*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:7200\r\n"}, // only the first was taken
+		{array("MULTI") + array("DEL", "m") + array("RESET") + array("EXEC"), "+OK\r\n+QUEUED\r\n+RESET\r\n-ERR EXEC without MULTI\r\n"},
 		{array("SELECT", "0"), "+OK\r\n"},
 		{array("CLIENT", "SETNAME", "me"), "+OK\r\n"},
 		{array("CLIENT", "GETNAME"), "$2\r\nme\r\n"},
@@ -157,6 +174,32 @@ func TestThree(t *testing.T) {
 	}
 	if got := play(newServer(t), array("HELLO", "4")+array("HELLO", "2", "AUTH"), 99); !strings.HasPrefix(got, "-NOPROTO ") || strings.Count(got, "-ERR syntax error") != 1 {
 		t.Errorf("%q", got)
+	}
+}
+
+// A block has bounds, and one that is too long takes nothing. A client that goes before EXEC has taken nothing either.
+func TestBlockBounds(t *testing.T) {
+	s := newServer(t)
+	one := array("CL.THROTTLE", "k", "999", "1", "3600")
+	look := array("CL.THROTTLE", "k", "999", "1", "3600", "0")
+	for _, c := range []struct {
+		in        string
+		remaining int
+	}{
+		{array("MULTI") + strings.Repeat(one, MaxBlockCommands+1) + array("EXEC"), 1000},
+		{array("MULTI") + one + array("RL.TAKE", "1", "ip", strings.Repeat("x", 40_000)) + array("RL.TAKE", "1", "ip", strings.Repeat("x", 40_000)) + array("EXEC"), 1000},
+		{array("MULTI") + one + array("NO.SUCH") + array("EXEC"), 1000},
+		{array("MULTI") + one, 1000},
+		{array("MULTI") + strings.Repeat(one, 400) + array("EXEC"), 600},
+		{array("MULTI") + strings.Repeat(one, MaxBlockCommands) + array("EXEC"), 0},
+	} {
+		got := play(s, c.in, 1<<20)
+		if aborted := strings.Contains(got, "\r\n-EXECABORT "); strings.Contains(c.in, array("EXEC")) && aborted != (c.remaining == 1000) {
+			t.Errorf("%.200q", got)
+		}
+		if got, want := play(s, look, 99), fmt.Sprintf("*5\r\n:0\r\n:1000\r\n:%d\r\n", c.remaining); !strings.HasPrefix(got, want) {
+			t.Errorf("%.100q: %q, want %q", c.in, got, want)
+		}
 	}
 }
 

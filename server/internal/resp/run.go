@@ -66,7 +66,7 @@ func (c *conn) batch() error {
 		}
 		c.command(args)
 		c.answered++
-		if len(c.w.out) >= mostOut && !c.flush() {
+		if !c.runBlock() || len(c.w.out) >= mostOut && !c.flush() {
 			return net.ErrClosed
 		}
 	}

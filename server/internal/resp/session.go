@@ -2,6 +2,7 @@ package resp
 
 import (
 	"strings"
+	"time"
 
 	"github.com/stint-io/stint/server/internal/access"
 )
@@ -29,6 +30,16 @@ func (c *conn) echo(args [][]byte) outcome {
 func (c *conn) leave([][]byte) outcome {
 	c.quit = true
 	return c.ok()
+}
+
+// reset makes a connection as it was at its beginning.
+func (c *conn) reset([][]byte) outcome {
+	c.block, c.name, c.w.three = nil, "", false
+	if c.session = c.first; c.session == nil && c.opts.Identities != nil {
+		c.readBy(time.Now().Add(connectTime))
+	}
+	c.w.simple("RESET")
+	return done
 }
 
 // hello says which protocol is spoken from now on, and who speaks.
