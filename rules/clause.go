@@ -59,13 +59,15 @@ func quoteIfOdd(s string) string {
 // by attribute.
 func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 	if n.Kind == document.Null || n.Kind == document.Map && len(n.Fields) == 0 {
-		d.Fault(n, "leave it out for all requests", "the condition is empty")
+		d.Fault(n, "leave it out for all requests, or indent what belongs to it", "the condition is empty")
 		return nil, false
 	}
 	if n.Kind != document.Map {
 		hint := "for an expression, write when: 'request.size > 1000'"
 		if n.Kind == document.List {
 			hint = "alternatives are a list of values: match: {path: [/a, /b]}"
+		} else if strings.HasPrefix(n.Text, "/") {
+			hint = fmt.Sprintf("write match: {path: %s}", n.Text)
 		}
 		d.Wants(n, "a map such as {method: POST, path: /login}", hint)
 		return nil, false
@@ -100,6 +102,16 @@ func (b *builder) conditions(d *file, n *document.Node) ([]condition, bool) {
 					ok = false
 					continue
 				}
+				if hint := foreignPattern(f.Key.Text, snake(one.Key.Text), one.Value.Text); hint != "" {
+					d.Wants(item, "a value or a pattern such as /api/*", hint)
+					ok = false
+					continue
+				}
+			}
+			if before, after, glued := strings.Cut(f.Key.Text, ":/"); glued && item.Kind == document.Null {
+				d.Wants(item, "a value or a pattern such as /api/*", fmt.Sprintf("put a blank after the colon: %s: /%s", before, after))
+				ok = false
+				continue
 			}
 			text, readable := d.str(item, "a value or a pattern such as /api/*")
 			if !readable {

@@ -311,7 +311,15 @@ func (b *builder) queue(s *scope, l *Limit, n *document.Node) {
 
 // banOf reads on_exceed.ban.
 func (b *builder) banOf(s *scope, l *Limit, ban *document.Node) {
-	if !s.section(ban, "ban", "a map such as {for: 15m, after: 20/minute}", banKeys) {
+	if ban.Kind != document.Map {
+		length := "15m"
+		if _, err := limit.ParseRate("1/" + ban.Text); err == nil {
+			length = ban.Text
+		}
+		s.Wants(ban, "a map", fmt.Sprintf("write ban: {for: %s, after: 20/minute}", length))
+		return
+	}
+	if !s.section(ban, "ban", "a map", banKeys) {
 		return
 	}
 	l.Ban = &Ban{}

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,7 +15,8 @@ import (
 
 // foreignKeys are keys of a limit elsewhere, by what is to be written here.
 var foreignKeys = map[string][]string{
-	"name the attributes as key: [user]": strings.Fields(`by group_by identifier key_by keys key_prefix scope scopes dimensions partition_key
+	"leave it out: a prefix is a part of the store, as in store: redis://127.0.0.1:6379?prefix=app:": strings.Fields("key_prefix prefix namespace"),
+	"name the attributes as key: [user]": strings.Fields(`by group_by identifier key_by keys scope scopes dimensions partition_key
 		discriminator subject entity`),
 	"write shadow: true": strings.Fields(`dry_run dryrun dry-run report_only log_only audit audit_mode test_mode monitor
 		monitor_only simulate shadow_mode`),
@@ -27,7 +29,7 @@ var foreignKeys = map[string][]string{
 	"write it below on_exceed:, such as on_exceed: {reject: 429}": strings.Fields(`reject redirect tag on_limit action actions response status_code http_status code message body
 		error_message throttle`),
 	"write on_exceed: {ban: {for: 15m, after: 20/minute}}": strings.Fields("ban block block_duration blockduration ban_duration ban_time penalty penalty_time"),
-	"write on_exceed: {queue: {max_wait: 2s}}":             strings.Fields("queue delay nodelay wait max_wait"),
+	"write on_exceed: {queue: {max_wait: 2s}}":             strings.Fields("queue delay wait max_wait timeout_duration"),
 	"write an override: overrides: [{when: {ip: 10.0.0.0/8}, unlimited: true}]": strings.Fields(`whitelist allowlist allow_list white_list exempt exempts exemptions
 		except exclude excludes excluded skip bypass ignore allow trusted`),
 	"the number of tokens at once is burst: 20": strings.Fields(`burst_size burstsize max_burst maxburst burst_capacity bucket_size
@@ -35,38 +37,94 @@ var foreignKeys = map[string][]string{
 	"write it as algorithm:": strings.Fields("strategy type kind algo method_of mode_of limiter"),
 	"write it as purpose: text, or as a comment that begins with #": strings.Fields("description desc comment comments note notes title summary"),
 	"write it as name:": strings.Fields("id limit_name key_name label"),
-	"write algorithm: concurrency and max_in_flight: 5":         strings.Fields("max_concurrent max_concurrency concurrent concurrency max_connections connections parallel max_parallel"),
-	"the number is given by the caller, as cost of the request": strings.Fields("cost weight hits_addend hits increment"),
-	"write it as on_store_failure: allow, reject or local":      strings.Fields("fail_open failopen failure_mode failure_mode_deny fail_closed on_error on_failure fallback"),
+	"write algorithm: concurrency and max_in_flight: 5":           strings.Fields("max_concurrent max_concurrency concurrent concurrency max_connections connections parallel max_parallel"),
+	"leave it out: nothing waits without on_exceed: {queue: ...}": {"nodelay"},
+	"leave it out: a request counts before its outcome is known":  strings.Fields("skip_successful_requests skip_failed_requests count_only_failures"),
+	"the number is given by the caller, as cost of the request":   strings.Fields("cost weight hits_addend hits increment"),
+	"write it as on_store_failure: allow, reject or local":        strings.Fields("fail_open failopen failure_mode failure_mode_deny fail_closed on_error on_failure fallback"),
 }
 
 // countKeys and periodKeys are together what rate is here.
 var (
-	countKeys = strings.Fields(`limit max count requests requests_per_unit max_requests maxrequests num_requests points quota tokens permits
-		replenish_rate replenishrate refill_rate fill_rate refill max_hits threshold average rps`)
-	periodKeys = strings.Fields(`period window interval duration unit per ttl time time_window timewindow window_size windowms window_ms window_seconds
+	countKeys = strings.Fields(`limit max count requests requests_per_unit max_requests num_requests points quota tokens permits
+		limit_for_period replenish_rate refill_rate fill_rate refill max_hits threshold average rps`)
+	periodKeys = strings.Fields(`period window interval duration unit per every ttl time time_window timewindow window_size window_ms window_seconds
 		rate_interval refill_interval refresh limit_refresh_period`)
 )
 
+// Words that occur in longer names elsewhere, such as window in slidingWindowMs. A name is read as the first of these groups
+// of which it has a word.
+var (
+	fillWords   = strings.Fields("refill fill replenish average avg sustained")
+	countWords  = strings.Fields("limit max count requests request hits tokens permits points quota calls rps rpm rph qps tps")
+	periodWords = strings.Fields("period window interval duration")
+	burstWords  = strings.Fields("burst capacity")
+	wordHints   = []struct {
+		words []string
+		hint  string
+	}{
+		{strings.Fields("zone zones shared dict"), "leave it out: memory for keys is taken as it is needed"},
+		{strings.Fields("headers"), "leave it out: RateLimit, RateLimit-Policy and Retry-After are always sent"},
+		{strings.Fields("redis"), "leave it out, and write store: redis://127.0.0.1:6379 at the top of the file"},
+		{strings.Fields("concurrent concurrency parallel connections conn inflight"), "write algorithm: concurrency and max_in_flight: 5"},
+		{strings.Fields("fail failure fault error"), "write it as on_store_failure: allow, reject or local"},
+		{strings.Fields("whitelist allowlist exempt exclude excluded bypass"), "write an override: overrides: [{when: {ip: 10.0.0.0/8}, unlimited: true}]"},
+		{strings.Fields("blacklist denylist"), "write a limit that admits nothing: {name: deny, match: {ip: 203.0.113.0/24}, rate: 0/s}"},
+		{strings.Fields("ban block jail penalty"), "write on_exceed: {ban: {for: 15m, after: 20/minute}}"},
+		{strings.Fields("delay wait queue queueing"), "write on_exceed: {queue: {max_wait: 2s}}"},
+		{strings.Fields("message response status body code handler"), "write it below on_exceed:, such as on_exceed: {reject: {status: 429, body: 'slow down'}}"},
+		{strings.Fields("key keys by identifier criterion aggregate generator consumer"), "name the attributes as key: [ip]"},
+	}
+)
+
+// unitWords are names of units, alone and in names such as requests_per_minute.
+var unitWords = map[string]string{
+	"second": "second", "seconds": "second", "sec": "second", "secs": "second",
+	"minute": "minute", "minutes": "minute", "mins": "minute", "hour": "hour", "hours": "hour", "hourly": "hour",
+	"day": "day", "days": "day", "daily": "day", "week": "week", "weekly": "week", "month": "month", "monthly": "month", "year": "year",
+	"ms": "ms", "millis": "ms", "milliseconds": "ms",
+}
+
+// rateWords are names of rates with their unit.
+var rateWords = map[string]string{"rps": "second", "qps": "second", "tps": "second", "rpm": "minute", "rph": "hour"}
+
+// snake returns a name as its words in lower case with underscores: maxRequests and max-requests are max_requests.
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		switch {
+		case r == '-' || r == '.' || r == ' ':
+			r = '_'
+		case 'A' <= r && r <= 'Z':
+			if i > 0 && 'a' <= name[i-1] && name[i-1] <= 'z' {
+				b.WriteByte('_')
+			}
+			r += 'a' - 'A'
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// isOne reports whether a name is one of names, with or without underscores.
+func isOne(names []string, name string) bool {
+	joined := strings.ReplaceAll(name, "_", "")
+	return slices.ContainsFunc(names, func(one string) bool { return strings.ReplaceAll(snake(one), "_", "") == joined })
+}
+
+// hasWord reports whether a word of name is one of words.
+func hasWord(words []string, name string) bool {
+	return slices.ContainsFunc(strings.Split(name, "_"), func(w string) bool { return contains(words, w) })
+}
+
 // foreignHint is the hint for an unknown key of a map that has words as keys; "" = nothing is known of it.
 func foreignHint(n *document.Node, key, value *document.Node, words []string) string {
-	written := strings.ToLower(key.Text)
+	written := snake(key.Text)
 	if written == "match" && contains(words, "when") {
 		return "in an override it is when: {ip: 10.0.0.0/8}"
 	}
 	if contains(words, "rate") {
-		if hint := rateOf(n, written, value); hint != "" {
-			return hint
-		}
-		for hint, names := range foreignKeys {
-			if contains(names, written) {
-				return hint
-			}
-		}
-		if contains(rootKeys, written) {
-			return fmt.Sprintf("%s: is for all limits: write it at the top of the file, beside limits:", written)
-		}
-		return ""
+		return foreignLimitKey(n, written, value, words)
 	}
 	if contains(words, "limits") && contains(strings.Fields("redis backend storage cache db database"), written) {
 		return "write store: redis://127.0.0.1:6379"
@@ -83,38 +141,220 @@ func foreignHint(n *document.Node, key, value *document.Node, words []string) st
 	return ""
 }
 
-// rateOf is the hint for a count or a period that has a key of its own: the rate that they are together.
-func rateOf(n *document.Node, written string, value *document.Node) string {
-	isCount, isPeriod := contains(countKeys, written), contains(periodKeys, written)
-	if !isCount && !isPeriod {
+// foreignLimitKey is foreignHint for a key of a limit.
+func foreignLimitKey(n *document.Node, written string, value *document.Node, words []string) string {
+	if hint := rateOf(n, written, value); hint != "" {
+		return hint
+	}
+	if hint := foreignKey(written); hint != "" {
+		if attribute, ok := attributeOf(value); ok && strings.Contains(hint, "as key: [") {
+			return fmt.Sprintf("name the attributes as key: [%s]", attribute)
+		}
+		return hint
+	}
+	if contains(rootKeys, written) {
+		return fmt.Sprintf("%s: is for all limits: write it at the top of the file, beside limits:", written)
+	}
+	if _, near := document.Suggest(written, words); near {
 		return ""
 	}
-	count, period := "5", "minute"
-	for _, f := range n.Fields {
-		switch lower := strings.ToLower(f.Key.Text); {
-		case contains(countKeys, lower) && f.Value.Kind == document.Int:
-			count = f.Value.Text
-		case contains(periodKeys, lower):
-			if text, ok := periodOf(lower, f.Value); ok {
-				period = text
-			}
+	if hasWord(burstWords, written) {
+		return "the number of tokens at once is burst: 20"
+	}
+	for _, known := range wordHints {
+		if hasWord(known.words, written) {
+			return known.hint
 		}
 	}
+	if r := foreignRate(value, 0); r != "" {
+		return "write it in the limit itself: " + r
+	}
+	return ""
+}
+
+// attributeOf is the attribute that a value names in the words of another limiter.
+func attributeOf(value *document.Node) (string, bool) {
+	if value.Kind != document.Text || !attributeLike(value.Text) {
+		return "", false
+	}
+	if here, ok := sameAttribute(strings.TrimPrefix(value.Text, "$")); ok {
+		return here, true
+	}
+	return value.Text, true
+}
+
+// amounts are the counts and periods that a map of another limiter has.
+type amounts struct{ fill, count, burst, unit, period string }
+
+func amountsOf(n *document.Node) (a amounts, horizons []string) {
+	if n == nil {
+		return a, nil
+	}
+	for _, f := range n.Fields {
+		name := snake(f.Key.Text)
+		number := f.Value.Kind == document.Int
+		switch unit, alone := unitWords[name]; {
+		case alone && number && unit != "ms" && !strings.HasSuffix(name, "s"):
+			a.count, a.unit = f.Value.Text, unit
+			horizons = append(horizons, "{rate: "+f.Value.Text+"/"+unit+"}")
+		case isPeriod(name):
+			if text, ok := periodOf(name, f.Value); ok {
+				a.period = text
+			}
+		case !number:
+		case hasWord(burstWords, name):
+			a.burst = f.Value.Text
+		case hasWord(fillWords, name):
+			a.fill = f.Value.Text
+			a.unitIn(name)
+		case isCount(name):
+			a.count = f.Value.Text
+			a.unitIn(name)
+		}
+	}
+	if a.fill != "" { // then the count is what fits in
+		a.count, a.burst = a.fill, cmp.Or(a.burst, a.count)
+	}
+	a.period = cmp.Or(a.unit, a.period)
+	return a, horizons
+}
+
+// rate is the count and the period, or what may be meant where the period is not known.
+func (a *amounts) rate() string {
+	switch {
+	case a.period != "":
+		return a.count + "/" + a.period
+	case a.fill != "":
+		return a.count + "/s"
+	}
+	return a.count + "/minute"
+}
+
+// unitIn takes the period from a name such as requests_per_minute.
+func (a *amounts) unitIn(name string) {
+	for word := range strings.SplitSeq(name, "_") {
+		if unit := cmp.Or(rateWords[word], unitWords[word]); unit != "" && unit != "ms" {
+			a.unit = unit
+		}
+	}
+}
+
+func isCount(name string) bool {
+	return isOne(countKeys, name) || hasWord(countWords, name) || hasWord(fillWords, name)
+}
+
+func isPeriod(name string) bool {
+	if isOne(periodKeys, name) {
+		return true
+	}
+	return !isOne(countKeys, name) && foreignKey(name) == "" && (hasWord(periodWords, name) || unitWords[name] != "" && strings.HasSuffix(name, "s"))
+}
+
+// foreignKey is the hint of foreignKeys for a name; "" = there is none.
+func foreignKey(name string) string {
+	for hint, names := range foreignKeys {
+		if isOne(names, name) {
+			return hint
+		}
+	}
+	return ""
+}
+
+// foreignRate is the rate that a map of another limiter states, as it is written here; "" = it states none.
+func foreignRate(n *document.Node, depth int) string {
+	if n == nil || n.Kind != document.Map && n.Kind != document.List || depth > 6 {
+		return ""
+	}
+	a, horizons := amountsOf(n)
+	if len(horizons) > 1 {
+		return "horizons: [" + strings.Join(horizons, ", ") + "]"
+	}
+	if a.count != "" {
+		text := "rate: " + a.rate()
+		if a.burst != "" && a.burst != a.count {
+			text += ", burst: " + a.burst
+		}
+		return text
+	}
+	for _, f := range n.Fields {
+		if text := foreignRate(f.Value, depth+1); text != "" {
+			return text
+		}
+	}
+	for _, item := range n.Items {
+		if text := foreignRate(item, depth+1); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// rateOf is the hint for a count or a period that has a key of its own: the rate that they are together.
+func rateOf(n *document.Node, written string, value *document.Node) string {
+	exact := isOne(countKeys, written) || isOne(periodKeys, written)
+	if !exact && foreignKey(written) != "" {
+		return ""
+	}
+	unit, alone := unitWords[written]
+	switch scalar := value.Kind == document.Int || value.Kind == document.Text; {
+	case exact:
+	case alone && value.Kind == document.Int && unit != "ms":
+	case scalar && isPeriod(written):
+	case value.Kind == document.Int && isCount(written) && !hasWord(burstWords, written):
+	default:
+		return ""
+	}
+	if algorithm := n.Get("algorithm"); algorithm != nil && (algorithm.Text == "concurrency" || foreignAlgorithm(algorithm.Text) == "write concurrency") && value.Kind == document.Int {
+		return fmt.Sprintf("write max_in_flight: %s", value.Text)
+	}
+	a, horizons := amountsOf(n)
+	if len(horizons) > 1 {
+		return "several rates are horizons: [" + strings.Join(horizons, ", ") + "]"
+	}
+	a.count = cmp.Or(a.count, "5")
 	if written == "per" {
 		if _, ok := periodOf(written, value); !ok && value.Kind == document.Text && attributeLike(value.Text) {
-			return fmt.Sprintf("write key: [%s]; the period is a part of the rate, as in rate: %s/%s", value.Text, count, period)
+			return fmt.Sprintf("write key: [%s]; the period is a part of the rate, as in rate: %s", value.Text, a.rate())
 		}
 	}
-	return fmt.Sprintf("a rate has its period: write rate: %s/%s", count, period)
+	if v, err := strconv.ParseInt(value.Text, 10, 64); err == nil && v >= 1000 && v%1000 == 0 && isPeriod(written) && unitOf(written) == "" {
+		return fmt.Sprintf("a rate has its period: write rate: %s/%ds if it is in milliseconds", a.count, v/1000)
+	}
+	if a.period == "" && a.fill == "" {
+		return fmt.Sprintf("a rate has its period: write rate: %s/minute, or the period that is meant", a.count)
+	}
+	return "a rate has its period: write rate: " + a.rate()
+}
+
+// unitOf is the unit that the name of a period has in it.
+func unitOf(name string) string {
+	if strings.HasSuffix(name, "ms") {
+		return "ms"
+	}
+	for word := range strings.SplitSeq(name, "_") {
+		if unit := unitWords[word]; unit != "" {
+			return unit
+		}
+	}
+	return ""
 }
 
 // periodOf is a value that names a period, as rate takes it.
-func periodOf(key string, value *document.Node) (string, bool) {
+func periodOf(name string, value *document.Node) (string, bool) {
 	if value.Kind == document.Int {
-		if strings.Contains(key, "ms") {
-			return value.Text + "ms", true
+		v, err := strconv.ParseInt(value.Text, 10, 64)
+		unit := unitOf(name)
+		switch {
+		case err != nil:
+			return "", false
+		case unit == "" && v >= 1000 && v%1000 == 0: // as many seconds are rarely meant
+			unit = "ms"
 		}
-		return value.Text + "s", true
+		if unit == "ms" && v > 0 && v%1000 == 0 {
+			v, unit = v/1000, "s"
+		}
+		units := map[string]string{"": "s", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+		return strconv.FormatInt(v, 10) + cmp.Or(units[unit], unit), true
 	}
 	if value.Kind != document.Text {
 		return "", false
@@ -191,4 +431,42 @@ func sameAttribute(name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// foreignWords are values of enumerations elsewhere. Of several that are meant the one that the enumeration has counts.
+var foreignWords = map[string][]string{
+	"allow":  strings.Fields("open fail_open failopen pass accept admit permit ignore continue"),
+	"reject": strings.Fields("closed close fail_closed failclosed deny refuse block drop fail error"),
+	"local":  strings.Fields("memory in_memory fallback"),
+	"exact":  strings.Fields("distributed shared global central centralized redis strict cluster store"),
+	"all":    strings.Fields("shared common single global together"),
+	"skip":   strings.Fields("ignore allow pass none"),
+}
+
+// foreignWord is the hint for a value that is none of words.
+func foreignWord(value string, words []string) string {
+	value = snake(value)
+	for _, w := range words {
+		if isOne(foreignWords[w], value) {
+			return "write " + w
+		}
+	}
+	return ""
+}
+
+// foreignPattern is the hint for a pattern that is a map with its kind, such as {prefix: /api}.
+func foreignPattern(attribute, kind, text string) string {
+	switch kind {
+	case "prefix", "prefix_match", "starts_with":
+		return fmt.Sprintf("write %s: %s*", attribute, text)
+	case "suffix", "suffix_match", "ends_with":
+		return fmt.Sprintf("write %s: \"*%s\"", attribute, text)
+	case "contains":
+		return fmt.Sprintf("write %s: \"*%s*\"", attribute, text)
+	case "exact", "exact_match", "equals", "value":
+		return fmt.Sprintf("write %s: %s", attribute, text)
+	case "regex", "regexp", "safe_regex", "pattern", "matches":
+		return "in place of match, write when: " + strconv.Quote(attribute+".matches('"+strings.ReplaceAll(text, "'", "")+"')")
+	}
+	return ""
 }

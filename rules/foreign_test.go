@@ -2,6 +2,9 @@ package rules
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,7 +31,7 @@ func TestForeignWords(t *testing.T) {
 		add(names)
 		for _, name := range names {
 			_, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, rate: 1/s, %s: x}]", name))
-			if err == nil || !strings.Contains(err.Error(), "hint: "+hint) {
+			if hint := strings.Replace(hint, "key: [user]", "key: [x]", 1); err == nil || !strings.Contains(err.Error(), "hint: "+hint) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -58,6 +61,9 @@ func TestForeignRates(t *testing.T) {
 				value, want = "60", "7/60s"
 			case i%3 == 2:
 				value, want = "minutes", "7/minute"
+			}
+			if count == "rps" { // the unit in a name counts
+				want = "7/second"
 			}
 			_, err := Parse("l.yaml", fmt.Appendf(nil, "limits: [{name: a, %s: 7, %s: %s}]", count, period, value))
 			if err == nil || !strings.Contains(err.Error(), "hint: a rate has its period: write rate: "+want) {
@@ -132,5 +138,35 @@ func TestMoreForeignWords(t *testing.T) {
 		if got, _ := nearAttribute(name); got != want {
 			t.Errorf("%s: %q is suggested, want %q", name, got, want)
 		}
+	}
+}
+
+// TestSuggestedRatesCanBeRead: a rate in a hint can be written as it stands.
+func TestSuggestedRatesCanBeRead(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	rate := regexp.MustCompile(`(?:rate: |did you mean )([^\s,}\]?]*/[^\s,}\]?]+)`)
+	n := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "  hint: ") {
+				continue
+			}
+			for _, m := range rate.FindAllStringSubmatch(line, -1) {
+				n++
+				if _, err := limit.ParseRate(m[1]); err != nil {
+					t.Errorf("%s: %s: %v", name, strings.TrimSpace(line), err)
+				}
+			}
+		}
+	}
+	if n < 30 {
+		t.Errorf("%d rates were found in hints, want at least 30", n)
 	}
 }

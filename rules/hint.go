@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -22,7 +24,7 @@ func numberHint(n *document.Node) string {
 	if r, err := limit.ParseRate(n.Text + "/s"); err == nil {
 		return fmt.Sprintf("write it as %d", r.Count)
 	}
-	return ""
+	return "write a number, such as 20"
 }
 
 // truthHint is the hint for a value that is neither true nor false.
@@ -59,13 +61,13 @@ func rateHint(text string) string {
 	if strings.Count(plain, "/") > 1 && strings.Contains(plain, ",") {
 		return "several rates at once are horizons: [{rate: 10/s}, {rate: 1000/day}]"
 	}
-	count, period, ok := strings.Cut(strings.ReplaceAll(plain, " per ", "/"), "/")
-	if !ok {
-		return rateForms
-	}
-	count, period = strings.TrimSpace(count), strings.TrimSpace(period)
-	if short, ok := strings.CutSuffix(count, "r"); ok {
-		count = strings.TrimSpace(short)
+	count, period := "", ""
+	if m := countThenPeriod.FindStringSubmatch(plain); m != nil {
+		count, period = m[1], m[2]
+	} else if m := everyPeriod.FindStringSubmatch(plain); m != nil {
+		count, period = cmp.Or(m[1], "1"), m[2]
+	} else if m := periodThenCount.FindStringSubmatch(plain); m != nil {
+		count, period = m[2], m[1]
 	}
 	count = strings.NewReplacer(",", "", "_", "", " ", "", "m", "M", "g", "G").Replace(count)
 	if strings.HasPrefix(count, ".") {
@@ -83,6 +85,14 @@ func rateHint(text string) string {
 	}
 	return fmt.Sprintf("did you mean %s?", meant)
 }
+
+// Rates in other notations: 10r/s, 5 per minute, 5rps, 1,000/s, 5 requests in 10s; every 100ms, 5 every 1m; minute/5.
+var (
+	countThenPeriod = regexp.MustCompile(`^(-?[\d.,_]+ ?[kmg]?) ?(?:(?:r|reqs?|requests?|hits?|calls?|tokens?|queries|messages|times) ?)?` +
+		`(?:/|per|p|an?|each|in|:|@|-per-|-)? ?((?:\d+ ?)?[a-z]+|\d+)$`)
+	everyPeriod     = regexp.MustCompile(`^@?(?:(\d+) )?(?:every|each|once per|once an?|one per|an?|per) ?((?:\d+ ?)?[a-z]+)$`)
+	periodThenCount = regexp.MustCompile(`^((?:\d+ ?)?[a-z]+) ?/ ?(\d+)$`)
+)
 
 // expressionHint is the hint for an error of the CEL compiler.
 func expressionHint(message string) string {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,11 +40,15 @@ const (
 // native compiles a document in stint's format.
 func (b *builder) native(d *file) {
 	if d.Root.Kind != document.Map {
-		d.Fault(d.Root, "begin with limits:", "want a map, this is %v", d.Root.Kind)
+		d.Fault(d.Root, "begin with limits:, as in "+exampleFile(d.Root), "want a map, this is %v", d.Root.Kind)
 		return
 	}
 	if d.Root.Get("apiVersion") != nil && d.Root.Get("kind") != nil {
 		d.Fault(d.Root, "give the file that it holds: mount it, or copy what is below data:", "this is a Kubernetes object, no limit file")
+		return
+	}
+	if d.Root.Get("limits") == nil && !slices.ContainsFunc(d.Root.Fields, func(f document.Field) bool { return contains(rootKeys, f.Key.Text) }) {
+		b.foreignFile(d)
 		return
 	}
 	d.known(d.Root, "the file", rootKeys)
@@ -86,13 +91,14 @@ func (b *builder) native(d *file) {
 	}
 	limits := d.Root.Get("limits")
 	if limits == nil {
-		if !slices.ContainsFunc(d.Root.Fields, func(f document.Field) bool { return contains(rootKeys, f.Key.Text) }) {
-			d.Fault(d.Root, "begin with limits: for stint's format, or with domain: for Envoy's", "the file has no limits")
-		}
 		return
 	}
 	if limits.Kind != document.List {
-		d.Wants(limits, "a list of limits", "put a dash before each limit")
+		hint := "put a dash before each limit"
+		if limits.Kind == document.Map && len(limits.Fields) > 0 && limits.Fields[0].Value.Kind == document.Map {
+			hint = fmt.Sprintf("write - name: %s, and below name what the limit has", limits.Fields[0].Key.Text)
+		}
+		d.Wants(limits, "a list of limits", hint)
 		return
 	}
 	for _, n := range limits.Items {
@@ -104,6 +110,33 @@ func (b *builder) native(d *file) {
 		}
 		b.one(d, n, defaults)
 	}
+}
+
+// foreignFile reports a map of which stint knows no key.
+func (b *builder) foreignFile(d *file) {
+	at := d.Root
+	hint := "begin with limits:, as in " + exampleFile(d.Root) + ", or with domain: for Envoy's format"
+	for _, f := range d.Root.Fields {
+		near := foreignHint(d.Root, f.Key, f.Value, rootKeys)
+		switch {
+		case near != "" && contains(limitKeys, f.Key.Text):
+			hint = "a limit is written in a list below limits:, as in " + exampleFile(d.Root)
+		case near != "":
+			hint = near
+		case document.Meant(f.Key.Text, rootKeys) != "":
+			hint = document.Meant(f.Key.Text, rootKeys)
+		default:
+			continue
+		}
+		at = f.Key
+		break
+	}
+	d.Fault(at, hint, "the file has no limits")
+}
+
+// exampleFile is a limits file with the rate that n states in the words of another limiter.
+func exampleFile(n *document.Node) string {
+	return "limits: [{name: login, key: [ip], " + cmp.Or(foreignRate(n, 0), "rate: 5/minute") + "}]"
 }
 
 // one compiles a limit, of one rate or of several.

@@ -180,7 +180,11 @@ func (s *scope) amounts(p *limit.Policy, from func(string) *document.Node) {
 		return
 	}
 	if n == nil {
-		s.Fault(at, "add rate: 100/s, or unlimited: true", "%s has no rate", s.subject())
+		hint := "add rate: 100/s, or unlimited: true"
+		if stated := foreignRate(at, 0); stated != "" {
+			hint = "write " + stated
+		}
+		s.Fault(at, hint, "%s has no rate", s.subject())
 		return
 	}
 	p.Rate, _ = s.rate(n)

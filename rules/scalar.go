@@ -29,6 +29,10 @@ func choice[T ~uint8](d *file, n *document.Node, to *T, words ...string) {
 	if n == nil {
 		return
 	}
+	if hint := foreignWord(n.Text, words); n.Kind == document.Text && !contains(words, n.Text) && hint != "" {
+		d.Wants(n, "one of "+strings.Join(words, ", "), hint)
+		return
+	}
 	if i, ok := d.Word(n, words...); ok {
 		*to = T(i)
 	}
@@ -128,6 +132,8 @@ func (d *file) rate(n *document.Node) (limit.Rate, bool) {
 			hint := rateForms
 			if n.Kind == document.List {
 				hint = "several rates at once are horizons: [{rate: 10/s}, {rate: 100/minute}]"
+			} else if stated := foreignRate(n, 0); stated != "" {
+				hint = "write " + stated
 			}
 			d.Wants(n, "a rate", hint)
 		}

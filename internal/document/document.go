@@ -134,7 +134,7 @@ func (d *Document) syntax(err error) {
 	}
 	p, hint := e.GetToken().Position, ""
 	if p.Line > 0 && p.Line <= len(d.Lines) {
-		hint = syntaxHint(e.GetMessage(), d.Lines[p.Line-1])
+		hint = syntaxHint(e.GetMessage(), d.Lines, p.Line)
 	}
 	message := strings.ReplaceAll(e.GetMessage(), "\t", `\t`)
 	d.add(d.At(p.Line, p.Column, hint, "yaml: %s", message))
