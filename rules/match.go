@@ -33,6 +33,9 @@ type Matched struct {
 	// Missing is set when the request lacks an attribute of the key and the
 	// limit says to refuse it then. Nothing is to be charged.
 	Missing bool
+
+	// Lacks is set when the request lacks an attribute of the key, and the limit applies nevertheless.
+	Lacks bool
 }
 
 // Skip says why a limit does not apply to a request that its match holds for. The zero value
@@ -182,7 +185,7 @@ func (s *Set) matchNative(domain string, attrs []limit.Attribute, dst []Matched,
 			dst[i].Skip = SkipMissingKey
 			continue
 		}
-		m.Key = scratch[at:len(scratch):len(scratch)]
+		m.Key, m.Lacks = scratch[at:len(scratch):len(scratch)], missing
 		m.Missing = missing && l.Missing == MissingReject && !m.Variant.Policy.Unlimited // an exempt request needs no key
 		if l.EnforcePermyriad < 10000 && permyriad(l.salt, m.Key) >= l.EnforcePermyriad {
 			m.Shadow = true

@@ -92,3 +92,39 @@ func TestAddressesOverEnvoy(t *testing.T) {
 		})
 	}
 }
+
+// TestKeyInAnotherDescriptor: a limit finds its key in whichever descriptor of a request has it, whatever else Envoy
+// sends beside, and missing concerns requests of which no descriptor has it.
+func TestKeyInAnotherDescriptor(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for _, missing := range []string{"skip", "all", "reject"} {
+		t.Run(missing, func(t *testing.T) {
+			s := start(t, "limits:\n  - {name: per-key, key: [\"header:x-api-key\", ip], missing: "+missing+", rate: 2/year}\n")
+			others := []string{"remote_address=192.0.2.7", "path=/", "method=GET", "generic_key=x"}
+			for i := range 20 {
+				for n := range 3 {
+					r := request("edge", 1, descriptor("header:x-api-key="+string(rune('a'+i)), "remote_address=192.0.2.7"))
+					for range random.IntN(4) {
+						r.Descriptors = append(r.Descriptors, descriptor(others[random.IntN(len(others))]))
+					}
+					random.Shuffle(len(r.Descriptors), func(a, b int) { r.Descriptors[a], r.Descriptors[b] = r.Descriptors[b], r.Descriptors[a] })
+					if got, want := s.should(r).OverallCode == pb.RateLimitResponse_OVER_LIMIT, n == 2; got != want {
+						t.Fatalf("request %d of a key, %v: refused is %v, want %v", n+1, r.Descriptors, got, want)
+					}
+				}
+			}
+			if page := s.do(http.MethodGet, s.admin+"/metrics", "").body; strings.Contains(page, `stint_unlimited_total{limit="per-key",reason="missing_key"} `) &&
+				!strings.Contains(page, `stint_unlimited_total{limit="per-key",reason="missing_key"} 0`) {
+				t.Error("requests with a key count as without")
+			}
+			for n := range 3 {
+				refused := s.should(request("edge", 1, descriptor("path=/"), descriptor("remote_address=192.0.2.7"))).OverallCode == pb.RateLimitResponse_OVER_LIMIT
+				if want := missing == "reject" || missing == "all" && n == 2; refused != want {
+					t.Errorf("request %d without a key: refused is %v, want %v", n+1, refused, want)
+				}
+			}
+		})
+	}
+}

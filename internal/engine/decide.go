@@ -168,7 +168,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 			replaces = replaces || len(m.Limit.Replaces) > 0
 			q.Hits = append(q.Hits, Hit{
 				Limit: m.Limit, Variant: m.Variant,
-				key: m.Key, shadow: m.Shadow, missing: m.Missing, despite: m.ConditionFailed,
+				key: m.Key, shadow: m.Shadow, missing: m.Missing, lacks: m.Lacks, despite: m.ConditionFailed,
 			})
 		}
 		if d.HasOverride && s.set.HasDomain(q.Domain) {
@@ -188,7 +188,25 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 	if replaces {
 		q.replace()
 	}
+	if len(q.Descriptors) > 1 {
+		q.complete()
+	}
 	return nil
+}
+
+// complete drops what a limit does about a descriptor that lacks an attribute of its key, if another descriptor of the
+// same request has all of them: a proxy sends several so that each rule finds what it matches, and the client has left
+// nothing out.
+func (q *Query) complete() {
+	whole := func(l *rules.Limit) bool {
+		return slices.ContainsFunc(q.Hits, func(h Hit) bool { return h.Limit == l && !h.lacks })
+	}
+	for i := range q.Hits {
+		if h := &q.Hits[i]; h.lacks && whole(h.Limit) {
+			h.Result = -1
+		}
+	}
+	q.skipped = slices.DeleteFunc(q.skipped, func(s skipped) bool { return s.why == rules.SkipMissingKey && whole(s.limit) })
 }
 
 // replace removes the rules that another rule of the same request replaces. Unlimited rules, and

@@ -102,6 +102,7 @@ type Hit struct {
 	despite  bool // the condition could not be evaluated
 	shadow   bool
 	missing  bool
+	lacks    bool // the descriptor lacks an attribute of the key
 }
 
 // skipped is a limit that matched the request and does not apply.
