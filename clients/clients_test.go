@@ -42,15 +42,18 @@ func TestClients(t *testing.T) {
 		"STINT_AUTH_URL="+serve(t, stint, "--auth", auth, "--state-dir", "none"),
 		"STINT_TOKEN="+token, "PYTHONPATH=src", "PYTHONDONTWRITEBYTECODE=1",
 	)
+	tests := regexp.MustCompile(`Ran (\d+) tests in [^\n]*\n\nOK\n`)
 	for _, c := range []struct {
-		folder, passed string
-		fewest         int
-		command        []string
+		name, folder string
+		passed       *regexp.Regexp
+		fewest       int
+		command      []string
 	}{
-		{"python", `Ran (\d+) tests in [^\n]*\n\nOK\n`, 17, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
-		{"typescript", `(?:#|ℹ) pass (\d+)\n`, 12, []string{"node", "--test", "test/client.test.js"}},
+		{"python", "python", tests, 39, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
+		{"python frameworks", "python", tests, 11, []string{frameworks(t), "tests/frameworks/test_frameworks.py"}},
+		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 12, []string{"node", "--test", "test/client.test.js"}},
 	} {
-		t.Run(c.folder, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			cmd := exec.Command(c.command[0], c.command[1:]...)
 			cmd.Dir, cmd.Env, cmd.WaitDelay = c.folder, environment, time.Second
@@ -59,7 +62,7 @@ func TestClients(t *testing.T) {
 				t.Fatalf("%v: %v (./scripts/test installs what is missing)\n%s", c.command, err, out)
 			}
 			var passed int
-			if m := regexp.MustCompile(c.passed).FindSubmatch(out); m != nil {
+			if m := c.passed.FindSubmatch(out); m != nil {
 				_, _ = fmt.Sscan(string(m[1]), &passed)
 			}
 			if passed < c.fewest {
@@ -67,6 +70,27 @@ func TestClients(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTypes: the Python client and a program with it are clean under mypy --strict, also in what must be an error there.
+func TestTypes(t *testing.T) {
+	cmd := exec.Command(frameworks(t), "-m", "mypy", "--strict", "--cache-dir", filepath.Join(t.TempDir(), "cache"), "src/stint_client", "tests/typed.py")
+	cmd.Dir = "python"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %v\n%s", cmd.Args, err, out)
+	}
+}
+
+// frameworks returns a Python with the frameworks that the client is tested with.
+func frameworks(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("../scripts/clients")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // TestReadmes: what the pages of the clients show is what the how-to guide runs.

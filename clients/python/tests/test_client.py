@@ -1,5 +1,6 @@
 """The client against a real service: STINT_URL is one with ../limits.yaml, STINT_AUTH_URL one that asks for STINT_TOKEN."""
 
+import asyncio
 import json
 import os
 import random
@@ -8,11 +9,14 @@ import socket
 import sys
 import threading
 import unittest
+import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from connections import connections
 from stint_client import Client, Refused, StintError
 
 URL = os.environ["STINT_URL"]
+PORT = int(URL.rpartition(":")[2])
 SEED = random.randrange(2**32)
 print("seed", SEED, file=sys.stderr)
 
@@ -20,8 +24,8 @@ print("seed", SEED, file=sys.stderr)
 class OfNoLine(Client):
     """A client of a service that knows no line."""
 
-    def _call(self, method, path, body, *args):
-        return super()._call(method, path, {**body, "queue": False}, *args)
+    def _call(self, call):
+        return super()._call(call._replace(body=call.body.replace(b',"queue":true', b"")))
 
 
 class ClientTest(unittest.TestCase):
@@ -77,6 +81,8 @@ class ClientTest(unittest.TestCase):
         second = {**self.user, "path": "/second"}
         self.client.wait(second)
         self.assertTrue(self.client.wait(second, sleep=self.fail), "the service holds it in line")
+        with self.assertRaisesRegex(Refused, "longer than the timeout"):
+            self.client.wait(second, timeout=0, sleep=self.fail)
         slept = []
         with OfNoLine(URL) as client:
             while not slept:
@@ -101,6 +107,21 @@ class ClientTest(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual((len(answers), {d.reason for d in answers}), (80, {"", "rate_exceeded"}))
+
+    def test_sleep_that_has_to_be_awaited(self):
+        two = {**self.user, "path": "/two"}
+        with self.assertRaisesRegex(TypeError, "AsyncClient"):
+            self.client.wait(two, sleep=asyncio.sleep)
+        self.assertEqual(self.client.take(two, cost=0).results[0].remaining, 2, "it is refused before it takes")
+        with OfNoLine(URL) as client, self.assertRaisesRegex(TypeError, "AsyncClient"):
+            while True:
+                client.wait({**self.user, "path": "/ten"}, sleep=lambda s: asyncio.sleep(s))
+
+    def test_options_are_typed(self):
+        with self.assertRaises(TypeError):
+            self.client.reserving({**self.user, "path": "/tokens"}, 1, tttl=3)
+        with self.assertRaises(TypeError):
+            self.client.usage(limits="two")
 
     def test_delay(self):
         slept = []
@@ -154,6 +175,8 @@ class ClientTest(unittest.TestCase):
                 1 / 0
         self.assertEqual(self.left(), 800)
         for _ in range(20):
+            self.user = {"user": self.user["user"] + "+"}
+            attributes = {**self.user, "path": "/tokens"}
             reports = sorted(self.random.sample(range(1, 900), self.random.randrange(4)))
             end = self.random.choice(("return", "raise", "commit", "release"))
             before, want = self.left(), 0
@@ -174,8 +197,6 @@ class ClientTest(unittest.TestCase):
                     pass
                 self.assertIn(r.state, ("committed", "released"))
                 self.assertEqual(before - self.left(), want, "what was reported last is charged")
-            self.user = {"user": self.user["user"] + "+"}
-            attributes = {**self.user, "path": "/tokens"}
         with self.assertRaises(Refused) as caught:
             self.client.reserving(attributes, 1000)
             self.client.reserving(attributes, 900)
@@ -222,6 +243,94 @@ class ClientTest(unittest.TestCase):
             t.join()
         self.assertEqual((len(allowed), sum(allowed)), (100, 50))
 
+    def test_pool(self):
+        """A thread for each call, more threads than connections, and a close in between: never more connections, none lost, none left."""
+        client = Client(URL, max_connections=3)
+        before = connections(PORT)
+        most, wrong, start, rand = [], [], threading.Barrier(24), random.Random(SEED)
+
+        def work(n):
+            path = rand.choice(("/always", "/never", "/ten"))
+            start.wait()
+            try:
+                d = client.wait({**self.user, "path": path}, timeout=60) if path == "/ten" else client.take({**self.user, "path": path})
+                if [r.name for r in d.results] != [path[1:]]:
+                    wrong.append(d)
+            except StintError as err:
+                wrong.append(err)
+            most.append(connections(PORT) - before)
+            if n == 7:
+                client.close()
+
+        for _ in range(2):
+            threads = [threading.Thread(target=work, args=(n,)) for n in range(24)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        self.assertEqual(wrong, [])
+        self.assertLessEqual(max(most), 3)
+        client.close()
+        self.assertEqual(connections(PORT), before)
+        for _ in range(5):
+            self.assertTrue(client.take({**self.user, "path": "/always"}))
+        self.assertEqual(connections(PORT), before + 1, "one call at a time needs one connection")
+        client.close()
+
+    def test_pool_is_used_up(self):
+        with socket.create_server(("127.0.0.1", 0)) as server, Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.2, max_connections=1) as client:
+            ended = []
+
+            def hold():
+                try:
+                    client._call(client._post("/v1/take", {})._replace(timeout=60))
+                except StintError as err:
+                    ended.append(err)
+
+            holding = threading.Thread(target=hold)
+            holding.start()
+            connection, _ = server.accept()
+            with self.assertRaisesRegex(StintError, "max_connections") as caught:
+                client.take({})
+            self.assertEqual((caught.exception.status, ended), (0, []))
+            connection.close()
+            holding.join()
+            self.assertEqual(len(ended), 1)
+            with self.assertRaisesRegex(StintError, "timed out"):
+                client.take({})  # by the place that came back
+
+    def test_exceptions_lose_no_place(self):
+        """An exception at any point of a call at which a signal handler may run leaves the whole pool."""
+
+        class Interrupted(Exception):
+            pass
+
+        def profile(frame, event, _):  # before and after each function, of Python or C
+            if "stint_client" in frame.f_code.co_filename:
+                self.steps += 1
+                if self.steps == stop:
+                    raise Interrupted
+
+        ended = 0
+        with Client(URL, max_connections=2) as client, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # of a socket that nothing has a name for yet
+            for new in (False, True):
+                stop, finished = 0, False
+                while not finished:
+                    client.take({"path": "/always"})
+                    if new:
+                        client.close()
+                    stop, self.steps = stop + 1, 0
+                    sys.setprofile(profile)
+                    try:
+                        client.take({"path": "/always"})
+                        finished = True
+                    except (Interrupted, StintError):
+                        ended += 1
+                    finally:
+                        sys.setprofile(None)
+                    self.assertEqual(len(client._pool._places), 2, f"at step {stop}")
+        self.assertGreater(ended, 200)
 
     def test_fork(self):
         """Decisions are of the request that asked, in the parent and its children, also where exceptions end calls."""

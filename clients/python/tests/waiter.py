@@ -10,10 +10,10 @@ calls = 0
 
 
 class Counting(Client):
-    def _call(self, *args, **options):
+    def _call(self, call):
         global calls
         calls += 1
-        return super()._call(*args, **options)
+        return super()._call(call)
 
 
 path, user, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
