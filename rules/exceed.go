@@ -419,6 +419,9 @@ func (l *Limit) Uncarried() (list []string) {
 	if o.MaxWait > 0 {
 		list = append(list, "queue is not for Envoy's protocol, whose proxy waits 20 ms by default: there a request is refused at once; a gateway that asks waits as long as wait= in its path says")
 	}
+	if l.Base.Policy.Algorithm == limit.LeakyBucket {
+		list = append(list, "a leaky bucket does not pace over Envoy's protocol, whose proxy does not wait: there a request passes at once, and the dynamic metadata has its delay; a gateway that asks waits as long as wait= in its path says")
+	}
 	if l.Sharing.Local() && (o.Action != nil || o.Tag != nil) {
 		list = append(list, "instances that hold a lease decide by themselves and know nothing of on_exceed: it is for what the server decides")
 	}

@@ -131,7 +131,14 @@ func (c *config) check(set *rules.Set) error {
 // or the engine cannot take it; the one before stays then, with every counter. attrs
 // are logged.
 func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
-	log := c.log.With(attrs...)
+	if err = c.put(set, err, attrs...); err != nil {
+		logFaults(c.log.With(attrs...), err)
+	}
+	return err
+}
+
+// put is apply for those who log the error themselves.
+func (c *config) put(set *rules.Set, err error, attrs ...any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.attempts++
@@ -154,7 +161,6 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	if err != nil {
 		c.mu.ok = false
 		c.mu.errors++
-		logFaults(log, err)
 		return err
 	}
 	if c.followed != nil {
@@ -170,7 +176,7 @@ func (c *config) apply(set *rules.Set, err error, attrs ...any) error {
 	c.logWarnings(set)
 	c.warnAssigned(set, c.next.plans)
 	added, removed, changed := diff(old, set)
-	log.Info("configuration loaded", "limits", len(set.Limits()),
+	c.log.With(attrs...).Info("configuration loaded", "limits", len(set.Limits()),
 		"added", names(added), "removed", names(removed), "changed", names(changed))
 	return nil
 }

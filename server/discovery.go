@@ -42,7 +42,8 @@ func (c *config) discovered(version string, list []xds.Document) error {
 	default:
 		err = errors.New("server: there is no resource, so that nothing would be limited: send one, or take that with --allow-empty")
 	}
-	if err = c.apply(set, err, "version", fmt.Sprintf("%.100s", version)); err != nil {
+	// The client logs what is refused, once for each reason.
+	if err = c.put(set, err, "version", fmt.Sprintf("%.100s", version)); err != nil {
 		return errors.New(inOneLine(err))
 	}
 	return nil

@@ -155,7 +155,7 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.watch = watch.New()
-	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.usage), set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit}); err != nil {
+	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.usage), set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit, Unkeyed: s.unkeyed}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)

@@ -37,17 +37,29 @@ const maxAnswer = 16 << 20
 // call asks the admin port and reads its JSON into to. fields are names and values of header fields; those without
 // a value are not sent.
 func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Values, to any, fields ...string) error {
+	body, err := f.fetch(cmd, method, path, query, fields...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, to); err != nil {
+		return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w\nhint: --admin is the address of the admin port", err)}
+	}
+	return nil
+}
+
+// fetch asks the admin port and returns what it answers.
+func (f *adminFlags) fetch(cmd *cobra.Command, method, path string, query url.Values, fields ...string) ([]byte, error) {
 	addr := f.url()
 	asker, err := f.secure(addr)
 	if err != nil {
-		return &exit{exitUsage, err}
+		return nil, &exit{exitUsage, err}
 	}
 	req, err := http.NewRequestWithContext(cmd.Context(), method, addr+path+"?"+query.Encode(), nil)
 	if err != nil {
-		return &exit{exitUsage, err}
+		return nil, &exit{exitUsage, err}
 	}
 	if err := f.authorize(req); err != nil {
-		return &exit{exitUsage, err}
+		return nil, &exit{exitUsage, err}
 	}
 	for i := 0; i+1 < len(fields); i += 2 {
 		if fields[i+1] != "" {
@@ -56,12 +68,12 @@ func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Val
 	}
 	resp, err := asker.Do(req)
 	if err != nil {
-		return &exit{exitUsage, fmt.Errorf("%w\nhint: is the service running, and is its admin port there? say where it is with --admin", err)}
+		return nil, &exit{exitUsage, fmt.Errorf("%w\nhint: is the service running, and is its admin port there? say where it is with --admin", err)}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return &exit{exitUsage, fmt.Errorf("the service's answer broke off: %w", err)}
+		return nil, &exit{exitUsage, fmt.Errorf("the service's answer broke off: %w", err)}
 	}
 	if resp.StatusCode != http.StatusOK {
 		var p struct {
@@ -74,12 +86,9 @@ func (f *adminFlags) call(cmd *cobra.Command, method, path string, query url.Val
 		if resp.StatusCode == http.StatusNotFound {
 			code = exitNo
 		}
-		return &exit{code, fmt.Errorf("the service answered %s: %s%s", resp.Status, plain(p.Detail), hintOfAnswer(resp.StatusCode, p.Detail, "--admin"))}
+		return nil, &exit{code, fmt.Errorf("the service answered %s: %s%s", resp.Status, plain(p.Detail), hintOfAnswer(resp.StatusCode, p.Detail, "--admin"))}
 	}
-	if err := json.Unmarshal(body, to); err != nil {
-		return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w\nhint: --admin is the address of the admin port", err)}
-	}
-	return nil
+	return body, nil
 }
 
 func newBan() *cobra.Command {

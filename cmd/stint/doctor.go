@@ -6,6 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,8 +27,9 @@ const doctorTime = time.Minute
 
 func newDoctor() *cobra.Command {
 	var store, cluster string
+	var service adminFlags
 	var files []string
-	var asJSON bool
+	var asJSON, keys bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "examine the store and the cluster: reachable, set so that limits are kept, and led",
@@ -32,6 +37,9 @@ func newDoctor() *cobra.Command {
 how fast, whether the user may do what is needed, and whether it keeps what is
 counted. Nothing is written but keys and messages under the store's prefix that
 begin with doctor:.
+
+With --keys, ask a running service as well which of its limits have applied to no
+request, for want of their keys.
 
 With --cluster, examine the backend of a cluster as well: whether it answers, which
 member leads and in which epoch, and which members there are. Nothing is written
@@ -41,6 +49,7 @@ The exit code is 0 when nothing is bad, 1 when something is, and 2 when a URL is
 wrong or a file has faults.`,
 		Example: `  stint doctor --store redis://127.0.0.1:6379
   stint doctor --config stint.yaml --json
+  stint doctor --keys
   stint doctor --cluster etcd://127.0.0.1:2379/stint`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +72,11 @@ wrong or a file has faults.`,
 					return err
 				}
 			}
+			if keys {
+				if err := report.examineKeys(cmd, &service); err != nil {
+					return err
+				}
+			}
 			for _, line := range exposed(cmd.Flags(), files, store, url, cluster) {
 				report.Findings = append(report.Findings, finding{Check: "files", Level: "warning", Text: line})
 			}
@@ -75,6 +89,8 @@ wrong or a file has faults.`,
 	cmd.Flags().StringVar(&store, "store", "", "the store to examine, such as redis://127.0.0.1:6379 (default: what the files say)")
 	cmd.Flags().Var((*configPaths)(&files), "config", "limit file or folder of limit files that names the store, may be repeated; or the URL of a backend that has them")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the backend of the cluster to examine, such as etcd://HOST:PORT[,HOST:PORT]/PREFIX")
+	cmd.Flags().BoolVar(&keys, "keys", false, "examine the keys of limits at the service whose admin port is at --admin")
+	service.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
@@ -147,6 +163,45 @@ func (r *doctorReport) examine(ctx context.Context, o redis.Options, long []stri
 	}
 }
 
+// examineKeys asks a service which of its limits were meant for requests and have applied to none.
+func (r *doctorReport) examineKeys(cmd *cobra.Command, service *adminFlags) error {
+	text, err := service.fetch(cmd, http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return err
+	}
+	skipped, applied := map[string]float64{}, map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		name, labels, ok := strings.Cut(line, "{limit=")
+		if !ok {
+			continue
+		}
+		quoted, err := strconv.QuotedPrefix(labels)
+		if err != nil {
+			continue
+		}
+		limit, err := strconv.Unquote(quoted)
+		n, badNumber := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+		switch {
+		case err != nil || badNumber != nil || n == 0:
+		case name == "stint_decisions_total":
+			applied[limit] = true
+		case name == "stint_unlimited_total" && strings.Contains(labels, `reason="missing_key"`):
+			skipped[limit] = n
+		}
+	}
+	found := false
+	for _, limit := range slices.Sorted(maps.Keys(skipped)) {
+		if !applied[limit] {
+			found = true
+			r.Findings = append(r.Findings, finding{Check: "keys", Level: redis.Warning.String(), Text: fmt.Sprintf("limit %q has applied to none of %.0f requests, for want of its key", plain(limit), skipped[limit]), Advice: "correct the key, have the caller send the attribute, or write missing: reject; /v1/explain shows what a request lacks"})
+		}
+	}
+	if !found {
+		r.Findings = append(r.Findings, finding{Check: "keys", Level: redis.Good.String(), Text: "no limit lacks its key for every request"})
+	}
+	return nil
+}
+
 // add adds a finding about the cluster.
 func (r *doctorReport) add(level redis.Level, check, text, advice string) {
 	r.OK = r.OK && level != redis.Bad
@@ -169,7 +224,7 @@ func (r *doctorReport) text(out io.Writer) error {
 	case r.Store != server.StoreMemory:
 		fmt.Fprintf(&b, "store %s\n", r.Store)
 		r.write(&b, false)
-	case r.Cluster == "":
+	case r.Cluster == "" && len(r.Findings) == 0:
 		fmt.Fprintln(&b, "store memory: nothing to examine, each process counts by itself\nhint: name a store that many share with --store redis://host:6379, or the backend of a cluster with --cluster etcd://host:2379/prefix")
 	}
 	if r.Store == server.StoreMemory {

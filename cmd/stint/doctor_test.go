@@ -154,3 +154,28 @@ func TestDoctorOfCluster(t *testing.T) {
 	}
 	eventually(exitNo, nil, []string{"--cluster", url}, `FAIL  leader +nobody leads; the last leader of leases was [ab] at .*, epoch \d+, which has not renewed`, `warn  members +a at .* was killed`, `warn  members +b at `)
 }
+
+// TestDoctorOfKeys: a limit whose key never arrives is found at the running service that skips it, and no other is.
+func TestDoctorOfKeys(t *testing.T) {
+	config := file(t, "stint.yaml", `
+limits:
+  - {name: per-client, key: [user_id], rate: 1000/h}
+  - {name: sometimes, key: [plan_name], rate: 1000/h}
+`)
+	p := serveProcess(t, nil, "--config", config)
+	env := []string{"STINT_ADMIN=" + strings.TrimPrefix(p.admin, "http://"), "STINT_ADDR=" + p.http}
+	examine := func(want string) {
+		t.Helper()
+		code, out, errOut := call(t, nil, "doctor", "--keys", "--admin", p.admin)
+		if code != exitOK || !strings.Contains(out, want) || errOut != "" || strings.Count(out, "keys ") != 1 {
+			t.Errorf("exit code %d, want %s in\n%s%s", code, want, out, errOut)
+		}
+	}
+	examine("ok    keys              no limit lacks its key for every request")
+	call(t, env, "take", "user=u", "plan_name=pro")
+	call(t, env, "take", "user=u")
+	examine(`warn  keys              limit "per-client" has applied to none of 2 requests, for want of its key`)
+	if code, _, errOut := call(t, nil, "doctor", "--keys", "--admin", "http://127.0.0.1:1"); code != exitUsage || !strings.Contains(errOut, "say where it is with --admin") {
+		t.Errorf("%d %s", code, errOut)
+	}
+}

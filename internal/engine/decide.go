@@ -29,6 +29,9 @@ const (
 // in an hour.
 const permitWait = time.Second
 
+// unkeyedAfter is how many requests a limit is meant for before somebody is told that it never applies.
+const unkeyedAfter = 10
+
 // Decide answers q. All descriptors are decided as one: a refusal by one limit
 // charges none of the others, apart from those that count refused requests, as
 // Envoy's rules do. An error means that nothing was decided and, unless it wraps
@@ -74,11 +77,12 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	q.conclude(allowed && !missing)
 	if !q.Peek {
 		if allowed && !missing {
-			q.unlimited(s, func(_ *rules.Limit, c *tally.Counter, why tally.Unlimited) {
-				if c == nil {
+			q.unlimited(s, func(l *rules.Limit, c *tally.Counter, why tally.Unlimited) {
+				switch {
+				case c == nil:
 					e.unlimited.Count(why)
-				} else {
-					c.CountUnlimited(why)
+				case c.CountUnlimited(why) == unkeyedAfter && why == tally.MissingKey && e.unkeyed != nil && !c.Applied():
+					e.unkeyed(l, s.set.WhyNot(l, q.Domain, q.skippedBy(l)))
 				}
 			})
 		}
@@ -100,7 +104,9 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 // and its counter are nil. A rule in Envoy's format without a rate_limit matches: it says that nothing is to be limited.
 func (q *Query) unlimited(s *snapshot, f func(l *rules.Limit, c *tally.Counter, why tally.Unlimited)) {
 	for i := range q.skipped {
-		f(q.skipped[i].limit, q.skipped[i].tally, q.skipped[i].reason())
+		if sk := &q.skipped[i]; !q.otherwise(i) {
+			f(sk.limit, sk.tally, sk.reason())
+		}
 	}
 	for i := range q.parts {
 		p, r, h := &q.parts[i], &q.Decision.Results[i], &q.Hits[q.parts[i].hit]
@@ -120,6 +126,23 @@ func (q *Query) unlimited(s *snapshot, f func(l *rules.Limit, c *tally.Counter, 
 	default:
 		f(nil, nil, tally.NoMatch)
 	}
+}
+
+// otherwise reports whether the limit that was skipped for a descriptor applies to another one, or was skipped for one
+// before: it is then not for want of this limit that the query is admitted, or the limit is counted already.
+func (q *Query) otherwise(i int) bool {
+	if len(q.Descriptors) == 1 {
+		return false
+	}
+	of := func(l *rules.Limit) bool { return l == q.skipped[i].limit }
+	return slices.ContainsFunc(q.skipped[:i], func(s skipped) bool { return of(s.limit) }) ||
+		slices.ContainsFunc(q.Hits, func(h Hit) bool { return h.Result >= 0 && of(h.Limit) })
+}
+
+// skippedBy returns what the limit sees of the first descriptor for which it was skipped.
+func (q *Query) skippedBy(l *rules.Limit) []limit.Attribute {
+	at := slices.IndexFunc(q.skipped, func(s skipped) bool { return s.limit == l })
+	return q.Descriptors[q.skipped[at].descriptor].Derived
 }
 
 // Hole is a limit without which a request is admitted. Limit is empty when no limit matches.
@@ -159,7 +182,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
 			if m.Skip != rules.SkipNone {
-				q.skipped = append(q.skipped, skipped{m.Limit, s.bound[m.Limit.Base.Index].tally, m.Skip})
+				q.skipped = append(q.skipped, skipped{m.Limit, s.bound[m.Limit.Base.Index].tally, m.Skip, i})
 				continue
 			}
 			if m.Limit.Envoy && d.HasOverride {

@@ -50,6 +50,10 @@ type Options struct {
 	// [store.Shares], and otherwise this process.
 	Shares store.Shares
 
+	// Unkeyed is told of a limit that was meant for ten requests and has never applied, since each lacked an attribute
+	// of its key, and why the tenth did; nil = nobody is. It is told once of each limit.
+	Unkeyed func(l *rules.Limit, why string)
+
 	// Watch returns who is told of each answer of a limit, with the key of its bucket; nil = nobody is.
 	Watch func(limit string) tally.Watcher
 }
@@ -78,6 +82,7 @@ type Engine struct {
 	notReturned   atomic.Uint64
 	unlimited     tally.UnlimitedCounter
 	watch         func(limit string) tally.Watcher // as in Options
+	unkeyed       func(*rules.Limit, string)       // as in Options
 	lines         *lines
 
 	swap sync.Mutex // held by Swap, so that configurations replace each other one by one
@@ -128,7 +133,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch}
+	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch, unkeyed: opts.Unkeyed}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	var err error

@@ -110,6 +110,8 @@ type skipped struct {
 	limit *rules.Limit
 	tally *tally.Counter
 	why   rules.Skip
+	// descriptor is the index of that for which it is skipped.
+	descriptor int
 }
 
 // reason is that of an admitted request without the limit.

@@ -82,8 +82,17 @@ func (t *Counter) CountNear(r *limit.Result, taken, near int64) {
 	}
 }
 
-// CountUnlimited counts a request that was admitted without the limit.
-func (t *Counter) CountUnlimited(why Unlimited) { t.unlimited.Count(why) }
+// CountUnlimited counts a request that was admitted without the limit, and returns how many were for the same reason.
+func (t *Counter) CountUnlimited(why Unlimited) uint64 { return t.unlimited.Count(why) }
+
+// Applied reports whether the limit has ever applied to a request.
+func (t *Counter) Applied() bool {
+	n := t.allowed.Load()
+	for i := range t.refused {
+		n += t.refused[i].Load() + t.shadowRefused[i].Load() + t.tagged[i].Load()
+	}
+	return n > 0
+}
 
 // CountDespite counts a request to which the limit applied because its condition could not be evaluated.
 func (t *Counter) CountDespite() { t.despite.Add(1) }

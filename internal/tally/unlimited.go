@@ -28,8 +28,8 @@ func (u Unlimited) String() string {
 // UnlimitedCounter counts requests by [Unlimited]. It is safe for concurrent use; its zero value has counted none.
 type UnlimitedCounter [unlimitedReasons]atomic.Uint64
 
-// Count counts one request.
-func (t *UnlimitedCounter) Count(why Unlimited) { t[why].Add(1) }
+// Count counts one request, and returns how many were counted for the same reason.
+func (t *UnlimitedCounter) Count(why Unlimited) uint64 { return t[why].Add(1) }
 
 // Read returns the counts by [Unlimited].
 func (t *UnlimitedCounter) Read() (n [unlimitedReasons]uint64) {

@@ -46,12 +46,17 @@ limits:
 		for _, h := range resp.RequestHeadersToAdd {
 			text += fmt.Sprintf(" >%s: %s", h.Key, h.Value)
 		}
+		if tagged := resp.GetDynamicMetadata().GetFields()["stint"].GetStructValue().GetFields(); tagged["shadow"] != nil {
+			t.Errorf("%s: the metadata calls a tag a shadow: %v", path, tagged)
+		} else if list := tagged["tagged"].GetListValue().GetValues(); len(list) > 0 {
+			text += " tagged by " + list[0].GetStringValue()
+		}
 		return text + " " + string(resp.RawBody)
 	}
 	for path, want := range map[string]string{
 		"/own":  `OVER_LIMIT <Retry-After: 3600 <X-Reason: quota <Content-Type: application/json {"later":true}`,
 		"/away": "OVER_LIMIT <Retry-After: 3600 <Location: /busy ",
-		"/less": "OK >X-RateLimit-Degraded: less ",
+		"/less": "OK >X-RateLimit-Degraded: less tagged by less ",
 		"/slow": "OVER_LIMIT <Retry-After: 3600 ", // at once
 		"/ban":  "OVER_LIMIT <Retry-After: 3600 ",
 	} {

@@ -87,7 +87,7 @@ func (s *Service) addMetadata(resp *pb.RateLimitResponse, req *pb.RateLimitReque
 	}
 }
 
-// fired returns the limits that refused, would have refused, warn, or were decided
+// fired returns the limits that refused, would have refused, tag the request, warn, or were decided
 // without their store, and how many seconds an admitted request should be held back; nil when there is nothing
 // of the kind.
 func fired(d *limit.Decision) map[string]*structpb.Value {
@@ -111,6 +111,8 @@ func fired(d *limit.Decision) map[string]*structpb.Value {
 	for i := range d.Results {
 		r := &d.Results[i]
 		switch {
+		case r.Tagged:
+			add("tagged", r.Limit)
 		case !r.Allowed && r.Shadow:
 			add("shadow", r.Limit)
 		case !r.Allowed:
