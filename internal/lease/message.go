@@ -106,6 +106,9 @@ type Demand struct {
 	Claims []Claim
 	// Most is a site's own limit: the coordinator lends it no more. Tokens is 0.
 	Most Capacity
+	// Spare says that the instance cannot report at once when its demand rises, so it is lent in advance what no
+	// instance demands, until one does.
+	Spare bool
 }
 
 // Claim is a part of a site's demand: that of instances which have one priority and about the

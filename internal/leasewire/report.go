@@ -84,7 +84,7 @@ func fromDemand(d *leasepb.Demand) (lease.Demand, lease.Status) {
 	out := lease.Demand{
 		Handle: d.GetHandle(), Lease: d.GetLease(), Claim: d.GetClaim(), Silent: d.GetSilent(), Weight: d.GetWeight(),
 		AckedGrant: d.GetAckedGrant(), Closed: d.GetClosed(), Returned: fromTotals(d.GetReturned()),
-		Attempted: fixed.Amount(d.GetAttempted()), Admitted: fixed.Amount(d.GetAdmitted()),
+		Attempted: fixed.Amount(d.GetAttempted()), Admitted: fixed.Amount(d.GetAdmitted()), Spare: d.GetSpare(),
 	}
 	status := lease.StatusOK
 	if r := d.GetResource(); r != nil {
@@ -193,7 +193,7 @@ func ToReport(dst *leasepb.Report, src *lease.Report) error {
 			}
 		}
 		d.Handle, d.Resource, d.Lease, d.Claim, d.Closed = s.Handle, resource, s.Lease, s.Claim, s.Closed
-		d.Silent, d.Weight, d.Band, d.AckedGrant = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant
+		d.Silent, d.Weight, d.Band, d.AckedGrant, d.Spare = s.Silent, s.Weight, uint32(s.Band), s.AckedGrant, s.Spare
 		d.Rate, d.Shortfall, d.Within = s.Rate.Float(), s.Shortfall.Float(), 0
 		if s.Within <= MaxWithin {
 			d.Within = int64(s.Within)

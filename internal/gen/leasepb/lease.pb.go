@@ -1102,7 +1102,10 @@ type Demand struct {
 	Claims []*Claim `protobuf:"bytes,16,rep,name=claims,proto3" json:"claims,omitempty"`
 	// The own limit of a site, which the coordinator lends it no more than; absent = no bound.
 	// No running total.
-	Most          *Capacity `protobuf:"bytes,17,opt,name=most,proto3" json:"most,omitempty"`
+	Most *Capacity `protobuf:"bytes,17,opt,name=most,proto3" json:"most,omitempty"`
+	// The instance cannot report at once when its demand rises, so it is lent in advance what no
+	// instance demands, until one does.
+	Spare         bool `protobuf:"varint,18,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1254,6 +1257,13 @@ func (x *Demand) GetMost() *Capacity {
 		return x.Most
 	}
 	return nil
+}
+
+func (x *Demand) GetSpare() bool {
+	if x != nil {
+		return x.Spare
+	}
+	return false
 }
 
 // Claim is a part of a site's demand: that of instances which have one priority and about
@@ -2025,7 +2035,7 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\bCapacity\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x03R\x04rate\x12\x14\n" +
 	"\x05burst\x18\x02 \x01(\x03R\x05burst\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\x96\x04\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xac\x04\n" +
 	"\x06Demand\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x124\n" +
 	"\bresource\x18\x02 \x01(\v2\x18.stint.lease.v1.ResourceR\bresource\x12\x12\n" +
@@ -2045,7 +2055,8 @@ const file_stint_lease_v1_lease_proto_rawDesc = "" +
 	"\tattempted\x18\x0e \x01(\x03R\tattempted\x12\x1a\n" +
 	"\badmitted\x18\x0f \x01(\x03R\badmitted\x12-\n" +
 	"\x06claims\x18\x10 \x03(\v2\x15.stint.lease.v1.ClaimR\x06claims\x12,\n" +
-	"\x04most\x18\x11 \x01(\v2\x18.stint.lease.v1.CapacityR\x04most\"G\n" +
+	"\x04most\x18\x11 \x01(\v2\x18.stint.lease.v1.CapacityR\x04most\x12\x14\n" +
+	"\x05spare\x18\x12 \x01(\bR\x05spare\"G\n" +
 	"\x05Claim\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x01R\x04rate\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x12\n" +

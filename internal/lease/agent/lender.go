@@ -75,7 +75,7 @@ func (r *resource) giveBackFree(now limit.Time, held lease.Capacity) {
 	case l.Demand == 0:
 		keep.Rate = 0
 	case r.answer.contended && held.Rate > l.Demand+l.Demand/16 && held.Rate-l.Demand > r.answer.limit().Rate/giveBackFloor,
-		!r.answer.contended && settled && held.Rate > 2*l.Demand && held.Rate-l.Demand > r.answer.limit().Rate/giveBackFloor:
+		!r.answer.contended && !l.Spare && settled && held.Rate > 2*l.Demand && held.Rate-l.Demand > r.answer.limit().Rate/giveBackFloor:
 		keep.Rate = l.Demand + l.Demand/16
 		if !r.answer.contended {
 			keep.Rate = l.Demand + l.Demand/4
@@ -178,7 +178,7 @@ func (r *resource) addLoad(d *lease.Demand) {
 	if d.Rate > 0 || d.Shortfall > 0 {
 		d.Claims = slices.Clone(r.site.sent)
 	}
-	d.Most = r.site.load.Most
+	d.Most, d.Spare = r.site.load.Most, r.site.load.Spare
 	// The site knows the kind from its own limit. The first demand is sent before the coordinator has answered.
 	if r.site.load.Permits {
 		d.Shortfall = d.Rate

@@ -36,6 +36,7 @@ type Load struct {
 	Most       lease.Capacity // the site's own limit
 	Free       lease.Capacity // not lent on
 	Room       fixed.Amount   // the most tokens that Free can have
+	Spare      bool           // see [lease.Demand]
 }
 
 // Answer is what the coordinator says about a resource.

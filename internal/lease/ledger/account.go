@@ -63,6 +63,7 @@ type needs struct {
 	Weight     uint32
 	Band       uint8
 	Silent     bool // it reports no demand, and gets an equal part as far as its band has it
+	Spare      bool // it is lent what nobody demands, in advance
 }
 
 // expireShortfall forgets a shortfall when the missing tokens are of no use any more.

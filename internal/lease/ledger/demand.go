@@ -9,7 +9,7 @@ import (
 // contradicts an earlier one counts as none, and sets Status; so does one while Status is not
 // StatusOK already.
 func (r *Resource) Receive(a *Account, d *lease.Demand, at Arrival) {
-	a.Weight, a.Band = max(1, d.Weight), d.Band
+	a.Weight, a.Band, a.Spare = max(1, d.Weight), d.Band, d.Spare
 	a.setSite(d)
 	a.Silent = d.Silent || r.Terms.Suppress != nil && !at.Suppresses
 	demand, shortfall, ok := fixed.Amount(0), fixed.Amount(0), a.Status == lease.StatusOK

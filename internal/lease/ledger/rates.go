@@ -46,19 +46,26 @@ func (rates) short(r *Resource, of lease.Capacity) (lease.Capacity, bool) {
 func (rates) suppression(*Account) bucket.Suppression { return bucket.Suppression{} }
 
 // targetRates sets the target of each account: its share of the rate, a part of the rate
-// without demand as headroom, and the burst that belongs to the rate.
+// without demand as headroom, and the burst that belongs to the rate. Accounts with Spare have
+// equal parts of the rate without demand: of all of it if there are no others, else of half.
 func (r *Resource) targetRates() {
 	capacity, burst := r.Terms.Rate, r.Terms.Burst
 	shared := fixed.Amount(0)
-	active := fixed.Amount(0)
-	for _, s := range r.shares {
+	active, ahead := fixed.Amount(0), fixed.Amount(0)
+	for i, s := range r.shares {
 		shared = fixed.SaturatingAdd(shared, s)
 		if s > 0 {
 			active++
+			if r.accounts[i].Spare {
+				ahead++
+			}
 		}
 	}
 	// Half of the rate without demand stays in the pool, from where each account can get it.
-	spare := max(0, capacity-shared) / 2
+	spare := max(0, capacity-shared)
+	if active > ahead || r.Contended {
+		spare /= 2
+	}
 	least := fixed.Token
 	if burst >= 2*fixed.Token*active {
 		// Two tokens: with one, an arrival a moment early would find none.
@@ -82,12 +89,18 @@ func (r *Resource) targetRates() {
 			continue
 		}
 		a.target.Rate = s
-		if spare > 0 && !a.Silent && !r.Contended {
+		switch {
+		case r.Contended:
+		case a.Spare:
+			a.target.Rate += spare / ahead
+		case spare > 0 && !a.Silent && ahead == 0:
 			a.target.Rate += min(s-s/4, spare.Scale(s, shared))
 		}
 		switch {
 		case r.Contended:
 			a.target.Burst = least + rest.Scale(a.burstWeight(s), weights)/fixed.Token*fixed.Token
+		case a.Spare && capacity > 0:
+			a.target.Burst = least + rest.Scale(min(a.target.Rate, capacity), capacity)/fixed.Token*fixed.Token
 		case capacity > 0:
 			a.target.Burst = least + room + rest.Scale(min(s, capacity), capacity)/fixed.Token*fixed.Token
 		}
@@ -180,7 +193,7 @@ func (r *Resource) shortOf(a *Account) lease.Capacity {
 			least /= lease.Hysteresis // its bucket runs dry in the end, however little is missing
 		}
 	}
-	if !r.Contended && a.Shortfall == 0 && h.Rate >= a.Demand && h.Burst >= 2*fixed.Token {
+	if !r.Contended && a.Shortfall == 0 && h.Rate >= a.Demand && h.Burst >= 2*fixed.Token && (!a.Spare || h.Rate >= a.target.Rate-a.target.Rate/4) {
 		return lease.Capacity{} // it has what it demands, and gets more when it asks
 	}
 	if s.Rate < least {

@@ -271,3 +271,41 @@ func divisions() (list []leasetest.Question) {
 	})
 	return list
 }
+
+// TestSpare: instances that cannot ask at once are lent what nobody demands: all of it, or half where others can ask.
+func TestSpare(t *testing.T) {
+	for _, c := range []struct {
+		demands []fixed.Amount // of instances with Spare
+		other   fixed.Amount   // of one without
+		want    []fixed.Amount
+	}{
+		{demands: []fixed.Amount{100}, want: []fixed.Amount{1000}},
+		{demands: []fixed.Amount{100, 300}, want: []fixed.Amount{400, 600}},
+		{demands: []fixed.Amount{100}, other: 300, want: []fixed.Amount{400}},
+		{demands: []fixed.Amount{100, 890}, want: []fixed.Amount{100, 890}}, // little is free: who comes short gets it
+		{demands: []fixed.Amount{100, 2000}, want: []fixed.Amount{100, 900}},
+	} {
+		r := new(Scratch).New(lease.ResourceID{Limit: "l"}, lease.Terms{Rate: fixed.Whole(1000), Burst: fixed.Whole(1000)}, 0, false)
+		all := append(c.demands[:len(c.demands):len(c.demands)], c.other)
+		accounts := make([]Account, len(all))
+		for i, demand := range all {
+			r.Open(&accounts[i])
+			if demand > 0 {
+				r.Receive(&accounts[i], &lease.Demand{Rate: demand * fixed.Token, Spare: i < len(c.demands)}, Arrival{})
+			}
+		}
+		r.Round(1)
+		for i, want := range c.want {
+			if got := accounts[i].Held().Rate; !fixed.Near(got, want*fixed.Token, 100) {
+				t.Errorf("%v and %v: instance %d holds %v, want %d", c.demands, c.other, i, got, want)
+			}
+		}
+		var burst fixed.Amount
+		for i := range accounts {
+			burst += accounts[i].Held().Burst
+		}
+		if burst > fixed.Whole(1000) || r.Check() != nil {
+			t.Errorf("%v and %v: %v of the burst is lent, %v", c.demands, c.other, burst, r.Check())
+		}
+	}
+}
