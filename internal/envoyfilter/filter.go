@@ -32,7 +32,8 @@ type Options struct {
 	Domain string
 	// NoAssignment is the behaviour of a bucket without assignment; nil = everything is allowed.
 	NoAssignment *typev3.RateLimitStrategy
-	// Expired is the behaviour after an assignment has expired, for ExpiredFor; nil = NoAssignment.
+	// Expired is the behavior after an assignment has expired, for ExpiredFor, after which the bucket is dropped; nil =
+	// NoAssignment.
 	Expired    *typev3.RateLimitStrategy
 	ExpiredFor time.Duration
 	// Open opens the stream and says whether that worked. It is called when the first bucket is made, and at
@@ -218,8 +219,12 @@ func (f *Filter) Tick(now time.Duration) {
 
 func (f *Filter) expire(now time.Duration, b *bucket) {
 	b.expires = never
-	if f.opts.Expired == nil || b.fallback {
-		b.action, b.tokens, b.fallback = nil, nil, false
+	switch {
+	case b.fallback:
+		delete(f.buckets, Key(b.id))
+		return
+	case f.opts.Expired == nil:
+		b.action, b.tokens = nil, nil
 		return
 	}
 	f.replaceTokens(now, b, f.opts.Expired)

@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 )
@@ -103,7 +104,7 @@ func TestNoRoom(t *testing.T) {
 // TestAbandonEvery: a bucket without requests is abandoned, whether a limit applies or none, and whether it can be
 // assigned.
 func TestAbandonEvery(t *testing.T) {
-	for what, targets := range map[string]Targets{"unlimited": {}, "unassignable": {Unleased: true}, "limited": {IDs: []lease.ResourceID{{Limit: "l"}}}} {
+	for what, targets := range map[string]Targets{"unlimited": {}, "unassignable": {Unleased: true}, "limited": {IDs: []lease.ResourceID{{Limit: "l"}}, Rates: []fixed.Amount{fixed.Token}}} {
 		s := NewSession(SessionOptions{Instance: "i", Number: 1, Match: func(*BucketName) Targets { return targets }, Send: func(Peer, *lease.Report) {}, Joined: func(Peer) {}}, 1)
 		now := limit.Time(1)
 		report := func(n uint64) { s.Report(now, []Usage{{Bucket: &BucketName{}, Key: "k", Allowed: n}}) }

@@ -17,7 +17,8 @@ type demand struct {
 	same     int        // reports that rate is the mean of, at most longestMean
 	measured float64    // by the latest report alone
 	rose     bool       // the latest report rose
-	asked    float64    // what is demanded: above rate while it rises and is denied
+	fell     bool       // the latest report fell
+	asked    float64    // what is demanded: above rate while it rises and is denied, below while it falls
 }
 
 // longestMean is how many reports the mean is of. Not more: a slow drift has to be followed. Not fewer:
@@ -28,14 +29,18 @@ const longestMean = 8
 // next one.
 const minSpan = 500 * time.Millisecond
 
+// longestSpan is the longest time in which fewer requests than before show that the load fell. Envoy reports each 5 s, so
+// it stood still in a longer one.
+const longestSpan = 8 * time.Second
+
 // report takes note of what was requested in span, and returns whether that was more than before.
-func (d *demand) report(requests, denied uint64, span time.Duration) (rose bool) {
+func (d *demand) report(requests, denied uint64, span time.Duration) bool {
 	n, seconds := float64(requests), span.Seconds()
 	now := n / seconds
 	// The number of random arrivals varies by its square root. What is within three of that is taken
 	// for the same rate, and averaged.
 	noise := 3 * math.Sqrt(max(d.rate*seconds, 1)) / seconds
-	before := d.measured
+	before, sharp := d.measured, math.Abs(now-d.rate) > 1.5*noise
 	switch {
 	case !d.known || math.Abs(now-d.rate) > noise:
 		d.rate, d.same = now, 0
@@ -46,12 +51,13 @@ func (d *demand) report(requests, denied uint64, span time.Duration) (rose bool)
 		d.rate += (now - d.rate) / float64(d.same)
 	}
 	d.asked = d.rate
-	if rose = !d.known || now > before+noise; denied > 0 && d.known && rose && !d.rose {
-		// It rose within the span and was denied: it is higher now than the mean of the span. In the
-		// middle of a report interval the mean is half of the rise. The span after that it has all of it.
-		d.asked = now + (now - before)
+	rose, fell := !d.known || now > before+noise, d.known && now < before-noise
+	if d.known && sharp && (rose && !d.rose && denied > 0 || fell && !d.fell) {
+		// It changed within the span, so it differs more now than the mean of the span shows. In the middle of a
+		// report interval the mean has half of the change. The span after that has all of it.
+		d.asked = max(0, now+(now-before))
 	}
-	d.known, d.measured, d.rose = true, now, rose
+	d.known, d.measured, d.rose, d.fell = true, now, rose, fell
 	return rose
 }
 
@@ -72,7 +78,3 @@ func (d *demand) amount(rate, guess fixed.Amount) fixed.Amount {
 // idlePart is the part of a limit that a bucket without requests demands. Not more: a hundred idle
 // Envoys would keep a noticeable part of the limit from the others. Not less: it would be no use.
 const idlePart = 2048
-
-// newPart is the part of a limit that a bucket demands before its first request has been followed by a
-// report: a newcomer may have much load, or one request.
-const newPart = 16

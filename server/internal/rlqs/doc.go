@@ -27,18 +27,19 @@ const (
 	// TTL is the time to live of an assignment, in whole seconds since Envoy ignores the rest. Not
 	// longer: it has to end before the lease does, which lasts 5 s and was renewed up to one before.
 	TTL = 3 * time.Second
-	// refreshAfter is how old an assignment is when it is sent again. Not older: a message may be
-	// late by the rest of the time to live. Not younger: each is a message for each bucket.
-	refreshAfter = time.Second
 	// silentAfter is without how long a report an assignment is not sent again. Envoy reports all its
 	// buckets each 5 s, so two reports are missing then.
 	silentAfter = 12 * time.Second
 	// AbandonAfter is after how long without a request a bucket is abandoned. Not longer: it is sent an
-	// assignment each second. Not shorter: the next request after that meets the behaviour that Envoy
-	// is configured with for buckets without assignment.
-	AbandonAfter = time.Minute
+	// assignment every other second. Not shorter: the next request after that meets the behavior that
+	// Envoy is configured with for buckets without assignment.
+	AbandonAfter = 30 * time.Second
 	// crowdedAfter is the same where half of the room for buckets is taken. Two reports show that it is idle.
 	crowdedAfter = 10 * time.Second
+	// missedRequests is how many requests a silence is short of, by the rate before, when it shows that the load of a
+	// bucket has gone. A bucket that has less than half of its limit is abandoned then, since Envoy reports at
+	// once only for a bucket that it does not know.
+	missedRequests = 10
 	// answerWithin is how long a bucket of which nothing is lent has no assignment, before it gets one
 	// that denies all: what others have to give back needs that long.
 	answerWithin = 2*Delivery + 500*time.Millisecond

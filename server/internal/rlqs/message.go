@@ -62,6 +62,9 @@ func (r *reader) read(m *pb.RateLimitQuotaUsageReports) ([]Usage, error) {
 	for _, u := range m.BucketQuotaUsages {
 		name, key, err := bucketName(r.domain, u.GetBucketId().GetBucket())
 		usage := Usage{Bucket: name, Key: key, Allowed: u.GetNumRequestsAllowed(), Denied: u.GetNumRequestsDenied()}
+		if e := u.GetTimeElapsed(); e.IsValid() {
+			usage.Elapsed = e.AsDuration()
+		}
 		switch {
 		case err != nil:
 			r.wrong, r.why = r.wrong+1, err

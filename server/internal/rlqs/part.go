@@ -82,12 +82,23 @@ func (p *part) Load(now limit.Time) agent.Load {
 	if p.of.ending {
 		return agent.Load{ShortUntil: lease.Never, Free: p.free(now)}
 	}
-	return agent.Load{Demand: p.demand(), ShortUntil: lease.Never, Weight: 1, Free: p.free(now)}
+	return agent.Load{Demand: p.demand(), ShortUntil: lease.Never, Weight: 1, Free: p.free(now), Spare: true}
 }
 
+// demand is what is reported and, before there is a report, the whole limit: a new bucket may have all the load, and gets
+// no more than any other where they demand as much. Several new ones of one Envoy and one limit demand it together.
 func (p *part) demand() fixed.Amount {
-	rate := p.answer.Limit.Rate
-	return min(p.of.demand.amount(rate, max(rate/newPart, fixed.Token)), fixed.MaxAmount/4)
+	rate, guess := p.answer.Limit.Rate, fixed.Amount(0)
+	if !p.of.demand.known {
+		n := fixed.Amount(0)
+		for _, m := range p.of.session.list {
+			if o := m.has[p.id]; o != nil && !o.of.demand.known {
+				n++
+			}
+		}
+		guess = max(rate/max(1, n), fixed.Token)
+	}
+	return min(p.of.demand.amount(rate, guess), fixed.MaxAmount/4)
 }
 
 // free is what no assignment uses.
@@ -118,6 +129,7 @@ func (p *part) Lapse(now limit.Time) {
 	p.accrue(now)
 	p.held, p.ceiling = lease.Capacity{}, lease.Capacity{}
 	p.level, p.credit = min(p.level, 0), 0
+	p.known = false // what is assigned stays until it expires
 	p.of.touch()
 }
 
@@ -129,7 +141,7 @@ func (p *part) Inform(a agent.Answer) {
 	if !p.known {
 		p.known, p.since = true, p.of.session.now
 	}
-	if a.Recovering {
+	if a.Recovering || a.Status != lease.StatusOK {
 		p.since = p.of.session.now // nothing is lent, whatever is free
 	}
 	p.answer = a

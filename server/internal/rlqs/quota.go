@@ -20,16 +20,21 @@ type quota struct {
 	demand  demand
 	pending usage      // reported too soon to measure a rate by
 	denied  bool       // the latest report had refused requests
+	missed  float64    // requests that are missing since the latest one, by the rate before
 	heard   limit.Time // when it was reported last
 	used    limit.Time // when it had a request last
 
+	patience   time.Duration // how long it has no assignment before it gets one that denies all
 	current    strategy
 	rate       fixed.Amount // of it
-	sent       limit.Time   // when current was sent last; 0 = not yet
-	ends       limit.Time   // when the Envoy certainly uses it no more
+	ttl        time.Duration
+	sent       limit.Time // when current was sent last; 0 = not yet
+	began      limit.Time // since when there has been an assignment without a gap
+	ends       limit.Time // when the Envoy certainly uses it no more
 	changed    limit.Time
-	aboveSince limit.Time // when the assignment came to be above the lease; 0 = it is not
-	lookAt     limit.Time // when a change that has to wait is due; 0 = none
+	aboveSince limit.Time   // when the assignment came to be above the lease; 0 = it is not
+	lookAt     limit.Time   // when a change that has to wait is due; 0 = none
+	repays     fixed.Amount // per second, of what was spent above the lease
 	former     []exposure
 	refilled   fixed.Amount // by changes since the report
 	abandoned  bool
@@ -80,26 +85,47 @@ func (q *quota) lost(now limit.Time) {
 }
 
 // report takes note of a usage report.
-func (q *quota) report(now limit.Time, u usage) {
+func (q *quota) report(now limit.Time, u usage, elapsed time.Duration) {
 	first := q.heard == 0
+	if u == (usage{}) && !first {
+		q.missed += q.demand.rate * time.Duration(now-q.heard).Seconds()
+	} else {
+		q.missed = 0
+	}
 	q.pending.allowed, q.pending.denied = saturatingAdd(q.pending.allowed, u.allowed), saturatingAdd(q.pending.denied, u.denied)
 	if u.allowed > 0 || u.denied > 0 || first {
 		q.used = now
 	}
+	admitted, left := tokensOf(u.allowed), fixed.Amount(fixed.MaxAmount)
+	if q.sent == 0 || q.began > q.heard {
+		// A part of it was admitted without an assignment, as the configuration of the Envoy says.
+		admitted = admitted.Scale(fixed.Amount(max(0, now-max(q.began, q.heard))), fixed.Amount(max(1, now-q.heard)))
+		if q.sent == 0 {
+			admitted = 0
+		}
+	}
 	q.heard = now
 	defer q.touch()
-	admitted, left := tokensOf(u.allowed), fixed.Amount(fixed.MaxAmount)
 	if q.denied = u.denied > 0; q.denied {
 		left = 0 // its bucket was empty
 	}
 	q.refilled = 0
 	if first {
-		// The request that made the bucket says nothing about a rate; and what an Envoy admitted before its
-		// stream was lost, it had of another lease.
+		// The request that made the bucket says nothing about a rate. A bucket that is older than the stream has
+		// counts of some seconds. What Envoy admitted in them it had of another lease, which it may still use.
+		q.patience = answerWithin
+		if elapsed >= time.Second {
+			q.demand.report(saturatingAdd(u.allowed, u.denied), u.denied, elapsed)
+			q.patience += TTL + Delivery
+		}
 		q.demand.at, q.pending = now, usage{}
 		return
 	}
-	if span := time.Duration(now - q.demand.at); span >= minSpan {
+	switch span := time.Duration(now - q.demand.at); {
+	case span < minSpan:
+	case span > longestSpan && float64(q.pending.allowed+q.pending.denied) < q.demand.rate*span.Seconds():
+		q.demand.at, q.pending = now, usage{} // it did not run for some of the time
+	default:
 		rose := q.demand.report(saturatingAdd(q.pending.allowed, q.pending.denied), q.pending.denied, span)
 		if rose { // it may all have come at the end of the interval
 			left = min(left, max(0, q.current.size()-admitted))
@@ -135,7 +161,7 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 		}
 		a := p.allowed()
 		if a.Rate == 0 || a.Burst < fixed.Token {
-			if q.sent == 0 && now < p.since.Add(answerWithin) && p.answer.Limit.Rate > 0 {
+			if q.sent == 0 && now < p.since.Add(q.patience) && p.answer.Limit.Rate > 0 {
 				return strategy{}, 0, false // others have to give back first
 			}
 			return strategy{rule: ruleDeny}, 0, true
@@ -144,10 +170,19 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 		level = min(level, p.expected(now, spent))
 	}
 	least := least(allowed)
-	if debt := -level; debt > least {
-		allowed.Rate -= min(allowed.Rate/2, debt/repayWithin)
+	if now == q.heard {
+		// Each change costs a size, so a debt is paid back from one report to another, and a small one is not.
+		if debt := -level; debt > 2*least || q.repays > 0 && debt > least {
+			q.repays = min(allowed.Rate/2, debt/repayWithin)
+		} else {
+			q.repays = 0
+		}
 	}
-	size := min(max(least, level-q.refilled), allowed.Burst)
+	allowed.Rate -= min(allowed.Rate/2, q.repays)
+	if level -= q.refilled; !q.demand.known && q.sent != 0 {
+		level = min(level, 0) // a new bucket may have used all that it had
+	}
+	size := min(max(least, level), allowed.Burst)
 	s = bucketOf(allowed.Rate, size.Floor(), q.current)
 	return s, min(s.rate(), allowed.Rate), true
 }
@@ -172,11 +207,11 @@ const (
 )
 
 // least is the size that an assignment has at least, whatever is left of the lease, if its burst is as
-// large: a quarter of that burst, eight tokens, and what the rate brings in 50 ms. Not less: random
+// large: eight tokens, twenty of a burst of 80, and what the rate brings in 50 ms. Not less: random
 // arrivals overflow a bucket of one token, which wastes a third of its rate, and requests come in clumps
 // where a machine is busy. Not more: it is filled at each change, and what was not there is paid back.
 func least(of lease.Capacity) fixed.Amount {
-	return min(of.Burst, max(8*fixed.Token, of.Burst/4, of.Rate/20))
+	return min(of.Burst, max(8*fixed.Token, min(20*fixed.Token, of.Burst/4), of.Rate/20))
 }
 
 // trimWithin is how long an assignment may stay a little above the lease, which is given back that much
@@ -198,9 +233,9 @@ func (q *quota) evaluate(now limit.Time) (send bool) {
 	if !q.differs(now, s, rate) {
 		return q.current.rule != ruleNone && now >= q.refreshAt() && !silent && q.put(now, q.current, q.rate)
 	}
-	if q.sent != 0 && now < q.changed.Add(changeGap) {
+	if q.sent != 0 && now < q.changed.Add(changeGap) && q.above() < 2 {
 		q.lookAt = q.changed.Add(changeGap)
-		return now >= q.refreshAt() && !silent && q.above() < 2 && q.put(now, q.current, q.rate)
+		return now >= q.refreshAt() && !silent && q.put(now, q.current, q.rate)
 	}
 	return q.put(now, s, rate)
 }
@@ -210,10 +245,18 @@ func (q *quota) refreshAt() limit.Time {
 	switch {
 	case q.sent == 0:
 		return 0
-	case !q.limited:
-		return q.sent.Add(unlimitedTTL / 3)
 	}
-	return q.sent.Add(refreshAfter)
+	return q.sent.Add(q.ttl - max(time.Second, q.ttl/3))
+}
+
+// scarce says that the assignment is so small that a load which comes back would have to wait for a report.
+func (q *quota) scarce() bool {
+	for _, p := range q.parts {
+		if q.rate < p.answer.Limit.Rate/2 {
+			return true
+		}
+	}
+	return false
 }
 
 // above says whether the Envoy has more than is allowed: 0 = no, 1 = a little, 2 = much.
@@ -268,12 +311,15 @@ func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
 
 // put notes down what is sent. It returns false when the leases end too soon for an assignment.
 func (q *quota) put(now limit.Time, s strategy, rate fixed.Amount) bool {
-	ttl := q.ttl(now)
+	ttl := q.lasts(now)
 	if s.rule == ruleDeny {
 		ttl = TTL // it uses no lease
 	}
 	if ttl < time.Second {
 		return false
+	}
+	if q.current.rule == ruleNone || now >= q.ends {
+		q.began = now
 	}
 	if s != q.current || now >= q.ends {
 		if now < q.ends && q.current.rule == ruleTokens {
@@ -286,14 +332,14 @@ func (q *quota) put(now limit.Time, s strategy, rate fixed.Amount) bool {
 		}
 		q.changed = now
 	}
-	q.current, q.rate, q.sent = s, rate, now
+	q.current, q.rate, q.sent, q.ttl = s, rate, now, ttl
 	q.ends = now.Add(ttl + Delivery)
 	q.session.out = append(q.session.out, Action{Bucket: q.name, strategy: s, TTL: ttl})
 	return true
 }
 
-// ttl is how long an assignment may be used from now on.
-func (q *quota) ttl(now limit.Time) time.Duration {
+// lasts is how long an assignment may be used from now on.
+func (q *quota) lasts(now limit.Time) time.Duration {
 	if !q.limited {
 		return unlimitedTTL
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -292,6 +293,8 @@ func (s *Service) match(b *BucketName) Targets {
 		case m.Shadow, m.Limit.Whitelist, m.Variant.Policy.Unlimited:
 		case assignable(m.Limit) && !m.Missing:
 			t.IDs = append(t.IDs, lease.ResourceID{Limit: m.Limit.Name, Key: string(m.Key)})
+			rate := m.Variant.Policy.Rate
+			t.Rates = append(t.Rates, tokensOf(uint64(rate.Count)).Scale(fixed.Amount(time.Second), fixed.Amount(rate.Period)))
 		default:
 			t.Unleased = true
 			s.warn(m.Limit)

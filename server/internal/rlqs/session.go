@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/limit"
@@ -22,6 +23,8 @@ type BucketName struct {
 // Targets are the limits that apply to a bucket.
 type Targets struct {
 	IDs []lease.ResourceID
+	// Rates are those of IDs, per second, until their coordinators say otherwise.
+	Rates []fixed.Amount
 	// Unleased says that a limit applies which is not shared by leases, and none that is: nothing can be
 	// assigned.
 	Unleased bool
@@ -125,7 +128,8 @@ type Usage struct {
 	Bucket          *BucketName
 	Key             string // canonical, of the bucket
 	Allowed, Denied uint64
-	Reject          bool // there is no assignment for such a bucket, which is abandoned at once
+	Elapsed         time.Duration // since the report before; 0 = not known
+	Reject          bool          // there is no assignment for such a bucket, which is abandoned at once
 }
 
 // Report takes a usage report.
@@ -153,7 +157,7 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 		}
 		s.count(q, u)
 		s.stats.Allowed, s.stats.Denied = saturatingAdd(s.stats.Allowed, u.Allowed), saturatingAdd(s.stats.Denied, u.Denied)
-		q.report(now, usage{u.Allowed, u.Denied})
+		q.report(now, usage{u.Allowed, u.Denied}, u.Elapsed)
 		s.noteLoad(q)
 		q.touch()
 	}
@@ -204,14 +208,14 @@ func (s *Session) open(now limit.Time, q *quota) {
 		s.stats.Unleased++
 		return
 	}
-	for _, id := range t.IDs {
+	for i, id := range t.IDs {
 		m := s.memberFor(id)
 		if m == nil {
 			q.refused = true
 			s.stats.Crowded++
 			return
 		}
-		p := &part{of: q, id: id, agent: m, at: now}
+		p := &part{of: q, id: id, agent: m, at: now, answer: agent.Answer{Limit: lease.Terms{Rate: t.Rates[i]}}}
 		q.parts = append(q.parts, p)
 		m.has[id] = p
 		p.handle = m.agent.Open(now, id, agent.LeaseOptions{Estimator: agent.Declared}, p)
@@ -305,7 +309,7 @@ func (s *Session) Rematch(now limit.Time) {
 		}
 		s.retire(q)
 		next := s.subscribe(now, &Usage{Bucket: q.name, Key: q.id})
-		next.heard, next.used, next.demand = q.heard, q.used, q.demand
+		next.heard, next.used, next.demand, next.patience = q.heard, q.used, q.demand, q.patience
 		s.noteLoad(next)
 		next.touch()
 	}
@@ -443,7 +447,7 @@ func (s *Session) keepHouse(now limit.Time) {
 		case q.abandoned && now >= q.ends, !q.abandoned && now > q.heard.Add(silentAfter+TTL+Delivery):
 			s.retire(q)
 		case q.abandoned:
-		case now > q.used.Add(idleFor):
+		case now > q.used.Add(idleFor), q.missed >= missedRequests && q.scarce():
 			q.abandoned = true
 			q.ends = min(q.ends, now.Add(Delivery))
 			s.stats.Abandoned++

@@ -11,19 +11,19 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 )
 
-// TestAbandon: a bucket without requests is abandoned after a minute, its lease comes back, and the next
-// request has an assignment again.
+// TestAbandon: a bucket whose load is gone is abandoned at the first whole interval without requests, if others need the
+// limit, its lease comes back, and the next request has an assignment again.
 func TestAbandon(t *testing.T) {
 	w := newWorld(t, 1, termsOf(100, 100))
 	e := w.addEnvoy(20)
 	other := w.addEnvoy(500)
 	w.run(15 * time.Second)
 	e.load(0)
-	w.run(AbandonAfter - 10*time.Second)
+	w.run(4 * time.Second)
 	if !e.filter.Has(e.key) || e.filter.Assigned(e.key) == nil {
 		t.Fatal("abandoned too soon")
 	}
-	w.run(15 * time.Second)
+	w.run(7 * time.Second)
 	if e.filter.Has(e.key) || e.session.Buckets() != 0 || e.session.Stats().Abandoned != 1 {
 		t.Fatalf("not abandoned: %+v", e.session.Stats())
 	}
@@ -36,6 +36,30 @@ func TestAbandon(t *testing.T) {
 	w.run(time.Second)
 	if e.filter.Assigned(e.key) == nil {
 		t.Error("subscribed again, and not assigned")
+	}
+	w.check(1)
+}
+
+// TestAbandonAlone: a bucket that has most of its limit is kept for longer, since a load that comes back is served.
+func TestAbandonAlone(t *testing.T) {
+	w := newWorld(t, 1, termsOf(100, 100))
+	e := w.addEnvoy(20)
+	w.run(15 * time.Second)
+	e.load(0)
+	w.run(AbandonAfter - 6*time.Second)
+	if e.filter.Assigned(e.key) == nil {
+		t.Fatal("abandoned too soon")
+	}
+	e.load(200)
+	before := e.allowed
+	w.run(4 * time.Second)
+	if used := e.allowed - before; used < 380 {
+		t.Errorf("the load that came back has %d of 400", used)
+	}
+	e.load(0)
+	w.run(AbandonAfter + 6*time.Second)
+	if e.filter.Has(e.key) || e.session.Buckets() != 0 {
+		t.Errorf("not abandoned: %+v", e.session.Stats())
 	}
 	w.check(1)
 }

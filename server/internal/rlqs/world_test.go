@@ -30,7 +30,12 @@ type world struct {
 	events []happening // sorted by at
 	seq    int
 	up     bool
-	kills  int
+	// draining says that the server takes no streams any more.
+	draining bool
+	kills    int
+
+	expired    *typev3.RateLimitStrategy // of Envoys whose assignment has expired
+	expiredFor time.Duration
 
 	sessions map[*Session]bool
 	number   uint64
@@ -59,6 +64,8 @@ type envoy struct {
 	next    time.Duration // request
 	due     time.Duration // of the filter
 	mute    bool          // messages are lost in both directions, and nobody knows
+	stopped bool          // the process does not run; what is sent to it waits
+	waiting []func()      // for it to run
 	allowed int
 	denied  int
 	key     string
@@ -111,7 +118,7 @@ func (w *world) addEnvoy(rate float64) *envoy {
 func (e *envoy) restart() {
 	e.lose()
 	e.filter = envoyfilter.New(envoyfilter.Options{
-		Domain: "edge", NoAssignment: denyAll, Open: e.open,
+		Domain: "edge", NoAssignment: denyAll, Expired: e.w.expired, ExpiredFor: e.w.expiredFor, Open: e.open,
 		Send: func(m *pb.RateLimitQuotaUsageReports) { e.send(m) },
 	})
 	e.due = e.filter.Next()
@@ -119,14 +126,16 @@ func (e *envoy) restart() {
 
 func (e *envoy) open() bool {
 	w := e.w
-	if !w.up || e.mute {
+	if !w.up || e.mute || w.draining {
 		return false
 	}
 	w.number++
 	var s *Session
 	s = NewSession(SessionOptions{
 		Instance: fmt.Sprintf("rlqs-%d-%d", e.index, w.number), Number: w.number,
-		Match: func(*BucketName) Targets { return Targets{IDs: []lease.ResourceID{{Limit: "l"}}} },
+		Match: func(*BucketName) Targets {
+			return Targets{IDs: []lease.ResourceID{{Limit: "l"}}, Rates: []fixed.Amount{w.terms.Rate}}
+		},
 		Send: func(p Peer, r *lease.Report) {
 			w.after(100*time.Microsecond, func() { w.coordinate(r) })
 		},
@@ -182,12 +191,30 @@ func (e *envoy) receive(s *Session, actions []Action) {
 	m := response(actions)
 	at := max(e.w.now+e.w.delay/2+time.Duration(e.w.rand.Int64N(int64(e.w.delay)+1)), e.lastAt)
 	e.lastAt = at
-	e.w.after(at-e.w.now, func() {
+	take := func() {
 		if e.session == s {
 			e.filter.Receive(e.w.now, m)
 			e.due = e.filter.Next()
 		}
+	}
+	e.w.after(at-e.w.now, func() {
+		if e.stopped {
+			e.waiting = append(e.waiting, take)
+			return
+		}
+		take()
 	})
+}
+
+// halt stops the process of an Envoy, and resume goes on with it.
+func (e *envoy) halt() { e.stopped = true }
+
+func (e *envoy) resume() {
+	e.stopped, e.next = false, e.w.now
+	for _, take := range e.waiting {
+		take()
+	}
+	e.waiting = nil
 }
 
 // lose ends the stream, as both sides see.
@@ -251,7 +278,9 @@ func (w *world) run(d time.Duration) {
 			at = min(at, time.Duration(s.Next()))
 		}
 		for _, e := range w.envoys {
-			at = min(at, e.next, e.due)
+			if !e.stopped {
+				at = min(at, e.next, e.due)
+			}
 		}
 		if at >= end {
 			w.now = end
@@ -268,6 +297,9 @@ func (w *world) run(d time.Duration) {
 		}
 		w.advance()
 		for _, e := range w.envoys {
+			if e.stopped {
+				continue
+			}
 			if e.due <= w.now {
 				e.filter.Tick(w.now)
 				e.due = e.filter.Next()
@@ -312,6 +344,32 @@ func (w *world) kill() {
 		e.session = nil
 		e.filter.Closed()
 	}
+}
+
+// drain stops the server: it ends all assignments and gives everything back before it ends.
+func (w *world) drain() {
+	w.draining = true
+	for _, e := range w.envoys {
+		if s := e.session; s != nil {
+			e.receive(s, s.Drain(w.clock()))
+		}
+	}
+	w.run(Delivery)
+	for _, e := range w.envoys {
+		e.lose()
+	}
+	w.run(2 * housekeeping)
+	w.up, w.draining = false, false
+	if len(w.sessions) > 0 {
+		w.t.Error("a server that stops has not given everything back")
+	}
+}
+
+// startClean begins a server anew to which nothing is lent.
+func (w *world) startClean() {
+	w.up = true
+	w.epoch++
+	w.startCoordinator(0)
 }
 
 func (w *world) start() {
