@@ -48,7 +48,7 @@ func eachFleet(t *testing.T, f func(t *testing.T, r *rand.Rand, w *world, few bo
 	for _, envoys := range []int{1, 2, 4} {
 		for _, rate := range []int64{20, 200, 2000} {
 			t.Run(fmt.Sprintf("%d Envoys, %d a second", envoys, rate), func(t *testing.T) {
-				for seed := range uint64(runs(t, 4)) {
+				for seed := range uint64(runs(t, 2)) {
 					t.Logf("seed %d", seed)
 					f(t, rand.New(rand.NewPCG(seed, 3)), fleet(t, seed, envoys, rate), rate < 50*int64(envoys) || rate < 50)
 				}
@@ -160,7 +160,7 @@ func TestUseAfterFaults(t *testing.T) {
 		for _, envoys := range []int{1, 2, 4} {
 			for _, rate := range []int64{200, 2000} {
 				t.Run(fmt.Sprintf("%s, %d Envoys, %d a second", fault.name, envoys, rate), func(t *testing.T) {
-					for seed := range uint64(runs(t, 3)) {
+					for seed := range uint64(runs(t, 1)) {
 						r := rand.New(rand.NewPCG(seed, 5))
 						w := fleet(t, seed, envoys, rate)
 						w.drawShares(r)
