@@ -4,12 +4,14 @@ package gateways_test
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -31,8 +33,37 @@ func startBare(t *testing.T, s *service, app *application) string {
 	return listen
 }
 
+// startBareEnvoy starts Envoy with the published configuration without the filter that asks stint.
+func startBareEnvoy(t *testing.T, s *service, app *application) string {
+	listen := gatewaytest.FreeAddrs(t, 1)[0]
+	dir := gatewaytest.Render(t, "envoy", map[string]string{
+		"port_value: 9000": "port_value: " + port(t, app.Addr), "port_value: 8000": "port_value: " + port(t, listen), "port_value: 8081": "port_value: " + port(t, s.GRPC),
+	})
+	name := filepath.Join(dir, "envoy.yaml")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter := regexp.MustCompile(`(?s)( +- name: envoy\.filters\.http\.ratelimit\n.*?)( +- name: envoy\.filters\.http\.router\n)`)
+	if !filter.Match(text) {
+		t.Fatal("the published file has another form")
+	}
+	writeFile(t, name, string(filter.ReplaceAll(text, []byte("$2"))))
+	gatewaytest.RunEnvoy(t, envoyBinary, name, listen)
+	return listen
+}
+
+func port(t *testing.T, addr string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 // TestWhatAskingCosts times requests of one client through HAProxy without stint, with stint by Lua and with stint by
-// SPOE. They take turns, so that whatever else the machine does meets all alike. REQUESTS is how many each gets.
+// SPOE, and through Envoy without it and with its filters ratelimit and ext_authz. They take turns, so that whatever else the machine does meets all alike. REQUESTS is how many each gets.
 func TestWhatAskingCosts(t *testing.T) {
 	n := 100
 	if text := os.Getenv("REQUESTS"); text != "" {
@@ -49,9 +80,12 @@ func TestWhatAskingCosts(t *testing.T) {
 		name, url string
 		took      []time.Duration
 	}{
-		{name: "without", url: "http://" + startBare(t, s, app)},
-		{name: "by Lua", url: "http://" + gatewaytest.StartHAProxy(t, "haproxy", s, app)},
-		{name: "by SPOE", url: "http://" + startSPOE(false)(t, s, app)},
+		{name: "HAProxy without", url: "http://" + startBare(t, s, app)},
+		{name: "HAProxy by Lua", url: "http://" + gatewaytest.StartHAProxy(t, "haproxy", s, app)},
+		{name: "HAProxy by SPOE", url: "http://" + startSPOE(false)(t, s, app)},
+		{name: "Envoy without", url: "http://" + startBareEnvoy(t, s, app)},
+		{name: "Envoy by ratelimit", url: "http://" + startEnvoy("envoy.yaml")(t, s, app)},
+		{name: "Envoy by ext_authz", url: "http://" + startEnvoy("ext-authz.yaml")(t, s, app)},
 	}
 	client := &http.Client{Timeout: gatewaytest.Patience}
 	defer client.CloseIdleConnections()
@@ -65,7 +99,7 @@ func TestWhatAskingCosts(t *testing.T) {
 			_, _ = io.Copy(io.Discard, res.Body)
 			res.Body.Close()
 			took := time.Since(begin)
-			if asked := res.Header.Get("RateLimit") != ""; res.StatusCode != http.StatusOK || asked != (w > 0) {
+			if asked := res.Header.Get("RateLimit")+res.Header.Get("X-RateLimit-Remaining") != ""; res.StatusCode != http.StatusOK || asked == strings.HasSuffix(ways[w].name, "without") {
 				t.Fatalf("%s: %d, %v", ways[w].name, res.StatusCode, res.Header)
 			}
 			if i >= 20 { // connections are open by then
@@ -75,6 +109,6 @@ func TestWhatAskingCosts(t *testing.T) {
 	}
 	for _, w := range ways {
 		slices.Sort(w.took)
-		t.Logf("%-8s %d requests: p50 %v, p99 %v", w.name, n, w.took[n/2], w.took[n*99/100])
+		t.Logf("%-18s %d requests: p50 %v, p99 %v", w.name, n, w.took[n/2], w.took[n*99/100])
 	}
 }
