@@ -253,6 +253,7 @@ internal/filewatch, internal/document < server/internal/access;
 
 # How many connections a listener has, and one source of them.
 NONE < internal/connlimit < server/internal/accept, server, proxy;
+NONE < internal/listen < server, proxy, cmd/stint;
 
 # A transport whose clients say who they are within its protocol.
 internal/override, internal/reserve, internal/answer, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;

@@ -40,6 +40,7 @@ func TestClients(t *testing.T) {
 	environment := append(os.Environ(),
 		"STINT_URL="+serve(t, stint, "--config", "limits.yaml", "--state-dir", filepath.Join(dir, "state")),
 		"STINT_AUTH_URL="+serve(t, stint, "--auth", auth, "--state-dir", "none"),
+		"STINT_UNIX="+serve(t, stint, "--config", "limits.yaml", "--state-dir", "none", "--http", "unix:"+filepath.Join(dir, "stint.sock")),
 		"STINT_TOKEN="+token, "PYTHONPATH=src", "PYTHONDONTWRITEBYTECODE=1",
 	)
 	tests := regexp.MustCompile(`Ran (\d+) tests in [^\n]*\n\nOK\n`)
@@ -49,7 +50,7 @@ func TestClients(t *testing.T) {
 		fewest       int
 		command      []string
 	}{
-		{"python", "python", tests, 39, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
+		{"python", "python", tests, 41, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
 		{"python frameworks", "python", tests, 11, []string{frameworks(t), "tests/frameworks/test_frameworks.py"}},
 		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 12, []string{"node", "--test", "test/client.test.js"}},
 	} {
@@ -116,7 +117,7 @@ func TestReadmes(t *testing.T) {
 	}
 }
 
-// serve runs stint serve until the test ends, and returns the address of its HTTP port once it is ready.
+// serve runs stint serve until the test ends, and returns the URL of its HTTP port once it is ready.
 func serve(t *testing.T, stint string, args ...string) string {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
@@ -158,5 +159,5 @@ func serve(t *testing.T, stint string, args ...string) string {
 			t.Fatalf("stint serve is not ready:\n%s", read())
 		}
 	}
-	return "http://" + address
+	return regexp.MustCompile(`\n  http +(\S+)\n`).FindStringSubmatch(read())[1]
 }

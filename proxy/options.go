@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/internal/remote"
 	"github.com/stint-io/stint/server"
 )
@@ -162,7 +162,7 @@ func (o *Options) check() error {
 			errs = append(errs, err)
 		}
 	}
-	if _, _, err := net.SplitHostPort(o.HTTPAddr); err != nil {
+	if err := listen.Check(o.HTTPAddr); err != nil {
 		bad("http address %q: %w, write it as 127.0.0.1:8000", o.HTTPAddr, err)
 	}
 	if _, err := parseTrusted(o.Decide.TrustedProxies); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/stint-io/stint/internal/connlimit"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/forwarded/identify"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/middleware/httplimit"
 	"github.com/stint-io/stint/server"
@@ -246,7 +247,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if !p.started.CompareAndSwap(false, true) {
 		return errors.New("proxy: Run was called before, make a new proxy")
 	}
-	plain, err := new(net.ListenConfig).Listen(ctx, "tcp", p.opts.HTTPAddr)
+	plain, err := listen.Listen(ctx, p.opts.HTTPAddr)
 	if err != nil {
 		err = fmt.Errorf("proxy: cannot listen for http: %w; choose another address with --http", err)
 		return errors.Join(err, p.decider.Close())

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -137,7 +138,7 @@ func (d *Decider) Run(ctx context.Context) error {
 	if !d.started.CompareAndSwap(false, true) {
 		return errors.New("server: Run was called before, make a new decider")
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.opts.AdminAddr)
+	l, err := listen.Listen(ctx, s.opts.AdminAddr)
 	if err != nil {
 		err = fmt.Errorf("server: cannot listen for admin: %w; choose another address with --admin", err)
 		return errors.Join(err, s.close(s.leases.untouched()))

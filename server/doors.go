@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/stint-io/stint/internal/listen"
 )
 
 // doors are the listeners of a server.
@@ -46,7 +48,7 @@ func (s *Server) listen(ctx context.Context) (*doors, error) {
 	d := new(doors)
 	to := map[string]*net.Listener{"http": &d.http, "grpc": &d.grpc, "admin": &d.admin, "resp": &d.resp, "spoe": &d.spoe}
 	for _, one := range s.opts.listeners() {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", one.addr)
+		l, err := listen.Listen(ctx, one.addr)
 		if err != nil {
 			err = fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", one.name, err, one.name)
 			return nil, errors.Join(err, d.close())
@@ -55,7 +57,7 @@ func (s *Server) listen(ctx context.Context) (*doors, error) {
 		if one.name == "grpc" && s.security.grpc == nil {
 			d.grpc = &plainHTTP{d.grpc, func() net.Addr { return s.addrs.HTTP }}
 		}
-		if !loopback(one.addr) {
+		if !listen.Local(one.addr) {
 			s.opts.Logger.Warn("listening beyond this machine", "listener", one.name, "address", l.Addr().String())
 		}
 	}

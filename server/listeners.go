@@ -20,6 +20,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/gen/memberpb"
 	"github.com/stint-io/stint/internal/grpcserver"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/server/internal/gate"
 	"github.com/stint-io/stint/server/internal/rls"
 	"github.com/stint-io/stint/server/internal/rpc"
@@ -75,7 +76,7 @@ func (s *Server) onAdmin(next http.Handler) http.Handler {
 		switch path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); {
 		case s.addrs.Admin == nil:
 		case path == "", path == "ui", path == "metrics", path == "readyz", path == "admin", r.URL.Path == "/v1/bans", r.URL.Path == "/v1/leases", r.URL.Path == "/v1/top", strings.HasPrefix(r.URL.Path, "/v1/admin/"):
-			answer.WriteError(w, http.StatusNotFound, fmt.Sprintf("the dashboard, metrics and administration are on the admin port: %s://%v/ui and /metrics", scheme(s.security.admin != nil), s.addrs.Admin))
+			answer.WriteError(w, http.StatusNotFound, fmt.Sprintf("the dashboard, metrics and administration are on the admin port: %s/ui and /metrics", listen.URL(scheme(s.security.admin != nil), s.addrs.Admin)))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/answer"
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/grpcserver"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/internal/xds"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/rls"
@@ -54,7 +53,7 @@ const StoreMemory = "memory"
 // Options configure a [Server]. The zero value serves demonstration limits from
 // memory at the default addresses.
 type Options struct {
-	// HTTPAddr, GRPCAddr and AdminAddr are host:port; "" = the default. Port 0
+	// HTTPAddr, GRPCAddr and AdminAddr are host:port or unix:PATH; "" = the default. Port 0
 	// takes a free one; see [Server.Addrs].
 	HTTPAddr, GRPCAddr, AdminAddr string
 
@@ -243,7 +242,7 @@ func (o *Options) complete() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("server: "+format, args...)) }
 	for _, a := range o.listeners() {
-		if _, _, err := net.SplitHostPort(a.addr); err != nil {
+		if err := listen.Check(a.addr); err != nil {
 			example := "127.0.0.1:8080"
 			if port, err := strconv.ParseUint(a.addr, 10, 16); err == nil {
 				example = fmt.Sprintf("127.0.0.1:%d, or :%[1]d for all interfaces", port)
@@ -319,13 +318,4 @@ func fieldName(name string) bool {
 // rules are the choices of how files are read.
 func (o *Options) rules() rules.Options {
 	return rules.Options{MergeDomains: o.RLSMergeDomains, CountAdmitted: o.RLSCountAdmitted}
-}
-
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return true // reported already
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }

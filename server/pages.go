@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/stint-io/stint/internal/listen"
 )
 
 // pages are listeners that show something and change nothing, for tools that were made for Envoy's own
@@ -29,9 +31,9 @@ func (o *Options) checkPages() (errs []error) {
 		if p.addr == "" {
 			continue
 		}
-		if _, _, err := net.SplitHostPort(p.addr); err != nil {
+		if err := listen.Check(p.addr); err != nil {
 			errs = append(errs, fmt.Errorf("server: the %s address %q: %w, write it as 127.0.0.1:6070", p.name, p.addr, err))
-		} else if !loopback(p.addr) && !o.Insecure {
+		} else if !listen.Local(p.addr) && !o.Insecure {
 			errs = append(errs, fmt.Errorf("server: the %s address %s can be reached from other machines, and shows limits to everybody there: listen on 127.0.0.1, or accept it with --insecure", p.name, p.addr))
 		}
 	}
@@ -80,7 +82,7 @@ func (s *Server) debugPage() http.Handler {
 // listen opens all pages or none.
 func (p *pages) listen(ctx context.Context, s *Server) error {
 	for _, one := range s.pagesOf() {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", one.addr)
+		l, err := listen.Listen(ctx, one.addr)
 		if err != nil {
 			p.close()
 			return fmt.Errorf("server: cannot listen for %s: %w; choose another address with --%s", one.name, err, one.name)

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/stint-io/stint/internal/listen"
 )
 
 // plainHTTP is a listener of gRPC in plain text. A client that speaks HTTP/1 is told where the HTTP port is: gRPC ends
@@ -46,7 +48,7 @@ func (c *sniffed) Read(p []byte) (int, error) {
 	c.read = true
 	for _, method := range []string{"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "PATCH "} {
 		if bytes.HasPrefix(p[:n], []byte(method)) {
-			text := fmt.Sprintf("this is the gRPC port: HTTP is answered on http://%v\n", c.http())
+			text := fmt.Sprintf("this is the gRPC port: HTTP is answered on %s\n", listen.URL("http", c.http()))
 			_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(text), text)
 			return 0, io.EOF
 		}

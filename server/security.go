@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/server/internal/access"
 	"github.com/stint-io/stint/server/internal/admin"
 	"github.com/stint-io/stint/server/internal/tlsfiles"
@@ -86,7 +87,7 @@ func (o *Options) secured() (errs []error) {
 			errs = append(errs, fmt.Errorf("server: TLS of the %s listener needs a certificate and its key: give both --tls-cert and --tls-key, or --%s-tls-cert %s", l.name, l.name, NoFile))
 			continue
 		}
-		if loopback(l.addr) {
+		if listen.Local(l.addr) {
 			continue
 		}
 		asks := l.tls.ClientCA != "" || o.AuthFile != ""

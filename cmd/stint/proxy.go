@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/proxy"
 	"github.com/stint-io/stint/server"
 )
@@ -185,8 +186,8 @@ func proxyGreeting(p *proxy.Proxy, o proxy.Options) string {
 		fmt.Fprintf(&b, "  store    %s\n", d.Store())
 	}
 	fmt.Fprintf(&b, "  upstream %s\n", strings.Join(o.Upstreams, ", "))
-	fmt.Fprintf(&b, "  http     %s://%s\n", scheme(onHTTP), p.Addr())
-	fmt.Fprintf(&b, "  admin    %s://%s/metrics\n", scheme(onAdmin), p.AdminAddr())
+	fmt.Fprintf(&b, "  http     %s\n", listen.URL(scheme(onHTTP), p.Addr()))
+	fmt.Fprintf(&b, "  admin    %s/metrics\n", listen.URL(scheme(onAdmin), p.AdminAddr()))
 	fmt.Fprintln(&b, "ready")
 	return b.String()
 }

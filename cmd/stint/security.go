@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/server"
 )
 
@@ -66,6 +69,9 @@ func scheme(tls bool) string {
 // url is where the service is. Without a scheme it is https where a file of TLS is given.
 func (f *clientFlags) url() string {
 	addr := strings.TrimSuffix(f.addr, "/")
+	if _, ok := listen.Path(addr); ok {
+		addr = "localhost"
+	}
 	if !strings.Contains(addr, "://") {
 		addr = scheme(f.tls != client.TLSFiles{}) + "://" + addr
 	}
@@ -84,9 +90,16 @@ func (f *clientFlags) secure(addr string) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true}
+	if path, ok := listen.Path(f.addr); ok {
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
 	return &http.Client{
 		Timeout:   f.timeout,
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true},
+		Transport: transport,
 		// Another address would be sent the token.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server"
 )
@@ -119,7 +120,7 @@ also happens by itself when a file changes.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.HTTPAddr, "http", server.DefaultHTTPAddr, "address of the HTTP listener")
+	f.StringVar(&o.HTTPAddr, "http", server.DefaultHTTPAddr, "address of the HTTP listener, host:port or unix:PATH, as of all others")
 	f.StringVar(&o.GRPCAddr, "grpc", server.DefaultGRPCAddr, "address of the gRPC listener")
 	f.StringVar(&o.AdminAddr, "admin", server.DefaultAdminAddr, "address of metrics, health and reload")
 	security.register(f, o)
@@ -238,21 +239,25 @@ func greeting(s *server.Server, o server.Options) string {
 	fmt.Fprintf(&b, "  limits  %d (%s)\n", len(set.Limits()), source)
 	fmt.Fprintf(&b, "  store   %s\n", s.Store())
 	onHTTP, onGRPC, onAdmin, onRESP, onSPOE := s.TLS()
-	fmt.Fprintf(&b, "  http    %s://%s\n", scheme(onHTTP), a.HTTP)
-	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", a.GRPC, map[bool]string{true: ", TLS"}[onGRPC])
-	fmt.Fprintf(&b, "  admin   %s://%s/metrics\n", scheme(onAdmin), a.Admin)
-	fmt.Fprintf(&b, "  ui      %s://%s/ui\n", scheme(onAdmin), a.Admin)
+	fmt.Fprintf(&b, "  http    %s\n", listen.URL(scheme(onHTTP), a.HTTP))
+	fmt.Fprintf(&b, "  grpc    %s (envoy.service.ratelimit.v3%s)\n", listen.Text(a.GRPC), map[bool]string{true: ", TLS"}[onGRPC])
+	fmt.Fprintf(&b, "  admin   %s/metrics\n", listen.URL(scheme(onAdmin), a.Admin))
+	fmt.Fprintf(&b, "  ui      %s/ui\n", listen.URL(scheme(onAdmin), a.Admin))
 	if a.RESP != nil {
-		fmt.Fprintf(&b, "  resp    %s (CL.THROTTLE, RL.TAKE%s)\n", a.RESP, map[bool]string{true: ", TLS"}[onRESP])
+		fmt.Fprintf(&b, "  resp    %s (CL.THROTTLE, RL.TAKE%s)\n", listen.Text(a.RESP), map[bool]string{true: ", TLS"}[onRESP])
 	}
 	if a.SPOE != nil {
-		fmt.Fprintf(&b, "  spoe    %s (HAProxy%s)\n", a.SPOE, map[bool]string{true: ", TLS"}[onSPOE])
+		fmt.Fprintf(&b, "  spoe    %s (HAProxy%s)\n", listen.Text(a.SPOE), map[bool]string{true: ", TLS"}[onSPOE])
 	}
-	options := ""
+	options, host := "", a.HTTP.String()
 	if onHTTP {
 		options = overTLS(&o, a.HTTP)
 	}
-	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, options, scheme(onHTTP)+"://"+a.HTTP.String()))
+	if a.HTTP.Network() == "unix" {
+		options += "--unix-socket " + quoted(host) + " "
+		host = "localhost"
+	}
+	fmt.Fprintf(&b, "try it:\n  %s\n", tryLine(set, options, scheme(onHTTP)+"://"+host))
 	for _, line := range proofs(&o, onHTTP) {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}

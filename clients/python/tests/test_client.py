@@ -11,6 +11,7 @@ import threading
 import unittest
 import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.parse import unquote
 
 from connections import connections
 from stint_client import Client, Refused, StintError
@@ -231,6 +232,19 @@ class ClientTest(unittest.TestCase):
         with Client(os.environ["STINT_AUTH_URL"] + "/", token=os.environ["STINT_TOKEN"]) as client:
             self.assertTrue(client.take({"user": "x"}))
 
+    def test_unix_socket(self):
+        url = os.environ["STINT_UNIX"]  # http+unix://%2F...
+        path = unquote(url.removeprefix("http+unix://"))
+        for form in (url, "unix:" + path, "unix://" + path):
+            with Client(form) as client:
+                for p in ("/always", "/never"):
+                    self.assertEqual(client.take({"path": p}).allowed, p == "/always")
+        with self.assertRaisesRegex(StintError, "unix:/nowhere"):
+            Client("unix:/nowhere").take({})
+        for wrong in ("unix:", "http+unix://", "unix+http:/x"):
+            with self.assertRaises(ValueError):
+                Client(wrong)
+
     def test_threads(self):
         allowed = []
         def work():
@@ -245,7 +259,7 @@ class ClientTest(unittest.TestCase):
 
     def test_pool(self):
         """A thread for each call, more threads than connections, and a close in between: never more connections, none lost, none left."""
-        client = Client(URL, max_connections=3)
+        client = Client(URL, timeout=120, max_connections=3)
         before = connections(PORT)
         most, wrong, start, rand = [], [], threading.Barrier(24), random.Random(SEED)
 
