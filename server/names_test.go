@@ -80,13 +80,18 @@ func TestAddressesOverEnvoy(t *testing.T) {
 				}
 			}
 			// explain shows what arrived, and what limits see of it.
-			x := s.do(http.MethodPost, s.http+"/v1/explain", `{"domain":"edge","descriptors":[{"entries":[{"key":"remote_address","value":"192.0.2.7"}]}]}`).body
-			for _, part := range map[string][]string{
-				"own":   {`"key":{"ip":"192.0.2.7"}`, `"entries":["remote_address=192.0.2.7"]`},
-				"envoy": {`"key":{"remote_address":"192.0.2.7"}`, `"entries":["remote_address=192.0.2.7"]`},
-			}[name] {
-				if !strings.Contains(x, part) {
-					t.Errorf("explain lacks %s: %s", part, x)
+			for _, body := range []string{
+				`{"domain":"edge","descriptors":[{"entries":[{"key":"remote_address","value":"192.0.2.7"}]}]}`,
+				`{"domain":"edge","attributes":{"remote_address":"192.0.2.7"}}`,
+			} {
+				x := s.do(http.MethodPost, s.http+"/v1/explain", body).body
+				for _, part := range map[string][]string{
+					"own":   {`"key":{"ip":"192.0.2.7"}`, `"entries":["remote_address=192.0.2.7"]`},
+					"envoy": {`"key":{"remote_address":"192.0.2.7"}`, `"entries":["remote_address=192.0.2.7"]`},
+				}[name] {
+					if !strings.Contains(x, part) {
+						t.Errorf("%s lacks %s: %s", body, part, x)
+					}
 				}
 			}
 		})

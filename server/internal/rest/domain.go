@@ -13,7 +13,7 @@ import (
 func (b *body) query() *engine.Query {
 	q := &engine.Query{Domain: b.domain, Peek: b.request.Peek, CountRefused: b.request.CountRefused}
 	if len(b.request.Attributes) > 0 {
-		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: b.request.Attributes, Cost: b.request.Cost})
+		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: b.request.Attributes, Described: true, Cost: b.request.Cost})
 	}
 	for _, d := range b.descriptors {
 		cost := b.request.Cost
