@@ -52,7 +52,7 @@ func TestClients(t *testing.T) {
 	}{
 		{"python", "python", tests, 41, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
 		{"python frameworks", "python", tests, 11, []string{frameworks(t), "tests/frameworks/test_frameworks.py"}},
-		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 12, []string{"node", "--test", "test/client.test.js"}},
+		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 19, []string{"node", "--test", "test/client.test.js", "test/frameworks.test.js"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -73,12 +73,22 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestTypes: the Python client and a program with it are clean under mypy --strict, also in what must be an error there.
+// TestTypes: the clients and programs with them are clean under mypy --strict, pyright and tsc, also in what must be an error there.
 func TestTypes(t *testing.T) {
-	cmd := exec.Command(frameworks(t), "-m", "mypy", "--strict", "--cache-dir", filepath.Join(t.TempDir(), "cache"), "src/stint_client", "tests/typed.py")
-	cmd.Dir = "python"
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %v\n%s", cmd.Args, err, out)
+	python := frameworks(t)
+	for _, c := range []struct {
+		folder  string
+		command []string
+	}{
+		{"python", []string{python, "-m", "mypy", "--strict", "--cache-dir", filepath.Join(t.TempDir(), "cache"), "src/stint_client", "tests/typed.py"}},
+		{"python", []string{"node", "../typescript/node_modules/pyright/index.js", "--pythonpath", python, "src", "tests/typed.py"}},
+		{"typescript", []string{"node", "node_modules/typescript/bin/tsc", "-p", "."}},
+	} {
+		cmd := exec.Command(c.command[0], c.command[1:]...)
+		cmd.Dir = c.folder
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", cmd.Args, err, out)
+		}
 	}
 }
 

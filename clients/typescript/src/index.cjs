@@ -1,12 +1,13 @@
+"use strict";
 /**
- * A thin client of stint's HTTP API, on fetch alone. Its types are in index.d.ts.
+ * A thin client of stint's HTTP API. Its types are in index.d.cts.
  *
  * It asks, and does not decide: each call is one request to the service. A refusal is an answer, a
  * decision whose `allowed` is false; only what is no answer is thrown, as a StintError. Leases, by which
  * a process decides without asking, are not in it.
  */
 
-export class StintError extends Error {
+class StintError extends Error {
   constructor(message, status = 0, hint = "", cause = undefined) {
     super(`stint: ${message}${hint && `; ${hint}`}`, cause && { cause });
     this.name = "StintError";
@@ -15,7 +16,7 @@ export class StintError extends Error {
   }
 }
 
-export class Refused extends StintError {
+class Refused extends StintError {
   constructor(decision, message) {
     super(message, decision.status, "look at its decision, or ask explain why");
     this.name = "Refused";
@@ -23,7 +24,7 @@ export class Refused extends StintError {
   }
 }
 
-export class Reservation {
+class Reservation {
   #client;
 
   constructor(client, decision, raw) {
@@ -33,22 +34,22 @@ export class Reservation {
     this.#read(decision.allowed ? raw : { id: "", state: "", reserved: 0, ends: "" });
   }
 
-  renew(used, { ttl } = {}) {
+  renew(used, { ttl, signal } = {}) {
     this.used = Math.max(this.used, used); // also where the call fails: it was used
-    return this.#settle("/v1/renew", { used, ttl: seconds(ttl) });
+    return this.#settle("/v1/renew", { used, ttl: seconds(ttl) }, signal);
   }
 
-  commit(actual) {
-    return this.#settle("/v1/commit", { actual });
+  commit(actual, { signal } = {}) {
+    return this.#settle("/v1/commit", { actual }, signal);
   }
 
-  release() {
-    return this.#settle("/v1/release", {});
+  release({ signal } = {}) {
+    return this.#settle("/v1/release", {}, signal);
   }
 
-  async #settle(path, body) {
+  async #settle(path, body, signal) {
     if (!this.id) throw new Refused(this.decision, "the reservation was refused, so there is nothing to settle");
-    return this.#read((await this.#client._call("POST", path, JSON.stringify({ id: this.id, ...body }))).raw);
+    return this.#read((await this.#client._call("POST", path, JSON.stringify({ id: this.id, ...body }), signal)).raw);
   }
 
   #read(raw) {
@@ -61,21 +62,51 @@ export class Reservation {
   }
 }
 
-export class Client {
-  #base;
-  #headers;
+class Client {
+  #name;
+  #prefix;
+  #token;
   #timeout;
-  #fetch;
+  #send;
+  #pool;
+  #heads = new Map();
 
-  constructor(baseURL, { token, timeout = 10, fetch = globalThis.fetch } = {}) {
-    const url = tryURL(baseURL);
-    if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash) {
-      throw new TypeError(`baseURL is ${JSON.stringify(baseURL)}, want one such as http://127.0.0.1:8080`);
-    }
-    this.#base = url.href.replace(/\/+$/, "");
-    this.#headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
+  constructor(baseURL, { token, timeout = 10, maxSockets = 100, fetch, tls } = {}) {
+    const { url, socketPath } = address(String(baseURL));
+    this.#name = socketPath ? `unix:${socketPath}` : url.origin;
+    this.#prefix = url.pathname.replace(/\/+$/, "");
+    if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) throw new TypeError("token has characters that a header field cannot have");
+    this.#token = token;
     this.#timeout = timeout;
-    this.#fetch = fetch;
+    fetch ??= socketPath || isNode ? undefined : globalThis.fetch;
+    if (fetch) {
+      if (socketPath) throw new TypeError("a unix socket is reached without fetch");
+      this.#send = (method, path, hold, body, ms, signal) => this.#fetched(fetch, url.origin, method, path, hold, body, ms, signal);
+      return;
+    }
+    const secure = url.protocol === "https:";
+    const host = url.hostname.replace(/^\[|\]$/g, "");
+    this.#pool = new Pool(maxSockets, () => {
+      if (socketPath) return require("node:net").connect({ path: socketPath });
+      const to = { host, port: Number(url.port) || (secure ? 443 : 80) };
+      if (!secure) return require("node:net").connect(to);
+      return require("node:tls").connect({ ...to, ...(require("node:net").isIP(host) ? {} : { servername: host }), ...tls });
+    });
+    this.#send = (method, path, hold, body, ms, signal) => {
+      let head = this.#heads.get(path);
+      if (head === undefined) {
+        head = `${method} ${this.#prefix}${path} HTTP/1.1\r\nHost: ${url.host}\r\nContent-Type: application/json\r\n${token ? `Authorization: Bearer ${token}\r\n` : ""}`;
+        if (method === "POST") this.#heads.set(path, head);
+      }
+      const prefer = hold === undefined ? "" : `Prefer: wait=${hold.toFixed(3)}\r\n`;
+      const length = body === undefined ? "" : `Content-Length: ${Buffer.byteLength(body)}\r\n`;
+      return this.#pool.call(`${head}${prefer}${length}\r\n${body ?? ""}`, ms, signal);
+    };
+  }
+
+  /** Closes the connections, those of calls when they end. The next call opens another one. */
+  async close() {
+    this.#pool?.close();
   }
 
   async take(attributes, { cost = 1, countRefused = false, signal } = {}) {
@@ -104,8 +135,8 @@ export class Client {
     }
   }
 
-  async finish(attributes, permit) {
-    await this._call("POST", "/v1/finish", JSON.stringify({ attributes, permit }));
+  async finish(attributes, permit, { signal } = {}) {
+    await this._call("POST", "/v1/finish", JSON.stringify({ attributes, permit }), signal);
   }
 
   async explain(attributes, { cost = 1, signal } = {}) {
@@ -143,7 +174,7 @@ export class Client {
   }
 
   async #decide(path, body, signal, hold = 0, timeout = this.#timeout) {
-    const { status, raw, headers } = await this._call("POST", path, JSON.stringify(body), signal, { Prefer: `wait=${hold.toFixed(3)}` }, timeout);
+    const { status, raw, get, fields } = await this._call("POST", path, JSON.stringify(body), signal, hold, timeout);
     const results = (raw.limits ?? []).map(result);
     const warnings = results.filter((r) => r.raw.soft && !r.raw.shadow).map((r) => r.name);
     if (raw["violated-policies"]) {
@@ -157,13 +188,14 @@ export class Client {
         violated: raw["violated-policies"],
         reason: raw.reason ?? "",
         detail: raw.detail ?? "",
-        status: Number(headers.get("X-Stint-Status") ?? status),
-        location: headers.get("X-Stint-Location") ?? "",
+        status: Number(get("x-stint-status") ?? status),
+        location: get("x-stint-location") ?? "",
         warnings,
         headers: pairs(raw.action?.header),
         body: raw.action?.body ?? null,
         contentType: raw.action?.content_type ?? "",
       };
+      answers.set(decision, { raw, fields });
       return { decision, raw };
     }
     if (raw.allowed !== true && !raw.id) {
@@ -186,34 +218,285 @@ export class Client {
       body: null,
       contentType: "",
     };
+    answers.set(decision, { raw, fields });
     return { decision, raw };
   }
 
   /** One request, never sent twice. An answer that is neither a success nor a refusal is thrown. */
-  async _call(method, path, body, signal, headers = {}, timeout = this.#timeout) {
-    const late = new AbortController();
-    const timer = setTimeout(() => late.abort(), timeout * 1000);
-    const stop = () => late.abort();
-    signal?.addEventListener("abort", stop, { once: true });
-    let response, text;
+  async _call(method, path, body, signal, hold, timeout = this.#timeout) {
+    signal?.throwIfAborted();
+    let answer;
     try {
-      signal?.throwIfAborted();
-      response = await this.#fetch(this.#base + path, { method, body, headers: { ...this.#headers, ...headers }, redirect: "manual", signal: late.signal });
-      text = await response.text();
+      answer = await this.#send(method, path, hold, body, timeout * 1000, signal);
     } catch (err) {
+      if (err instanceof StintError) throw err;
       signal?.throwIfAborted();
-      const why = late.signal.aborted ? `nothing within ${timeout} s` : (err.cause?.message ?? err.message);
-      throw new StintError(`no answer: ${why}`, 0, `is stint serve running at ${this.#base}, and is timeout (${this.#timeout} s) long enough?`, err);
+      const why = err === late ? `nothing within ${timeout} s` : (err.cause?.message ?? err.message);
+      throw new StintError(`no answer: ${why}`, 0, `is stint serve running at ${this.#name}, and is timeout (${this.#timeout} s) long enough?`, err);
+    }
+    const { status, text, get, fields } = answer;
+    const raw = text ? tryJSON(text) : {};
+    const known = typeof raw === "object" && raw !== null && !Array.isArray(raw);
+    if (known && (status < 300 || raw["violated-policies"])) return { status, raw, get, fields };
+    const detail = (known && raw.detail) || "no text of stint";
+    const hint = hints[status] ?? "see docs/reference/http-api.md";
+    throw new StintError(`${method} ${path.split("?")[0]} was answered with ${status}: ${detail}`, status, hint);
+  }
+
+  async #fetched(fetch, origin, method, path, hold, body, ms, signal) {
+    const stopping = new AbortController();
+    const timer = setTimeout(() => stopping.abort(late), ms);
+    const stop = () => stopping.abort(signal.reason);
+    signal?.addEventListener("abort", stop, { once: true });
+    try {
+      const headers = { "Content-Type": "application/json", ...(this.#token && { Authorization: `Bearer ${this.#token}` }) };
+      if (hold !== undefined) headers.Prefer = `wait=${hold.toFixed(3)}`;
+      const init = { method, headers, redirect: "manual", signal: stopping.signal, ...(body !== undefined && { body }) };
+      const response = await fetch(origin + this.#prefix + path, init);
+      const text = await response.text();
+      return { status: response.status, text, get: (name) => response.headers.get(name), fields: () => [...response.headers] };
+    } catch (err) {
+      throw stopping.signal.aborted && !signal?.aborted ? late : err;
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", stop);
     }
-    const raw = text ? tryJSON(text) : {};
-    const known = typeof raw === "object" && raw !== null && !Array.isArray(raw);
-    if (known && (response.ok || raw["violated-policies"])) return { status: response.status, raw, headers: response.headers };
-    const detail = (known && raw.detail) || "no text of stint";
-    const hint = hints[response.status] ?? "see docs/reference/http-api.md";
-    throw new StintError(`${method} ${path} was answered with ${response.status}: ${detail}`, response.status, hint);
+  }
+}
+
+/** Says that an answer did not come in time. */
+const late = new Error("timed out");
+
+/** What was answered, for response. */
+const answers = new WeakMap();
+
+/** What to answer your own client: the status, header fields such as RateLimit and Retry-After, and the body of a refusal. */
+function response(decision) {
+  const { raw, fields } = answers.get(decision) ?? { raw: { status: decision.status, detail: decision.detail }, fields: () => [] };
+  const headers = {};
+  for (const [name, value] of fields()) if (/^(x-)?ratelimit|^retry-after$/i.test(name)) headers[name] = value;
+  if (decision.allowed) return { status: 200, headers, body: "" };
+  Object.assign(headers, decision.headers, decision.location && { Location: decision.location }, { "Cache-Control": "no-store" });
+  if (decision.body !== null) return { status: decision.status, headers: { ...headers, "Content-Type": decision.contentType }, body: decision.body };
+  const { limits, action, ...problem } = raw;
+  return { status: decision.status, headers: { ...headers, "Content-Type": "application/problem+json" }, body: JSON.stringify(problem) };
+}
+
+const isNode = typeof process === "object" && Boolean(process.versions?.node) && !process.versions.bun && !globalThis.Deno;
+
+/** The URL of the service, and the path of its socket, if it is a unix socket: unix:PATH or http+unix://PATH, with %2F for /. */
+function address(text) {
+  const [, path] = /^unix:(.+)$/s.exec(text) ?? [];
+  if (path) return { url: new URL("http://localhost"), socketPath: path.startsWith("//") ? path.replace(/^\/+/, "/") : path };
+  const [, encoded, rest] = /^http\+unix:\/\/([^/?#]+)(\/[^?#]*)?$/.exec(text) ?? [];
+  if (encoded) return { url: new URL(rest ?? "/", "http://localhost"), socketPath: decodeURIComponent(encoded) };
+  const url = tryURL(text);
+  if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash) {
+    throw new TypeError(`baseURL is ${JSON.stringify(text)}, want one such as http://127.0.0.1:8080 or unix:/run/stint.sock`);
+  }
+  return { url };
+}
+
+/** At most so many connections, each for one call at a time. The one used last is used first. */
+class Pool {
+  #max;
+  #open;
+  #free;
+  #idle = [];
+  #waiting = [];
+  #closes = 0;
+
+  constructor(max, open) {
+    if (!(max >= 1)) throw new TypeError(`maxSockets is ${max}, want 1 or more`);
+    this.#max = this.#free = max;
+    this.#open = open;
+  }
+
+  call(request, ms, signal) {
+    return new Promise((resolve, reject) => {
+      const call = { request, connection: null, done: false };
+      const end = (settle, value) => {
+        if (call.done) return;
+        call.done = true;
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", stop);
+        settle(value);
+      };
+      call.resolve = (answer) => end(resolve, answer);
+      call.reject = (err) => {
+        end(reject, err);
+        call.connection?.drop();
+      };
+      const stop = () => call.reject(signal.reason);
+      const used = () => new StintError(`all ${this.#max} connections are in use`, 0, "raise maxSockets above the number of calls at once, or call less");
+      const timer = setTimeout(() => call.reject(call.connection ? late : used()), ms);
+      signal?.addEventListener("abort", stop, { once: true });
+      if (this.#free > 0) this.#begin(call);
+      else this.#waiting.push(call);
+    });
+  }
+
+  #begin(call) {
+    this.#free--;
+    let connection = this.#idle.pop();
+    while (connection?.ended) connection = this.#idle.pop();
+    if (!connection) {
+      const closes = this.#closes;
+      connection = new Connection(this.#open(), (kept) => {
+        if (kept && closes === this.#closes) this.#idle.push(connection);
+        else connection.drop();
+        this.#free++;
+        while (this.#waiting.length && this.#free > 0) {
+          const next = this.#waiting.shift();
+          if (!next.done) this.#begin(next);
+        }
+      });
+    }
+    call.connection = connection;
+    connection.ask(call);
+  }
+
+  close() {
+    this.#closes++;
+    for (const connection of this.#idle.splice(0)) connection.drop();
+  }
+}
+
+/** A connection. left is called when its call has ended, with whether it can be used again. */
+class Connection {
+  #socket;
+  #left;
+  #call = null;
+  #reader = new Reader();
+  ended = false;
+
+  constructor(socket, left) {
+    this.#socket = socket;
+    this.#left = left;
+    socket.setNoDelay(true);
+    socket.on("data", (data) => this.#read(data));
+    socket.on("end", () => this.#end(null));
+    socket.on("error", (err) => this.#end(err));
+    socket.on("close", () => this.#end(null));
+  }
+
+  ask(call) {
+    this.#call = call;
+    this.#reader = new Reader();
+    this.#socket.ref();
+    this.#socket.write(call.request, "utf8");
+  }
+
+  #read(data) {
+    if (!this.#call) return this.drop(); // nothing was asked
+    let answer;
+    try {
+      answer = this.#reader.feed(data);
+    } catch (err) {
+      return this.#end(err);
+    }
+    if (answer) this.#done(answer);
+  }
+
+  #done(answer) {
+    const call = this.#call;
+    this.#call = null;
+    if (answer.kept && !this.ended) this.#socket.unref(); // an idle connection does not keep the process
+    this.#left(answer.kept && !this.ended);
+    call.resolve(answer);
+  }
+
+  #end(err) {
+    this.ended = true;
+    const call = this.#call;
+    if (call) {
+      const answer = err ? null : this.#reader.end();
+      if (answer) return this.#done(answer);
+      this.#call = null;
+      this.#left(false);
+      call.reject(err ?? new Error("the connection ended before the answer"));
+    }
+    this.#socket.destroy();
+  }
+
+  /** Ends the connection at once: the service then gives up a call that it holds in line. */
+  drop() {
+    this.ended = true;
+    this.#socket.destroy();
+    const call = this.#call;
+    if (call) {
+      this.#call = null;
+      this.#left(false);
+      call.reject(new Error("the connection was closed"));
+    }
+  }
+}
+
+/** Reads one answer from what a connection receives. */
+class Reader {
+  #data = null;
+  #head = "";
+  #status = 0;
+  #missing = undefined; // bytes of the body; -1: chunks; undefined: up to the end
+  #kept = true;
+  #chunks = [];
+
+  /** Returns the answer once it is whole. */
+  feed(data) {
+    data = this.#data ? Buffer.concat([this.#data, data]) : data;
+    this.#data = data;
+    while (!this.#head) {
+      const end = data.indexOf("\r\n\r\n");
+      if (end < 0) {
+        if (data.length > 65536) throw new Error("the answer is not one of HTTP/1.1");
+        return null;
+      }
+      const head = data.latin1Slice(0, end);
+      const [, version, status] = /^HTTP\/1\.([01]) (\d{3})/.exec(head) ?? [];
+      if (!status) throw new Error("the answer is not one of HTTP/1.1");
+      this.#data = data = data.subarray(end + 4);
+      if (status < "200") continue; // such as 103, before the answer
+      this.#head = head;
+      this.#status = Number(status);
+      if (status === "204" || status === "304") this.#missing = 0;
+      else if (/\r\ntransfer-encoding:/i.test(head)) this.#missing = -1;
+      else {
+        const [, length] = /\r\ncontent-length: *(\d+)/i.exec(head) ?? [];
+        if (length !== undefined) this.#missing = Number(length);
+      }
+      this.#kept = version === "1" ? !/\r\nconnection:[^\r]*close/i.test(head) : /\r\nconnection:[^\r]*keep-alive/i.test(head);
+    }
+    if (this.#missing === undefined) return null;
+    if (this.#missing < 0) return this.#chunked();
+    if (data.length < this.#missing) return null;
+    return this.#answer(data.utf8Slice(0, this.#missing), this.#kept && data.length === this.#missing);
+  }
+
+  /** Returns the answer that the end of the connection makes whole, or null. */
+  end() {
+    return this.#head && this.#missing === undefined ? this.#answer(this.#data.toString(), false) : null;
+  }
+
+  #chunked() {
+    for (;;) {
+      const line = this.#data.indexOf("\r\n");
+      if (line < 0) return null;
+      const size = Number.parseInt(this.#data.latin1Slice(0, line), 16);
+      if (!(size >= 0)) throw new Error("the answer has a wrong chunk");
+      if (size === 0) {
+        const end = this.#data.indexOf("\r\n\r\n", line); // there may be trailers
+        return end < 0 ? null : this.#answer(Buffer.concat(this.#chunks).toString(), this.#kept && this.#data.length === end + 4);
+      }
+      if (this.#data.length < line + size + 4) return null;
+      this.#chunks.push(this.#data.subarray(line + 2, line + 2 + size));
+      this.#data = this.#data.subarray(line + size + 4);
+    }
+  }
+
+  #answer(text, kept) {
+    const head = this.#head;
+    const fields = () => head.split("\r\n").slice(1).map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]);
+    return { status: this.#status, text, kept, fields, get: (name) => fields().find(([n]) => n.toLowerCase() === name)?.[1] ?? null };
   }
 }
 
@@ -276,3 +559,5 @@ const hints = {
   421: "use an IP address, or allow the name with --http-host",
   503: "ask again, and decide meanwhile whether requests go on without a decision",
 };
+
+module.exports = { Client, Refused, Reservation, StintError, response };

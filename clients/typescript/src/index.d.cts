@@ -12,26 +12,24 @@ export interface Result {
   readonly raw: Readonly<Record<string, unknown>>;
 }
 
-/** Whether the request may go on. */
-export interface Decision {
-  readonly allowed: boolean;
+interface Decided {
   /** How each limit stands. */
   readonly results: readonly Result[];
-  /** Seconds; 0 when it is allowed, null when no wait helps. */
-  readonly retryAfter: number | null;
+  /** The limits that are used beyond their soft threshold. */
+  readonly warnings: readonly string[];
   /** Seconds to hold an allowed request back. */
   readonly delay: number;
   /** To be given to finish. */
   readonly permit: number | null;
   /** Header fields for the server that serves the request. */
   readonly tags: Readonly<Record<string, string>>;
+  /** Seconds; 0 when it is allowed, null when no wait helps. */
+  readonly retryAfter: number | null;
   /** Names of the limits that refuse. */
   readonly violated: readonly string[];
   /** Why they refuse: a word such as rate_exceeded, and a sentence. */
   readonly reason: string;
   readonly detail: string;
-  /** The limits that are used beyond their soft threshold. */
-  readonly warnings: readonly string[];
   /** The status for your own client, and where to redirect it. */
   readonly status: number;
   readonly location: string;
@@ -39,7 +37,26 @@ export interface Decision {
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string | null;
   readonly contentType: string;
+  /** Never to be called. A decision is an object and so always true: by this the compiler reports `if (decision)`. */
+  (this: never): never;
 }
+
+/** The request may go on. */
+export interface Allowed extends Decided {
+  readonly allowed: true;
+}
+
+/** The request is refused. */
+export interface Refusal extends Decided {
+  readonly allowed: false;
+  readonly permit: null;
+}
+
+/** Whether the request may go on, which `allowed` says: a decision itself is always true. */
+export type Decision = Allowed | Refusal;
+
+/** What to answer your own client: the status, header fields such as RateLimit and Retry-After, and the body of a refusal. */
+export function response(decision: Decision): { status: number; headers: Record<string, string>; body: string };
 
 /** There is no decision. */
 export class StintError extends Error {
@@ -70,11 +87,11 @@ export class Reservation {
   /** The most that renew has reported. */
   readonly used: number;
   /** Says what was used so far; it lives on for ttl seconds, or as long as before. */
-  renew(used: number, options?: { ttl?: number }): Promise<this>;
+  renew(used: number, options?: { ttl?: number; signal?: AbortSignal }): Promise<this>;
   /** Says what was used. The rest comes back; what is over is charged. Again with the same number is harmless. */
-  commit(actual: number): Promise<this>;
+  commit(actual: number, options?: { signal?: AbortSignal }): Promise<this>;
   /** Gives all back. */
-  release(): Promise<this>;
+  release(options?: { signal?: AbortSignal }): Promise<this>;
 }
 
 export interface ClientOptions {
@@ -82,9 +99,19 @@ export interface ClientOptions {
   token?: string;
   /** Seconds for each call, 10 by default. The time for which wait is held in line comes on top. */
   timeout?: number;
-  /** In place of the global one, such as for a CA of your own. */
-  fetch?: typeof fetch;
+  /** How many connections there are at most, 100 by default; calls beyond that wait for one of them. */
+  maxSockets?: number;
+  /** Options of node:tls, such as `ca`, `cert` and `key`. */
+  tls?: Readonly<Record<string, unknown>>;
+  /** Sends the requests, in place of the connections that the client keeps in Node. It may be the global one, or that of undici. */
+  fetch?: Fetch;
 }
+
+/** What the client needs of fetch. */
+export type Fetch = (
+  url: string,
+  init: { method: string; headers: Record<string, string>; redirect: "manual"; signal: AbortSignal; body?: string },
+) => Promise<{ readonly status: number; readonly headers: { get(name: string): string | null } & Iterable<[string, string]>; text(): Promise<string> }>;
 
 export interface ReserveOptions {
   /** What is reserved. Without it the service estimates it where it is told how; else it is 1. */
@@ -122,7 +149,7 @@ export interface UsageRow {
 
 /** A client of one service. Calls may overlap. */
 export class Client {
-  /** baseURL is such as http://127.0.0.1:8080. */
+  /** baseURL is such as http://127.0.0.1:8080, or unix:/run/stint.sock for a service that listens on a socket. */
   constructor(baseURL: string | URL, options?: ClientOptions);
   /**
    * Takes cost from every limit that the request meets, or from none. A cost of 0 only looks. A limit with
@@ -140,7 +167,7 @@ export class Client {
     options?: { cost?: number; timeout?: number; signal?: AbortSignal; sleep?: (seconds: number, signal?: AbortSignal) => Promise<unknown> },
   ): Promise<Decision>;
   /** Gives back the permit of a request in flight, with the attributes of its take. */
-  finish(attributes: Attributes, permit: number): Promise<void>;
+  finish(attributes: Attributes, permit: number, options?: { signal?: AbortSignal }): Promise<void>;
   /** Says which limits the request meets, why, and how full they are. Takes nothing. */
   explain(attributes: Attributes, options?: { cost?: number; signal?: AbortSignal }): Promise<Record<string, unknown>>;
   /** Takes an estimate before the cost is known. A refusal is a Reservation whose decision says so. */
@@ -152,4 +179,6 @@ export class Client {
   reserving<T>(attributes: Attributes, options: ReserveOptions, body: (reservation: Reservation) => T | Promise<T>): Promise<T>;
   /** Rows of what was used. */
   usage(query?: UsageQuery, options?: { signal?: AbortSignal }): Promise<UsageRow[]>;
+  /** Closes the connections, those of calls when they end. The next call opens another one. */
+  close(): Promise<void>;
 }

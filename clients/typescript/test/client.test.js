@@ -295,8 +295,8 @@ test("nothing is charged twice", async () => {
 
 // The types are written by hand: they have each class and method that the module has, and no other.
 test("types", async () => {
-  const types = await readFile(new URL("../src/index.d.ts", import.meta.url), "utf8");
-  assert.deepEqual([...types.matchAll(/^export class (\w+)/gm)].map((m) => m[1]).sort(), Object.keys(stint).sort());
+  const types = await readFile(new URL("../src/index.d.cts", import.meta.url), "utf8");
+  assert.deepEqual([...types.matchAll(/^export (?:class|function) (\w+)/gm)].map((m) => m[1]).sort(), Object.keys(stint).sort());
   for (const name of ["Client", "Reservation"]) {
     const [text] = new RegExp(`^export class ${name} [^]*?^}`, "m").exec(types);
     const declared = [...text.matchAll(/^  (\w+)(?:<T>)?\(/gm)].map((m) => m[1]);

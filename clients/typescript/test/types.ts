@@ -1,5 +1,11 @@
 // Compiled, not run (npm run types): a program in TypeScript finds what it needs in the types.
-import { Client, Refused, StintError, type Decision } from "stint-client";
+import express from "express";
+import fastify from "fastify";
+import { Client, Refused, StintError, response, type Decision } from "stint-client";
+import { stint as limited } from "stint-client/express";
+import { stint as plugin } from "stint-client/fastify";
+import { fetch as undiciFetch } from "undici";
+
 
 const stint = new Client("http://127.0.0.1:8080", { token: "secret", timeout: 2 });
 const decision: Decision = await stint.take({ user: "u1" }, { cost: 2 });
@@ -17,3 +23,24 @@ try {
 }
 // @ts-expect-error a value of an attribute is a string
 await stint.take({ user: 1 });
+
+const { signal } = new AbortController();
+await stint.finish({ user: "u1" }, decision.permit ?? 0, { signal });
+await stint.reserve({ user: "u1" }, { signal }).then((r) => r.renew(1, { signal })).then((r) => r.release({ signal }));
+new Client("http://127.0.0.1:8080", { fetch });
+new Client("http://127.0.0.1:8080", { fetch: undiciFetch });
+express().use(limited(stint, { attributes: (req: express.Request) => ({ user: req.get("X-User") ?? "" }) }));
+await fastify().register(plugin, { client: stint, attributes: (request) => ({ user: request.hostname }) });
+const answered: number = response(decision).status;
+
+// A decision is always true. Each of these is a mistake that the compiler finds.
+// @ts-expect-error not asked for allowed
+if (decision) console.log("go on", answered);
+// @ts-expect-error not asked for allowed
+console.log(decision ? "go on" : "refused");
+// @ts-expect-error not asked for allowed
+if (!decision) console.log(decision.status);
+// @ts-expect-error a promise, not asked for
+if (stint.take({ user: "u1" })) console.log("go on");
+if (decision.allowed) console.log(decision.permit);
+else console.log(decision.retryAfter);

@@ -1,0 +1,3 @@
+import all from "./express.cjs";
+
+export const { stint } = all;

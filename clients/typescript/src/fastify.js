@@ -1,0 +1,3 @@
+import all from "./fastify.cjs";
+
+export const { stint } = all;
