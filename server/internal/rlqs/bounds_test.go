@@ -41,16 +41,16 @@ func TestRoomForStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{MaxStreams: 1})
 		s.running = t.Context()
-		first, err := s.begin()
+		first, err := s.begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.begin(); err != errFull {
+		if _, err := s.begin(t.Context()); err != errFull {
 			t.Errorf("a second stream: %v", err)
 		}
 		first.lose()
 		s.wg.Wait()
-		second, err := s.begin()
+		second, err := s.begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

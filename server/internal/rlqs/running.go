@@ -10,6 +10,8 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 
+	"google.golang.org/grpc/peer"
+
 	"github.com/stint-io/stint/internal/lease"
 )
 
@@ -45,7 +47,14 @@ type event struct {
 	drain     chan struct{} // closed when what is to be sent last has been put
 }
 
-func instanceName() string { return fmt.Sprintf("rlqs-%016x", rand.Uint64()) }
+// instanceName is what operators find an Envoy by. Envoy does not send the name of its node.
+func instanceName(ctx context.Context) string {
+	name := fmt.Sprintf("%08x", rand.Uint32())
+	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "unix" {
+		name = p.Addr.String() + "-" + name
+	}
+	return "rlqs-" + name
+}
 
 // post hands an event to the session. It reports false when that has ended.
 func (r *running) post(e event) bool {

@@ -126,8 +126,8 @@ func (s *Service) Reload() {
 	}
 }
 
-// begin makes the session of a stream.
-func (s *Service) begin() (*running, error) {
+// begin makes the session of the stream of ctx.
+func (s *Service) begin(of context.Context) (*running, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running == nil || s.draining() {
@@ -143,7 +143,7 @@ func (s *Service) begin() (*running, error) {
 		lost: make(chan struct{}), over: make(chan struct{}), outbox: outbox{wake: make(chan struct{}, 1)}, links: map[Peer]*link{},
 	}
 	r.session = NewSession(SessionOptions{
-		Instance: instanceName(), Number: max(1, rand.Uint64()), Match: s.match, Shards: s.opts.Shards, ShardOf: s.opts.ShardOf,
+		Instance: instanceName(of), Number: max(1, rand.Uint64()), Match: s.match, Shards: s.opts.Shards, ShardOf: s.opts.ShardOf,
 		Send: r.sendReport, Joined: r.join, Jitter: rand.Float64, Buckets: &s.buckets,
 	}, s.now())
 	s.sessions[r] = struct{}{}
@@ -173,7 +173,7 @@ var errSlow = status.Error(codes.ResourceExhausted, "the assignments are not rea
 
 // StreamRateLimitQuotas serves one Envoy.
 func (s *Service) StreamRateLimitQuotas(srv pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
-	r, err := s.begin()
+	r, err := s.begin(srv.Context())
 	if err != nil {
 		return err
 	}
