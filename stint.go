@@ -12,11 +12,13 @@
 package stint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,6 +111,11 @@ func Load(paths ...string) (*Limiter, error) {
 }
 
 func load(paths []string) (*Limiter, *rules.Set, error) {
+	for _, path := range paths {
+		if strings.Contains(path, "\n") {
+			return nil, nil, errors.New("stint: Open takes the paths of limit files, and this is the text of one: use Parse")
+		}
+	}
 	set, err := rules.Load(paths...)
 	if err != nil {
 		return nil, nil, err
@@ -123,6 +130,9 @@ func load(paths []string) (*Limiter, *rules.Set, error) {
 
 // Parse returns a limiter for the limits in text, which is what a file would hold.
 func Parse(text string) (*Limiter, error) {
+	if ext := filepath.Ext(text); !strings.Contains(text, "\n") && (ext == ".yaml" || ext == ".yml") {
+		return nil, fmt.Errorf("stint: Parse takes the text of a limit file, and %q is a path: use Open", text)
+	}
 	set, err := rules.Parse("limits", []byte(text))
 	if err != nil {
 		return nil, err
@@ -134,12 +144,19 @@ func Parse(text string) (*Limiter, error) {
 // an attribute, such as "ip" or "header:x-api-key". Requests without the
 // attribute share one bucket. Its burst is the count of the rate; see [WithBurst].
 func Per(attribute, rate string, opts ...PerOption) (*Limiter, error) {
-	limit := fmt.Sprintf("name: per-client, key: [%s], rate: %s, missing: all", strconv.Quote(attribute), strconv.Quote(rate))
+	if _, err := limit.ParseRate(attribute); err == nil {
+		return nil, fmt.Errorf("stint: Per(%q, %q): the attribute goes first: write Per(%[2]q, %[1]q)", attribute, rate)
+	}
+	text := fmt.Sprintf("name: per-client, key: [%s], rate: %s, missing: all", strconv.Quote(attribute), strconv.Quote(rate))
 	var more string
 	for _, o := range opts {
 		o(&more)
 	}
-	return Parse("limits:\n  - {" + limit + more + "}\n")
+	l, err := Parse("limits:\n  - {" + text + more + "}\n")
+	if faults := (rules.Errors)(nil); errors.As(err, &faults) { // their places are in a file that the caller has not written
+		return nil, fmt.Errorf("stint: Per(%q, %q): %s; %s", attribute, rate+more, faults[0].Message, cmp.Or(faults[0].Hint, "leave it out, or change it"))
+	}
+	return l, err
 }
 
 // PerOption changes the limit of [Per].

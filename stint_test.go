@@ -177,6 +177,8 @@ func TestPerWithBurst(t *testing.T) {
 	}
 }
 
+func problem(_ *stint.Limiter, err error) error { return err }
+
 func TestPerChecksItsWords(t *testing.T) {
 	for _, rate := range []string{"", "-1/s", "NaN", "5", "5/lunch", "1/s}\n  - {name: b"} {
 		if _, err := stint.Per("ip", rate); err == nil {
@@ -185,6 +187,21 @@ func TestPerChecksItsWords(t *testing.T) {
 	}
 	if _, err := stint.Per("", "1/s"); err == nil {
 		t.Error("an attribute without a name was taken")
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{problem(stint.Per("100/s", "ip")), `the attribute goes first: write Per("ip", "100/s")`},
+		{problem(stint.Per("ip", "100")), `Per("ip", "100"): rate "100" has no period; write it as 100/s`},
+		{problem(stint.Per("ip", "5 per minute")), "did you mean 5/minute?"},
+		{problem(stint.Parse("stint.yaml")), "is a path: use Open"},
+		{problem(stint.Open("limits: [{name: a, rate: 1/s}]\n")), "is the text of one: use Parse"},
+		{problem(stint.Parse("login: {rate: 1/s}")), "begin with limits:"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%v, want %q", c.err, c.want)
+		}
 	}
 	l, err := stint.Parse("limits: []")
 	if err != nil {

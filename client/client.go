@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,6 +148,13 @@ func New(o Options) (*Client, error) {
 	if o.Address == "" && o.Transport == nil {
 		return nil, errors.New("client: no address: set Options.Address to the coordinator's gRPC listener, such as 127.0.0.1:8081")
 	}
+	if o.Transport == nil {
+		for _, address := range append([]string{o.Address}, o.Others...) {
+			if err := checkAddress(address); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if err := o.checkSecurity(); err != nil {
 		return nil, err
 	}
@@ -176,6 +185,31 @@ func New(o Options) (*Client, error) {
 	}
 	c.all.Store(&[]*lane{newLane(c, 0)})
 	return c, nil
+}
+
+// checkAddress returns what is wrong with the address of a coordinator. Resolvers of gRPC have schemes of their own, such as
+// dns:///host:port.
+func checkAddress(address string) error {
+	scheme, rest, isURL := strings.Cut(address, "://")
+	switch {
+	case isURL && strings.HasPrefix(scheme, "http"):
+		host := strings.TrimRight(rest, "/")
+		return fmt.Errorf("client: the address %q is a URL: leave out %s://, and give the port of the coordinator's gRPC listener, which is not that of HTTP, as in %s", address, scheme, net.JoinHostPort(hostOf(host), "8081"))
+	case isURL || strings.HasPrefix(address, "unix:") || strings.Contains(address, ":/"):
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("client: the address %q has no port: write it as %s", address, net.JoinHostPort(hostOf(address), "8081"))
+	}
+	return nil
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return strings.Trim(address, "[]")
+	}
+	return host
 }
 
 // newSession draws a number: the coordinator distinguishes runs of one name by it.

@@ -59,9 +59,28 @@ func (o *outage) answered() bool {
 // logOutage logs that a try to reach the coordinator has failed.
 func (a *lane) logOutage(ctx context.Context, address string, err error, pause time.Duration) {
 	if a.outage.due(a.client.now(), address, err) {
-		a.client.log.LogAttrs(ctx, slog.LevelWarn, "no connection to the coordinator: it is tried again all the time, and leases run on until they end",
-			slog.String("address", address), slog.Any("error", err), slog.Duration("next_try_in", pause))
+		attrs := []slog.Attr{slog.String("address", address), slog.Any("error", err), slog.Duration("next_try_in", pause)}
+		if hint := outageHint(err); hint != "" {
+			attrs = append(attrs, slog.String("hint", hint))
+		}
+		a.client.log.LogAttrs(ctx, slog.LevelWarn, "no connection to the coordinator: it is tried again all the time, and leases run on until they end", attrs...)
 	}
+}
+
+// outageHint is what to do about an outage that does not end by itself; "" = nothing is known.
+func outageHint(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "error reading server preface: http2: "), strings.Contains(text, "looked like an HTTP/1.1 header"):
+		return "another protocol is spoken there: give the address of the coordinator's gRPC listener (--grpc), such as 127.0.0.1:8081"
+	case strings.Contains(text, "error reading server preface"):
+		return "is TLS expected there? give the client its certificates, and the address of the coordinator's gRPC listener (--grpc)"
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return "that listener has no TLS: leave it out of the client, or start the service with --tls-cert and --tls-key"
+	case strings.Contains(text, "connection refused"):
+		return "is the service running? start one with stint serve, or give the address of its gRPC listener (--grpc)"
+	}
+	return ""
 }
 
 // logAnswer logs that the coordinator answers, where it was logged that none did.

@@ -64,15 +64,15 @@ var (
 		hint  string
 	}{
 		{strings.Fields("zone zones shared dict"), "leave it out: memory for keys is taken as it is needed"},
-		{strings.Fields("headers"), "leave it out: RateLimit, RateLimit-Policy and Retry-After are always sent"},
+		{strings.Fields("headers retry"), "leave it out: RateLimit, RateLimit-Policy and Retry-After are always sent"},
 		{strings.Fields("redis"), "leave it out, and write store: redis://127.0.0.1:6379 at the top of the file"},
 		{strings.Fields("concurrent concurrency parallel connections conn inflight"), "write algorithm: concurrency and max_in_flight: 5"},
+		{strings.Fields("message response status body code handler"), "write it below on_exceed:, such as on_exceed: {reject: {status: 429, body: 'slow down'}}"},
 		{strings.Fields("fail failure fault error"), "write it as on_store_failure: allow, reject or local"},
 		{strings.Fields("whitelist allowlist exempt exclude excluded bypass"), "write an override: overrides: [{when: {ip: 10.0.0.0/8}, unlimited: true}]"},
 		{strings.Fields("blacklist denylist"), "write a limit that admits nothing: {name: deny, match: {ip: 203.0.113.0/24}, rate: 0/s}"},
 		{strings.Fields("ban block jail penalty"), "write on_exceed: {ban: {for: 15m, after: 20/minute}}"},
 		{strings.Fields("delay wait queue queueing"), "write on_exceed: {queue: {max_wait: 2s}}"},
-		{strings.Fields("message response status body code handler"), "write it below on_exceed:, such as on_exceed: {reject: {status: 429, body: 'slow down'}}"},
 		{strings.Fields("key keys by identifier criterion aggregate generator consumer"), "name the attributes as key: [ip]"},
 	}
 )
@@ -134,6 +134,9 @@ func foreignHint(n *document.Node, key, value *document.Node, words []string) st
 	}
 	if contains(words, "ban") && contains(words, "queue") && contains(append([]string{"message", "status_code", "code"}, rejectKeys...), written) {
 		return "write it below reject:, such as {reject: {status: 429, body: 'slow down'}}"
+	}
+	if contains(words, "limits") && contains(strings.Fields("include includes import imports extends files"), written) {
+		return "leave it out, and name several files or a folder: stint serve limits/"
 	}
 	if contains(words, "limits") && contains(limitKeys, written) {
 		return fmt.Sprintf("%s: belongs to one limit: write it below limits:, or below defaults: for all of them", written)
@@ -310,6 +313,10 @@ func rateOf(n *document.Node, written string, value *document.Node) string {
 	a, horizons := amountsOf(n)
 	if len(horizons) > 1 {
 		return "several rates are horizons: [" + strings.Join(horizons, ", ") + "]"
+	}
+	if a.count == "" && isPeriod(written) && written != "per" {
+		a.count = "5"
+		return "the period is a part of the rate, as in rate: " + a.rate()
 	}
 	a.count = cmp.Or(a.count, "5")
 	if written == "per" {

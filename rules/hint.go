@@ -21,7 +21,7 @@ func numberHint(n *document.Node) string {
 	if _, err := strconv.ParseInt(n.Text, 10, 64); err == nil {
 		return "leave out the quotes"
 	}
-	if r, err := limit.ParseRate(n.Text + "/s"); err == nil {
+	if r, err := limit.ParseRate(strings.NewReplacer(",", "", "_", "", " ", "").Replace(n.Text) + "/s"); err == nil {
 		return fmt.Sprintf("write it as %d", r.Count)
 	}
 	return "write a number, such as 20"
@@ -55,10 +55,13 @@ const rateForms = "write it as 100/s, 5/minute or 20/10s"
 // rateHint is the hint for a rate in another notation: nginx's 10r/s, "5 per minute", 5/60, "100 M/month".
 func rateHint(text string) string {
 	plain := strings.ToLower(strings.TrimSpace(text))
+	if strings.ContainsAny(plain, "“”‘’") {
+		return "write straight quotes, or none"
+	}
 	if plain == "unlimited" {
 		return "write unlimited: true in place of rate"
 	}
-	if strings.Count(plain, "/") > 1 && strings.Contains(plain, ",") {
+	if strings.Count(plain, "/") > 1 && strings.ContainsAny(plain, ",;|&") {
 		return "several rates at once are horizons: [{rate: 10/s}, {rate: 1000/day}]"
 	}
 	count, period := "", ""

@@ -58,7 +58,7 @@ func (b *builder) native(d *file) {
 	defaults := d.Root.Get("defaults")
 	if defaults != nil && defaults.Kind != document.Map {
 		if defaults.Kind != document.Null {
-			d.Wants(defaults, "a map", "")
+			d.Wants(defaults, "a map", "write it as defaults: {rate: 100/s}")
 		}
 		defaults = nil
 	}

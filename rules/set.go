@@ -76,6 +76,9 @@ func (s *Set) Unprovided() []Error {
 			if near, ok := nearAttribute(name); ok {
 				did = fmt.Sprintf("did you mean %s? ", near)
 			}
+			if strings.ContainsAny(name, "{}") {
+				did = "write the names alone, in a list such as [ip, path]; otherwise "
+			}
 			if hint := identityHint(name); hint != "" {
 				did = hint + ", or "
 			}

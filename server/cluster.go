@@ -54,6 +54,23 @@ type Cluster struct {
 	Shards int
 }
 
+// given are the flags of what is set beside the URL.
+func (c *Cluster) given() string {
+	var flags []string
+	for _, one := range []struct {
+		set  bool
+		flag string
+	}{
+		{c.Node != "", "--node"}, {c.Advertise != "", "--advertise"}, {c.LeaseKeyFile != "", "--lease-key-file"}, {c.TTL != 0, "--cluster-ttl"},
+		{c.Shards != 0, "--cluster-shards"},
+	} {
+		if one.set {
+			flags = append(flags, one.flag)
+		}
+	}
+	return strings.Join(flags, ", ")
+}
+
 // leaseKeyRecord is the key of the record about the keys that sign leases.
 const leaseKeyRecord = "lease-key"
 
@@ -71,7 +88,7 @@ const askName = askBackend + 3*cluster.DefaultPresence
 func (c *Cluster) complete(grpcAddr string, parent, peersNeeded bool) error {
 	if c.URL == "" {
 		if *c != (Cluster{}) {
-			return errors.New("server: a node, an address to advertise, a lease key and a TTL are of a member of a cluster: say of which with --cluster, such as etcd://127.0.0.1:2379")
+			return fmt.Errorf("server: %s is for a member of a cluster: say of which with --cluster, such as etcd://127.0.0.1:2379, or leave it out", c.given())
 		}
 		return nil
 	}
@@ -294,7 +311,7 @@ func (l *leases) introduce(ctx context.Context, o *Options, keys func(context.Co
 	case errors.Is(err, errOtherKey), errors.Is(err, errOtherShards), errors.Is(err, cluster.ErrNameTaken):
 		return err
 	case err != nil && ctx.Err() == nil:
-		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err)
+		o.Logger.Warn("the backend of the cluster does not answer yet: no limit is lent before it does", "error", err, "hint", "stint doctor --cluster URL looks at it")
 	}
 	if l.cluster.Shards == 1 {
 		l.presence = cluster.NewPresence(presence) // of several shards the Set has one

@@ -55,7 +55,7 @@ func (s *Server) listen(ctx context.Context) (*doors, error) {
 		}
 		*to[one.name] = s.connections.bound(one.name, l)
 		if one.name == "grpc" && s.security.grpc == nil {
-			d.grpc = &plainHTTP{d.grpc, func() net.Addr { return s.addrs.HTTP }}
+			d.grpc = &wrongPort{d.grpc, s.atGRPC}
 		}
 		if !listen.Local(one.addr) {
 			s.opts.Logger.Warn("listening beyond this machine", "listener", one.name, "address", l.Addr().String())

@@ -57,4 +57,19 @@ func TestPortsSayWhereTheOthersAre(t *testing.T) {
 		}
 		conn.Close()
 	}
+	for port, addr := range map[string]net.Addr{"gRPC": s.Addrs().GRPC} {
+		conn, err := net.Dial("tcp", addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(conn, "*1\r\n$4\r\nPING\r\n")
+		answer, err := bufio.NewReader(conn).ReadString('\n')
+		if want := "-ERR this is the " + port + " port: start stint with --resp"; err != nil || !strings.HasPrefix(answer, want) {
+			t.Errorf("the Redis protocol on the %s port: %q, %v", port, answer, err)
+		}
+		conn.Close()
+	}
 }

@@ -208,7 +208,7 @@ func (s *Server) build() error {
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields})
-	api := s.security.guard.onHTTP(route(watched("gateway", gate.Guard(gates)), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), s.onAdmin(watched("http", rest.New(s.engine, rest.Options{Answer: fields, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations})))))
+	api := s.security.guard.onHTTP(route(watched("gateway", gate.Guard(gates)), watched("envoy_json", rest.Guard(s.rls)), http.HandlerFunc(s.healthcheck), s.onAdmin(watched("http", rest.New(s.engine, rest.Options{Answer: fields, Logger: s.opts.Logger, Changed: s.config.nextChange, Done: streams.Done(), Usage: s.budgets.usage.History, Reservations: s.budgets.reservations})))))
 	s.http = newHTTP(s.farewell.wrap(ownHosts(s.opts.HTTPHosts, &s.opts, api)), s.opts.Logger)
 	s.http.ConnState = s.farewell.track
 	secure(s.http, s.security.http)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -67,7 +68,11 @@ answer.`,
 			if f.asJSON {
 				return printRaw(cmd.OutOrStdout(), code, body)
 			}
-			return printTake(cmd.OutOrStdout(), code, body)
+			err = printTake(cmd.OutOrStdout(), code, body)
+			if f.domain == "" && err == nil {
+				f.printDoubts(cmd, args)
+			}
+			return err
 		},
 	}
 	f.register(cmd)
@@ -96,6 +101,20 @@ is taken. The exit code is that of take.`,
 	}
 	f.register(cmd)
 	return cmd
+}
+
+// printDoubts prints which limits do not apply because an attribute seems to be misspelled.
+func (f *clientFlags) printDoubts(cmd *cobra.Command, args []string) {
+	code, body, err := f.post(cmd, "/v1/explain", args)
+	var r reply
+	if err != nil || code != http.StatusOK || json.Unmarshal(body, &r) != nil {
+		return // the decision is there
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.WhyNot)) {
+		if why := r.WhyNot[name]; strings.Contains(why, "(it has ") {
+			fmt.Fprintf(cmd.OutOrStdout(), "  %s does not apply: %s\n", name, why)
+		}
+	}
 }
 
 // post asks the service. Its error means that there is no decision.
@@ -195,11 +214,22 @@ func (f *clientFlags) question(args []string) (map[string]any, error) {
 		name, value, ok := strings.Cut(a, "=")
 		if !ok || name == "" {
 			example := "ip=192.0.2.7"
+			before, after, colon := strings.Cut(a, ":")
+			_, notAddress := netip.ParseAddr(a)
 			switch {
+			case notAddress == nil:
+				example = "ip=" + a
+			case colon && slices.Contains([]string{"header", "cookie", "query", "claim"}, before):
+				example = a + "=VALUE"
+			case colon && after != "" && strings.Trim(strings.ToLower(before), "abcdefghijklmnopqrstuvwxyz0123456789_-") == "":
+				example = before + "=" + after
 			case strings.HasPrefix(a, "/"):
 				example = "path=" + a
 			case a != "" && strings.ToUpper(a) == a && strings.ToLower(a) != a:
 				example = "method=" + a
+			}
+			if example == "ip=192.0.2.7" && f.domain == "" {
+				return nil, fmt.Errorf("%q is not an attribute, write it as %s; the attributes choose the limits, so name none", a, example)
 			}
 			return nil, fmt.Errorf("%q is not an attribute, write it as %s", a, example)
 		}

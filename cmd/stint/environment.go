@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,6 +51,18 @@ func (u unknownVariable) String() string {
 	return text
 }
 
+// variableElsewhere is the hint for a variable whose flag has another name here; "" = it is not known.
+func variableElsewhere(name string, known []string) string {
+	flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, variablePrefix), "_", "-"))
+	for here := range strings.SplitSeq(flagsElsewhere[flag], "|") {
+		flag, value, _ := strings.Cut(strings.TrimPrefix(here, "--"), " ")
+		if here != "" && slices.Contains(known, variable(flag)) && !strings.Contains(value, " ") {
+			return "write " + variable(flag) + "=" + value
+		}
+	}
+	return ""
+}
+
 // unknownVariables returns them by name. Their values may be secret and are left out.
 func unknownVariables(root *cobra.Command, environ []string) []unknownVariable {
 	var known []string
@@ -73,7 +86,7 @@ func unknownVariables(root *cobra.Command, environ []string) []unknownVariable {
 		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(known, name) {
 			continue
 		}
-		out = append(out, unknownVariable{name, document.Meant(name, known)})
+		out = append(out, unknownVariable{name, cmp.Or(variableElsewhere(name, known), document.Meant(name, known))})
 	}
 	slices.SortFunc(out, func(a, b unknownVariable) int { return strings.Compare(a.name, b.name) })
 	return out

@@ -24,6 +24,11 @@ func TestUnknownVariables(t *testing.T) {
 	if text := got[2].String(); !strings.HasSuffix(text, "did you mean STINT_CONFIG?") {
 		t.Errorf("%s", text)
 	}
+	for name, want := range map[string]string{"STINT_PORT": "write STINT_HTTP=127.0.0.1:8080", "STINT_REDIS_URL": "write STINT_STORE=redis://127.0.0.1:6379"} {
+		if got := unknownVariables(newRoot(), []string{name + "=x"}); len(got) != 1 || got[0].hint != want {
+			t.Errorf("%s: %v, want %s", name, got, want)
+		}
+	}
 	// Every flag of every command is known by the name that sets it.
 	root := newRoot()
 	for _, cmd := range root.Commands() {

@@ -120,6 +120,9 @@ func keyQuery(args []string, override string) (url.Values, error) {
 	query := url.Values{"limit": {args[0]}}
 	for _, text := range args[1:] {
 		if name, _, ok := strings.Cut(text, "="); !ok || name == "" {
+			if strings.Contains(args[0], "=") {
+				return nil, fmt.Errorf("the limit goes first: write %s %s", text, args[0])
+			}
 			return nil, fmt.Errorf("%q is no part of a key, write it as customer=acme", text)
 		}
 		query.Add("key", text)

@@ -14,7 +14,7 @@ var flagsElsewhere = map[string]string{
 	"url": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082", "admin": "--addr http://127.0.0.1:8080", "http": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082", "server": "--addr http://127.0.0.1:8080|--admin http://127.0.0.1:8082",
 	"bind": "--http 127.0.0.1:8080", "host": "--http 127.0.0.1:8080", "l": "--http 127.0.0.1:8080", "http-port": "--http 127.0.0.1:8080", "grpc-port": "--grpc 127.0.0.1:8081",
 	"admin-port": "--admin 127.0.0.1:8082", "metrics": "--admin 127.0.0.1:8082", "metrics-port": "--admin 127.0.0.1:8082", "metrics-addr": "--admin 127.0.0.1:8082",
-	"file": "--config FILE", "f": "--config FILE", "config-file": "--config FILE", "conf": "--config FILE",
+	"file": "--config FILE", "limits": "--config FILE", "rules": "--config FILE", "f": "--config FILE", "config-file": "--config FILE", "conf": "--config FILE",
 	"redis": "--store redis://127.0.0.1:6379", "redis-url": "--store redis://127.0.0.1:6379", "redis-addr": "--store redis://127.0.0.1:6379", "backend": "--store redis://127.0.0.1:6379",
 	"verbose": "--log-level debug", "v": "--log-level debug", "debug": "--log-level debug", "log-format": "--log json",
 	"data-dir": "--state-dir DIR", "data": "--state-dir DIR", "cert": "--tls-cert FILE", "key": "--tls-key FILE", "tls": "--tls-cert FILE and --tls-key FILE",
@@ -36,6 +36,9 @@ func usageFault(err error, cmd *cobra.Command) (text, hint string) {
 			if here != "" && cmd.Flags().Lookup(name) != nil {
 				return text, "write " + here + "; " + hint
 			}
+		}
+		if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); example != "" && strings.HasPrefix(flagsElsewhere[m[1]+m[2]], "--config") || m[1] == "config" {
+			return text, fmt.Sprintf("name the file without a flag, as in %s; %s", example, hint)
 		}
 		if name := cmd.Name(); (name == "take" || name == "explain") && m[1] != "" {
 			return text, fmt.Sprintf("an attribute has no dashes: write %s=VALUE; %s", m[1], hint)

@@ -70,6 +70,9 @@ func (b *Bans) counters(name string) ([]engine.Counted, error) {
 		}
 	}
 	hint := "no limit has on_exceed: ban"
+	if strings.ContainsAny(name, ".:=") && !slices.Contains(names, name) {
+		hint = "the limit goes first, then the key, as in login ip=192.0.2.7; " + hint
+	}
 	if near, ok := document.Suggest(name, names); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	} else if len(names) > 0 {

@@ -2,6 +2,7 @@ package limittest
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -135,7 +136,13 @@ func (f *file) err() error {
 // mapOf reports whether n is a map, and its keys that are not known.
 func (f *file) mapOf(n *document.Node, what string, keys []string) bool {
 	if n.Kind != document.Map {
-		f.Wants(n, "a map with "+strings.Join(keys, ", "), "")
+		hint := ""
+		if n.Kind == document.Int && slices.Contains(keys, "status") {
+			hint = fmt.Sprintf("write {allowed: false, status: %s}", n.Text)
+		} else if n.Kind == document.Bool && slices.Contains(keys, "allowed") {
+			hint = fmt.Sprintf("write {allowed: %s}", n.Text)
+		}
+		f.Wants(n, "a map with "+strings.Join(keys, ", "), hint)
 		return false
 	}
 	for i := range n.Fields {

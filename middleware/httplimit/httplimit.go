@@ -184,8 +184,13 @@ type middleware struct {
 // the handler returns or panics. If a leaky bucket asks for a delay, the request
 // waits that long, or until its context is done, which is answered with 503.
 //
+// New panics if taker is nil.
+//
 // The middleware is safe for concurrent use and starts no goroutine.
 func New(taker limit.Taker, opts ...Option) func(http.Handler) http.Handler {
+	if taker == nil {
+		panic("httplimit: New: the taker is nil: give a limiter, as of stint.Per, and look at the error that came with it")
+	}
 	m := &middleware{taker: taker, plan: identify.NewPlan(nil), read: identify.NewLive(nil)}
 	m.finisher, _ = taker.(limit.Finisher)
 	if reader, ok := taker.(limit.AttributeReader); ok {

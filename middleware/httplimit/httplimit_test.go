@@ -416,3 +416,13 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%d allowed, %d refused, %d failed, want 2, 3 and 1", allowed, refused, failed)
 	}
 }
+
+// TestNilTaker: a limiter whose error was not looked at is found when the middleware is made, not at the first request.
+func TestNilTaker(t *testing.T) {
+	defer func() {
+		if text, _ := recover().(string); !strings.Contains(text, "the taker is nil") {
+			t.Errorf("New(nil) panics with %q", text)
+		}
+	}()
+	httplimit.New(nil)
+}

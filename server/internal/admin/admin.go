@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -129,8 +130,36 @@ func New(o Options) http.Handler {
 			http.Error(w, "requests are decided on the HTTP port: this is the admin port, with the dashboard at /ui and metrics at /metrics", http.StatusNotFound)
 		})
 	}
-	mux.Handle("/", requireToken(permit(o.Token, o.Authorize), guarded))
+	mux.Handle("/", requireToken(permit(o.Token, o.Authorize), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := guarded.Handler(r); pattern == "" {
+			w = &notFound{ResponseWriter: w}
+		}
+		guarded.ServeHTTP(w, r)
+	})))
 	return requireHost(o.Hosts, http.NewCrossOriginProtection().Handler(mux))
+}
+
+// notFound says where pages are in place of "404 page not found".
+type notFound struct {
+	http.ResponseWriter
+	said bool
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *notFound) WriteHeader(status int) {
+	w.ResponseWriter.WriteHeader(status)
+	if status == http.StatusNotFound {
+		w.said = true
+		_, _ = io.WriteString(w.ResponseWriter, "no such page on the admin port: the dashboard is at /ui, metrics at /metrics, leases at /v1/leases and bans at /v1/bans\n")
+	}
+}
+
+// Write implements [io.Writer].
+func (w *notFound) Write(p []byte) (int, error) {
+	if w.said {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p)
 }
 
 // permit says who may go on; nil = everybody.

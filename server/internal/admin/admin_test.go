@@ -74,7 +74,8 @@ func TestHealthAndReadiness(t *testing.T) {
 			t.Errorf("POST %s: Allow is %q", path, allow)
 		}
 	}
-	want(t, p.ask("GET", "/nothing"), 404, "")
+	want(t, p.ask("GET", "/nothing"), 404, "the dashboard is at /ui, metrics at /metrics")
+	want(t, p.ask("POST", "/metrics"), 405, "")
 }
 
 func TestReload(t *testing.T) {

@@ -111,7 +111,7 @@ func (c *conn) runBlock() (ok bool) {
 func (c *conn) queue(h *handler, args [][]byte) {
 	switch {
 	case h == nil:
-		c.strange(args[0])
+		c.strange(args)
 	case !c.fits(h, args[1:]):
 		c.figures.commands[h.kind][failed].Add(1)
 	case !c.block.add(args):

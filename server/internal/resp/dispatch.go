@@ -1,6 +1,9 @@
 package resp
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+)
 
 // handler answers a command; args are those after its name. It returns how the command ended.
 type handler struct {
@@ -69,7 +72,7 @@ func (c *conn) command(args [][]byte) {
 		return
 	}
 	if h == nil {
-		c.strange(args[0])
+		c.strange(args)
 		return
 	}
 	c.now = h.name
@@ -94,8 +97,15 @@ func (c *conn) fits(h *handler, args [][]byte) bool {
 
 // strange answers a command that there is not. What only a browser sends ends the connection: a page must not spend
 // limits by what it posts to this machine.
-func (c *conn) strange(name []byte) {
+func (c *conn) strange(args [][]byte) {
+	name := args[0]
 	c.figures.commands[unknown][failed].Add(1)
+	if len(args) == 3 && bytes.HasPrefix(args[2], []byte("HTTP/1")) {
+		c.quit = true
+		const text = "this port speaks the Redis protocol: stint answers HTTP at the address of --http\n"
+		c.w.out = fmt.Appendf(c.w.out, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(text), text)
+		return
+	}
 	if same(name, "POST") || same(name, "HOST:") {
 		c.quit = true
 		c.w.fail("ERR this is no HTTP port: stint answers HTTP at the address of --http")

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -92,7 +93,7 @@ func parse(src []byte, fields ...string) (body, error) {
 		}
 		switch {
 		case !known:
-			return p.fail(p.at, "unknown field %q, want one of %q; an attribute goes into {\"attributes\":{%[1]q:...}}", name, fields)
+			return p.fail(p.at, "unknown field %q, want one of %q; %s", name, fields, meantField(name, fields))
 		case name == "attributes":
 			return p.attributes(&b.request)
 		case name == "cost":
@@ -134,6 +135,41 @@ func parse(src []byte, fields ...string) (body, error) {
 		return b, p.fail(0, `a "domain" is asked about "attributes" or "descriptors": add one of them`)
 	}
 	return b, nil
+}
+
+// meantField says what a field that is unknown may have been meant to be.
+func meantField(name string, fields []string) string {
+	switch strings.ToLower(name) {
+	case "limit", "limit_name", "rule", "policy", "policies", "bucket":
+		return `the attributes choose the limits, as in {"attributes":{"ip":"192.0.2.7"}}`
+	case "key", "keys", "identifier", "id", "unique_key":
+		return `a key is the attributes of the request, as in {"attributes":{"ip":"192.0.2.7"}}`
+	case "hits", "hits_addend", "tokens", "amount", "quantity", "count", "n", "weight":
+		return fmt.Sprintf("the number is %q", "cost")
+	case "entries":
+		return `descriptors are asked within a domain: {"domain":"edge","descriptors":[{"entries":[...]}]}`
+	}
+	if near, ok := document.Suggest(name, fields); ok {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return fmt.Sprintf("an attribute goes into {\"attributes\":{%q:...}}", name)
+}
+
+// notJSON says what is to be changed in a body that is not JSON at a place.
+func notJSON(src []byte, at int64) string {
+	text := bytes.TrimSpace(src)
+	before := bytes.TrimRight(src[:min(int(at), len(src))], " \t\r\n")
+	switch {
+	case len(text) > 0 && text[0] != '{' && bytes.IndexByte(text, '=') > 0:
+		return `: a form is not read, write {"attributes":{"ip":"192.0.2.7"}}`
+	case int(at) < len(src) && src[at] == '\'':
+		return ": write double quotes"
+	case int(at) < len(src) && bytes.HasSuffix(before, []byte(",")) && (src[at] == '}' || src[at] == ']'):
+		return ": leave out the comma before it"
+	case int(at) < len(src) && (bytes.HasSuffix(before, []byte("{")) || bytes.HasSuffix(before, []byte(","))) && src[at] != '"':
+		return ": put each name in double quotes"
+	}
+	return ""
 }
 
 func (p *parser) attributes(req *limit.Request) error {
@@ -300,11 +336,12 @@ func (p *parser) token() (json.Token, error) {
 		return t, nil
 	case errors.Is(err, io.EOF):
 		if int(p.at) < len(bytes.TrimRight(p.src, " \t\r\n")) {
-			return nil, p.fail(p.at, "the body is not JSON")
+			return nil, p.fail(p.at, "the body is not JSON%s", notJSON(p.src, p.at))
 		}
 		return nil, &atEnd{*p.fail(int64(len(p.src)), "the body ends too early").(*parseError)}
 	case errors.As(err, &syntax):
-		return nil, p.fail(max(syntax.Offset-1, p.at), "the body is not JSON: %s", syntax.Error())
+		at := max(syntax.Offset-1, p.at)
+		return nil, p.fail(at, "the body is not JSON: %s%s", syntax.Error(), notJSON(p.src, at))
 	default:
 		return nil, p.fail(int64(len(p.src)), "the body is not JSON: %s", err.Error())
 	}

@@ -7,13 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
+	"maps"
 	"net/http"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/stint-io/stint/internal/answer"
+	"github.com/stint-io/stint/internal/document"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/limit"
@@ -31,12 +36,15 @@ type Options struct {
 	Reservations Reservations
 	// Usage reads what was used; nil = nothing is kept.
 	Usage History
+	// Logger gets a line about an attribute whose name seems to be misspelled, once; nil = it gets none.
+	Logger *slog.Logger
 }
 
 type api struct {
 	engine  *engine.Engine
 	opts    Options
 	buffers sync.Pool // of *[]byte
+	doubts  doubts
 
 	// The values of header fields that all answers share. Nobody writes to them.
 	isJSON, noStore []string
@@ -45,11 +53,16 @@ type api struct {
 // New returns the handler of POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, and of GET /v1/limits/NAME and /v1/usage.
 func New(e *engine.Engine, opts Options) http.Handler {
 	a := &api{engine: e, opts: opts, isJSON: []string{"application/json"}, noStore: []string{"no-store"}}
+	a.doubts.log = opts.Logger
 	a.buffers.New = func() any { room := make([]byte, 0, 1<<10); return &room }
 	usage := usageHandler(opts.Usage)
 	posts := map[string]http.HandlerFunc{
 		"/v1/take": a.post(a.take), "/v1/explain": a.post(a.explain), "/v1/finish": a.post(a.finish),
 		"/v1/reserve": a.post(a.reserve), "/v1/renew": a.post(a.renew), "/v1/commit": a.post(a.commit), "/v1/release": a.post(a.release),
+	}
+	var names []string
+	for _, call := range slices.Sorted(maps.Keys(posts)) {
+		names = append(names, path.Base(call))
 	}
 	calls := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, limitsPrefix) {
@@ -62,6 +75,10 @@ func New(e *engine.Engine, opts Options) http.Handler {
 		}
 		if r.URL.Path == "/v1/usage" {
 			usage(w, r)
+			return
+		}
+		if near, ok := document.Suggest(path.Base(r.URL.Path), names); ok {
+			answer.WriteError(w, http.StatusNotFound, "no such call, did you mean POST /v1/"+near+"?")
 			return
 		}
 		answer.WriteError(w, http.StatusNotFound, "no such call, the calls are POST /v1/take, /v1/explain, /v1/finish, /v1/reserve, /v1/renew, /v1/commit and /v1/release, GET /v1/limits/NAME, GET /v1/usage and GET /openapi.yaml, which describes them; gateways ask below /v1/gate/, Envoy's format is POST /json, and /healthz says that the process is there")
@@ -85,7 +102,7 @@ func (a *api) post(call func(http.ResponseWriter, *http.Request, []byte)) http.H
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
-			answer.WriteError(w, http.StatusMethodNotAllowed, "use POST")
+			answer.WriteError(w, http.StatusMethodNotAllowed, "use POST, with a body in JSON")
 			return
 		}
 		buffer := a.buffers.Get().(*[]byte)
@@ -142,6 +159,7 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	case b.domain == "" && b.queue:
 		d, err = a.engine.TakeInLine(r.Context(), b.request, patience(w, r))
 	case b.domain == "":
+		a.doubts.note(a.engine.Attributes(), b.request.Attributes)
 		d, err = a.engine.TakeWithin(r.Context(), b.request, patience(w, r))
 	default:
 		q := b.query()
