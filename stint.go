@@ -153,7 +153,7 @@ func Per(attribute, rate string, opts ...PerOption) (*Limiter, error) {
 		o(&more)
 	}
 	l, err := Parse("limits:\n  - {" + text + more + "}\n")
-	if faults := (rules.Errors)(nil); errors.As(err, &faults) { // their places are in a file that the caller has not written
+	if faults := rules.Errors(nil); errors.As(err, &faults) { // their places are in a file that the caller has not written
 		return nil, fmt.Errorf("stint: Per(%q, %q): %s; %s", attribute, rate+more, faults[0].Message, cmp.Or(faults[0].Hint, "leave it out, or change it"))
 	}
 	return l, err

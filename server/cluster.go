@@ -61,7 +61,10 @@ func (c *Cluster) given() string {
 		set  bool
 		flag string
 	}{
-		{c.Node != "", "--node"}, {c.Advertise != "", "--advertise"}, {c.LeaseKeyFile != "", "--lease-key-file"}, {c.TTL != 0, "--cluster-ttl"},
+		{c.Node != "", "--node"},
+		{c.Advertise != "", "--advertise"},
+		{c.LeaseKeyFile != "", "--lease-key-file"},
+		{c.TTL != 0, "--cluster-ttl"},
 		{c.Shards != 0, "--cluster-shards"},
 	} {
 		if one.set {

@@ -37,7 +37,7 @@ func usageFault(err error, cmd *cobra.Command) (text, hint string) {
 				return text, "write " + here + "; " + hint
 			}
 		}
-		if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); example != "" && strings.HasPrefix(flagsElsewhere[m[1]+m[2]], "--config") || m[1] == "config" {
+		if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); example != "" && (strings.HasPrefix(flagsElsewhere[m[1]+m[2]], "--config") || m[1] == "config") {
 			return text, fmt.Sprintf("name the file without a flag, as in %s; %s", example, hint)
 		}
 		if name := cmd.Name(); (name == "take" || name == "explain") && m[1] != "" {
