@@ -52,7 +52,7 @@ func TestClients(t *testing.T) {
 	}{
 		{"python", "python", tests, 41, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
 		{"python frameworks", "python", tests, 11, []string{frameworks(t), "tests/frameworks/test_frameworks.py"}},
-		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 19, []string{"node", "--test", "test/client.test.js", "test/frameworks.test.js"}},
+		{"typescript", "typescript", regexp.MustCompile(`(?:#|ℹ) pass (\d+)\n`), 19, []string{"node", "--test", "--test-timeout=120000", "test/client.test.js", "test/frameworks.test.js"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
