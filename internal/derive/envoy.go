@@ -20,8 +20,8 @@ func (*Source) Translates(name string) bool {
 }
 
 // Translate returns the entries of a descriptor of Envoy's as other transports give them: the client's address is ip, a
-// path comes in its readings, a host without its port. What has its name already goes before another name for it. The
-// entries stay as well under the names that they came with, and are not changed.
+// path comes in its readings, a host without its port. An entry under the limit's own name takes precedence over one
+// under Envoy's. The entries stay as well under the names that they came with, and are not changed.
 func (*Source) Translate(entries []limit.Attribute) []limit.Attribute {
 	out, own := entries, false
 	for i, a := range entries {

@@ -44,7 +44,7 @@ func reasonOf(err error) (Reason, bool) {
 	case codes.PermissionDenied:
 		return Denied, true
 	}
-	// What gRPC says itself begins so. It has no error values.
+	// Messages of gRPC's own errors begin so; it exports no error values.
 	switch byGRPC := strings.HasPrefix(st.Message(), "grpc: "); {
 	case byGRPC && strings.Contains(st.Message(), tooLarge):
 		return MessageTooLarge, true

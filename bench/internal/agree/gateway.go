@@ -459,8 +459,8 @@ func responseFault(answers [2]*http.Response, bodies [2]string) string {
 	return ""
 }
 
-// compareLogs compares the lines of the access logs that requests with these numbers have. What the metadata says has
-// been compared in the calls; here, both have some or none.
+// compareLogs compares the lines of the access logs that requests with these numbers have. The
+// metadata has been compared in the calls; here, both have some or none.
 func compareLogs(dir string, compared []string, o *GatewayOutcome) error {
 	var lines [2]map[string]string
 	for i, name := range []string{"there.log", "here.log"} {

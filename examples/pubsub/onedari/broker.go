@@ -66,8 +66,8 @@ func (b *broker) close() {
 	b.server.WaitForShutdown()
 }
 
-// ServeHTTP accepts a request, whose body is its id: 202 says that the broker has it. Who gets no answer sends it again, and
-// the broker keeps it once.
+// ServeHTTP accepts a request, whose body is its id: 202 says that the broker has it. A sender that gets
+// no answer sends the request again, and the broker keeps it once.
 func (b *broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
 	if err != nil || len(id) == 0 {

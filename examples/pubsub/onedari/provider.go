@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// provider is the API that the limit protects. It takes a time for each call, and counts. What a call asks for it does
-// halfway: a caller that is gone before that has not sent its message.
+// provider is the API that the limit protects. It takes a time for each call, and counts. It does the work
+// of a call halfway: a caller that is gone before that has not sent its message.
 type provider struct {
 	latency time.Duration
 
