@@ -133,3 +133,38 @@ func FuzzReports(f *testing.F) {
 		}
 	})
 }
+
+// TestFirstReportOfAStream: an Envoy that lost its stream reports what came meanwhile and in what time, and the new
+// stream demands that from its first report on, not the whole limit.
+func TestFirstReportOfAStream(t *testing.T) {
+	w := newWorld(t, 1, termsOf(100, 100))
+	envoys := map[*envoy]float64{w.addEnvoy(90): 90, w.addEnvoy(30): 30}
+	w.run(20 * time.Second)
+	for e := range envoys {
+		e.lose()
+	}
+	before := map[*envoy]*Session{}
+	for e := range envoys {
+		before[e] = e.session
+	}
+	for range 60 {
+		w.run(100 * time.Millisecond)
+		for e, rate := range envoys {
+			if e.session == nil || e.session == before[e] {
+				continue
+			}
+			for _, q := range e.session.quotas {
+				if q.heard == 0 {
+					continue
+				}
+				if !q.demand.known || math.Abs(q.demand.rate-rate) > 0.4*rate {
+					t.Errorf("after its first report an Envoy with %v/s demands %v/s, known is %v", rate, q.demand.rate, q.demand.known)
+				}
+				delete(envoys, e)
+			}
+		}
+	}
+	if len(envoys) > 0 {
+		t.Errorf("%d Envoys did not report on a new stream", len(envoys))
+	}
+}
