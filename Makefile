@@ -12,6 +12,8 @@ export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 FUZZTIME ?= 300x
 # Random histories for each property of make soak.
 HISTORIES ?= 100000
+# Words or flags that choose rows of the ledger for make evidence.
+ROWS ?=
 
 .PHONY: help
 help: ## Show this list
@@ -59,8 +61,12 @@ mutants: ## Break the core packages on purpose and count what the tests notice (
 	./scripts/mutants
 
 .PHONY: bench
-bench: ## Print all benchmark tables, on a quiet machine; ./scripts/benchmarks stores them
+bench: ## Print all benchmark tables, on a quiet machine
 	cd bench && $(GO) run .
+
+.PHONY: evidence
+evidence: ## Run claims of evidence.yaml again (ROWS='words or flags' of ./scripts/evidence) and update them
+	./scripts/evidence $(ROWS)
 
 .PHONY: generate
 generate: ## Regenerate generated code; must leave no difference

@@ -49,7 +49,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the names by which links find the headings of a page. A second heading of
+// anchors returns the names by which links find the headings of a page, and places that have a name. A second heading of
 // the same text is followed by -1.
 func anchors(text string) []string {
 	var names []string
@@ -58,6 +58,9 @@ func anchors(text string) []string {
 	for line := range strings.SplitSeq(text, "\n") {
 		if strings.HasPrefix(line, "```") {
 			code = !code
+		}
+		for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(line, -1) {
+			names = append(names, m[1])
 		}
 		heading := strings.TrimLeft(line, "#")
 		if code || heading == line || !strings.HasPrefix(heading, " ") {
@@ -90,8 +93,8 @@ func anchor(heading string) string {
 }
 
 func TestAnchors(t *testing.T) {
-	got := anchors("# A page\n\n## Leases: a decision, and a round\n\n```sh\n# no heading\n```\n\n## `Take` in 250 ms\n### A page\n#tag\n")
-	want := []string{"a-page", "leases-a-decision-and-a-round", "take-in-250-ms", "a-page-1"}
+	got := anchors("# A page\n\n## Leases: a decision, and a round\n\n```sh\n# no heading\n```\n| <a id=\"hot-key\"></a>one | 2 |\n\n## `Take` in 250 ms\n### A page\n#tag\n")
+	want := []string{"a-page", "leases-a-decision-and-a-round", "hot-key", "take-in-250-ms", "a-page-1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

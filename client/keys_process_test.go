@@ -27,7 +27,7 @@ import (
 
 var keyShards = flag.Int("shards", 1, "among how many coordinators TestKeysThroughAMember divides its keys")
 
-var manyKeys = flag.Int("keys", 2000, "keys of the tests with many keys; the evidence has 20000 and 100000")
+var manyKeys = flag.Int("keys", 2000, "keys of the tests with many keys; the evidence has 100000")
 
 // TestKeysThroughAMember: three members with a real etcd, all processes of their own. 64 requests are in
 // flight to a member that does not lead, or leads some of the shards: the first of each key, then random ones, then one hot key.

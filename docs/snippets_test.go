@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 }
 
 // measured are pages whose commands measure for minutes to hours.
-var measured = regexp.MustCompile(`^docs/(evidence|benchmarks|where-we-lose)`)
+var measured = regexp.MustCompile(`^docs/benchmarks`)
 
 // fence is one fenced block of a page.
 type fence struct {

@@ -260,7 +260,7 @@ func (m *move) distance(exact []float64, all float64, notes [][]seen, at int) (d
 }
 
 // The parts of all changes that are followed at least. The goal is 0.99 within half a
-// second and all within one; docs/evidence/leases.md has what is reached, and why not more.
+// second and all within one; evidence.yaml has what is reached, and why not more.
 const followsHalf, followsWhole = 0.93, 0.965
 
 // table is how the shares went after a move.

@@ -15,7 +15,7 @@ var takeFleets = flag.Int("take-fleets", 8, "how many random fleets TestTakeIsSe
 // shown who wants what: equal parts or by Zipf's law, with as many tokens as instances up to
 // twice as many. With -poisson requests come
 // at random; two may come within the time that a token takes, and where the burst has no
-// more than one for each that is refused still: docs/evidence/leases.md has how much.
+// more than one for each that is refused still: evidence.yaml has how much.
 func TestTakeIsServed(t *testing.T) {
 	arrivals := Even
 	if *atRandom {

@@ -17,7 +17,7 @@ type row struct {
 	edit func(*settings)
 }
 
-// tables are the ones of docs/evidence/split.md.
+// tables are what evidence.yaml has of split limits.
 var tables = map[string][]row{
 	"limits": {
 		{"10/s", func(s *settings) { s.Limit, s.Seconds = 10, 30 }},

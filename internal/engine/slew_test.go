@@ -16,7 +16,7 @@ import (
 
 // What a server is asked for when its load jumps, with and without a bound on the rise, and when it
 // rises by as much as the bound allows; arrivals are random in virtual time. The table is in
-// docs/evidence/slew.md: go test ./internal/engine -run TestSlew -v
+// evidence.yaml: go test ./internal/engine -run TestSlew -v
 func TestSlew(t *testing.T) {
 	const rate, start, rise = 3000, 150, 150
 	for _, c := range []struct {
