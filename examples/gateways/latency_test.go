@@ -109,6 +109,6 @@ func TestWhatAskingCosts(t *testing.T) {
 	}
 	for _, w := range ways {
 		slices.Sort(w.took)
-		t.Logf("%-18s %d requests: p50 %v, p99 %v", w.name, n, w.took[n/2], w.took[n*99/100])
+		t.Logf("%-18s %d requests: p50 %.3f ms, p99 %.3f ms", w.name, n, 1e3*w.took[n/2].Seconds(), 1e3*w.took[n*99/100].Seconds())
 	}
 }
