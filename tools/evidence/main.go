@@ -130,7 +130,11 @@ func listStale(to io.Writer, root string, rows []*row) (stale int) {
 			fmt.Fprintf(to, "stale: %s: %v\n", r, err)
 			stale++
 		case len(files) > 0:
-			fmt.Fprintf(to, "stale: %s: since %s of %s %s changed\n", r, r.Commit, r.Date, strings.Join(files, " "))
+			which := strings.Join(files[:min(3, len(files))], ", ")
+			if more := len(files) - 3; more > 0 {
+				which += fmt.Sprintf(" and %d more", more)
+			}
+			fmt.Fprintf(to, "stale: %s: since %s of %s %s changed\n", r, r.Commit, r.Date, which)
 			stale++
 		}
 	}
