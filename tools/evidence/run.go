@@ -233,5 +233,11 @@ func leadingFigure(text string) (string, error) {
 
 // machine describes where a command ran.
 func machine(load string) string {
-	return fmt.Sprintf("%d cores, %s, load %s", runtime.NumCPU(), runtime.GOARCH, load)
+	model := runtime.GOARCH
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if m := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(text); m != nil {
+			model = string(m[1])
+		}
+	}
+	return fmt.Sprintf("%d cores, %s, %s, load %s", runtime.NumCPU(), model, runtime.Version(), load)
 }
