@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dunglas/httpsfv"
 
@@ -295,6 +296,24 @@ func httpWays() []way {
 			return gatewaytest.StartEnvoy(t, envoy, gateways+"envoy", "ext-authz.yaml", s.service, s.app)
 		}, each("the published file names the fields that it asks with", fieldsIn)),
 		{
+			name: "Envoy with rate_limit_quota",
+			lacks: with(publishedLacks,
+				each("Envoy has one answer for all refusals, that of the filter's configuration", status, body, fieldsOut, location, name, reason, retry),
+				each("Envoy decides by itself and says nothing of it", remaining, warning, tagged),
+				each("the test's matcher makes a bucket of a path and a field", fieldsIn),
+				each("a bucket that cannot be made goes to the next matcher", unnamed),
+				each("Envoy has one value of a field that occurs twice, joined by commas", twice),
+				each("Envoy rewrites bytes that are not UTF-8", bytes),
+				each("the published file has Envoy decode a path before it matches, and before the application sees it", encoded),
+				each("a change reaches Envoy with its next report, up to 5 s later", reloads),
+			),
+			notShared: map[string]string{
+				"memory": "only leased limits are assigned to Envoy", "file": "only leased limits are assigned to Envoy",
+				"redis": "only leased limits are assigned to Envoy",
+			},
+			open: openQuotas,
+		},
+		{
 			name:   "stint proxy --config",
 			lacks:  proxyLacks,
 			strict: true,
@@ -335,6 +354,49 @@ var proxyLacks = with(
 	each("the proxy charges one for each request", costs, peeks),
 	each("the proxy asks once for each request", reserves),
 )
+
+// quotaMatcher makes a bucket for each path and value of x-api-key.
+const quotaMatcher = `- predicate:
+    single_predicate:
+      input: { name: path, typed_config: { "@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: ":path" } }
+      value_match: { prefix: / }
+  on_match:
+    action:
+      name: bucket
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings
+        bucket_id_builder:
+          bucket_id_builder:
+            path: { custom_value: { name: path, typed_config: { "@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: ":path" } } }
+            "header:x-api-key": { custom_value: { name: key, typed_config: { "@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: x-api-key } } }
+        reporting_interval: 5s
+        no_assignment_behavior: { fallback_rate_limit: { blanket_rule: DENY_ALL } }
+`
+
+// quotaAsker asks through an Envoy that decides by what it is assigned.
+type quotaAsker struct {
+	httpAsker
+	assigned map[string]bool
+}
+
+func openQuotas(t *testing.T, s *site) asker {
+	folder := gatewaytest.AddQuotaMatcher(t, gateways+"envoy", quotaMatcher, 0)
+	listen := gatewaytest.StartEnvoy(t, envoy, folder, "quota.yaml", s.service, s.app)
+	return &quotaAsker{httpAsker{way: "Envoy with rate_limit_quota", base: "http://" + listen, holds: s.holds}, map[string]bool{}}
+}
+
+// ask asks anew until a bucket is assigned: until then Envoy refuses.
+func (a *quotaAsker) ask(t *testing.T, q query) reply {
+	key, _ := q.fullKey(a.way, a.scenario)
+	bucket := q.target(a.scenario) + " " + key
+	begin := time.Now()
+	r := a.httpAsker.ask(t, q)
+	for !r.allowed && r.err == nil && !a.assigned[bucket] && time.Since(begin) < 3*time.Second {
+		r = a.httpAsker.ask(t, q)
+	}
+	a.assigned[bucket] = true
+	return r
+}
 
 func openMiddleware(t *testing.T, s *site) asker {
 	limiter, err := stint.Open(s.config)

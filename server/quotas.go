@@ -16,7 +16,7 @@ import (
 func (s *Server) openQuotas(draining <-chan struct{}) {
 	away := client.NewTransport(s.opts.peers())
 	s.quotas = rlqs.New(rlqs.Options{
-		Limits: s.engine.Set, ShardOf: s.leases.ShardOf, Shards: s.leases.Shards(), Draining: draining, Logger: s.opts.Logger,
+		Match: s.engine.Matching, ShardOf: s.leases.ShardOf, Shards: s.leases.Shards(), Draining: draining, Logger: s.opts.Logger,
 		Connect: func(ctx context.Context, shard int) (rlqs.Stream, error) {
 			leader, here, err := s.leases.FindLeader(ctx, shard)
 			if err != nil {

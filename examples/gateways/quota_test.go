@@ -126,39 +126,13 @@ func TestEnvoyQuotasOfFields(t *testing.T) {
 	if matcher, _, _ = strings.Cut(matcher, "   ```\n"); !ok {
 		t.Fatal("the guide has no matcher")
 	}
-	url := "http://" + gatewaytest.StartEnvoy(t, envoyBinary, withMatcher(t, "   - predicate:"+matcher, 3), "quota.yaml", s, app) + "/api/x"
+	url := "http://" + gatewaytest.StartEnvoy(t, envoyBinary, gatewaytest.AddQuotaMatcher(t, "envoy", "   - predicate:"+matcher, 3), "quota.yaml", s, app) + "/api/x"
 	for _, field := range []string{"gold", "", "gold\xff", strings.Repeat("g", 50_000)} {
 		l := &quotaLoad{t: t, url: url, field: field}
 		if allowed, denied := l.run(300, 300); allowed > 250 || denied == 0 {
 			t.Errorf("%.10q: %d admitted and %d refused, of a limit of 100/s", field, allowed, denied)
 		}
 	}
-}
-
-// withMatcher returns a folder with the published quota.yaml, in which another matcher comes first.
-func withMatcher(t *testing.T, matcher string, indent int) (folder string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("envoy", "quota.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const at = "                          matchers:\n"
-	if strings.Count(string(text), at) != 1 {
-		t.Fatal("quota.yaml has other matchers")
-	}
-	var lines strings.Builder
-	for line := range strings.Lines(matcher) {
-		lines.WriteString(strings.Repeat(" ", 28) + line[min(indent, len(line)-1):])
-	}
-	folder = t.TempDir()
-	if err := os.CopyFS(folder, os.DirFS("envoy")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(folder, "quota.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(folder, "quota.yaml"), strings.Replace(string(text), at, at+lines.String(), 1))
-	return folder
 }
 
 // TestEnvoyQuotasUnderFire: where a bucket is any value that clients send, unchecked, clients that send empty, long, wrong
@@ -181,7 +155,7 @@ func TestEnvoyQuotasUnderFire(t *testing.T) {
         reporting_interval: 5s
         no_assignment_behavior: { fallback_rate_limit: { blanket_rule: DENY_ALL } }
 `
-	listen := gatewaytest.StartEnvoy(t, envoyBinary, withMatcher(t, matcher, 0), "quota.yaml", s, app)
+	listen := gatewaytest.StartEnvoy(t, envoyBinary, gatewaytest.AddQuotaMatcher(t, "envoy", matcher, 0), "quota.yaml", s, app)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	honest := &quotaLoad{t: t, url: "http://" + listen + "/x", field: "gold"}

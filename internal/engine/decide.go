@@ -170,6 +170,14 @@ func (e *Engine) Holes(q *Query) (holes []Hole) {
 	return holes
 }
 
+// Matching returns the limits that apply to a descriptor of Envoy's.
+func (e *Engine) Matching(domain string, entries []limit.Attribute) []rules.Matched {
+	s := e.live.Load()
+	d := Descriptor{Attributes: entries, Described: true}
+	all, _ := s.set.MatchAll(domain, s.derived.ofDescriptor(&d), entries, nil, nil)
+	return slices.DeleteFunc(all, func(m rules.Matched) bool { return m.Skip != rules.SkipNone })
+}
+
 // match fills in the hits of every descriptor.
 func (e *Engine) match(s *snapshot, q *Query) error {
 	replaces := false

@@ -150,6 +150,36 @@ func StartEnvoy(t testing.TB, binary, folder, file string, s *Service, app *Appl
 	return listen
 }
 
+// AddQuotaMatcher returns a copy of a folder with quota.yaml in which a matcher comes before the others. indent is how
+// many columns of the matcher's lines are left out.
+func AddQuotaMatcher(t testing.TB, folder, matcher string, indent int) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "quota.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = "                          matchers:\n"
+	if strings.Count(string(text), at) != 1 {
+		t.Fatal("quota.yaml has other matchers")
+	}
+	var lines strings.Builder
+	for line := range strings.Lines(matcher) {
+		lines.WriteString(strings.Repeat(" ", 28) + line[min(indent, len(line)-1):])
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(folder)); err != nil {
+		t.Fatal(err)
+	}
+	// The copy has the permissions of the original, which may be read-only.
+	if err := os.Remove(filepath.Join(dir, "quota.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "quota.yaml"), []byte(strings.Replace(string(text), at, at+lines.String(), 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // RunEnvoy runs the Envoy at binary with a configuration, and waits until it listens.
 func RunEnvoy(t testing.TB, binary, config, listen string) *Process {
 	t.Helper()

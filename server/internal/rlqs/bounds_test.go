@@ -128,3 +128,38 @@ func TestAbandonEvery(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherLimitsAtAReport: a bucket to which other limits have come to apply, as where its customer has another plan, is of
+// those from its next report on, and nothing is left of the former ones.
+func TestOtherLimitsAtAReport(t *testing.T) {
+	targets := Targets{IDs: []lease.ResourceID{{Limit: "free"}}, Rates: []fixed.Amount{fixed.Token}}
+	asked := map[string]bool{}
+	s := NewSession(SessionOptions{
+		Instance: "i", Number: 1, Match: func(*BucketName) Targets { return targets }, Joined: func(Peer) {},
+		Send: func(_ Peer, r *lease.Report) {
+			for _, d := range r.Demands {
+				asked[d.Resource.Limit] = true
+			}
+		},
+	}, 1)
+	now := limit.Time(1)
+	report := func() {
+		s.Report(now, []Usage{{Bucket: &BucketName{}, Key: "k", Allowed: 1}})
+		for p := range s.members {
+			s.Connected(now, p)
+		}
+		for range 10 {
+			s.Advance(now)
+			now = now.Add(housekeeping)
+		}
+	}
+	report()
+	if !asked["free"] || asked["pro"] {
+		t.Fatalf("asked for: %v", asked)
+	}
+	targets = Targets{IDs: []lease.ResourceID{{Limit: "pro"}}, Rates: []fixed.Amount{fixed.Token}}
+	report()
+	if !asked["pro"] || s.Buckets() != 1 || len(s.all) != 1 {
+		t.Errorf("after the change: asked for %v, %d buckets, %d kept", asked, s.Buckets(), len(s.all))
+	}
+}

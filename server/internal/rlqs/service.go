@@ -31,10 +31,10 @@ type Stream interface {
 	Receive() (*lease.Grant, error)
 }
 
-// Options are the choices of a Service. Limits and Connect are required.
+// Options are the choices of a Service. Match and Connect are required.
 type Options struct {
-	// Limits returns the limits in force.
-	Limits func() *rules.Set
+	// Match returns the limits in force that apply to a bucket of a domain.
+	Match func(domain string, pairs []limit.Attribute) []rules.Matched
 	// Connect opens a stream to the coordinator of a shard, that lives until ctx ends. Keys in its
 	// reports are those of [rules.Matched].
 	Connect func(ctx context.Context, shard int) (Stream, error)
@@ -287,10 +287,10 @@ func (s *sometimes) due() bool {
 // match returns the limits of a bucket.
 func (s *Service) match(b *BucketName) Targets {
 	var t Targets
-	matched, _ := s.opts.Limits().Match(b.Domain, b.Pairs, nil, nil)
-	for _, m := range matched {
+	for _, m := range s.opts.Match(b.Domain, b.Pairs) {
 		switch {
 		case m.Shadow, m.Limit.Whitelist, m.Variant.Policy.Unlimited:
+		case m.Limit.OnExceed.Tag != nil && !m.Missing: // it refuses nothing, and Envoy has no place for a mark
 		case assignable(m.Limit) && !m.Missing:
 			t.IDs = append(t.IDs, lease.ResourceID{Limit: m.Limit.Name, Key: string(m.Key)})
 			rate := m.Variant.Policy.Rate

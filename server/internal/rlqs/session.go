@@ -154,6 +154,8 @@ func (s *Session) Report(now limit.Time, usages []Usage) {
 		case q.abandoned:
 			s.retire(q)
 			q = s.subscribe(now, u)
+		default:
+			q = s.rematch(now, q) // the customer's plan may have changed
 		}
 		s.count(q, u)
 		s.stats.Allowed, s.stats.Denied = saturatingAdd(s.stats.Allowed, u.Allowed), saturatingAdd(s.stats.Denied, u.Denied)
@@ -296,23 +298,28 @@ func (s *Session) Member(peer Peer) lease.Member {
 	return lease.Member{}
 }
 
-// Rematch has all buckets be of the limits that apply now. Those of which others apply begin anew.
+// Rematch has all buckets be of the limits that apply now.
 func (s *Session) Rematch(now limit.Time) {
 	s.now = now
 	for _, q := range slices.Clone(s.all) {
-		if q.ending || q.abandoned {
-			continue
+		if !q.ending && !q.abandoned {
+			s.rematch(now, q)
 		}
-		t := s.opts.Match(q.name)
-		if q.limited == (len(t.IDs) > 0 || t.Unleased) && q.refused == t.Unleased && slices.EqualFunc(t.IDs, q.parts, func(id lease.ResourceID, p *part) bool { return id == p.id }) {
-			continue
-		}
-		s.retire(q)
-		next := s.subscribe(now, &Usage{Bucket: q.name, Key: q.id})
-		next.heard, next.used, next.demand, next.patience = q.heard, q.used, q.demand, q.patience
-		s.noteLoad(next)
-		next.touch()
 	}
+}
+
+// rematch returns the bucket of the limits that apply now. Where others applied it begins anew.
+func (s *Session) rematch(now limit.Time, q *quota) *quota {
+	t := s.opts.Match(q.name)
+	if q.limited == (len(t.IDs) > 0 || t.Unleased) && q.refused == t.Unleased && slices.EqualFunc(t.IDs, q.parts, func(id lease.ResourceID, p *part) bool { return id == p.id }) {
+		return q
+	}
+	s.retire(q)
+	next := s.subscribe(now, &Usage{Bucket: q.name, Key: q.id})
+	next.heard, next.used, next.demand, next.patience = q.heard, q.used, q.demand, q.patience
+	s.noteLoad(next)
+	next.touch()
+	return next
 }
 
 // Lost says that the stream has ended: nothing can be sent any more, and what is assigned is in use
