@@ -4,6 +4,7 @@ package gateways_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,12 +12,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/etcdtest"
 	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
@@ -227,5 +230,177 @@ func fire(r *rand.Rand, addr string, n int) {
 	}
 	if _, err := conn.Write([]byte(text + "Connection: close\r\n\r\n")); err == nil {
 		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// timeline is what one Envoy answers, by tenths of a second.
+type timeline struct {
+	url   string
+	begin time.Time
+
+	mu              sync.Mutex
+	allowed, denied []int
+}
+
+// run sends perSecond requests each second until ctx ends.
+func (l *timeline) run(ctx context.Context, t *testing.T, perSecond int) {
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	for ctx.Err() == nil {
+		<-tick.C
+		sending.Go(func() {
+			res, err := http.Get(l.url)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			res.Body.Close()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for i := int(time.Since(l.begin) / (100 * time.Millisecond)); len(l.allowed) <= i; {
+				l.allowed, l.denied = append(l.allowed, 0), append(l.denied, 0)
+			}
+			if res.StatusCode == http.StatusOK {
+				l.allowed[len(l.allowed)-1]++
+			} else {
+				l.denied[len(l.denied)-1]++
+			}
+		})
+	}
+}
+
+// admitted is how many were from one moment to another.
+func (l *timeline) admitted(from, to time.Time) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, a := range l.allowed {
+		if at := l.begin.Add(time.Duration(i) * 100 * time.Millisecond); !at.Before(from) && at.Before(to) {
+			n += a
+		}
+	}
+	return n
+}
+
+// longestRefusal is for how long it refused everything, from a moment on.
+func (l *timeline) longestRefusal(from time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	longest, n := 0, 0
+	for i := int(from.Sub(l.begin) / (100 * time.Millisecond)); i < len(l.allowed); i++ {
+		switch {
+		case l.allowed[i] > 0:
+			n = 0
+		case l.denied[i] > 0:
+			n++
+			longest = max(longest, n)
+		}
+	}
+	return time.Duration(longest) * 100 * time.Millisecond
+}
+
+// metricOf is the value of a metric without labels.
+func metricOf(t *testing.T, s *service, name string) float64 {
+	t.Helper()
+	res, err := http.Get("http://" + s.Admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return 0
+}
+
+// TestEnvoyQuotasOfACluster: two Envoys with the published file, one asked for less than its half and one for more, and
+// three members of a cluster. One that leads is killed, one that has a stream is killed, one that has a stream is stopped.
+// The limit holds, it is used again after a report, and no Envoy refuses everything for long.
+func TestEnvoyQuotasOfACluster(t *testing.T) {
+	const (
+		little, much = 30, 200 // requests per second, of a limit of 100/s
+		report       = 5 * time.Second
+	)
+	app := gatewaytest.StartApplication(t)
+	etcd := etcdtest.Start(t)
+	var members []*service
+	for i := range 3 {
+		members = append(members, gatewaytest.StartService(t, stintBinary, filepath.Join("envoy", "quota-limits.yaml"),
+			"--cluster", "etcd://"+etcd.Addr()+"/stint", "--node", fmt.Sprint("member-", i)))
+	}
+	for _, m := range members {
+		gatewaytest.AwaitReady(t, m.Admin)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var loading sync.WaitGroup
+	defer loading.Wait()
+	defer stop()
+	var envoys []*timeline
+	for _, perSecond := range []int{little, much} {
+		l := &timeline{url: "http://" + gatewaytest.StartEnvoy(t, envoyBinary, "envoy", "quota.yaml", members[0], app, members[1:]...) + "/api/x", begin: time.Now()}
+		envoys = append(envoys, l)
+		loading.Go(func() { l.run(ctx, t, perSecond) })
+	}
+	sum := func(from, to time.Time) int { return envoys[0].admitted(from, to) + envoys[1].admitted(from, to) }
+	// A cluster that is new lends nothing until the leases of a former one would have ended.
+	gatewaytest.Eventually(t, "requests to be admitted", func() bool { return sum(envoys[0].begin, time.Now()) > 0 })
+	begin := time.Now()
+	used := func(after string) {
+		t.Helper()
+		<-time.After(report + time.Second)
+		from := time.Now()
+		<-time.After(3 * time.Second)
+		n, most := sum(from, time.Now()), 100*time.Since(from).Seconds()
+		t.Logf("%s: %.2f of the limit", after, float64(n)/most)
+		if float64(n) < 0.9*most {
+			t.Errorf("%s: %d admitted of %.0f", after, n, most)
+		}
+	}
+	with := func(metric string) *service {
+		for _, m := range members {
+			if metricOf(t, m, metric) > 0 {
+				return m
+			}
+		}
+		t.Fatalf("no member has %s", metric)
+		return nil
+	}
+	used("at first")
+	leader := with("stint_cluster_leads")
+	leader.Kill(t)
+	used("the leader is killed")
+	leader.Restart(t)
+	gatewaytest.AwaitReady(t, leader.Admin)
+	m := with("stint_rlqs_streams")
+	m.Kill(t)
+	used("a member with a stream is killed")
+	m.Restart(t)
+	gatewaytest.AwaitReady(t, m.Admin)
+	m = with("stint_rlqs_streams")
+	m.Signal(t, syscall.SIGTERM)
+	m.AwaitEnd(t)
+	used("a member with a stream is stopped")
+	// Each of the three times each Envoy may have the burst of the published fallback, half of the limit.
+	if n, most := sum(begin, time.Now()), 100*time.Since(begin).Seconds()+100+3*2*50; float64(n) > most {
+		t.Errorf("%d admitted, want at most %.0f", n, most)
+	}
+	for i, e := range envoys {
+		longest := e.longestRefusal(begin)
+		t.Logf("Envoy %d refused everything for %v at most", i+1, longest)
+		if longest > 2*time.Second {
+			t.Errorf("Envoy %d refused everything for %v", i+1, longest)
+		}
 	}
 }
