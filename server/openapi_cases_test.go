@@ -128,9 +128,11 @@ func TestOpenAPIClient(t *testing.T) {
 	}
 	run := exec.Command("go", "run", ".", o.Addrs().HTTP.String(), o.Addrs().Admin.String())
 	run.Dir = folder
-	out, err := run.CombinedOutput()
+	var errors strings.Builder // also of what is downloaded
+	run.Stderr = &errors
+	out, err := run.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("%v\n%s%s", err, out, errors.String())
 	}
 	const want = `take true 0
 refused [one] rate_exceeded

@@ -420,7 +420,7 @@ func TestShadowWithoutLease(t *testing.T) {
 		f.take(true, f.charge("a", "1", 9))
 	})
 	synctest.Test(t, func(t *testing.T) {
-		f, stop := open(t, leased.Options{Connect: func(context.Context) (leased.Stream, error) { return nil, errors.New("no") }}, `
+		f, stop := open(t, leased.Options{Ask: byLease, Connect: func(context.Context) (leased.Stream, error) { return nil, errors.New("no") }}, `
   - {name: a, key: [k], rate: 10/day, sharing: leased}
   - {name: x, rate: 1/day}
 `)
