@@ -5,8 +5,8 @@
 package clients_test
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
