@@ -3,7 +3,7 @@
 //
 //	evidence [flags] [WORD...]
 //
-// It runs the commands of the rows again whose name is the word, or whose area, claim and command have all words,
+// It runs the commands again of the row whose name is the word, or of the rows whose area, claim and command have all words,
 // and writes figure, commit, date and machine of those whose figure is the same but for noise.
 package main
 
@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -91,8 +92,14 @@ func run(ctx context.Context, to io.Writer, o options, words []string) (faults i
 // choose returns the rows that options and words name.
 func (l *ledger) choose(o options, words []string) (rows []*row, _ error) {
 	h := &history{root: o.root, changed: map[string]change{}}
+	name := ""
+	if len(words) == 1 && slices.ContainsFunc(l.rows, func(r *row) bool { return r.Name == words[0] }) {
+		name = words[0]
+	}
 	for _, r := range l.rows {
-		if named := len(words) == 1 && words[0] == r.Name; !named && (!r.has(words) || r.Long && !o.long && !o.stale && !o.list) {
+		switch {
+		case name != "" && name != r.Name,
+			name == "" && (!r.has(words) || r.Long && !o.long && !o.stale && !o.list):
 			continue
 		}
 		if o.renew {
