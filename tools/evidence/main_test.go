@@ -122,6 +122,7 @@ func TestCheck(t *testing.T) {
 		{"a figure in the README", "README.md", "43 ns", "34 ns", "README.md:1: 34 is not in the figure of fast"},
 		{"a rounded figure", "README.md", "10.1 million", "10.2 million", "README.md:1: 10.2 million is not in the figure of fast"},
 		{"a figure without its row", "README.md", "[43 ns](docs/evidence.md#fast)", "43 ns", `"43 ns" is measured, and is not looked up`},
+		{"a figure within the noise", "README.md", "[43 ns]", "[some 38 ns]", "README.md:1: 38 is not in the figure of fast"},
 		{"a row that is not there", "README.md", "evidence.md#fast", "evidence.md#slow", "no row that is called slow"},
 		{"the page", "docs/evidence.md", "10100000", "10100009", "docs/evidence.md is not what evidence.yaml makes of it"},
 		{"a figure of the ledger", "evidence.yaml", "'10100000, 43'", "'10100000, 34'", "43 is not in the figure of fast"},
@@ -149,6 +150,30 @@ func TestCheck(t *testing.T) {
 				t.Errorf("got %q, want %q in it", out, c.want)
 			}
 		})
+	}
+}
+
+// Some 45 ns are 43 ns, with a noise of a tenth.
+func TestSomeFigure(t *testing.T) {
+	root := repository(t)
+	write(t, root, "README.md", strings.ReplaceAll(read(t, root, "README.md"), "[43 ns]", "[some 45 ns]"))
+	if out, err := evidence(t, root, options{check: true}); err != nil || out != "" {
+		t.Error(out, err)
+	}
+}
+
+// The command of a goal that is missed may fail, if the figure is there.
+func TestMissedGoal(t *testing.T) {
+	root := repository(t)
+	text := read(t, root, "evidence.yaml")
+	text = strings.Replace(text, "command: cat out.txt", "command: cat out.txt && false", 1)
+	write(t, root, "evidence.yaml", text)
+	if out, err := evidence(t, root, options{}, "fast"); err != nil || !strings.Contains(out, "FAILED: exit status 1") {
+		t.Error(out, err)
+	}
+	write(t, root, "evidence.yaml", strings.Replace(text, "met: true", "met: false\n    cause: it is slow", 1))
+	if out, err := evidence(t, root, options{}, "fast"); err != nil || !strings.Contains(out, "1 rows, 0 faults") {
+		t.Error(out, err)
 	}
 }
 
