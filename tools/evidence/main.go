@@ -152,10 +152,6 @@ func listStale(to io.Writer, root string, rows []*row) (stale int) {
 // again runs the commands of rows and writes what they show.
 func (l *ledger) again(ctx context.Context, to io.Writer, o options, rows []*row) (faults int, _ error) {
 	h := &history{root: o.root}
-	commit, err := h.git("rev-parse", "--short=7", "HEAD")
-	if err != nil {
-		return 0, err
-	}
 	if changes, err := h.git("status", "--porcelain", "--untracked-files=no", "--", "*.go"); err != nil || changes != "" {
 		return 0, fmt.Errorf("what is measured is a commit: commit first\n%s%w", changes, err)
 	}
@@ -178,8 +174,12 @@ func (l *ledger) again(ctx context.Context, to io.Writer, o options, rows []*row
 			continue
 		}
 		fmt.Fprintf(to, "  now %s\n", figure)
+		commit, err := h.measured(r)
+		if err != nil {
+			return faults, err
+		}
 		for _, field := range []struct{ name, value string }{
-			{"figure", figure}, {"commit", strings.TrimSpace(commit)}, {"date", time.Now().UTC().Format(time.DateOnly)}, {"machine", machine(done.load)},
+			{"figure", figure}, {"commit", commit}, {"date", time.Now().UTC().Format(time.DateOnly)}, {"machine", machine(done.load)},
 		} {
 			// A figure that is the same stays as it is written; in virtual time it is that of every machine.
 			if field.name == "figure" && field.value == r.Figure || field.name == "machine" && strings.HasPrefix(r.Machine, "virtual time") {

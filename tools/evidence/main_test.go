@@ -206,8 +206,13 @@ func TestStale(t *testing.T) {
 
 func TestAgain(t *testing.T) {
 	root := repository(t)
-	git(t, root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "b", "--allow-empty")
+	commit := []string{"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam"}
+	write(t, root, "code/code.go", "package code\n\nfunc F() int { return 2 }\n")
+	git(t, root, append(commit, "b")...)
 	now := strings.TrimSpace(git(t, root, "rev-parse", "--short=7", "HEAD"))
+	write(t, root, "other.go", "package other\n")
+	git(t, root, "add", "other.go")
+	git(t, root, append(commit, "c")...)
 	out, err := evidence(t, root, options{})
 	if err != nil || !strings.Contains(out, "3 rows, 0 faults") {
 		t.Fatal(out, err)

@@ -27,11 +27,7 @@ type change struct {
 // packages that it names or that its command tests, and not what these import: nearly everything imports package
 // limit, so a mark that followed imports would stand at every row and say nothing.
 func (h *history) stale(r *row) (files []string, _ error) {
-	folders := r.Measures
-	if len(folders) == 0 {
-		folders, _ = commandTargets(h.root, r.Command)
-	}
-	for _, folder := range folders {
+	for _, folder := range r.folders(h.root) {
 		id := r.Commit + " " + folder
 		c, ok := h.changed[id]
 		if !ok {
@@ -44,6 +40,21 @@ func (h *history) stale(r *row) (files []string, _ error) {
 		files = append(files, c.files...)
 	}
 	return files, nil
+}
+
+func (r *row) folders(root string) []string {
+	if len(r.Measures) > 0 {
+		return r.Measures
+	}
+	folders, _ := commandTargets(root, r.Command)
+	return folders
+}
+
+// measured returns the newest commit that changed a folder that the row measures. HEAD would be lost
+// when a commit of other work is rebased.
+func (h *history) measured(r *row) (string, error) {
+	commit, err := h.git(append([]string{"log", "-1", "--format=%h", "--abbrev=7", "--"}, r.folders(h.root)...)...)
+	return strings.TrimSpace(commit), err
 }
 
 func (h *history) since(commit, folder string) (files []string, _ error) {
