@@ -106,7 +106,7 @@ internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;
 NONE < internal/lease/holding < internal/lease/coordinator, server/internal/leaseservice;
 # A site joins both: it is an instance of its parent and lends on what it is lent.
 internal/lease/agent, internal/lease/coordinator < internal/lease/uplink;
-internal/lease < internal/lease/leasetest;
+internal/fixed < internal/lease/leasetest;
 
 # Both machines in one room, for tests alone: every order of events up to a depth.
 internal/lease/agent, internal/lease/coordinator < internal/lease/explore;

@@ -43,9 +43,6 @@ type fleet struct {
 	noted  []limit.Time // if so: when
 
 	central Bucketed
-
-	log  func(of int, message any) // unless nil, of each message that is sent
-	woke func(*instance)           // unless nil, of each timer of a Holder
 }
 
 // Bucketed is the one bucket that would hold the limit alone.
@@ -141,9 +138,6 @@ func (f *fleet) step(in *instance, e lease.Event) {
 		c := *r
 		c.Demands = slices.Clone(r.Demands)
 		f.trace("%d report %+v", in.index, c)
-		if f.log != nil {
-			f.log(in.index, &c)
-		}
 		f.send(wire{to: -1, report: &c})
 	}
 }
@@ -156,9 +150,6 @@ func (f *fleet) coordinate(e lease.Event) {
 		for _, in := range f.instances {
 			if g.To.Instance == fmt.Sprint(in.index) && !in.cut {
 				f.trace("grant %+v", g)
-				if f.log != nil {
-					f.log(in.index, &g)
-				}
 				f.send(wire{to: in.index, grant: &g})
 			}
 		}
@@ -203,9 +194,6 @@ func (f *fleet) run(d time.Duration) {
 			if f.now >= in.next {
 				f.arrive(in)
 			} else {
-				if f.woke != nil {
-					f.woke(in)
-				}
 				f.step(in, lease.Tick{})
 			}
 		}

@@ -2,46 +2,39 @@ package ledger
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/demand"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/leasetest"
 	"github.com/stint-io/stint/limit"
 )
 
-// TestThresholds: from which amount on a coordinator decides otherwise, to a millionth.
-// testdata/thresholds.txt has for each question the amounts at which the answer changes, and
-// the answer from there on. A diff of it is a change of hysteresis, of headroom or of what is
-// worth a message; -update writes it anew.
+// TestThresholds: from which amount on a ledger decides otherwise, to a millionth, with the reason. Granted are
+// +rate/burst/tokens to each account; what is above the rate/burst of a cap is asked back.
 func TestThresholds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	leasetest.Thresholds(t, "testdata/thresholds.txt", "# Where decisions change; see TestThresholds. Granted are +rate/burst/tokens, asked back is\n"+
-		"# what is above the given rate/burst.\n", slices.Concat(roundQuestions(), suppressedQuestions()))
+	leasetest.Thresholds(t, roundQuestions())
+	leasetest.Thresholds(t, suppressedQuestions())
 }
 
 // roundCase is how a limit stands before a round.
 type roundCase struct {
 	terms    lease.Terms
-	level    fixed.Amount // of the pool
-	bursts   bool         // another burst is another kind of answer
 	accounts []accountCase
 }
 
 // accountCase is what one instance has, and its demand. It is short of tokens without end.
 type accountCase struct {
 	rate, burst, demand, shortfall fixed.Amount
-	weight                         uint32
 	band                           uint8
 	silent                         bool
 	returnedAgo                    time.Duration // how long ago it returned burst; 0 = never
-	capRate                        fixed.Amount  // the cap that it was sent; 0 = none
-	unacked                        fixed.Amount  // tokens that were sent, without burst of their own
 }
 
 func (s roundCase) round() (r *Resource, next limit.Time) {
@@ -49,27 +42,18 @@ func (s roundCase) round() (r *Resource, next limit.Time) {
 	for i, k := range s.accounts {
 		a := &Account{
 			resource: r, caps: noCaps, totals: totals{refundableAt: leasetest.Now},
-			needs: needs{Weight: max(1, k.weight), Band: k.band, Silent: k.silent, Demand: k.demand, Shortfall: k.shortfall, shortUntil: lease.Never},
+			needs: needs{Weight: 1, Band: k.band, Silent: k.silent, Demand: k.demand, Shortfall: k.shortfall, shortUntil: lease.Never},
 		}
 		if k.shortfall > 0 {
 			a.shortSince = leasetest.Now - limit.Time(i) // later ones have been short for longer
 		}
 		a.grant(lease.Capacity{Rate: k.rate, Burst: k.burst})
 		a.unacked, a.unsent = lease.Capacity{}, lease.Capacity{}
-		if k.unacked > 0 {
-			a.grant(lease.Capacity{Tokens: k.unacked})
-		}
 		if a.returnedAt = -lease.Never; k.returnedAgo > 0 {
 			a.returnedAt = leasetest.Now.Add(-k.returnedAgo)
 		}
-		if k.capRate > 0 {
-			a.CapRate = k.capRate
-		}
 		a.Granted.Tokens = 0
 		r.accounts = append(r.accounts, a)
-	}
-	if s.level >= 0 {
-		r.Pool.Level = s.level
 	}
 	return r, r.Round(leasetest.Now)
 }
@@ -88,16 +72,13 @@ func (s roundCase) answer() (kind, exact string) {
 			says = "nothing"
 		}
 		if capRate || capBurst {
-			says += fmt.Sprintf(" cap %s/%s", leasetest.Brief(a.CapRate), leasetest.Brief(a.CapBurst))
+			says += fmt.Sprintf(" cap %s/%s", capped(a.CapRate), capped(a.CapBurst))
 		}
 		if a.Shortfall > 0 {
-			says += " remaining shortfall " + leasetest.Exactly(a.Shortfall)
+			says += " short of " + leasetest.Exactly(a.Shortfall)
 		}
 		if a.shortSince != 0 {
 			kinds = append(kinds, "shortfall")
-		}
-		if s.bursts {
-			kinds = append(kinds, g.Burst.String())
 		}
 		all = append(all, says)
 	}
@@ -123,153 +104,183 @@ func (s roundCase) answer() (kind, exact string) {
 	return strings.Join(kinds, ", ") + flags, strings.Join(all, "; ") + flags + due
 }
 
-// roundQuestions are those that a coordinator answers in a round.
-func roundQuestions() (list []leasetest.Question) {
-	ask := func(name string, least, most fixed.Amount, f func(x fixed.Amount) roundCase) {
-		list = append(list, leasetest.Question{Name: name, Least: least, Most: most, Answer: func(x fixed.Amount) (string, string) { return f(x).answer() }})
+// capped writes a cap.
+func capped(a fixed.Amount) string {
+	if a == fixed.MaxAmount {
+		return "all"
 	}
-	limit100 := lease.Terms{Rate: 100 * fixed.Token, Burst: 40 * fixed.Token}
-	mine := func(k accountCase, others ...accountCase) roundCase {
-		return roundCase{terms: limit100, level: -1, accounts: append([]accountCase{k}, others...)}
-	}
-	for _, shortfall := range []fixed.Amount{0, fixed.Token} {
-		with := fmt.Sprintf(", of 100/s and burst 40, shortfall %v", shortfall)
-		ask("rate held by one that demands 30/s"+with, 0, 60*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{rate: x, burst: 12 * fixed.Token, demand: 30 * fixed.Token, shortfall: shortfall})
-		})
-		ask("rate held by one that demands 30/s beside one that has and demands 60/s"+with, 0, 40*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{rate: x, burst: 12 * fixed.Token, demand: 30 * fixed.Token, shortfall: shortfall}, accountCase{rate: 60 * fixed.Token, burst: 24 * fixed.Token, demand: 60 * fixed.Token})
-		})
-		ask("rate held by one that demands 80/s beside one that has and demands 80/s, 40/s of it held"+with, 0, 60*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{rate: x, burst: 10 * fixed.Token, demand: 80 * fixed.Token, shortfall: shortfall}, accountCase{rate: 40 * fixed.Token, burst: 20 * fixed.Token, demand: 80 * fixed.Token})
-		})
-		ask("burst held by one that has 50/s and demands 60/s beside another such"+with, 0, 24*fixed.Token, func(x fixed.Amount) roundCase {
-			x = x / fixed.Token * fixed.Token
-			return mine(accountCase{rate: 50 * fixed.Token, burst: x, demand: 60 * fixed.Token, shortfall: shortfall}, accountCase{rate: 50 * fixed.Token, burst: 16 * fixed.Token, demand: 60 * fixed.Token})
-		})
-		ask("burst held by one that has 50/s and demands 45/s"+with, 0, 40*fixed.Token, func(x fixed.Amount) roundCase {
-			x = x / fixed.Token * fixed.Token
-			return mine(accountCase{rate: 50 * fixed.Token, burst: x, demand: 45 * fixed.Token, shortfall: shortfall})
-		})
-		ask("demand of one that has 50/s and burst 20 beside another that demands 50/s"+with, 0, 110*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{rate: 50 * fixed.Token, burst: 20 * fixed.Token, demand: x, shortfall: shortfall}, accountCase{rate: 50 * fixed.Token, burst: 20 * fixed.Token, demand: 50 * fixed.Token})
-		})
-		ask("demand of one that has nothing beside one that has 70/s and demands 50/s"+with, 0, 110*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{demand: x, shortfall: shortfall}, accountCase{rate: 70 * fixed.Token, burst: 30 * fixed.Token, demand: 50 * fixed.Token})
-		})
-		ask("demand of one that has nothing beside a silent one that has 50/s"+with, 0, 110*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{demand: x, shortfall: shortfall}, accountCase{rate: 50 * fixed.Token, burst: 20 * fixed.Token, silent: true})
-		})
-	}
-	for _, gave := range []time.Duration{lease.IdleGrace - 1, lease.IdleGrace, lease.IdleGrace + 1} {
-		ask(fmt.Sprintf("burst held by one that returned some %v ago", gave), 0, 24*fixed.Token, func(x fixed.Amount) roundCase {
-			x = x / fixed.Token * fixed.Token
-			return mine(accountCase{rate: 40 * fixed.Token, burst: x, demand: 45 * fixed.Token, returnedAgo: gave})
-		})
-	}
-	ask("cap on the rate of one that holds 80/s and demands 20/s beside one that has 20/s and demands 80/s", fixed.Token, 100*fixed.Token, func(x fixed.Amount) roundCase {
-		return mine(accountCase{rate: 80 * fixed.Token, burst: 20 * fixed.Token, demand: 20 * fixed.Token, capRate: x}, accountCase{rate: 20 * fixed.Token, burst: 20 * fixed.Token, demand: 80 * fixed.Token})
-	})
-	ask("cap on the rate of one that holds 60/s and demands 55/s beside one that has and demands 20/s", fixed.Token, 100*fixed.Token, func(x fixed.Amount) roundCase {
-		return mine(accountCase{rate: 60 * fixed.Token, burst: 20 * fixed.Token, demand: 55 * fixed.Token, capRate: x}, accountCase{rate: 20 * fixed.Token, burst: 10 * fixed.Token, demand: 20 * fixed.Token})
-	})
-	for _, rate := range []fixed.Amount{0, 10 * fixed.Token} {
-		of := fmt.Sprintf(" of one that has %v/s and burst 4 and demands 9/s", rate)
-		ask("tokens in the pool, of a shortfall of 12"+of, 0, 20*fixed.Token, func(x fixed.Amount) roundCase {
-			s := mine(accountCase{rate: rate, burst: 4 * fixed.Token, demand: 9 * fixed.Token, shortfall: 12 * fixed.Token})
-			s.level, s.bursts = x, true
-			return s
-		})
-		ask("tokens in the pool, of a shortfall of 2.5 while the limit is contended,"+of, 0, 4*fixed.Token, func(x fixed.Amount) roundCase {
-			s := mine(accountCase{rate: rate, burst: 4 * fixed.Token, demand: 9 * fixed.Token, shortfall: 5 * fixed.Token / 2}, accountCase{rate: 90 * fixed.Token, burst: 30 * fixed.Token, demand: 90 * fixed.Token})
-			s.level, s.bursts = x, true
-			return s
-		})
-		ask("shortfall"+of, 0, 30*fixed.Token, func(x fixed.Amount) roundCase {
-			s := mine(accountCase{rate: rate, burst: 4 * fixed.Token, demand: 9 * fixed.Token, shortfall: x})
-			s.bursts = true
-			return s
-		})
-		ask("tokens unacked, of a shortfall of 6"+of, 0, 8*fixed.Token, func(x fixed.Amount) roundCase {
-			return mine(accountCase{rate: rate, burst: 4 * fixed.Token, demand: 9 * fixed.Token, shortfall: 6 * fixed.Token, unacked: x})
-		})
-	}
-	list = append(list, divisions()...)
-	return list
+	return leasetest.Exactly(a)
 }
 
-// divisions are questions of how a limit is divided among several.
-func divisions() (list []leasetest.Question) {
-	ask := func(name string, least, most fixed.Amount, f func(x fixed.Amount) roundCase) {
-		list = append(list, leasetest.Question{Name: name, Least: least, Most: most, Answer: func(x fixed.Amount) (string, string) { return f(x).answer() }})
+// roundQuestions are those that a ledger answers in a round, of a limit of 100/s.
+func roundQuestions() []leasetest.Question {
+	const token = fixed.Token
+	ask := func(name, why string, least, most fixed.Amount, of func(x fixed.Amount) roundCase, want ...string) leasetest.Question {
+		return leasetest.Question{Name: name, Why: why, Least: least, Most: most, Want: want, Answer: func(x fixed.Amount) (string, string) { return of(x).answer() }}
 	}
-	three := func(t lease.Terms, x fixed.Amount) roundCase {
-		return roundCase{terms: t, level: -1, accounts: []accountCase{
-			{rate: 20 * fixed.Token, burst: 4 * fixed.Token, demand: x, shortfall: fixed.Token}, {rate: 40 * fixed.Token, burst: 4 * fixed.Token, demand: 30 * fixed.Token}, {rate: 30 * fixed.Token, burst: 4 * fixed.Token, demand: 60 * fixed.Token},
-		}}
+	limited := func(burst fixed.Amount, accounts ...accountCase) roundCase {
+		return roundCase{terms: lease.Terms{Rate: 100 * token, Burst: burst}, accounts: accounts}
 	}
-	for _, burst := range []int64{4, 5, 6, 12, 13, 60} {
-		ask(fmt.Sprintf("demand of one of three, 100/s and burst %d", burst), 0, 100*fixed.Token, func(x fixed.Amount) roundCase {
-			s := three(lease.Terms{Rate: 100 * fixed.Token, Burst: fixed.Whole(burst)}, x)
-			for i := range s.accounts {
-				s.accounts[i].burst = min(fixed.Whole(burst)/3/fixed.Token*fixed.Token, s.accounts[i].burst)
-			}
-			return s
-		})
+	permits := func(burst fixed.Amount, accounts ...accountCase) roundCase {
+		return roundCase{terms: lease.Terms{Burst: burst / token * token, Semaphore: true}, accounts: accounts}
 	}
-	for _, missing := range []fixed.Amount{1, 7, 8, 9, 30} {
-		ask(fmt.Sprintf("rate of the pool when two of four are below their rates, and %v/s are held above them", missing), 0, 60*fixed.Token, func(x fixed.Amount) roundCase {
-			return roundCase{terms: lease.Terms{Rate: 160*fixed.Token + x, Burst: 80 * fixed.Token}, level: -1, accounts: []accountCase{
-				{rate: 5 * fixed.Token, burst: 10 * fixed.Token, demand: 90 * fixed.Token},
-				{rate: 15 * fixed.Token, burst: 10 * fixed.Token, demand: 90 * fixed.Token, band: 1},
-				{rate: (70 + missing) * fixed.Token, burst: 20 * fixed.Token, demand: 90 * fixed.Token},
-				{rate: (70 - missing) * fixed.Token, burst: 20 * fixed.Token, demand: 20 * fixed.Token},
-			}}
-		})
+	return []leasetest.Question{
+		ask("rate of one that demands 30/s",
+			"3/4 of its demand as head-room, less than half of what is free; burst 2, 30 % of 38, and half of the rest: 26. With its demand alone it has enough", 0, 60*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{rate: x, burst: 12 * token, demand: 30 * token})
+			},
+			"0 +52.5/14/14", "30 nothing"),
+		ask("burst of one that demands 30/s", "less than an eighth of its part, 26, is not worth a message", 0, 30*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{burst: x / token * token, demand: 30 * token})
+			},
+			"0 +52.5/26/26", "23 +52.5/0/0"),
+		ask("rate of one that demands 30/s beside 60/s of another",
+			"above 7/8 of the limit is demanded, so there is no head-room; off by less than 1/64, 0.46875, no rate is moved. Burst 2, and of the other 36 as sqrt(30) to sqrt(60): 16", 0, 40*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{rate: x, burst: 12 * token, demand: 30 * token}, accountCase{rate: 60 * token, burst: 24 * token, demand: 60 * token})
+			},
+			"0 +30/4/4; nothing contended", "29.531251 +0/4/4; nothing contended"),
+		ask("the same, short of a token", "its bucket runs dry in the end: a quarter of 1/64 of 1/64, 0.00183, is moved", 20*token, 40*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{rate: x, burst: 12 * token, demand: 30 * token, shortfall: token}, accountCase{rate: 60 * token, burst: 24 * token, demand: 60 * token})
+			},
+			"20 +10/4/4 short of 1; nothing contended", "29.99817 +0/4/4 short of 1; nothing contended"),
+		ask("demand of one that has 50/s beside another 50/s", "7/8 of the limit; 1/64 above it; 16/15 of its share: from there its burst weighs an eighth, and is 5 of 40", 0, 110*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{rate: 50 * token, burst: 20 * token, demand: x}, accountCase{rate: 50 * token, burst: 20 * token, demand: 50 * token})
+			},
+			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "53.333334 nothing cap all/5; nothing contended saturated"),
+		ask("demand of one beside a silent one that has a half", "the same; its share ends at the other's half", 0, 110*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{demand: x}, accountCase{rate: 50 * token, burst: 20 * token, silent: true})
+			},
+			"0 nothing; nothing", "0.000001 +0.000001/6/6; nothing", "37.500001 +37.500001/18/18; nothing contended",
+			"51.562501 +50/20/20; nothing contended saturated", "53.333334 +50/5/5; +0/14/14 contended saturated"),
+		{
+			Name: "time since one returned burst", Why: "what it has just returned it does not get again, for IdleGrace. Burst 2, 45 % of 38, and half of the rest: 29",
+			Most: fixed.Amount(2 * time.Second), Write: leasetest.Nanoseconds,
+			Answer: func(x fixed.Amount) (string, string) {
+				return limited(40*token, accountCase{rate: 40 * token, burst: 3 * token, demand: 45 * token, returnedAgo: time.Duration(x)}).answer()
+			},
+			Want: []string{"0s +32.5/26/26", "1ns +32.5/0/0", "1s +32.5/26/26"},
+		},
+		ask("rate of three with two tokens, of which the last demands 30/s",
+			"a demand of eight times its part of the rate has all of it, but three are too many for two tokens: from 7.5/s two are left. Above 4/s for each token they take turns, of 20 "+
+				"trips or two seconds, and one token's time, until the last has less than twice its part", 0, 50*token,
+			func(x fixed.Amount) roundCase {
+				return roundCase{terms: lease.Terms{Rate: x, Burst: 2 * token}, accounts: []accountCase{{demand: 40 * token}, {demand: 48 * token}, {demand: 30 * token}}}
+			},
+			"0 nothing; nothing; nothing contended saturated", "0.000001 nothing; nothing; nothing contended saturated single",
+			"7.500002 +3.750001/1/1; +3.750001/1/1; nothing contended saturated single", "8.000002 +4.000001/1/1; +4.000001/1/1; nothing contended saturated again turns in 2.25s of 2.25s",
+			"30.000002 nothing; nothing; nothing contended saturated single"),
+		{
+			Name: "millionths per second for three", Why: "64 for each are as few as can be divided; two demand them", Most: 400, Write: leasetest.Count,
+			Answer: func(x fixed.Amount) (string, string) {
+				return roundCase{terms: lease.Terms{Rate: x, Burst: 8 * token}, accounts: []accountCase{{demand: token}, {demand: 2 * token}, {}}}.answer()
+			},
+			Want: []string{"0 nothing; nothing; nothing contended saturated", "1 nothing; nothing; nothing contended saturated single", "192 +0.000096/4/4; +0.000096/4/4; nothing contended saturated"},
+		},
+		ask("permits of four that hold 0, 1, 2 and 3 and demand 5, 1, 2 and 3",
+			"max-min in whole permits; those that rounding leaves go by turns, and the last is asked for what it has above its part. 11 are demanded, and of 13 an eighth is free", 6*token, 20*token,
+			func(x fixed.Amount) roundCase {
+				return permits(x, accountCase{demand: 5 * token}, accountCase{burst: token, demand: token}, accountCase{burst: 2 * token, demand: 2 * token}, accountCase{burst: 3 * token, demand: 3 * token})
+			},
+			"6 nothing; nothing; nothing; nothing cap all/1 contended saturated again turns in 2s of 2s",
+			"7 +0/1/0; nothing; nothing; nothing cap all/2 contended saturated",
+			"8 +0/2/0; nothing; nothing; nothing cap all/2 contended saturated again turns in 2s of 2s",
+			"9 +0/3/0; nothing; nothing; nothing contended saturated", "11 +0/5/0; nothing; nothing; nothing contended", "13 +0/5/0; nothing; nothing; nothing"),
+		ask("permits of a silent one and two others", "the silent one has a third, in whole permits, and the others the rest, of which the odd one goes by turns", 3*token, 6*token,
+			func(x fixed.Amount) roundCase {
+				return permits(x, accountCase{burst: token, silent: true}, accountCase{burst: token, demand: 4 * token}, accountCase{burst: token, demand: 5 * token})
+			},
+			"3 nothing; nothing; nothing contended saturated", "4 nothing; +0/1/0; nothing contended saturated again turns in 2s of 2s",
+			"5 nothing; +0/1/0; +0/1/0 contended saturated", "6 +0/1/0; +0/1/0; +0/1/0 contended saturated"),
 	}
-	ask("burst of four that demand 90/s of 160/s, one with the rate and no burst", 4*fixed.Token, 80*fixed.Token, func(x fixed.Amount) roundCase {
-		return roundCase{terms: lease.Terms{Rate: 160 * fixed.Token, Burst: x / fixed.Token * fixed.Token}, level: -1, accounts: []accountCase{
-			{demand: 90 * fixed.Token}, {rate: 10 * fixed.Token, burst: fixed.Token, demand: 90 * fixed.Token}, {rate: 60 * fixed.Token, burst: fixed.Token, demand: 90 * fixed.Token}, {demand: 0.4e6},
-		}}
-	})
-	for _, want := range []fixed.Amount{2, 4, 30, 200} {
-		ask(fmt.Sprintf("burst of three of 6/s, of which the last demands %v/s", want), 0, 6*fixed.Token, func(x fixed.Amount) roundCase {
-			return roundCase{terms: lease.Terms{Rate: 6 * fixed.Token, Burst: x / fixed.Token * fixed.Token}, level: -1, accounts: []accountCase{
-				{demand: 4 * fixed.Token, shortfall: fixed.Token}, {demand: 40 * fixed.Token, band: 1}, {demand: want * fixed.Token, shortfall: fixed.Token / 2},
-			}}
-		})
-		ask(fmt.Sprintf("rate of three with two tokens, that demand 40/s, 48/s and %v/s", want), 0, 50*fixed.Token, func(x fixed.Amount) roundCase {
-			return roundCase{terms: lease.Terms{Rate: x, Burst: 2 * fixed.Token}, level: -1, accounts: []accountCase{
-				{demand: 40 * fixed.Token}, {demand: 48 * fixed.Token}, {demand: want * fixed.Token},
-			}}
-		})
-	}
-	ask("rate of so few millionths that three can hardly divide it", 0, 400, func(x fixed.Amount) roundCase {
-		return roundCase{terms: lease.Terms{Rate: x, Burst: 8 * fixed.Token}, level: -1, accounts: []accountCase{{demand: fixed.Token}, {demand: 2 * fixed.Token}, {demand: 0}}}
-	})
-	ask("rate of so few millionths that one has it alone", 0, 100, func(x fixed.Amount) roundCase {
-		return roundCase{terms: lease.Terms{Rate: x, Burst: 8 * fixed.Token}, level: -1, accounts: []accountCase{{demand: fixed.Token, shortfall: fixed.Token}}}
-	})
-	ask("rate of so few millionths, with a silent one", 0, 400, func(x fixed.Amount) roundCase {
-		return roundCase{terms: lease.Terms{Rate: x, Burst: 8 * fixed.Token}, level: -1, accounts: []accountCase{{demand: fixed.Token}, {silent: true}, {demand: 2 * fixed.Token}}}
-	})
-	places := func(want ...fixed.Amount) (all []accountCase) {
-		for i, w := range want {
-			all = append(all, accountCase{burst: fixed.Amount(i) * fixed.Token, demand: w * fixed.Token, shortfall: w * fixed.Token, band: uint8(i / 2)})
+}
+
+// suppressedCase is a limit of 100/s that is shared by suppression, before a round.
+type suppressedCase struct {
+	attempted fixed.Amount // per second, by the average
+	was       float64      // what was refused up to now
+	over      bool         // the bucket ran dry before
+	level     fixed.Amount // of the bucket
+	demands   []fixed.Amount
+	silent    bool // the last one
+	quiet     time.Duration
+	suppress  lease.Suppress
+}
+
+func (s suppressedCase) answer() (kind, exact string) {
+	const now = leasetest.Now
+	t := s.suppress
+	t.Window, t.Intervals = 2*time.Second, 2
+	r := new(Scratch).New(theLimit, lease.Terms{Rate: 100 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &t}, now, false)
+	p := r.divider.(*suppression)
+	p.over, p.reject, p.bucket.Level, p.added = s.over, s.was, s.level, now
+	p.average = demand.NewMovingAverage(t.Window, t.Intervals, now.Add(-time.Second))
+	p.average.Add(now.Add(-time.Second), s.attempted)
+	for i, want := range s.demands {
+		a := &Account{
+			resource: r,
+			needs:    needs{Weight: 1, Demand: want}, caps: noCaps, attempts: attempts{attemptedAt: now.Add(-s.quiet), attemptedRate: want, largest: 3 * fixed.Token},
 		}
-		return all
+		a.Silent = s.silent && i == len(s.demands)-1
+		a.grant(lease.Capacity{Rate: r.Terms.Rate, Burst: r.Terms.Burst})
+		a.Pending, a.unsent, a.unacked = false, lease.Capacity{}, lease.Capacity{}
+		r.accounts = append(r.accounts, a)
 	}
-	for _, demands := range [][]fixed.Amount{{3, 3, 3, 3}, {1, 9, 0, 9}, {1, 1, 2, 3}, {5, 1, 2, 3}} {
-		ask(fmt.Sprintf("permits of four that hold 0, 1, 2 and 3 and demand %v", demands), 6*fixed.Token, 20*fixed.Token, func(x fixed.Amount) roundCase {
-			return roundCase{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Semaphore: true}, level: -1, accounts: places(demands...)}
-		})
+	r.Round(now)
+	var kinds, all []string
+	for _, a := range r.accounts {
+		x := r.divider.suppression(a)
+		kinds = append(kinds, fmt.Sprint(a.Pending))
+		says := fmt.Sprintf("%.5g/%s", x.Rate.Float(), x.Burst)
+		if a.Pending {
+			says += " at once"
+		}
+		all = append(all, says)
 	}
-	ask("permits of a silent one and two others", 3*fixed.Token, 15*fixed.Token, func(x fixed.Amount) roundCase {
-		return roundCase{terms: lease.Terms{Burst: x / fixed.Token * fixed.Token, Semaphore: true}, level: -1, accounts: []accountCase{
-			{burst: fixed.Token, silent: true}, {burst: fixed.Token, demand: 4 * fixed.Token, shortfall: 3 * fixed.Token}, {burst: fixed.Token, demand: 5 * fixed.Token, shortfall: 4 * fixed.Token},
+	return fmt.Sprint(kinds, p.over, p.reject > 0), fmt.Sprintf("rejects %.4f above %s, %s in the bucket", p.reject, strings.Join(all, "; "), leasetest.Exactly(p.bucket.Level))
+}
+
+// suppressedQuestions are those of a limit of 100/s and burst 20 that two instances share by suppression: they demand 100/s and
+// 50/s, and a third nothing.
+func suppressedQuestions() []leasetest.Question {
+	const token = fixed.Token
+	ask := func(name, why string, most fixed.Amount, vary func(s *suppressedCase, x fixed.Amount), want ...string) leasetest.Question {
+		return leasetest.Question{Name: "suppression: " + name, Why: why, Most: most, Want: want, Answer: func(x fixed.Amount) (string, string) {
+			s := suppressedCase{attempted: 150 * token, over: true, demands: []fixed.Amount{100 * token, 50 * token, 0}}
+			vary(&s, x)
+			return s.answer()
 		}}
-	})
-	return list
+	}
+	return []leasetest.Question{
+		ask("attempted per second, a third is refused",
+			"1-100/x is refused, and within the limit nothing: of the bucket of 32 the burst is owed; a change of 1/32 is sent at once: 100/(1-1/3+1/32) and 100/(1-1/3-1/32). The others admit by demand, 2:1 of the limit", 200*token,
+			func(s *suppressedCase, x fixed.Amount) { s.attempted, s.was = x, 1.0/3 },
+			"0 rejects 0.0000 above 0/0 at once; 0/0 at once; 0/0, 12 in the bucket", "100.000001 rejects 0.0000 above 66.667/14 at once; 33.333/7 at once; 0/1, 0 in the bucket",
+			"143.283583 rejects 0.3021 above 66.667/14; 33.333/7; 0/1, 0 in the bucket", "157.37705 rejects 0.3646 above 66.667/14 at once; 33.333/7 at once; 0/1, 0 in the bucket"),
+		ask("attempted per second, a third is refused, linearly up to three times the limit",
+			"(x-100)/200 is refused, and a change of 1/32 sent at once: 100+200*(1/3-1/32) and 100+200*(1/3+1/32)", 200*token,
+			func(s *suppressedCase, x fixed.Amount) {
+				s.attempted, s.was, s.suppress = x, 1.0/3, lease.Suppress{Ramp: lease.RampLinear, Full: 3}
+			},
+			"0 rejects 0.0000 above 0/0 at once; 0/0 at once; 0/0, 12 in the bucket", "100.000001 rejects 0.0000 above 100/20 at once; 50/10 at once; 0/1, 0 in the bucket",
+			"160.416667 rejects 0.3021 above 69.792/14; 34.896/7; 0/1, 0 in the bucket", "172.916667 rejects 0.3646 above 63.542/13 at once; 31.771/7 at once; 0/1, 0 in the bucket"),
+		ask("tokens in the bucket", "it has the burst and what 120 ms bring, 32: above its half the excess has ended", 40*token,
+			func(s *suppressedCase, x fixed.Amount) { s.level = x },
+			"0 rejects 0.3333 above 66.667/14 at once; 33.333/7 at once; 0/1, 0 in the bucket", "16.000001 rejects 0.0000 above 0/0; 0/0; 0/0, 16.000001 in the bucket"),
+		ask("attempted per second, the bucket has tokens", "within the bucket nothing is refused", 400*token,
+			func(s *suppressedCase, x fixed.Amount) { s.attempted, s.over, s.level = x, false, 5*token },
+			"0 rejects 0.0000 above 0/0; 0/0; 0/0, 5 in the bucket"),
+		ask("attempted per second beside a silent one", "the silent one has a half of the limit, used or not", 200*token,
+			func(s *suppressedCase, x fixed.Amount) {
+				s.demands, s.silent, s.attempted = []fixed.Amount{80 * token, 50 * token}, true, x
+			},
+			"0 rejects 0.0000 above 0/0; 0/0 at once, 12 in the bucket", "50.000001 rejects 0.0000 above 50/10 at once; 0/0 at once, 0 in the bucket"),
+	}
 }
 
 // TestSpare: instances that cannot ask at once are lent what nobody demands: all of it, or half where others can ask.
