@@ -45,8 +45,24 @@ lint: ## Format, analyzers (vet, staticcheck, errcheck, ...) and dead code, in e
 	./scripts/lint
 
 .PHONY: vuln
-vuln: ## Known vulnerabilities in what the code reaches, by a pinned database or GOVULNDB
+vuln: ## Known vulnerabilities in what the code reaches and lock files pin (GOVULNDB, OSV: other databases)
 	./scripts/vuln
+
+.PHONY: licenses
+licenses: ## Licences of what is shipped
+	./scripts/licenses
+
+.PHONY: api
+api: ## What changed in the exported names of the public packages since a base (BASE)
+	./scripts/api
+
+.PHONY: cross
+cross: ## Build for macOS, Windows and 64-bit ARM
+	./scripts/cross
+
+.PHONY: rooms
+rooms: ## Packages by lines, files that use each other in a cycle, and fields
+	cd tools && $(GO) run ./rooms
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME
