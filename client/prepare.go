@@ -19,16 +19,15 @@ var (
 
 // What the marks of a Prepared are: those of [bucket.Prepared], and whether it has been counted.
 const (
-	markAt = iota
-	markBegin
+	markAt      = iota
+	markSetting // with markCounted
 	markRate
-	markBurst // with markCounted
 	markBefore
 	markAfter
 )
 
-// markCounted, in markBurst, says that what is held has been counted as admitted, for it
-// was waited for. No burst is that large.
+// markCounted, in markSetting, says that what is held has been counted as admitted, for it
+// was waited for. No number is that large.
 const markCounted = 1 << 63
 
 // prepare is the first phase of take. Where the lease is short while capacity may be free
@@ -54,7 +53,7 @@ func (l *leasedLimit) prepare(ctx context.Context, req limit.Request, wait bool,
 	if taken {
 		l.describeTo(r, cost, true)
 		return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{
-			markAt: uint64(h.At), markBegin: uint64(h.Begin), markRate: uint64(h.Rate), markBurst: h.Whole,
+			markAt: uint64(h.At), markSetting: h.Setting, markRate: uint64(h.Rate),
 			markBefore: h.Before, markAfter: h.After,
 		}}, nil
 	}
@@ -70,12 +69,12 @@ func (l *leasedLimit) prepare(ctx context.Context, req limit.Request, wait bool,
 	if !taken {
 		return limit.Prepared{}, nil
 	}
-	return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markBurst: markCounted}}, nil
+	return limit.Prepared{Cost: cost, Of: l, Mark: [6]uint64{markAt: uint64(l.client.now()), markSetting: markCounted}}, nil
 }
 
 // commit makes final what was prepared.
 func (l *leasedLimit) commit(h limit.Prepared) {
-	if h.Mark[markBurst]&markCounted == 0 {
+	if h.Mark[markSetting]&markCounted == 0 {
 		l.spender.Commit(h.Cost)
 		l.spender.Arrived(limit.Time(h.Mark[markAt]))
 	}
@@ -90,8 +89,8 @@ func (l *Limiter) rollback(h limit.Prepared) {
 		rollback = l.lease.paced.Rollback
 	}
 	rollback(now, bucket.Prepared{
-		At: limit.Time(h.Mark[markAt]), Begin: limit.Time(h.Mark[markBegin]), Rate: fixed.Amount(h.Mark[markRate]),
-		Whole: h.Mark[markBurst] &^ markCounted, Before: h.Mark[markBefore], After: h.Mark[markAfter],
+		At: limit.Time(h.Mark[markAt]), Setting: h.Mark[markSetting] &^ markCounted, Rate: fixed.Amount(h.Mark[markRate]),
+		Before: h.Mark[markBefore], After: h.Mark[markAfter],
 	}, h.Cost)
 	l.lease.mu.Lock()
 	defer l.lease.unlock()

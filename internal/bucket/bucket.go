@@ -72,6 +72,7 @@ func NewBucket(d *Deadline) *Bucket {
 	b := &Bucket{}
 	b.until.Store(d)
 	t := newSetting(0, 0, 0)
+	t.number = 1
 	t.word.Store(t.frozenWord)
 	b.setting.Store(t)
 	return b
@@ -209,6 +210,7 @@ func (b *Bucket) replace(now limit.Time, old, next *setting, add fixed.Amount) (
 }
 
 func (b *Bucket) put(t *setting) {
+	t.number = b.setting.Load().number + 1
 	if !b.frozen {
 		t.word.Store(t.frozenWord)
 	}

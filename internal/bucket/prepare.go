@@ -13,9 +13,8 @@ import (
 // it is committed.
 type Prepared struct {
 	At            limit.Time
-	Begin         limit.Time   // of the setting that it was taken from
+	Setting       uint64       // the number of the setting that it was taken from; 0 = not known, which counts as the one before
 	Rate          fixed.Amount // of it
-	Whole         uint64       // of it
 	Before, After uint64       // the word
 }
 
@@ -51,7 +50,7 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 			return Prepared{}, false, true
 		}
 		if t.word.CompareAndSwap(word, next) {
-			return Prepared{At: now, Begin: t.begin, Rate: t.rate, Whole: t.burst, Before: word, After: next}, true, true
+			return Prepared{At: now, Setting: t.number, Rate: t.rate, Before: word, After: next}, true, true
 		}
 	}
 }
@@ -59,14 +58,14 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 // Commit makes final that n was taken, and counts it as admitted. [Bucket.Arrived] says when.
 func (b *Bucket) Commit(n int64) { b.admitted.Add(n) }
 
-// longestPrepared bounds the time after which a Prepared is given back under another setting:
-// there may have been a third one in between, of a higher rate. Not longer: grants follow each
-// other that soon. Not shorter: a goroutine may have to wait for a processor in between.
+// longestPrepared bounds the time after which a Prepared is given back under the next setting. Not longer: more could have
+// overflowed in it than is worth counting. Not shorter: a goroutine may have to wait for a processor in between.
 const longestPrepared = limit.Time(5 * time.Millisecond)
 
 // Rollback gives n back, which h took. If nothing else was taken since, the bucket is as if n had
 // never been taken. Else its level is at most that: what would have overflowed since is not
-// given back, nor what is above the burst of a new setting.
+// given back, nor what is above the burst of a new setting. After two new settings nothing is: it
+// is not known at which rate tokens came under the one in between.
 func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,14 +73,17 @@ func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 	if !b.open(t, now) || n <= 0 {
 		return
 	}
-	same := t.begin == h.Begin && t.rate == h.Rate && t.burst == h.Whole
+	same := t.number == h.Setting
 	back := uint64(min(uint64(n), t.burst)) * t.tokenTicks
-	if same {
+	switch {
+	case same:
 		full := max(h.Before, t.tick(t.moment(h.At))) // it would have been full then
 		tick := t.tick(t.moment(now))
 		back -= min(back, tick-min(tick, full))
-	} else {
+	case h.Setting == 0, t.number == h.Setting+1:
 		back -= min(back, t.brought(max(h.Rate, t.rate), now-h.At))
+	default:
+		return
 	}
 	for {
 		word := t.current()

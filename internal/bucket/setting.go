@@ -22,6 +22,8 @@ type setting struct {
 	burst    uint64 // in tokens
 	unleased bool   // in force whatever the deadline: no lease
 
+	number uint64 // counts the settings of a bucket, from 1
+
 	begin limit.Time
 	span  uint64 // the moments that may be counted from begin, in nanoseconds
 	scale uint64 // ticks per nanosecond; 0 when nothing refills
