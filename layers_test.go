@@ -56,8 +56,9 @@ internal/admission, internal/costs < throttle;
 # What each recipient of a stream of messages is sent.
 limit < fanout;
 
-# Certificates for tests and benchmarks. Nothing else imports it.
+# Certificates and seeds for tests. Nothing else imports them.
 NONE < internal/testca;
+NONE < internal/seeding;
 
 # Real servers for tests. Nothing but tests imports it.
 github.com/redis/rueidis < internal/redistest < internal/etcdtest;

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -46,7 +47,7 @@ func (l *ledger) check(t *testing.T, rate, burst float64) (total int64) {
 // crashes, is mute, comes back without memory, and limiters close and open.
 func TestNeverOverWhateverHappens(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	for seed := range seeding.Draw(t, 12) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 9))
 			h := newHub(t, time.Duration(1+rng.IntN(40))*time.Millisecond)

@@ -11,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -18,7 +19,7 @@ import (
 // whatever the verb and whatever became of it: each request counts once, also one that is
 // refused because others wait; one that nobody could ever admit does not count.
 func TestWhatIsAskedIsDemand(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 41))
 			const quota = 5

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -26,7 +27,7 @@ type inDoubt struct {
 func TestWaitsInDoubt(t *testing.T) {
 	const ask, each, burst = 300 * time.Millisecond, 100 * time.Millisecond, 4
 	late, kept := 0, 0
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 21))
 			l := lentAll(t, 10, burst)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -66,7 +67,7 @@ func TestHoldWalk(t *testing.T) {
 // Whatever is held, and committed with less or more: what was committed, but for the debt that nobody has paid yet, and
 // what is held are never above the burst and what was refilled.
 func TestHoldNeverOver(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd, begin := rand.New(rand.NewPCG(seed, 7)), time.Now()
 			const rate, burst = 50, 300

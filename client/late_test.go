@@ -7,13 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestWaitWhereNothingIsLent: an instance that begins to wait for a limit that others use up
 // holds nothing yet. Its part comes when the coordinator knows of it, so that it is not
 // too late for any deadline that leaves the time for that.
 func TestWaitWhereNothingIsLent(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 1))

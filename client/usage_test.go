@@ -8,12 +8,13 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestUsageIsComplete: what is decided at random moments is counted once, also by a lease that
 // holds nothing and was not counted for long, and a lease that is not used costs nothing.
 func TestUsageIsComplete(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 17))
 			c, err := New(Options{Address: "127.0.0.1:1", Instance: "one"})

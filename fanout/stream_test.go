@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -141,7 +142,7 @@ func (w waiting) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 
 // TestStreamEveryPositionOnce: publisher, reader and a limit that waits, at once.
 func TestStreamEveryPositionOnce(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
 			var taker limit.Taker = limiter(t, limit.PerSecond(1+r.Int64N(100)), 1+r.Int64N(5))

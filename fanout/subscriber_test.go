@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -148,7 +149,7 @@ func (a account) gap(t *testing.T, g Gap, published []uint64) {
 // TestEveryPositionOnce: what was delivered and the gaps together cover every position
 // that was published, each exactly once, and in their order.
 func TestEveryPositionOnce(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range seeding.Draw(t, 500) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
 			s := NewSubscriber(limiter(t, limit.PerSecond(1+r.Int64N(100)), 1+r.Int64N(10)))

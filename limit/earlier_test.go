@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // The time may be read before the limiter is made, or be no time at all.
@@ -116,7 +118,7 @@ func TestAllowAtAnyTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 41))
 		p := randomBucket(r)
 		synctest.Test(t, func(t *testing.T) {
@@ -143,7 +145,7 @@ func TestAllowAtAnEarlierTimeBesideAllow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 43))
 		p := randomBucket(r)
 		synctest.Test(t, func(t *testing.T) {

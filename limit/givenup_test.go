@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // A newcomer gets the earliest of the times that were given up which had room for its cost,
@@ -15,7 +17,7 @@ func TestHistoriesTimesGivenUp(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	filled := 0
-	for seed := range uint64(500) {
+	for seed := range seeding.Draw(t, 500) {
 		r := rand.New(rand.NewPCG(seed, 67))
 		l, now := newLimiter(t, bucketPolicy(PerSecond(1), 4)), time.Now()
 		type place struct {

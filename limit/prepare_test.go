@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestUndoNeverGivesMore: whatever others take while something is held, and however long,
@@ -17,7 +19,7 @@ func TestUndoNeverGivesMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(2000) {
+	for seed := range seeding.Draw(t, 2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			p := randomPolicy(r)

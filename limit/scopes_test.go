@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 func must[T any](v T, err error) T {
@@ -346,7 +348,7 @@ func TestScopesLeaveNoTrace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		synctest.Test(t, func(t *testing.T) { scopesLeaveNoTrace(t, seed) })
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestUndoAmongOthers: a rollback restores every token although others have taken since, as long
 // as the bucket would not have been full in between; also while there are waiters, and after.
 func TestUndoAmongOthers(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 12))
 			p := Policy{Rate: Rate{Count: 1 + r.Int64N(50), Period: time.Second}, Burst: 40}
@@ -83,7 +85,7 @@ func TestKeptIsNotUndone(t *testing.T) {
 // TestFixedWindowLineOfCosts: waiters with different costs for fixed windows are each served in
 // the first window with room behind those before it, and fail at once when that is too late.
 func TestFixedWindowLineOfCosts(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 13))
 			quota := 2 + r.Int64N(5)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // typo returns word with one byte added, left out, replaced or swapped with its neighbour.
@@ -46,7 +48,7 @@ func warned(src string) (bool, string) {
 func TestTyposAreWarnedOf(t *testing.T) {
 	const letters = "abcdefghijklmnopqrstuvwxyz-_"
 	named, all := 0, 0
-	for seed := range uint64(20_000) {
+	for seed := range seeding.Draw(t, 20_000) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		pick := func(words []string) string { return words[r.IntN(len(words))] }
 		var word, wrong, src string

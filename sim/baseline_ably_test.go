@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -145,7 +146,7 @@ func ablyOracle(a Ably, heard map[Address][]ablyStretch, now limit.Time) (float6
 // The average of random reports, some of them lost, is that of the list of those that
 // came, each with what was lost before it.
 func TestAblyAverageEqualsOracle(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		a := Ably{Linear: seed%2 == 0, Report: time.Duration(1+r.IntN(3000)) * ms, SubInterval: time.Duration(1+r.IntN(3000)) * ms, SubIntervals: 1 + r.IntN(5)}
 		w, m := ablyMasterAt(t, a, perSecond(100))

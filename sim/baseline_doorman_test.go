@@ -3,6 +3,8 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // settle asks for each client in turn until nothing changes and returns what each has.
@@ -87,7 +89,7 @@ func TestDoormanMovesShareWithinTwoRefreshes(t *testing.T) {
 		} {
 			first, last, sum := time.Hour, time.Duration(0), time.Duration(0)
 			const seeds = 8
-			for seed := range uint64(seeds) {
+			for seed := range seeding.Draw(t, seeds) {
 				const step = 80 * time.Second
 				l := newLoop(t, Doorman{Kind: kind, Refresh: tt.refresh}, Setup{Limit: perSecond(1000), Instances: 10, RoundTrip: 50 * time.Millisecond}, seed)
 				l.demand = func(i int, now time.Duration) float64 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -132,7 +133,7 @@ func TestHermesReadings(t *testing.T) {
 		{Hermes{Apart: true, Averaged: true}, 30 * time.Second, 110 * time.Second},
 	} {
 		first, last := time.Hour, time.Duration(0)
-		for seed := range uint64(8) {
+		for seed := range seeding.Draw(t, 8) {
 			const step = 150 * time.Second
 			l := newLoop(t, tt.hermes, Setup{Limit: perSecond(1000), Instances: 10, RoundTrip: 20 * time.Millisecond}, seed)
 			l.demand = func(i int, now time.Duration) float64 {
@@ -169,7 +170,7 @@ func TestHermesFollowsSlowly(t *testing.T) {
 		{true, 60 * time.Second, 0.15, 0.75},
 		{true, 20 * time.Second, 0, 0.20},
 	} {
-		for seed := range uint64(3) {
+		for seed := range seeding.Draw(t, 3) {
 			l := newLoop(t, Hermes{Apart: tt.apart}, Setup{Limit: perSecond(1000), Instances: 10, RoundTrip: 20 * time.Millisecond}, seed)
 			l.demand = func(i int, now time.Duration) float64 {
 				if int(now/tt.every)%10 == i {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -128,7 +129,7 @@ func (p *linePublished) tryToIncreaseCounter(now limit.Time, currentLimit int64)
 // happens to the clock and the limit.
 func TestLineEqualsPublishedCode(t *testing.T) {
 	refused := 0
-	for seed := range uint64(500) {
+	for seed := range seeding.Draw(t, 500) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		env, w := lineAt(Line{}, 10, 2)
 		i := w.(*lineInstance)
@@ -158,7 +159,7 @@ func TestLineEqualsPublishedCode(t *testing.T) {
 // With CheckFirst and a clock that runs evenly, no second of it has more than the part
 // of the limit. Each request is decided once, and none waits longer than it may.
 func TestLineKeepsItsPart(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		rate, instances := r.Int64N(40), 1+r.IntN(8)
 		env, i := lineAt(Line{CheckFirst: true, RoundUp: seed%2 == 0}, rate, instances)

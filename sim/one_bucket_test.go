@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // One bucket that all reach refuses what the arithmetic of one bucket refuses, however
 // many instances there are, whatever the network does: it is the reference, so that
 // nothing is refused beyond it, and nothing early.
 func TestOneBucketIsTheReference(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range seeding.Draw(t, 4) {
 		for _, wait := range []time.Duration{0, 50 * ms, 250 * ms} {
 			for _, instances := range []int{1, 20} {
 				s := Scenario{

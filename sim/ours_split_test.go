@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/partition"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
@@ -139,7 +140,7 @@ func TestSplitWaitsForController(t *testing.T) {
 // in time, and as long as nothing changes who is not told at once is let go. Without
 // windows and changes, who is told at once is whom the sum of costs says.
 func TestSplitLine(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		own := []OwnSplit{{}, {Window: time.Second}, {Window: 100 * ms, Pacing: partition.PaceEven}, {Window: 300 * ms, Pacing: partition.PacePID}}[seed%4]
 		changes, late := seed%3 == 0, seed%5 == 0
@@ -201,7 +202,7 @@ func TestSplitLine(t *testing.T) {
 // token more for each instance at most. In a window of the clock there is never more than
 // the limit, rounded up.
 func TestSplitFleet(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range seeding.Draw(t, 60) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		n := 1 + r.IntN(30)
 		count, period := 1+r.Int64N(300), time.Duration(500+r.Int64N(3000))*ms
@@ -243,7 +244,7 @@ func TestSplitFleet(t *testing.T) {
 // A limit that changes for all at one moment is kept before, after and across, and reaches
 // those who wait.
 func TestSplitChanges(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		s := Scenario{
 			Name: "split", Limit: limitOf(1+r.Int64N(200), 1+r.Int64N(9)), Instances: 1 + r.IntN(9), Duration: 12 * time.Second, Seed: seed,

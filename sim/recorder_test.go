@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -36,7 +37,7 @@ func record(r *rand.Rand, s *Scenario) (*recorder, []admission) {
 // which begins and ends at an admission.
 func TestOverEqualsBruteForce(t *testing.T) {
 	over := 0
-	for seed := range uint64(400) {
+	for seed := range seeding.Draw(t, 400) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s := &Scenario{
 			Limit:     Limit{limit.Rate{Count: 1 + r.Int64N(40), Period: time.Duration(1+r.Int64N(3000)) * ms}, r.Int64N(60)},
@@ -69,7 +70,7 @@ func TestOverEqualsBruteForce(t *testing.T) {
 // With changes it is the debt of one bucket in rational numbers, which keeps what was
 // used up to the new burst.
 func TestOverWithChanges(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		any := func() Limit {
 			return Limit{limit.Rate{Count: r.Int64N(60), Period: time.Duration(1+r.Int64N(2000)) * ms}, r.Int64N(60)}
@@ -116,7 +117,7 @@ func TestOverWithChanges(t *testing.T) {
 // A system that goes through one bucket is never over, to the last tick, also where
 // the limit changes.
 func TestOneBucketIsNeverOver(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		any := func() Limit {
 			return Limit{limit.Rate{Count: 1 + r.Int64N(1000), Period: time.Duration(1+r.Int64N(2000)) * ms}, 1 + r.Int64N(20)}
@@ -143,7 +144,7 @@ func TestOneBucketIsNeverOver(t *testing.T) {
 }
 
 func TestWindowsEqualBruteForce(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		s := &Scenario{Limit: limitOf(1+r.Int64N(20), r.Int64N(30)), Instances: 1, Duration: 15 * time.Second}
 		for len(s.Changes) < r.IntN(4) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -158,7 +159,7 @@ func TestJain(t *testing.T) {
 }
 
 func TestWaterfill(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range seeding.Draw(t, 2000) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		n := 1 + r.IntN(10)
 		wants, weights, total := make([]float64, n), make([]float64, n), 0.0

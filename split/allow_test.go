@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -14,7 +15,7 @@ import (
 // its own; token c is due at c divided by the rate, and good until burst further ones are
 // due. Allow, AllowN and Remaining say what a list of all tokens says.
 func TestAllowAgainstAllTokens(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 61))
 		rate, n := 1+r.Int64N(40), 1+r.IntN(6)
 		terms := split.Terms{Total: limit.PerSecond(rate), Part: split.Instance(r.IntN(n), n), Burst: int64(n) * (1 + r.Int64N(4))}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -16,7 +17,7 @@ import (
 // above 1 must not cross, and without.
 func TestBoundIsExact(t *testing.T) {
 	early, inTime := 0, 0
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		options := split.Options{}
 		if r.IntN(4) > 0 {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -80,7 +81,7 @@ func TestCallbacksOneAfterTheOther(t *testing.T) {
 // TestCallbacksInTime: whatever a controller does to the permits of a window, and whenever the terms
 // change, a bounded wait ends by its deadline.
 func TestCallbacksInTime(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range seeding.Draw(t, 30) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
 			l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1)}, split.Options{Window: time.Second, Pacing: split.PID})

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -15,7 +16,7 @@ import (
 // in force allows, plus one for each instance and for each change in it.
 func TestHistoriesChanges(t *testing.T) {
 	let := 0
-	for seed := range uint64(60) {
+	for seed := range seeding.Draw(t, 60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 36))
 			n := 1 + r.IntN(8)

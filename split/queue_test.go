@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -66,7 +67,7 @@ type queue struct {
 // tokens gives. Those that would be late, and no others, fail at once; the waiters behind one
 // that gives up move up; and no request overtakes a waiter.
 func TestQueueAgainstCount(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			c := &counted{burst: 1 + r.IntN(6), served: map[int]time.Duration{}}
@@ -184,7 +185,7 @@ func (q *queue) wait(id, n int, bounded bool) {
 // at that moment, and the others are served in time, in order.
 func TestChangeTellsWhoIsLate(t *testing.T) {
 	late, served := 0, 0
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 8))
 			l := newLimiter(t, split.Terms{Total: limit.PerSecond(10), Part: split.Instance(0, 1), Burst: 3}, split.Options{})

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -105,7 +106,7 @@ func TestWaitFuncReenters(t *testing.T) {
 // order at the first time that a naive count allows, and those that would be late fail at once.
 func TestWaitersInWindows(t *testing.T) {
 	const perWindow = 5
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			l := newLimiter(t, split.Terms{Total: limit.PerSecond(perWindow), Part: split.Instance(0, 1)}, split.Options{Window: time.Second})

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/throttle"
 )
@@ -128,18 +129,16 @@ var storms = []throttle.Options{
 // leave: each is answered once, with its reason. In virtual time all of them occur.
 func TestStorm(t *testing.T) {
 	for i, o := range storms {
-		for seed := range uint64(5) {
+		var started, refused, evicted, timedOut, late, left int64
+		for seed := range seeding.Draw(t, 5) {
 			synctest.Test(t, func(t *testing.T) {
 				a := storm(t, o, seed, 2000)
-				if a.started.Load() == 0 || a.refused.Load() == 0 || a.evicted.Load() == 0 || a.left.Load() == 0 || a.late.Load() == 0 ||
-					i < 2 && a.timedOut.Load() == 0 {
-					t.Errorf("storm %d has not seen all: %+v", i, a)
-				}
-				if seed == 0 {
-					t.Logf("started %d, refused %d, evicted %d, timed out %d, late %d, left %d", a.started.Load(), a.refused.Load(),
-						a.evicted.Load(), a.timedOut.Load(), a.late.Load(), a.left.Load())
-				}
+				started, refused, evicted = started+a.started.Load(), refused+a.refused.Load(), evicted+a.evicted.Load()
+				timedOut, late, left = timedOut+a.timedOut.Load(), late+a.late.Load(), left+a.left.Load()
 			})
+		}
+		if started == 0 || refused == 0 || evicted == 0 || left == 0 || late == 0 || i < 2 && timedOut == 0 {
+			t.Errorf("storm %d: started %d, refused %d, evicted %d, timed out %d, late %d, left %d", i, started, refused, evicted, timedOut, late, left)
 		}
 	}
 }

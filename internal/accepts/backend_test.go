@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -268,7 +269,7 @@ func refusing(t *testing.T, n int, k, refuses float64, bounded bool) {
 		each = 5
 	}
 	var worst, worstPlain seen
-	for seed := range uint64(2) {
+	for seed := range seeding.Draw(t, 2) {
 		for _, book := range []bool{false, true} {
 			f := newFleet(seed, n, each, 50*time.Millisecond, c, book)
 			f.refuses, f.bounded = refuses, bounded
@@ -316,7 +317,7 @@ func TestReopensAtRandom(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	var took []float64
-	for seed := range uint64(12) {
+	for seed := range seeding.Draw(t, 12) {
 		r := rand.New(rand.NewPCG(seed, 28))
 		c, err := Config{K: 1.1 + r.Float64()}.WithDefaults()
 		if err != nil {

@@ -3,6 +3,8 @@ package admission
 import (
 	"slices"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // E30: 1,000 keys that send a request now and then, a fifth of the load together, and 16 keys that
@@ -101,7 +103,7 @@ func TestNewKeysDoNotStarveOthers(t *testing.T) {
 // Keys that always wait get the same cost, whatever a request of theirs costs and however wrong
 // its prediction is: at any time they differ by three times the dearest at most.
 func TestEqualShares(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		s := newServer(Config{Concurrency: 1, MaxWaiting: 400}, 1, seed)
 		keys := 2 + s.IntN(6)
 		costs, served := make([]int64, keys), make([]int64, keys)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -146,7 +147,7 @@ func TestFloodFreesNobody(t *testing.T) {
 // Limits, overrides and keys of several attributes are listed together, in pages of any size, and
 // what is listed as exact is lifted by what is shown.
 func TestPages(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		b, e := newBans(t, `
 limits:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -72,7 +73,7 @@ func TestCommitNotesTheArrival(t *testing.T) {
 // if nothing came in between.
 func TestUndoGivesBackAtMostWhatWasTaken(t *testing.T) {
 	exact, less := 0, 0
-	for seed := range uint64(20_000) {
+	for seed := range seeding.Draw(t, 20_000) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		amount := func(most int64) fixed.Amount { return fixed.Amount(r.Int64N(most*int64(fixed.Token) + 1)) }
 		own, oracle := NewBucket(nil), NewBucket(nil)

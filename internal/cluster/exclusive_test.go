@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestNeverTwoLeaders: whatever is delayed, lost or paused, and with clocks whose rates differ by
@@ -21,7 +23,7 @@ func TestNeverTwoLeaders(t *testing.T) {
 	if more, err := strconv.Atoi(os.Getenv("STINT_HISTORIES")); err == nil {
 		trials = more
 	}
-	for seed := range uint64(trials) {
+	for seed := range seeding.Draw(t, trials) {
 		w := troubledWorld(t, seed+1)
 		w.run(30 * ttl)
 		terms += w.terms

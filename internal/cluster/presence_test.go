@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestRosterByHand: a member is alive for three intervals after its last change, and its record is dead
@@ -70,7 +72,7 @@ func TestRosterByHand(t *testing.T) {
 // silent for four is not, and this member always is.
 func TestRosterOfRandomMembers(t *testing.T) {
 	oneGoroutine(t)
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		self := Member{ID: "self"}
 		roster := newRoster(self, time.Second)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 func membersOf(n int, r *rand.Rand) (members []Member) {
@@ -44,7 +46,7 @@ func TestPreferredIsThatOfEveryVersion(t *testing.T) {
 // itself, and the order of members does not matter; for random members.
 func TestPreferredMovesLittle(t *testing.T) {
 	oneGoroutine(t)
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		members := membersOf(2+r.IntN(12), r)
 		gone := members[r.IntN(len(members))]
@@ -66,7 +68,7 @@ func TestPreferredMovesLittle(t *testing.T) {
 func TestPreferredSpreads(t *testing.T) {
 	oneGoroutine(t)
 	near, parts := 0, 0
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		members := membersOf(3, rand.New(rand.NewPCG(seed, 2)))
 		count := map[string]int{}
 		for _, scope := range scopesOf(64) {

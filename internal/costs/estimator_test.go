@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/quantile"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 const ms = time.Millisecond
@@ -117,7 +118,7 @@ func draws(r *rand.Rand) func(i int) time.Duration {
 // prediction after each sample is the exact quantile of the weighted samples, but for the width
 // of a bucket.
 func TestPredictionIsTheQuantile(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range seeding.Draw(t, 150) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := Options{Quantile: 0.05 + 0.94*r.Float64(), HalfLife: 8 + r.IntN(300), Min: 1, Max: time.Hour}
 		e := newEstimator(t, o)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-io/stint/internal/crossings"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -198,7 +199,7 @@ func TestWalk(t *testing.T) {
 // TestOracle: whatever is taken and given back on whichever server, at whatever time, in whatever window, the events
 // are those of a simple count of each key and window: each at most once, in the order in which they happened.
 func TestOracle(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range seeding.Draw(t, 8) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(14, seed))
 			kept := &shaky{Records: records.New(nil, 0), rnd: rand.New(rand.NewPCG(14, seed+100))}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/crossings"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -122,7 +123,7 @@ func TestStoreWalk(t *testing.T) {
 // TestStoreOracle: whatever is taken, charged and given back in whatever window, the events of a key are those of
 // one count: soft, hard and saturated when it first comes there in a window, under when it first leaves.
 func TestStoreOracle(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			softPercent, hardPercent := rnd.IntN(2)*(50+rnd.IntN(50)), 100+rnd.IntN(3)*50

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -20,7 +21,7 @@ func TestQueueIsInOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		items := make([]*item, 1+r.IntN(60))
 		for i := range items {

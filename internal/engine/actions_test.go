@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -117,7 +118,7 @@ limits:
 // A limit that tags refuses no request and takes no more than it has; a limit that refuses, beside
 // it, is charged as if it were not there.
 func TestTagRefusesNothing(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		r := rand.New(rand.NewPCG(seed, 12))
 		rate := 1 + r.IntN(5)
 		b := newBench(t, fmt.Sprintf(`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -305,7 +306,7 @@ func drawArmor(rng *rand.Rand) (string, *armorModel) {
 
 // Policies drawn at random decide as the model does, request by request.
 func TestArmorAgainstAModel(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		rng := rand.New(rand.NewPCG(seed, 26))
 		synctest.Test(t, func(t *testing.T) {
 			policy, m := drawArmor(rng)

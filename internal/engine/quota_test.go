@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -120,7 +121,7 @@ func TestQuotasTogether(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	refusals := 0
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 0x90))
 		c := drawQuotas(r)
 		e := c.engine(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -78,7 +79,7 @@ limits:
 // Every request is answered exactly once, in the order of arrival under its key, within max_wait,
 // and no more is admitted than the limit allows, whatever is cancelled or reloaded meanwhile.
 func TestQueueAnswersEachOnce(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 13))
 			limits := func(length int) string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/internal/quantile"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -127,7 +128,7 @@ func TestSubject(t *testing.T) {
 // same, the newer ones heavier, or at most 1/16 more; and where they do not drift that share of requests costs no more
 // which the quantile says.
 func TestQuantile(t *testing.T) {
-	for seed := range uint64(24) {
+	for seed := range seeding.Draw(t, 24) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		q, sigma, mean := 0.3+0.65*r.Float64(), 0.3+r.Float64(), 100+2000*r.Float64()
 		kind, drift := seed%3, 0.0

@@ -13,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/keyadmin"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -264,7 +265,7 @@ func (r *reserved) Forget(context.Context, string, []byte) error        { r.forg
 // TestRefundOfDebt: whatever a key has used, in debt or not, a refund gives back what it says, and never more than was
 // used without what is reserved.
 func TestRefundOfDebt(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		d := open(t, nil)
 		held := &reserved{n: rnd.Int64N(2) * rnd.Int64N(100)}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -145,7 +146,7 @@ func TestManyAtOnce(t *testing.T) {
 	var live [keys]atomic.Int64
 	var wg sync.WaitGroup
 	full, served := atomic.Int64{}, atomic.Int64{}
-	for seed := range uint64(8) {
+	for seed := range seeding.Draw(t, 8) {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 1))
 			for range 5000 {

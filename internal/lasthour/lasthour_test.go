@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -54,7 +55,7 @@ func refusals(t *testing.T, p limit.Policy, at []limit.Time, keys []int, cost in
 
 // Requests at times that are known exactly are decided as a store decides them one by one, by every algorithm.
 func TestAsAStoreDecides(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range seeding.Draw(t, 30) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		rate := limit.Rate{Count: 1 + r.Int64N(40), Period: time.Second * time.Duration(1+r.IntN(30))}
 		policies := []limit.Policy{

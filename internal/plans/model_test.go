@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/store"
 )
 
@@ -195,7 +196,7 @@ func (w *world) look() {
 // Whatever is set, removed, refused, reloaded and forgotten at random by three servers, each says what a plain map says
 // once it has looked, and the one that made a change at once. Clocks of the servers jump together, as plans end by them.
 func TestModel(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := &world{T: t, r: rand.New(rand.NewPCG(seed, 1)), rec: &cuttable{Records: records.New(nil, 0)}, model: map[string]entry{}}
 			for range 3 {

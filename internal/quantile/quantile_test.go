@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // Every value lies in its bucket, buckets follow each other, and the middle is off by no more than was promised.
@@ -37,7 +39,7 @@ func TestValueIsTheQuantile(t *testing.T) {
 		value  int64
 		weight float64
 	}
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		var h Histogram
 		if !h.Empty() || h.Value() != 0 || h.Max() != 0 {

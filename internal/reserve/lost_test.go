@@ -11,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/reserve"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/store"
 )
 
@@ -33,7 +34,7 @@ func (u *unheard) Swap(ctx context.Context, table, key string, old, value []byte
 // TestLostAnswers: whoever hangs up, and whatever answer of the records is lost, what counts in the end is what was
 // committed, and nothing of reservations that were released, or whose caller never got an ID.
 func TestLostAnswers(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range seeding.Draw(t, 30) {
 		w := newWorld(t, "{name: hour, key: [tenant], rate: 1000000/hour, algorithm: fixed_window}")
 		kept := &unheard{records.New(w.now, 0), rand.New(rand.NewPCG(seed, 1)), 0.2}
 		w.book = reserve.New(w.engine, kept, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(0, w.clock.Load()) })

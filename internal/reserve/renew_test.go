@@ -10,6 +10,7 @@ import (
 
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/reserve"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -163,7 +164,7 @@ func (r *one) expire(now int64) {
 // whatever the clock does: what counts is the actual cost of those committed, what those that have ended were said to
 // have used (or what they held, where that stays charged), and what open ones hold.
 func TestRenewHistories(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		rnd := rand.New(rand.NewPCG(41, seed))
 		w := newWorld(t, "{name: tokens, key: [tenant], algorithm: fixed_window, rate: 1000000/hour}")
 		w.clock.Add(int64(10 * time.Minute)) // so that no jump leaves the hour

@@ -16,6 +16,7 @@ import (
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/reserve"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -207,7 +208,7 @@ func TestSeveralLimits(t *testing.T) {
 // time what counts in a window is what was committed in it and what is reserved, and no more than the quota is ever
 // reserved at a time.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		rnd := rand.New(rand.NewPCG(14, seed))
 		w := newWorld(t, "{name: tokens, key: [tenant], algorithm: fixed_window, rate: 1000/hour}")
 		w.clock.Store(time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC).UnixNano())

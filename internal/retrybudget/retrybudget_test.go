@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 func budget(t *testing.T, c Config) *Budget {
@@ -51,7 +53,7 @@ func TestKeepsAtMost(t *testing.T) {
 // TestNeverOver: in random orders of requests and retries there are never more retries than the
 // percentage of the requests and the reserve.
 func TestNeverOver(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := Config{Percent: 100 * r.Float64(), Reserve: r.IntN(5), Most: 1 + r.IntN(200)}
 		b := budget(t, c)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -80,7 +81,7 @@ func TestHalfIsLeft(t *testing.T) {
 
 // A tenant that is alone is answered as by a bucket of its own, whatever it asks.
 func TestALoneTenantHasAll(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t, 1+rng.Int64N(1000), 1+rng.Int64N(500))
 		w.terms.Weights = map[string]int64{"a": 1 + rng.Int64N(9)}
@@ -104,7 +105,7 @@ func TestALoneTenantHasAll(t *testing.T) {
 
 // While the demand of all together fits a bucket with the rate and half of the burst, nobody is refused.
 func TestNeverEarly(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld(t, 10+rng.Int64N(1000), 10+rng.Int64N(1000))
 		half := limit.NewBucket(limit.Policy{Rate: w.terms.Policy.Rate, Burst: w.terms.Policy.Burst / 2})
@@ -131,7 +132,7 @@ func TestNeverEarly(t *testing.T) {
 // within 5 % and what the burst is worth, and the bucket behind never had to refuse, so the table's sum is
 // never over.
 func TestSharesAreMaxMin(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range seeding.Draw(t, 12) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		n := 2 + rng.IntN(30)
 		w := newWorld(t, 500, int64(4*n+rng.IntN(200)))

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -67,7 +69,7 @@ func (e *exact) total() float64 { return e.all / math.Exp(e.now) / Memory.Second
 // Drawn streams hold the bound: Zipf of several exponents, uniform, keys that become hot late, in several groups, with
 // pauses in which all decays.
 func TestBoundAgainstTheExactCount(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, e := New(start), &exact{n: map[string]float64{}}
 		keys := uint64(1 + r.IntN(20_000))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/usage"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -105,7 +106,7 @@ func (m *members) end(i int) {
 // Invariant: whatever is lost, said twice or forgotten by a member that begins anew, once messages arrive again all
 // members have the same history, and each key's sum in it is what was counted.
 func TestMembersHaveTheSameHistory(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range seeding.Draw(t, 10) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 14))
 			all := newMembers(t, 4)

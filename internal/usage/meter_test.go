@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/usage"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -136,7 +137,7 @@ func (l *lossy) Raise(ctx context.Context, table string, marks []store.Mark, kee
 // Whatever is lost, repeated or late on the way, and whenever processes end and clocks jump: once all have
 // reported, each key's usage is exactly what was counted.
 func TestExactlyOnce(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		rnd := rand.New(rand.NewPCG(seed, 8))
 		now := limit.At(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
 		clock := func() limit.Time { return now }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // show is a line as a text: who waits for how much, and the sum.
@@ -119,7 +121,7 @@ func TestLineIsASlice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		h := &history{r: r}
 		for step := range 400 {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -32,7 +33,7 @@ func TestStorm(t *testing.T) {
 		g := guard(t, Policy{Limit: own, Retry: Retry{Reserve: 100}, MaxHosts: 3})
 		var running sync.WaitGroup
 		var tries atomic.Int64
-		for seed := range uint64(100) {
+		for seed := range seeding.Draw(t, 100) {
 			r := rand.New(rand.NewPCG(seed, 3))
 			running.Go(func() {
 				for range 200 {

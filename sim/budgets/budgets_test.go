@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/sim/budgets"
 )
 
@@ -24,7 +25,7 @@ func figures(t *testing.T, seeds int, name string, piece int64, create budgets.N
 	for _, crash := range []float64{0, 0.5} {
 		var over, use []float64
 		early := 0
-		for seed := range uint64(seeds) {
+		for seed := range seeding.Draw(t, seeds) {
 			s := scenario(seed, crash)
 			s.Piece = piece
 			r, err := budgets.Simulate(s, create)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/traffic"
 )
 
@@ -108,7 +109,7 @@ func drawn(seed uint64, length time.Duration) Scenario {
 // Whatever the policy: each request ends once or is under way, no server spends more CPU time than
 // it has, what is useful was spent, and no call keeps a place that has ended.
 func TestConservation(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeding.Draw(t, 3) {
 		s := drawn(seed, 3*time.Second)
 		quiet := s
 		quiet.Loads = append([]Load(nil), s.Loads...)
@@ -134,7 +135,7 @@ func TestConservation(t *testing.T) {
 
 // When all is quiet, no policy holds anything for a call that has ended: places, credits, attempts.
 func TestNothingIsLeft(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeding.Draw(t, 3) {
 		s := drawn(seed, 40*time.Second)
 		for i := range s.Loads {
 			s.Loads[i].Rate = append(s.Loads[i].Rate[:1:1], RateStep{At: ms, Rate: 4 * s.Loads[i].Rate[0].Rate}, RateStep{At: time.Second})

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 var graphs = flag.Int("graphs", 2, "how many graphs of services TestChains draws")
@@ -22,7 +24,7 @@ func spike(length time.Duration) Scenario {
 // E29: the queue delay never leaves its band, and is where it stays within 20 ms. A limit that
 // follows the server gets there as well, but for rounds in which it measures.
 func TestSpike(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeding.Draw(t, 3) {
 		s := spike(3 * time.Second)
 		s.Seed = seed
 		r := play(t, s, &Ours{MaxWaiting: 50, MaxWait: 10 * ms})
@@ -76,7 +78,7 @@ func TestChains(t *testing.T) {
 	ours := &Ours{Rate: 1, MaxQueue: 10 * ms, MaxWait: 50 * ms, Throttle: 1.2}
 	others := []System{TopFull{}, DAGOR{}, Breakwater{}}
 	ratios := make([][]float64, len(others))
-	for seed := range uint64(*graphs) {
+	for seed := range seeding.Draw(t, *graphs) {
 		s := Scenario{Name: "chain", Seed: seed, Duration: length, Delay: ms / 10, Random: &Random{}, Measure: Measure{From: length / 4, Step: length / 4, Band: 50 * ms}}
 		goodput := play(t, s, ours).Goodput
 		for i, other := range others {

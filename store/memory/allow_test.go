@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -16,7 +17,7 @@ import (
 // lock, Allow admits what limit.Bucket does, request by request, for known keys and new ones,
 // beside costs above 1 and refunds, for hours.
 func TestKeyedAllowBySystemClock(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 31))
 			policy := limit.Policy{Rate: limit.PerSecond([]int64{1, 5, 100, 1000}[r.IntN(4)]), Burst: 1 + r.Int64N(8)}

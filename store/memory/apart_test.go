@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -25,7 +26,7 @@ func TestFloodLeavesOtherLimitsTheirPart(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for seed := range uint64(12) {
+	for seed := range seeding.Draw(t, 12) {
 		r := rand.New(rand.NewPCG(seed, 47))
 		clock := newManual()
 		s := New(Options{MaxBytes: 2 << 20, Now: clock.now})
@@ -120,7 +121,7 @@ func TestClaims(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		r := rand.New(rand.NewPCG(seed, 53))
 		b := &budget{max: 1 << 20}
 		var accounts []*account

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -81,7 +82,7 @@ func TestBudgetEqualsWhatIsHeld(t *testing.T) {
 		p.MaxInFlight++
 		all = append(all, p)
 	}
-	for seed := range uint64(2) {
+	for seed := range seeding.Draw(t, 2) {
 		clock := newManual()
 		s := New(Options{MaxBytes: 96 << 10, Now: clock.now})
 		counters := make([]*Counters, 3)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -56,7 +57,7 @@ func TestKeyedAgainstExactFractions(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(150) {
+	for seed := range seeding.Draw(t, 150) {
 		r := rand.New(rand.NewPCG(seed, 59))
 		p := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(50), Period: time.Duration(1+r.Int64N(100)) * time.Millisecond}, Burst: 1 + r.Int64N(8)}
 		if seed%5 == 0 {

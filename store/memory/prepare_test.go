@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -95,7 +96,7 @@ func TestHolderLeavesNoTrace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		now := limit.Time(1e18)
 		clock := func() limit.Time { return now }

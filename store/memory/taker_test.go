@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -19,7 +20,7 @@ func TestTakerAnswersAsLimitersDo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(120) {
+	for seed := range seeding.Draw(t, 120) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 61))
 			p := limit.Policy{Algorithm: limit.Algorithm(seed % 5), Rate: limit.Rate{Count: 1 + r.Int64N(20), Period: time.Second}}

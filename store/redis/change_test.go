@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/storetest"
@@ -316,7 +317,7 @@ func TestStatesAreRoundedUp(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	far := 0
-	for seed := range uint64(20_000) {
+	for seed := range seeding.Draw(t, 20_000) {
 		r := rand.New(rand.NewPCG(seed, 37))
 		rule, err := newRule(drawPolicy(r, limit.TokenBucket))
 		if err != nil {

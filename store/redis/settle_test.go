@@ -3,12 +3,14 @@ package redis
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -29,13 +31,13 @@ func TestSettled(t *testing.T) {
 	clock.Store(1_700_000_000_000_000_000)
 	now := func() limit.Time { return limit.Time(clock.Load()) }
 	stores := []*Store{connected(t, quiet(server.Addr()), now), connected(t, quiet(server.Addr()), now)}
-	for seed := range uint64(150) {
+	for seed := range seeding.Draw(t, 150) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		p := limit.Policy{Rate: limit.Rate{Count: 1 + r.Int64N(100), Period: time.Duration(1+r.IntN(20)) * time.Second}, Burst: 1 + r.Int64N(100)}
 		if r.IntN(3) == 0 {
 			p.Algorithm = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindowCounter, limit.LeakyBucket}[r.IntN(3)]
 		}
-		id, instances := "settled"+string(rune('a'+seed)), 1+r.IntN(2)
+		id, instances := fmt.Sprint("settled", seed), 1+r.IntN(2)
 		book := &model{policy: p} // charged in time
 		var counters []store.Counters
 		for _, s := range stores {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -25,7 +26,7 @@ func TestSharesAreThoseOfMemory(t *testing.T) {
 		connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, now),
 		connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, now),
 	}
-	for seed := range uint64(4) {
+	for seed := range seeding.Draw(t, 4) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		table := tenants.New(tenants.Options{Now: now})
 		policy := limit.Policy{Rate: limit.Rate{Count: 1 + rng.Int64N(1000), Period: time.Second}, Burst: 20 + rng.Int64N(200)}

@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -60,7 +61,7 @@ var evenRates = []int64{0, 1, 2, 5, 10, 100, 1000, 8000}
 // TestBucketAgainstExact: whatever is taken, held, undone, refunded, waited for, amended and
 // ended, at any time, a Bucket admits what exact arithmetic does, never more, and says so.
 func TestBucketAgainstExact(t *testing.T) {
-	for seed := range uint64(400) {
+	for seed := range seeding.Draw(t, 400) {
 		r := rand.New(rand.NewPCG(seed, 71))
 		q := &bucketRun{t: t, r: r, now: start}
 		q.b = bucket.NewBucket(&q.deadline)
@@ -296,7 +297,7 @@ type permitsRun struct {
 // TestPermitsAgainstCount: whatever is acquired, held, released, waited for, amended and ended,
 // there are as many free as are asked for less those in use, and nothing is counted twice.
 func TestPermitsAgainstCount(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		q := &permitsRun{t: t, r: rand.New(rand.NewPCG(seed, 73))}
 		q.p = bucket.NewSemaphore(&q.deadline)
 		for step := range 300 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // levels divides a rate by weighted max-min: each has what it wants or its weight's part of
@@ -38,7 +39,7 @@ func levels(rate float64, wants []float64, weights []uint32) []float64 {
 // gives it, and all of what can be used is used, at first and after each change of the
 // demands, after a new instance and after one that has gone.
 func TestFleetGetsItsLevels(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range seeding.Draw(t, 12) {
 		r := rand.New(rand.NewPCG(seed, 74))
 		n := 2 + r.IntN(7)
 		rate := 100 + r.Float64()*400

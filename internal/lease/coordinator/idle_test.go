@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestOneRequestThenSilence: an instance that was asked once says so, gives back what
@@ -39,7 +40,7 @@ func TestStandstillKeepsTheLease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(60) {
+	for seed := range seeding.Draw(t, 60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		f := newFleet(t, seed, 3, lease.Terms{Rate: 1000 * fixed.Token, Burst: 100 * fixed.Token})
 		f.delay = time.Duration(r.Int64N(int64(10 * time.Millisecond)))

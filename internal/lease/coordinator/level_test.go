@@ -8,13 +8,14 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestGrantBehindALevelThatIsNotKnownYet: replicas that take the whole bucket for free, since the first grant waits for
 // them, are waited for by the second one too, though it lowers nothing; and no grant waits longer.
 func TestGrantBehindALevelThatIsNotKnownYet(t *testing.T) {
 	seconds := 0
-	for seed := range uint64(2000) {
+	for seed := range seeding.Draw(t, 2000) {
 		r := rand.New(rand.NewPCG(seed, 76))
 		burst := 1 + r.Int64N(1000)
 		rate := float64(burst) / (6 + 1000*r.Float64())

@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -49,7 +50,7 @@ func TestOwnLimitHolds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		rate := fixed.Amount(1+r.IntN(60)) * fixed.Token / fixed.Amount(1+r.IntN(20))
 		terms := lease.Terms{Rate: rate, Burst: fixed.Amount(1+r.IntN(30)) * fixed.Token, Allocation: fairshare.Static}

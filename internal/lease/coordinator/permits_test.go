@@ -11,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -232,7 +233,7 @@ func TestFirstSemaphoreSchedules(t *testing.T) {
 
 func semaphoresAtRandom(t *testing.T, schedules int) {
 	t.Helper()
-	for seed := range uint64(schedules) {
+	for seed := range seeding.Draw(t, schedules) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		g := newSemaphoreFleet(t, seed, 1+r.IntN(6), fixed.Whole(1+r.Int64N(12)))
 		g.delay, g.jitter = time.Duration(1+r.IntN(40))*time.Millisecond, time.Duration(r.IntN(50))*time.Millisecond

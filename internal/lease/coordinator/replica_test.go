@@ -12,6 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/pool"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -89,7 +90,7 @@ func (s *succession) kill(key string, took int64) {
 // each key gives what is left of it by what a replica knows, and never more. Of a key that nobody held, all
 // of it.
 func TestNothingIsLentTwiceAfterAKill(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 72))
 		s := newSuccession(t, r)
 		s.replicate()
@@ -124,7 +125,7 @@ func TestNothingIsLentTwiceAfterAKill(t *testing.T) {
 // what it does not know is told before a grant is sent.
 func TestReplicaIsNeverAbove(t *testing.T) {
 	asked := 0
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 73))
 		terms := lease.Terms{Rate: amount(float64(1 + r.IntN(50))), Burst: fixed.Whole(1 + r.Int64N(60))}
 		d := newDesk(t, terms)

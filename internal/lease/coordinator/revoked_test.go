@@ -6,6 +6,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -110,7 +111,7 @@ func TestHonestInstancesAreRenewed(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	longest := time.Duration(0)
-	for seed := range uint64(30) {
+	for seed := range seeding.Draw(t, 30) {
 		f := newFleet(t, seed, 6, lease.Terms{Rate: 300 * fixed.Token, Burst: 60 * fixed.Token})
 		f.delay = time.Duration(f.rand.Int64N(int64(200 * time.Millisecond)))
 		f.jitter, f.loss, f.duplicate, f.poisson = f.delay, 0.1*f.rand.Float64(), 0.1, true

@@ -10,6 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/lease/ledger"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -100,7 +101,7 @@ func TestStepIsSuppressed(t *testing.T) {
 // admitted, to the last token, wherever and whenever it is asked, whatever the network
 // does to the reports.
 func TestNothingWithinTheLimitIsSuppressed(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range seeding.Draw(t, 40) {
 		terms := lease.Terms{Rate: 200 * fixed.Token, Burst: 20 * fixed.Token, Suppress: &lease.Suppress{}}
 		if seed%4 == 3 {
 			*terms.Suppress = lease.Suppress{Window: time.Second, Intervals: 4, Ramp: lease.Ramp(seed / 4 % 2), Independent: true}
@@ -189,7 +190,7 @@ func TestSuppressionWithoutCoordinator(t *testing.T) {
 // TestSuppressionSurvivesLoss: reports and answers that are lost, doubled, late and out
 // of order change nothing for long.
 func TestSuppressionSurvivesLoss(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range seeding.Draw(t, 4) {
 		for _, loss := range []float64{0, 0.05, 0.2} {
 			f := suppressing(t, seed, 10, agent.LeaseOptions{})
 			f.loss, f.duplicate, f.jitter = loss, loss, 50*time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/pool"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -194,7 +195,7 @@ func (s *succession) succeed(planned bool) {
 // TestNothingIsLostOrLentTwiceByAHandOver: whatever random instances spend of random keys, over random
 // hand-overs each key gives what is left of it: not less, and not more. After a fail-over it gives nothing.
 func TestNothingIsLostOrLentTwiceByAHandOver(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 71))
 		s := newSuccession(t, r)
 		for range 60 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -127,7 +128,7 @@ func TestAccountsAgainstLists(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	settled, refused, reserved := 0, 0, 0
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 93))
 		terms := lease.Terms{Rate: 1000 * fixed.Token, Burst: 1000 * fixed.Token}
 		now := start

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestLendingDropsNoTokens: whatever is wanted and under way, tokens that leave the pool
@@ -13,7 +14,7 @@ import (
 // what was in the pool was dropped for it.
 func TestLendingDropsNoTokens(t *testing.T) {
 	under := 0
-	for seed := range uint64(20_000) {
+	for seed := range seeding.Draw(t, 20_000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		terms := lease.Terms{Rate: fixed.Amount(rng.Int64N(int64(200 * fixed.Token))), Burst: fixed.Whole(rng.Int64N(100))}
 		r := new(Scratch).New(theLimit, terms, 1, false)

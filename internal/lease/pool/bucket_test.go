@@ -9,13 +9,14 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
 // TestBucketAgainstExact: a bucket that is spent token by token has, within a millionth for each that is admitted,
 // what one that counts in fractions has, and never more. Replicas never count with more than it has.
 func TestBucketAgainstExact(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 12))
 		now := limit.Time(time.Hour)
 		rate, burst := fixed.Amount(r.Int64N(int64(1)<<r.IntN(36))), fixed.Whole(1+r.Int64N(1<<r.IntN(12)))

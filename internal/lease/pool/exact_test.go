@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -14,7 +15,7 @@ import (
 // loans the rate and the burst are always those of the limit, the level is what came with the
 // rate, and neither is there more than fits beside what is under way.
 func TestPoolAgainstExact(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 72))
 		all := lease.Capacity{Rate: fixed.Amount(r.Int64N(int64(1000 * fixed.Token))), Burst: fixed.Whole(r.Int64N(1000))}
 		p := Pool{Rate: all.Rate, Burst: all.Burst, At: limit.Time(1000 * time.Second)}

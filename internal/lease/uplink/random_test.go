@@ -8,6 +8,7 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestRandomTreesNeverExceedTheLimit: trees of random shape, demand that moves, messages that are
@@ -18,7 +19,7 @@ func TestRandomTreesNeverExceedTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(30) {
+	for seed := range seeding.Draw(t, 30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTree(t, seed) })
 	}
 }

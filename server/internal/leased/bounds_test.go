@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leaseservice"
@@ -185,7 +186,7 @@ func TestAwaitIsBounded(t *testing.T) {
 // never more than was taken.
 func TestDebtIsWhatWasTaken(t *testing.T) {
 	terms := []limit.Result{{}, {Quota: 10, Window: limit.Never}, {Quota: 1e9, Window: time.Second}, {Quota: 10, Window: time.Second}, {Quota: 3, Window: 7 * time.Second}, {Quota: 1, Window: time.Hour}}
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 31))
 			d, taken, each, at := debt{}, 0.0, time.Duration(0), time.Now()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
@@ -23,7 +24,7 @@ func settle() { time.Sleep(time.Second) }
 // What is refunded can be used again, but for a part of a token, and a bucket gets no fuller
 // than full: the count of what is used and not refunded is the oracle.
 func TestRefundsAgainstCount(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 40/day, sharing: leased}\n")
 			defer stop()

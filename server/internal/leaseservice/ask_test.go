@@ -16,6 +16,7 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/leasewire"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -57,7 +58,7 @@ func (w *town) ask(user string, n int) (got int) {
 // TestAsksAndKillsNeverRefill: while keys are spent by asking and by leases, all the time, members are killed and
 // parted. No key has more than its 30 a day, and one that nobody used has all of them at the end.
 func TestAsksAndKillsNeverRefill(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range seeding.Draw(t, 10) {
 		inTown(t, func(w *town) {
 			r := rand.New(rand.NewPCG(seed, 75))
 			w.config, w.slow = dailyConfig, time.Duration(r.Int64N(int64(40*time.Millisecond)))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // What was not sent yet is brought up to date, not queued.
@@ -42,7 +43,7 @@ func TestMergesToTheLatest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(200) {
+	for seed := range seeding.Draw(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		st := New(context.Background(), nil)
 		want := map[uint32]uint64{}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/rls"
@@ -189,7 +190,7 @@ func TestDomainsAsByEnvoysProtocol(t *testing.T) {
 	}
 	keys := slices.Sorted(maps.Keys(pools))
 	refused := 0
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		s := newService(t, edge)
 		set, err := rules.Parse("test.yaml", []byte(edge))

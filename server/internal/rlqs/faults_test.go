@@ -3,6 +3,8 @@ package rlqs
 import (
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestBound: Envoys that come, go, start anew, lose their streams and come back, loads that change at any
@@ -12,7 +14,7 @@ func TestBound(t *testing.T) {
 	worst := 0.0
 	n := runs(t, 8)
 	kills, losses, restarts, changes := 0, 0, 0, 0
-	for seed := range uint64(n) {
+	for seed := range seeding.Draw(t, n) {
 		rate := int64(20) << (seed % 6)
 		w := newWorld(t, seed, termsOf(rate, max(2, rate*int64(1+seed%4)/2)))
 		w.delay = time.Duration(w.rand.Int64N(int64(Delivery * 2 / 3)))
@@ -75,7 +77,7 @@ func (w *world) drawRate() float64 {
 func TestSilentStream(t *testing.T) {
 	worst := 0.0
 	n := runs(t, 3)
-	for seed := range uint64(n) {
+	for seed := range seeding.Draw(t, n) {
 		w := newWorld(t, seed, termsOf(200, 100))
 		for range 4 {
 			w.addEnvoy(150)

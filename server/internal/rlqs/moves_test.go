@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/envoyfilter"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // runs is how many random runs a test makes: a few, or as many as RLQS_RUNS says.
@@ -34,7 +35,7 @@ func TestLoadMoves(t *testing.T) {
 	worst, starved := 0.0, 1.0
 	least, below, moves := map[int64]float64{}, map[int64]int{}, map[int64]int{} // by limit
 	n := runs(t, 3)
-	for seed := range uint64(n) {
+	for seed := range seeding.Draw(t, n) {
 		rate := int64(400) << (seed % 5)
 		w := newWorld(t, seed, termsOf(rate, rate))
 		for range 20 {

@@ -9,6 +9,8 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // share is a token bucket with a part of a limit, as the shipped configuration of Envoy falls back to.
@@ -48,7 +50,7 @@ func eachFleet(t *testing.T, f func(t *testing.T, r *rand.Rand, w *world, few bo
 	for _, envoys := range []int{1, 2, 4} {
 		for _, rate := range []int64{20, 200, 2000} {
 			t.Run(fmt.Sprintf("%d Envoys, %d a second", envoys, rate), func(t *testing.T) {
-				for seed := range uint64(runs(t, 2)) {
+				for seed := range seeding.Draw(t, runs(t, 2)) {
 					t.Logf("seed %d", seed)
 					f(t, rand.New(rand.NewPCG(seed, 3)), fleet(t, seed, envoys, rate), rate < 50*int64(envoys) || rate < 50)
 				}
@@ -160,7 +162,7 @@ func TestUseAfterFaults(t *testing.T) {
 		for _, envoys := range []int{1, 2, 4} {
 			for _, rate := range []int64{200, 2000} {
 				t.Run(fmt.Sprintf("%s, %d Envoys, %d a second", fault.name, envoys, rate), func(t *testing.T) {
-					for seed := range uint64(runs(t, 1)) {
+					for seed := range seeding.Draw(t, runs(t, 1)) {
 						r := rand.New(rand.NewPCG(seed, 5))
 						w := fleet(t, seed, envoys, rate)
 						w.drawShares(r)

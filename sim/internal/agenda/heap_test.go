@@ -5,12 +5,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // The heap gives back what a sort would, whatever the order of pushes, pops and
 // replacements.
 func TestHeapEqualsSort(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeding.Draw(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var h Heap[int32]
 		var model []Event[int32]
