@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // dueAtOnce are policies under which n waiters are due at a few times.
@@ -32,7 +34,7 @@ func fill(t *testing.T, l *Limiter, p Policy) {
 }
 
 // All waiters that are due are served in order, without another call of the limiter.
-func TestCrowdIsDueAtOnce(t *testing.T) {
+func TestLimiterCrowdIsDueAtOnce(t *testing.T) {
 	for _, p := range dueAtOnce(crowd) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(t, p)
@@ -75,7 +77,7 @@ func TestCrowdIsDueAtOnce(t *testing.T) {
 // The same for crowds of any size and cost, some of which leave: the others are served in order,
 // whenever each is due.
 func TestCrowdsAtRandom(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 31))
 		policies := dueAtOnce(1 + r.Int64N(2000))
 		p := policies[r.IntN(len(policies))]
@@ -139,7 +141,7 @@ func TestCrowdIsTooLateAtOnce(t *testing.T) {
 // Those behind somebody who leaves move up, whatever their time was before: in a log of n
 // per second the next n go each second.
 func TestCrowdMovesUp(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seeding.Draw(t, 50) {
 		r := rand.New(rand.NewPCG(seed, 37))
 		quota, n := 300+r.IntN(700), 1000+r.IntN(2000)
 		synctest.Test(t, func(t *testing.T) {

@@ -67,7 +67,7 @@ func TestClusterMasterFrozen(t *testing.T) {
 	eventually(t, "the thawed node to follow", func() bool { return old.Info("role") == "slave" })
 }
 
-func TestSentinel(t *testing.T) {
+func TestStartSentinel(t *testing.T) {
 	for _, args := range [][]string{nil, {"--requirepass", "hush"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) { testSentinel(t, args) })
 	}
