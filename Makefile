@@ -27,6 +27,10 @@ build: ## Build bin/stint
 release: ## Build what is published into dist, with checksums and bills of materials
 	./scripts/release dist
 
+.PHONY: check
+check: ## Test what differs from HEAD, or from BASE, and what imports it
+	./scripts/check
+
 .PHONY: test
 test: ## Test without the race detector, the gateways and the packages
 	$(GO) test $$($(GO) list ./... | grep -vE '/(examples/gateways|deploy)$$')
