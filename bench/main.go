@@ -1,6 +1,5 @@
 // Bench compares stint with other limiters and with the floors that none can
-// beat, and prints the tables of docs/benchmarks in Markdown; scripts/benchmarks
-// stores them and writes the pages.
+// beat, and prints the tables in Markdown, of which evidence.yaml keeps cells.
 //
 //	go run . [-table NAME] [-quick] [-strict]
 //
