@@ -346,11 +346,11 @@ func (s *Store) keyInFile(c store.Counters, id string) (found []byte, err error)
 
 // note notes the keys that charges have changed. It waits for the disk as the bound asks for; it returns an
 // error, which wraps store.ErrUnavailable, if ctx ends before or the disk fails: what was taken stays taken.
-func (s *Store) note(ctx context.Context, charges []store.Charge, changed func(*store.Charge) bool) error {
+func (s *Store) note(ctx context.Context, charges []store.Charge, changed func([]store.Charge, *store.Charge) bool) error {
 	some := false
 	for i := range charges {
 		c := &charges[i]
-		if !changed(c) {
+		if !changed(charges, c) {
 			continue
 		}
 		bound := s.of(c.Counters)
@@ -377,13 +377,29 @@ func (s *Store) endsSoon(c *store.Charge) bool {
 	return p.Window() < s.opts.Long
 }
 
-func always(*store.Charge) bool { return true }
+func always([]store.Charge, *store.Charge) bool { return true }
 
-func admitted(c *store.Charge) bool {
-	return c.Cost > 0 && (c.Verdict.Allowed || c.CountRefused || changedByRefusal(c))
+func admitted(charges []store.Charge, c *store.Charge) bool {
+	return c.Cost > 0 && (c.Verdict.Allowed || countsRefused(charges, c))
 }
 
-func refused(c *store.Charge) bool { return c.Cost > 0 && (c.CountRefused || changedByRefusal(c)) }
+func refused(charges []store.Charge, c *store.Charge) bool {
+	return c.Cost > 0 && countsRefused(charges, c)
+}
+
+// countsRefused reports whether the cost of a charge counts though it was refused. The charges on one bucket are decided as
+// one, which counts if any of them does.
+func countsRefused(charges []store.Charge, c *store.Charge) bool {
+	if c.CountRefused || changedByRefusal(c) {
+		return true
+	}
+	for i := range charges {
+		if o := &charges[i]; o.CountRefused && o.Counters == c.Counters && bytes.Equal(o.Key, c.Key) {
+			return true
+		}
+	}
+	return false
+}
 
 // changedByRefusal reports whether a refusal changes the state of a charge's key.
 func changedByRefusal(c *store.Charge) bool {

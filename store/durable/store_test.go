@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -66,6 +67,15 @@ func (w *world) open() {
 func (w *world) crash() {
 	w.Helper()
 	if err := w.store.db.Close(); err != nil {
+		w.Fatal(err)
+	}
+	w.open()
+}
+
+// restart ends the process as an operator does, and starts it again.
+func (w *world) restart() {
+	w.Helper()
+	if err := w.store.Close(); err != nil {
 		w.Fatal(err)
 	}
 	w.open()
@@ -181,24 +191,37 @@ func drawPolicy(r *rand.Rand) limit.Policy {
 	return p
 }
 
-// Whatever is taken, given back and reset, under whatever policies: after a write and a crash every key
-// stands as it stood, also when the policy has changed meanwhile, and what was not written is all that is lost.
+// drawCharge draws a charge of any kind: of a shadow limit, counted though it does not fit, or with its own quota.
+func drawCharge(r *rand.Rand, c store.Counters) store.Charge {
+	charge := store.Charge{Counters: c, Key: fmt.Append(nil, "key", r.IntN(6)), Cost: r.Int64N(5), Shadow: r.IntN(3) == 0, CountRefused: r.IntN(3) == 0}
+	if r.IntN(4) == 0 {
+		charge.Cost = r.Int64N(80) // of most policies more than fits
+	}
+	if r.IntN(8) == 0 { // of a bucket that takes at least its period to fill: otherwise the file may lack it
+		charge.HasQuota, charge.Quota = true, c.Spec().Policy.Rate.Count+r.Int64N(20)
+	}
+	return charge
+}
+
+// Whatever is taken, given back and reset, under whatever policies: after a write and a crash, or an end and a start,
+// every key stands as it stood, also when the policy has changed meanwhile. That includes charges that did not fit and
+// count all the same, of requests that were admitted and of those that were refused.
 func TestHistories(t *testing.T) {
-	r := rand.New(rand.NewPCG(14, 5))
 	w := newWorld(t)
-	for n := range 60 {
+	for seed := range seeding.Draw(t, 60) {
+		r := rand.New(rand.NewPCG(seed, 5))
 		policies := make([]limit.Policy, 4)
 		counters := make([]store.Counters, len(policies))
 		for i := range policies {
 			policies[i] = drawPolicy(r)
-			counters[i] = w.bind(fmt.Sprint(n, " ", i), policies[i])
+			counters[i] = w.bind(fmt.Sprint(seed, " ", i), policies[i])
 		}
 		for range 1 + r.IntN(5) {
 			for range r.IntN(60) {
 				w.clock.Add(r.Int64N(int64(time.Hour)))
 				charges := make([]store.Charge, 1+r.IntN(2))
 				for i := range charges {
-					charges[i] = store.Charge{Counters: counters[(i+r.IntN(2))%4], Key: fmt.Append(nil, "key", r.IntN(6)), Cost: r.Int64N(5), CountRefused: r.IntN(8) == 0}
+					charges[i] = drawCharge(r, counters[(i+r.IntN(2))%4])
 				}
 				var err error
 				switch r.IntN(8) {
@@ -218,18 +241,24 @@ func TestHistories(t *testing.T) {
 				next := drawPolicy(r)
 				if r.IntN(2) == 0 {
 					next = policies[i]
-					next.Rate.Count++
+					if next.Rate.Count++; next.Burst > 0 {
+						next.Burst++ // it takes at least its period to fill
+					}
 				}
-				policies[i], counters[i] = next, w.bind(fmt.Sprint(n, " ", i), next)
+				policies[i], counters[i] = next, w.bind(fmt.Sprint(seed, " ", i), next)
 			}
-			w.flush()
 			before := w.standing(counters)
-			w.crash()
+			if r.IntN(2) == 0 {
+				w.flush()
+				w.crash()
+			} else {
+				w.restart()
+			}
 			for i := range counters {
-				counters[i] = w.bind(fmt.Sprint(n, " ", i), policies[i])
+				counters[i] = w.bind(fmt.Sprint(seed, " ", i), policies[i])
 			}
 			if after := w.standing(counters); after != before {
-				t.Fatalf("history %d:\n%s\nwas\n%s\nunder %+v", n, after, before, policies)
+				t.Fatalf("seed %d:\n%s\nwas\n%s\nunder %+v", seed, after, before, policies)
 			}
 		}
 	}

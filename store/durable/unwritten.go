@@ -19,7 +19,7 @@ func (s *Store) unwritten(charges []store.Charge, why error) (allowed bool, err 
 	allowed = true
 	for i := range charges {
 		c := &charges[i]
-		if !admitted(c) || s.of(c.Counters) == nil {
+		if !admitted(charges, c) || s.of(c.Counters) == nil {
 			continue
 		}
 		if c.Shadow && c.OnFailure == store.FailTake {
