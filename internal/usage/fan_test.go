@@ -266,3 +266,72 @@ func TestTold(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// What is raised while a message is under way, of keys that are in it and of others, the member has after the next
+// message: until then it is not said to be up to date, nor that a majority has what was counted.
+func TestRaisedWhileAMessageIsUnderWay(t *testing.T) {
+	for seed := range seeding.Draw(t, 50) {
+		synctest.Test(t, func(t *testing.T) {
+			r, waits := rand.New(rand.NewPCG(seed, 27)), rand.New(rand.NewPCG(seed, 28))
+			own, other := records.New(nil, 0), records.New(nil, 0)
+			to := usage.NewFan(usage.FanOptions{Own: other, Others: func() []usage.Other { return nil }})
+			m := meter(t, usage.Options{Records: own})
+			for i := range 3 {
+				m.Taken(of("month", nil), fmt.Append(nil, i), 1)
+			}
+			if err := m.Report(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			marks, err := own.Marks(t.Context(), usage.Table, "", "", 10)
+			if err != nil || len(marks) != 3 {
+				t.Fatal(marks, err)
+			}
+			var fan *usage.Fan
+			left := 1 + r.IntN(20) // messages during which something is raised
+			raise := func() {
+				for i := range marks {
+					if marks[i].N += uint64(r.IntN(3)); r.IntN(2) == 0 {
+						continue
+					}
+					if err := fan.Raise(t.Context(), usage.Table, marks[i:i+1], usage.DefaultKeep); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			fan = usage.NewFan(usage.FanOptions{
+				Own:    own,
+				Others: func() []usage.Other { return []usage.Other{{Name: "other", Address: "other"}} },
+				Send: func(ctx context.Context, _ string, m usage.Message) (usage.Reply, error) {
+					reply, err := to.Told(ctx, m)
+					if left > 0 {
+						left--
+						raise()
+					}
+					return reply, err
+				},
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { fan.Run(ctx) })
+			for range 30 {
+				<-time.After(time.Duration(waits.Int64N(int64(2 * time.Second))))
+				synctest.Wait()
+				same := slices.Equal(rows(t, own, usage.Query{}), rows(t, other, usage.Query{}))
+				if s := fan.Stats(); !same && s.UpToDate != 0 {
+					t.Fatalf("seed %d: the other member lacks usage, and is said to be up to date: %+v", seed, s)
+				}
+				if err := fan.Kept(t.Context()); !same && err == nil {
+					t.Fatalf("seed %d: the other member lacks usage, and a majority is said to have it", seed)
+				}
+			}
+			if s := fan.Stats(); s.UpToDate != 1 || left != 0 {
+				t.Errorf("seed %d: %+v, %d messages to come", seed, s, left)
+			}
+			if a, b := rows(t, own, usage.Query{}), rows(t, other, usage.Query{}); !slices.Equal(a, b) {
+				t.Errorf("seed %d: the other member has\n%q, want\n%q", seed, b, a)
+			}
+			cancel()
+			running.Wait()
+		})
+	}
+}
