@@ -20,6 +20,7 @@ type cuttable struct {
 	store.Records
 	away     atomic.Bool
 	unraised bool // marks are lost
+	untold   bool // changes cannot be listed for other servers
 	room     int  // for changes that are listed; 0 = without bound
 }
 
@@ -51,6 +52,9 @@ func (c *cuttable) Raise(ctx context.Context, table string, marks []store.Mark, 
 
 func (c *cuttable) Swap(ctx context.Context, table, key string, old, value []byte, keep time.Duration) (bool, []byte, error) {
 	if c.away.Load() {
+		return false, nil, store.ErrUnavailable
+	}
+	if table == "customerchanges" && c.untold {
 		return false, nil, store.ErrUnavailable
 	}
 	if table == "customerchanges" && value != nil && c.room > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/stint-io/stint/internal/audit"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -389,4 +391,46 @@ func TestLostRecords(t *testing.T) {
 	set("last")
 	look(b)
 	b.has("last", "gold", 100)
+}
+
+// A change that was made is in the list of changes, with who made it and what it changed, also where other servers cannot
+// be told of it and its caller gets an error.
+func TestChangesOfWhichOthersAreNotToldAreListed(t *testing.T) {
+	for seed := range seeding.Draw(t, 50) {
+		r := rand.New(rand.NewPCG(seed, 24))
+		rec := &cuttable{Records: records.New(nil, 0)}
+		o := newOffice(t, rec, files)
+		type change struct{ who, action, what, after string }
+		var want []change
+		set := map[string]bool{}
+		for n := range 20 {
+			rec.untold = r.IntN(2) == 0
+			name, who := customers[r.IntN(len(customers))], fmt.Sprint("operator", n)
+			action, after := "customer.remove", ""
+			var err error
+			if set[name] && r.IntN(2) == 0 {
+				err = o.Remove(t.Context(), name, plans.Change{Who: who})
+				delete(set, name)
+			} else {
+				plan := []string{"free", "pro", "gold"}[r.IntN(3)]
+				action, after = "customer.set", `"plan":"`+plan+`"`
+				_, err = o.Set(t.Context(), name, plans.Assignment{Plan: plan}, plans.Change{Who: who})
+				set[name] = true
+			}
+			if rec.untold != errors.Is(err, store.ErrUnavailable) || !rec.untold && err != nil {
+				t.Fatalf("seed %d: %v; others cannot be told: %v", seed, err, rec.untold)
+			}
+			want = append(want, change{who, action, "customer " + name, after})
+		}
+		list, _, err := o.log.List(t.Context(), "", "", 100)
+		if err != nil || len(list) != len(want) {
+			t.Fatalf("seed %d: %d changes are listed, want %d; %v", seed, len(list), len(want), err)
+		}
+		for i, e := range list {
+			w := want[len(want)-1-i] // the latest is the first
+			if e.Who != w.who || e.Action != w.action || e.What != w.what || !strings.Contains(e.After, w.after) || (e.After == "") != (w.after == "") {
+				t.Errorf("seed %d: %+v, want %+v", seed, e, w)
+			}
+		}
+	}
 }
