@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -118,6 +121,36 @@ func TestNoDecision(t *testing.T) {
 	}
 	if faults != 1 {
 		t.Errorf("%d faults were reported, want that of the panic", faults)
+	}
+}
+
+// fixed decides all as it says.
+type fixed struct{ limit.Decision }
+
+func (f fixed) TakeWithin(context.Context, limit.Request, time.Duration) (limit.Decision, error) {
+	return f.Decision, nil
+}
+
+// store_failed is set if and only if the store has failed for a limit that is enforced, whether the request was admitted or
+// refused, and whichever of its limits it is.
+func TestStoreFailedIsSaid(t *testing.T) {
+	for seed := range seeding.Draw(t, 300) {
+		r := rand.New(rand.NewPCG(seed, 20))
+		d, want := limit.Decision{Allowed: true}, false
+		for i := range r.IntN(4) {
+			one := limit.Result{Limit: fmt.Sprint("l", i), Shadow: r.IntN(3) == 0, StoreFailed: r.IntN(3) == 0}
+			if one.Allowed = r.IntN(3) > 0; !one.Allowed {
+				one.Reason = limit.ReasonStoreFailure
+			}
+			want = want || one.StoreFailed && !one.Shadow
+			d.Allowed = d.Allowed && (one.Allowed || one.Shadow)
+			d.Results = append(d.Results, one)
+		}
+		s := New(Options{Engine: fixed{d}, Fault: func(call string, p any) { t.Errorf("%s: %v", call, p) }})
+		got := conversation(t, s, notifyOf(4, 2, argIP("192.0.2.7")))
+		if said := strings.Contains(got[0], " store_failed=true"); said != want || !strings.Contains(got[0], fmt.Sprintf(" allowed=%v ", d.Allowed)) {
+			t.Errorf("seed %d: %+v is answered by %s", seed, d, got[0])
+		}
 	}
 }
 
