@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/throttle"
 )
 
@@ -172,6 +175,71 @@ func TestCulpritLog(t *testing.T) {
 			t.Errorf("log: %q", text.String())
 		}
 	})
+}
+
+// TestCulpritsWithoutALine: each culprit has a line of its own or is one of the others of the next line, whenever and with
+// however many it is named, and there is one line in a second at most.
+func TestCulpritsWithoutALine(t *testing.T) {
+	others := regexp.MustCompile(`others=(\d+)`)
+	for seed := range seeding.Draw(t, 50) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 22))
+			var text bytes.Buffer
+			const slots = 4
+			th := newThrottle(t, throttle.Options{
+				Concurrency: slots, Meter: throttle.ServiceTime(), MaxWait: time.Hour,
+				Culprits: throttle.Culprits{Log: slog.New(slog.NewTextHandler(&text, nil))},
+			})
+			start := func(cost time.Duration) *throttle.Work {
+				w, d, err := th.Start(t.Context(), throttle.Request{Cost: cost})
+				if err != nil || !d.Allowed {
+					t.Errorf("seed %d: %+v, %v", seed, d, err)
+				}
+				return w
+			}
+			// round has dear requests take all slots, with others that are as dear as predicted, while one waits.
+			round := func(dear int, lasts time.Duration) {
+				var running []*throttle.Work
+				for i := range slots {
+					cost := time.Hour
+					if i < dear {
+						cost = time.Millisecond
+					}
+					running = append(running, start(cost))
+				}
+				var waiting sync.WaitGroup
+				waiting.Go(func() { start(time.Millisecond).Done() })
+				time.Sleep(lasts)
+				for _, w := range running {
+					w.Done()
+				}
+				waiting.Wait()
+			}
+			began := time.Now()
+			for range 20 {
+				lasts := time.Duration(r.Int64N(int64(200 * time.Millisecond)))
+				if r.IntN(5) == 0 {
+					lasts += time.Second
+				}
+				round(r.IntN(slots+1), lasts)
+			}
+			time.Sleep(time.Second)
+			round(1, 100*time.Millisecond) // its line has all others
+			synctest.Wait()
+			lines := uint64(strings.Count(text.String(), "costs far more"))
+			told := lines
+			for _, m := range others.FindAllStringSubmatch(text.String(), -1) {
+				n, _ := strconv.ParseUint(m[1], 10, 64)
+				told += n
+			}
+			if named := th.Stats().Culprits; told != named || named == 0 {
+				t.Errorf("seed %d: the log tells of %d culprits in %d lines, and %d were named", seed, told, lines, named)
+			}
+			if most := 1 + uint64(time.Since(began)/time.Second); lines > most {
+				t.Errorf("seed %d: %d lines, want at most %d", seed, lines, most)
+			}
+		})
+	}
 }
 
 func TestCulpritOptionsAreChecked(t *testing.T) {
