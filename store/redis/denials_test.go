@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -398,6 +399,54 @@ func TestDenialOfSeveral(t *testing.T) {
 	both(true)
 	a.want("what was admitted meanwhile", narrow, 1, false, false)
 	a.want("what was refused again", narrow, 1, false, true)
+}
+
+// TestDenialsOfABatch: what is refused in one call with other requests is remembered as well: the next request of each key
+// whose last one was refused makes no call, and that of each other key makes one.
+func TestDenialsOfABatch(t *testing.T) {
+	a := newAsker(t)
+	l := laneBeside(a.store)
+	for seed := range seeding.Draw(t, 30) {
+		r := rand.New(rand.NewPCG(seed, 17))
+		c := bind(t, a.store, fmt.Sprint("batch", seed), tokens(1, time.Hour, 3))
+		left, refused := map[string]int64{}, map[string]bool{}
+		ops := make([]*operation, 2+r.IntN(30))
+		want := make([]bool, len(ops))
+		for i := range ops {
+			key, cost := fmt.Sprint("k", r.IntN(6)), 1+r.Int64N(2)
+			if _, known := left[key]; !known {
+				left[key] = 3
+			}
+			if want[i] = left[key] >= cost; want[i] {
+				left[key] -= cost
+			}
+			refused[key] = !want[i]
+			ops[i] = (&request{verb: verbTake, charges: []store.Charge{charge(c, key, cost)}}).operation(a.store)
+		}
+		before := a.store.Stats()
+		together(l, slices.Clone(ops))
+		for i, o := range ops {
+			if o.err != nil || o.allowed != want[i] {
+				t.Fatalf("seed %d: request %d: admitted %v, %v, want %v", seed, i, o.allowed, o.err, want[i])
+			}
+			o.release()
+		}
+		if calls := a.store.Stats().Calls - before.Calls; calls != 1 {
+			t.Fatalf("seed %d: %d requests in %d calls: they were not decided together", seed, len(ops), calls)
+		}
+		for key := range left {
+			before := a.store.Stats()
+			ok, err := a.store.Take(t.Context(), []store.Charge{charge(c, key, 2)})
+			if err != nil || ok != (left[key] >= 2) {
+				t.Fatalf("seed %d: %s: admitted %v, %v, with %d left", seed, key, ok, err, left[key])
+			}
+			after := a.store.Stats()
+			calls, local := after.Calls-before.Calls, after.LocalRefusals-before.LocalRefusals
+			if known := refused[key] && left[key] < 2; known && (calls != 0 || local != 1) || !known && (calls != 1 || local != 0) {
+				t.Errorf("seed %d: %s, of %d left, last refused %v: %d calls and %d refusals from memory", seed, key, left[key], refused[key], calls, local)
+			}
+		}
+	}
 }
 
 // TestInstancesAreSeen: each instance learns within two heartbeats how many there are at
