@@ -9,6 +9,9 @@ import (
 
 // Strangers who open reservations until there is no room for more take the room of nothing else: plans, grants and usage.
 func TestReservationsFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	yaml := "limits:\n"
 	for i := range 150 { // so that each is large
 		yaml += fmt.Sprintf("  - {name: day%d, key: [tenant], rate: 100/day, algorithm: fixed_window}\n", i)

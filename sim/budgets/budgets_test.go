@@ -46,7 +46,7 @@ func figures(t *testing.T, seeds int, name string, piece int64, create budgets.N
 }
 
 // E33: 100 streams at a time against one budget, without and with a gateway that crashes when half of it is spent,
-// by each way, 2 seeds each, or as many as STINT_SEEDS says. What is reserved in full and renewed with what will be
+// by each way, one seed each, or as many as STINT_SEEDS says. What is reserved in full and renewed with what will be
 // used is never overspent, nor when a gateway crashes.
 //
 //	STINT_SEEDS=10 go test ./sim/budgets -run E33 -v
@@ -55,7 +55,7 @@ func TestE33(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	const ttl, piece, short = 2 * time.Minute, 64, 10 * time.Second
-	seeds := 2
+	seeds := 1
 	if n, err := strconv.Atoi(os.Getenv("STINT_SEEDS")); err == nil && n > 0 {
 		seeds = n
 	}

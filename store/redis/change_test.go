@@ -79,7 +79,7 @@ func TestHistoriesChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
+	histories, f, admitted := environment(t, "STINT_HISTORIES", 60), newFleet(t, 3), 0
 	for seed := range histories {
 		r := rand.New(rand.NewPCG(uint64(seed), 36))
 		f.clock.Add(int64(time.Second))
@@ -155,7 +155,7 @@ func TestHistoriesChangesAndClockSteps(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	histories, f := environment(t, "STINT_HISTORIES", 150), newFleet(t, 0)
+	histories, f := environment(t, "STINT_HISTORIES", 50), newFleet(t, 0)
 	server := redistest.Start(t)
 	var step atomic.Int64
 	for range 2 {
@@ -232,7 +232,7 @@ func TestHistoriesWindowChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	histories, f, admitted := environment(t, "STINT_HISTORIES", 200), newFleet(t, 3), 0
+	histories, f, admitted := environment(t, "STINT_HISTORIES", 60), newFleet(t, 3), 0
 	for seed := range histories {
 		r := rand.New(rand.NewPCG(uint64(seed), 38))
 		f.clock.Add(int64(time.Second))

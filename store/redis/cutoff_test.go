@@ -127,7 +127,7 @@ func TestCutOff(t *testing.T) {
 		fleets[n] = newServices(t, server, n)
 	}
 	first := environment(t, "STINT_SEED", 1+rand.IntN(1e9))
-	for i := range environment(t, "STINT_HISTORIES", 30) {
+	for i := range environment(t, "STINT_HISTORIES", 8) {
 		seed := uint64(first) + uint64(i)
 		r := rand.New(rand.NewPCG(seed, 28))
 		n := 2 + r.IntN(4)

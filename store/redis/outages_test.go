@@ -162,7 +162,7 @@ func (noClient) Close() {}
 //	STINT_HISTORIES=20000 go test ./store/redis -run 'TestOutages$' -timeout 2h
 func TestOutages(t *testing.T) {
 	first := environment(t, "STINT_SEED", 1+rand.IntN(1e9))
-	for i := range environment(t, "STINT_HISTORIES", 100) {
+	for i := range environment(t, "STINT_HISTORIES", 25) {
 		outages(t, uint64(first)+uint64(i))
 	}
 }

@@ -19,7 +19,7 @@ func TestRandomTreesNeverExceedTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range seeding.Draw(t, 30) {
+	for seed := range seeding.Draw(t, 8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTree(t, seed) })
 	}
 }

@@ -223,7 +223,7 @@ func TestKillLosesNoBucket(t *testing.T) {
 // TestKillsNeverRefill: whoever is killed, cut off or deaf, and whenever, no key has more than its 30 a day, and
 // when all is well a new key has all of them.
 func TestKillsNeverRefill(t *testing.T) {
-	for seed := range seeding.Draw(t, 12) {
+	for seed := range seeding.Draw(t, 4) {
 		inTown(t, func(w *town) {
 			r := rand.New(rand.NewPCG(seed, 74))
 			w.config, w.slow = dailyConfig, time.Duration(r.Int64N(int64(60*time.Millisecond)))
