@@ -94,4 +94,4 @@ generate: ## Regenerate generated code; must leave no difference
 
 .PHONY: all
 all: ## Everything, from a clean clone, as CI runs it
-	./scripts/test
+	./.ci/run
