@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
-import { createServer as createTCPServer } from "node:net";
+import { connect, createServer as createTCPServer } from "node:net";
 import { json } from "node:stream/consumers";
 import { test } from "node:test";
 import * as stint from "stint-client";
@@ -139,17 +139,20 @@ test("reserving", async () => {
   await assert.rejects(client.reserving(tokens, { cost: 900 }, () => assert.fail("it was refused")), Refused);
   for (let i = 0; i < 20; i++) {
     const tokens = request("/tokens");
-    const reports = Array.from({ length: Math.floor(random() * 4) }, () => 1 + Math.floor(random() * 900)).sort((a, b) => a - b);
+    const reports = Array.from({ length: Math.floor(random() * 4) }, () => 1 + Math.floor(random() * 900)); // late ones as well: less than was reported
     const end = oneOf(["return", "throw", "commit", "release"]);
     let want = 0;
     const reserving = client.reserving(tokens, { cost: 10 }, async (r) => {
-      for (want of reports) await r.renew(want);
+      for (const used of reports) {
+        await r.renew(used);
+        assert.equal(r.used, (want = Math.max(want, used)));
+      }
       if (end === "throw") throw new RangeError("mine");
       if (end === "commit") await r.commit((want = 7));
       if (end === "release") await r.release((want = 0));
     });
     await (end === "throw" ? assert.rejects(reserving, RangeError) : reserving);
-    assert.equal(1000 - (await left(tokens)), want, `${reports}, then ${end}: what was reported last is charged`);
+    assert.equal(1000 - (await left(tokens)), want, `${reports}, then ${end}: the most that was reported is charged`);
   }
 });
 
@@ -192,10 +195,11 @@ test("a server that is not stint", async () => {
     res.end(body);
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
-  const odd = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 0.3 });
+  const url = `http://127.0.0.1:${server.address().port}`;
+  const odd = new Client(url, { timeout: 60 }), impatient = new Client(url, { timeout: 0.3 });
   try {
     for ([status, body] of [[429, "<html>"], [502, ""], [200, "<html>"], [200, "[1]"], [200, "{}"], [204, undefined], [307, ""], [503, '{"detail":"down"}'], [429, "null"], [0, ""]]) {
-      await assert.rejects(odd.take({}), (err) => err instanceof StintError && !(err instanceof Refused) && err.status === status, `${status} ${body}`);
+      await assert.rejects((status ? odd : impatient).take({}), (err) => err instanceof StintError && !(err instanceof Refused) && err.status === status, `${status} ${body}`);
     }
     [status, body] = [200, '{"allowed":true,"limits":[],"new_field":1}'];
     assert.ok((await odd.take({})).allowed);
@@ -220,10 +224,9 @@ test("a server that is not stint", async () => {
     }
 
     status = 0;
-    const patient = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 60 });
     const stop = new AbortController();
     setTimeout(() => stop.abort(new RangeError("gone")), 20);
-    await assert.rejects(patient.take({}, { signal: stop.signal }), RangeError);
+    await assert.rejects(odd.take({}, { signal: stop.signal }), RangeError);
   } finally {
     server.closeAllConnections();
     server.close();
@@ -291,6 +294,62 @@ test("nothing is charged twice", async () => {
   } finally {
     broken.close(); // or the process goes on for as long as the kept connection
     server.close();
+  }
+});
+
+// An answer keeps its connection unless it says otherwise: of HTTP/1.1 without a field Connection, as the service sends it, or of
+// HTTP/1.0 with one. Each kind of answer comes at random, and the connections that are accepted are counted.
+test("connections are kept", async () => {
+  const body = '{"allowed":true,"limits":[]}';
+  const answers = [
+    ["1.1", "", true], ["1.1", "", true], ["1.1", "Connection: keep-alive\r\n", true], ["1.1", "connection: Close\r\n", false],
+    ["1.0", "", false], ["1.0", "Connection: Keep-Alive\r\n", true],
+  ];
+  let accepted = 0, answer;
+  const server = createTCPServer((connection) => {
+    accepted++;
+    let text = "";
+    connection.on("error", () => {});
+    connection.on("data", (data) => {
+      text += data;
+      const head = text.indexOf("\r\n\r\n");
+      if (head < 0 || text.length < head + 4 + Number(/content-length: (\d+)/i.exec(text)[1])) return;
+      text = "";
+      const [version, field] = answer;
+      connection.write(`HTTP/${version} 200 OK\r\n${field}Content-Length: ${body.length}\r\n\r\n${body}`);
+    });
+  });
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  const one = new Client(`http://127.0.0.1:${server.address().port}`);
+  try {
+    let want = 0, kept = false;
+    for (let i = 0; i < 100; i++) {
+      if (!kept) want++;
+      answer = oneOf(answers);
+      kept = answer[2];
+      await one.take({ call: String(i) });
+      assert.equal(accepted, want, `call ${i}, answered by ${answer}`);
+    }
+  } finally {
+    one.close();
+    server.close();
+  }
+  // The service itself: calls one after the other have one connection.
+  const relayed = [];
+  const relay = createTCPServer((connection) => {
+    relayed.push(connection);
+    const { hostname, port } = new URL(process.env.STINT_URL);
+    const service = connect(Number(port), hostname);
+    for (const [from, to] of [[connection, service], [service, connection]]) from.on("error", () => {}).on("close", () => to.destroy()).pipe(to);
+  });
+  await new Promise((ready) => relay.listen(0, "127.0.0.1", ready));
+  const real = new Client(`http://127.0.0.1:${relay.address().port}`);
+  try {
+    for (let i = 0; i < 20; i++) assert.ok((await real.take({ path: "/always" })).allowed);
+    assert.equal(relayed.length, 1);
+  } finally {
+    real.close();
+    relay.close();
   }
 });
 
