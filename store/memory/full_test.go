@@ -2,9 +2,12 @@ package memory
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -127,5 +130,61 @@ func TestCloseDropsAll(t *testing.T) {
 	}
 	if st := s.Stats(); st.Keys != 0 || st.Bytes != 0 || st.Limits != 0 || st.Overflowed != before.Overflowed {
 		t.Errorf("%+v before, %+v after", before, st)
+	}
+}
+
+// looks counts how often the table asks whether the state of a key is fresh, as it does of each state of a shard that it
+// scans.
+func (t *lockedTable[S]) looks() *atomic.Int64 {
+	n := new(atomic.Int64)
+	fresh := t.rule.fresh
+	t.rule.fresh = func(s *S, now limit.Time) bool {
+		if s != &t.overflow.states[0] {
+			n.Add(1)
+		}
+		return fresh(s, now)
+	}
+	return n
+}
+
+// While the budget is full a shard is scanned once in a pause, however many new keys come meanwhile: what a flood costs does
+// not grow with the keys that are there.
+func TestFullShardIsScannedOncePerPause(t *testing.T) {
+	for name, p := range floods() {
+		t.Run(name, func(t *testing.T) {
+			for seed := range seeding.Draw(t, 3) {
+				r := rand.New(rand.NewPCG(seed, 15))
+				_, c, clock, _ := crowded(t, p)
+				table, ok := c.current().(interface {
+					looks() *atomic.Int64
+					keys() int64
+				})
+				if !ok {
+					return // a table of words
+				}
+				k := &Keyed{c}
+				flood := func(n int) {
+					for range n {
+						if _, err := k.Take(fmt.Sprint("flood", r.Uint64()), 1); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				flood(20_000) // each shard gets full
+				looks, keys := table.looks(), table.keys()
+				if flood(5000); looks.Load() != 0 || keys < 300 {
+					t.Fatalf("seed %d: %d looks at %d keys, while the clock stands and all shards are full", seed, looks.Load(), keys)
+				}
+				for range 10 {
+					looks.Store(0)
+					clock.advance(time.Duration(pause(1<<16)) + time.Duration(r.Int64N(int64(time.Second))))
+					flood(5000)
+					// Each shard is scanned, and all are once more to find what can be dropped; both may clean before.
+					if n := looks.Load(); n == 0 || n > 4*keys {
+						t.Fatalf("seed %d: %d looks at %d keys after a pause, want one scan of each shard", seed, n, keys)
+					}
+				}
+			}
+		})
 	}
 }
