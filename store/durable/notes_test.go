@@ -2,9 +2,15 @@ package durable
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
+	"github.com/stint-io/stint/store"
 )
 
 // A key that is noted after a set was taken is in the next one, whatever was noted of it before and whenever the
@@ -22,6 +28,40 @@ func TestNotedInEachSet(t *testing.T) {
 	}
 	if keys := n.take(); len(keys) != 0 {
 		t.Fatalf("nothing was noted: %q", keys)
+	}
+}
+
+// A Take of a key that is noted for the file already allocates nothing, whichever policy of those that are kept it is of,
+// and whether the writer has taken the set before.
+func TestNotedKeysDoNotAllocate(t *testing.T) {
+	// A bound that no test exceeds: no Take has to write.
+	s, err := Open(Options{Path: filepath.Join(t.TempDir(), "stint.db"), Bound: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for seed := range seeding.Draw(t, 20) {
+		r := rand.New(rand.NewPCG(seed, 14))
+		p := drawPolicy(r)
+		c, err := s.Bind(store.Spec{ID: fmt.Sprint(seed), Policy: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		charges := []store.Charge{{Counters: c, Key: fmt.Append(nil, "key", r.Uint64()), Cost: 1, CountRefused: r.IntN(2) == 0}}
+		for round := range 3 {
+			// The first run of AllocsPerRun, which is not measured, notes the key in the set that is open.
+			n := testing.AllocsPerRun(100, func() {
+				if _, err := s.Take(t.Context(), charges); err != nil {
+					t.Error(err)
+				}
+			})
+			if n != 0 && !raceEnabled {
+				t.Errorf("seed %d: %v allocations per Take of a noted key in round %d of %+v, want 0", seed, n, round, p)
+			}
+			if err := s.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
