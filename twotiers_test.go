@@ -18,7 +18,7 @@ import (
 func TestTwoTiers(t *testing.T) {
 	r := redistest.Start(t)
 	far := fmt.Sprintf(`
-store: redis://%s
+store: redis://%s?timeout=10s
 limits: [{name: month, key: ["header:x-customer"], algorithm: fixed_window, rate: 8/month, on_store_failure: reject}]
 `, r.Addr())
 	const near = `limits: [{name: near, key: ["header:x-customer"], rate: 5/h, burst: 5}]`
