@@ -72,7 +72,7 @@ func largeMetadata(t *testing.T, s *service, bound int) {
 	}
 	limits := pb.NewRateLimitServiceClient(conn)
 	decided, refused := 0, 0
-	for range 30 {
+	for range 60 {
 		// Of all sizes up to 8 MiB, in one field or in several.
 		size := 1 << random.IntN(23)
 		size += random.IntN(size)

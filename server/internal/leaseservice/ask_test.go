@@ -128,7 +128,8 @@ func TestAsksAndKillsNeverRefill(t *testing.T) {
 			}
 		})
 	}
-	if sum < 100 { // in one of them all members may be gone for most of the time
+	t.Logf("%d were admitted", sum)
+	if sum < 3*100 { // in one of them all members may be gone for most of the time
 		t.Errorf("%d were admitted", sum)
 	}
 }
