@@ -59,7 +59,8 @@ type config struct {
 	next      settings          // of the set that is being put in force; mu is held
 	use       func(*plans.View) // says which plans there are
 
-	mu struct {
+	loading sync.Mutex // held while files are read and applied
+	mu      struct {
 		sync.Mutex // held while a configuration replaces another
 		ok         bool
 		loaded     time.Time
@@ -201,6 +202,9 @@ func (c *config) reload() error {
 	case c.xds != nil:
 		return nil // what is new comes by itself
 	}
+	// A version that was read earlier must not be applied later.
+	c.loading.Lock()
+	defer c.loading.Unlock()
 	set, err := c.load()
 	return c.apply(set, err)
 }
@@ -216,9 +220,8 @@ func (c *config) watch(ctx context.Context, set *rules.Set) {
 	case c.xds != nil:
 		c.xds.Run(ctx)
 	case len(c.paths) > 0:
-		err := set.Watch(ctx, c.paths, func(set *rules.Set, err error) {
-			// apply logs the error and counts it.
-			_ = c.apply(set, err)
+		err := set.Watch(ctx, c.paths, func(*rules.Set, error) {
+			_ = c.reload() // which logs the error and counts it
 		})
 		if err != nil && ctx.Err() == nil {
 			c.log.Error("the configuration is not watched any more, reload with SIGHUP", "error", err)

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -167,6 +169,36 @@ func TestReload(t *testing.T) {
 	if a := s.do("GET", s.admin+"/metrics", ""); !strings.Contains(a.body, "\nstint_config_last_reload_successful 1\n") {
 		t.Errorf("metrics:\n%s", a.body)
 	}
+}
+
+// TestReloadsNeverGoBack checks that the configuration in force after Reload returns is the latest written, whatever
+// other reloads run at the same time.
+func TestReloadsNeverGoBack(t *testing.T) {
+	version := func(i int) string { return fmt.Sprintf("limits:\n  - {name: a, rate: %d/hour}\n", i) }
+	s := start(t, version(1))
+	var others sync.WaitGroup
+	var done atomic.Bool
+	for range 3 {
+		others.Go(func() {
+			for !done.Load() {
+				_ = s.Reload()
+			}
+		})
+	}
+	for i := 2; i < 100; i++ {
+		write(t, s.path+".new", version(i))
+		if err := os.Rename(s.path+".new", s.path); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.remaining(`{}`); got != int64(i) {
+			t.Errorf("after the reload of version %d version %d is in force", i, got)
+		}
+	}
+	done.Store(true)
+	others.Wait()
 }
 
 // lines passes on what is written, line by line.

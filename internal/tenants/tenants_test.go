@@ -129,8 +129,8 @@ func TestNeverEarly(t *testing.T) {
 }
 
 // Random tenants, weights, guarantees and demands: over 20 seconds each has its weighted max-min share, to
-// within 5 % and what the burst is worth, and the bucket behind never had to refuse, so the table's sum is
-// never over.
+// within 5 %, what the burst is worth, and what random arrivals at the rate of a share lose to its part of the burst;
+// and the bucket behind never had to refuse, so the table's sum is never over.
 func TestSharesAreMaxMin(t *testing.T) {
 	for seed := range seeding.Draw(t, 12) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -156,9 +156,14 @@ func TestSharesAreMaxMin(t *testing.T) {
 			demand[i] = float64(d) / lasts // what it was, drawn at random
 		}
 		fair := w.fair(demand)
+		// A queue of k places with Poisson arrivals at the rate of its service (M/D/1/k) loses about 1/(2k) of them.
+		// The part of the burst is in proportion to the share, so that is the same rate for each tenant, who loses it, or
+		// gains what two others lose.
+		burst := float64(w.terms.Policy.Burst)
+		slack := burst/2/lasts + 500/burst
 		for i := range demand {
 			got := float64(w.got[i]) / lasts
-			if off := math.Abs(got - fair[i]); off > 0.05*fair[i]+float64(w.terms.Policy.Burst)/2/lasts {
+			if off := math.Abs(got - fair[i]); off > 0.05*fair[i]+slack {
 				t.Errorf("seed %d, %d tenants: %s wants %.1f/s and has %.1f/s, fair are %.1f/s", seed, n, name(i), demand[i], got, fair[i])
 			}
 		}

@@ -18,6 +18,12 @@ func (r *resource) makeDemand(now limit.Time, number uint64, trip time.Duration)
 		Weight: r.opts.Weight, Band: r.opts.Band, Closed: r.closed && r.lease.held().Burst <= 0, Returned: r.lease.returned, AckedGrant: r.acks.grant,
 	}
 	if r.answer.limit().Suppress != nil {
+		if r.site == nil && !r.closed {
+			// An idle bucket is sampled seldom: what arrived since the latest sample, in a later report, would
+			// look like a burst above the limit.
+			obs := r.bucket.Observe(now)
+			r.load.attempted, r.load.admitted = obs.Attempted, obs.Admitted
+		}
 		d.Attempted, d.Admitted = r.load.attempted, r.load.admitted
 		d.Shortfall = r.load.largest
 		r.sent.more, r.sent.attempted = r.load.attempted != r.sent.attempted, r.load.attempted
