@@ -84,8 +84,8 @@ func TestDoormanTakesFirstGivesLater(t *testing.T) {
 func TestDoormanMovesShareWithinTwoRefreshes(t *testing.T) {
 	for _, kind := range []DoormanKind{ProportionalShare, FairShare} {
 		for _, tt := range []struct{ refresh, first, last time.Duration }{
-			{5 * time.Second, 4 * time.Second, 12 * time.Second},
-			{16 * time.Second, 10 * time.Second, 36 * time.Second},
+			{5 * time.Second, 2 * time.Second, 12 * time.Second},
+			{16 * time.Second, 6 * time.Second, 36 * time.Second},
 		} {
 			first, last, sum := time.Hour, time.Duration(0), time.Duration(0)
 			const seeds = 8

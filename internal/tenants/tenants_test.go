@@ -157,13 +157,13 @@ func TestSharesAreMaxMin(t *testing.T) {
 		}
 		fair := w.fair(demand)
 		// A queue of k places with Poisson arrivals at the rate of its service (M/D/1/k) loses about 1/(2k) of them.
-		// The part of the burst is in proportion to the share, so that is the same rate for each tenant, who loses it, or
-		// gains what two others lose.
+		// The part of the burst is in proportion to the share, so that is the same rate for each tenant. Twice that
+		// is allowed, and three times as much to a tenant that gains what others lose.
 		burst := float64(w.terms.Policy.Burst)
 		slack := burst/2/lasts + 500/burst
 		for i := range demand {
 			got := float64(w.got[i]) / lasts
-			if off := math.Abs(got - fair[i]); off > 0.05*fair[i]+slack {
+			if off := got - fair[i]; -off > 0.05*fair[i]+slack || off > 0.05*fair[i]+3*slack {
 				t.Errorf("seed %d, %d tenants: %s wants %.1f/s and has %.1f/s, fair are %.1f/s", seed, n, name(i), demand[i], got, fair[i])
 			}
 		}
