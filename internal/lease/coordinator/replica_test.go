@@ -129,6 +129,7 @@ func TestReplicaIsNeverAbove(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 73))
 		terms := lease.Terms{Rate: amount(float64(1 + r.IntN(50))), Burst: fixed.Whole(1 + r.Int64N(60))}
 		d := newDesk(t, terms)
+		d.most = terms.Burst // of which a part may be used before there is a lease
 		d.start(1, 0)
 		d.replicate()
 		for range 300 {
