@@ -1,8 +1,12 @@
 package server_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -160,16 +164,41 @@ func TestMemberWithAnotherLeaseKey(t *testing.T) {
 	}
 }
 
-// startFails returns why a server does not start.
+// startFails returns why a server does not start. One whose backend is too slow to be asked in time does start, so it is
+// stopped and started again.
 func startFails(t *testing.T, adjust func(*server.Options)) error {
 	t.Helper()
-	o := server.Options{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}
-	adjust(&o)
-	s, err := server.New(o)
-	if err != nil {
-		return err
+	for begun := time.Now(); time.Since(begun) < time.Minute; {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 30*time.Second, errors.New("it has started"))
+		log := &buffer{}
+		o := server.Options{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(io.MultiWriter(log, stopOn{"does not answer yet", cancel}), nil))}
+		adjust(&o)
+		s, err := server.New(o)
+		if err == nil {
+			if err = s.Run(ctx); err == nil {
+				err = context.Cause(ctx)
+			}
+		}
+		cancel()
+		if !strings.Contains(log.String(), "does not answer yet") {
+			return err
+		}
 	}
-	return s.Run(t.Context())
+	t.Fatal("its backend did not answer in time for a minute")
+	return nil
+}
+
+// stopOn is a log that calls stop when a line has the text.
+type stopOn struct {
+	text string
+	stop func()
+}
+
+func (s stopOn) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte(s.text)) {
+		s.stop()
+	}
+	return len(line), nil
 }
 
 // TestClusterOptions: what is wrong is said before anything starts.
