@@ -25,7 +25,6 @@ type customer struct {
 		Percent int64     `json:"percent,omitempty"`
 		Until   time.Time `json:"until,omitzero"`
 	} `json:"counts,omitempty"`
-	Version    uint64    `json:"version"`
 	Who        string    `json:"who"`
 	At         time.Time `json:"at"`
 	Before     string    `json:"before,omitempty"`
@@ -57,7 +56,6 @@ func newCustomerSet() *cobra.Command {
 	var f adminFlags
 	var plan, until, then string
 	var counts []string
-	var version uint64
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "set NAME --plan PLAN",
@@ -70,11 +68,10 @@ the plan's, and until a time behind an @. Times are dates, which begin at midnig
 UTC, or such as 2026-12-31T18:00:00+01:00. After --until the customer has the plan
 that --then names, or what the files say; the other counts end as well.
 
-With --version it is done only if nobody has changed the customer since: stint
-customer get shows the version. Who changed what is listed by GET /v1/admin/audit.`,
+Who changed what is listed by GET /v1/admin/audit.`,
 		Example: `  stint customer set acme --plan pro
   stint customer set acme --plan pro --count messages=200%@2027-01-01
-  stint customer set acme --plan trial --until 2027-02-01 --then free --version 3`,
+  stint customer set acme --plan trial --until 2027-02-01 --then free`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if plan == "" {
@@ -85,9 +82,6 @@ customer get shows the version. Who changed what is listed by GET /v1/admin/audi
 				if value != "" {
 					query.Set(name, value)
 				}
-			}
-			if version > 0 {
-				query.Set("version", strconv.FormatUint(version, 10))
 			}
 			var reply customer
 			if err := f.call(cmd, http.MethodPut, customersPath, query, &reply); err != nil {
@@ -107,7 +101,6 @@ customer get shows the version. Who changed what is listed by GET /v1/admin/audi
 	cmd.Flags().StringVar(&until, "until", "", "when the plan ends (default: never)")
 	cmd.Flags().StringVar(&then, "then", "", "the plan after that (default: what the files say)")
 	cmd.Flags().StringArrayVar(&counts, "count", nil, "another count of a budget: BUDGET=N or BUDGET=N%, and @TIME where it ends; may be repeated")
-	cmd.Flags().Uint64Var(&version, "version", 0, "the version that is to be changed (default: any)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -209,7 +202,6 @@ func (f *adminFlags) customers(cmd *cobra.Command, most int) (list []customer, m
 
 func newCustomerRemove() *cobra.Command {
 	var f adminFlags
-	var version uint64
 	cmd := &cobra.Command{
 		Use:   "rm NAME",
 		Short: "take back what was set: the customer has what the files say",
@@ -219,14 +211,11 @@ default one. The exit code is 1 when nothing was set.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query := url.Values{"customer": {args[0]}}
-			if version > 0 {
-				query.Set("version", strconv.FormatUint(version, 10))
-			}
 			if err := f.call(cmd, http.MethodDelete, customersPath, query, &struct{}{}); err != nil {
 				return err
 			}
 			var now found
-			if err := f.call(cmd, http.MethodGet, customersPath, url.Values{"customer": {args[0]}}, &now); err != nil {
+			if err := f.call(cmd, http.MethodGet, customersPath, query, &now); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "taken back: %s has plan %s\n", plain(now.Customer), plain(now.Plan))
@@ -234,12 +223,11 @@ default one. The exit code is 1 when nothing was set.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().Uint64Var(&version, "version", 0, "the version that is to be taken back (default: any)")
 	return cmd
 }
 
 func showCustomers(cmd *cobra.Command, list []customer) error {
-	return table(cmd.OutOrStdout(), "CUSTOMER\tPLAN\tUNTIL\tTHEN\tCOUNTS\tVERSION\tBY\tAT", func(row func(string, ...any)) {
+	return table(cmd.OutOrStdout(), "CUSTOMER\tPLAN\tUNTIL\tTHEN\tCOUNTS\tBY\tAT", func(row func(string, ...any)) {
 		for _, c := range list {
 			until, then := "-", "-"
 			if !c.Until.IsZero() {
@@ -247,7 +235,7 @@ func showCustomers(cmd *cobra.Command, list []customer) error {
 					then = plain(c.Then)
 				}
 			}
-			row("%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s", plain(c.Name), plain(c.Plan), until, then, c.countsText(), c.Version, plain(c.Who), c.At.Format(time.RFC3339))
+			row("%s\t%s\t%s\t%s\t%s\t%s\t%s", plain(c.Name), plain(c.Plan), until, then, c.countsText(), plain(c.Who), c.At.Format(time.RFC3339))
 		}
 	})
 }

@@ -76,7 +76,7 @@ func (s *shop) take(cost int64, pairs ...string) limit.Decision {
 
 func (s *shop) set(name string, a plans.Assignment) {
 	s.Helper()
-	if _, err := s.desk.Set(s.Context(), name, a, plans.Change{}); err != nil {
+	if _, err := s.desk.Set(s.Context(), name, a, ""); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -45,24 +45,16 @@ const (
 var (
 	ErrBad      = errors.New("bad request")
 	ErrUnknown  = errors.New("no such customer")
-	ErrConflict = errors.New("the customer was changed meanwhile: look again, and say which version is to be changed")
+	ErrConflict = errors.New("the customer was changed by others at the same time: try again")
 )
 
 // Customer is one that was set while it runs.
 type Customer struct {
 	Name string `json:"customer"`
 	Assignment
-	// Version counts the changes of the customer, from 1.
-	Version uint64 `json:"version"`
 	// Who made the latest change, and At when.
 	Who string    `json:"who"`
 	At  time.Time `json:"at"`
-}
-
-// Change says who changes a customer. Version, where it is not 0, must be the one that is there.
-type Change struct {
-	Who     string
-	Version uint64
 }
 
 // Desk changes which plan a customer has, in records that servers share. It is safe for concurrent use.
@@ -137,46 +129,38 @@ type Changed struct {
 	BeforeFrom string `json:"before_from"`
 }
 
-// Set gives a customer a plan, in place of what was set before.
-func (d *Desk) Set(ctx context.Context, name string, a Assignment, by Change) (c Changed, err error) {
+// Set gives a customer a plan, in place of what was set before. who is for the audit.
+func (d *Desk) Set(ctx context.Context, name string, a Assignment, who string) (c Changed, err error) {
 	if err := d.check(name, &a); err != nil {
 		return c, err
 	}
 	c.Before, c.BeforeFrom = d.View().named(name)
-	c.Customer, err = d.change(ctx, name, &a, by)
+	c.Customer, err = d.change(ctx, name, &a, who)
 	return c, err
 }
 
-// Remove takes away what was set: the customer has what the files say.
-func (d *Desk) Remove(ctx context.Context, name string, by Change) error {
+// Remove takes away what was set: the customer has what the files say. who is for the audit.
+func (d *Desk) Remove(ctx context.Context, name, who string) error {
 	if err := CheckName(name); err != nil {
 		return fmt.Errorf("plans: %w: %w", ErrBad, err)
 	}
-	_, err := d.change(ctx, name, nil, by)
+	_, err := d.change(ctx, name, nil, who)
 	return err
 }
 
-func (d *Desk) change(ctx context.Context, name string, a *Assignment, by Change) (Customer, error) {
+func (d *Desk) change(ctx context.Context, name string, a *Assignment, who string) (Customer, error) {
 	for range swaps {
 		old, err := d.records.Get(ctx, customersTable, name)
 		if err != nil {
 			return Customer{}, fmt.Errorf("plans: %w", err)
 		}
-		var was, next Customer
-		if old != nil {
-			if err := json.Unmarshal(old, &was); err != nil {
-				return Customer{}, fmt.Errorf("plans: the record of customer %.100q cannot be read: %w", name, err)
-			}
-		}
-		switch {
-		case by.Version != 0 && by.Version != was.Version:
-			return was, fmt.Errorf("plans: %w: %.100q has version %d", ErrConflict, name, was.Version)
-		case a == nil && old == nil:
+		if a == nil && old == nil {
 			return Customer{}, fmt.Errorf("plans: %w: %.100q was not set, and has what the files say", ErrUnknown, name)
 		}
+		var next Customer
 		var value []byte
 		if a != nil {
-			next = Customer{name, *a, was.Version + 1, by.Who, d.dir.now().UTC().Truncate(time.Second)}
+			next = Customer{name, *a, who, d.dir.now().UTC().Truncate(time.Second)}
 			if value, err = json.Marshal(next); err != nil {
 				return Customer{}, fmt.Errorf("plans: %w", err)
 			}
@@ -192,20 +176,20 @@ func (d *Desk) change(ctx context.Context, name string, a *Assignment, by Change
 			continue
 		}
 		d.see(name, a)
-		return next, d.note(context.WithoutCancel(ctx), name, old, value, by)
+		return next, d.note(context.WithoutCancel(ctx), name, old, value, who)
 	}
 	return Customer{}, fmt.Errorf("plans: %w", ErrConflict)
 }
 
 // note tells other servers and the audit of a change that was made.
-func (d *Desk) note(ctx context.Context, name string, old, value []byte, by Change) error {
+func (d *Desk) note(ctx context.Context, name string, old, value []byte, who string) error {
 	err := d.tell(ctx, name)
 	action := "customer.set"
 	if value == nil {
 		action = "customer.remove"
 	}
-	if _, failed := d.audit.Note(ctx, audit.Entry{Who: by.Who, Action: action, What: "customer " + name, Before: string(old), After: string(value)}); failed != nil {
-		d.log.Error("a customer was changed and the list of changes lacks it", "who", by.Who, "action", action, "err", failed)
+	if _, failed := d.audit.Note(ctx, audit.Entry{Who: who, Action: action, What: "customer " + name, Before: string(old), After: string(value)}); failed != nil {
+		d.log.Error("a customer was changed and the list of changes lacks it", "who", who, "action", action, "err", failed)
 	}
 	if err != nil {
 		return fmt.Errorf("plans: it was changed, and other servers may see it only when they start again: do it once more: %w", err)

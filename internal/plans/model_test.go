@@ -72,12 +72,7 @@ type world struct {
 	rec     *cuttable
 	offices []*office
 	now     time.Time
-	model   map[string]entry
-}
-
-type entry struct {
-	plans.Assignment
-	version uint64
+	model   map[string]plans.Assignment
 }
 
 var customers = []string{"acme", "bob", "cleo", "dan", "eve"}
@@ -133,31 +128,19 @@ func (w *world) assignment() plans.Assignment {
 // change has an office set or remove a customer, and the map the same; it says whether it was done.
 func (w *world) change(o *office, name string, remove bool) bool {
 	w.Helper()
-	was, there := w.model[name]
-	by := plans.Change{}
-	if w.r.IntN(3) == 0 {
-		by.Version = uint64(w.r.IntN(4))
-	}
-	conflict := by.Version != 0 && by.Version != was.version
+	_, there := w.model[name]
 	var err error
 	if remove {
-		if err = o.Remove(w.Context(), name, by); err == nil {
+		if err = o.Remove(w.Context(), name, ""); err == nil {
 			delete(w.model, name)
 		}
 	} else {
 		a := w.assignment()
-		var c plans.Changed
-		if c, err = o.Set(w.Context(), name, a, by); err == nil {
-			w.model[name] = entry{a, was.version + 1}
-			if c.Version != was.version+1 {
-				w.Fatalf("version %d after %d", c.Version, was.version)
-			}
+		if _, err = o.Set(w.Context(), name, a, ""); err == nil {
+			w.model[name] = a
 		}
 	}
-	switch {
-	case conflict && !errors.Is(err, plans.ErrConflict):
-		w.Fatalf("version %d was changed by version %d: %v", was.version, by.Version, err)
-	case !conflict && remove && !there && !errors.Is(err, plans.ErrUnknown), !conflict && (there || !remove) && err != nil:
+	if remove && !there && !errors.Is(err, plans.ErrUnknown) || (there || !remove) && err != nil {
 		w.Fatal(err)
 	}
 	return err == nil
@@ -202,7 +185,7 @@ func (w *world) look() {
 func TestModel(t *testing.T) {
 	for seed := range seeding.Draw(t, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			w := &world{T: t, r: rand.New(rand.NewPCG(seed, 1)), rec: &cuttable{Records: records.New(nil, 0)}, model: map[string]entry{}}
+			w := &world{T: t, r: rand.New(rand.NewPCG(seed, 1)), rec: &cuttable{Records: records.New(nil, 0)}, model: map[string]plans.Assignment{}}
 			for range 3 {
 				w.offices = append(w.offices, newOffice(t, w.rec, files))
 			}

@@ -77,24 +77,24 @@ func TestWalk(t *testing.T) {
 	if plan, known := o.View().Plan(nil); plan != "free" || known {
 		t.Errorf("who names no customer has %s, known %v", plan, known)
 	}
-	set := func(name string, a plans.Assignment, version uint64) plans.Changed {
+	set := func(name string, a plans.Assignment) plans.Changed {
 		t.Helper()
-		c, err := o.Set(t.Context(), name, a, plans.Change{Who: "ann"})
-		if err != nil || c.Version != version || c.Who != "ann" || c.Name != name {
-			t.Errorf("%+v, %v; want version %d", c, err, version)
+		c, err := o.Set(t.Context(), name, a, "ann")
+		if err != nil || c.Who != "ann" || c.Name != name {
+			t.Errorf("%+v, %v", c, err)
 		}
 		return c
 	}
 	friday := o.now.Add(96 * time.Hour)
 	double := map[string]plans.Count{"messages": {Percent: 200, Until: friday}}
-	if c := set("acme", plans.Assignment{Plan: "pro", Counts: double}, 1); c.Before != "pro" || c.BeforeFrom != "files" {
+	if c := set("acme", plans.Assignment{Plan: "pro", Counts: double}); c.Before != "pro" || c.BeforeFrom != "files" {
 		t.Errorf("%+v", c)
 	}
 	o.has("acme", "pro", 200)
 	if n := o.View().Count(of("customer", "acme"), "tokens", 7); n != 7 {
 		t.Errorf("%d tokens", n)
 	}
-	if c := set("bob", plans.Assignment{Plan: "gold", Until: friday, Then: "pro", Counts: map[string]plans.Count{"messages": {N: 5000}}}, 1); c.BeforeFrom != "default" {
+	if c := set("bob", plans.Assignment{Plan: "gold", Until: friday, Then: "pro", Counts: map[string]plans.Count{"messages": {N: 5000}}}); c.BeforeFrom != "default" {
 		t.Errorf("%+v", c)
 	}
 	o.has("bob", "gold", 5000)
@@ -104,23 +104,20 @@ func TestWalk(t *testing.T) {
 	o.now = friday
 	o.has("acme", "pro", 100)
 	o.has("bob", "pro", 100) // other counts end with their plan
-	set("acme", plans.Assignment{Plan: "free", Until: friday.Add(time.Hour)}, 2)
+	set("acme", plans.Assignment{Plan: "free", Until: friday.Add(time.Hour)})
 	o.has("acme", "free", 100)
 	o.now = friday.Add(time.Hour)
 	o.has("acme", "pro", 100) // what the files say
-	set("acme", plans.Assignment{Plan: "gold"}, 3)
-	if err := o.Remove(t.Context(), "acme", plans.Change{Version: 2}); !errors.Is(err, plans.ErrConflict) || !strings.Contains(err.Error(), "has version 3") {
-		t.Error(err)
-	}
-	if err := o.Remove(t.Context(), "acme", plans.Change{Who: "eve", Version: 3}); err != nil {
+	set("acme", plans.Assignment{Plan: "gold"})
+	if err := o.Remove(t.Context(), "acme", "eve"); err != nil {
 		t.Error(err)
 	}
 	o.has("acme", "pro", 100)
-	if err := o.Remove(t.Context(), "acme", plans.Change{}); !errors.Is(err, plans.ErrUnknown) {
+	if err := o.Remove(t.Context(), "acme", ""); !errors.Is(err, plans.ErrUnknown) {
 		t.Error(err)
 	}
 	// A plan that is gone: the customer has what the files say, and is counted.
-	set("bob", plans.Assignment{Plan: "gold"}, 2)
+	set("bob", plans.Assignment{Plan: "gold"})
 	fewer := files
 	fewer.Plans = []string{"free", "pro"}
 	o.read(fewer)
@@ -198,11 +195,11 @@ func TestBadChanges(t *testing.T) {
 		{"a", plans.Assignment{Plan: "pro", Counts: map[string]plans.Count{"calls": {N: 1}}}, "it has messages, tokens"},
 		{"a", plans.Assignment{Plan: "pro", Counts: many}, "33 other counts, want at most 32"},
 	} {
-		if _, err := o.Set(t.Context(), c.name, c.a, plans.Change{}); !errors.Is(err, plans.ErrBad) || !strings.Contains(err.Error(), c.want) {
+		if _, err := o.Set(t.Context(), c.name, c.a, ""); !errors.Is(err, plans.ErrBad) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.20q %+v: %.300v, want %s", c.name, c.a, err, c.want)
 		}
 	}
-	if err := o.Remove(t.Context(), "\x00", plans.Change{}); !errors.Is(err, plans.ErrBad) {
+	if err := o.Remove(t.Context(), "\x00", ""); !errors.Is(err, plans.ErrBad) {
 		t.Error(err)
 	}
 	if _, err := o.Find(t.Context(), "\x00"); !errors.Is(err, plans.ErrBad) {
@@ -218,7 +215,7 @@ func TestBadChanges(t *testing.T) {
 func TestPercent(t *testing.T) {
 	o := newOffice(t, records.New(nil, 0), files)
 	for _, c := range []struct{ nominal, percent, want int64 }{{99, 150, 148}, {1, 50, 0}, {limit.MaxCount, 1_000_000, limit.MaxCount}, {limit.MaxCount, 100, limit.MaxCount}} {
-		if _, err := o.Set(t.Context(), "a", plans.Assignment{Plan: "pro", Counts: map[string]plans.Count{"messages": {Percent: c.percent}}}, plans.Change{}); err != nil {
+		if _, err := o.Set(t.Context(), "a", plans.Assignment{Plan: "pro", Counts: map[string]plans.Count{"messages": {Percent: c.percent}}}, ""); err != nil {
 			t.Fatal(err)
 		}
 		if n := o.View().Count(of("customer", "a"), "messages", c.nominal); n != c.want {
@@ -247,7 +244,7 @@ func TestAssigned(t *testing.T) {
 	check(1200, 3) // acme and bolt, and calm
 	set := func(name string, a plans.Assignment) {
 		t.Helper()
-		if _, err := o.Set(t.Context(), name, a, plans.Change{}); err != nil {
+		if _, err := o.Set(t.Context(), name, a, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -310,7 +307,7 @@ func TestFollowers(t *testing.T) {
 		run(b)
 		set := func(o *office, name, plan string) {
 			t.Helper()
-			if _, err := o.Set(ctx, name, plans.Assignment{Plan: plan}, plans.Change{}); err != nil {
+			if _, err := o.Set(ctx, name, plans.Assignment{Plan: plan}, ""); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -326,7 +323,7 @@ func TestFollowers(t *testing.T) {
 		set(a, "cleo", "gold")
 		soon()
 		b.has("cleo", "gold", 100)
-		if err := b.Remove(ctx, "cleo", plans.Change{}); err != nil {
+		if err := b.Remove(ctx, "cleo", ""); err != nil {
 			t.Fatal(err)
 		}
 		soon()
@@ -367,7 +364,7 @@ func TestLostRecords(t *testing.T) {
 	}
 	set := func(name string) {
 		t.Helper()
-		if _, err := a.Set(t.Context(), name, plans.Assignment{Plan: "gold"}, plans.Change{}); err != nil {
+		if _, err := a.Set(t.Context(), name, plans.Assignment{Plan: "gold"}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -409,12 +406,12 @@ func TestChangesOfWhichOthersAreNotToldAreListed(t *testing.T) {
 			action, after := "customer.remove", ""
 			var err error
 			if set[name] && r.IntN(2) == 0 {
-				err = o.Remove(t.Context(), name, plans.Change{Who: who})
+				err = o.Remove(t.Context(), name, who)
 				delete(set, name)
 			} else {
 				plan := []string{"free", "pro", "gold"}[r.IntN(3)]
 				action, after = "customer.set", `"plan":"`+plan+`"`
-				_, err = o.Set(t.Context(), name, plans.Assignment{Plan: plan}, plans.Change{Who: who})
+				_, err = o.Set(t.Context(), name, plans.Assignment{Plan: plan}, who)
 				set[name] = true
 			}
 			if rec.untold != errors.Is(err, store.ErrUnavailable) || !rec.untold && err != nil {

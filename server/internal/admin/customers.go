@@ -68,20 +68,16 @@ func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who fun
 	})
 	mux.HandleFunc("GET /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) { getCustomers(w, r, desk) })
 	mux.HandleFunc("PUT /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) {
-		q, err := answer.Parameters(r, "customer", "plan", "until", "then", "count", "version")
+		q, err := answer.Parameters(r, "customer", "plan", "until", "then", "count")
 		var a plans.Assignment
-		by := plans.Change{Who: who(r)}
 		if err == nil {
 			a, err = assignment(q)
-		}
-		if err == nil {
-			by.Version, err = version(q)
 		}
 		if err != nil {
 			answer.WriteError(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		c, err := desk.Set(r.Context(), q.Get("customer"), a, by)
+		c, err := desk.Set(r.Context(), q.Get("customer"), a, who(r))
 		if err != nil {
 			failCustomers(w, err)
 			return
@@ -89,16 +85,12 @@ func CustomerHandler(desk *plans.Desk, list func() ([]Plan, []Assigned), who fun
 		writeJSON(w, c)
 	})
 	mux.HandleFunc("DELETE /v1/admin/customers", func(w http.ResponseWriter, r *http.Request) {
-		q, err := answer.Parameters(r, "customer", "version")
-		by := plans.Change{Who: who(r)}
-		if err == nil {
-			by.Version, err = version(q)
-		}
+		q, err := answer.Parameters(r, "customer")
 		if err != nil {
 			answer.WriteError(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		if err := desk.Remove(r.Context(), q.Get("customer"), by); err != nil {
+		if err := desk.Remove(r.Context(), q.Get("customer"), who(r)); err != nil {
 			failCustomers(w, err)
 			return
 		}
@@ -175,15 +167,6 @@ func assignment(q url.Values) (a plans.Assignment, err error) {
 		a.Counts[name] = c
 	}
 	return a, nil
-}
-
-func version(q url.Values) (n uint64, err error) {
-	if text := q.Get("version"); text != "" {
-		if n, err = strconv.ParseUint(text, 10, 64); err != nil || n == 0 {
-			return 0, fmt.Errorf("version is %.100q, want a number from 1", text)
-		}
-	}
-	return n, nil
 }
 
 func failCustomers(w http.ResponseWriter, err error) {
