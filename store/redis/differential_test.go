@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -26,7 +27,7 @@ func TestDifferential(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	steps, seed := environment(t, "STINT_STEPS", 4000), environment(t, "STINT_SEED", 1)
+	steps, seed := environment(t, "STINT_STEPS", 4000), environment(t, "STINT_SEED", 1+rand.IntN(1e9))
 	for _, name := range limit.AlgorithmNames() {
 		algorithm, err := limit.ParseAlgorithm(name)
 		if err != nil {
@@ -79,6 +80,7 @@ type history struct {
 	admitted, refused int
 	calls, local      uint64 // of stores that are closed
 	upheavals         []int  // before which steps something begins anew
+	left              bool   // this history has left the range in which Redis is exact
 }
 
 // limitByBook is one limit and a few of its keys.
@@ -161,7 +163,8 @@ func (h *history) run(algorithm limit.Algorithm, steps int) {
 	}
 	h.begin(algorithm.String(), policies...)
 	h.forget()
-	for end := h.steps + steps; h.steps < end && !h.Failed(); {
+	h.left = false
+	for end := h.steps + steps; h.steps < end && !h.Failed() && !h.left; {
 		if len(h.upheavals) > 0 && h.steps >= h.upheavals[0] {
 			h.upheavals = h.upheavals[1:]
 			h.upheave()
@@ -462,7 +465,10 @@ func (h *history) same(q *request, allowed bool, err error) bool {
 	}
 	ok := allowed == q.allowed
 	for i := range q.charges {
-		ok = ok && q.charges[i].Verdict == q.want[i]
+		if kind := q.charges[i].Counters.Spec().Policy.Algorithm; kind <= limit.LeakyBucket && q.want[i].ResetAfter > untilOwed(h.now()) {
+			h.left = true
+		}
+		ok = ok && (h.left || q.charges[i].Verdict == q.want[i])
 		h.last = q.want[i]
 	}
 	if !ok {
@@ -471,6 +477,10 @@ func (h *history) same(q *request, allowed bool, err error) bool {
 	}
 	return ok
 }
+
+// untilOwed is the time from now to 2^53 microseconds, in the year 2255, where what is refused and counted makes no more debt
+// in Redis.
+func untilOwed(now limit.Time) time.Duration { return time.Duration(1<<53*1000 - int64(now)) }
 
 // describe logs the charges that differ, the first of them.
 func (h *history) describe(q *request) {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math"
 	"math/bits"
+	"sync"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -146,6 +147,27 @@ func (r *rule) ticks(count uint64) (whole, part uint64) {
 	return whole, part
 }
 
+// zones has the names of the time zones of this process by their hashes, so that a state of another policy is read as
+// what it was.
+var zones sync.Map
+
+func zoneOf(hash uint64) (name string, ok bool) {
+	if hash == hashOf("") {
+		return "", true // UTC
+	}
+	known, ok := zones.Load(hash)
+	if ok {
+		name = known.(string)
+	}
+	return name, ok
+}
+
+func hashOf(zone string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(zone))
+	return h.Sum64()
+}
+
 func (r *rule) compileFixed(p limit.Policy) error {
 	r.kind, r.fixed = kindFixed, limit.NewFixedCounter(p)
 	period, err := micros("the period", p.Rate.Period)
@@ -171,9 +193,8 @@ func (r *rule) compileFixed(p limit.Policy) error {
 	}
 	if p.Align == limit.AlignCalendar {
 		flags = flagCalendar
-		zone := fnv.New64a()
-		zone.Write([]byte(p.Zone))
-		count = zone.Sum64()
+		count = hashOf(p.Zone)
+		zones.Store(count, p.Zone)
 	}
 	r.numbers = [4]float64{max(period, 1), float64(p.Rate.Count), ban, float64(flags)}
 	r.tag = string(append(words(uint64(p.Rate.Period), count, uint64(p.Ban)), byte(flags)))
@@ -424,9 +445,13 @@ func (r *rule) writer(raw string) (*rule, bool) {
 	case kindFixed:
 		p.Rate, p.Ban = limit.Rate{Count: int64(word(1)), Period: time.Duration(word(0))}, time.Duration(word(2))
 		if raw[from+24] == flagCalendar {
-			// The zone is not known any more. As a window of the greatest length it may count for
-			// longer than it should, never shorter.
-			p = limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignFirstHit, Rate: limit.Rate{Count: 1, Period: limit.LongestWindow(time.Duration(word(0)))}}
+			p = limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignCalendar, Rate: limit.Rate{Count: 1, Period: time.Duration(word(0))}}
+			var ok bool
+			if p.Zone, ok = zoneOf(word(1)); !ok {
+				// The state is older than this process. As a window of the greatest length it may count for
+				// longer than it should, never shorter.
+				p.Align, p.Rate.Period = limit.AlignFirstHit, limit.LongestWindow(p.Rate.Period)
+			}
 		} else if raw[from+24]&1 != 0 {
 			p.Align = limit.AlignFirstHit
 		}

@@ -48,7 +48,7 @@ func drawPolicy(r *rand.Rand, a limit.Algorithm) limit.Policy {
 					p.Zone = []string{"", "Europe/Berlin", "Australia/Lord_Howe", "America/St_Johns", "Pacific/Apia"}[r.IntN(5)]
 				}
 			}
-			if p.Rate.Count == 0 && r.IntN(2) == 0 {
+			if p.Rate.Count == 0 && p.Align != limit.AlignCalendar && r.IntN(2) == 0 {
 				p.Rate.Period = 0
 			}
 		}
