@@ -217,6 +217,9 @@ func (o *oracle) step(t *testing.T, at time.Time) {
 // A change between windows of the calendar, of another zone or of one length never makes room: what was
 // used stays used until its own window has ended, and no longer than the quota says.
 func TestCalendarConvert(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	rnd := rand.New(rand.NewPCG(14, 3))
 	names := zones(t)
 	draw := func() limit.Policy {
@@ -299,6 +302,9 @@ func TestCalendarEnds(t *testing.T) {
 // Any moment that a state may have, also far beyond the years for which zones are known, is in a window that is
 // found, not longer than it may be.
 func TestCalendarAtAnyTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	rnd := rand.New(rand.NewPCG(14, 8))
 	names := zones(t)
 	for range 20_000 {

@@ -87,6 +87,9 @@ func TestHistoriesRisingWindow(t *testing.T) {
 // A load that rises by at most Rise from window to window is never refused below the rate; a step
 // is admitted as far as the definition says, and reaches the rate after as many windows as that.
 func TestRampsAndSteps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachHistory(t, func(r *rand.Rand) error {
 		p := Policy{Algorithm: RisingWindow, Rate: PerSecond(20 + r.Int64N(200)), Rise: 1 + r.Int64N(20), Start: r.Int64N(20)}
 		w := NewRisingCounter(p)

@@ -137,6 +137,9 @@ func outcome(t *testing.T, q *http.Request, seen *string) (text string, waits []
 // The same limits file gives the same answers whoever decides: this process, a service, or this process on leases of a
 // coordinator. Whatever the limits, and whatever clients send.
 func TestSameAnswersInEachMode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -14,6 +14,9 @@ import (
 // A rate that is written with decimals admits at once the count that is written, rounded up: as bucket and as window, as
 // override and as the rate of a ban. Its rate is the one written, and never more.
 func TestDecimalRates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 6))

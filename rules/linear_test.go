@@ -13,6 +13,9 @@ import (
 
 // Checking a file takes time in proportion to its size, however its faults and warnings are spread: on one line too.
 func TestCheckingIsLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	list := func(format string) func(n int) string {
 		return func(n int) string {
 			var b strings.Builder

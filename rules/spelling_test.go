@@ -46,6 +46,9 @@ func warned(src string) (bool, string) {
 // Every typo of one edit in the name of an attribute, a method or a header field that is known is
 // warned of, in a match and in a key; and of most the right word is named.
 func TestTyposAreWarnedOf(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const letters = "abcdefghijklmnopqrstuvwxyz-_"
 	named, all := 0, 0
 	for seed := range seeding.Draw(t, 20_000) {

@@ -91,6 +91,9 @@ func runCulprit(t *testing.T, one bool, cancel func(throttle.Running) bool) (out
 // TestCulprit is E37 in virtual time: the culprit is named within 100 ms, and with cancelling on
 // the others have at least 96 % of the throughput that they have without it.
 func TestCulprit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	without := runCulprit(t, false, nil)
 	named := runCulprit(t, true, nil)
 	cancelled := runCulprit(t, true, throttle.CancelAbove(25*time.Millisecond))

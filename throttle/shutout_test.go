@@ -55,6 +55,9 @@ func besideAFlood(t *testing.T, before, now time.Duration) (served int64) {
 // A route that has become cheap is soon priced cheap, though others flood the server and shut its requests out
 // by what they used to cost: as many are served as of one that was cheap before.
 func TestCheapAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 18))

@@ -117,6 +117,9 @@ func TestManyBans(t *testing.T) {
 
 // A flood of other keys frees nobody who is banned, and the memory stays within its budget.
 func TestFloodFreesNobody(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const budget = 1 << 20
 	b, e := newBans(t, "limits: [{name: a, key: [user], rate: 1/h, on_exceed: {ban: {for: 10h}}}]", memory.Options{MaxBytes: budget})
 	victims := []limit.Attribute{}

@@ -232,6 +232,9 @@ func sameBytes(a, b string) bool {
 
 // What is remembered ends with the token, and with the keys that verified it.
 func TestRememberedTokensEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	old, next := newIssuer(t, jose.EdDSA, "a"), newIssuer(t, jose.EdDSA, "b")
 	v := verifierOf(t, Options{}, old.public())
 	now := time.Now()

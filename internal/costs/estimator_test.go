@@ -118,6 +118,9 @@ func draws(r *rand.Rand) func(i int) time.Duration {
 // prediction after each sample is the exact quantile of the weighted samples, but for the width
 // of a bucket.
 func TestPredictionIsTheQuantile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 150) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := Options{Quantile: 0.05 + 0.94*r.Float64(), HalfLife: 8 + r.IntN(300), Min: 1, Max: time.Hour}

@@ -19,6 +19,9 @@ import (
 // TestBanTimeline is the example of an article, to the second: 2,000 requests in 1,200 s, then a ban
 // that ends 3,600 s after the interval in which the client went over; and the same with from: now.
 func TestBanTimeline(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for from, seconds := range map[string]int{"period_end": 1200 + 3600, "now": 600 + 3600} {
 		b := newBench(t, `
 limits:

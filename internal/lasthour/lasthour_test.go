@@ -55,6 +55,9 @@ func refusals(t *testing.T, p limit.Policy, at []limit.Time, keys []int, cost in
 
 // Requests at times that are known exactly are decided as a store decides them one by one, by every algorithm.
 func TestAsAStoreDecides(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 30) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		rate := limit.Rate{Count: 1 + r.Int64N(40), Period: time.Second * time.Duration(1+r.IntN(30))}
@@ -91,6 +94,9 @@ func TestAsAStoreDecides(t *testing.T) {
 
 // In bounded memory fewer keys are kept, and the figures stay right within the error that they state.
 func TestFewerKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	c := newClock()
 	r := rand.New(rand.NewPCG(1, 3))
 	rec := New(1<<20, c.now)
@@ -126,6 +132,9 @@ func TestFewerKeys(t *testing.T) {
 // One key that is asked about all the time is kept with times that are less exact, and the answer is off by what the
 // bucket refills in a slot at most, for each slot.
 func TestWiderSlots(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	c := newClock()
 	rec := New(16<<10, c.now)
 	l := rec.Open()
@@ -152,6 +161,9 @@ func TestWiderSlots(t *testing.T) {
 // Requests of clients that know nothing of each other, of a key whose times are known to seconds, and a bucket that holds
 // less than it refills in that time: as many are refused as in truth, within what chance does to either.
 func TestSmallBursts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -279,6 +291,9 @@ func TestConcurrentCallers(t *testing.T) {
 // Traffic of an hour with some keys that ask much, beside very many that ask seldom, in little memory: totals are exact,
 // the keys that ask most are kept, and what another rate refuses is known within the error that is stated.
 func TestTopKeysAreKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 20))

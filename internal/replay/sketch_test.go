@@ -11,6 +11,9 @@ import (
 // No count of a sketch is too low, none is too high by more than its bound, and every key that has more than
 // the bound is there. Up to its size the counts are exact.
 func TestSketch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, keys := range []uint64{900, 50_000} {
 		r := rand.New(rand.NewPCG(keys, 1))
 		draw := rand.NewZipf(r, 1.1, 3, keys-1)

@@ -101,6 +101,9 @@ func measure(t *testing.T, w *world, rng *rand.Rand, n, windows int) fairness {
 // have is at least 0.995 in every window, use at least 0.99, and who comes back has a token at once and its
 // share in the first second. FAIR_WINDOWS=360 plays an hour.
 func TestFairWhileDemandMoves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	windows := 4
 	if n, err := strconv.Atoi(os.Getenv("FAIR_WINDOWS")); err == nil {
 		windows = n

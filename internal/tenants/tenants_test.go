@@ -132,6 +132,9 @@ func TestNeverEarly(t *testing.T) {
 // within 5 %, what the burst is worth, and what random arrivals at the rate of a share lose to its part of the burst;
 // and the bucket behind never had to refuse, so the table's sum is never over.
 func TestSharesAreMaxMin(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 12) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		n := 2 + rng.IntN(30)
@@ -176,6 +179,9 @@ func TestSharesAreMaxMin(t *testing.T) {
 // What a tenant has is its own again with its next request, while another asks for a hundred times the limit:
 // after the token that is refilled first, it has all until it has its share.
 func TestClawBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	w := newWorld(t, 1000, 250)
 	rng := rand.New(rand.NewPCG(4, 4))
 	w.run(rng, []float64{100_000}, 2*time.Second) // alone, the burst is used up
@@ -202,6 +208,9 @@ func TestClawBack(t *testing.T) {
 
 // A tenant with a guarantee that others borrowed has it from its first request on, and keeps it.
 func TestGuarantee(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	w := newWorld(t, 1000, 200)
 	w.terms.Guaranteed = []store.Guaranteed{{Tenant: name(0), Rate: perSecond(400)}}
 	rng := rand.New(rand.NewPCG(5, 5))

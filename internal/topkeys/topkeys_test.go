@@ -69,6 +69,9 @@ func (e *exact) total() float64 { return e.all / math.Exp(e.now) / Memory.Second
 // Drawn streams hold the bound: Zipf of several exponents, uniform, keys that become hot late, in several groups, with
 // pauses in which all decays.
 func TestBoundAgainstTheExactCount(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, e := New(start), &exact{n: map[string]float64{}}
@@ -145,6 +148,9 @@ func TestLongKeysAndGroups(t *testing.T) {
 
 // What cannot be told apart is said: of uniform load over many keys none is sure to be on top.
 func TestUniformIsNotSure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	s := New(start)
 	for i := range 200_000 {
 		s.Add(0, fmt.Appendf(nil, "%d", i%50_000))
@@ -282,6 +288,9 @@ func TestMemory(t *testing.T) {
 // The true top 20 among a million keys by the exact count, for skews at which the error tells them apart: all are found.
 // Events come within a minute, of which the last third has three keys that become hot late. TOPKEYS_EVENTS sets how many.
 func TestTopTwentyOfAMillion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	events := 600_000
 	if text := os.Getenv("TOPKEYS_EVENTS"); text != "" {
 		var err error

@@ -207,6 +207,9 @@ func drawCharge(r *rand.Rand, c store.Counters) store.Charge {
 // every key stands as it stood, also when the policy has changed meanwhile. That includes charges that did not fit and
 // count all the same, of requests that were admitted and of those that were refused.
 func TestHistories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	w := newWorld(t)
 	for seed := range seeding.Draw(t, 60) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -294,6 +297,9 @@ func TestRecords(t *testing.T) {
 
 // A file that another process has, that is newer, damaged or no file is refused with what to do.
 func TestBadFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	w := newWorld(t)
 	w.take(w.bind("month", monthly), "acme", 3)
 	w.flush()
@@ -351,6 +357,9 @@ func TestBadFiles(t *testing.T) {
 
 // However a file is damaged, it is opened or refused with an error; nothing crashes.
 func TestDamage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	w := newWorld(t)
 	c := w.bind("month", monthly)
 	for i := range 300 {
@@ -459,6 +468,9 @@ func TestSync(t *testing.T) {
 // TestBansOutliveRestarts: a ban lasts as long as it says whatever its period, over restarts and crashes, and the
 // list, the figures and the lifts are complete after each. Bans, attempts, lifts and restarts come at random.
 func TestBansOutliveRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for range 20 {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 12))

@@ -150,6 +150,9 @@ func (t *lockedTable[S]) looks() *atomic.Int64 {
 // While the budget is full a shard is scanned once in a pause, however many new keys come meanwhile: what a flood costs does
 // not grow with the keys that are there.
 func TestFullShardIsScannedOncePerPause(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for name, p := range floods() {
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeding.Draw(t, 3) {

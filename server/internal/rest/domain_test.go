@@ -185,6 +185,9 @@ func TestWrongDomains(t *testing.T) {
 // The calls decide as Envoy's protocol does: the same requests, drawn at random, put
 // to one engine by the one and to its twin by the other, are answered the same.
 func TestDomainsAsByEnvoysProtocol(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	pools := map[string][]string{
 		"ip": {"a", "b"}, "path": {"/login", "/x"}, "pool": {"p1", "p2", "q"}, "free": {"f"}, "white": {"w"}, "basic": {"u"}, "premium": {"u"},
 	}

@@ -125,6 +125,9 @@ func TestQuickAgrees(t *testing.T) {
 
 // TestAppendDecision: the encoder writes what json.Marshal writes, for every kind of value.
 func TestAppendDecision(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	random := rand.New(rand.NewPCG(3, 4))
 	text := func() string {
 		return []string{"", "per-user", "a.b", `q"\`, "<b>&", "é", "\x00\x1f\x7f", "\xff", "\u2028", strings.Repeat("long", 50)}[random.IntN(10)]

@@ -11,6 +11,9 @@ import (
 // moment, messages that take up to Delivery, and a server that is killed and starts again. At every
 // request all together have admitted at most the bound more than one bucket with the limit.
 func TestBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	worst := 0.0
 	n := runs(t, 8)
 	kills, losses, restarts, changes := 0, 0, 0, 0

@@ -32,6 +32,9 @@ const settled = 2*5*time.Second + Delivery + 250*time.Millisecond
 // each move on, at least 0.97 of what is demanded, or of the limit, is admitted; no Envoy that demands at
 // most its equal part is refused more than a few; and all together are within the bound at all times.
 func TestLoadMoves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	worst, starved := 0.0, 1.0
 	least, below, moves := map[int64]float64{}, map[int64]int{}, map[int64]int{} // by limit
 	n := runs(t, 3)

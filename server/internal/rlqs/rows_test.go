@@ -90,6 +90,9 @@ func (w *world) within(use, goal, low float64, few bool) {
 
 // TestSteadyUse: Envoys with loads that differ and stay, together above the limit.
 func TestSteadyUse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachFleet(t, func(t *testing.T, r *rand.Rand, w *world, few bool) {
 		w.drawShares(r)
 		w.run(settled)
@@ -102,6 +105,9 @@ func TestSteadyUse(t *testing.T) {
 // TestMovesToIdle: all load moves to an Envoy that was idle for at least 20 s, then to a new one. From the first second
 // on it has half of the limit, and after its second report nearly all.
 func TestMovesToIdle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	eachFleet(t, func(t *testing.T, r *rand.Rand, w *world, few bool) {
 		load := w.terms.Rate.Float() * (1.2 + 2*r.Float64())
 		for from := range 3 {
