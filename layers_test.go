@@ -36,8 +36,10 @@ store, github.com/google/btree < internal/records;
 store/memory, internal/records, go.etcd.io/bbolt < store/durable;
 # Which keys crossed a threshold, once per window. It sends nothing.
 store < internal/crossings < server;
+# Values by when they are due.
+limit < internal/due;
 # Signed messages to one URL, each until it is taken.
-NONE < internal/webhook < server;
+internal/due < internal/webhook < server;
 # Who changed what by hand.
 store < internal/audit;
 
@@ -100,7 +102,6 @@ GRPC, internal/answer < internal/answer/grpcerror;
 limit < internal/fixed < internal/fairshare;
 internal/fixed, limit < internal/demand < internal/bucket;
 internal/fairshare, internal/bucket < internal/lease;
-limit < internal/due;
 internal/lease, internal/due < internal/lease/agent;
 internal/lease < internal/lease/pool;
 internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;

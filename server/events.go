@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -22,18 +21,19 @@ import (
 
 // events finds which keys cross a threshold of a limit, logs it, and sends it to the webhook.
 type events struct {
-	store  *crossings.Store // what the engine asks
-	book   *crossings.Book
-	sender *webhook.Sender
+	store   *crossings.Store // what the engine asks
+	watcher *crossings.Watcher
+	sender  *webhook.Sender
 }
 
 // openEvents puts the search for crossings in front of the counters.
 func openEvents(behind store.BanKeeper, records store.Records, log *slog.Logger) *events {
-	e := &events{book: crossings.NewBook(records, rand.Text(), nil, 0, 0)}
-	e.sender = webhook.New(webhook.Options{Outbox: outbox{e.book}, Logger: log})
-	e.store = crossings.Watching(behind, crossings.NewWatcher(crossings.Options{
-		Book: e.book, Deliver: e.sender.Aimed, Logger: log, Logged: func(event *crossings.Event) { logEvent(log, event) },
-	}))
+	e := &events{sender: webhook.New(webhook.Options{Logger: log})}
+	e.watcher = crossings.NewWatcher(crossings.Options{Records: records, Logger: log, Noted: func(event *crossings.Event) {
+		logEvent(log, event)
+		e.send(log, event)
+	}})
+	e.store = crossings.Watching(behind, e.watcher)
 	return e
 }
 
@@ -139,30 +139,16 @@ func named(key []limit.Attribute) map[string]string {
 	return m
 }
 
-// outbox gives the events of a book to the sender.
-type outbox struct{ *crossings.Book }
-
-// Waiting implements [webhook.Outbox].
-func (o outbox) Waiting(ctx context.Context, after string, most int) ([]webhook.Waiting, error) {
-	list, err := o.Book.Waiting(ctx, after, most)
-	out := make([]webhook.Waiting, len(list))
-	for i := range list {
-		out[i] = webhook.Waiting{Key: list[i].Key, Version: string(list[i].Value)}
-	}
-	return out, err
-}
-
-// Next implements [webhook.Outbox].
-func (o outbox) Next(ctx context.Context, key string) (m webhook.Message, ok bool, err error) {
-	e, ok, err := o.Book.Next(ctx, key)
-	if !ok || err != nil {
-		return m, false, err
-	}
-	m.ID = e.ID
-	m.Body, err = json.Marshal(message{"limit." + e.Kind, e.Time, data{
-		e.Limit, named(e.Key), e.Seq, e.Under, e.Used, e.Nominal, e.Quota, e.WindowEnd, e.Shadow,
+// send has an event sent to the webhook, if there is one.
+func (e *events) send(log *slog.Logger, c *crossings.Event) {
+	body, err := json.Marshal(message{"limit." + c.Kind, c.Time, data{
+		c.Limit, named(c.Key), c.Seq, c.Under, c.Used, c.Nominal, c.Quota, c.WindowEnd, c.Shadow,
 	}})
-	return m, err == nil, err
+	if err != nil {
+		log.Error("a crossing event cannot be sent", "limit", c.Limit, "err", err)
+		return
+	}
+	e.sender.Send(c.Record, webhook.Message{ID: c.ID, Body: body})
 }
 
 // collectors are the metrics of events.
@@ -172,9 +158,9 @@ type eventMetrics struct{ *events }
 
 var (
 	descEvents  = prometheus.NewDesc("stint_events_total", "Crossing events that this process noted.", []string{"event"}, nil)
-	descDropped = prometheus.NewDesc("stint_events_dropped_total", "Crossing events that are not noted or not sent.", []string{"reason"}, nil)
+	descDropped = prometheus.NewDesc("stint_events_dropped_total", "Crossing events that are not noted or not delivered.", []string{"reason"}, nil)
 	descFailed  = prometheus.NewDesc("stint_events_store_failures_total", "Attempts to note crossing events that the store did not answer; they are made again.", nil, nil)
-	descWaiting = prometheus.NewDesc("stint_events_waiting_keys", "Keys, of all servers of a store, with crossing events that the webhook's receiver has not taken.", nil, nil)
+	descWaiting = prometheus.NewDesc("stint_events_waiting", "Crossing events that wait in this process for the webhook's receiver.", nil, nil)
 	descSent    = prometheus.NewDesc("stint_webhook_attempts_total", "Attempts to send a crossing event.", []string{"result"}, nil)
 	descFailing = prometheus.NewDesc("stint_webhook_failing", "1 while the webhook's receiver does not take crossing events.", nil, nil)
 )
@@ -194,15 +180,18 @@ func (m eventMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n float64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n)
 	}
-	b, s := m.book.Stats(), m.sender.Stats()
-	for word, n := range b.Events {
+	w, s := m.watcher.Stats(), m.sender.Stats()
+	for word, n := range w.Events {
 		count(descEvents, n, word)
 	}
-	for reason, n := range b.Dropped {
+	for reason, n := range w.Dropped {
 		count(descDropped, n, crossings.Dropped(reason).String())
 	}
-	count(descFailed, b.Failures)
-	gauge(descWaiting, float64(b.Waiting))
+	count(descDropped, s.Full, "queue_full")
+	count(descDropped, s.Old, "too_old")
+	count(descDropped, s.Left, "process_ended")
+	count(descFailed, w.Failures)
+	gauge(descWaiting, float64(s.Waiting))
 	count(descSent, s.Taken, "taken")
 	count(descSent, s.Refused, "refused")
 	count(descSent, s.Unreached, "unreached")

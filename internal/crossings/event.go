@@ -22,8 +22,6 @@ const (
 	Saturated                  // a request was refused, for the first time in the window
 	Lifted                     // there is room again, after Hard
 	Eased                      // not beyond the soft threshold any more, after Soft
-
-	kindCount = 5
 )
 
 // All are all kinds.
@@ -69,27 +67,24 @@ func (k Kind) word() (word, of string) {
 
 // Event is one crossing.
 type Event struct {
-	// ID is the same whoever finds the event, and however often: the limit's counter, its key, its window
-	// and its kind give it.
-	ID string `json:"id"`
+	// Record is the same for all events of a key of a limit's counter.
+	Record string
+	// ID is the same whoever finds the event, and however often: the record, the window and the kind give it.
+	ID string
 	// Kind is soft, hard, under or saturated; Under says of which threshold, soft or hard.
-	Kind  string `json:"kind"`
-	Under string `json:"under,omitempty"`
-	// Seq counts the events of the key from 1. A gap says that events were dropped.
-	Seq uint64 `json:"seq"`
+	Kind, Under string
+	// Seq counts the events of the key from 1, whichever server noted them.
+	Seq uint64
 
-	Limit string            `json:"limit"`
-	Key   []limit.Attribute `json:"key,omitempty"`
+	Limit string
+	Key   []limit.Attribute
 	// Time is when it happened, and WindowEnd when the window of the limit ends.
-	Time      time.Time `json:"time"`
-	WindowEnd time.Time `json:"window_end"`
+	Time, WindowEnd time.Time
 
 	// Used is how much the key had used then, at most Quota; Nominal is what the limit is called by.
-	Used    int64 `json:"used"`
-	Quota   int64 `json:"quota"`
-	Nominal int64 `json:"nominal"`
+	Used, Quota, Nominal int64
 	// Shadow says that the limit is not enforced.
-	Shadow bool `json:"shadow,omitempty"`
+	Shadow bool
 }
 
 // eventID returns the ID of an event: 22 characters of a hash, so that no two are the same by chance.

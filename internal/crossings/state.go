@@ -13,23 +13,14 @@ import (
 // away for a while comes late. Not more: each record has them.
 const maxWindows = 8
 
-// maxPending bounds the events of one key that are not delivered yet: those of all its windows.
-const maxPending = maxWindows * kindCount
-
-// pastAge is how much longer than its age an event is kept, so that whoever delivers finds it and says that it is
-// dropped.
-const pastAge = time.Hour
-
 // version is that of the records' format. A record of a later version is left alone.
 const version = 1
 
-// state is the record of one key: what happened in its last windows, and the events of it that are not delivered.
-// Both stand in one record, so that an event is noted and queued at once, or not at all.
+// state is the record of one key: what happened in its last windows.
 type state struct {
 	Version int      `json:"v"`
 	Seq     uint64   `json:"seq"`
 	Windows []window `json:"w"` // by end
-	Pending []Event  `json:"p,omitempty"`
 }
 
 // window is what happened to the key in one window.
@@ -37,6 +28,14 @@ type window struct {
 	End  limit.Time `json:"e"`
 	Kept limit.Time `json:"k"` // when the record may forget it
 	Had  Kinds      `json:"h"`
+	// Notes has one for each kind. Records of earlier versions have none.
+	Notes map[Kind]note `json:"n,omitempty"`
+}
+
+// note says which watcher noted an event, and as which event of the key.
+type note struct {
+	By  string `json:"b"`
+	Seq uint64 `json:"s"`
 }
 
 func decode(raw []byte) (s state, err error) {
@@ -88,14 +87,11 @@ func (s *state) forget(now limit.Time) {
 	s.Windows = slices.DeleteFunc(s.Windows, func(w window) bool { return w.Kept <= now })
 }
 
-// keep is how long the record is needed: its windows, and its events for as long as somebody may deliver them.
-func (s *state) keep(now limit.Time, maxAge time.Duration) time.Duration {
+// keep is how long the record is needed.
+func (s *state) keep(now limit.Time) time.Duration {
 	keep := time.Second
 	for _, w := range s.Windows {
 		keep = max(keep, time.Duration(w.Kept-now))
-	}
-	for i := range s.Pending {
-		keep = max(keep, time.Duration(limit.At(s.Pending[i].Time).Add(maxAge+pastAge)-now))
 	}
 	return keep
 }
@@ -110,4 +106,40 @@ func (w *window) missing(k Kinds) Kinds {
 		k &^= Eased
 	}
 	return k
+}
+
+// add notes for the watcher by what of f has not happened in w before, and returns these kinds and the events that
+// are the watcher's: what it adds, and what is tried and was noted by it in a write whose answer it did not get.
+func (w *window) add(s *state, f *finding, by string, tried Kinds) (added Kinds, events []Event) {
+	for i := range f.seen {
+		at := &f.seen[i]
+		if w.missing(at.kind) != 0 {
+			if w.Notes == nil {
+				w.Notes = make(map[Kind]note)
+			}
+			s.Seq++
+			w.Notes[at.kind] = note{by, s.Seq}
+			w.Had |= at.kind
+			added |= at.kind
+		} else if at.kind&tried == 0 || w.Notes[at.kind].By != by {
+			continue
+		}
+		word, of := at.kind.word()
+		events = append(events, Event{
+			Record: f.record, ID: eventID(f.record, w.End, at.kind), Kind: word, Under: of, Seq: w.Notes[at.kind].Seq,
+			Limit: f.name, Key: f.key, Time: time.Unix(0, int64(at.at)).UTC(), WindowEnd: windowEnd(w.End, f.period),
+			Used: at.used, Quota: at.quota, Nominal: at.nominal, Shadow: at.shadow,
+		})
+	}
+	return added, events
+}
+
+// windowEnd is the end of a window for people: the moment as this process knows it is a little off, by the time
+// that the store took to answer.
+func windowEnd(end limit.Time, period time.Duration) time.Time {
+	t := time.Unix(0, int64(end)).UTC()
+	if period >= time.Minute {
+		return t.Round(time.Second)
+	}
+	return t
 }

@@ -2,14 +2,12 @@ package crossings
 
 import "sync/atomic"
 
-// Dropped says why an event is not delivered.
+// Dropped says why an event is not noted.
 type Dropped uint8
 
 // The reasons.
 const (
-	DroppedFull    Dropped = iota // the outbox has as many keys as it may have, or the key as many events
-	DroppedKeys                   // more keys are above a threshold than may be remembered
-	DroppedOld                    // delivery was tried for as long as it may be
+	DroppedKeys    Dropped = iota // more keys are above a threshold than may be remembered
 	DroppedLate                   // it belongs to a window that is not remembered any more
 	DroppedRefused                // the records have no room for it, or are of a later version
 
@@ -19,22 +17,20 @@ const (
 
 // String returns the reason as it stands in metrics.
 func (d Dropped) String() string {
-	return [...]string{DroppedFull: "outbox_full", DroppedKeys: "too_many_keys", DroppedOld: "too_old", DroppedLate: "late", DroppedRefused: "refused"}[d]
+	return [...]string{DroppedKeys: "too_many_keys", DroppedLate: "late", DroppedRefused: "refused"}[d]
 }
 
-// counts are the figures of a book and its watcher.
+// counts are the figures of a watcher.
 type counts struct {
 	events  [4]atomic.Uint64 // by word
 	dropped [DroppedCount]atomic.Uint64
 	failed  atomic.Uint64
 }
 
-func (c *counts) noted(events []Event) {
-	for i := range events {
-		for w, word := range Words() {
-			if word == events[i].Kind {
-				c.events[w].Add(1)
-			}
+func (c *counts) noted(e *Event) {
+	for w, word := range Words() {
+		if word == e.Kind {
+			c.events[w].Add(1)
 		}
 	}
 }
@@ -43,22 +39,20 @@ func (c *counts) noted(events []Event) {
 type Stats struct {
 	// Events counts what this process has noted, by the word of [Words].
 	Events map[string]uint64
-	// Dropped counts by reason what is not delivered.
+	// Dropped counts by reason what is not noted.
 	Dropped [DroppedCount]uint64
 	// Failures counts attempts to note events that the records did not take; they are made again.
 	Failures uint64
-	// Waiting are the keys, of all servers, with events that are not delivered yet, as far as is known.
-	Waiting int64
 }
 
 // Stats returns the figures.
-func (b *Book) Stats() Stats {
-	s := Stats{Events: make(map[string]uint64), Failures: b.stats.failed.Load(), Waiting: max(0, b.waiting.Load())}
+func (w *Watcher) Stats() Stats {
+	s := Stats{Events: make(map[string]uint64), Failures: w.stats.failed.Load()}
 	for i, word := range Words() {
-		s.Events[word] = b.stats.events[i].Load()
+		s.Events[word] = w.stats.events[i].Load()
 	}
 	for i := range s.Dropped {
-		s.Dropped[i] = b.stats.dropped[i].Load()
+		s.Dropped[i] = w.stats.dropped[i].Load()
 	}
 	return s
 }

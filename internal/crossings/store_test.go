@@ -38,8 +38,8 @@ func watch(t *testing.T, quota int64, l crossings.Limit) *watchedStore {
 	w := &watchedStore{counters: c}
 	var mu sync.Mutex
 	w.Store = crossings.Watching(st, crossings.NewWatcher(crossings.Options{
-		Book: crossings.NewBook(records.New(nil, 0), "a", now, 0, 0), Now: now, Logger: slog.New(slog.DiscardHandler),
-		Logged: func(e *crossings.Event) {
+		Records: records.New(nil, 0), Now: now, Logger: slog.New(slog.DiscardHandler),
+		Noted: func(e *crossings.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			w.logged = append(w.logged, text(e))

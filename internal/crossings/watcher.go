@@ -3,8 +3,10 @@ package crossings
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"math"
@@ -31,14 +33,19 @@ const (
 	retryMost = 5 * time.Second
 )
 
-// Options are the choices of a [Watcher]. Book is needed.
+// table is that of the records, by key.
+const table = "crossings"
+
+// swaps is how often a change of a record is tried again because another came first.
+const swaps = 100
+
+// Options are the choices of a [Watcher]. Records are needed.
 type Options struct {
-	Book *Book
-	// Deliver says that events go to the outbox of the book, for whoever delivers them. It may change; nil = they
-	// do not.
-	Deliver func() bool
-	// Logged is called once for each event that this process has noted; nil = nobody is told.
-	Logged func(*Event)
+	// Records have what happened to each key. Servers share them.
+	Records store.Records
+	// Noted is called once for each event that this watcher has noted, for those of a key in their order; nil =
+	// nothing is.
+	Noted func(*Event)
 	// Now is the clock; nil = the system's.
 	Now func() limit.Time
 	// MaxKeys bounds the keys above a threshold that are remembered; 0 = [DefaultMaxKeys].
@@ -50,8 +57,10 @@ type Options struct {
 // Watcher finds crossings. It is safe for concurrent use. Make it with [NewWatcher].
 type Watcher struct {
 	opts  Options
+	name  string // in the records
 	seed  maphash.Seed
 	lines [writers]line
+	stats counts
 }
 
 // line is what one writer has to do, in order, and the keys above a threshold that are its.
@@ -62,6 +71,24 @@ type line struct {
 	keys  map[string]*known // by record
 	todo  []*known          // those with something to note
 	sweep limit.Time        // no search for keys that can be forgotten before
+}
+
+// finding is one key, one window and what was seen of it.
+type finding struct {
+	record string // the key of the record
+	name   string // of the limit
+	key    []limit.Attribute
+	end    limit.Time
+	period time.Duration
+	seen   []sight // in the order in which they happened
+}
+
+// sight is one kind, and how the key stood.
+type sight struct {
+	kind                 Kind
+	at                   limit.Time
+	used, quota, nominal int64
+	shadow               bool
 }
 
 // known is a key above a threshold in one window. Its line's lock is held for everything but had.
@@ -133,10 +160,10 @@ func NewWatcher(o Options) *Watcher {
 	}
 	o.MaxKeys = cmp.Or(max(o.MaxKeys, 0), DefaultMaxKeys)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	if o.Deliver == nil {
-		o.Deliver = func() bool { return false }
+	if o.Noted == nil {
+		o.Noted = func(*Event) {}
 	}
-	w := &Watcher{opts: o, seed: maphash.MakeSeed()}
+	w := &Watcher{opts: o, name: rand.Text(), seed: maphash.MakeSeed()}
 	for i := range w.lines {
 		w.lines[i].wake, w.lines[i].keys = make(chan struct{}, 1), make(map[string]*known)
 	}
@@ -176,7 +203,7 @@ func (w *Watcher) Note(s *Standing) {
 	done := k != nil && sameWindow(k.end, end, s.Window) && s.kinds(true)&^Kinds(k.had.Load()) == 0
 	l.mu.RUnlock()
 	if !done && !l.see(s, string(record), now, end, w.opts.MaxKeys/writers) {
-		w.opts.Book.stats.dropped[DroppedKeys].Add(1)
+		w.stats.dropped[DroppedKeys].Add(1)
 	}
 }
 
@@ -198,7 +225,7 @@ func (l *line) see(s *Standing, record string, now, end limit.Time, most int) bo
 		}
 		switch {
 		case found&(Soft|Hard|Saturated) == 0:
-			// Below all thresholds: it is looked up in the book whether another server saw it above.
+			// Below all thresholds: it is looked up in the record whether another server saw it above.
 		case was != nil && was.end > end:
 			// A straggler of a window that is over.
 		case was == nil && len(l.keys) >= most && !l.forget(now, most):
@@ -254,7 +281,7 @@ func (l *line) next() (*known, finding) {
 	return l.todo[0], f
 }
 
-// noted takes away what was to be noted of the first key. had is what the book has of its window now.
+// noted takes away what was to be noted of the first key. had is what the record has of its window now.
 func (l *line) noted(k *known, f *finding, had Kinds) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,6 +309,7 @@ func (w *Watcher) Run(ctx context.Context) {
 // write notes what is found in one line.
 func (w *Watcher) write(ctx context.Context, l *line) {
 	pause := time.Duration(0)
+	tried := Kinds(0) // of the first key: what may be noted though no answer says so
 	for {
 		k, f := l.next()
 		if k == nil {
@@ -293,35 +321,72 @@ func (w *Watcher) write(ctx context.Context, l *line) {
 			}
 		}
 		// The end of ctx does not cut it off: the store's own time-out does.
-		events, had, err := w.opts.Book.note(context.WithoutCancel(ctx), &f, w.opts.Deliver())
-		for i := range events {
-			if w.opts.Logged != nil {
-				w.opts.Logged(&events[i])
+		had, err := w.note(context.WithoutCancel(ctx), &f, &tried)
+		if errors.Is(err, store.ErrUnavailable) {
+			w.stats.failed.Add(1)
+			if pause == 0 {
+				w.opts.Logger.Error("crossing events cannot be noted; it is tried again", "err", err)
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			pause = min(max(2*pause, retry), retryMost)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if err != nil {
+			// Trying again would not help, and the others of the line would wait for it.
+			w.stats.dropped[DroppedRefused].Add(uint64(len(f.seen)))
+			w.opts.Logger.Error("a crossing event is dropped", "limit", f.name, "err", err)
+			had = All
+		}
+		l.noted(k, &f, had)
+		pause, tried = 0, 0
+	}
+}
+
+// note writes down what of f has not happened before, and returns had, which is all that has happened in the
+// window. After an error that is [store.ErrUnavailable] call it again: tried has what may be written all the same.
+func (w *Watcher) note(ctx context.Context, f *finding, tried *Kinds) (had Kinds, err error) {
+	raw, err := w.opts.Records.Get(ctx, table, f.record)
+	for range swaps {
+		if err != nil {
+			return 0, err
+		}
+		now := w.opts.Now()
+		s, err := decode(raw)
+		if err != nil {
+			return 0, err
+		}
+		s.forget(now)
+		in := s.at(f.end, f.period)
+		if in == nil {
+			w.stats.dropped[DroppedLate].Add(uint64(len(f.seen)))
+			return All, nil
+		}
+		added, events := in.add(&s, f, w.name, *tried)
+		had = in.Had
+		swapped := added == 0
+		if !swapped {
+			value, err := s.encode()
+			if err != nil {
+				return 0, err
+			}
+			*tried |= added
+			if swapped, raw, err = w.opts.Records.Swap(ctx, table, f.record, raw, value, s.keep(now)); err != nil {
+				return 0, err
 			}
 		}
-		if err == nil {
-			l.noted(k, &f, had)
-			pause = 0
-			continue
-		}
-		if !errors.Is(err, store.ErrUnavailable) {
-			// Trying again would not help, and the others of the line would wait for it.
-			w.opts.Book.stats.dropped[DroppedRefused].Add(uint64(len(f.seen)))
-			w.opts.Logger.Error("a crossing event is dropped", "limit", f.name, "err", err)
-			l.noted(k, &f, All)
-			continue
-		}
-		w.opts.Book.stats.failed.Add(1)
-		if pause == 0 {
-			w.opts.Logger.Error("crossing events cannot be noted; it is tried again", "err", err)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		pause = min(max(2*pause, retry), retryMost)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if swapped {
+			for i := range events {
+				w.stats.noted(&events[i])
+				w.opts.Noted(&events[i])
+			}
+			return had, nil
 		}
 	}
+	return 0, fmt.Errorf("crossings: a record was changed by others %d times while it was read: %w", swaps, store.ErrUnavailable)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -24,6 +25,9 @@ type Target struct {
 	URL     string
 	Secrets []Secret
 }
+
+// Dial opens a connection.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // The bounds of an attempt. Standard Webhooks asks for 15 to 30 s at most; a receiver that needs longer than this
 // keeps all others waiting.
@@ -48,10 +52,10 @@ func (r *refusal) Error() string {
 
 // newClient returns the client of attempts. It follows no redirects: a message and its signature are for the
 // configured receiver.
-func newClient() *http.Client {
+func newClient(dial Dial) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
+			DialContext: dial, Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
 			MaxIdleConnsPerHost: workers, IdleConnTimeout: time.Minute,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

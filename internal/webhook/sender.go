@@ -7,239 +7,229 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/stint-io/stint/internal/due"
+	"github.com/stint-io/stint/limit"
 )
 
-// Outbox is where messages wait, by key. Several processes may deliver from the same one.
-type Outbox interface {
-	// Waiting returns keys that have messages, in order, at most most that come behind after.
-	Waiting(ctx context.Context, after string, most int) ([]Waiting, error)
-	// Counted tells how many keys Waiting has in all.
-	Counted(n int)
-	// Claim makes this process the one that delivers the messages of a key, for at most so long from now on. false =
-	// another process is. Release ends that.
-	Claim(ctx context.Context, key string, long time.Duration) (bool, error)
-	Release(ctx context.Context, key string) error
-	// Next returns the first message of a key, false when there is none.
-	Next(ctx context.Context, key string) (Message, bool, error)
-	// Delivered takes a message away.
-	Delivered(ctx context.Context, key, id string) error
-	// Nudged is sent to when a message comes.
-	Nudged() <-chan struct{}
-}
-
-// Waiting is a key with messages. Version is another one when it has got another message.
-type Waiting struct{ Key, Version string }
-
 const (
-	// workers is how many keys are delivered at once to a receiver that answers. Not more: it may be a small one.
+	// MaxWaiting is how many messages wait. Not more: each takes half a kilobyte and more. Not fewer: a receiver may
+	// be down for hours.
+	MaxWaiting = 10_000
+	// MaxAge is how long a message is tried.
+	MaxAge = 24 * time.Hour
+
+	// workers is how many messages are sent at once to a receiver that answers. Not more: it may be a small one.
 	workers = 8
-	// page is how many keys are read at once.
-	page = 100
-	// poll is how often the outbox is looked at for what other processes put there.
-	poll = time.Second
-	// rest is how long a key is left alone when it has no more messages, unless it gets another: a little longer
-	// than an outbox needs to be sure that there are none.
-	rest = 12 * time.Second
-	// storeRetry is what is waited when the store does not answer, which it says itself, or another process
-	// delivers a key.
-	storeRetry = 6 * time.Second
 	// firstRetry is what is waited after a failure, doubled up to lastRetry: a receiver that comes back gets what
 	// waited within a minute, and one that is away is asked once a minute.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// claim is how long a process may be silent until another goes on: an attempt, and answers of the store.
-	claim = attemptTimeout + 30*time.Second
 	// atEnd is what is left for attempts when the process ends.
 	atEnd = 3 * time.Second
 )
 
-// Options are the parts of a [Sender]. Outbox is needed.
+// Options are the parts of a [Sender].
 type Options struct {
-	Outbox Outbox
-	// Client nil = one with bounds that follows no redirects.
-	Client *http.Client
+	// Dial nil = as package net does.
+	Dial Dial
 	// Logger nil = slog.Default.
 	Logger *slog.Logger
 }
 
-// Sender delivers messages while Run runs. It is safe for concurrent use. Make it with [New].
+// Sender sends messages while Run runs. It is safe for concurrent use. Make it with [New].
 type Sender struct {
-	opts   Options
-	target atomic.Pointer[Target]
-	wake   chan struct{} // there is another target
+	log    *slog.Logger
+	client *http.Client
+	began  time.Time
+	wake   chan struct{} // what next returned may have changed
 
 	mu       sync.Mutex
-	keys     map[string]*key
-	failures int // attempts in a row that the receiver did not answer as it should
-
-	taken, refused, unreached atomic.Uint64
-	failing                   atomic.Bool
+	target   Target
+	keys     map[string]*key // those with messages
+	due      due.Queue[*key] // those of which none is being sent, by when one may be
+	sending  int             // messages that are being sent
+	failures int             // times in a row that the receiver did not answer as it should
+	until    limit.Time      // nothing is sent to it before
+	stats    Stats
 }
 
-// key is what is known of a key in the outbox.
+// key has the messages of a key, the first one first. Its sender's lock is held for all of it.
 type key struct {
-	version  string
-	until    time.Time // nothing is tried before
-	empty    bool      // unless it gets another message
-	failures int
-	sent     string // the ID of a message that was taken, and may be in the outbox yet
-	seen     bool
+	name     string
+	messages []waiting
+	failures int // of the first one
+	place    due.Place
 }
+
+type waiting struct {
+	Message
+	since limit.Time
+}
+
+// Place implements [due.Value].
+func (k *key) Place() *due.Place { return &k.place }
 
 // Stats are figures of a process.
 type Stats struct {
+	// Waiting is how many messages wait.
+	Waiting int
 	// Taken counts messages that the receiver took, Refused attempts that it answered with an error, and
 	// Unreached attempts that it did not answer.
 	Taken, Refused, Unreached uint64
+	// Full counts messages that were dropped because MaxWaiting waited, Old those that waited for MaxAge, and Left
+	// those that waited when Run ended.
+	Full, Old, Left uint64
 	// Failing says that the latest attempt was not taken.
 	Failing bool
 }
 
 // New returns a sender without a target: it sends nothing until Aim says where to.
 func New(o Options) *Sender {
-	o.Logger = cmp.Or(o.Logger, slog.Default())
-	if o.Client == nil {
-		o.Client = newClient()
-	}
-	s := &Sender{opts: o, wake: make(chan struct{}, 1), keys: make(map[string]*key)}
-	s.target.Store(new(Target))
-	return s
+	return &Sender{log: cmp.Or(o.Logger, slog.Default()), client: newClient(o.Dial), began: time.Now(), wake: make(chan struct{}, 1), keys: make(map[string]*key)}
 }
 
-// Aim says where messages go from now on. A zero Target = nowhere: they wait.
+// now is the time since New, by the monotonic clock.
+func (s *Sender) now() limit.Time { return limit.Time(time.Since(s.began)) }
+
+// Aim says where messages go from now on. A zero Target = nowhere: those that wait go on waiting.
 func (s *Sender) Aim(t Target) {
-	s.target.Store(&t)
 	s.mu.Lock()
-	s.failures = 0
-	for _, k := range s.keys {
-		k.until, k.failures = time.Time{}, 0
-	}
+	s.target = t
 	s.mu.Unlock()
+	s.retry()
+}
+
+// retry has all that waits sent at once.
+func (s *Sender) retry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures, s.until = 0, 0
+	now := s.now()
+	s.expire(now)
+	for _, k := range s.keys {
+		if k.failures = 0; k.place.In() {
+			s.due.Set(k, now)
+		}
+	}
+	s.changed()
+}
+
+func (s *Sender) changed() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Aimed reports whether there is a target.
-func (s *Sender) Aimed() bool { return s.target.Load().URL != "" }
-
 // Stats returns the figures.
 func (s *Sender) Stats() Stats {
-	return Stats{s.taken.Load(), s.refused.Load(), s.unreached.Load(), s.failing.Load()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
 }
 
-// Run delivers until ctx ends, and then what waits, for a moment.
+// Send has a message of a key sent, behind the key's others. It does not wait, and does nothing without a target.
+func (s *Sender) Send(name string, m Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.target.URL == "" {
+		return
+	}
+	if s.stats.Waiting == MaxWaiting {
+		s.stats.Full++
+		return
+	}
+	s.stats.Waiting++
+	now := s.now()
+	k := s.keys[name]
+	if k == nil {
+		k = &key{name: name}
+		s.keys[name] = k
+		s.due.Set(k, now)
+		s.changed()
+	}
+	k.messages = append(k.messages, waiting{m, now})
+}
+
+// Run sends until ctx is done, and then what waits, for a moment.
 func (s *Sender) Run(ctx context.Context) {
-	for {
-		pause := poll
-		if s.Aimed() {
-			pause = s.pass(ctx)
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var attempts sync.WaitGroup
+	for done := ctx.Done(); last.Err() == nil; {
+		k, to, pause := s.next()
+		if k != nil {
+			attempts.Go(func() { s.attempt(last, k, to) })
+			continue
 		}
-		nudged := s.opts.Outbox.Nudged()
-		if s.away() {
-			nudged = nil // the receiver is away, whatever there is for it
+		if ctx.Err() != nil && s.Stats().Waiting == 0 {
+			break
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-nudged:
 		case <-s.wake:
-		case <-ctx.Done():
-			timer.Stop()
-			if !s.away() && s.Aimed() {
-				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), atEnd)
-				s.pass(last)
-				cancel()
-			}
-			return
+		case <-last.Done():
+		case <-done:
+			done = nil
+			defer time.AfterFunc(atEnd, cancel).Stop()
+			s.retry()
 		}
 		timer.Stop()
 	}
-}
-
-// pass delivers what is due, and returns how long to wait for the next pass.
-func (s *Sender) pass(ctx context.Context) time.Duration {
-	all, after := 0, ""
-	tried := false // the receiver is away, and was asked whether it is back
-	for {
-		list, err := s.opts.Outbox.Waiting(ctx, after, page)
-		if err != nil {
-			return storeRetry
-		}
-		all += len(list)
-		var running sync.WaitGroup
-		slots := make(chan struct{}, workers)
-		for _, w := range list {
-			after = w.Key
-			k := s.due(w, time.Now())
-			switch {
-			case k == nil || tried || ctx.Err() != nil:
-			case s.away():
-				tried = true
-				s.deliver(ctx, w.Key, k)
-				tried = s.away()
-			default:
-				slots <- struct{}{}
-				running.Go(func() {
-					defer func() { <-slots }()
-					s.deliver(ctx, w.Key, k)
-				})
-			}
-		}
-		running.Wait()
-		tried = tried || s.away()
-		if len(list) < page {
-			break
-		}
-	}
-	s.opts.Outbox.Counted(all)
-	s.tidy()
-	if !tried {
-		return poll
-	}
+	attempts.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return backoff(s.failures)
-}
-
-// due returns what is known of a key, nil when nothing is to be tried now.
-func (s *Sender) due(w Waiting, now time.Time) *key {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.keys[w.Key]
-	if k == nil {
-		k = new(key)
-		s.keys[w.Key] = k
-	}
-	k.seen = true
-	another := k.version != w.Version
-	k.version = w.Version
-	if now.Before(k.until) && !(k.empty && another) {
-		return nil
-	}
-	return k
-}
-
-// tidy forgets keys that were not waiting in a whole pass.
-func (s *Sender) tidy() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, k := range s.keys {
-		if !k.seen {
-			delete(s.keys, name)
-		}
-		k.seen = false
+	if s.stats.Left = uint64(s.stats.Waiting); s.stats.Left > 0 {
+		s.log.Error("the process ends, and events were not delivered to the webhook's receiver", "events", s.stats.Left)
 	}
 }
 
-func (s *Sender) away() bool {
+// next returns a key whose first message is to be sent now, and where to. If there is none, it returns how long that
+// stays so, unless wake says otherwise.
+func (s *Sender) next() (k *key, to Target, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failures > 0
+	most := workers
+	if s.failures > 0 {
+		most = 1 // which finds out whether the receiver is back
+	}
+	at, ok := s.due.First()
+	if !ok || s.target.URL == "" || s.sending >= most {
+		return nil, to, lastRetry
+	}
+	now := s.now()
+	if at = max(at, s.until); at > now {
+		return nil, to, time.Duration(at - now)
+	}
+	k, _ = s.due.Due(now)
+	s.due.Remove(k)
+	s.sending++
+	return k, s.target, 0
+}
+
+// expire drops messages that are too old. The lock is held.
+func (s *Sender) expire(now limit.Time) {
+	for _, k := range s.keys {
+		for k.place.In() && now >= k.messages[0].since.Add(MaxAge) {
+			s.stats.Old++
+			s.remove(k)
+		}
+	}
+}
+
+// remove takes the first message of a key away. The lock is held.
+func (s *Sender) remove(k *key) {
+	s.stats.Waiting--
+	k.failures = 0
+	if k.messages = slices.Delete(k.messages, 0, 1); len(k.messages) == 0 {
+		delete(s.keys, k.name)
+		s.due.Remove(k)
+	}
 }
 
 // backoff is what is waited after so many failures: between a half and the whole of a time that doubles, so that
@@ -252,84 +242,54 @@ func backoff(failures int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// deliver sends the messages of a key until one is not taken.
-func (s *Sender) deliver(ctx context.Context, name string, k *key) {
-	wait := storeRetry
-	for {
-		claimed, err := s.opts.Outbox.Claim(ctx, name, claim)
-		if err != nil || !claimed {
-			s.leave(k, wait)
-			return
-		}
-		m, ok, err := s.opts.Outbox.Next(ctx, name)
-		if err != nil || !ok {
-			if err == nil {
-				wait = rest
-			}
-			break
-		}
-		if k.sent != m.ID {
-			if err := s.attempt(ctx, k, m); err != nil {
-				// Other processes wait as well: the key stays claimed.
-				_, _ = s.opts.Outbox.Claim(ctx, name, s.failed(ctx, k, err))
-				return
-			}
-		}
-		if err := s.opts.Outbox.Delivered(ctx, name, m.ID); err != nil {
-			break // it is not sent again: k.sent
-		}
-	}
-	s.leave(k, wait)
-	_ = s.opts.Outbox.Release(ctx, name) // it ends by itself
-}
-
-// leave leaves a key alone for so long, or until it gets another message.
-func (s *Sender) leave(k *key, wait time.Duration) {
+// attempt sends the first message of a key once.
+func (s *Sender) attempt(ctx context.Context, k *key, to Target) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	k.until, k.empty = time.Now().Add(wait), true
-}
-
-// attempt sends a message once.
-func (s *Sender) attempt(ctx context.Context, k *key, m Message) error {
-	// What has begun goes on for a moment when the process ends, lest it be sent twice.
-	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	m := k.messages[0].Message
+	s.mu.Unlock()
+	attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(atEnd, cancel) })
-	defer stop()
-	err := post(attempt, s.opts.Client, *s.target.Load(), m, time.Now())
+	err := post(attempt, s.client, to, m, time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
-		s.taken.Add(1)
-		if s.failing.Swap(false) {
-			s.opts.Logger.Info("the webhook's receiver takes events again", "failures", s.failures)
-		}
-		s.failures, k.failures, k.sent = 0, 0, m.ID
+	defer s.changed()
+	s.sending--
+	now := s.now()
+	if err != nil {
+		s.due.Set(k, now.Add(s.failed(ctx, k, err, now)))
+		s.expire(now)
+		return
 	}
-	return err
+	s.stats.Taken++
+	if s.stats.Failing {
+		s.log.Info("the webhook's receiver takes events again", "failures", s.failures)
+	}
+	s.stats.Failing, s.failures, s.until = false, 0, 0
+	if s.remove(k); len(k.messages) > 0 {
+		s.due.Set(k, now)
+	}
 }
 
-// failed counts an attempt that was not taken, and returns how long the key waits.
-func (s *Sender) failed(ctx context.Context, k *key, err error) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// failed counts an attempt that was not taken, and returns how long the key waits. The lock is held.
+func (s *Sender) failed(ctx context.Context, k *key, err error, now limit.Time) time.Duration {
 	k.failures++
 	wait := backoff(k.failures)
 	var r *refusal
 	if errors.As(err, &r) {
-		s.refused.Add(1)
+		s.stats.Refused++
 		wait = max(wait, r.after)
 	} else {
-		s.unreached.Add(1)
+		s.stats.Unreached++
 	}
-	// Of an answer that refuses one message, others may be taken: the receiver is there.
-	if r == nil || r.status/100 != 4 || r.status == http.StatusTooManyRequests {
+	// Of an answer that refuses one message, others may be taken: the receiver is there. Attempts that were made at
+	// the same time fail once.
+	if (r == nil || r.status/100 != 4 || r.status == http.StatusTooManyRequests) && now >= s.until {
 		s.failures++
+		s.until = now.Add(backoff(s.failures))
 	}
-	if !s.failing.Swap(true) && ctx.Err() == nil {
-		s.opts.Logger.Error("the webhook's receiver does not take an event; it is sent again", "err", err)
+	if !s.stats.Failing && ctx.Err() == nil {
+		s.log.Error("the webhook's receiver does not take an event; it is sent again", "err", err)
 	}
-	k.until, k.empty = time.Now().Add(wait), false
+	s.stats.Failing = true
 	return wait
 }

@@ -1,13 +1,14 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -58,157 +59,186 @@ func TestBadSecrets(t *testing.T) {
 	}
 }
 
-// outbox is one in memory, of several senders.
-type outbox struct {
-	mu     sync.Mutex
-	keys   map[string][]webhook.Message
-	put    map[string]int
-	claims map[string]struct {
-		by    string
-		until time.Time
+// hang is the answer of a receiver that does not answer while its client waits.
+const hang = 0
+
+// pipes listens for connections in memory, which bubbles of synctest follow.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
 	}
-	nudge chan struct{}
-	lose  int // so many Delivered fail
+	return nil, net.ErrClosed
 }
 
-func newOutbox() *outbox {
-	o := &outbox{keys: map[string][]webhook.Message{}, put: map[string]int{}, nudge: make(chan struct{}, 1)}
-	o.claims = map[string]struct {
-		by    string
-		until time.Time
-	}{}
-	return o
-}
-
-func (o *outbox) add(key string, n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.put[key]++
-	id := fmt.Sprintf("%s/%03d", key, n)
-	o.keys[key] = append(o.keys[key], webhook.Message{ID: id, Body: []byte(`{"id":"` + id + `"}`)})
-	select {
-	case o.nudge <- struct{}{}:
-	default:
-	}
-}
-
-// view is the outbox of one process.
-type view struct {
-	*outbox
-	name string
-}
-
-func (v view) Waiting(_ context.Context, after string, most int) (list []webhook.Waiting, _ error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, k := range slices.Sorted(maps.Keys(v.keys)) {
-		if k > after && len(list) < most {
-			list = append(list, webhook.Waiting{Key: k, Version: strconv.Itoa(v.put[k])})
-		}
-	}
-	return list, nil
-}
-
-func (v view) Counted(int) {}
-
-func (v view) Claim(_ context.Context, key string, long time.Duration) (bool, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	c := v.claims[key]
-	if c.by != v.name && time.Now().Before(c.until) {
-		return false, nil
-	}
-	c.by, c.until = v.name, time.Now().Add(long)
-	v.claims[key] = c
-	return true, nil
-}
-
-func (v view) Release(_ context.Context, key string) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.claims[key].by == v.name {
-		delete(v.claims, key)
-	}
+func (p pipes) Close() error {
+	close(p)
 	return nil
 }
 
-func (v view) Next(_ context.Context, key string) (webhook.Message, bool, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.keys[key]) == 0 {
-		return webhook.Message{}, false, nil
-	}
-	return v.keys[key][0], true, nil
-}
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-func (v view) Delivered(_ context.Context, key, id string) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.lose--; v.lose >= 0 {
-		return errors.New("the store did not answer")
-	}
-	v.keys[key] = slices.DeleteFunc(v.keys[key], func(m webhook.Message) bool { return m.ID == id })
-	return nil
-}
-
-func (v view) Nudged() <-chan struct{} { return v.nudge }
-
-// receiver answers by a function, and remembers what it took.
+// receiver is a web server that answers by a function, and remembers what it took. Its methods may be called while it
+// serves.
 type receiver struct {
+	t       *testing.T
+	secrets []webhook.Secret
+	conns   pipes
+
 	mu       sync.Mutex
-	answer   func(id string) (int, error)
-	got      map[string][]string // by key
-	attempts int
-	fields   http.Header
+	down     bool
+	ends     []net.Conn          // of the sender
+	answer   func(id string) int // nil = it takes all
+	header   http.Header         // of answers
+	got      map[string][]string // what it took, by key
+	attempts int                 // requests, and connections that were refused
+	open     map[string]int      // requests that are being answered, by key
+	most     int                 // of them at once
 }
 
-func (r *receiver) RoundTrip(q *http.Request) (*http.Response, error) {
-	body, _ := io.ReadAll(q.Body)
+func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(q.Body)
+	id := q.Header.Get("webhook-id")
+	sec, _ := strconv.ParseInt(q.Header.Get("webhook-timestamp"), 10, 64)
+	at := time.Unix(sec, 0)
+	if q.Method != http.MethodPost || q.URL.Path != "/x" || q.Header.Get("Content-Type") != "application/json" || string(body) != bodyOf(id) || err != nil {
+		r.t.Errorf("%s %s %v: %s, %v", q.Method, q.URL, q.Header, body, err)
+	}
+	if time.Since(at) >= time.Second || q.Header.Get("webhook-signature") != webhook.Sign(r.secrets, id, at, body) {
+		r.t.Errorf("%s: %v", id, q.Header)
+	}
+	key, _, _ := strings.Cut(id, "/")
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.attempts++
-	r.fields = q.Header
-	id := field(q.Header, "webhook-id")
-	if !strings.Contains(string(body), id) {
-		panic("another body")
+	if r.open[key]++; r.open[key] > 1 {
+		r.t.Errorf("%s: two messages at once", key)
 	}
-	status, err := http.StatusNoContent, error(nil)
-	if r.answer != nil {
-		status, err = r.answer(id)
+	sum := 0
+	for _, n := range r.open {
+		sum += n
 	}
-	if err != nil {
-		return nil, err
+	r.most = max(r.most, sum)
+	answer := r.answer
+	for name, value := range r.header {
+		w.Header()[name] = value
 	}
+	r.mu.Unlock()
+	status := http.StatusNoContent
+	if answer != nil {
+		status = answer(id)
+	}
+	r.mu.Lock()
+	r.open[key]--
 	if status/100 == 2 {
-		key, _, _ := strings.Cut(id, "/")
 		r.got[key] = append(r.got[key], id)
 	}
-	return &http.Response{StatusCode: status, Body: http.NoBody, Header: http.Header{}, Request: q}, nil
+	r.mu.Unlock()
+	if status == hang {
+		<-q.Context().Done()
+		panic(http.ErrAbortHandler)
+	}
+	w.WriteHeader(status)
 }
 
-func (r *receiver) set(answer func(string) (int, error)) {
+func (r *receiver) dial(context.Context, string, string) (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answer = answer
+	if r.down {
+		r.attempts++
+		return nil, errors.New("connection refused")
+	}
+	a, b := net.Pipe()
+	r.ends = append(r.ends, a)
+	r.conns <- b
+	return a, nil
 }
 
-// start runs senders over o that aim at r; stop ends them.
-func start(t *testing.T, o *outbox, r *receiver, n int) (list []*webhook.Sender, stop func()) {
-	secrets, err := webhook.ParseSecrets([]byte(golden))
-	if err != nil {
-		t.Fatal(err)
+// set changes how the receiver answers. One that goes down ends its connections.
+func (r *receiver) set(down bool, answer func(string) int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down, r.answer, r.attempts, r.most = down, answer, 0, 0
+	for _, c := range r.ends {
+		if down {
+			_ = c.Close()
+		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	for i := range n {
-		s := webhook.New(webhook.Options{
-			Outbox: view{o, fmt.Sprint("server", i)}, Client: &http.Client{Transport: r}, Logger: slog.New(slog.DiscardHandler),
+}
+
+// took is how many messages the receiver took.
+func (r *receiver) took() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, list := range r.got {
+		n += len(list)
+	}
+	return n
+}
+
+// all answers each message with a status.
+func all(status int) func(string) int { return func(string) int { return status } }
+
+// rig is a sender that runs, its receiver and its log. stop ends the sender, and reports how long that took.
+type rig struct {
+	*webhook.Sender
+	*receiver
+	put  map[string]int
+	log  *bytes.Buffer
+	stop func() time.Duration
+}
+
+func bodyOf(id string) string { return `{"id":"` + id + `"}` }
+
+// run calls test with a rig, in a bubble of synctest.
+func run(t *testing.T, test func(*testing.T, *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		secrets, err := webhook.ParseSecrets([]byte(golden))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &receiver{t: t, secrets: secrets, conns: make(pipes), got: map[string][]string{}, open: map[string]int{}}
+		web := &http.Server{Handler: r, ReadHeaderTimeout: time.Hour}
+		go func() { _ = web.Serve(r.conns) }()
+		defer web.Close()
+		w := &rig{receiver: r, put: map[string]int{}, log: new(bytes.Buffer)}
+		w.Sender = webhook.New(webhook.Options{Dial: r.dial, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
+		w.Aim(webhook.Target{URL: "http://hooks.example/x", Secrets: secrets})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.Run(ctx)
+		}()
+		w.stop = sync.OnceValue(func() time.Duration {
+			began := time.Now()
+			cancel()
+			<-ended
+			return time.Since(began)
 		})
-		s.Aim(webhook.Target{URL: "https://hooks.example/x", Secrets: secrets})
-		list = append(list, s)
-		all.Go(func() { s.Run(ctx) })
+		defer time.Sleep(time.Minute) // requests that are being answered end
+		defer w.stop()
+		test(t, w)
+	})
+}
+
+// add sends the next message of a key.
+func (w *rig) add(key string) {
+	id := fmt.Sprintf("%s/%05d", key, w.put[key])
+	w.put[key]++
+	w.Send(key, webhook.Message{ID: id, Body: []byte(bodyOf(id))})
+}
+
+// arrived checks that the receiver took each message once, those of each key in their order.
+func (w *rig) arrived(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, n := range w.put {
+		if got := w.got[key]; len(got) != n || !slices.IsSorted(got) {
+			t.Errorf("%s: %d of %d: %v", key, len(got), n, got)
+		}
 	}
-	return list, func() { cancel(); all.Wait() }
 }
 
 // after lets time pass, and waits for what begins then.
@@ -217,128 +247,232 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestDown: the receiver is away for ten minutes. What came meanwhile is there within a minute and a half, each once,
-// those of each key in order; and the receiver was asked about once a minute by each process.
+// TestDown: the receiver is away for ten minutes, in one way or another. What came meanwhile is there within a minute
+// and a half, each once, those of each key in order; and the receiver was asked about once a minute.
 func TestDown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, r := newOutbox(), &receiver{got: map[string][]string{}}
-		senders, stop := start(t, o, r, 3)
-		defer stop()
-		put := map[string]int{}
-		rnd := rand.New(rand.NewPCG(1, 1))
-		add := func() {
-			key := fmt.Sprint("key", rnd.IntN(50))
-			o.add(key, put[key])
-			put[key]++
-		}
-		for range 50 {
-			add()
-			after(100 * time.Millisecond)
-		}
-		r.set(func(string) (int, error) { return 0, errors.New("connection refused") })
-		r.attempts = 0
-		for range 600 {
-			add()
-			after(time.Second)
-		}
-		if r.attempts > 100 {
-			t.Errorf("%d attempts in ten minutes", r.attempts)
-		}
-		if !senders[0].Stats().Failing {
-			t.Error("it is not known that the receiver is away")
-		}
-		r.set(nil)
-		after(90 * time.Second)
-		for key, n := range put {
-			if got := r.got[key]; len(got) != n || !slices.IsSorted(got) {
-				t.Errorf("%s: %d of %d: %v", key, len(got), n, got)
-			}
-		}
-		taken := uint64(0)
-		for _, s := range senders {
-			taken += s.Stats().Taken
-		}
-		if taken != 650 {
-			t.Error(taken)
-		}
-	})
-}
-
-// TestPoison: a message that is refused keeps its own key waiting, and no other.
-func TestPoison(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, r := newOutbox(), &receiver{got: map[string][]string{}}
-		r.set(func(id string) (int, error) {
-			if id == "key0/000" {
-				return http.StatusBadRequest, nil
-			}
-			return http.StatusOK, nil
+	for name, how := range map[string]struct {
+		down   bool
+		answer func(string) int
+	}{
+		"refuses connections": {true, nil}, "500": {false, all(500)}, "503": {false, all(503)}, "429": {false, all(429)},
+		"hangs": {false, all(hang)}, "redirects": {false, all(http.StatusFound)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *testing.T, w *rig) {
+				w.header = http.Header{"Location": {"/elsewhere"}} // which is not followed
+				rnd := rand.New(rand.NewPCG(1, 1))
+				add := func() { w.add(fmt.Sprint("key", rnd.IntN(50))) }
+				for range 50 {
+					add()
+					after(100 * time.Millisecond)
+				}
+				w.arrived(t)
+				w.set(how.down, how.answer)
+				for range 600 {
+					add()
+					after(time.Second)
+				}
+				if w.attempts < 10 || w.attempts > 30 {
+					t.Errorf("%d attempts in ten minutes", w.attempts)
+				}
+				if s := w.Stats(); !s.Failing || s.Waiting != 600 {
+					t.Errorf("%+v", s)
+				}
+				w.set(false, nil)
+				after(90 * time.Second)
+				w.arrived(t)
+				if s := w.Stats(); s.Failing || s.Waiting != 0 || s.Taken != 650 || s.Full+s.Old+s.Left != 0 {
+					t.Errorf("%+v", s)
+				}
+				for _, line := range []string{"does not take an event", "takes events again"} {
+					if strings.Count(w.log.String(), line) != 1 {
+						t.Errorf("%q is not logged once:\n%s", line, w.log)
+					}
+				}
+			})
 		})
-		senders, stop := start(t, o, r, 1)
-		defer stop()
-		for i := range 20 {
-			o.add(fmt.Sprint("key", i), 0)
-			o.add(fmt.Sprint("key", i), 1)
+	}
+}
+
+// TestPoison: a message that is not taken, in one way or another, keeps its own key waiting, and no other.
+func TestPoison(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusInternalServerError, http.StatusTooManyRequests, http.StatusFound, hang} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			run(t, func(t *testing.T, w *rig) {
+				w.set(false, func(id string) int {
+					if id == "key0/00000" {
+						return status
+					}
+					return http.StatusOK
+				})
+				for i := range 20 {
+					w.add(fmt.Sprint("key", i))
+					w.add(fmt.Sprint("key", i))
+				}
+				after(time.Minute)
+				if w.took() != 38 || len(w.got["key0"]) != 0 {
+					t.Fatal(w.got)
+				}
+				after(9 * time.Minute)
+				if s := w.Stats(); s.Refused+s.Unreached < 8 || s.Refused+s.Unreached > 30 {
+					t.Errorf("%+v", s)
+				}
+				w.set(false, nil)
+				after(time.Minute)
+				w.arrived(t)
+			})
+		})
+	}
+}
+
+// TestRetryAfter: a receiver that says when to come again is not asked before.
+func TestRetryAfter(t *testing.T) {
+	run(t, func(t *testing.T, w *rig) {
+		w.header = http.Header{"Retry-After": {"200"}}
+		w.set(false, all(http.StatusServiceUnavailable))
+		w.add("key")
+		after(199 * time.Second)
+		if w.attempts != 1 {
+			t.Errorf("%d attempts", w.attempts)
 		}
-		after(time.Minute)
-		if len(r.got) != 19 || len(r.got["key0"]) != 0 {
-			t.Fatal(r.got)
+		w.set(false, nil)
+		after(time.Second)
+		w.arrived(t)
+	})
+}
+
+// TestSlow: a receiver that answers slowly has eight messages at once, of eight keys.
+func TestSlow(t *testing.T) {
+	run(t, func(t *testing.T, w *rig) {
+		w.set(false, func(string) int {
+			time.Sleep(8 * time.Second)
+			return http.StatusOK
+		})
+		for i := range 80 {
+			w.add(fmt.Sprint("key", i%20))
 		}
-		after(9 * time.Minute)
-		if n := senders[0].Stats().Refused; n < 8 || n > 30 {
-			t.Error("attempts:", n)
-		}
-		r.set(nil)
-		after(time.Minute)
-		if !slices.Equal(r.got["key0"], []string{"key0/000", "key0/001"}) {
-			t.Error(r.got["key0"])
+		after(80 * time.Second)
+		w.arrived(t)
+		if w.most != 8 {
+			t.Errorf("%d at once", w.most)
 		}
 	})
 }
 
-// TestStoreLost: what was taken and cannot be taken off the outbox is not sent again.
-func TestStoreLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, r := newOutbox(), &receiver{got: map[string][]string{}}
-		o.lose = 3
-		_, stop := start(t, o, r, 1)
-		defer stop()
-		o.add("key", 0)
-		o.add("key", 1)
-		after(time.Minute)
-		if !slices.Equal(r.got["key"], []string{"key/000", "key/001"}) {
-			t.Error(r.got)
+// TestBlip: a receiver that is away for a moment, while it has eight messages at once, is asked again a second later.
+func TestBlip(t *testing.T) {
+	run(t, func(t *testing.T, w *rig) {
+		w.set(true, nil)
+		for i := range 8 {
+			w.add(fmt.Sprint("key", i))
 		}
+		synctest.Wait()
+		w.set(false, nil)
+		after(time.Second)
+		w.arrived(t)
 	})
 }
 
-// TestAim: without a target messages wait; a target that changes is used at once; what is there at the end is sent.
-func TestAim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, r := newOutbox(), &receiver{got: map[string][]string{}}
-		senders, stop := start(t, o, r, 1)
-		senders[0].Aim(webhook.Target{})
-		synctest.Wait()
-		o.add("key", 0)
-		after(time.Hour)
-		if r.attempts != 0 {
-			t.Error("sent nowhere")
+// TestBounds: so many messages wait, and so long.
+func TestBounds(t *testing.T) {
+	run(t, func(t *testing.T, w *rig) {
+		w.set(true, nil)
+		for i := range webhook.MaxWaiting / 2 {
+			w.add(fmt.Sprint("old", i%3000))
 		}
-		senders[0].Aim(webhook.Target{URL: "https://other.example/"})
-		synctest.Wait()
-		if len(r.got["key"]) != 1 || field(r.fields, "webhook-id") != "key/000" || field(r.fields, "webhook-timestamp") == "" {
-			t.Error(r.got, r.fields)
+		after(webhook.MaxAge - time.Hour)
+		for i := range webhook.MaxWaiting / 2 {
+			w.add(fmt.Sprint("new", i%3000))
 		}
-		r.set(func(string) (int, error) { return http.StatusFound, nil }) // a redirect is not followed
-		o.add("key", 1)
-		synctest.Wait()
-		if s := senders[0].Stats(); s.Refused != 1 || !s.Failing {
+		for range 37 {
+			w.Send("more", webhook.Message{ID: "more/00000", Body: []byte(bodyOf("more/00000"))})
+		}
+		if s := w.Stats(); s.Waiting != webhook.MaxWaiting || s.Full != 37 || s.Old != 0 {
 			t.Errorf("%+v", s)
 		}
-		r.set(nil)
-		stop()
+		after(time.Hour + time.Minute)
+		if s := w.Stats(); s.Waiting != webhook.MaxWaiting/2 || s.Old != webhook.MaxWaiting/2 {
+			t.Errorf("%+v", s)
+		}
+		w.set(false, nil)
+		after(2 * time.Minute)
+		if s := w.Stats(); s.Waiting != 0 || s.Taken != webhook.MaxWaiting/2 || w.took() != webhook.MaxWaiting/2 {
+			t.Errorf("%+v", s)
+		}
 	})
 }
 
-// field returns a header field by its name as it is written.
-func field(h http.Header, name string) string { return h[name][0] }
+// TestAim: without a target nothing is sent, and what waits goes on waiting; a target that changes is used at once.
+func TestAim(t *testing.T) {
+	run(t, func(t *testing.T, w *rig) {
+		w.set(true, nil)
+		w.add("key")
+		after(10 * time.Minute)
+		w.Aim(webhook.Target{})
+		w.set(false, nil)
+		tried := w.Stats().Unreached
+		w.Send("key", webhook.Message{ID: "key/nowhere", Body: []byte(bodyOf("key/nowhere"))})
+		after(time.Hour)
+		if s := w.Stats(); s.Unreached != tried || s.Waiting != 1 || s.Full != 0 {
+			t.Errorf("%d attempts before, %+v", tried, s)
+		}
+		there := webhook.Target{URL: "http://other.example/x", Secrets: w.secrets}
+		w.Aim(there)
+		synctest.Wait()
+		w.arrived(t)
+
+		w.set(false, all(500))
+		w.Send("old", webhook.Message{ID: "old/00000", Body: []byte(bodyOf("old/00000"))})
+		synctest.Wait()
+		w.Aim(webhook.Target{})
+		w.set(false, nil)
+		after(webhook.MaxAge)
+		w.Aim(there)
+		synctest.Wait()
+		if s := w.Stats(); w.attempts != 0 || s.Old != 1 || s.Waiting != 0 {
+			t.Errorf("%d attempts, %+v", w.attempts, s)
+		}
+	})
+}
+
+// TestEnd: at the end what waits is tried for three seconds, also where the receiver was away for long. What is left is
+// logged once, and counted.
+func TestEnd(t *testing.T) {
+	for name, step := range map[string]struct {
+		before, at func(string) int // how the receiver answers before the end, and at the end
+		took       int
+		longest    time.Duration
+	}{
+		"nothing waits":    {nil, nil, 40, 0},
+		"back":             {all(500), nil, 40, 0},
+		"slow":             {all(500), func(string) int { time.Sleep(1300 * time.Millisecond); return http.StatusOK }, 16, 3 * time.Second},
+		"away":             {all(500), all(500), 0, 3 * time.Second},
+		"hangs":            {all(500), all(hang), 0, 3 * time.Second},
+		"hung for a while": {all(hang), all(hang), 0, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *testing.T, w *rig) {
+				w.set(false, step.before)
+				for i := range 40 {
+					w.add(fmt.Sprint("key", i%20))
+				}
+				after(10 * time.Minute)
+				w.set(false, step.at)
+				if took := w.stop(); took > step.longest {
+					t.Errorf("it took %v", took)
+				}
+				left := 40 - w.took()
+				if w.took() < step.took || w.Stats().Left != uint64(left) || step.took == 0 && left != 40 {
+					t.Errorf("%d were taken, %+v", w.took(), w.Stats())
+				}
+				want := 0
+				if left > 0 {
+					want = 1
+				}
+				if strings.Count(w.log.String(), "the process ends") != want || left > 0 && !strings.Contains(w.log.String(), fmt.Sprintf("events=%d\n", left)) {
+					t.Errorf("%d are left:\n%s", left, w.log)
+				}
+			})
+		})
+	}
+}
