@@ -158,6 +158,23 @@ func TestWalk(t *testing.T) {
 	})
 }
 
+// TestID: an event has the same ID whoever finds it, and whenever, so that a receiver can tell that it is the same.
+func TestID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		for range 2 { // of which the second knows nothing of the first
+			s, stop := newSite(t, 1, records.New(nil, 0))
+			s.take(0, "acme", 81)
+			ids = append(ids, s.events()[0].ID)
+			stop()
+			time.Sleep(time.Minute)
+		}
+		if ids[0] != ids[1] {
+			t.Error(ids)
+		}
+	})
+}
+
 // TestOracle: whatever is taken and given back on whichever server, at whatever time, in whatever window, the events
 // are those of a simple count of each key and window: each at most once, in the order in which they happened.
 func TestOracle(t *testing.T) {
