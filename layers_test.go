@@ -43,6 +43,9 @@ internal/due < internal/webhook < server;
 # Who changed what by hand.
 store < internal/audit;
 
+# One line of a log a minute.
+NONE < internal/lograte < server/internal/tlsfiles, internal/usage, server;
+
 # What was admitted, by limit, key and hour.
 store < internal/usage;
 store, github.com/redis/rueidis < store/redis;
@@ -244,9 +247,6 @@ internal/engine, internal/answer, internal/usage, internal/reserve < server/inte
 internal/answer, internal/forwarded/identify < server/internal/gate;
 internal/banlist, internal/keyadmin, internal/answer, github.com/prometheus/client_golang < server/internal/admin;
 internal/usage, internal/keyadmin, internal/gen/memberpb < server/internal/members;
-
-# One line of a log a minute.
-NONE < internal/lograte < server/internal/tlsfiles, server;
 
 # Who reaches a port: certificates in files, and identities with their roles. Neither knows a
 # protocol.

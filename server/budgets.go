@@ -55,21 +55,21 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 		b.held = records.New(nil, 0) // strangers make them: they must not take the room of plans, grants and usage
 	}
 	b.changes = audit.New(b.records, nil, 0)
-	reported, granted := b.records, b.records
+	granted := b.records
 	if l.register != nil && st.shared == nil {
-		b.others = openOthers(l, b.records, st.file != nil, o)
-		reported, granted = b.others.fan, b.others.shared
+		b.others = openOthers(l, o)
+		granted = b.others.shared
 	}
 	b.grants = keyadmin.Granting(l.own, granted, nil, o.Logger)
 	folder := ""
 	if o.StateDir != "" {
 		folder = filepath.Join(o.StateDir, "usage")
 	}
-	meter, err := usage.New(usage.Options{Records: reported, Folder: folder, Logger: o.Logger})
+	meter, err := usage.New(usage.Options{Records: b.records, Folder: folder, Logger: o.Logger})
 	if err != nil && folder != "" {
 		// A server without a disk admits requests all the same.
 		o.Logger.Error("usage is counted in memory alone: a kill of the process loses up to a second of it", "err", err)
-		meter, err = usage.New(usage.Options{Records: reported, Logger: o.Logger})
+		meter, err = usage.New(usage.Options{Records: b.records, Logger: o.Logger})
 	}
 	if err != nil {
 		return b, fmt.Errorf("server: %w", err)
@@ -79,6 +79,9 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	}
 	b.events = openEvents(b.grants, b.records, o.Logger)
 	b.usage = usage.Watching(b.events.store, meter)
+	if b.others != nil {
+		b.others.usage, b.usage.Others = b.usage, b.others.counting
+	}
 	return b, nil
 }
 
@@ -148,16 +151,14 @@ func variants(l *rules.Limit) (list []*rules.Variant) {
 // run reports usage until reporting ends, which is after the last request, and follows grants until ctx ends.
 func (b *budgets) run(ctx, reporting context.Context) {
 	var all sync.WaitGroup
-	all.Go(func() {
-		defer b.others.run()() // the others are told of what is reported at the end
-		b.usage.Meter().Run(reporting)
-	})
+	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
 	all.Go(func() { b.customers.Run(ctx) })
 	all.Go(func() { b.events.run(reporting) })
 	all.Go(func() { b.reservations.Run(ctx) })
 	all.Go(func() { b.estimates.Run(reporting) })
 	all.Wait()
+	b.others.close()
 }
 
 // collectors are the metrics of usage.
@@ -166,12 +167,15 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	own := append(append(append(b.events.collectors(), planCollectors(b.customers, b.set)...), b.others.collectors()...), estimateMetrics{b.estimates})
+	own := append(append(b.events.collectors(), planCollectors(b.customers, b.set)...), estimateMetrics{b.estimates})
 	return append(own,
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),
 		count("stint_usage_other_keys_total", "Requests that were counted under the key *, because the hour had too many keys.", func(s usage.Stats) uint64 { return s.Overflows }),
 		count("stint_usage_recovered_total", "Tables that processes which had ended left in the folder.", func(s usage.Stats) uint64 { return s.Recovered }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "stint_usage_incomplete_total", Help: "Answers about usage that lacked what another member has counted, as it did not answer.",
+		}, func() float64 { return float64(b.usage.Incomplete()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "stint_usage_keys", Help: "Keys whose usage is counted in this process now; an hour that is not reported yet counts as well.",
 		}, func() float64 { return float64(stats().Keys) }))

@@ -2,10 +2,16 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,13 +21,36 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/cluster"
+	"github.com/stint-io/stint/internal/cluster/etcd"
 	"github.com/stint-io/stint/internal/etcdtest"
 	"github.com/stint-io/stint/internal/gen/memberpb"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/internal/testca"
 	"github.com/stint-io/stint/server"
 )
 
 const monthOfMembers = "limits: [{name: month, key: [customer], algorithm: fixed_window, rate: 1000/month}]\n"
+
+// used is what a member says that each customer has used in all, and which members are missing in that.
+func (s *service) used() (sums map[string]int64, incomplete []string) {
+	s.t.Helper()
+	var page struct {
+		Usage []struct {
+			Key  map[string]string
+			Used int64
+		}
+		Incomplete []string
+	}
+	if a := s.do(http.MethodGet, s.http+"/v1/usage?by=total", ""); a.status != http.StatusOK || json.Unmarshal([]byte(a.body), &page) != nil {
+		s.t.Fatalf("%d %s", a.status, a.body)
+	}
+	sums = map[string]int64{}
+	for _, row := range page.Usage {
+		sums[row.Key["customer"]] += row.Used
+	}
+	return sums, page.Incomplete
+}
 
 // usageBecomes waits until a member says that a customer has used so much, and fails when it does not.
 func (s *service) usageBecomes(customer, want string) {
@@ -49,11 +78,145 @@ const roles = `identities:
   - {name: worker, certificate: {cn: worker}, roles: [take, {lease: {limits: ["*"]}}, admin]}
 `
 
-// TestUsageOfMembers: every member answers for all, with one coordinator and with several; they speak by the
-// certificates of members, and whoever is none changes nothing.
+// TestUsageOfMembersAtRandom: whichever member is asked, its answer is the sum of what all have admitted. While one is
+// stopped, the others say so, and what it has admitted is missing. Once it is back with its state directory, all is
+// there again.
+func TestUsageOfMembersAtRandom(t *testing.T) {
+	t.Parallel()
+	backend := etcdtest.Start(t)
+	for seed := range seeding.Draw(t, 2) {
+		r := rand.New(rand.NewPCG(seed, 14))
+		members := make([]*service, 3)
+		admitted := make([]map[string]int64, len(members)) // by each
+		names, dirs := make([]string, len(members)), make([]string, len(members))
+		begin := func(i int) {
+			members[i] = start(t, monthOfMembers, joins(fmt.Sprint("etcd://", backend.Addr(), "/random", seed), names[i], func(o *server.Options) {
+				o.StateDir, o.Cluster.Shards = dirs[i], 1+2*int(seed%2)
+			}))
+		}
+		take := func(i int) {
+			customer, cost := fmt.Sprint("c", r.IntN(4)), 1+r.Int64N(9)
+			members[i].takes(customer, fmt.Sprint(cost))
+			admitted[i][customer] += cost
+		}
+		// all is what members have admitted, without the one of that index.
+		all := func(without int) map[string]int64 {
+			sums := map[string]int64{}
+			for i, one := range admitted {
+				for customer, n := range one {
+					if i != without {
+						sums[customer] += n
+					}
+				}
+			}
+			return sums
+		}
+		// together waits until each member knows the others.
+		together := func() {
+			t.Helper()
+			for begun := time.Now(); ; <-time.After(50 * time.Millisecond) {
+				good := true
+				for _, s := range members {
+					sums, incomplete := s.used()
+					good = good && incomplete == nil && maps.Equal(sums, all(-1))
+				}
+				if good {
+					return
+				}
+				if time.Since(begun) > 30*time.Second {
+					for i, s := range members {
+						sums, incomplete := s.used()
+						t.Errorf("seed %d: %s says %v, %v is missing; want %v", seed, names[i], sums, incomplete, all(-1))
+					}
+					t.FailNow()
+				}
+			}
+		}
+		for i := range members {
+			names[i], dirs[i], admitted[i] = fmt.Sprint("n", i), t.TempDir(), map[string]int64{}
+			begin(i)
+			take(i)
+		}
+		together()
+		stopped := -1
+		for range 60 {
+			i := r.IntN(len(members))
+			switch n := r.IntN(10); {
+			case n == 0 && stopped < 0:
+				stopped = i
+				if err := members[i].stop(); err != nil {
+					t.Fatal(err)
+				}
+			case n == 0:
+				begin(stopped)
+				stopped = -1
+				together()
+			case i == stopped:
+			case n < 4:
+				var want []string
+				if stopped >= 0 {
+					want = []string{names[stopped]}
+				}
+				if sums, incomplete := members[i].used(); !maps.Equal(sums, all(stopped)) || !slices.Equal(incomplete, want) {
+					t.Fatalf("seed %d: %s says %v, %v is missing; want %v, %v", seed, names[i], sums, incomplete, all(stopped), want)
+				}
+			default:
+				take(i)
+			}
+		}
+		if stopped >= 0 {
+			begin(stopped)
+			together()
+		}
+	}
+}
+
+// TestUsageSaysWhoIsMissing: in each format, in the metrics and in the log, where it is said once.
+func TestUsageSaysWhoIsMissing(t *testing.T) {
+	t.Parallel()
+	url := "etcd://" + etcdtest.Start(t).Addr() + "/missing"
+	s, other := start(t, monthOfMembers, joins(url, "a")), start(t, monthOfMembers, joins(url, "=b"))
+	s.takes("anna", "3")
+	other.takes("anna", "4")
+	s.usageBecomes("anna", "7,7,0")
+	if a := s.do(http.MethodGet, s.http+"/v1/usage", ""); strings.Contains(a.body, "incomplete") {
+		t.Error(a.body)
+	}
+	if err := other.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); ; <-time.After(50 * time.Millisecond) { // until it has left the cluster, as far as s knows
+		if _, c, _ := s.change("reset?", ""); c.Members == nil && c.Unreached == nil {
+			break
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("it has not left after 30 s")
+		}
+	}
+	for query, want := range map[string]string{
+		"":                             `"used":3,"taken":3,"returned":0}],"incomplete":["=b"]}` + "\n",
+		"customer=nobody":              `{"usage":[],"incomplete":["=b"]}` + "\n",
+		"format=jsonl":                 `"used":3,"taken":3,"returned":0}` + "\n" + `{"incomplete":["=b"]}` + "\n",
+		"format=csv":                   ",3,3,0\n,incomplete: =b,,,,\n",
+		"format=csv&customer=nobody":   "limit,key,start,used,taken,returned\n,incomplete: =b,,,,\n",
+		"format=jsonl&customer=nobody": `{"incomplete":["=b"]}` + "\n",
+	} {
+		if a := s.do(http.MethodGet, s.http+"/v1/usage?"+query, ""); a.status != http.StatusOK || !strings.HasSuffix(a.body, want) {
+			t.Errorf("%s: %d %s, want %s", query, a.status, a.body, want)
+		}
+	}
+	if a := s.do(http.MethodGet, s.admin+"/metrics", ""); !strings.Contains(a.body, "stint_usage_incomplete_total 6\n") {
+		t.Error("the metric says no 6 incomplete answers")
+	}
+	if n := strings.Count(s.log.String(), "lacks what other members have counted"); n != 1 {
+		t.Errorf("%d lines in\n%s", n, s.log.String())
+	}
+}
+
+// TestUsageOfMembers: they ask each other by the certificates of members; whoever is none is told nothing.
 func TestUsageOfMembers(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
+	backend := etcdtest.Start(t)
 	ca, dir := testca.New(), t.TempDir()
 	cert, key := ca.Issue(testca.Names{Server: true}).Write(dir, "tls")
 	mine, minesKey := ca.Issue(testca.Names{CommonName: "member"}).Write(dir, "member")
@@ -62,7 +225,7 @@ func TestUsageOfMembers(t *testing.T) {
 	write(t, auth, roles)
 	var members []*service
 	for _, name := range []string{"a", "b"} {
-		members = append(members, start(t, monthOfMembers, joins("etcd://"+etcd.Addr()+"/usage", name, func(o *server.Options) {
+		members = append(members, start(t, monthOfMembers, joins("etcd://"+backend.Addr()+"/usage", name, func(o *server.Options) {
 			o.GRPCTLS, o.HTTPTLS = server.TLSFiles{Cert: cert, Key: key, ClientCA: authorities}, server.TLSFiles{}
 			o.Peer = server.Peer{CA: authorities, Cert: mine, Key: minesKey}
 		})))
@@ -74,11 +237,10 @@ func TestUsageOfMembers(t *testing.T) {
 		s.usageBecomes("anna", "7,7,0")
 		s.usageBecomes("bob", "5,5,0")
 	}
-	guarded := start(t, monthOfMembers, joins("etcd://"+etcd.Addr()+"/guarded", "g", func(o *server.Options) {
+	guarded := start(t, monthOfMembers, joins("etcd://"+backend.Addr()+"/guarded", "g", func(o *server.Options) {
 		o.GRPCTLS, o.AuthFile = server.TLSFiles{Cert: cert, Key: key, ClientCA: authorities}, auth
 		o.Peer = server.Peer{CA: authorities, Cert: mine, Key: minesKey}
 	}))
-	lie := &memberpb.Marks{Marks: []*memberpb.Mark{{Key: []byte("month\x00customer=eve\x0001795518000torigin"), N: 900}}}
 	for _, c := range []struct {
 		cert, key string
 		code      codes.Code
@@ -87,7 +249,7 @@ func TestUsageOfMembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = memberpb.NewMembersClient(conn).Usage(t.Context(), lie)
+		_, err = memberpb.NewMembersClient(conn).ReadUsage(t.Context(), &memberpb.UsageQuery{})
 		if status.Code(err) != c.code {
 			t.Errorf("%s: %v, want %v", c.cert, err, c.code)
 		}
@@ -97,42 +259,87 @@ func TestUsageOfMembers(t *testing.T) {
 	}
 }
 
-// TestMembersOfOtherVersions: fields that are not known are ignored; what cannot be is refused, and changes nothing. A
-// server that is alone takes nothing.
+// TestMembersOfOtherVersions: fields that are not known are ignored, and questions that cannot be change nothing. What
+// a former version sends is refused without a line in the log, and a member of it is named as missing, as is one whose
+// address another has now. A server that is alone tells nothing.
 func TestMembersOfOtherVersions(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	for _, shards := range []int{1, 3} {
-		url := "etcd://" + etcd.Addr() + "/versions" + string(rune('0'+shards))
-		s := start(t, monthOfMembers, joins(url, "a", func(o *server.Options) { o.Cluster.Shards = shards }))
-		other := start(t, monthOfMembers, joins(url, "b", func(o *server.Options) { o.Cluster.Shards = shards }))
-		to := memberpb.NewMembersClient(s.conn)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		hour := time.Now().UTC().Truncate(time.Hour).Unix()
-		mark := &memberpb.Mark{Key: []byte("month\x00customer=eve\x000" + strconv.FormatInt(hour, 10) + "torigin"), N: 9}
-		m := &memberpb.Marks{Marks: []*memberpb.Mark{mark}}
-		unknown := protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "of a newer version")
-		m.ProtoReflect().SetUnknown(unknown)
-		mark.ProtoReflect().SetUnknown(unknown)
-		if _, err := to.Usage(ctx, m); err != nil {
-			t.Error(err)
-		}
-		s.usageBecomes("eve", "9,9,0")
-		for _, bad := range []*memberpb.Marks{
-			{Marks: []*memberpb.Mark{{Key: []byte("month"), N: 1}}}, {Marks: []*memberpb.Mark{nil}}, {Marks: []*memberpb.Mark{{Key: mark.Key, N: 1 << 63}}},
-		} {
-			if _, err := to.Usage(ctx, bad); status.Code(err) != codes.InvalidArgument {
-				t.Errorf("%v: %v", bad, err)
-			}
-		}
-		s.takes("eve", "2")
-		s.usageBecomes("eve", "11,11,0")
-		s.takes("bob", "3")
-		other.usageBecomes("bob", "3,3,0")
+	backend := etcdtest.Start(t)
+	url := "etcd://" + backend.Addr() + "/versions"
+	s, other := start(t, monthOfMembers, joins(url, "a")), start(t, monthOfMembers, joins(url, "b"))
+	s.takes("eve", "2")
+	other.takes("eve", "3")
+	s.usageBecomes("eve", "5,5,0")
+
+	to := memberpb.NewMembersClient(s.conn)
+	q := &memberpb.UsageQuery{Limit: []byte("month"), Key: []*memberpb.Attribute{{Name: []byte("customer"), Value: []byte("eve")}}}
+	unknown := protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "of a newer version")
+	q.ProtoReflect().SetUnknown(unknown)
+	q.Key[0].ProtoReflect().SetUnknown(unknown)
+	page, err := to.ReadUsage(t.Context(), q)
+	if err != nil || page.Member != "a" || len(page.Marks) != 1 || page.Marks[0].N != 2 || page.Next != nil {
+		t.Errorf("%v, %v", page, err)
 	}
+	for _, q := range []*memberpb.UsageQuery{
+		{After: []byte("\xff")},
+		{Limit: []byte("no\xff")},
+		{Key: []*memberpb.Attribute{nil}},
+		{From: new(int64(1 << 62))},
+		{To: new(int64(-1 << 62))},
+		{Limit: []byte("month"), After: []byte(strings.Repeat("z", 5000))},
+	} {
+		if page, err := to.ReadUsage(t.Context(), q); err != nil || len(page.Marks) != 0 || page.Next != nil {
+			t.Errorf("%v: %v, %v", q, page, err)
+		}
+	}
+
+	lines := strings.Count(s.log.String(), "\n")
+	for range 100 {
+		if err := s.conn.Invoke(t.Context(), "/stint.member.v1.Members/Usage", &memberpb.UsageQuery{}, &memberpb.UsagePage{}); status.Code(err) != codes.Unimplemented {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(s.log.String(), "\n"); n != lines {
+		t.Errorf("100 messages of the former version: %d more lines in\n%s", n-lines, s.log.String())
+	}
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := grpc.NewServer() // it has no such call
+	defer former.Stop()
+	go func() { _ = former.Serve(listener) }()
+	register, err := etcd.New(etcd.Options{Endpoints: []string{backend.Addr()}, Prefix: "versions/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for name, address := range map[string]string{"former": listener.Addr().String(), "gone": s.Addrs().GRPC.String()} {
+		presence := cluster.NewPresence(cluster.PresenceOptions{Register: register, Self: cluster.Member{ID: name, Address: address}})
+		running.Go(func() { presence.Run(ctx) })
+	}
+	defer func() {
+		cancel()
+		running.Wait()
+		_ = register.Close()
+	}()
+	for begun := time.Now(); ; <-time.After(50 * time.Millisecond) {
+		sums, incomplete := s.used()
+		if slices.Equal(incomplete, []string{"former", "gone"}) {
+			if sums["eve"] != 5 {
+				t.Error(sums)
+			}
+			break
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal(sums, incomplete)
+		}
+	}
+
 	alone := start(t, monthOfMembers)
-	if _, err := memberpb.NewMembersClient(alone.conn).Usage(t.Context(), &memberpb.Marks{}, grpc.WaitForReady(true)); status.Code(err) != codes.FailedPrecondition {
+	if _, err := memberpb.NewMembersClient(alone.conn).ReadUsage(t.Context(), &memberpb.UsageQuery{}, grpc.WaitForReady(true)); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a server that is alone: %v", err)
 	}
 }

@@ -26,8 +26,8 @@ var order = []string{
 var rare = map[string]string{
 	"Decision.delay": "wire.go", "Result.detail": "wire.go", "Result.store_failed": "wire.go",
 	"Explained.detail": "wire.go", "Explained.store_failed": "wire.go", "Explained.uncarried": "wire.go", "Explained.soft": "wire.go",
-	"Bans.bans.override": "bans.go",
-	"Reservation.late":   "reserve.go", "Estimate.whole": "reserve.go", "ConfiguredLimit.split": "limits.go",
+	"Bans.bans.override": "bans.go", "Usage.incomplete": "usage.go",
+	"Reservation.late": "reserve.go", "Estimate.whole": "reserve.go", "ConfiguredLimit.split": "limits.go",
 	"ConfiguredLimit.split.instances": "limits.go", "ConfiguredLimit.split.weight": "limits.go",
 	"Counter.members": "keyadmin.go", "Counter.unreached": "keyadmin.go", "Counter.members.member": "others.go",
 	"Counter.members.used": "others.go", "Counter.members.remaining": "others.go", "Counter.members.changed": "others.go",

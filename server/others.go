@@ -1,12 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/internal/cluster/tables"
@@ -17,58 +16,61 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// others are the other members of a cluster whose members have counters of their own: each keeps the usage of all.
-// A nil *others has none.
+// others are the other members of a cluster whose members have counters of their own. A nil *others has none.
 type others struct {
 	leases *leases
 	peers  *askPeers
-	fan    *usage.Fan
 	shared store.Records  // in the register of the cluster: all members see the same
+	usage  *usage.Store   // of this member
 	keys   *keyadmin.Keys // of this member
 }
 
-// openOthers returns the members that l finds. outlives says that own outlives a kill of this process.
-func openOthers(l *leases, own store.Records, outlives bool, o *Options) *others {
-	all := &others{leases: l, peers: &askPeers{options: o.peers()}, shared: tables.New(l.register, nil)}
-	all.fan = usage.NewFan(usage.FanOptions{Own: own, Outlives: outlives, Others: all.there, Send: all.send, Logger: o.Logger})
-	return all
+// openOthers returns the members that l finds.
+func openOthers(l *leases, o *Options) *others {
+	return &others{leases: l, peers: &askPeers{options: o.peers()}, shared: tables.New(l.register, nil)}
 }
 
 // there are the members that are alive, without this one.
-func (o *others) there() (list []usage.Other) {
+func (o *others) there() []cluster.Member {
 	alive, self := o.leases.members()
-	for _, m := range alive {
-		if m.ID != self && m.Address != "" {
-			list = append(list, usage.Other{Name: m.ID, Address: m.Address})
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(alive), func(m cluster.Member) bool { return m.ID == self || m.Address == "" })
 }
+
+// roster says which members there are; nil = this is a member of no cluster, or has not joined yet.
+func (l *leases) roster() *cluster.Presence { return cmp.Or(l.presence, l.Presence()) }
 
 // members returns the members that are alive as far as is known, and which of them this one is.
 func (l *leases) members() (alive []cluster.Member, self string) {
-	if l.presence != nil {
-		alive = l.presence.Members()
-	} else {
-		alive = l.Members()
+	if p := l.roster(); p != nil {
+		alive = p.Members()
 	}
 	return alive, l.node
 }
 
-func (o *others) send(ctx context.Context, address string, m usage.Message) (usage.Reply, error) {
-	conn, err := o.peers.conn(address)
-	if err != nil {
-		return usage.Reply{}, err
+// counting are the members that are known to count usage, without this one: also those that are gone for now.
+func (o *others) counting() (list []usage.Member) {
+	p := o.leases.roster()
+	if p == nil {
+		return nil
 	}
-	r, err := members.Tell(ctx, conn, m)
-	o.peers.dropUnless(address, err)
-	return r, err
+	for _, m := range p.Known() {
+		list = append(list, usage.Member{Name: m.ID, Page: func(ctx context.Context, q usage.Query, after string) (usage.Page, error) {
+			conn, err := o.peers.conn(m.Address)
+			if err != nil {
+				return usage.Page{}, err
+			}
+			page, err := members.ReadUsage(ctx, conn, m.ID, q, after)
+			o.peers.dropUnless(m.Address, err)
+			return page, err
+		}})
+	}
+	return list
 }
 
 // Members implements [keyadmin.Others].
 func (o *others) Members() (names []string) {
 	for _, m := range o.there() {
-		names = append(names, m.Name)
+		names = append(names, m.ID)
 	}
 	return names
 }
@@ -81,7 +83,7 @@ func (o *others) Change(ctx context.Context, member string, c keyadmin.Remote) (
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	for _, m := range o.there() {
-		if m.Name != member {
+		if m.ID != member {
 			continue
 		}
 		conn, err := o.peers.conn(m.Address)
@@ -112,34 +114,12 @@ func (o *others) service() memberpb.MembersServer {
 	if o == nil {
 		return &members.Service{}
 	}
-	return &members.Service{Told: o.fan.Told, Here: o.keys.Here}
+	return &members.Service{Name: o.leases.cluster.Node, Usage: o.usage.Page, Here: o.keys.Here}
 }
 
-// run tells the others what they lack, until stop.
-func (o *others) run() (stop func()) {
-	if o == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { o.fan.Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
+// close closes the connections.
+func (o *others) close() {
+	if o != nil {
 		o.peers.close("")
-	}
-}
-
-// collectors are the metrics of the others.
-func (o *others) collectors() []prometheus.Collector {
-	if o == nil {
-		return nil
-	}
-	gauge := func(name, help string, of func(usage.FanStats) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of(o.fan.Stats())) })
-	}
-	return []prometheus.Collector{
-		gauge("stint_usage_members", "Other members of the cluster that keep the usage of this one, those included that were lost within an hour.", func(s usage.FanStats) int { return s.Others }),
-		gauge("stint_usage_members_behind", "Other members that lack some usage of this one for now.", func(s usage.FanStats) int { return s.Others - s.UpToDate }),
 	}
 }

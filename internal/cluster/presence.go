@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,8 @@ const (
 	silentTimes = 3
 	// forgetTimes is after how many the record of one that was killed is deleted.
 	forgetTimes = 60
+	// knownLists is for how many lists, of one in each interval, a member that has gone is known: an hour by default.
+	knownLists = 3600
 
 	// Not "member/", where a configuration in the same table has what members enforce.
 	presencePrefix = "presence/"
@@ -89,6 +93,17 @@ func (p *Presence) Members() []Member {
 	defer p.mu.Unlock()
 	p.roster.count(time.Since(p.base))
 	return p.roster.alive // replaced, and never changed
+}
+
+// Known returns the others that are alive, and those that were within the last hour, each with the address that it had
+// last, by ID.
+func (p *Presence) Known() (list []Member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(p.roster.known)) {
+		list = append(list, p.roster.known[id].member)
+	}
+	return list
 }
 
 // Stable says whether the same members have been alive for a while, as far as is known.

@@ -107,6 +107,44 @@ func TestRosterOfRandomMembers(t *testing.T) {
 	}
 }
 
+// TestKnownMembers: a member that has gone is known for 3600 lists, with the address that it had last, however long the
+// register does not answer in between.
+func TestKnownMembers(t *testing.T) {
+	oneGoroutine(t)
+	r := newRoster(Member{ID: "self"}, time.Second)
+	now, revision := time.Duration(0), uint64(0)
+	list := func(n int, records ...Member) {
+		for range n {
+			now, revision = now+time.Second, revision+1
+			seen := map[string]sighting{"presence/self": {member: Member{ID: "self"}, revision: revision}}
+			for _, m := range records {
+				seen["presence/"+m.ID] = sighting{member: m, revision: revision}
+			}
+			r.list(now, seen)
+		}
+	}
+	known := func(when string, want ...Member) {
+		t.Helper()
+		if got := (&Presence{roster: r}).Known(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	a, moved, b := Member{"a", "1.2.3.4:1"}, Member{"a", "1.2.3.4:2"}, Member{"b", "1.2.3.4:3"}
+	list(3)
+	known("alone")
+	list(5, b, a)
+	known("both live", a, b)
+	list(1, moved)
+	known("it has moved", moved, b)
+	now += 100 * time.Hour
+	list(3598, moved)
+	known("3599 lists later", moved, b)
+	list(1)
+	known("3600 lists later", moved)
+	list(3600)
+	known("an hour later")
+}
+
 // TestEscape: no two IDs have one key, and each key is one of a Register.
 func TestEscape(t *testing.T) {
 	oneGoroutine(t)

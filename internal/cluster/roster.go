@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,17 @@ type roster struct {
 	listed  time.Duration // when the records were listed last
 	changed time.Duration // when the set of those alive changed last
 	alive   []Member      // by ID, with self
+
+	// known are the others that were alive at one of the last knownLists lists, by ID. Lists are counted, and not
+	// time: while the register does not answer, no member is forgotten.
+	known map[string]acquaintance
+	lists int
+}
+
+// acquaintance is a member, and the last list at which it was alive.
+type acquaintance struct {
+	member Member
+	list   int
 }
 
 // sighting is a record of a member.
@@ -32,6 +44,7 @@ func newRoster(self Member, every time.Duration) *roster {
 	return &roster{
 		self: self, silent: silentTimes * every, forget: forgetTimes * every,
 		seen: map[string]sighting{}, listed: -silentTimes * every, alive: []Member{self},
+		known: map[string]acquaintance{},
 	}
 }
 
@@ -58,6 +71,13 @@ func (r *roster) list(now time.Duration, records map[string]sighting) (dead []st
 		}
 	}
 	r.count(now)
+	r.lists++
+	for _, m := range r.alive {
+		if m.ID != r.self.ID {
+			r.known[m.ID] = acquaintance{m, r.lists}
+		}
+	}
+	maps.DeleteFunc(r.known, func(_ string, a acquaintance) bool { return r.lists-a.list >= knownLists })
 	return dead
 }
 

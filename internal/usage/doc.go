@@ -11,5 +11,8 @@
 // it. A machine that loses its power loses what its kernel had not written, which is some 30 s at most.
 // Without a folder a process that is killed loses what it had not reported, a second.
 //
+// Processes that share records report to one table. Those with records of their own are asked when usage is read:
+// [History] merges the marks of all, in the order of their keys.
+//
 // It decides nothing, and knows neither HTTP nor what a limit is for.
 package usage

@@ -1,12 +1,13 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/stint-io/stint/limit"
@@ -67,135 +68,154 @@ func (r *Row) Used() uint64 { return r.Taken - min(r.Taken, r.Returned) }
 // Subject is the key as text, as [Subject] writes it.
 func (r *Row) Subject() string { return r.subject }
 
-const page = 1000
+// Member is another process, which counts for itself.
+type Member struct {
+	Name string
+	// Page is [Store.Page] of that process. It returns soon after ctx is done.
+	Page func(ctx context.Context, q Query, after string) (Page, error)
+}
 
-// History calls yield with each row, by limit, key and time, until it returns an error. What processes have not
-// reported yet is not in it.
-func History(ctx context.Context, from store.Records, q Query, yield func(*Row) error) error {
+// patience bounds the wait for one page of a member.
+const patience = 2 * time.Second
+
+// History sums what is in own and what the others have counted, and calls yield with each row, by limit, key and
+// time, until yield returns an error. A mark that several of them have counts once. What processes have not reported
+// to their records is not in it. missing has an error for each of the others that did not answer, or not to the end.
+func History(ctx context.Context, own store.Records, others []Member, q Query, yield func(*Row) error) (missing map[string]error, err error) {
 	if !q.To.IsZero() && !q.From.Before(q.To) {
-		return errors.New("usage: the time that is asked for is empty: from is not before to")
+		return nil, errors.New("usage: the time that is asked for is empty: from is not before to")
 	}
-	names := []string{short(q.Limit)}
-	if q.Limit == "" {
-		var err error
-		if names, err = limits(ctx, from); err != nil {
-			return err
-		}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin := func(name string, ask func(ctx context.Context, after string) (Page, error)) *source {
+		s := &source{name: name, pages: make(chan []store.Mark, 1)}
+		reading.Go(func() { s.read(ctx, ask) })
+		return s
 	}
-	for _, name := range names {
-		s := scan{from: from, q: &q, yield: yield, zone: time.UTC}
-		if q.Zone != nil {
-			if z := q.Zone(name); z != nil {
-				s.zone = z
+	sources := []*source{begin("", func(ctx context.Context, after string) (Page, error) { return q.page(ctx, own, after) })}
+	for _, m := range others {
+		sources = append(sources, begin(m.Name, func(ctx context.Context, after string) (Page, error) {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			p, err := m.Page(ctx, q, after)
+			if err == nil {
+				err = p.check(&q, after)
 			}
-		}
-		if err := s.limit(ctx, name); err != nil {
-			return err
+			return p, err
+		}))
+	}
+	rows := rows{q: &q, yield: yield}
+	for mark := next(sources); mark != nil; mark = next(sources) {
+		if err := rows.add(mark); err != nil {
+			return nil, err
 		}
 	}
-	return nil
-}
-
-// limits returns the names of the limits that have usage: it jumps from one to the next.
-func limits(ctx context.Context, from store.Records) (names []string, err error) {
-	for after := ""; ; {
-		found, err := from.Marks(ctx, Table, "", after, 1)
-		if err != nil {
-			return nil, fmt.Errorf("usage: %w", err)
-		}
-		if len(found) == 0 {
-			return names, nil
-		}
-		name, _, _ := strings.Cut(found[0].Key, "\x00")
-		names = append(names, name)
-		after = name + "\x01"
+	if err := cmp.Or(ctx.Err(), sources[0].err); err != nil {
+		return nil, err
 	}
-}
-
-// scan reads the marks of one limit.
-type scan struct {
-	from  store.Records
-	q     *Query
-	yield func(*Row) error
-	zone  *time.Location
-	row   *Row
-}
-
-func (s *scan) limit(ctx context.Context, name string) error {
-	begin := prefix(name)
-	begin += s.subjectPrefix(name)
-	for after := ""; ; {
-		found, err := s.from.Marks(ctx, Table, begin, after, page)
-		if err != nil {
-			return fmt.Errorf("usage: %w", err)
-		}
-		for _, mark := range found {
-			after = mark.Key
-			if err := s.mark(mark); err != nil {
-				return err
+	for _, s := range sources[1:] {
+		if s.err != nil {
+			if missing == nil {
+				missing = map[string]error{}
 			}
+			missing[s.name] = s.err
 		}
-		if len(found) < page {
-			return s.flush()
+	}
+	return missing, rows.flush()
+}
+
+// source is a process whose marks are read.
+type source struct {
+	name  string
+	pages chan []store.Mark // closed behind the last one
+	err   error             // set before pages is closed
+	page  []store.Mark      // what is left of the page that was received last
+}
+
+// read sends the pages until ctx is done.
+func (s *source) read(ctx context.Context, ask func(ctx context.Context, after string) (Page, error)) {
+	defer close(s.pages)
+	for after := ""; ; {
+		var p Page
+		if p, s.err = ask(ctx, after); s.err != nil {
+			return
 		}
-		after = s.jump(after)
+		select {
+		case s.pages <- p.Marks:
+		case <-ctx.Done():
+			s.err = ctx.Err()
+			return
+		}
+		if after = p.Next; after == "" {
+			return
+		}
 	}
 }
 
-// subjectPrefix is how the keys that are asked for begin, as far as that is known.
-func (s *scan) subjectPrefix(name string) string {
-	if s.q.Order == nil || len(s.q.Key) == 0 {
-		return ""
-	}
-	var first []limit.Attribute
-	for _, attribute := range s.q.Order(name) {
-		i := slices.IndexFunc(s.q.Key, func(a limit.Attribute) bool { return a.Name == attribute })
-		if i < 0 {
-			break
-		}
-		first = append(first, s.q.Key[i])
-	}
-	if text := Subject(first); !strings.HasPrefix(text, "sha256=") {
-		return text // acme is the beginning of acme2 as well: the rows are looked at one by one
-	}
-	return ""
-}
-
-// jump returns behind which mark the search goes on: hours out of the time that is asked for are not read one by
-// one.
-func (s *scan) jump(after string) string {
-	name, subject, start, _, ok := cutMark(after)
-	switch {
-	case !ok:
-	case start < s.q.From.Unix() && !s.q.From.IsZero():
-		return prefix(name) + subject + "\x00" + fmt.Sprintf("%011d", s.q.From.Unix())
-	case !s.q.To.IsZero() && start >= s.q.To.Unix():
-		return prefix(name) + subject + "\x01"
-	}
-	return after
-}
-
-func (s *scan) mark(mark store.Mark) error {
-	name, subject, start, kind, ok := cutMark(mark.Key)
-	if !ok || kind != markTaken && kind != markReturned || !s.q.From.IsZero() && start < s.q.From.Unix() || !s.q.To.IsZero() && start >= s.q.To.Unix() {
-		return nil
-	}
-	at := s.step(start)
-	if s.row == nil || s.row.subject != subject || s.q.By != Total && !s.row.Start.Equal(at) {
-		if err := s.flush(); err != nil {
-			return err
-		}
-		attrs := Attributes(subject)
-		if !has(attrs, s.q.Key) {
+// head returns the first mark that is not taken yet; nil = there are no more.
+func (s *source) head() *store.Mark {
+	for len(s.page) == 0 {
+		page, more := <-s.pages
+		if !more {
 			return nil
 		}
-		s.row = &Row{Limit: name, Key: attrs, Start: at, subject: subject}
+		s.page = page
 	}
-	switch kind {
-	case markTaken:
-		s.row.Taken = sumUp(s.row.Taken, mark.N)
-	case markReturned:
-		s.row.Returned = sumUp(s.row.Returned, mark.N)
+	return &s.page[0]
+}
+
+// next takes the mark that comes first in the order of keys; nil = there are no more.
+func next(sources []*source) (first *store.Mark) {
+	for _, s := range sources {
+		if m := s.head(); m != nil && (first == nil || m.Key < first.Key) {
+			first = m
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	mark := *first
+	for _, s := range sources {
+		if m := s.head(); m != nil && m.Key == mark.Key {
+			mark.N = max(mark.N, m.N)
+			s.page = s.page[1:]
+		}
+	}
+	return &mark
+}
+
+// rows makes rows of marks.
+type rows struct {
+	q     *Query
+	yield func(*Row) error
+	row   *Row
+	zone  *time.Location // of the row's limit
+}
+
+func (r *rows) add(mark *store.Mark) error {
+	name, subject, start, kind, _ := cutMark(mark.Key)
+	if kind != markTaken && kind != markReturned {
+		return nil // of a newer version
+	}
+	if r.row == nil || r.row.Limit != name {
+		r.zone = time.UTC
+		if r.q.Zone != nil {
+			r.zone = cmp.Or(r.q.Zone(name), time.UTC)
+		}
+	}
+	at := r.step(start)
+	if r.row == nil || r.row.Limit != name || r.row.subject != subject || r.q.By != Total && !r.row.Start.Equal(at) {
+		if err := r.flush(); err != nil {
+			return err
+		}
+		r.row = &Row{Limit: name, Key: Attributes(subject), Start: at, subject: subject}
+	}
+	if kind == markTaken {
+		r.row.Taken = sumUp(r.row.Taken, mark.N)
+	} else {
+		r.row.Returned = sumUp(r.row.Returned, mark.N)
 	}
 	return nil
 }
@@ -208,36 +228,27 @@ func sumUp(a, b uint64) uint64 {
 	return a + b
 }
 
-func (s *scan) flush() error {
-	row := s.row
-	s.row = nil
+func (r *rows) flush() error {
+	row := r.row
+	r.row = nil
 	if row == nil {
 		return nil
 	}
-	return s.yield(row)
+	return r.yield(row)
 }
 
 // step returns when the step began that has the hour.
-func (s *scan) step(start int64) time.Time {
-	t := time.Unix(start, 0).In(s.zone)
-	switch s.q.By {
+func (r *rows) step(start int64) time.Time {
+	t := time.Unix(start, 0).In(r.zone)
+	switch r.q.By {
 	case Day:
-		return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, s.zone)
+		return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, r.zone)
 	case Month:
-		return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, s.zone)
+		return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, r.zone)
 	case Total:
-		if !s.q.From.IsZero() {
-			return s.q.From.In(s.zone)
+		if !r.q.From.IsZero() {
+			return r.q.From.In(r.zone)
 		}
 	}
 	return t // of a total without a beginning: the first hour
-}
-
-func has(attrs, want []limit.Attribute) bool {
-	for _, w := range want {
-		if !slices.Contains(attrs, w) {
-			return false
-		}
-	}
-	return true
 }

@@ -46,7 +46,7 @@ func meter(t *testing.T, o usage.Options) *usage.Meter {
 // rows returns the history as text.
 func rows(t *testing.T, from store.Records, q usage.Query) (list []string) {
 	t.Helper()
-	err := usage.History(t.Context(), from, q, func(r *usage.Row) error {
+	_, err := usage.History(t.Context(), from, nil, q, func(r *usage.Row) error {
 		list = append(list, fmt.Sprintf("%s %s %s %d-%d", r.Limit, r.Subject(), r.Start.Format("01-02T15:04Z07:00"), r.Taken, r.Returned))
 		return nil
 	})
@@ -194,7 +194,7 @@ func TestExactlyOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := map[string][2]uint64{}
-		if err := usage.History(t.Context(), rec.Records, usage.Query{By: usage.Total}, func(r *usage.Row) error {
+		if _, err := usage.History(t.Context(), rec.Records, nil, usage.Query{By: usage.Total}, func(r *usage.Row) error {
 			got[r.Limit+" "+r.Subject()] = [2]uint64{r.Taken, r.Returned}
 			return nil
 		}); err != nil {
@@ -238,7 +238,7 @@ func TestConcurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sum uint64
-	if err := usage.History(t.Context(), rec, usage.Query{}, func(r *usage.Row) error { sum += r.Taken; return nil }); err != nil {
+	if _, err := usage.History(t.Context(), rec, nil, usage.Query{}, func(r *usage.Row) error { sum += r.Taken; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if sum != 40_000 {

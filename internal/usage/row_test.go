@@ -167,7 +167,7 @@ func runNode(c *nodeConfig) error {
 
 func totalsOf(ctx context.Context, from store.Records) ([rowKeys]uint64, error) {
 	var totals [rowKeys]uint64
-	err := usage.History(ctx, from, usage.Query{}, func(r *usage.Row) error {
+	_, err := usage.History(ctx, from, nil, usage.Query{}, func(r *usage.Row) error {
 		k, err := strconv.Atoi(r.Key[0].Value)
 		if err == nil {
 			totals[k] += r.Used()

@@ -3,9 +3,12 @@ package usage
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/lograte"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -15,8 +18,14 @@ import (
 type Store struct {
 	store.BanKeeper
 	meter *Meter
+	// Others returns the other processes that count for themselves; nil = there are none. Set it before use.
+	Others func() []Member
+
 	of    atomic.Pointer[map[string]*Of]    // by the ID of the counters
 	known atomic.Pointer[map[string]*Limit] // by name
+
+	incomplete atomic.Uint64
+	logged     lograte.Minute
 }
 
 // Limit is a limit that is counted.
@@ -62,14 +71,11 @@ func (s *Store) Counts(name string) bool { return (*s.known.Load())[name] != nil
 // Meter returns what counts.
 func (s *Store) Meter() *Meter { return s.meter }
 
-// History is [History] of all that reports to the same records, with what this process has counted up to now. Days
-// and months are those of each limit's time zone, unless q says otherwise.
-func (s *Store) History(ctx context.Context, q Query, yield func(*Row) error) error {
-	if s.meter.opts.Records == nil {
-		return errors.New("usage: this process keeps no records")
-	}
-	if err := s.meter.Report(ctx); err != nil {
-		return err
+// History is [History] of this process, up to now, and of the others. Days and months are those of each limit's time
+// zone, unless q says otherwise. missing names the others that did not answer, or not to the end.
+func (s *Store) History(ctx context.Context, q Query, yield func(*Row) error) (missing []string, err error) {
+	if err := s.report(ctx); err != nil {
+		return nil, err
 	}
 	known := *s.known.Load()
 	if q.Zone == nil {
@@ -80,13 +86,62 @@ func (s *Store) History(ctx context.Context, q Query, yield func(*Row) error) er
 			return nil
 		}
 	}
-	q.Order = func(name string) []string {
-		if l := known[name]; l != nil {
-			return l.Key
-		}
-		return nil
+	q.Order = s.order
+	var others []Member
+	if s.Others != nil {
+		others = s.Others()
 	}
-	return History(ctx, s.meter.opts.Records, q, yield)
+	failed, err := History(ctx, s.meter.opts.Records, others, q, yield)
+	if missing = slices.Sorted(maps.Keys(failed)); len(missing) == 0 {
+		return nil, err
+	}
+	s.incomplete.Add(1)
+	if s.logged.Allow(time.Now()) {
+		s.meter.opts.Logger.Warn("an answer about usage lacks what other members have counted, and names them: others in the next minute are counted only, in stint_usage_incomplete_total",
+			"members", missing, "err", failed[missing[0]])
+	}
+	return missing, err
+}
+
+// Page returns a page of what this process has counted, for [Member.Page] of the others. The first one has all up to
+// now.
+func (s *Store) Page(ctx context.Context, q Query, after string) (p Page, err error) {
+	if after == "" {
+		if err := s.report(ctx); err != nil {
+			return p, err
+		}
+	}
+	q.Order = s.order
+	p.Next = after
+	for range pageReads {
+		more, err := q.page(ctx, s.meter.opts.Records, p.Next)
+		if err != nil {
+			return Page{}, err
+		}
+		p.Marks, p.Next = append(p.Marks, more.Marks...), more.Next
+		if p.Next == "" || len(p.Marks) >= pageSize {
+			break
+		}
+	}
+	return p, nil
+}
+
+// Incomplete is how many answers of History lacked a member.
+func (s *Store) Incomplete() uint64 { return s.incomplete.Load() }
+
+// report reports what was counted up to now.
+func (s *Store) report(ctx context.Context) error {
+	if s.meter.opts.Records == nil {
+		return errors.New("usage: this process keeps no records")
+	}
+	return s.meter.Report(ctx)
+}
+
+func (s *Store) order(name string) []string {
+	if l := (*s.known.Load())[name]; l != nil {
+		return l.Key
+	}
+	return nil
 }
 
 // Take implements [store.Store]. It counts the costs of a request that is admitted, as far as they fitted, and

@@ -210,6 +210,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((x["allowed"], x["limits"][0]["used"]), (False, 1))
         rows = self.client.usage(key="user=" + self.user["user"], limit="two", by="total", from_="2020-01")
         self.assertEqual([(row["limit"], row["used"]) for row in rows], [("two", 1)])
+        self.assertEqual(rows.incomplete, [])
 
     def test_faults(self):
         for call, status, hint in (
@@ -486,6 +487,9 @@ class Odd(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.do_GET()
+
+    def do_GET(self):
         body = self.server.body
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
@@ -527,6 +531,11 @@ class OddServerTest(unittest.TestCase):
         self.server.ended.acquire(timeout=60)
         r.renew(3, ttl=2)
         self.assertEqual(self.server.asked, {"id": "X", "used": 3, "ttl": "2s"})
+
+    def test_incomplete_usage(self):
+        self.server.status, self.server.body = 200, b'{"usage":[{"limit":"l"}],"incomplete":["n2"]}'
+        rows = self.client.usage()
+        self.assertEqual((rows, rows.incomplete), ([{"limit": "l"}], ["n2"]))
 
     def test_release_fails(self):
         for error in (StintError, ZeroDivisionError):

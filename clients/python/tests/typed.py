@@ -10,6 +10,7 @@ wait: "float | None" = decision.retry_after
 with stint.reserving({"tenant": "acme"}, 800, ttl=60, declared=900) as reservation:
     used: int = reservation.renew(100).commit(312).reserved
 rows = stint.usage(by="month", key=["user=u1"], from_="2026-01")
+incomplete: "list[str]" = rows.incomplete
 try:
     stint.wait({"user": "u1"}, timeout=5)
 except Refused as refused:

@@ -170,7 +170,8 @@ class Client {
     for (const [name, value] of Object.entries(query)) {
       for (const one of [value].flat()) if (one !== undefined) q.append(name, one);
     }
-    return (await this._call("GET", `/v1/usage?${q}`, undefined, signal)).raw.usage;
+    const { usage, incomplete = [] } = (await this._call("GET", `/v1/usage?${q}`, undefined, signal)).raw;
+    return Object.assign(usage, { incomplete });
   }
 
   async #decide(path, body, signal, hold = 0, timeout = this.#timeout) {

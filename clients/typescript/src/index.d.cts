@@ -147,6 +147,9 @@ export interface UsageRow {
   readonly returned: number;
 }
 
+/** Rows of what was used, and the members of the cluster whose usage is missing in them. */
+export type UsageRows = UsageRow[] & { readonly incomplete: readonly string[] };
+
 /** A client of one service. Calls may overlap. */
 export class Client {
   /** baseURL is such as http://127.0.0.1:8080, or unix:/run/stint.sock for a service that listens on a socket. */
@@ -178,7 +181,7 @@ export class Client {
    */
   reserving<T>(attributes: Attributes, options: ReserveOptions, body: (reservation: Reservation) => T | Promise<T>): Promise<T>;
   /** Rows of what was used. */
-  usage(query?: UsageQuery, options?: { signal?: AbortSignal }): Promise<UsageRow[]>;
+  usage(query?: UsageQuery, options?: { signal?: AbortSignal }): Promise<UsageRows>;
   /** Closes the connections, those of calls when they end. The next call opens another one. */
   close(): Promise<void>;
 }

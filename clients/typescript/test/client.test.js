@@ -162,7 +162,7 @@ test("explain and usage", async () => {
   const x = await client.explain(two, { cost: 2 });
   assert.deepEqual([x.allowed, x.limits[0].used], [false, 1]);
   const rows = await client.usage({ key: [`user=${two.user}`], limit: "two", by: "total", from: "2020-01" });
-  assert.deepEqual(rows.map((row) => [row.limit, row.used]), [["two", 1]]);
+  assert.deepEqual([rows.map((row) => [row.limit, row.used]), rows.incomplete], [[["two", 1]], []]);
 });
 
 test("faults", async () => {
@@ -189,7 +189,7 @@ test("faults", async () => {
 test("a server that is not stint", async () => {
   let status, body, asked;
   const server = createServer(async (req, res) => {
-    asked = await json(req);
+    asked = req.method === "POST" && (await json(req));
     if (status === 0) return; // never an answer
     res.writeHead(status, { Location: "/elsewhere" });
     res.end(body);
@@ -205,6 +205,9 @@ test("a server that is not stint", async () => {
     assert.ok((await odd.take({})).allowed);
     [status, body] = [200, "[1]"];
     await assert.rejects(odd.explain({}), StintError);
+    [status, body] = [200, '{"usage":[{"limit":"l"}],"incomplete":["n2"]}'];
+    const rows = await odd.usage();
+    assert.deepEqual([rows.length, rows[0].limit, rows.incomplete], [1, "l", ["n2"]]);
 
     const open = '{"id":"X","state":"open","reserved":1,"ends":""}';
     [status, body] = [200, open];

@@ -15,10 +15,11 @@ const used: number = await stint.reserving({ tenant: "acme" }, { cost: 800, ttl:
   return (await r.commit(312)).reserved;
 });
 const rows = await stint.usage({ by: "month", key: ["user=u1"] });
+const incomplete: readonly string[] = rows.incomplete;
 try {
   await stint.wait({ user: "u1" }, { timeout: 5 });
 } catch (err) {
-  if (err instanceof Refused) console.log(err.decision.violated, wait, used, rows[0]?.used);
+  if (err instanceof Refused) console.log(err.decision.violated, wait, used, rows[0]?.used, incomplete);
   else if (err instanceof StintError) console.log(err.status, err.hint);
 }
 // @ts-expect-error a value of an attribute is a string

@@ -46,12 +46,12 @@ func (s *Set) Join(c leaseservice.Cluster, o cluster.PresenceOptions) error {
 	return nil
 }
 
-// Members returns the members that are alive, with this one, as far as is known; nil where there is one shard.
-func (s *Set) Members() []cluster.Member {
+// Presence says which members are there; nil where there is one shard.
+func (s *Set) Presence() *cluster.Presence {
 	if s.spread == nil {
 		return nil
 	}
-	return s.spread.presence.Members()
+	return s.spread.presence
 }
 
 // beginSpreading hands over what others should lead, until stop.

@@ -1,4 +1,4 @@
-// Package members is what the members of a cluster tell each other beside leases, over gRPC: marks of usage, and
+// Package members is what the members of a cluster ask of each other beside leases, over gRPC: usage, and
 // changes of keys that are made by hand. It translates, and decides nothing. Who may call is asked before: the
 // role is member.
 package members
@@ -6,6 +6,8 @@ package members
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,46 +23,74 @@ import (
 // Service answers other members. Set its fields before it is called; then it is safe for concurrent use.
 type Service struct {
 	memberpb.UnimplementedMembersServer
-	// Told takes what another member has counted; nil = this process keeps no usage of others.
-	Told func(ctx context.Context, m usage.Message) (usage.Reply, error)
+	// Name is that of this member.
+	Name string
+	// Usage returns a page of what this process has counted; nil = its counters are not of this process alone.
+	Usage func(ctx context.Context, q usage.Query, after string) (usage.Page, error)
 	// Here changes a key as another member was asked to; nil = its counters are not of this process alone.
 	Here func(ctx context.Context, c keyadmin.Remote) (keyadmin.State, error)
 }
 
 var errAlone = status.Error(codes.FailedPrecondition, "this server takes nothing from other members: it has no --cluster, or its counters are in a store that all share")
 
-// Usage implements the service of the protocol.
-func (s *Service) Usage(ctx context.Context, m *memberpb.Marks) (*memberpb.Kept, error) {
-	if s.Told == nil {
+// ReadUsage implements the service of the protocol.
+func (s *Service) ReadUsage(ctx context.Context, m *memberpb.UsageQuery) (*memberpb.UsagePage, error) {
+	if s.Usage == nil {
 		return nil, errAlone
 	}
-	told := usage.Message{After: string(m.After), Last: string(m.Last), Sum: m.Sum}
-	for _, one := range m.Marks {
-		told.Marks = append(told.Marks, store.Mark{Key: string(one.GetKey()), N: one.GetN()})
+	q := usage.Query{Limit: string(m.Limit), Key: attributes(m.Key)}
+	if m.From != nil {
+		q.From = time.Unix(*m.From, 0)
 	}
-	r, err := s.Told(ctx, told)
-	switch {
-	case err == nil:
-		return &memberpb.Kept{Start: r.Start, Same: r.Same}, nil
-	case errors.Is(err, usage.ErrMarks):
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	case errors.Is(err, store.ErrFull):
-		return nil, status.Error(codes.ResourceExhausted, err.Error())
+	if m.To != nil {
+		q.To = time.Unix(*m.To, 0)
 	}
-	return nil, status.Error(codes.Unavailable, err.Error())
-}
-
-// Tell hands what this process has counted to another member.
-func Tell(ctx context.Context, conn grpc.ClientConnInterface, m usage.Message) (usage.Reply, error) {
-	out := &memberpb.Marks{After: []byte(m.After), Last: []byte(m.Last), Sum: m.Sum}
-	for _, one := range m.Marks {
+	page, err := s.Usage(ctx, q, string(m.After))
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	out := &memberpb.UsagePage{Member: s.Name, Next: []byte(page.Next)}
+	for _, one := range page.Marks {
 		out.Marks = append(out.Marks, &memberpb.Mark{Key: []byte(one.Key), N: one.N})
 	}
-	kept, err := memberpb.NewMembersClient(conn).Usage(ctx, out)
-	if err != nil {
-		return usage.Reply{}, err
+	return out, nil
+}
+
+// ReadUsage returns a page of what the member of that name has counted. Another that answers in its place is an error.
+func ReadUsage(ctx context.Context, conn grpc.ClientConnInterface, name string, q usage.Query, after string) (page usage.Page, err error) {
+	m := &memberpb.UsageQuery{Limit: []byte(q.Limit), Key: toAttributes(q.Key), After: []byte(after)}
+	if from := q.From.Unix(); !q.From.IsZero() {
+		m.From = &from
 	}
-	return usage.Reply{Start: kept.GetStart(), Same: kept.GetSame()}, nil
+	if to := q.To.Unix(); !q.To.IsZero() {
+		m.To = &to
+	}
+	in, err := memberpb.NewMembersClient(conn).ReadUsage(ctx, m)
+	if err != nil {
+		return page, err
+	}
+	if in.GetMember() != name {
+		return page, fmt.Errorf("the member %.100q answers at the address of %s", in.GetMember(), name)
+	}
+	page.Next = string(in.GetNext())
+	for _, one := range in.GetMarks() {
+		page.Marks = append(page.Marks, store.Mark{Key: string(one.GetKey()), N: one.GetN()})
+	}
+	return page, nil
+}
+
+func attributes(list []*memberpb.Attribute) (attrs []limit.Attribute) {
+	for _, a := range list {
+		attrs = append(attrs, limit.Attribute{Name: string(a.GetName()), Value: string(a.GetValue())})
+	}
+	return attrs
+}
+
+func toAttributes(attrs []limit.Attribute) (list []*memberpb.Attribute) {
+	for _, a := range attrs {
+		list = append(list, &memberpb.Attribute{Name: []byte(a.Name), Value: []byte(a.Value)})
+	}
+	return list
 }
 
 // Change implements the service of the protocol.
@@ -69,10 +99,7 @@ func (s *Service) Change(ctx context.Context, m *memberpb.KeyChange) (*memberpb.
 		return nil, errAlone
 	}
 	c := keyadmin.Remote{Action: m.Action, N: m.Amount, By: keyadmin.Change{Who: m.Who, ID: m.Request}}
-	c.Key = keyadmin.Key{Limit: m.Limit, Override: m.Override}
-	for _, a := range m.Attributes {
-		c.Key.Attributes = append(c.Key.Attributes, limit.Attribute{Name: string(a.GetName()), Value: string(a.GetValue())})
-	}
+	c.Key = keyadmin.Key{Limit: m.Limit, Override: m.Override, Attributes: attributes(m.Attributes)}
 	is, err := s.Here(ctx, c)
 	switch {
 	case err == nil:
@@ -88,9 +115,7 @@ func (s *Service) Change(ctx context.Context, m *memberpb.KeyChange) (*memberpb.
 // Change changes a key at another member.
 func Change(ctx context.Context, conn grpc.ClientConnInterface, c keyadmin.Remote) (keyadmin.State, error) {
 	m := &memberpb.KeyChange{Action: c.Action, Limit: c.Key.Limit, Override: c.Key.Override, Amount: c.N, Who: c.By.Who, Request: c.By.ID}
-	for _, a := range c.Key.Attributes {
-		m.Attributes = append(m.Attributes, &memberpb.Attribute{Name: []byte(a.Name), Value: []byte(a.Value)})
-	}
+	m.Attributes = toAttributes(c.Key.Attributes)
 	is, err := memberpb.NewMembersClient(conn).Change(ctx, m)
 	if err != nil {
 		return keyadmin.State{}, err

@@ -21,8 +21,8 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// History reads usage; [usage.Store] has it.
-type History func(ctx context.Context, q usage.Query, yield func(*usage.Row) error) error
+// History reads usage, and names the members of the cluster whose usage is missing; [usage.Store] has it.
+type History func(ctx context.Context, q usage.Query, yield func(*usage.Row) error) (missing []string, err error)
 
 // customer is the attribute that ?customer= stands for.
 const customer = "customer"
@@ -61,8 +61,9 @@ func usageHandler(read History) http.HandlerFunc {
 		rows := formats[format](out)
 		w.Header().Set("Content-Type", types[format])
 		w.Header().Set("Cache-Control", "no-store")
-		if err = read(r.Context(), q, rows.row); err == nil {
-			err = rows.end()
+		missing, err := read(r.Context(), q, rows.row)
+		if err == nil {
+			err = rows.end(missing)
 		}
 		switch {
 		case err == nil:
@@ -139,10 +140,18 @@ func moment(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%.100q is no time from 1970 on, want one such as 2026-11-01 or 2026-11-01T08:00:00Z", text)
 }
 
-// table writes rows.
+// table writes rows, and behind them which members are missing.
 type table struct {
 	row func(*usage.Row) error
-	end func() error
+	end func(missing []string) error
+}
+
+// incomplete is an object that names the members that are missing.
+func incomplete(missing []string) []byte {
+	text, _ := json.Marshal(struct {
+		Members []string `json:"incomplete"`
+	}{missing}) // a list of texts can be written
+	return append(answer.Printable(text), '\n')
 }
 
 var (
@@ -170,11 +179,15 @@ func jsonRows(w io.Writer) table {
 			between = ","
 			return err
 		},
-		end: func() error {
+		end: func(missing []string) error {
 			if between == "," {
 				between = ""
 			}
-			_, err := io.WriteString(w, between+"]}\n")
+			rest := "}\n"
+			if len(missing) > 0 {
+				rest = "," + string(incomplete(missing)[1:])
+			}
+			_, err := io.WriteString(w, between+"]"+rest)
 			return err
 		},
 	}
@@ -189,7 +202,13 @@ func lineRows(w io.Writer) table {
 			}
 			return err
 		},
-		end: func() error { return nil },
+		end: func(missing []string) error {
+			if len(missing) == 0 {
+				return nil
+			}
+			_, err := w.Write(incomplete(missing))
+			return err
+		},
 	}
 }
 
@@ -213,8 +232,12 @@ func csvRows(w io.Writer) table {
 			c.Flush()
 			return errors.Join(err, c.Error())
 		},
-		end: func() error {
+		end: func(missing []string) error {
 			err := begin()
+			if len(missing) > 0 {
+				// No limit has an empty name.
+				err = errors.Join(err, c.Write([]string{"", "incomplete: " + strings.Join(missing, " "), "", "", "", ""}))
+			}
 			c.Flush()
 			return errors.Join(err, c.Error())
 		},

@@ -10,6 +10,6 @@ requests and tasks of these frameworks.
 
 from ._asyncio import AsyncClient, AsyncReservation
 from ._sync import Client, Reservation
-from ._wire import Decision, Refused, Response, Result, StintError
+from ._wire import Decision, Refused, Response, Result, StintError, UsageRows
 
-__all__ = ["AsyncClient", "AsyncReservation", "Client", "Decision", "Refused", "Reservation", "Response", "Result", "StintError"]
+__all__ = ["AsyncClient", "AsyncReservation", "Client", "Decision", "Refused", "Reservation", "Response", "Result", "StintError", "UsageRows"]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Awaitable, Literal, Mapping, Optional, Sequence, TypeVar, Union, cast
 
 from . import _fork
-from ._wire import Broken, Call, Decision, Parser, Refused, Reply, Reserved, StintError, Verbs, decided, settled
+from ._wire import Broken, Call, Decision, Parser, Refused, Reply, Reserved, StintError, UsageRows, Verbs, decided, settled
 
 T = TypeVar("T")
 
@@ -325,11 +325,10 @@ class AsyncClient(Verbs):
         to: Optional[str] = None,
         by: Optional[Literal["hour", "day", "month", "total"]] = None,
         timezone: Optional[str] = None,
-    ) -> list[dict[str, Any]]:
+    ) -> UsageRows:
         """Rows of what was used. key is NAME=VALUE, one for each attribute."""
         call = self._usage(customer, key, limit, from_, to, by, timezone)
-        rows: list[dict[str, Any]] = settled(call, await self._call(call))["usage"]
-        return rows
+        return UsageRows(settled(call, await self._call(call)))
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, those of calls when they end. The next call opens another one."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Callable, Literal, Mapping, Optional, Sequence, Union
 
 from . import _fork
-from ._wire import Broken, Call, Decision, Parser, Refused, Reply, Reserved, Service, StintError, Verbs, blocking, decided, settled
+from ._wire import Broken, Call, Decision, Parser, Refused, Reply, Reserved, Service, StintError, UsageRows, Verbs, blocking, decided, settled
 
 
 class _Connection:
@@ -316,11 +316,10 @@ class Client(Verbs):
         to: Optional[str] = None,
         by: Optional[Literal["hour", "day", "month", "total"]] = None,
         timezone: Optional[str] = None,
-    ) -> list[dict[str, Any]]:
+    ) -> UsageRows:
         """Rows of what was used. key is NAME=VALUE, one for each attribute."""
         call = self._usage(customer, key, limit, from_, to, by, timezone)
-        rows: list[dict[str, Any]] = settled(call, self._call(call))["usage"]
-        return rows
+        return UsageRows(settled(call, self._call(call)))
 
     def close(self) -> None:
         """Close the connections, those of calls when they end. The next call opens another one."""

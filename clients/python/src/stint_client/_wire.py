@@ -108,6 +108,14 @@ class Decision:
         return Response(self.status, fields, body)
 
 
+class UsageRows(list[dict[str, Any]]):
+    """Rows of what was used. ``incomplete`` names the members of the cluster whose usage is missing in them."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__(answer["usage"])
+        self.incomplete: list[str] = answer.get("incomplete", [])
+
+
 class Response(NamedTuple):
     """An answer to your own client."""
 
