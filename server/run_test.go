@@ -173,7 +173,7 @@ func TestReload(t *testing.T) {
 // TestReloadsNeverGoBack checks that the configuration in force after Reload returns stays the latest that was written,
 // while the watcher of the file reads it as well.
 func TestReloadsNeverGoBack(t *testing.T) {
-	t.Parallel() // it waits for most of its time
+	t.Parallel()             // it waits for most of its time
 	var long strings.Builder // limits that take time to read
 	for i := range 200 {
 		fmt.Fprintf(&long, "  - {name: other%d, match: {path: /%d}, rate: 1/s}\n", i, i)
