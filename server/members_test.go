@@ -213,7 +213,7 @@ func TestUsageSaysWhoIsMissing(t *testing.T) {
 	}
 }
 
-// TestUsageOfMembers: they ask each other by the certificates of members; whoever is none is told nothing.
+// TestUsageOfMembers: members authenticate to each other by certificates, and others are refused.
 func TestUsageOfMembers(t *testing.T) {
 	t.Parallel()
 	backend := etcdtest.Start(t)

@@ -68,7 +68,7 @@ the plan's, and until a time behind an @. Times are dates, which begin at midnig
 UTC, or such as 2026-12-31T18:00:00+01:00. After --until the customer has the plan
 that --then names, or what the files say; the other counts end as well.
 
-Who changed what is listed by GET /v1/admin/audit.`,
+GET /v1/admin/audit lists each change and who made it.`,
 		Example: `  stint customer set acme --plan pro
   stint customer set acme --plan pro --count messages=200%@2027-01-01
   stint customer set acme --plan trial --until 2027-02-01 --then free`,

@@ -140,8 +140,8 @@ var faults = map[string]func(ctx context.Context, good usage.Page, after string)
 	},
 }
 
-// Invariant: whichever process is asked, each row is the sum of what all have counted. What one had from another
-// counts once. Whoever does not answer is named, and what it said before is counted once or not at all.
+// Invariant: whichever process is asked, each row is the sum of what all have counted. Copies that one had
+// from another count once. A process that does not answer is named, and what it said before counts once or not at all.
 func TestHistoryIsTheSumOfAll(t *testing.T) {
 	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {

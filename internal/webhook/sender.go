@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	// MaxWaiting is how many messages wait. Not more: each takes half a kilobyte and more. Not fewer: a receiver may
-	// be down for hours.
+	// MaxWaiting bounds the queue of messages. Each takes at least half a kilobyte, and a receiver may be down for hours.
 	MaxWaiting = 10_000
 	// MaxAge is how long a message is tried.
 	MaxAge = 24 * time.Hour
 
-	// workers is how many messages are sent at once to a receiver that answers. Not more: it may be a small one.
+	// workers bounds the concurrent requests to a receiver that answers, which may be a small server.
 	workers = 8
 	// firstRetry is what is waited after a failure, doubled up to lastRetry: a receiver that comes back gets what
 	// waited within a minute, and one that is away is asked once a minute.

@@ -247,7 +247,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestDown: the receiver is away for ten minutes, in one way or another. What came meanwhile is there within a minute
+// TestDown: the receiver is away for ten minutes, in one way or another. Messages of that time arrive within a minute
 // and a half, each once, those of each key in order; and the receiver was asked about once a minute.
 func TestDown(t *testing.T) {
 	for name, how := range map[string]struct {
