@@ -351,3 +351,32 @@ func drawPeriod(r *rand.Rand) time.Duration {
 		return time.Duration(1+r.IntN(10)) * time.Second
 	}
 }
+
+// TestCalendarWindowThatEnded checks that a count of a calendar window is not carried over to another policy once the
+// window has ended, though the longest window of its period would not have.
+func TestCalendarWindowThatEnded(t *testing.T) {
+	for _, zone := range []string{"", "Europe/Berlin", "Pacific/Apia"} {
+		day := limit.Policy{Algorithm: limit.FixedWindow, Align: limit.AlignCalendar, Zone: zone, Rate: limit.Rate{Count: 10, Period: 24 * time.Hour}}
+		from, err := newRule(day)
+		if err != nil {
+			t.Fatal(err)
+		}
+		day.Rate.Period = 365 * 24 * time.Hour
+		to, err := newRule(day)
+		if err != nil {
+			t.Fatal(err)
+		}
+		location, err := limit.LoadZone(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, end := time.Date(2026, 3, 10, 0, 0, 0, 0, location), time.Date(2026, 3, 11, 0, 0, 0, 0, location)
+		raw := from.encode(state{fixed: limit.FixedState{Start: limit.At(begin), Count: 7}})
+		if got := to.convert(raw, limit.At(end)-1); to.decode(got).fixed.Count != 7 {
+			t.Errorf("%q: within the day: %+v", zone, to.decode(got).fixed)
+		}
+		if got := to.convert(raw, limit.At(end)+1000); got != "" && to.decode(got).fixed.Count != 0 {
+			t.Errorf("%q: after the day: %+v", zone, to.decode(got).fixed)
+		}
+	}
+}
