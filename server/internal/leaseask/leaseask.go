@@ -18,8 +18,9 @@ import (
 const (
 	// batch is how many questions are sent at once. Not more: the coordinator answers a batch without a pause.
 	batch = 500
-	// flights is how many batches of a shard are under way at a time. Not fewer: one can be delayed by a
-	// follower. Not more: the longer they wait, the larger and the cheaper they are.
+	// flights is how many batches of a shard are under way at a time, each of other keys: what is given back of a key
+	// is there for the next question about it. Not fewer: one can be delayed by a follower. Not more: the longer they
+	// wait, the larger and the cheaper they are.
 	flights = 2
 	// Patience is how long a request waits for its answer. Not longer: its caller waits as well. Not shorter:
 	// the coordinator waits for a follower for 300 ms.
@@ -41,16 +42,15 @@ type Asking struct {
 	shardOf func(lease.ResourceID) int
 	seed    maphash.Seed
 	recent  *recent
-	kept    func(id lease.ResourceID, cost int64)
 }
 
-// New returns one that asks by ask; nil = it decides none. kept is called with what was given back of a
-// bucket of which there is a lease by then.
-func New(ask Ask, shards int, shardOf func(lease.ResourceID) int, kept func(lease.ResourceID, int64)) Asking {
+// New returns one that asks by ask; nil = it decides none. back is called with what was given back: kept says that there
+// is a lease of the bucket by then, so that it has not gone back to the coordinator. Else it has, or may have.
+func New(ask Ask, shards int, shardOf func(lease.ResourceID) int, back func(id lease.ResourceID, cost int64, kept bool)) Asking {
 	if ask == nil {
 		return Asking{}
 	}
-	return Asking{asker: newAsker(ask, shards), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent), kept: kept}
+	return Asking{asker: newAsker(ask, shards, back), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent)}
 }
 
 // Asks reports whether keys are asked for; else each has a lease.
@@ -62,53 +62,73 @@ func (a *Asking) Run(ctx context.Context) { a.asker.run(ctx) }
 // Often counts a request for a key, and says whether it comes so often that it deserves a lease.
 func (a *Asking) Often(now limit.Time, key []byte) bool { return a.recent.often(a.seed, now, key) }
 
-// shard returns which coordinator has a resource.
-func (a *Asking) shard(id lease.ResourceID) int {
-	if a.shardOf == nil {
-		return 0
+// queue returns where questions about a resource wait: the queue of its shard, and the line in it.
+func (a *Asking) queue(id lease.ResourceID) (q *askQueue, line int) {
+	shard := 0
+	if a.shardOf != nil {
+		shard = min(a.shardOf(id), len(a.asker.queues)-1)
 	}
-	return min(a.shardOf(id), len(a.asker.queues)-1)
+	return &a.asker.queues[shard], int(maphash.String(a.seed, id.Key) % flights)
 }
 
-// GiveBack puts back what was taken and not used. It does not wait.
+// GiveBack puts back what was taken and not used, before what is asked later about the same resource. It does not wait.
 func (a *Asking) GiveBack(id lease.ResourceID, cost int64) {
-	a.asker.queues[a.shard(id)].put(&question{
-		ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, leased: func() { a.kept(id, cost) },
-	})
+	q, line := a.queue(id)
+	q.put(line, &question{ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}})
+}
+
+// Returning is how much GiveBack puts back of a resource that the coordinator has not answered yet.
+func (a *Asking) Returning(id lease.ResourceID) int64 {
+	if !a.Asks() {
+		return 0
+	}
+	q, _ := a.queue(id)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.returning[id]
 }
 
 // asker asks for many requests at once. It is safe for concurrent use.
 type asker struct {
 	ask    Ask
+	back   func(id lease.ResourceID, cost int64, kept bool)
 	queues []askQueue // of each shard
 }
 
-// askQueue is what is to be asked of a shard.
+// askQueue is what is to be asked of a shard. Each key has its line, of which one batch after the other is under way.
 type askQueue struct {
-	mu      sync.Mutex
+	mu        sync.Mutex
+	lines     [flights]line
+	returning map[lease.ResourceID]int64 // what is given back, until it is answered
+	open      bool
+	until     time.Time // nothing is asked before
+}
+
+type line struct {
 	waiting []*question
-	open    bool
-	until   time.Time // nothing is asked before
 	wake    chan struct{}
 }
 
-// question is one of a request.
+// question is one of a request, or gives back.
 type question struct {
-	ask    lease.Ask
-	answer lease.Answer
-	err    error
-	done   chan struct{} // nil = nobody waits for the answer
-	leased func()        // nil = nothing; called when there is a lease of the bucket
-	mu     sync.Mutex
-	left   bool   // nobody waits any more
-	unused func() // called when it was admitted then
-	ended  bool
+	ask      lease.Ask
+	answer   lease.Answer
+	err      error
+	done     chan struct{}      // nil = nobody waits for the answer
+	answered func(lease.Answer) // nil = nothing; called with the answer, if there is one
+	mu       sync.Mutex
+	left     bool   // nobody waits any more
+	unused   func() // called when it was admitted then
+	ended    bool
 }
 
-func newAsker(ask Ask, shards int) *asker {
-	a := &asker{ask: ask, queues: make([]askQueue, max(1, shards))}
+func newAsker(ask Ask, shards int, back func(lease.ResourceID, int64, bool)) *asker {
+	a := &asker{ask: ask, back: back, queues: make([]askQueue, max(1, shards))}
 	for i := range a.queues {
-		a.queues[i].wake = make(chan struct{}, 1)
+		a.queues[i].returning = map[lease.ResourceID]int64{}
+		for k := range flights {
+			a.queues[i].lines[k].wake = make(chan struct{}, 1)
+		}
 	}
 	return a
 }
@@ -121,8 +141,8 @@ func (a *asker) run(ctx context.Context) {
 		q.mu.Lock()
 		q.open = true
 		q.mu.Unlock()
-		for range flights {
-			wg.Go(func() { a.serve(ctx, i, q) })
+		for k := range flights {
+			wg.Go(func() { a.serve(ctx, i, k) })
 		}
 	}
 	wg.Wait()
@@ -130,8 +150,11 @@ func (a *asker) run(ctx context.Context) {
 		q := &a.queues[i]
 		q.mu.Lock()
 		q.open = false
-		left := q.waiting
-		q.waiting = nil
+		var left []*question
+		for k := range q.lines {
+			left = append(left, q.lines[k].waiting...)
+			q.lines[k].waiting = nil
+		}
 		q.mu.Unlock()
 		for _, one := range left {
 			one.end(lease.Answer{}, ctx.Err())
@@ -139,14 +162,15 @@ func (a *asker) run(ctx context.Context) {
 	}
 }
 
-func (a *asker) serve(ctx context.Context, shard int, q *askQueue) {
+func (a *asker) serve(ctx context.Context, shard, line int) {
+	q := &a.queues[shard]
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-q.wake:
+		case <-q.lines[line].wake:
 		}
-		questions := q.take()
+		questions := q.take(line)
 		if len(questions) == 0 {
 			continue
 		}
@@ -165,25 +189,32 @@ func (a *asker) serve(ctx context.Context, shard int, q *askQueue) {
 			if err == nil {
 				answer = answers[i]
 			}
+			switch id := one.ask.Resource; {
+			case one.ask.Cost < 0:
+				n := -one.ask.Cost.Floor()
+				a.back(id, n, err == nil && !answer.Decided)
+				q.returned(id, n) // only now, so that it never counts less than it is
+			case one.answered != nil && err == nil:
+				one.answered(answer)
+			}
 			if unused := one.end(answer, err); unused {
 				one.unused()
-			} else if one.leased != nil && err == nil && !answer.Decided {
-				one.leased()
 			}
 		}
 	}
 }
 
 // take returns the questions of a batch.
-func (q *askQueue) take() []*question {
+func (q *askQueue) take(line int) []*question {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.waiting), batch)
-	batch := q.waiting[:n:n]
-	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
-		q.waiting = nil
+	l := &q.lines[line]
+	n := min(len(l.waiting), batch)
+	batch := l.waiting[:n:n]
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 {
+		l.waiting = nil
 	} else {
-		q.wakeUp()
+		l.wakeUp()
 	}
 	return batch
 }
@@ -196,20 +227,33 @@ func (q *askQueue) giveUp() {
 }
 
 // put adds a question; ok is false when nobody asks, or not now. What is given back is not lost for that.
-func (q *askQueue) put(one *question) (ok bool) {
+func (q *askQueue) put(line int, one *question) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open || one.done != nil && time.Now().Before(q.until) {
 		return false
 	}
-	q.waiting = append(q.waiting, one)
-	q.wakeUp()
+	if n := -one.ask.Cost.Floor(); n > 0 {
+		q.returning[one.ask.Resource] += n
+	}
+	l := &q.lines[line]
+	l.waiting = append(l.waiting, one)
+	l.wakeUp()
 	return true
 }
 
-func (q *askQueue) wakeUp() {
+// returned says that n has been answered.
+func (q *askQueue) returned(id lease.ResourceID, n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.returning[id] -= n; q.returning[id] <= 0 {
+		delete(q.returning, id)
+	}
+}
+
+func (l *line) wakeUp() {
 	select {
-	case q.wake <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
@@ -235,12 +279,15 @@ func (one *question) leave() (ok bool) {
 
 // Decide asks for one request, and waits for the answer, at most [Patience]. An error says that it is not known whether
 // something was taken; what was, without a caller that waits, goes back.
-func (a *Asking) Decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool) (lease.Answer, error) {
+//
+// An answer is passed to answered first, unless that is nil, in the order of all questions about the resource, and also
+// when nobody waits any more.
+func (a *Asking) Decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool, answered func(lease.Answer)) (lease.Answer, error) {
 	one := &question{
-		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), unused: func() { a.GiveBack(id, cost) },
+		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), answered: answered, unused: func() { a.GiveBack(id, cost) },
 	}
-	q := &a.asker.queues[a.shard(id)]
-	if !q.put(one) {
+	q, line := a.queue(id)
+	if !q.put(line, one) {
 		return lease.Answer{}, errNoAnswer
 	}
 	late := time.NewTimer(Patience)

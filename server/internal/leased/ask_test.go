@@ -133,6 +133,47 @@ func TestRefundOfWhatWasAskedFor(t *testing.T) {
 	})
 }
 
+// TestRefundBeforeAnAnswer: what a request gives back counts as used until the coordinator has answered, and a lease that is
+// opened meanwhile makes no more of it than there is.
+func TestRefundBeforeAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f *fixture
+		ask := func(ctx context.Context, _ int, asks []lease.Ask) ([]lease.Answer, error) {
+			if asks[0].Cost < 0 {
+				time.Sleep(200 * time.Millisecond)
+			}
+			return f.coordinator.Answer(ctx, asks)
+		}
+		f, stop := open(t, leased.Options{Ask: ask}, daily)
+		defer stop()
+		synctest.Wait() // it runs
+		for range 4 {
+			f.take(true, f.charge("a", "x", 1))
+		}
+		f.take(false, f.charge("a", "x", 10), f.charge("a", "y", 1000))
+		if f.Keys() != 1 {
+			t.Fatalf("%d leases", f.Keys())
+		}
+		if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "x", 30)}); err != nil {
+			t.Fatal(err)
+		}
+		taken := int64(0)
+		for range 20 {
+			for n := range int64(10) {
+				if ok, err := f.Take(t.Context(), []store.Charge{f.charge("a", "x", 10-n)}); err != nil {
+					t.Fatal(err)
+				} else if ok {
+					taken += 10 - n
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if taken != 29 && taken != 30 { // a part of a token may be lost
+			t.Errorf("%d were taken of 30", taken)
+		}
+	})
+}
+
 // TestLateAnswer: a request whose answer does not come is decided by a lease, and what the answer takes after all
 // goes back; one whose caller leaves takes nothing.
 func TestLateAnswer(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -25,16 +26,17 @@ func (d *debt) add(n int64, r *limit.Result) {
 	d.taken += float64(n)
 }
 
-// tokens is how many are taken, in whole ones, of the limit in r: no more than it has, where
-// that is known, though more may have been taken of a former one.
-func (d *debt) tokens(r *limit.Result) int64 {
+// tokens is how many are taken, rounded down, of the limit in r: no more than it has, where that is known, though more may
+// have been taken of a former one.
+func (d *debt) tokens(r *limit.Result) fixed.Amount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.repay(r)
+	taken := fixed.Amount(min(d.taken*float64(fixed.Token), float64(fixed.MaxAmount)))
 	if r.Quota > 0 {
-		return min(int64(d.taken), r.Quota)
+		return min(taken, fixed.Whole(r.Quota))
 	}
-	return int64(d.taken)
+	return taken
 }
 
 // repay takes off what has been refilled. A result from before the first answer about the limit

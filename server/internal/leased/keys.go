@@ -55,14 +55,15 @@ func (s *Store) open(of *lent, key string) (keyLease, error) {
 	if of.ended.Load() {
 		return keyLease{}, errMoved
 	}
-	l := keyLease{of: of, alias: s.names.add(lease.ResourceID{Limit: of.name, Key: key}), names: s.names}
+	id := lease.ResourceID{Limit: of.name, Key: key}
+	l := keyLease{of: of, alias: s.names.add(id), names: s.names}
 	if of.semaphore {
 		g, err := s.client.Semaphore(l.alias, client.LimitOptions{})
 		l.charger = &permits{taker: taker{lease: g}, semaphore: g, held: map[uint64]held{}, now: s.now}
 		return l, err
 	}
 	r, err := s.client.Limit(l.alias, client.LimitOptions{})
-	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of}
+	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of, returning: func() int64 { return s.asking.Returning(id) }}
 	return l, err
 }
 

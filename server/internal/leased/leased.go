@@ -87,7 +87,7 @@ func New(o Options) (*Store, error) {
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
-	s.asking = leaseask.New(o.Ask, o.Shards, o.ShardOf, s.keep)
+	s.asking = leaseask.New(o.Ask, o.Shards, o.ShardOf, s.unused)
 	// Connect ignores the addresses: they are for the log.
 	address, others := "this process", []string(nil)
 	if o.Away {
@@ -227,17 +227,3 @@ func (s *Store) Unbind(c store.Counters) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error { return s.exact.Close() }
-
-// keep puts back what a request has not used of a key that has a lease by now.
-func (s *Store) keep(id lease.ResourceID, cost int64) {
-	s.mu.Lock()
-	to := s.lent[id.Limit]
-	s.mu.Unlock()
-	if to == nil {
-		return
-	}
-	if e := s.known(to, []byte(id.Key)); e != nil {
-		e.Value.refund(cost)
-		e.Done()
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -20,14 +21,15 @@ func (s *Store) owe(ctx context.Context, p *part) error {
 		p.entry = s.known(p.to, c.Key)
 	}
 	if p.entry == nil && s.asking.Asks() && len(p.to.key) > 0 && !p.to.semaphore {
-		a, err := s.asking.Decide(ctx, p.id(), c.Cost, false)
-		switch {
-		case err != nil || !a.Decided:
-		case a.Admitted:
+		id, to, quota := p.id(), p.to, p.own.quota
+		a, err := s.asking.Decide(ctx, id, c.Cost, false, func(a lease.Answer) {
+			if a.Decided && !a.Admitted {
+				s.lease(to, id.Key, quota-a.Tokens.Floor())
+			}
+		})
+		if err == nil && a.Admitted {
 			c.Verdict.Remaining, c.Verdict.ResetAfter = max(0, a.Tokens.Floor()), a.ResetAfter
 			return nil
-		default:
-			s.lease(p, p.own.quota-a.Tokens.Floor())
 		}
 	}
 	if err := s.reach(p, take); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -15,11 +16,13 @@ type rate struct {
 	taker
 	limiter *client.Limiter
 	of      *lent
+	// returning is how much of what counts as debt goes back to the coordinator, and is not short any more.
+	returning func() int64
 
 	// loose are tokens that were committed and refunded. They are spent first. No more of
 	// them count than the bucket of the limit is short of, so that it never has more than
 	// its burst.
-	loose atomic.Int64
+	loose atomic.Int64 // a fixed.Amount
 	debt  debt
 	owed  owed
 }
@@ -81,29 +84,30 @@ func (r *rate) refund(n int64) {
 
 // keep makes n loose. How much of it counts is known when it is spent.
 func (r *rate) keep(n int64) {
+	more := fixed.Whole(n)
 	for {
 		was := r.loose.Load()
-		if r.loose.CompareAndSwap(was, min(was, math.MaxInt64-n)+n) {
+		if r.loose.CompareAndSwap(was, int64(min(fixed.Amount(was), fixed.MaxAmount-more)+more)) {
 			return
 		}
 	}
 }
 
-// spendLoose spends up to n of what is loose, and returns how much. It drops what would
-// have overflowed, in whole tokens.
+// spendLoose spends up to n of what is loose, and returns how much. It drops what would have overflowed. A part of a token
+// stays: it may become a whole one with what is refunded next.
 func (r *rate) spendLoose(n int64) int64 {
 	loose := r.loose.Load()
 	if loose == 0 {
 		return 0
 	}
-	shortfall := int64(0)
+	shortfall := fixed.Amount(0)
 	var res limit.Result
 	if r.stands(&res) && !res.StoreFailed {
-		shortfall = r.debt.tokens(&res)
+		shortfall = max(0, r.debt.tokens(&res)-fixed.Whole(r.returning()))
 	}
-	usable := min(loose, shortfall)
-	spent := min(usable, n)
-	if !r.loose.CompareAndSwap(loose, usable-spent) {
+	usable := min(fixed.Amount(loose), shortfall)
+	spent := min(usable.Floor(), n)
+	if !r.loose.CompareAndSwap(loose, int64(usable-fixed.Whole(spent))) {
 		return 0 // another request changed it this moment: the next one spends it
 	}
 	return spent
@@ -122,7 +126,7 @@ func (r *rate) reset() {
 	var res limit.Result
 	if r.stands(&res) {
 		r.debt.add(res.Quota, &res)
-		r.loose.Store(res.Quota)
+		r.loose.Store(int64(fixed.Whole(res.Quota)))
 	}
 }
 
