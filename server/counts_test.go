@@ -23,7 +23,7 @@ import (
 const monthly = "limits: [{name: month, key: [account], algorithm: fixed_window, rate: 10/month}]\n"
 
 // counting makes a server whose counts are in a folder, and closes it when close is called.
-func counting(t *testing.T, o Options, file string) *Server {
+func counting(t testing.TB, o Options, file string) *Server {
 	t.Helper()
 	o.HTTPAddr, o.GRPCAddr, o.AdminAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	path := filepath.Join(t.TempDir(), "limits.yaml")
