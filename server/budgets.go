@@ -27,9 +27,9 @@ type budgets struct {
 	records store.Records
 	held    store.Records // those of reservations
 	changes *audit.Log
-	grants  *keyadmin.Grants
+	grants  *keyadmin.Grants // what the engine asks
 	events  *events
-	usage   *usage.Store // what the engine asks
+	usage   *usage.Observer
 	keys    *keyadmin.Keys
 
 	customers *plans.Desk
@@ -41,7 +41,7 @@ type budgets struct {
 	others *others // of a cluster whose members have counters of their own; nil = there are none
 }
 
-// openBudgets puts grants and usage in front of the counters. Records are where the counters are, as far as those
+// openBudgets puts grants in front of the counters, and makes what observes the engine. Records are where the counters are, as far as those
 // keep any.
 func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	if shared, ok := st.shared.(store.Records); ok {
@@ -78,7 +78,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 		return b, err
 	}
 	b.events = openEvents(b.grants, b.records, o.Logger)
-	b.usage = usage.Watching(b.events.store, meter)
+	b.usage = usage.NewObserver(meter)
 	if b.others != nil {
 		b.others.usage, b.usage.Others = b.usage, b.others.counting
 	}
@@ -96,7 +96,7 @@ func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 	b.reservations = reserve.New(e, b.held, o.Logger, nil)
 	b.reservations.Learn(b.estimates)
 	k := keyadmin.Options{
-		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Granted: b.events.store.Granted, Reserved: b.reservations, Logger: o.Logger,
+		Engine: e, Records: b.records, Audit: b.changes, Grants: b.grants, Reserved: b.reservations, Logger: o.Logger,
 	}
 	b.others.follow(&k)
 	b.keys = keyadmin.New(k)

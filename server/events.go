@@ -21,19 +21,19 @@ import (
 
 // events finds which keys cross a threshold of a limit, logs it, and sends it to the webhook.
 type events struct {
-	store   *crossings.Store // what the engine asks
-	watcher *crossings.Watcher
-	sender  *webhook.Sender
+	observer *crossings.Observer
+	watcher  *crossings.Watcher
+	sender   *webhook.Sender
 }
 
-// openEvents puts the search for crossings in front of the counters.
-func openEvents(behind store.BanKeeper, records store.Records, log *slog.Logger) *events {
+// openEvents searches for crossings of the counters of an engine that decides by st.
+func openEvents(st store.Store, records store.Records, log *slog.Logger) *events {
 	e := &events{sender: webhook.New(webhook.Options{Logger: log})}
 	e.watcher = crossings.NewWatcher(crossings.Options{Records: records, Logger: log, Noted: func(event *crossings.Event) {
 		logEvent(log, event)
 		e.send(log, event)
 	}})
-	e.store = crossings.Watching(behind, e.watcher)
+	e.observer = crossings.NewObserver(st, e.watcher)
 	return e
 }
 
@@ -75,7 +75,7 @@ func (e *events) watch(sets ...*rules.Set) {
 			list = append(list, one)
 		}
 	}
-	e.store.Watch(list)
+	e.observer.Watch(list)
 }
 
 // run notes what is found, and sends it, until ctx ends, which is after the last request.
@@ -86,7 +86,7 @@ func (e *events) run(ctx context.Context) {
 		defer close(sent)
 		e.sender.Run(sending)
 	}()
-	e.store.Run(ctx)
+	e.observer.Run(ctx)
 	stop() // what was noted last is sent as well
 	<-sent
 }

@@ -20,9 +20,9 @@ import (
 type others struct {
 	leases *leases
 	peers  *askPeers
-	shared store.Records  // in the register of the cluster: all members see the same
-	usage  *usage.Store   // of this member
-	keys   *keyadmin.Keys // of this member
+	shared store.Records   // in the register of the cluster: all members see the same
+	usage  *usage.Observer // of this member
+	keys   *keyadmin.Keys  // of this member
 }
 
 // openOthers returns the members that l finds.

@@ -28,6 +28,7 @@ import (
 	"github.com/stint-io/stint/internal/forwarded"
 	"github.com/stint-io/stint/internal/grpcserver"
 	"github.com/stint-io/stint/internal/hits"
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/statsd"
 	"github.com/stint-io/stint/internal/watch"
@@ -155,7 +156,10 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.watch = watch.New()
-	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.usage), set, engine.Options{Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit, Unkeyed: s.unkeyed}); err != nil {
+	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.grants), set, engine.Options{
+		Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit,
+		Unkeyed: s.unkeyed, Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage},
+	}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)

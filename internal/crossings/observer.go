@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -43,10 +44,10 @@ type watched struct {
 	fixed  bool
 }
 
-// Store is a store whose takes and refunds a [Watcher] sees, for the limits that [Store.Watch] names. It is safe for
-// concurrent use. Make it with [Watching].
-type Store struct {
-	store.BanKeeper
+// Observer has a [Watcher] see how keys stand after what an engine takes and gives back, for the limits that
+// [Observer.Watch] names. It is safe for concurrent use. Make it with [NewObserver].
+type Observer struct {
+	store   store.Store // asked how a key stands of which something was given back
 	watcher *Watcher
 	of      atomic.Pointer[map[string]*watched] // by the ID of the counters
 	looks   chan look
@@ -59,17 +60,17 @@ type look struct {
 	amount int64
 }
 
-var _ store.BanKeeper = (*Store)(nil)
+var _ observe.Observer = (*Observer)(nil)
 
-// Watching returns st, seen by w. No limit is watched yet.
-func Watching(st store.BanKeeper, w *Watcher) *Store {
-	s := &Store{BanKeeper: st, watcher: w, looks: make(chan look, looks)}
-	s.Watch(nil)
-	return s
+// NewObserver returns an observer for w. The engine decides by st. No limit is watched yet.
+func NewObserver(st store.Store, w *Watcher) *Observer {
+	o := &Observer{store: st, watcher: w, looks: make(chan look, looks)}
+	o.Watch(nil)
+	return o
 }
 
 // Watch says which limits are watched from now on.
-func (s *Store) Watch(limits []Limit) {
+func (o *Observer) Watch(limits []Limit) {
 	of := make(map[string]*watched)
 	for i := range limits {
 		l := &limits[i]
@@ -80,31 +81,33 @@ func (s *Store) Watch(limits []Limit) {
 			}
 		}
 	}
-	s.of.Store(&of)
+	o.of.Store(&of)
 }
 
-// Take implements [store.Store].
-func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
-	allowed, err := s.BanKeeper.Take(ctx, charges)
-	if err != nil {
-		return allowed, err
-	}
-	of := *s.of.Load()
+// Observe implements [observe.Observer]. Keys of which something was given back, and those that were granted more, are
+// looked at afterwards.
+func (o *Observer) Observe(e observe.Event) {
+	of := *o.of.Load()
 	if len(of) == 0 {
-		return allowed, nil
+		return
 	}
-	for i := range charges {
-		if c := &charges[i]; !c.Failed {
-			if w := of[c.Counters.Spec().ID]; w != nil {
-				s.note(w, c, 0)
-			}
+	for i := range e.Charges {
+		c := &e.Charges[i]
+		w := of[c.Counters.Spec().ID]
+		switch {
+		case w == nil:
+		case e.Kind == observe.Reset:
+			o.look(w, c, math.MaxInt64)
+		case e.Kind != observe.Taken:
+			o.look(w, c, c.Cost)
+		case !c.Failed:
+			o.note(w, c, 0)
 		}
 	}
-	return allowed, nil
 }
 
 // note has the watcher see how a key stands. back is how much was given back before.
-func (s *Store) note(w *watched, c *store.Charge, back int64) {
+func (o *Observer) note(w *watched, c *store.Charge, back int64) {
 	quota, nominal := w.quota, w.quota
 	if c.HasQuota {
 		quota, nominal = c.Quota, c.Quota-c.Granted
@@ -124,9 +127,9 @@ func (s *Store) note(w *watched, c *store.Charge, back int64) {
 		Used: used, Quota: quota, Nominal: nominal, SoftPercent: w.SoftPercent, Refused: refused, Lowered: back, Shadow: w.Shadow,
 	}
 	if w.fixed && c.Verdict.ResetAfter > 0 && c.Verdict.ResetAfter != limit.Never {
-		st.End = s.watcher.opts.Now().Add(c.Verdict.ResetAfter)
+		st.End = o.watcher.opts.Now().Add(c.Verdict.ResetAfter)
 	}
-	s.watcher.Note(&st)
+	o.watcher.Note(&st)
 }
 
 // nominalOf returns the count of which quota is so many percent, at least 100.
@@ -140,63 +143,35 @@ func nominalOf(quota int64, percent int) int64 {
 	return int64(min(n, math.MaxInt64))
 }
 
-// Refund implements [store.Store]. The keys are looked at afterwards.
-func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
-	err := s.BanKeeper.Refund(ctx, charges)
-	if err == nil {
-		for i := range charges {
-			s.look(&charges[i], charges[i].Cost)
-		}
-	}
-	return err
-}
-
-// Reset implements [store.Store]. The keys are looked at afterwards.
-func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
-	err := s.BanKeeper.Reset(ctx, charges)
-	if err == nil {
-		for i := range charges {
-			s.look(&charges[i], math.MaxInt64)
-		}
-	}
-	return err
-}
-
-// Granted says that a key of the counters of that ID may use n more than before.
-func (s *Store) Granted(c store.Counters, key []byte, n int64) {
-	s.look(&store.Charge{Counters: c, Key: key}, n)
-}
-
-func (s *Store) look(c *store.Charge, amount int64) {
-	w := (*s.of.Load())[c.Counters.Spec().ID]
-	if w == nil || amount <= 0 || w.Limit.Watch&(Lifted|Eased) == 0 {
+func (o *Observer) look(w *watched, c *store.Charge, amount int64) {
+	if amount <= 0 || w.Limit.Watch&(Lifted|Eased) == 0 {
 		return
 	}
-	s.looks <- look{w, store.Charge{
+	o.looks <- look{w, store.Charge{
 		Counters: c.Counters, Key: slices.Clone(c.Key), Quota: c.Quota, HasQuota: c.HasQuota, Granted: c.Granted, OnFailure: store.FailAllow,
 	}, amount}
 }
 
 // Run looks at keys of which something was given back, and notes what the watcher finds, until ctx ends; then what was
 // found by then. Nothing is given back afterwards.
-func (s *Store) Run(ctx context.Context) {
+func (o *Observer) Run(ctx context.Context) {
 	noting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	noted := make(chan struct{})
 	go func() {
 		defer close(noted)
-		s.watcher.Run(noting)
+		o.watcher.Run(noting)
 	}()
 	for done := ctx.Done(); ; {
 		select {
-		case l := <-s.looks:
-			s.see(noting, &l)
+		case l := <-o.looks:
+			o.see(noting, &l)
 			continue
 		default:
 		}
 		select {
-		case l := <-s.looks:
-			s.see(noting, &l)
+		case l := <-o.looks:
+			o.see(noting, &l)
 		case <-done:
 			stop()
 			<-noted
@@ -205,10 +180,10 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-func (s *Store) see(ctx context.Context, l *look) {
+func (o *Observer) see(ctx context.Context, l *look) {
 	one := [1]store.Charge{l.charge}
 	// A store that does not answer says so itself; what is missed is found by the next refund, if at all.
-	if _, err := s.Peek(ctx, one[:]); err == nil && !one[0].Failed {
-		s.note(l.of, &one[0], l.amount)
+	if _, err := o.store.Peek(ctx, one[:]); err == nil && !one[0].Failed {
+		o.note(l.of, &one[0], l.amount)
 	}
 }

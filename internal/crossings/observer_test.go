@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/crossings"
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
@@ -19,9 +20,11 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
-// watchedStore is a store of one window of an hour, watched, in a bubble of synctest.
+// watchedStore is a store of one window of an hour, whose changes are observed as those of an engine are, in a bubble of
+// synctest.
 type watchedStore struct {
-	*crossings.Store
+	store.Store
+	*crossings.Observer
 	counters store.Counters
 	logged   []string
 	stop     func()
@@ -35,9 +38,9 @@ func watch(t *testing.T, quota int64, l crossings.Limit) *watchedStore {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watchedStore{counters: c}
+	w := &watchedStore{Store: st, counters: c}
 	var mu sync.Mutex
-	w.Store = crossings.Watching(st, crossings.NewWatcher(crossings.Options{
+	w.Observer = crossings.NewObserver(st, crossings.NewWatcher(crossings.Options{
 		Records: records.New(nil, 0), Now: now, Logger: slog.New(slog.DiscardHandler),
 		Noted: func(e *crossings.Event) {
 			mu.Lock()
@@ -59,6 +62,26 @@ func watch(t *testing.T, quota int64, l crossings.Limit) *watchedStore {
 		<-ended
 	}
 	return w
+}
+
+func (w *watchedStore) Take(ctx context.Context, charges []store.Charge) (bool, error) {
+	allowed, err := w.Store.Take(ctx, charges)
+	w.Observe(observe.Event{Allowed: allowed, Charges: charges})
+	return allowed, err
+}
+
+func (w *watchedStore) Refund(ctx context.Context, charges []store.Charge) error {
+	defer w.Observe(observe.Event{Kind: observe.Returned, Charges: charges})
+	return w.Store.Refund(ctx, charges)
+}
+
+func (w *watchedStore) Reset(ctx context.Context, charges []store.Charge) error {
+	defer w.Observe(observe.Event{Kind: observe.Reset, Charges: charges})
+	return w.Store.Reset(ctx, charges)
+}
+
+func (w *watchedStore) granted(c store.Charge) {
+	w.Observe(observe.Event{Kind: observe.Granted, Charges: []store.Charge{c}})
 }
 
 // events returns what was logged since the last call, once nothing more comes.
@@ -99,7 +122,7 @@ func TestStoreWalk(t *testing.T) {
 			{"charged afterwards, no request is refused", take(charged), ""},
 			{"refused", take(w.charge(1)), "saturated@150"},
 			{"with a larger quota of its own", take(own), ""},
-			{"granted more", func(context.Context) error { w.Granted(w.counters, []byte("acme"), 50); return nil }, ""},
+			{"granted more", func(context.Context) error { w.granted(w.charge(50)); return nil }, ""},
 			{"given back", func(ctx context.Context) error { return w.Refund(ctx, []store.Charge{w.charge(30)}) }, "under:hard@141"},
 			{"reset", func(ctx context.Context) error { return w.Reset(ctx, []store.Charge{w.charge(0)}) }, "under:soft@0"},
 		} {

@@ -29,11 +29,11 @@ func (e *Engine) chargeStore(ctx context.Context, q *Query, missing bool, n quot
 		return allowed, err
 	}
 	if len(q.refunds) > 0 {
-		if err := e.store.Refund(ctx, q.refunds); err != nil && !(q.decidable() && e.lost(err)) {
+		if err := e.Refund(ctx, q.refunds); err != nil && !(q.decidable() && e.lost(err)) {
 			return false, err
 		}
 	}
-	allowed, err := e.store.Take(ctx, q.charges)
+	allowed, err := e.takeCharges(ctx, q.charges)
 	if err == nil {
 		err = q.unknownQuota(n)
 	}
@@ -110,7 +110,7 @@ func (e *Engine) giveBack(ctx context.Context, q *Query) error {
 	}
 	q.refunds = back
 	if len(back) > 0 {
-		if err := e.store.Refund(ctx, back); err != nil {
+		if err := e.Refund(ctx, back); err != nil {
 			// Do not wait for the same store again: permits expire by themselves.
 			return e.unlessLost(err)
 		}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -80,5 +82,11 @@ func (s *snapshot) of(l *rules.Limit, counters func(*bound) store.Counters) (lis
 	return list
 }
 
-// Store returns where the counters are.
-func (e *Engine) Store() store.Store { return e.store }
+// Reader tells how counters stand.
+type Reader interface {
+	// Peek is that of [store.Store].
+	Peek(ctx context.Context, charges []store.Charge) (allowed bool, err error)
+}
+
+// Store returns where the counters are. It is for reading: what changes them is the engine, which tells its observers.
+func (e *Engine) Store() Reader { return e.store }

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/tenants"
@@ -56,6 +57,9 @@ type Options struct {
 
 	// Watch returns who is told of each answer of a limit, with the key of its bucket; nil = nobody is.
 	Watch func(limit string) tally.Watcher
+
+	// Observers are told of each change of the counters, in this order.
+	Observers []observe.Observer
 }
 
 // OverrideName is the name of limits that come with requests, in decisions and metrics.
@@ -70,7 +74,8 @@ const DefaultNearLimit = 0.8
 // Engine decides requests by a configuration that can be swapped while it runs.
 // Make one with [New]. It is safe for concurrent use.
 type Engine struct {
-	store         store.Store
+	store         store.Store // changed by the methods of change.go alone
+	observers     []observe.Observer
 	shares        store.Shares
 	live          atomic.Pointer[snapshot]
 	overrides     *override.Tables
@@ -133,7 +138,10 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.NearLimit == 0 {
 		opts.NearLimit = DefaultNearLimit
 	}
-	e := &Engine{store: st, shares: sharesOf(st, opts.Shares), quota: opts.Quota, nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch, unkeyed: opts.Unkeyed}
+	e := &Engine{
+		store: st, observers: slices.Clone(opts.Observers), shares: sharesOf(st, opts.Shares), quota: opts.Quota,
+		nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch, unkeyed: opts.Unkeyed,
+	}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
 	var err error

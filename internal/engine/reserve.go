@@ -117,7 +117,7 @@ func (e *Engine) uncount(ctx context.Context, q *Query) error {
 	if len(back) == 0 {
 		return nil
 	}
-	return e.store.Refund(ctx, back)
+	return e.Refund(ctx, back)
 }
 
 // Settle makes what was taken of each counter, at a time by the wall clock, the actual cost. What is over is
@@ -153,10 +153,10 @@ func (e *Engine) Settle(ctx context.Context, parts []Part, taken, now limit.Time
 	}
 	var failed, uncharged, held error
 	if len(back) > 0 {
-		failed = e.store.Refund(ctx, back)
+		failed = e.Refund(ctx, back)
 	}
 	if len(over) > 0 {
-		_, uncharged = e.store.Take(ctx, over)
+		_, uncharged = e.takeCharges(ctx, over)
 		for i := range over { // a shadow that is not reached fails nothing
 			if over[i].Failed && uncharged == nil {
 				uncharged = fmt.Errorf("engine: what is over was not charged: %w", store.ErrUnavailable)

@@ -39,8 +39,6 @@ type Options struct {
 	Others Others
 	// Grants is the store of the engine, or what is behind it; nil = nothing can be granted.
 	Grants *Grants
-	// Granted is told of each grant; nil = nobody is.
-	Granted func(c store.Counters, key []byte, n int64)
 	// Reserved knows what is reserved of a key; nil = nothing ever is.
 	Reserved Reserved
 	// MaxGrant bounds what one key is granted in one window, in percent of its quota; 0 = 100.
@@ -287,7 +285,7 @@ func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 				return 0, fmt.Errorf("keyadmin: %w", err)
 			}
 		}
-		if err := k.opts.Engine.Store().Reset(ctx, charges); err != nil {
+		if err := k.opts.Engine.Reset(ctx, charges); err != nil {
 			return 0, fmt.Errorf("keyadmin: %w", err)
 		}
 		if k.opts.Grants != nil && grantable(c.Variant.Policy) {
@@ -328,7 +326,7 @@ func (k *Keys) Refund(ctx context.Context, key Key, n int64, by Change) (State, 
 			if state.Remaining > 0 || steps == maxSteps {
 				n = back + some
 			}
-			if err := k.opts.Engine.Store().Refund(ctx, c.charge(some)); err != nil {
+			if err := k.opts.Engine.Refund(ctx, c.charge(some)); err != nil {
 				return back, fmt.Errorf("keyadmin: %w", err)
 			}
 			if back += some; back == n {
@@ -363,9 +361,7 @@ func (k *Keys) Grant(ctx context.Context, key Key, n int64, by Change) (State, e
 		if _, err := k.opts.Grants.add(ctx, c.grantKey(), n, most, until); err != nil {
 			return 0, err
 		}
-		if k.opts.Granted != nil {
-			k.opts.Granted(c.Counters, c.key, n)
-		}
+		k.opts.Engine.Granted(store.Charge{Counters: c.Counters, Key: c.key, Cost: n})
 		return n, nil
 	})
 }

@@ -3,6 +3,7 @@ package keyadmin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/stint-io/stint/internal/audit"
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/keyadmin"
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
@@ -33,6 +35,16 @@ type desk struct {
 	records store.Records
 	keys    *keyadmin.Keys
 	log     *audit.Log
+	seen    observed
+}
+
+// observed are the changes that an engine tells of.
+type observed []string
+
+func (o *observed) Observe(e observe.Event) {
+	for _, c := range e.Charges {
+		*o = append(*o, fmt.Sprintf("%d %s %d", e.Kind, c.Counters.Spec().ID, c.Cost))
+	}
 }
 
 func open(t *testing.T, rec store.Records) *desk {
@@ -46,13 +58,14 @@ func open(t *testing.T, rec store.Records) *desk {
 	}
 	st := memory.New(memory.Options{})
 	grants := keyadmin.Granting(st, rec, nil, nil)
-	e, err := engine.New(grants, set, engine.Options{})
+	d := &desk{T: t, records: rec, log: audit.New(rec, nil, 0)}
+	e, err := engine.New(grants, set, engine.Options{Observers: []observe.Observer{&d.seen}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	log := audit.New(rec, nil, 0)
-	return &desk{t, e, rec, keyadmin.New(keyadmin.Options{Engine: e, Records: rec, Audit: log, Grants: grants}), log}
+	d.engine, d.keys = e, keyadmin.New(keyadmin.Options{Engine: e, Records: rec, Audit: d.log, Grants: grants})
+	return d
 }
 
 func (d *desk) take(n int64) limit.Result {
@@ -112,6 +125,26 @@ func TestWalkThrough(t *testing.T) {
 	notes, _, err := d.log.List(t.Context(), "key month customer=acme", "", 100)
 	if err != nil || len(notes) != 6 || notes[0].Action != "key.reset" || notes[0].Who != "jo" || notes[0].Before != "used 130 of 200" {
 		t.Fatal(notes, err)
+	}
+}
+
+// Observers of the engine are told of each change by hand as of each request.
+func TestChangesAreObserved(t *testing.T) {
+	d := open(t, nil)
+	d.take(60)
+	for _, change := range []func() (keyadmin.State, error){
+		func() (keyadmin.State, error) { return d.keys.Refund(t.Context(), month, 15, jo) },
+		func() (keyadmin.State, error) { return d.keys.Grant(t.Context(), month, 30, jo) },
+		func() (keyadmin.State, error) { return d.keys.Reset(t.Context(), month, jo) },
+	} {
+		if _, err := change(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := d.engine.Counters("month", nil)[0].Counters.Spec().ID
+	want := fmt.Sprintf("[%d %s 60 %d %[2]s 15 %[4]d %[2]s 30 %[5]d %[2]s 0]", observe.Taken, id, observe.Returned, observe.Granted, observe.Reset)
+	if got := fmt.Sprint(d.seen); got != want {
+		t.Errorf("observed %s, want %s", got, want)
 	}
 }
 
@@ -276,7 +309,7 @@ func TestRefundOfDebt(t *testing.T) {
 			c := d.engine.Counters("month", nil)[0]
 			key, _ := c.Limit.KeyFrom(attrs)
 			charge := []store.Charge{{Counters: c.Counters, Key: key, Cost: n, CountRefused: true, Shadow: true}}
-			if _, err := d.engine.Store().Take(t.Context(), charge); err != nil {
+			if _, err := d.engine.Store().(store.Store).Take(t.Context(), charge); err != nil {
 				t.Fatal(err)
 			}
 			used += n

@@ -30,7 +30,7 @@ type hourly struct {
 
 // process is one of several that count for themselves.
 type process struct {
-	*usage.Store
+	*usage.Observer
 	records store.Records
 	taken   map[hourly]uint64
 }
@@ -50,7 +50,7 @@ func subject(key []byte) []limit.Attribute {
 
 func newProcess(t *testing.T, log *slog.Logger) *process {
 	p := &process{records: records.New(nil, 0), taken: map[hourly]uint64{}}
-	p.Store = usage.Watching(nil, meter(t, usage.Options{Records: p.records, Logger: log}))
+	p.Observer = usage.NewObserver(meter(t, usage.Options{Records: p.records, Logger: log}))
 	p.Watch(both)
 	return p
 }

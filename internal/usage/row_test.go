@@ -22,6 +22,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/records"
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/internal/usage"
@@ -128,8 +129,8 @@ func runNode(c *nodeConfig) error {
 		return err
 	}
 	st := memory.New(memory.Options{})
-	counted := usage.Watching(st, meter)
-	counters, err := counted.Bind(store.Spec{ID: "id", Policy: limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: limit.MaxCount, Period: time.Hour}}})
+	counted := usage.NewObserver(meter)
+	counters, err := st.Bind(store.Spec{ID: "id", Policy: limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: limit.MaxCount, Period: time.Hour}}})
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,8 @@ func runNode(c *nodeConfig) error {
 				}
 				k, cost := rand.IntN(rowKeys), 1+rand.Int64N(mostCost)
 				charge := []store.Charge{{Counters: counters, Key: strconv.AppendInt(nil, int64(k), 10), Cost: cost}}
-				if ok, err := counted.Take(ctx, charge); err == nil && ok {
+				if ok, err := st.Take(ctx, charge); err == nil && ok {
+					counted.Observe(observe.Event{Allowed: ok, Charges: charge})
 					acked.key[k].Add(uint64(cost)) // the caller is told
 					acked.takes.Add(1)
 				}

@@ -21,7 +21,7 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// History reads usage, and names the members of the cluster whose usage is missing; [usage.Store] has it.
+// History reads usage, and names the members of the cluster whose usage is missing; [usage.Observer] has it.
 type History func(ctx context.Context, q usage.Query, yield func(*usage.Row) error) (missing []string, err error)
 
 // customer is the attribute that ?customer= stands for.

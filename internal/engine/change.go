@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/stint-io/stint/internal/observe"
+	"github.com/stint-io/stint/store"
+)
+
+// Nothing else changes the counts of the store, so that observers miss no change: not for a decision, not for a
+// reservation, and not for a change by hand. Permits are no counts: Finish is not observed.
+
+func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allowed bool, err error) {
+	allowed, err = e.store.Take(ctx, charges)
+	if err == nil {
+		e.emit(observe.Event{Kind: observe.Taken, Allowed: allowed, Charges: charges})
+	}
+	return allowed, err
+}
+
+// Refund gives back the costs of charges, as [store.Store] has it.
+func (e *Engine) Refund(ctx context.Context, charges []store.Charge) error {
+	err := e.store.Refund(ctx, charges)
+	if err == nil {
+		e.emit(observe.Event{Kind: observe.Returned, Charges: charges})
+	}
+	return err
+}
+
+// Reset drops the state of the bucket of each charge, as [store.Store] has it.
+func (e *Engine) Reset(ctx context.Context, charges []store.Charge) error {
+	err := e.store.Reset(ctx, charges)
+	if err == nil {
+		e.emit(observe.Event{Kind: observe.Reset, Charges: charges})
+	}
+	return err
+}
+
+// Granted tells observers that a key was granted the cost of the charge, by the store that keeps grants.
+func (e *Engine) Granted(c store.Charge) {
+	e.emit(observe.Event{Kind: observe.Granted, Charges: []store.Charge{c}})
+}
+
+func (e *Engine) emit(ev observe.Event) {
+	for _, o := range e.observers {
+		o.Observe(ev)
+	}
+}

@@ -1,0 +1,238 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/observe"
+	"github.com/stint-io/stint/internal/seeding"
+	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/memory"
+)
+
+// changedStore notes each change of its counters. Some calls fail before they change anything.
+type changedStore struct {
+	*memory.Store
+	rnd     *rand.Rand
+	changes []string
+}
+
+func (s *changedStore) fails() error {
+	switch s.rnd.IntN(30) {
+	case 0:
+		return store.ErrUnavailable
+	case 1:
+		return errors.New("broken")
+	}
+	return nil
+}
+
+func (s *changedStore) Take(ctx context.Context, charges []store.Charge) (bool, error) {
+	if err := s.fails(); err != nil {
+		return false, err
+	}
+	allowed, err := s.Store.Take(ctx, charges)
+	s.changes = append(s.changes, change(observe.Event{Allowed: allowed, Charges: charges}))
+	return allowed, err
+}
+
+func (s *changedStore) Refund(ctx context.Context, charges []store.Charge) error {
+	if err := s.fails(); err != nil {
+		return err
+	}
+	s.changes = append(s.changes, change(observe.Event{Kind: observe.Returned, Charges: charges}))
+	return s.Store.Refund(ctx, charges)
+}
+
+func (s *changedStore) Reset(ctx context.Context, charges []store.Charge) error {
+	if err := s.fails(); err != nil {
+		return err
+	}
+	s.changes = append(s.changes, change(observe.Event{Kind: observe.Reset, Charges: charges}))
+	return s.Store.Reset(ctx, charges)
+}
+
+func change(e observe.Event) string {
+	var b strings.Builder
+	fmt.Fprint(&b, e.Kind, e.Allowed)
+	for _, c := range e.Charges {
+		c.Key, c.Counters = slices.Clone(c.Key), nil
+		fmt.Fprintf(&b, "\n\t%s %+v", e.Charges[0].Counters.Spec().ID, c)
+	}
+	return b.String()
+}
+
+// bucket is one key of one counter.
+type bucket struct {
+	store.Counters
+	id, key string
+}
+
+// seen keeps what it observes, and what that leaves of each bucket.
+type seen struct {
+	changes []string
+	used    map[bucket]int64
+}
+
+func (s *seen) Observe(e observe.Event) {
+	s.changes = append(s.changes, change(e))
+	for i := range e.Charges {
+		c := &e.Charges[i]
+		at := bucket{c.Counters, c.Counters.Spec().ID, string(c.Key)}
+		switch {
+		case e.Kind == observe.Taken && e.Took(c):
+			s.used[at] += c.Cost
+		case e.Kind == observe.Returned:
+			s.used[at] = max(0, s.used[at]-c.Cost)
+		case e.Kind == observe.Reset:
+			s.used[at] = 0
+		}
+	}
+}
+
+// TestEveryChangeIsObserved: whatever is decided, reserved, settled and changed by hand, and whichever call the store
+// does not answer, there is one event for each change of the counters, with its charges and verdicts. So what the
+// events add up to is what the counters hold.
+func TestEveryChangeIsObserved(t *testing.T) {
+	const own = `
+limits:
+  - {name: user, key: [user], rate: 30/day, algorithm: fixed_window}
+  - {name: small, key: [user], match: {small: yes}, rate: 9/day, algorithm: fixed_window}
+  - {name: shadow, key: [user], rate: 7/day, algorithm: fixed_window, shadow: true}
+  - {name: named, key: [name], match: {strict: yes}, missing: reject, rate: 9/day, algorithm: fixed_window}
+  - {name: after, key: [user], match: {after: yes}, charge: after, rate: 9/day, algorithm: fixed_window}
+  - {name: flight, match: {small: yes}, algorithm: concurrency, max_in_flight: 3, timeout: 1h}
+  - {name: ban, key: [user], match: {ban: yes}, rate: 5/day, algorithm: fixed_window, on_exceed: {ban: {for: 1h, after: 2/hour}}}
+  - {name: model, key: [user], match: {share: yes}, rate: 1/hour, burst: 8, share: {by: tenant}}
+`
+	const envoy = `
+domain: edge
+descriptors:
+  - {key: one, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 6}}
+  - {key: two, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 6}}
+`
+	pairs := []string{"small=yes", "strict=yes", "name=x", "after=yes", "ban=yes", "share=yes", "tenant=a", "tenant=b", "one=1", "two=2"}
+	set, err := loadFiles(t, own, envoy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := map[observe.Kind]int{}
+	for seed := range seeding.Draw(t, 30) {
+		rnd := rand.New(rand.NewPCG(seed, 32))
+		now := limit.At(time.Date(2026, 5, 4, 12, 30, 30, 0, time.UTC))
+		st := &changedStore{Store: memory.New(memory.Options{Now: func() limit.Time { return now }}), rnd: rnd}
+		first, second := &seen{used: map[bucket]int64{}}, &seen{used: map[bucket]int64{}}
+		e, err := engine.New(st, set, engine.Options{Observers: []observe.Observer{first, second}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := func() limit.Request {
+			r := limit.Request{Cost: rnd.Int64N(6), CountRefused: rnd.IntN(4) == 0, Peek: rnd.IntN(10) == 0}
+			r.Attributes = attributes(fmt.Sprint("user=u", rnd.IntN(2)))
+			for _, i := range rnd.Perm(len(pairs))[:rnd.IntN(5)] {
+				if !(strings.HasPrefix(pairs[i], "tenant=") && slices.ContainsFunc(r.Attributes, func(a limit.Attribute) bool { return a.Name == "tenant" })) {
+					r.Attributes = append(r.Attributes, attributes(pairs[i])...)
+				}
+			}
+			return r
+		}
+		for range 300 {
+			was := len(st.changes)
+			var err error
+			switch rnd.IntN(8) {
+			case 0:
+				q := engine.Query{Domain: "edge", CountRefused: rnd.IntN(4) == 0}
+				for range 1 + rnd.IntN(3) {
+					r := request()
+					d := engine.Descriptor{Attributes: r.Attributes, Cost: r.Cost, Refund: rnd.IntN(4) == 0}
+					if rnd.IntN(4) == 0 {
+						d.HasOverride, d.Override = true, limit.PerHour(1+rnd.Int64N(9))
+					}
+					q.Descriptors = append(q.Descriptors, d)
+				}
+				err = e.Decide(t.Context(), &q)
+			case 1:
+				r := request()
+				r.Peek = false
+				var parts []engine.Part
+				if _, parts, _, err = e.TakeParts(t.Context(), r); err == nil && len(parts) > 0 {
+					err = e.Settle(t.Context(), parts, now, now, rnd.Int64N(9))
+				}
+			case 2:
+				list := e.Counters([]string{"user", "small", "shadow"}[rnd.IntN(3)], nil)
+				key, err2 := list[0].Limit.KeyFrom(attributes(fmt.Sprint("user=u", rnd.IntN(2))))
+				if err2 != nil {
+					t.Fatal(err2)
+				}
+				charge := []store.Charge{{Counters: list[0].Counters, Key: key, Cost: rnd.Int64N(9)}}
+				if rnd.IntN(5) == 0 {
+					err = e.Reset(t.Context(), charge)
+				} else {
+					err = e.Refund(t.Context(), charge)
+				}
+			default:
+				_, err = e.Take(t.Context(), request())
+			}
+			if err != nil && !errors.Is(err, store.ErrUnavailable) && !strings.Contains(err.Error(), "broken") {
+				t.Fatal(err)
+			}
+			if !slices.Equal(first.changes, st.changes[was:]) || !slices.Equal(first.changes, second.changes) {
+				t.Fatalf("STINT_SEED=%d: observed\n%s\nthe store changed\n%s", seed, strings.Join(first.changes, "\n"), strings.Join(st.changes[was:], "\n"))
+			}
+			first.changes, second.changes = nil, nil
+		}
+		for at, used := range first.used {
+			p := at.Spec().Policy
+			if p.Algorithm != limit.FixedWindow || p.CountRefused || p.Ban > 0 {
+				continue
+			}
+			one := []store.Charge{{Counters: at.Counters, Key: []byte(at.key)}}
+			if _, err := st.Peek(t.Context(), one); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := p.Quota()-one[0].Verdict.Remaining, min(used, p.Quota()); got != want {
+				t.Errorf("STINT_SEED=%d: %s %q has used %d, and the events say %d", seed, at.id, at.key, got, want)
+			}
+		}
+		if !maps.Equal(first.used, second.used) {
+			t.Error("two observers saw different events")
+		}
+		for _, c := range st.changes {
+			total[observe.Kind(c[0]-'0')]++
+		}
+	}
+	if total[observe.Taken] < 1000 || total[observe.Returned] < 100 || total[observe.Reset] < 10 {
+		t.Errorf("too few changes to mean anything: %v", total)
+	}
+}
+
+// TestObserversCostNoAllocation: an event is a value.
+func TestObserversCostNoAllocation(t *testing.T) {
+	n := observed(0)
+	e, err := engine.New(memory.New(memory.Options{}), parse(t, "limits: [{name: user, key: [user], rate: 1G/s}]"), engine.Options{Observers: []observe.Observer{&n}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := limit.Request{Attributes: attributes("user=u")}
+	if got := testing.AllocsPerRun(200, func() {
+		if d, err := e.Take(context.Background(), req); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}); got > 1+poolSlack || n != 201 {
+		t.Errorf("an observed Take allocates %v times, want 1; %d events", got, n)
+	}
+}
+
+// observed counts events.
+type observed int
+
+func (n *observed) Observe(observe.Event) { *n++ }
