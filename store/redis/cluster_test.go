@@ -97,19 +97,22 @@ func TestClusterMasterKilled(t *testing.T) {
 		}
 		return one[0], ok, err
 	})
-	pass(500 * time.Millisecond)
+	l.each(t, 50)
 	_, late := l.cut()
 	mu.Lock()
 	punctual(t, "before", append(slices.Clone(away), there...), s.opts.Timeout, late)
 	away, there = nil, nil
 	mu.Unlock()
 	failedThere.Store(0)
+	address := lost.Addr()
+	one := keys[address][0]
+	fails := failed[one].Load()
 	lost.Kill()
 	killed := time.Now()
-	address, attempts := lost.Addr(), countAt(t, lost.Addr())
-	pass(100 * time.Millisecond)
-	before := admitted[keys[address][0]].Load()
-	await(t, "the failover", func() bool { return admitted[keys[address][0]].Load() > before })
+	attempts := countAt(t, address)
+	await(t, "the loss to be noticed", func() bool { return failed[one].Load() > fails })
+	before := admitted[one].Load()
+	await(t, "the failover", func() bool { return admitted[one].Load() > before })
 	failover := time.Since(killed)
 	await(t, "all keys to be decided again", func() bool { return s.Ready() == nil })
 	whole := time.Since(killed)
@@ -236,7 +239,15 @@ func turning(t *testing.T, s *Store, algorithm limit.Algorithm) {
 		}
 		return one[0], ok, err
 	})
-	pass(700 * time.Millisecond)
+	await(t, "admissions in ten windows", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		windows := map[int64]bool{}
+		for _, b := range list {
+			windows[b.after/int64(period)] = true
+		}
+		return len(windows) >= 10
+	})
 	l.end()
 	worst := worstSpan(list, int64(period))
 	if algorithm == limit.FixedWindow {
@@ -315,7 +326,7 @@ func voidSlots(t *testing.T, cluster *redistest.Cluster) {
 		})
 	}
 	wg.Wait()
-	pass(30 * time.Millisecond)
+	pass(inTransit)
 	master.Thaw()
 	await(t, "Ready", func() bool { return s.Ready() == nil })
 	charged := int64(0)

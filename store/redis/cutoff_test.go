@@ -291,22 +291,27 @@ func TestCutOffServer(t *testing.T) {
 				proxies = append(proxies, proxy)
 			}
 			began := time.Now()
-			pass(time.Second)
+			await(t, "the burst to be used up", func() bool { return admitted.Load() > burst })
 			for _, p := range proxies[1:] {
 				p.Refuse(true)
 				p.Cut()
 			}
-			pass(3 * time.Second)
+			for _, l := range loads[1:] {
+				alone := l.failed.Load()
+				await(t, "requests for several times a share without the server", func() bool { return l.failed.Load() > alone+5*burst })
+			}
 			for _, p := range proxies[1:] {
 				p.Refuse(false)
 			}
-			await(t, "all to be served by the server again", func() bool {
-				before := loads[1].failed.Load() + loads[n-1].failed.Load()
-				pass(200 * time.Millisecond)
-				return loads[1].failed.Load()+loads[n-1].failed.Load() == before
-			})
+			for _, l := range loads[1:] {
+				await(t, "all to be served by the server again", func() bool {
+					before := l.failed.Load()
+					l.each(t, 100)
+					return l.failed.Load() == before
+				})
+			}
 			back, then := time.Now(), admitted.Load()
-			pass(2 * time.Second)
+			pass(time.Second) // a rate is measured
 			after, took := float64(admitted.Load()-then), time.Since(back).Seconds()
 			for _, l := range loads {
 				l.end()

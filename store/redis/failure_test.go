@@ -114,10 +114,11 @@ type load struct {
 	late  time.Duration // the latest of those that wait for the clock
 
 	admitted, refused, failed, errs atomic.Int64
+	answers                         []atomic.Int64 // of each goroutine
 }
 
 func startLoad(t testing.TB, workers int, pause time.Duration, take func(worker int) (store.Charge, bool, error)) *load {
-	l := new(load)
+	l := &load{answers: make([]atomic.Int64, workers)}
 	for n := range workers {
 		l.wg.Go(func() {
 			tick := time.NewTicker(pause)
@@ -143,6 +144,7 @@ func startLoad(t testing.TB, workers int, pause time.Duration, take func(worker 
 				l.mu.Lock()
 				l.waits = append(l.waits, took)
 				l.mu.Unlock()
+				l.answers[n].Add(1)
 				<-tick.C
 			}
 		})
@@ -152,7 +154,7 @@ func startLoad(t testing.TB, workers int, pause time.Duration, take func(worker 
 			for !l.stop.Load() {
 				const nap = 10 * time.Millisecond
 				began := time.Now()
-				pass(nap)
+				pass(nap) // how late this ends is measured
 				late := time.Since(began) - nap
 				l.mu.Lock()
 				l.late = max(l.late, late)
@@ -161,6 +163,23 @@ func startLoad(t testing.TB, workers int, pause time.Duration, take func(worker 
 		})
 	}
 	return l
+}
+
+// each waits until each goroutine has had n more answers. All but the first are of requests that begin after the call.
+func (l *load) each(t testing.TB, n int64) {
+	t.Helper()
+	want := make([]int64, len(l.answers))
+	for i := range want {
+		want[i] = l.answers[i].Load() + n
+	}
+	await(t, fmt.Sprintf("%d more answers for each of %d", n, len(want)), func() bool {
+		for i := range want {
+			if l.answers[i].Load() < want[i] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // cut returns the waits since the last cut, and how late the machine has let those be
@@ -189,7 +208,7 @@ func (l *load) end() {
 	l.wg.Wait()
 }
 
-// pass lets time go by on a real server.
+// pass lets time go by where that is what a real server is given, or what is measured.
 func pass(d time.Duration) { <-time.After(d) }
 
 // punctual fails when requests waited longer than the time-out. A goroutine that gets no
@@ -311,12 +330,16 @@ func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, b
 	const workers = 64
 	f := newFourWays(t, s)
 	l := startLoad(t, workers, 2*time.Millisecond, f.take)
-	pass(200 * time.Millisecond)
+	l.each(t, 50)
 	w, late := l.cut()
 	punctual(t, "before", w, s.opts.Timeout, late)
 	f.gone.Store(true)
 	begin()
-	pass(700 * time.Millisecond)
+	await(t, "many to find the breaker open", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.quick) > 50*workers
+	})
 	if s.Ready() == nil {
 		t.Error("Ready says all is well while Redis is away")
 	}
@@ -326,7 +349,7 @@ func testFault(t *testing.T, server *redistest.Server, proxy *redistest.Proxy, b
 	end()
 	await(t, "Redis to decide again", func() bool { return f.charged[1].Load() > before })
 	recovery := time.Since(thawed)
-	pass(300 * time.Millisecond)
+	l.each(t, 50)
 	w, late = l.cut()
 	punctual(t, "from then on", w, s.opts.Timeout, late)
 	l.end()

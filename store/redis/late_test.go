@@ -30,7 +30,7 @@ func TestSlowCallMovesNoDeadline(t *testing.T) {
 			if err != nil {
 				return
 			}
-			pass(time.Duration(hold.Load()))
+			pass(time.Duration(hold.Load())) // in transit
 			if _, err := redis.Write(b[:n]); err != nil {
 				return
 			}
@@ -57,7 +57,7 @@ func TestSlowCallMovesNoDeadline(t *testing.T) {
 	if ok, err := take("k"); ok || err == nil {
 		t.Fatalf("%v, %v of a server that stands still", ok, err)
 	}
-	pass(slow / 4)
+	pass(slow / 4) // longer than a fast call is in transit: had the slow call moved the clock, this one would count
 	server.Thaw()
 	await(t, "Ready", func() bool { return s.Ready() == nil })
 	if got := used(t, s, c, "k"); got != 5 {

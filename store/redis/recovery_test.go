@@ -17,6 +17,10 @@ import (
 	"github.com/stint-io/stint/store/memory"
 )
 
+// inTransit is for how long a call may count after its caller has had no answer: its time-out begins when it is sent,
+// which a busy machine does a moment after it is asked for. A server that stands still tells nobody that this is over.
+const inTransit = 30 * time.Millisecond
+
 // TestVoid has a server that stood still run the calls that it was sent in that time. Those were
 // decided without it, so they must charge nothing.
 func TestVoid(t *testing.T) {
@@ -47,7 +51,7 @@ func TestVoid(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		pass(30 * time.Millisecond)
+		pass(inTransit)
 		server.Thaw()
 		await(t, "Ready", func() bool { return s.Ready() == nil })
 		a, b := used(t, s, c, "a"), used(t, s, c, "b")
@@ -131,16 +135,16 @@ func TestFullServer(t *testing.T) {
 		}
 		return one[0], ok, err
 	})
-	pass(200 * time.Millisecond)
+	l.each(t, 50)
 	server.Do("CONFIG", "SET", "maxmemory", "1")
 	await(t, "the loss", func() bool { return s.Ready() != nil })
-	pass(500 * time.Millisecond)
+	l.each(t, 50)
 	t.Logf("Ready: %v", s.Ready())
 	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "maxmemory") {
 		t.Errorf("Ready says %v", err)
 	}
 	before := l.admitted.Load()
-	pass(200 * time.Millisecond)
+	l.each(t, 50)
 	if got := l.admitted.Load(); got != before {
 		t.Errorf("%d were admitted without memory", got-before)
 	}
@@ -262,7 +266,7 @@ func TestStrangeKeyFar(t *testing.T) {
 		}
 		return one[0], ok, err
 	})
-	pass(time.Second)
+	l.each(t, 30)
 	l.end()
 	st := s.Stats()
 	w, _ := l.cut()
@@ -388,15 +392,19 @@ func TestCloseUnderLoad(t *testing.T) {
 			}
 			awaitReady(t, s)
 			c := bind(t, s, "l", still(1<<40))
-			l := startLoad(t, 32, time.Millisecond, func(worker int) (store.Charge, bool, error) {
+			const callers = 32
+			var waiting atomic.Int64
+			l := startLoad(t, callers, time.Millisecond, func(worker int) (store.Charge, bool, error) {
 				one := []store.Charge{charge(c, fmt.Sprint("k", worker%5), 1)}
+				waiting.Add(1)
+				defer waiting.Add(-1)
 				ok, err := s.Take(context.Background(), one)
 				return one[0], ok, err
 			})
-			pass(100 * time.Millisecond)
+			l.each(t, 20)
 			if frozen {
 				server.Freeze()
-				pass(50 * time.Millisecond)
+				await(t, "all to wait for the server", func() bool { return waiting.Load() == callers })
 			}
 			began := time.Now()
 			var wg sync.WaitGroup
@@ -409,9 +417,9 @@ func TestCloseUnderLoad(t *testing.T) {
 			}
 			wg.Wait()
 			took := time.Since(began)
-			pass(10 * time.Millisecond) // those that were under way
+			l.each(t, 1) // those that were under way
 			_, before := l.cut()
-			pass(50 * time.Millisecond)
+			l.each(t, 20)
 			l.end()
 			w, late := l.cut()
 			t.Logf("Close took %v; after it %v", took.Round(time.Millisecond), w)

@@ -123,6 +123,7 @@ func TestFlapping(t *testing.T) {
 		}
 		return one[0], ok, err
 	})
+	// What each half refills is what would be taken twice: 60 tokens, and all of them more than the bound leaves.
 	for range *flaps {
 		server.Freeze()
 		pass(150 * time.Millisecond)

@@ -202,7 +202,7 @@ func awaitLeft(t testing.TB, first int) {
 
 func TestStartAmiss(t *testing.T) {
 	list := badStarts(t)
-	first := len(ours())
+	first, began := len(ours()), time.Now()
 	for _, b := range list {
 		b.lines = new(journal)
 		b.opts.Logger = b.lines.logger()
@@ -211,8 +211,11 @@ func TestStartAmiss(t *testing.T) {
 			t.Fatalf("%s: %v", b.name, err)
 		}
 	}
-	const watched = 3 * time.Second
-	pass(watched)
+	// One line for all attempts, and pauses between them that become longer, show after several.
+	await(t, "five attempts of each", func() bool {
+		return !slices.ContainsFunc(list, func(b *bad) bool { return b.opts.Addrs[0] == b.door.address() && b.door.came.Load() < 5 })
+	})
+	watched := time.Since(began)
 	for _, b := range list {
 		err := b.store.Ready()
 		if err == nil {
@@ -288,8 +291,10 @@ func TestCloseSilent(t *testing.T) {
 		if topology == Sentinel {
 			o.Master = "mymaster"
 		}
+		var doors []*door
 		for range 6 {
-			o.Addrs = append(o.Addrs, openDoor(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }).address())
+			d := openDoor(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+			doors, o.Addrs = append(doors, d), append(o.Addrs, d.address())
 		}
 		b := &bad{name: o.String(), lines: new(journal)}
 		o.Logger = b.lines.logger()
@@ -298,8 +303,10 @@ func TestCloseSilent(t *testing.T) {
 			t.Fatal(err)
 		}
 		list = append(list, b)
+		await(t, "an attempt", func() bool {
+			return slices.ContainsFunc(doors, func(d *door) bool { return d.came.Load() > 0 })
+		})
 	}
-	pass(50 * time.Millisecond)
 	closeAll(t, list)
 	awaitLeft(t, first)
 }
@@ -314,7 +321,7 @@ func TestStartLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
-	pass(time.Second)
+	await(t, "an attempt to fail", func() bool { return s.Ready() != errConnecting })
 	if s.Ready() == nil {
 		t.Error("Ready before there is a server")
 	}
@@ -366,13 +373,13 @@ func TestForbidden(t *testing.T) {
 				ok, err := s.Take(t.Context(), one)
 				return one[0], ok, err
 			})
-			pass(600 * time.Millisecond)
+			l.each(t, 100)
 			unready, why := 0, ""
 			for range 20 {
 				if err := s.Ready(); err != nil {
 					unready, why = unready+1, err.Error()
 				}
-				pass(10 * time.Millisecond)
+				l.each(t, 2)
 			}
 			l.end()
 			w := lines.all()

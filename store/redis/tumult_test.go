@@ -36,10 +36,11 @@ func TestPairAmongBusyKeys(t *testing.T) {
 	}
 	l := startLoad(t, 16, time.Microsecond, func(int) (store.Charge, bool, error) { return take(charge(a, "k", 1)) })
 	defer l.end()
-	pass(35 * time.Millisecond) // half a round trip out of step
+	l.each(t, 3)
+	pass(5 * time.Millisecond) // half a round trip out of step
 	other := startLoad(t, 16, time.Microsecond, func(int) (store.Charge, bool, error) { return take(charge(b, "k", 1)) })
 	defer other.end()
-	pass(100 * time.Millisecond)
+	other.each(t, 10)
 	l.cut()
 	var slowest time.Duration
 	for range 20 {
@@ -243,7 +244,7 @@ func anyCharges(r *rand.Rand, counters []store.Counters, keys int) (charges []st
 	return charges
 }
 
-// disturb cuts, freezes and delays until then, and leaves all well.
+// disturb cuts, freezes and delays until then, for times that are drawn, and leaves all well.
 func disturb(server *redistest.Server, proxy *redistest.Proxy, until time.Time) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for time.Now().Before(until) {
