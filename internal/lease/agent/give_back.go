@@ -15,7 +15,7 @@ func (r *resource) giveBackUnneeded(now limit.Time, t *timing, obs bucket.Readin
 	if r.lease.number == 0 {
 		return
 	}
-	if held.Rate == 0 && obs.Level < fixed.Token && held.Burst > 0 {
+	if held.Rate == 0 && obs.Level < fixed.Token {
 		// A burst without a rate and without tokens is of use only elsewhere.
 		r.shrinkTo(now, 0, 0)
 	}
@@ -30,7 +30,7 @@ func (r *resource) giveBackUnneeded(now limit.Time, t *timing, obs bucket.Readin
 		r.shrinkTo(now, 0, min(held.Burst, obs.Level)/fixed.Token*fixed.Token)
 	case held.Rate == 0 && now < r.refusals.expectedUntil:
 		// They were granted for the next request, which is still expected.
-	case held.Rate == 0 && held.Burst > 0 && r.sampling.idleSince != 0 && time.Duration(now-r.sampling.idleSince) >= r.idleGrace(t):
+	case held.Rate == 0 && r.sampling.idleSince != 0 && time.Duration(now-r.sampling.idleSince) >= r.idleGrace(t):
 		r.shrinkTo(now, 0, 0)
 	case r.load.demand == 0:
 	case held.Burst >= r.answer.limit().Burst:

@@ -210,6 +210,32 @@ func rateQuestions() []leasetest.Question {
 				s.rate, s.sent, s.reported, s.scarce, s.full = x, 98*token, time.Millisecond, true, true
 			},
 			"60 does not ask", "80 asks 1s after the last report"),
+		ask("tokens left of a burst of 12, 120/s demanded and 100/s held", "up to half of the burst a whole token is asked for, and no part of one: it may not fit", 0, 12*token,
+			func(s *instanceCase, x fixed.Amount) {
+				s.depth, s.level, s.want, s.sent = 12*token, x, 120*token, 120*token
+			},
+			"0 shortfall 6, asks at once", "5.000001 does not ask"),
+		ask("tokens left of a burst of 3, 12/s demanded and 10/s held", "less than the next request takes is asked for, though half of the burst, 1.5, is less than a token more", 0, 3*token,
+			func(s *instanceCase, x fixed.Amount) {
+				s.rate, s.depth, s.level, s.want, s.sent = 10*token, 3*token, x, 12*token, 12*token
+			},
+			"0 shortfall 1.5, asks at once", "1 does not ask"),
+		ask("the same, two wait", "with the two in a second 14/s are demanded. All that they lack is asked for", 0, 3*token,
+			func(s *instanceCase, x fixed.Amount) {
+				s.rate, s.depth, s.level, s.want, s.sent, s.waiting = 10*token, 3*token, x, 12*token, 14*token, 2
+			},
+			"0 shortfall 2, asks at once", "2 does not ask"),
+		ask("tokens left of a burst of 20 without a rate, of a saturated limit, five wait", "the limit gives single tokens: up to half of the burst is asked for again, after the gap", token, 9*token,
+			func(s *instanceCase, x fixed.Amount) {
+				s.rate, s.level, s.waiting, s.sent, s.sentShortfall, s.reported, s.scarce, s.full = 0, x, 5, 105*token, token, time.Millisecond, true, true
+			},
+			"1 shortfall 9, asks 40ms after the last report"),
+		ask("shortfall as just reported, nothing is missing now, without a rate, of a contended limit", "a token would be granted that nothing here uses; the answer is awaited for 10 ms", 0, 2*token,
+			func(s *instanceCase, x fixed.Amount) {
+				s.rate, s.depth, s.level, s.want, s.sent, s.sentShortfall = 0, 3*token, 3*token, 2*token, 2*token, x
+				s.reported, s.unanswered, s.scarce = time.Millisecond, true, true
+			},
+			"0 does not ask", "0.000001 asks 10ms after the last report"),
 		ask("tokens left of a burst of 3 without a rate", "they are for the next request; less than one is of no use without a rate", 0, 3*token,
 			func(s *instanceCase, x fixed.Amount) {
 				s.rate, s.depth, s.level, s.want, s.sent, s.reported = 0, 3*token, x, 2*token, 2*token, time.Millisecond
@@ -276,6 +302,9 @@ func timeQuestions() (list []leasetest.Question) {
 				s.rate, s.want, s.sent, s.idle, s.level, s.scarce = 0, 0, 0, time.Duration(x), 5*token, true
 			},
 			"1ns does not ask", "40ms keeps 0/0, asks at once, samples never"),
+		ask("of silence, 100/s are measured and held", "the rate goes by what is measured", 1, fixed.Amount(2*time.Second),
+			func(s *instanceCase, x fixed.Amount) { s.idle = time.Duration(x) },
+			"1ns does not ask"),
 		ask("until those who wait go away", "an answer takes a round trip, 20 ms", 1, fixed.Amount(60*time.Millisecond),
 			func(s *instanceCase, x fixed.Amount) {
 				s.waiting, s.within, s.level, s.rate, s.reported = 2, time.Duration(x), token, 150*token, time.Millisecond

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
@@ -40,6 +41,42 @@ func TestTokensOfAShortfall(t *testing.T) {
 		got := lease.Capacity{Rate: a.Granted.Rate - h.Rate, Burst: a.Granted.Burst - h.Burst, Tokens: a.Granted.Tokens}
 		if got != c.want || a.Shortfall != tokens(c.left) || a.Pending != (c.want != lease.Capacity{}) {
 			t.Errorf("%s: granted %+v, want %+v; short of %v, want %v; pending %v", name, got, c.want, a.Shortfall, c.left, a.Pending)
+		}
+	}
+}
+
+// TestNextRound: the next round is due when the pool has the tokens that an instance is missing, or is full, at 10 of 40 per
+// second. It is not due before a report where nothing is missing, where what is missing is under way, or where nothing comes.
+func TestNextRound(t *testing.T) {
+	for name, c := range map[string]struct {
+		short, unacked, level float64 // of tokens
+		lent                  bool    // the rate is, to another
+		burst                 float64 // of the pool that is lent
+		want                  time.Duration
+	}{
+		"nothing is missing, and nothing is there": {},
+		"three are missing, and 0.9 are there":     {short: 3, level: 0.9, want: 210 * time.Millisecond},
+		"without a rate a whole one is needed":     {short: 0.5, level: 0.2, want: 80 * time.Millisecond},
+		"of many none is lost":                     {short: 3, level: 0.4, burst: 39, want: 60 * time.Millisecond},
+		"what is missing is under way":             {short: 1, unacked: 1, level: 5},
+		"the rate is lent":                         {short: 3, level: 0.9, lent: true},
+	} {
+		r := new(Scratch).New(theLimit, lease.Terms{Rate: 10 * fixed.Token, Burst: 40 * fixed.Token}, start, false)
+		a := &Account{resource: r, caps: noCaps, totals: totals{refundableAt: start}, needs: needs{Weight: 1, Shortfall: tokens(c.short), shortUntil: lease.Never}}
+		b := &Account{resource: r, caps: noCaps, totals: totals{refundableAt: start}, needs: needs{Weight: 1, shortUntil: lease.Never}}
+		r.accounts = append(r.accounts, a, b)
+		h := lease.Capacity{Burst: tokens(c.burst)}
+		if c.lent {
+			b.Demand, h = 10*fixed.Token, lease.Capacity{Rate: 10 * fixed.Token, Burst: 36 * fixed.Token}
+		}
+		b.grant(h)
+		a.unacked, r.Pool.Level = lease.Capacity{Tokens: tokens(c.unacked)}, tokens(c.level)
+		want := lease.Never
+		if c.want != 0 {
+			want = start.Add(c.want + 1)
+		}
+		if next := r.Round(start); next != want || a.Shortfall != tokens(c.short) {
+			t.Errorf("%s: the next round is due after %v, want %v; short of %v", name, time.Duration(next-start), time.Duration(want-start), a.Shortfall)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/demand"
+	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/leasetest"
@@ -152,6 +153,23 @@ func roundQuestions() []leasetest.Question {
 				return limited(40*token, accountCase{rate: 50 * token, burst: 20 * token, demand: x}, accountCase{rate: 50 * token, burst: 20 * token, demand: 50 * token})
 			},
 			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "53.333334 nothing cap all/5; nothing contended saturated"),
+		ask("demand of one beside 30/s of another, nothing is held", "1/64 above the limit; from there the others get 1/512 more than they demand: 30.058593", 71_562_500, 80*token,
+			func(x fixed.Amount) roundCase {
+				return limited(40*token, accountCase{demand: 30 * token}, accountCase{demand: x})
+			},
+			"71.5625 +30/16/16; +70/23/23 contended", "71.562501 +30.058593/16/16; +69.941407/23/23 contended saturated"),
+		ask("the same, in proportion", "each has its 50/s or what it demands, and what is left is the other's", 71_562_500, 80*token,
+			func(x fixed.Amount) roundCase {
+				s := limited(40*token, accountCase{demand: 30 * token}, accountCase{demand: x})
+				s.terms.Allocation = fairshare.Proportional
+				return s
+			},
+			"71.5625 +30/16/16; +70/23/23 contended", "71.562501 +30/16/16; +70/23/23 contended saturated"),
+		ask("demand of one beside 600 permits of another", "permits are counted exactly: of 2000 the other has no more than it demands", 1500*token, 1900*token,
+			func(x fixed.Amount) roundCase {
+				return permits(2000*token, accountCase{demand: 600 * token}, accountCase{demand: x})
+			},
+			"1500 +0/600/0; +0/1400/0 contended saturated"),
 		ask("demand of one beside a silent one that has a half", "the same; its share ends at the other's half", 0, 110*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{demand: x}, accountCase{rate: 50 * token, burst: 20 * token, silent: true})
@@ -275,6 +293,11 @@ func suppressedQuestions() []leasetest.Question {
 		ask("attempted per second, the bucket has tokens", "within the bucket nothing is refused", 400*token,
 			func(s *suppressedCase, x fixed.Amount) { s.attempted, s.over, s.level = x, false, 5*token },
 			"0 rejects 0.0000 above 0/0; 0/0; 0/0, 5 in the bucket"),
+		ask("less than 200/s demanded, linearly up to three times the limit", "20/200 is refused; two report intervals of 180/s are 36, and no instance has more than the burst of the limit", 50*token,
+			func(s *suppressedCase, x fixed.Amount) {
+				s.attempted, s.was, s.suppress, s.demands = 120*token, 0.1, lease.Suppress{Ramp: lease.RampLinear, Full: 3}, []fixed.Amount{200*token - x}
+			},
+			"0 rejects 0.1000 above 180/20, 0 in the bucket"),
 		ask("attempted per second beside a silent one", "the silent one has a half of the limit, used or not", 200*token,
 			func(s *suppressedCase, x fixed.Amount) {
 				s.demands, s.silent, s.attempted = []fixed.Amount{80 * token, 50 * token}, true, x
