@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,8 +18,9 @@ type Instrument interface {
 	HTTP(door string, next http.Handler) http.Handler
 	// Unary is in front of all calls over gRPC; doors has those of the services that decide, by their full names.
 	Unary(doors map[string]string) grpc.UnaryServerInterceptor
-	// Store wraps the store that decides, and returns it or another that decides by it.
-	Store(of store.BanKeeper) store.BanKeeper
+	// Take returns what is called before the store is asked for a decision. What that returns is called with the answer.
+	// Either may be nil.
+	Take() func(ctx context.Context) (answered func(charges []store.Charge, allowed bool, err error))
 	// Metrics is called once, with all metrics of the service.
 	Metrics(all prometheus.Gatherer)
 	// Collectors are metrics of its own.
@@ -32,7 +34,7 @@ func (unwatched) HTTP(_ string, next http.Handler) http.Handler { return next }
 
 func (unwatched) Unary(map[string]string) grpc.UnaryServerInterceptor { return nil }
 
-func (unwatched) Store(of store.BanKeeper) store.BanKeeper { return of }
+func (unwatched) Take() func(context.Context) func([]store.Charge, bool, error) { return nil }
 
 func (unwatched) Metrics(prometheus.Gatherer) {}
 

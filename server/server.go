@@ -156,9 +156,9 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.watch = watch.New()
-	if s.engine, err = engine.New(opts.Instrument.Store(s.budgets.grants), set, engine.Options{
+	if s.engine, err = engine.New(s.budgets.grants, set, engine.Options{
 		Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit,
-		Unkeyed: s.unkeyed, Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage},
+		Unkeyed: s.unkeyed, Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage}, Trace: opts.Instrument.Take(),
 	}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}

@@ -11,7 +11,14 @@ import (
 // reservation, and not for a change by hand. Permits are no counts: Finish is not observed.
 
 func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allowed bool, err error) {
+	var answered func([]store.Charge, bool, error)
+	if e.trace != nil {
+		answered = e.trace(ctx)
+	}
 	allowed, err = e.store.Take(ctx, charges)
+	if answered != nil {
+		answered(charges, allowed, err)
+	}
 	if err == nil {
 		e.emit(observe.Event{Kind: observe.Taken, Allowed: allowed, Charges: charges})
 	}

@@ -60,6 +60,10 @@ type Options struct {
 
 	// Observers are told of each change of the counters, in this order.
 	Observers []observe.Observer
+
+	// Trace is called before the store is asked to take, and what it returns is called with the answer, also if that is
+	// an error. Either may be nil.
+	Trace func(ctx context.Context) (answered func(charges []store.Charge, allowed bool, err error))
 }
 
 // OverrideName is the name of limits that come with requests, in decisions and metrics.
@@ -76,6 +80,7 @@ const DefaultNearLimit = 0.8
 type Engine struct {
 	store         store.Store // changed by the methods of change.go alone
 	observers     []observe.Observer
+	trace         func(context.Context) func([]store.Charge, bool, error) // as in Options
 	shares        store.Shares
 	live          atomic.Pointer[snapshot]
 	overrides     *override.Tables
@@ -139,7 +144,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 		opts.NearLimit = DefaultNearLimit
 	}
 	e := &Engine{
-		store: st, observers: slices.Clone(opts.Observers), shares: sharesOf(st, opts.Shares), quota: opts.Quota,
+		store: st, observers: slices.Clone(opts.Observers), trace: opts.Trace, shares: sharesOf(st, opts.Shares), quota: opts.Quota,
 		nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch, unkeyed: opts.Unkeyed,
 	}
 	e.queries.New = func() any { return new(Query) }

@@ -24,6 +24,7 @@ type changedStore struct {
 	*memory.Store
 	rnd     *rand.Rand
 	changes []string
+	takes   []string // what each Take answered
 }
 
 func (s *changedStore) fails() error {
@@ -38,9 +39,11 @@ func (s *changedStore) fails() error {
 
 func (s *changedStore) Take(ctx context.Context, charges []store.Charge) (bool, error) {
 	if err := s.fails(); err != nil {
+		s.takes = append(s.takes, err.Error())
 		return false, err
 	}
 	allowed, err := s.Store.Take(ctx, charges)
+	s.takes = append(s.takes, change(observe.Event{Allowed: allowed, Charges: charges}))
 	s.changes = append(s.changes, change(observe.Event{Allowed: allowed, Charges: charges}))
 	return allowed, err
 }
@@ -101,7 +104,7 @@ func (s *seen) Observe(e observe.Event) {
 
 // TestEveryChangeIsObserved: whatever is decided, reserved, settled and changed by hand, and whichever call the store
 // does not answer, there is one event for each change of the counters, with its charges and verdicts. So what the
-// events add up to is what the counters hold.
+// events add up to is what the counters hold. Each time that the store is asked to take is traced.
 func TestEveryChangeIsObserved(t *testing.T) {
 	const own = `
 limits:
@@ -131,7 +134,20 @@ descriptors:
 		now := limit.At(time.Date(2026, 5, 4, 12, 30, 30, 0, time.UTC))
 		st := &changedStore{Store: memory.New(memory.Options{Now: func() limit.Time { return now }}), rnd: rnd}
 		first, second := &seen{used: map[bucket]int64{}}, &seen{used: map[bucket]int64{}}
-		e, err := engine.New(st, set, engine.Options{Observers: []observe.Observer{first, second}})
+		var traced []string
+		trace := func(ctx context.Context) func([]store.Charge, bool, error) {
+			if ctx != t.Context() || len(traced) != len(st.takes) {
+				t.Error("a trace does not begin before the store is asked, with the request's context")
+			}
+			return func(charges []store.Charge, allowed bool, err error) {
+				if err != nil {
+					traced = append(traced, err.Error())
+				} else {
+					traced = append(traced, change(observe.Event{Allowed: allowed, Charges: charges}))
+				}
+			}
+		}
+		e, err := engine.New(st, set, engine.Options{Observers: []observe.Observer{first, second}, Trace: trace})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,6 +218,9 @@ descriptors:
 			if got, want := p.Quota()-one[0].Verdict.Remaining, min(used, p.Quota()); got != want {
 				t.Errorf("STINT_SEED=%d: %s %q has used %d, and the events say %d", seed, at.id, at.key, got, want)
 			}
+		}
+		if !slices.Equal(traced, st.takes) {
+			t.Error("not every answer to a Take was traced")
 		}
 		if !maps.Equal(first.used, second.used) {
 			t.Error("two observers saw different events")

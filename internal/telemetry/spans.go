@@ -103,38 +103,29 @@ func (t *Telemetry) Unary(doors map[string]string) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Store makes a span of each decision of the store. The limits, the outcome and the wait are
-// attributes of that span and of the request's.
-func (t *Telemetry) Store(of store.BanKeeper) store.BanKeeper {
+// Take makes a span of each decision of the store, from the question to the answer. The limits, the outcome and the wait
+// are attributes of that span and of the request's.
+func (t *Telemetry) Take() func(ctx context.Context) (answered func(charges []store.Charge, allowed bool, err error)) {
 	if t.tracer == nil {
-		return of
+		return nil
 	}
-	return &traced{of, t.tracer}
-}
-
-// traced is a store whose decisions have spans.
-type traced struct {
-	store.BanKeeper
-	tracer api.Tracer
-}
-
-// Take implements [store.Store].
-func (s *traced) Take(ctx context.Context, charges []store.Charge) (bool, error) {
-	request := api.SpanFromContext(ctx)
-	if !request.IsRecording() {
-		return s.BanKeeper.Take(ctx, charges)
+	return func(ctx context.Context) func([]store.Charge, bool, error) {
+		request := api.SpanFromContext(ctx)
+		if !request.IsRecording() {
+			return nil
+		}
+		_, span := t.tracer.Start(ctx, "store take")
+		return func(charges []store.Charge, allowed bool, err error) {
+			about := describe(charges, allowed, err)
+			span.SetAttributes(about...)
+			request.SetAttributes(about...)
+			if err != nil {
+				// Not its text: it may have an address in it.
+				span.SetStatus(codes.Error, "the store did not decide")
+			}
+			span.End()
+		}
 	}
-	ctx, span := s.tracer.Start(ctx, "store take")
-	defer span.End()
-	allowed, err := s.BanKeeper.Take(ctx, charges)
-	about := describe(charges, allowed, err)
-	span.SetAttributes(about...)
-	request.SetAttributes(about...)
-	if err != nil {
-		// Not its text: it may have an address in it.
-		span.SetStatus(codes.Error, "the store did not decide")
-	}
-	return allowed, err
 }
 
 // describe is what is sent of a decision.

@@ -275,7 +275,7 @@ func (failing) Take(context.Context, []store.Charge) (bool, error) {
 
 // A decision's span names each limit once, without the condition of an override, and says the outcome, the longest wait
 // of what refused, and whether it was made without the store. It never says why the store failed: that has addresses.
-func TestStore(t *testing.T) {
+func TestTake(t *testing.T) {
 	q, world := world(&kept{}, nil)
 	ctx, request := world.tracer.Start(t.Context(), "request")
 	st := memory.New(memory.Options{})
@@ -295,13 +295,20 @@ func TestStore(t *testing.T) {
 			{Counters: bind("watched", day), Key: []byte("k"), Cost: 1, Shadow: true},
 		}
 	}
-	traced := world.Store(st)
+	take := func(ctx context.Context, st store.Store, charges []store.Charge) error { // as the engine does
+		answered := world.Take()(ctx)
+		allowed, err := st.Take(ctx, charges)
+		if answered != nil {
+			answered(charges, allowed, err)
+		}
+		return err
+	}
 	for range 2 {
-		if _, err := traced.Take(ctx, charges()); err != nil {
+		if err := take(ctx, st, charges()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := world.Store(failing{st}).Take(ctx, charges()[:1]); err == nil {
+	if err := take(ctx, failing{st}, charges()[:1]); err == nil {
 		t.Error("no error")
 	}
 	got := q.ended()
@@ -318,7 +325,7 @@ func TestStore(t *testing.T) {
 	if got := q.ended(); len(got) != 1 || !strings.Contains(got[0], "stint.outcome=error") {
 		t.Errorf("the request's span: %v", got)
 	}
-	if _, err := traced.Take(t.Context(), charges()); err != nil || len(q.waiting) != 0 {
+	if err := take(t.Context(), st, charges()); err != nil || len(q.waiting) != 0 {
 		t.Errorf("without a request's span: %v, %v", err, q.ended())
 	}
 	c := charges()[:1]
@@ -360,8 +367,8 @@ func TestOpen(t *testing.T) {
 			if err := telemetry.Run(over, t.Context()); err != nil {
 				t.Errorf("%s: the end: %v", one.env, err)
 			}
-			next, st := http.Handler(http.NewServeMux()), memory.New(memory.Options{})
-			if telemetry.tracer == nil && (telemetry.HTTP("http", next) != next || telemetry.Store(st) != store.BanKeeper(st)) {
+			next := http.Handler(http.NewServeMux())
+			if telemetry.tracer == nil && (telemetry.HTTP("http", next) != next || telemetry.Take() != nil) {
 				t.Errorf("%s: spans are made of what has no receiver", one.env)
 			}
 		}
