@@ -130,6 +130,46 @@ func (b *book) between(by string, from, to time.Time) (n int) {
 	return n
 }
 
+// asks waits until each has asked so many times more.
+func (b *book) asks(t *testing.T, more int, names ...string) {
+	t.Helper()
+	count := func(name string) int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.asked[name])
+	}
+	for _, name := range names {
+		enough := count(name) + more
+		await(t, fmt.Sprintf("%d requests of %s", more, name), func() bool { return count(name) >= enough })
+	}
+}
+
+// parted waits until each of two instances has had its half of the limit for two seconds.
+func (b *book) parted(t *testing.T, names ...string) {
+	t.Helper()
+	begin := time.Now()
+	await(t, "each to have its part", func() bool {
+		now := time.Now()
+		from := now.Add(-2 * time.Second)
+		return !from.Before(begin) && !slices.ContainsFunc(names, func(name string) bool {
+			return b.between(name, from, now) < b.enough(name, 0.8, perSecond/2, from, now)
+		})
+	})
+}
+
+// alone waits until an instance has nine tenths of the limit for a second, and returns how long that took.
+func (b *book) alone(t *testing.T, name string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	await(t, name+" to have all of the limit", func() bool {
+		now := time.Now()
+		from := now.Add(-time.Second)
+		least := b.enough(name, 0.9, perSecond, from, now)
+		return !from.Before(begin) && least > perSecond/2 && b.between(name, from, now) >= least
+	})
+	return time.Since(begin)
+}
+
 // share is how many per second one of two instances is lent: what it was admitted in the two
 // seconds before, and not more than a half of the limit.
 func (b *book) share(by string, at time.Time) float64 {

@@ -61,7 +61,6 @@ func ten(t *testing.T, proxies bool) (*nodes, *fleet) {
 	f := newFleet(t, n, 10, "messages", proxies)
 	demand(2*perSecond, f.workers)
 	f.settle(perSecond)
-	pass(2 * time.Second) // the first shares follow the demand
 	return n, f
 }
 
@@ -90,7 +89,7 @@ func testLeaderKilled(t *testing.T) {
 		busy, idle := halves[i%2], halves[1-i%2]
 		demand(2*perSecond, busy)
 		demand(0, idle)
-		pass(4 * time.Second)
+		f.settle(perSecond)
 		leader := n.leader(nil)
 		killed := time.Now()
 		leader.kill()
@@ -112,7 +111,7 @@ func testLeaderReturns(t *testing.T, after time.Duration, restart bool) {
 	} else {
 		leader.pauseFor(after)
 	}
-	pass(6 * time.Second)
+	pass(atLength(6 * time.Second))
 	f.report("the former leader away and back", from, time.Now(), 0.5)
 	f.neverOver(perSecond, burst)
 }
@@ -125,7 +124,7 @@ func testServersReplaced(t *testing.T) {
 		m.term()
 		m.begin(t)
 		m.ready(t)
-		pass(time.Second)
+		f.settle(perSecond)
 	}
 	f.report("three servers replaced", from, time.Now(), 0.5)
 	f.neverOver(perSecond, burst)
@@ -138,10 +137,10 @@ func testLeaderParted(t *testing.T) {
 	leader.backend.sever()
 	n.leader(leader)
 	t.Logf("another leads after %v", time.Since(from))
-	pass(orLong(time.Second, 20*time.Second))
+	pass(atLength(20 * time.Second))
 	leader.backend.set(func() { leader.backend.cut = false })
 	healed := time.Now()
-	pass(orLong(time.Second, 5*time.Second))
+	pass(atLength(5 * time.Second))
 	f.report("the leader without etcd", from, time.Now(), 0.5)
 	t.Logf("after healing: 95 %% of the limit after %v", f.book.back(t, healed, 0.95*perSecond))
 	f.neverOver(perSecond, burst)
@@ -213,7 +212,7 @@ func testNoBackend(t *testing.T, kill bool) {
 		n.etcd.Thaw()
 	}
 	t.Logf("after healing: 95 %% of the limit after %v", f.book.back(t, time.Now(), 0.95*perSecond))
-	pass(2 * time.Second)
+	f.settle(perSecond) // with the leases that follow
 	f.neverOver(perSecond, burst)
 }
 
@@ -236,11 +235,15 @@ func TestColdStart(t *testing.T) {
 			begin := time.Now()
 			n.start()
 			serving := time.Now()
-			await(t, "the first admission", func() bool { return f.book.rate(begin, time.Now()) > 0 })
-			pass(2 * time.Second)
-			f.book.mu.Lock()
-			first := time.Unix(0, slices.Min(f.book.after))
-			f.book.mu.Unlock()
+			var first time.Time
+			await(t, "two seconds of admissions, which are more than the burst", func() bool {
+				f.book.mu.Lock()
+				defer f.book.mu.Unlock()
+				if len(f.book.after) > 0 {
+					first = time.Unix(0, slices.Min(f.book.after))
+				}
+				return len(f.book.after) > burst+2*rate*3/4
+			})
 			t.Logf("%d instances: the members serve %v after the start, the first admission is %v after that; the first second has %.3f of the limit, the second one %.3f",
 				size, serving.Sub(begin), first.Sub(serving), f.book.rate(first, first.Add(time.Second))/rate, f.book.rate(first.Add(time.Second), first.Add(2*time.Second))/rate)
 			f.neverOver(rate, burst)
@@ -274,7 +277,7 @@ func TestLimitChanges(t *testing.T) {
 			})
 		}
 	}
-	pass(2 * time.Second)
+	await(t, "a caller to be let go by the lower limit", func() bool { return len(served) > 0 })
 	raised := time.Now()
 	n.configure(text(1000))
 	waiters.Wait()
@@ -292,7 +295,11 @@ func TestLimitChanges(t *testing.T) {
 	f.book.back(t, time.Now(), 950)
 	lowered := time.Now()
 	n.configure(text(100))
-	pass(3 * time.Second)
+	// A busy machine may have no leader for a while, and leases of before last five seconds.
+	await(t, "the lower limit to hold", func() bool {
+		now := time.Now()
+		return f.book.rate(now.Add(-2*time.Second), now) <= 130
+	})
 	over := time.Duration(0)
 	for at := time.Duration(0); at < 2500*time.Millisecond; at += 50 * time.Millisecond {
 		if begin := lowered.Add(at); f.book.rate(begin, begin.Add(50*time.Millisecond)) > 300 {
@@ -300,12 +307,7 @@ func TestLimitChanges(t *testing.T) {
 		}
 	}
 	t.Logf("1000/s to 100/s: nothing above three times the new limit in 50 ms from %v on", over)
-	t.Logf("%.1f/s pass from one second after on", f.book.rate(lowered.Add(time.Second), lowered.Add(3*time.Second)))
-	// A busy machine may have no leader for a while, and leases of before last five seconds.
-	await(t, "the lower limit to hold", func() bool {
-		now := time.Now()
-		return f.book.rate(now.Add(-2*time.Second), now) <= 130
-	})
+	t.Logf("%.1f/s pass from one second after on", f.book.rate(lowered.Add(time.Second), time.Now()))
 }
 
 // TestBackendWrites: what is written to the backend depends on neither limits nor load.
@@ -334,16 +336,19 @@ func TestBackendWrites(t *testing.T) {
 	}
 	writes := func(what string, d time.Duration) float64 {
 		began, first := time.Now(), revision()
-		pass(d)
+		await(t, "twelve writes", func() bool { return revision() >= first+12 })
+		pass(d - time.Since(began))
 		perSecond := float64(revision()-first) / time.Since(began).Seconds()
 		t.Logf("%s: %.2f writes per second", what, perSecond)
 		return perSecond
 	}
-	idle := writes("no instances", orLong(3*time.Second, 10*time.Second))
+	writes("members start", 0)
+	idle := writes("no instances", atLength(10*time.Second))
 	load := manyLimits(t, n, count, size)
-	writes(fmt.Sprintf("%d limits x %d instances start", count, size), orLong(2*time.Second, 10*time.Second))
-	pass(orLong(time.Second, 10*time.Second))
-	busy := writes(fmt.Sprintf("%d limits x %d instances under load", count, size), orLong(3*time.Second, 20*time.Second))
+	writes(fmt.Sprintf("%d limits x %d instances start", count, size), atLength(10*time.Second))
+	await(t, "admissions of each instance", func() bool { return load.Load() > int64(count*size) })
+	pass(atLength(10 * time.Second))
+	busy := writes(fmt.Sprintf("%d limits x %d instances under load", count, size), atLength(20*time.Second))
 	t.Logf("%d requests were admitted", load.Load())
 	// The leader renews its record four times in a term of a second, and each new term writes it too.
 	// A machine that is busy renews less, so the idle figure is no bound.

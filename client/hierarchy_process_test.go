@@ -218,7 +218,7 @@ func TestProcessHierarchy(t *testing.T) {
 	tr.sites["capped"].rate.Store(1000)
 	tr.sites["small"].rate.Store(100)
 	await(t, "the first grants", func() bool { return tr.all(0, tr.passed()) > treeRate })
-	pass(2 * time.Second)
+	tr.uses("load of all sites", tr.passed(), 0.9*treeRate, tr.all)
 
 	tr.sites["large"].rate.Store(0)
 	tr.sites["capped"].rate.Store(0)
@@ -240,7 +240,7 @@ func TestProcessHierarchy(t *testing.T) {
 	up.set(func() { up.cut = true })
 	up.sever()
 	cut := tr.passed()
-	pass(8 * time.Second)
+	pass(leasedLimit + 2*time.Second) // in the last second nothing is admitted
 	up.set(func() { up.cut = false })
 	healed := tr.passed()
 	tr.uses("after healing", healed, 0.85*treeRate, tr.all)
@@ -264,10 +264,10 @@ func TestProcessParentStandsStill(t *testing.T) {
 	tr := growProcessTree(t, "pessimistic", "large")
 	tr.sites["large"].rate.Store(2 * treeRate)
 	await(t, "the first grants", func() bool { return tr.all(0, tr.passed()) > treeRate })
-	pass(2 * time.Second)
+	tr.uses("load of the site", tr.passed(), 0.9*treeRate, tr.all)
 	tr.region.pause()
 	still := tr.passed()
-	pass(8 * time.Second)
+	pass(leasedLimit + 2*time.Second) // in the last second nothing is admitted
 	tr.region.resume()
 	healed := tr.passed()
 	tr.uses("after the parent went on", healed, 0.8*treeRate, tr.all)

@@ -217,7 +217,7 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// pass lets time pass.
+// pass lets time pass where that is what processes are given, such as longer than a lease, or what is measured.
 func pass(d time.Duration) { <-time.After(d) }
 
 // join starts a client of the service, which ends with the test or by leave.

@@ -65,18 +65,17 @@ func TestRollingDeploy(t *testing.T) {
 		all[i] = work(former, i, 0)
 	}
 	f.settle(rate)
-	pass(4 * time.Second)
 	from := time.Now()
 	for i := range all {
 		all[i].term()
 		all[i] = work(present, i, 1)
-		pass(500 * time.Millisecond)
+		f.settle(rate)
 		if every := size / 3; i%every == every-1 && i/every < len(n.all) {
 			m := n.all[i/every]
 			m.term()
 			m.begin(t)
 			m.ready(t)
-			pass(1500 * time.Millisecond)
+			f.settle(rate)
 		}
 	}
 	to := time.Now()
