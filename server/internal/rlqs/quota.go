@@ -36,6 +36,7 @@ type quota struct {
 	lookAt     limit.Time   // when a change that has to wait is due; 0 = none
 	repays     fixed.Amount // per second, of what was spent above the lease
 	former     []exposure
+	indebted   bool         // more was spent above the lease than twice the least size
 	refilled   fixed.Amount // by changes since the report
 	abandoned  bool
 	ending     bool // it is closed when nothing is in use
@@ -182,6 +183,7 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 	if level -= q.refilled; !q.demand.known && q.sent != 0 {
 		level = min(level, 0) // a new bucket may have used all that it had
 	}
+	q.indebted = level < -2*least
 	size := min(max(least, level), allowed.Burst)
 	s = bucketOf(allowed.Rate, size.Floor(), q.current)
 	return s, min(s.rate(), allowed.Rate), true
@@ -299,7 +301,8 @@ func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
 		if reported && rate > q.rate+q.rate/4 {
 			return true
 		}
-	case rate > q.rate+q.rate/worthRate, reported && rate > q.rate+q.rate/(4*worthRate):
+	case rate > q.rate+q.rate/worthRate && !q.indebted, // each change fills the bucket, so who owes waits for its report
+		reported && rate > q.rate+q.rate/(4*worthRate):
 		return true
 	}
 	switch {
