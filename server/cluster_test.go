@@ -34,8 +34,9 @@ func joins(url, node string, adjust ...func(*server.Options)) func(*server.Optio
 // takeDay asks a member for one of the day until it answers by a lease. patient asks again when it is
 // refused: the coordinator may be slow to answer the member.
 func (s *service) takeDay(user string, patient bool) (given int) {
+	var a answer
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; <-time.After(50 * time.Millisecond) {
-		a := s.post("/v1/take", `{"attributes":{"user":"`+user+`"}}`)
+		a = s.post("/v1/take", `{"attributes":{"user":"`+user+`"}}`)
 		if a.status == http.StatusOK {
 			return 1
 		}
@@ -43,7 +44,7 @@ func (s *service) takeDay(user string, patient bool) (given int) {
 			return 0
 		}
 	}
-	s.t.Error("no answer by a lease came in 30 s")
+	s.t.Errorf("no answer by a lease came in 30 s: %d %s", a.status, a.body)
 	return 0
 }
 

@@ -45,6 +45,9 @@ func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
 // TestLargeMetadata: a call with metadata up to the bound is decided. One with more, up to what Envoy can be told to
 // admit, fails alone: other streams of its connection go on. It is counted, and logged once a minute.
 func TestLargeMetadata(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	for _, bound := range []int{0, 1 << 20} {
 		t.Run(fmt.Sprint(bound), func(t *testing.T) {
 			s := start(t, "limits:\n  - {name: per-user, key: [user], rate: 1000000/hour}\n", func(o *server.Options) { o.GRPCMetadata = int64(bound) })

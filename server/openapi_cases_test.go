@@ -48,6 +48,9 @@ func (o *openAPI) onPort(admin bool) object {
 // document takes is accepted, and what it does not take is refused. STINT_OPENAPI_CASES asks for more cases, and
 // STINT_OPENAPI_SEED repeats those of a seed.
 func TestOpenAPICases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	o, tools := startOpenAPI(t), openAPITools(t)
 	want, err := strconv.Atoi(cmp.Or(os.Getenv("STINT_OPENAPI_CASES"), "500"))
 	if err != nil {
@@ -115,6 +118,9 @@ func TestOpenAPIWithoutToken(t *testing.T) {
 // TestOpenAPIClient: the client that openapi-generator makes of the document compiles, and gets what the document says from
 // both ports of a real server, which are not those of the document.
 func TestOpenAPIClient(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	o, tools := startOpenAPI(t), openAPITools(t)
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS("testdata/generated")); err != nil {

@@ -48,6 +48,9 @@ func written(t *testing.T, path, file string) bool {
 // TestOpenAPIExamples: a real server answers each example of the document as the document says, and no answer has a field
 // that the document does not have. What the document refuses, the server refuses.
 func TestOpenAPIExamples(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	o := startOpenAPI(t)
 	all := map[string]operation{}
 	for _, op := range o.operations() {

@@ -143,6 +143,9 @@ var faults = map[string]func(ctx context.Context, good usage.Page, after string)
 // Invariant: whichever process is asked, each row is the sum of what all have counted. Copies that one had
 // from another count once. A process that does not answer is named, and what it said before counts once or not at all.
 func TestHistoryIsTheSumOfAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 21))

@@ -137,6 +137,9 @@ func (l *lossy) Raise(ctx context.Context, table string, marks []store.Mark, kee
 // Whatever is lost, repeated or late on the way, and whenever processes end and clocks jump: once all have
 // reported, each key's usage is exactly what was counted.
 func TestExactlyOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 20) {
 		rnd := rand.New(rand.NewPCG(seed, 8))
 		now := limit.At(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))

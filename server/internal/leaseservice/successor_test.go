@@ -223,6 +223,9 @@ func TestKillLosesNoBucket(t *testing.T) {
 // TestKillsNeverRefill: whoever is killed, cut off or deaf, and whenever, no key has more than its 30 a day, and
 // when all is well a new key has all of them.
 func TestKillsNeverRefill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestTownSchedules has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 4) {
 		inTown(t, func(w *town) {
 			r := rand.New(rand.NewPCG(seed, 74))
