@@ -170,7 +170,13 @@ func (f *fleet) raise(version uint64, perDay int) change {
 			}
 		})
 	}
-	<-time.After(200 * time.Millisecond)
+	for i, l := range f.instances { // its caller is in the line, and the coordinator knows
+		for begun := time.Now(); l.Lease().Demand == 0; <-time.After(time.Millisecond) {
+			if time.Since(begun) > time.Minute {
+				f.t.Fatalf("instance %d demands nothing: %+v", i, l.Lease())
+			}
+		}
+	}
 	longest := standstill()
 	c := change{begun: time.Now()}
 	begun.Store(true)

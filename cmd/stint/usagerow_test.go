@@ -33,23 +33,23 @@ const (
 // whose callers count what they were told. STINT_USAGE_TAKES=10000000 runs it whole.
 func TestUsageEqualsAdmitted(t *testing.T) {
 	t.Parallel()
-	takes, kills, apart := 10_000, 1, 300*time.Millisecond
+	takes, kills := 10_000, 1
 	if text := os.Getenv("STINT_USAGE_TAKES"); text != "" {
 		var err error
 		if takes, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
 		}
-		kills, apart = 30, 8*time.Second
+		kills = 30
 	}
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		url := redistest.Start(t).URL()
-		fourNodes(t, takes, kills, apart, func(int) []string { return []string{"--store", url} })
+		fourNodes(t, takes, kills, func(int) []string { return []string{"--store", url} })
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		url := "etcd://" + etcdtest.Start(t).Addr() + "/usage"
-		fourNodes(t, takes, kills, apart, func(i int) []string { return []string{"--cluster", url, "--node", fmt.Sprint("n", i)} })
+		fourNodes(t, takes, kills, func(i int) []string { return []string{"--cluster", url, "--node", fmt.Sprint("n", i)} })
 	})
 }
 
@@ -140,7 +140,7 @@ func readAnswer(in *bufio.Reader) (code string, err error) {
 	return code, err
 }
 
-func fourNodes(t *testing.T, takes, kills int, apart time.Duration, more func(node int) []string) {
+func fourNodes(t *testing.T, takes, kills int, more func(node int) []string) {
 	limits := file(t, "stint.yaml", rowLimits)
 	all := told{least: int64(takes)}
 	nodes, callers := make([]*process, 4), make([]*caller, 4)
@@ -160,9 +160,15 @@ func fourNodes(t *testing.T, takes, kills int, apart time.Duration, more func(no
 			taking.Go(func() { c.run() })
 		}
 	}
+	apart := int64(takes / (kills + 1)) // requests, on average
 	for range kills {
 		i := rand.IntN(len(nodes))
-		<-time.After(apart/2 + rand.N(apart))
+		next := all.requests.Load() + apart/2 + rand.N(apart)
+		for begun := time.Now(); all.requests.Load() < next; <-time.After(time.Millisecond) {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("%d requests were answered, want %d", all.requests.Load(), next)
+			}
+		}
 		if err := nodes[i].cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
