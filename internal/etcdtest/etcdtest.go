@@ -66,10 +66,10 @@ func Start(t testing.TB) *Server {
 func (s *Server) Addr() string { return s.addr }
 
 // Freeze stops the server where it is (SIGSTOP), as if its host hung.
-func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Freeze() { s.signal(stop) }
 
 // Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+func (s *Server) Thaw() { s.signal(goOn) }
 
 // Kill ends the server at once. What it has acknowledged stays.
 func (s *Server) Kill() {

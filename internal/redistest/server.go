@@ -113,7 +113,7 @@ func (s *Server) Freeze() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.signal(syscall.SIGSTOP)
+	s.signal(stop)
 	until(s.t, "redis-server to stop at "+s.Addr(), func() (bool, string) {
 		stopped, err := halted(s.mu.run.pid())
 		if err != nil {
@@ -129,7 +129,7 @@ func (s *Server) Thaw() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.signal(syscall.SIGCONT)
+	s.signal(goOn)
 	s.mu.frozen = false
 }
 
