@@ -72,6 +72,8 @@ func usageHandler(read History) http.HandlerFunc {
 			panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 		case errors.Is(err, store.ErrUnavailable):
 			answer.WriteUnavailable(w)
+		case errors.Is(err, store.ErrFull): // what this process has counted cannot be recorded
+			answer.WriteError(w, http.StatusServiceUnavailable, err.Error())
 		default:
 			answer.WriteError(w, http.StatusBadRequest, err.Error())
 		}
