@@ -106,6 +106,9 @@ func (s *seen) Observe(e observe.Event) {
 // does not answer, there is one event for each change of the counters, with its charges and verdicts. So what the
 // events add up to is what the counters hold. Each time that the store is asked to take is traced.
 func TestEveryChangeIsObserved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const own = `
 limits:
   - {name: user, key: [user], rate: 30/day, algorithm: fixed_window}

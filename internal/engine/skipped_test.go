@@ -73,6 +73,9 @@ limits:
 // Each admitted request is counted once for each limit that it was admitted without, and a refused one for none. What
 // explain answers before a request is what is counted for it.
 func TestHolesAreWhatIsExplained(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
