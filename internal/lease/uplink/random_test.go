@@ -19,24 +19,12 @@ func TestRandomTreesNeverExceedTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	little := 0
 	for seed := range seeding.Draw(t, 8) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			if use := randomTree(t, seed); use < 0.7 {
-				t.Errorf("%.3f of what can be reached is used", use)
-			} else if use < 0.85 {
-				little++
-			}
-		})
-	}
-	// Of 900 trees two had less, 0.72 and 0.83, with bursts of two to four tokens for each node.
-	if little > 1 {
-		t.Errorf("%d of 8 trees use less than 0.85 of what can be reached", little)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTree(t, seed) })
 	}
 }
 
-// randomTree returns the part that is used of what can be reached, when all is well again; 1 where that is not known.
-func randomTree(t *testing.T, seed uint64) float64 {
+func randomTree(t *testing.T, seed uint64) {
 	tr, instances := growTree(t, seed)
 	tr.wreck(instances)
 	// When all is well again, the demand is served.
@@ -58,12 +46,9 @@ func randomTree(t *testing.T, seed uint64) float64 {
 	tr.run(5 * time.Second)
 	use := float64(total(instances)-before) / 5
 	// With fewer tokens than nodes they go round, and those that do not wait use less.
-	want := tr.reachable(nil)
-	if tr.terms.Burst.Floor() < int64(2*len(tr.nodes)) {
-		return 1
+	if want := tr.reachable(nil); tr.terms.Burst.Floor() >= int64(2*len(tr.nodes)) && use < 0.85*want-1 {
+		t.Errorf("%v/s of %v, burst %v, %d nodes", use, want, tr.terms.Burst, len(tr.nodes))
 	}
-	t.Logf("%v/s of %v, burst %v, %d nodes", use, want, tr.terms.Burst, len(tr.nodes))
-	return (use + 1) / want // the last token may be on its way
 }
 
 // growTree makes a tree of random shape, whose clocks show anything.
