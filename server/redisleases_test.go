@@ -200,8 +200,7 @@ func TestNoAddress(t *testing.T) {
 	}
 }
 
-// drains asks for so many tokens one by one, for three seconds at least once it is known what is lent, and returns how many
-// are admitted.
+// drains asks for so many tokens one by one, once it is known what is lent, and returns how many are admitted.
 func (s *service) drains(n int) (admitted int) {
 	s.t.Helper()
 	for begun := time.Now(); n > 0; {
@@ -211,8 +210,8 @@ func (s *service) drains(n int) (admitted int) {
 		case a.status == 200:
 			admitted++
 			n--
-		case !unknown && time.Since(begun) >= 3*time.Second: // what the member before gave back has come by then
-			s.t.Log(a.body)
+		case !unknown:
+			s.t.Log(time.Since(begun), a.body)
 			return admitted
 		case time.Since(begun) > time.Minute:
 			s.t.Fatalf("it answers %d %s", a.status, a.body)
