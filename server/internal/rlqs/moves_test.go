@@ -71,10 +71,9 @@ func TestLoadMoves(t *testing.T) {
 				below[rate]++
 			}
 			used += use / float64(4*n)
-			// Of one move a little less. With fewer than 50 requests per second for each Envoy, random arrivals find small
-			// buckets empty, and a rate that was measured in five seconds is a few per cent off: of 1,000 moves the
-			// least were 0.944 of 400/s, 0.959 of 800/s and 0.968 above.
-			if least := 0.96; use < least && (rate >= 50*20 || use < least-0.03) {
+			// With fewer than 50 requests per second for each Envoy, random arrivals find small buckets
+			// empty, and a rate that was measured in five seconds is a few per cent off.
+			if goal := 0.97; use < goal && (rate >= 50*20 || use < goal-0.02) {
 				t.Errorf("seed %d, move %d (%s), limit %d/s: %.3f of the limit is used", seed, move, pattern, rate, use)
 			}
 			for i, e := range w.envoys {
@@ -84,7 +83,7 @@ func TestLoadMoves(t *testing.T) {
 				}
 				served := float64(a) / float64(a+d)
 				starved = min(starved, served)
-				if served < 0.7 {
+				if served < 0.8 {
 					t.Errorf("seed %d, move %d (%s): an Envoy with %.1f/s of %d/s is served %.2f of it", seed, move, pattern, e.rate, rate, served)
 				}
 			}
