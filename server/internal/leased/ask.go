@@ -27,12 +27,13 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	dry := how == peek || p.dry
 	id := p.id()
 	var answered func(lease.Answer)
-	var room [usualKey]byte
-	if !dry && s.asking.Often(s.now(), p.to.tableKey(room[:0], p.charge.Key)) {
-		to, quota := p.to, p.own.quota
+	if !dry {
+		var room [usualKey]byte
+		to, quota, cost := p.to, p.own.quota, p.charge.Cost
+		often := s.asking.Often(s.now(), to.tableKey(room[:0], p.charge.Key))
 		answered = func(a lease.Answer) {
 			if a.Decided {
-				s.lease(to, id.Key, quota-a.Tokens.Floor())
+				s.answered(to, id.Key, a, cost, quota, often)
 			}
 		}
 	}
@@ -59,21 +60,28 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	return true, nil
 }
 
-// lease opens a lease for the requests that come next, unless there is one. So much of the bucket was used, and may be
-// refunded.
-func (s *Store) lease(to *lent, key string, used int64) {
-	if e := s.known(to, []byte(key)); e != nil {
-		e.Done()
-		return
+// answered is told each answer about a key, in order, and opens a lease if it is to. A lease that there was before does not
+// count yet what was taken; one that is opened now counts all that was used of the bucket. Either may be refunded.
+func (s *Store) answered(to *lent, key string, a lease.Answer, cost, quota int64, open bool) {
+	used := int64(0)
+	if a.Admitted {
+		used = cost
 	}
-	e, err := s.get(to, []byte(key))
-	if err != nil {
-		return // the table is full of keys in use
+	e := s.known(to, []byte(key))
+	if e == nil {
+		if !open {
+			return
+		}
+		var err error
+		if e, err = s.get(to, []byte(key)); err != nil {
+			return // the table is full of keys in use
+		}
+		used = quota - a.Tokens.Floor()
 	}
+	defer e.Done()
 	if r, ok := e.Value.charger.(*rate); ok {
 		r.debt.add(max(0, used), new(limit.Result))
 	}
-	e.Done()
 }
 
 // unused is told what became of what a request has not used. A lease that was opened since counts it as used: there it is

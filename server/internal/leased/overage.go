@@ -21,10 +21,10 @@ func (s *Store) owe(ctx context.Context, p *part) error {
 		p.entry = s.known(p.to, c.Key)
 	}
 	if p.entry == nil && s.asking.Asks() && len(p.to.key) > 0 && !p.to.semaphore {
-		id, to, quota := p.id(), p.to, p.own.quota
-		a, err := s.asking.Decide(ctx, id, c.Cost, false, func(a lease.Answer) {
-			if a.Decided && !a.Admitted {
-				s.lease(to, id.Key, quota-a.Tokens.Floor())
+		id, to, quota, cost := p.id(), p.to, p.own.quota, c.Cost
+		a, err := s.asking.Decide(ctx, id, cost, false, func(a lease.Answer) {
+			if a.Decided {
+				s.answered(to, id.Key, a, cost, quota, !a.Admitted)
 			}
 		})
 		if err == nil && a.Admitted {
