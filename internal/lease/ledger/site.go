@@ -14,7 +14,7 @@ func (r *Resource) Name(a *Account, name string, lends bool) {
 		return
 	}
 	a.site = &siteAccount{name: name, lends: lends, ceiling: lease.NoCap()}
-	a.setCap(*r.Terms)
+	a.setCap()
 }
 
 // setSite takes note of what only sites report.
@@ -25,7 +25,7 @@ func (a *Account) setSite(d *lease.Demand) {
 	a.site.claims = append(a.site.claims[:0], d.Claims...)
 	if d.Most != a.site.most {
 		a.site.most = d.Most
-		a.setCap(*a.resource.Terms)
+		a.setCap()
 	}
 }
 
@@ -71,10 +71,22 @@ func (r *Resource) addClaims(a *Account, one fairshare.Claimant) {
 	}
 }
 
+// setCaps puts the caps of all accounts in force after the limit has changed.
+func (r *Resource) setCaps() {
+	for _, a := range r.accounts {
+		if a.site != nil {
+			a.setCap()
+		}
+	}
+}
+
 // setCap puts the cap of the account in force: that of the terms, or the site's own limit where
 // that is smaller.
-func (a *Account) setCap(t lease.Terms) {
-	r, s := a.resource, a.site
+func (a *Account) setCap() {
+	r, s, t := a.resource, a.site, a.resource.Terms
+	if r.Supply != nil {
+		t = &r.Supply.Own // Terms have what the parent lends of it at this moment
+	}
 	s.ceiling = t.CapOf(s.name, s.lends)
 	if s.most != (lease.Capacity{}) && (s.most.Rate < t.Rate || s.most.Burst < t.Burst) {
 		s.ceiling = lease.Capacity{Rate: min(s.ceiling.Rate, s.most.Rate), Burst: min(s.ceiling.Burst, s.most.Burst)}

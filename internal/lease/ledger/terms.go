@@ -75,9 +75,6 @@ func (r *Resource) SetTerms(t lease.Terms, now limit.Time) {
 	}
 	r.Pool.Clip()
 	for _, a := range r.accounts {
-		if a.site != nil {
-			a.setCap(t)
-		}
 		a.setOwn(*r.Terms, t)
 	}
 	if !r.terms.Equal(&t) {
@@ -85,6 +82,7 @@ func (r *Resource) SetTerms(t lease.Terms, now limit.Time) {
 		r.terms = &own
 	}
 	r.Terms = r.terms
+	r.setCaps()
 	r.setDivider(now)
 }
 
@@ -95,6 +93,7 @@ func (r *Resource) setSiteTerms(t lease.Terms, now limit.Time) {
 	}
 	r.Terms, r.Supply.Own = &t, t // what the parent lends is put in
 	r.divisible()
+	r.setCaps()
 	r.setDivider(now)
 }
 

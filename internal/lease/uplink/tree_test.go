@@ -137,7 +137,7 @@ func (tr *tree) startSite(n *node) {
 	n.site = New(o, coordinator.Options{
 		Epoch: n.epoch, Seal: coordinator.NewSeal([]byte(n.name)),
 		Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) {
-			if n.own.Rate > 0 {
+			if n.own.Burst > 0 {
 				return n.own, lease.StatusOK
 			}
 			return tr.terms, lease.StatusOK
