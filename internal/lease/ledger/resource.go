@@ -102,12 +102,12 @@ func (r *Resource) Remove(gone func(*Account) bool) {
 	})
 }
 
-// Idle says whether the resource may be forgotten: it has no accounts, and its pool is as full as
-// that of a new one, or its limit is gone.
+// Idle says whether the resource may be forgotten: it has no accounts, and its pool and its caps are as full as
+// those of a new one, or its limit is gone.
 func (r *Resource) Idle(now limit.Time) bool {
 	r.Pool.Refill(now)
 	if r.Supply != nil {
-		return len(r.accounts) == 0 // what it holds goes back to the parent
+		return len(r.accounts) == 0 && r.capsFull(now) // what it holds goes back to the parent
 	}
 	return len(r.accounts) == 0 && !r.Recovering && r.capsFull(now) && (r.Pool.Level >= r.Terms.Burst || r.Terms.Semaphore || r.Terms.PerInstance() || r.Status != lease.StatusOK)
 }

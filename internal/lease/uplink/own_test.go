@@ -100,6 +100,31 @@ func TestOthersUsePermitsThatASiteMayNot(t *testing.T) {
 	})
 }
 
+// TestSmallerLimitHoldsOverPauses: what a site used of its own limit stays used when its instances pause, or close what
+// they use, and everything goes back to the parent meanwhile.
+func TestSmallerLimitHoldsOverPauses(t *testing.T) {
+	below(t, lease.Terms{Rate: 10 * fixed.Token, Burst: 100 * fixed.Token}, func(t *testing.T, tr *tree, parent *node) {
+		in := tr.addInstances(tr.addSmall(parent, lease.Terms{Rate: fixed.Token, Burst: 20 * fixed.Token}), 1)
+		n := in[0]
+		for range 4 {
+			tr.load(n, 60)
+			tr.run(2 * time.Second)
+			tr.load(n, 0)
+			tr.run(2 * time.Second)
+			tr.load(n, 60)
+			tr.run(2 * time.Second)
+			tr.load(n, 0)
+			n.agent.Close(tr.clock(n), n.handle)
+			tr.stepAgent(n, lease.Tick{})
+			tr.run(2 * time.Second)
+			tr.startInstance(n)
+		}
+		if n.took < 30 {
+			t.Errorf("%d requests were admitted in 32 s at 1/s with a burst of 20", n.took)
+		}
+	})
+}
+
 // TestCapsAreReloaded: the file of whoever lends to a site has another cap for it.
 func TestCapsAreReloaded(t *testing.T) {
 	below(t, lease.Terms{Rate: 300 * fixed.Token, Burst: 60 * fixed.Token}, func(t *testing.T, tr *tree, parent *node) {
