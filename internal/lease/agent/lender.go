@@ -102,6 +102,8 @@ func (r *resource) reportLoad(now limit.Time, t *timing) {
 	l := &r.site.load
 	flight := r.sent.number > r.acks.report
 	switch {
+	case r.sent.number > 0 && l.Most != r.site.sentMost:
+		r.planReport(now, lease.MinReportGap)
 	case !fixed.Near(l.Demand, r.sent.demand, exactDemandChanged) || r.claimsChanged():
 		gap := lease.MinReportGap
 		if l.Demand < r.sent.demand && !r.answer.contended && l.Demand > 0 || r.answer.saturated && min(l.Demand, r.sent.demand) > 2*has && has > 0 {
@@ -179,6 +181,7 @@ func (r *resource) addLoad(d *lease.Demand) {
 		d.Claims = slices.Clone(r.site.sent)
 	}
 	d.Most, d.Spare = r.site.load.Most, r.site.load.Spare
+	r.site.sentMost = d.Most
 	// The site knows the kind from its own limit. The first demand is sent before the coordinator has answered.
 	if r.site.load.Permits {
 		d.Shortfall = d.Rate

@@ -56,5 +56,7 @@ func (Observed) Event() {}
 type site struct {
 	lender Lender
 	load   Load
-	sent   []lease.Claim // in the latest report
+	// In the latest report.
+	sent     []lease.Claim
+	sentMost lease.Capacity
 }

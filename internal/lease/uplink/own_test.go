@@ -125,6 +125,27 @@ func TestSmallerLimitHoldsOverPauses(t *testing.T) {
 	})
 }
 
+// TestParentLearnsOfANewLimit: the file of a site has another limit while the demand stays. The parent lends it that
+// much, and the rest to the others.
+func TestParentLearnsOfANewLimit(t *testing.T) {
+	below(t, lease.Terms{Rate: 300 * fixed.Token, Burst: 60 * fixed.Token}, func(t *testing.T, tr *tree, parent *node) {
+		small := tr.addSite(parent, "small")
+		in, others := tr.addInstances(small, 2), tr.addInstances(parent, 2)
+		for _, n := range append(in, others...) {
+			tr.load(n, 900)
+		}
+		for _, rate := range []int64{30, 100, 10, 300} {
+			small.own = lease.Terms{Rate: fixed.Whole(rate), Burst: fixed.Whole(max(4, rate/5))}
+			tr.stepSite(small, coordinator.Reconfigure{})
+			tr.run(time.Second)
+			want := min(float64(rate), 150)
+			if used := tr.rateOf(5*time.Second, in, others); used[0] < 0.97*want || used[1] < 0.97*(300-want) {
+				t.Errorf("with a limit of %d/s the site uses %v/s, and the others %v/s", rate, used[0], used[1])
+			}
+		}
+	})
+}
+
 // TestCapsAreReloaded: the file of whoever lends to a site has another cap for it.
 func TestCapsAreReloaded(t *testing.T) {
 	below(t, lease.Terms{Rate: 300 * fixed.Token, Burst: 60 * fixed.Token}, func(t *testing.T, tr *tree, parent *node) {
