@@ -22,7 +22,7 @@ func (r *Resource) Receive(a *Account, d *lease.Demand, at Arrival) {
 	if ok = a.Status == lease.StatusOK; !ok {
 		demand, shortfall = 0, 0
 	}
-	a.Demand, a.Shortfall = demand, min(shortfall, r.Terms.Burst)
+	a.Demand, a.Shortfall = demand, min(shortfall, r.Whole().Burst)
 	if ok {
 		a.shortUntil = lease.Never
 		if d.Within > 0 {
