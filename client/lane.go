@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/limit"
 )
 
 // lane is a client's side of one coordinator: the stream, the agent that reports over it, and
@@ -16,6 +17,7 @@ type lane struct {
 	shard  int // of the keys that the coordinator has
 
 	link   atomic.Int32 // linkState
+	lost   atomic.Int64 // when the latest stream ended that a coordinator, or a member, has answered; 0 = none has
 	failed atomic.Bool  // the first try failed, and waiters are to be notified
 
 	// cause is why no coordinator has answered since; nil = one has, or it was not tried.
@@ -61,6 +63,13 @@ func newLane(c *Client, shard int) *lane {
 	a.agent = agent.New(agent.Options{Member: c.member, Jitter: rand.Float64})
 	a.loop.links, a.loop.lost, a.loop.granted = make(chan *link), make(chan *link), make(chan granted)
 	return a
+}
+
+// mayAnswer says whether it is worth while to wait for an answer. One who waits for patience outlasts a coordinator that
+// resigns, restarts or is not known yet; while none answers for longer, nobody waits.
+func (a *lane) mayAnswer(now limit.Time, patience time.Duration) bool {
+	lost := limit.Time(a.lost.Load())
+	return a.link.Load() != linkDown || lost != 0 && now < lost.Add(patience)
 }
 
 // connected says whether there is a stream.

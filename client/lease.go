@@ -160,7 +160,7 @@ func (l *leasedLimit) starve(now limit.Time) {
 
 // signal is starve for when the last signal, at last, was not just before.
 func (l *leasedLimit) signal(now limit.Time, last int64) {
-	if int64(now)-last < int64(starveGapFull) && l.state.Load().Saturated {
+	if int64(now)-last < int64(starveGapFull) && l.saturated() {
 		return
 	}
 	if l.starvedAt.CompareAndSwap(last, int64(now)) {
@@ -170,19 +170,38 @@ func (l *leasedLimit) signal(now limit.Time, last int64) {
 
 // hopeful says whether an answer may bring n that is not there.
 func (l *leasedLimit) hopeful(n int64) bool {
+	now := l.client.now()
+	return l.undecided(now, n) && l.awaits(now, n)
+}
+
+// awaits says whether it is worth while to wait for an answer about n.
+func (l *leasedLimit) awaits(now limit.Time, n int64) bool {
+	return l.opts.Ask >= 0 && l.lane().mayAnswer(now, l.patience(now, n))
+}
+
+// undecided says whether the coordinator of now, if there is one, has not said that it lends no n. What a former one has
+// said decides nothing.
+func (l *leasedLimit) undecided(now limit.Time, n int64) bool {
 	st := l.state.Load()
+	answered := st.Known && !st.Former
 	switch {
-	case l.slowed(l.client.now(), n):
+	case l.slowed(now, n):
 		return false
 	case st.Known && st.Limit.Suppress != nil && st.Held != (lease.Capacity{}):
 		return false // it has the whole limit
-	case st.Known && st.Recovering && st.Held == (lease.Capacity{}):
+	case answered && st.Recovering && st.Held == (lease.Capacity{}):
 		return false // nothing is lent before the recovery is over
-	case st.Known && (l.opts.Silent || st.Saturated || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
+	case answered && (l.opts.Silent || st.Saturated || st.Status != lease.StatusOK || n > st.Limit.Burst.Floor()):
 		return false
 	default:
-		return l.opts.Ask >= 0 && l.lane().link.Load() != linkDown
+		return true
 	}
+}
+
+// saturated says whether the coordinator has answered that all instances together demand more than the limit.
+func (l *leasedLimit) saturated() bool {
+	st := l.state.Load()
+	return st.Saturated && !st.Former
 }
 
 // ask is how long to wait for an answer.
@@ -197,10 +216,10 @@ func (l *leasedLimit) ask() time.Duration {
 }
 
 // patience is how long a Take of n waits for an answer. A lease that is too small for n decides
-// nothing about it, and the limit may have it: an answer that a busy coordinator gives late is
-// worth the longest wait, where a refusal would be early.
+// nothing about it, and the limit may have it: an answer that a busy coordinator, or one who takes over,
+// gives late is worth the longest wait, where a refusal would be early.
 func (l *leasedLimit) patience(now limit.Time, n int64) time.Duration {
-	if l.opts.Ask == 0 && l.spender.MaxCost(now) < n {
+	if l.opts.Ask == 0 && (l.state.Load().Former || l.spender.MaxCost(now) < n) {
 		return longestAsk
 	}
 	return l.ask()

@@ -174,7 +174,7 @@ func (l *leasedLimit) describe() Lease {
 	p.lane.mu.Unlock()
 	return Lease{
 		Known: st.Known, Rate: st.Held.Rate.Float(), Burst: st.Held.Burst.Float(), Demand: st.Demand.Float(),
-		Full: st.Saturated, Recovering: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
+		Full: l.saturated(), Recovering: st.Recovering, Expired: st.Expired, Reject: st.Suppression.Reject, RoundTrip: st.RoundTrip, Err: l.fault(),
 	}
 }
 

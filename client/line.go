@@ -213,14 +213,14 @@ func (l *leasedLimit) empty(err error) {
 // hopeless sends away those that cannot be served in time by what is known, and those
 // that the limit never admits.
 func (l *leasedLimit) hopeless(now limit.Time) {
-	st, quota := l.state.Load(), l.quota()
-	noMore := st.Saturated || !l.hopeful(0)
+	saturated, quota := l.saturated(), l.quota()
+	decided := saturated || !l.undecided(now, 0)
 	l.review(func(t *waiter, cost int64) error {
 		switch {
 		case t.Cost > quota:
 			return exceeds(t.Cost, quota)
 		case !t.waits:
-		case noMore && (t.impatient && st.Saturated || (t.unsure || t.impatient) && l.late(now, cost, t)):
+		case (decided || !l.awaits(now, t.Cost)) && (t.impatient && saturated || (t.unsure || t.impatient) && l.late(now, cost, t)):
 			return errLate
 		}
 		return nil

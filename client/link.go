@@ -36,6 +36,7 @@ type link struct {
 	stream  Stream
 	reports chan *lease.Report // closed by the loop, which alone sends
 	sentOn  bool               // to another coordinator; set before the loop is told that it is lost
+	heard   bool               // a coordinator, or a member, has answered; set before the loop is told that it is lost
 }
 
 type granted struct {
@@ -169,13 +170,14 @@ func (a *lane) hold(ctx, hard context.Context, address string) (master string, a
 			return "", answered, err
 		case g.NotMaster:
 			k.sentOn = g.Master != ""
+			k.heard = k.heard || k.sentOn
 			return g.Master, answered, errNotMaster
 		case g.Status == lease.StatusDuplicate:
 			err := fmt.Errorf("%w: set Options.Instance to a name that is not %q, or leave it empty", ErrDuplicate, a.client.member.Instance)
 			a.cause.Store(&err) // before the waiters are checked
 			return "", false, err
 		}
-		answered = true
+		answered, k.heard = true, true
 		heard()
 		a.cause.Store(nil)
 		a.logAnswer(ctx, address)

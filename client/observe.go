@@ -143,7 +143,7 @@ func (l *leasedLimit) reason(st *agent.State, cost int64) limit.Reason {
 		return limit.ReasonStoreFailure
 	case cost < 0 || st.Known && cost > st.Limit.Burst.Floor():
 		return limit.ReasonCost
-	case !st.Known || !leased:
+	case !st.Known || !leased, st.Former && st.Held == (lease.Capacity{}):
 		return limit.ReasonStoreFailure
 	case st.Recovering && st.Held == (lease.Capacity{}):
 		return limit.ReasonRecovering

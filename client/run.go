@@ -171,11 +171,15 @@ func (a *lane) lose(k *link) {
 		return
 	}
 	a.loop.current = nil
-	if k.sentOn {
-		a.link.Store(linkNew) // the answer comes from elsewhere, and is waited for
-		return
+	if k.heard {
+		a.lost.Store(int64(a.client.now()))
 	}
-	a.link.Store(linkDown)
+	next := linkDown
+	if k.sentOn {
+		next = linkNew // the answer comes from elsewhere, and is waited for
+	}
+	a.link.Store(next)
+	a.step(agent.Disconnected{}, nil)
 	a.review()
 }
 

@@ -158,7 +158,9 @@ func (l *leasedLimit) describeTo(r *limit.Result, cost int64, allowed bool) {
 		// admitted again.
 		r.RetryAfter = max(l.retryAfter(now, cost), min(span(cost, st.Suppression.Rate), time.Minute))
 	default:
-		r.RetryAfter = l.retryAfter(now, cost)
+		if r.RetryAfter = l.retryAfter(now, cost); st.Former {
+			r.RetryAfter = min(r.RetryAfter, lease.DefaultRefresh) // whoever coordinates next may have some
+		}
 	}
 }
 

@@ -74,12 +74,17 @@ type Starved struct{ Handle uint32 }
 // Connected says that the connection is new. Everything is reported again.
 type Connected struct{}
 
+// Disconnected says that the connection has ended. What the coordinator has said is in force until the leases end, and is not
+// known of whoever coordinates next.
+type Disconnected struct{}
+
 // Leave gives everything back. The Report that the Step returns is the last one.
 type Leave struct{}
 
-func (Starved) Event()   {}
-func (Connected) Event() {}
-func (Leave) Event()     {}
+func (Starved) Event()      {}
+func (Connected) Event()    {}
+func (Disconnected) Event() {}
+func (Leave) Event()        {}
 
 // New returns an Agent without leases.
 func New(o Options) *Agent {
@@ -211,6 +216,10 @@ func (a *Agent) Step(now limit.Time, e lease.Event) *lease.Report {
 		}
 	case Connected:
 		a.reportAll(now)
+	case Disconnected:
+		for _, r := range a.list {
+			r.answer.former = true
+		}
 	case Leave:
 		return a.leave(now)
 	}

@@ -21,10 +21,11 @@ func (r *resource) receive(now limit.Time, t *timing, g *lease.Grant, s *lease.S
 		}
 	}
 	r.acks.report = max(r.acks.report, s.AckedReport)
-	r.answer.status = s.Status
+	r.answer.status, r.answer.former = s.Status, false
 	switch s.Status {
 	case lease.StatusOK, lease.StatusBadDemand, lease.StatusBroken:
 	case lease.StatusLeaseGone, lease.StatusBadClaim:
+		r.answer.former = true // what it lends it says when it is asked for another lease
 		r.leaseUnknown(now, s.Status, t)
 		return
 	default:

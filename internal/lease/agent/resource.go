@@ -80,6 +80,7 @@ func (l *leased) drop() {
 // answer is what the coordinator said in its latest grant for the resource.
 type answer struct {
 	known                            bool // there was one, or the limit is known not to exist
+	former                           bool // whoever coordinates now has not answered yet what it lends
 	status                           lease.Status
 	saturated, contended, recovering bool
 	terms                            *lease.Terms // read-only, and shared with other resources; nil = there was no answer

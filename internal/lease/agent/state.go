@@ -11,6 +11,7 @@ import (
 // State is the state of a resource at the instance.
 type State struct {
 	Known      bool // a grant has come
+	Former     bool // whoever coordinates now has not answered yet what it lends
 	Leased     bool // there is a lease, and it has not expired
 	Status     lease.Status
 	Held       lease.Capacity // rate and burst
@@ -35,7 +36,7 @@ func (a *Agent) State(handle uint32) State {
 	held := r.lease.granted.Sub(r.lease.returned)
 	held.Tokens = 0
 	return State{
-		Known: r.answer.known, Leased: r.lease.number != 0, Status: r.answer.status, Held: held, Saturated: r.answer.saturated, Contended: r.answer.contended, Recovering: r.answer.recovering,
+		Known: r.answer.known, Former: r.answer.former, Leased: r.lease.number != 0, Status: r.answer.status, Held: held, Saturated: r.answer.saturated, Contended: r.answer.contended, Recovering: r.answer.recovering,
 		Expired: r.fallback.expired, Limit: *r.answer.limit(), RoundTrip: a.timing.trip, Demand: r.load.demand, Asking: r.sent.number > r.acks.report && r.sent.shortfall > 0, Suppression: r.suppression.sent,
 	}
 }
