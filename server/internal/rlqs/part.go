@@ -13,9 +13,10 @@ import (
 // part is the lease of one limit for one bucket of one Envoy. It is the Lender of an agent: what it has
 // assigned it cannot give back at once.
 //
-// level is a model of the lease's tokens, as of the latest usage report: refilled by the rate, less what
-// the Envoy admitted, and below 0 when that was more. It says how large the token bucket may be that
-// Envoy fills at a change.
+// level and most are models of the lease's tokens, as of the latest usage report: refilled by the rate, less what
+// the Envoy admitted, and below 0 when that was more. A report does not say when requests came. So level is the least
+// that is left: it says how large the token bucket may be that Envoy fills at a change. And most is the most: what it is
+// below 0 was certainly spent above the lease.
 type part struct {
 	of     *quota
 	id     lease.ResourceID
@@ -29,6 +30,7 @@ type part struct {
 	since   limit.Time // when it came first
 
 	level  fixed.Amount
+	most   fixed.Amount
 	credit fixed.Amount // since the report
 	at     limit.Time   // of credit
 }
@@ -49,19 +51,19 @@ func (p *part) accrue(now limit.Time) {
 // bucket.
 func (p *part) spend(now limit.Time, admitted, left fixed.Amount) {
 	p.accrue(now)
-	before := min(p.level, 0)
-	p.level = min(p.level+p.credit-admitted, p.held.Burst, left)
-	if more := before - p.level; more > 0 {
+	before := min(p.most, 0)
+	level, most := p.expected(now, admitted)
+	if more := before - most; more > 0 {
 		p.of.session.stats.Over = saturatingAdd(p.of.session.stats.Over, uint64(more/fixed.Token))
 	}
-	p.level = max(p.level, -p.mostDebt())
+	p.level, p.most = max(min(level, left), -p.mostDebt()), max(most, -p.mostDebt())
 	p.credit = 0
 }
 
-// expected is the level now, if the Envoy has admitted that much since the report.
-func (p *part) expected(now limit.Time, admitted fixed.Amount) fixed.Amount {
+// expected is the least and the most that is left now, if the Envoy has admitted that much since the report.
+func (p *part) expected(now limit.Time, admitted fixed.Amount) (level, most fixed.Amount) {
 	p.accrue(now)
-	return min(p.level+p.credit-admitted, p.held.Burst)
+	return min(p.level+p.credit-admitted, p.held.Burst), min(p.most+p.credit-admitted, p.held.Burst)
 }
 
 // allowed is the rate and burst that may be assigned.
@@ -119,7 +121,7 @@ func (p *part) Hold(now limit.Time, held, ceiling lease.Capacity, tokens fixed.A
 	free := p.free(now)
 	p.held.Rate -= min(max(0, held.Rate-ceiling.Rate), free.Rate)
 	p.held.Burst -= min(max(0, held.Burst-ceiling.Burst), free.Burst) / fixed.Token * fixed.Token
-	p.level = min(p.level, p.held.Burst)
+	p.level, p.most = min(p.level, p.held.Burst), min(p.most, p.held.Burst)
 	p.of.touch()
 	return p.held, surplus
 }
@@ -128,7 +130,7 @@ func (p *part) Hold(now limit.Time, held, ceiling lease.Capacity, tokens fixed.A
 func (p *part) Lapse(now limit.Time) {
 	p.accrue(now)
 	p.held, p.ceiling = lease.Capacity{}, lease.Capacity{}
-	p.level, p.credit = min(p.level, 0), 0
+	p.level, p.most, p.credit = min(p.level, 0), min(p.most, 0), 0
 	p.known = false // what is assigned stays until it expires
 	p.of.touch()
 }

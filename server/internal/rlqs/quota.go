@@ -145,6 +145,10 @@ func (p *part) mostDebt() fixed.Amount {
 	return fixed.SaturatingAdd(p.held.Burst, min(p.held.Rate, fixed.MaxAmount/16)*5)
 }
 
+// reserveWithin is how many seconds it takes until the rate has brought what the next change costs. Not shorter: a change
+// of the rate by 1/128 is worth another change.
+const reserveWithin = 8
+
 // repayWithin is how long paying back takes: a report interval of Envoy.
 const repayWithin = 5
 
@@ -154,7 +158,7 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 		return strategy{rule: ruleAllow}, 0, true
 	}
 	allowed := lease.Capacity{Rate: fixed.MaxAmount, Burst: fixed.MaxAmount}
-	level := fixed.Amount(fixed.MaxAmount)
+	level, most := fixed.Amount(fixed.MaxAmount), fixed.Amount(fixed.MaxAmount)
 	spent := q.expectedUse(now)
 	for _, p := range q.parts {
 		if !p.known || p.answer.Recovering && p.held.Rate == 0 || p.answer.Status != lease.StatusOK && p.held.Rate == 0 {
@@ -168,23 +172,34 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 			return strategy{rule: ruleDeny}, 0, true
 		}
 		allowed.Rate, allowed.Burst = min(allowed.Rate, a.Rate), min(allowed.Burst, a.Burst)
-		level = min(level, p.expected(now, spent))
+		l, m := p.expected(now, spent)
+		level, most = min(level, l), min(most, m)
 	}
 	least := least(allowed)
 	if now == q.heard {
 		// Each change costs a size, so a debt is paid back from one report to another, and a small one is not.
-		if debt := -level; debt > 2*least || q.repays > 0 && debt > least {
+		if debt := -most; debt > 2*least || q.repays > 0 && debt > least {
 			q.repays = min(allowed.Rate/2, debt/repayWithin)
 		} else {
 			q.repays = 0
 		}
 	}
 	allowed.Rate -= min(allowed.Rate/2, q.repays)
-	if level -= q.refilled; !q.demand.known && q.sent != 0 {
+	level, most = level-q.refilled, most-q.refilled
+	if !q.demand.known && q.sent != 0 {
 		level = min(level, 0) // a new bucket may have used all that it had
 	}
-	q.indebted = level < -2*least
-	size := min(max(least, level), allowed.Burst)
+	q.indebted = most < -2*least
+	// The next change fills Envoy's bucket as well: so much stays in the lease, or comes back to it by a lower rate. Random
+	// arrivals at a lower rate leave enough.
+	reserve := fixed.Amount(0)
+	if allowed.Rate/20 == least {
+		reserve = least
+	}
+	size := min(max(least, level-reserve), allowed.Burst)
+	if most-size < reserve {
+		allowed.Rate -= reserve / reserveWithin
+	}
 	s = bucketOf(allowed.Rate, size.Floor(), q.current)
 	return s, min(s.rate(), allowed.Rate), true
 }
