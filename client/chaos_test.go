@@ -47,7 +47,7 @@ func (l *ledger) check(t *testing.T, rate, burst float64) (total int64) {
 // crashes, is mute, comes back without memory, and limiters close and open.
 func TestNeverOverWhateverHappens(t *testing.T) {
 	t.Parallel()
-	for seed := range seeding.Draw(t, 12) {
+	for seed := range seeding.Draw(t, 4) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 9))
 			h := newHub(t, time.Duration(1+rng.IntN(40))*time.Millisecond)

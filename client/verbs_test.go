@@ -166,7 +166,7 @@ func operate(t *testing.T, make func(t *testing.T) subject, seed uint64, waits b
 // Limiter in this process decides, to the nanosecond: who is admitted and when, in what
 // order, what is refused and why, what remains and when to try again.
 func TestVerbsAreThoseOfALimiter(t *testing.T) {
-	for seed := range seeding.Draw(t, 60) {
+	for seed := range seeding.Draw(t, 20) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		rate, burst := []int64{1, 2, 4, 5, 10, 20}[r.IntN(6)], int64(1+r.IntN(6)) // whole nanoseconds for each token
 		waits := seed%3 > 0
