@@ -63,7 +63,7 @@ func (s *Store) open(of *lent, key string) (keyLease, error) {
 		return l, err
 	}
 	r, err := s.client.Limit(l.alias, client.LimitOptions{})
-	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of, returning: func() int64 { return s.asking.Returning(id) }}
+	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of, key: key, asking: &s.asking}
 	return l, err
 }
 

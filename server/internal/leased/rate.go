@@ -8,7 +8,9 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leaseask"
 )
 
 // rate spends the lease of a limit per time.
@@ -16,8 +18,8 @@ type rate struct {
 	taker
 	limiter *client.Limiter
 	of      *lent
-	// returning is how much of what counts as debt goes back to the coordinator, and is not short any more.
-	returning func() int64
+	key     string
+	asking  *leaseask.Asking
 
 	// loose are tokens that were committed and refunded. They are spent first. No more of
 	// them count than the bucket of the limit is short of, so that it never has more than
@@ -103,7 +105,9 @@ func (r *rate) spendLoose(n int64) int64 {
 	shortfall := fixed.Amount(0)
 	var res limit.Result
 	if r.stands(&res) && !res.StoreFailed {
-		shortfall = max(0, r.debt.tokens(&res)-fixed.Whole(r.returning()))
+		// A part of the debt is on its way back to the coordinator, where it is not short any more.
+		returning := r.asking.Returning(lease.ResourceID{Limit: r.of.name, Key: r.key})
+		shortfall = max(0, r.debt.tokens(&res)-fixed.Whole(returning))
 	}
 	usable := min(fixed.Amount(loose), shortfall)
 	spent := min(usable.Floor(), n)
