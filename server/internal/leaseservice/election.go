@@ -171,6 +171,9 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		if used == nil && m.follower != nil {
 			used = m.follower.Used(now, t.Former, &record.InSync)
 		}
+		if used == nil && !t.Lost && !m.forgets && m.terms.Load() > 0 && former == s.loop.coordinator.Epoch() {
+			used = s.loop.coordinator.Used(now) // the term before was this member's as well, which did not renew it in time
+		}
 		known = used != nil
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))

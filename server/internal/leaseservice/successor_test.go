@@ -220,6 +220,47 @@ func TestKillLosesNoBucket(t *testing.T) {
 	})
 }
 
+// TestLapseLosesNoBucket: when no member has reached the register until the term was over, whoever leads next knows the
+// buckets: a new key has all of its 30 a day, and one that was used what is left of it.
+func TestLapseLosesNoBucket(t *testing.T) {
+	for seed := range seeding.Draw(t, 4) {
+		inTown(t, func(w *town) {
+			r := rand.New(rand.NewPCG(seed, 75))
+			w.config = dailyConfig
+			addresses := []string{"a", "b", "c"}[:1+r.IntN(3)]
+			for _, a := range addresses {
+				w.start(a)
+			}
+			one := w.customer(1)
+			used := map[string]int{}
+			for round := range 3 {
+				w.settle(len(addresses) - 1)
+				for i := range 5 {
+					key := fmt.Sprint("k", i)
+					used[key] += one.spend(key, r.IntN(6))
+				}
+				pass(20 * time.Second) // what is not used is given back
+				w.mu.Lock()
+				for _, m := range w.members {
+					m.cut = true
+				}
+				w.mu.Unlock()
+				pass(6*time.Second + time.Duration(r.Int64N(int64(6*time.Second))))
+				w.heal(addresses)
+				pass(8 * time.Second)
+				if got := one.spend(fmt.Sprint("new", round), 31); got != 30 {
+					t.Errorf("seed %d, %d members, lapse %d: a new key has %d of 30", seed, len(addresses), round, got)
+				}
+			}
+			for key, n := range used {
+				if got := one.spend(key, 31); got+n != 30 {
+					t.Errorf("seed %d, %d members, %s: %d were used before the lapses, and %d after them, want 30 in all", seed, len(addresses), key, n, got)
+				}
+			}
+		})
+	}
+}
+
 // TestKillsNeverRefill: whoever is killed, cut off or deaf, and whenever, no key has more than its 30 a day, and
 // when all is well a new key has all of them.
 func TestKillsNeverRefill(t *testing.T) {
