@@ -17,21 +17,32 @@ func (Drain) Event() {}
 // Used returns what is known of the buckets at now; nil = a successor has to count them as empty. The
 // coordinator must lend nothing afterwards.
 func (c *Coordinator) Used(now limit.Time) *Used {
-	if c.opts.Parent != nil || c.Recovering(now) || len(c.list)+len(c.used.of)+c.unlent.Len() > maxUsed {
+	recovering := c.Recovering(now)
+	if c.opts.Parent != nil || recovering && c.used.of == nil || len(c.list)+len(c.used.of)+c.unlent.Len() > maxUsed {
 		return nil
 	}
 	u := &Used{others: -1, of: map[BucketID]usedBucket{}}
 	if since := c.othersEmptySince(now); since != 0 {
 		u.others = time.Duration(now - since)
 	}
-	c.unopened(now, func(id BucketID, b usedBucket) { u.of[id] = b })
+	if recovering { // leases of the former coordinator may not be claimed yet
+		for id, b := range c.used.of {
+			if !b.held {
+				b.age = time.Duration(now - c.fillsSince(&b, now))
+			}
+			u.of[id] = b
+		}
+	} else {
+		c.unopened(now, func(id BucketID, b usedBucket) { u.of[id] = b })
+	}
 	c.unlent.Each(now, func(id BucketID, b *pool.Bucket) {
 		level := b.Level(now)
 		u.of[id] = usedBucket{tokens: level, fills: pool.Fills(b.Burst-level, b.Rate)}
 	})
 	for _, r := range c.list {
 		r.Pool.Refill(now)
-		u.of[pool.IDOf(r.ID)] = usedBucket{tokens: r.Pool.Level, fills: fills(r.Terms, r.Pool.Level), held: r.held(), leased: r.leased()}
+		tokens := r.Pool.Level + r.Kept()
+		u.of[pool.IDOf(r.ID)] = usedBucket{tokens: tokens, fills: fills(r.Terms, tokens), held: r.held(), leased: r.leased()}
 	}
 	return u
 }

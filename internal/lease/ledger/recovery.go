@@ -33,6 +33,9 @@ func (r *Resource) Thaw(now limit.Time) {
 	}
 }
 
+// Kept is how many tokens come to the pool when recovery ends; below 0 after a limit was reduced.
+func (r *Resource) Kept() fixed.Amount { return r.kept }
+
 // Claimed says whether the lease of that number of a former coordinator was claimed.
 func (r *Resource) Claimed(number uint64) bool {
 	return r.claimed[number]
