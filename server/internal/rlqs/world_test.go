@@ -43,7 +43,6 @@ type world struct {
 	central float64 // level of the one bucket that would hold the limit alone
 	at      time.Duration
 	worst   float64       // the most that central was below 0
-	missed  bool          // a goal of which some draws may fall short
 	delay   time.Duration // of a message between server and Envoy, up to 1.5 times that
 }
 
