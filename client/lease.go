@@ -179,8 +179,8 @@ func (l *leasedLimit) awaits(now limit.Time, n int64) bool {
 	return l.opts.Ask >= 0 && l.lane().mayAnswer(now, l.patience(now, n))
 }
 
-// undecided says whether the coordinator of now, if there is one, has not said that it lends no n. What a former one has
-// said decides nothing.
+// undecided says whether the present coordinator may still lend n: it has not refused yet. The answers of a former one do
+// not count.
 func (l *leasedLimit) undecided(now limit.Time, n int64) bool {
 	st := l.state.Load()
 	answered := st.Known && !st.Former

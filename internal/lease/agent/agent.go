@@ -74,8 +74,8 @@ type Starved struct{ Handle uint32 }
 // Connected says that the connection is new. Everything is reported again.
 type Connected struct{}
 
-// Disconnected says that the connection has ended. What the coordinator has said is in force until the leases end, and is not
-// known of whoever coordinates next.
+// Disconnected says that the connection has ended. The leases stay in force until they end, but the next coordinator may
+// answer otherwise than the former one.
 type Disconnected struct{}
 
 // Leave gives everything back. The Report that the Step returns is the last one.

@@ -15,8 +15,8 @@ import (
 //
 // level and most are models of the lease's tokens, as of the latest usage report: refilled by the rate, less what
 // the Envoy admitted, and below 0 when that was more. A report does not say when requests came. So level is the least
-// that is left: it says how large the token bucket may be that Envoy fills at a change. And most is the most: what it is
-// below 0 was certainly spent above the lease.
+// that is left: it says how large the token bucket may be that Envoy fills at a change. And most is the most that is left:
+// below 0 it is the debt, which was certainly spent above the lease.
 type part struct {
 	of     *quota
 	id     lease.ResourceID
