@@ -34,7 +34,18 @@ type Request struct {
 	// only when they have been spent, such as the tokens of a language model's answer.
 	// The Decision says whether the cost was within the limits. Not for Concurrency.
 	CountRefused bool
+
+	// IdempotencyKey, when it is not empty, names this Take, so that a caller that got no answer can send it
+	// again: a Take with the same key, attributes and cost as one that was admitted is admitted and charged
+	// nothing, and its Decision is Repeated. Use a random text for each Take, such as a UUID. A Take that was
+	// refused is decided anew, unless CountRefused charged it. How long a key is remembered, and whether keys are
+	// remembered at all, is up to the [Taker]: the service remembers them for 10 minutes, limiters of this
+	// package ignore them. At most [MaxIdempotencyKey] bytes.
+	IdempotencyKey string
 }
+
+// MaxIdempotencyKey bounds a [Request.IdempotencyKey], in bytes.
+const MaxIdempotencyKey = 256
 
 // Get returns the value of the first attribute called name.
 func (r Request) Get(name string) (string, bool) {
@@ -125,6 +136,10 @@ type Decision struct {
 	// Delay is how long an admitted request should be held back before it goes
 	// on, as leaky buckets ask for; 0 = go on at once.
 	Delay time.Duration
+
+	// Repeated says that a Take with the same [Request.IdempotencyKey] was charged before, and this one was charged
+	// nothing. Results say how the limits stand now.
+	Repeated bool
 }
 
 // Result is how one limit answered.

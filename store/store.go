@@ -21,6 +21,9 @@ type Spec struct {
 
 	// Policy is how they count. It must be valid.
 	Policy limit.Policy
+
+	// Durable keeps the counters wherever others are kept, although their window is short.
+	Durable bool
 }
 
 // Counters are the counters of one limit, one for each key. They belong to the
@@ -92,6 +95,13 @@ type Charge struct {
 
 	// Verdict is the answer.
 	Verdict limit.Verdict
+
+	// Once marks the charges behind the others whose buckets remember an idempotency key: token buckets of 1, of which
+	// 1 is taken. Where the last of them does not fit, the Take was made before, and nothing is taken at all, also not
+	// by charges that count refused requests. One before it is a Shadow, which remembers whether the Take was admitted.
+	// Such a bucket is never shared with other keys: a store that has no room for it refuses the charge with
+	// limit.ReasonTableFull.
+	Once bool
 
 	// Failed says that the counters were not reached and that Verdict is what
 	// OnFailure asks for. Take and Peek set it.

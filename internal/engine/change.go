@@ -16,10 +16,13 @@ func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allow
 		answered = e.trace(ctx)
 	}
 	allowed, err = e.store.Take(ctx, charges)
+	last := &charges[len(charges)-1]
+	repeated := last.Once && !last.Verdict.Allowed
+	charges = counted(charges)
 	if answered != nil {
 		answered(charges, allowed, err)
 	}
-	if err == nil {
+	if err == nil && !repeated {
 		e.emit(observe.Event{Kind: observe.Taken, Allowed: allowed, Charges: charges})
 	}
 	return allowed, err
@@ -29,7 +32,7 @@ func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allow
 func (e *Engine) Refund(ctx context.Context, charges []store.Charge) error {
 	err := e.store.Refund(ctx, charges)
 	if err == nil {
-		e.emit(observe.Event{Kind: observe.Returned, Charges: charges})
+		e.emit(observe.Event{Kind: observe.Returned, Charges: counted(charges)})
 	}
 	return err
 }

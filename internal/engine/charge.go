@@ -33,7 +33,10 @@ func (e *Engine) chargeStore(ctx context.Context, q *Query, missing bool, n quot
 			return false, err
 		}
 	}
-	allowed, err := e.takeCharges(ctx, q.charges)
+	allowed, err := e.takeQuery(ctx, q)
+	if q.Decision.Repeated {
+		return allowed, err
+	}
 	if err == nil {
 		err = q.unknownQuota(n)
 	}
@@ -108,6 +111,7 @@ func (e *Engine) giveBack(ctx context.Context, q *Query) error {
 			q.standing = append(q.standing, c)
 		}
 	}
+	back = q.forget(back)
 	q.refunds = back
 	if len(back) > 0 {
 		if err := e.Refund(ctx, back); err != nil {

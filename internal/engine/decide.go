@@ -74,8 +74,11 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 			return err
 		}
 	}
+	if q.Decision.Repeated && allowed {
+		q.repeat()
+	}
 	q.conclude(allowed && !missing)
-	if !q.Peek {
+	if !q.Peek && !q.Decision.Repeated {
 		if allowed && !missing {
 			q.unlimited(s, func(l *rules.Limit, c *tally.Counter, why tally.Unlimited) {
 				switch {
@@ -348,7 +351,7 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	}
 	if h.Variant != nil && h.Variant.Policy.Algorithm == limit.Concurrency && !q.Peek && d.Cost > 0 && !d.Refund {
 		if q.Decision.Permit == 0 {
-			q.Decision.Permit = newPermit()
+			q.Decision.Permit = q.permitOf()
 		}
 		charge.Permit = q.Decision.Permit
 		if t := h.Variant.Policy.Timeout; q.Decision.PermitFor == 0 || t < q.Decision.PermitFor {

@@ -83,6 +83,7 @@ type Engine struct {
 	trace         func(context.Context) func([]store.Charge, bool, error) // as in Options
 	shares        store.Shares
 	live          atomic.Pointer[snapshot]
+	once          once
 	overrides     *override.Tables
 	overrideTally tally.Counter
 	quota         bool                     // as in Options
@@ -401,7 +402,7 @@ func (e *Engine) release(q *Query) {
 		return
 	}
 	q.one[0] = Descriptor{}
-	q.Descriptors = nil
+	q.Descriptors, q.IdempotencyKey = nil, ""
 	e.queries.Put(q)
 }
 

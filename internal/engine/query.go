@@ -34,6 +34,8 @@ type Query struct {
 	// CountRefused charges every limit even if one of them refuses: see
 	// limit.Request.
 	CountRefused bool
+	// IdempotencyKey is that of limit.Request. No descriptor may give back.
+	IdempotencyKey string
 
 	// Decision is the answer. Its Results belong to the Query.
 	Decision limit.Decision
@@ -163,7 +165,7 @@ func (q *Query) Small() bool {
 func (q *Query) single(req limit.Request) {
 	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cmp.Or(req.Cost, 1)}
 	q.Descriptors = q.one[:]
-	q.Domain, q.Peek, q.CountRefused = "", req.Peek, req.CountRefused
+	q.Domain, q.Peek, q.CountRefused, q.IdempotencyKey = "", req.Peek, req.CountRefused, req.IdempotencyKey
 }
 
 func (q *Query) reset() {
@@ -193,7 +195,7 @@ func (q *Query) check() error {
 			return fmt.Errorf("engine: %w: the limit override of descriptor %d has no unit, set one from SECOND to YEAR", ErrBadRequest, i)
 		}
 	}
-	return nil
+	return q.checkKey()
 }
 
 // Policy returns the policy that the hit was decided by.

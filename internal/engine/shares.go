@@ -48,7 +48,7 @@ func (e *Engine) charge(ctx context.Context, q *Query, missing bool, n quotas) (
 	if err == nil {
 		allowed, err = e.chargeStore(ctx, q, missing || refused && q.CountRefused, n)
 	}
-	if err == nil && allowed && refused {
+	if err == nil && allowed && refused && !q.Decision.Repeated {
 		allowed, err = false, e.giveBack(ctx, q) // decided without the counters
 	}
 	e.concludeShares(ctx, q, allowed && err == nil)
@@ -103,6 +103,12 @@ func (e *Engine) concludeShares(ctx context.Context, q *Query, allowed bool) {
 		}
 		v := &c.Verdict
 		v.Remaining = min(v.Remaining, g.Verdict.Remaining)
+		if q.Decision.Repeated {
+			if g.held || g.CountRefused {
+				_ = e.lost(e.shares.ReturnShare(context.WithoutCancel(ctx), &g.Share))
+			}
+			continue
+		}
 		switch {
 		case g.refused:
 			v.Allowed, v.Reason, v.RetryAfter = false, g.Verdict.Reason, g.Verdict.RetryAfter

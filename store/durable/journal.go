@@ -29,29 +29,44 @@ var errJournal = errors.New("an entry of its journal is cut off")
 // fileKey is the key of a state in the tree, where a key may not be empty.
 func fileKey(key []byte) []byte { return append([]byte{'k'}, key...) }
 
-// writeJournal appends the states that keys have in memory; an empty one says that the key is as good as new.
+// writeJournal appends the states that keys have in memory.
 func (s *Store) writeJournal(b *bolt.Bucket, c *counters, keys []string) error {
-	journal, err := b.CreateBucketIfNotExists(journalKey)
+	states, err := s.states(c, keys)
 	if err != nil {
 		return err
 	}
+	return appendJournal(b, c, states)
+}
+
+// states returns the states that keys have in memory, as an entry of the journal; an empty one says that the key is as
+// good as new.
+func (s *Store) states(c *counters, keys []string) ([]byte, error) {
 	value := make([]byte, 0, 64*len(keys))
 	var state []byte
+	var err error
 	for _, key := range keys {
 		if state, err = s.Store.Export(c.Counters, []byte(key), state[:0]); err != nil {
-			return err
+			return nil, err
 		}
 		value = binary.AppendUvarint(value, uint64(len(key)))
 		value = append(value, key...)
 		value = append(value, byte(len(state)))
 		value = append(value, state...)
 	}
+	return value, nil
+}
+
+func appendJournal(b *bolt.Bucket, c *counters, states []byte) error {
+	journal, err := b.CreateBucketIfNotExists(journalKey)
+	if err != nil {
+		return err
+	}
 	number, err := journal.NextSequence()
 	if err != nil {
 		return err
 	}
-	c.journal.Add(int64(len(value)))
-	return journal.Put(binary.BigEndian.AppendUint64(nil, number), value)
+	c.journal.Add(int64(len(states)))
+	return journal.Put(binary.BigEndian.AppendUint64(nil, number), states)
 }
 
 // journalBytes is about how many bytes a journal has.

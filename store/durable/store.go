@@ -56,6 +56,10 @@ type Store struct {
 	mu       sync.RWMutex // held while counters are bound, and read while they are noted
 	counters map[string]*counters
 
+	// whole is read while a Take with an idempotency key counts, and held while states are read for the file: it has
+	// such a charge if it has the key, and the other way round. Nothing waits for the disk with it.
+	whole sync.RWMutex
+
 	records *Records
 	writer  writer
 }
@@ -115,9 +119,10 @@ func Open(o Options) (*Store, error) {
 // Records returns the records in the file.
 func (s *Store) Records() *Records { return s.records }
 
-// durable reports whether the counts of a policy, or its bans, are kept.
-func (s *Store) durable(p limit.Policy) bool {
-	return memory.Persistable(p) && (p.Ban > 0 || p.Rate.Count > 0 && p.Window() >= s.opts.Long)
+// durable reports whether counts, or their bans, are kept.
+func (s *Store) durable(spec store.Spec) bool {
+	p := spec.Policy
+	return memory.Persistable(p) && (spec.Durable || p.Ban > 0 || p.Rate.Count > 0 && p.Window() >= s.opts.Long)
 }
 
 // bansOnly reports whether the states of keys that are not banned are left out, as they end soon.
@@ -125,7 +130,7 @@ func (s *Store) bansOnly(p limit.Policy) bool { return p.Ban > 0 && p.Window() <
 
 // Bind returns the counters called spec.ID, with the states that the file has of them.
 func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
-	if err := spec.Policy.Validate(); err != nil || !s.durable(spec.Policy) {
+	if err := spec.Policy.Validate(); err != nil || !s.durable(spec) {
 		c, err := s.Store.Bind(spec)
 		if err == nil {
 			s.mu.Lock()
@@ -265,15 +270,11 @@ func (s *Store) Unbind(c store.Counters) error {
 // Take decides as the store in memory does. It returns when what it has counted is as safe as the bound says, or as
 // OnFailure says if that cannot be.
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
-	allowed, err := s.Store.Take(ctx, charges)
-	if err != nil {
+	allowed, some, err := s.count(ctx, charges)
+	if err != nil || !some {
 		return allowed, err
 	}
-	changed := admitted
-	if !allowed {
-		changed = refused
-	}
-	if err := s.note(ctx, charges, changed); err != nil && allowed {
+	if err := s.writer.wait(ctx); err != nil && allowed {
 		return s.unwritten(charges, err)
 	} else if err != nil {
 		return false, err
@@ -281,12 +282,32 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 	return allowed, nil
 }
 
+// count takes in memory and notes what has changed; some = something that is kept has.
+func (s *Store) count(ctx context.Context, charges []store.Charge) (allowed, some bool, err error) {
+	if n := len(charges); n > 0 && charges[n-1].Once {
+		s.whole.RLock()
+		defer s.whole.RUnlock()
+	}
+	if allowed, err = s.Store.Take(ctx, charges); err != nil {
+		return allowed, false, err
+	}
+	changed := admitted
+	if !allowed {
+		changed = refused
+	}
+	some = s.note(charges, changed)
+	if n := len(charges); n > 0 && charges[n-1].Once && !charges[n-1].Verdict.Allowed {
+		some = true // what the same Take has counted before may not be on the disk yet
+	}
+	return allowed, some, nil
+}
+
 // Refund gives back what each charge took.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	if err := s.Store.Refund(ctx, charges); err != nil {
 		return err
 	}
-	return s.note(ctx, charges, always)
+	return s.keep(ctx, charges)
 }
 
 // Reset drops the state of each bucket.
@@ -294,7 +315,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	if err := s.Store.Reset(ctx, charges); err != nil {
 		return err
 	}
-	return s.note(ctx, charges, always)
+	return s.keep(ctx, charges)
 }
 
 // Lift ends a ban.
@@ -310,7 +331,7 @@ func (s *Store) Lift(ctx context.Context, c store.Counters, b store.Ban) (bool, 
 	}
 	lifted, err := s.Store.Lift(ctx, c, b)
 	if lifted && err == nil {
-		err = s.note(ctx, []store.Charge{{Counters: c, Key: b.Key}}, always)
+		err = s.keep(ctx, []store.Charge{{Counters: c, Key: b.Key}})
 	}
 	return lifted, err
 }
@@ -344,10 +365,17 @@ func (s *Store) keyInFile(c store.Counters, id string) (found []byte, err error)
 	return found, nil
 }
 
-// note notes the keys that charges have changed. It waits for the disk as the bound asks for; it returns an
-// error, which wraps store.ErrUnavailable, if ctx ends before or the disk fails: what was taken stays taken.
-func (s *Store) note(ctx context.Context, charges []store.Charge, changed func([]store.Charge, *store.Charge) bool) error {
-	some := false
+// keep notes the keys of charges and waits for the disk as the bound asks for. It returns an error, which wraps
+// store.ErrUnavailable, if ctx ends before or the disk fails: what was changed stays changed.
+func (s *Store) keep(ctx context.Context, charges []store.Charge) error {
+	if !s.note(charges, always) {
+		return nil
+	}
+	return s.writer.wait(ctx)
+}
+
+// note notes the keys that charges have changed, and reports whether there are any that are kept.
+func (s *Store) note(charges []store.Charge, changed func([]store.Charge, *store.Charge) bool) (some bool) {
 	for i := range charges {
 		c := &charges[i]
 		if !changed(charges, c) {
@@ -360,10 +388,7 @@ func (s *Store) note(ctx context.Context, charges []store.Charge, changed func([
 		bound.noted.add(c.Key)
 		some = true
 	}
-	if !some {
-		return nil
-	}
-	return s.writer.wait(ctx)
+	return some
 }
 
 // endsSoon reports whether what a charge took is over before a window that is kept: it brought its own quota, and fits into

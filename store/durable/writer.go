@@ -164,7 +164,10 @@ func (w *writer) flush() error {
 	began := time.Now()
 	interval := w.interval.Add(1) - 1
 	changes := w.collect()
-	err := guarded(func() error { return w.write(changes) })
+	err := changes.unread
+	if err == nil {
+		err = guarded(func() error { return w.write(changes) })
+	}
 	w.done.Lock()
 	defer w.done.Unlock()
 	if err != nil {
@@ -194,6 +197,8 @@ func (w *writer) flush() error {
 type changes struct {
 	counters []*counters
 	keys     [][]string // of each of counters
+	states   [][]byte   // of the keys, as entries of their journals
+	unread   error      // why there are none
 	records  map[string]map[string]entry
 	store    *Store
 }
@@ -205,10 +210,19 @@ func (w *writer) collect() *changes {
 	c := &changes{store: s}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	s.whole.Lock()
+	defer s.whole.Unlock()
 	for _, one := range s.counters {
 		if keys := one.noted.take(); len(keys) > 0 {
 			c.counters, c.keys = append(c.counters, one), append(c.keys, keys)
 		}
+	}
+	for i, one := range c.counters {
+		states, err := s.states(one, c.keys[i])
+		if err != nil {
+			c.unread = err
+		}
+		c.states = append(c.states, states)
 	}
 	c.records = s.records.take()
 	return c
@@ -235,7 +249,7 @@ func (w *writer) write(c *changes) error {
 			if b == nil {
 				return fmt.Errorf("the file has no place for %q", one.id)
 			}
-			if err := s.writeJournal(b, one, c.keys[i]); err != nil {
+			if err := appendJournal(b, one, c.states[i]); err != nil {
 				return err
 			}
 		}

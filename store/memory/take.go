@@ -38,7 +38,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) 
 	if err := s.check(ctx, charges); err != nil {
 		return false, err
 	}
-	if len(charges) == 1 {
+	if len(charges) == 1 && !charges[0].Once {
 		c := &charges[0]
 		own := c.Counters.(*Counters)
 		c.Verdict = own.take(own.hash(c.Key), askOf(c))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/stint-io/stint/limit"
@@ -18,6 +19,7 @@ type member struct {
 	same   *member       // the member that decides for this one, when it is not the first on its bucket
 	ask
 	shadow bool
+	once   bool // as in store.Charge
 
 	// A bucket is either a word, or behind a mutex.
 	words *wordTable
@@ -108,7 +110,7 @@ func peekAll(charges []store.Charge) bool {
 func newMember(c *store.Charge) member {
 	own := c.Counters.(*Counters)
 	h := own.hash(c.Key)
-	return member{charge: c, ask: askOf(c), shadow: c.Shadow, hash: h, rank: own.serial*shardCount + shardOf(h)}
+	return member{charge: c, ask: askOf(c), shadow: c.Shadow, once: c.Once, hash: h, rank: own.serial*shardCount + shardOf(h)}
 }
 
 func (m *member) find(keep bool) {
@@ -275,21 +277,24 @@ func unlockAll(members []member) {
 }
 
 // decide checks every bucket, then takes from those that fit if the request is admitted, or else
-// charges those that count refused requests.
+// charges those that count refused requests, unless the Take was made before.
 func (s *Store) decide(members []member, since uint64) bool {
 	now := s.time(since)
-	allowed := true
+	allowed, repeated := true, false
 	for i := range members {
 		m := &members[i]
 		if m.same == nil {
 			m.charge.Verdict = m.check(since, now)
 			allowed = allowed && (m.charge.Verdict.Allowed || m.shadow)
+			repeated = repeated || m.once && !m.shadow && !m.charge.Verdict.Allowed
 		}
 	}
 	for i := range members {
 		m := &members[i]
 		switch {
 		case m.same != nil:
+		case repeated:
+			m.leave(since, now)
 		case allowed && m.charge.Verdict.Allowed:
 			m.commit(since, now)
 		default:
@@ -335,6 +340,10 @@ func (m *member) check(since uint64, now limit.Time) limit.Verdict {
 		t := m.words
 		tick := t.tickAt(since)
 		b := t.by(m.ask)
+		if m.once && m.over {
+			// The overflow bucket must stay full: the keys that get a slot later begin as it is, and were never taken.
+			return limit.Verdict{Reason: limit.ReasonTableFull, RetryAfter: time.Second}
+		}
 		next, fits := b.Take(m.was, tick, m.cost)
 		if !fits {
 			return refusal(b, m.was, tick, m.cost, m.over)
@@ -353,6 +362,15 @@ func (m *member) commit(since uint64, now limit.Time) {
 		m.charge.Verdict = m.held.commitHeld(m, now)
 	case m.word != nil:
 		m.was, _ = m.words.by(m.ask).Take(m.was, m.words.tickAt(since), m.cost)
+	}
+}
+
+// leave leaves the bucket as it is and corrects the verdict of a cost that would have fitted.
+func (m *member) leave(since uint64, now limit.Time) {
+	if v := &m.charge.Verdict; m.cost > 0 && v.Allowed {
+		rest := *m
+		rest.ask = m.withoutCost()
+		untouched(v, rest.check(since, now))
 	}
 }
 

@@ -192,11 +192,14 @@ func (b *batch) encode(now, clock limit.Time, void int64, hold float64, channel 
 		b.put(float64(c.bucket+1), float64(len(args)-1), float64(len(args)))
 	}
 	for _, r := range b.runs {
-		count := float64(r.count)
-		if r.op.verb == verbSettle {
+		what, count := r.op.verb, float64(r.count)
+		switch {
+		case what == verbSettle:
 			count = float64(r.op.owed)
+		case what == verbTake && r.op.once:
+			what = verbOnce
 		}
-		b.put(float64(r.op.verb), count, float64(len(r.op.parts)))
+		b.put(float64(what), count, float64(len(r.op.parts)))
 		for i := range r.op.parts {
 			args = b.putPart(r.op, i, args)
 		}

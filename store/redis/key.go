@@ -43,6 +43,12 @@ func appendKey(dst []byte, key []byte) []byte {
 	return append(dst, '}')
 }
 
+// appendBeside appends a key that stands for key in the slot of the bucket near.
+func appendBeside(dst []byte, near string, key []byte) []byte {
+	sum := sha256.Sum256(key)
+	return base64.RawURLEncoding.AppendEncode(append(append(dst, near...), ':'), sum[:])
+}
+
 // appendEscaped appends s with all but plain characters as %XX.
 func appendEscaped[T string | []byte](dst []byte, s T, also string) []byte {
 	const hex = "0123456789abcdef"
@@ -64,7 +70,7 @@ const slots = 1 << 14
 // within its braces.
 func slot(key string) uint16 {
 	if i := strings.IndexByte(key, '{'); i >= 0 {
-		key = strings.TrimSuffix(key[i+1:], "}")
+		key, _, _ = strings.Cut(key[i+1:], "}")
 	}
 	var crc uint16
 	for i := 0; i < len(key); i++ {

@@ -19,6 +19,7 @@ const (
 	verbFinish
 	verbReset
 	verbSettle // charges what was admitted without the server
+	verbOnce   // how the script knows a Take whose last part is as in store.Charge.Once
 )
 
 // part is one bucket's part of an operation.
@@ -60,6 +61,7 @@ const (
 // may give up while it is under way.
 type operation struct {
 	verb  verb
+	once  bool // the last part is as in store.Charge.Once
 	parts []part
 	home  []int // for each charge of the caller its part; -1 = unlimited
 	born  int64 // on the store's clock
@@ -98,7 +100,7 @@ var operations = sync.Pool{New: func() any {
 
 func newOperation(v verb, born int64) *operation {
 	o := operations.Get().(*operation)
-	o.verb, o.born, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, nil
+	o.verb, o.born, o.once, o.split, o.unattended, o.allowed, o.err = v, born, false, false, false, false, nil
 	o.deadline, o.parked, o.settles, o.owed = math.MaxInt64, 0, nil, 0
 	o.stage.Store(stageQueued)
 	return o
@@ -154,6 +156,12 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 			continue
 		}
 		key := appendKey(append(buf[:0], b.head...), c.Key)
+		if c.Once {
+			o.once = !c.Shadow
+			if len(o.parts) > 0 && own.store.opts.Topology == Cluster {
+				key = appendBeside(nil, o.parts[0].key, key)
+			}
+		}
 		j := o.find(key)
 		if together && j >= 0 {
 			o.home = append(o.home, j)
@@ -176,6 +184,9 @@ func (o *operation) fill(charges []store.Charge, together bool) {
 		})
 	}
 }
+
+// repeated reports whether the last part says that the Take was made before.
+func (o *operation) repeated() bool { return o.once && !o.parts[len(o.parts)-1].verdict.Allowed }
 
 // few is up to how many parts are searched linearly. Not more: a request of thousands would take
 // milliseconds. Not fewer: a map costs more than searching these.
@@ -206,6 +217,7 @@ func (o *operation) find(key []byte) int {
 // twin returns a copy of the request of o that belongs to the caller alone.
 func (o *operation) twin() *operation {
 	t := newOperation(o.verb, o.born)
+	t.once = o.once
 	t.home = append(t.home, o.home...)
 	for i := range o.parts {
 		p := &o.parts[i]

@@ -161,10 +161,25 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[int][]int) 
 		for _, i := range parts {
 			t.parts = append(t.parts, o.parts[i])
 		}
+		t.once = o.once && parts[len(parts)-1] == len(o.parts)-1
 		shares = append(shares, share{t, parts})
+	}
+	if i := slices.IndexFunc(shares, func(sh share) bool { return sh.op.once }); i >= 0 {
+		// It goes first: where the Take was made before, nothing is charged in the other slots.
+		shares[0], shares[i] = shares[i], shares[0]
+		first := s.ask(ctx, shares[0].op)
+		shares[0].op = first
+		for j := range shares[1:] {
+			if first == nil || first.err == nil && first.repeated() {
+				shares[1+j].op.verb = verbPeek
+			}
+		}
 	}
 	var wg sync.WaitGroup
 	for i := range shares {
+		if i == 0 && o.once {
+			continue
+		}
 		wg.Go(func() { shares[i].op = s.ask(ctx, shares[i].op) })
 	}
 	wg.Wait()
@@ -193,7 +208,7 @@ func (s *Store) spread(ctx context.Context, o *operation, groups map[int][]int) 
 		if sh.op == nil {
 			continue
 		}
-		if o.verb == verbTake && sh.op.err == nil && sh.op.allowed && (gone || o.err != nil || !o.allowed) {
+		if sh.op.verb == verbTake && sh.op.err == nil && sh.op.allowed && (gone || o.err != nil || !o.allowed) {
 			s.giveBack(sh.op)
 		}
 		if sh.op.err == nil && !o.allowed {

@@ -50,7 +50,7 @@ func (b *batch) replay(now limit.Time, admitted int64, findings []finding) error
 
 // decide decides one Take or Peek. It returns the findings that are left.
 func (b *batch) decide(o *operation, now limit.Time, findings []finding) []finding {
-	if len(o.parts) == 1 && o.verb == verbTake && !o.split && o.in[0] < b.scalars {
+	if len(o.parts) == 1 && o.verb == verbTake && !o.once && !o.split && o.in[0] < b.scalars {
 		b.decideOne(&o.parts[0], &b.buckets[o.in[0]], now)
 		o.allowed = o.parts[0].verdict.Allowed || o.parts[0].shadow
 		return findings
@@ -74,10 +74,11 @@ func (b *batch) decide(o *operation, now limit.Time, findings []finding) []findi
 		p.taken = int64(now) / 1000
 		o.allowed = o.allowed && (p.verdict.Allowed || p.shadow)
 	}
+	repeated := o.repeated()
 	for i := range o.parts {
 		p, k := &o.parts[i], &b.buckets[o.in[i]]
 		if o.in[i] < b.scalars {
-			b.settle(o, p, k, now)
+			b.settle(o, p, k, now, repeated)
 			if p.rule.policy.Ban > 0 {
 				p.banEnds(k, now)
 			}
@@ -105,9 +106,9 @@ func (b *batch) decideOne(p *part, k *bucket, now limit.Time) {
 	roundUp(&p.verdict)
 }
 
-// settle charges a scalar bucket, or lets it refuse, and completes the verdict.
-func (b *batch) settle(o *operation, p *part, k *bucket, now limit.Time) {
-	if p.cost > 0 && o.verb == verbTake {
+// settle charges a scalar bucket, or lets it refuse unless the Take is repeated, and completes the verdict.
+func (b *batch) settle(o *operation, p *part, k *bucket, now limit.Time, repeated bool) {
+	if p.cost > 0 && o.verb == verbTake && !repeated {
 		k.taken = true
 		if o.allowed && p.verdict.Allowed {
 			p.verdict = k.rule.take(&k.state, now, p.cost, p.terms)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -156,6 +157,9 @@ func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 			p := all[r.IntN(len(all))]
 			limits[j] = limitUnderTest{h.bind(fmt.Sprintf("several-%d-%d", i, j), p), [2]*bucket{newBucket(p), newBucket(p)}}
 		}
+		// Half of the Takes have one of two idempotency keys, which are soon forgotten.
+		once := limit.Policy{Rate: limit.Rate{Count: 1, Period: 20 * time.Second}, Burst: 1}
+		keys := limitUnderTest{h.bind(fmt.Sprintf("several-%d-once", i), once), [2]*bucket{newBucket(once), newBucket(once)}}
 		for step := range steps {
 			h.advance(r.pause())
 			var charges []store.Charge
@@ -166,6 +170,13 @@ func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 				charges[len(charges)-1].Shadow = r.IntN(4) == 0
 				r.options(&charges[len(charges)-1], l.counters.Spec().Policy)
 				buckets = append(buckets, l.keys[k])
+			}
+			if r.IntN(2) == 0 {
+				k := r.IntN(len(keys.keys))
+				charges = append(charges, charge(keys.counters, fmt.Sprint(k), 1))
+				last := &charges[len(charges)-1]
+				last.Once, last.CountRefused = true, r.IntN(4) == 0
+				buckets = append(buckets, keys.keys[k])
 			}
 			want := takeAll(buckets, charges, h.now())
 			if got := h.take(charges...); got != want {
@@ -181,7 +192,7 @@ func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
 				}
 			}
 		}
-		for _, l := range limits {
+		for _, l := range append(limits, keys) {
 			if err := h.store.Unbind(l.counters); err != nil {
 				t.Fatal(err)
 			}
@@ -202,6 +213,9 @@ func (h *harness) remainingOf(c store.Charge) int64 {
 // takeAll is Take over several buckets, as its contract says.
 func takeAll(buckets []*bucket, charges []store.Charge, now limit.Time) bool {
 	allowed := true
+	if n := len(charges) - 1; charges[n].Once && !buckets[n].peek(now, &charges[n]).Allowed {
+		return false
+	}
 	for i, b := range buckets {
 		allowed = allowed && (charges[i].Shadow || b.peek(now, &charges[i]).Allowed)
 	}

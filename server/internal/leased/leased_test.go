@@ -163,6 +163,11 @@ func TestAllOrNothing(t *testing.T) {
 `)
 			defer stop()
 			r := rand.New(rand.NewPCG(seed, 1))
+			once, err := f.Bind(store.Spec{ID: "once", Policy: limit.Policy{Rate: limit.Rate{Count: 1, Period: 1000 * time.Hour}, Burst: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var admitted [][]store.Charge
 			left, quotas := map[string]int64{}, map[string]int64{"a": 12, "b": 9, "x": 15, "y": 11}
 			for name, n := range quotas {
 				for _, key := range []string{"1", "2"} {
@@ -179,7 +184,45 @@ func TestAllOrNothing(t *testing.T) {
 				if peek {
 					ask = f.Peek
 				}
+				// A third of the Takes have an idempotency key, and some of those come again.
+				keyed := !peek && r.IntN(3) == 0
+				if keyed {
+					charges = append(charges, store.Charge{Counters: once, Key: fmt.Append(nil, step), Cost: 1, Once: true, OnFailure: store.FailTake})
+				}
 				got, err := ask(t.Context(), charges)
+				if keyed {
+					if got {
+						admitted = append(admitted, slices.Clone(charges))
+					}
+					charges = charges[:len(charges)-1]
+				}
+				if len(admitted) > 0 && r.IntN(3) == 0 {
+					again := slices.Clone(admitted[r.IntN(len(admitted))])
+					for i := range again[:len(again)-1] {
+						again[i].CountRefused = r.IntN(2) == 0
+					}
+					stands := func() (list []int64) {
+						for _, c := range again[:len(again)-1] {
+							if c.Counters != f.counters["x"] && c.Counters != f.counters["y"] {
+								continue // how much of a lease is here changes whenever it is asked for
+							}
+							c.Cost, c.CountRefused = 0, false
+							one := []store.Charge{c}
+							if _, err := f.Peek(t.Context(), one); err != nil {
+								t.Fatal(err)
+							}
+							list = append(list, one[0].Verdict.Remaining)
+						}
+						return list
+					}
+					before := stands()
+					if ok, err := f.Take(t.Context(), again); ok || err != nil || again[len(again)-1].Verdict.Allowed {
+						t.Fatalf("seed %d, step %d: sent again: %v, %v: %+v", seed, step, ok, err, again)
+					}
+					if after := stands(); !slices.Equal(before, after) {
+						t.Fatalf("seed %d, step %d: %v were left, %v after it was sent again: %+v", seed, step, before, after, again)
+					}
+				}
 				steps++
 				if err == nil && want && !got {
 					// The lease was said to be full, of its rate. What is left

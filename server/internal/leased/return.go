@@ -48,7 +48,11 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
 		p.entry.Value.refund(p.charge.Cost)
 		return true
-	}, func(p *part) { s.asking.GiveBack(p.id(), min(p.charge.Cost, p.to.most.Load())) })
+	}, func(p *part) {
+		if p.charge.Cost > 0 {
+			s.asking.GiveBack(p.id(), min(p.charge.Cost, p.to.most.Load()))
+		}
+	})
 }
 
 // Finish implements store.Store.

@@ -128,8 +128,9 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 	} else {
 		w.rollback()
 	}
+	repeated := charges[len(charges)-1].Once && !charges[len(charges)-1].Verdict.Allowed
 	for i := range w.leased {
-		if p := &w.leased[i]; p.always() && (!allowed || p.charge.Shadow) {
+		if p := &w.leased[i]; p.always() && !repeated && (!allowed || p.charge.Shadow) {
 			if fault := s.owe(ctx, p); p.charge.Shadow {
 				err = errors.Join(err, fault) // nobody is refused: who charges tries again
 			}
@@ -227,12 +228,19 @@ func (s *Store) shadow(ctx context.Context, p *part, allowed bool) {
 }
 
 // refused passes a request that a lease refused to the store behind: charges that count
-// such requests are made, the others are only asked.
+// such requests are made, the others are only asked. Of a request that was made before all are only asked.
 func (s *Store) refused(ctx context.Context, w *work) error {
+	repeated := false
+	if last := w.exact[len(w.exact)-1:]; last[0].Once {
+		if _, err := s.exact.Peek(ctx, last); err != nil {
+			return err
+		}
+		repeated = !last[0].Verdict.Allowed
+	}
 	for _, counts := range []bool{true, false} {
 		w.some, w.origin = w.some[:0], w.origin[:0]
 		for i := range w.exact {
-			if c := &w.exact[i]; (c.CountRefused || c.Counters.Spec().Policy.CountRefused) == counts {
+			if c := &w.exact[i]; (!repeated && (c.CountRefused || c.Counters.Spec().Policy.CountRefused)) == counts {
 				w.some, w.origin = append(w.some, w.exact[i]), append(w.origin, i)
 			}
 		}

@@ -1,7 +1,8 @@
 -- The requests. Each has its kind, how often it is repeated, how many charges it
 -- has, and for each the bucket (four times, plus 2 if it counts though it is refused,
 -- plus 1 for a shadow) and two numbers: the cost of a bucket; of a fixed window the cost
--- and, plus 1, the count that it is to be measured by, 0 for the policy's.
+-- and, plus 1, the count that it is to be measured by, 0 for the policy's. ONCE is TAKE
+-- whose last charge has to fit, or nothing at all is charged.
 local admitted = 0
 local freed = {}
 local length = #N
@@ -45,7 +46,7 @@ while at <= length do
 				end
 			end
 		end
-	elseif what == TAKE or what == PEEK then
+	elseif what == TAKE or what == PEEK or what == ONCE then
 		for n = 1, again do
 			local allowed, fitted = true, {}
 			for c = 0, charges - 1 do
@@ -57,12 +58,13 @@ while at <= length do
 			if allowed then
 				admitted = admitted + 1
 			end
+			local charging = what == TAKE or what == ONCE and fitted[charges - 1]
 			for c = 0, charges - 1 do
 				local w, c1, c2 = N[at + 3 * c], N[at + 3 * c + 1], N[at + 3 * c + 2]
 				local i = floor(w / 4)
 				local p = N[first + i]
 				local zero = c1 == 0 and (c2 == 0 or kinds[p] ~= BUCKET)
-				if what == TAKE and not zero then
+				if charging and not zero then
 					if allowed and fitted[c] then
 						charge(i, p, c1, c2)
 					else

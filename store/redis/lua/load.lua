@@ -18,7 +18,7 @@ local pack, unpack_ = struct.pack, struct.unpack
 local call, floor, ceil, min, max = redis.call, math.floor, math.ceil, math.min, math.max
 
 local BUCKET, FIXED, SLIDING, LOG, PLACES = 1, 2, 3, 4, 5
-local TAKE, PEEK, REFUND, FINISH, RESET, SETTLE = 1, 2, 3, 4, 5, 6
+local TAKE, PEEK, REFUND, FINISH, RESET, SETTLE, ONCE = 1, 2, 3, 4, 5, 6, 7
 local MOST = 2251799813685248 -- 2^51, where counts stop
 local OWED = 9007199254740991 -- 2^53 - 1, where what is refused makes no more debt: in the year 2255
 
