@@ -91,9 +91,12 @@ type TakeRequest struct {
 	// 1 where it is not set. 0 takes nothing: the answer says whether 1 would be admitted. At most 2^62.
 	Cost *int64 `protobuf:"varint,2,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
 	// Charge every limit, also if one of them refuses.
-	CountRefused  bool `protobuf:"varint,3,opt,name=count_refused,json=countRefused,proto3" json:"count_refused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CountRefused bool `protobuf:"varint,3,opt,name=count_refused,json=countRefused,proto3" json:"count_refused,omitempty"`
+	// Names this call, so that it can be made again when its answer was lost: a call with the same key, attributes and
+	// cost as one that was admitted within 10 minutes is admitted and charged nothing. At most 256 bytes.
+	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TakeRequest) Reset() {
@@ -147,6 +150,13 @@ func (x *TakeRequest) GetCountRefused() bool {
 	return false
 }
 
+func (x *TakeRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 type Decision struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
@@ -162,7 +172,9 @@ type Decision struct {
 	// Header fields for whoever serves the request.
 	Tags map[string]string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Of a refusal: what the refusing limit wants its client to be answered, where that is more than a status.
-	Action        *Action `protobuf:"bytes,8,opt,name=action,proto3" json:"action,omitempty"`
+	Action *Action `protobuf:"bytes,8,opt,name=action,proto3" json:"action,omitempty"`
+	// A call with the same idempotency_key was charged before, and this one was charged nothing.
+	Repeated      bool `protobuf:"varint,9,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -251,6 +263,13 @@ func (x *Decision) GetAction() *Action {
 		return x.Action
 	}
 	return nil
+}
+
+func (x *Decision) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
 }
 
 // An answer of a limit's own.
@@ -1004,17 +1023,18 @@ var File_stint_limits_v1_limits_proto protoreflect.FileDescriptor
 
 const file_stint_limits_v1_limits_proto_rawDesc = "" +
 	"\n" +
-	"\x1cstint/limits/v1/limits.proto\x12\x0fstint.limits.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe1\x01\n" +
+	"\x1cstint/limits/v1/limits.proto\x12\x0fstint.limits.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x02\n" +
 	"\vTakeRequest\x12L\n" +
 	"\n" +
 	"attributes\x18\x01 \x03(\v2,.stint.limits.v1.TakeRequest.AttributesEntryR\n" +
 	"attributes\x12\x17\n" +
 	"\x04cost\x18\x02 \x01(\x03H\x00R\x04cost\x88\x01\x01\x12#\n" +
-	"\rcount_refused\x18\x03 \x01(\bR\fcountRefused\x1a=\n" +
+	"\rcount_refused\x18\x03 \x01(\bR\fcountRefused\x12'\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
-	"\x05_cost\"\x94\x03\n" +
+	"\x05_cost\"\xb0\x03\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\x05R\x06status\x12:\n" +
@@ -1024,7 +1044,8 @@ const file_stint_limits_v1_limits_proto_rawDesc = "" +
 	"\x06limits\x18\x05 \x03(\v2\x16.stint.limits.v1.LimitR\x06limits\x12\x16\n" +
 	"\x06permit\x18\x06 \x01(\x04R\x06permit\x127\n" +
 	"\x04tags\x18\a \x03(\v2#.stint.limits.v1.Decision.TagsEntryR\x04tags\x12/\n" +
-	"\x06action\x18\b \x01(\v2\x17.stint.limits.v1.ActionR\x06action\x1a7\n" +
+	"\x06action\x18\b \x01(\v2\x17.stint.limits.v1.ActionR\x06action\x12\x1a\n" +
+	"\brepeated\x18\t \x01(\bR\brepeated\x1a7\n" +
 	"\tTagsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x99\x01\n" +

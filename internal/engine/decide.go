@@ -38,6 +38,14 @@ const unkeyedAfter = 10
 // [store.ErrUnavailable], nothing taken; it wraps [ErrBadRequest] when the query is
 // at fault.
 func (e *Engine) Decide(ctx context.Context, q *Query) error {
+	if err := q.identify(); err != nil {
+		return err
+	}
+	return e.decideByLive(ctx, q)
+}
+
+// decideByLive decides q, whose identity is set, by the configuration in force.
+func (e *Engine) decideByLive(ctx context.Context, q *Query) error {
 	for {
 		s := e.live.Load()
 		err := e.decide(ctx, s, q)

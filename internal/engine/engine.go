@@ -308,6 +308,9 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 	if len(e.live.Load().queues) > 0 {
 		return e.TakeWithin(ctx, req, limit.Never)
 	}
+	if _, err := e.identify(ctx, &req, false); err != nil {
+		return limit.Decision{}, err
+	}
 	return e.take(ctx, req)
 }
 
@@ -315,7 +318,7 @@ func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, e
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
 	q.single(req)
-	if err := e.Decide(ctx, q); err != nil {
+	if err := e.decideByLive(ctx, q); err != nil {
 		return limit.Decision{}, err
 	}
 	d := q.Decision
@@ -402,7 +405,7 @@ func (e *Engine) release(q *Query) {
 		return
 	}
 	q.one[0] = Descriptor{}
-	q.Descriptors, q.IdempotencyKey = nil, ""
+	q.Descriptors = nil
 	e.queries.Put(q)
 }
 
@@ -494,6 +497,17 @@ func (e *Engine) queueOf(s *snapshot, req limit.Request) *waitqueue.Queue {
 // queue; with d of 0 it is refused at once. See [waitqueue.Queue.TakeWithin]. A delay that a leaky bucket asks
 // for is then part of the wait.
 func (e *Engine) TakeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
+	repeated, err := e.identify(ctx, &req, d > 0 && len(e.live.Load().queues) > 0)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	if repeated {
+		return e.take(ctx, req)
+	}
+	return e.takeWithin(ctx, req, d)
+}
+
+func (e *Engine) takeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
 	s := e.live.Load()
 	req.Attributes = s.derived.of(req.Attributes)
 	q := e.queueOf(s, req)

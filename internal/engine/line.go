@@ -123,6 +123,11 @@ func (e *Engine) TakeInLine(ctx context.Context, req limit.Request, d time.Durat
 	if req.Peek || d <= 0 || req.Cost < 0 {
 		return e.TakeWithin(ctx, req, d)
 	}
+	if repeated, err := e.identify(ctx, &req, true); err != nil {
+		return limit.Decision{}, err
+	} else if repeated {
+		return e.take(ctx, req)
+	}
 	req.Attributes = e.live.Load().derived.of(req.Attributes)
 	end := time.Now().Add(d)
 	var answer limit.Decision
@@ -139,7 +144,7 @@ func (e *Engine) TakeInLine(ctx context.Context, req limit.Request, d time.Durat
 	}
 	if name == "" {
 		var err error
-		if answer, err = e.TakeWithin(ctx, req, d); err != nil || answer.Allowed {
+		if answer, err = e.takeWithin(ctx, req, d); err != nil || answer.Allowed {
 			return answer, err
 		}
 		name = e.lineOf(req, &answer)

@@ -24,9 +24,9 @@ const IdempotencyWindow = 10 * time.Minute
 // onceID is the ID of the counters that remember idempotency keys. No limit has a name with a colon.
 const onceID = ":idempotency"
 
-// errNoRoom is the error of a request whose idempotency key cannot be remembered: charging it without could charge it
-// twice.
-var errNoRoom = fmt.Errorf("engine: no room to remember another idempotency key, for up to %v: %w", IdempotencyWindow, store.ErrUnavailable)
+// ErrKeysFull is the error of a request whose idempotency key the store has no room to remember. Nothing was taken: to
+// charge it without could charge it twice. It wraps [store.ErrUnavailable].
+var ErrKeysFull = fmt.Errorf("no room to remember another idempotency key: send fewer requests with a key within %v, or give the store more memory: %w", IdempotencyWindow, store.ErrUnavailable)
 
 // once are the counters that remember idempotency keys: a token bucket of 1 for each, which is empty for the window.
 // The store takes it together with the charges of the request, so it has both or neither.
@@ -56,13 +56,23 @@ func (o *once) counters(st store.Store) (store.Counters, error) {
 	return c, nil
 }
 
-// fingerprint is a hash of the idempotency key of q and of all that makes it the same request: another request with
-// the same key is another one.
-func (q *Query) fingerprint() [sha256.Size]byte {
+// identify sets the identity of q: a hash of the idempotency key of q and of all that makes it the same request, so that
+// another request with the same key is another one. It is made of the attributes as they came, since those that are derived from them change.
+func (q *Query) identify() error {
+	q.identity = ""
+	if q.IdempotencyKey == "" {
+		return nil
+	}
+	if n := len(q.IdempotencyKey); n > limit.MaxIdempotencyKey {
+		return fmt.Errorf("engine: %w: the idempotency key has %d bytes, want at most %d", ErrBadRequest, n, limit.MaxIdempotencyKey)
+	}
 	b := store.AppendKey(nil, q.IdempotencyKey)
 	b = store.AppendKey(b, q.Domain)
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
+		if d.Refund {
+			return fmt.Errorf("engine: %w: descriptor %d gives back: leave out the idempotency key", ErrBadRequest, i)
+		}
 		b = binary.AppendUvarint(b, uint64(d.Cost))
 		if d.HasOverride {
 			b = fmt.Appendf(b, "%v", d.Override)
@@ -78,7 +88,35 @@ func (q *Query) fingerprint() [sha256.Size]byte {
 			b = store.AppendKey(store.AppendKey(b, a.Name), a.Value)
 		}
 	}
-	return sha256.Sum256(b)
+	sum := sha256.Sum256(b)
+	q.identity = string(sum[:])
+	return nil
+}
+
+// identify replaces the idempotency key of req by the identity of the request, and reports whether it was charged
+// before, so that it need not wait.
+func (e *Engine) identify(ctx context.Context, req *limit.Request, waits bool) (repeated bool, err error) {
+	if req.IdempotencyKey == "" {
+		return false, nil
+	}
+	q := e.queries.Get().(*Query)
+	defer e.release(q)
+	q.single(*req)
+	q.IdempotencyKey = req.IdempotencyKey
+	if err := q.identify(); err != nil {
+		return false, err
+	}
+	req.IdempotencyKey = q.identity
+	if !waits || req.Peek {
+		return false, nil
+	}
+	q.reset()
+	if err := e.remember(q); err != nil {
+		return false, err
+	}
+	_, err = e.store.Peek(ctx, q.charges)
+	v := &q.charges[len(q.charges)-1].Verdict
+	return err == nil && !v.Allowed && v.Reason == limit.ReasonRate, err
 }
 
 // remember adds the charges of the idempotency key. Of a request that is charged also when it is refused the first of two
@@ -88,9 +126,8 @@ func (e *Engine) remember(q *Query) error {
 	if err != nil {
 		return err
 	}
-	sum := q.fingerprint()
 	key := store.Charge{
-		Counters: c, Key: base64.RawURLEncoding.AppendEncode(nil, sum[:24]), Cost: 1, Once: true, OnFailure: store.FailAllow,
+		Counters: c, Key: base64.RawURLEncoding.AppendEncode(nil, []byte(q.identity[:24])), Cost: 1, Once: true, OnFailure: store.FailAllow,
 	}
 	if q.CountRefused {
 		admitted := key
@@ -104,17 +141,16 @@ func (e *Engine) remember(q *Query) error {
 
 // permitOf returns the number of a permit: that of a repeated request is the same.
 func (q *Query) permitOf() uint64 {
-	if q.IdempotencyKey == "" {
+	if q.identity == "" {
 		return newPermit()
 	}
-	sum := q.fingerprint()
-	return binary.BigEndian.Uint64(sum[24:])>>11 | 1
+	return binary.BigEndian.Uint64([]byte(q.identity[24:]))>>11 | 1
 }
 
 // takeQuery takes the charges of q, and its idempotency key if it has one, as a whole. If the key is known nothing is
 // taken, and q is repeated.
 func (e *Engine) takeQuery(ctx context.Context, q *Query) (allowed bool, err error) {
-	if q.IdempotencyKey == "" {
+	if q.identity == "" {
 		return e.takeCharges(ctx, q.charges)
 	}
 	if err := e.remember(q); err != nil {
@@ -127,7 +163,7 @@ func (e *Engine) takeQuery(ctx context.Context, q *Query) (allowed bool, err err
 	case v.Allowed:
 		return allowed, nil
 	case v.Reason == limit.ReasonTableFull:
-		return false, errNoRoom
+		return false, ErrKeysFull
 	}
 	q.Decision.Repeated = true
 	return !q.CountRefused || !q.charges[len(q.charges)-2].Verdict.Allowed, nil
@@ -169,20 +205,4 @@ func (q *Query) repeat() {
 		v := &charges[i].Verdict
 		v.Allowed, v.Reason, v.RetryAfter = true, limit.ReasonNone, 0
 	}
-}
-
-// checkKey returns an error for an idempotency key that cannot be remembered.
-func (q *Query) checkKey() error {
-	if q.IdempotencyKey == "" {
-		return nil
-	}
-	if n := len(q.IdempotencyKey); n > limit.MaxIdempotencyKey {
-		return fmt.Errorf("engine: %w: the idempotency key has %d bytes, want at most %d", ErrBadRequest, n, limit.MaxIdempotencyKey)
-	}
-	for i := range q.Descriptors {
-		if q.Descriptors[i].Refund {
-			return fmt.Errorf("engine: %w: descriptor %d gives back: leave out the idempotency key", ErrBadRequest, i)
-		}
-	}
-	return nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
 
@@ -258,7 +257,7 @@ func TestNoRoomForKeys(t *testing.T) {
 	admitted, refused := 0, 0
 	for i := range 20_000 {
 		switch d, err := e.Take(t.Context(), limit.Request{IdempotencyKey: fmt.Sprint(i)}); {
-		case errors.Is(err, store.ErrUnavailable) && strings.Contains(err.Error(), "idempotency"):
+		case errors.Is(err, engine.ErrKeysFull):
 			refused++
 		case err != nil || !d.Allowed || d.Repeated:
 			t.Fatalf("request %d: %+v, %v", i, d, err)
@@ -316,5 +315,39 @@ func TestBadKeys(t *testing.T) {
 	}
 	if d, err := e.Take(t.Context(), limit.Request{Peek: true}); err != nil || d.Results[0].Remaining != 10 {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// A request that was charged before does not wait for its turn, whatever its limits and its caller say of queues.
+func TestRepeatedDoesNotWait(t *testing.T) {
+	for _, text := range []string{
+		"limits: [{name: day, rate: 1/day, burst: 1, on_exceed: {queue: {max_wait: 1m}}}]", "limits: [{name: day, rate: 1/day, burst: 1}]",
+	} {
+		e, err := engine.New(memory.New(memory.Options{}), parse(t, text), engine.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := []func() (limit.Decision, error){
+			func() (limit.Decision, error) { return e.Take(t.Context(), limit.Request{IdempotencyKey: "k"}) },
+			func() (limit.Decision, error) {
+				return e.TakeWithin(t.Context(), limit.Request{IdempotencyKey: "k"}, time.Hour)
+			},
+			func() (limit.Decision, error) {
+				return e.TakeInLine(t.Context(), limit.Request{IdempotencyKey: "k"}, time.Hour)
+			},
+			func() (limit.Decision, error) {
+				q := engine.Query{Descriptors: []engine.Descriptor{{Cost: 1}}, IdempotencyKey: "k"}
+				err := e.Decide(t.Context(), &q)
+				return q.Decision, err
+			},
+		}
+		for i := range ask {
+			for j := range ask {
+				d, err := ask[(i+j)%len(ask)]()
+				if err != nil || !d.Allowed || d.Repeated != (i+j > 0) {
+					t.Errorf("%s: way %d after %d others: %+v, %v", text, (i+j)%len(ask), i+j, d, err)
+				}
+			}
+		}
 	}
 }

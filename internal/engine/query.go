@@ -42,13 +42,14 @@ type Query struct {
 	// Hits are the limits that apply to each descriptor; see [Query.HitsOf].
 	Hits []Hit
 
-	reserve bool // the cost is an estimate: see TakeParts
-	one     [1]Descriptor
-	matched []rules.Matched
-	keys    []byte
-	parts   []part
-	charges []store.Charge
-	refunds []store.Charge
+	identity string // see identify
+	reserve  bool   // the cost is an estimate: see TakeParts
+	one      [1]Descriptor
+	matched  []rules.Matched
+	keys     []byte
+	parts    []part
+	charges  []store.Charge
+	refunds  []store.Charge
 	// standing are charges that took nothing after all, or whose cost was given back.
 	standing []*store.Charge
 	skipped  []skipped
@@ -161,11 +162,11 @@ func (q *Query) Small() bool {
 	return cap(q.charges) <= most && cap(q.keys) <= most<<5 && cap(q.Descriptors) <= most
 }
 
-// single makes req the only descriptor of q.
+// single makes req the only descriptor of q. The idempotency key of req is an identity; see [Engine.identify].
 func (q *Query) single(req limit.Request) {
 	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cmp.Or(req.Cost, 1)}
 	q.Descriptors = q.one[:]
-	q.Domain, q.Peek, q.CountRefused, q.IdempotencyKey = "", req.Peek, req.CountRefused, req.IdempotencyKey
+	q.Domain, q.Peek, q.CountRefused, q.IdempotencyKey, q.identity = "", req.Peek, req.CountRefused, "", req.IdempotencyKey
 }
 
 func (q *Query) reset() {
@@ -195,7 +196,7 @@ func (q *Query) check() error {
 			return fmt.Errorf("engine: %w: the limit override of descriptor %d has no unit, set one from SECOND to YEAR", ErrBadRequest, i)
 		}
 	}
-	return q.checkKey()
+	return nil
 }
 
 // Policy returns the policy that the hit was decided by.

@@ -42,6 +42,7 @@ type Part struct {
 func (e *Engine) TakeParts(ctx context.Context, req limit.Request) (limit.Decision, []Part, int64, error) {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
+	req.IdempotencyKey = ""
 	q.single(req)
 	return e.takeParts(ctx, q)
 }

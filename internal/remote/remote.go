@@ -173,10 +173,10 @@ func (f *Fault) ofTheRequest() bool { return f.Status >= 400 && f.Status < 500 }
 // Call posts a question to a path of the service and returns the status and the body of its answer: of a call that has
 // succeeded, or of a refusal. Any other answer is a [Fault].
 func (c *Client) Call(ctx context.Context, path string, question []byte) (status int, answer []byte, err error) {
-	return c.call(ctx, path, question, nil)
+	return c.call(ctx, path, question, nil, "")
 }
 
-func (c *Client) call(ctx context.Context, path string, question []byte, prefer []string) (status int, answer []byte, err error) {
+func (c *Client) call(ctx context.Context, path string, question []byte, prefer []string, key string) (status int, answer []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(question))
 	if err != nil {
 		return 0, nil, err
@@ -184,6 +184,9 @@ func (c *Client) call(ctx context.Context, path string, question []byte, prefer 
 	req.Header["Content-Type"] = isJSON
 	if prefer != nil {
 		req.Header["Prefer"] = prefer
+	}
+	if key != "" {
+		req.Header["Idempotency-Key"] = []string{key}
 	}
 	if c.token != "" {
 		req.Header["Authorization"] = []string{c.token}
@@ -242,7 +245,7 @@ func (c *Client) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 }
 
 func (c *Client) take(ctx context.Context, req limit.Request, prefer []string) (limit.Decision, error) {
-	status, answer, err := c.call(ctx, "/v1/take", appendQuestion(nil, req, 0), prefer)
+	status, answer, err := c.call(ctx, "/v1/take", appendQuestion(nil, req, 0), prefer, req.IdempotencyKey)
 	if err != nil {
 		return limit.Decision{}, err
 	}

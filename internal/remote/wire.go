@@ -125,12 +125,13 @@ type pair struct {
 
 // admission is an answer that lets a request through.
 type admission struct {
-	Allowed *bool    `json:"allowed"`
-	Permit  uint64   `json:"permit"`
-	For     *seconds `json:"permit_for"`
-	Delay   *seconds `json:"delay"`
-	Limits  []result `json:"limits"`
-	Tags    []pair   `json:"tags"`
+	Allowed  *bool    `json:"allowed"`
+	Repeated bool     `json:"repeated"`
+	Permit   uint64   `json:"permit"`
+	For      *seconds `json:"permit_for"`
+	Delay    *seconds `json:"delay"`
+	Limits   []result `json:"limits"`
+	Tags     []pair   `json:"tags"`
 }
 
 // refusal is a problem document.
@@ -139,6 +140,7 @@ type refusal struct {
 	Reason     string   `json:"reason"`
 	RetryAfter *seconds `json:"retry_after"`
 	Status     int      `json:"status"`
+	Repeated   bool     `json:"repeated"`
 	Limits     []result `json:"limits"`
 	Action     *struct {
 		Status      int     `json:"status"`
@@ -188,7 +190,7 @@ func decision(status int, body []byte) (limit.Decision, error) {
 	if err := json.Unmarshal(body, &m); err != nil || m.Policies == nil || m.Status < 400 || m.Status > 599 {
 		return limit.Decision{}, fmt.Errorf("the service's answer is no decision (status %d)", status)
 	}
-	d := limit.Decision{Status: m.Status}
+	d := limit.Decision{Status: m.Status, Repeated: m.Repeated}
 	if a := m.Action; a != nil {
 		d.Status = a.Status
 		d.Action = &limit.Action{Status: a.Status, Location: a.Location, ContentType: a.ContentType}
@@ -217,7 +219,7 @@ func admitted(body []byte) (limit.Decision, error) {
 	if err := json.Unmarshal(body, &m); err != nil || m.Allowed == nil {
 		return limit.Decision{}, fmt.Errorf("the service's answer is no decision: %.100q", body)
 	}
-	d := limit.Decision{Allowed: *m.Allowed, Permit: m.Permit, PermitFor: m.For.or(0), Delay: m.Delay.or(0), Tags: attributes(m.Tags)}
+	d := limit.Decision{Allowed: *m.Allowed, Repeated: m.Repeated, Permit: m.Permit, PermitFor: m.For.or(0), Delay: m.Delay.or(0), Tags: attributes(m.Tags)}
 	for i := range m.Limits {
 		d.Results = append(d.Results, m.Limits[i].result())
 	}

@@ -14,7 +14,9 @@ const retryAfterFailure = time.Second
 
 // unwritten decides charges that were admitted and counted in memory, and that the file does not take: as their
 // OnFailure says. Those with FailAllow and FailLocal stay admitted, and counted for when the file takes them. What
-// is not admitted after all was not taken. why is the error, returned if a charge with FailTake is among them.
+// is not admitted after all was not taken, unless it has an idempotency key: it stays counted, since the same request may
+// be waiting for the disk at this moment to be answered as repeated. why is the error, returned if a charge with FailTake
+// is among them.
 func (s *Store) unwritten(charges []store.Charge, why error) (allowed bool, err error) {
 	allowed = true
 	for i := range charges {
@@ -43,7 +45,7 @@ func (s *Store) unwritten(charges []store.Charge, why error) (allowed bool, err 
 	var back, ended []store.Charge
 	for i := range charges {
 		switch c := &charges[i]; {
-		case c.Cost == 0 || !c.Verdict.Allowed:
+		case charges[len(charges)-1].Once, c.Cost == 0 || !c.Verdict.Allowed:
 		case c.Permit != 0:
 			ended = append(ended, *c)
 		default:

@@ -119,7 +119,11 @@ func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, err
 		}
 	}
 	if err != nil {
-		w.rollback()
+		if charges[len(charges)-1].Once && errors.Is(err, store.ErrUnavailable) {
+			w.commit() // the store behind may have taken, and then the same Take will be answered as repeated
+		} else {
+			w.rollback()
+		}
 		return false, err
 	}
 	w.answers(charges)

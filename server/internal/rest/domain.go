@@ -11,7 +11,9 @@ import (
 // query returns what the engine is asked where a request has a domain. The
 // attributes, in the order in which they came, are a descriptor like the others.
 func (b *body) query() *engine.Query {
-	q := &engine.Query{Domain: b.domain, Peek: b.request.Peek, CountRefused: b.request.CountRefused}
+	q := &engine.Query{
+		Domain: b.domain, Peek: b.request.Peek, CountRefused: b.request.CountRefused, IdempotencyKey: b.request.IdempotencyKey,
+	}
 	if len(b.request.Attributes) > 0 {
 		q.Descriptors = append(q.Descriptors, engine.Descriptor{Attributes: b.request.Attributes, Described: true, Cost: b.request.Cost})
 	}

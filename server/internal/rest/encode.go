@@ -14,6 +14,7 @@ import (
 func appendDecision(to []byte, d *limit.Decision) []byte {
 	to = append(to, `{"allowed":`...)
 	to = strconv.AppendBool(to, d.Allowed)
+	to = appendTrue(to, `,"repeated":true`, d.Repeated)
 	if d.Permit != 0 {
 		to = append(to, `,"permit":`...)
 		to = strconv.AppendUint(to, d.Permit, 10)
@@ -47,7 +48,7 @@ func appendResults(to []byte, d *limit.Decision) []byte {
 // appendRefusal appends what a caller that answers in place of the service has to know of a refusal beside the problem
 // document: how every limit stands, and what the refusing one wants its clients to be answered.
 func appendRefusal(to []byte, d *limit.Decision, a *limit.Action) []byte {
-	to = appendResults(to, d)
+	to = appendTrue(appendResults(to, d), `,"repeated":true`, d.Repeated)
 	if a == nil {
 		return to
 	}

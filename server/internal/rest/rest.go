@@ -6,6 +6,7 @@ package rest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -154,6 +155,10 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	if b.request.IdempotencyKey, err = idempotencyKey(r.Header); err != nil {
+		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	var d limit.Decision
 	switch {
 	case b.domain == "" && b.queue:
@@ -202,6 +207,21 @@ func (a *api) take(w http.ResponseWriter, r *http.Request, src []byte) {
 	*text = append(appendDecision((*text)[:0], &d), '\n')
 	// A failed write means that the client has gone: there is nothing left to do.
 	_, _ = w.Write(*text)
+}
+
+// idempotencyKey returns the key of a take; "" = it has none. Only this API reads it: a gateway passes on the header fields
+// of its clients, which could repeat a key to be charged once for many requests.
+func idempotencyKey(h http.Header) (string, error) {
+	list := h["Idempotency-Key"]
+	switch {
+	case len(list) == 0:
+		return "", nil
+	case len(list) > 1:
+		return "", errors.New("the header field Idempotency-Key is there twice, want one")
+	case list[0] == "" || len(list[0]) > limit.MaxIdempotencyKey:
+		return "", fmt.Errorf("the header field Idempotency-Key has %d bytes, want 1 to %d, such as a UUID", len(list[0]), limit.MaxIdempotencyKey)
+	}
+	return list[0], nil
 }
 
 // mostPatience is the longest max_wait of a queue.
@@ -287,6 +307,10 @@ func (a *api) finish(w http.ResponseWriter, r *http.Request, src []byte) {
 func (a *api) fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, engine.ErrBadRequest) {
 		answer.WriteError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if errors.Is(err, engine.ErrKeysFull) {
+		answer.WriteError(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	answer.WriteUnavailable(w)

@@ -20,6 +20,7 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 
 type decision struct {
 	Allowed   bool     `json:"allowed"`
+	Repeated  bool     `json:"repeated,omitempty"`
 	Permit    uint64   `json:"permit,omitempty"`
 	PermitFor *seconds `json:"permit_for,omitempty"`
 	Delay     *seconds `json:"delay,omitempty"`
@@ -56,7 +57,7 @@ type result struct {
 }
 
 func newDecision(d *limit.Decision) decision {
-	out := decision{Allowed: d.Allowed, Permit: d.Permit, Limits: make([]result, len(d.Results))}
+	out := decision{Allowed: d.Allowed, Repeated: d.Repeated, Permit: d.Permit, Limits: make([]result, len(d.Results))}
 	if d.PermitFor > 0 {
 		s := seconds(d.PermitFor)
 		out.PermitFor = &s

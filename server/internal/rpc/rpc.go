@@ -45,7 +45,7 @@ func (s *Service) Take(ctx context.Context, in *stintpb.TakeRequest) (*stintpb.D
 	if err != nil {
 		return nil, err
 	}
-	req.Cost, req.CountRefused = 1, in.GetCountRefused()
+	req.Cost, req.CountRefused, req.IdempotencyKey = 1, in.GetCountRefused(), in.GetIdempotencyKey()
 	if in.Cost != nil {
 		req.Cost = in.GetCost()
 	}
@@ -159,7 +159,7 @@ func lifetime(d *durationpb.Duration) (time.Duration, error) {
 }
 
 func decision(d *limit.Decision) *stintpb.Decision {
-	out := &stintpb.Decision{Allowed: d.Allowed, Permit: d.Permit}
+	out := &stintpb.Decision{Allowed: d.Allowed, Repeated: d.Repeated, Permit: d.Permit}
 	if !d.Allowed {
 		out.Status, out.RetryAfter, out.Action = int32(d.Status), duration(d.RetryAfter()), action(d.Action)
 	}
@@ -239,6 +239,7 @@ func toStatus(ctx context.Context, err error) error {
 		code = codes.FailedPrecondition
 	case errors.Is(err, reserve.ErrBad), errors.Is(err, engine.ErrBadRequest):
 		code = codes.InvalidArgument
+	case errors.Is(err, engine.ErrKeysFull):
 	case errors.Is(err, store.ErrFull):
 		return status.Error(codes.ResourceExhausted, "too many reservations are open")
 	case ctx.Err() != nil:
