@@ -195,14 +195,6 @@ internal/audit, limit < internal/plans < server/internal/admin;
 # Both by the files alone, without a service.
 internal/derive, internal/plans, rules < internal/derive/fromfiles < server;
 
-# How often each limit was met, and with which answer.
-rules < internal/tally < internal/engine;
-
-# Which keys are met most often now, and which requests there were in the latest hour; what sees both.
-NONE < internal/topkeys;
-store/memory < internal/lasthour;
-internal/tally, internal/topkeys, internal/lasthour < internal/watch;
-
 # Requests that wait for a limit.
 rules < internal/waitqueue < internal/engine;
 
@@ -211,6 +203,13 @@ store < internal/override < internal/engine;
 
 # The engine decides. It knows neither HTTP nor gRPC.
 rules, store < internal/engine;
+
+# What observes its decisions: how often each limit was met, and with which answer; which keys are met most often now, and
+# which requests there were in the latest hour.
+internal/engine < internal/tally < server/internal/ui, server/internal/admin, server;
+NONE < internal/topkeys;
+store/memory < internal/lasthour;
+internal/engine, internal/topkeys, internal/lasthour < internal/watch;
 
 # Costs that are taken before they are known.
 internal/engine < internal/reserve;
@@ -233,7 +232,7 @@ internal/engine, internal/document < internal/banlist;
 internal/engine, internal/document, internal/audit < internal/keyadmin;
 
 # Hits of rules, as Envoy's own service counts them; and what sends counters.
-internal/engine < internal/hits < server/internal/rls, server;
+internal/engine < internal/hits < server;
 internal/answer < server/internal/rls;
 NONE < internal/statsd < server;
 

@@ -197,6 +197,7 @@ func (b *builder) envoyLimit(d *file, path envoyPath, n, limits *document.Node) 
 		detailed: d.flag(n, "detailed_metric"), metric: path.metric,
 		Condition: "domain=" + quoteIfOdd(path.domain) + " descriptor" + path.id, ipv6: 128,
 	}
+	l.statVaries = l.findStatVaries()
 	if m := n.Get("metadata"); m != nil && m.Kind == document.Map {
 		l.Metadata, _ = plainValue(m).(map[string]any)
 	}

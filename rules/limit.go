@@ -225,6 +225,8 @@ type Limit struct {
 	detailed  bool     // Envoy's detailed_metric
 	metric    []bool   // Envoy's value_to_metric, per entry
 	share     []string // Envoy's share_threshold: per entry, the pattern that stands for its values, or ""
+
+	statVaries bool // as StatVaries
 }
 
 // Override is a policy for some of a limit's requests.

@@ -9,7 +9,9 @@ import (
 
 // StatVaries reports whether requests of different values have different names in the statistics of
 // Envoy's rate limit service: detailed_metric, value_to_metric, or a star in a key.
-func (l *Limit) StatVaries() bool {
+func (l *Limit) StatVaries() bool { return l.statVaries }
+
+func (l *Limit) findStatVaries() bool {
 	return l.detailed || slices.Contains(l.metric, true) || slices.ContainsFunc(l.Key, func(k string) bool { return strings.Contains(k, "*") })
 }
 

@@ -49,7 +49,6 @@ type config struct {
 	engine     *engine.Engine
 	leases     *leases
 	identity   *derive.Source
-	followed   func(*rules.Set)    // is told what is in force; nil = nobody
 	counted    func(...*rules.Set) // says of which limits usage is counted
 	aim        func(webhook.Target)
 	estimate   func(estimate.Config) error
@@ -163,9 +162,6 @@ func (c *config) put(set *rules.Set, err error, attrs ...any) error {
 		c.mu.ok = false
 		c.mu.errors++
 		return err
-	}
-	if c.followed != nil {
-		c.followed(set)
 	}
 	c.isLoaded.Store(true)
 	c.leases.reload(set)

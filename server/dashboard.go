@@ -18,7 +18,7 @@ import (
 func (s *Server) openDashboard(done <-chan struct{}) *ui.UI {
 	s.dashboard = ui.New(ui.Options{
 		Version: s.opts.Version, ConfigVersion: s.configVersion, Ready: s.Readiness,
-		Limits: func() *rules.Set { return s.engine.Set() }, Tallies: s.engine.Tallies, Elsewhere: s.leases.elsewhereDecided, Watch: s.watch,
+		Limits: func() *rules.Set { return s.engine.Set() }, Tallies: s.tallies.Tallies, Elsewhere: s.leases.elsewhereDecided, Watch: s.watch,
 		Leases: http.HandlerFunc(s.leases.serveLeases), Members: s.memberViews, Bans: s.bans, Engine: s.engine, Done: done,
 	})
 	return s.dashboard

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/client"
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/listen"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/leased"
@@ -79,7 +79,7 @@ func (d *Decider) Keep(ctx context.Context, req limit.Request, permit uint64) er
 }
 
 // CountNoService counts a request that the program admitted because the service that was to decide did not answer.
-func (d *Decider) CountNoService() { d.s.engine.CountUnlimited(tally.NoService) }
+func (d *Decider) CountNoService() { d.s.tallies.CountUnlimited(engine.NoService) }
 
 // Attributes returns the names of the attributes that some limit reads.
 func (d *Decider) Attributes() []string { return d.s.engine.Attributes() }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/internal/statsd"
-	"github.com/stint-io/stint/rules"
 )
 
 // This file is the statistics of Envoy's own service: by Prometheus and StatsD, under its names.
@@ -34,14 +33,6 @@ func (o *Options) checkStatistics() error {
 
 func (o *Options) statsd(read func(func(string, uint64))) *statsd.Options {
 	return &statsd.Options{URL: o.StatsD, Interval: o.StatsDInterval, Tags: o.StatsDTags, Logger: o.Logger, Read: read}
-}
-
-// countHits begins to count, if somebody wants to know.
-func (s *Server) countHits(set *rules.Set) {
-	if s.opts.EnvoyPrometheus != "" || s.opts.StatsD != "" {
-		s.hits = hits.New(set, s.opts.RLSNearLimit)
-		s.config.followed = s.hits.Follow
-	}
 }
 
 // serviceCounts are the counters of the whole service, by what StatsD calls them.

@@ -31,6 +31,7 @@ import (
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/statsd"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/watch"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
@@ -51,6 +52,7 @@ type Server struct {
 	engine    *engine.Engine
 	bans      *banlist.Bans
 	watch     *watch.Watch
+	tallies   *tally.Table
 	dashboard *ui.UI
 	rls       *rls.Service
 	quotas    *rlqs.Service
@@ -155,15 +157,12 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if s.budgets, err = openBudgets(&s.leases, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	s.watch = watch.New()
 	if s.engine, err = engine.New(s.budgets.grants, set, engine.Options{
-		Quota: opts.RLSQuota, NearLimit: opts.RLSNearLimit, Derive: s.config.deriver, Shares: s.storage.shares(), Watch: s.watch.Limit,
-		Unkeyed: s.unkeyed, Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage}, Trace: opts.Instrument.Take(),
+		Quota: opts.RLSQuota, Derive: s.config.deriver, Shares: s.storage.shares(), Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage}, Decisions: s.decisions(), Trace: opts.Instrument.Take(),
 	}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
 	s.bans = banlist.New(s.engine)
-	s.countHits(set)
 	s.budgets.follow(s.engine, s.config.customers, &s.opts)
 	s.config.counted, s.config.aim, s.config.use = s.budgets.watch, s.budgets.events.sender.Aim, s.budgets.customers.Use
 	s.config.estimate = s.budgets.estimates.Configure
@@ -184,6 +183,18 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	return s, nil
 }
 
+// decisions makes what observes decisions: metrics, what people watch, and Envoy's statistics where they are asked for.
+func (s *Server) decisions() []engine.DecisionObserver {
+	s.watch = watch.New()
+	s.tallies = tally.New(tally.Options{NearLimit: s.opts.RLSNearLimit, Unkeyed: s.unkeyed})
+	all := []engine.DecisionObserver{s.tallies, s.watch}
+	if s.opts.EnvoyPrometheus != "" || s.opts.StatsD != "" {
+		s.hits = hits.New(s.opts.RLSNearLimit)
+		all = append(all, s.hits)
+	}
+	return all
+}
+
 // build makes the listeners' handlers.
 func (s *Server) build() error {
 	draft, err := answer.ParseDraft(s.opts.RateLimitHeaders)
@@ -197,7 +208,7 @@ func (s *Server) build() error {
 	fields := answer.Options{RateLimitFields: draft, XRateLimit: s.opts.XRateLimit, Dashboard: s.opts.limitPage()}
 	s.rls = rls.New(s.engine, rls.Options{
 		Headers: s.opts.RLSHeaders, Metadata: s.opts.RLSMetadata, Shadow: s.opts.RLSShadow,
-		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded, Hits: s.hits,
+		LimitHeader: s.opts.RLSLimitHeader, RemainingHeader: s.opts.RLSRemainingHeader, ResetHeader: s.opts.RLSResetHeader, Loaded: s.config.loaded,
 	})
 	if s.opts.RLSShadow {
 		s.opts.Logger.Warn("every request over Envoy's protocol is answered OK, whatever the limits say: --rls-shadow is set")
@@ -225,7 +236,7 @@ func (s *Server) build() error {
 	all := []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		admin.NewCollector(s.engine.Tallies, s.figures),
+		admin.NewCollector(s.tallies.Tallies, s.figures),
 		s.quotas,
 		s.connections,
 		refused,
@@ -318,7 +329,7 @@ func (s *Server) figures() admin.Figures {
 	f.Bans, f.Queues, f.Shares = s.bans.Tallies(), s.engine.QueueTallies(), s.engine.ShareTallies()
 	id := s.config.identity.Figures()
 	f.Identity = admin.Identity{Tokens: id.Tokens, KeysGood: id.KeysGood, Databases: id.Databases}
-	f.Unlimited, f.Purposes = s.engine.UnlimitedRequests(), map[string]string{}
+	f.Unlimited, f.Purposes = s.tallies.Unlimited(), map[string]string{}
 	for _, l := range s.engine.Set().Limits() {
 		if l.Purpose != "" {
 			f.Purposes[l.Name] = l.Purpose

@@ -11,7 +11,6 @@ import (
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/seeding"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -161,8 +160,8 @@ func TestUnlimitedRequestsAreCounted(t *testing.T) {
 	noMatch, unknown := uint64(0), uint64(0)
 	check := func(b *bench, what any) {
 		t.Helper()
-		got := b.UnlimitedRequests()
-		if got[tally.NoMatch] != noMatch || got[tally.UnknownDomain] != unknown {
+		got := b.Unlimited()
+		if got[engine.NoMatch] != noMatch || got[engine.UnknownDomain] != unknown {
 			t.Errorf("%v: %v, want %d without a match and %d of an unknown domain", what, got, noMatch, unknown)
 		}
 	}

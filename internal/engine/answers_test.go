@@ -48,14 +48,15 @@ func TestReasonsThatAreNotKnown(t *testing.T) {
 	if d, err := silent.Take(t.Context(), limit.Request{}); err != nil || d.Allowed || d.Status != 429 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	e, err := engine.New(odd{memory.New(memory.Options{})}, parse(t, "limits: [{name: a, rate: 1/s}]"), engine.Options{})
+	counts := tally.New(tally.Options{})
+	e, err := engine.New(odd{memory.New(memory.Options{})}, parse(t, "limits: [{name: a, rate: 1/s}]"), engine.Options{Decisions: []engine.DecisionObserver{counts}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d, err := e.Take(t.Context(), limit.Request{}); err != nil || d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	if n := tallyOf(t, &bench{Engine: e}, "a"); n.Refused[limit.ReasonNone] != 1 {
+	if n := tallyOf(t, &bench{Table: counts}, "a"); n.Refused[limit.ReasonNone] != 1 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -396,7 +397,7 @@ func TestAttemptsOutOfReach(t *testing.T) {
 	if wantAllowed(t, d, 8); !d.Results[0].StoreFailed {
 		t.Errorf("%+v", d.Results[0])
 	}
-	if n := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; n != 1 {
+	if n := tallyOf(t, b, "a").Unlimited[engine.StoreFailed]; n != 1 {
 		t.Errorf("counted %d", n)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/override"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -28,9 +27,6 @@ const (
 // known; the store only knows when the permits of callers that never finish expire, which may be
 // in an hour.
 const permitWait = time.Second
-
-// unkeyedAfter is how many requests a limit is meant for before somebody is told that it never applies.
-const unkeyedAfter = 10
 
 // Decide answers q. All descriptors are decided as one: a refusal by one limit
 // charges none of the others, apart from those that count refused requests, as
@@ -86,56 +82,45 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 		q.repeat()
 	}
 	q.conclude(allowed && !missing)
+	if q.set = s.set; q.Decision.Allowed {
+		q.findWithout()
+	}
 	if !q.Peek && !q.Decision.Repeated {
-		if allowed && !missing {
-			q.unlimited(s, func(l *rules.Limit, c *tally.Counter, why tally.Unlimited) {
-				switch {
-				case c == nil:
-					e.unlimited.Count(why)
-				case c.CountUnlimited(why) == unkeyedAfter && why == tally.MissingKey && e.unkeyed != nil && !c.Applied():
-					e.unkeyed(l, s.set.WhyNot(l, q.Domain, q.skippedBy(l)))
-				}
-			})
-		}
-		for i := range q.parts {
-			p, r := &q.parts[i], &q.Decision.Results[i]
-			p.tally.Count(q.Hits[p.hit].key, r)
-			if q.Hits[p.hit].despite {
-				p.tally.CountDespite()
-			}
-			if p.near >= 0 && (q.Decision.Allowed || p.countAlways) {
-				p.tally.CountNear(r, q.charges[p.charge].Cost, p.near)
-			}
+		for _, o := range e.deciding {
+			o.Decided(q)
 		}
 	}
 	return nil
 }
 
-// unlimited calls f for each limit without which q is admitted, and for q itself when no limit matches; then the limit
-// and its counter are nil. A rule in Envoy's format without a rate_limit matches: it says that nothing is to be limited.
-func (q *Query) unlimited(s *snapshot, f func(l *rules.Limit, c *tally.Counter, why tally.Unlimited)) {
+// findWithout finds the limits without which q is admitted. A rule in Envoy's format without a rate_limit matches: it says
+// that nothing is to be limited.
+func (q *Query) findWithout() {
+	add := func(l *rules.Limit, name string, why Unlimited, seen []limit.Attribute) {
+		q.without = append(q.without, Without{Limit: l, Name: name, Why: why, Attributes: seen})
+	}
 	for i := range q.skipped {
 		if sk := &q.skipped[i]; !q.otherwise(i) {
-			f(sk.limit, sk.tally, sk.reason())
+			add(sk.limit, sk.limit.Name, sk.reason(), q.Descriptors[sk.descriptor].Derived)
 		}
 	}
 	for i := range q.parts {
-		p, r, h := &q.parts[i], &q.Decision.Results[i], &q.Hits[q.parts[i].hit]
+		r, h := &q.Decision.Results[i], &q.Hits[q.parts[i].hit]
 		if !r.StoreFailed {
 			continue
 		}
-		why := tally.StoreFailed
+		why := StoreFailed
 		if h.Limit != nil && h.Limit.Sharing != rules.SharingExact {
-			why = tally.NoCoordinator
+			why = NoCoordinator
 		}
-		f(h.Limit, p.tally, why)
+		add(h.Limit, r.Limit, why, nil)
 	}
 	switch {
 	case len(q.Hits) > 0 || len(q.skipped) > 0 || len(q.Descriptors) == 0:
-	case q.Domain != "" && !s.set.HasDomain(q.Domain):
-		f(nil, nil, tally.UnknownDomain)
+	case q.Domain != "" && !q.set.HasDomain(q.Domain):
+		add(nil, "", UnknownDomain, nil)
 	default:
-		f(nil, nil, tally.NoMatch)
+		add(nil, "", NoMatch, nil)
 	}
 }
 
@@ -150,34 +135,20 @@ func (q *Query) otherwise(i int) bool {
 		slices.ContainsFunc(q.Hits, func(h Hit) bool { return h.Result >= 0 && of(h.Limit) })
 }
 
-// skippedBy returns what the limit sees of the first descriptor for which it was skipped.
-func (q *Query) skippedBy(l *rules.Limit) []limit.Attribute {
-	at := slices.IndexFunc(q.skipped, func(s skipped) bool { return s.limit == l })
-	return q.Descriptors[q.skipped[at].descriptor].Derived
-}
-
 // Hole is a limit without which a request is admitted. Limit is empty when no limit matches.
 type Hole struct {
 	Limit string
-	Why   tally.Unlimited
+	Why   Unlimited
 }
 
 // Holes returns the limits without which q, which was decided, is admitted. A refused query has none.
-func (e *Engine) Holes(q *Query) (holes []Hole) {
-	if !q.Decision.Allowed {
-		return nil
-	}
-	q.unlimited(e.live.Load(), func(l *rules.Limit, c *tally.Counter, why tally.Unlimited) {
-		name := ""
-		if l != nil {
-			name = l.Name
-		} else if c != nil {
-			name = OverrideName
-		}
-		if h := (Hole{name, why}); !slices.Contains(holes, h) {
+func (q *Query) Holes() (holes []Hole) {
+	for i := range q.without {
+		w := &q.without[i]
+		if h := (Hole{w.Name, w.Why}); !slices.Contains(holes, h) {
 			holes = append(holes, h)
 		}
-	})
+	}
 	return holes
 }
 
@@ -201,7 +172,7 @@ func (e *Engine) match(s *snapshot, q *Query) error {
 		for j := from; j < len(q.matched); j++ {
 			m := &q.matched[j]
 			if m.Skip != rules.SkipNone {
-				q.skipped = append(q.skipped, skipped{m.Limit, s.bound[m.Limit.Base.Index].tally, m.Skip, i})
+				q.skipped = append(q.skipped, skipped{m.Limit, m.Skip, i})
 				continue
 			}
 			if m.Limit.Envoy && d.HasOverride {
@@ -287,7 +258,7 @@ func (e *Engine) assess(s *snapshot, q *Query) (missing bool, n quotas) {
 			}
 			h.Result = len(q.parts)
 			p, r := e.part(s, q, h, d)
-			p.hit = j
+			p.hit, p.descriptor = j, i
 			q.parts = append(q.parts, p)
 			q.Decision.Results = append(q.Decision.Results, r)
 			switch {
@@ -320,15 +291,13 @@ func (e *Engine) part(s *snapshot, q *Query, h *Hit, d *Descriptor) (part, limit
 	var c, ban store.Counters
 	if h.Variant == nil {
 		c = h.override.Counters
-		p.envoy, p.countAlways, p.tally = true, !e.overrides.CountAdmitted || q.CountRefused, &e.overrideTally
-		p.quota, p.near = e.quota, e.near(h.Rate.Count)
+		p.envoy, p.countAlways, p.quota = true, !e.overrides.CountAdmitted || q.CountRefused, e.quota
 		r.Limit, r.Quota, r.Nominal, r.Window = OverrideName, h.Rate.Count, h.Rate.Count, h.override.Window
 	} else {
 		b := &s.bound[h.Variant.Index]
 		c, ban = b.counters, b.ban
-		p.envoy, p.soft, p.tally, p.after = h.Limit.Envoy, h.Limit.SoftPercent, b.tally, h.Limit.ChargeAfter
+		p.envoy, p.soft, p.after = h.Limit.Envoy, h.Limit.SoftPercent, h.Limit.ChargeAfter
 		p.quota = p.envoy && c != nil && (h.Limit.QuotaMode || e.quota)
-		p.near = b.near
 		p.countAlways = h.Variant.Policy.CountRefused || q.CountRefused && h.Variant.Policy.Algorithm != limit.Concurrency
 		if h.Limit.Status != 0 {
 			p.status = h.Limit.Status

@@ -2,16 +2,13 @@
 // charges all of them as one at a store, and says how each stands.
 //
 // It speaks no protocol, keeps no counters and reads no file: those are the
-// transports, the store and package rules. It never imports a metrics library;
-// [Engine.Tallies] lets others read what it counted.
+// transports, the store and package rules. It counts nothing: observers do.
 package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -20,7 +17,6 @@ import (
 
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/override"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/internal/waitqueue"
 	"github.com/stint-io/stint/limit"
@@ -39,10 +35,6 @@ type Options struct {
 	// a quota that never refuses.
 	Quota bool
 
-	// NearLimit is the share of a rule in Envoy's format above which the hits that it
-	// admits are counted as near the limit, from 0 to 1; 0 = [DefaultNearLimit].
-	NearLimit float64
-
 	// Derive returns what finds attributes from others for the limits of a set; nil = none is. One that is a
 	// [Counter] as well knows other counts of budgets.
 	Derive func(*rules.Set) Deriver
@@ -51,15 +43,11 @@ type Options struct {
 	// [store.Shares], and otherwise this process.
 	Shares store.Shares
 
-	// Unkeyed is told of a limit that was meant for ten requests and has never applied, since each lacked an attribute
-	// of its key, and why the tenth did; nil = nobody is. It is told once of each limit.
-	Unkeyed func(l *rules.Limit, why string)
-
-	// Watch returns who is told of each answer of a limit, with the key of its bucket; nil = nobody is.
-	Watch func(limit string) tally.Watcher
-
 	// Observers are told of each change of the counters, in this order.
 	Observers []observe.Observer
+
+	// Decisions are told of each decision, in this order.
+	Decisions []DecisionObserver
 
 	// Trace is called before the store is asked to take, and what it returns is called with the answer, also if that is
 	// an error. Either may be nil.
@@ -72,29 +60,22 @@ const OverrideName = override.Name
 // DefaultMaxOverrides is the default of [Options.MaxOverrides].
 const DefaultMaxOverrides = override.DefaultMax
 
-// DefaultNearLimit is the default of Envoy's own service.
-const DefaultNearLimit = 0.8
-
 // Engine decides requests by a configuration that can be swapped while it runs.
 // Make one with [New]. It is safe for concurrent use.
 type Engine struct {
-	store         store.Store // changed by the methods of change.go alone
-	observers     []observe.Observer
-	trace         func(context.Context) func([]store.Charge, bool, error) // as in Options
-	shares        store.Shares
-	live          atomic.Pointer[snapshot]
-	once          once
-	overrides     *override.Tables
-	overrideTally tally.Counter
-	quota         bool                     // as in Options
-	nearLimit     float32                  // as in Options
-	deriver       func(*rules.Set) Deriver // as in Options
-	queries       sync.Pool                // of *Query
-	notReturned   atomic.Uint64
-	unlimited     tally.UnlimitedCounter
-	watch         func(limit string) tally.Watcher // as in Options
-	unkeyed       func(*rules.Limit, string)       // as in Options
-	lines         *lines
+	store       store.Store // changed by the methods of change.go alone
+	observers   []observe.Observer
+	deciding    []DecisionObserver
+	trace       func(context.Context) func([]store.Charge, bool, error) // as in Options
+	shares      store.Shares
+	live        atomic.Pointer[snapshot]
+	once        once
+	overrides   *override.Tables
+	quota       bool                     // as in Options
+	deriver     func(*rules.Set) Deriver // as in Options
+	queries     sync.Pool                // of *Query
+	notReturned atomic.Uint64
+	lines       *lines
 
 	swap sync.Mutex // held by Swap, so that configurations replace each other one by one
 }
@@ -105,14 +86,12 @@ var (
 	_ limit.AttributeReader = (*Engine)(nil)
 )
 
-// snapshot is one configuration with its counters. It does not change once it is
-// live, apart from the atomic numbers in its tallies.
+// snapshot is one configuration with its counters. It does not change once it is live.
 type snapshot struct {
-	set     *rules.Set
-	bound   []bound                   // by Variant.Index
-	byID    map[string]*binding       // every counter of the snapshot
-	tallies map[string]*tally.Counter // by limit name
-	shared  map[string]*shared        // by the ID of counters
+	set    *rules.Set
+	bound  []bound             // by Variant.Index
+	byID   map[string]*binding // every counter of the snapshot
+	shared map[string]*shared  // by the ID of counters
 
 	attributes []string // as Engine.Attributes returns them
 	derived    derivation
@@ -126,8 +105,6 @@ type bound struct {
 	quota    int64
 	nominal  int64
 	window   time.Duration
-	near     int64 // as in part
-	tally    *tally.Counter
 	shared   *shared // nil where tenants do not share it
 }
 
@@ -141,12 +118,9 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 	if opts.MaxOverrides <= 0 {
 		opts.MaxOverrides = DefaultMaxOverrides
 	}
-	if opts.NearLimit == 0 {
-		opts.NearLimit = DefaultNearLimit
-	}
 	e := &Engine{
-		store: st, observers: slices.Clone(opts.Observers), trace: opts.Trace, shares: sharesOf(st, opts.Shares), quota: opts.Quota,
-		nearLimit: float32(opts.NearLimit), deriver: opts.Derive, watch: opts.Watch, unkeyed: opts.Unkeyed,
+		store: st, observers: slices.Clone(opts.Observers), deciding: slices.Clone(opts.Decisions), trace: opts.Trace, shares: sharesOf(st, opts.Shares), quota: opts.Quota,
+		deriver: opts.Derive,
 	}
 	e.queries.New = func() any { return new(Query) }
 	e.overrides = override.New(st, opts.MaxOverrides, set.Options().CountAdmitted)
@@ -184,6 +158,9 @@ func (e *Engine) Swap(set *rules.Set) error {
 	if err != nil {
 		return errors.Join(err, e.restore(old, next))
 	}
+	for _, o := range e.deciding {
+		o.Follow(set)
+	}
 	e.live.Store(next)
 	if t, ok := e.shares.(*tenants.Table); ok {
 		t.Keep(func(id string) bool { return next.shared[id] != nil })
@@ -196,39 +173,22 @@ func (e *Engine) Swap(set *rules.Set) error {
 func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 	variants := set.Variants()
 	s := &snapshot{
-		set:     set,
-		bound:   make([]bound, len(variants)),
-		byID:    make(map[string]*binding, len(variants)),
-		tallies: make(map[string]*tally.Counter, len(variants)),
+		set:   set,
+		bound: make([]bound, len(variants)),
+		byID:  make(map[string]*binding, len(variants)),
 	}
 	s.attributes = set.Attributes()
 	if e.deriver != nil {
 		s.derived, s.attributes = derivationOf(e.deriver(set), set.Attributes())
 	}
 	for _, l := range set.Limits() {
-		if b := &s.bound[l.Base.Index]; l.Envoy && !l.Base.Policy.Unlimited {
-			b.near = e.near(l.Base.Policy.Quota())
-		} else {
-			b.near = -1
-		}
-		t := s.tallies[l.Name]
-		if t == nil {
-			if t = old.tallies[l.Name]; t == nil {
-				t = tally.New(e.watch, l.Name)
-			}
-			s.tallies[l.Name] = t
-		}
 		b := &s.bound[l.Base.Index]
-		b.tally, b.shared = t, sharedOf(l, old.shared[l.Base.ID])
+		b.shared = sharedOf(l, old.shared[l.Base.ID])
 		if b.shared != nil {
 			if s.shared == nil {
 				s.shared = map[string]*shared{}
 			}
 			s.shared[l.Base.ID] = b.shared
-		}
-		for i := range l.Overrides {
-			b := &s.bound[l.Overrides[i].Variant.Index]
-			b.tally, b.near = t, -1
 		}
 	}
 	for _, v := range variants {
@@ -251,12 +211,6 @@ func (e *Engine) bind(set *rules.Set, old *snapshot) (*snapshot, error) {
 		}
 	}
 	return s, nil
-}
-
-// near returns how much of a quota is used when it is near its limit.
-func (e *Engine) near(quota int64) int64 {
-	// As Envoy's own service rounds it.
-	return int64(math.Floor(float64(float32(quota) * e.nearLimit)))
 }
 
 func (e *Engine) bindOne(s, old *snapshot, id string, p limit.Policy) (store.Counters, error) {
@@ -406,6 +360,7 @@ func (e *Engine) release(q *Query) {
 	}
 	q.one[0] = Descriptor{}
 	q.Descriptors = nil
+	clear(q.without)
 	e.queries.Put(q)
 }
 
@@ -413,39 +368,6 @@ func (e *Engine) release(q *Query) {
 // another's; below 2^53, so that every JSON parser keeps it exactly; never 0.
 func newPermit() uint64 {
 	return rand.Uint64()>>11 | 1
-}
-
-// UnlimitedRequests counts by [tally.Unlimited] the requests that were admitted because no limit matched or no service
-// decided. Peeks are not counted.
-func (e *Engine) UnlimitedRequests() []uint64 {
-	n := e.unlimited.Read()
-	return n[:]
-}
-
-// CountUnlimited counts a request that was admitted without this engine, for a reason that concerns no limit in
-// particular.
-func (e *Engine) CountUnlimited(why tally.Unlimited) { e.unlimited.Count(why) }
-
-// Tallies yields the tally of every configured limit, in no particular order,
-// and that of the limits that came with requests. It never has more entries than
-// limits: keys are not counted apart.
-func (e *Engine) Tallies() iter.Seq[tally.Tally] {
-	return func(yield func(tally.Tally) bool) {
-		tallies := e.live.Load().tallies
-		requests := e.overrideTally.Read(OverrideName)
-		if t := tallies[OverrideName]; t != nil {
-			// Somebody called a limit so: names stay unique.
-			requests = t.Read(OverrideName)
-		}
-		if !yield(requests) {
-			return
-		}
-		for name, t := range tallies {
-			if name != OverrideName && !yield(t.Read(name)) {
-				return
-			}
-		}
-	}
 }
 
 // lost counts err if it says that the store did not answer, and reports whether it does.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -20,6 +21,7 @@ import (
 // bench is an engine on a real store whose clock the test sets.
 type bench struct {
 	*engine.Engine
+	*tally.Table
 	t     testing.TB
 	now   atomic.Int64
 	store *memory.Store
@@ -27,11 +29,11 @@ type bench struct {
 
 func newBench(t testing.TB, yaml string) *bench {
 	t.Helper()
-	b := &bench{t: t}
+	b := &bench{Table: tally.New(tally.Options{}), t: t}
 	// A moment in the middle of every window of up to a day.
 	b.now.Store(time.Date(2026, 5, 4, 12, 30, 30, 0, time.UTC).UnixNano())
 	b.store = memory.New(memory.Options{Now: func() limit.Time { return limit.Time(b.now.Load()) }})
-	e, err := engine.New(b.store, parse(t, yaml), engine.Options{})
+	e, err := engine.New(b.store, parse(t, yaml), engine.Options{Decisions: []engine.DecisionObserver{b.Table}})
 	if err != nil {
 		t.Fatal(err)
 	}

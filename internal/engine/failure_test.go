@@ -35,12 +35,12 @@ type flaky struct {
 func newFlaky(t *testing.T, yaml string) (*flaky, *bench) {
 	t.Helper()
 	f := &flaky{local: memory.New(memory.Options{}), fail: map[string]bool{}}
-	b := &bench{t: t}
+	b := &bench{Table: tally.New(tally.Options{}), t: t}
 	b.now.Store(time.Date(2026, 5, 4, 12, 30, 30, 0, time.UTC).UnixNano())
 	f.Store = memory.New(memory.Options{Now: func() limit.Time { return limit.Time(b.now.Load()) }})
 	b.store = f.Store
 	var err error
-	if b.Engine, err = engine.New(f, parse(t, yaml), engine.Options{}); err != nil {
+	if b.Engine, err = engine.New(f, parse(t, yaml), engine.Options{Decisions: []engine.DecisionObserver{b.Table}}); err != nil {
 		t.Fatal(err)
 	}
 	return f, b
@@ -193,13 +193,13 @@ func TestStoreFailureAsEachLimitSays(t *testing.T) {
 		if c.status == 503 && (d.Refused().Reason != limit.ReasonStoreFailure || d.RetryAfter() != retryAfter) {
 			t.Errorf("%s: refused for %v, retry after %v", c.limits, d.Refused().Reason, d.RetryAfter())
 		}
-		if got := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; got != c.want {
+		if got := tallyOf(t, b, "a").Unlimited[engine.StoreFailed]; got != c.want {
 			t.Errorf("%s: tallied %d, want %d", c.limits, got, c.want)
 		}
 		f.up()
 		d = b.take(1)
 		wantAllowedAny(t, d)
-		if d.Results[0].StoreFailed || tallyOf(t, b, "a").Unlimited[tally.StoreFailed] != c.want {
+		if d.Results[0].StoreFailed || tallyOf(t, b, "a").Unlimited[engine.StoreFailed] != c.want {
 			t.Errorf("%s: %+v with the store back", c.limits, d.Results[0])
 		}
 	}
@@ -488,7 +488,7 @@ func TestExplainWithoutTheStore(t *testing.T) {
 		x.Limits[0].OnStoreFailure.String() != "reject" {
 		t.Errorf("%+v", x)
 	}
-	if got := tallyOf(t, b, "a").Unlimited[tally.StoreFailed]; got != 0 {
+	if got := tallyOf(t, b, "a").Unlimited[engine.StoreFailed]; got != 0 {
 		t.Errorf("a peek was counted: %d", got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -82,8 +83,9 @@ type bucket struct {
 
 // seen keeps what it observes, and what that leaves of each bucket.
 type seen struct {
-	changes []string
-	used    map[bucket]int64
+	changes   []string
+	decisions []string
+	used      map[bucket]int64
 }
 
 func (s *seen) Observe(e observe.Event) {
@@ -102,9 +104,20 @@ func (s *seen) Observe(e observe.Event) {
 	}
 }
 
+func (s *seen) Follow(*rules.Set) {}
+
+func (s *seen) Decided(q *engine.Query) {
+	text := fmt.Sprint(q.Decision.Allowed)
+	for i := range q.Decision.Results {
+		text += fmt.Sprintf("\n\t%+v", q.Decision.Results[i])
+	}
+	s.decisions = append(s.decisions, text)
+}
+
 // TestEveryChangeIsObserved: whatever is decided, reserved, settled and changed by hand, and whichever call the store
 // does not answer, there is one event for each change of the counters, with its charges and verdicts. So what the
-// events add up to is what the counters hold. Each time that the store is asked to take is traced.
+// events add up to is what the counters hold. Behind them each decision that was not an error, and did not only ask, has
+// one event with its answers. Each time that the store is asked to take is traced.
 func TestEveryChangeIsObserved(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -131,7 +144,7 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	total := map[observe.Kind]int{}
+	total, decisions := map[observe.Kind]int{}, 0
 	for seed := range seeding.Draw(t, 30) {
 		rnd := rand.New(rand.NewPCG(seed, 32))
 		now := limit.At(time.Date(2026, 5, 4, 12, 30, 30, 0, time.UTC))
@@ -150,7 +163,7 @@ descriptors:
 				}
 			}
 		}
-		e, err := engine.New(st, set, engine.Options{Observers: []observe.Observer{first, second}, Trace: trace})
+		e, err := engine.New(st, set, engine.Options{Observers: []observe.Observer{first, second}, Decisions: []engine.DecisionObserver{first, second}, Trace: trace})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,6 +180,14 @@ descriptors:
 		for range 300 {
 			was := len(st.changes)
 			var err error
+			var decided []string
+			answer := func(d limit.Decision) {
+				text := fmt.Sprint(d.Allowed)
+				for i := range d.Results {
+					text += fmt.Sprintf("\n\t%+v", d.Results[i])
+				}
+				decided = append(decided, text)
+			}
 			switch rnd.IntN(8) {
 			case 0:
 				q := engine.Query{Domain: "edge", CountRefused: rnd.IntN(4) == 0}
@@ -178,12 +199,17 @@ descriptors:
 					}
 					q.Descriptors = append(q.Descriptors, d)
 				}
-				err = e.Decide(t.Context(), &q)
+				if err = e.Decide(t.Context(), &q); err == nil {
+					answer(q.Decision)
+				}
 			case 1:
 				r := request()
 				r.Peek = false
-				var parts []engine.Part
-				if _, parts, _, err = e.TakeParts(t.Context(), r); err == nil && len(parts) > 0 {
+				d, parts, _, err2 := e.TakeParts(t.Context(), r)
+				if err = err2; len(d.Results) > 0 || err == nil {
+					answer(d)
+				}
+				if err == nil && len(parts) > 0 {
 					err = e.Settle(t.Context(), parts, now, now, rnd.Int64N(9))
 				}
 			case 2:
@@ -199,7 +225,11 @@ descriptors:
 					err = e.Refund(t.Context(), charge)
 				}
 			default:
-				_, err = e.Take(t.Context(), request())
+				r := request()
+				var d limit.Decision
+				if d, err = e.Take(t.Context(), r); err == nil && !r.Peek {
+					answer(d)
+				}
 			}
 			if err != nil && !errors.Is(err, store.ErrUnavailable) && !strings.Contains(err.Error(), "broken") {
 				t.Fatal(err)
@@ -207,7 +237,11 @@ descriptors:
 			if !slices.Equal(first.changes, st.changes[was:]) || !slices.Equal(first.changes, second.changes) {
 				t.Fatalf("STINT_SEED=%d: observed\n%s\nthe store changed\n%s", seed, strings.Join(first.changes, "\n"), strings.Join(st.changes[was:], "\n"))
 			}
-			first.changes, second.changes = nil, nil
+			if !slices.Equal(first.decisions, decided) || !slices.Equal(first.decisions, second.decisions) {
+				t.Fatalf("STINT_SEED=%d: observed\n%s\ndecided\n%s", seed, strings.Join(first.decisions, "\n"), strings.Join(decided, "\n"))
+			}
+			decisions += len(decided)
+			first.changes, second.changes, first.decisions, second.decisions = nil, nil, nil, nil
 		}
 		for at, used := range first.used {
 			p := at.Spec().Policy
@@ -232,7 +266,7 @@ descriptors:
 			total[observe.Kind(c[0]-'0')]++
 		}
 	}
-	if total[observe.Taken] < 1000 || total[observe.Returned] < 100 || total[observe.Reset] < 10 {
+	if total[observe.Taken] < 1000 || total[observe.Returned] < 100 || total[observe.Reset] < 10 || decisions < 1000 {
 		t.Errorf("too few changes to mean anything: %v", total)
 	}
 }
@@ -240,7 +274,7 @@ descriptors:
 // TestObserversCostNoAllocation: an event is a value.
 func TestObserversCostNoAllocation(t *testing.T) {
 	n := observed(0)
-	e, err := engine.New(memory.New(memory.Options{}), parse(t, "limits: [{name: user, key: [user], rate: 1G/s}]"), engine.Options{Observers: []observe.Observer{&n}})
+	e, err := engine.New(memory.New(memory.Options{}), parse(t, "limits: [{name: user, key: [user], rate: 1G/s}]"), engine.Options{Observers: []observe.Observer{&n}, Decisions: []engine.DecisionObserver{&n}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +283,7 @@ func TestObserversCostNoAllocation(t *testing.T) {
 		if d, err := e.Take(context.Background(), req); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-	}); got > 1+poolSlack || n != 201 {
+	}); got > 1+poolSlack || n != 402 {
 		t.Errorf("an observed Take allocates %v times, want 1; %d events", got, n)
 	}
 }
@@ -258,3 +292,7 @@ func TestObserversCostNoAllocation(t *testing.T) {
 type observed int
 
 func (n *observed) Observe(observe.Event) { *n++ }
+
+func (n *observed) Decided(*engine.Query) { *n++ }
+
+func (n *observed) Follow(*rules.Set) {}

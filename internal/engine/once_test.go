@@ -14,6 +14,7 @@ import (
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/seeding"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/tenants"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -58,9 +59,12 @@ func TestChargedOnce(t *testing.T) {
 		clock.Store(1e18 + r.Int64N(1e16))
 		var engines [2]*engine.Engine
 		var seen [2]events
+		var counts [2]*tally.Table
 		for i := range engines {
 			now := func() limit.Time { return limit.Time(clock.Load()) }
 			opts := engine.Options{Shares: tenants.New(tenants.Options{Now: now}), Observers: []observe.Observer{&seen[i]}}
+			counts[i] = tally.New(tally.Options{})
+			opts.Decisions = []engine.DecisionObserver{counts[i]}
 			if engines[i], err = engine.New(memory.New(memory.Options{Now: now}), set, opts); err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +145,7 @@ func TestChargedOnce(t *testing.T) {
 		if seen[0] != seen[1] {
 			t.Fatalf("seed %d: %+v was observed, without requests that are sent again %+v\n%s", seed, seen[0], seen[1], text)
 		}
-		if got, want := talliesOf(with), talliesOf(without); got != want {
+		if got, want := talliesOf(counts[0]), talliesOf(counts[1]); got != want {
 			t.Fatalf("seed %d: counted were\n%s, without requests that are sent again\n%s\n%s", seed, got, want, text)
 		}
 	}
@@ -166,9 +170,9 @@ func (s *events) Observe(ev observe.Event) {
 	}
 }
 
-func talliesOf(e *engine.Engine) string {
+func talliesOf(t *tally.Table) string {
 	var list []string
-	for one := range e.Tallies() {
+	for one := range t.Tallies() {
 		list = append(list, fmt.Sprintf("%+v", one))
 	}
 	slices.Sort(list)

@@ -9,7 +9,6 @@ import (
 	"github.com/stint-io/stint/internal/derive"
 	"github.com/stint-io/stint/internal/plans"
 	"github.com/stint-io/stint/internal/records"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -19,13 +18,25 @@ import (
 type shop struct {
 	*testing.T
 	engine *Engine
+	holes  holes
 	desk   *plans.Desk
 	now    time.Time
 }
 
+// holes counts what requests are admitted without.
+type holes map[Unlimited]int
+
+func (holes) Follow(*rules.Set) {}
+
+func (h holes) Decided(q *Query) {
+	for _, w := range q.Without() {
+		h[w.Why]++
+	}
+}
+
 func newShop(t *testing.T, file string) *shop {
 	t.Helper()
-	s := &shop{T: t, now: time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)}
+	s := &shop{T: t, holes: holes{}, now: time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)}
 	set := s.parse(file)
 	rec := records.New(nil, 0)
 	dir := plans.NewDirectory(func() time.Time { return s.now })
@@ -33,7 +44,7 @@ func newShop(t *testing.T, file string) *shop {
 	st := memory.New(memory.Options{Now: func() limit.Time { return limit.At(s.now) }})
 	source := derive.New(nil)
 	var err error
-	s.engine, err = New(st, set, Options{Derive: func(set *rules.Set) Deriver {
+	s.engine, err = New(st, set, Options{Decisions: []DecisionObserver{s.holes}, Derive: func(set *rules.Set) Deriver {
 		p := set.Plans()
 		f := plans.Files{Plans: p.Names, Default: p.Default, By: p.By, List: map[string]string{}}
 		for _, c := range p.List {
@@ -161,7 +172,7 @@ func TestNobodyIsWithoutAPlan(t *testing.T) {
 			t.Errorf("%v with missing: all: %+v", attrs, d.Results)
 		}
 	}
-	if n := s.engine.UnlimitedRequests(); n[tally.NoMatch] != 0 {
+	if n := s.holes; n[NoMatch] != 0 {
 		t.Errorf("%v", n)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/stint-io/stint/internal/override"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -53,6 +52,8 @@ type Query struct {
 	// standing are charges that took nothing after all, or whose cost was given back.
 	standing []*store.Charge
 	skipped  []skipped
+	set      *rules.Set
+	without  []Without
 
 	// Of limits that tenants share: what is asked, what is given back, and the names of the tenants.
 	gates, returned []gate
@@ -111,34 +112,32 @@ type Hit struct {
 // skipped is a limit that matched the request and does not apply.
 type skipped struct {
 	limit *rules.Limit
-	tally *tally.Counter
 	why   rules.Skip
 	// descriptor is the index of that for which it is skipped.
 	descriptor int
 }
 
 // reason is that of an admitted request without the limit.
-func (s *skipped) reason() tally.Unlimited {
+func (s *skipped) reason() Unlimited {
 	if s.why == rules.SkipCondition {
-		return tally.ConditionFailed
+		return ConditionFailed
 	}
-	return tally.MissingKey
+	return MissingKey
 }
 
 // part has the charges and options behind one Result.
 type part struct {
 	hit         int
+	descriptor  int
 	before      int  // the part of the same variant before this one; see link
 	charge, ban int  // indices into charges; -1 = none
 	soft        int  // percent; 0 = none
 	after       bool // as rules.Limit.ChargeAfter
 	status      int
-	near        int64 // of a rule in Envoy's format, what is used when it is near its limit; -1 = none
-	shadow      bool  // refuses nothing
-	quota       bool  // refuses only together with all other quota parts
+	shadow      bool // refuses nothing
+	quota       bool // refuses only together with all other quota parts
 	envoy       bool
 	countAlways bool
-	tally       *tally.Counter
 	exceed      *rules.OnExceed // nil for a limit that came with the request
 }
 
@@ -175,6 +174,8 @@ func (q *Query) reset() {
 	q.matched, q.keys = q.matched[:0], q.keys[:0]
 	q.parts, q.charges, q.refunds = q.parts[:0], q.charges[:0], q.refunds[:0]
 	q.skipped = q.skipped[:0]
+	clear(q.without)
+	q.without = q.without[:0]
 	q.gates, q.returned, q.tenants = q.gates[:0], q.returned[:0], q.tenants[:0]
 	clear(q.latest)
 	q.linked = 0

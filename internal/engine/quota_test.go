@@ -11,6 +11,7 @@ import (
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/seeding"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
@@ -192,7 +193,8 @@ func TestNearLimits(t *testing.T) {
 		}
 	}
 	set := parse(t, "domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 10}}]\n")
-	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{NearLimit: 0.25})
+	counts := tally.New(tally.Options{NearLimit: 0.25})
+	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{Decisions: []engine.DecisionObserver{counts}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +205,7 @@ func TestNearLimits(t *testing.T) {
 	if err := e.Decide(t.Context(), &q); err != nil {
 		t.Fatal(err)
 	}
-	for tally := range e.Tallies() {
+	for tally := range counts.Tallies() {
 		if want := map[string]uint64{"edge.k": 3, engine.OverrideName: 7}[tally.Limit]; tally.NearLimit != want {
 			t.Errorf("%s: %d near, want %d", tally.Limit, tally.NearLimit, want)
 		}
@@ -217,7 +219,8 @@ func TestCountAdmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{})
+	counts := tally.New(tally.Options{})
+	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{Decisions: []engine.DecisionObserver{counts}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +243,7 @@ func TestCountAdmitted(t *testing.T) {
 		if r := q.Decision.Results; q.Decision.Allowed != c.allowed || r[0].Remaining != c.left[0] || r[1].Remaining != c.left[1] {
 			t.Errorf("request %d: %+v, want %+v", i, q.Decision, c)
 		}
-		for tally := range e.Tallies() {
+		for tally := range counts.Tallies() {
 			if tally.NearLimit != 0 && !c.allowed {
 				t.Errorf("request %d: %d hits of %s near its limit", i, tally.NearLimit, tally.Limit)
 			}

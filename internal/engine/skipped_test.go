@@ -9,7 +9,6 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -43,7 +42,7 @@ limits:
 		}
 		for _, name := range []string{"user", "size", "login"} {
 			got := tallyOf(t, b, name).Unlimited
-			if n := want[name]; got[tally.MissingKey] != n[0] || got[tally.ConditionFailed] != n[1] {
+			if n := want[name]; got[engine.MissingKey] != n[0] || got[engine.ConditionFailed] != n[1] {
 				t.Fatalf("%q: %s is skipped %v times, want %v", request, name, got, n)
 			}
 		}
@@ -57,7 +56,7 @@ limits:
 		t.Fatal(err)
 	}
 	ask("size=1", "user")
-	if n := tallyOf(t, b, "more").Unlimited[tally.MissingKey]; n != 1 {
+	if n := tallyOf(t, b, "more").Unlimited[engine.MissingKey]; n != 1 {
 		t.Errorf("more is skipped %d times, want 1", n)
 	}
 	// A query of several descriptors counts once.
@@ -65,7 +64,7 @@ limits:
 	if err := b.Decide(context.Background(), &q); err != nil {
 		t.Fatal(err)
 	}
-	if n := tallyOf(t, b, "more").Unlimited[tally.MissingKey]; n != 2 {
+	if n := tallyOf(t, b, "more").Unlimited[engine.MissingKey]; n != 2 {
 		t.Errorf("more is skipped %d times, want 2", n)
 	}
 }
@@ -92,17 +91,17 @@ limits:
 		add := func(limit string, counts []uint64) {
 			for why, count := range counts {
 				if count > 0 {
-					n[engine.Hole{Limit: limit, Why: tally.Unlimited(why)}] = count
+					n[engine.Hole{Limit: limit, Why: engine.Unlimited(why)}] = count
 				}
 			}
 		}
-		add("", b.UnlimitedRequests())
+		add("", b.Unlimited())
 		for tl := range b.Tallies() {
 			add(tl.Limit, tl.Unlimited[:])
 		}
 		return n
 	}
-	failed, seen := false, map[tally.Unlimited]int{}
+	failed, seen := false, map[engine.Unlimited]int{}
 	for range 2000 {
 		if r.IntN(10) == 0 {
 			if failed = !failed; failed {
@@ -165,7 +164,7 @@ func TestConditionErrors(t *testing.T) {
 			}
 			b.take(1, request)
 			after := tallyOf(t, b, "a")
-			despite, skipped, met := after.Despite-before.Despite, after.Unlimited[tally.ConditionFailed]-before.Unlimited[tally.ConditionFailed], after.Allowed-before.Allowed
+			despite, skipped, met := after.Despite-before.Despite, after.Unlimited[engine.ConditionFailed]-before.Unlimited[engine.ConditionFailed], after.Allowed-before.Allowed
 			got := map[[3]uint64]string{{1, 0, 1}: "matched", {0, 1, 0}: "skipped", {0, 0, 1}: "holds", {0, 0, 0}: "no"}[[3]uint64{despite, skipped, met}]
 			if got != want {
 				t.Errorf("%q, %s: %q (%d %d %d), want %s", c.options, request, got, despite, skipped, met, want)

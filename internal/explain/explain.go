@@ -97,7 +97,7 @@ func Query(ctx context.Context, e *engine.Engine, q *engine.Query) (Explanation,
 	if err := e.Decide(ctx, q); err != nil {
 		return Explanation{}, err
 	}
-	x := Explanation{Decision: q.Decision, Unlimited: e.Holes(q)}
+	x := Explanation{Decision: q.Decision, Unlimited: q.Holes()}
 	x.Decision.Results = append([]limit.Result(nil), q.Decision.Results...)
 	matched := make(map[string]bool, len(q.Hits))
 	for i := range q.Descriptors {

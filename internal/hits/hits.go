@@ -5,7 +5,7 @@
 package hits
 
 import (
-	"math"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,67 +34,36 @@ func (c *counter) read() Counts {
 	return Counts{c.total.Load(), c.over.Load(), c.near.Load(), c.within.Load(), c.shadow.Load()}
 }
 
-// Table counts. Make it with [New]. Its methods are safe for concurrent use.
+// Table counts the decisions of the engine that it observes. Make it with [New]. It is safe for concurrent use.
 type Table struct {
-	ratio float32
-	live  atomic.Pointer[view]
+	near   float64
+	limits engine.Limits[counter]
 
 	mu     sync.RWMutex
-	byName map[string]*counter // of rules whose name does not vary, and of what is beyond the bound
+	beyond map[string]*counter // of limits that come with requests and are beyond the bound, by [other]
 	varied map[string]*counter // by what the values come to, not yet made a name
 	names  map[*counter]string // of the varied
 }
 
-// view finds counters without a lock.
-type view struct {
-	rules []one // by Variant.Index
+var _ engine.DecisionObserver = (*Table)(nil)
+
+// New returns a table that has counted nothing. near is the share of a rule above which hits are near its limit; 0 =
+// [engine.DefaultNearLimit].
+func New(near float64) *Table {
+	return &Table{near: near, beyond: map[string]*counter{}, varied: map[string]*counter{}, names: map[*counter]string{}}
 }
 
-type one struct {
-	limit   *rules.Limit
-	counter *counter
-	varies  bool
-}
-
-// New returns a table for the rules of set. near is the share of a rule above which hits are near its limit; 0 = that of
-// the engine by default.
-func New(set *rules.Set, near float64) *Table {
-	if near == 0 {
-		near = engine.DefaultNearLimit
-	}
-	t := &Table{ratio: float32(near), byName: map[string]*counter{}, varied: map[string]*counter{}, names: map[*counter]string{}}
-	t.Follow(set)
-	return t
-}
-
-// Follow makes the rules of set those that are counted. Counts of rules that are still there go on.
+// Follow implements [engine.DecisionObserver]. Counts of rules that are still there go on.
 func (t *Table) Follow(set *rules.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v := &view{rules: make([]one, len(set.Variants()))}
-	byName := make(map[string]*counter, len(t.byName))
-	domains := map[string]bool{}
+	t.limits.Follow(set, func(*rules.Limit) *counter { return new(counter) })
+	domains, others := map[string]bool{}, map[string]bool{}
 	for _, l := range set.Limits() {
-		if !l.Envoy || l.Whitelist || l.Base.Policy.Unlimited {
-			continue
-		}
-		name := clean(l.Name)
-		c := byName[name]
-		if c == nil {
-			if c = t.byName[name]; c == nil {
-				c = new(counter)
-			}
-			byName[name] = c
-		}
-		domains[l.Domain] = true
-		v.rules[l.Base.Index] = one{l, c, l.StatVaries()}
-	}
-	for d := range domains {
-		if c := t.byName[other(d)]; c != nil {
-			byName[other(d)] = c
+		if counts(l) {
+			domains[l.Domain], others[other(l.Domain)] = true, true
 		}
 	}
-	t.byName = byName
 	// What the values of a domain that has gone came to makes room.
 	for key, c := range t.varied {
 		if domain, _, _ := strings.Cut(key, "\x00"); !domains[domain] {
@@ -102,33 +71,32 @@ func (t *Table) Follow(set *rules.Set) {
 			delete(t.names, c)
 		}
 	}
-	t.live.Store(v)
+	maps.DeleteFunc(t.beyond, func(name string, _ *counter) bool { return !others[name] })
 }
+
+// counts reports whether a limit has statistics.
+func counts(l *rules.Limit) bool { return l.Envoy && !l.Whitelist && !l.Base.Policy.Unlimited }
 
 func other(domain string) string { return clean(domain + ".other") }
 
-// Count counts what became of descriptor i of q, which has been decided. entries are those that came.
-func (t *Table) Count(q *engine.Query, i int, entries []limit.Attribute) {
-	d := &q.Descriptors[i]
-	if q.Peek || d.Refund || d.Cost == 0 {
-		return
-	}
-	hits := q.HitsOf(i)
-	for j := range hits {
-		h := &hits[j]
-		if h.Result < 0 || h.Limit != nil && !h.Limit.Envoy {
+// Decided implements [engine.DecisionObserver].
+func (t *Table) Decided(q *engine.Query) {
+	for i := range q.Decision.Results {
+		h := q.HitOf(i)
+		if q.Decision.Results[i].StoreFailed || h.Limit != nil && !counts(h.Limit) {
 			continue
 		}
-		r := &q.Decision.Results[h.Result]
-		if c := t.find(h, q.Domain, entries); c != nil && !r.StoreFailed {
-			t.count(c, r, d.Cost)
+		if cost, _ := q.CostOf(i); cost > 0 {
+			if c := t.find(q, i); c != nil {
+				t.count(c, q, i, cost)
+			}
 		}
 	}
 }
 
-// count adds cost to what r says. A request fits a rule as a whole or not, so all of it is over or none.
-func (t *Table) count(c *counter, r *limit.Result, cost int64) {
-	n := uint64(cost)
+// count adds cost to what result i says. A request fits a rule as a whole or not, so all of it is over or none.
+func (t *Table) count(c *counter, q *engine.Query, i int, cost int64) {
+	n, r := uint64(cost), &q.Decision.Results[i]
 	c.total.Add(n)
 	if !r.Allowed {
 		c.over.Add(n)
@@ -138,32 +106,18 @@ func (t *Table) count(c *counter, r *limit.Result, cost int64) {
 		return
 	}
 	c.within.Add(n)
-	// As that service rounds it.
-	near := int64(math.Floor(float64(float32(r.Quota) * t.ratio)))
-	if above := min(r.Quota-r.Remaining-near, cost); above > 0 {
-		c.near.Add(uint64(above))
+	if near := q.Near(i, t.near); near > 0 {
+		c.near.Add(uint64(near))
 	}
 }
 
-// find returns the counter of a hit; nil = it has none.
-func (t *Table) find(h *engine.Hit, domain string, entries []limit.Attribute) *counter {
-	if h.Limit == nil {
-		return t.vary(domain, nil, entries)
+// find returns the counter of result i; nil = its limit is no more.
+func (t *Table) find(q *engine.Query, i int) *counter {
+	l := q.HitOf(i).Limit
+	if l == nil || l.StatVaries() {
+		return t.vary(q.Domain, l, q.DescriptorOf(i).Attributes)
 	}
-	v := t.live.Load()
-	if at := h.Variant.Index; at < len(v.rules) && v.rules[at].limit == h.Limit {
-		if one := &v.rules[at]; one.varies {
-			return t.vary(domain, h.Limit, entries)
-		}
-		return v.rules[at].counter
-	}
-	if h.Limit.Base.Policy.Unlimited {
-		return nil
-	}
-	// The configuration is being replaced.
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.byName[clean(h.Limit.Name)]
+	return t.limits.Of(l)
 }
 
 // vary returns the counter of a name with values in it, of a rule or of a limit that came with the request.
@@ -194,13 +148,12 @@ func (t *Table) vary(domain string, l *rules.Limit, entries []limit.Attribute) *
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if full || len(key) > longest || len(t.varied) >= MaxSeries {
-		name := other(domain)
 		if l != nil {
-			name = clean(l.Name)
+			return t.limits.Of(l)
 		}
-		if c = t.byName[name]; c == nil {
+		if c = t.beyond[other(domain)]; c == nil {
 			c = new(counter)
-			t.byName[name] = c
+			t.beyond[other(domain)] = c
 		}
 		return c
 	}
@@ -214,12 +167,16 @@ func (t *Table) vary(domain string, l *rules.Limit, entries []limit.Attribute) *
 // Read gives every name that has hits, sorted, with its counts. Names of different values can be the same.
 func (t *Table) Read(each func(name string, c Counts)) {
 	t.mu.RLock()
-	all := make(map[string]Counts, len(t.byName)+len(t.varied))
+	limits := t.limits.ByName()
+	all := make(map[string]Counts, len(limits)+len(t.varied))
 	add := func(name string, c *counter) {
 		n, was := c.read(), all[name]
 		all[name] = Counts{was.Total + n.Total, was.Over + n.Over, was.Near + n.Near, was.Within + n.Within, was.Shadow + n.Shadow}
 	}
-	for name, c := range t.byName {
+	for name, c := range limits {
+		add(clean(name), c)
+	}
+	for name, c := range t.beyond {
 		add(name, c)
 	}
 	for _, c := range t.varied {

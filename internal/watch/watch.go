@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"time"
 
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/lasthour"
-	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/internal/topkeys"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
 )
 
 // beat is how often [Watch.Run] says what time it is. Not longer: what a flood of new keys adds in between must fit
@@ -22,74 +22,63 @@ const beat = 100 * time.Millisecond
 // ErrUnknown says that a limit was never met.
 var ErrUnknown = errors.New("watch: no such limit is watched")
 
-// Watch sees the answers of all limits. Make it with [New]. It is safe for concurrent use, and takes less than 1 MiB
-// for top keys and [lasthour.DefaultBytes] for the hour.
+// Watch sees the answers of all limits of the engine that it observes, but for those of limits that come with requests.
+// Make it with [New]. It is safe for concurrent use, and takes less than 1 MiB for top keys and
+// [lasthour.DefaultBytes] for the hour.
 type Watch struct {
 	admitted, refused *topkeys.Sketch
 	hour              *lasthour.Recorder
-
-	mu struct {
-		sync.Mutex
-		limits map[string]*seen
-		next   uint32
-	}
+	limits            engine.Limits[seen]
+	next              uint32 // group of the latest limit
 }
 
-// seen is told of the answers of one limit.
+// seen is what is kept of one limit.
 type seen struct {
-	w     *Watch
 	group uint32
 	log   *lasthour.Log
 }
 
+var _ engine.DecisionObserver = (*Watch)(nil)
+
 // New returns a watch that has seen nothing.
 func New() *Watch {
 	begin := time.Now() // carries the monotonic clock
-	w := &Watch{
+	return &Watch{
 		admitted: topkeys.New(begin), refused: topkeys.New(begin),
 		hour: lasthour.New(0, func() limit.Time { return limit.At(begin) + limit.Time(time.Since(begin)) }),
 	}
-	w.mu.limits = map[string]*seen{}
-	return w
 }
 
-// Limit returns who is told of the answers of the limit of that name.
-func (w *Watch) Limit(name string) tally.Watcher {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.mu.limits[name]
-	if s == nil {
-		w.mu.next++
-		s = &seen{w: w, group: w.mu.next, log: w.hour.Open()}
-		w.mu.limits[name] = s
+// Follow implements [engine.DecisionObserver]. It forgets limits that are no more.
+func (w *Watch) Follow(set *rules.Set) {
+	gone := w.limits.Follow(set, func(*rules.Limit) *seen {
+		w.next++
+		return &seen{group: w.next, log: w.hour.Open()}
+	})
+	for _, s := range gone {
+		w.hour.Close(s.log)
 	}
-	return s
 }
 
-// Keep forgets limits of which keep does not say that they are there.
-func (w *Watch) Keep(keep func(name string) bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for name, s := range w.mu.limits {
-		if !keep(name) {
-			delete(w.mu.limits, name)
-			w.hour.Close(s.log)
+// Decided implements [engine.DecisionObserver].
+func (w *Watch) Decided(q *engine.Query) {
+	for i := range q.Decision.Results {
+		r, h := &q.Decision.Results[i], q.HitOf(i)
+		if h.Limit == nil || r.Reason == limit.ReasonMissing { // it has no key
+			continue
 		}
-	}
-}
-
-// Saw implements [tally.Watcher].
-func (s *seen) Saw(key []byte, r *limit.Result) {
-	if r.Reason == limit.ReasonMissing {
-		return // it has no key
-	}
-	if r.Allowed {
-		s.w.admitted.Add(s.group, key)
-	} else {
-		s.w.refused.Add(s.group, key)
-	}
-	if r.Detail == "" { // an override has another rate
-		s.log.Add(key, r.Cost, r.Allowed)
+		s := w.limits.Of(h.Limit)
+		if s == nil {
+			continue
+		}
+		if r.Allowed {
+			w.admitted.Add(s.group, h.Key())
+		} else {
+			w.refused.Add(s.group, h.Key())
+		}
+		if r.Detail == "" { // an override has another rate
+			s.log.Add(h.Key(), r.Cost, r.Allowed)
+		}
 	}
 }
 
@@ -128,9 +117,7 @@ func (w *Watch) Top(n int) Top {
 		Admitted: map[string][]topkeys.Key{}, Refused: map[string][]topkeys.Key{},
 		AdmittedError: a.Error, RefusedError: r.Error, One: max(a.One, r.One),
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for name, s := range w.mu.limits {
+	for name, s := range w.limits.ByName() {
 		if list := a.Keys[s.group]; list != nil {
 			t.Admitted[name] = list
 		}
@@ -143,9 +130,7 @@ func (w *Watch) Top(n int) Top {
 
 // WhatIf says what another policy would have done with the requests of a limit in the latest time, at most an hour.
 func (w *Watch) WhatIf(ctx context.Context, name string, now, then limit.Policy, latest time.Duration) (lasthour.Answer, error) {
-	w.mu.Lock()
-	s := w.mu.limits[name]
-	w.mu.Unlock()
+	s := w.limits.ByName()[name]
 	if s == nil {
 		return lasthour.Answer{}, ErrUnknown
 	}

@@ -8,46 +8,66 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/rules"
+	"github.com/stint-io/stint/store/memory"
 )
 
-func result(allowed bool, reason limit.Reason) *limit.Result {
-	return &limit.Result{Cost: 1, Verdict: limit.Verdict{Allowed: allowed, Reason: reason}}
-}
-
-// Answers are seen by limit: admitted and refused apart, without a key not at all, of overrides not in the hour; what is
-// no limit any more is forgotten.
+// Answers are seen by limit: admitted and refused apart, without a key and of limits that came with requests not at all,
+// of overrides not in the hour; what is no limit any more is forgotten.
 func TestWatch(t *testing.T) {
 	w := New()
-	a, b := w.Limit("a"), w.Limit("b")
-	for range 6 {
-		a.Saw([]byte("k"), result(true, limit.ReasonNone))
+	parse := func(text string) *rules.Set {
+		set, err := rules.Parse("l.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
 	}
-	a.Saw([]byte("k"), result(false, limit.ReasonRate))
-	a.Saw([]byte("none"), result(false, limit.ReasonMissing))
-	special := result(true, limit.ReasonNone)
-	special.Detail = "user=acme"
-	a.Saw([]byte("acme"), special)
-	b.Saw([]byte("k"), result(false, limit.ReasonRate))
+	const bucket = "key: [user], burst: 7, rate: 1/h, overrides: [{when: {user: acme}, rate: 2/h}]}"
+	e, err := engine.New(memory.New(memory.Options{}), parse("limits: [{name: a, missing: reject, "+bucket+", {name: b, match: {b: yes}, key: [user], rate: 1/h, burst: 1, shadow: true}]"), engine.Options{Decisions: []engine.DecisionObserver{w}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(cost int64, attrs ...string) {
+		d := engine.Descriptor{Cost: cost}
+		for i := 0; i < len(attrs); i += 2 {
+			d.Attributes = append(d.Attributes, limit.Attribute{Name: attrs[i], Value: attrs[i+1]})
+		}
+		if err := e.Decide(t.Context(), &engine.Query{Descriptors: []engine.Descriptor{d}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 6 {
+		ask(1, "user", "k")
+	}
+	ask(2, "user", "k", "b", "yes")
+	ask(1)
+	ask(1, "user", "acme")
 	top := w.Top(5)
 	if len(top.Admitted["a"]) != 2 || math.Abs(top.Admitted["a"][0].Rate-0.1) > 1e-9 || len(top.Refused["a"]) != 1 || len(top.Refused["b"]) != 1 || top.Admitted["b"] != nil || top.One != 1 || top.AdmittedError != 0 {
 		t.Errorf("%+v", top)
 	}
 	p := limit.Policy{Rate: limit.PerHour(1), Burst: 2}
-	if x, err := w.WhatIf(t.Context(), "a", p, p, 0); err != nil || x.Asked != 7 || x.Refused != 1 || x.Then != 5 {
-		t.Errorf("%+v, %v", x, err)
+	asked := func(want int64) {
+		t.Helper()
+		if x, err := w.WhatIf(t.Context(), "a", p, p, 0); err != nil || int64(x.Asked) != want || x.Refused != 1 {
+			t.Errorf("%+v, %v", x, err)
+		}
 	}
-	if w.Limit("a") != a {
-		t.Error("a limit that is configured again begins anew")
-	}
-	w.Keep(func(name string) bool { return name == "b" })
+	asked(7)
+	w.Follow(parse("limits: [{name: b, rate: 1/s}, {name: a, rate: 2/s}]"))
+	ask(1, "user", "k") // decided by the limit before
+	asked(8)
+	w.Follow(parse("limits: [{name: b, rate: 1/s}]"))
 	if _, err := w.WhatIf(t.Context(), "a", p, p, 0); !errors.Is(err, ErrUnknown) {
 		t.Error(err)
 	}
 	if top := w.Top(5); top.Admitted["a"] != nil || top.Refused["b"] == nil {
 		t.Errorf("%+v", top)
 	}
-	a.Saw([]byte("late"), result(true, limit.ReasonNone)) // a request that began before
+	ask(1, "user", "k") // a request that began before
 }
 
 // Run ends with its context.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 )
@@ -179,8 +180,8 @@ func everyFigure() (Figures, tally.Tally) {
 	f.RLSShadowed = 50
 	a := tally.Tally{Limit: "a", Allowed: 40, Soft: 41, NearLimit: 51}
 	a.Refused[limit.ReasonRate], a.Refused[limit.ReasonBanned], a.ShadowRefused[limit.ReasonCost] = 45, 46, 47
-	a.Unlimited[tally.MissingKey], a.Unlimited[tally.ConditionFailed], a.Unlimited[tally.StoreFailed], a.Unlimited[tally.NoCoordinator] = 48, 49, 42, 43
-	f.Unlimited = []uint64{tally.NoService: 52, tally.NoMatch: 53, tally.UnknownDomain: 44}
+	a.Unlimited[engine.MissingKey], a.Unlimited[engine.ConditionFailed], a.Unlimited[engine.StoreFailed], a.Unlimited[engine.NoCoordinator] = 48, 49, 42, 43
+	f.Unlimited = []uint64{engine.NoService: 52, engine.NoMatch: 53, engine.UnknownDomain: 44}
 	return f, a
 }
 

@@ -37,7 +37,7 @@ type Figures struct {
 	Bans      []banlist.Tally
 	Queues    []waitqueue.Tally
 	Shares    []engine.ShareTally
-	Unlimited []uint64          // by tally.Unlimited
+	Unlimited []uint64          // by engine.Unlimited
 	Purposes  map[string]string // of the limits that have one
 
 	Security Security
@@ -218,7 +218,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.identity.collect(to, &f.Identity)
 	for i, n := range f.Unlimited {
 		if n > 0 {
-			to.count(c.unlimited, n, "", tally.Unlimited(i).String())
+			to.count(c.unlimited, n, "", engine.Unlimited(i).String())
 		}
 	}
 	for t := range c.tallies() {
@@ -234,7 +234,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		for i, n := range t.Unlimited {
 			if n > 0 {
-				to.count(c.unlimited, n, t.Limit, tally.Unlimited(i).String())
+				to.count(c.unlimited, n, t.Limit, engine.Unlimited(i).String())
 			}
 		}
 		for i := range t.Refused {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/limit"
 )
@@ -33,7 +34,7 @@ func TestSeriesBeginWithTheFirstCount(t *testing.T) {
 		`stint_soft_exceeded_total{limit="once"} 1`, `stint_rls_near_limit_hits_total{limit="once"} 1`,
 	}
 	for i := range once.Unlimited {
-		want = append(want, fmt.Sprintf(`stint_unlimited_total{limit="once",reason="%v"} 1`, tally.Unlimited(i)))
+		want = append(want, fmt.Sprintf(`stint_unlimited_total{limit="once",reason="%v"} 1`, engine.Unlimited(i)))
 	}
 	for i := range once.Refused {
 		for _, outcome := range []string{"refused", "shadow_refused"} {

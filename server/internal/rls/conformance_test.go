@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
 )
@@ -69,17 +70,18 @@ func drawModel(r drawing) *model {
 }
 
 // serviceOf returns the service under the choices of a model.
-func serviceOf(t testing.TB, m *model) *Service {
+func serviceOf(t testing.TB, m *model) (*Service, *tally.Table) {
 	t.Helper()
 	set, err := rules.Options{CountAdmitted: m.admittedOnly}.Parse("edge.yaml", []byte(m.domains["edge"].text("edge")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 22}), set, engine.Options{Quota: m.quota})
+	counts := tally.New(tally.Options{})
+	e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 22}), set, engine.Options{Quota: m.quota, Decisions: []engine.DecisionObserver{counts}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(e, Options{Headers: true, Metadata: true, Shadow: m.shadow})
+	return New(e, Options{Headers: true, Metadata: true, Shadow: m.shadow}), counts
 }
 
 // Whatever rules a file in Envoy's format has and whatever comes in, at any time, the
@@ -100,7 +102,7 @@ func TestConformance(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := drawing{rand.New(rand.NewPCG(1, seed)), slices.Sorted(maps.Keys(modelUnits))}
 			m := drawModel(r)
-			s := serviceOf(t, m)
+			s, counts := serviceOf(t, m)
 			for i := range requests {
 				time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
 				if r.one(10) {
@@ -118,7 +120,7 @@ func TestConformance(t *testing.T) {
 				}
 			}
 			near := map[string]uint64{}
-			for tally := range s.engine.Tallies() {
+			for tally := range counts.Tallies() {
 				if tally.NearLimit > 0 && tally.Limit != engine.OverrideName {
 					near[tally.Limit] = tally.NearLimit
 				}

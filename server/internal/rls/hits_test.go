@@ -11,14 +11,15 @@ import (
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/hits"
+	"github.com/stint-io/stint/internal/tally"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store/memory"
 )
 
 // What a call counts is what its descriptors were, each under its own rule; a call without a configuration counts nothing.
 func TestCallsCountHits(t *testing.T) {
-	s := newService(t, Options{})
-	s.opts.Hits = hits.New(s.engine.Set(), 0)
+	table := hits.New(0)
+	s := newService(t, Options{}, table)
 	entry := func(key, value string) *ratelimitv3.RateLimitDescriptor_Entry {
 		return &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value}
 	}
@@ -36,7 +37,7 @@ func TestCallsCountHits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	got := map[string]hits.Counts{}
-	s.opts.Hits.Read(func(name string, c hits.Counts) { got[name] = c })
+	table.Read(func(name string, c hits.Counts) { got[name] = c })
 	if len(got) != 3 || got["edge.k.j_a*"] != (hits.Counts{Total: 2, Over: 2}) || got["edge.k"] != (hits.Counts{Total: 2, Within: 2}) && got["edge.k"].Total != 2 || got["edge.own_x"].Total != 2 {
 		t.Errorf("%v", got)
 	}
@@ -49,11 +50,14 @@ func BenchmarkHits(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 20}), set, engine.Options{})
-	if err != nil {
-		b.Fatal(err)
+	var services [2]*Service
+	for i, observers := range [2][]engine.DecisionObserver{{tally.New(tally.Options{})}, {tally.New(tally.Options{}), hits.New(0)}} {
+		e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 20}), set, engine.Options{Decisions: observers})
+		if err != nil {
+			b.Fatal(err)
+		}
+		services[i] = New(e, Options{})
 	}
-	services := [2]*Service{New(e, Options{}), New(e, Options{Hits: hits.New(set, 0)})}
 	req := &pb.RateLimitRequest{Domain: "edge", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "x"}}}}}
 	const batch = 500
 	var took [2][]float64

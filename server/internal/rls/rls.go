@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stint-io/stint/internal/engine"
-	"github.com/stint-io/stint/internal/hits"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -54,8 +53,6 @@ type Options struct {
 	// Loaded reports whether there is a configuration; nil = there always is. Without one, every
 	// request is answered with Unavailable.
 	Loaded func() bool
-	// Hits counts the hits of rules in Envoy's format; nil = nobody does.
-	Hits *hits.Table
 }
 
 // Service is the rate limit service. It is safe for concurrent use.
@@ -128,9 +125,6 @@ func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func
 		}
 		return nil, err
 	}
-	if s.opts.Hits != nil {
-		s.countHits(req, c)
-	}
 	resp := s.response(req, &c.query)
 	if resp.OverallCode == pb.RateLimitResponse_OK {
 		s.counts.OK.Add(1)
@@ -141,16 +135,6 @@ func (s *Service) ask(ctx context.Context, req *pb.RateLimitRequest, change func
 		s.counts.OverLimit.Add(1)
 	}
 	return resp, nil
-}
-
-// countHits counts what became of each descriptor. After translate c has the entries of all, one after the other.
-func (s *Service) countHits(req *pb.RateLimitRequest, c *call) {
-	from := 0
-	for i, d := range req.Descriptors {
-		to := from + len(d.GetEntries())
-		s.opts.Hits.Count(&c.query, i, c.attrs[from:to])
-		from = to
-	}
 }
 
 // release keeps the scratch unless one request made it large.

@@ -31,7 +31,7 @@ descriptors:
   - {key: q, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
 
-func newService(t testing.TB, opts Options) *Service {
+func newService(t testing.TB, opts Options, observers ...engine.DecisionObserver) *Service {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"native.yaml": native, "edge.yaml": edge} {
@@ -43,7 +43,7 @@ func newService(t testing.TB, opts Options) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 20}), set, engine.Options{MaxOverrides: 8})
+	e, err := engine.New(memory.New(memory.Options{MaxBytes: 1 << 20}), set, engine.Options{MaxOverrides: 8, Decisions: observers})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,6 @@ func (f *figures) count(now time.Time) {
 	for _, l := range set.Limits() {
 		there[l.Name] = true
 	}
-	f.o.Watch.Keep(func(name string) bool { return there[name] })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	beat := f.mu.beat

@@ -40,7 +40,7 @@ func newWorld(t *testing.T, text string) *world {
 	}
 	w := &world{status: http.StatusOK}
 	seen := watch.New()
-	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{Watch: seen.Limit})
+	e, err := engine.New(memory.New(memory.Options{}), set, engine.Options{Decisions: []engine.DecisionObserver{seen}})
 	if err != nil {
 		t.Fatal(err)
 	}
