@@ -27,13 +27,13 @@ type budgets struct {
 	records store.Records
 	held    store.Records // those of reservations
 	changes *audit.Log
-	grants  *keyadmin.Grants // what the engine asks
+	grants  *keyadmin.Grants
 	events  *events
 	usage   *usage.Observer
 	keys    *keyadmin.Keys
 
 	customers *plans.Desk
-	set       func() *rules.Set
+	engine    *engine.Engine
 
 	reservations *reserve.Book
 	estimates    *estimate.Estimator
@@ -41,8 +41,8 @@ type budgets struct {
 	others *others // of a cluster whose members have counters of their own; nil = there are none
 }
 
-// openBudgets puts grants in front of the counters, and makes what observes the engine. Records are where the counters are, as far as those
-// keep any.
+// openBudgets makes what is granted by hand, and what observes the engine. Records are where the counters are, as far as
+// those keep any.
 func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	if shared, ok := st.shared.(store.Records); ok {
 		b.records = shared
@@ -60,7 +60,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 		b.others = openOthers(l, o)
 		granted = b.others.shared
 	}
-	b.grants = keyadmin.Granting(l.own, granted, nil, o.Logger)
+	b.grants = keyadmin.NewGrants(granted, nil, o.Logger)
 	folder := ""
 	if o.StateDir != "" {
 		folder = filepath.Join(o.StateDir, "usage")
@@ -77,7 +77,7 @@ func openBudgets(l *leases, st *storage, o *Options) (b budgets, err error) {
 	if b.estimates, err = openEstimates(b.records, st, o); err != nil {
 		return b, err
 	}
-	b.events = openEvents(b.grants, b.records, o.Logger)
+	b.events = openEvents(b.records, o.Logger)
 	b.usage = usage.NewObserver(meter)
 	if b.others != nil {
 		b.others.usage, b.usage.Others = b.usage, b.others.counting
@@ -92,7 +92,7 @@ func (b *budgets) follow(e *engine.Engine, dir *plans.Directory, o *Options) {
 		customers = b.others.shared
 	}
 	b.customers = plans.NewDesk(dir, customers, b.changes, o.Logger, func(plan string) []string { return budgetsOf(e.Set(), plan) })
-	b.set = e.Set
+	b.engine = e
 	b.reservations = reserve.New(e, b.held, o.Logger, nil)
 	b.reservations.Learn(b.estimates)
 	k := keyadmin.Options{
@@ -154,7 +154,7 @@ func (b *budgets) run(ctx, reporting context.Context) {
 	all.Go(func() { b.usage.Meter().Run(reporting) })
 	all.Go(func() { b.grants.Run(ctx) })
 	all.Go(func() { b.customers.Run(ctx) })
-	all.Go(func() { b.events.run(reporting) })
+	all.Go(func() { b.events.run(reporting, b.engine) })
 	all.Go(func() { b.reservations.Run(ctx) })
 	all.Go(func() { b.estimates.Run(reporting) })
 	all.Wait()
@@ -167,7 +167,7 @@ func (b *budgets) collectors() []prometheus.Collector {
 	count := func(name, help string, of func(usage.Stats) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of(stats())) })
 	}
-	own := append(append(b.events.collectors(), planCollectors(b.customers, b.set)...), estimateMetrics{b.estimates})
+	own := append(append(b.events.collectors(), planCollectors(b.customers, b.engine.Set)...), estimateMetrics{b.estimates})
 	return append(own,
 		count("stint_usage_reports_total", "Batches of usage that were taken.", func(s usage.Stats) uint64 { return s.Reports }),
 		count("stint_usage_report_failures_total", "Batches of usage that were not taken; they are reported again.", func(s usage.Stats) uint64 { return s.Failures }),

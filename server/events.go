@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-io/stint/internal/crossings"
+	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/webhook"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -26,14 +27,14 @@ type events struct {
 	sender   *webhook.Sender
 }
 
-// openEvents searches for crossings of the counters of an engine that decides by st.
-func openEvents(st store.Store, records store.Records, log *slog.Logger) *events {
+// openEvents searches for crossings of the counters of an engine.
+func openEvents(records store.Records, log *slog.Logger) *events {
 	e := &events{sender: webhook.New(webhook.Options{Logger: log})}
 	e.watcher = crossings.NewWatcher(crossings.Options{Records: records, Logger: log, Noted: func(event *crossings.Event) {
 		logEvent(log, event)
 		e.send(log, event)
 	}})
-	e.observer = crossings.NewObserver(st, e.watcher)
+	e.observer = crossings.NewObserver(e.watcher)
 	return e
 }
 
@@ -79,14 +80,14 @@ func (e *events) watch(sets ...*rules.Set) {
 }
 
 // run notes what is found, and sends it, until ctx ends, which is after the last request.
-func (e *events) run(ctx context.Context) {
+func (e *events) run(ctx context.Context, by *engine.Engine) {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
 		e.sender.Run(sending)
 	}()
-	e.observer.Run(ctx)
+	e.observer.Run(ctx, by)
 	stop() // what was noted last is sent as well
 	<-sent
 }

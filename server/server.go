@@ -157,8 +157,8 @@ func newServer(opts Options, host *Host) (_ *Server, err error) {
 	if s.budgets, err = openBudgets(&s.leases, s.storage, &s.opts); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}
-	if s.engine, err = engine.New(s.budgets.grants, set, engine.Options{
-		Quota: opts.RLSQuota, Derive: s.config.deriver, Shares: s.storage.shares(), Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage}, Decisions: s.decisions(), Trace: opts.Instrument.Take(),
+	if s.engine, err = engine.New(s.leases.own, set, engine.Options{
+		Quota: opts.RLSQuota, Derive: s.config.deriver, Shares: s.storage.shares(), Raise: s.budgets.grants.Raise, Observers: []observe.Observer{s.budgets.events.observer, s.budgets.usage}, Decisions: s.decisions(), Trace: opts.Instrument.Take(),
 	}); err != nil {
 		return nil, errors.Join(err, s.closeStores(s.leases.untouched()))
 	}

@@ -82,7 +82,7 @@ func (b *Bans) counters(name string) ([]engine.Counted, error) {
 }
 
 func (b *Bans) keeper() (store.BanKeeper, error) {
-	k, ok := b.engine.Store().(store.BanKeeper)
+	k, ok := b.engine.BanKeeper()
 	if !ok {
 		return nil, errors.New("banlist: the store lists no bans")
 	}

@@ -142,7 +142,8 @@ func TestFloodFreesNobody(t *testing.T) {
 			t.Errorf("%s: lifted %d, %v", user.Value, n, err)
 		}
 	}
-	if st := e.Store().(*memory.Store).Stats(); st.Bytes > budget {
+	k, _ := e.BanKeeper()
+	if st := k.(*memory.Store).Stats(); st.Bytes > budget {
 		t.Errorf("%d bytes, the budget is %d", st.Bytes, budget)
 	}
 }

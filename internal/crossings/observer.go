@@ -47,7 +47,6 @@ type watched struct {
 // Observer has a [Watcher] see how keys stand after what an engine takes and gives back, for the limits that
 // [Observer.Watch] names. It is safe for concurrent use. Make it with [NewObserver].
 type Observer struct {
-	store   store.Store // asked how a key stands of which something was given back
 	watcher *Watcher
 	of      atomic.Pointer[map[string]*watched] // by the ID of the counters
 	looks   chan look
@@ -62,9 +61,9 @@ type look struct {
 
 var _ observe.Observer = (*Observer)(nil)
 
-// NewObserver returns an observer for w. The engine decides by st. No limit is watched yet.
-func NewObserver(st store.Store, w *Watcher) *Observer {
-	o := &Observer{store: st, watcher: w, looks: make(chan look, looks)}
+// NewObserver returns an observer for w. No limit is watched yet.
+func NewObserver(w *Watcher) *Observer {
+	o := &Observer{watcher: w, looks: make(chan look, looks)}
 	o.Watch(nil)
 	return o
 }
@@ -152,9 +151,14 @@ func (o *Observer) look(w *watched, c *store.Charge, amount int64) {
 	}, amount}
 }
 
-// Run looks at keys of which something was given back, and notes what the watcher finds, until ctx ends; then what was
-// found by then. Nothing is given back afterwards.
-func (o *Observer) Run(ctx context.Context) {
+// Peeker says how counters stand, as [store.Store] has it.
+type Peeker interface {
+	Peek(ctx context.Context, charges []store.Charge) (allowed bool, err error)
+}
+
+// Run asks the engine about keys of which something was given back, and notes what the watcher finds, until ctx ends; then
+// what was found by then. Nothing is given back afterwards.
+func (o *Observer) Run(ctx context.Context, engine Peeker) {
 	noting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	noted := make(chan struct{})
@@ -165,13 +169,13 @@ func (o *Observer) Run(ctx context.Context) {
 	for done := ctx.Done(); ; {
 		select {
 		case l := <-o.looks:
-			o.see(noting, &l)
+			o.see(noting, engine, &l)
 			continue
 		default:
 		}
 		select {
 		case l := <-o.looks:
-			o.see(noting, &l)
+			o.see(noting, engine, &l)
 		case <-done:
 			stop()
 			<-noted
@@ -180,10 +184,10 @@ func (o *Observer) Run(ctx context.Context) {
 	}
 }
 
-func (o *Observer) see(ctx context.Context, l *look) {
+func (o *Observer) see(ctx context.Context, engine Peeker, l *look) {
 	one := [1]store.Charge{l.charge}
 	// A store that does not answer says so itself; what is missed is found by the next refund, if at all.
-	if _, err := o.store.Peek(ctx, one[:]); err == nil && !one[0].Failed {
+	if _, err := engine.Peek(ctx, one[:]); err == nil && !one[0].Failed {
 		o.note(l.of, &one[0], l.amount)
 	}
 }

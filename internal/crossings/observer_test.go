@@ -40,7 +40,7 @@ func watch(t *testing.T, quota int64, l crossings.Limit) *watchedStore {
 	}
 	w := &watchedStore{Store: st, counters: c}
 	var mu sync.Mutex
-	w.Observer = crossings.NewObserver(st, crossings.NewWatcher(crossings.Options{
+	w.Observer = crossings.NewObserver(crossings.NewWatcher(crossings.Options{
 		Records: records.New(nil, 0), Now: now, Logger: slog.New(slog.DiscardHandler),
 		Noted: func(e *crossings.Event) {
 			mu.Lock()
@@ -55,7 +55,7 @@ func watch(t *testing.T, quota int64, l crossings.Limit) *watchedStore {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.Run(ctx)
+		w.Run(ctx, st)
 	}()
 	w.stop = func() {
 		cancel()

@@ -12,7 +12,6 @@ import (
 	"github.com/stint-io/stint/internal/explain"
 	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
-	"github.com/stint-io/stint/store"
 )
 
 // TestBanTimeline is the example of an article, to the second: 2,000 requests in 1,200 s, then a ban
@@ -202,7 +201,7 @@ func TestBansSurviveAReload(t *testing.T) {
 		b.take(1, "ip=192.0.2.7")
 	}
 	bans := func() int {
-		k := b.Store().(store.BanKeeper)
+		k, _ := b.BanKeeper()
 		n := 0
 		for _, of := range b.Banners("a") {
 			list, _, err := k.Bans(context.Background(), of.Counters, "", 10)

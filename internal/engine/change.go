@@ -15,6 +15,9 @@ func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allow
 	if e.trace != nil {
 		answered = e.trace(ctx)
 	}
+	if e.raise != nil {
+		e.raise(charges)
+	}
 	allowed, err = e.store.Take(ctx, charges)
 	last := &charges[len(charges)-1]
 	repeated := last.Once && !last.Verdict.Allowed
@@ -26,6 +29,14 @@ func (e *Engine) takeCharges(ctx context.Context, charges []store.Charge) (allow
 		e.emit(observe.Event{Kind: observe.Taken, Allowed: allowed, Charges: charges})
 	}
 	return allowed, err
+}
+
+// Peek says how counters stand, as [store.Store] has it.
+func (e *Engine) Peek(ctx context.Context, charges []store.Charge) (allowed bool, err error) {
+	if e.raise != nil {
+		e.raise(charges)
+	}
+	return e.store.Peek(ctx, charges)
 }
 
 // Refund gives back the costs of charges, as [store.Store] has it.
@@ -46,7 +57,7 @@ func (e *Engine) Reset(ctx context.Context, charges []store.Charge) error {
 	return err
 }
 
-// Granted tells observers that a key was granted the cost of the charge, by the store that keeps grants.
+// Granted tells observers that [Options.Raise] raises the quota of a key by the cost of the charge from now on.
 func (e *Engine) Granted(c store.Charge) {
 	e.emit(observe.Event{Kind: observe.Granted, Charges: []store.Charge{c}})
 }

@@ -12,7 +12,7 @@ func (e *Engine) chargeStore(ctx context.Context, q *Query, missing bool, n quot
 	// A request that misses a key is refused whatever the other limits say, so they are only
 	// peeked at, unless they count refused requests.
 	if q.Peek || missing && !q.CountRefused {
-		allowed, err := e.store.Peek(ctx, q.charges)
+		allowed, err := e.Peek(ctx, q.charges)
 		if err == nil {
 			err = q.unknownQuota(n)
 		}
@@ -66,7 +66,7 @@ func (e *Engine) nothingLeft(ctx context.Context, q *Query) (over bool, err erro
 	if len(probes) == 0 {
 		return false, nil
 	}
-	if _, err := e.store.Peek(ctx, probes); err != nil {
+	if _, err := e.Peek(ctx, probes); err != nil {
 		return false, err
 	}
 	for i := range probes {
@@ -155,7 +155,7 @@ func (e *Engine) restate(ctx context.Context, q *Query) error {
 	if len(now) == 0 {
 		return nil
 	}
-	_, err := e.store.Peek(ctx, now)
+	_, err := e.Peek(ctx, now)
 	failed := errors.Is(err, store.ErrUnavailable)
 	if err != nil && !failed {
 		return err

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"context"
-
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
@@ -82,11 +80,8 @@ func (s *snapshot) of(l *rules.Limit, counters func(*bound) store.Counters) (lis
 	return list
 }
 
-// Reader tells how counters stand.
-type Reader interface {
-	// Peek is that of [store.Store].
-	Peek(ctx context.Context, charges []store.Charge) (allowed bool, err error)
+// BanKeeper returns the store as one that lists and lifts bans, if it does.
+func (e *Engine) BanKeeper() (k store.BanKeeper, ok bool) {
+	k, ok = e.store.(store.BanKeeper)
+	return k, ok
 }
-
-// Store returns where the counters are. It is for reading: what changes them is the engine, which tells its observers.
-func (e *Engine) Store() Reader { return e.store }

@@ -43,6 +43,10 @@ type Options struct {
 	// [store.Shares], and otherwise this process.
 	Shares store.Shares
 
+	// Raise gives charges the larger quota that their keys have for now, before the store is asked about them; nil = none
+	// has. Charges may have been raised before.
+	Raise func(charges []store.Charge)
+
 	// Observers are told of each change of the counters, in this order.
 	Observers []observe.Observer
 
@@ -67,6 +71,7 @@ type Engine struct {
 	observers   []observe.Observer
 	deciding    []DecisionObserver
 	trace       func(context.Context) func([]store.Charge, bool, error) // as in Options
+	raise       func([]store.Charge)                                    // as in Options
 	shares      store.Shares
 	live        atomic.Pointer[snapshot]
 	once        once
@@ -119,7 +124,7 @@ func New(st store.Store, set *rules.Set, opts Options) (*Engine, error) {
 		opts.MaxOverrides = DefaultMaxOverrides
 	}
 	e := &Engine{
-		store: st, observers: slices.Clone(opts.Observers), deciding: slices.Clone(opts.Decisions), trace: opts.Trace, shares: sharesOf(st, opts.Shares), quota: opts.Quota,
+		store: st, observers: slices.Clone(opts.Observers), deciding: slices.Clone(opts.Decisions), trace: opts.Trace, raise: opts.Raise, shares: sharesOf(st, opts.Shares), quota: opts.Quota,
 		deriver: opts.Derive,
 	}
 	e.queries.New = func() any { return new(Query) }

@@ -14,8 +14,9 @@ type DecisionObserver interface {
 	// Follow is told of a configuration before it decides the first request. Requests that have begun are decided by the
 	// one before.
 	Follow(set *rules.Set)
-	// Decided is told of a query that was decided, once, with what it has taken. One that only asks, and one whose answer
-	// is an error, are not told. It neither changes q nor keeps what q points to; the request waits until it returns.
+	// Decided is told of a query that was decided. One that only asks, one that repeats a request by its idempotency key,
+	// and one whose answer is an error, are not told. Decided neither changes q nor keeps what q points to; the request
+	// waits until it returns.
 	Decided(q *Query)
 }
 

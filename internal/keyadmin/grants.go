@@ -31,11 +31,9 @@ type grant struct {
 
 type grantKey struct{ id, key string }
 
-// Grants is a store that admits more to the keys of fixed windows that have a grant. A request pays for it only
-// while there are grants. It is safe for concurrent use; make it with [Granting], and let Run follow what other
-// processes grant.
+// Grants are what keys of fixed windows may use beyond their quota. It is safe for concurrent use; make it with
+// [NewGrants], have an engine raise quotas by [Grants.Raise], and let Run follow what other processes grant.
 type Grants struct {
-	store.BanKeeper
 	records store.Records
 	now     func() limit.Time
 	log     *slog.Logger
@@ -44,18 +42,15 @@ type Grants struct {
 	mu   sync.Mutex // held while live is replaced
 }
 
-var _ store.BanKeeper = (*Grants)(nil)
-
-// Granting returns st with the grants that stand in records. now is the clock; nil = the system's. log nil =
-// slog.Default.
-func Granting(st store.BanKeeper, records store.Records, now func() limit.Time, log *slog.Logger) *Grants {
+// NewGrants returns the grants that stand in records. now is the clock; nil = the system's. log nil = slog.Default.
+func NewGrants(records store.Records, now func() limit.Time, log *slog.Logger) *Grants {
 	if now == nil {
 		now = func() limit.Time { return limit.At(time.Now()) }
 	}
 	if log == nil {
 		log = slog.Default()
 	}
-	g := &Grants{BanKeeper: st, records: records, now: now, log: log}
+	g := &Grants{records: records, now: now, log: log}
 	g.live.Store(new(map[grantKey]grant))
 	return g
 }
@@ -134,8 +129,8 @@ func (g *Grants) of(id string, key []byte) int64 {
 	return one.Extra
 }
 
-// raise gives the charges of keys with a grant their larger quota.
-func (g *Grants) raise(charges []store.Charge) {
+// Raise gives the charges of keys with a grant their larger quota. Requests pay for it only while there are grants.
+func (g *Grants) Raise(charges []store.Charge) {
 	if len(*g.live.Load()) == 0 {
 		return
 	}
@@ -157,18 +152,6 @@ func (g *Grants) raise(charges []store.Charge) {
 // grantable says whether a store honours a quota of a charge's own.
 func grantable(p limit.Policy) bool {
 	return p.Algorithm == limit.FixedWindow && p.Ban == 0 && !p.Unlimited
-}
-
-// Take implements [store.Store].
-func (g *Grants) Take(ctx context.Context, charges []store.Charge) (bool, error) {
-	g.raise(charges)
-	return g.BanKeeper.Take(ctx, charges)
-}
-
-// Peek implements [store.Store].
-func (g *Grants) Peek(ctx context.Context, charges []store.Charge) (bool, error) {
-	g.raise(charges)
-	return g.BanKeeper.Peek(ctx, charges)
 }
 
 // errCap is wrapped by the error of a grant that is too large.

@@ -37,7 +37,7 @@ type Options struct {
 	Requests store.Records
 	// Others are the other members of a cluster whose counters are their own; nil = there are none.
 	Others Others
-	// Grants is the store of the engine, or what is behind it; nil = nothing can be granted.
+	// Grants are those by which the engine raises quotas; nil = nothing can be granted.
 	Grants *Grants
 	// Reserved knows what is reserved of a key; nil = nothing ever is.
 	Reserved Reserved
@@ -180,7 +180,7 @@ func (k *Keys) find(key Key, any bool) ([]counter, error) {
 
 func (k *Keys) state(ctx context.Context, c *counter) (State, error) {
 	charge := c.charge(0)
-	if _, err := k.opts.Engine.Store().Peek(ctx, charge); err != nil {
+	if _, err := k.opts.Engine.Peek(ctx, charge); err != nil {
 		return State{}, fmt.Errorf("keyadmin: %w", err)
 	}
 	v := charge[0].Verdict

@@ -32,6 +32,7 @@ limits:
 type desk struct {
 	*testing.T
 	engine  *engine.Engine
+	store   store.Store
 	records store.Records
 	keys    *keyadmin.Keys
 	log     *audit.Log
@@ -57,9 +58,9 @@ func open(t *testing.T, rec store.Records) *desk {
 		rec = records.New(nil, 0)
 	}
 	st := memory.New(memory.Options{})
-	grants := keyadmin.Granting(st, rec, nil, nil)
-	d := &desk{T: t, records: rec, log: audit.New(rec, nil, 0)}
-	e, err := engine.New(grants, set, engine.Options{Observers: []observe.Observer{&d.seen}})
+	grants := keyadmin.NewGrants(rec, nil, nil)
+	d := &desk{T: t, store: st, records: rec, log: audit.New(rec, nil, 0)}
+	e, err := engine.New(st, set, engine.Options{Raise: grants.Raise, Observers: []observe.Observer{&d.seen}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,8 +260,8 @@ func TestSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := limit.At(time.Now())
-	grants := keyadmin.Granting(there.engine.Store().(store.BanKeeper), rec, func() limit.Time { return now }, nil)
-	e, err := engine.New(grants, there.engine.Set(), engine.Options{})
+	grants := keyadmin.NewGrants(rec, func() limit.Time { return now }, nil)
+	e, err := engine.New(there.store, there.engine.Set(), engine.Options{Raise: grants.Raise})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +310,7 @@ func TestRefundOfDebt(t *testing.T) {
 			c := d.engine.Counters("month", nil)[0]
 			key, _ := c.Limit.KeyFrom(attrs)
 			charge := []store.Charge{{Counters: c.Counters, Key: key, Cost: n, CountRefused: true, Shadow: true}}
-			if _, err := d.engine.Store().(store.Store).Take(t.Context(), charge); err != nil {
+			if _, err := d.store.Take(t.Context(), charge); err != nil {
 				t.Fatal(err)
 			}
 			used += n

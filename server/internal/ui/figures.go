@@ -265,7 +265,7 @@ func (f *figures) used(ctx context.Context, l *rules.Limit, key []byte) *float64
 		}
 		quota := c.Variant.Policy.Quota()
 		charges := []store.Charge{{Counters: c.Counters, Key: key, OnFailure: store.FailTake}}
-		if _, err := f.o.Engine.Store().Peek(ctx, charges); err != nil {
+		if _, err := f.o.Engine.Peek(ctx, charges); err != nil {
 			return nil
 		}
 		p := watch.Percent(quota, charges[0].Verdict.Remaining)
