@@ -41,7 +41,7 @@ var (
 // TestClients runs each client's own tests against two services: one with limits.yaml, and one that asks for a token.
 func TestClients(t *testing.T) {
 	run(t,
-		suite{"python", "python", ofPython, 41, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
+		suite{"python", "python", ofPython, 46, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
 		suite{"typescript", "typescript", ofNode, 15, []string{"node", "--test", "test/client.test.js"}},
 	)
 }

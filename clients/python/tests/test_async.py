@@ -11,7 +11,7 @@ import unittest
 
 from connections import connections
 from stint_client import AsyncClient, Refused, StintError
-from test_client import Broken
+from test_client import Broken, BrokenService
 
 URL = os.environ["STINT_URL"]
 PORT = int(URL.rpartition(":")[2])
@@ -232,6 +232,26 @@ class AsyncClientTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual([call for call, n in server.read.items() if n > 1], [])
         self.assertLessEqual(answered, set(server.read))
         self.assertTrue(20 < failed <= server.ends)
+
+    async def test_a_take_with_a_key_is_charged_once(self):
+        server = BrokenService(random.Random(SEED))
+        self.addCleanup(server.close)
+        attributes = {**self.user, "path": "/tokens"}
+
+        async def ask(n, cost):
+            ask = self.random.choice((client.take, client.wait))
+            d = await ask(attributes, cost, idempotency_key=f"{self.id()} {n}")
+            return d.allowed, d.repeated
+
+        costs = [self.random.randint(1, 5) for _ in range(100)]
+        async with AsyncClient(f"http://127.0.0.1:{server.port}", timeout=120, max_connections=4) as client:
+            answers = await asyncio.gather(*[ask(n, cost) for n, cost in enumerate(costs)], return_exceptions=True)
+        self.assertEqual([a for a in answers if a not in ((True, False), (True, True))], [])
+        self.assertEqual(1000 - await self.left(), sum(costs))
+        self.assertEqual(len(server.read), 100)
+        self.assertGreater(answers.count((True, True)), 10)
+        with self.assertRaisesRegex(ValueError, "idempotency_key"):
+            await self.client.take(attributes, idempotency_key="")
 
 
 class LoopsTest(unittest.TestCase):

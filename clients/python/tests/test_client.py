@@ -10,7 +10,9 @@ import sys
 import threading
 import unittest
 import warnings
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from unittest import mock
 from urllib.parse import unquote
 
 from connections import connections
@@ -247,6 +249,18 @@ class ClientTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 Client(wrong)
 
+    def test_idempotency_key(self):
+        two, key = {**self.user, "path": "/two"}, self.id()
+        answers = [self.client.take(two, idempotency_key=key) for _ in range(3)] + [self.client.wait(two, idempotency_key=key)]
+        self.assertEqual([(d.allowed, d.repeated) for d in answers], [(True, False)] + [(True, True)] * 3)
+        self.assertEqual(self.client.take(two, cost=0).results[0].remaining, 1)
+        answers = [self.client.take(two, cost=2, count_refused=True, idempotency_key=key) for _ in range(2)]
+        self.assertEqual([(d.allowed, d.repeated) for d in answers], [(False, False), (False, True)])
+        for wrong in ("", " k", "k" * 257, "k\r\nX: y", "ü"):
+            for ask in (self.client.take, self.client.wait):
+                with self.assertRaisesRegex(ValueError, "idempotency_key"):
+                    ask(two, idempotency_key=wrong)
+
     def test_threads(self):
         allowed = []
         def work():
@@ -428,24 +442,27 @@ class Broken:
             t.join()
 
     def serve(self, connection):
-        answer = b'{"allowed":true,"limits":[],"id":"X","state":"open","reserved":1,"ends":""}'
-        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
         with connection, connection.makefile("rb") as stream:
             while True:
                 end = self.random.choice(("no", "no", "no", "head", "body", "answer", "after"))
-                length = 0
+                length, key = 0, None
                 line = stream.readline()
                 while line not in (b"\r\n", b""):
-                    if line.lower().startswith(b"content-length:"):
-                        length = int(line.split(b":")[1])
+                    name, value = line.decode().strip().split(": ", 1) if b": " in line else ("", "")
+                    if name == "Content-Length":
+                        length = int(value)
+                    if name == "Idempotency-Key":
+                        key = value
                     line = stream.readline()
                 if line == b"":
                     return
                 if end == "head":
                     self.ends += 1
                     return
-                call = json.loads(stream.read(length))["attributes"]["call"]
+                body = stream.read(length)
+                call = json.loads(body)["attributes"].get("call", key)
                 self.read[call] = self.read.get(call, 0) + 1
+                answer = self.answer(key, body)
                 if end == "body":
                     self.ends += 1
                     return
@@ -454,13 +471,79 @@ class Broken:
                     self.ends += 1
                     return
 
+    def answer(self, key, body):
+        body = b'{"allowed":true,"limits":[],"id":"X","state":"open","reserved":1,"ends":""}'
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
     def close(self):
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.thread.join()
 
 
+class BrokenService(Broken):
+    """The service, behind connections that end at random: also after it has decided, so that its answer is lost."""
+
+    def answer(self, key, body):
+        service = HTTPConnection("127.0.0.1", PORT)
+        service.request("POST", "/v1/take", body, {"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {})})
+        answer = service.getresponse()
+        body = answer.read()
+        service.close()
+        return b"HTTP/1.1 %d %b\r\nContent-Length: %d\r\n\r\n" % (answer.status, answer.reason.encode(), len(body)) + body
+
+
 class BrokenServerTest(unittest.TestCase):
+    def test_a_take_with_a_key_is_charged_once(self):
+        rand, server = random.Random(SEED), BrokenService(random.Random(SEED))
+        self.addCleanup(server.close)
+        attributes = {"user": f"{self.id()}-{os.getpid()}", "path": "/tokens"}
+        used = repeated = 0
+        with Client(f"http://127.0.0.1:{server.port}", timeout=120) as client:
+            for n in range(100):
+                ask, cost = rand.choice((client.take, client.wait)), rand.randint(1, 5)
+                d = ask(attributes, cost, idempotency_key=f"{self.id()} {n}")
+                used += cost
+                repeated += d.repeated
+                self.assertTrue(d)
+        with Client(URL) as client:
+            self.assertEqual(1000 - client.take(attributes, cost=0).results[0].remaining, used)
+        self.assertEqual(len(server.read), 100)
+        self.assertGreater(repeated, 10)
+
+    def test_a_call_that_never_gets_an_answer(self):
+        """A call with a key is sent again until its timeout is over, not longer; not at all where no connection is made."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            asked = []
+
+            def serve():
+                while True:
+                    try:
+                        connection, _ = listener.accept()
+                    except OSError:
+                        return
+                    with connection:
+                        asked.append(connection.recv(65536))
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5) as client:
+                with self.assertRaisesRegex(StintError, "no answer") as caught:
+                    client.take({}, idempotency_key="k")
+                self.assertEqual(caught.exception.status, 0)
+                with self.assertRaisesRegex(StintError, "no answer"):
+                    client.take({})
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        holds = [float(request.partition(b"wait=")[2].partition(b"\r\n")[0]) for request in asked if b"\r\nIdempotency-Key: k\r\n" in request]
+        self.assertEqual(holds, sorted(holds, reverse=True), "the answer may be held back for less each time")
+        self.assertLessEqual(len(asked), len(holds) + 1, "without a key it is sent once")
+        slept = []
+        with Client("http://127.0.0.1:2", timeout=60) as client, mock.patch("time.sleep", slept.append):
+            with self.assertRaisesRegex(StintError, "no answer"):
+                client.take({}, idempotency_key="k")
+        self.assertEqual(slept, [])
+
     def test_nothing_is_charged_twice(self):
         server = Broken(random.Random(SEED))
         self.addCleanup(server.close)

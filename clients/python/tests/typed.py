@@ -19,12 +19,15 @@ except Refused as refused:
 stint.reserving({"tenant": "acme"}, tttl=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 stint.usage(by="fortnight")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 stint.wait({"user": "u1"}, sleep=asyncio.sleep)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+repeated: bool = stint.take({"user": "u1"}, idempotency_key="a-uuid").repeated
+stint.take({"user": "u1"}, idempotency_key=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 stint.take({"user": 1})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
 
 
 async def asynchronous() -> int:
     async with AsyncClient("http://127.0.0.1:8080") as client:
         d: Decision = await client.take({"user": "u1"})
+        d = await client.wait({"user": "u1"}, timeout=5, idempotency_key="a-uuid")
         async with client.reserving({"tenant": "acme"}, 800) as r:
             await r.commit(312)
         client.take({"user": "u1"}).allowed  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

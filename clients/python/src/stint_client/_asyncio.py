@@ -45,7 +45,8 @@ class _Connection(asyncio.Protocol):
         return False
 
     async def ask(self, request: bytes, timeout: float) -> Reply:
-        assert self._transport is not None
+        if self._transport is None:
+            raise ConnectionError("the connection ended before the request")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
         self._answer = answer
@@ -81,7 +82,7 @@ class _Connection(asyncio.Protocol):
                 if reply is not None and not self._answer.done():
                     self._answer.set_result(reply)
                 return
-        except Broken as err:
+        except ConnectionError as err:
             exc = err
         self._fail(exc)
 
@@ -239,23 +240,29 @@ class AsyncClient(Verbs):
         _inherited.append(self._pools)
         self._pools = {}
 
-    async def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False) -> Decision:
+    async def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False, idempotency_key: Optional[str] = None) -> Decision:
         """Take cost from every limit that the request meets, or from none. A cost of 0 only looks.
 
         A limit with on_exceed: queue holds the answer back for half of the timeout at most, and 5 s.
+
+        idempotency_key names this take, so that it can be sent again when its answer was lost: one with the same key,
+        attributes and cost as one that was admitted within 10 minutes is admitted and charged nothing. Use a new text for each
+        take, such as a UUID. With it the client sends a call again itself whose connection broke, within the timeout.
         """
-        call = self._take(attributes, cost, count_refused)
+        call = self._take(attributes, cost, count_refused, idempotency_key)
         return decided(call, await self._call(call))[0]
 
-    async def wait(self, attributes: Mapping[str, str], cost: int = 1, *, timeout: Optional[float] = None) -> Decision:
+    async def wait(
+        self, attributes: Mapping[str, str], cost: int = 1, *, timeout: Optional[float] = None, idempotency_key: Optional[str] = None
+    ) -> Decision:
         """Take, and wait for the turn: in line at the service for up to 5 s, else by sleep. It can be cancelled.
 
         Those who wait at one service for the same bucket are served in the order in which they came. A turn
         that is further away, or at a limit for which there is no line, is waited for by sleeping for
         retry_after and asking again. Raises Refused at once where no wait helps, or where it would be longer
-        than what is left of timeout.
+        than what is left of timeout. idempotency_key is that of take.
         """
-        steps = self._waiting(attributes, cost, timeout)
+        steps = self._waiting(attributes, cost, timeout, idempotency_key)
         answer: Optional[Decision] = None
         while True:
             try:
@@ -362,21 +369,37 @@ class AsyncClient(Verbs):
     async def _call(self, call: Call) -> Reply:
         request = self._service.bytes(call)
         loop = asyncio.get_running_loop()
-        end = loop.time() + call.timeout
+        begin = loop.time()
+        end = begin + call.timeout
         pool = self._pool_of(loop)
         if not await pool.enter(call.timeout):
             raise self._service.exhausted(self._max)
         connection: Optional[_Connection] = None
         reply: Optional[Reply] = None
+        broken = 0
         try:
             while pool.idle and connection is None:
                 kept = pool.idle.pop()
                 connection = kept if kept.stands() else None
-            if connection is None:
-                connection = _Connection(pool.made)
-                await asyncio.wait_for(self._connect(loop, connection), end - loop.time())
-            reply = await connection.ask(request, end - loop.time())
-            return reply
+            while True:
+                sent = connection is not None or broken > 0
+                try:
+                    if connection is None:
+                        connection = _Connection(pool.made)
+                        await asyncio.wait_for(self._connect(loop, connection), end - loop.time())
+                        sent = True
+                    reply = await connection.ask(request, end - loop.time())
+                    return reply
+                except OSError:
+                    broken += 1
+                    pause = call.pause(broken, end - loop.time())
+                    if pause is None or not sent:
+                        raise
+                    if connection is not None:
+                        connection.drop()
+                        connection = None
+                    await asyncio.sleep(pause)
+                    request = self._service.bytes(call, loop.time() - begin)
         except (OSError, Broken, asyncio.TimeoutError) as err:
             raise self._service.unreachable(err, self._timeout) from err
         finally:

@@ -203,7 +203,7 @@ class Client(Verbs):
 
     At most ``max_connections`` calls are made at once, others wait for one of them to end. A connection serves one call at a
     time and belongs to the process that made it. One whose call did not end with a whole answer is closed. A call is
-    sent again only where the service cannot have read all of it.
+    sent again only where the service cannot have read all of it, or where it has an idempotency key.
     """
 
     def __init__(
@@ -223,29 +223,39 @@ class Client(Verbs):
     def _forget(self) -> None:
         self._pool = _Pool(self._max)
 
-    def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False) -> Decision:
+    def take(self, attributes: Mapping[str, str], cost: int = 1, *, count_refused: bool = False, idempotency_key: Optional[str] = None) -> Decision:
         """Take cost from every limit that the request meets, or from none. A cost of 0 only looks.
 
         A limit with on_exceed: queue holds the answer back for half of the timeout at most, and 5 s.
+
+        idempotency_key names this take, so that it can be sent again when its answer was lost: one with the same key,
+        attributes and cost as one that was admitted within 10 minutes is admitted and charged nothing. Use a new text for each
+        take, such as a UUID. With it the client sends a call again itself whose connection broke, within the timeout.
         """
-        call = self._take(attributes, cost, count_refused)
+        call = self._take(attributes, cost, count_refused, idempotency_key)
         return decided(call, self._call(call))[0]
 
     def wait(
-        self, attributes: Mapping[str, str], cost: int = 1, *, timeout: Optional[float] = None, sleep: Optional[Callable[[float], None]] = None
+        self,
+        attributes: Mapping[str, str],
+        cost: int = 1,
+        *,
+        timeout: Optional[float] = None,
+        sleep: Optional[Callable[[float], None]] = None,
+        idempotency_key: Optional[str] = None,
     ) -> Decision:
         """Take, and wait for the turn: in line at the service for up to 5 s, else by sleep, time.sleep by default.
 
         Those who wait at one service for the same bucket are served in the order in which they came. A turn
         that is further away, or at a limit for which there is no line, is waited for by sleeping for
         retry_after and asking again. Raises Refused at once where no wait helps, or where it would be longer
-        than what is left of timeout.
+        than what is left of timeout. idempotency_key is that of take.
         """
         if sleep is None:
             sleep = time.sleep  # now, since it may have been patched for greenlets
         else:
             blocking(sleep)
-        steps = self._waiting(attributes, cost, timeout)
+        steps = self._waiting(attributes, cost, timeout, idempotency_key)
         answer: Optional[Decision] = None
         while True:
             try:
@@ -333,33 +343,46 @@ class Client(Verbs):
 
     def _call(self, call: Call) -> Reply:
         request = self._service.bytes(call)
-        end = time.monotonic() + call.timeout
+        begin = time.monotonic()
+        end = begin + call.timeout
         pool = self._pool
         place = pool.take(end)
         if place is None:
             raise self._service.exhausted(self._max)
         reply: Optional[Reply] = None
+        broken = 0
         try:
             while True:
                 kept = place.stands()
-                if not kept:
-                    place.open(self._service, self._context, end, pool.made)
-                sock = place.sock
-                assert sock is not None
-                sock.settimeout(max(0.001, end - time.monotonic()))
+                sent = kept or broken > 0
                 try:
-                    sock.sendall(request)
-                except ConnectionError:
                     if not kept:
-                        raise
-                    place.drop()
-                    continue  # the connection took less than the whole request, so it was not decided
-                parser = Parser()
-                while True:
-                    reply = parser.feed(sock.recv(65536))
-                    if reply is not None:
-                        return reply
+                        place.open(self._service, self._context, end, pool.made)
+                        sent = True
+                    sock = place.sock
+                    assert sock is not None
                     sock.settimeout(max(0.001, end - time.monotonic()))
+                    try:
+                        sock.sendall(request)
+                    except ConnectionError:
+                        if not kept:
+                            raise
+                        place.drop()
+                        continue  # the connection took less than the whole request, so it was not decided
+                    parser = Parser()
+                    while True:
+                        reply = parser.feed(sock.recv(65536))
+                        if reply is not None:
+                            return reply
+                        sock.settimeout(max(0.001, end - time.monotonic()))
+                except OSError:
+                    place.drop()
+                    broken += 1
+                    pause = call.pause(broken, end - time.monotonic())
+                    if pause is None or not sent:
+                        raise
+                    time.sleep(pause)
+                    request = self._service.bytes(call, time.monotonic() - begin)
         except (OSError, Broken) as err:
             raise self._service.unreachable(err, self._timeout) from err
         finally:

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import random
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any, Generator, Iterable, Mapping, NamedTuple, Optional, Sequence, Union
@@ -61,7 +62,8 @@ class Decision:
     ``retry_after`` is in seconds: 0 when it is allowed, None when no wait helps. ``delay`` is for how many
     seconds to hold an allowed request back. ``permit`` is to be given to finish. ``tags`` are header fields
     for the server that serves the request, ``warnings`` the limits that are used beyond their soft threshold.
-    When it is refused, ``violated`` names the limits that refuse, and ``reason`` and ``detail`` say why. The
+    When it is refused, ``violated`` names the limits that refuse, and ``reason`` and ``detail`` say why.
+    ``repeated`` says that a take with the same idempotency key was charged before, and this one was charged nothing. The
     rest is for your own client: ``response`` has all of it, and its parts are ``status``, ``location`` where a
     limit redirects, and ``headers``, ``body`` and ``content_type`` where a limit has an answer of its own;
     ``body`` is None where it has none.
@@ -82,6 +84,7 @@ class Decision:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Optional[str] = None
     content_type: str = ""
+    repeated: bool = False
     _reply: Optional["Reply"] = field(default=None, repr=False, compare=False)
 
     def __bool__(self) -> bool:
@@ -134,13 +137,23 @@ UNAVAILABLE = Response(
 
 
 class Call(NamedTuple):
-    """One request: its path, its body, for how long the answer may be held back, None where it is not, and how long it may take."""
+    """One request: its path, its body, for how long the answer may be held back, None where it is not, how long it may take,
+    and its idempotency key, "" where it has none."""
 
     method: str
     path: str
     body: bytes
     hold: Optional[float]
     timeout: float
+    key: str = ""
+
+    def pause(self, broken: int, left: float) -> Optional[float]:
+        """Return how long to pause before the call is sent again, or None if it must not be: it has no key or no time is left.
+
+        broken is how often its connection broke, left the rest of its timeout.
+        """
+        pause = 0.0 if broken == 1 else random.uniform(0.5, 1) * min(1.0, 0.01 * 2 ** min(broken, 7))
+        return pause if self.key and pause < left else None
 
 
 class Reply(NamedTuple):
@@ -164,7 +177,7 @@ class Reply(NamedTuple):
 
 
 class Broken(Exception):
-    """The answer is not HTTP, or ended early."""
+    """The answer is not HTTP."""
 
 
 class Parser:
@@ -185,7 +198,7 @@ class Parser:
         if not data:
             if self._head and self._missing is None:
                 return Reply(self._status, self._head, bytes(self._buffer), False)
-            raise Broken("the connection ended within the answer" if self._head or self._buffer else "the connection ended without an answer")
+            raise ConnectionError("the connection ended within the answer" if self._head or self._buffer else "the connection ended without an answer")
         if not self._head:
             if not self._read_head(bytes(self._buffer) + data):
                 return None
@@ -280,14 +293,16 @@ class Service:
             self._fields += f"Authorization: Bearer {token}\r\n"
         self._heads: dict[str, bytes] = {}
 
-    def bytes(self, call: Call) -> bytes:
+    def bytes(self, call: Call, waited: float = 0) -> bytes:
+        """Return the request of a call that began waited seconds ago: so much less the answer may be held back."""
         if call.method == "GET":
             return f"GET {self._prefix}{call.path} HTTP/1.1\r\n{self._fields}\r\n".encode("ascii")
         head = self._heads.get(call.path)
         if head is None:
             head = self._heads[call.path] = f"{call.method} {self._prefix}{call.path} HTTP/1.1\r\n{self._fields}".encode("ascii")
-        prefer = b"" if call.hold is None else b"Prefer: wait=%.3f\r\n" % call.hold
-        return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, prefer, len(call.body), call.body)
+        prefer = b"" if call.hold is None else b"Prefer: wait=%.3f\r\n" % max(0.0, call.hold - waited)
+        key = b"Idempotency-Key: %b\r\n" % call.key.encode("ascii") if call.key else b""
+        return b"%b%b%bContent-Length: %d\r\n\r\n%b" % (head, prefer, key, len(call.body), call.body)
 
     def unreachable(self, err: BaseException, timeout: float) -> StintError:
         hint = f"is stint serve running at {self.name}, and is timeout ({timeout} s) long enough?"
@@ -312,21 +327,24 @@ class Verbs:
             raise ValueError(f"max_connections is {max_connections!r}, want 1 or more")
         self._service, self._timeout, self._max = Service(base_url, token), timeout, max_connections
 
-    def _take(self, attributes: Mapping[str, str], cost: int, count_refused: bool) -> Call:
+    def _take(self, attributes: Mapping[str, str], cost: int, count_refused: bool, key: Optional[str] = None) -> Call:
         body: dict[str, Any] = {"attributes": dict(attributes), "cost": cost}
         if count_refused:
             body["count_refused"] = True
-        return Call("POST", "/v1/take", _encode(body), min(HOLD, self._timeout / 2), self._timeout)
+        return Call("POST", "/v1/take", _encode(body), min(HOLD, self._timeout / 2), self._timeout, checked(key))
 
-    def _waiting(self, attributes: Mapping[str, str], cost: int, timeout: Optional[float]) -> Generator[Union[Call, float], Any, Decision]:
+    def _waiting(
+        self, attributes: Mapping[str, str], cost: int, timeout: Optional[float], key: Optional[str]
+    ) -> Generator[Union[Call, float], Any, Decision]:
         """The steps of a wait: calls, whose decisions are sent to it, and pauses in seconds."""
         body = _encode({"attributes": dict(attributes), "cost": cost, "queue": True})
+        named = checked(key)
         end = math.inf if timeout is None else time.monotonic() + timeout
         refused = 0
         while True:
             # Newcomers join shorter lines only, so that nobody who was refused finds every line full.
             hold = max(0.0, min(HOLD if refused else HOLD / 2, end - time.monotonic()))
-            d: Decision = yield Call("POST", "/v1/take", body, hold, self._timeout + hold)
+            d: Decision = yield Call("POST", "/v1/take", body, hold, self._timeout + hold, named)
             if d.allowed:
                 if d.delay > 0:
                     yield d.delay
@@ -368,6 +386,13 @@ class Verbs:
         query = {"customer": customer, "key": key, "limit": limit, "from": from_, "to": to, "by": by, "timezone": timezone}
         path = "/v1/usage?" + urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
         return Call("GET", path, b"", None, self._timeout)
+
+
+def checked(key: Optional[str]) -> str:
+    """Return an idempotency key as a header field can have it; "" for None."""
+    if key is not None and not re.fullmatch("[!-~](?:[ -~]{0,254}[!-~])?", key):
+        raise ValueError(f"idempotency_key is {key!r}, want 1 to 256 printable ASCII characters without spaces around, such as a UUID")
+    return key or ""
 
 
 def seconds(ttl: float) -> str:
@@ -425,6 +450,7 @@ def decided(call: Call, reply: Reply) -> tuple[Decision, dict[str, Any]]:
             tags=_pairs(raw.get("tags", ())),
             warnings=warnings,
             headers={},
+            repeated=raw.get("repeated", False),
             _reply=reply,
         )
         return decision, raw
@@ -442,6 +468,7 @@ def decided(call: Call, reply: Reply) -> tuple[Decision, dict[str, Any]]:
         headers=_pairs(action.get("header", ())),
         body=action.get("body"),
         content_type=action.get("content_type", ""),
+        repeated=raw.get("repeated", False),
         _reply=reply,
     ), raw
 
