@@ -49,6 +49,49 @@ func (derivesIP) Derive(_ []string, attrs []limit.Attribute) []limit.Attribute {
 	return append(slices.Clone(attrs), limit.Attribute{Name: "user_ip", Value: ip})
 }
 
+// counts is a deriver that counts how often it derives.
+type counts struct {
+	derivesIP
+	n *int
+}
+
+func (c counts) Derive(names []string, attrs []limit.Attribute) []limit.Attribute {
+	*c.n++
+	return c.derivesIP.Derive(names, attrs)
+}
+
+// Attributes are derived once for a request, whichever way it takes.
+func TestDerivedOnce(t *testing.T) {
+	for _, text := range []string{
+		"limits: [{name: a, key: [user_ip], rate: 3/h, burst: 3}, {name: flight, key: [user_ip], algorithm: concurrency, max_in_flight: 9, timeout: 1h}]",
+		"limits: [{name: a, key: [user_ip], rate: 3/h, burst: 3}, {name: queue, match: {queue: yes}, key: [user_ip], rate: 1/s, on_exceed: {queue: {max_wait: 1s}}}]",
+	} {
+		n := 0
+		e, err := engine.New(memory.New(memory.Options{}), parse(t, text), engine.Options{Derive: func(*rules.Set) engine.Deriver { return counts{n: &n} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := limit.Request{Attributes: attributes("ip=192.0.2.7"), Cost: 1}
+		for i, way := range []func() error{
+			func() error { _, err := e.Take(t.Context(), req); return err },
+			func() error { _, err := e.TakeWithin(t.Context(), req, time.Second); return err },
+			func() error { _, err := e.TakeInLine(t.Context(), req, time.Second); return err },
+			func() error { return e.Finish(t.Context(), req, 1) },
+			func() error { return e.Keep(t.Context(), req, 1) },
+			func() error { _, _, _, err := e.TakeParts(t.Context(), req); return err },
+		} {
+			n = 0
+			if err := way(); err != nil || n != 1 {
+				t.Errorf("%s: way %d derives %d times, %v", text, i, n, err)
+			}
+		}
+		d, err := e.Take(t.Context(), limit.Request{Attributes: req.Attributes, Peek: true})
+		if err != nil || d.Allowed || d.Results[0].Limit != "a" {
+			t.Errorf("what is derived is not used: %+v, %v", d, err)
+		}
+	}
+}
+
 func ask(t *testing.T, e *engine.Engine, attributes ...string) limit.Decision {
 	t.Helper()
 	var req limit.Request

@@ -162,10 +162,13 @@ func (e *Engine) Matching(domain string, entries []limit.Attribute) []rules.Matc
 
 // match fills in the hits of every descriptor.
 func (e *Engine) match(s *snapshot, q *Query) error {
-	replaces := false
+	replaces, derived := false, q.derived == s
+	q.derived = nil
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
-		d.Derived = s.derived.ofDescriptor(d)
+		if !derived {
+			d.Derived = s.derived.ofDescriptor(d)
+		}
 		d.first = len(q.Hits)
 		from := len(q.matched)
 		q.matched, q.keys = s.set.MatchAll(q.Domain, d.Derived, d.Attributes, q.matched, q.keys)

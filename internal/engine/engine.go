@@ -270,13 +270,14 @@ func (e *Engine) Take(ctx context.Context, req limit.Request) (limit.Decision, e
 	if _, err := e.identify(ctx, &req, false); err != nil {
 		return limit.Decision{}, err
 	}
-	return e.take(ctx, req)
+	return e.take(ctx, req, nil)
 }
 
-func (e *Engine) take(ctx context.Context, req limit.Request) (limit.Decision, error) {
+// take decides at once. The attributes were derived for the snapshot derived; nil = they are as they came.
+func (e *Engine) take(ctx context.Context, req limit.Request, derived *snapshot) (limit.Decision, error) {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
-	q.single(req)
+	q.derivedRequest(req, derived)
 	if err := e.decideByLive(ctx, q); err != nil {
 		return limit.Decision{}, err
 	}
@@ -296,7 +297,7 @@ func (e *Engine) Finish(ctx context.Context, req limit.Request, permit uint64) e
 	if q := e.queueOf(s, req); q != nil {
 		return q.Finish(ctx, req, permit) // and lets the first who waits ask
 	}
-	return e.finish(ctx, req, permit)
+	return e.finish(ctx, req, permit, s)
 }
 
 // Keep implements [limit.Keeper].
@@ -312,10 +313,11 @@ func (e *Engine) KeepQuery(ctx context.Context, q *Query, permit uint64) error {
 	return e.finishQuery(ctx, q, permit, true)
 }
 
-func (e *Engine) finish(ctx context.Context, req limit.Request, permit uint64) error {
+// finish is take for a permit that is given back.
+func (e *Engine) finish(ctx context.Context, req limit.Request, permit uint64, derived *snapshot) error {
 	q := e.queries.Get().(*Query)
 	defer e.release(q)
-	q.single(req)
+	q.derivedRequest(req, derived)
 	return e.FinishQuery(ctx, q, permit)
 }
 
@@ -391,15 +393,16 @@ func (e *Engine) unlessLost(err error) error {
 	return err
 }
 
-// atOnce decides without a wait.
+// atOnce decides without a wait. What a request waits for is decided by the configuration of then, so attributes are
+// derived anew.
 type atOnce struct{ e *Engine }
 
 func (a atOnce) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
-	return a.e.take(ctx, req)
+	return a.e.take(ctx, req, nil)
 }
 
 func (a atOnce) Finish(ctx context.Context, req limit.Request, permit uint64) error {
-	return a.e.finish(ctx, req, permit)
+	return a.e.finish(ctx, req, permit, nil)
 }
 
 // queueOf returns the queue of the first limit of a request that has one, or nil.
@@ -429,19 +432,24 @@ func (e *Engine) TakeWithin(ctx context.Context, req limit.Request, d time.Durat
 		return limit.Decision{}, err
 	}
 	if repeated {
-		return e.take(ctx, req)
+		return e.take(ctx, req, nil)
 	}
-	return e.takeWithin(ctx, req, d)
+	return e.takeWithin(ctx, req, d, nil)
 }
 
-func (e *Engine) takeWithin(ctx context.Context, req limit.Request, d time.Duration) (limit.Decision, error) {
+// takeWithin is TakeWithin for a request that is identified, whose attributes were derived for the snapshot derived.
+func (e *Engine) takeWithin(ctx context.Context, req limit.Request, d time.Duration, derived *snapshot) (limit.Decision, error) {
 	s := e.live.Load()
-	req.Attributes = s.derived.of(req.Attributes)
-	q := e.queueOf(s, req)
-	if q == nil || req.Peek || d <= 0 || req.Cost < 0 {
-		return e.take(ctx, req)
+	if len(s.queues) == 0 || req.Peek || d <= 0 || req.Cost < 0 {
+		return e.take(ctx, req, derived)
 	}
-	return q.TakeWithin(ctx, req, d)
+	if derived != s {
+		req.Attributes = s.derived.of(req.Attributes)
+	}
+	if q := e.queueOf(s, req); q != nil {
+		return q.TakeWithin(ctx, req, d)
+	}
+	return e.take(ctx, req, s)
 }
 
 // QueueTallies returns those of all queues.

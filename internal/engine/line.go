@@ -42,7 +42,7 @@ func (*elsewhere) Error() string { return "engine: another limit refuses" }
 func (l *lines) Take(ctx context.Context, req limit.Request) (limit.Decision, error) {
 	name := req.Attributes[0].Value
 	req.Attributes = req.Attributes[1:]
-	d, err := l.engine.take(ctx, req)
+	d, err := l.engine.take(ctx, req, nil)
 	if err != nil || d.Allowed || l.engine.lineOf(req, &d) == name {
 		return d, err
 	}
@@ -52,7 +52,7 @@ func (l *lines) Take(ctx context.Context, req limit.Request) (limit.Decision, er
 // Finish implements [limit.Finisher].
 func (l *lines) Finish(ctx context.Context, req limit.Request, permit uint64) error {
 	req.Attributes = req.Attributes[1:]
-	return l.engine.finish(ctx, req, permit)
+	return l.engine.finish(ctx, req, permit, nil)
 }
 
 // finished lets the first in each line of a request ask: a permit may be free.
@@ -103,7 +103,7 @@ func (l *lines) wait(ctx context.Context, req limit.Request, name string, d time
 		err = nil
 	case errors.Is(err, limit.ErrWaitTooLong), errors.Is(err, limit.ErrExceedsQuota), errors.Is(err, limit.ErrQueueFull):
 		// It was refused without having been tried, so it asks once itself.
-		answer, err = l.engine.take(ctx, req)
+		answer, err = l.engine.take(ctx, req, nil)
 	}
 	return answer, false, err
 }
@@ -126,9 +126,10 @@ func (e *Engine) TakeInLine(ctx context.Context, req limit.Request, d time.Durat
 	if repeated, err := e.identify(ctx, &req, true); err != nil {
 		return limit.Decision{}, err
 	} else if repeated {
-		return e.take(ctx, req)
+		return e.take(ctx, req, nil)
 	}
-	req.Attributes = e.live.Load().derived.of(req.Attributes)
+	s := e.live.Load()
+	req.Attributes = s.derived.of(req.Attributes)
 	end := time.Now().Add(d)
 	var answer limit.Decision
 	var name string
@@ -136,7 +137,7 @@ func (e *Engine) TakeInLine(ctx context.Context, req limit.Request, d time.Durat
 		name = names[0]
 		look := req
 		look.Peek = true // overtakes nobody
-		if seen, err := e.take(ctx, look); err != nil {
+		if seen, err := e.take(ctx, look, s); err != nil {
 			return seen, err
 		} else if !seen.Allowed {
 			name = e.lineOf(req, &seen)
@@ -144,7 +145,7 @@ func (e *Engine) TakeInLine(ctx context.Context, req limit.Request, d time.Durat
 	}
 	if name == "" {
 		var err error
-		if answer, err = e.takeWithin(ctx, req, d); err != nil || answer.Allowed {
+		if answer, err = e.takeWithin(ctx, req, d, s); err != nil || answer.Allowed {
 			return answer, err
 		}
 		name = e.lineOf(req, &answer)

@@ -53,6 +53,7 @@ type Query struct {
 	standing []*store.Charge
 	skipped  []skipped
 	set      *rules.Set
+	derived  *snapshot // the next match is given what is derived for it; nil = it derives
 	without  []Without
 
 	// Of limits that tenants share: what is asked, what is given back, and the names of the tenants.
@@ -166,6 +167,13 @@ func (q *Query) single(req limit.Request) {
 	q.one[0] = Descriptor{Attributes: req.Attributes, Cost: cmp.Or(req.Cost, 1)}
 	q.Descriptors = q.one[:]
 	q.Domain, q.Peek, q.CountRefused, q.IdempotencyKey, q.identity = "", req.Peek, req.CountRefused, "", req.IdempotencyKey
+	q.derived = nil
+}
+
+// derivedRequest is single for a request whose attributes were derived for s; nil = they are as they came.
+func (q *Query) derivedRequest(req limit.Request, s *snapshot) {
+	q.single(req)
+	q.one[0].Derived, q.derived = req.Attributes, s
 }
 
 func (q *Query) reset() {
