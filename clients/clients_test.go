@@ -42,7 +42,7 @@ var (
 func TestClients(t *testing.T) {
 	run(t,
 		suite{"python", "python", ofPython, 46, []string{"python3", "-W", "error", "-m", "unittest", "discover", "-s", "tests"}},
-		suite{"typescript", "typescript", ofNode, 15, []string{"node", "--test", "test/client.test.js"}},
+		suite{"typescript", "typescript", ofNode, 18, []string{"node", "--test", "test/client.test.js"}},
 	)
 }
 

@@ -81,7 +81,7 @@ class Client {
     fetch ??= socketPath || isNode ? undefined : globalThis.fetch;
     if (fetch) {
       if (socketPath) throw new TypeError("a unix socket is reached without fetch");
-      this.#send = (method, path, hold, body, ms, signal) => this.#fetched(fetch, url.origin, method, path, hold, body, ms, signal);
+      this.#send = (...call) => this.#fetched(fetch, url.origin, ...call);
       return;
     }
     const secure = url.protocol === "https:";
@@ -92,15 +92,16 @@ class Client {
       if (!secure) return require("node:net").connect(to);
       return require("node:tls").connect({ ...to, ...(require("node:net").isIP(host) ? {} : { servername: host }), ...tls });
     });
-    this.#send = (method, path, hold, body, ms, signal) => {
+    this.#send = (method, path, hold, key, body, ms, signal, again) => {
       let head = this.#heads.get(path);
       if (head === undefined) {
         head = `${method} ${this.#prefix}${path} HTTP/1.1\r\nHost: ${url.host}\r\nContent-Type: application/json\r\n${token ? `Authorization: Bearer ${token}\r\n` : ""}`;
         if (method === "POST") this.#heads.set(path, head);
       }
       const prefer = hold === undefined ? "" : `Prefer: wait=${hold.toFixed(3)}\r\n`;
+      const named = key === undefined ? "" : `Idempotency-Key: ${key}\r\n`;
       const length = body === undefined ? "" : `Content-Length: ${Buffer.byteLength(body)}\r\n`;
-      return this.#pool.call(`${head}${prefer}${length}\r\n${body ?? ""}`, ms, signal);
+      return this.#pool.call(`${head}${prefer}${named}${length}\r\n${body ?? ""}`, ms, signal, again);
     };
   }
 
@@ -109,18 +110,19 @@ class Client {
     this.#pool?.close();
   }
 
-  async take(attributes, { cost = 1, countRefused = false, signal } = {}) {
+  async take(attributes, { cost = 1, countRefused = false, idempotencyKey, signal } = {}) {
     const body = { attributes, cost, ...(countRefused && { count_refused: true }) };
-    return (await this.#decide("/v1/take", body, signal, Math.min(longestHold, this.#timeout / 2))).decision;
+    return (await this.#decide("/v1/take", body, signal, Math.min(longestHold, this.#timeout / 2), this.#timeout, checked(idempotencyKey))).decision;
   }
 
-  async wait(attributes, { cost = 1, timeout = Infinity, signal, sleep = pause } = {}) {
+  async wait(attributes, { cost = 1, timeout = Infinity, idempotencyKey, signal, sleep = pause } = {}) {
+    const key = checked(idempotencyKey);
     const end = performance.now() + timeout * 1000;
     for (let refused = 0; ; refused++) {
       // Newcomers join shorter lines only, so that nobody who was refused finds every line full.
       const hold = Math.max(0, Math.min(refused ? longestHold : longestHold / 2, (end - performance.now()) / 1000));
       const body = { attributes, cost, queue: true };
-      const d = (await this.#decide("/v1/take", body, signal, hold, this.#timeout + hold)).decision;
+      const d = (await this.#decide("/v1/take", body, signal, hold, this.#timeout + hold, key)).decision;
       if (d.allowed) {
         if (d.delay > 0) await sleep(d.delay, signal);
         return d;
@@ -174,8 +176,8 @@ class Client {
     return Object.assign(usage, { incomplete });
   }
 
-  async #decide(path, body, signal, hold = 0, timeout = this.#timeout) {
-    const { status, raw, get, fields } = await this._call("POST", path, JSON.stringify(body), signal, hold, timeout);
+  async #decide(path, body, signal, hold = 0, timeout = this.#timeout, key = undefined) {
+    const { status, raw, get, fields } = await this._call("POST", path, JSON.stringify(body), signal, hold, timeout, key);
     const results = (raw.limits ?? []).map(result);
     const warnings = results.filter((r) => r.raw.soft && !r.raw.shadow).map((r) => r.name);
     if (raw["violated-policies"]) {
@@ -195,6 +197,7 @@ class Client {
         headers: pairs(raw.action?.header),
         body: raw.action?.body ?? null,
         contentType: raw.action?.content_type ?? "",
+        repeated: raw.repeated ?? false,
       };
       answers.set(decision, { raw, fields });
       return { decision, raw };
@@ -218,22 +221,38 @@ class Client {
       headers: {},
       body: null,
       contentType: "",
+      repeated: raw.repeated ?? false,
     };
     answers.set(decision, { raw, fields });
     return { decision, raw };
   }
 
-  /** One request, never sent twice. An answer that is neither a success nor a refusal is thrown. */
-  async _call(method, path, body, signal, hold, timeout = this.#timeout) {
+  /**
+   * One request, which is sent again only if it has a key and its connection broke, for as long as its timeout lasts. An answer that
+   * is neither a success nor a refusal is thrown.
+   */
+  async _call(method, path, body, signal, hold, timeout = this.#timeout, key = undefined) {
     signal?.throwIfAborted();
+    const begin = performance.now();
     let answer;
-    try {
-      answer = await this.#send(method, path, hold, body, timeout * 1000, signal);
-    } catch (err) {
-      if (err instanceof StintError) throw err;
-      signal?.throwIfAborted();
-      const why = err === late ? `nothing within ${timeout} s` : (err.cause?.message ?? err.message);
-      throw new StintError(`no answer: ${why}`, 0, `is stint serve running at ${this.#name}, and is timeout (${this.#timeout} s) long enough?`, err);
+    for (let broken = 0, waited = 0; !answer; ) {
+      try {
+        const held = hold === undefined ? undefined : Math.max(0, hold - waited);
+        answer = await this.#send(method, path, held, key, body, (timeout - waited) * 1000, signal, broken > 0);
+      } catch (err) {
+        if (err instanceof StintError) throw err;
+        signal?.throwIfAborted();
+        const sent = broken > 0 || err instanceof Broken;
+        const again = broken++ ? (0.5 + Math.random() / 2) * Math.min(1, 0.01 * 2 ** broken) : 0;
+        waited = (performance.now() - begin) / 1000 + again;
+        if (key === undefined || !sent || err === late || waited >= timeout) {
+          const cause = err instanceof Broken ? err.cause : err;
+          const why = err === late ? `nothing within ${timeout} s` : (cause.cause?.message ?? cause.message);
+          throw new StintError(`no answer: ${why}`, 0, `is stint serve running at ${this.#name}, and is timeout (${this.#timeout} s) long enough?`, cause);
+        }
+        await pause(again, signal);
+        waited = (performance.now() - begin) / 1000;
+      }
     }
     const { status, text, get, fields } = answer;
     const raw = text ? tryJSON(text) : {};
@@ -244,7 +263,7 @@ class Client {
     throw new StintError(`${method} ${path.split("?")[0]} was answered with ${status}: ${detail}`, status, hint);
   }
 
-  async #fetched(fetch, origin, method, path, hold, body, ms, signal) {
+  async #fetched(fetch, origin, method, path, hold, key, body, ms, signal) {
     const stopping = new AbortController();
     const timer = setTimeout(() => stopping.abort(late), ms);
     const stop = () => stopping.abort(signal.reason);
@@ -252,12 +271,14 @@ class Client {
     try {
       const headers = { "Content-Type": "application/json", ...(this.#token && { Authorization: `Bearer ${this.#token}` }) };
       if (hold !== undefined) headers.Prefer = `wait=${hold.toFixed(3)}`;
+      if (key !== undefined) headers["Idempotency-Key"] = key;
       const init = { method, headers, redirect: "manual", signal: stopping.signal, ...(body !== undefined && { body }) };
       const response = await fetch(origin + this.#prefix + path, init);
       const text = await response.text();
       return { status: response.status, text, get: (name) => response.headers.get(name), fields: () => [...response.headers] };
     } catch (err) {
-      throw stopping.signal.aborted && !signal?.aborted ? late : err;
+      if (signal?.aborted) throw err;
+      throw stopping.signal.aborted ? late : new Broken(err); // fetch does not say whether it was sent
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", stop);
@@ -267,6 +288,13 @@ class Client {
 
 /** Says that an answer did not come in time. */
 const late = new Error("timed out");
+
+/** Says that a call may have been sent, and that its connection then broke for this cause. */
+class Broken extends Error {
+  constructor(cause) {
+    super(cause.message, { cause });
+  }
+}
 
 /** What was answered, for response. */
 const answers = new WeakMap();
@@ -313,9 +341,10 @@ class Pool {
     this.#open = open;
   }
 
-  call(request, ms, signal) {
+  /** Sends a request and returns its answer, over a new connection if it is one that is sent again. */
+  call(request, ms, signal, again) {
     return new Promise((resolve, reject) => {
-      const call = { request, connection: null, done: false };
+      const call = { request, again, connection: null, done: false };
       const end = (settle, value) => {
         if (call.done) return;
         call.done = true;
@@ -341,6 +370,10 @@ class Pool {
     this.#free--;
     let connection = this.#idle.pop();
     while (connection?.ended) connection = this.#idle.pop();
+    if (call.again && connection) {
+      connection.drop();
+      connection = undefined;
+    }
     if (!connection) {
       const closes = this.#closes;
       connection = new Connection(this.#open(), (kept) => {
@@ -369,12 +402,14 @@ class Connection {
   #left;
   #call = null;
   #reader = new Reader();
+  #open = false;
   ended = false;
 
   constructor(socket, left) {
     this.#socket = socket;
     this.#left = left;
     socket.setNoDelay(true);
+    socket.on(socket.encrypted ? "secureConnect" : "connect", () => { this.#open = true; });
     socket.on("data", (data) => this.#read(data));
     socket.on("end", () => this.#end(null));
     socket.on("error", (err) => this.#end(err));
@@ -394,7 +429,7 @@ class Connection {
     try {
       answer = this.#reader.feed(data);
     } catch (err) {
-      return this.#end(err);
+      return this.#end(err, false); // it is not HTTP
     }
     if (answer) this.#done(answer);
   }
@@ -407,7 +442,7 @@ class Connection {
     call.resolve(answer);
   }
 
-  #end(err) {
+  #end(err, broken = this.#open) {
     this.ended = true;
     const call = this.#call;
     if (call) {
@@ -415,7 +450,8 @@ class Connection {
       if (answer) return this.#done(answer);
       this.#call = null;
       this.#left(false);
-      call.reject(err ?? new Error("the connection ended before the answer"));
+      err ??= new Error("the connection ended before the answer");
+      call.reject(broken ? new Broken(err) : err);
     }
     this.#socket.destroy();
   }
@@ -514,6 +550,14 @@ const result = (r) => ({
 const pairs = (list) => Object.fromEntries((list ?? []).map((p) => [p.name, p.value]));
 
 const longestHold = 5; // seconds for which the service holds an answer back
+
+/** Returns an idempotency key, if there is one, that a header field can have. */
+function checked(key) {
+  if (key !== undefined && !/^[!-~]([ -~]{0,254}[!-~])?$/.test(key)) {
+    throw new TypeError(`idempotencyKey is ${JSON.stringify(key)}, want 1 to 256 printable ASCII characters without spaces around, such as a UUID`);
+  }
+  return key;
+}
 
 const seconds = (s) => (s === undefined ? undefined : `${s}s`);
 

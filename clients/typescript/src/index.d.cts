@@ -37,6 +37,8 @@ interface Decided {
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string | null;
   readonly contentType: string;
+  /** A take with the same idempotencyKey was charged before, and this one was charged nothing. */
+  readonly repeated: boolean;
   /** Never to be called. A decision is an object and so always true: by this the compiler reports `if (decision)`. */
   (this: never): never;
 }
@@ -157,17 +159,29 @@ export class Client {
   /**
    * Takes cost from every limit that the request meets, or from none. A cost of 0 only looks. A limit with
    * on_exceed: queue holds the answer back for half of the timeout at most, and 5 s.
+   *
+   * idempotencyKey names this take, so that it can be sent again when its answer was lost: one with the same key,
+   * attributes and cost as one that was admitted within 10 minutes is admitted and charged nothing. Use a new text for
+   * each take, such as a UUID. With it the client sends a call again itself whose connection broke, within the timeout;
+   * with fetch, which does not tell them apart, also one that found no service.
    */
-  take(attributes: Attributes, options?: { cost?: number; countRefused?: boolean; signal?: AbortSignal }): Promise<Decision>;
+  take(attributes: Attributes, options?: { cost?: number; countRefused?: boolean; idempotencyKey?: string; signal?: AbortSignal }): Promise<Decision>;
   /**
    * Takes, and waits for the turn: in line at the service for up to 5 s, else by sleep. Those who wait at one
    * service for the same bucket are served in the order in which they came. A turn that is further away, or at
    * a limit for which there is no line, is waited for by sleeping for retryAfter and asking again. Throws
    * Refused at once where no wait helps, or where it would be longer than what is left of timeout (seconds).
+   * idempotencyKey is that of take.
    */
   wait(
     attributes: Attributes,
-    options?: { cost?: number; timeout?: number; signal?: AbortSignal; sleep?: (seconds: number, signal?: AbortSignal) => Promise<unknown> },
+    options?: {
+      cost?: number;
+      timeout?: number;
+      idempotencyKey?: string;
+      signal?: AbortSignal;
+      sleep?: (seconds: number, signal?: AbortSignal) => Promise<unknown>;
+    },
   ): Promise<Decision>;
   /** Gives back the permit of a request in flight, with the attributes of its take. */
   finish(attributes: Attributes, permit: number, options?: { signal?: AbortSignal }): Promise<void>;

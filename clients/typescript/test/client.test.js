@@ -252,34 +252,47 @@ test("calls that are given up", async () => {
   );
 });
 
-// A server that ends connections at random: before, in the middle of or after a request, or within its answer.
-test("nothing is charged twice", async () => {
-  const read = new Map();
-  let ends = 0;
-  const answer = '{"allowed":true,"limits":[]}';
+/**
+ * A server that ends connections at random: before, in the middle of or after a request, or within its answer. respond returns the
+ * answer to a request of its head, which is also lost, and its body.
+ */
+const breaking = async (respond) => {
+  const sockets = new Set();
   const server = createTCPServer((connection) => {
     let text = "";
+    sockets.add(connection);
     connection.on("error", () => {});
-    connection.on("data", (data) => {
+    connection.on("data", async (data) => {
       text += data;
       const head = text.indexOf("\r\n\r\n");
       if (head < 0) return;
       const end = oneOf(["no", "no", "no", "head", "body", "answer", "after"]);
-      if (end === "head") return (ends++, connection.destroy());
+      if (end === "head") return (broken.ends++, connection.destroy());
       const length = Number(/content-length: (\d+)/i.exec(text)[1]);
       if (text.length < head + 4 + length) return;
-      const { call } = JSON.parse(text.slice(head + 4)).attributes;
+      const request = [text.slice(0, head), text.slice(head + 4)];
       text = "";
-      read.set(call, (read.get(call) ?? 0) + 1);
-      if (end === "body") return (ends++, connection.destroy());
-      const all = `HTTP/1.1 200 OK\r\nContent-Length: ${answer.length}\r\n\r\n${answer}`;
+      const all = await respond(...request);
+      if (end === "body") return (broken.ends++, connection.destroy());
       if (end === "no") return connection.write(all);
-      ends++;
+      broken.ends++;
       connection.end(end === "answer" ? all.slice(0, 30) : all);
     });
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
-  const broken = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 5 });
+  const broken = { url: `http://127.0.0.1:${server.address().port}`, ends: 0, close: () => (server.close(), sockets.forEach((s) => s.destroy())) };
+  return broken;
+};
+const answerOf = (status, body) => `HTTP/1.1 ${status} X\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+
+test("nothing is charged twice", async () => {
+  const read = new Map();
+  const server = await breaking((head, body) => {
+    const { call } = JSON.parse(body).attributes;
+    read.set(call, (read.get(call) ?? 0) + 1);
+    return answerOf(200, '{"allowed":true,"limits":[]}');
+  });
+  const broken = new Client(server.url, { timeout: 5 });
   let answered = 0, failed = 0;
   try {
     for (let i = 0; i < 200; i++) {
@@ -293,9 +306,66 @@ test("nothing is charged twice", async () => {
       }
     }
     assert.deepEqual([...read].filter(([, n]) => n > 1), [], "a take that was read is not sent again");
-    assert.ok(answered > 20 && failed > 20 && failed <= ends, `${answered} answered, ${failed} failed, ${ends} ended`);
+    assert.ok(answered > 20 && failed > 20 && failed <= server.ends, `${answered} answered, ${failed} failed, ${server.ends} ended`);
   } finally {
     broken.close(); // or the process goes on for as long as the kept connection
+    server.close();
+  }
+});
+
+// The service itself behind such connections: also its answers are lost after it has decided.
+for (const [over, options] of [["connections of its own", {}], ["fetch", { fetch }]]) {
+  test(`a take with a key is charged once, over ${over}`, async () => {
+    const server = await breaking(async (head, body) => {
+      const [, key] = /\r\nidempotency-key: (.*)/i.exec(head) ?? [];
+      const r = await fetch(`${process.env.STINT_URL}/v1/take`, { method: "POST", headers: key ? { "Idempotency-Key": key } : {}, body });
+      return answerOf(r.status, await r.text());
+    });
+    const broken = new Client(server.url, { timeout: 120, maxSockets: 4, ...options });
+    const tokens = request("/tokens"), costs = Array.from({ length: 100 }, () => 1 + Math.floor(random() * 5));
+    try {
+      const answers = await Promise.all(costs.map((cost, i) => {
+        const idempotencyKey = `${tokens.user} ${i}`;
+        return random() < 0.5 ? broken.take(tokens, { cost, idempotencyKey }) : broken.wait(tokens, { cost, idempotencyKey });
+      }));
+      assert.ok(answers.every((d) => d.allowed));
+      const repeated = answers.filter((d) => d.repeated).length;
+      assert.ok(repeated > 10 && repeated <= server.ends, `${repeated} of 100 were repeated`);
+      assert.equal(1000 - (await left(tokens)), costs.reduce((a, b) => a + b));
+    } finally {
+      broken.close();
+      server.close();
+    }
+  });
+}
+
+test("a key", async () => {
+  const two = request("/two"), idempotencyKey = two.user, seen = [];
+  for (const ask of ["take", "take", "wait"]) seen.push(await client[ask](two, { idempotencyKey }));
+  assert.deepEqual(seen.map((d) => [d.allowed, d.repeated]), [[true, false], [true, true], [true, true]]);
+  assert.equal((await client.take(two, { cost: 0 })).results[0].remaining, 1);
+  for (const repeated of [false, true]) {
+    const d = await client.take(two, { cost: 2, countRefused: true, idempotencyKey });
+    assert.deepEqual([d.allowed, d.repeated], [false, repeated]);
+  }
+  for (const wrong of ["", " k", "k".repeat(257), "k\r\nX: y", "ü", "k\n"]) {
+    for (const ask of ["take", "wait"]) await assert.rejects(client[ask](two, { idempotencyKey: wrong }), TypeError, wrong);
+  }
+  // A call that finds no service was not sent, and fails at once: it would last for an hour. A signal ends one that is sent again and again.
+  await assert.rejects(new Client("http://127.0.0.1:2", { timeout: 3600 }).take(two, { idempotencyKey }), StintError);
+  const stop = new AbortController();
+  let times = 0;
+  const server = createTCPServer((connection) => {
+    if (++times === 4) stop.abort(new RangeError("gone"));
+    connection.on("error", () => {}).on("data", () => connection.destroy());
+  });
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  try {
+    const lost = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 3600 });
+    await assert.rejects(lost.take(two, { idempotencyKey, signal: stop.signal }), RangeError);
+    const short = new Client(`http://127.0.0.1:${server.address().port}`, { timeout: 0.3 });
+    await assert.rejects(short.take(two, { idempotencyKey }), (err) => err instanceof StintError && err.status === 0);
+  } finally {
     server.close();
   }
 });

@@ -22,6 +22,10 @@ try {
   if (err instanceof Refused) console.log(err.decision.violated, wait, used, rows[0]?.used, incomplete);
   else if (err instanceof StintError) console.log(err.status, err.hint);
 }
+const repeated: boolean = (await stint.take({ user: "u1" }, { idempotencyKey: "a-uuid" })).repeated;
+await stint.wait({ user: "u1" }, { timeout: 5, idempotencyKey: "a-uuid" }).then((d) => console.log(d.repeated, repeated));
+// @ts-expect-error a key is a string
+await stint.take({ user: "u1" }, { idempotencyKey: 1 });
 // @ts-expect-error a value of an attribute is a string
 await stint.take({ user: 1 });
 
