@@ -22,6 +22,7 @@ import (
 
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/remote"
+	"github.com/stint-io/stint/limit"
 )
 
 type clientFlags struct {
@@ -29,6 +30,7 @@ type clientFlags struct {
 	addr    string
 	cost    int64
 	counts  bool
+	once    string // the idempotency key; "" = none
 	asJSON  bool
 	timeout time.Duration
 
@@ -55,12 +57,20 @@ func newTake() *cobra.Command {
 		Short: "ask a running service for a decision",
 		Long: `Ask a running service whether a request with these attributes may go on, and take
 its cost. The exit code is 0 when it may, 1 when it is refused, 2 when there is no
-answer.`,
+answer.
+
+After no answer it is not known whether the cost was taken. A take with an
+--idempotency-key can be called again: with the same key, attributes and cost it is
+admitted, and charged once, within 10 minutes.`,
 		Example: `  stint take ip=192.0.2.7
   stint take user=u1 path=/api/x --cost 5
   stint take --domain edge remote_address=192.0.2.7 path=/login + user=u1
-  stint take user=u1 path=/v1/completions --cost 900 --count-refused`,
+  stint take user=u1 path=/v1/completions --cost 900 --count-refused
+  stint take user=u1 --idempotency-key job-1742`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("idempotency-key") && !isKey(f.once) {
+				return &exit{exitUsage, fmt.Errorf("%q of --idempotency-key: want 1 to %d printable ASCII characters without spaces around", f.once, limit.MaxIdempotencyKey)}
+			}
 			code, body, err := f.post(cmd, "/v1/take", args)
 			if err != nil {
 				return &exit{exitUsage, err}
@@ -77,7 +87,14 @@ answer.`,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.counts, "count-refused", false, "take the cost even if it is refused: it has been spent already")
+	cmd.Flags().StringVar(&f.once, "idempotency-key", "", "names this take, so that it is charged once however often it is called; a new text for each take, such as a UUID")
 	return cmd
+}
+
+// isKey reports whether a header field can have s, as it is, as an idempotency key.
+func isKey(s string) bool {
+	printable := !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+	return s != "" && len(s) <= limit.MaxIdempotencyKey && printable && strings.TrimSpace(s) == s
 }
 
 func newExplain() *cobra.Command {
@@ -151,7 +168,11 @@ func (f *clientFlags) post(cmd *cobra.Command, path string, args []string) (int,
 	if err != nil {
 		return 0, nil, fmt.Errorf("--addr: %w", err)
 	}
-	code, body, err := service.Call(cmd.Context(), path, text)
+	key := ""
+	if path == "/v1/take" {
+		key = f.once
+	}
+	code, body, err := service.Call(cmd.Context(), path, text, key)
 	var fault *remote.Fault
 	switch {
 	case errors.As(err, &fault):
@@ -287,6 +308,7 @@ type standing struct {
 
 type reply struct {
 	Allowed   bool              `json:"allowed"`
+	Repeated  bool              `json:"repeated"`
 	Limits    []standing        `json:"limits"`
 	Unmatched []string          `json:"unmatched"`
 	Count     int               `json:"unmatched_count"`
@@ -315,18 +337,19 @@ func printTake(out io.Writer, code int, body []byte) error {
 		var p struct {
 			Detail   string   `json:"detail"`
 			Policies []string `json:"violated-policies"`
+			Repeated bool     `json:"repeated"`
 		}
 		if err := json.Unmarshal(body, &p); err != nil {
 			return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w", err)}
 		}
-		fmt.Fprintf(out, "refused by %s: %s\n", strings.Join(p.Policies, ", "), p.Detail)
+		fmt.Fprintf(out, "refused by %s: %s%s\n", strings.Join(p.Policies, ", "), p.Detail, repeated(p.Repeated))
 		return &exit{code: exitNo}
 	}
 	var r reply
 	if err := json.Unmarshal(body, &r); err != nil {
 		return &exit{exitUsage, fmt.Errorf("the service's answer is not understood: %w", err)}
 	}
-	fmt.Fprintln(out, "allowed")
+	fmt.Fprintln(out, "allowed"+repeated(r.Repeated))
 	for i := range r.Limits {
 		fmt.Fprintf(out, "  %s: %s\n", r.Limits[i].Name, r.Limits[i].text())
 	}
@@ -334,6 +357,14 @@ func printTake(out io.Writer, code int, body []byte) error {
 		fmt.Fprintln(out, "  no limit applies; ask stint explain why")
 	}
 	return nil
+}
+
+// repeated is what take prints of a decision whose idempotency key the service knows.
+func repeated(known bool) string {
+	if !known {
+		return ""
+	}
+	return " (repeated: charged before, and not again)"
 }
 
 func (s *standing) text() string {

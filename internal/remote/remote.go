@@ -171,9 +171,9 @@ func (f *Fault) Error() string {
 func (f *Fault) ofTheRequest() bool { return f.Status >= 400 && f.Status < 500 }
 
 // Call posts a question to a path of the service and returns the status and the body of its answer: of a call that has
-// succeeded, or of a refusal. Any other answer is a [Fault].
-func (c *Client) Call(ctx context.Context, path string, question []byte) (status int, answer []byte, err error) {
-	return c.call(ctx, path, question, nil, "")
+// succeeded, or of a refusal. Any other answer is a [Fault]. key is the idempotency key of a take; "" = none.
+func (c *Client) Call(ctx context.Context, path string, question []byte, key string) (status int, answer []byte, err error) {
+	return c.call(ctx, path, question, nil, key)
 }
 
 func (c *Client) call(ctx context.Context, path string, question []byte, prefer []string, key string) (status int, answer []byte, err error) {
@@ -254,14 +254,14 @@ func (c *Client) take(ctx context.Context, req limit.Request, prefer []string) (
 
 // Finish implements [limit.Finisher].
 func (c *Client) Finish(ctx context.Context, req limit.Request, permit uint64) error {
-	_, _, err := c.Call(ctx, "/v1/finish", appendQuestion(nil, limit.Request{Attributes: req.Attributes}, permit))
+	_, _, err := c.Call(ctx, "/v1/finish", appendQuestion(nil, limit.Request{Attributes: req.Attributes}, permit), "")
 	return err
 }
 
 // Keep implements [limit.Keeper].
 func (c *Client) Keep(ctx context.Context, req limit.Request, permit uint64) error {
 	question := appendQuestion(nil, limit.Request{Attributes: req.Attributes}, permit)
-	_, _, err := c.Call(ctx, "/v1/finish", append(question[:len(question)-1], `,"keep":true}`...))
+	_, _, err := c.Call(ctx, "/v1/finish", append(question[:len(question)-1], `,"keep":true}`...), "")
 	return err
 }
 
