@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -22,7 +20,7 @@ func (s *Server) Readiness() (ready bool, text string) {
 	if s.host != nil && s.host.Ready != nil && ready {
 		var more string
 		ready, more = s.host.Ready()
-		text = strings.Trim(text+"; "+more, "; ")
+		text = also(text, more)
 	}
 	if s.leases.Asking() && ready {
 		return false, "no member of the cluster coordinates the limits that are shared by leases yet"
@@ -36,21 +34,29 @@ func (s *Server) Readiness() (ready bool, text string) {
 		return false, fmt.Sprintf("site %s has no capacity of limits shared by leases: %v", s.opts.Parent.Site, problem)
 	}
 	if d := s.leases.recovering(); d > 0 && ready {
-		text = fmt.Sprintf("recovering: it is not known yet which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond))
+		text = also(text, fmt.Sprintf("recovering: it is not known yet which leases of a former coordinator are in use, for %v: limits shared by leases lend nothing new", d.Round(100*time.Millisecond)))
 		// A member of a cluster has leases to decide by, and its instances have to reach it to claim
 		// theirs.
-		return s.leases.register != nil, text
+		ready = s.leases.register != nil
 	}
 	if st, member := s.leases.Standing(); member && !st.Known && ready && s.leases.Leasing() {
-		text = strings.TrimPrefix(text+"; no member of the cluster coordinates the limits that are shared by leases: leases run on until they end, and then on_store_failure decides", "; ")
+		text = also(text, "no member of the cluster coordinates the limits that are shared by leases: leases run on until they end, and then on_store_failure decides")
 	}
 	if why := s.config.missing(); why != "" && ready {
 		return false, why
 	}
 	if _, amiss := s.config.status(); amiss != "" && ready {
-		text = strings.Join(slices.DeleteFunc([]string{text, amiss}, func(s string) bool { return s == "" }), "; ")
+		text = also(text, amiss)
 	}
 	return ready, text
+}
+
+// also is a text with another behind it.
+func also(text, more string) string {
+	if text == "" || more == "" {
+		return text + more
+	}
+	return text + "; " + more
 }
 
 // configVersion says which version of the configuration is in force; "" = it is in files.
