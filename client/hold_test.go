@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,6 +98,50 @@ func TestHoldNeverOver(t *testing.T) {
 					t.Fatal(err)
 				}
 				committed, held = committed+actual, held-h.Cost()
+			}
+		})
+	}
+}
+
+// What a Commit gives back serves those who wait at that moment, in their order, as far as it goes.
+func TestHoldServesWhoWaits(t *testing.T) {
+	for seed := range seeding.Draw(t, 30) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 8))
+			burst := 20 + rnd.Int64N(300)
+			l := lentAll(t, 1, burst)
+			var open []*Hold
+			for l.Remaining() > 0 {
+				open = append(open, hold(t, l, 1+rnd.Int64N(l.Remaining())))
+			}
+			var wants []int64
+			var served atomic.Int64
+			for range 1 + rnd.IntN(10) {
+				n := 1 + rnd.Int64N(burst/2)
+				wants = append(wants, n)
+				l.WaitFunc(n, limit.Never, func(err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					served.Add(1)
+				})
+			}
+			left := int64(0)
+			rnd.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
+			for _, h := range open {
+				actual := rnd.Int64N(h.Cost() + 1)
+				if err := h.Commit(actual); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				left += h.Cost() - actual
+				want := int64(0)
+				for len(wants) > 0 && wants[0] <= left {
+					left, wants, want = left-wants[0], wants[1:], want+1
+				}
+				if got := served.Swap(0); got != want {
+					t.Fatalf("seed %d: %d of %d were used: %d are served, want %d", seed, actual, h.Cost(), got, want)
+				}
 			}
 		})
 	}

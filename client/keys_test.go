@@ -3,12 +3,14 @@ package client
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -241,6 +243,76 @@ func TestKeysOfASemaphore(t *testing.T) {
 			t.Errorf("%d keys of %q after Close", k.Keys(), k.Attributes())
 		}
 	})
+}
+
+// TestPermitsOutlastIdle: however long a permit is held and nobody asks for its key, all instances together never have
+// more of one key in flight than there are, and what comes back is free again.
+func TestPermitsOutlastIdle(t *testing.T) {
+	for seed := range seeding.Draw(t, 2) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 9))
+			most := 1 + rnd.Int64N(3)
+			idle := time.Duration(1+rnd.IntN(10)) * time.Second
+			h := newHub(t, time.Millisecond)
+			h.terms["k"] = placesOf(most)
+			var of [2]*Keyed
+			for i := range of {
+				var err error
+				if of[i], err = h.run(t, string(rune('a'+i))).Keyed("k", []string{"account"}, KeyedOptions{Semaphore: true, Idle: idle}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			type held struct {
+				by     *Keyed
+				key    string
+				permit uint64
+			}
+			var inFlight []held
+			for range 60 {
+				time.Sleep(time.Duration(rnd.ExpFloat64() * float64(idle)))
+				if i := rnd.IntN(10); i < len(inFlight) {
+					one := inFlight[i]
+					inFlight = slices.Delete(inFlight, i, i+1)
+					if err := one.by.Finish(t.Context(), account(one.key), one.permit); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				one := held{by: of[rnd.IntN(2)], key: string(rune('a' + rnd.IntN(3)))}
+				d, err := one.by.Take(t.Context(), account(one.key))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !d.Allowed {
+					continue
+				}
+				one.permit = d.Permit
+				inFlight = append(inFlight, one)
+				n := int64(0)
+				for _, other := range inFlight {
+					if other.key == one.key {
+						n++
+					}
+				}
+				if n > most {
+					t.Fatalf("seed %d: %d are in flight of %s, want at most %d", seed, n, one.key, most)
+				}
+			}
+			for _, one := range inFlight {
+				if err := one.by.Finish(t.Context(), account(one.key), one.permit); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			for _, key := range []string{"a", "b", "c"} {
+				for n := range most {
+					if d, err := of[rnd.IntN(2)].Take(t.Context(), account(key)); err != nil || !d.Allowed {
+						t.Fatalf("seed %d: %d permits of %s are in use, and the next of %d is refused: %+v, %v", seed, n, key, most, d, err)
+					}
+				}
+			}
+		})
+	}
 }
 
 // TestKeysOfARate: a rate has nothing to finish, and does not apply to a request without the
