@@ -58,6 +58,7 @@ type envoy struct {
 	index   int
 	filter  *envoyfilter.Filter
 	session *Session // nil = no stream
+	from    *Session // of the latest assignment; nil = it has none, or the server was killed since
 	reader  *reader
 	lastAt  time.Duration // of the latest message to it: a stream keeps its order
 	rate    float64
@@ -117,6 +118,7 @@ func (w *world) addEnvoy(rate float64) *envoy {
 // restart makes it a new process.
 func (e *envoy) restart() {
 	e.lose()
+	e.from = nil
 	e.filter = envoyfilter.New(envoyfilter.Options{
 		Domain: "edge", NoAssignment: denyAll, Expired: e.w.expired, ExpiredFor: e.w.expiredFor, Open: e.open,
 		Send: func(m *pb.RateLimitQuotaUsageReports) { e.send(m) },
@@ -194,6 +196,7 @@ func (e *envoy) receive(s *Session, actions []Action) {
 	take := func() {
 		if e.session == s {
 			e.filter.Receive(e.w.now, m)
+			e.from = s
 			e.due = e.filter.Next()
 		}
 	}
@@ -225,6 +228,27 @@ func (e *envoy) lose() {
 	}
 	if e.filter != nil {
 		e.filter.Closed()
+	}
+}
+
+// covered holds the session of the latest assignment to what the Envoy may use of it: the session counts at least that as
+// in use, whether the stream has ended or not.
+func (e *envoy) covered() {
+	b := e.filter.Assigned(e.key).GetTokenBucket()
+	if b == nil || e.from == nil || e.filter.Next() <= e.w.now {
+		return
+	}
+	rate := float64(b.GetTokensPerFill().GetValue()) / float64(b.GetFillInterval().GetSeconds())
+	most := lease.Capacity{}
+	if e.w.sessions[e.from] {
+		for _, q := range e.from.all {
+			use := q.inUse(e.w.clock())
+			most.Rate, most.Burst = max(most.Rate, use.Rate), max(most.Burst, use.Burst)
+		}
+	}
+	if rate > most.Rate.Float()*1.001 || float64(b.GetMaxTokens()) > most.Burst.Float() {
+		e.w.t.Fatalf("at %v an Envoy may use %.3f/s and %d tokens, and its session counts %.3f/s and %.0f as in use",
+			e.w.now, rate, b.GetMaxTokens(), most.Rate.Float(), most.Burst.Float())
 	}
 }
 
@@ -300,6 +324,7 @@ func (w *world) run(d time.Duration) {
 			if e.stopped {
 				continue
 			}
+			e.covered()
 			if e.due <= w.now {
 				e.filter.Tick(w.now)
 				e.due = e.filter.Next()
@@ -341,7 +366,7 @@ func (w *world) kill() {
 	w.kills++
 	clear(w.sessions)
 	for _, e := range w.envoys {
-		e.session = nil
+		e.session, e.from = nil, nil
 		e.filter.Closed()
 	}
 }
