@@ -85,6 +85,36 @@ func TestLineIsFair(t *testing.T) {
 	}
 }
 
+// TestLineCostsOneCall: a request that may wait and is admitted at once asks the store once, as one that does not wait.
+func TestLineCostsOneCall(t *testing.T) {
+	for seed := range seeding.Draw(t, 20) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		yaml := "limits:\n"
+		for i := range 1 + r.IntN(3) {
+			algorithm := []string{"token_bucket", "sliding_window_log", "fixed_window", "leaky_bucket"}[r.IntN(4)]
+			yaml += fmt.Sprintf("  - {name: l%d, key: [user], rate: %d/s, algorithm: %s}\n", i, 1+r.IntN(50), algorithm)
+		}
+		f, b := newFlaky(t, yaml)
+		admitted := 0
+		for range 100 {
+			b.now.Add(r.Int64N(int64(time.Second)))
+			req := limit.Request{Attributes: attributes(fmt.Sprint("user=", r.IntN(3))), Cost: 1 + r.Int64N(3), Peek: true}
+			d, err := b.Take(t.Context(), req)
+			if err != nil || !d.Allowed {
+				continue
+			}
+			req.Peek, f.calls = false, nil
+			if d, err = b.TakeInLine(t.Context(), req, 10*time.Second); err != nil || !d.Allowed || !slices.Equal(f.calls, []string{"take"}) {
+				t.Fatalf("seed %d: %+v, %v after %v of\n%s", seed, d, err, f.calls, yaml)
+			}
+			admitted++
+		}
+		if admitted == 0 {
+			t.Errorf("seed %d: nothing was admitted of\n%s", seed, yaml)
+		}
+	}
+}
+
 // TestLineOfTheLimitThatRefuses: a request that waits for a bucket of its own holds up nobody who waits for a
 // bucket that both meet.
 func TestLineOfTheLimitThatRefuses(t *testing.T) {
