@@ -3,13 +3,17 @@ package durable
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stint-io/stint/internal/seeding"
@@ -203,8 +207,8 @@ func drawCharge(r *rand.Rand, c store.Counters) store.Charge {
 	return charge
 }
 
-// Whatever is taken, given back and reset, under whatever policies: after a write and a crash, or an end and a start,
-// every key stands as it stood, also when the policy has changed meanwhile. That includes charges that did not fit and
+// Whatever is taken, given back and reset, under whatever policies: after a write and a crash, or an end and a start, and
+// whether the journals were folded meanwhile or not, every key stands as it stood, also when the policy has changed meanwhile. That includes charges that did not fit and
 // count all the same, of requests that were admitted and of those that were refused.
 func TestHistories(t *testing.T) {
 	if testing.Short() {
@@ -250,6 +254,10 @@ func TestHistories(t *testing.T) {
 				}
 				policies[i], counters[i] = next, w.bind(fmt.Sprint(seed, " ", i), next)
 			}
+			if r.IntN(3) == 0 {
+				w.flush()
+				w.fold()
+			}
 			before := w.standing(counters)
 			if r.IntN(2) == 0 {
 				w.flush()
@@ -263,6 +271,19 @@ func TestHistories(t *testing.T) {
 			if after := w.standing(counters); after != before {
 				t.Fatalf("seed %d:\n%s\nwas\n%s\nunder %+v", seed, after, before, policies)
 			}
+		}
+	}
+}
+
+// fold puts the journals of all limits into their trees, as when they have become long.
+func (w *world) fold() {
+	w.Helper()
+	w.store.mu.RLock()
+	all := slices.Collect(maps.Values(w.store.counters))
+	w.store.mu.RUnlock()
+	for _, c := range all {
+		if err := w.store.writer.foldOne(w.Context(), c); err != nil {
+			w.Fatal(err)
 		}
 	}
 }
@@ -462,6 +483,47 @@ func TestSync(t *testing.T) {
 	charges := []store.Charge{{Counters: c, Key: []byte("k")}}
 	if _, err := s.Peek(t.Context(), charges); err != nil || charges[0].Verdict.Remaining != 1e6-400 {
 		t.Errorf("%+v, %v", charges[0].Verdict, err)
+	}
+}
+
+// As long as the file takes each write no Take waits for it, whatever the bound and whenever Takes come.
+func TestTakesDoNotWait(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	for seed := range seeding.Draw(t, 3) {
+		path := filepath.Join(t.TempDir(), "stint.db")
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 13))
+			bound := 50*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))
+			s, err := Open(Options{Path: path, Bound: bound})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- s.Run(ctx) }()
+			p := monthly
+			p.Rate.Count = 1e6
+			c, err := s.Bind(store.Spec{ID: "month", Policy: p})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 300 {
+				time.Sleep(time.Duration(r.ExpFloat64() * float64(bound) / 20))
+				began := time.Now()
+				if _, err := s.Take(t.Context(), []store.Charge{{Counters: c, Key: []byte("k"), Cost: 1}}); err != nil || time.Since(began) > 0 {
+					t.Fatalf("seed %d, bound %v: a Take took %v: %v", seed, bound, time.Since(began), err)
+				}
+			}
+			if st := s.FileStats(); st.Waits != 0 || st.Writes < 10 {
+				t.Errorf("seed %d, bound %v: %+v", seed, bound, st)
+			}
+			cancel()
+			if err := errors.Join(<-ended, s.Close()); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
