@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/split"
 )
@@ -137,6 +142,82 @@ func TestSourceIsFollowed(t *testing.T) {
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// drawn are services of which one answers. The others refuse connections, say nothing that can be read, or take the
+// question and never answer.
+type drawn struct {
+	kinds map[string]int // by host
+	text  string
+}
+
+func (d *drawn) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: r}
+	switch d.kinds[r.URL.Host] {
+	case 0:
+		if r.Header.Get("If-None-Match") != "" {
+			select {
+			case <-time.After(5 * time.Second):
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+			reply.StatusCode = http.StatusNotModified
+		}
+		reply.Header.Set("ETag", `"1"`)
+		reply.Body = io.NopCloser(strings.NewReader(d.text))
+		return reply, nil
+	case 1:
+		return nil, errors.New("connection refused")
+	case 2:
+		reply.Body = io.NopCloser(strings.NewReader("{"))
+		return reply, nil
+	default:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+}
+
+// TestSourceFindsWhoAnswers: of several services one that answers is found in ten seconds for each of those before it,
+// even if they take the question and never answer.
+func TestSourceFindsWhoAnswers(t *testing.T) {
+	for seed := range seeding.Draw(t, 50) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			d := &drawn{kinds: map[string]int{}, text: answerOf(1000, 8)}
+			source := split.Source{Limit: "a", Client: &http.Client{Transport: d}}
+			n := 2 + rnd.IntN(4)
+			good := rnd.IntN(n)
+			for i := range n {
+				host := fmt.Sprintf("h%d:80", i)
+				source.Addresses = append(source.Addresses, "http://"+host)
+				if d.kinds[host] = 1 + rnd.IntN(3); i == good {
+					d.kinds[host] = 0
+				}
+			}
+			most := time.Duration(good)*11*time.Second + time.Second
+			within, cancel := context.WithTimeout(t.Context(), most)
+			defer cancel()
+			own := split.Part{First: 3, Weight: 2}
+			if terms, err := source.Terms(within, own); err != nil || terms.Total != limit.PerSecond(1000) {
+				t.Errorf("seed %d: Terms: %+v, %v", seed, terms, err)
+			}
+			l, err := split.New(split.Terms{Total: limit.PerSecond(1), Part: split.Instance(0, 1)}, split.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- source.Follow(ctx, l, own, nil) }()
+			time.Sleep(most)
+			if synctest.Wait(); l.Terms().Total != limit.PerSecond(1000) {
+				t.Errorf("seed %d: the %d-th of %d answers, and after %v the terms are %+v", seed, good+1, n, most, l.Terms())
+			}
+			stop()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
