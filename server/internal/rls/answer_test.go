@@ -3,6 +3,7 @@ package rls
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/stint-io/stint/internal/engine"
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store/redis"
 )
@@ -143,6 +146,46 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 		sentence{0, asking(describing("s=v")), "OVER: slow OVER 0/2 2s Retry-After=2"},
 		sentence{500 * time.Millisecond, asking(describing("s=v")), "OVER: slow OVER 0/2 1s Retry-After=1"},
 	)
+}
+
+// A client that waits for what a refusal says, in the header field or in the metadata, is not refused again; and neither
+// says a second more than that.
+func TestWhoWaitsIsAdmitted(t *testing.T) {
+	for seed := range seeding.Draw(t, 30) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			algorithm := pickOf(r, "token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log")
+			s := newServiceOf(t, Options{}, fmt.Sprintf("limits: [{name: l, key: [k], rate: %d/%ds, algorithm: %s}]\n", 1+r.IntN(4), 1+r.IntN(20), algorithm))
+			for range 40 {
+				time.Sleep(time.Duration(r.Int64N(int64(3 * time.Second))))
+				resp := s.must(t, asking(describing("k=v")))
+				if resp.OverallCode == pb.RateLimitResponse_OK {
+					continue
+				}
+				var exact time.Duration
+				q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{{Attributes: []limit.Attribute{{Name: "k", Value: "v"}}, Cost: 1}}, Peek: true}
+				if err := s.engine.Decide(t.Context(), &q); err != nil {
+					t.Fatal(err)
+				}
+				exact = q.Decision.RetryAfter()
+				field := ""
+				for _, h := range resp.ResponseHeadersToAdd {
+					if h.Key == headerRetryAfter {
+						field = h.Value
+					}
+				}
+				told := resp.DynamicMetadata.AsMap()["stint"].(map[string]any)["retry_after"].(float64)
+				wait := time.Duration(told) * time.Second
+				if field != fmt.Sprint(told) || wait < exact || wait >= exact+time.Second {
+					t.Fatalf("seed %d, %s: Retry-After is %q and the metadata says %v, want %v, rounded up", seed, algorithm, field, told, exact)
+				}
+				time.Sleep(wait)
+				if resp = s.must(t, asking(describing("k=v"))); resp.OverallCode != pb.RateLimitResponse_OK {
+					t.Fatalf("seed %d, %s: refused again after %v: %v", seed, algorithm, wait, resp)
+				}
+			}
+		})
+	}
 }
 
 func about(resp *pb.RateLimitResponse) string {
