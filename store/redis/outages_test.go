@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -157,7 +158,7 @@ func (noClient) Close() {}
 // that are cut, answers that are lost or late, again and again, and any number of requests under way. The stores
 // are real, but for the script and the connection. No answer of Redis is used that it gave while the service had
 // something to settle. Afterwards the limit is used, and without requests all
-// is paid that is owed.
+// is paid that is owed. The log says of each outage that it began and ended.
 //
 //	STINT_HISTORIES=20000 go test ./store/redis -run 'TestOutages$' -timeout 2h
 func TestOutages(t *testing.T) {
@@ -204,6 +205,7 @@ type outageHistory struct {
 
 	net      *network
 	stores   []*Store
+	logs     []*journal
 	bound    []store.Counters
 	admitted atomic.Int64
 	asked    atomic.Uint64
@@ -221,7 +223,8 @@ func (h *outageHistory) run() {
 	rate, quota := float64(h.policy.Rate.Count), float64(h.policy.Quota())
 	var beats sync.WaitGroup
 	for i := range h.n {
-		o := Options{Addrs: []string{"127.0.0.1:1"}, Timeout: h.timeout, Instances: h.n, Local: memory.New(memory.Options{}), Logger: new(journal).logger()}
+		h.logs = append(h.logs, new(journal))
+		o := Options{Addrs: []string{"127.0.0.1:1"}, Timeout: h.timeout, Instances: h.n, Local: memory.New(memory.Options{}), Logger: h.logs[i].logger()}
 		s, err := build(o, nil)
 		if err != nil {
 			h.Fatal(err)
@@ -267,6 +270,29 @@ func (h *outageHistory) run() {
 		}
 	}
 	beats.Wait()
+	for i, log := range h.logs {
+		h.saysBoth(i, log)
+	}
+}
+
+// saysBoth holds the log of a service to what operators are to see of each outage: that the store does not answer, and why,
+// and that it answers again.
+func (h *outageHistory) saysBoth(service int, log *journal) {
+	out, first := false, true // it begins with a store that was not reached yet
+	for _, line := range log.all() {
+		switch {
+		case strings.Contains(line, "the store does not answer"):
+			out = true
+		case !strings.Contains(line, "the store answers"):
+		case !out && !first:
+			h.Errorf("service %d: %q without a line that says that it did not", service, line)
+		default:
+			out, first = false, false
+		}
+	}
+	if out {
+		h.Errorf("service %d: no line says that the store answers again: %v", service, log)
+	}
 }
 
 // owed is what shares owe.
