@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -83,6 +84,76 @@ var (
 	month = keyadmin.Key{Limit: "month", Attributes: attrs}
 	jo    = keyadmin.Change{Who: "jo"}
 )
+
+// drawn are other members, of which some do not answer.
+type drawn struct {
+	names []string
+	used  map[string]int64 // of the members that answer
+}
+
+func (d *drawn) Members() []string { return d.names }
+
+func (d *drawn) Change(_ context.Context, member string, c keyadmin.Remote) (keyadmin.State, error) {
+	used, ok := d.used[member]
+	if !ok {
+		return keyadmin.State{}, errors.New("no route")
+	}
+	back := used
+	if c.Action == "refund" {
+		back = min(c.N, used)
+	}
+	return keyadmin.State{Used: used - back, Remaining: 100 - used + back, Changed: back}, nil
+}
+
+// Whichever members do not answer: the answer names those that were asked in vain, and so does the list of changes.
+func TestMembersThatDoNotAnswer(t *testing.T) {
+	for seed := range seeding.Draw(t, 50) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		d := open(t, nil)
+		others := &drawn{used: map[string]int64{}}
+		for i := range 1 + r.IntN(5) {
+			name := fmt.Sprint("member", i)
+			if others.names = append(others.names, name); r.IntN(2) == 0 {
+				others.used[name] = r.Int64N(50)
+			}
+		}
+		keys := keyadmin.New(keyadmin.Options{
+			Engine: d.engine, Records: d.records, Audit: d.log, Grants: keyadmin.NewGrants(d.records, nil, nil),
+			Others: others, Logger: slog.New(slog.DiscardHandler),
+		})
+		if n := r.Int64N(50); n > 0 {
+			d.take(n)
+		}
+		var s keyadmin.State
+		var err error
+		if r.IntN(2) == 0 {
+			s, err = keys.Reset(t.Context(), month, jo)
+		} else {
+			s, err = keys.Refund(t.Context(), month, 1+r.Int64N(200), jo)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range s.Members {
+			if _, answers := others.used[m.Member]; !answers {
+				t.Errorf("seed %d: %s did not answer, and is among %+v", seed, m.Member, s.Members)
+			}
+		}
+		notes, _, err := d.log.List(t.Context(), "key month customer=acme", "", 1)
+		if err != nil || len(notes) != 1 {
+			t.Fatal(notes, err)
+		}
+		asked := strings.Count(notes[0].After, "member")
+		for _, name := range s.Unreached {
+			if _, answers := others.used[name]; answers || !strings.Contains(notes[0].After, name) {
+				t.Errorf("seed %d: %q does not name %s, which was not reached (it answers: %v)", seed, notes[0].After, name, answers)
+			}
+		}
+		if unknown := len(others.names) - len(others.used); asked != len(s.Unreached) || notes[0].Action == "key.reset" && asked != unknown {
+			t.Errorf("seed %d: %q, %+v, and %d of %d do not answer", seed, notes[0].After, s, unknown, len(others.names))
+		}
+	}
+}
 
 // Step by step: what is used, given back, granted and reset; and what is noted of it.
 func TestWalkThrough(t *testing.T) {
