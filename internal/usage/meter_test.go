@@ -212,6 +212,81 @@ func TestExactlyOnce(t *testing.T) {
 	}
 }
 
+// careless are records that take marks before they are safe, as those in a file do. What is not safe is lost at a crash.
+type careless struct {
+	store.Records
+	rnd   *rand.Rand
+	marks []store.Mark
+}
+
+func (u *careless) Raise(_ context.Context, _ string, marks []store.Mark, _ time.Duration) error {
+	u.marks = append(u.marks, marks...)
+	return nil
+}
+
+// Kept implements [usage.Keeper].
+func (u *careless) Kept(ctx context.Context) error {
+	if u.rnd.IntN(2) == 0 {
+		return store.ErrUnavailable
+	}
+	marks := u.marks
+	u.marks = nil
+	return u.Records.Raise(ctx, usage.Table, marks, 0)
+}
+
+// However often the records lose what was not safe yet when a process ends: each key's usage is exactly what was counted.
+func TestEndsBeforeItIsSafe(t *testing.T) {
+	for seed := range seeding.Draw(t, 20) {
+		rnd := rand.New(rand.NewPCG(seed, 9))
+		now := limit.At(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
+		rec := &careless{Records: records.New(nil, 0), rnd: rnd}
+		folder, of, want := t.TempDir(), of("a", nil), uint64(0)
+		start := func() *usage.Meter {
+			m, err := usage.New(usage.Options{Records: rec, Now: func() limit.Time { return now }, Folder: folder})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		for range 1 + rnd.IntN(5) {
+			m := start()
+			for range rnd.IntN(50) {
+				switch rnd.IntN(5) {
+				case 0:
+					now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Hour))))
+				case 1:
+					if err := m.Report(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				default:
+					n := rnd.Int64N(100)
+					m.Taken(of, []byte("c"), n)
+					want += uint64(n)
+				}
+			}
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			rec.marks = nil
+		}
+		for left := 1; left > 0; rec.marks = nil {
+			last := start()
+			if err := errors.Join(last.Report(t.Context()), last.Close()); err != nil {
+				t.Fatal(err)
+			}
+			files, _ := filepath.Glob(filepath.Join(folder, "*"))
+			left = len(files)
+		}
+		got := uint64(0)
+		if _, err := usage.History(t.Context(), rec.Records, nil, usage.Query{By: usage.Total}, func(r *usage.Row) error {
+			got += r.Taken
+			return nil
+		}); err != nil || got != want {
+			t.Fatalf("seed %d: %d is reported of %d: %v", seed, got, want, err)
+		}
+	}
+}
+
 // Counted by many at once while hours end, nothing is lost.
 func TestConcurrent(t *testing.T) {
 	var mu sync.Mutex
