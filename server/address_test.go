@@ -23,6 +23,9 @@ import (
 // An address is matched whole and counted by its prefix, and the IPv4 address inside an IPv4-mapped or NAT64 one is the
 // client: the middleware, the gateways' endpoint, /v1/take and a replay decide each request alike.
 func TestAddressesAreOneEverywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 15))

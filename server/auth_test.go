@@ -243,6 +243,9 @@ func (g *guarded) byCertificate() {
 // TestSmuggledTokens: a token counts once and where it belongs. What a gateway's client sends as
 // Authorization proves nothing on a decision endpoint, and no limit sees the gateway's token.
 func TestSmuggledTokens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	g := startAuth(t)
 	web, take := g.web(g.config(nil), false), "https://"+g.Addrs().HTTP.String()+"/v1/take"
 	gate := "https://" + g.Addrs().HTTP.String() + "/v1/gate/forward-auth"

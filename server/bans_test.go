@@ -176,6 +176,9 @@ const actionLimits = `limits:
 // TestActionsOutliveRestarts: what is banned, tagged, redirected or warned stays so over restarts, with a file, with
 // Redis and with a Redis Cluster; the list, the metrics and the lift of bans are complete.
 func TestActionsOutliveRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	for name, adjust := range map[string]func() func(*server.Options){
 		"file": func() func(*server.Options) { dir := t.TempDir(); return func(o *server.Options) { o.StateDir = dir } },
 		"redis": func() func(*server.Options) {

@@ -16,6 +16,9 @@ import (
 
 // Takes with idempotency keys that are sent again, over HTTP or gRPC, whichever they came by, are admitted and charged once.
 func TestIdempotencyKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := start(t, "limits: [{name: day, key: [user], rate: 100000/day}, {name: month, rate: 100000/month, count_refused: true, algorithm: fixed_window}]\n")
 	c := stintpb.NewLimitsClient(s.conn)
 	for seed := range seeding.Draw(t, 1) {

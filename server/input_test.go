@@ -38,6 +38,9 @@ func unchanged(t *testing.T, yaml string, f func(s *service)) {
 }
 
 func TestBadHTTPInput(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	const ip = `"attributes":{"ip":"192.0.2.7"}`
 	unchanged(t, inputConfig, func(s *service) {
 		for name, c := range map[string]struct {
@@ -111,6 +114,9 @@ func many(n int) string {
 }
 
 func TestBadRLSInput(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	yaml := inputConfig
 	good := func() *ratelimitv3.RateLimitDescriptor { return descriptor("ip=192.0.2.7") }
 	multiplied := func(n uint32, unit typev3.RateLimitUnit) *ratelimitv3.RateLimitDescriptor {
@@ -193,6 +199,9 @@ func TestSumOfCostsOverflows(t *testing.T) {
 }
 
 func TestJSONEndpoint(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := start(t, "domain: edge\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 2}}\n")
 	const body = `{"domain":"edge","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`
 	reset := func(text string) string {

@@ -146,6 +146,9 @@ func TestChangesHoldAtAllMembers(t *testing.T) {
 // TestChangesThatCannotBe: what a member cannot do is refused and changes nothing; leases say of no key what it used; a member
 // that is gone is named.
 func TestChangesThatCannotBe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	s := start(t, monthOfMembers, joins("etcd://"+etcd.Addr()+"/cannot", "a"))

@@ -21,6 +21,9 @@ import (
 // and is noted with who did it; a member that starts later knows it before its first
 // request; without the backend nothing is changed, and what was set holds.
 func TestCustomersOfMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestChangesHoldAtAllMembers has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	backend := etcdtest.Start(t)
 	url := "etcd://" + backend.Addr() + "/plans"

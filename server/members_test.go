@@ -82,6 +82,9 @@ const roles = `identities:
 // stopped, the others say so, and what it has admitted is missing. Once it is back with its state directory, all is
 // there again.
 func TestUsageOfMembersAtRandom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestUsageOfMembers has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	backend := etcdtest.Start(t)
 	for seed := range seeding.Draw(t, 2) {
@@ -173,6 +176,9 @@ func TestUsageOfMembersAtRandom(t *testing.T) {
 
 // TestUsageSaysWhoIsMissing: in each format, in the metrics and in the log, where it is said once.
 func TestUsageSaysWhoIsMissing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestUsageOfMembers has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	url := "etcd://" + etcdtest.Start(t).Addr() + "/missing"
 	s, other := start(t, monthOfMembers, joins(url, "a")), start(t, monthOfMembers, joins(url, "=b"))
@@ -263,6 +269,9 @@ func TestUsageOfMembers(t *testing.T) {
 // a former version sends is refused without a line in the log, and a member of it is named as missing, as is one whose
 // address another has now. A server that is alone tells nothing.
 func TestMembersOfOtherVersions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestMembersShareALimit has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	backend := etcdtest.Start(t)
 	url := "etcd://" + backend.Addr() + "/versions"

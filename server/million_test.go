@@ -21,6 +21,9 @@ import (
 //
 //	STINT_MANY_CUSTOMERS=1000000 go test ./server -run ManyCustomers -v
 func TestManyCustomers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	customers := 5000
 	if text := os.Getenv("STINT_MANY_CUSTOMERS"); text != "" {
 		if _, err := fmt.Sscan(text, &customers); err != nil {

@@ -12,6 +12,9 @@ import (
 // TestPathsOverEnvoy: a limit by path refuses over Envoy's protocol what it refuses through the gate, whatever the
 // path looks like and whatever Envoy calls it.
 func TestPathsOverEnvoy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -68,6 +71,9 @@ limits:
 // TestAddressesOverEnvoy: a limit by ip counts what Envoy calls remote_address, in any form of the address, and a file in
 // Envoy's format goes on matching that name and text.
 func TestAddressesOverEnvoy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	const own = "limits:\n  - {name: per-client, key: [ip], rate: 2/year}\n"
 	const file = "domain: edge\ndescriptors:\n  - {key: remote_address, rate_limit: {unit: year, requests_per_unit: 2}}\n  - {key: ip, rate_limit: {unit: year, requests_per_unit: 0}}\n"
 	for name, yaml := range map[string]string{"own": own, "envoy": file} {

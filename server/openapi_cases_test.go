@@ -96,6 +96,9 @@ func TestOpenAPICases(t *testing.T) {
 
 // TestOpenAPIWithoutToken: a call without a token of a service with --auth is answered as the document says.
 func TestOpenAPIWithoutToken(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	dir := t.TempDir()
 	testca.File(dir, "take.token", []byte(takeToken+"\n"))
 	file := testca.File(dir, "auth.yaml", []byte("identities: [{name: edge, token_file: take.token, roles: [take]}]\n"))

@@ -262,6 +262,9 @@ const envoyDebug = "/stats"
 // TestOpenAPIIsWhole: each path that stands in the code of the HTTP and of the admin port is in the document, with its method,
 // and each of the document is in the code.
 func TestOpenAPIIsWhole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	o := &openAPI{doc: readOpenAPI(t)}
 	written := pathsInCode(t)
 	paths := o.doc["paths"].(object)
@@ -332,6 +335,9 @@ func pathsInCode(t *testing.T) map[string]string {
 
 // TestOpenAPIMethods: a real server takes the methods of the document at each path, and no others.
 func TestOpenAPIMethods(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	o := startOpenAPI(t)
 	documented := map[string]bool{}
 	anyMethod := map[string]bool{}

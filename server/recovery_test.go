@@ -69,6 +69,9 @@ func TestStopWhileLearning(t *testing.T) {
 // TestSaysThatItLearns: a start that lends nothing new says so in its log, is not ready, and
 // its refusals have a reason of their own.
 func TestSaysThatItLearns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	t.Parallel() // it waits for most of its time
 	begin := time.Now()
 	s := start(t, "limits:\n  - {name: l, rate: 5/s, sharing: leased}\n")

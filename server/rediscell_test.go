@@ -89,6 +89,9 @@ var (
 // with redis-cell answers them. Debian 12 has a cargo that reads the index of crates from GitHub, so the answers of
 // redis-cell 0.2.2 to three seeds are recorded; ./scripts/soak asks redis-cell itself.
 func TestBesideRedisCell(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	if *besideRedisCell {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)

@@ -59,6 +59,9 @@ func (s *service) spender(counted *atomic.Int64) (stop func()) {
 // TestOneLendsOnOneRedis: of three services on one Redis one lends, the others spend as instances do and send
 // instances on. When it ends another lends within seconds. All together never admit more than the limit.
 func TestOneLendsOnOneRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestLeasesWithoutRedis has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel() // it waits for most of its time
 	r := redistest.Start(t, "--requirepass", password)
 	begin := time.Now()

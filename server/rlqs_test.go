@@ -106,6 +106,9 @@ func (q *quotaStream) ends() codes.Code {
 
 // TestQuotasOfEnvoy: the duties of a server of the protocol.
 func TestQuotasOfEnvoy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := leasing(t, quotas)
 	q := s.quotas()
 	begin := time.Now()
@@ -150,6 +153,9 @@ func TestQuotasOfEnvoy(t *testing.T) {
 // TestQuotaInput: a wrong domain is a fault of the Envoy and ends the stream. A wrong usage can come from a request of
 // a client: its bucket is abandoned and all others of the report are assigned. Absurd counts are bounded.
 func TestQuotaInput(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := leasing(t, quotas)
 	many := usageOf(1, 0)
 	for i := range 33 {
@@ -205,6 +211,9 @@ func TestQuotaInput(t *testing.T) {
 
 // TestLongReports: a report of as many long buckets as an Envoy may have been asked for while it had no stream is taken.
 func TestLongReports(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := leasing(t, quotas)
 	q := s.quotas()
 	m := &pb.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usageOf(1, 0, "name", "web")}}
@@ -294,6 +303,9 @@ func TestQuotasEnd(t *testing.T) {
 // TestQuotasGivenBack: a server that stops gives back what Envoys had, so the next one with its state directory lends at
 // once.
 func TestQuotasGivenBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	folder := stateIn(t.TempDir())
 	for i := range 3 {
 		s := start(t, quotas, folder)

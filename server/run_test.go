@@ -329,6 +329,9 @@ func TestStrangeHostsAreRefused(t *testing.T) {
 // TestPagesCannotAskAsGateways: a page in a user's browser takes nothing by the calls of gateways, with any method
 // and all header fields that it can send, whether it is of another origin or has pointed its own name at the service.
 func TestPagesCannotAskAsGateways(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -385,6 +388,9 @@ func TestAnyHost(t *testing.T) {
 // A page in somebody's browser cannot spend the limits of a service on the same
 // machine.
 func TestPagesOfOtherOriginsAreRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	s := start(t, "limits:\n  - {name: per-ip, key: [ip], rate: 5/hour}\n")
 	for path, body := range map[string]string{
 		"/v1/take": `{"attributes":{"ip":"192.0.2.7"}}`,

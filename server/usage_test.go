@@ -82,6 +82,9 @@ func TestUsageOfInstancesReachesMetrics(t *testing.T) {
 // What each instance wants, has and decided is on a page of its own, and on no other: names
 // of instances are not bounded.
 func TestMetricsOfInstances(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestUsageOfInstancesReachesMetrics has the same goroutines: nothing for the race detector")
+	}
 	s := start(t, leasedConfig, stateIn(t.TempDir()))
 	stream := s.hold("by-stream")
 	share := until(t, stream, func(l *leasepb.Share) bool { return l.GetGranted().GetRate() >= 40e6 })
