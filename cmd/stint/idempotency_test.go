@@ -57,11 +57,16 @@ func TestLostAnswersAreChargedOnce(t *testing.T) {
 			seed := uint64(0)
 			for seed = range seeding.Draw(t, 1) {
 			}
+			part := int64(max(1, takes/(kills+1)))
+			reached := make(chan struct{}, takes) // the end of a part: a service is killed
 			var wg sync.WaitGroup
 			for caller := range 8 {
 				wg.Go(func() {
 					r := rand.New(rand.NewPCG(seed, uint64(caller)))
 					for n := left.Add(-1); n >= 0; n = left.Add(-1) {
+						if n%part == 0 {
+							reached <- struct{}{}
+						}
 						cost := 1 + r.Int64N(3)
 						used.Add(cost)
 						for sendOnce(t, r, *addresses[r.IntN(services)].Load(), fmt.Sprint("key ", n), cost) {
@@ -70,9 +75,7 @@ func TestLostAnswersAreChargedOnce(t *testing.T) {
 				})
 			}
 			for k := range kills {
-				for at := int64(takes - (k+1)*takes/(kills+1)); left.Load() > at; {
-					time.Sleep(time.Millisecond)
-				}
+				<-reached
 				i := k % services
 				nodes[i].kill()
 				begin(i)
