@@ -82,23 +82,23 @@ func TestPermitTakenAnew(t *testing.T) {
 
 // notes is a store that counts its calls.
 type notes struct {
-	store.Store
+	store.BanKeeper
 	refunds, finishes, resets int
 }
 
 func (n *notes) Refund(ctx context.Context, c []store.Charge) error {
 	n.refunds += len(c)
-	return n.Store.Refund(ctx, c)
+	return n.BanKeeper.Refund(ctx, c)
 }
 
 func (n *notes) Finish(ctx context.Context, c []store.Charge) error {
 	n.finishes += len(c)
-	return n.Store.Finish(ctx, c)
+	return n.BanKeeper.Finish(ctx, c)
 }
 
 func (n *notes) Reset(ctx context.Context, c []store.Charge) error {
 	n.resets += len(c)
-	return n.Store.Reset(ctx, c)
+	return n.BanKeeper.Reset(ctx, c)
 }
 
 // TestWhatGoesBehind: what is given back of a lease goes to no other store; what the lease does
@@ -107,8 +107,8 @@ func TestWhatGoesBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := begin(t, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n  - {name: p, key: [k], algorithm: concurrency, max_in_flight: 3, timeout: 1h, sharing: leased}\n  - {name: x, key: [k], rate: 10/day}\n", nil)
 		defer stop()
-		n := &notes{Store: s.exact}
-		s.exact = n
+		n := &notes{BanKeeper: s.BanKeeper}
+		s.BanKeeper = n
 		behind := func(what string, got *int, want int) {
 			t.Helper()
 			if *got != want {

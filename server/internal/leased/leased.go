@@ -29,7 +29,7 @@ import (
 // Options configure a [Store]. Store, Limits and Connect are required.
 type Options struct {
 	// Store keeps the counters of all other limits. It is closed with the Store.
-	Store store.Store
+	Store store.BanKeeper
 	// Limits are the limits at the start; see [Store.Reload].
 	Limits *rules.Set
 	// Connect opens a stream to the coordinator that lives until ctx ends.
@@ -59,7 +59,8 @@ type Options struct {
 // and after it, leased limits answer as for a store that does not. It is safe for
 // concurrent use.
 type Store struct {
-	exact  store.Store
+	store.BanKeeper // all other limits
+
 	client *client.Client
 	met    atomic.Bool // a coordinator has answered
 	parted func()      // for tests: called before each part is decided
@@ -83,7 +84,7 @@ type Store struct {
 // New returns a Store. It connects to nothing before Run.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		exact: o.Store, routes: map[string]*route{}, names: newAliases(),
+		BanKeeper: o.Store, routes: map[string]*route{}, names: newAliases(),
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, DefaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
@@ -196,7 +197,7 @@ func (s *Store) Keys() int { return s.table.Len() }
 // Bind implements store.Store. The store behind has the counters too, so that a limit
 // can stop being leased.
 func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
-	exact, err := s.exact.Bind(spec)
+	exact, err := s.BanKeeper.Bind(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -213,17 +214,12 @@ func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 
 // Unbind implements store.Store.
 func (s *Store) Unbind(c store.Counters) error {
-	own, err := ours(c)
-	if err != nil {
-		return err
+	if own, ok := c.(*counters); ok {
+		s.mu.Lock()
+		if name := own.Spec().ID; s.routes[name] == own.route {
+			delete(s.routes, name)
+		}
+		s.mu.Unlock()
 	}
-	s.mu.Lock()
-	if name := own.Spec().ID; s.routes[name] == own.route {
-		delete(s.routes, name)
-	}
-	s.mu.Unlock()
-	return s.exact.Unbind(own.exact)
+	return s.BanKeeper.Unbind(exact(c))
 }
-
-// Close implements store.Store.
-func (s *Store) Close() error { return s.exact.Close() }

@@ -2,7 +2,6 @@ package leased
 
 import (
 	"encoding/binary"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -38,10 +37,18 @@ type counters struct {
 // Spec implements store.Counters.
 func (c *counters) Spec() store.Spec { return c.exact.Spec() }
 
-func ours(c store.Counters) (*counters, error) {
-	own, ok := c.(*counters)
-	if !ok {
-		return nil, errors.New("leased: these counters are of another store")
+// exact returns the counters in the store behind, which refuses those of another store.
+func exact(c store.Counters) store.Counters {
+	if own, ok := c.(*counters); ok {
+		return own.exact
 	}
-	return own, nil
+	return c
+}
+
+// routed returns the counters of a charge by which it may be on a lease, and the leased limit; nil = it is not.
+func routed(c *store.Charge) (own *counters, to *lent) {
+	if own, _ = c.Counters.(*counters); own != nil {
+		to = own.route.to.Load()
+	}
+	return own, to
 }

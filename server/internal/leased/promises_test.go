@@ -227,7 +227,7 @@ func TestLateRefund(t *testing.T) {
 
 // behind is a store that does not answer while it is down.
 type behind struct {
-	store.Store
+	store.BanKeeper
 	down bool
 }
 
@@ -237,21 +237,21 @@ func (b *behind) Take(ctx context.Context, c []store.Charge) (bool, error) {
 	if b.down {
 		return false, errDown
 	}
-	return b.Store.Take(ctx, c)
+	return b.BanKeeper.Take(ctx, c)
 }
 
 func (b *behind) Peek(ctx context.Context, c []store.Charge) (bool, error) {
 	if b.down {
 		return false, errDown
 	}
-	return b.Store.Peek(ctx, c)
+	return b.BanKeeper.Peek(ctx, c)
 }
 
 // Where the store behind does not answer, the request fails, the leases have what they had,
 // and no caller gets an admission.
 func TestStoreBehindDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := &behind{Store: memory.New(memory.Options{})}
+		down := &behind{BanKeeper: memory.New(memory.Options{})}
 		f, stop := open(t, leased.Options{Store: down}, `
   - {name: a, key: [k], rate: 10/day, sharing: leased}
   - {name: b, key: [k], rate: 10/day, sharing: leased}

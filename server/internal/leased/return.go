@@ -10,29 +10,26 @@ import (
 // and what comes stays here for a moment: a peek costs no token.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge) (bool, error) {
 	if plain(charges) {
-		return behind(ctx, charges, s.exact.Peek)
+		return behind(ctx, charges, s.BanKeeper.Peek)
 	}
 	return again(func() (bool, error) { return s.peekOnce(ctx, charges) })
 }
 
 func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, error) {
-	w, err := s.sort(charges)
-	if err != nil {
-		return false, err
-	}
+	w := s.sort(charges)
 	defer s.release(w)
 	allowed := true
 	for i := range w.leased {
 		p := &w.leased[i]
 		p.dry = true
-		err = s.do(ctx, p, take)
+		err := s.do(ctx, p, take)
 		if p.rollback(); err != nil {
 			return false, err
 		}
 		allowed = allowed && (p.charge.Shadow || p.charge.Verdict.Allowed)
 	}
 	if len(w.exact) > 0 {
-		ok, err := s.exact.Peek(ctx, w.exact)
+		ok, err := s.BanKeeper.Peek(ctx, w.exact)
 		if err != nil {
 			return false, err
 		}
@@ -45,7 +42,7 @@ func (s *Store) peekOnce(ctx context.Context, charges []store.Charge) (bool, err
 // Refund implements store.Store. What was taken of a lease goes back to the lease, if
 // it is still there; permits only end by Finish.
 func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
-	return s.back(ctx, charges, s.exact.Refund, func(p *part) bool {
+	return s.back(ctx, charges, s.BanKeeper.Refund, func(p *part) bool {
 		p.entry.Value.refund(p.charge.Cost)
 		return true
 	}, func(p *part) {
@@ -57,7 +54,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 
 // Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
-	return s.back(ctx, charges, s.exact.Finish, func(p *part) bool {
+	return s.back(ctx, charges, s.BanKeeper.Finish, func(p *part) bool {
 		return p.entry.Value.finish(p.charge.Permit, p.charge.Keep)
 	}, nil)
 }
@@ -65,7 +62,7 @@ func (s *Store) Finish(ctx context.Context, charges []store.Charge) error {
 // Reset implements store.Store. Of a lease it renews what is held here: what others
 // spend is theirs.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
-	return s.back(ctx, charges, s.exact.Reset, func(p *part) bool {
+	return s.back(ctx, charges, s.BanKeeper.Reset, func(p *part) bool {
 		p.entry.Value.reset()
 		return false
 	}, func(p *part) { s.asking.GiveBack(p.id(), p.to.most.Load()) })
@@ -75,10 +72,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 // those that are not on leases, or that f says it has not done: a permit may have been
 // taken before the limit became leased. It calls asked for keys without a lease.
 func (s *Store) back(ctx context.Context, charges []store.Charge, behind func(context.Context, []store.Charge) error, f func(*part) bool, asked func(*part)) error {
-	w, err := s.sort(charges)
-	if err != nil {
-		return err
-	}
+	w := s.sort(charges)
 	defer s.release(w)
 	for i := range w.leased {
 		p := &w.leased[i]

@@ -13,25 +13,21 @@ import (
 )
 
 // sort separates charges on leases from the others.
-func (s *Store) sort(charges []store.Charge) (*work, error) {
+func (s *Store) sort(charges []store.Charge) *work {
 	w := s.pool.Get().(*work)
 	for i := range charges {
 		c := &charges[i]
-		own, err := ours(c.Counters)
-		if err != nil {
-			s.release(w)
-			return nil, err
-		}
+		own, to := routed(c)
 		c.Failed = false
-		if to := own.route.to.Load(); to != nil {
+		if to != nil {
 			w.leased = append(w.leased, part{charge: c, own: own, to: to})
 			continue
 		}
 		w.exact = append(w.exact, *c)
-		w.exact[len(w.exact)-1].Counters = own.exact
+		w.exact[len(w.exact)-1].Counters = exact(c.Counters)
 		w.index = append(w.index, i)
 	}
-	return w, nil
+	return w
 }
 
 func (s *Store) release(w *work) {
@@ -53,7 +49,7 @@ func (s *Store) release(w *work) {
 // plain says whether no charge is on a lease.
 func plain(charges []store.Charge) bool {
 	for i := range charges {
-		if own, ok := charges[i].Counters.(*counters); !ok || own.route.to.Load() != nil {
+		if _, to := routed(&charges[i]); to != nil {
 			return false
 		}
 	}
@@ -66,7 +62,7 @@ func behind(ctx context.Context, charges []store.Charge, ask func(context.Contex
 	outer := few[:0]
 	for i := range charges {
 		outer = append(outer, charges[i].Counters)
-		charges[i].Counters = charges[i].Counters.(*counters).exact
+		charges[i].Counters = exact(charges[i].Counters)
 	}
 	allowed, err := ask(ctx, charges)
 	for i := range charges {
@@ -99,21 +95,18 @@ func again(f func() (bool, error)) (allowed bool, err error) {
 // refused, so they are made then.
 func (s *Store) Take(ctx context.Context, charges []store.Charge) (bool, error) {
 	if plain(charges) {
-		return behind(ctx, charges, s.exact.Take)
+		return behind(ctx, charges, s.BanKeeper.Take)
 	}
 	return again(func() (bool, error) { return s.takeOnce(ctx, charges) })
 }
 
 func (s *Store) takeOnce(ctx context.Context, charges []store.Charge) (bool, error) {
-	w, err := s.sort(charges)
-	if err != nil {
-		return false, err
-	}
+	w := s.sort(charges)
 	defer s.release(w)
 	allowed, err := s.prepare(ctx, w)
 	if err == nil && len(w.exact) > 0 {
 		if allowed {
-			allowed, err = s.exact.Take(ctx, w.exact)
+			allowed, err = s.BanKeeper.Take(ctx, w.exact)
 		} else {
 			err = s.refused(ctx, w)
 		}
@@ -236,7 +229,7 @@ func (s *Store) shadow(ctx context.Context, p *part, allowed bool) {
 func (s *Store) refused(ctx context.Context, w *work) error {
 	repeated := false
 	if last := w.exact[len(w.exact)-1:]; last[0].Once {
-		if _, err := s.exact.Peek(ctx, last); err != nil {
+		if _, err := s.BanKeeper.Peek(ctx, last); err != nil {
 			return err
 		}
 		repeated = !last[0].Verdict.Allowed
@@ -251,9 +244,9 @@ func (s *Store) refused(ctx context.Context, w *work) error {
 		if len(w.some) == 0 {
 			continue
 		}
-		ask := s.exact.Peek
+		ask := s.BanKeeper.Peek
 		if counts {
-			ask = s.exact.Take
+			ask = s.BanKeeper.Take
 		}
 		if _, err := ask(ctx, w.some); err != nil {
 			return err
