@@ -215,7 +215,7 @@ func TestNearLimits(t *testing.T) {
 // Where admitted requests only are counted, a refused one takes nothing from the rules
 // that it fits, from limits that come with it, and from what is near.
 func TestCountAdmitted(t *testing.T) {
-	set, err := rules.Options{CountAdmitted: true}.Parse("edge.yaml", []byte("domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}, {key: none, rate_limit: {unit: year, requests_per_unit: 0}}]\n"))
+	set, err := rules.Options{CountAdmitted: true}.Parse("edge.yaml", []byte("domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}, {key: none, rate_limit: {unit: year, requests_per_unit: 0}}, {key: large, rate_limit: {unit: year, requests_per_unit: 10}}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +248,24 @@ func TestCountAdmitted(t *testing.T) {
 				t.Errorf("request %d: %d hits of %s near its limit", i, tally.NearLimit, tally.Limit)
 			}
 		}
+	}
+	// What a refused request does not take is near no limit, also where others have come near.
+	near := func() (n uint64) {
+		for tally := range counts.Tallies() {
+			n += tally.NearLimit
+		}
+		return n
+	}
+	before := near()
+	rule.Attributes, rule.Cost = attributes("large=1"), 9
+	for _, ask := range [][]engine.Descriptor{{rule}, {{Attributes: rule.Attributes, Cost: 1}, none}} {
+		q := engine.Query{Domain: "edge", Descriptors: ask}
+		if err := e.Decide(t.Context(), &q); err != nil || q.Decision.Allowed != (len(ask) == 1) {
+			t.Fatalf("%+v, %v", q.Decision, err)
+		}
+	}
+	if got := near() - before; got != 1 {
+		t.Errorf("%d hits are near the limit, want the 9th of the first request alone", got)
 	}
 	// A part that does not fit is not counted either.
 	q := engine.Query{Domain: "edge", Descriptors: []engine.Descriptor{{Attributes: attributes("o=2"), Cost: 3, HasOverride: true, Override: override.Override}}}
