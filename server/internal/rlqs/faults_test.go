@@ -61,6 +61,31 @@ func TestBound(t *testing.T) {
 	t.Logf("%d runs, %d kills, %d lost streams, %d restarts, %d moves: most above one bucket %.2f bursts", n, kills, losses, restarts, changes, worst)
 }
 
+// TestAssignmentOnItsWay: a stream that ends while an assignment is on its way leaves its Envoy with the one before, which
+// the session counts as in use for as long.
+func TestAssignmentOnItsWay(t *testing.T) {
+	losses := 0
+	for seed := range seeding.Draw(t, 4) {
+		rate := int64(20) << (seed % 6)
+		w := newWorld(t, seed, termsOf(rate, rate))
+		w.delay = Delivery / 2
+		w.sent = func(e *envoy) {
+			if w.rand.IntN(3) == 0 {
+				w.after(time.Duration(w.rand.Int64N(int64(w.delay/2))), e.lose)
+				losses++
+			}
+		}
+		for range 2 + w.rand.IntN(4) {
+			w.addEnvoy(w.drawRate())
+		}
+		for range 30 {
+			w.run(time.Duration(w.rand.ExpFloat64() * float64(3*time.Second)))
+			w.envoys[w.rand.IntN(len(w.envoys))].load(w.drawRate())
+		}
+	}
+	t.Logf("%d streams ended with an assignment on its way", losses)
+}
+
 // drawRate draws requests per second: nothing, little, or more than the limit.
 func (w *world) drawRate() float64 {
 	rate := w.terms.Rate.Float()

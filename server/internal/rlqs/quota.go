@@ -45,7 +45,7 @@ type quota struct {
 
 type usage struct{ allowed, denied uint64 }
 
-// exposure is an assignment that another one has followed.
+// exposure is an assignment that another one, or its end, has followed.
 type exposure struct {
 	of      lease.Capacity
 	settled limit.Time // when the other one has arrived, if the stream has not ended
@@ -340,11 +340,7 @@ func (q *quota) put(now limit.Time, s strategy, rate fixed.Amount) bool {
 		q.began = now
 	}
 	if s != q.current || now >= q.ends {
-		if now < q.ends && q.current.rule == ruleTokens {
-			q.former = append(q.former, exposure{
-				of: lease.Capacity{Rate: q.rate, Burst: q.current.size()}, settled: now.Add(Delivery), ends: q.ends,
-			})
-		}
+		q.follow(now)
 		if q.sent != 0 && q.heard != now {
 			q.refilled += s.size()
 		}
@@ -354,6 +350,15 @@ func (q *quota) put(now limit.Time, s strategy, rate fixed.Amount) bool {
 	q.ends = now.Add(ttl + Delivery)
 	q.session.out = append(q.session.out, Action{Bucket: q.name, strategy: s, TTL: ttl})
 	return true
+}
+
+// follow notes that what is sent now takes the place of the assignment, which the Envoy has until that arrives.
+func (q *quota) follow(now limit.Time) {
+	if now < q.ends && q.current.rule == ruleTokens {
+		q.former = append(q.former, exposure{
+			of: lease.Capacity{Rate: q.rate, Burst: q.current.size()}, settled: now.Add(Delivery), ends: q.ends,
+		})
+	}
 }
 
 // lasts is how long an assignment may be used from now on.

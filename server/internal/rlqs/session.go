@@ -456,6 +456,7 @@ func (s *Session) keepHouse(now limit.Time) {
 		case q.abandoned:
 		case now > q.used.Add(idleFor), q.missed >= missedRequests && q.scarce():
 			q.abandoned = true
+			q.follow(now)
 			q.ends = min(q.ends, now.Add(Delivery))
 			s.stats.Abandoned++
 			s.out = append(s.out, Action{Bucket: q.name, Abandon: true})

@@ -44,6 +44,7 @@ type world struct {
 	at      time.Duration
 	worst   float64       // the most that central was below 0
 	delay   time.Duration // of a message between server and Envoy, up to 1.5 times that
+	sent    func(*envoy)  // is called when a message to an Envoy is on its way; nil = it is not
 }
 
 type happening struct {
@@ -191,6 +192,9 @@ func (e *envoy) receive(s *Session, actions []Action) {
 		return
 	}
 	m := response(actions)
+	if e.w.sent != nil {
+		e.w.sent(e)
+	}
 	at := max(e.w.now+e.w.delay/2+time.Duration(e.w.rand.Int64N(int64(e.w.delay)+1)), e.lastAt)
 	e.lastAt = at
 	take := func() {
