@@ -145,6 +145,16 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 	return nothingLent
 }
 
+// drain lends nothing more, before the streams of instances end: what is lent afterwards does not reach them, and the
+// successor has to count it as spent. Without other members it does nothing.
+func (l *leases) drain() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if l.Drain(ctx) {
+		<-time.After(leaseservice.Arrives)
+	}
+}
+
 // beginPresence keeps the record that says that this member is there, until stop.
 func (l *leases) beginPresence() (stop func()) {
 	if l.presence == nil {

@@ -442,6 +442,7 @@ func (s *Server) closeStores(nothingLent bool) error {
 func (s *Server) drain(httpL net.Listener) {
 	s.serving.Store(false)
 	s.reportHealth()
+	s.leases.drain()
 	s.endStreams()
 	if s.opts.DrainDelay > 0 {
 		<-time.After(s.opts.DrainDelay)

@@ -46,12 +46,13 @@ const (
 	// of an instance waits for the record. Not shorter: it bounds what a fleet that starts
 	// writes to the backend.
 	publishGap = 20 * time.Millisecond
-	// arrives is how long what was lent last has to arrive before a hand-over. Not shorter: tokens that do
-	// not arrive are lost. Not longer: nothing new is lent meanwhile.
-	arrives = 50 * time.Millisecond
 	// renewals is how often this server's own instance renews leases that end with the term.
 	renewals = 4
 )
+
+// Arrives is how long what was lent last has to arrive before a member hands over, or ends the streams of instances: tokens
+// that do not arrive are lost. It includes the write of a record that a grant may wait for. Nothing new is lent meanwhile.
+const Arrives = 50 * time.Millisecond
 
 // membership is what a service knows as one of several members; nil = it is the only one.
 type membership struct {
@@ -200,7 +201,7 @@ func (s *Service) HandOver(ctx context.Context) error {
 	m := s.membership
 	s.Drain(ctx, true)
 	select {
-	case <-time.After(arrives):
+	case <-time.After(Arrives):
 	case <-ctx.Done():
 		s.Drain(context.WithoutCancel(ctx), false)
 		return ctx.Err()

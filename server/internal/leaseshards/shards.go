@@ -143,13 +143,15 @@ func (s *Set) Run(ctx context.Context) (nothingLent bool) {
 func (s *Set) Last() []byte { return s.all[0].Last() }
 
 // Drain has all lend nothing more, before this server gives back its own leases: its successors lend
-// what comes back. Without other members it does nothing.
-func (s *Set) Drain(ctx context.Context) {
+// what comes back. Without other members it does nothing, and reports so.
+func (s *Set) Drain(ctx context.Context) (members bool) {
 	for _, one := range s.all {
 		if _, _, ok := one.Terms(); ok {
+			members = true
 			one.Drain(ctx, true)
 		}
 	}
+	return members
 }
 
 // Reseal replaces the keys that sign leases and are believed.
