@@ -78,7 +78,6 @@ type rolling struct {
 	limits string
 	flags  func(i int) []string
 
-	mu        sync.RWMutex // held while a service is replaced
 	nodes     [3]*process
 	addresses [3]atomic.Pointer[string]
 
