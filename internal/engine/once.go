@@ -21,8 +21,8 @@ import (
 // memory and 150 in Redis, so a window of a day would cost 2 GB at a thousand such requests a second.
 const IdempotencyWindow = 10 * time.Minute
 
-// onceID is the ID of the counters that remember idempotency keys. No limit has a name with a colon.
-const onceID = ":idempotency"
+// onceID is the ID of the counters that remember idempotency keys. No limit has a name with an exclamation mark.
+const onceID = "!idempotency"
 
 // ErrKeysFull is the error of a request whose idempotency key the store has no room to remember. Nothing was taken: to
 // charge it without could charge it twice. It wraps [store.ErrUnavailable].
