@@ -625,8 +625,10 @@ class OddServerTest(unittest.TestCase):
             self.server.status, self.server.body = 200, b'{"id":"X","state":"open","reserved":1,"ends":""}'
             with self.assertRaises(error):
                 with self.client.reserving({}):
+                    self.server.ended.acquire(timeout=60)
                     self.server.status = 503
                     1 / (error is StintError)
+            self.server.ended.acquire(timeout=60)
 
     def test_no_answer_of_stint(self):
         for status, body in ((429, b"<html>"), (502, b""), (200, b"<html>"), (200, b"[1]"), (503, b'{"detail":"down"}'), (429, b"null"), (200, b"{}"), (204, b"")):
