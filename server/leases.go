@@ -148,7 +148,7 @@ func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
 // drain lends nothing more, before the streams of instances end: what is lent afterwards does not reach them, and the
 // successor has to count it as spent. Without other members it does nothing.
 func (l *leases) drain() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if l.Drain(ctx) {
 		<-time.After(leaseservice.Arrives)

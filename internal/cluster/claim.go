@@ -46,12 +46,11 @@ type claim struct {
 	// Lost says that State may be older than what a leader published last.
 	Lost bool `json:"lost,omitempty"`
 
-	// Unled is set where the term was given up before Began had returned nil and anything was published: State
-	// is what the term before left.
+	// Unled is set until the term's leader publishes something: State is what the term before left.
 	Unled *unled `json:"unled,omitempty"`
 }
 
-// unled is the term before one that was given up before it led.
+// unled is the term before one in which nothing was published.
 type unled struct {
 	Epoch uint64 `json:"epoch"` // 0 = there was none
 	Clean bool   `json:"clean,omitempty"`

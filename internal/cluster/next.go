@@ -84,8 +84,8 @@ func (m *machine) take(now time.Duration) *operation {
 	if m.seen.claim != nil {
 		m.state.value = m.seen.claim.State
 	}
-	op := m.swap(now, highest+1)
-	op.claim.Lost = m.before().Lost
+	op, from := m.swap(now, highest+1), m.before()
+	op.claim.Lost, op.claim.Unled = from.Lost, from.unled()
 	return op
 }
 
@@ -94,7 +94,9 @@ func (m *machine) swap(now time.Duration, epoch uint64) *operation {
 	c := &claim{
 		Epoch: epoch, ID: m.cfg.self.ID, Address: m.cfg.self.Address,
 		Run: m.cfg.run, Write: m.writes, TTLMillis: millis(m.cfg.ttl), State: m.state.value,
-		Lost: m.term.from.Lost && m.state.version == m.term.version,
+	}
+	if m.state.version == m.term.version {
+		c.Lost, c.Unled = m.term.from.Lost, m.term.from.unled()
 	}
 	return &operation{swap: true, revision: m.seen.revision, claim: c, sent: now, version: m.state.version}
 }

@@ -30,8 +30,11 @@ type Member struct {
 // Term is one leader's time in office.
 type Term struct {
 	Epoch  uint64 // above that of every earlier term
-	Former uint64 // epoch of the term before that led; 0 = none is known
+	Former uint64 // epoch of the latest term before it in which something was published; 0 = none is known
 	State  []byte // what the former leader published last; nil = nothing
+
+	// Unled is the epoch of the latest term after Former, in which nothing was published; 0 = there was none.
+	Unled uint64
 
 	// Clean says that the former leader resigned: it grants nothing any more.
 	Clean bool
@@ -71,7 +74,8 @@ type Options struct {
 	Yield func(holder string) bool
 
 	// Began is called once for each term, before Leads is true. The record is renewed meanwhile, and
-	// Publish works. ctx ends with the term. An error gives the term up. It may not call Resign.
+	// Publish works. ctx ends with the term. An error gives the term up. It may not call Resign. What a leader does before
+	// its first Publish has returned, its successor does not know: it is told of the term before.
 	Began func(ctx context.Context, t Term) error
 
 	// Ended is called once for each term whose Began returned nil, as soon as it is known that the

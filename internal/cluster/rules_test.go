@@ -3,9 +3,12 @@ package cluster
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // Each test here is one rule, on members in a calm world. One goroutine steps them.
@@ -188,6 +191,49 @@ func TestTermThatDoesNotLead(t *testing.T) {
 	}
 }
 
+// TestTermsThatPublishNothing: terms that lapse before anything is published leave what they found. One that has published
+// something is the former term of the next one, and so is any of a register that forgets, which may have lost a later record.
+func TestTermsThatPublishNothing(t *testing.T) {
+	oneGoroutine(t)
+	for seed := range seeding.Draw(t, 100) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		lapses, speaker, clean, forgets := r.IntN(4), r.IntN(4), r.IntN(2) == 0, r.IntN(2) == 0
+		w := newWorld(t, 0, lapses+2, faults{delay: 10 * time.Millisecond})
+		for _, n := range w.members {
+			n.cfg.forgets = forgets
+		}
+		var want Term
+		for i, n := range w.members {
+			n.step(tick{})
+			w.runUntil("it leads", n.leads)
+			if i > 0 {
+				got := n.began[0]
+				if got.Former != want.Former || got.Unled != want.Unled || got.Clean != want.Clean || string(got.State) != string(want.State) || got.Lost {
+					t.Fatalf("seed %d: term %d, a register that forgets %t: %+v, want %+v", seed, i, forgets, got, want)
+				}
+				want.Unled = got.Epoch
+			}
+			if i == 0 || i == speaker {
+				want = Term{Former: n.term.epoch, State: w.newState()}
+				n.step(publish{want.State})
+			} else if forgets {
+				want = Term{Former: n.term.epoch, State: want.State}
+			}
+			w.run(ttl / 2)
+			if i+1 < len(w.members) {
+				w.members[i+1].step(tick{}) // it watches
+			}
+			w.run(ttl / 2)
+			if i == 0 && clean {
+				want.Clean, want.State = true, w.newState()
+				n.step(retire{state: want.State, stop: true})
+			}
+			w.run(ttl / 5)
+			n.cut = true
+		}
+	}
+}
+
 // TestRegisterThatForgets: what is not there, or resigned, may be older than the present leader.
 func TestRegisterThatForgets(t *testing.T) {
 	oneGoroutine(t)
@@ -308,7 +354,7 @@ func TestOwnRecordAfterLapse(t *testing.T) {
 	begin := w.now
 	w.runUntil("A leads again", a.leads)
 	atLeast(t, "the second term", w.now-begin, 0)
-	if a.ends != 1 || len(a.began) != 2 || a.began[1].Epoch != 2 || a.began[1].Former != 1 || a.began[1].Clean {
+	if a.ends != 1 || len(a.began) != 2 || a.began[1].Epoch != 2 || a.began[1].Former != 0 || a.began[1].Unled != 1 || a.began[1].Clean {
 		t.Errorf("%d ends, terms %+v", a.ends, a.began)
 	}
 }

@@ -47,8 +47,8 @@ func (m *machine) before() Term {
 		return Term{Former: m.epoch, Lost: true}
 	case c == nil:
 		return Term{Lost: !m.cfg.first}
-	case c.Unled != nil:
-		return Term{Former: c.Unled.Epoch, State: c.State, Clean: c.Unled.Clean, Lost: c.Lost}
+	case c.Unled != nil && (c.Resigned || !m.cfg.forgets): // otherwise a later record may have been forgotten
+		return Term{Former: c.Unled.Epoch, Unled: c.Epoch, State: c.State, Clean: c.Unled.Clean, Lost: c.Lost}
 	}
 	return Term{Former: c.Epoch, State: c.State, Clean: c.Resigned, Watched: m.seen.follows, Lost: c.Lost}
 }

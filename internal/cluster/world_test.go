@@ -30,6 +30,7 @@ type world struct {
 	terms     int
 	epochs    uint64        // the highest that led
 	led       uint64        // the epoch of the latest term that led
+	spoke     uint64        // the epoch of the latest term whose leader knows that something it published is written
 	early     map[int]bool  // states of terms that were given up before they led
 	loses     bool          // the register does
 	earlier   []byte        // what it once held
@@ -169,6 +170,9 @@ func (n *node) step(e any) {
 	}
 	if n.term.held && n.state.written == n.state.version {
 		w.kept = max(w.kept, number(n.state.value))
+		if n.state.version > n.term.version {
+			w.spoke = max(w.spoke, n.term.epoch)
+		}
 	}
 	if out.begin != nil {
 		w.checkTerm(n, *out.begin)
@@ -206,10 +210,16 @@ func (w *world) checkTerm(n *node, t Term) {
 		w.t.Fatalf("at %v epoch %d of %s comes after epoch %d", w.now, t.Epoch, n.name, t.Former)
 	}
 	if t.Epoch > w.hidden && w.hidden > 0 {
-		w.kept, w.led, w.hidden = 0, 0, 0
+		w.kept, w.led, w.spoke, w.hidden = 0, 0, 0, 0
 	}
-	if t.Former < w.led && !t.Lost {
-		w.t.Fatalf("at %v epoch %d of %s comes after epoch %d, and epoch %d led", w.now, t.Epoch, n.name, t.Former, w.led)
+	if last := max(t.Former, t.Unled); last < w.led && !t.Lost {
+		w.t.Fatalf("at %v epoch %d of %s comes after epoch %d, and epoch %d led", w.now, t.Epoch, n.name, last, w.led)
+	}
+	if t.Former < w.spoke && !t.Lost {
+		w.t.Fatalf("at %v epoch %d of %s follows epoch %d, and epoch %d published something", w.now, t.Epoch, n.name, t.Former, w.spoke)
+	}
+	if t.Unled != 0 && t.Unled <= t.Former {
+		w.t.Fatalf("at %v epoch %d of %s follows epoch %d, and epoch %d before it published nothing", w.now, t.Epoch, n.name, t.Former, t.Unled)
 	}
 	if t.Lost {
 		if !w.loses {

@@ -63,6 +63,7 @@ type Options struct {
 type Coordinator struct {
 	opts         Options
 	first        uint64 // the lowest epoch of this coordinator; it may have risen since
+	idle         uint64 // Takeover.Idle
 	recoverUntil limit.Time
 	expected     holding.Holders // until recoverUntil: who may hold leases of a former coordinator and has not reported
 	emptySince   limit.Time      // pools that are made later were empty then; 0 = they are new

@@ -25,7 +25,7 @@ func (c *Coordinator) rise(now limit.Time, received uint64) {
 
 // Knows reports whether an epoch is one of this coordinator or of those that it follows.
 func (c *Coordinator) Knows(epoch uint64) bool {
-	return epoch <= c.opts.Former || c.first <= epoch && epoch <= c.opts.Epoch
+	return epoch <= max(c.opts.Former, c.idle) || c.first <= epoch && epoch <= c.opts.Epoch
 }
 
 // lent reports whether an instance holds anything of this coordinator.
@@ -71,6 +71,8 @@ type Takeover struct {
 	Epoch uint64
 	// Former is the epoch of the predecessor, whose leases can be claimed. It counts with Epoch.
 	Former uint64
+	// Idle is the epoch of the latest coordinator after Former, which lent nothing; 0 = there was none.
+	Idle uint64
 	// Holders are who may hold leases of the predecessor. It counts with Epoch. When all of
 	// them have reported completely, recovery is over before its time.
 	Holders holding.Holders
@@ -102,7 +104,7 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 			e.Epoch = c.above(e.Former) // the predecessor had risen to an epoch that this member's clock has not reached
 		}
 		c.restart(now, e.Epoch, e.Former, e.Holders)
-		c.first = e.Epoch
+		c.first, c.idle = e.Epoch, e.Idle
 		switch {
 		case e.Former == 0:
 			c.emptySince, c.full = 0, true // there was no coordinator before
@@ -129,6 +131,9 @@ func (c *Coordinator) takeOver(now limit.Time, e Takeover) {
 func (c *Coordinator) Recovering(now limit.Time) bool {
 	return now < c.recoverUntil && (c.expected.Unknown || c.expected.Sessions() > 0)
 }
+
+// Claimable reports whether instances that a record names may still claim leases of a former coordinator.
+func (c *Coordinator) Claimable(now limit.Time) bool { return c.Recovering(now) && !c.expected.Unknown }
 
 // recovering says whether leases of a limit may be in use that a former coordinator granted
 // and that are not claimed yet.

@@ -66,6 +66,15 @@ func (s *Service) answer(now limit.Time, e *coordinator.Asked, known func(bool))
 		known(false)
 	case p == nil || p.replicas == nil:
 		known(true)
+	case p.inRecord == 0:
+		p.asked = append(p.asked, func(written bool) {
+			if !written {
+				known(false)
+				return
+			}
+			p.replicas.After(e.Must, known)
+		})
+		s.publish()
 	default:
 		p.replicas.After(e.Must, known)
 	}

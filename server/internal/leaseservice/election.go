@@ -51,7 +51,7 @@ const (
 )
 
 // Arrives is how long what was lent last has to arrive before a member hands over, or ends the streams of instances: tokens
-// that do not arrive are lost. It includes the write of a record that a grant may wait for. Nothing new is lent meanwhile.
+// that do not arrive are lost. Nothing new is lent meanwhile.
 const Arrives = 50 * time.Millisecond
 
 // membership is what a service knows as one of several members; nil = it is the only one.
@@ -73,8 +73,8 @@ type membership struct {
 	// The rest belongs to the loop.
 	holders    holding.Holders // those in the next record
 	published  holding.Holders // those that are in the record of this term for certain
-	edition    uint64          // of holders: it rises with each that is included
-	inRecord   uint64          // the edition that is in the record of this term
+	edition    uint64          // of holders: it rises from firstEdition with each that is included
+	inRecord   uint64          // the edition that is in the record of this term; 0 = it has none of its own yet
 	publishing bool
 	term       uint64                       // the epoch of the record that this term began with
 	shrunk     uint64                       // sessions that had ended when holders was made anew
@@ -82,8 +82,13 @@ type membership struct {
 	exempted   bool                         // and its own instance was left out
 	replicas   *leasereplica.Leader         // nil before the first term
 	blocked    map[*leasestream.Member]bool // with grants that wait
+	asked      []func(written bool)         // answers that wait for the first record of the term
 	ownUntil   limit.Time
 }
+
+// firstEdition is that of the first record of a term. Before it is written nothing is lent, nothing is taken back and no Ask
+// is answered: a term that lapses earlier has changed nothing, and its successor goes on where the term before ended.
+const firstEdition = 1
 
 // holdersRecord is what the publisher writes in a term.
 type holdersRecord struct {
@@ -159,8 +164,8 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 	former := cmp.Or(record.Epoch, t.Former)
 	known := false
 	if !s.inLoop(ctx, func(now limit.Time) {
-		m.holders, m.published, m.publishing, m.term, m.recovering = holders, holders.Clone(), false, t.Epoch, true
-		m.edition, m.inRecord = 0, 0
+		m.holders, m.publishing, m.term, m.recovering = holders, false, t.Epoch, true
+		m.edition, m.inRecord, m.published = firstEdition, 0, holding.Holders{}
 		m.inSync.Store(0)
 		_, number := s.loop.coordinator.Levels()
 		m.replicas = leasereplica.NewLeader(t.Epoch, number)
@@ -172,19 +177,14 @@ func (s *Service) termBegan(ctx context.Context, t cluster.Term) error {
 		if used == nil && m.follower != nil {
 			used = m.follower.Used(now, t.Former, &record.InSync)
 		}
-		if used == nil && !t.Lost && !m.forgets && m.terms.Load() > 0 && former == s.loop.coordinator.Epoch() {
+		if used == nil && !t.Lost && !m.forgets && m.terms.Load() > 0 && max(former, t.Unled) == s.loop.coordinator.Epoch() {
 			used = s.loop.coordinator.Used(now) // the term before was this member's as well, which did not renew it in time
 		}
 		known = used != nil
 		m.terms.Add(1)
 		m.ownUntil = now.Add(s.opts.Lease + s.opts.Lease/(lease.DriftMargin/2))
 		m.settled.Store(int64(m.ownUntil))
-		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
-		if s.risenEpoch() != 0 {
-			m.published = holding.Holders{} // grants wait until a successor knows the epoch
-			m.edition++
-			s.publish()
-		}
+		s.step(now, coordinator.Takeover{Epoch: t.Epoch, Former: former, Idle: t.Unled, Holders: holders.Clone(), Used: used, Seal: seal}) // nobody has a stream
 		s.noteEpoch()
 		s.raise(s.loop.epoch)
 	}) {
@@ -219,13 +219,43 @@ func (s *Service) HandOver(ctx context.Context) error {
 	return err
 }
 
+// drainPart bounds each part of Drain. An instance reports to a new leader within a second; one that is gone never does.
+const drainPart = 3 * time.Second
+
+// await waits until the loop finds that ok holds, or for drainPart.
+func (s *Service) await(ctx context.Context, ok func(now limit.Time) bool) {
+	ctx, cancel := context.WithTimeout(ctx, drainPart)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for done := false; ; {
+		if !s.inLoop(ctx, func(now limit.Time) { done = ok(now) }) || done {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Settled reports whether all leases of the leader before this member's latest term have ended.
 func (s *Service) Settled() bool { return int64(s.now()) >= s.membership.settled.Load() }
 
-// Drain has the coordinator lend nothing more, or lend again. It is for a member of a cluster that is
-// about to hand over: what comes back meanwhile is the successor's.
+// Drain has the coordinator lend nothing more, or lend again. It is for a member of a cluster that is about to hand over:
+// what comes back meanwhile is the successor's. First it waits until the instances that held leases of the leader before this
+// one have claimed them, since a coordinator accepts claims to leases of its direct predecessor alone; and in the end until
+// no grant waits for a record.
 func (s *Service) Drain(ctx context.Context, on bool) {
-	s.inLoop(ctx, func(now limit.Time) { s.feed(now, nil, coordinator.Drain{On: on}) })
+	drain := func(now limit.Time) { s.feed(now, nil, coordinator.Drain{On: on}) }
+	if !on || s.membership == nil || !s.lends() {
+		s.inLoop(ctx, drain)
+		return
+	}
+	s.await(ctx, func(now limit.Time) bool { return !s.loop.coordinator.Claimable(now) })
+	s.inLoop(ctx, drain)
+	s.await(ctx, func(limit.Time) bool { return len(s.membership.blocked) == 0 })
 }
 
 // lastRecord is what the successor has to know, when nothing is lent any more. It is called by the loop,
@@ -293,6 +323,7 @@ func (s *Service) termEnded() {
 				m.Stream.End(errNotLeader)
 			}
 		}
+		s.membership.endAsked(false)
 		if s.membership.replicas != nil {
 			s.membership.replicas.EndAll()
 		}
@@ -378,7 +409,7 @@ func (s *Service) shrink(now limit.Time) {
 	}
 	c := s.loop.coordinator
 	ended, recovering, exempt := c.Stats().Ended, c.Recovering(now), s.ownIsExempt(now)
-	if ended == p.shrunk && recovering == p.recovering && exempt == p.exempted {
+	if ended == p.shrunk && recovering == p.recovering && exempt == p.exempted || p.inRecord == 0 {
 		return
 	}
 	p.shrunk, p.recovering, p.exempted, p.holders = ended, recovering, exempt, c.Holders()

@@ -2,6 +2,7 @@ package leaseservice
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -134,6 +135,9 @@ func (s *Service) withhold(m *leasestream.Member, g *lease.Grant) bool {
 	if !m.Own || !s.ownIsExempt(s.now()) {
 		s.include(m, &w)
 	}
+	if p.holders.Unknown || p.holders.Named(m.Session) || slices.ContainsFunc(g.Shares, func(sh lease.Share) bool { return sh.Lease != 0 }) {
+		w.Record = max(w.Record, firstEdition)
+	}
 	if len(m.Waiting) == 0 && p.arrived(&w) {
 		return false
 	}
@@ -205,9 +209,19 @@ func (s *Service) wasPublished(r holdersRecord, err error) {
 	p.published, p.inRecord = r.Holders, r.edition
 	p.replicas.Written(&r.InSync)
 	p.inSync.Store(int64(len(r.InSync.Replicas)))
+	p.endAsked(true)
 	s.releaseAll()
 	if p.inRecord != p.edition {
 		s.publish() // who came while the record was written
+	}
+}
+
+// endAsked has answers go on that wait for the first record, or fail.
+func (p *membership) endAsked(written bool) {
+	asked := p.asked
+	p.asked = nil
+	for _, f := range asked {
+		f(written)
 	}
 }
 

@@ -40,7 +40,7 @@ func (m *townMember) replicate(ctx context.Context, address string, shard int) (
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	leader := w.members[address]
-	if leader == nil || leader.down || m.down || m.deaf {
+	if leader == nil || leader.down || m.down || m.deaf || w.unreplicated {
 		return nil, nil, errCut
 	}
 	own, cancel := context.WithCancel(access.NewContext(ctx, w.who))
@@ -263,6 +263,71 @@ func TestLapseLosesNoBucket(t *testing.T) {
 				if got := one.spend(key, 31); got+n != 30 {
 					t.Errorf("seed %d, %d members, %s: %d were used before the lapses, and %d after them, want 30 in all", seed, len(addresses), key, n, got)
 				}
+			}
+		})
+	}
+}
+
+// TestLapsesBeforeAnythingIsLent: leaders that are killed or cut off before they lend anything leave the buckets as they
+// found them, though nobody has a replica: full, or as the last one left them that resigned. Where something is taken at that
+// moment, no bucket has more.
+func TestLapsesBeforeAnythingIsLent(t *testing.T) {
+	for seed := range seeding.Draw(t, 24) {
+		inTown(t, func(w *town) {
+			r := rand.New(rand.NewPCG(seed, 76))
+			w.config, w.slow, w.unreplicated = dailyConfig, time.Duration(r.Int64N(int64(50*time.Millisecond))), true
+			addresses := []string{"a", "b", "c"}
+			for _, a := range addresses {
+				w.start(a)
+			}
+			used, racing := 0, r.IntN(2) == 0
+			leads := func() *townMember {
+				for w.leader() == nil {
+					pass(10 * time.Millisecond)
+				}
+				return w.leader()
+			}
+			if r.IntN(2) == 0 {
+				leads()
+				first := w.customer(1)
+				used = first.spend("k", 12)
+				first.stop() // and gives back what it has left
+				m := leads()
+				m.stop()
+				m.kill()
+				w.start(m.address)
+			}
+			one := w.customer(2)
+			for range 1 + r.IntN(4) {
+				m := leads()
+				pass(time.Duration(r.Int64N(int64(3 * time.Second))))
+				taken, early, asks := make(chan int, 1), time.Duration(r.Int64N(int64(50*time.Millisecond))), r.IntN(2) == 0
+				go func() {
+					pass(early)
+					switch {
+					case !racing:
+						taken <- 0
+					case asks:
+						taken <- w.ask("k", 5)
+					default:
+						taken <- one.hurry("k", 5)
+					}
+				}()
+				pass(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+				if r.IntN(2) == 0 {
+					m.kill()
+				} else {
+					w.mu.Lock()
+					m.cut = true
+					w.mu.Unlock()
+				}
+				used += <-taken
+				pass(3 * time.Second)
+				w.heal(addresses)
+			}
+			pass(20 * time.Second)
+			if got := one.spend("k", 31); got+used > 30 || got+used < 30 && !racing {
+				t.Errorf("seed %d: %d were used before the last lapse, and %d after it, want 30 in all", seed, used, got)
 			}
 		})
 	}

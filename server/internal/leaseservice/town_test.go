@@ -30,26 +30,27 @@ import (
 
 // town has the members of a cluster, and the instances that reach them by wires in memory.
 type town struct {
-	t        *testing.T
-	register *alone.Register
-	kept     map[string]cluster.Record // what the register held at an earlier moment
-	lost     bool                      // it has lost records
-	forgets  bool                      // it says that it may, as Redis does; then members have state folders
-	folders  map[string]folder         // by address
-	mu       sync.Mutex
-	fuse     int                    // how many more events of members until blown is called; 0 = it is not
-	lines    bool                   // only lines of the log count
-	blown    func(m *townMember)    // with the member of the last of them
-	members  map[string]*townMember // by address
-	serial   int
-	bucket   reference
-	more     []reference // of limits beside shared
-	config   string
-	shards   int
-	slow     time.Duration // what it takes to write to the register
-	who      *access.Session
-	heard    func(address, line string) // takes what members log; nil = nothing does
-	step     time.Duration              // between requests of an instance, at least; 0 = 5 ms
+	t            *testing.T
+	register     *alone.Register
+	kept         map[string]cluster.Record // what the register held at an earlier moment
+	lost         bool                      // it has lost records
+	forgets      bool                      // it says that it may, as Redis does; then members have state folders
+	folders      map[string]folder         // by address
+	mu           sync.Mutex
+	fuse         int                    // how many more events of members until blown is called; 0 = it is not
+	lines        bool                   // only lines of the log count
+	blown        func(m *townMember)    // with the member of the last of them
+	members      map[string]*townMember // by address
+	serial       int
+	bucket       reference
+	more         []reference // of limits beside shared
+	config       string
+	shards       int
+	slow         time.Duration // what it takes to write to the register
+	who          *access.Session
+	unreplicated bool                       // no member has a replica
+	heard        func(address, line string) // takes what members log; nil = nothing does
+	step         time.Duration              // between requests of an instance, at least; 0 = 5 ms
 }
 
 // folder is a state folder: the epoch of each shard.

@@ -145,12 +145,14 @@ func (s *Set) Last() []byte { return s.all[0].Last() }
 // Drain has all lend nothing more, before this server gives back its own leases: its successors lend
 // what comes back. Without other members it does nothing, and reports so.
 func (s *Set) Drain(ctx context.Context) (members bool) {
+	var draining sync.WaitGroup
 	for _, one := range s.all {
 		if _, _, ok := one.Terms(); ok {
 			members = true
-			one.Drain(ctx, true)
+			draining.Go(func() { one.Drain(ctx, true) })
 		}
 	}
+	draining.Wait()
 	return members
 }
 
